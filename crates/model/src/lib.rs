@@ -1,1 +1,30 @@
-//! model
+//! The nouns of Rubelet: identities, time, views over the Kubernetes types, what was observed in the
+//! runtime, the values sent to it, reasons, and the node's facts and configuration.
+//!
+//! Nothing here decides and nothing here does I/O. Every other crate speaks in these words.
+
+pub mod api_event;
+pub mod cgroup;
+pub mod cri;
+pub mod files;
+pub mod ids;
+pub mod node;
+pub mod observed;
+pub mod pod;
+pub mod reason;
+pub mod time;
+pub mod volume;
+pub mod why;
+
+pub use api_event::{ApiEvent, EventKind};
+pub use ids::{ContainerId, FullName, PodUid, SandboxId};
+pub use reason::Reason;
+pub use time::{Mono, Now, Wall};
+
+/// The Kubernetes API types that the rooms share, under one name.
+pub mod k8s {
+    pub use k8s_openapi::api::core::v1::*;
+    pub use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+    pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+    pub use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+}

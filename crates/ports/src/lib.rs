@@ -1,1 +1,33 @@
-//! ports
+//! What the outside can do for us: one small trait per role, and its errors. No trait knows who implements it.
+//!
+//! Every error says what to do about it by [`Disposition`]; callers branch on that, never on text.
+
+mod cgroups;
+mod facts;
+mod feed;
+mod images;
+mod pod_files;
+mod runtime;
+
+pub use cgroups::{CgroupError, Cgroups};
+pub use facts::{FactsError, HostFactsSource};
+pub use feed::{FeedNotice, PodFeed, PodSet};
+pub use images::Images;
+pub use pod_files::{FilesError, Leftovers, PodFiles};
+pub use runtime::{
+    ContainerFilter, ContainerInfo, ContainerStatus, Hint, HintStream, Runtime, RuntimeError, RuntimeEvents,
+    SandboxFilter, SandboxInfo, SandboxStatus, StreamFlags,
+};
+
+/// What a caller should do about a failure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Disposition {
+    /// The thing is not there; for removals this is success.
+    Absent,
+    /// May work later by itself: the other side is away, busy or slow.
+    Retry,
+    /// Will fail again until somebody changes something.
+    Refused,
+    /// The other side does not know this call: use the fallback.
+    Unsupported,
+}

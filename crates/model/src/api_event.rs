@@ -1,0 +1,37 @@
+//! Kubernetes Events as records, before anything is sent anywhere.
+
+use serde::{Deserialize, Serialize};
+
+use crate::pod::ContainerKind;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum EventKind {
+    Normal,
+    Warning,
+}
+
+/// One Event about a pod, or about one of its containers.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct ApiEvent {
+    pub kind: EventKind,
+    pub reason: String,
+    pub message: String,
+    /// The container that it is about; gives the `fieldPath`.
+    pub container: Option<(ContainerKind, String)>,
+}
+
+impl ApiEvent {
+    pub fn normal(reason: &str, message: impl Into<String>) -> Self {
+        Self { kind: EventKind::Normal, reason: reason.into(), message: message.into(), container: None }
+    }
+    pub fn warning(reason: &str, message: impl Into<String>) -> Self {
+        Self { kind: EventKind::Warning, reason: reason.into(), message: message.into(), container: None }
+    }
+    pub fn about(mut self, kind: ContainerKind, name: &str) -> Self {
+        self.container = Some((kind, name.into()));
+        self
+    }
+    pub fn field_path(&self) -> Option<String> {
+        self.container.as_ref().map(|(kind, name)| format!("{}{{{name}}}", kind.spec_list()))
+    }
+}

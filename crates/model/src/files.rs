@@ -1,0 +1,31 @@
+//! Files of a container on the node's disk, as requests.
+
+use serde::{Deserialize, Serialize};
+
+use crate::volume::SubPathMount;
+
+/// What has to be on disk before a container is created. All paths are absolute.
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
+pub struct ContainerFiles {
+    /// The container's own log directory, below the pod's.
+    pub log_dir: String,
+    pub etc_hosts: Option<FileContent>,
+    /// Path of the termination message file (made empty, mode 0666), if the container has one.
+    pub termination_log: Option<String>,
+    pub sub_paths: Vec<SubPathMount>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FileContent {
+    pub path: String,
+    pub text: String,
+}
+
+/// Where an ended container's last words are.
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
+pub struct TerminationMessageRequest {
+    /// Host path of the file, when the container had one mounted.
+    pub file: Option<String>,
+    /// Path of the log whose tail is read when the file is empty or missing.
+    pub log_fallback: Option<String>,
+}

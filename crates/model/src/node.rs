@@ -1,0 +1,147 @@
+//! The node: what was configured, and what was found on the host. Read by decisions, changed by nobody in them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cgroup::CgroupDriver;
+
+/// The part of the configuration that decisions depend on.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct NodeConfig {
+    pub node_name: String,
+    /// `--root-dir`, absolute.
+    pub root_dir: String,
+    pub pod_logs_dir: String,
+    /// `/var/log/containers`, or where a test wants it.
+    pub container_links_dir: String,
+    pub cluster_dns: Vec<String>,
+    pub cluster_domain: String,
+    /// Empty: the host's resolver configuration is not used.
+    pub resolv_conf: String,
+    pub cgroups_per_qos: bool,
+    pub cgroup_driver: CgroupDriver,
+    /// Parts of `cgroupRoot`.
+    pub cgroup_root: Vec<String>,
+    pub cpu_cfs_quota: bool,
+    pub cpu_cfs_quota_period: Duration,
+    pub pod_pids_limit: i64,
+    pub seccomp_default: bool,
+    pub single_process_oom_kill: bool,
+    pub allowed_unsafe_sysctls: Vec<String>,
+    pub max_pods: u32,
+    pub crash_back_off_initial: Duration,
+    pub crash_back_off_max: Duration,
+    pub serialize_image_pulls: bool,
+    pub max_parallel_image_pulls: Option<u32>,
+    pub max_dead_containers_per_container: i32,
+    /// -1: no limit.
+    pub max_dead_containers: i32,
+    pub min_container_ttl: Duration,
+    /// How often everything is listed again although nothing told of a change.
+    pub full_relist_period: Duration,
+    pub sync_frequency: Duration,
+    pub features: BTreeMap<String, bool>,
+    /// Sources that exist; each must have delivered once before anything unknown is removed.
+    pub sources: Vec<crate::pod::Source>,
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        Self {
+            node_name: "node".into(),
+            root_dir: "/var/lib/kubelet".into(),
+            pod_logs_dir: "/var/log/pods".into(),
+            container_links_dir: "/var/log/containers".into(),
+            cluster_dns: Vec::new(),
+            cluster_domain: String::new(),
+            resolv_conf: "/etc/resolv.conf".into(),
+            cgroups_per_qos: true,
+            cgroup_driver: CgroupDriver::Cgroupfs,
+            cgroup_root: Vec::new(),
+            cpu_cfs_quota: true,
+            cpu_cfs_quota_period: Duration::from_millis(100),
+            pod_pids_limit: -1,
+            seccomp_default: false,
+            single_process_oom_kill: false,
+            allowed_unsafe_sysctls: Vec::new(),
+            max_pods: 110,
+            crash_back_off_initial: Duration::from_secs(10),
+            crash_back_off_max: Duration::from_secs(300),
+            serialize_image_pulls: true,
+            max_parallel_image_pulls: None,
+            max_dead_containers_per_container: 1,
+            max_dead_containers: -1,
+            min_container_ttl: Duration::ZERO,
+            full_relist_period: Duration::from_secs(60),
+            sync_frequency: Duration::from_secs(60),
+            features: BTreeMap::new(),
+            sources: Vec::new(),
+        }
+    }
+}
+
+impl NodeConfig {
+    pub fn pod_dir(&self, uid: &crate::PodUid) -> String {
+        format!("{}/pods/{uid}", self.root_dir)
+    }
+    /// `<podLogsDir>/<ns>_<name>_<uid>`
+    pub fn pod_log_dir(&self, full_name: &crate::FullName, uid: &crate::PodUid) -> String {
+        format!("{}/{}_{}_{uid}", self.pod_logs_dir, full_name.namespace, full_name.name)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum CgroupVersion {
+    V1,
+    V2,
+}
+
+/// What was found on the host. Gathered by an adapter, refreshed when it changes.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct HostFacts {
+    pub memory_bytes: u64,
+    pub swap_bytes: u64,
+    pub cpus: u32,
+    pub cgroup_version: CgroupVersion,
+    /// Whether the kernel's swap accounting is there (decides the swap fields sent to the runtime).
+    pub swap_controller: bool,
+    /// Page size names in the order that they are sent (`2MB`, `1GB`).
+    pub hugepage_sizes: Vec<String>,
+    /// `/sys/devices/system/cpu/cpuN/thermal_throttle` directories that exist.
+    pub thermal_throttle_paths: Vec<String>,
+    /// Addresses of the node, primary first.
+    pub node_ips: Vec<String>,
+    pub kernel_release: String,
+    /// Text of the configured resolver file.
+    pub resolv_conf: String,
+    /// Text of the node's `/etc/hosts`.
+    pub etc_hosts: String,
+    pub apparmor_enabled: bool,
+    pub selinux_enabled: bool,
+    pub boot_id: String,
+    pub machine_id: String,
+}
+
+impl Default for HostFacts {
+    fn default() -> Self {
+        Self {
+            memory_bytes: 0,
+            swap_bytes: 0,
+            cpus: 1,
+            cgroup_version: CgroupVersion::V2,
+            swap_controller: false,
+            hugepage_sizes: Vec::new(),
+            thermal_throttle_paths: Vec::new(),
+            node_ips: Vec::new(),
+            kernel_release: String::new(),
+            resolv_conf: String::new(),
+            etc_hosts: String::new(),
+            apparmor_enabled: false,
+            selinux_enabled: false,
+            boot_id: String::new(),
+            machine_id: String::new(),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Views over the Kubernetes Pod: one place that knows where its optional parts are.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{FullName, PodUid};
+use crate::k8s;
+
+pub const ANNOTATION_SOURCE: &str = "kubernetes.io/config.source";
+pub const ANNOTATION_SEEN: &str = "kubernetes.io/config.seen";
+pub const ANNOTATION_HASH: &str = "kubernetes.io/config.hash";
+pub const ANNOTATION_MIRROR: &str = "kubernetes.io/config.mirror";
+
+pub const LABEL_POD_NAME: &str = "io.kubernetes.pod.name";
+pub const LABEL_POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
+pub const LABEL_POD_UID: &str = "io.kubernetes.pod.uid";
+pub const LABEL_CONTAINER_NAME: &str = "io.kubernetes.container.name";
+
+pub const ANNOTATION_CONTAINER_HASH: &str = "io.kubernetes.container.hash";
+pub const ANNOTATION_RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
+pub const ANNOTATION_TERMINATION_PATH: &str = "io.kubernetes.container.terminationMessagePath";
+pub const ANNOTATION_TERMINATION_POLICY: &str = "io.kubernetes.container.terminationMessagePolicy";
+pub const ANNOTATION_POD_GRACE: &str = "io.kubernetes.pod.terminationGracePeriod";
+pub const ANNOTATION_POD_DELETION_GRACE: &str = "io.kubernetes.pod.deletionGracePeriod";
+pub const ANNOTATION_PRE_STOP: &str = "io.kubernetes.container.preStopHandler";
+pub const ANNOTATION_PORTS: &str = "io.kubernetes.container.ports";
+
+/// Where a pod came from.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    File,
+    Http,
+    Api,
+}
+
+impl Source {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Source::File => "file",
+            Source::Http => "http",
+            Source::Api => "api",
+        }
+    }
+    pub fn is_static(self) -> bool {
+        self != Source::Api
+    }
+}
+
+/// The list of the pod spec that a container stands in.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum ContainerKind {
+    Init,
+    Regular,
+    Ephemeral,
+}
+
+impl ContainerKind {
+    pub fn spec_list(self) -> &'static str {
+        match self {
+            ContainerKind::Init => "spec.initContainers",
+            ContainerKind::Regular => "spec.containers",
+            ContainerKind::Ephemeral => "spec.ephemeralContainers",
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum QosClass {
+    Guaranteed,
+    Burstable,
+    BestEffort,
+}
+
+impl QosClass {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            QosClass::Guaranteed => "Guaranteed",
+            QosClass::Burstable => "Burstable",
+            QosClass::BestEffort => "BestEffort",
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum RestartPolicy {
+    Always,
+    OnFailure,
+    Never,
+}
+
+impl RestartPolicy {
+    /// An unknown word means Always, as in the reference.
+    pub fn parse(word: Option<&str>) -> Self {
+        match word {
+            Some("OnFailure") => RestartPolicy::OnFailure,
+            Some("Never") => RestartPolicy::Never,
+            _ => RestartPolicy::Always,
+        }
+    }
+}
+
+/// A pod as a source delivered it, defaulted and with its identity. Cheap to clone.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodView {
+    pub uid: PodUid,
+    pub full_name: FullName,
+    pub source: Source,
+    pub pod: Arc<k8s::Pod>,
+}
+
+impl PodView {
+    /// The pod must have a name, namespace and UID (sources give them); missing ones become empty.
+    pub fn new(pod: Arc<k8s::Pod>, source: Source) -> Self {
+        let meta = &pod.metadata;
+        Self {
+            uid: PodUid::new(meta.uid.as_deref().unwrap_or_default()),
+            full_name: FullName::new(
+                meta.name.as_deref().unwrap_or_default(),
+                meta.namespace.as_deref().unwrap_or_default(),
+            ),
+            source,
+            pod,
+        }
+    }
+    pub fn name(&self) -> &str {
+        &self.full_name.name
+    }
+    pub fn namespace(&self) -> &str {
+        &self.full_name.namespace
+    }
+    pub fn spec(&self) -> &k8s::PodSpec {
+        static EMPTY: std::sync::OnceLock<k8s::PodSpec> = std::sync::OnceLock::new();
+        self.pod.spec.as_ref().unwrap_or_else(|| EMPTY.get_or_init(Default::default))
+    }
+    /// `<name>_<namespace>(<uid>)`, as messages show a pod.
+    pub fn human(&self) -> String {
+        format!("{}({})", self.full_name, self.uid)
+    }
+    pub fn host_network(&self) -> bool {
+        self.spec().host_network.unwrap_or(false)
+    }
+    pub fn restart_policy(&self) -> RestartPolicy {
+        RestartPolicy::parse(self.spec().restart_policy.as_deref())
+    }
+    /// Regular containers in spec order.
+    pub fn containers(&self) -> &[k8s::Container] {
+        &self.spec().containers
+    }
+    pub fn init_containers(&self) -> &[k8s::Container] {
+        self.spec().init_containers.as_deref().unwrap_or_default()
+    }
+    /// Finds a regular or init container by name.
+    pub fn container(&self, name: &str) -> Option<(ContainerKind, &k8s::Container)> {
+        let regular = self.containers().iter().find(|c| c.name == name);
+        regular.map(|c| (ContainerKind::Regular, c)).or_else(|| {
+            self.init_containers().iter().find(|c| c.name == name).map(|c| (ContainerKind::Init, c))
+        })
+    }
+    pub fn is_deleting(&self) -> bool {
+        self.pod.metadata.deletion_timestamp.is_some()
+    }
+    /// The grace that the spec asks for, in seconds.
+    pub fn spec_grace(&self) -> i64 {
+        self.spec().termination_grace_period_seconds.unwrap_or(30)
+    }
+    pub fn generation(&self) -> Option<i64> {
+        self.pod.metadata.generation
+    }
+}
+
+/// A restartable init container.
+pub fn is_sidecar(container: &k8s::Container) -> bool {
+    container.restart_policy.as_deref() == Some("Always")
+}

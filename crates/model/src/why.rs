@@ -1,0 +1,102 @@
+//! Typed answers to "why is this pod not running (yet)?". Each plan carries them; logs, events, `rubelet why`
+//! and the tests read the same values.
+
+use serde::{Deserialize, Serialize};
+
+use crate::reason::Reason;
+use crate::time::{Mono, Wall};
+
+/// One thing a pod (or one of its containers) waits for, or that is being done for it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Why {
+    /// `None`: the whole pod.
+    pub container: Option<String>,
+    pub cause: Cause,
+    /// When the next attempt is due, where there is one.
+    pub next_attempt: Option<Mono>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "cause", rename_all = "camelCase")]
+pub enum Cause {
+    /// The pod was refused by admission.
+    Rejected {
+        reason: String,
+        message: String,
+    },
+    /// The container runtime does not answer or is not ready.
+    RuntimeNotReady {
+        message: String,
+    },
+    /// The runtime's network is not ready, and the pod needs it.
+    NetworkNotReady {
+        message: String,
+    },
+    /// Waiting for a fresh observation of the runtime.
+    Observing,
+    /// A static pod of the same name has not finished yet.
+    NameTaken {
+        holder: String,
+    },
+    PreparingDirectories,
+    PreparingCgroup,
+    PreparingVolumes {
+        volumes: Vec<String>,
+    },
+    CreatingSandbox {
+        attempt: u32,
+    },
+    /// The last attempt at a step failed; it will be tried again.
+    StepFailed {
+        step: String,
+        message: String,
+    },
+    PullingImage {
+        image: String,
+    },
+    /// In the queue for a pull slot.
+    PullQueued {
+        image: String,
+    },
+    ImageBackOff {
+        reason: Reason,
+        image: String,
+        message: String,
+        back_off_secs: u64,
+    },
+    ImageUnavailable {
+        reason: Reason,
+        message: String,
+    },
+    Starting,
+    CrashBackOff {
+        back_off_secs: u64,
+        exit_code: i32,
+        finished_at: Wall,
+        restarts: u32,
+    },
+    StartFailed {
+        reason: Reason,
+        message: String,
+    },
+    /// The container ended and its restart policy says that it stays so.
+    Completed {
+        exit_code: i32,
+    },
+    /// Waits for an earlier init container.
+    WaitingForInit {
+        init: String,
+    },
+    /// Being stopped, with this many seconds of grace in all.
+    Stopping {
+        message: String,
+        grace_secs: i64,
+    },
+    /// Containers are gone; the pod's files, volumes and cgroup are being released.
+    Releasing,
+    /// Everything that was wanted is running.
+    Running,
+    Finished {
+        phase: String,
+    },
+}

@@ -1,0 +1,47 @@
+//! Control groups, whatever their version and driver.
+
+use async_trait::async_trait;
+use model::cgroup::{CgroupName, CgroupSpec};
+
+use crate::Disposition;
+
+#[derive(thiserror::Error, Debug)]
+pub enum CgroupError {
+    #[error("cgroup {path}: {operation}")]
+    Io {
+        operation: &'static str,
+        path: String,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("systemd: {operation} of {unit}: {message}")]
+    Systemd { operation: &'static str, unit: String, message: String },
+    #[error("cgroup {path}: {pids} processes are still there after they were killed")]
+    Busy { path: String, pids: usize },
+}
+
+impl CgroupError {
+    pub fn disposition(&self) -> Disposition {
+        match self {
+            CgroupError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+                Disposition::Absent
+            }
+            CgroupError::Io { .. } | CgroupError::Systemd { .. } | CgroupError::Busy { .. } => {
+                Disposition::Retry
+            }
+        }
+    }
+}
+
+/// All names are below the root of the hierarchy; the implementation spells them for its driver
+/// (`CgroupName::spell`).
+#[async_trait]
+pub trait Cgroups: Send + Sync {
+    /// Makes it where it is missing (with all its parents) and writes the values.
+    async fn ensure(&self, spec: &CgroupSpec) -> Result<(), CgroupError>;
+    async fn exists(&self, name: &CgroupName) -> Result<bool, CgroupError>;
+    /// Kills what is left in it, then removes it and its children. Absent is success.
+    async fn destroy(&self, name: &CgroupName) -> Result<(), CgroupError>;
+    /// Names of the children directly below `name`, in the model's spelling.
+    async fn children(&self, name: &CgroupName) -> Result<Vec<String>, CgroupError>;
+}

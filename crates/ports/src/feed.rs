@@ -1,0 +1,38 @@
+//! Where pods come from. A feed always delivers complete sets.
+
+use std::sync::Arc;
+
+use futures::stream::BoxStream;
+use model::k8s::Pod;
+use model::pod::Source;
+
+/// The whole set of pods that a source wants now.
+#[derive(Clone, Debug)]
+pub struct PodSet {
+    pub source: Source,
+    /// Defaulted, validated, with their identity. In a stable order (file name, then document).
+    pub pods: Vec<Arc<Pod>>,
+}
+
+#[derive(Clone, Debug)]
+pub enum FeedNotice {
+    Set(PodSet),
+    /// Something could not be read. It has been logged by nobody yet; says file (or URL) and reason in one line.
+    /// Repeated only when it changes.
+    Problem {
+        source: Source,
+        origin: String,
+        message: String,
+    },
+    /// An origin that had a problem is fine (or gone) now.
+    Resolved {
+        source: Source,
+        origin: String,
+    },
+}
+
+/// One source. The stream never ends by itself.
+pub trait PodFeed: Send + Sync {
+    fn source(&self) -> Source;
+    fn stream(self: Box<Self>) -> BoxStream<'static, FeedNotice>;
+}

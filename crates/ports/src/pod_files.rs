@@ -1,0 +1,79 @@
+//! Directories, files and simple volumes of pods on the node's disk, and their logs.
+
+use async_trait::async_trait;
+use model::files::{ContainerFiles, TerminationMessageRequest};
+use model::volume::VolumeSetup;
+use model::{FullName, PodUid};
+
+use crate::Disposition;
+
+#[derive(thiserror::Error, Debug)]
+pub enum FilesError {
+    #[error("{operation} {path}")]
+    Io {
+        operation: &'static str,
+        path: String,
+        #[source]
+        source: std::io::Error,
+    },
+    /// The message is the whole text for users (`hostPath type check failed: ...`).
+    #[error("{message}")]
+    Refused { message: String },
+    /// Something is still mounted there: deleting would reach into somebody's data.
+    #[error("{path} is a mount point, not removing it")]
+    Mounted { path: String },
+}
+
+impl FilesError {
+    pub fn disposition(&self) -> Disposition {
+        match self {
+            FilesError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+                Disposition::Absent
+            }
+            FilesError::Io { .. } | FilesError::Mounted { .. } => Disposition::Retry,
+            FilesError::Refused { .. } => Disposition::Refused,
+        }
+    }
+    /// The error and its causes in one line.
+    pub fn user_message(&self) -> String {
+        match std::error::Error::source(self) {
+            Some(cause) => format!("{self}: {cause}"),
+            None => self.to_string(),
+        }
+    }
+}
+
+/// What is on disk of pods: names only. Whose is still wanted is decided elsewhere.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Leftovers {
+    /// Names below `<root>/pods`.
+    pub pod_dirs: Vec<PodUid>,
+    /// Names below the pod logs directory, `<ns>_<name>_<uid>`.
+    pub log_dirs: Vec<String>,
+    /// Links below the container links directory whose target is missing.
+    pub dead_links: Vec<String>,
+}
+
+#[async_trait]
+pub trait PodFiles: Send + Sync {
+    /// The agent's own directories with their modes; makes the root a shared mount.
+    async fn prepare_node(&self) -> Result<(), FilesError>;
+    /// `<root>/pods/<uid>`, `/volumes`, `/plugins` (0750), and the pod's log directory (0755).
+    async fn make_pod_dirs(&self, uid: &PodUid, log_dir: &str) -> Result<(), FilesError>;
+    async fn set_up_volume(&self, uid: &PodUid, volume: &VolumeSetup) -> Result<(), FilesError>;
+    async fn prepare_container(&self, uid: &PodUid, files: &ContainerFiles) -> Result<(), FilesError>;
+    /// `<links>/<pod>_<ns>_<container>-<id>.log` to the log, if the log exists.
+    async fn link_log(&self, pod: &FullName, container: &str, id: &str, log: &str) -> Result<(), FilesError>;
+    /// Removes `<log>*` and the link to it.
+    async fn remove_container_logs(&self, log: &str) -> Result<(), FilesError>;
+    /// The highest N of files `N.log*` in a container's log directory.
+    async fn highest_log_number(&self, container_log_dir: &str) -> Result<Option<u32>, FilesError>;
+    async fn termination_message(&self, request: &TerminationMessageRequest) -> String;
+    /// Unmounts sub-paths and volumes of the pod and removes what emptyDirs held. Never crosses a foreign mount.
+    async fn tear_down_volumes(&self, uid: &PodUid) -> Result<(), FilesError>;
+    /// Removes the pod's directory, only on its own filesystem and only when nothing is mounted below it.
+    async fn remove_pod_dir(&self, uid: &PodUid) -> Result<(), FilesError>;
+    async fn remove_log_dir(&self, name: &str) -> Result<(), FilesError>;
+    async fn remove_link(&self, name: &str) -> Result<(), FilesError>;
+    async fn leftovers(&self) -> Result<Leftovers, FilesError>;
+}
