@@ -1,0 +1,223 @@
+//! What to do about it: the only output of [`crate::step`]. The engine carries effects out and makes no choice.
+
+use std::sync::Arc;
+
+use model::cgroup::{CgroupName, CgroupSpec};
+use model::cri::{ContainerConfig, SandboxConfig};
+use model::files::ContainerFiles;
+use model::k8s::PodStatus;
+use model::observed::Scope;
+use model::pod::ContainerKind;
+use model::volume::VolumeSetup;
+use model::{ApiEvent, ContainerId, FullName, Mono, PodUid, SandboxId};
+use serde::{Deserialize, Serialize};
+
+/// Number of a plan of one pod. Grows; a result with another epoch is late.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct Epoch(pub u64);
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Effect {
+    /// Read the runtime: one pod, or everything.
+    Observe(Scope),
+    /// Ask the runtime for its status.
+    CheckRuntime,
+    /// Carry out a plan. The pod has no other plan running.
+    Run {
+        uid: PodUid,
+        epoch: Epoch,
+        stages: Arc<Vec<Stage>>,
+    },
+    /// Begin no further action of this plan, and cut short those that may be. `PlanEnded` still follows.
+    Cancel {
+        uid: PodUid,
+        epoch: Epoch,
+    },
+    InspectImage {
+        image: String,
+    },
+    PullImage {
+        image: String,
+    },
+    /// Sets, moves or (with `None`) clears a timer.
+    SetTimer {
+        key: TimerKey,
+        at: Option<Mono>,
+    },
+    PublishStatus {
+        uid: PodUid,
+        status: Arc<PodStatus>,
+    },
+    /// The pod is no longer known here.
+    Forget {
+        uid: PodUid,
+    },
+    RecordEvent {
+        uid: PodUid,
+        full_name: FullName,
+        event: ApiEvent,
+    },
+    /// Write these cgroups (the levels above pods).
+    EnsureCgroups {
+        specs: Vec<CgroupSpec>,
+    },
+    /// List what is on disk and in the cgroup tree.
+    ListLeftovers,
+    /// Remove what belongs to no pod. `Swept` follows.
+    Sweep(Sweep),
+    /// Tell the operator.
+    Log {
+        level: LogLevel,
+        uid: Option<PodUid>,
+        message: String,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum LogLevel {
+    Info,
+    Warn,
+    Error,
+}
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum TimerKey {
+    /// The pod's own next moment: back-off over, retry due.
+    Pod(PodUid),
+    /// Another try at reading a pod whose reading failed.
+    Observe(PodUid),
+    FullRelist,
+    RuntimeCheck,
+    Sweep,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Sweep {
+    pub pod_dirs: Vec<PodUid>,
+    pub log_dirs: Vec<String>,
+    pub links: Vec<String>,
+    pub cgroups: Vec<CgroupName>,
+}
+
+impl Sweep {
+    pub fn is_empty(&self) -> bool {
+        self.pod_dirs.is_empty()
+            && self.log_dirs.is_empty()
+            && self.links.is_empty()
+            && self.cgroups.is_empty()
+    }
+}
+
+/// Actions that run at the same time. The next stage waits for all of them.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Stage {
+    pub actions: Vec<Action>,
+    /// Whether the plan ends here when one of them fails.
+    pub stop_on_failure: bool,
+}
+
+impl Stage {
+    /// A stage whose failure ends the plan.
+    pub fn must(actions: Vec<Action>) -> Self {
+        Self { actions, stop_on_failure: true }
+    }
+    /// A stage after which the plan goes on in any case.
+    pub fn may(actions: Vec<Action>) -> Self {
+        Self { actions, stop_on_failure: false }
+    }
+}
+
+/// One thing to do for a pod. Each is a fixed sequence without choices.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Action {
+    /// The pod's directories and its log directory; tells the highest log number of each container.
+    MakePodDirs {
+        log_dir: String,
+        containers: Vec<String>,
+    },
+    EnsureCgroup {
+        spec: CgroupSpec,
+    },
+    SetUpVolume {
+        volume: VolumeSetup,
+    },
+    RunSandbox {
+        config: Box<SandboxConfig>,
+        handler: String,
+    },
+    StartContainer(Box<StartContainer>),
+    /// May be cut short: the next plan stops it again with what grace is left.
+    StopContainer {
+        id: ContainerId,
+        name: String,
+        grace_secs: i64,
+    },
+    StopSandbox {
+        id: SandboxId,
+    },
+    /// `log`: its files go too.
+    RemoveContainer {
+        id: ContainerId,
+        name: String,
+        log: Option<String>,
+    },
+    RemoveSandbox {
+        id: SandboxId,
+    },
+    TearDownVolumes,
+    DestroyCgroup {
+        name: CgroupName,
+    },
+    RemovePodDir,
+    /// Name below the pod logs directory.
+    RemoveLogDir {
+        name: String,
+    },
+}
+
+impl Action {
+    /// Whether the runtime's state is different afterwards, so that older readings of it are stale.
+    pub fn mutates_runtime(&self) -> bool {
+        matches!(
+            self,
+            Action::RunSandbox { .. }
+                | Action::StartContainer(_)
+                | Action::StopContainer { .. }
+                | Action::StopSandbox { .. }
+                | Action::RemoveContainer { .. }
+                | Action::RemoveSandbox { .. }
+        )
+    }
+    /// A few words for logs and `why`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Action::MakePodDirs { .. } => "make pod directories",
+            Action::EnsureCgroup { .. } => "make pod cgroup",
+            Action::SetUpVolume { .. } => "set up volume",
+            Action::RunSandbox { .. } => "create pod sandbox",
+            Action::StartContainer(_) => "start container",
+            Action::StopContainer { .. } => "stop container",
+            Action::StopSandbox { .. } => "stop pod sandbox",
+            Action::RemoveContainer { .. } => "remove container",
+            Action::RemoveSandbox { .. } => "remove pod sandbox",
+            Action::TearDownVolumes => "tear down volumes",
+            Action::DestroyCgroup { .. } => "remove pod cgroup",
+            Action::RemovePodDir => "remove pod directory",
+            Action::RemoveLogDir { .. } => "remove log directory",
+        }
+    }
+}
+
+/// Prepare files, create, start, link the log: in this order, each only when the one before succeeded.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct StartContainer {
+    pub kind: ContainerKind,
+    pub name: String,
+    pub pod: FullName,
+    pub sandbox_id: SandboxId,
+    pub sandbox_config: SandboxConfig,
+    pub config: ContainerConfig,
+    pub files: ContainerFiles,
+    /// Absolute path of the log file.
+    pub log_path: String,
+}

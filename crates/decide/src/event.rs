@@ -1,0 +1,144 @@
+//! What happened: the only input of [`crate::step`]. A closed list.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::cgroup::CgroupName;
+use model::cri::{Image, RuntimeStatus};
+use model::k8s::Pod;
+use model::node::HostFacts;
+use model::observed::{Observation, Scope};
+use model::pod::Source;
+use model::{ContainerId, PodUid, SandboxId};
+use serde::{Deserialize, Serialize};
+
+use crate::effect::{Epoch, TimerKey};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Event {
+    /// The agent came up: look at everything.
+    Started,
+    /// A source delivered its complete set.
+    Pods {
+        source: Source,
+        pods: Vec<Arc<Pod>>,
+    },
+    /// The runtime was read.
+    Observed(Observation),
+    ObserveFailed {
+        scope: Scope,
+        message: String,
+    },
+    /// Something may have changed in the runtime.
+    Hint(Hint),
+    /// The runtime answered `Status` and `Version`, or did not.
+    RuntimeChecked(RuntimeCheck),
+    /// One action of a pod's plan ended.
+    StepDone {
+        uid: PodUid,
+        epoch: Epoch,
+        stage: usize,
+        action: usize,
+        result: StepResult,
+    },
+    /// The executor is done with a plan; nothing of it runs any more.
+    PlanEnded {
+        uid: PodUid,
+        epoch: Epoch,
+    },
+    ImageInspected {
+        image: String,
+        result: Result<Option<Image>, CallFailure>,
+    },
+    ImagePulled {
+        image: String,
+        result: Result<PulledImage, CallFailure>,
+    },
+    Timer(TimerKey),
+    /// What is on disk and in the cgroup tree of pods.
+    Leftovers(LeftoversSeen),
+    /// A sweep ended, with what it could not remove.
+    Swept {
+        problems: Vec<String>,
+    },
+    FactsChanged(Arc<HostFacts>),
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Hint {
+    Pod(PodUid),
+    /// A container or sandbox id.
+    Id(String),
+    /// An image came or changed.
+    Images,
+    Everything,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum RuntimeCheck {
+    Answered { runtime_name: String, status: RuntimeStatus },
+    Failed { message: String },
+}
+
+/// A call that failed, as far as decisions and users need to know it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CallFailure {
+    /// Whether the other side was away (as opposed to having refused).
+    pub unreachable: bool,
+    /// For users: the runtime's own words.
+    pub message: String,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct PulledImage {
+    pub reference: String,
+    /// Looked up right after the pull.
+    pub image: Option<Image>,
+    pub took: Duration,
+}
+
+/// How one action ended.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum StepResult {
+    Ok,
+    /// Directories are there; the highest log number found of each container that has logs.
+    Dirs {
+        log_numbers: BTreeMap<String, u32>,
+    },
+    SandboxRunning {
+        id: SandboxId,
+    },
+    /// Created and started.
+    ContainerStarted {
+        id: ContainerId,
+    },
+    /// The container could not be started; `at` says how far it came.
+    StartFailed {
+        at: StartPoint,
+        id: Option<ContainerId>,
+        failure: CallFailure,
+    },
+    Failed(CallFailure),
+    /// A newer plan came before this action began, or it was cut short on purpose.
+    Skipped,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum StartPoint {
+    /// Files, sub-paths: `CreateContainerConfigError`.
+    Files,
+    Create,
+    Start,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct LeftoversSeen {
+    pub pod_dirs: Vec<PodUid>,
+    /// `<ns>_<name>_<uid>`
+    pub log_dirs: Vec<String>,
+    /// Links whose target is gone.
+    pub dead_links: Vec<String>,
+    /// Pod cgroups found below the QoS levels.
+    pub pod_cgroups: Vec<CgroupName>,
+}
