@@ -7,8 +7,28 @@
 //! No I/O, no clock, no randomness: the same state and event give the same effects. The engine performs effects and
 //! feeds every outcome back as an event; `sim` does the same over a simulated world.
 
+pub mod admission;
+pub mod back_off;
+pub mod cgroups;
 pub mod effect;
 pub mod event;
+pub mod hash;
+pub mod images;
+pub mod ledger;
+pub mod lifecycle;
+pub mod manifest;
+pub mod plan;
+pub mod render;
+pub mod resources;
+pub mod restart;
+pub mod sandbox;
+pub mod sources;
+pub mod state;
+pub mod status;
+mod step;
+pub mod volumes;
 
 pub use effect::{Action, Effect, Epoch, Stage, StartContainer, Sweep, TimerKey};
 pub use event::{CallFailure, Event, Hint, StepResult};
+pub use state::NodeState;
+pub use step::step;

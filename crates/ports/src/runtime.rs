@@ -213,6 +213,8 @@ pub enum Hint {
     Pod(PodUid),
     /// This container or sandbox id changed; whose it is must be looked up.
     Id(String),
+    /// An image came or changed: who waits for one should look again.
+    Images,
     /// Events may have been lost (the stream was re-made): look at everything.
     Everything,
 }

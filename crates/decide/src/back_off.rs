@@ -1,0 +1,208 @@
+//! Back-offs: crash loops and image pulls. Both double from ten seconds; both are measured in wall time, because the
+//! runtime's finish times are.
+
+use std::time::Duration;
+
+use model::Wall;
+
+/// Of one container. The first restart is immediate, then the initial delay, then twice that, and so on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CrashBackOff {
+    /// Of the definition that it counts for; another definition starts anew.
+    pub key: u64,
+    pub delay: Duration,
+    pub advanced_at: Wall,
+}
+
+/// Without a crash for this long, the count starts anew.
+pub const CRASH_FORGET: Duration = Duration::from_secs(600);
+pub const PULL_INITIAL: Duration = Duration::from_secs(10);
+pub const PULL_MAX: Duration = Duration::from_secs(300);
+pub const PULL_FORGET: Duration = Duration::from_secs(600);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CrashLimits {
+    pub initial: Duration,
+    pub max: Duration,
+}
+
+/// When the next start is allowed, if it is not allowed now.
+pub fn crash_wait(entry: Option<&CrashBackOff>, key: u64, finished_at: Wall, now: Wall) -> Option<Wall> {
+    let entry = entry.filter(|e| e.key == key)?;
+    if finished_at.since(entry.advanced_at) > CRASH_FORGET {
+        return None;
+    }
+    let until = finished_at.plus(entry.delay);
+    (now < until).then_some(until)
+}
+
+/// The entry after a start was decided.
+pub fn crash_advance(
+    entry: Option<&CrashBackOff>,
+    key: u64,
+    finished_at: Wall,
+    now: Wall,
+    limits: CrashLimits,
+) -> CrashBackOff {
+    let first = limits.initial.min(limits.max);
+    let delay = match entry.filter(|e| e.key == key) {
+        Some(e) if finished_at.since(e.advanced_at) <= CRASH_FORGET => (e.delay * 2).min(limits.max),
+        _ => first,
+    };
+    CrashBackOff { key, delay, advanced_at: now }
+}
+
+/// Of one (pod, image).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PullBackOff {
+    pub delay: Duration,
+    pub failed_at: Wall,
+    pub reason: model::Reason,
+    pub message: String,
+}
+
+pub fn pull_wait(entry: Option<&PullBackOff>, now: Wall) -> Option<Wall> {
+    let entry = entry?;
+    let until = entry.failed_at.plus(entry.delay);
+    (now < until && now.since(entry.failed_at) <= PULL_FORGET).then_some(until)
+}
+
+pub fn pull_failed(entry: Option<&PullBackOff>, now: Wall, reason: model::Reason, message: String) -> PullBackOff {
+    let delay = match entry {
+        Some(e) if now.since(e.failed_at) <= PULL_FORGET => (e.delay * 2).min(PULL_MAX),
+        _ => PULL_INITIAL,
+    };
+    PullBackOff { delay, failed_at: now, reason, message }
+}
+
+/// A duration as Go prints it: `10s`, `1m20s`, `5m0s`.
+pub fn go_duration(d: Duration) -> String {
+    let total = d.as_secs();
+    let (hours, minutes, seconds) = (total / 3600, total % 3600 / 60, total % 60);
+    let fraction = d.subsec_nanos();
+    let seconds = if fraction == 0 {
+        format!("{seconds}s")
+    } else if total == 0 && fraction < 1_000_000_000 {
+        return sub_second(fraction);
+    } else {
+        let digits = format!("{fraction:09}");
+        format!("{seconds}.{}s", digits.trim_end_matches('0'))
+    };
+    match (hours, minutes) {
+        (0, 0) => seconds,
+        (0, m) => format!("{m}m{seconds}"),
+        (h, m) => format!("{h}h{m}m{seconds}"),
+    }
+}
+
+fn sub_second(nanos: u32) -> String {
+    let (unit, size) = match nanos {
+        0..1_000 => ("ns", 1),
+        1_000..1_000_000 => ("µs", 1_000),
+        _ => ("ms", 1_000_000),
+    };
+    let whole = nanos / size;
+    let rest = nanos % size;
+    if rest == 0 {
+        return format!("{whole}{unit}");
+    }
+    let width = match size {
+        1_000 => 3,
+        _ => 6,
+    };
+    let digits = format!("{rest:0width$}");
+    format!("{whole}.{}{unit}", digits.trim_end_matches('0'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::Reason;
+
+    fn at(secs: i64) -> Wall {
+        Wall(secs * 1_000_000_000)
+    }
+    fn limits(initial: u64, max: u64) -> CrashLimits {
+        CrashLimits { initial: Duration::from_secs(initial), max: Duration::from_secs(max) }
+    }
+
+    /// Crashes at once after each start: when is each restart allowed, measured from the finish?
+    fn delays(limits: CrashLimits, restarts: usize) -> Vec<u64> {
+        let mut entry: Option<CrashBackOff> = None;
+        let mut now = at(1_000);
+        let mut seen = Vec::new();
+        for _ in 0..restarts {
+            let finished = now;
+            let allowed = crash_wait(entry.as_ref(), 7, finished, now).unwrap_or(now);
+            seen.push(allowed.since(finished).as_secs());
+            now = allowed;
+            assert_eq!(crash_wait(entry.as_ref(), 7, finished, now), None, "not allowed when the wait is over");
+            entry = Some(crash_advance(entry.as_ref(), 7, finished, now, limits));
+        }
+        seen
+    }
+
+    #[test]
+    fn crash_delays_double_from_immediate_to_the_maximum() {
+        assert_eq!(delays(limits(10, 300), 9), [0, 10, 20, 40, 80, 160, 300, 300, 300]);
+    }
+
+    #[test]
+    fn a_small_maximum_is_also_the_first_delay() {
+        assert_eq!(delays(limits(10, 4), 4), [0, 4, 4, 4]);
+        assert_eq!(delays(limits(10, 15), 4), [0, 10, 15, 15]);
+    }
+
+    #[test]
+    fn ten_quiet_minutes_start_the_count_anew() {
+        let entry = CrashBackOff { key: 7, delay: Duration::from_secs(160), advanced_at: at(0) };
+        assert_eq!(crash_wait(Some(&entry), 7, at(600), at(600)), Some(at(760)));
+        assert_eq!(crash_wait(Some(&entry), 7, at(601), at(601)), None);
+        assert_eq!(
+            crash_advance(Some(&entry), 7, at(601), at(601), limits(10, 300)).delay,
+            Duration::from_secs(10)
+        );
+    }
+
+    #[test]
+    fn another_definition_starts_anew() {
+        let entry = CrashBackOff { key: 7, delay: Duration::from_secs(160), advanced_at: at(0) };
+        assert_eq!(crash_wait(Some(&entry), 8, at(1), at(1)), None);
+        assert_eq!(
+            crash_advance(Some(&entry), 8, at(1), at(1), limits(10, 300)).delay,
+            Duration::from_secs(10)
+        );
+    }
+
+    #[test]
+    fn pull_delays_double_and_are_forgotten() {
+        let mut entry = None;
+        let mut now = at(0);
+        let mut seen = Vec::new();
+        for _ in 0..7 {
+            let failed = pull_failed(entry.as_ref(), now, Reason::ErrImagePull, "no".into());
+            seen.push(failed.delay.as_secs());
+            assert_eq!(pull_wait(Some(&failed), now), Some(now.plus(failed.delay)));
+            now = now.plus(failed.delay);
+            assert_eq!(pull_wait(Some(&failed), now), None);
+            entry = Some(failed);
+        }
+        assert_eq!(seen, [10, 20, 40, 80, 160, 300, 300]);
+        let late = pull_failed(entry.as_ref(), now.plus(Duration::from_secs(601)), Reason::ErrImagePull, "no".into());
+        assert_eq!(late.delay, PULL_INITIAL);
+    }
+
+    #[test]
+    fn durations_print_as_go_prints_them() {
+        let check = |millis: u64, expect: &str| assert_eq!(go_duration(Duration::from_millis(millis)), expect);
+        check(10_000, "10s");
+        check(80_000, "1m20s");
+        check(300_000, "5m0s");
+        check(3_600_000, "1h0m0s");
+        check(1_500, "1.5s");
+        check(250, "250ms");
+        check(0, "0s");
+        assert_eq!(go_duration(Duration::from_micros(1_500)), "1.5ms");
+        assert_eq!(go_duration(Duration::from_nanos(12)), "12ns");
+    }
+}

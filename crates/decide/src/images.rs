@@ -1,0 +1,312 @@
+//! The image desk: who waits for which image, one inspection and one pull per image however many wait, and how many
+//! pulls run at once.
+//!
+//! ```text
+//!   need ──(Always)────────────────> queued ──> pulling ──> Ready | back-off
+//!        └─(IfNotPresent, Never)──> inspecting ──> Ready | queued (IfNotPresent) | refused (Never)
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use model::cri::Image;
+use model::node::NodeConfig;
+use model::{Mono, PodUid};
+use serde::{Deserialize, Serialize};
+
+use crate::effect::Effect;
+
+/// An image at hand: what a container is made from.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ResolvedImage {
+    /// What the runtime is given.
+    pub reference: String,
+    pub user_uid: Option<i64>,
+    pub username: String,
+}
+
+impl ResolvedImage {
+    pub fn from_image(image: &Image) -> Self {
+        Self {
+            reference: image.id.clone(),
+            user_uid: image.uid.as_ref().map(|u| u.value),
+            username: image.username.clone(),
+        }
+    }
+}
+
+/// Where one container's image is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ImageState {
+    Inspecting,
+    Pulling { since: Mono },
+    Ready(ResolvedImage),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PullPolicy {
+    Always,
+    IfNotPresent,
+    Never,
+}
+
+impl PullPolicy {
+    /// Defaulting has filled the field; an absent one is treated as the mildest.
+    pub fn parse(word: Option<&str>) -> Self {
+        match word {
+            Some("Always") => PullPolicy::Always,
+            Some("Never") => PullPolicy::Never,
+            _ => PullPolicy::IfNotPresent,
+        }
+    }
+}
+
+/// A container that waits at the desk.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Waiter {
+    pub uid: PodUid,
+    pub container: String,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct ImageDesk {
+    inspecting: BTreeMap<String, BTreeSet<Waiter>>,
+    pulling: BTreeMap<String, BTreeSet<Waiter>>,
+    /// Images that wait for a slot, in order.
+    queue: VecDeque<String>,
+    queued: BTreeMap<String, BTreeSet<Waiter>>,
+    /// Pods that have a container without an image: looked at again when an image arrives.
+    pub stuck: BTreeSet<PodUid>,
+}
+
+impl ImageDesk {
+    pub fn inspect(&mut self, image: &str, waiter: Waiter) -> Option<Effect> {
+        let waiters = self.inspecting.entry(image.to_owned()).or_default();
+        let first = waiters.is_empty();
+        waiters.insert(waiter);
+        first.then(|| Effect::InspectImage { image: image.to_owned() })
+    }
+
+    pub fn pull(&mut self, image: &str, waiter: Waiter, config: &NodeConfig) -> Option<Effect> {
+        if let Some(waiters) = self.pulling.get_mut(image) {
+            waiters.insert(waiter);
+            return None;
+        }
+        if let Some(waiters) = self.queued.get_mut(image) {
+            waiters.insert(waiter);
+            return None;
+        }
+        if self.pulling.len() < pull_slots(config) {
+            self.pulling.insert(image.to_owned(), BTreeSet::from([waiter]));
+            return Some(Effect::PullImage { image: image.to_owned() });
+        }
+        self.queue.push_back(image.to_owned());
+        self.queued.insert(image.to_owned(), BTreeSet::from([waiter]));
+        None
+    }
+
+    /// The inspection ended: everybody who waited for it.
+    pub fn inspected(&mut self, image: &str) -> BTreeSet<Waiter> {
+        self.inspecting.remove(image).unwrap_or_default()
+    }
+
+    /// The pull ended: everybody who waited for it, and the pull that may begin now.
+    pub fn pulled(&mut self, image: &str, config: &NodeConfig) -> (BTreeSet<Waiter>, Option<Effect>) {
+        let waiters = self.pulling.remove(image).unwrap_or_default();
+        (waiters, self.next_pull(config))
+    }
+
+    fn next_pull(&mut self, config: &NodeConfig) -> Option<Effect> {
+        while self.pulling.len() < pull_slots(config) {
+            let image = self.queue.pop_front()?;
+            let waiters = self.queued.remove(&image).unwrap_or_default();
+            if !waiters.is_empty() {
+                self.pulling.insert(image.clone(), waiters);
+                return Some(Effect::PullImage { image });
+            }
+        }
+        None
+    }
+
+    pub fn is_queued(&self, image: &str) -> bool {
+        self.queued.contains_key(image)
+    }
+
+    /// Nobody of this pod waits any more. A pull that runs goes on: its layers are of use to the next one.
+    pub fn leave(&mut self, uid: &PodUid) {
+        self.stuck.remove(uid);
+        for waiters in
+            self.inspecting.values_mut().chain(self.pulling.values_mut()).chain(self.queued.values_mut())
+        {
+            waiters.retain(|w| w.uid != *uid);
+        }
+        let abandoned: Vec<String> =
+            self.queued.iter().filter(|(_, w)| w.is_empty()).map(|(image, _)| image.clone()).collect();
+        for image in abandoned {
+            self.queued.remove(&image);
+            self.queue.retain(|queued| *queued != image);
+        }
+    }
+}
+
+fn pull_slots(config: &NodeConfig) -> usize {
+    match (config.serialize_image_pulls, config.max_parallel_image_pulls) {
+        (true, _) => 1,
+        (false, Some(limit)) => limit.max(1) as usize,
+        (false, None) => usize::MAX,
+    }
+}
+
+/// The image with its default tag, or why it is no image name at all.
+pub fn normalise(image: &str) -> Result<String, String> {
+    let (name, digest) = match image.split_once('@') {
+        Some((name, digest)) => (name, Some(digest)),
+        None => (image, None),
+    };
+    let last_slash = name.rfind('/').map_or(0, |at| at + 1);
+    let (path, tag) = match name[last_slash..].rfind(':') {
+        Some(at) => (&name[..last_slash + at], Some(&name[last_slash + at + 1..])),
+        None => (name, None),
+    };
+    check_path(path).and_then(|()| check_tag(tag)).and_then(|()| check_digest(digest)).map_err(|()| {
+        if !path.is_empty() && path.chars().any(|c| c.is_ascii_uppercase()) && check_path(&path.to_lowercase()).is_ok() {
+            return format!("couldn't parse image name \"{image}\": invalid reference format: repository name ({path}) must be lowercase");
+        }
+        format!("couldn't parse image name \"{image}\": invalid reference format")
+    })?;
+    Ok(if tag.is_none() && digest.is_none() { format!("{image}:latest") } else { image.to_owned() })
+}
+
+fn check_path(path: &str) -> Result<(), ()> {
+    let mut parts: Vec<&str> = path.split('/').collect();
+    if parts.len() > 1 && is_host(parts[0]) {
+        parts.remove(0);
+    }
+    let good = !parts.is_empty() && path.len() <= 255 && parts.iter().all(|part| is_path_component(part));
+    if good { Ok(()) } else { Err(()) }
+}
+
+/// The first part is a registry when it looks like one, as the reference grammar has it.
+fn is_host(part: &str) -> bool {
+    let (host, port) = part.split_once(':').map_or((part, None), |(h, p)| (h, Some(p)));
+    let looks = part.contains('.') || port.is_some() || part == "localhost" || part.chars().any(|c| c.is_ascii_uppercase());
+    let labels = host.split('.').all(|label| {
+        !label.is_empty()
+            && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    });
+    looks && labels && port.is_none_or(|p| !p.is_empty() && p.chars().all(|c| c.is_ascii_digit()))
+}
+
+/// Lower-case letters and digits, joined by one dot, one or two underscores, or dashes.
+fn is_path_component(part: &str) -> bool {
+    let alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    if !part.starts_with(alphanumeric) || !part.ends_with(alphanumeric) {
+        return false;
+    }
+    part.split(alphanumeric).all(|joint| {
+        joint.is_empty() || joint == "." || joint == "_" || joint == "__" || joint.chars().all(|c| c == '-')
+    })
+}
+
+fn check_tag(tag: Option<&str>) -> Result<(), ()> {
+    let Some(tag) = tag else { return Ok(()) };
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let good = tag.starts_with(word) && tag.len() <= 128 && tag.chars().all(|c| word(c) || c == '.' || c == '-');
+    if good { Ok(()) } else { Err(()) }
+}
+
+fn check_digest(digest: Option<&str>) -> Result<(), ()> {
+    let Some(digest) = digest else { return Ok(()) };
+    let Some((algorithm, hex)) = digest.split_once(':') else { return Err(()) };
+    let good = algorithm.starts_with(|c: char| c.is_ascii_alphabetic())
+        && algorithm.chars().all(|c| c.is_ascii_alphanumeric() || "+.-_".contains(c))
+        && hex.len() >= 32
+        && hex.chars().all(|c| c.is_ascii_hexdigit());
+    if good { Ok(()) } else { Err(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiter(pod: &str) -> Waiter {
+        Waiter { uid: pod.into(), container: "c".into() }
+    }
+    fn pull(image: &str) -> Option<Effect> {
+        Some(Effect::PullImage { image: image.into() })
+    }
+
+    #[test]
+    fn names_get_their_default_tag() {
+        let digest = format!("sha256:{}", "a".repeat(64));
+        for (given, expect) in [
+            ("busybox", "busybox:latest"),
+            ("busybox:1", "busybox:1"),
+            ("host:5000/a/b", "host:5000/a/b:latest"),
+            ("host.test/a_b/c--d:v1.0-x", "host.test/a_b/c--d:v1.0-x"),
+            (&format!("a@{digest}"), &format!("a@{digest}")),
+            (&format!("a:1@{digest}"), &format!("a:1@{digest}")),
+        ] {
+            assert_eq!(normalise(given).as_deref(), Ok(expect), "{given}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_image_name_is_refused() {
+        for bad in ["", "UPPER", "a b", "a:", "a:b:c", "a//b", "a@sha256:12", "-a", "a/-b", "a:t@", "a...b", "a:/x", "x/", "invalid image"] {
+            let error = normalise(bad).expect_err(bad);
+            assert!(error.contains("invalid reference format"), "{bad}: {error}");
+        }
+        assert!(normalise("UPPER").unwrap_err().ends_with("repository name (UPPER) must be lowercase"));
+    }
+
+    #[test]
+    fn one_inspection_serves_all_who_wait() {
+        let mut desk = ImageDesk::default();
+        assert_eq!(desk.inspect("a", waiter("1")), Some(Effect::InspectImage { image: "a".into() }));
+        assert_eq!(desk.inspect("a", waiter("2")), None);
+        assert_eq!(desk.inspected("a").len(), 2);
+        assert!(desk.inspect("a", waiter("1")).is_some(), "a later one looks again");
+    }
+
+    #[test]
+    fn serial_pulls_wait_in_line_and_share() {
+        let config = NodeConfig::default();
+        let mut desk = ImageDesk::default();
+        assert_eq!(desk.pull("a", waiter("1"), &config), pull("a"));
+        assert_eq!(desk.pull("a", waiter("2"), &config), None);
+        assert_eq!(desk.pull("b", waiter("3"), &config), None);
+        assert!(desk.is_queued("b"));
+        let (served, next) = desk.pulled("a", &config);
+        assert_eq!((served.len(), next), (2, pull("b")));
+        assert_eq!(desk.pulled("b", &config).1, None);
+    }
+
+    #[test]
+    fn parallel_pulls_have_their_limit() {
+        let config = NodeConfig {
+            serialize_image_pulls: false,
+            max_parallel_image_pulls: Some(2),
+            ..Default::default()
+        };
+        let mut desk = ImageDesk::default();
+        assert!(desk.pull("a", waiter("1"), &config).is_some());
+        assert!(desk.pull("b", waiter("2"), &config).is_some());
+        assert!(desk.pull("c", waiter("3"), &config).is_none());
+        let unlimited = NodeConfig { max_parallel_image_pulls: None, ..config };
+        assert!(desk.pull("d", waiter("4"), &unlimited).is_some());
+    }
+
+    #[test]
+    fn a_pod_that_leaves_frees_its_place_in_the_line() {
+        let config = NodeConfig::default();
+        let mut desk = ImageDesk::default();
+        desk.pull("a", waiter("1"), &config);
+        desk.pull("b", waiter("2"), &config);
+        desk.pull("c", waiter("3"), &config);
+        desk.leave(&"2".into());
+        assert!(!desk.is_queued("b"));
+        assert_eq!(desk.pulled("a", &config).1, pull("c"));
+    }
+}

@@ -1,0 +1,52 @@
+//! What neither the runtime nor the sources can tell about a pod: failed starts, back-offs, images at hand, what was
+//! prepared. Lost in a crash without harm: each of these is found again or tried again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{ContainerId, Mono, Reason, SandboxId};
+
+use crate::back_off::{CrashBackOff, PullBackOff};
+use crate::images::ImageState;
+
+#[derive(Clone, Debug, Default)]
+pub struct Ledger {
+    /// Directories, cgroup and volumes were made by this agent, or found to be there.
+    pub prepared: bool,
+    /// Highest log number of each container, from disk.
+    pub log_numbers: BTreeMap<String, u32>,
+    /// Why a container waits, by name. Shown in its status.
+    pub failures: BTreeMap<String, StartFailure>,
+    /// A container is not tried again before this.
+    pub retry_at: BTreeMap<String, Mono>,
+    /// Preparation or sandbox is not tried again before this.
+    pub pod_retry: Option<PodRetry>,
+    pub crash: BTreeMap<String, CrashBackOff>,
+    pub pulls: BTreeMap<String, PullBackOff>,
+    pub images: BTreeMap<String, ImageState>,
+    /// Sandboxes whose stop succeeded, so that it is not asked again.
+    pub stopped_sandboxes: BTreeSet<SandboxId>,
+    /// Volumes and cgroup are released.
+    pub released: bool,
+    /// Directories and logs are removed.
+    pub content_removed: bool,
+    /// Dead containers that have to go because the node has too many.
+    pub excess: BTreeSet<ContainerId>,
+    /// Containers whose image may have arrived: look before waiting any longer.
+    pub look_again: BTreeSet<String>,
+    /// Events that were recorded for the state we are in, so that they are not repeated at every plan.
+    pub announced: BTreeSet<String>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StartFailure {
+    pub reason: Reason,
+    pub message: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PodRetry {
+    pub step: &'static str,
+    pub message: String,
+    pub at: Mono,
+    pub attempts: u32,
+}

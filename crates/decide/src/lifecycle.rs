@@ -1,0 +1,153 @@
+//! The life of a pod as permissions, not as a script.
+//!
+//! ```text
+//!   Syncing ──(removed, deleted, rejected, phase terminal)──> Terminating ──(nothing runs)──> Terminated
+//!                                                                                               │
+//!                                                             (volumes and cgroup released)     v
+//!                                                                                            Finished
+//! ```
+//!
+//! What may be done follows from where the pod is; nothing goes back.
+
+use model::Mono;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Lifecycle {
+    Syncing,
+    Terminating(Termination),
+    /// All containers are stopped.
+    Terminated,
+    /// Volumes and cgroup are released too.
+    Finished,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Termination {
+    pub since: Mono,
+    /// Seconds in all; only ever shrinks.
+    pub grace_secs: i64,
+    pub cause: TerminationCause,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum TerminationCause {
+    /// No source wants it any more.
+    Removed,
+    /// `deletionTimestamp` is set.
+    Deleted,
+    Rejected,
+    /// All its containers have ended and none is to be restarted, or it failed for good.
+    Completed,
+    /// Found in the runtime, wanted by nobody.
+    Orphan,
+}
+
+/// `StopContainer` is never called with less.
+pub const MINIMUM_STOP_SECS: i64 = 2;
+/// A pod's own grace is never less.
+pub const MINIMUM_GRACE_SECS: i64 = 1;
+
+impl Lifecycle {
+    pub fn may_start(&self) -> bool {
+        matches!(self, Lifecycle::Syncing)
+    }
+    pub fn may_mount(&self) -> bool {
+        matches!(self, Lifecycle::Syncing)
+    }
+    pub fn termination_requested(&self) -> bool {
+        !matches!(self, Lifecycle::Syncing)
+    }
+    pub fn is_terminated(&self) -> bool {
+        matches!(self, Lifecycle::Terminated | Lifecycle::Finished)
+    }
+    /// Containers and sandboxes may be deleted from the runtime.
+    pub fn may_drop_runtime_objects(&self) -> bool {
+        self.is_terminated()
+    }
+    /// The pod's directory and logs may be deleted.
+    pub fn may_drop_content(&self, removed: bool) -> bool {
+        removed && self.is_terminated()
+    }
+}
+
+impl Termination {
+    /// Shortens the grace; says whether that changed anything. It never grows (K4).
+    pub fn shorten(&mut self, grace_secs: i64) -> bool {
+        let wanted = grace_secs.max(MINIMUM_GRACE_SECS);
+        if wanted < self.grace_secs {
+            self.grace_secs = wanted;
+            return true;
+        }
+        false
+    }
+
+    /// What is left of the grace, for a container that has to be stopped now.
+    pub fn left_secs(&self, now: Mono) -> i64 {
+        let spent = now.since(self.since).as_secs() as i64;
+        (self.grace_secs - spent).max(MINIMUM_STOP_SECS)
+    }
+}
+
+/// The pod's grace: the API's deletion grace (or an override), else the spec's, at least one second.
+pub fn grace_secs(deletion_grace: Option<i64>, spec_grace: i64) -> i64 {
+    deletion_grace.unwrap_or(spec_grace).max(MINIMUM_GRACE_SECS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn permissions_follow_from_the_place() {
+        let term = Lifecycle::Terminating(Termination {
+            since: Mono::ZERO,
+            grace_secs: 30,
+            cause: TerminationCause::Removed,
+        });
+        // place, start, mount, requested, drop runtime, drop content when removed
+        let table = [
+            (Lifecycle::Syncing, true, true, false, false, false),
+            (term, false, false, true, false, false),
+            (Lifecycle::Terminated, false, false, true, true, true),
+            (Lifecycle::Finished, false, false, true, true, true),
+        ];
+        for (place, start, mount, requested, runtime, content) in table {
+            assert_eq!(place.may_start(), start, "{place:?}");
+            assert_eq!(place.may_mount(), mount, "{place:?}");
+            assert_eq!(place.termination_requested(), requested, "{place:?}");
+            assert_eq!(place.may_drop_runtime_objects(), runtime, "{place:?}");
+            assert_eq!(place.may_drop_content(true), content, "{place:?}");
+            assert!(!place.may_drop_content(false), "{place:?}");
+        }
+    }
+
+    #[test]
+    fn grace_only_shrinks_and_has_a_floor() {
+        let mut t = Termination { since: Mono::ZERO, grace_secs: 30, cause: TerminationCause::Removed };
+        assert!(!t.shorten(40));
+        assert!(!t.shorten(30));
+        assert!(t.shorten(10));
+        assert!(t.shorten(0));
+        assert_eq!(t.grace_secs, 1);
+        assert!(!t.shorten(5));
+    }
+
+    #[test]
+    fn left_over_grace_counts_from_the_request() {
+        let t = Termination { since: Mono::ZERO, grace_secs: 30, cause: TerminationCause::Removed };
+        let at = |secs| Mono::from_duration(Duration::from_secs(secs));
+        assert_eq!(t.left_secs(at(0)), 30);
+        assert_eq!(t.left_secs(at(12)), 18);
+        assert_eq!(t.left_secs(at(29)), 2);
+        assert_eq!(t.left_secs(at(300)), 2);
+    }
+
+    #[test]
+    fn grace_comes_from_the_deletion_then_the_spec() {
+        for (deletion, spec, expect) in [(None, 30, 30), (Some(5), 30, 5), (Some(0), 30, 1), (None, 0, 1), (None, -3, 1)] {
+            assert_eq!(grace_secs(deletion, spec), expect, "{deletion:?} {spec}");
+        }
+    }
+}

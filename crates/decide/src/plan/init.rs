@@ -1,0 +1,115 @@
+//! Which init container (or sidecar) is next, whether the regular containers may run, and what has to be killed first.
+//!
+//! The list is walked from the last to the first: the last one that ever came to life tells how far the pod is.
+
+use model::k8s::Container;
+use model::observed::{ContainerState, ObservedContainer};
+use model::pod::{ContainerKind, is_sidecar};
+
+use super::PlanInputs;
+use super::sync::Kill;
+use crate::{render, restart};
+
+#[derive(Default)]
+pub(super) struct InitDecision<'a> {
+    /// In spec order.
+    pub starts: Vec<&'a Container>,
+    pub kills: Vec<Kill<'a>>,
+    /// The regular containers may run.
+    pub initialized: bool,
+}
+
+pub(super) fn decide<'a>(inputs: &'a PlanInputs) -> InitDecision<'a> {
+    let view = &inputs.entry.view;
+    let inits = view.init_containers();
+    let mut decision = InitDecision::default();
+    if inits.is_empty() {
+        decision.initialized = true;
+        return decision;
+    }
+    let came_up = |c: &ObservedContainer| matches!(c.state, ContainerState::Created | ContainerState::Running);
+    let in_sandbox = inputs.observed.newest_sandbox().map(|s| &s.id);
+    let mut passed = view
+        .containers()
+        .iter()
+        .any(|c| inputs.observed.newest(&c.name).is_some_and(|n| came_up(n) && Some(&n.sandbox_id) == in_sandbox));
+    decision.initialized = passed;
+    let mut found = passed;
+    for (index, container) in inits.iter().enumerate().rev() {
+        let Some(newest) = inputs.observed.newest(&container.name) else {
+            if passed && is_sidecar(container) {
+                decision.starts.push(container);
+            }
+            continue;
+        };
+        found = true;
+        if passed && !is_sidecar(container) {
+            continue;
+        }
+        let place = Place { index, last: index + 1 == inits.len(), passed, inits };
+        if !one(inputs, container, newest, &place, &mut decision) {
+            return InitDecision::default();
+        }
+        passed = true;
+    }
+    if !found {
+        decision.starts.push(&inits[0]);
+    }
+    decision.starts.reverse();
+    decision.starts.dedup_by(|a, b| a.name == b.name);
+    decision
+}
+
+struct Place<'a> {
+    index: usize,
+    last: bool,
+    passed: bool,
+    inits: &'a [Container],
+}
+
+/// `false`: the pod has failed; nothing is to be started.
+fn one<'a>(
+    inputs: &'a PlanInputs,
+    container: &'a Container,
+    newest: &'a ObservedContainer,
+    place: &Place<'a>,
+    decision: &mut InitDecision<'a>,
+) -> bool {
+    let sidecar = is_sidecar(container);
+    match newest.state {
+        ContainerState::Created => decision.starts.push(container),
+        ContainerState::Running if sidecar => {
+            advance(place, decision);
+            let hash = render::container_hash(&container.name, container.image.as_deref().unwrap_or_default());
+            if newest.hash.is_some_and(|old| old != hash) {
+                let message = format!("Init container {} definition changed", container.name);
+                decision.kills.push(Kill { container: newest, kind: ContainerKind::Init, message });
+            }
+        }
+        ContainerState::Running => {}
+        ContainerState::Exited if sidecar => decision.starts.push(container),
+        ContainerState::Exited if newest.exit_code == 0 && newest.reason != "OOMKilled" => advance(place, decision),
+        ContainerState::Exited => {
+            if !restart::should_restart(&inputs.entry.view, container, Some(newest)) {
+                return false;
+            }
+            decision.starts.push(container);
+        }
+        ContainerState::Unknown => {
+            if !sidecar && !restart::should_restart(&inputs.entry.view, container, Some(newest)) {
+                return false;
+            }
+            let message = "Init container is in \"unknown\" state, try killing it before restart".to_owned();
+            decision.kills.push(Kill { container: newest, kind: ContainerKind::Init, message });
+        }
+    }
+    true
+}
+
+fn advance<'a>(place: &Place<'a>, decision: &mut InitDecision<'a>) {
+    if place.last {
+        decision.initialized = true;
+    } else if !place.passed {
+        decision.starts.push(&place.inits[place.index + 1]);
+    }
+}

@@ -1,0 +1,106 @@
+//! From what is wanted and what is seen to what to do next for one pod.
+//!
+//! `plan_pod` is a pure function; a converged pod's plan is empty (K7). A plan holds only what is certain from one
+//! fresh reading: whatever depends on its outcome (the address of a new sandbox, the user of a pulled image) is left
+//! to the next plan, which the outcome triggers at once.
+
+mod collect;
+mod init;
+mod release;
+mod stop;
+mod sync;
+
+use model::node::{HostFacts, NodeConfig};
+use model::observed::ObservedPod;
+use model::pod::ContainerKind;
+use model::why::{Cause, Why};
+use model::{ApiEvent, Mono, Now};
+
+use crate::back_off::CrashBackOff;
+use crate::effect::Stage;
+use crate::images::PullPolicy;
+use crate::ledger::StartFailure;
+use crate::lifecycle::Lifecycle;
+use crate::state::{PodEntry, RuntimeHealth};
+
+pub use collect::{dead_beyond_limits, dead_overall};
+pub use sync::RETRY;
+
+/// Everything a plan may depend on.
+pub struct PlanInputs<'a> {
+    pub config: &'a NodeConfig,
+    pub facts: &'a HostFacts,
+    pub runtime: &'a RuntimeHealth,
+    pub entry: &'a PodEntry,
+    /// A fresh reading.
+    pub observed: &'a ObservedPod,
+    /// The pod that holds this pod's name, if that is another one.
+    pub name_holder: Option<String>,
+    pub now: Now,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PodPlan {
+    pub stages: Vec<Stage>,
+    /// When to plan again although nothing happens.
+    pub wake_at: Option<Mono>,
+    pub why: Vec<Why>,
+    /// What the ledger should remember of this plan.
+    pub notes: Vec<Note>,
+}
+
+/// A side result of planning: recorded by `step`, never by the executor.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Note {
+    /// A container can't be started now; shown in its status.
+    Failure { container: String, failure: StartFailure, retry_at: Option<Mono> },
+    /// A step of the whole pod failed while it was planned.
+    PodFailure { step: &'static str, message: String, event: ApiEvent },
+    /// A container is about to be started after an exit.
+    CrashAdvance { container: String, entry: CrashBackOff },
+    Need(ImageNeed),
+    /// An Event that is recorded once for as long as the same thing holds. `key` tells the thing.
+    Announce { key: String, event: ApiEvent },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct ImageNeed {
+    pub container: String,
+    pub kind: ContainerKind,
+    /// As the spec has it.
+    pub image: String,
+    pub policy: PullPolicy,
+}
+
+pub fn plan_pod(inputs: &PlanInputs) -> PodPlan {
+    let mut plan = match &inputs.entry.lifecycle {
+        Lifecycle::Syncing => sync::plan(inputs),
+        Lifecycle::Terminating(termination) => stop::plan(inputs, termination),
+        Lifecycle::Terminated | Lifecycle::Finished => release::plan(inputs),
+    };
+    plan.stages.retain(|stage| !stage.actions.is_empty());
+    plan
+}
+
+impl PodPlan {
+    pub(crate) fn wait(container: Option<&str>, cause: Cause) -> Self {
+        let mut plan = PodPlan::default();
+        plan.because(container, cause, None);
+        plan
+    }
+
+    pub(crate) fn because(&mut self, container: Option<&str>, cause: Cause, next_attempt: Option<Mono>) {
+        self.why.push(Why { container: container.map(str::to_owned), cause, next_attempt });
+        if let Some(at) = next_attempt {
+            self.wake(at);
+        }
+    }
+
+    pub(crate) fn wake(&mut self, at: Mono) {
+        self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    pub(crate) fn announce(&mut self, key: impl Into<String>, event: ApiEvent) {
+        self.notes.push(Note::Announce { key: key.into(), event });
+    }
+}

@@ -1,0 +1,73 @@
+//! After the last container: volumes and cgroup go, then, for a pod nobody wants any more, everything else of it.
+
+use model::pod::QosClass;
+use model::why::Cause;
+
+use super::{PlanInputs, PodPlan, collect};
+use crate::cgroups;
+use crate::effect::{Action, Stage};
+
+pub fn plan(inputs: &PlanInputs) -> PodPlan {
+    let entry = inputs.entry;
+    let mut plan = PodPlan::default();
+    let mut stages = Vec::new();
+    if !entry.ledger.released {
+        stages.push(Stage::must(vec![Action::TearDownVolumes]));
+        stages.push(Stage::must(destroy_cgroups(inputs)));
+    }
+    let vanish = entry.removed && entry.comes_back.is_none();
+    if vanish && entry.lifecycle.may_drop_content(entry.removed) {
+        stages.extend(drop_everything(inputs));
+    } else if entry.ledger.released {
+        stages.extend(collect::stages(inputs, &mut plan));
+    }
+    let runtime_needed = stages.iter().flat_map(|s| &s.actions).any(Action::mutates_runtime);
+    if runtime_needed && !inputs.runtime.ready {
+        return PodPlan::wait(None, Cause::RuntimeNotReady { message: inputs.runtime.message.clone() });
+    }
+    if let Some(retry) = entry.ledger.pod_retry.as_ref().filter(|r| r.at > inputs.now.mono) {
+        let cause = Cause::StepFailed { step: retry.step.into(), message: retry.message.clone() };
+        plan.because(None, cause, Some(retry.at));
+        return plan;
+    }
+    let phase = entry.status.as_ref().and_then(|s| s.phase.clone()).unwrap_or_default();
+    let busy = stages.iter().any(|s| !s.actions.is_empty());
+    let rejected = entry.rejection.as_ref();
+    match (vanish && busy, rejected) {
+        (true, _) => plan.because(None, Cause::Releasing, None),
+        (false, Some((reason, message))) => {
+            plan.because(None, Cause::Rejected { reason: reason.clone(), message: message.clone() }, None);
+        }
+        (false, None) => plan.because(None, Cause::Finished { phase }, None),
+    }
+    plan.stages = stages;
+    plan
+}
+
+/// An orphan's QoS class is not known: its cgroup is looked for in every place it could be.
+fn destroy_cgroups(inputs: &PlanInputs) -> Vec<Action> {
+    if !inputs.config.cgroups_per_qos {
+        return Vec::new();
+    }
+    let names = if inputs.entry.orphan {
+        [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort]
+            .map(|class| cgroups::pod_cgroup_in(inputs.config, class, &inputs.entry.view.uid))
+            .to_vec()
+    } else {
+        vec![cgroups::pod_cgroup(inputs.config, &inputs.entry.view)]
+    };
+    names.into_iter().map(|name| Action::DestroyCgroup { name }).collect()
+}
+
+fn drop_everything(inputs: &PlanInputs) -> Vec<Stage> {
+    let observed = inputs.observed;
+    let containers = observed.containers.iter().map(collect::remove).collect();
+    let sandboxes = observed.sandboxes.iter().map(|s| Action::RemoveSandbox { id: s.id.clone() }).collect();
+    let mut stages = vec![Stage::must(containers), Stage::must(sandboxes)];
+    if !inputs.entry.ledger.content_removed {
+        let view = &inputs.entry.view;
+        let log_dir = format!("{}_{}_{}", view.namespace(), view.name(), view.uid);
+        stages.push(Stage::must(vec![Action::RemovePodDir, Action::RemoveLogDir { name: log_dir }]));
+    }
+    stages
+}

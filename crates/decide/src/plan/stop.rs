@@ -1,0 +1,73 @@
+//! Stopping a pod: all containers at the same time, sidecars after the others and in reverse order, then the sandbox.
+
+use model::ContainerId;
+use model::observed::{ContainerState, ObservedContainer};
+use model::pod::{ContainerKind, is_sidecar};
+use model::why::Cause;
+
+use super::{PlanInputs, PodPlan};
+use crate::effect::{Action, Stage};
+use crate::lifecycle::Termination;
+
+pub fn plan(inputs: &PlanInputs, termination: &Termination) -> PodPlan {
+    let grace = termination.left_secs(inputs.now.mono);
+    let mut plan = PodPlan { stages: stop_everything(inputs, grace), ..Default::default() };
+    if plan.stages.iter().all(|s| s.actions.is_empty()) {
+        return plan;
+    }
+    if !inputs.runtime.ready {
+        return PodPlan::wait(None, Cause::RuntimeNotReady { message: inputs.runtime.message.clone() });
+    }
+    if let Some(retry) = &inputs.entry.ledger.pod_retry
+        && retry.at > inputs.now.mono
+    {
+        let mut waiting = PodPlan::default();
+        let cause = Cause::StepFailed { step: retry.step.into(), message: retry.message.clone() };
+        waiting.because(None, cause, Some(retry.at));
+        return waiting;
+    }
+    for container in running(inputs) {
+        let message = format!("Stopping container {}", container.name);
+        let cause = Cause::Stopping { message: message.clone(), grace_secs: grace };
+        plan.because(Some(&container.name), cause, None);
+        let kind = inputs.entry.view.container(&container.name).map_or(ContainerKind::Regular, |(kind, _)| kind);
+        let event = model::ApiEvent::normal("Killing", message).about(kind, &container.name);
+        plan.announce(format!("killing {}", container.id), event);
+    }
+    if plan.why.is_empty() {
+        plan.because(None, Cause::Releasing, None);
+    }
+    plan
+}
+
+/// Stages that leave nothing of the pod running.
+pub(super) fn stop_everything(inputs: &PlanInputs, grace: i64) -> Vec<Stage> {
+    let view = &inputs.entry.view;
+    let sidecar_rank = |c: &&ObservedContainer| {
+        view.init_containers().iter().position(|spec| spec.name == c.name && is_sidecar(spec))
+    };
+    let (sidecars, others): (Vec<_>, Vec<_>) = running(inputs).into_iter().partition(|c| sidecar_rank(c).is_some());
+    let mut stages = vec![Stage::must(others.into_iter().map(|c| stop(c, grace)).collect())];
+    let mut sidecars: Vec<_> = sidecars.into_iter().map(|c| (sidecar_rank(&c), c)).collect();
+    sidecars.sort_by_key(|(rank, _)| std::cmp::Reverse(*rank));
+    stages.extend(sidecars.into_iter().map(|(_, c)| Stage::must(vec![stop(c, grace)])));
+    stages.push(Stage::must(stop_sandboxes(inputs)));
+    stages
+}
+
+/// Every sandbox whose stop has not succeeded yet: also those that are not ready, since their network may still be up.
+fn stop_sandboxes(inputs: &PlanInputs) -> Vec<Action> {
+    let stopped = &inputs.entry.ledger.stopped_sandboxes;
+    let open = inputs.observed.sandboxes.iter().filter(|s| s.ready || !stopped.contains(&s.id));
+    open.map(|s| Action::StopSandbox { id: s.id.clone() }).collect()
+}
+
+pub(super) fn running<'a>(inputs: &'a PlanInputs) -> Vec<&'a ObservedContainer> {
+    let alive = |c: &&ObservedContainer| matches!(c.state, ContainerState::Running | ContainerState::Unknown);
+    inputs.observed.containers.iter().filter(alive).collect()
+}
+
+pub(super) fn stop(container: &ObservedContainer, grace_secs: i64) -> Action {
+    let id: ContainerId = container.id.clone();
+    Action::StopContainer { id, name: container.name.clone(), grace_secs }
+}

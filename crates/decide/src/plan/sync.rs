@@ -1,0 +1,450 @@
+//! Keeping a pod running: its sandbox first, then its containers.
+//!
+//! ```text
+//!   sandbox missing or broken:  stop what is left ──> prepare, create the sandbox   (images are fetched meanwhile)
+//!   sandbox good:               kill what must not run ──> start what should ──> drop garbage
+//! ```
+//! Each arrow is a new plan on a new reading.
+
+use std::time::Duration;
+
+use model::k8s::Container;
+use model::observed::{ContainerState, ObservedContainer, ObservedSandbox};
+use model::pod::{ContainerKind, RestartPolicy};
+use model::why::Cause;
+use model::{ApiEvent, Mono, Reason};
+
+use super::{ImageNeed, Note, PlanInputs, PodPlan, collect, init, stop};
+use crate::back_off::{self, CrashLimits};
+use crate::effect::{Action, Stage, StartContainer};
+use crate::images::{ImageState, PullPolicy, ResolvedImage};
+use crate::ledger::StartFailure;
+use crate::lifecycle::MINIMUM_STOP_SECS;
+use crate::render::{self, ContainerInputs, ContainerRef, RenderContext};
+use crate::sandbox::{SandboxChange, sandbox_change};
+use crate::{cgroups, restart, volumes};
+
+/// How long a failed start waits for its next try, when no back-off of its own rules it.
+pub const RETRY: Duration = Duration::from_secs(10);
+/// A failed pull is shown as such for this long before it is shown as waiting.
+const SHOW_PULL_ERROR: Duration = Duration::from_secs(1);
+
+pub fn plan(inputs: &PlanInputs) -> PodPlan {
+    if !inputs.runtime.ready {
+        return PodPlan::wait(None, Cause::RuntimeNotReady { message: inputs.runtime.message.clone() });
+    }
+    if let Some(holder) = &inputs.name_holder {
+        return PodPlan::wait(None, Cause::NameTaken { holder: holder.clone() });
+    }
+    let change = sandbox_change(&inputs.entry.view, inputs.observed);
+    match inputs.observed.newest_sandbox() {
+        Some(sandbox) if !change.needed => with_sandbox(inputs, sandbox),
+        _ => without_sandbox(inputs, &change),
+    }
+}
+
+// ---- no usable sandbox ------------------------------------------------------------------------------------------
+
+fn without_sandbox(inputs: &PlanInputs, change: &SandboxChange) -> PodPlan {
+    let view = &inputs.entry.view;
+    let observed = inputs.observed;
+    let wanted: Vec<&Container> = view.containers().iter().filter(|c| !ended_well(inputs, c)).collect();
+    let ran_once = view.restart_policy() == RestartPolicy::Never && change.attempt != 0 && !observed.containers.is_empty();
+    let all_ended = wanted.is_empty() && view.containers().iter().any(|c| observed.newest(&c.name).is_some());
+    let create = !ran_once && !all_ended;
+
+    let mut plan = PodPlan::default();
+    let grace = view.spec_grace().max(MINIMUM_STOP_SECS);
+    let stops = stop::stop_everything(inputs, grace);
+    if stops.iter().any(|s| !s.actions.is_empty()) {
+        if create && change.old.is_some() {
+            let event = ApiEvent::normal("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.");
+            plan.announce(format!("sandbox changed {}", change.attempt), event);
+        }
+        plan.because(None, Cause::Stopping { message: "the pod sandbox is gone or broken".into(), grace_secs: grace }, None);
+        plan.stages = stops;
+        return plan;
+    }
+    if !create {
+        plan.because(None, Cause::Releasing, None);
+        return plan;
+    }
+    create_sandbox(inputs, change.attempt, &mut plan);
+    let first = view.init_containers().first();
+    match first {
+        Some(container) => fetch_ahead(inputs, ContainerKind::Init, container, &mut plan),
+        None => wanted.into_iter().for_each(|c| fetch_ahead(inputs, ContainerKind::Regular, c, &mut plan)),
+    }
+    plan
+}
+
+/// Its policy is OnFailure and it has succeeded: a new sandbox does not run it again.
+fn ended_well(inputs: &PlanInputs, container: &Container) -> bool {
+    let newest = inputs.observed.newest(&container.name);
+    restart::effective_policy(&inputs.entry.view, container) == RestartPolicy::OnFailure
+        && newest.is_some_and(|c| c.state == ContainerState::Exited && c.exit_code == 0)
+}
+
+fn create_sandbox(inputs: &PlanInputs, attempt: u32, plan: &mut PodPlan) {
+    let entry = inputs.entry;
+    if let Some(retry) = entry.ledger.pod_retry.as_ref().filter(|r| r.at > inputs.now.mono) {
+        let cause = Cause::StepFailed { step: retry.step.into(), message: retry.message.clone() };
+        return plan.because(None, cause, Some(retry.at));
+    }
+    if !inputs.runtime.network_ready && !entry.view.host_network() {
+        let message = format!("network is not ready: {}", inputs.runtime.network_message);
+        plan.announce("network", ApiEvent::warning("NetworkNotReady", message.clone()));
+        return plan.because(None, Cause::NetworkNotReady { message }, None);
+    }
+    let context = RenderContext { config: inputs.config, facts: inputs.facts };
+    let config = match render::sandbox_config(&context, &entry.view, attempt) {
+        Ok(rendered) => {
+            for event in rendered.warnings {
+                plan.announce(format!("sandbox {}: {}", event.reason, event.message), event);
+            }
+            rendered.value
+        }
+        Err(error) => {
+            let message = error.to_string();
+            let event = ApiEvent::warning("FailedCreatePodSandBox", format!("Failed to create pod sandbox: {message}"));
+            plan.notes.push(Note::PodFailure { step: "create pod sandbox", message: message.clone(), event });
+            return plan.because(None, Cause::StepFailed { step: "create pod sandbox".into(), message }, None);
+        }
+    };
+    let Some(prepare) = prepare(inputs, plan) else { return };
+    // A new sandbox runs the init containers anew; what is left of their old runs would be taken for these.
+    let is_init = |c: &&ObservedContainer| entry.view.init_containers().iter().any(|i| i.name == c.name);
+    let purge = inputs.observed.containers.iter().filter(is_init).map(collect::remove).collect();
+    plan.because(None, Cause::CreatingSandbox { attempt }, None);
+    plan.stages.push(Stage::may(purge));
+    plan.stages.extend(prepare);
+    plan.stages.push(Stage::must(vec![Action::RunSandbox { config: Box::new(config), handler: String::new() }]));
+}
+
+/// Directories and cgroup, then volumes. `None` when the volumes can't be planned.
+fn prepare(inputs: &PlanInputs, plan: &mut PodPlan) -> Option<Vec<Stage>> {
+    let view = &inputs.entry.view;
+    let setups = match volumes::setups(inputs.config, inputs.facts, view) {
+        Ok(setups) => setups,
+        Err(error) => {
+            let message = error.to_string();
+            let event = ApiEvent::warning("FailedMount", format!("Unable to attach or mount volumes: {message}"));
+            plan.notes.push(Note::PodFailure { step: "set up volumes", message: message.clone(), event });
+            plan.because(None, Cause::StepFailed { step: "set up volumes".into(), message }, None);
+            return None;
+        }
+    };
+    let names = view.init_containers().iter().chain(view.containers()).map(|c| c.name.clone()).collect();
+    let log_dir = inputs.config.pod_log_dir(&view.full_name, &view.uid);
+    let mut ground = vec![Action::MakePodDirs { log_dir, containers: names }];
+    if inputs.config.cgroups_per_qos {
+        ground.push(Action::EnsureCgroup { spec: cgroups::pod_cgroup_spec(inputs.config, inputs.facts, view) });
+    }
+    let volumes = setups.into_iter().map(|volume| Action::SetUpVolume { volume }).collect();
+    Some(vec![Stage::must(ground), Stage::must(volumes)])
+}
+
+// ---- a good sandbox ---------------------------------------------------------------------------------------------
+
+fn with_sandbox(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> PodPlan {
+    let mut plan = PodPlan::default();
+    let init = init::decide(inputs);
+    let mut kills = init.kills;
+    let mut starts: Vec<(ContainerKind, &Container)> = init.starts.iter().map(|c| (ContainerKind::Init, *c)).collect();
+    if init.initialized {
+        regular_containers(inputs, &mut plan, &mut kills, &mut starts);
+    } else {
+        waiting_for_init(inputs, &mut plan);
+    }
+    if !kills.is_empty() {
+        plan.stages = vec![Stage::must(kills.into_iter().map(|kill| kill_action(inputs, kill, &mut plan)).collect())];
+        return plan;
+    }
+    let ready: Vec<_> = starts
+        .into_iter()
+        .filter_map(|(kind, c)| may_start_now(inputs, kind, c, &mut plan).map(|image| (kind, c, image)))
+        .collect();
+    if ready.is_empty() {
+        plan.stages = collect::stages(inputs, &mut plan);
+        if plan.why.is_empty() {
+            plan.because(None, Cause::Running, None);
+        }
+        return plan;
+    }
+    if !inputs.entry.ledger.prepared {
+        // After a restart of the agent the files of a pod that runs are only made sure of when one is needed.
+        if let Some(retry) = inputs.entry.ledger.pod_retry.as_ref().filter(|r| r.at > inputs.now.mono) {
+            let cause = Cause::StepFailed { step: retry.step.into(), message: retry.message.clone() };
+            plan.because(None, cause, Some(retry.at));
+            return plan;
+        }
+        plan.because(None, Cause::PreparingDirectories, None);
+        plan.stages = prepare(inputs, &mut plan).unwrap_or_default();
+        return plan;
+    }
+    for (kind, container, image) in ready {
+        start(inputs, sandbox, kind, container, &image, &mut plan);
+    }
+    plan
+}
+
+/// A container to be killed, and the sentence that says why.
+pub(super) struct Kill<'a> {
+    pub container: &'a ObservedContainer,
+    pub kind: ContainerKind,
+    pub message: String,
+}
+
+fn kill_action(inputs: &PlanInputs, kill: Kill, plan: &mut PodPlan) -> Action {
+    let grace = inputs.entry.view.spec_grace().max(MINIMUM_STOP_SECS);
+    let name = &kill.container.name;
+    plan.because(Some(name), Cause::Stopping { message: kill.message.clone(), grace_secs: grace }, None);
+    let event = ApiEvent::normal("Killing", kill.message).about(kill.kind, name);
+    plan.announce(format!("killing {}", kill.container.id), event);
+    stop::stop(kill.container, grace)
+}
+
+fn regular_containers<'a>(
+    inputs: &'a PlanInputs,
+    plan: &mut PodPlan,
+    kills: &mut Vec<Kill<'a>>,
+    starts: &mut Vec<(ContainerKind, &'a Container)>,
+) {
+    let view = &inputs.entry.view;
+    for container in view.containers() {
+        let newest = inputs.observed.newest(&container.name);
+        let running = newest.filter(|c| c.state == ContainerState::Running);
+        if let Some(running) = running {
+            let hash = render::container_hash(&container.name, container.image.as_deref().unwrap_or_default());
+            if running.hash.is_some_and(|old| old != hash) {
+                let message = format!("Container {} definition changed, will be restarted", container.name);
+                kills.push(Kill { container: running, kind: ContainerKind::Regular, message });
+            }
+            continue;
+        }
+        if !restart::should_restart(view, container, newest) {
+            let exit_code = newest.map_or(0, |c| c.exit_code);
+            plan.because(Some(&container.name), Cause::Completed { exit_code }, None);
+            continue;
+        }
+        if let Some(unknown) = newest.filter(|c| c.state == ContainerState::Unknown) {
+            let message = "Container is in \"unknown\" state, try killing it before restart".to_owned();
+            kills.push(Kill { container: unknown, kind: ContainerKind::Regular, message });
+        } else {
+            starts.push((ContainerKind::Regular, container));
+        }
+    }
+}
+
+fn waiting_for_init(inputs: &PlanInputs, plan: &mut PodPlan) {
+    let view = &inputs.entry.view;
+    let done = |c: &&Container| {
+        let newest = inputs.observed.newest(&c.name);
+        let ended = newest.is_some_and(|n| n.state == ContainerState::Exited && n.exit_code == 0);
+        let up = newest.is_some_and(|n| n.state == ContainerState::Running) && model::pod::is_sidecar(c);
+        ended || up
+    };
+    if let Some(current) = view.init_containers().iter().find(|c| !done(c)) {
+        for container in view.containers() {
+            plan.because(Some(&container.name), Cause::WaitingForInit { init: current.name.clone() }, None);
+        }
+    }
+}
+
+// ---- one container ----------------------------------------------------------------------------------------------
+
+/// The image to start from, or `None` with the reason noted.
+fn may_start_now(
+    inputs: &PlanInputs,
+    kind: ContainerKind,
+    container: &Container,
+    plan: &mut PodPlan,
+) -> Option<ResolvedImage> {
+    let ledger = &inputs.entry.ledger;
+    if crash_wait(inputs, kind, container, plan) {
+        return None;
+    }
+    if let (Some(at), Some(failure)) = (ledger.retry_at.get(&container.name), ledger.failures.get(&container.name))
+        && *at > inputs.now.mono
+        && !ledger.look_again.contains(&container.name)
+    {
+        let cause = match failure.reason {
+            Reason::ErrImageNeverPull | Reason::InvalidImageName | Reason::ImageInspectError => {
+                Cause::ImageUnavailable { reason: failure.reason, message: failure.message.clone() }
+            }
+            reason => Cause::StartFailed { reason, message: failure.message.clone() },
+        };
+        plan.because(Some(&container.name), cause, Some(*at));
+        return None;
+    }
+    image_at_hand(inputs, kind, container, plan)
+}
+
+fn crash_wait(inputs: &PlanInputs, kind: ContainerKind, container: &Container, plan: &mut PodPlan) -> bool {
+    let Some(exited) = newest_exited(inputs, &container.name) else { return false };
+    let view = &inputs.entry.view;
+    let entry = inputs.entry.ledger.crash.get(&container.name);
+    let key = definition_key(inputs, container);
+    let Some(until) = back_off::crash_wait(entry, key, exited.finished_at, inputs.now.wall) else { return false };
+    let delay = entry.map(|e| e.delay).unwrap_or_default();
+    let (name, human) = (&container.name, view.human());
+    let event = ApiEvent::warning("BackOff", format!("Back-off restarting failed container {name} in pod {human}"));
+    plan.announce(format!("crash {} {}", exited.id, delay.as_secs()), event.about(kind, name));
+    let message =
+        format!("back-off {} restarting failed container={name} pod={human}", back_off::go_duration(delay));
+    let failure = StartFailure { reason: Reason::CrashLoopBackOff, message };
+    plan.notes.push(Note::Failure { container: name.clone(), failure, retry_at: None });
+    let cause = Cause::CrashBackOff {
+        back_off_secs: delay.as_secs(),
+        exit_code: exited.exit_code,
+        finished_at: exited.finished_at,
+        restarts: exited.restart_count,
+    };
+    plan.because(Some(name), cause, Some(inputs.now.mono_at(until)));
+    true
+}
+
+fn newest_exited<'a>(inputs: &'a PlanInputs, name: &str) -> Option<&'a ObservedContainer> {
+    inputs.observed.containers.iter().find(|c| c.name == name && c.state == ContainerState::Exited)
+}
+
+/// Another image or other resources are another container to the back-off.
+fn definition_key(inputs: &PlanInputs, container: &Container) -> u64 {
+    let view = &inputs.entry.view;
+    let resources = container.resources.as_ref().map(|r| format!("{r:?}")).unwrap_or_default();
+    let image = container.image.as_deref().unwrap_or_default();
+    let text = format!("{}/{}/{}/{}/{image}/{resources}", view.name(), view.namespace(), view.uid, container.name);
+    crate::hash::fnv1a_64(text.as_bytes())
+}
+
+/// Asks for the image of a container that will be started once the sandbox is there.
+fn fetch_ahead(inputs: &PlanInputs, kind: ContainerKind, container: &Container, plan: &mut PodPlan) {
+    let _ = may_start_now(inputs, kind, container, plan);
+}
+
+fn image_at_hand(
+    inputs: &PlanInputs,
+    kind: ContainerKind,
+    container: &Container,
+    plan: &mut PodPlan,
+) -> Option<ResolvedImage> {
+    let ledger = &inputs.entry.ledger;
+    let name = &container.name;
+    let image = container.image.clone().unwrap_or_default();
+    match ledger.images.get(name) {
+        Some(ImageState::Ready(resolved)) => return Some(resolved.clone()),
+        Some(ImageState::Inspecting | ImageState::Pulling { .. }) => {
+            plan.because(Some(name), Cause::PullingImage { image }, None);
+            return None;
+        }
+        None => {}
+    }
+    let back_off = ledger.pulls.get(&image);
+    if let (Some(entry), Some(until)) = (back_off, back_off::pull_wait(back_off, inputs.now.wall))
+        && !ledger.look_again.contains(name)
+    {
+        let text = format!("Back-off pulling image \"{image}\"");
+        let cause = Cause::ImageBackOff {
+            reason: entry.reason,
+            image: image.clone(),
+            message: entry.message.clone(),
+            back_off_secs: entry.delay.as_secs(),
+        };
+        plan.because(Some(name), cause, Some(inputs.now.mono_at(until)));
+        let show_from = entry.failed_at.plus(SHOW_PULL_ERROR);
+        if inputs.now.wall < show_from {
+            plan.wake(inputs.now.mono_at(show_from));
+            return None;
+        }
+        plan.announce(format!("pull {image} {:?}", entry.failed_at), ApiEvent::normal("BackOff", text.clone()).about(kind, name));
+        let message = format!("{text}: {}: {}", entry.reason, entry.message);
+        let failure = StartFailure { reason: Reason::ImagePullBackOff, message };
+        plan.notes.push(Note::Failure { container: name.clone(), failure, retry_at: None });
+        return None;
+    }
+    let policy = PullPolicy::parse(container.image_pull_policy.as_deref());
+    plan.because(Some(name), Cause::PullingImage { image: image.clone() }, None);
+    plan.notes.push(Note::Need(ImageNeed { container: name.clone(), kind, image, policy }));
+    None
+}
+
+fn start(
+    inputs: &PlanInputs,
+    sandbox: &ObservedSandbox,
+    kind: ContainerKind,
+    container: &Container,
+    image: &ResolvedImage,
+    plan: &mut PodPlan,
+) {
+    let entry = inputs.entry;
+    let view = &entry.view;
+    let name = &container.name;
+    match rendered_start(inputs, sandbox, kind, container, image) {
+        Ok(action) => {
+            if let Some(exited) = newest_exited(inputs, name) {
+                let limits =
+                    CrashLimits { initial: inputs.config.crash_back_off_initial, max: inputs.config.crash_back_off_max };
+                let key = definition_key(inputs, container);
+                let now = inputs.now.wall;
+                let advanced = back_off::crash_advance(entry.ledger.crash.get(name), key, exited.finished_at, now, limits);
+                plan.notes.push(Note::CrashAdvance { container: name.clone(), entry: advanced });
+            }
+            plan.because(Some(name), Cause::Starting, None);
+            let actions = vec![Action::StartContainer(Box::new(action))];
+            // A failed init container must not let the next one begin; regular ones stand alone.
+            let alone = kind != ContainerKind::Init || model::pod::is_sidecar(container);
+            plan.stages.push(if alone { Stage::may(actions) } else { Stage::must(actions) });
+        }
+        Err(message) => {
+            let retry_at: Mono = inputs.now.mono.plus(RETRY);
+            let event = ApiEvent::warning("Failed", format!("Error: {message}")).about(kind, name);
+            plan.announce(format!("config {name} {message}"), event);
+            let reason = Reason::CreateContainerConfigError;
+            let cause = Cause::StartFailed { reason, message: message.clone() };
+            plan.because(Some(name), cause, Some(retry_at));
+            let failure = StartFailure { reason, message };
+            plan.notes.push(Note::Failure { container: name.clone(), failure, retry_at: Some(retry_at) });
+        }
+    }
+    debug_assert!(view.container(name).is_some());
+}
+
+fn rendered_start(
+    inputs: &PlanInputs,
+    sandbox: &ObservedSandbox,
+    kind: ContainerKind,
+    container: &Container,
+    image: &ResolvedImage,
+) -> Result<StartContainer, String> {
+    let entry = inputs.entry;
+    let view = &entry.view;
+    let context = RenderContext { config: inputs.config, facts: inputs.facts };
+    let sandbox_config = render::sandbox_config(&context, view, sandbox.attempt).map_err(|e| e.to_string())?.value;
+    let ips = crate::status::pod_ips(&sandbox.ips, &inputs.facts.node_ips);
+    let rendered = render::container_config(
+        &context,
+        view,
+        ContainerRef { kind, container },
+        &ContainerInputs { pod_ips: &ips, image, restart_count: restart_count(inputs, &container.name), target: None },
+    )
+    .map_err(|e| e.to_string())?;
+    let log_dir = inputs.config.pod_log_dir(&view.full_name, &view.uid);
+    Ok(StartContainer {
+        kind,
+        name: container.name.clone(),
+        pod: view.full_name.clone(),
+        sandbox_id: sandbox.id.clone(),
+        sandbox_config,
+        log_path: format!("{log_dir}/{}", rendered.config.log_path),
+        config: rendered.config,
+        files: rendered.files,
+    })
+}
+
+/// One more than the newest instance has; without one, one more than the newest log on disk.
+fn restart_count(inputs: &PlanInputs, name: &str) -> u32 {
+    match inputs.observed.newest(name) {
+        Some(newest) => newest.restart_count + 1,
+        None => inputs.entry.ledger.log_numbers.get(name).map_or(0, |n| n + 1),
+    }
+}

@@ -1,0 +1,212 @@
+//! Everything the node agent knows, in one owned value.
+//!
+//! One dispatcher owns it; nothing else may look at it while a step runs. Maps are ordered, so that the same history
+//! gives the same effects.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use model::k8s::PodStatus;
+use model::node::{HostFacts, NodeConfig};
+use model::observed::ObservedPod;
+use model::pod::{PodView, QosClass, Source};
+use model::why::Why;
+use model::{FullName, Mono, PodUid, Wall};
+
+use crate::effect::{Epoch, Stage};
+use crate::images::ImageDesk;
+use crate::ledger::Ledger;
+use crate::lifecycle::Lifecycle;
+use crate::resources;
+
+/// The state of the node. Build it with [`NodeState::new`], change it with [`crate::step`] only.
+#[derive(Clone, Debug)]
+pub struct NodeState {
+    pub config: Arc<NodeConfig>,
+    pub facts: Arc<HostFacts>,
+    /// Wall time at which this agent came up.
+    pub started: Wall,
+    pub runtime: RuntimeHealth,
+    /// The last set of each source, by UID.
+    pub sources: BTreeMap<Source, SourceSet>,
+    pub pods: BTreeMap<PodUid, PodEntry>,
+    /// Pods of one full name in the order of their arrival; the first that is not finished may run.
+    pub names: BTreeMap<FullName, VecDeque<PodUid>>,
+    /// Runtime pods that no source has claimed, until all sources have spoken.
+    pub unclaimed: BTreeMap<PodUid, Arc<ObservedPod>>,
+    /// Container and sandbox ids to their pods, for hints.
+    pub ids: BTreeMap<String, PodUid>,
+    /// Ids hinted at before any reading showed them.
+    pub unknown_ids: BTreeMap<String, Mono>,
+    pub images: ImageDesk,
+    pub full_observation: FullObservation,
+    pub sweeping: BTreeSet<PodUid>,
+    pub sweep_running: bool,
+    pub swept_once: bool,
+    pub next_epoch: u64,
+    pub burstable_shares_written: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct SourceSet {
+    pub seen: bool,
+    pub pods: BTreeMap<PodUid, PodView>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct FullObservation {
+    /// Time of the last complete reading.
+    pub last: Option<Mono>,
+    pub in_flight: bool,
+    /// Somebody wants one that began at or after this.
+    pub wanted: Option<Mono>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct RuntimeHealth {
+    pub name: String,
+    pub ready: bool,
+    pub network_ready: bool,
+    pub message: String,
+    pub network_message: String,
+    pub checking: bool,
+    pub failures: u32,
+    pub last_ok: Option<Mono>,
+    pub supplemental_groups_policy: bool,
+}
+
+impl Default for RuntimeHealth {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            ready: false,
+            network_ready: false,
+            message: "container runtime status check may not have completed yet".into(),
+            network_message: "network state unknown".into(),
+            checking: false,
+            failures: 0,
+            last_ok: None,
+            supplemental_groups_policy: false,
+        }
+    }
+}
+
+/// One pod, for as long as anything of it is known, wanted or left.
+#[derive(Clone, Debug)]
+pub struct PodEntry {
+    pub view: PodView,
+    /// Found in the runtime only: the spec is not known.
+    pub orphan: bool,
+    pub qos: QosClass,
+    pub cpu_request_milli: u64,
+    /// No source wants it any more.
+    pub removed: bool,
+    /// Wanted again under the same UID while it was still going: comes back when it has ended.
+    pub comes_back: Option<PodView>,
+    pub lifecycle: Lifecycle,
+    pub rejection: Option<(String, String)>,
+    pub observed: Option<Reading>,
+    pub observing: Observing,
+    pub ledger: Ledger,
+    pub plan: Option<RunningPlan>,
+    /// When an action that changed the runtime last ended: older readings are stale.
+    pub last_mutation: Mono,
+    pub status: Option<Arc<PodStatus>>,
+    pub why: Vec<WhySince>,
+    pub timer: Option<Mono>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Reading {
+    pub at: Mono,
+    pub pod: Arc<ObservedPod>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Observing {
+    pub in_flight: bool,
+    /// A reading that began at or after this is wanted.
+    pub wanted: Option<Mono>,
+}
+
+#[derive(Clone, Debug)]
+pub struct RunningPlan {
+    pub epoch: Epoch,
+    pub stages: Arc<Vec<Stage>>,
+    pub cancelled: bool,
+    /// An action that changes the runtime was begun.
+    pub mutated: bool,
+    pub failed: bool,
+    pub skipped: bool,
+}
+
+impl RunningPlan {
+    pub fn new(epoch: Epoch, stages: Arc<Vec<Stage>>) -> Self {
+        Self { epoch, stages, cancelled: false, mutated: false, failed: false, skipped: false }
+    }
+}
+
+/// One cause together with the time since which it holds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WhySince {
+    pub why: Why,
+    pub since: Wall,
+}
+
+impl NodeState {
+    pub fn new(config: NodeConfig, facts: HostFacts, started: Wall) -> Self {
+        let sources = config.sources.iter().map(|s| (*s, SourceSet::default())).collect();
+        Self {
+            config: Arc::new(config),
+            facts: Arc::new(facts),
+            started,
+            runtime: RuntimeHealth::default(),
+            sources,
+            pods: BTreeMap::new(),
+            names: BTreeMap::new(),
+            unclaimed: BTreeMap::new(),
+            ids: BTreeMap::new(),
+            unknown_ids: BTreeMap::new(),
+            images: ImageDesk::default(),
+            full_observation: FullObservation::default(),
+            sweeping: BTreeSet::new(),
+            sweep_running: false,
+            swept_once: false,
+            next_epoch: 1,
+            burstable_shares_written: None,
+        }
+    }
+
+    /// Every configured source has delivered once: what nobody wants may go.
+    pub fn sources_ready(&self) -> bool {
+        self.sources.values().all(|s| s.seen)
+    }
+}
+
+impl PodEntry {
+    pub fn new(view: PodView) -> Self {
+        Self {
+            qos: resources::qos_class(&view),
+            cpu_request_milli: resources::pod_cpu_request_milli(&view),
+            view,
+            orphan: false,
+            removed: false,
+            comes_back: None,
+            lifecycle: Lifecycle::Syncing,
+            rejection: None,
+            observed: None,
+            observing: Observing::default(),
+            ledger: Ledger::default(),
+            plan: None,
+            last_mutation: Mono::ZERO,
+            status: None,
+            why: Vec::new(),
+            timer: None,
+        }
+    }
+
+    /// The reading, when nothing of ours changed the runtime since it began.
+    pub fn fresh(&self) -> Option<&Arc<ObservedPod>> {
+        self.observed.as_ref().filter(|r| r.at >= self.last_mutation).map(|r| &r.pod)
+    }
+}

@@ -1,0 +1,97 @@
+//! One event in, effects out.
+//!
+//! Each handler changes the state and marks the pods that it touched; then every touched pod is settled: its lifecycle
+//! moves as far as it may, its status is derived, and, if no plan of it runs and its reading is fresh, it is planned.
+
+mod images;
+mod observe;
+mod outcome;
+mod pods;
+mod settle;
+mod sweep;
+
+use std::collections::BTreeSet;
+
+use model::{ApiEvent, Mono, Now, PodUid};
+
+use crate::effect::{Effect, LogLevel, TimerKey};
+use crate::event::Event;
+use crate::state::NodeState;
+
+pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
+    let mut cx = Context { now, effects: Vec::new(), touched: BTreeSet::new() };
+    match event {
+        Event::Started => started(state, &mut cx),
+        Event::Pods { source, pods } => pods::delivered(state, &mut cx, source, pods),
+        Event::Observed(observation) => observe::observed(state, &mut cx, observation),
+        Event::ObserveFailed { scope, message } => observe::failed(state, &mut cx, scope, message),
+        Event::Hint(hint) => observe::hint(state, &mut cx, hint),
+        Event::RuntimeChecked(check) => observe::runtime_checked(state, &mut cx, check),
+        Event::StepDone { uid, epoch, stage, action, result } => {
+            outcome::step_done(state, &mut cx, &uid, epoch, (stage, action), result);
+        }
+        Event::PlanEnded { uid, epoch } => outcome::plan_ended(state, &mut cx, &uid, epoch),
+        Event::ImageInspected { image, result } => images::inspected(state, &mut cx, &image, result),
+        Event::ImagePulled { image, result } => images::pulled(state, &mut cx, &image, result),
+        Event::Timer(key) => timer(state, &mut cx, key),
+        Event::Leftovers(seen) => sweep::leftovers(state, &mut cx, seen),
+        Event::Swept { problems } => sweep::swept(state, &mut cx, problems),
+        Event::FactsChanged(facts) => {
+            state.facts = facts;
+            cx.touched.extend(state.pods.keys().cloned());
+        }
+    }
+    while let Some(uid) = cx.touched.pop_first() {
+        settle::settle(state, &mut cx, &uid);
+    }
+    cx.effects
+}
+
+/// What a handler works with beside the state.
+struct Context {
+    now: Now,
+    effects: Vec<Effect>,
+    touched: BTreeSet<PodUid>,
+}
+
+impl Context {
+    fn emit(&mut self, effect: Effect) {
+        self.effects.push(effect);
+    }
+    fn touch(&mut self, uid: &PodUid) {
+        self.touched.insert(uid.clone());
+    }
+    fn record(&mut self, state: &NodeState, uid: &PodUid, event: ApiEvent) {
+        if let Some(entry) = state.pods.get(uid) {
+            let full_name = entry.view.full_name.clone();
+            self.emit(Effect::RecordEvent { uid: uid.clone(), full_name, event });
+        }
+    }
+    fn log(&mut self, level: LogLevel, uid: Option<&PodUid>, message: impl Into<String>) {
+        self.emit(Effect::Log { level, uid: uid.cloned(), message: message.into() });
+    }
+    fn timer(&mut self, key: TimerKey, at: Option<Mono>) {
+        self.emit(Effect::SetTimer { key, at });
+    }
+}
+
+fn started(state: &mut NodeState, cx: &mut Context) {
+    observe::check_runtime(state, cx);
+    observe::want_everything(state, cx);
+    pods::write_node_cgroups(state, cx);
+}
+
+fn timer(state: &mut NodeState, cx: &mut Context, key: TimerKey) {
+    match key {
+        TimerKey::Pod(uid) => {
+            if let Some(entry) = state.pods.get_mut(&uid) {
+                entry.timer = None;
+                cx.touch(&uid);
+            }
+        }
+        TimerKey::Observe(uid) => observe::again(state, cx, &uid),
+        TimerKey::FullRelist => observe::want_everything(state, cx),
+        TimerKey::RuntimeCheck => observe::check_runtime(state, cx),
+        TimerKey::Sweep => sweep::look(state, cx),
+    }
+}

@@ -1,0 +1,252 @@
+//! Readings of the runtime: when they are asked for, what they change, and what hints mean.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::observed::{ContainerState, Observation, ObservedPod, Scope};
+use model::{Mono, PodUid};
+
+use super::{Context, pods, sweep};
+use crate::effect::{Effect, LogLevel, TimerKey};
+use crate::event::{Hint, RuntimeCheck};
+use crate::state::{NodeState, Reading};
+
+/// Hints about ids that no reading has shown yet: enough for a burst, and no more.
+const UNKNOWN_IDS_KEPT: usize = 4096;
+const OBSERVE_RETRY: Duration = Duration::from_secs(1);
+/// How often a runtime that answers well is asked for its status. It tells of its end by itself.
+const RUNTIME_CHECK_QUIET: Duration = Duration::from_secs(30);
+const RUNTIME_CHECK_RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// A reading of this pod that begins from now on is wanted.
+pub(super) fn want(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    let Some(entry) = state.pods.get_mut(uid) else { return };
+    entry.observing.wanted = Some(cx.now.mono);
+    if !entry.observing.in_flight {
+        entry.observing.in_flight = true;
+        cx.emit(Effect::Observe(Scope::Pod(uid.clone())));
+    }
+}
+
+pub(super) fn want_everything(state: &mut NodeState, cx: &mut Context) {
+    let full = &mut state.full_observation;
+    full.wanted = Some(cx.now.mono);
+    if !full.in_flight {
+        full.in_flight = true;
+        cx.emit(Effect::Observe(Scope::All));
+    }
+}
+
+pub(super) fn again(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    if state.pods.get(uid).is_some_and(|e| e.observing.wanted.is_some()) {
+        want(state, cx, uid);
+    }
+}
+
+pub(super) fn observed(state: &mut NodeState, cx: &mut Context, observation: Observation) {
+    let at = observation.at;
+    match observation.scope {
+        Scope::Pod(uid) => {
+            let Some(entry) = state.pods.get_mut(&uid) else { return };
+            entry.observing.in_flight = false;
+            let full_name = entry.view.full_name.clone();
+            let empty = || Arc::new(ObservedPod::empty(uid.clone(), full_name));
+            let pod = observation.pods.into_iter().find(|p| p.uid == uid).unwrap_or_else(empty);
+            one(state, cx, &uid, at, pod);
+            let entry = state.pods.get_mut(&uid);
+            if entry.is_some_and(|e| e.observing.wanted.is_some_and(|wanted| at < wanted)) {
+                want(state, cx, &uid);
+            }
+        }
+        Scope::All => everything(state, cx, at, observation.pods),
+    }
+}
+
+fn one(state: &mut NodeState, cx: &mut Context, uid: &PodUid, at: Mono, pod: Arc<ObservedPod>) {
+    let Some(entry) = state.pods.get_mut(uid) else { return };
+    if entry.observing.wanted.is_some_and(|wanted| at >= wanted) {
+        entry.observing.wanted = None;
+    }
+    // Readings of one pod and of everything may overtake each other: the one that began later is the truth.
+    if entry.observed.as_ref().is_some_and(|known| known.at > at) {
+        return;
+    }
+    let was_fresh = entry.fresh().is_some();
+    let old = entry.observed.replace(Reading { at, pod: pod.clone() });
+    let same = old.as_ref().is_some_and(|o| Arc::ptr_eq(&o.pod, &pod) || o.pod == pod);
+    if same && was_fresh {
+        return;
+    }
+    cx.touch(uid);
+    if !same {
+        index(state, cx, uid, at, old.map(|o| o.pod).as_deref(), &pod);
+        super::outcome::count_dead(state, cx);
+    }
+}
+
+/// Keeps ids to pods, and looks again at a pod of which an id was hinted at before anybody knew it.
+fn index(state: &mut NodeState, cx: &mut Context, uid: &PodUid, at: Mono, old: Option<&ObservedPod>, new: &ObservedPod) {
+    for id in old.into_iter().flat_map(ids_of) {
+        state.ids.remove(id);
+    }
+    let mut look_again = false;
+    for id in ids_of(new) {
+        state.ids.insert(id.to_owned(), uid.clone());
+        let hinted = state.unknown_ids.remove(id);
+        let ended = new.containers.iter().any(|c| c.id.as_str() == id && c.state == ContainerState::Exited);
+        look_again |= hinted.is_some_and(|when| at < when) && !ended;
+    }
+    if look_again {
+        want(state, cx, uid);
+    }
+}
+
+fn ids_of(pod: &ObservedPod) -> impl Iterator<Item = &str> {
+    let containers = pod.containers.iter().map(|c| c.id.as_str());
+    containers.chain(pod.sandboxes.iter().map(|s| s.id.as_str()))
+}
+
+fn everything(state: &mut NodeState, cx: &mut Context, at: Mono, seen: Vec<Arc<ObservedPod>>) {
+    let full = &mut state.full_observation;
+    full.in_flight = false;
+    full.last = Some(at);
+    let again = full.wanted.is_some_and(|wanted| at < wanted);
+    if !again {
+        full.wanted = None;
+    }
+    state.unclaimed.clear();
+    let mut missing: std::collections::BTreeSet<PodUid> = state.pods.keys().cloned().collect();
+    for pod in seen {
+        let uid = pod.uid.clone();
+        missing.remove(&uid);
+        if state.pods.contains_key(&uid) {
+            one(state, cx, &uid, at, pod);
+        } else {
+            state.unclaimed.insert(uid, pod);
+        }
+    }
+    for uid in missing {
+        let Some(entry) = state.pods.get(&uid) else { continue };
+        let empty = match &entry.observed {
+            Some(known) if known.pod.is_empty() => known.pod.clone(),
+            _ => Arc::new(ObservedPod::empty(uid.clone(), entry.view.full_name.clone())),
+        };
+        one(state, cx, &uid, at, empty);
+    }
+    pods::take_orphans(state, cx, at);
+    sweep::first_look(state, cx);
+    let unknown_before = at;
+    state.unknown_ids.retain(|_, when| *when >= unknown_before);
+    if again {
+        want_everything(state, cx);
+    } else {
+        let next = cx.now.mono.plus(state.config.full_relist_period);
+        cx.timer(TimerKey::FullRelist, Some(next));
+    }
+}
+
+pub(super) fn failed(state: &mut NodeState, cx: &mut Context, scope: Scope, message: String) {
+    let retry = cx.now.mono.plus(OBSERVE_RETRY);
+    match scope {
+        Scope::All => {
+            state.full_observation.in_flight = false;
+            cx.timer(TimerKey::FullRelist, Some(retry));
+        }
+        Scope::Pod(uid) => {
+            let Some(entry) = state.pods.get_mut(&uid) else { return };
+            entry.observing.in_flight = false;
+            entry.observing.wanted = Some(cx.now.mono);
+            cx.timer(TimerKey::Observe(uid.clone()), Some(retry));
+            cx.log(LogLevel::Warn, Some(&uid), format!("reading the pod from the runtime failed: {message}"));
+        }
+    }
+    check_runtime(state, cx);
+}
+
+pub(super) fn hint(state: &mut NodeState, cx: &mut Context, hint: Hint) {
+    match hint {
+        Hint::Pod(uid) => want(state, cx, &uid),
+        Hint::Id(id) => match state.ids.get(&id).cloned() {
+            Some(uid) => want(state, cx, &uid),
+            None => {
+                if state.unknown_ids.len() >= UNKNOWN_IDS_KEPT {
+                    state.unknown_ids.clear();
+                    want_everything(state, cx);
+                }
+                state.unknown_ids.insert(id, cx.now.mono);
+            }
+        },
+        Hint::Images => super::images::arrived(state, cx),
+        Hint::Everything => {
+            check_runtime(state, cx);
+            want_everything(state, cx);
+        }
+    }
+}
+
+pub(super) fn check_runtime(state: &mut NodeState, cx: &mut Context) {
+    if !state.runtime.checking {
+        state.runtime.checking = true;
+        cx.emit(Effect::CheckRuntime);
+    }
+}
+
+pub(super) fn runtime_checked(state: &mut NodeState, cx: &mut Context, check: RuntimeCheck) {
+    let before = state.runtime.clone();
+    let health = &mut state.runtime;
+    health.checking = false;
+    match check {
+        RuntimeCheck::Answered { runtime_name, status } => {
+            let condition = |kind: &str, label: &str| match status.condition(kind) {
+                Some(c) if c.status => None,
+                Some(c) => Some(format!("{label}: {kind}=false reason:{} message:{}", c.reason, c.message)),
+                None => Some(format!("{label}: the runtime does not report {kind}")),
+            };
+            let runtime_problem = condition("RuntimeReady", "container runtime not ready");
+            let network_problem = condition("NetworkReady", "container runtime network not ready");
+            health.name = runtime_name;
+            health.ready = runtime_problem.is_none();
+            health.network_ready = network_problem.is_none();
+            health.message = runtime_problem.unwrap_or_default();
+            health.network_message = network_problem.unwrap_or_default();
+            health.failures = 0;
+            health.last_ok = Some(cx.now.mono);
+            health.supplemental_groups_policy = status.supplemental_groups_policy;
+        }
+        RuntimeCheck::Failed { message } => {
+            health.ready = false;
+            health.message = format!("container runtime is down: {message}");
+            health.failures += 1;
+        }
+    }
+    let quiet = health.ready && health.network_ready;
+    let retry = OBSERVE_RETRY.saturating_mul(1 << health.failures.saturating_sub(1).min(3)).min(RUNTIME_CHECK_RETRY_MAX);
+    let wait = if quiet { RUNTIME_CHECK_QUIET } else { retry };
+    cx.timer(TimerKey::RuntimeCheck, Some(cx.now.mono.plus(wait)));
+    runtime_changed(state, cx, &before);
+}
+
+fn runtime_changed(state: &mut NodeState, cx: &mut Context, before: &crate::state::RuntimeHealth) {
+    let after = state.runtime.clone();
+    if (before.ready, before.network_ready) == (after.ready, after.network_ready) && before.message == after.message {
+        return;
+    }
+    match (after.ready, after.network_ready) {
+        (true, true) => cx.log(LogLevel::Info, None, format!("container runtime {} is ready", after.name)),
+        (true, false) => cx.log(LogLevel::Warn, None, after.network_message),
+        (false, _) if before.ready || before.message != after.message => cx.log(LogLevel::Error, None, after.message),
+        (false, _) => {}
+    }
+    let back = after.ready && !before.ready;
+    for (uid, entry) in &mut state.pods {
+        if back {
+            // What failed because nobody answered deserves a try at once.
+            entry.ledger.pod_retry = None;
+            entry.ledger.retry_at.clear();
+        }
+        cx.touched.insert(uid.clone());
+    }
+    if back {
+        want_everything(state, cx);
+    }
+}

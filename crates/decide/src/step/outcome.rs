@@ -1,0 +1,166 @@
+//! How actions ended: what the ledger keeps, which Events are recorded, and what is read next.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use model::pod::ContainerKind;
+use model::{ApiEvent, PodUid, Reason};
+
+use super::{Context, observe, settle};
+use crate::effect::{Action, Epoch, LogLevel};
+use crate::event::{CallFailure, StartPoint, StepResult};
+use crate::ledger::StartFailure;
+use crate::lifecycle::Lifecycle;
+use crate::plan::{self, RETRY};
+use crate::state::NodeState;
+
+pub(super) fn step_done(
+    state: &mut NodeState,
+    cx: &mut Context,
+    uid: &PodUid,
+    epoch: Epoch,
+    (stage, action): (usize, usize),
+    result: StepResult,
+) {
+    let Some(plan) = state.pods.get_mut(uid).and_then(|e| e.plan.as_mut()).filter(|p| p.epoch == epoch) else {
+        return;
+    };
+    let Some(action) = plan.stages.get(stage).and_then(|s| s.actions.get(action)).cloned() else { return };
+    match &result {
+        StepResult::Skipped => plan.skipped = true,
+        StepResult::Failed(_) | StepResult::StartFailed { .. } => plan.failed = true,
+        _ => {}
+    }
+    plan.mutated |= action.mutates_runtime() && result != StepResult::Skipped;
+    match result {
+        StepResult::Failed(failure) => failed(state, cx, uid, &action, failure),
+        StepResult::StartFailed { at, failure, .. } => start_failed(state, cx, uid, &action, at, failure),
+        StepResult::Skipped => {}
+        result => succeeded(state, cx, uid, &action, result),
+    }
+}
+
+fn succeeded(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Action, result: StepResult) {
+    let Some(entry) = state.pods.get_mut(uid) else { return };
+    match (action, result) {
+        (_, StepResult::Dirs { log_numbers }) => entry.ledger.log_numbers = log_numbers,
+        (Action::StopSandbox { id }, _) => {
+            entry.ledger.stopped_sandboxes.insert(id.clone());
+        }
+        (Action::RemoveSandbox { id }, _) => {
+            entry.ledger.stopped_sandboxes.remove(id);
+        }
+        (Action::StartContainer(start), StepResult::ContainerStarted { .. }) => {
+            let (kind, name) = (start.kind, start.name.clone());
+            entry.ledger.failures.remove(&name);
+            entry.ledger.retry_at.remove(&name);
+            entry.ledger.images.remove(&name);
+            cx.record(state, uid, ApiEvent::normal("Created", "Container created").about(kind, &name));
+            cx.record(state, uid, ApiEvent::normal("Started", "Container started").about(kind, &name));
+        }
+        _ => {}
+    }
+}
+
+fn start_failed(
+    state: &mut NodeState,
+    cx: &mut Context,
+    uid: &PodUid,
+    action: &Action,
+    at: StartPoint,
+    failure: CallFailure,
+) {
+    let Action::StartContainer(start) = action else { return };
+    let (kind, name): (ContainerKind, &str) = (start.kind, &start.name);
+    let reason = match at {
+        StartPoint::Files => Reason::CreateContainerConfigError,
+        StartPoint::Create => Reason::CreateContainerError,
+        StartPoint::Start => Reason::RunContainerError,
+    };
+    if at == StartPoint::Start {
+        cx.record(state, uid, ApiEvent::normal("Created", "Container created").about(kind, name));
+    }
+    let text = format!("Error: {}", failure.message);
+    cx.record(state, uid, ApiEvent::warning("Failed", text).about(kind, name));
+    cx.log(LogLevel::Warn, Some(uid), format!("container {name} could not be started: {reason}: {}", failure.message));
+    if let Some(entry) = state.pods.get_mut(uid) {
+        entry.ledger.failures.insert(name.to_owned(), StartFailure { reason, message: failure.message });
+        entry.ledger.images.remove(name);
+        // One that was created has ended by now and is under the crash back-off.
+        if at != StartPoint::Start || failure.unreachable {
+            entry.ledger.retry_at.insert(name.to_owned(), cx.now.mono.plus(RETRY));
+        }
+    }
+    if failure.unreachable {
+        observe::check_runtime(state, cx);
+    }
+}
+
+fn failed(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Action, failure: CallFailure) {
+    let message = failure.message;
+    let event = match action {
+        Action::MakePodDirs { .. } => {
+            ApiEvent::warning("Failed", format!("error making pod data directories: {message}"))
+        }
+        Action::EnsureCgroup { .. } => ApiEvent::warning(
+            "FailedCreatePodContainer",
+            format!("unable to ensure pod container exists: {message}"),
+        ),
+        Action::SetUpVolume { volume } => ApiEvent::warning(
+            "FailedMount",
+            format!("MountVolume.SetUp failed for volume \"{}\" : {message}", volume.name),
+        ),
+        Action::RunSandbox { .. } => {
+            ApiEvent::warning("FailedCreatePodSandBox", format!("Failed to create pod sandbox: {message}"))
+        }
+        _ => ApiEvent::warning("FailedKillPod", format!("error killing pod: {message}")),
+    };
+    cx.log(LogLevel::Warn, Some(uid), format!("{} failed: {message}", action.name()));
+    settle::pod_failed(state, cx, uid, action.name(), message, event);
+    if failure.unreachable {
+        observe::check_runtime(state, cx);
+    }
+}
+
+pub(super) fn plan_ended(state: &mut NodeState, cx: &mut Context, uid: &PodUid, epoch: Epoch) {
+    let Some(entry) = state.pods.get_mut(uid) else { return };
+    let Some(plan) = entry.plan.take_if(|p| p.epoch == epoch) else { return };
+    if !plan.failed && !plan.skipped {
+        entry.ledger.pod_retry = None;
+        let has = |wanted: fn(&Action) -> bool| plan.stages.iter().flat_map(|s| &s.actions).any(wanted);
+        if has(|a| matches!(a, Action::MakePodDirs { .. })) {
+            entry.ledger.prepared = true;
+        }
+        if has(|a| matches!(a, Action::TearDownVolumes)) {
+            entry.ledger.released = true;
+        }
+        if has(|a| matches!(a, Action::RemovePodDir)) {
+            entry.ledger.content_removed = true;
+        }
+    }
+    if plan.mutated {
+        entry.last_mutation = cx.now.mono;
+        observe::want(state, cx, uid);
+    }
+    cx.touch(uid);
+}
+
+/// With a limit on dead containers over all pods: marks the oldest beyond it, for their pods to remove.
+pub(super) fn count_dead(state: &mut NodeState, cx: &mut Context) {
+    let Ok(limit) = usize::try_from(state.config.max_dead_containers) else { return };
+    let pods = state.pods.values().filter(|e| !matches!(e.lifecycle, Lifecycle::Terminating(_)));
+    let readings: Vec<_> = pods.filter_map(|e| e.observed.as_ref()).map(|r| r.pod.clone()).collect();
+    let victims: BTreeSet<_> =
+        plan::dead_overall(readings.iter().map(|p| &**p), limit, cx.now).iter().map(|c| c.id.clone()).collect();
+    for (uid, entry) in &mut state.pods {
+        let own = entry.observed.iter().flat_map(|r| &r.pod.containers);
+        let excess: BTreeSet<_> = own.map(|c| c.id.clone()).filter(|id| victims.contains(id)).collect();
+        if entry.ledger.excess != excess {
+            entry.ledger.excess = excess;
+            cx.touched.insert(uid.clone());
+        }
+    }
+}
+
+/// How long an image inspection that failed waits.
+pub(super) const INSPECT_RETRY: Duration = RETRY;

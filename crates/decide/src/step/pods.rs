@@ -1,0 +1,256 @@
+//! What sources want: pods come, change and go. And what nobody wants: orphans.
+
+use std::sync::Arc;
+
+use model::k8s::Pod;
+use model::pod::{PodView, QosClass, Source};
+use model::{ApiEvent, Mono, PodUid};
+
+use super::{Context, sweep};
+use crate::effect::{Effect, LogLevel};
+use crate::lifecycle::{Lifecycle, MINIMUM_GRACE_SECS, Termination, TerminationCause, grace_secs};
+use crate::sources::{Change, Duplicate, merge};
+use crate::state::{NodeState, PodEntry, Reading};
+use crate::{admission, cgroups};
+
+pub(super) fn delivered(state: &mut NodeState, cx: &mut Context, source: Source, pods: Vec<Arc<Pod>>) {
+    let was_ready = state.sources_ready();
+    let set = state.sources.entry(source).or_default();
+    let merged = merge(set, source, pods, cx.now.wall);
+    for Duplicate(view) in merged.duplicates {
+        let text = format!(
+            "Error validating pod {} from {} due to duplicate pod name \"{}\", ignoring",
+            view.human(),
+            source.as_str(),
+            view.name()
+        );
+        cx.log(LogLevel::Warn, Some(&view.uid), text.clone());
+        let event = ApiEvent::warning("FailedValidation", text);
+        cx.emit(Effect::RecordEvent { uid: view.uid.clone(), full_name: view.full_name, event });
+    }
+    for change in merged.changes {
+        match change {
+            Change::Removed(uid) => removed(state, cx, &uid),
+            Change::Added(view) => added(state, cx, view),
+            Change::Updated(view) | Change::Reconciled(view) => updated(state, cx, view),
+        }
+    }
+    if !was_ready && state.sources_ready() {
+        let at = state.full_observation.last;
+        if let Some(at) = at {
+            take_orphans(state, cx, at);
+            sweep::first_look(state, cx);
+        }
+    }
+}
+
+fn added(state: &mut NodeState, cx: &mut Context, view: PodView) {
+    let uid = view.uid.clone();
+    if let Some(entry) = state.pods.get_mut(&uid) {
+        if entry.lifecycle.may_start() {
+            entry.removed = false;
+            entry.view = view;
+        } else {
+            // Wanted again while it goes: it comes back as a new pod once it has ended.
+            entry.comes_back = Some(view);
+        }
+        cx.touch(&uid);
+        return;
+    }
+    create(state, cx, view, None);
+}
+
+/// Makes the entry of a pod that is wanted. `known`: what was read of it before, if it had been here already.
+pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, known: Option<(Reading, Mono)>) {
+    let uid = view.uid.clone();
+    let mut entry = PodEntry::new(view);
+    if let Some((reading, last_mutation)) = known {
+        entry.observed = Some(reading);
+        entry.last_mutation = last_mutation;
+    } else if let Some(pod) = state.unclaimed.remove(&uid) {
+        let at = state.full_observation.last.unwrap_or(Mono::ZERO);
+        for id in pod.containers.iter().map(|c| c.id.as_str()).chain(pod.sandboxes.iter().map(|s| s.id.as_str())) {
+            state.ids.insert(id.to_owned(), uid.clone());
+        }
+        entry.observed = Some(Reading { at, pod });
+    } else if let Some(at) = state.full_observation.last {
+        // A complete reading did not show it, and nobody but us makes pods here.
+        let empty = model::observed::ObservedPod::empty(uid.clone(), entry.view.full_name.clone());
+        entry.observed = Some(Reading { at, pod: Arc::new(empty) });
+    }
+    let others = state.pods.values().filter(|e| !e.lifecycle.is_terminated()).count();
+    let verdict = admission::admit(&entry.view, others, &state.config, &state.facts);
+    let full_name = entry.view.full_name.clone();
+    let deleting = entry.view.is_deleting();
+    state.names.entry(full_name).or_default().push_back(uid.clone());
+    state.pods.insert(uid.clone(), entry);
+    if let Err(refusal) = verdict {
+        reject(state, cx, &uid, refusal);
+    } else if deleting {
+        let grace = deletion_grace(state, &uid);
+        terminate(state, cx, &uid, TerminationCause::Deleted, grace);
+    }
+    write_node_cgroups(state, cx);
+    cx.touch(&uid);
+}
+
+fn reject(state: &mut NodeState, cx: &mut Context, uid: &PodUid, refusal: admission::Refusal) {
+    cx.record(state, uid, ApiEvent::warning(&refusal.reason, refusal.message.clone()));
+    cx.log(LogLevel::Warn, Some(uid), format!("pod was rejected: {}: {}", refusal.reason, refusal.message));
+    if let Some(entry) = state.pods.get_mut(uid) {
+        entry.rejection = Some((refusal.reason, refusal.message));
+        // Nothing of it was mounted or made, unless an earlier agent let it in.
+        entry.ledger.released = entry.observed.as_ref().is_some_and(|r| r.pod.is_empty());
+    }
+    terminate(state, cx, uid, TerminationCause::Rejected, MINIMUM_GRACE_SECS);
+}
+
+fn updated(state: &mut NodeState, cx: &mut Context, view: PodView) {
+    let uid = view.uid.clone();
+    let Some(entry) = state.pods.get_mut(&uid) else { return added(state, cx, view) };
+    let deleting = view.is_deleting();
+    for container in view.containers().iter().chain(view.init_containers()) {
+        let old = entry.view.container(&container.name).and_then(|(_, c)| c.image.clone());
+        if old != container.image {
+            entry.ledger.images.remove(&container.name);
+            entry.ledger.retry_at.remove(&container.name);
+        }
+    }
+    entry.view = view;
+    if deleting {
+        let grace = deletion_grace(state, &uid);
+        terminate(state, cx, &uid, TerminationCause::Deleted, grace);
+    }
+    cx.touch(&uid);
+}
+
+fn removed(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    let Some(entry) = state.pods.get_mut(uid) else { return };
+    entry.removed = true;
+    entry.comes_back = None;
+    let grace = deletion_grace(state, uid);
+    terminate(state, cx, uid, TerminationCause::Removed, grace);
+    cx.touch(uid);
+}
+
+fn deletion_grace(state: &NodeState, uid: &PodUid) -> i64 {
+    let Some(entry) = state.pods.get(uid) else { return MINIMUM_GRACE_SECS };
+    grace_secs(entry.view.pod.metadata.deletion_grace_period_seconds, entry.view.spec_grace())
+}
+
+/// Asks for the end of a pod. A later request can only make it come sooner.
+pub(super) fn terminate(
+    state: &mut NodeState,
+    cx: &mut Context,
+    uid: &PodUid,
+    cause: TerminationCause,
+    grace_secs: i64,
+) {
+    let Some(entry) = state.pods.get_mut(uid) else { return };
+    let interrupt = match &mut entry.lifecycle {
+        Lifecycle::Syncing => {
+            entry.lifecycle = Lifecycle::Terminating(Termination { since: cx.now.mono, grace_secs, cause });
+            entry.ledger.pod_retry = None;
+            true
+        }
+        Lifecycle::Terminating(termination) => termination.shorten(grace_secs),
+        Lifecycle::Terminated | Lifecycle::Finished => false,
+    };
+    if interrupt && let Some(plan) = entry.plan.as_mut().filter(|p| !p.cancelled) {
+        plan.cancelled = true;
+        cx.emit(Effect::Cancel { uid: uid.clone(), epoch: plan.epoch });
+    }
+    state.images.leave(uid);
+    cx.touch(uid);
+}
+
+/// Runtime pods that nobody wants, once every source has spoken: stopped with the grace they were made with.
+pub(super) fn take_orphans(state: &mut NodeState, cx: &mut Context, at: Mono) {
+    if !state.sources_ready() {
+        return;
+    }
+    for (uid, pod) in std::mem::take(&mut state.unclaimed) {
+        let grace = pod.containers.iter().filter_map(|c| c.pod_grace).max().unwrap_or(MINIMUM_GRACE_SECS);
+        cx.log(LogLevel::Info, Some(&uid), format!("pod {} is in the runtime, but no source wants it: stopping it", pod.full_name));
+        let mut spec = Pod::default();
+        spec.metadata.uid = Some(uid.to_string());
+        spec.metadata.name = Some(pod.full_name.name.to_string());
+        spec.metadata.namespace = Some(pod.full_name.namespace.to_string());
+        let mut entry = PodEntry::new(PodView::new(Arc::new(spec), Source::File));
+        entry.orphan = true;
+        entry.removed = true;
+        for id in pod.containers.iter().map(|c| c.id.as_str()).chain(pod.sandboxes.iter().map(|s| s.id.as_str())) {
+            state.ids.insert(id.to_owned(), uid.clone());
+        }
+        state.names.entry(pod.full_name.clone()).or_default().push_front(uid.clone());
+        entry.observed = Some(Reading { at, pod });
+        state.pods.insert(uid.clone(), entry);
+        terminate(state, cx, &uid, TerminationCause::Orphan, grace.max(MINIMUM_GRACE_SECS));
+    }
+}
+
+/// Another pod of the same name that has to end first.
+pub(super) fn name_holder(state: &NodeState, uid: &PodUid) -> Option<String> {
+    let entry = state.pods.get(uid)?;
+    if !entry.view.source.is_static() {
+        return None;
+    }
+    let line = state.names.get(&entry.view.full_name)?;
+    let before = line.iter().take_while(|other| *other != uid).filter_map(|other| state.pods.get(other));
+    let holder = before.into_iter().find(|other| !matches!(other.lifecycle, Lifecycle::Finished));
+    let unclaimed = state.unclaimed.values().find(|p| p.full_name == entry.view.full_name && p.uid != *uid);
+    holder.map(|other| other.view.human()).or_else(|| unclaimed.map(|p| format!("{}({})", p.full_name, p.uid)))
+}
+
+/// The entry goes; who waited for its name is looked at.
+pub(super) fn forget(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    let Some(entry) = state.pods.remove(uid) else { return };
+    if let Some(reading) = &entry.observed {
+        for id in reading.pod.containers.iter().map(|c| c.id.as_str()) {
+            state.ids.remove(id);
+        }
+        for id in reading.pod.sandboxes.iter().map(|s| s.id.as_str()) {
+            state.ids.remove(id);
+        }
+    }
+    state.images.leave(uid);
+    if entry.timer.is_some() {
+        cx.timer(crate::TimerKey::Pod(uid.clone()), None);
+    }
+    release_name(state, cx, &entry.view, true);
+    cx.emit(Effect::Forget { uid: uid.clone() });
+    write_node_cgroups(state, cx);
+}
+
+/// Those who stand behind this pod in the line for its name may try.
+pub(super) fn release_name(state: &mut NodeState, cx: &mut Context, view: &PodView, leave: bool) {
+    let Some(line) = state.names.get_mut(&view.full_name) else { return };
+    if leave {
+        line.retain(|uid| *uid != view.uid);
+    }
+    for uid in line.iter().filter(|uid| **uid != view.uid) {
+        cx.touched.insert(uid.clone());
+    }
+    if line.is_empty() {
+        state.names.remove(&view.full_name);
+    }
+}
+
+/// The levels above pods, when their numbers changed.
+pub(super) fn write_node_cgroups(state: &mut NodeState, cx: &mut Context) {
+    if !state.config.cgroups_per_qos {
+        return;
+    }
+    let milli = burstable_milli(state);
+    if state.burstable_shares_written == Some(milli) {
+        return;
+    }
+    state.burstable_shares_written = Some(milli);
+    let specs = cgroups::node_cgroup_specs(&state.config, &state.facts, milli as i64);
+    cx.emit(Effect::EnsureCgroups { specs });
+}
+
+fn burstable_milli(state: &NodeState) -> u64 {
+    let counts = |e: &&PodEntry| !e.orphan && !e.lifecycle.is_terminated() && e.qos == QosClass::Burstable;
+    state.pods.values().filter(counts).map(|e| e.cpu_request_milli).sum()
+}

@@ -1,0 +1,250 @@
+//! Bringing one touched pod up to date: lifecycle as far as it goes, status, then a plan.
+
+use std::sync::Arc;
+
+use model::PodUid;
+use model::why::{Cause, Why};
+
+use super::{Context, images, observe, pods};
+use crate::effect::{Effect, Epoch, TimerKey};
+use crate::ledger::PodRetry;
+use crate::lifecycle::{Lifecycle, TerminationCause};
+use crate::plan::{Note, PlanInputs, PodPlan, plan_pod};
+use crate::state::{NodeState, RunningPlan, WhySince};
+use crate::status;
+
+pub(super) fn settle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    loop {
+        refresh_status(state, cx, uid);
+        if !advance(state, cx, uid) {
+            break;
+        }
+    }
+    plan(state, cx, uid);
+}
+
+/// One move of the lifecycle, if one is due. `false`: it stays where it is (or the pod is gone).
+fn advance(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
+    let Some(entry) = state.pods.get_mut(uid) else { return false };
+    match &entry.lifecycle {
+        Lifecycle::Syncing => {
+            let phase = entry.status.as_ref().and_then(|s| s.phase.as_deref());
+            let ended = matches!(phase, Some("Succeeded" | "Failed"));
+            if ended {
+                let grace = entry.view.spec_grace().max(1);
+                pods::terminate(state, cx, uid, TerminationCause::Completed, grace);
+            }
+            ended
+        }
+        Lifecycle::Terminating(_) => {
+            let stopped = &entry.ledger.stopped_sandboxes;
+            let quiet = entry.plan.is_none()
+                && entry.fresh().is_some_and(|o| {
+                    !o.anything_running() && o.sandboxes.iter().all(|s| stopped.contains(&s.id))
+                });
+            if quiet {
+                entry.lifecycle = Lifecycle::Terminated;
+                entry.ledger.pod_retry = None;
+            }
+            quiet
+        }
+        Lifecycle::Terminated => {
+            let released = entry.ledger.released && entry.plan.is_none();
+            if released {
+                entry.lifecycle = Lifecycle::Finished;
+                let view = entry.view.clone();
+                pods::release_name(state, cx, &view, false);
+                pods::write_node_cgroups(state, cx);
+            }
+            released
+        }
+        Lifecycle::Finished => finished(state, cx, uid),
+    }
+}
+
+/// A finished pod either comes back, or stays for its record, or is forgotten when nothing of it is left.
+fn finished(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
+    let Some(entry) = state.pods.get_mut(uid) else { return false };
+    if entry.plan.is_some() {
+        return false;
+    }
+    if let Some(view) = entry.comes_back.take() {
+        let known = entry.observed.clone().map(|reading| (reading, entry.last_mutation));
+        pods::forget(state, cx, uid);
+        pods::create(state, cx, view, known);
+        return true;
+    }
+    let nothing_left = entry.fresh().is_some_and(|o| o.is_empty()) && entry.ledger.content_removed;
+    if entry.removed && nothing_left {
+        pods::forget(state, cx, uid);
+    }
+    false
+}
+
+fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    let Some(entry) = state.pods.get(uid) else { return };
+    let Some(reading) = entry.observed.as_ref().filter(|_| !entry.orphan) else { return };
+    let qos = entry.qos;
+    let derived = match &entry.rejection {
+        Some((reason, message)) => status::rejected(&entry.view, qos, reason, message),
+        None => {
+            let inputs = status::StatusInputs {
+                pod: &entry.view,
+                observed: &reading.pod,
+                old: entry.status.as_deref(),
+                failures: &entry.ledger.failures,
+                terminal: entry.lifecycle.is_terminated(),
+                probes: &status::NoProbes,
+                runtime_name: &state.runtime.name,
+                host_ips: &[],
+                node_ips: &state.facts.node_ips,
+                qos,
+                now: cx.now,
+                agent_started: state.started,
+            };
+            let derived = status::derive(&inputs);
+            if matches!(entry.lifecycle, Lifecycle::Finished) { status::finish(&entry.view, derived) } else { derived }
+        }
+    };
+    if let Some(accepted) = status::accept(&entry.view, entry.status.as_deref(), derived, cx.now) {
+        let accepted = Arc::new(accepted);
+        if let Some(entry) = state.pods.get_mut(uid) {
+            entry.status = Some(accepted.clone());
+        }
+        cx.emit(Effect::PublishStatus { uid: uid.clone(), status: accepted });
+    }
+}
+
+fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    let Some(entry) = state.pods.get(uid) else { return };
+    if entry.plan.is_some() {
+        return;
+    }
+    let Some(observed) = entry.fresh().cloned() else {
+        say(state, cx, uid, vec![Why { container: None, cause: Cause::Observing, next_attempt: None }]);
+        if !state.full_observation.in_flight {
+            ensure_reading(state, cx, uid);
+        }
+        return;
+    };
+    if state.sweeping.contains(uid) {
+        return;
+    }
+    let made = plan_pod(&PlanInputs {
+        config: &state.config,
+        facts: &state.facts,
+        runtime: &state.runtime,
+        entry,
+        observed: &observed,
+        name_holder: pods::name_holder(state, uid),
+        now: cx.now,
+    });
+    carry_out(state, cx, uid, made);
+}
+
+/// Somebody must be reading this pod, or nothing will ever wake it.
+fn ensure_reading(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    if state.pods.get(uid).is_some_and(|e| !e.observing.in_flight && e.observing.wanted.is_none()) {
+        observe::want(state, cx, uid);
+    }
+}
+
+fn carry_out(state: &mut NodeState, cx: &mut Context, uid: &PodUid, made: PodPlan) {
+    let PodPlan { stages, mut wake_at, why, notes } = made;
+    let mut status_changed = false;
+    let mut needs = Vec::new();
+    for note in notes {
+        match note {
+            Note::Need(need) => needs.push(need),
+            Note::PodFailure { step, message, event } => {
+                let at = pod_failed(state, cx, uid, step, message, event);
+                wake_at = Some(wake_at.map_or(at, |w| w.min(at)));
+            }
+            note => status_changed |= remember(state, cx, uid, note),
+        }
+    }
+    say(state, cx, uid, why);
+    let Some(entry) = state.pods.get_mut(uid) else { return };
+    if !stages.is_empty() {
+        let epoch = Epoch(state.next_epoch);
+        state.next_epoch += 1;
+        let stages = Arc::new(stages);
+        entry.plan = Some(RunningPlan::new(epoch, stages.clone()));
+        wake_at = None;
+        cx.emit(Effect::Run { uid: uid.clone(), epoch, stages });
+    }
+    set_timer(state, cx, uid, wake_at);
+    for need in needs {
+        images::request(state, cx, uid, &need);
+    }
+    if status_changed {
+        refresh_status(state, cx, uid);
+    }
+}
+
+/// Keeps what a plan noted. Says whether the pod's status may differ now.
+fn remember(state: &mut NodeState, cx: &mut Context, uid: &PodUid, note: Note) -> bool {
+    let Some(entry) = state.pods.get_mut(uid) else { return false };
+    match note {
+        Note::Failure { container, failure, retry_at } => {
+            if let Some(at) = retry_at {
+                entry.ledger.retry_at.insert(container.clone(), at);
+            }
+            entry.ledger.failures.insert(container, failure.clone()) != Some(failure)
+        }
+        Note::CrashAdvance { container, entry: advanced } => {
+            entry.ledger.crash.insert(container, advanced);
+            false
+        }
+        Note::Announce { key, event } => {
+            if entry.ledger.announced.insert(key) {
+                cx.record(state, uid, event);
+            }
+            false
+        }
+        Note::Need(_) | Note::PodFailure { .. } => false,
+    }
+}
+
+/// A step of the whole pod failed: when it is tried again.
+pub(super) fn pod_failed(
+    state: &mut NodeState,
+    cx: &mut Context,
+    uid: &PodUid,
+    step: &'static str,
+    message: String,
+    event: model::ApiEvent,
+) -> model::Mono {
+    cx.record(state, uid, event);
+    let Some(entry) = state.pods.get_mut(uid) else { return cx.now.mono };
+    let attempts = entry.ledger.pod_retry.as_ref().map_or(0, |r| r.attempts) + 1;
+    let wait = match entry.lifecycle {
+        // A pod that should be gone is tried more eagerly than one that should come.
+        Lifecycle::Syncing => crate::plan::RETRY,
+        _ => std::time::Duration::from_secs(1 << attempts.min(4).saturating_sub(1)).min(crate::plan::RETRY),
+    };
+    let at = cx.now.mono.plus(wait);
+    entry.ledger.pod_retry = Some(PodRetry { step, message, at, attempts });
+    at
+}
+
+fn set_timer(state: &mut NodeState, cx: &mut Context, uid: &PodUid, at: Option<model::Mono>) {
+    let Some(entry) = state.pods.get_mut(uid) else { return };
+    if entry.timer != at {
+        entry.timer = at;
+        cx.timer(TimerKey::Pod(uid.clone()), at);
+    }
+}
+
+/// Replaces the pod's reasons; what already held keeps its time.
+fn say(state: &mut NodeState, cx: &Context, uid: &PodUid, why: Vec<Why>) {
+    let Some(entry) = state.pods.get_mut(uid) else { return };
+    let old = std::mem::take(&mut entry.why);
+    entry.why = why
+        .into_iter()
+        .map(|why| {
+            let held = old.iter().find(|o| o.why.container == why.container && o.why.cause == why.cause);
+            WhySince { since: held.map_or(cx.now.wall, |o| o.since), why }
+        })
+        .collect();
+}

@@ -1,0 +1,65 @@
+//! What is on disk and in the cgroup tree without a pod: set differences, and never a guess.
+
+use std::time::Duration;
+
+use model::PodUid;
+
+use super::Context;
+use crate::effect::{Effect, LogLevel, Sweep, TimerKey};
+use crate::event::LeftoversSeen;
+use crate::state::NodeState;
+
+/// The net under the pods' own cleaning.
+const SWEEP_PERIOD: Duration = Duration::from_secs(300);
+
+/// Once everything was read and every source has spoken, what earlier agents left can be told from what is wanted.
+pub(super) fn first_look(state: &mut NodeState, cx: &mut Context) {
+    if state.sources_ready() && state.full_observation.last.is_some() && !state.swept_once {
+        state.swept_once = true;
+        look(state, cx);
+    }
+}
+
+pub(super) fn look(state: &mut NodeState, cx: &mut Context) {
+    if state.sources_ready() && !state.sweep_running {
+        state.sweep_running = true;
+        cx.emit(Effect::ListLeftovers);
+    }
+}
+
+pub(super) fn leftovers(state: &mut NodeState, cx: &mut Context, seen: LeftoversSeen) {
+    let unknown = |uid: &PodUid| !state.pods.contains_key(uid) && !state.unclaimed.contains_key(uid);
+    let of_unknown = |uid: Option<&str>| uid.is_some_and(|uid| !uid.is_empty() && unknown(&uid.into()));
+    let last_part = |name: &model::cgroup::CgroupName| name.0.last().cloned().unwrap_or_default();
+    let sweep = Sweep {
+        pod_dirs: seen.pod_dirs.into_iter().filter(unknown).collect(),
+        log_dirs: seen.log_dirs.into_iter().filter(|n| of_unknown(n.rsplit_once('_').map(|(_, uid)| uid))).collect(),
+        links: seen.dead_links,
+        cgroups: seen
+            .pod_cgroups
+            .into_iter()
+            .filter(|name| of_unknown(last_part(name).strip_prefix("pod")))
+            .collect(),
+    };
+    if sweep.is_empty() {
+        return swept(state, cx, Vec::new());
+    }
+    // None of these may come to life while their remains are removed.
+    state.sweeping = sweep.pod_dirs.iter().cloned().collect();
+    let of_logs = sweep.log_dirs.iter().filter_map(|n| n.rsplit_once('_')).map(|(_, uid)| PodUid::from(uid));
+    state.sweeping.extend(of_logs.collect::<Vec<_>>());
+    let of_cgroups = sweep.cgroups.iter().map(last_part);
+    state.sweeping.extend(of_cgroups.filter_map(|n| n.strip_prefix("pod").map(PodUid::from)).collect::<Vec<_>>());
+    cx.emit(Effect::Sweep(sweep));
+}
+
+pub(super) fn swept(state: &mut NodeState, cx: &mut Context, problems: Vec<String>) {
+    state.sweep_running = false;
+    for uid in std::mem::take(&mut state.sweeping) {
+        cx.touch(&uid);
+    }
+    for problem in problems {
+        cx.log(LogLevel::Warn, None, format!("cleaning up after pods that are gone: {problem}"));
+    }
+    cx.timer(TimerKey::Sweep, Some(cx.now.mono.plus(SWEEP_PERIOD)));
+}
