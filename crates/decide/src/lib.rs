@@ -1,1 +1,5 @@
 //! decide
+
+pub mod restart;
+pub mod sandbox;
+pub mod status;
