@@ -11,26 +11,17 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use model::cri::Image;
 use model::node::NodeConfig;
 use model::{Mono, PodUid};
-use serde::{Deserialize, Serialize};
 
 use crate::effect::Effect;
 
-/// An image at hand: what a container is made from.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct ResolvedImage {
-    /// What the runtime is given.
-    pub reference: String,
-    pub user_uid: Option<i64>,
-    pub username: String,
-}
+pub use crate::render::ResolvedImage;
 
-impl ResolvedImage {
-    pub fn from_image(image: &Image) -> Self {
-        Self {
-            reference: image.id.clone(),
-            user_uid: image.uid.as_ref().map(|u| u.value),
-            username: image.username.clone(),
-        }
+/// An image that the runtime has: what a container is made from.
+pub fn resolved(image: &Image) -> ResolvedImage {
+    ResolvedImage {
+        reference: image.id.clone(),
+        user_uid: image.uid.as_ref().map(|u| u.value),
+        username: image.username.clone(),
     }
 }
 

@@ -3,10 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{ContainerId, Mono, Reason, SandboxId};
+use model::{ContainerId, Mono, SandboxId};
 
 use crate::back_off::{CrashBackOff, PullBackOff};
 use crate::images::ImageState;
+pub use crate::status::StartFailure;
 
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
@@ -35,12 +36,6 @@ pub struct Ledger {
     pub look_again: BTreeSet<String>,
     /// Events that were recorded for the state we are in, so that they are not repeated at every plan.
     pub announced: BTreeSet<String>,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct StartFailure {
-    pub reason: Reason,
-    pub message: String,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]

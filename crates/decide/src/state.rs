@@ -18,6 +18,7 @@ use crate::images::ImageDesk;
 use crate::ledger::Ledger;
 use crate::lifecycle::Lifecycle;
 use crate::resources;
+use crate::status::IpFamily;
 
 /// The state of the node. Build it with [`NodeState::new`], change it with [`crate::step`] only.
 #[derive(Clone, Debug)]
@@ -175,6 +176,12 @@ impl NodeState {
             next_epoch: 1,
             burstable_shares_written: None,
         }
+    }
+
+    /// The family of the node's first address; IPv4 when it has none.
+    pub fn primary_family(&self) -> IpFamily {
+        let first = self.facts.node_ips.first().and_then(|ip| ip.parse().ok());
+        first.as_ref().map_or(IpFamily::V4, IpFamily::of)
     }
 
     /// Every configured source has delivered once: what nobody wants may go.

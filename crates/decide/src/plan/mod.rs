@@ -22,6 +22,7 @@ use crate::images::PullPolicy;
 use crate::ledger::StartFailure;
 use crate::lifecycle::Lifecycle;
 use crate::state::{PodEntry, RuntimeHealth};
+use crate::status::IpFamily;
 
 pub use collect::{dead_beyond_limits, dead_overall};
 pub use sync::RETRY;
@@ -36,6 +37,7 @@ pub struct PlanInputs<'a> {
     pub observed: &'a ObservedPod,
     /// The pod that holds this pod's name, if that is another one.
     pub name_holder: Option<String>,
+    pub primary_family: IpFamily,
     pub now: Now,
 }
 

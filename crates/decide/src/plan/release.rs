@@ -54,7 +54,7 @@ fn destroy_cgroups(inputs: &PlanInputs) -> Vec<Action> {
             .map(|class| cgroups::pod_cgroup_in(inputs.config, class, &inputs.entry.view.uid))
             .to_vec()
     } else {
-        vec![cgroups::pod_cgroup(inputs.config, &inputs.entry.view)]
+        cgroups::pod_cgroup(inputs.config, &inputs.entry.view).into_iter().collect()
     };
     names.into_iter().map(|name| Action::DestroyCgroup { name }).collect()
 }

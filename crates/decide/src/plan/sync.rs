@@ -96,7 +96,7 @@ fn create_sandbox(inputs: &PlanInputs, attempt: u32, plan: &mut PodPlan) {
         plan.announce("network", ApiEvent::warning("NetworkNotReady", message.clone()));
         return plan.because(None, Cause::NetworkNotReady { message }, None);
     }
-    let context = RenderContext { config: inputs.config, facts: inputs.facts };
+    let context = RenderContext::new(inputs.config, inputs.facts);
     let config = match render::sandbox_config(&context, &entry.view, attempt) {
         Ok(rendered) => {
             for event in rendered.warnings {
@@ -137,9 +137,8 @@ fn prepare(inputs: &PlanInputs, plan: &mut PodPlan) -> Option<Vec<Stage>> {
     let names = view.init_containers().iter().chain(view.containers()).map(|c| c.name.clone()).collect();
     let log_dir = inputs.config.pod_log_dir(&view.full_name, &view.uid);
     let mut ground = vec![Action::MakePodDirs { log_dir, containers: names }];
-    if inputs.config.cgroups_per_qos {
-        ground.push(Action::EnsureCgroup { spec: cgroups::pod_cgroup_spec(inputs.config, inputs.facts, view) });
-    }
+    let cgroup = cgroups::pod_cgroup_spec(inputs.config, inputs.facts, view);
+    ground.extend(cgroup.map(|spec| Action::EnsureCgroup { spec }));
     let volumes = setups.into_iter().map(|volume| Action::SetUpVolume { volume }).collect();
     Some(vec![Stage::must(ground), Stage::must(volumes)])
 }
@@ -418,16 +417,12 @@ fn rendered_start(
 ) -> Result<StartContainer, String> {
     let entry = inputs.entry;
     let view = &entry.view;
-    let context = RenderContext { config: inputs.config, facts: inputs.facts };
+    let context = RenderContext::new(inputs.config, inputs.facts);
     let sandbox_config = render::sandbox_config(&context, view, sandbox.attempt).map_err(|e| e.to_string())?.value;
-    let ips = crate::status::pod_ips(&sandbox.ips, &inputs.facts.node_ips);
-    let rendered = render::container_config(
-        &context,
-        view,
-        ContainerRef { kind, container },
-        &ContainerInputs { pod_ips: &ips, image, restart_count: restart_count(inputs, &container.name), target: None },
-    )
-    .map_err(|e| e.to_string())?;
+    let ips = crate::status::pod_ips(&sandbox.ips, inputs.primary_family);
+    let made_with = ContainerInputs::new(&ips, image, restart_count(inputs, &container.name));
+    let rendered = render::container_config(&context, view, &ContainerRef::new(kind, container), &made_with)
+        .map_err(|e| e.to_string())?;
     let log_dir = inputs.config.pod_log_dir(&view.full_name, &view.uid);
     Ok(StartContainer {
         kind,

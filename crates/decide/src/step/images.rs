@@ -9,7 +9,7 @@ use model::{ApiEvent, PodUid, Reason};
 use super::{Context, observe};
 use crate::back_off::{self, go_duration};
 use crate::event::{CallFailure, PulledImage};
-use crate::images::{ImageState, PullPolicy, ResolvedImage, Waiter, normalise};
+use crate::images::{ImageState, PullPolicy, ResolvedImage, Waiter, normalise, resolved};
 use crate::ledger::StartFailure;
 use crate::plan::{ImageNeed, RETRY};
 use crate::state::NodeState;
@@ -69,7 +69,7 @@ pub(super) fn inspected(
                 let text =
                     format!("Container image \"{named}\" already present on machine and can be accessed by the pod");
                 cx.record(state, &waiter.uid, about(ApiEvent::normal("Pulled", text)));
-                ready(state, cx, &waiter, ResolvedImage::from_image(found));
+                ready(state, cx, &waiter, resolved(found));
             }
             Ok(None) => absent(state, cx, image, waiter),
             Err(failure) => {

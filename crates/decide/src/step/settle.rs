@@ -1,5 +1,6 @@
 //! Bringing one touched pod up to date: lifecycle as far as it goes, status, then a plan.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::PodUid;
@@ -94,11 +95,14 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
                 old: entry.status.as_deref(),
                 failures: &entry.ledger.failures,
                 terminal: entry.lifecycle.is_terminated(),
-                probes: &status::NoProbes,
+                // Probes come with their own capability; until then a container that defines one is not called ready.
+                probes: &BTreeMap::new(),
                 runtime_name: &state.runtime.name,
+                recursive_read_only: false,
                 host_ips: &[],
-                node_ips: &state.facts.node_ips,
+                primary_family: state.primary_family(),
                 qos,
+                resources: &status::PodResources::default(),
                 now: cx.now,
                 agent_started: state.started,
             };
@@ -137,6 +141,7 @@ fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         entry,
         observed: &observed,
         name_holder: pods::name_holder(state, uid),
+        primary_family: state.primary_family(),
         now: cx.now,
     });
     carry_out(state, cx, uid, made);

@@ -1,0 +1,225 @@
+//! The conditions of a pod.
+
+use model::k8s::{ContainerStatus, PodCondition, PodStatus};
+use model::pod::{PodView, is_sidecar};
+
+use super::phase::Phase;
+use super::{StatusInputs, observed_generation, state};
+use crate::restart::{self, ALL_CONTAINERS_RESTARTING};
+use crate::sandbox::sandbox_change;
+
+pub const POD_SCHEDULED: &str = "PodScheduled";
+pub const READY: &str = "Ready";
+pub const INITIALIZED: &str = "Initialized";
+pub const CONTAINERS_READY: &str = "ContainersReady";
+pub const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
+pub const RESIZE_PENDING: &str = "PodResizePending";
+pub const READY_TO_START: &str = "PodReadyToStartContainers";
+/// Set by whoever disrupts the pod, this agent among others.
+pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
+
+const OWNED: [&str; 8] = [
+    POD_SCHEDULED,
+    READY,
+    INITIALIZED,
+    CONTAINERS_READY,
+    RESIZE_IN_PROGRESS,
+    RESIZE_PENDING,
+    READY_TO_START,
+    ALL_CONTAINERS_RESTARTING,
+];
+
+/// Whether nobody but this agent writes conditions of that type.
+pub fn is_owned(kind: &str) -> bool {
+    OWNED.contains(&kind)
+}
+
+pub fn find<'a>(conditions: &'a [PodCondition], kind: &str) -> Option<&'a PodCondition> {
+    conditions.iter().find(|condition| condition.type_ == kind)
+}
+
+/// The whole list: foreign ones first, as the API server has them, then ours. Transition times come with acceptance.
+pub fn conditions(
+    inputs: &StatusInputs<'_>,
+    regular: &[ContainerStatus],
+    init: &[ContainerStatus],
+    phase: Phase,
+) -> Vec<PodCondition> {
+    let pod = inputs.pod;
+    let old = inputs.previous();
+    let all: Vec<&ContainerStatus> = regular.iter().chain(init).collect();
+    let mut list = foreign(inputs.api(), old);
+
+    let sandbox_stays = !sandbox_change(pod, inputs.observed).needed;
+    let containers = containers_ready(pod, Some(&all), phase);
+    let ready = ready(pod, &list, &containers);
+    let generation = observed_generation(pod);
+    for mut condition in [
+        condition(READY_TO_START, sandbox_stays, "", ""),
+        initialized(pod, old, Some(&all), phase),
+        ready,
+        containers,
+        condition(POD_SCHEDULED, true, "", ""),
+    ] {
+        condition.observed_generation = generation;
+        list.push(condition);
+    }
+    list.extend(all_restarting(inputs, phase));
+    list
+}
+
+fn foreign(api: Option<&PodStatus>, old: Option<&PodStatus>) -> Vec<PodCondition> {
+    let all = |status: Option<&PodStatus>| status.and_then(|s| s.conditions.clone()).unwrap_or_default();
+    let mut list: Vec<_> = all(api).into_iter().filter(|c| !is_owned(&c.type_)).collect();
+    // an eviction of ours is in the old status before the API server knows of it
+    if let Some(disruption) = find(&all(old), DISRUPTION_TARGET).cloned() {
+        match list.iter_mut().find(|c| c.type_ == DISRUPTION_TARGET) {
+            Some(present) => *present = disruption,
+            None => list.push(disruption),
+        }
+    }
+    list
+}
+
+fn condition(kind: &str, holds: bool, reason: &str, message: &str) -> PodCondition {
+    PodCondition {
+        type_: kind.to_owned(),
+        status: if holds { "True" } else { "False" }.to_owned(),
+        reason: super::text(reason),
+        message: super::text(message),
+        ..Default::default()
+    }
+}
+
+/// `containers with <what> status: [a b]`
+fn blame(what: &str, names: &[&str]) -> Option<String> {
+    (!names.is_empty()).then(|| format!("containers with {what} status: [{}]", names.join(" ")))
+}
+
+fn joined(parts: impl IntoIterator<Item = Option<String>>) -> String {
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// `statuses` are those of regular and init containers; none when nothing is known of any container.
+pub fn containers_ready(pod: &PodView, statuses: Option<&[&ContainerStatus]>, phase: Phase) -> PodCondition {
+    let Some(statuses) = statuses else {
+        return condition(CONTAINERS_READY, false, "UnknownContainerStatuses", "");
+    };
+    let (mut unknown, mut unready) = (Vec::new(), Vec::new());
+    for container in pod.init_containers().iter().filter(|c| is_sidecar(c)).chain(pod.containers()) {
+        match state::by_name(statuses, &container.name) {
+            None => unknown.push(container.name.as_str()),
+            Some(status) if !status.ready => unready.push(container.name.as_str()),
+            Some(_) => {}
+        }
+    }
+    if phase == Phase::Succeeded && unknown.is_empty() {
+        return condition(CONTAINERS_READY, false, "PodCompleted", "");
+    }
+    if phase == Phase::Failed {
+        return condition(CONTAINERS_READY, false, "PodFailed", "");
+    }
+    let message = joined([blame("unknown", &unknown), blame("unready", &unready)]);
+    if message.is_empty() {
+        return condition(CONTAINERS_READY, true, "", "");
+    }
+    condition(CONTAINERS_READY, false, "ContainersNotReady", &message)
+}
+
+/// `others` are the conditions in which readiness gates are looked up.
+pub fn ready(pod: &PodView, others: &[PodCondition], containers_ready: &PodCondition) -> PodCondition {
+    if containers_ready.status != "True" {
+        return PodCondition { type_: READY.to_owned(), ..containers_ready.clone() };
+    }
+    let message = joined(pod.spec().readiness_gates.iter().flatten().map(|gate| {
+        let gate = &gate.condition_type;
+        match find(others, gate) {
+            None => Some(format!("corresponding condition of pod readiness gate \"{gate}\" does not exist.")),
+            Some(condition) if condition.status != "True" => Some(format!(
+                "the status of pod readiness gate \"{gate}\" is not \"True\", but {}",
+                condition.status
+            )),
+            Some(_) => None,
+        }
+    }));
+    if message.is_empty() {
+        return condition(READY, true, "", "");
+    }
+    condition(READY, false, "ReadinessGatesNotReady", &message)
+}
+
+/// `statuses` as for [`containers_ready`].
+pub fn initialized(
+    pod: &PodView,
+    old: Option<&PodStatus>,
+    statuses: Option<&[&ContainerStatus]>,
+    phase: Phase,
+) -> PodCondition {
+    let Some(statuses) = statuses else {
+        let nothing_to_do = pod.init_containers().is_empty();
+        let reason = if nothing_to_do { "" } else { "UnknownContainerStatuses" };
+        return condition(INITIALIZED, nothing_to_do, reason, "");
+    };
+    let (mut unknown, mut incomplete) = (Vec::new(), Vec::new());
+    for container in pod.init_containers() {
+        match state::by_name(statuses, &container.name) {
+            None => unknown.push(container.name.as_str()),
+            Some(status) => {
+                let complete =
+                    if is_sidecar(container) { status.started == Some(true) } else { status.ready };
+                if !complete {
+                    incomplete.push(container.name.as_str());
+                }
+            }
+        }
+    }
+    if phase == Phase::Succeeded && unknown.is_empty() {
+        return condition(INITIALIZED, true, "PodCompleted", "");
+    }
+    let message = joined([blame("unknown", &unknown), blame("incomplete", &incomplete)]);
+    // a sidecar that restarts, or an init container that was removed, takes nothing back
+    if message.is_empty() || any_regular_started(pod, statuses) || was_initialized(old) {
+        return condition(INITIALIZED, true, "", "");
+    }
+    condition(INITIALIZED, false, "ContainersNotInitialized", &message)
+}
+
+fn any_regular_started(pod: &PodView, statuses: &[&ContainerStatus]) -> bool {
+    pod.containers().iter().any(|container| {
+        state::by_name(statuses, &container.name)
+            .is_some_and(|status| state::running(status).is_some() || state::terminated(status).is_some())
+    })
+}
+
+fn was_initialized(old: Option<&PodStatus>) -> bool {
+    let conditions = old.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    find(conditions, INITIALIZED).is_some_and(|condition| condition.status == "True")
+}
+
+/// Only for pods with a rule that may restart all their containers.
+fn all_restarting(inputs: &StatusInputs<'_>, phase: Phase) -> Option<PodCondition> {
+    if !restart::all_may_restart(inputs.pod) {
+        return None;
+    }
+    let over = match phase {
+        Phase::Succeeded => Some("PodCompleted"),
+        Phase::Failed => Some("PodFailed"),
+        Phase::Pending | Phase::Running => None,
+    };
+    if let Some(reason) = over {
+        return Some(condition(ALL_CONTAINERS_RESTARTING, false, reason, ""));
+    }
+    let asked = restart::all_restarting(inputs.pod, inputs.observed, inputs.previous());
+    let left = inputs
+        .pod
+        .containers()
+        .iter()
+        .chain(inputs.pod.init_containers())
+        .any(|container| inputs.observed.newest(&container.name).is_some());
+    Some(if asked && left {
+        let message = "container exited with restart policy rule";
+        condition(ALL_CONTAINERS_RESTARTING, true, "RestartAllContainersStarted", message)
+    } else {
+        condition(ALL_CONTAINERS_RESTARTING, false, "", "")
+    })
+}

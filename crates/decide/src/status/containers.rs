@@ -1,0 +1,244 @@
+//! Container statuses of one list of the spec.
+//!
+//! Per container: (A) what a container is before anything happened, or what it was when it is over; (B) a container
+//! that was there and vanished; (C) what the runtime shows; (D) starts that failed.
+
+use std::borrow::Cow;
+
+use model::k8s;
+use model::observed::{ContainerState, ObservedContainer};
+use model::pod::{ContainerKind, PodView, is_sidecar};
+use model::reason::Reason;
+
+use super::convert::{carry_over, convert};
+use super::state::{self, REASON_RESTARTING_ALL, REASON_STATUS_UNKNOWN};
+use super::{StatusInputs, ready, some_unless_empty};
+use crate::restart;
+
+const MESSAGE_REMOVED: &str = "The container is removed because RestartAllContainers in place";
+// both spaces belong to it
+const MESSAGE_VANISHED: &str =
+    "The container could not be located when the pod was deleted.  The container used to be Running";
+const MESSAGE_INIT_VANISHED: &str = "Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally";
+
+/// Regular and ephemeral statuses come sorted by name, init ones in the order of the spec.
+pub fn container_statuses(inputs: &StatusInputs<'_>, kind: ContainerKind) -> Vec<k8s::ContainerStatus> {
+    let list = List {
+        inputs,
+        kind,
+        default_reason: default_reason(inputs.pod),
+        restarting_all: restart::all_restarting(inputs.pod, inputs.observed, inputs.previous()),
+        regular_created: any_regular_created(inputs),
+    };
+    let mut statuses: Vec<_> =
+        containers_of(inputs.pod, kind).iter().map(|container| list.status(container)).collect();
+    if kind != ContainerKind::Init {
+        statuses.sort_by(|a, b| a.name.cmp(&b.name));
+    }
+    statuses
+}
+
+fn containers_of(pod: &PodView, kind: ContainerKind) -> Vec<Cow<'_, k8s::Container>> {
+    match kind {
+        ContainerKind::Regular => pod.containers().iter().map(Cow::Borrowed).collect(),
+        ContainerKind::Init => pod.init_containers().iter().map(Cow::Borrowed).collect(),
+        ContainerKind::Ephemeral => {
+            pod.spec().ephemeral_containers.iter().flatten().map(|e| Cow::Owned(as_container(e))).collect()
+        }
+    }
+}
+
+/// The parts of an ephemeral container that a status reads.
+fn as_container(ephemeral: &k8s::EphemeralContainer) -> k8s::Container {
+    k8s::Container {
+        name: ephemeral.name.clone(),
+        image: ephemeral.image.clone(),
+        volume_mounts: ephemeral.volume_mounts.clone(),
+        resources: ephemeral.resources.clone(),
+        ..Default::default()
+    }
+}
+
+fn default_reason(pod: &PodView) -> Reason {
+    if pod.init_containers().is_empty() { Reason::ContainerCreating } else { Reason::PodInitializing }
+}
+
+fn any_regular_created(inputs: &StatusInputs<'_>) -> bool {
+    inputs.pod.containers().iter().any(|container| {
+        inputs.observed.newest(&container.name).is_some_and(|c| c.state != ContainerState::Unknown)
+    })
+}
+
+struct List<'a> {
+    inputs: &'a StatusInputs<'a>,
+    kind: ContainerKind,
+    default_reason: Reason,
+    restarting_all: bool,
+    /// A regular container was made, so init containers are behind the pod.
+    regular_created: bool,
+}
+
+impl List<'_> {
+    fn status(&self, container: &k8s::Container) -> k8s::ContainerStatus {
+        let old = self.old_status(&container.name);
+        let mut instances = self.inputs.observed.containers.iter().filter(|c| c.name == container.name);
+        let newest = instances.next();
+        let mut status = match newest {
+            None => self.missing(container, old),
+            Some(newest) => self.seen(container, newest, instances.next(), old),
+        };
+        self.show_failed_start(container, newest, &mut status);
+        if self.kind != ContainerKind::Ephemeral {
+            ready::fill(self.inputs, self.kind, container, &mut status);
+        }
+        status
+    }
+
+    fn old_status(&self, name: &str) -> Option<&k8s::ContainerStatus> {
+        let old = self.inputs.previous()?;
+        let list = match self.kind {
+            ContainerKind::Regular => &old.container_statuses,
+            ContainerKind::Init => &old.init_container_statuses,
+            ContainerKind::Ephemeral => &old.ephemeral_container_statuses,
+        };
+        list.iter().flatten().find(|status| status.name == name)
+    }
+
+    /// Steps A and B.
+    fn missing(
+        &self,
+        container: &k8s::Container,
+        old: Option<&k8s::ContainerStatus>,
+    ) -> k8s::ContainerStatus {
+        let Some(old) = old else { return self.fresh(container) };
+        if self.restarting_all && state::waiting(old).is_none() {
+            return self.removed_for_restart(container, old);
+        }
+        if state::terminated(old).is_some() {
+            return old.clone();
+        }
+        let mut status = self.fresh(container);
+        status.restart_count = old.restart_count;
+        status.last_state = old.last_state.clone().or(status.last_state);
+        if self.restarting_all && is_waiting_for(old, REASON_RESTARTING_ALL) {
+            status.state = old.state.clone();
+        }
+        if state::running(old).is_some() && state::last_terminated(&status).is_none() {
+            // an end to point at keeps the pod from looking as if it never ran
+            let end = state::lost(REASON_STATUS_UNKNOWN, MESSAGE_VANISHED);
+            status.last_state = Some(state::terminated_state(end));
+            if !self.inputs.pod.is_deleting() {
+                status.restart_count = status.restart_count.saturating_add(1);
+            }
+        }
+        status
+    }
+
+    /// Step A: a container that nothing is known of.
+    fn fresh(&self, container: &k8s::Container) -> k8s::ContainerStatus {
+        k8s::ContainerStatus {
+            name: container.name.clone(),
+            image: container.image.clone().unwrap_or_default(),
+            state: Some(state::waiting_state(self.default_reason.as_str(), "")),
+            last_state: Some(k8s::ContainerState::default()),
+            volume_mounts: self.volume_mounts(container),
+            ..Default::default()
+        }
+    }
+
+    fn removed_for_restart(
+        &self,
+        container: &k8s::Container,
+        old: &k8s::ContainerStatus,
+    ) -> k8s::ContainerStatus {
+        let end = state::lost(REASON_RESTARTING_ALL, MESSAGE_REMOVED);
+        k8s::ContainerStatus {
+            restart_count: old.restart_count.saturating_add(1),
+            state: Some(state::waiting_state(REASON_RESTARTING_ALL, MESSAGE_REMOVED)),
+            last_state: Some(state::terminated_state(end)),
+            ..self.fresh(container)
+        }
+    }
+
+    fn volume_mounts(&self, container: &k8s::Container) -> Option<Vec<k8s::VolumeMountStatus>> {
+        let status = |mount: &k8s::VolumeMount| {
+            let read_only = mount.read_only.unwrap_or(false);
+            let recursive = match mount.recursive_read_only.as_deref() {
+                Some("Enabled" | "IfPossible") => self.inputs.recursive_read_only,
+                _ => false,
+            };
+            k8s::VolumeMountStatus {
+                name: mount.name.clone(),
+                mount_path: mount.mount_path.clone(),
+                read_only: read_only.then_some(true),
+                recursive_read_only: read_only
+                    .then(|| if recursive { "Enabled" } else { "Disabled" }.to_owned()),
+                volume_status: None,
+            }
+        };
+        some_unless_empty(container.volume_mounts.iter().flatten().map(status).collect())
+    }
+
+    /// Step C.
+    fn seen(
+        &self,
+        container: &k8s::Container,
+        newest: &ObservedContainer,
+        before: Option<&ObservedContainer>,
+        old: Option<&k8s::ContainerStatus>,
+    ) -> k8s::ContainerStatus {
+        let mut status = convert(self.inputs, container, newest, old, self.restarting_all);
+        if let Some(old) = old {
+            carry_over(&mut status, newest, old);
+        }
+        // mounts never change, so what was said stays
+        status.volume_mounts =
+            old.and_then(|old| old.volume_mounts.clone()).or_else(|| self.volume_mounts(container));
+        if let Some(before) = before {
+            status.last_state = convert(self.inputs, container, before, old, self.restarting_all).state;
+        }
+        status
+    }
+
+    /// Step D.
+    fn show_failed_start(
+        &self,
+        container: &k8s::Container,
+        newest: Option<&ObservedContainer>,
+        status: &mut k8s::ContainerStatus,
+    ) {
+        if self.kind == ContainerKind::Init {
+            if newest.is_some_and(|c| c.state == ContainerState::Exited && c.exit_code == 0) {
+                return;
+            }
+            if newest.is_none() && self.regular_created && !is_sidecar(container) {
+                if state::waiting(status).is_some() {
+                    status.state = Some(init_ended_unseen());
+                }
+                return;
+            }
+        }
+        if !restart::should_restart(self.inputs.pod, container, newest) {
+            return;
+        }
+        let Some(failure) = self.inputs.failures.get(&container.name) else { return };
+        if state::terminated(status).is_some() {
+            status.last_state = status.state.take();
+        }
+        status.state = Some(state::waiting_state(failure.reason.as_str(), &failure.message));
+    }
+}
+
+fn is_waiting_for(status: &k8s::ContainerStatus, reason: &str) -> bool {
+    state::waiting(status).is_some_and(|waiting| waiting.reason.as_deref() == Some(reason))
+}
+
+/// Dead init containers may be removed once the pod runs.
+fn init_ended_unseen() -> k8s::ContainerState {
+    state::terminated_state(k8s::ContainerStateTerminated {
+        exit_code: 0,
+        reason: Some("Completed".to_owned()),
+        message: Some(MESSAGE_INIT_VANISHED.to_owned()),
+        ..Default::default()
+    })
+}

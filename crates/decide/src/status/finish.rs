@@ -1,0 +1,53 @@
+//! The last status of a pod, once everything of it is released.
+
+use model::k8s::{self, ContainerStatus};
+use model::pod::{PodView, is_sidecar};
+
+use super::phase::Phase;
+use super::state::{self, MESSAGE_LOST, REASON_STATUS_UNKNOWN};
+
+/// Closes what is still open: containers that may have run count as lost, and the phase becomes terminal.
+pub fn finish(pod: &PodView, mut status: k8s::PodStatus) -> k8s::PodStatus {
+    let shown = pod.pod.status.as_ref();
+    if had_initialized(pod, &status) || shown.is_some_and(|shown| had_initialized(pod, shown)) {
+        status.container_statuses.iter_mut().flatten().for_each(close);
+    }
+    if let Some(init) = &mut status.init_container_statuses {
+        let attempted = attempted(init);
+        init[..attempted].iter_mut().for_each(close);
+    }
+    let phase = status.phase.as_deref().and_then(Phase::parse);
+    if !pod.source.is_static() && !phase.is_some_and(Phase::is_terminal) {
+        status.phase = Some(Phase::Failed.as_str().to_owned());
+    }
+    status
+}
+
+fn close(status: &mut ContainerStatus) {
+    if state::terminated(status).is_none() {
+        status.state = Some(state::terminated_state(state::lost(REASON_STATUS_UNKNOWN, MESSAGE_LOST)));
+    }
+}
+
+fn ever_started(status: &ContainerStatus) -> bool {
+    state::waiting(status).is_none() || state::last_terminated(status).is_some()
+}
+
+/// Whether regular containers may have been started.
+fn had_initialized(pod: &PodView, status: &k8s::PodStatus) -> bool {
+    if pod.init_containers().is_empty() || status.container_statuses.iter().flatten().any(ever_started) {
+        return true;
+    }
+    let Some(last) = status.init_container_statuses.iter().flatten().next_back() else { return false };
+    let Some((_, container)) = pod.container(&last.name) else { return false };
+    if is_sidecar(container) {
+        return state::running(last).is_some() && last.started == Some(true);
+    }
+    let succeeded = |end: &k8s::ContainerStateTerminated| end.exit_code == 0;
+    state::terminated(last).is_some_and(succeeded) || state::last_terminated(last).is_some_and(succeeded)
+}
+
+/// How many init containers were reached: all up to the last that ever started, and the first in any case.
+fn attempted(init: &[ContainerStatus]) -> usize {
+    init.iter().rposition(ever_started).map_or(init.len().min(1), |last| last + 1)
+}

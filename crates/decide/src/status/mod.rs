@@ -1,0 +1,214 @@
+//! The status of a pod, derived from what is wanted, what was observed, and what was said before.
+//!
+//! ```text
+//!   pod, observation, old status, failed starts, probes
+//!        | derive          containers -> phase -> conditions, addresses
+//!        v
+//!   status ---- accept ---> transition times, start time, normal form; nothing when nothing changed
+//!        |
+//!        v   finish         once everything of the pod is released
+//!   last status
+//! ```
+//!
+//! The old status matters: a container that vanished from the runtime is known only from it, restart counts never
+//! go down against it, and a terminal phase in it is final.
+
+mod accept;
+mod addresses;
+mod conditions;
+mod containers;
+mod convert;
+mod deadline;
+mod finish;
+mod phase;
+mod ready;
+mod resources;
+#[cfg(test)]
+mod sample;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use model::observed::ObservedPod;
+use model::pod::{ContainerKind, PodView, QosClass};
+use model::{Now, Reason, Wall, k8s};
+
+pub use self::accept::{IllegalTransition, Verdict, accept, judge};
+pub use self::addresses::{IpFamily, host_ips, pod_ips};
+pub use self::conditions::{conditions, containers_ready, initialized, ready};
+pub use self::containers::container_statuses;
+pub use self::deadline::{DEADLINE_EXCEEDED_MESSAGE, DEADLINE_EXCEEDED_REASON, deadline, deadline_exceeded};
+pub use self::finish::finish;
+pub use self::phase::{Phase, has_initialized, phase};
+pub use self::resources::{PodResources, ResourceList};
+pub use crate::sandbox::{SandboxChange, sandbox_change};
+
+/// Why the last attempt to start a container failed (or was put off).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StartFailure {
+    pub reason: Reason,
+    pub message: String,
+}
+
+/// What the probes know of one container. Results are those of its newest instance; earlier ones say nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ProbeReport {
+    pub startup: Option<bool>,
+    pub has_startup_worker: bool,
+    pub readiness: Option<bool>,
+    pub has_readiness_worker: bool,
+}
+
+/// Everything that a status is made of.
+#[derive(Clone, Copy)]
+pub struct StatusInputs<'a> {
+    /// With the resources that were allocated to it.
+    pub pod: &'a PodView,
+    pub observed: &'a ObservedPod,
+    /// The last status that was accepted; without one the status that came with the pod counts.
+    pub old: Option<&'a k8s::PodStatus>,
+    /// By container name.
+    pub failures: &'a BTreeMap<String, StartFailure>,
+    /// By container name. A container without an entry is waiting for the first result of the probes it defines.
+    pub probes: &'a BTreeMap<String, ProbeReport>,
+    /// Everything of the pod has stopped for good.
+    pub terminal: bool,
+    /// What stands before `://` in container IDs.
+    pub runtime_name: &'a str,
+    /// Whether the pod's runtime handler can mount recursively read-only.
+    pub recursive_read_only: bool,
+    /// Addresses of the node in the order of preference; empty when the status is not for an API server.
+    pub host_ips: &'a [String],
+    /// Family of the node's first address.
+    pub primary_family: IpFamily,
+    pub qos: QosClass,
+    pub resources: &'a PodResources,
+    pub now: Now,
+    /// Containers that started well before this were somebody else's to judge: they keep what was said of them.
+    pub agent_started: Wall,
+}
+
+impl<'a> StatusInputs<'a> {
+    /// The status that came with the pod: what the API server shows.
+    fn api(&self) -> Option<&'a k8s::PodStatus> {
+        self.pod.pod.status.as_ref()
+    }
+
+    fn previous(&self) -> Option<&'a k8s::PodStatus> {
+        self.old.or_else(|| self.api())
+    }
+}
+
+/// The status as it is now.
+pub fn derive(inputs: &StatusInputs<'_>) -> k8s::PodStatus {
+    let old = inputs.previous();
+    let regular = container_statuses(inputs, ContainerKind::Regular);
+    let init = container_statuses(inputs, ContainerKind::Init);
+    let ephemeral = container_statuses(inputs, ContainerKind::Ephemeral);
+
+    let (phase, reason, message) = settle_phase(inputs, &regular, &init);
+    let conditions = conditions(inputs, &regular, &init, phase);
+    let addresses = addresses::addresses(inputs);
+    let resources = resources::of_pod(inputs.resources, old_phase(inputs.api()));
+
+    k8s::PodStatus {
+        phase: Some(phase.as_str().to_owned()),
+        reason,
+        message,
+        conditions: Some(conditions),
+        container_statuses: some_unless_empty(regular),
+        init_container_statuses: some_unless_empty(init),
+        ephemeral_container_statuses: some_unless_empty(ephemeral),
+        host_ip: addresses.host.first().cloned(),
+        host_ips: some_unless_empty(addresses.host.into_iter().map(|ip| k8s::HostIP { ip }).collect()),
+        pod_ip: addresses.pod.first().cloned(),
+        pod_ips: some_unless_empty(addresses.pod.into_iter().map(|ip| k8s::PodIP { ip }).collect()),
+        qos_class: Some(qos_class(inputs.pod, inputs.qos)),
+        allocated_resources: resources.allocated,
+        resources: Some(resources.applied),
+        observed_generation: observed_generation(inputs.pod),
+        start_time: old.and_then(|status| status.start_time.clone()),
+        // owned by others, and only passed on
+        nominated_node_name: inputs.api().and_then(|api| api.nominated_node_name.clone()),
+        resource_claim_statuses: inputs.api().and_then(|api| api.resource_claim_statuses.clone()),
+        extended_resource_claim_status: inputs
+            .api()
+            .and_then(|api| api.extended_resource_claim_status.clone()),
+        node_allocatable_resource_claim_statuses: inputs
+            .api()
+            .and_then(|api| api.node_allocatable_resource_claim_statuses.clone()),
+        resize: None,
+    }
+}
+
+/// The status of a pod that admission refused: no containers and no conditions.
+pub fn rejected(pod: &PodView, qos: QosClass, reason: &str, message: &str) -> k8s::PodStatus {
+    k8s::PodStatus {
+        phase: Some(Phase::Failed.as_str().to_owned()),
+        reason: Some(reason.to_owned()),
+        message: Some(format!("Pod was rejected: {message}")),
+        qos_class: Some(qos_class(pod, qos)),
+        observed_generation: observed_generation(pod),
+        ..Default::default()
+    }
+}
+
+/// The phase with its reason and message. A terminal phase that was shown before stays, whatever the containers
+/// say now; so does its explanation.
+fn settle_phase(
+    inputs: &StatusInputs<'_>,
+    regular: &[k8s::ContainerStatus],
+    init: &[k8s::ContainerStatus],
+) -> (Phase, Option<String>, Option<String>) {
+    let old = inputs.previous();
+    let terminal = |phase: Option<Phase>| phase.filter(|phase| phase.is_terminal());
+    // the API server's word wins, as it refuses any other
+    let settled = terminal(old_phase(inputs.api())).or(terminal(old_phase(old)));
+
+    let current = settled.unwrap_or_else(|| {
+        let statuses: Vec<&k8s::ContainerStatus> = regular.iter().chain(init).collect();
+        phase(inputs.pod, &statuses, inputs.terminal, has_initialized(inputs.pod, inputs.observed))
+    });
+    if settled.is_none() && deadline_exceeded(inputs.pod, old, inputs.now) {
+        return (
+            Phase::Failed,
+            Some(DEADLINE_EXCEEDED_REASON.to_owned()),
+            Some(DEADLINE_EXCEEDED_MESSAGE.to_owned()),
+        );
+    }
+    if old_phase(old) != Some(current) {
+        return (current, None, None);
+    }
+    let kept = |field: fn(&k8s::PodStatus) -> &Option<String>| {
+        let text = |status: Option<&k8s::PodStatus>| {
+            status.and_then(|status| field(status).clone()).filter(|text| !text.is_empty())
+        };
+        text(old).or_else(|| text(inputs.api()))
+    };
+    (current, kept(|status| &status.reason), kept(|status| &status.message))
+}
+
+fn old_phase(status: Option<&k8s::PodStatus>) -> Option<Phase> {
+    status.and_then(|status| status.phase.as_deref()).and_then(Phase::parse)
+}
+
+/// The class that the API server already shows never changes.
+fn qos_class(pod: &PodView, computed: QosClass) -> String {
+    let shown = pod.pod.status.as_ref().and_then(|status| status.qos_class.clone());
+    shown.filter(|class| !class.is_empty()).unwrap_or_else(|| computed.as_str().to_owned())
+}
+
+/// Pods that no API server made have none.
+fn observed_generation(pod: &PodView) -> Option<i64> {
+    pod.generation().filter(|generation| *generation > 0)
+}
+
+fn some_unless_empty<T>(list: Vec<T>) -> Option<Vec<T>> {
+    (!list.is_empty()).then_some(list)
+}
+
+fn text(value: &str) -> Option<String> {
+    (!value.is_empty()).then(|| value.to_owned())
+}
