@@ -120,8 +120,10 @@ pub enum StepResult {
         failure: CallFailure,
     },
     Failed(CallFailure),
-    /// A newer plan came before this action began, or it was cut short on purpose.
+    /// The plan was cancelled before this action began.
     Skipped,
+    /// The plan was cancelled and this action cut short: it may or may not have had its effect.
+    Interrupted,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

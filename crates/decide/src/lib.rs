@@ -26,6 +26,7 @@ pub mod sources;
 pub mod state;
 pub mod status;
 mod step;
+pub mod termination_message;
 pub mod volumes;
 
 pub use effect::{Action, Effect, Epoch, Stage, StartContainer, Sweep, TimerKey};

@@ -3,6 +3,7 @@
 //! Every error says what to do about it by [`Disposition`]; callers branch on that, never on text.
 
 mod cgroups;
+mod clock;
 mod facts;
 mod feed;
 mod images;
@@ -10,6 +11,7 @@ mod pod_files;
 mod runtime;
 
 pub use cgroups::{CgroupError, Cgroups};
+pub use clock::{EventSink, WallClock};
 pub use facts::{FactsError, HostFactsSource};
 pub use feed::{FeedNotice, PodFeed, PodSet};
 pub use images::Images;

@@ -27,7 +27,7 @@ pub(super) fn step_done(
     };
     let Some(action) = plan.stages.get(stage).and_then(|s| s.actions.get(action)).cloned() else { return };
     match &result {
-        StepResult::Skipped => plan.skipped = true,
+        StepResult::Skipped | StepResult::Interrupted => plan.skipped = true,
         StepResult::Failed(_) | StepResult::StartFailed { .. } => plan.failed = true,
         _ => {}
     }
@@ -35,7 +35,7 @@ pub(super) fn step_done(
     match result {
         StepResult::Failed(failure) => failed(state, cx, uid, &action, failure),
         StepResult::StartFailed { at, failure, .. } => start_failed(state, cx, uid, &action, at, failure),
-        StepResult::Skipped => {}
+        StepResult::Skipped | StepResult::Interrupted => {}
         result => succeeded(state, cx, uid, &action, result),
     }
 }

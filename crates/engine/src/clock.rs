@@ -1,0 +1,40 @@
+//! Both clocks in one place.
+//!
+//! The monotonic one never shows the same value twice: "began before" and "ended after" must be told apart even when
+//! two things happen within the resolution of the machine's clock (or while a test has paused it).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use model::{Mono, Now};
+use ports::WallClock;
+use tokio::time::Instant;
+
+#[derive(Clone)]
+pub struct Clock {
+    origin: Instant,
+    last: Arc<AtomicU64>,
+    wall: Arc<dyn WallClock>,
+}
+
+impl Clock {
+    pub fn new(wall: Arc<dyn WallClock>) -> Self {
+        Self { origin: Instant::now(), last: Arc::new(AtomicU64::new(0)), wall }
+    }
+
+    pub fn mono(&self) -> Mono {
+        let real = self.origin.elapsed().as_nanos() as u64;
+        let before = self.last.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |last| Some(real.max(last + 1)));
+        Mono(before.map_or(real, |last| real.max(last + 1)))
+    }
+
+    pub fn now(&self) -> Now {
+        Now { mono: self.mono(), wall: self.wall.wall() }
+    }
+
+    /// The instant at which a point of the monotonic clock is reached.
+    pub fn instant(&self, at: Mono) -> Instant {
+        self.origin + Duration::from_nanos(at.0)
+    }
+}

@@ -1,0 +1,209 @@
+//! The task that owns the state: takes one event at a time, steps, and sets the effects going.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use decide::effect::LogLevel;
+use decide::{Effect, Epoch, Event, NodeState, step};
+use futures::StreamExt;
+use model::observed::{ObservedPod, Scope};
+use model::{ApiEvent, PodUid};
+use ports::{FeedNotice, PodFeed};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::query::{EngineHandle, EventLog, Query};
+use crate::timers::Timers;
+use crate::{Ports, executor, image_calls, observe, sweep};
+
+/// Where every outcome goes.
+#[derive(Clone)]
+pub(crate) struct Outbox(mpsc::UnboundedSender<Event>);
+
+impl Outbox {
+    pub fn send(&self, event: Event) {
+        // The dispatcher is gone only while the agent ends; nobody is left to tell then.
+        let _ = self.0.send(event);
+    }
+}
+
+/// What tasks need.
+#[derive(Clone)]
+pub(crate) struct Shop {
+    pub ports: Ports,
+    pub clock: Clock,
+    pub outbox: Outbox,
+}
+
+struct Dispatcher {
+    state: NodeState,
+    shop: Shop,
+    timers: Timers,
+    plans: HashMap<PodUid, (Epoch, CancellationToken)>,
+    events: EventLog,
+}
+
+pub(crate) fn start(
+    state: NodeState,
+    ports: Ports,
+    feeds: Vec<Box<dyn PodFeed>>,
+    stop: CancellationToken,
+) -> (EngineHandle, tokio::task::JoinHandle<()>) {
+    let (events, inbox) = mpsc::unbounded_channel();
+    let (queries, questions) = mpsc::channel(64);
+    let clock = Clock::new(ports.wall.clone());
+    let shop = Shop { ports, clock: clock.clone(), outbox: Outbox(events) };
+    let dispatcher = Dispatcher {
+        state,
+        timers: Timers::new(clock.clone()),
+        shop: shop.clone(),
+        plans: HashMap::new(),
+        events: EventLog::default(),
+    };
+    for feed in feeds {
+        tokio::spawn(forward_feed(feed, shop.outbox.clone(), stop.clone()));
+    }
+    tokio::spawn(forward_hints(shop.clone(), stop.clone()));
+    let task = tokio::spawn(dispatcher.run(inbox, questions, stop));
+    (EngineHandle::new(queries), task)
+}
+
+async fn forward_feed(feed: Box<dyn PodFeed>, outbox: Outbox, stop: CancellationToken) {
+    let mut notices = feed.stream();
+    while let Some(Some(notice)) = stop.run_until_cancelled(notices.next()).await {
+        match notice {
+            FeedNotice::Set(set) => outbox.send(Event::Pods { source: set.source, pods: set.pods }),
+            FeedNotice::Problem { source, origin, message } => {
+                tracing::error!(source = source.as_str(), origin, "{message}");
+            }
+            FeedNotice::Resolved { source, origin } => {
+                tracing::info!(source = source.as_str(), origin, "the problem with this origin is gone");
+            }
+        }
+    }
+}
+
+async fn forward_hints(shop: Shop, stop: CancellationToken) {
+    let mut hints = shop.ports.hints.hints();
+    while let Some(Some(hint)) = stop.run_until_cancelled(hints.next()).await {
+        let hint = match hint {
+            ports::Hint::Pod(uid) => decide::Hint::Pod(uid),
+            ports::Hint::Id(id) => decide::Hint::Id(id),
+            ports::Hint::Images => decide::Hint::Images,
+            ports::Hint::Everything => decide::Hint::Everything,
+        };
+        shop.outbox.send(Event::Hint(hint));
+    }
+}
+
+impl Dispatcher {
+    async fn run(
+        mut self,
+        mut inbox: mpsc::UnboundedReceiver<Event>,
+        mut questions: mpsc::Receiver<Query>,
+        stop: CancellationToken,
+    ) {
+        self.handle(Event::Started);
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                Some(event) = inbox.recv() => self.handle(event),
+                key = self.timers.fired() => self.handle(Event::Timer(key)),
+                Some(query) = questions.recv() => query.answer(&self.state, &self.events, self.shop.clock.now()),
+            }
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        tracing::trace!(?event, "event");
+        let now = self.shop.clock.now();
+        if let Event::PlanEnded { uid, epoch } = &event
+            && self.plans.get(uid).is_some_and(|(running, _)| running == epoch)
+        {
+            self.plans.remove(uid);
+        }
+        for effect in step(&mut self.state, now, event) {
+            self.perform(effect);
+        }
+    }
+
+    fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::Observe(scope) => self.observe(scope),
+            Effect::CheckRuntime => {
+                tokio::spawn(observe::check_runtime(self.shop.clone()));
+            }
+            Effect::Run { uid, epoch, stages } => {
+                let cancel = CancellationToken::new();
+                self.plans.insert(uid.clone(), (epoch, cancel.clone()));
+                executor::spawn(self.shop.clone(), executor::Job { uid, epoch, stages, cancel });
+            }
+            Effect::Cancel { uid, epoch } => {
+                if let Some((_, cancel)) = self.plans.get(&uid).filter(|(running, _)| *running == epoch) {
+                    cancel.cancel();
+                }
+            }
+            Effect::InspectImage { image } => {
+                tokio::spawn(image_calls::inspect(self.shop.clone(), image));
+            }
+            Effect::PullImage { image } => {
+                tokio::spawn(image_calls::pull(self.shop.clone(), image));
+            }
+            Effect::SetTimer { key, at } => self.timers.set(key, at),
+            Effect::PublishStatus { uid, status } => self.log_status(&uid, &status),
+            Effect::Forget { uid } => {
+                self.events.forget(&uid);
+                tracing::info!(pod_uid = %uid, "pod is gone");
+            }
+            Effect::RecordEvent { uid, full_name, event } => self.record(&uid, &full_name, event),
+            Effect::EnsureCgroups { specs } => {
+                tokio::spawn(sweep::ensure_cgroups(self.shop.clone(), specs));
+            }
+            Effect::ListLeftovers => {
+                tokio::spawn(sweep::list(self.shop.clone(), self.state.config.clone()));
+            }
+            Effect::Sweep(what) => {
+                tokio::spawn(sweep::sweep(self.shop.clone(), what));
+            }
+            Effect::Log { level, uid, message } => self.log(level, uid.as_ref(), &message),
+        }
+    }
+
+    fn observe(&self, scope: Scope) {
+        let reading = |uid: &PodUid| self.state.pods.get(uid).and_then(|e| e.observed.as_ref()).map(|r| r.pod.clone());
+        let known: BTreeMap<PodUid, Arc<ObservedPod>> = match &scope {
+            Scope::Pod(uid) => reading(uid).map(|pod| (uid.clone(), pod)).into_iter().collect(),
+            Scope::All => self.state.pods.keys().filter_map(|uid| Some((uid.clone(), reading(uid)?))).collect(),
+        };
+        tokio::spawn(observe::observe(self.shop.clone(), scope, known));
+    }
+
+    fn name(&self, uid: &PodUid) -> String {
+        self.state.pods.get(uid).map(|e| format!("{}/{}", e.view.namespace(), e.view.name())).unwrap_or_default()
+    }
+
+    fn record(&mut self, uid: &PodUid, full_name: &model::FullName, event: ApiEvent) {
+        self.shop.ports.events.record(uid, full_name, &event);
+        self.events.add(uid, self.shop.clock.now().wall, event);
+    }
+
+    fn log_status(&self, uid: &PodUid, status: &model::k8s::PodStatus) {
+        let phase = status.phase.as_deref().unwrap_or_default();
+        tracing::debug!(pod = self.name(uid), pod_uid = %uid, phase, "status changed");
+    }
+
+    fn log(&self, level: LogLevel, uid: Option<&PodUid>, message: &str) {
+        let pod = uid.map(|uid| self.name(uid)).unwrap_or_default();
+        let uid = uid.map(PodUid::as_str).unwrap_or_default();
+        match (level, uid.is_empty()) {
+            (LogLevel::Info, true) => tracing::info!("{message}"),
+            (LogLevel::Warn, true) => tracing::warn!("{message}"),
+            (LogLevel::Error, true) => tracing::error!("{message}"),
+            (LogLevel::Info, false) => tracing::info!(pod, pod_uid = uid, "{message}"),
+            (LogLevel::Warn, false) => tracing::warn!(pod, pod_uid = uid, "{message}"),
+            (LogLevel::Error, false) => tracing::error!(pod, pod_uid = uid, "{message}"),
+        }
+    }
+}

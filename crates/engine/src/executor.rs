@@ -1,0 +1,188 @@
+//! Carries out one plan of one pod. It makes no choice: stages in order, actions of a stage at the same time, every
+//! outcome sent as it comes.
+//!
+//! Failures: a stage that must succeed ends the plan. Cancellation: nothing further begins; a wait for a container's
+//! end is cut short. A panic in an action becomes its failure, and the plan still ends.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use decide::event::{CallFailure, Event, StartPoint};
+use decide::{Action, Epoch, Stage, StartContainer, StepResult};
+use futures::FutureExt;
+use futures::future::join_all;
+use model::PodUid;
+use ports::{CgroupError, Disposition, FilesError, RuntimeError};
+use tokio_util::sync::CancellationToken;
+
+use crate::dispatcher::Shop;
+
+pub(crate) struct Job {
+    pub uid: PodUid,
+    pub epoch: Epoch,
+    pub stages: Arc<Vec<Stage>>,
+    pub cancel: CancellationToken,
+}
+
+pub(crate) fn spawn(shop: Shop, job: Job) {
+    tokio::spawn(async move {
+        run(&shop, &job).await;
+        shop.outbox.send(Event::PlanEnded { uid: job.uid, epoch: job.epoch });
+    });
+}
+
+async fn run(shop: &Shop, job: &Job) {
+    for (number, stage) in job.stages.iter().enumerate() {
+        let actions = stage.actions.iter().enumerate().map(|(index, action)| async move {
+            let result = if job.cancel.is_cancelled() {
+                StepResult::Skipped
+            } else {
+                let work = std::panic::AssertUnwindSafe(perform(shop, job, action)).catch_unwind();
+                work.await.unwrap_or_else(|_| {
+                    let message = format!("internal error: {} panicked", action.name());
+                    StepResult::Failed(CallFailure { unreachable: false, message })
+                })
+            };
+            tracing::debug!(pod_uid = %job.uid, action = action.name(), ?result, "action ended");
+            let bad = !succeeded(&result);
+            let (uid, epoch) = (job.uid.clone(), job.epoch);
+            shop.outbox.send(Event::StepDone { uid, epoch, stage: number, action: index, result });
+            bad
+        });
+        let any_bad = join_all(actions).await.into_iter().any(|bad| bad);
+        if job.cancel.is_cancelled() || (any_bad && stage.stop_on_failure) {
+            return skip_rest(shop, job, number + 1);
+        }
+    }
+}
+
+/// Says of everything that was not begun that it was not.
+fn skip_rest(shop: &Shop, job: &Job, from: usize) {
+    for (stage, actions) in job.stages.iter().enumerate().skip(from) {
+        for action in 0..actions.actions.len() {
+            let (uid, epoch) = (job.uid.clone(), job.epoch);
+            shop.outbox.send(Event::StepDone { uid, epoch, stage, action, result: StepResult::Skipped });
+        }
+    }
+}
+
+fn succeeded(result: &StepResult) -> bool {
+    matches!(
+        result,
+        StepResult::Ok
+            | StepResult::Dirs { .. }
+            | StepResult::SandboxRunning { .. }
+            | StepResult::ContainerStarted { .. }
+    )
+}
+
+async fn perform(shop: &Shop, job: &Job, action: &Action) -> StepResult {
+    let ports = &shop.ports;
+    let uid = &job.uid;
+    match action {
+        Action::MakePodDirs { log_dir, containers } => make_dirs(shop, uid, log_dir, containers).await,
+        Action::EnsureCgroup { spec } => cgroup_result(ports.cgroups.ensure(spec).await),
+        Action::SetUpVolume { volume } => files_result(ports.files.set_up_volume(uid, volume).await),
+        Action::RunSandbox { config, handler } => match ports.runtime.run_pod_sandbox(config, handler).await {
+            Ok(id) => StepResult::SandboxRunning { id },
+            Err(error) => StepResult::Failed(call_failure(&error)),
+        },
+        Action::StartContainer(start) => start_container(shop, job, start).await,
+        Action::StopContainer { id, grace_secs, .. } => {
+            let grace = Duration::from_secs((*grace_secs).max(0) as u64);
+            match job.cancel.run_until_cancelled(ports.runtime.stop_container(id, grace)).await {
+                Some(result) => gone_is_fine(result),
+                None => StepResult::Interrupted,
+            }
+        }
+        Action::StopSandbox { id } => gone_is_fine(ports.runtime.stop_pod_sandbox(id).await),
+        Action::RemoveContainer { id, log, .. } => {
+            let result = gone_is_fine(ports.runtime.remove_container(id).await);
+            match log {
+                Some(log) if succeeded(&result) => files_result(ports.files.remove_container_logs(log).await),
+                _ => result,
+            }
+        }
+        Action::RemoveSandbox { id } => gone_is_fine(ports.runtime.remove_pod_sandbox(id).await),
+        Action::TearDownVolumes => files_result(ports.files.tear_down_volumes(uid).await),
+        Action::DestroyCgroup { name } => cgroup_result(ports.cgroups.destroy(name).await),
+        Action::RemovePodDir => files_result(ports.files.remove_pod_dir(uid).await),
+        Action::RemoveLogDir { name } => files_result(ports.files.remove_log_dir(name).await),
+    }
+}
+
+async fn make_dirs(shop: &Shop, uid: &PodUid, log_dir: &str, containers: &[String]) -> StepResult {
+    let files = &shop.ports.files;
+    if let Err(error) = files.make_pod_dirs(uid, log_dir).await {
+        return files_result(Err(error));
+    }
+    let mut log_numbers = BTreeMap::new();
+    for container in containers {
+        match files.highest_log_number(&format!("{log_dir}/{container}")).await {
+            Ok(Some(number)) => {
+                log_numbers.insert(container.clone(), number);
+            }
+            Ok(None) => {}
+            Err(error) => return files_result(Err(error)),
+        }
+    }
+    StepResult::Dirs { log_numbers }
+}
+
+async fn start_container(shop: &Shop, job: &Job, start: &StartContainer) -> StepResult {
+    let ports = &shop.ports;
+    if let Err(error) = ports.files.prepare_container(&job.uid, &start.files).await {
+        let failure = CallFailure { unreachable: false, message: error.user_message() };
+        return StepResult::StartFailed { at: StartPoint::Files, id: None, failure };
+    }
+    let created = ports.runtime.create_container(&start.sandbox_id, &start.config, &start.sandbox_config).await;
+    let id = match created {
+        Ok(id) => id,
+        Err(error) => {
+            let failure = call_failure(&error);
+            return StepResult::StartFailed { at: StartPoint::Create, id: None, failure };
+        }
+    };
+    if job.cancel.is_cancelled() {
+        return StepResult::Interrupted;
+    }
+    if let Err(error) = ports.runtime.start_container(&id).await {
+        return StepResult::StartFailed { at: StartPoint::Start, id: Some(id), failure: call_failure(&error) };
+    }
+    // A missing link hides a log from collectors, but the container runs: not a failure of the start.
+    if let Err(error) = ports.files.link_log(&start.pod, &start.name, id.as_str(), &start.log_path).await {
+        tracing::warn!(pod = %start.pod, container = start.name, "linking the log: {}", error.user_message());
+    }
+    tracing::info!(pod = %start.pod, container = start.name, container_id = %id, attempt = start.config.metadata.attempt, "container started");
+    StepResult::ContainerStarted { id }
+}
+
+pub(crate) fn call_failure(error: &RuntimeError) -> CallFailure {
+    CallFailure { unreachable: error.disposition() == Disposition::Retry, message: error.user_message() }
+}
+
+fn gone_is_fine(result: Result<(), RuntimeError>) -> StepResult {
+    match result {
+        Ok(()) => StepResult::Ok,
+        Err(error) if error.disposition() == Disposition::Absent => StepResult::Ok,
+        Err(error) => StepResult::Failed(call_failure(&error)),
+    }
+}
+
+fn files_result(result: Result<(), FilesError>) -> StepResult {
+    match result {
+        Ok(()) => StepResult::Ok,
+        Err(error) => StepResult::Failed(CallFailure { unreachable: false, message: error.user_message() }),
+    }
+}
+
+fn cgroup_result(result: Result<(), CgroupError>) -> StepResult {
+    match result {
+        Ok(()) => StepResult::Ok,
+        Err(error) => {
+            let cause = std::error::Error::source(&error).map(|c| format!(": {c}")).unwrap_or_default();
+            StepResult::Failed(CallFailure { unreachable: false, message: format!("{error}{cause}") })
+        }
+    }
+}

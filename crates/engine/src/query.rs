@@ -1,0 +1,320 @@
+//! Questions to the running engine. The dispatcher answers them between two events, so no lock guards the state.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use decide::NodeState;
+use decide::state::PodEntry;
+use model::k8s::{Pod, PodList};
+use model::why::Cause;
+use model::{ApiEvent, Now, PodUid, Wall};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, oneshot};
+
+/// Events kept per pod for people who ask.
+const EVENTS_KEPT: usize = 24;
+
+pub(crate) enum Query {
+    Pods(oneshot::Sender<Vec<Pod>>),
+    Running(oneshot::Sender<Vec<Pod>>),
+    Reports(oneshot::Sender<Vec<PodReport>>),
+    Why { namespace: Option<String>, name: String, answer: oneshot::Sender<Vec<WhyReport>> },
+    Node(oneshot::Sender<NodeReport>),
+}
+
+/// Asks the engine. Every answer is `None` when the engine has ended.
+#[derive(Clone)]
+pub struct EngineHandle {
+    queries: mpsc::Sender<Query>,
+}
+
+/// One line of `get pods`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodReport {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    pub source: String,
+    /// The phase, or what stands in its way: the word that people look for.
+    pub status: String,
+    pub ready: usize,
+    pub containers: Vec<ContainerView>,
+    pub restarts: i32,
+    pub ip: String,
+    pub since: Option<Wall>,
+    pub log_dir: String,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerView {
+    pub name: String,
+    pub ready: bool,
+    pub restarts: i32,
+    /// Path of the newest instance's log.
+    pub log_path: Option<String>,
+    pub previous_log_path: Option<String>,
+    pub running: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WhyReport {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    pub phase: String,
+    pub reasons: Vec<WhyLine>,
+    pub events: Vec<RecentEvent>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WhyLine {
+    pub container: Option<String>,
+    pub cause: Cause,
+    pub since: Wall,
+    /// Seconds from now until the next attempt.
+    pub next_attempt_secs: Option<f64>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RecentEvent {
+    pub at: Wall,
+    pub event: ApiEvent,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeReport {
+    pub name: String,
+    pub runtime: String,
+    pub runtime_ready: bool,
+    pub network_ready: bool,
+    /// Why it is not ready; empty when it is.
+    pub message: String,
+    pub sources_ready: bool,
+    pub pods: usize,
+    pub running_pods: usize,
+    pub containers: BTreeMap<String, usize>,
+}
+
+impl EngineHandle {
+    pub(crate) fn new(queries: mpsc::Sender<Query>) -> Self {
+        Self { queries }
+    }
+
+    async fn ask<T>(&self, query: impl FnOnce(oneshot::Sender<T>) -> Query) -> Option<T> {
+        let (answer, reply) = oneshot::channel();
+        self.queries.send(query(answer)).await.ok()?;
+        reply.await.ok()
+    }
+
+    /// Wanted pods with their status, as `/pods` shows them.
+    pub async fn pods(&self) -> Option<PodList> {
+        Some(PodList { items: self.ask(Query::Pods).await?, ..Default::default() })
+    }
+
+    /// Pods that have something in the runtime, as `/runningpods` shows them.
+    pub async fn running_pods(&self) -> Option<PodList> {
+        Some(PodList { items: self.ask(Query::Running).await?, ..Default::default() })
+    }
+
+    pub async fn reports(&self) -> Option<Vec<PodReport>> {
+        self.ask(Query::Reports).await
+    }
+
+    /// Reasons of the pods of this name (in all namespaces, unless one is given).
+    pub async fn why(&self, namespace: Option<String>, name: String) -> Option<Vec<WhyReport>> {
+        self.ask(|answer| Query::Why { namespace, name, answer }).await
+    }
+
+    pub async fn node(&self) -> Option<NodeReport> {
+        self.ask(Query::Node).await
+    }
+}
+
+impl Query {
+    pub fn answer(self, state: &NodeState, events: &EventLog, now: Now) {
+        let wanted = || state.pods.values().filter(|e| !e.orphan);
+        // Who asked may have left; that is theirs to know.
+        match self {
+            Query::Pods(to) => drop(to.send(wanted().filter(|e| !e.removed).map(with_status).collect())),
+            Query::Running(to) => drop(to.send(state.pods.values().filter_map(running).collect())),
+            Query::Reports(to) => drop(to.send(wanted().map(|e| report(state, e)).collect())),
+            Query::Why { namespace, name, answer } => {
+                let same = |e: &&PodEntry| {
+                    (e.view.name() == name || e.view.uid.as_str() == name)
+                        && namespace.as_deref().is_none_or(|ns| ns == e.view.namespace())
+                };
+                drop(answer.send(state.pods.values().filter(same).map(|e| why(e, events, now)).collect()));
+            }
+            Query::Node(to) => drop(to.send(node(state))),
+        }
+    }
+}
+
+fn with_status(entry: &PodEntry) -> Pod {
+    let mut pod = Pod::clone(&entry.view.pod);
+    if let Some(status) = &entry.status {
+        pod.status = Some((**status).clone());
+    }
+    pod
+}
+
+fn running(entry: &PodEntry) -> Option<Pod> {
+    use model::observed::ContainerState::Running;
+    let observed = &entry.observed.as_ref()?.pod;
+    let containers: Vec<_> = observed
+        .containers
+        .iter()
+        .filter(|c| c.state == Running)
+        .map(|c| model::k8s::Container { name: c.name.clone(), image: Some(c.image.clone()), ..Default::default() })
+        .collect();
+    if containers.is_empty() && !observed.sandboxes.iter().any(|s| s.ready) {
+        return None;
+    }
+    let mut pod = Pod::default();
+    pod.metadata.name = Some(entry.view.name().to_owned());
+    pod.metadata.namespace = Some(entry.view.namespace().to_owned());
+    pod.metadata.uid = Some(entry.view.uid.to_string());
+    pod.spec = Some(model::k8s::PodSpec { containers, ..Default::default() });
+    Some(pod)
+}
+
+fn report(state: &NodeState, entry: &PodEntry) -> PodReport {
+    let status = entry.status.as_deref();
+    let containers = status.and_then(|s| s.container_statuses.as_deref()).unwrap_or_default();
+    let views: Vec<_> = entry
+        .view
+        .containers()
+        .iter()
+        .chain(entry.view.init_containers())
+        .map(|spec| container_view(entry, spec, containers))
+        .collect();
+    let log_dir = state.config.pod_log_dir(&entry.view.full_name, &entry.view.uid);
+    PodReport {
+        namespace: entry.view.namespace().to_owned(),
+        name: entry.view.name().to_owned(),
+        uid: entry.view.uid.to_string(),
+        source: entry.view.source.as_str().to_owned(),
+        status: headline(entry),
+        ready: containers.iter().filter(|c| c.ready).count(),
+        restarts: containers.iter().map(|c| c.restart_count).sum(),
+        containers: views,
+        ip: status.and_then(|s| s.pod_ip.clone()).unwrap_or_default(),
+        since: status.and_then(|s| s.start_time.as_ref()).map(|t| Wall::from_timestamp(t.0)),
+        log_dir,
+    }
+}
+
+fn container_view(
+    entry: &PodEntry,
+    spec: &model::k8s::Container,
+    statuses: &[model::k8s::ContainerStatus],
+) -> ContainerView {
+    let status = statuses.iter().find(|s| s.name == spec.name);
+    let mut logs = entry
+        .observed
+        .iter()
+        .flat_map(|r| &r.pod.containers)
+        .filter(|c| c.name == spec.name && !c.log_path.is_empty());
+    let newest = logs.next();
+    ContainerView {
+        name: spec.name.clone(),
+        ready: status.is_some_and(|s| s.ready),
+        restarts: status.map_or(0, |s| s.restart_count),
+        running: newest.is_some_and(|c| c.state == model::observed::ContainerState::Running),
+        log_path: newest.map(|c| c.log_path.clone()),
+        previous_log_path: logs.next().map(|c| c.log_path.clone()),
+    }
+}
+
+/// Terminating, a waiting or ended container's reason, or the phase: the same word kubectl would print.
+fn headline(entry: &PodEntry) -> String {
+    use decide::lifecycle::Lifecycle;
+    if entry.removed || matches!(entry.lifecycle, Lifecycle::Terminating(_)) && entry.view.is_deleting() {
+        return "Terminating".into();
+    }
+    let Some(status) = entry.status.as_deref() else { return "Pending".into() };
+    if let Some(reason) = status.reason.as_ref().filter(|r| !r.is_empty()) {
+        return reason.clone();
+    }
+    let phase = status.phase.clone().unwrap_or_default();
+    let states = status.container_statuses.iter().flatten().filter_map(|s| s.state.as_ref());
+    let mut reasons = states.filter_map(|s| {
+        let waiting = s.waiting.as_ref().and_then(|w| w.reason.clone());
+        waiting.or_else(|| s.terminated.as_ref().and_then(|t| t.reason.clone()))
+    });
+    match phase.as_str() {
+        "Running" | "Pending" | "Succeeded" | "Failed" => reasons.next().filter(|r| !r.is_empty()).unwrap_or(phase),
+        _ => phase,
+    }
+}
+
+fn why(entry: &PodEntry, events: &EventLog, now: Now) -> WhyReport {
+    let line = |w: &decide::state::WhySince| WhyLine {
+        container: w.why.container.clone(),
+        cause: w.why.cause.clone(),
+        since: w.since,
+        next_attempt_secs: w.why.next_attempt.map(|at| at.since(now.mono).as_secs_f64()),
+    };
+    WhyReport {
+        namespace: entry.view.namespace().to_owned(),
+        name: entry.view.name().to_owned(),
+        uid: entry.view.uid.to_string(),
+        phase: entry.status.as_ref().and_then(|s| s.phase.clone()).unwrap_or_default(),
+        reasons: entry.why.iter().map(line).collect(),
+        events: events.of(&entry.view.uid),
+    }
+}
+
+fn node(state: &NodeState) -> NodeReport {
+    let mut containers: BTreeMap<String, usize> = BTreeMap::new();
+    let mut running_pods = 0;
+    for pod in state.pods.values().filter_map(|e| e.observed.as_ref()).map(|r| &r.pod) {
+        running_pods += usize::from(pod.anything_running());
+        for container in &pod.containers {
+            *containers.entry(format!("{:?}", container.state).to_lowercase()).or_default() += 1;
+        }
+    }
+    let health = &state.runtime;
+    let message = [&health.message, &health.network_message].into_iter().find(|m| !m.is_empty());
+    NodeReport {
+        name: state.config.node_name.clone(),
+        runtime: health.name.clone(),
+        runtime_ready: health.ready,
+        network_ready: health.network_ready,
+        message: message.cloned().unwrap_or_default(),
+        sources_ready: state.sources_ready(),
+        pods: state.pods.values().filter(|e| !e.orphan).count(),
+        running_pods,
+        containers,
+    }
+}
+
+/// The last Events of each pod.
+#[derive(Default)]
+pub(crate) struct EventLog {
+    pods: BTreeMap<PodUid, VecDeque<Arc<RecentEvent>>>,
+}
+
+impl EventLog {
+    pub fn add(&mut self, uid: &PodUid, at: Wall, event: ApiEvent) {
+        let log = self.pods.entry(uid.clone()).or_default();
+        if log.len() == EVENTS_KEPT {
+            log.pop_front();
+        }
+        log.push_back(Arc::new(RecentEvent { at, event }));
+    }
+
+    pub fn forget(&mut self, uid: &PodUid) {
+        self.pods.remove(uid);
+    }
+
+    fn of(&self, uid: &PodUid) -> Vec<RecentEvent> {
+        self.pods.get(uid).into_iter().flatten().map(|e| (**e).clone()).collect()
+    }
+}

@@ -1,0 +1,73 @@
+//! Listing and removing what is on disk and in the cgroup tree without a pod, and the cgroups above pods.
+
+use std::sync::Arc;
+
+use decide::Sweep;
+use decide::event::{Event, LeftoversSeen};
+use model::cgroup::{CgroupName, CgroupSpec};
+use model::node::NodeConfig;
+use model::pod::QosClass;
+use ports::Disposition;
+
+use crate::dispatcher::Shop;
+
+pub(crate) async fn ensure_cgroups(shop: Shop, specs: Vec<CgroupSpec>) {
+    for spec in specs {
+        if let Err(error) = shop.ports.cgroups.ensure(&spec).await {
+            let cause = std::error::Error::source(&error).map(|c| format!(": {c}")).unwrap_or_default();
+            tracing::error!("writing a cgroup above pods: {error}{cause}");
+        }
+    }
+}
+
+pub(crate) async fn list(shop: Shop, config: Arc<NodeConfig>) {
+    let mut seen = LeftoversSeen::default();
+    match shop.ports.files.leftovers().await {
+        Ok(found) => {
+            seen.pod_dirs = found.pod_dirs;
+            seen.log_dirs = found.log_dirs;
+            seen.dead_links = found.dead_links;
+        }
+        Err(error) => tracing::warn!("looking for leftovers of pods: {}", error.user_message()),
+    }
+    if config.cgroups_per_qos {
+        for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
+            seen.pod_cgroups.extend(pod_cgroups(&shop, decide::cgroups::qos_cgroup(&config, class)).await);
+        }
+    }
+    shop.outbox.send(Event::Leftovers(seen));
+}
+
+async fn pod_cgroups(shop: &Shop, above: CgroupName) -> Vec<CgroupName> {
+    match shop.ports.cgroups.children(&above).await {
+        Ok(names) => names.into_iter().filter(|n| n.starts_with("pod")).map(|n| above.child(n)).collect(),
+        Err(error) if error.disposition() == Disposition::Absent => Vec::new(),
+        Err(error) => {
+            tracing::warn!("looking for leftovers of pods: {error}");
+            Vec::new()
+        }
+    }
+}
+
+pub(crate) async fn sweep(shop: Shop, what: Sweep) {
+    let files = &shop.ports.files;
+    let mut problems = Vec::new();
+    for uid in &what.pod_dirs {
+        let torn = files.tear_down_volumes(uid).await;
+        let result = match torn {
+            Ok(()) => files.remove_pod_dir(uid).await,
+            Err(error) => Err(error),
+        };
+        problems.extend(result.err().map(|e| e.user_message()));
+    }
+    for name in &what.log_dirs {
+        problems.extend(files.remove_log_dir(name).await.err().map(|e| e.user_message()));
+    }
+    for name in &what.links {
+        problems.extend(files.remove_link(name).await.err().map(|e| e.user_message()));
+    }
+    for name in &what.cgroups {
+        problems.extend(shop.ports.cgroups.destroy(name).await.err().map(|e| e.to_string()));
+    }
+    shop.outbox.send(Event::Swept { problems });
+}
