@@ -1,1 +1,4 @@
 //! model
+
+pub mod codec;
+pub mod quantity;
