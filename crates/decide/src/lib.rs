@@ -1,1 +1,3 @@
 //! decide
+
+pub mod manifest;
