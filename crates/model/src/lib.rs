@@ -5,6 +5,7 @@
 
 pub mod api_event;
 pub mod cgroup;
+pub mod codec;
 pub mod cri;
 pub mod files;
 pub mod ids;

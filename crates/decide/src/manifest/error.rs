@@ -1,0 +1,60 @@
+//! Why a manifest gave no pod.
+
+use std::fmt;
+
+use model::codec::CodecError;
+
+use super::identity::Origin;
+use super::validate::FieldError;
+
+/// A refused manifest: where it was read and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct ManifestError {
+    pub origin: Origin,
+    pub refusal: Refusal,
+}
+
+impl fmt::Display for ManifestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ManifestError { origin, refusal } = self;
+        match (origin, refusal) {
+            (Origin::File { .. }, Refusal::Undecodable(_) | Refusal::OtherKind(_)) => {
+                write!(f, "{origin}: {refusal}, please check config file")
+            }
+            _ => write!(f, "{origin}: {refusal}"),
+        }
+    }
+}
+
+/// The reason alone, without the place.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Not YAML, not JSON, or of a wrong shape.
+    #[error("couldn't parse as pod({0})")]
+    Undecodable(CodecError),
+    /// Something else than a pod.
+    #[error("couldn't parse as pod({0})")]
+    OtherKind(String),
+    #[error("invalid pod: name is needed for the pod")]
+    Nameless,
+    #[error("invalid pod: {}", error_list(.0))]
+    Invalid(Vec<FieldError>),
+    /// It needs objects that only an API server has.
+    #[error("{0}")]
+    References(String),
+}
+
+fn error_list(errors: &[FieldError]) -> String {
+    let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    format!("[{}]", errors.join(", "))
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::File { path, document: 0 } => f.write_str(path),
+            Origin::File { path, document } => write!(f, "{path} (document {})", document + 1),
+            Origin::Http { url } => f.write_str(url),
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! A static pod exists without an API server, so it may not need anything that only an API server has.
+
+use k8s_openapi::api::core::v1::{
+    EnvFromSource, EnvVar, EnvVarSource, LocalObjectReference, Pod, PodSpec, Volume, VolumeProjection,
+};
+
+/// Refuses the first reference to an API object, in the order in which the reference kubelet looks for them.
+pub fn references(pod: &Pod) -> Result<(), String> {
+    let Some(spec) = &pod.spec else { return Ok(()) };
+    match first_reference(spec)? {
+        Some(object) => Err(format!("static pods may not reference {object}")),
+        None => Ok(()),
+    }
+}
+
+/// What stays refused even where references are allowed.
+pub fn always_refused(pod: &Pod) -> Result<(), String> {
+    let Some(spec) = &pod.spec else { return Ok(()) };
+    let mut volumes = spec.volumes.iter().flatten();
+    if volumes.any(|volume| projections(volume).any(|source| source.cluster_trust_bundle.is_some())) {
+        return Err("static pods may not use ClusterTrustBundle projected volume sources".to_owned());
+    }
+    if has_resource_claims(spec) {
+        return Err("static pods may not use ResourceClaims".to_owned());
+    }
+    Ok(())
+}
+
+fn first_reference(spec: &PodSpec) -> Result<Option<&'static str>, String> {
+    if spec.service_account_name.as_ref().is_some_and(|name| !name.is_empty()) {
+        return Ok(Some("serviceaccounts"));
+    }
+    if names_a_secret(spec) {
+        return Ok(Some("secrets"));
+    }
+    if names_a_config_map(spec) {
+        return Ok(Some("configmaps"));
+    }
+    if has_resource_claims(spec) {
+        return Ok(Some("resourceclaims"));
+    }
+    for volume in spec.volumes.iter().flatten() {
+        if let Some(object) = volume_reference(volume)? {
+            return Ok(Some(object));
+        }
+    }
+    Ok(None)
+}
+
+fn has_resource_claims(spec: &PodSpec) -> bool {
+    spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty())
+}
+
+fn names_a_secret(spec: &PodSpec) -> bool {
+    let in_variable =
+        |source: &EnvVarSource| source.secret_key_ref.as_ref().is_some_and(|key| !key.name.is_empty());
+    let in_import =
+        |import: &EnvFromSource| import.secret_ref.as_ref().is_some_and(|from| !from.name.is_empty());
+    spec.image_pull_secrets.iter().flatten().any(|secret| !secret.name.is_empty())
+        || imports(spec).any(in_import)
+        || variable_sources(spec).any(in_variable)
+        || spec.volumes.iter().flatten().any(volume_names_a_secret)
+}
+
+fn volume_names_a_secret(volume: &Volume) -> bool {
+    let named =
+        |reference: &Option<LocalObjectReference>| reference.as_ref().is_some_and(|to| !to.name.is_empty());
+    let projected =
+        |source: &VolumeProjection| source.secret.as_ref().is_some_and(|secret| !secret.name.is_empty());
+    volume.azure_file.as_ref().is_some_and(|share| !share.secret_name.is_empty())
+        || volume.cephfs.as_ref().is_some_and(|ceph| named(&ceph.secret_ref))
+        || volume.cinder.as_ref().is_some_and(|cinder| named(&cinder.secret_ref))
+        || volume.flex_volume.as_ref().is_some_and(|flex| named(&flex.secret_ref))
+        || projections(volume).any(projected)
+        || volume.rbd.as_ref().is_some_and(|rbd| named(&rbd.secret_ref))
+        || volume
+            .secret
+            .as_ref()
+            .is_some_and(|secret| secret.secret_name.as_ref().is_some_and(|name| !name.is_empty()))
+        || volume.scale_io.as_ref().is_some_and(|scale_io| !scale_io.secret_ref.name.is_empty())
+        || volume.iscsi.as_ref().is_some_and(|iscsi| named(&iscsi.secret_ref))
+        || volume.storageos.as_ref().is_some_and(|storage| named(&storage.secret_ref))
+        || volume.csi.as_ref().is_some_and(|csi| named(&csi.node_publish_secret_ref))
+}
+
+fn names_a_config_map(spec: &PodSpec) -> bool {
+    let in_variable =
+        |source: &EnvVarSource| source.config_map_key_ref.as_ref().is_some_and(|key| !key.name.is_empty());
+    let in_import =
+        |import: &EnvFromSource| import.config_map_ref.as_ref().is_some_and(|from| !from.name.is_empty());
+    let in_projection =
+        |source: &VolumeProjection| source.config_map.as_ref().is_some_and(|map| !map.name.is_empty());
+    let in_volume = |volume: &Volume| {
+        volume.config_map.as_ref().is_some_and(|map| !map.name.is_empty())
+            || projections(volume).any(in_projection)
+    };
+    imports(spec).any(in_import)
+        || variable_sources(spec).any(in_variable)
+        || spec.volumes.iter().flatten().any(in_volume)
+}
+
+/// `envFrom` of every kind of container.
+fn imports(spec: &PodSpec) -> impl Iterator<Item = &EnvFromSource> {
+    let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
+    let ephemeral = spec.ephemeral_containers.iter().flatten();
+    containers
+        .map(|container| &container.env_from)
+        .chain(ephemeral.map(|container| &container.env_from))
+        .flatten()
+        .flatten()
+}
+
+/// `env[].valueFrom` of every kind of container.
+fn variable_sources(spec: &PodSpec) -> impl Iterator<Item = &EnvVarSource> {
+    let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
+    let ephemeral = spec.ephemeral_containers.iter().flatten();
+    let variables =
+        containers.map(|container| &container.env).chain(ephemeral.map(|container| &container.env));
+    variables.flatten().flatten().filter_map(|EnvVar { value_from, .. }| value_from.as_ref())
+}
+
+fn projections(volume: &Volume) -> impl Iterator<Item = &VolumeProjection> {
+    volume.projected.iter().flat_map(|projected| projected.sources.iter().flatten())
+}
+
+fn volume_reference(volume: &Volume) -> Result<Option<&'static str>, String> {
+    if needs_no_api(volume) {
+        return Ok(None);
+    }
+    let objects = [
+        (volume.config_map.is_some(), "configmaps (via configmap volumes)"),
+        (volume.secret.is_some(), "secrets (via secret volumes)"),
+        (volume.csi.is_some(), "csidrivers (via CSI volumes)"),
+        (volume.glusterfs.is_some(), "endpoints (via glusterFS volumes)"),
+        (volume.persistent_volume_claim.is_some(), "persistentvolumeclaims"),
+        (volume.ephemeral.is_some(), "persistentvolumeclaims (via ephemeral volumes)"),
+        (volume.azure_file.is_some(), "secrets (via azureFile volumes)"),
+    ];
+    if let Some((_, object)) = objects.into_iter().find(|(present, _)| *present) {
+        return Ok(Some(object));
+    }
+    if volume.projected.is_none() {
+        return Err(format!("unknown volume type for volume {:?}", volume.name));
+    }
+    for source in projections(volume) {
+        if let Some(object) = projection_reference(volume, source)? {
+            return Ok(Some(object));
+        }
+    }
+    Ok(None)
+}
+
+fn needs_no_api(volume: &Volume) -> bool {
+    volume.aws_elastic_block_store.is_some()
+        || volume.azure_disk.is_some()
+        || volume.cephfs.is_some()
+        || volume.cinder.is_some()
+        || volume.downward_api.is_some()
+        || volume.empty_dir.is_some()
+        || volume.fc.is_some()
+        || volume.flex_volume.is_some()
+        || volume.flocker.is_some()
+        || volume.gce_persistent_disk.is_some()
+        || volume.git_repo.is_some()
+        || volume.host_path.is_some()
+        || volume.image.is_some()
+        || volume.iscsi.is_some()
+        || volume.nfs.is_some()
+        || volume.photon_persistent_disk.is_some()
+        || volume.portworx_volume.is_some()
+        || volume.quobyte.is_some()
+        || volume.rbd.is_some()
+        || volume.scale_io.is_some()
+        || volume.storageos.is_some()
+        || volume.vsphere_volume.is_some()
+}
+
+fn projection_reference(volume: &Volume, source: &VolumeProjection) -> Result<Option<&'static str>, String> {
+    let objects = [
+        (source.config_map.is_some(), "configmaps (via projected volumes)"),
+        (source.secret.is_some(), "secrets (via projected volumes)"),
+        (source.service_account_token.is_some(), "serviceaccounts (via projected volumes)"),
+        (source.cluster_trust_bundle.is_some(), "clustertrustbundles"),
+        (source.pod_certificate.is_some(), "podcertificates"),
+    ];
+    match objects.into_iter().find(|(present, _)| *present) {
+        Some((_, object)) => Ok(Some(object)),
+        None if source.downward_api.is_some() => Ok(None),
+        None => Err(format!("unknown source for projected volume {:?}", volume.name)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn check(spec: Value, expect: Result<(), &str>) {
+        let pod = model::codec::pod_from_value(json!({"spec": spec})).unwrap();
+        let expect = expect.map_err(|object| format!("static pods may not reference {object}"));
+        assert_eq!(references(&pod), expect, "{spec}");
+    }
+
+    fn check_volume(source: Value, expect: Result<(), &str>) {
+        let mut volume = source;
+        volume["name"] = json!("v");
+        check(json!({"volumes": [volume]}), expect);
+    }
+
+    #[test]
+    fn pods_without_references_pass() {
+        check(json!({}), Ok(()));
+        check(json!({"containers": [{"name": "c", "env": [{"name": "A", "value": "1"}]}]}), Ok(()));
+        check(json!({"serviceAccountName": ""}), Ok(()));
+        check(json!({"imagePullSecrets": [{"name": ""}]}), Ok(()));
+        for source in [
+            json!({"emptyDir": {}}),
+            json!({"hostPath": {"path": "/x"}}),
+            json!({"downwardAPI": {}}),
+            json!({"image": {"reference": "x"}}),
+            json!({"nfs": {"server": "s", "path": "/p"}}),
+            json!({"iscsi": {"targetPortal": "t", "iqn": "i", "lun": 0}}),
+            json!({"fc": {"wwids": ["w"]}}),
+            json!({"rbd": {"monitors": ["m"], "image": "i"}}),
+            json!({"projected": {"sources": [{"downwardAPI": {}}]}}),
+            json!({"projected": {}}),
+        ] {
+            check_volume(source, Ok(()));
+        }
+    }
+
+    #[test]
+    fn the_service_account_comes_first() {
+        check(
+            json!({"serviceAccountName": "a", "imagePullSecrets": [{"name": "s"}]}),
+            Err("serviceaccounts"),
+        );
+    }
+
+    #[test]
+    fn secrets_are_found_everywhere() {
+        check(json!({"imagePullSecrets": [{"name": ""}, {"name": "s"}]}), Err("secrets"));
+        let env = json!([{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]);
+        let env_from = json!([{"secretRef": {"name": "s"}}]);
+        for kind in ["containers", "initContainers", "ephemeralContainers"] {
+            check(json!({kind: [{"name": "c", "env": env}]}), Err("secrets"));
+            check(json!({kind: [{"name": "c", "envFrom": env_from}]}), Err("secrets"));
+        }
+        let secret = json!({"name": "s"});
+        for source in [
+            json!({"secret": {"secretName": "s"}}),
+            json!({"azureFile": {"secretName": "s", "shareName": "x"}}),
+            json!({"cephfs": {"monitors": [], "secretRef": secret}}),
+            json!({"cinder": {"volumeID": "v", "secretRef": secret}}),
+            json!({"flexVolume": {"driver": "d", "secretRef": secret}}),
+            json!({"rbd": {"monitors": [], "image": "i", "secretRef": secret}}),
+            json!({"scaleIO": {"gateway": "g", "system": "s", "secretRef": secret}}),
+            json!({"iscsi": {"targetPortal": "t", "iqn": "i", "lun": 0, "secretRef": secret}}),
+            json!({"storageos": {"secretRef": secret}}),
+            json!({"csi": {"driver": "d", "nodePublishSecretRef": secret}}),
+            json!({"projected": {"sources": [{"secret": secret}]}}),
+        ] {
+            check_volume(source, Err("secrets"));
+        }
+        // a secret anywhere wins over a config map anywhere
+        check(
+            json!({"volumes": [{"name": "a", "configMap": {"name": "m"}}, {"name": "b", "secret": {"secretName": "s"}}]}),
+            Err("secrets"),
+        );
+    }
+
+    #[test]
+    fn config_maps_are_found_everywhere() {
+        let env = json!([{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "k"}}}]);
+        for kind in ["containers", "initContainers", "ephemeralContainers"] {
+            check(json!({kind: [{"name": "c", "env": env}]}), Err("configmaps"));
+            check(
+                json!({kind: [{"name": "c", "envFrom": [{"configMapRef": {"name": "m"}}]}]}),
+                Err("configmaps"),
+            );
+        }
+        check_volume(json!({"configMap": {"name": "m"}}), Err("configmaps"));
+        check_volume(json!({"projected": {"sources": [{"configMap": {"name": "m"}}]}}), Err("configmaps"));
+    }
+
+    #[test]
+    fn the_remaining_rows() {
+        check(json!({"resourceClaims": [{"name": "r"}]}), Err("resourceclaims"));
+        check_volume(json!({"csi": {"driver": "d"}}), Err("csidrivers (via CSI volumes)"));
+        check_volume(
+            json!({"glusterfs": {"endpoints": "e", "path": "p"}}),
+            Err("endpoints (via glusterFS volumes)"),
+        );
+        check_volume(json!({"persistentVolumeClaim": {"claimName": "c"}}), Err("persistentvolumeclaims"));
+        check_volume(json!({"ephemeral": {}}), Err("persistentvolumeclaims (via ephemeral volumes)"));
+        check_volume(json!({"azureFile": {"shareName": "x"}}), Err("secrets (via azureFile volumes)"));
+        check_volume(json!({"secret": {}}), Err("secrets (via secret volumes)"));
+        check_volume(json!({"configMap": {}}), Err("configmaps (via configmap volumes)"));
+        let projected = |source: Value| json!({"projected": {"sources": [{"downwardAPI": {}}, source]}});
+        let token = json!({"serviceAccountToken": {"path": "t"}});
+        check_volume(projected(token), Err("serviceaccounts (via projected volumes)"));
+        check_volume(projected(json!({"clusterTrustBundle": {"path": "t"}})), Err("clustertrustbundles"));
+        check_volume(projected(json!({"podCertificate": {}})), Err("podcertificates"));
+        check_volume(projected(json!({"secret": {}})), Err("secrets (via projected volumes)"));
+        check_volume(projected(json!({"configMap": {}})), Err("configmaps (via projected volumes)"));
+    }
+
+    #[test]
+    fn unknown_sources_are_refused() {
+        let refusal = |volume: Value| {
+            references(&model::codec::pod_from_value(json!({"spec": {"volumes": [volume]}})).unwrap())
+                .unwrap_err()
+        };
+        assert_eq!(refusal(json!({"name": "v"})), "unknown volume type for volume \"v\"");
+        assert_eq!(
+            refusal(json!({"name": "v", "projected": {"sources": [{}]}})),
+            "unknown source for projected volume \"v\""
+        );
+    }
+
+    #[test]
+    fn some_references_are_never_allowed() {
+        let check = |spec: Value, expect: Result<(), &str>| {
+            let pod = model::codec::pod_from_value(json!({"spec": spec})).unwrap();
+            assert_eq!(always_refused(&pod), expect.map_err(str::to_owned), "{spec}");
+        };
+        check(json!({"volumes": [{"name": "s", "secret": {"secretName": "s"}}]}), Ok(()));
+        check(json!({"resourceClaims": [{"name": "r"}]}), Err("static pods may not use ResourceClaims"));
+        check(
+            json!({"volumes": [{"name": "p", "projected": {"sources": [{"clusterTrustBundle": {"path": "x"}}]}}]}),
+            Err("static pods may not use ClusterTrustBundle projected volume sources"),
+        );
+    }
+}

@@ -1,0 +1,209 @@
+//! Bytes to Kubernetes types and back, behind non-generic functions.
+//!
+//! Each pair of deserializer and Kubernetes type is slow to compile, so all of them live here: text becomes a
+//! [`serde_json::Value`] first (YAML or JSON), and only values become types.
+
+mod json;
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use serde_json::Value;
+
+use crate::quantity::Quantity;
+
+/// A manifest of this size or more is refused by whoever reads it.
+pub const MAX_MANIFEST_BYTES: usize = 10 << 20;
+
+/// Deeper nesting than any Kubernetes type has; keeps recursion off the end of the stack.
+const MAX_DEPTH: usize = 40;
+/// How many nodes aliases may expand to in total, so that a few hundred bytes cannot fill the memory.
+const MAX_ALIAS_NODES: usize = 100_000;
+
+/// Why bytes did not become an object.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CodecError {
+    #[error("line {line}: not valid UTF-8")]
+    NotText { line: usize },
+    #[error("line {line}, column {column}: {detail}")]
+    Syntax { line: u64, column: u64, detail: String },
+    #[error("{detail}")]
+    Unplaced { detail: String },
+    #[error("{path}: {detail}")]
+    Field { path: String, detail: String },
+}
+
+/// The documents of a YAML stream or of a sequence of JSON values. Empty documents are left out; one syntax
+/// error, duplicate key or unbounded alias anywhere fails the whole text.
+pub fn parse_documents(bytes: &[u8]) -> Result<Vec<Value>, CodecError> {
+    let text = std::str::from_utf8(bytes).map_err(|error| CodecError::NotText {
+        line: 1 + bytes[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count(),
+    })?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    if !text.trim_start().starts_with('{') {
+        return parse_yaml(text);
+    }
+    // Most texts that begin with a brace are JSON, but YAML has flow mappings too. When it is neither, the
+    // message about the JSON is the one its author can use.
+    json::parse_stream(text).or_else(|json_error| parse_yaml(text).map_err(|_| json_error))
+}
+
+fn parse_yaml(text: &str) -> Result<Vec<Value>, CodecError> {
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! { max_depth: MAX_DEPTH },
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: MAX_ALIAS_NODES },
+        duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::Error,
+        legacy_octal_numbers: true,
+        with_snippet: false,
+    };
+    serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
+        let message = one_line(&error.without_snippet().to_string());
+        // advice to the programmer, not to the manifest's author
+        let message = message.replace(", set DuplicateKeyPolicy in Options if acceptable", "");
+        match error.location() {
+            Some(place) if place.line() > 0 => {
+                let (line, column) = (place.line(), place.column());
+                let detail = message.replace(&format!(" at line {line}, column {column}"), "");
+                CodecError::Syntax { line, column, detail }
+            }
+            _ => CodecError::Unplaced { detail: message },
+        }
+    })
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The `kind` of a document, if it is an object that has one.
+pub fn kind_of(document: &Value) -> Option<&str> {
+    document.get("kind")?.as_str().filter(|kind| !kind.is_empty())
+}
+
+/// The `apiVersion` of a document, if it is an object that has one.
+pub fn api_version_of(document: &Value) -> Option<&str> {
+    document.get("apiVersion")?.as_str().filter(|version| !version.is_empty())
+}
+
+/// A Pod from its JSON form. Unknown fields are ignored; a field of a wrong type is named by its path.
+pub fn pod_from_value(mut value: Value) -> Result<Pod, CodecError> {
+    normalise_quantities(&mut value)?;
+    serde_path_to_error::deserialize(value).map_err(|error| CodecError::Field {
+        path: error.path().to_string(),
+        detail: one_line(&error.into_inner().to_string()),
+    })
+}
+
+/// The pods of a `PodList` or of a `List` whose items are pods.
+pub fn pod_list_from_value(mut value: Value) -> Result<Vec<Pod>, CodecError> {
+    let items = match value.get_mut("items").map(Value::take) {
+        None | Some(Value::Null) => return Ok(Vec::new()),
+        Some(Value::Array(items)) => items,
+        Some(_) => {
+            return Err(CodecError::Field {
+                path: "items".to_owned(),
+                detail: "expected a list of pods".to_owned(),
+            });
+        }
+    };
+    items
+        .into_iter()
+        .enumerate()
+        .map(|(index, item)| {
+            pod_from_value(item).map_err(|error| match error {
+                CodecError::Field { path, detail } => {
+                    CodecError::Field { path: format!("items[{index}].{path}"), detail }
+                }
+                other => other,
+            })
+        })
+        .collect()
+}
+
+/// The JSON form of a pod.
+pub fn pod_to_value(pod: &Pod) -> Value {
+    serde_json::to_value(pod).expect("pods have text keys only, so they always have a JSON form")
+}
+
+/// The JSON form of a pod's status.
+pub fn pod_status_to_value(status: &PodStatus) -> Value {
+    serde_json::to_value(status).expect("statuses have text keys only, so they always have a JSON form")
+}
+
+/// The same bytes for the same pod, whatever map type `serde_json` was built with: fields in the order of the
+/// generated types, map keys sorted.
+pub fn pod_to_canonical_json(pod: &Pod) -> Vec<u8> {
+    serde_json::to_vec(pod).expect("pods have text keys only, so they always have a JSON form")
+}
+
+/// Where quantities stand in a Pod. `*` is every element of a list or every value of a map.
+const QUANTITY_PATHS: &[&str] = &[
+    "spec.overhead.*",
+    "spec.resources.limits.*",
+    "spec.resources.requests.*",
+    "spec.containers.*.resources.limits.*",
+    "spec.containers.*.resources.requests.*",
+    "spec.containers.*.env.*.valueFrom.resourceFieldRef.divisor",
+    "spec.initContainers.*.resources.limits.*",
+    "spec.initContainers.*.resources.requests.*",
+    "spec.initContainers.*.env.*.valueFrom.resourceFieldRef.divisor",
+    "spec.ephemeralContainers.*.resources.limits.*",
+    "spec.ephemeralContainers.*.resources.requests.*",
+    "spec.ephemeralContainers.*.env.*.valueFrom.resourceFieldRef.divisor",
+    "spec.volumes.*.emptyDir.sizeLimit",
+    "spec.volumes.*.downwardAPI.items.*.resourceFieldRef.divisor",
+    "spec.volumes.*.projected.sources.*.downwardAPI.items.*.resourceFieldRef.divisor",
+    "spec.volumes.*.ephemeral.volumeClaimTemplate.spec.resources.limits.*",
+    "spec.volumes.*.ephemeral.volumeClaimTemplate.spec.resources.requests.*",
+];
+
+/// Quantities may be written as bare numbers (`cpu: 2`), which the types do not take: they become text here.
+/// What is no quantity at all is refused here as well, since the types would take any text.
+fn normalise_quantities(pod: &mut Value) -> Result<(), CodecError> {
+    for pattern in QUANTITY_PATHS {
+        let steps: Vec<&str> = pattern.split('.').collect();
+        normalise_below(pod, &steps, &mut String::new())?;
+    }
+    Ok(())
+}
+
+fn normalise_below(value: &mut Value, steps: &[&str], path: &mut String) -> Result<(), CodecError> {
+    let Some((step, rest)) = steps.split_first() else {
+        return normalise_quantity(value, path);
+    };
+    let length = path.len();
+    match value {
+        Value::Array(elements) if *step == "*" => {
+            for (index, element) in elements.iter_mut().enumerate() {
+                path.push_str(&format!("[{index}]"));
+                normalise_below(element, rest, path)?;
+                path.truncate(length);
+            }
+        }
+        Value::Object(fields) => {
+            for (name, field) in fields.iter_mut().filter(|(name, _)| *step == "*" || name == step) {
+                path.push_str(if length == 0 { "" } else { "." });
+                path.push_str(name);
+                normalise_below(field, rest, path)?;
+                path.truncate(length);
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn normalise_quantity(value: &mut Value, path: &str) -> Result<(), CodecError> {
+    if let Value::Number(number) = value {
+        *value = Value::String(number.to_string());
+    }
+    match value {
+        Value::String(text) => text
+            .parse::<Quantity>()
+            .map(|_| ())
+            .map_err(|error| CodecError::Field { path: path.to_owned(), detail: error.to_string() }),
+        // a wrong type: the typed decoding says so
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;
