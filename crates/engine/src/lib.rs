@@ -25,7 +25,7 @@ use ports::{Cgroups, EventSink, Images, PodFeed, PodFiles, Runtime, RuntimeEvent
 use tokio_util::sync::CancellationToken;
 
 pub use clock::Clock;
-pub use query::{ContainerView, EngineHandle, NodeReport, PodReport, RecentEvent, WhyReport};
+pub use query::EngineHandle;
 
 /// The outside, as the engine uses it.
 #[derive(Clone)]

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use decide::NodeState;
 use decide::state::PodEntry;
 use model::k8s::{Pod, PodList};
-use model::why::Cause;
+use model::report::{ContainerView, NodeReport, PodReport, RecentEvent, WhyLine, WhyReport};
 use model::{ApiEvent, Now, PodUid, Wall};
-use serde::{Deserialize, Serialize};
+use ports::AgentView;
 use tokio::sync::{mpsc, oneshot};
 
 /// Events kept per pod for people who ask.
@@ -28,79 +29,6 @@ pub struct EngineHandle {
     queries: mpsc::Sender<Query>,
 }
 
-/// One line of `get pods`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct PodReport {
-    pub namespace: String,
-    pub name: String,
-    pub uid: String,
-    pub source: String,
-    /// The phase, or what stands in its way: the word that people look for.
-    pub status: String,
-    pub ready: usize,
-    pub containers: Vec<ContainerView>,
-    pub restarts: i32,
-    pub ip: String,
-    pub since: Option<Wall>,
-    pub log_dir: String,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ContainerView {
-    pub name: String,
-    pub ready: bool,
-    pub restarts: i32,
-    /// Path of the newest instance's log.
-    pub log_path: Option<String>,
-    pub previous_log_path: Option<String>,
-    pub running: bool,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct WhyReport {
-    pub namespace: String,
-    pub name: String,
-    pub uid: String,
-    pub phase: String,
-    pub reasons: Vec<WhyLine>,
-    pub events: Vec<RecentEvent>,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct WhyLine {
-    pub container: Option<String>,
-    pub cause: Cause,
-    pub since: Wall,
-    /// Seconds from now until the next attempt.
-    pub next_attempt_secs: Option<f64>,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct RecentEvent {
-    pub at: Wall,
-    pub event: ApiEvent,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct NodeReport {
-    pub name: String,
-    pub runtime: String,
-    pub runtime_ready: bool,
-    pub network_ready: bool,
-    /// Why it is not ready; empty when it is.
-    pub message: String,
-    pub sources_ready: bool,
-    pub pods: usize,
-    pub running_pods: usize,
-    pub containers: BTreeMap<String, usize>,
-}
-
 impl EngineHandle {
     pub(crate) fn new(queries: mpsc::Sender<Query>) -> Self {
         Self { queries }
@@ -111,27 +39,27 @@ impl EngineHandle {
         self.queries.send(query(answer)).await.ok()?;
         reply.await.ok()
     }
+}
 
-    /// Wanted pods with their status, as `/pods` shows them.
-    pub async fn pods(&self) -> Option<PodList> {
+#[async_trait]
+impl AgentView for EngineHandle {
+    async fn pods(&self) -> Option<PodList> {
         Some(PodList { items: self.ask(Query::Pods).await?, ..Default::default() })
     }
 
-    /// Pods that have something in the runtime, as `/runningpods` shows them.
-    pub async fn running_pods(&self) -> Option<PodList> {
+    async fn running_pods(&self) -> Option<PodList> {
         Some(PodList { items: self.ask(Query::Running).await?, ..Default::default() })
     }
 
-    pub async fn reports(&self) -> Option<Vec<PodReport>> {
+    async fn reports(&self) -> Option<Vec<PodReport>> {
         self.ask(Query::Reports).await
     }
 
-    /// Reasons of the pods of this name (in all namespaces, unless one is given).
-    pub async fn why(&self, namespace: Option<String>, name: String) -> Option<Vec<WhyReport>> {
+    async fn why(&self, namespace: Option<String>, name: String) -> Option<Vec<WhyReport>> {
         self.ask(|answer| Query::Why { namespace, name, answer }).await
     }
 
-    pub async fn node(&self) -> Option<NodeReport> {
+    async fn node(&self) -> Option<NodeReport> {
         self.ask(Query::Node).await
     }
 }

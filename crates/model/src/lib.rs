@@ -14,6 +14,7 @@ pub mod observed;
 pub mod pod;
 pub mod quantity;
 pub mod reason;
+pub mod report;
 pub mod time;
 pub mod volume;
 pub mod why;
@@ -25,8 +26,11 @@ pub use time::{Mono, Now, Wall};
 
 /// The Kubernetes API types that the rooms share, under one name.
 pub mod k8s {
+    pub use k8s_openapi::List;
     pub use k8s_openapi::api::core::v1::*;
     pub use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
     pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
     pub use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+    pub type PodList = List<Pod>;
 }

@@ -2,6 +2,7 @@
 //!
 //! Every error says what to do about it by [`Disposition`]; callers branch on that, never on text.
 
+mod agent;
 mod cgroups;
 mod clock;
 mod facts;
@@ -10,6 +11,7 @@ mod images;
 mod pod_files;
 mod runtime;
 
+pub use agent::AgentView;
 pub use cgroups::{CgroupError, Cgroups};
 pub use clock::{EventSink, WallClock};
 pub use facts::{FactsError, HostFactsSource};

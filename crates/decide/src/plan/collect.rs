@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use model::observed::{ContainerState, ObservedContainer, ObservedPod};
-use model::{ContainerId, Now};
+use model::{ContainerId, Now, SandboxId};
 
 use super::{PlanInputs, PodPlan};
 use crate::effect::{Action, Stage};
@@ -62,7 +62,7 @@ pub fn dead_beyond_limits(observed: &ObservedPod, keep: usize) -> Vec<&ObservedC
 /// Not ready, not the newest, and without containers.
 fn dead_sandboxes(inputs: &PlanInputs, gone: &[&ContainerId]) -> Vec<Action> {
     let observed = inputs.observed;
-    let has_container = |id| observed.containers.iter().any(|c| c.sandbox_id == *id && !gone.contains(&&c.id));
+    let has_container = |id: &SandboxId| observed.containers.iter().any(|c| c.sandbox_id == *id && !gone.contains(&&c.id));
     let dead = observed.sandboxes.iter().skip(1).filter(|s| !s.ready && !has_container(&s.id));
     dead.map(|s| Action::RemoveSandbox { id: s.id.clone() }).collect()
 }

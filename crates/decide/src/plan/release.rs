@@ -51,7 +51,10 @@ fn destroy_cgroups(inputs: &PlanInputs) -> Vec<Action> {
     }
     let names = if inputs.entry.orphan {
         [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort]
-            .map(|class| cgroups::pod_cgroup_in(inputs.config, class, &inputs.entry.view.uid))
+            .map(|class| {
+                let above = cgroups::qos_cgroup(inputs.config, class);
+                above.child(format!("pod{}", inputs.entry.view.uid))
+            })
             .to_vec()
     } else {
         cgroups::pod_cgroup(inputs.config, &inputs.entry.view).into_iter().collect()

@@ -1,0 +1,83 @@
+//! What the agent tells about itself to people and to its own HTTP endpoints.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::api_event::ApiEvent;
+use crate::time::Wall;
+use crate::why::Cause;
+
+/// One line of `get pods`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodReport {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    pub source: String,
+    /// The phase, or what stands in its way: the word that people look for.
+    pub status: String,
+    pub ready: usize,
+    pub containers: Vec<ContainerView>,
+    pub restarts: i32,
+    pub ip: String,
+    pub since: Option<Wall>,
+    pub log_dir: String,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerView {
+    pub name: String,
+    pub ready: bool,
+    pub restarts: i32,
+    /// Path of the newest instance's log.
+    pub log_path: Option<String>,
+    pub previous_log_path: Option<String>,
+    pub running: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WhyReport {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    pub phase: String,
+    pub reasons: Vec<WhyLine>,
+    pub events: Vec<RecentEvent>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WhyLine {
+    pub container: Option<String>,
+    pub cause: Cause,
+    pub since: Wall,
+    /// Seconds from now until the next attempt.
+    pub next_attempt_secs: Option<f64>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RecentEvent {
+    pub at: Wall,
+    pub event: ApiEvent,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeReport {
+    pub name: String,
+    pub runtime: String,
+    pub runtime_ready: bool,
+    pub network_ready: bool,
+    /// Why it is not ready; empty when it is.
+    pub message: String,
+    pub sources_ready: bool,
+    pub pods: usize,
+    pub running_pods: usize,
+    pub containers: BTreeMap<String, usize>,
+}
+
