@@ -21,12 +21,8 @@ pub enum ConfigError {
         #[source]
         source: Box<serde_saphyr::Error>,
     },
-    #[error("configuration file {} has a key twice", path.display())]
-    DuplicateKey {
-        path: PathBuf,
-        #[source]
-        source: Box<serde_saphyr::Error>,
-    },
+    #[error("configuration file {}: {key} occurs twice (line {line})", path.display())]
+    DuplicateKey { path: PathBuf, key: String, line: u64 },
     #[error("configuration file {} does not hold an object", path.display())]
     NotAnObject { path: PathBuf },
     #[error("configuration file {}: {field} is missing", path.display())]

@@ -201,8 +201,8 @@ fn drop_in_files(directory: &Path) -> Result<Vec<PathBuf>, ConfigError> {
 /// One warning for all fields that some file sets to something that nothing acts on. A field set to what
 /// it is anyway is no news: tools write whole files of such fields.
 fn idle_fields(set: &[&'static str], config: &KubeletConfiguration) -> Option<String> {
-    let mut expected = KubeletConfiguration::default();
-    expected.eviction_hard = defaults::eviction_hard();
+    let expected =
+        KubeletConfiguration { eviction_hard: defaults::eviction_hard(), ..KubeletConfiguration::default() };
     let (expected, actual) = (to_document(&expected), to_document(config));
     let mut idle: Vec<&str> = Vec::new();
     for field in set {

@@ -39,3 +39,4 @@ pub use parts::{
 };
 pub use types::{API_VERSION, KIND, KubeletConfiguration};
 pub use validate::{FieldError, Host, validate};
+pub(crate) use validate::{TAINT_EFFECTS, is_reservable_memory};

@@ -39,13 +39,12 @@ pub(super) fn read(path: &Path, duplicates: Duplicates, keep_nulls: bool) -> Res
     let (value, duplicate) = parse(path, &bytes)?;
     match (duplicate, duplicates) {
         (None, _) => {}
-        (Some(source), Duplicates::Refuse) => {
-            return Err(ConfigError::DuplicateKey { path: path.to_owned(), source: Box::new(source) });
+        (Some(Duplicate { key, line }), Duplicates::Refuse) => {
+            return Err(ConfigError::DuplicateKey { path: path.to_owned(), key, line });
         }
-        (Some(error), Duplicates::Remark) => {
-            let place = error.location().map(|at| format!(" at line {}", at.line())).unwrap_or_default();
+        (Some(Duplicate { key, line }), Duplicates::Remark) => {
             remarks
-                .push(format!("{}: a key occurs twice{place}, the last one counts: {error}", path.display()));
+                .push(format!("{}: {key} occurs twice (line {line}), the last one counts", path.display()));
         }
     }
     let document = match value {
@@ -67,15 +66,25 @@ pub(super) fn read(path: &Path, duplicates: Duplicates, keep_nulls: bool) -> Res
     Ok(Source { document, set: found.known, remarks })
 }
 
-/// YAML (of which JSON is a part) to a value, and the complaint about a duplicate key, if there is one.
-fn parse(path: &Path, bytes: &[u8]) -> Result<(Value, Option<serde_saphyr::Error>), ConfigError> {
-    let strict = parse_with(bytes, DuplicateKeyPolicy::Error);
-    let strict_error = match strict {
+/// A key that an object has twice; of several such keys, the first.
+struct Duplicate {
+    key: String,
+    line: u64,
+}
+
+/// YAML (of which JSON is a part) to a value, and the duplicate key that a strict reader stops at.
+fn parse(path: &Path, bytes: &[u8]) -> Result<(Value, Option<Duplicate>), ConfigError> {
+    let error = match parse_with(bytes, DuplicateKeyPolicy::Error) {
         Ok(value) => return Ok((value, None)),
         Err(error) => error,
     };
+    let serde_saphyr::Error::DuplicateMappingKey { key, location } = error.without_snippet() else {
+        return Err(ConfigError::Syntax { path: path.to_owned(), source: Box::new(error) });
+    };
+    let duplicate =
+        Duplicate { key: key.clone().unwrap_or_else(|| "a key".to_owned()), line: location.line() };
     match parse_with(bytes, DuplicateKeyPolicy::LastWins) {
-        Ok(value) => Ok((value, Some(strict_error))),
+        Ok(value) => Ok((value, Some(duplicate))),
         Err(source) => Err(ConfigError::Syntax { path: path.to_owned(), source: Box::new(source) }),
     }
 }

@@ -6,6 +6,8 @@ mod logging;
 mod pods;
 mod reservations;
 
+pub(crate) use reservations::{TAINT_EFFECTS, is_memory as is_reservable_memory};
+
 use std::fmt;
 
 use super::{FeatureGates, KubeletConfiguration};
