@@ -1,0 +1,312 @@
+//! Every field of `KubeletConfiguration`, and whether setting it changes anything yet.
+//!
+//! This table is the one place to edit when a field starts to matter: flags that stand for a field look
+//! their effect up here, the warnings about fields without effect come from here, and a field of a file
+//! that is not listed here is unknown.
+
+use serde_json::{Map, Value};
+
+/// What setting a flag or a field does in this build.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// It does what it does upstream.
+    Honoured,
+    /// It is read, checked and shown, but nothing acts on it.
+    NoEffectYet,
+}
+
+use Effect::{Honoured, NoEffectYet};
+
+/// Leaf fields by their path. A map or a list is one leaf.
+#[rustfmt::skip]
+pub const FIELDS: &[(&str, Effect)] = &[
+    ("enableServer", Honoured),
+    ("staticPodPath", Honoured),
+    ("podLogsDir", Honoured),
+    ("syncFrequency", Honoured),
+    ("fileCheckFrequency", Honoured),
+    ("httpCheckFrequency", Honoured),
+    ("staticPodURL", Honoured),
+    ("staticPodURLHeader", Honoured),
+    ("address", Honoured),
+    ("port", NoEffectYet),
+    ("readOnlyPort", Honoured),
+    ("tlsCertFile", NoEffectYet),
+    ("tlsPrivateKeyFile", NoEffectYet),
+    ("tlsCipherSuites", NoEffectYet),
+    ("tlsCurvePreferences", NoEffectYet),
+    ("tlsMinVersion", NoEffectYet),
+    ("rotateCertificates", NoEffectYet),
+    ("serverTLSBootstrap", NoEffectYet),
+    ("authentication.x509.clientCAFile", NoEffectYet),
+    ("authentication.webhook.enabled", NoEffectYet),
+    ("authentication.webhook.cacheTTL", NoEffectYet),
+    ("authentication.anonymous.enabled", NoEffectYet),
+    ("authorization.mode", NoEffectYet),
+    ("authorization.webhook.cacheAuthorizedTTL", NoEffectYet),
+    ("authorization.webhook.cacheUnauthorizedTTL", NoEffectYet),
+    ("registryPullQPS", Honoured),
+    ("registryBurst", Honoured),
+    ("imagePullCredentialsVerificationPolicy", NoEffectYet),
+    ("preloadedImagesVerificationAllowlist", NoEffectYet),
+    ("eventRecordQPS", NoEffectYet),
+    ("eventBurst", NoEffectYet),
+    ("enableDebuggingHandlers", NoEffectYet),
+    ("enableContentionProfiling", NoEffectYet),
+    ("healthzPort", Honoured),
+    ("healthzBindAddress", Honoured),
+    ("oomScoreAdj", Honoured),
+    ("clusterDomain", Honoured),
+    ("clusterDNS", Honoured),
+    ("streamingConnectionIdleTimeout", NoEffectYet),
+    ("nodeStatusUpdateFrequency", NoEffectYet),
+    ("nodeStatusReportFrequency", NoEffectYet),
+    ("nodeLeaseDurationSeconds", NoEffectYet),
+    ("imageMinimumGCAge", NoEffectYet),
+    ("imageMaximumGCAge", NoEffectYet),
+    ("imageGCHighThresholdPercent", NoEffectYet),
+    ("imageGCLowThresholdPercent", NoEffectYet),
+    ("volumeStatsAggPeriod", NoEffectYet),
+    ("kubeletCgroups", NoEffectYet),
+    ("systemCgroups", NoEffectYet),
+    ("cgroupRoot", Honoured),
+    ("cgroupsPerQOS", Honoured),
+    ("cgroupDriver", Honoured),
+    ("cpuManagerPolicy", NoEffectYet),
+    ("singleProcessOOMKill", NoEffectYet),
+    ("cpuManagerPolicyOptions", NoEffectYet),
+    ("cpuManagerReconcilePeriod", NoEffectYet),
+    ("memoryManagerPolicy", NoEffectYet),
+    ("topologyManagerPolicy", NoEffectYet),
+    ("topologyManagerScope", NoEffectYet),
+    ("topologyManagerPolicyOptions", NoEffectYet),
+    ("qosReserved", NoEffectYet),
+    ("runtimeRequestTimeout", Honoured),
+    ("hairpinMode", NoEffectYet),
+    ("maxPods", NoEffectYet),
+    ("podCIDR", NoEffectYet),
+    ("podPidsLimit", Honoured),
+    ("resolvConf", Honoured),
+    ("runOnce", Honoured),
+    ("cpuCFSQuota", Honoured),
+    ("cpuCFSQuotaPeriod", Honoured),
+    ("nodeStatusMaxImages", NoEffectYet),
+    ("maxOpenFiles", Honoured),
+    ("contentType", NoEffectYet),
+    ("kubeAPIQPS", NoEffectYet),
+    ("kubeAPIBurst", NoEffectYet),
+    ("serializeImagePulls", Honoured),
+    ("maxParallelImagePulls", Honoured),
+    ("evictionHard", NoEffectYet),
+    ("evictionSoft", NoEffectYet),
+    ("evictionSoftGracePeriod", NoEffectYet),
+    ("evictionPressureTransitionPeriod", NoEffectYet),
+    ("evictionMaxPodGracePeriod", NoEffectYet),
+    ("evictionMinimumReclaim", NoEffectYet),
+    ("mergeDefaultEvictionSettings", Honoured),
+    ("podsPerCore", NoEffectYet),
+    ("enableControllerAttachDetach", NoEffectYet),
+    ("protectKernelDefaults", NoEffectYet),
+    ("makeIPTablesUtilChains", NoEffectYet),
+    ("iptablesMasqueradeBit", NoEffectYet),
+    ("iptablesDropBit", NoEffectYet),
+    ("featureGates", Honoured),
+    ("failSwapOn", Honoured),
+    ("memorySwap.swapBehavior", NoEffectYet),
+    ("containerLogMaxSize", Honoured),
+    ("containerLogMaxFiles", Honoured),
+    ("containerLogMaxWorkers", Honoured),
+    ("containerLogMonitorInterval", Honoured),
+    ("configMapAndSecretChangeDetectionStrategy", NoEffectYet),
+    ("systemReserved", NoEffectYet),
+    ("kubeReserved", NoEffectYet),
+    ("reservedSystemCPUs", NoEffectYet),
+    ("showHiddenMetricsForVersion", NoEffectYet),
+    ("systemReservedCgroup", NoEffectYet),
+    ("kubeReservedCgroup", NoEffectYet),
+    ("enforceNodeAllocatable", NoEffectYet),
+    ("allowedUnsafeSysctls", Honoured),
+    ("volumePluginDir", NoEffectYet),
+    ("providerID", NoEffectYet),
+    ("kernelMemcgNotification", NoEffectYet),
+    ("logging.format", Honoured),
+    ("logging.flushFrequency", NoEffectYet),
+    ("logging.verbosity", Honoured),
+    ("logging.vmodule", NoEffectYet),
+    ("logging.options.text.splitStream", NoEffectYet),
+    ("logging.options.text.infoBufferSize", NoEffectYet),
+    ("logging.options.json.splitStream", NoEffectYet),
+    ("logging.options.json.infoBufferSize", NoEffectYet),
+    ("enableSystemLogHandler", NoEffectYet),
+    ("enableSystemLogQuery", NoEffectYet),
+    ("shutdownGracePeriod", NoEffectYet),
+    ("shutdownGracePeriodCriticalPods", NoEffectYet),
+    ("shutdownGracePeriodByPodPriority", NoEffectYet),
+    ("crashLoopBackOff.maxContainerRestartPeriod", Honoured),
+    ("reservedMemory", NoEffectYet),
+    ("enableProfilingHandler", NoEffectYet),
+    ("enableDebugFlagsHandler", NoEffectYet),
+    ("seccompDefault", Honoured),
+    ("memoryThrottlingFactor", NoEffectYet),
+    ("memoryReservationPolicy", NoEffectYet),
+    ("registerWithTaints", NoEffectYet),
+    ("registerNode", NoEffectYet),
+    ("tracing.endpoint", NoEffectYet),
+    ("tracing.samplingRatePerMillion", NoEffectYet),
+    ("localStorageCapacityIsolation", NoEffectYet),
+    ("containerRuntimeEndpoint", Honoured),
+    ("imageServiceEndpoint", Honoured),
+    ("failCgroupV1", Honoured),
+    ("userNamespaces.idsPerPod", NoEffectYet),
+];
+
+/// The keys of the objects in those leaves that are lists of objects.
+const ITEM_KEYS: &[(&str, &[&str])] = &[
+    ("logging.vmodule", &["filePattern", "verbosity"]),
+    ("registerWithTaints", &["key", "value", "effect", "timeAdded"]),
+    ("reservedMemory", &["numaNode", "limits"]),
+    ("shutdownGracePeriodByPodPriority", &["priority", "shutdownGracePeriodSeconds"]),
+];
+
+/// The effect of a field, `None` if there is no such field.
+pub fn effect(path: &str) -> Option<Effect> {
+    FIELDS.iter().find(|(name, _)| *name == path).map(|(_, effect)| *effect)
+}
+
+/// What a document contains, seen through the table: paths in document order.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Inventory {
+    pub known: Vec<&'static str>,
+    pub unknown: Vec<String>,
+}
+
+/// Sorts the fields of a parsed file into known leaves and unknown paths.
+pub(super) fn inventory(document: &Map<String, Value>) -> Inventory {
+    let mut found = Inventory::default();
+    for (key, value) in document {
+        if key != "apiVersion" && key != "kind" {
+            visit(key.clone(), value, &mut found);
+        }
+    }
+    found
+}
+
+fn visit(path: String, value: &Value, found: &mut Inventory) {
+    if let Some((leaf, _)) = FIELDS.iter().find(|(name, _)| *name == path) {
+        found.known.push(leaf);
+        visit_items(leaf, value, found);
+        return;
+    }
+    let inner = format!("{path}.");
+    if !FIELDS.iter().any(|(name, _)| name.starts_with(&inner)) {
+        found.unknown.push(path);
+        return;
+    }
+    // A wrong type here is left to the typed reading, which names the field.
+    for (key, value) in value.as_object().into_iter().flatten() {
+        visit(format!("{inner}{key}"), value, found);
+    }
+}
+
+fn visit_items(leaf: &str, value: &Value, found: &mut Inventory) {
+    let Some((_, keys)) = ITEM_KEYS.iter().find(|(name, _)| *name == leaf) else { return };
+    for (index, item) in value.as_array().into_iter().flatten().enumerate() {
+        for key in item.as_object().into_iter().flat_map(Map::keys) {
+            if !keys.contains(&key.as_str()) {
+                found.unknown.push(format!("{leaf}[{index}].{key}"));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::parts::{MemoryReservation, ShutdownGracePeriodByPodPriority, Taint, VmoduleItem};
+    use crate::config::{KubeletConfiguration, parts};
+    use serde_json::json;
+    use std::collections::BTreeMap;
+
+    /// A configuration in which no field is left out of the JSON.
+    fn everything_set() -> KubeletConfiguration {
+        let mut document = serde_json::to_value(KubeletConfiguration::default()).unwrap();
+        for (path, _) in FIELDS {
+            let slot = crate::config::document::slot(document.as_object_mut().unwrap(), path).unwrap();
+            if slot.is_null() {
+                *slot = fitting_value(path);
+            }
+        }
+        serde_json::from_value(document).unwrap()
+    }
+
+    /// Some value that the field takes, found by trying.
+    fn fitting_value(path: &str) -> Value {
+        let candidates = [
+            json!(true),
+            json!(7),
+            json!("text"),
+            json!(["text"]),
+            json!([7]),
+            json!({"key": "text"}),
+            json!({"key": true}),
+            json!({"key": ["text"]}),
+            serde_json::to_value(vec![Taint {
+                value: "v".into(),
+                time_added: Some("t".into()),
+                ..Taint::default()
+            }])
+            .unwrap(),
+            serde_json::to_value(vec![MemoryReservation {
+                numa_node: 1,
+                limits: BTreeMap::from([("memory".to_owned(), parts::QuantityText::default())]),
+            }])
+            .unwrap(),
+            serde_json::to_value(vec![ShutdownGracePeriodByPodPriority::default()]).unwrap(),
+            serde_json::to_value(vec![VmoduleItem::default()]).unwrap(),
+        ];
+        let fits = |value: &Value| {
+            let mut document = Map::new();
+            *crate::config::document::slot(&mut document, path).unwrap() = value.clone();
+            let Ok(config) = serde_json::from_value::<KubeletConfiguration>(Value::Object(document)) else {
+                return false;
+            };
+            let mut written = serde_json::to_value(config).unwrap();
+            !crate::config::document::slot(written.as_object_mut().unwrap(), path).unwrap().is_null()
+        };
+        candidates.into_iter().find(fits).unwrap_or_else(|| panic!("nothing fits {path}"))
+    }
+
+    #[test]
+    fn the_table_lists_exactly_the_fields_of_the_type() {
+        let document = serde_json::to_value(everything_set()).unwrap();
+        let found = inventory(document.as_object().unwrap());
+        assert_eq!(found.unknown, Vec::<String>::new());
+        let mut listed: Vec<&str> = FIELDS.iter().map(|(path, _)| *path).collect();
+        let mut written = found.known;
+        listed.sort_unstable();
+        written.sort_unstable();
+        assert_eq!(listed, written);
+    }
+
+    #[test]
+    fn unknown_fields_are_named_by_their_path() {
+        let document = json!({
+            "kind": "KubeletConfiguration",
+            "staticPodPat": "/x",
+            "authentication": {"webhook": {"enabled": true, "cachedTTL": "1s"}, "x510": {}},
+            "evictionHard": {"any.key": "is fine here"},
+            "registerWithTaints": [{"key": "a", "effect": "NoSchedule"}, {"kee": "b"}],
+        });
+        let found = inventory(document.as_object().unwrap());
+        assert_eq!(
+            found.unknown,
+            [
+                "authentication.webhook.cachedTTL",
+                "authentication.x510",
+                "registerWithTaints[1].kee",
+                "staticPodPat"
+            ]
+        );
+        assert_eq!(found.known, ["authentication.webhook.enabled", "evictionHard", "registerWithTaints"]);
+    }
+}

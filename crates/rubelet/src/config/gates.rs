@@ -1,0 +1,246 @@
+//! Feature gates: which exist, which are on, and which may not be touched.
+
+use std::collections::BTreeMap;
+
+use super::gate_table::{DEPENDENCIES, GATES};
+
+/// How mature a gate is. Only what `AllAlpha` and `AllBeta` select, and what the user is told, depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    Alpha,
+    Beta,
+    Ga,
+    Deprecated,
+}
+
+/// One known feature gate.
+#[derive(Clone, Copy, Debug)]
+pub struct Gate {
+    pub name: &'static str,
+    pub default: bool,
+    pub stage: Stage,
+    /// It can't be moved away from its default any more.
+    pub locked: bool,
+}
+
+/// These two set all gates of a stage that are not named on their own.
+const ALL_ALPHA: &str = "AllAlpha";
+const ALL_BETA: &str = "AllBeta";
+
+/// The gates whose setting changes what this build does. Any other one may be set, but is reported to
+/// have no effect yet when it is moved away from its default.
+const EFFECTIVE: &[&str] = &[
+    "CustomCPUCFSQuotaPeriod",
+    "GracefulNodeShutdown",
+    "GracefulNodeShutdownBasedOnPodPriority",
+    "KubeletCrashLoopBackOffMax",
+    "KubeletEnsureSecretPulledImages",
+    "LoggingAlphaOptions",
+    "LoggingBetaOptions",
+];
+
+/// Why a set of gates can't be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GateError {
+    #[error("featureGates: unrecognized feature gate {0:?}")]
+    Unknown(String),
+    #[error("featureGates: {name} can't be set to {wanted}: it is locked to {default}", default = !wanted)]
+    Locked { name: &'static str, wanted: bool },
+    #[error("featureGates: {name} is on, but needs {needs}, which is off")]
+    Dependency { name: &'static str, needs: &'static str },
+}
+
+/// The state of every feature gate.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FeatureGates {
+    /// Only gates that differ from their default.
+    moved: BTreeMap<&'static str, bool>,
+}
+
+impl FeatureGates {
+    /// Applies `given` (the merged `featureGates` of file and flags) to the defaults.
+    pub fn resolve(given: &BTreeMap<String, bool>) -> Result<Self, Vec<GateError>> {
+        let mut errors = Vec::new();
+        let mut set: BTreeMap<&'static str, bool> = BTreeMap::new();
+        for (name, wanted) in given {
+            if name == ALL_ALPHA || name == ALL_BETA {
+                continue;
+            }
+            match known(name) {
+                None => errors.push(GateError::Unknown(name.clone())),
+                Some(gate) if gate.locked && gate.default != *wanted => {
+                    errors.push(GateError::Locked { name: gate.name, wanted: *wanted });
+                }
+                Some(gate) => {
+                    set.insert(gate.name, *wanted);
+                }
+            }
+        }
+        for (all, stage) in [(ALL_ALPHA, Stage::Alpha), (ALL_BETA, Stage::Beta)] {
+            let Some(wanted) = given.get(all) else { continue };
+            for gate in GATES.iter().filter(|gate| gate.stage == stage && !gate.locked) {
+                set.entry(gate.name).or_insert(*wanted);
+            }
+        }
+        set.retain(|name, on| known(name).is_some_and(|gate| gate.default != *on));
+        let gates = Self { moved: set };
+        if errors.is_empty() {
+            errors.extend(gates.broken_dependencies());
+        }
+        if errors.is_empty() { Ok(gates) } else { Err(errors) }
+    }
+
+    /// Whether `name` is on. A name that no release knows is off.
+    pub fn enabled(&self, name: &str) -> bool {
+        self.moved.get(name).copied().unwrap_or_else(|| known(name).is_some_and(|gate| gate.default))
+    }
+
+    /// Every gate with its current setting, for metrics and for help.
+    pub fn all(&self) -> impl Iterator<Item = (&'static Gate, bool)> + '_ {
+        GATES.iter().map(|gate| (gate, self.enabled(gate.name)))
+    }
+
+    /// What the user should be told about the gates in `given`, which was resolved to `self`.
+    pub fn remarks(&self, given: &BTreeMap<String, bool>) -> Vec<String> {
+        let mut remarks = Vec::new();
+        for gate in given.keys().filter_map(|name| known(name)) {
+            let what = match gate.stage {
+                Stage::Ga => "generally available",
+                Stage::Deprecated => "deprecated",
+                Stage::Alpha | Stage::Beta => continue,
+            };
+            remarks.push(format!("feature gate {} is {what} and will go away in a later release", gate.name));
+        }
+        let idle: Vec<&str> = self
+            .moved
+            .keys()
+            .copied()
+            .filter(|name| given.contains_key(*name) && !EFFECTIVE.contains(name))
+            .collect();
+        if !idle.is_empty() {
+            remarks.push(format!("feature gates are set but have no effect yet: {}", idle.join(", ")));
+        }
+        remarks
+    }
+
+    fn broken_dependencies(&self) -> impl Iterator<Item = GateError> + '_ {
+        DEPENDENCIES.iter().filter(|(name, _)| self.enabled(name)).flat_map(move |(name, needs)| {
+            let missing = needs.iter().filter(|needed| !self.enabled(needed));
+            missing.map(move |needed| GateError::Dependency { name, needs: needed })
+        })
+    }
+}
+
+/// Every gate that can be given, with its default and stage.
+pub fn known_gates() -> &'static [Gate] {
+    GATES
+}
+
+fn known(name: &str) -> Option<&'static Gate> {
+    GATES.binary_search_by(|gate| gate.name.cmp(name)).ok().map(|index| &GATES[index])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(pairs: &[(&str, bool)]) -> BTreeMap<String, bool> {
+        pairs.iter().map(|(name, on)| ((*name).to_owned(), *on)).collect()
+    }
+
+    fn resolve(pairs: &[(&str, bool)]) -> Result<FeatureGates, Vec<GateError>> {
+        FeatureGates::resolve(&given(pairs))
+    }
+
+    #[test]
+    fn the_table_is_sorted_and_closed() {
+        assert!(GATES.windows(2).all(|pair| pair[0].name < pair[1].name));
+        for (name, needs) in DEPENDENCIES {
+            assert!(known(name).is_some(), "{name}");
+            assert!(needs.iter().all(|needed| known(needed).is_some()), "{name}");
+        }
+        assert!(EFFECTIVE.iter().all(|name| known(name).is_some()));
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_release() {
+        let gates = resolve(&[]).unwrap();
+        for (name, on) in [
+            ("NodeSwap", true),
+            ("MemoryQoS", false),
+            ("CustomCPUCFSQuotaPeriod", true),
+            ("KubeletCrashLoopBackOffMax", true),
+            ("ContainerStopSignals", false),
+            ("LoggingAlphaOptions", false),
+            ("NoSuchGate", false),
+        ] {
+            assert_eq!(gates.enabled(name), on, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_gate_can_be_moved_unless_it_is_locked_or_unknown() {
+        assert!(resolve(&[("MemoryQoS", true)]).unwrap().enabled("MemoryQoS"));
+        assert!(!resolve(&[("ContainerCheckpoint", false)]).unwrap().enabled("ContainerCheckpoint"));
+        assert_eq!(
+            resolve(&[("NodeSwap", false)]),
+            Err(vec![GateError::Locked { name: "NodeSwap", wanted: false }])
+        );
+        assert!(resolve(&[("NodeSwap", true)]).is_ok());
+        let errors = resolve(&[("Nope", true), ("NodeSwap", false)]).unwrap_err();
+        assert_eq!(errors.len(), 2);
+        let text = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+        assert!(
+            text.contains("\"Nope\"")
+                && text.contains("NodeSwap can't be set to false: it is locked to true"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn all_alpha_and_all_beta_leave_named_gates_alone() {
+        let gates = resolve(&[("AllAlpha", true), ("MemoryQoS", false)]).unwrap();
+        assert!(gates.enabled("ContainerStopSignals"));
+        assert!(!gates.enabled("MemoryQoS"));
+        assert!(!gates.enabled("ClusterTrustBundle"), "a beta gate followed AllAlpha");
+        let gates = resolve(&[("AllBeta", false), ("ContainerCheckpoint", true)]).unwrap();
+        assert!(!gates.enabled("GracefulNodeShutdown"));
+        assert!(gates.enabled("ContainerCheckpoint"));
+        assert!(gates.enabled("NodeSwap"), "a stable gate followed AllBeta");
+    }
+
+    #[test]
+    fn a_gate_needs_its_dependencies() {
+        let errors = resolve(&[("ContainerRestartRules", false)]).unwrap_err();
+        let expected = GateError::Dependency {
+            name: "RestartAllContainersOnContainerExits",
+            needs: "ContainerRestartRules",
+        };
+        assert!(errors.contains(&expected), "{errors:?}");
+        let off = [
+            ("GracefulNodeShutdown", false),
+            ("GracefulNodeShutdownBasedOnPodPriority", false),
+            ("WindowsGracefulNodeShutdown", false),
+        ];
+        assert!(resolve(&off).is_ok_and(|gates| !gates.enabled("GracefulNodeShutdown")));
+        assert_eq!(resolve(&off[..2]).unwrap_err().len(), 1);
+    }
+
+    #[test]
+    fn the_user_hears_of_gates_that_do_nothing() {
+        let set = given(&[
+            ("MemoryQoS", true),
+            ("NodeSwap", true),
+            ("LoggingAlphaOptions", true),
+            ("AllAlpha", false),
+        ]);
+        let remarks = FeatureGates::resolve(&set).unwrap().remarks(&set);
+        assert_eq!(
+            remarks,
+            [
+                "feature gate NodeSwap is generally available and will go away in a later release",
+                "feature gates are set but have no effect yet: MemoryQoS",
+            ]
+        );
+    }
+}

@@ -1,0 +1,239 @@
+//! Every flag: one row each. Adding a flag, or making one matter, is an edit here (or, for a flag that
+//! stands for a configuration field, in that field's row of [`crate::config::FIELDS`]).
+
+use super::field_flags::FIELD_FLAGS;
+use crate::config::{self, Effect};
+
+pub use super::kind::Kind;
+
+/// One flag of the command line.
+#[derive(Clone, Copy, Debug)]
+pub struct Flag {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub group: Group,
+    pub target: Target,
+    /// Empty where the default is no value, or the configuration field's.
+    pub default: &'static str,
+    /// Upstream means to take it away one day.
+    pub deprecated: bool,
+    pub help: &'static str,
+}
+
+/// Where a flag's value goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Into this field of the configuration, over what the files say.
+    Field(&'static str),
+    /// Into [`super::Flags`].
+    Own(Effect),
+}
+
+/// The headings of `--help`, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    General,
+    Cluster,
+    Serving,
+    Pods,
+    Runtime,
+    Resources,
+    Eviction,
+    Logging,
+    Cadvisor,
+}
+
+impl Group {
+    pub const ALL: [Self; 9] = [
+        Self::General,
+        Self::Cluster,
+        Self::Serving,
+        Self::Pods,
+        Self::Runtime,
+        Self::Resources,
+        Self::Eviction,
+        Self::Logging,
+        Self::Cadvisor,
+    ];
+
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::General => "General",
+            Self::Cluster => "Cluster and node",
+            Self::Serving => "Serving",
+            Self::Pods => "Pods",
+            Self::Runtime => "Runtime and images",
+            Self::Resources => "Cgroups and resources",
+            Self::Eviction => "Eviction",
+            Self::Logging => "Feature gates and logging",
+            Self::Cadvisor => "cAdvisor (accepted for compatibility)",
+        }
+    }
+}
+
+impl Flag {
+    pub fn effect(&self) -> Effect {
+        match self.target {
+            Target::Own(effect) => effect,
+            Target::Field(field) => config::effect(field).unwrap_or(Effect::NoEffectYet),
+        }
+    }
+
+    /// The one-letter form, if there is one.
+    pub fn short(&self) -> Option<char> {
+        match self.name {
+            "v" => Some('v'),
+            "help" => Some('h'),
+            _ => None,
+        }
+    }
+}
+
+/// A flag for a configuration field that is there to stay.
+pub(super) const fn field(
+    name: &'static str,
+    kind: Kind,
+    group: Group,
+    field: &'static str,
+    help: &'static str,
+) -> Flag {
+    Flag { name, kind, group, target: Target::Field(field), default: "", deprecated: false, help }
+}
+
+/// A flag for a configuration field that should be set in the file instead.
+pub(super) const fn deprecated_field(
+    name: &'static str,
+    kind: Kind,
+    group: Group,
+    field: &'static str,
+    help: &'static str,
+) -> Flag {
+    Flag { name, kind, group, target: Target::Field(field), default: "", deprecated: true, help }
+}
+
+const fn own(
+    name: &'static str,
+    kind: Kind,
+    group: Group,
+    effect: Effect,
+    default: &'static str,
+    help: &'static str,
+) -> Flag {
+    Flag { name, kind, group, target: Target::Own(effect), default, deprecated: false, help }
+}
+
+const fn deprecated(
+    name: &'static str,
+    kind: Kind,
+    group: Group,
+    effect: Effect,
+    default: &'static str,
+    help: &'static str,
+) -> Flag {
+    Flag { name, kind, group, target: Target::Own(effect), default, deprecated: true, help }
+}
+
+use Effect::{Honoured, NoEffectYet};
+use Group::{Cadvisor, Cluster, General, Resources, Runtime};
+use Kind::{Int32, Int64, Labels, Span, Switch, Text, Version};
+
+/// The flags that are no configuration field.
+#[rustfmt::skip]
+const OWN_FLAGS: &[Flag] = &[
+    own("config", Text, General, Honoured, "", "configuration file"),
+    own("config-dir", Text, General, Honoured, "", "directory of *.conf files that change the configuration, in the order of their names"),
+    own("root-dir", Text, General, Honoured, "/var/lib/kubelet", "directory for everything this agent keeps"),
+    own("cert-dir", Text, General, NoEffectYet, "/var/lib/kubelet/pki", "directory of certificates"),
+    own("lock-file", Text, General, NoEffectYet, "", "file to hold a lock on while running"),
+    own("exit-on-lock-contention", Switch, General, NoEffectYet, "false", "end when another process opens the lock file"),
+    own("version", Version, General, Honoured, "false", "print the version and end; raw prints its parts"),
+    own("help", Switch, General, Honoured, "false", "print this text and end"),
+
+    own("kubeconfig", Text, Cluster, NoEffectYet, "", "how to reach the API server; without it the agent stands alone"),
+    own("bootstrap-kubeconfig", Text, Cluster, NoEffectYet, "", "how to reach the API server for the first certificate"),
+    own("hostname-override", Text, Cluster, Honoured, "", "node name instead of the host's name"),
+    own("node-ip", Text, Cluster, Honoured, "", "address of this node, or one per IP family, comma-separated"),
+    own("node-labels", Labels, Cluster, NoEffectYet, "", "labels to register the node with"),
+    own("cloud-provider", Text, Cluster, NoEffectYet, "", "external, or empty for none"),
+
+    own("runtime-cgroups", Text, Runtime, NoEffectYet, "", "cgroup of the container runtime"),
+    own("image-credential-provider-config", Text, Runtime, NoEffectYet, "", "configuration file or directory of credential plugins"),
+    own("image-credential-provider-bin-dir", Text, Runtime, NoEffectYet, "", "directory of credential plugins"),
+    own("seccomp-default", Switch, Runtime, Honoured, "false", "run containers that ask for no seccomp profile with the runtime's own"),
+    deprecated("minimum-container-ttl-duration", Span, Runtime, Honoured, "0s", "youngest age at which a dead container may be removed"),
+    deprecated("maximum-dead-containers-per-container", Int32, Runtime, Honoured, "1", "dead instances to keep per container"),
+    deprecated("maximum-dead-containers", Int32, Runtime, Honoured, "-1", "dead containers to keep on the node, negative for no limit"),
+    deprecated("experimental-mounter-path", Text, Runtime, NoEffectYet, "", "program to mount with"),
+    deprecated("experimental-allocatable-ignore-eviction", Switch, Resources, NoEffectYet, "false", "leave hard eviction thresholds out of allocatable"),
+
+    own("housekeeping-interval", Span, Cadvisor, NoEffectYet, "10s", "time between two measurements of containers"),
+    deprecated("global-housekeeping-interval", Span, Cadvisor, NoEffectYet, "1m0s", "time between two measurements of the machine"),
+    deprecated("application-metrics-count-limit", Int64, Cadvisor, NoEffectYet, "100", "most application metrics per container"),
+    deprecated("boot-id-file", Text, Cadvisor, NoEffectYet, "/proc/sys/kernel/random/boot_id", "files to find the boot id in"),
+    deprecated("machine-id-file", Text, Cadvisor, NoEffectYet, "/etc/machine-id,/var/lib/dbus/machine-id", "files to find the machine id in"),
+    deprecated("container-hints", Text, Cadvisor, NoEffectYet, "/etc/cadvisor/container_hints.json", "file of container hints"),
+    deprecated("containerd", Text, Cadvisor, NoEffectYet, "/run/containerd/containerd.sock", "socket of containerd"),
+    deprecated("containerd-namespace", Text, Cadvisor, NoEffectYet, "k8s.io", "namespace in containerd"),
+    deprecated("enable-load-reader", Switch, Cadvisor, NoEffectYet, "false", "measure CPU load"),
+    deprecated("event-storage-age-limit", Text, Cadvisor, NoEffectYet, "default=24h", "longest time to keep events"),
+    deprecated("event-storage-event-limit", Text, Cadvisor, NoEffectYet, "default=100000", "most events to keep"),
+    deprecated("log-cadvisor-usage", Switch, Cadvisor, NoEffectYet, "false", "log its own usage"),
+    deprecated("storage-driver-user", Text, Cadvisor, NoEffectYet, "root", "database user"),
+    deprecated("storage-driver-password", Text, Cadvisor, NoEffectYet, "root", "database password"),
+    deprecated("storage-driver-host", Text, Cadvisor, NoEffectYet, "localhost:8086", "database host and port"),
+    deprecated("storage-driver-db", Text, Cadvisor, NoEffectYet, "cadvisor", "database name"),
+    deprecated("storage-driver-table", Text, Cadvisor, NoEffectYet, "stats", "database table"),
+    deprecated("storage-driver-secure", Switch, Cadvisor, NoEffectYet, "false", "encrypt the database connection"),
+    deprecated("storage-driver-buffer-duration", Span, Cadvisor, NoEffectYet, "1m0s", "longest time to buffer writes"),
+];
+
+/// All rows.
+pub fn flags() -> impl Iterator<Item = &'static Flag> {
+    OWN_FLAGS.iter().chain(FIELD_FLAGS)
+}
+
+/// The row of a flag as the user wrote its name: `_` and `-` are the same.
+pub fn find(name: &str) -> Option<&'static Flag> {
+    let name = name.replace('_', "-");
+    flags().find(|flag| flag.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_flags_are_those_of_the_upstream_kubelet() {
+        let listed = include_str!("../../tests/fixtures/kubelet-flags.txt");
+        let upstream: BTreeSet<&str> = listed.lines().collect();
+        let ours: BTreeSet<&str> = flags().map(|flag| flag.name).collect();
+        assert_eq!(ours, upstream);
+        assert_eq!(flags().count(), ours.len(), "a flag has two rows");
+    }
+
+    #[test]
+    fn every_field_flag_names_a_field_that_takes_its_values() {
+        for flag in flags() {
+            if let Target::Field(field) = flag.target {
+                assert!(config::effect(field).is_some(), "--{}: no field {field}", flag.name);
+            }
+            assert!(!flag.help.is_empty(), "--{}", flag.name);
+        }
+    }
+
+    #[test]
+    fn defaults_can_be_parsed() {
+        for flag in flags().filter(|flag| !flag.default.is_empty()) {
+            assert!(flag.kind.take(None, flag.default).is_ok(), "--{} {}", flag.name, flag.default);
+        }
+    }
+
+    #[test]
+    fn names_are_found_with_dashes_and_underscores() {
+        for name in ["pod-manifest-path", "pod_manifest_path", "pod_manifest-path"] {
+            assert_eq!(find(name).map(|flag| flag.name), Some("pod-manifest-path"), "{name}");
+        }
+        assert!(find("pod-manifest").is_none());
+    }
+}
