@@ -11,6 +11,7 @@ pub mod ids;
 pub mod node;
 pub mod observed;
 pub mod pod;
+pub mod quantity;
 pub mod reason;
 pub mod time;
 pub mod volume;
