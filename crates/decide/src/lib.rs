@@ -1,1 +1,6 @@
 //! decide
+
+pub mod cgroups;
+pub mod render;
+pub mod resources;
+pub mod volumes;
