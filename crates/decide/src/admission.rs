@@ -21,8 +21,8 @@ impl Refusal {
 
 /// `others`: pods that already count on this node.
 pub fn admit(pod: &PodView, others: usize, config: &NodeConfig, facts: &HostFacts) -> Result<(), Refusal> {
-    crate::render::sysctls::admit(pod, &config.allowed_unsafe_sysctls, &facts.kernel_release)
-        .map_err(|(reason, message)| Refusal::new(&reason, message))?;
+    crate::render::sysctls::admission(pod, &config.allowed_unsafe_sysctls, &facts.kernel_release)
+        .map_err(|(reason, message)| Refusal::new(reason, message))?;
     operating_system(pod)?;
     pod_count(others, config)?;
     app_armor(pod, facts)
@@ -37,7 +37,10 @@ fn operating_system(pod: &PodView) -> Result<(), Refusal> {
         ));
     }
     if pod.spec().os.as_ref().is_some_and(|os| os.name != "linux") {
-        return Err(Refusal::new("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS"));
+        return Err(Refusal::new(
+            "PodOSNotSupported",
+            "Failed to admit pod as the OS field doesn't match node OS",
+        ));
     }
     Ok(())
 }
@@ -47,7 +50,9 @@ fn pod_count(others: usize, config: &NodeConfig) -> Result<(), Refusal> {
     if others + 1 > capacity {
         return Err(Refusal::new(
             "OutOfpods",
-            format!("Node didn't have enough resource: pods, requested: 1, used: {others}, capacity: {capacity}"),
+            format!(
+                "Node didn't have enough resource: pods, requested: 1, used: {others}, capacity: {capacity}"
+            ),
         ));
     }
     Ok(())
@@ -67,9 +72,13 @@ fn wants_app_armor(pod: &PodView) -> bool {
     let containers = pod.containers().iter().chain(pod.init_containers());
     let of_containers =
         containers.filter_map(|c| c.security_context.as_ref().and_then(|s| s.app_armor_profile.as_ref()));
-    let annotated = pod.pod.metadata.annotations.iter().flatten().any(|(key, value)| {
-        key.starts_with(ANNOTATION) && value != "unconfined"
-    });
+    let annotated = pod
+        .pod
+        .metadata
+        .annotations
+        .iter()
+        .flatten()
+        .any(|(key, value)| key.starts_with(ANNOTATION) && value != "unconfined");
     annotated || of_pod.into_iter().chain(of_containers).any(|p| p.type_ != "Unconfined")
 }
 

@@ -67,7 +67,12 @@ pub fn pull_wait(entry: Option<&PullBackOff>, now: Wall) -> Option<Wall> {
     (now < until && now.since(entry.failed_at) <= PULL_FORGET).then_some(until)
 }
 
-pub fn pull_failed(entry: Option<&PullBackOff>, now: Wall, reason: model::Reason, message: String) -> PullBackOff {
+pub fn pull_failed(
+    entry: Option<&PullBackOff>,
+    now: Wall,
+    reason: model::Reason,
+    message: String,
+) -> PullBackOff {
     let delay = match entry {
         Some(e) if now.since(e.failed_at) <= PULL_FORGET => (e.delay * 2).min(PULL_MAX),
         _ => PULL_INITIAL,
@@ -136,7 +141,11 @@ mod tests {
             let allowed = crash_wait(entry.as_ref(), 7, finished, now).unwrap_or(now);
             seen.push(allowed.since(finished).as_secs());
             now = allowed;
-            assert_eq!(crash_wait(entry.as_ref(), 7, finished, now), None, "not allowed when the wait is over");
+            assert_eq!(
+                crash_wait(entry.as_ref(), 7, finished, now),
+                None,
+                "not allowed when the wait is over"
+            );
             entry = Some(crash_advance(entry.as_ref(), 7, finished, now, limits));
         }
         seen
@@ -188,13 +197,19 @@ mod tests {
             entry = Some(failed);
         }
         assert_eq!(seen, [10, 20, 40, 80, 160, 300, 300]);
-        let late = pull_failed(entry.as_ref(), now.plus(Duration::from_secs(601)), Reason::ErrImagePull, "no".into());
+        let late = pull_failed(
+            entry.as_ref(),
+            now.plus(Duration::from_secs(601)),
+            Reason::ErrImagePull,
+            "no".into(),
+        );
         assert_eq!(late.delay, PULL_INITIAL);
     }
 
     #[test]
     fn durations_print_as_go_prints_them() {
-        let check = |millis: u64, expect: &str| assert_eq!(go_duration(Duration::from_millis(millis)), expect);
+        let check =
+            |millis: u64, expect: &str| assert_eq!(go_duration(Duration::from_millis(millis)), expect);
         check(10_000, "10s");
         check(80_000, "1m20s");
         check(300_000, "5m0s");

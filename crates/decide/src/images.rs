@@ -179,7 +179,10 @@ fn check_path(path: &str) -> Result<(), ()> {
 /// The first part is a registry when it looks like one, as the reference grammar has it.
 fn is_host(part: &str) -> bool {
     let (host, port) = part.split_once(':').map_or((part, None), |(h, p)| (h, Some(p)));
-    let looks = part.contains('.') || port.is_some() || part == "localhost" || part.chars().any(|c| c.is_ascii_uppercase());
+    let looks = part.contains('.')
+        || port.is_some()
+        || part == "localhost"
+        || part.chars().any(|c| c.is_ascii_uppercase());
     let labels = host.split('.').all(|label| {
         !label.is_empty()
             && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
@@ -203,7 +206,8 @@ fn is_path_component(part: &str) -> bool {
 fn check_tag(tag: Option<&str>) -> Result<(), ()> {
     let Some(tag) = tag else { return Ok(()) };
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let good = tag.starts_with(word) && tag.len() <= 128 && tag.chars().all(|c| word(c) || c == '.' || c == '-');
+    let good =
+        tag.starts_with(word) && tag.len() <= 128 && tag.chars().all(|c| word(c) || c == '.' || c == '-');
     if good { Ok(()) } else { Err(()) }
 }
 
@@ -245,7 +249,22 @@ mod tests {
 
     #[test]
     fn what_is_no_image_name_is_refused() {
-        for bad in ["", "UPPER", "a b", "a:", "a:b:c", "a//b", "a@sha256:12", "-a", "a/-b", "a:t@", "a...b", "a:/x", "x/", "invalid image"] {
+        for bad in [
+            "",
+            "UPPER",
+            "a b",
+            "a:",
+            "a:b:c",
+            "a//b",
+            "a@sha256:12",
+            "-a",
+            "a/-b",
+            "a:t@",
+            "a...b",
+            "a:/x",
+            "x/",
+            "invalid image",
+        ] {
             let error = normalise(bad).expect_err(bad);
             assert!(error.contains("invalid reference format"), "{bad}: {error}");
         }

@@ -146,7 +146,9 @@ mod tests {
 
     #[test]
     fn grace_comes_from_the_deletion_then_the_spec() {
-        for (deletion, spec, expect) in [(None, 30, 30), (Some(5), 30, 5), (Some(0), 30, 1), (None, 0, 1), (None, -3, 1)] {
+        for (deletion, spec, expect) in
+            [(None, 30, 30), (Some(5), 30, 5), (Some(0), 30, 1), (None, 0, 1), (None, -3, 1)]
+        {
             assert_eq!(grace_secs(deletion, spec), expect, "{deletion:?} {spec}");
         }
     }

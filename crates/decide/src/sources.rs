@@ -67,7 +67,8 @@ pub fn merge(set: &mut SourceSet, source: Source, pods: Vec<Arc<Pod>>, now: Wall
         kept.insert(uid, view);
     }
     let removed = set.pods.keys().filter(|uid| !kept.contains_key(*uid)).cloned().map(Change::Removed);
-    let changes = removed.collect::<Vec<_>>().into_iter().chain(added).chain(updated).chain(reconciled).collect();
+    let changes =
+        removed.collect::<Vec<_>>().into_iter().chain(added).chain(updated).chain(reconciled).collect();
     set.pods = kept;
     set.seen = true;
     Merge { changes, duplicates }
@@ -199,7 +200,8 @@ mod tests {
     #[test]
     fn the_second_of_one_name_is_ignored() {
         let mut set = SourceSet::default();
-        let result = merge(&mut set, Source::File, vec![pod("1", "a", json!({})), pod("2", "a", json!({}))], Wall(0));
+        let result =
+            merge(&mut set, Source::File, vec![pod("1", "a", json!({})), pod("2", "a", json!({}))], Wall(0));
         assert_eq!(words(&result.changes), ["+ 1"]);
         assert_eq!(result.duplicates.len(), 1);
         assert_eq!(result.duplicates[0].0.uid, PodUid::from("2"));

@@ -194,7 +194,9 @@ impl PodEntry {
     pub fn new(view: PodView) -> Self {
         Self {
             qos: resources::qos_class(&view),
-            cpu_request_milli: resources::pod_requests(&view, resources::Overhead::Included).cpu_millis().max(0) as u64,
+            cpu_request_milli: resources::pod_requests(&view, resources::Overhead::Included)
+                .cpu_millis()
+                .max(0) as u64,
             view,
             orphan: false,
             removed: false,

@@ -43,8 +43,11 @@ mod tests {
     use super::*;
 
     fn check(policy: &str, exit_code: i32, reason: &str, path: &str, expect: (Option<&str>, Option<&str>)) {
-        let mounts =
-            [Mount { container_path: "/dev/log".into(), host_path: "/host/log".into(), ..Default::default() }];
+        let mounts = [Mount {
+            container_path: "/dev/log".into(),
+            host_path: "/host/log".into(),
+            ..Default::default()
+        }];
         let ended = Ended {
             path: Some(path),
             policy: Some(policy),
@@ -54,7 +57,11 @@ mod tests {
             log_path: "/logs/0.log",
         };
         let got = request(&ended);
-        assert_eq!((got.file.as_deref(), got.log_fallback.as_deref()), expect, "{policy} {exit_code} {reason} {path}");
+        assert_eq!(
+            (got.file.as_deref(), got.log_fallback.as_deref()),
+            expect,
+            "{policy} {exit_code} {reason} {path}"
+        );
     }
 
     #[test]

@@ -25,7 +25,8 @@ impl Clock {
 
     pub fn mono(&self) -> Mono {
         let real = self.origin.elapsed().as_nanos() as u64;
-        let before = self.last.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |last| Some(real.max(last + 1)));
+        let before =
+            self.last.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |last| Some(real.max(last + 1)));
         Mono(before.map_or(real, |last| real.max(last + 1)))
     }
 

@@ -172,16 +172,23 @@ impl Dispatcher {
     }
 
     fn observe(&self, scope: Scope) {
-        let reading = |uid: &PodUid| self.state.pods.get(uid).and_then(|e| e.observed.as_ref()).map(|r| r.pod.clone());
+        let reading =
+            |uid: &PodUid| self.state.pods.get(uid).and_then(|e| e.observed.as_ref()).map(|r| r.pod.clone());
         let known: BTreeMap<PodUid, Arc<ObservedPod>> = match &scope {
             Scope::Pod(uid) => reading(uid).map(|pod| (uid.clone(), pod)).into_iter().collect(),
-            Scope::All => self.state.pods.keys().filter_map(|uid| Some((uid.clone(), reading(uid)?))).collect(),
+            Scope::All => {
+                self.state.pods.keys().filter_map(|uid| Some((uid.clone(), reading(uid)?))).collect()
+            }
         };
         tokio::spawn(observe::observe(self.shop.clone(), scope, known));
     }
 
     fn name(&self, uid: &PodUid) -> String {
-        self.state.pods.get(uid).map(|e| format!("{}/{}", e.view.namespace(), e.view.name())).unwrap_or_default()
+        self.state
+            .pods
+            .get(uid)
+            .map(|e| format!("{}/{}", e.view.namespace(), e.view.name()))
+            .unwrap_or_default()
     }
 
     fn record(&mut self, uid: &PodUid, full_name: &model::FullName, event: ApiEvent) {

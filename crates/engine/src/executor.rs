@@ -84,10 +84,12 @@ async fn perform(shop: &Shop, job: &Job, action: &Action) -> StepResult {
         Action::MakePodDirs { log_dir, containers } => make_dirs(shop, uid, log_dir, containers).await,
         Action::EnsureCgroup { spec } => cgroup_result(ports.cgroups.ensure(spec).await),
         Action::SetUpVolume { volume } => files_result(ports.files.set_up_volume(uid, volume).await),
-        Action::RunSandbox { config, handler } => match ports.runtime.run_pod_sandbox(config, handler).await {
-            Ok(id) => StepResult::SandboxRunning { id },
-            Err(error) => StepResult::Failed(call_failure(&error)),
-        },
+        Action::RunSandbox { config, handler } => {
+            match ports.runtime.run_pod_sandbox(config, handler).await {
+                Ok(id) => StepResult::SandboxRunning { id },
+                Err(error) => StepResult::Failed(call_failure(&error)),
+            }
+        }
         Action::StartContainer(start) => start_container(shop, job, start).await,
         Action::StopContainer { id, grace_secs, .. } => {
             let grace = Duration::from_secs((*grace_secs).max(0) as u64);
@@ -136,7 +138,8 @@ async fn start_container(shop: &Shop, job: &Job, start: &StartContainer) -> Step
         let failure = CallFailure { unreachable: false, message: error.user_message() };
         return StepResult::StartFailed { at: StartPoint::Files, id: None, failure };
     }
-    let created = ports.runtime.create_container(&start.sandbox_id, &start.config, &start.sandbox_config).await;
+    let created =
+        ports.runtime.create_container(&start.sandbox_id, &start.config, &start.sandbox_config).await;
     let id = match created {
         Ok(id) => id,
         Err(error) => {
@@ -148,7 +151,11 @@ async fn start_container(shop: &Shop, job: &Job, start: &StartContainer) -> Step
         return StepResult::Interrupted;
     }
     if let Err(error) = ports.runtime.start_container(&id).await {
-        return StepResult::StartFailed { at: StartPoint::Start, id: Some(id), failure: call_failure(&error) };
+        return StepResult::StartFailed {
+            at: StartPoint::Start,
+            id: Some(id),
+            failure: call_failure(&error),
+        };
     }
     // A missing link hides a log from collectors, but the container runs: not a failure of the start.
     if let Err(error) = ports.files.link_log(&start.pod, &start.name, id.as_str(), &start.log_path).await {

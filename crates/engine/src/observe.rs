@@ -17,7 +17,9 @@ use model::pod::{
     LABEL_POD_NAMESPACE, LABEL_POD_UID,
 };
 use model::{FullName, PodUid, Wall};
-use ports::{ContainerFilter, ContainerInfo, ContainerStatus, Disposition, RuntimeError, SandboxFilter, SandboxInfo};
+use ports::{
+    ContainerFilter, ContainerInfo, ContainerStatus, Disposition, RuntimeError, SandboxFilter, SandboxInfo,
+};
 
 use crate::dispatcher::Shop;
 
@@ -186,7 +188,9 @@ fn observed(info: ContainerInfo, status: ContainerStatus, message: String) -> Ob
         sandbox_id: info.sandbox_id,
         name,
         state: status.state,
-        restart_count: number(ANNOTATION_RESTART_COUNT).and_then(|n| u32::try_from(n).ok()).unwrap_or(status.attempt),
+        restart_count: number(ANNOTATION_RESTART_COUNT)
+            .and_then(|n| u32::try_from(n).ok())
+            .unwrap_or(status.attempt),
         hash: annotation(ANNOTATION_CONTAINER_HASH).and_then(|text| u32::from_str_radix(text, 16).ok()),
         created_at: Wall(status.created_at),
         started_at: Wall(if status.state == ContainerState::Created { 0 } else { status.started_at }),

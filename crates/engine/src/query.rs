@@ -99,7 +99,11 @@ fn running(entry: &PodEntry) -> Option<Pod> {
         .containers
         .iter()
         .filter(|c| c.state == Running)
-        .map(|c| model::k8s::Container { name: c.name.clone(), image: Some(c.image.clone()), ..Default::default() })
+        .map(|c| model::k8s::Container {
+            name: c.name.clone(),
+            image: Some(c.image.clone()),
+            ..Default::default()
+        })
         .collect();
     if containers.is_empty() && !observed.sandboxes.iter().any(|s| s.ready) {
         return None;
@@ -177,7 +181,9 @@ fn headline(entry: &PodEntry) -> String {
         waiting.or_else(|| s.terminated.as_ref().and_then(|t| t.reason.clone()))
     });
     match phase.as_str() {
-        "Running" | "Pending" | "Succeeded" | "Failed" => reasons.next().filter(|r| !r.is_empty()).unwrap_or(phase),
+        "Running" | "Pending" | "Succeeded" | "Failed" => {
+            reasons.next().filter(|r| !r.is_empty()).unwrap_or(phase)
+        }
         _ => phase,
     }
 }

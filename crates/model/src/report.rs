@@ -80,4 +80,3 @@ pub struct NodeReport {
     pub running_pods: usize,
     pub containers: BTreeMap<String, usize>,
 }
-

@@ -15,7 +15,10 @@ pub(super) fn stages(inputs: &PlanInputs, plan: &mut PodPlan) -> Vec<Stage> {
         plan.wake(retry.at);
         return Vec::new();
     }
-    let beyond = dead_beyond_limits(inputs.observed, kept_per_container(inputs.config.max_dead_containers_per_container));
+    let beyond = dead_beyond_limits(
+        inputs.observed,
+        kept_per_container(inputs.config.max_dead_containers_per_container),
+    );
     let excess = &inputs.entry.ledger.excess;
     let more = inputs.observed.containers.iter().filter(|c| {
         excess.contains(&c.id) && c.state == ContainerState::Exited && !beyond.iter().any(|b| b.id == c.id)
@@ -62,7 +65,8 @@ pub fn dead_beyond_limits(observed: &ObservedPod, keep: usize) -> Vec<&ObservedC
 /// Not ready, not the newest, and without containers.
 fn dead_sandboxes(inputs: &PlanInputs, gone: &[&ContainerId]) -> Vec<Action> {
     let observed = inputs.observed;
-    let has_container = |id: &SandboxId| observed.containers.iter().any(|c| c.sandbox_id == *id && !gone.contains(&&c.id));
+    let has_container =
+        |id: &SandboxId| observed.containers.iter().any(|c| c.sandbox_id == *id && !gone.contains(&&c.id));
     let dead = observed.sandboxes.iter().skip(1).filter(|s| !s.ready && !has_container(&s.id));
     dead.map(|s| Action::RemoveSandbox { id: s.id.clone() }).collect()
 }
@@ -80,7 +84,11 @@ fn removed_id(action: &Action) -> Option<&ContainerId> {
 }
 
 /// Over all pods: which dead containers are the oldest beyond `limit`. Only used when a limit is set.
-pub fn dead_overall<'a>(pods: impl Iterator<Item = &'a ObservedPod>, limit: usize, now: Now) -> Vec<&'a ObservedContainer> {
+pub fn dead_overall<'a>(
+    pods: impl Iterator<Item = &'a ObservedPod>,
+    limit: usize,
+    now: Now,
+) -> Vec<&'a ObservedContainer> {
     let mut dead: Vec<&ObservedContainer> = pods
         .flat_map(|p| &p.containers)
         .filter(|c| c.state == ContainerState::Exited && c.created_at <= now.wall)

@@ -27,12 +27,12 @@ pub(super) fn decide<'a>(inputs: &'a PlanInputs) -> InitDecision<'a> {
         decision.initialized = true;
         return decision;
     }
-    let came_up = |c: &ObservedContainer| matches!(c.state, ContainerState::Created | ContainerState::Running);
+    let came_up =
+        |c: &ObservedContainer| matches!(c.state, ContainerState::Created | ContainerState::Running);
     let in_sandbox = inputs.observed.newest_sandbox().map(|s| &s.id);
-    let mut passed = view
-        .containers()
-        .iter()
-        .any(|c| inputs.observed.newest(&c.name).is_some_and(|n| came_up(n) && Some(&n.sandbox_id) == in_sandbox));
+    let mut passed = view.containers().iter().any(|c| {
+        inputs.observed.newest(&c.name).is_some_and(|n| came_up(n) && Some(&n.sandbox_id) == in_sandbox)
+    });
     decision.initialized = passed;
     let mut found = passed;
     for (index, container) in inits.iter().enumerate().rev() {
@@ -80,7 +80,8 @@ fn one<'a>(
         ContainerState::Created => decision.starts.push(container),
         ContainerState::Running if sidecar => {
             advance(place, decision);
-            let hash = render::container_hash(&container.name, container.image.as_deref().unwrap_or_default());
+            let hash =
+                render::container_hash(&container.name, container.image.as_deref().unwrap_or_default());
             if newest.hash.is_some_and(|old| old != hash) {
                 let message = format!("Init container {} definition changed", container.name);
                 decision.kills.push(Kill { container: newest, kind: ContainerKind::Init, message });
@@ -88,7 +89,9 @@ fn one<'a>(
         }
         ContainerState::Running => {}
         ContainerState::Exited if sidecar => decision.starts.push(container),
-        ContainerState::Exited if newest.exit_code == 0 && newest.reason != "OOMKilled" => advance(place, decision),
+        ContainerState::Exited if newest.exit_code == 0 && newest.reason != "OOMKilled" => {
+            advance(place, decision)
+        }
         ContainerState::Exited => {
             if !restart::should_restart(&inputs.entry.view, container, Some(newest)) {
                 return false;

@@ -55,14 +55,28 @@ pub struct PodPlan {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Note {
     /// A container can't be started now; shown in its status.
-    Failure { container: String, failure: StartFailure, retry_at: Option<Mono> },
+    Failure {
+        container: String,
+        failure: StartFailure,
+        retry_at: Option<Mono>,
+    },
     /// A step of the whole pod failed while it was planned.
-    PodFailure { step: &'static str, message: String, event: ApiEvent },
+    PodFailure {
+        step: &'static str,
+        message: String,
+        event: ApiEvent,
+    },
     /// A container is about to be started after an exit.
-    CrashAdvance { container: String, entry: CrashBackOff },
+    CrashAdvance {
+        container: String,
+        entry: CrashBackOff,
+    },
     Need(ImageNeed),
     /// An Event that is recorded once for as long as the same thing holds. `key` tells the thing.
-    Announce { key: String, event: ApiEvent },
+    Announce {
+        key: String,
+        event: ApiEvent,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq)]

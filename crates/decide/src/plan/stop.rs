@@ -30,7 +30,8 @@ pub fn plan(inputs: &PlanInputs, termination: &Termination) -> PodPlan {
         let message = format!("Stopping container {}", container.name);
         let cause = Cause::Stopping { message: message.clone(), grace_secs: grace };
         plan.because(Some(&container.name), cause, None);
-        let kind = inputs.entry.view.container(&container.name).map_or(ContainerKind::Regular, |(kind, _)| kind);
+        let kind =
+            inputs.entry.view.container(&container.name).map_or(ContainerKind::Regular, |(kind, _)| kind);
         let event = model::ApiEvent::normal("Killing", message).about(kind, &container.name);
         plan.announce(format!("killing {}", container.id), event);
     }
@@ -46,7 +47,8 @@ pub(super) fn stop_everything(inputs: &PlanInputs, grace: i64) -> Vec<Stage> {
     let sidecar_rank = |c: &&ObservedContainer| {
         view.init_containers().iter().position(|spec| spec.name == c.name && is_sidecar(spec))
     };
-    let (sidecars, others): (Vec<_>, Vec<_>) = running(inputs).into_iter().partition(|c| sidecar_rank(c).is_some());
+    let (sidecars, others): (Vec<_>, Vec<_>) =
+        running(inputs).into_iter().partition(|c| sidecar_rank(c).is_some());
     let mut stages = vec![Stage::must(others.into_iter().map(|c| stop(c, grace)).collect())];
     let mut sidecars: Vec<_> = sidecars.into_iter().map(|c| (sidecar_rank(&c), c)).collect();
     sidecars.sort_by_key(|(rank, _)| std::cmp::Reverse(*rank));

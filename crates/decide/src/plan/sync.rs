@@ -49,7 +49,9 @@ fn without_sandbox(inputs: &PlanInputs, change: &SandboxChange) -> PodPlan {
     let view = &inputs.entry.view;
     let observed = inputs.observed;
     let wanted: Vec<&Container> = view.containers().iter().filter(|c| !ended_well(inputs, c)).collect();
-    let ran_once = view.restart_policy() == RestartPolicy::Never && change.attempt != 0 && !observed.containers.is_empty();
+    let ran_once = view.restart_policy() == RestartPolicy::Never
+        && change.attempt != 0
+        && !observed.containers.is_empty();
     let all_ended = wanted.is_empty() && view.containers().iter().any(|c| observed.newest(&c.name).is_some());
     let create = !ran_once && !all_ended;
 
@@ -58,10 +60,15 @@ fn without_sandbox(inputs: &PlanInputs, change: &SandboxChange) -> PodPlan {
     let stops = stop::stop_everything(inputs, grace);
     if stops.iter().any(|s| !s.actions.is_empty()) {
         if create && change.old.is_some() {
-            let event = ApiEvent::normal("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.");
+            let event =
+                ApiEvent::normal("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.");
             plan.announce(format!("sandbox changed {}", change.attempt), event);
         }
-        plan.because(None, Cause::Stopping { message: "the pod sandbox is gone or broken".into(), grace_secs: grace }, None);
+        plan.because(
+            None,
+            Cause::Stopping { message: "the pod sandbox is gone or broken".into(), grace_secs: grace },
+            None,
+        );
         plan.stages = stops;
         return plan;
     }
@@ -106,9 +113,16 @@ fn create_sandbox(inputs: &PlanInputs, attempt: u32, plan: &mut PodPlan) {
         }
         Err(error) => {
             let message = error.to_string();
-            let event = ApiEvent::warning("FailedCreatePodSandBox", format!("Failed to create pod sandbox: {message}"));
+            let event = ApiEvent::warning(
+                "FailedCreatePodSandBox",
+                format!("Failed to create pod sandbox: {message}"),
+            );
             plan.notes.push(Note::PodFailure { step: "create pod sandbox", message: message.clone(), event });
-            return plan.because(None, Cause::StepFailed { step: "create pod sandbox".into(), message }, None);
+            return plan.because(
+                None,
+                Cause::StepFailed { step: "create pod sandbox".into(), message },
+                None,
+            );
         }
     };
     let Some(prepare) = prepare(inputs, plan) else { return };
@@ -118,7 +132,8 @@ fn create_sandbox(inputs: &PlanInputs, attempt: u32, plan: &mut PodPlan) {
     plan.because(None, Cause::CreatingSandbox { attempt }, None);
     plan.stages.push(Stage::may(purge));
     plan.stages.extend(prepare);
-    plan.stages.push(Stage::must(vec![Action::RunSandbox { config: Box::new(config), handler: String::new() }]));
+    plan.stages
+        .push(Stage::must(vec![Action::RunSandbox { config: Box::new(config), handler: String::new() }]));
 }
 
 /// Directories and cgroup, then volumes. `None` when the volumes can't be planned.
@@ -128,7 +143,8 @@ fn prepare(inputs: &PlanInputs, plan: &mut PodPlan) -> Option<Vec<Stage>> {
         Ok(setups) => setups,
         Err(error) => {
             let message = error.to_string();
-            let event = ApiEvent::warning("FailedMount", format!("Unable to attach or mount volumes: {message}"));
+            let event =
+                ApiEvent::warning("FailedMount", format!("Unable to attach or mount volumes: {message}"));
             plan.notes.push(Note::PodFailure { step: "set up volumes", message: message.clone(), event });
             plan.because(None, Cause::StepFailed { step: "set up volumes".into(), message }, None);
             return None;
@@ -149,14 +165,16 @@ fn with_sandbox(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> PodPlan {
     let mut plan = PodPlan::default();
     let init = init::decide(inputs);
     let mut kills = init.kills;
-    let mut starts: Vec<(ContainerKind, &Container)> = init.starts.iter().map(|c| (ContainerKind::Init, *c)).collect();
+    let mut starts: Vec<(ContainerKind, &Container)> =
+        init.starts.iter().map(|c| (ContainerKind::Init, *c)).collect();
     if init.initialized {
         regular_containers(inputs, &mut plan, &mut kills, &mut starts);
     } else {
         waiting_for_init(inputs, &mut plan);
     }
     if !kills.is_empty() {
-        plan.stages = vec![Stage::must(kills.into_iter().map(|kill| kill_action(inputs, kill, &mut plan)).collect())];
+        plan.stages =
+            vec![Stage::must(kills.into_iter().map(|kill| kill_action(inputs, kill, &mut plan)).collect())];
         return plan;
     }
     let ready: Vec<_> = starts
@@ -214,7 +232,8 @@ fn regular_containers<'a>(
         let newest = inputs.observed.newest(&container.name);
         let running = newest.filter(|c| c.state == ContainerState::Running);
         if let Some(running) = running {
-            let hash = render::container_hash(&container.name, container.image.as_deref().unwrap_or_default());
+            let hash =
+                render::container_hash(&container.name, container.image.as_deref().unwrap_or_default());
             if running.hash.is_some_and(|old| old != hash) {
                 let message = format!("Container {} definition changed, will be restarted", container.name);
                 kills.push(Kill { container: running, kind: ContainerKind::Regular, message });
@@ -263,7 +282,8 @@ fn may_start_now(
     if crash_wait(inputs, kind, container, plan) {
         return None;
     }
-    if let (Some(at), Some(failure)) = (ledger.retry_at.get(&container.name), ledger.failures.get(&container.name))
+    if let (Some(at), Some(failure)) =
+        (ledger.retry_at.get(&container.name), ledger.failures.get(&container.name))
         && *at > inputs.now.mono
         && !ledger.look_again.contains(&container.name)
     {
@@ -284,10 +304,13 @@ fn crash_wait(inputs: &PlanInputs, kind: ContainerKind, container: &Container, p
     let view = &inputs.entry.view;
     let entry = inputs.entry.ledger.crash.get(&container.name);
     let key = definition_key(inputs, container);
-    let Some(until) = back_off::crash_wait(entry, key, exited.finished_at, inputs.now.wall) else { return false };
+    let Some(until) = back_off::crash_wait(entry, key, exited.finished_at, inputs.now.wall) else {
+        return false;
+    };
     let delay = entry.map(|e| e.delay).unwrap_or_default();
     let (name, human) = (&container.name, view.human());
-    let event = ApiEvent::warning("BackOff", format!("Back-off restarting failed container {name} in pod {human}"));
+    let event =
+        ApiEvent::warning("BackOff", format!("Back-off restarting failed container {name} in pod {human}"));
     plan.announce(format!("crash {} {}", exited.id, delay.as_secs()), event.about(kind, name));
     let message =
         format!("back-off {} restarting failed container={name} pod={human}", back_off::go_duration(delay));
@@ -312,7 +335,8 @@ fn definition_key(inputs: &PlanInputs, container: &Container) -> u64 {
     let view = &inputs.entry.view;
     let resources = container.resources.as_ref().map(|r| format!("{r:?}")).unwrap_or_default();
     let image = container.image.as_deref().unwrap_or_default();
-    let text = format!("{}/{}/{}/{}/{image}/{resources}", view.name(), view.namespace(), view.uid, container.name);
+    let text =
+        format!("{}/{}/{}/{}/{image}/{resources}", view.name(), view.namespace(), view.uid, container.name);
     crate::hash::fnv1a_64(text.as_bytes())
 }
 
@@ -355,7 +379,10 @@ fn image_at_hand(
             plan.wake(inputs.now.mono_at(show_from));
             return None;
         }
-        plan.announce(format!("pull {image} {:?}", entry.failed_at), ApiEvent::normal("BackOff", text.clone()).about(kind, name));
+        plan.announce(
+            format!("pull {image} {:?}", entry.failed_at),
+            ApiEvent::normal("BackOff", text.clone()).about(kind, name),
+        );
         let message = format!("{text}: {}: {}", entry.reason, entry.message);
         let failure = StartFailure { reason: Reason::ImagePullBackOff, message };
         plan.notes.push(Note::Failure { container: name.clone(), failure, retry_at: None });
@@ -381,11 +408,19 @@ fn start(
     match rendered_start(inputs, sandbox, kind, container, image) {
         Ok(action) => {
             if let Some(exited) = newest_exited(inputs, name) {
-                let limits =
-                    CrashLimits { initial: inputs.config.crash_back_off_initial, max: inputs.config.crash_back_off_max };
+                let limits = CrashLimits {
+                    initial: inputs.config.crash_back_off_initial,
+                    max: inputs.config.crash_back_off_max,
+                };
                 let key = definition_key(inputs, container);
                 let now = inputs.now.wall;
-                let advanced = back_off::crash_advance(entry.ledger.crash.get(name), key, exited.finished_at, now, limits);
+                let advanced = back_off::crash_advance(
+                    entry.ledger.crash.get(name),
+                    key,
+                    exited.finished_at,
+                    now,
+                    limits,
+                );
                 plan.notes.push(Note::CrashAdvance { container: name.clone(), entry: advanced });
             }
             plan.because(Some(name), Cause::Starting, None);
@@ -418,7 +453,8 @@ fn rendered_start(
     let entry = inputs.entry;
     let view = &entry.view;
     let context = RenderContext::new(inputs.config, inputs.facts);
-    let sandbox_config = render::sandbox_config(&context, view, sandbox.attempt).map_err(|e| e.to_string())?.value;
+    let sandbox_config =
+        render::sandbox_config(&context, view, sandbox.attempt).map_err(|e| e.to_string())?.value;
     let ips = crate::status::pod_ips(&sandbox.ips, inputs.primary_family);
     let made_with = ContainerInputs::new(&ips, image, restart_count(inputs, &container.name));
     let rendered = render::container_config(&context, view, &ContainerRef::new(kind, container), &made_with)

@@ -21,7 +21,11 @@ pub(super) fn request(state: &mut NodeState, cx: &mut Context, uid: &PodUid, nee
             let text = format!("Failed to apply default image tag \"{}\": {error}", need.image);
             let known = failure_of(state, uid, &need.container).is_some_and(|f| f.message == text);
             if !known {
-                cx.record(state, uid, ApiEvent::warning("InspectFailed", text.clone()).about(need.kind, &need.container));
+                cx.record(
+                    state,
+                    uid,
+                    ApiEvent::warning("InspectFailed", text.clone()).about(need.kind, &need.container),
+                );
                 let event = ApiEvent::warning("Failed", format!("Error: {}", Reason::InvalidImageName));
                 cx.record(state, uid, event.about(need.kind, &need.container));
             }
@@ -47,7 +51,11 @@ fn begin_pull(state: &mut NodeState, cx: &mut Context, image: &str, waiter: Wait
         entry.ledger.look_again.remove(&container);
         entry.ledger.images.insert(container.clone(), ImageState::Pulling { since: cx.now.mono });
     }
-    cx.record(state, &uid, ApiEvent::normal("Pulling", format!("Pulling image \"{named}\"")).about(kind, &container));
+    cx.record(
+        state,
+        &uid,
+        ApiEvent::normal("Pulling", format!("Pulling image \"{named}\"")).about(kind, &container),
+    );
     let config = state.config.clone();
     state.images.pull(image, waiter, &config).into_iter().for_each(|e| cx.emit(e));
 }
@@ -66,8 +74,9 @@ pub(super) fn inspected(
         let about = |event: ApiEvent| event.about(kind, &waiter.container);
         match &result {
             Ok(Some(found)) => {
-                let text =
-                    format!("Container image \"{named}\" already present on machine and can be accessed by the pod");
+                let text = format!(
+                    "Container image \"{named}\" already present on machine and can be accessed by the pod"
+                );
                 cx.record(state, &waiter.uid, about(ApiEvent::normal("Pulled", text)));
                 ready(state, cx, &waiter, resolved(found));
             }
@@ -76,7 +85,15 @@ pub(super) fn inspected(
                 let text = format!("Failed to inspect image \"\": {}", failure.message);
                 cx.record(state, &waiter.uid, about(ApiEvent::warning("InspectFailed", text.clone())));
                 let reason = Reason::ImageInspectError;
-                fail(state, cx, &waiter.uid, &waiter.container, reason, text, Some(super::outcome::INSPECT_RETRY));
+                fail(
+                    state,
+                    cx,
+                    &waiter.uid,
+                    &waiter.container,
+                    reason,
+                    text,
+                    Some(super::outcome::INSPECT_RETRY),
+                );
             }
         }
     }
@@ -174,7 +191,11 @@ fn pull_failed(state: &mut NodeState, cx: &mut Context, waiter: &Waiter, failure
     };
     let text = format!("Failed to pull image \"{named}\": {}", failure.message);
     cx.record(state, &waiter.uid, ApiEvent::warning("Failed", text).about(kind, &waiter.container));
-    cx.record(state, &waiter.uid, ApiEvent::warning("Failed", format!("Error: {reason}")).about(kind, &waiter.container));
+    cx.record(
+        state,
+        &waiter.uid,
+        ApiEvent::warning("Failed", format!("Error: {reason}")).about(kind, &waiter.container),
+    );
     if let Some(entry) = state.pods.get_mut(&waiter.uid) {
         let old = entry.ledger.pulls.get(&named);
         let next = back_off::pull_failed(old, cx.now.wall, reason, failure.message.clone());
@@ -186,7 +207,8 @@ fn pull_failed(state: &mut NodeState, cx: &mut Context, waiter: &Waiter, failure
 fn ready(state: &mut NodeState, cx: &mut Context, waiter: &Waiter, image: ResolvedImage) {
     if let Some(entry) = state.pods.get_mut(&waiter.uid) {
         entry.ledger.images.insert(waiter.container.clone(), ImageState::Ready(image));
-        let waited_for_image = entry.ledger.failures.get(&waiter.container).is_some_and(|f| is_image_reason(f.reason));
+        let waited_for_image =
+            entry.ledger.failures.get(&waiter.container).is_some_and(|f| is_image_reason(f.reason));
         if waited_for_image {
             entry.ledger.failures.remove(&waiter.container);
             entry.ledger.retry_at.remove(&waiter.container);
@@ -258,7 +280,9 @@ fn is_image_reason(reason: Reason) -> bool {
 /// The list it stands in and the image as the spec names it.
 fn named_in_spec(state: &NodeState, uid: &PodUid, container: &str) -> (ContainerKind, String) {
     let found = state.pods.get(uid).and_then(|e| e.view.container(container));
-    found.map_or((ContainerKind::Regular, String::new()), |(kind, c)| (kind, c.image.clone().unwrap_or_default()))
+    found.map_or((ContainerKind::Regular, String::new()), |(kind, c)| {
+        (kind, c.image.clone().unwrap_or_default())
+    })
 }
 
 fn failure_of<'a>(state: &'a NodeState, uid: &PodUid, container: &str) -> Option<&'a StartFailure> {

@@ -85,7 +85,14 @@ fn one(state: &mut NodeState, cx: &mut Context, uid: &PodUid, at: Mono, pod: Arc
 }
 
 /// Keeps ids to pods, and looks again at a pod of which an id was hinted at before anybody knew it.
-fn index(state: &mut NodeState, cx: &mut Context, uid: &PodUid, at: Mono, old: Option<&ObservedPod>, new: &ObservedPod) {
+fn index(
+    state: &mut NodeState,
+    cx: &mut Context,
+    uid: &PodUid,
+    at: Mono,
+    old: Option<&ObservedPod>,
+    new: &ObservedPod,
+) {
     for id in old.into_iter().flat_map(ids_of) {
         state.ids.remove(id);
     }
@@ -220,7 +227,9 @@ pub(super) fn runtime_checked(state: &mut NodeState, cx: &mut Context, check: Ru
         }
     }
     let quiet = health.ready && health.network_ready;
-    let retry = OBSERVE_RETRY.saturating_mul(1 << health.failures.saturating_sub(1).min(3)).min(RUNTIME_CHECK_RETRY_MAX);
+    let retry = OBSERVE_RETRY
+        .saturating_mul(1 << health.failures.saturating_sub(1).min(3))
+        .min(RUNTIME_CHECK_RETRY_MAX);
     let wait = if quiet { RUNTIME_CHECK_QUIET } else { retry };
     cx.timer(TimerKey::RuntimeCheck, Some(cx.now.mono.plus(wait)));
     runtime_changed(state, cx, &before);
@@ -228,13 +237,17 @@ pub(super) fn runtime_checked(state: &mut NodeState, cx: &mut Context, check: Ru
 
 fn runtime_changed(state: &mut NodeState, cx: &mut Context, before: &crate::state::RuntimeHealth) {
     let after = state.runtime.clone();
-    if (before.ready, before.network_ready) == (after.ready, after.network_ready) && before.message == after.message {
+    if (before.ready, before.network_ready) == (after.ready, after.network_ready)
+        && before.message == after.message
+    {
         return;
     }
     match (after.ready, after.network_ready) {
         (true, true) => cx.log(LogLevel::Info, None, format!("container runtime {} is ready", after.name)),
         (true, false) => cx.log(LogLevel::Warn, None, after.network_message),
-        (false, _) if before.ready || before.message != after.message => cx.log(LogLevel::Error, None, after.message),
+        (false, _) if before.ready || before.message != after.message => {
+            cx.log(LogLevel::Error, None, after.message)
+        }
         (false, _) => {}
     }
     let back = after.ready && !before.ready;

@@ -22,7 +22,8 @@ pub(super) fn step_done(
     (stage, action): (usize, usize),
     result: StepResult,
 ) {
-    let Some(plan) = state.pods.get_mut(uid).and_then(|e| e.plan.as_mut()).filter(|p| p.epoch == epoch) else {
+    let Some(plan) = state.pods.get_mut(uid).and_then(|e| e.plan.as_mut()).filter(|p| p.epoch == epoch)
+    else {
         return;
     };
     let Some(action) = plan.stages.get(stage).and_then(|s| s.actions.get(action)).cloned() else { return };
@@ -82,7 +83,11 @@ fn start_failed(
     }
     let text = format!("Error: {}", failure.message);
     cx.record(state, uid, ApiEvent::warning("Failed", text).about(kind, name));
-    cx.log(LogLevel::Warn, Some(uid), format!("container {name} could not be started: {reason}: {}", failure.message));
+    cx.log(
+        LogLevel::Warn,
+        Some(uid),
+        format!("container {name} could not be started: {reason}: {}", failure.message),
+    );
     if let Some(entry) = state.pods.get_mut(uid) {
         entry.ledger.failures.insert(name.to_owned(), StartFailure { reason, message: failure.message });
         entry.ledger.images.remove(name);
@@ -150,8 +155,10 @@ pub(super) fn count_dead(state: &mut NodeState, cx: &mut Context) {
     let Ok(limit) = usize::try_from(state.config.max_dead_containers) else { return };
     let pods = state.pods.values().filter(|e| !matches!(e.lifecycle, Lifecycle::Terminating(_)));
     let readings: Vec<_> = pods.filter_map(|e| e.observed.as_ref()).map(|r| r.pod.clone()).collect();
-    let victims: BTreeSet<_> =
-        plan::dead_overall(readings.iter().map(|p| &**p), limit, cx.now).iter().map(|c| c.id.clone()).collect();
+    let victims: BTreeSet<_> = plan::dead_overall(readings.iter().map(|p| &**p), limit, cx.now)
+        .iter()
+        .map(|c| c.id.clone())
+        .collect();
     for (uid, entry) in &mut state.pods {
         let own = entry.observed.iter().flat_map(|r| &r.pod.containers);
         let excess: BTreeSet<_> = own.map(|c| c.id.clone()).filter(|id| victims.contains(id)).collect();

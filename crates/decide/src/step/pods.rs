@@ -69,7 +69,9 @@ pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, kno
         entry.last_mutation = last_mutation;
     } else if let Some(pod) = state.unclaimed.remove(&uid) {
         let at = state.full_observation.last.unwrap_or(Mono::ZERO);
-        for id in pod.containers.iter().map(|c| c.id.as_str()).chain(pod.sandboxes.iter().map(|s| s.id.as_str())) {
+        for id in
+            pod.containers.iter().map(|c| c.id.as_str()).chain(pod.sandboxes.iter().map(|s| s.id.as_str()))
+        {
             state.ids.insert(id.to_owned(), uid.clone());
         }
         entry.observed = Some(Reading { at, pod });
@@ -171,7 +173,11 @@ pub(super) fn take_orphans(state: &mut NodeState, cx: &mut Context, at: Mono) {
     }
     for (uid, pod) in std::mem::take(&mut state.unclaimed) {
         let grace = pod.containers.iter().filter_map(|c| c.pod_grace).max().unwrap_or(MINIMUM_GRACE_SECS);
-        cx.log(LogLevel::Info, Some(&uid), format!("pod {} is in the runtime, but no source wants it: stopping it", pod.full_name));
+        cx.log(
+            LogLevel::Info,
+            Some(&uid),
+            format!("pod {} is in the runtime, but no source wants it: stopping it", pod.full_name),
+        );
         let mut spec = Pod::default();
         spec.metadata.uid = Some(uid.to_string());
         spec.metadata.name = Some(pod.full_name.name.to_string());
@@ -179,7 +185,9 @@ pub(super) fn take_orphans(state: &mut NodeState, cx: &mut Context, at: Mono) {
         let mut entry = PodEntry::new(PodView::new(Arc::new(spec), Source::File));
         entry.orphan = true;
         entry.removed = true;
-        for id in pod.containers.iter().map(|c| c.id.as_str()).chain(pod.sandboxes.iter().map(|s| s.id.as_str())) {
+        for id in
+            pod.containers.iter().map(|c| c.id.as_str()).chain(pod.sandboxes.iter().map(|s| s.id.as_str()))
+        {
             state.ids.insert(id.to_owned(), uid.clone());
         }
         state.names.entry(pod.full_name.clone()).or_default().push_front(uid.clone());
@@ -199,7 +207,9 @@ pub(super) fn name_holder(state: &NodeState, uid: &PodUid) -> Option<String> {
     let before = line.iter().take_while(|other| *other != uid).filter_map(|other| state.pods.get(other));
     let holder = before.into_iter().find(|other| !matches!(other.lifecycle, Lifecycle::Finished));
     let unclaimed = state.unclaimed.values().find(|p| p.full_name == entry.view.full_name && p.uid != *uid);
-    holder.map(|other| other.view.human()).or_else(|| unclaimed.map(|p| format!("{}({})", p.full_name, p.uid)))
+    holder
+        .map(|other| other.view.human())
+        .or_else(|| unclaimed.map(|p| format!("{}({})", p.full_name, p.uid)))
 }
 
 /// The entry goes; who waited for its name is looked at.

@@ -107,7 +107,11 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
                 agent_started: state.started,
             };
             let derived = status::derive(&inputs);
-            if matches!(entry.lifecycle, Lifecycle::Finished) { status::finish(&entry.view, derived) } else { derived }
+            if matches!(entry.lifecycle, Lifecycle::Finished) {
+                status::finish(&entry.view, derived)
+            } else {
+                derived
+            }
         }
     };
     if let Some(accepted) = status::accept(&entry.view, entry.status.as_deref(), derived, cx.now) {

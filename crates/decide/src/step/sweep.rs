@@ -33,7 +33,11 @@ pub(super) fn leftovers(state: &mut NodeState, cx: &mut Context, seen: Leftovers
     let last_part = |name: &model::cgroup::CgroupName| name.0.last().cloned().unwrap_or_default();
     let sweep = Sweep {
         pod_dirs: seen.pod_dirs.into_iter().filter(unknown).collect(),
-        log_dirs: seen.log_dirs.into_iter().filter(|n| of_unknown(n.rsplit_once('_').map(|(_, uid)| uid))).collect(),
+        log_dirs: seen
+            .log_dirs
+            .into_iter()
+            .filter(|n| of_unknown(n.rsplit_once('_').map(|(_, uid)| uid)))
+            .collect(),
         links: seen.dead_links,
         cgroups: seen
             .pod_cgroups
@@ -49,7 +53,9 @@ pub(super) fn leftovers(state: &mut NodeState, cx: &mut Context, seen: Leftovers
     let of_logs = sweep.log_dirs.iter().filter_map(|n| n.rsplit_once('_')).map(|(_, uid)| PodUid::from(uid));
     state.sweeping.extend(of_logs.collect::<Vec<_>>());
     let of_cgroups = sweep.cgroups.iter().map(last_part);
-    state.sweeping.extend(of_cgroups.filter_map(|n| n.strip_prefix("pod").map(PodUid::from)).collect::<Vec<_>>());
+    state
+        .sweeping
+        .extend(of_cgroups.filter_map(|n| n.strip_prefix("pod").map(PodUid::from)).collect::<Vec<_>>());
     cx.emit(Effect::Sweep(sweep));
 }
 

@@ -1,0 +1,153 @@
+//! The resolver configuration of a pod.
+
+mod resolv_conf;
+
+use model::ApiEvent;
+use model::cri::DnsConfig;
+use model::k8s;
+use model::pod::PodView;
+
+use super::{RenderContext, RenderError, Rendered};
+
+const NAMESERVERS_MAX: usize = 3;
+const SEARCHES_MAX: usize = 32;
+const SEARCH_LENGTH_MAX: usize = 253;
+const SEARCH_LINE_MAX: usize = 2048;
+
+/// Where a pod's resolver settings start from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Base {
+    Cluster,
+    Host,
+    Nothing,
+}
+
+fn base_of(pod: &PodView) -> Base {
+    match pod.spec().dns_policy.as_deref().unwrap_or_default() {
+        "None" => Base::Nothing,
+        "Default" => Base::Host,
+        "ClusterFirst" if pod.host_network() => Base::Host,
+        // ClusterFirst, ClusterFirstWithHostNet, and what the API does not let through
+        _ => Base::Cluster,
+    }
+}
+
+/// The pod's servers, search paths and options, with what was cut off.
+pub fn pod_dns(ctx: &RenderContext<'_>, pod: &PodView) -> Result<Rendered<DnsConfig>, RenderError> {
+    let host = resolv_conf::parse(&ctx.config.resolv_conf, &ctx.facts.resolv_conf)?;
+    let mut warnings = Vec::new();
+    let mut node_warnings = Vec::new();
+    let mut config = match base_of(pod) {
+        Base::Nothing => DnsConfig::default(),
+        Base::Host => host_config(ctx, host),
+        Base::Cluster if !ctx.config.cluster_dns.is_empty() => cluster_config(ctx, pod, host),
+        Base::Cluster => {
+            let message = "kubelet does not have ClusterDNS IP configured and cannot create Pod using \
+                           \"ClusterFirst\" policy. Falling back to \"Default\" policy.";
+            let about_pod = format!("pod: {:?}. {message}", pod.human());
+            node_warnings.push(ApiEvent::warning("MissingClusterDNS", message));
+            warnings.push(ApiEvent::warning("MissingClusterDNS", about_pod));
+            host_config(ctx, host)
+        }
+    };
+    if let Some(wanted) = &pod.spec().dns_config {
+        append(&mut config, wanted);
+    }
+    warnings.extend(limit_servers(&mut config.servers));
+    warnings.extend(limit_searches(&mut config.searches));
+    Ok(Rendered { value: config, warnings, node_warnings })
+}
+
+fn cluster_config(ctx: &RenderContext<'_>, pod: &PodView, host: DnsConfig) -> DnsConfig {
+    let domain = &ctx.config.cluster_domain;
+    let searches = if domain.is_empty() {
+        host.searches
+    } else {
+        let own = [format!("{}.svc.{domain}", pod.namespace()), format!("svc.{domain}"), domain.clone()];
+        without_repeats(own.into_iter().chain(host.searches))
+    };
+    DnsConfig { servers: ctx.config.cluster_dns.clone(), searches, options: vec!["ndots:5".into()] }
+}
+
+/// The node's own settings. Without a resolver file, lookups go to the pod itself and so to nobody: an empty
+/// configuration would make the runtime take the file that was declined.
+fn host_config(ctx: &RenderContext<'_>, host: DnsConfig) -> DnsConfig {
+    if !ctx.config.resolv_conf.is_empty() {
+        return host;
+    }
+    let loopback = |ip: &String| if ip.contains(':') { "::1".to_owned() } else { "127.0.0.1".to_owned() };
+    let mut servers: Vec<String> = ctx.facts.node_ips.iter().map(loopback).collect();
+    if servers.is_empty() {
+        servers.push("127.0.0.1".into());
+    }
+    DnsConfig { servers, searches: vec![".".into()], options: Vec::new() }
+}
+
+fn append(config: &mut DnsConfig, wanted: &k8s::PodDNSConfig) {
+    let servers = std::mem::take(&mut config.servers);
+    config.servers =
+        without_repeats(servers.into_iter().chain(wanted.nameservers.clone().unwrap_or_default()));
+    let searches = std::mem::take(&mut config.searches);
+    config.searches =
+        without_repeats(searches.into_iter().chain(wanted.searches.clone().unwrap_or_default()));
+    for option in wanted.options.iter().flatten() {
+        let name = option.name.clone().unwrap_or_default();
+        let text = match option.value.as_deref().unwrap_or_default() {
+            "" => name,
+            value => format!("{name}:{value}"),
+        };
+        set_option(&mut config.options, text);
+    }
+}
+
+/// Puts an option in the place of the one with its name, or at the end.
+fn set_option(options: &mut Vec<String>, option: String) {
+    let name_of = |text: &str| text.split(':').next().unwrap_or_default().to_owned();
+    match options.iter_mut().find(|present| name_of(present) == name_of(&option)) {
+        Some(present) => *present = option,
+        None => options.push(option),
+    }
+}
+
+fn without_repeats(items: impl Iterator<Item = String>) -> Vec<String> {
+    let mut seen = Vec::new();
+    for item in items {
+        if !seen.contains(&item) {
+            seen.push(item);
+        }
+    }
+    seen
+}
+
+fn limit_servers(servers: &mut Vec<String>) -> Option<ApiEvent> {
+    if servers.len() <= NAMESERVERS_MAX {
+        return None;
+    }
+    servers.truncate(NAMESERVERS_MAX);
+    let message = format!(
+        "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: {}",
+        servers.join(" ")
+    );
+    Some(ApiEvent::warning("DNSConfigForming", message))
+}
+
+/// Some resolvers end their process over what they can't hold, so it is cut here.
+fn limit_searches(searches: &mut Vec<String>) -> Option<ApiEvent> {
+    let before = searches.len();
+    searches.truncate(SEARCHES_MAX);
+    searches.retain(|search| search.len() <= SEARCH_LENGTH_MAX);
+    while searches.join(" ").len() > SEARCH_LINE_MAX {
+        searches.pop();
+    }
+    if searches.len() == before {
+        return None;
+    }
+    let message = format!(
+        "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: {}",
+        searches.join(" ")
+    );
+    Some(ApiEvent::warning("DNSConfigForming", message))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+//! What a container sees, as the values that a CRI runtime is given.
+//!
+//! Pods come in defaulted; everything else that counts (addresses, the image's user, API objects) is an input. The
+//! same inputs always give the same bytes.
+
+mod annotations;
+mod container;
+pub mod dns;
+pub mod env;
+mod error;
+pub mod expansion;
+pub mod fields;
+mod hash;
+pub mod hostname;
+pub mod hosts_file;
+mod linux;
+pub mod mounts;
+pub mod namespaces;
+pub mod ports;
+#[cfg(test)]
+pub(crate) mod sample;
+mod sandbox;
+pub mod security;
+pub mod services;
+pub mod sysctls;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use model::cri::{ContainerConfig, IdMapping, ImageSpec};
+use model::files::ContainerFiles;
+use model::node::{HostFacts, NodeConfig};
+use model::pod::{ContainerKind, PodView};
+use model::{ApiEvent, ContainerId, k8s};
+
+pub use container::container_config;
+pub use env::{EnvObjects, EnvSources, ObjectError, Services};
+pub use error::RenderError;
+pub use hash::{container_hash, termination_log_name};
+pub use linux::container_resources;
+pub use sandbox::sandbox_config;
+pub use services::{ServicePort, ServiceView};
+
+/// The node, and what others found out about the pod.
+#[derive(Clone, Copy, Debug)]
+pub struct RenderContext<'a> {
+    pub config: &'a NodeConfig,
+    pub facts: &'a HostFacts,
+    /// The ids reserved for the pod, when it has a user namespace of its own.
+    pub user_namespace: Option<&'a IdMapping>,
+    /// Groups that give access to the pod's persistent volumes.
+    pub volume_groups: &'a [i64],
+}
+
+impl<'a> RenderContext<'a> {
+    pub fn new(config: &'a NodeConfig, facts: &'a HostFacts) -> Self {
+        Self { config, facts, user_namespace: None, volume_groups: &[] }
+    }
+}
+
+/// A rendered value and what users should be told about it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Rendered<T> {
+    pub value: T,
+    /// Events about the pod.
+    pub warnings: Vec<ApiEvent>,
+    /// Events about the node.
+    pub node_warnings: Vec<ApiEvent>,
+}
+
+/// A container of a pod with the list it stands in.
+#[derive(Clone, Debug)]
+pub struct ContainerRef<'a> {
+    pub kind: ContainerKind,
+    pub container: Cow<'a, k8s::Container>,
+}
+
+impl<'a> ContainerRef<'a> {
+    pub fn new(kind: ContainerKind, container: &'a k8s::Container) -> Self {
+        Self { kind, container: Cow::Borrowed(container) }
+    }
+
+    /// Finds a container of any kind by its name.
+    pub fn find(pod: &'a PodView, name: &str) -> Option<Self> {
+        if let Some((kind, container)) = pod.container(name) {
+            return Some(Self::new(kind, container));
+        }
+        let ephemeral = pod.spec().ephemeral_containers.iter().flatten().find(|c| c.name == name)?;
+        Some(Self::ephemeral(ephemeral))
+    }
+}
+
+impl ContainerRef<'_> {
+    pub fn ephemeral(container: &k8s::EphemeralContainer) -> ContainerRef<'static> {
+        ContainerRef { kind: ContainerKind::Ephemeral, container: Cow::Owned(as_container(container)) }
+    }
+}
+
+/// An ephemeral container has the fields of any other, and a target.
+fn as_container(ephemeral: &k8s::EphemeralContainer) -> k8s::Container {
+    let c = ephemeral.clone();
+    k8s::Container {
+        args: c.args,
+        command: c.command,
+        env: c.env,
+        env_from: c.env_from,
+        image: c.image,
+        image_pull_policy: c.image_pull_policy,
+        lifecycle: c.lifecycle,
+        liveness_probe: c.liveness_probe,
+        name: c.name,
+        ports: c.ports,
+        readiness_probe: c.readiness_probe,
+        resize_policy: c.resize_policy,
+        resources: c.resources,
+        restart_policy: c.restart_policy,
+        restart_policy_rules: c.restart_policy_rules,
+        security_context: c.security_context,
+        startup_probe: c.startup_probe,
+        stdin: c.stdin,
+        stdin_once: c.stdin_once,
+        termination_message_path: c.termination_message_path,
+        termination_message_policy: c.termination_message_policy,
+        tty: c.tty,
+        volume_devices: c.volume_devices,
+        volume_mounts: c.volume_mounts,
+        working_dir: c.working_dir,
+    }
+}
+
+/// An image that is on the node.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ResolvedImage {
+    /// What the runtime knows it by.
+    pub reference: String,
+    /// The user that the image asks for: a number, or a name. Neither means root.
+    pub user_uid: Option<i64>,
+    pub username: String,
+}
+
+/// What one instance of a container is made with besides its spec.
+#[derive(Clone, Copy, Debug)]
+pub struct ContainerInputs<'a> {
+    /// Addresses of the sandbox in the order of the pod's status. For a pod on the host's network they don't count:
+    /// its addresses are the node's.
+    pub sandbox_ips: &'a [String],
+    pub image: &'a ResolvedImage,
+    pub restart_count: u32,
+    /// Whose processes an ephemeral container sees.
+    pub target: Option<&'a ContainerId>,
+    pub env: EnvSources<'a>,
+    /// Images to mount, by volume name.
+    pub image_volumes: Option<&'a BTreeMap<String, ImageSpec>>,
+    /// Whether the runtime's handler can make mounts read-only all the way down.
+    pub recursive_read_only: bool,
+}
+
+impl<'a> ContainerInputs<'a> {
+    /// The inputs of a node without an API server.
+    pub fn new(sandbox_ips: &'a [String], image: &'a ResolvedImage, restart_count: u32) -> Self {
+        Self {
+            sandbox_ips,
+            image,
+            restart_count,
+            target: None,
+            env: EnvSources::default(),
+            image_volumes: None,
+            recursive_read_only: false,
+        }
+    }
+}
+
+/// A container's configuration, and what has to be on disk before it is used.
+#[derive(Clone, PartialEq, Debug)]
+pub struct RenderedContainer {
+    pub config: ContainerConfig,
+    pub files: ContainerFiles,
+}
+
+/// The addresses that a pod is reached by.
+fn pod_ips<'a>(ctx: &RenderContext<'a>, pod: &PodView, sandbox_ips: &'a [String]) -> &'a [String] {
+    if pod.host_network() { &ctx.facts.node_ips } else { sandbox_ips }
+}

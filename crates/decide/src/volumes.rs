@@ -1,0 +1,257 @@
+//! Which volumes of a pod have to be set up on the node's disk, and where containers find them.
+
+use std::collections::BTreeSet;
+
+use model::k8s;
+use model::node::{HostFacts, NodeConfig};
+use model::pod::PodView;
+use model::quantity::Quantity;
+use model::volume::{EmptyDirMedium, HostPathCheck, VolumeKind, VolumeSetup};
+
+use crate::cgroups::pod_memory_limit;
+use crate::resources::{
+    Amounts, MEMORY, Overhead, container_requests, has_pod_level_resources, node_allocatable,
+    page_size_of_resource, pod_requests,
+};
+
+/// Why a volume can't be set up. The text is the part of the message behind [`mount_failure`]'s prefix.
+#[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
+pub enum VolumeError {
+    #[error("volume {volume:?} of type {kind} is not supported yet")]
+    Unsupported { volume: String, kind: &'static str },
+    #[error("invalid HostPath `{path}`: must not contain '..'")]
+    HostPathBacksteps { volume: String, path: String },
+    #[error("{kind} is an invalid volume type")]
+    HostPathType { volume: String, kind: String },
+    #[error("unknown storage medium {medium:?}")]
+    Medium { volume: String, medium: String },
+    #[error("medium HugePages can't be used if container requests multiple huge page sizes")]
+    ManyPageSizes { volume: String },
+    #[error("medium {medium}: hugePages storage requested, but there is no resource request for huge pages")]
+    NoHugePages { volume: String, medium: String },
+}
+
+impl VolumeError {
+    pub fn volume(&self) -> &str {
+        match self {
+            VolumeError::Unsupported { volume, .. }
+            | VolumeError::HostPathBacksteps { volume, .. }
+            | VolumeError::HostPathType { volume, .. }
+            | VolumeError::Medium { volume, .. }
+            | VolumeError::ManyPageSizes { volume }
+            | VolumeError::NoHugePages { volume, .. } => volume,
+        }
+    }
+}
+
+/// The text of a `FailedMount` event, for a failure decided here or met on disk.
+pub fn mount_failure(volume: &str, cause: &str) -> String {
+    format!("MountVolume.SetUp failed for volume {volume:?} : {cause}")
+}
+
+/// What stands behind a mount of a volume.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VolumeSource {
+    /// Directory or file on the host.
+    pub path: String,
+    /// Containers may not write, whatever the mount says.
+    pub read_only: bool,
+    /// Made by the agent, so its SELinux label may be changed.
+    pub managed: bool,
+}
+
+/// The steps that make a pod's volumes ready: one per volume that some container mounts, in spec order.
+pub fn setups(
+    config: &NodeConfig,
+    facts: &HostFacts,
+    pod: &PodView,
+) -> Result<Vec<VolumeSetup>, VolumeError> {
+    let mounted = mounted_names(pod);
+    let volumes = pod.spec().volumes.iter().flatten().filter(|volume| mounted.contains(volume.name.as_str()));
+    // an image volume is the runtime's: nothing of it is on the agent's disk
+    volumes.filter(|volume| volume.image.is_none()).map(|volume| setup(config, facts, pod, volume)).collect()
+}
+
+fn mounted_names(pod: &PodView) -> BTreeSet<&str> {
+    let ephemeral = pod.spec().ephemeral_containers.iter().flatten();
+    let mounts =
+        pod.containers().iter().chain(pod.init_containers()).map(|c| (&c.volume_mounts, &c.volume_devices));
+    mounts
+        .chain(ephemeral.map(|c| (&c.volume_mounts, &c.volume_devices)))
+        .flat_map(|(mounts, devices)| {
+            let mounts = mounts.iter().flatten().map(|mount| mount.name.as_str());
+            mounts.chain(devices.iter().flatten().map(|device| device.name.as_str()))
+        })
+        .collect()
+}
+
+fn setup(
+    config: &NodeConfig,
+    facts: &HostFacts,
+    pod: &PodView,
+    volume: &k8s::Volume,
+) -> Result<VolumeSetup, VolumeError> {
+    let kind = match kind_name(volume) {
+        "emptyDir" => empty_dir(config, facts, pod, volume)?,
+        "hostPath" => host_path_volume(volume)?,
+        kind => return Err(VolumeError::Unsupported { volume: volume.name.clone(), kind }),
+    };
+    Ok(VolumeSetup { name: volume.name.clone(), kind })
+}
+
+/// Where containers find a volume. Images are not on the host: they have no path.
+pub fn host_path(
+    config: &NodeConfig,
+    pod: &PodView,
+    volume: &k8s::Volume,
+) -> Result<VolumeSource, VolumeError> {
+    let below_pod = |plugin: &str, read_only| VolumeSource {
+        path: format!("{}/volumes/kubernetes.io~{plugin}/{}", config.pod_dir(&pod.uid), volume.name),
+        read_only,
+        managed: true,
+    };
+    match kind_name(volume) {
+        "emptyDir" => Ok(below_pod("empty-dir", false)),
+        "hostPath" => {
+            let path = volume.host_path.as_ref().map(|source| source.path.clone()).unwrap_or_default();
+            Ok(VolumeSource { path, read_only: false, managed: false })
+        }
+        // their content is the API's: a container's change would not last
+        "configMap" => Ok(below_pod("configmap", true)),
+        "secret" => Ok(below_pod("secret", true)),
+        "downwardAPI" => Ok(below_pod("downward-api", true)),
+        "projected" => Ok(below_pod("projected", true)),
+        kind => Err(VolumeError::Unsupported { volume: volume.name.clone(), kind }),
+    }
+}
+
+/// The name of the source in the spec. A volume without a source is an emptyDir.
+fn kind_name(volume: &k8s::Volume) -> &'static str {
+    let sources = [
+        ("emptyDir", volume.empty_dir.is_some()),
+        ("hostPath", volume.host_path.is_some()),
+        ("configMap", volume.config_map.is_some()),
+        ("secret", volume.secret.is_some()),
+        ("downwardAPI", volume.downward_api.is_some()),
+        ("projected", volume.projected.is_some()),
+        ("persistentVolumeClaim", volume.persistent_volume_claim.is_some()),
+        ("ephemeral", volume.ephemeral.is_some()),
+        ("csi", volume.csi.is_some()),
+        ("image", volume.image.is_some()),
+        ("nfs", volume.nfs.is_some()),
+        ("iscsi", volume.iscsi.is_some()),
+        ("fc", volume.fc.is_some()),
+        ("flexVolume", volume.flex_volume.is_some()),
+        ("gitRepo", volume.git_repo.is_some()),
+        ("awsElasticBlockStore", volume.aws_elastic_block_store.is_some()),
+        ("azureDisk", volume.azure_disk.is_some()),
+        ("azureFile", volume.azure_file.is_some()),
+        ("cephfs", volume.cephfs.is_some()),
+        ("cinder", volume.cinder.is_some()),
+        ("flocker", volume.flocker.is_some()),
+        ("gcePersistentDisk", volume.gce_persistent_disk.is_some()),
+        ("glusterfs", volume.glusterfs.is_some()),
+        ("photonPersistentDisk", volume.photon_persistent_disk.is_some()),
+        ("portworxVolume", volume.portworx_volume.is_some()),
+        ("quobyte", volume.quobyte.is_some()),
+        ("rbd", volume.rbd.is_some()),
+        ("scaleIO", volume.scale_io.is_some()),
+        ("storageos", volume.storageos.is_some()),
+        ("vsphereVolume", volume.vsphere_volume.is_some()),
+    ];
+    sources.into_iter().find(|(_, given)| *given).map_or("emptyDir", |(name, _)| name)
+}
+
+fn host_path_volume(volume: &k8s::Volume) -> Result<VolumeKind, VolumeError> {
+    let source = volume.host_path.clone().unwrap_or_default();
+    let name = || volume.name.clone();
+    if source.path.split('/').any(|part| part == "..") {
+        return Err(VolumeError::HostPathBacksteps { volume: name(), path: source.path });
+    }
+    let check = match source.type_.as_deref().unwrap_or_default() {
+        "" => HostPathCheck::None,
+        "DirectoryOrCreate" => HostPathCheck::DirectoryOrCreate,
+        "Directory" => HostPathCheck::Directory,
+        "FileOrCreate" => HostPathCheck::FileOrCreate,
+        "File" => HostPathCheck::File,
+        "Socket" => HostPathCheck::Socket,
+        "CharDevice" => HostPathCheck::CharDevice,
+        "BlockDevice" => HostPathCheck::BlockDevice,
+        other => return Err(VolumeError::HostPathType { volume: name(), kind: other.to_owned() }),
+    };
+    Ok(VolumeKind::HostPath { path: source.path, check })
+}
+
+fn empty_dir(
+    config: &NodeConfig,
+    facts: &HostFacts,
+    pod: &PodView,
+    volume: &k8s::Volume,
+) -> Result<VolumeKind, VolumeError> {
+    let source = volume.empty_dir.clone().unwrap_or_default();
+    let medium = match source.medium.as_deref().unwrap_or_default() {
+        "" => EmptyDirMedium::Disk,
+        "Memory" => {
+            EmptyDirMedium::Memory { size_bytes: memory_size(config, facts, pod, source.size_limit.as_ref()) }
+        }
+        medium if medium == "HugePages" || medium.starts_with("HugePages-") => {
+            huge_pages_medium(pod, &volume.name, medium)?
+        }
+        medium => {
+            return Err(VolumeError::Medium { volume: volume.name.clone(), medium: medium.to_owned() });
+        }
+    };
+    let pod_dir = config.pod_dir(&pod.uid);
+    Ok(VolumeKind::EmptyDir {
+        path: host_path(config, pod, volume)?.path,
+        ready_marker: format!("{pod_dir}/plugins/kubernetes.io~empty-dir/{}/ready", volume.name),
+        medium,
+        fs_group: pod.spec().security_context.as_ref().and_then(|context| context.fs_group),
+    })
+}
+
+/// The smallest of what pods may use of the node, what this pod may use, and what the volume asks for.
+fn memory_size(
+    config: &NodeConfig,
+    facts: &HostFacts,
+    pod: &PodView,
+    size_limit: Option<&k8s::Quantity>,
+) -> Option<u64> {
+    let node = node_allocatable(config, facts).amount(MEMORY).value();
+    let own = size_limit.and_then(|limit| Quantity::try_from(limit).ok()).map(|limit| limit.value());
+    let limits = [Some(node), pod_memory_limit(config, facts, pod), own];
+    let smallest = limits.into_iter().flatten().filter(|bytes| *bytes > 0).min();
+    smallest.and_then(|bytes| u64::try_from(bytes).ok())
+}
+
+/// The page size that the medium names, or the only one that the pod asks for.
+fn huge_pages_medium(pod: &PodView, volume: &str, medium: &str) -> Result<EmptyDirMedium, VolumeError> {
+    let mut sizes = requested_page_sizes(pod);
+    if let Some(wanted) = medium.strip_prefix("HugePages-") {
+        let wanted = page_size_of_resource(&format!("hugepages-{wanted}"));
+        sizes.retain(|size| Some(*size) == wanted);
+    }
+    let mut sizes = sizes.into_iter();
+    let (page_size_bytes, another) = (sizes.next(), sizes.next());
+    if another.is_some() {
+        return Err(VolumeError::ManyPageSizes { volume: volume.to_owned() });
+    }
+    let page_size_bytes = page_size_bytes
+        .ok_or_else(|| VolumeError::NoHugePages { volume: volume.to_owned(), medium: medium.to_owned() })?;
+    let requests = pod_requests(pod, Overhead::Excluded);
+    let of_size = requests.iter().filter(|(name, _)| page_size_of_resource(name) == Some(page_size_bytes));
+    let size: i64 = of_size.map(|(_, amount)| amount.value()).sum();
+    Ok(EmptyDirMedium::HugePages { page_size_bytes, size_bytes: u64::try_from(size).unwrap_or(0) })
+}
+
+fn requested_page_sizes(pod: &PodView) -> BTreeSet<u64> {
+    let mut requests: Vec<Amounts> =
+        pod.containers().iter().chain(pod.init_containers()).map(container_requests).collect();
+    if has_pod_level_resources(pod) {
+        requests.push(pod_requests(pod, Overhead::Excluded));
+    }
+    requests.iter().flat_map(|list| list.iter().filter_map(|(name, _)| page_size_of_resource(name))).collect()
+}
+
+#[cfg(test)]
+mod tests;
