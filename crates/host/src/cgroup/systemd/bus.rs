@@ -267,7 +267,7 @@ mod tests {
             }
         }
         let body = call.body();
-        let signature = body.signature().to_string();
+        let signature = body.signature().to_string_no_parens();
         Heard { body: shown(&method, &body), method, signature }
     }
 
