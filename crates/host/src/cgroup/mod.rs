@@ -64,7 +64,7 @@ impl HostCgroups {
     pub fn new(layout: Layout, driver: CgroupDriver) -> Self {
         let driver = match driver {
             CgroupDriver::Cgroupfs => Driver::Files,
-            CgroupDriver::Systemd => Driver::Systemd(Box::new(SystemdBus::default())),
+            CgroupDriver::Systemd => Driver::Systemd(Box::new(SystemdBus::new())),
         };
         Self { layout: Arc::new(layout), driver }
     }

@@ -19,15 +19,17 @@ use super::{Property, PropertyValue, Units};
 const SERVICE: &str = "org.freedesktop.systemd1";
 const MANAGER_PATH: &str = "/org/freedesktop/systemd1";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
-/// Where systemd listens itself, for hosts that run no message bus.
-const PRIVATE_SOCKET: &str = "unix:path=/run/systemd/private";
 
 const CALL_DEADLINE: Duration = Duration::from_secs(25);
 const JOB_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Connects when it is first needed, and again when the connection was lost.
-#[derive(Default)]
+///
+/// Through the message bus only: on its private socket systemd signs its messages with a name that zbus, rightly, takes
+/// for no connection's.
 pub(in crate::cgroup) struct SystemdBus {
+    /// Another bus than the system's.
+    address: Option<String>,
     connection: Mutex<Option<Connection>>,
 }
 
@@ -69,12 +71,26 @@ impl Units for SystemdBus {
 }
 
 impl SystemdBus {
+    pub fn new() -> Self {
+        Self { address: None, connection: Mutex::new(None) }
+    }
+
+    /// The systemd on the bus that listens at `socket`.
+    #[cfg(test)]
+    pub fn on(socket: &std::path::Path) -> Self {
+        Self { address: Some(format!("unix:path={}", socket.display())), ..Self::new() }
+    }
+
     async fn connection(&self) -> Result<Connection, Failure> {
         let mut held = self.connection.lock().await;
         if let Some(connection) = held.as_ref().filter(|connection| !connection.is_closed()) {
             return Ok(connection.clone());
         }
-        let connection = connect().await?;
+        let builder = match &self.address {
+            Some(address) => connection::Builder::address(address.as_str()),
+            None => connection::Builder::system(),
+        };
+        let connection = builder.build().await?;
         subscribe(&connection).await?;
         *held = Some(connection.clone());
         Ok(connection)
@@ -101,17 +117,6 @@ impl SystemdBus {
     }
 }
 
-async fn connect() -> Result<Connection, Failure> {
-    match connection::Builder::system().build().await {
-        Ok(connection) => Ok(connection),
-        Err(error) => match connection::Builder::address(PRIVATE_SOCKET).p2p().build().await {
-            Ok(connection) => Ok(connection),
-            // The bus is what an administrator expects to be there: tell of it.
-            Err(_) => Err(error.into()),
-        },
-    }
-}
-
 /// systemd sends its signals to those only who asked once.
 async fn subscribe(connection: &Connection) -> Result<(), Failure> {
     match request(connection, "Subscribe", &()).await {
@@ -125,7 +130,7 @@ async fn request<B>(connection: &Connection, method: &'static str, body: &B) -> 
 where
     B: serde::Serialize + DynamicType + Sync,
 {
-    // Over the private socket there is nobody but systemd to address.
+    // Without a bus in between there is nobody to choose from.
     let destination = connection.is_bus().then_some(SERVICE);
     let call = connection.call_method(destination, MANAGER_PATH, Some(MANAGER), method, body);
     Ok(tokio::time::timeout(CALL_DEADLINE, call).await.map_err(|_| Failure::Late)??)
@@ -237,7 +242,7 @@ mod tests {
             }
             heard
         });
-        (SystemdBus { connection: Mutex::new(Some(client.unwrap())) }, heard)
+        (SystemdBus { connection: Mutex::new(Some(client.unwrap())), ..SystemdBus::new() }, heard)
     }
 
     #[derive(Clone, Copy)]
@@ -368,7 +373,7 @@ mod tests {
         let client = connection::Builder::unix_stream(ours).p2p().build();
         let (server, client) = tokio::join!(server, client);
         let server = server.unwrap();
-        let bus = SystemdBus { connection: Mutex::new(Some(client.unwrap())) };
+        let bus = SystemdBus { connection: Mutex::new(Some(client.unwrap())), ..SystemdBus::new() };
         let hang_up = async {
             let mut calls = MessageStream::from(&server);
             let call = calls.next().await.unwrap().unwrap();

@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use model::cgroup::{CgroupDriver, CgroupName, CgroupValues};
 use ports::{CgroupError, Cgroups};
 
-use super::super::{HostCgroups, Layout, detect};
+use super::super::{HostCgroups, Layout, clear, detect};
 use super::{name, spec};
 use crate::process::FileLock;
 
 /// The versions that this kernel has mounted, for one test at a time: enabling a controller changes the root of a
 /// tree, which is put back as it was.
-struct Kernel {
-    owns: Vec<Own>,
+pub(super) struct Kernel {
+    pub(super) owns: Vec<Own>,
     /// `cgroup.subtree_control` of a hybrid host's bare tree, and what it said. (Where v2 is the main tree, its
     /// controllers are in use by others.)
     bare: Option<(PathBuf, String)>,
@@ -24,7 +24,7 @@ struct Kernel {
 }
 
 impl Kernel {
-    fn hold() -> Kernel {
+    pub(super) fn hold() -> Kernel {
         let lock = std::env::temp_dir().join("rubelet-test-cgroup.lock");
         let lock = FileLock::acquire(&lock).unwrap();
         if !rustix::process::geteuid().is_root() {
@@ -52,7 +52,18 @@ impl Kernel {
 
 impl Drop for Kernel {
     fn drop(&mut self) {
-        self.owns.clear();
+        // Each in all: what a test starts may have been put elsewhere as well.
+        for own in &self.owns {
+            let directories: Vec<PathBuf> = self.owns.iter().flat_map(|o| o.directories(&own.top)).collect();
+            for _ in 0..100 {
+                let _ = clear::kill(&directories);
+                directories.iter().for_each(|directory| remove(directory));
+                if !directories.iter().any(|directory| directory.exists()) {
+                    break;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+        }
         let Some((control, before)) = &self.bare else { return };
         for controller in fs::read_to_string(control).unwrap_or_default().split_whitespace() {
             if !before.split_whitespace().any(|had| had == controller) {
@@ -62,11 +73,11 @@ impl Drop for Kernel {
     }
 }
 
-/// A top cgroup of one test, removed with all that is in it however the test ends.
-struct Own {
-    layout: Layout,
-    cgroups: HostCgroups,
-    top: CgroupName,
+/// A top cgroup of one test, removed by `Kernel` with all that is in it however the test ends.
+pub(super) struct Own {
+    pub(super) layout: Layout,
+    pub(super) cgroups: HostCgroups,
+    pub(super) top: CgroupName,
 }
 
 impl Own {
@@ -85,18 +96,18 @@ impl Own {
         parts.iter().fold(self.top.clone(), |name, part| name.child(*part))
     }
 
-    fn directories(&self, name: &CgroupName) -> Vec<PathBuf> {
+    pub(super) fn directories(&self, name: &CgroupName) -> Vec<PathBuf> {
         self.layout.directories(&name.spell(CgroupDriver::Cgroupfs))
     }
 
     /// The file's text in the first hierarchy that has it.
-    fn file(&self, name: &CgroupName, file: &str) -> Option<String> {
+    pub(super) fn file(&self, name: &CgroupName, file: &str) -> Option<String> {
         let read = |directory: PathBuf| fs::read_to_string(directory.join(file)).ok();
         self.directories(name).into_iter().find_map(read).map(|text| text.trim().to_owned())
     }
 
     /// A process that would stay for long, in the cgroup by all its hierarchies.
-    fn sleeper(&self, name: &CgroupName) -> Sleeper {
+    pub(super) fn sleeper(&self, name: &CgroupName) -> Sleeper {
         let child = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
         let sleeper = Sleeper(child);
         for directory in self.directories(name) {
@@ -106,24 +117,16 @@ impl Own {
     }
 }
 
-impl Drop for Own {
-    fn drop(&mut self) {
-        for directory in self.directories(&self.top) {
-            remove(&directory);
-        }
-    }
-}
-
 fn remove(directory: &Path) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     entries.flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).for_each(|e| remove(&e.path()));
     let _ = fs::remove_dir(directory);
 }
 
-struct Sleeper(Child);
+pub(super) struct Sleeper(Child);
 
 impl Sleeper {
-    fn killed(&mut self) -> bool {
+    pub(super) fn killed(&mut self) -> bool {
         use std::os::unix::process::ExitStatusExt;
         self.0.wait().unwrap().signal() == Some(9)
     }

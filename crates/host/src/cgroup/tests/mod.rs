@@ -1,7 +1,9 @@
 //! On the kernel's own hierarchies (below a directory of the test's own), on a tree of plain files where the
-//! kernel here has no such controller, and with a systemd that records what it is asked for.
+//! kernel here has no such controller, with a systemd that records what it is asked for, and with a real
+//! one.
 
 mod kernel;
+mod manager;
 mod plain;
 mod slices;
 
