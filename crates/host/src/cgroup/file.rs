@@ -126,7 +126,6 @@ mod tests {
     #[test]
     fn a_value_that_stands_is_not_written_again() {
         let dir = tempfile::tempdir().unwrap();
-        // Writing to it would fail: it is a directory's worth of read-only text to us.
         fs::write(dir.path().join("pids.max"), "100\n").unwrap();
         fs::write(dir.path().join("cpu.shares"), "5\n").unwrap();
         let values = CgroupValues { pids_limit: Some(100), cpu_shares: Some(7), ..CgroupValues::default() };

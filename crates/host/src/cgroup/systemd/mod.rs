@@ -10,6 +10,10 @@
 //! the right ones back when it is reloaded.
 //!
 //! `Delegate` is never set: systemd refuses it for slices. (It is the runtime's scopes that are delegated.)
+//!
+//! How far it was tried: with a real systemd (252, a user's instance with its own bus) on a v2 tree whose only
+//! controller is hugetlb. That systemd itself writes cpu and memory files as told, and the system's instance on a host
+//! that booted it, were not.
 
 mod bus;
 

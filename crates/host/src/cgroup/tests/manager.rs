@@ -8,10 +8,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use model::cgroup::{CgroupDriver, CgroupValues};
+use model::node::CgroupVersion;
 use ports::Cgroups;
 use tempfile::TempDir;
 
-use super::super::systemd::{PropertyValue, SystemdBus, Units};
+use super::super::systemd::{self, PropertyValue, Slice, SystemdBus, Units};
 use super::super::{Driver, HostCgroups, Layout};
 use super::kernel::{Kernel, Own};
 use super::{name, spec};
@@ -176,6 +177,33 @@ async fn slices_come_and_go() {
     // The rest of what it ran, and what it keeps in a hybrid host's named hierarchy.
     for layout in &kernel.owns {
         layout.cgroups.destroy(&own.top).await.unwrap();
+    }
+}
+
+/// systemd takes the older properties on every host; only their effect needs version 1.
+#[tokio::test]
+async fn the_properties_of_version_1_are_known() {
+    let kernel = Kernel::hold();
+    let Some((own, root)) = usable(&kernel) else { return };
+    own.cgroups.ensure(&spec(&own.top, CgroupValues::default())).await.unwrap();
+    let manager = Manager::start(&root);
+    let bus = manager.bus().await;
+    let slice = Slice::of(&name(&["kubepods"])).unwrap();
+    let values = CgroupValues {
+        cpu_shares: Some(512),
+        cpu_quota: Some(50_000),
+        memory_limit: Some(64 << 20),
+        ..CgroupValues::default()
+    };
+    // Made, then changed.
+    for made in [false, true] {
+        systemd::ensure(&bus, &slice, CgroupVersion::V1, &values, made).await.unwrap();
+    }
+    let told = manager.properties("kubepods.slice");
+    for property in
+        ["CPUShares=512", "CPUQuotaPerSecUSec=500ms", "MemoryLimit=67108864", "BlockIOAccounting=yes"]
+    {
+        assert!(told.lines().any(|line| line == property), "{property} in {told}");
     }
 }
 
