@@ -1,1 +1,5 @@
-//! host
+//! Linux, behind the ports.
+
+pub mod cgroup;
+pub mod facts;
+pub mod process;

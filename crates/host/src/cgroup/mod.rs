@@ -1,0 +1,228 @@
+//! The kernel's control groups: versions 1 and 2, by files or through systemd.
+//!
+//! ```text
+//! CgroupSpec --spell--> path --+-- v1: a directory in each hierarchy --+
+//!                              +-- v2: one directory                 --+-- settings --> files
+//!                              +-- systemd: a slice, then the above  --+
+//! ```
+//!
+//! - `layout`: what this host has, and where
+//! - `settings`: from numbers to files (pure)
+//! - `v1`, `v2`: making, testing for and filling a cgroup of that version
+//! - `systemd`: the same through slices
+//! - `clear`: killing what runs in a cgroup and removing it
+//!
+//! Files are touched in tokio's blocking pool only: a cgroup file may wait for a lock of the kernel that is held long.
+
+mod clear;
+mod file;
+mod layout;
+mod settings;
+mod systemd;
+mod v1;
+mod v2;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use model::cgroup::{CgroupDriver, CgroupName, CgroupSpec, CgroupValues};
+use ports::{CgroupError, Cgroups};
+
+pub use layout::{Hierarchy, Layout, detect, detect_in};
+
+use systemd::{Slice, SystemdBus, Units};
+
+/// How long killed processes get to go away before each try to remove their cgroup.
+const PAUSES: [Duration; 5] = [
+    Duration::ZERO,
+    Duration::from_millis(10),
+    Duration::from_millis(50),
+    Duration::from_millis(250),
+    Duration::from_millis(750),
+];
+
+/// `ports::Cgroups` on this host.
+pub struct HostCgroups {
+    layout: Arc<Layout>,
+    driver: Driver,
+}
+
+enum Driver {
+    Files,
+    Systemd(Box<dyn Units>),
+}
+
+impl HostCgroups {
+    /// Touches nothing yet; systemd is connected to when it is first needed.
+    pub fn new(layout: Layout, driver: CgroupDriver) -> Self {
+        let driver = match driver {
+            CgroupDriver::Cgroupfs => Driver::Files,
+            CgroupDriver::Systemd => Driver::Systemd(Box::new(SystemdBus::new())),
+        };
+        Self { layout: Arc::new(layout), driver }
+    }
+
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn spell(&self, name: &CgroupName) -> Result<String, CgroupError> {
+        let driver = match self.driver {
+            Driver::Files => CgroupDriver::Cgroupfs,
+            Driver::Systemd(_) => CgroupDriver::Systemd,
+        };
+        let path = name.spell(driver);
+        let sound = |part: &String| {
+            !part.is_empty() && part != "." && part != ".." && !part.contains(['/', '\0', '\n'])
+        };
+        if name.0.iter().all(sound) { Ok(path) } else { Err(refused("refusing a name", path)) }
+    }
+
+    /// As `spell`, for what would change the cgroup: never the root, which is everybody's.
+    fn spell_own(&self, name: &CgroupName) -> Result<String, CgroupError> {
+        let path = self.spell(name)?;
+        if name.0.is_empty() { Err(refused("refusing to change the root", path)) } else { Ok(path) }
+    }
+
+    async fn with_layout<T: Send + 'static>(
+        &self,
+        path: &str,
+        work: impl FnOnce(&Layout, &str) -> Result<T, CgroupError> + Send + 'static,
+    ) -> Result<T, CgroupError> {
+        let layout = Arc::clone(&self.layout);
+        let below = path.trim_start_matches('/').to_owned();
+        blocking(path, move || work(&layout, &below)).await
+    }
+
+    /// Kills what is in the cgroup until nothing is left, then removes it if so asked.
+    async fn clear(&self, path: &str, remove: bool) -> Result<(), CgroupError> {
+        let directories = Arc::new(self.layout.directories(path));
+        let mut left = 0;
+        for pause in PAUSES {
+            tokio::time::sleep(pause).await;
+            let here = Arc::clone(&directories);
+            let (killed, done) = blocking(path, move || kill_and_remove(&here, remove)).await?;
+            if done {
+                return Ok(());
+            }
+            left = killed;
+        }
+        match left {
+            0 => Err(clear::busy(path)),
+            pids => Err(CgroupError::Busy { path: path.to_owned(), pids }),
+        }
+    }
+
+    async fn ensure_slice(
+        &self,
+        units: &dyn Units,
+        name: &CgroupName,
+        path: &str,
+        values: &CgroupValues,
+    ) -> Result<(), CgroupError> {
+        let wanted = values.clone();
+        let (made, settled) = self
+            .with_layout(path, move |layout, below| {
+                Ok((exists(layout, below)?, settled(layout, below, &wanted)?))
+            })
+            .await?;
+        if settled {
+            return Ok(());
+        }
+        let Some(slice) = Slice::of(name) else { return Ok(()) };
+        systemd::ensure(units, &slice, self.layout.version(), values, made).await
+    }
+}
+
+#[async_trait]
+impl Cgroups for HostCgroups {
+    async fn ensure(&self, spec: &CgroupSpec) -> Result<(), CgroupError> {
+        let path = self.spell_own(&spec.name)?;
+        if let Driver::Systemd(units) = &self.driver {
+            self.ensure_slice(units.as_ref(), &spec.name, &path, &spec.values).await?;
+        }
+        let values = spec.values.clone();
+        self.with_layout(&path, move |layout, below| match layout {
+            Layout::V1(hierarchies) => v1::ensure(hierarchies, below, &values),
+            Layout::V2 { root } => v2::ensure(root, below, &values),
+        })
+        .await
+    }
+
+    async fn exists(&self, name: &CgroupName) -> Result<bool, CgroupError> {
+        let path = self.spell(name)?;
+        self.with_layout(&path, exists).await
+    }
+
+    async fn destroy(&self, name: &CgroupName) -> Result<(), CgroupError> {
+        let path = self.spell_own(name)?;
+        if let (Driver::Systemd(units), Some(slice)) = (&self.driver, Slice::of(name)) {
+            // Emptied first: systemd would give each process its time to stop.
+            self.clear(&path, false).await?;
+            units.stop(&slice.unit).await?;
+        }
+        self.clear(&path, true).await
+    }
+
+    async fn children(&self, name: &CgroupName) -> Result<Vec<String>, CgroupError> {
+        let path = self.spell(name)?;
+        let entries = self
+            .with_layout(&path, |layout, below| {
+                let mut entries = BTreeSet::new();
+                for directory in layout.directories(below) {
+                    entries.extend(file::subdirectories(&directory)?);
+                }
+                Ok(entries)
+            })
+            .await?;
+        Ok(match self.driver {
+            Driver::Files => entries.into_iter().collect(),
+            Driver::Systemd(_) => entries.iter().filter_map(|entry| Slice::child(name, entry)).collect(),
+        })
+    }
+}
+
+fn exists(layout: &Layout, below: &str) -> Result<bool, CgroupError> {
+    match layout {
+        Layout::V1(hierarchies) => Ok(v1::exists(hierarchies, below)),
+        Layout::V2 { root } => v2::exists(root, below),
+    }
+}
+
+fn settled(layout: &Layout, below: &str, values: &CgroupValues) -> Result<bool, CgroupError> {
+    match layout {
+        Layout::V1(hierarchies) => Ok(v1::settled(hierarchies, below, values)),
+        Layout::V2 { root } => v2::settled(root, below, values),
+    }
+}
+
+/// How many were found alive, and whether the work is done.
+fn kill_and_remove(directories: &[PathBuf], remove: bool) -> Result<(usize, bool), CgroupError> {
+    let killed = clear::kill(directories)?;
+    let done = killed == 0 && (!remove || clear::remove(directories)?);
+    Ok((killed, done))
+}
+
+fn refused(operation: &'static str, path: String) -> CgroupError {
+    CgroupError::Io { operation, path, source: io::Error::from(io::ErrorKind::InvalidInput) }
+}
+
+async fn blocking<T: Send + 'static>(
+    path: &str,
+    work: impl FnOnce() -> Result<T, CgroupError> + Send + 'static,
+) -> Result<T, CgroupError> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| {
+        Err(CgroupError::Io {
+            operation: "working in the background",
+            path: path.to_owned(),
+            source: io::Error::other(error),
+        })
+    })
+}

@@ -1,0 +1,72 @@
+//! Cgroups of version 1: one directory in every mounted hierarchy.
+//!
+//! In *every* one, not only in those that we write to: an OCI runtime puts each container's processes into all of
+//! them, below the parent that it is given, and would otherwise leave parents behind (in devices, freezer, blkio,
+//! `name=systemd` and a hybrid host's bare v2 tree) that nobody removes. A hierarchy that nothing of ours depends on
+//! may refuse, though.
+
+use std::path::Path;
+
+use model::cgroup::CgroupValues;
+use ports::CgroupError;
+
+use super::file;
+use super::layout::Hierarchy;
+use super::settings::{self, Setting};
+
+pub(super) fn ensure(
+    hierarchies: &[Hierarchy],
+    below: &str,
+    values: &CgroupValues,
+) -> Result<(), CgroupError> {
+    for hierarchy in hierarchies {
+        match ensure_directory(hierarchy, below) {
+            Err(error) if !hierarchy.needed() => {
+                tracing::debug!(%error, "a cgroup hierarchy that is not needed refused");
+                continue;
+            }
+            result => result?,
+        }
+        file::apply(&hierarchy.mount.join(below), wanted(hierarchy, values))?;
+    }
+    Ok(())
+}
+
+fn ensure_directory(hierarchy: &Hierarchy, below: &str) -> Result<(), CgroupError> {
+    for directory in file::chain(&hierarchy.mount, &hierarchy.mount.join(below)) {
+        file::make(&directory)?;
+        if hierarchy.has("cpuset") {
+            inherit(&directory, "cpuset.cpus")?;
+            inherit(&directory, "cpuset.mems")?;
+        }
+    }
+    Ok(())
+}
+
+/// A new cpuset of version 1 is empty, and takes no process before it has cpus and memory nodes.
+fn inherit(directory: &Path, name: &str) -> Result<(), CgroupError> {
+    let own = directory.join(name);
+    if !file::read(&own)?.trim().is_empty() {
+        return Ok(());
+    }
+    let Some(parent) = directory.parent() else { return Ok(()) };
+    let given = file::read(&parent.join(name))?;
+    file::write(&own, given.trim())
+}
+
+fn wanted(hierarchy: &Hierarchy, values: &CgroupValues) -> Vec<Setting> {
+    settings::v1(values, |controller| hierarchy.has(controller))
+}
+
+/// Whether every needed hierarchy has it.
+pub(super) fn exists(hierarchies: &[Hierarchy], below: &str) -> bool {
+    hierarchies.iter().filter(|h| h.needed()).all(|h| h.mount.join(below).is_dir())
+}
+
+/// Whether it exists and every file says what it should.
+pub(super) fn settled(hierarchies: &[Hierarchy], below: &str, values: &CgroupValues) -> bool {
+    exists(hierarchies, below)
+        && hierarchies
+            .iter()
+            .all(|h| file::pending(&h.mount.join(below), wanted(h, values)).iter().all(|s| s.optional))
+}

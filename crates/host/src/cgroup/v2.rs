@@ -1,0 +1,86 @@
+//! Cgroups of version 2: one directory, which has the controllers that its parent hands down.
+
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use model::cgroup::CgroupValues;
+use ports::CgroupError;
+
+use super::file;
+use super::layout::NEEDED;
+use super::settings::{self, Setting};
+
+pub(super) fn ensure(root: &Path, below: &str, values: &CgroupValues) -> Result<(), CgroupError> {
+    let mut parent = root.to_path_buf();
+    for directory in file::chain(root, &root.join(below)) {
+        hand_down(&parent)?;
+        file::make(&directory)?;
+        parent = directory;
+    }
+    file::apply(&parent, wanted(root, &parent, values)?)
+}
+
+/// Enables in the children of `directory` all that it has itself. The runtime's containers, further down, want more
+/// than we do (io), and each ancestor must hand it on.
+fn hand_down(directory: &Path) -> Result<(), CgroupError> {
+    let control = directory.join("cgroup.subtree_control");
+    let enabled = words(&file::read(&control)?);
+    let available = controllers(directory)?;
+    let missing: Vec<&String> = available.difference(&enabled).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let all: Vec<String> = missing.iter().map(|controller| format!("+{controller}")).collect();
+    if file::write(&control, &all.join(" ")).is_ok() {
+        return Ok(());
+    }
+    // The kernel takes all or none. One that cannot be handed down must not keep the others back.
+    for controller in missing {
+        match file::write(&control, &format!("+{controller}")) {
+            Err(error) if !NEEDED.contains(&controller.as_str()) => {
+                tracing::debug!(%error, %controller, "a controller that is not needed cannot be handed down");
+            }
+            result => result?,
+        }
+    }
+    Ok(())
+}
+
+fn controllers(directory: &Path) -> Result<BTreeSet<String>, CgroupError> {
+    Ok(words(&file::read(&directory.join("cgroup.controllers"))?))
+}
+
+fn words(text: &str) -> BTreeSet<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+fn wanted(root: &Path, directory: &Path, values: &CgroupValues) -> Result<Vec<Setting>, CgroupError> {
+    // By the root's controllers, not by its own: what the host has and this cgroup was not given is an error to be
+    // seen, what the host does not have is left out.
+    let have = controllers(root)?;
+    let cpu_max = file::read(&directory.join("cpu.max")).unwrap_or_default();
+    Ok(settings::v2(values, |controller| have.contains(controller), &cpu_max))
+}
+
+/// Whether the directory is there with every needed controller that the host has.
+pub(super) fn exists(root: &Path, below: &str) -> Result<bool, CgroupError> {
+    let own = match controllers(&root.join(below)) {
+        Ok(own) => own,
+        Err(CgroupError::Io { source, .. })
+            if file::gone(&source) || source.kind() == ErrorKind::NotADirectory =>
+        {
+            return Ok(false);
+        }
+        Err(error) => return Err(error),
+    };
+    let host = controllers(root)?;
+    Ok(NEEDED.iter().filter(|needed| host.contains(**needed)).all(|needed| own.contains(*needed)))
+}
+
+/// Whether it exists and every file says what it should.
+pub(super) fn settled(root: &Path, below: &str, values: &CgroupValues) -> Result<bool, CgroupError> {
+    let directory = root.join(below);
+    Ok(exists(root, below)?
+        && file::pending(&directory, wanted(root, &directory, values)?).iter().all(|s| s.optional))
+}

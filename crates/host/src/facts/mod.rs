@@ -1,0 +1,217 @@
+//! What this host is: sizes, versions, addresses and texts, read from `/proc`, `/sys` and `/etc`.
+//!
+//! Only the size of the memory must be there. Everything else is absent where the host has no such file.
+
+mod address;
+mod parse;
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use model::node::{CgroupVersion, HostFacts};
+use ports::{FactsError, HostFactsSource};
+
+use crate::cgroup::{Layout, detect_in};
+
+/// How long the resolver may think about our own name.
+const NAME_DEADLINE: Duration = Duration::from_secs(5);
+
+/// More than any file that is read here has.
+const LONGEST_FILE: u64 = 8 << 20;
+
+const CGROUP_ROOT: &str = "/sys/fs/cgroup";
+const CPU_ROOT: &str = "/sys/devices/system/cpu";
+
+#[derive(Clone, Debug)]
+pub struct FactsConfig {
+    /// Empty: the host's resolver configuration is not used.
+    pub resolv_conf: String,
+    /// The node's addresses as configured, primary first.
+    pub node_ips: Option<Vec<String>>,
+    /// The name to look the node's address up by. Empty: the kernel's.
+    pub hostname: String,
+    /// Where `/proc`, `/sys` and `/etc` are found: `/`, but in tests.
+    pub root: PathBuf,
+}
+
+impl Default for FactsConfig {
+    fn default() -> Self {
+        Self {
+            resolv_conf: "/etc/resolv.conf".into(),
+            node_ips: None,
+            hostname: String::new(),
+            root: PathBuf::from("/"),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct HostFactsReader {
+    config: FactsConfig,
+}
+
+impl HostFactsReader {
+    pub fn new(config: FactsConfig) -> Self {
+        Self { config }
+    }
+
+    async fn node_ips(&self) -> Vec<String> {
+        match &self.config.node_ips {
+            Some(given) if !given.is_empty() => given.clone(),
+            _ => vec![self.found_ip().await.to_string()],
+        }
+    }
+
+    async fn found_ip(&self) -> IpAddr {
+        let config = self.config.clone();
+        let (name, local, routed) = background(move || {
+            let host = Host { root: config.root };
+            let name = Some(config.hostname).filter(|name| !name.is_empty());
+            let name = name.unwrap_or_else(|| host.word("/proc/sys/kernel/hostname"));
+            (name, host.addresses(), address::routed())
+        })
+        .await
+        .unwrap_or_default();
+        // A resolver that hangs keeps its thread, not us.
+        let named = tokio::time::timeout(NAME_DEADLINE, background(move || address::resolve(&name))).await;
+        let named = named.ok().and_then(Result::ok).unwrap_or_default();
+        address::Candidates { named, local, routed }.choose()
+    }
+}
+
+async fn background<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)
+}
+
+#[async_trait]
+impl HostFactsSource for HostFactsReader {
+    async fn read(&self) -> Result<HostFacts, FactsError> {
+        let config = self.config.clone();
+        let facts = background(move || read(&config)).await.map_err(|error| failed("/proc", error))??;
+        Ok(HostFacts { node_ips: self.node_ips().await, ..facts })
+    }
+}
+
+/// Whether the host swaps.
+pub fn swap_on() -> bool {
+    parse::swaps_in_use(&Host { root: PathBuf::from("/") }.text("/proc/swaps"))
+}
+
+/// All but the addresses.
+fn read(config: &FactsConfig) -> Result<HostFacts, FactsError> {
+    let host = Host { root: config.root.clone() };
+    let meminfo = host.read("/proc/meminfo").map_err(|source| failed("/proc/meminfo", source))?;
+    let memory_bytes = parse::meminfo_bytes(&meminfo, "MemTotal")
+        .ok_or_else(|| failed("/proc/meminfo", io::Error::from(io::ErrorKind::InvalidData)))?;
+    let cgroups = host.cgroups();
+    Ok(HostFacts {
+        memory_bytes,
+        swap_bytes: parse::meminfo_bytes(&meminfo, "SwapTotal").unwrap_or(0),
+        cpus: host.cpus(),
+        // As upstream has it, what is not the unified hierarchy is version 1.
+        cgroup_version: cgroups.as_ref().map_or(CgroupVersion::V1, Layout::version),
+        swap_controller: cgroups.is_some_and(|layout| host.swap_controller(&layout)),
+        hugepage_sizes: parse::hugepage_sizes(&host.names("/sys/kernel/mm/hugepages")),
+        thermal_throttle_paths: host.thermal_throttle_paths(),
+        node_ips: Vec::new(),
+        kernel_release: host.word("/proc/sys/kernel/osrelease"),
+        resolv_conf: if config.resolv_conf.is_empty() {
+            String::new()
+        } else {
+            host.text(&config.resolv_conf)
+        },
+        etc_hosts: host.text("/etc/hosts"),
+        apparmor_enabled: host.text("/sys/module/apparmor/parameters/enabled").starts_with('Y'),
+        selinux_enabled: host.at("/sys/fs/selinux/enforce").exists(),
+        boot_id: host.word("/proc/sys/kernel/random/boot_id"),
+        machine_id: host.machine_id(),
+    })
+}
+
+fn failed(path: &str, source: io::Error) -> FactsError {
+    FactsError { path: path.to_owned(), source }
+}
+
+struct Host {
+    root: PathBuf,
+}
+
+impl Host {
+    fn at(&self, path: impl AsRef<Path>) -> PathBuf {
+        let path = path.as_ref();
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    fn read(&self, path: &str) -> io::Result<String> {
+        let mut bytes = Vec::new();
+        File::open(self.at(path))?.take(LONGEST_FILE).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8(bytes)
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+    }
+
+    fn text(&self, path: &str) -> String {
+        self.read(path).unwrap_or_default()
+    }
+
+    fn word(&self, path: &str) -> String {
+        self.text(path).trim().to_owned()
+    }
+
+    fn names(&self, directory: &str) -> Vec<String> {
+        let Ok(entries) = std::fs::read_dir(self.at(directory)) else { return Vec::new() };
+        entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()
+    }
+
+    fn cpus(&self) -> u32 {
+        parse::cpu_count(&self.text(&format!("{CPU_ROOT}/online")))
+            .unwrap_or_else(|| parse::cpuinfo_count(&self.text("/proc/cpuinfo")))
+            .max(1)
+    }
+
+    fn thermal_throttle_paths(&self) -> Vec<String> {
+        let numbers = parse::cpu_numbers(&self.names(CPU_ROOT));
+        let path = |number: u32| format!("{CPU_ROOT}/cpu{number}/thermal_throttle");
+        numbers.into_iter().map(path).filter(|path| self.at(path).is_dir()).collect()
+    }
+
+    fn cgroups(&self) -> Option<Layout> {
+        detect_in(Path::new(CGROUP_ROOT), &self.text("/proc/self/mountinfo"), &self.text("/proc/cgroups"))
+    }
+
+    /// Whether the kernel counts swap by cgroup. The root of version 2 does not show it, every other cgroup does.
+    fn swap_controller(&self, layout: &Layout) -> bool {
+        match layout {
+            Layout::V1(hierarchies) => hierarchies
+                .iter()
+                .filter(|hierarchy| hierarchy.controllers.iter().any(|controller| controller == "memory"))
+                .any(|hierarchy| self.at(hierarchy.mount.join("memory.memsw.limit_in_bytes")).exists()),
+            Layout::V2 { root } => {
+                let root = self.at(root);
+                let shows = |cgroup: &Path| cgroup.join("memory.swap.max").exists();
+                let own = self.text("/proc/self/cgroup");
+                let own = parse::unified_cgroup(&own).map(|path| root.join(path.trim_start_matches('/')));
+                own.is_some_and(|own| shows(&own))
+                    || std::fs::read_dir(&root)
+                        .is_ok_and(|entries| entries.flatten().any(|entry| shows(&entry.path())))
+            }
+        }
+    }
+
+    fn machine_id(&self) -> String {
+        let ids = ["/etc/machine-id", "/var/lib/dbus/machine-id"].map(|path| self.word(path));
+        ids.into_iter().find(|id| !id.is_empty()).unwrap_or_default()
+    }
+
+    fn addresses(&self) -> Vec<IpAddr> {
+        let mut addresses = parse::local_ipv4(&self.text("/proc/net/fib_trie"));
+        addresses.extend(parse::local_ipv6(&self.text("/proc/net/if_inet6")));
+        addresses
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,209 @@
+//! The kernel's small text formats. Pure, and for any input: what makes no sense is absent, never a panic.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// `MemTotal:       24682416 kB` as bytes.
+pub fn meminfo_bytes(meminfo: &str, key: &str) -> Option<u64> {
+    let value = meminfo.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+    let mut words = value.split_whitespace();
+    let number: u64 = words.next()?.parse().ok()?;
+    match words.next() {
+        Some("kB") => number.checked_mul(1024),
+        None => Some(number),
+        Some(_) => None,
+    }
+}
+
+/// How many cpus a list as `0-3,8` names.
+pub fn cpu_count(list: &str) -> Option<u32> {
+    let mut count = 0u32;
+    for range in list.trim().split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        count = count.saturating_add(last.checked_sub(first)?.saturating_add(1));
+    }
+    Some(count)
+}
+
+/// The `processor : 3` blocks of `/proc/cpuinfo`.
+pub fn cpuinfo_count(cpuinfo: &str) -> u32 {
+    let is_cpu = |line: &&str| line.split(':').next().is_some_and(|key| key.trim() == "processor");
+    u32::try_from(cpuinfo.lines().filter(is_cpu).count()).unwrap_or(u32::MAX)
+}
+
+/// Page size names, smallest first, of directories as `hugepages-2048kB`.
+pub fn hugepage_sizes(directories: &[impl AsRef<str>]) -> Vec<String> {
+    let kilobytes = |name: &str| name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse::<u64>().ok();
+    let mut sizes: Vec<u64> =
+        directories.iter().map(AsRef::as_ref).filter_map(kilobytes).filter(|size| *size > 0).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes.into_iter().map(page_size_name).collect()
+}
+
+fn page_size_name(kilobytes: u64) -> String {
+    let (mut value, mut unit) = (kilobytes, "KB");
+    for next in ["MB", "GB", "TB"] {
+        if value % 1024 != 0 {
+            break;
+        }
+        (value, unit) = (value / 1024, next);
+    }
+    format!("{value}{unit}")
+}
+
+/// The numbers of directories as `cpu12`, ascending.
+pub fn cpu_numbers(directories: &[impl AsRef<str>]) -> Vec<u32> {
+    let mut numbers: Vec<u32> =
+        directories.iter().filter_map(|name| name.as_ref().strip_prefix("cpu")?.parse().ok()).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers
+}
+
+/// Whether `/proc/swaps` names anything below its heading.
+pub fn swaps_in_use(swaps: &str) -> bool {
+    swaps.lines().skip(1).any(|line| !line.trim().is_empty())
+}
+
+/// A process's cgroup of version 2, in `/proc/<pid>/cgroup`. One that leads upwards (seen from another cgroup
+/// namespace) is none.
+pub fn unified_cgroup(cgroup: &str) -> Option<&str> {
+    let path = cgroup.lines().find_map(|line| line.strip_prefix("0::"))?;
+    (path.starts_with('/') && path.split('/').all(|part| part != "..")).then_some(path)
+}
+
+/// The host's own IPv4 addresses, in `/proc/net/fib_trie`: each address is the line before its `/32 host LOCAL`.
+pub fn local_ipv4(fib_trie: &str) -> Vec<IpAddr> {
+    let mut found: Vec<IpAddr> = Vec::new();
+    let mut last = None;
+    for line in fib_trie.lines() {
+        let words = line.trim();
+        if let Some(address) = words.strip_prefix("|-- ") {
+            last = address.trim().parse::<Ipv4Addr>().ok();
+        } else if words == "/32 host LOCAL"
+            && let Some(address) = last.map(IpAddr::V4)
+            && !found.contains(&address)
+        {
+            found.push(address);
+        }
+    }
+    found
+}
+
+/// The host's own IPv6 addresses, in `/proc/net/if_inet6`: 32 hex digits first.
+pub fn local_ipv6(if_inet6: &str) -> Vec<IpAddr> {
+    let address = |line: &str| {
+        let digits = line.split_whitespace().next().filter(|digits| digits.len() == 32)?;
+        let bits = u128::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'))?;
+        Some(IpAddr::V6(Ipv6Addr::from(bits)))
+    };
+    if_inet6.lines().filter_map(address).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn memory() {
+        let text = "MemTotal:       24682416 kB\nMemFree:  1 kB\nSwapTotal:             0 kB\nHugePages_Total:       3\n";
+        let check = |text: &str, key: &str, expect: Option<u64>| {
+            assert_eq!(meminfo_bytes(text, key), expect, "{key} in {text:?}");
+        };
+        check(text, "MemTotal", Some(24_682_416 * 1024));
+        check(text, "SwapTotal", Some(0));
+        check(text, "HugePages_Total", Some(3));
+        check(text, "Mem", None);
+        check("", "MemTotal", None);
+        check("MemTotal:\n", "MemTotal", None);
+        check("MemTotal: x kB\n", "MemTotal", None);
+        check("MemTotal: 5 MB\n", "MemTotal", None);
+        check("MemTotal: 18446744073709551615 kB\n", "MemTotal", None);
+    }
+
+    #[test]
+    fn cpus() {
+        let check = |list: &str, expect: Option<u32>| assert_eq!(cpu_count(list), expect, "{list:?}");
+        check("0\n", Some(1));
+        check("0-1\n", Some(2));
+        check("0-3,8,10-11", Some(7));
+        check("", None);
+        check("3-1", None);
+        check("0-", None);
+        check("0-4294967295,0-4294967295", Some(u32::MAX));
+        assert_eq!(cpuinfo_count("processor\t: 0\nmodel name\t: x\n\nprocessor\t: 1\n"), 2);
+        assert_eq!(cpuinfo_count(""), 0);
+        assert_eq!(cpu_numbers(&["cpu10", "cpu2", "cpufreq", "cpu", "online", "cpu-1"]), [2, 10]);
+    }
+
+    #[test]
+    fn hugepages() {
+        let check = |names: &[&str], expect: &[&str]| {
+            assert_eq!(hugepage_sizes(names), expect, "{names:?}");
+        };
+        check(&["hugepages-1048576kB", "hugepages-2048kB"], &["2MB", "1GB"]);
+        check(&["hugepages-64kB", "hugepages-32768kB", "hugepages-16777216kB"], &["64KB", "32MB", "16GB"]);
+        check(&["hugepages-2048kB", "hugepages-0kB", "x", "hugepages-kB", "hugepages--1kB"], &["2MB"]);
+        check(&[], &[]);
+    }
+
+    #[test]
+    fn swaps() {
+        let heading = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n";
+        assert!(!swaps_in_use(heading));
+        assert!(!swaps_in_use(""));
+        assert!(!swaps_in_use(&format!("{heading}\n")));
+        assert!(swaps_in_use(&format!("{heading}/dev/sda2 partition 1 0 -2\n")));
+    }
+
+    #[test]
+    fn own_cgroup() {
+        let check = |text: &str, expect: Option<&str>| assert_eq!(unified_cgroup(text), expect, "{text:?}");
+        check("9:name=systemd:/\n4:memory:/x\n0::/system.slice/a.service\n", Some("/system.slice/a.service"));
+        check("0::/\n", Some("/"));
+        check("0::/../../a\n", None);
+        check("4:memory:/x\n", None);
+        check("0::relative", None);
+    }
+
+    #[test]
+    fn addresses() {
+        let trie = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 0.0.0.0\n        /0 universe UNICAST\n\
+            Local:\n     +-- 127.0.0.0/8 2 0 2\n           |-- 127.0.0.1\n              /32 host LOCAL\n\
+            \x20       |-- 192.0.2.7\n           /32 host LOCAL\n        |-- 192.0.2.255\n           /32 link BROADCAST\n\
+            \x20       |-- 192.0.2.7\n           /32 host LOCAL\n";
+        assert_eq!(local_ipv4(trie), ["127.0.0.1", "192.0.2.7"].map(|a| a.parse::<IpAddr>().unwrap()));
+        assert!(local_ipv4("/32 host LOCAL\n|-- x\n/32 host LOCAL").is_empty());
+        let inet6 = "00000000000000000000000000000001 01 80 10 80       lo\n\
+            20010db8000000000000000000000005 02 40 00 80     eth0\nshort\n+0000000000000000000000000000001 x\n";
+        assert_eq!(local_ipv6(inet6), ["::1", "2001:db8::5"].map(|a| a.parse::<IpAddr>().unwrap()));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_without_panic(text in r"[ -~\n\t]{0,200}", odd in ".{0,60}") {
+            for text in [text.as_str(), odd.as_str()] {
+                let _ = meminfo_bytes(text, "MemTotal");
+                let _ = cpu_count(text);
+                let _ = cpuinfo_count(text);
+                let _ = hugepage_sizes(&text.lines().collect::<Vec<_>>());
+                let _ = cpu_numbers(&text.lines().collect::<Vec<_>>());
+                let _ = swaps_in_use(text);
+                let _ = unified_cgroup(text);
+                let _ = local_ipv4(text);
+                let _ = local_ipv6(text);
+            }
+        }
+
+        #[test]
+        fn nearly_right_text_is_read_without_panic(number in any::<u64>(), digits in "[0-9a-fA-F+-]{30,34}") {
+            let _ = meminfo_bytes(&format!("MemTotal: {number} kB"), "MemTotal");
+            let _ = cpu_count(&format!("0-{number},{number}"));
+            let name = format!("hugepages-{number}kB");
+            prop_assert_eq!(hugepage_sizes(&[name]).len(), usize::from(number > 0));
+            let _ = local_ipv6(&digits);
+        }
+    }
+}
