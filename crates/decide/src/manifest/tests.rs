@@ -28,6 +28,65 @@ fn one_file_one_pod() {
     check_file(json, &["a-node"], &[]);
 }
 
+/// What cluster installers write: empty and null leftovers, block style, everything on the host.
+#[test]
+fn a_control_plane_manifest() {
+    let text = r#"
+apiVersion: v1
+kind: Pod
+metadata:
+  annotations:
+    installer/advertise-address: 10.0.0.1:2379
+  creationTimestamp: null
+  labels:
+    component: store
+    tier: control-plane
+  name: store
+  namespace: kube-system
+spec:
+  containers:
+  - command:
+    - store
+    - --data-dir=/var/lib/store
+    image: registry.example/store:3.6.4-0
+    imagePullPolicy: IfNotPresent
+    livenessProbe:
+      failureThreshold: 8
+      httpGet: {host: 127.0.0.1, path: /livez, port: probe-port, scheme: HTTP}
+      initialDelaySeconds: 10
+      periodSeconds: 10
+      timeoutSeconds: 15
+    name: store
+    ports:
+    - {containerPort: 2381, name: probe-port, protocol: TCP}
+    resources:
+      requests: {cpu: 100m, memory: 100Mi}
+    startupProbe:
+      failureThreshold: 24
+      httpGet: {host: 127.0.0.1, path: /readyz, port: probe-port, scheme: HTTP}
+    volumeMounts:
+    - {mountPath: /var/lib/store, name: data}
+    - {mountPath: /etc/pki, name: certs, readOnly: true}
+  hostNetwork: true
+  priority: 2000001000
+  priorityClassName: system-node-critical
+  nodeSelector:
+    some-label:
+  securityContext:
+    seccompProfile: {type: RuntimeDefault}
+  volumes:
+  - hostPath: {path: /etc/pki, type: DirectoryOrCreate}
+    name: certs
+  - hostPath: {path: /var/lib/store, type: DirectoryOrCreate}
+    name: data
+status: {}
+"#;
+    check_file(text, &["store-node"], &[]);
+    let (pods, _) = decode_file(text.as_bytes(), "/m/a.yaml", "node", true);
+    let container = &pods[0].spec.as_ref().unwrap().containers[0];
+    assert_eq!(container.ports.as_ref().unwrap()[0].host_port, Some(2381));
+}
+
 #[test]
 fn documents_stand_on_their_own() {
     check_file(&format!("{}---\n{}", pod("a"), pod("b")), &["a-node", "b-node"], &[]);
