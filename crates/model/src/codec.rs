@@ -54,7 +54,8 @@ fn parse_yaml(text: &str) -> Result<Vec<Value>, CodecError> {
         legacy_octal_numbers: true,
         with_snippet: false,
     };
-    serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
+    let parsed = serde_saphyr::from_multiple_with_options(text, options);
+    let mut documents: Vec<Value> = parsed.map_err(|error| {
         let message = one_line(&error.without_snippet().to_string());
         // advice to the programmer, not to the manifest's author
         let message = message.replace(", set DuplicateKeyPolicy in Options if acceptable", "");
@@ -66,7 +67,26 @@ fn parse_yaml(text: &str) -> Result<Vec<Value>, CodecError> {
             }
             _ => CodecError::Unplaced { detail: message },
         }
-    })
+    })?;
+    documents.iter_mut().for_each(whole_numbers);
+    Ok(documents)
+}
+
+/// YAML knows no difference between `1`, `1.0` and `1e0`: whole numbers are integers however they are written.
+fn whole_numbers(value: &mut Value) {
+    /// Up to here every whole number has exactly one floating point form.
+    const EXACT: f64 = (1u64 << 53) as f64;
+    match value {
+        Value::Array(elements) => elements.iter_mut().for_each(whole_numbers),
+        Value::Object(fields) => fields.values_mut().for_each(whole_numbers),
+        Value::Number(number) if number.is_f64() => {
+            if let Some(whole) = number.as_f64().filter(|float| float.fract() == 0.0 && float.abs() <= EXACT)
+            {
+                *value = (whole as i64).into();
+            }
+        }
+        _ => {}
+    }
 }
 
 fn one_line(text: &str) -> String {
@@ -85,7 +105,7 @@ pub fn api_version_of(document: &Value) -> Option<&str> {
 
 /// A Pod from its JSON form. Unknown fields are ignored; a field of a wrong type is named by its path.
 pub fn pod_from_value(mut value: Value) -> Result<Pod, CodecError> {
-    normalise_quantities(&mut value)?;
+    normalise(&mut value)?;
     serde_path_to_error::deserialize(value).map_err(|error| CodecError::Field {
         path: error.path().to_string(),
         detail: one_line(&error.into_inner().to_string()),
@@ -155,26 +175,49 @@ const QUANTITY_PATHS: &[&str] = &[
     "spec.volumes.*.ephemeral.volumeClaimTemplate.spec.resources.requests.*",
 ];
 
-/// Quantities may be written as bare numbers (`cpu: 2`), which the types do not take: they become text here.
-/// What is no quantity at all is refused here as well, since the types would take any text.
-fn normalise_quantities(pod: &mut Value) -> Result<(), CodecError> {
-    for pattern in QUANTITY_PATHS {
-        let steps: Vec<&str> = pattern.split('.').collect();
-        normalise_below(pod, &steps, &mut String::new())?;
+/// Where plain texts stand in lists and maps. Absent ones (`nodeSelector: {some-label: }`) count as empty.
+const TEXT_PATHS: &[&str] = &[
+    "metadata.labels.*",
+    "metadata.annotations.*",
+    "spec.nodeSelector.*",
+    "spec.containers.*.command.*",
+    "spec.containers.*.args.*",
+    "spec.initContainers.*.command.*",
+    "spec.initContainers.*.args.*",
+    "spec.volumes.*.flexVolume.options.*",
+    "spec.volumes.*.csi.volumeAttributes.*",
+];
+
+type Normalise = fn(&mut Value, &str) -> Result<(), CodecError>;
+
+/// The types are stricter than the API in a few places; what it accepts there is brought into their form.
+fn normalise(pod: &mut Value) -> Result<(), CodecError> {
+    for (patterns, action) in
+        [(QUANTITY_PATHS, normalise_quantity as Normalise), (TEXT_PATHS, normalise_text)]
+    {
+        for pattern in patterns {
+            let steps: Vec<&str> = pattern.split('.').collect();
+            normalise_below(pod, &steps, &mut String::new(), action)?;
+        }
     }
     Ok(())
 }
 
-fn normalise_below(value: &mut Value, steps: &[&str], path: &mut String) -> Result<(), CodecError> {
+fn normalise_below(
+    value: &mut Value,
+    steps: &[&str],
+    path: &mut String,
+    action: Normalise,
+) -> Result<(), CodecError> {
     let Some((step, rest)) = steps.split_first() else {
-        return normalise_quantity(value, path);
+        return action(value, path);
     };
     let length = path.len();
     match value {
         Value::Array(elements) if *step == "*" => {
             for (index, element) in elements.iter_mut().enumerate() {
                 path.push_str(&format!("[{index}]"));
-                normalise_below(element, rest, path)?;
+                normalise_below(element, rest, path, action)?;
                 path.truncate(length);
             }
         }
@@ -182,7 +225,7 @@ fn normalise_below(value: &mut Value, steps: &[&str], path: &mut String) -> Resu
             for (name, field) in fields.iter_mut().filter(|(name, _)| *step == "*" || name == step) {
                 path.push_str(if length == 0 { "" } else { "." });
                 path.push_str(name);
-                normalise_below(field, rest, path)?;
+                normalise_below(field, rest, path, action)?;
                 path.truncate(length);
             }
         }
@@ -191,6 +234,8 @@ fn normalise_below(value: &mut Value, steps: &[&str], path: &mut String) -> Resu
     Ok(())
 }
 
+/// Quantities may be written as bare numbers (`cpu: 2`), which the types do not take: they become text here.
+/// What is no quantity at all is refused here as well, since the types would take any text.
 fn normalise_quantity(value: &mut Value, path: &str) -> Result<(), CodecError> {
     if let Value::Number(number) = value {
         *value = Value::String(number.to_string());
@@ -203,6 +248,13 @@ fn normalise_quantity(value: &mut Value, path: &str) -> Result<(), CodecError> {
         // a wrong type: the typed decoding says so
         _ => Ok(()),
     }
+}
+
+fn normalise_text(value: &mut Value, _path: &str) -> Result<(), CodecError> {
+    if value.is_null() {
+        *value = Value::String(String::new());
+    }
+    Ok(())
 }
 
 #[cfg(test)]

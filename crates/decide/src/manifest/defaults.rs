@@ -37,7 +37,8 @@ fn pod_fields(spec: &mut PodSpec) {
     fill(&mut spec.restart_policy, "Always");
     fill(&mut spec.scheduler_name, "default-scheduler");
     spec.security_context.get_or_insert_default();
-    spec.termination_grace_period_seconds.get_or_insert(30);
+    let grace = spec.termination_grace_period_seconds.unwrap_or(30);
+    spec.termination_grace_period_seconds = Some(if grace < 0 { 1 } else { grace });
     spec.enable_service_links.get_or_insert(true);
     // The old name of the field still counts.
     if let Some(account) = spec.service_account.clone().filter(|account| !account.is_empty()) {

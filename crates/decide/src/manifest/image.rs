@@ -72,8 +72,8 @@ fn is_domain(domain: &str) -> bool {
 fn is_path_component(component: &str) -> bool {
     let word = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let bytes = component.as_bytes();
-    bytes.first().is_some_and(|byte| word(byte))
-        && bytes.last().is_some_and(|byte| word(byte))
+    bytes.first().is_some_and(&word)
+        && bytes.last().is_some_and(&word)
         && bytes.split(word).filter(|separator| !separator.is_empty()).all(|separator| {
             matches!(separator, b"." | b"_" | b"__") || separator.iter().all(|byte| *byte == b'-')
         })
@@ -108,7 +108,7 @@ mod tests {
         let digest = format!("sha256:{}", "a".repeat(64));
         check("busybox", "Always");
         check("busybox:latest", "Always");
-        check("docker.io/library/busybox", "Always");
+        check("registry.example/library/busybox", "Always");
         check("localhost/x", "Always");
         check("host:5000/x", "Always");
         check("Host/x", "Always");

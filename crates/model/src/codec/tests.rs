@@ -23,6 +23,7 @@ fn reads_scalars_as_kubernetes_does() {
     check("a: 'yes'", json!({"a": "yes"}));
     check("a: 2024-01-01", json!({"a": "2024-01-01"}));
     check("a: 1.2.3", json!({"a": "1.2.3"}));
+    check("a: 1.0\nb: 1e3\nc: 1.5\nd: [-2.0]", json!({"a": 1, "b": 1000, "c": 1.5, "d": [-2]}));
     check("1: one", json!({"1": "one"}));
     check("a: |\n  x\n  y\n", json!({"a": "x\ny\n"}));
     check("a: &x [1]\nb: *x", json!({"a": [1], "b": [1]}));
@@ -123,6 +124,22 @@ fn bare_numbers_are_quantities() {
         Some(&json!({"cpu": "0.5", "memory": "1000"}))
     );
     assert_eq!(value.pointer("/spec/volumes/0/emptyDir/sizeLimit"), Some(&json!("5")));
+}
+
+#[test]
+fn absent_texts_are_empty() {
+    let pod = pod_from_value(json!({
+        "metadata": {"labels": {"a": null}, "annotations": {"b": null}},
+        "spec": {"nodeSelector": {"c": null}, "containers": [{"command": [null], "args": ["x", null]}]},
+    }))
+    .unwrap();
+    let value = pod_to_value(&pod);
+    let check = |pointer: &str, expect: Value| assert_eq!(value.pointer(pointer), Some(&expect), "{pointer}");
+    check("/metadata/labels", json!({"a": ""}));
+    check("/metadata/annotations", json!({"b": ""}));
+    check("/spec/nodeSelector", json!({"c": ""}));
+    check("/spec/containers/0/command", json!([""]));
+    check("/spec/containers/0/args", json!(["x", ""]));
 }
 
 #[test]

@@ -33,9 +33,7 @@ pub(super) fn check(metadata: &ObjectMeta, spec: &PodSpec, report: &mut Report) 
 }
 
 fn deletion_cost(value: &str, path: &Path, report: &mut Report) {
-    let number = !value.starts_with('+')
-        && !(value.len() > 1 && value.starts_with('0'))
-        && value.parse::<i32>().is_ok();
+    let number = value.parse::<i32>().is_ok_and(|number| number.to_string() == value);
     if !number {
         report.invalid(path, value, "must be a 32 bit integer");
     }

@@ -245,7 +245,7 @@ pub(super) fn image_whitespace(spec: &PodSpec, path: &Path, report: &mut Report)
     for (container, path) in all_containers(spec, path) {
         let image = container.image.as_deref().unwrap_or_default();
         if image.trim() != image {
-            report.invalid(&path.child("image"), image, "must not have leading or trailing whitespace");
+            report.invalid(&path.child("image"), image, "must not have blanks around it");
         }
     }
 }

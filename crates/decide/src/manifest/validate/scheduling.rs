@@ -123,7 +123,7 @@ fn node_requirement(
             report.required_because(&values_path, "the operators 'Gt' and 'Lt' need exactly one value");
         }
         "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => {}
-        other => report.invalid(&path.child("operator"), other, "not a valid selector operator"),
+        other => report.invalid(&path.child("operator"), other, "is not an operator of selectors"),
     }
     report.all(&path.child("key"), &requirement.key, syntax::qualified_name(&requirement.key));
     if strict_values {
@@ -140,10 +140,10 @@ fn node_field(requirement: &NodeSelectorRequirement, path: &Path, report: &mut R
             report.required_because(&path.child("values"), "a field needs exactly one value");
         }
         "In" | "NotIn" => {}
-        other => report.invalid(&path.child("operator"), other, "not a valid selector operator"),
+        other => report.invalid(&path.child("operator"), other, "is not an operator of selectors"),
     }
     if requirement.key != "metadata.name" {
-        return report.invalid(&path.child("key"), &requirement.key, "not a valid field selector key");
+        return report.invalid(&path.child("key"), &requirement.key, "only metadata.name can be selected");
     }
     for (index, value) in values.iter().enumerate() {
         report.all(&path.child("values").index(index), value, syntax::dns_subdomain(value));

@@ -166,7 +166,7 @@ fn app_armor(profile: Option<&AppArmorProfile>, path: &Path, report: &mut Report
         ("Localhost", None | Some("")) => report.required_because(&path, "the type Localhost needs it"),
         ("Localhost", Some(local)) => {
             if local.trim() != local {
-                report.invalid(&path, local, "must not have leading or trailing whitespace");
+                report.invalid(&path, local, "must not have blanks around it");
             }
             if local.len() > MAX_PROFILE_PATH {
                 report.too_long(&path, MAX_PROFILE_PATH);

@@ -31,7 +31,7 @@ pub(super) fn label_selector(selector: Option<&LabelSelector>, path: &Path, repo
                 );
             }
             "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
-            other => report.invalid(&path.child("operator"), other, "not a valid selector operator"),
+            other => report.invalid(&path.child("operator"), other, "is not an operator of selectors"),
         }
         report.all(&path.child("key"), &requirement.key, syntax::qualified_name(&requirement.key));
         for (index, value) in values.iter().enumerate() {

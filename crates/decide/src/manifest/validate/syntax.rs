@@ -177,16 +177,14 @@ pub(super) fn sysctl_name(text: &str) -> Vec<String> {
     ])
 }
 
-/// An IPv4 or IPv6 address. Leading zeros in IPv4 are let through, as Kubernetes does.
+/// An IPv4 or IPv6 address in one of its unambiguous spellings.
 pub(super) fn ip_address(text: &str) -> Vec<String> {
-    let without_zeros = |part: &str| match part.trim_start_matches('0') {
-        "" if !part.is_empty() => "0".to_owned(),
-        rest => rest.to_owned(),
+    let good = match text.parse() {
+        Ok(std::net::IpAddr::V4(_)) => true,
+        Ok(std::net::IpAddr::V6(address)) => address.to_ipv4_mapped().is_none(),
+        Err(_) => false,
     };
-    let lenient = text.split('.').map(without_zeros).collect::<Vec<_>>().join(".");
-    let parses = |text: &str| text.parse::<std::net::IpAddr>().is_ok();
-    let why = "must be a valid IP address, such as 10.9.8.7 or 2001:db8::ffff".to_owned();
-    objections([(!parses(text) && !parses(&lenient), why)])
+    objections([(!good, "must be a valid IP address, such as 10.9.8.7 or 2001:db8::ffff".to_owned())])
 }
 
 /// `..` as a whole path element.

@@ -169,6 +169,6 @@ pub(super) fn items(items: Option<&[KeyToPath]>, path: &Path, report: &mut Repor
 
 pub(super) fn file_mode(mode: Option<i32>, path: &Path, report: &mut Report) {
     if let Some(mode) = mode.filter(|mode| !(0..=0o777).contains(mode)) {
-        report.invalid(path, mode, "must be a number between 0 and 0777 (octal), both inclusive");
+        report.invalid(path, mode, "must be an octal mode from 0 to 0777");
     }
 }

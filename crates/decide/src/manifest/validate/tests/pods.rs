@@ -13,7 +13,7 @@ fn good_pods() {
     );
     spec("tolerations: [{operator: Exists}, {key: k, value: v, effect: NoSchedule}]", &[]);
     spec("os: {name: linux}\nactiveDeadlineSeconds: 1\nterminationGracePeriodSeconds: 0", &[]);
-    spec("hostAliases: [{ip: '::1', hostnames: [a.b]}, {ip: 010.1.2.3}]", &[]);
+    spec("hostAliases: [{ip: '::1', hostnames: [a.b]}, {ip: 10.1.2.3}]", &[]);
 }
 
 #[test]
@@ -114,7 +114,12 @@ fn policies_and_times() {
     spec("dnsPolicy: Maybe", &["spec.dnsPolicy: Unsupported value"]);
     spec("preemptionPolicy: Maybe", &["spec.preemptionPolicy: Unsupported value"]);
     spec("preemptionPolicy: ''", &["spec.preemptionPolicy: Required value"]);
-    spec("terminationGracePeriodSeconds: -1", &["spec.terminationGracePeriodSeconds: Invalid value"]);
+    // a negative grace period is made 1 before it is looked at; only an undefaulted pod can have one
+    spec("terminationGracePeriodSeconds: -1", &[]);
+    let mut pod = model::codec::pod_from_value(base()).unwrap();
+    crate::manifest::defaults(&mut pod);
+    pod.spec.as_mut().unwrap().termination_grace_period_seconds = Some(-1);
+    assert_eq!(validate(&pod).unwrap_err()[0].path, "spec.terminationGracePeriodSeconds");
     spec("activeDeadlineSeconds: 0", &["spec.activeDeadlineSeconds: Invalid value"]);
     spec("activeDeadlineSeconds: 2147483648", &["spec.activeDeadlineSeconds: Invalid value"]);
 }
@@ -148,6 +153,8 @@ fn only_on_creation() {
 
 #[test]
 fn network() {
+    spec("hostAliases: [{ip: 010.1.2.3}]", &["spec.hostAliases[0].ip: Invalid value"]);
+    spec("hostAliases: [{ip: '::ffff:1.2.3.4'}]", &["spec.hostAliases[0].ip: Invalid value"]);
     spec("hostAliases: [{ip: x}]", &["spec.hostAliases[0].ip: Invalid value"]);
     spec(
         "hostAliases: [{ip: 1.2.3.4, hostnames: [A]}]",
