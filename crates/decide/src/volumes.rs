@@ -25,7 +25,7 @@ pub enum VolumeError {
     HostPathType { volume: String, kind: String },
     #[error("unknown storage medium {medium:?}")]
     Medium { volume: String, medium: String },
-    #[error("medium HugePages can't be used if container requests multiple huge page sizes")]
+    #[error("medium: HugePages can't be used if container requests multiple huge page sizes")]
     ManyPageSizes { volume: String },
     #[error("medium {medium}: hugePages storage requested, but there is no resource request for huge pages")]
     NoHugePages { volume: String, medium: String },

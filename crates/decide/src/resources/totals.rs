@@ -144,6 +144,7 @@ pub fn node_allocatable(_config: &NodeConfig, facts: &HostFacts) -> Amounts {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use serde_json::{Value, json};
 
     use super::*;
@@ -219,5 +220,39 @@ mod tests {
         check(json!({"containers": [both()], "initContainers": [cpu_only()]}), true, false);
         check(json!({"containers": [cpu_only()], "resources": {"limits": {"memory": "1Gi"}}}), true, true);
         check(json!({"containers": [{"name": "c"}]}), false, false);
+    }
+
+    fn containers(prefix: &'static str) -> impl Strategy<Value = Vec<Value>> {
+        prop::collection::vec((0u32..5000, any::<bool>()), 0..5).prop_map(move |list| {
+            let one = |(index, (cpu, sidecar)): (usize, (u32, bool))| {
+                let mut container = container(json!({"cpu": format!("{cpu}m")}), json!({}));
+                container["name"] = json!(format!("{prefix}{index}"));
+                if sidecar && prefix == "i" {
+                    container["restartPolicy"] = json!("Always");
+                }
+                container
+            };
+            list.into_iter().enumerate().map(one).collect()
+        })
+    }
+
+    proptest! {
+        /// Whatever runs at one time fits into the total, and the order of regular containers does not matter.
+        #[test]
+        fn a_total_covers_every_moment(regular in containers("c"), init in containers("i")) {
+            let pod = sample::pod(json!({"containers": regular, "initContainers": init}));
+            let total = pod_requests(&pod, Overhead::Included).cpu_millis();
+            let own = |c: &k8s::Container| container_requests(c).cpu_millis();
+            let sidecars: i64 = pod.init_containers().iter().filter(|c| is_sidecar(c)).map(own).sum();
+            prop_assert!(total >= pod.containers().iter().map(own).sum::<i64>() + sidecars);
+            let mut running = 0;
+            for container in pod.init_containers() {
+                prop_assert!(total >= running + own(container));
+                running += if is_sidecar(container) { own(container) } else { 0 };
+            }
+            let reversed: Vec<Value> = regular.into_iter().rev().collect();
+            let other = sample::pod(json!({"containers": reversed, "initContainers": init}));
+            prop_assert_eq!(pod_requests(&other, Overhead::Included).cpu_millis(), total);
+        }
     }
 }

@@ -85,7 +85,7 @@ fn huge_page_media() {
     check(
         "HugePages",
         two(),
-        Err("medium HugePages can't be used if container requests multiple huge page sizes"),
+        Err("medium: HugePages can't be used if container requests multiple huge page sizes"),
     );
     check(
         "HugePages-1Gi",

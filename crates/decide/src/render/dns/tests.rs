@@ -1,4 +1,5 @@
 use model::node::{HostFacts, NodeConfig};
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
@@ -152,4 +153,23 @@ fn too_many_or_too_long_searches_are_cut() {
     full[8].push('x');
     check(full, 8);
     check(numbered(32, 100), 20);
+}
+
+proptest! {
+    #[test]
+    fn limits_always_hold(
+        servers in prop::collection::vec("[0-9]{1,3}", 0..6),
+        lengths in prop::collection::vec(1usize..300, 0..50),
+    ) {
+        let searches: Vec<String> =
+            lengths.iter().enumerate().map(|(index, length)| format!("{index:0length$}")).collect();
+        let (config, messages) = forming(json!({"nameservers": servers, "searches": searches}));
+        prop_assert!(config.servers.len() <= NAMESERVERS_MAX && config.searches.len() <= SEARCHES_MAX);
+        prop_assert!(config.searches.iter().all(|search| search.len() <= SEARCH_LENGTH_MAX));
+        prop_assert!(config.searches.join(" ").len() <= SEARCH_LINE_MAX);
+        let distinct = |list: &[String]| without_repeats(list.iter().cloned()).len();
+        let cut = (config.servers.len() < distinct(&servers)) as usize
+            + (config.searches.len() < distinct(&searches)) as usize;
+        prop_assert_eq!(messages.len(), cut, "one event for each list that was cut");
+    }
 }

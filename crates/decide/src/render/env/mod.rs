@@ -48,18 +48,24 @@ pub struct EnvSources<'a> {
 
 /// Variables in order, each name once.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Environment(Vec<KeyValue>);
+pub struct Environment {
+    list: Vec<KeyValue>,
+    /// Where each name stands in the list: a namespace may have thousands of services.
+    places: BTreeMap<String, usize>,
+}
 
 impl Environment {
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|variable| variable.key == name).map(|variable| variable.value.as_str())
+        self.places.get(name).map(|place| self.list[*place].value.as_str())
     }
 
     /// Sets a variable; one that exists keeps its place.
     fn set(&mut self, name: &str, value: String) {
-        match self.0.iter_mut().find(|variable| variable.key == name) {
-            Some(variable) => variable.value = value,
-            None => self.0.push(KeyValue { key: name.to_owned(), value }),
+        if let Some(place) = self.places.get(name) {
+            self.list[*place].value = value;
+        } else {
+            self.places.insert(name.to_owned(), self.list.len());
+            self.list.push(KeyValue { key: name.to_owned(), value });
         }
     }
 
@@ -69,7 +75,7 @@ impl Environment {
     }
 
     pub fn into_list(self) -> Vec<KeyValue> {
-        self.0
+        self.list
     }
 }
 
