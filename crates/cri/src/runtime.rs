@@ -20,7 +20,7 @@ use crate::from_wire::{self, Missing};
 use crate::{pb, to_wire};
 
 /// The version of the kubelet's side of the interface, which a runtime must answer with.
-const KUBE_API_VERSION: &str = "0.1.0";
+pub(crate) const KUBE_API_VERSION: &str = "0.1.0";
 const POD_UID_LABEL: &str = "io.kubernetes.pod.uid";
 
 /// `rpc!(self, "Name", method, deadline, request)`: the answer, or the error of that call.

@@ -1,2 +1,0 @@
-//! placeholder
-pub struct RuntimeHints;
