@@ -11,7 +11,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (side, is_server) in [("client", false), ("server", true)] {
         let directory = out.join(side);
         std::fs::create_dir_all(&directory)?;
-        tonic_prost_build::configure()
+        let mut build = tonic_prost_build::configure();
+        if is_server {
+            // Tests compare what arrives with what was sent, by name.
+            build = build.message_attribute(".runtime", "#[derive(serde::Serialize, serde::Deserialize)]");
+            build = build.message_attribute(".runtime", "#[serde(default)]");
+        }
+        build
             .build_client(!is_server)
             .build_server(is_server)
             // A server that knows only some calls answers Unimplemented to the others.
