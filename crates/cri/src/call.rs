@@ -1,0 +1,92 @@
+//! One call: its deadline, and what its failure means.
+
+use std::error::Error;
+use std::path::Path;
+use std::time::Duration;
+
+use ports::RuntimeError;
+use tonic::{Code, Request, Response, Status};
+
+/// What containerd says, with no better code, while its CRI part still restores its state after a start.
+const NOT_INITIALIZED: &str = "server is not initialized yet";
+
+/// Sends `message` by `send` and waits for the answer, at most `deadline`. The server is told the deadline too, so
+/// that it stops working for a caller who has gone.
+pub(crate) async fn call<M, A, F>(
+    call: &'static str,
+    socket: &Path,
+    deadline: Option<Duration>,
+    message: M,
+    send: impl FnOnce(Request<M>) -> F,
+) -> Result<A, RuntimeError>
+where
+    F: Future<Output = Result<Response<A>, Status>>,
+{
+    let mut request = Request::new(message);
+    let result = match deadline {
+        None => send(request).await,
+        Some(deadline) => {
+            request.set_timeout(deadline);
+            match tokio::time::timeout(deadline, send(request)).await {
+                Ok(result) => result,
+                Err(_) => return Err(RuntimeError::TimedOut { call, after: deadline }),
+            }
+        }
+    };
+    match result {
+        Ok(answer) => Ok(answer.into_inner()),
+        Err(status) => Err(classify(call, socket, deadline.unwrap_or_default(), &status)),
+    }
+}
+
+/// What a status means. `deadline` is what a timeout is reported with.
+pub(crate) fn classify(
+    call: &'static str,
+    socket: &Path,
+    deadline: Duration,
+    status: &Status,
+) -> RuntimeError {
+    if let Some(cause) = status.source() {
+        // A status with a source did not come from the server: the transport failed, or its clock ran out first.
+        return match root(cause).is::<tonic::TimeoutExpired>() {
+            true => RuntimeError::TimedOut { call, after: deadline },
+            false => RuntimeError::Unavailable { call, message: transport_message(socket, cause) },
+        };
+    }
+    let message = status.message().to_owned();
+    match status.code() {
+        Code::NotFound => RuntimeError::NotFound { call, message },
+        Code::Unavailable => RuntimeError::Unavailable { call, message },
+        Code::Unknown if message == NOT_INITIALIZED => RuntimeError::Unavailable { call, message },
+        Code::DeadlineExceeded => RuntimeError::TimedOut { call, after: deadline },
+        Code::Unimplemented => RuntimeError::Unsupported { call },
+        code => RuntimeError::Failed { call, code: code as i32, message },
+    }
+}
+
+/// An answer that breaks the interface.
+pub(crate) fn malformed(call: &'static str, what: &str) -> RuntimeError {
+    RuntimeError::Failed {
+        call,
+        code: Code::Internal as i32,
+        message: format!("runtime answered without {what}"),
+    }
+}
+
+fn root<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
+    let mut deepest = error;
+    while let Some(next) = deepest.source() {
+        deepest = next;
+    }
+    deepest
+}
+
+/// The layers in between say only "transport error" and "connection error"; the deepest says what happened.
+fn transport_message(socket: &Path, cause: &(dyn Error + 'static)) -> String {
+    let socket = socket.display();
+    let deepest = root(cause);
+    match deepest.downcast_ref::<std::io::Error>() {
+        Some(io) => format!("{socket}: {io}"),
+        None => format!("{socket}: connection lost: {deepest}"),
+    }
+}

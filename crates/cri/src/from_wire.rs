@@ -1,0 +1,290 @@
+//! What we are told: CRI messages as the model's and the ports' values. A runtime is free to send anything: an
+//! answer without what the interface demands is refused by name (`Err` says what is missing), an unknown number
+//! takes the meaning that does least, and nothing panics.
+
+use model::cri as m;
+use model::observed::{ContainerState, ObservedUser};
+use ports::{ContainerInfo, ContainerStatus, SandboxInfo, SandboxStatus};
+
+use crate::pb;
+
+/// Names the part that an answer lacks.
+pub(crate) type Missing = &'static str;
+
+fn required(value: String, what: Missing) -> Result<String, Missing> {
+    if value.is_empty() { Err(what) } else { Ok(value) }
+}
+
+/// An unknown sandbox state is not known to be ready.
+fn is_ready(state: i32) -> bool {
+    state == pb::PodSandboxState::SandboxReady as i32
+}
+
+fn container_state(state: i32) -> ContainerState {
+    match pb::ContainerState::try_from(state) {
+        Ok(pb::ContainerState::ContainerCreated) => ContainerState::Created,
+        Ok(pb::ContainerState::ContainerRunning) => ContainerState::Running,
+        Ok(pb::ContainerState::ContainerExited) => ContainerState::Exited,
+        Ok(pb::ContainerState::ContainerUnknown) | Err(_) => ContainerState::Unknown,
+    }
+}
+
+pub(crate) fn version(v: pb::VersionResponse) -> m::RuntimeVersion {
+    m::RuntimeVersion {
+        version: v.version,
+        runtime_name: v.runtime_name,
+        runtime_version: v.runtime_version,
+        runtime_api_version: v.runtime_api_version,
+    }
+}
+
+pub(crate) fn status(answer: pb::StatusResponse) -> Result<m::RuntimeStatus, Missing> {
+    let status = answer.status.ok_or("status")?;
+    Ok(m::RuntimeStatus {
+        conditions: status
+            .conditions
+            .into_iter()
+            .map(|c| m::RuntimeCondition {
+                r#type: c.r#type,
+                status: c.status,
+                reason: c.reason,
+                message: c.message,
+            })
+            .collect(),
+        handlers: answer
+            .runtime_handlers
+            .into_iter()
+            .map(|h| {
+                let features = h.features.unwrap_or_default();
+                m::RuntimeHandler {
+                    name: h.name,
+                    recursive_read_only_mounts: features.recursive_read_only_mounts,
+                    user_namespaces: features.user_namespaces,
+                }
+            })
+            .collect(),
+        supplemental_groups_policy: answer.features.is_some_and(|f| f.supplemental_groups_policy),
+    })
+}
+
+pub(crate) fn sandbox_info(s: pb::PodSandbox) -> Result<SandboxInfo, Missing> {
+    let metadata = s.metadata.ok_or("metadata of a sandbox")?;
+    Ok(SandboxInfo {
+        id: required(s.id, "the id of a sandbox")?.into(),
+        name: metadata.name,
+        namespace: metadata.namespace,
+        uid: metadata.uid.into(),
+        attempt: metadata.attempt,
+        ready: is_ready(s.state),
+        created_at: s.created_at,
+        labels: s.labels,
+        annotations: s.annotations,
+        runtime_handler: s.runtime_handler,
+    })
+}
+
+pub(crate) fn sandbox_status(answer: pb::PodSandboxStatusResponse) -> Result<SandboxStatus, Missing> {
+    let s = answer.status.ok_or("status")?;
+    let metadata = s.metadata.ok_or("metadata")?;
+    if s.created_at == 0 {
+        return Err("time of creation");
+    }
+    let has_network = s.network.is_some();
+    Ok(SandboxStatus {
+        info: SandboxInfo {
+            id: required(s.id, "id")?.into(),
+            name: required(metadata.name, "pod name")?,
+            namespace: required(metadata.namespace, "pod namespace")?,
+            uid: required(metadata.uid, "pod uid")?.into(),
+            attempt: metadata.attempt,
+            ready: is_ready(s.state),
+            created_at: s.created_at,
+            labels: s.labels,
+            annotations: s.annotations,
+            runtime_handler: s.runtime_handler,
+        },
+        has_network,
+        ips: s.network.map(ips).unwrap_or_default(),
+        namespaces: s
+            .linux
+            .and_then(|l| l.namespaces)
+            .and_then(|n| n.options)
+            .map(namespace_options)
+            .unwrap_or_default(),
+    })
+}
+
+/// Without a first address there is none: further ones alone would be taken for it.
+fn ips(network: pb::PodSandboxNetworkStatus) -> Vec<String> {
+    if network.ip.is_empty() {
+        return Vec::new();
+    }
+    let additional = network.additional_ips.into_iter().map(|a| a.ip).filter(|ip| !ip.is_empty());
+    std::iter::once(network.ip).chain(additional).collect()
+}
+
+fn namespace_options(n: pb::NamespaceOption) -> m::NamespaceOptions {
+    let mode = |number| m::NamespaceMode::from_number(number).unwrap_or_default();
+    m::NamespaceOptions {
+        network: mode(n.network),
+        pid: mode(n.pid),
+        ipc: mode(n.ipc),
+        target_id: n.target_id,
+        userns_options: n.userns_options.map(|u| m::UserNamespace {
+            mode: mode(u.mode),
+            uids: u.uids.into_iter().map(id_mapping).collect(),
+            gids: u.gids.into_iter().map(id_mapping).collect(),
+        }),
+    }
+}
+
+fn id_mapping(i: pb::IdMapping) -> m::IdMapping {
+    m::IdMapping { host_id: i.host_id, container_id: i.container_id, length: i.length }
+}
+
+pub(crate) fn container_info(c: pb::Container) -> Result<ContainerInfo, Missing> {
+    let metadata = c.metadata.ok_or("metadata of a container")?;
+    Ok(ContainerInfo {
+        id: required(c.id, "the id of a container")?.into(),
+        sandbox_id: c.pod_sandbox_id.into(),
+        name: metadata.name,
+        attempt: metadata.attempt,
+        state: container_state(c.state),
+        created_at: c.created_at,
+        image: c.image.map(|i| i.image).unwrap_or_default(),
+        image_ref: c.image_ref,
+        image_id: c.image_id,
+        labels: c.labels,
+        annotations: c.annotations,
+    })
+}
+
+pub(crate) fn container_status(answer: pb::ContainerStatusResponse) -> Result<ContainerStatus, Missing> {
+    let s = answer.status.ok_or("status")?;
+    let metadata = s.metadata.ok_or("metadata")?;
+    if s.created_at == 0 {
+        return Err("time of creation");
+    }
+    Ok(ContainerStatus {
+        id: required(s.id, "id")?.into(),
+        name: required(metadata.name, "container name")?,
+        attempt: metadata.attempt,
+        state: container_state(s.state),
+        created_at: s.created_at,
+        started_at: s.started_at,
+        finished_at: s.finished_at,
+        exit_code: s.exit_code,
+        image: required(s.image.map(|i| i.image).unwrap_or_default(), "image")?,
+        image_ref: required(s.image_ref, "image reference")?,
+        image_id: s.image_id,
+        reason: s.reason,
+        message: s.message,
+        labels: s.labels,
+        annotations: s.annotations,
+        mounts: s.mounts.into_iter().map(mount).collect(),
+        log_path: s.log_path,
+        resources: s.resources.and_then(|r| r.linux).map(resources),
+        user: s.user.and_then(|u| u.linux).map(|u| ObservedUser {
+            uid: u.uid,
+            gid: u.gid,
+            supplemental_groups: u.supplemental_groups,
+        }),
+        stop_signal: s.stop_signal,
+    })
+}
+
+fn mount(x: pb::Mount) -> m::Mount {
+    m::Mount {
+        container_path: x.container_path,
+        host_path: x.host_path,
+        readonly: x.readonly,
+        selinux_relabel: x.selinux_relabel,
+        propagation: m::MountPropagation::from_number(x.propagation).unwrap_or_default(),
+        uid_mappings: x.uid_mappings.into_iter().map(id_mapping).collect(),
+        gid_mappings: x.gid_mappings.into_iter().map(id_mapping).collect(),
+        recursive_read_only: x.recursive_read_only,
+        image: x.image.map(image_spec),
+        image_sub_path: x.image_sub_path,
+    }
+}
+
+fn resources(r: pb::LinuxContainerResources) -> m::LinuxResources {
+    m::LinuxResources {
+        cpu_period: r.cpu_period,
+        cpu_quota: r.cpu_quota,
+        cpu_shares: r.cpu_shares,
+        memory_limit_in_bytes: r.memory_limit_in_bytes,
+        oom_score_adj: r.oom_score_adj,
+        cpuset_cpus: r.cpuset_cpus,
+        cpuset_mems: r.cpuset_mems,
+        hugepage_limits: r
+            .hugepage_limits
+            .into_iter()
+            .map(|h| m::HugepageLimit { page_size: h.page_size, limit: h.limit })
+            .collect(),
+        unified: r.unified,
+        memory_swap_limit_in_bytes: r.memory_swap_limit_in_bytes,
+    }
+}
+
+fn image_spec(i: pb::ImageSpec) -> m::ImageSpec {
+    m::ImageSpec {
+        image: i.image,
+        annotations: i.annotations,
+        user_specified_image: i.user_specified_image,
+        runtime_handler: i.runtime_handler,
+    }
+}
+
+pub(crate) fn image(i: pb::Image) -> Result<m::Image, Missing> {
+    Ok(m::Image {
+        id: required(i.id, "the id of an image")?,
+        repo_tags: i.repo_tags,
+        repo_digests: i.repo_digests,
+        size: i.size,
+        uid: i.uid.map(|u| m::Int64Value { value: u.value }),
+        username: i.username,
+        pinned: i.pinned,
+        spec: i.spec.map(image_spec),
+    })
+}
+
+pub(crate) fn filesystem(f: pb::FilesystemUsage) -> m::FilesystemUsage {
+    m::FilesystemUsage {
+        timestamp: f.timestamp,
+        mountpoint: f.fs_id.map(|id| id.mountpoint).unwrap_or_default(),
+        used_bytes: number(f.used_bytes).unwrap_or_default(),
+        inodes_used: number(f.inodes_used).unwrap_or_default(),
+    }
+}
+
+fn number(value: Option<pb::UInt64Value>) -> Option<u64> {
+    value.map(|v| v.value)
+}
+
+pub(crate) fn container_stats(s: pb::ContainerStats) -> Result<m::ContainerStats, Missing> {
+    let attributes = s.attributes.ok_or("attributes of stats")?;
+    let metadata = attributes.metadata.unwrap_or_default();
+    let cpu = s.cpu.unwrap_or_default();
+    let memory = s.memory.unwrap_or_default();
+    let swap = s.swap.unwrap_or_default();
+    Ok(m::ContainerStats {
+        id: required(attributes.id, "the id of a container")?,
+        name: metadata.name,
+        attempt: metadata.attempt,
+        labels: attributes.labels,
+        annotations: attributes.annotations,
+        timestamp: if cpu.timestamp != 0 { cpu.timestamp } else { memory.timestamp },
+        cpu_usage_core_nano_seconds: number(cpu.usage_core_nano_seconds),
+        cpu_usage_nano_cores: number(cpu.usage_nano_cores),
+        memory_working_set_bytes: number(memory.working_set_bytes),
+        memory_available_bytes: number(memory.available_bytes),
+        memory_usage_bytes: number(memory.usage_bytes),
+        memory_rss_bytes: number(memory.rss_bytes),
+        memory_page_faults: number(memory.page_faults),
+        memory_major_page_faults: number(memory.major_page_faults),
+        swap_available_bytes: number(swap.swap_available_bytes),
+        swap_usage_bytes: number(swap.swap_usage_bytes),
+        writable_layer: s.writable_layer.map(filesystem),
+    })
+}

@@ -1,0 +1,259 @@
+//! `ports::RuntimeEvents`: the runtime's own notifications, from the better of two sources.
+//!
+//! ```text
+//!            cannot connect, or connection lost: wait 100 ms .. 1 s
+//!        +--------------------------------------------------------+
+//!        v                                                        |
+//!    connecting --Version--> subscribing --answered--> listening --+
+//!        ^                       |        (Everything)   (hints)
+//!        +-----------------------+
+//!          both sources refused: wait 1 s .. 30 s
+//! ```
+//!
+//! **CRI `GetContainerEvents`** names the pod, and is sent after the runtime has written the new state down: who
+//! looks at once sees it. containerd 1.6 does not have it. containerd 1.7 has one queue for all subscribers, and a
+//! subscriber that has gone takes one more event along: after a restart of ours the first event would be lost.
+//! From 2.0 on each subscriber gets every event.
+//!
+//! **containerd's own events**, on the same socket, reach every subscriber in every version. They come early: its
+//! CRI part shows an exit 20 to 300 ms after the event (measured with 1.6 and 1.7), so each is held until the
+//! state can be seen ([`containerd_events`]).
+//!
+//! So containerd before 2.0 is listened to by its own events, everything else by CRI's, and the other source is
+//! the fallback when the first is refused. Both were seen to be prompt: a few milliseconds after the change shows.
+
+mod containerd_events;
+mod cri_events;
+
+use std::time::Duration;
+
+use futures::stream::{self, BoxStream, StreamExt};
+use ports::{Hint, HintStream, RuntimeEvents};
+use tokio::time::Instant;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status};
+
+use crate::endpoint::{EndpointError, MAX_MESSAGE, Socket};
+use crate::pb;
+use crate::pb::runtime_service_client::RuntimeServiceClient;
+
+/// A runtime that takes longer than this for its version is not one to wait for.
+const VERSION_DEADLINE: Duration = Duration::from_secs(10);
+const FIRST_DELAY: Duration = Duration::from_millis(100);
+/// Connecting to a socket that nobody listens on costs next to nothing, and a pod may be waiting for us.
+const LONGEST_DELAY_WHEN_AWAY: Duration = Duration::from_secs(1);
+const SHORTEST_DELAY_WHEN_REFUSED: Duration = Duration::from_secs(1);
+const LONGEST_DELAY_WHEN_REFUSED: Duration = Duration::from_secs(30);
+/// A subscription that held this long was a good one, even when nothing happened.
+const GOOD_AFTER: Duration = Duration::from_secs(10);
+
+/// Hints from the runtime at one socket. Each stream has a connection of its own.
+#[derive(Clone, Debug)]
+pub struct RuntimeHints {
+    socket: Socket,
+}
+
+impl RuntimeHints {
+    pub fn new(endpoint: &str) -> Result<Self, EndpointError> {
+        Ok(Self { socket: Socket::parse(endpoint)? })
+    }
+}
+
+impl RuntimeEvents for RuntimeHints {
+    fn hints(&self) -> HintStream {
+        let listener = Listener::new(self.socket.clone());
+        stream::unfold(listener, |mut listener| async move {
+            let hint = listener.next().await;
+            Some((hint, listener))
+        })
+        .boxed()
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Source {
+    Cri,
+    Containerd,
+}
+
+type Hints = BoxStream<'static, Result<Hint, Status>>;
+
+/// A source that is being listened to.
+struct Subscription {
+    source: Source,
+    hints: Hints,
+    since: Instant,
+    is_good: bool,
+}
+
+/// Why there is no subscription.
+#[derive(Debug)]
+enum Failure {
+    /// Nobody answers.
+    Away(Status),
+    /// The runtime answers, and offers no source.
+    Refused,
+}
+
+struct Listener {
+    socket: Socket,
+    subscription: Option<Subscription>,
+    /// Sources that this runtime did not offer, until it is seen to go away.
+    refused: Vec<Source>,
+    delay: Duration,
+}
+
+impl Listener {
+    fn new(socket: Socket) -> Self {
+        Self { socket, subscription: None, refused: Vec::new(), delay: Duration::ZERO }
+    }
+
+    async fn next(&mut self) -> Hint {
+        loop {
+            if let Some(hint) = self.listen().await {
+                return hint;
+            }
+            tokio::time::sleep(self.delay).await;
+            match self.subscribe().await {
+                Ok(subscription) => {
+                    tracing::debug!(socket = %self.socket.path().display(), source = ?subscription.source, "listening to the runtime");
+                    self.subscription = Some(subscription);
+                    return Hint::Everything;
+                }
+                Err(failure) => self.fail(failure),
+            }
+        }
+    }
+
+    /// The next hint of the subscription; `None` when there is none, or no longer.
+    async fn listen(&mut self) -> Option<Hint> {
+        let subscription = self.subscription.as_mut()?;
+        match subscription.hints.next().await {
+            Some(Ok(hint)) => {
+                subscription.is_good = true;
+                return Some(hint);
+            }
+            ended => {
+                let source = subscription.source;
+                let was_good = subscription.is_good || subscription.since.elapsed() >= GOOD_AFTER;
+                self.subscription = None;
+                let error = ended.and_then(Result::err);
+                tracing::debug!(socket = %self.socket.path().display(), ?source, ?error, "lost the runtime's events");
+                match error {
+                    Some(status) if is_refusal(&status) => self.refused.push(source),
+                    _ => self.refused.clear(),
+                }
+                self.delay = match was_good {
+                    true => FIRST_DELAY,
+                    false => grown(self.delay).min(LONGEST_DELAY_WHEN_REFUSED),
+                };
+            }
+        }
+        None
+    }
+
+    async fn subscribe(&mut self) -> Result<Subscription, Failure> {
+        let channel = self.socket.channel();
+        let mut runtime = RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE);
+        let version = ask_version(&mut runtime).await.map_err(Failure::Away)?;
+        for source in preference(&version.runtime_name, &version.runtime_version) {
+            if self.refused.contains(&source) {
+                continue;
+            }
+            let hints = open(source, channel.clone());
+            match confirm(hints, ask_version(&mut runtime)).await {
+                Ok(hints) => {
+                    return Ok(Subscription { source, hints, since: Instant::now(), is_good: false });
+                }
+                Err(status) if is_refusal(&status) => self.refused.push(source),
+                Err(status) => return Err(Failure::Away(status)),
+            }
+        }
+        Err(Failure::Refused)
+    }
+
+    fn fail(&mut self, failure: Failure) {
+        let socket = self.socket.path().display();
+        self.refused.clear();
+        self.delay = match failure {
+            Failure::Away(status) => {
+                tracing::debug!(%socket, error = ?status, "the runtime does not answer");
+                grown(self.delay).min(LONGEST_DELAY_WHEN_AWAY)
+            }
+            Failure::Refused => {
+                tracing::debug!(%socket, "the runtime has no events for us");
+                grown(self.delay).clamp(SHORTEST_DELAY_WHEN_REFUSED, LONGEST_DELAY_WHEN_REFUSED)
+            }
+        };
+    }
+}
+
+fn grown(delay: Duration) -> Duration {
+    (delay * 2).max(FIRST_DELAY)
+}
+
+/// Which source is complete, best first. Only containerd has two.
+fn preference(name: &str, version: &str) -> [Source; 2] {
+    let digits = version.trim_start_matches('v').split('.').next().unwrap_or_default();
+    let is_old = digits.parse::<u32>().is_ok_and(|major| major < 2);
+    match name == "containerd" && is_old {
+        true => [Source::Containerd, Source::Cri],
+        false => [Source::Cri, Source::Containerd],
+    }
+}
+
+fn open(source: Source, channel: Channel) -> Hints {
+    match source {
+        Source::Cri => cri_events::hints(channel),
+        Source::Containerd => containerd_events::hints(channel),
+    }
+}
+
+/// A server sends nothing before the first event, so a subscription is confirmed by the answer to a question that
+/// was asked after it on the same connection. A refusal that comes later still ends the stream.
+async fn confirm(
+    mut hints: Hints,
+    question: impl Future<Output = Result<pb::VersionResponse, Status>>,
+) -> Result<Hints, Status> {
+    tokio::select! {
+        biased;
+        first = hints.next() => match first {
+            Some(Ok(hint)) => Ok(stream::iter([Ok(hint)]).chain(hints).boxed()),
+            Some(Err(status)) => Err(status),
+            None => Err(Status::unavailable("the event stream ended")),
+        },
+        answer = question => answer.map(|_| hints),
+    }
+}
+
+async fn ask_version(runtime: &mut RuntimeServiceClient<Channel>) -> Result<pb::VersionResponse, Status> {
+    let mut request = Request::new(pb::VersionRequest { version: crate::runtime::KUBE_API_VERSION.into() });
+    request.set_timeout(VERSION_DEADLINE);
+    match tokio::time::timeout(VERSION_DEADLINE, runtime.version(request)).await {
+        Ok(answer) => answer.map(|a| a.into_inner()),
+        Err(_) => Err(Status::deadline_exceeded("no answer to Version")),
+    }
+}
+
+/// Whether the server said that it won't, rather than that it goes away. What the transport says has a source.
+fn is_refusal(status: &Status) -> bool {
+    std::error::Error::source(status).is_none()
+        && !matches!(status.code(), Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_complete_source_comes_first() {
+        let check =
+            |name, version, expect| assert_eq!(preference(name, version)[0], expect, "{name} {version}");
+        check("containerd", "1.6.20~ds1", Source::Containerd);
+        check("containerd", "v1.7.24", Source::Containerd);
+        check("containerd", "2.1.9+unknown", Source::Cri);
+        check("containerd", "v2.0.0-rc.1", Source::Cri);
+        check("containerd", "", Source::Cri);
+        check("cri-o", "1.33.0", Source::Cri);
+    }
+}

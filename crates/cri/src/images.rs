@@ -1,0 +1,68 @@
+//! `ports::Images`: each call of ImageService.
+
+use async_trait::async_trait;
+use model::cri::{FilesystemUsage, Image, ImageSpec, RegistryAuth, SandboxConfig};
+use ports::{Images, RuntimeError};
+
+use crate::call::{call, malformed};
+use crate::client::CriClient;
+use crate::from_wire;
+use crate::runtime::sound_entries;
+use crate::{pb, to_wire};
+
+/// `rpc!(self, "Name", method, deadline, request)`: the answer, or the error of that call.
+macro_rules! rpc {
+    ($client:expr, $name:literal, $method:ident, $deadline:expr, $request:expr) => {{
+        let mut service = $client.images.clone();
+        let send = |request| async move { service.$method(request).await };
+        call($name, &$client.image_socket, $deadline, $request, send).await
+    }};
+}
+
+#[async_trait]
+impl Images for CriClient {
+    async fn list_images(&self) -> Result<Vec<Image>, RuntimeError> {
+        let deadline = Some(self.request_timeout);
+        let answer = rpc!(self, "ListImages", list_images, deadline, pb::ListImagesRequest {})?;
+        Ok(sound_entries("ListImages", answer.images, from_wire::image))
+    }
+
+    async fn image_status(&self, image: &ImageSpec) -> Result<Option<Image>, RuntimeError> {
+        let deadline = Some(self.request_timeout);
+        let request = pb::ImageStatusRequest { image: Some(to_wire::image_spec(image)), verbose: false };
+        let answer = rpc!(self, "ImageStatus", image_status, deadline, request)?;
+        let image = answer.image.map(from_wire::image).transpose();
+        image.map_err(|missing| malformed("ImageStatus", missing))
+    }
+
+    async fn pull_image(
+        &self,
+        image: &ImageSpec,
+        auth: Option<&RegistryAuth>,
+        sandbox: Option<&SandboxConfig>,
+    ) -> Result<String, RuntimeError> {
+        let request = pb::PullImageRequest {
+            image: Some(to_wire::image_spec(image)),
+            auth: auth.map(to_wire::auth),
+            sandbox_config: sandbox.map(to_wire::sandbox_config),
+        };
+        let answer = rpc!(self, "PullImage", pull_image, None, request)?;
+        match answer.image_ref.is_empty() {
+            true => Err(malformed("PullImage", "a reference")),
+            false => Ok(answer.image_ref),
+        }
+    }
+
+    async fn remove_image(&self, image: &ImageSpec) -> Result<(), RuntimeError> {
+        let deadline = Some(self.request_timeout);
+        let request = pb::RemoveImageRequest { image: Some(to_wire::image_spec(image)) };
+        rpc!(self, "RemoveImage", remove_image, deadline, request).map(drop)
+    }
+
+    async fn image_fs_info(&self) -> Result<(Vec<FilesystemUsage>, Vec<FilesystemUsage>), RuntimeError> {
+        let deadline = Some(self.request_timeout);
+        let answer = rpc!(self, "ImageFsInfo", image_fs_info, deadline, pb::ImageFsInfoRequest {})?;
+        let turn = |list: Vec<_>| list.into_iter().map(from_wire::filesystem).collect();
+        Ok((turn(answer.image_filesystems), turn(answer.container_filesystems)))
+    }
+}
