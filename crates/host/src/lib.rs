@@ -1,1 +1,5 @@
-//! host
+//! The Linux side of the node: directories, volumes and logs of pods, and where pods come from.
+
+pub mod files;
+pub mod logs;
+pub mod mountinfo;
