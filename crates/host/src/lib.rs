@@ -1,5 +1,10 @@
-//! Linux, behind the ports.
+//! Linux, behind the ports: cgroups, facts of the host, directories, volumes and logs of pods, and the files and
+//! addresses that pods come from.
 
 pub mod cgroup;
 pub mod facts;
+pub mod feed;
+pub mod files;
+pub mod logs;
+pub mod mountinfo;
 pub mod process;

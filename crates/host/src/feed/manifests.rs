@@ -1,0 +1,281 @@
+//! The files of a directory (or the one file) and what they said last.
+//!
+//! A file is decoded again only when its content changed. One that can't be read or understood keeps the pods of
+//! its last good content for as long as it exists: an editor's half-written file must not kill a pod.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata, OpenOptions};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use model::k8s::Pod;
+use rustix::fs::OFlags;
+
+use super::notices::Reading;
+use super::{Decoder, MAX_BYTES, decode, key};
+
+/// Two writes within this time may leave the same time stamp.
+const STAMP_GRAIN: Duration = Duration::from_secs(2);
+
+pub struct Manifests {
+    path: PathBuf,
+    decoder: Decoder,
+    files: BTreeMap<OsString, Known>,
+}
+
+/// What is known about files besides what is on disk.
+#[derive(Clone, Debug, Default)]
+pub struct Hints {
+    /// Written for certain: their time stamps are not trusted.
+    pub changed: BTreeSet<OsString>,
+    /// Somebody is writing them right now: what is in them is not looked at.
+    pub unfinished: BTreeSet<OsString>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// The file's path.
+    origin: String,
+    /// None: look into the file next time.
+    stamp: Option<Stamp>,
+    content_hash: Option<u64>,
+    pods: Vec<Arc<Pod>>,
+    /// Pods were decoded from it without a problem at least once.
+    was_good: bool,
+    problem: Option<String>,
+}
+
+#[derive(PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(meta: &Metadata) -> Self {
+        Self {
+            device: meta.dev(),
+            inode: meta.ino(),
+            size: meta.size(),
+            modified: (meta.mtime(), meta.mtime_nsec()),
+            changed: (meta.ctime(), meta.ctime_nsec()),
+        }
+    }
+
+    /// Only a stamp that is older than the clock's grain tells a later write apart.
+    fn if_settled(self) -> Option<Self> {
+        let changed =
+            SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(self.changed.0).unwrap_or(0));
+        let age = SystemTime::now().duration_since(changed).unwrap_or_default();
+        (age > STAMP_GRAIN).then_some(self)
+    }
+}
+
+/// Names that are not manifests: hidden files, and what editors leave beside a file they edit.
+pub fn is_ignored(name: &OsStr) -> bool {
+    let name = name.as_bytes();
+    name.starts_with(b".")
+        || name.ends_with(b"~")
+        || name.ends_with(b".swp")
+        || (name.starts_with(b"#") && name.ends_with(b"#"))
+}
+
+impl Manifests {
+    pub fn new(path: PathBuf, decoder: Decoder) -> Self {
+        Self { path, decoder, files: BTreeMap::new() }
+    }
+
+    pub fn read(&mut self, hints: &Hints) -> Reading {
+        let meta = match std::fs::metadata(&self.path) {
+            Ok(meta) => meta,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.files.clear();
+                let mut reading = self.trouble("path does not exist, ignoring");
+                reading.pods = Some(Vec::new());
+                return reading;
+            }
+            Err(error) => return self.trouble(&error.to_string()),
+        };
+        if meta.is_dir() {
+            self.read_dir(hints)
+        } else if meta.is_file() {
+            self.read_single(hints)
+        } else {
+            self.trouble("path is not a directory or file")
+        }
+    }
+
+    /// A problem with the path as a whole; what was told about pods stays.
+    fn trouble(&self, why: &str) -> Reading {
+        let origin = self.path.display().to_string();
+        let message = format!("{origin}: {why}");
+        Reading { pods: None, problems: BTreeMap::from([(origin, message)]) }
+    }
+
+    fn read_dir(&mut self, hints: &Hints) -> Reading {
+        let names = match list(&self.path) {
+            Ok(names) => names,
+            Err(error) => return self.trouble(&error.to_string()),
+        };
+        let mut before = std::mem::take(&mut self.files);
+        for name in names {
+            let known = before.remove(&name);
+            let now = if hints.unfinished.contains(&name) {
+                known
+            } else {
+                read_file(&self.decoder, &self.path.join(&name), known, hints.changed.contains(&name))
+            };
+            if let Some(now) = now {
+                self.files.insert(name, now);
+            }
+        }
+        self.collect()
+    }
+
+    fn read_single(&mut self, hints: &Hints) -> Reading {
+        let name = self.path.file_name().unwrap_or_default().to_owned();
+        let known = self.files.remove(&name);
+        self.files.clear();
+        let now = if hints.unfinished.contains(&name) {
+            known
+        } else {
+            read_file(&self.decoder, &self.path, known, hints.changed.contains(&name))
+        };
+        // A file that never made sense says nothing, not even that there are no pods.
+        let was_good = now.as_ref().is_some_and(|known| known.was_good);
+        self.files.extend(now.map(|now| (name, now)));
+        let mut reading = self.collect();
+        if !was_good {
+            reading.pods = None;
+        }
+        reading
+    }
+
+    /// All pods in order. Of two with one name the one in the later file counts.
+    fn collect(&self) -> Reading {
+        let mut problems: BTreeMap<String, String> = BTreeMap::new();
+        let mut tell = |origin: String, message: String| {
+            problems
+                .entry(origin)
+                .and_modify(|known| *known = format!("{known}; {message}"))
+                .or_insert(message);
+        };
+        let mut owner: BTreeMap<(&str, &str), &str> = BTreeMap::new();
+        let mut pods: Vec<Arc<Pod>> = Vec::new();
+        for known in self.files.values() {
+            let origin = &known.origin;
+            if let Some(problem) = &known.problem {
+                tell(origin.clone(), problem.clone());
+            }
+            for pod in &known.pods {
+                if let Some(earlier) = owner.insert(key(pod), origin) {
+                    let (namespace, name) = key(pod);
+                    let message =
+                        format!("{earlier}: pod {namespace}/{name} is also in {origin}, which is used");
+                    tell(earlier.to_owned(), message);
+                    pods.retain(|other| key(other) != key(pod));
+                }
+                pods.push(Arc::clone(pod));
+            }
+        }
+        Reading { pods: Some(pods), problems }
+    }
+}
+
+/// Sorted names of manifests.
+fn list(dir: &Path) -> io::Result<Vec<OsString>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let name = entry?.file_name();
+        if !is_ignored(&name) {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// None: it is gone.
+fn read_file(decoder: &Decoder, path: &Path, known: Option<Known>, changed: bool) -> Option<Known> {
+    let new = || Known { origin: path.display().to_string(), ..Known::default() };
+    let without_pods = |why: &str| Some(new().failing(why));
+    let known = known.unwrap_or_else(new);
+    let meta = match std::fs::metadata(path) {
+        Ok(meta) => meta,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return path.is_symlink().then(|| without_pods("is a symbolic link to nothing"))?;
+        }
+        Err(error) => return Some(known.failing(&error.to_string())),
+    };
+    if meta.is_dir() {
+        return without_pods("is a directory, not reading what is in it");
+    }
+    if !meta.is_file() {
+        return without_pods("is not a regular file, ignoring it");
+    }
+    if !changed && known.stamp.as_ref() == Some(&Stamp::of(&meta)) {
+        return Some(known);
+    }
+    match content(path) {
+        Ok((content, stamp)) => Some(known.with_content(decoder, &content, stamp)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => Some(known.failing(&error.to_string())),
+    }
+}
+
+/// The stamp is that of the file which was read, taken before it was read.
+fn content(path: &Path) -> io::Result<(Vec<u8>, Stamp)> {
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC).bits();
+    let file: File = OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(path)?;
+    let meta = file.metadata()?;
+    if !meta.is_file() {
+        return Err(io::Error::other("is not a regular file"));
+    }
+    let mut content = Vec::new();
+    file.take(MAX_BYTES as u64).read_to_end(&mut content)?;
+    if content.len() >= MAX_BYTES {
+        return Err(io::Error::other("has 10 MiB or more, which is too much for a manifest"));
+    }
+    Ok((content, Stamp::of(&meta)))
+}
+
+impl Known {
+    /// Its pods stay, and it is looked at again next time.
+    fn failing(self, why: &str) -> Self {
+        Self { problem: Some(format!("{}: {why}", self.origin)), stamp: None, content_hash: None, ..self }
+    }
+
+    fn with_content(mut self, decoder: &Decoder, content: &[u8], stamp: Stamp) -> Self {
+        self.stamp = stamp.if_settled();
+        let mut hasher = DefaultHasher::new();
+        content.hash(&mut hasher);
+        let hash = Some(hasher.finish());
+        if self.content_hash == hash {
+            return self;
+        }
+        self.content_hash = hash;
+        let decoded = decode(decoder, &self.origin, content);
+        let mut pods: Vec<Arc<Pod>> = decoded.pods.into_iter().map(Arc::new).collect();
+        if decoded.problems.is_empty() {
+            self.was_good = true;
+            self.problem = None;
+        } else {
+            // Of what was good before, whatever is not understood now may still be meant.
+            let missing = |old: &Arc<Pod>| !pods.iter().any(|new| key(new) == key(old));
+            let kept: Vec<Arc<Pod>> = self.pods.into_iter().filter(missing).collect();
+            pods.extend(kept);
+            self.problem = Some(decoded.problems.join("; "));
+        }
+        self.pods = pods;
+        self
+    }
+}

@@ -1,0 +1,89 @@
+//! From readings to notices: only what changed is told.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use model::k8s::Pod;
+use model::pod::Source;
+use ports::{FeedNotice, PodSet};
+
+/// What one look at the source found.
+#[derive(Clone, Debug, Default)]
+pub struct Reading {
+    /// None: can't be told now, whatever was told before stays.
+    pub pods: Option<Vec<Arc<Pod>>>,
+    /// All problems there are now, by origin.
+    pub problems: BTreeMap<String, String>,
+}
+
+#[derive(Debug)]
+pub struct Notices {
+    source: Source,
+    told_pods: Option<Vec<Arc<Pod>>>,
+    told_problems: BTreeMap<String, String>,
+    queue: VecDeque<FeedNotice>,
+}
+
+impl Notices {
+    pub fn new(source: Source) -> Self {
+        Self { source, told_pods: None, told_problems: BTreeMap::new(), queue: VecDeque::new() }
+    }
+
+    pub fn next(&mut self) -> Option<FeedNotice> {
+        self.queue.pop_front()
+    }
+
+    pub fn take(&mut self, reading: Reading) {
+        let source = self.source;
+        if let Some(pods) = reading.pods
+            && self.told_pods.as_ref() != Some(&pods)
+        {
+            self.queue.push_back(FeedNotice::Set(PodSet { source, pods: pods.clone() }));
+            self.told_pods = Some(pods);
+        }
+        let before = std::mem::replace(&mut self.told_problems, reading.problems);
+        for (origin, message) in &self.told_problems {
+            if before.get(origin) != Some(message) {
+                let (origin, message) = (origin.clone(), message.clone());
+                self.queue.push_back(FeedNotice::Problem { source, origin, message });
+            }
+        }
+        for origin in before.into_keys() {
+            if !self.told_problems.contains_key(&origin) {
+                self.queue.push_back(FeedNotice::Resolved { source, origin });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::feed::testing::{pod, show};
+
+    #[test]
+    fn tells_only_what_changed() {
+        let mut notices = Notices::new(Source::File);
+        let mut check = |pods: Option<&[&str]>, problems: &[(&str, &str)], expect: &[&str]| {
+            let pods = pods.map(|names| names.iter().map(|name| Arc::new(pod("ns", name))).collect());
+            let problems = problems.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
+            notices.take(Reading { pods, problems });
+            let told: Vec<String> =
+                std::iter::from_fn(|| notices.next()).map(|notice| show(&notice)).collect();
+            assert_eq!(told, expect);
+        };
+        check(None, &[("f", "bad")], &["problem f: bad"]);
+        check(None, &[("f", "bad")], &[]);
+        check(Some(&[]), &[("f", "bad")], &["set"]);
+        check(Some(&[]), &[("f", "worse")], &["problem f: worse"]);
+        check(Some(&["a"]), &[], &["set ns/a", "resolved f"]);
+        check(Some(&["a"]), &[], &[]);
+        check(None, &[], &[]);
+        check(Some(&["b", "a"]), &[], &["set ns/b ns/a"]);
+        check(
+            Some(&["a", "b"]),
+            &[("g", "x"), ("h", "y")],
+            &["set ns/a ns/b", "problem g: x", "problem h: y"],
+        );
+    }
+}

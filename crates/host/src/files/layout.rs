@@ -1,0 +1,123 @@
+//! Where things are, and the rule that nothing named by a pod may lead anywhere else.
+
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use model::PodUid;
+use ports::FilesError;
+use rustix::fs::Mode;
+use rustix::io::Errno;
+
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// `--root-dir`
+    pub root: PathBuf,
+    pub pod_logs: PathBuf,
+    /// `/var/log/containers`
+    pub links: PathBuf,
+}
+
+impl Layout {
+    pub fn pods(&self) -> PathBuf {
+        self.root.join("pods")
+    }
+
+    pub fn pod(&self, uid: &PodUid) -> Result<PathBuf, FilesError> {
+        Ok(self.pods().join(single_name("pod uid", uid.as_str())?))
+    }
+
+    /// A path that must lie in the pod's own directory.
+    pub fn in_pod(&self, uid: &PodUid, path: &str) -> Result<PathBuf, FilesError> {
+        below(&self.pod(uid)?, path)
+    }
+
+    /// A path that must lie in the pod logs directory.
+    pub fn in_pod_logs(&self, path: &str) -> Result<PathBuf, FilesError> {
+        below(&self.pod_logs, path)
+    }
+}
+
+/// Names come from pods (a static pod may choose its uid): one must not be able to say `..` or `a/b`.
+pub fn single_name<'a>(what: &str, name: &'a str) -> Result<&'a str, FilesError> {
+    let mut parts = Path::new(name).components();
+    match (parts.next(), parts.next()) {
+        (Some(Component::Normal(only)), None) if only.len() == name.len() && !name.contains('\0') => Ok(name),
+        _ => Err(FilesError::Refused { message: format!("{what} {name:?} is not a plain file name") }),
+    }
+}
+
+fn below(base: &Path, path: &str) -> Result<PathBuf, FilesError> {
+    let rest = Path::new(path).strip_prefix(base).ok();
+    let plain = |rest: &Path| {
+        rest.components().next().is_some()
+            && rest.components().all(|part| matches!(part, Component::Normal(_)))
+    };
+    match rest {
+        Some(rest) if plain(rest) => Ok(base.join(rest)),
+        _ => Err(FilesError::Refused { message: format!("{path} is not below {}", base.display()) }),
+    }
+}
+
+/// For `map_err`: what was being done, and where.
+pub fn failed<E: Into<io::Error>>(operation: &'static str, path: &Path) -> impl FnOnce(E) -> FilesError {
+    let path = path.display().to_string();
+    move |source| FilesError::Io { operation, path, source: source.into() }
+}
+
+/// Makes a directory and its missing parents. What is made gets exactly `mode`, whatever the umask says;
+/// what exists stays as it is.
+pub fn make_dirs(path: &Path, mode: u32) -> Result<(), FilesError> {
+    let mode = Mode::from_raw_mode(mode);
+    match rustix::fs::mkdir(path, mode) {
+        Ok(()) => rustix::fs::chmod(path, mode).map_err(failed("set the mode of", path)),
+        Err(Errno::EXIST) if path.is_dir() => Ok(()),
+        Err(Errno::NOENT) => {
+            let parent = path.parent().ok_or(Errno::NOENT).map_err(failed("make directory", path))?;
+            make_dirs(parent, mode.as_raw_mode())?;
+            match rustix::fs::mkdir(path, mode) {
+                Ok(()) => rustix::fs::chmod(path, mode).map_err(failed("set the mode of", path)),
+                Err(Errno::EXIST) => Ok(()),
+                Err(errno) => Err(failed("make directory", path)(errno)),
+            }
+        }
+        Err(errno) => Err(failed("make directory", path)(errno)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn names_and_paths_stay_where_they_belong() {
+        let layout = Layout { root: "/r".into(), pod_logs: "/l".into(), links: "/k".into() };
+        for bad in ["", ".", "..", "a/b", "/a", "a/", "../x", "./a", "a\0b"] {
+            assert!(layout.pod(&PodUid::new(bad)).is_err(), "{bad:?}");
+        }
+        assert_eq!(layout.pod(&PodUid::new("..a")).unwrap(), Path::new("/r/pods/..a"));
+        let uid = PodUid::new("u");
+        for bad in ["/r/pods/u", "/r/pods/u/", "/r/pods/u/../v", "/r/pods/uv/x", "/etc/passwd", "", "x"] {
+            assert!(layout.in_pod(&uid, bad).is_err(), "{bad:?}");
+        }
+        assert_eq!(layout.in_pod(&uid, "/r/pods/u/a/b").unwrap(), Path::new("/r/pods/u/a/b"));
+        assert!(layout.in_pod_logs("/l/../etc/x").is_err());
+        assert_eq!(layout.in_pod_logs("/l/x/0.log").unwrap(), Path::new("/l/x/0.log"));
+    }
+
+    #[test]
+    fn made_directories_have_the_mode_and_others_keep_theirs() {
+        let temp = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o7777;
+        let kept = temp.path().join("kept");
+        std::fs::create_dir(&kept).unwrap();
+        std::fs::set_permissions(&kept, std::fs::Permissions::from_mode(0o700)).unwrap();
+        make_dirs(&kept.join("a/b"), 0o777).unwrap();
+        assert_eq!((mode(&kept), mode(&kept.join("a")), mode(&kept.join("a/b"))), (0o700, 0o777, 0o777));
+        make_dirs(&kept.join("a/b"), 0o700).unwrap();
+        assert_eq!(mode(&kept.join("a/b")), 0o777);
+        std::fs::write(kept.join("file"), "").unwrap();
+        let error = make_dirs(&kept.join("file"), 0o700).unwrap_err();
+        assert!(error.to_string().starts_with("make directory /"), "{error}");
+    }
+}

@@ -1,0 +1,227 @@
+//! Log files of containers, the links to them, and what is left of pods that are gone.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use model::{FullName, PodUid};
+use ports::{FilesError, Leftovers};
+use rustix::io::Errno;
+
+use super::layout::{Layout, failed, single_name};
+
+const LINK_SUFFIX: &str = ".log";
+const MAX_FILE_NAME: usize = 255;
+
+/// `<pod>_<namespace>_<container>-<id>.log`, as log collectors expect it.
+pub fn link_name(pod: &FullName, container: &str, id: &str) -> String {
+    let mut base = format!("{pod}_{container}-{id}");
+    let mut end = base.len().min(MAX_FILE_NAME - LINK_SUFFIX.len());
+    while !base.is_char_boundary(end) {
+        end -= 1;
+    }
+    base.truncate(end);
+    base + LINK_SUFFIX
+}
+
+/// A container without a log file (its log driver is off) gets no link.
+pub fn link(layout: &Layout, name: &str, log: &str) -> Result<(), FilesError> {
+    let log = layout.in_pod_logs(log)?;
+    if !log.exists() {
+        return Ok(());
+    }
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let path = layout.links.join(single_name("log link", name)?);
+    if std::fs::read_link(&path).is_ok_and(|target| target == log) {
+        return Ok(());
+    }
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let new = layout.links.join(format!(".{}-{number}{LINK_SUFFIX}", std::process::id()));
+    // One may be left of a crashed agent that had our process id.
+    let _ = std::fs::remove_file(&new);
+    std::os::unix::fs::symlink(&log, &new).map_err(failed("make link", &new))?;
+    std::fs::rename(&new, &path).map_err(|error| {
+        let _ = std::fs::remove_file(&new);
+        failed("make link", &path)(error)
+    })
+}
+
+/// Removes the log, what was rotated from it, and the links to it.
+pub fn remove_logs(layout: &Layout, log: &str) -> Result<(), FilesError> {
+    let log = layout.in_pod_logs(log)?;
+    let (Some(dir), Some(name)) = (log.parent(), log.file_name().and_then(|name| name.to_str())) else {
+        return Err(failed("remove", &log)(Errno::INVAL));
+    };
+    let rotated = format!("{name}.");
+    let mut result = Ok(());
+    for found in names(dir)? {
+        if found == name || found.starts_with(&rotated) {
+            result = result.and(unlink(&dir.join(found)));
+        }
+    }
+    for found in names(&layout.links)? {
+        let path = layout.links.join(found);
+        if std::fs::read_link(&path).is_ok_and(|target| target == log) {
+            result = result.and(unlink(&path));
+        }
+    }
+    result
+}
+
+pub fn remove_link(layout: &Layout, name: &str) -> Result<(), FilesError> {
+    let path = layout.links.join(single_name("log link", name)?);
+    match path.symlink_metadata() {
+        Ok(meta) if !meta.is_symlink() => {
+            Err(FilesError::Refused { message: format!("{} is not a link, not removing it", path.display()) })
+        }
+        _ => unlink(&path),
+    }
+}
+
+/// The highest N of `N.log` and what was rotated from it (`N.log.20240102-030405.gz`).
+pub fn highest_number(dir: &Path) -> Result<Option<u32>, FilesError> {
+    let number = |name: String| {
+        let (number, rest) = name.split_once('.')?;
+        let plain = number.bytes().all(|byte| byte.is_ascii_digit());
+        let log = rest == "log" || rest.starts_with("log.");
+        number.parse().ok().filter(|_| plain && log)
+    };
+    Ok(names(dir)?.into_iter().filter_map(number).max())
+}
+
+pub fn leftovers(layout: &Layout) -> Result<Leftovers, FilesError> {
+    let dirs = |base: &Path| -> Result<Vec<String>, FilesError> {
+        let is_dir = |name: &String| base.join(name).symlink_metadata().is_ok_and(|meta| meta.is_dir());
+        Ok(names(base)?.into_iter().filter(is_dir).collect())
+    };
+    let dead = |name: &String| {
+        let path = layout.links.join(name);
+        name.ends_with(LINK_SUFFIX)
+            && path.is_symlink()
+            && matches!(path.metadata(), Err(error) if error.kind() == std::io::ErrorKind::NotFound)
+    };
+    Ok(Leftovers {
+        pod_dirs: dirs(&layout.pods())?.into_iter().map(PodUid::from).collect(),
+        log_dirs: dirs(&layout.pod_logs)?,
+        dead_links: names(&layout.links)?.into_iter().filter(dead).collect(),
+    })
+}
+
+fn unlink(path: &Path) -> Result<(), FilesError> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed("remove", path)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Names in a directory, sorted. A missing directory has none, and names that are not text are nobody's here.
+fn names(dir: &Path) -> Result<Vec<String>, FilesError> {
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed("list", dir)(error)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(failed("list", dir))?;
+        names.extend(entry.file_name().into_string().ok());
+    }
+    names.sort();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    fn bench() -> (tempfile::TempDir, Layout) {
+        let temp = tempfile::tempdir().unwrap();
+        let at = |name: &str| temp.path().join(name);
+        let layout = Layout { root: at("root"), pod_logs: at("logs"), links: at("links") };
+        fs::create_dir_all(layout.pod_logs.join("ns_p_u/c")).unwrap();
+        fs::create_dir_all(&layout.links).unwrap();
+        (temp, layout)
+    }
+
+    #[test]
+    fn link_names_fit_into_a_file_name() {
+        let pod = FullName::new("pod", "ns");
+        assert_eq!(link_name(&pod, "c", "0123"), "pod_ns_c-0123.log");
+        let long = link_name(&FullName::new(&"p".repeat(253), "ns"), "c", "0123");
+        assert_eq!((long.len(), &long[250..]), (255, "p.log"));
+        assert_eq!(link_name(&FullName::new(&"p".repeat(250), "ns"), "c", "1").len(), 255);
+        assert!(link_name(&FullName::new(&"ä".repeat(140), "ns"), "c", "1").len() <= 255);
+    }
+
+    #[test]
+    fn links_are_made_replaced_and_removed_with_the_logs() {
+        let (_temp, layout) = bench();
+        let dir = layout.pod_logs.join("ns_p_u/c");
+        let log = |number: u32| dir.join(format!("{number}.log")).to_str().unwrap().to_owned();
+        link(&layout, "l.log", &log(0)).unwrap();
+        assert_eq!(names(&layout.links).unwrap(), [""; 0], "no log, no link");
+        for name in ["0.log", "0.log.20240102-030405", "0.log.1.gz", "0.logs", "1.log", "10.log"] {
+            fs::write(dir.join(name), "x").unwrap();
+        }
+        link(&layout, "l.log", &log(0)).unwrap();
+        link(&layout, "m.log", &log(1)).unwrap();
+        assert_eq!(fs::read_link(layout.links.join("l.log")).unwrap().to_str().unwrap(), log(0));
+        link(&layout, "l.log", &log(1)).unwrap();
+        link(&layout, "l.log", &log(1)).unwrap();
+        assert_eq!(fs::read_link(layout.links.join("l.log")).unwrap().to_str().unwrap(), log(1));
+        link(&layout, "l.log", &log(0)).unwrap();
+        assert_eq!(names(&layout.links).unwrap(), ["l.log", "m.log"], "nothing temporary stays");
+
+        remove_logs(&layout, &log(0)).unwrap();
+        assert_eq!(names(&dir).unwrap(), ["0.logs", "1.log", "10.log"]);
+        assert_eq!(names(&layout.links).unwrap(), ["m.log"]);
+        remove_logs(&layout, &log(0)).unwrap();
+        assert!(remove_logs(&layout, "/etc/passwd").is_err());
+        assert!(link(&layout, "x.log", "/etc/passwd").is_err());
+        assert!(link(&layout, "../x.log", &log(1)).is_err());
+    }
+
+    #[test]
+    fn the_highest_log_number_counts_rotated_files() {
+        let (temp, _) = bench();
+        let check = |names: &[&str], expect: Option<u32>| {
+            let dir = tempfile::tempdir_in(temp.path()).unwrap();
+            for name in names {
+                fs::write(dir.path().join(name), "").unwrap();
+            }
+            assert_eq!(highest_number(dir.path()).unwrap(), expect, "{names:?}");
+        };
+        check(&[], None);
+        check(&["0.log"], Some(0));
+        check(&["2.log", "10.log", "9.log"], Some(10));
+        check(&["2.log", "3.log.20240102-030405.gz"], Some(3));
+        check(&["x.log", "5", "5.txt", "+6.log", "99999999999.log", "7.logs"], None);
+        assert_eq!(highest_number(&temp.path().join("missing")).unwrap(), None);
+    }
+
+    #[test]
+    fn leftovers_are_names_only() {
+        let (_temp, layout) = bench();
+        assert_eq!(leftovers(&layout).unwrap().pod_dirs, [], "no pods directory yet");
+        fs::create_dir_all(layout.pods().join("uid-b")).unwrap();
+        fs::create_dir_all(layout.pods().join("uid-a")).unwrap();
+        fs::write(layout.pods().join("file"), "").unwrap();
+        let log = layout.pod_logs.join("ns_p_u/c/0.log");
+        fs::write(&log, "").unwrap();
+        symlink(&log, layout.links.join("alive.log")).unwrap();
+        symlink("/nowhere/0.log", layout.links.join("dead.log")).unwrap();
+        symlink("/nowhere/0", layout.links.join("dead-other")).unwrap();
+        let found = leftovers(&layout).unwrap();
+        assert_eq!(found.pod_dirs, [PodUid::new("uid-a"), PodUid::new("uid-b")]);
+        assert_eq!(
+            (found.log_dirs, found.dead_links),
+            (vec!["ns_p_u".to_owned()], vec!["dead.log".to_owned()])
+        );
+        remove_link(&layout, "dead.log").unwrap();
+        remove_link(&layout, "dead.log").unwrap();
+        assert_eq!(leftovers(&layout).unwrap().dead_links, [""; 0]);
+        fs::write(layout.links.join("real.log"), "").unwrap();
+        assert!(remove_link(&layout, "real.log").is_err() && layout.links.join("real.log").exists());
+    }
+}

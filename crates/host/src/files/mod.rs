@@ -1,0 +1,145 @@
+//! Directories, volumes and log files of pods on this node's disk.
+//!
+//! Pods name things (uids, volumes, sub-paths) and containers write into volumes; both may be hostile, while
+//! this code runs as root. Hence three rules: names are single path components, what lies inside a volume is
+//! opened through descriptors that can't leave it, and no mount point that is not ours is entered or removed.
+//!
+//! ```text
+//! <root>/pods/<uid>/volumes/kubernetes.io~empty-dir/<volume>   written by containers, maybe a tmpfs
+//!                  /plugins/kubernetes.io~empty-dir/<volume>/ready
+//!                  /volume-subpaths/<volume>/<container>/<n>   bind mounts of a volume's inside
+//!                  /containers/<container>/<id>                termination messages, written by containers
+//!                  /etc-hosts
+//! ```
+//!
+//! All of it is blocking work and runs on tokio's blocking threads: a dead disk hangs one of them, not the agent.
+
+mod container;
+mod empty_dir;
+mod host_path;
+mod layout;
+mod log_files;
+mod node;
+mod ownership;
+mod sub_path;
+mod tear_down;
+mod termination;
+#[cfg(test)]
+mod testing;
+mod tree;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use model::files::{ContainerFiles, TerminationMessageRequest};
+use model::volume::{VolumeKind, VolumeSetup};
+use model::{FullName, PodUid};
+use ports::{FilesError, Leftovers, PodFiles};
+
+use layout::Layout;
+
+/// [`PodFiles`] on the real disk.
+#[derive(Clone, Debug)]
+pub struct HostPodFiles {
+    layout: Arc<Layout>,
+}
+
+impl HostPodFiles {
+    /// `root_dir` is the agent's own directory, `links_dir` usually `/var/log/containers`.
+    pub fn new(
+        root_dir: impl Into<PathBuf>,
+        pod_logs_dir: impl Into<PathBuf>,
+        links_dir: impl Into<PathBuf>,
+    ) -> Self {
+        let (root, pod_logs, links) = (root_dir.into(), pod_logs_dir.into(), links_dir.into());
+        Self { layout: Arc::new(Layout { root, pod_logs, links }) }
+    }
+
+    async fn blocking<T: Send + 'static>(&self, work: impl FnOnce(&Layout) -> T + Send + 'static) -> T {
+        let layout = Arc::clone(&self.layout);
+        match tokio::task::spawn_blocking(move || work(&layout)).await {
+            Ok(value) => value,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            // The runtime is going down, and with it whoever waits here.
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+#[async_trait]
+impl PodFiles for HostPodFiles {
+    async fn prepare_node(&self) -> Result<(), FilesError> {
+        self.blocking(node::prepare).await
+    }
+
+    async fn make_pod_dirs(&self, uid: &PodUid, log_dir: &str) -> Result<(), FilesError> {
+        let (uid, log_dir) = (uid.clone(), log_dir.to_owned());
+        self.blocking(move |layout| container::make_pod_dirs(layout, &uid, &log_dir)).await
+    }
+
+    async fn set_up_volume(&self, uid: &PodUid, volume: &VolumeSetup) -> Result<(), FilesError> {
+        let (uid, volume) = (uid.clone(), volume.clone());
+        self.blocking(move |layout| match &volume.kind {
+            VolumeKind::EmptyDir { path, ready_marker, medium, fs_group } => {
+                let path = layout.in_pod(&uid, path)?;
+                let ready_marker = layout.in_pod(&uid, ready_marker)?;
+                empty_dir::set_up(&path, &ready_marker, medium, *fs_group)
+            }
+            VolumeKind::HostPath { path, check } => host_path::check(path, *check),
+        })
+        .await
+    }
+
+    async fn prepare_container(&self, uid: &PodUid, files: &ContainerFiles) -> Result<(), FilesError> {
+        let (uid, files) = (uid.clone(), files.clone());
+        self.blocking(move |layout| container::prepare(layout, &uid, &files)).await
+    }
+
+    async fn link_log(&self, pod: &FullName, container: &str, id: &str, log: &str) -> Result<(), FilesError> {
+        let (name, log) = (log_files::link_name(pod, container, id), log.to_owned());
+        self.blocking(move |layout| log_files::link(layout, &name, &log)).await
+    }
+
+    async fn remove_container_logs(&self, log: &str) -> Result<(), FilesError> {
+        let log = log.to_owned();
+        self.blocking(move |layout| log_files::remove_logs(layout, &log)).await
+    }
+
+    async fn highest_log_number(&self, container_log_dir: &str) -> Result<Option<u32>, FilesError> {
+        let dir = container_log_dir.to_owned();
+        self.blocking(move |layout| log_files::highest_number(&layout.in_pod_logs(&dir)?)).await
+    }
+
+    async fn termination_message(&self, request: &TerminationMessageRequest) -> String {
+        let request = request.clone();
+        self.blocking(move |layout| termination::message(&layout.pod_logs, &request)).await
+    }
+
+    async fn tear_down_volumes(&self, uid: &PodUid) -> Result<(), FilesError> {
+        let uid = uid.clone();
+        self.blocking(move |layout| tear_down::volumes(&layout.pod(&uid)?)).await
+    }
+
+    async fn remove_pod_dir(&self, uid: &PodUid) -> Result<(), FilesError> {
+        let uid = uid.clone();
+        self.blocking(move |layout| tear_down::pod_dir(&layout.pod(&uid)?)).await
+    }
+
+    async fn remove_log_dir(&self, name: &str) -> Result<(), FilesError> {
+        let name = name.to_owned();
+        self.blocking(move |layout| {
+            tree::remove_tree(&layout.pod_logs.join(layout::single_name("log directory", &name)?))
+        })
+        .await
+    }
+
+    async fn remove_link(&self, name: &str) -> Result<(), FilesError> {
+        let name = name.to_owned();
+        self.blocking(move |layout| log_files::remove_link(layout, &name)).await
+    }
+
+    async fn leftovers(&self) -> Result<Leftovers, FilesError> {
+        self.blocking(log_files::leftovers).await
+    }
+}

@@ -1,0 +1,257 @@
+//! Removing trees that containers wrote to.
+//!
+//! A container may leave a symlink to `/`, a bind mount of the node's disk (through a shared mount), a
+//! million files in one directory or a hundred thousand nested directories. So the walk
+//! - opens every directory through its parent's descriptor, and never through a symlink;
+//! - never enters a mount point: neither another filesystem nor a bind mount of the same one (`RESOLVE_NO_XDEV`);
+//! - goes on past what it can't remove and tells of the first such thing;
+//! - holds at most [`MAX_DEPTH`] descriptors: deeper directories are moved up and removed from there.
+
+use std::ffi::{CStr, OsStr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use ports::FilesError;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use super::layout::failed;
+
+const MAX_DEPTH: usize = 64;
+
+/// Removes `path` and everything below it. Nothing there is success.
+pub fn remove_tree(path: &Path) -> Result<(), FilesError> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(failed("remove", path)(Errno::INVAL));
+    };
+    let parent_fd = match open_anchor(parent) {
+        Ok(fd) => fd,
+        Err(Errno::NOENT) => return Ok(()),
+        Err(errno) => return Err(failed("open", parent)(errno)),
+    };
+    let mut removal = Removal { hoisted: 0, top: None, first_error: None };
+    removal.remove_top(parent_fd.as_fd(), name, path);
+    removal.first_error.map_or(Ok(()), Err)
+}
+
+/// A directory to start from: its own path is trusted.
+fn open_anchor(path: &Path) -> Result<OwnedFd, Errno> {
+    rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Opens a directory by its name in its parent, only if it is neither a symlink nor a mount point.
+pub fn open_same_mount(parent: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat2(
+        parent,
+        name,
+        flags,
+        Mode::empty(),
+        ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
+    )
+}
+
+struct Removal {
+    /// Where directories that lie too deep are moved to.
+    top: Option<OwnedFd>,
+    hoisted: u64,
+    first_error: Option<FilesError>,
+}
+
+impl Removal {
+    fn remove_top(&mut self, parent: BorrowedFd<'_>, name: &OsStr, path: &Path) {
+        let Ok(name) = std::ffi::CString::new(name.as_bytes()) else {
+            return self.note(path, Errno::INVAL);
+        };
+        self.remove(parent, &name, FileType::Unknown, &mut path.to_path_buf(), 0);
+    }
+
+    fn note(&mut self, path: &Path, errno: Errno) {
+        let error = match errno {
+            // EBUSY: it is a mount point (unlink, rmdir, rename). EXDEV: it is one (open).
+            Errno::BUSY | Errno::XDEV => FilesError::Mounted { path: path.display().to_string() },
+            errno => failed("remove", path)(errno),
+        };
+        self.first_error.get_or_insert(error);
+    }
+
+    /// True if the entry is gone from there.
+    fn remove(
+        &mut self,
+        parent: BorrowedFd<'_>,
+        name: &CStr,
+        kind: FileType,
+        path: &mut PathBuf,
+        depth: usize,
+    ) -> bool {
+        if kind != FileType::Directory {
+            match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => return true,
+                Err(Errno::ISDIR) => {}
+                Err(errno) => {
+                    self.note(path, errno);
+                    return false;
+                }
+            }
+        }
+        match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT) => return true,
+            Err(Errno::NOTEMPTY | Errno::EXIST) => {}
+            Err(errno) => {
+                self.note(path, errno);
+                return false;
+            }
+        }
+        if depth >= MAX_DEPTH {
+            return self.hoist(parent, name, path);
+        }
+        match open_same_mount(parent, name) {
+            Ok(dir) => self.clear(dir, path, depth),
+            Err(Errno::NOENT) => return true,
+            Err(errno) => {
+                self.note(path, errno);
+                return false;
+            }
+        }
+        match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT) => true,
+            Err(errno) => {
+                self.note(path, errno);
+                false
+            }
+        }
+    }
+
+    /// Removes what is in a directory, again until a pass removes nothing (new entries, moved-up directories).
+    fn clear(&mut self, dir: OwnedFd, path: &mut PathBuf, depth: usize) {
+        if depth == 0 {
+            self.top = dir.try_clone().ok();
+        }
+        let mut progress = true;
+        while progress {
+            progress = false;
+            let mut entries = match Dir::read_from(&dir) {
+                Ok(entries) => entries,
+                Err(errno) => return self.note(path, errno),
+            };
+            while let Some(entry) = entries.read() {
+                let entry = match entry {
+                    Ok(entry) => entry,
+                    Err(errno) => return self.note(path, errno),
+                };
+                let name = entry.file_name();
+                if matches!(name.to_bytes(), b"." | b"..") {
+                    continue;
+                }
+                path.push(OsStr::from_bytes(name.to_bytes()));
+                progress |= self.remove(dir.as_fd(), name, entry.file_type(), path, depth + 1);
+                path.pop();
+            }
+        }
+    }
+
+    fn hoist(&mut self, parent: BorrowedFd<'_>, name: &CStr, path: &Path) -> bool {
+        let Some(top) = &self.top else { return false };
+        loop {
+            self.hoisted += 1;
+            let to = format!(".rubelet-removing-{}", self.hoisted);
+            match rustix::fs::renameat_with(parent, name, top, to, RenameFlags::NOREPLACE) {
+                Ok(()) | Err(Errno::NOENT) => return true,
+                Err(Errno::EXIST) => continue,
+                Err(errno) => {
+                    self.note(path, errno);
+                    return false;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::testing::{Mounts, bind, tmpfs};
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn removes_everything_of_its_own() {
+        let temp = tempfile::tempdir().unwrap();
+        let tree = temp.path().join("tree");
+        fs::create_dir_all(tree.join("a/b/c")).unwrap();
+        for number in 0..3000 {
+            fs::write(tree.join(format!("a/b/file-{number}")), "x").unwrap();
+        }
+        symlink("/nowhere", tree.join("dangling")).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, tree.join("fifo"), Mode::RWXU).unwrap();
+        remove_tree(&tree).unwrap();
+        assert!(!tree.exists());
+        remove_tree(&tree).unwrap();
+        remove_tree(&temp.path().join("missing/missing")).unwrap();
+        fs::write(&tree, "").unwrap();
+        remove_tree(&tree).unwrap();
+        assert!(!tree.exists());
+    }
+
+    #[test]
+    fn never_follows_symlinks() {
+        let temp = tempfile::tempdir().unwrap();
+        let outside = temp.path().join("outside");
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("precious"), "x").unwrap();
+        let tree = temp.path().join("tree");
+        fs::create_dir(&tree).unwrap();
+        symlink(&outside, tree.join("link")).unwrap();
+        symlink("..", tree.join("up")).unwrap();
+        remove_tree(&tree).unwrap();
+        assert!(outside.join("precious").exists() && !tree.exists());
+        symlink(&outside, &tree).unwrap();
+        remove_tree(&tree).unwrap();
+        assert!(outside.join("precious").exists() && !tree.is_symlink());
+    }
+
+    #[test]
+    fn never_enters_mounts_even_of_the_same_filesystem() {
+        let temp = tempfile::tempdir().unwrap();
+        let _mounts = Mounts::below(temp.path());
+        let outside = temp.path().join("outside");
+        let tree = temp.path().join("tree");
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("precious"), "x").unwrap();
+        fs::write(temp.path().join("file"), "x").unwrap();
+        fs::create_dir_all(tree.join("sub/bind")).unwrap();
+        fs::create_dir_all(tree.join("tmpfs")).unwrap();
+        fs::write(tree.join("sub/other"), "x").unwrap();
+        fs::write(tree.join("bound-file"), "").unwrap();
+        bind(&outside, &tree.join("sub/bind"));
+        bind(&temp.path().join("file"), &tree.join("bound-file"));
+        tmpfs(&tree.join("tmpfs"));
+        fs::write(tree.join("tmpfs/kept"), "x").unwrap();
+
+        let error = remove_tree(&tree).unwrap_err();
+        assert!(matches!(error, FilesError::Mounted { .. }), "{error:?}");
+        assert!(outside.join("precious").exists() && tree.join("tmpfs/kept").exists());
+        assert_eq!(fs::read(temp.path().join("file")).unwrap(), b"x");
+        assert!(!tree.join("sub/other").exists(), "what is ours goes");
+
+        let error = remove_tree(&tree.join("tmpfs")).unwrap_err();
+        assert!(matches!(error, FilesError::Mounted { .. }), "the top itself: {error:?}");
+        assert!(tree.join("tmpfs/kept").exists());
+    }
+
+    #[test]
+    fn removes_a_nest_deeper_than_descriptors_and_paths_allow() {
+        let temp = tempfile::tempdir().unwrap();
+        let tree = temp.path().join("tree");
+        fs::create_dir(&tree).unwrap();
+        let mut dir = open_anchor(&tree).unwrap();
+        for _ in 0..1200 {
+            rustix::fs::mkdirat(&dir, "deep", Mode::RWXU).unwrap();
+            dir = open_same_mount(dir.as_fd(), c"deep").unwrap();
+        }
+        drop(dir);
+        remove_tree(&tree).unwrap();
+        assert!(!tree.exists());
+    }
+}

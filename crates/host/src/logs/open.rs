@@ -1,0 +1,80 @@
+//! Opening a log without being led elsewhere.
+
+use std::fs::File;
+use std::io;
+use std::path::{Component, Path};
+
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+
+/// Opens a regular file below `logs_dir`, following no symlink below it.
+pub fn open_log(logs_dir: &Path, path: &Path) -> io::Result<File> {
+    let inside = path.strip_prefix(logs_dir).ok().filter(|rest| {
+        rest.components().next().is_some()
+            && rest.components().all(|part| matches!(part, Component::Normal(_)))
+    });
+    let Some(inside) = inside else {
+        let message = format!("{} is not below {}", path.display(), logs_dir.display());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+    };
+    let base = rustix::fs::open(logs_dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    // Not blocking: opening a fifo would wait for its writer.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let file = rustix::fs::openat2(&base, inside, flags, Mode::empty(), resolve)?;
+    regular(File::from(file))
+}
+
+/// Opens a file that a container could have replaced: not through a link, and only a regular one.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    regular(File::from(rustix::fs::open(path, flags, Mode::empty())?))
+}
+
+fn regular(file: File) -> io::Result<File> {
+    let stat = rustix::fs::fstat(&file)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok(file),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::io::Read;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn opens_only_regular_files_inside() {
+        let temp = tempfile::tempdir().unwrap();
+        let real = temp.path().join("real");
+        let logs = temp.path().join("logs");
+        fs::create_dir_all(real.join("pod/c")).unwrap();
+        symlink(&real, &logs).unwrap();
+        fs::write(temp.path().join("secret"), "secret").unwrap();
+        fs::write(real.join("pod/c/0.log"), "log").unwrap();
+        symlink("0.log", real.join("pod/c/inside.log")).unwrap();
+        symlink("../../../secret", real.join("pod/c/outside.log")).unwrap();
+        symlink("c", real.join("pod/link")).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, real.join("pod/c/fifo.log"), Mode::RWXU).unwrap();
+
+        let mut text = String::new();
+        open_log(&logs, &logs.join("pod/c/0.log")).unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(text, "log");
+        for bad in [
+            "pod/c/inside.log",
+            "pod/c/outside.log",
+            "pod/link/0.log",
+            "pod/c/fifo.log",
+            "pod/c",
+            "pod/../../secret",
+        ] {
+            assert!(open_log(&logs, &logs.join(bad)).is_err(), "{bad}");
+        }
+        assert!(open_log(&logs, &temp.path().join("secret")).is_err());
+        assert!(open_log(&logs, &logs).is_err());
+        let missing = open_log(&logs, &logs.join("pod/c/1.log")).unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+    }
+}

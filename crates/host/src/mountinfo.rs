@@ -1,0 +1,203 @@
+//! The kernel's table of mounts, as `/proc/self/mountinfo` tells it.
+//!
+//! Paths in it are real paths (no symlinks): canonicalize a path before asking about it.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    pub id: u64,
+    pub parent: u64,
+    /// Path inside the mounted filesystem that is seen at the mount point.
+    pub root: PathBuf,
+    pub mount_point: PathBuf,
+    /// Mounts and unmounts below it propagate to its peers.
+    pub shared: bool,
+    pub fs_type: String,
+}
+
+/// All mounts of this process's namespace, in mount order: of two at one place the later one is seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MountTable {
+    mounts: Vec<Mount>,
+}
+
+impl MountTable {
+    pub fn read() -> io::Result<Self> {
+        Ok(Self::parse(&std::fs::read("/proc/self/mountinfo")?))
+    }
+
+    /// Lines that can't be understood are left out: they can't be acted on.
+    pub fn parse(text: &[u8]) -> Self {
+        Self { mounts: text.split(|byte| *byte == b'\n').filter_map(parse_line).collect() }
+    }
+
+    pub fn mounts(&self) -> &[Mount] {
+        &self.mounts
+    }
+
+    /// What is mounted exactly here; the one on top.
+    pub fn at(&self, path: &Path) -> Option<&Mount> {
+        self.mounts.iter().rev().find(|mount| mount.mount_point == path)
+    }
+
+    /// Mounts at `path` or anywhere below it, in the order in which they can be unmounted.
+    pub fn at_or_below<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = &'a Mount> + 'a {
+        self.mounts.iter().rev().filter(move |mount| mount.mount_point.starts_with(path))
+    }
+
+    /// The mount that `path` lies on.
+    pub fn containing(&self, path: &Path) -> Option<&Mount> {
+        let depth = |mount: &&Mount| mount.mount_point.components().count();
+        // max_by_key takes the last of equals, which is the one on top.
+        self.mounts.iter().filter(|mount| path.starts_with(&mount.mount_point)).max_by_key(depth)
+    }
+}
+
+/// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
+fn parse_line(line: &[u8]) -> Option<Mount> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let id = number(fields.next()?)?;
+    let parent = number(fields.next()?)?;
+    let _device = fields.next()?;
+    let root = path(fields.next()?)?;
+    let mount_point = path(fields.next()?)?;
+    let _options = fields.next()?;
+    let mut shared = false;
+    loop {
+        match fields.next()? {
+            b"-" => break,
+            optional => shared |= optional.starts_with(b"shared:"),
+        }
+    }
+    let fs_type = String::from_utf8_lossy(&unescape(fields.next()?)).into_owned();
+    Some(Mount { id, parent, root, mount_point, shared, fs_type })
+}
+
+fn number(field: &[u8]) -> Option<u64> {
+    std::str::from_utf8(field).ok()?.parse().ok()
+}
+
+fn path(field: &[u8]) -> Option<PathBuf> {
+    (!field.is_empty()).then(|| PathBuf::from(OsString::from_vec(unescape(field))))
+}
+
+/// The kernel writes space, tab, newline and backslash (and more, by filesystem) as `\ooo`.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, tail)) = rest.split_first() {
+        match escaped(rest) {
+            Some(byte) => {
+                out.push(byte);
+                rest = &rest[4..];
+            }
+            None => {
+                out.push(first);
+                rest = tail;
+            }
+        }
+    }
+    out
+}
+
+fn escaped(at: &[u8]) -> Option<u8> {
+    let [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', ..] = at else { return None };
+    Some((a - b'0') * 64 + (b - b'0') * 8 + (c - b'0'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::os::unix::ffi::OsStrExt;
+
+    fn table(text: &str) -> MountTable {
+        MountTable::parse(text.as_bytes())
+    }
+
+    #[test]
+    fn understands_the_documented_line_and_odd_ones() {
+        let check = |line: &str, expect: Option<(&str, &str, bool, &str)>| {
+            let found = table(line).mounts().first().cloned();
+            let found = found.map(|m| {
+                let text = |p: &Path| p.to_string_lossy().into_owned();
+                (text(&m.root), text(&m.mount_point), m.shared, m.fs_type)
+            });
+            let expect = expect.map(|(a, b, c, d)| (a.to_owned(), b.to_owned(), c, d.to_owned()));
+            assert_eq!(found, expect, "{line}");
+        };
+        check(
+            "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw",
+            Some(("/mnt1", "/mnt2", false, "ext3")),
+        );
+        check("36 35 98:0 / / rw shared:7 - ext4 /dev/vda rw", Some(("/", "/", true, "ext4")));
+        check("36 35 98:0 / / rw shared:7 master:2 - ext4 x rw", Some(("/", "/", true, "ext4")));
+        check("36 35 0:3 / /a rw - tmpfs  rw", Some(("/", "/a", false, "tmpfs")));
+        check("36 35 0:3 / /a rw - fuse.x", Some(("/", "/a", false, "fuse.x")));
+        check(
+            r"36 35 0:3 / /a\040b\011c\012d\134e rw - tmpfs t rw",
+            Some(("/", "/a b\tc\nd\\e", false, "tmpfs")),
+        );
+        check(r"36 35 0:3 / /a\04 rw - tmpfs t rw", Some(("/", r"/a\04", false, "tmpfs")));
+        check(r"36 35 0:3 / /a\999 rw - tmpfs t rw", Some(("/", r"/a\999", false, "tmpfs")));
+        check("", None);
+        check("36 35 98:0 / /a rw shared:7", None);
+        check("x 35 98:0 / /a rw - ext4 x rw", None);
+    }
+
+    #[test]
+    fn answers_what_is_where() {
+        let table = table(
+            "1 0 0:1 / / rw - ext4 a rw\n\
+             2 1 0:2 / /p rw shared:1 - tmpfs b rw\n\
+             3 2 0:3 / /p/q rw - tmpfs c rw\n\
+             4 3 0:4 / /p/q rw - tmpfs d rw\n\
+             5 1 0:5 / /pq rw - tmpfs e rw\n",
+        );
+        assert_eq!(table.at(Path::new("/p/q")).map(|m| m.id), Some(4));
+        assert_eq!(table.at(Path::new("/p/q/r")).map(|m| m.id), None);
+        assert_eq!(table.containing(Path::new("/p/q/r")).map(|m| m.id), Some(4));
+        assert_eq!(table.containing(Path::new("/p/x")).map(|m| m.id), Some(2));
+        assert_eq!(table.containing(Path::new("/z")).map(|m| m.id), Some(1));
+        let below: Vec<u64> = table.at_or_below(Path::new("/p")).map(|m| m.id).collect();
+        assert_eq!(below, [4, 3, 2], "a neighbour whose name begins alike is not below");
+    }
+
+    #[test]
+    fn reads_the_real_table() {
+        let table = MountTable::read().unwrap();
+        assert_eq!(table.at(Path::new("/proc")).map(|m| m.fs_type.as_str()), Some("proc"));
+        assert!(table.containing(Path::new("/proc/self")).is_some());
+    }
+
+    /// As the kernel does it.
+    fn escape(path: &[u8]) -> Vec<u8> {
+        let write = |byte: &u8| match byte {
+            b' ' | b'\t' | b'\n' | b'\\' => format!("\\{byte:03o}").into_bytes(),
+            other => vec![*other],
+        };
+        path.iter().flat_map(write).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn any_path_survives_escaping(name in proptest::collection::vec(1u8..=255, 1..40)) {
+            let mut path = b"/".to_vec();
+            path.extend(&name);
+            let mut line = b"36 35 98:0 / ".to_vec();
+            line.extend(escape(&path));
+            line.extend(b" rw - ext4 x rw\n");
+            let table = MountTable::parse(&line);
+            prop_assert_eq!(table.mounts()[0].mount_point.as_os_str().as_bytes(), &path[..]);
+        }
+
+        #[test]
+        fn any_bytes_are_survived(text in proptest::collection::vec(any::<u8>(), 0..200)) {
+            MountTable::parse(&text);
+        }
+    }
+}
