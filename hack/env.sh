@@ -28,3 +28,14 @@ locked() {
         "$@"
     ) 9>"$CACHE/$name.lock"
 }
+
+# The start time tells a process from a later one with the same pid.
+started_at() {
+    local stat fields
+    { stat=$(<"/proc/$1/stat"); } 2>/dev/null || return 0
+    read -ra fields <<<"${stat##*) }"
+    [[ ${fields[0]} == Z ]] || echo "${fields[19]}"
+}
+
+# is_alive <pid>:<start time>
+is_alive() { [[ -n ${1#*:} && $(started_at "${1%%:*}") == "${1#*:}" ]]; }

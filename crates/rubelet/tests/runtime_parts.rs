@@ -10,9 +10,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use harness::{
-    Runtime, SLOW, cgroups_below, get, live_processes, make_cgroup, mounts_below, port_maps_of, wait,
-};
+use harness::{Runtime, SLOW, cgroups_below, get, live_processes, mounts_below, port_maps_of, wait};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -99,7 +97,6 @@ fn a_private_containerd_runs_containers_and_goes_without_a_trace() {
             "{image} is not in {images}"
         );
     }
-    make_cgroup(&runtime.cgroup_root);
     let port = runtime.free_port();
     let id = serve(&runtime, port);
     assert_eq!(fetch(port), "busybox:2");
@@ -115,7 +112,6 @@ fn a_private_containerd_runs_containers_and_goes_without_a_trace() {
 #[test]
 fn it_goes_without_a_trace_after_crashes() {
     let runtime = Runtime::start();
-    make_cgroup(&runtime.cgroup_root);
     serve(&runtime, runtime.free_port());
     assert_used(&runtime);
     let shims = live_processes(&format!("{}/containerd.sock", runtime.dir.display()));
@@ -132,7 +128,6 @@ fn it_goes_without_a_trace_after_crashes() {
 #[test]
 fn containers_survive_a_restart_of_containerd() {
     let runtime = Runtime::start();
-    make_cgroup(&runtime.cgroup_root);
     let port = runtime.free_port();
     serve(&runtime, port);
     let before = runtime.tasks();

@@ -48,22 +48,6 @@ fn directories(top: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Makes a cgroup in every hierarchy, ready for children: the agent expects its root to exist.
-pub fn make_cgroup(name: &str) {
-    for hierarchy in cgroup_hierarchies() {
-        let dir = hierarchy.join(name.trim_start_matches('/'));
-        fs::create_dir_all(&dir).unwrap_or_else(|error| panic!("make the cgroup {}: {error}", dir.display()));
-        // On v1 a new cpuset has no CPU and takes no process.
-        for file in ["cpuset.cpus", "cpuset.mems"] {
-            let (own, parent) = (dir.join(file), hierarchy.join(file));
-            if hierarchy.join("cpuset.sched_load_balance").exists() {
-                let value = fs::read(&parent).expect("read the parent's cpuset");
-                fs::write(&own, value).expect("hand the cpuset down");
-            }
-        }
-    }
-}
-
 /// Processes, zombies left out, whose command line or cgroup contains the text.
 pub fn live_processes(text: &str) -> Vec<String> {
     let mut found = Vec::new();

@@ -26,7 +26,7 @@ mod waiting;
 
 pub use agent::Agent;
 pub use http::{Response, get};
-pub use machine::{cgroups_below, live_processes, make_cgroup, mounts_below, port_maps_of};
+pub use machine::{cgroups_below, live_processes, mounts_below, port_maps_of};
 pub use node::Node;
 pub use runtime::{Runtime, Task};
 pub use waiting::{SLOW, wait, wait_until};

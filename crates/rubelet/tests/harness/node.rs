@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::agent::Agent;
-use super::machine::{cgroups_below, make_cgroup, mounts_below, port_maps_of};
+use super::machine::{cgroups_below, mounts_below, port_maps_of};
 use super::runtime::Runtime;
 use super::waiting::wait;
 
@@ -28,7 +28,6 @@ impl Node {
     #[track_caller]
     pub fn start_with(adjust: impl FnOnce(&mut Value)) -> Node {
         let runtime = Runtime::start();
-        make_cgroup(&runtime.cgroup_root);
         Node { agent: Agent::start(&runtime, adjust), runtime }
     }
 
