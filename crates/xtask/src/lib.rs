@@ -1,0 +1,8 @@
+//! Chores of the project itself: the tidy checks and the dependency law.
+//!
+//! `cargo xtask tidy` runs the first; the second is a test (`tests/dependency_law.rs`), so that it can't be
+//! forgotten.
+
+pub mod law;
+pub mod source;
+pub mod tidy;
