@@ -87,6 +87,8 @@ impl Agent {
             .arg(self.dir.join("config.json"))
             .arg("--root-dir")
             .arg(self.root_dir())
+            .arg("--cert-dir")
+            .arg(self.dir.join("pki"))
             .args(["--hostname-override", NODE])
             .stdin(Stdio::null())
             .stdout(open())

@@ -87,10 +87,8 @@ fn linked_logs(logs: &Path) -> Vec<String> {
     ours.map(|link| format!("log link {}", link.path().display())).collect()
 }
 
-/// A pod's cgroup, or one below it; the levels above belong to the node.
+/// A pod's own cgroup: the levels above belong to the node, and none below lives without it.
 fn is_pod_cgroup(path: &Path) -> bool {
-    path.components().any(|part| {
-        let name = part.as_os_str().to_string_lossy();
-        name.starts_with("pod") || name.contains("-pod")
-    })
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.starts_with("pod") || name.contains("-pod")
 }
