@@ -20,8 +20,8 @@ pub struct Epoch(pub u64);
 pub enum Effect {
     /// Read the runtime: one pod, or everything.
     Observe(Scope),
-    /// Ask the runtime for its status.
-    CheckRuntime,
+    /// Ask the runtime for its status, and for its cgroup driver while that is not known.
+    CheckRuntime { ask_cgroup_driver: bool },
     /// Carry out a plan. The pod has no other plan running.
     Run {
         uid: PodUid,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::cgroup::CgroupName;
+use model::cgroup::{CgroupDriver, CgroupName};
 use model::cri::{Image, RuntimeStatus};
 use model::k8s::Pod;
 use model::node::HostFacts;
@@ -77,7 +77,8 @@ pub enum Hint {
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum RuntimeCheck {
-    Answered { runtime_name: String, status: RuntimeStatus },
+    /// `cgroup_driver`: `None` when it was not asked, or the runtime does not tell.
+    Answered { runtime_name: String, status: RuntimeStatus, cgroup_driver: Option<CgroupDriver> },
     Failed { message: String },
 }
 

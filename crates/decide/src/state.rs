@@ -67,6 +67,8 @@ pub struct FullObservation {
 pub struct RuntimeHealth {
     pub name: String,
     pub ready: bool,
+    /// It was ready at least once: what never changes about it is known.
+    pub ever_ready: bool,
     pub network_ready: bool,
     pub message: String,
     pub network_message: String,
@@ -81,6 +83,7 @@ impl Default for RuntimeHealth {
         Self {
             name: String::new(),
             ready: false,
+            ever_ready: false,
             network_ready: false,
             message: "container runtime status check may not have completed yet".into(),
             network_message: "network state unknown".into(),

@@ -132,8 +132,8 @@ impl Dispatcher {
     fn perform(&mut self, effect: Effect) {
         match effect {
             Effect::Observe(scope) => self.observe(scope),
-            Effect::CheckRuntime => {
-                tokio::spawn(observe::check_runtime(self.shop.clone()));
+            Effect::CheckRuntime { ask_cgroup_driver } => {
+                tokio::spawn(observe::check_runtime(self.shop.clone(), ask_cgroup_driver));
             }
             Effect::Run { uid, epoch, stages } => {
                 let cancel = CancellationToken::new();

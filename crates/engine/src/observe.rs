@@ -9,7 +9,7 @@ use std::sync::Arc;
 use decide::event::{Event, RuntimeCheck};
 use decide::termination_message::{self, Ended};
 use futures::future::try_join_all;
-use model::cri::RuntimeStatus;
+use model::cgroup::CgroupDriver;
 use model::observed::{ContainerState, Observation, ObservedContainer, ObservedPod, ObservedSandbox, Scope};
 use model::pod::{
     ANNOTATION_CONTAINER_HASH, ANNOTATION_POD_DELETION_GRACE, ANNOTATION_POD_GRACE, ANNOTATION_RESTART_COUNT,
@@ -25,17 +25,28 @@ use crate::dispatcher::Shop;
 
 type Known = BTreeMap<PodUid, Arc<ObservedPod>>;
 
-pub(crate) async fn check_runtime(shop: Shop) {
+pub(crate) async fn check_runtime(shop: Shop, ask_cgroup_driver: bool) {
     let answer = async {
-        let version = shop.ports.runtime.version().await?;
-        let status = shop.ports.runtime.status().await?;
-        Ok::<(String, RuntimeStatus), RuntimeError>((version.runtime_name, status))
+        let runtime = &shop.ports.runtime;
+        let version = runtime.version().await?;
+        let status = runtime.status().await?;
+        let cgroup_driver = if ask_cgroup_driver { cgroup_driver(&shop).await? } else { None };
+        Ok::<_, RuntimeError>(RuntimeCheck::Answered { runtime_name: version.runtime_name, status, cgroup_driver })
     };
-    let check = match answer.await {
-        Ok((runtime_name, status)) => RuntimeCheck::Answered { runtime_name, status },
-        Err(error) => RuntimeCheck::Failed { message: error.user_message() },
-    };
+    let check = answer.await.unwrap_or_else(|e| RuntimeCheck::Failed { message: e.user_message() });
     shop.outbox.send(Event::RuntimeChecked(check));
+}
+
+/// `None` when this runtime does not tell: the configured driver stands.
+async fn cgroup_driver(shop: &Shop) -> Result<Option<CgroupDriver>, RuntimeError> {
+    match shop.ports.runtime.cgroup_driver().await {
+        Ok(driver) => {
+            shop.ports.cgroups.use_driver(driver);
+            Ok(Some(driver))
+        }
+        Err(error) if error.disposition() == Disposition::Unsupported => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 pub(crate) async fn observe(shop: Shop, scope: Scope, known: Known) {

@@ -2,6 +2,7 @@
 //! addresses that pods come from.
 
 pub mod cgroup;
+pub mod clock;
 pub mod facts;
 pub mod feed;
 pub mod files;

@@ -1,7 +1,7 @@
 //! Control groups, whatever their version and driver.
 
 use async_trait::async_trait;
-use model::cgroup::{CgroupName, CgroupSpec};
+use model::cgroup::{CgroupDriver, CgroupName, CgroupSpec};
 
 use crate::Disposition;
 
@@ -37,6 +37,8 @@ impl CgroupError {
 /// (`CgroupName::spell`).
 #[async_trait]
 pub trait Cgroups: Send + Sync {
+    /// The runtime's own driver, once it has said so: both sides must spell names alike.
+    fn use_driver(&self, driver: CgroupDriver);
     /// Makes it where it is missing (with all its parents) and writes the values.
     async fn ensure(&self, spec: &CgroupSpec) -> Result<(), CgroupError>;
     async fn exists(&self, name: &CgroupName) -> Result<bool, CgroupError>;

@@ -78,7 +78,6 @@ impl Context {
 fn started(state: &mut NodeState, cx: &mut Context) {
     observe::check_runtime(state, cx);
     observe::want_everything(state, cx);
-    pods::write_node_cgroups(state, cx);
 }
 
 fn timer(state: &mut NodeState, cx: &mut Context, key: TimerKey) {

@@ -194,7 +194,7 @@ pub(super) fn hint(state: &mut NodeState, cx: &mut Context, hint: Hint) {
 pub(super) fn check_runtime(state: &mut NodeState, cx: &mut Context) {
     if !state.runtime.checking {
         state.runtime.checking = true;
-        cx.emit(Effect::CheckRuntime);
+        cx.emit(Effect::CheckRuntime { ask_cgroup_driver: !state.runtime.ever_ready });
     }
 }
 
@@ -203,7 +203,10 @@ pub(super) fn runtime_checked(state: &mut NodeState, cx: &mut Context, check: Ru
     let health = &mut state.runtime;
     health.checking = false;
     match check {
-        RuntimeCheck::Answered { runtime_name, status } => {
+        RuntimeCheck::Answered { runtime_name, status, cgroup_driver } => {
+            if let Some(driver) = cgroup_driver.filter(|d| *d != state.config.cgroup_driver) {
+                Arc::make_mut(&mut state.config).cgroup_driver = driver;
+            }
             let condition = |kind: &str, label: &str| match status.condition(kind) {
                 Some(c) if c.status => None,
                 Some(c) => Some(format!("{label}: {kind}=false reason:{} message:{}", c.reason, c.message)),
@@ -219,6 +222,7 @@ pub(super) fn runtime_checked(state: &mut NodeState, cx: &mut Context, check: Ru
             health.failures = 0;
             health.last_ok = Some(cx.now.mono);
             health.supplemental_groups_policy = status.supplemental_groups_policy;
+            health.ever_ready |= health.ready;
         }
         RuntimeCheck::Failed { message } => {
             health.ready = false;
@@ -261,5 +265,6 @@ fn runtime_changed(state: &mut NodeState, cx: &mut Context, before: &crate::stat
     }
     if back {
         want_everything(state, cx);
+        pods::write_node_cgroups(state, cx);
     }
 }

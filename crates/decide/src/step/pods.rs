@@ -248,7 +248,8 @@ pub(super) fn release_name(state: &mut NodeState, cx: &mut Context, view: &PodVi
 
 /// The levels above pods, when their numbers changed.
 pub(super) fn write_node_cgroups(state: &mut NodeState, cx: &mut Context) {
-    if !state.config.cgroups_per_qos {
+    // Before the runtime has spoken its cgroup driver is not known, and so neither is the spelling.
+    if !state.config.cgroups_per_qos || !state.runtime.ever_ready {
         return;
     }
     let milli = burstable_milli(state);

@@ -31,6 +31,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use model::cgroup::{CgroupDriver, CgroupName, CgroupSpec, CgroupValues};
 use ports::{CgroupError, Cgroups};
@@ -51,7 +52,8 @@ const PAUSES: [Duration; 5] = [
 /// `ports::Cgroups` on this host.
 pub struct HostCgroups {
     layout: Arc<Layout>,
-    driver: Driver,
+    /// Changed once, when the runtime says which one it uses.
+    driver: ArcSwap<Driver>,
 }
 
 enum Driver {
@@ -59,14 +61,26 @@ enum Driver {
     Systemd(Box<dyn Units>),
 }
 
+impl Driver {
+    fn new(driver: CgroupDriver) -> Self {
+        match driver {
+            CgroupDriver::Cgroupfs => Driver::Files,
+            CgroupDriver::Systemd => Driver::Systemd(Box::new(SystemdBus::new())),
+        }
+    }
+
+    fn kind(&self) -> CgroupDriver {
+        match self {
+            Driver::Files => CgroupDriver::Cgroupfs,
+            Driver::Systemd(_) => CgroupDriver::Systemd,
+        }
+    }
+}
+
 impl HostCgroups {
     /// Touches nothing yet; systemd is connected to when it is first needed.
     pub fn new(layout: Layout, driver: CgroupDriver) -> Self {
-        let driver = match driver {
-            CgroupDriver::Cgroupfs => Driver::Files,
-            CgroupDriver::Systemd => Driver::Systemd(Box::new(SystemdBus::new())),
-        };
-        Self { layout: Arc::new(layout), driver }
+        Self { layout: Arc::new(layout), driver: ArcSwap::from_pointee(Driver::new(driver)) }
     }
 
     pub fn layout(&self) -> &Layout {
@@ -74,11 +88,7 @@ impl HostCgroups {
     }
 
     fn spell(&self, name: &CgroupName) -> Result<String, CgroupError> {
-        let driver = match self.driver {
-            Driver::Files => CgroupDriver::Cgroupfs,
-            Driver::Systemd(_) => CgroupDriver::Systemd,
-        };
-        let path = name.spell(driver);
+        let path = name.spell(self.driver.load().kind());
         let sound = |part: &String| {
             !part.is_empty() && part != "." && part != ".." && !part.contains(['/', '\0', '\n'])
         };
@@ -143,9 +153,15 @@ impl HostCgroups {
 
 #[async_trait]
 impl Cgroups for HostCgroups {
+    fn use_driver(&self, driver: CgroupDriver) {
+        if self.driver.load().kind() != driver {
+            self.driver.store(Arc::new(Driver::new(driver)));
+        }
+    }
+
     async fn ensure(&self, spec: &CgroupSpec) -> Result<(), CgroupError> {
         let path = self.spell_own(&spec.name)?;
-        if let Driver::Systemd(units) = &self.driver {
+        if let Driver::Systemd(units) = &*self.driver.load_full() {
             self.ensure_slice(units.as_ref(), &spec.name, &path, &spec.values).await?;
         }
         let values = spec.values.clone();
@@ -163,7 +179,7 @@ impl Cgroups for HostCgroups {
 
     async fn destroy(&self, name: &CgroupName) -> Result<(), CgroupError> {
         let path = self.spell_own(name)?;
-        if let (Driver::Systemd(units), Some(slice)) = (&self.driver, Slice::of(name)) {
+        if let (Driver::Systemd(units), Some(slice)) = (&*self.driver.load_full(), Slice::of(name)) {
             // Emptied first: systemd would give each process its time to stop.
             self.clear(&path, false).await?;
             units.stop(&slice.unit).await?;
@@ -182,7 +198,7 @@ impl Cgroups for HostCgroups {
                 Ok(entries)
             })
             .await?;
-        Ok(match self.driver {
+        Ok(match &*self.driver.load_full() {
             Driver::Files => entries.into_iter().collect(),
             Driver::Systemd(_) => entries.iter().filter_map(|entry| Slice::child(name, entry)).collect(),
         })

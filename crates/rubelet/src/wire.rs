@@ -1,0 +1,175 @@
+//! Picks the implementations and joins them: from configuration to a running agent.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use cri::{CriClient, RuntimeHints};
+use decide::NodeState;
+use engine::Ports;
+use host::cgroup::HostCgroups;
+use host::clock::SystemClock;
+use host::facts::{FactsConfig, HostFactsReader};
+use host::feed::{Decoded, Decoder, FileFeed, HttpFeed};
+use host::files::HostPodFiles;
+use model::cgroup::CgroupDriver;
+use model::node::{CgroupVersion, HostFacts, NodeConfig};
+use model::pod::Source;
+use ports::{EventSink, HostFactsSource, PodFeed, PodFiles, WallClock};
+
+use crate::config::{FeatureGates, KubeletConfiguration};
+use crate::flags::Flags;
+
+/// Where upstream keeps the links that log collectors follow. Not configurable there either.
+const CONTAINER_LINKS_DIR: &str = "/var/log/containers";
+const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
+
+/// The host as it is, read before anything is decided.
+pub async fn host_facts(flags: &Flags, config: &KubeletConfiguration) -> anyhow::Result<HostFacts> {
+    let given: Vec<String> =
+        flags.node_ips.iter().filter(|ip| !ip.is_unspecified()).map(ToString::to_string).collect();
+    let reader = HostFactsReader::new(FactsConfig {
+        resolv_conf: config.resolv_conf.clone().into(),
+        node_ips: (!given.is_empty()).then_some(given),
+        ..Default::default()
+    });
+    reader.read().await.context("reading the facts of this host")
+}
+
+/// The hostname unless overridden, in lower case and without spaces around it.
+pub fn node_name(flags: &Flags) -> anyhow::Result<String> {
+    let name = match &flags.hostname_override {
+        Some(name) if !name.trim().is_empty() => name.clone(),
+        _ => rustix::system::uname().nodename().to_string_lossy().into_owned(),
+    };
+    let name = name.trim().to_lowercase();
+    anyhow::ensure!(!name.is_empty(), "empty hostname is invalid: set one with --hostname-override");
+    Ok(name)
+}
+
+pub fn node_config(
+    flags: &Flags,
+    config: &KubeletConfiguration,
+    gates: &FeatureGates,
+    facts: &HostFacts,
+    node_name: &str,
+) -> anyhow::Result<NodeConfig> {
+    let crash_max = config.crash_loop_back_off.max_container_restart_period.map(|d| d.to_std());
+    let crash_max = crash_max.unwrap_or(Duration::from_secs(300));
+    let sources = [
+        (!config.static_pod_path.is_empty()).then_some(Source::File),
+        (!config.static_pod_url.is_empty()).then_some(Source::Http),
+    ];
+    Ok(NodeConfig {
+        node_name: node_name.to_owned(),
+        root_dir: text(&std::path::absolute(&flags.root_dir)?),
+        pod_logs_dir: config.pod_logs_dir.clone(),
+        container_links_dir: CONTAINER_LINKS_DIR.into(),
+        cluster_dns: config.cluster_dns.clone(),
+        cluster_domain: config.cluster_domain.clone(),
+        resolv_conf: config.resolv_conf.clone(),
+        cgroups_per_qos: config.cgroups_per_qos,
+        cgroup_driver: match config.cgroup_driver.as_str() {
+            "systemd" => CgroupDriver::Systemd,
+            _ => CgroupDriver::Cgroupfs,
+        },
+        cgroup_root: config.cgroup_root.split('/').filter(|p| !p.is_empty()).map(str::to_owned).collect(),
+        cpu_cfs_quota: config.cpu_cfs_quota,
+        cpu_cfs_quota_period: config.cpu_cfs_quota_period.to_std(),
+        pod_pids_limit: config.pod_pids_limit,
+        seccomp_default: flags.effective_seccomp_default(config),
+        single_process_oom_kill: config
+            .single_process_oom_kill
+            .unwrap_or(facts.cgroup_version == CgroupVersion::V1),
+        allowed_unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
+        max_pods: u32::try_from(config.max_pods).unwrap_or(0),
+        crash_back_off_initial: Duration::from_secs(10).min(crash_max),
+        crash_back_off_max: crash_max,
+        serialize_image_pulls: config.serialize_image_pulls,
+        max_parallel_image_pulls: config.max_parallel_image_pulls.and_then(|n| u32::try_from(n).ok()),
+        max_dead_containers_per_container: flags.maximum_dead_containers_per_container,
+        max_dead_containers: flags.maximum_dead_containers,
+        min_container_ttl: flags.minimum_container_ttl_duration.to_std(),
+        full_relist_period: config.sync_frequency.to_std(),
+        sync_frequency: config.sync_frequency.to_std(),
+        features: gates.all().map(|(gate, on)| (gate.name.to_owned(), on)).collect(),
+        sources: sources.into_iter().flatten().collect(),
+    })
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().trim_end_matches('/').to_owned()
+}
+
+/// Sources of pods without a cluster.
+pub fn feeds(config: &KubeletConfiguration, gates: &FeatureGates, node_name: &str) -> anyhow::Result<Vec<Box<dyn PodFeed>>> {
+    let prevent_references = gates.enabled("PreventStaticPodAPIReferences");
+    let mut feeds: Vec<Box<dyn PodFeed>> = Vec::new();
+    if !config.static_pod_path.is_empty() {
+        let node = node_name.to_owned();
+        let decoder: Decoder = Arc::new(move |path, bytes| {
+            let (pods, problems) = decide::manifest::decode_file(bytes, path, &node, prevent_references);
+            Decoded { pods, problems: problems.iter().map(ToString::to_string).collect() }
+        });
+        let period = config.file_check_frequency.to_std();
+        feeds.push(Box::new(FileFeed::new(&config.static_pod_path, period, decoder)));
+    }
+    if !config.static_pod_url.is_empty() {
+        let node = node_name.to_owned();
+        let decoder: Decoder = Arc::new(move |url, bytes| {
+            match decide::manifest::decode_http(bytes, url, &node, prevent_references) {
+                Ok(pods) => Decoded { pods, problems: Vec::new() },
+                Err(problem) => Decoded { pods: Vec::new(), problems: vec![problem.to_string()] },
+            }
+        });
+        let headers = config.static_pod_url_header.clone();
+        let feed = HttpFeed::new(&config.static_pod_url, headers, config.http_check_frequency.to_std(), decoder);
+        feeds.push(Box::new(feed.with_context(|| format!("staticPodURL {:?}", config.static_pod_url))?));
+    }
+    Ok(feeds)
+}
+
+/// Everything the engine stands on. Touches nothing yet but the socket's name.
+pub fn ports(config: &KubeletConfiguration, node: &NodeConfig) -> anyhow::Result<Ports> {
+    let image_endpoint = Some(config.image_service_endpoint.as_str()).filter(|e| !e.is_empty());
+    let timeout = config.runtime_request_timeout.to_std();
+    let client = Arc::new(
+        CriClient::connect(&config.container_runtime_endpoint, image_endpoint, timeout)
+            .context("containerRuntimeEndpoint")?,
+    );
+    let hints = RuntimeHints::new(&config.container_runtime_endpoint).context("containerRuntimeEndpoint")?;
+    let layout = host::cgroup::detect(Path::new(CGROUP_MOUNT)).context("finding the cgroup hierarchy")?;
+    Ok(Ports {
+        runtime: client.clone(),
+        images: client,
+        hints: Arc::new(hints),
+        files: Arc::new(HostPodFiles::new(&node.root_dir, &node.pod_logs_dir, &node.container_links_dir)),
+        cgroups: Arc::new(HostCgroups::new(layout, node.cgroup_driver)),
+        events: Arc::new(LoggedEvents),
+        wall: Arc::new(SystemClock),
+    })
+}
+
+pub fn state(node: NodeConfig, facts: HostFacts) -> NodeState {
+    NodeState::new(node, facts, SystemClock.wall())
+}
+
+pub async fn prepare_node(files: &dyn PodFiles) -> anyhow::Result<()> {
+    files.prepare_node().await.context("making the agent's directories")
+}
+
+/// Without an API server, Events go to the log.
+struct LoggedEvents;
+
+impl EventSink for LoggedEvents {
+    fn record(&self, uid: &model::PodUid, pod: &model::FullName, event: &model::ApiEvent) {
+        let pod = format!("{}/{}", pod.namespace, pod.name);
+        let container = event.container.as_ref().map(|(_, name)| name.as_str()).unwrap_or_default();
+        let (reason, message) = (&event.reason, &event.message);
+        match event.kind {
+            model::EventKind::Normal => tracing::info!(pod, pod_uid = %uid, container, reason, "{message}"),
+            model::EventKind::Warning => tracing::warn!(pod, pod_uid = %uid, container, reason, "{message}"),
+        }
+    }
+}
