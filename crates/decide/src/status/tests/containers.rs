@@ -199,6 +199,11 @@ fn last_states() {
     let carried = json!({"state": {"running": {}}, "lastState": known, "containerID": "containerd://c2"});
     check(vec![running.clone()], Some(carried.clone()), known.clone());
     check(vec![running.clone(), instance("c", 1, Unknown, 0)], Some(carried.clone()), known.clone());
+    check(
+        vec![instance("c", 2, Unknown, 0), instance("c", 1, Exited, 1)],
+        Some(carried.clone()),
+        known.clone(),
+    );
     check(vec![running, instance("c", 1, Exited, 1)], Some(carried), end("c", 1, 1, "Error"));
 }
 

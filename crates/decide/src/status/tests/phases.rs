@@ -1,8 +1,12 @@
+use model::SandboxId;
+use model::observed::ContainerState::{Exited, Running};
+use model::observed::ObservedContainer;
 use model::pod::Source;
 use serde_json::{Value, json};
 
+use crate::status::has_initialized;
 use crate::status::phase::{Phase, phase};
-use crate::status::sample::{self, status};
+use crate::status::sample::{self, instance, observed, sandbox, status};
 
 /// What a row of the table fixes beside the containers.
 #[derive(Clone, Copy, Default)]
@@ -169,4 +173,24 @@ fn policies_and_rules_of_containers() {
     check_with_rules("Never", own("OnFailure", "Restart"), "c:1", LIVE, Running);
     check_with_rules("Never", own("Never", "Restart"), "i:42 c:wait", INITIALIZING, Pending);
     check_with_rules("Never", own("Never", "Restart"), "i:1 c:wait", INITIALIZING, Failed);
+}
+
+#[test]
+fn initialisation_counts_in_the_current_sandbox() {
+    let check = |init: Value, containers: Vec<ObservedContainer>, ready: bool, expect: bool| {
+        let pod = sample::pod(json!({"containers": [{"name": "c"}], "initContainers": init}));
+        let mut observed = observed(containers);
+        observed.sandboxes = vec![sandbox(sample::SANDBOX, 0, ready)];
+        assert_eq!(has_initialized(&pod, &observed), expect, "{init} {observed:?}");
+    };
+    let init = || json!([{"name": "i"}]);
+    let mut elsewhere = instance("c", 0, Exited, 0);
+    elsewhere.sandbox_id = SandboxId::from("old");
+    check(json!([]), vec![], false, true);
+    check(init(), vec![], true, false);
+    check(init(), vec![instance("i", 0, Exited, 0)], true, false);
+    check(init(), vec![instance("c", 0, Running, 0)], true, true);
+    check(init(), vec![instance("c", 0, Exited, 1)], true, true);
+    check(init(), vec![instance("c", 0, Running, 0)], false, false);
+    check(init(), vec![elsewhere], true, false);
 }
