@@ -102,3 +102,143 @@ pub fn all_restarting(pod: &PodView, observed: &ObservedPod, old: Option<&k8s::P
             })
         })
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::status::sample::{deleting, instance, observed, pod};
+
+    fn container(value: Value) -> k8s::Container {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn rule(action: &str, operator: &str, values: &[i32]) -> Value {
+        json!({"action": action, "exitCodes": {"operator": operator, "values": values}})
+    }
+
+    /// The end of the container named `c` after `exit_code`.
+    fn ended(exit_code: i32) -> ObservedContainer {
+        instance("c", 0, ContainerState::Exited, exit_code)
+    }
+
+    #[test]
+    fn policies() {
+        use RestartPolicy::*;
+        let check = |pod_policy, own: Value, exit_code, expect| {
+            let container = container(json!({"name": "c", "restartPolicy": own}));
+            let got = container_should_restart(pod_policy, &container, exit_code);
+            assert_eq!(got, expect, "{pod_policy:?} {own} {exit_code}");
+        };
+        check(Always, json!(null), 0, true);
+        check(Always, json!(null), 1, true);
+        check(OnFailure, json!(null), 0, false);
+        check(OnFailure, json!(null), 1, true);
+        check(Never, json!(null), 0, false);
+        check(Never, json!(null), 1, false);
+        // the container's own word counts more
+        check(Never, json!("Always"), 0, true);
+        check(Never, json!("OnFailure"), 1, true);
+        check(Never, json!("OnFailure"), 0, false);
+        check(Always, json!("Never"), 1, false);
+        check(Always, json!("OnFailure"), 0, false);
+    }
+
+    #[test]
+    fn rules() {
+        let check = |own: Value, rules: Value, exit_code: i32, action: Option<RuleAction>, restart: bool| {
+            let container =
+                container(json!({"name": "c", "restartPolicy": own, "restartPolicyRules": rules}));
+            assert_eq!(matching_rule(&container, exit_code), action, "{own} {rules} {exit_code}");
+            let got = container_should_restart(RestartPolicy::Never, &container, exit_code);
+            assert_eq!(got, restart, "{own} {rules} {exit_code}");
+        };
+        let restart = Some(RuleAction::Restart);
+        let all = Some(RuleAction::RestartAllContainers);
+        let never = || json!("Never");
+        let two_or_three = || json!([rule("Restart", "In", &[2, 3])]);
+        check(never(), two_or_three(), 2, restart, true);
+        check(never(), two_or_three(), 3, restart, true);
+        check(never(), two_or_three(), 1, None, false);
+        check(json!("OnFailure"), two_or_three(), 1, None, true);
+        check(json!("OnFailure"), two_or_three(), 0, None, false);
+        check(never(), json!([rule("Restart", "NotIn", &[2, 3])]), 1, restart, true);
+        check(never(), json!([rule("Restart", "NotIn", &[2, 3])]), 0, restart, true);
+        check(never(), json!([rule("Restart", "NotIn", &[2, 3])]), 2, None, false);
+        check(never(), json!([rule("Restart", "Near", &[2])]), 2, None, false);
+        check(never(), json!([rule("Explode", "In", &[2])]), 2, None, false);
+        check(never(), json!([{"action": "Restart"}]), 2, None, false);
+        check(never(), json!([rule("RestartAllContainers", "In", &[2])]), 2, all, true);
+        // the first that matches
+        let both = || json!([rule("Restart", "In", &[2]), rule("RestartAllContainers", "In", &[2, 3])]);
+        check(never(), both(), 2, restart, true);
+        check(never(), both(), 3, all, true);
+        // rules need a policy beside them
+        check(json!(null), two_or_three(), 2, None, false);
+    }
+
+    #[test]
+    fn effective_policies() {
+        let pod = pod(json!({"restartPolicy": "OnFailure"}));
+        let check = |own: Value, expect| {
+            let container = container(json!({"name": "c", "restartPolicy": own}));
+            assert_eq!(effective_policy(&pod, &container), expect);
+        };
+        check(json!(null), RestartPolicy::OnFailure);
+        check(json!("Always"), RestartPolicy::Always);
+        check(json!("Never"), RestartPolicy::Never);
+    }
+
+    #[test]
+    fn instances() {
+        let plain = container(json!({"name": "c"}));
+        let never = pod(json!({"restartPolicy": "Never"}));
+        let on_failure = pod(json!({"restartPolicy": "OnFailure"}));
+        let state = |state| instance("c", 0, state, 0);
+        let check = |pod: &PodView, newest: Option<ObservedContainer>, expect| {
+            let got = should_restart(pod, &plain, newest.as_ref());
+            assert_eq!(got, expect, "{:?} {newest:?}", pod.restart_policy());
+            assert!(!should_restart(&deleting(pod), &plain, newest.as_ref()), "not while it is deleted");
+        };
+        check(&never, None, true);
+        check(&never, Some(state(ContainerState::Running)), false);
+        check(&never, Some(state(ContainerState::Created)), true);
+        check(&never, Some(state(ContainerState::Unknown)), true);
+        check(&never, Some(ended(0)), false);
+        check(&never, Some(ended(1)), false);
+        check(&on_failure, Some(ended(0)), false);
+        check(&on_failure, Some(ended(1)), true);
+    }
+
+    #[test]
+    fn restarts_of_all() {
+        let ruled = |list: &str, action: &str| {
+            let mut spec = json!({"containers": [{"name": "d"}], "initContainers": []});
+            let with_rule = json!({"name": "c", "restartPolicy": "Never", "restartPolicyRules": [rule(action, "In", &[2])]});
+            spec[list].as_array_mut().unwrap().push(with_rule);
+            pod(spec)
+        };
+        let said: k8s::PodStatus = serde_json::from_value(
+            json!({"conditions": [{"type": "AllContainersRestarting", "status": "True"}]}),
+        )
+        .unwrap();
+        let check = |pod: &PodView, containers, old: Option<&k8s::PodStatus>, expect| {
+            assert_eq!(all_restarting(pod, &observed(containers), old), expect);
+        };
+        for list in ["containers", "initContainers"] {
+            let pod = ruled(list, "RestartAllContainers");
+            assert!(all_may_restart(&pod));
+            check(&pod, vec![], None, false);
+            check(&pod, vec![], Some(&said), true);
+            check(&pod, vec![ended(2)], None, true);
+            check(&pod, vec![ended(1)], None, false);
+            check(&pod, vec![instance("d", 0, ContainerState::Exited, 2)], None, false);
+            // the instance that follows has not ended
+            check(&pod, vec![ended(2), instance("c", 1, ContainerState::Running, 0)], None, false);
+        }
+        let alone = ruled("containers", "Restart");
+        assert!(!all_may_restart(&alone));
+        check(&alone, vec![ended(2)], Some(&said), false);
+    }
+}

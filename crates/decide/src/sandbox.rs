@@ -34,3 +34,53 @@ pub fn sandbox_change(pod: &PodView, observed: &ObservedPod) -> SandboxChange {
     }
     SandboxChange { needed: false, attempt: newest.attempt, old: Some(newest.id.clone()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use model::observed::ObservedSandbox;
+    use serde_json::json;
+
+    use super::*;
+    use crate::status::sample::{observed, pod, sandbox};
+
+    fn check(host_network: bool, sandboxes: Vec<ObservedSandbox>, expect: (bool, u32, Option<&str>)) {
+        let pod = pod(json!({"hostNetwork": host_network}));
+        let mut observed = observed(Vec::new());
+        observed.sandboxes = sandboxes;
+        observed.sort();
+        let (needed, attempt, old) = expect;
+        let expect = SandboxChange { needed, attempt, old: old.map(SandboxId::from) };
+        assert_eq!(sandbox_change(&pod, &observed), expect, "{:?}", observed.sandboxes);
+    }
+
+    #[test]
+    fn changes() {
+        let with = |change: fn(&mut ObservedSandbox)| {
+            let mut sandbox = sandbox("a", 3, true);
+            change(&mut sandbox);
+            vec![sandbox]
+        };
+        check(false, vec![], (true, 0, None));
+        check(false, with(|_| {}), (false, 3, Some("a")));
+        check(false, with(|s| s.ready = false), (true, 4, Some("a")));
+        check(false, vec![sandbox("a", 0, true), sandbox("b", 1, true)], (true, 2, Some("b")));
+        check(false, vec![sandbox("a", 0, false), sandbox("b", 1, true)], (false, 1, Some("b")));
+        check(false, vec![sandbox("a", 0, true), sandbox("b", 1, false)], (true, 2, Some("b")));
+        // the network is another one
+        check(true, with(|_| {}), (true, 4, None));
+        check(false, with(|s| s.network = NamespaceMode::Node), (true, 4, None));
+        check(true, with(|s| s.network = NamespaceMode::Node), (false, 3, Some("a")));
+        // an address is missing, and the runtime would have said it
+        check(false, with(|s| s.ips.clear()), (true, 4, Some("a")));
+        let silent = |s: &mut ObservedSandbox| {
+            s.ips.clear();
+            s.has_network_status = false;
+        };
+        check(false, with(silent), (false, 3, Some("a")));
+        let on_host = |s: &mut ObservedSandbox| {
+            s.ips.clear();
+            s.network = NamespaceMode::Node;
+        };
+        check(true, with(on_host), (false, 3, Some("a")));
+    }
+}

@@ -209,7 +209,7 @@ fn all_restarting(inputs: &StatusInputs<'_>, phase: Phase) -> Option<PodConditio
     if let Some(reason) = over {
         return Some(condition(ALL_CONTAINERS_RESTARTING, false, reason, ""));
     }
-    let asked = restart::all_restarting(inputs.pod, inputs.observed, inputs.previous());
+    let asked = inputs.restarting_all();
     let left = inputs
         .pod
         .containers()

@@ -27,7 +27,7 @@ pub fn container_statuses(inputs: &StatusInputs<'_>, kind: ContainerKind) -> Vec
         inputs,
         kind,
         default_reason: default_reason(inputs.pod),
-        restarting_all: restart::all_restarting(inputs.pod, inputs.observed, inputs.previous()),
+        restarting_all: inputs.restarting_all(),
         regular_created: any_regular_created(inputs),
     };
     let mut statuses: Vec<_> =
@@ -74,7 +74,7 @@ struct List<'a> {
     kind: ContainerKind,
     default_reason: Reason,
     restarting_all: bool,
-    /// A regular container was made, so init containers are behind the pod.
+    /// A regular container was made, so init containers have done their work.
     regular_created: bool,
 }
 
@@ -120,7 +120,8 @@ impl List<'_> {
         let mut status = self.fresh(container);
         status.restart_count = old.restart_count;
         status.last_state = old.last_state.clone().or(status.last_state);
-        if self.restarting_all && is_waiting_for(old, REASON_RESTARTING_ALL) {
+        if is_waiting_for(old, REASON_RESTARTING_ALL) {
+            // said until there is something new to say
             status.state = old.state.clone();
         }
         if state::running(old).is_some() && state::last_terminated(&status).is_none() {
@@ -194,7 +195,11 @@ impl List<'_> {
         // mounts never change, so what was said stays
         status.volume_mounts =
             old.and_then(|old| old.volume_mounts.clone()).or_else(|| self.volume_mounts(container));
-        if let Some(before) = before {
+        // an earlier instance that did not end says less than what is carried over, and so does any where the
+        // end of the newest was already given up
+        let given_up = newest.state == ContainerState::Unknown
+            && old.is_some_and(|old| old.container_id == status.container_id);
+        if let Some(before) = before.filter(|c| c.state == ContainerState::Exited && !given_up) {
             status.last_state = convert(self.inputs, container, before, old, self.restarting_all).state;
         }
         status
@@ -211,7 +216,9 @@ impl List<'_> {
             if newest.is_some_and(|c| c.state == ContainerState::Exited && c.exit_code == 0) {
                 return;
             }
-            if newest.is_none() && self.regular_created && !is_sidecar(container) {
+            // when all are restarted, init containers are not behind the pod but before it again
+            let behind = self.regular_created && !self.restarting_all;
+            if newest.is_none() && behind && !is_sidecar(container) {
                 if state::waiting(status).is_some() {
                     status.state = Some(init_ended_unseen());
                 }
@@ -224,6 +231,11 @@ impl List<'_> {
         let Some(failure) = self.inputs.failures.get(&container.name) else { return };
         if state::terminated(status).is_some() {
             status.last_state = status.state.take();
+        }
+        if newest.is_none() {
+            // the instance that ended is gone: only its end is remembered
+            let (restart_count, last_state) = (status.restart_count, status.last_state.take());
+            *status = k8s::ContainerStatus { restart_count, last_state, ..self.fresh(container) };
         }
         status.state = Some(state::waiting_state(failure.reason.as_str(), &failure.message));
     }

@@ -90,7 +90,7 @@ pub fn carry_over(
         ContainerState::Created | ContainerState::Exited => false,
     };
     if missed_restart {
-        status.restart_count = old.restart_count.saturating_add(1);
+        status.restart_count = of_runtime.max(old.restart_count.saturating_add(1));
     }
     status.last_state = match old_end {
         Some(end) if !same_instance => Some(state::terminated_state(end.clone())),

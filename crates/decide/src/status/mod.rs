@@ -24,7 +24,7 @@ mod phase;
 mod ready;
 mod resources;
 #[cfg(test)]
-mod sample;
+pub(crate) mod sample;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -43,6 +43,7 @@ pub use self::deadline::{DEADLINE_EXCEEDED_MESSAGE, DEADLINE_EXCEEDED_REASON, de
 pub use self::finish::finish;
 pub use self::phase::{Phase, has_initialized, phase};
 pub use self::resources::{PodResources, ResourceList};
+use crate::restart;
 pub use crate::sandbox::{SandboxChange, sandbox_change};
 
 /// Why the last attempt to start a container failed (or was put off).
@@ -98,6 +99,16 @@ impl<'a> StatusInputs<'a> {
 
     fn previous(&self) -> Option<&'a k8s::PodStatus> {
         self.old.or_else(|| self.api())
+    }
+
+    /// Whether all containers are being restarted together. A pod that is over restarts nothing.
+    fn restarting_all(&self) -> bool {
+        let over = |status| old_phase(status).is_some_and(Phase::is_terminal);
+        !self.terminal
+            && !over(self.previous())
+            && !over(self.api())
+            && !deadline_exceeded(self.pod, self.previous(), self.now)
+            && restart::all_restarting(self.pod, self.observed, self.previous())
     }
 }
 
@@ -178,14 +189,13 @@ fn settle_phase(
             Some(DEADLINE_EXCEEDED_MESSAGE.to_owned()),
         );
     }
-    if old_phase(old) != Some(current) {
-        return (current, None, None);
-    }
+    // an explanation belongs to the phase that it was given for
     let kept = |field: fn(&k8s::PodStatus) -> &Option<String>| {
-        let text = |status: Option<&k8s::PodStatus>| {
-            status.and_then(|status| field(status).clone()).filter(|text| !text.is_empty())
+        let of = |status: Option<&k8s::PodStatus>| {
+            let status = status.filter(|_| old_phase(status) == Some(current))?;
+            field(status).clone().filter(|text| !text.is_empty())
         };
-        text(old).or_else(|| text(inputs.api()))
+        of(old).or_else(|| of(inputs.api()))
     };
     (current, kept(|status| &status.reason), kept(|status| &status.message))
 }
