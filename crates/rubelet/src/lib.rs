@@ -1,5 +1,7 @@
-//! The parts of the `rubelet` binary that can be tested without running it: its command line and its
-//! configuration. `main.rs` only wires them together.
+//! The parts of the `rubelet` binary: its command line, its configuration, and how the rooms are joined to an agent.
+//! `main.rs` only dispatches.
 
+pub mod agent;
 pub mod config;
 pub mod flags;
+mod wire;

@@ -1,10 +1,8 @@
-//! The `rubelet` binary. For now it reads its command line and its configuration, and says what is wrong
-//! with them.
+//! The `rubelet` binary: the node agent when called without a sub-command, as upstream's `kubelet` is.
 
 use std::io::Write;
 use std::process::ExitCode;
 
-use rubelet::config::{self, Host};
 use rubelet::flags::{self, Invocation};
 
 fn main() -> ExitCode {
@@ -28,17 +26,8 @@ fn run(arguments: &[String]) -> anyhow::Result<()> {
         }
         Invocation::Command { name, .. } => anyhow::bail!("unknown command {name}"),
         Invocation::Agent(flags) => {
-            let loaded = config::load(&flags.sources())?;
-            for warning in flags.warnings.iter().chain(&loaded.warnings) {
-                eprintln!("Warning: {warning}");
-            }
-            let host =
-                Host { cgroup_v1: !std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists() };
-            if let Err(faults) = config::validate(&loaded.config, &loaded.gates, host) {
-                let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
-                anyhow::bail!("failed to validate kubelet configuration: {}", faults.join("; "));
-            }
-            anyhow::bail!("the configuration is good, but this build has no agent to run with it");
+            tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+            rubelet::agent::run(*flags)?;
         }
     }
     Ok(())

@@ -4,7 +4,9 @@
 //! understood never takes a running pod away: the last good state of that origin stays until the origin is
 //! fine again or gone.
 
+mod fetch;
 mod file;
+mod http;
 mod manifests;
 mod notices;
 mod watch;
@@ -14,6 +16,7 @@ use std::sync::Arc;
 
 use model::k8s::Pod;
 
+pub use self::http::{HttpFeed, HttpFeedError};
 pub use file::FileFeed;
 
 /// What a manifest says.
@@ -49,3 +52,6 @@ mod testing;
 
 #[cfg(test)]
 mod file_tests;
+
+#[cfg(test)]
+mod http_tests;

@@ -6,9 +6,15 @@
 
 mod line;
 mod open;
+mod render;
+mod stream;
 mod tail;
 
 pub use open::open_log;
+pub use stream::{LogOptions, stream};
 
 pub(crate) use open::open_regular;
 pub(crate) use tail::read_tail;
+
+#[cfg(test)]
+mod stream_tests;

@@ -1,0 +1,229 @@
+//! A log as a stream of bytes, maybe followed while the container writes it.
+//!
+//! ```text
+//! read to the end -> (no follow) end
+//!                 -> the file was replaced (rotation): read what is left of the old one, go on with the new one
+//!                 -> the container ended: read to the end once more, end
+//!                 -> wait for a change in the log's directory, for the end of the container, or a while
+//! ```
+//!
+//! The next piece is read only when the reader asks for it: a slow reader slows nobody down.
+
+use std::fs::File;
+use std::future::Future;
+use std::io::{self, SeekFrom};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+use inotify::{EventStream, Inotify, WatchMask};
+use model::Wall;
+use tokio::io::{AsyncReadExt, AsyncSeekExt};
+
+use super::open::open_log;
+use super::render::Renderer;
+use super::tail::tail_offset;
+
+const PIECE: usize = 32 * 1024;
+/// How often a followed log is looked at although nothing told of a change.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogOptions {
+    /// Go on until the container has ended.
+    pub follow: bool,
+    /// Begin with the last so many lines of the file.
+    pub tail_lines: Option<u64>,
+    /// Leave out what is older.
+    pub since: Option<Wall>,
+    /// Put the time before every line.
+    pub timestamps: bool,
+    /// Stop after so many bytes.
+    pub limit_bytes: Option<u64>,
+}
+
+/// Reads the log at `path`, which must be a regular file below `logs_dir`. `ended` tells that the container writes
+/// no more; it is only waited for when following.
+pub fn stream(
+    logs_dir: impl Into<PathBuf>,
+    path: impl Into<PathBuf>,
+    options: LogOptions,
+    ended: impl Future<Output = ()> + Send + 'static,
+) -> BoxStream<'static, io::Result<Bytes>> {
+    let start = Start { logs_dir: logs_dir.into(), path: path.into(), options, ended: Box::pin(ended) };
+    stream::unfold(State::Start(start), |state| async move {
+        let mut reader = match state {
+            State::Done => return None,
+            State::Start(start) => match Reader::open(start).await {
+                Ok(reader) => reader,
+                Err(error) => return Some((Err(error), State::Done)),
+            },
+            State::Reading(reader) => reader,
+        };
+        match reader.next().await {
+            Ok(Some(piece)) => Some((Ok(piece), State::Reading(reader))),
+            Ok(None) => None,
+            Err(error) => Some((Err(error), State::Done)),
+        }
+    })
+    .boxed()
+}
+
+struct Start {
+    logs_dir: PathBuf,
+    path: PathBuf,
+    options: LogOptions,
+    ended: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+enum State {
+    Start(Start),
+    Reading(Box<Reader>),
+    Done,
+}
+
+struct Reader {
+    start: Start,
+    file: tokio::fs::File,
+    renderer: Renderer,
+    /// What followed the file when it was rotated away; begins once the old one is read to its end.
+    successor: Option<tokio::fs::File>,
+    changes: Changes,
+    has_ended: bool,
+    is_over: bool,
+}
+
+impl Reader {
+    async fn open(start: Start) -> io::Result<Box<Self>> {
+        let mut file = open(&start).await?;
+        if let Some(lines) = start.options.tail_lines {
+            let std_file = file.try_clone().await?.into_std().await;
+            let offset = blocking(move || tail_offset(&std_file, lines)).await?;
+            file.seek(SeekFrom::Start(offset)).await?;
+        }
+        let renderer = Renderer::new(&start.options);
+        let changes = Changes::NotWatched;
+        let (successor, has_ended, is_over) = (None, false, false);
+        Ok(Box::new(Self { start, file, renderer, successor, changes, has_ended, is_over }))
+    }
+
+    async fn next(&mut self) -> io::Result<Option<Bytes>> {
+        let mut piece = vec![0; PIECE];
+        while !self.is_over {
+            if self.renderer.is_done() {
+                return Ok(None);
+            }
+            let out = match self.file.read(&mut piece).await? {
+                0 => self.at_end().await?,
+                length => self.renderer.feed(&piece[..length]),
+            };
+            if !out.is_empty() {
+                return Ok(Some(out));
+            }
+        }
+        Ok(None)
+    }
+
+    /// All of the file is read. Returns what the end itself brings out.
+    async fn at_end(&mut self) -> io::Result<Bytes> {
+        if !self.start.options.follow || (self.has_ended && self.successor.is_none()) {
+            self.is_over = true;
+            return Ok(self.renderer.finish());
+        }
+        if let Some(successor) = self.successor.take() {
+            self.file = successor;
+            return Ok(self.renderer.restart());
+        }
+        if !self.changes.are_watched() {
+            // Then look again: what came before the watch was told by nobody.
+            self.changes = Changes::watch(self.start.path.parent());
+            return Ok(Bytes::new());
+        }
+        let was_replaced = self.look_for_successor().await?;
+        if !was_replaced {
+            tokio::select! {
+                () = &mut self.start.ended => {
+                    self.has_ended = true;
+                    // It may have been rotated just before.
+                    self.look_for_successor().await?;
+                }
+                () = self.changes.next() => {}
+            }
+        }
+        Ok(Bytes::new())
+    }
+
+    /// True if another file is at the log's path: the runtime writes there from now on.
+    async fn look_for_successor(&mut self) -> io::Result<bool> {
+        let now = match open(&self.start).await {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let (old, new) = (self.file.metadata().await?, now.metadata().await?);
+        if (old.dev(), old.ino()) != (new.dev(), new.ino()) {
+            self.successor = Some(now);
+            return Ok(true);
+        }
+        if new.len() < self.file.stream_position().await? {
+            // Cut in place by somebody: what is there now is new, and the rest of a line that began before is lost.
+            self.renderer.restart();
+            self.file.seek(SeekFrom::Start(0)).await?;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+}
+
+fn open(start: &Start) -> impl Future<Output = io::Result<tokio::fs::File>> + Send + use<> {
+    let (logs_dir, path) = (start.logs_dir.clone(), start.path.clone());
+    async move {
+        let file: File = blocking(move || open_log(&logs_dir, &path)).await?;
+        Ok(tokio::fs::File::from_std(file))
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}
+
+/// Tells that something changed in the log's directory.
+enum Changes {
+    NotWatched,
+    Watched(EventStream<Vec<u8>>),
+    /// There is no inotify to be had.
+    Polled,
+}
+
+impl Changes {
+    fn are_watched(&self) -> bool {
+        !matches!(self, Changes::NotWatched)
+    }
+
+    fn watch(dir: Option<&Path>) -> Self {
+        let watch = || {
+            let inotify = Inotify::init()?;
+            let mask = WatchMask::MODIFY | WatchMask::CREATE | WatchMask::MOVE | WatchMask::DELETE;
+            inotify.watches().add(dir.unwrap_or(Path::new("/")), mask | WatchMask::ONLYDIR)?;
+            inotify.into_event_stream(vec![0; 4096])
+        };
+        watch().map_or(Changes::Polled, Changes::Watched)
+    }
+
+    async fn next(&mut self) {
+        match self {
+            Changes::Watched(events) => {
+                // The time-out is for what inotify can't tell, such as a directory that was replaced.
+                let told = tokio::time::timeout(LOOK_EVERY, events.next()).await;
+                if matches!(told, Ok(None | Some(Err(_)))) {
+                    *self = Changes::Polled;
+                }
+            }
+            Changes::Polled | Changes::NotWatched => tokio::time::sleep(LOOK_EVERY).await,
+        }
+    }
+}

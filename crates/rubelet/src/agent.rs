@@ -1,0 +1,80 @@
+//! The agent's main job: start, serve, wait for the signal to end.
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use model::node::CgroupVersion;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{self, Host, KubeletConfiguration, Loaded};
+use crate::flags::{Flags, KUBERNETES_VERSION, RUBELET_VERSION};
+use crate::wire;
+
+/// Runs until SIGTERM or SIGINT. Pods are left as they are: the next agent takes them over.
+pub fn run(flags: Flags) -> anyhow::Result<()> {
+    let loaded = config::load(&flags.sources())?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("starting the async runtime")?;
+    runtime.block_on(serve(&flags, loaded))
+}
+
+async fn serve(flags: &Flags, loaded: Loaded) -> anyhow::Result<()> {
+    let Loaded { config, gates, warnings } = loaded;
+    for warning in flags.warnings.iter().chain(&warnings) {
+        tracing::warn!("{warning}");
+    }
+    let facts = wire::host_facts(flags, &config).await?;
+    let host = Host { cgroup_v1: facts.cgroup_version == CgroupVersion::V1 };
+    if let Err(faults) = config::validate(&config, &gates, host) {
+        let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+        bail!("failed to validate kubelet configuration: {}", faults.join("; "));
+    }
+    check_swap(&config)?;
+    settle_process(&config);
+    let node_name = wire::node_name(flags)?;
+    tracing::info!(node = node_name, kubernetes = KUBERNETES_VERSION, rubelet = RUBELET_VERSION, "starting");
+    let node = wire::node_config(flags, &config, &gates, &facts, &node_name)?;
+    let root_dir = node.root_dir.clone();
+    let ports = wire::ports(&config, &node)?;
+    wire::prepare_node(&*ports.files).await?;
+    let feeds = wire::feeds(&config, &gates, &node_name)?;
+    let stop = CancellationToken::new();
+    let (agent, engine) = engine::start(wire::state(node, facts), ports, feeds, stop.clone());
+    let _ = (agent, Path::new(&root_dir));
+    wait_for_signal().await?;
+    tracing::info!("ending; pods go on running");
+    stop.cancel();
+    engine.await.context("the engine ended badly")
+}
+
+fn check_swap(config: &KubeletConfiguration) -> anyhow::Result<()> {
+    if config.fail_swap_on && host::facts::swap_on() {
+        bail!("running with swap on is not supported, please disable swap or set --fail-swap-on flag to false");
+    }
+    Ok(())
+}
+
+/// Settings of our own process that make the node safer, but are no reason not to start.
+fn settle_process(config: &KubeletConfiguration) {
+    if let Err(error) = host::process::set_oom_score_adj(config.oom_score_adj) {
+        tracing::warn!("oomScoreAdj: {:#}", anyhow::Error::new(error));
+    }
+    let files = u64::try_from(config.max_open_files).unwrap_or(1_000_000);
+    if let Err(error) = host::process::raise_open_files(files) {
+        tracing::warn!("maxOpenFiles: {:#}", anyhow::Error::new(error));
+    }
+}
+
+async fn wait_for_signal() -> anyhow::Result<()> {
+    let mut term = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+    let mut int = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+    Ok(())
+}
