@@ -10,6 +10,9 @@ use tonic::{Code, Request, Response, Status};
 /// What containerd says, with no better code, while its CRI part still restores its state after a start.
 const NOT_INITIALIZED: &str = "server is not initialized yet";
 
+/// Longer than anybody waits, and short enough for the header that carries it: users may write any grace period.
+const LONGEST_DEADLINE: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// Sends `message` by `send` and waits for the answer, at most `deadline`. The server is told the deadline too, so
 /// that it stops working for a caller who has gone.
 pub(crate) async fn call<M, A, F>(
@@ -26,6 +29,7 @@ where
     let result = match deadline {
         None => send(request).await,
         Some(deadline) => {
+            let deadline = deadline.min(LONGEST_DEADLINE);
             request.set_timeout(deadline);
             match tokio::time::timeout(deadline, send(request)).await {
                 Ok(result) => result,

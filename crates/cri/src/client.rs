@@ -11,7 +11,7 @@ use crate::pb::image_service_client::ImageServiceClient;
 use crate::pb::runtime_service_client::RuntimeServiceClient;
 
 /// Calls a CRI runtime and its image service. Cheap to clone: clones share their connections.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct CriClient {
     pub(crate) runtime: RuntimeServiceClient<Channel>,
     pub(crate) images: ImageServiceClient<Channel>,

@@ -73,7 +73,7 @@ impl Runtime for CriClient {
             runtime_handler: handler.into(),
         };
         // The network is set up within: twice the usual time.
-        let deadline = Some(self.request_timeout * 2);
+        let deadline = Some(self.request_timeout.saturating_mul(2));
         let answer = rpc!(self, "RunPodSandbox", run_pod_sandbox, deadline, request)?;
         non_empty("RunPodSandbox", answer.pod_sandbox_id, "an id").map(SandboxId::from)
     }
@@ -312,10 +312,12 @@ fn selector(pod_uid: Option<&PodUid>) -> BTreeMap<String, String> {
     pod_uid.map(|uid| (POD_UID_LABEL.to_owned(), uid.to_string())).into_iter().collect()
 }
 
-/// The wire knows whole seconds only, and zero often means "forever": never less than was asked for.
+/// The wire knows whole seconds only, and zero often means "forever": never less than was asked for. Runtimes
+/// count on in nanoseconds, of which 64 bits hold 292 years: never more than that.
 fn whole_seconds(duration: Duration) -> i64 {
+    const LONGEST: u64 = i64::MAX as u64 / 1_000_000_000;
     let seconds = duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0));
-    i64::try_from(seconds).unwrap_or(i64::MAX)
+    seconds.min(LONGEST) as i64
 }
 
 fn whole<T>(call: &'static str, value: Result<T, Missing>) -> Result<T, RuntimeError> {
@@ -353,7 +355,7 @@ mod tests {
         check(1, 1);
         check(1000, 1);
         check(1001, 2);
-        assert_eq!(whole_seconds(Duration::MAX), i64::MAX);
+        assert_eq!(whole_seconds(Duration::MAX), 9_223_372_036);
     }
 
     #[test]

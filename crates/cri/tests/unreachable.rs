@@ -43,10 +43,13 @@ fn serve_empty(socket: &Path) -> FalseRuntime {
     FalseRuntime::serve(socket, Routes::new(RuntimeServiceServer::new(Empty)))
 }
 
+type Told = (&'static str, Option<String>);
+
 /// Never answers; notes the deadlines that it is told, and when a caller leaves.
 #[derive(Clone, Default)]
 struct Silent {
-    told: Arc<Mutex<Vec<(&'static str, Option<String>)>>>,
+    /// The call, and the deadline as the header has it.
+    told: Arc<Mutex<Vec<Told>>>,
     arrived: Arc<Notify>,
     left: Arc<Notify>,
 }
@@ -147,6 +150,10 @@ async fn a_silent_runtime_costs_the_deadline_and_no_more() {
     let pull = client.pull_image(&image, None, None);
     tokio::select! { r = pull => panic!("{r:?}"), _ = silent.arrived_after(7) => {} }
 
+    // Users may write any number.
+    let forever = client.stop_container(id, Duration::MAX);
+    tokio::select! { r = forever => panic!("{r:?}"), _ = silent.arrived_after(8) => {} }
+
     let told = silent.told.lock().expect("lock").clone();
     let micros = |d: Duration| Some(d.as_micros());
     let expect = [
@@ -157,6 +164,7 @@ async fn a_silent_runtime_costs_the_deadline_and_no_more() {
         ("StopContainer", micros(short + seconds(30))),
         ("CheckpointContainer", micros(seconds(7))),
         ("PullImage", None),
+        ("StopContainer", micros(seconds(365 * 24 * 3600))),
     ];
     let told: Vec<_> = told.iter().map(|(call, text)| (*call, text.as_deref().map(timeout_micros))).collect();
     assert_eq!(told, expect);
@@ -179,6 +187,7 @@ fn timeout_micros(text: &str) -> u128 {
         "u" => number,
         "m" => number * 1000,
         "S" => number * 1_000_000,
+        "M" => number * 60_000_000,
         other => panic!("unit {other}"),
     }
 }

@@ -1,5 +1,7 @@
 //! A gRPC server over a unix socket that answers as a test wants, for what no sound runtime does.
 
+#![allow(dead_code)] // each test binary uses its part
+
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -13,12 +15,12 @@ use tonic::service::Routes;
 use tonic::transport::Server;
 
 pub mod pb {
-    #![allow(clippy::all, dead_code)]
+    #![allow(clippy::all)]
     include!(concat!(env!("OUT_DIR"), "/server/runtime.v1.rs"));
 }
 
 pub mod containerd {
-    #![allow(clippy::all, dead_code)]
+    #![allow(clippy::all)]
     include!(concat!(env!("OUT_DIR"), "/server/containerd.services.events.v1.rs"));
 }
 
