@@ -123,7 +123,7 @@ pub fn feeds(config: &KubeletConfiguration, gates: &FeatureGates, node_name: &st
                 Err(problem) => Decoded { pods: Vec::new(), problems: vec![problem.to_string()] },
             }
         });
-        let headers = config.static_pod_url_header.clone();
+        let headers = &config.static_pod_url_header;
         let feed = HttpFeed::new(&config.static_pod_url, headers, config.http_check_frequency.to_std(), decoder);
         feeds.push(Box::new(feed.with_context(|| format!("staticPodURL {:?}", config.static_pod_url))?));
     }
