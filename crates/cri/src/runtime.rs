@@ -292,7 +292,7 @@ fn accept_version(version: RuntimeVersion) -> Result<RuntimeVersion, RuntimeErro
             call: "Version",
             code: tonic::Code::FailedPrecondition as i32,
             message: format!(
-                "runtime {:?} speaks version {:?} of the kubelet's runtime API, only {KUBE_API_VERSION:?} is supported",
+                "runtime {:?} speaks version {:?} of the runtime API, only {KUBE_API_VERSION:?} is supported",
                 version.runtime_name, version.version
             ),
         });

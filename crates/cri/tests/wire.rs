@@ -384,7 +384,9 @@ async fn runtime_facts_come_back_whole() {
 async fn numbers_come_back_whole_and_absent_ones_stay_absent() {
     let layer = json!({"timestamp": 7, "fs_id": {"mountpoint": "/fs"}, "used_bytes": {"value": 8}});
     let wire = wire(json!({"stats": {
-        "attributes": {"id": "c", "metadata": {"name": "n", "attempt": 1}, "labels": {"l": "1"}, "annotations": {"a": "1"}},
+        "attributes": {
+            "id": "c", "metadata": {"name": "n", "attempt": 1}, "labels": {"l": "1"}, "annotations": {"a": "1"},
+        },
         "cpu": {"timestamp": 5, "usage_core_nano_seconds": {"value": 1}, "usage_nano_cores": {"value": 2}},
         "memory": {
             "timestamp": 6, "working_set_bytes": {"value": 3}, "available_bytes": {"value": 4},
@@ -405,7 +407,10 @@ async fn numbers_come_back_whole_and_absent_ones_stay_absent() {
 
 #[tokio::test]
 async fn images_and_their_filesystems_come_back_whole() {
-    let usage = |at: &str| json!({"timestamp": 1, "fs_id": {"mountpoint": at}, "used_bytes": {"value": 2}, "inodes_used": {"value": 3}});
+    let usage = |at: &str| {
+        let mountpoint = json!({"mountpoint": at});
+        json!({"timestamp": 1, "fs_id": mountpoint, "used_bytes": {"value": 2}, "inodes_used": {"value": 3}})
+    };
     let image = json!({
         "id": "sha256:1", "repo_tags": ["t"], "repo_digests": ["d"], "size": 5, "uid": {"value": 0}, "username": "n",
         "spec": image_spec(), "pinned": true,

@@ -116,7 +116,8 @@ impl Listener {
             tokio::time::sleep(self.delay).await;
             match self.subscribe().await {
                 Ok(subscription) => {
-                    tracing::debug!(socket = %self.socket.path().display(), source = ?subscription.source, "listening to the runtime");
+                    let socket = self.socket.path().display();
+                    tracing::debug!(%socket, source = ?subscription.source, "listening to the runtime");
                     self.subscription = Some(subscription);
                     return Hint::Everything;
                 }
@@ -138,7 +139,8 @@ impl Listener {
                 let was_good = subscription.is_good || subscription.since.elapsed() >= GOOD_AFTER;
                 self.subscription = None;
                 let error = ended.and_then(Result::err);
-                tracing::debug!(socket = %self.socket.path().display(), ?source, ?error, "lost the runtime's events");
+                let socket = self.socket.path().display();
+                tracing::debug!(%socket, ?source, ?error, "lost the runtime's events");
                 match error {
                     Some(status) if is_refusal(&status) => self.refused.push(source),
                     _ => self.refused.clear(),
