@@ -34,7 +34,7 @@ pub fn prepare(mount: &SubPathMount, target: &Path) -> Result<(), FilesError> {
     };
     bind(&found, target).map_err(|error| {
         tracing::warn!(target = %target.display(), error = %error.user_message(), "sub-path was not mounted");
-        Failure::Prepare(Errno::IO).for_user(mount)
+        refusal("prepare subPath", mount)
     })
 }
 
@@ -44,17 +44,21 @@ enum Failure {
 }
 
 impl Failure {
-    /// Users must not learn from messages what is on the node's disk; the log may.
     fn for_user(self, mount: &SubPathMount) -> FilesError {
         let (what, errno) = match self {
             Failure::Create(errno) => ("create subPath directory", errno),
             Failure::Prepare(errno) => ("prepare subPath", errno),
         };
         tracing::warn!(volume = %mount.volume_path, sub_path = %mount.sub_path, error = %errno, "failed to {what}");
-        let (name, container) = (&mount.mount_name, &mount.container);
-        FilesError::Refused {
-            message: format!("failed to {what} for volumeMount {name:?} of container {container:?}"),
-        }
+        refusal(what, mount)
+    }
+}
+
+/// Users must not learn from messages what is on the node's disk; the log may.
+fn refusal(what: &str, mount: &SubPathMount) -> FilesError {
+    let (name, container) = (&mount.mount_name, &mount.container);
+    FilesError::Refused {
+        message: format!("failed to {what} for volumeMount {name:?} of container {container:?}"),
     }
 }
 
