@@ -293,6 +293,14 @@ mod tests {
         assert_eq!(b.prepare("x", true).unwrap_err(), NOT_PREPARED);
     }
 
+    struct StopOnDrop<'a>(&'a AtomicBool);
+
+    impl Drop for StopOnDrop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Another container swaps a directory and a symlink to the outside as fast as it can.
     #[test]
     fn a_symlink_swapped_in_between_never_shows_the_outside() {
@@ -313,6 +321,8 @@ mod tests {
                     let _ = rustix::fs::renameat_with(&volume, "dir", &volume, "evil", flags);
                 }
             });
+            // Also when an assertion fails: else the scope would wait for the swapper for ever.
+            let _stop = StopOnDrop(&stop);
             // Until both outcomes were seen often; the number of rounds only bounds a broken run.
             for round in 0..100_000 {
                 if mounted >= 10 && refused >= 10 {
@@ -332,7 +342,6 @@ mod tests {
                     }
                 }
             }
-            stop.store(true, Ordering::Relaxed);
         });
         let names: Vec<_> = fs::read_dir(b.temp.path().join("outside")).unwrap().collect();
         assert_eq!(names.len(), 2, "nothing was made outside");
