@@ -161,3 +161,15 @@ impl EventSink for MeteredEvents {
 
 #[cfg(test)]
 mod tests;
+
+impl ports::Meter for AgentMetrics {
+    fn step(&self, event: &'static str, took: std::time::Duration) {
+        self.observe_step(event, took.as_secs_f64());
+    }
+    fn relist(&self, took: std::time::Duration) {
+        self.observe_relist(took.as_secs_f64());
+    }
+    fn plan_started(&self) {
+        AgentMetrics::plan_started(self);
+    }
+}
