@@ -6,6 +6,7 @@
 mod harness;
 mod pods;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use harness::{Node, SLOW, wait};
@@ -46,30 +47,31 @@ fn back_off_message(pod: &Value, seconds: u32) -> String {
     format!("back-off {seconds}s restarting failed container=c pod={name}_default({})", uid(pod))
 }
 
+/// Looks at the pods until each had three restarts, and gives the pod as it waited for each of them.
 #[track_caller]
-fn wait_back_off(node: &Node, name: &str, seconds: u32, code: i64) -> Value {
-    let waits = |pod: &Value| waiting(pod, "c")["message"] == back_off_message(pod, seconds).as_str();
-    let pod = node.wait_pod(name, TWO_BACK_OFFS, waits);
-    assert_eq!(waiting(&pod, "c")["reason"], "CrashLoopBackOff");
-    assert_eq!(phase(&pod), "Running");
-    assert_eq!(container(&pod, "c")["lastState"]["terminated"]["exitCode"], code);
-    assert_eq!(condition(&pod, "Ready")["reason"], "ContainersNotReady");
-    pod
+fn watch_back_off(node: &Node, names: &[&str]) -> BTreeMap<(String, i64), Value> {
+    let mut waits = BTreeMap::new();
+    wait("three restarts of each", TWO_BACK_OFFS, || {
+        let mut missing = Vec::new();
+        for &name in names {
+            let pod = node.agent.pod(name)?;
+            let count = restarts(&pod, "c");
+            if waiting(&pod, "c")["reason"] == "CrashLoopBackOff" {
+                waits.insert((name.to_owned(), count), pod);
+            }
+            if count < 3 || !waits.contains_key(&(name.to_owned(), 3)) {
+                missing.push(format!("{name} has {count}"));
+            }
+        }
+        if missing.is_empty() { Ok(()) } else { Err(missing.join(", ")) }
+    });
+    waits
 }
 
 /// Whole seconds since the epoch of a time in a status.
 fn seconds(time: &Value) -> i64 {
     let time: jiff::Timestamp = time.as_str().unwrap_or_default().parse().expect("a time");
     time.as_second()
-}
-
-/// When the newest instance of the container started, wherever the status tells it.
-fn newest_start(pod: &Value) -> i64 {
-    let status = container(pod, "c");
-    let places =
-        [&status["state"]["running"], &status["state"]["terminated"], &status["lastState"]["terminated"]];
-    let place = places.into_iter().find(|place| place.is_object()).expect("an instance");
-    seconds(&place["startedAt"])
 }
 
 #[test]
@@ -97,21 +99,22 @@ fn restart_policies() {
 
     // The first restart comes at once, the next after 10 seconds, the one after that after 20 more.
     let looping = [("always-0", 0), ("always-1", 1), ("onfailure-1", 1)];
+    let waits = watch_back_off(&node, &looping.map(|(name, _)| name));
     for (name, code) in looping {
-        let pod = wait_back_off(&node, name, 10, code);
-        assert_eq!(restarts(&pod, "c"), 1);
-    }
-    for (name, code) in looping {
-        let pod = wait_back_off(&node, name, 20, code);
-        assert_eq!(restarts(&pod, "c"), 2);
-        let ended = seconds(&container(&pod, "c")["lastState"]["terminated"]["finishedAt"]);
-        let pod = node.wait_pod(name, TWO_BACK_OFFS, |pod| restarts(pod, "c") == 3);
-        // Never earlier than promised. Times in a status have whole seconds.
-        assert!(newest_start(&pod) - ended >= 19, "{name}: {}", pod["status"]);
-        wait("the last attempt's log", SLOW, || match printed(&node.agent, &pod, "c", 3) {
-            said if said == ["started"] => Ok(()),
-            said => Err(format!("{said:?}")),
-        });
+        let mut ended = None;
+        for (count, back_off) in [(1, 10), (2, 20), (3, 40)] {
+            let pod = &waits[&(name.to_owned(), count)];
+            assert_eq!(waiting(pod, "c")["message"], back_off_message(pod, back_off), "{name}");
+            assert_eq!(phase(pod), "Running");
+            assert_eq!(condition(pod, "Ready")["reason"], "ContainersNotReady");
+            let last = &container(pod, "c")["lastState"]["terminated"];
+            assert_eq!(last["exitCode"], code, "{name}");
+            // Never earlier than promised: half of what is waited now was waited before. Whole seconds.
+            let waited = ended.map(|ended| seconds(&last["startedAt"]) - ended);
+            assert!(waited.is_none_or(|waited| waited >= i64::from(back_off / 2) - 1), "{name}: {waited:?}");
+            ended = Some(seconds(&last["finishedAt"]));
+        }
+        assert_eq!(printed(&node.agent, &waits[&(name.to_owned(), 3)], "c", 3), ["started"]);
     }
     // What had ended stays as it was.
     for (name, before) in finals {
