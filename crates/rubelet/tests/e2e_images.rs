@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 /// Nobody listens there: a pull fails at once.
 const MISSING: &str = "127.0.0.1:1/none:1";
+const PRESENT: &str = "127.0.0.1:1/present:1";
 const BAD: &str = "Bad@@Image";
 const NEVER: &str = "rubelet.test/never-there:1";
 
@@ -61,10 +62,8 @@ fn images_that_cannot_be_had() {
     node.agent.write_manifest("bad", &with_image("bad", BAD, "IfNotPresent"));
     node.agent.write_manifest("never", &with_image("never", NEVER, "Never"));
     // A present image does not count where the policy wants it pulled.
-    node.agent.write_manifest(
-        "always",
-        &with_image("always", IMAGE.replace("busybox:1", "absent").as_str(), "Always"),
-    );
+    node.runtime.ctr(&["images", "tag", IMAGE, PRESENT]);
+    node.agent.write_manifest("always", &with_image("always", PRESENT, "Always"));
 
     let seen = reasons_until(&node, "missing", "ImagePullBackOff");
     let refused = seen["ImagePullBackOff"]
@@ -86,7 +85,8 @@ fn images_that_cannot_be_had() {
     for (name, image) in [("missing", MISSING), ("bad", BAD), ("never", NEVER)] {
         check_waits(&node.agent.pod(name).expect("the pod"), image);
     }
-    reasons_until(&node, "always", "ImagePullBackOff");
+    let seen = reasons_until(&node, "always", "ImagePullBackOff");
+    assert!(seen["ImagePullBackOff"].contains("connection refused"), "{seen:?}");
 
     // Once the image is there, nothing else is needed.
     node.runtime.ctr(&["images", "tag", IMAGE, MISSING]);
