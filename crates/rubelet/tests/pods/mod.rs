@@ -91,10 +91,13 @@ pub fn container_id(pod: &Value, name: &str) -> String {
     id.split_once("://").map(|(_, id)| id.to_owned()).unwrap_or_default()
 }
 
-/// What a container's attempt printed, without the runtime's stamps.
+/// What a container's attempt printed to its standard output, without the runtime's stamps.
 pub fn printed(agent: &Agent, pod: &Value, container: &str, attempt: u32) -> Vec<String> {
-    let text = |line: &str| line.splitn(4, ' ').nth(3).unwrap_or_default().to_owned();
-    agent.container_log(pod, container, attempt).lines().map(text).collect()
+    let text = |line: &str| {
+        let words: Vec<&str> = line.splitn(4, ' ').collect();
+        (words.get(1) == Some(&"stdout")).then(|| words.get(3).copied().unwrap_or_default().to_owned())
+    };
+    agent.container_log(pod, container, attempt).lines().filter_map(text).collect()
 }
 
 /// A directory of the host that containers append lines to: the order of the lines is the order of what happened,
