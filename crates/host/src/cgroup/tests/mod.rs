@@ -3,7 +3,7 @@
 //! one.
 
 mod kernel;
-mod manager;
+mod real_systemd;
 mod plain;
 mod slices;
 
