@@ -13,7 +13,7 @@ use ports::Cgroups;
 use tempfile::TempDir;
 
 use super::super::systemd::{self, PropertyValue, Slice, SystemdBus, Units};
-use super::super::{Driver, HostCgroups, Layout};
+use super::super::{ArcSwap, Driver, HostCgroups, Layout};
 use super::kernel::{Kernel, Own};
 use super::{name, spec};
 

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use tokio::sync::Mutex;
 
 use super::super::systemd::{Property, PropertyValue, Units};
-use super::super::{Driver, HostCgroups, Layout};
+use super::super::{ArcSwap, Driver, HostCgroups, Layout};
 use super::plain::{make, text};
 use super::{name, spec};
 
