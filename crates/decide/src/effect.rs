@@ -92,6 +92,8 @@ pub enum TimerKey {
     FullRelist,
     RuntimeCheck,
     Sweep,
+    /// Another try at the cgroups above pods.
+    NodeCgroups,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

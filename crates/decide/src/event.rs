@@ -56,6 +56,8 @@ pub enum Event {
         result: Result<PulledImage, CallFailure>,
     },
     Timer(TimerKey),
+    /// The cgroups above pods could not be written.
+    NodeCgroupsFailed,
     /// What is on disk and in the cgroup tree of pods.
     Leftovers(LeftoversSeen),
     /// A sweep ended, with what it could not remove.
@@ -80,6 +82,7 @@ impl Event {
             Event::ImageInspected { .. } => "image_inspected",
             Event::ImagePulled { .. } => "image_pulled",
             Event::Timer(_) => "timer",
+            Event::NodeCgroupsFailed => "node_cgroups_failed",
             Event::Leftovers(_) => "leftovers",
             Event::Swept { .. } => "swept",
             Event::FactsChanged(_) => "facts_changed",

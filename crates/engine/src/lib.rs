@@ -44,12 +44,22 @@ pub struct Ports {
     pub meter: Arc<dyn Meter>,
 }
 
-/// Starts the engine. It runs until `stop` is cancelled; pods are left as they are then.
-pub fn start(
+/// An engine that does nothing yet: questions may be asked, and are answered once it runs.
+pub struct Engine(dispatcher::Ready);
+
+impl Engine {
+    /// Runs until `stop` is cancelled; pods are left as they are then.
+    pub fn start(self) -> tokio::task::JoinHandle<()> {
+        self.0.start()
+    }
+}
+
+pub fn new(
     state: NodeState,
     ports: Ports,
     feeds: Vec<Box<dyn PodFeed>>,
     stop: CancellationToken,
-) -> (EngineHandle, tokio::task::JoinHandle<()>) {
-    dispatcher::start(state, ports, feeds, stop)
+) -> (EngineHandle, Engine) {
+    let (handle, ready) = dispatcher::prepare(state, ports, feeds, stop);
+    (handle, Engine(ready))
 }

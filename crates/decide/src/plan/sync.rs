@@ -37,10 +37,15 @@ pub fn plan(inputs: &PlanInputs) -> PodPlan {
         return PodPlan::wait(None, Cause::NameTaken { holder: holder.clone() });
     }
     let change = sandbox_change(&inputs.entry.view, inputs.observed);
-    match inputs.observed.newest_sandbox() {
+    let mut plan = match inputs.observed.newest_sandbox() {
         Some(sandbox) if !change.needed => with_sandbox(inputs, sandbox),
         _ => without_sandbox(inputs, &change),
+    };
+    // The pod's time is up at a moment that is known: nothing has to look for it.
+    if let Some(deadline) = crate::status::deadline(&inputs.entry.view, inputs.entry.status.as_deref()) {
+        plan.wake(inputs.now.mono_at(deadline));
     }
+    plan
 }
 
 // ---- no usable sandbox ------------------------------------------------------------------------------------------

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::PodUid;
 use model::observed::ContainerState;
 use model::pod::PodView;
 use model::why::{Cause, Why};
+use model::{ApiEvent, PodUid};
 
 use super::{Context, images, observe, pods};
 use crate::effect::{Effect, Epoch, TimerKey};
@@ -37,6 +37,16 @@ fn advance(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
             let phase = entry.status.as_ref().and_then(|s| s.phase.as_deref());
             let ended = matches!(phase, Some("Succeeded" | "Failed"));
             if ended {
+                let overdue = entry
+                    .status
+                    .as_ref()
+                    .is_some_and(|s| s.reason.as_deref() == Some(status::DEADLINE_EXCEEDED_REASON));
+                if overdue {
+                    let event =
+                        ApiEvent::normal(status::DEADLINE_EXCEEDED_REASON, status::DEADLINE_EXCEEDED_MESSAGE);
+                    cx.record(state, uid, event);
+                }
+                let Some(entry) = state.pods.get(uid) else { return false };
                 let grace = entry.view.spec_grace().max(1);
                 pods::terminate(state, cx, uid, TerminationCause::Completed, grace);
             }
@@ -211,7 +221,6 @@ fn carry_out(state: &mut NodeState, cx: &mut Context, uid: &PodUid, made: PodPla
         state.next_epoch += 1;
         let stages = Arc::new(stages);
         entry.plan = Some(RunningPlan::new(epoch, stages.clone()));
-        wake_at = None;
         cx.emit(Effect::Run { uid: uid.clone(), epoch, stages });
     }
     set_timer(state, cx, uid, wake_at);

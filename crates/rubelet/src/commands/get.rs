@@ -88,7 +88,7 @@ fn pod_table(pods: &[&PodReport], wide: bool, now: Wall) -> String {
         let mut row = vec![
             pod.namespace.clone(),
             pod.name.clone(),
-            format!("{}/{}", pod.ready, pod.containers.len()),
+            format!("{}/{}", pod.ready, pod.containers.iter().filter(|c| !c.init).count()),
             one_line(&pod.status),
             pod.restarts.to_string(),
             pod.since.map_or("<unknown>".into(), |since| age_at(now, since)),
@@ -138,6 +138,7 @@ mod tests {
             log_path: None,
             previous_log_path: None,
             running: ready,
+            init: false,
         };
         let mut web = pod("default", "web-vm", "u1");
         web.containers = vec![container("app", true), container("log", false)];

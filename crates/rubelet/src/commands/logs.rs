@@ -122,12 +122,13 @@ fn newest<'a>(pods: &[&'a PodReport]) -> Option<&'a PodReport> {
 fn choose<'a>(pod: &'a PodReport, wanted: Option<&str>) -> Result<&'a ContainerView, LogsError> {
     let name = || format!("{}/{}", pod.namespace, pod.name);
     let names = || pod.containers.iter().map(|container| container.name.clone()).collect();
-    match (wanted, pod.containers.as_slice()) {
+    let regular: Vec<_> = pod.containers.iter().filter(|c| !c.init).collect();
+    match (wanted, regular.as_slice()) {
         (_, []) => Err(LogsError::Empty { pod: name() }),
         (None, [only]) => Ok(only),
         (None, _) => Err(LogsError::Choose { pod: name(), names: names() }),
-        (Some(wanted), containers) => {
-            let found = containers.iter().find(|container| container.name == wanted);
+        (Some(wanted), _) => {
+            let found = pod.containers.iter().find(|container| container.name == wanted);
             found.ok_or_else(|| LogsError::NoContainer { pod: name(), wanted: wanted.into(), names: names() })
         }
     }
@@ -178,6 +179,7 @@ mod tests {
             log_path: log.map(Into::into),
             previous_log_path: previous.map(Into::into),
             running: true,
+            init: false,
         }
     }
 

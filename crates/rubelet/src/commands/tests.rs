@@ -40,6 +40,7 @@ impl AgentView for FakeAgent {
             log_path: log("app/1.log"),
             previous_log_path: log("app/0.log"),
             running: self.app_runs.load(Ordering::SeqCst),
+            init: false,
         };
         let mut web = find::tests::pod("default", "web-vm", "u1");
         web.log_dir = log_dir.to_string_lossy().into_owned();
