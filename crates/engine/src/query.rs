@@ -148,12 +148,14 @@ fn container_view(
     statuses: &[model::k8s::ContainerStatus],
 ) -> ContainerView {
     let status = statuses.iter().find(|s| s.name == spec.name);
-    let mut logs = entry
-        .observed
-        .iter()
-        .flat_map(|r| &r.pod.containers)
-        .filter(|c| c.name == spec.name && !c.log_path.is_empty());
-    let newest = logs.next();
+    let logs = || {
+        let containers = entry.observed.iter().flat_map(|r| &r.pod.containers);
+        containers.filter(|c| c.name == spec.name && !c.log_path.is_empty())
+    };
+    let newest = logs().next();
+    // While a container waits for its restart, the instance before is the newest one.
+    let last = status.and_then(|s| s.last_state.as_ref()?.terminated.as_ref()?.container_id.as_deref());
+    let previous = last.and_then(|last| logs().find(|c| last.ends_with(c.id.as_str())));
     ContainerView {
         name: spec.name.clone(),
         ready: status.is_some_and(|s| s.ready),
@@ -161,7 +163,7 @@ fn container_view(
         init: entry.view.init_containers().iter().any(|c| c.name == spec.name),
         running: newest.is_some_and(|c| c.state == model::observed::ContainerState::Running),
         log_path: newest.map(|c| c.log_path.clone()),
-        previous_log_path: logs.next().map(|c| c.log_path.clone()),
+        previous_log_path: previous.map(|c| c.log_path.clone()),
     }
 }
 
