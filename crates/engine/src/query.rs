@@ -124,7 +124,7 @@ fn report(state: &NodeState, entry: &PodEntry) -> PodReport {
         .containers()
         .iter()
         .chain(entry.view.init_containers())
-        .map(|spec| container_view(entry, spec, containers))
+        .map(|spec| container_view(entry, spec, status))
         .collect();
     let log_dir = state.config.pod_log_dir(&entry.view.full_name, &entry.view.uid);
     PodReport {
@@ -145,9 +145,10 @@ fn report(state: &NodeState, entry: &PodEntry) -> PodReport {
 fn container_view(
     entry: &PodEntry,
     spec: &model::k8s::Container,
-    statuses: &[model::k8s::ContainerStatus],
+    status: Option<&model::k8s::PodStatus>,
 ) -> ContainerView {
-    let status = statuses.iter().find(|s| s.name == spec.name);
+    let lists = status.map(|s| [&s.container_statuses, &s.init_container_statuses]);
+    let status = lists.into_iter().flatten().flatten().flatten().find(|s| s.name == spec.name);
     let logs = || {
         let containers = entry.observed.iter().flat_map(|r| &r.pod.containers);
         containers.filter(|c| c.name == spec.name && !c.log_path.is_empty())
