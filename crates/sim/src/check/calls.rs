@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use decide::NodeState;
 use decide::lifecycle::Lifecycle;
+use decide::state::PodEntry;
 use model::k8s::{Container as Spec, Pod};
 use model::pod::{Source, is_sidecar};
 use model::{ContainerId, PodUid};
@@ -29,7 +30,8 @@ impl Checker {
     ) {
         let entry = state.and_then(|s| s.pods.get(uid));
         match op {
-            Op::RunSandbox(_) | Op::Create(_) | Op::Start { .. } => {
+            // A container may still be made by a call that was begun before; it is not started.
+            Op::RunSandbox(_) | Op::Start { .. } => {
                 if !entry.is_some_and(|e| e.lifecycle.may_start()) {
                     self.violate("K3", format!("{} of {uid}, which is to end", op.words()));
                 }
@@ -43,7 +45,7 @@ impl Checker {
                 if terminating && !orphan {
                     self.stops_in_order(world, uid, id);
                 }
-                self.stops_for_a_reason(world, sources, uid, id);
+                self.stops_for_a_reason(world, entry, sources, uid, id);
             }
             Op::RemoveContainer(id) if world.containers.get(id).is_some_and(Container::is_live) => {
                 self.violate("no live removal", format!("container {id} of {uid} runs and is removed"));
@@ -92,22 +94,32 @@ impl Checker {
     }
 
     /// Nothing that is as it should be is stopped (K9): not by a new agent either.
-    fn stops_for_a_reason(&mut self, world: &World, sources: &Sources, uid: &PodUid, id: &ContainerId) {
-        let Some(container) = world.containers.get(id) else { return };
+    fn stops_for_a_reason(
+        &mut self,
+        world: &World,
+        entry: Option<&PodEntry>,
+        sources: &Sources,
+        uid: &PodUid,
+        id: &ContainerId,
+    ) {
+        let (Some(container), Some(entry)) = (world.containers.get(id), entry) else { return };
         let wanted = sources
             .values()
             .flat_map(|set| set.values())
             .find(|p| p.metadata.uid.as_deref() == Some(uid.as_str()));
         let Some(pod) = wanted else { return };
-        let since = |map: &BTreeMap<PodUid, u64>| map.get(uid).is_some_and(|at| *at >= container.made);
+        let terminating = matches!(entry.lifecycle, Lifecycle::Terminating(_));
+        let was_gone = terminating && self.lacked.contains(uid);
+        let image = entry.view.container(&container.name).and_then(|(_, c)| c.image.clone());
+        let hash = decide::render::container_hash(&container.name, &image.unwrap_or_default());
         let sandbox_broken = !world.sandboxes.get(&container.sandbox).is_some_and(|s| s.ready)
             || world.sandboxes_of(uid).filter(|(_, s)| s.ready).count() > 1;
         let regular_live = world
             .of_pod(uid)
             .any(|c| c.is_live() && pod.spec.iter().flat_map(|s| &s.containers).any(|r| r.name == c.name));
         let excused = is_rejected(pod)
-            || since(&self.absent)
-            || since(&self.changed)
+            || was_gone
+            || container.hash != Some(hash)
             || sandbox_broken
             || container.lost
             || !container.is_live()

@@ -28,8 +28,8 @@ pub struct Checker {
     specs: BTreeMap<PodUid, Arc<Pod>>,
     /// When a pod was last taken out of its source.
     absent: BTreeMap<PodUid, Nanos>,
-    /// When a pod was last changed under its UID.
-    changed: BTreeMap<PodUid, Nanos>,
+    /// Pods that a source did not have when it last spoke to this agent, or before.
+    lacked: BTreeSet<PodUid>,
     /// Terminal phases that were published (K2).
     ended: BTreeMap<PodUid, String>,
     /// Restart counts that were published.
@@ -64,11 +64,7 @@ impl Checker {
         let uid = PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
         let old_uid = old.and_then(|o| o.metadata.uid.as_deref());
         match old_uid {
-            Some(same) if same == uid.as_str() => {
-                if old.is_some_and(|o| o.spec != pod.spec) {
-                    self.changed.insert(uid.clone(), now);
-                }
-            }
+            Some(same) if same == uid.as_str() => {}
             Some(other) => {
                 self.unwanted(now, &other.into());
                 self.begin_again(&uid);
@@ -76,6 +72,12 @@ impl Checker {
             None => self.begin_again(&uid),
         }
         self.specs.insert(uid, pod.clone());
+    }
+
+    /// The agent was told what there is.
+    pub fn told(&mut self, pods: &[Arc<Pod>]) {
+        let there: BTreeSet<_> = pods.iter().filter_map(|p| p.metadata.uid.as_deref()).collect();
+        self.lacked.extend(self.specs.keys().filter(|uid| !there.contains(uid.as_str())).cloned());
     }
 
     pub fn unwanted(&mut self, now: Nanos, uid: &PodUid) {
@@ -97,6 +99,7 @@ impl Checker {
     pub fn agent_killed(&mut self) {
         self.terminations.clear();
         self.kills.clear();
+        self.lacked.clear();
         let absent = &self.absent;
         self.ended.retain(|uid, _| !absent.contains_key(uid));
         self.published_restarts.retain(|(uid, _), _| !absent.contains_key(uid));

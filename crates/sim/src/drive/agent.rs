@@ -104,6 +104,9 @@ impl Simulation {
         if let Event::PlanEnded { uid, epoch } = &event {
             agent.plans.remove(&(uid.clone(), *epoch));
         }
+        if let Event::Pods { pods, .. } = &event {
+            self.check.told(pods);
+        }
         let at = agent.clock.now(now, wall);
         let kept = event.clone();
         let effects = decide::step(&mut agent.state, at, event);

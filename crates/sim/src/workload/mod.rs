@@ -28,9 +28,17 @@ impl Task {
     pub fn words(&self) -> String {
         match self {
             Task::Put { pod, .. } => {
-                let spec = serde_json::to_string(&pod.spec).unwrap_or_default();
-                let meta = &pod.metadata;
-                format!("put {:?} uid {:?} {spec}", meta.name, meta.uid)
+                let spec = pod.spec.clone().unwrap_or_default();
+                let container = |c: &model::k8s::Container| {
+                    let policy = c.image_pull_policy.as_deref().unwrap_or_default();
+                    let sidecar = if c.restart_policy.is_some() { " sidecar" } else { "" };
+                    format!("{}={} {policy}{sidecar}", c.name, c.image.as_deref().unwrap_or_default())
+                };
+                let all = spec.init_containers.iter().flatten().chain(&spec.containers).map(container);
+                let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+                let policy = spec.restart_policy.unwrap_or_default();
+                let grace = spec.termination_grace_period_seconds.unwrap_or_default();
+                format!("put {uid} restart {policy}, grace {grace}: {}", all.collect::<Vec<_>>().join(", "))
             }
             Task::Remove { name, .. } => format!("remove {name}"),
             Task::ImageArrives(image) => format!("image {image} arrives"),
