@@ -110,6 +110,11 @@ fn reject(state: &mut NodeState, cx: &mut Context, uid: &PodUid, refusal: admiss
 fn updated(state: &mut NodeState, cx: &mut Context, view: PodView) {
     let uid = view.uid.clone();
     let Some(entry) = state.pods.get_mut(&uid) else { return added(state, cx, view) };
+    if entry.comes_back.is_some() {
+        // What is still going is the pod as it was; the change is to the one that follows it.
+        entry.comes_back = Some(view);
+        return;
+    }
     let deleting = view.is_deleting();
     for container in view.containers().iter().chain(view.init_containers()) {
         let old = entry.view.container(&container.name).and_then(|(_, c)| c.image.clone());

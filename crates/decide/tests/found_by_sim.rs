@@ -1,0 +1,26 @@
+//! What the simulation found, each as the shortest story that shows it.
+
+#[path = "found_by_sim/node.rs"]
+mod node;
+
+use node::{Node, container, sandbox};
+use serde_json::json;
+use node::{plan, pod, words};
+
+use model::observed::ContainerState::{Exited, Running};
+
+/// Found as K8 (calm, seed 77): removed, put in again and changed, all while it was still going, it came back as it
+/// had been before the change.
+#[test]
+fn a_change_to_a_pod_that_comes_back_is_not_lost() {
+    let spec = |image: &str| pod("u", json!({"containers": [{"name": "c", "image": image}]}));
+    let mut node = Node::new();
+    node.want(&[spec("one")]);
+    node.want(&[]);
+    node.want(&[spec("one")]);
+    node.want(&[spec("two")]);
+    let entry = node.entry("u");
+    let back = entry.comes_back.as_ref().expect("it is wanted again");
+    assert_eq!(back.containers()[0].image.as_deref(), Some("two"));
+    assert_eq!(entry.view.containers()[0].image.as_deref(), Some("one"), "the old one ends as it was");
+}
