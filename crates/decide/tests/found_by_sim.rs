@@ -24,3 +24,24 @@ fn a_change_to_a_pod_that_comes_back_is_not_lost() {
     assert_eq!(back.containers()[0].image.as_deref(), Some("two"));
     assert_eq!(entry.view.containers()[0].image.as_deref(), Some("one"), "the old one ends as it was");
 }
+
+/// Found as K8 (calm, seed 47): with its work done, a pod ran on for ever because of its sidecar.
+#[test]
+fn a_sidecar_does_not_keep_a_finished_pod_alive() {
+    let spec = json!({
+        "restartPolicy": "Never",
+        "initContainers": [{"name": "side", "image": "i", "restartPolicy": "Always"}],
+        "containers": [{"name": "work", "image": "i"}],
+    });
+    let check = |side: model::observed::ContainerState, expect: &[&str]| {
+        let mut node = Node::new();
+        let effects = node.want(&[pod("u", spec.clone())]);
+        node.succeed(&plan(&effects).expect("the sandbox"));
+        let seen = vec![container("work", "i", 0, Exited, 0), container("side", "i", 0, side, 0)];
+        let effects = node.see("u", vec![sandbox("s", true)], seen);
+        assert_eq!(words(&effects), expect, "{side:?}");
+    };
+    check(Running, &["stop container", "stop pod sandbox"]);
+    // Nor is it started again for a pod that is over.
+    check(Exited, &["stop pod sandbox"]);
+}
