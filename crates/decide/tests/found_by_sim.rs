@@ -7,6 +7,7 @@ use node::{Node, container, sandbox};
 use serde_json::json;
 use node::{plan, pod, words};
 
+use model::node::NodeConfig;
 use model::observed::ContainerState::{Exited, Running};
 
 /// Found as K8 (calm, seed 77): removed, put in again and changed, all while it was still going, it came back as it
@@ -44,4 +45,26 @@ fn a_sidecar_does_not_keep_a_finished_pod_alive() {
     check(Running, &["stop container", "stop pod sandbox"]);
     // Nor is it started again for a pod that is over.
     check(Exited, &["stop pod sandbox"]);
+}
+
+/// Found as broken restart counts (calm, seed 5): with a limit on dead containers over the whole node, the newest
+/// instance of a container went too, and with it the knowledge that it had run.
+#[test]
+fn the_limit_over_all_pods_leaves_the_newest_instances() {
+    let mut node = Node::with(NodeConfig {
+        max_dead_containers: 0,
+        max_dead_containers_per_container: -1,
+        ..NodeConfig::default()
+    });
+    let spec = json!({"restartPolicy": "Never", "containers": [{"name": "a", "image": "i"}, {"name": "b", "image": "i"}]});
+    let effects = node.want(&[pod("u", spec)]);
+    node.succeed(&plan(&effects).expect("the sandbox"));
+    let seen = vec![
+        container("a", "i", 1, Exited, 0),
+        container("a", "i", 0, Exited, 0),
+        container("b", "i", 0, Running, 0),
+    ];
+    node.see("u", vec![sandbox("s", true)], seen);
+    let excess: Vec<_> = node.entry("u").ledger.excess.iter().map(|id| id.to_string()).collect();
+    assert_eq!(excess, ["a-0"]);
 }
