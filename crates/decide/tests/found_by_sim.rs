@@ -68,3 +68,19 @@ fn the_limit_over_all_pods_leaves_the_newest_instances() {
     let excess: Vec<_> = node.entry("u").ledger.excess.iter().map(|id| id.to_string()).collect();
     assert_eq!(excess, ["a-0"]);
 }
+
+/// Found as K1 and K8 (faults, seeds 19, 75): the clock was set back between two instances, the later one was taken for
+/// the older, and the container that ran was started again (and, since its name was taken, never shown as running).
+#[test]
+fn the_newest_instance_is_found_although_the_clock_was_set_back() {
+    let spec = json!({"containers": [{"name": "c", "image": "i"}]});
+    let mut node = Node::new();
+    let effects = node.want(&[pod("u", spec)]);
+    node.succeed(&plan(&effects).expect("the sandbox"));
+    let ended = container("c", "i", 0, Exited, 1);
+    let mut runs = container("c", "i", 1, Running, 0);
+    runs.created_at = model::Wall(ended.created_at.0 - 500);
+    let effects = node.see("u", vec![sandbox("s", true)], vec![ended, runs]);
+    assert_eq!(words(&effects), [""; 0]);
+    assert_eq!(node.entry("u").observed.as_ref().expect("a reading").pod.newest("c").expect("c").restart_count, 1);
+}
