@@ -106,6 +106,9 @@ fn ended(world: &World, view: &PodView, phase: &str) -> Option<String> {
 fn going(world: &World, view: &PodView, status: &PodStatus) -> Option<String> {
     let uid = &view.uid;
     let ready: Vec<_> = world.sandboxes_of(uid).filter(|(_, s)| s.ready).map(|(id, _)| id.clone()).collect();
+    if ready.is_empty() && lost_for_good(world, view) {
+        return None;
+    }
     let [sandbox] = ready.as_slice() else { return Some(format!("has {} ready sandboxes", ready.len())) };
     for init in view.init_containers() {
         let newest = world.newest(uid, &init.name).filter(|c| c.sandbox == *sandbox);
@@ -135,6 +138,13 @@ fn going(world: &World, view: &PodView, status: &PodStatus) -> Option<String> {
         }
     }
     regular(world, view, status)
+}
+
+/// As in the reference, a pod that is not to be restarted gets no second sandbox once anything of it ran. Where some
+/// container never came to run, it then stays as it is.
+fn lost_for_good(world: &World, view: &PodView) -> bool {
+    let never = view.restart_policy() == RestartPolicy::Never;
+    never && world.sandboxes_of(&view.uid).next().is_some() && world.of_pod(&view.uid).next().is_some()
 }
 
 fn regular(world: &World, view: &PodView, status: &PodStatus) -> Option<String> {
