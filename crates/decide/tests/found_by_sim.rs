@@ -4,8 +4,8 @@
 mod node;
 
 use node::{Node, container, sandbox};
-use serde_json::json;
 use node::{plan, pod, words};
+use serde_json::json;
 
 use model::node::NodeConfig;
 use model::observed::ContainerState::{Exited, Running};
@@ -82,5 +82,28 @@ fn the_newest_instance_is_found_although_the_clock_was_set_back() {
     runs.created_at = model::Wall(ended.created_at.0 - 500);
     let effects = node.see("u", vec![sandbox("s", true)], vec![ended, runs]);
     assert_eq!(words(&effects), [""; 0]);
-    assert_eq!(node.entry("u").observed.as_ref().expect("a reading").pod.newest("c").expect("c").restart_count, 1);
+    assert_eq!(
+        node.entry("u").observed.as_ref().expect("a reading").pod.newest("c").expect("c").restart_count,
+        1
+    );
+}
+
+/// Found as K8 (faults, seed 241): put in again when all of it had just been removed, but not yet seen to be, a pod took
+/// the old end of its container for its own, and never ran.
+#[test]
+fn a_pod_comes_back_only_from_a_fresh_reading() {
+    let spec = pod("u", json!({"restartPolicy": "OnFailure", "containers": [{"name": "c", "image": "i"}]}));
+    let mut node = Node::new();
+    let effects = node.want(std::slice::from_ref(&spec));
+    node.succeed(&plan(&effects).expect("the sandbox"));
+    let effects = node.see("u", vec![sandbox("s", true)], vec![container("c", "i", 0, Exited, 0)]);
+    node.succeed(&plan(&effects).expect("the end of the sandbox"));
+    node.want(&[]);
+    let effects = node.see("u", vec![sandbox("s", false)], vec![container("c", "i", 0, Exited, 0)]);
+    let removal = plan(&effects).expect("everything is removed");
+    assert!(words(&effects).contains(&"remove pod directory"));
+    node.succeed(&removal);
+    node.want(std::slice::from_ref(&spec));
+    let effects = node.see("u", vec![], vec![]);
+    assert!(words(&effects).contains(&"create pod sandbox"), "{:?}", words(&effects));
 }

@@ -69,6 +69,10 @@ fn finished(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
     if entry.plan.is_some() {
         return false;
     }
+    if entry.comes_back.is_some() && entry.fresh().is_none() {
+        // What was removed just now would be taken for its past, and an old end for its own.
+        return false;
+    }
     if let Some(view) = entry.comes_back.take() {
         let known = entry.observed.clone().map(|reading| (reading, entry.last_mutation));
         pods::forget(state, cx, uid);

@@ -79,7 +79,11 @@ impl Node {
         pod.containers = containers;
         pod.sort();
         let at = self.now.mono;
-        self.tell(Event::Observed(Observation { at, scope: Scope::Pod(uid.into()), pods: vec![Arc::new(pod)] }))
+        self.tell(Event::Observed(Observation {
+            at,
+            scope: Scope::Pod(uid.into()),
+            pods: vec![Arc::new(pod)],
+        }))
     }
 
     /// Everything of a plan succeeds, and it ends.
@@ -139,7 +143,13 @@ pub fn sandbox(id: &str, ready: bool) -> ObservedSandbox {
     }
 }
 
-pub fn container(name: &str, image: &str, count: u32, state: ContainerState, exit_code: i32) -> ObservedContainer {
+pub fn container(
+    name: &str,
+    image: &str,
+    count: u32,
+    state: ContainerState,
+    exit_code: i32,
+) -> ObservedContainer {
     ObservedContainer {
         id: format!("{name}-{count}").into(),
         sandbox_id: "s".into(),
