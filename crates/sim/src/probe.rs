@@ -18,14 +18,21 @@ impl Simulation {
         let Some(agent) = self.agent.as_ref().filter(|_| !recently) else { return };
         let (mut state, mut clock) = (agent.state.clone(), agent.clock.clone());
         let now = clock.now(self.world.now, self.world.wall());
-        let due: BTreeSet<_> =
-            state.pods.iter().filter(|(_, e)| e.timer.is_some_and(|at| at <= now.mono)).map(|(uid, _)| uid.clone()).collect();
+        let due: BTreeSet<_> = state
+            .pods
+            .iter()
+            .filter(|(_, e)| e.timer.is_some_and(|at| at <= now.mono))
+            .map(|(uid, _)| uid.clone())
+            .collect();
         let facts = state.facts.clone();
         for effect in decide::step(&mut state, now, Event::FactsChanged(facts)) {
             match effect {
                 Effect::Run { uid, stages, .. } if !due.contains(&uid) => {
                     let actions: Vec<_> = stages.iter().flat_map(|s| &s.actions).map(|a| a.name()).collect();
-                    self.check.violate("K7", format!("pod {uid} had a plan to make that nobody woke it for: {actions:?}"));
+                    self.check.violate(
+                        "K7",
+                        format!("pod {uid} had a plan to make that nobody woke it for: {actions:?}"),
+                    );
                 }
                 Effect::PullImage { image } | Effect::InspectImage { image } if due.is_empty() => {
                     self.check.violate("K7", format!("image {image} was needed and nobody asked for it"));

@@ -67,7 +67,9 @@ impl Log {
                 Line::Note(note) => {
                     let _ = writeln!(text, "{} {note}", stamp(*now));
                 }
-                Line::Step { wall, event, effects } => text.push_str(&step_words(*now, *wall, event, effects)),
+                Line::Step { wall, event, effects } => {
+                    text.push_str(&step_words(*now, *wall, event, effects))
+                }
             }
         }
         text
@@ -108,10 +110,17 @@ fn event_words(event: &Event) -> String {
             for pod in &seen.pods {
                 let _ = write!(text, " {}[", pod.uid);
                 for s in &pod.sandboxes {
-                    let _ = write!(text, " {}#{}{}", &s.id.as_str()[..4], s.attempt, if s.ready { "+" } else { "-" });
+                    let _ = write!(
+                        text,
+                        " {}#{}{}",
+                        &s.id.as_str()[..4],
+                        s.attempt,
+                        if s.ready { "+" } else { "-" }
+                    );
                 }
                 for c in &pod.containers {
-                    let _ = write!(text, " {}:{}#{}={:?}", c.name, &c.id.as_str()[..4], c.restart_count, c.state);
+                    let _ =
+                        write!(text, " {}:{}#{}={:?}", c.name, &c.id.as_str()[..4], c.restart_count, c.state);
                     if c.state == model::observed::ContainerState::Exited {
                         let _ = write!(text, "({})", c.exit_code);
                     }
@@ -130,7 +139,8 @@ fn event_words(event: &Event) -> String {
 fn effect_words(effect: &Effect) -> String {
     match effect {
         Effect::Run { uid, epoch, stages } => {
-            let stage = |s: &decide::Stage| s.actions.iter().map(action_words).collect::<Vec<_>>().join(" & ");
+            let stage =
+                |s: &decide::Stage| s.actions.iter().map(action_words).collect::<Vec<_>>().join(" & ");
             let stages: Vec<_> = stages.iter().map(stage).collect();
             format!("run {uid} plan {}: {}", epoch.0, stages.join(" ; "))
         }

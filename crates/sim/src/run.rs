@@ -87,7 +87,11 @@ impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (seed, profile) = (self.seed, self.profile.word());
         let Some(failure) = &self.failure else {
-            return write!(f, "seed {seed} ({profile}): good, {} events, {} agents", self.events, self.agents);
+            return write!(
+                f,
+                "seed {seed} ({profile}): good, {} events, {} agents",
+                self.events, self.agents
+            );
         };
         let Violation { invariant, message } = &failure.violation;
         let secs = failure.at as f64 / SECOND as f64;
@@ -214,8 +218,14 @@ fn planning_again_changes_nothing(sim: &mut Simulation) {
     let (now, wall) = (sim.world.now, sim.world.wall());
     let at = clock.mono(now);
     let seen = Observation { at, scope: Scope::All, pods: sim.instant_reading() };
-    let before: std::collections::BTreeMap<_, _> =
-        state.pods.iter().map(|(uid, e)| (uid.clone(), e.observed.as_ref().map(|r| r.pod.clone()))).collect();
+    // Those that wait for a reading, a plan or a moment that has come have something to do.
+    let idle = |e: &&decide::state::PodEntry| e.plan.is_none() && e.timer.is_none_or(|due| due > at);
+    let before: std::collections::BTreeMap<_, _> = state
+        .pods
+        .values()
+        .filter(idle)
+        .filter_map(|e| Some((e.view.uid.clone(), e.fresh()?.clone())))
+        .collect();
     let mut runs = Vec::new();
     for event in [Event::Hint(Hint::Everything), Event::Observed(seen.clone())] {
         let effects = decide::step(&mut state, clock.now(now, wall), event);
@@ -227,7 +237,7 @@ fn planning_again_changes_nothing(sim: &mut Simulation) {
     // Programs that come and go may just have done so.
     let unchanged = |uid: &model::PodUid| {
         let seen = seen.pods.iter().find(|p| p.uid == *uid);
-        before.get(uid).is_some_and(|old| old.as_deref() == seen.map(|p| &**p))
+        before.get(uid).is_some_and(|old| seen.map_or(old.is_empty(), |p| p == old))
     };
     if let Some(uid) = runs.into_iter().find(unchanged) {
         sim.check.violate("K7", format!("pod {uid} is as it should be, and was planned again"));

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use decide::NodeState;
 use decide::lifecycle::Lifecycle;
 use decide::state::PodEntry;
+use model::cri::SandboxConfig;
 use model::k8s::{Container as Spec, Pod};
 use model::pod::{Source, is_sidecar};
-use model::{ContainerId, PodUid};
+use model::{ContainerId, FullName, PodUid};
 
 use super::Checker;
 use crate::drive::{Op, Value};
@@ -34,6 +35,9 @@ impl Checker {
             Op::RunSandbox(_) | Op::Start { .. } => {
                 if !entry.is_some_and(|e| e.lifecycle.may_start()) {
                     self.violate("K3", format!("{} of {uid}, which is to end", op.words()));
+                }
+                if let Op::RunSandbox(config) = op {
+                    self.name_is_free(world, uid, config);
                 }
             }
             Op::Stop { id, grace_secs } => {
@@ -145,10 +149,11 @@ impl Checker {
         if world.sandboxes_of(uid).filter(|(_, s)| s.ready).count() > 1 {
             self.violate("K1", format!("pod {uid} has two ready sandboxes"));
         }
-        let name = world.sandboxes_of(uid).next().map(|(_, s)| s.full_name.clone());
-        let other = world.containers.values().find(|c| {
-            c.is_live() && c.uid != *uid && Some(&c.full_name) == name.as_ref()
-        });
+    }
+
+    fn name_is_free(&mut self, world: &World, uid: &PodUid, config: &SandboxConfig) {
+        let name = FullName::new(&config.metadata.name, &config.metadata.namespace);
+        let other = world.containers.values().find(|c| c.is_live() && c.uid != *uid && c.full_name == name);
         if let Some(other) = other {
             self.violate("K1", format!("pod {uid} comes up while {} of its name still runs", other.uid));
         }
@@ -167,7 +172,10 @@ impl Checker {
             && count <= before
         {
             let (name, uid) = (&container.name, &container.uid);
-            self.violate("restart counts", format!("{name} of {uid} is made with count {count} after {before}"));
+            self.violate(
+                "restart counts",
+                format!("{name} of {uid} is made with count {count} after {before}"),
+            );
         }
     }
 

@@ -29,9 +29,8 @@ pub fn unsettled<'a>(
     for uid in uids {
         let problem = match wanted.get(uid) {
             Some(view) => pod(world, state, view),
-            None => nothing_left(world, uid).or_else(|| {
-                state.pods.contains_key(uid).then(|| "is still known".to_owned())
-            }),
+            None => nothing_left(world, uid)
+                .or_else(|| state.pods.contains_key(uid).then(|| "is still known".to_owned())),
         };
         if let Some(problem) = problem {
             let why = state.pods.get(uid).map(|e| (&e.lifecycle, &e.why));

@@ -30,7 +30,12 @@ impl Checker {
         }
     }
 
-    pub fn status_published(&mut self, _world: &World, uid: &PodUid, status: &PodStatus) -> Option<Violation> {
+    pub fn status_published(
+        &mut self,
+        _world: &World,
+        uid: &PodUid,
+        status: &PodStatus,
+    ) -> Option<Violation> {
         let phase = status.phase.clone().unwrap_or_default();
         let found = self.ended.get(uid).filter(|ended| **ended != phase).map(|ended| Violation {
             invariant: "K2",

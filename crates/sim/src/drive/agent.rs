@@ -74,7 +74,8 @@ impl Simulation {
 
     fn wake_soon(&mut self) {
         let stalls = self.faults.stalls(&mut self.rng, self.world.now);
-        let wait = if stalls { self.rng.between(MILLI, 3 * SECOND) } else { self.rng.between(MICRO, 200 * MICRO) };
+        let wait =
+            if stalls { self.rng.between(MILLI, 3 * SECOND) } else { self.rng.between(MICRO, 200 * MICRO) };
         let generation = self.generation;
         self.plan_in(wait, Happening::Dispatch { generation });
     }
@@ -112,7 +113,8 @@ impl Simulation {
         let effects = decide::step(&mut agent.state, at, event);
         self.log.step(now, wall, &kept, &effects, &agent.state);
         self.check.stepped(&agent.state, at, &effects);
-        let cut = self.faults.dies(&mut self.rng, now).then(|| self.rng.below(effects.len() as u64 + 1) as usize);
+        let cut =
+            self.faults.dies(&mut self.rng, now).then(|| self.rng.below(effects.len() as u64 + 1) as usize);
         self.carry_out(effects, cut);
     }
 

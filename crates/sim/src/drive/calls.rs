@@ -56,15 +56,15 @@ impl Op {
 
     /// Whether it needs room on the disk.
     fn writes(&self) -> bool {
-        matches!(self, Op::MakeDirs { .. } | Op::SetUpVolume(_) | Op::PrepareContainer(_) | Op::LinkLog { .. })
+        matches!(
+            self,
+            Op::MakeDirs { .. } | Op::SetUpVolume(_) | Op::PrepareContainer(_) | Op::LinkLog { .. }
+        )
     }
 
     /// Stops and removals are done when there is nothing to do.
     pub fn absent_is_fine(&self) -> bool {
-        matches!(
-            self,
-            Op::Stop { .. } | Op::StopSandbox(_) | Op::RemoveContainer(_) | Op::RemoveSandbox(_)
-        )
+        matches!(self, Op::Stop { .. } | Op::StopSandbox(_) | Op::RemoveContainer(_) | Op::RemoveSandbox(_))
     }
 
     fn deadline(&self) -> Nanos {
@@ -141,7 +141,13 @@ pub struct Call {
 
 impl Simulation {
     pub(super) fn issue(&mut self, place: Place, op: Op) {
-        self.check.call_issued(&self.world, self.agent.as_ref().map(|a| &a.state), &self.sources, &place.uid, &op);
+        self.check.call_issued(
+            &self.world,
+            self.agent.as_ref().map(|a| &a.state),
+            &self.sources,
+            &place.uid,
+            &op,
+        );
         let now = self.world.now;
         let mut fate = self.faults.call(&mut self.rng, now, &place.uid, op.is_runtime());
         let mut failure = None;
@@ -160,8 +166,15 @@ impl Simulation {
         let id = self.number();
         self.log.note(now, || format!("  call {id} of {}: {} ({fate:?})", place.uid, op.words()));
         let hop = self.faults.latency(&mut self.rng, now);
-        let mut call =
-            Call { place, op, outcome: None, holds: None, applied: false, applies_late: false, unheard: false };
+        let mut call = Call {
+            place,
+            op,
+            outcome: None,
+            holds: None,
+            applied: false,
+            applies_late: false,
+            unheard: false,
+        };
         if fate != Fate::Refused {
             call.holds = holds.inspect(|name| {
                 self.world.reserved.insert(name.clone());
@@ -357,7 +370,8 @@ impl Simulation {
 
     /// The runtime is gone: its callers hear so at once, whatever it had done for them.
     pub(super) fn runtime_calls_fail(&mut self) {
-        let ids: Vec<CallId> = self.calls.iter().filter(|(_, c)| c.op.is_runtime()).map(|(id, _)| *id).collect();
+        let ids: Vec<CallId> =
+            self.calls.iter().filter(|(_, c)| c.op.is_runtime()).map(|(id, _)| *id).collect();
         for id in ids {
             if self.rng.coin() {
                 self.apply(id);
@@ -394,9 +408,7 @@ fn carry_out(world: &mut World, uid: &model::PodUid, op: &Op) -> Result<Value, R
             world.disk.make_log_dir(&start.files.log_dir);
             Ok(Value::Nothing)
         }
-        Op::Create(start) => {
-            world.create_container(&start.sandbox_id, &start.config).map(Value::Container)
-        }
+        Op::Create(start) => world.create_container(&start.sandbox_id, &start.config).map(Value::Container),
         Op::Start { id, .. } => world.start_container(id).map(nothing),
         Op::LinkLog { start, id } => {
             let link = format!("{}_{}-{id}.log", start.pod, start.name);

@@ -12,7 +12,10 @@ use crate::time::{MILLI, SECOND};
 pub enum Errand {
     CheckRuntime,
     Inspect(String),
-    Pull { image: String, took: u64 },
+    Pull {
+        image: String,
+        took: u64,
+    },
     ListLeftovers,
     /// One thing to sweep.
     Sweep(Piece),

@@ -131,7 +131,10 @@ impl Simulation {
         for (stage, actions) in stages.iter().enumerate().skip(from) {
             for action in 0..actions.actions.len() {
                 let result = StepResult::Skipped;
-                self.post(self.generation, Event::StepDone { uid: uid.clone(), epoch, stage, action, result });
+                self.post(
+                    self.generation,
+                    Event::StepDone { uid: uid.clone(), epoch, stage, action, result },
+                );
             }
         }
         self.end_plan(uid, epoch);
@@ -199,8 +202,10 @@ fn first_call(action: &Action) -> Op {
 }
 
 fn next(action: &Action, op: &Op, outcome: Result<Value, Failure>, cancelled: bool) -> Next {
-    if let (Action::StartContainer(_), Op::PrepareContainer(_) | Op::Create(_) | Op::Start { .. } | Op::LinkLog { .. }) =
-        (action, op)
+    if let (
+        Action::StartContainer(_),
+        Op::PrepareContainer(_) | Op::Create(_) | Op::Start { .. } | Op::LinkLog { .. },
+    ) = (action, op)
     {
         return next_of_start(op, outcome, cancelled);
     }

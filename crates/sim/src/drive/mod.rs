@@ -18,8 +18,8 @@ use model::k8s::Pod;
 use model::pod::Source;
 
 pub use agent::Agent;
-pub use calls::{Op, Value};
 use calls::{Call, CallId};
+pub use calls::{Op, Value};
 use errands::Errand;
 use reading::{ReadStep, ReadingJob};
 use trouble::Trouble;
@@ -53,16 +53,34 @@ pub enum Mutant {
 }
 
 pub(crate) enum Happening {
-    Dispatch { generation: u32 },
-    Timer { generation: u32, key: decide::TimerKey, token: u64 },
+    Dispatch {
+        generation: u32,
+    },
+    Timer {
+        generation: u32,
+        key: decide::TimerKey,
+        token: u64,
+    },
     Apply(CallId),
     GraceOver(CallId),
     Reply(CallId),
-    Read { job: u64, step: ReadStep },
-    Errand { generation: u32, errand: Errand },
-    Hint { generation: u32, hint: Hint },
+    Read {
+        job: u64,
+        step: ReadStep,
+    },
+    Errand {
+        generation: u32,
+        errand: Errand,
+    },
+    Hint {
+        generation: u32,
+        hint: Hint,
+    },
     Fortune(Fortune),
-    Deliver { generation: u32, source: Source },
+    Deliver {
+        generation: u32,
+        source: Source,
+    },
     Task(usize),
     Trouble(Trouble),
     /// Plan everything again on a copy of the state: nothing may come of it.

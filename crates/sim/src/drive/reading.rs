@@ -150,9 +150,8 @@ impl ReadingJob {
             pod.sandboxes.extend(self.sandbox(world, id, listed));
         }
         for (id, state, uid, full_name) in &self.containers {
-            let pod = pods
-                .entry(uid.clone())
-                .or_insert_with(|| ObservedPod::empty(uid.clone(), full_name.clone()));
+            let pod =
+                pods.entry(uid.clone()).or_insert_with(|| ObservedPod::empty(uid.clone(), full_name.clone()));
             pod.containers.extend(self.container(world, id, *state, uid));
         }
         let same = |mut pod: ObservedPod| {

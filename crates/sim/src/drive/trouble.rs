@@ -35,7 +35,9 @@ impl Simulation {
             }
         };
         plan(faults.dies.min(3), &mut |_| Trouble::AgentDies);
-        plan(faults.outages, &mut |rng| Trouble::RuntimeLeaves { for_ns: rng.between(100 * MILLI, 30 * SECOND) });
+        plan(faults.outages, &mut |rng| Trouble::RuntimeLeaves {
+            for_ns: rng.between(100 * MILLI, 30 * SECOND),
+        });
         plan(faults.disk_full, &mut |rng| Trouble::DiskFills { for_ns: rng.between(SECOND, 40 * SECOND) });
         plan(faults.clock_jumps, &mut |rng| {
             let most = if rng.coin() { 5 * SECOND } else { 3600 * SECOND };
@@ -76,8 +78,13 @@ impl Simulation {
                     self.world.sandboxes.iter().filter(|(_, s)| s.ready).map(|(id, _)| id.clone()).collect();
                 if !ready.is_empty() {
                     let id = self.rng.pick(&ready).clone();
-                    let inside: Vec<_> =
-                        self.world.containers.values().filter(|c| c.sandbox == id).map(|c| c.id.clone()).collect();
+                    let inside: Vec<_> = self
+                        .world
+                        .containers
+                        .values()
+                        .filter(|c| c.sandbox == id)
+                        .map(|c| c.id.clone())
+                        .collect();
                     self.world.break_sandbox(&id);
                     inside.iter().for_each(|c| self.check.container_ended(&self.world, c));
                 }

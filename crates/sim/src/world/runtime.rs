@@ -99,8 +99,7 @@ impl World {
         }
         let id = SandboxId::from(self.fresh_id());
         let linux = config.linux.clone().unwrap_or_default();
-        let namespaces =
-            linux.security_context.and_then(|s| s.namespace_options).unwrap_or_default();
+        let namespaces = linux.security_context.and_then(|s| s.namespace_options).unwrap_or_default();
         let host = namespaces.network == NamespaceMode::Node;
         let sandbox = Sandbox {
             uid: config.metadata.uid.as_str().into(),
@@ -109,7 +108,11 @@ impl World {
             created_at: self.wall(),
             ready: true,
             network: namespaces.network,
-            ips: if host { Vec::new() } else { vec![format!("10.0.{}.{}", self.made / 200, 2 + self.made % 200)] },
+            ips: if host {
+                Vec::new()
+            } else {
+                vec![format!("10.0.{}.{}", self.made / 200, 2 + self.made % 200)]
+            },
             log_directory: config.log_directory.clone(),
             cgroup_parent: linux.cgroup_parent,
         };
