@@ -7,8 +7,11 @@ use node::{Node, container, sandbox};
 use node::{plan, pod, words};
 use serde_json::json;
 
+use decide::{Effect, Event};
+use model::FullName;
 use model::node::NodeConfig;
 use model::observed::ContainerState::{Exited, Running};
+use model::observed::{ObservedPod, Scope};
 
 /// Found as K8 (calm, seed 77): removed, put in again and changed, all while it was still going, it came back as it
 /// had been before the change.
@@ -106,4 +109,28 @@ fn a_pod_comes_back_only_from_a_fresh_reading() {
     node.want(std::slice::from_ref(&spec));
     let effects = node.see("u", vec![], vec![]);
     assert!(words(&effects).contains(&"create pod sandbox"), "{:?}", words(&effects));
+}
+
+/// Found as K1 (faults, seed 573): the first reading of everything failed, a pod was read alone and came up while one of
+/// its name, which nobody had seen yet, still ran.
+#[test]
+fn nothing_is_planned_before_everything_was_read_once() {
+    let mut node = Node::unread();
+    node.tell(Event::ObserveFailed { scope: Scope::All, message: "away".into() });
+    node.want(&[pod("new", json!({"containers": [{"name": "c", "image": "i"}]}))]);
+    let effects = node.see("new", vec![], vec![]);
+    assert_eq!(words(&effects), [""; 0]);
+    // Nor is that a loop of readings.
+    assert!(!effects.iter().any(|e| matches!(e, Effect::Observe(_))), "{effects:?}");
+    let mut old = ObservedPod::empty("old".into(), FullName::new("p", "ns"));
+    old.sandboxes.push(sandbox("s", true));
+    old.containers.push(container("c", "i", 0, Running, 0));
+    let effects = node.see_everything(vec![old]);
+    assert_eq!(words(&effects), ["stop container", "stop pod sandbox"]);
+    // Without the other, the first reading of everything is enough to begin.
+    let mut node = Node::unread();
+    node.want(&[pod("new", json!({"containers": [{"name": "c", "image": "i"}]}))]);
+    node.see("new", vec![], vec![]);
+    let effects = node.see_everything(vec![]);
+    assert!(words(&effects).contains(&"create pod sandbox"));
 }

@@ -126,7 +126,10 @@ fn ids_of(pod: &ObservedPod) -> impl Iterator<Item = &str> {
 fn everything(state: &mut NodeState, cx: &mut Context, at: Mono, seen: Vec<Arc<ObservedPod>>) {
     let full = &mut state.full_observation;
     full.in_flight = false;
-    full.last = Some(at);
+    if full.last.replace(at).is_none() {
+        // Nobody was planned before.
+        cx.touched.extend(state.pods.keys().cloned());
+    }
     let again = full.wanted.is_some_and(|wanted| at < wanted);
     if !again {
         full.wanted = None;

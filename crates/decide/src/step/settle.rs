@@ -132,6 +132,15 @@ fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     if entry.plan.is_some() {
         return;
     }
+    if state.full_observation.last.is_none() {
+        // Who else is here, perhaps under the same name, is not known before everything was read once.
+        return say(
+            state,
+            cx,
+            uid,
+            vec![Why { container: None, cause: Cause::Observing, next_attempt: None }],
+        );
+    }
     let Some(observed) = entry.fresh().cloned() else {
         say(state, cx, uid, vec![Why { container: None, cause: Cause::Observing, next_attempt: None }]);
         if !state.full_observation.in_flight {

@@ -31,8 +31,19 @@ impl Node {
         Self::with(NodeConfig::default())
     }
 
-    /// Up, with an answering runtime and one source.
+    /// Up, with an answering runtime and one source, and an empty runtime.
     pub fn with(config: NodeConfig) -> Self {
+        let mut node = Self::begun(config);
+        node.see_everything(vec![]);
+        node
+    }
+
+    /// Up, and the first reading is on its way.
+    pub fn unread() -> Self {
+        Self::begun(NodeConfig::default())
+    }
+
+    fn begun(config: NodeConfig) -> Self {
         let config = NodeConfig { sources: vec![Source::File], ..config };
         let start = Wall(1_700_000_000_000_000_000);
         let state = NodeState::new(config, HostFacts::default(), start);
@@ -42,7 +53,6 @@ impl Node {
         let conditions = vec![ready("RuntimeReady"), ready("NetworkReady")];
         let status = RuntimeStatus { conditions, ..Default::default() };
         node.tell(Event::RuntimeChecked(RuntimeCheck::Answered { runtime_name: "test".into(), status }));
-        node.see_everything(vec![]);
         node
     }
 
