@@ -11,7 +11,7 @@ use decide::{Effect, Event};
 use model::FullName;
 use model::node::NodeConfig;
 use model::observed::ContainerState::{Exited, Running};
-use model::observed::{ObservedPod, Scope};
+use model::observed::{Observation, ObservedPod, Scope};
 
 /// Found as K8 (calm, seed 77): removed, put in again and changed, all while it was still going, it came back as it
 /// had been before the change.
@@ -133,4 +133,39 @@ fn nothing_is_planned_before_everything_was_read_once() {
     node.see("new", vec![], vec![]);
     let effects = node.see_everything(vec![]);
     assert!(words(&effects).contains(&"create pod sandbox"));
+}
+
+/// Found as K4 (faults, seed 1218): a slow reading of everything that had begun before a pod was removed and forgotten
+/// brought it back as an orphan, and would have been the truth for one put in again under its UID.
+#[test]
+fn a_reading_from_before_a_pod_was_forgotten_does_not_show_it() {
+    let spec = pod("u", json!({"containers": [{"name": "c", "image": "i"}]}));
+    let ghost = || {
+        let mut pod = ObservedPod::empty("u".into(), FullName::new("p", "ns"));
+        pod.sandboxes.push(sandbox("s", true));
+        pod.containers.push(container("c", "i", 0, Running, 0));
+        std::sync::Arc::new(pod)
+    };
+    let gone = || {
+        let mut node = Node::new();
+        let effects = node.want(std::slice::from_ref(&spec));
+        node.succeed(&plan(&effects).expect("the sandbox"));
+        let began = node.now.mono;
+        let effects = node.want(&[]);
+        assert_eq!(words(&effects), [""; 0], "it has to be read first");
+        let effects = node.see("u", vec![], vec![]);
+        node.succeed(&plan(&effects).expect("its directories go"));
+        assert!(node.state.pods.is_empty());
+        (node, Event::Observed(Observation { at: began, scope: Scope::All, pods: vec![ghost()] }))
+    };
+    let (mut node, late) = gone();
+    let effects = node.tell(late);
+    assert_eq!(words(&effects), [""; 0]);
+    assert!(node.state.pods.is_empty());
+    // Nor is it what there is of a pod that was put in again meanwhile.
+    let (mut node, late) = gone();
+    let effects = node.want(&[spec.clone()]);
+    assert!(words(&effects).contains(&"create pod sandbox"));
+    node.tell(late);
+    assert!(node.entry("u").observed.as_ref().expect("a reading").pod.is_empty());
 }

@@ -141,10 +141,11 @@ fn everything(state: &mut NodeState, cx: &mut Context, at: Mono, seen: Vec<Arc<O
         missing.remove(&uid);
         if state.pods.contains_key(&uid) {
             one(state, cx, &uid, at, pod);
-        } else {
+        } else if state.forgotten.get(&uid).is_none_or(|when| *when <= at) {
             state.unclaimed.insert(uid, pod);
         }
     }
+    state.forgotten.retain(|_, when| *when > at);
     for uid in missing {
         let Some(entry) = state.pods.get(&uid) else { continue };
         let empty = match &entry.observed {
