@@ -106,6 +106,8 @@ impl fmt::Display for Outcome {
 
 /// More events than any good run needs: somebody wakes somebody who wakes the first.
 const STORM: u64 = 60_000;
+/// Long enough to tell a back-off from a standstill.
+const QUIET_AT_LEAST: Nanos = 100 * SECOND;
 const LOOK_EVERY: Nanos = 5 * SECOND;
 
 pub fn run(seed: u64, options: &Options) -> Outcome {
@@ -151,6 +153,9 @@ fn scenario(sim: &mut Simulation, profile: Profile, during: Nanos, limit: u64) -
         sim.run_until(next);
     }
     let quiet_from = sim.world.now;
+    if good(sim, limit) {
+        sim.run_until(quiet_from + QUIET_AT_LEAST);
+    }
     wait_for(sim, profile.bound(), limit, |sim| match &sim.agent {
         Some(agent) => unsettled(&sim.world, &agent.state, &sim.sources, sim.check.uids()),
         None => Some("the agent is down".into()),

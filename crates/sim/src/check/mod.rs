@@ -87,6 +87,7 @@ impl Checker {
 
     fn begin_again(&mut self, uid: &PodUid) {
         self.ended.remove(uid);
+        self.made_restarts.retain(|(of, _), _| of != uid);
         self.published_restarts.retain(|(of, _), _| of != uid);
     }
 
@@ -102,7 +103,8 @@ impl Checker {
         self.lacked.clear();
         let absent = &self.absent;
         self.ended.retain(|uid, _| !absent.contains_key(uid));
-        self.published_restarts.retain(|(uid, _), _| !absent.contains_key(uid));
+        // A start that was shown before it was made is not known to the next life either.
+        self.published_restarts.clear();
     }
 
     pub fn logs_gone(&mut self, uid: &PodUid) {

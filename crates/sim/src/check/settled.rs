@@ -9,6 +9,7 @@ use model::k8s::{Container as Spec, Pod, PodStatus};
 use model::observed::ContainerState;
 use model::pod::{PodView, RestartPolicy, Source, is_sidecar};
 
+use crate::time::{Nanos, SECOND};
 use crate::workload::is_rejected;
 use crate::world::{Life, World};
 
@@ -79,7 +80,7 @@ fn pod(world: &World, state: &NodeState, view: &PodView) -> Option<String> {
     }
     match phase {
         "Succeeded" | "Failed" => ended(world, view, phase),
-        _ => going(world, view, status),
+        _ => going(&Going { world, view, status, longest_wait: longest_wait(state) }),
     }
 }
 
@@ -102,7 +103,20 @@ fn ended(world: &World, view: &PodView, phase: &str) -> Option<String> {
     None
 }
 
-fn going(world: &World, view: &PodView, status: &PodStatus) -> Option<String> {
+/// How long a container that is to run again may lie still: its back-off, a slow pull, and some air.
+fn longest_wait(state: &NodeState) -> Nanos {
+    state.config.crash_back_off_max.as_nanos() as u64 + 30 * SECOND
+}
+
+struct Going<'a> {
+    world: &'a World,
+    view: &'a PodView,
+    status: &'a PodStatus,
+    longest_wait: Nanos,
+}
+
+fn going(of: &Going) -> Option<String> {
+    let Going { world, view, .. } = *of;
     let uid = &view.uid;
     let ready: Vec<_> = world.sandboxes_of(uid).filter(|(_, s)| s.ready).map(|(id, _)| id.clone()).collect();
     if ready.is_empty() && lost_for_good(world, view) {
@@ -115,28 +129,46 @@ fn going(world: &World, view: &PodView, status: &PodStatus) -> Option<String> {
         if succeeded && !is_sidecar(init) {
             continue;
         }
-        let life = life(world, uid, &init.name);
         let image_comes = image_comes(world, init);
         if !image_comes && newest.is_none() {
             return None;
         }
-        match (is_sidecar(init), life) {
+        match (is_sidecar(init), life(world, uid, &init.name)) {
             (true, Life::Forever) if image_comes => {
-                if let Some(problem) = must_run(world, view, status, init) {
+                if let Some(problem) = must_run(of, init) {
                     return Some(problem);
                 }
             }
-            // It comes and goes, or waits for an image to come back with; the others do not wait for that.
-            (true, _) => {}
-            (false, Life::Forever) => return must_run(world, view, status, init),
+            // It comes and goes, or waits for an image to come back with. Others that were let in do not wait for that;
+            // whether they were depends on when it was seen to run.
+            (true, _) => {
+                if let Some(problem) = lies_too_long(of, init) {
+                    return Some(problem);
+                }
+                let begun = |c: &Spec| world.of_pod(uid).any(|w| w.name == c.name && w.sandbox == *sandbox);
+                if !view.containers().iter().any(begun) {
+                    return None;
+                }
+            }
+            (false, Life::Forever) => return must_run(of, init),
             (false, Life::Ends { code: 0, .. }) => return Some(format!("init {} is not done", init.name)),
             (false, Life::Ends { .. }) => {
                 let failed = view.restart_policy() == RestartPolicy::Never;
-                return failed.then(|| format!("init {} fails and the pod has not", init.name));
+                let problem = failed.then(|| format!("init {} fails and the pod has not", init.name));
+                return problem.or_else(|| lies_too_long(of, init));
             }
         }
     }
-    regular(world, view, status)
+    regular(of)
+}
+
+/// It ended, is to run again, could, and does not.
+fn lies_too_long(of: &Going, container: &Spec) -> Option<String> {
+    let newest = of.world.newest(&of.view.uid, &container.name)?;
+    let since = newest.ended?;
+    let waits = of.world.now.saturating_sub(since);
+    let too_long = !newest.is_live() && waits > of.longest_wait && image_comes(of.world, container);
+    too_long.then(|| format!("container {} ended {} s ago and was not restarted", container.name, waits / SECOND))
 }
 
 /// As in the reference, a pod that is not to be restarted gets no second sandbox once anything of it ran. Where some
@@ -146,7 +178,8 @@ fn lost_for_good(world: &World, view: &PodView) -> bool {
     never && world.sandboxes_of(&view.uid).next().is_some() && world.of_pod(&view.uid).next().is_some()
 }
 
-fn regular(world: &World, view: &PodView, status: &PodStatus) -> Option<String> {
+fn regular(of: &Going) -> Option<String> {
+    let Going { world, view, .. } = *of;
     let uid = &view.uid;
     let mut open = false;
     for container in view.containers() {
@@ -163,20 +196,18 @@ fn regular(world: &World, view: &PodView, status: &PodStatus) -> Option<String> 
         if !image_comes(world, container) {
             continue;
         }
-        let ends = life(world, uid, &container.name);
-        match (ends, policy) {
-            (Life::Forever, _) => {
-                if let Some(problem) = must_run(world, view, status, container) {
-                    return Some(problem);
-                }
-            }
+        let problem = match (life(world, uid, &container.name), policy) {
+            (Life::Forever, _) => must_run(of, container),
             (Life::Ends { .. }, RestartPolicy::Never) => {
-                return Some(format!("container {} has not ended", container.name));
+                Some(format!("container {} has not ended", container.name))
             }
             (Life::Ends { code: 0, .. }, RestartPolicy::OnFailure) => {
-                return Some(format!("container {} has not succeeded", container.name));
+                Some(format!("container {} has not succeeded", container.name))
             }
-            (Life::Ends { .. }, _) => {}
+            (Life::Ends { .. }, _) => lies_too_long(of, container),
+        };
+        if problem.is_some() {
+            return problem;
         }
     }
     (!open).then(|| "all its containers are over, and it is not".to_owned())
@@ -195,7 +226,8 @@ fn image_comes(world: &World, container: &Spec) -> bool {
 }
 
 /// It runs, as the spec has it now, and the status says so.
-fn must_run(world: &World, view: &PodView, status: &PodStatus, container: &Spec) -> Option<String> {
+fn must_run(of: &Going, container: &Spec) -> Option<String> {
+    let Going { world, view, status, .. } = *of;
     let name = &container.name;
     let Some(live) = world.of_pod(&view.uid).find(|c| c.name == *name && c.is_live()) else {
         return Some(format!("container {name} does not run"));

@@ -41,6 +41,7 @@ pub struct Container {
     pub state: ContainerState,
     /// By the world's time, which never jumps.
     pub made: Nanos,
+    pub ended: Option<Nanos>,
     pub created_at: Wall,
     pub started_at: Wall,
     pub finished_at: Wall,
@@ -161,6 +162,7 @@ impl World {
             pod_grace: grace(ANNOTATION_POD_DELETION_GRACE).or(grace(ANNOTATION_POD_GRACE)),
             state: ContainerState::Created,
             made: self.now,
+            ended: None,
             created_at: self.wall(),
             started_at: Wall(0),
             finished_at: Wall(0),
@@ -194,6 +196,7 @@ impl World {
                 script.bad_starts -= 1;
             }
             container.state = ContainerState::Exited;
+            container.ended = Some(now);
             container.started_at = Wall(0);
             container.finished_at = wall;
             container.exit_code = START_ERROR;
@@ -229,9 +232,10 @@ impl World {
     }
 
     pub fn ends(&mut self, id: &ContainerId, code: i32) {
-        let wall = self.wall();
+        let (now, wall) = (self.now, self.wall());
         let Some(container) = self.containers.get_mut(id).filter(|c| c.is_live()) else { return };
         container.state = ContainerState::Exited;
+        container.ended = Some(now);
         container.lost = false;
         container.finished_at = wall;
         container.exit_code = code;
