@@ -8,7 +8,7 @@ use cri::{CriClient, RuntimeHints};
 use futures::StreamExt;
 use model::observed::ContainerState;
 use model::{ContainerId, SandboxId};
-use ports::{Hint, HintStream, Runtime, RuntimeEvents};
+use ports::{Hint, HintStream, Images, Runtime, RuntimeEvents};
 use private_runtime::{PrivateRuntime, container, pod, start};
 
 /// Far longer than any hint takes; a lost one shows by it.
@@ -158,4 +158,23 @@ async fn a_listener_may_come_before_its_runtime() {
     let runtime = PrivateRuntime::shared();
     std::os::unix::fs::symlink(runtime.socket(), &socket).expect("link");
     assert_eq!(next(&mut hints).await, Hint::Everything);
+}
+
+/// Who waits for an image must hear of it, however it came.
+#[tokio::test]
+async fn an_image_that_arrives_is_hinted_when_it_can_be_seen() {
+    let runtime = PrivateRuntime::start();
+    let client = runtime.client();
+    let mut hints = listen(&runtime);
+    assert_eq!(next(&mut hints).await, Hint::Everything);
+    for round in 0..3 {
+        let name = format!("rubelet.test/arrived:{round}");
+        runtime.ctr(&["-n", "k8s.io", "images", "tag", private_runtime::BUSYBOX, &name]);
+        while next(&mut hints).await != Hint::Images {}
+        let spec = model::cri::ImageSpec { image: name.clone(), ..Default::default() };
+        assert!(
+            client.image_status(&spec).await.expect("image status").is_some(),
+            "{name} can't be seen yet"
+        );
+    }
 }

@@ -65,6 +65,28 @@ pub enum Event {
     FactsChanged(Arc<HostFacts>),
 }
 
+impl Event {
+    /// The name of its kind, for counting.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Event::Started => "started",
+            Event::Pods { .. } => "pods",
+            Event::Observed(_) => "observed",
+            Event::ObserveFailed { .. } => "observe_failed",
+            Event::Hint(_) => "hint",
+            Event::RuntimeChecked(_) => "runtime_checked",
+            Event::StepDone { .. } => "step_done",
+            Event::PlanEnded { .. } => "plan_ended",
+            Event::ImageInspected { .. } => "image_inspected",
+            Event::ImagePulled { .. } => "image_pulled",
+            Event::Timer(_) => "timer",
+            Event::Leftovers(_) => "leftovers",
+            Event::Swept { .. } => "swept",
+            Event::FactsChanged(_) => "facts_changed",
+        }
+    }
+}
+
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Hint {
     Pod(PodUid),
@@ -78,8 +100,14 @@ pub enum Hint {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum RuntimeCheck {
     /// `cgroup_driver`: `None` when it was not asked, or the runtime does not tell.
-    Answered { runtime_name: String, status: RuntimeStatus, cgroup_driver: Option<CgroupDriver> },
-    Failed { message: String },
+    Answered {
+        runtime_name: String,
+        status: RuntimeStatus,
+        cgroup_driver: Option<CgroupDriver>,
+    },
+    Failed {
+        message: String,
+    },
 }
 
 /// A call that failed, as far as decisions and users need to know it.

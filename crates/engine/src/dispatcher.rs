@@ -10,6 +10,7 @@ use model::observed::{ObservedPod, Scope};
 use model::{ApiEvent, PodUid};
 use ports::{FeedNotice, PodFeed};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
@@ -124,7 +125,10 @@ impl Dispatcher {
         {
             self.plans.remove(uid);
         }
-        for effect in step(&mut self.state, now, event) {
+        let (kind, began) = (event.kind(), Instant::now());
+        let effects = step(&mut self.state, now, event);
+        self.shop.ports.meter.step(kind, began.elapsed());
+        for effect in effects {
             self.perform(effect);
         }
     }
@@ -136,6 +140,7 @@ impl Dispatcher {
                 tokio::spawn(observe::check_runtime(self.shop.clone(), ask_cgroup_driver));
             }
             Effect::Run { uid, epoch, stages } => {
+                self.shop.ports.meter.plan_started();
                 let cancel = CancellationToken::new();
                 self.plans.insert(uid.clone(), (epoch, cancel.clone()));
                 executor::spawn(self.shop.clone(), executor::Job { uid, epoch, stages, cancel });

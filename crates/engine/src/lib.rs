@@ -21,7 +21,7 @@ mod timers;
 use std::sync::Arc;
 
 use decide::NodeState;
-use ports::{Cgroups, EventSink, Images, PodFeed, PodFiles, Runtime, RuntimeEvents, WallClock};
+use ports::{Cgroups, EventSink, Images, Meter, PodFeed, PodFiles, Runtime, RuntimeEvents, WallClock};
 use tokio_util::sync::CancellationToken;
 
 pub use clock::Clock;
@@ -37,6 +37,7 @@ pub struct Ports {
     pub cgroups: Arc<dyn Cgroups>,
     pub events: Arc<dyn EventSink>,
     pub wall: Arc<dyn WallClock>,
+    pub meter: Arc<dyn Meter>,
 }
 
 /// Starts the engine. It runs until `stop` is cancelled; pods are left as they are then.

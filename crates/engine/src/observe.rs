@@ -31,7 +31,11 @@ pub(crate) async fn check_runtime(shop: Shop, ask_cgroup_driver: bool) {
         let version = runtime.version().await?;
         let status = runtime.status().await?;
         let cgroup_driver = if ask_cgroup_driver { cgroup_driver(&shop).await? } else { None };
-        Ok::<_, RuntimeError>(RuntimeCheck::Answered { runtime_name: version.runtime_name, status, cgroup_driver })
+        Ok::<_, RuntimeError>(RuntimeCheck::Answered {
+            runtime_name: version.runtime_name,
+            status,
+            cgroup_driver,
+        })
     };
     let check = answer.await.unwrap_or_else(|e| RuntimeCheck::Failed { message: e.user_message() });
     shop.outbox.send(Event::RuntimeChecked(check));
@@ -52,7 +56,12 @@ async fn cgroup_driver(shop: &Shop) -> Result<Option<CgroupDriver>, RuntimeError
 pub(crate) async fn observe(shop: Shop, scope: Scope, known: Known) {
     let at = shop.clock.mono();
     let event = match read(&shop, &scope, &known).await {
-        Ok(pods) => Event::Observed(Observation { at, scope, pods }),
+        Ok(pods) => {
+            if scope == Scope::All {
+                shop.ports.meter.relist(shop.clock.mono().since(at));
+            }
+            Event::Observed(Observation { at, scope, pods })
+        }
         Err(error) => Event::ObserveFailed { scope, message: error.to_string() },
     };
     shop.outbox.send(event);

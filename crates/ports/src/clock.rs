@@ -1,4 +1,4 @@
-//! The clock on the wall, and where Events go.
+//! The clock on the wall, where Events go, and who counts what the engine does.
 
 use model::{ApiEvent, FullName, PodUid, Wall};
 
@@ -10,4 +10,13 @@ pub trait WallClock: Send + Sync {
 /// Takes Kubernetes Events. Must not block.
 pub trait EventSink: Send + Sync {
     fn record(&self, uid: &PodUid, pod: &FullName, event: &ApiEvent);
+}
+
+/// Counts what the engine does. Must not block.
+pub trait Meter: Send + Sync {
+    /// One event was stepped; `event` is the name of its kind.
+    fn step(&self, event: &'static str, took: std::time::Duration);
+    /// The whole runtime was read.
+    fn relist(&self, took: std::time::Duration);
+    fn plan_started(&self);
 }

@@ -13,7 +13,7 @@ mod runtime;
 
 pub use agent::AgentView;
 pub use cgroups::{CgroupError, Cgroups};
-pub use clock::{EventSink, WallClock};
+pub use clock::{EventSink, Meter, WallClock};
 pub use facts::{FactsError, HostFactsSource};
 pub use feed::{FeedNotice, PodFeed, PodSet};
 pub use images::Images;

@@ -1,6 +1,7 @@
 //! The agent's main job: start, serve, wait for the signal to end.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use model::node::CgroupVersion;
@@ -39,12 +40,13 @@ async fn serve(flags: &Flags, loaded: Loaded) -> anyhow::Result<()> {
     tracing::info!(node = node_name, kubernetes = KUBERNETES_VERSION, rubelet = RUBELET_VERSION, "starting");
     let node = wire::node_config(flags, &config, &gates, &facts, &node_name)?;
     let root_dir = node.root_dir.clone();
-    let ports = wire::ports(&config, &node)?;
+    let metrics = wire::metrics(&facts);
+    let ports = wire::ports(&config, &node, &metrics)?;
     wire::prepare_node(&*ports.files).await?;
     let feeds = wire::feeds(&config, &gates, &node_name)?;
     let stop = CancellationToken::new();
     let (agent, engine) = engine::start(wire::state(node, facts), ports, feeds, stop.clone());
-    let _ = (agent, Path::new(&root_dir));
+    wire::serve(&config, Path::new(&root_dir), Arc::new(agent), metrics, &stop).await?;
     wait_for_signal().await?;
     tracing::info!("ending; pods go on running");
     stop.cancel();
@@ -53,7 +55,9 @@ async fn serve(flags: &Flags, loaded: Loaded) -> anyhow::Result<()> {
 
 fn check_swap(config: &KubeletConfiguration) -> anyhow::Result<()> {
     if config.fail_swap_on && host::facts::swap_on() {
-        bail!("running with swap on is not supported, please disable swap or set --fail-swap-on flag to false");
+        bail!(
+            "running with swap on is not supported, please disable swap or set --fail-swap-on flag to false"
+        );
     }
     Ok(())
 }

@@ -16,14 +16,21 @@ use host::files::HostPodFiles;
 use model::cgroup::CgroupDriver;
 use model::node::{CgroupVersion, HostFacts, NodeConfig};
 use model::pod::Source;
-use ports::{EventSink, HostFactsSource, PodFeed, PodFiles, WallClock};
+use ports::{AgentView, EventSink, HostFactsSource, PodFeed, PodFiles, WallClock};
+use server::{
+    AgentMetrics, BuildInfo, Endpoints, HealthChecks, MeteredEvents, MeteredImages, MeteredRuntime,
+};
+
+use tokio_util::sync::CancellationToken;
 
 use crate::config::{FeatureGates, KubeletConfiguration};
-use crate::flags::Flags;
+use crate::flags::{Flags, KUBERNETES_VERSION, RUBELET_VERSION};
 
 /// Where upstream keeps the links that log collectors follow. Not configurable there either.
 const CONTAINER_LINKS_DIR: &str = "/var/log/containers";
 const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
+/// Below the root directory; the human commands look for it there.
+pub const CONTROL_SOCKET: &str = "rubelet.sock";
 
 /// The host as it is, read before anything is decided.
 pub async fn host_facts(flags: &Flags, config: &KubeletConfiguration) -> anyhow::Result<HostFacts> {
@@ -103,7 +110,11 @@ fn text(path: &Path) -> String {
 }
 
 /// Sources of pods without a cluster.
-pub fn feeds(config: &KubeletConfiguration, gates: &FeatureGates, node_name: &str) -> anyhow::Result<Vec<Box<dyn PodFeed>>> {
+pub fn feeds(
+    config: &KubeletConfiguration,
+    gates: &FeatureGates,
+    node_name: &str,
+) -> anyhow::Result<Vec<Box<dyn PodFeed>>> {
     let prevent_references = gates.enabled("PreventStaticPodAPIReferences");
     let mut feeds: Vec<Box<dyn PodFeed>> = Vec::new();
     if !config.static_pod_path.is_empty() {
@@ -124,14 +135,19 @@ pub fn feeds(config: &KubeletConfiguration, gates: &FeatureGates, node_name: &st
             }
         });
         let headers = &config.static_pod_url_header;
-        let feed = HttpFeed::new(&config.static_pod_url, headers, config.http_check_frequency.to_std(), decoder);
+        let feed =
+            HttpFeed::new(&config.static_pod_url, headers, config.http_check_frequency.to_std(), decoder);
         feeds.push(Box::new(feed.with_context(|| format!("staticPodURL {:?}", config.static_pod_url))?));
     }
     Ok(feeds)
 }
 
 /// Everything the engine stands on. Touches nothing yet but the socket's name.
-pub fn ports(config: &KubeletConfiguration, node: &NodeConfig) -> anyhow::Result<Ports> {
+pub fn ports(
+    config: &KubeletConfiguration,
+    node: &NodeConfig,
+    metrics: &Arc<AgentMetrics>,
+) -> anyhow::Result<Ports> {
     let image_endpoint = Some(config.image_service_endpoint.as_str()).filter(|e| !e.is_empty());
     let timeout = config.runtime_request_timeout.to_std();
     let client = Arc::new(
@@ -141,13 +157,14 @@ pub fn ports(config: &KubeletConfiguration, node: &NodeConfig) -> anyhow::Result
     let hints = RuntimeHints::new(&config.container_runtime_endpoint).context("containerRuntimeEndpoint")?;
     let layout = host::cgroup::detect(Path::new(CGROUP_MOUNT)).context("finding the cgroup hierarchy")?;
     Ok(Ports {
-        runtime: client.clone(),
-        images: client,
+        runtime: Arc::new(MeteredRuntime::new(client.clone(), metrics.clone())),
+        images: Arc::new(MeteredImages::new(client, metrics.clone())),
         hints: Arc::new(hints),
         files: Arc::new(HostPodFiles::new(&node.root_dir, &node.pod_logs_dir, &node.container_links_dir)),
         cgroups: Arc::new(HostCgroups::new(layout, node.cgroup_driver)),
-        events: Arc::new(LoggedEvents),
+        events: Arc::new(MeteredEvents::new(Arc::new(LoggedEvents), metrics.clone())),
         wall: Arc::new(SystemClock),
+        meter: metrics.clone(),
     })
 }
 
@@ -172,4 +189,44 @@ impl EventSink for LoggedEvents {
             model::EventKind::Warning => tracing::warn!(pod, pod_uid = %uid, container, reason, "{message}"),
         }
     }
+}
+
+pub fn metrics(facts: &HostFacts) -> Arc<AgentMetrics> {
+    let metrics = AgentMetrics::new(BuildInfo {
+        kubernetes: KUBERNETES_VERSION.into(),
+        rubelet: RUBELET_VERSION.into(),
+    });
+    metrics.set_cgroup_version(match facts.cgroup_version {
+        CgroupVersion::V1 => 1,
+        CgroupVersion::V2 => 2,
+    });
+    metrics
+}
+
+/// Opens the ports and the control socket. Whichever is taken or can't be made is an error of the start.
+pub async fn serve(
+    config: &KubeletConfiguration,
+    root_dir: &Path,
+    agent: Arc<dyn AgentView>,
+    metrics: Arc<AgentMetrics>,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let health = Arc::new(HealthChecks::of_agent(agent.clone(), server::PATIENCE));
+    let endpoints = Endpoints { agent, health, metrics };
+    let socket = root_dir.join(CONTROL_SOCKET);
+    server::serve_unix("control socket", &socket, endpoints.control(), stop.clone()).await?;
+    if let Some(port) = port(config.healthz_port) {
+        let host = &config.healthz_bind_address;
+        server::serve_tcp("health port", host, port, endpoints.healthz(), stop.clone()).await?;
+    }
+    if let Some(port) = port(config.read_only_port).filter(|_| config.enable_server) {
+        server::serve_tcp("read-only port", &config.address, port, endpoints.read_only(), stop.clone())
+            .await?;
+    }
+    Ok(())
+}
+
+/// Zero means no port.
+fn port(configured: i32) -> Option<u16> {
+    u16::try_from(configured).ok().filter(|port| *port != 0)
 }

@@ -1,1 +1,32 @@
-//! server
+//! The agent's own HTTP: the health port, the read-only port, metrics, and the socket that the human commands ask.
+//!
+//! ```text
+//!   healthz port  ──┐
+//!   read-only port ─┼─> Endpoints ──> AgentView (the engine answers between two events)
+//!   control socket ─┘        └──────> AgentMetrics <── MeteredRuntime, MeteredImages, MeteredEvents
+//! ```
+//!
+//! Everything here only reads. Nothing decides, and an agent that does not answer is told to the caller within
+//! [`PATIENCE`] instead of leaving the request hanging.
+
+mod control;
+mod endpoints;
+mod health;
+mod listen;
+mod metered;
+mod metrics;
+mod pod_list;
+mod process;
+#[cfg(test)]
+mod testing;
+
+use std::time::Duration;
+
+pub use endpoints::Endpoints;
+pub use health::{HealthCheck, HealthChecks, Unhealthy, Verdict};
+pub use listen::{ServeError, Serving, serve_tcp, serve_unix};
+pub use metered::{MeteredEvents, MeteredImages, MeteredRuntime};
+pub use metrics::{AgentMetrics, BuildInfo};
+
+/// How long the agent may take to answer a question. It answers in milliseconds; this long means that it hangs.
+pub const PATIENCE: Duration = Duration::from_secs(10);

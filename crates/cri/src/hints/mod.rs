@@ -24,6 +24,7 @@
 
 mod containerd_events;
 mod cri_events;
+mod image_events;
 
 use std::time::Duration;
 
@@ -162,7 +163,7 @@ impl Listener {
             if self.refused.contains(&source) {
                 continue;
             }
-            let hints = open(source, channel.clone());
+            let hints = with_images(open(source, channel.clone()), image_events::hints(channel.clone()));
             match confirm(hints, ask_version(&mut runtime)).await {
                 Ok(hints) => {
                     return Ok(Subscription { source, hints, since: Instant::now(), is_good: false });
@@ -202,6 +203,16 @@ fn preference(name: &str, version: &str) -> [Source; 2] {
         true => [Source::Containerd, Source::Cri],
         false => [Source::Cri, Source::Containerd],
     }
+}
+
+/// Ends with the first of the two, which is the one that may end.
+fn with_images(hints: Hints, images: BoxStream<'static, Hint>) -> Hints {
+    let ended = stream::once(async { None });
+    let first = hints.map(Some).chain(ended);
+    stream::select(first, images.map(|hint| Some(Ok(hint))))
+        .take_while(|hint| std::future::ready(hint.is_some()))
+        .filter_map(std::future::ready)
+        .boxed()
 }
 
 fn open(source: Source, channel: Channel) -> Hints {

@@ -24,8 +24,6 @@ mod ownership;
 mod sub_path;
 mod tear_down;
 mod termination;
-#[cfg(test)]
-mod testing;
 mod tree;
 
 use std::path::PathBuf;
@@ -143,3 +141,8 @@ impl PodFiles for HostPodFiles {
         self.blocking(log_files::leftovers).await
     }
 }
+
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;

@@ -34,7 +34,7 @@ pub fn prepare(mount: &SubPathMount, target: &Path) -> Result<(), FilesError> {
     };
     bind(&found, target).map_err(|error| {
         tracing::warn!(target = %target.display(), error = %error.user_message(), "sub-path was not mounted");
-        Failure::Prepare(Errno::IO).for_user(mount)
+        refusal("prepare subPath", mount)
     })
 }
 
@@ -44,17 +44,21 @@ enum Failure {
 }
 
 impl Failure {
-    /// Users must not learn from messages what is on the node's disk; the log may.
     fn for_user(self, mount: &SubPathMount) -> FilesError {
         let (what, errno) = match self {
             Failure::Create(errno) => ("create subPath directory", errno),
             Failure::Prepare(errno) => ("prepare subPath", errno),
         };
         tracing::warn!(volume = %mount.volume_path, sub_path = %mount.sub_path, error = %errno, "failed to {what}");
-        let (name, container) = (&mount.mount_name, &mount.container);
-        FilesError::Refused {
-            message: format!("failed to {what} for volumeMount {name:?} of container {container:?}"),
-        }
+        refusal(what, mount)
+    }
+}
+
+/// Users must not learn from messages what is on the node's disk; the log may.
+fn refusal(what: &str, mount: &SubPathMount) -> FilesError {
+    let (name, container) = (&mount.mount_name, &mount.container);
+    FilesError::Refused {
+        message: format!("failed to {what} for volumeMount {name:?} of container {container:?}"),
     }
 }
 
@@ -289,6 +293,14 @@ mod tests {
         assert_eq!(b.prepare("x", true).unwrap_err(), NOT_PREPARED);
     }
 
+    struct StopOnDrop<'a>(&'a AtomicBool);
+
+    impl Drop for StopOnDrop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Another container swaps a directory and a symlink to the outside as fast as it can.
     #[test]
     fn a_symlink_swapped_in_between_never_shows_the_outside() {
@@ -309,6 +321,8 @@ mod tests {
                     let _ = rustix::fs::renameat_with(&volume, "dir", &volume, "evil", flags);
                 }
             });
+            // Also when an assertion fails: else the scope would wait for the swapper for ever.
+            let _stop = StopOnDrop(&stop);
             // Until both outcomes were seen often; the number of rounds only bounds a broken run.
             for round in 0..100_000 {
                 if mounted >= 10 && refused >= 10 {
@@ -328,7 +342,6 @@ mod tests {
                     }
                 }
             }
-            stop.store(true, Ordering::Relaxed);
         });
         let names: Vec<_> = fs::read_dir(b.temp.path().join("outside")).unwrap().collect();
         assert_eq!(names.len(), 2, "nothing was made outside");

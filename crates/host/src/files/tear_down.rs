@@ -31,14 +31,20 @@ pub fn volumes(pod: &Path) -> Result<(), FilesError> {
     let mut result = unmount_below(&sub_paths);
     result = result.and(remove_tree(&sub_paths));
     for plugin in OWNED_PLUGINS {
-        let dir = pod.join("volumes").join(plugin);
-        for name in names(&dir)? {
-            let markers = pod.join("plugins").join(plugin).join(&name);
-            result = result.and(remove_volume(&dir.join(&name), &markers));
-        }
-        // Left when a volume is left.
-        let _ = std::fs::remove_dir(&dir);
+        result = result.and(remove_volumes_of(&pod, plugin));
     }
+    result
+}
+
+fn remove_volumes_of(pod: &Path, plugin: &str) -> Result<(), FilesError> {
+    let dir = pod.join("volumes").join(plugin);
+    let mut result = Ok(());
+    for name in names(&dir)? {
+        let markers = pod.join("plugins").join(plugin).join(&name);
+        result = result.and(remove_volume(&dir.join(&name), &markers));
+    }
+    // Stays while a volume stays.
+    let _ = std::fs::remove_dir(&dir);
     result
 }
 

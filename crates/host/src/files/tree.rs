@@ -240,6 +240,24 @@ mod tests {
         assert!(tree.join("tmpfs/kept").exists());
     }
 
+    /// The second line of defence: the kernel refuses to remove a mount point in the first place.
+    #[test]
+    fn directories_are_opened_only_on_their_own_mount() {
+        let temp = tempfile::tempdir().unwrap();
+        let _mounts = Mounts::below(temp.path());
+        for name in ["plain", "bind", "tmpfs", "outside"] {
+            fs::create_dir(temp.path().join(name)).unwrap();
+        }
+        symlink("plain", temp.path().join("link")).unwrap();
+        bind(&temp.path().join("outside"), &temp.path().join("bind"));
+        tmpfs(&temp.path().join("tmpfs"));
+        let base = open_anchor(temp.path()).unwrap();
+        let open = |name: &CStr| open_same_mount(base.as_fd(), name).map(drop);
+        assert_eq!(open(c"plain"), Ok(()));
+        assert_eq!((open(c"bind"), open(c"tmpfs")), (Err(Errno::XDEV), Err(Errno::XDEV)));
+        assert!(open(c"link").is_err());
+    }
+
     #[test]
     fn removes_a_nest_deeper_than_descriptors_and_paths_allow() {
         let temp = tempfile::tempdir().unwrap();

@@ -7,8 +7,8 @@ use std::os::unix::fs::FileExt;
 use super::line;
 
 const BLOCK: u64 = 16 * 1024;
-/// The runtime cuts lines at a quarter of this. A file that has longer ones is no log.
-pub(super) const MAX_LINE: usize = 64 * 1024;
+/// Runtimes cut lines at 16 KiB unless told otherwise. What is longer than this is no log line.
+pub(super) const MAX_LINE: usize = 1 << 20;
 
 /// Where the last `lines` lines begin. A last line without an end comes in addition.
 pub fn tail_offset(file: &File, lines: u64) -> io::Result<u64> {

@@ -1,0 +1,129 @@
+//! Which port answers what.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use http::{StatusCode, header};
+use model::k8s::PodList;
+use ports::AgentView;
+
+use crate::health::{self, HealthChecks, plain};
+use crate::metrics::{AgentFigures, AgentMetrics};
+use crate::{PATIENCE, control, pod_list};
+
+/// As the kubelet announces its metrics.
+const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
+
+#[derive(Clone)]
+pub struct Endpoints {
+    pub agent: Arc<dyn AgentView>,
+    pub health: Arc<HealthChecks>,
+    pub metrics: Arc<AgentMetrics>,
+}
+
+impl Endpoints {
+    /// The health port: `/healthz` and its single checks.
+    pub fn healthz(&self) -> Router {
+        closed(health::routes(self.health.clone()))
+    }
+
+    /// The read-only port: pods, metrics and health for everybody who can reach it.
+    pub fn read_only(&self) -> Router {
+        let routes = Router::new()
+            .route("/pods", get(pods))
+            .route("/pods/", get(pods))
+            .route("/runningpods", get(running_pods))
+            .route("/runningpods/", get(running_pods))
+            .route("/metrics", get(metrics))
+            .with_state(self.clone())
+            .merge(health::routes(self.health.clone()));
+        closed(routes).layer(middleware::from_fn_with_state(self.metrics.clone(), count_request))
+    }
+
+    /// The control socket, for our own commands.
+    pub fn control(&self) -> Router {
+        control::routes(self.agent.clone())
+    }
+}
+
+/// Everything else is not there.
+fn closed(routes: Router) -> Router {
+    routes
+        .fallback(async || plain(StatusCode::NOT_FOUND, "404 page not found\n".into()))
+        .method_not_allowed_fallback(async || {
+            plain(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed\n".into())
+        })
+}
+
+async fn pods(State(endpoints): State<Endpoints>) -> Response {
+    list(ask(endpoints.agent.pods()).await)
+}
+
+async fn running_pods(State(endpoints): State<Endpoints>) -> Response {
+    list(ask(endpoints.agent.running_pods()).await)
+}
+
+fn list(answer: Result<PodList, Unanswered>) -> Response {
+    let list = match answer {
+        Ok(list) => list,
+        Err(unanswered) => return plain(StatusCode::SERVICE_UNAVAILABLE, format!("{unanswered}\n")),
+    };
+    match pod_list::to_json(&list) {
+        Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
+        Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+    }
+}
+
+/// Counters are told even by an agent that hangs: that is when they are looked at.
+async fn metrics(State(endpoints): State<Endpoints>) -> Response {
+    let agent = &endpoints.agent;
+    let figures = ask(async { Some(AgentFigures::new(agent.node().await?, &agent.reports().await?)) }).await;
+    match endpoints.metrics.text(figures.ok().as_ref()) {
+        Ok(text) => ([(header::CONTENT_TYPE, METRICS_TYPE)], text).into_response(),
+        Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+    }
+}
+
+/// Why a question has no answer.
+#[derive(thiserror::Error, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unanswered {
+    #[error("the agent is ending")]
+    Ending,
+    #[error("the agent did not answer within {} seconds", PATIENCE.as_secs())]
+    Hanging,
+}
+
+pub(crate) async fn ask<T>(answer: impl Future<Output = Option<T>>) -> Result<T, Unanswered> {
+    match tokio::time::timeout(PATIENCE, answer).await {
+        Ok(Some(answer)) => Ok(answer),
+        Ok(None) => Err(Unanswered::Ending),
+        Err(_) => Err(Unanswered::Hanging),
+    }
+}
+
+async fn count_request(State(metrics): State<Arc<AgentMetrics>>, request: Request, next: Next) -> Response {
+    let method = known_method(request.method());
+    let _counted = metrics.request(method, known_path(request.uri().path()), "readonly");
+    next.run(request).await
+}
+
+/// Label values must not be the caller's to choose.
+fn known_method(method: &http::Method) -> &'static str {
+    const KNOWN: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+    KNOWN.into_iter().find(|known| *known == method.as_str()).unwrap_or("other")
+}
+
+/// The first element of the path.
+fn known_path(path: &str) -> &'static str {
+    const KNOWN: [&str; 4] = ["pods", "runningpods", "metrics", "healthz"];
+    let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+    KNOWN.into_iter().find(|known| *known == first).unwrap_or("other")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::body::Body;
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+use crate::testing::{Answer, Mood, endpoints, get_tcp, get_unix, tcp};
+use crate::{Serving, serve_tcp, serve_unix};
+
+async fn serve(router: axum::Router) -> (Serving, SocketAddr) {
+    let serving = serve_tcp("test port", "127.0.0.1", 0, router, CancellationToken::new()).await.unwrap();
+    let address = serving.address().unwrap();
+    (serving, address)
+}
+
+fn check(answer: &Answer, status: u16, content_type: &str, body: &str) {
+    assert_eq!(
+        (answer.status, answer.content_type.as_str(), answer.body.as_str()),
+        (status, content_type, body)
+    );
+}
+
+const PLAIN: &str = "text/plain; charset=utf-8";
+
+#[tokio::test]
+async fn healthz_of_an_agent_that_is_well() {
+    let (_serving, at) = serve(endpoints(Mood::Well).healthz()).await;
+    check(&get_tcp(at, "/healthz").await, 200, PLAIN, "ok");
+    check(&get_tcp(at, "/healthz/ping").await, 200, PLAIN, "ok");
+    check(&get_tcp(at, "/healthz/syncloop").await, 200, PLAIN, "ok");
+    check(&get_tcp(at, "/healthz/moon").await, 404, PLAIN, "404 page not found\n");
+    let long = "[+]ping ok\n[+]syncloop ok\nhealthz check passed\n";
+    check(&get_tcp(at, "/healthz?verbose").await, 200, PLAIN, long);
+    check(&get_tcp(at, "/healthz?verbose=true").await, 200, PLAIN, long);
+    let without = "[+]ping excluded: ok\n[+]syncloop ok\nhealthz check passed\n";
+    check(&get_tcp(at, "/healthz?verbose&exclude=ping").await, 200, PLAIN, without);
+    check(&tcp(at, "POST", "/healthz").await, 200, PLAIN, "ok");
+    check(&get_tcp(at, "/pods").await, 404, PLAIN, "404 page not found\n");
+}
+
+#[tokio::test]
+async fn healthz_of_an_agent_that_has_ended() {
+    let (_serving, at) = serve(endpoints(Mood::Ended).healthz()).await;
+    let text = "[+]ping ok\n[-]syncloop failed: reason withheld\nhealthz check failed\n";
+    check(&get_tcp(at, "/healthz").await, 500, PLAIN, text);
+    check(&get_tcp(at, "/healthz/ping").await, 200, PLAIN, "ok");
+    check(&get_tcp(at, "/healthz?exclude=syncloop").await, 200, PLAIN, "ok");
+    check(
+        &get_tcp(at, "/healthz/syncloop").await,
+        500,
+        PLAIN,
+        "internal server error: the agent has ended\n",
+    );
+}
+
+/// Without a socket, so that time can be paused: patience costs none then.
+async fn ask_directly(router: &axum::Router, path: &str) -> (u16, String) {
+    let request = http::Request::get(path).body(Body::empty()).unwrap();
+    let response = router.clone().oneshot(request).await.unwrap();
+    let status = response.status().as_u16();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    (status, String::from_utf8(body.to_vec()).unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_hangs_is_unhealthy_and_hangs_nobody_else() {
+    let router = endpoints(Mood::Hanging).read_only();
+    let late = "internal server error: sync Loop took longer than expected\n";
+    assert_eq!(ask_directly(&router, "/healthz/syncloop").await, (500, late.into()));
+    let unanswered = "the agent did not answer within 10 seconds\n";
+    assert_eq!(ask_directly(&router, "/pods").await, (503, unanswered.into()));
+    let (status, metrics) = ask_directly(&router, "/metrics").await;
+    assert_eq!(status, 200);
+    assert!(metrics.contains("\nprocess_resident_memory_bytes "));
+    assert!(!metrics.contains("kubelet_running_pods"), "what is not known is not told");
+}
+
+#[tokio::test]
+async fn the_read_only_port_tells_pods_and_nothing_more() {
+    let (_serving, at) = serve(endpoints(Mood::Well).read_only()).await;
+    for (path, names) in [
+        ("/pods", vec!["web-vm", "db-vm"]),
+        ("/pods/", vec!["web-vm", "db-vm"]),
+        ("/runningpods", vec!["web-vm"]),
+        ("/runningpods/", vec!["web-vm"]),
+    ] {
+        let answer = get_tcp(at, path).await;
+        assert_eq!((answer.status, answer.content_type.as_str()), (200, "application/json"), "{path}");
+        let list: Value = serde_json::from_str(&answer.body).unwrap();
+        assert_eq!((&list["kind"], &list["apiVersion"]), (&json!("PodList"), &json!("v1")), "{path}");
+        let items = list["items"].as_array().unwrap();
+        let found: Vec<_> = items.iter().map(|pod| pod["metadata"]["name"].as_str().unwrap()).collect();
+        assert_eq!(found, names, "{path}");
+        assert_eq!(items[0]["spec"]["containers"], json!([{"name": "web", "image": "example/web:1"}]));
+    }
+    check(&get_tcp(at, "/healthz").await, 200, PLAIN, "ok");
+    for path in ["/", "/exec/default/web-vm/web", "/configz", "/metrics/cadvisor", "/v1/pods", "/logs/"] {
+        assert_eq!(get_tcp(at, path).await.status, 404, "{path}");
+    }
+    for method in ["POST", "PUT", "DELETE", "PATCH"] {
+        assert_eq!(tcp(at, method, "/pods").await.status, 405, "{method}");
+    }
+    let head = tcp(at, "HEAD", "/pods").await;
+    assert_eq!((head.status, head.body.as_str()), (200, ""));
+}
+
+#[tokio::test]
+async fn requests_are_counted_under_names_that_callers_cannot_choose() {
+    let (_serving, at) = serve(endpoints(Mood::Well).read_only()).await;
+    get_tcp(at, "/pods").await;
+    get_tcp(at, "/pods/").await;
+    get_tcp(at, "/a-name-of-my-own").await;
+    tcp(at, "BREW", "/pods").await;
+    // The last request may be answered a moment before it is counted.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let answer = get_tcp(at, "/metrics").await;
+    assert_eq!(answer.content_type, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores");
+    let line = |method: &str, path: &str, count: u32| {
+        let labels =
+            format!(r#"long_running="false",method="{method}",path="{path}",server_type="readonly""#);
+        let line = format!("kubelet_http_requests_total{{{labels}}} {count}\n");
+        assert!(answer.body.contains(&line), "{line} in {}", answer.body);
+    };
+    line("GET", "pods", 2);
+    line("GET", "other", 1);
+    line("other", "pods", 1);
+}
+
+#[tokio::test]
+async fn the_control_socket_answers_in_the_models_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("rubelet.sock");
+    let router = endpoints(Mood::Well).control();
+    let _serving = serve_unix("control socket", &path, router, CancellationToken::new()).await.unwrap();
+
+    let pods = get_unix(&path, "/v1/pods").await;
+    assert_eq!((pods.status, pods.content_type.as_str()), (200, "application/json"));
+    let pods: Vec<model::report::PodReport> = serde_json::from_str(&pods.body).unwrap();
+    assert_eq!(pods.iter().map(|p| p.name.as_str()).collect::<Vec<_>>(), ["web-vm", "old-vm", "db"]);
+
+    let node: model::report::NodeReport =
+        serde_json::from_str(&get_unix(&path, "/v1/node").await.body).unwrap();
+    assert_eq!(node.message, "no CNI");
+
+    for (query, namespace) in [
+        ("/v1/why?name=a%20b", "any"),
+        ("/v1/why?name=a%20b&namespace=", "any"),
+        ("/v1/why?namespace=kube-system&name=a+b", "kube-system"),
+    ] {
+        let why: Vec<model::report::WhyReport> =
+            serde_json::from_str(&get_unix(&path, query).await.body).unwrap();
+        assert_eq!((why[0].namespace.as_str(), why[0].name.as_str()), (namespace, "a b"), "{query}");
+        assert_eq!(why[0].reasons[0].next_attempt_secs, Some(1.5));
+    }
+
+    let nameless = get_unix(&path, "/v1/why").await;
+    check(&nameless, 400, "application/json", r#"{"error":"the query must name a pod: name="}"#);
+    assert_eq!(get_unix(&path, "/pods").await.status, 404);
+}
+
+#[tokio::test]
+async fn the_control_socket_of_an_ending_agent() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("rubelet.sock");
+    let router = endpoints(Mood::Ended).control();
+    let _serving = serve_unix("control socket", &path, router, CancellationToken::new()).await.unwrap();
+    for question in ["/v1/pods", "/v1/node", "/v1/why?name=x"] {
+        let answer = get_unix(&path, question).await;
+        check(&answer, 503, "application/json", r#"{"error":"the agent is ending"}"#);
+    }
+}

@@ -1,0 +1,197 @@
+//! Is the agent alive? Checks by name, and the words that the kubelet uses for their outcome.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use axum::Router;
+use axum::extract::{Path, Query, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use http::{StatusCode, header};
+use ports::AgentView;
+
+/// Why a check failed.
+#[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
+#[error("{0}")]
+pub struct Unhealthy(pub String);
+
+#[async_trait]
+pub trait HealthCheck: Send + Sync {
+    async fn check(&self) -> Result<(), Unhealthy>;
+}
+
+/// The outcome of one check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    pub name: &'static str,
+    pub outcome: Result<(), Unhealthy>,
+}
+
+/// The checks of `/healthz`, which are also those that a watchdog wants to pass.
+pub struct HealthChecks {
+    checks: Vec<(&'static str, Box<dyn HealthCheck>)>,
+}
+
+impl HealthChecks {
+    /// `ping`, which is only that the process serves at all, and `syncloop`, which is that the agent answers.
+    pub fn of_agent(agent: Arc<dyn AgentView>, patience: Duration) -> Self {
+        let checks = Self { checks: Vec::new() };
+        checks.with("ping", Ping).with("syncloop", SyncLoop { agent, patience })
+    }
+
+    /// Adds a check of another part.
+    pub fn with(mut self, name: &'static str, check: impl HealthCheck + 'static) -> Self {
+        self.checks.push((name, Box::new(check)));
+        self
+    }
+
+    /// Makes all checks, in their order.
+    pub async fn run(&self) -> Vec<Verdict> {
+        self.run_without(&[]).await
+    }
+
+    async fn run_without(&self, excluded: &[String]) -> Vec<Verdict> {
+        let mut verdicts = Vec::new();
+        for (name, check) in &self.checks {
+            if !excluded.iter().any(|other| other == name) {
+                verdicts.push(Verdict { name, outcome: check.check().await });
+            }
+        }
+        verdicts
+    }
+
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.checks.iter().map(|(name, _)| *name)
+    }
+}
+
+struct Ping;
+
+#[async_trait]
+impl HealthCheck for Ping {
+    async fn check(&self) -> Result<(), Unhealthy> {
+        Ok(())
+    }
+}
+
+struct SyncLoop {
+    agent: Arc<dyn AgentView>,
+    patience: Duration,
+}
+
+#[async_trait]
+impl HealthCheck for SyncLoop {
+    async fn check(&self) -> Result<(), Unhealthy> {
+        match tokio::time::timeout(self.patience, self.agent.node()).await {
+            Ok(Some(_)) => Ok(()),
+            Ok(None) => Err(Unhealthy("the agent has ended".into())),
+            Err(_) => Err(Unhealthy("sync Loop took longer than expected".into())),
+        }
+    }
+}
+
+/// `/healthz` and `/healthz/<check>`. Any method will do, as with the kubelet.
+pub(crate) fn routes(checks: Arc<HealthChecks>) -> Router {
+    Router::new().route("/healthz", any(all)).route("/healthz/{check}", any(one)).with_state(checks)
+}
+
+async fn all(
+    State(checks): State<Arc<HealthChecks>>,
+    Query(query): Query<Vec<(String, String)>>,
+) -> Response {
+    let verbose = query.iter().any(|(key, _)| key == "verbose");
+    let excluded: Vec<String> =
+        query.into_iter().filter(|(key, _)| key == "exclude").map(|(_, value)| value).collect();
+    let verdicts = checks.run_without(&excluded).await;
+    for verdict in &verdicts {
+        if let Err(reason) = &verdict.outcome {
+            tracing::warn!(check = verdict.name, %reason, "health check failed");
+        }
+    }
+    let names: Vec<_> = checks.names().collect();
+    let (healthy, text) = summary(&names, &excluded, &verdicts);
+    match (healthy, verbose) {
+        (true, false) => plain(StatusCode::OK, "ok".into()),
+        (true, true) => plain(StatusCode::OK, text),
+        (false, _) => plain(StatusCode::INTERNAL_SERVER_ERROR, text),
+    }
+}
+
+async fn one(State(checks): State<Arc<HealthChecks>>, Path(name): Path<String>) -> Response {
+    let Some((_, check)) = checks.checks.iter().find(|(known, _)| *known == name) else {
+        return plain(StatusCode::NOT_FOUND, "404 page not found\n".into());
+    };
+    match check.check().await {
+        Ok(()) => plain(StatusCode::OK, "ok".into()),
+        Err(reason) => plain(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {reason}\n")),
+    }
+}
+
+/// Whether all is well, and the long text. Reasons are for our log: whoever may ask here may not know them.
+fn summary(names: &[&str], excluded: &[String], verdicts: &[Verdict]) -> (bool, String) {
+    let mut text = String::new();
+    for name in names {
+        // Writing to a String cannot fail.
+        let _ = match verdicts.iter().find(|verdict| verdict.name == *name).map(|verdict| &verdict.outcome) {
+            Some(Ok(())) => writeln!(text, "[+]{name} ok"),
+            Some(Err(_)) => writeln!(text, "[-]{name} failed: reason withheld"),
+            None => writeln!(text, "[+]{name} excluded: ok"),
+        };
+    }
+    let strange: Vec<_> = excluded
+        .iter()
+        .filter(|name| !names.contains(&name.as_str()))
+        .map(|name| format!("{name:?}"))
+        .collect();
+    if !strange.is_empty() {
+        let strange = strange.join(", ");
+        let _ = writeln!(text, "warn: some health checks cannot be excluded: no matches for {strange}");
+    }
+    let healthy = verdicts.iter().all(|verdict| verdict.outcome.is_ok());
+    let _ = writeln!(text, "healthz check {}", if healthy { "passed" } else { "failed" });
+    (healthy, text)
+}
+
+pub(crate) fn plain(status: StatusCode, body: String) -> Response {
+    let headers =
+        [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    (status, headers, body).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summaries_say_which_check_failed_but_not_why() {
+        let verdict = |name, failed: bool| Verdict {
+            name,
+            outcome: if failed { Err(Unhealthy("a secret".into())) } else { Ok(()) },
+        };
+        let check = |excluded: &[&str], verdicts: &[Verdict], expect: (bool, &str)| {
+            let excluded: Vec<String> = excluded.iter().map(ToString::to_string).collect();
+            let (healthy, text) = summary(&["ping", "syncloop"], &excluded, verdicts);
+            assert_eq!((healthy, text.as_str()), expect);
+        };
+        check(
+            &[],
+            &[verdict("ping", false), verdict("syncloop", false)],
+            (true, "[+]ping ok\n[+]syncloop ok\nhealthz check passed\n"),
+        );
+        check(
+            &[],
+            &[verdict("ping", false), verdict("syncloop", true)],
+            (false, "[+]ping ok\n[-]syncloop failed: reason withheld\nhealthz check failed\n"),
+        );
+        check(
+            &["syncloop", "moon"],
+            &[verdict("ping", false)],
+            (
+                true,
+                "[+]ping ok\n[+]syncloop excluded: ok\nwarn: some health checks cannot be excluded: no matches for \"moon\"\nhealthz check passed\n",
+            ),
+        );
+    }
+}

@@ -1,0 +1,204 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::*;
+use crate::testing::metrics;
+
+/// Reads the text format strictly: each family once, with HELP before TYPE before its samples, no sample twice, and
+/// histograms whose buckets grow to `+Inf` and agree with their count. Gives type and label names per family.
+fn read(text: &str) -> BTreeMap<String, (String, BTreeSet<String>)> {
+    let mut families: BTreeMap<String, (String, BTreeSet<String>)> = BTreeMap::new();
+    let mut helped: Option<String> = None;
+    let mut current: Option<(String, String)> = None;
+    let mut seen = BTreeSet::new();
+    let mut last_bucket: BTreeMap<String, (f64, f64)> = BTreeMap::new();
+    assert!(text.ends_with('\n'));
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').expect("help has text");
+            assert!(!help.is_empty() && helped.is_none(), "{line}");
+            helped = Some(name.to_owned());
+            continue;
+        }
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            assert_eq!(helped.take().as_deref(), Some(name), "help comes first");
+            assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
+            assert!(
+                families.insert(name.to_owned(), (kind.to_owned(), BTreeSet::new())).is_none(),
+                "twice: {name}"
+            );
+            current = Some((name.to_owned(), kind.to_owned()));
+            continue;
+        }
+        let (series, value) = line.rsplit_once(' ').unwrap();
+        let value: f64 = value.replace("+Inf", "inf").parse().unwrap_or_else(|_| panic!("{line}"));
+        assert!(seen.insert(series.to_owned()), "twice: {series}");
+        let (name, labels) = match series.split_once('{') {
+            Some((name, labels)) => (name, pairs(labels.strip_suffix('}').unwrap())),
+            None => (series, Vec::new()),
+        };
+        let (family, kind) = current.clone().expect("a type before samples");
+        let own: Vec<_> = labels.iter().filter(|(key, _)| key != "le").cloned().collect();
+        let group = format!("{family}{own:?}");
+        if kind == "histogram" {
+            match name.strip_prefix(&family).unwrap() {
+                "_bucket" => {
+                    let le = labels.iter().find(|(key, _)| key == "le").unwrap().1.replace("+Inf", "inf");
+                    let le: f64 = le.parse().unwrap();
+                    if let Some((before, count)) = last_bucket.insert(group, (le, value)) {
+                        assert!(before < le && count <= value, "{line}");
+                    }
+                }
+                "_count" => assert_eq!(last_bucket[&group], (f64::INFINITY, value), "{line}"),
+                suffix => assert_eq!(suffix, "_sum", "{line}"),
+            }
+        } else {
+            assert_eq!(name, family);
+            assert!(kind == "gauge" || (value >= 0.0 && name.ends_with("_total")), "{line}");
+        }
+        families.get_mut(&family).unwrap().1.extend(own.into_iter().map(|(key, _)| key));
+    }
+    families
+}
+
+fn pairs(text: &str) -> Vec<(String, String)> {
+    let mut pairs = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let (key, after) = rest.split_once("=\"").unwrap();
+        assert!(key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'), "{key}");
+        let mut end = 0;
+        let bytes = after.as_bytes();
+        while bytes[end] != b'"' {
+            end += if bytes[end] == b'\\' { 2 } else { 1 };
+        }
+        pairs.push((key.to_owned(), after[..end].to_owned()));
+        rest = &after[end + 1..];
+        rest = rest.strip_prefix(',').unwrap_or(rest);
+    }
+    pairs
+}
+
+fn figures() -> AgentFigures {
+    let node = NodeReport {
+        name: "vm \"one\"\\".into(),
+        runtime: "containerd".into(),
+        runtime_ready: true,
+        network_ready: false,
+        message: String::new(),
+        sources_ready: true,
+        pods: 2,
+        running_pods: 1,
+        containers: [("running".to_owned(), 3), ("exited".to_owned(), 1)].into(),
+    };
+    AgentFigures { node, static_pods: 2, api_pods: 0 }
+}
+
+fn fed() -> Arc<AgentMetrics> {
+    let metrics = metrics();
+    metrics.set_cgroup_version(2);
+    metrics.observe_runtime_call("create_container", 0.2, true);
+    metrics.observe_runtime_call("create_container", 400.0, false);
+    metrics.observe_sandbox("", 0.3, true);
+    metrics.observe_sandbox("kata", 99.0, false);
+    metrics.container_started(ContainerKind::Init);
+    metrics.container_start_failed(ContainerKind::Regular, "RunContainerError");
+    metrics.observe_relist(0.01);
+    metrics.observe_step("Hint", 0.000_02);
+    metrics.plan_started();
+    drop(metrics.request("GET", "pods", "readonly"));
+    metrics
+}
+
+#[test]
+fn the_text_is_well_formed_and_has_the_kubelets_names_types_and_labels() {
+    let families = read(&fed().text(Some(&figures())).unwrap());
+    let expect = [
+        ("kubelet_cgroup_version", "gauge", ""),
+        ("kubelet_desired_pods", "gauge", "static"),
+        ("kubelet_http_inflight_requests", "gauge", "long_running,method,path,server_type"),
+        ("kubelet_http_requests_duration_seconds", "histogram", "long_running,method,path,server_type"),
+        ("kubelet_http_requests_total", "counter", "long_running,method,path,server_type"),
+        ("kubelet_node_name", "gauge", "node"),
+        ("kubelet_pleg_relist_duration_seconds", "histogram", ""),
+        ("kubelet_run_podsandbox_duration_seconds", "histogram", "runtime_handler"),
+        ("kubelet_run_podsandbox_errors_total", "counter", "runtime_handler"),
+        ("kubelet_running_containers", "gauge", "container_state"),
+        ("kubelet_running_pods", "gauge", ""),
+        ("kubelet_runtime_operations_duration_seconds", "histogram", "operation_type"),
+        ("kubelet_runtime_operations_errors_total", "counter", "operation_type"),
+        ("kubelet_runtime_operations_total", "counter", "operation_type"),
+        ("kubelet_started_containers_errors_total", "counter", "code,container_type"),
+        ("kubelet_started_containers_total", "counter", "container_type"),
+        ("kubelet_started_pods_errors_total", "counter", ""),
+        ("kubelet_started_pods_total", "counter", ""),
+        (
+            "kubernetes_build_info",
+            "gauge",
+            "build_date,compiler,git_commit,git_tree_state,git_version,go_version,major,minor,platform",
+        ),
+        ("process_cpu_seconds_total", "counter", ""),
+        ("process_max_fds", "gauge", ""),
+        ("process_open_fds", "gauge", ""),
+        ("process_resident_memory_bytes", "gauge", ""),
+        ("process_start_time_seconds", "gauge", ""),
+        ("process_virtual_memory_bytes", "gauge", ""),
+        ("rubelet_build_info", "gauge", "version"),
+        ("rubelet_events_total", "counter", "event"),
+        ("rubelet_network_ready", "gauge", ""),
+        ("rubelet_plans_total", "counter", ""),
+        ("rubelet_runtime_ready", "gauge", ""),
+        ("rubelet_sources_ready", "gauge", ""),
+        ("rubelet_step_duration_seconds", "histogram", ""),
+    ];
+    let found: Vec<_> = families
+        .iter()
+        .map(|(name, (kind, labels))| {
+            (name.as_str(), kind.as_str(), labels.iter().cloned().collect::<Vec<_>>().join(","))
+        })
+        .collect();
+    let expect: Vec<_> = expect.iter().map(|(n, k, l)| (*n, *k, l.to_string())).collect();
+    assert_eq!(found, expect);
+}
+
+#[test]
+fn values_are_those_that_were_fed() {
+    let text = fed().text(Some(&figures())).unwrap();
+    for line in [
+        "kubelet_cgroup_version 2",
+        r#"kubelet_desired_pods{static=""} 0"#,
+        r#"kubelet_desired_pods{static="true"} 2"#,
+        r#"kubelet_node_name{node="vm \"one\"\\"} 1"#,
+        r#"kubelet_running_containers{container_state="running"} 3"#,
+        r#"kubelet_running_containers{container_state="exited"} 1"#,
+        r#"kubelet_runtime_operations_total{operation_type="create_container"} 2"#,
+        r#"kubelet_runtime_operations_errors_total{operation_type="create_container"} 1"#,
+        r#"kubelet_runtime_operations_duration_seconds_bucket{operation_type="create_container",le="0.1953125"} 0"#,
+        r#"kubelet_runtime_operations_duration_seconds_bucket{operation_type="create_container",le="0.48828125"} 1"#,
+        "kubelet_started_pods_total 2",
+        "kubelet_started_pods_errors_total 1",
+        r#"kubelet_run_podsandbox_errors_total{runtime_handler="kata"} 1"#,
+        r#"kubelet_started_containers_total{container_type="init_container"} 1"#,
+        r#"kubelet_started_containers_errors_total{code="RunContainerError",container_type="container"} 1"#,
+        r#"kubelet_http_inflight_requests{long_running="false",method="GET",path="pods",server_type="readonly"} 0"#,
+        "rubelet_runtime_ready 1",
+        "rubelet_network_ready 0",
+        r#"rubelet_events_total{event="Hint"} 1"#,
+        "rubelet_plans_total 1",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
+    }
+}
+
+#[test]
+fn what_was_never_fed_does_not_show() {
+    let families = read(&metrics().text(None).unwrap());
+    let ours: Vec<_> = families.keys().filter(|name| !name.starts_with("process_")).cloned().collect();
+    let always = [
+        "kubelet_started_pods_errors_total",
+        "kubelet_started_pods_total",
+        "kubernetes_build_info",
+        "rubelet_build_info",
+    ];
+    assert_eq!(ours, always);
+}
