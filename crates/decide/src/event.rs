@@ -56,6 +56,8 @@ pub enum Event {
         result: Result<PulledImage, CallFailure>,
     },
     Timer(TimerKey),
+    /// The cgroups above pods could not be written.
+    NodeCgroupsFailed,
     /// What is on disk and in the cgroup tree of pods.
     Leftovers(LeftoversSeen),
     /// A sweep ended, with what it could not remove.
@@ -80,6 +82,7 @@ impl Event {
             Event::ImageInspected { .. } => "image_inspected",
             Event::ImagePulled { .. } => "image_pulled",
             Event::Timer(_) => "timer",
+            Event::NodeCgroupsFailed => "node_cgroups_failed",
             Event::Leftovers(_) => "leftovers",
             Event::Swept { .. } => "swept",
             Event::FactsChanged(_) => "facts_changed",
@@ -149,6 +152,10 @@ pub enum StepResult {
         failure: CallFailure,
     },
     Failed(CallFailure),
+    /// Stopped, but its hook failed. `message` is for the log only.
+    HookFailed {
+        message: String,
+    },
     /// The plan was cancelled before this action began.
     Skipped,
     /// The plan was cancelled and this action cut short: it may or may not have had its effect.
@@ -161,6 +168,8 @@ pub enum StartPoint {
     Files,
     Create,
     Start,
+    /// It runs, but its hook failed: it has to be stopped.
+    PostStart,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

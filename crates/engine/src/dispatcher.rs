@@ -45,29 +45,44 @@ struct Dispatcher {
     events: EventLog,
 }
 
-pub(crate) fn start(
+/// Everything a start needs.
+pub(crate) struct Ready {
+    dispatcher: Dispatcher,
+    inbox: mpsc::UnboundedReceiver<Event>,
+    questions: mpsc::Receiver<Query>,
+    feeds: Vec<Box<dyn PodFeed>>,
+    stop: CancellationToken,
+}
+
+pub(crate) fn prepare(
     state: NodeState,
     ports: Ports,
     feeds: Vec<Box<dyn PodFeed>>,
     stop: CancellationToken,
-) -> (EngineHandle, tokio::task::JoinHandle<()>) {
+) -> (EngineHandle, Ready) {
     let (events, inbox) = mpsc::unbounded_channel();
     let (queries, questions) = mpsc::channel(64);
     let clock = Clock::new(ports.wall.clone());
     let shop = Shop { ports, clock: clock.clone(), outbox: Outbox(events) };
     let dispatcher = Dispatcher {
         state,
-        timers: Timers::new(clock.clone()),
-        shop: shop.clone(),
+        timers: Timers::new(clock),
+        shop,
         plans: HashMap::new(),
         events: EventLog::default(),
     };
-    for feed in feeds {
-        tokio::spawn(forward_feed(feed, shop.outbox.clone(), stop.clone()));
+    (EngineHandle::new(queries), Ready { dispatcher, inbox, questions, feeds, stop })
+}
+
+impl Ready {
+    pub fn start(self) -> tokio::task::JoinHandle<()> {
+        let shop = self.dispatcher.shop.clone();
+        for feed in self.feeds {
+            tokio::spawn(forward_feed(feed, shop.outbox.clone(), self.stop.clone()));
+        }
+        tokio::spawn(forward_hints(shop, self.stop.clone()));
+        tokio::spawn(self.dispatcher.run(self.inbox, self.questions, self.stop))
     }
-    tokio::spawn(forward_hints(shop.clone(), stop.clone()));
-    let task = tokio::spawn(dispatcher.run(inbox, questions, stop));
-    (EngineHandle::new(queries), task)
 }
 
 async fn forward_feed(feed: Box<dyn PodFeed>, outbox: Outbox, stop: CancellationToken) {
@@ -107,8 +122,8 @@ impl Dispatcher {
     ) {
         self.handle(Event::Started);
         loop {
+            // Unbiased on purpose: a storm of events must not starve timers or whoever asks.
             tokio::select! {
-                biased;
                 () = stop.cancelled() => return,
                 Some(event) = inbox.recv() => self.handle(event),
                 key = self.timers.fired() => self.handle(Event::Timer(key)),

@@ -12,6 +12,7 @@
 mod clock;
 mod dispatcher;
 mod executor;
+mod hooks;
 mod image_calls;
 mod observe;
 mod query;
@@ -21,7 +22,9 @@ mod timers;
 use std::sync::Arc;
 
 use decide::NodeState;
-use ports::{Cgroups, EventSink, Images, Meter, PodFeed, PodFiles, Runtime, RuntimeEvents, WallClock};
+use ports::{
+    Cgroups, EventSink, HttpHooks, Images, Meter, PodFeed, PodFiles, Runtime, RuntimeEvents, WallClock,
+};
 use tokio_util::sync::CancellationToken;
 
 pub use clock::Clock;
@@ -36,16 +39,27 @@ pub struct Ports {
     pub files: Arc<dyn PodFiles>,
     pub cgroups: Arc<dyn Cgroups>,
     pub events: Arc<dyn EventSink>,
+    pub http_hooks: Arc<dyn HttpHooks>,
     pub wall: Arc<dyn WallClock>,
     pub meter: Arc<dyn Meter>,
 }
 
-/// Starts the engine. It runs until `stop` is cancelled; pods are left as they are then.
-pub fn start(
+/// An engine that does nothing yet: questions may be asked, and are answered once it runs.
+pub struct Engine(dispatcher::Ready);
+
+impl Engine {
+    /// Runs until `stop` is cancelled; pods are left as they are then.
+    pub fn start(self) -> tokio::task::JoinHandle<()> {
+        self.0.start()
+    }
+}
+
+pub fn new(
     state: NodeState,
     ports: Ports,
     feeds: Vec<Box<dyn PodFeed>>,
     stop: CancellationToken,
-) -> (EngineHandle, tokio::task::JoinHandle<()>) {
-    dispatcher::start(state, ports, feeds, stop)
+) -> (EngineHandle, Engine) {
+    let (handle, ready) = dispatcher::prepare(state, ports, feeds, stop);
+    (handle, Engine(ready))
 }

@@ -158,6 +158,7 @@ fn container_view(
         name: spec.name.clone(),
         ready: status.is_some_and(|s| s.ready),
         restarts: status.map_or(0, |s| s.restart_count),
+        init: entry.view.init_containers().iter().any(|c| c.name == spec.name),
         running: newest.is_some_and(|c| c.state == model::observed::ContainerState::Running),
         log_path: newest.map(|c| c.log_path.clone()),
         previous_log_path: logs.next().map(|c| c.log_path.clone()),

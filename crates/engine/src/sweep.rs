@@ -12,11 +12,16 @@ use ports::Disposition;
 use crate::dispatcher::Shop;
 
 pub(crate) async fn ensure_cgroups(shop: Shop, specs: Vec<CgroupSpec>) {
+    let mut failed = false;
     for spec in specs {
         if let Err(error) = shop.ports.cgroups.ensure(&spec).await {
             let cause = std::error::Error::source(&error).map(|c| format!(": {c}")).unwrap_or_default();
             tracing::error!("writing a cgroup above pods: {error}{cause}");
+            failed = true;
         }
+    }
+    if failed {
+        shop.outbox.send(Event::NodeCgroupsFailed);
     }
 }
 

@@ -36,6 +36,9 @@ pub struct ContainerView {
     pub log_path: Option<String>,
     pub previous_log_path: Option<String>,
     pub running: bool,
+    /// An init container (or sidecar): not counted among the pod's containers.
+    #[serde(default)]
+    pub init: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -10,11 +10,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, Host, KubeletConfiguration, Loaded};
 use crate::flags::{Flags, KUBERNETES_VERSION, RUBELET_VERSION};
-use crate::wire;
+use crate::{logging, wire};
 
 /// Runs until SIGTERM or SIGINT. Pods are left as they are: the next agent takes them over.
 pub fn run(flags: Flags) -> anyhow::Result<()> {
     let loaded = config::load(&flags.sources())?;
+    logging::init(&loaded.config.logging.format, loaded.config.logging.verbosity)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -45,8 +46,10 @@ async fn serve(flags: &Flags, loaded: Loaded) -> anyhow::Result<()> {
     wire::prepare_node(&*ports.files).await?;
     let feeds = wire::feeds(&config, &gates, &node_name)?;
     let stop = CancellationToken::new();
-    let (agent, engine) = engine::start(wire::state(node, facts), ports, feeds, stop.clone());
+    let (agent, engine) = engine::new(wire::state(node, facts), ports, feeds, stop.clone());
+    // Before the first deed: two agents on one root directory would fight over its pods, and the socket tells.
     wire::serve(&config, Path::new(&root_dir), Arc::new(agent), metrics, &stop).await?;
+    let engine = engine.start();
     wait_for_signal().await?;
     tracing::info!("ending; pods go on running");
     stop.cancel();

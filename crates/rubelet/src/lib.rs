@@ -1,7 +1,9 @@
-//! The parts of the `rubelet` binary: its command line, its configuration, and how the rooms are joined to an agent.
-//! `main.rs` only dispatches.
+//! The parts of the `rubelet` binary: its command line, its configuration, how the rooms are joined to an agent, and
+//! the commands for people. `main.rs` only dispatches.
 
 pub mod agent;
+pub mod commands;
 pub mod config;
 pub mod flags;
+pub mod logging;
 mod wire;

@@ -3,13 +3,14 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use rubelet::commands;
 use rubelet::flags::{self, Invocation};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> =
         std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     match run(&arguments) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("Error: {error:#}");
             ExitCode::FAILURE
@@ -17,18 +18,16 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: &[String]) -> anyhow::Result<()> {
-    match flags::parse(arguments, &[])? {
-        Invocation::Help => write!(std::io::stdout(), "{}", flags::help(&[]))?,
+fn run(arguments: &[String]) -> anyhow::Result<ExitCode> {
+    let names: Vec<&str> = commands::NAMES.iter().map(|(name, _)| *name).collect();
+    match flags::parse(arguments, &names)? {
+        Invocation::Help => write!(std::io::stdout(), "{}", flags::help(commands::NAMES))?,
         Invocation::Version(request) => {
             write!(std::io::stdout(), "{}", request.stdout())?;
             write!(std::io::stderr(), "{}", request.stderr())?;
         }
-        Invocation::Command { name, .. } => anyhow::bail!("unknown command {name}"),
-        Invocation::Agent(flags) => {
-            tracing_subscriber::fmt().with_writer(std::io::stderr).init();
-            rubelet::agent::run(*flags)?;
-        }
+        Invocation::Command { name, arguments } => return Ok(commands::run(&name, &arguments)),
+        Invocation::Agent(flags) => rubelet::agent::run(*flags)?,
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }

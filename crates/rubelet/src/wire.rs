@@ -13,6 +13,7 @@ use host::clock::SystemClock;
 use host::facts::{FactsConfig, HostFactsReader};
 use host::feed::{Decoded, Decoder, FileFeed, HttpFeed};
 use host::files::HostPodFiles;
+use host::hook::HookClient;
 use model::cgroup::CgroupDriver;
 use model::node::{CgroupVersion, HostFacts, NodeConfig};
 use model::pod::Source;
@@ -23,14 +24,13 @@ use server::{
 
 use tokio_util::sync::CancellationToken;
 
+use crate::commands;
 use crate::config::{FeatureGates, KubeletConfiguration};
 use crate::flags::{Flags, KUBERNETES_VERSION, RUBELET_VERSION};
 
 /// Where upstream keeps the links that log collectors follow. Not configurable there either.
 const CONTAINER_LINKS_DIR: &str = "/var/log/containers";
 const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
-/// Below the root directory; the human commands look for it there.
-pub const CONTROL_SOCKET: &str = "rubelet.sock";
 
 /// The host as it is, read before anything is decided.
 pub async fn host_facts(flags: &Flags, config: &KubeletConfiguration) -> anyhow::Result<HostFacts> {
@@ -163,6 +163,7 @@ pub fn ports(
         files: Arc::new(HostPodFiles::new(&node.root_dir, &node.pod_logs_dir, &node.container_links_dir)),
         cgroups: Arc::new(HostCgroups::new(layout, node.cgroup_driver)),
         events: Arc::new(MeteredEvents::new(Arc::new(LoggedEvents), metrics.clone())),
+        http_hooks: Arc::new(HookClient::default()),
         wall: Arc::new(SystemClock),
         meter: metrics.clone(),
     })
@@ -213,7 +214,7 @@ pub async fn serve(
 ) -> anyhow::Result<()> {
     let health = Arc::new(HealthChecks::of_agent(agent.clone(), server::PATIENCE));
     let endpoints = Endpoints { agent, health, metrics };
-    let socket = root_dir.join(CONTROL_SOCKET);
+    let socket = root_dir.join(commands::SOCKET);
     server::serve_unix("control socket", &socket, endpoints.control(), stop.clone()).await?;
     if let Some(port) = port(config.healthz_port) {
         let host = &config.healthz_bind_address;

@@ -57,6 +57,7 @@ fn report(name: &str, source: &str, status: &str) -> PodReport {
         log_path: None,
         previous_log_path: None,
         running: true,
+        init: false,
     };
     PodReport {
         namespace: "default".into(),

@@ -34,6 +34,10 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         Event::ImageInspected { image, result } => images::inspected(state, &mut cx, &image, result),
         Event::ImagePulled { image, result } => images::pulled(state, &mut cx, &image, result),
         Event::Timer(key) => timer(state, &mut cx, key),
+        Event::NodeCgroupsFailed => {
+            state.burstable_shares_written = None;
+            cx.timer(TimerKey::NodeCgroups, Some(cx.now.mono.plus(crate::plan::RETRY)));
+        }
         Event::Leftovers(seen) => sweep::leftovers(state, &mut cx, seen),
         Event::Swept { problems } => sweep::swept(state, &mut cx, problems),
         Event::FactsChanged(facts) => {
@@ -92,5 +96,6 @@ fn timer(state: &mut NodeState, cx: &mut Context, key: TimerKey) {
         TimerKey::FullRelist => observe::want_everything(state, cx),
         TimerKey::RuntimeCheck => observe::check_runtime(state, cx),
         TimerKey::Sweep => sweep::look(state, cx),
+        TimerKey::NodeCgroups => pods::write_node_cgroups(state, cx),
     }
 }

@@ -3,15 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::PodUid;
+use model::observed::ContainerState;
+use model::pod::PodView;
 use model::why::{Cause, Why};
+use model::{ApiEvent, PodUid};
 
 use super::{Context, images, observe, pods};
 use crate::effect::{Effect, Epoch, TimerKey};
 use crate::ledger::PodRetry;
 use crate::lifecycle::{Lifecycle, TerminationCause};
 use crate::plan::{Note, PlanInputs, PodPlan, plan_pod};
-use crate::state::{NodeState, RunningPlan, WhySince};
+use crate::state::{NodeState, PodEntry, RunningPlan, WhySince};
 use crate::status;
 
 pub(super) fn settle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
@@ -20,6 +22,9 @@ pub(super) fn settle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         if !advance(state, cx, uid) {
             break;
         }
+    }
+    if let Some(entry) = state.pods.get_mut(uid) {
+        welcome_back(entry);
     }
     plan(state, cx, uid);
 }
@@ -32,6 +37,16 @@ fn advance(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
             let phase = entry.status.as_ref().and_then(|s| s.phase.as_deref());
             let ended = matches!(phase, Some("Succeeded" | "Failed"));
             if ended {
+                let overdue = entry
+                    .status
+                    .as_ref()
+                    .is_some_and(|s| s.reason.as_deref() == Some(status::DEADLINE_EXCEEDED_REASON));
+                if overdue {
+                    let event =
+                        ApiEvent::normal(status::DEADLINE_EXCEEDED_REASON, status::DEADLINE_EXCEEDED_MESSAGE);
+                    cx.record(state, uid, event);
+                }
+                let Some(entry) = state.pods.get(uid) else { return false };
                 let grace = entry.view.spec_grace().max(1);
                 pods::terminate(state, cx, uid, TerminationCause::Completed, grace);
             }
@@ -86,11 +101,12 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get(uid) else { return };
     let Some(reading) = entry.observed.as_ref().filter(|_| !entry.orphan) else { return };
     let qos = entry.qos;
+    let view = judged_view(entry);
     let derived = match &entry.rejection {
         Some((reason, message)) => status::rejected(&entry.view, qos, reason, message),
         None => {
             let inputs = status::StatusInputs {
-                pod: &entry.view,
+                pod: &view,
                 observed: &reading.pod,
                 old: entry.status.as_deref(),
                 failures: &entry.ledger.failures,
@@ -114,13 +130,39 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
             }
         }
     };
-    if let Some(accepted) = status::accept(&entry.view, entry.status.as_deref(), derived, cx.now) {
+    if let Some(accepted) = status::accept(&view, entry.status.as_deref(), derived, cx.now) {
         let accepted = Arc::new(accepted);
         if let Some(entry) = state.pods.get_mut(uid) {
             entry.status = Some(accepted.clone());
         }
         cx.emit(Effect::PublishStatus { uid: uid.clone(), status: accepted });
     }
+}
+
+/// The pod as its status judges it: a container that was killed in order to be started again counts as one that is
+/// always restarted until it is back, or the pod would be called over in between.
+fn judged_view(entry: &PodEntry) -> PodView {
+    let forced = &entry.ledger.must_restart;
+    if forced.is_empty() {
+        return entry.view.clone();
+    }
+    let mut pod = model::k8s::Pod::clone(&entry.view.pod);
+    let containers = pod.spec.iter_mut().flat_map(|s| &mut s.containers);
+    for container in containers.filter(|c| forced.contains_key(&c.name)) {
+        container.restart_policy = Some("Always".into());
+        container.restart_policy_rules = None;
+    }
+    PodView { pod: Arc::new(pod), ..entry.view.clone() }
+}
+
+/// Those that are back are judged by their own policy again.
+fn welcome_back(entry: &mut PodEntry) {
+    let Some(reading) = &entry.observed else { return };
+    entry.ledger.must_restart.retain(|name, killed| {
+        !reading.pod.newest(name).is_some_and(|c| c.id != *killed && c.state == ContainerState::Running)
+    });
+    entry.ledger.doomed.retain(|id, _| reading.pod.containers.iter().any(|c| c.id == *id));
+    entry.ledger.pre_stopped.retain(|id| reading.pod.containers.iter().any(|c| c.id == *id));
 }
 
 fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
@@ -179,7 +221,6 @@ fn carry_out(state: &mut NodeState, cx: &mut Context, uid: &PodUid, made: PodPla
         state.next_epoch += 1;
         let stages = Arc::new(stages);
         entry.plan = Some(RunningPlan::new(epoch, stages.clone()));
-        wake_at = None;
         cx.emit(Effect::Run { uid: uid.clone(), epoch, stages });
     }
     set_timer(state, cx, uid, wake_at);
@@ -209,6 +250,10 @@ fn remember(state: &mut NodeState, cx: &mut Context, uid: &PodUid, note: Note) -
             if entry.ledger.announced.insert(key) {
                 cx.record(state, uid, event);
             }
+            false
+        }
+        Note::MustRestart { container, killed } => {
+            entry.ledger.must_restart.insert(container, killed);
             false
         }
         Note::Need(_) | Note::PodFailure { .. } => false,

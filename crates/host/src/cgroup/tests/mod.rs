@@ -3,8 +3,8 @@
 //! one.
 
 mod kernel;
-mod manager;
 mod plain;
+mod real_systemd;
 mod slices;
 
 use model::cgroup::{CgroupName, CgroupSpec, CgroupValues};

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use tokio::sync::Mutex;
 
 use super::super::systemd::{Property, PropertyValue, Units};
-use super::super::{Driver, HostCgroups, Layout};
+use super::super::{ArcSwap, Driver, HostCgroups, Layout};
 use super::plain::{make, text};
 use super::{name, spec};
 
@@ -65,7 +65,7 @@ impl Host {
         let asked = Asked::default();
         let units = Recorder { asked: asked.clone(), root: dir.path().to_path_buf(), has_unit };
         let layout = Arc::new(Layout::V2 { root: dir.path().to_path_buf() });
-        let cgroups = HostCgroups { layout, driver: Driver::Systemd(Box::new(units)) };
+        let cgroups = HostCgroups { layout, driver: ArcSwap::from_pointee(Driver::Systemd(Box::new(units))) };
         Host { dir, cgroups, asked }
     }
 

@@ -13,7 +13,7 @@ use ports::Cgroups;
 use tempfile::TempDir;
 
 use super::super::systemd::{self, PropertyValue, Slice, SystemdBus, Units};
-use super::super::{Driver, HostCgroups, Layout};
+use super::super::{ArcSwap, Driver, HostCgroups, Layout};
 use super::kernel::{Kernel, Own};
 use super::{name, spec};
 
@@ -114,7 +114,8 @@ async fn slices_come_and_go() {
     let manager = Manager::start(&root);
     let bus = manager.bus().await;
     let layout = Layout::V2 { root: root.clone() };
-    let cgroups = HostCgroups { layout: layout.into(), driver: Driver::Systemd(Box::new(bus)) };
+    let cgroups =
+        HostCgroups { layout: layout.into(), driver: ArcSwap::from_pointee(Driver::Systemd(Box::new(bus))) };
 
     let values = CgroupValues {
         cpu_shares: Some(512),

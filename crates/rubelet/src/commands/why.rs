@@ -1,0 +1,177 @@
+//! `why`: what a pod waits for, in sentences.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use model::report::{RecentEvent, WhyLine, WhyReport};
+use model::why::Cause;
+use model::{EventKind, Wall};
+
+use super::client::Client;
+use super::find::find;
+use super::options::{Given, Switch, UsageError};
+use super::show::{age, age_at, listed, one_line, table};
+use super::{CommandError, Out, now, print, print_json};
+
+pub const ABOUT: &str =
+    "Tells what a pod waits for, since when, when the next attempt is, and what happened lately.";
+pub const USAGE: &str = "  rubelet why <pod> [options]\n\nA pod is name, namespace/name or a UID; a static pod also without the node's name.";
+pub const SWITCHES: &[Switch] =
+    &[Switch { name: "output", letter: Some('o'), value: Some("FORMAT"), about: "json for programs" }];
+
+pub async fn run(client: &Client, given: &Given, out: Out<'_>) -> Result<(), CommandError> {
+    let json = match given.value("output") {
+        None => false,
+        Some("json") => true,
+        Some(other) => {
+            let expected = "it is json".to_owned();
+            return Err(UsageError::BadValue { name: "output", value: other.to_owned(), expected }.into());
+        }
+    };
+    let [wanted] = given.words.as_slice() else {
+        return Err(UsageError::Arguments("name one pod".into()).into());
+    };
+    let pods = client.pods().await?;
+    let found = find(&pods, &client.node().await?.name, wanted, given.value("namespace"))?;
+    let mut reports = Vec::new();
+    for pod in found {
+        reports.extend(client.why(&pod.namespace, &pod.uid).await?);
+    }
+    if json {
+        return print_json(out, &reports);
+    }
+    let now = now();
+    let texts: Vec<String> = reports.iter().map(|report| describe(report, now)).collect();
+    match texts.as_slice() {
+        // It went away between the two questions.
+        [] => print(out, "The pod is gone.\n"),
+        texts => print(out, &texts.join("\n")),
+    }
+}
+
+fn describe(report: &WhyReport, now: Wall) -> String {
+    let phase = if report.phase.is_empty() { "not started" } else { &report.phase };
+    // Writing to a String cannot fail.
+    let mut text = format!("Pod {}/{} ({}) is {phase}.\n", report.namespace, report.name, report.uid);
+    if report.reasons.is_empty() {
+        text.push_str("\n  The agent has not looked at it yet.\n");
+    } else {
+        text.push('\n');
+    }
+    for line in &report.reasons {
+        let _ = writeln!(text, "  {}", reason(line, now));
+    }
+    if !report.events.is_empty() {
+        text.push_str("\nLast events:\n");
+        for line in event_table(&report.events, now).lines() {
+            let _ = writeln!(text, "  {line}");
+        }
+    }
+    text
+}
+
+fn reason(line: &WhyLine, now: Wall) -> String {
+    let subject = line.container.as_deref().map_or("pod".to_owned(), |name| format!("container {name}"));
+    let mut times = vec![format!("since {} ago", age_at(now, line.since))];
+    times.extend(line.next_attempt_secs.map(next_attempt));
+    format!("{subject}: {} ({})", sentence(&line.cause, now), times.join(", "))
+}
+
+fn next_attempt(seconds: f64) -> String {
+    // Part of a second is still a wait: "in 0s" would only puzzle.
+    match Duration::try_from_secs_f64(seconds.ceil()).unwrap_or_default() {
+        Duration::ZERO => "next attempt now".into(),
+        wait => format!("next attempt in {}", age(wait)),
+    }
+}
+
+/// What each cause means to somebody who knows pods, but not this program.
+fn sentence(cause: &Cause, now: Wall) -> String {
+    match cause {
+        Cause::Rejected { reason, message } => with("was refused", message) + &format!(" [{reason}]"),
+        Cause::RuntimeNotReady { message } => with("waits for the container runtime to be ready", message),
+        Cause::NetworkNotReady { message } => with("waits for the pod network to be ready", message),
+        Cause::Observing => "waits for a fresh look at the container runtime".into(),
+        Cause::NameTaken { holder } => {
+            format!("waits until the pod that had this name before is gone ({holder})")
+        }
+        Cause::PreparingDirectories => "its directories are being made".into(),
+        Cause::PreparingCgroup => "its cgroup is being made".into(),
+        Cause::PreparingVolumes { volumes } if volumes.is_empty() => "its volumes are being set up".into(),
+        Cause::PreparingVolumes { volumes } => format!("its volumes are being set up: {}", listed(volumes)),
+        Cause::CreatingSandbox { attempt: 0 } => "its sandbox is being made".into(),
+        Cause::CreatingSandbox { attempt } => {
+            format!("its sandbox is being made anew (number {})", attempt.saturating_add(1))
+        }
+        Cause::StepFailed { step, message } => with(&format!("failed to {step}"), message),
+        Cause::PullingImage { image } => format!("image {image} is being pulled"),
+        Cause::PullQueued { image } => format!("waits for its turn to pull image {image}"),
+        Cause::ImageBackOff { reason, image, message, back_off_secs } => {
+            let pause = age(Duration::from_secs(*back_off_secs));
+            with(&format!("image {image} could not be pulled, and is tried again after {pause}"), message)
+                + &format!(" [{reason}]")
+        }
+        Cause::ImageUnavailable { reason, message } => {
+            with("its image cannot be used", message) + &format!(" [{reason}]")
+        }
+        Cause::Starting => "is being started".into(),
+        Cause::CrashBackOff { back_off_secs, exit_code, finished_at, restarts } => format!(
+            "ended {} ago with exit code {exit_code}{}, and is started again {} after that [CrashLoopBackOff]",
+            age_at(now, *finished_at),
+            after_restarts(*restarts),
+            age(Duration::from_secs(*back_off_secs)),
+        ),
+        Cause::StartFailed { reason, message } => {
+            with("could not be started", message) + &format!(" [{reason}]")
+        }
+        Cause::Completed { exit_code: 0 } => "has done its work, and is not started again".into(),
+        Cause::Completed { exit_code } => {
+            format!("ended with exit code {exit_code}, and its restart policy leaves it so")
+        }
+        Cause::WaitingForInit { init } => format!("waits for init container {init}"),
+        Cause::Stopping { message, grace_secs } => {
+            let grace = age(Duration::from_secs(u64::try_from(*grace_secs).unwrap_or_default()));
+            with(&format!("is being stopped, with {grace} of grace"), message)
+        }
+        Cause::Releasing => "has ended, and its files, volumes and cgroup are being released".into(),
+        Cause::Running => "all that was wanted is running".into(),
+        Cause::Finished { phase } => format!("has finished for good: {phase}"),
+    }
+}
+
+fn with(statement: &str, message: &str) -> String {
+    match one_line(message) {
+        message if message.is_empty() => statement.to_owned(),
+        message => format!("{statement}: {message}"),
+    }
+}
+
+fn after_restarts(restarts: u32) -> String {
+    match restarts {
+        0 => String::new(),
+        1 => " after 1 restart".into(),
+        count => format!(" after {count} restarts"),
+    }
+}
+
+fn event_table(events: &[RecentEvent], now: Wall) -> String {
+    let mut rows = vec![["AGE", "TYPE", "REASON", "CONTAINER", "MESSAGE"].map(str::to_owned).to_vec()];
+    for RecentEvent { at, event } in events {
+        let kind = match event.kind {
+            EventKind::Normal => "Normal",
+            EventKind::Warning => "Warning",
+        };
+        let container = event.container.as_ref().map_or("-", |(_, name)| name);
+        rows.push(vec![
+            age_at(now, *at),
+            kind.to_owned(),
+            one_line(&event.reason),
+            container.to_owned(),
+            one_line(&event.message),
+        ]);
+    }
+    table(&rows)
+}
+
+#[cfg(test)]
+mod tests;
