@@ -120,3 +120,6 @@ impl PodPlan {
         self.notes.push(Note::Announce { key: key.into(), event });
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -27,18 +27,33 @@ pub fn plan(inputs: &PlanInputs, termination: &Termination) -> PodPlan {
         return waiting;
     }
     for container in running(inputs) {
-        let message = format!("Stopping container {}", container.name);
-        let cause = Cause::Stopping { message: message.clone(), grace_secs: grace };
+        let cause = Cause::Stopping { message: stopping(container), grace_secs: grace };
         plan.because(Some(&container.name), cause, None);
-        let kind =
-            inputs.entry.view.container(&container.name).map_or(ContainerKind::Regular, |(kind, _)| kind);
-        let event = model::ApiEvent::normal("Killing", message).about(kind, &container.name);
-        plan.announce(format!("killing {}", container.id), event);
     }
+    announce(inputs, &mut plan);
     if plan.why.is_empty() {
         plan.because(None, Cause::Releasing, None);
     }
     plan
+}
+
+fn stopping(container: &ObservedContainer) -> String {
+    format!("Stopping container {}", container.name)
+}
+
+/// The Events that tell of containers which are stopped because their pod is.
+pub(super) fn announce(inputs: &PlanInputs, plan: &mut PodPlan) {
+    for container in running(inputs) {
+        let kind =
+            inputs.entry.view.container(&container.name).map_or(ContainerKind::Regular, |(kind, _)| kind);
+        let event = model::ApiEvent::normal("Killing", stopping(container)).about(kind, &container.name);
+        plan.announce(format!("killing {}", container.id), event);
+    }
+}
+
+/// Whether [`stop_everything`] would do anything.
+pub(super) fn anything_to_stop(inputs: &PlanInputs) -> bool {
+    !running(inputs).is_empty() || !stop_sandboxes(inputs).is_empty()
 }
 
 /// Stages that leave nothing of the pod running.

@@ -43,6 +43,28 @@ pub fn plan(inputs: &PlanInputs) -> PodPlan {
     }
 }
 
+/// A step of the whole pod failed, and it is too early to try again.
+fn waits_for_retry(inputs: &PlanInputs, plan: &mut PodPlan) -> bool {
+    let retry = inputs.entry.ledger.pod_retry.as_ref().filter(|r| r.at > inputs.now.mono);
+    if let Some(retry) = retry {
+        let cause = Cause::StepFailed { step: retry.step.into(), message: retry.message.clone() };
+        plan.because(None, cause, Some(retry.at));
+    }
+    retry.is_some()
+}
+
+/// All containers and sandboxes stop; what comes next is found when they have.
+fn stop_pod(inputs: &PlanInputs, message: &str, mut plan: PodPlan) -> PodPlan {
+    if waits_for_retry(inputs, &mut plan) {
+        return plan;
+    }
+    let grace = inputs.entry.view.spec_grace().max(MINIMUM_STOP_SECS);
+    plan.because(None, Cause::Stopping { message: message.into(), grace_secs: grace }, None);
+    stop::announce(inputs, &mut plan);
+    plan.stages = stop::stop_everything(inputs, grace);
+    plan
+}
+
 // ---- no usable sandbox ------------------------------------------------------------------------------------------
 
 fn without_sandbox(inputs: &PlanInputs, change: &SandboxChange) -> PodPlan {
@@ -56,21 +78,13 @@ fn without_sandbox(inputs: &PlanInputs, change: &SandboxChange) -> PodPlan {
     let create = !ran_once && !all_ended;
 
     let mut plan = PodPlan::default();
-    let grace = view.spec_grace().max(MINIMUM_STOP_SECS);
-    let stops = stop::stop_everything(inputs, grace);
-    if stops.iter().any(|s| !s.actions.is_empty()) {
+    if stop::anything_to_stop(inputs) {
         if create && change.old.is_some() {
             let event =
                 ApiEvent::normal("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.");
             plan.announce(format!("sandbox changed {}", change.attempt), event);
         }
-        plan.because(
-            None,
-            Cause::Stopping { message: "the pod sandbox is gone or broken".into(), grace_secs: grace },
-            None,
-        );
-        plan.stages = stops;
-        return plan;
+        return stop_pod(inputs, "the pod sandbox is gone or broken", plan);
     }
     if !create {
         plan.because(None, Cause::Releasing, None);
@@ -94,9 +108,8 @@ fn ended_well(inputs: &PlanInputs, container: &Container) -> bool {
 
 fn create_sandbox(inputs: &PlanInputs, attempt: u32, plan: &mut PodPlan) {
     let entry = inputs.entry;
-    if let Some(retry) = entry.ledger.pod_retry.as_ref().filter(|r| r.at > inputs.now.mono) {
-        let cause = Cause::StepFailed { step: retry.step.into(), message: retry.message.clone() };
-        return plan.because(None, cause, Some(retry.at));
+    if waits_for_retry(inputs, plan) {
+        return;
     }
     if !inputs.runtime.network_ready && !entry.view.host_network() {
         let message = format!("network is not ready: {}", inputs.runtime.network_message);
@@ -130,7 +143,7 @@ fn create_sandbox(inputs: &PlanInputs, attempt: u32, plan: &mut PodPlan) {
     let is_init = |c: &&ObservedContainer| entry.view.init_containers().iter().any(|i| i.name == c.name);
     let purge = inputs.observed.containers.iter().filter(is_init).map(collect::remove).collect();
     plan.because(None, Cause::CreatingSandbox { attempt }, None);
-    plan.stages.push(Stage::may(purge));
+    plan.stages.push(Stage::must(purge));
     plan.stages.extend(prepare);
     plan.stages
         .push(Stage::must(vec![Action::RunSandbox { config: Box::new(config), handler: String::new() }]));
@@ -164,17 +177,23 @@ fn prepare(inputs: &PlanInputs, plan: &mut PodPlan) -> Option<Vec<Stage>> {
 fn with_sandbox(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> PodPlan {
     let mut plan = PodPlan::default();
     let init = init::decide(inputs);
+    if init.failed {
+        return stop_pod(inputs, "an init container failed for good", plan);
+    }
     let mut kills = init.kills;
     let mut starts: Vec<(ContainerKind, &Container)> =
         init.starts.iter().map(|c| (ContainerKind::Init, *c)).collect();
-    if init.initialized {
-        regular_containers(inputs, &mut plan, &mut kills, &mut starts);
-    } else {
+    if !init.initialized {
         waiting_for_init(inputs, &mut plan);
+    } else if !regular_containers(inputs, &mut plan, &mut kills, &mut starts) {
+        // Sidecars serve the others: they neither keep the pod alive nor come back for it.
+        return stop_pod(inputs, "all containers have ended", plan);
     }
     if !kills.is_empty() {
-        plan.stages =
-            vec![Stage::must(kills.into_iter().map(|kill| kill_action(inputs, kill, &mut plan)).collect())];
+        if !waits_for_retry(inputs, &mut plan) {
+            let kills = kills.into_iter().map(|kill| kill_action(inputs, kill, &mut plan)).collect();
+            plan.stages = vec![Stage::must(kills)];
+        }
         return plan;
     }
     let ready: Vec<_> = starts
@@ -190,9 +209,7 @@ fn with_sandbox(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> PodPlan {
     }
     if !inputs.entry.ledger.prepared {
         // After a restart of the agent the files of a pod that runs are only made sure of when one is needed.
-        if let Some(retry) = inputs.entry.ledger.pod_retry.as_ref().filter(|r| r.at > inputs.now.mono) {
-            let cause = Cause::StepFailed { step: retry.step.into(), message: retry.message.clone() };
-            plan.because(None, cause, Some(retry.at));
+        if waits_for_retry(inputs, &mut plan) {
             return plan;
         }
         plan.because(None, Cause::PreparingDirectories, None);
@@ -221,13 +238,15 @@ fn kill_action(inputs: &PlanInputs, kill: Kill, plan: &mut PodPlan) -> Action {
     stop::stop(kill.container, grace)
 }
 
+/// Whether any of them runs or is to run.
 fn regular_containers<'a>(
     inputs: &'a PlanInputs,
     plan: &mut PodPlan,
     kills: &mut Vec<Kill<'a>>,
     starts: &mut Vec<(ContainerKind, &'a Container)>,
-) {
+) -> bool {
     let view = &inputs.entry.view;
+    let mut alive = false;
     for container in view.containers() {
         let newest = inputs.observed.newest(&container.name);
         let running = newest.filter(|c| c.state == ContainerState::Running);
@@ -238,6 +257,7 @@ fn regular_containers<'a>(
                 let message = format!("Container {} definition changed, will be restarted", container.name);
                 kills.push(Kill { container: running, kind: ContainerKind::Regular, message });
             }
+            alive = true;
             continue;
         }
         if !restart::should_restart(view, container, newest) {
@@ -245,6 +265,7 @@ fn regular_containers<'a>(
             plan.because(Some(&container.name), Cause::Completed { exit_code }, None);
             continue;
         }
+        alive = true;
         if let Some(unknown) = newest.filter(|c| c.state == ContainerState::Unknown) {
             let message = "Container is in \"unknown\" state, try killing it before restart".to_owned();
             kills.push(Kill { container: unknown, kind: ContainerKind::Regular, message });
@@ -252,6 +273,7 @@ fn regular_containers<'a>(
             starts.push((ContainerKind::Regular, container));
         }
     }
+    alive
 }
 
 fn waiting_for_init(inputs: &PlanInputs, plan: &mut PodPlan) {
