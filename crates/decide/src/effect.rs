@@ -21,7 +21,9 @@ pub enum Effect {
     /// Read the runtime: one pod, or everything.
     Observe(Scope),
     /// Ask the runtime for its status, and for its cgroup driver while that is not known.
-    CheckRuntime { ask_cgroup_driver: bool },
+    CheckRuntime {
+        ask_cgroup_driver: bool,
+    },
     /// Carry out a plan. The pod has no other plan running.
     Run {
         uid: PodUid,

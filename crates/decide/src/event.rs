@@ -78,8 +78,14 @@ pub enum Hint {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum RuntimeCheck {
     /// `cgroup_driver`: `None` when it was not asked, or the runtime does not tell.
-    Answered { runtime_name: String, status: RuntimeStatus, cgroup_driver: Option<CgroupDriver> },
-    Failed { message: String },
+    Answered {
+        runtime_name: String,
+        status: RuntimeStatus,
+        cgroup_driver: Option<CgroupDriver>,
+    },
+    Failed {
+        message: String,
+    },
 }
 
 /// A call that failed, as far as decisions and users need to know it.

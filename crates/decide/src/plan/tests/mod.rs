@@ -2,6 +2,7 @@
 
 mod containers;
 mod converged;
+mod ending;
 mod garbage;
 mod init;
 mod sandboxes;
