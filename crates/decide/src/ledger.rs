@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use model::observed::{ContainerState, ObservedContainer};
 use model::{ContainerId, Mono, SandboxId};
 
 use crate::back_off::{CrashBackOff, PullBackOff};
@@ -32,10 +33,19 @@ pub struct Ledger {
     pub content_removed: bool,
     /// Dead containers that have to go because the node has too many.
     pub excess: BTreeSet<ContainerId>,
+    /// Instances killed because their container is defined anew: it runs again, whatever its policy says of the end.
+    pub redefined: BTreeMap<String, ContainerId>,
     /// Containers whose image may have arrived: look before waiting any longer.
     pub look_again: BTreeSet<String>,
     /// Events that were recorded for the state we are in, so that they are not repeated at every plan.
     pub announced: BTreeSet<String>,
+}
+
+impl Ledger {
+    /// Whether this instance was killed to make place for another definition.
+    pub fn is_redefined(&self, instance: &ObservedContainer) -> bool {
+        instance.state == ContainerState::Exited && self.redefined.get(&instance.name) == Some(&instance.id)
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]

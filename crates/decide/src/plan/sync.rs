@@ -255,12 +255,15 @@ fn regular_containers<'a>(
                 render::container_hash(&container.name, container.image.as_deref().unwrap_or_default());
             if running.hash.is_some_and(|old| old != hash) {
                 let message = format!("Container {} definition changed, will be restarted", container.name);
+                let (container, id) = (container.name.clone(), running.id.clone());
+                plan.notes.push(Note::Redefined { container, id });
                 kills.push(Kill { container: running, kind: ContainerKind::Regular, message });
             }
             alive = true;
             continue;
         }
-        if !restart::should_restart(view, container, newest) {
+        let redefined = newest.is_some_and(|c| inputs.entry.ledger.is_redefined(c));
+        if !redefined && !restart::should_restart(view, container, newest) {
             let exit_code = newest.map_or(0, |c| c.exit_code);
             plan.because(Some(&container.name), Cause::Completed { exit_code }, None);
             continue;
@@ -308,6 +311,7 @@ fn may_start_now(
         (ledger.retry_at.get(&container.name), ledger.failures.get(&container.name))
         && *at > inputs.now.mono
         && !ledger.look_again.contains(&container.name)
+        && !(failure.reason == Reason::RunContainerError && has_ended(inputs, &container.name))
     {
         let cause = match failure.reason {
             Reason::ErrImageNeverPull | Reason::InvalidImageName | Reason::ImageInspectError => {
@@ -319,6 +323,11 @@ fn may_start_now(
         return None;
     }
     image_at_hand(inputs, kind, container, plan)
+}
+
+/// One that was created, did not start and ended by that is under the crash back-off, and under no other.
+fn has_ended(inputs: &PlanInputs, name: &str) -> bool {
+    inputs.observed.newest(name).is_some_and(|c| c.state == ContainerState::Exited)
 }
 
 fn crash_wait(inputs: &PlanInputs, kind: ContainerKind, container: &Container, plan: &mut PodPlan) -> bool {

@@ -231,6 +231,7 @@ fn fail(
 ) {
     if let Some(entry) = state.pods.get_mut(uid) {
         entry.ledger.images.remove(container);
+        entry.ledger.redefined.remove(container);
         entry.ledger.look_again.remove(container);
         entry.ledger.failures.insert(container.to_owned(), StartFailure { reason, message });
         match retry {

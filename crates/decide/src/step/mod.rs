@@ -94,3 +94,6 @@ fn timer(state: &mut NodeState, cx: &mut Context, key: TimerKey) {
         TimerKey::Sweep => sweep::look(state, cx),
     }
 }
+
+#[cfg(test)]
+mod tests;

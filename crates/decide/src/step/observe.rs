@@ -73,6 +73,7 @@ fn one(state: &mut NodeState, cx: &mut Context, uid: &PodUid, at: Mono, pod: Arc
     }
     let was_fresh = entry.fresh().is_some();
     let old = entry.observed.replace(Reading { at, pod: pod.clone() });
+    entry.unread &= at < entry.last_mutation;
     let same = old.as_ref().is_some_and(|o| Arc::ptr_eq(&o.pod, &pod) || o.pod == pod);
     if same && was_fresh {
         return;

@@ -91,10 +91,8 @@ fn start_failed(
     if let Some(entry) = state.pods.get_mut(uid) {
         entry.ledger.failures.insert(name.to_owned(), StartFailure { reason, message: failure.message });
         entry.ledger.images.remove(name);
-        // One that was created has ended by now and is under the crash back-off.
-        if at != StartPoint::Start || failure.unreachable {
-            entry.ledger.retry_at.insert(name.to_owned(), cx.now.mono.plus(RETRY));
-        }
+        entry.ledger.redefined.remove(name);
+        entry.ledger.retry_at.insert(name.to_owned(), cx.now.mono.plus(RETRY));
     }
     if failure.unreachable {
         observe::check_runtime(state, cx);
@@ -145,6 +143,7 @@ pub(super) fn plan_ended(state: &mut NodeState, cx: &mut Context, uid: &PodUid, 
     }
     if plan.mutated {
         entry.last_mutation = cx.now.mono;
+        entry.unread = true;
         observe::want(state, cx, uid);
     }
     cx.touch(uid);

@@ -60,13 +60,21 @@ fn added(state: &mut NodeState, cx: &mut Context, view: PodView) {
     create(state, cx, view, None);
 }
 
-/// Makes the entry of a pod that is wanted. `known`: what was read of it before, if it had been here already.
-pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, known: Option<(Reading, Mono)>) {
+/// What is known of the runtime's part of a pod that comes back.
+pub(super) struct Known {
+    pub reading: Option<Reading>,
+    pub last_mutation: Mono,
+    pub unread: bool,
+}
+
+/// Makes the entry of a pod that is wanted. `known`: if it had been here already.
+pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, known: Option<Known>) {
     let uid = view.uid.clone();
     let mut entry = PodEntry::new(view);
-    if let Some((reading, last_mutation)) = known {
-        entry.observed = Some(reading);
-        entry.last_mutation = last_mutation;
+    if let Some(known) = known {
+        entry.observed = known.reading;
+        entry.last_mutation = known.last_mutation;
+        entry.unread = known.unread;
     } else if let Some(pod) = state.unclaimed.remove(&uid) {
         let at = state.full_observation.last.unwrap_or(Mono::ZERO);
         for id in

@@ -4,15 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::PodUid;
+use model::k8s::Container;
+use model::observed::ObservedPod;
 use model::why::{Cause, Why};
 
+use super::pods::Known;
 use super::{Context, images, observe, pods};
 use crate::effect::{Effect, Epoch, TimerKey};
 use crate::ledger::PodRetry;
 use crate::lifecycle::{Lifecycle, TerminationCause};
 use crate::plan::{Note, PlanInputs, PodPlan, plan_pod};
-use crate::state::{NodeState, RunningPlan, WhySince};
-use crate::status;
+use crate::sandbox::sandbox_change;
+use crate::state::{NodeState, PodEntry, RunningPlan, WhySince};
+use crate::{restart, status};
 
 pub(super) fn settle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     loop {
@@ -70,9 +74,13 @@ fn finished(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
         return false;
     }
     if let Some(view) = entry.comes_back.take() {
-        let known = entry.observed.clone().map(|reading| (reading, entry.last_mutation));
+        let known = Known {
+            reading: entry.observed.clone(),
+            last_mutation: entry.last_mutation,
+            unread: entry.unread,
+        };
         pods::forget(state, cx, uid);
-        pods::create(state, cx, view, known);
+        pods::create(state, cx, view, Some(known));
         return true;
     }
     let nothing_left = entry.fresh().is_some_and(|o| o.is_empty()) && entry.ledger.content_removed;
@@ -85,6 +93,9 @@ fn finished(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
 fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get(uid) else { return };
     let Some(reading) = entry.observed.as_ref().filter(|_| !entry.orphan) else { return };
+    if between_definitions(entry, &reading.pod) {
+        return;
+    }
     let qos = entry.qos;
     let derived = match &entry.rejection {
         Some((reason, message)) => status::rejected(&entry.view, qos, reason, message),
@@ -121,6 +132,20 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         }
         cx.emit(Effect::PublishStatus { uid: uid.clone(), status: accepted });
     }
+}
+
+/// A container was killed to be started anew, and its policy alone would call that the end of it. Until it is
+/// started, or can't be, what was said of the pod stands.
+fn between_definitions(entry: &PodEntry, observed: &ObservedPod) -> bool {
+    let view = &entry.view;
+    let killed = |container: &&Container| {
+        observed.newest(&container.name).is_some_and(|newest| {
+            entry.ledger.is_redefined(newest) && !restart::should_restart(view, container, Some(newest))
+        })
+    };
+    entry.lifecycle.may_start()
+        && view.containers().iter().any(|c| killed(&c))
+        && !sandbox_change(view, observed).needed
 }
 
 fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
@@ -203,6 +228,10 @@ fn remember(state: &mut NodeState, cx: &mut Context, uid: &PodUid, note: Note) -
         }
         Note::CrashAdvance { container, entry: advanced } => {
             entry.ledger.crash.insert(container, advanced);
+            false
+        }
+        Note::Redefined { container, id } => {
+            entry.ledger.redefined.insert(container, id);
             false
         }
         Note::Announce { key, event } => {

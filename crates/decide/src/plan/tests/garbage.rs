@@ -82,7 +82,7 @@ fn over_all_pods_the_oldest_go_first() {
     let a = observed("a", "s0 ready; c#0 exit(1) 0s age=50; d#0 exit(0) 0s age=10; e#0 running", at(NOW));
     let b = observed("b", "s0 ready; c#0 exit(1) 0s age=30; c#1 created", at(NOW));
     for (limit, expect) in
-        [(3, &[][..]), (9, &[]), (2, &["ac#0"]), (1, &["bc#0", "ac#0"]), (0, &["ad#0", "bc#0", "ac#0"])]
+        [(3, &[][..]), (9, &[]), (2, &["a.c#0"]), (1, &["b.c#0", "a.c#0"]), (0, &["a.d#0", "b.c#0", "a.c#0"])]
     {
         let beyond = dead_overall([&a, &b].into_iter(), limit, at(NOW));
         let ids: Vec<&str> = beyond.iter().map(|c| c.id.as_str()).collect();

@@ -105,19 +105,22 @@ fn add_fields(pod: &mut Value, name: &str, fields: Value) {
 pub fn observed(uid: &str, text: &str, now: Now) -> ObservedPod {
     let view = PodView::new(api_pod(uid, ""), Source::File);
     let mut pod = ObservedPod::empty(uid.into(), view.full_name);
+    // Ids are of the whole runtime: only those of the pod `p`, of which most tables are, have no prefix.
+    let prefix = if uid == "p" { String::new() } else { format!("{uid}.") };
     for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
         let mut words = part.split_whitespace();
         let first = words.next().expect("a word");
+        let id = format!("{prefix}{first}");
         match first.split_once('#') {
             Some((name, restarts)) => {
                 let restarts = restarts.parse().expect("a number of restarts");
-                let id = format!("{}{first}", if uid == "p" { "" } else { uid });
-                pod.containers.push(instance(id, name, restarts, words, now));
+                let mut container = instance(id, name, restarts, words, now);
+                if !container.sandbox_id.as_str().is_empty() {
+                    container.sandbox_id = format!("{prefix}{}", container.sandbox_id).into();
+                }
+                pod.containers.push(container);
             }
-            None => {
-                let id = format!("{}{first}", if uid == "p" { "" } else { uid });
-                pod.sandboxes.push(sandbox(id, first, words));
-            }
+            None => pod.sandboxes.push(sandbox(id, first, words)),
         }
     }
     pod.sort();

@@ -1,0 +1,7 @@
+//! Scripts of events: what the node does over time.
+
+mod back_off;
+mod script;
+mod show;
+
+use self::script::{check, check_on};
