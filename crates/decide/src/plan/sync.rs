@@ -43,19 +43,9 @@ pub fn plan(inputs: &PlanInputs) -> PodPlan {
     }
 }
 
-/// A step of the whole pod failed, and it is too early to try again.
-fn waits_for_retry(inputs: &PlanInputs, plan: &mut PodPlan) -> bool {
-    let retry = inputs.entry.ledger.pod_retry.as_ref().filter(|r| r.at > inputs.now.mono);
-    if let Some(retry) = retry {
-        let cause = Cause::StepFailed { step: retry.step.into(), message: retry.message.clone() };
-        plan.because(None, cause, Some(retry.at));
-    }
-    retry.is_some()
-}
-
 /// All containers and sandboxes stop; what comes next is found when they have.
 fn stop_pod(inputs: &PlanInputs, message: &str, mut plan: PodPlan) -> PodPlan {
-    if waits_for_retry(inputs, &mut plan) {
+    if stop::waits(inputs, &mut plan) {
         return plan;
     }
     let grace = inputs.entry.view.spec_grace().max(MINIMUM_STOP_SECS);
@@ -108,7 +98,7 @@ fn ended_well(inputs: &PlanInputs, container: &Container) -> bool {
 
 fn create_sandbox(inputs: &PlanInputs, attempt: u32, plan: &mut PodPlan) {
     let entry = inputs.entry;
-    if waits_for_retry(inputs, plan) {
+    if stop::waits_for_retry(inputs, plan) {
         return;
     }
     if !inputs.runtime.network_ready && !entry.view.host_network() {
@@ -190,7 +180,7 @@ fn with_sandbox(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> PodPlan {
         return stop_pod(inputs, "all containers have ended", plan);
     }
     if !kills.is_empty() {
-        if !waits_for_retry(inputs, &mut plan) {
+        if !stop::waits(inputs, &mut plan) {
             let kills = kills.into_iter().map(|kill| kill_action(inputs, kill, &mut plan)).collect();
             plan.stages = vec![Stage::must(kills)];
         }
@@ -209,7 +199,7 @@ fn with_sandbox(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> PodPlan {
     }
     if !inputs.entry.ledger.prepared {
         // After a restart of the agent the files of a pod that runs are only made sure of when one is needed.
-        if waits_for_retry(inputs, &mut plan) {
+        if stop::waits_for_retry(inputs, &mut plan) {
             return plan;
         }
         plan.because(None, Cause::PreparingDirectories, None);

@@ -122,7 +122,7 @@ fn everything(state: &mut NodeState, cx: &mut Context, at: Mono, seen: Vec<Arc<O
     if !again {
         full.wanted = None;
     }
-    state.unclaimed.clear();
+    let unclaimed_before = std::mem::take(&mut state.unclaimed);
     let mut missing: std::collections::BTreeSet<PodUid> = state.pods.keys().cloned().collect();
     for pod in seen {
         let uid = pod.uid.clone();
@@ -140,6 +140,9 @@ fn everything(state: &mut NodeState, cx: &mut Context, at: Mono, seen: Vec<Arc<O
             _ => Arc::new(ObservedPod::empty(uid.clone(), entry.view.full_name.clone())),
         };
         one(state, cx, &uid, at, empty);
+    }
+    for pod in unclaimed_before.values().filter(|pod| !state.unclaimed.contains_key(&pod.uid)) {
+        pods::name_freed(state, cx, &pod.full_name);
     }
     pods::take_orphans(state, cx, at);
     sweep::first_look(state, cx);

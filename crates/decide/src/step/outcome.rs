@@ -51,6 +51,12 @@ fn succeeded(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Act
         (Action::RemoveSandbox { id }, _) => {
             entry.ledger.stopped_sandboxes.remove(id);
         }
+        (Action::StopContainer { id, .. }, _) => {
+            entry.ledger.stopped_containers.insert(id.clone());
+        }
+        (Action::RemoveContainer { id, .. }, _) => {
+            entry.ledger.stopped_containers.remove(id);
+        }
         (Action::StartContainer(start), StepResult::ContainerStarted { .. }) => {
             let (kind, name) = (start.kind, start.name.clone());
             entry.ledger.failures.remove(&name);

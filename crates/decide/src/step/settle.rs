@@ -78,6 +78,7 @@ fn finished(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
             reading: entry.observed.clone(),
             last_mutation: entry.last_mutation,
             unread: entry.unread,
+            observing: entry.observing,
         };
         pods::forget(state, cx, uid);
         pods::create(state, cx, view, Some(known));

@@ -106,8 +106,11 @@ fn the_next_sandbox_has_the_next_attempt() {
 }
 
 #[test]
-fn a_stopped_sandbox_that_is_still_ready_is_stopped_again() {
-    check_stopped(&[("", "s0 ready; s1 ready", "stop-sandbox s1 + stop-sandbox s0")]);
+fn a_stopped_sandbox_that_is_still_ready_is_stopped_again_after_a_pause() {
+    let scene = stopped("", "s0 ready; s1 ready");
+    scene.stages("-");
+    scene.why("stop pod sandbox failed (sandbox s1 was stopped, and is still ready)");
+    failed_before("", "s0 ready; s1 ready", 0.0).stages("stop-sandbox s1 + stop-sandbox s0");
 }
 
 #[test]

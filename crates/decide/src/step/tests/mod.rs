@@ -1,7 +1,9 @@
 //! Scripts of events: what the node does over time.
 
 mod back_off;
+mod ending;
 mod images;
+mod releasing;
 mod script;
 mod show;
 

@@ -240,13 +240,15 @@ impl Script {
     fn fail(&mut self, rest: &str) -> Vec<String> {
         let (uid, what) = rest.split_once(": ").expect("fail <pod>: <action> = <message>");
         let (wanted, message) = what.split_once(" = ").expect("an action and a message");
+        let own = format!(" {uid}.");
+        let shown = |action: &Action| show_action(action).replace(&own, " ");
         let stages = self.plans.get(&uid.into()).unwrap_or_else(|| panic!("{uid} has no plan")).1.clone();
-        let stage = stages.iter().position(|s| s.actions.iter().any(|a| show_action(a) == wanted));
+        let stage = stages.iter().position(|s| s.actions.iter().any(|a| shown(a) == wanted));
         let failing = stage.unwrap_or_else(|| panic!("no {wanted} in {stages:?}"));
         let ends = stages[failing].stop_on_failure;
         self.end_plan(uid, &|stage, action| match action {
             _ if stage > failing && ends => StepResult::Skipped,
-            action if show_action(action) == wanted => failure_of(message),
+            action if shown(action) == wanted => failure_of(message),
             action => success(action),
         })
     }
