@@ -74,6 +74,7 @@ fn one(state: &mut NodeState, cx: &mut Context, uid: &PodUid, at: Mono, pod: Arc
     }
     let was_fresh = entry.fresh().is_some();
     let old = entry.observed.replace(Reading { at, pod: pod.clone() });
+    entry.unread &= at < entry.last_mutation;
     let same = old.as_ref().is_some_and(|o| Arc::ptr_eq(&o.pod, &pod) || o.pod == pod);
     if same && was_fresh {
         return;
@@ -134,7 +135,7 @@ fn everything(state: &mut NodeState, cx: &mut Context, at: Mono, seen: Vec<Arc<O
     if !again {
         full.wanted = None;
     }
-    state.unclaimed.clear();
+    let unclaimed_before = std::mem::take(&mut state.unclaimed);
     let mut missing: std::collections::BTreeSet<PodUid> = state.pods.keys().cloned().collect();
     for pod in seen {
         let uid = pod.uid.clone();
@@ -153,6 +154,9 @@ fn everything(state: &mut NodeState, cx: &mut Context, at: Mono, seen: Vec<Arc<O
             _ => Arc::new(ObservedPod::empty(uid.clone(), entry.view.full_name.clone())),
         };
         one(state, cx, &uid, at, empty);
+    }
+    for pod in unclaimed_before.values().filter(|pod| !state.unclaimed.contains_key(&pod.uid)) {
+        pods::name_freed(state, cx, &pod.full_name);
     }
     pods::take_orphans(state, cx, at);
     sweep::first_look(state, cx);

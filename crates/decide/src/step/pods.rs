@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use model::k8s::Pod;
 use model::pod::{PodView, QosClass, Source};
-use model::{ApiEvent, Mono, PodUid};
+use model::{ApiEvent, FullName, Mono, PodUid};
 
 use super::{Context, sweep};
 use crate::effect::{Effect, LogLevel};
 use crate::lifecycle::{Lifecycle, MINIMUM_GRACE_SECS, Termination, TerminationCause, grace_secs};
 use crate::sources::{Change, Duplicate, merge};
-use crate::state::{NodeState, PodEntry, Reading};
+use crate::state::{NodeState, Observing, PodEntry, Reading};
 use crate::{admission, cgroups};
 
 pub(super) fn delivered(state: &mut NodeState, cx: &mut Context, source: Source, pods: Vec<Arc<Pod>>) {
@@ -60,13 +60,23 @@ fn added(state: &mut NodeState, cx: &mut Context, view: PodView) {
     create(state, cx, view, None);
 }
 
-/// Makes the entry of a pod that is wanted. `known`: what was read of it before, if it had been here already.
-pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, known: Option<(Reading, Mono)>) {
+/// What is known of the runtime's part of a pod that comes back.
+pub(super) struct Known {
+    pub reading: Option<Reading>,
+    pub last_mutation: Mono,
+    pub unread: bool,
+    pub observing: Observing,
+}
+
+/// Makes the entry of a pod that is wanted. `known`: if it had been here already.
+pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, known: Option<Known>) {
     let uid = view.uid.clone();
     let mut entry = PodEntry::new(view);
-    if let Some((reading, last_mutation)) = known {
-        entry.observed = Some(reading);
-        entry.last_mutation = last_mutation;
+    if let Some(known) = known {
+        entry.observed = known.reading;
+        entry.last_mutation = known.last_mutation;
+        entry.unread = known.unread;
+        entry.observing = known.observing;
     } else if let Some(pod) = state.unclaimed.remove(&uid) {
         let at = state.full_observation.last.unwrap_or(Mono::ZERO);
         for id in
@@ -86,7 +96,14 @@ pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, kno
     let verdict = admission::admit(&entry.view, others, &state.config, &state.facts);
     let full_name = entry.view.full_name.clone();
     let deleting = entry.view.is_deleting();
-    state.names.entry(full_name).or_default().push_back(uid.clone());
+    let runs = entry.observed.as_ref().is_some_and(|r| r.pod.anything_running());
+    let line = state.names.entry(full_name).or_default();
+    // One that an earlier agent started has its name already.
+    if runs {
+        line.push_front(uid.clone())
+    } else {
+        line.push_back(uid.clone())
+    }
     state.pods.insert(uid.clone(), entry);
     if let Err(refusal) = verdict {
         reject(state, cx, &uid, refusal);
@@ -162,7 +179,7 @@ pub(super) fn terminate(
             entry.ledger.pod_retry = None;
             true
         }
-        Lifecycle::Terminating(termination) => termination.shorten(grace_secs),
+        Lifecycle::Terminating(termination) => termination.shorten(grace_secs, cx.now.mono),
         Lifecycle::Terminated | Lifecycle::Finished => false,
     };
     if interrupt && let Some(plan) = entry.plan.as_mut().filter(|p| !p.cancelled) {
@@ -217,6 +234,11 @@ pub(super) fn name_holder(state: &NodeState, uid: &PodUid) -> Option<String> {
     holder
         .map(|other| other.view.human())
         .or_else(|| unclaimed.map(|p| format!("{}({})", p.full_name, p.uid)))
+}
+
+/// Those who wait for this name may try: who held it without being known to us is gone.
+pub(super) fn name_freed(state: &NodeState, cx: &mut Context, name: &FullName) {
+    cx.touched.extend(state.names.get(name).into_iter().flatten().cloned());
 }
 
 /// The entry goes; who waited for its name is looked at.

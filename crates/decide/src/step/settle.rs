@@ -8,6 +8,7 @@ use model::pod::PodView;
 use model::why::{Cause, Why};
 use model::{ApiEvent, PodUid};
 
+use super::pods::Known;
 use super::{Context, images, observe, pods};
 use crate::effect::{Effect, Epoch, TimerKey};
 use crate::ledger::PodRetry;
@@ -89,9 +90,14 @@ fn finished(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
         return false;
     }
     if let Some(view) = entry.comes_back.take() {
-        let known = entry.observed.clone().map(|reading| (reading, entry.last_mutation));
+        let known = Known {
+            reading: entry.observed.clone(),
+            last_mutation: entry.last_mutation,
+            unread: entry.unread,
+            observing: entry.observing,
+        };
         pods::forget(state, cx, uid);
-        pods::create(state, cx, view, known);
+        pods::create(state, cx, view, Some(known));
         return true;
     }
     let nothing_left = entry.fresh().is_some_and(|o| o.is_empty()) && entry.ledger.content_removed;
