@@ -178,6 +178,7 @@ async fn a_lost_connection_is_noticed_and_said() {
         assert_eq!(next(&mut hints).await, Hint::Everything);
         assert_eq!(next(&mut hints).await, Hint::Pod("pod-uid".into()));
         drop(server);
+        assert_eq!(next(&mut hints).await, Hint::Everything, "the loss");
         server = serve(&socket, &speaker, true);
     }
 }

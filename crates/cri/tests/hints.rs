@@ -119,7 +119,7 @@ async fn every_listener_hears_everything() {
 }
 
 #[tokio::test]
-async fn a_restart_of_the_runtime_says_look_at_everything() {
+async fn the_end_of_the_runtime_and_its_return_say_look_at_everything() {
     let runtime = PrivateRuntime::start();
     let client = runtime.client();
     let config = pod(&runtime, "survivor");
@@ -138,6 +138,7 @@ async fn a_restart_of_the_runtime_says_look_at_everything() {
     assert_eq!(next(&mut hints).await, Hint::Everything);
 
     let binary = runtime.kill();
+    while next(&mut hints).await != Hint::Everything {}
     runtime.start_again(&binary);
     while next(&mut hints).await != Hint::Everything {}
     // A container of before the restart is heard after it.

@@ -32,6 +32,8 @@ pub struct Ledger {
     pub pre_stopped: BTreeSet<ContainerId>,
     /// Sandboxes whose stop succeeded, so that it is not asked again.
     pub stopped_sandboxes: BTreeSet<SandboxId>,
+    /// Containers whose stop succeeded: one of them that still runs makes the runtime a liar.
+    pub stopped_containers: BTreeSet<ContainerId>,
     /// Volumes and cgroup are released.
     pub released: bool,
     /// Directories and logs are removed.

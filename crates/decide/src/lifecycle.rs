@@ -72,20 +72,24 @@ impl Lifecycle {
 }
 
 impl Termination {
-    /// Shortens the grace; says whether that changed anything. It never grows (K4).
-    pub fn shorten(&mut self, grace_secs: i64) -> bool {
-        let wanted = grace_secs.max(MINIMUM_GRACE_SECS);
-        if wanted < self.grace_secs {
-            self.grace_secs = wanted;
+    /// From now on there are at most this many seconds; says whether that changed anything. The end only ever comes
+    /// sooner by it (K4).
+    pub fn shorten(&mut self, grace_secs: i64, now: Mono) -> bool {
+        let in_all = self.spent_secs(now) + grace_secs.max(MINIMUM_GRACE_SECS);
+        if in_all < self.grace_secs {
+            self.grace_secs = in_all;
             return true;
         }
         false
     }
 
+    fn spent_secs(&self, now: Mono) -> i64 {
+        now.since(self.since).as_secs() as i64
+    }
+
     /// What is left of the grace, for a container that has to be stopped now.
     pub fn left_secs(&self, now: Mono) -> i64 {
-        let spent = now.since(self.since).as_secs() as i64;
-        (self.grace_secs - spent).max(MINIMUM_STOP_SECS)
+        (self.grace_secs - self.spent_secs(now)).max(MINIMUM_STOP_SECS)
     }
 }
 
@@ -126,12 +130,25 @@ mod tests {
     #[test]
     fn grace_only_shrinks_and_has_a_floor() {
         let mut t = Termination { since: Mono::ZERO, grace_secs: 30, cause: TerminationCause::Removed };
-        assert!(!t.shorten(40));
-        assert!(!t.shorten(30));
-        assert!(t.shorten(10));
-        assert!(t.shorten(0));
+        let at = |secs| Mono::from_duration(Duration::from_secs(secs));
+        assert!(!t.shorten(40, at(0)));
+        assert!(!t.shorten(30, at(0)));
+        assert!(t.shorten(10, at(0)));
+        assert!(t.shorten(0, at(0)));
         assert_eq!(t.grace_secs, 1);
-        assert!(!t.shorten(5));
+        assert!(!t.shorten(5, at(0)));
+    }
+
+    #[test]
+    fn a_shorter_grace_counts_from_when_it_was_asked() {
+        let at = |secs| Mono::from_duration(Duration::from_secs(secs));
+        let mut t = Termination { since: at(100), grace_secs: 60, cause: TerminationCause::Deleted };
+        assert!(!t.shorten(50, at(110)), "that is when it ends anyway");
+        assert!(t.shorten(20, at(110)));
+        assert_eq!((t.grace_secs, t.left_secs(at(110)), t.left_secs(at(125))), (30, 20, 5));
+        assert!(!t.shorten(20, at(111)), "asked again");
+        assert!(t.shorten(0, at(120)));
+        assert_eq!(t.left_secs(at(120)), MINIMUM_STOP_SECS);
     }
 
     #[test]

@@ -35,6 +35,8 @@ pub struct NodeState {
     pub names: BTreeMap<FullName, VecDeque<PodUid>>,
     /// Runtime pods that no source has claimed, until all sources have spoken.
     pub unclaimed: BTreeMap<PodUid, Arc<ObservedPod>>,
+    /// When a pod was last forgotten: what a reading that began before shows of it is gone.
+    pub forgotten: BTreeMap<PodUid, Mono>,
     /// Container and sandbox ids to their pods, for hints.
     pub ids: BTreeMap<String, PodUid>,
     /// Ids hinted at before any reading showed them.
@@ -115,6 +117,8 @@ pub struct PodEntry {
     pub plan: Option<RunningPlan>,
     /// When an action that changed the runtime last ended: older readings are stale.
     pub last_mutation: Mono,
+    /// Nothing was read since then. Where the clock stands still, times alone can't tell.
+    pub unread: bool,
     pub status: Option<Arc<PodStatus>>,
     pub why: Vec<WhySince>,
     pub timer: Option<Mono>,
@@ -169,6 +173,7 @@ impl NodeState {
             pods: BTreeMap::new(),
             names: BTreeMap::new(),
             unclaimed: BTreeMap::new(),
+            forgotten: BTreeMap::new(),
             ids: BTreeMap::new(),
             unknown_ids: BTreeMap::new(),
             images: ImageDesk::default(),
@@ -211,6 +216,7 @@ impl PodEntry {
             ledger: Ledger::default(),
             plan: None,
             last_mutation: Mono::ZERO,
+            unread: false,
             status: None,
             why: Vec::new(),
             timer: None,
@@ -219,6 +225,6 @@ impl PodEntry {
 
     /// The reading, when nothing of ours changed the runtime since it began.
     pub fn fresh(&self) -> Option<&Arc<ObservedPod>> {
-        self.observed.as_ref().filter(|r| r.at >= self.last_mutation).map(|r| &r.pod)
+        self.observed.as_ref().filter(|r| !self.unread && r.at >= self.last_mutation).map(|r| &r.pod)
     }
 }

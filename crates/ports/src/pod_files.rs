@@ -73,6 +73,7 @@ pub trait PodFiles: Send + Sync {
     async fn tear_down_volumes(&self, uid: &PodUid) -> Result<(), FilesError>;
     /// Removes the pod's directory, only on its own filesystem and only when nothing is mounted below it.
     async fn remove_pod_dir(&self, uid: &PodUid) -> Result<(), FilesError>;
+    /// Removes a pod's directory of logs and the links into it.
     async fn remove_log_dir(&self, name: &str) -> Result<(), FilesError>;
     async fn remove_link(&self, name: &str) -> Result<(), FilesError>;
     async fn leftovers(&self) -> Result<Leftovers, FilesError>;

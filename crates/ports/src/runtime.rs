@@ -215,14 +215,14 @@ pub enum Hint {
     Id(String),
     /// An image came or changed: who waits for one should look again.
     Images,
-    /// Events may have been lost (the stream was re-made): look at everything.
+    /// Events may have been lost (the stream broke, or was re-made): look at everything.
     Everything,
 }
 
 pub type HintStream = BoxStream<'static, Hint>;
 
 /// The runtime's own notifications. The stream reconnects by itself, with a back-off, and says [`Hint::Everything`]
-/// whenever it could have missed something.
+/// whenever it could have missed something, and when the runtime goes away: whoever looks then finds out.
 pub trait RuntimeEvents: Send + Sync {
     fn hints(&self) -> HintStream;
 }

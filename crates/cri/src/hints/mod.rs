@@ -1,7 +1,7 @@
 //! `ports::RuntimeEvents`: the runtime's own notifications, from the better of two sources.
 //!
 //! ```text
-//!            cannot connect, or connection lost: wait 100 ms .. 1 s
+//!       cannot connect, or connection lost (Everything): wait 100 ms .. 1 s
 //!        +--------------------------------------------------------+
 //!        v                                                        |
 //!    connecting --Version--> subscribing --answered--> listening --+
@@ -127,13 +127,13 @@ impl Listener {
         }
     }
 
-    /// The next hint of the subscription; `None` when there is none, or no longer.
+    /// The next hint of the subscription, also the one that its loss is; `None` when there is none, or no longer.
     async fn listen(&mut self) -> Option<Hint> {
         let subscription = self.subscription.as_mut()?;
         match subscription.hints.next().await {
             Some(Ok(hint)) => {
                 subscription.is_good = true;
-                return Some(hint);
+                Some(hint)
             }
             ended => {
                 let source = subscription.source;
@@ -142,17 +142,23 @@ impl Listener {
                 let error = ended.and_then(Result::err);
                 let socket = self.socket.path().display();
                 tracing::debug!(%socket, ?source, ?error, "lost the runtime's events");
-                match error {
-                    Some(status) if is_refusal(&status) => self.refused.push(source),
-                    _ => self.refused.clear(),
-                }
                 self.delay = match was_good {
                     true => FIRST_DELAY,
                     false => grown(self.delay).min(LONGEST_DELAY_WHEN_REFUSED),
                 };
+                match error {
+                    Some(status) if is_refusal(&status) => {
+                        self.refused.push(source);
+                        None
+                    }
+                    // The runtime went away, and nothing else tells that: who looks now finds out.
+                    _ => {
+                        self.refused.clear();
+                        Some(Hint::Everything)
+                    }
+                }
             }
         }
-        None
     }
 
     async fn subscribe(&mut self) -> Result<Subscription, Failure> {

@@ -17,6 +17,8 @@ pub(super) struct InitDecision<'a> {
     pub kills: Vec<Kill<'a>>,
     /// The regular containers may run.
     pub initialized: bool,
+    /// One failed and is not to run again: the pod is over.
+    pub failed: bool,
 }
 
 pub(super) fn decide<'a>(inputs: &'a PlanInputs) -> InitDecision<'a> {
@@ -48,7 +50,7 @@ pub(super) fn decide<'a>(inputs: &'a PlanInputs) -> InitDecision<'a> {
         }
         let place = Place { index, last: index + 1 == inits.len(), passed, inits };
         if !one(inputs, container, newest, &place, &mut decision) {
-            return InitDecision::default();
+            return InitDecision { failed: true, ..Default::default() };
         }
         passed = true;
     }

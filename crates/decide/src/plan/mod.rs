@@ -125,3 +125,6 @@ impl PodPlan {
         self.notes.push(Note::Announce { key: key.into(), event });
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,4 +1,5 @@
-//! After the last container: volumes and cgroup go, then, for a pod nobody wants any more, everything else of it.
+//! After the last container: volumes and cgroup go. In a plan of its own, and only for a pod that nobody wants any
+//! more, goes everything else of it.
 
 use model::pod::QosClass;
 use model::why::Cause;
@@ -10,17 +11,15 @@ use crate::effect::{Action, Stage};
 pub fn plan(inputs: &PlanInputs) -> PodPlan {
     let entry = inputs.entry;
     let mut plan = PodPlan::default();
-    let mut stages = Vec::new();
-    if !entry.ledger.released {
-        stages.push(Stage::must(vec![Action::TearDownVolumes]));
-        stages.push(Stage::must(destroy_cgroups(inputs)));
-    }
     let vanish = entry.removed && entry.comes_back.is_none();
-    if vanish && entry.lifecycle.may_drop_content(entry.removed) {
-        stages.extend(drop_everything(inputs));
-    } else if entry.ledger.released {
-        stages.extend(collect::stages(inputs, &mut plan));
-    }
+    let stages = if !entry.ledger.released {
+        // On its own, so that a container which can't be removed keeps neither volumes nor the pod's name.
+        vec![Stage::must(vec![Action::TearDownVolumes]), Stage::must(destroy_cgroups(inputs))]
+    } else if vanish && entry.lifecycle.may_drop_content(entry.removed) {
+        drop_everything(inputs)
+    } else {
+        collect::stages(inputs, &mut plan)
+    };
     let runtime_needed = stages.iter().flat_map(|s| &s.actions).any(Action::mutates_runtime);
     if runtime_needed && !inputs.runtime.ready {
         return PodPlan::wait(None, Cause::RuntimeNotReady { message: inputs.runtime.message.clone() });

@@ -8,7 +8,7 @@ use model::observed::{ContainerState, ObservedContainer};
 use model::pod::{ContainerKind, is_sidecar};
 use model::why::Cause;
 
-use super::{PlanInputs, PodPlan};
+use super::{Note, PlanInputs, PodPlan};
 use crate::effect::{Action, Stage};
 use crate::hooks;
 use crate::lifecycle::Termination;
@@ -22,27 +22,75 @@ pub fn plan(inputs: &PlanInputs, termination: &Termination) -> PodPlan {
     if !inputs.runtime.ready {
         return PodPlan::wait(None, Cause::RuntimeNotReady { message: inputs.runtime.message.clone() });
     }
-    if let Some(retry) = &inputs.entry.ledger.pod_retry
-        && retry.at > inputs.now.mono
-    {
-        let mut waiting = PodPlan::default();
-        let cause = Cause::StepFailed { step: retry.step.into(), message: retry.message.clone() };
-        waiting.because(None, cause, Some(retry.at));
+    let mut waiting = PodPlan::default();
+    if waits(inputs, &mut waiting) {
         return waiting;
     }
     for container in running(inputs) {
-        let message = format!("Stopping container {}", container.name);
-        let cause = Cause::Stopping { message: message.clone(), grace_secs: grace };
+        let cause = Cause::Stopping { message: stopping(container), grace_secs: grace };
         plan.because(Some(&container.name), cause, None);
-        let kind =
-            inputs.entry.view.container(&container.name).map_or(ContainerKind::Regular, |(kind, _)| kind);
-        let event = model::ApiEvent::normal("Killing", message).about(kind, &container.name);
-        plan.announce(format!("killing {}", container.id), event);
     }
+    announce(inputs, &mut plan);
     if plan.why.is_empty() {
         plan.because(None, Cause::Releasing, None);
     }
     plan
+}
+
+/// A step of the whole pod failed, and it is too early to try again.
+pub(super) fn waits_for_retry(inputs: &PlanInputs, plan: &mut PodPlan) -> bool {
+    let retry = inputs.entry.ledger.pod_retry.as_ref().filter(|r| r.at > inputs.now.mono);
+    if let Some(retry) = retry {
+        let cause = Cause::StepFailed { step: retry.step.into(), message: retry.message.clone() };
+        plan.because(None, cause, Some(retry.at));
+    }
+    retry.is_some()
+}
+
+/// Whether it is too early to stop anything: because it failed, or because it succeeded and had no effect.
+pub(super) fn waits(inputs: &PlanInputs, plan: &mut PodPlan) -> bool {
+    if waits_for_retry(inputs, plan) {
+        return true;
+    }
+    let Some((step, message)) = unheeded(inputs).filter(|_| inputs.entry.ledger.pod_retry.is_none()) else {
+        return false;
+    };
+    let event = model::ApiEvent::warning("FailedKillPod", format!("error killing pod: {message}"));
+    plan.because(None, Cause::StepFailed { step: step.into(), message: message.clone() }, None);
+    plan.notes.push(Note::PodFailure { step, message, event });
+    true
+}
+
+/// What was stopped, and is still there.
+fn unheeded(inputs: &PlanInputs) -> Option<(&'static str, String)> {
+    let ledger = &inputs.entry.ledger;
+    let container = running(inputs).into_iter().find(|c| ledger.stopped_containers.contains(&c.id));
+    let sandbox =
+        inputs.observed.sandboxes.iter().find(|s| s.ready && ledger.stopped_sandboxes.contains(&s.id));
+    let of_container =
+        container.map(|c| ("stop container", format!("container {} was stopped, and still runs", c.id)));
+    of_container
+        .or(sandbox
+            .map(|s| ("stop pod sandbox", format!("sandbox {} was stopped, and is still ready", s.id))))
+}
+
+fn stopping(container: &ObservedContainer) -> String {
+    format!("Stopping container {}", container.name)
+}
+
+/// The Events that tell of containers which are stopped because their pod is.
+pub(super) fn announce(inputs: &PlanInputs, plan: &mut PodPlan) {
+    for container in running(inputs) {
+        let kind =
+            inputs.entry.view.container(&container.name).map_or(ContainerKind::Regular, |(kind, _)| kind);
+        let event = model::ApiEvent::normal("Killing", stopping(container)).about(kind, &container.name);
+        plan.announce(format!("killing {}", container.id), event);
+    }
+}
+
+/// Whether [`stop_everything`] would do anything.
+pub(super) fn anything_to_stop(inputs: &PlanInputs) -> bool {
+    !running(inputs).is_empty() || !stop_sandboxes(inputs).is_empty()
 }
 
 /// Stages that leave nothing of the pod running.

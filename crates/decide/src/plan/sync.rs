@@ -48,6 +48,18 @@ pub fn plan(inputs: &PlanInputs) -> PodPlan {
     plan
 }
 
+/// All containers and sandboxes stop; what comes next is found when they have.
+fn stop_pod(inputs: &PlanInputs, message: &str, mut plan: PodPlan) -> PodPlan {
+    if stop::waits(inputs, &mut plan) {
+        return plan;
+    }
+    let grace = inputs.entry.view.spec_grace().max(MINIMUM_STOP_SECS);
+    plan.because(None, Cause::Stopping { message: message.into(), grace_secs: grace }, None);
+    stop::announce(inputs, &mut plan);
+    plan.stages = stop::stop_everything(inputs, grace);
+    plan
+}
+
 // ---- no usable sandbox ------------------------------------------------------------------------------------------
 
 fn without_sandbox(inputs: &PlanInputs, change: &SandboxChange) -> PodPlan {
@@ -61,21 +73,13 @@ fn without_sandbox(inputs: &PlanInputs, change: &SandboxChange) -> PodPlan {
     let create = !ran_once && !all_ended;
 
     let mut plan = PodPlan::default();
-    let grace = view.spec_grace().max(MINIMUM_STOP_SECS);
-    let stops = stop::stop_everything(inputs, grace);
-    if stops.iter().any(|s| !s.actions.is_empty()) {
+    if stop::anything_to_stop(inputs) {
         if create && change.old.is_some() {
             let event =
                 ApiEvent::normal("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.");
             plan.announce(format!("sandbox changed {}", change.attempt), event);
         }
-        plan.because(
-            None,
-            Cause::Stopping { message: "the pod sandbox is gone or broken".into(), grace_secs: grace },
-            None,
-        );
-        plan.stages = stops;
-        return plan;
+        return stop_pod(inputs, "the pod sandbox is gone or broken", plan);
     }
     if !create {
         plan.because(None, Cause::Releasing, None);
@@ -99,9 +103,8 @@ fn ended_well(inputs: &PlanInputs, container: &Container) -> bool {
 
 fn create_sandbox(inputs: &PlanInputs, attempt: u32, plan: &mut PodPlan) {
     let entry = inputs.entry;
-    if let Some(retry) = entry.ledger.pod_retry.as_ref().filter(|r| r.at > inputs.now.mono) {
-        let cause = Cause::StepFailed { step: retry.step.into(), message: retry.message.clone() };
-        return plan.because(None, cause, Some(retry.at));
+    if stop::waits_for_retry(inputs, plan) {
+        return;
     }
     if !inputs.runtime.network_ready && !entry.view.host_network() {
         let message = format!("network is not ready: {}", inputs.runtime.network_message);
@@ -135,7 +138,7 @@ fn create_sandbox(inputs: &PlanInputs, attempt: u32, plan: &mut PodPlan) {
     let is_init = |c: &&ObservedContainer| entry.view.init_containers().iter().any(|i| i.name == c.name);
     let purge = inputs.observed.containers.iter().filter(is_init).map(collect::remove).collect();
     plan.because(None, Cause::CreatingSandbox { attempt }, None);
-    plan.stages.push(Stage::may(purge));
+    plan.stages.push(Stage::must(purge));
     plan.stages.extend(prepare);
     plan.stages
         .push(Stage::must(vec![Action::RunSandbox { config: Box::new(config), handler: String::new() }]));
@@ -169,17 +172,23 @@ fn prepare(inputs: &PlanInputs, plan: &mut PodPlan) -> Option<Vec<Stage>> {
 fn with_sandbox(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> PodPlan {
     let mut plan = PodPlan::default();
     let init = init::decide(inputs);
+    if init.failed {
+        return stop_pod(inputs, "an init container failed for good", plan);
+    }
     let mut kills = init.kills;
     let mut starts: Vec<(ContainerKind, &Container)> =
         init.starts.iter().map(|c| (ContainerKind::Init, *c)).collect();
-    if init.initialized {
-        regular_containers(inputs, &mut plan, &mut kills, &mut starts);
-    } else {
+    if !init.initialized {
         waiting_for_init(inputs, &mut plan);
+    } else if !regular_containers(inputs, &mut plan, &mut kills, &mut starts) {
+        // Sidecars serve the others: they neither keep the pod alive nor come back for it.
+        return stop_pod(inputs, "all containers have ended", plan);
     }
     if !kills.is_empty() {
-        plan.stages =
-            vec![Stage::must(kills.into_iter().map(|kill| kill_action(inputs, kill, &mut plan)).collect())];
+        if !stop::waits(inputs, &mut plan) {
+            let kills = kills.into_iter().map(|kill| kill_action(inputs, kill, &mut plan)).collect();
+            plan.stages = vec![Stage::must(kills)];
+        }
         return plan;
     }
     let ready: Vec<_> = starts
@@ -195,9 +204,7 @@ fn with_sandbox(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> PodPlan {
     }
     if !inputs.entry.ledger.prepared {
         // After a restart of the agent the files of a pod that runs are only made sure of when one is needed.
-        if let Some(retry) = inputs.entry.ledger.pod_retry.as_ref().filter(|r| r.at > inputs.now.mono) {
-            let cause = Cause::StepFailed { step: retry.step.into(), message: retry.message.clone() };
-            plan.because(None, cause, Some(retry.at));
+        if stop::waits_for_retry(inputs, &mut plan) {
             return plan;
         }
         plan.because(None, Cause::PreparingDirectories, None);
@@ -243,13 +250,15 @@ fn kill_action(inputs: &PlanInputs, kill: Kill, plan: &mut PodPlan) -> Action {
     stop::stop(inputs, kill.container, grace)
 }
 
+/// Whether any of them runs or is to run.
 fn regular_containers<'a>(
     inputs: &'a PlanInputs,
     plan: &mut PodPlan,
     kills: &mut Vec<Kill<'a>>,
     starts: &mut Vec<(ContainerKind, &'a Container)>,
-) {
+) -> bool {
     let view = &inputs.entry.view;
+    let mut alive = false;
     for container in view.containers() {
         let newest = inputs.observed.newest(&container.name);
         let running = newest.filter(|c| c.state == ContainerState::Running);
@@ -262,6 +271,7 @@ fn regular_containers<'a>(
             } else if let Some(message) = inputs.entry.ledger.doomed.get(&running.id) {
                 kills.push(Kill::new(running, ContainerKind::Regular, message.clone()));
             }
+            alive = true;
             continue;
         }
         let forced = inputs.entry.ledger.must_restart.contains_key(&container.name);
@@ -270,6 +280,7 @@ fn regular_containers<'a>(
             plan.because(Some(&container.name), Cause::Completed { exit_code }, None);
             continue;
         }
+        alive = true;
         if let Some(unknown) = newest.filter(|c| c.state == ContainerState::Unknown) {
             let message = "Container is in \"unknown\" state, try killing it before restart".to_owned();
             kills.push(Kill::new(unknown, ContainerKind::Regular, message));
@@ -277,6 +288,7 @@ fn regular_containers<'a>(
             starts.push((ContainerKind::Regular, container));
         }
     }
+    alive
 }
 
 fn waiting_for_init(inputs: &PlanInputs, plan: &mut PodPlan) {
@@ -311,6 +323,7 @@ fn may_start_now(
         (ledger.retry_at.get(&container.name), ledger.failures.get(&container.name))
         && *at > inputs.now.mono
         && !ledger.look_again.contains(&container.name)
+        && !(failure.reason == Reason::RunContainerError && has_ended(inputs, &container.name))
     {
         let cause = match failure.reason {
             Reason::ErrImageNeverPull | Reason::InvalidImageName | Reason::ImageInspectError => {
@@ -322,6 +335,11 @@ fn may_start_now(
         return None;
     }
     image_at_hand(inputs, kind, container, plan)
+}
+
+/// One that was created, did not start and ended by that is under the crash back-off, and under no other.
+fn has_ended(inputs: &PlanInputs, name: &str) -> bool {
+    inputs.observed.newest(name).is_some_and(|c| c.state == ContainerState::Exited)
 }
 
 fn crash_wait(inputs: &PlanInputs, kind: ContainerKind, container: &Container, plan: &mut PodPlan) -> bool {

@@ -67,7 +67,7 @@ pub(super) fn inspected(
     result: Result<Option<Image>, CallFailure>,
 ) {
     for waiter in state.images.inspected(image) {
-        if !still_waits(state, &waiter) {
+        if !still_waits(state, &waiter, image) {
             continue;
         }
         let (kind, named) = named_in_spec(state, &waiter.uid, &waiter.container);
@@ -140,7 +140,7 @@ pub(super) fn pulled(
     let (waiters, next) = state.images.pulled(image, &config);
     next.into_iter().for_each(|e| cx.emit(e));
     for waiter in waiters {
-        if !still_waits(state, &waiter) {
+        if !still_waits(state, &waiter, image) {
             continue;
         }
         match &result {
@@ -289,9 +289,12 @@ fn failure_of<'a>(state: &'a NodeState, uid: &PodUid, container: &str) -> Option
     state.pods.get(uid)?.ledger.failures.get(container)
 }
 
-fn still_waits(state: &NodeState, waiter: &Waiter) -> bool {
+/// Not when the pod goes, nor when its spec names another image by now, or no such container.
+fn still_waits(state: &NodeState, waiter: &Waiter, image: &str) -> bool {
     state.pods.get(&waiter.uid).is_some_and(|e| {
+        let in_spec = e.view.container(&waiter.container).and_then(|(_, c)| c.image.as_deref());
         e.lifecycle.may_start()
+            && in_spec.is_some_and(|named| normalise(named).is_ok_and(|named| named == image))
             && matches!(
                 e.ledger.images.get(&waiter.container),
                 Some(ImageState::Inspecting | ImageState::Pulling { .. })

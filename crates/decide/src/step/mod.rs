@@ -99,3 +99,6 @@ fn timer(state: &mut NodeState, cx: &mut Context, key: TimerKey) {
         TimerKey::NodeCgroups => pods::write_node_cgroups(state, cx),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -69,6 +69,12 @@ fn succeeded(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Act
         (Action::RemoveSandbox { id }, _) => {
             entry.ledger.stopped_sandboxes.remove(id);
         }
+        (Action::StopContainer { id, .. }, _) => {
+            entry.ledger.stopped_containers.insert(id.clone());
+        }
+        (Action::RemoveContainer { id, .. }, _) => {
+            entry.ledger.stopped_containers.remove(id);
+        }
         (Action::StartContainer(start), StepResult::ContainerStarted { .. }) => {
             let (kind, name) = (start.kind, start.name.clone());
             entry.ledger.failures.remove(&name);
@@ -134,10 +140,7 @@ fn start_failed(
         if let (StartPoint::PostStart, Some(id)) = (at, id) {
             entry.ledger.doomed.insert(id, "FailedPostStartHook".into());
         }
-        // One that was created ends (or has ended) and is under the crash back-off then.
-        if matches!(at, StartPoint::Files | StartPoint::Create) || failure.unreachable {
-            entry.ledger.retry_at.insert(name.to_owned(), cx.now.mono.plus(RETRY));
-        }
+        entry.ledger.retry_at.insert(name.to_owned(), cx.now.mono.plus(RETRY));
     }
     if failure.unreachable {
         observe::check_runtime(state, cx);
@@ -188,6 +191,7 @@ pub(super) fn plan_ended(state: &mut NodeState, cx: &mut Context, uid: &PodUid, 
     }
     if plan.mutated {
         entry.last_mutation = cx.now.mono;
+        entry.unread = true;
         observe::want(state, cx, uid);
     }
     cx.touch(uid);

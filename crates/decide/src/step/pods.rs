@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use model::k8s::Pod;
 use model::pod::{PodView, QosClass, Source};
-use model::{ApiEvent, Mono, PodUid};
+use model::{ApiEvent, FullName, Mono, PodUid};
 
 use super::{Context, sweep};
 use crate::effect::{Effect, LogLevel};
 use crate::lifecycle::{Lifecycle, MINIMUM_GRACE_SECS, Termination, TerminationCause, grace_secs};
 use crate::sources::{Change, Duplicate, merge};
-use crate::state::{NodeState, PodEntry, Reading};
+use crate::state::{NodeState, Observing, PodEntry, Reading};
 use crate::{admission, cgroups};
 
 pub(super) fn delivered(state: &mut NodeState, cx: &mut Context, source: Source, pods: Vec<Arc<Pod>>) {
@@ -60,13 +60,23 @@ fn added(state: &mut NodeState, cx: &mut Context, view: PodView) {
     create(state, cx, view, None);
 }
 
-/// Makes the entry of a pod that is wanted. `known`: what was read of it before, if it had been here already.
-pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, known: Option<(Reading, Mono)>) {
+/// What is known of the runtime's part of a pod that comes back.
+pub(super) struct Known {
+    pub reading: Option<Reading>,
+    pub last_mutation: Mono,
+    pub unread: bool,
+    pub observing: Observing,
+}
+
+/// Makes the entry of a pod that is wanted. `known`: if it had been here already.
+pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, known: Option<Known>) {
     let uid = view.uid.clone();
     let mut entry = PodEntry::new(view);
-    if let Some((reading, last_mutation)) = known {
-        entry.observed = Some(reading);
-        entry.last_mutation = last_mutation;
+    if let Some(known) = known {
+        entry.observed = known.reading;
+        entry.last_mutation = known.last_mutation;
+        entry.unread = known.unread;
+        entry.observing = known.observing;
     } else if let Some(pod) = state.unclaimed.remove(&uid) {
         let at = state.full_observation.last.unwrap_or(Mono::ZERO);
         for id in
@@ -76,7 +86,9 @@ pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, kno
         }
         entry.observed = Some(Reading { at, pod });
     } else if let Some(at) = state.full_observation.last {
-        // A complete reading did not show it, and nobody but us makes pods here.
+        // A complete reading did not show it, and nobody but us makes pods here. Nor was there anything when it was
+        // forgotten: a reading that began before that must not count as newer.
+        let at = state.forgotten.get(&uid).map_or(at, |when| at.max(*when));
         let empty = model::observed::ObservedPod::empty(uid.clone(), entry.view.full_name.clone());
         entry.observed = Some(Reading { at, pod: Arc::new(empty) });
     }
@@ -84,7 +96,14 @@ pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, kno
     let verdict = admission::admit(&entry.view, others, &state.config, &state.facts);
     let full_name = entry.view.full_name.clone();
     let deleting = entry.view.is_deleting();
-    state.names.entry(full_name).or_default().push_back(uid.clone());
+    let runs = entry.observed.as_ref().is_some_and(|r| r.pod.anything_running());
+    let line = state.names.entry(full_name).or_default();
+    // One that an earlier agent started has its name already.
+    if runs {
+        line.push_front(uid.clone())
+    } else {
+        line.push_back(uid.clone())
+    }
     state.pods.insert(uid.clone(), entry);
     if let Err(refusal) = verdict {
         reject(state, cx, &uid, refusal);
@@ -110,6 +129,11 @@ fn reject(state: &mut NodeState, cx: &mut Context, uid: &PodUid, refusal: admiss
 fn updated(state: &mut NodeState, cx: &mut Context, view: PodView) {
     let uid = view.uid.clone();
     let Some(entry) = state.pods.get_mut(&uid) else { return added(state, cx, view) };
+    if entry.comes_back.is_some() {
+        // What is still going is the pod as it was; the change is to the one that follows it.
+        entry.comes_back = Some(view);
+        return;
+    }
     let deleting = view.is_deleting();
     for container in view.containers().iter().chain(view.init_containers()) {
         let old = entry.view.container(&container.name).and_then(|(_, c)| c.image.clone());
@@ -155,7 +179,7 @@ pub(super) fn terminate(
             entry.ledger.pod_retry = None;
             true
         }
-        Lifecycle::Terminating(termination) => termination.shorten(grace_secs),
+        Lifecycle::Terminating(termination) => termination.shorten(grace_secs, cx.now.mono),
         Lifecycle::Terminated | Lifecycle::Finished => false,
     };
     if interrupt && let Some(plan) = entry.plan.as_mut().filter(|p| !p.cancelled) {
@@ -212,9 +236,15 @@ pub(super) fn name_holder(state: &NodeState, uid: &PodUid) -> Option<String> {
         .or_else(|| unclaimed.map(|p| format!("{}({})", p.full_name, p.uid)))
 }
 
+/// Those who wait for this name may try: who held it without being known to us is gone.
+pub(super) fn name_freed(state: &NodeState, cx: &mut Context, name: &FullName) {
+    cx.touched.extend(state.names.get(name).into_iter().flatten().cloned());
+}
+
 /// The entry goes; who waited for its name is looked at.
 pub(super) fn forget(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.remove(uid) else { return };
+    state.forgotten.insert(uid.clone(), cx.now.mono);
     if let Some(reading) = &entry.observed {
         for id in reading.pod.containers.iter().map(|c| c.id.as_str()) {
             state.ids.remove(id);

@@ -8,6 +8,7 @@ use ports::{FilesError, Leftovers};
 use rustix::io::Errno;
 
 use super::layout::{Layout, failed, single_name};
+use super::tree::remove_tree;
 
 const LINK_SUFFIX: &str = ".log";
 const MAX_FILE_NAME: usize = 255;
@@ -58,9 +59,21 @@ pub fn remove_logs(layout: &Layout, log: &str) -> Result<(), FilesError> {
             result = result.and(unlink(&dir.join(found)));
         }
     }
+    result.and(unlink_all(layout, |target| target == log))
+}
+
+/// Removes a pod's directory of logs, and the links into it: they would lead nowhere.
+pub fn remove_dir(layout: &Layout, name: &str) -> Result<(), FilesError> {
+    let dir = layout.pod_logs.join(single_name("log directory", name)?);
+    remove_tree(&dir)?;
+    unlink_all(layout, |target| target.starts_with(&dir))
+}
+
+fn unlink_all(layout: &Layout, leads_there: impl Fn(&Path) -> bool) -> Result<(), FilesError> {
+    let mut result = Ok(());
     for found in names(&layout.links)? {
         let path = layout.links.join(found);
-        if std::fs::read_link(&path).is_ok_and(|target| target == log) {
+        if std::fs::read_link(&path).is_ok_and(|target| leads_there(&target)) {
             result = result.and(unlink(&path));
         }
     }
@@ -180,6 +193,22 @@ mod tests {
         assert!(remove_logs(&layout, "/etc/passwd").is_err());
         assert!(link(&layout, "x.log", "/etc/passwd").is_err());
         assert!(link(&layout, "../x.log", &log(1)).is_err());
+    }
+
+    #[test]
+    fn links_into_a_directory_of_logs_go_with_it() {
+        let (temp, layout) = bench();
+        let log = layout.pod_logs.join("ns_p_u/c/0.log");
+        let other = layout.pod_logs.join("ns_p_u2/0.log");
+        fs::create_dir_all(other.parent().unwrap()).unwrap();
+        for (name, target) in [("a.log", &log), ("b.log", &other), ("c.log", &temp.path().join("nowhere"))] {
+            symlink(target, layout.links.join(name)).unwrap();
+        }
+        remove_dir(&layout, "ns_p_u").unwrap();
+        assert_eq!(names(&layout.links).unwrap(), ["b.log", "c.log"]);
+        assert_eq!(names(&layout.pod_logs).unwrap(), ["ns_p_u2"]);
+        remove_dir(&layout, "ns_p_u").unwrap();
+        assert!(remove_dir(&layout, "../links").is_err());
     }
 
     #[test]

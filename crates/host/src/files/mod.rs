@@ -126,10 +126,7 @@ impl PodFiles for HostPodFiles {
 
     async fn remove_log_dir(&self, name: &str) -> Result<(), FilesError> {
         let name = name.to_owned();
-        self.blocking(move |layout| {
-            tree::remove_tree(&layout.pod_logs.join(layout::single_name("log directory", &name)?))
-        })
-        .await
+        self.blocking(move |layout| log_files::remove_dir(layout, &name)).await
     }
 
     async fn remove_link(&self, name: &str) -> Result<(), FilesError> {

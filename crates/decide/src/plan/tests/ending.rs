@@ -1,0 +1,178 @@
+//! Stopping a pod, and releasing what it had.
+
+use model::PodUid;
+
+use super::words::{at, show_stages};
+use super::{NOW, Scene};
+use crate::ledger::PodRetry;
+use crate::lifecycle::Lifecycle;
+
+#[test]
+fn everything_stops_with_what_is_left_of_the_grace() {
+    // grace, seconds since it was asked, what is seen, plan
+    for (grace, ago, reading, expect) in [
+        (30, 0.0, "s0 ready; c#0 running", "stop c#0 30s > stop-sandbox s0"),
+        (30, 12.0, "s0 ready; c#0 running", "stop c#0 18s > stop-sandbox s0"),
+        (30, 28.0, "s0 ready; c#0 running", "stop c#0 2s > stop-sandbox s0"),
+        (30, 300.0, "s0 ready; c#0 running", "stop c#0 2s > stop-sandbox s0"),
+        (1, 0.0, "s0 ready; c#0 running", "stop c#0 2s > stop-sandbox s0"),
+        (30, 0.0, "s0 ready; c#0 running; d#0 running", "stop d#0 30s + stop c#0 30s > stop-sandbox s0"),
+        (30, 0.0, "s0 ready; c#0 unknown", "stop c#0 30s > stop-sandbox s0"),
+        (30, 0.0, "s0 ready; c#0 exit(0)", "stop-sandbox s0"),
+        (30, 0.0, "s0 ready; c#0 created", "stop-sandbox s0"),
+        (30, 0.0, "s0 dead; c#0 exit(0)", "stop-sandbox s0"),
+        (30, 0.0, "s0 dead; s1 ready; c#0 running @s1", "stop c#0 30s > stop-sandbox s1 + stop-sandbox s0"),
+        // of a container that the spec does not know
+        (30, 0.0, "s0 ready; x#0 running", "stop x#0 30s > stop-sandbox s0"),
+        (30, 0.0, "c#0 running", "stop c#0 30s"),
+        (30, 0.0, "", "-"),
+    ] {
+        let scene = Scene::new("run c d", reading).terminating(grace, ago);
+        assert_eq!(show_stages(&scene.plan().stages), expect, "{grace} {ago} {reading}");
+    }
+}
+
+#[test]
+fn sidecars_stop_after_the_others_and_in_reverse() {
+    let pod = "init i s* t*; run c d";
+    for (reading, expect) in [
+        (
+            "s0 ready; s#0 running; t#0 running; c#0 running; d#0 running",
+            "stop d#0 30s + stop c#0 30s > stop t#0 30s > stop s#0 30s > stop-sandbox s0",
+        ),
+        ("s0 ready; s#0 running; t#0 exit(0); c#0 running", "stop c#0 30s > stop s#0 30s > stop-sandbox s0"),
+        ("s0 ready; s#0 running; t#0 running", "stop t#0 30s > stop s#0 30s > stop-sandbox s0"),
+        ("s0 ready; s#0 running; i#0 running", "stop i#0 30s > stop s#0 30s > stop-sandbox s0"),
+    ] {
+        Scene::new(pod, reading).terminating(30, 0.0).stages(expect);
+    }
+}
+
+#[test]
+fn each_stop_is_told_and_announced() {
+    let scene = Scene::new("init s*; run c", "s0 ready; s#0 running; c#0 running").terminating(30, 10.0);
+    scene.why("s: stopping 20s; c: stopping 20s");
+    assert_eq!(scene.announced(), ["Killing s", "Killing c"]);
+    Scene::new("", "s0 ready; c#0 exit(0)").terminating(30, 0.0).why("releasing");
+}
+
+#[test]
+fn an_end_waits_for_the_runtime_and_for_its_retry() {
+    let scene = || Scene::new("", "s0 ready; c#0 running").terminating(30, 1.0);
+    let away = scene().with(|s| {
+        s.runtime.ready = false;
+        s.runtime.message = "away".into();
+    });
+    away.stages("-");
+    away.why("runtime not ready (away)");
+    let failed = scene().with(|s| {
+        let at = at(NOW + 2.0).mono;
+        s.entry.ledger.pod_retry =
+            Some(PodRetry { step: "stop container", message: "no".into(), at, attempts: 2 });
+    });
+    failed.stages("-");
+    failed.why("stop container failed (no) @1002s");
+    failed.wakes("@1002s");
+}
+
+#[test]
+fn a_network_that_is_not_ready_holds_back_no_end() {
+    let scene = Scene::new("", "s0 ready; c#0 running").terminating(30, 0.0);
+    scene.with(|s| s.runtime.network_ready = false).stages("stop c#0 30s > stop-sandbox s0");
+}
+
+/// All containers are stopped.
+fn ended(pod: &str, reading: &str, released: bool) -> Scene {
+    Scene::new(pod, reading).with(|s| {
+        s.entry.lifecycle = if released { Lifecycle::Finished } else { Lifecycle::Terminated };
+        s.entry.ledger.released = released;
+    })
+}
+
+#[test]
+fn volumes_go_first_then_the_cgroup() {
+    ended("", "s0 dead; c#0 exit(0)", false).stages("tear-down > drop-cgroup kubepods/besteffort/podp");
+    let burstable = "c: {resources: {requests: {cpu: 1}}}";
+    ended(burstable, "", false).stages("tear-down > drop-cgroup kubepods/burstable/podp");
+    ended("", "", false).with(|s| s.config.cgroups_per_qos = false).stages("tear-down");
+}
+
+#[test]
+fn the_class_of_an_orphan_is_not_known() {
+    let orphan = ended("", "", false).with(|s| s.entry.orphan = true);
+    orphan.stages(
+        "tear-down > drop-cgroup kubepods/podp + drop-cgroup kubepods/burstable/podp + drop-cgroup kubepods/besteffort/podp",
+    );
+}
+
+#[test]
+fn what_nobody_wants_any_more_goes_altogether() {
+    let gone = |reading: &str| ended("", reading, true).with(|s| s.entry.removed = true);
+    let content = "remove-dir + remove-logs ns_p_p";
+    gone("").stages(content);
+    gone("s0 dead; c#0 exit(0)").stages(&format!("remove c#0 > remove-sandbox s0 > {content}"));
+    gone("s0 dead; s1 dead; c#0 exit(0) @s0; c#1 created")
+        .stages(&format!("remove c#1 + remove c#0 > remove-sandbox s1 + remove-sandbox s0 > {content}"));
+    gone("").with(|s| s.entry.ledger.content_removed = true).stages("-");
+    gone("c#0 exit(0)").with(|s| s.entry.ledger.content_removed = true).stages("remove c#0");
+    gone("c#0 exit(0)").why("releasing");
+    // not before volumes and cgroup are released
+    let held = ended("", "s0 dead; c#0 exit(0)", false).with(|s| s.entry.removed = true);
+    held.stages("tear-down > drop-cgroup kubepods/besteffort/podp");
+}
+
+#[test]
+fn what_is_released_does_not_wait_for_the_runtime() {
+    let away = |released| {
+        ended("", "s0 dead; c#0 exit(0)", released).with(|s| {
+            s.entry.removed = true;
+            s.runtime.ready = false;
+        })
+    };
+    away(false).stages("tear-down > drop-cgroup kubepods/besteffort/podp");
+    away(true).stages("-");
+}
+
+#[test]
+fn a_finished_pod_that_is_still_wanted_keeps_its_record() {
+    ended("restart Never", "s0 dead; c#0 exit(0)", true).stages("-");
+    ended("restart Never", "s0 dead; c#0 exit(0)", true).why("finished ");
+    // but not its garbage
+    ended("restart Never", "s0 dead; s1 dead; c#0 exit(1) @s0; c#1 exit(0)", true)
+        .stages("remove c#0? > remove-sandbox s0?");
+    let wanted_again = ended("", "s0 dead; c#0 exit(0)", true).with(|s| {
+        s.entry.removed = true;
+        s.entry.comes_back = Some(s.entry.view.clone());
+    });
+    wanted_again.stages("-");
+}
+
+#[test]
+fn a_rejected_pod_says_why() {
+    let scene = ended("", "", true).with(|s| s.entry.rejection = Some(("OutOfpods".into(), "full".into())));
+    scene.stages("-");
+    scene.why("rejected OutOfpods");
+}
+
+#[test]
+fn a_failed_release_waits_for_its_retry() {
+    for released in [false, true] {
+        let scene = |left: f64| {
+            ended("", "c#0 exit(0)", released).with(|s| {
+                s.entry.removed = true;
+                let at = at(NOW + left).mono;
+                s.entry.ledger.pod_retry =
+                    Some(PodRetry { step: "tear down volumes", message: "busy".into(), at, attempts: 1 });
+            })
+        };
+        scene(1.0).stages("-");
+        scene(1.0).why("tear down volumes failed (busy) @1001s");
+        assert_ne!(scene(0.0).plan().stages, []);
+    }
+}
+
+#[test]
+fn nothing_of_another_pod_is_named() {
+    let scene = ended("", "s0 dead; c#0 exit(0)", false).with(|s| s.entry.view.uid = PodUid::from("q"));
+    scene.stages("tear-down > drop-cgroup kubepods/besteffort/podq");
+}

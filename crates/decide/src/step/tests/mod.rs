@@ -1,0 +1,10 @@
+//! Scripts of events: what the node does over time.
+
+mod back_off;
+mod ending;
+mod images;
+mod releasing;
+mod script;
+mod show;
+
+use self::script::{check, check_on};

@@ -1,0 +1,388 @@
+//! Scripts: one event per line, and what it leads to.
+//!
+//! ```text
+//! pod a = restart Never; run c     what `a` means from here on
+//! up                               started, runtime ready, nothing in it
+//! file a                           => run a: dirs + cgroup > sandbox#0 | look img-c:1
+//! done a                           => read a
+//! read a: s0 ready                 => ..
+//! ```
+//!
+//! What follows `=>` is compared (`-`: nothing happens; a line that begins with `=>` goes on with the one before);
+//! a line without it is only carried out. Of the effects, those that do something are always shown; `show` adds
+//! `events`, `timers` (of pods), `clocks` (of the node), `status`, `sweeps`, `cgroups` and `logs`. Times are seconds since the agent came up.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::cgroup::{CgroupDriver, CgroupName};
+use model::cri::{Image, RuntimeCondition, RuntimeStatus};
+use model::node::{HostFacts, NodeConfig};
+use model::observed::{Observation, Scope};
+use model::pod::Source;
+use model::{Mono, Now, PodUid};
+
+use super::show;
+use crate::effect::{Action, Effect, Epoch, Stage, TimerKey};
+use crate::event::{
+    CallFailure, Event, Hint, LeftoversSeen, PulledImage, RuntimeCheck, StartPoint, StepResult,
+};
+use crate::plan::tests::words::{EPOCH, api_pod, at, observed, show_action, show_time, show_why};
+use crate::state::NodeState;
+use crate::step::step;
+
+pub struct Script {
+    pub state: NodeState,
+    now: f64,
+    pods: BTreeMap<String, String>,
+    plans: BTreeMap<PodUid, (Epoch, Arc<Vec<Stage>>)>,
+    timers: BTreeMap<TimerKey, Mono>,
+    shown: BTreeSet<String>,
+}
+
+/// Carries out a script on a node that takes its pods from files.
+#[track_caller]
+pub fn check(script: &str) -> Script {
+    check_on(NodeConfig::default(), script)
+}
+
+#[track_caller]
+pub fn check_on(config: NodeConfig, script: &str) -> Script {
+    let mut run = Script::new(config);
+    for (number, (line, expect)) in lines(script).iter().enumerate() {
+        let effects = run.line(line);
+        let Some(expect) = expect else { continue };
+        let expect: Vec<&str> = expect.iter().map(String::as_str).filter(|item| *item != "-").collect();
+        assert!(
+            effects == expect,
+            "line {} at {}s: {line}\n  expected {}\n  but got  {}",
+            number + 1,
+            run.now,
+            expect.join(" | "),
+            effects.join(" | "),
+        );
+    }
+    run
+}
+
+/// Lines with what they should lead to; continuations are joined.
+fn lines(script: &str) -> Vec<(String, Option<Vec<String>>)> {
+    let mut lines: Vec<(String, Option<Vec<String>>)> = Vec::new();
+    for line in
+        script.lines().map(|l| l.split("# ").next().unwrap_or_default().trim()).filter(|l| !l.is_empty())
+    {
+        let (command, expect) = match line.split_once("=>") {
+            Some((command, expect)) => (command.trim(), Some(expect)),
+            None => (line, None),
+        };
+        let items = expect.map(|e| e.split(" | ").map(|item| item.trim().to_owned()).collect::<Vec<_>>());
+        match (command.is_empty(), lines.last_mut()) {
+            (true, Some((_, Some(so_far)))) => so_far.extend(items.into_iter().flatten()),
+            (true, Some((_, so_far))) => *so_far = items,
+            _ => lines.push((command.to_owned(), items)),
+        }
+    }
+    lines
+}
+
+impl Script {
+    pub fn new(mut config: NodeConfig) -> Self {
+        if config.sources.is_empty() {
+            config.sources = vec![Source::File];
+        }
+        config.cluster_dns = vec!["10.0.0.10".into()];
+        Self {
+            state: NodeState::new(config, HostFacts::default(), EPOCH),
+            now: 0.0,
+            pods: BTreeMap::new(),
+            plans: BTreeMap::new(),
+            timers: BTreeMap::new(),
+            shown: BTreeSet::new(),
+        }
+    }
+
+    fn now(&self) -> Now {
+        at(self.now)
+    }
+
+    /// Steps, keeps the books that an engine would keep, and shows the effects that are to be seen.
+    pub fn event(&mut self, event: Event) -> Vec<String> {
+        let now = self.now();
+        let effects = step(&mut self.state, now, event);
+        for effect in &effects {
+            match effect {
+                Effect::Run { uid, epoch, stages } => {
+                    assert!(!stages.is_empty() && stages.iter().all(|s| !s.actions.is_empty()));
+                    let old = self.plans.insert(uid.clone(), (*epoch, stages.clone()));
+                    assert!(old.is_none(), "{uid} has two plans");
+                }
+                Effect::SetTimer { key, at: Some(at) } => {
+                    self.timers.insert(key.clone(), *at);
+                }
+                Effect::SetTimer { key, at: None } => {
+                    self.timers.remove(key);
+                }
+                _ => {}
+            }
+        }
+        effects.iter().filter_map(|effect| show::effect(effect, &self.shown)).collect()
+    }
+
+    pub fn line(&mut self, line: &str) -> Vec<String> {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let rest = rest.trim();
+        if let Some(seconds) = word.strip_prefix('+') {
+            self.now += seconds.trim_end_matches('s').parse::<f64>().expect("seconds");
+            return Vec::new();
+        }
+        match word {
+            "pod" => {
+                let (name, text) = rest.split_once('=').expect("pod <name> = <text>");
+                self.pods.insert(name.trim().into(), text.trim().into());
+                Vec::new()
+            }
+            "show" => {
+                self.shown.extend(rest.split_whitespace().map(str::to_owned));
+                Vec::new()
+            }
+            "up" => {
+                let lines = ["started", "ready", "read all:"].into_iter();
+                lines.flat_map(|line| self.line(line)).collect()
+            }
+            "why" => {
+                let entry = self.state.pods.get(&rest.into());
+                let why: Vec<_> = entry.iter().flat_map(|e| &e.why).map(|w| w.why.clone()).collect();
+                vec![show_why(&why)]
+            }
+            "state" => vec![show::state(&self.state, rest)],
+            "file" => self.deliver(Source::File, rest),
+            "http" => self.deliver(Source::Http, rest),
+            "api" => self.deliver(Source::Api, rest),
+            "read" => self.read(rest),
+            "done" => self.end_plan(rest, &|_, action| success(action)),
+            "skip" => self.end_plan(rest, &|_, _| StepResult::Skipped),
+            "cut" => self.cut(rest),
+            "fail" => self.fail(rest),
+            "due" => self.due(rest),
+            _ => {
+                let event = parse_event(word, rest);
+                self.event(event)
+            }
+        }
+    }
+
+    fn deliver(&mut self, source: Source, names: &str) -> Vec<String> {
+        let pods = names.split_whitespace().map(|name| {
+            let text = self.pods.get(name).map_or("", String::as_str);
+            api_pod(name, text)
+        });
+        let event = Event::Pods { source, pods: pods.collect() };
+        self.event(event)
+    }
+
+    /// `all [@<began>]: a = .. / b = ..`, or `<pod> [@<began>]: ..`
+    fn read(&mut self, rest: &str) -> Vec<String> {
+        let (head, text) = rest.split_once(':').expect("read <scope>: <what>");
+        let (scope, began) = head.split_once('@').unwrap_or((head, ""));
+        let began = began.trim().trim_end_matches('s').parse().unwrap_or(self.now);
+        let one = |uid: &str, text: &str| Arc::new(observed(uid, text, self.now()));
+        let (scope, pods) = match scope.trim() {
+            "all" => {
+                let pods = text.split('/').filter_map(|part| part.split_once('='));
+                let pods = pods.map(|(uid, text)| one(uid.trim(), text)).collect();
+                (Scope::All, pods)
+            }
+            uid => (Scope::Pod(uid.into()), vec![one(uid, text)]),
+        };
+        let pods: Vec<Arc<model::observed::ObservedPod>> = pods;
+        let pods = pods.into_iter().map(|pod| self.named(pod)).collect();
+        self.event(Event::Observed(Observation { at: at(began).mono, scope, pods }))
+    }
+
+    /// The runtime shows a pod under the name that its text gives it.
+    fn named(&self, mut pod: Arc<model::observed::ObservedPod>) -> Arc<model::observed::ObservedPod> {
+        if let Some(text) = self.pods.get(pod.uid.as_str()) {
+            let view = model::pod::PodView::new(api_pod(pod.uid.as_str(), text), Source::File);
+            Arc::make_mut(&mut pod).full_name = view.full_name;
+        }
+        pod
+    }
+
+    /// Tells of every action how it ended, then that the plan is over.
+    fn end_plan(&mut self, uid: &str, result: &dyn Fn(usize, &Action) -> StepResult) -> Vec<String> {
+        let uid = PodUid::from(uid);
+        let (epoch, stages) = self.plans.remove(&uid).unwrap_or_else(|| panic!("{uid} has no plan"));
+        let mut seen = Vec::new();
+        for (stage, actions) in stages.iter().enumerate() {
+            for (action, what) in actions.actions.iter().enumerate() {
+                let result = result(stage, what);
+                seen.extend(self.event(Event::StepDone { uid: uid.clone(), epoch, stage, action, result }));
+            }
+        }
+        seen.extend(self.event(Event::PlanEnded { uid, epoch }));
+        seen
+    }
+
+    /// `<pod> [<stage>]`: the plan was cancelled while this stage ran.
+    fn cut(&mut self, rest: &str) -> Vec<String> {
+        let (uid, stage) = rest.split_once(' ').unwrap_or((rest, "0"));
+        let running: usize = stage.parse().expect("a stage");
+        self.end_plan(uid, &|stage, action| match action {
+            _ if stage > running => StepResult::Skipped,
+            Action::StopContainer { .. } if stage == running => StepResult::Interrupted,
+            action => success(action),
+        })
+    }
+
+    /// `<pod>: <action> = <message>`: what must not be done after it is skipped. A message that begins with `!` is of
+    /// a runtime that was away; one that begins with `files:`, `create:` or `start:` says how far a start came.
+    fn fail(&mut self, rest: &str) -> Vec<String> {
+        let (uid, what) = rest.split_once(": ").expect("fail <pod>: <action> = <message>");
+        let (wanted, message) = what.split_once(" = ").expect("an action and a message");
+        let own = format!(" {uid}.");
+        let shown = |action: &Action| show_action(action).replace(&own, " ");
+        let stages = self.plans.get(&uid.into()).unwrap_or_else(|| panic!("{uid} has no plan")).1.clone();
+        let stage = stages.iter().position(|s| s.actions.iter().any(|a| shown(a) == wanted));
+        let failing = stage.unwrap_or_else(|| panic!("no {wanted} in {stages:?}"));
+        let ends = stages[failing].stop_on_failure;
+        self.end_plan(uid, &|stage, action| match action {
+            _ if stage > failing && ends => StepResult::Skipped,
+            action if shown(action) == wanted => failure_of(message),
+            action => success(action),
+        })
+    }
+
+    /// `<timer> [@<seconds>s]`: the clock moves to it and it fires.
+    fn due(&mut self, rest: &str) -> Vec<String> {
+        let (name, when) = rest.split_once(" @").unwrap_or((rest, ""));
+        let key = timer(name);
+        let at = self.timers.remove(&key).unwrap_or_else(|| panic!("{name} is not set: {:?}", self.timers));
+        if !when.is_empty() {
+            assert_eq!(show_time(at), format!("@{when}"), "{name}");
+        }
+        self.now = self.now.max(at.as_duration().as_secs_f64());
+        self.event(Event::Timer(key))
+    }
+}
+
+fn success(action: &Action) -> StepResult {
+    match action {
+        Action::MakePodDirs { .. } => StepResult::Dirs { log_numbers: BTreeMap::new() },
+        Action::RunSandbox { .. } => StepResult::SandboxRunning { id: "new".into() },
+        Action::StartContainer(_) => StepResult::ContainerStarted { id: "new".into() },
+        _ => StepResult::Ok,
+    }
+}
+
+fn failure_of(message: &str) -> StepResult {
+    let points =
+        [("files:", StartPoint::Files), ("create:", StartPoint::Create), ("start:", StartPoint::Start)];
+    let at = points.into_iter().find_map(|(word, at)| Some((at, message.strip_prefix(word)?.trim())));
+    match at {
+        Some((at, message)) => StepResult::StartFailed { at, id: None, failure: call_failure(message) },
+        None => StepResult::Failed(call_failure(message)),
+    }
+}
+
+fn call_failure(message: &str) -> CallFailure {
+    CallFailure { unreachable: message.starts_with('!'), message: message.trim_start_matches('!').into() }
+}
+
+fn timer(name: &str) -> TimerKey {
+    match name.split_once(' ') {
+        Some(("pod", uid)) => TimerKey::Pod(uid.into()),
+        Some(("observe", uid)) => TimerKey::Observe(uid.into()),
+        _ => match name {
+            "full" => TimerKey::FullRelist,
+            "check" => TimerKey::RuntimeCheck,
+            "sweep" => TimerKey::Sweep,
+            other => panic!("no timer {other}"),
+        },
+    }
+}
+
+fn parse_event(word: &str, rest: &str) -> Event {
+    match word {
+        "started" => Event::Started,
+        "ready" | "not-ready" | "no-network" | "away" => Event::RuntimeChecked(runtime_check(word, rest)),
+        "read-failed" => {
+            let scope = if rest == "all" { Scope::All } else { Scope::Pod(rest.into()) };
+            Event::ObserveFailed { scope, message: "no answer".into() }
+        }
+        "hint" => Event::Hint(Hint::Pod(rest.into())),
+        "hint-id" => Event::Hint(Hint::Id(rest.into())),
+        "hint-images" => Event::Hint(Hint::Images),
+        "hint-all" => Event::Hint(Hint::Everything),
+        "timer" => Event::Timer(timer(rest)),
+        "looked" => {
+            let (image, answer) = rest.split_once(": ").expect("looked <image>: <answer>");
+            let result = match answer {
+                "yes" => Ok(Some(found())),
+                "no" => Ok(None),
+                message => Err(call_failure(message)),
+            };
+            Event::ImageInspected { image: image.into(), result }
+        }
+        "pulled" => {
+            let (image, answer) = rest.split_once(": ").expect("pulled <image>: <answer>");
+            let result = match answer {
+                "ok" => Ok(PulledImage {
+                    reference: format!("sha256:{image}"),
+                    image: Some(found()),
+                    took: Duration::from_millis(1500),
+                }),
+                message => Err(call_failure(message)),
+            };
+            Event::ImagePulled { image: image.into(), result }
+        }
+        "leftovers" => Event::Leftovers(leftovers(rest)),
+        "swept" => Event::Swept { problems: if rest.is_empty() { vec![] } else { vec![rest.into()] } },
+        other => panic!("nobody knows {other}"),
+    }
+}
+
+fn runtime_check(word: &str, rest: &str) -> RuntimeCheck {
+    if word == "away" {
+        return RuntimeCheck::Failed { message: "connection refused".into() };
+    }
+    let condition = |kind: &str, status: bool| RuntimeCondition {
+        r#type: kind.into(),
+        status,
+        reason: if status { "" } else { "Bad" }.into(),
+        message: rest.into(),
+    };
+    let cgroup_driver = match rest {
+        "systemd" => Some(CgroupDriver::Systemd),
+        "cgroupfs" => Some(CgroupDriver::Cgroupfs),
+        _ => None,
+    };
+    let conditions =
+        vec![condition("RuntimeReady", word != "not-ready"), condition("NetworkReady", word != "no-network")];
+    RuntimeCheck::Answered {
+        runtime_name: "rt".into(),
+        status: RuntimeStatus { conditions, ..Default::default() },
+        cgroup_driver,
+    }
+}
+
+fn found() -> Image {
+    Image { id: "sha256:found".into(), size: 42, ..Default::default() }
+}
+
+fn leftovers(rest: &str) -> LeftoversSeen {
+    let mut seen = LeftoversSeen::default();
+    for part in rest.split_whitespace() {
+        let (what, names) = part.split_once('=').expect("<what>=<names>");
+        for name in names.split(',') {
+            match what {
+                "dirs" => seen.pod_dirs.push(name.into()),
+                "logs" => seen.log_dirs.push(name.into()),
+                "links" => seen.dead_links.push(name.into()),
+                "cgroups" => seen.pod_cgroups.push(CgroupName(name.split('/').map(str::to_owned).collect())),
+                other => panic!("no leftovers of the kind {other}"),
+            }
+        }
+    }
+    seen
+}

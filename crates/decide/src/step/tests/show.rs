@@ -1,0 +1,105 @@
+//! Effects as short texts.
+
+use std::collections::BTreeSet;
+
+use model::observed::Scope;
+use model::{EventKind, k8s};
+
+use crate::effect::{Effect, Sweep, TimerKey};
+use crate::lifecycle::Lifecycle;
+use crate::plan::tests::words::{show_stages, show_time};
+use crate::state::NodeState;
+
+/// `None`: not asked for.
+pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
+    let only = |kind: &str, text: String| shown.contains(kind).then_some(text);
+    match effect {
+        Effect::Observe(Scope::All) => Some("read all".into()),
+        Effect::Observe(Scope::Pod(uid)) => Some(format!("read {uid}")),
+        Effect::CheckRuntime { ask_cgroup_driver: false } => Some("check".into()),
+        Effect::CheckRuntime { ask_cgroup_driver: true } => Some("check+driver".into()),
+        Effect::Run { uid, stages, .. } => {
+            let own = format!(" {uid}.");
+            Some(format!("run {uid}: {}", show_stages(stages).replace(&own, " ")))
+        }
+        Effect::Cancel { uid, .. } => Some(format!("cancel {uid}")),
+        Effect::InspectImage { image } => Some(format!("look {image}")),
+        Effect::PullImage { image } => Some(format!("pull {image}")),
+        Effect::Forget { uid } => Some(format!("forget {uid}")),
+        Effect::ListLeftovers => only("sweeps", "list leftovers".into()),
+        Effect::Sweep(what) => Some(format!("sweep {}", sweep(what))),
+        Effect::SetTimer { key, at } => {
+            let of_pod = matches!(key, TimerKey::Pod(_) | TimerKey::Observe(_));
+            let kind = if of_pod { "timers" } else { "clocks" };
+            only(kind, format!("timer {} {}", timer(key), at.map_or("off".into(), show_time)))
+        }
+        Effect::PublishStatus { uid, status } => {
+            only("status", format!("status {uid} {}", pod_status(status)))
+        }
+        Effect::RecordEvent { uid, event, .. } => {
+            let kind = if event.kind == EventKind::Normal { "N" } else { "W" };
+            let about = event.container.as_ref().map(|(_, name)| format!("/{name}")).unwrap_or_default();
+            only("events", format!("{kind} {uid}{about} {}: {}", event.reason, event.message))
+        }
+        Effect::EnsureCgroups { specs } => {
+            let burstable = specs.iter().find(|s| s.name.0.last().is_some_and(|n| n == "burstable"));
+            let shares = burstable.and_then(|s| s.values.cpu_shares).unwrap_or_default();
+            only("cgroups", format!("cgroups burstable={shares}"))
+        }
+        Effect::Log { message, .. } => only("logs", format!("log {message}")),
+    }
+}
+
+fn timer(key: &TimerKey) -> String {
+    match key {
+        TimerKey::Pod(uid) => format!("pod {uid}"),
+        TimerKey::Observe(uid) => format!("observe {uid}"),
+        TimerKey::FullRelist => "full".into(),
+        TimerKey::RuntimeCheck => "check".into(),
+        TimerKey::Sweep => "sweep".into(),
+        TimerKey::NodeCgroups => "node-cgroups".into(),
+    }
+}
+
+fn sweep(sweep: &Sweep) -> String {
+    let list =
+        |what: &str, names: Vec<String>| (!names.is_empty()).then(|| format!("{what}={}", names.join(",")));
+    let parts = [
+        list("dirs", sweep.pod_dirs.iter().map(ToString::to_string).collect()),
+        list("logs", sweep.log_dirs.clone()),
+        list("links", sweep.links.clone()),
+        list("cgroups", sweep.cgroups.iter().map(|n| n.0.join("/")).collect()),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
+}
+
+/// The phase, and of each container its state, restarts and reason: `Running c=running d=wait:ErrImagePull`.
+fn pod_status(status: &k8s::PodStatus) -> String {
+    let mut text = status.phase.clone().unwrap_or_default();
+    if let Some(reason) = &status.reason {
+        text.push_str(&format!("({reason})"));
+    }
+    let init = status.init_container_statuses.iter().flatten();
+    for container in init.chain(status.container_statuses.iter().flatten()) {
+        let state = container.state.clone().unwrap_or_default();
+        let state = match (state.waiting, state.running, state.terminated) {
+            (Some(waiting), _, _) => format!("wait:{}", waiting.reason.unwrap_or_default()),
+            (_, Some(_), _) => "running".into(),
+            (_, _, Some(end)) => format!("exit({})", end.exit_code),
+            _ => "-".into(),
+        };
+        text.push_str(&format!(" {}={state}", container.name));
+    }
+    text
+}
+
+/// Where the pod is in its life.
+pub fn state(state: &NodeState, uid: &str) -> String {
+    match state.pods.get(&uid.into()).map(|e| &e.lifecycle) {
+        None => "gone".into(),
+        Some(Lifecycle::Syncing) => "syncing".into(),
+        Some(Lifecycle::Terminating(t)) => format!("terminating {}s", t.grace_secs),
+        Some(Lifecycle::Terminated) => "terminated".into(),
+        Some(Lifecycle::Finished) => "finished".into(),
+    }
+}

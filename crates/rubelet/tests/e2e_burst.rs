@@ -1,0 +1,40 @@
+//! Many pods at once: they come, and they go without a trace.
+
+// These tests run real processes in real time.
+#![allow(clippy::disallowed_methods)]
+
+mod harness;
+mod seen;
+
+use std::time::Instant;
+
+use harness::{Node, wait};
+use seen::{BURST, Seen, names, sleeper};
+
+const PODS: usize = 50;
+
+#[test]
+fn fifty_pods_come_at_once_and_go_at_once() {
+    let node = Node::start();
+    let seen = Seen::new(&node.runtime);
+    let names = names("burst", PODS);
+
+    let start = Instant::now();
+    for name in &names {
+        node.agent.write_manifest(name, &sleeper(name));
+    }
+    let running = seen.wait_running(&names, 1, BURST);
+    println!("{PODS} pods ran after {:.1?}", start.elapsed());
+    assert_eq!(running.len(), PODS);
+
+    let start = Instant::now();
+    for name in &names {
+        node.agent.remove_manifest(name);
+    }
+    node.wait_clean(BURST);
+    wait("the network namespaces to go", BURST, || match node.runtime.network_namespaces() {
+        left if left.is_empty() => Ok(()),
+        left => Err(format!("{left:?}")),
+    });
+    println!("{PODS} pods were gone without a trace after {:.1?}", start.elapsed());
+}

@@ -1,0 +1,139 @@
+//! The runtime is not there, goes, hangs and comes back: the agent stays, says what is wrong, and goes on by itself.
+
+// These tests run real processes in real time.
+#![allow(clippy::disallowed_methods)]
+
+mod harness;
+mod seen;
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use harness::{Agent, Node, Runtime, SLOW, wait, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
+use seen::{BURST, Seen, assert_kept, names, sleeper};
+use serde_json::json;
+
+/// The agent answers whoever asks, whatever the runtime does.
+#[track_caller]
+fn assert_responsive(node: &mut Node) {
+    let start = Instant::now();
+    let health = node.agent.get("/healthz").expect("an answer to /healthz");
+    assert_eq!((health.status, health.text().as_str()), (200, "ok"));
+    node.agent.pods().expect("an answer to /pods");
+    assert!(node.agent.is_running(), "the agent has ended");
+    println!("the agent answered within {:.1?}", start.elapsed());
+}
+
+#[track_caller]
+fn wait_log(node: &Node, words: &[&str]) {
+    wait(&format!("a line of the log with {words:?}"), SLOW, || {
+        let log = node.agent.log();
+        let found = log.lines().any(|line| words.iter().all(|word| line.contains(word)));
+        if found { Ok(()) } else { Err(node.agent.log_tail()) }
+    });
+}
+
+#[test]
+fn an_agent_without_a_runtime_says_which_socket_and_waits_for_it() {
+    let runtime = Runtime::start();
+    runtime.kill9();
+    let socket = runtime.dir.join("containerd.sock");
+    fs::remove_file(&socket).expect("remove the socket");
+    let mut node = Node { agent: Agent::start(&runtime, |_| {}), runtime };
+    node.agent.write_manifest("early", &sleeper("early"));
+
+    wait_log(&node, &["ERROR", "container runtime is down", &socket.to_string_lossy(), "No such file"]);
+    let pod = node.wait_pod("early", SLOW, |pod| pod["status"]["phase"] == "Pending");
+    assert_eq!(pod["status"]["phase"], "Pending");
+    assert_responsive(&mut node);
+    let lines = node.agent.log().lines().filter(|line| line.contains("container runtime is down")).count();
+    assert_eq!(lines, 1, "the same complaint again and again:\n{}", node.agent.log());
+
+    node.runtime.restart();
+    node.wait_pod("early", SLOW, |pod| pod["status"]["phase"] == "Running");
+    wait_log(&node, &["INFO", "container runtime containerd is ready"]);
+}
+
+#[test]
+fn pods_outlive_a_crash_of_the_runtime_and_what_died_meanwhile_is_restarted() {
+    let mut node = Node::start();
+    let seen = Seen::new(&node.runtime);
+    let names = names("away", 6);
+    for name in &names {
+        node.agent.write_manifest(name, &sleeper(name));
+    }
+    let before = seen.wait_running(&names, 1, BURST);
+    for name in &names {
+        node.wait_pod(name, SLOW, |pod| pod["status"]["phase"] == "Running");
+    }
+    let victim = before["away-03"].first().expect("a container").clone();
+    let pid = node.runtime.tasks().into_iter().find(|task| task.id == victim).expect("its task").pid;
+
+    node.runtime.kill9();
+    wait_log(&node, &["ERROR", "container runtime is down", "containerd.sock"]);
+    assert_responsive(&mut node);
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a pid");
+    kill_process(pid, Signal::KILL).expect("kill a container's process");
+    node.runtime.restart();
+
+    let pod = node.wait_pod("away-03", SLOW, |pod| {
+        let status = &pod["status"]["containerStatuses"][0];
+        status["restartCount"] == 1 && status["ready"] == true
+    });
+    assert_eq!(pod["status"]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"], 137);
+    let after = seen.wait_running(&names, 1, SLOW);
+    for name in &names {
+        let same = after[name] == before[name];
+        assert_eq!(same, name != "away-03", "{name}: {:?}, then {:?}", before[name], after[name]);
+    }
+    for name in &names {
+        node.agent.remove_manifest(name);
+    }
+    node.wait_clean(SLOW);
+}
+
+#[test]
+fn a_burst_goes_on_when_the_runtime_is_back() {
+    let node = Node::start();
+    let seen = Seen::new(&node.runtime);
+    let names = names("flight", 20);
+    for name in &names {
+        node.agent.write_manifest(name, &sleeper(name));
+    }
+    let some_run = || seen.running().values().filter(|ids| !ids.is_empty()).count() >= 4;
+    wait_until("some pods to run", BURST, some_run);
+    let before = seen.running();
+    node.runtime.kill9();
+    node.runtime.restart();
+    let after = seen.wait_running(&names, 1, BURST);
+    assert_kept(&before, &after);
+    for name in &names {
+        node.wait_pod(name, SLOW, |pod| pod["status"]["phase"] == "Running");
+    }
+}
+
+#[test]
+fn a_runtime_that_hangs_hangs_nobody_else() {
+    let mut node = Node::start_with(|config| config["runtimeRequestTimeout"] = json!("2s"));
+    let seen = Seen::new(&node.runtime);
+    let names = names("hang", 3);
+    node.agent.write_manifest(&names[0], &sleeper(&names[0]));
+    let before = seen.wait_running(&names[..1], 1, SLOW);
+
+    node.runtime.hang();
+    for name in &names[1..] {
+        node.agent.write_manifest(name, &sleeper(name));
+    }
+    wait_until("the agent to know of the new pods", SLOW, || node.agent.pod(&names[2]).is_ok());
+    assert_responsive(&mut node);
+    wait_log(&node, &["ERROR", "container runtime is down", "no answer within 2s"]);
+    assert_responsive(&mut node);
+    std::thread::sleep(Duration::from_secs(2));
+    assert_responsive(&mut node);
+
+    node.runtime.resume();
+    let after = seen.wait_running(&names, 1, SLOW);
+    assert_kept(&before, &after);
+    node.wait_pod(&names[2], SLOW, |pod| pod["status"]["phase"] == "Running");
+}
