@@ -118,6 +118,59 @@ fn a_container_that_ignores_sigterm_is_killed_after_its_grace() {
     assert_eq!(lines.iter().filter(|line| *line == "asked to end").count(), 1, "asked once: {lines:?}");
 }
 
+/// However fast a manifest changes, its pods never overlap, and the last one stays.
+#[test]
+fn a_manifest_that_keeps_changing() {
+    let node = Node::start();
+    let journal = Journal::new(&node);
+    let put = |turn: usize| {
+        let script = format!(
+            "trap 'sleep 0.3; echo {turn} gone >>/journal/lines; exit 0' TERM
+             echo {turn} up >>/journal/lines; sleep 3600 & wait"
+        );
+        let container = shell_with("c", &script, json!({ "volumeMounts": [Journal::mount()] }));
+        let spec = json!({
+            "terminationGracePeriodSeconds": 5,
+            "containers": [container],
+            "volumes": [journal.volume()],
+        });
+        node.agent.write_manifest("fickle", &manifest("fickle", spec));
+    };
+    const TURNS: usize = 8;
+    for turn in 0..TURNS {
+        put(turn);
+        if turn % 3 == 1 {
+            node.agent.remove_manifest("fickle");
+        }
+        // Some come while the one before is being made, some while it runs, and some while it ends.
+        std::thread::sleep(std::time::Duration::from_millis(150 * (turn as u64 % 4)));
+    }
+    put(TURNS);
+    let last = format!("{TURNS} up");
+    wait("the last one to run", SLOW, || match journal.lines() {
+        lines if lines.contains(&last) => Ok(()),
+        lines => Err(format!("{lines:?}")),
+    });
+    let pod = node.wait_pod("fickle", SLOW, is_running);
+    assert_eq!(restarts(&pod, "c"), 0);
+    wait("all others to go", SLOW, || match node.runtime.containers() {
+        containers if containers.len() == 2 => Ok(()),
+        containers => Err(format!("{containers:?}")),
+    });
+    let mut alive = None;
+    let lines = journal.lines();
+    for line in &lines {
+        let (turn, word) = line.split_once(' ').expect("a turn and a word");
+        match word {
+            "up" => assert_eq!(alive.replace(turn), None, "two at once: {lines:?}"),
+            _ => alive = None,
+        }
+    }
+    assert_eq!(alive, Some("8"), "{lines:?}");
+    node.agent.remove_manifest("fickle");
+    node.wait_clean(SLOW);
+}
+
 fn names(node: &Node) -> Vec<String> {
     let pods = node.agent.pods().expect("the pods");
     let mut names: Vec<_> =

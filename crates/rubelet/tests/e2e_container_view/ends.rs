@@ -20,7 +20,7 @@ fn termination_messages() {
             "printf elsewhere >/tmp/end; exit 0",
             json!({ "terminationMessagePath": "/tmp/end" })
         ),
-        shell_with("log", "echo one; echo two >&2; exit 4", fallback()),
+        shell_with("log", "echo one; echo two; exit 4", fallback()),
         shell_with("good", "echo one; exit 0", fallback()),
         shell_with("both", "echo logged; printf written >/dev/termination-log; exit 4", fallback()),
         shell_with(
