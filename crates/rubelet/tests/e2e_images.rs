@@ -49,7 +49,6 @@ fn check_waits(pod: &Value, image: &str) {
     assert_eq!((&status["image"], &status["imageID"]), (&json!(image), &json!("")), "{status}");
     assert!(status["containerID"].as_str().unwrap_or_default().is_empty(), "{status}");
     assert_eq!((&status["ready"], &status["started"]), (&json!(false), &json!(false)), "{status}");
-    assert_eq!(condition(pod, "PodReadyToStartContainers")["status"], "True");
     assert_eq!(condition(pod, "Initialized")["status"], "True");
     assert_eq!(condition(pod, "Ready")["message"], "containers with unready status: [c]");
     assert!(pod["status"]["podIP"].is_string(), "{}", pod["status"]);
@@ -83,7 +82,9 @@ fn images_that_cannot_be_had() {
     assert_eq!(seen["ErrImageNeverPull"], expected);
 
     for (name, image) in [("missing", MISSING), ("bad", BAD), ("never", NEVER)] {
-        check_waits(&node.agent.pod(name).expect("the pod"), image);
+        // The image is looked for while the sandbox is being made.
+        let has_sandbox = |pod: &Value| condition(pod, "PodReadyToStartContainers")["status"] == "True";
+        check_waits(&node.wait_pod(name, SLOW, has_sandbox), image);
     }
     let seen = reasons_until(&node, "always", "ImagePullBackOff");
     assert!(seen["ImagePullBackOff"].contains("connection refused"), "{seen:?}");
