@@ -18,7 +18,7 @@ use crate::images::ImageDesk;
 use crate::ledger::Ledger;
 use crate::lifecycle::Lifecycle;
 use crate::resources;
-use crate::status::IpFamily;
+use crate::status::{IpFamily, PodResources};
 
 /// The state of the node. Build it with [`NodeState::new`], change it with [`crate::step`] only.
 #[derive(Clone, Debug)]
@@ -105,6 +105,8 @@ pub struct PodEntry {
     pub orphan: bool,
     pub qos: QosClass,
     pub cpu_request_milli: u64,
+    /// What the definition asks for in all, as the status shows it.
+    pub resources: Arc<PodResources>,
     /// No source wants it any more.
     pub removed: bool,
     /// Wanted again under the same UID while it was still going: comes back when it has ended.
@@ -205,6 +207,7 @@ impl PodEntry {
             cpu_request_milli: resources::pod_requests(&view, resources::Overhead::Included)
                 .cpu_millis()
                 .max(0) as u64,
+            resources: Arc::new(pod_resources(&view)),
             view,
             orphan: false,
             removed: false,
@@ -226,5 +229,17 @@ impl PodEntry {
     /// The reading, when nothing of ours changed the runtime since it began.
     pub fn fresh(&self) -> Option<&Arc<ObservedPod>> {
         self.observed.as_ref().filter(|r| !self.unread && r.at >= self.last_mutation).map(|r| &r.pod)
+    }
+}
+
+/// Totals over the pod's containers, for its status.
+pub(crate) fn pod_resources(view: &PodView) -> PodResources {
+    let list = |amounts: resources::Amounts| amounts.iter().map(|(name, q)| (name.to_owned(), q.to_api())).collect();
+    let declared = resources::limits_declared(view);
+    PodResources {
+        requests: list(resources::pod_requests(view, resources::Overhead::Included)),
+        limits: list(resources::pod_limits(view, resources::Overhead::Included)),
+        cpu_limited: declared.cpu,
+        memory_limited: declared.memory,
     }
 }

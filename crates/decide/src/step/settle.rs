@@ -128,7 +128,7 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
                 host_ips: &[],
                 primary_family: state.primary_family(),
                 qos,
-                resources: &status::PodResources::default(),
+                resources: &entry.resources,
                 now: cx.now,
                 agent_started: state.started,
             };
