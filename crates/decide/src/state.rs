@@ -234,7 +234,8 @@ impl PodEntry {
 
 /// Totals over the pod's containers, for its status.
 pub(crate) fn pod_resources(view: &PodView) -> PodResources {
-    let list = |amounts: resources::Amounts| amounts.iter().map(|(name, q)| (name.to_owned(), q.to_api())).collect();
+    let list =
+        |amounts: resources::Amounts| amounts.iter().map(|(name, q)| (name.to_owned(), q.to_api())).collect();
     let declared = resources::limits_declared(view);
     PodResources {
         requests: list(resources::pod_requests(view, resources::Overhead::Included)),
