@@ -124,7 +124,7 @@ fn report(state: &NodeState, entry: &PodEntry) -> PodReport {
         .containers()
         .iter()
         .chain(entry.view.init_containers())
-        .map(|spec| container_view(entry, spec, containers))
+        .map(|spec| container_view(entry, spec, status))
         .collect();
     let log_dir = state.config.pod_log_dir(&entry.view.full_name, &entry.view.uid);
     PodReport {
@@ -145,15 +145,18 @@ fn report(state: &NodeState, entry: &PodEntry) -> PodReport {
 fn container_view(
     entry: &PodEntry,
     spec: &model::k8s::Container,
-    statuses: &[model::k8s::ContainerStatus],
+    status: Option<&model::k8s::PodStatus>,
 ) -> ContainerView {
-    let status = statuses.iter().find(|s| s.name == spec.name);
-    let mut logs = entry
-        .observed
-        .iter()
-        .flat_map(|r| &r.pod.containers)
-        .filter(|c| c.name == spec.name && !c.log_path.is_empty());
-    let newest = logs.next();
+    let lists = status.map(|s| [&s.container_statuses, &s.init_container_statuses]);
+    let status = lists.into_iter().flatten().flatten().flatten().find(|s| s.name == spec.name);
+    let logs = || {
+        let containers = entry.observed.iter().flat_map(|r| &r.pod.containers);
+        containers.filter(|c| c.name == spec.name && !c.log_path.is_empty())
+    };
+    let newest = logs().next();
+    // While a container waits for its restart, the instance before is the newest one.
+    let last = status.and_then(|s| s.last_state.as_ref()?.terminated.as_ref()?.container_id.as_deref());
+    let previous = last.and_then(|last| logs().find(|c| last.ends_with(c.id.as_str())));
     ContainerView {
         name: spec.name.clone(),
         ready: status.is_some_and(|s| s.ready),
@@ -161,7 +164,7 @@ fn container_view(
         init: entry.view.init_containers().iter().any(|c| c.name == spec.name),
         running: newest.is_some_and(|c| c.state == model::observed::ContainerState::Running),
         log_path: newest.map(|c| c.log_path.clone()),
-        previous_log_path: logs.next().map(|c| c.log_path.clone()),
+        previous_log_path: previous.map(|c| c.log_path.clone()),
     }
 }
 

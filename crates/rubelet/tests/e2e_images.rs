@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use harness::{Node, SLOW, wait};
 use pods::{
     IMAGE, OTHER_IMAGE, UNTIL_TERM, condition, container, is_running, manifest, phase, printed, restarts,
-    shell, shell_with, waiting,
+    said, shell, shell_with, standing, waiting,
 };
 use serde_json::{Value, json};
 
@@ -87,6 +87,20 @@ fn images_that_cannot_be_had() {
     }
     let seen = reasons_until(&node, "always", "ImagePullBackOff");
     assert!(seen["ImagePullBackOff"].contains("connection refused"), "{seen:?}");
+
+    for (name, reason, answer) in [
+        (
+            "missing",
+            "ImagePullBackOff",
+            "image 127.0.0.1:1/none:1 could not be pulled, and is tried again after",
+        ),
+        ("bad", "InvalidImageName", "its image cannot be used: Failed to apply default image tag"),
+        ("never", "ErrImageNeverPull", "is not present with pull policy of Never"),
+    ] {
+        assert_eq!(standing(&node.agent, name), reason);
+        let why = said(&node.agent, &["why", name]);
+        assert!(why.contains(answer) && why.contains("next attempt"), "{why}");
+    }
 
     // Once the image is there, nothing else is needed.
     node.runtime.ctr(&["images", "tag", IMAGE, MISSING]);

@@ -11,7 +11,7 @@ use std::fs;
 use harness::{Node, SLOW, wait, wait_until};
 use pods::{
     IMAGE, Journal, OTHER_IMAGE, UNTIL_TERM, container, container_id, is_running, manifest, phase, restarts,
-    shell, shell_with, simple, terminated, uid,
+    said, shell, shell_with, simple, standing, terminated, uid,
 };
 use serde_json::{Value, json};
 
@@ -62,6 +62,8 @@ fn a_manifest_appears_changes_and_disappears() {
     assert_eq!(journal.lines(), ["first up", "first asked to end", "first gone", "second up"]);
     assert_eq!(second["metadata"]["name"], "web-node");
     assert_eq!(restarts(&second, "c"), 0);
+    let why = said(&node.agent, &["why", "web"]);
+    assert!(why.contains("is Running.") && why.contains("all that was wanted is running"), "{why}");
     wait("the first pod's objects to go", SLOW, || {
         let containers = node.runtime.containers();
         if containers.len() == 2 { Ok(()) } else { Err(format!("{containers:?}")) }
@@ -184,24 +186,43 @@ spec:
 }
 
 #[test]
-fn a_pod_that_comes_back_at_once_counts_a_restart() {
+fn a_pod_that_comes_back_while_it_ends_counts_a_restart() {
     let node = Node::start();
-    let text = simple("again");
+    let journal = Journal::new(&node);
+    let script = "trap 'until test -e /journal/enough; do sleep 0.1; done; exit 0' TERM
+                  echo up >>/journal/lines; sleep 3600 & wait";
+    let spec = json!({
+        "terminationGracePeriodSeconds": 300,
+        "containers": [shell_with("c", script, json!({ "volumeMounts": [Journal::mount()] }))],
+        "volumes": [journal.volume()],
+    });
+    let text = manifest("again", spec);
     node.agent.write_manifest("again", &text);
     let first = node.wait_pod("again", SLOW, is_running);
+    wait_until("the container to have set its trap", SLOW, || journal.lines() == ["up"]);
+    assert_eq!(standing(&node.agent, "again"), "Running");
     node.agent.remove_manifest("again");
-    node.agent.write_manifest("again", &text);
-    let second = node.wait_pod("again", SLOW, |pod| {
-        is_running(pod) && container_id(pod, "c") != container_id(&first, "c")
+    wait("the end to begin", SLOW, || match standing(&node.agent, "again") {
+        word if word == "Terminating" => Ok(()),
+        word => Err(word),
     });
+    let why = said(&node.agent, &["why", "again"]);
+    assert!(why.contains("container c: is being stopped, with 5m of grace"), "{why}");
+    node.agent.write_manifest("again", &text);
+    // What comes later in the same directory has been seen, so it has been too.
+    node.agent.write_manifest("later", &simple("later"));
+    node.wait_pod("later", SLOW, is_running);
+    assert_eq!(journal.lines(), ["up"], "it came back before it was gone");
+    journal.put("enough");
+    let second = node.wait_pod("again", SLOW, |pod| is_running(pod) && restarts(pod, "c") == 1);
     assert_eq!(uid(&second), uid(&first));
-    assert_eq!(restarts(&second, "c"), 1);
-    assert_eq!(
-        container(&second, "c")["lastState"]["terminated"]["containerID"],
-        container(&first, "c")["containerID"]
-    );
+    let (before, now) = (container(&first, "c"), container(&second, "c"));
+    assert_ne!(now["containerID"], before["containerID"]);
+    assert_eq!(now["lastState"]["terminated"]["containerID"], before["containerID"]);
     node.agent.remove_manifest("again");
+    node.agent.remove_manifest("later");
     node.wait_clean(SLOW);
+    assert_eq!(said(&node.agent, &["get", "pods"]), "No pods.\n");
 }
 
 /// With a uid of its own a pod stays the same pod: only what changed is done again.
@@ -244,6 +265,8 @@ fn a_finished_pod_is_kept_until_its_manifest_goes() {
     let done = node.wait_pod("job", SLOW, |pod| phase(pod) == "Succeeded");
     assert_eq!(terminated(&done, "c")["reason"], "Completed");
     assert_eq!(pods::printed(&node.agent, &done, "c", 0), ["said"]);
+    assert_eq!(said(&node.agent, &["logs", "job"]), "said\n");
+    assert_eq!(standing(&node.agent, "job"), "Completed");
     wait_until("its cgroup and processes to go", SLOW, || node.runtime.tasks().is_empty());
     node.agent.remove_manifest("job");
     node.wait_clean(SLOW);

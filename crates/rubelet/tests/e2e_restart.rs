@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use harness::{Node, SLOW, wait};
 use pods::{
-    UNTIL_TERM, condition, container, is_running, manifest, phase, printed, restarts, shell, shell_with,
-    terminated, uid, waiting,
+    UNTIL_TERM, condition, container, is_running, manifest, phase, printed, restarts, said, shell,
+    shell_with, standing, terminated, uid, waiting,
 };
 use serde_json::{Value, json};
 
@@ -47,17 +47,21 @@ fn back_off_message(pod: &Value, seconds: u32) -> String {
     format!("back-off {seconds}s restarting failed container=c pod={name}_default({})", uid(pod))
 }
 
-/// Looks at the pods until each had three restarts, and gives the pod as it waited for each of them.
+/// Looks at the pods until each had three restarts. Gives each pod as it waited for each of them, and what `why` said
+/// about one of the pods then.
 #[track_caller]
-fn watch_back_off(node: &Node, names: &[&str]) -> BTreeMap<(String, i64), Value> {
-    let mut waits = BTreeMap::new();
+fn watch_back_off(node: &Node, names: &[&str]) -> (BTreeMap<(String, i64), Value>, Vec<String>) {
+    let (mut waits, mut answers) = (BTreeMap::new(), Vec::new());
     wait("three restarts of each", TWO_BACK_OFFS, || {
         let mut missing = Vec::new();
         for &name in names {
             let pod = node.agent.pod(name)?;
             let count = restarts(&pod, "c");
             if waiting(&pod, "c")["reason"] == "CrashLoopBackOff" {
-                waits.insert((name.to_owned(), count), pod);
+                let known = waits.insert((name.to_owned(), count), pod).is_some();
+                if !known && name == "always-1" {
+                    answers.push(said(&node.agent, &["why", name]));
+                }
             }
             if count < 3 || !waits.contains_key(&(name.to_owned(), 3)) {
                 missing.push(format!("{name} has {count}"));
@@ -65,7 +69,7 @@ fn watch_back_off(node: &Node, names: &[&str]) -> BTreeMap<(String, i64), Value>
         }
         if missing.is_empty() { Ok(()) } else { Err(missing.join(", ")) }
     });
-    waits
+    (waits, answers)
 }
 
 /// Whole seconds since the epoch of a time in a status.
@@ -99,7 +103,13 @@ fn restart_policies() {
 
     // The first restart comes at once, the next after 10 seconds, the one after that after 20 more.
     let looping = [("always-0", 0), ("always-1", 1), ("onfailure-1", 1)];
-    let waits = watch_back_off(&node, &looping.map(|(name, _)| name));
+    let (waits, answers) = watch_back_off(&node, &looping.map(|(name, _)| name));
+    for (answer, pause) in answers.iter().zip(["10s", "20s", "40s"]) {
+        assert!(answer.contains("container c: ended") && answer.contains("with exit code 1"), "{answer}");
+        assert!(answer.contains(&format!("started again {pause} after that [CrashLoopBackOff]")), "{answer}");
+        assert!(answer.contains("next attempt in"), "{answer}");
+    }
+    assert_eq!(answers.len(), 3, "{answers:?}");
     for (name, code) in looping {
         let mut ended = None;
         for (count, back_off) in [(1, 10), (2, 20), (3, 40)] {
@@ -116,6 +126,9 @@ fn restart_policies() {
         }
         assert_eq!(printed(&node.agent, &waits[&(name.to_owned(), 3)], "c", 3), ["started"]);
     }
+    let previous = said(&node.agent, &["logs", "always-1", "-p"]);
+    assert!(previous == "started\n", "{previous}");
+    assert_eq!(standing(&node.agent, "always-1"), "CrashLoopBackOff");
     // What had ended stays as it was.
     for (name, before) in finals {
         let now = node.agent.pod(name).expect("the pod");

@@ -100,6 +100,26 @@ pub fn printed(agent: &Agent, pod: &Value, container: &str, attempt: u32) -> Vec
     agent.container_log(pod, container, attempt).lines().filter_map(text).collect()
 }
 
+/// What a human command says about this agent.
+///
+/// # Panics
+/// When the command fails, with what it said.
+#[track_caller]
+pub fn said(agent: &Agent, args: &[&str]) -> String {
+    let output = agent.command(args);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "rubelet {args:?} ended with {}: {error}", output.status);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The word of `get pods` for where a pod stands.
+#[track_caller]
+pub fn standing(agent: &Agent, pod: &str) -> String {
+    let table = said(agent, &["get", "pods", pod]);
+    let row: Vec<&str> = table.lines().nth(1).unwrap_or_default().split_whitespace().collect();
+    row.get(3).copied().unwrap_or_default().to_owned()
+}
+
 /// A directory of the host that containers append lines to: the order of the lines is the order of what happened,
 /// whatever the clocks and the load.
 pub struct Journal {
@@ -120,6 +140,11 @@ impl Journal {
 
     pub fn mount() -> Value {
         json!({ "name": "journal", "mountPath": "/journal" })
+    }
+
+    /// Something that containers can wait for.
+    pub fn put(&self, name: &str) {
+        fs::write(self.dir.join(name), "").expect("write into the journal");
     }
 
     pub fn lines(&self) -> Vec<String> {
