@@ -25,6 +25,27 @@ fn assert_responsive(node: &mut Node) {
     println!("the agent answered within {:.1?}", start.elapsed());
 }
 
+/// What a human command prints.
+#[track_caller]
+fn told(node: &Node, args: &[&str]) -> String {
+    let output = node.agent.command(args);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Waits until `get node` says that the runtime is ready, or that it is not; gives what it says beside.
+#[track_caller]
+fn wait_node(node: &Node, ready: bool) -> String {
+    wait(&format!("a node whose runtime is ready: {ready}"), SLOW, || {
+        let report = told(node, &["get", "node", "-o", "json"]);
+        let report: serde_json::Value = serde_json::from_str(&report).map_err(|error| error.to_string())?;
+        match report["runtimeReady"] == ready {
+            true => Ok(report["message"].as_str().unwrap_or_default().to_owned()),
+            false => Err(report.to_string()),
+        }
+    })
+}
+
 #[track_caller]
 fn wait_log(node: &Node, words: &[&str]) {
     wait(&format!("a line of the log with {words:?}"), SLOW, || {
@@ -44,8 +65,11 @@ fn an_agent_without_a_runtime_says_which_socket_and_waits_for_it() {
     node.agent.write_manifest("early", &sleeper("early"));
 
     wait_log(&node, &["ERROR", "container runtime is down", &socket.to_string_lossy(), "No such file"]);
-    let pod = node.wait_pod("early", SLOW, |pod| pod["status"]["phase"] == "Pending");
-    assert_eq!(pod["status"]["phase"], "Pending");
+    wait_until("the agent to know of the pod", SLOW, || node.agent.pod("early").is_ok());
+    let message = wait_node(&node, false);
+    assert!(message.contains(&*socket.to_string_lossy()), "{message}");
+    let why = told(&node, &["why", "early"]);
+    assert!(why.contains("container runtime") && why.contains(&*socket.to_string_lossy()), "{why}");
     assert_responsive(&mut node);
     let lines = node.agent.log().lines().filter(|line| line.contains("container runtime is down")).count();
     assert_eq!(lines, 1, "the same complaint again and again:\n{}", node.agent.log());
@@ -53,6 +77,7 @@ fn an_agent_without_a_runtime_says_which_socket_and_waits_for_it() {
     node.runtime.restart();
     node.wait_pod("early", SLOW, |pod| pod["status"]["phase"] == "Running");
     wait_log(&node, &["INFO", "container runtime containerd is ready"]);
+    assert_eq!(wait_node(&node, true), "");
 }
 
 #[test]
@@ -72,6 +97,7 @@ fn pods_outlive_a_crash_of_the_runtime_and_what_died_meanwhile_is_restarted() {
 
     node.runtime.kill9();
     wait_log(&node, &["ERROR", "container runtime is down", "containerd.sock"]);
+    wait_node(&node, false);
     assert_responsive(&mut node);
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a pid");
     kill_process(pid, Signal::KILL).expect("kill a container's process");
@@ -128,6 +154,7 @@ fn a_runtime_that_hangs_hangs_nobody_else() {
     wait_until("the agent to know of the new pods", SLOW, || node.agent.pod(&names[2]).is_ok());
     assert_responsive(&mut node);
     wait_log(&node, &["ERROR", "container runtime is down", "no answer within 2s"]);
+    wait_node(&node, false);
     assert_responsive(&mut node);
     std::thread::sleep(Duration::from_secs(2));
     assert_responsive(&mut node);
