@@ -33,7 +33,8 @@ pub fn crash_wait(entry: Option<&CrashBackOff>, key: u64, finished_at: Wall, now
         return None;
     }
     let until = finished_at.plus(entry.delay);
-    (now < until).then_some(until)
+    // An end that is still to come: the clock was set back. Waiting for it to come round could take for ever.
+    (finished_at <= now && now < until).then_some(until)
 }
 
 /// The entry after a start was decided.
@@ -64,7 +65,7 @@ pub struct PullBackOff {
 pub fn pull_wait(entry: Option<&PullBackOff>, now: Wall) -> Option<Wall> {
     let entry = entry?;
     let until = entry.failed_at.plus(entry.delay);
-    (now < until && now.since(entry.failed_at) <= PULL_FORGET).then_some(until)
+    (entry.failed_at <= now && now < until && now.since(entry.failed_at) <= PULL_FORGET).then_some(until)
 }
 
 pub fn pull_failed(
@@ -204,6 +205,16 @@ mod tests {
             "no".into(),
         );
         assert_eq!(late.delay, PULL_INITIAL);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_does_not_prolong_a_wait() {
+        let crash = CrashBackOff { key: 7, delay: Duration::from_secs(10), advanced_at: at(5_000) };
+        assert_eq!(crash_wait(Some(&crash), 7, at(5_001), at(5_002)), Some(at(5_011)));
+        assert_eq!(crash_wait(Some(&crash), 7, at(5_001), at(1_400)), None);
+        let pull = pull_failed(None, at(5_000), Reason::ErrImagePull, "no".into());
+        assert_eq!(pull_wait(Some(&pull), at(5_000)), Some(at(5_010)));
+        assert_eq!(pull_wait(Some(&pull), at(1_400)), None);
     }
 
     #[test]

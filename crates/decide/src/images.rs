@@ -159,12 +159,24 @@ pub fn normalise(image: &str) -> Result<String, String> {
         None => (name, None),
     };
     check_path(path).and_then(|()| check_tag(tag)).and_then(|()| check_digest(digest)).map_err(|()| {
-        if !path.is_empty() && path.chars().any(|c| c.is_ascii_uppercase()) && check_path(&path.to_lowercase()).is_ok() {
-            return format!("couldn't parse image name \"{image}\": invalid reference format: repository name ({path}) must be lowercase");
-        }
-        format!("couldn't parse image name \"{image}\": invalid reference format")
+        let repository = repository(image);
+        let upper = repository.chars().any(char::is_uppercase);
+        let hint =
+            if upper { format!(": repository name ({repository}) must be lowercase") } else { String::new() };
+        format!("couldn't parse image name \"{image}\": invalid reference format{hint}")
     })?;
     Ok(if tag.is_none() && digest.is_none() { format!("{image}:latest") } else { image.to_owned() })
+}
+
+/// What stands for the repository in a name that may be no name at all: all behind the registry and up to a colon.
+/// The message is the same as with other tools that way.
+fn repository(image: &str) -> String {
+    let path = match image.split_once('/') {
+        Some((host, path)) if is_host(host) => path.to_owned(),
+        Some(_) => image.to_owned(),
+        None => format!("library/{image}"),
+    };
+    path.split(':').next().unwrap_or_default().to_owned()
 }
 
 fn check_path(path: &str) -> Result<(), ()> {
@@ -268,7 +280,15 @@ mod tests {
             let error = normalise(bad).expect_err(bad);
             assert!(error.contains("invalid reference format"), "{bad}: {error}");
         }
-        assert!(normalise("UPPER").unwrap_err().ends_with("repository name (UPPER) must be lowercase"));
+        for (bad, repository) in [
+            ("UPPER", "library/UPPER"),
+            ("Bad@@Image", "library/Bad@@Image"),
+            ("host.test/a/B:1", "a/B"),
+            ("a/B", "a/B"),
+        ] {
+            let hint = format!("repository name ({repository}) must be lowercase");
+            assert!(normalise(bad).unwrap_err().ends_with(&hint), "{bad}");
+        }
     }
 
     #[test]

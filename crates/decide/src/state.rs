@@ -35,6 +35,8 @@ pub struct NodeState {
     pub names: BTreeMap<FullName, VecDeque<PodUid>>,
     /// Runtime pods that no source has claimed, until all sources have spoken.
     pub unclaimed: BTreeMap<PodUid, Arc<ObservedPod>>,
+    /// When a pod was last forgotten: what a reading that began before shows of it is gone.
+    pub forgotten: BTreeMap<PodUid, Mono>,
     /// Container and sandbox ids to their pods, for hints.
     pub ids: BTreeMap<String, PodUid>,
     /// Ids hinted at before any reading showed them.
@@ -169,6 +171,7 @@ impl NodeState {
             pods: BTreeMap::new(),
             names: BTreeMap::new(),
             unclaimed: BTreeMap::new(),
+            forgotten: BTreeMap::new(),
             ids: BTreeMap::new(),
             unknown_ids: BTreeMap::new(),
             images: ImageDesk::default(),

@@ -89,8 +89,12 @@ pub fn dead_overall<'a>(
     limit: usize,
     now: Now,
 ) -> Vec<&'a ObservedContainer> {
+    // The newest instance of each stays, as above: without it a container that ended would be taken for one that never ran.
+    let older = |pod: &'a ObservedPod| {
+        pod.containers.iter().filter(|c| pod.newest(&c.name).is_some_and(|newest| newest.id != c.id))
+    };
     let mut dead: Vec<&ObservedContainer> = pods
-        .flat_map(|p| &p.containers)
+        .flat_map(older)
         .filter(|c| c.state == ContainerState::Exited && c.created_at <= now.wall)
         .collect();
     dead.sort_by(|a, b| (b.created_at, &b.id).cmp(&(a.created_at, &a.id)));

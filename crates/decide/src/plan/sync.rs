@@ -177,6 +177,12 @@ fn with_sandbox(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> PodPlan {
     } else {
         waiting_for_init(inputs, &mut plan);
     }
+    if init.initialized && kills.is_empty() && all_over(inputs, &starts) {
+        // Sidecars serve the others: they neither keep the pod alive nor are started again for its end.
+        let grace = inputs.entry.view.spec_grace().max(MINIMUM_STOP_SECS);
+        plan.stages = stop::stop_everything(inputs, grace);
+        return plan;
+    }
     if !kills.is_empty() {
         plan.stages =
             vec![Stage::must(kills.into_iter().map(|kill| kill_action(inputs, kill, &mut plan)).collect())];
@@ -208,6 +214,15 @@ fn with_sandbox(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> PodPlan {
         start(inputs, sandbox, kind, container, &image, &mut plan);
     }
     plan
+}
+
+/// No regular container runs, and none is to be started any more.
+fn all_over(inputs: &PlanInputs, starts: &[(ContainerKind, &Container)]) -> bool {
+    let runs = |c: &Container| {
+        inputs.observed.newest(&c.name).is_some_and(|newest| newest.state == ContainerState::Running)
+    };
+    !starts.iter().any(|(kind, _)| *kind == ContainerKind::Regular)
+        && !inputs.entry.view.containers().iter().any(runs)
 }
 
 /// A container to be killed, and the sentence that says why.

@@ -45,20 +45,21 @@ pub(super) fn again(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
 
 pub(super) fn observed(state: &mut NodeState, cx: &mut Context, observation: Observation) {
     let at = observation.at;
+    let mut pods = observation.pods.into_iter().map(in_order);
     match observation.scope {
         Scope::Pod(uid) => {
             let Some(entry) = state.pods.get_mut(&uid) else { return };
             entry.observing.in_flight = false;
             let full_name = entry.view.full_name.clone();
             let empty = || Arc::new(ObservedPod::empty(uid.clone(), full_name));
-            let pod = observation.pods.into_iter().find(|p| p.uid == uid).unwrap_or_else(empty);
+            let pod = pods.find(|p| p.uid == uid).unwrap_or_else(empty);
             one(state, cx, &uid, at, pod);
             let entry = state.pods.get_mut(&uid);
             if entry.is_some_and(|e| e.observing.wanted.is_some_and(|wanted| at < wanted)) {
                 want(state, cx, &uid);
             }
         }
-        Scope::All => everything(state, cx, at, observation.pods),
+        Scope::All => everything(state, cx, at, pods.collect()),
     }
 }
 
@@ -82,6 +83,15 @@ fn one(state: &mut NodeState, cx: &mut Context, uid: &PodUid, at: Mono, pod: Arc
         index(state, cx, uid, at, old.map(|o| o.pod).as_deref(), &pod);
         super::outcome::count_dead(state, cx);
     }
+}
+
+/// Which instance is the newest must not hang on the wall clock, which may have been set back between two: the later
+/// one always has the higher count.
+fn in_order(mut pod: Arc<ObservedPod>) -> Arc<ObservedPod> {
+    if !pod.containers.is_sorted_by(|a, b| a.restart_count >= b.restart_count) {
+        Arc::make_mut(&mut pod).containers.sort_by_key(|c| std::cmp::Reverse(c.restart_count));
+    }
+    pod
 }
 
 /// Keeps ids to pods, and looks again at a pod of which an id was hinted at before anybody knew it.
@@ -116,7 +126,10 @@ fn ids_of(pod: &ObservedPod) -> impl Iterator<Item = &str> {
 fn everything(state: &mut NodeState, cx: &mut Context, at: Mono, seen: Vec<Arc<ObservedPod>>) {
     let full = &mut state.full_observation;
     full.in_flight = false;
-    full.last = Some(at);
+    if full.last.replace(at).is_none() {
+        // Nobody was planned before.
+        cx.touched.extend(state.pods.keys().cloned());
+    }
     let again = full.wanted.is_some_and(|wanted| at < wanted);
     if !again {
         full.wanted = None;
@@ -128,10 +141,11 @@ fn everything(state: &mut NodeState, cx: &mut Context, at: Mono, seen: Vec<Arc<O
         missing.remove(&uid);
         if state.pods.contains_key(&uid) {
             one(state, cx, &uid, at, pod);
-        } else {
+        } else if state.forgotten.get(&uid).is_none_or(|when| *when <= at) {
             state.unclaimed.insert(uid, pod);
         }
     }
+    state.forgotten.retain(|_, when| *when > at);
     for uid in missing {
         let Some(entry) = state.pods.get(&uid) else { continue };
         let empty = match &entry.observed {

@@ -76,7 +76,9 @@ pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, kno
         }
         entry.observed = Some(Reading { at, pod });
     } else if let Some(at) = state.full_observation.last {
-        // A complete reading did not show it, and nobody but us makes pods here.
+        // A complete reading did not show it, and nobody but us makes pods here. Nor was there anything when it was
+        // forgotten: a reading that began before that must not count as newer.
+        let at = state.forgotten.get(&uid).map_or(at, |when| at.max(*when));
         let empty = model::observed::ObservedPod::empty(uid.clone(), entry.view.full_name.clone());
         entry.observed = Some(Reading { at, pod: Arc::new(empty) });
     }
@@ -110,6 +112,11 @@ fn reject(state: &mut NodeState, cx: &mut Context, uid: &PodUid, refusal: admiss
 fn updated(state: &mut NodeState, cx: &mut Context, view: PodView) {
     let uid = view.uid.clone();
     let Some(entry) = state.pods.get_mut(&uid) else { return added(state, cx, view) };
+    if entry.comes_back.is_some() {
+        // What is still going is the pod as it was; the change is to the one that follows it.
+        entry.comes_back = Some(view);
+        return;
+    }
     let deleting = view.is_deleting();
     for container in view.containers().iter().chain(view.init_containers()) {
         let old = entry.view.container(&container.name).and_then(|(_, c)| c.image.clone());
@@ -215,6 +222,7 @@ pub(super) fn name_holder(state: &NodeState, uid: &PodUid) -> Option<String> {
 /// The entry goes; who waited for its name is looked at.
 pub(super) fn forget(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.remove(uid) else { return };
+    state.forgotten.insert(uid.clone(), cx.now.mono);
     if let Some(reading) = &entry.observed {
         for id in reading.pod.containers.iter().map(|c| c.id.as_str()) {
             state.ids.remove(id);

@@ -84,6 +84,10 @@ fn finished(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
     if entry.plan.is_some() {
         return false;
     }
+    if entry.comes_back.is_some() && entry.fresh().is_none() {
+        // What was removed just now would be taken for its past, and an old end for its own.
+        return false;
+    }
     if let Some(view) = entry.comes_back.take() {
         let known = entry.observed.clone().map(|reading| (reading, entry.last_mutation));
         pods::forget(state, cx, uid);
@@ -169,6 +173,15 @@ fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get(uid) else { return };
     if entry.plan.is_some() {
         return;
+    }
+    if state.full_observation.last.is_none() {
+        // Who else is here, perhaps under the same name, is not known before everything was read once.
+        return say(
+            state,
+            cx,
+            uid,
+            vec![Why { container: None, cause: Cause::Observing, next_attempt: None }],
+        );
     }
     let Some(observed) = entry.fresh().cloned() else {
         say(state, cx, uid, vec![Why { container: None, cause: Cause::Observing, next_attempt: None }]);

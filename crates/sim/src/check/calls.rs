@@ -1,0 +1,207 @@
+//! Promises about what is asked of the world, and what comes of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use decide::NodeState;
+use decide::lifecycle::Lifecycle;
+use decide::state::PodEntry;
+use model::cri::SandboxConfig;
+use model::k8s::{Container as Spec, Pod};
+use model::pod::{Source, is_sidecar};
+use model::{ContainerId, FullName, PodUid};
+
+use super::Checker;
+use crate::drive::{Op, Value};
+use crate::time::SECOND;
+use crate::workload::is_rejected;
+use crate::world::{Container, Refused, World};
+
+type Sources = BTreeMap<Source, BTreeMap<String, Arc<Pod>>>;
+
+impl Checker {
+    /// The agent asks for something.
+    pub fn call_issued(
+        &mut self,
+        world: &World,
+        state: Option<&NodeState>,
+        sources: &Sources,
+        uid: &PodUid,
+        op: &Op,
+    ) {
+        let entry = state.and_then(|s| s.pods.get(uid));
+        match op {
+            // A container may still be made by a call that was begun before; it is not started.
+            Op::RunSandbox(_) | Op::Start { .. } => {
+                if !entry.is_some_and(|e| e.lifecycle.may_start()) {
+                    self.violate("K3", format!("{} of {uid}, which is to end", op.words()));
+                }
+                if let Op::RunSandbox(config) = op {
+                    self.name_is_free(world, uid, config);
+                }
+            }
+            Op::Stop { id, grace_secs } => {
+                let terminating = entry.is_some_and(|e| matches!(e.lifecycle, Lifecycle::Terminating(_)));
+                let orphan = entry.is_some_and(|e| e.orphan);
+                if terminating {
+                    self.grace_shrinks(world, id, *grace_secs);
+                }
+                if terminating && !orphan {
+                    self.stops_in_order(world, uid, id);
+                }
+                self.stops_for_a_reason(world, entry, sources, uid, id);
+            }
+            Op::RemoveContainer(id) if world.containers.get(id).is_some_and(Container::is_live) => {
+                self.violate("no live removal", format!("container {id} of {uid} runs and is removed"));
+            }
+            Op::TearDownVolumes | Op::DestroyCgroup(_) | Op::RemovePodDir | Op::RemoveLogDir(_) => {
+                self.nothing_lives(world, uid, &op.words());
+            }
+            _ => {}
+        }
+    }
+
+    fn nothing_lives(&mut self, world: &World, uid: &PodUid, what: &str) {
+        if let Some(live) = world.of_pod(uid).find(|c| c.is_live()) {
+            self.violate("release last", format!("{what} of {uid}, whose container {} runs", live.name));
+        }
+    }
+
+    pub fn swept(&mut self, world: &World, uid: &PodUid) {
+        self.nothing_lives(world, uid, "sweep");
+    }
+
+    /// A second stop never gives more time than the first (two seconds are the least that is ever given).
+    fn grace_shrinks(&mut self, world: &World, id: &ContainerId, grace_secs: i64) {
+        let kill = world.now + grace_secs.max(0) as u64 * SECOND;
+        let least = world.now + 2 * SECOND;
+        if let Some(before) = self.kills.insert(id.clone(), kill)
+            && kill > before.max(least) + SECOND
+        {
+            let more = (kill - before) / SECOND;
+            self.violate("K4", format!("container {id} is given {more} s more than before"));
+        }
+    }
+
+    /// Sidecars go after the regular containers, the last one first.
+    fn stops_in_order(&mut self, world: &World, uid: &PodUid, id: &ContainerId) {
+        let Some(spec) = self.specs.get(uid).and_then(|p| p.spec.as_ref()) else { return };
+        let Some(stopped) = world.containers.get(id) else { return };
+        let inits = spec.init_containers.as_deref().unwrap_or_default();
+        let Some(rank) = inits.iter().position(|c| c.name == stopped.name && is_sidecar(c)) else { return };
+        let before = spec.containers.iter().chain(inits[rank + 1..].iter().filter(|c| is_sidecar(c)));
+        let live = |c: &&Spec| world.of_pod(uid).any(|w| w.name == c.name && w.is_live());
+        if let Some(early) = before.into_iter().find(live) {
+            let message = format!("sidecar {} of {uid} is stopped while {} runs", stopped.name, early.name);
+            self.violate("K5", message);
+        }
+    }
+
+    /// Nothing that is as it should be is stopped (K9): not by a new agent either.
+    fn stops_for_a_reason(
+        &mut self,
+        world: &World,
+        entry: Option<&PodEntry>,
+        sources: &Sources,
+        uid: &PodUid,
+        id: &ContainerId,
+    ) {
+        let (Some(container), Some(entry)) = (world.containers.get(id), entry) else { return };
+        let wanted = sources
+            .values()
+            .flat_map(|set| set.values())
+            .find(|p| p.metadata.uid.as_deref() == Some(uid.as_str()));
+        let Some(pod) = wanted else { return };
+        let terminating = matches!(entry.lifecycle, Lifecycle::Terminating(_));
+        let was_gone = terminating && self.lacked.contains(uid);
+        let image = entry.view.container(&container.name).and_then(|(_, c)| c.image.clone());
+        let hash = decide::render::container_hash(&container.name, &image.unwrap_or_default());
+        let sandbox_broken = !world.sandboxes.get(&container.sandbox).is_some_and(|s| s.ready)
+            || world.sandboxes_of(uid).filter(|(_, s)| s.ready).count() > 1;
+        let regular_live = world
+            .of_pod(uid)
+            .any(|c| c.is_live() && pod.spec.iter().flat_map(|s| &s.containers).any(|r| r.name == c.name));
+        let excused = is_rejected(pod)
+            || was_gone
+            || container.hash != Some(hash)
+            || sandbox_broken
+            || container.lost
+            || !container.is_live()
+            || !regular_live;
+        if !excused {
+            let name = &container.name;
+            self.violate("K9", format!("container {name} of {uid} is healthy and wanted, and is stopped"));
+        }
+    }
+
+    /// A call had its effect.
+    pub fn call_applied(&mut self, world: &World, uid: &PodUid, op: &Op, result: &Result<Value, Refused>) {
+        match (op, result) {
+            (Op::RunSandbox(_), Ok(_)) => self.one_ready_sandbox(world, uid),
+            (Op::Create(_), Ok(Value::Container(id))) => self.restarts_grow(world, id),
+            (Op::Start { id, .. }, Ok(_)) => self.started(world, id),
+            (Op::RemoveLogDir(_), _) => self.logs_gone(uid),
+            _ => {}
+        }
+    }
+
+    fn one_ready_sandbox(&mut self, world: &World, uid: &PodUid) {
+        if world.sandboxes_of(uid).filter(|(_, s)| s.ready).count() > 1 {
+            self.violate("K1", format!("pod {uid} has two ready sandboxes"));
+        }
+    }
+
+    fn name_is_free(&mut self, world: &World, uid: &PodUid, config: &SandboxConfig) {
+        let name = FullName::new(&config.metadata.name, &config.metadata.namespace);
+        let other = world.containers.values().find(|c| c.is_live() && c.uid != *uid && c.full_name == name);
+        if let Some(other) = other {
+            self.violate("K1", format!("pod {uid} comes up while {} of its name still runs", other.uid));
+        }
+    }
+
+    fn restarts_grow(&mut self, world: &World, id: &ContainerId) {
+        let Some(container) = world.containers.get(id) else { return };
+        let spec = self.specs.get(&container.uid).and_then(|p| p.spec.as_ref());
+        // Init containers are removed with their logs when a pod starts over, and count anew.
+        if !spec.is_some_and(|s| s.containers.iter().any(|c| c.name == container.name)) {
+            return;
+        }
+        let key = (container.uid.clone(), container.name.clone());
+        let count = container.restart_count;
+        if let Some(before) = self.made_restarts.insert(key, count)
+            && count <= before
+        {
+            let (name, uid) = (&container.name, &container.uid);
+            self.violate(
+                "restart counts",
+                format!("{name} of {uid} is made with count {count} after {before}"),
+            );
+        }
+    }
+
+    fn started(&mut self, world: &World, id: &ContainerId) {
+        let Some(container) = world.containers.get(id) else { return };
+        let (uid, name) = (&container.uid, &container.name);
+        if world.of_pod(uid).filter(|c| c.name == *name && c.is_live()).count() > 1 {
+            self.violate("K1", format!("container {name} of {uid} runs twice"));
+        }
+        let Some(spec) = self.specs.get(uid).and_then(|p| p.spec.clone()) else { return };
+        let inits = spec.init_containers.unwrap_or_default();
+        let passed = self.passed.entry(container.sandbox.clone()).or_default();
+        let rank = inits.iter().position(|c| c.name == *name);
+        let missing = inits[..rank.unwrap_or(inits.len())].iter().find(|c| !passed.contains(&c.name));
+        if let Some(missing) = missing {
+            let message = format!("{name} of {uid} starts before {} is done", missing.name);
+            return self.violate("K5", message);
+        }
+        if rank.is_some_and(|rank| is_sidecar(&inits[rank])) {
+            passed.insert(name.clone());
+        }
+    }
+
+    pub fn container_ended(&mut self, world: &World, id: &ContainerId) {
+        if let Some(container) = world.containers.get(id).filter(|c| !c.is_live() && c.exit_code == 0) {
+            self.passed.entry(container.sandbox.clone()).or_default().insert(container.name.clone());
+        }
+    }
+}

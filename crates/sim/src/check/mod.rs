@@ -1,0 +1,113 @@
+//! The invariants. Each hook is told of one thing right when it happens and says which promise it breaks, if any; the
+//! first broken one ends the run. What is needed to judge is kept here, apart from the state that is judged.
+
+mod calls;
+mod settled;
+mod state;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use model::k8s::Pod;
+use model::{ContainerId, Mono, PodUid, SandboxId};
+
+pub use settled::{nothing_left, unsettled};
+
+use crate::time::Nanos;
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Violation {
+    pub invariant: &'static str,
+    pub message: String,
+}
+
+#[derive(Default)]
+pub struct Checker {
+    pub violation: Option<Violation>,
+    /// Every pod that was ever wanted, as it was last.
+    specs: BTreeMap<PodUid, Arc<Pod>>,
+    /// When a pod was last taken out of its source.
+    absent: BTreeMap<PodUid, Nanos>,
+    /// Pods that a source did not have when it last spoke to this agent, or before.
+    lacked: BTreeSet<PodUid>,
+    /// Terminal phases that were published (K2).
+    ended: BTreeMap<PodUid, String>,
+    /// Restart counts that were published.
+    published_restarts: BTreeMap<(PodUid, String), i32>,
+    /// Restart counts that containers were made with.
+    made_restarts: BTreeMap<(PodUid, String), u32>,
+    /// Begin and grace of each termination (K4).
+    terminations: BTreeMap<PodUid, (Mono, i64)>,
+    /// When a stop that was asked for would kill.
+    kills: BTreeMap<ContainerId, Nanos>,
+    /// Init containers that succeeded and sidecars that started, in each sandbox (K5).
+    passed: BTreeMap<SandboxId, BTreeSet<String>>,
+}
+
+impl Checker {
+    pub fn violate(&mut self, invariant: &'static str, message: String) {
+        self.violation.get_or_insert(Violation { invariant, message });
+    }
+
+    pub fn note(&mut self, found: Option<Violation>) {
+        if let Some(violation) = found {
+            self.violation.get_or_insert(violation);
+        }
+    }
+
+    /// Every UID that was ever put in.
+    pub fn uids(&self) -> impl Iterator<Item = &PodUid> {
+        self.specs.keys()
+    }
+
+    pub fn wanted(&mut self, now: Nanos, pod: &Arc<Pod>, old: Option<&Pod>) {
+        let uid = PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
+        let old_uid = old.and_then(|o| o.metadata.uid.as_deref());
+        match old_uid {
+            Some(same) if same == uid.as_str() => {}
+            Some(other) => {
+                self.unwanted(now, &other.into());
+                self.begin_again(&uid);
+            }
+            None => self.begin_again(&uid),
+        }
+        self.specs.insert(uid, pod.clone());
+    }
+
+    /// The agent was told what there is.
+    pub fn told(&mut self, pods: &[Arc<Pod>]) {
+        let there: BTreeSet<_> = pods.iter().filter_map(|p| p.metadata.uid.as_deref()).collect();
+        self.lacked.extend(self.specs.keys().filter(|uid| !there.contains(uid.as_str())).cloned());
+    }
+
+    pub fn unwanted(&mut self, now: Nanos, uid: &PodUid) {
+        self.absent.insert(uid.clone(), now);
+        self.made_restarts.retain(|(of, _), _| of != uid);
+    }
+
+    fn begin_again(&mut self, uid: &PodUid) {
+        self.ended.remove(uid);
+        self.made_restarts.retain(|(of, _), _| of != uid);
+        self.published_restarts.retain(|(of, _), _| of != uid);
+    }
+
+    pub fn pod_forgotten(&mut self, uid: &PodUid) {
+        self.begin_again(uid);
+        self.terminations.remove(uid);
+    }
+
+    /// The next life knows nothing of this one's terminations, nor whether a pod was taken out meanwhile.
+    pub fn agent_killed(&mut self) {
+        self.terminations.clear();
+        self.kills.clear();
+        self.lacked.clear();
+        let absent = &self.absent;
+        self.ended.retain(|uid, _| !absent.contains_key(uid));
+        // A start that was shown before it was made is not known to the next life either.
+        self.published_restarts.clear();
+    }
+
+    pub fn logs_gone(&mut self, uid: &PodUid) {
+        self.made_restarts.retain(|(of, _), _| of != uid);
+    }
+}

@@ -1,0 +1,250 @@
+//! Where a run must come to rest once nothing goes wrong any more (K8).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use decide::{NodeState, render};
+use model::PodUid;
+use model::k8s::{Container as Spec, Pod, PodStatus};
+use model::observed::ContainerState;
+use model::pod::{PodView, RestartPolicy, Source, is_sidecar};
+
+use crate::time::{Nanos, SECOND};
+use crate::workload::is_rejected;
+use crate::world::{Life, World};
+
+/// Why the node is not yet where it has to come to, if so.
+pub fn unsettled<'a>(
+    world: &World,
+    state: &NodeState,
+    sources: &BTreeMap<Source, BTreeMap<String, Arc<Pod>>>,
+    uids: impl Iterator<Item = &'a PodUid>,
+) -> Option<String> {
+    let mut wanted = BTreeMap::new();
+    for (source, set) in sources {
+        for pod in set.values() {
+            let view = PodView::new(pod.clone(), *source);
+            wanted.insert(view.uid.clone(), view);
+        }
+    }
+    for uid in uids {
+        let problem = match wanted.get(uid) {
+            Some(view) => pod(world, state, view),
+            None => nothing_left(world, uid)
+                .or_else(|| state.pods.contains_key(uid).then(|| "is still known".to_owned())),
+        };
+        if let Some(problem) = problem {
+            let why = state.pods.get(uid).map(|e| (&e.lifecycle, &e.why));
+            return Some(format!("pod {uid}: {problem} (the agent says: {why:?})"));
+        }
+    }
+    None
+}
+
+/// What there still is of a pod that nobody wants.
+pub fn nothing_left(world: &World, uid: &PodUid) -> Option<String> {
+    if let Some(container) = world.of_pod(uid).next() {
+        return Some(format!("container {} is left in state {:?}", container.name, container.state));
+    }
+    if world.sandboxes_of(uid).next().is_some() {
+        return Some("a sandbox is left".into());
+    }
+    if world.disk.pods.contains_key(uid) {
+        return Some("its directory is left".into());
+    }
+    let suffix = format!("_{uid}");
+    if let Some(dir) = world.disk.logs.keys().find(|name| name.ends_with(&suffix)) {
+        return Some(format!("log directory {dir} is left"));
+    }
+    let part = format!("pod{uid}");
+    if world.cgroups.iter().any(|name| name.0.last() == Some(&part)) {
+        return Some("its cgroup is left".into());
+    }
+    None
+}
+
+fn pod(world: &World, state: &NodeState, view: &PodView) -> Option<String> {
+    let uid = &view.uid;
+    let Some(entry) = state.pods.get(uid) else { return Some("is not known to the agent".into()) };
+    if entry.removed {
+        return Some("counts as removed".into());
+    }
+    if entry.view.pod.spec != view.pod.spec {
+        return Some("the agent has another spec of it".into());
+    }
+    let Some(status) = entry.status.as_deref() else { return Some("has no status".into()) };
+    let phase = status.phase.as_deref().unwrap_or_default();
+    if is_rejected(&view.pod) {
+        let there = world.of_pod(uid).next().is_some() || world.sandboxes_of(uid).next().is_some();
+        return (phase != "Failed" || there).then(|| format!("was rejected and is {phase}"));
+    }
+    match phase {
+        "Succeeded" | "Failed" => ended(world, view, phase),
+        _ => going(&Going { world, view, status, longest_wait: longest_wait(state) }),
+    }
+}
+
+fn ended(world: &World, view: &PodView, phase: &str) -> Option<String> {
+    let uid = &view.uid;
+    if world.anything_live(uid) || world.sandboxes_of(uid).any(|(_, s)| s.ready) {
+        return Some(format!("is {phase}, and something of it runs"));
+    }
+    if world.disk.pods.get(uid).is_some_and(|volumes| !volumes.is_empty()) {
+        return Some(format!("is {phase}, and its volumes are set up"));
+    }
+    if view.restart_policy() == RestartPolicy::Always {
+        return Some(format!("is {phase} although its containers are always restarted"));
+    }
+    let newest = |c: &Spec| world.newest(uid, &c.name).map(|w| (w.state, w.exit_code));
+    let all_good = view.containers().iter().all(|c| newest(c) == Some((ContainerState::Exited, 0)));
+    if phase == "Succeeded" && !all_good {
+        return Some("is Succeeded, and not all of its containers are".into());
+    }
+    None
+}
+
+/// How long a container that is to run again may lie still: its back-off, a slow pull, and some air.
+fn longest_wait(state: &NodeState) -> Nanos {
+    state.config.crash_back_off_max.as_nanos() as u64 + 30 * SECOND
+}
+
+struct Going<'a> {
+    world: &'a World,
+    view: &'a PodView,
+    status: &'a PodStatus,
+    longest_wait: Nanos,
+}
+
+fn going(of: &Going) -> Option<String> {
+    let Going { world, view, .. } = *of;
+    let uid = &view.uid;
+    let ready: Vec<_> = world.sandboxes_of(uid).filter(|(_, s)| s.ready).map(|(id, _)| id.clone()).collect();
+    if ready.is_empty() && lost_for_good(world, view) {
+        return None;
+    }
+    let [sandbox] = ready.as_slice() else { return Some(format!("has {} ready sandboxes", ready.len())) };
+    for init in view.init_containers() {
+        let newest = world.newest(uid, &init.name).filter(|c| c.sandbox == *sandbox);
+        let succeeded = newest.is_some_and(|c| c.state == ContainerState::Exited && c.exit_code == 0);
+        if succeeded && !is_sidecar(init) {
+            continue;
+        }
+        let image_comes = image_comes(world, init);
+        if !image_comes && newest.is_none() {
+            return None;
+        }
+        match (is_sidecar(init), life(world, uid, &init.name)) {
+            (true, Life::Forever) if image_comes => {
+                if let Some(problem) = must_run(of, init) {
+                    return Some(problem);
+                }
+            }
+            // It comes and goes, or waits for an image to come back with. Others that were let in do not wait for that;
+            // whether they were depends on when it was seen to run.
+            (true, _) => {
+                if let Some(problem) = lies_too_long(of, init) {
+                    return Some(problem);
+                }
+                let begun = |c: &Spec| world.of_pod(uid).any(|w| w.name == c.name && w.sandbox == *sandbox);
+                if !view.containers().iter().any(begun) {
+                    return None;
+                }
+            }
+            (false, Life::Forever) => return must_run(of, init),
+            (false, Life::Ends { code: 0, .. }) => return Some(format!("init {} is not done", init.name)),
+            (false, Life::Ends { .. }) => {
+                let failed = view.restart_policy() == RestartPolicy::Never;
+                let problem = failed.then(|| format!("init {} fails and the pod has not", init.name));
+                return problem.or_else(|| lies_too_long(of, init));
+            }
+        }
+    }
+    regular(of)
+}
+
+/// It ended, is to run again, could, and does not.
+fn lies_too_long(of: &Going, container: &Spec) -> Option<String> {
+    let newest = of.world.newest(&of.view.uid, &container.name)?;
+    let since = newest.ended?;
+    let waits = of.world.now.saturating_sub(since);
+    let too_long = !newest.is_live() && waits > of.longest_wait && image_comes(of.world, container);
+    too_long.then(|| format!("container {} ended {} s ago and was not restarted", container.name, waits / SECOND))
+}
+
+/// As in the reference, a pod that is not to be restarted gets no second sandbox once anything of it ran. Where some
+/// container never came to run, it then stays as it is.
+fn lost_for_good(world: &World, view: &PodView) -> bool {
+    let never = view.restart_policy() == RestartPolicy::Never;
+    never && world.sandboxes_of(&view.uid).next().is_some() && world.of_pod(&view.uid).next().is_some()
+}
+
+fn regular(of: &Going) -> Option<String> {
+    let Going { world, view, .. } = *of;
+    let uid = &view.uid;
+    let mut open = false;
+    for container in view.containers() {
+        let newest = world.newest(uid, &container.name);
+        let policy = decide::restart::effective_policy(view, container);
+        let over = newest.is_some_and(|c| {
+            c.state == ContainerState::Exited
+                && (policy == RestartPolicy::Never || policy == RestartPolicy::OnFailure && c.exit_code == 0)
+        });
+        if over {
+            continue;
+        }
+        open = true;
+        if !image_comes(world, container) {
+            continue;
+        }
+        let problem = match (life(world, uid, &container.name), policy) {
+            (Life::Forever, _) => must_run(of, container),
+            (Life::Ends { .. }, RestartPolicy::Never) => {
+                Some(format!("container {} has not ended", container.name))
+            }
+            (Life::Ends { code: 0, .. }, RestartPolicy::OnFailure) => {
+                Some(format!("container {} has not succeeded", container.name))
+            }
+            (Life::Ends { .. }, _) => lies_too_long(of, container),
+        };
+        if problem.is_some() {
+            return problem;
+        }
+    }
+    (!open).then(|| "all its containers are over, and it is not".to_owned())
+}
+
+fn life(world: &World, uid: &PodUid, name: &str) -> Life {
+    world.scripts.get(&(uid.clone(), name.to_owned())).map_or(Life::Forever, |s| s.life.clone())
+}
+
+fn image_comes(world: &World, container: &Spec) -> bool {
+    let may_pull = container.image_pull_policy.as_deref() != Some("Never");
+    let always = container.image_pull_policy.as_deref() == Some("Always");
+    let image = container.image.as_deref().unwrap_or_default();
+    let pullable = world.images.known.get(image).is_some_and(|i| i.pullable_from.is_some());
+    world.images.will_come(image, may_pull) && (!always || pullable)
+}
+
+/// It runs, as the spec has it now, and the status says so.
+fn must_run(of: &Going, container: &Spec) -> Option<String> {
+    let Going { world, view, status, .. } = *of;
+    let name = &container.name;
+    let Some(live) = world.of_pod(&view.uid).find(|c| c.name == *name && c.is_live()) else {
+        return Some(format!("container {name} does not run"));
+    };
+    let hash = render::container_hash(name, container.image.as_deref().unwrap_or_default());
+    let old_init = view.init_containers().iter().any(|c| c.name == *name && !is_sidecar(c));
+    if live.hash != Some(hash) && !old_init {
+        return Some(format!("container {name} runs with an old image"));
+    }
+    if live.lost {
+        return Some(format!("container {name} is lost"));
+    }
+    let statuses = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+    let shown = statuses.into_iter().find(|s| s.name == *name);
+    let says_so = shown.is_some_and(|s| {
+        s.state.as_ref().is_some_and(|st| st.running.is_some())
+            && s.container_id.as_deref().is_some_and(|id| id.ends_with(live.id.as_str()))
+    });
+    (!says_so).then(|| format!("container {name} runs, and the status says {shown:?}"))
+}

@@ -1,0 +1,161 @@
+//! One life of the agent: its state, its inbox, its timers. All of it is gone when it is killed.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use decide::{Effect, Epoch, Event, NodeState, TimerKey};
+use model::pod::Source;
+use model::{Mono, PodUid};
+
+use super::executor::PlanRun;
+use super::trouble::Trouble;
+use super::{Happening, Mutant, Simulation};
+use crate::time::{AgentClock, MICRO, MILLI, SECOND};
+
+pub struct Agent {
+    pub state: NodeState,
+    pub clock: AgentClock,
+    pub(super) inbox: VecDeque<Event>,
+    /// Something is planned that will take the next event.
+    pub(super) awake: bool,
+    pub(super) timers: BTreeMap<TimerKey, u64>,
+    pub(super) plans: BTreeMap<(PodUid, Epoch), PlanRun>,
+}
+
+impl Simulation {
+    pub(super) fn start_agent(&mut self) {
+        self.generation += 1;
+        let generation = self.generation;
+        self.log.note(self.world.now, || format!("agent {generation} starts"));
+        self.agent = Some(Agent {
+            state: NodeState::new(self.config.clone(), self.facts.clone(), self.world.wall()),
+            clock: AgentClock::new(self.world.now),
+            inbox: VecDeque::new(),
+            awake: false,
+            timers: BTreeMap::new(),
+            plans: BTreeMap::new(),
+        });
+        self.post(generation, Event::Started);
+        for source in self.config.sources.clone() {
+            let late = self.faults.late_sources && self.faults.active(self.world.now);
+            let wait = if late { self.rng.below(40 * SECOND) } else { self.rng.below(200 * MILLI) };
+            self.plan_in(wait, Happening::Deliver { generation, source });
+        }
+    }
+
+    /// Kill -9: what was decided but not done is lost, what was on its way to the runtime may arrive or not.
+    pub(super) fn kill_agent(&mut self) {
+        if self.agent.take().is_none() {
+            return;
+        }
+        let down = match self.rng.below(3) {
+            0 => self.rng.between(20 * MILLI, 500 * MILLI),
+            1 => self.rng.between(SECOND, 5 * SECOND),
+            _ => self.rng.between(5 * SECOND, 40 * SECOND),
+        };
+        self.log.note(self.world.now, || format!("agent is killed, for {} ms", down / MILLI));
+        self.abandon_calls(down);
+        self.readings.clear();
+        self.check.agent_killed();
+        self.plan_in(down, Happening::Trouble(Trouble::AgentStarts));
+    }
+
+    /// Puts an event into the agent's inbox, unless it was meant for an earlier life.
+    pub(super) fn post(&mut self, generation: u32, event: Event) {
+        if generation != self.generation {
+            return;
+        }
+        let Some(agent) = &mut self.agent else { return };
+        agent.inbox.push_back(event);
+        if !agent.awake {
+            agent.awake = true;
+            self.wake_soon();
+        }
+    }
+
+    fn wake_soon(&mut self) {
+        let stalls = self.faults.stalls(&mut self.rng, self.world.now);
+        let wait =
+            if stalls { self.rng.between(MILLI, 3 * SECOND) } else { self.rng.between(MICRO, 200 * MICRO) };
+        let generation = self.generation;
+        self.plan_in(wait, Happening::Dispatch { generation });
+    }
+
+    pub(super) fn dispatch(&mut self, generation: u32) {
+        if generation != self.generation {
+            return;
+        }
+        let Some(agent) = &mut self.agent else { return };
+        let Some(event) = agent.inbox.pop_front() else {
+            agent.awake = false;
+            return;
+        };
+        self.step(event);
+        let Some(agent) = &mut self.agent else { return };
+        if agent.inbox.is_empty() {
+            agent.awake = false;
+        } else {
+            self.wake_soon();
+        }
+    }
+
+    fn step(&mut self, event: Event) {
+        let (now, wall) = (self.world.now, self.world.wall());
+        let Some(agent) = &mut self.agent else { return };
+        self.events += 1;
+        if let Event::PlanEnded { uid, epoch } = &event {
+            agent.plans.remove(&(uid.clone(), *epoch));
+        }
+        if let Event::Pods { pods, .. } = &event {
+            self.check.told(pods);
+        }
+        let at = agent.clock.now(now, wall);
+        let kept = event.clone();
+        let effects = decide::step(&mut agent.state, at, event);
+        self.log.step(now, wall, &kept, &effects, &agent.state);
+        self.check.stepped(&agent.state, at, &effects);
+        let cut =
+            self.faults.dies(&mut self.rng, now).then(|| self.rng.below(effects.len() as u64 + 1) as usize);
+        self.carry_out(effects, cut);
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect>, cut: Option<usize>) {
+        for effect in effects.into_iter().take(cut.unwrap_or(usize::MAX)) {
+            self.perform(effect);
+        }
+        if cut.is_some() {
+            self.kill_agent();
+        }
+    }
+
+    pub(super) fn set_timer(&mut self, key: TimerKey, at: Option<Mono>) {
+        let token = self.number();
+        let (generation, drop_it) = (self.generation, self.mutant == Mutant::DropsTimers);
+        let Some(agent) = &mut self.agent else { return };
+        let Some(at) = at else {
+            agent.timers.remove(&key);
+            return;
+        };
+        agent.timers.insert(key.clone(), token);
+        let due = agent.clock.world_time(at);
+        let late = self.rng.below(2 * MILLI);
+        if !drop_it {
+            self.plan_at(due.saturating_add(late), Happening::Timer { generation, key, token });
+        }
+    }
+
+    pub(super) fn timer_due(&mut self, generation: u32, key: TimerKey, token: u64) {
+        if generation != self.generation {
+            return;
+        }
+        let Some(agent) = &mut self.agent else { return };
+        if agent.timers.get(&key) == Some(&token) {
+            agent.timers.remove(&key);
+            self.step(Event::Timer(key));
+        }
+    }
+
+    pub(super) fn deliver(&mut self, generation: u32, source: Source) {
+        let pods = self.sources.get(&source).map(|set| set.values().cloned().collect()).unwrap_or_default();
+        self.post(generation, Event::Pods { source, pods });
+    }
+}

@@ -1,0 +1,152 @@
+//! Effects that belong to no plan: the runtime's status, image calls, leftovers and sweeps.
+
+use decide::Event;
+use decide::event::{CallFailure, LeftoversSeen, PulledImage, RuntimeCheck};
+use model::PodUid;
+use model::cgroup::CgroupName;
+use model::cri::{RuntimeCondition, RuntimeStatus};
+
+use super::{Happening, Simulation};
+use crate::time::{MILLI, SECOND};
+
+pub enum Errand {
+    CheckRuntime,
+    Inspect(String),
+    Pull {
+        image: String,
+        took: u64,
+    },
+    ListLeftovers,
+    /// One thing to sweep.
+    Sweep(Piece),
+    Swept(Vec<String>),
+}
+
+pub enum Piece {
+    PodDir(PodUid),
+    LogDir(String),
+    Link(String),
+    Cgroup(CgroupName),
+}
+
+impl Simulation {
+    pub(super) fn errand_soon(&mut self, errand: Errand) {
+        let wait = self.faults.latency(&mut self.rng, self.world.now);
+        self.plan_in(wait, Happening::Errand { generation: self.generation, errand });
+    }
+
+    pub(super) fn begin_pull(&mut self, image: String) {
+        let took = if self.faults.pull_fails(&mut self.rng, self.world.now) && self.rng.per_mille(200) {
+            self.rng.between(30 * SECOND, 90 * SECOND)
+        } else {
+            self.rng.between(20 * MILLI, 4 * SECOND)
+        };
+        let errand = Errand::Pull { image, took };
+        self.plan_in(took, Happening::Errand { generation: self.generation, errand });
+    }
+
+    /// The instant at which an errand looks at the world or changes it; what it found is told right after.
+    pub(super) fn run_errand(&mut self, generation: u32, errand: Errand) {
+        let event = match errand {
+            Errand::CheckRuntime => Event::RuntimeChecked(self.runtime_status()),
+            Errand::Inspect(image) => {
+                let result = match self.call_fails() {
+                    Some(failure) => Err(failure),
+                    None => Ok(self.world.images.look(&image)),
+                };
+                Event::ImageInspected { image, result }
+            }
+            Errand::Pull { image, took } => self.pulled(image, took),
+            Errand::ListLeftovers => Event::Leftovers(self.leftovers()),
+            Errand::Sweep(piece) => return self.sweep_piece(piece),
+            Errand::Swept(problems) => Event::Swept { problems },
+        };
+        self.post(generation, event);
+    }
+
+    fn call_fails(&mut self) -> Option<CallFailure> {
+        if self.runtime_away {
+            return Some(CallFailure { unreachable: true, message: "the runtime is away".into() });
+        }
+        let fails = self.faults.pull_fails(&mut self.rng, self.world.now);
+        fails.then(|| CallFailure { unreachable: self.rng.coin(), message: "simulated image trouble".into() })
+    }
+
+    fn runtime_status(&mut self) -> RuntimeCheck {
+        if self.runtime_away {
+            return RuntimeCheck::Failed { message: "the runtime is away".into() };
+        }
+        let ready = |kind: &str| RuntimeCondition { r#type: kind.into(), status: true, ..Default::default() };
+        let status = RuntimeStatus {
+            conditions: vec![ready("RuntimeReady"), ready("NetworkReady")],
+            ..Default::default()
+        };
+        RuntimeCheck::Answered { runtime_name: "simulated".into(), status }
+    }
+
+    fn pulled(&mut self, image: String, took: u64) -> Event {
+        let failure = self.call_fails();
+        let result = match failure {
+            Some(failure) => Err(failure),
+            None => match self.world.pull(&image) {
+                Ok(reference) => Ok(PulledImage {
+                    reference,
+                    image: self.world.images.look(&image),
+                    took: std::time::Duration::from_nanos(took),
+                }),
+                Err(message) => Err(CallFailure { unreachable: false, message }),
+            },
+        };
+        Event::ImagePulled { image, result }
+    }
+
+    fn leftovers(&self) -> LeftoversSeen {
+        let is_pod = |name: &&CgroupName| name.0.last().is_some_and(|part| part.starts_with("pod"));
+        LeftoversSeen {
+            pod_dirs: self.world.disk.pods.keys().cloned().collect(),
+            log_dirs: self.world.disk.logs.keys().cloned().collect(),
+            dead_links: self.world.disk.dead_links(),
+            pod_cgroups: self.world.cgroups.iter().filter(is_pod).cloned().collect(),
+        }
+    }
+
+    pub(super) fn begin_sweep(&mut self, sweep: decide::Sweep) {
+        let generation = self.generation;
+        let dirs = sweep.pod_dirs.into_iter().map(Piece::PodDir);
+        let logs = sweep.log_dirs.into_iter().map(Piece::LogDir);
+        let links = sweep.links.into_iter().map(Piece::Link);
+        let cgroups = sweep.cgroups.into_iter().map(Piece::Cgroup);
+        let mut then = 0;
+        for piece in dirs.chain(logs).chain(links).chain(cgroups).collect::<Vec<_>>() {
+            then += self.rng.between(MILLI / 10, 5 * MILLI);
+            self.plan_in(then, Happening::Errand { generation, errand: Errand::Sweep(piece) });
+        }
+        then += MILLI / 10;
+        self.plan_in(then, Happening::Errand { generation, errand: Errand::Swept(Vec::new()) });
+    }
+
+    fn sweep_piece(&mut self, piece: Piece) {
+        match piece {
+            Piece::PodDir(uid) => {
+                self.check.swept(&self.world, &uid);
+                self.world.disk.pods.remove(&uid);
+            }
+            Piece::LogDir(name) => {
+                if let Some((_, uid)) = name.rsplit_once('_') {
+                    self.check.swept(&self.world, &uid.into());
+                    self.check.logs_gone(&uid.into());
+                }
+                self.world.disk.logs.remove(&name);
+            }
+            Piece::Link(name) => {
+                self.world.disk.links.remove(&name);
+            }
+            Piece::Cgroup(name) => {
+                if let Some(uid) = name.0.last().and_then(|part| part.strip_prefix("pod")) {
+                    self.check.swept(&self.world, &uid.into());
+                }
+                self.world.cgroups.remove(&name);
+            }
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Plans, carried out as the engine's executor does: stages in order, the actions of one at the same time, every
+//! outcome told as it comes, nothing begun after a cancel.
+
+use std::sync::Arc;
+
+use decide::event::{CallFailure, StartPoint};
+use decide::{Action, Epoch, Event, Stage, StepResult};
+use model::PodUid;
+
+use super::calls::{Failure, Op, Value};
+use super::{Mutant, Simulation};
+
+pub struct PlanRun {
+    pub stages: Arc<Vec<Stage>>,
+    pub stage: usize,
+    /// Actions of this stage that have not ended.
+    pub open: usize,
+    pub any_bad: bool,
+    pub cancelled: bool,
+}
+
+/// One action of one plan.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Place {
+    pub uid: PodUid,
+    pub epoch: Epoch,
+    pub stage: usize,
+    pub action: usize,
+}
+
+impl Place {
+    fn key(&self) -> (PodUid, Epoch) {
+        (self.uid.clone(), self.epoch)
+    }
+}
+
+enum Next {
+    Call(Op),
+    Done(StepResult),
+}
+
+impl Simulation {
+    pub(super) fn begin_plan(&mut self, uid: PodUid, epoch: Epoch, stages: Arc<Vec<Stage>>) {
+        let Some(agent) = &mut self.agent else { return };
+        let run = PlanRun { stages, stage: 0, open: 0, any_bad: false, cancelled: false };
+        agent.plans.insert((uid.clone(), epoch), run);
+        self.begin_stage(&uid, epoch);
+    }
+
+    fn plan(&mut self, uid: &PodUid, epoch: Epoch) -> Option<&mut PlanRun> {
+        self.agent.as_mut()?.plans.get_mut(&(uid.clone(), epoch))
+    }
+
+    fn begin_stage(&mut self, uid: &PodUid, epoch: Epoch) {
+        loop {
+            let at_once = self.mutant == Mutant::IgnoresStages;
+            let Some(plan) = self.plan(uid, epoch) else { return };
+            if plan.stage >= plan.stages.len() {
+                return self.end_plan(uid, epoch);
+            }
+            let stages = plan.stages.clone();
+            let first = plan.stage;
+            let last = if at_once { stages.len() - 1 } else { first };
+            plan.open = stages[first..=last].iter().map(|s| s.actions.len()).sum();
+            plan.any_bad = false;
+            plan.stage = last;
+            for (stage, actions) in stages.iter().enumerate().take(last + 1).skip(first) {
+                for (action, what) in actions.actions.iter().enumerate() {
+                    let place = Place { uid: uid.clone(), epoch, stage, action };
+                    self.begin_action(place, what);
+                }
+            }
+            match self.plan(uid, epoch) {
+                Some(plan) if plan.open == 0 => {
+                    if !self.next_stage(uid, epoch) {
+                        return;
+                    }
+                }
+                _ => return,
+            }
+        }
+    }
+
+    fn begin_action(&mut self, place: Place, action: &Action) {
+        let ignore = self.mutant == Mutant::IgnoresCancel;
+        if self.plan(&place.uid, place.epoch).is_some_and(|p| p.cancelled && !ignore) {
+            self.action_ended(place, StepResult::Skipped);
+        } else {
+            self.issue(place, first_call(action));
+        }
+    }
+
+    /// Tells an outcome. Whether the stage goes on is looked at by [`Self::after_action`].
+    fn action_ended(&mut self, place: Place, result: StepResult) {
+        let hide = self.mutant == Mutant::HidesFailures;
+        let result = match result {
+            StepResult::Failed(_) if hide => StepResult::Ok,
+            other => other,
+        };
+        let bad = !matches!(
+            result,
+            StepResult::Ok
+                | StepResult::Dirs { .. }
+                | StepResult::SandboxRunning { .. }
+                | StepResult::ContainerStarted { .. }
+        );
+        if let Some(plan) = self.plan(&place.uid, place.epoch) {
+            plan.open -= 1;
+            plan.any_bad |= bad;
+        }
+        let Place { uid, epoch, stage, action } = place;
+        self.post(self.generation, Event::StepDone { uid, epoch, stage, action, result });
+    }
+
+    fn after_action(&mut self, uid: &PodUid, epoch: Epoch) {
+        if self.plan(uid, epoch).is_some_and(|p| p.open == 0) && self.next_stage(uid, epoch) {
+            self.begin_stage(uid, epoch);
+        }
+    }
+
+    /// Whether the plan goes on, with its next stage.
+    fn next_stage(&mut self, uid: &PodUid, epoch: Epoch) -> bool {
+        let ignore = self.mutant == Mutant::IgnoresCancel;
+        let Some(plan) = self.plan(uid, epoch) else { return false };
+        let stop = (plan.cancelled && !ignore) || (plan.any_bad && plan.stages[plan.stage].stop_on_failure);
+        plan.stage += 1;
+        if !stop {
+            return true;
+        }
+        let (stages, from) = (plan.stages.clone(), plan.stage);
+        for (stage, actions) in stages.iter().enumerate().skip(from) {
+            for action in 0..actions.actions.len() {
+                let result = StepResult::Skipped;
+                self.post(
+                    self.generation,
+                    Event::StepDone { uid: uid.clone(), epoch, stage, action, result },
+                );
+            }
+        }
+        self.end_plan(uid, epoch);
+        false
+    }
+
+    fn end_plan(&mut self, uid: &PodUid, epoch: Epoch) {
+        if self.mutant != Mutant::DropsPlanEnded {
+            self.post(self.generation, Event::PlanEnded { uid: uid.clone(), epoch });
+        }
+    }
+
+    pub(super) fn cancel_plan(&mut self, uid: &PodUid, epoch: Epoch) {
+        let Some(plan) = self.plan(uid, epoch) else { return };
+        plan.cancelled = true;
+        if self.mutant == Mutant::IgnoresCancel {
+            return;
+        }
+        let cut = self.drop_stops_of(uid, epoch);
+        if cut.is_empty() {
+            return;
+        }
+        for place in cut {
+            self.action_ended(place, StepResult::Interrupted);
+        }
+        self.after_action(uid, epoch);
+    }
+
+    /// A call of a plan was answered.
+    pub(super) fn answered(&mut self, place: Place, op: &Op, outcome: Result<Value, Failure>) {
+        let cancelled = self.plan(&place.uid, place.epoch).is_some_and(|p| p.cancelled);
+        let cancelled = cancelled && self.mutant != Mutant::IgnoresCancel;
+        let Some(plan) = self.plan(&place.uid, place.epoch) else { return };
+        let stages = plan.stages.clone();
+        let action = &stages[place.stage].actions[place.action];
+        match next(action, op, outcome, cancelled) {
+            Next::Call(op) => self.issue(place, op),
+            Next::Done(result) => {
+                let (uid, epoch) = place.key();
+                self.action_ended(place, result);
+                self.after_action(&uid, epoch);
+            }
+        }
+    }
+}
+
+fn first_call(action: &Action) -> Op {
+    match action {
+        Action::MakePodDirs { log_dir, containers } => {
+            Op::MakeDirs { log_dir: log_dir.clone(), containers: containers.clone() }
+        }
+        Action::EnsureCgroup { spec } => Op::EnsureCgroup(spec.name.clone()),
+        Action::SetUpVolume { volume } => Op::SetUpVolume(volume.name.clone()),
+        Action::RunSandbox { config, .. } => Op::RunSandbox(config.clone()),
+        Action::StartContainer(start) => Op::PrepareContainer(start.clone()),
+        Action::StopContainer { id, grace_secs, .. } => Op::Stop { id: id.clone(), grace_secs: *grace_secs },
+        Action::StopSandbox { id } => Op::StopSandbox(id.clone()),
+        Action::RemoveContainer { id, .. } => Op::RemoveContainer(id.clone()),
+        Action::RemoveSandbox { id } => Op::RemoveSandbox(id.clone()),
+        Action::TearDownVolumes => Op::TearDownVolumes,
+        Action::DestroyCgroup { name } => Op::DestroyCgroup(name.clone()),
+        Action::RemovePodDir => Op::RemovePodDir,
+        Action::RemoveLogDir { name } => Op::RemoveLogDir(name.clone()),
+    }
+}
+
+fn next(action: &Action, op: &Op, outcome: Result<Value, Failure>, cancelled: bool) -> Next {
+    if let (
+        Action::StartContainer(_),
+        Op::PrepareContainer(_) | Op::Create(_) | Op::Start { .. } | Op::LinkLog { .. },
+    ) = (action, op)
+    {
+        return next_of_start(op, outcome, cancelled);
+    }
+    match outcome {
+        Ok(Value::Dirs(log_numbers)) => Next::Done(StepResult::Dirs { log_numbers }),
+        Ok(Value::Sandbox(id)) => Next::Done(StepResult::SandboxRunning { id }),
+        Ok(_) => after_removal(action, op),
+        Err(failure) if failure.absent && op.absent_is_fine() => after_removal(action, op),
+        Err(failure) => Next::Done(StepResult::Failed(failure.told())),
+    }
+}
+
+/// A container's log goes after the container.
+fn after_removal(action: &Action, op: &Op) -> Next {
+    match (action, op) {
+        (Action::RemoveContainer { log: Some(log), .. }, Op::RemoveContainer(_)) => {
+            Next::Call(Op::RemoveLogs(log.clone()))
+        }
+        _ => Next::Done(StepResult::Ok),
+    }
+}
+
+fn next_of_start(op: &Op, outcome: Result<Value, Failure>, cancelled: bool) -> Next {
+    match (op, outcome) {
+        (Op::PrepareContainer(start), Ok(_)) => Next::Call(Op::Create(start.clone())),
+        (Op::Create(start), Ok(Value::Container(id))) => {
+            if cancelled {
+                return Next::Done(StepResult::Interrupted);
+            }
+            Next::Call(Op::Start { start: start.clone(), id })
+        }
+        (Op::Start { start, id }, Ok(_)) => Next::Call(Op::LinkLog { start: start.clone(), id: id.clone() }),
+        (Op::LinkLog { id, .. }, _) => Next::Done(StepResult::ContainerStarted { id: id.clone() }),
+        (Op::PrepareContainer(_), Err(failure)) => start_failed(StartPoint::Files, None, failure),
+        (Op::Start { id, .. }, Err(failure)) => start_failed(StartPoint::Start, Some(id.clone()), failure),
+        (_, Err(failure)) => start_failed(StartPoint::Create, None, failure),
+        (_, Ok(_)) => {
+            let message = "the simulated runtime gave no id".into();
+            start_failed(StartPoint::Create, None, Failure { absent: false, unreachable: false, message })
+        }
+    }
+}
+
+fn start_failed(at: StartPoint, id: Option<model::ContainerId>, failure: Failure) -> Next {
+    Next::Done(StepResult::StartFailed { at, id, failure: failure.told() })
+}
+
+impl Failure {
+    pub(super) fn told(self) -> CallFailure {
+        CallFailure { unreachable: self.unreachable, message: self.message }
+    }
+}

@@ -1,0 +1,157 @@
+//! How the world misbehaves, and until when. Rates are per thousand.
+
+use model::PodUid;
+
+use crate::rng::Rng;
+use crate::time::{MILLI, Nanos, SECOND};
+
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    /// After this everything works.
+    pub until: Nanos,
+    /// A call is refused without effect.
+    pub refused: u64,
+    /// A call has its effect, and its caller is told that it failed.
+    pub fails_applied: u64,
+    /// A call is not answered before its deadline; it may have its effect before or after that.
+    pub hangs: u64,
+    /// A call takes seconds.
+    pub slow: u64,
+    pub reading_fails: u64,
+    pub reading_slow: u64,
+    pub hint_lost: u64,
+    pub hint_twice: u64,
+    pub hint_unknown: u64,
+    pub pull_fails: u64,
+    /// The dispatcher is late.
+    pub stall: u64,
+    /// The agent dies while it carries out the effects of a step.
+    pub dies: u64,
+    /// Sources take long to speak after a start.
+    pub late_sources: bool,
+    /// The runtime goes away so many times, and so on.
+    pub outages: u64,
+    pub disk_full: u64,
+    pub clock_jumps: u64,
+    pub broken_sandboxes: u64,
+    pub lost_containers: u64,
+    /// Every call of this pod hangs.
+    pub victim: Option<PodUid>,
+}
+
+/// What becomes of one call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    Works,
+    Refused,
+    FailsApplied,
+    Hangs { effect: Option<LateEffect> },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LateEffect {
+    BeforeDeadline,
+    AfterDeadline,
+}
+
+impl Faults {
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// Each kind is there or not, and at its own rate, so that some seeds stress one thing alone.
+    pub fn seeded(rng: &mut Rng, until: Nanos) -> Self {
+        let mut some = |high: u64| if rng.per_mille(600) { rng.below(high) } else { 0 };
+        Self {
+            until,
+            refused: some(120),
+            fails_applied: some(80),
+            hangs: some(40),
+            slow: some(100),
+            reading_fails: some(150),
+            reading_slow: some(200),
+            hint_lost: some(1000),
+            hint_twice: some(300),
+            hint_unknown: some(200),
+            pull_fails: some(300),
+            stall: some(100),
+            dies: some(30),
+            late_sources: some(2) == 1,
+            outages: some(4),
+            disk_full: some(3),
+            clock_jumps: some(5),
+            broken_sandboxes: some(4),
+            lost_containers: some(3),
+            victim: None,
+        }
+    }
+
+    pub fn active(&self, now: Nanos) -> bool {
+        now < self.until
+    }
+
+    fn happens(&self, rng: &mut Rng, now: Nanos, rate: u64) -> bool {
+        rate > 0 && self.active(now) && rng.per_mille(rate)
+    }
+
+    pub fn call(&self, rng: &mut Rng, now: Nanos, uid: &PodUid, may_hang: bool) -> Fate {
+        if may_hang && self.active(now) && self.victim.as_ref() == Some(uid) {
+            return Fate::Hangs { effect: None };
+        }
+        if self.happens(rng, now, self.refused) {
+            return Fate::Refused;
+        }
+        if self.happens(rng, now, self.fails_applied) {
+            return Fate::FailsApplied;
+        }
+        if may_hang && self.happens(rng, now, self.hangs) {
+            let effects = [None, Some(LateEffect::BeforeDeadline), Some(LateEffect::AfterDeadline)];
+            return Fate::Hangs { effect: *rng.pick(&effects) };
+        }
+        Fate::Works
+    }
+
+    /// How long one hop of a call takes.
+    pub fn latency(&self, rng: &mut Rng, now: Nanos) -> Nanos {
+        if self.happens(rng, now, self.slow) {
+            return rng.between(200 * MILLI, 20 * SECOND);
+        }
+        let shape = rng.below(100);
+        match shape {
+            0..60 => rng.between(MILLI / 10, 3 * MILLI),
+            60..95 => rng.between(3 * MILLI, 60 * MILLI),
+            _ => rng.between(60 * MILLI, 900 * MILLI),
+        }
+    }
+
+    pub fn reading_fails(&self, rng: &mut Rng, now: Nanos, uid: Option<&PodUid>) -> bool {
+        (self.active(now) && self.victim.is_some() && self.victim.as_ref() == uid)
+            || self.happens(rng, now, self.reading_fails)
+    }
+
+    pub fn reading_hop(&self, rng: &mut Rng, now: Nanos) -> Nanos {
+        if self.happens(rng, now, self.reading_slow) {
+            return rng.between(100 * MILLI, 15 * SECOND);
+        }
+        rng.between(MILLI / 10, 4 * MILLI)
+    }
+
+    pub fn loses_hint(&self, rng: &mut Rng, now: Nanos) -> bool {
+        self.happens(rng, now, self.hint_lost)
+    }
+    pub fn doubles_hint(&self, rng: &mut Rng, now: Nanos) -> bool {
+        self.happens(rng, now, self.hint_twice)
+    }
+    pub fn invents_hint(&self, rng: &mut Rng, now: Nanos) -> bool {
+        self.happens(rng, now, self.hint_unknown)
+    }
+    pub fn pull_fails(&self, rng: &mut Rng, now: Nanos) -> bool {
+        self.happens(rng, now, self.pull_fails)
+    }
+    pub fn stalls(&self, rng: &mut Rng, now: Nanos) -> bool {
+        self.happens(rng, now, self.stall)
+    }
+    pub fn dies(&self, rng: &mut Rng, now: Nanos) -> bool {
+        self.happens(rng, now, self.dies)
+    }
+}

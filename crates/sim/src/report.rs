@@ -1,0 +1,194 @@
+//! What happened, for people: a tail of it is kept, and shown when an invariant breaks.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+
+use decide::{Effect, Event, NodeState};
+use model::Wall;
+
+use crate::time::{MILLI, Nanos, SECOND};
+
+const KEPT: usize = 120;
+
+enum Line {
+    Note(String),
+    Step { wall: Wall, event: Box<Event>, effects: Vec<Effect> },
+}
+
+/// The tail of a run, and a digest of all of it.
+#[derive(Default)]
+pub struct Log {
+    tail: VecDeque<(Nanos, Line)>,
+    print: bool,
+    pub digest: Option<u64>,
+}
+
+impl Log {
+    /// `print`: everything as it happens. The digest costs time.
+    pub fn new(print: bool, digest: bool) -> Self {
+        Self { tail: VecDeque::new(), print, digest: digest.then_some(0xcbf2_9ce4_8422_2325) }
+    }
+
+    pub fn note(&mut self, now: Nanos, text: impl FnOnce() -> String) {
+        let text = text();
+        if self.print {
+            println!("{} {text}", stamp(now));
+        }
+        self.keep(now, Line::Note(text));
+    }
+
+    pub fn step(&mut self, now: Nanos, wall: Wall, event: &Event, effects: &[Effect], state: &NodeState) {
+        if let Some(digest) = &mut self.digest {
+            let mut sum = Sum(*digest);
+            // Writing into a number can't fail.
+            let _ = write!(sum, "{now}{event:?}{effects:?}");
+            *digest = sum.0;
+        }
+        if self.print {
+            print!("{}", step_words(now, wall, event, effects));
+            for line in whys(state, event) {
+                println!("{:>14}  why {line}", "");
+            }
+        }
+        self.keep(now, Line::Step { wall, event: Box::new(event.clone()), effects: effects.to_vec() });
+    }
+
+    fn keep(&mut self, now: Nanos, line: Line) {
+        if self.tail.len() == KEPT {
+            self.tail.pop_front();
+        }
+        self.tail.push_back((now, line));
+    }
+
+    pub fn tail(&self) -> String {
+        let mut text = String::new();
+        for (now, line) in &self.tail {
+            match line {
+                Line::Note(note) => {
+                    let _ = writeln!(text, "{} {note}", stamp(*now));
+                }
+                Line::Step { wall, event, effects } => {
+                    text.push_str(&step_words(*now, *wall, event, effects))
+                }
+            }
+        }
+        text
+    }
+}
+
+struct Sum(u64);
+
+impl std::fmt::Write for Sum {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        for byte in text.bytes() {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+        Ok(())
+    }
+}
+
+fn stamp(now: Nanos) -> String {
+    format!("{:>6}.{:06}", now / SECOND, now % SECOND / (MILLI / 1000))
+}
+
+fn step_words(now: Nanos, wall: Wall, event: &Event, effects: &[Effect]) -> String {
+    let mut text = format!("{} event {} (wall {wall:?})\n", stamp(now), event_words(event));
+    for effect in effects {
+        let _ = writeln!(text, "{:>14}  -> {}", "", effect_words(effect));
+    }
+    text
+}
+
+fn event_words(event: &Event) -> String {
+    match event {
+        Event::Pods { source, pods } => {
+            let uids: Vec<_> = pods.iter().filter_map(|p| p.metadata.uid.as_deref()).collect();
+            format!("pods of {} are {uids:?}", source.as_str())
+        }
+        Event::Observed(seen) => {
+            let mut text = format!("observed {:?} at {:?}:", seen.scope, seen.at);
+            for pod in &seen.pods {
+                let _ = write!(text, " {}[", pod.uid);
+                for s in &pod.sandboxes {
+                    let _ = write!(
+                        text,
+                        " {}#{}{}",
+                        &s.id.as_str()[..4],
+                        s.attempt,
+                        if s.ready { "+" } else { "-" }
+                    );
+                }
+                for c in &pod.containers {
+                    let _ =
+                        write!(text, " {}:{}#{}={:?}", c.name, &c.id.as_str()[..4], c.restart_count, c.state);
+                    if c.state == model::observed::ContainerState::Exited {
+                        let _ = write!(text, "({})", c.exit_code);
+                    }
+                }
+                text.push_str(" ]");
+            }
+            text
+        }
+        Event::StepDone { uid, epoch, stage, action, result } => {
+            format!("{uid} plan {} action {stage}.{action}: {result:?}", epoch.0)
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+fn effect_words(effect: &Effect) -> String {
+    match effect {
+        Effect::Run { uid, epoch, stages } => {
+            let stage =
+                |s: &decide::Stage| s.actions.iter().map(action_words).collect::<Vec<_>>().join(" & ");
+            let stages: Vec<_> = stages.iter().map(stage).collect();
+            format!("run {uid} plan {}: {}", epoch.0, stages.join(" ; "))
+        }
+        Effect::PublishStatus { uid, status } => {
+            format!("status {uid} {}", status.phase.as_deref().unwrap_or_default())
+        }
+        Effect::RecordEvent { uid, event, .. } => format!("record {uid} {}: {}", event.reason, event.message),
+        Effect::EnsureCgroups { specs } => format!("ensure {} cgroups", specs.len()),
+        other => format!("{other:?}"),
+    }
+}
+
+fn action_words(action: &decide::Action) -> String {
+    use decide::Action;
+    match action {
+        Action::StartContainer(start) => {
+            format!("start container {} #{}", start.name, start.config.metadata.attempt)
+        }
+        Action::RunSandbox { config, .. } => format!("create sandbox #{}", config.metadata.attempt),
+        Action::StopContainer { id, name, grace_secs } => {
+            format!("stop {name}:{} in {grace_secs}s", &id.as_str()[..4])
+        }
+        Action::RemoveContainer { id, name, .. } => format!("remove {name}:{}", &id.as_str()[..4]),
+        other => other.name().to_owned(),
+    }
+}
+
+/// The reasons of the pod that an event is about, or of all.
+fn whys(state: &NodeState, event: &Event) -> Vec<String> {
+    let about = match event {
+        Event::StepDone { uid, .. } | Event::PlanEnded { uid, .. } => Some(uid.clone()),
+        Event::Timer(decide::TimerKey::Pod(uid)) | Event::Hint(decide::Hint::Pod(uid)) => Some(uid.clone()),
+        Event::Observed(o) => match &o.scope {
+            model::observed::Scope::Pod(uid) => Some(uid.clone()),
+            model::observed::Scope::All => None,
+        },
+        _ => None,
+    };
+    let mut lines = Vec::new();
+    for (uid, entry) in &state.pods {
+        if about.as_ref().is_none_or(|about| about == uid) {
+            let container = |w: &decide::state::WhySince| match &w.why.container {
+                Some(name) => format!("{name}: {:?}", w.why.cause),
+                None => format!("{:?}", w.why.cause),
+            };
+            let causes: Vec<_> = entry.why.iter().map(container).collect();
+            lines.push(format!("{uid} {:?}: {}", entry.lifecycle, causes.join("; ")));
+        }
+    }
+    lines
+}

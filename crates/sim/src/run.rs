@@ -1,0 +1,250 @@
+//! One run from a seed to a verdict.
+//!
+//! ```text
+//!   chaos: pods come and go, things go wrong ──> quiet: nothing does any more; everything must settle (K8)
+//!       ──> planning again changes nothing (K7) ──> every pod is taken out; nothing of them may be left (K8)
+//! ```
+
+use std::fmt;
+
+use decide::event::Hint;
+use decide::{Effect, Event};
+use model::observed::{Observation, Scope};
+
+use crate::check::{Violation, nothing_left, unsettled};
+use crate::drive::{Mutant, Simulation};
+use crate::faults::Faults;
+use crate::report::Log;
+use crate::rng::Rng;
+use crate::time::{Nanos, SECOND};
+use crate::workload::Workload;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Profile {
+    /// Pods come and go, programs and images have their own troubles; node and agent have none.
+    Calm,
+    /// Everything that may go wrong does.
+    #[default]
+    Faults,
+    /// Simple pods, and one whose every call hangs (K10).
+    Stuck,
+}
+
+impl Profile {
+    pub fn parse(word: &str) -> Option<Self> {
+        [Profile::Calm, Profile::Faults, Profile::Stuck].into_iter().find(|p| p.word() == word)
+    }
+    pub fn word(self) -> &'static str {
+        match self {
+            Profile::Calm => "calm",
+            Profile::Faults => "faults",
+            Profile::Stuck => "stuck",
+        }
+    }
+    /// How long everything may take to settle. Back-offs of a minute (crashes) and five minutes (pulls), and calls
+    /// that hang for four, decide it.
+    fn bound(self) -> Nanos {
+        match self {
+            Profile::Calm => 420 * SECOND,
+            Profile::Faults => 900 * SECOND,
+            Profile::Stuck => 600 * SECOND,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    pub profile: Profile,
+    pub mutant: Mutant,
+    /// Print every event with its effects.
+    pub print: bool,
+    pub digest: bool,
+    /// Stop after so many events.
+    pub steps: Option<u64>,
+}
+
+#[derive(Debug)]
+pub struct Outcome {
+    pub seed: u64,
+    pub profile: Profile,
+    pub events: u64,
+    pub agents: u32,
+    pub digest: u64,
+    /// Simulated time from the last fault until everything was settled.
+    pub settled_after: Nanos,
+    pub failure: Option<Failure>,
+}
+
+/// A broken invariant, with what led to it.
+#[derive(Debug)]
+pub struct Failure {
+    pub violation: Violation,
+    pub at: Nanos,
+    pub tail: String,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (seed, profile) = (self.seed, self.profile.word());
+        let Some(failure) = &self.failure else {
+            return write!(
+                f,
+                "seed {seed} ({profile}): good, {} events, {} agents",
+                self.events, self.agents
+            );
+        };
+        let Violation { invariant, message } = &failure.violation;
+        let secs = failure.at as f64 / SECOND as f64;
+        write!(
+            f,
+            "seed {seed} ({profile}) breaks {invariant} at {secs:.3} s: {message}\n\
+             the last of {} events:\n{}\nreplay it with: cargo run -p sim -- replay {seed} --profile {profile}",
+            self.events, failure.tail
+        )
+    }
+}
+
+/// More events than any good run needs: somebody wakes somebody who wakes the first.
+const STORM: u64 = 60_000;
+/// Long enough to tell a back-off from a standstill.
+const QUIET_AT_LEAST: Nanos = 100 * SECOND;
+const LOOK_EVERY: Nanos = 5 * SECOND;
+
+pub fn run(seed: u64, options: &Options) -> Outcome {
+    let mut rng = Rng::new(seed);
+    let during = rng.between(40, 180) * SECOND;
+    let (workload, faults) = match options.profile {
+        Profile::Calm => (Workload::seeded(&mut rng, during), Faults::none()),
+        Profile::Faults => {
+            let workload = Workload::seeded(&mut rng, during);
+            (workload, Faults::seeded(&mut rng, during))
+        }
+        Profile::Stuck => {
+            let victim = Some("p0-1".into());
+            (Workload::plain(&mut rng, 5), Faults { until: during, victim, ..Faults::none() })
+        }
+    };
+    let log = Log::new(options.print, options.digest);
+    let mut sim = Simulation::new(workload, faults, rng, options.mutant, log);
+    let limit = options.steps.unwrap_or(u64::MAX);
+    let settled_after = scenario(&mut sim, options.profile, during, limit);
+    let failure = sim.check.violation.clone().map(|violation| Failure {
+        violation,
+        at: sim.world.now,
+        tail: sim.log.tail(),
+    });
+    Outcome {
+        seed,
+        profile: options.profile,
+        events: sim.events,
+        agents: sim.generation,
+        digest: sim.log.digest.unwrap_or_default(),
+        settled_after,
+        failure,
+    }
+}
+
+fn scenario(sim: &mut Simulation, profile: Profile, during: Nanos, limit: u64) -> Nanos {
+    if profile == Profile::Stuck {
+        others_are_not_held_up(sim);
+    }
+    while sim.world.now < during && good(sim, limit) {
+        let next = (sim.world.now + LOOK_EVERY).min(during);
+        sim.run_until(next);
+    }
+    let quiet_from = sim.world.now;
+    if good(sim, limit) {
+        sim.run_until(quiet_from + QUIET_AT_LEAST);
+    }
+    wait_for(sim, profile.bound(), limit, |sim| match &sim.agent {
+        Some(agent) => unsettled(&sim.world, &agent.state, &sim.sources, sim.check.uids()),
+        None => Some("the agent is down".into()),
+    });
+    let settled_after = sim.world.now - quiet_from;
+    if good(sim, limit) {
+        planning_again_changes_nothing(sim);
+        sim.remove_everything();
+        wait_for(sim, profile.bound(), limit, leftovers);
+    }
+    settled_after
+}
+
+fn good(sim: &mut Simulation, limit: u64) -> bool {
+    if sim.events > STORM {
+        sim.check.violate("K10", format!("{} events: a storm", sim.events));
+    }
+    sim.check.violation.is_none() && sim.events < limit
+}
+
+fn leftovers(sim: &Simulation) -> Option<String> {
+    let known = |uid: &model::PodUid| sim.agent.as_ref().is_some_and(|a| a.state.pods.contains_key(uid));
+    sim.check.uids().find_map(|uid| {
+        let left = nothing_left(&sim.world, uid).or_else(|| known(uid).then(|| "it is known".to_owned()));
+        left.map(|what| format!("of pod {uid}, which nobody wants: {what}"))
+    })
+}
+
+/// Runs until nothing is open, and breaks K8 when that takes too long.
+fn wait_for(sim: &mut Simulation, bound: Nanos, limit: u64, open: impl Fn(&Simulation) -> Option<String>) {
+    let end = sim.world.now + bound;
+    while good(sim, limit) {
+        let Some(problem) = open(sim) else { return };
+        if sim.world.now >= end {
+            let secs = bound / SECOND;
+            return sim.check.violate("K8", format!("after {secs} s without faults, {problem}"));
+        }
+        let next = sim.world.now + LOOK_EVERY;
+        sim.run_until(next);
+    }
+}
+
+/// How long a pod may take to run while another one is stuck.
+const PROMPT: Nanos = 15 * SECOND;
+
+fn others_are_not_held_up(sim: &mut Simulation) {
+    let victim = sim.faults.victim.clone();
+    sim.run_until(SECOND + PROMPT);
+    let late: Vec<_> = sim
+        .check
+        .uids()
+        .filter(|uid| Some(*uid) != victim.as_ref() && !sim.world.anything_live(uid))
+        .cloned()
+        .collect();
+    if !late.is_empty() {
+        sim.check.violate("K10", format!("{late:?} do not run, while only {victim:?} is stuck"));
+    }
+}
+
+/// K7: on a copy of a settled state, being told to look at everything, and seeing what is there, starts no plan.
+fn planning_again_changes_nothing(sim: &mut Simulation) {
+    let Some(agent) = &sim.agent else { return };
+    let mut state = agent.state.clone();
+    let mut clock = agent.clock.clone();
+    let (now, wall) = (sim.world.now, sim.world.wall());
+    let at = clock.mono(now);
+    let seen = Observation { at, scope: Scope::All, pods: sim.instant_reading() };
+    // Those that wait for a reading, a plan or a moment that has come have something to do.
+    let idle = |e: &&decide::state::PodEntry| e.plan.is_none() && e.timer.is_none_or(|due| due > at);
+    let before: std::collections::BTreeMap<_, _> = state
+        .pods
+        .values()
+        .filter(idle)
+        .filter_map(|e| Some((e.view.uid.clone(), e.fresh()?.clone())))
+        .collect();
+    let mut runs = Vec::new();
+    for event in [Event::Hint(Hint::Everything), Event::Observed(seen.clone())] {
+        let effects = decide::step(&mut state, clock.now(now, wall), event);
+        runs.extend(effects.into_iter().filter_map(|e| match e {
+            Effect::Run { uid, .. } => Some(uid),
+            _ => None,
+        }));
+    }
+    // Programs that come and go may just have done so.
+    let unchanged = |uid: &model::PodUid| {
+        let seen = seen.pods.iter().find(|p| p.uid == *uid);
+        before.get(uid).is_some_and(|old| seen.map_or(old.is_empty(), |p| p == old))
+    };
+    if let Some(uid) = runs.into_iter().find(unchanged) {
+        sim.check.violate("K7", format!("pod {uid} is as it should be, and was planned again"));
+    }
+}

@@ -1,0 +1,174 @@
+//! What people ask of the node in one run: pods put in, changed, taken out and put in again, over a node that has some
+//! images and lacks others.
+
+mod pods;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::PodUid;
+use model::k8s::Pod;
+use model::node::{HostFacts, NodeConfig};
+use model::pod::Source;
+
+use crate::rng::Rng;
+use crate::time::{MILLI, Nanos, SECOND};
+use crate::world::{ImageFate, Images, Script};
+
+pub use pods::{Template, is_rejected};
+
+pub enum Task {
+    Put { source: Source, pod: Arc<Pod>, scripts: BTreeMap<(PodUid, String), Script> },
+    Remove { source: Source, name: String },
+    ImageArrives(String),
+}
+
+impl Task {
+    pub fn words(&self) -> String {
+        match self {
+            Task::Put { pod, .. } => {
+                let spec = pod.spec.clone().unwrap_or_default();
+                let container = |c: &model::k8s::Container| {
+                    let policy = c.image_pull_policy.as_deref().unwrap_or_default();
+                    let sidecar = if c.restart_policy.is_some() { " sidecar" } else { "" };
+                    format!("{}={} {policy}{sidecar}", c.name, c.image.as_deref().unwrap_or_default())
+                };
+                let all = spec.init_containers.iter().flatten().chain(&spec.containers).map(container);
+                let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+                let policy = spec.restart_policy.unwrap_or_default();
+                let grace = spec.termination_grace_period_seconds.unwrap_or_default();
+                format!("put {uid} restart {policy}, grace {grace}: {}", all.collect::<Vec<_>>().join(", "))
+            }
+            Task::Remove { name, .. } => format!("remove {name}"),
+            Task::ImageArrives(image) => format!("image {image} arrives"),
+        }
+    }
+}
+
+pub struct Workload {
+    pub config: NodeConfig,
+    pub facts: HostFacts,
+    pub images: Images,
+    pub tasks: Vec<(Nanos, Task)>,
+    pub hints_by_id: bool,
+}
+
+/// How many images there are; those above are always present.
+const IMAGES: u64 = 8;
+const ALWAYS_PRESENT: u64 = 4;
+
+pub fn image_name(number: u64) -> String {
+    format!("registry.test/app-{number}:v1")
+}
+
+impl Workload {
+    pub fn seeded(rng: &mut Rng, during: Nanos) -> Self {
+        let config = config(rng);
+        let (images, mut tasks) = images(rng, during);
+        let names = rng.between(1, 6);
+        for number in 0..names {
+            let source = *rng.pick(&config.sources);
+            let name = format!("p{number}");
+            life_of_a_name(rng, during, source, &name, &mut tasks);
+        }
+        Self { config, facts: facts(), images, tasks, hints_by_id: rng.coin() }
+    }
+
+    /// Simple pods that run for ever, all put in at once.
+    pub fn plain(rng: &mut Rng, pods: u64) -> Self {
+        let config = NodeConfig { serialize_image_pulls: false, ..config(rng) };
+        let (images, _) = images(rng, SECOND);
+        let mut tasks = Vec::new();
+        for number in 0..pods {
+            let template = Template::plain(&format!("p{number}"), &format!("p{number}-1"));
+            tasks.push((SECOND + number * MILLI, template.put(config.sources[0])));
+        }
+        Self { config, facts: facts(), images, tasks, hints_by_id: rng.coin() }
+    }
+}
+
+fn config(rng: &mut Rng) -> NodeConfig {
+    let sources = if rng.per_mille(300) { vec![Source::File, Source::Http] } else { vec![Source::File] };
+    NodeConfig {
+        sources,
+        crash_back_off_initial: Duration::from_secs(rng.between(1, 11)),
+        crash_back_off_max: Duration::from_secs(rng.between(10, 60)),
+        serialize_image_pulls: rng.coin(),
+        max_dead_containers_per_container: *rng.pick(&[0, 1, 1, 3]),
+        max_dead_containers: *rng.pick(&[-1, -1, -1, 4]),
+        min_container_ttl: Duration::from_secs(*rng.pick(&[0, 0, 30])),
+        ..NodeConfig::default()
+    }
+}
+
+fn facts() -> HostFacts {
+    HostFacts {
+        memory_bytes: 8 << 30,
+        cpus: 4,
+        node_ips: vec!["192.0.2.7".into()],
+        kernel_release: "6.6.0".into(),
+        ..HostFacts::default()
+    }
+}
+
+fn images(rng: &mut Rng, during: Nanos) -> (Images, Vec<(Nanos, Task)>) {
+    let mut images = Images::default();
+    let mut tasks = Vec::new();
+    for number in 0..IMAGES {
+        let name = image_name(number);
+        let mut fate = ImageFate { present: true, failing_pulls: 0, pullable_from: Some(0) };
+        if number >= ALWAYS_PRESENT {
+            fate.present = rng.per_mille(200);
+            fate.failing_pulls = if rng.coin() { 0 } else { rng.below(4) as u32 };
+            fate.pullable_from = match rng.below(4) {
+                0 => None,
+                1 => Some(rng.below(during)),
+                _ => Some(0),
+            };
+            if rng.per_mille(250) {
+                tasks.push((rng.below(during), Task::ImageArrives(name.clone())));
+            }
+        }
+        images.known.insert(name, fate);
+    }
+    (images, tasks)
+}
+
+/// Everything that happens to the pods of one name, one after the other.
+fn life_of_a_name(rng: &mut Rng, during: Nanos, source: Source, name: &str, tasks: &mut Vec<(Nanos, Task)>) {
+    let mut now = rng.below(during / 4);
+    let mut next_uid = 1;
+    let mut fresh = |rng: &mut Rng| {
+        let template = Template::seeded(rng, name, &format!("{name}-{next_uid}"));
+        next_uid += 1;
+        template
+    };
+    let mut template = fresh(rng);
+    tasks.push((now, template.put(source)));
+    let mut there = true;
+    loop {
+        now += match rng.below(4) {
+            0 => rng.between(MILLI, 300 * MILLI),
+            1 => rng.between(300 * MILLI, 5 * SECOND),
+            _ => rng.between(5 * SECOND, 45 * SECOND),
+        };
+        if now >= during {
+            return;
+        }
+        match (there, rng.below(100)) {
+            (true, 0..40) => template.change_an_image(rng),
+            (true, 40..60) => template = fresh(rng),
+            (true, _) => {
+                tasks.push((now, Task::Remove { source, name: name.to_owned() }));
+                there = false;
+                continue;
+            }
+            // The same pod again, under its old UID.
+            (false, 0..60) => {}
+            (false, _) => template = fresh(rng),
+        }
+        tasks.push((now, template.put(source)));
+        there = true;
+    }
+}

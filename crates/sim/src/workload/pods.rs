@@ -1,0 +1,224 @@
+//! Random pods, and how their programs behave.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use model::PodUid;
+use model::k8s::Pod;
+use model::pod::Source;
+use serde_json::{Value, json};
+
+use super::{ALWAYS_PRESENT, IMAGES, Task, image_name};
+use crate::rng::Rng;
+use crate::time::{MILLI, SECOND};
+use crate::world::{Life, OnTerm, Script};
+
+#[derive(Clone, Debug)]
+pub struct Template {
+    name: String,
+    uid: String,
+    policy: &'static str,
+    grace_secs: u64,
+    containers: Vec<ContainerTemplate>,
+    inits: Vec<ContainerTemplate>,
+    volume: bool,
+    host_network: bool,
+    rejected: bool,
+}
+
+#[derive(Clone, Debug)]
+struct ContainerTemplate {
+    name: String,
+    image: u64,
+    pull_policy: &'static str,
+    sidecar: bool,
+    cpu_request: bool,
+    script: Script,
+}
+
+const FORBIDDEN_SYSCTL: &str = "kernel.panic";
+
+/// Whether the node refuses this pod.
+pub fn is_rejected(pod: &Pod) -> bool {
+    let context = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
+    context.and_then(|c| c.sysctls.as_ref()).is_some_and(|s| s.iter().any(|s| s.name == FORBIDDEN_SYSCTL))
+}
+
+fn any_image(rng: &mut Rng) -> u64 {
+    if rng.per_mille(700) { rng.below(ALWAYS_PRESENT) } else { rng.below(IMAGES) }
+}
+
+fn on_term(rng: &mut Rng, grace_secs: u64) -> OnTerm {
+    match rng.below(10) {
+        0..2 => OnTerm::Ignores,
+        2..6 => OnTerm::Ends { after: rng.between(MILLI, 300 * MILLI), code: *rng.pick(&[0, 143]) },
+        _ => {
+            let longest = (grace_secs + 2) * SECOND;
+            OnTerm::Ends { after: rng.between(MILLI, longest), code: *rng.pick(&[0, 143, 1]) }
+        }
+    }
+}
+
+fn trouble(rng: &mut Rng) -> u32 {
+    if rng.per_mille(100) { rng.between(1, 3) as u32 } else { 0 }
+}
+
+impl ContainerTemplate {
+    fn seeded(rng: &mut Rng, name: String, grace_secs: u64, life: Life) -> Self {
+        Self {
+            name,
+            image: any_image(rng),
+            pull_policy: *rng.pick::<&str>(&["IfNotPresent", "IfNotPresent", "Always", "Never"]),
+            sidecar: false,
+            cpu_request: rng.per_mille(300),
+            script: Script {
+                life,
+                on_term: on_term(rng, grace_secs),
+                bad_creates: trouble(rng),
+                bad_starts: trouble(rng),
+            },
+        }
+    }
+
+    fn json(&self, volume: bool) -> Value {
+        let mut value = json!({
+            "name": self.name,
+            "image": image_name(self.image),
+            "imagePullPolicy": self.pull_policy,
+            "terminationMessagePath": "/dev/termination-log",
+            "terminationMessagePolicy": "File",
+            "resources": {},
+        });
+        if self.sidecar {
+            value["restartPolicy"] = json!("Always");
+        }
+        if self.cpu_request {
+            value["resources"] = json!({"requests": {"cpu": "100m"}});
+        }
+        if volume {
+            value["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
+        }
+        value
+    }
+}
+
+fn life(rng: &mut Rng) -> Life {
+    match rng.below(10) {
+        0..6 => Life::Forever,
+        6..8 => Life::Ends { after: rng.between(MILLI, 20 * SECOND), code: 0 },
+        _ => Life::Ends { after: rng.between(MILLI, 20 * SECOND), code: *rng.pick(&[1, 2, 137]) },
+    }
+}
+
+fn init_life(rng: &mut Rng) -> Life {
+    match rng.below(20) {
+        0 => Life::Forever,
+        1..3 => Life::Ends { after: rng.between(MILLI, 4 * SECOND), code: 1 },
+        _ => Life::Ends { after: rng.between(MILLI, 4 * SECOND), code: 0 },
+    }
+}
+
+impl Template {
+    pub fn seeded(rng: &mut Rng, name: &str, uid: &str) -> Self {
+        let grace_secs = *rng.pick(&[0, 1, 3, 10, 30]);
+        let regular = rng.between(1, 4);
+        let containers = (0..regular)
+            .map(|n| {
+                let life = life(rng);
+                ContainerTemplate::seeded(rng, format!("c{n}"), grace_secs, life)
+            })
+            .collect();
+        let count = if rng.coin() { 0 } else { rng.between(1, 4) };
+        let inits = (0..count)
+            .map(|n| {
+                let sidecar = rng.per_mille(400);
+                let life = if sidecar { life(rng) } else { init_life(rng) };
+                let mut one = ContainerTemplate::seeded(rng, format!("i{n}"), grace_secs, life);
+                one.sidecar = sidecar;
+                one
+            })
+            .collect();
+        Self {
+            name: name.to_owned(),
+            uid: uid.to_owned(),
+            policy: *rng.pick::<&str>(&["Always", "Always", "OnFailure", "Never"]),
+            grace_secs,
+            containers,
+            inits,
+            volume: rng.coin(),
+            host_network: rng.per_mille(200),
+            rejected: rng.per_mille(60),
+        }
+    }
+
+    /// One container that runs for ever and ends when it is told to.
+    pub fn plain(name: &str, uid: &str) -> Self {
+        let script = Script {
+            life: Life::Forever,
+            on_term: OnTerm::Ends { after: 5 * MILLI, code: 0 },
+            bad_creates: 0,
+            bad_starts: 0,
+        };
+        let container = ContainerTemplate {
+            name: "c0".into(),
+            image: 0,
+            pull_policy: "IfNotPresent",
+            sidecar: false,
+            cpu_request: false,
+            script,
+        };
+        Self {
+            name: name.to_owned(),
+            uid: uid.to_owned(),
+            policy: "Always",
+            grace_secs: 10,
+            containers: vec![container],
+            inits: Vec::new(),
+            volume: true,
+            host_network: false,
+            rejected: false,
+        }
+    }
+
+    pub fn change_an_image(&mut self, rng: &mut Rng) {
+        let count = self.containers.len() + self.inits.len();
+        let chosen = rng.below(count as u64) as usize;
+        let container = self.containers.iter_mut().chain(&mut self.inits).nth(chosen);
+        if let Some(container) = container {
+            container.image = any_image(rng);
+        }
+    }
+
+    pub fn put(&self, source: Source) -> Task {
+        let uid = PodUid::from(self.uid.as_str());
+        let all = self.containers.iter().chain(&self.inits);
+        let scripts: BTreeMap<_, _> =
+            all.map(|c| ((uid.clone(), c.name.clone()), c.script.clone())).collect();
+        Task::Put { source, pod: Arc::new(self.pod()), scripts }
+    }
+
+    fn pod(&self) -> Pod {
+        let mut spec = json!({
+            "containers": self.containers.iter().map(|c| c.json(self.volume)).collect::<Vec<_>>(),
+            "restartPolicy": self.policy,
+            "terminationGracePeriodSeconds": self.grace_secs,
+            "dnsPolicy": "Default",
+            "enableServiceLinks": true,
+        });
+        if !self.inits.is_empty() {
+            spec["initContainers"] = self.inits.iter().map(|c| c.json(false)).collect();
+        }
+        if self.volume {
+            spec["volumes"] = json!([{"name": "data", "emptyDir": {}}]);
+        }
+        if self.host_network {
+            spec["hostNetwork"] = json!(true);
+        }
+        if self.rejected {
+            spec["securityContext"] = json!({"sysctls": [{"name": FORBIDDEN_SYSCTL, "value": "1"}]});
+        }
+        let metadata = json!({"name": self.name, "namespace": "sim", "uid": self.uid});
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec});
+        serde_json::from_value(pod).unwrap_or_else(|error| panic!("the simulation made a bad pod: {error}"))
+    }
+}

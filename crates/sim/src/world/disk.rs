@@ -1,0 +1,115 @@
+//! Directories of pods, logs and links, by their names only.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::PodUid;
+
+use super::Refused;
+
+#[derive(Clone, Debug, Default)]
+pub struct Disk {
+    /// Each pod's directory with the volumes set up in it.
+    pub pods: BTreeMap<PodUid, BTreeSet<String>>,
+    /// `<ns>_<name>_<uid>` to the log numbers of each container.
+    pub logs: BTreeMap<String, BTreeMap<String, BTreeSet<u32>>>,
+    /// A link to the log that it shows.
+    pub links: BTreeMap<String, String>,
+}
+
+/// `…/<pod's directory>/<container>/<number>.log` in its parts.
+fn log_parts(path: &str) -> Option<(&str, &str, u32)> {
+    let mut parts = path.rsplitn(4, '/');
+    let number = parts.next()?.strip_suffix(".log")?.parse().ok()?;
+    let container = parts.next()?;
+    let pod = parts.next()?;
+    Some((pod, container, number))
+}
+
+pub fn last_part(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+impl Disk {
+    pub fn make_pod(&mut self, uid: &PodUid, log_dir: &str) {
+        self.pods.entry(uid.clone()).or_default();
+        self.logs.entry(last_part(log_dir).to_owned()).or_default();
+    }
+
+    /// `…/<pod's directory>/<container>`
+    pub fn make_log_dir(&mut self, path: &str) {
+        let mut parts = path.rsplitn(3, '/');
+        if let (Some(container), Some(pod)) = (parts.next(), parts.next()) {
+            self.logs.entry(pod.to_owned()).or_default().entry(container.to_owned()).or_default();
+        }
+    }
+
+    pub fn write_log(&mut self, path: &str) {
+        if let Some((pod, container, number)) = log_parts(path)
+            && let Some(numbers) = self.logs.get_mut(pod).and_then(|c| c.get_mut(container))
+        {
+            numbers.insert(number);
+        }
+    }
+
+    pub fn remove_log(&mut self, path: &str) {
+        if let Some((pod, container, number)) = log_parts(path)
+            && let Some(numbers) = self.logs.get_mut(pod).and_then(|c| c.get_mut(container))
+        {
+            numbers.remove(&number);
+        }
+        self.links.retain(|_, target| target != path);
+    }
+
+    pub fn has_log(&self, path: &str) -> bool {
+        log_parts(path).is_some_and(|(pod, container, number)| {
+            self.logs.get(pod).and_then(|c| c.get(container)).is_some_and(|n| n.contains(&number))
+        })
+    }
+
+    pub fn highest_log(&self, log_dir: &str, container: &str) -> Option<u32> {
+        self.logs.get(last_part(log_dir))?.get(container)?.last().copied()
+    }
+
+    pub fn set_up_volume(&mut self, uid: &PodUid, volume: &str) {
+        self.pods.entry(uid.clone()).or_default().insert(volume.to_owned());
+    }
+
+    pub fn tear_down_volumes(&mut self, uid: &PodUid) {
+        if let Some(volumes) = self.pods.get_mut(uid) {
+            volumes.clear();
+        }
+    }
+
+    pub fn remove_pod(&mut self, uid: &PodUid) -> Result<(), Refused> {
+        if self.pods.get(uid).is_some_and(|volumes| !volumes.is_empty()) {
+            return Err(Refused::because(format!("volumes of pod {uid} are still mounted")));
+        }
+        self.pods.remove(uid);
+        Ok(())
+    }
+
+    pub fn dead_links(&self) -> Vec<String> {
+        self.links.iter().filter(|(_, target)| !self.has_log(target)).map(|(link, _)| link.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logs_are_found_by_their_numbers() {
+        let mut disk = Disk::default();
+        disk.make_pod(&"u".into(), "/logs/ns_p_u");
+        disk.make_log_dir("/logs/ns_p_u/c");
+        disk.write_log("/logs/ns_p_u/c/3.log");
+        disk.write_log("/logs/ns_p_u/c/1.log");
+        assert_eq!(disk.highest_log("/logs/ns_p_u", "c"), Some(3));
+        disk.links.insert("l".into(), "/logs/ns_p_u/c/3.log".into());
+        assert!(disk.dead_links().is_empty());
+        disk.logs.remove("ns_p_u");
+        assert_eq!(disk.dead_links(), ["l"]);
+        disk.remove_log("/logs/ns_p_u/c/3.log");
+        assert!(disk.links.is_empty());
+    }
+}
