@@ -52,7 +52,11 @@ impl Node {
         let ready = |kind: &str| RuntimeCondition { r#type: kind.into(), status: true, ..Default::default() };
         let conditions = vec![ready("RuntimeReady"), ready("NetworkReady")];
         let status = RuntimeStatus { conditions, ..Default::default() };
-        node.tell(Event::RuntimeChecked(RuntimeCheck::Answered { runtime_name: "test".into(), status }));
+        node.tell(Event::RuntimeChecked(RuntimeCheck::Answered {
+            runtime_name: "test".into(),
+            status,
+            cgroup_driver: None,
+        }));
         node
     }
 
@@ -161,6 +165,7 @@ pub fn container(
     exit_code: i32,
 ) -> ObservedContainer {
     ObservedContainer {
+        pre_stop: None,
         id: format!("{name}-{count}").into(),
         sandbox_id: "s".into(),
         name: name.into(),
