@@ -107,7 +107,9 @@ fn pods_outlive_a_crash_of_the_runtime_and_what_died_meanwhile_is_restarted() {
         let status = &pod["status"]["containerStatuses"][0];
         status["restartCount"] == 1 && status["ready"] == true
     });
-    assert_eq!(pod["status"]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"], 137);
+    // Newer versions of containerd can't tell by what it died (255).
+    let code = &pod["status"]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"];
+    assert!(*code == 137 || *code == 255, "{code}");
     let after = seen.wait_running(&names, 1, SLOW);
     for name in &names {
         let same = after[name] == before[name];
@@ -127,7 +129,7 @@ fn a_burst_goes_on_when_the_runtime_is_back() {
     for name in &names {
         node.agent.write_manifest(name, &sleeper(name));
     }
-    let some_run = || seen.running().values().filter(|ids| !ids.is_empty()).count() >= 4;
+    let some_run = || seen.running().values().filter(|ids| !ids.is_empty()).count() >= 2;
     wait_until("some pods to run", BURST, some_run);
     let before = seen.running();
     node.runtime.kill9();
@@ -137,6 +139,15 @@ fn a_burst_goes_on_when_the_runtime_is_back() {
     for name in &names {
         node.wait_pod(name, SLOW, |pod| pod["status"]["phase"] == "Running");
     }
+    for name in &names {
+        node.agent.remove_manifest(name);
+    }
+    // A containerd that was killed while it set up a network never gives that back: nobody else can.
+    let its_own = |left: &String| left.starts_with("pod address") || left.contains("/netns/");
+    wait("every trace of the pods to go", BURST, || {
+        let left: Vec<String> = node.leftovers().into_iter().filter(|left| !its_own(left)).collect();
+        if left.is_empty() { Ok(()) } else { Err(left.join("\n  ")) }
+    });
 }
 
 #[test]
