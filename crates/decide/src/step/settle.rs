@@ -182,15 +182,10 @@ fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     }
     if state.full_observation.last.is_none() {
         // Who else is here, perhaps under the same name, is not known before everything was read once.
-        return say(
-            state,
-            cx,
-            uid,
-            vec![Why { container: None, cause: Cause::Observing, next_attempt: None }],
-        );
+        return say(state, cx, uid, vec![unseen(state)]);
     }
     let Some(observed) = entry.fresh().cloned() else {
-        say(state, cx, uid, vec![Why { container: None, cause: Cause::Observing, next_attempt: None }]);
+        say(state, cx, uid, vec![unseen(state)]);
         if !state.full_observation.in_flight {
             ensure_reading(state, cx, uid);
         }
@@ -210,6 +205,15 @@ fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         now: cx.now,
     });
     carry_out(state, cx, uid, made);
+}
+
+/// Why a pod that was not read freshly waits: for a moment, unless there is nobody who could be read.
+fn unseen(state: &NodeState) -> Why {
+    let cause = match &state.runtime {
+        runtime if runtime.ready => Cause::Observing,
+        runtime => Cause::RuntimeNotReady { message: runtime.message.clone() },
+    };
+    Why { container: None, cause, next_attempt: None }
 }
 
 /// Somebody must be reading this pod, or nothing will ever wake it.
