@@ -168,7 +168,8 @@ fn lies_too_long(of: &Going, container: &Spec) -> Option<String> {
     let since = newest.ended?;
     let waits = of.world.now.saturating_sub(since);
     let too_long = !newest.is_live() && waits > of.longest_wait && image_comes(of.world, container);
-    too_long.then(|| format!("container {} ended {} s ago and was not restarted", container.name, waits / SECOND))
+    too_long
+        .then(|| format!("container {} ended {} s ago and was not restarted", container.name, waits / SECOND))
 }
 
 /// As in the reference, a pod that is not to be restarted gets no second sandbox once anything of it ran. Where some
