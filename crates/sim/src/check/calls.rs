@@ -159,8 +159,10 @@ impl Checker {
     pub fn call_applied(&mut self, world: &World, uid: &PodUid, op: &Op, result: &Result<Value, Refused>) {
         match (op, result) {
             (Op::RunSandbox(_), Ok(_)) => self.one_ready_sandbox(world, uid),
-            (Op::Create(_), Ok(Value::Container(id))) => self.restarts_grow(world, id),
-            (Op::Start { id, .. }, Ok(_)) => self.started(world, id),
+            (Op::Start { id, .. }, Ok(_)) => {
+                self.restarts_grow(world, id);
+                self.started(world, id);
+            }
             (Op::RemoveLogDir(_), _) => self.logs_gone(uid),
             _ => {}
         }
@@ -195,7 +197,7 @@ impl Checker {
             let (name, uid) = (&container.name, &container.uid);
             self.violate(
                 "restart counts",
-                format!("{name} of {uid} is made with count {count} after {before}"),
+                format!("{name} of {uid} is started with count {count} after {before}"),
             );
         }
     }
