@@ -197,7 +197,7 @@ impl Simulation {
                 call.outcome = Some(Err(Failure::unreachable("deadline exceeded")));
                 call.applies_late = effect.is_some();
                 let before = self.rng.below(deadline);
-                let after = deadline + self.rng.below(10 * SECOND);
+                let after = deadline + self.rng.below(60 * SECOND);
                 match effect {
                     Some(LateEffect::BeforeDeadline) => self.plan_in(before, Happening::Apply(id)),
                     Some(LateEffect::AfterDeadline) => self.plan_in(after, Happening::Apply(id)),
