@@ -5,6 +5,7 @@ use std::sync::Arc;
 use model::cgroup::{CgroupName, CgroupSpec};
 use model::cri::{ContainerConfig, SandboxConfig};
 use model::files::ContainerFiles;
+use model::hook::HookCall;
 use model::k8s::PodStatus;
 use model::observed::Scope;
 use model::pod::ContainerKind;
@@ -148,11 +149,21 @@ pub enum Action {
         handler: String,
     },
     StartContainer(Box<StartContainer>),
+    /// The hook, for as long as the grace lasts; then the stop, with what is left of it (two seconds at least).
     /// May be cut short: the next plan stops it again with what grace is left.
     StopContainer {
         id: ContainerId,
         name: String,
         grace_secs: i64,
+        deadline: Mono,
+        pre_stop: Option<HookCall>,
+    },
+    /// A sidecar's hook runs when the stopping begins; the sidecar itself is stopped when its turn comes.
+    PreStop {
+        id: ContainerId,
+        name: String,
+        deadline: Mono,
+        hook: HookCall,
     },
     StopSandbox {
         id: SandboxId,
@@ -199,6 +210,7 @@ impl Action {
             Action::RunSandbox { .. } => "create pod sandbox",
             Action::StartContainer(_) => "start container",
             Action::StopContainer { .. } => "stop container",
+            Action::PreStop { .. } => "run preStop hook",
             Action::StopSandbox { .. } => "stop pod sandbox",
             Action::RemoveContainer { .. } => "remove container",
             Action::RemoveSandbox { .. } => "remove pod sandbox",
@@ -210,7 +222,7 @@ impl Action {
     }
 }
 
-/// Prepare files, create, start, link the log: in this order, each only when the one before succeeded.
+/// Prepare files, create, start, link the log, run the hook: in this order, each only when the one before succeeded.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct StartContainer {
     pub kind: ContainerKind,
@@ -222,4 +234,6 @@ pub struct StartContainer {
     pub files: ContainerFiles,
     /// Absolute path of the log file.
     pub log_path: String,
+    /// Runs right after the start; until it is over, nothing further of the pod begins.
+    pub post_start: Option<HookCall>,
 }

@@ -149,6 +149,10 @@ pub enum StepResult {
         failure: CallFailure,
     },
     Failed(CallFailure),
+    /// Stopped, but its hook failed. `message` is for the log only.
+    HookFailed {
+        message: String,
+    },
     /// The plan was cancelled before this action began.
     Skipped,
     /// The plan was cancelled and this action cut short: it may or may not have had its effect.
@@ -161,6 +165,8 @@ pub enum StartPoint {
     Files,
     Create,
     Start,
+    /// It runs, but its hook failed: it has to be stopped.
+    PostStart,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

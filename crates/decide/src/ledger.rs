@@ -24,6 +24,12 @@ pub struct Ledger {
     pub crash: BTreeMap<String, CrashBackOff>,
     pub pulls: BTreeMap<String, PullBackOff>,
     pub images: BTreeMap<String, ImageState>,
+    /// Containers killed in order to be started again, whatever their policy says of how they ended.
+    pub must_restart: BTreeMap<String, ContainerId>,
+    /// Running containers that have to be stopped, with the sentence that says why.
+    pub doomed: BTreeMap<ContainerId, String>,
+    /// Containers whose preStop hook was begun.
+    pub pre_stopped: BTreeSet<ContainerId>,
     /// Sandboxes whose stop succeeded, so that it is not asked again.
     pub stopped_sandboxes: BTreeSet<SandboxId>,
     /// Volumes and cgroup are released.

@@ -13,6 +13,7 @@ pub mod cgroups;
 pub mod effect;
 pub mod event;
 pub mod hash;
+pub mod hooks;
 pub mod images;
 pub mod ledger;
 pub mod lifecycle;

@@ -217,6 +217,7 @@ impl<'a> World<'a> {
             image_id: String::new(),
             log_path: String::new(),
             pod_grace: None,
+            pre_stop: None,
             resources: None,
             user: None,
         }

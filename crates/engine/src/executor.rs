@@ -9,14 +9,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use decide::event::{CallFailure, Event, StartPoint};
+use decide::lifecycle::MINIMUM_STOP_SECS;
 use decide::{Action, Epoch, Stage, StartContainer, StepResult};
 use futures::FutureExt;
 use futures::future::join_all;
-use model::PodUid;
+use model::hook::HookCall;
+use model::{ContainerId, Mono, PodUid};
 use ports::{CgroupError, Disposition, FilesError, RuntimeError};
 use tokio_util::sync::CancellationToken;
 
 use crate::dispatcher::Shop;
+use crate::hooks;
 
 pub(crate) struct Job {
     pub uid: PodUid,
@@ -74,6 +77,7 @@ fn succeeded(result: &StepResult) -> bool {
             | StepResult::Dirs { .. }
             | StepResult::SandboxRunning { .. }
             | StepResult::ContainerStarted { .. }
+            | StepResult::HookFailed { .. }
     )
 }
 
@@ -91,10 +95,15 @@ async fn perform(shop: &Shop, job: &Job, action: &Action) -> StepResult {
             }
         }
         Action::StartContainer(start) => start_container(shop, job, start).await,
-        Action::StopContainer { id, grace_secs, .. } => {
-            let grace = Duration::from_secs((*grace_secs).max(0) as u64);
-            match job.cancel.run_until_cancelled(ports.runtime.stop_container(id, grace)).await {
-                Some(result) => gone_is_fine(result),
+        Action::StopContainer { id, deadline, pre_stop, .. } => {
+            let work = stop_container(shop, id, *deadline, pre_stop.as_ref());
+            job.cancel.run_until_cancelled(work).await.unwrap_or(StepResult::Interrupted)
+        }
+        Action::PreStop { id, deadline, hook, .. } => {
+            let work = pre_stop(shop, id, *deadline, hook);
+            match job.cancel.run_until_cancelled(work).await {
+                Some(Ok(())) => StepResult::Ok,
+                Some(Err(message)) => StepResult::HookFailed { message },
                 None => StepResult::Interrupted,
             }
         }
@@ -111,6 +120,35 @@ async fn perform(shop: &Shop, job: &Job, action: &Action) -> StepResult {
         Action::DestroyCgroup { name } => cgroup_result(ports.cgroups.destroy(name).await),
         Action::RemovePodDir => files_result(ports.files.remove_pod_dir(uid).await),
         Action::RemoveLogDir { name } => files_result(ports.files.remove_log_dir(name).await),
+    }
+}
+
+async fn stop_container(
+    shop: &Shop,
+    id: &ContainerId,
+    deadline: Mono,
+    hook: Option<&HookCall>,
+) -> StepResult {
+    let hooked = match hook {
+        Some(hook) => pre_stop(shop, id, deadline, hook).await,
+        None => Ok(()),
+    };
+    // Begun seconds count as whole ones in the container's favour.
+    let left = deadline.since(shop.clock.mono()).as_secs_f64().ceil() as u64;
+    let grace = Duration::from_secs(left.max(MINIMUM_STOP_SECS as u64));
+    match (gone_is_fine(shop.ports.runtime.stop_container(id, grace).await), hooked) {
+        (StepResult::Ok, Err(message)) => StepResult::HookFailed { message },
+        (result, _) => result,
+    }
+}
+
+/// Waits for the hook as long as the grace lasts. A hook that takes longer is not ended: the container is, under it.
+async fn pre_stop(shop: &Shop, id: &ContainerId, deadline: Mono, hook: &HookCall) -> Result<(), String> {
+    let running = tokio::spawn(hooks::run(shop.clone(), id.clone(), hook.clone()));
+    match tokio::time::timeout_at(shop.clock.instant(deadline), running).await {
+        Ok(Ok(result)) => result,
+        Ok(Err(error)) => Err(format!("{} failed - error: {error}", hook.describe)),
+        Err(_) => Ok(()),
     }
 }
 
@@ -162,7 +200,15 @@ async fn start_container(shop: &Shop, job: &Job, start: &StartContainer) -> Step
         tracing::warn!(pod = %start.pod, container = start.name, "linking the log: {}", error.user_message());
     }
     tracing::info!(pod = %start.pod, container = start.name, container_id = %id, attempt = start.config.metadata.attempt, "container started");
-    StepResult::ContainerStarted { id }
+    let Some(hook) = &start.post_start else { return StepResult::ContainerStarted { id } };
+    match job.cancel.run_until_cancelled(hooks::run(shop.clone(), id.clone(), hook.clone())).await {
+        Some(Ok(())) => StepResult::ContainerStarted { id },
+        Some(Err(message)) => {
+            let failure = CallFailure { unreachable: false, message };
+            StepResult::StartFailed { at: StartPoint::PostStart, id: Some(id), failure }
+        }
+        None => StepResult::Interrupted,
+    }
 }
 
 pub(crate) fn call_failure(error: &RuntimeError) -> CallFailure {

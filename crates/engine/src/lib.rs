@@ -12,6 +12,7 @@
 mod clock;
 mod dispatcher;
 mod executor;
+mod hooks;
 mod image_calls;
 mod observe;
 mod query;
@@ -21,7 +22,9 @@ mod timers;
 use std::sync::Arc;
 
 use decide::NodeState;
-use ports::{Cgroups, EventSink, Images, Meter, PodFeed, PodFiles, Runtime, RuntimeEvents, WallClock};
+use ports::{
+    Cgroups, EventSink, HttpHooks, Images, Meter, PodFeed, PodFiles, Runtime, RuntimeEvents, WallClock,
+};
 use tokio_util::sync::CancellationToken;
 
 pub use clock::Clock;
@@ -36,6 +39,7 @@ pub struct Ports {
     pub files: Arc<dyn PodFiles>,
     pub cgroups: Arc<dyn Cgroups>,
     pub events: Arc<dyn EventSink>,
+    pub http_hooks: Arc<dyn HttpHooks>,
     pub wall: Arc<dyn WallClock>,
     pub meter: Arc<dyn Meter>,
 }

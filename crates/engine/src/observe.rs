@@ -12,9 +12,9 @@ use futures::future::try_join_all;
 use model::cgroup::CgroupDriver;
 use model::observed::{ContainerState, Observation, ObservedContainer, ObservedPod, ObservedSandbox, Scope};
 use model::pod::{
-    ANNOTATION_CONTAINER_HASH, ANNOTATION_POD_DELETION_GRACE, ANNOTATION_POD_GRACE, ANNOTATION_RESTART_COUNT,
-    ANNOTATION_TERMINATION_PATH, ANNOTATION_TERMINATION_POLICY, LABEL_CONTAINER_NAME, LABEL_POD_NAME,
-    LABEL_POD_NAMESPACE, LABEL_POD_UID,
+    ANNOTATION_CONTAINER_HASH, ANNOTATION_POD_DELETION_GRACE, ANNOTATION_POD_GRACE, ANNOTATION_PRE_STOP,
+    ANNOTATION_RESTART_COUNT, ANNOTATION_TERMINATION_PATH, ANNOTATION_TERMINATION_POLICY,
+    LABEL_CONTAINER_NAME, LABEL_POD_NAME, LABEL_POD_NAMESPACE, LABEL_POD_UID,
 };
 use model::{FullName, PodUid, Wall};
 use ports::{
@@ -222,6 +222,7 @@ fn observed(info: ContainerInfo, status: ContainerStatus, message: String) -> Ob
         image_ref: status.image_ref,
         image_id: status.image_id,
         log_path: status.log_path,
+        pre_stop: annotation(ANNOTATION_PRE_STOP).cloned(),
         pod_grace: number(ANNOTATION_POD_DELETION_GRACE).or(number(ANNOTATION_POD_GRACE)),
         resources: status.resources,
         user: status.user,

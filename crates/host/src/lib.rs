@@ -6,6 +6,7 @@ pub mod clock;
 pub mod facts;
 pub mod feed;
 pub mod files;
+pub mod hook;
 pub mod logs;
 pub mod mountinfo;
 pub mod process;

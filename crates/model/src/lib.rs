@@ -8,6 +8,7 @@ pub mod cgroup;
 pub mod codec;
 pub mod cri;
 pub mod files;
+pub mod hook;
 pub mod ids;
 pub mod node;
 pub mod observed;

@@ -59,6 +59,8 @@ pub struct ObservedContainer {
     pub log_path: String,
     /// Restored from annotations: what an orphan is stopped with when its spec is gone.
     pub pod_grace: Option<i64>,
+    /// The preStop handler as JSON, likewise.
+    pub pre_stop: Option<String>,
     pub resources: Option<LinuxResources>,
     pub user: Option<ObservedUser>,
 }

@@ -7,6 +7,7 @@ mod cgroups;
 mod clock;
 mod facts;
 mod feed;
+mod hooks;
 mod images;
 mod pod_files;
 mod runtime;
@@ -16,6 +17,7 @@ pub use cgroups::{CgroupError, Cgroups};
 pub use clock::{EventSink, Meter, WallClock};
 pub use facts::{FactsError, HostFactsSource};
 pub use feed::{FeedNotice, PodFeed, PodSet};
+pub use hooks::{HookAnswer, HttpHooks};
 pub use images::Images;
 pub use pod_files::{FilesError, Leftovers, PodFiles};
 pub use runtime::{

@@ -13,6 +13,7 @@ use host::clock::SystemClock;
 use host::facts::{FactsConfig, HostFactsReader};
 use host::feed::{Decoded, Decoder, FileFeed, HttpFeed};
 use host::files::HostPodFiles;
+use host::hook::HookClient;
 use model::cgroup::CgroupDriver;
 use model::node::{CgroupVersion, HostFacts, NodeConfig};
 use model::pod::Source;
@@ -163,6 +164,7 @@ pub fn ports(
         files: Arc::new(HostPodFiles::new(&node.root_dir, &node.pod_logs_dir, &node.container_links_dir)),
         cgroups: Arc::new(HostCgroups::new(layout, node.cgroup_driver)),
         events: Arc::new(MeteredEvents::new(Arc::new(LoggedEvents), metrics.clone())),
+        http_hooks: Arc::new(HookClient::default()),
         wall: Arc::new(SystemClock),
         meter: metrics.clone(),
     })

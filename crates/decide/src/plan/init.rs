@@ -84,10 +84,16 @@ fn one<'a>(
                 render::container_hash(&container.name, container.image.as_deref().unwrap_or_default());
             if newest.hash.is_some_and(|old| old != hash) {
                 let message = format!("Init container {} definition changed", container.name);
-                decision.kills.push(Kill { container: newest, kind: ContainerKind::Init, message });
+                decision.kills.push(Kill::new(newest, ContainerKind::Init, message));
+            } else if let Some(message) = inputs.entry.ledger.doomed.get(&newest.id) {
+                decision.kills.push(Kill::new(newest, ContainerKind::Init, message.clone()));
             }
         }
-        ContainerState::Running => {}
+        ContainerState::Running => {
+            if let Some(message) = inputs.entry.ledger.doomed.get(&newest.id) {
+                decision.kills.push(Kill::new(newest, ContainerKind::Init, message.clone()));
+            }
+        }
         ContainerState::Exited if sidecar => decision.starts.push(container),
         ContainerState::Exited if newest.exit_code == 0 && newest.reason != "OOMKilled" => {
             advance(place, decision)
@@ -103,7 +109,7 @@ fn one<'a>(
                 return false;
             }
             let message = "Init container is in \"unknown\" state, try killing it before restart".to_owned();
-            decision.kills.push(Kill { container: newest, kind: ContainerKind::Init, message });
+            decision.kills.push(Kill::new(newest, ContainerKind::Init, message));
         }
     }
     true

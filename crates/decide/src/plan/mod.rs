@@ -14,7 +14,7 @@ use model::node::{HostFacts, NodeConfig};
 use model::observed::ObservedPod;
 use model::pod::ContainerKind;
 use model::why::{Cause, Why};
-use model::{ApiEvent, Mono, Now};
+use model::{ApiEvent, ContainerId, Mono, Now};
 
 use crate::back_off::CrashBackOff;
 use crate::effect::Stage;
@@ -70,6 +70,11 @@ pub enum Note {
     CrashAdvance {
         container: String,
         entry: CrashBackOff,
+    },
+    /// A container is killed in order to be started again.
+    MustRestart {
+        container: String,
+        killed: ContainerId,
     },
     Need(ImageNeed),
     /// An Event that is recorded once for as long as the same thing holds. `key` tells the thing.

@@ -1,12 +1,16 @@
 //! Stopping a pod: all containers at the same time, sidecars after the others and in reverse order, then the sandbox.
 
-use model::ContainerId;
+use std::time::Duration;
+
+use model::Mono;
+use model::hook::HookCall;
 use model::observed::{ContainerState, ObservedContainer};
 use model::pod::{ContainerKind, is_sidecar};
 use model::why::Cause;
 
 use super::{PlanInputs, PodPlan};
 use crate::effect::{Action, Stage};
+use crate::hooks;
 use crate::lifecycle::Termination;
 
 pub fn plan(inputs: &PlanInputs, termination: &Termination) -> PodPlan {
@@ -49,10 +53,13 @@ pub(super) fn stop_everything(inputs: &PlanInputs, grace: i64) -> Vec<Stage> {
     };
     let (sidecars, others): (Vec<_>, Vec<_>) =
         running(inputs).into_iter().partition(|c| sidecar_rank(c).is_some());
-    let mut stages = vec![Stage::must(others.into_iter().map(|c| stop(c, grace)).collect())];
+    let mut first: Vec<Action> = others.iter().map(|c| stop(inputs, c, grace)).collect();
+    // All hooks begin together; a sidecar itself is needed until everybody who may use it has ended.
+    first.extend(sidecars.iter().filter_map(|c| pre_stop_action(inputs, c, grace)));
+    let mut stages = vec![Stage::must(first)];
     let mut sidecars: Vec<_> = sidecars.into_iter().map(|c| (sidecar_rank(&c), c)).collect();
     sidecars.sort_by_key(|(rank, _)| std::cmp::Reverse(*rank));
-    stages.extend(sidecars.into_iter().map(|(_, c)| Stage::must(vec![stop(c, grace)])));
+    stages.extend(sidecars.into_iter().map(|(_, c)| Stage::must(vec![stop_without_hook(inputs, c, grace)])));
     stages.push(Stage::must(stop_sandboxes(inputs)));
     stages
 }
@@ -69,7 +76,36 @@ pub(super) fn running<'a>(inputs: &'a PlanInputs) -> Vec<&'a ObservedContainer> 
     inputs.observed.containers.iter().filter(alive).collect()
 }
 
-pub(super) fn stop(container: &ObservedContainer, grace_secs: i64) -> Action {
-    let id: ContainerId = container.id.clone();
-    Action::StopContainer { id, name: container.name.clone(), grace_secs }
+pub(super) fn stop(inputs: &PlanInputs, container: &ObservedContainer, grace_secs: i64) -> Action {
+    let (id, name) = (container.id.clone(), container.name.clone());
+    let pre_stop = pre_stop(inputs, container);
+    Action::StopContainer { id, name, grace_secs, deadline: deadline(inputs, grace_secs), pre_stop }
+}
+
+fn stop_without_hook(inputs: &PlanInputs, container: &ObservedContainer, grace_secs: i64) -> Action {
+    let (id, name) = (container.id.clone(), container.name.clone());
+    Action::StopContainer { id, name, grace_secs, deadline: deadline(inputs, grace_secs), pre_stop: None }
+}
+
+fn pre_stop_action(inputs: &PlanInputs, container: &ObservedContainer, grace_secs: i64) -> Option<Action> {
+    let (id, name) = (container.id.clone(), container.name.clone());
+    let hook = pre_stop(inputs, container)?;
+    Some(Action::PreStop { id, name, deadline: deadline(inputs, grace_secs), hook })
+}
+
+fn deadline(inputs: &PlanInputs, grace_secs: i64) -> Mono {
+    inputs.now.mono.plus(Duration::from_secs(grace_secs.max(0) as u64))
+}
+
+fn pre_stop(inputs: &PlanInputs, container: &ObservedContainer) -> Option<HookCall> {
+    // A hook that was cut short is not run a second time.
+    if inputs.entry.ledger.pre_stopped.contains(&container.id) {
+        return None;
+    }
+    let view = &inputs.entry.view;
+    let ips = inputs.observed.newest_sandbox().map(|s| s.ips.as_slice()).unwrap_or_default();
+    match view.container(&container.name) {
+        Some((_, spec)) => hooks::pre_stop(view, spec, ips),
+        None => hooks::pre_stop_of_orphan(view, &container.name, container.pre_stop.as_deref()?, ips),
+    }
 }

@@ -22,7 +22,7 @@ use crate::ledger::StartFailure;
 use crate::lifecycle::MINIMUM_STOP_SECS;
 use crate::render::{self, ContainerInputs, ContainerRef, RenderContext};
 use crate::sandbox::{SandboxChange, sandbox_change};
-use crate::{cgroups, restart, volumes};
+use crate::{cgroups, hooks, restart, volumes};
 
 /// How long a failed start waits for its next try, when no back-off of its own rules it.
 pub const RETRY: Duration = Duration::from_secs(10);
@@ -210,15 +210,32 @@ pub(super) struct Kill<'a> {
     pub container: &'a ObservedContainer,
     pub kind: ContainerKind,
     pub message: String,
+    /// Instead of the pod's.
+    pub grace_secs: Option<i64>,
+    /// It is started again whatever its policy says of how it ends.
+    pub restart: bool,
+}
+
+impl<'a> Kill<'a> {
+    pub fn new(container: &'a ObservedContainer, kind: ContainerKind, message: String) -> Self {
+        Self { container, kind, message, grace_secs: None, restart: false }
+    }
+    pub fn and_restart(mut self) -> Self {
+        self.restart = true;
+        self
+    }
 }
 
 fn kill_action(inputs: &PlanInputs, kill: Kill, plan: &mut PodPlan) -> Action {
-    let grace = inputs.entry.view.spec_grace().max(MINIMUM_STOP_SECS);
+    let grace = kill.grace_secs.unwrap_or_else(|| inputs.entry.view.spec_grace()).max(MINIMUM_STOP_SECS);
     let name = &kill.container.name;
     plan.because(Some(name), Cause::Stopping { message: kill.message.clone(), grace_secs: grace }, None);
     let event = ApiEvent::normal("Killing", kill.message).about(kill.kind, name);
     plan.announce(format!("killing {}", kill.container.id), event);
-    stop::stop(kill.container, grace)
+    if kill.restart {
+        plan.notes.push(Note::MustRestart { container: name.clone(), killed: kill.container.id.clone() });
+    }
+    stop::stop(inputs, kill.container, grace)
 }
 
 fn regular_containers<'a>(
@@ -236,18 +253,21 @@ fn regular_containers<'a>(
                 render::container_hash(&container.name, container.image.as_deref().unwrap_or_default());
             if running.hash.is_some_and(|old| old != hash) {
                 let message = format!("Container {} definition changed, will be restarted", container.name);
-                kills.push(Kill { container: running, kind: ContainerKind::Regular, message });
+                kills.push(Kill::new(running, ContainerKind::Regular, message).and_restart());
+            } else if let Some(message) = inputs.entry.ledger.doomed.get(&running.id) {
+                kills.push(Kill::new(running, ContainerKind::Regular, message.clone()));
             }
             continue;
         }
-        if !restart::should_restart(view, container, newest) {
+        let forced = inputs.entry.ledger.must_restart.contains_key(&container.name);
+        if !forced && !restart::should_restart(view, container, newest) {
             let exit_code = newest.map_or(0, |c| c.exit_code);
             plan.because(Some(&container.name), Cause::Completed { exit_code }, None);
             continue;
         }
         if let Some(unknown) = newest.filter(|c| c.state == ContainerState::Unknown) {
             let message = "Container is in \"unknown\" state, try killing it before restart".to_owned();
-            kills.push(Kill { container: unknown, kind: ContainerKind::Regular, message });
+            kills.push(Kill::new(unknown, ContainerKind::Regular, message));
         } else {
             starts.push((ContainerKind::Regular, container));
         }
@@ -469,6 +489,7 @@ fn rendered_start(
         log_path: format!("{log_dir}/{}", rendered.config.log_path),
         config: rendered.config,
         files: rendered.files,
+        post_start: hooks::post_start(view, container, &ips),
     })
 }
 

@@ -89,6 +89,7 @@ pub fn instance(name: &str, attempt: u32, state: ContainerState, exit_code: i32)
         image_id: String::new(),
         log_path: String::new(),
         pod_grace: None,
+        pre_stop: None,
         resources: None,
         user: None,
     }

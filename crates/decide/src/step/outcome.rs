@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use model::pod::ContainerKind;
-use model::{ApiEvent, PodUid, Reason};
+use model::{ApiEvent, ContainerId, PodUid, Reason};
 
 use super::{Context, observe, settle};
 use crate::effect::{Action, Epoch, LogLevel};
@@ -35,15 +35,33 @@ pub(super) fn step_done(
     plan.mutated |= action.mutates_runtime() && result != StepResult::Skipped;
     match result {
         StepResult::Failed(failure) => failed(state, cx, uid, &action, failure),
-        StepResult::StartFailed { at, failure, .. } => start_failed(state, cx, uid, &action, at, failure),
-        StepResult::Skipped | StepResult::Interrupted => {}
+        StepResult::StartFailed { at, id, failure } => {
+            start_failed(state, cx, uid, &action, (at, id), failure)
+        }
+        StepResult::Interrupted => interrupted(state, uid, &action),
+        StepResult::Skipped => {}
         result => succeeded(state, cx, uid, &action, result),
+    }
+}
+
+/// A hook that was begun is not begun again.
+fn interrupted(state: &mut NodeState, uid: &PodUid, action: &Action) {
+    let Some(entry) = state.pods.get_mut(uid) else { return };
+    if let Action::StopContainer { id, pre_stop: Some(_), .. } | Action::PreStop { id, .. } = action {
+        entry.ledger.pre_stopped.insert(id.clone());
     }
 }
 
 fn succeeded(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Action, result: StepResult) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
     match (action, result) {
+        (
+            Action::StopContainer { id, name, pre_stop: Some(_), .. } | Action::PreStop { id, name, .. },
+            result,
+        ) => {
+            entry.ledger.pre_stopped.insert(id.clone());
+            hook_ended(state, cx, uid, name, result);
+        }
         (_, StepResult::Dirs { log_numbers }) => entry.ledger.log_numbers = log_numbers,
         (Action::StopSandbox { id }, _) => {
             entry.ledger.stopped_sandboxes.insert(id.clone());
@@ -63,12 +81,24 @@ fn succeeded(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Act
     }
 }
 
+/// The details of a failed preStop hook are withheld on purpose: they may hold what the container knows.
+fn hook_ended(state: &NodeState, cx: &mut Context, uid: &PodUid, name: &str, result: StepResult) {
+    let StepResult::HookFailed { message } = result else { return };
+    let kind = state
+        .pods
+        .get(uid)
+        .and_then(|e| e.view.container(name))
+        .map_or(ContainerKind::Regular, |(kind, _)| kind);
+    cx.record(state, uid, ApiEvent::warning("FailedPreStopHook", "PreStopHook failed").about(kind, name));
+    cx.log(LogLevel::Warn, Some(uid), message);
+}
+
 fn start_failed(
     state: &mut NodeState,
     cx: &mut Context,
     uid: &PodUid,
     action: &Action,
-    at: StartPoint,
+    (at, id): (StartPoint, Option<ContainerId>),
     failure: CallFailure,
 ) {
     let Action::StartContainer(start) = action else { return };
@@ -77,12 +107,22 @@ fn start_failed(
         StartPoint::Files => Reason::CreateContainerConfigError,
         StartPoint::Create => Reason::CreateContainerError,
         StartPoint::Start => Reason::RunContainerError,
+        StartPoint::PostStart => Reason::PostStartHookError,
     };
-    if at == StartPoint::Start {
+    if matches!(at, StartPoint::Start | StartPoint::PostStart) {
         cx.record(state, uid, ApiEvent::normal("Created", "Container created").about(kind, name));
     }
-    let text = format!("Error: {}", failure.message);
-    cx.record(state, uid, ApiEvent::warning("Failed", text).about(kind, name));
+    if at == StartPoint::PostStart {
+        cx.record(state, uid, ApiEvent::normal("Started", "Container started").about(kind, name));
+        cx.record(
+            state,
+            uid,
+            ApiEvent::warning("FailedPostStartHook", "PostStartHook failed").about(kind, name),
+        );
+    } else {
+        let text = format!("Error: {}", failure.message);
+        cx.record(state, uid, ApiEvent::warning("Failed", text).about(kind, name));
+    }
     cx.log(
         LogLevel::Warn,
         Some(uid),
@@ -91,8 +131,11 @@ fn start_failed(
     if let Some(entry) = state.pods.get_mut(uid) {
         entry.ledger.failures.insert(name.to_owned(), StartFailure { reason, message: failure.message });
         entry.ledger.images.remove(name);
-        // One that was created has ended by now and is under the crash back-off.
-        if at != StartPoint::Start || failure.unreachable {
+        if let (StartPoint::PostStart, Some(id)) = (at, id) {
+            entry.ledger.doomed.insert(id, "FailedPostStartHook".into());
+        }
+        // One that was created ends (or has ended) and is under the crash back-off then.
+        if matches!(at, StartPoint::Files | StartPoint::Create) || failure.unreachable {
             entry.ledger.retry_at.insert(name.to_owned(), cx.now.mono.plus(RETRY));
         }
     }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::PodUid;
+use model::observed::ContainerState;
+use model::pod::PodView;
 use model::why::{Cause, Why};
 
 use super::{Context, images, observe, pods};
@@ -11,7 +13,7 @@ use crate::effect::{Effect, Epoch, TimerKey};
 use crate::ledger::PodRetry;
 use crate::lifecycle::{Lifecycle, TerminationCause};
 use crate::plan::{Note, PlanInputs, PodPlan, plan_pod};
-use crate::state::{NodeState, RunningPlan, WhySince};
+use crate::state::{NodeState, PodEntry, RunningPlan, WhySince};
 use crate::status;
 
 pub(super) fn settle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
@@ -20,6 +22,9 @@ pub(super) fn settle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         if !advance(state, cx, uid) {
             break;
         }
+    }
+    if let Some(entry) = state.pods.get_mut(uid) {
+        welcome_back(entry);
     }
     plan(state, cx, uid);
 }
@@ -86,11 +91,12 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get(uid) else { return };
     let Some(reading) = entry.observed.as_ref().filter(|_| !entry.orphan) else { return };
     let qos = entry.qos;
+    let view = judged_view(entry);
     let derived = match &entry.rejection {
         Some((reason, message)) => status::rejected(&entry.view, qos, reason, message),
         None => {
             let inputs = status::StatusInputs {
-                pod: &entry.view,
+                pod: &view,
                 observed: &reading.pod,
                 old: entry.status.as_deref(),
                 failures: &entry.ledger.failures,
@@ -114,13 +120,39 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
             }
         }
     };
-    if let Some(accepted) = status::accept(&entry.view, entry.status.as_deref(), derived, cx.now) {
+    if let Some(accepted) = status::accept(&view, entry.status.as_deref(), derived, cx.now) {
         let accepted = Arc::new(accepted);
         if let Some(entry) = state.pods.get_mut(uid) {
             entry.status = Some(accepted.clone());
         }
         cx.emit(Effect::PublishStatus { uid: uid.clone(), status: accepted });
     }
+}
+
+/// The pod as its status judges it: a container that was killed in order to be started again counts as one that is
+/// always restarted until it is back, or the pod would be called over in between.
+fn judged_view(entry: &PodEntry) -> PodView {
+    let forced = &entry.ledger.must_restart;
+    if forced.is_empty() {
+        return entry.view.clone();
+    }
+    let mut pod = model::k8s::Pod::clone(&entry.view.pod);
+    let containers = pod.spec.iter_mut().flat_map(|s| &mut s.containers);
+    for container in containers.filter(|c| forced.contains_key(&c.name)) {
+        container.restart_policy = Some("Always".into());
+        container.restart_policy_rules = None;
+    }
+    PodView { pod: Arc::new(pod), ..entry.view.clone() }
+}
+
+/// Those that are back are judged by their own policy again.
+fn welcome_back(entry: &mut PodEntry) {
+    let Some(reading) = &entry.observed else { return };
+    entry.ledger.must_restart.retain(|name, killed| {
+        !reading.pod.newest(name).is_some_and(|c| c.id != *killed && c.state == ContainerState::Running)
+    });
+    entry.ledger.doomed.retain(|id, _| reading.pod.containers.iter().any(|c| c.id == *id));
+    entry.ledger.pre_stopped.retain(|id| reading.pod.containers.iter().any(|c| c.id == *id));
 }
 
 fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
@@ -209,6 +241,10 @@ fn remember(state: &mut NodeState, cx: &mut Context, uid: &PodUid, note: Note) -
             if entry.ledger.announced.insert(key) {
                 cx.record(state, uid, event);
             }
+            false
+        }
+        Note::MustRestart { container, killed } => {
+            entry.ledger.must_restart.insert(container, killed);
             false
         }
         Note::Need(_) | Note::PodFailure { .. } => false,
