@@ -10,6 +10,7 @@ use model::k8s::PodStatus;
 use model::node::{HostFacts, NodeConfig};
 use model::observed::ObservedPod;
 use model::pod::{PodView, QosClass, Source};
+use model::probe::ProbeRecord;
 use model::why::Why;
 use model::{FullName, Mono, PodUid, Wall};
 
@@ -17,6 +18,7 @@ use crate::effect::{Epoch, Stage};
 use crate::images::ImageDesk;
 use crate::ledger::Ledger;
 use crate::lifecycle::Lifecycle;
+use crate::probes::PodProbes;
 use crate::resources;
 use crate::status::{IpFamily, PodResources};
 
@@ -42,6 +44,8 @@ pub struct NodeState {
     /// Ids hinted at before any reading showed them.
     pub unknown_ids: BTreeMap<String, Mono>,
     pub images: ImageDesk,
+    /// What an earlier agent knew of probes, of pods that were not seen yet.
+    pub probe_records: BTreeMap<PodUid, ProbeRecord>,
     pub full_observation: FullObservation,
     pub sweeping: BTreeSet<PodUid>,
     pub sweep_running: bool,
@@ -124,6 +128,7 @@ pub struct PodEntry {
     pub status: Option<Arc<PodStatus>>,
     pub why: Vec<WhySince>,
     pub timer: Option<Mono>,
+    pub probes: PodProbes,
 }
 
 #[derive(Clone, Debug)]
@@ -179,6 +184,7 @@ impl NodeState {
             ids: BTreeMap::new(),
             unknown_ids: BTreeMap::new(),
             images: ImageDesk::default(),
+            probe_records: BTreeMap::new(),
             full_observation: FullObservation::default(),
             sweeping: BTreeSet::new(),
             sweep_running: false,
@@ -223,6 +229,7 @@ impl PodEntry {
             status: None,
             why: Vec::new(),
             timer: None,
+            probes: PodProbes::default(),
         }
     }
 

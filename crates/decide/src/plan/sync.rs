@@ -14,7 +14,7 @@ use model::pod::{ContainerKind, RestartPolicy};
 use model::why::Cause;
 use model::{ApiEvent, Mono, Reason};
 
-use super::{ImageNeed, Note, PlanInputs, PodPlan, collect, init, stop};
+use super::{ImageNeed, Note, PlanInputs, PodPlan, collect, init, probed, stop};
 use crate::back_off::{self, CrashLimits};
 use crate::effect::{Action, Stage, StartContainer};
 use crate::images::{ImageState, PullPolicy, ResolvedImage};
@@ -297,6 +297,8 @@ fn regular_containers<'a>(
             if running.hash.is_some_and(|old| old != hash) {
                 let message = format!("Container {} definition changed, will be restarted", container.name);
                 kills.push(Kill::new(running, ContainerKind::Regular, message).and_restart());
+            } else if let Some(kill) = probed::kill(inputs, container, running) {
+                kills.push(kill);
             } else if let Some(message) = inputs.entry.ledger.doomed.get(&running.id) {
                 kills.push(Kill::new(running, ContainerKind::Regular, message.clone()));
             }
@@ -325,7 +327,9 @@ fn waiting_for_init(inputs: &PlanInputs, plan: &mut PodPlan) {
     let done = |c: &&Container| {
         let newest = inputs.observed.newest(&c.name);
         let ended = newest.is_some_and(|n| n.state == ContainerState::Exited && n.exit_code == 0);
-        let up = newest.is_some_and(|n| n.state == ContainerState::Running) && model::pod::is_sidecar(c);
+        let up = newest.is_some_and(|n| {
+            n.state == ContainerState::Running && inputs.entry.probes.has_started(&n.name, &n.id)
+        }) && model::pod::is_sidecar(c);
         ended || up
     };
     if let Some(current) = view.init_containers().iter().find(|c| !done(c)) {

@@ -1,6 +1,5 @@
 //! Bringing one touched pod up to date: lifecycle as far as it goes, status, then a plan.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::observed::ContainerState;
@@ -9,7 +8,7 @@ use model::why::{Cause, Why};
 use model::{ApiEvent, PodUid};
 
 use super::pods::Known;
-use super::{Context, images, observe, pods};
+use super::{Context, images, observe, pods, probing};
 use crate::effect::{Effect, Epoch, TimerKey};
 use crate::ledger::PodRetry;
 use crate::lifecycle::{Lifecycle, TerminationCause};
@@ -18,7 +17,9 @@ use crate::state::{NodeState, PodEntry, RunningPlan, WhySince};
 use crate::status;
 
 pub(super) fn settle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    let before = state.pods.get(uid).and_then(|e| e.status.clone());
     loop {
+        probing::attend(state, cx, uid);
         refresh_status(state, cx, uid);
         if !advance(state, cx, uid) {
             break;
@@ -28,6 +29,7 @@ pub(super) fn settle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         welcome_back(entry);
     }
     plan(state, cx, uid);
+    probing::settled(state, cx, uid, before.as_ref());
 }
 
 /// One move of the lifecycle, if one is due. `false`: it stays where it is (or the pod is gone).
@@ -121,8 +123,7 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
                 old: entry.status.as_deref(),
                 failures: &entry.ledger.failures,
                 terminal: entry.lifecycle.is_terminated(),
-                // Probes come with their own capability; until then a container that defines one is not called ready.
-                probes: &BTreeMap::new(),
+                probes: &entry.probes.reports(&entry.view),
                 runtime_name: &state.runtime.name,
                 recursive_read_only: false,
                 host_ips: &[],
