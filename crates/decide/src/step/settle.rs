@@ -168,7 +168,11 @@ fn judged_view(entry: &PodEntry) -> PodView {
 
 /// Those that are back are judged by their own policy again.
 fn welcome_back(entry: &mut PodEntry) {
-    let Some(reading) = &entry.observed else { return };
+    // An older reading does not show what a plan has just made.
+    let Some(reading) = entry.observed.as_ref().filter(|_| entry.plan.is_none() && entry.fresh().is_some())
+    else {
+        return;
+    };
     entry.ledger.must_restart.retain(|name, killed| {
         !reading.pod.newest(name).is_some_and(|c| c.id != *killed && c.state == ContainerState::Running)
     });

@@ -20,19 +20,33 @@ pub type CallId = u64;
 
 #[derive(Clone, Debug)]
 pub enum Op {
-    MakeDirs { log_dir: String, containers: Vec<String> },
+    MakeDirs {
+        log_dir: String,
+        containers: Vec<String>,
+    },
     EnsureCgroup(CgroupName),
     SetUpVolume(String),
     RunSandbox(Box<SandboxConfig>),
     PrepareContainer(Box<StartContainer>),
     Create(Box<StartContainer>),
-    Start { start: Box<StartContainer>, id: ContainerId },
-    LinkLog { start: Box<StartContainer>, id: ContainerId },
-    Stop { id: ContainerId, grace_secs: i64 },
+    Start {
+        start: Box<StartContainer>,
+        id: ContainerId,
+    },
+    LinkLog {
+        start: Box<StartContainer>,
+        id: ContainerId,
+    },
+    Stop {
+        id: ContainerId,
+        grace_secs: i64,
+    },
     StopSandbox(SandboxId),
     RemoveContainer(ContainerId),
     RemoveLogs(String),
     RemoveSandbox(SandboxId),
+    /// A lifecycle hook: changes nothing that the world knows.
+    Hook,
     TearDownVolumes,
     DestroyCgroup(CgroupName),
     RemovePodDir,
@@ -415,7 +429,7 @@ fn carry_out(world: &mut World, uid: &model::PodUid, op: &Op) -> Result<Value, R
             world.disk.links.insert(link, start.log_path.clone());
             Ok(Value::Nothing)
         }
-        Op::Stop { .. } => Ok(Value::Nothing),
+        Op::Stop { .. } | Op::Hook => Ok(Value::Nothing),
         Op::StopSandbox(id) => world.stop_sandbox(id).map(nothing),
         Op::RemoveContainer(id) => world.remove_container(id).map(nothing),
         Op::RemoveLogs(path) => {
