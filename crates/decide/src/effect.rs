@@ -9,6 +9,7 @@ use model::hook::HookCall;
 use model::k8s::PodStatus;
 use model::observed::Scope;
 use model::pod::ContainerKind;
+use model::probe::{ProbeCall, ProbeKind, ProbeRecord};
 use model::volume::VolumeSetup;
 use model::{ApiEvent, ContainerId, FullName, Mono, PodUid, SandboxId};
 use serde::{Deserialize, Serialize};
@@ -51,6 +52,21 @@ pub enum Effect {
         uid: PodUid,
         status: Arc<PodStatus>,
     },
+    /// Make an attempt at a probe, and further ones (`attempts` in all) while it can't be carried out.
+    /// `ProbeDone` follows.
+    RunProbe {
+        uid: PodUid,
+        container: String,
+        kind: ProbeKind,
+        id: ContainerId,
+        call: ProbeCall,
+        attempts: u32,
+    },
+    /// Replaces what outlives the agent of a pod's probes.
+    KeepProbeRecord {
+        uid: PodUid,
+        record: ProbeRecord,
+    },
     /// The pod is no longer known here.
     Forget {
         uid: PodUid,
@@ -87,6 +103,8 @@ pub enum LogLevel {
 pub enum TimerKey {
     /// The pod's own next moment: back-off over, retry due.
     Pod(PodUid),
+    /// The next attempt at one of the pod's probes.
+    Probe(PodUid),
     /// Another try at reading a pod whose reading failed.
     Observe(PodUid),
     FullRelist,

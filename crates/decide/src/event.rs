@@ -10,6 +10,7 @@ use model::k8s::Pod;
 use model::node::HostFacts;
 use model::observed::{Observation, Scope};
 use model::pod::Source;
+use model::probe::{ProbeKind, ProbeOutcome};
 use model::{ContainerId, PodUid, SandboxId};
 use serde::{Deserialize, Serialize};
 
@@ -55,6 +56,14 @@ pub enum Event {
         image: String,
         result: Result<PulledImage, CallFailure>,
     },
+    /// An attempt at a probe ended. `id`: the instance that was asked.
+    ProbeDone {
+        uid: PodUid,
+        container: String,
+        kind: ProbeKind,
+        id: ContainerId,
+        outcome: ProbeOutcome,
+    },
     Timer(TimerKey),
     /// The cgroups above pods could not be written.
     NodeCgroupsFailed,
@@ -81,6 +90,7 @@ impl Event {
             Event::PlanEnded { .. } => "plan_ended",
             Event::ImageInspected { .. } => "image_inspected",
             Event::ImagePulled { .. } => "image_pulled",
+            Event::ProbeDone { .. } => "probe_done",
             Event::Timer(_) => "timer",
             Event::NodeCgroupsFailed => "node_cgroups_failed",
             Event::Leftovers(_) => "leftovers",

@@ -19,6 +19,7 @@ pub mod ledger;
 pub mod lifecycle;
 pub mod manifest;
 pub mod plan;
+pub mod probes;
 pub mod render;
 pub mod resources;
 pub mod restart;

@@ -10,6 +10,7 @@ use model::k8s::PodStatus;
 use model::node::{HostFacts, NodeConfig};
 use model::observed::ObservedPod;
 use model::pod::{PodView, QosClass, Source};
+use model::probe::ProbeRecord;
 use model::why::Why;
 use model::{FullName, Mono, PodUid, Wall};
 
@@ -17,8 +18,9 @@ use crate::effect::{Epoch, Stage};
 use crate::images::ImageDesk;
 use crate::ledger::Ledger;
 use crate::lifecycle::Lifecycle;
+use crate::probes::PodProbes;
 use crate::resources;
-use crate::status::IpFamily;
+use crate::status::{IpFamily, PodResources};
 
 /// The state of the node. Build it with [`NodeState::new`], change it with [`crate::step`] only.
 #[derive(Clone, Debug)]
@@ -42,6 +44,8 @@ pub struct NodeState {
     /// Ids hinted at before any reading showed them.
     pub unknown_ids: BTreeMap<String, Mono>,
     pub images: ImageDesk,
+    /// What an earlier agent knew of probes, of pods that were not seen yet.
+    pub probe_records: BTreeMap<PodUid, ProbeRecord>,
     pub full_observation: FullObservation,
     pub sweeping: BTreeSet<PodUid>,
     pub sweep_running: bool,
@@ -105,6 +109,8 @@ pub struct PodEntry {
     pub orphan: bool,
     pub qos: QosClass,
     pub cpu_request_milli: u64,
+    /// What the definition asks for in all, as the status shows it.
+    pub resources: Arc<PodResources>,
     /// No source wants it any more.
     pub removed: bool,
     /// Wanted again under the same UID while it was still going: comes back when it has ended.
@@ -122,6 +128,7 @@ pub struct PodEntry {
     pub status: Option<Arc<PodStatus>>,
     pub why: Vec<WhySince>,
     pub timer: Option<Mono>,
+    pub probes: PodProbes,
 }
 
 #[derive(Clone, Debug)]
@@ -177,6 +184,7 @@ impl NodeState {
             ids: BTreeMap::new(),
             unknown_ids: BTreeMap::new(),
             images: ImageDesk::default(),
+            probe_records: BTreeMap::new(),
             full_observation: FullObservation::default(),
             sweeping: BTreeSet::new(),
             sweep_running: false,
@@ -205,6 +213,7 @@ impl PodEntry {
             cpu_request_milli: resources::pod_requests(&view, resources::Overhead::Included)
                 .cpu_millis()
                 .max(0) as u64,
+            resources: Arc::new(pod_resources(&view)),
             view,
             orphan: false,
             removed: false,
@@ -220,11 +229,25 @@ impl PodEntry {
             status: None,
             why: Vec::new(),
             timer: None,
+            probes: PodProbes::default(),
         }
     }
 
     /// The reading, when nothing of ours changed the runtime since it began.
     pub fn fresh(&self) -> Option<&Arc<ObservedPod>> {
         self.observed.as_ref().filter(|r| !self.unread && r.at >= self.last_mutation).map(|r| &r.pod)
+    }
+}
+
+/// Totals over the pod's containers, for its status.
+pub(crate) fn pod_resources(view: &PodView) -> PodResources {
+    let list =
+        |amounts: resources::Amounts| amounts.iter().map(|(name, q)| (name.to_owned(), q.to_api())).collect();
+    let declared = resources::limits_declared(view);
+    PodResources {
+        requests: list(resources::pod_requests(view, resources::Overhead::Included)),
+        limits: list(resources::pod_limits(view, resources::Overhead::Included)),
+        cpu_limited: declared.cpu,
+        memory_limited: declared.memory,
     }
 }

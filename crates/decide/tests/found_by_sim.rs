@@ -10,7 +10,7 @@ use serde_json::json;
 use decide::{Effect, Event};
 use model::FullName;
 use model::node::NodeConfig;
-use model::observed::ContainerState::{Exited, Running};
+use model::observed::ContainerState::{Created, Exited, Running};
 use model::observed::{Observation, ObservedPod, Scope};
 
 /// Found as K8 (calm, seed 77): removed, put in again and changed, all while it was still going, it came back as it
@@ -168,4 +168,20 @@ fn a_reading_from_before_a_pod_was_forgotten_does_not_show_it() {
     assert!(words(&effects).contains(&"create pod sandbox"));
     node.tell(late);
     assert!(node.entry("u").observed.as_ref().expect("a reading").pod.is_empty());
+}
+
+/// Found as K1 (faults, seed 48): a start that timed out had its effect a minute later, when another instance had been
+/// made and started in its place.
+#[test]
+fn what_was_made_for_a_lost_start_goes_first() {
+    let mut node = Node::new();
+    let effects = node.want(&[pod("u", json!({"containers": [{"name": "c", "image": "i"}]}))]);
+    node.succeed(&plan(&effects).expect("the sandbox"));
+    let image = model::cri::Image { id: "i".into(), ..Default::default() };
+    node.tell(Event::ImageInspected { image: "i:latest".into(), result: Ok(Some(image)) });
+    let effects = node.see("u", vec![sandbox("s", true)], vec![container("c", "i", 0, Created, 0)]);
+    assert_eq!(words(&effects), ["remove container"]);
+    node.succeed(&plan(&effects).expect("the removal"));
+    let effects = node.see("u", vec![sandbox("s", true)], vec![]);
+    assert_eq!(words(&effects), ["start container"]);
 }

@@ -7,6 +7,7 @@ use decide::effect::LogLevel;
 use decide::{Effect, Epoch, Event, NodeState, step};
 use futures::StreamExt;
 use model::observed::{ObservedPod, Scope};
+use model::probe::ProbeRecord;
 use model::{ApiEvent, PodUid};
 use ports::{FeedNotice, PodFeed};
 use tokio::sync::mpsc;
@@ -16,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::query::{EngineHandle, EventLog, Query};
 use crate::timers::Timers;
-use crate::{Ports, executor, image_calls, observe, sweep};
+use crate::{Ports, executor, image_calls, observe, probe_calls, sweep};
 
 /// Where every outcome goes.
 #[derive(Clone)]
@@ -43,6 +44,7 @@ struct Dispatcher {
     timers: Timers,
     plans: HashMap<PodUid, (Epoch, CancellationToken)>,
     events: EventLog,
+    probe_records: mpsc::UnboundedSender<(PodUid, ProbeRecord)>,
 }
 
 /// Everything a start needs.
@@ -64,12 +66,15 @@ pub(crate) fn prepare(
     let (queries, questions) = mpsc::channel(64);
     let clock = Clock::new(ports.wall.clone());
     let shop = Shop { ports, clock: clock.clone(), outbox: Outbox(events) };
+    let (probe_records, to_keep) = mpsc::unbounded_channel();
+    tokio::spawn(probe_calls::keep_records(shop.clone(), to_keep));
     let dispatcher = Dispatcher {
         state,
         timers: Timers::new(clock),
         shop,
         plans: HashMap::new(),
         events: EventLog::default(),
+        probe_records,
     };
     (EngineHandle::new(queries), Ready { dispatcher, inbox, questions, feeds, stop })
 }
@@ -120,6 +125,8 @@ impl Dispatcher {
         mut questions: mpsc::Receiver<Query>,
         stop: CancellationToken,
     ) {
+        // Before the first status: what was said of a pod is not to flip because the agent was restarted.
+        self.state.probe_records = probe_calls::load_records(&self.shop).await;
         self.handle(Event::Started);
         loop {
             // Unbiased on purpose: a storm of events must not starve timers or whoever asks.
@@ -173,6 +180,14 @@ impl Dispatcher {
             }
             Effect::SetTimer { key, at } => self.timers.set(key, at),
             Effect::PublishStatus { uid, status } => self.log_status(&uid, &status),
+            Effect::RunProbe { uid, container, kind, id, call, attempts } => {
+                let attempt = probe_calls::Attempt { uid, container, kind, id, call, attempts };
+                tokio::spawn(probe_calls::run(self.shop.clone(), attempt));
+            }
+            Effect::KeepProbeRecord { uid, record } => {
+                // The keeper ends with this task.
+                let _ = self.probe_records.send((uid, record));
+            }
             Effect::Forget { uid } => {
                 self.events.forget(&uid);
                 tracing::info!(pod_uid = %uid, "pod is gone");

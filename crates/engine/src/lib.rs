@@ -15,6 +15,7 @@ mod executor;
 mod hooks;
 mod image_calls;
 mod observe;
+mod probe_calls;
 mod query;
 mod sweep;
 mod timers;
@@ -23,7 +24,8 @@ use std::sync::Arc;
 
 use decide::NodeState;
 use ports::{
-    Cgroups, EventSink, HttpHooks, Images, Meter, PodFeed, PodFiles, Runtime, RuntimeEvents, WallClock,
+    Cgroups, EventSink, HttpHooks, Images, Meter, PodFeed, PodFiles, ProbeRecordStore, Prober, Runtime,
+    RuntimeEvents, WallClock,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -40,6 +42,8 @@ pub struct Ports {
     pub cgroups: Arc<dyn Cgroups>,
     pub events: Arc<dyn EventSink>,
     pub http_hooks: Arc<dyn HttpHooks>,
+    pub prober: Arc<dyn Prober>,
+    pub probe_records: Arc<dyn ProbeRecordStore>,
     pub wall: Arc<dyn WallClock>,
     pub meter: Arc<dyn Meter>,
 }

@@ -9,4 +9,5 @@ pub mod files;
 pub mod hook;
 pub mod logs;
 pub mod mountinfo;
+pub mod probe;
 pub mod process;

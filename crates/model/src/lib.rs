@@ -13,6 +13,7 @@ pub mod ids;
 pub mod node;
 pub mod observed;
 pub mod pod;
+pub mod probe;
 pub mod quantity;
 pub mod reason;
 pub mod report;

@@ -10,6 +10,7 @@ mod feed;
 mod hooks;
 mod images;
 mod pod_files;
+mod prober;
 mod runtime;
 
 pub use agent::AgentView;
@@ -20,6 +21,7 @@ pub use feed::{FeedNotice, PodFeed, PodSet};
 pub use hooks::{HookAnswer, HttpHooks};
 pub use images::Images;
 pub use pod_files::{FilesError, Leftovers, PodFiles};
+pub use prober::{ProbeRecordError, ProbeRecordStore, ProbeRecords, Prober};
 pub use runtime::{
     ContainerFilter, ContainerInfo, ContainerStatus, Hint, HintStream, Runtime, RuntimeError, RuntimeEvents,
     SandboxFilter, SandboxInfo, SandboxStatus, StreamFlags,

@@ -14,6 +14,7 @@ use host::facts::{FactsConfig, HostFactsReader};
 use host::feed::{Decoded, Decoder, FileFeed, HttpFeed};
 use host::files::HostPodFiles;
 use host::hook::HookClient;
+use host::probe::{NetworkProber, PodProbeRecords};
 use model::cgroup::CgroupDriver;
 use model::node::{CgroupVersion, HostFacts, NodeConfig};
 use model::pod::Source;
@@ -164,6 +165,8 @@ pub fn ports(
         cgroups: Arc::new(HostCgroups::new(layout, node.cgroup_driver)),
         events: Arc::new(MeteredEvents::new(Arc::new(LoggedEvents), metrics.clone())),
         http_hooks: Arc::new(HookClient::default()),
+        prober: Arc::new(NetworkProber::default()),
+        probe_records: Arc::new(PodProbeRecords::new(&node.root_dir)),
         wall: Arc::new(SystemClock),
         meter: metrics.clone(),
     })

@@ -25,6 +25,27 @@ fn assert_responsive(node: &mut Node) {
     println!("the agent answered within {:.1?}", start.elapsed());
 }
 
+/// What a human command prints.
+#[track_caller]
+fn told(node: &Node, args: &[&str]) -> String {
+    let output = node.agent.command(args);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Waits until `get node` says that the runtime is ready, or that it is not; gives what it says beside.
+#[track_caller]
+fn wait_node(node: &Node, ready: bool) -> String {
+    wait(&format!("a node whose runtime is ready: {ready}"), SLOW, || {
+        let report = told(node, &["get", "node", "-o", "json"]);
+        let report: serde_json::Value = serde_json::from_str(&report).map_err(|error| error.to_string())?;
+        match report["runtimeReady"] == ready {
+            true => Ok(report["message"].as_str().unwrap_or_default().to_owned()),
+            false => Err(report.to_string()),
+        }
+    })
+}
+
 #[track_caller]
 fn wait_log(node: &Node, words: &[&str]) {
     wait(&format!("a line of the log with {words:?}"), SLOW, || {
@@ -44,8 +65,11 @@ fn an_agent_without_a_runtime_says_which_socket_and_waits_for_it() {
     node.agent.write_manifest("early", &sleeper("early"));
 
     wait_log(&node, &["ERROR", "container runtime is down", &socket.to_string_lossy(), "No such file"]);
-    let pod = node.wait_pod("early", SLOW, |pod| pod["status"]["phase"] == "Pending");
-    assert_eq!(pod["status"]["phase"], "Pending");
+    wait_until("the agent to know of the pod", SLOW, || node.agent.pod("early").is_ok());
+    let message = wait_node(&node, false);
+    assert!(message.contains(&*socket.to_string_lossy()), "{message}");
+    let why = told(&node, &["why", "early"]);
+    assert!(why.contains("container runtime") && why.contains(&*socket.to_string_lossy()), "{why}");
     assert_responsive(&mut node);
     let lines = node.agent.log().lines().filter(|line| line.contains("container runtime is down")).count();
     assert_eq!(lines, 1, "the same complaint again and again:\n{}", node.agent.log());
@@ -53,6 +77,7 @@ fn an_agent_without_a_runtime_says_which_socket_and_waits_for_it() {
     node.runtime.restart();
     node.wait_pod("early", SLOW, |pod| pod["status"]["phase"] == "Running");
     wait_log(&node, &["INFO", "container runtime containerd is ready"]);
+    assert_eq!(wait_node(&node, true), "");
 }
 
 #[test]
@@ -72,6 +97,7 @@ fn pods_outlive_a_crash_of_the_runtime_and_what_died_meanwhile_is_restarted() {
 
     node.runtime.kill9();
     wait_log(&node, &["ERROR", "container runtime is down", "containerd.sock"]);
+    wait_node(&node, false);
     assert_responsive(&mut node);
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a pid");
     kill_process(pid, Signal::KILL).expect("kill a container's process");
@@ -81,7 +107,9 @@ fn pods_outlive_a_crash_of_the_runtime_and_what_died_meanwhile_is_restarted() {
         let status = &pod["status"]["containerStatuses"][0];
         status["restartCount"] == 1 && status["ready"] == true
     });
-    assert_eq!(pod["status"]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"], 137);
+    // Newer versions of containerd can't tell by what it died (255).
+    let code = &pod["status"]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"];
+    assert!(*code == 137 || *code == 255, "{code}");
     let after = seen.wait_running(&names, 1, SLOW);
     for name in &names {
         let same = after[name] == before[name];
@@ -101,7 +129,7 @@ fn a_burst_goes_on_when_the_runtime_is_back() {
     for name in &names {
         node.agent.write_manifest(name, &sleeper(name));
     }
-    let some_run = || seen.running().values().filter(|ids| !ids.is_empty()).count() >= 4;
+    let some_run = || seen.running().values().filter(|ids| !ids.is_empty()).count() >= 2;
     wait_until("some pods to run", BURST, some_run);
     let before = seen.running();
     node.runtime.kill9();
@@ -111,6 +139,15 @@ fn a_burst_goes_on_when_the_runtime_is_back() {
     for name in &names {
         node.wait_pod(name, SLOW, |pod| pod["status"]["phase"] == "Running");
     }
+    for name in &names {
+        node.agent.remove_manifest(name);
+    }
+    // A containerd that was killed while it set up a network never gives that back: nobody else can.
+    let its_own = |left: &String| left.starts_with("pod address") || left.contains("/netns/");
+    wait("every trace of the pods to go", BURST, || {
+        let left: Vec<String> = node.leftovers().into_iter().filter(|left| !its_own(left)).collect();
+        if left.is_empty() { Ok(()) } else { Err(left.join("\n  ")) }
+    });
 }
 
 #[test]
@@ -128,6 +165,7 @@ fn a_runtime_that_hangs_hangs_nobody_else() {
     wait_until("the agent to know of the new pods", SLOW, || node.agent.pod(&names[2]).is_ok());
     assert_responsive(&mut node);
     wait_log(&node, &["ERROR", "container runtime is down", "no answer within 2s"]);
+    wait_node(&node, false);
     assert_responsive(&mut node);
     std::thread::sleep(Duration::from_secs(2));
     assert_responsive(&mut node);

@@ -66,7 +66,7 @@ impl Faults {
             until,
             refused: some(120),
             fails_applied: some(80),
-            hangs: some(40),
+            hangs: some(80),
             slow: some(100),
             reading_fails: some(150),
             reading_slow: some(200),

@@ -160,7 +160,7 @@ fn action_words(action: &decide::Action) -> String {
             format!("start container {} #{}", start.name, start.config.metadata.attempt)
         }
         Action::RunSandbox { config, .. } => format!("create sandbox #{}", config.metadata.attempt),
-        Action::StopContainer { id, name, grace_secs } => {
+        Action::StopContainer { id, name, grace_secs, .. } => {
             format!("stop {name}:{} in {grace_secs}s", &id.as_str()[..4])
         }
         Action::RemoveContainer { id, name, .. } => format!("remove {name}:{}", &id.as_str()[..4]),

@@ -6,6 +6,7 @@
 //! ```
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use decide::event::Hint;
 use decide::{Effect, Event};
@@ -127,7 +128,14 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
     let log = Log::new(options.print, options.digest);
     let mut sim = Simulation::new(workload, faults, rng, options.mutant, log);
     let limit = options.steps.unwrap_or(u64::MAX);
-    let settled_after = scenario(&mut sim, options.profile, during, limit);
+    // A panic in a decision is a broken promise too, and needs its seed and its story as much as any other.
+    let run = AssertUnwindSafe(|| scenario(&mut sim, options.profile, during, limit));
+    let settled_after = catch_unwind(run).unwrap_or_else(|cause| {
+        let text = cause.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| cause.downcast_ref::<&str>().map(|s| s.to_string()));
+        sim.check.violate("no panic", text.unwrap_or_default());
+        0
+    });
     let failure = sim.check.violation.clone().map(|violation| Failure {
         violation,
         at: sim.world.now,

@@ -6,8 +6,8 @@ use model::k8s::Container;
 use model::observed::{ContainerState, ObservedContainer};
 use model::pod::{ContainerKind, is_sidecar};
 
-use super::PlanInputs;
 use super::sync::Kill;
+use super::{PlanInputs, probed};
 use crate::{render, restart};
 
 #[derive(Default)]
@@ -80,6 +80,10 @@ fn one<'a>(
     let sidecar = is_sidecar(container);
     match newest.state {
         ContainerState::Created => decision.starts.push(container),
+        // Whoever comes after a sidecar may count on it: it has to have started.
+        ContainerState::Running if sidecar && !inputs.entry.probes.has_started(&newest.name, &newest.id) => {
+            decision.kills.extend(probed::kill_sidecar(inputs, container, newest));
+        }
         ContainerState::Running if sidecar => {
             advance(place, decision);
             let hash =
@@ -87,6 +91,8 @@ fn one<'a>(
             if newest.hash.is_some_and(|old| old != hash) {
                 let message = format!("Init container {} definition changed", container.name);
                 decision.kills.push(Kill::new(newest, ContainerKind::Init, message));
+            } else if let Some(kill) = probed::kill_sidecar(inputs, container, newest) {
+                decision.kills.push(kill);
             } else if let Some(message) = inputs.entry.ledger.doomed.get(&newest.id) {
                 decision.kills.push(Kill::new(newest, ContainerKind::Init, message.clone()));
             }

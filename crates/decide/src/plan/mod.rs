@@ -6,6 +6,7 @@
 
 mod collect;
 mod init;
+mod probed;
 mod release;
 mod stop;
 mod sync;

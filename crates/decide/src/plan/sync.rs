@@ -14,7 +14,7 @@ use model::pod::{ContainerKind, RestartPolicy};
 use model::why::Cause;
 use model::{ApiEvent, Mono, Reason};
 
-use super::{ImageNeed, Note, PlanInputs, PodPlan, collect, init, stop};
+use super::{ImageNeed, Note, PlanInputs, PodPlan, collect, init, probed, stop};
 use crate::back_off::{self, CrashLimits};
 use crate::effect::{Action, Stage, StartContainer};
 use crate::images::{ImageState, PullPolicy, ResolvedImage};
@@ -191,12 +191,15 @@ fn with_sandbox(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> PodPlan {
         }
         return plan;
     }
+    let unstarted = remove_unstarted(inputs, &mut starts, &mut plan);
+    plan.stages.push(Stage::may(unstarted));
     let ready: Vec<_> = starts
         .into_iter()
         .filter_map(|(kind, c)| may_start_now(inputs, kind, c, &mut plan).map(|image| (kind, c, image)))
         .collect();
     if ready.is_empty() {
-        plan.stages = collect::stages(inputs, &mut plan);
+        let garbage = collect::stages(inputs, &mut plan);
+        plan.stages.extend(garbage);
         if plan.why.is_empty() {
             plan.because(None, Cause::Running, None);
         }
@@ -208,13 +211,39 @@ fn with_sandbox(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> PodPlan {
             return plan;
         }
         plan.because(None, Cause::PreparingDirectories, None);
-        plan.stages = prepare(inputs, &mut plan).unwrap_or_default();
+        let ground = prepare(inputs, &mut plan).unwrap_or_default();
+        plan.stages.extend(ground);
         return plan;
     }
     for (kind, container, image) in ready {
         start(inputs, sandbox, kind, container, &image, &mut plan);
     }
     plan
+}
+
+/// What was made for a start that was not heard of again goes before another is made: the runtime may still be about to
+/// start it, and there would be two. Its container is left out of `starts` until then.
+fn remove_unstarted(
+    inputs: &PlanInputs,
+    starts: &mut Vec<(ContainerKind, &Container)>,
+    plan: &mut PodPlan,
+) -> Vec<Action> {
+    let unstarted =
+        |c: &Container| inputs.observed.newest(&c.name).filter(|n| n.state == ContainerState::Created);
+    let leftovers: Vec<_> = starts.iter().filter_map(|(_, c)| unstarted(c)).collect();
+    starts.retain(|(_, c)| unstarted(c).is_none());
+    if leftovers.is_empty() {
+        return Vec::new();
+    }
+    if let Some(retry) = inputs.entry.ledger.pod_retry.as_ref().filter(|r| r.at > inputs.now.mono) {
+        let cause = Cause::StepFailed { step: retry.step.into(), message: retry.message.clone() };
+        plan.because(None, cause, Some(retry.at));
+        return Vec::new();
+    }
+    for leftover in &leftovers {
+        plan.because(Some(&leftover.name), Cause::Starting, None);
+    }
+    leftovers.into_iter().map(collect::remove).collect()
 }
 
 /// A container to be killed, and the sentence that says why.
@@ -268,6 +297,8 @@ fn regular_containers<'a>(
             if running.hash.is_some_and(|old| old != hash) {
                 let message = format!("Container {} definition changed, will be restarted", container.name);
                 kills.push(Kill::new(running, ContainerKind::Regular, message).and_restart());
+            } else if let Some(kill) = probed::kill(inputs, container, running) {
+                kills.push(kill);
             } else if let Some(message) = inputs.entry.ledger.doomed.get(&running.id) {
                 kills.push(Kill::new(running, ContainerKind::Regular, message.clone()));
             }
@@ -296,7 +327,9 @@ fn waiting_for_init(inputs: &PlanInputs, plan: &mut PodPlan) {
     let done = |c: &&Container| {
         let newest = inputs.observed.newest(&c.name);
         let ended = newest.is_some_and(|n| n.state == ContainerState::Exited && n.exit_code == 0);
-        let up = newest.is_some_and(|n| n.state == ContainerState::Running) && model::pod::is_sidecar(c);
+        let up = newest.is_some_and(|n| {
+            n.state == ContainerState::Running && inputs.entry.probes.has_started(&n.name, &n.id)
+        }) && model::pod::is_sidecar(c);
         ended || up
     };
     if let Some(current) = view.init_containers().iter().find(|c| !done(c)) {

@@ -7,6 +7,7 @@ mod images;
 mod observe;
 mod outcome;
 mod pods;
+mod probing;
 mod settle;
 mod sweep;
 
@@ -33,6 +34,9 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         Event::PlanEnded { uid, epoch } => outcome::plan_ended(state, &mut cx, &uid, epoch),
         Event::ImageInspected { image, result } => images::inspected(state, &mut cx, &image, result),
         Event::ImagePulled { image, result } => images::pulled(state, &mut cx, &image, result),
+        Event::ProbeDone { uid, container, kind, id, outcome } => {
+            probing::done(state, &mut cx, &uid, (&container, kind), &id, &outcome);
+        }
         Event::Timer(key) => timer(state, &mut cx, key),
         Event::NodeCgroupsFailed => {
             state.burstable_shares_written = None;
@@ -92,6 +96,7 @@ fn timer(state: &mut NodeState, cx: &mut Context, key: TimerKey) {
                 cx.touch(&uid);
             }
         }
+        TimerKey::Probe(uid) => probing::timer(state, cx, &uid),
         TimerKey::Observe(uid) => observe::again(state, cx, &uid),
         TimerKey::FullRelist => observe::want_everything(state, cx),
         TimerKey::RuntimeCheck => observe::check_runtime(state, cx),

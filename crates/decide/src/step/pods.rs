@@ -142,6 +142,7 @@ fn updated(state: &mut NodeState, cx: &mut Context, view: PodView) {
             entry.ledger.retry_at.remove(&container.name);
         }
     }
+    entry.resources = Arc::new(crate::state::pod_resources(&view));
     entry.view = view;
     if deleting {
         let grace = deletion_grace(state, &uid);

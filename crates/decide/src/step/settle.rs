@@ -1,6 +1,5 @@
 //! Bringing one touched pod up to date: lifecycle as far as it goes, status, then a plan.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::observed::ContainerState;
@@ -9,7 +8,7 @@ use model::why::{Cause, Why};
 use model::{ApiEvent, PodUid};
 
 use super::pods::Known;
-use super::{Context, images, observe, pods};
+use super::{Context, images, observe, pods, probing};
 use crate::effect::{Effect, Epoch, TimerKey};
 use crate::ledger::PodRetry;
 use crate::lifecycle::{Lifecycle, TerminationCause};
@@ -18,7 +17,9 @@ use crate::state::{NodeState, PodEntry, RunningPlan, WhySince};
 use crate::status;
 
 pub(super) fn settle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    let before = state.pods.get(uid).and_then(|e| e.status.clone());
     loop {
+        probing::attend(state, cx, uid);
         refresh_status(state, cx, uid);
         if !advance(state, cx, uid) {
             break;
@@ -28,6 +29,7 @@ pub(super) fn settle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         welcome_back(entry);
     }
     plan(state, cx, uid);
+    probing::settled(state, cx, uid, before.as_ref());
 }
 
 /// One move of the lifecycle, if one is due. `false`: it stays where it is (or the pod is gone).
@@ -121,14 +123,13 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
                 old: entry.status.as_deref(),
                 failures: &entry.ledger.failures,
                 terminal: entry.lifecycle.is_terminated(),
-                // Probes come with their own capability; until then a container that defines one is not called ready.
-                probes: &BTreeMap::new(),
+                probes: &entry.probes.reports(&entry.view),
                 runtime_name: &state.runtime.name,
                 recursive_read_only: false,
                 host_ips: &[],
                 primary_family: state.primary_family(),
                 qos,
-                resources: &status::PodResources::default(),
+                resources: &entry.resources,
                 now: cx.now,
                 agent_started: state.started,
             };
@@ -167,7 +168,11 @@ fn judged_view(entry: &PodEntry) -> PodView {
 
 /// Those that are back are judged by their own policy again.
 fn welcome_back(entry: &mut PodEntry) {
-    let Some(reading) = &entry.observed else { return };
+    // An older reading does not show what a plan has just made.
+    let Some(reading) = entry.observed.as_ref().filter(|_| entry.plan.is_none() && entry.fresh().is_some())
+    else {
+        return;
+    };
     entry.ledger.must_restart.retain(|name, killed| {
         !reading.pod.newest(name).is_some_and(|c| c.id != *killed && c.state == ContainerState::Running)
     });
@@ -182,15 +187,10 @@ fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     }
     if state.full_observation.last.is_none() {
         // Who else is here, perhaps under the same name, is not known before everything was read once.
-        return say(
-            state,
-            cx,
-            uid,
-            vec![Why { container: None, cause: Cause::Observing, next_attempt: None }],
-        );
+        return say(state, cx, uid, vec![unseen(state)]);
     }
     let Some(observed) = entry.fresh().cloned() else {
-        say(state, cx, uid, vec![Why { container: None, cause: Cause::Observing, next_attempt: None }]);
+        say(state, cx, uid, vec![unseen(state)]);
         if !state.full_observation.in_flight {
             ensure_reading(state, cx, uid);
         }
@@ -210,6 +210,15 @@ fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         now: cx.now,
     });
     carry_out(state, cx, uid, made);
+}
+
+/// Why a pod that was not read freshly waits: for a moment, unless there is nobody who could be read.
+fn unseen(state: &NodeState) -> Why {
+    let cause = match &state.runtime {
+        runtime if runtime.ready => Cause::Observing,
+        runtime => Cause::RuntimeNotReady { message: runtime.message.clone() },
+    };
+    Why { container: None, cause, next_attempt: None }
 }
 
 /// Somebody must be reading this pod, or nothing will ever wake it.

@@ -39,6 +39,7 @@ impl Checker {
                 if let Op::RunSandbox(config) = op {
                     self.name_is_free(world, uid, config);
                 }
+                self.ground_is_laid(world, uid, &op.words());
             }
             Op::Stop { id, grace_secs } => {
                 let terminating = entry.is_some_and(|e| matches!(e.lifecycle, Lifecycle::Terminating(_)));
@@ -58,6 +59,26 @@ impl Checker {
                 self.nothing_lives(world, uid, &op.words());
             }
             _ => {}
+        }
+    }
+
+    /// Directories, volumes and cgroup are there before anything runs in them.
+    fn ground_is_laid(&mut self, world: &World, uid: &PodUid, what: &str) {
+        let Some(spec) = self.specs.get(uid).and_then(|p| p.spec.as_ref()) else { return };
+        let volumes = spec.volumes.iter().flatten();
+        let dir = world.disk.pods.get(uid);
+        let missing = match dir {
+            None => Some("directory".to_owned()),
+            Some(there) => {
+                let missing = volumes.map(|v| &v.name).find(|name| !there.contains(*name));
+                missing.map(|name| format!("volume {name}"))
+            }
+        };
+        let part = format!("pod{uid}");
+        let cgroup = world.cgroups.iter().any(|name| name.0.last() == Some(&part));
+        let missing = missing.or_else(|| (!cgroup).then(|| "cgroup".to_owned()));
+        if let Some(missing) = missing {
+            self.violate("prepare first", format!("{what} of {uid}, whose {missing} is missing"));
         }
     }
 
@@ -138,8 +159,10 @@ impl Checker {
     pub fn call_applied(&mut self, world: &World, uid: &PodUid, op: &Op, result: &Result<Value, Refused>) {
         match (op, result) {
             (Op::RunSandbox(_), Ok(_)) => self.one_ready_sandbox(world, uid),
-            (Op::Create(_), Ok(Value::Container(id))) => self.restarts_grow(world, id),
-            (Op::Start { id, .. }, Ok(_)) => self.started(world, id),
+            (Op::Start { id, .. }, Ok(_)) => {
+                self.restarts_grow(world, id);
+                self.started(world, id);
+            }
             (Op::RemoveLogDir(_), _) => self.logs_gone(uid),
             _ => {}
         }
@@ -174,7 +197,7 @@ impl Checker {
             let (name, uid) = (&container.name, &container.uid);
             self.violate(
                 "restart counts",
-                format!("{name} of {uid} is made with count {count} after {before}"),
+                format!("{name} of {uid} is started with count {count} after {before}"),
             );
         }
     }

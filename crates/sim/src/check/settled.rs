@@ -146,7 +146,8 @@ fn going(of: &Going) -> Option<String> {
                     return Some(problem);
                 }
                 let begun = |c: &Spec| world.of_pod(uid).any(|w| w.name == c.name && w.sandbox == *sandbox);
-                if !view.containers().iter().any(begun) {
+                let down = !image_comes && !newest.is_some_and(|c| c.is_live());
+                if down || !view.containers().iter().any(begun) {
                     return None;
                 }
             }

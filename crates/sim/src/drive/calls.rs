@@ -20,19 +20,33 @@ pub type CallId = u64;
 
 #[derive(Clone, Debug)]
 pub enum Op {
-    MakeDirs { log_dir: String, containers: Vec<String> },
+    MakeDirs {
+        log_dir: String,
+        containers: Vec<String>,
+    },
     EnsureCgroup(CgroupName),
     SetUpVolume(String),
     RunSandbox(Box<SandboxConfig>),
     PrepareContainer(Box<StartContainer>),
     Create(Box<StartContainer>),
-    Start { start: Box<StartContainer>, id: ContainerId },
-    LinkLog { start: Box<StartContainer>, id: ContainerId },
-    Stop { id: ContainerId, grace_secs: i64 },
+    Start {
+        start: Box<StartContainer>,
+        id: ContainerId,
+    },
+    LinkLog {
+        start: Box<StartContainer>,
+        id: ContainerId,
+    },
+    Stop {
+        id: ContainerId,
+        grace_secs: i64,
+    },
     StopSandbox(SandboxId),
     RemoveContainer(ContainerId),
     RemoveLogs(String),
     RemoveSandbox(SandboxId),
+    /// A lifecycle hook: changes nothing that the world knows.
+    Hook,
     TearDownVolumes,
     DestroyCgroup(CgroupName),
     RemovePodDir,
@@ -197,7 +211,7 @@ impl Simulation {
                 call.outcome = Some(Err(Failure::unreachable("deadline exceeded")));
                 call.applies_late = effect.is_some();
                 let before = self.rng.below(deadline);
-                let after = deadline + self.rng.below(10 * SECOND);
+                let after = deadline + self.rng.below(60 * SECOND);
                 match effect {
                     Some(LateEffect::BeforeDeadline) => self.plan_in(before, Happening::Apply(id)),
                     Some(LateEffect::AfterDeadline) => self.plan_in(after, Happening::Apply(id)),
@@ -415,7 +429,7 @@ fn carry_out(world: &mut World, uid: &model::PodUid, op: &Op) -> Result<Value, R
             world.disk.links.insert(link, start.log_path.clone());
             Ok(Value::Nothing)
         }
-        Op::Stop { .. } => Ok(Value::Nothing),
+        Op::Stop { .. } | Op::Hook => Ok(Value::Nothing),
         Op::StopSandbox(id) => world.stop_sandbox(id).map(nothing),
         Op::RemoveContainer(id) => world.remove_container(id).map(nothing),
         Op::RemoveLogs(path) => {

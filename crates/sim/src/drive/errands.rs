@@ -81,7 +81,7 @@ impl Simulation {
             conditions: vec![ready("RuntimeReady"), ready("NetworkReady")],
             ..Default::default()
         };
-        RuntimeCheck::Answered { runtime_name: "simulated".into(), status }
+        RuntimeCheck::Answered { runtime_name: "simulated".into(), status, cgroup_driver: None }
     }
 
     fn pulled(&mut self, image: String, took: u64) -> Event {

@@ -191,6 +191,7 @@ fn first_call(action: &Action) -> Op {
         Action::RunSandbox { config, .. } => Op::RunSandbox(config.clone()),
         Action::StartContainer(start) => Op::PrepareContainer(start.clone()),
         Action::StopContainer { id, grace_secs, .. } => Op::Stop { id: id.clone(), grace_secs: *grace_secs },
+        Action::PreStop { .. } => Op::Hook,
         Action::StopSandbox { id } => Op::StopSandbox(id.clone()),
         Action::RemoveContainer { id, .. } => Op::RemoveContainer(id.clone()),
         Action::RemoveSandbox { id } => Op::RemoveSandbox(id.clone()),

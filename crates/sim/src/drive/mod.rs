@@ -249,7 +249,7 @@ impl Simulation {
     pub(crate) fn perform(&mut self, effect: Effect) {
         match effect {
             Effect::Observe(scope) => self.begin_reading(scope),
-            Effect::CheckRuntime => self.errand_soon(Errand::CheckRuntime),
+            Effect::CheckRuntime { .. } => self.errand_soon(Errand::CheckRuntime),
             Effect::Run { uid, epoch, stages } => self.begin_plan(uid, epoch, stages),
             Effect::Cancel { uid, epoch } => self.cancel_plan(&uid, epoch),
             Effect::InspectImage { image } => self.errand_soon(Errand::Inspect(image)),
@@ -265,6 +265,8 @@ impl Simulation {
             }
             Effect::ListLeftovers => self.errand_soon(Errand::ListLeftovers),
             Effect::Sweep(sweep) => self.begin_sweep(sweep),
+            // No simulated pod has probes yet; who adds them to the workload answers them here.
+            Effect::RunProbe { .. } | Effect::KeepProbeRecord { .. } => {}
             Effect::RecordEvent { .. } | Effect::Log { .. } => {}
         }
     }

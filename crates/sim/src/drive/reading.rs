@@ -200,6 +200,7 @@ impl ReadingJob {
         let state = now.shown_state();
         let ended = state == ContainerState::Exited;
         Some(ObservedContainer {
+            pre_stop: None,
             id: id.clone(),
             sandbox_id: now.sandbox.clone(),
             name: now.name.clone(),

@@ -1,0 +1,37 @@
+//! What has to outlive the agent: verdicts that the runtime can't tell, and that a user would see flip.
+
+use std::collections::BTreeMap;
+
+use model::ContainerId;
+use model::probe::{ContainerRecord, ProbeKind, ProbeRecord};
+
+use super::{PodProbes, Verdict, Worker};
+
+impl PodProbes {
+    /// The record as it should be. A live container that is simply alive is not worth one.
+    pub fn record(&self, must_restart: &BTreeMap<String, ContainerId>) -> ProbeRecord {
+        let mut record = ProbeRecord::default();
+        for ((name, kind), worker) in &self.workers {
+            let (Some(id), Some(good)) = (&worker.container, worker.on_record(*kind)) else { continue };
+            let of = record.containers.entry(name.clone());
+            of.or_insert_with(|| ContainerRecord::new(id.clone())).results.insert(*kind, good);
+        }
+        for (name, killed) in must_restart {
+            let of = record.containers.entry(name.clone());
+            let of = of.or_insert_with(|| ContainerRecord::new(killed.clone()));
+            of.must_restart = of.id == *killed;
+        }
+        record
+    }
+}
+
+impl Worker {
+    fn on_record(&self, kind: ProbeKind) -> Option<bool> {
+        let good = match self.verdict.filter(|_| self.answered)? {
+            Verdict::Success => true,
+            Verdict::Failure => false,
+            Verdict::Unknown => return None,
+        };
+        (kind != ProbeKind::Liveness || !good).then_some(good)
+    }
+}

@@ -1,0 +1,103 @@
+//! What is due, and when to look again.
+
+use model::pod::PodView;
+use model::probe::{ProbeCall, ProbeKind};
+use model::{ContainerId, Mono};
+
+use super::timing::{Grid, Timing};
+use super::{InFlight, PodProbes, Verdict, Worker, call, probe_of};
+
+/// How often an attempt is made that can't be carried out.
+pub const ATTEMPTS: u32 = 3;
+
+/// An attempt that begins now.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Due {
+    pub container: String,
+    pub kind: ProbeKind,
+    pub id: ContainerId,
+    /// Or why it can't be made.
+    pub call: Result<ProbeCall, String>,
+}
+
+/// Begins what is due and says when the next is. `news`: something about the pod changed, so whoever is not ready
+/// is asked at once instead of at its next turn.
+pub fn schedule(
+    probes: &mut PodProbes,
+    pod: &PodView,
+    pod_ip: &str,
+    now: Mono,
+    news: bool,
+) -> (Vec<Due>, Option<Mono>) {
+    let mut due = Vec::new();
+    let mut wake: Option<Mono> = None;
+    let keys: Vec<_> = probes.workers.keys().cloned().collect();
+    for key in keys {
+        let (name, kind) = (key.0.as_str(), key.1);
+        let started = probes.is_started(name);
+        let Some(worker) = probes.workers.get_mut(&key) else { continue };
+        let spec = pod.container(name).and_then(|(_, c)| probe_of(c, kind).map(|p| (c, p)));
+        let (Some((container, probe)), Some(id)) = (spec, worker.container.clone()) else { continue };
+        if !worker.may_ask(kind, started) {
+            worker.rest();
+            continue;
+        }
+        let timing = Timing::of(probe);
+        let grid = Grid::new(&pod.uid, name, kind, timing.period);
+        let wanted = news && kind == ProbeKind::Readiness && worker.verdict != Some(Verdict::Success);
+        if worker.in_flight.is_some() {
+            worker.again |= wanted;
+            continue;
+        }
+        let next = worker.next_attempt(kind, &grid, wanted, now);
+        if next > now {
+            wake = Some(wake.map_or(next, |earlier| earlier.min(next)));
+            continue;
+        }
+        worker.begin(kind, &grid, &timing, now);
+        let call = call::call(pod, container, probe, pod_ip);
+        due.push(Due { container: name.to_owned(), kind, id, call });
+    }
+    (due, wake)
+}
+
+impl Worker {
+    /// Until a container has started, only that is asked; afterwards, only the rest.
+    fn may_ask(&self, kind: ProbeKind, started: bool) -> bool {
+        self.running && !self.on_hold && started == (kind != ProbeKind::Startup)
+    }
+
+    fn next_attempt(&mut self, kind: ProbeKind, grid: &Grid, wanted: bool, now: Mono) -> Mono {
+        let soonest = self.eligible.max(now);
+        let next = match self.next {
+            Some(next) => next,
+            // Somebody waits for the first yes of a container that just started; nobody for a first sign of life.
+            None if kind != ProbeKind::Liveness && !self.found_running => {
+                self.off_grid = true;
+                soonest
+            }
+            None => grid.from(soonest),
+        };
+        let next = if (wanted || self.again) && soonest < next {
+            self.off_grid = true;
+            soonest
+        } else {
+            next
+        };
+        self.again = false;
+        self.next = Some(next);
+        next
+    }
+
+    fn begin(&mut self, kind: ProbeKind, grid: &Grid, timing: &Timing, now: Mono) {
+        let early = self.off_grid && kind == ProbeKind::Startup;
+        self.next = Some(if self.off_grid && !early {
+            // A turn that follows too closely would say nothing new.
+            grid.from(now.plus(timing.period / 2))
+        } else {
+            grid.after(now)
+        });
+        self.off_grid = false;
+        self.in_flight = Some(InFlight { early });
+    }
+}

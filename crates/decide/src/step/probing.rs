@@ -1,0 +1,115 @@
+//! Probes within a step: workers follow what is seen, calls go out when they are due, answers come in.
+
+use std::sync::Arc;
+
+use model::k8s::PodStatus;
+use model::probe::{ProbeKind, ProbeOutcome};
+use model::{ContainerId, PodUid};
+
+use super::Context;
+use crate::effect::{Effect, TimerKey};
+use crate::probes::{self, ATTEMPTS, Due, Surroundings};
+use crate::state::{NodeState, PodEntry};
+
+/// Before the status is derived: it tells what the workers know of the instances that are seen now.
+pub(super) fn attend(state: &mut NodeState, cx: &Context, uid: &PodUid) {
+    let Some(entry) = state.pods.get_mut(uid) else { return };
+    if entry.orphan || entry.rejection.is_some() || entry.probes.is_idle() {
+        return;
+    }
+    if let Some(record) = state.probe_records.remove(uid) {
+        let killed = record.containers.iter().filter(|(_, of)| of.must_restart);
+        entry.ledger.must_restart.extend(killed.map(|(name, of)| (name.clone(), of.id.clone())));
+        entry.probes.remember(record);
+    }
+    let PodEntry { probes, view, observed, lifecycle, status, .. } = entry;
+    let around = Surroundings {
+        pod: view,
+        observed: observed.as_ref().map(|reading| &*reading.pod),
+        lifecycle,
+        status: status.as_deref().or(view.pod.status.as_ref()),
+        runtime_name: &state.runtime.name,
+        agent_started: state.started,
+        now: cx.now,
+    };
+    probes::attend(probes, &around);
+}
+
+/// After a pod was settled. `before`: its status until then.
+pub(super) fn settled(
+    state: &mut NodeState,
+    cx: &mut Context,
+    uid: &PodUid,
+    before: Option<&Arc<PodStatus>>,
+) {
+    let Some(entry) = state.pods.get(uid) else { return };
+    let news = match (before, &entry.status) {
+        (Some(before), Some(now)) => !Arc::ptr_eq(before, now),
+        (before, now) => before.is_some() != now.is_some(),
+    };
+    keep(state, cx, uid);
+    go_on(state, cx, uid, news);
+}
+
+/// Puts on record what changed.
+fn keep(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    let Some(entry) = state.pods.get_mut(uid) else { return };
+    if entry.orphan || entry.lifecycle.is_terminated() {
+        return;
+    }
+    let record = entry.probes.record(&entry.ledger.must_restart);
+    if record != entry.probes.kept {
+        entry.probes.kept = record.clone();
+        cx.emit(Effect::KeepProbeRecord { uid: uid.clone(), record });
+    }
+}
+
+/// Begins what is due, and sets the pod's timer for the rest.
+pub(super) fn go_on(state: &mut NodeState, cx: &mut Context, uid: &PodUid, news: bool) {
+    let Some(entry) = state.pods.get_mut(uid) else { return };
+    if entry.probes.is_idle() && entry.probes.timer.is_none() {
+        return;
+    }
+    let pod_ip = entry.status.as_ref().and_then(|s| s.pod_ip.clone()).unwrap_or_default();
+    let (due, wake) = probes::schedule(&mut entry.probes, &entry.view, &pod_ip, cx.now.mono, news);
+    if entry.probes.timer != wake {
+        entry.probes.timer = wake;
+        cx.timer(TimerKey::Probe(uid.clone()), wake);
+    }
+    for Due { container, kind, id, call } in due {
+        match call {
+            Ok(call) => {
+                let uid = uid.clone();
+                cx.emit(Effect::RunProbe { uid, container, kind, id, call, attempts: ATTEMPTS });
+            }
+            Err(message) => done(state, cx, uid, (&container, kind), &id, &ProbeOutcome::unknown(message)),
+        }
+    }
+}
+
+pub(super) fn timer(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    if let Some(entry) = state.pods.get_mut(uid) {
+        entry.probes.timer = None;
+        go_on(state, cx, uid, false);
+    }
+}
+
+pub(super) fn done(
+    state: &mut NodeState,
+    cx: &mut Context,
+    uid: &PodUid,
+    probe: (&str, ProbeKind),
+    id: &ContainerId,
+    outcome: &ProbeOutcome,
+) {
+    let Some(entry) = state.pods.get_mut(uid) else { return };
+    let Some(answer) = probes::done(&mut entry.probes, &entry.view, probe, id, outcome) else { return };
+    if let Some(event) = answer.event {
+        cx.record(state, uid, event);
+    }
+    if answer.changed {
+        cx.touch(uid);
+    } else {
+        go_on(state, cx, uid, false);
+    }
+}

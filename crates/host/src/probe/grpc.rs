@@ -1,0 +1,282 @@
+//! `grpc.health.v1.Health/Check` by hand: one call with one field each way is not worth a client.
+//!
+//! ```text
+//!   request   00 <length: 4 bytes> 0a <length> <service>        answer   00 <length: 4 bytes> 08 <status>
+//! ```
+
+use std::pin::pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::{Either, select};
+use http::header::{CONTENT_TYPE, HeaderMap, TE, USER_AGENT};
+use http::{Request, Version};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use model::probe::ProbeOutcome;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::dial;
+
+const PATH: &str = "/grpc.health.v1.Health/Check";
+const CODE_OK: u32 = 0;
+const CODE_UNKNOWN: u32 = 2;
+const CODE_DEADLINE_EXCEEDED: u32 = 4;
+const CODE_UNIMPLEMENTED: u32 = 12;
+const CODE_INTERNAL: u32 = 13;
+const CODE_UNAVAILABLE: u32 = 14;
+const SERVING: u64 = 1;
+const MAX_ANSWER: usize = 64 << 10;
+/// A connection that fails is tried again after this, as long as there is time.
+const RECONNECT: Duration = Duration::from_secs(1);
+
+/// What a call came to.
+enum Reply {
+    Status(u64),
+    Failed {
+        code: u32,
+        message: String,
+    },
+    /// There was no gRPC server at the other end.
+    NoServer,
+}
+
+pub async fn check(
+    host: &str,
+    port: u16,
+    service: &str,
+    timeout: Duration,
+    deadline: Instant,
+) -> ProbeOutcome {
+    let address = dial::address(host, port);
+    let shown = super::go_duration(timeout);
+    let mut connected = false;
+    let asking = async {
+        loop {
+            let began = Instant::now();
+            if let Ok(stream) = dial::dial(host, port).await {
+                match ask(stream, &address, service, &mut connected).await {
+                    Reply::NoServer => connected = false,
+                    reply => return reply,
+                }
+            }
+            sleep_until(began + RECONNECT).await;
+        }
+    };
+    let Ok(reply) = timeout_at(deadline, asking).await else {
+        return ProbeOutcome::failure(match connected {
+            true => format!("timeout: health rpc did not complete within {shown}"),
+            false => format!(
+                "timeout: failed to connect service {address:?} within {shown}: context deadline exceeded"
+            ),
+        });
+    };
+    match reply {
+        Reply::Status(SERVING) => ProbeOutcome::Success,
+        Reply::Status(status) => {
+            ProbeOutcome::failure(format!("service unhealthy (responded with {:?})", status_name(status)))
+        }
+        Reply::Failed { code: CODE_UNIMPLEMENTED, message } => ProbeOutcome::failure(format!(
+            "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): {message}"
+        )),
+        Reply::Failed { code: CODE_DEADLINE_EXCEEDED, .. } => {
+            ProbeOutcome::failure(format!("timeout: health rpc did not complete within {shown}"))
+        }
+        Reply::Failed { code, message } => ProbeOutcome::failure(format!(
+            "error: health rpc probe failed: rpc error: code = {} desc = {message}",
+            code_name(code)
+        )),
+        Reply::NoServer => ProbeOutcome::failure(format!(
+            "error: failed to connect service at {address:?}: connection closed"
+        )),
+    }
+}
+
+async fn ask(stream: tokio::net::TcpStream, address: &str, service: &str, connected: &mut bool) -> Reply {
+    let handshake = http2::Builder::new(TokioExecutor::new()).handshake(TokioIo::new(stream));
+    let Ok((mut sender, connection)) = handshake.await else { return Reply::NoServer };
+    let Some(request) = request(address, service) else { return Reply::NoServer };
+    let work = async {
+        // A server that takes the request is one; how long it thinks about it is another matter.
+        if sender.ready().await.is_err() {
+            return Reply::NoServer;
+        }
+        *connected = true;
+        let response = match sender.send_request(request).await {
+            Ok(response) => response,
+            Err(error) => {
+                let reset = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+                if error.is_closed() || error.is_canceled() || !reset.contains("stream") {
+                    return Reply::NoServer;
+                }
+                return Reply::Failed { code: CODE_UNAVAILABLE, message: reset };
+            }
+        };
+        read(response).await
+    };
+    match select(pin!(work), pin!(connection)).await {
+        Either::Left((reply, _)) => reply,
+        Either::Right((_, work)) => work.await,
+    }
+}
+
+fn request(address: &str, service: &str) -> Option<Request<Full<Bytes>>> {
+    let mut message = Vec::new();
+    if !service.is_empty() {
+        message.push(0x0a);
+        push_varint(&mut message, service.len() as u64);
+        message.extend_from_slice(service.as_bytes());
+    }
+    let mut frame = vec![0];
+    frame.extend_from_slice(&u32::try_from(message.len()).ok()?.to_be_bytes());
+    frame.extend_from_slice(&message);
+    let request = Request::post(format!("http://{address}{PATH}"))
+        .version(Version::HTTP_2)
+        .header(CONTENT_TYPE, "application/grpc")
+        .header(TE, "trailers")
+        .header(USER_AGENT, super::USER_AGENT);
+    request.body(Full::new(frame.into())).ok()
+}
+
+async fn read(response: http::Response<hyper::body::Incoming>) -> Reply {
+    let (head, body) = response.into_parts();
+    if let Some(failed) = failure(&head.headers) {
+        return failed;
+    }
+    if head.status != http::StatusCode::OK {
+        let message = format!("unexpected HTTP status code received from server: {}", head.status);
+        return Reply::Failed { code: http_code(head.status.as_u16()), message };
+    }
+    let collected = match Limited::new(body, MAX_ANSWER).collect().await {
+        Ok(collected) => collected,
+        Err(error) => return Reply::Failed { code: CODE_UNAVAILABLE, message: error.to_string() },
+    };
+    let trailers = collected.trailers().cloned().unwrap_or_default();
+    if let Some(failed) = failure(&trailers) {
+        return failed;
+    }
+    let status = collected.to_bytes().get(5..).and_then(status_field);
+    status.map_or_else(
+        || Reply::Failed {
+            code: CODE_INTERNAL,
+            message: "grpc: failed to unmarshal the received message".into(),
+        },
+        Reply::Status,
+    )
+}
+
+/// What headers or trailers say, unless they say that all went well (or nothing).
+fn failure(headers: &HeaderMap) -> Option<Reply> {
+    let code = headers.get("grpc-status")?.to_str().ok()?.parse().unwrap_or(CODE_UNKNOWN);
+    let message = headers.get("grpc-message").and_then(|m| m.to_str().ok()).unwrap_or_default();
+    (code != CODE_OK).then(|| Reply::Failed { code, message: percent_decoded(message) })
+}
+
+fn http_code(status: u16) -> u32 {
+    match status {
+        400 => CODE_INTERNAL,
+        401 => 16,
+        403 => 7,
+        404 => CODE_UNIMPLEMENTED,
+        429 | 502..=504 => CODE_UNAVAILABLE,
+        _ => CODE_UNKNOWN,
+    }
+}
+
+/// Field 1 of the answer; an empty answer has its default. Other fields are passed over.
+fn status_field(mut message: &[u8]) -> Option<u64> {
+    let mut status = 0;
+    while !message.is_empty() {
+        let tag = varint(&mut message)?;
+        match tag & 7 {
+            0 => {
+                let value = varint(&mut message)?;
+                if tag >> 3 == 1 {
+                    status = value;
+                }
+            }
+            1 => message = message.get(8..)?,
+            2 => {
+                let length = usize::try_from(varint(&mut message)?).ok()?;
+                message = message.get(length..)?;
+            }
+            5 => message = message.get(4..)?,
+            _ => return None,
+        }
+    }
+    Some(status)
+}
+
+fn varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut value = 0u64;
+    for shift in (0..64).step_by(7) {
+        let (first, rest) = bytes.split_first()?;
+        *bytes = rest;
+        value |= u64::from(first & 0x7f) << shift;
+        if first & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+fn push_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+fn percent_decoded(text: &str) -> String {
+    let mut out = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((first, tail)) = rest.split_first() {
+        let code = tail.get(..2).filter(|_| *first == b'%').and_then(|hex| std::str::from_utf8(hex).ok());
+        match code.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+            Some(byte) => {
+                out.push(byte);
+                rest = &tail[2..];
+            }
+            None => {
+                out.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+fn status_name(status: u64) -> String {
+    match status {
+        0 => "UNKNOWN".into(),
+        1 => "SERVING".into(),
+        2 => "NOT_SERVING".into(),
+        3 => "SERVICE_UNKNOWN".into(),
+        other => other.to_string(),
+    }
+}
+
+fn code_name(code: u32) -> String {
+    const NAMES: [&str; 17] = [
+        "OK",
+        "Canceled",
+        "Unknown",
+        "InvalidArgument",
+        "DeadlineExceeded",
+        "NotFound",
+        "AlreadyExists",
+        "PermissionDenied",
+        "ResourceExhausted",
+        "FailedPrecondition",
+        "Aborted",
+        "OutOfRange",
+        "Unimplemented",
+        "Internal",
+        "Unavailable",
+        "DataLoss",
+        "Unauthenticated",
+    ];
+    NAMES.get(code as usize).map_or_else(|| format!("Code({code})"), |name| (*name).to_owned())
+}
