@@ -104,7 +104,7 @@ spec:
     command: [sh, -c, 'sleep 0.2; exit 3']
 ";
 
-pub fn short_back_off(config: &mut serde_json::Value) {
+fn short_back_off(config: &mut serde_json::Value) {
     config["featureGates"] = json!({ "KubeletCrashLoopBackOffMax": true });
     config["crashLoopBackOff"] = json!({ "maxContainerRestartPeriod": "1s" });
 }

@@ -122,6 +122,33 @@ fn pods_outlive_a_crash_of_the_runtime_and_what_died_meanwhile_is_restarted() {
 }
 
 #[test]
+fn the_agent_and_the_runtime_may_crash_together() {
+    let mut node = Node::start();
+    let seen = Seen::new(&node.runtime);
+    let names = names("both", 4);
+    for name in &names {
+        node.agent.write_manifest(name, &sleeper(name));
+    }
+    let before = seen.wait_running(&names, 1, BURST);
+    node.agent.kill9();
+    node.runtime.kill9();
+    node.agent.remove_manifest(&names[0]);
+    // The agent is back first: what nobody wants can't be told before the runtime has spoken.
+    node.agent.restart();
+    wait_node(&node, false);
+    node.runtime.restart();
+    let after = seen.wait_running(&names[1..], 1, SLOW);
+    for name in &names[1..] {
+        assert_eq!(after[name], before[name], "{name}");
+        node.wait_pod(name, SLOW, |pod| pod["status"]["phase"] == "Running");
+    }
+    for name in &names[1..] {
+        node.agent.remove_manifest(name);
+    }
+    node.wait_clean(SLOW);
+}
+
+#[test]
 fn a_burst_goes_on_when_the_runtime_is_back() {
     let node = Node::start();
     let seen = Seen::new(&node.runtime);

@@ -38,9 +38,9 @@ impl Seen {
     pub fn new(runtime: &Runtime) -> Seen {
         let io = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let io = io.expect("an async runtime");
-        let _inside = io.enter();
+        let inside = io.enter();
         let client = CriClient::connect(&runtime.endpoint(), None, ANSWER).expect("the runtime's endpoint");
-        drop(_inside);
+        drop(inside);
         Seen { client, io }
     }
 
