@@ -134,7 +134,9 @@ fn everything(state: &mut NodeState, cx: &mut Context, at: Mono, seen: Vec<Arc<O
     if !again {
         full.wanted = None;
     }
-    state.unclaimed.clear();
+    for held in std::mem::take(&mut state.unclaimed).into_values() {
+        cx.touched.extend(state.names.get(&held.full_name).into_iter().flatten().cloned());
+    }
     let mut missing: std::collections::BTreeSet<PodUid> = state.pods.keys().cloned().collect();
     for pod in seen {
         let uid = pod.uid.clone();

@@ -64,6 +64,7 @@ fn added(state: &mut NodeState, cx: &mut Context, view: PodView) {
 pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, known: Option<(Reading, Mono)>) {
     let uid = view.uid.clone();
     let mut entry = PodEntry::new(view);
+    let mut runs_already = false;
     if let Some((reading, last_mutation)) = known {
         entry.observed = Some(reading);
         entry.last_mutation = last_mutation;
@@ -74,6 +75,7 @@ pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, kno
         {
             state.ids.insert(id.to_owned(), uid.clone());
         }
+        runs_already = pod.anything_running();
         entry.observed = Some(Reading { at, pod });
     } else if let Some(at) = state.full_observation.last {
         // A complete reading did not show it, and nobody but us makes pods here. Nor was there anything when it was
@@ -86,7 +88,14 @@ pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, kno
     let verdict = admission::admit(&entry.view, others, &state.config, &state.facts);
     let full_name = entry.view.full_name.clone();
     let deleting = entry.view.is_deleting();
-    state.names.entry(full_name).or_default().push_back(uid.clone());
+    let line = state.names.entry(full_name).or_default();
+    // Who ran before this agent came has the name, whichever source spoke first. The others look who has it now.
+    cx.touched.extend(line.iter().cloned());
+    if runs_already {
+        line.push_front(uid.clone());
+    } else {
+        line.push_back(uid.clone());
+    }
     state.pods.insert(uid.clone(), entry);
     if let Err(refusal) = verdict {
         reject(state, cx, &uid, refusal);
