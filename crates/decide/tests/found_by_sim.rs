@@ -12,6 +12,8 @@ use model::FullName;
 use model::node::NodeConfig;
 use model::observed::ContainerState::{Created, Exited, Running};
 use model::observed::{Observation, ObservedPod, Scope};
+use model::pod::Source;
+use model::why::Cause;
 
 /// Found as K8 (calm, seed 77): removed, put in again and changed, all while it was still going, it came back as it
 /// had been before the change.
@@ -184,4 +186,27 @@ fn what_was_made_for_a_lost_start_goes_first() {
     node.succeed(&plan(&effects).expect("the removal"));
     let effects = node.see("u", vec![sandbox("s", true)], vec![]);
     assert_eq!(words(&effects), ["start container"]);
+}
+
+/// Found as K7 (faults, seed 184): after a restart a pod that ran was claimed by its source only after another source had
+/// wanted another pod of the same name; each then waited for the other.
+#[test]
+fn who_ran_before_keeps_the_name() {
+    let mut node = Node::unread_with(&[Source::File, Source::Http]);
+    let running = || {
+        let mut pod = ObservedPod::empty("old".into(), FullName::new("p", "ns"));
+        pod.sandboxes.push(sandbox("s", true));
+        pod.containers.push(container("c", "i", 0, Running, 0));
+        pod
+    };
+    let spec = |uid: &str| pod(uid, json!({"containers": [{"name": "c", "image": "i"}]}));
+    node.see_everything(vec![running()]);
+    let effects = node.want(&[spec("new")]);
+    assert_eq!(words(&effects), [""; 0], "the name is taken by one whom nobody claimed yet");
+    let effects = node.want_from(Source::Http, &[spec("old")]);
+    assert_eq!(words(&effects), [""; 0], "it runs, and the other waits");
+    let causes =
+        |node: &Node, uid: &str| node.entry(uid).why.iter().map(|w| w.why.cause.clone()).collect::<Vec<_>>();
+    assert_eq!(causes(&node, "old"), [Cause::Running]);
+    assert_eq!(causes(&node, "new"), [Cause::NameTaken { holder: "p_ns(old)".into() }]);
 }

@@ -22,7 +22,30 @@ impl<T> Queue<T> {
         self.next += 1;
     }
 
-    pub fn next(&mut self) -> Option<(Nanos, T)> {
-        self.planned.pop_first().map(|((at, _), what)| (at, what))
+    /// The next thing that is due until then.
+    pub fn next_until(&mut self, end: Nanos) -> Option<(Nanos, T)> {
+        let next = self.planned.first_entry().filter(|e| e.key().0 <= end)?;
+        let ((at, _), what) = next.remove_entry();
+        Some((at, what))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_due_at_the_same_time_keeps_its_order() {
+        let mut queue = Queue::default();
+        for (at, what) in [(5, "c"), (1, "a"), (5, "d"), (3, "b")] {
+            queue.plan(at, what);
+        }
+        let mut seen = Vec::new();
+        for end in [0, 2, 4, 4, 5, 9] {
+            while let Some((_, what)) = queue.next_until(end) {
+                seen.push((end, what));
+            }
+        }
+        assert_eq!(seen, [(2, "a"), (4, "b"), (5, "c"), (5, "d")]);
     }
 }

@@ -173,6 +173,11 @@ fn scenario(sim: &mut Simulation, profile: Profile, during: Nanos, limit: u64) -
         planning_again_changes_nothing(sim);
         sim.remove_everything();
         wait_for(sim, profile.bound(), limit, leftovers);
+        if good(sim, limit)
+            && let Some(agent) = &sim.agent
+        {
+            sim.check.forgot_everything(&agent.state);
+        }
     }
     settled_after
 }

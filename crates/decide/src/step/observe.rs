@@ -136,6 +136,9 @@ fn everything(state: &mut NodeState, cx: &mut Context, at: Mono, seen: Vec<Arc<O
         full.wanted = None;
     }
     let unclaimed_before = std::mem::take(&mut state.unclaimed);
+    for held in unclaimed_before.values() {
+        cx.touched.extend(state.names.get(&held.full_name).into_iter().flatten().cloned());
+    }
     let mut missing: std::collections::BTreeSet<PodUid> = state.pods.keys().cloned().collect();
     for pod in seen {
         let uid = pod.uid.clone();

@@ -98,11 +98,12 @@ pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, kno
     let deleting = entry.view.is_deleting();
     let runs = entry.observed.as_ref().is_some_and(|r| r.pod.anything_running());
     let line = state.names.entry(full_name).or_default();
-    // One that an earlier agent started has its name already.
+    // Who ran before this agent came has the name, whichever source spoke first. The others look who has it now.
+    cx.touched.extend(line.iter().cloned());
     if runs {
-        line.push_front(uid.clone())
+        line.push_front(uid.clone());
     } else {
-        line.push_back(uid.clone())
+        line.push_back(uid.clone());
     }
     state.pods.insert(uid.clone(), entry);
     if let Err(refusal) = verdict {

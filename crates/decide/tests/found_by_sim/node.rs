@@ -33,18 +33,21 @@ impl Node {
 
     /// Up, with an answering runtime and one source, and an empty runtime.
     pub fn with(config: NodeConfig) -> Self {
-        let mut node = Self::begun(config);
+        let mut node = Self::begun(NodeConfig { sources: vec![Source::File], ..config });
         node.see_everything(vec![]);
         node
     }
 
     /// Up, and the first reading is on its way.
     pub fn unread() -> Self {
-        Self::begun(NodeConfig::default())
+        Self::unread_with(&[Source::File])
+    }
+
+    pub fn unread_with(sources: &[Source]) -> Self {
+        Self::begun(NodeConfig { sources: sources.to_vec(), ..NodeConfig::default() })
     }
 
     fn begun(config: NodeConfig) -> Self {
-        let config = NodeConfig { sources: vec![Source::File], ..config };
         let start = Wall(1_700_000_000_000_000_000);
         let state = NodeState::new(config, HostFacts::default(), start);
         let mut node = Self { state, now: Now { mono: Mono(1), wall: start } };
@@ -71,8 +74,12 @@ impl Node {
     }
 
     pub fn want(&mut self, pods: &[Value]) -> Vec<Effect> {
+        self.want_from(Source::File, pods)
+    }
+
+    pub fn want_from(&mut self, source: Source, pods: &[Value]) -> Vec<Effect> {
         let parse = |pod: &Value| Arc::new(serde_json::from_value::<Pod>(pod.clone()).expect("a pod"));
-        self.tell(Event::Pods { source: Source::File, pods: pods.iter().map(parse).collect() })
+        self.tell(Event::Pods { source, pods: pods.iter().map(parse).collect() })
     }
 
     pub fn see_everything(&mut self, pods: Vec<ObservedPod>) -> Vec<Effect> {

@@ -134,7 +134,8 @@ impl Checker {
             .find(|p| p.metadata.uid.as_deref() == Some(uid.as_str()));
         let Some(pod) = wanted else { return };
         let terminating = matches!(entry.lifecycle, Lifecycle::Terminating(_));
-        let was_gone = terminating && self.lacked.contains(uid);
+        let was_gone =
+            terminating && (self.lacked.contains(uid) || pod.metadata.deletion_timestamp.is_some());
         let image = entry.view.container(&container.name).and_then(|(_, c)| c.image.clone());
         let hash = decide::render::container_hash(&container.name, &image.unwrap_or_default());
         let sandbox_broken = !world.sandboxes.get(&container.sandbox).is_some_and(|s| s.ready)
@@ -176,7 +177,15 @@ impl Checker {
 
     fn name_is_free(&mut self, world: &World, uid: &PodUid, config: &SandboxConfig) {
         let name = FullName::new(&config.metadata.name, &config.metadata.namespace);
-        let other = world.containers.values().find(|c| c.is_live() && c.uid != *uid && c.full_name == name);
+        // The API server sees to names itself, and may have let one go by force.
+        let is_static = |uid: &PodUid| self.origins.get(uid).is_some_and(|s| s.is_static());
+        if !is_static(uid) {
+            return;
+        }
+        let other = world
+            .containers
+            .values()
+            .find(|c| c.is_live() && c.uid != *uid && c.full_name == name && is_static(&c.uid));
         if let Some(other) = other {
             self.violate("K1", format!("pod {uid} comes up while {} of its name still runs", other.uid));
         }

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use model::k8s::Pod;
+use model::pod::Source;
 use model::{ContainerId, Mono, PodUid, SandboxId};
 
 pub use settled::{nothing_left, unsettled};
@@ -26,6 +27,7 @@ pub struct Checker {
     pub violation: Option<Violation>,
     /// Every pod that was ever wanted, as it was last.
     specs: BTreeMap<PodUid, Arc<Pod>>,
+    origins: BTreeMap<PodUid, Source>,
     /// When a pod was last taken out of its source.
     absent: BTreeMap<PodUid, Nanos>,
     /// Pods that a source did not have when it last spoke to this agent, or before.
@@ -60,7 +62,7 @@ impl Checker {
         self.specs.keys()
     }
 
-    pub fn wanted(&mut self, now: Nanos, pod: &Arc<Pod>, old: Option<&Pod>) {
+    pub fn wanted(&mut self, now: Nanos, source: Source, pod: &Arc<Pod>, old: Option<&Pod>) {
         let uid = PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
         let old_uid = old.and_then(|o| o.metadata.uid.as_deref());
         match old_uid {
@@ -71,13 +73,15 @@ impl Checker {
             }
             None => self.begin_again(&uid),
         }
+        self.origins.insert(uid.clone(), source);
         self.specs.insert(uid, pod.clone());
     }
 
     /// The agent was told what there is.
-    pub fn told(&mut self, pods: &[Arc<Pod>]) {
+    pub fn told(&mut self, source: Source, pods: &[Arc<Pod>]) {
         let there: BTreeSet<_> = pods.iter().filter_map(|p| p.metadata.uid.as_deref()).collect();
-        self.lacked.extend(self.specs.keys().filter(|uid| !there.contains(uid.as_str())).cloned());
+        let of_source = self.origins.iter().filter(|(_, s)| **s == source).map(|(uid, _)| uid);
+        self.lacked.extend(of_source.filter(|uid| !there.contains(uid.as_str())).cloned());
     }
 
     pub fn unwanted(&mut self, now: Nanos, uid: &PodUid) {
@@ -102,7 +106,11 @@ impl Checker {
         self.kills.clear();
         self.lacked.clear();
         let absent = &self.absent;
-        self.ended.retain(|uid, _| !absent.contains_key(uid));
+        // The API server would give a pod back with the status that it was told; the simulated one does not keep it.
+        let origins = &self.origins;
+        let kept =
+            |uid: &PodUid| origins.get(uid).is_some_and(|s| s.is_static()) && !absent.contains_key(uid);
+        self.ended.retain(|uid, _| kept(uid));
         // A start that was shown before it was made is not known to the next life either.
         self.published_restarts.clear();
     }

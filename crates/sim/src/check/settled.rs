@@ -29,6 +29,9 @@ pub fn unsettled<'a>(
     }
     for uid in uids {
         let problem = match wanted.get(uid) {
+            Some(view) if waits_for_name(world, &wanted, view) => {
+                world.anything_live(uid).then(|| "runs beside another of its name".to_owned())
+            }
             Some(view) => pod(world, state, view),
             None => nothing_left(world, uid)
                 .or_else(|| state.pods.contains_key(uid).then(|| "is still known".to_owned())),
@@ -39,6 +42,18 @@ pub fn unsettled<'a>(
         }
     }
     None
+}
+
+/// Another pod of its name has it: that one came first, and runs.
+fn waits_for_name(world: &World, wanted: &BTreeMap<PodUid, PodView>, view: &PodView) -> bool {
+    let has_it = |other: &&PodView| {
+        other.uid != view.uid
+            && other.full_name == view.full_name
+            && world.sandboxes_of(&other.uid).any(|(_, s)| s.ready)
+    };
+    view.source.is_static()
+        && wanted.values().filter(|o| o.source.is_static()).any(|o| has_it(&o))
+        && !world.sandboxes_of(&view.uid).any(|(_, s)| s.ready)
 }
 
 /// What there still is of a pod that nobody wants.

@@ -21,12 +21,41 @@ impl Checker {
                 self.terminations.insert(uid.clone(), now);
             }
         }
+        self.somebody_reads(state);
         for effect in effects {
             if let Effect::Run { uid, epoch, .. } = effect
                 && state.pods.get(uid).and_then(|e| e.plan.as_ref()).is_none_or(|p| p.epoch != *epoch)
             {
                 self.violate("one plan", format!("a plan of {uid} runs that the state does not know"));
             }
+        }
+    }
+
+    /// A pod whose reading is too old to plan on is being read, or will be.
+    fn somebody_reads(&mut self, state: &NodeState) {
+        let full = &state.full_observation;
+        let everything = full.in_flight || full.wanted.is_some() || full.last.is_none();
+        let unread = state.pods.iter().find(|(_, e)| {
+            let coming = e.observing.in_flight || e.observing.wanted.is_some();
+            e.plan.is_none() && e.fresh().is_none() && !coming && !everything
+        });
+        if let Some((uid, _)) = unread {
+            self.violate("K7", format!("pod {uid} waits for a reading that nobody makes"));
+        }
+    }
+
+    /// Once no pod is left, nothing of any may be.
+    pub fn forgot_everything(&mut self, state: &NodeState) {
+        let left = [
+            ("pods", state.pods.len()),
+            ("names", state.names.len()),
+            ("ids", state.ids.len()),
+            ("unclaimed", state.unclaimed.len()),
+            ("stuck images", state.images.stuck.len()),
+            ("sweeping", state.sweeping.len()),
+        ];
+        if let Some((what, count)) = left.iter().find(|(_, count)| *count > 0) {
+            self.violate("no leaks", format!("{count} {what} are left in the state without any pod"));
         }
     }
 

@@ -105,8 +105,8 @@ impl Simulation {
         if let Event::PlanEnded { uid, epoch } = &event {
             agent.plans.remove(&(uid.clone(), *epoch));
         }
-        if let Event::Pods { pods, .. } = &event {
-            self.check.told(pods);
+        if let Event::Pods { source, pods } = &event {
+            self.check.told(*source, pods);
         }
         let at = agent.clock.now(now, wall);
         let kept = event.clone();

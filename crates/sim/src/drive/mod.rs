@@ -171,11 +171,7 @@ impl Simulation {
     /// Lets the world go on until then, or until an invariant is broken.
     pub fn run_until(&mut self, end: Nanos) {
         while self.check.violation.is_none() {
-            let Some((at, what)) = self.queue.next() else { break };
-            if at > end {
-                self.queue.plan(at, what);
-                break;
-            }
+            let Some((at, what)) = self.queue.next_until(end) else { break };
             self.world.now = self.world.now.max(at);
             self.happen(what);
             self.drain_world();

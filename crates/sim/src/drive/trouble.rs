@@ -110,7 +110,7 @@ impl Simulation {
                 self.world.scripts.extend(scripts);
                 let name = pod.metadata.name.clone().unwrap_or_default();
                 let old = self.sources.entry(source).or_default().insert(name, pod.clone());
-                self.check.wanted(self.world.now, &pod, old.as_deref());
+                self.check.wanted(self.world.now, source, &pod, old.as_deref());
                 self.source_changed(source);
             }
             Task::Remove { source, name } => {

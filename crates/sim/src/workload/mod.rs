@@ -71,6 +71,11 @@ impl Workload {
             let source = *rng.pick(&config.sources);
             let name = format!("p{number}");
             life_of_a_name(rng, during, source, &name, &mut tasks);
+            let other = config.sources.iter().find(|s| **s != source && s.is_static());
+            if let Some(other) = other.filter(|_| source.is_static() && rng.per_mille(300)) {
+                // Two files want the same name; one at a time gets it.
+                life_of_a_name(rng, during, *other, &name, &mut tasks);
+            }
         }
         Self { config, facts: facts(), images, tasks, hints_by_id: rng.coin() }
     }
@@ -89,7 +94,12 @@ impl Workload {
 }
 
 fn config(rng: &mut Rng) -> NodeConfig {
-    let sources = if rng.per_mille(300) { vec![Source::File, Source::Http] } else { vec![Source::File] };
+    let sources = match rng.below(10) {
+        0..5 => vec![Source::File],
+        5..7 => vec![Source::File, Source::Http],
+        7..9 => vec![Source::File, Source::Api],
+        _ => vec![Source::File, Source::Http, Source::Api],
+    };
     NodeConfig {
         sources,
         crash_back_off_initial: Duration::from_secs(rng.between(1, 11)),
@@ -140,7 +150,7 @@ fn life_of_a_name(rng: &mut Rng, during: Nanos, source: Source, name: &str, task
     let mut now = rng.below(during / 4);
     let mut next_uid = 1;
     let mut fresh = |rng: &mut Rng| {
-        let template = Template::seeded(rng, name, &format!("{name}-{next_uid}"));
+        let template = Template::seeded(rng, name, &format!("{name}-{}{next_uid}", &source.as_str()[..1]));
         next_uid += 1;
         template
     };
@@ -160,15 +170,35 @@ fn life_of_a_name(rng: &mut Rng, during: Nanos, source: Source, name: &str, task
             (true, 0..40) => template.change_an_image(rng),
             (true, 40..60) => template = fresh(rng),
             (true, _) => {
+                if source == Source::Api {
+                    now = deletion(rng, now, during, &template, tasks);
+                }
                 tasks.push((now, Task::Remove { source, name: name.to_owned() }));
                 there = false;
                 continue;
             }
             // The same pod again, under its old UID.
-            (false, 0..60) => {}
+            (false, 0..60) if source.is_static() => {}
             (false, _) => template = fresh(rng),
         }
         tasks.push((now, template.put(source)));
         there = true;
     }
+}
+
+/// The API server marks a pod before it removes it, and the mark may ask for less time later. When it is gone in the end.
+fn deletion(
+    rng: &mut Rng,
+    mut now: Nanos,
+    during: Nanos,
+    template: &Template,
+    tasks: &mut Vec<(Nanos, Task)>,
+) -> Nanos {
+    let mut grace = rng.below(40);
+    for _ in 0..rng.between(1, 4) {
+        tasks.push((now, template.put_deleting(Source::Api, grace)));
+        grace = rng.below(grace + 1);
+        now = (now + rng.between(10 * MILLI, 20 * SECOND)).min(during - 1);
+    }
+    now
 }

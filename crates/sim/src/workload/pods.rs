@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{ALWAYS_PRESENT, IMAGES, Task, image_name};
 use crate::rng::Rng;
-use crate::time::{MILLI, SECOND};
+use crate::time::{EPOCH, MILLI, SECOND};
 use crate::world::{Life, OnTerm, Script};
 
 #[derive(Clone, Debug)]
@@ -190,11 +190,23 @@ impl Template {
     }
 
     pub fn put(&self, source: Source) -> Task {
+        self.put_pod(source, self.pod())
+    }
+
+    /// With the API server's mark that it is to go.
+    pub fn put_deleting(&self, source: Source, grace_secs: u64) -> Task {
+        let mut pod = self.pod();
+        pod.metadata.deletion_timestamp = Some(EPOCH.api_time());
+        pod.metadata.deletion_grace_period_seconds = Some(grace_secs as i64);
+        self.put_pod(source, pod)
+    }
+
+    fn put_pod(&self, source: Source, pod: Pod) -> Task {
         let uid = PodUid::from(self.uid.as_str());
         let all = self.containers.iter().chain(&self.inits);
         let scripts: BTreeMap<_, _> =
             all.map(|c| ((uid.clone(), c.name.clone()), c.script.clone())).collect();
-        Task::Put { source, pod: Arc::new(self.pod()), scripts }
+        Task::Put { source, pod: Arc::new(pod), scripts }
     }
 
     fn pod(&self) -> Pod {
