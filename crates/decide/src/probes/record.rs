@@ -8,9 +8,16 @@ use model::probe::{ContainerRecord, ProbeKind, ProbeRecord};
 use super::{PodProbes, Verdict, Worker};
 
 impl PodProbes {
-    /// The record as it should be. A live container that is simply alive is not worth one.
+    /// The record as it should be. A live container that is simply alive is not worth one. What an earlier agent left
+    /// stays until the container was seen.
     pub fn record(&self, must_restart: &BTreeMap<String, ContainerId>) -> ProbeRecord {
-        let mut record = ProbeRecord::default();
+        let unseen = |name: &str| {
+            let mut workers = self.workers.iter().filter(|((container, _), _)| container == name).peekable();
+            workers.peek().is_some() && workers.all(|(_, worker)| worker.container.is_none())
+        };
+        let left = self.memory.containers.iter().filter(|(name, _)| unseen(name));
+        let mut record =
+            ProbeRecord { containers: left.map(|(name, of)| (name.clone(), of.clone())).collect() };
         for ((name, kind), worker) in &self.workers {
             let (Some(id), Some(good)) = (&worker.container, worker.on_record(*kind)) else { continue };
             let of = record.containers.entry(name.clone());
