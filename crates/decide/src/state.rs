@@ -35,6 +35,8 @@ pub struct NodeState {
     pub names: BTreeMap<FullName, VecDeque<PodUid>>,
     /// Runtime pods that no source has claimed, until all sources have spoken.
     pub unclaimed: BTreeMap<PodUid, Arc<ObservedPod>>,
+    /// Pods whose last trace was seen to be gone, and when: a full reading that began before may still show them.
+    pub gone: BTreeMap<PodUid, Mono>,
     /// Container and sandbox ids to their pods, for hints.
     pub ids: BTreeMap<String, PodUid>,
     /// Ids hinted at before any reading showed them.
@@ -171,6 +173,7 @@ impl NodeState {
             pods: BTreeMap::new(),
             names: BTreeMap::new(),
             unclaimed: BTreeMap::new(),
+            gone: BTreeMap::new(),
             ids: BTreeMap::new(),
             unknown_ids: BTreeMap::new(),
             images: ImageDesk::default(),

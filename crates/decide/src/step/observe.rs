@@ -129,7 +129,7 @@ fn everything(state: &mut NodeState, cx: &mut Context, at: Mono, seen: Vec<Arc<O
         missing.remove(&uid);
         if state.pods.contains_key(&uid) {
             one(state, cx, &uid, at, pod);
-        } else {
+        } else if state.gone.get(&uid).is_none_or(|gone| *gone < at) {
             state.unclaimed.insert(uid, pod);
         }
     }
@@ -148,6 +148,7 @@ fn everything(state: &mut NodeState, cx: &mut Context, at: Mono, seen: Vec<Arc<O
     sweep::first_look(state, cx);
     let unknown_before = at;
     state.unknown_ids.retain(|_, when| *when >= unknown_before);
+    state.gone.retain(|_, when| *when >= at);
     if again {
         want_everything(state, cx);
     } else {
@@ -176,9 +177,14 @@ pub(super) fn failed(state: &mut NodeState, cx: &mut Context, scope: Scope, mess
 
 pub(super) fn hint(state: &mut NodeState, cx: &mut Context, hint: Hint) {
     match hint {
+        // What nobody has claimed yet has no entry that could want a reading.
+        Hint::Pod(uid) if state.unclaimed.contains_key(&uid) => want_everything(state, cx),
         Hint::Pod(uid) => want(state, cx, &uid),
         Hint::Id(id) => match state.ids.get(&id).cloned() {
             Some(uid) => want(state, cx, &uid),
+            None if state.unclaimed.values().any(|pod| ids_of(pod).any(|known| known == id)) => {
+                want_everything(state, cx);
+            }
             None => {
                 if state.unknown_ids.len() >= UNKNOWN_IDS_KEPT {
                     state.unknown_ids.clear();

@@ -85,8 +85,8 @@ pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, kno
             state.ids.insert(id.to_owned(), uid.clone());
         }
         entry.observed = Some(Reading { at, pod });
-    } else if let Some(at) = state.full_observation.last {
-        // A complete reading did not show it, and nobody but us makes pods here.
+    } else if let Some(at) = state.gone.get(&uid).copied().or(state.full_observation.last) {
+        // It was seen to be gone, or a complete reading did not show it; and nobody but us makes pods here.
         let empty = model::observed::ObservedPod::empty(uid.clone(), entry.view.full_name.clone());
         entry.observed = Some(Reading { at, pod: Arc::new(empty) });
     }

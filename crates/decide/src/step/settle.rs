@@ -87,6 +87,7 @@ fn finished(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
     let nothing_left = entry.fresh().is_some_and(|o| o.is_empty()) && entry.ledger.content_removed;
     if entry.removed && nothing_left {
         pods::forget(state, cx, uid);
+        state.gone.insert(uid.clone(), cx.now.mono);
     }
     false
 }

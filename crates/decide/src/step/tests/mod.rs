@@ -2,6 +2,7 @@
 
 mod back_off;
 mod ending;
+mod freshness;
 mod images;
 mod releasing;
 mod script;
