@@ -39,6 +39,8 @@ pub struct Script {
     plans: BTreeMap<PodUid, (Epoch, Arc<Vec<Stage>>)>,
     timers: BTreeMap<TimerKey, Mono>,
     shown: BTreeSet<String>,
+    /// Of the last line.
+    effects: Vec<Effect>,
 }
 
 /// Carries out a script on a node that takes its pods from files.
@@ -99,6 +101,7 @@ impl Script {
             plans: BTreeMap::new(),
             timers: BTreeMap::new(),
             shown: BTreeSet::new(),
+            effects: Vec::new(),
         }
     }
 
@@ -126,7 +129,31 @@ impl Script {
                 _ => {}
             }
         }
-        effects.iter().filter_map(|effect| show::effect(effect, &self.shown)).collect()
+        let shown = effects.iter().filter_map(|effect| show::effect(effect, &self.shown)).collect();
+        self.effects = effects;
+        shown
+    }
+
+    /// What the last event led to.
+    pub fn effects(&self) -> &[Effect] {
+        &self.effects
+    }
+
+    /// The line, unless it is about the plan of a pod that has none.
+    pub fn try_line(&mut self, line: &str) -> Vec<String> {
+        self.effects.clear();
+        let (word, uid) = line.split_once(' ').unwrap_or((line, ""));
+        let has_plan = self.plans.get(&uid.into());
+        match (word, has_plan) {
+            ("done" | "cut" | "skip" | "fail-first", None) => Vec::new(),
+            ("fail-first", Some((_, stages))) => {
+                let first = show_action(&stages[0].actions[0]).replace(&format!(" {uid}."), " ");
+                let at =
+                    if matches!(stages[0].actions[0], Action::StartContainer(_)) { "create: " } else { "" };
+                self.line(&format!("fail {uid}: {first} = {at}no"))
+            }
+            _ => self.line(line),
+        }
     }
 
     pub fn line(&mut self, line: &str) -> Vec<String> {
@@ -181,11 +208,15 @@ impl Script {
         self.event(event)
     }
 
-    /// `all [@<began>]: a = .. / b = ..`, or `<pod> [@<began>]: ..`
+    /// `all [@<began>]: a = .. / b = ..`, or `<pod> [@<began>]: ..`. Began: seconds, or `-<seconds>` before now.
     fn read(&mut self, rest: &str) -> Vec<String> {
         let (head, text) = rest.split_once(':').expect("read <scope>: <what>");
         let (scope, began) = head.split_once('@').unwrap_or((head, ""));
-        let began = began.trim().trim_end_matches('s').parse().unwrap_or(self.now);
+        let began = match began.trim().trim_end_matches('s').parse::<f64>() {
+            Ok(ago) if began.starts_with('-') => (self.now + ago).max(0.0),
+            Ok(began) => began,
+            Err(_) => self.now,
+        };
         let one = |uid: &str, text: &str| Arc::new(observed(uid, text, self.now()));
         let (scope, pods) = match scope.trim() {
             "all" => {
