@@ -21,7 +21,7 @@ use model::cri::{Image, RuntimeCondition, RuntimeStatus};
 use model::node::{HostFacts, NodeConfig};
 use model::observed::{Observation, Scope};
 use model::pod::Source;
-use model::{Mono, Now, PodUid};
+use model::{Mono, Now, PodUid, k8s};
 
 use super::show;
 use crate::effect::{Action, Effect, Epoch, Stage, TimerKey};
@@ -35,7 +35,8 @@ use crate::step::step;
 pub struct Script {
     pub state: NodeState,
     now: f64,
-    pods: BTreeMap<String, String>,
+    /// What each name means.
+    pods: BTreeMap<String, Arc<k8s::Pod>>,
     plans: BTreeMap<PodUid, (Epoch, Arc<Vec<Stage>>)>,
     timers: BTreeMap<TimerKey, Mono>,
     shown: BTreeSet<String>,
@@ -166,7 +167,7 @@ impl Script {
         match word {
             "pod" => {
                 let (name, text) = rest.split_once('=').expect("pod <name> = <text>");
-                self.pods.insert(name.trim().into(), text.trim().into());
+                self.pods.insert(name.trim().into(), api_pod(name.trim(), text.trim()));
                 Vec::new()
             }
             "show" => {
@@ -201,8 +202,8 @@ impl Script {
 
     fn deliver(&mut self, source: Source, names: &str) -> Vec<String> {
         let pods = names.split_whitespace().map(|name| {
-            let text = self.pods.get(name).map_or("", String::as_str);
-            api_pod(name, text)
+            let known = self.pods.entry(name.into());
+            known.or_insert_with(|| api_pod(name, "")).clone()
         });
         let event = Event::Pods { source, pods: pods.collect() };
         self.event(event)
@@ -233,8 +234,8 @@ impl Script {
 
     /// The runtime shows a pod under the name that its text gives it.
     fn named(&self, mut pod: Arc<model::observed::ObservedPod>) -> Arc<model::observed::ObservedPod> {
-        if let Some(text) = self.pods.get(pod.uid.as_str()) {
-            let view = model::pod::PodView::new(api_pod(pod.uid.as_str(), text), Source::File);
+        if let Some(known) = self.pods.get(pod.uid.as_str()) {
+            let view = model::pod::PodView::new(known.clone(), Source::File);
             Arc::make_mut(&mut pod).full_name = view.full_name;
         }
         pod
