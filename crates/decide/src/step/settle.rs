@@ -163,7 +163,13 @@ fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         return;
     };
     if state.sweeping.contains(uid) {
-        return;
+        // What an earlier pod of this UID left is being removed.
+        return say(
+            state,
+            cx,
+            uid,
+            vec![Why { container: None, cause: Cause::Releasing, next_attempt: None }],
+        );
     }
     let made = plan_pod(&PlanInputs {
         config: &state.config,

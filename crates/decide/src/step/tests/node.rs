@@ -372,6 +372,7 @@ fn a_pod_that_comes_while_its_remains_are_swept_waits() {
             file
             leftovers {left}                => sweep {sweep}
             file a b                        => run b: dirs + cgroup > sandbox#0 | look img-c:1
+            why a                           => releasing
             swept                           => run a: dirs + cgroup > sandbox#0
             "
         ));

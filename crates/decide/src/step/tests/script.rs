@@ -140,13 +140,15 @@ impl Script {
         &self.effects
     }
 
-    /// The line, unless it is about the plan of a pod that has none.
+    /// The line, unless it answers what was not asked: ends a plan that is not there, or a sweep.
     pub fn try_line(&mut self, line: &str) -> Vec<String> {
         self.effects.clear();
         let (word, uid) = line.split_once(' ').unwrap_or((line, ""));
         let has_plan = self.plans.get(&uid.into());
         match (word, has_plan) {
             ("done" | "cut" | "skip" | "fail-first", None) => Vec::new(),
+            ("leftovers", _) if !self.state.sweep_running || !self.state.sweeping.is_empty() => Vec::new(),
+            ("swept", _) if !self.state.sweep_running => Vec::new(),
             ("fail-first", Some((_, stages))) => {
                 let first = show_action(&stages[0].actions[0]).replace(&format!(" {uid}."), " ");
                 let at =
