@@ -20,8 +20,14 @@ pub(super) fn stages(inputs: &PlanInputs, plan: &mut PodPlan) -> Vec<Stage> {
         kept_per_container(inputs.config.max_dead_containers_per_container),
     );
     let excess = &inputs.entry.ledger.excess;
+    let over = inputs.entry.lifecycle.is_terminated();
+    // While the pod lives, the newest instance tells whether its container is to run (again).
+    let told = |c: &ObservedContainer| !over && inputs.observed.newest(&c.name).is_some_and(|n| n.id == c.id);
     let more = inputs.observed.containers.iter().filter(|c| {
-        excess.contains(&c.id) && c.state == ContainerState::Exited && !beyond.iter().any(|b| b.id == c.id)
+        excess.contains(&c.id)
+            && c.state == ContainerState::Exited
+            && !told(c)
+            && !beyond.iter().any(|b| b.id == c.id)
     });
     let mut removals = Vec::new();
     for container in beyond.iter().copied().chain(more) {

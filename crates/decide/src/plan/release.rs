@@ -4,15 +4,22 @@
 use model::pod::QosClass;
 use model::why::Cause;
 
-use super::{PlanInputs, PodPlan, collect};
+use super::{PlanInputs, PodPlan, collect, stop};
 use crate::cgroups;
 use crate::effect::{Action, Stage};
+use crate::lifecycle::MINIMUM_STOP_SECS;
 
 pub fn plan(inputs: &PlanInputs) -> PodPlan {
     let entry = inputs.entry;
     let mut plan = PodPlan::default();
     let vanish = entry.removed && entry.comes_back.is_none();
-    let stages = if !entry.ledger.released {
+    let stages = if inputs.observed.anything_running() {
+        // A call that was given up may have its effect after the pod was seen to be at rest.
+        if stop::waits(inputs, &mut plan) {
+            return plan;
+        }
+        stop::stop_everything(inputs, MINIMUM_STOP_SECS)
+    } else if !entry.ledger.released {
         // On its own, so that a container which can't be removed keeps neither volumes nor the pod's name.
         vec![Stage::must(vec![Action::TearDownVolumes]), Stage::must(destroy_cgroups(inputs))]
     } else if vanish && entry.lifecycle.may_drop_content(entry.removed) {
@@ -32,7 +39,7 @@ pub fn plan(inputs: &PlanInputs) -> PodPlan {
     let phase = entry.status.as_ref().and_then(|s| s.phase.clone()).unwrap_or_default();
     let busy = stages.iter().any(|s| !s.actions.is_empty());
     let rejected = entry.rejection.as_ref();
-    match (vanish && busy, rejected) {
+    match ((vanish || inputs.observed.anything_running()) && busy, rejected) {
         (true, _) => plan.because(None, Cause::Releasing, None),
         (false, Some((reason, message))) => {
             plan.because(None, Cause::Rejected { reason: reason.clone(), message: message.clone() }, None);

@@ -193,9 +193,14 @@ pub(super) fn failed(state: &mut NodeState, cx: &mut Context, scope: Scope, mess
 
 pub(super) fn hint(state: &mut NodeState, cx: &mut Context, hint: Hint) {
     match hint {
+        // What nobody has claimed yet has no entry that could want a reading.
+        Hint::Pod(uid) if state.unclaimed.contains_key(&uid) => want_everything(state, cx),
         Hint::Pod(uid) => want(state, cx, &uid),
         Hint::Id(id) => match state.ids.get(&id).cloned() {
             Some(uid) => want(state, cx, &uid),
+            None if state.unclaimed.values().any(|pod| ids_of(pod).any(|known| known == id)) => {
+                want_everything(state, cx);
+            }
             None => {
                 if state.unknown_ids.len() >= UNKNOWN_IDS_KEPT {
                     state.unknown_ids.clear();

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use model::k8s::PodStatus;
 use model::observed::ContainerState;
 use model::pod::PodView;
 use model::why::{Cause, Why};
@@ -40,17 +41,8 @@ fn advance(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
             let phase = entry.status.as_ref().and_then(|s| s.phase.as_deref());
             let ended = matches!(phase, Some("Succeeded" | "Failed"));
             if ended {
-                let overdue = entry
-                    .status
-                    .as_ref()
-                    .is_some_and(|s| s.reason.as_deref() == Some(status::DEADLINE_EXCEEDED_REASON));
-                if overdue {
-                    let event =
-                        ApiEvent::normal(status::DEADLINE_EXCEEDED_REASON, status::DEADLINE_EXCEEDED_MESSAGE);
-                    cx.record(state, uid, event);
-                }
-                let Some(entry) = state.pods.get(uid) else { return false };
                 let grace = entry.view.spec_grace().max(1);
+                announce_deadline(state, cx, uid);
                 pods::terminate(state, cx, uid, TerminationCause::Completed, grace);
             }
             ended
@@ -78,6 +70,16 @@ fn advance(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
             released
         }
         Lifecycle::Finished => finished(state, cx, uid),
+    }
+}
+
+/// Tells that the pod's time was up, unless somebody was told before this agent came up.
+fn announce_deadline(state: &NodeState, cx: &mut Context, uid: &PodUid) {
+    let Some(entry) = state.pods.get(uid) else { return };
+    let over = |status: &PodStatus| status.reason.as_deref() == Some(status::DEADLINE_EXCEEDED_REASON);
+    if entry.status.as_deref().is_some_and(over) && !entry.view.pod.status.as_ref().is_some_and(over) {
+        let event = ApiEvent::normal(status::DEADLINE_EXCEEDED_REASON, status::DEADLINE_EXCEEDED_MESSAGE);
+        cx.record(state, uid, event);
     }
 }
 
@@ -197,7 +199,13 @@ fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         return;
     };
     if state.sweeping.contains(uid) {
-        return;
+        // What an earlier pod of this UID left is being removed.
+        return say(
+            state,
+            cx,
+            uid,
+            vec![Why { container: None, cause: Cause::Releasing, next_attempt: None }],
+        );
     }
     let made = plan_pod(&PlanInputs {
         config: &state.config,
@@ -242,6 +250,9 @@ fn carry_out(state: &mut NodeState, cx: &mut Context, uid: &PodUid, made: PodPla
             note => status_changed |= remember(state, cx, uid, note),
         }
     }
+    if let Some(at) = deadline(state, cx, uid) {
+        wake_at = Some(wake_at.map_or(at, |w| w.min(at)));
+    }
     say(state, cx, uid, why);
     let Some(entry) = state.pods.get_mut(uid) else { return };
     if !stages.is_empty() {
@@ -258,6 +269,12 @@ fn carry_out(state: &mut NodeState, cx: &mut Context, uid: &PodUid, made: PodPla
     if status_changed {
         refresh_status(state, cx, uid);
     }
+}
+
+/// When the pod's time is up. No reading will tell of that.
+fn deadline(state: &NodeState, cx: &Context, uid: &PodUid) -> Option<model::Mono> {
+    let entry = state.pods.get(uid).filter(|e| e.lifecycle.may_start())?;
+    status::deadline(&entry.view, entry.status.as_deref()).map(|at| cx.now.mono_at(at))
 }
 
 /// Keeps what a plan noted. Says whether the pod's status may differ now.

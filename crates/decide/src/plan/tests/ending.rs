@@ -172,6 +172,25 @@ fn a_failed_release_waits_for_its_retry() {
 }
 
 #[test]
+fn what_comes_to_life_late_is_stopped_before_anything_is_taken_from_it() {
+    for released in [false, true] {
+        for removed in [false, true] {
+            let scene = |reading: &str| {
+                ended("restart Never", reading, released).with(|s| {
+                    s.entry.removed = removed;
+                    s.entry.ledger.stopped_sandboxes = ["s0".into()].into();
+                })
+            };
+            scene("s0 dead; s1 ready").stages("stop-sandbox s1");
+            scene("s0 dead; s1 ready; c#1 running").stages("stop c#1 2s > stop-sandbox s1");
+            scene("s0 dead; s1 ready").why("releasing");
+            scene("s0 ready").stages("-");
+            scene("s0 ready").why("stop pod sandbox failed (sandbox s0 was stopped, and is still ready)");
+        }
+    }
+}
+
+#[test]
 fn nothing_of_another_pod_is_named() {
     let scene = ended("", "s0 dead; c#0 exit(0)", false).with(|s| s.entry.view.uid = PodUid::from("q"));
     scene.stages("tear-down > drop-cgroup kubepods/besteffort/podq");

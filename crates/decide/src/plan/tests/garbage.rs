@@ -66,15 +66,16 @@ fn dead_sandboxes_go_when_they_are_empty_and_not_the_newest() {
 }
 
 #[test]
-fn what_the_node_has_too_many_of_goes_too() {
+fn what_the_node_has_too_many_of_goes_too_but_never_the_last_that_tells() {
     let scene = |ids: &[&str]| {
         let ids: Vec<_> = ids.iter().map(|id| (*id).into()).collect();
-        keeping(1, "s0 ready; c#0 exit(1); c#1 exit(1); d#0 running")
+        keeping(2, "s0 ready; c#0 exit(1); c#1 exit(1); d#0 running")
             .with(|s| s.entry.ledger.excess = ids.into_iter().collect())
     };
-    scene(&["c#1"]).stages("remove c#0 + remove c#1?");
     scene(&["c#0"]).stages("remove c#0?");
-    scene(&["d#0", "gone"]).stages("remove c#0?");
+    scene(&["c#1"]).stages("-");
+    scene(&["c#0", "c#1"]).stages("remove c#0?");
+    scene(&["d#0", "gone"]).stages("-");
 }
 
 #[test]

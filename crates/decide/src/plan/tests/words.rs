@@ -13,7 +13,7 @@ use model::cri::NamespaceMode;
 use model::observed::{ContainerState, ObservedContainer, ObservedPod, ObservedSandbox};
 use model::pod::{PodView, Source};
 use model::why::{Cause, Why};
-use model::{Mono, Now, Reason, Wall, codec, k8s};
+use model::{FullName, Mono, Now, Reason, Wall, codec, k8s};
 use serde_json::{Value, json};
 
 use crate::effect::{Action, Stage};
@@ -103,8 +103,7 @@ fn add_fields(pod: &mut Value, name: &str, fields: Value) {
 /// or `exit(<code>) [<seconds>s] [reason=<r>]`, then any of `@s<attempt>`, `hash=old`, `hash=none`, `grace=<seconds>`,
 /// `age=<seconds>`. A container lives in the newest sandbox unless it says otherwise.
 pub fn observed(uid: &str, text: &str, now: Now) -> ObservedPod {
-    let view = PodView::new(api_pod(uid, ""), Source::File);
-    let mut pod = ObservedPod::empty(uid.into(), view.full_name);
+    let mut pod = ObservedPod::empty(uid.into(), FullName::new(uid, "ns"));
     // Ids are of the whole runtime: only those of the pod `p`, of which most tables are, have no prefix.
     let prefix = if uid == "p" { String::new() } else { format!("{uid}.") };
     for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {

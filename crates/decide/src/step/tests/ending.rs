@@ -445,3 +445,43 @@ fn an_unknown_container_that_stays_unknown_is_not_killed_without_a_pause() {
         "
     ));
 }
+
+#[test]
+fn a_deadline_ends_a_pod_that_runs_at_its_second() {
+    check(
+        r"
+        show status events timers
+        pod a = spec: {activeDeadlineSeconds: 30, terminationGracePeriodSeconds: 5}
+        started
+        ready
+        file a
+        +2s
+        # from when the agent first told of it
+        read all: a = s0 ready; c#0 running => status a Running c=running | timer pod a @32s
+        hint a
+        read a: s0 ready; c#0 running       => -
+        due pod a @32s
+            => status a Failed(DeadlineExceeded) c=running
+            => N a DeadlineExceeded: Pod was active on the node longer than the specified deadline
+            => N a/c Killing: Stopping container c | run a: stop c#0 5s > stop-sandbox s0
+        done a                              => read a
+        read a: s0 dead; c#0 exit(143)
+            => status a Failed(DeadlineExceeded) c=exit(143)
+            => run a: tear-down > drop-cgroup kubepods/besteffort/poda
+        ",
+    );
+    // also while it waits for something else, and also when it never ran
+    check(
+        r"
+        pod a = spec: {activeDeadlineSeconds: 5}
+        started
+        ready
+        file a
+        read all: a = s0 ready
+        looked img-c:1: no
+        pulled img-c:1: denied
+        due pod a @1s                       => -
+        due pod a @5s                       => run a: stop-sandbox s0
+        ",
+    );
+}

@@ -1,8 +1,12 @@
 //! Scripts of events: what the node does over time.
 
 mod back_off;
+mod converged;
 mod ending;
+mod freshness;
 mod images;
+mod node;
+mod properties;
 mod releasing;
 mod script;
 mod show;

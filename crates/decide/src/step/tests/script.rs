@@ -21,7 +21,7 @@ use model::cri::{Image, RuntimeCondition, RuntimeStatus};
 use model::node::{HostFacts, NodeConfig};
 use model::observed::{Observation, Scope};
 use model::pod::Source;
-use model::{Mono, Now, PodUid};
+use model::{Mono, Now, PodUid, k8s};
 
 use super::show;
 use crate::effect::{Action, Effect, Epoch, Stage, TimerKey};
@@ -35,10 +35,13 @@ use crate::step::step;
 pub struct Script {
     pub state: NodeState,
     now: f64,
-    pods: BTreeMap<String, String>,
+    /// What each name means.
+    pods: BTreeMap<String, Arc<k8s::Pod>>,
     plans: BTreeMap<PodUid, (Epoch, Arc<Vec<Stage>>)>,
     timers: BTreeMap<TimerKey, Mono>,
     shown: BTreeSet<String>,
+    /// Of the last line.
+    effects: Vec<Effect>,
 }
 
 /// Carries out a script on a node that takes its pods from files.
@@ -99,6 +102,7 @@ impl Script {
             plans: BTreeMap::new(),
             timers: BTreeMap::new(),
             shown: BTreeSet::new(),
+            effects: Vec::new(),
         }
     }
 
@@ -126,7 +130,33 @@ impl Script {
                 _ => {}
             }
         }
-        effects.iter().filter_map(|effect| show::effect(effect, &self.shown)).collect()
+        let shown = effects.iter().filter_map(|effect| show::effect(effect, &self.shown)).collect();
+        self.effects = effects;
+        shown
+    }
+
+    /// What the last event led to.
+    pub fn effects(&self) -> &[Effect] {
+        &self.effects
+    }
+
+    /// The line, unless it answers what was not asked: ends a plan that is not there, or a sweep.
+    pub fn try_line(&mut self, line: &str) -> Vec<String> {
+        self.effects.clear();
+        let (word, uid) = line.split_once(' ').unwrap_or((line, ""));
+        let has_plan = self.plans.get(&uid.into());
+        match (word, has_plan) {
+            ("done" | "cut" | "skip" | "fail-first", None) => Vec::new(),
+            ("leftovers", _) if !self.state.sweep_running || !self.state.sweeping.is_empty() => Vec::new(),
+            ("swept", _) if !self.state.sweep_running => Vec::new(),
+            ("fail-first", Some((_, stages))) => {
+                let first = show_action(&stages[0].actions[0]).replace(&format!(" {uid}."), " ");
+                let at =
+                    if matches!(stages[0].actions[0], Action::StartContainer(_)) { "create: " } else { "" };
+                self.line(&format!("fail {uid}: {first} = {at}no"))
+            }
+            _ => self.line(line),
+        }
     }
 
     pub fn line(&mut self, line: &str) -> Vec<String> {
@@ -139,7 +169,7 @@ impl Script {
         match word {
             "pod" => {
                 let (name, text) = rest.split_once('=').expect("pod <name> = <text>");
-                self.pods.insert(name.trim().into(), text.trim().into());
+                self.pods.insert(name.trim().into(), api_pod(name.trim(), text.trim()));
                 Vec::new()
             }
             "show" => {
@@ -174,18 +204,22 @@ impl Script {
 
     fn deliver(&mut self, source: Source, names: &str) -> Vec<String> {
         let pods = names.split_whitespace().map(|name| {
-            let text = self.pods.get(name).map_or("", String::as_str);
-            api_pod(name, text)
+            let known = self.pods.entry(name.into());
+            known.or_insert_with(|| api_pod(name, "")).clone()
         });
         let event = Event::Pods { source, pods: pods.collect() };
         self.event(event)
     }
 
-    /// `all [@<began>]: a = .. / b = ..`, or `<pod> [@<began>]: ..`
+    /// `all [@<began>]: a = .. / b = ..`, or `<pod> [@<began>]: ..`. Began: seconds, or `-<seconds>` before now.
     fn read(&mut self, rest: &str) -> Vec<String> {
         let (head, text) = rest.split_once(':').expect("read <scope>: <what>");
         let (scope, began) = head.split_once('@').unwrap_or((head, ""));
-        let began = began.trim().trim_end_matches('s').parse().unwrap_or(self.now);
+        let began = match began.trim().trim_end_matches('s').parse::<f64>() {
+            Ok(ago) if began.starts_with('-') => (self.now + ago).max(0.0),
+            Ok(began) => began,
+            Err(_) => self.now,
+        };
         let one = |uid: &str, text: &str| Arc::new(observed(uid, text, self.now()));
         let (scope, pods) = match scope.trim() {
             "all" => {
@@ -202,8 +236,8 @@ impl Script {
 
     /// The runtime shows a pod under the name that its text gives it.
     fn named(&self, mut pod: Arc<model::observed::ObservedPod>) -> Arc<model::observed::ObservedPod> {
-        if let Some(text) = self.pods.get(pod.uid.as_str()) {
-            let view = model::pod::PodView::new(api_pod(pod.uid.as_str(), text), Source::File);
+        if let Some(known) = self.pods.get(pod.uid.as_str()) {
+            let view = model::pod::PodView::new(known.clone(), Source::File);
             Arc::make_mut(&mut pod).full_name = view.full_name;
         }
         pod
