@@ -10,6 +10,7 @@
 pub mod admission;
 pub mod back_off;
 pub mod cgroups;
+pub mod credentials;
 pub mod effect;
 pub mod event;
 pub mod hash;
