@@ -19,6 +19,7 @@ pub mod ledger;
 pub mod lifecycle;
 pub mod manifest;
 pub mod plan;
+pub mod pull_rate;
 pub mod render;
 pub mod resources;
 pub mod restart;

@@ -35,6 +35,7 @@ pub(crate) struct Shop {
     pub ports: Ports,
     pub clock: Clock,
     pub outbox: Outbox,
+    pub image_room: Arc<image_calls::ImageRoom>,
 }
 
 struct Dispatcher {
@@ -54,7 +55,8 @@ pub(crate) fn start(
     let (events, inbox) = mpsc::unbounded_channel();
     let (queries, questions) = mpsc::channel(64);
     let clock = Clock::new(ports.wall.clone());
-    let shop = Shop { ports, clock: clock.clone(), outbox: Outbox(events) };
+    let image_room = Arc::default();
+    let shop = Shop { ports, clock: clock.clone(), outbox: Outbox(events), image_room };
     let dispatcher = Dispatcher {
         state,
         timers: Timers::new(clock.clone()),
@@ -66,6 +68,7 @@ pub(crate) fn start(
         tokio::spawn(forward_feed(feed, shop.outbox.clone(), stop.clone()));
     }
     tokio::spawn(forward_hints(shop.clone(), stop.clone()));
+    tokio::spawn(image_calls::settle_intents(shop.clone()));
     let task = tokio::spawn(dispatcher.run(inbox, questions, stop));
     (EngineHandle::new(queries), task)
 }

@@ -21,7 +21,10 @@ mod timers;
 use std::sync::Arc;
 
 use decide::NodeState;
-use ports::{Cgroups, EventSink, Images, Meter, PodFeed, PodFiles, Runtime, RuntimeEvents, WallClock};
+use ports::{
+    Cgroups, EventSink, Images, Meter, PodFeed, PodFiles, PullRecords, RegistryCredentials, Runtime,
+    RuntimeEvents, WallClock,
+};
 use tokio_util::sync::CancellationToken;
 
 pub use clock::Clock;
@@ -32,6 +35,9 @@ pub use query::EngineHandle;
 pub struct Ports {
     pub runtime: Arc<dyn Runtime>,
     pub images: Arc<dyn Images>,
+    pub credentials: Arc<dyn RegistryCredentials>,
+    /// `None`: pulls are not recorded.
+    pub pull_records: Option<Arc<dyn PullRecords>>,
     pub hints: Arc<dyn RuntimeEvents>,
     pub files: Arc<dyn PodFiles>,
     pub cgroups: Arc<dyn Cgroups>,

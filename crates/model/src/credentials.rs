@@ -133,7 +133,9 @@ pub enum PullHistory {
     Begun,
     Pulled(PulledRecord),
     /// There are records, but they can't be read.
-    Unreadable { message: String },
+    Unreadable {
+        message: String,
+    },
 }
 
 #[cfg(test)]
@@ -144,11 +146,8 @@ mod tests {
     fn secrets_do_not_show_in_debug_output() {
         let login = Login { username: "me".into(), password: "hidden".into(), ..Login::default() };
         assert_eq!(format!("{login:?}"), "Login { username: \"me\", .. }");
-        let file = DockerConfigFile {
-            path: "/p".into(),
-            form: DockerConfigForm::Json,
-            content: b"hidden".to_vec(),
-        };
+        let file =
+            DockerConfigFile { path: "/p".into(), form: DockerConfigForm::Json, content: b"hidden".to_vec() };
         assert!(!format!("{file:?}").contains("104"), "{file:?}");
     }
 

@@ -91,9 +91,9 @@ fn object<'a>(value: &'a Value, name: &str) -> Result<&'a Map<String, Value>, Do
 
 /// By its exact name, or else by one that differs only in case: what wrote the file may be of another mind.
 fn field<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
-    fields.get(name).or_else(|| {
-        fields.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
-    })
+    fields
+        .get(name)
+        .or_else(|| fields.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value))
 }
 
 /// With or without padding; lines may be broken.

@@ -55,9 +55,9 @@ pub fn place(text: &str) -> Option<Place> {
         Some(rest) => rest.split_once(']')?.1,
         None => host.find(':').map_or("", |at| &host[at..]),
     };
-    let port_is_number = after_address.strip_prefix(':').map_or(after_address.is_empty(), |port| {
-        port.chars().all(|c| c.is_ascii_digit())
-    });
+    let port_is_number = after_address
+        .strip_prefix(':')
+        .map_or(after_address.is_empty(), |port| port.chars().all(|c| c.is_ascii_digit()));
     port_is_number.then(|| Place { host: host.to_owned(), path: path.to_owned() })
 }
 

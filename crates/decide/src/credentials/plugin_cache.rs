@@ -141,12 +141,7 @@ mod tests {
         let mut cache = PluginCache::default();
         for image in 0..100 {
             let repository = format!("h.test/{image}");
-            cache.keep(
-                &sample(),
-                &repository,
-                &answer("x", CacheKeyType::Image, Some(1)),
-                at(2 * image),
-            );
+            cache.keep(&sample(), &repository, &answer("x", CacheKeyType::Image, Some(1)), at(2 * image));
         }
         assert_eq!(cache.len(), 1);
     }

@@ -196,9 +196,14 @@ fn check_token(
     }
     let cache_type = text(path, token, "cacheType")?;
     if cache_type.is_empty() {
-        fault(format!(".cacheType: Required value: cacheType is required to be set when tokenAttributes is specified. Supported values are: {}", CACHE_TYPES.join(", ")));
+        fault(format!(
+            ".cacheType: Required value: cacheType is required to be set when tokenAttributes is specified. Supported values are: {}",
+            CACHE_TYPES.join(", ")
+        ));
     } else if !CACHE_TYPES.contains(&cache_type.as_str()) {
-        fault(format!(".cacheType: Unsupported value: {cache_type:?}: supported values: \"ServiceAccount\", \"Token\""));
+        fault(format!(
+            ".cacheType: Unsupported value: {cache_type:?}: supported values: \"ServiceAccount\", \"Token\""
+        ));
     }
     Ok(())
 }
@@ -295,10 +300,7 @@ providers:
             |p| p["matchImages"] = json!(["a b"]),
             "providers.matchImages: Invalid value: \"a b\": match image is invalid",
         );
-        check(
-            |p| p["defaultCacheDuration"] = Value::Null,
-            "providers.defaultCacheDuration: Required value",
-        );
+        check(|p| p["defaultCacheDuration"] = Value::Null, "providers.defaultCacheDuration: Required value");
         check(
             |p| p["defaultCacheDuration"] = json!("-1s"),
             "providers.defaultCacheDuration: Invalid value: \"-1s\": must be greater than or equal to 0",

@@ -17,9 +17,7 @@ pub struct PodCredentials {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// `learnt`: a secret that opens it too, and is not on record yet.
-    Allowed {
-        learnt: Option<PullSecret>,
-    },
+    Allowed { learnt: Option<PullSecret> },
     /// The pod has to show that it can pull it.
     MustPull,
 }

@@ -55,7 +55,9 @@ fn succeeded(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Act
             let (kind, name) = (start.kind, start.name.clone());
             entry.ledger.failures.remove(&name);
             entry.ledger.retry_at.remove(&name);
-            entry.ledger.images.remove(&name);
+            if let Some((_, container)) = entry.view.container(&name) {
+                entry.ledger.forget_images_of(container);
+            }
             cx.record(state, uid, ApiEvent::normal("Created", "Container created").about(kind, &name));
             cx.record(state, uid, ApiEvent::normal("Started", "Container started").about(kind, &name));
         }
@@ -90,7 +92,9 @@ fn start_failed(
     );
     if let Some(entry) = state.pods.get_mut(uid) {
         entry.ledger.failures.insert(name.to_owned(), StartFailure { reason, message: failure.message });
-        entry.ledger.images.remove(name);
+        if let Some((_, container)) = entry.view.container(name) {
+            entry.ledger.forget_images_of(container);
+        }
         // One that was created has ended by now and is under the crash back-off.
         if at != StartPoint::Start || failure.unreachable {
             entry.ledger.retry_at.insert(name.to_owned(), cx.now.mono.plus(RETRY));
