@@ -329,3 +329,111 @@ fn an_agent_that_dies_while_it_pulls_ends_where_it_would_have() {
     node.agent.remove_manifest("app");
     node.wait_clean(SLOW);
 }
+
+#[test]
+fn with_always_verify_an_image_that_was_there_before_is_pulled_all_the_same() {
+    let node =
+        Node::start_with(|config| config["imagePullCredentialsVerificationPolicy"] = json!("AlwaysVerify"));
+    let registry = Registry::start_with_password(&node.runtime);
+    let image = registry.push(&node.runtime, LOCAL, "secret/app:1");
+    // It is on the node, but nobody has shown that he may have it.
+    node.runtime.ctr(&["images", "tag", LOCAL, &image]);
+    node.agent.write_manifest("never", &pod("never", &image, "Never"));
+    let refused = node.wait_pod("never", SLOW, waits_with("ErrImageNeverPull"));
+    let expect = format!("Container image \"{image}\" is not present with pull policy of Never");
+    assert_eq!(waiting(&refused)["message"], expect.as_str());
+    node.agent.write_manifest("app", &pod("app", &image, "IfNotPresent"));
+    node.wait_pod("app", SLOW, waits_with("ImagePullBackOff"));
+    write_docker_config(&node, &registry, PASSWORD);
+    node.wait_pod("app", SLOW, runs);
+    // The node's password has opened it, and so for everybody.
+    node.wait_pod("never", SLOW, runs);
+}
+
+#[test]
+fn an_image_whose_pull_ended_without_the_agent_has_to_be_pulled_again() {
+    let mut node = Node::start();
+    let registry = Registry::start_with_password(&node.runtime);
+    let image = registry.push(&node.runtime, LOCAL, "secret/app:1");
+    node.agent.kill9();
+    // As if it had died between the runtime's answer and the record.
+    let dir = node.agent.root_dir().join("image_manager/pulling");
+    fs::create_dir_all(&dir).expect("make the records' directory");
+    let intent = json!({
+        "kind": "ImagePullIntent", "apiVersion": "kubelet.config.k8s.io/v1beta1", "image": image,
+    });
+    fs::write(dir.join("sha256-0"), intent.to_string()).expect("write an intent");
+    node.runtime.ctr(&["images", "tag", LOCAL, &image]);
+    node.agent.restart();
+    let record = wait("the pull to be settled", SLOW, || match &pulled_records(&node)[..] {
+        [record] => Ok(record.clone()),
+        other => Err(format!("{other:?}")),
+    });
+    assert_eq!(record.get("credentialMapping"), None, "{record}");
+    node.agent.write_manifest("app", &pod("app", &image, "IfNotPresent"));
+    node.wait_pod("app", SLOW, waits_with("ErrImagePull"));
+    write_docker_config(&node, &registry, PASSWORD);
+    node.wait_pod("app", SLOW, runs);
+}
+
+/// A pod that mounts an image and says what is in it.
+fn reader(name: &str, image: &str) -> String {
+    let command = "cat /data/etc/rubelet-image; touch /data/x || echo read-only; sleep 3600";
+    let mounts = json!([{ "name": "data", "mountPath": "/data" }]);
+    let container = json!({
+        "name": "main", "image": LOCAL, "imagePullPolicy": "Never", "command": ["sh", "-c", command],
+        "volumeMounts": mounts,
+    });
+    let bystander = json!({
+        "name": "other", "image": LOCAL, "imagePullPolicy": "Never", "command": ["sleep", "3600"],
+    });
+    let volume = json!({ "name": "data", "image": { "reference": image, "pullPolicy": "IfNotPresent" } });
+    let spec = json!({
+        "terminationGracePeriodSeconds": 1, "containers": [container, bystander], "volumes": [volume],
+    });
+    json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name }, "spec": spec }).to_string()
+}
+
+#[test]
+fn an_image_is_mounted_as_a_volume() {
+    let runtime = Runtime::start_version("2.1");
+    let registry = Registry::start_with_password(&runtime);
+    let node = Node { agent: Agent::start(&runtime, |_| {}), runtime };
+    let image = registry.push(&node.runtime, OTHER, "secret/data:1");
+    node.agent.write_manifest("reader", &reader("reader", &image));
+    // Who mounts it waits for it, with the reasons of an image; the other does not.
+    let refused = node.wait_pod("reader", SLOW, |pod| {
+        waits_with("ImagePullBackOff")(pod) && pod["status"]["containerStatuses"][1]["ready"] == true
+    });
+    let message = waiting(&refused)["message"].as_str().unwrap_or_default();
+    let prefix = format!("Back-off pulling image \"{image}\": ErrImagePull: ");
+    assert!(message.starts_with(&prefix), "{message}");
+    for event in ["Error: ErrImagePull", "Error: ImagePullBackOff"] {
+        wait_logged(&node, event, 1);
+    }
+    write_docker_config(&node, &registry, PASSWORD);
+    let running = node.wait_pod("reader", SLOW, runs);
+    wait("the content of the volume", SLOW, || {
+        let log = node.agent.container_log(&running, "main", 0);
+        match log.contains("busybox:2") && log.contains("read-only") {
+            true => Ok(()),
+            false => Err(log),
+        }
+    });
+    wait_logged(&node, &format!("Successfully pulled image \"{image}\""), 1);
+    node.agent.remove_manifest("reader");
+    node.wait_clean(SLOW);
+}
+
+#[test]
+fn a_runtime_that_can_not_mount_images_says_so() {
+    for version in ["1.6", "1.7"] {
+        let runtime = Runtime::start_version(version);
+        let node = Node { agent: Agent::start(&runtime, |_| {}), runtime };
+        node.agent.write_manifest("reader", &reader("reader", OTHER));
+        let refused = node.wait_pod("reader", SLOW, waits_with("CreateContainerError"));
+        let message = waiting(&refused)["message"].as_str().unwrap_or_default();
+        assert!(message.starts_with("the container runtime can't mount images as volumes: "), "{message}");
+        node.wait_pod("reader", SLOW, |pod| pod["status"]["containerStatuses"][1]["ready"] == true);
+    }
+}

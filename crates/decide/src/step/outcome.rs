@@ -7,7 +7,7 @@ use model::pod::ContainerKind;
 use model::{ApiEvent, PodUid, Reason};
 
 use super::{Context, observe, settle};
-use crate::effect::{Action, Epoch, LogLevel};
+use crate::effect::{Action, Epoch, LogLevel, StartContainer};
 use crate::event::{CallFailure, StartPoint, StepResult};
 use crate::ledger::StartFailure;
 use crate::lifecycle::Lifecycle;
@@ -74,6 +74,7 @@ fn start_failed(
     failure: CallFailure,
 ) {
     let Action::StartContainer(start) = action else { return };
+    let message = in_clear_words(start, at, failure.message);
     let (kind, name): (ContainerKind, &str) = (start.kind, &start.name);
     let reason = match at {
         StartPoint::Files => Reason::CreateContainerConfigError,
@@ -83,15 +84,11 @@ fn start_failed(
     if at == StartPoint::Start {
         cx.record(state, uid, ApiEvent::normal("Created", "Container created").about(kind, name));
     }
-    let text = format!("Error: {}", failure.message);
+    let text = format!("Error: {message}");
     cx.record(state, uid, ApiEvent::warning("Failed", text).about(kind, name));
-    cx.log(
-        LogLevel::Warn,
-        Some(uid),
-        format!("container {name} could not be started: {reason}: {}", failure.message),
-    );
+    cx.log(LogLevel::Warn, Some(uid), format!("container {name} could not be started: {reason}: {message}"));
     if let Some(entry) = state.pods.get_mut(uid) {
-        entry.ledger.failures.insert(name.to_owned(), StartFailure { reason, message: failure.message });
+        entry.ledger.failures.insert(name.to_owned(), StartFailure { reason, message });
         if let Some((_, container)) = entry.view.container(name) {
             entry.ledger.forget_images_of(container);
         }
@@ -102,6 +99,17 @@ fn start_failed(
     }
     if failure.unreachable {
         observe::check_runtime(state, cx);
+    }
+}
+
+/// A runtime that is older than image volumes overlooks the image and complains of the path that isn't there.
+fn in_clear_words(start: &StartContainer, at: StartPoint, message: String) -> String {
+    let mounts_image = start.config.mounts.iter().any(|mount| mount.image.is_some());
+    match at {
+        StartPoint::Create if mounts_image && message.contains("\"\"") => {
+            format!("the container runtime can't mount images as volumes: {message}")
+        }
+        _ => message,
     }
 }
 
