@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::cgroup::{CgroupDriver, CgroupName};
+use model::credentials::PullHistory;
 use model::cri::{Image, RuntimeStatus};
 use model::k8s::Pod;
 use model::node::HostFacts;
@@ -48,9 +49,11 @@ pub enum Event {
         uid: PodUid,
         epoch: Epoch,
     },
+    /// `history`: what is on record about it, if it was found.
     ImageInspected {
         image: String,
         result: Result<Option<Image>, CallFailure>,
+        history: PullHistory,
     },
     ImagePulled {
         image: String,

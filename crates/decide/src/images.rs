@@ -1,10 +1,14 @@
-//! The image desk: who waits for which image, one inspection and one pull per image however many wait, and how many
-//! pulls run at once.
+//! The image desk: who waits for which image, one inspection and one pull per image however many wait, how many pulls
+//! run at once, and how often one may begin.
 //!
 //! ```text
 //!   need ──(Always)────────────────> queued ──> pulling ──> Ready | back-off
 //!        └─(IfNotPresent, Never)──> inspecting ──> Ready | queued (IfNotPresent) | refused (Never)
 //! ```
+//! An image that is there but that the pod has not shown to have access to counts as one that is not.
+//!
+//! All waiters of one pull share the node's credentials. Once pods bring secrets of their own, the desk's key is the
+//! image together with those.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -13,6 +17,7 @@ use model::node::NodeConfig;
 use model::{Mono, PodUid};
 
 use crate::effect::Effect;
+use crate::pull_rate::PullRate;
 
 pub use crate::render::ResolvedImage;
 
@@ -25,7 +30,7 @@ pub fn resolved(image: &Image) -> ResolvedImage {
     }
 }
 
-/// Where one container's image is.
+/// Where one image of a pod is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ImageState {
     Inspecting,
@@ -51,11 +56,36 @@ impl PullPolicy {
     }
 }
 
-/// A container that waits at the desk.
+/// Who waits at the desk: a container by its name, or a volume by its key.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Waiter {
     pub uid: PodUid,
     pub container: String,
+}
+
+const VOLUME_PREFIX: &str = "volume/";
+
+/// How an image volume is named among the pod's containers, whose names have no slash.
+pub fn volume_key(volume: &str) -> String {
+    format!("{VOLUME_PREFIX}{volume}")
+}
+
+/// The volume, if the key is one of a volume.
+pub fn volume_of_key(key: &str) -> Option<&str> {
+    key.strip_prefix(VOLUME_PREFIX)
+}
+
+/// A pull whose turn it is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Turn {
+    pub image: String,
+    /// Not when too many began lately: it has failed then.
+    pub granted: bool,
+}
+
+impl Turn {
+    /// What a pull fails with that was not granted.
+    pub const TOO_OFTEN: &'static str = "pull QPS exceeded";
 }
 
 #[derive(Clone, Debug, Default)]
@@ -65,6 +95,7 @@ pub struct ImageDesk {
     /// Images that wait for a slot, in order.
     queue: VecDeque<String>,
     queued: BTreeMap<String, BTreeSet<Waiter>>,
+    rate: PullRate,
     /// Pods that have a container without an image: looked at again when an image arrives.
     pub stuck: BTreeSet<PodUid>,
 }
@@ -77,7 +108,7 @@ impl ImageDesk {
         first.then(|| Effect::InspectImage { image: image.to_owned() })
     }
 
-    pub fn pull(&mut self, image: &str, waiter: Waiter, config: &NodeConfig) -> Option<Effect> {
+    pub fn pull(&mut self, image: &str, waiter: Waiter, config: &NodeConfig, now: Mono) -> Option<Turn> {
         if let Some(waiters) = self.pulling.get_mut(image) {
             waiters.insert(waiter);
             return None;
@@ -87,12 +118,17 @@ impl ImageDesk {
             return None;
         }
         if self.pulling.len() < pull_slots(config) {
-            self.pulling.insert(image.to_owned(), BTreeSet::from([waiter]));
-            return Some(Effect::PullImage { image: image.to_owned() });
+            return Some(self.begin(image.to_owned(), BTreeSet::from([waiter]), config, now));
         }
         self.queue.push_back(image.to_owned());
         self.queued.insert(image.to_owned(), BTreeSet::from([waiter]));
         None
+    }
+
+    fn begin(&mut self, image: String, waiters: BTreeSet<Waiter>, config: &NodeConfig, now: Mono) -> Turn {
+        self.pulling.insert(image.clone(), waiters);
+        let granted = self.rate.take(config.registry_pull_qps, config.registry_burst, now);
+        Turn { image, granted }
     }
 
     /// The inspection ended: everybody who waited for it.
@@ -100,19 +136,23 @@ impl ImageDesk {
         self.inspecting.remove(image).unwrap_or_default()
     }
 
-    /// The pull ended: everybody who waited for it, and the pull that may begin now.
-    pub fn pulled(&mut self, image: &str, config: &NodeConfig) -> (BTreeSet<Waiter>, Option<Effect>) {
+    /// The pull ended: everybody who waited for it, and the pull whose turn it is now.
+    pub fn pulled(
+        &mut self,
+        image: &str,
+        config: &NodeConfig,
+        now: Mono,
+    ) -> (BTreeSet<Waiter>, Option<Turn>) {
         let waiters = self.pulling.remove(image).unwrap_or_default();
-        (waiters, self.next_pull(config))
+        (waiters, self.next_pull(config, now))
     }
 
-    fn next_pull(&mut self, config: &NodeConfig) -> Option<Effect> {
+    fn next_pull(&mut self, config: &NodeConfig, now: Mono) -> Option<Turn> {
         while self.pulling.len() < pull_slots(config) {
             let image = self.queue.pop_front()?;
             let waiters = self.queued.remove(&image).unwrap_or_default();
             if !waiters.is_empty() {
-                self.pulling.insert(image.clone(), waiters);
-                return Some(Effect::PullImage { image });
+                return Some(self.begin(image, waiters, config, now));
             }
         }
         None
@@ -240,9 +280,10 @@ mod tests {
     fn waiter(pod: &str) -> Waiter {
         Waiter { uid: pod.into(), container: "c".into() }
     }
-    fn pull(image: &str) -> Option<Effect> {
-        Some(Effect::PullImage { image: image.into() })
+    fn pull(image: &str) -> Option<Turn> {
+        Some(Turn { image: image.into(), granted: true })
     }
+    const NOW: Mono = Mono::ZERO;
 
     #[test]
     fn names_get_their_default_tag() {
@@ -304,13 +345,13 @@ mod tests {
     fn serial_pulls_wait_in_line_and_share() {
         let config = NodeConfig::default();
         let mut desk = ImageDesk::default();
-        assert_eq!(desk.pull("a", waiter("1"), &config), pull("a"));
-        assert_eq!(desk.pull("a", waiter("2"), &config), None);
-        assert_eq!(desk.pull("b", waiter("3"), &config), None);
+        assert_eq!(desk.pull("a", waiter("1"), &config, NOW), pull("a"));
+        assert_eq!(desk.pull("a", waiter("2"), &config, NOW), None);
+        assert_eq!(desk.pull("b", waiter("3"), &config, NOW), None);
         assert!(desk.is_queued("b"));
-        let (served, next) = desk.pulled("a", &config);
+        let (served, next) = desk.pulled("a", &config, NOW);
         assert_eq!((served.len(), next), (2, pull("b")));
-        assert_eq!(desk.pulled("b", &config).1, None);
+        assert_eq!(desk.pulled("b", &config, NOW).1, None);
     }
 
     #[test]
@@ -321,22 +362,42 @@ mod tests {
             ..Default::default()
         };
         let mut desk = ImageDesk::default();
-        assert!(desk.pull("a", waiter("1"), &config).is_some());
-        assert!(desk.pull("b", waiter("2"), &config).is_some());
-        assert!(desk.pull("c", waiter("3"), &config).is_none());
+        assert!(desk.pull("a", waiter("1"), &config, NOW).is_some());
+        assert!(desk.pull("b", waiter("2"), &config, NOW).is_some());
+        assert!(desk.pull("c", waiter("3"), &config, NOW).is_none());
         let unlimited = NodeConfig { max_parallel_image_pulls: None, ..config };
-        assert!(desk.pull("d", waiter("4"), &unlimited).is_some());
+        assert!(desk.pull("d", waiter("4"), &unlimited, NOW).is_some());
     }
 
     #[test]
     fn a_pod_that_leaves_frees_its_place_in_the_line() {
         let config = NodeConfig::default();
         let mut desk = ImageDesk::default();
-        desk.pull("a", waiter("1"), &config);
-        desk.pull("b", waiter("2"), &config);
-        desk.pull("c", waiter("3"), &config);
+        desk.pull("a", waiter("1"), &config, NOW);
+        desk.pull("b", waiter("2"), &config, NOW);
+        desk.pull("c", waiter("3"), &config, NOW);
         desk.leave(&"2".into());
         assert!(!desk.is_queued("b"));
-        assert_eq!(desk.pulled("a", &config).1, pull("c"));
+        assert_eq!(desk.pulled("a", &config, NOW).1, pull("c"));
+    }
+
+    #[test]
+    fn a_pull_that_comes_too_often_is_not_granted() {
+        let config = NodeConfig {
+            serialize_image_pulls: false,
+            registry_pull_qps: 1,
+            registry_burst: 2,
+            ..Default::default()
+        };
+        let mut desk = ImageDesk::default();
+        let granted = |desk: &mut ImageDesk, image: &str, seconds: u64| {
+            let now = Mono::from_duration(std::time::Duration::from_secs(seconds));
+            desk.pull(image, waiter("1"), &config, now).map(|turn| turn.granted)
+        };
+        assert_eq!(granted(&mut desk, "a", 0), Some(true));
+        assert_eq!(granted(&mut desk, "b", 0), Some(true));
+        assert_eq!(granted(&mut desk, "a", 0), None, "one that joins a pull costs nothing");
+        assert_eq!(granted(&mut desk, "c", 0), Some(false));
+        assert_eq!(granted(&mut desk, "d", 1), Some(true));
     }
 }

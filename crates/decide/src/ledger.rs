@@ -3,10 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use model::k8s::Container;
 use model::{ContainerId, Mono, SandboxId};
 
 use crate::back_off::{CrashBackOff, PullBackOff};
-use crate::images::ImageState;
+use crate::images::{ImageState, volume_key};
 pub use crate::status::StartFailure;
 
 #[derive(Clone, Debug, Default)]
@@ -15,7 +16,7 @@ pub struct Ledger {
     pub prepared: bool,
     /// Highest log number of each container, from disk.
     pub log_numbers: BTreeMap<String, u32>,
-    /// Why a container waits, by name. Shown in its status.
+    /// Why a container waits, by name. Shown in its status. Image volumes are here too, by their keys.
     pub failures: BTreeMap<String, StartFailure>,
     /// A container is not tried again before this.
     pub retry_at: BTreeMap<String, Mono>,
@@ -44,6 +45,16 @@ pub struct Ledger {
     pub look_again: BTreeSet<String>,
     /// Events that were recorded for the state we are in, so that they are not repeated at every plan.
     pub announced: BTreeSet<String>,
+}
+
+impl Ledger {
+    /// A start was tried: the next one looks for the container's images anew.
+    pub fn forget_images_of(&mut self, container: &Container) {
+        self.images.remove(&container.name);
+        for mount in container.volume_mounts.iter().flatten() {
+            self.images.remove(&volume_key(&mount.name));
+        }
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]

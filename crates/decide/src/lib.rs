@@ -10,6 +10,7 @@
 pub mod admission;
 pub mod back_off;
 pub mod cgroups;
+pub mod credentials;
 pub mod effect;
 pub mod event;
 pub mod hash;
@@ -20,6 +21,7 @@ pub mod lifecycle;
 pub mod manifest;
 pub mod plan;
 pub mod probes;
+pub mod pull_rate;
 pub mod render;
 pub mod resources;
 pub mod restart;

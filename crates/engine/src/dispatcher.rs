@@ -36,6 +36,7 @@ pub(crate) struct Shop {
     pub ports: Ports,
     pub clock: Clock,
     pub outbox: Outbox,
+    pub image_room: Arc<image_calls::ImageRoom>,
 }
 
 struct Dispatcher {
@@ -65,7 +66,8 @@ pub(crate) fn prepare(
     let (events, inbox) = mpsc::unbounded_channel();
     let (queries, questions) = mpsc::channel(64);
     let clock = Clock::new(ports.wall.clone());
-    let shop = Shop { ports, clock: clock.clone(), outbox: Outbox(events) };
+    let image_room = Arc::default();
+    let shop = Shop { ports, clock: clock.clone(), outbox: Outbox(events), image_room };
     let (probe_records, to_keep) = mpsc::unbounded_channel();
     tokio::spawn(probe_calls::keep_records(shop.clone(), to_keep));
     let dispatcher = Dispatcher {
@@ -85,6 +87,7 @@ impl Ready {
         for feed in self.feeds {
             tokio::spawn(forward_feed(feed, shop.outbox.clone(), self.stop.clone()));
         }
+        tokio::spawn(image_calls::settle_intents(shop.clone()));
         tokio::spawn(forward_hints(shop, self.stop.clone()));
         tokio::spawn(self.dispatcher.run(self.inbox, self.questions, self.stop))
     }

@@ -1,11 +1,33 @@
 //! Image calls: look, pull. One task each; the desk in `decide` sees to it that there is only one per image.
+//!
+//! ```text
+//!   inspect: runtime ──> records ──> ImageInspected
+//!   pull:    note that it begins ──> gather credentials ──> try each in turn ──> note how it went ──> ImagePulled
+//! ```
+//! A credential source that fails is told of in the log, and the pull goes on with the others.
 
-use decide::event::{Event, PulledImage};
-use model::cri::ImageSpec;
+use decide::credentials::{
+    self, Candidate, CredentialSource, Keyring, PluginCache, candidates, node_logins, plugin, records,
+    repository,
+};
+use decide::event::{CallFailure, Event, PulledImage};
+use futures::future::join_all;
+use model::credentials::{CredentialPlugin, Logins, PullCredentials, PullHistory};
+use model::cri::{Image, ImageSpec, RegistryAuth};
+use ports::{Disposition, PullRecords, RecordError};
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::dispatcher::Shop;
 use crate::executor::call_failure;
+
+/// What image calls share. Secrets stay here: events and effects carry none.
+#[derive(Default)]
+pub(crate) struct ImageRoom {
+    answers: Mutex<PluginCache>,
+    /// Held while records are read and written back, so that no writer loses another's entry.
+    records: Mutex<()>,
+}
 
 fn spec(image: &str) -> ImageSpec {
     ImageSpec { image: image.to_owned(), ..Default::default() }
@@ -13,19 +35,224 @@ fn spec(image: &str) -> ImageSpec {
 
 pub(crate) async fn inspect(shop: Shop, image: String) {
     let result = shop.ports.images.image_status(&spec(&image)).await.map_err(|e| call_failure(&e));
-    shop.outbox.send(Event::ImageInspected { image, result });
+    let history = match (&result, &shop.ports.pull_records) {
+        (Ok(Some(found)), Some(records)) => history(&shop, &**records, &image, &found.id).await,
+        _ => PullHistory::default(),
+    };
+    shop.outbox.send(Event::ImageInspected { image, result, history });
+}
+
+async fn history(shop: &Shop, records: &dyn PullRecords, image: &str, image_ref: &str) -> PullHistory {
+    let _quiet = shop.image_room.records.lock().await;
+    read_history(records, image, image_ref).await.unwrap_or_else(|error| {
+        let message = error.user_message();
+        tracing::warn!(image, "records of pulls: {message}");
+        PullHistory::Unreadable { message }
+    })
+}
+
+async fn read_history(
+    records: &dyn PullRecords,
+    image: &str,
+    image_ref: &str,
+) -> Result<PullHistory, RecordError> {
+    if let Some(record) = records.read_pulled(image_ref).await? {
+        return Ok(PullHistory::Pulled(record));
+    }
+    for name in records::intent_names(image) {
+        if records.has_intent(&name).await? {
+            return Ok(PullHistory::Begun);
+        }
+    }
+    Ok(PullHistory::Foreign)
 }
 
 pub(crate) async fn pull(shop: Shop, image: String) {
-    let began = Instant::now();
-    let images = &shop.ports.images;
-    let result = match images.pull_image(&spec(&image), None, None).await {
-        // The user of the image is needed to make a container; without it the pull is of no use yet.
-        Ok(reference) => match images.image_status(&spec(&image)).await {
-            Ok(found) => Ok(PulledImage { reference, image: found, took: began.elapsed() }),
-            Err(error) => Err(call_failure(&error)),
-        },
-        Err(error) => Err(call_failure(&error)),
+    let result = match note_begin(&shop, &image).await {
+        Ok(()) => {
+            let result = pull_noted(&shop, &image).await;
+            note_end(&shop, &image, &result).await;
+            result.map(|(pulled, _)| pulled)
+        }
+        Err(error) => {
+            let cause = error.user_message();
+            let message = format!(
+                "Failed to record image pull intent for container image \"{image}\": failed to record image pull intent: {cause}"
+            );
+            Err(CallFailure { unreachable: false, message })
+        }
     };
     shop.outbox.send(Event::ImagePulled { image, result });
+}
+
+async fn pull_noted(shop: &Shop, image: &str) -> Result<(PulledImage, PullCredentials), CallFailure> {
+    let began = Instant::now();
+    let (reference, used) = try_each(shop, image, gather(shop, image).await).await?;
+    // The user of the image is needed to make a container; without it the pull is of no use yet.
+    let found = shop.ports.images.image_status(&spec(image)).await.map_err(|e| call_failure(&e))?;
+    Ok((PulledImage { reference, image: found, took: began.elapsed() }, used))
+}
+
+/// Every credential that fits, one after the other until one does it; none at all without any.
+async fn try_each(
+    shop: &Shop,
+    image: &str,
+    candidates: Vec<Candidate>,
+) -> Result<(String, PullCredentials), CallFailure> {
+    let images = &shop.ports.images;
+    if candidates.is_empty() {
+        let reference = images.pull_image(&spec(image), None, None).await.map_err(|e| call_failure(&e))?;
+        let anyone = PullCredentials { node_pods_accessible: true, ..PullCredentials::default() };
+        return Ok((reference, anyone));
+    }
+    let mut messages = Vec::new();
+    for candidate in &candidates {
+        match images.pull_image(&spec(image), Some(&auth(candidate)), None).await {
+            Ok(reference) => return Ok((reference, candidate.recorded())),
+            Err(error) => {
+                let failure = call_failure(&error);
+                messages.push(failure.message);
+                if failure.unreachable {
+                    // Not the registry's answer, and no other credential changes it.
+                    return Err(CallFailure {
+                        unreachable: true,
+                        message: credentials::aggregate(&messages),
+                    });
+                }
+            }
+        }
+    }
+    Err(CallFailure { unreachable: false, message: credentials::aggregate(&messages) })
+}
+
+fn auth(candidate: &Candidate) -> RegistryAuth {
+    RegistryAuth {
+        username: candidate.login.username.clone(),
+        password: candidate.login.password.clone(),
+        identity_token: candidate.login.identity_token.clone(),
+        ..RegistryAuth::default()
+    }
+}
+
+// ---- credentials ------------------------------------------------------------------------------------------------
+
+async fn gather(shop: &Shop, image: &str) -> Vec<Candidate> {
+    let source = &shop.ports.credentials;
+    let found = node_logins(&source.docker_configs().await);
+    for (path, problem) in &found.problems {
+        tracing::warn!(path, "no credentials from this file: {problem}");
+    }
+    let mut files = Keyring::default();
+    files.add(CredentialSource::Node, &found.logins);
+
+    let repository = repository(image);
+    let asked = source.plugins().iter().filter(|p| plugin::is_asked(p, &repository, false));
+    let mut plugins = Keyring::default();
+    for logins in join_all(asked.map(|plugin| ask(shop, plugin, &repository))).await {
+        plugins.add(CredentialSource::Node, &logins);
+    }
+    candidates(image, &Keyring::default(), &files, &plugins)
+}
+
+/// What the plugin says about an image, now or lately.
+async fn ask(shop: &Shop, plugin: &CredentialPlugin, repository: &str) -> Logins {
+    let now = shop.clock.now().mono;
+    if let Some(known) = shop.image_room.answers.lock().await.lookup(plugin, repository, now) {
+        return known.clone();
+    }
+    let request = plugin::request(plugin, repository);
+    let answer = match shop.ports.credentials.ask(plugin, repository, &request).await {
+        Ok(stdout) => plugin::parse_answer(plugin, &stdout).map_err(|error| error.to_string()),
+        Err(error) => Err(error.user_message()),
+    };
+    match answer {
+        Ok(answer) => {
+            let now = shop.clock.now().mono;
+            shop.image_room.answers.lock().await.keep(plugin, repository, &answer, now);
+            answer.logins
+        }
+        Err(message) => {
+            let plugin = &plugin.name;
+            tracing::error!(plugin, image = repository, "no credentials from this plugin: {message}");
+            Logins::new()
+        }
+    }
+}
+
+// ---- records ----------------------------------------------------------------------------------------------------
+
+/// Before the runtime is asked: an image whose pull was begun here is never taken for one that anybody may use.
+async fn note_begin(shop: &Shop, image: &str) -> Result<(), RecordError> {
+    let Some(records) = &shop.ports.pull_records else { return Ok(()) };
+    let _quiet = shop.image_room.records.lock().await;
+    for name in records::intent_names(image) {
+        records.write_intent(&name).await?;
+    }
+    Ok(())
+}
+
+async fn note_end(shop: &Shop, image: &str, result: &Result<(PulledImage, PullCredentials), CallFailure>) {
+    let Some(records) = &shop.ports.pull_records else { return };
+    let _quiet = shop.image_room.records.lock().await;
+    if let Ok((pulled, used)) = result
+        && let Err(error) = note_pulled(shop, image, &pulled.reference, Some(used)).await
+    {
+        // The intent stays: whoever wants the image next has to pull it.
+        return tracing::error!(image, "record of a pulled image: {}", error.user_message());
+    }
+    drop_intents(&**records, image).await;
+}
+
+async fn drop_intents(records: &dyn PullRecords, image: &str) {
+    for name in records::intent_names(image) {
+        if let Err(error) = records.remove_intent(&name).await {
+            tracing::error!(image, "record of a pull that ended: {}", error.user_message());
+        }
+    }
+}
+
+async fn note_pulled(
+    shop: &Shop,
+    image: &str,
+    reference: &str,
+    used: Option<&PullCredentials>,
+) -> Result<(), RecordError> {
+    let Some(records) = &shop.ports.pull_records else { return Ok(()) };
+    let known = records.read_pulled(reference).await.unwrap_or_else(|error| {
+        tracing::warn!(image, "a record is written anew: {}", error.user_message());
+        None
+    });
+    let now = shop.clock.now().wall;
+    match records::merged(known.as_ref(), image, reference, used, now) {
+        Some(record) => records.write_pulled(&record).await,
+        None => Ok(()),
+    }
+}
+
+/// After a start: pulls that an earlier agent began and whose image is there have ended. With what credentials is not
+/// known, so the record grants nothing.
+pub(crate) async fn settle_intents(shop: Shop) {
+    let Some(records) = &shop.ports.pull_records else { return };
+    let _quiet = shop.image_room.records.lock().await;
+    let intents = match records.intents().await {
+        Ok(intents) if intents.is_empty() => return,
+        Ok(intents) => intents,
+        Err(error) => return tracing::error!("records of begun pulls: {}", error.user_message()),
+    };
+    let present = match shop.ports.images.list_images().await {
+        Ok(images) => images,
+        // They are settled when the image is pulled again, or at the next start.
+        Err(error) if error.disposition() == Disposition::Retry => return,
+        Err(error) => return tracing::error!("images of begun pulls: {error}"),
+    };
+    for image in intents {
+        let is_it = |found: &&Image| found.repo_tags.contains(&image) || found.repo_digests.contains(&image);
+        let Some(found) = present.iter().find(is_it) else { continue };
+        match note_pulled(&shop, &image, &found.id, None).await {
+            Ok(()) => drop_intents(&**records, &image).await,
+            Err(error) => {
+                tracing::error!(image, "record of a pulled image: {}", error.user_message());
+            }
+        }
+    }
 }

@@ -24,8 +24,8 @@ use std::sync::Arc;
 
 use decide::NodeState;
 use ports::{
-    Cgroups, EventSink, HttpHooks, Images, Meter, PodFeed, PodFiles, ProbeRecordStore, Prober, Runtime,
-    RuntimeEvents, WallClock,
+    Cgroups, EventSink, HttpHooks, Images, Meter, PodFeed, PodFiles, ProbeRecordStore, Prober, PullRecords,
+    RegistryCredentials, Runtime, RuntimeEvents, WallClock,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -37,6 +37,9 @@ pub use query::EngineHandle;
 pub struct Ports {
     pub runtime: Arc<dyn Runtime>,
     pub images: Arc<dyn Images>,
+    pub credentials: Arc<dyn RegistryCredentials>,
+    /// `None`: pulls are not recorded.
+    pub pull_records: Option<Arc<dyn PullRecords>>,
     pub hints: Arc<dyn RuntimeEvents>,
     pub files: Arc<dyn PodFiles>,
     pub cgroups: Arc<dyn Cgroups>,

@@ -3,6 +3,7 @@
 
 pub mod cgroup;
 pub mod clock;
+pub mod credentials;
 pub mod facts;
 pub mod feed;
 pub mod files;

@@ -6,6 +6,7 @@
 pub mod api_event;
 pub mod cgroup;
 pub mod codec;
+pub mod credentials;
 pub mod cri;
 pub mod files;
 pub mod hook;

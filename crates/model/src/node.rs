@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::CgroupDriver;
+use crate::credentials::VerificationPolicy;
 
 /// The part of the configuration that decisions depend on.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -35,6 +36,12 @@ pub struct NodeConfig {
     pub crash_back_off_max: Duration,
     pub serialize_image_pulls: bool,
     pub max_parallel_image_pulls: Option<u32>,
+    /// Pulls per second, on average. Zero: no limit.
+    pub registry_pull_qps: u32,
+    /// Pulls that may begin at once after a quiet time.
+    pub registry_burst: u32,
+    /// `None`: pulls are not recorded, and who may use an image is not asked.
+    pub pull_verification: Option<VerificationPolicy>,
     pub max_dead_containers_per_container: i32,
     /// -1: no limit.
     pub max_dead_containers: i32,
@@ -71,6 +78,9 @@ impl Default for NodeConfig {
             crash_back_off_max: Duration::from_secs(300),
             serialize_image_pulls: true,
             max_parallel_image_pulls: None,
+            registry_pull_qps: 5,
+            registry_burst: 10,
+            pull_verification: Some(VerificationPolicy::default()),
             max_dead_containers_per_container: 1,
             max_dead_containers: -1,
             min_container_ttl: Duration::ZERO,

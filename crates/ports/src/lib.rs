@@ -5,6 +5,7 @@
 mod agent;
 mod cgroups;
 mod clock;
+mod credentials;
 mod facts;
 mod feed;
 mod hooks;
@@ -16,6 +17,7 @@ mod runtime;
 pub use agent::AgentView;
 pub use cgroups::{CgroupError, Cgroups};
 pub use clock::{EventSink, Meter, WallClock};
+pub use credentials::{PluginError, PullRecords, RecordError, RegistryCredentials};
 pub use facts::{FactsError, HostFactsSource};
 pub use feed::{FeedNotice, PodFeed, PodSet};
 pub use hooks::{HookAnswer, HttpHooks};

@@ -42,7 +42,7 @@ async fn serve(flags: &Flags, loaded: Loaded) -> anyhow::Result<()> {
     let node = wire::node_config(flags, &config, &gates, &facts, &node_name)?;
     let root_dir = node.root_dir.clone();
     let metrics = wire::metrics(&facts);
-    let ports = wire::ports(&config, &node, &metrics)?;
+    let ports = wire::ports(flags, &config, &node, &metrics)?;
     wire::prepare_node(&*ports.files).await?;
     let feeds = wire::feeds(&config, &gates, &node_name)?;
     let stop = CancellationToken::new();

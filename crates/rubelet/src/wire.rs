@@ -10,15 +10,17 @@ use decide::NodeState;
 use engine::Ports;
 use host::cgroup::HostCgroups;
 use host::clock::SystemClock;
+use host::credentials::{DockerPlaces, HostCredentials, HostPullRecords, read_plugin_config};
 use host::facts::{FactsConfig, HostFactsReader};
 use host::feed::{Decoded, Decoder, FileFeed, HttpFeed};
 use host::files::HostPodFiles;
 use host::hook::HookClient;
 use host::probe::{NetworkProber, PodProbeRecords};
 use model::cgroup::CgroupDriver;
+use model::credentials::VerificationPolicy;
 use model::node::{CgroupVersion, HostFacts, NodeConfig};
 use model::pod::Source;
-use ports::{AgentView, EventSink, HostFactsSource, PodFeed, PodFiles, WallClock};
+use ports::{AgentView, EventSink, HostFactsSource, PodFeed, PodFiles, PullRecords, WallClock};
 use server::{
     AgentMetrics, BuildInfo, Endpoints, HealthChecks, MeteredEvents, MeteredImages, MeteredRuntime,
 };
@@ -96,6 +98,12 @@ pub fn node_config(
         crash_back_off_max: crash_max,
         serialize_image_pulls: config.serialize_image_pulls,
         max_parallel_image_pulls: config.max_parallel_image_pulls.and_then(|n| u32::try_from(n).ok()),
+        registry_pull_qps: u32::try_from(config.registry_pull_qps).unwrap_or(0),
+        registry_burst: u32::try_from(config.registry_burst).unwrap_or(0),
+        pull_verification: gates
+            .enabled("KubeletEnsureSecretPulledImages")
+            .then(|| verification_policy(config))
+            .transpose()?,
         max_dead_containers_per_container: flags.maximum_dead_containers_per_container,
         max_dead_containers: flags.maximum_dead_containers,
         min_container_ttl: flags.minimum_container_ttl_duration.to_std(),
@@ -104,6 +112,42 @@ pub fn node_config(
         features: gates.all().map(|(gate, on)| (gate.name.to_owned(), on)).collect(),
         sources: sources.into_iter().flatten().collect(),
     })
+}
+
+/// Which images on the node a pod may use without showing credentials for them.
+fn verification_policy(config: &KubeletConfiguration) -> anyhow::Result<VerificationPolicy> {
+    let list = &config.preloaded_images_verification_allowlist;
+    Ok(match config.image_pull_credentials_verification_policy.as_str() {
+        "NeverVerify" => VerificationPolicy::NeverVerify,
+        "" | "NeverVerifyPreloadedImages" => VerificationPolicy::NeverVerifyPreloaded,
+        "AlwaysVerify" => VerificationPolicy::AlwaysVerify,
+        "NeverVerifyAllowlistedImages" => {
+            if let Some(fault) = list.iter().find_map(|p| decide::credentials::verify::pattern_fault(p)) {
+                anyhow::bail!("preloadedImagesVerificationAllowlist: {fault}");
+            }
+            VerificationPolicy::NeverVerifyAllowlisted(list.clone())
+        }
+        other => anyhow::bail!("imagePullCredentialsVerificationPolicy: {other:?} is not known"),
+    })
+}
+
+/// Docker's files and, where they are configured, plugins. What is wrong with their configuration ends the start.
+fn credentials(flags: &Flags, root_dir: &Path) -> anyhow::Result<HostCredentials> {
+    let home = std::env::var_os("HOME").map(Into::into);
+    let places = DockerPlaces::standard(root_dir, std::env::current_dir().ok(), home);
+    let found = HostCredentials::new(places);
+    let (config, bin_dir) =
+        (&flags.image_credential_provider_config, &flags.image_credential_provider_bin_dir);
+    let (config, bin_dir) = match (config, bin_dir) {
+        (None, None) => return Ok(found),
+        (Some(config), Some(bin_dir)) => (config, bin_dir),
+        (None, Some(_)) => anyhow::bail!("credential provider config path is empty"),
+        (Some(_), None) => anyhow::bail!("plugin binary directory  did not exist"),
+    };
+    let context = "failed to register CRI auth plugins";
+    let files = read_plugin_config(config).context(context)?;
+    let plugins = decide::credentials::plugin_config::parse(&files).context(context)?;
+    found.with_plugins(bin_dir, plugins).context(context)
 }
 
 fn text(path: &Path) -> String {
@@ -145,6 +189,7 @@ pub fn feeds(
 
 /// Everything the engine stands on. Touches nothing yet but the socket's name.
 pub fn ports(
+    flags: &Flags,
     config: &KubeletConfiguration,
     node: &NodeConfig,
     metrics: &Arc<AgentMetrics>,
@@ -156,10 +201,16 @@ pub fn ports(
             .context("containerRuntimeEndpoint")?,
     );
     let hints = RuntimeHints::new(&config.container_runtime_endpoint).context("containerRuntimeEndpoint")?;
+    let root_dir = Path::new(&node.root_dir);
     let layout = host::cgroup::detect(Path::new(CGROUP_MOUNT)).context("finding the cgroup hierarchy")?;
     Ok(Ports {
         runtime: Arc::new(MeteredRuntime::new(client.clone(), metrics.clone())),
         images: Arc::new(MeteredImages::new(client, metrics.clone())),
+        credentials: Arc::new(credentials(flags, root_dir)?),
+        pull_records: node
+            .pull_verification
+            .is_some()
+            .then(|| Arc::new(HostPullRecords::new(root_dir)) as Arc<dyn PullRecords>),
         hints: Arc::new(hints),
         files: Arc::new(HostPodFiles::new(&node.root_dir, &node.pod_logs_dir, &node.container_links_dir)),
         cgroups: Arc::new(HostCgroups::new(layout, node.cgroup_driver)),

@@ -5,6 +5,7 @@
 //! to the next plan, which the outcome triggers at once.
 
 mod collect;
+mod image;
 mod init;
 mod probed;
 mod release;
@@ -87,8 +88,10 @@ pub enum Note {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImageNeed {
+    /// The container's name, or the key of an image volume.
     pub container: String,
-    pub kind: ContainerKind,
+    /// `None`: a volume.
+    pub kind: Option<ContainerKind>,
     /// As the spec has it.
     pub image: String,
     pub policy: PullPolicy,

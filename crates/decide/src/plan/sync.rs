@@ -14,10 +14,10 @@ use model::pod::{ContainerKind, RestartPolicy};
 use model::why::Cause;
 use model::{ApiEvent, Mono, Reason};
 
-use super::{ImageNeed, Note, PlanInputs, PodPlan, collect, init, probed, stop};
+use super::image::{self, Images};
+use super::{Note, PlanInputs, PodPlan, collect, init, probed, stop};
 use crate::back_off::{self, CrashLimits};
 use crate::effect::{Action, Stage, StartContainer};
-use crate::images::{ImageState, PullPolicy, ResolvedImage};
 use crate::ledger::StartFailure;
 use crate::lifecycle::MINIMUM_STOP_SECS;
 use crate::render::{self, ContainerInputs, ContainerRef, RenderContext};
@@ -26,8 +26,6 @@ use crate::{cgroups, hooks, restart, volumes};
 
 /// How long a failed start waits for its next try, when no back-off of its own rules it.
 pub const RETRY: Duration = Duration::from_secs(10);
-/// A failed pull is shown as such for this long before it is shown as waiting.
-const SHOW_PULL_ERROR: Duration = Duration::from_secs(1);
 
 pub fn plan(inputs: &PlanInputs) -> PodPlan {
     if !inputs.runtime.ready {
@@ -91,6 +89,7 @@ fn without_sandbox(inputs: &PlanInputs, change: &SandboxChange) -> PodPlan {
         Some(container) => fetch_ahead(inputs, ContainerKind::Init, container, &mut plan),
         None => wanted.into_iter().for_each(|c| fetch_ahead(inputs, ContainerKind::Regular, c, &mut plan)),
     }
+    image::fetch_volumes(inputs, &mut plan);
     plan
 }
 
@@ -193,9 +192,12 @@ fn with_sandbox(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> PodPlan {
     }
     let unstarted = remove_unstarted(inputs, &mut starts, &mut plan);
     plan.stages.push(Stage::may(unstarted));
+    if !starts.is_empty() {
+        image::fetch_volumes(inputs, &mut plan);
+    }
     let ready: Vec<_> = starts
         .into_iter()
-        .filter_map(|(kind, c)| may_start_now(inputs, kind, c, &mut plan).map(|image| (kind, c, image)))
+        .filter_map(|(kind, c)| may_start_now(inputs, kind, c, &mut plan).map(|images| (kind, c, images)))
         .collect();
     if ready.is_empty() {
         let garbage = collect::stages(inputs, &mut plan);
@@ -215,8 +217,8 @@ fn with_sandbox(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> PodPlan {
         plan.stages.extend(ground);
         return plan;
     }
-    for (kind, container, image) in ready {
-        start(inputs, sandbox, kind, container, &image, &mut plan);
+    for (kind, container, images) in ready {
+        start(inputs, sandbox, kind, container, &images, &mut plan);
     }
     plan
 }
@@ -341,13 +343,13 @@ fn waiting_for_init(inputs: &PlanInputs, plan: &mut PodPlan) {
 
 // ---- one container ----------------------------------------------------------------------------------------------
 
-/// The image to start from, or `None` with the reason noted.
+/// The images to start from, or `None` with the reason noted.
 fn may_start_now(
     inputs: &PlanInputs,
     kind: ContainerKind,
     container: &Container,
     plan: &mut PodPlan,
-) -> Option<ResolvedImage> {
+) -> Option<Images> {
     let ledger = &inputs.entry.ledger;
     if crash_wait(inputs, kind, container, plan) {
         return None;
@@ -367,7 +369,10 @@ fn may_start_now(
         plan.because(Some(&container.name), cause, Some(*at));
         return None;
     }
-    image_at_hand(inputs, kind, container, plan)
+    // Both are asked for, so that they are fetched at the same time.
+    let own = image::of_container(inputs, kind, container, plan);
+    let volumes = image::of_volumes(inputs, kind, container, plan);
+    Some(Images { own: own?, volumes: volumes? })
 }
 
 /// One that was created, did not start and ended by that is under the crash back-off, and under no other.
@@ -421,67 +426,18 @@ fn fetch_ahead(inputs: &PlanInputs, kind: ContainerKind, container: &Container, 
     let _ = may_start_now(inputs, kind, container, plan);
 }
 
-fn image_at_hand(
-    inputs: &PlanInputs,
-    kind: ContainerKind,
-    container: &Container,
-    plan: &mut PodPlan,
-) -> Option<ResolvedImage> {
-    let ledger = &inputs.entry.ledger;
-    let name = &container.name;
-    let image = container.image.clone().unwrap_or_default();
-    match ledger.images.get(name) {
-        Some(ImageState::Ready(resolved)) => return Some(resolved.clone()),
-        Some(ImageState::Inspecting | ImageState::Pulling { .. }) => {
-            plan.because(Some(name), Cause::PullingImage { image }, None);
-            return None;
-        }
-        None => {}
-    }
-    let back_off = ledger.pulls.get(&image);
-    if let (Some(entry), Some(until)) = (back_off, back_off::pull_wait(back_off, inputs.now.wall))
-        && !ledger.look_again.contains(name)
-    {
-        let text = format!("Back-off pulling image \"{image}\"");
-        let cause = Cause::ImageBackOff {
-            reason: entry.reason,
-            image: image.clone(),
-            message: entry.message.clone(),
-            back_off_secs: entry.delay.as_secs(),
-        };
-        plan.because(Some(name), cause, Some(inputs.now.mono_at(until)));
-        let show_from = entry.failed_at.plus(SHOW_PULL_ERROR);
-        if inputs.now.wall < show_from {
-            plan.wake(inputs.now.mono_at(show_from));
-            return None;
-        }
-        plan.announce(
-            format!("pull {image} {:?}", entry.failed_at),
-            ApiEvent::normal("BackOff", text.clone()).about(kind, name),
-        );
-        let message = format!("{text}: {}: {}", entry.reason, entry.message);
-        let failure = StartFailure { reason: Reason::ImagePullBackOff, message };
-        plan.notes.push(Note::Failure { container: name.clone(), failure, retry_at: None });
-        return None;
-    }
-    let policy = PullPolicy::parse(container.image_pull_policy.as_deref());
-    plan.because(Some(name), Cause::PullingImage { image: image.clone() }, None);
-    plan.notes.push(Note::Need(ImageNeed { container: name.clone(), kind, image, policy }));
-    None
-}
-
 fn start(
     inputs: &PlanInputs,
     sandbox: &ObservedSandbox,
     kind: ContainerKind,
     container: &Container,
-    image: &ResolvedImage,
+    images: &Images,
     plan: &mut PodPlan,
 ) {
     let entry = inputs.entry;
     let view = &entry.view;
     let name = &container.name;
-    match rendered_start(inputs, sandbox, kind, container, image) {
+    match rendered_start(inputs, sandbox, kind, container, images) {
         Ok(action) => {
             if let Some(exited) = newest_exited(inputs, name) {
                 let limits = CrashLimits {
@@ -524,7 +480,7 @@ fn rendered_start(
     sandbox: &ObservedSandbox,
     kind: ContainerKind,
     container: &Container,
-    image: &ResolvedImage,
+    images: &Images,
 ) -> Result<StartContainer, String> {
     let entry = inputs.entry;
     let view = &entry.view;
@@ -532,7 +488,10 @@ fn rendered_start(
     let sandbox_config =
         render::sandbox_config(&context, view, sandbox.attempt).map_err(|e| e.to_string())?.value;
     let ips = crate::status::pod_ips(&sandbox.ips, inputs.primary_family);
-    let made_with = ContainerInputs::new(&ips, image, restart_count(inputs, &container.name));
+    let made_with = ContainerInputs {
+        image_volumes: Some(&images.volumes),
+        ..ContainerInputs::new(&ips, &images.own, restart_count(inputs, &container.name))
+    };
     let rendered = render::container_config(&context, view, &ContainerRef::new(kind, container), &made_with)
         .map_err(|e| e.to_string())?;
     let log_dir = inputs.config.pod_log_dir(&view.full_name, &view.uid);

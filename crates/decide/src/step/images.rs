@@ -2,37 +2,39 @@
 
 use std::time::Duration;
 
+use model::credentials::PullHistory;
 use model::cri::Image;
-use model::pod::ContainerKind;
+use model::pod::{ContainerKind, PodView};
 use model::{ApiEvent, PodUid, Reason};
 
 use super::{Context, observe};
 use crate::back_off::{self, go_duration};
+use crate::credentials::{PodCredentials, Verdict, verdict};
+use crate::effect::Effect;
 use crate::event::{CallFailure, PulledImage};
-use crate::images::{ImageState, PullPolicy, ResolvedImage, Waiter, normalise, resolved};
+use crate::images::{
+    ImageState, PullPolicy, ResolvedImage, Turn, Waiter, normalise, resolved, volume_of_key,
+};
 use crate::ledger::StartFailure;
 use crate::plan::{ImageNeed, RETRY};
 use crate::state::NodeState;
 
 pub(super) fn request(state: &mut NodeState, cx: &mut Context, uid: &PodUid, need: &ImageNeed) {
+    let subject = Subject { kind: need.kind, named: need.image.clone(), policy: need.policy };
+    let waiter = Waiter { uid: uid.clone(), container: need.container.clone() };
     let image = match normalise(&need.image) {
         Ok(image) => image,
         Err(error) => {
             let text = format!("Failed to apply default image tag \"{}\": {error}", need.image);
             let known = failure_of(state, uid, &need.container).is_some_and(|f| f.message == text);
             if !known {
-                cx.record(
-                    state,
-                    uid,
-                    ApiEvent::warning("InspectFailed", text.clone()).about(need.kind, &need.container),
-                );
-                let event = ApiEvent::warning("Failed", format!("Error: {}", Reason::InvalidImageName));
-                cx.record(state, uid, event.about(need.kind, &need.container));
+                let event = ApiEvent::warning("InspectFailed", text.clone());
+                cx.record(state, uid, subject.about(event, &waiter));
+                subject.start_failed(state, cx, &waiter, Reason::InvalidImageName);
             }
-            return fail(state, cx, uid, &need.container, Reason::InvalidImageName, text, Some(RETRY));
+            return fail(state, cx, &waiter, Reason::InvalidImageName, text, Some(RETRY));
         }
     };
-    let waiter = Waiter { uid: uid.clone(), container: need.container.clone() };
     let effect = match need.policy {
         PullPolicy::Always => return begin_pull(state, cx, &image, waiter),
         PullPolicy::IfNotPresent | PullPolicy::Never => state.images.inspect(&image, waiter),
@@ -45,19 +47,31 @@ pub(super) fn request(state: &mut NodeState, cx: &mut Context, uid: &PodUid, nee
 }
 
 fn begin_pull(state: &mut NodeState, cx: &mut Context, image: &str, waiter: Waiter) {
-    let (uid, container) = (waiter.uid.clone(), waiter.container.clone());
-    let (kind, named) = named_in_spec(state, &uid, &container);
-    if let Some(entry) = state.pods.get_mut(&uid) {
-        entry.ledger.look_again.remove(&container);
-        entry.ledger.images.insert(container.clone(), ImageState::Pulling { since: cx.now.mono });
+    let subject = subject(state, &waiter);
+    if let Some(entry) = state.pods.get_mut(&waiter.uid) {
+        entry.ledger.look_again.remove(&waiter.container);
+        entry.ledger.images.insert(waiter.container.clone(), ImageState::Pulling { since: cx.now.mono });
     }
-    cx.record(
-        state,
-        &uid,
-        ApiEvent::normal("Pulling", format!("Pulling image \"{named}\"")).about(kind, &container),
-    );
+    let event = ApiEvent::normal("Pulling", format!("Pulling image \"{}\"", subject.named));
+    cx.record(state, &waiter.uid, subject.about(event, &waiter));
     let config = state.config.clone();
-    state.images.pull(image, waiter, &config).into_iter().for_each(|e| cx.emit(e));
+    let turn = state.images.pull(image, waiter, &config, cx.now.mono);
+    take_turn(cx, turn).into_iter().for_each(|refused| pulled(state, cx, &refused, Err(too_often())));
+}
+
+/// Begins a pull whose turn it is. Gives the image when it may not begin.
+fn take_turn(cx: &mut Context, turn: Option<Turn>) -> Option<String> {
+    match turn? {
+        Turn { image, granted: true } => {
+            cx.emit(Effect::PullImage { image });
+            None
+        }
+        Turn { image, granted: false } => Some(image),
+    }
+}
+
+fn too_often() -> CallFailure {
+    CallFailure { unreachable: false, message: Turn::TOO_OFTEN.into() }
 }
 
 pub(super) fn inspected(
@@ -65,35 +79,33 @@ pub(super) fn inspected(
     cx: &mut Context,
     image: &str,
     result: Result<Option<Image>, CallFailure>,
+    history: &PullHistory,
 ) {
     for waiter in state.images.inspected(image) {
         if !still_waits(state, &waiter, image) {
             continue;
         }
-        let (kind, named) = named_in_spec(state, &waiter.uid, &waiter.container);
-        let about = |event: ApiEvent| event.about(kind, &waiter.container);
+        let subject = subject(state, &waiter);
         match &result {
-            Ok(Some(found)) => {
-                let text = format!(
-                    "Container image \"{named}\" already present on machine and can be accessed by the pod"
-                );
-                cx.record(state, &waiter.uid, about(ApiEvent::normal("Pulled", text)));
+            Ok(Some(found)) if may_use(state, &subject.named, history) => {
+                let access = match state.config.pull_verification {
+                    Some(_) => " and can be accessed by the pod",
+                    None => "",
+                };
+                let text =
+                    format!("Container image \"{}\" already present on machine{access}", subject.named);
+                let event = ApiEvent::normal("Pulled", text);
+                cx.record(state, &waiter.uid, subject.about(event, &waiter));
                 ready(state, cx, &waiter, resolved(found));
             }
-            Ok(None) => absent(state, cx, image, waiter),
+            Ok(_) => not_at_hand(state, cx, image, waiter),
             Err(failure) => {
                 let text = format!("Failed to inspect image \"\": {}", failure.message);
-                cx.record(state, &waiter.uid, about(ApiEvent::warning("InspectFailed", text.clone())));
+                let event = ApiEvent::warning("InspectFailed", text.clone());
+                cx.record(state, &waiter.uid, subject.about(event, &waiter));
                 let reason = Reason::ImageInspectError;
-                fail(
-                    state,
-                    cx,
-                    &waiter.uid,
-                    &waiter.container,
-                    reason,
-                    text,
-                    Some(super::outcome::INSPECT_RETRY),
-                );
+                subject.start_failed(state, cx, &waiter, reason);
+                fail(state, cx, &waiter, reason, text, Some(super::outcome::INSPECT_RETRY));
             }
         }
     }
@@ -102,26 +114,29 @@ pub(super) fn inspected(
     }
 }
 
-/// The runtime does not have it: pull, refuse, or go on waiting for the back-off.
-fn absent(state: &mut NodeState, cx: &mut Context, image: &str, waiter: Waiter) {
-    let (kind, named) = named_in_spec(state, &waiter.uid, &waiter.container);
+/// Whether a pod may use an image that is there, or has to pull it first. Pods without an API server have no
+/// credentials of their own to show.
+fn may_use(state: &NodeState, named: &str, history: &PullHistory) -> bool {
+    let Some(policy) = &state.config.pull_verification else { return true };
+    verdict(policy, named, history, &PodCredentials::default()) != Verdict::MustPull
+}
+
+/// The runtime does not have it, or the pod may not use what it has: pull, refuse, or go on waiting for the back-off.
+/// To those who may not use an image, it looks as if it weren't there.
+fn not_at_hand(state: &mut NodeState, cx: &mut Context, image: &str, waiter: Waiter) {
+    let subject = subject(state, &waiter);
     let Some(entry) = state.pods.get_mut(&waiter.uid) else { return };
-    let policy = entry
-        .view
-        .container(&waiter.container)
-        .map_or(PullPolicy::IfNotPresent, |(_, c)| PullPolicy::parse(c.image_pull_policy.as_deref()));
-    if policy == PullPolicy::Never {
-        let text = format!("Container image \"{named}\" is not present with pull policy of Never");
+    if subject.policy == PullPolicy::Never {
+        let text = format!("Container image \"{}\" is not present with pull policy of Never", subject.named);
         let known = entry.ledger.failures.get(&waiter.container).is_some_and(|f| f.message == text);
         if !known {
-            let event = ApiEvent::warning("ErrImageNeverPull", text.clone()).about(kind, &waiter.container);
-            cx.record(state, &waiter.uid, event);
-            let event = ApiEvent::warning("Failed", format!("Error: {}", Reason::ErrImageNeverPull));
-            cx.record(state, &waiter.uid, event.about(kind, &waiter.container));
+            let event = ApiEvent::warning("ErrImageNeverPull", text.clone());
+            cx.record(state, &waiter.uid, subject.about(event, &waiter));
+            subject.start_failed(state, cx, &waiter, Reason::ErrImageNeverPull);
         }
-        return fail(state, cx, &waiter.uid, &waiter.container, Reason::ErrImageNeverPull, text, Some(RETRY));
+        return fail(state, cx, &waiter, Reason::ErrImageNeverPull, text, Some(RETRY));
     }
-    if back_off::pull_wait(entry.ledger.pulls.get(&named), cx.now.wall).is_some() {
+    if back_off::pull_wait(entry.ledger.pulls.get(&subject.named), cx.now.wall).is_some() {
         // Looked because an image had arrived; it was another one.
         entry.ledger.images.remove(&waiter.container);
         state.images.stuck.insert(waiter.uid.clone());
@@ -137,37 +152,41 @@ pub(super) fn pulled(
     result: Result<PulledImage, CallFailure>,
 ) {
     let config = state.config.clone();
-    let (waiters, next) = state.images.pulled(image, &config);
-    next.into_iter().for_each(|e| cx.emit(e));
-    for waiter in waiters {
-        if !still_waits(state, &waiter, image) {
-            continue;
+    let mut ended = Some((image.to_owned(), result));
+    while let Some((image, result)) = ended {
+        let (waiters, next) = state.images.pulled(&image, &config, cx.now.mono);
+        ended = take_turn(cx, next).map(|refused| (refused, Err(too_often())));
+        for waiter in waiters {
+            if !still_waits(state, &waiter, &image) {
+                continue;
+            }
+            match &result {
+                Ok(pulled) => pull_succeeded(state, cx, &waiter, pulled),
+                Err(failure) => pull_failed(state, cx, &waiter, failure),
+            }
         }
-        match &result {
-            Ok(pulled) => pull_succeeded(state, cx, &waiter, pulled),
-            Err(failure) => pull_failed(state, cx, &waiter, failure),
+        if result.is_err_and(|f| f.unreachable) {
+            observe::check_runtime(state, cx);
         }
-    }
-    if result.is_err_and(|f| f.unreachable) {
-        observe::check_runtime(state, cx);
     }
 }
 
 fn pull_succeeded(state: &mut NodeState, cx: &mut Context, waiter: &Waiter, pulled: &PulledImage) {
-    let (kind, named) = named_in_spec(state, &waiter.uid, &waiter.container);
+    let subject = subject(state, waiter);
     let Some(entry) = state.pods.get_mut(&waiter.uid) else { return };
     let waited = match entry.ledger.images.get(&waiter.container) {
         Some(ImageState::Pulling { since }) => cx.now.mono.since(*since),
         _ => pulled.took,
     };
-    entry.ledger.pulls.remove(&named);
+    entry.ledger.pulls.remove(&subject.named);
     let size = pulled.image.as_ref().map_or(0, |i| i.size);
     let text = format!(
-        "Successfully pulled image \"{named}\" in {} ({} including waiting). Image size: {size} bytes.",
+        "Successfully pulled image \"{}\" in {} ({} including waiting). Image size: {size} bytes.",
+        subject.named,
         rounded(pulled.took),
         rounded(waited)
     );
-    cx.record(state, &waiter.uid, ApiEvent::normal("Pulled", text).about(kind, &waiter.container));
+    cx.record(state, &waiter.uid, subject.about(ApiEvent::normal("Pulled", text), waiter));
     let found = pulled.image.as_ref();
     let resolved = ResolvedImage {
         reference: pulled.reference.clone(),
@@ -183,25 +202,31 @@ fn rounded(d: Duration) -> String {
 }
 
 fn pull_failed(state: &mut NodeState, cx: &mut Context, waiter: &Waiter, failure: &CallFailure) {
-    let (kind, named) = named_in_spec(state, &waiter.uid, &waiter.container);
-    let reason = match &failure.message {
-        m if m.starts_with("RegistryUnavailable") => Reason::RegistryUnavailable,
-        m if m.starts_with("SignatureValidationFailed") => Reason::SignatureValidationFailed,
-        _ => Reason::ErrImagePull,
-    };
-    let text = format!("Failed to pull image \"{named}\": {}", failure.message);
-    cx.record(state, &waiter.uid, ApiEvent::warning("Failed", text).about(kind, &waiter.container));
-    cx.record(
-        state,
-        &waiter.uid,
-        ApiEvent::warning("Failed", format!("Error: {reason}")).about(kind, &waiter.container),
-    );
+    let subject = subject(state, waiter);
+    let (reason, message) = pull_error(&subject.named, &failure.message);
+    let text = format!("Failed to pull image \"{}\": {}", subject.named, failure.message);
+    cx.record(state, &waiter.uid, subject.about(ApiEvent::warning("Failed", text), waiter));
+    subject.start_failed(state, cx, waiter, reason);
     if let Some(entry) = state.pods.get_mut(&waiter.uid) {
-        let old = entry.ledger.pulls.get(&named);
-        let next = back_off::pull_failed(old, cx.now.wall, reason, failure.message.clone());
-        entry.ledger.pulls.insert(named, next);
+        let old = entry.ledger.pulls.get(&subject.named);
+        let next = back_off::pull_failed(old, cx.now.wall, reason, message.clone());
+        entry.ledger.pulls.insert(subject.named, next);
     }
-    fail(state, cx, &waiter.uid, &waiter.container, reason, failure.message.clone(), None);
+    fail(state, cx, waiter, reason, message, None);
+}
+
+/// The runtime tells two kinds of failure apart by how its text begins.
+fn pull_error(named: &str, error: &str) -> (Reason, String) {
+    let kinds = [
+        (Reason::RegistryUnavailable, "the registry is unavailable"),
+        (Reason::SignatureValidationFailed, "the signature validation failed"),
+    ];
+    for (reason, because) in kinds {
+        if let Some(detail) = error.strip_prefix(reason.as_str()) {
+            return (reason, format!("image pull failed for {named} because {because}{detail}"));
+        }
+    }
+    (Reason::ErrImagePull, error.to_owned())
 }
 
 fn ready(state: &mut NodeState, cx: &mut Context, waiter: &Waiter, image: ResolvedImage) {
@@ -223,22 +248,22 @@ fn ready(state: &mut NodeState, cx: &mut Context, waiter: &Waiter, image: Resolv
 fn fail(
     state: &mut NodeState,
     cx: &mut Context,
-    uid: &PodUid,
-    container: &str,
+    waiter: &Waiter,
     reason: Reason,
     message: String,
     retry: Option<Duration>,
 ) {
-    if let Some(entry) = state.pods.get_mut(uid) {
+    let container = &waiter.container;
+    if let Some(entry) = state.pods.get_mut(&waiter.uid) {
         entry.ledger.images.remove(container);
         entry.ledger.look_again.remove(container);
-        entry.ledger.failures.insert(container.to_owned(), StartFailure { reason, message });
+        entry.ledger.failures.insert(container.clone(), StartFailure { reason, message });
         match retry {
-            Some(wait) => entry.ledger.retry_at.insert(container.to_owned(), cx.now.mono.plus(wait)),
+            Some(wait) => entry.ledger.retry_at.insert(container.clone(), cx.now.mono.plus(wait)),
             None => entry.ledger.retry_at.remove(container),
         };
-        state.images.stuck.insert(uid.clone());
-        cx.touch(uid);
+        state.images.stuck.insert(waiter.uid.clone());
+        cx.touch(&waiter.uid);
     }
 }
 
@@ -252,10 +277,7 @@ pub(super) fn arrived(state: &mut NodeState, cx: &mut Context) {
             .iter()
             .filter(|(_, f)| is_image_reason(f.reason) && f.reason != Reason::InvalidImageName)
             .map(|(name, _)| name.clone())
-            .filter(|name| {
-                let policy = entry.view.container(name).and_then(|(_, c)| c.image_pull_policy.clone());
-                PullPolicy::parse(policy.as_deref()) != PullPolicy::Always
-            })
+            .filter(|name| subject_in(&entry.view, name).policy != PullPolicy::Always)
             .collect();
         if !waiting.is_empty() {
             entry.ledger.look_again.extend(waiting);
@@ -277,12 +299,51 @@ fn is_image_reason(reason: Reason) -> bool {
     )
 }
 
-/// The list it stands in and the image as the spec names it.
-fn named_in_spec(state: &NodeState, uid: &PodUid, container: &str) -> (ContainerKind, String) {
-    let found = state.pods.get(uid).and_then(|e| e.view.container(container));
-    found.map_or((ContainerKind::Regular, String::new()), |(kind, c)| {
-        (kind, c.image.clone().unwrap_or_default())
-    })
+/// What an image is for, as the spec has it.
+struct Subject {
+    /// The container's list; `None`: a volume, and so the pod as a whole.
+    kind: Option<ContainerKind>,
+    named: String,
+    policy: PullPolicy,
+}
+
+impl Subject {
+    fn about(&self, event: ApiEvent, waiter: &Waiter) -> ApiEvent {
+        match self.kind {
+            Some(kind) => event.about(kind, &waiter.container),
+            None => event,
+        }
+    }
+
+    /// A container can't start without its image. What a volume keeps from starting is told by the plan.
+    fn start_failed(&self, state: &NodeState, cx: &mut Context, waiter: &Waiter, reason: Reason) {
+        if self.kind.is_some() {
+            let event = ApiEvent::warning("Failed", format!("Error: {reason}"));
+            cx.record(state, &waiter.uid, self.about(event, waiter));
+        }
+    }
+}
+
+fn subject(state: &NodeState, waiter: &Waiter) -> Subject {
+    let nobody = Subject { kind: None, named: String::new(), policy: PullPolicy::IfNotPresent };
+    state.pods.get(&waiter.uid).map_or(nobody, |entry| subject_in(&entry.view, &waiter.container))
+}
+
+fn subject_in(view: &PodView, key: &str) -> Subject {
+    let (kind, image, policy) = match volume_of_key(key) {
+        Some(name) => {
+            let volume = view.spec().volumes.iter().flatten().find(|volume| volume.name == name);
+            let source = volume.and_then(|volume| volume.image.clone()).unwrap_or_default();
+            (None, source.reference, source.pull_policy)
+        }
+        None => match view.container(key) {
+            Some((kind, container)) => {
+                (Some(kind), container.image.clone(), container.image_pull_policy.clone())
+            }
+            None => (Some(ContainerKind::Regular), None, None),
+        },
+    };
+    Subject { kind, named: image.unwrap_or_default(), policy: PullPolicy::parse(policy.as_deref()) }
 }
 
 fn failure_of<'a>(state: &'a NodeState, uid: &PodUid, container: &str) -> Option<&'a StartFailure> {
@@ -291,10 +352,11 @@ fn failure_of<'a>(state: &'a NodeState, uid: &PodUid, container: &str) -> Option
 
 /// Not when the pod goes, nor when its spec names another image by now, or no such container.
 fn still_waits(state: &NodeState, waiter: &Waiter, image: &str) -> bool {
+    // The spec may have changed meanwhile: what it names now is what counts.
+    let named = subject(state, waiter).named;
     state.pods.get(&waiter.uid).is_some_and(|e| {
-        let in_spec = e.view.container(&waiter.container).and_then(|(_, c)| c.image.as_deref());
         e.lifecycle.may_start()
-            && in_spec.is_some_and(|named| normalise(named).is_ok_and(|named| named == image))
+            && normalise(&named).is_ok_and(|named| named == image)
             && matches!(
                 e.ledger.images.get(&waiter.container),
                 Some(ImageState::Inspecting | ImageState::Pulling { .. })

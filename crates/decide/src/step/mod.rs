@@ -32,7 +32,9 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
             outcome::step_done(state, &mut cx, &uid, epoch, (stage, action), result);
         }
         Event::PlanEnded { uid, epoch } => outcome::plan_ended(state, &mut cx, &uid, epoch),
-        Event::ImageInspected { image, result } => images::inspected(state, &mut cx, &image, result),
+        Event::ImageInspected { image, result, history } => {
+            images::inspected(state, &mut cx, &image, result, &history);
+        }
         Event::ImagePulled { image, result } => images::pulled(state, &mut cx, &image, result),
         Event::ProbeDone { uid, container, kind, id, outcome } => {
             probing::done(state, &mut cx, &uid, (&container, kind), &id, &outcome);

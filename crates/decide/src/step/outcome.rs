@@ -7,7 +7,7 @@ use model::pod::ContainerKind;
 use model::{ApiEvent, ContainerId, PodUid, Reason};
 
 use super::{Context, observe, settle};
-use crate::effect::{Action, Epoch, LogLevel};
+use crate::effect::{Action, Epoch, LogLevel, StartContainer};
 use crate::event::{CallFailure, StartPoint, StepResult};
 use crate::ledger::StartFailure;
 use crate::lifecycle::Lifecycle;
@@ -79,7 +79,9 @@ fn succeeded(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Act
             let (kind, name) = (start.kind, start.name.clone());
             entry.ledger.failures.remove(&name);
             entry.ledger.retry_at.remove(&name);
-            entry.ledger.images.remove(&name);
+            if let Some((_, container)) = entry.view.container(&name) {
+                entry.ledger.forget_images_of(container);
+            }
             cx.record(state, uid, ApiEvent::normal("Created", "Container created").about(kind, &name));
             cx.record(state, uid, ApiEvent::normal("Started", "Container started").about(kind, &name));
         }
@@ -108,6 +110,7 @@ fn start_failed(
     failure: CallFailure,
 ) {
     let Action::StartContainer(start) = action else { return };
+    let message = in_clear_words(start, at, failure.message);
     let (kind, name): (ContainerKind, &str) = (start.kind, &start.name);
     let reason = match at {
         StartPoint::Files => Reason::CreateContainerConfigError,
@@ -120,23 +123,17 @@ fn start_failed(
     }
     if at == StartPoint::PostStart {
         cx.record(state, uid, ApiEvent::normal("Started", "Container started").about(kind, name));
-        cx.record(
-            state,
-            uid,
-            ApiEvent::warning("FailedPostStartHook", "PostStartHook failed").about(kind, name),
-        );
+        let event = ApiEvent::warning("FailedPostStartHook", "PostStartHook failed");
+        cx.record(state, uid, event.about(kind, name));
     } else {
-        let text = format!("Error: {}", failure.message);
-        cx.record(state, uid, ApiEvent::warning("Failed", text).about(kind, name));
+        cx.record(state, uid, ApiEvent::warning("Failed", format!("Error: {message}")).about(kind, name));
     }
-    cx.log(
-        LogLevel::Warn,
-        Some(uid),
-        format!("container {name} could not be started: {reason}: {}", failure.message),
-    );
+    cx.log(LogLevel::Warn, Some(uid), format!("container {name} could not be started: {reason}: {message}"));
     if let Some(entry) = state.pods.get_mut(uid) {
-        entry.ledger.failures.insert(name.to_owned(), StartFailure { reason, message: failure.message });
-        entry.ledger.images.remove(name);
+        entry.ledger.failures.insert(name.to_owned(), StartFailure { reason, message });
+        if let Some((_, container)) = entry.view.container(name) {
+            entry.ledger.forget_images_of(container);
+        }
         if let (StartPoint::PostStart, Some(id)) = (at, id) {
             entry.ledger.doomed.insert(id, "FailedPostStartHook".into());
         }
@@ -144,6 +141,17 @@ fn start_failed(
     }
     if failure.unreachable {
         observe::check_runtime(state, cx);
+    }
+}
+
+/// A runtime that is older than image volumes overlooks the image and complains of the path that isn't there.
+fn in_clear_words(start: &StartContainer, at: StartPoint, message: String) -> String {
+    let mounts_image = start.config.mounts.iter().any(|mount| mount.image.is_some());
+    match at {
+        StartPoint::Create if mounts_image && message.contains("\"\"") => {
+            format!("the container runtime can't mount images as volumes: {message}")
+        }
+        _ => message,
     }
 }
 

@@ -17,6 +17,9 @@ use crate::plan::{Note, PlanInputs, PodPlan, plan_pod};
 use crate::state::{NodeState, PodEntry, RunningPlan, WhySince};
 use crate::status;
 
+/// Keys of Events that hold now are few; older ones are of no use.
+const ANNOUNCEMENTS_KEPT: usize = 64;
+
 pub(super) fn settle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let before = state.pods.get(uid).and_then(|e| e.status.clone());
     loop {
@@ -292,6 +295,10 @@ fn remember(state: &mut NodeState, cx: &mut Context, uid: &PodUid, note: Note) -
             false
         }
         Note::Announce { key, event } => {
+            if entry.ledger.announced.len() >= ANNOUNCEMENTS_KEPT {
+                // A pod that crashes for years must not be remembered word by word.
+                entry.ledger.announced.clear();
+            }
             if entry.ledger.announced.insert(key) {
                 cx.record(state, uid, event);
             }

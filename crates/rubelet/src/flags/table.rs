@@ -157,8 +157,8 @@ const OWN_FLAGS: &[Flag] = &[
     own("cloud-provider", Text, Cluster, NoEffectYet, "", "external, or empty for none"),
 
     own("runtime-cgroups", Text, Runtime, NoEffectYet, "", "cgroup of the container runtime"),
-    own("image-credential-provider-config", Text, Runtime, NoEffectYet, "", "configuration file or directory of credential plugins"),
-    own("image-credential-provider-bin-dir", Text, Runtime, NoEffectYet, "", "directory of credential plugins"),
+    own("image-credential-provider-config", Text, Runtime, Honoured, "", "configuration file or directory of credential plugins"),
+    own("image-credential-provider-bin-dir", Text, Runtime, Honoured, "", "directory of credential plugins"),
     own("seccomp-default", Switch, Runtime, Honoured, "false", "run containers that ask for no seccomp profile with the runtime's own"),
     deprecated("minimum-container-ttl-duration", Span, Runtime, Honoured, "0s", "youngest age at which a dead container may be removed"),
     deprecated("maximum-dead-containers-per-container", Int32, Runtime, Honoured, "1", "dead instances to keep per container"),

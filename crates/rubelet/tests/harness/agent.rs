@@ -25,6 +25,8 @@ pub struct Agent {
     healthz_port: u16,
     /// The kubelet's HTTPS port.
     pub port: u16,
+    /// Flags besides those that every agent of a test gets.
+    args: Vec<String>,
     child: Option<Child>,
 }
 
@@ -33,11 +35,17 @@ impl Agent {
     /// agent and waits until it says that it is healthy.
     #[track_caller]
     pub fn start(runtime: &Runtime, adjust: impl FnOnce(&mut Value)) -> Agent {
+        Agent::start_with_flags(runtime, &[], adjust)
+    }
+
+    #[track_caller]
+    pub fn start_with_flags(runtime: &Runtime, flags: &[&str], adjust: impl FnOnce(&mut Value)) -> Agent {
         let mut agent = Agent {
             dir: runtime.dir.clone(),
             read_only_port: runtime.free_port(),
             healthz_port: runtime.free_port(),
             port: runtime.free_port(),
+            args: flags.iter().map(|flag| (*flag).to_owned()).collect(),
             child: None,
         };
         fs::create_dir_all(agent.manifests()).expect("make the manifests' directory");
@@ -90,6 +98,7 @@ impl Agent {
             .arg("--cert-dir")
             .arg(self.dir.join("pki"))
             .args(["--hostname-override", NODE])
+            .args(&self.args)
             .stdin(Stdio::null())
             .stdout(open())
             .stderr(open())

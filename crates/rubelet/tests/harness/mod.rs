@@ -21,6 +21,7 @@ mod agent;
 mod http;
 mod machine;
 mod node;
+mod registry;
 mod runtime;
 mod waiting;
 
@@ -28,5 +29,6 @@ pub use agent::Agent;
 pub use http::{Response, get};
 pub use machine::{cgroups_below, live_processes, mounts_below, port_maps_of};
 pub use node::Node;
+pub use registry::{PASSWORD, Registry, USER};
 pub use runtime::{Runtime, Task};
 pub use waiting::{SLOW, wait, wait_until};

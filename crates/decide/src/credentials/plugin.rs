@@ -1,0 +1,221 @@
+//! The language of credential plugins: one JSON request on stdin, one JSON response on stdout.
+
+use std::time::Duration;
+
+use model::credentials::{CredentialPlugin, Login, Logins};
+use serde_json::{Value, json};
+
+use super::{matching, span};
+
+pub const API_VERSIONS: [&str; 3] = [
+    "credentialprovider.kubelet.k8s.io/v1",
+    "credentialprovider.kubelet.k8s.io/v1alpha1",
+    "credentialprovider.kubelet.k8s.io/v1beta1",
+];
+
+/// What an answer is good for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CacheKeyType {
+    Image,
+    Registry,
+    Global,
+}
+
+/// What a plugin said.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PluginAnswer {
+    pub logins: Logins,
+    pub key: CacheKeyType,
+    /// `None`: as long as the configuration says.
+    pub cache: Option<Duration>,
+}
+
+/// Why an answer is not used. What the plugin said is never part of it: it holds secrets.
+#[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
+pub enum AnswerError {
+    #[error("error reading GVK from response: not a JSON object")]
+    NotJson,
+    #[error(
+        "apiVersion from credential plugin response did not match expected apiVersion:{expected}, actual apiVersion:{actual}"
+    )]
+    ApiVersion { expected: String, actual: String },
+    #[error("error decoding credential provider plugin response from stdout: {field}")]
+    Malformed { field: &'static str },
+    #[error("credential provider plugin did not return a valid cacheKeyType: {given}")]
+    CacheKeyType { given: String },
+}
+
+/// Whether a plugin is asked about an image. `repository` is its name with the registry and without tag.
+pub fn is_asked(plugin: &CredentialPlugin, repository: &str, has_service_account: bool) -> bool {
+    (has_service_account || !plugin.needs_service_account)
+        && plugin.match_images.iter().any(|pattern| matching::matches(pattern, repository))
+}
+
+pub fn request(plugin: &CredentialPlugin, repository: &str) -> String {
+    let request = json!({
+        "kind": "CredentialProviderRequest",
+        "apiVersion": plugin.api_version,
+        "image": repository,
+    });
+    format!("{request}\n")
+}
+
+pub fn parse_answer(plugin: &CredentialPlugin, stdout: &[u8]) -> Result<PluginAnswer, AnswerError> {
+    let document: Value = serde_json::from_slice(stdout).map_err(|_| AnswerError::NotJson)?;
+    if !document.is_object() {
+        return Err(AnswerError::NotJson);
+    }
+    let text = |name: &str| document[name].as_str().unwrap_or_default().to_owned();
+    let actual = text("apiVersion");
+    if actual != plugin.api_version {
+        return Err(AnswerError::ApiVersion { expected: plugin.api_version.clone(), actual });
+    }
+    if text("kind") != "CredentialProviderResponse" {
+        return Err(AnswerError::Malformed { field: "kind" });
+    }
+    let cache = match &document["cacheDuration"] {
+        Value::Null => None,
+        Value::String(text) => {
+            Some(span::parse(text).ok_or(AnswerError::Malformed { field: "cacheDuration" })?)
+        }
+        _ => return Err(AnswerError::Malformed { field: "cacheDuration" }),
+    };
+    let logins = match &document["auth"] {
+        Value::Null => Logins::new(),
+        Value::Object(entries) => entries
+            .iter()
+            .map(|(name, entry)| Ok((name.clone(), login(entry)?)))
+            .collect::<Result<_, AnswerError>>()?,
+        _ => return Err(AnswerError::Malformed { field: "auth" }),
+    };
+    let key = match text("cacheKeyType").as_str() {
+        "Image" => CacheKeyType::Image,
+        "Registry" => CacheKeyType::Registry,
+        "Global" => CacheKeyType::Global,
+        given => return Err(AnswerError::CacheKeyType { given: given.to_owned() }),
+    };
+    Ok(PluginAnswer { logins, key, cache })
+}
+
+fn login(entry: &Value) -> Result<Login, AnswerError> {
+    let text = |name: &str| match &entry[name] {
+        Value::Null => Ok(String::new()),
+        Value::String(text) => Ok(text.clone()),
+        _ => Err(AnswerError::Malformed { field: "auth" }),
+    };
+    match entry {
+        Value::Null | Value::Object(_) => {
+            Ok(Login { username: text("username")?, password: text("password")?, ..Login::default() })
+        }
+        _ => Err(AnswerError::Malformed { field: "auth" }),
+    }
+}
+
+#[cfg(test)]
+pub(super) fn sample() -> CredentialPlugin {
+    CredentialPlugin {
+        name: "sample".into(),
+        match_images: vec!["*.test".into(), "h.test:5000/path".into()],
+        default_cache: Duration::from_secs(60),
+        api_version: API_VERSIONS[0].into(),
+        args: Vec::new(),
+        env: Vec::new(),
+        needs_service_account: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_images_that_it_is_for() {
+        let plugin = sample();
+        for (repository, expect) in [
+            ("h.test/a", true),
+            ("h.other/a", false),
+            ("h.test:5000/path/a", true),
+            ("h.test:5000/other", false),
+            ("docker.io/library/a", false),
+        ] {
+            assert_eq!(is_asked(&plugin, repository, false), expect, "{repository}");
+        }
+    }
+
+    #[test]
+    fn one_that_needs_a_service_account_is_not_asked_without() {
+        let plugin = CredentialPlugin { needs_service_account: true, ..sample() };
+        assert!(!is_asked(&plugin, "h.test/a", false));
+        assert!(is_asked(&plugin, "h.test/a", true));
+    }
+
+    #[test]
+    fn the_request() {
+        let request: Value = serde_json::from_str(&request(&sample(), "h.test/a")).unwrap();
+        assert_eq!(
+            request,
+            json!({
+                "kind": "CredentialProviderRequest",
+                "apiVersion": "credentialprovider.kubelet.k8s.io/v1",
+                "image": "h.test/a"
+            })
+        );
+    }
+
+    fn answer(edit: impl FnOnce(&mut Value)) -> Result<PluginAnswer, AnswerError> {
+        let mut document = json!({
+            "kind": "CredentialProviderResponse",
+            "apiVersion": "credentialprovider.kubelet.k8s.io/v1",
+            "cacheKeyType": "Registry",
+            "cacheDuration": "5m0s",
+            "auth": { "*.test": { "username": "u", "password": "p" } },
+        });
+        edit(&mut document);
+        parse_answer(&sample(), document.to_string().as_bytes())
+    }
+
+    #[test]
+    fn answers() {
+        let good = answer(|_| {}).unwrap();
+        assert_eq!((good.key, good.cache), (CacheKeyType::Registry, Some(Duration::from_secs(300))));
+        assert_eq!(good.logins["*.test"].username, "u");
+        let without = answer(|d| {
+            d.as_object_mut().unwrap().remove("cacheDuration");
+            d["auth"] = Value::Null;
+            d["cacheKeyType"] = json!("Global");
+        });
+        assert_eq!(
+            without,
+            Ok(PluginAnswer { logins: Logins::new(), key: CacheKeyType::Global, cache: None })
+        );
+        let zero = answer(|d| d["cacheDuration"] = json!("0")).unwrap();
+        assert_eq!(zero.cache, Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn answers_that_are_not_used() {
+        let check = |edit: fn(&mut Value), expect: &str| {
+            assert_eq!(answer(edit).unwrap_err().to_string(), expect);
+        };
+        check(
+            |d| d["apiVersion"] = json!("credentialprovider.kubelet.k8s.io/v1beta1"),
+            "apiVersion from credential plugin response did not match expected apiVersion:credentialprovider.kubelet.k8s.io/v1, actual apiVersion:credentialprovider.kubelet.k8s.io/v1beta1",
+        );
+        check(
+            |d| d["cacheKeyType"] = json!("Sometimes"),
+            "credential provider plugin did not return a valid cacheKeyType: Sometimes",
+        );
+        let decoding = "error decoding credential provider plugin response from stdout: ";
+        check(|d| d["kind"] = json!("Pod"), &format!("{decoding}kind"));
+        check(|d| d["auth"] = json!([]), &format!("{decoding}auth"));
+        check(|d| d["auth"]["*.test"] = json!("u:p"), &format!("{decoding}auth"));
+        check(|d| d["auth"]["*.test"]["password"] = json!(5), &format!("{decoding}auth"));
+        check(|d| d["cacheDuration"] = json!("soon"), &format!("{decoding}cacheDuration"));
+        check(|d| d["cacheDuration"] = json!(5), &format!("{decoding}cacheDuration"));
+        for garbage in ["", "hidden", "[]", "\"hidden\""] {
+            let error = parse_answer(&sample(), garbage.as_bytes()).unwrap_err();
+            assert_eq!(error, AnswerError::NotJson, "{garbage}");
+            assert!(!error.to_string().contains("hidden"));
+        }
+    }
+}

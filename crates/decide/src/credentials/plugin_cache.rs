@@ -1,0 +1,148 @@
+//! Answers of plugins, for as long as they are good.
+
+use std::collections::BTreeMap;
+
+use model::Mono;
+use model::credentials::{CredentialPlugin, Logins};
+
+use super::matching::registry;
+use super::plugin::{CacheKeyType, PluginAnswer};
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Scope {
+    /// With registry and path.
+    Image(String),
+    Registry(String),
+    Global,
+}
+
+#[derive(Clone, Debug)]
+struct Kept {
+    logins: Logins,
+    until: Mono,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct PluginCache {
+    kept: BTreeMap<(String, Scope), Kept>,
+}
+
+impl PluginCache {
+    /// What the plugin would say about an image, if that is known. The narrowest answer wins.
+    pub fn lookup(&self, plugin: &CredentialPlugin, repository: &str, now: Mono) -> Option<&Logins> {
+        let scopes = [
+            Scope::Image(repository.to_owned()),
+            Scope::Registry(registry(repository).to_owned()),
+            Scope::Global,
+        ];
+        scopes.into_iter().find_map(|scope| {
+            let kept = self.kept.get(&(plugin.name.clone(), scope))?;
+            (now <= kept.until).then_some(&kept.logins)
+        })
+    }
+
+    /// Keeps an answer for as long as it says, and drops those that are no longer good.
+    pub fn keep(&mut self, plugin: &CredentialPlugin, repository: &str, answer: &PluginAnswer, now: Mono) {
+        self.kept.retain(|_, kept| now <= kept.until);
+        let span = answer.cache.unwrap_or(plugin.default_cache);
+        if span.is_zero() {
+            return;
+        }
+        let scope = match answer.key {
+            CacheKeyType::Image => Scope::Image(repository.to_owned()),
+            CacheKeyType::Registry => Scope::Registry(registry(repository).to_owned()),
+            CacheKeyType::Global => Scope::Global,
+        };
+        let kept = Kept { logins: answer.logins.clone(), until: now.plus(span) };
+        self.kept.insert((plugin.name.clone(), scope), kept);
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.kept.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::credentials::plugin::sample;
+    use model::credentials::Login;
+    use std::time::Duration;
+
+    fn answer(name: &str, key: CacheKeyType, seconds: Option<u64>) -> PluginAnswer {
+        let login = Login { username: name.into(), ..Login::default() };
+        let logins = Logins::from([("*.test".to_owned(), login)]);
+        PluginAnswer { logins, key, cache: seconds.map(Duration::from_secs) }
+    }
+
+    fn at(seconds: u64) -> Mono {
+        Mono::from_duration(Duration::from_secs(seconds))
+    }
+
+    fn found(cache: &PluginCache, repository: &str, seconds: u64) -> Option<String> {
+        let logins = cache.lookup(&sample(), repository, at(seconds))?;
+        logins.values().next().map(|login| login.username.clone())
+    }
+
+    #[test]
+    fn an_answer_is_good_for_what_it_says() {
+        let check = |key: CacheKeyType, expect: [bool; 3]| {
+            let mut cache = PluginCache::default();
+            cache.keep(&sample(), "h.test/a", &answer("x", key, None), at(0));
+            let seen = ["h.test/a", "h.test/b", "i.test/a"].map(|image| found(&cache, image, 1).is_some());
+            assert_eq!(seen, expect, "{key:?}");
+        };
+        check(CacheKeyType::Image, [true, false, false]);
+        check(CacheKeyType::Registry, [true, true, false]);
+        check(CacheKeyType::Global, [true, true, true]);
+    }
+
+    #[test]
+    fn the_narrowest_answer_wins() {
+        let mut cache = PluginCache::default();
+        cache.keep(&sample(), "h.test/a", &answer("global", CacheKeyType::Global, None), at(0));
+        cache.keep(&sample(), "h.test/a", &answer("registry", CacheKeyType::Registry, None), at(0));
+        cache.keep(&sample(), "h.test/a", &answer("image", CacheKeyType::Image, None), at(0));
+        let seen = ["h.test/a", "h.test/b", "i.test/a"].map(|image| found(&cache, image, 1).unwrap());
+        assert_eq!(seen, ["image", "registry", "global"]);
+    }
+
+    #[test]
+    fn an_answer_is_good_as_long_as_it_says() {
+        let check = |seconds: Option<u64>, then: u64, expect: bool| {
+            let mut cache = PluginCache::default();
+            cache.keep(&sample(), "h.test/a", &answer("x", CacheKeyType::Image, seconds), at(100));
+            assert_eq!(found(&cache, "h.test/a", 100 + then).is_some(), expect, "{seconds:?} {then}");
+        };
+        // its own span
+        check(Some(10), 10, true);
+        check(Some(10), 11, false);
+        check(Some(0), 0, false);
+        // the configured one, which is a minute
+        check(None, 60, true);
+        check(None, 61, false);
+        let never = CredentialPlugin { default_cache: Duration::ZERO, ..sample() };
+        let mut cache = PluginCache::default();
+        cache.keep(&never, "h.test/a", &answer("x", CacheKeyType::Image, None), at(0));
+        assert_eq!(cache.len(), 0);
+    }
+
+    #[test]
+    fn plugins_do_not_see_each_others_answers() {
+        let mut cache = PluginCache::default();
+        let other = CredentialPlugin { name: "other".into(), ..sample() };
+        cache.keep(&other, "h.test/a", &answer("x", CacheKeyType::Global, None), at(0));
+        assert_eq!(found(&cache, "h.test/a", 1), None);
+    }
+
+    #[test]
+    fn old_answers_do_not_pile_up() {
+        let mut cache = PluginCache::default();
+        for image in 0..100 {
+            let repository = format!("h.test/{image}");
+            cache.keep(&sample(), &repository, &answer("x", CacheKeyType::Image, Some(1)), at(2 * image));
+        }
+        assert_eq!(cache.len(), 1);
+    }
+}

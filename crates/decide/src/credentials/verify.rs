@@ -1,0 +1,270 @@
+//! Who may use an image that is on the node already.
+
+use model::credentials::{PullCredentials, PullHistory, PullSecret, PullServiceAccount, VerificationPolicy};
+
+use super::matching::without_tag;
+
+/// A record is not made longer than this by pods that merely show the same secret.
+const MOST_SECRETS: usize = 100;
+
+/// What a pod can show. Pods of a node without an API server have nothing.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PodCredentials {
+    pub secrets: Vec<PullSecret>,
+    pub service_account: Option<PullServiceAccount>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// `learnt`: a secret that opens it too, and is not on record yet.
+    Allowed { learnt: Option<PullSecret> },
+    /// The pod has to show that it can pull it.
+    MustPull,
+}
+
+impl Verdict {
+    const ALLOWED: Verdict = Verdict::Allowed { learnt: None };
+}
+
+/// May a pod use the image that its spec names so?
+pub fn verdict(
+    policy: &VerificationPolicy,
+    named: &str,
+    history: &PullHistory,
+    pod: &PodCredentials,
+) -> Verdict {
+    if matches!(history, PullHistory::Unreadable { .. }) {
+        return Verdict::MustPull;
+    }
+    if !asks(policy, named, history) {
+        return Verdict::ALLOWED;
+    }
+    let PullHistory::Pulled(record) = history else { return Verdict::MustPull };
+    match record.credential_mapping.get(without_tag(named)) {
+        Some(known) => compare(known, pod),
+        None => Verdict::MustPull,
+    }
+}
+
+fn asks(policy: &VerificationPolicy, named: &str, history: &PullHistory) -> bool {
+    match policy {
+        VerificationPolicy::NeverVerify => false,
+        VerificationPolicy::NeverVerifyPreloaded => *history != PullHistory::Foreign,
+        VerificationPolicy::NeverVerifyAllowlisted(list) => !is_listed(list, named),
+        VerificationPolicy::AlwaysVerify => true,
+    }
+}
+
+fn is_listed(list: &[String], named: &str) -> bool {
+    let name = without_tag(named);
+    list.iter().any(|pattern| match pattern.strip_suffix('*') {
+        Some(prefix) if prefix.ends_with('/') => name.starts_with(prefix),
+        _ => name == pattern,
+    })
+}
+
+fn compare(known: &PullCredentials, pod: &PodCredentials) -> Verdict {
+    if known.node_pods_accessible {
+        return Verdict::ALLOWED;
+    }
+    let room = known.kubernetes_secrets.len() < MOST_SECRETS;
+    let pairs = pod.secrets.iter().flat_map(|own| known.kubernetes_secrets.iter().map(move |old| (own, old)));
+    for (own, old) in pairs {
+        let same_content = !old.credential_hash.is_empty() && own.credential_hash == old.credential_hash;
+        let same_secret = (&own.uid, &own.namespace, &own.name) == (&old.uid, &old.namespace, &old.name);
+        match (same_content, same_secret) {
+            (true, true) => return Verdict::ALLOWED,
+            (true, false) => return Verdict::Allowed { learnt: room.then(|| own.clone()) },
+            (false, true) if room => return Verdict::Allowed { learnt: Some(own.clone()) },
+            _ => {}
+        }
+    }
+    match &pod.service_account {
+        Some(account) if known.kubernetes_service_accounts.contains(account) => Verdict::ALLOWED,
+        _ => Verdict::MustPull,
+    }
+}
+
+/// What is wrong with a pattern of the allowlist, if anything.
+pub fn pattern_fault(pattern: &str) -> Option<String> {
+    if pattern != pattern.trim() {
+        return Some(format!("leading/trailing spaces are not allowed: {pattern}"));
+    }
+    let wildcard = pattern.ends_with("/*");
+    let name = if wildcard { &pattern[..pattern.len() - 1] } else { pattern };
+    if name.is_empty() {
+        return Some(format!("the supplied pattern is too short: {pattern}"));
+    }
+    if name.contains('*') {
+        return Some(format!(
+            "not a valid wildcard pattern, only patterns ending with '/*' are allowed: {pattern}"
+        ));
+    }
+    if wildcard {
+        return (name == "/").then(|| "at least registry hostname is required".to_owned());
+    }
+    if without_tag(name) != name {
+        return Some(format!("neither tag nor digest is accepted in an image reference: {pattern}"));
+    }
+    let error = crate::images::normalise(name).err()?;
+    Some(format!("failed to parse as an image name: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::credentials::PulledRecord;
+
+    fn secret(name: &str, hash: &str) -> PullSecret {
+        PullSecret {
+            uid: format!("uid-{name}"),
+            namespace: "ns".into(),
+            name: name.into(),
+            credential_hash: hash.into(),
+        }
+    }
+    fn pod(secrets: &[(&str, &str)]) -> PodCredentials {
+        let secrets = secrets.iter().map(|(name, hash)| secret(name, hash)).collect();
+        PodCredentials { secrets, service_account: None }
+    }
+    fn record(with: PullCredentials) -> PullHistory {
+        PullHistory::Pulled(PulledRecord {
+            last_updated_time: None,
+            image_ref: "sha256:1".into(),
+            credential_mapping: [("h.test/a".to_owned(), with)].into(),
+        })
+    }
+    fn by_node() -> PullHistory {
+        record(PullCredentials { node_pods_accessible: true, ..PullCredentials::default() })
+    }
+    fn by_secret() -> PullHistory {
+        let kubernetes_secrets = vec![secret("s", "h")];
+        record(PullCredentials { kubernetes_secrets, ..PullCredentials::default() })
+    }
+    fn allowlist(patterns: &[&str]) -> VerificationPolicy {
+        let patterns = patterns.iter().map(|p| (*p).to_owned()).collect();
+        VerificationPolicy::NeverVerifyAllowlisted(patterns)
+    }
+    fn allowed(policy: &VerificationPolicy, history: &PullHistory) -> bool {
+        verdict(policy, "h.test/a:1", history, &PodCredentials::default()) != Verdict::MustPull
+    }
+
+    #[test]
+    fn the_policy_says_which_images_are_asked_about() {
+        use VerificationPolicy::{AlwaysVerify, NeverVerify, NeverVerifyPreloaded};
+        let listed = || allowlist(&["h.test/a"]);
+        let unlisted = || allowlist(&["h.test/b"]);
+        let check = |history: PullHistory, expect: [bool; 5]| {
+            let policies = [NeverVerify, NeverVerifyPreloaded, listed(), unlisted(), AlwaysVerify];
+            assert_eq!(policies.map(|policy| allowed(&policy, &history)), expect, "{history:?}");
+        };
+        check(PullHistory::Foreign, [true, true, true, false, false]);
+        check(PullHistory::Begun, [true, false, true, false, false]);
+        check(by_node(), [true, true, true, true, true]);
+        check(by_secret(), [true, false, true, false, false]);
+        check(record(PullCredentials::default()), [true, false, true, false, false]);
+        let message = "x".to_owned();
+        check(PullHistory::Unreadable { message }, [false, false, false, false, false]);
+    }
+
+    #[test]
+    fn the_record_counts_for_its_own_name_only() {
+        let policy = VerificationPolicy::NeverVerifyPreloaded;
+        let check = |named: &str, expect: bool| {
+            let seen = verdict(&policy, named, &by_node(), &PodCredentials::default());
+            assert_eq!(seen != Verdict::MustPull, expect, "{named}");
+        };
+        check("h.test/a", true);
+        check("h.test/a:2", true);
+        check("h.test/a@sha256:0", true);
+        check("i.test/a:1", false);
+    }
+
+    #[test]
+    fn a_secret_opens_by_its_content_or_by_its_name() {
+        let policy = VerificationPolicy::NeverVerifyPreloaded;
+        let check = |secrets: &[(&str, &str)], expect: Verdict| {
+            let seen = verdict(&policy, "h.test/a", &by_secret(), &pod(secrets));
+            assert_eq!(seen, expect, "{secrets:?}");
+        };
+        let learnt = |name: &str, hash: &str| Verdict::Allowed { learnt: Some(secret(name, hash)) };
+        check(&[("s", "h")], Verdict::ALLOWED);
+        check(&[("t", "h")], learnt("t", "h"));
+        check(&[("s", "new")], learnt("s", "new"));
+        check(&[("t", "other")], Verdict::MustPull);
+        check(&[("t", "other"), ("s", "h")], Verdict::ALLOWED);
+        check(&[], Verdict::MustPull);
+    }
+
+    #[test]
+    fn a_secret_whose_content_is_not_known_opens_by_name_only() {
+        let kubernetes_secrets = vec![secret("s", "")];
+        let history = record(PullCredentials { kubernetes_secrets, ..PullCredentials::default() });
+        let policy = VerificationPolicy::NeverVerifyPreloaded;
+        let seen = |own: &[(&str, &str)]| verdict(&policy, "h.test/a", &history, &pod(own));
+        assert_eq!(seen(&[("t", "")]), Verdict::MustPull);
+        assert!(matches!(seen(&[("s", "h")]), Verdict::Allowed { .. }));
+    }
+
+    #[test]
+    fn a_record_does_not_grow_without_end() {
+        let kubernetes_secrets: Vec<_> = (0..MOST_SECRETS).map(|n| secret(&n.to_string(), "h")).collect();
+        let history = record(PullCredentials { kubernetes_secrets, ..PullCredentials::default() });
+        let policy = VerificationPolicy::NeverVerifyPreloaded;
+        assert_eq!(verdict(&policy, "h.test/a", &history, &pod(&[("t", "h")])), Verdict::ALLOWED);
+    }
+
+    #[test]
+    fn a_service_account_opens_what_it_opened_before() {
+        let account = PullServiceAccount { uid: "1".into(), namespace: "ns".into(), name: "sa".into() };
+        let history = record(PullCredentials {
+            kubernetes_service_accounts: vec![account.clone()],
+            ..PullCredentials::default()
+        });
+        let policy = VerificationPolicy::NeverVerifyPreloaded;
+        let seen = |account| {
+            let pod = PodCredentials { secrets: Vec::new(), service_account: account };
+            verdict(&policy, "h.test/a", &history, &pod)
+        };
+        assert_eq!(seen(Some(account.clone())), Verdict::ALLOWED);
+        let renewed = PullServiceAccount { uid: "2".into(), ..account };
+        assert_eq!(seen(Some(renewed)), Verdict::MustPull);
+        assert_eq!(seen(None), Verdict::MustPull);
+    }
+
+    #[test]
+    fn the_allowlist() {
+        let check = |pattern: &str, named: &str, expect: bool| {
+            let policy = allowlist(&[pattern]);
+            let seen = verdict(&policy, named, &PullHistory::Foreign, &PodCredentials::default());
+            assert_eq!(seen != Verdict::MustPull, expect, "{pattern} {named}");
+        };
+        check("h.test/a", "h.test/a:1", true);
+        check("h.test/a", "h.test/ab", false);
+        check("h.test/*", "h.test/a:1", true);
+        check("h.test/a/*", "h.test/a", false);
+        check("h.test/a/*", "h.test/a/b", true);
+        check("busybox", "busybox:1", true);
+        check("busybox", "docker.io/library/busybox", false);
+    }
+
+    #[test]
+    fn patterns_of_the_allowlist_that_are_refused() {
+        for good in ["h.test/a", "h.test/*", "h.test/a/*", "busybox", "h:5000/a"] {
+            assert_eq!(pattern_fault(good), None, "{good}");
+        }
+        let check = |pattern: &str, expect: &str| {
+            let fault = pattern_fault(pattern).unwrap_or_default();
+            assert!(fault.starts_with(expect), "{pattern}: {fault}");
+        };
+        check(" a", "leading/trailing spaces are not allowed");
+        check("", "the supplied pattern is too short");
+        check("*", "not a valid wildcard pattern");
+        check("a*/b", "not a valid wildcard pattern");
+        check("h.test/a*", "not a valid wildcard pattern");
+        check("/*", "at least registry hostname is required");
+        check("a:1", "neither tag nor digest");
+        check("a@sha256:1", "neither tag nor digest");
+        check("A", "failed to parse as an image name");
+    }
+}

@@ -1,0 +1,177 @@
+//! Credential plugins: programs that are asked once per image, answer or not, and end.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use model::credentials::CredentialPlugin;
+use ports::PluginError;
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, Command};
+
+/// A plugin may try again what it does over the network, but not for ever.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+/// More than any answer has.
+const MOST_BYTES: u64 = 1 << 20;
+/// As much of a plugin's complaints as is passed on.
+const MOST_WORDS: usize = 2048;
+
+#[derive(thiserror::Error, Debug)]
+pub enum PluginPathError {
+    #[error("plugin binary directory {} did not exist", path.display())]
+    NoDirectory { path: PathBuf },
+    #[error("plugin binary executable {} did not exist", path.display())]
+    NoProgram { path: PathBuf },
+    #[error("plugin binary {} is not executable", path.display())]
+    NotExecutable { path: PathBuf },
+    #[error("no configuration files found in directory {:?}", path.display())]
+    NoFiles { path: PathBuf },
+    #[error("unable to read {:?}", path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The file, or all `.json`, `.yaml` and `.yml` files of the directory in the order of their names.
+pub fn read_plugin_config(path: &Path) -> Result<Vec<(String, Vec<u8>)>, PluginPathError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| PluginPathError::Read { path, source }
+    };
+    let mut files = vec![path.to_owned()];
+    if path.metadata().map_err(failed(path))?.is_dir() {
+        files.clear();
+        for entry in path.read_dir().map_err(failed(path))? {
+            let entry = entry.map_err(failed(path))?;
+            let kind = entry.path().extension().and_then(|kind| kind.to_str()).map(str::to_owned);
+            let wanted = matches!(kind.as_deref(), Some("json" | "yaml" | "yml"));
+            if wanted && !entry.file_type().map_err(failed(path))?.is_dir() {
+                files.push(entry.path());
+            }
+        }
+        files.sort();
+    }
+    if files.is_empty() {
+        return Err(PluginPathError::NoFiles { path: path.to_owned() });
+    }
+    let read = |file: PathBuf| {
+        let bytes = std::fs::read(&file).map_err(failed(&file))?;
+        Ok((file.display().to_string(), bytes))
+    };
+    files.into_iter().map(read).collect()
+}
+
+pub(super) fn check_programs(bin_dir: &Path, plugins: &[CredentialPlugin]) -> Result<(), PluginPathError> {
+    use std::os::unix::fs::PermissionsExt;
+    if !bin_dir.is_dir() {
+        return Err(PluginPathError::NoDirectory { path: bin_dir.to_owned() });
+    }
+    for plugin in plugins {
+        let path = bin_dir.join(&plugin.name);
+        match path.metadata() {
+            Ok(found) if found.is_file() && found.permissions().mode() & 0o111 != 0 => {}
+            Ok(_) => return Err(PluginPathError::NotExecutable { path }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(PluginPathError::NoProgram { path });
+            }
+            Err(source) => return Err(PluginPathError::Read { path, source }),
+        }
+    }
+    Ok(())
+}
+
+/// Whatever happens, nothing of the plugin is left running: it has a process group of its own, which is killed.
+struct Running {
+    child: Child,
+    group: Option<Pid>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // While the leader is not reaped, no other group can have its number.
+        let not_reaped = self.child.id().is_some();
+        if let Some(group) = self.group.filter(|_| not_reaped) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
+pub(super) async fn ask(
+    program: &Path,
+    plugin: &CredentialPlugin,
+    image: &str,
+    request: &str,
+    patience: Duration,
+) -> Result<Vec<u8>, PluginError> {
+    let names = || (plugin.name.clone(), image.to_owned());
+    let start_failed = |source| {
+        let (plugin, image) = names();
+        PluginError::Start { plugin, image, source }
+    };
+    let mut running = start(program, plugin).map_err(start_failed)?;
+    let Ok(result) = tokio::time::timeout(patience, converse(&mut running.child, request)).await else {
+        let (plugin, image) = names();
+        return Err(PluginError::TimedOut { plugin, image, after: patience });
+    };
+    let (status, stdout, stderr) = result.map_err(start_failed)?;
+    let (plugin, image) = names();
+    if !status.success() {
+        let stderr = last_words(&stderr);
+        return Err(PluginError::Failed { plugin, image, status, stderr });
+    }
+    if stdout.len() as u64 > MOST_BYTES {
+        return Err(PluginError::TooMuch { plugin, image, limit: MOST_BYTES });
+    }
+    Ok(stdout)
+}
+
+fn start(program: &Path, plugin: &CredentialPlugin) -> io::Result<Running> {
+    let child = Command::new(program)
+        .args(&plugin.args)
+        .envs(plugin.env.iter().map(|(name, value)| (name, value)))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()?;
+    let group = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+    Ok(Running { child, group })
+}
+
+/// Writes and reads at the same time: a plugin may answer before it has read everything.
+async fn converse(child: &mut Child, request: &str) -> io::Result<(ExitStatus, Vec<u8>, Vec<u8>)> {
+    let (mut stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let write = async {
+        if let Some(stdin) = &mut stdin {
+            // One that doesn't care for the request closes its end.
+            let _ = stdin.write_all(request.as_bytes()).await;
+        }
+        drop(stdin);
+    };
+    let (_, stdout, stderr) = tokio::join!(write, read(stdout), read(stderr));
+    Ok((child.wait().await?, stdout?, stderr?))
+}
+
+/// All of it, but keeps no more than a little above what is allowed.
+async fn read(pipe: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> {
+    let Some(mut pipe) = pipe else { return Ok(Vec::new()) };
+    let mut kept = Vec::new();
+    (&mut pipe).take(MOST_BYTES + 1).read_to_end(&mut kept).await?;
+    tokio::io::copy(&mut pipe, &mut tokio::io::sink()).await?;
+    Ok(kept)
+}
+
+fn last_words(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    let text = text.trim();
+    let mut from = text.len().saturating_sub(MOST_WORDS);
+    while !text.is_char_boundary(from) {
+        from += 1;
+    }
+    text[from..].to_owned()
+}
