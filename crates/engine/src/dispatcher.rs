@@ -6,11 +6,12 @@ use std::sync::Arc;
 use decide::effect::LogLevel;
 use decide::{Effect, Epoch, Event, NodeState, step};
 use futures::StreamExt;
+use model::cgroup::CgroupSpec;
 use model::observed::{ObservedPod, Scope};
 use model::probe::ProbeRecord;
 use model::{ApiEvent, PodUid};
 use ports::{FeedNotice, PodFeed};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -46,6 +47,7 @@ struct Dispatcher {
     plans: HashMap<PodUid, (Epoch, CancellationToken)>,
     events: EventLog,
     probe_records: mpsc::UnboundedSender<(PodUid, ProbeRecord)>,
+    node_cgroups: watch::Sender<Vec<CgroupSpec>>,
 }
 
 /// Everything a start needs.
@@ -70,6 +72,8 @@ pub(crate) fn prepare(
     let shop = Shop { ports, clock: clock.clone(), outbox: Outbox(events), image_room };
     let (probe_records, to_keep) = mpsc::unbounded_channel();
     tokio::spawn(probe_calls::keep_records(shop.clone(), to_keep));
+    let (node_cgroups, wanted_cgroups) = watch::channel(Vec::new());
+    tokio::spawn(sweep::keep_cgroups(shop.clone(), wanted_cgroups));
     let dispatcher = Dispatcher {
         state,
         timers: Timers::new(clock),
@@ -77,6 +81,7 @@ pub(crate) fn prepare(
         plans: HashMap::new(),
         events: EventLog::default(),
         probe_records,
+        node_cgroups,
     };
     (EngineHandle::new(queries), Ready { dispatcher, inbox, questions, feeds, stop })
 }
@@ -197,7 +202,7 @@ impl Dispatcher {
             }
             Effect::RecordEvent { uid, full_name, event } => self.record(&uid, &full_name, event),
             Effect::EnsureCgroups { specs } => {
-                tokio::spawn(sweep::ensure_cgroups(self.shop.clone(), specs));
+                self.node_cgroups.send_replace(specs);
             }
             Effect::ListLeftovers => {
                 tokio::spawn(sweep::list(self.shop.clone(), self.state.config.clone()));

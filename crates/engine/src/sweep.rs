@@ -8,10 +8,20 @@ use model::cgroup::{CgroupName, CgroupSpec};
 use model::node::NodeConfig;
 use model::pod::QosClass;
 use ports::Disposition;
+use tokio::sync::watch;
 
 use crate::dispatcher::Shop;
 
-pub(crate) async fn ensure_cgroups(shop: Shop, specs: Vec<CgroupSpec>) {
+/// Writes the cgroups above pods, one set after the other and always the newest: two writers at once could leave the
+/// older numbers.
+pub(crate) async fn keep_cgroups(shop: Shop, mut wanted: watch::Receiver<Vec<CgroupSpec>>) {
+    while wanted.changed().await.is_ok() {
+        let newest = wanted.borrow_and_update().clone();
+        ensure_cgroups(&shop, newest).await;
+    }
+}
+
+async fn ensure_cgroups(shop: &Shop, specs: Vec<CgroupSpec>) {
     let mut failed = false;
     for spec in specs {
         if let Err(error) = shop.ports.cgroups.ensure(&spec).await {

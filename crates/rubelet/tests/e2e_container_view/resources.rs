@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Node, SLOW, cgroups_below};
+use crate::harness::{Node, SLOW, cgroups_below, wait};
 use crate::pods::{container_id, is_running, manifest, terminated, uid};
 use crate::{clear, facts, looks, spec};
 
@@ -92,7 +92,10 @@ fn cgroups_follow_the_quality_of_service() {
         let cpu = pod_cgroups(&node, &pods[name]).remove("cpu").expect("its cgroup");
         value(cpu.parent().expect("its parent"), "cpu.shares")
     };
-    assert_eq!((level("burstable").as_str(), level("besteffort").as_str()), ("102", "2"));
+    wait("the levels' shares", SLOW, || match (level("burstable"), level("besteffort")) {
+        (burstable, besteffort) if burstable == "102" && besteffort == "2" => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
     clear(&node, &["guaranteed", "burstable", "besteffort"]);
     for pod in pods.values() {
         assert_eq!(pod_cgroups(&node, pod), BTreeMap::new());
