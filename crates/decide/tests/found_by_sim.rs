@@ -210,3 +210,26 @@ fn who_ran_before_keeps_the_name() {
     assert_eq!(causes(&node, "old"), [Cause::Running]);
     assert_eq!(causes(&node, "new"), [Cause::NameTaken { holder: "p_ns(old)".into() }]);
 }
+
+/// Found as broken restart counts (faults, seed 6): somebody removed a running container, and the next one was made with
+/// count 0 and the log file of the first.
+#[test]
+fn a_container_that_vanished_still_counts() {
+    let mut node = Node::new();
+    let effects = node.want(&[pod("u", json!({"containers": [{"name": "c", "image": "i"}]}))]);
+    node.succeed(&plan(&effects).expect("the sandbox"));
+    let image = || model::cri::Image { id: "i".into(), ..Default::default() };
+    let mut counts = Vec::new();
+    for _ in 0..2 {
+        // Each time the runtime has no trace of it.
+        let seen = node.see("u", vec![sandbox("s", true)], vec![]);
+        let told = node.tell(Event::ImageInspected { image: "i:latest".into(), result: Ok(Some(image())) });
+        let start = plan(&seen).or(plan(&told)).expect("a start");
+        counts.extend(start.actions.iter().filter_map(|(_, _, action)| match action {
+            decide::Action::StartContainer(start) => Some(start.config.metadata.attempt),
+            _ => None,
+        }));
+        node.succeed(&start);
+    }
+    assert_eq!(counts, [0, 1]);
+}

@@ -56,6 +56,8 @@ fn succeeded(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Act
             entry.ledger.failures.remove(&name);
             entry.ledger.retry_at.remove(&name);
             entry.ledger.images.remove(&name);
+            // Its log has this number now: should the container vanish, the next one has the next.
+            entry.ledger.log_numbers.insert(name.clone(), start.config.metadata.attempt);
             cx.record(state, uid, ApiEvent::normal("Created", "Container created").about(kind, &name));
             cx.record(state, uid, ApiEvent::normal("Started", "Container started").about(kind, &name));
         }
