@@ -233,3 +233,19 @@ fn a_container_that_vanished_still_counts() {
     }
     assert_eq!(counts, [0, 1]);
 }
+
+/// Found as K1 (faults, seed 823): the same as above, with both sources faster than the first reading.
+#[test]
+fn who_ran_before_keeps_the_name_although_both_sources_spoke_first() {
+    let mut node = Node::unread_with(&[Source::File, Source::Http]);
+    let spec = |uid: &str| pod(uid, json!({"containers": [{"name": "c", "image": "i"}]}));
+    node.want(&[spec("new")]);
+    node.want_from(Source::Http, &[spec("old")]);
+    let mut old = ObservedPod::empty("old".into(), FullName::new("p", "ns"));
+    old.sandboxes.push(sandbox("s", true));
+    old.containers.push(container("c", "i", 0, Running, 0));
+    let effects = node.see_everything(vec![old]);
+    assert_eq!(words(&effects), [""; 0], "it runs, and the other waits");
+    let cause = &node.entry("new").why[0].why.cause;
+    assert_eq!(*cause, Cause::NameTaken { holder: "p_ns(old)".into() });
+}

@@ -126,10 +126,7 @@ fn ids_of(pod: &ObservedPod) -> impl Iterator<Item = &str> {
 fn everything(state: &mut NodeState, cx: &mut Context, at: Mono, seen: Vec<Arc<ObservedPod>>) {
     let full = &mut state.full_observation;
     full.in_flight = false;
-    if full.last.replace(at).is_none() {
-        // Nobody was planned before.
-        cx.touched.extend(state.pods.keys().cloned());
-    }
+    let first = full.last.replace(at).is_none();
     let again = full.wanted.is_some_and(|wanted| at < wanted);
     if !again {
         full.wanted = None;
@@ -155,6 +152,11 @@ fn everything(state: &mut NodeState, cx: &mut Context, at: Mono, seen: Vec<Arc<O
             _ => Arc::new(ObservedPod::empty(uid.clone(), entry.view.full_name.clone())),
         };
         one(state, cx, &uid, at, empty);
+    }
+    if first {
+        // Nobody was planned before.
+        cx.touched.extend(state.pods.keys().cloned());
+        pods::who_runs_goes_first(state);
     }
     pods::take_orphans(state, cx, at);
     sweep::first_look(state, cx);
