@@ -249,3 +249,27 @@ fn who_ran_before_keeps_the_name_although_both_sources_spoke_first() {
     let cause = &node.entry("new").why[0].why.cause;
     assert_eq!(*cause, Cause::NameTaken { holder: "p_ns(old)".into() });
 }
+
+/// Seen beside seed 901 (faults): with a minimum age and a clock that was set back, garbage waited for the clock.
+#[test]
+fn garbage_does_not_wait_for_a_clock_that_was_set_back() {
+    let mut node = Node::with(NodeConfig {
+        min_container_ttl: std::time::Duration::from_secs(30),
+        ..NodeConfig::default()
+    });
+    let effects = node.want(&[pod("u", json!({"containers": [{"name": "c", "image": "i"}]}))]);
+    node.succeed(&plan(&effects).expect("the sandbox"));
+    let made = |count, state, at: i64| {
+        let mut container = container("c", "i", count, state, 1);
+        container.created_at = model::Wall(at);
+        container
+    };
+    let now = node.now.wall.0;
+    let hour = 3_600_000_000_000;
+    let second = 1_000_000_000;
+    let seen = |first, second| vec![made(0, Exited, first), made(1, Exited, second), made(2, Running, now)];
+    let effects = node.see("u", vec![sandbox("s", true)], seen(now - second, now));
+    assert_eq!(words(&effects), [""; 0], "too young");
+    let effects = node.see("u", vec![sandbox("s", true)], seen(now + hour, now));
+    assert_eq!(words(&effects), ["remove container"]);
+}

@@ -93,6 +93,10 @@ fn start_failed(
     if let Some(entry) = state.pods.get_mut(uid) {
         entry.ledger.failures.insert(name.to_owned(), StartFailure { reason, message: failure.message });
         entry.ledger.images.remove(name);
+        if at == StartPoint::Start {
+            // It may have run all the same.
+            entry.ledger.log_numbers.insert(name.to_owned(), start.config.metadata.attempt);
+        }
         // One that was created has ended by now and is under the crash back-off.
         if at != StartPoint::Start || failure.unreachable {
             entry.ledger.retry_at.insert(name.to_owned(), cx.now.mono.plus(RETRY));
