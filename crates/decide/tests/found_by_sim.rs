@@ -210,3 +210,66 @@ fn who_ran_before_keeps_the_name() {
     assert_eq!(causes(&node, "old"), [Cause::Running]);
     assert_eq!(causes(&node, "new"), [Cause::NameTaken { holder: "p_ns(old)".into() }]);
 }
+
+/// Found as broken restart counts (faults, seed 6): somebody removed a running container, and the next one was made with
+/// count 0 and the log file of the first.
+#[test]
+fn a_container_that_vanished_still_counts() {
+    let mut node = Node::new();
+    let effects = node.want(&[pod("u", json!({"containers": [{"name": "c", "image": "i"}]}))]);
+    node.succeed(&plan(&effects).expect("the sandbox"));
+    let image = || model::cri::Image { id: "i".into(), ..Default::default() };
+    let mut counts = Vec::new();
+    for _ in 0..2 {
+        // Each time the runtime has no trace of it.
+        let seen = node.see("u", vec![sandbox("s", true)], vec![]);
+        let told = node.tell(Event::ImageInspected { image: "i:latest".into(), result: Ok(Some(image())) });
+        let start = plan(&seen).or(plan(&told)).expect("a start");
+        counts.extend(start.actions.iter().filter_map(|(_, _, action)| match action {
+            decide::Action::StartContainer(start) => Some(start.config.metadata.attempt),
+            _ => None,
+        }));
+        node.succeed(&start);
+    }
+    assert_eq!(counts, [0, 1]);
+}
+
+/// Found as K1 (faults, seed 823): the same as above, with both sources faster than the first reading.
+#[test]
+fn who_ran_before_keeps_the_name_although_both_sources_spoke_first() {
+    let mut node = Node::unread_with(&[Source::File, Source::Http]);
+    let spec = |uid: &str| pod(uid, json!({"containers": [{"name": "c", "image": "i"}]}));
+    node.want(&[spec("new")]);
+    node.want_from(Source::Http, &[spec("old")]);
+    let mut old = ObservedPod::empty("old".into(), FullName::new("p", "ns"));
+    old.sandboxes.push(sandbox("s", true));
+    old.containers.push(container("c", "i", 0, Running, 0));
+    let effects = node.see_everything(vec![old]);
+    assert_eq!(words(&effects), [""; 0], "it runs, and the other waits");
+    let cause = &node.entry("new").why[0].why.cause;
+    assert_eq!(*cause, Cause::NameTaken { holder: "p_ns(old)".into() });
+}
+
+/// Seen beside seed 901 (faults): with a minimum age and a clock that was set back, garbage waited for the clock.
+#[test]
+fn garbage_does_not_wait_for_a_clock_that_was_set_back() {
+    let mut node = Node::with(NodeConfig {
+        min_container_ttl: std::time::Duration::from_secs(30),
+        ..NodeConfig::default()
+    });
+    let effects = node.want(&[pod("u", json!({"containers": [{"name": "c", "image": "i"}]}))]);
+    node.succeed(&plan(&effects).expect("the sandbox"));
+    let made = |count, state, at: i64| {
+        let mut container = container("c", "i", count, state, 1);
+        container.created_at = model::Wall(at);
+        container
+    };
+    let now = node.now.wall.0;
+    let hour = 3_600_000_000_000;
+    let second = 1_000_000_000;
+    let seen = |first, second| vec![made(0, Exited, first), made(1, Exited, second), made(2, Running, now)];
+    let effects = node.see("u", vec![sandbox("s", true)], seen(now - second, now));
+    assert_eq!(words(&effects), [""; 0], "too young");
+    let effects = node.see("u", vec![sandbox("s", true)], seen(now + hour, now));
+    assert_eq!(words(&effects), ["remove container"]);
+}

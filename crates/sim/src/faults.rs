@@ -35,6 +35,11 @@ pub struct Faults {
     pub clock_jumps: u64,
     pub broken_sandboxes: u64,
     pub lost_containers: u64,
+    pub reboots: u64,
+    /// The runtime answers and says that it, or its network, is not ready.
+    pub not_ready: u64,
+    /// Somebody else removes a running container.
+    pub strangers: u64,
     /// Every call of this pod hangs.
     pub victim: Option<PodUid>,
 }
@@ -82,6 +87,9 @@ impl Faults {
             clock_jumps: some(5),
             broken_sandboxes: some(4),
             lost_containers: some(3),
+            reboots: some(2),
+            not_ready: some(3),
+            strangers: some(3),
             victim: None,
         }
     }

@@ -32,7 +32,8 @@ pub(super) fn stages(inputs: &PlanInputs, plan: &mut PodPlan) -> Vec<Stage> {
     let mut removals = Vec::new();
     for container in beyond.iter().copied().chain(more) {
         let old_enough = container.created_at.plus(inputs.config.min_container_ttl);
-        if old_enough <= inputs.now.wall {
+        // One from the future was made before the clock was set back.
+        if old_enough <= inputs.now.wall || container.created_at > inputs.now.wall {
             removals.push(remove(container));
         } else {
             plan.wake(inputs.now.mono_at(old_enough));

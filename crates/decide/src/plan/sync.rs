@@ -508,10 +508,9 @@ fn rendered_start(
     })
 }
 
-/// One more than the newest instance has; without one, one more than the newest log on disk.
+/// One more than the newest instance has, and than the newest log on disk: the newest instance may be gone.
 fn restart_count(inputs: &PlanInputs, name: &str) -> u32 {
-    match inputs.observed.newest(name) {
-        Some(newest) => newest.restart_count + 1,
-        None => inputs.entry.ledger.log_numbers.get(name).map_or(0, |n| n + 1),
-    }
+    let newest = inputs.observed.newest(name).map(|c| c.restart_count);
+    let log = inputs.entry.ledger.log_numbers.get(name).copied();
+    newest.max(log).map_or(0, |n| n + 1)
 }

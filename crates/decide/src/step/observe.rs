@@ -127,10 +127,7 @@ fn ids_of(pod: &ObservedPod) -> impl Iterator<Item = &str> {
 fn everything(state: &mut NodeState, cx: &mut Context, at: Mono, seen: Vec<Arc<ObservedPod>>) {
     let full = &mut state.full_observation;
     full.in_flight = false;
-    if full.last.replace(at).is_none() {
-        // Nobody was planned before.
-        cx.touched.extend(state.pods.keys().cloned());
-    }
+    let first = full.last.replace(at).is_none();
     let again = full.wanted.is_some_and(|wanted| at < wanted);
     if !again {
         full.wanted = None;
@@ -160,6 +157,11 @@ fn everything(state: &mut NodeState, cx: &mut Context, at: Mono, seen: Vec<Arc<O
     }
     for pod in unclaimed_before.values().filter(|pod| !state.unclaimed.contains_key(&pod.uid)) {
         pods::name_freed(state, cx, &pod.full_name);
+    }
+    if first {
+        // Nobody was planned before.
+        cx.touched.extend(state.pods.keys().cloned());
+        pods::who_runs_goes_first(state);
     }
     pods::take_orphans(state, cx, at);
     sweep::first_look(state, cx);

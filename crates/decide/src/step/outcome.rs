@@ -82,6 +82,8 @@ fn succeeded(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Act
             if let Some((_, container)) = entry.view.container(&name) {
                 entry.ledger.forget_images_of(container);
             }
+            // Its log has this number now: should the container vanish, the next one has the next.
+            entry.ledger.log_numbers.insert(name.clone(), start.config.metadata.attempt);
             cx.record(state, uid, ApiEvent::normal("Created", "Container created").about(kind, &name));
             cx.record(state, uid, ApiEvent::normal("Started", "Container started").about(kind, &name));
         }
@@ -133,6 +135,10 @@ fn start_failed(
         entry.ledger.failures.insert(name.to_owned(), StartFailure { reason, message });
         if let Some((_, container)) = entry.view.container(name) {
             entry.ledger.forget_images_of(container);
+        }
+        if matches!(at, StartPoint::Start | StartPoint::PostStart) {
+            // It may have run all the same.
+            entry.ledger.log_numbers.insert(name.to_owned(), start.config.metadata.attempt);
         }
         if let (StartPoint::PostStart, Some(id)) = (at, id) {
             entry.ledger.doomed.insert(id, "FailedPostStartHook".into());

@@ -223,6 +223,18 @@ pub(super) fn take_orphans(state: &mut NodeState, cx: &mut Context, at: Mono) {
     }
 }
 
+/// In each line for a name those who run already stand before those who came to it sooner: sources that spoke before
+/// the runtime was read could not know.
+pub(super) fn who_runs_goes_first(state: &mut NodeState) {
+    let pods = &state.pods;
+    let runs = |uid: &PodUid| {
+        pods.get(uid).and_then(|e| e.observed.as_ref()).is_some_and(|r| r.pod.anything_running())
+    };
+    for line in state.names.values_mut().filter(|line| line.len() > 1) {
+        line.make_contiguous().sort_by_key(|uid| !runs(uid));
+    }
+}
+
 /// Another pod of the same name that has to end first.
 pub(super) fn name_holder(state: &NodeState, uid: &PodUid) -> Option<String> {
     let entry = state.pods.get(uid)?;

@@ -10,7 +10,7 @@ use model::observed::ContainerState;
 use model::pod::{PodView, RestartPolicy, Source, is_sidecar};
 
 use crate::time::{Nanos, SECOND};
-use crate::workload::is_rejected;
+use crate::workload::{is_rejected, is_unmountable};
 use crate::world::{Life, World};
 
 /// Why the node is not yet where it has to come to, if so.
@@ -49,7 +49,7 @@ fn waits_for_name(world: &World, wanted: &BTreeMap<PodUid, PodView>, view: &PodV
     let has_it = |other: &&PodView| {
         other.uid != view.uid
             && other.full_name == view.full_name
-            && world.sandboxes_of(&other.uid).any(|(_, s)| s.ready)
+            && (world.sandboxes_of(&other.uid).any(|(_, s)| s.ready) || is_unmountable(&other.pod))
     };
     view.source.is_static()
         && wanted.values().filter(|o| o.source.is_static()).any(|o| has_it(&o))
@@ -92,6 +92,10 @@ fn pod(world: &World, state: &NodeState, view: &PodView) -> Option<String> {
     if is_rejected(&view.pod) {
         let there = world.of_pod(uid).next().is_some() || world.sandboxes_of(uid).next().is_some();
         return (phase != "Failed" || there).then(|| format!("was rejected and is {phase}"));
+    }
+    if is_unmountable(&view.pod) {
+        let there = world.of_pod(uid).next().is_some() || world.sandboxes_of(uid).next().is_some();
+        return there.then(|| "can't be mounted, and is there".to_owned());
     }
     match phase {
         "Succeeded" | "Failed" => ended(world, view, phase),

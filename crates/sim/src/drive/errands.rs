@@ -54,11 +54,16 @@ impl Simulation {
                     Some(failure) => Err(failure),
                     None => Ok(self.world.images.look(&image)),
                 };
-                Event::ImageInspected { image, result }
+                Event::ImageInspected { image, result, history: Default::default() }
             }
             Errand::Pull { image, took } => self.pulled(image, took),
             Errand::ListLeftovers => Event::Leftovers(self.leftovers()),
-            Errand::Sweep(piece) => return self.sweep_piece(piece),
+            Errand::Sweep(piece) => {
+                if generation == self.generation && self.agent.is_some() {
+                    self.sweep_piece(piece);
+                }
+                return;
+            }
             Errand::Swept(problems) => Event::Swept { problems },
         };
         self.post(generation, event);
@@ -76,9 +81,11 @@ impl Simulation {
         if self.runtime_away {
             return RuntimeCheck::Failed { message: "the runtime is away".into() };
         }
-        let ready = |kind: &str| RuntimeCondition { r#type: kind.into(), status: true, ..Default::default() };
+        let condition =
+            |kind: &str, status: bool| RuntimeCondition { r#type: kind.into(), status, ..Default::default() };
+        let (runtime, network) = (self.not_ready != Some(false), self.not_ready.is_none());
         let status = RuntimeStatus {
-            conditions: vec![ready("RuntimeReady"), ready("NetworkReady")],
+            conditions: vec![condition("RuntimeReady", runtime), condition("NetworkReady", network)],
             ..Default::default()
         };
         RuntimeCheck::Answered { runtime_name: "simulated".into(), status, cgroup_driver: None }

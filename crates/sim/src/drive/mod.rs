@@ -104,6 +104,8 @@ pub struct Simulation {
     pub(crate) hints_by_id: bool,
     pub(crate) runtime_away: bool,
     pub(crate) disk_full: bool,
+    /// The runtime says that it is not ready, or only (`true`) its network.
+    pub(crate) not_ready: Option<bool>,
     /// When the wall clock was last set.
     pub(crate) jumped: Option<Nanos>,
     pub(crate) events: u64,
@@ -137,6 +139,7 @@ impl Simulation {
             hints_by_id,
             runtime_away: false,
             disk_full: false,
+            not_ready: None,
             jumped: None,
             events: 0,
             queue: Queue::default(),

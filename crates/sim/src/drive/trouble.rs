@@ -12,13 +12,29 @@ use crate::workload::Task;
 pub enum Trouble {
     AgentDies,
     AgentStarts,
-    RuntimeLeaves { for_ns: u64 },
+    RuntimeLeaves {
+        for_ns: u64,
+    },
     RuntimeReturns,
-    DiskFills { for_ns: u64 },
+    DiskFills {
+        for_ns: u64,
+    },
     DiskHasRoom,
-    ClockJumps { by_ns: i64 },
+    ClockJumps {
+        by_ns: i64,
+    },
     SandboxBreaks,
     ContainerIsLost,
+    /// Every process is gone, every cgroup too, and the agent comes up anew.
+    Reboot,
+    NotReady {
+        network_only: bool,
+        for_ns: u64,
+    },
+    ReadyAgain,
+    /// Somebody removes a running container behind the agent's back.
+    StrangerRemoves,
+    FactsChange,
 }
 
 impl Simulation {
@@ -46,6 +62,13 @@ impl Simulation {
         });
         plan(faults.broken_sandboxes, &mut |_| Trouble::SandboxBreaks);
         plan(faults.lost_containers, &mut |_| Trouble::ContainerIsLost);
+        plan(faults.reboots, &mut |_| Trouble::Reboot);
+        plan(faults.not_ready, &mut |rng| Trouble::NotReady {
+            network_only: rng.coin(),
+            for_ns: rng.between(SECOND, 40 * SECOND),
+        });
+        plan(faults.strangers, &mut |_| Trouble::StrangerRemoves);
+        plan(faults.strangers, &mut |_| Trouble::FactsChange);
     }
 
     pub(super) fn trouble(&mut self, trouble: Trouble) {
@@ -78,28 +101,43 @@ impl Simulation {
                     self.world.sandboxes.iter().filter(|(_, s)| s.ready).map(|(id, _)| id.clone()).collect();
                 if !ready.is_empty() {
                     let id = self.rng.pick(&ready).clone();
-                    let inside: Vec<_> = self
-                        .world
-                        .containers
-                        .values()
-                        .filter(|c| c.sandbox == id)
-                        .map(|c| c.id.clone())
-                        .collect();
                     self.world.break_sandbox(&id);
-                    inside.iter().for_each(|c| self.check.container_ended(&self.world, c));
                 }
             }
             Trouble::ContainerIsLost => {
-                let live: Vec<_> =
-                    self.world.containers.values().filter(|c| c.is_live()).map(|c| c.id.clone()).collect();
-                if !live.is_empty() {
-                    let id = self.rng.pick(&live).clone();
-                    if let Some(container) = self.world.containers.get_mut(&id) {
-                        container.lost = true;
-                    }
+                if let Some(id) = self.any_live()
+                    && let Some(container) = self.world.containers.get_mut(&id)
+                {
+                    container.lost = true;
                 }
             }
+            Trouble::Reboot => {
+                self.kill_agent();
+                self.world.reboot();
+            }
+            Trouble::NotReady { network_only, for_ns } => {
+                self.not_ready = Some(network_only);
+                self.plan_in(for_ns, Happening::Trouble(Trouble::ReadyAgain));
+            }
+            Trouble::ReadyAgain => self.not_ready = None,
+            Trouble::StrangerRemoves => {
+                if let Some(id) = self.any_live() {
+                    // Refused while it is being started, which is as good.
+                    let _ = self.world.remove_container(&id);
+                }
+            }
+            Trouble::FactsChange => {
+                self.facts.node_ips.rotate_left(1);
+                let facts = std::sync::Arc::new(self.facts.clone());
+                self.post(self.generation, decide::Event::FactsChanged(facts));
+            }
         }
+    }
+
+    fn any_live(&mut self) -> Option<model::ContainerId> {
+        let live: Vec<_> =
+            self.world.containers.values().filter(|c| c.is_live()).map(|c| c.id.clone()).collect();
+        (!live.is_empty()).then(|| self.rng.pick(&live).clone())
     }
 
     pub(super) fn run_task(&mut self, number: usize) {

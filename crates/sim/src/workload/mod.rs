@@ -16,7 +16,7 @@ use crate::rng::Rng;
 use crate::time::{MILLI, Nanos, SECOND};
 use crate::world::{ImageFate, Images, Script};
 
-pub use pods::{Template, is_rejected};
+pub use pods::{Template, is_rejected, is_unmountable};
 
 pub enum Task {
     Put { source: Source, pod: Arc<Pod>, scripts: BTreeMap<(PodUid, String), Script> },
@@ -58,7 +58,13 @@ pub struct Workload {
 const IMAGES: u64 = 8;
 const ALWAYS_PRESENT: u64 = 4;
 
+/// Not an image name at all.
+const NO_IMAGE: u64 = IMAGES;
+
 pub fn image_name(number: u64) -> String {
+    if number == NO_IMAGE {
+        return "No Image".into();
+    }
     format!("registry.test/app-{number}:v1")
 }
 

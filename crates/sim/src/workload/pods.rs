@@ -8,7 +8,7 @@ use model::k8s::Pod;
 use model::pod::Source;
 use serde_json::{Value, json};
 
-use super::{ALWAYS_PRESENT, IMAGES, Task, image_name};
+use super::{ALWAYS_PRESENT, IMAGES, NO_IMAGE, Task, image_name};
 use crate::rng::Rng;
 use crate::time::{EPOCH, MILLI, SECOND};
 use crate::world::{Life, OnTerm, Script};
@@ -24,6 +24,7 @@ pub struct Template {
     volume: bool,
     host_network: bool,
     rejected: bool,
+    unmountable: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -38,6 +39,15 @@ struct ContainerTemplate {
 
 const FORBIDDEN_SYSCTL: &str = "kernel.panic";
 
+/// A path that no agent may follow.
+const UNMOUNTABLE: &str = "/a/../b";
+
+/// Whether a volume of this pod can never be set up.
+pub fn is_unmountable(pod: &Pod) -> bool {
+    let volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
+    volumes.filter_map(|v| v.host_path.as_ref()).any(|p| p.path == UNMOUNTABLE)
+}
+
 /// Whether the node refuses this pod.
 pub fn is_rejected(pod: &Pod) -> bool {
     let context = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
@@ -45,7 +55,11 @@ pub fn is_rejected(pod: &Pod) -> bool {
 }
 
 fn any_image(rng: &mut Rng) -> u64 {
-    if rng.per_mille(700) { rng.below(ALWAYS_PRESENT) } else { rng.below(IMAGES) }
+    match rng.below(100) {
+        0..70 => rng.below(ALWAYS_PRESENT),
+        70..98 => rng.below(IMAGES),
+        _ => NO_IMAGE,
+    }
 }
 
 fn on_term(rng: &mut Rng, grace_secs: u64) -> OnTerm {
@@ -148,6 +162,7 @@ impl Template {
             volume: rng.coin(),
             host_network: rng.per_mille(200),
             rejected: rng.per_mille(60),
+            unmountable: rng.per_mille(30),
         }
     }
 
@@ -177,6 +192,7 @@ impl Template {
             volume: true,
             host_network: false,
             rejected: false,
+            unmountable: false,
         }
     }
 
@@ -221,7 +237,9 @@ impl Template {
             spec["initContainers"] = self.inits.iter().map(|c| c.json(false)).collect();
         }
         if self.volume {
-            spec["volumes"] = json!([{"name": "data", "emptyDir": {}}]);
+            let source = if self.unmountable { json!({"path": UNMOUNTABLE}) } else { json!({}) };
+            let kind = if self.unmountable { "hostPath" } else { "emptyDir" };
+            spec["volumes"] = json!([{"name": "data", kind: source}]);
         }
         if self.host_network {
             spec["hostNetwork"] = json!(true);

@@ -265,6 +265,13 @@ impl World {
         }
     }
 
+    /// The machine goes down and comes up: what is on disk is all that is left.
+    pub fn reboot(&mut self) {
+        let all: Vec<SandboxId> = self.sandboxes.keys().cloned().collect();
+        all.iter().for_each(|id| self.break_sandbox(id));
+        self.cgroups.clear();
+    }
+
     pub fn remove_container(&mut self, id: &ContainerId) -> Result<(), Refused> {
         let Some(container) = self.containers.get(id) else { return Err(Refused::absent(id)) };
         if container.starting {
