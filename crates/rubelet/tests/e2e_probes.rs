@@ -142,7 +142,7 @@ fn a_container_that_fails_its_liveness_probe_is_restarted() {
     }
     let names = ["always", "onfailure", "never"];
     for name in names {
-        node.wait_pod(name, SLOW, |pod| is_ready(pod));
+        node.wait_pod(name, SLOW, is_ready);
     }
     switches.off("alive");
     wait_event(&node, "Unhealthy", "Liveness probe failed: ");

@@ -4,7 +4,12 @@
 //!   request   00 <length: 4 bytes> 0a <length> <service>        answer   00 <length: 4 bytes> 08 <status>
 //! ```
 
-use std::pin::pin;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,6 +20,8 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use model::probe::ProbeOutcome;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::dial;
@@ -34,12 +41,7 @@ const RECONNECT: Duration = Duration::from_secs(1);
 /// What a call came to.
 enum Reply {
     Status(u64),
-    Failed {
-        code: u32,
-        message: String,
-    },
-    /// There was no gRPC server at the other end.
-    NoServer,
+    Failed { code: u32, message: String },
 }
 
 pub async fn check(
@@ -51,21 +53,21 @@ pub async fn check(
 ) -> ProbeOutcome {
     let address = dial::address(host, port);
     let shown = super::go_duration(timeout);
-    let mut connected = false;
+    let connected = Arc::new(AtomicBool::new(false));
     let asking = async {
         loop {
             let began = Instant::now();
-            if let Ok(stream) = dial::dial(host, port).await {
-                match ask(stream, &address, service, &mut connected).await {
-                    Reply::NoServer => connected = false,
-                    reply => return reply,
-                }
+            connected.store(false, Relaxed);
+            if let Ok(stream) = dial::dial(host, port).await
+                && let Some(reply) = ask(Listening::new(stream, &connected), &address, service).await
+            {
+                return reply;
             }
             sleep_until(began + RECONNECT).await;
         }
     };
     let Ok(reply) = timeout_at(deadline, asking).await else {
-        return ProbeOutcome::failure(match connected {
+        return ProbeOutcome::failure(match connected.load(Relaxed) {
             true => format!("timeout: health rpc did not complete within {shown}"),
             false => format!(
                 "timeout: failed to connect service {address:?} within {shown}: context deadline exceeded"
@@ -87,37 +89,73 @@ pub async fn check(
             "error: health rpc probe failed: rpc error: code = {} desc = {message}",
             code_name(code)
         )),
-        Reply::NoServer => ProbeOutcome::failure(format!(
-            "error: failed to connect service at {address:?}: connection closed"
-        )),
     }
 }
 
-async fn ask(stream: tokio::net::TcpStream, address: &str, service: &str, connected: &mut bool) -> Reply {
+/// `None`: there was no server of the kind at the other end.
+async fn ask(stream: Listening, address: &str, service: &str) -> Option<Reply> {
+    let spoke = stream.spoke.clone();
     let handshake = http2::Builder::new(TokioExecutor::new()).handshake(TokioIo::new(stream));
-    let Ok((mut sender, connection)) = handshake.await else { return Reply::NoServer };
-    let Some(request) = request(address, service) else { return Reply::NoServer };
+    let (mut sender, connection) = handshake.await.ok()?;
+    let request = request(address, service)?;
     let work = async {
-        // A server that takes the request is one; how long it thinks about it is another matter.
-        if sender.ready().await.is_err() {
-            return Reply::NoServer;
-        }
-        *connected = true;
-        let response = match sender.send_request(request).await {
-            Ok(response) => response,
+        match sender.send_request(request).await {
+            Ok(response) => Some(read(response).await),
+            Err(_) if !spoke.load(Relaxed) => None,
             Err(error) => {
-                let reset = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-                if error.is_closed() || error.is_canceled() || !reset.contains("stream") {
-                    return Reply::NoServer;
-                }
-                return Reply::Failed { code: CODE_UNAVAILABLE, message: reset };
+                let cause = std::error::Error::source(&error).map(ToString::to_string);
+                let message = format!("error reading from server: {}", cause.unwrap_or(error.to_string()));
+                Some(Reply::Failed { code: CODE_UNAVAILABLE, message })
             }
-        };
-        read(response).await
+        }
     };
     match select(pin!(work), pin!(connection)).await {
         Either::Left((reply, _)) => reply,
         Either::Right((_, work)) => work.await,
+    }
+}
+
+/// A connection that notes whether the other side speaks HTTP/2: its first frame has to be that of its settings.
+struct Listening {
+    stream: TcpStream,
+    heard: usize,
+    spoke: Arc<AtomicBool>,
+}
+
+impl Listening {
+    fn new(stream: TcpStream, spoke: &Arc<AtomicBool>) -> Self {
+        Self { stream, heard: 0, spoke: spoke.clone() }
+    }
+}
+
+impl AsyncRead for Listening {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        const KIND_AT: usize = 3;
+        const SETTINGS: u8 = 4;
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let new = &buf.filled()[before..];
+        if let Some(kind) = KIND_AT.checked_sub(self.heard).and_then(|at| new.get(at)) {
+            self.spoke.store(*kind == SETTINGS, Relaxed);
+        }
+        self.heard = self.heard.saturating_add(new.len());
+        polled
+    }
+}
+
+impl AsyncWrite for Listening {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 

@@ -1,5 +1,6 @@
 //! One GET to a container, along redirects that stay on its host.
 
+use std::io;
 use std::pin::pin;
 
 use bytes::Bytes;
@@ -173,7 +174,7 @@ impl Exchange<'_> {
         let mut builder = http1::Builder::new();
         builder.title_case_headers(true);
         let shaken = builder.handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = shaken.map_err(|e| Problem::NoAnswer(words(&e, ends)))?;
+        let (mut sender, connection) = shaken.map_err(|e| Problem::NoAnswer(words(&e, ends, "EOF")))?;
         let mut request = self.request(&self.url.target)?;
         let host = self.host.map_or_else(|| self.url.authority(), str::to_owned);
         let host = HeaderValue::from_str(&host).map_err(|_| invalid_host(&host))?;
@@ -193,7 +194,7 @@ impl Exchange<'_> {
         let handshake = http2::Builder::new(TokioExecutor::new()).handshake(TokioIo::new(stream));
         let shaken = timeout_at(deadline, handshake).await;
         let shaken = shaken.map_err(|_| Problem::NoAnswer(NO_HEADERS_YET.into()))?;
-        let (mut sender, connection) = shaken.map_err(|e| Problem::NoAnswer(words(&e, ends)))?;
+        let (mut sender, connection) = shaken.map_err(|e| Problem::NoAnswer(words(&e, ends, "EOF")))?;
         let authority = self.host.map_or_else(|| self.url.authority(), str::to_owned);
         let mut request = self.request(&format!("https://{authority}{}", self.url.target))?;
         *request.version_mut() = Version::HTTP_2;
@@ -243,7 +244,7 @@ type Sent = Result<Result<Response<Incoming>, hyper::Error>, tokio::time::error:
 async fn answered(sent: Sent, ends: &str, deadline: Instant) -> Result<Answer, Problem> {
     let response = match sent {
         Ok(Ok(response)) => response,
-        Ok(Err(error)) => return Err(Problem::NoAnswer(words(&error, ends))),
+        Ok(Err(error)) => return Err(Problem::NoAnswer(words(&error, ends, "EOF"))),
         Err(_) => return Err(Problem::NoAnswer(NO_HEADERS_YET.into())),
     };
     let location = response.headers().get(LOCATION).and_then(|l| l.to_str().ok()).map(str::to_owned);
@@ -254,10 +255,7 @@ async fn answered(sent: Sent, ends: &str, deadline: Instant) -> Result<Answer, P
         match timeout_at(deadline, incoming.frame()).await {
             Ok(Some(Ok(frame))) => body.extend_from_slice(frame.data_ref().map_or(&[], |data| data)),
             Ok(None) => break,
-            Ok(Some(Err(error))) => {
-                let cut = error.is_incomplete_message() || error.is_body_write_aborted();
-                return Err(Problem::Body(if cut { "unexpected EOF".into() } else { words(&error, ends) }));
-            }
+            Ok(Some(Err(error))) => return Err(Problem::Body(words(&error, ends, "unexpected EOF"))),
             Err(_) => return Err(Problem::Body(NO_BODY_YET.into())),
         }
     }
@@ -265,17 +263,20 @@ async fn answered(sent: Sent, ends: &str, deadline: Instant) -> Result<Answer, P
     Ok(Answer { status, location, body })
 }
 
-/// An error of the connection, in the reference's words where it has some.
-fn words(error: &hyper::Error, ends: &str) -> String {
+/// An error of the connection, in the reference's words where it has some. `end`: what an early end is called.
+fn words(error: &hyper::Error, ends: &str, end: &str) -> String {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(inner) = cause {
-        if let Some(io) = inner.downcast_ref::<std::io::Error>().filter(|io| io.raw_os_error().is_some()) {
-            return format!("read tcp {ends}: read: {}", dial::reason(io));
+        match inner.downcast_ref::<io::Error>() {
+            Some(io) if io.raw_os_error().is_some() => {
+                return format!("read tcp {ends}: read: {}", dial::reason(io));
+            }
+            Some(io) if io.kind() == io::ErrorKind::UnexpectedEof => return end.into(),
+            _ => cause = inner.source(),
         }
-        cause = inner.source();
     }
     if error.is_incomplete_message() || error.is_canceled() {
-        return "EOF".into();
+        return end.into();
     }
     if error.is_parse() {
         return "net/http: HTTP/1.x transport connection broken: malformed HTTP response".into();
