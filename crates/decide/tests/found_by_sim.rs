@@ -180,7 +180,11 @@ fn what_was_made_for_a_lost_start_goes_first() {
     let effects = node.want(&[pod("u", json!({"containers": [{"name": "c", "image": "i"}]}))]);
     node.succeed(&plan(&effects).expect("the sandbox"));
     let image = model::cri::Image { id: "i".into(), ..Default::default() };
-    node.tell(Event::ImageInspected { image: "i:latest".into(), result: Ok(Some(image)) });
+    node.tell(Event::ImageInspected {
+        image: "i:latest".into(),
+        result: Ok(Some(image)),
+        history: Default::default(),
+    });
     let effects = node.see("u", vec![sandbox("s", true)], vec![container("c", "i", 0, Created, 0)]);
     assert_eq!(words(&effects), ["remove container"]);
     node.succeed(&plan(&effects).expect("the removal"));
@@ -223,7 +227,11 @@ fn a_container_that_vanished_still_counts() {
     for _ in 0..2 {
         // Each time the runtime has no trace of it.
         let seen = node.see("u", vec![sandbox("s", true)], vec![]);
-        let told = node.tell(Event::ImageInspected { image: "i:latest".into(), result: Ok(Some(image())) });
+        let told = node.tell(Event::ImageInspected {
+            image: "i:latest".into(),
+            result: Ok(Some(image())),
+            history: Default::default(),
+        });
         let start = plan(&seen).or(plan(&told)).expect("a start");
         counts.extend(start.actions.iter().filter_map(|(_, _, action)| match action {
             decide::Action::StartContainer(start) => Some(start.config.metadata.attempt),

@@ -356,7 +356,7 @@ fn parse_event(word: &str, rest: &str) -> Event {
                 "no" => Ok(None),
                 message => Err(call_failure(message)),
             };
-            Event::ImageInspected { image: image.into(), result }
+            Event::ImageInspected { image: image.into(), result, history: Default::default() }
         }
         "pulled" => {
             let (image, answer) = rest.split_once(": ").expect("pulled <image>: <answer>");
