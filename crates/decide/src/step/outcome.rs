@@ -79,6 +79,7 @@ fn succeeded(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Act
             let (kind, name) = (start.kind, start.name.clone());
             entry.ledger.failures.remove(&name);
             entry.ledger.retry_at.remove(&name);
+            entry.ledger.failed_attempts.remove(&name);
             entry.ledger.images.remove(&name);
             cx.record(state, uid, ApiEvent::normal("Created", "Container created").about(kind, &name));
             cx.record(state, uid, ApiEvent::normal("Started", "Container started").about(kind, &name));
@@ -136,6 +137,7 @@ fn start_failed(
     );
     if let Some(entry) = state.pods.get_mut(uid) {
         entry.ledger.failures.insert(name.to_owned(), StartFailure { reason, message: failure.message });
+        entry.ledger.failed_attempts.insert(name.to_owned(), start.config.metadata.attempt);
         entry.ledger.images.remove(name);
         if let (StartPoint::PostStart, Some(id)) = (at, id) {
             entry.ledger.doomed.insert(id, "FailedPostStartHook".into());
