@@ -20,6 +20,8 @@ pub struct Ledger {
     pub failures: BTreeMap<String, StartFailure>,
     /// A container is not tried again before this.
     pub retry_at: BTreeMap<String, Mono>,
+    /// The number of the instance whose start failed last, by container.
+    pub failed_attempts: BTreeMap<String, u32>,
     /// Preparation or sandbox is not tried again before this.
     pub pod_retry: Option<PodRetry>,
     pub crash: BTreeMap<String, CrashBackOff>,

@@ -375,9 +375,12 @@ fn may_start_now(
     Some(Images { own: own?, volumes: volumes? })
 }
 
-/// One that was created, did not start and ended by that is under the crash back-off, and under no other.
+/// One that was created, did not start and ended by that is under the crash back-off, and under no other. The end of
+/// an instance before it says nothing: its back-off may be long over, and starts that fail would follow at once.
 fn has_ended(inputs: &PlanInputs, name: &str) -> bool {
-    inputs.observed.newest(name).is_some_and(|c| c.state == ContainerState::Exited)
+    let failed = inputs.entry.ledger.failed_attempts.get(name);
+    let newest = inputs.observed.newest(name).filter(|c| c.state == ContainerState::Exited);
+    newest.zip(failed).is_some_and(|(newest, failed)| newest.restart_count >= *failed)
 }
 
 fn crash_wait(inputs: &PlanInputs, kind: ContainerKind, container: &Container, plan: &mut PodPlan) -> bool {

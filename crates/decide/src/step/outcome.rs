@@ -79,6 +79,7 @@ fn succeeded(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Act
             let (kind, name) = (start.kind, start.name.clone());
             entry.ledger.failures.remove(&name);
             entry.ledger.retry_at.remove(&name);
+            entry.ledger.failed_attempts.remove(&name);
             if let Some((_, container)) = entry.view.container(&name) {
                 entry.ledger.forget_images_of(container);
             }
@@ -133,6 +134,7 @@ fn start_failed(
     cx.log(LogLevel::Warn, Some(uid), format!("container {name} could not be started: {reason}: {message}"));
     if let Some(entry) = state.pods.get_mut(uid) {
         entry.ledger.failures.insert(name.to_owned(), StartFailure { reason, message });
+        entry.ledger.failed_attempts.insert(name.to_owned(), start.config.metadata.attempt);
         if let Some((_, container)) = entry.view.container(name) {
             entry.ledger.forget_images_of(container);
         }

@@ -14,6 +14,7 @@ use crate::effect::{Effect, Epoch, TimerKey};
 use crate::ledger::PodRetry;
 use crate::lifecycle::{Lifecycle, TerminationCause};
 use crate::plan::{Note, PlanInputs, PodPlan, plan_pod};
+use crate::sandbox::sandbox_change;
 use crate::state::{NodeState, PodEntry, RunningPlan, WhySince};
 use crate::status;
 
@@ -24,6 +25,9 @@ pub(super) fn settle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let before = state.pods.get(uid).and_then(|e| e.status.clone());
     loop {
         probing::attend(state, cx, uid);
+        if let Some(entry) = state.pods.get_mut(uid) {
+            give_up_restarts(entry);
+        }
         refresh_status(state, cx, uid);
         if !advance(state, cx, uid) {
             break;
@@ -169,6 +173,17 @@ fn judged_view(entry: &PodEntry) -> PodView {
         container.restart_policy_rules = None;
     }
     PodView { pod: Arc::new(pod), ..entry.view.clone() }
+}
+
+/// Who was killed to be started again is started in the same sandbox. When that is gone, policies decide what a new one
+/// is made for: a pod for which none is made would be called running for ever.
+fn give_up_restarts(entry: &mut PodEntry) {
+    let lost = |e: &PodEntry| {
+        e.fresh().is_some_and(|o| o.newest_sandbox().is_some() && sandbox_change(&e.view, o).needed)
+    };
+    if !entry.ledger.must_restart.is_empty() && entry.plan.is_none() && lost(entry) {
+        entry.ledger.must_restart.clear();
+    }
 }
 
 /// Those that are back are judged by their own policy again.

@@ -12,19 +12,19 @@ use model::Reason;
 fn restart_policies_and_states() {
     check(&[
         ("restart Always", "s0 ready", "start c#0?"),
-        ("restart Always", "s0 ready; c#0 created", "start c#1?"),
+        ("restart Always", "s0 ready; c#0 created", "remove c#0?"),
         ("restart Always", "s0 ready; c#0 running", "-"),
         ("restart Always", "s0 ready; c#0 unknown", "stop c#0 30s"),
         ("restart Always", "s0 ready; c#0 exit(0)", "start c#1?"),
         ("restart Always", "s0 ready; c#0 exit(1)", "start c#1?"),
         ("restart Always", "s0 ready; c#0 exit(137)", "start c#1?"),
         ("restart OnFailure", "s0 ready", "start c#0?"),
-        ("restart OnFailure", "s0 ready; c#0 created", "start c#1?"),
+        ("restart OnFailure", "s0 ready; c#0 created", "remove c#0?"),
         ("restart OnFailure", "s0 ready; c#0 running", "-"),
         ("restart OnFailure", "s0 ready; c#0 unknown", "stop c#0 30s"),
         ("restart OnFailure", "s0 ready; c#0 exit(1)", "start c#1?"),
         ("restart Never", "s0 ready", "start c#0?"),
-        ("restart Never", "s0 ready; c#0 created", "start c#1?"),
+        ("restart Never", "s0 ready; c#0 created", "remove c#0?"),
         ("restart Never", "s0 ready; c#0 running", "-"),
     ]);
 }

@@ -80,8 +80,14 @@ fn what_the_node_has_too_many_of_goes_too_but_never_the_last_that_tells() {
 
 #[test]
 fn over_all_pods_the_oldest_go_first() {
-    let a = observed("a", "s0 ready; c#0 exit(1) 0s age=50; d#0 exit(0) 0s age=10; e#0 running", at(NOW));
-    let b = observed("b", "s0 ready; c#0 exit(1) 0s age=30; c#1 created", at(NOW));
+    let a = "s0 ready; c#0 exit(1) 0s age=50; c#1 running 0s age=40; d#0 exit(0) 0s age=20; d#1 exit(0) 0s age=10";
+    let a = observed("a", a, at(NOW));
+    let b = observed(
+        "b",
+        "s0 ready; c#0 exit(1) 0s age=30; c#1 created 0s age=5; e#0 exit(0) 0s age=90",
+        at(NOW),
+    );
+    // the newest of each stays, however old it is: a.d#1, b.e#0
     for (limit, expect) in
         [(3, &[][..]), (9, &[]), (2, &["a.c#0"]), (1, &["b.c#0", "a.c#0"]), (0, &["a.d#0", "b.c#0", "a.c#0"])]
     {

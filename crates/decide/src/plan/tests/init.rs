@@ -7,7 +7,7 @@ fn one_after_the_other() {
     let pod = "init i j k; run c d";
     check(&[
         (pod, "s0 ready", "start i#0"),
-        (pod, "s0 ready; i#0 created", "start i#1"),
+        (pod, "s0 ready; i#0 created", "remove i#0?"),
         (pod, "s0 ready; i#0 running", "-"),
         (pod, "s0 ready; i#0 exit(0)", "start j#0"),
         (pod, "s0 ready; i#0 exit(0); j#0 running", "-"),
@@ -19,7 +19,7 @@ fn one_after_the_other() {
         (pod, "s0 ready; k#0 exit(0)", "start c#0? > start d#0?"),
         (pod, "s0 ready; j#0 exit(0)", "start k#0"),
         (pod, "s0 ready; c#0 running", "start d#0?"),
-        (pod, "s0 ready; c#0 created", "start c#1? > start d#0?"),
+        (pod, "s0 ready; c#0 created", "remove c#0? > start d#0?"),
     ]);
     Scene::new(pod, "s0 ready").why("c: waits for i; d: waits for i; i: starting");
     Scene::new(pod, "s0 ready; i#0 exit(0); j#0 running").why("c: waits for j; d: waits for j");
@@ -86,7 +86,7 @@ fn a_sidecar_that_ended_is_started_again() {
         // while the pod comes up
         (pod, "s0 ready; s#0 exit(1)", "start s#1?"),
         (pod, "s0 ready; s#0 exit(0)", "start s#1?"),
-        (pod, "s0 ready; s#0 created", "start s#1?"),
+        (pod, "s0 ready; s#0 created", "remove s#0?"),
         (pod, "s0 ready; s#0 exit(1); i#0 running", "start s#1?"),
         (pod, "s0 ready; s#0 exit(1); i#0 exit(0)", "start s#1? > start t#0?"),
         (pod, "s0 ready; s#0 running; i#0 exit(1)", "start i#1"),
@@ -122,7 +122,7 @@ fn once_regular_containers_run_normal_init_containers_are_history() {
     check(&[
         ("init i", "s0 ready; i#0 exit(1); c#0 running", "-"),
         ("init i", "s0 ready; i#0 running; c#0 running", "-"),
-        ("init i", "s0 ready; i#0 created; c#0 created", "start c#1?"),
+        ("init i", "s0 ready; i#0 created; c#0 created", "remove c#0?"),
         // all of them ended: the init container's end still tells that the pod was initialised
         ("init i", "s0 ready; i#0 exit(0); c#0 exit(1)", "start c#1?"),
         ("restart Never; init i", "s0 ready; i#0 exit(0); c#0 exit(1)", "stop-sandbox s0"),

@@ -24,9 +24,9 @@ fn the_first_restart_is_at_once_then_delays_double() {
         # it ends again, and was seen half a second later
         +2.5s
         read a: s0 ready; c#0 exit(1) 2.5s; c#1 exit(1) 0.5s
-            => run a: remove c#0?
+            => run a: remove c#0? | timer pod a @17s
         done a                                      => read a
-        read a: s0 ready; c#1 exit(1) 0.5s          => timer pod a @17s
+        read a: s0 ready; c#1 exit(1) 0.5s          => -
         why a                                       => c: crash back-off 10s exit(1) restarts=1 @17s
         due pod a @17s                              => look img-c:1
         looked img-c:1: yes                         => run a: start c#2?
@@ -248,35 +248,54 @@ fn one_that_stays_created_is_not_made_again_and_again() {
         looked img-c:1: yes
         done a
         fail a: start c#0 = start: no such file
-        read a: s0 ready; c#0 created               => -
+        read a: s0 ready; c#0 created               => run a: remove c#0?
+        done a                                      => read a
+        read a: s0 ready                            => -
         why a                                       => c: RunContainerError (no such file) @10s
         due pod a @10s                              => look img-c:1
+        looked img-c:1: yes                         => run a: start c#0?
+        ",
+    );
+    // nor when one before it ended long ago: that end says nothing about this start
+    check(
+        r"
+        started
+        ready
+        file a
+        read all: a = s0 ready; c#0 exit(1) 0s age=900
+        +900s
+        looked img-c:1: yes
+        done a                                      => run a: start c#1?
+        fail a: start c#1 = start: no such file
+        read a: s0 ready; c#0 exit(1) 900s; c#1 created => run a: remove c#1?
+        done a                                      => read a
+        read a: s0 ready; c#0 exit(1) 900s          => -
+        why a                                       => c: RunContainerError (no such file) @910s
+        due pod a @910s                             => look img-c:1
         looked img-c:1: yes                         => run a: start c#1?
+        fail a: start c#1 = start: no such file
+        read a: s0 ready; c#0 exit(1) 910s          => -
+        why a                                       => c: RunContainerError (no such file) @920s
         ",
     );
 }
 
 #[test]
 fn a_changed_definition_runs_whatever_the_policy() {
-    for (policy, code, shown) in [
-        ("Always", 137, "status a Running c=exit(137) | "),
-        ("OnFailure", 137, "status a Running c=exit(137) | "),
-        // what the policy would take for the end of the pod is not shown as such
-        ("OnFailure", 0, ""),
-        ("Never", 137, ""),
-    ] {
+    // what the policy would take for the end of the pod is not shown as such
+    for (policy, code) in [("Always", 137), ("OnFailure", 137), ("OnFailure", 0), ("Never", 137)] {
         check(&format!(
             r"
-            show status
+            show status probes
             pod a = restart {policy}
             started
             ready
             file a
             read all: a = s0 ready; c#0 running      => status a Running c=running
             pod a = restart {policy}; c: {{image: img-c:2}}
-            file a                                   => run a: stop c#0 30s
+            file a                                   => run a: stop c#0 30s | keep probes a
             done a                                   => read a
-            read a: s0 ready; c#0 exit({code})       => {shown}look img-c:2
+            read a: s0 ready; c#0 exit({code})       => status a Running c=exit({code}) | look img-c:2
             looked img-c:2: no                       => pull img-c:2
             pulled img-c:2: ok                       => run a: dirs + cgroup
             done a                                   => run a: start c#1?
@@ -287,7 +306,7 @@ fn a_changed_definition_runs_whatever_the_policy() {
 }
 
 #[test]
-fn a_changed_definition_that_cannot_run_is_the_end_where_the_policy_says_so() {
+fn a_changed_definition_that_cannot_run_yet_waits_whatever_the_policy() {
     let killed = r"
         show status
         pod a = restart Never
@@ -301,9 +320,13 @@ fn a_changed_definition_that_cannot_run_is_the_end_where_the_policy_says_so() {
         ";
     check(&format!(
         r"{killed}
-        read a: s0 ready; c#0 exit(137)          => look img-c:2
+        read a: s0 ready; c#0 exit(137)          => status a Running c=exit(137) | look img-c:2
         looked img-c:2: no                       => pull img-c:2
-        pulled img-c:2: denied                   => status a Failed c=exit(137) | run a: stop-sandbox s0
+        pulled img-c:2: denied                   => status a Running c=wait:ErrImagePull
+        due pod a @1s                            => status a Running c=wait:ImagePullBackOff
+        due pod a @10s                           => look img-c:2
+        looked img-c:2: yes                      => status a Running c=exit(137) | run a: dirs + cgroup
+        done a                                   => run a: start c#1?
         "
     ));
     // its sandbox died with it, and a pod that runs once gets no second one
@@ -314,8 +337,10 @@ fn a_changed_definition_that_cannot_run_is_the_end_where_the_policy_says_so() {
     ));
     check(&format!(
         r"{killed}
-        read a: s0 ready; c#0 exit(137)          => look img-c:2
-        file                                     => status a Failed c=exit(137) | run a: stop-sandbox s0
+        read a: s0 ready; c#0 exit(137)          => status a Running c=exit(137) | look img-c:2
+        file                                     => run a: stop-sandbox s0
+        done a                                   => read a
+        read a: s0 dead; c#0 exit(137)           => status a Failed c=exit(137) | run a: tear-down > drop-cgroup kubepods/besteffort/poda
         "
     ));
 }

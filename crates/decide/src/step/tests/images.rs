@@ -334,7 +334,7 @@ fn what_is_no_image_name_is_refused() {
         file a
         read all: a = s0 ready; d#0 running
             => status a Pending c=wait:ContainerCreating d=running
-            => W a/c InspectFailed: Failed to apply default image tag ^UPPER^: couldn't parse image name ^UPPER^: invalid reference format: repository name (UPPER) must be lowercase
+            => W a/c InspectFailed: Failed to apply default image tag ^UPPER^: couldn't parse image name ^UPPER^: invalid reference format: repository name (library/UPPER) must be lowercase
             => W a/c Failed: Error: InvalidImageName
             => status a Pending c=wait:InvalidImageName d=running | timer pod a @10s
         due pod a @10s                              => timer pod a @20s

@@ -414,7 +414,7 @@ fn a_limit_over_all_pods_takes_the_oldest() {
 }
 
 #[test]
-fn no_limit_makes_what_has_ended_run_again() {
+fn no_limit_takes_the_last_that_tells_what_has_ended() {
     let config = NodeConfig { max_dead_containers: 0, ..Default::default() };
     check_on(
         config.clone(),
@@ -428,7 +428,7 @@ fn no_limit_makes_what_has_ended_run_again() {
         read a: s0 ready; c#1 exit(0); d#0 running => -
         ",
     );
-    // the status of a pod that is over is kept without it
+    // nor does that of a pod that is over go before the pod is dropped
     check_on(
         config,
         r"
@@ -439,9 +439,7 @@ fn no_limit_makes_what_has_ended_run_again() {
         read all: a = s0 dead; c#0 exit(0)
         done a
         read a: s0 dead; c#0 exit(0)
-        done a                              => run a: remove c#0?
-        done a
-        read a: s0 dead                     => -
+        done a                              => -
         why a                               => finished Succeeded
         ",
     );

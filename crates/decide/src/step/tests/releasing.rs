@@ -102,11 +102,10 @@ fn it_may_come_back_while_it_is_being_dropped() {
         read a: s0 dead; c#0 exit(0)
         done a                              => run a: remove c#0 > remove-sandbox s0 > remove-dir + remove-logs ns_a_a
         file a                              => -
-        done a                              => read a | forget a
         # what was read before the drop does not count
-        state a                             => syncing
+        done a                              => read a
         why a                               => observing
-        read a:                             => run a: dirs + cgroup > sandbox#0 | look img-c:1
+        read a:                             => forget a | run a: dirs + cgroup > sandbox#0 | look img-c:1
         "
     ));
 }

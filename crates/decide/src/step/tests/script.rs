@@ -10,7 +10,8 @@
 //!
 //! What follows `=>` is compared (`-`: nothing happens; a line that begins with `=>` goes on with the one before);
 //! a line without it is only carried out. Of the effects, those that do something are always shown; `show` adds
-//! `events`, `timers` (of pods), `clocks` (of the node), `status`, `sweeps`, `cgroups` and `logs`. Times are seconds since the agent came up.
+//! `events`, `timers` (of pods), `clocks` (of the node), `status`, `sweeps`, `cgroups`, `probes` and
+//! `logs`. Times are seconds since the agent came up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -14,8 +14,10 @@ use crate::state::NodeState;
 pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
     let only = |kind: &str, text: String| shown.contains(kind).then_some(text);
     match effect {
-        Effect::RunProbe { uid, container, kind, .. } => Some(format!("probe {uid}/{container} {kind:?}")),
-        Effect::KeepProbeRecord { uid, .. } => Some(format!("keep probes {uid}")),
+        Effect::RunProbe { uid, container, kind, .. } => {
+            only("probes", format!("probe {uid}/{container} {kind:?}"))
+        }
+        Effect::KeepProbeRecord { uid, .. } => only("probes", format!("keep probes {uid}")),
         Effect::Observe(Scope::All) => Some("read all".into()),
         Effect::Observe(Scope::Pod(uid)) => Some(format!("read {uid}")),
         Effect::CheckRuntime { ask_cgroup_driver: false } => Some("check".into()),
