@@ -24,6 +24,7 @@ fn the_demo_shows_a_pod_and_leaves_nothing() {
 
     let pod = said.lines().find(|line| line.contains("hello-demo") && line.contains("Running"));
     let pod = pod.expect("a line with the pod that runs");
+    assert!(pod.contains("2/2"), "not ready: {pod:?}");
     assert!(pod.split_whitespace().any(|word| word.starts_with("10.213.")), "no address in {pod:?}");
     // What the clock says: the time, and what the web server beside it answers.
     let is_tick = |line: &&str| {
