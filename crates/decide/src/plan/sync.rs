@@ -130,7 +130,7 @@ fn create_sandbox(inputs: &PlanInputs, attempt: u32, plan: &mut PodPlan) {
     let is_init = |c: &&ObservedContainer| entry.view.init_containers().iter().any(|i| i.name == c.name);
     let purge = inputs.observed.containers.iter().filter(is_init).map(collect::remove).collect();
     plan.because(None, Cause::CreatingSandbox { attempt }, None);
-    plan.stages.push(Stage::may(purge));
+    plan.stages.push(Stage::must(purge));
     plan.stages.extend(prepare);
     plan.stages
         .push(Stage::must(vec![Action::RunSandbox { config: Box::new(config), handler: String::new() }]));
