@@ -281,3 +281,27 @@ fn garbage_does_not_wait_for_a_clock_that_was_set_back() {
     let effects = node.see("u", vec![sandbox("s", true)], seen(now + hour, now));
     assert_eq!(words(&effects), ["remove container"]);
 }
+
+/// Found as K5 (faults, seeds 1421, 1596): an init container of the old sandbox could not be removed, the new sandbox was
+/// made all the same, and the old success let the next container start.
+#[test]
+fn a_new_sandbox_waits_until_old_init_containers_are_gone() {
+    let spec = json!({
+        "initContainers": [{"name": "init", "image": "i"}],
+        "containers": [{"name": "c", "image": "i"}],
+    });
+    let mut node = Node::new();
+    let effects = node.want(&[pod("u", spec)]);
+    node.succeed(&plan(&effects).expect("the sandbox"));
+    let effects = node.see("u", vec![sandbox("s", false)], vec![container("init", "i", 0, Exited, 0)]);
+    node.succeed(&plan(&effects).expect("the old sandbox is stopped"));
+    let effects = node.see("u", vec![sandbox("s", false)], vec![container("init", "i", 0, Exited, 0)]);
+    let again = words(&effects);
+    assert_eq!(again[0], "remove container");
+    assert!(again.contains(&"create pod sandbox"));
+    let purge = effects.iter().find_map(|e| match e {
+        Effect::Run { stages, .. } => Some(stages[0].stop_on_failure),
+        _ => None,
+    });
+    assert_eq!(purge, Some(true));
+}

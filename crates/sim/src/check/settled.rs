@@ -49,7 +49,9 @@ fn waits_for_name(world: &World, wanted: &BTreeMap<PodUid, PodView>, view: &PodV
     let has_it = |other: &&PodView| {
         other.uid != view.uid
             && other.full_name == view.full_name
-            && (world.sandboxes_of(&other.uid).any(|(_, s)| s.ready) || is_unmountable(&other.pod))
+            && (world.sandboxes_of(&other.uid).any(|(_, s)| s.ready)
+                || is_unmountable(&other.pod)
+                || lost_for_good(world, other))
     };
     view.source.is_static()
         && wanted.values().filter(|o| o.source.is_static()).any(|o| has_it(&o))
