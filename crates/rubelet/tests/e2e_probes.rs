@@ -147,7 +147,9 @@ fn a_container_that_fails_its_liveness_probe_is_restarted() {
     switches.off("alive");
     wait_event(&node, "Unhealthy", "Liveness probe failed: ");
     wait_event(&node, "Killing", "Container c failed liveness probe, will be restarted");
-    node.wait_pod("never", SLOW, |pod| !runs(pod, "c"));
+    for name in names {
+        node.wait_pod(name, SLOW, |pod| !runs(pod, "c") || status(pod, "c")["restartCount"] != 0);
+    }
     switches.on("alive");
     for name in ["always", "onfailure"] {
         let pod = node.wait_pod(name, SLOW, |pod| {
@@ -389,7 +391,7 @@ fn health_server(switch: PathBuf) -> u16 {
             let switch = switch.clone();
             let service = hyper::service::service_fn(move |_| {
                 let status = if switch.exists() { 1 } else { 2 };
-                let body = Full::new(bytes::Bytes::from(vec![0, 0, 0, 0, 2, 8, status]));
+                let body = Full::new(hyper::body::Bytes::from(vec![0, 0, 0, 0, 2, 8, status]));
                 let mut end = http::HeaderMap::new();
                 end.insert("grpc-status", 0.into());
                 let body = body.with_trailers(async move { Some(Ok(end)) });
