@@ -6,6 +6,7 @@ use std::time::Duration;
 use decide::Event;
 use decide::back_off::go_duration;
 use futures::FutureExt;
+use model::cri::ExecResult;
 use model::probe::{ProbeCall, ProbeCheck, ProbeKind, ProbeOutcome, ProbeRecord};
 use model::{ContainerId, PodUid};
 use ports::RuntimeError;
@@ -13,7 +14,8 @@ use tokio::sync::mpsc;
 
 use crate::dispatcher::Shop;
 
-/// The runtime ends a command that takes too long by itself. Where it does not, it is left behind after this.
+/// The runtime ends a command that takes too long by itself. Where it does not, it is not waited for any longer
+/// than this.
 const RUNTIME_SLACK: Duration = Duration::from_secs(1);
 /// A disk that does not answer by then is not waited for any longer.
 const LOADING: Duration = Duration::from_secs(10);
@@ -39,12 +41,23 @@ pub(crate) async fn run(shop: Shop, attempt: Attempt) {
 }
 
 async fn ask(shop: &Shop, id: &ContainerId, call: &ProbeCall, attempts: u32) -> ProbeOutcome {
-    let mut left = attempts.max(1);
-    loop {
-        let outcome = match &call.check {
+    until_carried_out(attempts, || async {
+        match &call.check {
             ProbeCheck::Exec { command } => exec(shop, id, command, call.timeout).await,
             ProbeCheck::Network(check) => shop.ports.prober.check(check, call.timeout).await,
-        };
+        }
+    })
+    .await
+}
+
+/// An answer is an answer, also a bad one; what could not be carried out is tried again.
+async fn until_carried_out<F>(attempts: u32, mut attempt: impl FnMut() -> F) -> ProbeOutcome
+where
+    F: Future<Output = ProbeOutcome>,
+{
+    let mut left = attempts.max(1);
+    loop {
+        let outcome = attempt().await;
         left -= 1;
         if left == 0 || !matches!(outcome, ProbeOutcome::Errored { .. }) {
             return outcome;
@@ -53,22 +66,35 @@ async fn ask(shop: &Shop, id: &ContainerId, call: &ProbeCall, attempts: u32) -> 
 }
 
 async fn exec(shop: &Shop, id: &ContainerId, command: &[String], timeout: Duration) -> ProbeOutcome {
-    let running = shop.ports.runtime.exec_sync(id, command, timeout);
-    let took_too_long = || {
-        let command = command.join(" ");
-        let after = go_duration(timeout);
-        ProbeOutcome::failure(format!("command timed out: {command:?} timed out after {after}"))
-    };
+    let runtime = &shop.ports.runtime;
+    let running = runtime.exec_sync(id, command, timeout);
     match tokio::time::timeout(timeout.saturating_add(RUNTIME_SLACK), running).await {
-        Err(_) | Ok(Err(RuntimeError::TimedOut { .. })) => took_too_long(),
-        Ok(Err(error)) => ProbeOutcome::unknown(error.user_message()),
-        Ok(Ok(result)) if result.exit_code == 0 => ProbeOutcome::Success,
-        Ok(Ok(result)) => {
+        Ok(ended) => judged(command, timeout, ended),
+        // Either the command left something behind that keeps the call from ending, and that is its failure; or the
+        // runtime hangs, and then no container is to die for it.
+        Err(_) => match tokio::time::timeout(RUNTIME_SLACK, runtime.version()).await {
+            Ok(Ok(_)) => {
+                judged(command, timeout, Err(RuntimeError::TimedOut { call: "ExecSync", after: timeout }))
+            }
+            _ => ProbeOutcome::unknown("ExecSync: the container runtime does not answer"),
+        },
+    }
+}
+
+fn judged(command: &[String], timeout: Duration, ended: Result<ExecResult, RuntimeError>) -> ProbeOutcome {
+    match ended {
+        Ok(result) if result.exit_code == 0 => ProbeOutcome::Success,
+        Ok(result) => {
             let mut output = result.stdout;
             output.extend(result.stderr);
             output.truncate(SHOWN_OUTPUT);
             ProbeOutcome::failure(String::from_utf8_lossy(&output))
         }
+        Err(RuntimeError::TimedOut { .. }) => {
+            let (command, after) = (command.join(" "), go_duration(timeout));
+            ProbeOutcome::failure(format!("command timed out: {command:?} timed out after {after}"))
+        }
+        Err(error) => ProbeOutcome::unknown(error.user_message()),
     }
 }
 
@@ -99,6 +125,71 @@ pub(crate) async fn keep_records(shop: Shop, mut inbox: mpsc::UnboundedReceiver<
                 let problem = error.user_message();
                 tracing::warn!(pod_uid = %uid, "results of probes may be forgotten at a restart: {problem}");
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use model::probe::ErrorState;
+
+    use super::*;
+
+    fn ended(exit_code: i32, stdout: &str, stderr: &str) -> Result<ExecResult, RuntimeError> {
+        Ok(ExecResult { exit_code, stdout: stdout.into(), stderr: stderr.into() })
+    }
+
+    #[test]
+    fn commands_are_judged_by_how_they_end() {
+        let command = ["sh".to_owned(), "-c".to_owned(), "say \"x\"".to_owned()];
+        let check = |timeout: u64, result, expect: ProbeOutcome| {
+            assert_eq!(judged(&command, Duration::from_secs(timeout), result), expect);
+        };
+        let bad = |output: &str| ProbeOutcome::failure(output);
+        check(1, ended(0, "", ""), ProbeOutcome::Success);
+        check(1, ended(0, "out", "err"), ProbeOutcome::Success);
+        check(1, ended(1, "", ""), bad(""));
+        check(1, ended(-1, "out\n", "err\n"), bad("out\nerr\n"));
+        let (long, half) = ("x".repeat(20_000), "y".repeat(10_000));
+        check(1, ended(1, &long, "no more"), bad(&long[..10_240]));
+        check(1, ended(1, &half, &long), bad(&format!("{half}{}", &long[..240])));
+        let timed_out = |after| Err(RuntimeError::TimedOut { call: "ExecSync", after });
+        let words =
+            |after: &str| format!("command timed out: \"sh -c say \\\"x\\\"\" timed out after {after}");
+        check(2, timed_out(Duration::from_secs(2)), bad(&words("2s")));
+        check(90, timed_out(Duration::ZERO), bad(&words("1m30s")));
+        let gone = RuntimeError::NotFound { call: "ExecSync", message: "no container c0".into() };
+        check(1, Err(gone), ProbeOutcome::unknown("no container c0"));
+        let away = RuntimeError::Unavailable { call: "ExecSync", message: "away".into() };
+        check(1, Err(away), ProbeOutcome::unknown("away"));
+    }
+
+    #[tokio::test]
+    async fn only_what_could_not_be_carried_out_is_tried_again() {
+        let error = || ProbeOutcome::Errored { state: ErrorState::Failure, message: "e".into() };
+        let (good, bad) = (|| ProbeOutcome::Success, || ProbeOutcome::failure("f"));
+        for (script, attempts, made, expect) in [
+            (vec![good()], 3, 1, good()),
+            (vec![bad(), good()], 3, 1, bad()),
+            (vec![error(), good()], 3, 2, good()),
+            (vec![error(), error(), bad()], 3, 3, bad()),
+            (vec![error(), error(), error(), good()], 3, 3, error()),
+            (vec![error(), good()], 1, 1, error()),
+            (vec![good()], 0, 1, good()),
+        ] {
+            let number = Cell::new(0);
+            let attempt = || {
+                let outcome = script[number.get()].clone();
+                number.set(number.get() + 1);
+                std::future::ready(outcome)
+            };
+            assert_eq!(
+                (until_carried_out(attempts, attempt).await, number.get()),
+                (expect, made),
+                "{script:?}"
+            );
         }
     }
 }

@@ -147,7 +147,9 @@ fn a_container_that_fails_its_liveness_probe_is_restarted() {
     switches.off("alive");
     wait_event(&node, "Unhealthy", "Liveness probe failed: ");
     wait_event(&node, "Killing", "Container c failed liveness probe, will be restarted");
-    node.wait_pod("never", SLOW, |pod| !runs(pod, "c"));
+    for name in names {
+        node.wait_pod(name, SLOW, |pod| !runs(pod, "c") || status(pod, "c")["restartCount"] != 0);
+    }
     switches.on("alive");
     for name in ["always", "onfailure"] {
         let pod = node.wait_pod(name, SLOW, |pod| {
@@ -343,6 +345,84 @@ fn a_probe_that_hangs_holds_up_nobody_else() {
         assert!(!is_ready(&pod) && status(&pod, "c")["restartCount"] == 0, "{pod}");
     }
     assert!(node.agent.log().contains("sleep 1000"), "the command is named");
+}
+
+#[test]
+fn a_command_that_leaves_something_behind_is_a_failure_in_time() {
+    let node = Node::start();
+    let switches = Switches::new(&node);
+    // What it leaves holds on to its output, and so the runtime never sees its end.
+    let leaving = json!({ "exec": { "command": ["sh", "-c", "sleep 1000 & sleep 1000"] }, "timeoutSeconds": 1, "periodSeconds": 1, "failureThreshold": 2 });
+    let spec = json!({ "containers": [container("c", UNTIL_TERM, json!({ "livenessProbe": leaving }))] });
+    node.agent.write_manifest("p", &switches.pod("p", spec));
+    wait_event(&node, "Unhealthy", "Liveness probe failed: command timed out: ");
+    wait_event(&node, "Killing", "Container c failed liveness probe, will be restarted");
+}
+
+#[test]
+fn nobody_dies_of_a_runtime_that_hangs() {
+    let node = Node::start();
+    let switches = Switches::new(&node);
+    switches.on("alive");
+    let probes = json!({ "livenessProbe": switch("alive", json!({ "timeoutSeconds": 1 })) });
+    node.agent.write_manifest(
+        "p",
+        &switches.pod("p", json!({ "containers": [container("c", UNTIL_TERM, probes)] })),
+    );
+    let before = node.wait_pod("p", SLOW, is_ready);
+    // Until some attempt has been made meanwhile, to no avail.
+    node.runtime.hang();
+    wait_event(&node, "Unhealthy", "Liveness probe errored and resulted in unknown state: ");
+    node.runtime.resume();
+    std::thread::sleep(Duration::from_secs(3));
+    let after = node.agent.pod("p").expect("the pod");
+    assert_eq!(status(&before, "c")["containerID"], status(&after, "c")["containerID"], "{after}");
+    assert!(!node.agent.log().contains("failed liveness probe"));
+}
+
+/// A gRPC health server on this machine's loopback: SERVING while the file is there.
+fn health_server(switch: PathBuf) -> u16 {
+    use http_body_util::{BodyExt, Full};
+    let (tell, port) = std::sync::mpsc::channel();
+    let serve = async move {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        tell.send(listener.local_addr().expect("an address").port()).expect("somebody waits");
+        while let Ok((stream, _)) = listener.accept().await {
+            let switch = switch.clone();
+            let service = hyper::service::service_fn(move |_| {
+                let status = if switch.exists() { 1 } else { 2 };
+                let body = Full::new(hyper::body::Bytes::from(vec![0, 0, 0, 0, 2, 8, status]));
+                let mut end = http::HeaderMap::new();
+                end.insert("grpc-status", 0.into());
+                let body = body.with_trailers(async move { Some(Ok(end)) });
+                async move { http::Response::builder().header("content-type", "application/grpc").body(body) }
+            });
+            let builder = hyper::server::conn::http2::Builder::new(hyper_util::rt::TokioExecutor::new());
+            tokio::spawn(builder.serve_connection(hyper_util::rt::TokioIo::new(stream), service));
+        }
+    };
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(serve);
+    });
+    port.recv().expect("the server's port")
+}
+
+#[test]
+fn grpc_probes_ask_for_health() {
+    let node = Node::start();
+    let switches = Switches::new(&node);
+    let port = health_server(switches.dir.join("serving"));
+    let probe =
+        json!({ "grpc": { "port": port }, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 1 });
+    // A pod in the host's network without an API server has no address of its own: the probe goes to this machine.
+    let spec = json!({ "hostNetwork": true, "containers": [container("c", UNTIL_TERM, json!({ "readinessProbe": probe }))] });
+    node.agent.write_manifest("p", &switches.pod("p", spec));
+    wait_event(&node, "Unhealthy", "service unhealthy (responded with");
+    switches.on("serving");
+    node.wait_pod("p", SLOW, is_ready);
+    switches.off("serving");
+    node.wait_pod("p", SLOW, |pod| !is_ready(pod));
 }
 
 #[test]
