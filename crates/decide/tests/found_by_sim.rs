@@ -105,6 +105,7 @@ fn a_pod_comes_back_only_from_a_fresh_reading() {
     node.succeed(&plan(&effects).expect("the end of the sandbox"));
     node.want(&[]);
     let effects = node.see("u", vec![sandbox("s", false)], vec![container("c", "i", 0, Exited, 0)]);
+    let effects = node.succeed(&plan(&effects).expect("volumes and cgroup go"));
     let removal = plan(&effects).expect("everything is removed");
     assert!(words(&effects).contains(&"remove pod directory"));
     node.succeed(&removal);
@@ -156,6 +157,7 @@ fn a_reading_from_before_a_pod_was_forgotten_does_not_show_it() {
         let effects = node.want(&[]);
         assert_eq!(words(&effects), [""; 0], "it has to be read first");
         let effects = node.see("u", vec![], vec![]);
+        let effects = node.succeed(&plan(&effects).expect("volumes and cgroup go"));
         node.succeed(&plan(&effects).expect("its directories go"));
         assert!(node.state.pods.is_empty());
         (node, Event::Observed(Observation { at: began, scope: Scope::All, pods: vec![ghost()] }))
@@ -166,7 +168,7 @@ fn a_reading_from_before_a_pod_was_forgotten_does_not_show_it() {
     assert!(node.state.pods.is_empty());
     // Nor is it what there is of a pod that was put in again meanwhile.
     let (mut node, late) = gone();
-    let effects = node.want(&[spec.clone()]);
+    let effects = node.want(std::slice::from_ref(&spec));
     assert!(words(&effects).contains(&"create pod sandbox"));
     node.tell(late);
     assert!(node.entry("u").observed.as_ref().expect("a reading").pod.is_empty());
