@@ -175,7 +175,12 @@ fn waits_for_retry(inputs: &PlanInputs, wanted: &Wanted, plan: &mut PodPlan) -> 
     else {
         return false;
     };
-    if *at <= inputs.now.mono {
+    // What else keeps a container from starting is not the image's business.
+    let of_image = matches!(
+        failure.reason,
+        Reason::ErrImageNeverPull | Reason::InvalidImageName | Reason::ImageInspectError
+    );
+    if !of_image || *at <= inputs.now.mono {
         return false;
     }
     let cause = Cause::ImageUnavailable { reason: failure.reason, message: failure.message.clone() };

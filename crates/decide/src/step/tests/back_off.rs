@@ -253,7 +253,7 @@ fn one_that_stays_created_is_not_made_again_and_again() {
         read a: s0 ready                            => -
         why a                                       => c: RunContainerError (no such file) @10s
         due pod a @10s                              => look img-c:1
-        looked img-c:1: yes                         => run a: start c#0?
+        looked img-c:1: yes                         => run a: start c#1?
         ",
     );
     // nor when one before it ended long ago: that end says nothing about this start
@@ -272,8 +272,8 @@ fn one_that_stays_created_is_not_made_again_and_again() {
         read a: s0 ready; c#0 exit(1) 900s          => -
         why a                                       => c: RunContainerError (no such file) @910s
         due pod a @910s                             => look img-c:1
-        looked img-c:1: yes                         => run a: start c#1?
-        fail a: start c#1 = start: no such file
+        looked img-c:1: yes                         => run a: start c#2?
+        fail a: start c#2 = start: no such file
         read a: s0 ready; c#0 exit(1) 910s          => -
         why a                                       => c: RunContainerError (no such file) @920s
         ",

@@ -107,11 +107,11 @@ fn a_look_that_failed_is_repeated() {
         show events timers
         {IN_SANDBOX}
         looked img-c:1: broken
-            => W a/c InspectFailed: Failed to inspect image ^^: broken | timer pod a @10s
+            => W a/c InspectFailed: Failed to inspect image ^^: broken | W a/c Failed: Error: ImageInspectError | timer pod a @10s
         why a                              => c: ImageInspectError (Failed to inspect image ^^: broken) @10s
         due pod a @10s                     => look img-c:1
         looked img-c:1: !gone away
-            => W a/c InspectFailed: Failed to inspect image ^^: gone away | check | timer pod a @20s
+            => W a/c InspectFailed: Failed to inspect image ^^: gone away | W a/c Failed: Error: ImageInspectError | check | timer pod a @20s
         ",
     ));
 }
@@ -129,7 +129,7 @@ fn a_failed_pull_backs_off() {
             => W a/c Failed: Failed to pull image ^img-c:1^: denied | W a/c Failed: Error: ErrImagePull
             => status a Pending c=wait:ErrImagePull | timer pod a @4s
         due pod a @4s
-            => N a/c BackOff: Back-off pulling image ^img-c:1^ | timer pod a @13s
+            => N a/c BackOff: Back-off pulling image ^img-c:1^ | W a/c Failed: Error: ImagePullBackOff | timer pod a @13s
             => status a Pending c=wait:ImagePullBackOff
         why a                              => c: image back-off 10s ErrImagePull @13s
         hint a                             => read a
@@ -140,7 +140,7 @@ fn a_failed_pull_backs_off() {
             => W a/c Failed: Failed to pull image ^img-c:1^: denied | W a/c Failed: Error: ErrImagePull
             => status a Pending c=wait:ErrImagePull | timer pod a @14s
         due pod a @14s
-            => N a/c BackOff: Back-off pulling image ^img-c:1^ | timer pod a @33s
+            => N a/c BackOff: Back-off pulling image ^img-c:1^ | W a/c Failed: Error: ImagePullBackOff | timer pod a @33s
             => status a Pending c=wait:ImagePullBackOff
         why a                              => c: image back-off 20s ErrImagePull @33s
         ",
