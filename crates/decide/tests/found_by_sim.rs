@@ -166,7 +166,7 @@ fn a_reading_from_before_a_pod_was_forgotten_does_not_show_it() {
     assert!(node.state.pods.is_empty());
     // Nor is it what there is of a pod that was put in again meanwhile.
     let (mut node, late) = gone();
-    let effects = node.want(&[spec.clone()]);
+    let effects = node.want(std::slice::from_ref(&spec));
     assert!(words(&effects).contains(&"create pod sandbox"));
     node.tell(late);
     assert!(node.entry("u").observed.as_ref().expect("a reading").pod.is_empty());
