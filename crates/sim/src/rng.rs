@@ -26,7 +26,7 @@ impl Rng {
         Self { words: std::array::from_fn(|_| splitmix(&mut state)) }
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         let w = &mut self.words;
         let result = w[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
         let t = w[1] << 17;
@@ -41,7 +41,7 @@ impl Rng {
 
     /// Below `bound`, which must not be zero. The bias is far below anything that matters here.
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
+        self.number() % bound
     }
 
     /// From `low` up to and without `high`.
@@ -55,7 +55,7 @@ impl Rng {
     }
 
     pub fn coin(&mut self) -> bool {
-        self.next() >> 63 == 1
+        self.number() >> 63 == 1
     }
 
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
@@ -71,7 +71,7 @@ mod tests {
     fn the_same_seed_gives_the_same_numbers_and_another_one_others() {
         let take = |seed| {
             let mut rng = Rng::new(seed);
-            (0..16).map(|_| rng.next()).collect::<Vec<_>>()
+            (0..16).map(|_| rng.number()).collect::<Vec<_>>()
         };
         assert_eq!(take(7), take(7));
         assert_ne!(take(7), take(8));

@@ -38,7 +38,7 @@ use crate::world::{Change, Fortune, World};
 pub enum Mutant {
     #[default]
     None,
-    /// Says that a reading began when it ended.
+    /// Says that a reading began when it ended, and takes its time.
     LateReadingTimes,
     /// Never says that a plan has ended.
     DropsPlanEnded,
@@ -50,6 +50,8 @@ pub enum Mutant {
     HidesFailures,
     /// Forgets every timer.
     DropsTimers,
+    /// Reads nobody while one pod is stuck.
+    SharesFate,
 }
 
 pub(crate) enum Happening {
@@ -235,7 +237,7 @@ impl Simulation {
             self.hint_soon(hint.clone());
         }
         if self.faults.invents_hint(&mut self.rng, now) {
-            let id = format!("{:016x}", self.rng.next());
+            let id = format!("{:016x}", self.rng.number());
             self.hint_soon(Hint::Id(id));
         }
     }

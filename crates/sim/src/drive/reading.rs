@@ -49,7 +49,8 @@ impl Simulation {
         let job = self.number();
         let (now, away) = (self.world.now, self.runtime_away);
         let generation = self.generation;
-        let fails = away || self.faults.reading_fails(&mut self.rng, now, of_pod.as_ref());
+        let dragged = self.mutant == Mutant::SharesFate && self.faults.victim.is_some();
+        let fails = away || dragged || self.faults.reading_fails(&mut self.rng, now, of_pod.as_ref());
         let reading = ReadingJob {
             generation,
             at,
@@ -73,6 +74,9 @@ impl Simulation {
         steps.extend([ReadStep::Statuses, ReadStep::Deliver]);
         for step in steps {
             then += self.faults.reading_hop(&mut self.rng, now);
+            if self.mutant == Mutant::LateReadingTimes && step == ReadStep::Deliver {
+                then += self.rng.below(2 * SECOND);
+            }
             self.plan_in(then, Happening::Read { job, step });
         }
     }

@@ -52,7 +52,7 @@ impl World {
             image.failing_pulls -= 1;
             return Err("the simulated registry stumbled".into());
         }
-        if !image.pullable_from.is_some_and(|from| from <= now) {
+        if image.pullable_from.is_none_or(|from| from > now) {
             return Err(format!("{name}: not found in the registry"));
         }
         image.present = true;
