@@ -87,42 +87,53 @@ pub(crate) async fn pull(shop: Shop, image: String) {
 
 async fn pull_noted(shop: &Shop, image: &str) -> Result<(PulledImage, PullCredentials), CallFailure> {
     let began = Instant::now();
-    let (reference, used) = try_each(shop, image, gather(shop, image).await).await?;
+    let (reference, used) = pull_somehow(shop, image).await?;
     // The user of the image is needed to make a container; without it the pull is of no use yet.
     let found = shop.ports.images.image_status(&spec(image)).await.map_err(|e| call_failure(&e))?;
     Ok((PulledImage { reference, image: found, took: began.elapsed() }, used))
 }
 
-/// Every credential that fits, one after the other until one does it; none at all without any.
+/// Every credential that fits, one after the other until one does it; none at all without any. Plugins are asked only
+/// when the files don't do: a slow one delays no pull that needs none.
+async fn pull_somehow(shop: &Shop, image: &str) -> Result<(String, PullCredentials), CallFailure> {
+    let none = Keyring::default();
+    let mut messages = Vec::new();
+    let in_files = candidates(image, &none, &from_files(shop).await, &none);
+    if let Some(done) = try_each(shop, image, &in_files, &mut messages).await? {
+        return Ok(done);
+    }
+    let of_plugins = candidates(image, &none, &none, &from_plugins(shop, image).await);
+    if let Some(done) = try_each(shop, image, &of_plugins, &mut messages).await? {
+        return Ok(done);
+    }
+    if !messages.is_empty() {
+        return Err(CallFailure { unreachable: false, message: credentials::aggregate(&messages) });
+    }
+    let pulled = shop.ports.images.pull_image(&spec(image), None, None).await;
+    let anyone = PullCredentials { node_pods_accessible: true, ..PullCredentials::default() };
+    Ok((pulled.map_err(|e| call_failure(&e))?, anyone))
+}
+
+/// `None`: all were refused, with these messages. An error is not the registry's, and no other credential changes it.
 async fn try_each(
     shop: &Shop,
     image: &str,
-    candidates: Vec<Candidate>,
-) -> Result<(String, PullCredentials), CallFailure> {
-    let images = &shop.ports.images;
-    if candidates.is_empty() {
-        let reference = images.pull_image(&spec(image), None, None).await.map_err(|e| call_failure(&e))?;
-        let anyone = PullCredentials { node_pods_accessible: true, ..PullCredentials::default() };
-        return Ok((reference, anyone));
-    }
-    let mut messages = Vec::new();
-    for candidate in &candidates {
-        match images.pull_image(&spec(image), Some(&auth(candidate)), None).await {
-            Ok(reference) => return Ok((reference, candidate.recorded())),
+    candidates: &[Candidate],
+    messages: &mut Vec<String>,
+) -> Result<Option<(String, PullCredentials)>, CallFailure> {
+    for candidate in candidates {
+        match shop.ports.images.pull_image(&spec(image), Some(&auth(candidate)), None).await {
+            Ok(reference) => return Ok(Some((reference, candidate.recorded()))),
             Err(error) => {
                 let failure = call_failure(&error);
-                messages.push(failure.message);
                 if failure.unreachable {
-                    // Not the registry's answer, and no other credential changes it.
-                    return Err(CallFailure {
-                        unreachable: true,
-                        message: credentials::aggregate(&messages),
-                    });
+                    return Err(failure);
                 }
+                messages.push(failure.message);
             }
         }
     }
-    Err(CallFailure { unreachable: false, message: credentials::aggregate(&messages) })
+    Ok(None)
 }
 
 fn auth(candidate: &Candidate) -> RegistryAuth {
@@ -136,22 +147,26 @@ fn auth(candidate: &Candidate) -> RegistryAuth {
 
 // ---- credentials ------------------------------------------------------------------------------------------------
 
-async fn gather(shop: &Shop, image: &str) -> Vec<Candidate> {
-    let source = &shop.ports.credentials;
-    let found = node_logins(&source.docker_configs().await);
+async fn from_files(shop: &Shop) -> Keyring {
+    let found = node_logins(&shop.ports.credentials.docker_configs().await);
     for (path, problem) in &found.problems {
         tracing::warn!(path, "no credentials from this file: {problem}");
     }
-    let mut files = Keyring::default();
-    files.add(CredentialSource::Node, &found.logins);
+    let mut keyring = Keyring::default();
+    keyring.add(CredentialSource::Node, &found.logins);
+    keyring
+}
 
+/// All that are for the image are asked at the same time.
+async fn from_plugins(shop: &Shop, image: &str) -> Keyring {
     let repository = repository(image);
-    let asked = source.plugins().iter().filter(|p| plugin::is_asked(p, &repository, false));
-    let mut plugins = Keyring::default();
+    let plugins = shop.ports.credentials.plugins().iter();
+    let asked = plugins.filter(|plugin| plugin::is_asked(plugin, &repository, false));
+    let mut keyring = Keyring::default();
     for logins in join_all(asked.map(|plugin| ask(shop, plugin, &repository))).await {
-        plugins.add(CredentialSource::Node, &logins);
+        keyring.add(CredentialSource::Node, &logins);
     }
-    candidates(image, &Keyring::default(), &files, &plugins)
+    keyring
 }
 
 /// What the plugin says about an image, now or lately.

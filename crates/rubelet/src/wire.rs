@@ -120,12 +120,7 @@ fn verification_policy(config: &KubeletConfiguration) -> anyhow::Result<Verifica
         "NeverVerify" => VerificationPolicy::NeverVerify,
         "" | "NeverVerifyPreloadedImages" => VerificationPolicy::NeverVerifyPreloaded,
         "AlwaysVerify" => VerificationPolicy::AlwaysVerify,
-        "NeverVerifyAllowlistedImages" => {
-            if let Some(fault) = list.iter().find_map(|p| decide::credentials::verify::pattern_fault(p)) {
-                anyhow::bail!("preloadedImagesVerificationAllowlist: {fault}");
-            }
-            VerificationPolicy::NeverVerifyAllowlisted(list.clone())
-        }
+        "NeverVerifyAllowlistedImages" => VerificationPolicy::NeverVerifyAllowlisted(list.clone()),
         other => anyhow::bail!("imagePullCredentialsVerificationPolicy: {other:?} is not known"),
     })
 }
@@ -140,8 +135,9 @@ fn credentials(flags: &Flags, root_dir: &Path) -> anyhow::Result<HostCredentials
     let (config, bin_dir) = match (config, bin_dir) {
         (None, None) => return Ok(found),
         (Some(config), Some(bin_dir)) => (config, bin_dir),
-        (None, Some(_)) => anyhow::bail!("credential provider config path is empty"),
-        (Some(_), None) => anyhow::bail!("plugin binary directory  did not exist"),
+        _ => anyhow::bail!(
+            "--image-credential-provider-config and --image-credential-provider-bin-dir need each other"
+        ),
     };
     let context = "failed to register CRI auth plugins";
     let files = read_plugin_config(config).context(context)?;

@@ -210,17 +210,28 @@ echo '{answer}' | sed "s/PORT/$port/; s/NAME/$VAULT_USER/""#
 }
 
 #[test]
-fn a_plugin_that_fails_is_named_and_the_others_serve() {
+fn a_plugin_that_fails_is_named_and_other_credentials_serve() {
     let (node, registry) = start_with_plugin("echo the vault is closed >&2; exit 3");
     let image = registry.push(&node.runtime, LOCAL, "secret/app:1");
-    write_docker_config(&node, &registry, PASSWORD);
     node.agent.write_manifest("app", &pod("app", &image, "IfNotPresent"));
-    node.wait_pod("app", SLOW, runs);
+    node.wait_pod("app", SLOW, waits_with("ImagePullBackOff"));
     let repository = image.rsplit_once(':').expect("a tag").0;
     let complaint = format!(
         "error execing credential provider plugin vault for image {repository}: exit status: 3: the vault is closed"
     );
-    assert!(logged(&node, &complaint) >= 1, "{}", node.agent.log_tail());
+    assert_eq!(logged(&node, &complaint), 1, "{}", node.agent.log_tail());
+    write_docker_config(&node, &registry, PASSWORD);
+    node.wait_pod("app", SLOW, runs);
+}
+
+#[test]
+fn a_plugin_that_hangs_delays_no_pull_that_needs_none() {
+    let (node, registry) = start_with_plugin("sleep 600");
+    let image = registry.push(&node.runtime, LOCAL, "secret/app:1");
+    write_docker_config(&node, &registry, PASSWORD);
+    node.agent.write_manifest("app", &pod("app", &image, "IfNotPresent"));
+    // A plugin has a minute: this is over before.
+    node.wait_pod("app", SLOW / 2, runs);
 }
 
 #[test]

@@ -209,8 +209,11 @@ fn pull_failed(state: &mut NodeState, cx: &mut Context, waiter: &Waiter, failure
     subject.start_failed(state, cx, waiter, reason);
     if let Some(entry) = state.pods.get_mut(&waiter.uid) {
         let old = entry.ledger.pulls.get(&subject.named);
-        let next = back_off::pull_failed(old, cx.now.wall, reason, message.clone());
-        entry.ledger.pulls.insert(subject.named, next);
+        // Two of the pod that waited for one pull have seen one failure.
+        if old.is_none_or(|old| old.failed_at != cx.now.wall) {
+            let next = back_off::pull_failed(old, cx.now.wall, reason, message.clone());
+            entry.ledger.pulls.insert(subject.named, next);
+        }
     }
     fail(state, cx, waiter, reason, message, None);
 }
