@@ -1,10 +1,13 @@
 //! Image calls: look, pull. One task each; the desk in `decide` sees to it that there is only one per image.
 //!
 //! ```text
-//!   inspect: runtime ──> records ──> ImageInspected
-//!   pull:    note that it begins ──> gather credentials ──> try each in turn ──> note how it went ──> ImagePulled
+//!   inspect:     runtime ──> records ──> ImageInspected
+//!   ask_plugins: each that is for the image ──> their answers are kept for the pull ──> PluginsAsked
+//!   pull:        note that it begins ──> read files ──> try each credential ──> note how it went ──> ImagePulled
 //! ```
 //! A credential source that fails is told of in the log, and the pull goes on with the others.
+
+use std::collections::BTreeMap;
 
 use decide::credentials::{
     self, Candidate, CredentialSource, Keyring, PluginCache, candidates, node_logins, plugin, records,
@@ -25,6 +28,8 @@ use crate::executor::call_failure;
 #[derive(Default)]
 pub(crate) struct ImageRoom {
     answers: Mutex<PluginCache>,
+    /// What plugins said about images whose pulls are about to begin.
+    gathered: Mutex<BTreeMap<String, Keyring>>,
     /// Held while records are read and written back, so that no writer loses another's entry.
     records: Mutex<()>,
 }
@@ -93,47 +98,30 @@ async fn pull_noted(shop: &Shop, image: &str) -> Result<(PulledImage, PullCreden
     Ok((PulledImage { reference, image: found, took: began.elapsed() }, used))
 }
 
-/// Every credential that fits, one after the other until one does it; none at all without any. Plugins are asked only
-/// when the files don't do: a slow one delays no pull that needs none.
+/// Every credential that fits, one after the other until one does it; none at all without any.
 async fn pull_somehow(shop: &Shop, image: &str) -> Result<(String, PullCredentials), CallFailure> {
-    let none = Keyring::default();
+    let of_plugins = shop.image_room.gathered.lock().await.remove(image).unwrap_or_default();
+    let candidates = candidates(image, &Keyring::default(), &from_files(shop).await, &of_plugins);
+    if candidates.is_empty() {
+        let pulled = shop.ports.images.pull_image(&spec(image), None, None).await;
+        let anyone = PullCredentials { node_pods_accessible: true, ..PullCredentials::default() };
+        return Ok((pulled.map_err(|e| call_failure(&e))?, anyone));
+    }
     let mut messages = Vec::new();
-    let in_files = candidates(image, &none, &from_files(shop).await, &none);
-    if let Some(done) = try_each(shop, image, &in_files, &mut messages).await? {
-        return Ok(done);
-    }
-    let of_plugins = candidates(image, &none, &none, &from_plugins(shop, image).await);
-    if let Some(done) = try_each(shop, image, &of_plugins, &mut messages).await? {
-        return Ok(done);
-    }
-    if !messages.is_empty() {
-        return Err(CallFailure { unreachable: false, message: credentials::aggregate(&messages) });
-    }
-    let pulled = shop.ports.images.pull_image(&spec(image), None, None).await;
-    let anyone = PullCredentials { node_pods_accessible: true, ..PullCredentials::default() };
-    Ok((pulled.map_err(|e| call_failure(&e))?, anyone))
-}
-
-/// `None`: all were refused, with these messages. An error is not the registry's, and no other credential changes it.
-async fn try_each(
-    shop: &Shop,
-    image: &str,
-    candidates: &[Candidate],
-    messages: &mut Vec<String>,
-) -> Result<Option<(String, PullCredentials)>, CallFailure> {
-    for candidate in candidates {
+    for candidate in &candidates {
         match shop.ports.images.pull_image(&spec(image), Some(&auth(candidate)), None).await {
-            Ok(reference) => return Ok(Some((reference, candidate.recorded()))),
+            Ok(reference) => return Ok((reference, candidate.recorded())),
             Err(error) => {
                 let failure = call_failure(&error);
                 if failure.unreachable {
+                    // It is not the registry that speaks, and no other credential changes it.
                     return Err(failure);
                 }
                 messages.push(failure.message);
             }
         }
     }
-    Ok(None)
+    Err(CallFailure { unreachable: false, message: credentials::aggregate(&messages) })
 }
 
 fn auth(candidate: &Candidate) -> RegistryAuth {
@@ -157,16 +145,17 @@ async fn from_files(shop: &Shop) -> Keyring {
     keyring
 }
 
-/// All that are for the image are asked at the same time.
-async fn from_plugins(shop: &Shop, image: &str) -> Keyring {
-    let repository = repository(image);
+/// All that are for the image, at the same time.
+pub(crate) async fn ask_plugins(shop: Shop, image: String) {
+    let repository = repository(&image);
     let plugins = shop.ports.credentials.plugins().iter();
     let asked = plugins.filter(|plugin| plugin::is_asked(plugin, &repository, false));
     let mut keyring = Keyring::default();
-    for logins in join_all(asked.map(|plugin| ask(shop, plugin, &repository))).await {
+    for logins in join_all(asked.map(|plugin| ask(&shop, plugin, &repository))).await {
         keyring.add(CredentialSource::Node, &logins);
     }
-    keyring
+    shop.image_room.gathered.lock().await.insert(image.clone(), keyring);
+    shop.outbox.send(Event::PluginsAsked { image });
 }
 
 /// What the plugin says about an image, now or lately.

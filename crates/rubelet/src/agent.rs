@@ -45,7 +45,8 @@ async fn serve(flags: &Flags, loaded: Loaded) -> anyhow::Result<()> {
     wire::prepare_node(&*ports.files).await?;
     let feeds = wire::feeds(&config, &gates, &node_name)?;
     let stop = CancellationToken::new();
-    let (agent, engine) = engine::start(wire::state(node, facts), ports, feeds, stop.clone());
+    let state = wire::state(node, facts, &ports);
+    let (agent, engine) = engine::start(state, ports, feeds, stop.clone());
     wire::serve(&config, Path::new(&root_dir), Arc::new(agent), metrics, &stop).await?;
     wait_for_signal().await?;
     tracing::info!("ending; pods go on running");

@@ -99,6 +99,8 @@ pub fn node_config(
         max_parallel_image_pulls: config.max_parallel_image_pulls.and_then(|n| u32::try_from(n).ok()),
         registry_pull_qps: u32::try_from(config.registry_pull_qps).unwrap_or(0),
         registry_burst: u32::try_from(config.registry_burst).unwrap_or(0),
+        // Known when the plugins are: see `state`.
+        plugin_images: Vec::new(),
         pull_verification: gates
             .enabled("KubeletEnsureSecretPulledImages")
             .then(|| verification_policy(config))
@@ -215,8 +217,10 @@ pub fn ports(
     })
 }
 
-pub fn state(node: NodeConfig, facts: HostFacts) -> NodeState {
-    NodeState::new(node, facts, SystemClock.wall())
+pub fn state(node: NodeConfig, facts: HostFacts, ports: &Ports) -> NodeState {
+    let asked = ports.credentials.plugins().iter().filter(|plugin| !plugin.needs_service_account);
+    let plugin_images = asked.flat_map(|plugin| plugin.match_images.clone()).collect();
+    NodeState::new(NodeConfig { plugin_images, ..node }, facts, SystemClock.wall())
 }
 
 pub async fn prepare_node(files: &dyn PodFiles) -> anyhow::Result<()> {

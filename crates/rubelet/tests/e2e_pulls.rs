@@ -11,6 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use harness::{Agent, Node, PASSWORD, Registry, Runtime, SLOW, USER, wait};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 const LOCAL: &str = "rubelet.test/busybox:1";
@@ -225,13 +226,27 @@ fn a_plugin_that_fails_is_named_and_other_credentials_serve() {
 }
 
 #[test]
-fn a_plugin_that_hangs_delays_no_pull_that_needs_none() {
-    let (node, registry) = start_with_plugin("sleep 600");
+fn a_plugin_that_hangs_holds_up_no_other_pull() {
+    let (node, registry) = start_with_plugin("echo $$ >\"$2\"; exec sleep 600");
+    let open = Registry::start(&node.runtime);
     let image = registry.push(&node.runtime, LOCAL, "secret/app:1");
-    write_docker_config(&node, &registry, PASSWORD);
     node.agent.write_manifest("app", &pod("app", &image, "IfNotPresent"));
-    // A plugin has a minute: this is over before.
-    node.wait_pod("app", SLOW / 2, runs);
+    wait("the plugin to hang", SLOW, || match fs::read_to_string(node.runtime.dir.join("asked")) {
+        Ok(pid) if pid.ends_with('\n') => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    // Pulls are serial, and this one is not the plugin's.
+    let other = open.push(&node.runtime, OTHER, "team/app:1");
+    node.agent.write_manifest("other", &pod("other", &other, "IfNotPresent"));
+    node.wait_pod("other", SLOW / 2, runs);
+    // It ends without an answer, and what it would have said is found elsewhere.
+    write_docker_config(&node, &registry, PASSWORD);
+    assert_eq!(logged(&node, "credential provider plugin vault for image"), 0, "it has ended before");
+    let pid = fs::read_to_string(node.runtime.dir.join("asked")).expect("the plugin's pid");
+    let pid = pid.trim().parse().ok().and_then(Pid::from_raw).expect("a pid");
+    kill_process(pid, Signal::KILL).expect("end the plugin");
+    node.wait_pod("app", SLOW, runs);
+    assert_eq!(logged(&node, "credential provider plugin vault for image"), 1);
 }
 
 #[test]

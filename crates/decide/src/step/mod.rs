@@ -34,6 +34,7 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         Event::ImageInspected { image, result, history } => {
             images::inspected(state, &mut cx, &image, result, &history);
         }
+        Event::PluginsAsked { image } => images::plugins_asked(state, &mut cx, &image),
         Event::ImagePulled { image, result } => images::pulled(state, &mut cx, &image, result),
         Event::Timer(key) => timer(state, &mut cx, key),
         Event::Leftovers(seen) => sweep::leftovers(state, &mut cx, seen),
