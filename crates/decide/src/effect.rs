@@ -40,6 +40,10 @@ pub enum Effect {
     InspectImage {
         image: String,
     },
+    /// Ask the credential plugins about an image and keep what they say for its pull. `PluginsAsked` follows.
+    AskPlugins {
+        image: String,
+    },
     PullImage {
         image: String,
     },

@@ -55,6 +55,10 @@ pub enum Event {
         result: Result<Option<Image>, CallFailure>,
         history: PullHistory,
     },
+    /// The credential plugins have answered, or had their time.
+    PluginsAsked {
+        image: String,
+    },
     ImagePulled {
         image: String,
         result: Result<PulledImage, CallFailure>,
@@ -92,6 +96,7 @@ impl Event {
             Event::StepDone { .. } => "step_done",
             Event::PlanEnded { .. } => "plan_ended",
             Event::ImageInspected { .. } => "image_inspected",
+            Event::PluginsAsked { .. } => "plugins_asked",
             Event::ImagePulled { .. } => "image_pulled",
             Event::ProbeDone { .. } => "probe_done",
             Event::Timer(_) => "timer",

@@ -2,9 +2,12 @@
 //! run at once, and how often one may begin.
 //!
 //! ```text
-//!   need ──(Always)────────────────> queued ──> pulling ──> Ready | back-off
-//!        └─(IfNotPresent, Never)──> inspecting ──> Ready | queued (IfNotPresent) | refused (Never)
+//!   need ──(Always)─────────────────> asking ──> queued ──> pulling ──> Ready | back-off
+//!        └─(IfNotPresent, Never)──> inspecting ──> Ready | asking (IfNotPresent) | refused (Never)
 //! ```
+//! Asking (plugins, for credentials) is only for images that a plugin knows about, and comes before the line: one that
+//! hangs holds up nobody else's pull.
+//!
 //! An image that is there but that the pod has not shown to have access to counts as one that is not.
 //!
 //! All waiters of one pull share the node's credentials. Once pods bring secrets of their own, the desk's key is the
@@ -16,6 +19,8 @@ use model::cri::Image;
 use model::node::NodeConfig;
 use model::{Mono, PodUid};
 
+use crate::credentials::matching::matches;
+use crate::credentials::repository;
 use crate::effect::Effect;
 use crate::pull_rate::PullRate;
 
@@ -75,22 +80,30 @@ pub fn volume_of_key(key: &str) -> Option<&str> {
     key.strip_prefix(VOLUME_PREFIX)
 }
 
-/// A pull whose turn it is.
+/// What is to be done for a pull now.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Turn {
-    pub image: String,
-    /// Not when too many began lately: it has failed then.
-    pub granted: bool,
+pub enum Turn {
+    Ask {
+        image: String,
+    },
+    Begin {
+        image: String,
+    },
+    /// Too many began lately: it has failed.
+    TooOften {
+        image: String,
+    },
 }
 
 impl Turn {
-    /// What a pull fails with that was not granted.
+    /// What a pull fails with that came too often.
     pub const TOO_OFTEN: &'static str = "pull QPS exceeded";
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct ImageDesk {
     inspecting: BTreeMap<String, BTreeSet<Waiter>>,
+    asking: BTreeMap<String, BTreeSet<Waiter>>,
     pulling: BTreeMap<String, BTreeSet<Waiter>>,
     /// Images that wait for a slot, in order.
     queue: VecDeque<String>,
@@ -109,26 +122,48 @@ impl ImageDesk {
     }
 
     pub fn pull(&mut self, image: &str, waiter: Waiter, config: &NodeConfig, now: Mono) -> Option<Turn> {
-        if let Some(waiters) = self.pulling.get_mut(image) {
-            waiters.insert(waiter);
-            return None;
+        for waiters in [&mut self.asking, &mut self.pulling, &mut self.queued] {
+            if let Some(waiters) = waiters.get_mut(image) {
+                waiters.insert(waiter);
+                return None;
+            }
         }
-        if let Some(waiters) = self.queued.get_mut(image) {
-            waiters.insert(waiter);
-            return None;
+        let waiters = BTreeSet::from([waiter]);
+        let repository = repository(image);
+        if config.plugin_images.iter().any(|pattern| matches(pattern, &repository)) {
+            self.asking.insert(image.to_owned(), waiters);
+            return Some(Turn::Ask { image: image.to_owned() });
         }
+        self.line_up(image, waiters, config, now)
+    }
+
+    /// The plugins have answered, or not: the pull stands in line.
+    pub fn asked(&mut self, image: &str, config: &NodeConfig, now: Mono) -> Option<Turn> {
+        let waiters = self.asking.remove(image).filter(|waiters| !waiters.is_empty())?;
+        self.line_up(image, waiters, config, now)
+    }
+
+    fn line_up(
+        &mut self,
+        image: &str,
+        waiters: BTreeSet<Waiter>,
+        config: &NodeConfig,
+        now: Mono,
+    ) -> Option<Turn> {
         if self.pulling.len() < pull_slots(config) {
-            return Some(self.begin(image.to_owned(), BTreeSet::from([waiter]), config, now));
+            return Some(self.begin(image.to_owned(), waiters, config, now));
         }
         self.queue.push_back(image.to_owned());
-        self.queued.insert(image.to_owned(), BTreeSet::from([waiter]));
+        self.queued.insert(image.to_owned(), waiters);
         None
     }
 
     fn begin(&mut self, image: String, waiters: BTreeSet<Waiter>, config: &NodeConfig, now: Mono) -> Turn {
         self.pulling.insert(image.clone(), waiters);
-        let granted = self.rate.take(config.registry_pull_qps, config.registry_burst, now);
-        Turn { image, granted }
+        match self.rate.take(config.registry_pull_qps, config.registry_burst, now) {
+            true => Turn::Begin { image },
+            false => Turn::TooOften { image },
+        }
     }
 
     /// The inspection ended: everybody who waited for it.
@@ -165,10 +200,8 @@ impl ImageDesk {
     /// Nobody of this pod waits any more. A pull that runs goes on: its layers are of use to the next one.
     pub fn leave(&mut self, uid: &PodUid) {
         self.stuck.remove(uid);
-        for waiters in
-            self.inspecting.values_mut().chain(self.pulling.values_mut()).chain(self.queued.values_mut())
-        {
-            waiters.retain(|w| w.uid != *uid);
+        for waiting in [&mut self.inspecting, &mut self.asking, &mut self.pulling, &mut self.queued] {
+            waiting.values_mut().for_each(|waiters| waiters.retain(|w| w.uid != *uid));
         }
         let abandoned: Vec<String> =
             self.queued.iter().filter(|(_, w)| w.is_empty()).map(|(image, _)| image.clone()).collect();
@@ -199,7 +232,7 @@ pub fn normalise(image: &str) -> Result<String, String> {
         None => (name, None),
     };
     check_path(path).and_then(|()| check_tag(tag)).and_then(|()| check_digest(digest)).map_err(|()| {
-        let repository = repository(image);
+        let repository = shown_repository(image);
         let upper = repository.chars().any(char::is_uppercase);
         let hint =
             if upper { format!(": repository name ({repository}) must be lowercase") } else { String::new() };
@@ -210,7 +243,7 @@ pub fn normalise(image: &str) -> Result<String, String> {
 
 /// What stands for the repository in a name that may be no name at all: all behind the registry and up to a colon.
 /// The message is the same as with other tools that way.
-fn repository(image: &str) -> String {
+fn shown_repository(image: &str) -> String {
     let path = match image.split_once('/') {
         Some((host, path)) if is_host(host) => path.to_owned(),
         Some(_) => image.to_owned(),
@@ -281,7 +314,7 @@ mod tests {
         Waiter { uid: pod.into(), container: "c".into() }
     }
     fn pull(image: &str) -> Option<Turn> {
-        Some(Turn { image: image.into(), granted: true })
+        Some(Turn::Begin { image: image.into() })
     }
     const NOW: Mono = Mono::ZERO;
 
@@ -392,12 +425,38 @@ mod tests {
         let mut desk = ImageDesk::default();
         let granted = |desk: &mut ImageDesk, image: &str, seconds: u64| {
             let now = Mono::from_duration(std::time::Duration::from_secs(seconds));
-            desk.pull(image, waiter("1"), &config, now).map(|turn| turn.granted)
+            desk.pull(image, waiter("1"), &config, now).map(|turn| matches!(turn, Turn::Begin { .. }))
         };
         assert_eq!(granted(&mut desk, "a", 0), Some(true));
         assert_eq!(granted(&mut desk, "b", 0), Some(true));
         assert_eq!(granted(&mut desk, "a", 0), None, "one that joins a pull costs nothing");
         assert_eq!(granted(&mut desk, "c", 0), Some(false));
         assert_eq!(granted(&mut desk, "d", 1), Some(true));
+    }
+
+    #[test]
+    fn plugins_are_asked_before_the_pull_stands_in_line() {
+        let config = NodeConfig { plugin_images: vec!["*.test".into()], ..Default::default() };
+        let mut desk = ImageDesk::default();
+        let image = "h.test/a:1";
+        let ask = Some(Turn::Ask { image: image.into() });
+        assert_eq!(desk.pull(image, waiter("1"), &config, NOW), ask);
+        assert_eq!(desk.pull(image, waiter("2"), &config, NOW), None);
+        // Who needs no plugin does not wait for it, although pulls are serial.
+        assert_eq!(desk.pull("other", waiter("3"), &config, NOW), pull("other"));
+        assert_eq!(desk.asked(image, &config, NOW), None);
+        assert!(desk.is_queued(image));
+        assert_eq!(desk.pulled("other", &config, NOW).1, pull(image));
+        assert_eq!(desk.pulled(image, &config, NOW).0.len(), 2);
+    }
+
+    #[test]
+    fn an_answer_that_nobody_waits_for_begins_nothing() {
+        let config = NodeConfig { plugin_images: vec!["*.test".into()], ..Default::default() };
+        let mut desk = ImageDesk::default();
+        desk.pull("h.test/a:1", waiter("1"), &config, NOW);
+        desk.leave(&"1".into());
+        assert_eq!(desk.asked("h.test/a:1", &config, NOW), None);
+        assert!(desk.pull("h.test/a:1", waiter("1"), &config, NOW).is_some());
     }
 }

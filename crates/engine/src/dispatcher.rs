@@ -183,6 +183,9 @@ impl Dispatcher {
             Effect::InspectImage { image } => {
                 tokio::spawn(image_calls::inspect(self.shop.clone(), image));
             }
+            Effect::AskPlugins { image } => {
+                tokio::spawn(image_calls::ask_plugins(self.shop.clone(), image));
+            }
             Effect::PullImage { image } => {
                 tokio::spawn(image_calls::pull(self.shop.clone(), image));
             }

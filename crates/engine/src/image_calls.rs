@@ -1,10 +1,13 @@
 //! Image calls: look, pull. One task each; the desk in `decide` sees to it that there is only one per image.
 //!
 //! ```text
-//!   inspect: runtime ──> records ──> ImageInspected
-//!   pull:    note that it begins ──> gather credentials ──> try each in turn ──> note how it went ──> ImagePulled
+//!   inspect:     runtime ──> records ──> ImageInspected
+//!   ask_plugins: each that is for the image ──> their answers are kept for the pull ──> PluginsAsked
+//!   pull:        note that it begins ──> read files ──> try each credential ──> note how it went ──> ImagePulled
 //! ```
 //! A credential source that fails is told of in the log, and the pull goes on with the others.
+
+use std::collections::BTreeMap;
 
 use decide::credentials::{
     self, Candidate, CredentialSource, Keyring, PluginCache, candidates, node_logins, plugin, records,
@@ -25,6 +28,8 @@ use crate::executor::call_failure;
 #[derive(Default)]
 pub(crate) struct ImageRoom {
     answers: Mutex<PluginCache>,
+    /// What plugins said about images whose pulls are about to begin.
+    gathered: Mutex<BTreeMap<String, Keyring>>,
     /// Held while records are read and written back, so that no writer loses another's entry.
     records: Mutex<()>,
 }
@@ -87,38 +92,32 @@ pub(crate) async fn pull(shop: Shop, image: String) {
 
 async fn pull_noted(shop: &Shop, image: &str) -> Result<(PulledImage, PullCredentials), CallFailure> {
     let began = Instant::now();
-    let (reference, used) = try_each(shop, image, gather(shop, image).await).await?;
+    let (reference, used) = pull_somehow(shop, image).await?;
     // The user of the image is needed to make a container; without it the pull is of no use yet.
     let found = shop.ports.images.image_status(&spec(image)).await.map_err(|e| call_failure(&e))?;
     Ok((PulledImage { reference, image: found, took: began.elapsed() }, used))
 }
 
 /// Every credential that fits, one after the other until one does it; none at all without any.
-async fn try_each(
-    shop: &Shop,
-    image: &str,
-    candidates: Vec<Candidate>,
-) -> Result<(String, PullCredentials), CallFailure> {
-    let images = &shop.ports.images;
+async fn pull_somehow(shop: &Shop, image: &str) -> Result<(String, PullCredentials), CallFailure> {
+    let of_plugins = shop.image_room.gathered.lock().await.remove(image).unwrap_or_default();
+    let candidates = candidates(image, &Keyring::default(), &from_files(shop).await, &of_plugins);
     if candidates.is_empty() {
-        let reference = images.pull_image(&spec(image), None, None).await.map_err(|e| call_failure(&e))?;
+        let pulled = shop.ports.images.pull_image(&spec(image), None, None).await;
         let anyone = PullCredentials { node_pods_accessible: true, ..PullCredentials::default() };
-        return Ok((reference, anyone));
+        return Ok((pulled.map_err(|e| call_failure(&e))?, anyone));
     }
     let mut messages = Vec::new();
     for candidate in &candidates {
-        match images.pull_image(&spec(image), Some(&auth(candidate)), None).await {
+        match shop.ports.images.pull_image(&spec(image), Some(&auth(candidate)), None).await {
             Ok(reference) => return Ok((reference, candidate.recorded())),
             Err(error) => {
                 let failure = call_failure(&error);
-                messages.push(failure.message);
                 if failure.unreachable {
-                    // Not the registry's answer, and no other credential changes it.
-                    return Err(CallFailure {
-                        unreachable: true,
-                        message: credentials::aggregate(&messages),
-                    });
+                    // It is not the registry that speaks, and no other credential changes it.
+                    return Err(failure);
                 }
+                messages.push(failure.message);
             }
         }
     }
@@ -136,22 +135,27 @@ fn auth(candidate: &Candidate) -> RegistryAuth {
 
 // ---- credentials ------------------------------------------------------------------------------------------------
 
-async fn gather(shop: &Shop, image: &str) -> Vec<Candidate> {
-    let source = &shop.ports.credentials;
-    let found = node_logins(&source.docker_configs().await);
+async fn from_files(shop: &Shop) -> Keyring {
+    let found = node_logins(&shop.ports.credentials.docker_configs().await);
     for (path, problem) in &found.problems {
         tracing::warn!(path, "no credentials from this file: {problem}");
     }
-    let mut files = Keyring::default();
-    files.add(CredentialSource::Node, &found.logins);
+    let mut keyring = Keyring::default();
+    keyring.add(CredentialSource::Node, &found.logins);
+    keyring
+}
 
-    let repository = repository(image);
-    let asked = source.plugins().iter().filter(|p| plugin::is_asked(p, &repository, false));
-    let mut plugins = Keyring::default();
-    for logins in join_all(asked.map(|plugin| ask(shop, plugin, &repository))).await {
-        plugins.add(CredentialSource::Node, &logins);
+/// All that are for the image, at the same time.
+pub(crate) async fn ask_plugins(shop: Shop, image: String) {
+    let repository = repository(&image);
+    let plugins = shop.ports.credentials.plugins().iter();
+    let asked = plugins.filter(|plugin| plugin::is_asked(plugin, &repository, false));
+    let mut keyring = Keyring::default();
+    for logins in join_all(asked.map(|plugin| ask(&shop, plugin, &repository))).await {
+        keyring.add(CredentialSource::Node, &logins);
     }
-    candidates(image, &Keyring::default(), &files, &plugins)
+    shop.image_room.gathered.lock().await.insert(image.clone(), keyring);
+    shop.outbox.send(Event::PluginsAsked { image });
 }
 
 /// What the plugin says about an image, now or lately.

@@ -40,6 +40,8 @@ pub struct NodeConfig {
     pub registry_pull_qps: u32,
     /// Pulls that may begin at once after a quiet time.
     pub registry_burst: u32,
+    /// Patterns of the images that some credential plugin is asked about.
+    pub plugin_images: Vec<String>,
     /// `None`: pulls are not recorded, and who may use an image is not asked.
     pub pull_verification: Option<VerificationPolicy>,
     pub max_dead_containers_per_container: i32,
@@ -80,6 +82,7 @@ impl Default for NodeConfig {
             max_parallel_image_pulls: None,
             registry_pull_qps: 5,
             registry_burst: 10,
+            plugin_images: Vec::new(),
             pull_verification: Some(VerificationPolicy::default()),
             max_dead_containers_per_container: 1,
             max_dead_containers: -1,

@@ -46,7 +46,8 @@ async fn serve(flags: &Flags, loaded: Loaded) -> anyhow::Result<()> {
     wire::prepare_node(&*ports.files).await?;
     let feeds = wire::feeds(&config, &gates, &node_name)?;
     let stop = CancellationToken::new();
-    let (agent, engine) = engine::new(wire::state(node, facts), ports, feeds, stop.clone());
+    let state = wire::state(node, facts, &ports);
+    let (agent, engine) = engine::new(state, ports, feeds, stop.clone());
     // Before the first deed: two agents on one root directory would fight over its pods, and the socket tells.
     wire::serve(&config, Path::new(&root_dir), Arc::new(agent), metrics, &stop).await?;
     let engine = engine.start();

@@ -100,6 +100,8 @@ pub fn node_config(
         max_parallel_image_pulls: config.max_parallel_image_pulls.and_then(|n| u32::try_from(n).ok()),
         registry_pull_qps: u32::try_from(config.registry_pull_qps).unwrap_or(0),
         registry_burst: u32::try_from(config.registry_burst).unwrap_or(0),
+        // Known when the plugins are: see `state`.
+        plugin_images: Vec::new(),
         pull_verification: gates
             .enabled("KubeletEnsureSecretPulledImages")
             .then(|| verification_policy(config))
@@ -121,12 +123,7 @@ fn verification_policy(config: &KubeletConfiguration) -> anyhow::Result<Verifica
         "NeverVerify" => VerificationPolicy::NeverVerify,
         "" | "NeverVerifyPreloadedImages" => VerificationPolicy::NeverVerifyPreloaded,
         "AlwaysVerify" => VerificationPolicy::AlwaysVerify,
-        "NeverVerifyAllowlistedImages" => {
-            if let Some(fault) = list.iter().find_map(|p| decide::credentials::verify::pattern_fault(p)) {
-                anyhow::bail!("preloadedImagesVerificationAllowlist: {fault}");
-            }
-            VerificationPolicy::NeverVerifyAllowlisted(list.clone())
-        }
+        "NeverVerifyAllowlistedImages" => VerificationPolicy::NeverVerifyAllowlisted(list.clone()),
         other => anyhow::bail!("imagePullCredentialsVerificationPolicy: {other:?} is not known"),
     })
 }
@@ -141,8 +138,9 @@ fn credentials(flags: &Flags, root_dir: &Path) -> anyhow::Result<HostCredentials
     let (config, bin_dir) = match (config, bin_dir) {
         (None, None) => return Ok(found),
         (Some(config), Some(bin_dir)) => (config, bin_dir),
-        (None, Some(_)) => anyhow::bail!("credential provider config path is empty"),
-        (Some(_), None) => anyhow::bail!("plugin binary directory  did not exist"),
+        _ => anyhow::bail!(
+            "--image-credential-provider-config and --image-credential-provider-bin-dir need each other"
+        ),
     };
     let context = "failed to register CRI auth plugins";
     let files = read_plugin_config(config).context(context)?;
@@ -223,8 +221,10 @@ pub fn ports(
     })
 }
 
-pub fn state(node: NodeConfig, facts: HostFacts) -> NodeState {
-    NodeState::new(node, facts, SystemClock.wall())
+pub fn state(node: NodeConfig, facts: HostFacts, ports: &Ports) -> NodeState {
+    let asked = ports.credentials.plugins().iter().filter(|plugin| !plugin.needs_service_account);
+    let plugin_images = asked.flat_map(|plugin| plugin.match_images.clone()).collect();
+    NodeState::new(NodeConfig { plugin_images, ..node }, facts, SystemClock.wall())
 }
 
 pub async fn prepare_node(files: &dyn PodFiles) -> anyhow::Result<()> {

@@ -11,6 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use harness::{Agent, Node, PASSWORD, Registry, Runtime, SLOW, USER, wait};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 const LOCAL: &str = "rubelet.test/busybox:1";
@@ -210,17 +211,42 @@ echo '{answer}' | sed "s/PORT/$port/; s/NAME/$VAULT_USER/""#
 }
 
 #[test]
-fn a_plugin_that_fails_is_named_and_the_others_serve() {
+fn a_plugin_that_fails_is_named_and_other_credentials_serve() {
     let (node, registry) = start_with_plugin("echo the vault is closed >&2; exit 3");
     let image = registry.push(&node.runtime, LOCAL, "secret/app:1");
-    write_docker_config(&node, &registry, PASSWORD);
     node.agent.write_manifest("app", &pod("app", &image, "IfNotPresent"));
-    node.wait_pod("app", SLOW, runs);
+    node.wait_pod("app", SLOW, waits_with("ImagePullBackOff"));
     let repository = image.rsplit_once(':').expect("a tag").0;
     let complaint = format!(
         "error execing credential provider plugin vault for image {repository}: exit status: 3: the vault is closed"
     );
-    assert!(logged(&node, &complaint) >= 1, "{}", node.agent.log_tail());
+    assert_eq!(logged(&node, &complaint), 1, "{}", node.agent.log_tail());
+    write_docker_config(&node, &registry, PASSWORD);
+    node.wait_pod("app", SLOW, runs);
+}
+
+#[test]
+fn a_plugin_that_hangs_holds_up_no_other_pull() {
+    let (node, registry) = start_with_plugin("echo $$ >\"$2\"; exec sleep 600");
+    let open = Registry::start(&node.runtime);
+    let image = registry.push(&node.runtime, LOCAL, "secret/app:1");
+    node.agent.write_manifest("app", &pod("app", &image, "IfNotPresent"));
+    wait("the plugin to hang", SLOW, || match fs::read_to_string(node.runtime.dir.join("asked")) {
+        Ok(pid) if pid.ends_with('\n') => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    // Pulls are serial, and this one is not the plugin's.
+    let other = open.push(&node.runtime, OTHER, "team/app:1");
+    node.agent.write_manifest("other", &pod("other", &other, "IfNotPresent"));
+    node.wait_pod("other", SLOW / 2, runs);
+    // It ends without an answer, and what it would have said is found elsewhere.
+    write_docker_config(&node, &registry, PASSWORD);
+    assert_eq!(logged(&node, "credential provider plugin vault for image"), 0, "it has ended before");
+    let pid = fs::read_to_string(node.runtime.dir.join("asked")).expect("the plugin's pid");
+    let pid = pid.trim().parse().ok().and_then(Pid::from_raw).expect("a pid");
+    kill_process(pid, Signal::KILL).expect("end the plugin");
+    node.wait_pod("app", SLOW, runs);
+    assert_eq!(logged(&node, "credential provider plugin vault for image"), 1);
 }
 
 #[test]

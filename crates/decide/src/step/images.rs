@@ -56,18 +56,28 @@ fn begin_pull(state: &mut NodeState, cx: &mut Context, image: &str, waiter: Wait
     cx.record(state, &waiter.uid, subject.about(event, &waiter));
     let config = state.config.clone();
     let turn = state.images.pull(image, waiter, &config, cx.now.mono);
-    take_turn(cx, turn).into_iter().for_each(|refused| pulled(state, cx, &refused, Err(too_often())));
+    if let Some(refused) = take_turn(cx, turn) {
+        pulled(state, cx, &refused, Err(too_often()));
+    }
 }
 
-/// Begins a pull whose turn it is. Gives the image when it may not begin.
-fn take_turn(cx: &mut Context, turn: Option<Turn>) -> Option<String> {
-    match turn? {
-        Turn { image, granted: true } => {
-            cx.emit(Effect::PullImage { image });
-            None
-        }
-        Turn { image, granted: false } => Some(image),
+pub(super) fn plugins_asked(state: &mut NodeState, cx: &mut Context, image: &str) {
+    let config = state.config.clone();
+    let turn = state.images.asked(image, &config, cx.now.mono);
+    if let Some(refused) = take_turn(cx, turn) {
+        pulled(state, cx, &refused, Err(too_often()));
     }
+}
+
+/// Sets going what is to be done for a pull. Gives the image when it may not begin.
+fn take_turn(cx: &mut Context, turn: Option<Turn>) -> Option<String> {
+    let effect = match turn? {
+        Turn::TooOften { image } => return Some(image),
+        Turn::Ask { image } => Effect::AskPlugins { image },
+        Turn::Begin { image } => Effect::PullImage { image },
+    };
+    cx.emit(effect);
+    None
 }
 
 fn too_often() -> CallFailure {
@@ -209,8 +219,11 @@ fn pull_failed(state: &mut NodeState, cx: &mut Context, waiter: &Waiter, failure
     subject.start_failed(state, cx, waiter, reason);
     if let Some(entry) = state.pods.get_mut(&waiter.uid) {
         let old = entry.ledger.pulls.get(&subject.named);
-        let next = back_off::pull_failed(old, cx.now.wall, reason, message.clone());
-        entry.ledger.pulls.insert(subject.named, next);
+        // Two of the pod that waited for one pull have seen one failure.
+        if old.is_none_or(|old| old.failed_at != cx.now.wall) {
+            let next = back_off::pull_failed(old, cx.now.wall, reason, message.clone());
+            entry.ledger.pulls.insert(subject.named, next);
+        }
     }
     fail(state, cx, waiter, reason, message, None);
 }

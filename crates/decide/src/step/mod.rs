@@ -35,6 +35,7 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         Event::ImageInspected { image, result, history } => {
             images::inspected(state, &mut cx, &image, result, &history);
         }
+        Event::PluginsAsked { image } => images::plugins_asked(state, &mut cx, &image),
         Event::ImagePulled { image, result } => images::pulled(state, &mut cx, &image, result),
         Event::ProbeDone { uid, container, kind, id, outcome } => {
             probing::done(state, &mut cx, &uid, (&container, kind), &id, &outcome);

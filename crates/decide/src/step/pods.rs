@@ -143,6 +143,7 @@ fn updated(state: &mut NodeState, cx: &mut Context, view: PodView) {
             entry.ledger.retry_at.remove(&container.name);
         }
     }
+    entry.qos = crate::resources::qos_class(&view);
     entry.resources = Arc::new(crate::state::pod_resources(&view));
     entry.view = view;
     if deleting {

@@ -72,6 +72,7 @@ impl Stamp {
     }
 
     /// Only a stamp that is older than the clock's grain tells a later write apart.
+    #[allow(clippy::disallowed_methods)] // Compared with a file's own stamp, which no paused clock moves.
     fn if_settled(self) -> Option<Self> {
         let changed =
             SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(self.changed.0).unwrap_or(0));

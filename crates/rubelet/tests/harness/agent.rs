@@ -99,6 +99,8 @@ impl Agent {
             .arg(self.dir.join("pki"))
             .args(["--hostname-override", NODE])
             .args(&self.args)
+            // What lies in the home of whoever runs the test is none of the agent's business.
+            .env("HOME", self.dir.join("home"))
             .stdin(Stdio::null())
             .stdout(open())
             .stderr(open())

@@ -268,6 +268,8 @@ impl Simulation {
             Effect::Sweep(sweep) => self.begin_sweep(sweep),
             // No simulated pod has probes yet; who adds them to the workload answers them here.
             Effect::RunProbe { .. } | Effect::KeepProbeRecord { .. } => {}
+            // No credential plugins are configured in the simulated world.
+            Effect::AskPlugins { .. } => {}
             Effect::RecordEvent { .. } | Effect::Log { .. } => {}
         }
     }

@@ -27,6 +27,7 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
             Some(format!("run {uid}: {}", show_stages(stages).replace(&own, " ")))
         }
         Effect::Cancel { uid, .. } => Some(format!("cancel {uid}")),
+        Effect::AskPlugins { image, .. } => Some(format!("ask plugins {image}")),
         Effect::InspectImage { image } => Some(format!("look {image}")),
         Effect::PullImage { image } => Some(format!("pull {image}")),
         Effect::Forget { uid } => Some(format!("forget {uid}")),

@@ -1,0 +1,379 @@
+//! Images from need to start, event by event: who is told what, and when the next try is.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use decide::event::{CallFailure, Event, PulledImage, RuntimeCheck, StepResult};
+use decide::{Action, Effect, NodeState, StartContainer, step};
+use model::credentials::{PullCredentials, PullHistory, PulledRecord, VerificationPolicy};
+use model::cri::{Image, ImageSpec, NamespaceMode, RuntimeCondition, RuntimeStatus};
+use model::node::{HostFacts, NodeConfig};
+use model::observed::{Observation, ObservedPod, ObservedSandbox, Scope};
+use model::pod::Source;
+use model::{Mono, Now, PodUid, SandboxId, Wall};
+use serde_json::{Value, json};
+
+const START: i64 = 1_700_000_000_000_000_000;
+
+/// A node whose pods have their sandboxes already.
+struct Bench {
+    state: NodeState,
+    now: Duration,
+    effects: Vec<Effect>,
+}
+
+impl Bench {
+    fn new(config: NodeConfig) -> Self {
+        let config = NodeConfig { sources: vec![Source::File], ..config };
+        let state = NodeState::new(config, HostFacts::default(), Wall(START));
+        let mut bench = Self { state, now: Duration::ZERO, effects: Vec::new() };
+        let condition = |kind: &str| RuntimeCondition {
+            r#type: kind.into(),
+            status: true,
+            ..RuntimeCondition::default()
+        };
+        let conditions = vec![condition("RuntimeReady"), condition("NetworkReady")];
+        bench.send(Event::Started);
+        bench.send(Event::RuntimeChecked(RuntimeCheck::Answered {
+            runtime_name: "containerd".into(),
+            status: RuntimeStatus { conditions, ..RuntimeStatus::default() },
+            cgroup_driver: None,
+        }));
+        bench
+    }
+
+    fn send(&mut self, event: Event) {
+        let now = Now { mono: Mono::from_duration(self.now), wall: Wall(START).plus(self.now) };
+        self.effects.extend(step(&mut self.state, now, event));
+    }
+
+    /// Delivers the pods and shows their sandboxes.
+    fn pods(&mut self, manifests: &[Value]) {
+        let decode = |manifest: &Value| {
+            let bytes = manifest.to_string().into_bytes();
+            let (pods, problems) = decide::manifest::decode_file(&bytes, "/m.json", "node", true);
+            assert!(problems.is_empty(), "{problems:?}");
+            Arc::new(pods.into_iter().next().expect("a pod"))
+        };
+        let pods: Vec<_> = manifests.iter().map(decode).collect();
+        self.send(Event::Pods { source: Source::File, pods });
+        let entries: Vec<_> = self.state.pods.values().map(|e| e.view.clone()).collect();
+        let sandboxed = |view: &model::pod::PodView| {
+            let mut pod = ObservedPod::empty(view.uid.clone(), view.full_name.clone());
+            pod.sandboxes.push(ObservedSandbox {
+                id: SandboxId::new(format!("sandbox-{}", view.uid)),
+                attempt: 0,
+                created_at: Wall(START),
+                ready: true,
+                network: NamespaceMode::Pod,
+                has_network_status: true,
+                ips: vec!["10.0.0.5".into()],
+                runtime_handler: String::new(),
+            });
+            Arc::new(pod)
+        };
+        let pods = entries.iter().map(sandboxed).collect();
+        let at = Mono::from_duration(self.now);
+        self.send(Event::Observed(Observation { at, scope: Scope::All, pods }));
+    }
+
+    fn taken(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
+    }
+
+    /// `inspect <image>`, `pull <image>`, and the texts of Events, in their order.
+    fn told(&mut self) -> Vec<String> {
+        let text = |effect: &Effect| match effect {
+            Effect::InspectImage { image } => Some(format!("inspect {image}")),
+            Effect::PullImage { image } => Some(format!("pull {image}")),
+            Effect::RecordEvent { event, .. } => {
+                let about = event.container.as_ref().map(|(_, name)| format!("{name}: ")).unwrap_or_default();
+                Some(format!("{about}{} {}", event.reason, event.message))
+            }
+            _ => None,
+        };
+        self.taken().iter().filter_map(text).collect()
+    }
+
+    fn inspected(&mut self, image: &str, found: bool, history: PullHistory) {
+        let result = Ok(found.then(|| sample_image(image)));
+        self.send(Event::ImageInspected { image: image.into(), result, history });
+    }
+
+    fn pulled(&mut self, image: &str) {
+        let result = PulledImage {
+            reference: sample_image(image).id,
+            image: Some(sample_image(image)),
+            took: Duration::from_millis(1500),
+        };
+        self.send(Event::ImagePulled { image: image.into(), result: Ok(result) });
+    }
+
+    fn pull_failed(&mut self, image: &str, message: &str) {
+        let failure = CallFailure { unreachable: false, message: message.into() };
+        self.send(Event::ImagePulled { image: image.into(), result: Err(failure) });
+    }
+
+    /// The pod's timer, if it is due by then.
+    fn pass(&mut self, seconds: u64) {
+        self.now += Duration::from_secs(seconds);
+        let due: Vec<PodUid> = self.state.pods.keys().cloned().collect();
+        for uid in due {
+            let at = self.state.pods[&uid].timer;
+            if at.is_some_and(|at| at <= Mono::from_duration(self.now)) {
+                self.send(Event::Timer(decide::TimerKey::Pod(uid)));
+            }
+        }
+    }
+
+    fn waiting(&self, container: &str) -> (String, String) {
+        let entry = self.state.pods.values().next().expect("a pod");
+        let status = entry.status.as_ref().expect("a status");
+        let statuses = status.container_statuses.as_deref().unwrap_or_default();
+        let own = statuses.iter().find(|s| s.name == container).expect("the container's status");
+        let waiting = own.state.as_ref().and_then(|s| s.waiting.clone()).unwrap_or_default();
+        (waiting.reason.unwrap_or_default(), waiting.message.unwrap_or_default())
+    }
+
+    /// Containers that are started by the plans so far. The pod's directories are made first.
+    fn starts(&mut self) -> Vec<StartContainer> {
+        let mut starts = Vec::new();
+        let mut effects = self.taken();
+        while !effects.is_empty() {
+            for effect in std::mem::take(&mut effects) {
+                let Effect::Run { uid, epoch, stages } = effect else { continue };
+                for (stage, actions) in stages.iter().enumerate() {
+                    for (action, what) in actions.actions.iter().enumerate() {
+                        let result = match what {
+                            Action::StartContainer(start) => {
+                                starts.push((**start).clone());
+                                StepResult::ContainerStarted { id: format!("id-{}", start.name).into() }
+                            }
+                            Action::MakePodDirs { .. } => StepResult::Dirs { log_numbers: BTreeMap::new() },
+                            _ => StepResult::Ok,
+                        };
+                        let uid = uid.clone();
+                        self.send(Event::StepDone { uid, epoch, stage, action, result });
+                    }
+                }
+                self.send(Event::PlanEnded { uid, epoch });
+            }
+            effects = self.taken();
+        }
+        starts
+    }
+}
+
+fn sample_image(image: &str) -> Image {
+    Image { id: format!("id of {image}"), size: 42, ..Image::default() }
+}
+
+fn pod(name: &str, image: &str, policy: &str) -> Value {
+    with_containers(name, json!([{ "name": "c", "image": image, "imagePullPolicy": policy }]), json!([]))
+}
+
+fn with_containers(name: &str, containers: Value, volumes: Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
+        "spec": { "containers": containers, "volumes": volumes },
+    })
+}
+
+fn record(name: &str) -> PullHistory {
+    let node = PullCredentials { node_pods_accessible: true, ..PullCredentials::default() };
+    PullHistory::Pulled(PulledRecord {
+        last_updated_time: None,
+        image_ref: "x".into(),
+        credential_mapping: [(name.to_owned(), node)].into(),
+    })
+}
+
+const IMAGE: &str = "h.test/a:1";
+
+#[test]
+fn a_pull_is_told_with_its_durations() {
+    let mut b = Bench::new(NodeConfig::default());
+    b.pods(&[pod("p", IMAGE, "Always")]);
+    assert_eq!(b.told(), ["c: Pulling Pulling image \"h.test/a:1\"", "pull h.test/a:1"]);
+    b.now += Duration::from_millis(2500);
+    b.pulled(IMAGE);
+    let told = b.told();
+    assert_eq!(
+        told[0],
+        "c: Pulled Successfully pulled image \"h.test/a:1\" in 1.5s (2.5s including waiting). Image size: 42 bytes."
+    );
+}
+
+#[test]
+fn an_image_that_is_there_is_used_by_those_who_may() {
+    let check = |policy: Option<VerificationPolicy>, history: PullHistory, expect: &str| {
+        let mut b = Bench::new(NodeConfig { pull_verification: policy.clone(), ..NodeConfig::default() });
+        b.pods(&[pod("p", IMAGE, "IfNotPresent")]);
+        assert_eq!(b.told(), ["inspect h.test/a:1"]);
+        b.inspected(IMAGE, true, history.clone());
+        assert_eq!(b.told()[0], expect, "{policy:?} {history:?}");
+    };
+    let present = "c: Pulled Container image \"h.test/a:1\" already present on machine";
+    let accessible = format!("{present} and can be accessed by the pod");
+    let pulls = "c: Pulling Pulling image \"h.test/a:1\"";
+    let default = || Some(VerificationPolicy::default());
+    check(None, PullHistory::Begun, present);
+    check(default(), PullHistory::Foreign, &accessible);
+    check(default(), record("h.test/a"), &accessible);
+    check(default(), record("h.test/b"), pulls);
+    check(default(), PullHistory::Begun, pulls);
+    check(Some(VerificationPolicy::AlwaysVerify), PullHistory::Foreign, pulls);
+    check(Some(VerificationPolicy::NeverVerify), PullHistory::Begun, &accessible);
+}
+
+#[test]
+fn to_those_who_may_not_use_it_an_image_is_not_there() {
+    let config =
+        NodeConfig { pull_verification: Some(VerificationPolicy::AlwaysVerify), ..NodeConfig::default() };
+    let mut b = Bench::new(config);
+    b.pods(&[pod("p", IMAGE, "Never")]);
+    b.told();
+    b.inspected(IMAGE, true, PullHistory::Foreign);
+    let text = "Container image \"h.test/a:1\" is not present with pull policy of Never";
+    assert_eq!(b.told(), [&format!("c: ErrImageNeverPull {text}"), "c: Failed Error: ErrImageNeverPull"]);
+    assert_eq!(b.waiting("c"), ("ErrImageNeverPull".into(), text.into()));
+}
+
+#[test]
+fn a_failed_pull_backs_off_and_comes_again() {
+    let mut b = Bench::new(NodeConfig::default());
+    b.pods(&[pod("p", IMAGE, "Always")]);
+    b.told();
+    b.pull_failed(IMAGE, "no");
+    assert_eq!(
+        b.told(),
+        ["c: Failed Failed to pull image \"h.test/a:1\": no", "c: Failed Error: ErrImagePull"]
+    );
+    assert_eq!(b.waiting("c"), ("ErrImagePull".into(), "no".into()));
+    b.pass(1);
+    assert_eq!(
+        b.told(),
+        ["c: BackOff Back-off pulling image \"h.test/a:1\"", "c: Failed Error: ImagePullBackOff"]
+    );
+    let text = "Back-off pulling image \"h.test/a:1\": ErrImagePull: no";
+    assert_eq!(b.waiting("c"), ("ImagePullBackOff".into(), text.into()));
+    b.pass(8);
+    assert_eq!(b.told(), [""; 0]);
+    b.pass(1);
+    assert_eq!(b.told(), ["c: Pulling Pulling image \"h.test/a:1\"", "pull h.test/a:1"]);
+}
+
+#[test]
+fn the_runtime_tells_two_kinds_of_failure_apart() {
+    let check = |error: &str, reason: &str, message: &str| {
+        let mut b = Bench::new(NodeConfig::default());
+        b.pods(&[pod("p", IMAGE, "Always")]);
+        b.told();
+        b.pull_failed(IMAGE, error);
+        assert_eq!(b.waiting("c"), (reason.into(), message.into()));
+        let told = b.told();
+        assert_eq!(told[0], format!("c: Failed Failed to pull image \"h.test/a:1\": {error}"));
+        assert_eq!(told[1], format!("c: Failed Error: {reason}"));
+    };
+    check("x", "ErrImagePull", "x");
+    check(
+        "RegistryUnavailable: it is down",
+        "RegistryUnavailable",
+        "image pull failed for h.test/a:1 because the registry is unavailable: it is down",
+    );
+    check(
+        "SignatureValidationFailed: forged",
+        "SignatureValidationFailed",
+        "image pull failed for h.test/a:1 because the signature validation failed: forged",
+    );
+}
+
+#[test]
+fn two_containers_that_saw_one_failure_wait_for_it_once() {
+    let container = |name: &str| json!({ "name": name, "image": IMAGE, "imagePullPolicy": "Always" });
+    let mut b = Bench::new(NodeConfig::default());
+    b.pods(&[with_containers("p", json!([container("c"), container("d")]), json!([]))]);
+    b.told();
+    b.pull_failed(IMAGE, "no");
+    b.pass(1);
+    b.told();
+    b.pass(9);
+    let pulls: Vec<_> = b.told().into_iter().filter(|told| told.starts_with("pull ")).collect();
+    assert_eq!(pulls, ["pull h.test/a:1"], "ten seconds, and not twenty");
+}
+
+#[test]
+fn pulls_that_begin_too_often_fail_and_let_the_next_one_try() {
+    let config = NodeConfig { registry_pull_qps: 1, registry_burst: 1, ..NodeConfig::default() };
+    let mut b = Bench::new(config);
+    let manifests: Vec<Value> =
+        (0..3).map(|n| pod(&format!("p{n}"), &format!("h.test/a:{n}"), "Always")).collect();
+    b.pods(&manifests);
+    let pulls = |told: Vec<String>| -> Vec<String> {
+        let wanted = |text: &String| text.starts_with("pull ") || text.contains("QPS");
+        told.into_iter().filter(wanted).collect()
+    };
+    // Serial: one runs, two wait.
+    let begun = pulls(b.told());
+    assert_eq!(begun.len(), 1, "{begun:?}");
+    b.pull_failed(begun[0].strip_prefix("pull ").unwrap(), "no");
+    let refused = pulls(b.told());
+    assert_eq!(refused.len(), 2, "{refused:?}");
+    assert!(refused.iter().all(|text| text.ends_with(": pull QPS exceeded")), "{refused:?}");
+    b.pass(10);
+    assert_eq!(pulls(b.told()).iter().filter(|text| text.starts_with("pull ")).count(), 1);
+}
+
+fn reader(policy: &str) -> Value {
+    let mount = json!([{ "name": "v", "mountPath": "/v" }]);
+    let containers = json!([
+        { "name": "c", "image": IMAGE, "imagePullPolicy": "Never", "volumeMounts": mount },
+        { "name": "d", "image": IMAGE, "imagePullPolicy": "Never" },
+    ]);
+    let volume = json!({ "name": "v", "image": { "reference": "h.test/v:1", "pullPolicy": policy } });
+    with_containers("p", containers, json!([volume]))
+}
+
+#[test]
+fn an_image_volume_is_fetched_beside_the_containers_images() {
+    let mut b = Bench::new(NodeConfig::default());
+    b.pods(&[reader("IfNotPresent")]);
+    assert_eq!(b.told(), ["inspect h.test/v:1", "inspect h.test/a:1"]);
+    b.inspected(IMAGE, true, PullHistory::Foreign);
+    let names: Vec<String> = b.starts().iter().map(|s| s.name.clone()).collect();
+    assert_eq!(names, ["d"], "who mounts the volume waits for it");
+}
+
+#[test]
+fn what_mounts_an_image_is_given_what_was_pulled() {
+    let mut b = Bench::new(NodeConfig::default());
+    b.pods(&[reader("Always")]);
+    assert_eq!(
+        b.told(),
+        ["Pulling Pulling image \"h.test/v:1\"", "pull h.test/v:1", "inspect h.test/a:1"],
+        "the event is about the pod"
+    );
+    b.pulled("h.test/v:1");
+    assert!(b.told()[0].starts_with("Pulled Successfully pulled image \"h.test/v:1\""));
+    b.inspected(IMAGE, true, PullHistory::Foreign);
+    let starts = b.starts();
+    let start = starts.iter().find(|s| s.name == "c").expect("a start");
+    let image = start.config.mounts.iter().find_map(|m| m.image.clone()).expect("a mounted image");
+    let ImageSpec { image, user_specified_image, .. } = image;
+    assert_eq!((image.as_str(), user_specified_image.as_str()), ("id of h.test/v:1", "h.test/v:1"));
+}
+
+#[test]
+fn a_volume_without_its_image_keeps_its_containers_waiting() {
+    let mut b = Bench::new(NodeConfig::default());
+    let mount = json!([{ "name": "v", "mountPath": "/v" }]);
+    let container = json!({ "name": "c", "image": IMAGE, "imagePullPolicy": "Never", "volumeMounts": mount });
+    let volume = json!({ "name": "v", "image": { "reference": "h.test/v:1", "pullPolicy": "Always" } });
+    b.pods(&[with_containers("p", json!([container]), json!([volume]))]);
+    b.inspected(IMAGE, true, PullHistory::Foreign);
+    assert!(b.starts().is_empty(), "the volume is missing");
+    b.pull_failed("h.test/v:1", "no");
+    assert_eq!(b.told(), ["Failed Failed to pull image \"h.test/v:1\": no", "c: Failed Error: ErrImagePull"]);
+    assert_eq!(b.waiting("c"), ("ErrImagePull".into(), "no".into()));
+}
