@@ -1,5 +1,8 @@
 //! Runtimes that are silent, away, or go while they are asked: deadlines, cancelling, and coming back.
 
+// Tests with real processes and servers live in real time.
+#![allow(clippy::disallowed_types, clippy::disallowed_methods)]
+
 mod false_runtime;
 
 use std::path::Path;

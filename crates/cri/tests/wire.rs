@@ -1,6 +1,9 @@
 //! Every field that the model can hold arrives at the other side of a socket under its name, and every field that
 //! we read comes back.
 
+// Tests with real processes and servers live in real time.
+#![allow(clippy::disallowed_types, clippy::disallowed_methods)]
+
 mod false_runtime;
 
 use std::sync::{Arc, Mutex};

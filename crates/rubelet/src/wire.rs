@@ -40,7 +40,7 @@ pub async fn host_facts(flags: &Flags, config: &KubeletConfiguration) -> anyhow:
     let given: Vec<String> =
         flags.node_ips.iter().filter(|ip| !ip.is_unspecified()).map(ToString::to_string).collect();
     let reader = HostFactsReader::new(FactsConfig {
-        resolv_conf: config.resolv_conf.clone().into(),
+        resolv_conf: config.resolv_conf.clone(),
         node_ips: (!given.is_empty()).then_some(given),
         ..Default::default()
     });

@@ -1,5 +1,7 @@
 //! A private containerd, made by hack/runtime, and pods to run on it. Needs root.
 
+// Tests with real processes and servers live in real time.
+#![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 #![allow(dead_code)] // each test binary uses its part
 
 use std::collections::BTreeMap;

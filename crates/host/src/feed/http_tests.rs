@@ -1,5 +1,8 @@
 //! The HTTP feed against a real server on loopback, which plays a script: one answer per request, the last one for ever.
 
+// Tests with real processes and servers live in real time.
+#![allow(clippy::disallowed_types, clippy::disallowed_methods)]
+
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

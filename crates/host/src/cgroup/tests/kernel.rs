@@ -1,6 +1,9 @@
 //! The kernel of the machine that runs the tests. Needs root. On a hybrid host both versions are tried: v1 as it is
 //! used, and v2 on the bare tree with the controllers that are left to it.
 
+// Tests with real processes and servers live in real time.
+#![allow(clippy::disallowed_types, clippy::disallowed_methods)]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
