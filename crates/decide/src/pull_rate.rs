@@ -74,4 +74,30 @@ mod tests {
         let mut rate = PullRate::default();
         assert!((0..1_000).all(|_| rate.take(0, 0, at(0))));
     }
+
+    proptest::proptest! {
+        /// Over any span, no more than the burst and what flowed in meanwhile.
+        #[test]
+        fn never_more_than_burst_and_flow(
+            per_second in 1u32..20,
+            burst in 1u32..20,
+            gaps in proptest::collection::vec(0u64..2_000, 1..200),
+        ) {
+            let mut rate = PullRate::default();
+            let mut now = 0;
+            let mut granted: Vec<u64> = Vec::new();
+            for gap in gaps {
+                now += gap;
+                if rate.take(per_second, burst, at(now)) {
+                    granted.push(now);
+                }
+            }
+            for (index, from) in granted.iter().enumerate() {
+                for (count, to) in granted[index..].iter().enumerate() {
+                    let allowed = u64::from(burst) * 1_000 + (to - from) * u64::from(per_second);
+                    proptest::prop_assert!((count as u64 + 1) * 1_000 <= allowed, "{from}..{to}: {count}");
+                }
+            }
+        }
+    }
 }

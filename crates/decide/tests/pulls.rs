@@ -377,3 +377,43 @@ fn a_volume_without_its_image_keeps_its_containers_waiting() {
     assert_eq!(b.told(), ["Failed Failed to pull image \"h.test/v:1\": no", "c: Failed Error: ErrImagePull"]);
     assert_eq!(b.waiting("c"), ("ErrImagePull".into(), "no".into()));
 }
+
+#[test]
+fn a_volume_whose_image_came_keeps_nobody_waiting() {
+    let mut b = Bench::new(NodeConfig::default());
+    b.pods(&[reader("Always")]);
+    b.pull_failed("h.test/v:1", "no");
+    b.pass(1);
+    assert_eq!(b.waiting("c").0, "ImagePullBackOff");
+    b.pass(9);
+    assert!(b.told().contains(&"pull h.test/v:1".to_owned()));
+    b.pulled("h.test/v:1");
+    assert_eq!(b.waiting("c"), ("ContainerCreating".into(), String::new()), "its own image is looked for");
+    b.inspected(IMAGE, true, PullHistory::Foreign);
+    let names: Vec<String> = b.starts().iter().map(|s| s.name.clone()).collect();
+    assert_eq!(names, ["c", "d"]);
+}
+
+#[test]
+fn an_image_that_is_both_container_and_volume_is_pulled_once() {
+    let mount = json!([{ "name": "v", "mountPath": "/v" }]);
+    let container =
+        json!({ "name": "c", "image": IMAGE, "imagePullPolicy": "Always", "volumeMounts": mount });
+    let volume = json!({ "name": "v", "image": { "reference": IMAGE, "pullPolicy": "Always" } });
+    let mut b = Bench::new(NodeConfig::default());
+    b.pods(&[with_containers("p", json!([container]), json!([volume]))]);
+    let pulls = b.told().iter().filter(|told| told.starts_with("pull ")).count();
+    assert_eq!(pulls, 1);
+    b.pulled(IMAGE);
+    assert_eq!(b.starts().len(), 1);
+}
+
+#[test]
+fn plugins_are_asked_before_the_pull() {
+    let config = NodeConfig { plugin_images: vec!["*.test".into()], ..NodeConfig::default() };
+    let mut b = Bench::new(config);
+    b.pods(&[pod("p", IMAGE, "Always")]);
+    assert!(b.taken().contains(&Effect::AskPlugins { image: IMAGE.into() }));
+    b.send(Event::PluginsAsked { image: IMAGE.into() });
+    assert_eq!(b.told(), ["pull h.test/a:1"]);
+}

@@ -74,11 +74,7 @@ async fn read_history(
 
 pub(crate) async fn pull(shop: Shop, image: String) {
     let result = match note_begin(&shop, &image).await {
-        Ok(()) => {
-            let result = pull_noted(&shop, &image).await;
-            note_end(&shop, &image, &result).await;
-            result.map(|(pulled, _)| pulled)
-        }
+        Ok(()) => pull_noted(&shop, &image).await,
         Err(error) => {
             let cause = error.user_message();
             let message = format!(
@@ -90,12 +86,15 @@ pub(crate) async fn pull(shop: Shop, image: String) {
     shop.outbox.send(Event::ImagePulled { image, result });
 }
 
-async fn pull_noted(shop: &Shop, image: &str) -> Result<(PulledImage, PullCredentials), CallFailure> {
+async fn pull_noted(shop: &Shop, image: &str) -> Result<PulledImage, CallFailure> {
     let began = Instant::now();
-    let (reference, used) = pull_somehow(shop, image).await?;
+    let result = pull_somehow(shop, image).await;
+    // At once: whatever fails after this, the image is there and was pulled by us.
+    note_end(shop, image, &result).await;
+    let (reference, _) = result?;
     // The user of the image is needed to make a container; without it the pull is of no use yet.
     let found = shop.ports.images.image_status(&spec(image)).await.map_err(|e| call_failure(&e))?;
-    Ok((PulledImage { reference, image: found, took: began.elapsed() }, used))
+    Ok(PulledImage { reference, image: found, took: began.elapsed() })
 }
 
 /// Every credential that fits, one after the other until one does it; none at all without any.
@@ -195,11 +194,11 @@ async fn note_begin(shop: &Shop, image: &str) -> Result<(), RecordError> {
     Ok(())
 }
 
-async fn note_end(shop: &Shop, image: &str, result: &Result<(PulledImage, PullCredentials), CallFailure>) {
+async fn note_end(shop: &Shop, image: &str, result: &Result<(String, PullCredentials), CallFailure>) {
     let Some(records) = &shop.ports.pull_records else { return };
     let _quiet = shop.image_room.records.lock().await;
-    if let Ok((pulled, used)) = result
-        && let Err(error) = note_pulled(shop, image, &pulled.reference, Some(used)).await
+    if let Ok((reference, used)) = result
+        && let Err(error) = note_pulled(shop, image, reference, Some(used)).await
     {
         // The intent stays: whoever wants the image next has to pull it.
         return tracing::error!(image, "record of a pulled image: {}", error.user_message());

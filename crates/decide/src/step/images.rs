@@ -244,14 +244,23 @@ fn pull_error(named: &str, error: &str) -> (Reason, String) {
 
 fn ready(state: &mut NodeState, cx: &mut Context, waiter: &Waiter, image: ResolvedImage) {
     if let Some(entry) = state.pods.get_mut(&waiter.uid) {
-        entry.ledger.images.insert(waiter.container.clone(), ImageState::Ready(image));
-        let waited_for_image =
-            entry.ledger.failures.get(&waiter.container).is_some_and(|f| is_image_reason(f.reason));
-        if waited_for_image {
-            entry.ledger.failures.remove(&waiter.container);
-            entry.ledger.retry_at.remove(&waiter.container);
+        let ledger = &mut entry.ledger;
+        ledger.images.insert(waiter.container.clone(), ImageState::Ready(image));
+        // What a volume lacked was shown by those who mount it; what they lack themselves is found again.
+        let spec = entry.view.spec();
+        let all = spec.init_containers.iter().flatten().chain(&spec.containers);
+        let mounting = all.filter(|container| {
+            let mut mounts = container.volume_mounts.iter().flatten();
+            mounts.any(|mount| volume_of_key(&waiter.container) == Some(&mount.name))
+        });
+        let named = mounting.map(|container| container.name.clone());
+        for name in named.chain([waiter.container.clone()]) {
+            if ledger.failures.get(&name).is_some_and(|f| is_image_reason(f.reason)) {
+                ledger.failures.remove(&name);
+                ledger.retry_at.remove(&name);
+            }
         }
-        if !entry.ledger.failures.values().any(|f| is_image_reason(f.reason)) {
+        if !ledger.failures.values().any(|f| is_image_reason(f.reason)) {
             state.images.stuck.remove(&waiter.uid);
         }
         cx.touch(&waiter.uid);
