@@ -258,6 +258,10 @@ fn read_head(client: &mut TcpStream) -> io::Result<Vec<u8>> {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         head.push(byte[0]);
+        // Some runtimes try TLS first: what isn't a request is turned away, or they'd wait for an answer.
+        if !head[0].is_ascii_uppercase() {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
     }
     Ok(head)
 }
