@@ -108,8 +108,9 @@ impl Registry {
     fn allow_plain_http(&self, runtime: &Runtime) {
         let dir = runtime.dir.join("registry").join(self.address());
         fs::create_dir_all(&dir).expect("make the registry's hosts directory");
-        let server = format!("server = \"http://{}\"\n", self.address());
-        fs::write(dir.join("hosts.toml"), server).expect("write hosts.toml");
+        let url = format!("http://{}", self.address());
+        let hosts = format!("server = {url:?}\n[host.{url:?}]\ncapabilities = [\"pull\", \"resolve\"]\n");
+        fs::write(dir.join("hosts.toml"), hosts).expect("write hosts.toml");
     }
 
     #[track_caller]
@@ -258,6 +259,12 @@ fn read_head(client: &mut TcpStream) -> io::Result<Vec<u8>> {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         head.push(byte[0]);
+        // Some runtimes try TLS first, and go on without it when they are answered in clear.
+        if !head[0].is_ascii_uppercase() {
+            let _ = client.read(&mut [0; 4096])?;
+            client.write_all(b"HTTP/1.0 400 Bad Request\r\n\r\n")?;
+            return Err(io::ErrorKind::InvalidData.into());
+        }
     }
     Ok(head)
 }
