@@ -176,6 +176,9 @@ async fn start_container(shop: &Shop, job: &Job, start: &StartContainer) -> Step
         let failure = CallFailure { unreachable: false, message: error.user_message() };
         return StepResult::StartFailed { at: StartPoint::Files, id: None, failure };
     }
+    if job.cancel.is_cancelled() {
+        return StepResult::Interrupted;
+    }
     let created =
         ports.runtime.create_container(&start.sandbox_id, &start.config, &start.sandbox_config).await;
     let id = match created {
