@@ -8,8 +8,8 @@ use super::table::{Flag, Group, Target, flags};
 use crate::config::{Effect, KubeletConfiguration, Stage, known_gates};
 
 const INTRODUCTION: &str = "\
-Rubelet runs the pods of one node: those of the static pod files and URL it is given and, with a
-kubeconfig, those of a Kubernetes API server. It takes the flags and the files of the kubelet.
+Rubelet runs the pods of one node: those of the static pod files and of the URL it is given. It takes the
+flags and the files of the kubelet. It does not join a cluster yet.
 ";
 
 /// All of it; `commands` are our sub-commands with a line about each.
