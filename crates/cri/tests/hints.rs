@@ -179,3 +179,22 @@ async fn an_image_that_arrives_is_hinted_when_it_can_be_seen() {
         );
     }
 }
+
+/// The end may come before the start was answered. The hint must wait until the end can be seen.
+#[tokio::test]
+async fn a_container_that_ends_at_once_is_hinted_when_its_end_can_be_seen() {
+    let runtime = PrivateRuntime::shared();
+    let client = runtime.client();
+    let mut hints = listen(&runtime);
+    assert_eq!(next(&mut hints).await, Hint::Everything);
+    let config = pod(&runtime, "brief");
+    let uid = config.metadata.uid.as_str();
+    let sandbox = client.run_pod_sandbox(&config, "").await.expect("run");
+    for round in 0..15 {
+        let brief = container(&config, &format!("brief-{round}"), "exit 0");
+        let id = start(&client, &sandbox, &brief, &config).await;
+        hinted(&mut hints, id.as_str(), uid, || has_ended(&client, &id)).await;
+    }
+    client.stop_pod_sandbox(&sandbox).await.expect("stop");
+    client.remove_pod_sandbox(&sandbox).await.expect("remove");
+}

@@ -21,6 +21,9 @@ use tokio_util::sync::CancellationToken;
 use crate::dispatcher::Shop;
 use crate::hooks;
 
+/// Longer than any runtime was seen to take from the exit of a container to showing it.
+const SECOND_LOOK: Duration = Duration::from_secs(2);
+
 pub(crate) struct Job {
     pub uid: PodUid,
     pub epoch: Epoch,
@@ -198,6 +201,7 @@ async fn start_container(shop: &Shop, job: &Job, start: &StartContainer) -> Step
             failure: call_failure(&error),
         };
     }
+    look_again_soon(shop, &job.uid);
     // A missing link hides a log from collectors, but the container runs: not a failure of the start.
     if let Err(error) = ports.files.link_log(&start.pod, &start.name, id.as_str(), &start.log_path).await {
         tracing::warn!(pod = %start.pod, container = start.name, "linking the log: {}", error.user_message());
@@ -212,6 +216,16 @@ async fn start_container(shop: &Shop, job: &Job, start: &StartContainer) -> Step
         }
         None => StepResult::Interrupted,
     }
+}
+
+/// A container may end before its start is answered, and a runtime may tell of that end before it shows it. Whoever
+/// looked in between would wait for the next complete reading, so one more look follows every start.
+fn look_again_soon(shop: &Shop, uid: &PodUid) {
+    let (outbox, uid) = (shop.outbox.clone(), uid.clone());
+    tokio::spawn(async move {
+        tokio::time::sleep(SECOND_LOOK).await;
+        outbox.send(Event::Hint(decide::Hint::Pod(uid)));
+    });
 }
 
 pub(crate) fn call_failure(error: &RuntimeError) -> CallFailure {

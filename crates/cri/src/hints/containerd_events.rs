@@ -118,7 +118,12 @@ async fn is_visible(runtime: &mut RuntimeServiceClient<Channel>, change: &Change
     if let Some(state) = container_state(runtime, &change.id).await? {
         return Ok(match change.outcome {
             Outcome::Started => state != pb::ContainerState::ContainerCreated as i32,
-            Outcome::Ended => state != pb::ContainerState::ContainerRunning as i32,
+            // Not merely "not running": one that ends at once is still called created while its start is being
+            // answered, then running, and only then exited.
+            Outcome::Ended => {
+                let created = state == pb::ContainerState::ContainerCreated as i32;
+                !created && state != pb::ContainerState::ContainerRunning as i32
+            }
             Outcome::Gone | Outcome::Nothing => false,
         });
     }
