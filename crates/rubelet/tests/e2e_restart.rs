@@ -60,7 +60,12 @@ fn watch_back_off(node: &Node, names: &[&str]) -> (BTreeMap<(String, i64), Value
             if waiting(&pod, "c")["reason"] == "CrashLoopBackOff" {
                 let known = waits.insert((name.to_owned(), count), pod).is_some();
                 if !known && name == "always-1" {
-                    answers.push(said(&node.agent, &["why", name]));
+                    // While the dead instance before it is removed, the pod waits for a fresh look for a moment.
+                    let told = || {
+                        let answer = said(&node.agent, &["why", name]);
+                        if answer.contains("CrashLoopBackOff]") { Ok(answer) } else { Err(answer) }
+                    };
+                    answers.push(wait("why to tell of the back-off", Duration::from_secs(5), told));
                 }
             }
             if count < 3 || !waits.contains_key(&(name.to_owned(), 3)) {
