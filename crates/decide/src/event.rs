@@ -7,7 +7,7 @@ use std::time::Duration;
 use model::cgroup::{CgroupDriver, CgroupName};
 use model::credentials::PullHistory;
 use model::cri::{Image, RuntimeStatus};
-use model::k8s::Pod;
+use model::k8s::{Node, Pod};
 use model::node::HostFacts;
 use model::observed::{Observation, Scope};
 use model::pod::Source;
@@ -26,6 +26,18 @@ pub enum Event {
         source: Source,
         pods: Vec<Arc<Pod>>,
     },
+    /// A source told of one pod that came or changed; the others are as they were.
+    PodChanged {
+        source: Source,
+        pod: Arc<Pod>,
+    },
+    /// A source told of one pod that it no longer wants.
+    PodGone {
+        source: Source,
+        uid: PodUid,
+    },
+    /// The node's own object in the cluster, or that there is none.
+    NodeSeen(Option<Arc<Node>>),
     /// The runtime was read.
     Observed(Observation),
     ObserveFailed {
@@ -89,6 +101,9 @@ impl Event {
         match self {
             Event::Started => "started",
             Event::Pods { .. } => "pods",
+            Event::PodChanged { .. } => "pod_changed",
+            Event::PodGone { .. } => "pod_gone",
+            Event::NodeSeen(_) => "node_seen",
             Event::Observed(_) => "observed",
             Event::ObserveFailed { .. } => "observe_failed",
             Event::Hint(_) => "hint",

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use model::k8s::PodStatus;
+use model::k8s::{Node, PodStatus};
 use model::node::{HostFacts, NodeConfig};
 use model::observed::ObservedPod;
 use model::pod::{PodView, QosClass, Source};
@@ -27,6 +27,8 @@ use crate::status::{IpFamily, PodResources};
 pub struct NodeState {
     pub config: Arc<NodeConfig>,
     pub facts: Arc<HostFacts>,
+    /// The node's own object in the cluster, once it was seen there.
+    pub node: Option<Arc<Node>>,
     /// Wall time at which this agent came up.
     pub started: Wall,
     pub runtime: RuntimeHealth,
@@ -174,6 +176,7 @@ impl NodeState {
         Self {
             config: Arc::new(config),
             facts: Arc::new(facts),
+            node: None,
             started,
             runtime: RuntimeHealth::default(),
             sources,
@@ -198,6 +201,14 @@ impl NodeState {
     pub fn primary_family(&self) -> IpFamily {
         let first = self.facts.node_ips.first().and_then(|ip| ip.parse().ok());
         first.as_ref().map_or(IpFamily::V4, IpFamily::of)
+    }
+
+    /// Addresses of the node as its object shows them, internal ones first. None without a cluster.
+    pub fn host_ips(&self) -> Vec<String> {
+        let status = self.node.as_ref().and_then(|node| node.status.as_ref());
+        let addresses = status.and_then(|status| status.addresses.as_deref()).unwrap_or_default();
+        let of = |kind: &'static str| addresses.iter().filter(move |a| a.type_ == kind);
+        of("InternalIP").chain(of("ExternalIP")).map(|a| a.address.clone()).collect()
     }
 
     /// Every configured source has delivered once: what nobody wants may go.

@@ -103,6 +103,8 @@ async fn forward_feed(feed: Box<dyn PodFeed>, outbox: Outbox, stop: Cancellation
     while let Some(Some(notice)) = stop.run_until_cancelled(notices.next()).await {
         match notice {
             FeedNotice::Set(set) => outbox.send(Event::Pods { source: set.source, pods: set.pods }),
+            FeedNotice::Changed { source, pod } => outbox.send(Event::PodChanged { source, pod }),
+            FeedNotice::Gone { source, uid } => outbox.send(Event::PodGone { source, uid }),
             FeedNotice::Problem { source, origin, message } => {
                 tracing::error!(source = source.as_str(), origin, "{message}");
             }

@@ -24,8 +24,8 @@ use std::sync::Arc;
 
 use decide::NodeState;
 use ports::{
-    Cgroups, EventSink, HttpHooks, Images, Meter, PodFeed, PodFiles, ProbeRecordStore, Prober, PullRecords,
-    RegistryCredentials, Runtime, RuntimeEvents, WallClock,
+    Cgroups, ClusterPorts, EventSink, HttpHooks, Images, Meter, PodFeed, PodFiles, ProbeRecordStore, Prober,
+    PullRecords, RegistryCredentials, Runtime, RuntimeEvents, WallClock,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -49,6 +49,8 @@ pub struct Ports {
     pub probe_records: Arc<dyn ProbeRecordStore>,
     pub wall: Arc<dyn WallClock>,
     pub meter: Arc<dyn Meter>,
+    /// `None`: the node stands alone.
+    pub cluster: Option<ClusterPorts>,
 }
 
 /// An engine that does nothing yet: questions may be asked, and are answered once it runs.

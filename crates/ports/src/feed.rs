@@ -1,8 +1,9 @@
-//! Where pods come from. A feed always delivers complete sets.
+//! Where pods come from. A feed delivers complete sets, or, where it can tell, single changes to the last one.
 
 use std::sync::Arc;
 
 use futures::stream::BoxStream;
+use model::PodUid;
 use model::k8s::Pod;
 use model::pod::Source;
 
@@ -17,6 +18,16 @@ pub struct PodSet {
 #[derive(Clone, Debug)]
 pub enum FeedNotice {
     Set(PodSet),
+    /// A pod came or changed; the others are as they were. Only after a first set.
+    Changed {
+        source: Source,
+        pod: Arc<Pod>,
+    },
+    /// A pod is no longer wanted; the others are as they were. Only after a first set.
+    Gone {
+        source: Source,
+        uid: PodUid,
+    },
     /// Something could not be read. It has been logged by nobody yet; says file (or URL) and reason in one line.
     /// Repeated only when it changes.
     Problem {

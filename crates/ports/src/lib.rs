@@ -5,6 +5,7 @@
 mod agent;
 mod cgroups;
 mod clock;
+mod cluster;
 mod credentials;
 mod facts;
 mod feed;
@@ -17,6 +18,10 @@ mod runtime;
 pub use agent::AgentView;
 pub use cgroups::{CgroupError, Cgroups};
 pub use clock::{EventSink, Meter, WallClock};
+pub use cluster::{
+    ApiError, ClusterPorts, EventApi, IssuedToken, LeaseApi, NodeApi, ObjectApi, PodApi, PodRef, Seen,
+    SharedObjects, TokenApi,
+};
 pub use credentials::{PluginError, PullRecords, RecordError, RegistryCredentials};
 pub use facts::{FactsError, HostFactsSource};
 pub use feed::{FeedNotice, PodFeed, PodSet};

@@ -24,6 +24,15 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
     match event {
         Event::Started => started(state, &mut cx),
         Event::Pods { source, pods } => pods::delivered(state, &mut cx, source, pods),
+        Event::PodChanged { source, pod } => pods::changed(state, &mut cx, source, pod),
+        Event::PodGone { source, uid } => pods::gone(state, &mut cx, source, &uid),
+        Event::NodeSeen(node) => {
+            let before = (state.host_ips(), node_identity(state));
+            state.node = node;
+            if before != (state.host_ips(), node_identity(state)) {
+                cx.touched.extend(state.pods.keys().cloned());
+            }
+        }
         Event::Observed(observation) => observe::observed(state, &mut cx, observation),
         Event::ObserveFailed { scope, message } => observe::failed(state, &mut cx, scope, message),
         Event::Hint(hint) => observe::hint(state, &mut cx, hint),
@@ -84,6 +93,12 @@ impl Context {
     fn timer(&mut self, key: TimerKey, at: Option<Mono>) {
         self.emit(Effect::SetTimer { key, at });
     }
+}
+
+/// Which Node object it is, and whether it is going: all that pods need to know of it beside its addresses.
+fn node_identity(state: &NodeState) -> Option<(Option<String>, bool)> {
+    let meta = &state.node.as_ref()?.metadata;
+    Some((meta.uid.clone(), meta.deletion_timestamp.is_some()))
 }
 
 fn started(state: &mut NodeState, cx: &mut Context) {

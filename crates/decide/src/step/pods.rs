@@ -9,7 +9,7 @@ use model::{ApiEvent, FullName, Mono, PodUid};
 use super::{Context, sweep};
 use crate::effect::{Effect, LogLevel};
 use crate::lifecycle::{Lifecycle, MINIMUM_GRACE_SECS, Termination, TerminationCause, grace_secs};
-use crate::sources::{Change, Duplicate, merge};
+use crate::sources::{Change, Duplicate, merge, merge_one, remove_one};
 use crate::state::{NodeState, Observing, PodEntry, Reading};
 use crate::{admission, cgroups};
 
@@ -17,23 +17,11 @@ pub(super) fn delivered(state: &mut NodeState, cx: &mut Context, source: Source,
     let was_ready = state.sources_ready();
     let set = state.sources.entry(source).or_default();
     let merged = merge(set, source, pods, cx.now.wall);
-    for Duplicate(view) in merged.duplicates {
-        let text = format!(
-            "Error validating pod {} from {} due to duplicate pod name \"{}\", ignoring",
-            view.human(),
-            source.as_str(),
-            view.name()
-        );
-        cx.log(LogLevel::Warn, Some(&view.uid), text.clone());
-        let event = ApiEvent::warning("FailedValidation", text);
-        cx.emit(Effect::RecordEvent { uid: view.uid.clone(), full_name: view.full_name, event });
+    for duplicate in merged.duplicates {
+        ignored(cx, source, duplicate);
     }
     for change in merged.changes {
-        match change {
-            Change::Removed(uid) => removed(state, cx, &uid),
-            Change::Added(view) => added(state, cx, view),
-            Change::Updated(view) | Change::Reconciled(view) => updated(state, cx, view),
-        }
+        apply(state, cx, change);
     }
     if !was_ready && state.sources_ready() {
         let at = state.full_observation.last;
@@ -41,6 +29,42 @@ pub(super) fn delivered(state: &mut NodeState, cx: &mut Context, source: Source,
             take_orphans(state, cx, at);
             sweep::first_look(state, cx);
         }
+    }
+}
+
+pub(super) fn changed(state: &mut NodeState, cx: &mut Context, source: Source, pod: Arc<Pod>) {
+    let set = state.sources.entry(source).or_default();
+    match merge_one(set, source, pod, cx.now.wall) {
+        Ok(Some(change)) => apply(state, cx, change),
+        Ok(None) => {}
+        Err(duplicate) => ignored(cx, source, duplicate),
+    }
+}
+
+pub(super) fn gone(state: &mut NodeState, cx: &mut Context, source: Source, uid: &PodUid) {
+    let set = state.sources.entry(source).or_default();
+    if let Some(change) = remove_one(set, uid) {
+        apply(state, cx, change);
+    }
+}
+
+fn ignored(cx: &mut Context, source: Source, Duplicate(view): Duplicate) {
+    let text = format!(
+        "Error validating pod {} from {} due to duplicate pod name \"{}\", ignoring",
+        view.human(),
+        source.as_str(),
+        view.name()
+    );
+    cx.log(LogLevel::Warn, Some(&view.uid), text.clone());
+    let event = ApiEvent::warning("FailedValidation", text);
+    cx.emit(Effect::RecordEvent { uid: view.uid.clone(), full_name: view.full_name, event });
+}
+
+fn apply(state: &mut NodeState, cx: &mut Context, change: Change) {
+    match change {
+        Change::Removed(uid) => removed(state, cx, &uid),
+        Change::Added(view) => added(state, cx, view),
+        Change::Updated(view) | Change::Reconciled(view) => updated(state, cx, view),
     }
 }
 

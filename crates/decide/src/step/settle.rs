@@ -135,7 +135,7 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
                 probes: &entry.probes.reports(&entry.view),
                 runtime_name: &state.runtime.name,
                 recursive_read_only: false,
-                host_ips: &[],
+                host_ips: &state.host_ips(),
                 primary_family: state.primary_family(),
                 qos,
                 resources: &entry.resources,

@@ -58,6 +58,11 @@ pub fn show(notice: &FeedNotice) -> String {
             }
             text
         }
+        FeedNotice::Changed { pod, .. } => {
+            let (namespace, name) = super::key(pod);
+            format!("changed {namespace}/{name}")
+        }
+        FeedNotice::Gone { uid, .. } => format!("gone {uid}"),
         FeedNotice::Problem { origin, message, .. } => format!("problem {origin}: {message}"),
         FeedNotice::Resolved { origin, .. } => format!("resolved {origin}"),
     }

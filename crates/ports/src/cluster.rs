@@ -1,0 +1,190 @@
+//! The Kubernetes API, as far as a node needs it: one small trait per role.
+//!
+//! Every call has its deadline inside and makes no retries of its own: whoever calls decides about those. Watches
+//! reconnect by themselves, with a back-off, and resume where they were.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use model::cluster::{ObjectKey, ObjectState, TokenWanted};
+use model::k8s::{Event, Lease, Node, Pod, RuntimeClass, Service};
+use model::{PodUid, Wall};
+use serde_json::Value;
+
+use crate::Disposition;
+
+/// A failed call to the API server. `call` says what was asked of which object; `message` is the server's own text
+/// where there is one.
+#[derive(thiserror::Error, Clone, Debug, PartialEq)]
+pub enum ApiError {
+    #[error("{call}: {message}")]
+    NotFound { call: String, message: String },
+    #[error("{call}: {message}")]
+    AlreadyExists { call: String, message: String },
+    /// The object is not (any more) as the call assumed: its UID or resourceVersion differs.
+    #[error("{call}: {message}")]
+    Conflict { call: String, message: String },
+    /// The resourceVersion of a list or watch is too old.
+    #[error("{call}: {message}")]
+    Gone { call: String, message: String },
+    #[error("{call}: too many requests: {message}")]
+    TooManyRequests { call: String, message: String, retry_after: Option<Duration> },
+    #[error("{call}: not authenticated: {message}")]
+    Unauthorized { call: String, message: String },
+    #[error("{call}: {message}")]
+    Forbidden { call: String, message: String },
+    #[error("{call}: refused: {message}")]
+    Invalid { call: String, message: String },
+    /// The server is there, but failed.
+    #[error("{call}: the API server answered {code}: {message}")]
+    Server { call: String, code: u16, message: String, retry_after: Option<Duration> },
+    #[error("{call}: the API server is not reachable: {message}")]
+    Unreachable { call: String, message: String },
+    /// The connection is refused for reasons of trust: certificate authority, name, expiry.
+    #[error("{call}: TLS: {message}")]
+    Tls { call: String, message: String },
+    #[error("{call}: no answer within {after:?}")]
+    TimedOut { call: String, after: Duration },
+    #[error("{call}: the answer can't be read: {message}")]
+    Malformed { call: String, message: String },
+    /// No request was made: the credentials of the kubeconfig can't be had now.
+    #[error("{call}: credentials: {message}")]
+    Credentials { call: String, message: String },
+}
+
+impl ApiError {
+    pub fn disposition(&self) -> Disposition {
+        match self {
+            ApiError::NotFound { .. } => Disposition::Absent,
+            ApiError::AlreadyExists { .. }
+            | ApiError::Conflict { .. }
+            | ApiError::Gone { .. }
+            | ApiError::Forbidden { .. }
+            | ApiError::Invalid { .. } => Disposition::Refused,
+            ApiError::TooManyRequests { .. }
+            | ApiError::Unauthorized { .. }
+            | ApiError::Server { .. }
+            | ApiError::Unreachable { .. }
+            | ApiError::Tls { .. }
+            | ApiError::TimedOut { .. }
+            | ApiError::Malformed { .. }
+            | ApiError::Credentials { .. } => Disposition::Retry,
+        }
+    }
+    /// When the server itself said how long to wait.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            ApiError::TooManyRequests { retry_after, .. } | ApiError::Server { retry_after, .. } => {
+                *retry_after
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Which pod object is meant. A call with a UID fails with `Conflict` when another pod has the name by now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PodRef {
+    pub namespace: String,
+    pub name: String,
+    pub uid: Option<PodUid>,
+}
+
+/// Pod objects of the API.
+#[async_trait]
+pub trait PodApi: Send + Sync {
+    /// Strategic merge patch of the status sub-resource.
+    async fn patch_status(&self, pod: &PodRef, patch: &Value) -> Result<Arc<Pod>, ApiError>;
+    async fn create(&self, pod: &Pod) -> Result<Arc<Pod>, ApiError>;
+    /// With a grace of zero: now.
+    async fn delete(&self, pod: &PodRef) -> Result<(), ApiError>;
+}
+
+/// What a watch of one object shows.
+#[derive(Clone, Debug)]
+pub enum Seen<T> {
+    Is(Arc<T>),
+    /// It is not there (any more).
+    Absent,
+}
+
+/// The Node object. Heartbeats use their own deadline: `patience`.
+#[async_trait]
+pub trait NodeApi: Send + Sync {
+    async fn get(&self, name: &str) -> Result<Arc<Node>, ApiError>;
+    async fn create(&self, node: &Node) -> Result<Arc<Node>, ApiError>;
+    /// Strategic merge patch of metadata and spec.
+    async fn patch(&self, name: &str, patch: &Value) -> Result<Arc<Node>, ApiError>;
+    /// Strategic merge patch of the status sub-resource.
+    async fn patch_status(
+        &self,
+        name: &str,
+        patch: &Value,
+        patience: Duration,
+    ) -> Result<Arc<Node>, ApiError>;
+    /// Every change of it, the present state first. Never ends.
+    fn watch(&self, name: &str) -> BoxStream<'static, Seen<Node>>;
+}
+
+/// Leases in `kube-node-lease`.
+#[async_trait]
+pub trait LeaseApi: Send + Sync {
+    async fn get(&self, name: &str, patience: Duration) -> Result<Lease, ApiError>;
+    async fn create(&self, lease: &Lease, patience: Duration) -> Result<Lease, ApiError>;
+    /// Fails with `Conflict` when its resourceVersion is not the newest.
+    async fn update(&self, lease: &Lease, patience: Duration) -> Result<Lease, ApiError>;
+}
+
+/// Event objects (core/v1).
+#[async_trait]
+pub trait EventApi: Send + Sync {
+    async fn create(&self, event: &Event) -> Result<Event, ApiError>;
+    /// Strategic merge patch, for the next count of a repeated one.
+    async fn patch(&self, namespace: &str, name: &str, patch: &Value) -> Result<Event, ApiError>;
+}
+
+/// ConfigMaps, Secrets and the like, one by one: a node may read only what its pods name.
+pub trait ObjectApi: Send + Sync {
+    /// Its state now and after every change, until the stream is dropped. `Denied` and `Unreachable` are told too,
+    /// once each time they begin.
+    fn watch(&self, key: &ObjectKey) -> BoxStream<'static, ObjectState>;
+}
+
+/// Sets of objects that every node reads as a whole. Each item is the complete set.
+pub trait SharedObjects: Send + Sync {
+    /// Those with a cluster IP.
+    fn services(&self) -> BoxStream<'static, Vec<Arc<Service>>>;
+    fn runtime_classes(&self) -> BoxStream<'static, Vec<Arc<RuntimeClass>>>;
+}
+
+#[derive(Clone, PartialEq, Eq)]
+pub struct IssuedToken {
+    pub token: String,
+    pub expires: Wall,
+}
+
+impl std::fmt::Debug for IssuedToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("IssuedToken").field("expires", &self.expires).finish_non_exhaustive()
+    }
+}
+
+/// Tokens of service accounts.
+#[async_trait]
+pub trait TokenApi: Send + Sync {
+    async fn request(&self, wanted: &TokenWanted) -> Result<IssuedToken, ApiError>;
+}
+
+/// Everything a node of a cluster stands on.
+#[derive(Clone)]
+pub struct ClusterPorts {
+    pub pods: Arc<dyn PodApi>,
+    pub node: Arc<dyn NodeApi>,
+    pub leases: Arc<dyn LeaseApi>,
+    pub events: Arc<dyn EventApi>,
+    pub objects: Arc<dyn ObjectApi>,
+    pub shared: Arc<dyn SharedObjects>,
+    pub tokens: Arc<dyn TokenApi>,
+}
