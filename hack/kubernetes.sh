@@ -32,9 +32,9 @@ build_kubernetes() {
     [[ ${#programs[@]} -gt 0 ]] || return 0
     go=$(go_command)
     mkdir -p "$dir"
-    work=$(mktemp -d "$CACHE/kubernetes.XXXXXX")
-    # shellcheck disable=SC2064
-    trap "rm -rf '$work'" EXIT
+    work=$CACHE/build-kubernetes
+    rm -rf "$work"
+    mkdir "$work"
     say "building Kubernetes $(kubernetes_version): ${programs[*]} (once for this machine)"
     say "  fetching its modules"
     go_run "$go" mod download
@@ -43,6 +43,7 @@ build_kubernetes() {
         go_run "$go" build -trimpath -ldflags "$(kubernetes_stamp)" -o "$work/$program" "k8s.io/kubernetes/cmd/$program"
         mv "$work/$program" "$dir/$program"
     done
+    rm -rf "$work"
     say "  $((SECONDS - start))s: done"
 }
 
