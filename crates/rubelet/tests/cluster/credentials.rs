@@ -32,7 +32,9 @@ impl Cluster {
         self.make("bootstrap", &[])
     }
 
-    /// A serving certificate for a kubelet that listens on loopback; the API server trusts it.
+    /// A serving certificate for a kubelet on this machine, which the API server trusts. It holds loopback and the
+    /// machine's addresses: upstream's kubelet refuses loopback as its node's address, and without one
+    /// `kubectl logs` finds no way to it.
     #[track_caller]
     pub fn serving_certificate(&self, node: &str) -> KeyPair {
         let certificate = self.make("serving", &[node]);
