@@ -11,14 +11,14 @@ use model::observed::{ObservedPod, Scope};
 use model::probe::ProbeRecord;
 use model::{ApiEvent, PodUid};
 use ports::{FeedNotice, PodFeed};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::query::{EngineHandle, EventLog, Query};
 use crate::timers::Timers;
-use crate::{Ports, executor, image_calls, observe, probe_calls, sweep};
+use crate::{Ports, api_calls, executor, image_calls, observe, probe_calls, sweep};
 
 /// Where every outcome goes.
 #[derive(Clone)]
@@ -48,6 +48,7 @@ struct Dispatcher {
     events: EventLog,
     probe_records: mpsc::UnboundedSender<(PodUid, ProbeRecord)>,
     node_cgroups: watch::Sender<Vec<CgroupSpec>>,
+    api_room: Arc<Semaphore>,
 }
 
 /// Everything a start needs.
@@ -82,6 +83,7 @@ pub(crate) fn prepare(
         events: EventLog::default(),
         probe_records,
         node_cgroups,
+        api_room: Arc::new(Semaphore::new(api_calls::CALLS_AT_ONCE)),
     };
     (EngineHandle::new(queries), Ready { dispatcher, inbox, questions, feeds, stop })
 }
@@ -214,6 +216,9 @@ impl Dispatcher {
             }
             Effect::Sweep(what) => {
                 tokio::spawn(sweep::sweep(self.shop.clone(), what));
+            }
+            Effect::CallApi(call) => {
+                tokio::spawn(api_calls::call(self.shop.clone(), self.api_room.clone(), call));
             }
             Effect::Log { level, uid, message } => self.log(level, uid.as_ref(), &message),
         }
