@@ -3,6 +3,7 @@
 //! Every call has its deadline inside and makes no retries of its own: whoever calls decides about those. Watches
 //! reconnect by themselves, with a back-off, and resume where they were.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -177,6 +178,41 @@ pub trait TokenApi: Send + Sync {
     async fn request(&self, wanted: &TokenWanted) -> Result<IssuedToken, ApiError>;
 }
 
+/// Who somebody is, as the API server says.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Identity {
+    pub name: String,
+    pub uid: String,
+    pub groups: Vec<String>,
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+/// What somebody wants to do with this node's own API.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeAccess {
+    pub who: Identity,
+    /// `get`, `create`, ...
+    pub verb: String,
+    pub node: String,
+    /// `proxy`, `log`, `stats`, `metrics`, ...
+    pub subresource: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum AccessVerdict {
+    Allowed,
+    /// With the reason that the authorizer gave, if any.
+    Denied(String),
+}
+
+/// Asks the API server about those who ask us.
+#[async_trait]
+pub trait AccessReviews: Send + Sync {
+    /// `None`: nobody knows this token.
+    async fn token(&self, token: &str) -> Result<Option<Identity>, ApiError>;
+    async fn access(&self, wanted: &NodeAccess) -> Result<AccessVerdict, ApiError>;
+}
+
 /// Everything a node of a cluster stands on.
 #[derive(Clone)]
 pub struct ClusterPorts {
@@ -187,4 +223,5 @@ pub struct ClusterPorts {
     pub objects: Arc<dyn ObjectApi>,
     pub shared: Arc<dyn SharedObjects>,
     pub tokens: Arc<dyn TokenApi>,
+    pub reviews: Arc<dyn AccessReviews>,
 }

@@ -19,8 +19,8 @@ pub use agent::AgentView;
 pub use cgroups::{CgroupError, Cgroups};
 pub use clock::{EventSink, Meter, WallClock};
 pub use cluster::{
-    ApiError, ClusterPorts, EventApi, IssuedToken, LeaseApi, NodeApi, ObjectApi, PodApi, PodRef, Seen,
-    SharedObjects, TokenApi,
+    AccessReviews, AccessVerdict, ApiError, ClusterPorts, EventApi, Identity, IssuedToken, LeaseApi,
+    NodeAccess, NodeApi, ObjectApi, PodApi, PodRef, Seen, SharedObjects, TokenApi,
 };
 pub use credentials::{PluginError, PullRecords, RecordError, RegistryCredentials};
 pub use facts::{FactsError, HostFactsSource};
