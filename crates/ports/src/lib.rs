@@ -16,7 +16,7 @@ mod runtime;
 
 pub use agent::AgentView;
 pub use cgroups::{CgroupError, Cgroups};
-pub use clock::{EventSink, Meter, WallClock};
+pub use clock::{EventSink, Meter, ProbeOf, WallClock};
 pub use credentials::{PluginError, PullRecords, RecordError, RegistryCredentials};
 pub use facts::{FactsError, HostFactsSource};
 pub use feed::{FeedNotice, PodFeed, PodSet};
