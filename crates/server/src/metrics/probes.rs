@@ -3,19 +3,22 @@
 //! Every pod adds series, so they go with the pod. The histogram does not name the UID, as the kubelet's doesn't: it
 //! goes with the last pod of that name.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
+use std::collections::BTreeSet;
 
 use model::PodUid;
 use model::probe::ProbeOutcome;
 use ports::ProbeOf;
+use prometheus::core::Collector;
+use prometheus::proto::Metric;
 use prometheus::{HistogramVec, IntCounterVec, Registry, TextEncoder};
 
 use super::Registrar;
 use crate::process;
 
-/// Probe type, container, pod, namespace.
+/// The values of [`PROBE_LABELS`].
 type Probe = [String; 4];
+
+const PROBE_LABELS: [&str; 4] = ["probe_type", "container", "pod", "namespace"];
 
 const RESULTS: [&str; 3] = ["successful", "failed", "unknown"];
 
@@ -23,8 +26,6 @@ pub(crate) struct ProbeMetrics {
     registry: Registry,
     total: IntCounterVec,
     duration: HistogramVec,
-    /// What was counted of whom: series are removed one by one.
-    known: Mutex<BTreeMap<PodUid, BTreeSet<Probe>>>,
 }
 
 impl ProbeMetrics {
@@ -39,10 +40,10 @@ impl ProbeMetrics {
         let duration = add.histograms(
             "prober_probe_duration_seconds",
             "How long attempts at probes took that did not fail.",
-            &["probe_type", "container", "pod", "namespace"],
+            &PROBE_LABELS,
             prometheus::DEFAULT_BUCKETS.to_vec(),
         );
-        Self { total, duration, registry, known: Mutex::default() }
+        Self { total, duration, registry }
     }
 
     pub fn observe(&self, of: &ProbeOf<'_>, outcome: &ProbeOutcome, seconds: f64) {
@@ -56,20 +57,33 @@ impl ProbeMetrics {
         if result != "failed" {
             self.duration.with_label_values(&probe).observe(seconds);
         }
-        self.lock().entry(of.uid.clone()).or_default().insert(probe);
     }
 
+    /// Pods go seldom enough to look through what was counted of everybody.
     pub fn forget(&self, uid: &PodUid) {
-        let mut known = self.lock();
-        for probe in known.remove(uid).unwrap_or_default() {
+        let (gone, left): (Vec<_>, Vec<_>) =
+            self.counted().into_iter().partition(|(_, pod_uid)| pod_uid.as_str() == uid.as_str());
+        for (probe, _) in &gone {
             for result in RESULTS {
                 // One that never came up is not there to be removed.
-                let _ = self.total.remove_label_values(&labels(&probe, result, uid));
+                let _ = self.total.remove_label_values(&labels(probe, result, uid));
             }
-            if !known.values().any(|others| others.contains(&probe)) {
+            if !left.iter().any(|(other, _)| other == probe) {
                 let _ = self.duration.remove_label_values(&probe.each_ref().map(String::as_str));
             }
         }
+    }
+
+    /// Whose probes were counted, with the UID of their pod.
+    fn counted(&self) -> BTreeSet<(Probe, String)> {
+        let value = |metric: &Metric, name: &str| {
+            let label = metric.get_label().iter().find(|label| label.name() == name);
+            label.map(|label| label.value().to_owned()).unwrap_or_default()
+        };
+        let families = self.total.collect();
+        let series = families.iter().flat_map(|family| family.get_metric());
+        let probe = |metric: &Metric| PROBE_LABELS.map(|name| value(metric, name));
+        series.map(|metric| (probe(metric), value(metric, "pod_uid"))).collect()
     }
 
     pub fn text(&self) -> Result<String, prometheus::Error> {
@@ -84,11 +98,6 @@ impl ProbeMetrics {
             families.extend(start.gather());
         }
         TextEncoder::new().encode_to_string(&families)
-    }
-
-    /// Whoever panicked with the lock left the map whole.
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<PodUid, BTreeSet<Probe>>> {
-        self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
