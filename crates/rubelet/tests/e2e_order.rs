@@ -103,6 +103,28 @@ fn ends_with(name: &str, codes: &[i32], more: Value) -> Value {
     container(name, &script, more)
 }
 
+/// What a container ends with, run by run, and whether it is started once more after that.
+struct Endings {
+    name: &'static str,
+    codes: &'static [i32],
+    fields: Value,
+    comes_back: bool,
+}
+
+impl Endings {
+    fn runs(&self) -> usize {
+        self.codes.len() + usize::from(self.comes_back)
+    }
+
+    fn are_over(&self, pod: &Value) -> bool {
+        let there = match self.comes_back {
+            true => runs(pod, self.name),
+            false => terminated(pod, self.name)["exitCode"] == *self.codes.last().expect("a code"),
+        };
+        there && restarts(pod, self.name) == self.runs() as i64 - 1
+    }
+}
+
 /// A container's own policy and its rules win over the pod's policy, for each of the three.
 #[test]
 fn a_containers_own_policy_and_rules_decide_whether_it_comes_back() {
@@ -113,55 +135,39 @@ fn a_containers_own_policy_and_rules_decide_whether_it_comes_back() {
         ] })
     };
     let own = |policy: &str| json!({ "restartPolicy": policy });
-    // name, codes that it ends with, its own fields, how often it runs, the code that stays (none: it runs on)
-    let cases: [(&str, &[i32], Value, usize, Option<i64>); 7] = [
-        ("always", &[0], own("Always"), 2, None),
-        ("onfailure-good", &[0], own("OnFailure"), 1, Some(0)),
-        ("onfailure-bad", &[4, 0], own("OnFailure"), 2, Some(0)),
-        ("never", &[3], own("Never"), 1, Some(3)),
-        ("rule-in", &[42, 7], rule("In", 42), 2, Some(7)),
-        ("rule-misses", &[3], rule("In", 42), 1, Some(3)),
-        ("rule-notin", &[5, 0], rule("NotIn", 0), 2, Some(0)),
+    let cases = [
+        Endings { name: "always", codes: &[0], fields: own("Always"), comes_back: true },
+        Endings { name: "onfailure-good", codes: &[0], fields: own("OnFailure"), comes_back: false },
+        Endings { name: "onfailure-bad", codes: &[4, 0], fields: own("OnFailure"), comes_back: false },
+        Endings { name: "never", codes: &[3], fields: own("Never"), comes_back: false },
+        Endings { name: "rule-in", codes: &[42, 7], fields: rule("In", 42), comes_back: false },
+        Endings { name: "rule-misses", codes: &[3], fields: rule("In", 42), comes_back: false },
+        Endings { name: "rule-notin", codes: &[5, 0], fields: rule("NotIn", 0), comes_back: false },
     ];
     let policies = ["Always", "OnFailure", "Never"];
     let all: Vec<Stamps> = policies.iter().map(|policy| Stamps::new(&node, policy)).collect();
     for (policy, stamps) in policies.iter().zip(&all) {
         let name = policy.to_lowercase();
-        let containers: Vec<Value> =
-            cases.iter().map(|(name, codes, more, ..)| ends_with(name, codes, more.clone())).collect();
+        let ending = |case: &Endings| ends_with(case.name, case.codes, case.fields.clone());
+        let containers: Vec<Value> = cases.iter().map(ending).collect();
         let spec =
             json!({ "restartPolicy": policy, "terminationGracePeriodSeconds": 2, "containers": containers });
         node.agent.write_manifest(&name, &stamps.pod(&name, spec));
     }
     for (policy, stamps) in policies.iter().zip(&all) {
-        let settled = |pod: &Value| {
-            cases.iter().all(|(name, _, _, times, code)| match code {
-                Some(code) => {
-                    terminated(pod, name)["exitCode"] == *code && restarts(pod, name) == *times as i64 - 1
-                }
-                None => runs(pod, name) && restarts(pod, name) == *times as i64 - 1,
-            })
-        };
+        let settled = |pod: &Value| cases.iter().all(|case| case.are_over(pod));
         let pod = node.wait_pod(&policy.to_lowercase(), SLOW, settled);
         assert_eq!(phase(&pod), "Running", "one of them runs on");
-        for (name, _, _, times, _) in &cases {
-            assert_eq!(
-                stamps.count(&format!("{name}-run")),
-                *times,
-                "{policy}: {name}: {:?}",
-                stamps.words()
-            );
+        for case in &cases {
+            stamps.wait_count(&format!("{}-run", case.name), case.runs());
         }
     }
     clear(&node, &["always", "onfailure", "never"]);
     for (policy, stamps) in policies.iter().zip(&all) {
-        let in_all: usize = cases.iter().map(|(_, _, _, times, _)| times).sum();
-        assert_eq!(
-            stamps.words().len(),
-            in_all,
-            "{policy}: nothing came back at the end: {:?}",
-            stamps.words()
-        );
+        for case in &cases {
+            let counted = stamps.count(&format!("{}-run", case.name));
+            assert_eq!(counted, case.runs(), "{policy}: {}: {:?}", case.name, stamps.words());
+        }
     }
 }
 
