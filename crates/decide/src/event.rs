@@ -75,13 +75,14 @@ pub enum Event {
         image: String,
         result: Result<PulledImage, CallFailure>,
     },
-    /// An attempt at a probe ended. `id`: the instance that was asked.
+    /// An attempt at a probe ended. `id`: the instance that was asked. `took` is for whoever counts.
     ProbeDone {
         uid: PodUid,
         container: String,
         kind: ProbeKind,
         id: ContainerId,
         outcome: ProbeOutcome,
+        took: Duration,
     },
     /// The API server answered one of our calls, or could not be asked.
     ApiAnswered(ApiAnswer),

@@ -10,8 +10,13 @@ use model::cgroup::CgroupSpec;
 use model::observed::{ObservedPod, Scope};
 use model::probe::ProbeRecord;
 use model::{ApiEvent, PodUid};
+<<<<<<< HEAD
 use ports::{FeedNotice, PodFeed};
 use tokio::sync::{Semaphore, mpsc, watch};
+=======
+use ports::{FeedNotice, PodFeed, ProbeOf};
+use tokio::sync::{mpsc, watch};
+>>>>>>> scenarios
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -159,12 +164,22 @@ impl Dispatcher {
         {
             self.plans.remove(uid);
         }
+        self.meter_probe(&event);
         let (kind, began) = (event.kind(), Instant::now());
         let effects = step(&mut self.state, now, event);
         self.shop.ports.meter.step(kind, began.elapsed());
         for effect in effects {
             self.perform(effect);
         }
+    }
+
+    /// Counted here and not where it is carried out: an answer about a pod that is gone must not bring back what was
+    /// counted of it.
+    fn meter_probe(&self, event: &Event) {
+        let Event::ProbeDone { uid, container, kind, outcome, took, .. } = event else { return };
+        let Some(entry) = self.state.pods.get(uid) else { return };
+        let of = ProbeOf { uid, pod: &entry.view.full_name, container, kind: *kind };
+        self.shop.ports.meter.probe(&of, outcome, *took);
     }
 
     fn perform(&mut self, effect: Effect) {
@@ -205,6 +220,7 @@ impl Dispatcher {
             }
             Effect::Forget { uid } => {
                 self.events.forget(&uid);
+                self.shop.ports.meter.forget_probes(&uid);
                 tracing::info!(pod_uid = %uid, "pod is gone");
             }
             Effect::RecordEvent { uid, full_name, event } => self.record(&uid, &full_name, event),

@@ -17,7 +17,7 @@ mod runtime;
 
 pub use agent::AgentView;
 pub use cgroups::{CgroupError, Cgroups};
-pub use clock::{EventSink, Meter, WallClock};
+pub use clock::{EventSink, Meter, ProbeOf, WallClock};
 pub use cluster::{
     AccessReviews, AccessVerdict, ApiError, ClusterPorts, EventApi, Identity, IssuedToken, LeaseApi,
     NodeAccess, NodeApi, ObjectApi, PodApi, PodRef, Seen, SharedObjects, TokenApi,

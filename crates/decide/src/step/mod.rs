@@ -48,7 +48,7 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         }
         Event::PluginsAsked { image } => images::plugins_asked(state, &mut cx, &image),
         Event::ImagePulled { image, result } => images::pulled(state, &mut cx, &image, result),
-        Event::ProbeDone { uid, container, kind, id, outcome } => {
+        Event::ProbeDone { uid, container, kind, id, outcome, took: _ } => {
             probing::done(state, &mut cx, &uid, (&container, kind), &id, &outcome);
         }
         Event::ApiAnswered(answer) => api::answered(state, &mut cx, answer),
