@@ -10,13 +10,8 @@ use model::cgroup::CgroupSpec;
 use model::observed::{ObservedPod, Scope};
 use model::probe::ProbeRecord;
 use model::{ApiEvent, PodUid};
-<<<<<<< HEAD
-use ports::{FeedNotice, PodFeed};
-use tokio::sync::{Semaphore, mpsc, watch};
-=======
 use ports::{FeedNotice, PodFeed, ProbeOf};
-use tokio::sync::{mpsc, watch};
->>>>>>> scenarios
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
