@@ -3,6 +3,7 @@
 //! Every error says what to do about it by [`Disposition`]; callers branch on that, never on text.
 
 mod agent;
+mod api;
 mod cgroups;
 mod clock;
 mod credentials;
@@ -15,6 +16,7 @@ mod prober;
 mod runtime;
 
 pub use agent::AgentView;
+pub use api::{ApiError, TlsFault};
 pub use cgroups::{CgroupError, Cgroups};
 pub use clock::{EventSink, Meter, WallClock};
 pub use credentials::{PluginError, PullRecords, RecordError, RegistryCredentials};
