@@ -11,7 +11,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderValue, Request, Response, StatusCode};
@@ -47,6 +47,9 @@ pub enum ConnectError {
 
 pub struct Connection {
     era: ArcSwap<Era>,
+    /// The client certificate is kept elsewhere, and this is the current one.
+    rotating: bool,
+    rotated: ArcSwapOption<KeyPair>,
     /// Counts eras.
     count: watch::Sender<u64>,
     wall: Arc<dyn WallClock>,
@@ -69,17 +72,43 @@ impl Connection {
         agent: &str,
         wall: Arc<dyn WallClock>,
     ) -> Result<Arc<Connection>, ConnectError> {
-        Connection::with_access(kubeconfig::load(kubeconfig)?, agent, wall)
+        Connection::with_access(kubeconfig::load(kubeconfig)?, false, agent, wall)
     }
 
-    pub fn with_access(
-        access: Access,
+    /// The same with a client certificate that is not read from the kubeconfig's files: it comes by
+    /// [`Connection::use_certificate`], now and later. Until then calls go without one.
+    pub fn open_rotating(
+        kubeconfig: &Path,
         agent: &str,
         wall: Arc<dyn WallClock>,
     ) -> Result<Arc<Connection>, ConnectError> {
-        let era = Era::begin(Arc::new(access), agent, &wall)?;
-        let count = watch::channel(1).0;
-        Ok(Arc::new(Connection { era: ArcSwap::from_pointee(era), count, wall, agent: agent.to_owned() }))
+        Connection::with_access(kubeconfig::load_rotating(kubeconfig)?, true, agent, wall)
+    }
+
+    fn with_access(
+        access: Access,
+        rotating: bool,
+        agent: &str,
+        wall: Arc<dyn WallClock>,
+    ) -> Result<Arc<Connection>, ConnectError> {
+        let era = Era::begin(Arc::new(access), None, agent, &wall)?;
+        Ok(Arc::new(Connection {
+            era: ArcSwap::from_pointee(era),
+            rotating,
+            rotated: ArcSwapOption::empty(),
+            count: watch::channel(1).0,
+            wall,
+            agent: agent.to_owned(),
+        }))
+    }
+
+    /// Connects anew with this certificate.
+    pub fn use_certificate(&self, pair: Arc<KeyPair>) -> Result<(), ConnectError> {
+        let access = self.access();
+        let era = Era::begin(access, Some(&pair), &self.agent, &self.wall)?;
+        self.rotated.store(Some(pair));
+        self.enter(era);
+        Ok(())
     }
 
     pub fn access(&self) -> Arc<Access> {
@@ -94,19 +123,21 @@ impl Connection {
     /// Reads the kubeconfig and its files again. True when something changed and old connections were left.
     pub fn reload(&self) -> Result<bool, ConnectError> {
         let old = self.era.load_full();
-        let access = kubeconfig::load(&old.access.file)?;
+        let file = &old.access.file;
+        let access = if self.rotating { kubeconfig::load_rotating(file) } else { kubeconfig::load(file) }?;
         old.keeper.look_again();
         if access == *old.access {
             return Ok(false);
         }
-        self.enter(Era::begin(Arc::new(access), &self.agent, &self.wall)?);
+        let rotated = self.rotated.load_full();
+        self.enter(Era::begin(Arc::new(access), rotated.as_deref(), &self.agent, &self.wall)?);
         Ok(true)
     }
 
     /// Leaves all connections, for new ones with the same identity.
     pub fn reset(&self) -> Result<(), ConnectError> {
         let old = self.era.load_full();
-        self.enter(old.again(old.given.clone(), &self.agent)?);
+        self.enter(old.again(old.given.clone(), self.rotated.load_full(), &self.agent)?);
         Ok(())
     }
 
@@ -163,7 +194,9 @@ impl Connection {
         if shown.pair == era.given {
             return Ok((era, shown));
         }
-        let next = era.again(shown.pair.clone(), &self.agent).map_err(|error| failed(causes(&error)))?;
+        let next = era
+            .again(shown.pair.clone(), self.rotated.load_full(), &self.agent)
+            .map_err(|error| failed(causes(&error)))?;
         self.enter(next);
         Ok((self.era.load_full(), shown))
     }
@@ -176,19 +209,29 @@ pub(crate) struct Sent {
 }
 
 impl Era {
-    fn begin(access: Arc<Access>, agent: &str, wall: &Arc<dyn WallClock>) -> Result<Era, ConnectError> {
+    fn begin(
+        access: Arc<Access>,
+        rotated: Option<&KeyPair>,
+        agent: &str,
+        wall: &Arc<dyn WallClock>,
+    ) -> Result<Era, ConnectError> {
         let file = || access.file.clone();
         let keeper = Keeper::new(&access.credential, wall.clone())
             .map_err(|source| ConnectError::Credential { file: file(), source })?;
-        let wire = Wire::open(&access, access.certificate.as_ref(), agent)
+        let wire = Wire::open(&access, rotated.or(access.certificate.as_ref()), agent)
             .map_err(|source| ConnectError::Wire { file: file(), source })?;
         Ok(Era { access, keeper: Arc::new(keeper), given: None, wire })
     }
 
     /// The same kubeconfig with new connections.
-    fn again(&self, given: Option<Arc<KeyPair>>, agent: &str) -> Result<Era, ConnectError> {
+    fn again(
+        &self,
+        given: Option<Arc<KeyPair>>,
+        rotated: Option<Arc<KeyPair>>,
+        agent: &str,
+    ) -> Result<Era, ConnectError> {
         let access = self.access.clone();
-        let pair = given.as_deref().or(access.certificate.as_ref());
+        let pair = given.as_deref().or(rotated.as_deref()).or(access.certificate.as_ref());
         let wire = Wire::open(&access, pair, agent)
             .map_err(|source| ConnectError::Wire { file: access.file.clone(), source })?;
         Ok(Era { keeper: self.keeper.clone(), given, wire, access })

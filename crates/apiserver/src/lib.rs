@@ -5,8 +5,10 @@
 //! - [`Connection`]: one server with our current identity, which may change under way.
 //! - [`Api`]: typed calls, each with a deadline, none repeated.
 //! - [`Watch`]: changes as they come.
+//! - [`certificates`]: the node's own, from the bootstrap to each rotation.
 
 mod calls;
+pub mod certificates;
 mod connection;
 mod credential;
 mod durable;

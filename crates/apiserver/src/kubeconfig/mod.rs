@@ -56,6 +56,8 @@ pub struct Access {
     pub tls_server_name: Option<String>,
     pub proxy: Option<Uri>,
     pub certificate: Option<KeyPair>,
+    /// Certificate and key, when the kubeconfig names files for both.
+    pub certificate_files: Option<(PathBuf, PathBuf)>,
     pub credential: Credential,
     pub impersonate: Impersonation,
     /// Files whose content is part of this value: when one changes, the kubeconfig is worth another look.
@@ -144,9 +146,16 @@ pub struct ExecPlugin {
 
 /// Reads the file's current context. A kubelet merges nothing: it has exactly one kubeconfig.
 pub fn load(file: &Path) -> Result<Access, KubeconfigError> {
-    let bytes =
-        std::fs::read(file).map_err(|source| KubeconfigError::Read { file: file.to_owned(), source })?;
-    resolve::resolve(file, &bytes)
+    resolve::resolve(file, &read(file)?, true)
+}
+
+/// The same, but files with a client certificate are not read: somebody else keeps it, and it need not be there yet.
+pub fn load_rotating(file: &Path) -> Result<Access, KubeconfigError> {
+    resolve::resolve(file, &read(file)?, false)
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, KubeconfigError> {
+    std::fs::read(file).map_err(|source| KubeconfigError::Read { file: file.to_owned(), source })
 }
 
 impl KeyPair {

@@ -75,7 +75,8 @@ fn filled(text: Option<&str>) -> Option<&str> {
     text.filter(|text| !text.is_empty())
 }
 
-pub(super) fn resolve(file: &Path, bytes: &[u8]) -> Result<Access, KubeconfigError> {
+/// `read_certificate`: also files with a client certificate are read.
+pub(super) fn resolve(file: &Path, bytes: &[u8], read_certificate: bool) -> Result<Access, KubeconfigError> {
     let document = parse(file, bytes)?;
     let top = Place { file, at: String::new() };
     let context_name = filled(document.current_context.as_deref())
@@ -109,15 +110,21 @@ pub(super) fn resolve(file: &Path, bytes: &[u8]) -> Result<Access, KubeconfigErr
 
     let mut files = vec![file.to_owned()];
     let trust = trust(&at_cluster, cluster, &mut files)?;
-    let certificate = certificate(&at_user, user, &mut files)?;
-    let credential = credential(&at_user, user, certificate.is_some(), (&at_cluster, cluster, &trust))?;
+    let certificate_files = certificate_files(&at_user, user);
+    let certificate = match certificate_files {
+        Some(_) if !read_certificate => None,
+        _ => certificate(&at_user, user, &mut files)?,
+    };
+    let has_certificate = certificate.is_some() || certificate_files.is_some();
+    let credential = credential(&at_user, user, has_certificate, (&at_cluster, cluster, &trust))?;
     Ok(Access {
         file: file.to_owned(),
-        server: server(&at_cluster, cluster, &trust, certificate.is_some())?,
+        server: server(&at_cluster, cluster, &trust, has_certificate)?,
         tls_server_name: server_name(&at_cluster, cluster)?,
         proxy: proxy(&at_cluster, cluster)?,
         trust,
         certificate,
+        certificate_files,
         credential,
         impersonate: impersonation(&at_user, user)?,
         files,
@@ -163,6 +170,15 @@ fn trust(place: &Place, cluster: &Cluster, files: &mut Vec<PathBuf>) -> Result<T
             Ok(Trust::Authorities { certificates: found, pem: content.bytes, file: content.file })
         }
     }
+}
+
+fn certificate_files(place: &Place, user: &User) -> Option<(PathBuf, PathBuf)> {
+    if filled(user.client_certificate_data.as_deref()).or(filled(user.client_key_data.as_deref())).is_some() {
+        return None;
+    }
+    let certificate = filled(user.client_certificate.as_deref())?;
+    let key = filled(user.client_key.as_deref())?;
+    Some((place.path(certificate), place.path(key)))
 }
 
 fn certificate(
