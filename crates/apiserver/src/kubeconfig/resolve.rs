@@ -136,8 +136,9 @@ fn parse(file: &Path, bytes: &[u8]) -> Result<Document, KubeconfigError> {
     let documents = parse_documents(bytes).map_err(|error| syntax(error.to_string()))?;
     let first = documents.into_iter().find(|document| !document.is_null());
     let first = first.ok_or_else(|| syntax("is empty".into()))?;
-    let document: Document = serde_json::from_value(first).map_err(|error| syntax(error.to_string()))?;
     let place = Place { file, at: String::new() };
+    let document: Document = serde_path_to_error::deserialize(first)
+        .map_err(|error| place.refuse(&error.path().to_string(), error.inner()))?;
     if let Some(kind) = filled(document.kind.as_deref()).filter(|kind| *kind != "Config") {
         return Err(place.refuse("kind", format!("is {kind:?}, not \"Config\"")));
     }
