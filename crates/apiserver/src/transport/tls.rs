@@ -190,8 +190,30 @@ pub fn fault_in(error: &(dyn StdError + 'static)) -> Option<(TlsFault, String)> 
         }
         at = error.source();
     }
-    None
+    alert_in(&super::causes(error))
 }
+
+/// HTTP/2 passes on the words of its connection's failure only. An alert that comes after our side of the handshake,
+/// as all about our certificate do, is seen there.
+fn alert_in(words: &str) -> Option<(TlsFault, String)> {
+    let from = words.find(ALERT)?;
+    let name = words[from + ALERT.len()..].split(|c: char| !c.is_alphanumeric()).next()?;
+    let about_us = CLIENT_ALERTS.iter().any(|alert| format!("{alert:?}") == name);
+    let fault = if about_us { TlsFault::ClientRefused } else { TlsFault::Other };
+    Some((fault, words[from..].to_owned()))
+}
+
+const ALERT: &str = "received fatal alert: ";
+const CLIENT_ALERTS: [AlertDescription; 8] = [
+    AlertDescription::BadCertificate,
+    AlertDescription::UnsupportedCertificate,
+    AlertDescription::CertificateRevoked,
+    AlertDescription::CertificateExpired,
+    AlertDescription::CertificateUnknown,
+    AlertDescription::CertificateRequired,
+    AlertDescription::UnknownCA,
+    AlertDescription::AccessDenied,
+];
 
 fn fault(error: &Error) -> TlsFault {
     match error {
@@ -205,16 +227,7 @@ fn fault(error: &Error) -> TlsFault {
             }
             _ => TlsFault::UntrustedServer,
         },
-        Error::AlertReceived(
-            AlertDescription::BadCertificate
-            | AlertDescription::UnsupportedCertificate
-            | AlertDescription::CertificateRevoked
-            | AlertDescription::CertificateExpired
-            | AlertDescription::CertificateUnknown
-            | AlertDescription::CertificateRequired
-            | AlertDescription::UnknownCA
-            | AlertDescription::AccessDenied,
-        ) => TlsFault::ClientRefused,
+        Error::AlertReceived(alert) if CLIENT_ALERTS.contains(alert) => TlsFault::ClientRefused,
         Error::InvalidMessage(InvalidMessage::InvalidContentType) => TlsFault::NotTls,
         _ => TlsFault::Other,
     }
