@@ -221,7 +221,6 @@ async fn a_serving_certificate_waits_for_addresses_and_approval_and_survives_a_c
     assert_ne!(approve("serving").await, first_request);
     let second = another(&mut held).await;
     assert_eq!(second.addresses.len(), 2);
-    // Before long that one is due as well; a denial is a failure, and not the end.
     cancel.cancel();
     running.await.expect("the end");
     assert!(!pki.join("kubelet-server-pending.json").exists());

@@ -116,18 +116,7 @@ async fn pods_are_listed_watched_patched_and_deleted() {
         other => panic!("{other:?}"),
     }
 
-    // A list as a stream ends with a bookmark.
-    let mut streamed = api.watch_pods("podded", Since::Everything).await.expect("a watch");
-    let mut names = Vec::new();
-    loop {
-        match next(&mut streamed).await {
-            WatchEvent::Added(pod) => names.extend(pod.metadata.name),
-            WatchEvent::Bookmark { resource_version, .. } => break assert_ne!(resource_version, ""),
-            other => panic!("{other:?}"),
-        }
-    }
-    names.sort();
-    assert_eq!(names, ["early", "late"]);
+    streamed_list(&api).await;
 
     let patch =
         |uid: &str| json!({ "metadata": { "uid": uid }, "status": { "phase": "Running", "message": "m" } });
@@ -135,7 +124,7 @@ async fn pods_are_listed_watched_patched_and_deleted() {
         api.patch_pod_status("default", "late", &patch(&uid(&late).to_string())).await.expect("patched");
     assert_eq!(running.status.and_then(|status| status.phase).as_deref(), Some("Running"));
     let wrong = api.patch_pod_status("default", "late", &patch("another")).await;
-    assert!(matches!(wrong, Err(ApiError::Conflict { .. })), "{wrong:?}");
+    assert!(matches!(wrong, Err(ApiError::Invalid { .. })), "{wrong:?}");
     assert!(matches!(next(&mut watch).await, WatchEvent::Modified(_)));
 
     let wrong = api.delete_pod("default", "late", &DeletePod::now(Some(PodUid::new("another")))).await;
@@ -149,9 +138,43 @@ async fn pods_are_listed_watched_patched_and_deleted() {
         other => panic!("{other:?}"),
     }
     api.delete_pod("default", "late", &DeletePod::now(Some(uid(&late)))).await.expect("deleted");
-    assert!(matches!(next(&mut watch).await, WatchEvent::Deleted(_)));
-    let gone = api.get_pod("default", "late").await;
+    loop {
+        match next(&mut watch).await {
+            // First it has no grace any more.
+            WatchEvent::Modified(pod) => assert_eq!(pod.metadata.deletion_grace_period_seconds, Some(0)),
+            WatchEvent::Deleted(pod) => break assert_eq!(pod.metadata.uid, late.metadata.uid),
+            other => panic!("{other:?}"),
+        }
+    }
+    let gone = admin.get_pod("default", "late").await;
     assert!(matches!(gone, Err(ApiError::NotFound { .. })), "{gone:?}");
+    // A pod that is gone is no longer of this node, once its authorizer knows.
+    let gone = api.get_pod("default", "late").await;
+    assert!(matches!(gone, Err(ApiError::NotFound { .. } | ApiError::Forbidden { .. })), "{gone:?}");
+}
+
+/// A list as a stream ends with a bookmark. A server whose etcd is too old for that says so, in the watch.
+async fn streamed_list(api: &Api) {
+    let mut streamed = api.watch_pods("podded", Since::Everything).await.expect("a watch");
+    let mut names = Vec::new();
+    loop {
+        let event = tokio::time::timeout(SLOW, streamed.next()).await.expect("an event in time");
+        match event.expect("the watch goes on") {
+            Ok(WatchEvent::Added(pod)) => names.extend(pod.metadata.name),
+            Ok(WatchEvent::Bookmark { resource_version, initial_end: true }) => {
+                assert_ne!(resource_version, "");
+                break;
+            }
+            Err(ApiError::ServerFault { code: 500, message, .. })
+                if message.contains("RequestWatchProgress") =>
+            {
+                return;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    names.sort();
+    assert_eq!(names, ["early", "late"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -293,19 +316,21 @@ async fn tokens_are_made_and_reviewed() {
     let (api, admin) = (cluster.node_api("tokens"), cluster.admin_api());
     api.create_node(&node("tokens")).await.expect("a node");
     cluster.kubectl(&["create", "serviceaccount", "worker"]);
-    let worker = admin
-        .create_pod(&pod("worker", "tokens", json!({ "serviceAccountName": "worker" })))
-        .await
-        .expect("a pod");
-    let made = tokio::time::timeout(SLOW, async {
-        loop {
-            match token(&api, &worker).await {
-                Err(ApiError::Forbidden { .. }) => tokio::time::sleep(Duration::from_millis(50)).await,
-                other => break other,
-            }
+    // A node gets tokens only for audiences that a pod of its names.
+    let projected = json!({ "sources": [{ "serviceAccountToken": { "path": "token" } }] });
+    let more =
+        json!({ "serviceAccountName": "worker", "volumes": [{ "name": "t", "projected": projected }] });
+    let worker = admin.create_pod(&pod("worker", "tokens", more)).await.expect("a pod");
+    let mut made = token(&api, &worker).await;
+    for _ in 0..200 {
+        // The authorizer learns of the pod by a watch of its own.
+        if !matches!(made, Err(ApiError::Forbidden { .. })) {
+            break;
         }
-    });
-    let made = made.await.expect("in time").expect("a token").status.expect("a status");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        made = token(&api, &worker).await;
+    }
+    let made = made.expect("a token").status.expect("a status");
     let review = |token: &str| {
         let spec = TokenReviewSpec { token: token.to_owned(), audiences: None };
         TokenReview { spec, ..TokenReview::default() }

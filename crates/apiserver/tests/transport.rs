@@ -367,3 +367,46 @@ async fn a_proxy_is_used() {
     assert!(asked.starts_with(&format!("CONNECT {} ", server.address)), "{asked}");
     assert!(asked.to_ascii_lowercase().contains("proxy-authorization: basic dtpw"), "{asked}");
 }
+
+/// A plugin whose certificate changes with each run, and whose every answer is old at once.
+#[tokio::test]
+async fn a_plugin_that_gives_another_certificate_changes_the_connection() {
+    use std::os::unix::fs::PermissionsExt;
+    let ours = Authority::new("ours");
+    let server = serve(Setup::new(ours.sign(&LOCAL, |_| {})).asking(&ours, false), who()).await;
+    let dir = tempfile::tempdir().expect("directory");
+    for name in ["first", "second"] {
+        let pem = named(&ours, name);
+        let (certificate, key) = pem.split_at(pem.find("-----BEGIN PRIVATE").expect("a key"));
+        let status = serde_json::json!({
+            "clientCertificateData": certificate,
+            "clientKeyData": key,
+            "expirationTimestamp": "2001-01-01T00:00:00Z",
+        });
+        let answer = serde_json::json!({
+            "kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1", "status": status,
+        });
+        std::fs::write(dir.path().join(name), answer.to_string()).expect("write");
+    }
+    let plugin = dir.path().join("plugin");
+    let script =
+        "#!/bin/sh\ncd \"${0%/*}\" || exit 1\n[ -e second ] || exit 7\ncat first && mv second first\n";
+    std::fs::write(&plugin, script).expect("write");
+    std::fs::set_permissions(&plugin, std::fs::Permissions::from_mode(0o755)).expect("mode");
+    let user =
+        "exec: {command: ./plugin, apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never}";
+    let file = kubeconfig(dir.path(), &trusting(&server, &ours), user);
+    let connection = Connection::open(&file, "kubelet/test", clock()).expect("a connection");
+    let api = Api::new(connection.clone());
+    assert_eq!(api.get_plain("/who").await.expect("an answer"), "first");
+    assert_eq!(*connection.eras().borrow(), 2, "the plugin's certificate began an era");
+    std::fs::write(dir.path().join("second"), "").expect("write");
+    assert_eq!(api.get_plain("/who").await.expect("an answer"), "second");
+    std::fs::remove_file(dir.path().join("second")).ok();
+    match api.get_plain("/who").await {
+        Err(ApiError::Credentials { message, .. }) => {
+            assert!(message.contains("exit status: 7"), "{message}")
+        }
+        other => panic!("{other:?}"),
+    }
+}

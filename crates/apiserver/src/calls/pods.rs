@@ -71,8 +71,8 @@ impl Api {
         self.patch("patch pod", path, named(namespace, name), patch, json::pod).await
     }
 
-    /// A strategic merge patch of the status. A `metadata.uid` in it makes it fail ([`ApiError::Conflict`]) for
-    /// another pod of the name.
+    /// A strategic merge patch of the status. A `metadata.uid` in it makes it fail ([`ApiError::Invalid`]) for another
+    /// pod of the name.
     pub async fn patch_pod_status(
         &self,
         namespace: &str,

@@ -40,6 +40,11 @@ pub struct Rotation {
 }
 
 impl Rotation {
+    #[cfg(test)]
+    pub(super) fn seen(held: watch::Receiver<Option<Arc<Held>>>, healthy: watch::Receiver<bool>) -> Rotation {
+        Rotation { held, healthy, renew_errors: Arc::default() }
+    }
+
     /// The certificate in use; None until there is one.
     pub fn held(&self) -> watch::Receiver<Option<Arc<Held>>> {
         self.held.clone()

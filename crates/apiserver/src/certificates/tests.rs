@@ -8,7 +8,8 @@ use rcgen::{CertificateParams, DnType, SanType};
 use super::CertificateError;
 use super::held::Held;
 use super::key::Key;
-use super::rotate::{back_off, rotation_time};
+use super::loss::Loss;
+use super::rotate::{Rotation, back_off, rotation_time};
 use super::store::Store;
 use super::template::{Purpose, Template};
 use crate::kubeconfig::KeyPair;
@@ -288,4 +289,35 @@ fn given_files_count_until_there_is_a_pair_of_our_own() {
     let (certificate, key) = signed(&template, 0, 7);
     store.update(certificate.as_bytes(), key.as_bytes(), Wall(DAY)).expect("kept");
     assert_eq!(ends(&store), Some(7));
+}
+
+struct At(i64);
+
+impl ports::WallClock for At {
+    fn wall(&self) -> Wall {
+        Wall(self.0 * DAY)
+    }
+}
+
+/// What becomes of an agent in so many seconds.
+async fn loss(held: Option<Held>, healthy: bool, today: i64, seconds: u64) -> Option<Loss> {
+    let held = tokio::sync::watch::Sender::new(held.map(std::sync::Arc::new));
+    let healthy = tokio::sync::watch::Sender::new(healthy);
+    let rotation = Rotation::seen(held.subscribe(), healthy.subscribe());
+    tokio::time::timeout(std::time::Duration::from_secs(seconds), rotation.lost(&At(today))).await.ok()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_without_a_certificate_ends_only_when_the_server_works() {
+    let certificate = || Some(held(&Template::client("n"), 0, 9));
+    let check = async |held: Option<Held>, healthy: bool, today: i64, seconds: u64, expect: Option<Loss>| {
+        let found = loss(held.clone(), healthy, today, seconds).await;
+        assert_eq!(found, expect, "{:?} {healthy} {today} {seconds}", held.map(|held| held.not_after));
+    };
+    check(certificate(), true, 8, 3600, None).await;
+    check(certificate(), true, 10, 0, Some(Loss::Expired)).await;
+    check(certificate(), false, 10, 3600, None).await;
+    check(None, true, 1, 299, None).await;
+    check(None, true, 1, 330, Some(Loss::NoCertificate)).await;
+    check(None, false, 1, 3600, None).await;
 }
