@@ -30,7 +30,10 @@ struct Home {
 impl Home {
     fn new(node: &'static str) -> Home {
         let dir = tempfile::tempdir().expect("directory");
-        Home { dir, node, bootstrap: cluster().bootstrap_kubeconfig() }
+        // One for all: the rules that come with a token can't be made twice at once.
+        static BOOTSTRAP: OnceLock<PathBuf> = OnceLock::new();
+        let bootstrap = BOOTSTRAP.get_or_init(|| cluster().bootstrap_kubeconfig()).clone();
+        Home { dir, node, bootstrap }
     }
 
     fn kubeconfig(&self) -> PathBuf {
@@ -163,8 +166,8 @@ fn addresses(ips: &[&str]) -> Option<Template> {
     Template::serving("serving", &found)
 }
 
-/// Approves the request of this node that waits, as an administrator does. Gives its name.
-async fn approve(node: &str) -> String {
+/// Approves or denies the request of this node that waits, as an administrator does. Gives its name.
+async fn decide(verdict: &str, node: &str) -> String {
     let user = format!("system:node:{node}");
     let waiting = format!(
         "go-template={{{{range .items}}}}{{{{if not .status.conditions}}}}{{{{if eq .spec.username \"{user}\"}}}}{{{{.metadata.name}}}} {{{{end}}}}{{{{end}}}}{{{{end}}}}"
@@ -174,7 +177,7 @@ async fn approve(node: &str) -> String {
         let names: Vec<&str> = names.split_whitespace().collect();
         assert!(names.len() < 2, "one request is enough: {names:?}");
         if let [name] = names[..] {
-            cluster().kubectl(&["certificate", "approve", name]);
+            cluster().kubectl(&["certificate", verdict, name]);
             return name.to_owned();
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -208,7 +211,11 @@ async fn a_serving_certificate_waits_for_addresses_and_approval_and_survives_a_c
     let mut held = rotation.held();
     let cancel = CancellationToken::new();
     let running = tokio::spawn(rotator.run(cancel.clone()));
-    let first_request = approve("serving").await;
+    // A denial is a failure, and not the end.
+    let denied = decide("deny", "serving").await;
+    let first_request = decide("approve", "serving").await;
+    assert_ne!(first_request, denied);
+    assert_eq!(rotation.renew_errors(), 1);
     let first = another(&mut held).await;
     assert_eq!(
         (&first.dns_names, &first.addresses),
@@ -218,7 +225,7 @@ async fn a_serving_certificate_waits_for_addresses_and_approval_and_survives_a_c
 
     // Another address, another certificate.
     template.send_replace(addresses(&["10.9.9.1", "fd00::9"]));
-    assert_ne!(approve("serving").await, first_request);
+    assert_ne!(decide("approve", "serving").await, first_request);
     let second = another(&mut held).await;
     assert_eq!(second.addresses.len(), 2);
     cancel.cancel();

@@ -110,7 +110,7 @@ async fn trust_has_its_exceptions() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_is_unavailable_and_found_again() {
+async fn a_server_that_is_away_is_unavailable() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     drop(listener);
@@ -233,7 +233,7 @@ async fn watches_end_in_their_ways() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_cut_is_told_and_made_again() {
+async fn a_connection_that_is_cut_is_told() {
     let ours = Authority::new("ours");
     let pair = ours.sign(&LOCAL, |_| {});
     let handler: Handler = Arc::new(|_, _| Box::pin(async { endless(vec![added("a")]) }));

@@ -2,7 +2,6 @@
 #![allow(clippy::disallowed_methods)]
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -29,11 +28,16 @@ fn plugin(dir: &Path, script: &str) -> ExecPlugin {
     let text = format!(
         "#!/bin/sh\necho run >>{home}/runs\nprintf %s \"$KUBERNETES_EXEC_INFO\" >{home}/told\n{script}\n"
     );
-    // Written elsewhere and moved: a fork of another test must not hold it open for writing.
-    let draft = dir.join("draft");
-    std::fs::write(&draft, text).expect("write");
-    std::fs::set_permissions(&draft, std::fs::Permissions::from_mode(0o755)).expect("mode");
-    std::fs::rename(draft, &command).expect("rename");
+    // By another process: a fork of another test would keep our file open for writing, and it could not be run.
+    let writing = "printf %s \"$1\" >\"$0\" && chmod 755 \"$0\"";
+    let written = std::process::Command::new("/bin/sh")
+        .arg("-c")
+        .arg(writing)
+        .arg(&command)
+        .arg(text)
+        .status()
+        .expect("sh");
+    assert!(written.success());
     ExecPlugin {
         command,
         args: vec!["one".into()],

@@ -47,8 +47,8 @@ fn run(command: &mut Command) -> String {
 
 impl Cluster {
     pub fn start(options: &[&str]) -> Cluster {
-        let home = tempfile::Builder::new().prefix("apiserver").tempdir().expect("directory").keep();
-        let dir = home.join("cluster");
+        // Emptied and removed by the guard.
+        let dir = tempfile::Builder::new().prefix("apiserver").tempdir().expect("directory").keep();
         let owner = std::process::id().to_string();
         run(hack().arg("start").arg(&dir).args(options).env("RUBELET_TEST_OWNER", owner));
         let guard = hack()
@@ -109,9 +109,6 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         drop(self.guard.stdin.take());
         let _ = self.guard.wait();
-        if let Some(home) = self.dir.parent() {
-            let _ = std::fs::remove_dir(home);
-        }
     }
 }
 
