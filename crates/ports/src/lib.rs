@@ -3,6 +3,7 @@
 //! Every error says what to do about it by [`Disposition`]; callers branch on that, never on text.
 
 mod agent;
+mod api;
 mod cgroups;
 mod clock;
 mod cluster;
@@ -16,6 +17,7 @@ mod prober;
 mod runtime;
 
 pub use agent::AgentView;
+pub use api::{ApiError, TlsFault};
 pub use cgroups::{CgroupError, Cgroups};
 pub use clock::{EventSink, Meter, ProbeOf, WallClock};
 pub use cluster::{
