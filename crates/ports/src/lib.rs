@@ -21,8 +21,8 @@ pub use api::{ApiError, TlsFault};
 pub use cgroups::{CgroupError, Cgroups};
 pub use clock::{EventSink, Meter, ProbeOf, WallClock};
 pub use cluster::{
-    AccessReviews, AccessVerdict, ApiError, ClusterPorts, EventApi, Identity, IssuedToken, LeaseApi,
-    NodeAccess, NodeApi, ObjectApi, PodApi, PodRef, Seen, SharedObjects, TokenApi,
+    AccessReviews, AccessVerdict, ClusterPorts, EventApi, Identity, IssuedToken, LeaseApi, NodeAccess,
+    NodeApi, ObjectApi, PodApi, PodRef, Seen, SharedObjects, TokenApi,
 };
 pub use credentials::{PluginError, PullRecords, RecordError, RegistryCredentials};
 pub use facts::{FactsError, HostFactsSource};
