@@ -16,6 +16,7 @@ mod file_watch;
 mod json;
 pub mod kubeconfig;
 mod request;
+mod roles;
 mod status;
 mod transport;
 mod watch;
@@ -30,4 +31,5 @@ pub use ports::{ApiError, TlsFault};
 
 pub use calls::{Api, DEADLINE, DeletePod, Freshness, Listed};
 pub use connection::{ConnectError, Connection};
+pub use roles::{ApiPodFeed, cluster_ports};
 pub use watch::{Since, Watch, WatchEvent};
