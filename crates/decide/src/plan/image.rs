@@ -65,7 +65,7 @@ pub(super) fn of_container(
 /// Asks for the images of all volumes that the pod's containers mount, also of those whose turn comes later.
 pub(super) fn fetch_volumes(inputs: &PlanInputs, plan: &mut PodPlan) {
     let view = &inputs.entry.view;
-    for container in view.init_containers().iter().chain(view.containers()) {
+    for (_, container) in view.all_containers() {
         for wanted in volumes_of(inputs, container) {
             // Why a container waits is said when it would start.
             let mut aside = PodPlan::default();

@@ -9,6 +9,7 @@ mod image;
 mod init;
 mod probed;
 mod release;
+mod reset;
 mod stop;
 mod sync;
 
@@ -78,6 +79,8 @@ pub enum Note {
         container: String,
         killed: ContainerId,
     },
+    /// All containers are about to start over.
+    ResetBegins,
     Need(ImageNeed),
     /// An Event that is recorded once for as long as the same thing holds. `key` tells the thing.
     Announce {

@@ -22,7 +22,7 @@ pub fn container_config(
 ) -> Result<RenderedContainer, RenderError> {
     let names = hostname::pod_names(ctx, pod)?;
     let environment = env::environment(ctx, pod, container, inputs)?;
-    let spec = container.container.as_ref();
+    let spec = container.container;
     let Mounts { mut mounts, sub_paths, etc_hosts, termination_log } =
         mounts::mounts(ctx, pod, spec, &names, &environment, inputs)?;
     let security_context = security::container_context(ctx, pod, spec, inputs)?;

@@ -247,9 +247,7 @@ fn ready(state: &mut NodeState, cx: &mut Context, waiter: &Waiter, image: Resolv
         let ledger = &mut entry.ledger;
         ledger.images.insert(waiter.container.clone(), ImageState::Ready(image));
         // What a volume lacked was shown by those who mount it; what they lack themselves is found again.
-        let spec = entry.view.spec();
-        let all = spec.init_containers.iter().flatten().chain(&spec.containers);
-        let mounting = all.filter(|container| {
+        let mounting = entry.view.all_containers().map(|(_, c)| c).filter(|container| {
             let mut mounts = container.volume_mounts.iter().flatten();
             mounts.any(|mount| volume_of_key(&waiter.container) == Some(&mount.name))
         });

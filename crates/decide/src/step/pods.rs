@@ -136,7 +136,7 @@ fn updated(state: &mut NodeState, cx: &mut Context, view: PodView) {
         return;
     }
     let deleting = view.is_deleting();
-    for container in view.containers().iter().chain(view.init_containers()) {
+    for (_, container) in view.all_containers() {
         let old = entry.view.container(&container.name).and_then(|(_, c)| c.image.clone());
         if old != container.image {
             entry.ledger.images.remove(&container.name);

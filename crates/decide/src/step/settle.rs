@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use model::k8s::PodStatus;
 use model::observed::ContainerState;
-use model::pod::PodView;
+use model::pod::{ContainerKind, PodView};
 use model::why::{Cause, Why};
 use model::{ApiEvent, PodUid};
 
@@ -172,7 +172,7 @@ fn judged_view(entry: &PodEntry) -> PodView {
         container.restart_policy = Some("Always".into());
         container.restart_policy_rules = None;
     }
-    PodView { pod: Arc::new(pod), ..entry.view.clone() }
+    entry.view.with_pod(Arc::new(pod))
 }
 
 /// Who was killed to be started again is started in the same sandbox. When that is gone, policies decide what a new one
@@ -193,6 +193,10 @@ fn welcome_back(entry: &mut PodEntry) {
     else {
         return;
     };
+    let counts = |c: &&model::observed::ObservedContainer| {
+        entry.view.container(&c.name).is_some_and(|(kind, _)| kind != ContainerKind::Ephemeral)
+    };
+    entry.ledger.resetting &= reading.pod.containers.iter().any(|c| counts(&c));
     entry.ledger.must_restart.retain(|name, killed| {
         !reading.pod.newest(name).is_some_and(|c| c.id != *killed && c.state == ContainerState::Running)
     });
@@ -321,6 +325,10 @@ fn remember(state: &mut NodeState, cx: &mut Context, uid: &PodUid, note: Note) -
         }
         Note::MustRestart { container, killed } => {
             entry.ledger.must_restart.insert(container, killed);
+            false
+        }
+        Note::ResetBegins => {
+            entry.ledger.resetting = true;
             false
         }
         Note::Need(_) | Note::PodFailure { .. } => false,

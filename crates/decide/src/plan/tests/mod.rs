@@ -3,8 +3,10 @@
 mod containers;
 mod converged;
 mod ending;
+mod ephemeral;
 mod garbage;
 mod init;
+mod reset;
 mod sandboxes;
 pub(crate) mod words;
 
@@ -33,13 +35,7 @@ struct Scene {
 impl Scene {
     fn new(pod_text: &str, reading: &str) -> Self {
         let mut entry = PodEntry::new(pod(pod_text));
-        let names: Vec<String> = entry
-            .view
-            .init_containers()
-            .iter()
-            .chain(entry.view.containers())
-            .map(|c| c.name.clone())
-            .collect();
+        let names: Vec<String> = entry.view.all_containers().map(|(_, c)| c.name.clone()).collect();
         let ready =
             || ImageState::Ready(ResolvedImage { reference: "sha256:i".into(), ..Default::default() });
         entry.ledger.images = names.into_iter().map(|name| (name, ready())).collect();

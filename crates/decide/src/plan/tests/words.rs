@@ -36,6 +36,7 @@ pub fn image_of(container: &str) -> String {
 // ---- pods -------------------------------------------------------------------------------------------------------
 
 /// A defaulted pod named `uid`. Parts: `restart <policy>`, `init <names>` (`*` marks a sidecar), `run <names>`,
+/// `debug <names>`,
 /// `spec: {..}`, `meta: {..}`, `status: {..}`, `<container>: {..}` to add fields.
 pub fn api_pod(uid: &str, text: &str) -> Arc<k8s::Pod> {
     let mut pod = json!({
@@ -51,6 +52,7 @@ pub fn api_pod(uid: &str, text: &str) -> Arc<k8s::Pod> {
         match words.next() {
             Some("restart") => pod["spec"]["restartPolicy"] = json!(words.next()),
             Some("run") => pod["spec"]["containers"] = words.map(container).collect(),
+            Some("debug") => pod["spec"]["ephemeralContainers"] = words.map(container).collect(),
             Some("init") => pod["spec"]["initContainers"] = words.map(container).collect(),
             other => panic!("{other:?} begins no part of a pod: {text}"),
         }
@@ -86,7 +88,7 @@ fn add_fields(pod: &mut Value, name: &str, fields: Value) {
         }
         name => {
             let spec = pod["spec"].as_object_mut().expect("a spec");
-            let lists = spec.iter_mut().filter(|(key, _)| *key == "containers" || *key == "initContainers");
+            let lists = spec.iter_mut().filter(|(key, _)| key.ends_with("ontainers"));
             lists.flat_map(|(_, list)| list.as_array_mut().expect("a list")).find(|c| c["name"] == name)
         }
     };
@@ -246,7 +248,8 @@ pub fn show_action(action: &Action) -> String {
         Action::StopContainer { id, grace_secs, .. } => format!("stop {id} {grace_secs}s"),
         Action::PreStop { id, .. } => format!("pre-stop {id}"),
         Action::StopSandbox { id } => format!("stop-sandbox {id}"),
-        Action::RemoveContainer { id, .. } => format!("remove {id}"),
+        Action::RemoveContainer { id, log: Some(_), .. } => format!("remove {id}"),
+        Action::RemoveContainer { id, log: None, .. } => format!("reset {id}"),
         Action::RemoveSandbox { id } => format!("remove-sandbox {id}"),
         Action::TearDownVolumes => "tear-down".into(),
         Action::DestroyCgroup { name } => format!("drop-cgroup {}", name.0.join("/")),
@@ -299,6 +302,7 @@ fn show_cause(cause: &Cause) -> String {
         }
         Cause::Completed { exit_code } => format!("completed({exit_code})"),
         Cause::WaitingForInit { init } => format!("waits for {init}"),
+        Cause::RestartingAll => "restarting all".into(),
         Cause::Stopping { grace_secs, .. } => format!("stopping {grace_secs}s"),
         Cause::Releasing => "releasing".into(),
         Cause::Running => "running".into(),

@@ -2,6 +2,7 @@
 
 mod back_off;
 mod converged;
+mod debugging;
 mod ending;
 mod freshness;
 mod images;
@@ -10,5 +11,6 @@ mod properties;
 mod releasing;
 mod script;
 mod show;
+mod starting_over;
 
 use self::script::{check, check_on};

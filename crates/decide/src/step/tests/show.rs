@@ -86,7 +86,8 @@ fn pod_status(status: &k8s::PodStatus) -> String {
         text.push_str(&format!("({reason})"));
     }
     let init = status.init_container_statuses.iter().flatten();
-    for container in init.chain(status.container_statuses.iter().flatten()) {
+    let regular = status.container_statuses.iter().flatten();
+    for container in init.chain(regular).chain(status.ephemeral_container_statuses.iter().flatten()) {
         let state = container.state.clone().unwrap_or_default();
         let state = match (state.waiting, state.running, state.terminated) {
             (Some(waiting), _, _) => format!("wait:{}", waiting.reason.unwrap_or_default()),
