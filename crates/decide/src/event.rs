@@ -12,6 +12,7 @@ use model::node::HostFacts;
 use model::observed::{Observation, Scope};
 use model::pod::Source;
 use model::probe::{ProbeKind, ProbeOutcome};
+use model::runtime_class::RuntimeClasses;
 use model::{ContainerId, PodUid, SandboxId};
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +26,11 @@ pub enum Event {
     Pods {
         source: Source,
         pods: Vec<Arc<Pod>>,
+    },
+    /// A source told of all the runtime classes that it knows.
+    RuntimeClasses {
+        source: Source,
+        classes: RuntimeClasses,
     },
     /// The runtime was read.
     Observed(Observation),
@@ -81,6 +87,13 @@ pub enum Event {
         problems: Vec<String>,
     },
     FactsChanged(Arc<HostFacts>),
+    /// The node can't keep a pod, for a reason that it is to fail with. `grace_secs`: instead of the pod's own.
+    Evict {
+        uid: PodUid,
+        reason: String,
+        message: String,
+        grace_secs: Option<i64>,
+    },
 }
 
 impl Event {
@@ -89,6 +102,7 @@ impl Event {
         match self {
             Event::Started => "started",
             Event::Pods { .. } => "pods",
+            Event::RuntimeClasses { .. } => "runtime_classes",
             Event::Observed(_) => "observed",
             Event::ObserveFailed { .. } => "observe_failed",
             Event::Hint(_) => "hint",
@@ -104,6 +118,7 @@ impl Event {
             Event::Leftovers(_) => "leftovers",
             Event::Swept { .. } => "swept",
             Event::FactsChanged(_) => "facts_changed",
+            Event::Evict { .. } => "evict",
         }
     }
 }

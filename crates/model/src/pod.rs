@@ -182,7 +182,7 @@ impl PodView {
     }
     /// The same pod with another object behind it.
     pub fn with_pod(&self, pod: Arc<k8s::Pod>) -> Self {
-        Self { pod, ..self.clone() }
+        Self::new(pod, self.source)
     }
     pub fn is_deleting(&self) -> bool {
         self.pod.metadata.deletion_timestamp.is_some()

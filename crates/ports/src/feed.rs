@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures::stream::BoxStream;
 use model::k8s::Pod;
 use model::pod::Source;
+use model::runtime_class::RuntimeClasses;
 
 /// The whole set of pods that a source wants now.
 #[derive(Clone, Debug)]
@@ -17,6 +18,11 @@ pub struct PodSet {
 #[derive(Clone, Debug)]
 pub enum FeedNotice {
     Set(PodSet),
+    /// All runtime classes that the source tells of. Comes before the set that may need them.
+    RuntimeClasses {
+        source: Source,
+        classes: RuntimeClasses,
+    },
     /// Something could not be read. It has been logged by nobody yet; says file (or URL) and reason in one line.
     /// Repeated only when it changes.
     Problem {

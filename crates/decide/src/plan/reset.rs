@@ -6,6 +6,7 @@
 //! Logs stay, and so do sandbox and volumes. Who asked goes last: until then it tells, whoever looks and whatever was
 //! forgotten, that the others are to go. When nothing is left, the pod is one that was never started, and starts.
 
+use model::Mono;
 use model::observed::{ContainerState, ObservedContainer};
 use model::pod::{ContainerKind, is_sidecar};
 use model::why::Cause;
@@ -14,27 +15,34 @@ use super::{Note, PlanInputs, PodPlan, stop, sync};
 use crate::effect::{Action, Stage};
 use crate::restart;
 
-/// The plan, if a restart of all is due.
-pub(super) fn plan(inputs: &PlanInputs) -> Option<PodPlan> {
+/// Whether a restart of all is due.
+pub(super) enum Reset {
+    No,
+    /// Not before this; the pod is looked after meanwhile.
+    Later(Mono),
+    Plan(PodPlan),
+}
+
+pub(super) fn plan(inputs: &PlanInputs) -> Reset {
     let entry = inputs.entry;
     let said = restart::all_restarting_said(&entry.view, entry.status.as_deref());
     if !entry.ledger.resetting && !said && asking(inputs).next().is_none() {
-        return None;
+        return Reset::No;
     }
     let groups = in_order(inputs);
     if groups.iter().all(Vec::is_empty) {
-        return None;
+        return Reset::No;
     }
     let mut plan = PodPlan::default();
     if !entry.ledger.resetting {
         match asks_too_often(inputs, &mut plan) {
             TooOften::No => {}
-            TooOften::OthersGoOn => return None,
-            TooOften::AllWait => return Some(plan),
+            TooOften::OthersGoOn => return plan.wake_at.map_or(Reset::No, Reset::Later),
+            TooOften::AllWait => return Reset::Plan(plan),
         }
     }
     if stop::waits(inputs, &mut plan) {
-        return Some(plan);
+        return Reset::Plan(plan);
     }
     plan.because(None, Cause::RestartingAll, None);
     let alive = groups.iter().flatten().filter(|c| is_alive(c));
@@ -45,7 +53,7 @@ pub(super) fn plan(inputs: &PlanInputs) -> Option<PodPlan> {
     plan.stages = vec![Stage::must(stops.collect())];
     plan.stages.extend(groups.iter().map(|group| Stage::must(group.iter().map(|c| remove(c)).collect())));
     plan.notes.push(Note::ResetBegins);
-    Some(plan)
+    Reset::Plan(plan)
 }
 
 /// Newest instances that ended in a way for which all are restarted. One that was killed to be started again did not

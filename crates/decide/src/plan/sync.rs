@@ -15,12 +15,13 @@ use model::why::Cause;
 use model::{ApiEvent, ContainerId, Mono, Reason};
 
 use super::image::{self, Images};
+use super::reset::Reset;
 use super::{Note, PlanInputs, PodPlan, collect, init, probed, reset, stop};
 use crate::back_off::{self, CrashLimits};
 use crate::effect::{Action, Stage, StartContainer};
 use crate::ledger::StartFailure;
 use crate::lifecycle::MINIMUM_STOP_SECS;
-use crate::render::{self, ContainerInputs, ContainerRef, RenderContext};
+use crate::render::{self, ContainerInputs, ContainerRef};
 use crate::sandbox::{SandboxChange, sandbox_change};
 use crate::{cgroups, hooks, restart, volumes};
 
@@ -35,11 +36,16 @@ pub fn plan(inputs: &PlanInputs) -> PodPlan {
         return PodPlan::wait(None, Cause::NameTaken { holder: holder.clone() });
     }
     let change = sandbox_change(&inputs.entry.view, inputs.observed);
-    let mut plan = match (reset::plan(inputs), inputs.observed.newest_sandbox()) {
-        (Some(plan), _) => plan,
-        (None, Some(sandbox)) if !change.needed => with_sandbox(inputs, sandbox),
+    let reset = reset::plan(inputs);
+    let later = if let Reset::Later(at) = reset { Some(at) } else { None };
+    let mut plan = match (reset, inputs.observed.newest_sandbox()) {
+        (Reset::Plan(plan), _) => plan,
+        (_, Some(sandbox)) if !change.needed => with_sandbox(inputs, sandbox),
         _ => without_sandbox(inputs, &change),
     };
+    if let Some(at) = later {
+        plan.wake(at);
+    }
     // The pod's time is up at a moment that is known: nothing has to look for it.
     if let Some(deadline) = crate::status::deadline(&inputs.entry.view, inputs.entry.status.as_deref()) {
         plan.wake(inputs.now.mono_at(deadline));
@@ -85,6 +91,10 @@ fn without_sandbox(inputs: &PlanInputs, change: &SandboxChange) -> PodPlan {
         return plan;
     }
     create_sandbox(inputs, change.attempt, &mut plan);
+    if inputs.place.is_err() {
+        // For whom the images would be is not known either.
+        return plan;
+    }
     let first = view.init_containers().first();
     match first {
         Some(container) => fetch_ahead(inputs, ContainerKind::Init, container, &mut plan),
@@ -111,16 +121,18 @@ fn create_sandbox(inputs: &PlanInputs, attempt: u32, plan: &mut PodPlan) {
         plan.announce("network", ApiEvent::warning("NetworkNotReady", message.clone()));
         return plan.because(None, Cause::NetworkNotReady { message }, None);
     }
-    let context = RenderContext::new(inputs.config, inputs.facts);
-    let config = match render::sandbox_config(&context, &entry.view, attempt) {
-        Ok(rendered) => {
+    let rendered = inputs.place.as_ref().map_err(ToString::to_string).and_then(|place| {
+        let config = render::sandbox_config(&inputs.render_context(), &entry.view, attempt);
+        config.map(|config| (place, config)).map_err(|error| error.to_string())
+    });
+    let (place, config) = match rendered {
+        Ok((place, rendered)) => {
             for event in rendered.warnings {
                 plan.announce(format!("sandbox {}: {}", event.reason, event.message), event);
             }
-            rendered.value
+            (place, rendered.value)
         }
-        Err(error) => {
-            let message = error.to_string();
+        Err(message) => {
             let event = ApiEvent::warning(
                 "FailedCreatePodSandBox",
                 format!("Failed to create pod sandbox: {message}"),
@@ -140,8 +152,10 @@ fn create_sandbox(inputs: &PlanInputs, attempt: u32, plan: &mut PodPlan) {
     plan.because(None, Cause::CreatingSandbox { attempt }, None);
     plan.stages.push(Stage::must(purge));
     plan.stages.extend(prepare);
-    plan.stages
-        .push(Stage::must(vec![Action::RunSandbox { config: Box::new(config), handler: String::new() }]));
+    let user_ids = place.user_ids.iter().map(|ids| Action::KeepUserIds { ids: ids.clone() });
+    plan.stages.push(Stage::must(user_ids.collect()));
+    let handler = place.handler.clone();
+    plan.stages.push(Stage::must(vec![Action::RunSandbox { config: Box::new(config), handler }]));
 }
 
 /// Directories and cgroup, then volumes. `None` when the volumes can't be planned.
@@ -501,13 +515,15 @@ fn rendered_start(
 ) -> Result<StartContainer, String> {
     let entry = inputs.entry;
     let view = &entry.view;
-    let context = RenderContext::new(inputs.config, inputs.facts);
+    let place = inputs.place.as_ref().map_err(ToString::to_string)?;
+    let context = inputs.render_context();
     let sandbox_config =
         render::sandbox_config(&context, view, sandbox.attempt).map_err(|e| e.to_string())?.value;
     let ips = crate::status::pod_ips(&sandbox.ips, inputs.primary_family);
     let target = target_of(inputs, container)?;
     let made_with = ContainerInputs {
         image_volumes: Some(&images.volumes),
+        recursive_read_only: place.recursive_read_only,
         target,
         ..ContainerInputs::new(&ips, &images.own, restart_count(inputs, &container.name))
     };

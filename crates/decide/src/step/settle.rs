@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use model::k8s::PodStatus;
-use model::observed::ContainerState;
+use model::observed::{ContainerState, ObservedPod};
 use model::pod::{ContainerKind, PodView};
 use model::why::{Cause, Why};
 use model::{ApiEvent, PodUid};
@@ -13,6 +13,7 @@ use super::{Context, images, observe, pods, probing};
 use crate::effect::{Effect, Epoch, TimerKey};
 use crate::ledger::PodRetry;
 use crate::lifecycle::{Lifecycle, TerminationCause};
+use crate::place::{self, Place};
 use crate::plan::{Note, PlanInputs, PodPlan, plan_pod};
 use crate::sandbox::sandbox_change;
 use crate::state::{NodeState, PodEntry, RunningPlan, WhySince};
@@ -113,6 +114,7 @@ fn finished(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
     }
     let nothing_left = entry.fresh().is_some_and(|o| o.is_empty()) && entry.ledger.content_removed;
     if entry.removed && nothing_left {
+        state.user_ids.remove(uid);
         pods::forget(state, cx, uid);
     }
     false
@@ -131,10 +133,12 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
                 observed: &reading.pod,
                 old: entry.status.as_deref(),
                 failures: &entry.ledger.failures,
+                eviction: entry.eviction.as_ref().map(|(reason, message)| (&**reason, &**message)),
                 terminal: entry.lifecycle.is_terminated(),
                 probes: &entry.probes.reports(&entry.view),
                 runtime_name: &state.runtime.name,
-                recursive_read_only: false,
+                recursive_read_only: recursive_read_only(state, &reading.pod),
+                stop_signals: state.config.feature(crate::signals::GATE),
                 host_ips: &[],
                 primary_family: state.primary_family(),
                 qos,
@@ -157,6 +161,12 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         }
         cx.emit(Effect::PublishStatus { uid: uid.clone(), status: accepted });
     }
+}
+
+/// Whether what runs the pod can mount so.
+fn recursive_read_only(state: &NodeState, observed: &ObservedPod) -> bool {
+    let handler = observed.newest_sandbox().map_or("", |s| &s.runtime_handler);
+    place::features(&state.runtime.handlers, handler).is_some_and(|f| f.recursive_read_only_mounts)
 }
 
 /// The pod as its status judges it: a container that was killed in order to be started again counts as one that is
@@ -229,6 +239,12 @@ fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
             vec![Why { container: None, cause: Cause::Releasing, next_attempt: None }],
         );
     }
+    let view = entry.view.clone();
+    let place = match entry.lifecycle.may_start() {
+        true => place::find(state, &view, &observed),
+        false => Ok(Place::default()),
+    };
+    let Some(entry) = state.pods.get(uid) else { return };
     let made = plan_pod(&PlanInputs {
         config: &state.config,
         facts: &state.facts,
@@ -237,6 +253,7 @@ fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         observed: &observed,
         name_holder: pods::name_holder(state, uid),
         primary_family: state.primary_family(),
+        place,
         now: cx.now,
     });
     carry_out(state, cx, uid, made);

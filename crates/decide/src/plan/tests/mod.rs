@@ -17,6 +17,7 @@ use self::words::{at, observed, pod, show_stages, show_time, show_why};
 use super::{Note, PlanInputs, PodPlan, plan_pod};
 use crate::images::{ImageState, ResolvedImage};
 use crate::lifecycle::{Lifecycle, Termination, TerminationCause};
+use crate::place::{Place, PlaceError};
 use crate::state::{PodEntry, RuntimeHealth};
 use crate::status::IpFamily;
 
@@ -30,6 +31,7 @@ struct Scene {
     entry: PodEntry,
     observed: ObservedPod,
     name_holder: Option<String>,
+    place: Result<Place, PlaceError>,
 }
 
 impl Scene {
@@ -46,6 +48,7 @@ impl Scene {
             entry,
             observed: observed("p", reading, at(NOW)),
             name_holder: None,
+            place: Ok(Place::default()),
         }
     }
 
@@ -74,6 +77,7 @@ impl Scene {
             observed: &self.observed,
             name_holder: self.name_holder.clone(),
             primary_family: IpFamily::V4,
+            place: self.place.clone(),
             now: at(NOW),
         })
     }

@@ -150,6 +150,11 @@ fn who_asks_again_and_again_backs_off() {
     asked_before("run c d", "s0 ready; c#1 exit(42) 3s; d#1 exit(1)").stages("start d#2?");
     asked_before("run c d", "s0 ready; c#1 exit(42) 10s; d#1 running")
         .stages("stop d#1 2s > reset d#1 > reset c#1");
+    // also when nobody looks at it before a sidecar is back
+    asked_before("init s*; run c", "s0 ready; s#1 running; c#1 exit(42) 3s").wakes("@1007s");
+    let down = asked_before("init s*; run c", "s0 ready; s#1 created; c#1 exit(42) 3s");
+    down.stages("remove s#1?");
+    down.wakes("@1007s");
     // a reset that was begun is not held up by it
     asked_before("run c d", "s0 ready; c#1 exit(42) 3s; d#1 running")
         .with(|scene| scene.entry.ledger.resetting = true)

@@ -101,7 +101,7 @@ fn add_fields(pod: &mut Value, name: &str, fields: Value) {
 // ---- readings ---------------------------------------------------------------------------------------------------
 
 /// What the runtime shows of pod `uid` at `now`. Sandboxes: `s<attempt> ready|dead`, then any of `host` (network of
-/// the node), `no-ip`, `silent` (says nothing of networks). Containers: `<name>#<restarts> created|running|unknown`
+/// the node), `by=<handler>`, `no-ip`, `silent` (says nothing of networks). Containers: `<name>#<restarts> created|running|unknown`
 /// or `exit(<code>) [<seconds>s] [reason=<r>]`, then any of `@s<attempt>`, `hash=old`, `hash=none`, `grace=<seconds>`,
 /// `age=<seconds>`. A container lives in the newest sandbox unless it says otherwise.
 pub fn observed(uid: &str, text: &str, now: Now) -> ObservedPod {
@@ -156,6 +156,7 @@ fn sandbox<'a>(id: String, name: &str, words: impl Iterator<Item = &'a str>) -> 
             }
             "dead" => sandbox.ready = false,
             "host" => sandbox.network = NamespaceMode::Node,
+            by if by.starts_with("by=") => sandbox.runtime_handler = by[3..].into(),
             "no-ip" => sandbox.ips.clear(),
             "silent" => {
                 sandbox.ips.clear();
@@ -175,6 +176,7 @@ fn instance<'a>(
     now: Now,
 ) -> ObservedContainer {
     let mut c = ObservedContainer {
+        stop_signal: 0,
         id: id.clone().into(),
         sandbox_id: "".into(),
         name: name.into(),
@@ -243,7 +245,11 @@ pub fn show_action(action: &Action) -> String {
         Action::MakePodDirs { .. } => "dirs".into(),
         Action::EnsureCgroup { .. } => "cgroup".into(),
         Action::SetUpVolume { volume } => format!("volume {}", volume.name),
-        Action::RunSandbox { config, .. } => format!("sandbox#{}", config.metadata.attempt),
+        Action::KeepUserIds { ids } => format!("ids {}", ids.host_id / ids.length.max(1)),
+        Action::RunSandbox { config, handler } => {
+            let by = if handler.is_empty() { String::new() } else { format!(" by {handler}") };
+            format!("sandbox#{}{by}", config.metadata.attempt)
+        }
         Action::StartContainer(start) => format!("start {}#{}", start.name, start.config.metadata.attempt),
         Action::StopContainer { id, grace_secs, .. } => format!("stop {id} {grace_secs}s"),
         Action::PreStop { id, .. } => format!("pre-stop {id}"),

@@ -7,6 +7,8 @@ mod ending;
 mod freshness;
 mod images;
 mod node;
+mod one_path;
+mod placing;
 mod properties;
 mod releasing;
 mod script;

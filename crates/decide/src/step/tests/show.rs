@@ -110,3 +110,11 @@ pub fn state(state: &NodeState, uid: &str) -> String {
         Some(Lifecycle::Finished) => "finished".into(),
     }
 }
+
+/// The block of ids of each pod: `a=1 b=2`.
+pub fn user_ids(state: &NodeState) -> String {
+    let one =
+        |(uid, ids): (&model::PodUid, &model::cri::IdMapping)| format!("{uid}={}", ids.host_id / ids.length);
+    let all: Vec<String> = state.user_ids.iter().map(one).collect();
+    if all.is_empty() { "none".into() } else { all.join(" ") }
+}
