@@ -224,7 +224,11 @@ fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         return say(state, cx, uid, vec![unseen(state)]);
     }
     let Some(observed) = entry.fresh().cloned() else {
-        say(state, cx, uid, vec![unseen(state)]);
+        // For a moment, after each of our own deeds: what was said before it says more than that we look.
+        let of_runtime = |w: &WhySince| matches!(w.why.cause, Cause::RuntimeNotReady { .. });
+        if entry.why.is_empty() || !state.runtime.ready || entry.why.iter().any(of_runtime) {
+            say(state, cx, uid, vec![unseen(state)]);
+        }
         if !state.full_observation.in_flight {
             ensure_reading(state, cx, uid);
         }
