@@ -9,7 +9,7 @@ use futures::StreamExt;
 use model::cgroup::CgroupSpec;
 use model::observed::{ObservedPod, Scope};
 use model::probe::ProbeRecord;
-use model::{ApiEvent, PodUid};
+use model::{ApiEvent, EventSubject, PodUid};
 use ports::{FeedNotice, PodFeed};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -240,7 +240,14 @@ impl Dispatcher {
     }
 
     fn record(&mut self, uid: &PodUid, full_name: &model::FullName, event: ApiEvent) {
-        self.shop.ports.events.record(uid, full_name, &event);
+        let version =
+            self.state.pods.get(uid).and_then(|entry| entry.view.pod.metadata.resource_version.clone());
+        let about = EventSubject::Pod {
+            uid: uid.clone(),
+            name: full_name.clone(),
+            resource_version: version.unwrap_or_default(),
+        };
+        self.shop.ports.events.record(&about, &event);
         self.events.add(uid, self.shop.clock.now().wall, event);
     }
 

@@ -27,6 +27,8 @@ use server::{
 
 use tokio_util::sync::CancellationToken;
 
+mod node;
+
 use crate::commands;
 use crate::config::{FeatureGates, KubeletConfiguration};
 use crate::flags::{Flags, KUBERNETES_VERSION, RUBELET_VERSION};
@@ -42,6 +44,8 @@ pub async fn host_facts(flags: &Flags, config: &KubeletConfiguration) -> anyhow:
     let reader = HostFactsReader::new(FactsConfig {
         resolv_conf: config.resolv_conf.clone(),
         node_ips: (!given.is_empty()).then_some(given),
+        root_dir: std::path::absolute(&flags.root_dir)?,
+        hostname: node_name(flags)?,
         ..Default::default()
     });
     reader.read().await.context("reading the facts of this host")
@@ -93,7 +97,7 @@ pub fn node_config(
             .single_process_oom_kill
             .unwrap_or(facts.cgroup_version == CgroupVersion::V1),
         allowed_unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
-        max_pods: u32::try_from(config.max_pods).unwrap_or(0),
+        setup: node::node_setup(flags, config, gates, facts, node_name)?,
         crash_back_off_initial: Duration::from_secs(10).min(crash_max),
         crash_back_off_max: crash_max,
         serialize_image_pulls: config.serialize_image_pulls,
@@ -236,13 +240,18 @@ pub async fn prepare_node(files: &dyn PodFiles) -> anyhow::Result<()> {
 struct LoggedEvents;
 
 impl EventSink for LoggedEvents {
-    fn record(&self, uid: &model::PodUid, pod: &model::FullName, event: &model::ApiEvent) {
-        let pod = format!("{}/{}", pod.namespace, pod.name);
+    fn record(&self, about: &model::EventSubject, event: &model::ApiEvent) {
+        let (pod, uid) = match about {
+            model::EventSubject::Pod { uid, name, .. } => {
+                (format!("{}/{}", name.namespace, name.name), uid.as_str())
+            }
+            model::EventSubject::Node { .. } => (String::new(), ""),
+        };
         let container = event.container.as_ref().map(|(_, name)| name.as_str()).unwrap_or_default();
         let (reason, message) = (&event.reason, &event.message);
         match event.kind {
-            model::EventKind::Normal => tracing::info!(pod, pod_uid = %uid, container, reason, "{message}"),
-            model::EventKind::Warning => tracing::warn!(pod, pod_uid = %uid, container, reason, "{message}"),
+            model::EventKind::Normal => tracing::info!(pod, pod_uid = uid, container, reason, "{message}"),
+            model::EventKind::Warning => tracing::warn!(pod, pod_uid = uid, container, reason, "{message}"),
         }
     }
 }

@@ -9,7 +9,7 @@ use model::cri::{
     ContainerConfig, ContainerStats, ExecResult, FilesystemUsage, Image, ImageSpec, LinuxResources,
     RegistryAuth, RuntimeStatus, RuntimeVersion, SandboxConfig,
 };
-use model::{ApiEvent, ContainerId, FullName, PodUid, SandboxId};
+use model::{ApiEvent, ContainerId, EventSubject, SandboxId};
 use ports::{
     ContainerFilter, ContainerInfo, ContainerStatus, EventSink, Images, Runtime, RuntimeError, SandboxFilter,
     SandboxInfo, SandboxStatus, StreamFlags,
@@ -151,11 +151,11 @@ impl MeteredEvents {
 }
 
 impl EventSink for MeteredEvents {
-    fn record(&self, uid: &PodUid, pod: &FullName, event: &ApiEvent) {
+    fn record(&self, about: &EventSubject, event: &ApiEvent) {
         if let (Some((kind, _)), "Started") = (&event.container, event.reason.as_str()) {
             self.metrics.container_started(*kind);
         }
-        self.inner.record(uid, pod, event);
+        self.inner.record(about, event);
     }
 }
 

@@ -116,8 +116,7 @@ pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, kno
         let empty = model::observed::ObservedPod::empty(uid.clone(), entry.view.full_name.clone());
         entry.observed = Some(Reading { at, pod: Arc::new(empty) });
     }
-    let others = state.pods.values().filter(|e| !e.lifecycle.is_terminated()).count();
-    let verdict = admission::admit(&entry.view, others, &state.config, &state.facts);
+    let verdict = admission_verdict(state, &entry.view);
     let full_name = entry.view.full_name.clone();
     let deleting = entry.view.is_deleting();
     let runs = entry.observed.as_ref().is_some_and(|r| r.pod.anything_running());
@@ -138,6 +137,21 @@ pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, kno
     }
     write_node_cgroups(state, cx);
     cx.touch(&uid);
+}
+
+fn admission_verdict(state: &NodeState, pod: &PodView) -> Result<(), admission::Refusal> {
+    let counts = |entry: &&PodEntry| !entry.lifecycle.is_terminated() && entry.rejection.is_none();
+    let others: Vec<&PodView> = state.pods.values().filter(counts).map(|entry| &entry.view).collect();
+    admission::admit(
+        pod,
+        &admission::Place {
+            config: &state.config,
+            facts: &state.facts,
+            node: state.node.as_deref(),
+            runtime: &state.runtime,
+            others: &others,
+        },
+    )
 }
 
 fn reject(state: &mut NodeState, cx: &mut Context, uid: &PodUid, refusal: admission::Refusal) {
