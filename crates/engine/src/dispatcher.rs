@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use decide::effect::LogLevel;
+use decide::node::RuntimeView;
 use decide::{Effect, Epoch, Event, NodeState, step};
 use futures::StreamExt;
 use model::cgroup::CgroupSpec;
@@ -18,11 +19,11 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::query::{EngineHandle, EventLog, Query};
 use crate::timers::Timers;
-use crate::{Ports, executor, image_calls, observe, probe_calls, sweep};
+use crate::{NodeDuties, Ports, executor, image_calls, node_duties, observe, probe_calls, sweep};
 
 /// Where every outcome goes.
 #[derive(Clone)]
-pub(crate) struct Outbox(mpsc::UnboundedSender<Event>);
+pub(crate) struct Outbox(pub mpsc::UnboundedSender<Event>);
 
 impl Outbox {
     pub fn send(&self, event: Event) {
@@ -38,6 +39,8 @@ pub(crate) struct Shop {
     pub clock: Clock,
     pub outbox: Outbox,
     pub image_room: Arc<image_calls::ImageRoom>,
+    /// The runtime as it was seen last, for whoever keeps the Node object.
+    pub runtime_view: Arc<watch::Sender<RuntimeView>>,
 }
 
 struct Dispatcher {
@@ -57,6 +60,7 @@ pub(crate) struct Ready {
     questions: mpsc::Receiver<Query>,
     feeds: Vec<Box<dyn PodFeed>>,
     stop: CancellationToken,
+    pub duties: Option<NodeDuties>,
 }
 
 pub(crate) fn prepare(
@@ -69,7 +73,8 @@ pub(crate) fn prepare(
     let (queries, questions) = mpsc::channel(64);
     let clock = Clock::new(ports.wall.clone());
     let image_room = Arc::default();
-    let shop = Shop { ports, clock: clock.clone(), outbox: Outbox(events), image_room };
+    let runtime_view = Arc::new(watch::Sender::new(RuntimeView::default()));
+    let shop = Shop { ports, clock: clock.clone(), outbox: Outbox(events), image_room, runtime_view };
     let (probe_records, to_keep) = mpsc::unbounded_channel();
     tokio::spawn(probe_calls::keep_records(shop.clone(), to_keep));
     let (node_cgroups, wanted_cgroups) = watch::channel(Vec::new());
@@ -83,7 +88,7 @@ pub(crate) fn prepare(
         probe_records,
         node_cgroups,
     };
-    (EngineHandle::new(queries), Ready { dispatcher, inbox, questions, feeds, stop })
+    (EngineHandle::new(queries), Ready { dispatcher, inbox, questions, feeds, stop, duties: None })
 }
 
 impl Ready {
@@ -91,6 +96,10 @@ impl Ready {
         let shop = self.dispatcher.shop.clone();
         for feed in self.feeds {
             tokio::spawn(forward_feed(feed, shop.outbox.clone(), self.stop.clone()));
+        }
+        if let Some(duties) = self.duties {
+            let facts = self.dispatcher.state.facts.clone();
+            node_duties::start(&shop, duties, facts, shop.runtime_view.subscribe(), &self.stop);
         }
         tokio::spawn(image_calls::settle_intents(shop.clone()));
         tokio::spawn(forward_hints(shop, self.stop.clone()));

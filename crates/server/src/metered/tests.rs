@@ -1,6 +1,7 @@
 use super::*;
 use crate::testing::metrics;
 use model::pod::ContainerKind;
+use model::{FullName, PodUid};
 
 /// Knows one image; pulls never end.
 struct Shelf;
