@@ -133,3 +133,6 @@ impl Sender {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

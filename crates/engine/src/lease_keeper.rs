@@ -103,3 +103,6 @@ impl LeaseKeeper {
         Ok(node.map_err(|_| timed_out())??.metadata.uid.clone().unwrap_or_default())
     }
 }
+
+#[cfg(test)]
+mod tests;

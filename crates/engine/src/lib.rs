@@ -22,6 +22,8 @@ mod observe;
 mod probe_calls;
 mod query;
 mod sweep;
+#[cfg(test)]
+mod testing;
 mod timers;
 
 use std::sync::Arc;

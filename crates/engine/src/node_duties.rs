@@ -120,7 +120,12 @@ pub(crate) async fn follow_node(
         if let Some(given) = node.as_deref().and_then(node::pod_cidrs) {
             cidrs.send_if_modified(|told| told.replace(given.clone()).as_ref() != Some(&given));
         }
-        now.send_replace(NodeNow { seen: true, node });
+        now.send_modify(|now| {
+            let before = std::mem::replace(&mut now.node, node);
+            if now.node.is_none() {
+                now.gone = before.and_then(|node| node.metadata.uid.clone()).or(now.gone.take());
+            }
+        });
     }
 }
 

@@ -34,11 +34,12 @@ const LAST_BACK_OFF: Duration = Duration::from_secs(7);
 /// Images as they were listed last.
 pub(crate) type ImageList = Option<Arc<Vec<Image>>>;
 
-/// The object as the watch shows it. Not `seen`: the watch has said nothing yet.
+/// The object as the watch shows it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeNow {
-    pub seen: bool,
     pub node: Option<Arc<Node>>,
+    /// UID of the one that was there and is not any more. That there was none yet is no news to who makes it.
+    pub gone: Option<String>,
 }
 
 /// What the keeper works with.
@@ -129,7 +130,7 @@ impl NodeKeeper {
                 self.known = Some(shown);
                 true
             }
-            (None, Some(_)) if now.seen => {
+            (None, Some(known)) if now.gone.is_some() && now.gone == known.metadata.uid => {
                 tracing::warn!("the Node object is gone");
                 self.known = None;
                 self.registered = false;
@@ -165,6 +166,7 @@ impl NodeKeeper {
             Ok(made) => {
                 self.told = told;
                 self.tell(&outcome);
+                self.reports.sent(true, self.desk.setup.report_period, &mut self.desk.seed, now.mono);
                 return Ok(made);
             }
             Err(ApiError::AlreadyExists { .. } | ApiError::Forbidden { .. }) => {}
@@ -305,3 +307,6 @@ fn is_newer(shown: &Node, known: &Node) -> bool {
         _ => shown.metadata.resource_version != known.metadata.resource_version,
     }
 }
+
+#[cfg(test)]
+mod tests;
