@@ -9,6 +9,7 @@ use decide::{Effect, Epoch, Event, NodeState, step};
 use futures::StreamExt;
 use model::cgroup::CgroupSpec;
 use model::observed::{ObservedPod, Scope};
+use model::pod::Source;
 use model::probe::ProbeRecord;
 use model::{ApiEvent, EventSubject, PodUid};
 use ports::{FeedNotice, PodFeed};
@@ -17,6 +18,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
+use crate::node_keeper::NodeNow;
 use crate::query::{EngineHandle, EventLog, Query};
 use crate::timers::Timers;
 use crate::{NodeDuties, Ports, executor, image_calls, node_duties, observe, probe_calls, sweep};
@@ -94,12 +96,13 @@ pub(crate) fn prepare(
 impl Ready {
     pub fn start(self) -> tokio::task::JoinHandle<()> {
         let shop = self.dispatcher.shop.clone();
-        for feed in self.feeds {
-            tokio::spawn(forward_feed(feed, shop.outbox.clone(), self.stop.clone()));
-        }
-        if let Some(duties) = self.duties {
+        let node = self.duties.and_then(|duties| {
             let facts = self.dispatcher.state.facts.clone();
-            node_duties::start(&shop, duties, facts, shop.runtime_view.subscribe(), &self.stop);
+            node_duties::start(&shop, duties, facts, shop.runtime_view.subscribe(), &self.stop)
+        });
+        for feed in self.feeds {
+            let first = node.clone().filter(|_| feed.source() == Source::Api);
+            tokio::spawn(forward_feed(feed, first, shop.outbox.clone(), self.stop.clone()));
         }
         tokio::spawn(image_calls::settle_intents(shop.clone()));
         tokio::spawn(forward_hints(shop, self.stop.clone()));
@@ -107,7 +110,18 @@ impl Ready {
     }
 }
 
-async fn forward_feed(feed: Box<dyn PodFeed>, outbox: Outbox, stop: CancellationToken) {
+/// `first`: whose first word has to come before the first pod, since pods are let in by what the node is.
+async fn forward_feed(
+    feed: Box<dyn PodFeed>,
+    first: Option<watch::Receiver<NodeNow>>,
+    outbox: Outbox,
+    stop: CancellationToken,
+) {
+    if let Some(mut node) = first
+        && !matches!(stop.run_until_cancelled(node.changed()).await, Some(Ok(())))
+    {
+        return;
+    }
     let mut notices = feed.stream();
     while let Some(Some(notice)) = stop.run_until_cancelled(notices.next()).await {
         match notice {

@@ -30,6 +30,8 @@ pub struct NodeDuties {
     pub seed: u64,
 }
 
+/// Returns what shows the node's object, in a cluster.
+///
 /// Without a cluster only the host's facts are kept fresh, and the runtime is told the configured range of addresses.
 pub(crate) fn start(
     shop: &Shop,
@@ -37,7 +39,7 @@ pub(crate) fn start(
     facts: Arc<HostFacts>,
     runtime: watch::Receiver<RuntimeView>,
     stop: &CancellationToken,
-) {
+) -> Option<watch::Receiver<NodeNow>> {
     let setup = Arc::new(duties.setup);
     let (facts_now, facts) = watch::channel(facts);
     let refresh = refresh_facts(duties.facts, setup.status_period, facts_now, shop.outbox.clone());
@@ -45,14 +47,15 @@ pub(crate) fn start(
     let configured = Some(setup.pod_cidr.clone()).filter(|cidr| !cidr.is_empty());
     let (cidrs_now, cidrs) = watch::channel(configured.filter(|_| shop.ports.cluster.is_none()));
     spawn_until(stop, tell_pod_cidrs(shop.ports.runtime.clone(), cidrs));
-    let Some(cluster) = shop.ports.cluster.clone() else { return };
+    let cluster = shop.ports.cluster.clone()?;
 
     let (images_now, images) = watch::channel(ImageList::default());
     spawn_until(stop, list_images(shop.ports.images.clone(), runtime.clone(), images_now));
     let (node_now, node) = watch::channel(NodeNow::default());
     let name = setup.name.clone();
     spawn_until(stop, follow_node(cluster.node.clone(), name, shop.outbox.clone(), node_now, cidrs_now));
-    start_keepers(shop, &cluster, setup, duties.seed, stop, (node, facts, runtime, images));
+    start_keepers(shop, &cluster, setup, duties.seed, stop, (node.clone(), facts, runtime, images));
+    Some(node)
 }
 
 type Watched = (
@@ -202,5 +205,69 @@ async fn tell_pod_cidrs(runtime: Arc<dyn Runtime>, mut wanted: watch::Receiver<O
         if wanted.changed().await.is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::FakeApi;
+    use async_trait::async_trait;
+    use model::k8s::Node;
+    use ports::FactsError;
+    use tokio::sync::mpsc;
+
+    struct Host(watch::Receiver<HostFacts>);
+
+    #[async_trait]
+    impl HostFactsSource for Host {
+        async fn read(&self) -> Result<HostFacts, FactsError> {
+            Ok(self.0.borrow().clone())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn facts_are_read_again_and_pods_hear_of_what_they_need() {
+        let (host, on_host) = watch::channel(HostFacts::default());
+        let (outbox, mut inbox) = mpsc::unbounded_channel();
+        let (now, facts) = watch::channel(Arc::new(HostFacts::default()));
+        let period = Duration::from_secs(10);
+        tokio::spawn(refresh_facts(Arc::new(Host(on_host)), period, now, Outbox(outbox)));
+        tokio::time::sleep(Duration::from_secs(25)).await;
+        assert!(!facts.has_changed().unwrap());
+        host.send_modify(|facts| facts.addresses.local.push("192.0.2.9".parse().unwrap()));
+        tokio::time::sleep(period).await;
+        assert_eq!(facts.borrow().addresses.local.len(), 1);
+        assert!(inbox.try_recv().is_err());
+        host.send_modify(|facts| facts.cpus = 9);
+        tokio::time::sleep(period).await;
+        assert!(matches!(inbox.try_recv(), Ok(Event::FactsChanged(facts)) if facts.cpus == 9));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_object_is_passed_on_as_far_as_pods_care() {
+        let api = FakeApi::new();
+        let (outbox, mut inbox) = mpsc::unbounded_channel();
+        let (now, node) = watch::channel(NodeNow::default());
+        let (cidrs, _told) = watch::channel(None);
+        tokio::spawn(follow_node(api.clone(), "n".into(), Outbox(outbox), now, cidrs));
+        let soon = || tokio::time::sleep(Duration::from_millis(5));
+        soon().await;
+        // That there is none is word enough for who waits for the first one.
+        assert!(node.has_changed().unwrap());
+        assert!(inbox.try_recv().is_err());
+        api.put_node(Node::default()).await;
+        soon().await;
+        assert!(matches!(inbox.try_recv(), Ok(Event::NodeSeen(Some(_)))));
+        api.change_node(|node| node.status.get_or_insert_default().conditions = Some(Vec::new())).await;
+        soon().await;
+        assert!(matches!(inbox.try_recv(), Ok(Event::NodeSeen(Some(_)))), "a status, though an empty one");
+        api.change_node(|node| node.status.get_or_insert_default().images = Some(Vec::new())).await;
+        soon().await;
+        assert!(inbox.try_recv().is_err());
+        api.delete_node();
+        soon().await;
+        assert!(matches!(inbox.try_recv(), Ok(Event::NodeSeen(None))));
+        assert_eq!(node.borrow().gone.as_deref(), Some("uid-1"));
     }
 }
