@@ -29,6 +29,8 @@ use tokio_util::sync::CancellationToken;
 
 mod node;
 
+pub use node::node_setup;
+
 use crate::commands;
 use crate::config::{FeatureGates, KubeletConfiguration};
 use crate::flags::{Flags, KUBERNETES_VERSION, RUBELET_VERSION};
@@ -97,7 +99,7 @@ pub fn node_config(
             .single_process_oom_kill
             .unwrap_or(facts.cgroup_version == CgroupVersion::V1),
         allowed_unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
-        setup: node::node_setup(flags, config, gates, facts, node_name)?,
+        setup: node_setup(flags, config, gates, facts, node_name)?,
         crash_back_off_initial: Duration::from_secs(10).min(crash_max),
         crash_back_off_max: crash_max,
         serialize_image_pulls: config.serialize_image_pulls,
