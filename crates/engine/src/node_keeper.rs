@@ -60,6 +60,8 @@ pub(crate) struct NodeKeeper {
     /// The newest state of the object that is known, from the watch or from an answer.
     known: Option<Arc<Node>>,
     registered: bool,
+    /// How often in a row the object was not there when its status was to be sent.
+    losses: u32,
     told: Told,
     reports: Reports,
     pod_cidrs: Option<String>,
@@ -73,6 +75,7 @@ impl NodeKeeper {
             desk,
             known: None,
             registered: false,
+            losses: 0,
             told: Told::default(),
             reports,
             pod_cidrs: None,
@@ -88,9 +91,11 @@ impl NodeKeeper {
                     self.register().await;
                 }
                 self.sync().await;
-                // A look that found the object gone is followed by making it, not by waiting.
                 if self.registered || !self.desk.setup.register {
                     self.wait().await;
+                } else if self.losses > 1 {
+                    // The first time it is made again at once. One that can be made but not kept is no reason to race.
+                    tokio::time::sleep(back_off(self.losses)).await;
                 }
             }
         })
@@ -142,7 +147,7 @@ impl NodeKeeper {
 
     /// Until there is an object that is ours.
     async fn register(&mut self) {
-        let mut wait = FIRST_BACK_OFF;
+        let mut failures = 0;
         loop {
             match self.try_register().await {
                 Ok(node) => {
@@ -151,10 +156,10 @@ impl NodeKeeper {
                     self.registered = true;
                     return;
                 }
-                Err(error) => tracing::warn!(?wait, "the node can't be registered: {error}"),
+                Err(error) => tracing::warn!(failures, "the node can't be registered: {error}"),
             }
-            tokio::time::sleep(wait).await;
-            wait = wait.saturating_mul(2).min(LAST_BACK_OFF);
+            failures += 1;
+            tokio::time::sleep(back_off(failures)).await;
         }
     }
 
@@ -219,6 +224,7 @@ impl NodeKeeper {
         if gone {
             self.known = None;
             self.registered = false;
+            self.losses = self.losses.saturating_add(1);
         }
         gone
     }
@@ -252,6 +258,7 @@ impl NodeKeeper {
         } else {
             self.known = Some(before);
         }
+        self.losses = 0;
         self.pod_cidrs = pod_cidrs;
         self.told = told;
         self.tell(&outcome);
@@ -297,6 +304,11 @@ impl NodeKeeper {
             self.desk.events.record(&about, event);
         }
     }
+}
+
+/// After the `failures`-th failure in a row.
+fn back_off(failures: u32) -> Duration {
+    FIRST_BACK_OFF.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(LAST_BACK_OFF)
 }
 
 /// Resource versions of one object grow.

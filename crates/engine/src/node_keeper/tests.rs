@@ -299,3 +299,15 @@ async fn what_others_do_to_the_object_is_noticed() {
     soon().await;
     assert_eq!(bench.cidrs.borrow().as_deref(), Some("10.1.0.0/24,fd00::/64"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_can_be_made_but_not_kept_is_no_race() {
+    let bench = Bench::ready();
+    soon().await;
+    bench.api.calls().await;
+    bench.api.fail("patch node", Fault::NotFound, 1000).await;
+    bench.facts.send_replace(Arc::new(HostFacts { cpus: 8, ..facts() }));
+    sleep(Duration::from_secs(60)).await;
+    let calls = bench.api.calls().await;
+    assert!((20..100).contains(&calls.len()), "{}", calls.len());
+}
