@@ -4,26 +4,29 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use decide::effect::LogLevel;
+use decide::node::RuntimeView;
 use decide::{Effect, Epoch, Event, NodeState, step};
 use futures::StreamExt;
 use model::cgroup::CgroupSpec;
 use model::cri::IdMapping;
 use model::observed::{ObservedPod, Scope};
+use model::pod::Source;
 use model::probe::ProbeRecord;
-use model::{ApiEvent, PodUid};
+use model::{ApiEvent, EventSubject, PodUid};
 use ports::{FeedNotice, PodFeed, ProbeOf};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
+use crate::node_keeper::NodeNow;
 use crate::query::{EngineHandle, EventLog, Query};
 use crate::timers::Timers;
-use crate::{Ports, api_calls, executor, image_calls, observe, probe_calls, sweep};
+use crate::{NodeDuties, Ports, api_calls, executor, image_calls, node_duties, observe, probe_calls, sweep};
 
 /// Where every outcome goes.
 #[derive(Clone)]
-pub(crate) struct Outbox(mpsc::UnboundedSender<Event>);
+pub(crate) struct Outbox(pub mpsc::UnboundedSender<Event>);
 
 impl Outbox {
     pub fn send(&self, event: Event) {
@@ -39,6 +42,8 @@ pub(crate) struct Shop {
     pub clock: Clock,
     pub outbox: Outbox,
     pub image_room: Arc<image_calls::ImageRoom>,
+    /// The runtime as it was seen last, for whoever keeps the Node object.
+    pub runtime_view: Arc<watch::Sender<RuntimeView>>,
 }
 
 struct Dispatcher {
@@ -59,6 +64,7 @@ pub(crate) struct Ready {
     questions: mpsc::Receiver<Query>,
     feeds: Vec<Box<dyn PodFeed>>,
     stop: CancellationToken,
+    pub duties: Option<NodeDuties>,
 }
 
 pub(crate) fn prepare(
@@ -71,7 +77,8 @@ pub(crate) fn prepare(
     let (queries, questions) = mpsc::channel(64);
     let clock = Clock::new(ports.wall.clone());
     let image_room = Arc::default();
-    let shop = Shop { ports, clock: clock.clone(), outbox: Outbox(events), image_room };
+    let runtime_view = Arc::new(watch::Sender::new(RuntimeView::default()));
+    let shop = Shop { ports, clock: clock.clone(), outbox: Outbox(events), image_room, runtime_view };
     let (probe_records, to_keep) = mpsc::unbounded_channel();
     tokio::spawn(probe_calls::keep_records(shop.clone(), to_keep));
     let (node_cgroups, wanted_cgroups) = watch::channel(Vec::new());
@@ -86,14 +93,19 @@ pub(crate) fn prepare(
         node_cgroups,
         api_room: Arc::new(Semaphore::new(api_calls::CALLS_AT_ONCE)),
     };
-    (EngineHandle::new(queries), Ready { dispatcher, inbox, questions, feeds, stop })
+    (EngineHandle::new(queries), Ready { dispatcher, inbox, questions, feeds, stop, duties: None })
 }
 
 impl Ready {
     pub fn start(self) -> tokio::task::JoinHandle<()> {
         let shop = self.dispatcher.shop.clone();
+        let node = self.duties.and_then(|duties| {
+            let facts = self.dispatcher.state.facts.clone();
+            node_duties::start(&shop, duties, facts, shop.runtime_view.subscribe(), &self.stop)
+        });
         for feed in self.feeds {
-            tokio::spawn(forward_feed(feed, shop.outbox.clone(), self.stop.clone()));
+            let first = node.clone().filter(|_| feed.source() == Source::Api);
+            tokio::spawn(forward_feed(feed, first, shop.outbox.clone(), self.stop.clone()));
         }
         tokio::spawn(image_calls::settle_intents(shop.clone()));
         tokio::spawn(forward_hints(shop, self.stop.clone()));
@@ -101,7 +113,18 @@ impl Ready {
     }
 }
 
-async fn forward_feed(feed: Box<dyn PodFeed>, outbox: Outbox, stop: CancellationToken) {
+/// `first`: whose first word has to come before the first pod, since pods are let in by what the node is.
+async fn forward_feed(
+    feed: Box<dyn PodFeed>,
+    first: Option<watch::Receiver<NodeNow>>,
+    outbox: Outbox,
+    stop: CancellationToken,
+) {
+    if let Some(mut node) = first
+        && !matches!(stop.run_until_cancelled(node.changed()).await, Some(Ok(())))
+    {
+        return;
+    }
     let mut notices = feed.stream();
     while let Some(Some(notice)) = stop.run_until_cancelled(notices.next()).await {
         match notice {
@@ -271,7 +294,14 @@ impl Dispatcher {
     }
 
     fn record(&mut self, uid: &PodUid, full_name: &model::FullName, event: ApiEvent) {
-        self.shop.ports.events.record(uid, full_name, &event);
+        let version =
+            self.state.pods.get(uid).and_then(|entry| entry.view.pod.metadata.resource_version.clone());
+        let about = EventSubject::Pod {
+            uid: uid.clone(),
+            name: full_name.clone(),
+            resource_version: version.unwrap_or_default(),
+        };
+        self.shop.ports.events.record(&about, &event);
         self.events.add(uid, self.shop.clock.now().wall, event);
     }
 

@@ -102,7 +102,7 @@ impl Script {
         }
         config.cluster_dns = vec!["10.0.0.10".into()];
         Self {
-            state: NodeState::new(config, HostFacts::default(), EPOCH),
+            state: NodeState::new(config, HostFacts { cpus: 64, ..HostFacts::default() }, EPOCH),
             now: 0.0,
             pods: BTreeMap::new(),
             plans: BTreeMap::new(),
