@@ -6,7 +6,7 @@ use model::cgroup::{CgroupName, CgroupSpec};
 use model::cri::{ContainerConfig, IdMapping, SandboxConfig};
 use model::files::ContainerFiles;
 use model::hook::HookCall;
-use model::k8s::PodStatus;
+use model::k8s::{Pod, PodStatus};
 use model::observed::Scope;
 use model::pod::ContainerKind;
 use model::probe::{ProbeCall, ProbeKind, ProbeRecord};
@@ -88,11 +88,45 @@ pub enum Effect {
     ListLeftovers,
     /// Remove what belongs to no pod. `Swept` follows.
     Sweep(Sweep),
+    /// Ask something of the API server. `ApiAnswered` follows.
+    CallApi(ApiCall),
     /// Tell the operator.
     Log {
         level: LogLevel,
         uid: Option<PodUid>,
         message: String,
+    },
+}
+
+/// A pod's object in the API. `uid` is the object's own: a mirror's differs from its pod's.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PodObject {
+    pub namespace: String,
+    pub name: String,
+    pub uid: PodUid,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum ApiCall {
+    /// Of the pod `uid`, to its object or its mirror.
+    PatchStatus {
+        uid: PodUid,
+        pod: PodObject,
+        patch: serde_json::Value,
+    },
+    /// Nothing of it is left: its object may go.
+    DeletePod {
+        uid: PodUid,
+        pod: PodObject,
+    },
+    CreateMirror {
+        full_name: FullName,
+        pod: Arc<Pod>,
+    },
+    DeleteMirror {
+        full_name: FullName,
+        /// The mirror's own.
+        uid: PodUid,
     },
 }
 
@@ -111,6 +145,10 @@ pub enum TimerKey {
     Probe(PodUid),
     /// Another try at reading a pod whose reading failed.
     Observe(PodUid),
+    /// Another try at reporting a pod's status.
+    Report(PodUid),
+    /// Another try at a mirror.
+    Mirror(FullName),
     FullRelist,
     RuntimeCheck,
     Sweep,

@@ -7,13 +7,13 @@ use std::time::Duration;
 use model::cgroup::{CgroupDriver, CgroupName};
 use model::credentials::PullHistory;
 use model::cri::{Image, RuntimeStatus};
-use model::k8s::Pod;
+use model::k8s::{Node, Pod};
 use model::node::HostFacts;
 use model::observed::{Observation, Scope};
 use model::pod::Source;
 use model::probe::{ProbeKind, ProbeOutcome};
 use model::runtime_class::RuntimeClasses;
-use model::{ContainerId, PodUid, SandboxId};
+use model::{ContainerId, FullName, PodUid, SandboxId};
 use serde::{Deserialize, Serialize};
 
 use crate::effect::{Epoch, TimerKey};
@@ -27,6 +27,18 @@ pub enum Event {
         source: Source,
         pods: Vec<Arc<Pod>>,
     },
+    /// A source told of one pod that came or changed; the others are as they were.
+    PodChanged {
+        source: Source,
+        pod: Arc<Pod>,
+    },
+    /// A source told of one pod that it no longer wants.
+    PodGone {
+        source: Source,
+        uid: PodUid,
+    },
+    /// The node's own object in the cluster, or that there is none.
+    NodeSeen(Option<Arc<Node>>),
     /// A source told of all the runtime classes that it knows.
     RuntimeClasses {
         source: Source,
@@ -69,14 +81,17 @@ pub enum Event {
         image: String,
         result: Result<PulledImage, CallFailure>,
     },
-    /// An attempt at a probe ended. `id`: the instance that was asked.
+    /// An attempt at a probe ended. `id`: the instance that was asked. `took` is for whoever counts.
     ProbeDone {
         uid: PodUid,
         container: String,
         kind: ProbeKind,
         id: ContainerId,
         outcome: ProbeOutcome,
+        took: Duration,
     },
+    /// The API server answered one of our calls, or could not be asked.
+    ApiAnswered(ApiAnswer),
     Timer(TimerKey),
     /// The cgroups above pods could not be written.
     NodeCgroupsFailed,
@@ -102,6 +117,9 @@ impl Event {
         match self {
             Event::Started => "started",
             Event::Pods { .. } => "pods",
+            Event::PodChanged { .. } => "pod_changed",
+            Event::PodGone { .. } => "pod_gone",
+            Event::NodeSeen(_) => "node_seen",
             Event::RuntimeClasses { .. } => "runtime_classes",
             Event::Observed(_) => "observed",
             Event::ObserveFailed { .. } => "observe_failed",
@@ -113,6 +131,7 @@ impl Event {
             Event::PluginsAsked { .. } => "plugins_asked",
             Event::ImagePulled { .. } => "image_pulled",
             Event::ProbeDone { .. } => "probe_done",
+            Event::ApiAnswered(_) => "api_answered",
             Event::Timer(_) => "timer",
             Event::NodeCgroupsFailed => "node_cgroups_failed",
             Event::Leftovers(_) => "leftovers",
@@ -120,6 +139,57 @@ impl Event {
             Event::FactsChanged(_) => "facts_changed",
             Event::Evict { .. } => "evict",
         }
+    }
+}
+
+/// How a [`crate::effect::ApiCall`] ended.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum ApiAnswer {
+    /// `object`: the UID of the object that was written to.
+    StatusPatched {
+        uid: PodUid,
+        object: PodUid,
+        result: Result<Arc<Pod>, ApiFailure>,
+    },
+    PodDeleted {
+        uid: PodUid,
+        result: Result<(), ApiFailure>,
+    },
+    MirrorCreated {
+        full_name: FullName,
+        result: Result<Arc<Pod>, ApiFailure>,
+    },
+    MirrorDeleted {
+        full_name: FullName,
+        uid: PodUid,
+        result: Result<(), ApiFailure>,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ApiFailureKind {
+    /// There is no such object, or another one has its name.
+    Gone,
+    /// The server will say no again until somebody changes something.
+    Refused,
+    /// The server is away, busy or broken.
+    Away,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ApiFailure {
+    pub kind: ApiFailureKind,
+    /// The server asked to be left alone for so long.
+    pub retry_after: Option<Duration>,
+    pub message: String,
+}
+
+impl ApiFailure {
+    pub fn means_gone(&self) -> bool {
+        self.kind == ApiFailureKind::Gone
+    }
+    pub fn is_refusal(&self) -> bool {
+        self.kind == ApiFailureKind::Refused
     }
 }
 

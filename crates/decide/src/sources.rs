@@ -74,6 +74,37 @@ pub fn merge(set: &mut SourceSet, source: Source, pods: Vec<Arc<Pod>>, now: Wall
     Merge { changes, duplicates }
 }
 
+/// One pod came or changed. `Err`: another pod has its name in this set.
+pub fn merge_one(
+    set: &mut SourceSet,
+    source: Source,
+    pod: Arc<Pod>,
+    now: Wall,
+) -> Result<Option<Change>, Duplicate> {
+    let view = PodView::new(pod, source);
+    let Some(old) = set.pods.get(&view.uid) else {
+        if set.pods.values().any(|other| other.full_name == view.full_name) {
+            return Err(Duplicate(view));
+        }
+        let view = annotate(view, seen_text(now));
+        set.pods.insert(view.uid.clone(), view.clone());
+        return Ok(Some(Change::Added(view)));
+    };
+    let view = annotate(view, annotation(old, ANNOTATION_SEEN).unwrap_or_default());
+    let change = match compare(old, &view) {
+        Difference::None => return Ok(None),
+        Difference::Status => Change::Reconciled(view.clone()),
+        Difference::Meaning => Change::Updated(view.clone()),
+    };
+    set.pods.insert(view.uid.clone(), view);
+    Ok(Some(change))
+}
+
+/// One pod is no longer wanted.
+pub fn remove_one(set: &mut SourceSet, uid: &PodUid) -> Option<Change> {
+    set.pods.remove(uid).map(|_| Change::Removed(uid.clone()))
+}
+
 enum Difference {
     None,
     Status,
@@ -87,7 +118,9 @@ fn compare(old: &PodView, new: &PodView) -> Difference {
         && a.metadata.deletion_timestamp == b.metadata.deletion_timestamp
         && a.metadata.deletion_grace_period_seconds == b.metadata.deletion_grace_period_seconds
         && meaningful_annotations(a) == meaningful_annotations(b);
-    match (same_meaning, a.status == b.status) {
+    // A status may have changed there and back between two sights of it: whoever reports must know which one holds.
+    let same_status = a.status == b.status && a.metadata.resource_version == b.metadata.resource_version;
+    match (same_meaning, same_status) {
         (false, _) => Difference::Meaning,
         (true, false) => Difference::Status,
         (true, true) => Difference::None,
@@ -174,7 +207,7 @@ mod tests {
         for (extra, expect) in [
             (json!({}), &[][..]),
             (json!({"metadata": {"generation": 3}}), &[]),
-            (json!({"metadata": {"resourceVersion": "9"}}), &[]),
+            (json!({"metadata": {"resourceVersion": "9"}}), &["= 1"]),
             (json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}}), &[]),
             (json!({"status": {"phase": "Running"}}), &["= 1"]),
             (json!({"metadata": {"labels": {"a": "b"}}}), &["~ 1"]),

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use model::cri::{IdMapping, RuntimeHandler};
-use model::k8s::PodStatus;
+use model::k8s::{Node, PodStatus};
 use model::node::{HostFacts, NodeConfig};
 use model::observed::ObservedPod;
 use model::pod::{PodView, QosClass, Source};
@@ -20,7 +20,9 @@ use crate::effect::{Epoch, Stage};
 use crate::images::ImageDesk;
 use crate::ledger::Ledger;
 use crate::lifecycle::Lifecycle;
+use crate::mirror::Mirror;
 use crate::probes::PodProbes;
+use crate::publish::Publication;
 use crate::resources;
 use crate::status::{IpFamily, PodResources};
 
@@ -29,6 +31,8 @@ use crate::status::{IpFamily, PodResources};
 pub struct NodeState {
     pub config: Arc<NodeConfig>,
     pub facts: Arc<HostFacts>,
+    /// The node's own object in the cluster, once it was seen there.
+    pub node: Option<Arc<Node>>,
     /// Wall time at which this agent came up.
     pub started: Wall,
     pub runtime: RuntimeHealth,
@@ -45,6 +49,10 @@ pub struct NodeState {
     pub ids: BTreeMap<String, PodUid>,
     /// Ids hinted at before any reading showed them.
     pub unknown_ids: BTreeMap<String, Mono>,
+    /// Mirrors of static pods in the cluster, by the pod's name.
+    pub mirrors: BTreeMap<FullName, Mirror>,
+    /// The API server did not answer when it was last asked.
+    pub api_away: bool,
     pub images: ImageDesk,
     /// What an earlier agent knew of probes, of pods that were not seen yet.
     pub probe_records: BTreeMap<PodUid, ProbeRecord>,
@@ -140,6 +148,8 @@ pub struct PodEntry {
     pub why: Vec<WhySince>,
     pub timer: Option<Mono>,
     pub probes: PodProbes,
+    /// What the API server is told of it.
+    pub publication: Publication,
 }
 
 #[derive(Clone, Debug)]
@@ -185,6 +195,7 @@ impl NodeState {
         Self {
             config: Arc::new(config),
             facts: Arc::new(facts),
+            node: None,
             started,
             runtime: RuntimeHealth::default(),
             sources,
@@ -194,6 +205,8 @@ impl NodeState {
             forgotten: BTreeMap::new(),
             ids: BTreeMap::new(),
             unknown_ids: BTreeMap::new(),
+            mirrors: BTreeMap::new(),
+            api_away: false,
             images: ImageDesk::default(),
             probe_records: BTreeMap::new(),
             runtime_classes: BTreeMap::new(),
@@ -211,6 +224,19 @@ impl NodeState {
     pub fn primary_family(&self) -> IpFamily {
         let first = self.facts.node_ips.first().and_then(|ip| ip.parse().ok());
         first.as_ref().map_or(IpFamily::V4, IpFamily::of)
+    }
+
+    /// Whether this is a node of a cluster.
+    pub fn has_cluster(&self) -> bool {
+        self.sources.contains_key(&Source::Api)
+    }
+
+    /// Addresses of the node as its object shows them, internal ones first. None without a cluster.
+    pub fn host_ips(&self) -> Vec<String> {
+        let status = self.node.as_ref().and_then(|node| node.status.as_ref());
+        let addresses = status.and_then(|status| status.addresses.as_deref()).unwrap_or_default();
+        let of = |kind: &'static str| addresses.iter().filter(move |a| a.type_ == kind);
+        of("InternalIP").chain(of("ExternalIP")).map(|a| a.address.clone()).collect()
     }
 
     /// Every configured source has delivered once: what nobody wants may go.
@@ -244,6 +270,7 @@ impl PodEntry {
             why: Vec::new(),
             timer: None,
             probes: PodProbes::default(),
+            publication: Publication::default(),
         }
     }
 

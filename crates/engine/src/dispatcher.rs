@@ -11,15 +11,15 @@ use model::cri::IdMapping;
 use model::observed::{ObservedPod, Scope};
 use model::probe::ProbeRecord;
 use model::{ApiEvent, PodUid};
-use ports::{FeedNotice, PodFeed};
-use tokio::sync::{mpsc, watch};
+use ports::{FeedNotice, PodFeed, ProbeOf};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::query::{EngineHandle, EventLog, Query};
 use crate::timers::Timers;
-use crate::{Ports, executor, image_calls, observe, probe_calls, sweep};
+use crate::{Ports, api_calls, executor, image_calls, observe, probe_calls, sweep};
 
 /// Where every outcome goes.
 #[derive(Clone)]
@@ -49,6 +49,7 @@ struct Dispatcher {
     events: EventLog,
     probe_records: mpsc::UnboundedSender<(PodUid, ProbeRecord)>,
     node_cgroups: watch::Sender<Vec<CgroupSpec>>,
+    api_room: Arc<Semaphore>,
 }
 
 /// Everything a start needs.
@@ -83,6 +84,7 @@ pub(crate) fn prepare(
         events: EventLog::default(),
         probe_records,
         node_cgroups,
+        api_room: Arc::new(Semaphore::new(api_calls::CALLS_AT_ONCE)),
     };
     (EngineHandle::new(queries), Ready { dispatcher, inbox, questions, feeds, stop })
 }
@@ -104,6 +106,8 @@ async fn forward_feed(feed: Box<dyn PodFeed>, outbox: Outbox, stop: Cancellation
     while let Some(Some(notice)) = stop.run_until_cancelled(notices.next()).await {
         match notice {
             FeedNotice::Set(set) => outbox.send(Event::Pods { source: set.source, pods: set.pods }),
+            FeedNotice::Changed { source, pod } => outbox.send(Event::PodChanged { source, pod }),
+            FeedNotice::Gone { source, uid } => outbox.send(Event::PodGone { source, uid }),
             FeedNotice::RuntimeClasses { source, classes } => {
                 outbox.send(Event::RuntimeClasses { source, classes });
             }
@@ -170,12 +174,22 @@ impl Dispatcher {
         {
             self.plans.remove(uid);
         }
+        self.meter_probe(&event);
         let (kind, began) = (event.kind(), Instant::now());
         let effects = step(&mut self.state, now, event);
         self.shop.ports.meter.step(kind, began.elapsed());
         for effect in effects {
             self.perform(effect);
         }
+    }
+
+    /// Counted here and not where it is carried out: an answer about a pod that is gone must not bring back what was
+    /// counted of it.
+    fn meter_probe(&self, event: &Event) {
+        let Event::ProbeDone { uid, container, kind, outcome, took, .. } = event else { return };
+        let Some(entry) = self.state.pods.get(uid) else { return };
+        let of = ProbeOf { uid, pod: &entry.view.full_name, container, kind: *kind };
+        self.shop.ports.meter.probe(&of, outcome, *took);
     }
 
     fn perform(&mut self, effect: Effect) {
@@ -216,6 +230,7 @@ impl Dispatcher {
             }
             Effect::Forget { uid } => {
                 self.events.forget(&uid);
+                self.shop.ports.meter.forget_probes(&uid);
                 tracing::info!(pod_uid = %uid, "pod is gone");
             }
             Effect::RecordEvent { uid, full_name, event } => self.record(&uid, &full_name, event),
@@ -227,6 +242,9 @@ impl Dispatcher {
             }
             Effect::Sweep(what) => {
                 tokio::spawn(sweep::sweep(self.shop.clone(), what));
+            }
+            Effect::CallApi(call) => {
+                tokio::spawn(api_calls::call(self.shop.clone(), self.api_room.clone(), call));
             }
             Effect::Log { level, uid, message } => self.log(level, uid.as_ref(), &message),
         }

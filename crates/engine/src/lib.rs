@@ -9,6 +9,7 @@
 //! One dispatcher task owns the state. Every effect that takes time runs in a task of its own and ends by sending an
 //! event. Nothing here looks at a pod's spec or chooses between two ways.
 
+mod api_calls;
 mod clock;
 mod dispatcher;
 mod executor;
@@ -24,8 +25,8 @@ use std::sync::Arc;
 
 use decide::NodeState;
 use ports::{
-    Cgroups, EventSink, HttpHooks, Images, Meter, PodFeed, PodFiles, ProbeRecordStore, Prober, PullRecords,
-    RegistryCredentials, Runtime, RuntimeEvents, WallClock,
+    Cgroups, ClusterPorts, EventSink, HttpHooks, Images, Meter, PodFeed, PodFiles, ProbeRecordStore, Prober,
+    PullRecords, RegistryCredentials, Runtime, RuntimeEvents, WallClock,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -49,6 +50,8 @@ pub struct Ports {
     pub probe_records: Arc<dyn ProbeRecordStore>,
     pub wall: Arc<dyn WallClock>,
     pub meter: Arc<dyn Meter>,
+    /// `None`: the node stands alone.
+    pub cluster: Option<ClusterPorts>,
 }
 
 /// An engine that does nothing yet: questions may be asked, and are answered once it runs.

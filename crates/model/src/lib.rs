@@ -5,6 +5,7 @@
 
 pub mod api_event;
 pub mod cgroup;
+pub mod cluster;
 pub mod codec;
 pub mod credentials;
 pub mod cri;
@@ -32,7 +33,9 @@ pub use time::{Mono, Now, Wall};
 /// The Kubernetes API types that the rooms share, under one name.
 pub mod k8s {
     pub use k8s_openapi::List;
+    pub use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
     pub use k8s_openapi::api::core::v1::*;
+    pub use k8s_openapi::api::node::v1::RuntimeClass;
     pub use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
     pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
     pub use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;

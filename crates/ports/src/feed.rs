@@ -1,8 +1,9 @@
-//! Where pods come from. A feed always delivers complete sets.
+//! Where pods come from. A feed delivers complete sets, or, where it can tell, single changes to the last one.
 
 use std::sync::Arc;
 
 use futures::stream::BoxStream;
+use model::PodUid;
 use model::k8s::Pod;
 use model::pod::Source;
 use model::runtime_class::RuntimeClasses;
@@ -18,6 +19,16 @@ pub struct PodSet {
 #[derive(Clone, Debug)]
 pub enum FeedNotice {
     Set(PodSet),
+    /// A pod came or changed; the others are as they were. Only after a first set.
+    Changed {
+        source: Source,
+        pod: Arc<Pod>,
+    },
+    /// A pod is no longer wanted; the others are as they were. Only after a first set.
+    Gone {
+        source: Source,
+        uid: PodUid,
+    },
     /// All runtime classes that the source tells of. Comes before the set that may need them.
     RuntimeClasses {
         source: Source,

@@ -230,6 +230,7 @@ pub fn ports(
         probe_records: Arc::new(PodProbeRecords::new(&node.root_dir)),
         wall: Arc::new(SystemClock),
         meter: metrics.clone(),
+        cluster: None,
     })
 }
 

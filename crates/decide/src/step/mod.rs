@@ -3,6 +3,7 @@
 //! Each handler changes the state and marks the pods that it touched; then every touched pod is settled: its lifecycle
 //! moves as far as it may, its status is derived, and, if no plan of it runs and its reading is fresh, it is planned.
 
+mod api;
 mod images;
 mod observe;
 mod outcome;
@@ -13,17 +14,27 @@ mod sweep;
 
 use std::collections::BTreeSet;
 
-use model::{ApiEvent, Mono, Now, PodUid};
+use model::{ApiEvent, FullName, Mono, Now, PodUid};
 
 use crate::effect::{Effect, LogLevel, TimerKey};
 use crate::event::Event;
 use crate::state::NodeState;
 
 pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
-    let mut cx = Context { now, effects: Vec::new(), touched: BTreeSet::new() };
+    let mut cx = Context { now, effects: Vec::new(), touched: BTreeSet::new(), mirrors: BTreeSet::new() };
     match event {
         Event::Started => started(state, &mut cx),
         Event::Pods { source, pods } => pods::delivered(state, &mut cx, source, pods),
+        Event::PodChanged { source, pod } => pods::changed(state, &mut cx, source, pod),
+        Event::PodGone { source, uid } => pods::gone(state, &mut cx, source, &uid),
+        Event::NodeSeen(node) => {
+            let before = (state.host_ips(), node_identity(state));
+            state.node = node;
+            if before != (state.host_ips(), node_identity(state)) {
+                cx.touched.extend(state.pods.keys().cloned());
+                api::all_mirrors(state, &mut cx);
+            }
+        }
         Event::RuntimeClasses { source, classes } => pods::classes_told(state, &mut cx, source, classes),
         Event::Observed(observation) => observe::observed(state, &mut cx, observation),
         Event::ObserveFailed { scope, message } => observe::failed(state, &mut cx, scope, message),
@@ -38,9 +49,10 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         }
         Event::PluginsAsked { image } => images::plugins_asked(state, &mut cx, &image),
         Event::ImagePulled { image, result } => images::pulled(state, &mut cx, &image, result),
-        Event::ProbeDone { uid, container, kind, id, outcome } => {
+        Event::ProbeDone { uid, container, kind, id, outcome, took: _ } => {
             probing::done(state, &mut cx, &uid, (&container, kind), &id, &outcome);
         }
+        Event::ApiAnswered(answer) => api::answered(state, &mut cx, answer),
         Event::Timer(key) => timer(state, &mut cx, key),
         Event::NodeCgroupsFailed => {
             state.burstable_shares_written = None;
@@ -59,6 +71,9 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
     while let Some(uid) = cx.touched.pop_first() {
         settle::settle(state, &mut cx, &uid);
     }
+    while let Some(full_name) = cx.mirrors.pop_first() {
+        api::keep_mirror(state, &mut cx, &full_name);
+    }
     cx.effects
 }
 
@@ -67,6 +82,8 @@ struct Context {
     now: Now,
     effects: Vec<Effect>,
     touched: BTreeSet<PodUid>,
+    /// Names of static pods whose mirrors have to be looked at.
+    mirrors: BTreeSet<FullName>,
 }
 
 impl Context {
@@ -90,6 +107,12 @@ impl Context {
     }
 }
 
+/// Which Node object it is, and whether it is going: all that pods need to know of it beside its addresses.
+fn node_identity(state: &NodeState) -> Option<(Option<String>, bool)> {
+    let meta = &state.node.as_ref()?.metadata;
+    Some((meta.uid.clone(), meta.deletion_timestamp.is_some()))
+}
+
 fn started(state: &mut NodeState, cx: &mut Context) {
     observe::check_runtime(state, cx);
     observe::want_everything(state, cx);
@@ -105,6 +128,8 @@ fn timer(state: &mut NodeState, cx: &mut Context, key: TimerKey) {
         }
         TimerKey::Probe(uid) => probing::timer(state, cx, &uid),
         TimerKey::Observe(uid) => observe::again(state, cx, &uid),
+        TimerKey::Report(uid) => api::timer(state, cx, &uid),
+        TimerKey::Mirror(full_name) => api::mirror_timer(state, cx, full_name),
         TimerKey::FullRelist => observe::want_everything(state, cx),
         TimerKey::RuntimeCheck => observe::check_runtime(state, cx),
         TimerKey::Sweep => sweep::look(state, cx),

@@ -7,10 +7,11 @@ use model::pod::{PodView, QosClass, Source};
 use model::runtime_class::RuntimeClasses;
 use model::{ApiEvent, FullName, Mono, PodUid};
 
-use super::{Context, sweep};
+use super::{Context, api, sweep};
 use crate::effect::{Effect, LogLevel};
 use crate::lifecycle::{Lifecycle, MINIMUM_GRACE_SECS, Termination, TerminationCause, grace_secs};
-use crate::sources::{Change, Duplicate, merge};
+use crate::mirror::is_mirror;
+use crate::sources::{Change, Duplicate, merge, merge_one, remove_one};
 use crate::state::{NodeState, Observing, PodEntry, Reading};
 use crate::{admission, cgroups, runtime_class};
 
@@ -18,30 +19,64 @@ pub(super) fn delivered(state: &mut NodeState, cx: &mut Context, source: Source,
     let was_ready = state.sources_ready();
     let set = state.sources.entry(source).or_default();
     let merged = merge(set, source, pods, cx.now.wall);
-    for Duplicate(view) in merged.duplicates {
-        let text = format!(
-            "Error validating pod {} from {} due to duplicate pod name \"{}\", ignoring",
-            view.human(),
-            source.as_str(),
-            view.name()
-        );
-        cx.log(LogLevel::Warn, Some(&view.uid), text.clone());
-        let event = ApiEvent::warning("FailedValidation", text);
-        cx.emit(Effect::RecordEvent { uid: view.uid.clone(), full_name: view.full_name, event });
+    for duplicate in merged.duplicates {
+        ignored(cx, source, duplicate);
     }
     for change in merged.changes {
-        match change {
-            Change::Removed(uid) => removed(state, cx, &uid),
-            Change::Added(view) => added(state, cx, view),
-            Change::Updated(view) | Change::Reconciled(view) => updated(state, cx, view),
-        }
+        apply(state, cx, change);
+    }
+    if source == Source::Api {
+        api::all_mirrors(state, cx);
     }
     if !was_ready && state.sources_ready() {
+        api::all_mirrors(state, cx);
         let at = state.full_observation.last;
         if let Some(at) = at {
             take_orphans(state, cx, at);
             sweep::first_look(state, cx);
         }
+    }
+}
+
+pub(super) fn changed(state: &mut NodeState, cx: &mut Context, source: Source, pod: Arc<Pod>) {
+    let set = state.sources.entry(source).or_default();
+    match merge_one(set, source, pod, cx.now.wall) {
+        Ok(Some(change)) => apply(state, cx, change),
+        Ok(None) => {}
+        Err(duplicate) => ignored(cx, source, duplicate),
+    }
+}
+
+pub(super) fn gone(state: &mut NodeState, cx: &mut Context, source: Source, uid: &PodUid) {
+    let set = state.sources.entry(source).or_default();
+    if let Some(change) = remove_one(set, uid) {
+        apply(state, cx, change);
+    }
+}
+
+fn ignored(cx: &mut Context, source: Source, Duplicate(view): Duplicate) {
+    let text = format!(
+        "Error validating pod {} from {} due to duplicate pod name \"{}\", ignoring",
+        view.human(),
+        source.as_str(),
+        view.name()
+    );
+    cx.log(LogLevel::Warn, Some(&view.uid), text.clone());
+    let event = ApiEvent::warning("FailedValidation", text);
+    cx.emit(Effect::RecordEvent { uid: view.uid.clone(), full_name: view.full_name, event });
+}
+
+fn apply(state: &mut NodeState, cx: &mut Context, change: Change) {
+    match change {
+        Change::Removed(uid) => match api::mirror_named(state, &uid) {
+            Some(full_name) => api::mirror_seen(state, cx, full_name, None),
+            None => removed(state, cx, &uid),
+        },
+        Change::Added(view) | Change::Updated(view) | Change::Reconciled(view) if is_mirror(&view) => {
+            api::mirror_seen(state, cx, view.full_name.clone(), Some(view));
+        }
+        Change::Added(view) => added(state, cx, view),
+        Change::Updated(view) | Change::Reconciled(view) => updated(state, cx, view),
     }
 }
 
@@ -312,6 +347,12 @@ pub(super) fn forget(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     state.images.leave(uid);
     if entry.timer.is_some() {
         cx.timer(crate::TimerKey::Pod(uid.clone()), None);
+    }
+    if entry.publication.retry_at.is_some() {
+        cx.timer(crate::TimerKey::Report(uid.clone()), None);
+    }
+    if entry.view.source.is_static() {
+        cx.mirrors.insert(entry.view.full_name.clone());
     }
     release_name(state, cx, &entry.view, true);
     cx.emit(Effect::Forget { uid: uid.clone() });

@@ -9,7 +9,7 @@ use model::why::{Cause, Why};
 use model::{ApiEvent, PodUid};
 
 use super::pods::Known;
-use super::{Context, images, observe, pods, probing};
+use super::{Context, api, images, observe, pods, probing};
 use crate::effect::{Effect, Epoch, TimerKey};
 use crate::ledger::PodRetry;
 use crate::lifecycle::{Lifecycle, TerminationCause};
@@ -17,7 +17,7 @@ use crate::place::{self, Place};
 use crate::plan::{Note, PlanInputs, PodPlan, plan_pod};
 use crate::sandbox::sandbox_change;
 use crate::state::{NodeState, PodEntry, RunningPlan, WhySince};
-use crate::status;
+use crate::status::{self, Verdict};
 
 /// Keys of Events that hold now are few; older ones are of no use.
 const ANNOUNCEMENTS_KEPT: usize = 64;
@@ -39,6 +39,7 @@ pub(super) fn settle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     }
     plan(state, cx, uid);
     probing::settled(state, cx, uid, before.as_ref());
+    api::report(state, cx, uid);
 }
 
 /// One move of the lifecycle, if one is due. `false`: it stays where it is (or the pod is gone).
@@ -63,6 +64,7 @@ fn advance(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
                 });
             if quiet {
                 entry.lifecycle = Lifecycle::Terminated;
+                entry.publication.dirty = true;
                 entry.ledger.pod_retry = None;
             }
             quiet
@@ -125,13 +127,14 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(reading) = entry.observed.as_ref().filter(|_| !entry.orphan) else { return };
     let qos = entry.qos;
     let view = judged_view(entry);
+    let old = entry.status.clone().or_else(|| api::shown_status(state, entry));
     let derived = match &entry.rejection {
         Some((reason, message)) => status::rejected(&entry.view, qos, reason, message),
         None => {
             let inputs = status::StatusInputs {
                 pod: &view,
                 observed: &reading.pod,
-                old: entry.status.as_deref(),
+                old: old.as_deref(),
                 failures: &entry.ledger.failures,
                 eviction: entry.eviction.as_ref().map(|(reason, message)| (&**reason, &**message)),
                 terminal: entry.lifecycle.is_terminated(),
@@ -139,7 +142,7 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
                 runtime_name: &state.runtime.name,
                 recursive_read_only: recursive_read_only(state, &reading.pod),
                 stop_signals: state.config.feature(crate::signals::GATE),
-                host_ips: &[],
+                host_ips: &state.host_ips(),
                 primary_family: state.primary_family(),
                 qos,
                 resources: &entry.resources,
@@ -154,13 +157,17 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
             }
         }
     };
-    if let Some(accepted) = status::accept(&view, entry.status.as_deref(), derived, cx.now) {
-        let accepted = Arc::new(accepted);
-        if let Some(entry) = state.pods.get_mut(uid) {
-            entry.status = Some(accepted.clone());
-        }
-        cx.emit(Effect::PublishStatus { uid: uid.clone(), status: accepted });
+    let accepted = match status::judge(&view, old.as_deref(), derived, cx.now) {
+        Verdict::Accepted(status) => Arc::from(status),
+        // The API shows just this already.
+        Verdict::Unchanged if entry.status.is_none() => old.unwrap_or_default(),
+        Verdict::Unchanged | Verdict::Illegal(_) => return,
+    };
+    if let Some(entry) = state.pods.get_mut(uid) {
+        entry.status = Some(accepted.clone());
+        entry.publication.dirty = true;
     }
+    cx.emit(Effect::PublishStatus { uid: uid.clone(), status: accepted });
 }
 
 /// Whether what runs the pod can mount so.

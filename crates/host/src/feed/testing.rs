@@ -63,6 +63,11 @@ pub fn show(notice: &FeedNotice) -> String {
             }
             text
         }
+        FeedNotice::Changed { pod, .. } => {
+            let (namespace, name) = super::key(pod);
+            format!("changed {namespace}/{name}")
+        }
+        FeedNotice::Gone { uid, .. } => format!("gone {uid}"),
         FeedNotice::RuntimeClasses { classes, .. } => {
             let classes: Vec<_> = classes.iter().map(|(name, c)| format!(" {name}={}", c.handler)).collect();
             format!("classes{}", classes.concat())

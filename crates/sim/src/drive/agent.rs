@@ -38,6 +38,7 @@ impl Simulation {
             plans: BTreeMap::new(),
         });
         self.post(generation, Event::Started);
+        self.show_node();
         for source in self.config.sources.clone() {
             let late = self.faults.late_sources && self.faults.active(self.world.now);
             let wait = if late { self.rng.below(40 * SECOND) } else { self.rng.below(200 * MILLI) };

@@ -1,9 +1,13 @@
 //! Effects that belong to no plan: the runtime's status, image calls, leftovers and sweeps.
 
+use std::sync::Arc;
+
 use decide::Event;
+use decide::effect::ApiCall;
 use decide::event::{CallFailure, LeftoversSeen, PulledImage, RuntimeCheck};
 use model::cgroup::CgroupName;
 use model::cri::{RuntimeCondition, RuntimeHandler, RuntimeStatus};
+use model::k8s::Pod;
 use model::probe::{ProbeKind, ProbeOutcome};
 use model::{ContainerId, PodUid};
 
@@ -27,6 +31,15 @@ pub enum Errand {
     /// One thing to sweep.
     Sweep(Piece),
     Swept(Vec<String>),
+    ShowNode,
+    /// Reaches the API server; `tell`: its answer reaches the agent.
+    ApplyApi {
+        call: ApiCall,
+        tell: bool,
+    },
+    ApiAway(ApiCall),
+    /// The watch shows an object.
+    Watch(Arc<Pod>),
 }
 
 pub enum Piece {
@@ -66,7 +79,14 @@ impl Simulation {
             Errand::Pull { image, took } => self.pulled(image, took),
             Errand::Probe { uid, container, kind, id } => {
                 let outcome = self.probed(&uid, &container, kind, &id);
-                Event::ProbeDone { uid, container, kind, id, outcome }
+                Event::ProbeDone {
+                    uid,
+                    container,
+                    kind,
+                    id,
+                    outcome,
+                    took: std::time::Duration::from_millis(1),
+                }
             }
             Errand::ListLeftovers => Event::Leftovers(self.leftovers()),
             Errand::Sweep(piece) => {
@@ -75,6 +95,10 @@ impl Simulation {
                 }
                 return;
             }
+            Errand::ShowNode => Event::NodeSeen(Some(self.node_object())),
+            Errand::ApplyApi { call, tell } => return self.apply_api(generation, call, tell),
+            Errand::ApiAway(call) => return self.api_away(generation, call),
+            Errand::Watch(pod) => return self.watched(generation, pod),
             Errand::Swept(problems) => Event::Swept { problems },
         };
         self.post(generation, event);

@@ -3,6 +3,7 @@
 
 mod agent;
 mod calls;
+pub mod cluster;
 mod errands;
 mod executor;
 mod reading;
@@ -266,6 +267,7 @@ impl Simulation {
             }
             Effect::ListLeftovers => self.errand_soon(Errand::ListLeftovers),
             Effect::Sweep(sweep) => self.begin_sweep(sweep),
+            Effect::CallApi(call) => self.call_api(call),
             Effect::RunProbe { uid, container, kind, id, .. } => {
                 self.errand_soon(Errand::Probe { uid, container, kind, id });
             }

@@ -26,7 +26,7 @@ use model::runtime_class::RuntimeClass;
 use model::{Mono, Now, PodUid, k8s};
 
 use super::show;
-use crate::effect::{Action, Effect, Epoch, Stage, TimerKey};
+use crate::effect::{Action, ApiCall, Effect, Epoch, Stage, TimerKey};
 use crate::event::{
     CallFailure, Event, Hint, LeftoversSeen, PulledImage, RuntimeCheck, StartPoint, StepResult,
 };
@@ -41,6 +41,10 @@ pub struct Script {
     pods: BTreeMap<String, Arc<k8s::Pod>>,
     plans: BTreeMap<PodUid, (Epoch, Arc<Vec<Stage>>)>,
     timers: BTreeMap<TimerKey, Mono>,
+    /// Calls that the API server has not answered yet.
+    pub calls: Vec<ApiCall>,
+    /// Objects as the API server has them.
+    pub objects: BTreeMap<PodUid, k8s::Pod>,
     shown: BTreeSet<String>,
     /// Of the last line.
     effects: Vec<Effect>,
@@ -103,6 +107,8 @@ impl Script {
             pods: BTreeMap::new(),
             plans: BTreeMap::new(),
             timers: BTreeMap::new(),
+            calls: Vec::new(),
+            objects: BTreeMap::new(),
             shown: BTreeSet::new(),
             effects: Vec::new(),
         }
@@ -123,6 +129,7 @@ impl Script {
                     let old = self.plans.insert(uid.clone(), (*epoch, stages.clone()));
                     assert!(old.is_none(), "{uid} has two plans");
                 }
+                Effect::CallApi(call) => self.calls.push(call.clone()),
                 Effect::SetTimer { key, at: Some(at) } => {
                     self.timers.insert(key.clone(), *at);
                 }
@@ -200,6 +207,9 @@ impl Script {
             "cut" => self.cut(rest),
             "fail" => self.fail(rest),
             "due" => self.due(rest),
+            "answer" => self.answer(rest),
+            "node" => self.event(Event::NodeSeen((!rest.is_empty()).then(|| super::cluster::node(rest)))),
+            "gone" => self.event(Event::PodGone { source: Source::Api, uid: rest.into() }),
             _ => {
                 let event = parse_event(word, rest);
                 self.event(event)
@@ -212,7 +222,9 @@ impl Script {
             let known = self.pods.entry(name.into());
             known.or_insert_with(|| api_pod(name, "")).clone()
         });
-        let event = Event::Pods { source, pods: pods.collect() };
+        let pods: Vec<_> = pods.collect();
+        let pods = pods.into_iter().map(|pod| self.as_the_server_has_it(source, pod)).collect();
+        let event = Event::Pods { source, pods };
         self.event(event)
     }
 
@@ -340,6 +352,8 @@ fn classes(source: Source, rest: &str) -> Event {
 fn timer(name: &str) -> TimerKey {
     match name.split_once(' ') {
         Some(("pod", uid)) => TimerKey::Pod(uid.into()),
+        Some(("report", uid)) => TimerKey::Report(uid.into()),
+        Some(("mirror", name)) => TimerKey::Mirror(model::FullName::new(name, "ns")),
         Some(("observe", uid)) => TimerKey::Observe(uid.into()),
         _ => match name {
             "full" => TimerKey::FullRelist,

@@ -1,0 +1,158 @@
+//! The Kubernetes API, as far as a node needs it: one small trait per role.
+//!
+//! Every call has its deadline inside and makes no retries of its own: whoever calls decides about those. Watches
+//! reconnect by themselves, with a back-off, and resume where they were.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use model::cluster::{ObjectKey, ObjectState, TokenWanted};
+use model::k8s::{Event, Lease, Node, Pod, RuntimeClass, Service};
+use model::{PodUid, Wall};
+use serde_json::Value;
+
+use crate::ApiError;
+
+/// Which pod object is meant. A call with a UID fails with `Conflict` when another pod has the name by now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PodRef {
+    pub namespace: String,
+    pub name: String,
+    pub uid: Option<PodUid>,
+}
+
+/// Pod objects of the API.
+#[async_trait]
+pub trait PodApi: Send + Sync {
+    /// Strategic merge patch of the status sub-resource.
+    async fn patch_status(&self, pod: &PodRef, patch: &Value) -> Result<Arc<Pod>, ApiError>;
+    async fn create(&self, pod: &Pod) -> Result<Arc<Pod>, ApiError>;
+    /// With a grace of zero: now.
+    async fn delete(&self, pod: &PodRef) -> Result<(), ApiError>;
+}
+
+/// What a watch of one object shows.
+#[derive(Clone, Debug)]
+pub enum Seen<T> {
+    Is(Arc<T>),
+    /// It is not there (any more).
+    Absent,
+}
+
+/// The Node object. Heartbeats use their own deadline: `patience`.
+#[async_trait]
+pub trait NodeApi: Send + Sync {
+    async fn get(&self, name: &str) -> Result<Arc<Node>, ApiError>;
+    async fn create(&self, node: &Node) -> Result<Arc<Node>, ApiError>;
+    /// Strategic merge patch of metadata and spec.
+    async fn patch(&self, name: &str, patch: &Value) -> Result<Arc<Node>, ApiError>;
+    /// Strategic merge patch of the status sub-resource.
+    async fn patch_status(
+        &self,
+        name: &str,
+        patch: &Value,
+        patience: Duration,
+    ) -> Result<Arc<Node>, ApiError>;
+    /// Every change of it, the present state first. Never ends.
+    fn watch(&self, name: &str) -> BoxStream<'static, Seen<Node>>;
+}
+
+/// Leases in `kube-node-lease`.
+#[async_trait]
+pub trait LeaseApi: Send + Sync {
+    async fn get(&self, name: &str, patience: Duration) -> Result<Lease, ApiError>;
+    async fn create(&self, lease: &Lease, patience: Duration) -> Result<Lease, ApiError>;
+    /// Fails with `Conflict` when its resourceVersion is not the newest.
+    async fn update(&self, lease: &Lease, patience: Duration) -> Result<Lease, ApiError>;
+}
+
+/// Event objects (core/v1).
+#[async_trait]
+pub trait EventApi: Send + Sync {
+    async fn create(&self, event: &Event) -> Result<Event, ApiError>;
+    /// Strategic merge patch, for the next count of a repeated one.
+    async fn patch(&self, namespace: &str, name: &str, patch: &Value) -> Result<Event, ApiError>;
+}
+
+/// ConfigMaps, Secrets and the like, one by one: a node may read only what its pods name.
+pub trait ObjectApi: Send + Sync {
+    /// Its state now and after every change, until the stream is dropped. `Denied` and `Unreachable` are told too,
+    /// once each time they begin.
+    fn watch(&self, key: &ObjectKey) -> BoxStream<'static, ObjectState>;
+}
+
+/// Sets of objects that every node reads as a whole. Each item is the complete set.
+pub trait SharedObjects: Send + Sync {
+    /// Those with a cluster IP.
+    fn services(&self) -> BoxStream<'static, Vec<Arc<Service>>>;
+    fn runtime_classes(&self) -> BoxStream<'static, Vec<Arc<RuntimeClass>>>;
+}
+
+#[derive(Clone, PartialEq, Eq)]
+pub struct IssuedToken {
+    pub token: String,
+    pub expires: Wall,
+}
+
+impl std::fmt::Debug for IssuedToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("IssuedToken").field("expires", &self.expires).finish_non_exhaustive()
+    }
+}
+
+/// Tokens of service accounts.
+#[async_trait]
+pub trait TokenApi: Send + Sync {
+    async fn request(&self, wanted: &TokenWanted) -> Result<IssuedToken, ApiError>;
+}
+
+/// Who somebody is, as the API server says.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Identity {
+    pub name: String,
+    pub uid: String,
+    pub groups: Vec<String>,
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+/// What somebody wants to do with this node's own API.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeAccess {
+    pub who: Identity,
+    /// `get`, `create`, ...
+    pub verb: String,
+    pub node: String,
+    /// `proxy`, `log`, `stats`, `metrics`, ...
+    pub subresource: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum AccessVerdict {
+    Allowed,
+    /// With the reason that the authorizer gave, if any.
+    Denied(String),
+}
+
+/// Asks the API server about those who ask us.
+#[async_trait]
+pub trait AccessReviews: Send + Sync {
+    /// `None`: nobody knows this token.
+    async fn token(&self, token: &str) -> Result<Option<Identity>, ApiError>;
+    async fn access(&self, wanted: &NodeAccess) -> Result<AccessVerdict, ApiError>;
+}
+
+/// Everything a node of a cluster stands on.
+#[derive(Clone)]
+pub struct ClusterPorts {
+    pub pods: Arc<dyn PodApi>,
+    pub node: Arc<dyn NodeApi>,
+    pub leases: Arc<dyn LeaseApi>,
+    pub events: Arc<dyn EventApi>,
+    pub objects: Arc<dyn ObjectApi>,
+    pub shared: Arc<dyn SharedObjects>,
+    pub tokens: Arc<dyn TokenApi>,
+    pub reviews: Arc<dyn AccessReviews>,
+}
