@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use model::cgroup::{CgroupName, CgroupSpec};
+use model::cluster::{ObjectKey, TokenWanted};
 use model::cri::{ContainerConfig, SandboxConfig};
 use model::files::ContainerFiles;
 use model::hook::HookCall;
@@ -46,6 +47,17 @@ pub enum Effect {
     },
     PullImage {
         image: String,
+    },
+    /// Tell what this object is now and after every change, until told otherwise. `ObjectSeen` follows.
+    WatchObject {
+        key: ObjectKey,
+    },
+    UnwatchObject {
+        key: ObjectKey,
+    },
+    /// `TokenIssued` follows.
+    RequestToken {
+        wanted: TokenWanted,
     },
     /// Sets, moves or (with `None`) clears a timer.
     SetTimer {
@@ -111,6 +123,8 @@ pub enum TimerKey {
     Probe(PodUid),
     /// Another try at reading a pod whose reading failed.
     Observe(PodUid),
+    /// A token has to be asked for (again).
+    Token(TokenWanted),
     FullRelist,
     RuntimeCheck,
     Sweep,

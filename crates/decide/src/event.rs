@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::cgroup::{CgroupDriver, CgroupName};
+use model::cluster::{ObjectKey, ObjectState, Token, TokenWanted};
 use model::credentials::PullHistory;
 use model::cri::{Image, RuntimeStatus};
-use model::k8s::{Node, Pod};
+use model::k8s::{Node, Pod, Service};
 use model::node::HostFacts;
 use model::observed::{Observation, Scope};
 use model::pod::Source;
@@ -83,6 +84,18 @@ pub enum Event {
         id: ContainerId,
         outcome: ProbeOutcome,
     },
+    /// An object that some pod names was read, or can't be.
+    ObjectSeen {
+        key: ObjectKey,
+        state: ObjectState,
+    },
+    /// All services of the cluster.
+    Services(Vec<Arc<Service>>),
+    /// A token was issued, or why not.
+    TokenIssued {
+        wanted: TokenWanted,
+        result: Result<Token, String>,
+    },
     Timer(TimerKey),
     /// The cgroups above pods could not be written.
     NodeCgroupsFailed,
@@ -114,6 +127,9 @@ impl Event {
             Event::PluginsAsked { .. } => "plugins_asked",
             Event::ImagePulled { .. } => "image_pulled",
             Event::ProbeDone { .. } => "probe_done",
+            Event::ObjectSeen { .. } => "object_seen",
+            Event::Services(_) => "services",
+            Event::TokenIssued { .. } => "token_issued",
             Event::Timer(_) => "timer",
             Event::NodeCgroupsFailed => "node_cgroups_failed",
             Event::Leftovers(_) => "leftovers",

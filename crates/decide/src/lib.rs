@@ -19,6 +19,7 @@ pub mod images;
 pub mod ledger;
 pub mod lifecycle;
 pub mod manifest;
+pub mod objects;
 pub mod plan;
 pub mod probes;
 pub mod pull_rate;

@@ -18,6 +18,7 @@ use crate::effect::{Epoch, Stage};
 use crate::images::ImageDesk;
 use crate::ledger::Ledger;
 use crate::lifecycle::Lifecycle;
+use crate::objects::ObjectDesk;
 use crate::probes::PodProbes;
 use crate::resources;
 use crate::status::{IpFamily, PodResources};
@@ -46,6 +47,8 @@ pub struct NodeState {
     /// Ids hinted at before any reading showed them.
     pub unknown_ids: BTreeMap<String, Mono>,
     pub images: ImageDesk,
+    /// `None`: there is no cluster.
+    pub objects: Option<ObjectDesk>,
     /// What an earlier agent knew of probes, of pods that were not seen yet.
     pub probe_records: BTreeMap<PodUid, ProbeRecord>,
     pub full_observation: FullObservation,
@@ -173,6 +176,7 @@ pub struct WhySince {
 impl NodeState {
     pub fn new(config: NodeConfig, facts: HostFacts, started: Wall) -> Self {
         let sources = config.sources.iter().map(|s| (*s, SourceSet::default())).collect();
+        let objects = config.sources.contains(&Source::Api).then(ObjectDesk::default);
         Self {
             config: Arc::new(config),
             facts: Arc::new(facts),
@@ -187,6 +191,7 @@ impl NodeState {
             ids: BTreeMap::new(),
             unknown_ids: BTreeMap::new(),
             images: ImageDesk::default(),
+            objects,
             probe_records: BTreeMap::new(),
             full_observation: FullObservation::default(),
             sweeping: BTreeSet::new(),

@@ -5,6 +5,7 @@
 //! to the next plan, which the outcome triggers at once.
 
 mod collect;
+mod content;
 mod image;
 mod init;
 mod probed;
@@ -23,6 +24,7 @@ use crate::effect::Stage;
 use crate::images::PullPolicy;
 use crate::ledger::StartFailure;
 use crate::lifecycle::Lifecycle;
+use crate::objects::ObjectDesk;
 use crate::state::{PodEntry, RuntimeHealth};
 use crate::status::IpFamily;
 
@@ -40,6 +42,8 @@ pub struct PlanInputs<'a> {
     /// The pod that holds this pod's name, if that is another one.
     pub name_holder: Option<String>,
     pub primary_family: IpFamily,
+    /// What is known of the objects that pods name. `None`: there is no cluster.
+    pub cluster: Option<&'a ObjectDesk>,
     pub now: Now,
 }
 

@@ -12,17 +12,18 @@ use model::k8s::Container;
 use model::observed::{ContainerState, ObservedContainer, ObservedSandbox};
 use model::pod::{ContainerKind, RestartPolicy};
 use model::why::Cause;
-use model::{ApiEvent, Mono, Reason};
+use model::{ApiEvent, Reason};
 
+use super::content::Variables;
 use super::image::{self, Images};
-use super::{Note, PlanInputs, PodPlan, collect, init, probed, stop};
+use super::{Note, PlanInputs, PodPlan, collect, content, init, probed, stop};
 use crate::back_off::{self, CrashLimits};
 use crate::effect::{Action, Stage, StartContainer};
 use crate::ledger::StartFailure;
 use crate::lifecycle::MINIMUM_STOP_SECS;
-use crate::render::{self, ContainerInputs, ContainerRef, RenderContext};
+use crate::render::{self, ContainerInputs, ContainerRef, EnvSources, RenderContext, RenderError};
 use crate::sandbox::{SandboxChange, sandbox_change};
-use crate::{cgroups, hooks, restart, volumes};
+use crate::{cgroups, hooks, restart};
 
 /// How long a failed start waits for its next try, when no back-off of its own rules it.
 pub const RETRY: Duration = Duration::from_secs(10);
@@ -146,8 +147,8 @@ fn create_sandbox(inputs: &PlanInputs, attempt: u32, plan: &mut PodPlan) {
 /// Directories and cgroup, then volumes. `None` when the volumes can't be planned.
 fn prepare(inputs: &PlanInputs, plan: &mut PodPlan) -> Option<Vec<Stage>> {
     let view = &inputs.entry.view;
-    let setups = match volumes::setups(inputs.config, inputs.facts, view) {
-        Ok(setups) => setups,
+    let volumes = match content::setups(inputs, plan) {
+        Ok(setups) => setups?,
         Err(error) => {
             let message = error.to_string();
             let event =
@@ -162,7 +163,6 @@ fn prepare(inputs: &PlanInputs, plan: &mut PodPlan) -> Option<Vec<Stage>> {
     let mut ground = vec![Action::MakePodDirs { log_dir, containers: names }];
     let cgroup = cgroups::pod_cgroup_spec(inputs.config, inputs.facts, view);
     ground.extend(cgroup.map(|spec| Action::EnsureCgroup { spec }));
-    let volumes = setups.into_iter().map(|volume| Action::SetUpVolume { volume }).collect();
     Some(vec![Stage::must(ground), Stage::must(volumes)])
 }
 
@@ -202,6 +202,8 @@ fn with_sandbox(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> PodPlan {
     if ready.is_empty() {
         let garbage = collect::stages(inputs, &mut plan);
         plan.stages.extend(garbage);
+        let updates = content::updates(inputs, &mut plan);
+        plan.stages.insert(0, Stage::may(updates));
         if plan.why.is_empty() {
             plan.because(None, Cause::Running, None);
         }
@@ -217,6 +219,8 @@ fn with_sandbox(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> PodPlan {
         plan.stages.extend(ground);
         return plan;
     }
+    let updates = content::updates(inputs, &mut plan);
+    plan.stages.push(Stage::may(updates));
     for (kind, container, images) in ready {
         start(inputs, sandbox, kind, container, &images, &mut plan);
     }
@@ -440,7 +444,8 @@ fn start(
     let entry = inputs.entry;
     let view = &entry.view;
     let name = &container.name;
-    match rendered_start(inputs, sandbox, kind, container, images) {
+    let Some(variables) = content::variables(inputs, container, plan) else { return };
+    match rendered_start(inputs, sandbox, kind, container, images, &variables) {
         Ok(action) => {
             if let Some(exited) = newest_exited(inputs, name) {
                 let limits = CrashLimits {
@@ -464,15 +469,17 @@ fn start(
             let alone = kind != ContainerKind::Init || model::pod::is_sidecar(container);
             plan.stages.push(if alone { Stage::may(actions) } else { Stage::must(actions) });
         }
-        Err(message) => {
-            let retry_at: Mono = inputs.now.mono.plus(RETRY);
+        Err(error) => {
+            let message = error.to_string();
+            // What an object lacks is told by the object: nothing has to be tried in between.
+            let retry_at = (!error.is_about_objects()).then(|| inputs.now.mono.plus(RETRY));
             let event = ApiEvent::warning("Failed", format!("Error: {message}")).about(kind, name);
             plan.announce(format!("config {name} {message}"), event);
             let reason = Reason::CreateContainerConfigError;
             let cause = Cause::StartFailed { reason, message: message.clone() };
-            plan.because(Some(name), cause, Some(retry_at));
+            plan.because(Some(name), cause, retry_at);
             let failure = StartFailure { reason, message };
-            plan.notes.push(Note::Failure { container: name.clone(), failure, retry_at: Some(retry_at) });
+            plan.notes.push(Note::Failure { container: name.clone(), failure, retry_at });
         }
     }
     debug_assert!(view.container(name).is_some());
@@ -484,19 +491,19 @@ fn rendered_start(
     kind: ContainerKind,
     container: &Container,
     images: &Images,
-) -> Result<StartContainer, String> {
+    variables: &Variables,
+) -> Result<StartContainer, RenderError> {
     let entry = inputs.entry;
     let view = &entry.view;
     let context = RenderContext::new(inputs.config, inputs.facts);
-    let sandbox_config =
-        render::sandbox_config(&context, view, sandbox.attempt).map_err(|e| e.to_string())?.value;
+    let sandbox_config = render::sandbox_config(&context, view, sandbox.attempt)?.value;
     let ips = crate::status::pod_ips(&sandbox.ips, inputs.primary_family);
     let made_with = ContainerInputs {
         image_volumes: Some(&images.volumes),
+        env: EnvSources { objects: variables.objects.as_ref(), services: variables.services },
         ..ContainerInputs::new(&ips, &images.own, restart_count(inputs, &container.name))
     };
-    let rendered = render::container_config(&context, view, &ContainerRef::new(kind, container), &made_with)
-        .map_err(|e| e.to_string())?;
+    let rendered = render::container_config(&context, view, &ContainerRef::new(kind, container), &made_with)?;
     let log_dir = inputs.config.pod_log_dir(&view.full_name, &view.uid);
     Ok(StartContainer {
         kind,

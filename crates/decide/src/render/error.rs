@@ -87,3 +87,10 @@ pub enum RenderError {
     #[error(transparent)]
     Volume(#[from] VolumeError),
 }
+
+impl RenderError {
+    /// Whether an object of the cluster is the cause: its change is told, and may be the cure.
+    pub fn is_about_objects(&self) -> bool {
+        matches!(self, RenderError::Object { .. } | RenderError::KeyMissing { .. })
+    }
+}

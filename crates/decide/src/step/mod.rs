@@ -4,6 +4,7 @@
 //! moves as far as it may, its status is derived, and, if no plan of it runs and its reading is fresh, it is planned.
 
 mod images;
+mod objects;
 mod observe;
 mod outcome;
 mod pods;
@@ -49,6 +50,9 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         Event::ProbeDone { uid, container, kind, id, outcome } => {
             probing::done(state, &mut cx, &uid, (&container, kind), &id, &outcome);
         }
+        Event::ObjectSeen { key, state: seen } => objects::seen(state, &mut cx, &key, seen),
+        Event::Services(services) => objects::services(state, &mut cx, &services),
+        Event::TokenIssued { wanted, result } => objects::token_issued(state, &mut cx, &wanted, result),
         Event::Timer(key) => timer(state, &mut cx, key),
         Event::NodeCgroupsFailed => {
             state.burstable_shares_written = None;
@@ -115,6 +119,7 @@ fn timer(state: &mut NodeState, cx: &mut Context, key: TimerKey) {
             }
         }
         TimerKey::Probe(uid) => probing::timer(state, cx, &uid),
+        TimerKey::Token(wanted) => objects::token_due(state, cx, &wanted),
         TimerKey::Observe(uid) => observe::again(state, cx, &uid),
         TimerKey::FullRelist => observe::want_everything(state, cx),
         TimerKey::RuntimeCheck => observe::check_runtime(state, cx),

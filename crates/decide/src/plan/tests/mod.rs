@@ -78,6 +78,7 @@ impl Scene {
             observed: &self.observed,
             name_holder: self.name_holder.clone(),
             primary_family: IpFamily::V4,
+            cluster: None,
             now: at(NOW),
         })
     }

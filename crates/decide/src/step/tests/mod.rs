@@ -6,6 +6,7 @@ mod ending;
 mod freshness;
 mod images;
 mod node;
+mod objects;
 mod properties;
 mod releasing;
 mod script;

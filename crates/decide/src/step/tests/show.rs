@@ -30,6 +30,11 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
         Effect::AskPlugins { image, .. } => Some(format!("ask plugins {image}")),
         Effect::InspectImage { image } => Some(format!("look {image}")),
         Effect::PullImage { image } => Some(format!("pull {image}")),
+        Effect::WatchObject { key } => Some(format!("watch {} {}", key.kind.word(), key.name)),
+        Effect::UnwatchObject { key } => Some(format!("unwatch {} {}", key.kind.word(), key.name)),
+        Effect::RequestToken { wanted } => {
+            Some(format!("ask token {}/{}", wanted.pod_uid, wanted.service_account))
+        }
         Effect::Forget { uid } => Some(format!("forget {uid}")),
         Effect::ListLeftovers => only("sweeps", "list leftovers".into()),
         Effect::Sweep(what) => Some(format!("sweep {}", sweep(what))),
@@ -60,6 +65,7 @@ fn timer(key: &TimerKey) -> String {
         TimerKey::Probe(uid) => format!("probe {uid}"),
         TimerKey::Pod(uid) => format!("pod {uid}"),
         TimerKey::Observe(uid) => format!("observe {uid}"),
+        TimerKey::Token(wanted) => format!("token {}", wanted.pod_uid),
         TimerKey::FullRelist => "full".into(),
         TimerKey::RuntimeCheck => "check".into(),
         TimerKey::Sweep => "sweep".into(),
