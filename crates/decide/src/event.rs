@@ -71,9 +71,11 @@ pub enum Event {
     /// The credential plugins have answered, or had their time.
     PluginsAsked {
         image: String,
+        access: u64,
     },
     ImagePulled {
         image: String,
+        access: u64,
         result: Result<PulledImage, CallFailure>,
     },
     /// An attempt at a probe ended. `id`: the instance that was asked.

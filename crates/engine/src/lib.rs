@@ -14,6 +14,7 @@ mod dispatcher;
 mod executor;
 mod hooks;
 mod image_calls;
+mod objects;
 mod observe;
 mod probe_calls;
 mod query;

@@ -18,6 +18,7 @@ use model::{ApiEvent, Mono, Now, PodUid};
 
 use crate::effect::{Effect, LogLevel, TimerKey};
 use crate::event::Event;
+use crate::images::PullKey;
 use crate::state::NodeState;
 
 pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
@@ -45,8 +46,12 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         Event::ImageInspected { image, result, history } => {
             images::inspected(state, &mut cx, &image, result, &history);
         }
-        Event::PluginsAsked { image } => images::plugins_asked(state, &mut cx, &image),
-        Event::ImagePulled { image, result } => images::pulled(state, &mut cx, &image, result),
+        Event::PluginsAsked { image, access } => {
+            images::plugins_asked(state, &mut cx, &PullKey { image, access });
+        }
+        Event::ImagePulled { image, access, result } => {
+            images::pulled(state, &mut cx, &PullKey { image, access }, result);
+        }
         Event::ProbeDone { uid, container, kind, id, outcome } => {
             probing::done(state, &mut cx, &uid, (&container, kind), &id, &outcome);
         }

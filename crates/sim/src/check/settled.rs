@@ -10,8 +10,8 @@ use model::observed::ContainerState;
 use model::pod::{PodView, RestartPolicy, Source, is_sidecar};
 
 use crate::time::{Nanos, SECOND};
-use crate::workload::{is_rejected, is_unmountable};
-use crate::world::{Life, World};
+use crate::workload::{CONTENT, is_rejected, is_unmountable, objects_of};
+use crate::world::{Life, VERSION, World};
 
 /// Why the node is not yet where it has to come to, if so.
 pub fn unsettled<'a>(
@@ -101,8 +101,18 @@ fn pod(world: &World, state: &NodeState, view: &PodView) -> Option<String> {
     }
     match phase {
         "Succeeded" | "Failed" => ended(world, view, phase),
+        _ if old_files(world, view) => Some("its volume shows an old version".into()),
         _ => going(&Going { world, view, status, longest_wait: longest_wait(state) }),
     }
+}
+
+/// Whoever runs sees the newest files.
+fn old_files(world: &World, view: &PodView) -> bool {
+    let Some(object) = objects_of(&view.pod).1 else { return false };
+    let shown = world.disk.content.get(&(view.uid.clone(), CONTENT.to_owned()));
+    let newest = world.objects.text(&object).unwrap_or_default();
+    world.anything_live(&view.uid)
+        && !shown.is_some_and(|shown| shown.contains(&format!("{VERSION}={newest};")))
 }
 
 fn ended(world: &World, view: &PodView, phase: &str) -> Option<String> {

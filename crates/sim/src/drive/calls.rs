@@ -25,7 +25,8 @@ pub enum Op {
         containers: Vec<String>,
     },
     EnsureCgroup(CgroupName),
-    SetUpVolume(String),
+    /// With its content, where the agent makes that.
+    SetUpVolume(String, Option<String>),
     RunSandbox(Box<SandboxConfig>),
     PrepareContainer(Box<StartContainer>),
     Create(Box<StartContainer>),
@@ -72,7 +73,7 @@ impl Op {
     fn writes(&self) -> bool {
         matches!(
             self,
-            Op::MakeDirs { .. } | Op::SetUpVolume(_) | Op::PrepareContainer(_) | Op::LinkLog { .. }
+            Op::MakeDirs { .. } | Op::SetUpVolume(..) | Op::PrepareContainer(_) | Op::LinkLog { .. }
         )
     }
 
@@ -413,8 +414,8 @@ fn carry_out(world: &mut World, uid: &model::PodUid, op: &Op) -> Result<Value, R
             world.cgroups.insert(name.clone());
             Ok(Value::Nothing)
         }
-        Op::SetUpVolume(volume) => {
-            world.disk.set_up_volume(uid, volume);
+        Op::SetUpVolume(volume, content) => {
+            world.disk.set_up_volume(uid, volume, content.as_deref());
             Ok(Value::Nothing)
         }
         Op::RunSandbox(config) => world.run_sandbox(config).map(Value::Sandbox),

@@ -4,6 +4,7 @@ use decide::Event;
 use decide::event::{CallFailure, LeftoversSeen, PulledImage, RuntimeCheck};
 use model::PodUid;
 use model::cgroup::CgroupName;
+use model::cluster::{ObjectKey, ObjectState, Token, TokenWanted};
 use model::cri::{RuntimeCondition, RuntimeStatus};
 
 use super::{Happening, Simulation};
@@ -14,8 +15,12 @@ pub enum Errand {
     Inspect(String),
     Pull {
         image: String,
+        access: u64,
         took: u64,
     },
+    LookAt(ObjectKey),
+    Services,
+    Token(TokenWanted),
     ListLeftovers,
     /// One thing to sweep.
     Sweep(Piece),
@@ -35,13 +40,13 @@ impl Simulation {
         self.plan_in(wait, Happening::Errand { generation: self.generation, errand });
     }
 
-    pub(super) fn begin_pull(&mut self, image: String) {
+    pub(super) fn begin_pull(&mut self, image: String, access: u64) {
         let took = if self.faults.pull_fails(&mut self.rng, self.world.now) && self.rng.per_mille(200) {
             self.rng.between(30 * SECOND, 90 * SECOND)
         } else {
             self.rng.between(20 * MILLI, 4 * SECOND)
         };
-        let errand = Errand::Pull { image, took };
+        let errand = Errand::Pull { image, access, took };
         self.plan_in(took, Happening::Errand { generation: self.generation, errand });
     }
 
@@ -56,7 +61,13 @@ impl Simulation {
                 };
                 Event::ImageInspected { image, result, history: Default::default() }
             }
-            Errand::Pull { image, took } => self.pulled(image, took),
+            Errand::Pull { image, access, took } => self.pulled(image, access, took),
+            Errand::LookAt(key) => match self.look_at(generation, &key) {
+                Some(state) => Event::ObjectSeen { key, state },
+                None => return,
+            },
+            Errand::Services => Event::Services(Vec::new()),
+            Errand::Token(wanted) => Event::TokenIssued { result: self.token(&wanted), wanted },
             Errand::ListLeftovers => Event::Leftovers(self.leftovers()),
             Errand::Sweep(piece) => {
                 if generation == self.generation && self.agent.is_some() {
@@ -67,6 +78,29 @@ impl Simulation {
             Errand::Swept(problems) => Event::Swept { problems },
         };
         self.post(generation, event);
+    }
+
+    /// What a watch tells, if there still is one. The API server may be away for a while; its answer comes later then.
+    fn look_at(&mut self, generation: u32, key: &ObjectKey) -> Option<ObjectState> {
+        let watched = self.agent.as_ref().is_some_and(|agent| agent.watching.contains(key));
+        if generation != self.generation || !watched {
+            return None;
+        }
+        if self.faults.pull_fails(&mut self.rng, self.world.now) {
+            let wait = self.rng.between(10 * MILLI, 20 * SECOND);
+            self.plan_in(wait, Happening::Errand { generation, errand: Errand::LookAt(key.clone()) });
+            return Some(ObjectState::Unreachable { message: "the API server is away".into() });
+        }
+        Some(self.world.objects.look(key))
+    }
+
+    fn token(&mut self, wanted: &TokenWanted) -> Result<Token, String> {
+        if self.faults.pull_fails(&mut self.rng, self.world.now) {
+            return Err("the API server is away".into());
+        }
+        let lasts = std::time::Duration::from_secs(wanted.expiration_secs.max(0) as u64);
+        let token = format!("token {}", self.number());
+        Ok(Token { token, expires: self.world.wall().plus(lasts) })
     }
 
     fn call_fails(&mut self) -> Option<CallFailure> {
@@ -91,7 +125,7 @@ impl Simulation {
         RuntimeCheck::Answered { runtime_name: "simulated".into(), status, cgroup_driver: None }
     }
 
-    fn pulled(&mut self, image: String, took: u64) -> Event {
+    fn pulled(&mut self, image: String, access: u64, took: u64) -> Event {
         let failure = self.call_fails();
         let result = match failure {
             Some(failure) => Err(failure),
@@ -104,7 +138,7 @@ impl Simulation {
                 Err(message) => Err(CallFailure { unreachable: false, message }),
             },
         };
-        Event::ImagePulled { image, result }
+        Event::ImagePulled { image, access, result }
     }
 
     fn leftovers(&self) -> LeftoversSeen {

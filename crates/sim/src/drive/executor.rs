@@ -6,6 +6,7 @@ use std::sync::Arc;
 use decide::event::{CallFailure, StartPoint};
 use decide::{Action, Epoch, Event, Stage, StepResult};
 use model::PodUid;
+use model::volume::{VolumeKind, VolumeSetup};
 
 use super::calls::{Failure, Op, Value};
 use super::{Mutant, Simulation};
@@ -187,7 +188,7 @@ fn first_call(action: &Action) -> Op {
             Op::MakeDirs { log_dir: log_dir.clone(), containers: containers.clone() }
         }
         Action::EnsureCgroup { spec } => Op::EnsureCgroup(spec.name.clone()),
-        Action::SetUpVolume { volume } => Op::SetUpVolume(volume.name.clone()),
+        Action::SetUpVolume { volume } => Op::SetUpVolume(volume.name.clone(), content_of(volume)),
         Action::RunSandbox { config, .. } => Op::RunSandbox(config.clone()),
         Action::StartContainer(start) => Op::PrepareContainer(start.clone()),
         Action::StopContainer { id, grace_secs, .. } => Op::Stop { id: id.clone(), grace_secs: *grace_secs },
@@ -200,6 +201,13 @@ fn first_call(action: &Action) -> Op {
         Action::RemovePodDir => Op::RemovePodDir,
         Action::RemoveLogDir { name } => Op::RemoveLogDir(name.clone()),
     }
+}
+
+/// All files, one after the other.
+fn content_of(volume: &VolumeSetup) -> Option<String> {
+    let VolumeKind::Content(content) = &volume.kind else { return None };
+    let files = content.files.iter();
+    Some(files.map(|(path, file)| format!("{path}={};", String::from_utf8_lossy(&file.bytes))).collect())
 }
 
 fn next(action: &Action, op: &Op, outcome: Result<Value, Failure>, cancelled: bool) -> Next {

@@ -4,6 +4,7 @@ use decide::event::Hint;
 use model::k8s::Pod;
 use model::pod::Source;
 
+use super::errands::Errand;
 use super::{Happening, Simulation};
 use crate::time::{MILLI, SECOND};
 use crate::workload::Task;
@@ -158,6 +159,13 @@ impl Simulation {
                 }
             }
             Task::ImageArrives(name) => self.world.image_arrives(&name),
+            Task::Object { name, version } => {
+                self.world.objects.set(&name, version);
+                let watching = self.agent.iter().flat_map(|agent| agent.watching.clone());
+                for key in watching.filter(|key| key.name == name).collect::<Vec<_>>() {
+                    self.errand_soon(Errand::LookAt(key));
+                }
+            }
         }
     }
 

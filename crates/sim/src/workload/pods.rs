@@ -8,10 +8,10 @@ use model::k8s::Pod;
 use model::pod::Source;
 use serde_json::{Value, json};
 
-use super::{ALWAYS_PRESENT, IMAGES, NO_IMAGE, Task, image_name};
+use super::{ALWAYS_PRESENT, IMAGES, NO_IMAGE, OBJECTS, Task, image_name, object_name};
 use crate::rng::Rng;
 use crate::time::{EPOCH, MILLI, SECOND};
-use crate::world::{Life, OnTerm, Script};
+use crate::world::{Life, OnTerm, Script, VERSION};
 
 #[derive(Clone, Debug)]
 pub struct Template {
@@ -25,6 +25,64 @@ pub struct Template {
     host_network: bool,
     rejected: bool,
     unmountable: bool,
+    needs: Needs,
+}
+
+/// What of the cluster the pod is made of, if it comes from there.
+#[derive(Clone, Debug, Default)]
+struct Needs {
+    variable: Option<u64>,
+    volume: Option<u64>,
+    token: bool,
+}
+
+impl Needs {
+    fn seeded(rng: &mut Rng) -> Self {
+        let mut one = || rng.per_mille(400).then(|| rng.below(OBJECTS));
+        Self { variable: one(), volume: one(), token: rng.per_mille(300) }
+    }
+
+    fn add_to(&self, pod: &mut Pod) {
+        let Some(spec) = &mut pod.spec else { return };
+        let from = |value| serde_json::from_value(value);
+        let bad = "the simulation made a bad pod";
+        for container in &mut spec.containers {
+            if let Some(number) = self.variable {
+                let source = json!({"configMapKeyRef": {"name": object_name(number), "key": VERSION}});
+                let variable = from(json!({"name": VARIABLE, "valueFrom": source})).expect(bad);
+                container.env.get_or_insert_default().push(variable);
+            }
+            if self.volume.is_some() || self.token {
+                let mount =
+                    serde_json::from_value(json!({"name": CONTENT, "mountPath": "/content"})).expect(bad);
+                container.volume_mounts.get_or_insert_default().push(mount);
+            }
+        }
+        let map = self.volume.map(|number| json!({"configMap": {"name": object_name(number)}}));
+        let token =
+            self.token.then(|| json!({"serviceAccountToken": {"path": "token", "expirationSeconds": 600}}));
+        let sources: Vec<Value> = map.into_iter().chain(token).collect();
+        if !sources.is_empty() {
+            let volume = json!({"name": CONTENT, "projected": {"sources": sources}});
+            spec.volumes.get_or_insert_default().push(serde_json::from_value(volume).expect(bad));
+        }
+    }
+}
+
+/// The variable and the volume that show a config map.
+pub const VARIABLE: &str = "OBJECT";
+pub const CONTENT: &str = "content";
+
+/// The config map behind the variable, and the one behind the volume.
+pub fn objects_of(pod: &Pod) -> (Option<String>, Option<String>) {
+    let Some(spec) = &pod.spec else { return (None, None) };
+    let variables = spec.containers.iter().flat_map(|c| c.env.iter().flatten());
+    let maps = variables.filter_map(|v| v.value_from.as_ref()?.config_map_key_ref.as_ref());
+    let variable = maps.map(|map| map.name.clone()).next();
+    let projected = spec.volumes.iter().flatten().filter_map(|v| v.projected.as_ref());
+    let sources = projected.flat_map(|p| p.sources.iter().flatten());
+    let volume = sources.filter_map(|s| s.config_map.as_ref()).map(|map| map.name.clone()).next();
+    (variable, volume)
 }
 
 #[derive(Clone, Debug)]
@@ -163,6 +221,7 @@ impl Template {
             host_network: rng.per_mille(200),
             rejected: rng.per_mille(60),
             unmountable: rng.per_mille(30),
+            needs: Needs::seeded(rng),
         }
     }
 
@@ -193,6 +252,7 @@ impl Template {
             host_network: false,
             rejected: false,
             unmountable: false,
+            needs: Needs::default(),
         }
     }
 
@@ -217,7 +277,10 @@ impl Template {
         self.put_pod(source, pod)
     }
 
-    fn put_pod(&self, source: Source, pod: Pod) -> Task {
+    fn put_pod(&self, source: Source, mut pod: Pod) -> Task {
+        if source == Source::Api {
+            self.needs.add_to(&mut pod);
+        }
         let uid = PodUid::from(self.uid.as_str());
         let all = self.containers.iter().chain(&self.inits);
         let scripts: BTreeMap<_, _> =

@@ -397,7 +397,7 @@ fn parse_event(word: &str, rest: &str) -> Event {
                 }),
                 message => Err(call_failure(message)),
             };
-            Event::ImagePulled { image: image.into(), result }
+            Event::ImagePulled { image: image.into(), access: 0, result }
         }
         "services" => Event::Services(Vec::new()),
         "configmap" => object(ObjectKind::ConfigMap, rest),

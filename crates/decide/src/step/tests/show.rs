@@ -29,7 +29,11 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
         Effect::Cancel { uid, .. } => Some(format!("cancel {uid}")),
         Effect::AskPlugins { image, .. } => Some(format!("ask plugins {image}")),
         Effect::InspectImage { image } => Some(format!("look {image}")),
-        Effect::PullImage { image } => Some(format!("pull {image}")),
+        Effect::PullImage { image, own, .. } => {
+            let users: String = own.iter().map(|c| format!(" as {}", c.login.username)).collect();
+            Some(format!("pull {image}{users}"))
+        }
+        Effect::NoteAccess { image, secret, .. } => Some(format!("note {image} by {}", secret.name)),
         Effect::WatchObject { key } => Some(format!("watch {} {}", key.kind.word(), key.name)),
         Effect::UnwatchObject { key } => Some(format!("unwatch {} {}", key.kind.word(), key.name)),
         Effect::RequestToken { wanted } => {
