@@ -1,6 +1,6 @@
 //! A cluster in memory, in paused time: who is told what, and when.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -9,13 +9,13 @@ use decide::event::RuntimeCheck;
 use decide::{Action, Effect, NodeState, step};
 use futures::stream::{BoxStream, unfold};
 use model::cluster::{ObjectContent, ObjectKind, ObjectState};
-use model::cri::{RuntimeCondition, RuntimeStatus};
+use model::cri::{NamespaceMode, RuntimeCondition, RuntimeStatus};
 use model::k8s::{Event as ApiEventObject, Lease, Node, Pod, RuntimeClass, Service};
 use model::node::{HostFacts, NodeConfig};
-use model::observed::{Observation, Scope};
+use model::observed::{Observation, ObservedPod, ObservedSandbox, Scope};
 use model::pod::Source;
 use model::volume::VolumeKind;
-use model::{PodUid, Wall};
+use model::{FullName, PodUid, SandboxId, Wall};
 use ports::{
     ApiError, EventApi, IssuedToken, LeaseApi, NodeApi, ObjectApi, PodApi, PodRef, Seen, SharedObjects,
     TokenApi, WallClock,
@@ -168,6 +168,7 @@ struct Bench {
     /// Contents that were written, in order.
     written: Vec<String>,
     events: Vec<String>,
+    sandboxes: BTreeSet<PodUid>,
 }
 
 fn key(name: &str) -> ObjectKey {
@@ -210,6 +211,7 @@ impl Bench {
             inbox,
             written: Vec::new(),
             events: Vec::new(),
+            sandboxes: BTreeSet::new(),
         };
         let condition =
             |kind: &str| RuntimeCondition { r#type: kind.into(), status: true, ..Default::default() };
@@ -224,44 +226,85 @@ impl Bench {
     }
 
     fn handle(&mut self, event: Event) {
-        let now = self.clock.now();
-        for effect in step(&mut self.state, now, event) {
-            match effect {
-                Effect::WatchObject { key } => self.objects.watch(key),
-                Effect::UnwatchObject { key } => self.objects.unwatch(&key),
-                Effect::RequestToken { wanted } => self.objects.request_token(wanted),
-                Effect::SetTimer { key, at } => self.timers.set(key, at),
-                Effect::RecordEvent { event, .. } => {
-                    self.events.push(format!("{}: {}", event.reason, event.message))
-                }
-                Effect::Run { uid, epoch, stages } => {
-                    for action in stages.iter().flat_map(|stage| &stage.actions) {
-                        if let Action::SetUpVolume { volume } = action
-                            && let VolumeKind::Content(content) = &volume.kind
-                        {
-                            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-                            let files = content
-                                .files
-                                .iter()
-                                .map(|(path, file)| format!("{path}={}", text(&file.bytes)));
-                            self.written.push(files.collect::<Vec<_>>().join(" "));
-                        }
-                    }
-                    self.finish(&uid, epoch, &stages);
-                }
-                _ => {}
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            let now = self.clock.now();
+            for effect in step(&mut self.state, now, event) {
+                self.perform(effect, &mut events);
             }
         }
     }
 
-    fn finish(&mut self, uid: &PodUid, epoch: decide::Epoch, stages: &[decide::Stage]) {
+    fn perform(&mut self, effect: Effect, events: &mut VecDeque<Event>) {
+        match effect {
+            Effect::WatchObject { key } => self.objects.watch(key),
+            Effect::UnwatchObject { key } => self.objects.unwatch(&key),
+            Effect::RequestToken { wanted } => self.objects.request_token(wanted),
+            Effect::SetTimer { key, at } => self.timers.set(key, at),
+            Effect::RecordEvent { event, .. } => {
+                self.events.push(format!("{}: {}", event.reason, event.message))
+            }
+            Effect::Run { uid, epoch, stages } => {
+                for action in stages.iter().flat_map(|stage| &stage.actions) {
+                    if let Action::SetUpVolume { volume } = action
+                        && let VolumeKind::Content(content) = &volume.kind
+                    {
+                        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                        let files =
+                            content.files.iter().map(|(path, file)| format!("{path}={}", text(&file.bytes)));
+                        self.written.push(files.collect::<Vec<_>>().join(" "));
+                    }
+                }
+                self.finish(&uid, epoch, &stages, events);
+            }
+            Effect::Observe(Scope::Pod(uid)) => events.push_back(self.read(uid)),
+            _ => {}
+        }
+    }
+
+    /// A sandbox without containers, from when it was made until it is stopped.
+    fn read(&self, uid: PodUid) -> Event {
+        let mut pod = ObservedPod::empty(uid.clone(), FullName::new(uid.as_str(), "ns"));
+        if self.sandboxes.contains(&uid) {
+            pod.sandboxes.push(ObservedSandbox {
+                id: SandboxId::new("s"),
+                attempt: 0,
+                created_at: START,
+                ready: true,
+                network: NamespaceMode::Pod,
+                has_network_status: true,
+                ips: vec!["10.1.0.5".into()],
+                runtime_handler: String::new(),
+            });
+        }
+        let (at, scope) = (self.clock.mono(), Scope::Pod(uid));
+        Event::Observed(Observation { at, scope, pods: vec![Arc::new(pod)] })
+    }
+
+    fn finish(
+        &mut self,
+        uid: &PodUid,
+        epoch: decide::Epoch,
+        stages: &[decide::Stage],
+        events: &mut VecDeque<Event>,
+    ) {
         for (stage, actions) in stages.iter().enumerate() {
-            for action in 0..actions.actions.len() {
-                let result = decide::StepResult::Ok;
-                self.handle(Event::StepDone { uid: uid.clone(), epoch, stage, action, result });
+            for (action, what) in actions.actions.iter().enumerate() {
+                let result = match what {
+                    Action::RunSandbox { .. } => {
+                        self.sandboxes.insert(uid.clone());
+                        decide::StepResult::SandboxRunning { id: SandboxId::new("s") }
+                    }
+                    Action::StopSandbox { .. } => {
+                        self.sandboxes.remove(uid);
+                        decide::StepResult::Ok
+                    }
+                    _ => decide::StepResult::Ok,
+                };
+                events.push_back(Event::StepDone { uid: uid.clone(), epoch, stage, action, result });
             }
         }
-        self.handle(Event::PlanEnded { uid: uid.clone(), epoch });
+        events.push_back(Event::PlanEnded { uid: uid.clone(), epoch });
     }
 
     /// Lets this much time pass.
