@@ -50,6 +50,8 @@ pub enum Mutant {
     HidesFailures,
     /// Forgets every timer.
     DropsTimers,
+    /// Tells what an object is, and never that it has changed.
+    LosesObjectNews,
     /// Reads nobody while one pod is stuck.
     SharesFate,
 }

@@ -1,9 +1,12 @@
 //! Pods that need objects of the cluster.
 
+use model::credentials::{PullCredentials, PullHistory, PullSecret, PulledRecord};
+use model::cri::Image;
 use model::node::NodeConfig;
 use model::pod::Source;
 
 use super::script::{Script, check_on};
+use crate::Event;
 
 fn node() -> NodeConfig {
     NodeConfig { sources: vec![Source::Api], ..Default::default() }
@@ -254,4 +257,67 @@ fn pull_secrets_are_read_first_and_may_be_missing() {
         => look img-c:1
         ",
     );
+}
+
+#[test]
+fn pods_with_other_secrets_pull_for_themselves() {
+    check(
+        "
+        pod a = c: {image: 'h.test/a:1', imagePullPolicy: Always}; spec: {imagePullSecrets: [{name: s}]}
+        pod b = c: {image: 'h.test/a:1', imagePullPolicy: Always}; spec: {imagePullSecrets: [{name: t}]}
+        pod d = c: {image: 'h.test/a:1', imagePullPolicy: Always}; spec: {imagePullSecrets: [{name: s}]}
+        up
+        api a b d
+        done a
+        done b
+        done d
+        read a: s0 ready
+        read d: s0 ready
+        read b: s0 ready
+        secret s: login h.test me => pull h.test/a:1 as me
+        secret t: login h.test you => -
+        pulled h.test/a:1: ok => pull h.test/a:1 as you | run a: start c#0? | run d: start c#0?
+        pulled h.test/a:1: ok => run b: start c#0?
+        ",
+    );
+}
+
+/// A node that has the image, pulled with the login of secret `s` of another namespace or an earlier time.
+fn verified(record: PullSecret) -> Vec<String> {
+    let mut run = check(
+        "
+        pod a = c: {image: 'h.test/a:1', imagePullPolicy: IfNotPresent}; spec: {imagePullSecrets: [{name: s}]}
+        up
+        api a
+        done a
+        read a: s0 ready
+        secret s: login h.test me => look h.test/a:1
+        ",
+    );
+    let with = PullCredentials { kubernetes_secrets: vec![record], ..Default::default() };
+    let history = PullHistory::Pulled(PulledRecord {
+        last_updated_time: None,
+        image_ref: "sha256:1".into(),
+        credential_mapping: [("h.test/a".to_owned(), with)].into(),
+    });
+    let image = Image { id: "sha256:1".into(), ..Default::default() };
+    run.event(Event::ImageInspected { image: "h.test/a:1".into(), result: Ok(Some(image)), history })
+}
+
+#[test]
+fn a_pods_secret_opens_what_it_opened_before() {
+    let login =
+        model::credentials::Login { username: "me".into(), password: "p".into(), ..Default::default() };
+    let hash = crate::credentials::keyring::login_hash(&login);
+    let secret = |uid: &str, credential_hash: &str| PullSecret {
+        uid: uid.into(),
+        namespace: "ns".into(),
+        name: "s".into(),
+        credential_hash: credential_hash.into(),
+    };
+    let started = "run a: start c#0?";
+    assert_eq!(verified(secret("uid-s", &hash)), [started]);
+    assert_eq!(verified(secret("uid-s", "older")), ["note h.test/a:1 by s", started]);
+    assert_eq!(verified(secret("other", &hash)), ["note h.test/a:1 by s", started]);
+    assert_eq!(verified(secret("other", "other")), ["pull h.test/a:1 as me"]);
 }

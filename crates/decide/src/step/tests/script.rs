@@ -24,6 +24,7 @@ use model::node::{HostFacts, NodeConfig};
 use model::observed::{Observation, Scope};
 use model::pod::Source;
 use model::{Mono, Now, PodUid, k8s};
+use serde_json::json;
 
 use super::show;
 use crate::effect::{Action, Effect, Epoch, Stage, TimerKey};
@@ -43,6 +44,8 @@ pub struct Script {
     timers: BTreeMap<TimerKey, Mono>,
     /// The last token that each pod asked for.
     wanted: BTreeMap<PodUid, TokenWanted>,
+    /// With which credentials each image was pulled last.
+    accesses: BTreeMap<String, u64>,
     shown: BTreeSet<String>,
     /// Of the last line.
     effects: Vec<Effect>,
@@ -106,6 +109,7 @@ impl Script {
             plans: BTreeMap::new(),
             timers: BTreeMap::new(),
             wanted: BTreeMap::new(),
+            accesses: BTreeMap::new(),
             shown: BTreeSet::new(),
             effects: Vec::new(),
         }
@@ -125,6 +129,9 @@ impl Script {
                     assert!(!stages.is_empty() && stages.iter().all(|s| !s.actions.is_empty()));
                     let old = self.plans.insert(uid.clone(), (*epoch, stages.clone()));
                     assert!(old.is_none(), "{uid} has two plans");
+                }
+                Effect::PullImage { image, access, .. } => {
+                    self.accesses.insert(image.clone(), *access);
                 }
                 Effect::RequestToken { wanted } => {
                     self.wanted.insert(wanted.pod_uid.clone(), wanted.clone());
@@ -210,7 +217,10 @@ impl Script {
                 self.event(Event::Timer(TimerKey::Token(wanted.clone())))
             }
             _ => {
-                let event = parse_event(word, rest);
+                let mut event = parse_event(word, rest);
+                if let Event::ImagePulled { image, access, .. } = &mut event {
+                    *access = self.accesses.get(image).copied().unwrap_or_default();
+                }
                 self.event(event)
             }
         }
@@ -408,7 +418,7 @@ fn parse_event(word: &str, rest: &str) -> Event {
     }
 }
 
-/// `<name>: k=v ..`, `<name>: immutable k=v ..`, `<name>: gone`, `<name>: denied <why>`, `<name>: away <why>`
+/// `<name>: k=v ..`, `<name>: immutable k=v ..`, `<name>: login <place> <user>`, `<name>: gone`, `<name>: denied <why>`, `<name>: away <why>`
 fn object(kind: ObjectKind, rest: &str) -> Event {
     let (name, text) = rest.split_once(':').expect("<name>: <what>");
     let key = ObjectKey { kind, namespace: "ns".into(), name: name.into() };
@@ -418,6 +428,17 @@ fn object(kind: ObjectKind, rest: &str) -> Event {
         "gone" => ObjectState::Absent { message: format!("{}s {name:?} not found", kind.word()) },
         "denied" => ObjectState::Denied { message: message.into() },
         "away" => ObjectState::Unreachable { message: message.into() },
+        "login" => {
+            let (place, user) = message.split_once(' ').expect("login <place> <user>");
+            let auths = json!({"auths": {place: {"username": user, "password": "p"}}});
+            ObjectState::Is(Arc::new(ObjectContent {
+                uid: format!("uid-{name}"),
+                resource_version: text.into(),
+                data: [(".dockerconfigjson".to_owned(), auths.to_string().into_bytes())].into(),
+                secret_type: Some("kubernetes.io/dockerconfigjson".into()),
+                ..ObjectContent::default()
+            }))
+        }
         _ => {
             let pairs = text.split_whitespace().filter_map(|pair| pair.split_once('='));
             ObjectState::Is(Arc::new(ObjectContent {

@@ -345,3 +345,25 @@ fn readers_never_see_a_mixture() {
     });
     assert!(complete.load(Ordering::Relaxed) > 10, "readers did read");
 }
+
+#[test]
+fn it_goes_with_its_pod() {
+    let temp = tempfile::tempdir().unwrap();
+    let mounts = Mounts::below(temp.path());
+    let pod = temp.path().join("pods/u");
+    for (plugin, backing) in [
+        ("configmap", ContentBacking::Disk),
+        ("secret", ContentBacking::Memory { size_bytes: None }),
+        ("projected", ContentBacking::Memory { size_bytes: None }),
+        ("downward-api", ContentBacking::Memory { size_bytes: None }),
+    ] {
+        let path = pod.join(format!("volumes/kubernetes.io~{plugin}/v"));
+        let wanted = ContentVolume { backing, ..volume(&path, &[("a", "1"), ("d/b", "2")]) };
+        set_up(&path, &wanted).unwrap();
+    }
+    assert_eq!(mounts.count(), 3);
+    crate::files::tear_down::volumes(&pod).unwrap();
+    assert_eq!(mounts.count(), 0);
+    crate::files::tear_down::pod_dir(&pod).unwrap();
+    assert!(!pod.exists());
+}
