@@ -5,7 +5,7 @@
 shopt -s inherit_errexit
 
 CACHE=${XDG_CACHE_HOME:-${HOME:?}/.cache}/rubelet-test
-# Records of the runtime instances alive on this machine, and the lock that guards them.
+# Records of the runtime instances and clusters alive on this machine, and the locks that guard them.
 # shellcheck disable=SC2034
 REGISTRY=/run/rubelet-test
 
@@ -39,3 +39,6 @@ started_at() {
 
 # is_alive <pid>:<start time>
 is_alive() { [[ -n ${1#*:} && $(started_at "${1%%:*}") == "${1#*:}" ]]; }
+
+# fact <file> <key>: the value of a key=value line.
+fact() { sed -n "s/^$2=//p" "$1" 2>/dev/null | head -n 1; }

@@ -148,6 +148,20 @@ async fn the_complete_source_is_taken_and_the_other_when_it_is_refused() {
     }
 }
 
+/// An exit that containerd told of before it was listened to may not have been visible at the first look.
+#[tokio::test]
+async fn who_listens_to_containerd_itself_is_told_to_look_twice() {
+    let (_directory, socket) = socket();
+    let speaker =
+        Speaker { name: "containerd", version: "1.6.20", cri: Offer::Unimplemented, ..Default::default() };
+    let _server = serve(&socket, &speaker, true);
+    let mut hints = listen(&socket);
+    assert_eq!(next(&mut hints).await, Hint::Everything);
+    assert_eq!(next_name(&mut hints).await, Hint::Id("container".into()));
+    assert_eq!(next(&mut hints).await, Hint::Everything);
+    assert_eq!(speaker.subscriptions.load(Ordering::SeqCst), 0, "nothing was lost and asked for anew");
+}
+
 #[tokio::test]
 async fn a_runtime_without_hints_is_asked_seldom_and_heard_when_it_has_some() {
     let (_directory, socket) = socket();

@@ -8,7 +8,7 @@ use model::credentials::PullSecret;
 use model::cri::{ContainerConfig, SandboxConfig};
 use model::files::ContainerFiles;
 use model::hook::HookCall;
-use model::k8s::PodStatus;
+use model::k8s::{Pod, PodStatus};
 use model::observed::Scope;
 use model::pod::ContainerKind;
 use model::probe::{ProbeCall, ProbeKind, ProbeRecord};
@@ -114,11 +114,45 @@ pub enum Effect {
     ListLeftovers,
     /// Remove what belongs to no pod. `Swept` follows.
     Sweep(Sweep),
+    /// Ask something of the API server. `ApiAnswered` follows.
+    CallApi(ApiCall),
     /// Tell the operator.
     Log {
         level: LogLevel,
         uid: Option<PodUid>,
         message: String,
+    },
+}
+
+/// A pod's object in the API. `uid` is the object's own: a mirror's differs from its pod's.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PodObject {
+    pub namespace: String,
+    pub name: String,
+    pub uid: PodUid,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum ApiCall {
+    /// Of the pod `uid`, to its object or its mirror.
+    PatchStatus {
+        uid: PodUid,
+        pod: PodObject,
+        patch: serde_json::Value,
+    },
+    /// Nothing of it is left: its object may go.
+    DeletePod {
+        uid: PodUid,
+        pod: PodObject,
+    },
+    CreateMirror {
+        full_name: FullName,
+        pod: Arc<Pod>,
+    },
+    DeleteMirror {
+        full_name: FullName,
+        /// The mirror's own.
+        uid: PodUid,
     },
 }
 
@@ -139,6 +173,10 @@ pub enum TimerKey {
     Observe(PodUid),
     /// A token has to be asked for (again).
     Token(TokenWanted),
+    /// Another try at reporting a pod's status.
+    Report(PodUid),
+    /// Another try at a mirror.
+    Mirror(FullName),
     FullRelist,
     RuntimeCheck,
     Sweep,

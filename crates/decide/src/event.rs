@@ -13,7 +13,7 @@ use model::node::HostFacts;
 use model::observed::{Observation, Scope};
 use model::pod::Source;
 use model::probe::{ProbeKind, ProbeOutcome};
-use model::{ContainerId, PodUid, SandboxId};
+use model::{ContainerId, FullName, PodUid, SandboxId};
 use serde::{Deserialize, Serialize};
 
 use crate::effect::{Epoch, TimerKey};
@@ -78,13 +78,14 @@ pub enum Event {
         access: u64,
         result: Result<PulledImage, CallFailure>,
     },
-    /// An attempt at a probe ended. `id`: the instance that was asked.
+    /// An attempt at a probe ended. `id`: the instance that was asked. `took` is for whoever counts.
     ProbeDone {
         uid: PodUid,
         container: String,
         kind: ProbeKind,
         id: ContainerId,
         outcome: ProbeOutcome,
+        took: Duration,
     },
     /// An object that some pod names was read, or can't be.
     ObjectSeen {
@@ -98,6 +99,8 @@ pub enum Event {
         wanted: TokenWanted,
         result: Result<Token, String>,
     },
+    /// The API server answered one of our calls, or could not be asked.
+    ApiAnswered(ApiAnswer),
     Timer(TimerKey),
     /// The cgroups above pods could not be written.
     NodeCgroupsFailed,
@@ -132,12 +135,64 @@ impl Event {
             Event::ObjectSeen { .. } => "object_seen",
             Event::Services(_) => "services",
             Event::TokenIssued { .. } => "token_issued",
+            Event::ApiAnswered(_) => "api_answered",
             Event::Timer(_) => "timer",
             Event::NodeCgroupsFailed => "node_cgroups_failed",
             Event::Leftovers(_) => "leftovers",
             Event::Swept { .. } => "swept",
             Event::FactsChanged(_) => "facts_changed",
         }
+    }
+}
+
+/// How a [`crate::effect::ApiCall`] ended.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum ApiAnswer {
+    /// `object`: the UID of the object that was written to.
+    StatusPatched {
+        uid: PodUid,
+        object: PodUid,
+        result: Result<Arc<Pod>, ApiFailure>,
+    },
+    PodDeleted {
+        uid: PodUid,
+        result: Result<(), ApiFailure>,
+    },
+    MirrorCreated {
+        full_name: FullName,
+        result: Result<Arc<Pod>, ApiFailure>,
+    },
+    MirrorDeleted {
+        full_name: FullName,
+        uid: PodUid,
+        result: Result<(), ApiFailure>,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ApiFailureKind {
+    /// There is no such object, or another one has its name.
+    Gone,
+    /// The server will say no again until somebody changes something.
+    Refused,
+    /// The server is away, busy or broken.
+    Away,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ApiFailure {
+    pub kind: ApiFailureKind,
+    /// The server asked to be left alone for so long.
+    pub retry_after: Option<Duration>,
+    pub message: String,
+}
+
+impl ApiFailure {
+    pub fn means_gone(&self) -> bool {
+        self.kind == ApiFailureKind::Gone
+    }
+    pub fn is_refusal(&self) -> bool {
+        self.kind == ApiFailureKind::Refused
     }
 }
 

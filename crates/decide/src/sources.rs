@@ -118,7 +118,9 @@ fn compare(old: &PodView, new: &PodView) -> Difference {
         && a.metadata.deletion_timestamp == b.metadata.deletion_timestamp
         && a.metadata.deletion_grace_period_seconds == b.metadata.deletion_grace_period_seconds
         && meaningful_annotations(a) == meaningful_annotations(b);
-    match (same_meaning, a.status == b.status) {
+    // A status may have changed there and back between two sights of it: whoever reports must know which one holds.
+    let same_status = a.status == b.status && a.metadata.resource_version == b.metadata.resource_version;
+    match (same_meaning, same_status) {
         (false, _) => Difference::Meaning,
         (true, false) => Difference::Status,
         (true, true) => Difference::None,
@@ -205,7 +207,7 @@ mod tests {
         for (extra, expect) in [
             (json!({}), &[][..]),
             (json!({"metadata": {"generation": 3}}), &[]),
-            (json!({"metadata": {"resourceVersion": "9"}}), &[]),
+            (json!({"metadata": {"resourceVersion": "9"}}), &["= 1"]),
             (json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}}), &[]),
             (json!({"status": {"phase": "Running"}}), &["= 1"]),
             (json!({"metadata": {"labels": {"a": "b"}}}), &["~ 1"]),

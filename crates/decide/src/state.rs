@@ -18,8 +18,10 @@ use crate::effect::{Epoch, Stage};
 use crate::images::ImageDesk;
 use crate::ledger::Ledger;
 use crate::lifecycle::Lifecycle;
+use crate::mirror::Mirror;
 use crate::objects::ObjectDesk;
 use crate::probes::PodProbes;
+use crate::publish::Publication;
 use crate::resources;
 use crate::status::{IpFamily, PodResources};
 
@@ -46,6 +48,10 @@ pub struct NodeState {
     pub ids: BTreeMap<String, PodUid>,
     /// Ids hinted at before any reading showed them.
     pub unknown_ids: BTreeMap<String, Mono>,
+    /// Mirrors of static pods in the cluster, by the pod's name.
+    pub mirrors: BTreeMap<FullName, Mirror>,
+    /// The API server did not answer when it was last asked.
+    pub api_away: bool,
     pub images: ImageDesk,
     /// `None`: there is no cluster.
     pub objects: Option<ObjectDesk>,
@@ -134,6 +140,8 @@ pub struct PodEntry {
     pub why: Vec<WhySince>,
     pub timer: Option<Mono>,
     pub probes: PodProbes,
+    /// What the API server is told of it.
+    pub publication: Publication,
 }
 
 #[derive(Clone, Debug)]
@@ -190,6 +198,8 @@ impl NodeState {
             forgotten: BTreeMap::new(),
             ids: BTreeMap::new(),
             unknown_ids: BTreeMap::new(),
+            mirrors: BTreeMap::new(),
+            api_away: false,
             images: ImageDesk::default(),
             objects,
             probe_records: BTreeMap::new(),
@@ -206,6 +216,11 @@ impl NodeState {
     pub fn primary_family(&self) -> IpFamily {
         let first = self.facts.node_ips.first().and_then(|ip| ip.parse().ok());
         first.as_ref().map_or(IpFamily::V4, IpFamily::of)
+    }
+
+    /// Whether this is a node of a cluster.
+    pub fn has_cluster(&self) -> bool {
+        self.sources.contains_key(&Source::Api)
     }
 
     /// Addresses of the node as its object shows them, internal ones first. None without a cluster.
@@ -246,6 +261,7 @@ impl PodEntry {
             why: Vec::new(),
             timer: None,
             probes: PodProbes::default(),
+            publication: Publication::default(),
         }
     }
 

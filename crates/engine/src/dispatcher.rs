@@ -11,8 +11,8 @@ use model::cgroup::CgroupSpec;
 use model::observed::{ObservedPod, Scope};
 use model::probe::ProbeRecord;
 use model::{ApiEvent, PodUid};
-use ports::{FeedNotice, PodFeed};
-use tokio::sync::{mpsc, watch};
+use ports::{FeedNotice, PodFeed, ProbeOf};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -20,7 +20,7 @@ use crate::clock::Clock;
 use crate::objects::ClusterObjects;
 use crate::query::{EngineHandle, EventLog, Query};
 use crate::timers::Timers;
-use crate::{Ports, executor, image_calls, observe, probe_calls, sweep};
+use crate::{Ports, api_calls, executor, image_calls, observe, probe_calls, sweep};
 
 /// Where every outcome goes.
 #[derive(Clone)]
@@ -56,6 +56,7 @@ struct Dispatcher {
     probe_records: mpsc::UnboundedSender<(PodUid, ProbeRecord)>,
     node_cgroups: watch::Sender<Vec<CgroupSpec>>,
     objects: ClusterObjects,
+    api_room: Arc<Semaphore>,
 }
 
 /// Everything a start needs.
@@ -92,6 +93,7 @@ pub(crate) fn prepare(
         probe_records,
         node_cgroups,
         objects,
+        api_room: Arc::new(Semaphore::new(api_calls::CALLS_AT_ONCE)),
     };
     (EngineHandle::new(queries), Ready { dispatcher, inbox, questions, feeds, stop })
 }
@@ -168,12 +170,22 @@ impl Dispatcher {
         {
             self.plans.remove(uid);
         }
+        self.meter_probe(&event);
         let (kind, began) = (event.kind(), Instant::now());
         let effects = step(&mut self.state, now, event);
         self.shop.ports.meter.step(kind, began.elapsed());
         for effect in effects {
             self.perform(effect);
         }
+    }
+
+    /// Counted here and not where it is carried out: an answer about a pod that is gone must not bring back what was
+    /// counted of it.
+    fn meter_probe(&self, event: &Event) {
+        let Event::ProbeDone { uid, container, kind, outcome, took, .. } = event else { return };
+        let Some(entry) = self.state.pods.get(uid) else { return };
+        let of = ProbeOf { uid, pod: &entry.view.full_name, container, kind: *kind };
+        self.shop.ports.meter.probe(&of, outcome, *took);
     }
 
     fn perform(&mut self, effect: Effect) {
@@ -220,6 +232,7 @@ impl Dispatcher {
             }
             Effect::Forget { uid } => {
                 self.events.forget(&uid);
+                self.shop.ports.meter.forget_probes(&uid);
                 tracing::info!(pod_uid = %uid, "pod is gone");
             }
             Effect::RecordEvent { uid, full_name, event } => self.record(&uid, &full_name, event),
@@ -231,6 +244,9 @@ impl Dispatcher {
             }
             Effect::Sweep(what) => {
                 tokio::spawn(sweep::sweep(self.shop.clone(), what));
+            }
+            Effect::CallApi(call) => {
+                tokio::spawn(api_calls::call(self.shop.clone(), self.api_room.clone(), call));
             }
             Effect::Log { level, uid, message } => self.log(level, uid.as_ref(), &message),
         }

@@ -9,6 +9,7 @@
 //! One dispatcher task owns the state. Every effect that takes time runs in a task of its own and ends by sending an
 //! event. Nothing here looks at a pod's spec or chooses between two ways.
 
+mod api_calls;
 mod clock;
 mod dispatcher;
 mod executor;

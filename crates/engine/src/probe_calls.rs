@@ -11,6 +11,7 @@ use model::probe::{ProbeCall, ProbeCheck, ProbeKind, ProbeOutcome, ProbeRecord};
 use model::{ContainerId, PodUid};
 use ports::RuntimeError;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::dispatcher::Shop;
 
@@ -33,11 +34,13 @@ pub(crate) struct Attempt {
 
 pub(crate) async fn run(shop: Shop, attempt: Attempt) {
     let Attempt { uid, container, kind, id, call, attempts } = attempt;
+    let began = Instant::now();
     let asking = std::panic::AssertUnwindSafe(ask(&shop, &id, &call, attempts)).catch_unwind();
     // Whoever waits for the answer gets one in any case, or it would wait for ever.
     let outcome =
         asking.await.unwrap_or_else(|_| ProbeOutcome::unknown("internal error: the probe panicked"));
-    shop.outbox.send(Event::ProbeDone { uid, container, kind, id, outcome });
+    let took = began.elapsed();
+    shop.outbox.send(Event::ProbeDone { uid, container, kind, id, outcome, took });
 }
 
 async fn ask(shop: &Shop, id: &ContainerId, call: &ProbeCall, attempts: u32) -> ProbeOutcome {

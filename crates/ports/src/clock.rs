@@ -1,5 +1,6 @@
 //! The clock on the wall, where Events go, and who counts what the engine does.
 
+use model::probe::{ProbeKind, ProbeOutcome};
 use model::{ApiEvent, FullName, PodUid, Wall};
 
 /// Real time. The monotonic clock is tokio's; this one is only for times that others read.
@@ -12,6 +13,15 @@ pub trait EventSink: Send + Sync {
     fn record(&self, uid: &PodUid, pod: &FullName, event: &ApiEvent);
 }
 
+/// Whose probe it is.
+#[derive(Clone, Copy, Debug)]
+pub struct ProbeOf<'a> {
+    pub uid: &'a PodUid,
+    pub pod: &'a FullName,
+    pub container: &'a str,
+    pub kind: ProbeKind,
+}
+
 /// Counts what the engine does. Must not block.
 pub trait Meter: Send + Sync {
     /// One event was stepped; `event` is the name of its kind.
@@ -19,4 +29,8 @@ pub trait Meter: Send + Sync {
     /// The whole runtime was read.
     fn relist(&self, took: std::time::Duration);
     fn plan_started(&self);
+    /// An attempt at a probe ended.
+    fn probe(&self, of: &ProbeOf<'_>, outcome: &ProbeOutcome, took: std::time::Duration);
+    /// The pod is gone: nothing more is to be told of its probes.
+    fn forget_probes(&self, pod: &PodUid);
 }

@@ -3,6 +3,7 @@
 //! Every call has its deadline inside and makes no retries of its own: whoever calls decides about those. Watches
 //! reconnect by themselves, with a back-off, and resume where they were.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,76 +14,7 @@ use model::k8s::{Event, Lease, Node, Pod, RuntimeClass, Service};
 use model::{PodUid, Wall};
 use serde_json::Value;
 
-use crate::Disposition;
-
-/// A failed call to the API server. `call` says what was asked of which object; `message` is the server's own text
-/// where there is one.
-#[derive(thiserror::Error, Clone, Debug, PartialEq)]
-pub enum ApiError {
-    #[error("{call}: {message}")]
-    NotFound { call: String, message: String },
-    #[error("{call}: {message}")]
-    AlreadyExists { call: String, message: String },
-    /// The object is not (any more) as the call assumed: its UID or resourceVersion differs.
-    #[error("{call}: {message}")]
-    Conflict { call: String, message: String },
-    /// The resourceVersion of a list or watch is too old.
-    #[error("{call}: {message}")]
-    Gone { call: String, message: String },
-    #[error("{call}: too many requests: {message}")]
-    TooManyRequests { call: String, message: String, retry_after: Option<Duration> },
-    #[error("{call}: not authenticated: {message}")]
-    Unauthorized { call: String, message: String },
-    #[error("{call}: {message}")]
-    Forbidden { call: String, message: String },
-    #[error("{call}: refused: {message}")]
-    Invalid { call: String, message: String },
-    /// The server is there, but failed.
-    #[error("{call}: the API server answered {code}: {message}")]
-    Server { call: String, code: u16, message: String, retry_after: Option<Duration> },
-    #[error("{call}: the API server is not reachable: {message}")]
-    Unreachable { call: String, message: String },
-    /// The connection is refused for reasons of trust: certificate authority, name, expiry.
-    #[error("{call}: TLS: {message}")]
-    Tls { call: String, message: String },
-    #[error("{call}: no answer within {after:?}")]
-    TimedOut { call: String, after: Duration },
-    #[error("{call}: the answer can't be read: {message}")]
-    Malformed { call: String, message: String },
-    /// No request was made: the credentials of the kubeconfig can't be had now.
-    #[error("{call}: credentials: {message}")]
-    Credentials { call: String, message: String },
-}
-
-impl ApiError {
-    pub fn disposition(&self) -> Disposition {
-        match self {
-            ApiError::NotFound { .. } => Disposition::Absent,
-            ApiError::AlreadyExists { .. }
-            | ApiError::Conflict { .. }
-            | ApiError::Gone { .. }
-            | ApiError::Forbidden { .. }
-            | ApiError::Invalid { .. } => Disposition::Refused,
-            ApiError::TooManyRequests { .. }
-            | ApiError::Unauthorized { .. }
-            | ApiError::Server { .. }
-            | ApiError::Unreachable { .. }
-            | ApiError::Tls { .. }
-            | ApiError::TimedOut { .. }
-            | ApiError::Malformed { .. }
-            | ApiError::Credentials { .. } => Disposition::Retry,
-        }
-    }
-    /// When the server itself said how long to wait.
-    pub fn retry_after(&self) -> Option<Duration> {
-        match self {
-            ApiError::TooManyRequests { retry_after, .. } | ApiError::Server { retry_after, .. } => {
-                *retry_after
-            }
-            _ => None,
-        }
-    }
-}
+use crate::ApiError;
 
 /// Which pod object is meant. A call with a UID fails with `Conflict` when another pod has the name by now.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -177,6 +109,41 @@ pub trait TokenApi: Send + Sync {
     async fn request(&self, wanted: &TokenWanted) -> Result<IssuedToken, ApiError>;
 }
 
+/// Who somebody is, as the API server says.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Identity {
+    pub name: String,
+    pub uid: String,
+    pub groups: Vec<String>,
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+/// What somebody wants to do with this node's own API.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeAccess {
+    pub who: Identity,
+    /// `get`, `create`, ...
+    pub verb: String,
+    pub node: String,
+    /// `proxy`, `log`, `stats`, `metrics`, ...
+    pub subresource: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum AccessVerdict {
+    Allowed,
+    /// With the reason that the authorizer gave, if any.
+    Denied(String),
+}
+
+/// Asks the API server about those who ask us.
+#[async_trait]
+pub trait AccessReviews: Send + Sync {
+    /// `None`: nobody knows this token.
+    async fn token(&self, token: &str) -> Result<Option<Identity>, ApiError>;
+    async fn access(&self, wanted: &NodeAccess) -> Result<AccessVerdict, ApiError>;
+}
+
 /// Everything a node of a cluster stands on.
 #[derive(Clone)]
 pub struct ClusterPorts {
@@ -187,4 +154,5 @@ pub struct ClusterPorts {
     pub objects: Arc<dyn ObjectApi>,
     pub shared: Arc<dyn SharedObjects>,
     pub tokens: Arc<dyn TokenApi>,
+    pub reviews: Arc<dyn AccessReviews>,
 }

@@ -451,3 +451,62 @@ fn whoever_comes_after_a_sidecar_waits_for_its_start() {
         (&json!(true), &json!(true))
     );
 }
+
+/// What the agent counts of a pod's probes.
+fn probe_series(node: &Node, uid: &str) -> Vec<String> {
+    let text = node.agent.get("/metrics/probes").expect("GET /metrics/probes").text();
+    let of_pod =
+        |line: &&str| line.contains("pod=\"p-node\"") && (line.contains(uid) || !line.contains("pod_uid"));
+    text.lines().filter(of_pod).map(str::to_owned).collect()
+}
+
+#[test]
+fn probes_are_counted_as_long_as_their_pod_is_there() {
+    let node = Node::start();
+    let switches = Switches::new(&node);
+    switches.on("alive");
+    let probes = json!({
+        "livenessProbe": switch("alive", json!({})),
+        "readinessProbe": switch("ready", json!({})),
+    });
+    let spec = json!({ "containers": [container("c", UNTIL_TERM, probes)] });
+    node.agent.write_manifest("p", &switches.pod("p", spec));
+    wait_event(&node, "Unhealthy", "Readiness probe failed: ");
+    switches.on("ready");
+    let pod = node.wait_pod("p", SLOW, is_ready);
+    let uid = pod["metadata"]["uid"].as_str().expect("a uid").to_owned();
+    let total = |kind: &str, result: &str| {
+        let labels = format!(
+            "container=\"c\",namespace=\"default\",pod=\"p-node\",pod_uid=\"{uid}\",probe_type=\"{kind}\",result=\"{result}\""
+        );
+        format!("prober_probe_total{{{labels}}} ")
+    };
+    let took = |kind: &str| {
+        format!(
+            "prober_probe_duration_seconds_count{{container=\"c\",namespace=\"default\",pod=\"p-node\",probe_type=\"{kind}\"}} "
+        )
+    };
+    let expect = [
+        total("Readiness", "failed"),
+        total("Readiness", "successful"),
+        total("Liveness", "successful"),
+        took("Readiness"),
+        took("Liveness"),
+    ];
+    wait("each probe to be counted", SLOW, || {
+        let series = probe_series(&node, &uid);
+        let missing: Vec<_> =
+            expect.iter().filter(|start| !series.iter().any(|line| line.starts_with(*start))).collect();
+        if missing.is_empty() { Ok(()) } else { Err(format!("no {missing:?} in {series:?}")) }
+    });
+    let failed_alive = total("Liveness", "failed");
+    assert!(!probe_series(&node, &uid).iter().any(|line| line.starts_with(&failed_alive)));
+
+    node.agent.remove_manifest("p");
+    wait("what was counted to go with the pod", SLOW, || match probe_series(&node, &uid) {
+        left if left.is_empty() => Ok(()),
+        left => Err(left.join("\n")),
+    });
+    node.wait_clean(SLOW);
+    assert_eq!(probe_series(&node, &uid), [""; 0]);
+}

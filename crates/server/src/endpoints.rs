@@ -40,6 +40,7 @@ impl Endpoints {
             .route("/runningpods", get(running_pods))
             .route("/runningpods/", get(running_pods))
             .route("/metrics", get(metrics))
+            .route("/metrics/probes", get(probe_metrics))
             .with_state(self.clone())
             .merge(health::routes(self.health.clone()));
         closed(routes).layer(middleware::from_fn_with_state(self.metrics.clone(), count_request))
@@ -83,7 +84,15 @@ fn list(answer: Result<PodList, Unanswered>) -> Response {
 async fn metrics(State(endpoints): State<Endpoints>) -> Response {
     let agent = &endpoints.agent;
     let figures = ask(async { Some(AgentFigures::new(agent.node().await?, &agent.reports().await?)) }).await;
-    match endpoints.metrics.text(figures.ok().as_ref()) {
+    metrics_text(endpoints.metrics.text(figures.ok().as_ref()))
+}
+
+async fn probe_metrics(State(endpoints): State<Endpoints>) -> Response {
+    metrics_text(endpoints.metrics.probes.text())
+}
+
+fn metrics_text(text: Result<String, prometheus::Error>) -> Response {
+    match text {
         Ok(text) => ([(header::CONTENT_TYPE, METRICS_TYPE)], text).into_response(),
         Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
     }

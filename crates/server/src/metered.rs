@@ -9,6 +9,7 @@ use model::cri::{
     ContainerConfig, ContainerStats, ExecResult, FilesystemUsage, Image, ImageSpec, LinuxResources,
     RegistryAuth, RuntimeStatus, RuntimeVersion, SandboxConfig,
 };
+use model::probe::ProbeOutcome;
 use model::{ApiEvent, ContainerId, FullName, PodUid, SandboxId};
 use ports::{
     ContainerFilter, ContainerInfo, ContainerStatus, EventSink, Images, Runtime, RuntimeError, SandboxFilter,
@@ -171,5 +172,11 @@ impl ports::Meter for AgentMetrics {
     }
     fn plan_started(&self) {
         AgentMetrics::plan_started(self);
+    }
+    fn probe(&self, of: &ports::ProbeOf<'_>, outcome: &ProbeOutcome, took: std::time::Duration) {
+        self.probes.observe(of, outcome, took.as_secs_f64());
+    }
+    fn forget_probes(&self, pod: &PodUid) {
+        self.probes.forget(pod);
     }
 }

@@ -17,6 +17,10 @@ use prometheus::{
 
 use crate::process;
 
+mod probes;
+
+pub(crate) use probes::ProbeMetrics;
+
 /// What is served under which name.
 #[derive(Clone, Debug)]
 pub struct BuildInfo {
@@ -46,6 +50,8 @@ pub struct AgentMetrics {
     step_duration: HistogramVec,
     events: IntCounterVec,
     plans: IntCounterVec,
+    /// Told at a place of their own: there are many of them, and not everybody wants them.
+    pub(crate) probes: ProbeMetrics,
 }
 
 const REQUEST_LABELS: [&str; 4] = ["long_running", "method", "path", "server_type"];
@@ -143,6 +149,7 @@ impl AgentMetrics {
                 &["event"],
             ),
             plans: add.counters("rubelet_plans_total", "Plans that were handed to an executor.", &PLAIN),
+            probes: ProbeMetrics::new(),
             registry,
         })
     }

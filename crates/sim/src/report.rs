@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 
+use decide::effect::ApiCall;
+use decide::event::ApiAnswer;
 use decide::{Effect, Event, NodeState};
 use model::Wall;
 
@@ -132,7 +134,49 @@ fn event_words(event: &Event) -> String {
         Event::StepDone { uid, epoch, stage, action, result } => {
             format!("{uid} plan {} action {stage}.{action}: {result:?}", epoch.0)
         }
+        Event::PodChanged { pod, .. } => format!("watch shows {}", object_words(pod)),
+        Event::NodeSeen(node) => {
+            format!("node {:?}", node.as_ref().and_then(|n| n.metadata.uid.as_deref()))
+        }
+        Event::ApiAnswered(answer) => answer_words(answer),
         other => format!("{other:?}"),
+    }
+}
+
+fn object_words(pod: &model::k8s::Pod) -> String {
+    let meta = &pod.metadata;
+    let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    let phase = pod.status.as_ref().map(|s| text(&s.phase)).unwrap_or_default();
+    format!("{} v{} {phase}", text(&meta.uid), text(&meta.resource_version))
+}
+
+fn answer_words(answer: &ApiAnswer) -> String {
+    let pod = |result: &Result<std::sync::Arc<model::k8s::Pod>, _>| match result {
+        Ok(pod) => object_words(pod),
+        Err(failure) => format!("{failure:?}"),
+    };
+    match answer {
+        ApiAnswer::StatusPatched { uid, result, .. } => format!("patched {uid}: {}", pod(result)),
+        ApiAnswer::PodDeleted { uid, result } => format!("object of {uid} deleted: {result:?}"),
+        ApiAnswer::MirrorCreated { full_name, result } => {
+            format!("mirror {full_name} made: {}", pod(result))
+        }
+        ApiAnswer::MirrorDeleted { uid, result, .. } => format!("mirror {uid} deleted: {result:?}"),
+    }
+}
+
+fn call_words(call: &ApiCall) -> String {
+    match call {
+        ApiCall::PatchStatus { pod, patch, .. } => {
+            let keys = patch["status"].as_object().into_iter().flatten();
+            let words: Vec<_> = keys
+                .map(|(key, value)| value.as_str().map_or(key.clone(), |value| format!("{key}={value}")))
+                .collect();
+            format!("patch {}: {}", pod.uid, words.join(" "))
+        }
+        ApiCall::DeletePod { pod, .. } => format!("delete object {}", pod.uid),
+        ApiCall::CreateMirror { full_name, .. } => format!("make mirror {full_name}"),
+        ApiCall::DeleteMirror { uid, .. } => format!("delete mirror {uid}"),
     }
 }
 
@@ -148,6 +192,7 @@ fn effect_words(effect: &Effect) -> String {
             format!("status {uid} {}", status.phase.as_deref().unwrap_or_default())
         }
         Effect::RecordEvent { uid, event, .. } => format!("record {uid} {}: {}", event.reason, event.message),
+        Effect::CallApi(call) => call_words(call),
         Effect::EnsureCgroups { specs } => format!("ensure {} cgroups", specs.len()),
         other => format!("{other:?}"),
     }

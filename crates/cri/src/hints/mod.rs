@@ -45,6 +45,8 @@ const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_DELAY_WHEN_AWAY: Duration = Duration::from_secs(1);
 const SHORTEST_DELAY_WHEN_REFUSED: Duration = Duration::from_secs(1);
 const LONGEST_DELAY_WHEN_REFUSED: Duration = Duration::from_secs(30);
+/// Longer than containerd was seen to take from an event of its own to showing it.
+const SHOWN_AFTER: Duration = Duration::from_secs(1);
 /// A subscription that held this long was a good one, even when nothing happened.
 const GOOD_AFTER: Duration = Duration::from_secs(10);
 
@@ -169,7 +171,8 @@ impl Listener {
             if self.refused.contains(&source) {
                 continue;
             }
-            let hints = with_images(open(source, channel.clone()), image_events::hints(channel.clone()));
+            let aside = stream::select(image_events::hints(channel.clone()), late_look(source)).boxed();
+            let hints = with_others(open(source, channel.clone()), aside);
             match confirm(hints, ask_version(&mut runtime)).await {
                 Ok(hints) => {
                     return Ok(Subscription { source, hints, since: Instant::now(), is_good: false });
@@ -211,11 +214,24 @@ fn preference(name: &str, version: &str) -> [Source; 2] {
     }
 }
 
+/// What containerd told just before it was listened to, it may show only after the first look: nobody would tell of it
+/// again.
+fn late_look(source: Source) -> BoxStream<'static, Hint> {
+    let look = async {
+        tokio::time::sleep(SHOWN_AFTER).await;
+        Hint::Everything
+    };
+    match source {
+        Source::Containerd => stream::once(look).boxed(),
+        Source::Cri => stream::empty().boxed(),
+    }
+}
+
 /// Ends with the first of the two, which is the one that may end.
-fn with_images(hints: Hints, images: BoxStream<'static, Hint>) -> Hints {
+fn with_others(hints: Hints, others: BoxStream<'static, Hint>) -> Hints {
     let ended = stream::once(async { None });
     let first = hints.map(Some).chain(ended);
-    stream::select(first, images.map(|hint| Some(Ok(hint))))
+    stream::select(first, others.map(|hint| Some(Ok(hint))))
         .take_while(|hint| std::future::ready(hint.is_some()))
         .filter_map(std::future::ready)
         .boxed()

@@ -174,6 +174,9 @@ fn with_sandbox(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> PodPlan {
     if init.failed {
         return stop_pod(inputs, "an init container failed for good", plan);
     }
+    if !init.initialized && work_is_over(inputs, sandbox) {
+        return stop_pod(inputs, "all containers have ended", plan);
+    }
     let mut kills = init.kills;
     let mut starts: Vec<(ContainerKind, &Container)> =
         init.starts.iter().map(|c| (ContainerKind::Init, *c)).collect();
@@ -326,6 +329,21 @@ fn regular_containers<'a>(
         }
     }
     alive
+}
+
+/// Every regular container ran in this sandbox and none is to run again. A sidecar that waits out its back-off then
+/// looks like a pod that is still coming up, and nobody is to wait for it.
+fn work_is_over(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> bool {
+    let view = &inputs.entry.view;
+    !view.containers().is_empty()
+        && view.containers().iter().all(|container| {
+            let here = inputs.observed.newest(&container.name).filter(|n| n.sandbox_id == sandbox.id);
+            here.is_some_and(|newest| {
+                newest.state == ContainerState::Exited
+                    && !inputs.entry.ledger.must_restart.contains_key(&container.name)
+                    && !restart::should_restart(view, container, Some(newest))
+            })
+        })
 }
 
 fn waiting_for_init(inputs: &PlanInputs, plan: &mut PodPlan) {

@@ -3,6 +3,7 @@
 //! Each handler changes the state and marks the pods that it touched; then every touched pod is settled: its lifecycle
 //! moves as far as it may, its status is derived, and, if no plan of it runs and its reading is fresh, it is planned.
 
+mod api;
 mod images;
 mod objects;
 mod observe;
@@ -14,7 +15,7 @@ mod sweep;
 
 use std::collections::BTreeSet;
 
-use model::{ApiEvent, Mono, Now, PodUid};
+use model::{ApiEvent, FullName, Mono, Now, PodUid};
 
 use crate::effect::{Effect, LogLevel, TimerKey};
 use crate::event::Event;
@@ -22,7 +23,7 @@ use crate::images::PullKey;
 use crate::state::NodeState;
 
 pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
-    let mut cx = Context { now, effects: Vec::new(), touched: BTreeSet::new() };
+    let mut cx = Context { now, effects: Vec::new(), touched: BTreeSet::new(), mirrors: BTreeSet::new() };
     match event {
         Event::Started => started(state, &mut cx),
         Event::Pods { source, pods } => pods::delivered(state, &mut cx, source, pods),
@@ -33,6 +34,7 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
             state.node = node;
             if before != (state.host_ips(), node_identity(state)) {
                 cx.touched.extend(state.pods.keys().cloned());
+                api::all_mirrors(state, &mut cx);
             }
         }
         Event::Observed(observation) => observe::observed(state, &mut cx, observation),
@@ -52,12 +54,13 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         Event::ImagePulled { image, access, result } => {
             images::pulled(state, &mut cx, &PullKey { image, access }, result);
         }
-        Event::ProbeDone { uid, container, kind, id, outcome } => {
-            probing::done(state, &mut cx, &uid, (&container, kind), &id, &outcome);
-        }
         Event::ObjectSeen { key, state: seen } => objects::seen(state, &mut cx, &key, seen),
         Event::Services(services) => objects::services(state, &mut cx, &services),
         Event::TokenIssued { wanted, result } => objects::token_issued(state, &mut cx, &wanted, result),
+        Event::ProbeDone { uid, container, kind, id, outcome, took: _ } => {
+            probing::done(state, &mut cx, &uid, (&container, kind), &id, &outcome);
+        }
+        Event::ApiAnswered(answer) => api::answered(state, &mut cx, answer),
         Event::Timer(key) => timer(state, &mut cx, key),
         Event::NodeCgroupsFailed => {
             state.burstable_shares_written = None;
@@ -73,6 +76,9 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
     while let Some(uid) = cx.touched.pop_first() {
         settle::settle(state, &mut cx, &uid);
     }
+    while let Some(full_name) = cx.mirrors.pop_first() {
+        api::keep_mirror(state, &mut cx, &full_name);
+    }
     cx.effects
 }
 
@@ -81,6 +87,8 @@ struct Context {
     now: Now,
     effects: Vec<Effect>,
     touched: BTreeSet<PodUid>,
+    /// Names of static pods whose mirrors have to be looked at.
+    mirrors: BTreeSet<FullName>,
 }
 
 impl Context {
@@ -126,6 +134,8 @@ fn timer(state: &mut NodeState, cx: &mut Context, key: TimerKey) {
         TimerKey::Probe(uid) => probing::timer(state, cx, &uid),
         TimerKey::Token(wanted) => objects::token_due(state, cx, &wanted),
         TimerKey::Observe(uid) => observe::again(state, cx, &uid),
+        TimerKey::Report(uid) => api::timer(state, cx, &uid),
+        TimerKey::Mirror(full_name) => api::mirror_timer(state, cx, full_name),
         TimerKey::FullRelist => observe::want_everything(state, cx),
         TimerKey::RuntimeCheck => observe::check_runtime(state, cx),
         TimerKey::Sweep => sweep::look(state, cx),

@@ -6,9 +6,10 @@ use model::k8s::Pod;
 use model::pod::{PodView, QosClass, Source};
 use model::{ApiEvent, FullName, Mono, PodUid};
 
-use super::{Context, sweep};
+use super::{Context, api, sweep};
 use crate::effect::{Effect, LogLevel};
 use crate::lifecycle::{Lifecycle, MINIMUM_GRACE_SECS, Termination, TerminationCause, grace_secs};
+use crate::mirror::is_mirror;
 use crate::sources::{Change, Duplicate, merge, merge_one, remove_one};
 use crate::state::{NodeState, Observing, PodEntry, Reading};
 use crate::{admission, cgroups};
@@ -23,7 +24,11 @@ pub(super) fn delivered(state: &mut NodeState, cx: &mut Context, source: Source,
     for change in merged.changes {
         apply(state, cx, change);
     }
+    if source == Source::Api {
+        api::all_mirrors(state, cx);
+    }
     if !was_ready && state.sources_ready() {
+        api::all_mirrors(state, cx);
         let at = state.full_observation.last;
         if let Some(at) = at {
             take_orphans(state, cx, at);
@@ -62,7 +67,13 @@ fn ignored(cx: &mut Context, source: Source, Duplicate(view): Duplicate) {
 
 fn apply(state: &mut NodeState, cx: &mut Context, change: Change) {
     match change {
-        Change::Removed(uid) => removed(state, cx, &uid),
+        Change::Removed(uid) => match api::mirror_named(state, &uid) {
+            Some(full_name) => api::mirror_seen(state, cx, full_name, None),
+            None => removed(state, cx, &uid),
+        },
+        Change::Added(view) | Change::Updated(view) | Change::Reconciled(view) if is_mirror(&view) => {
+            api::mirror_seen(state, cx, view.full_name.clone(), Some(view));
+        }
         Change::Added(view) => added(state, cx, view),
         Change::Updated(view) | Change::Reconciled(view) => updated(state, cx, view),
     }
@@ -296,6 +307,12 @@ pub(super) fn forget(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     super::objects::release(state, cx, uid);
     if entry.timer.is_some() {
         cx.timer(crate::TimerKey::Pod(uid.clone()), None);
+    }
+    if entry.publication.retry_at.is_some() {
+        cx.timer(crate::TimerKey::Report(uid.clone()), None);
+    }
+    if entry.view.source.is_static() {
+        cx.mirrors.insert(entry.view.full_name.clone());
     }
     release_name(state, cx, &entry.view, true);
     cx.emit(Effect::Forget { uid: uid.clone() });

@@ -9,14 +9,14 @@ use model::why::{Cause, Why};
 use model::{ApiEvent, PodUid};
 
 use super::pods::Known;
-use super::{Context, images, objects, observe, pods, probing};
+use super::{Context, api, images, objects, observe, pods, probing};
 use crate::effect::{Effect, Epoch, TimerKey};
 use crate::ledger::PodRetry;
 use crate::lifecycle::{Lifecycle, TerminationCause};
 use crate::plan::{Note, PlanInputs, PodPlan, plan_pod};
 use crate::sandbox::sandbox_change;
 use crate::state::{NodeState, PodEntry, RunningPlan, WhySince};
-use crate::status;
+use crate::status::{self, Verdict};
 
 /// Keys of Events that hold now are few; older ones are of no use.
 const ANNOUNCEMENTS_KEPT: usize = 64;
@@ -39,6 +39,7 @@ pub(super) fn settle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     objects::attend(state, cx, uid);
     plan(state, cx, uid);
     probing::settled(state, cx, uid, before.as_ref());
+    api::report(state, cx, uid);
 }
 
 /// One move of the lifecycle, if one is due. `false`: it stays where it is (or the pod is gone).
@@ -63,6 +64,7 @@ fn advance(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
                 });
             if quiet {
                 entry.lifecycle = Lifecycle::Terminated;
+                entry.publication.dirty = true;
                 entry.ledger.pod_retry = None;
             }
             quiet
@@ -124,13 +126,14 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(reading) = entry.observed.as_ref().filter(|_| !entry.orphan) else { return };
     let qos = entry.qos;
     let view = judged_view(entry);
+    let old = entry.status.clone().or_else(|| api::shown_status(state, entry));
     let derived = match &entry.rejection {
         Some((reason, message)) => status::rejected(&entry.view, qos, reason, message),
         None => {
             let inputs = status::StatusInputs {
                 pod: &view,
                 observed: &reading.pod,
-                old: entry.status.as_deref(),
+                old: old.as_deref(),
                 failures: &entry.ledger.failures,
                 terminal: entry.lifecycle.is_terminated(),
                 probes: &entry.probes.reports(&entry.view),
@@ -151,13 +154,17 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
             }
         }
     };
-    if let Some(accepted) = status::accept(&view, entry.status.as_deref(), derived, cx.now) {
-        let accepted = Arc::new(accepted);
-        if let Some(entry) = state.pods.get_mut(uid) {
-            entry.status = Some(accepted.clone());
-        }
-        cx.emit(Effect::PublishStatus { uid: uid.clone(), status: accepted });
+    let accepted = match status::judge(&view, old.as_deref(), derived, cx.now) {
+        Verdict::Accepted(status) => Arc::from(status),
+        // The API shows just this already.
+        Verdict::Unchanged if entry.status.is_none() => old.unwrap_or_default(),
+        Verdict::Unchanged | Verdict::Illegal(_) => return,
+    };
+    if let Some(entry) = state.pods.get_mut(uid) {
+        entry.status = Some(accepted.clone());
+        entry.publication.dirty = true;
     }
+    cx.emit(Effect::PublishStatus { uid: uid.clone(), status: accepted });
 }
 
 /// The pod as its status judges it: a container that was killed in order to be started again counts as one that is

@@ -17,8 +17,8 @@ use model::pod::Source;
 use model::volume::VolumeKind;
 use model::{FullName, PodUid, SandboxId, Wall};
 use ports::{
-    ApiError, EventApi, IssuedToken, LeaseApi, NodeApi, ObjectApi, PodApi, PodRef, Seen, SharedObjects,
-    TokenApi, WallClock,
+    AccessReviews, AccessVerdict, ApiError, EventApi, Identity, IssuedToken, LeaseApi, NodeAccess, NodeApi,
+    ObjectApi, PodApi, PodRef, Seen, SharedObjects, TokenApi, WallClock,
 };
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
@@ -99,7 +99,7 @@ impl TokenApi for Cluster {
 struct Nobody;
 
 fn nobody<T>() -> Result<T, ApiError> {
-    Err(ApiError::Unreachable { call: "any".into(), message: "nobody is there".into() })
+    Err(ApiError::Unavailable { call: "any".into(), message: "nobody is there".into() })
 }
 
 #[async_trait]
@@ -157,6 +157,16 @@ impl EventApi for Nobody {
     }
 }
 
+#[async_trait]
+impl AccessReviews for Nobody {
+    async fn token(&self, _: &str) -> Result<Option<Identity>, ApiError> {
+        nobody()
+    }
+    async fn access(&self, _: &NodeAccess) -> Result<AccessVerdict, ApiError> {
+        nobody()
+    }
+}
+
 /// Decisions, timers and objects as in the engine; plans succeed at once.
 struct Bench {
     cluster: Arc<Cluster>,
@@ -193,6 +203,7 @@ impl Bench {
             objects: cluster.clone(),
             shared: cluster.clone(),
             tokens: cluster.clone(),
+            reviews: Arc::new(Nobody),
         };
         let objects = ClusterObjects::new(Some(ports), Outbox::new(sender), CancellationToken::new());
         objects.follow_services();

@@ -30,5 +30,5 @@ pub use http::{Response, get};
 pub use machine::{cgroups_below, live_processes, mounts_below, port_maps_of};
 pub use node::Node;
 pub use registry::{PASSWORD, Registry, USER};
-pub use runtime::{Runtime, Task};
+pub use runtime::{Runtime, Task, hack, run};
 pub use waiting::{SLOW, wait, wait_until};

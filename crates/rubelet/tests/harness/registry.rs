@@ -37,8 +37,13 @@ pub struct Registry {
 }
 
 enum Order {
-    Shut(bool),
-    Arrived { request: String, go: Sender<()> },
+    /// Holds requests that contain this.
+    Shut(String),
+    Open,
+    Arrived {
+        request: String,
+        go: Sender<()>,
+    },
     Tell(Sender<Seen>),
 }
 
@@ -143,12 +148,17 @@ impl Registry {
     }
 
     pub fn shut(&self) {
-        self.orders.send(Order::Shut(true)).expect("the door");
+        self.shut_for("");
+    }
+
+    /// Holds only requests that contain this, such as `/blobs/`: a pull stops in the middle.
+    pub fn shut_for(&self, part: &str) {
+        self.orders.send(Order::Shut(part.to_owned())).expect("the door");
     }
 
     /// Lets those who wait in, and those who come.
     pub fn open(&self) {
-        self.orders.send(Order::Shut(false)).expect("the door");
+        self.orders.send(Order::Open).expect("the door");
     }
 
     pub fn seen(&self) -> Seen {
@@ -211,12 +221,13 @@ fn start_door(listener: TcpListener, port: u16) -> Sender<Order> {
 }
 
 fn keep_door(inbox: &Receiver<Order>) {
-    let mut shut = false;
+    let mut shut: Option<String> = None;
     let mut requests = Vec::new();
     let mut waiting: Vec<(String, Sender<()>)> = Vec::new();
     while let Ok(order) = inbox.recv() {
         match order {
-            Order::Shut(now) => shut = now,
+            Order::Shut(part) => shut = Some(part),
+            Order::Open => shut = None,
             Order::Arrived { request, go } => {
                 requests.push(request.clone());
                 waiting.push((request, go));
@@ -226,10 +237,9 @@ fn keep_door(inbox: &Receiver<Order>) {
                 let _ = to.send(Seen { requests: requests.clone(), held });
             }
         }
-        if !shut {
-            for (_, go) in waiting.drain(..) {
-                let _ = go.send(());
-            }
+        let held = |request: &String| shut.as_ref().is_some_and(|part| request.contains(part));
+        for (_, go) in waiting.extract_if(.., |(request, _)| !held(request)) {
+            let _ = go.send(());
         }
     }
 }

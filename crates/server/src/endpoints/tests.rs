@@ -124,6 +124,9 @@ async fn requests_are_counted_under_names_that_callers_cannot_choose() {
         let line = format!("kubelet_http_requests_total{{{labels}}} {count}\n");
         assert!(answer.body.contains(&line), "{line} in {}", answer.body);
     };
+    let probes = get_tcp(at, "/metrics/probes").await;
+    assert_eq!((probes.status, &probes.content_type), (200, &answer.content_type));
+    assert!(probes.body.contains("\nprocess_start_time_seconds "), "{}", probes.body);
     line("GET", "pods", 2);
     line("GET", "other", 1);
     line("other", "pods", 1);

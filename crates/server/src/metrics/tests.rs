@@ -202,3 +202,63 @@ fn what_was_never_fed_does_not_show() {
     ];
     assert_eq!(ours, always);
 }
+
+/// What is told of the probes but for the process.
+fn probe_lines(metrics: &AgentMetrics) -> Vec<String> {
+    let text = metrics.probes.text().unwrap();
+    read(&text);
+    let told =
+        text.lines().filter(|l| l.starts_with("prober_") && !l.contains("_bucket") && !l.contains("_sum"));
+    told.map(str::to_owned).collect()
+}
+
+#[test]
+fn probes_are_counted_by_what_they_said_and_go_with_their_pod() {
+    use model::probe::{ProbeKind, ProbeOutcome};
+    use ports::{Meter, ProbeOf};
+    let metrics = metrics();
+    assert_eq!(probe_lines(&metrics), [""; 0]);
+    let pod = model::FullName::new("web", "ns");
+    let (old, new) = (model::PodUid::new("u1"), model::PodUid::new("u2"));
+    let say = |uid, kind, outcome: &ProbeOutcome| {
+        let of = ProbeOf { uid, pod: &pod, container: "c", kind };
+        metrics.probe(&of, outcome, std::time::Duration::from_millis(20));
+    };
+    let (good, warned) = (ProbeOutcome::Success, ProbeOutcome::Warning { output: "moved".into() });
+    for outcome in [&good, &good, &warned, &ProbeOutcome::failure("no"), &ProbeOutcome::unknown("away")] {
+        say(&old, ProbeKind::Readiness, outcome);
+    }
+    say(&old, ProbeKind::Liveness, &ProbeOutcome::failure("dead"));
+    say(&new, ProbeKind::Readiness, &good);
+    let total = |kind: &str, result: &str, uid: &str, count: u32| {
+        let labels = format!(
+            r#"container="c",namespace="ns",pod="web",pod_uid="{uid}",probe_type="{kind}",result="{result}""#
+        );
+        format!("prober_probe_total{{{labels}}} {count}")
+    };
+    let took = |count: u32| {
+        format!(
+            r#"prober_probe_duration_seconds_count{{container="c",namespace="ns",pod="web",probe_type="Readiness"}} {count}"#
+        )
+    };
+    let expect = [
+        // A failure says nothing about how long an answer takes.
+        took(5),
+        total("Liveness", "failed", "u1", 1),
+        total("Readiness", "failed", "u1", 1),
+        total("Readiness", "successful", "u1", 3),
+        total("Readiness", "unknown", "u1", 1),
+        total("Readiness", "successful", "u2", 1),
+    ];
+    assert_eq!(probe_lines(&metrics), expect);
+    let text = metrics.probes.text().unwrap();
+    assert!(text.contains(r#",le="0.01"} 0"#) && text.contains(r#",le="0.025"} 5"#), "{text}");
+    assert!(text.contains("process_start_time_seconds "), "{text}");
+
+    metrics.forget_probes(&old);
+    // The next pod of that name goes on.
+    assert_eq!(probe_lines(&metrics), [took(5), total("Readiness", "successful", "u2", 1)]);
+    metrics.forget_probes(&new);
+    metrics.forget_probes(&new);
+    assert_eq!(probe_lines(&metrics), [""; 0]);
+}

@@ -101,6 +101,17 @@ impl Checker {
         }
     }
 
+    /// K6: the API object goes last.
+    pub fn object_deleted(&mut self, world: &World, uid: &PodUid) {
+        let live = world.of_pod(uid).find(|c| c.is_live()).map(|c| format!("container {}", c.name));
+        let volumes = world.disk.pods.get(uid).filter(|v| !v.is_empty()).map(|_| "a volume".to_owned());
+        let part = format!("pod{uid}");
+        let cgroup = world.cgroups.iter().any(|n| n.0.last() == Some(&part)).then(|| "its cgroup".to_owned());
+        if let Some(left) = live.or(volumes).or(cgroup) {
+            self.violate("K6", format!("the object of {uid} is deleted while {left} is still there"));
+        }
+    }
+
     pub fn swept(&mut self, world: &World, uid: &PodUid) {
         self.nothing_lives(world, uid, "sweep");
     }

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use decide::{NodeState, render};
+use decide::state::PodEntry;
+use decide::{NodeState, publish, render};
 use model::PodUid;
 use model::k8s::{Container as Spec, Pod, PodStatus};
 use model::observed::ContainerState;
 use model::pod::{PodView, RestartPolicy, Source, is_sidecar};
 
+use crate::drive::cluster::is_mirror;
 use crate::time::{Nanos, SECOND};
 use crate::workload::{CONTENT, is_rejected, is_unmountable, objects_of};
 use crate::world::{Life, VERSION, World};
@@ -22,7 +24,7 @@ pub fn unsettled<'a>(
 ) -> Option<String> {
     let mut wanted = BTreeMap::new();
     for (source, set) in sources {
-        for pod in set.values() {
+        for pod in set.values().filter(|pod| !is_mirror(pod)) {
             let view = PodView::new(pod.clone(), *source);
             wanted.insert(view.uid.clone(), view);
         }
@@ -41,7 +43,7 @@ pub fn unsettled<'a>(
             return Some(format!("pod {uid}: {problem} (the agent says: {why:?})"));
         }
     }
-    None
+    mirrors(state, sources)
 }
 
 /// Another pod of its name has it: that one came first, and runs.
@@ -90,6 +92,9 @@ fn pod(world: &World, state: &NodeState, view: &PodView) -> Option<String> {
         return Some("the agent has another spec of it".into());
     }
     let Some(status) = entry.status.as_deref() else { return Some("has no status".into()) };
+    if let Some(problem) = reported(view, entry) {
+        return Some(problem);
+    }
     let phase = status.phase.as_deref().unwrap_or_default();
     if is_rejected(&view.pod) {
         let there = world.of_pod(uid).next().is_some() || world.sandboxes_of(uid).next().is_some();
@@ -113,6 +118,36 @@ fn old_files(world: &World, view: &PodView) -> bool {
     let newest = world.objects.text(&object).unwrap_or_default();
     world.anything_live(&view.uid)
         && !shown.is_some_and(|shown| shown.contains(&format!("{VERSION}={newest};")))
+}
+
+/// The API server has what the agent says, and nothing that was to go.
+fn reported(view: &PodView, entry: &PodEntry) -> Option<String> {
+    if view.source != Source::Api {
+        return None;
+    }
+    if view.is_deleting() {
+        return Some("is deleted, and its object is still there".into());
+    }
+    let shown = view.pod.status.clone().unwrap_or_default();
+    let status = entry.status.as_deref()?;
+    let merged = publish::merge(&shown, status, !entry.lifecycle.is_terminated());
+    let open = publish::patch(&shown, &merged)?;
+    Some(format!("the API server lacks {open}"))
+}
+
+/// Every static pod that was let in has one mirror, and there are no others.
+pub fn mirrors(state: &NodeState, sources: &BTreeMap<Source, BTreeMap<String, Arc<Pod>>>) -> Option<String> {
+    let api = sources.get(&Source::Api)?;
+    let entries = || state.pods.values().filter(|e| e.view.source.is_static() && !e.removed && !e.orphan);
+    for mirror in api.values().filter(|pod| is_mirror(pod)) {
+        let view = PodView::new(mirror.clone(), Source::Api);
+        if !entries().any(|e| decide::mirror::mirrors(&view, &e.view)) {
+            return Some(format!("mirror {} stands for nobody", view.uid));
+        }
+    }
+    // A name that an API pod has, or that two static pods want, has no mirror for each.
+    let lacking = |e: &&PodEntry| e.rejection.is_none() && !api.contains_key(e.view.name());
+    entries().find(lacking).map(|e| format!("pod {} has no mirror", e.view.uid))
 }
 
 fn ended(world: &World, view: &PodView, phase: &str) -> Option<String> {

@@ -44,6 +44,7 @@ impl Simulation {
             let wait = self.rng.between(MILLI, SECOND);
             self.plan_in(wait, Happening::Errand { generation, errand: Errand::Services });
         }
+        self.show_node();
         for source in self.config.sources.clone() {
             let late = self.faults.late_sources && self.faults.active(self.world.now);
             let wait = if late { self.rng.below(40 * SECOND) } else { self.rng.below(200 * MILLI) };

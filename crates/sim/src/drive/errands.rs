@@ -1,11 +1,15 @@
 //! Effects that belong to no plan: the runtime's status, image calls, leftovers and sweeps.
 
+use std::sync::Arc;
+
 use decide::Event;
+use decide::effect::ApiCall;
 use decide::event::{CallFailure, LeftoversSeen, PulledImage, RuntimeCheck};
 use model::PodUid;
 use model::cgroup::CgroupName;
 use model::cluster::{ObjectKey, ObjectState, Token, TokenWanted};
 use model::cri::{RuntimeCondition, RuntimeStatus};
+use model::k8s::Pod;
 
 use super::{Happening, Simulation};
 use crate::time::{MILLI, SECOND};
@@ -25,6 +29,15 @@ pub enum Errand {
     /// One thing to sweep.
     Sweep(Piece),
     Swept(Vec<String>),
+    ShowNode,
+    /// Reaches the API server; `tell`: its answer reaches the agent.
+    ApplyApi {
+        call: ApiCall,
+        tell: bool,
+    },
+    ApiAway(ApiCall),
+    /// The watch shows an object.
+    Watch(Arc<Pod>),
 }
 
 pub enum Piece {
@@ -75,6 +88,10 @@ impl Simulation {
                 }
                 return;
             }
+            Errand::ShowNode => Event::NodeSeen(Some(self.node_object())),
+            Errand::ApplyApi { call, tell } => return self.apply_api(generation, call, tell),
+            Errand::ApiAway(call) => return self.api_away(generation, call),
+            Errand::Watch(pod) => return self.watched(generation, pod),
             Errand::Swept(problems) => Event::Swept { problems },
         };
         self.post(generation, event);

@@ -3,6 +3,7 @@
 
 mod agent;
 mod calls;
+pub mod cluster;
 mod errands;
 mod executor;
 mod reading;
@@ -280,6 +281,7 @@ impl Simulation {
             }
             Effect::ListLeftovers => self.errand_soon(Errand::ListLeftovers),
             Effect::Sweep(sweep) => self.begin_sweep(sweep),
+            Effect::CallApi(call) => self.call_api(call),
             // No simulated pod has probes yet; who adds them to the workload answers them here.
             Effect::RunProbe { .. } | Effect::KeepProbeRecord { .. } => {}
             // No credential plugins are configured in the simulated world.

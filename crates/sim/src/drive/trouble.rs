@@ -147,6 +147,8 @@ impl Simulation {
         match task {
             Task::Put { source, pod, scripts } => {
                 self.world.scripts.extend(scripts);
+                let pod = if source == Source::Api { self.admitted(pod) } else { Some(pod) };
+                let Some(pod) = pod else { return };
                 let name = pod.metadata.name.clone().unwrap_or_default();
                 let old = self.sources.entry(source).or_default().insert(name, pod.clone());
                 self.check.wanted(self.world.now, source, &pod, old.as_deref());
@@ -182,7 +184,7 @@ impl Simulation {
         }
     }
 
-    fn source_changed(&mut self, source: Source) {
+    pub(super) fn source_changed(&mut self, source: Source) {
         if self.agent.is_none() {
             return;
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use model::PodUid;
 use model::k8s::Pod;
-use model::pod::Source;
+use model::pod::{ANNOTATION_HASH, Source};
 use serde_json::{Value, json};
 
 use super::{ALWAYS_PRESENT, IMAGES, NO_IMAGE, OBJECTS, Task, image_name, object_name};
@@ -280,6 +280,10 @@ impl Template {
     fn put_pod(&self, source: Source, mut pod: Pod) -> Task {
         if source == Source::Api {
             self.needs.add_to(&mut pod);
+        }
+        if source.is_static() {
+            let annotations = pod.metadata.annotations.get_or_insert_with(Default::default);
+            annotations.insert(ANNOTATION_HASH.into(), self.uid.clone());
         }
         let uid = PodUid::from(self.uid.as_str());
         let all = self.containers.iter().chain(&self.inits);

@@ -94,7 +94,7 @@ impl Node {
 
     fn answer(&mut self, kind: ProbeKind, id: &str, outcome: ProbeOutcome) -> Vec<Effect> {
         let (uid, container, id) = (UID.into(), "c".into(), ContainerId::new(id));
-        self.tell(Event::ProbeDone { uid, container, kind, id, outcome })
+        self.tell(Event::ProbeDone { uid, container, kind, id, outcome, took: Duration::ZERO })
     }
 
     /// Lets the pod's timer ring when it is due.
@@ -340,7 +340,8 @@ fn answers_about_strangers_change_nothing() {
     let check = |node: &mut Node, uid: &str, container: &str, id: &str| {
         let (uid, container, id) = (uid.into(), container.into(), ContainerId::new(id));
         let outcome = ProbeOutcome::Success;
-        let effects = node.tell(Event::ProbeDone { uid, container, kind: Readiness, id, outcome });
+        let took = Duration::ZERO;
+        let effects = node.tell(Event::ProbeDone { uid, container, kind: Readiness, id, outcome, took });
         assert!(effects.is_empty(), "{effects:?}");
     };
     check(&mut node, "stranger", "c", "c0");

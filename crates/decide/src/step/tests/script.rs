@@ -27,7 +27,7 @@ use model::{Mono, Now, PodUid, k8s};
 use serde_json::json;
 
 use super::show;
-use crate::effect::{Action, Effect, Epoch, Stage, TimerKey};
+use crate::effect::{Action, ApiCall, Effect, Epoch, Stage, TimerKey};
 use crate::event::{
     CallFailure, Event, Hint, LeftoversSeen, PulledImage, RuntimeCheck, StartPoint, StepResult,
 };
@@ -46,6 +46,10 @@ pub struct Script {
     wanted: BTreeMap<PodUid, TokenWanted>,
     /// With which credentials each image was pulled last.
     accesses: BTreeMap<String, u64>,
+    /// Calls that the API server has not answered yet.
+    pub calls: Vec<ApiCall>,
+    /// Objects as the API server has them.
+    pub objects: BTreeMap<PodUid, k8s::Pod>,
     shown: BTreeSet<String>,
     /// Of the last line.
     effects: Vec<Effect>,
@@ -110,6 +114,8 @@ impl Script {
             timers: BTreeMap::new(),
             wanted: BTreeMap::new(),
             accesses: BTreeMap::new(),
+            calls: Vec::new(),
+            objects: BTreeMap::new(),
             shown: BTreeSet::new(),
             effects: Vec::new(),
         }
@@ -136,6 +142,7 @@ impl Script {
                 Effect::RequestToken { wanted } => {
                     self.wanted.insert(wanted.pod_uid.clone(), wanted.clone());
                 }
+                Effect::CallApi(call) => self.calls.push(call.clone()),
                 Effect::SetTimer { key, at: Some(at) } => {
                     self.timers.insert(key.clone(), *at);
                 }
@@ -216,6 +223,9 @@ impl Script {
                 let wanted = self.wanted.get(&PodUid::from(rest)).expect("a token that was asked for");
                 self.event(Event::Timer(TimerKey::Token(wanted.clone())))
             }
+            "answer" => self.answer(rest),
+            "node" => self.event(Event::NodeSeen((!rest.is_empty()).then(|| super::cluster::node(rest)))),
+            "gone" => self.event(Event::PodGone { source: Source::Api, uid: rest.into() }),
             _ => {
                 let mut event = parse_event(word, rest);
                 if let Event::ImagePulled { image, access, .. } = &mut event {
@@ -246,7 +256,9 @@ impl Script {
             let known = self.pods.entry(name.into());
             known.or_insert_with(|| api_pod(name, "")).clone()
         });
-        let event = Event::Pods { source, pods: pods.collect() };
+        let pods: Vec<_> = pods.collect();
+        let pods = pods.into_iter().map(|pod| self.as_the_server_has_it(source, pod)).collect();
+        let event = Event::Pods { source, pods };
         self.event(event)
     }
 
@@ -365,6 +377,8 @@ fn call_failure(message: &str) -> CallFailure {
 fn timer(name: &str) -> TimerKey {
     match name.split_once(' ') {
         Some(("pod", uid)) => TimerKey::Pod(uid.into()),
+        Some(("report", uid)) => TimerKey::Report(uid.into()),
+        Some(("mirror", name)) => TimerKey::Mirror(model::FullName::new(name, "ns")),
         Some(("observe", uid)) => TimerKey::Observe(uid.into()),
         _ => match name {
             "full" => TimerKey::FullRelist,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use model::observed::Scope;
 use model::{EventKind, k8s};
 
-use crate::effect::{Effect, Sweep, TimerKey};
+use crate::effect::{ApiCall, Effect, Sweep, TimerKey};
 use crate::lifecycle::Lifecycle;
 use crate::plan::tests::words::{show_stages, show_time};
 use crate::state::NodeState;
@@ -60,6 +60,7 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
             let shares = burstable.and_then(|s| s.values.cpu_shares).unwrap_or_default();
             only("cgroups", format!("cgroups burstable={shares}"))
         }
+        Effect::CallApi(call) => only("api", api_call(call)),
         Effect::Log { message, .. } => only("logs", format!("log {message}")),
     }
 }
@@ -70,10 +71,28 @@ fn timer(key: &TimerKey) -> String {
         TimerKey::Pod(uid) => format!("pod {uid}"),
         TimerKey::Observe(uid) => format!("observe {uid}"),
         TimerKey::Token(wanted) => format!("token {}", wanted.pod_uid),
+        TimerKey::Report(uid) => format!("report {uid}"),
+        TimerKey::Mirror(name) => format!("mirror {}", name.name),
         TimerKey::FullRelist => "full".into(),
         TimerKey::RuntimeCheck => "check".into(),
         TimerKey::Sweep => "sweep".into(),
         TimerKey::NodeCgroups => "node-cgroups".into(),
+    }
+}
+
+/// `patch a phase=Running`, with the words of the status that change.
+fn api_call(call: &ApiCall) -> String {
+    match call {
+        ApiCall::PatchStatus { pod, patch, .. } => {
+            let words = ["phase", "reason"].into_iter().filter_map(|key| {
+                let value = patch["status"].get(key)?;
+                Some(format!(" {key}={}", value.as_str().unwrap_or("-")))
+            });
+            format!("patch {}{}", pod.uid, words.collect::<String>())
+        }
+        ApiCall::DeletePod { pod, .. } => format!("delete {}", pod.uid),
+        ApiCall::CreateMirror { full_name, .. } => format!("mirror {}", full_name.name),
+        ApiCall::DeleteMirror { uid, .. } => format!("unmirror {uid}"),
     }
 }
 

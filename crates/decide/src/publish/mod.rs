@@ -1,0 +1,193 @@
+//! What the API server is told of a pod's status, and when its object may go.
+//!
+//! ```text
+//!   derived status ──merge──> what the object should show ──patch──> only what differs ──> one PATCH
+//!                      ^                                                  │
+//!                      └── what the object shows (watch, last answer) <───┘
+//! ```
+//!
+//! One call per pod at a time. What changes meanwhile goes with the next one; a difference that a call did not remove
+//! (somebody else insists, or the server drops it) is tried again only after a pause.
+
+mod merge;
+mod patch;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::k8s::{Pod, PodStatus};
+use model::{Mono, PodUid};
+
+pub use merge::merge;
+pub use patch::patch;
+
+use crate::status::Phase;
+
+/// The same difference is not sent again sooner.
+pub const RECONCILE_PAUSE: Duration = Duration::from_secs(10);
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+/// Of a server that is away. It will be back, and then everybody waits for news.
+const RETRY_AWAY_MAX: Duration = Duration::from_secs(10);
+/// Of a server that says no. It will, until somebody changes something.
+const RETRY_REFUSED_MAX: Duration = Duration::from_secs(300);
+
+/// What is known of a pod's object in the API.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shown {
+    pub uid: PodUid,
+    /// Its resourceVersion as a number: watch and answers may overtake each other, and the higher one is the newer.
+    pub version: Option<u64>,
+    pub status: Arc<PodStatus>,
+}
+
+impl Shown {
+    pub fn of(pod: &Pod) -> Self {
+        let meta = &pod.metadata;
+        Self {
+            uid: PodUid::new(meta.uid.as_deref().unwrap_or_default()),
+            version: meta.resource_version.as_deref().and_then(|v| v.parse().ok()),
+            status: Arc::new(pod.status.clone().unwrap_or_default()),
+        }
+    }
+
+    pub fn is_terminal(&self) -> bool {
+        self.status.phase.as_deref().and_then(Phase::parse).is_some_and(Phase::is_terminal)
+    }
+
+    /// Whether this is of the same object and not newer than `other`.
+    fn is_older_than(&self, other: &Shown) -> bool {
+        self.uid == other.uid && matches!((self.version, other.version), (Some(a), Some(b)) if a < b)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Deletion {
+    #[default]
+    NotAsked,
+    InFlight,
+    /// The object is gone; the watch will say so.
+    Done,
+}
+
+/// Where the report of one pod stands.
+#[derive(Clone, Debug, Default)]
+pub struct Publication {
+    pub shown: Option<Shown>,
+    /// Something changed since the last comparison.
+    pub dirty: bool,
+    pub in_flight: bool,
+    /// Hash of the last difference that was sent, and when.
+    pub last_sent: Option<(u64, Mono)>,
+    pub failures: u32,
+    pub retry_at: Option<Mono>,
+    pub deletion: Deletion,
+}
+
+impl Publication {
+    /// Whether this version of the object was seen already. Comparing versions is cheaper than copying a status.
+    pub fn knows(&self, pod: &Pod) -> bool {
+        let version = pod.metadata.resource_version.as_deref().and_then(|v| v.parse().ok());
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        self.shown.as_ref().is_some_and(|s| {
+            s.uid.as_str() == uid
+                && version.is_some_and(|version| s.version.is_some_and(|known| known >= version))
+        })
+    }
+
+    /// The object as it was seen now, by watch or answer.
+    pub fn saw(&mut self, seen: Shown) {
+        match &self.shown {
+            Some(known) if seen.is_older_than(known) || *known == seen => {}
+            Some(known) => {
+                if known.uid != seen.uid {
+                    // another object under the same name: what was sent to the old one does not count
+                    self.last_sent = None;
+                    self.deletion = Deletion::NotAsked;
+                }
+                self.dirty |= known.uid != seen.uid || known.status != seen.status;
+                self.shown = Some(seen);
+            }
+            None => {
+                self.dirty = true;
+                self.shown = Some(seen);
+            }
+        }
+    }
+
+    /// There is no object to write to. What was sent to it does not count for another one.
+    pub fn lost(&mut self) {
+        self.shown = None;
+        self.last_sent = None;
+    }
+
+    pub fn succeeded(&mut self) {
+        self.failures = 0;
+        self.retry_at = None;
+    }
+
+    /// When to try again after a failure.
+    pub fn failed(&mut self, refused: bool, retry_after: Option<Duration>, now: Mono) {
+        self.dirty = true;
+        self.failures = self.failures.saturating_add(1);
+        self.retry_at = Some(now.plus(retry_wait(self.failures, refused, retry_after)));
+    }
+}
+
+/// Doubling waits, and never less than the server asked for.
+pub fn retry_wait(failures: u32, refused: bool, retry_after: Option<Duration>) -> Duration {
+    let limit = if refused { RETRY_REFUSED_MAX } else { RETRY_AWAY_MAX };
+    let doubled = RETRY_FIRST.saturating_mul(1 << failures.saturating_sub(1).min(16));
+    doubled.min(limit).max(retry_after.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(uid: &str, version: u64, phase: &str) -> Shown {
+        let status = PodStatus { phase: Some(phase.into()), ..Default::default() };
+        Shown { uid: uid.into(), version: Some(version), status: Arc::new(status) }
+    }
+
+    #[test]
+    fn an_older_view_of_the_object_never_replaces_a_newer_one() {
+        let mut publication = Publication::default();
+        publication.saw(shown("a", 5, "Pending"));
+        assert!(std::mem::take(&mut publication.dirty));
+        publication.saw(shown("a", 7, "Running"));
+        assert!(std::mem::take(&mut publication.dirty));
+        publication.saw(shown("a", 6, "Pending"));
+        assert!(!publication.dirty);
+        assert_eq!(publication.shown.as_ref().unwrap().status.phase.as_deref(), Some("Running"));
+        publication.saw(shown("b", 2, "Pending"));
+        assert!(publication.dirty, "another object");
+    }
+
+    #[test]
+    fn a_new_version_that_says_the_same_is_no_reason_to_compare() {
+        let mut publication = Publication::default();
+        publication.saw(shown("a", 5, "Pending"));
+        publication.dirty = false;
+        publication.saw(shown("a", 6, "Pending"));
+        assert!(!publication.dirty);
+        assert_eq!(publication.shown.as_ref().unwrap().version, Some(6));
+    }
+
+    #[test]
+    fn waits_double_up_to_their_limit_and_obey_the_server() {
+        let secs = Duration::from_secs;
+        for (failures, refused, after, expect) in [
+            (1, false, None, 1),
+            (2, false, None, 2),
+            (4, false, None, 8),
+            (5, false, None, 10),
+            (90, false, None, 10),
+            (9, true, None, 256),
+            (90, true, None, 300),
+            (1, false, Some(30), 30),
+            (5, false, Some(3), 10),
+        ] {
+            assert_eq!(retry_wait(failures, refused, after.map(secs)), secs(expect), "{failures} {refused}");
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! The pods' side of the API server: their status there, the end of their objects, and mirrors of static pods.
+
+use std::sync::Arc;
+
+use model::k8s::{Pod, PodStatus};
+use model::pod::{PodView, Source};
+use model::{FullName, PodUid};
+use serde_json::json;
+
+use super::Context;
+use crate::effect::{ApiCall, Effect, LogLevel, PodObject, TimerKey};
+use crate::event::{ApiAnswer, ApiFailure};
+use crate::hash::fnv1a_64;
+use crate::lifecycle::Lifecycle;
+use crate::mirror::{self, Mirror, MirrorStep};
+use crate::publish::{self, Deletion, RECONCILE_PAUSE, Shown};
+use crate::state::{NodeState, PodEntry};
+
+/// The status that the API shows of a pod: of its own object, or of its mirror.
+pub(super) fn shown_status(state: &NodeState, entry: &PodEntry) -> Option<Arc<PodStatus>> {
+    entry.publication.shown.as_ref().map(|s| s.status.clone()).or_else(|| {
+        let object = if entry.view.source.is_static() { mirror_of(state, &entry.view)? } else { &entry.view };
+        object.pod.status.clone().map(Arc::new)
+    })
+}
+
+fn mirror_of<'a>(state: &'a NodeState, view: &PodView) -> Option<&'a PodView> {
+    let mirror = state.mirrors.get(&view.full_name)?.seen.as_ref()?;
+    mirror::mirrors(mirror, view).then_some(mirror)
+}
+
+/// Brings the API up to date about a pod that was settled.
+pub(super) fn report(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    if !state.has_cluster() {
+        return;
+    }
+    let Some(entry) = state.pods.get(uid).filter(|e| !e.orphan) else { return };
+    if entry.view.source.is_static() {
+        cx.mirrors.insert(entry.view.full_name.clone());
+    }
+    let object = if entry.view.source.is_static() {
+        mirror_of(state, &entry.view).cloned()
+    } else {
+        // an object that the source no longer shows is gone
+        (!entry.removed).then(|| entry.view.clone())
+    };
+    let Some(entry) = state.pods.get_mut(uid) else { return };
+    let Some(object) = object else {
+        entry.publication.lost();
+        return;
+    };
+    if !entry.publication.knows(&object.pod) {
+        entry.publication.saw(Shown::of(&object.pod));
+    }
+    send(entry, cx, &object);
+}
+
+fn send(entry: &mut PodEntry, cx: &mut Context, object: &PodView) {
+    let publication = &mut entry.publication;
+    if publication.in_flight || publication.deletion != Deletion::NotAsked {
+        return;
+    }
+    if publication.retry_at.is_some_and(|at| at > cx.now.mono) {
+        return;
+    }
+    let (Some(status), Some(shown)) = (&entry.status, &publication.shown) else { return };
+    if publication.dirty {
+        let merged = publish::merge(&shown.status, status, !entry.lifecycle.is_terminated());
+        if let Some(patch) = publish::patch(&shown.status, &merged) {
+            let hash = fnv1a_64(patch.to_string().as_bytes());
+            if let Some(at) = publication.last_sent.filter(|(last, _)| *last == hash).map(|(_, at)| at)
+                && cx.now.mono.since(at) < RECONCILE_PAUSE
+            {
+                // It was sent just now, and did not help.
+                return wait(entry, cx, at.plus(RECONCILE_PAUSE));
+            }
+            publication.dirty = false;
+            publication.in_flight = true;
+            publication.last_sent = Some((hash, cx.now.mono));
+            let patch = json!({"metadata": {"uid": shown.uid.as_str()}, "status": patch});
+            let call = ApiCall::PatchStatus { uid: entry.view.uid.clone(), pod: pod_object(object), patch };
+            return cx.emit(Effect::CallApi(call));
+        }
+        publication.dirty = false;
+    }
+    let released = matches!(entry.lifecycle, Lifecycle::Finished) && entry.plan.is_none();
+    if released && object.is_deleting() && !entry.view.source.is_static() && shown.is_terminal() {
+        publication.deletion = Deletion::InFlight;
+        let call = ApiCall::DeletePod { uid: entry.view.uid.clone(), pod: pod_object(object) };
+        cx.emit(Effect::CallApi(call));
+    }
+}
+
+fn wait(entry: &mut PodEntry, cx: &mut Context, until: model::Mono) {
+    entry.publication.retry_at = Some(until);
+    cx.timer(TimerKey::Report(entry.view.uid.clone()), Some(until));
+}
+
+fn pod_object(view: &PodView) -> PodObject {
+    PodObject { namespace: view.namespace().to_owned(), name: view.name().to_owned(), uid: view.uid.clone() }
+}
+
+pub(super) fn timer(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    if let Some(entry) = state.pods.get_mut(uid) {
+        entry.publication.retry_at = None;
+        cx.touch(uid);
+    }
+}
+
+pub(super) fn answered(state: &mut NodeState, cx: &mut Context, answer: ApiAnswer) {
+    let (reached, succeeded) = match &answer {
+        ApiAnswer::StatusPatched { result, .. } => outcome(result),
+        ApiAnswer::PodDeleted { result, .. } | ApiAnswer::MirrorDeleted { result, .. } => outcome(result),
+        ApiAnswer::MirrorCreated { result, .. } => outcome(result),
+    };
+    match answer {
+        ApiAnswer::StatusPatched { uid, object, result } => status_patched(state, cx, &uid, &object, result),
+        ApiAnswer::PodDeleted { uid, result } => pod_deleted(state, cx, &uid, result),
+        ApiAnswer::MirrorCreated { full_name, result } => {
+            mirror_answered(state, cx, &full_name, result.map(Some));
+        }
+        ApiAnswer::MirrorDeleted { full_name, uid, result } => {
+            if result.as_ref().err().is_none_or(ApiFailure::means_gone) {
+                let mirror = state.mirrors.entry(full_name.clone()).or_default();
+                if mirror.seen.as_ref().is_some_and(|seen| seen.uid == uid) {
+                    mirror.seen = None;
+                }
+            }
+            mirror_answered(state, cx, &full_name, result.map(|()| None));
+        }
+    }
+    api_reached(state, cx, reached, succeeded);
+}
+
+fn outcome<T>(result: &Result<T, ApiFailure>) -> (bool, bool) {
+    (!matches!(result, Err(ApiFailure { kind: crate::event::ApiFailureKind::Away, .. })), result.is_ok())
+}
+
+/// Once the server answers again, nobody waits out what was meant for a server that is away.
+fn api_reached(state: &mut NodeState, cx: &mut Context, reached: bool, succeeded: bool) {
+    if !reached {
+        if !state.api_away {
+            cx.log(LogLevel::Warn, None, "the API server is away: statuses will follow when it is back");
+        }
+        state.api_away = true;
+        return;
+    }
+    if !state.api_away || !succeeded {
+        return;
+    }
+    state.api_away = false;
+    cx.log(LogLevel::Info, None, "the API server is back");
+    for (uid, entry) in &mut state.pods {
+        if entry.publication.retry_at.take().is_some() {
+            cx.touched.insert(uid.clone());
+        }
+    }
+    for (name, mirror) in &mut state.mirrors {
+        if mirror.retry_at.take().is_some() {
+            cx.mirrors.insert(name.clone());
+        }
+    }
+}
+
+fn status_patched(
+    state: &mut NodeState,
+    cx: &mut Context,
+    uid: &PodUid,
+    object: &PodUid,
+    result: Result<Arc<Pod>, ApiFailure>,
+) {
+    let Some(entry) = state.pods.get_mut(uid) else { return };
+    let publication = &mut entry.publication;
+    publication.in_flight = false;
+    if publication.shown.as_ref().is_some_and(|shown| shown.uid != *object) {
+        // Another object has come in its place meanwhile: this says nothing of it.
+        return cx.touch(uid);
+    }
+    match result {
+        Ok(pod) => {
+            publication.succeeded();
+            publication.saw(Shown::of(&pod));
+        }
+        Err(failure) if failure.means_gone() => {
+            // The object has gone, or another one has its name: the source will tell.
+            publication.succeeded();
+            publication.lost();
+            if !entry.view.source.is_static() {
+                publication.deletion = Deletion::Done;
+            } else if let Some(mirror) = state.mirrors.get_mut(&entry.view.full_name)
+                && mirror.seen.as_ref().is_some_and(|seen| seen.uid == *object)
+            {
+                mirror.seen = None;
+            }
+        }
+        Err(failure) => {
+            publication.last_sent = None;
+            publication.failed(failure.is_refusal(), failure.retry_after, cx.now.mono);
+            let at = publication.retry_at;
+            cx.timer(TimerKey::Report(uid.clone()), at);
+            complain(cx, uid, "reporting the pod's status failed", &failure);
+        }
+    }
+    cx.touch(uid);
+}
+
+fn pod_deleted(state: &mut NodeState, cx: &mut Context, uid: &PodUid, result: Result<(), ApiFailure>) {
+    let Some(entry) = state.pods.get_mut(uid) else { return };
+    match result {
+        Err(failure) if !failure.means_gone() => {
+            entry.publication.deletion = Deletion::NotAsked;
+            entry.publication.failed(failure.is_refusal(), failure.retry_after, cx.now.mono);
+            let at = entry.publication.retry_at;
+            cx.timer(TimerKey::Report(uid.clone()), at);
+            complain(cx, uid, "deleting the pod's object failed", &failure);
+        }
+        _ => entry.publication.deletion = Deletion::Done,
+    }
+    cx.touch(uid);
+}
+
+fn complain(cx: &mut Context, uid: &PodUid, what: &str, failure: &ApiFailure) {
+    if failure.is_refusal() {
+        cx.log(LogLevel::Warn, Some(uid), format!("{what}: {}", failure.message));
+    }
+}
+
+/// The source shows a mirror, or (with `None`) no longer.
+pub(super) fn mirror_seen(
+    state: &mut NodeState,
+    cx: &mut Context,
+    full_name: FullName,
+    seen: Option<PodView>,
+) {
+    let mirror = state.mirrors.entry(full_name.clone()).or_default();
+    mirror.seen = seen;
+    // What was waited for may just have happened.
+    mirror.retry_at = None;
+    cx.touched.extend(state.names.get(&full_name).into_iter().flatten().cloned());
+    cx.mirrors.insert(full_name);
+}
+
+/// The name of the mirror with this UID.
+pub(super) fn mirror_named(state: &NodeState, uid: &PodUid) -> Option<FullName> {
+    let is = |mirror: &Mirror| mirror.seen.as_ref().is_some_and(|seen| seen.uid == *uid);
+    state.mirrors.iter().find(|(_, mirror)| is(mirror)).map(|(name, _)| name.clone())
+}
+
+pub(super) fn all_mirrors(state: &NodeState, cx: &mut Context) {
+    if state.has_cluster() {
+        let fixed = state.pods.values().filter(|e| e.view.source.is_static());
+        cx.mirrors.extend(fixed.map(|e| e.view.full_name.clone()));
+        cx.mirrors.extend(state.mirrors.keys().cloned());
+    }
+}
+
+/// Does what is due about one mirror.
+pub(super) fn keep_mirror(state: &mut NodeState, cx: &mut Context, full_name: &FullName) {
+    if !state.sources.get(&Source::Api).is_some_and(|set| set.seen) {
+        return;
+    }
+    let here: Vec<&PodEntry> = state
+        .names
+        .get(full_name)
+        .into_iter()
+        .flatten()
+        .filter_map(|uid| state.pods.get(uid))
+        .filter(|e| e.view.source.is_static() && !e.orphan)
+        .collect();
+    let wanted = here.iter().find(|e| !e.removed && e.rejection.is_none()).map(|e| e.view.clone());
+    let orphaned = state.sources_ready() && here.iter().all(|e| e.lifecycle.is_terminated());
+    let Some(mirror) =
+        state.mirrors.get(full_name).cloned().or_else(|| wanted.as_ref().map(|_| Mirror::default()))
+    else {
+        return;
+    };
+    if mirror.busy || mirror.retry_at.is_some_and(|at| at > cx.now.mono) {
+        return;
+    }
+    if mirror.seen.is_none() && wanted.is_none() {
+        state.mirrors.remove(full_name);
+        return;
+    }
+    let step = mirror::next_step(mirror.seen.as_ref(), wanted.as_ref(), orphaned, state.node.as_deref());
+    let call = match step {
+        MirrorStep::Nothing => None,
+        MirrorStep::Create(pod) => {
+            Some(ApiCall::CreateMirror { full_name: full_name.clone(), pod: Arc::new(*pod) })
+        }
+        MirrorStep::Delete(uid) => Some(ApiCall::DeleteMirror { full_name: full_name.clone(), uid }),
+    };
+    if let Some(call) = call {
+        state.mirrors.entry(full_name.clone()).or_default().busy = true;
+        cx.emit(Effect::CallApi(call));
+    }
+}
+
+fn mirror_answered(
+    state: &mut NodeState,
+    cx: &mut Context,
+    full_name: &FullName,
+    result: Result<Option<Arc<Pod>>, ApiFailure>,
+) {
+    let mirror = state.mirrors.entry(full_name.clone()).or_default();
+    mirror.busy = false;
+    match result {
+        Ok(made) => {
+            mirror.succeeded();
+            if let Some(pod) = made {
+                // The watch tells of it too, and of its end.
+                mirror.seen = Some(PodView::new(pod, Source::Api));
+            }
+        }
+        Err(failure) if failure.means_gone() => mirror.succeeded(),
+        Err(failure) => {
+            mirror.failed(failure.is_refusal(), failure.retry_after, cx.now.mono);
+            let at = mirror.retry_at;
+            cx.timer(TimerKey::Mirror(full_name.clone()), at);
+            if failure.is_refusal() {
+                let text = format!("mirror pod {full_name}: {}", failure.message);
+                cx.log(LogLevel::Warn, None, text);
+            }
+        }
+    }
+    cx.touched.extend(state.names.get(full_name).into_iter().flatten().cloned());
+    cx.mirrors.insert(full_name.clone());
+}
+
+pub(super) fn mirror_timer(state: &mut NodeState, cx: &mut Context, full_name: FullName) {
+    if let Some(mirror) = state.mirrors.get_mut(&full_name) {
+        mirror.retry_at = None;
+    }
+    cx.mirrors.insert(full_name);
+}

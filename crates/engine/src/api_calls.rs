@@ -1,0 +1,69 @@
+//! Calls to the API server about pods: each in a task of its own, as many at once as the server likes.
+
+use std::sync::Arc;
+
+use decide::Event;
+use decide::effect::{ApiCall, PodObject};
+use decide::event::{ApiAnswer, ApiFailure, ApiFailureKind};
+use ports::{ApiError, Disposition, PodApi, PodRef};
+use tokio::sync::Semaphore;
+
+use crate::dispatcher::Shop;
+
+/// A burst of pods must not take all of the server's room.
+pub(crate) const CALLS_AT_ONCE: usize = 32;
+
+pub(crate) async fn call(shop: Shop, room: Arc<Semaphore>, call: ApiCall) {
+    let Some(cluster) = &shop.ports.cluster else { return };
+    // It is never closed.
+    let _place = room.acquire().await;
+    let answer = carry_out(&*cluster.pods, call).await;
+    shop.outbox.send(Event::ApiAnswered(answer));
+}
+
+async fn carry_out(pods: &dyn PodApi, call: ApiCall) -> ApiAnswer {
+    match call {
+        ApiCall::PatchStatus { uid, pod, patch } => {
+            let result = pods.patch_status(&reference(&pod), &patch).await.map_err(failure);
+            ApiAnswer::StatusPatched { uid, object: pod.uid, result }
+        }
+        ApiCall::DeletePod { uid, pod } => {
+            let result = pods.delete(&reference(&pod)).await.map_err(failure);
+            ApiAnswer::PodDeleted { uid, result }
+        }
+        ApiCall::CreateMirror { full_name, pod } => {
+            let result = pods.create(&pod).await.map_err(failure);
+            ApiAnswer::MirrorCreated { full_name, result }
+        }
+        ApiCall::DeleteMirror { full_name, uid } => {
+            let mirror = PodRef {
+                namespace: full_name.namespace.to_string(),
+                name: full_name.name.to_string(),
+                uid: Some(uid.clone()),
+            };
+            let result = pods.delete(&mirror).await.map_err(failure);
+            ApiAnswer::MirrorDeleted { full_name, uid, result }
+        }
+    }
+}
+
+fn reference(pod: &PodObject) -> PodRef {
+    PodRef { namespace: pod.namespace.clone(), name: pod.name.clone(), uid: Some(pod.uid.clone()) }
+}
+
+fn failure(error: ApiError) -> ApiFailure {
+    let kind = match &error {
+        // Every call names the object's UID: a conflict means that another object has its name.
+        ApiError::Conflict { .. } => ApiFailureKind::Gone,
+        // Trust and credentials may come back by themselves, with the next certificate or token.
+        ApiError::Unauthorized { .. } | ApiError::Tls { .. } | ApiError::Decode { .. } => {
+            ApiFailureKind::Away
+        }
+        _ => match error.disposition() {
+            Disposition::Absent => ApiFailureKind::Gone,
+            Disposition::Refused | Disposition::Unsupported => ApiFailureKind::Refused,
+            Disposition::Retry => ApiFailureKind::Away,
+        },
+    };
+    ApiFailure { kind, retry_after: error.retry_after(), message: error.to_string() }
+}

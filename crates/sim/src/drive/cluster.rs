@@ -1,0 +1,250 @@
+//! The simulated API server: objects of pods with their status and version, in the same set that the source delivers.
+
+use std::sync::Arc;
+
+use decide::Event;
+use decide::effect::{ApiCall, PodObject};
+use decide::event::{ApiAnswer, ApiFailure, ApiFailureKind};
+use model::k8s::{Node, Pod};
+use model::pod::{ANNOTATION_MIRROR, Source};
+use serde_json::{Value, json};
+
+use super::errands::Errand;
+use super::trouble::uid_of;
+use super::{Happening, Simulation};
+use crate::faults::{Fate, LateEffect};
+use crate::time::{MILLI, SECOND};
+
+/// How long a call waits for its answer.
+const DEADLINE: u64 = 10 * SECOND;
+
+pub fn is_mirror(pod: &Pod) -> bool {
+    pod.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(ANNOTATION_MIRROR))
+}
+
+impl Simulation {
+    /// Registration takes a moment; then the node's object is known.
+    pub(super) fn show_node(&mut self) {
+        if self.config.sources.contains(&Source::Api) {
+            let wait = self.rng.below(2 * SECOND);
+            let errand = Errand::ShowNode;
+            self.plan_in(wait, Happening::Errand { generation: self.generation, errand });
+        }
+    }
+
+    pub(super) fn node_object(&self) -> Arc<Node> {
+        let addresses = json!([{"type": "InternalIP", "address": "192.0.2.7"}]);
+        let node = json!({"metadata": {"name": "node", "uid": "n1"}, "status": {"addresses": addresses}});
+        Arc::new(serde_json::from_value(node).unwrap_or_default())
+    }
+
+    /// An object that somebody puts there keeps the status it has. `None`: one that is gone can't be marked for its end.
+    pub(super) fn admitted(&mut self, mut pod: Arc<Pod>) -> Option<Arc<Pod>> {
+        let known = self.object(&uid_of(&pod).to_string()).cloned();
+        if known.is_none() && pod.metadata.deletion_timestamp.is_some() {
+            return None;
+        }
+        let version = self.number();
+        let object = Arc::make_mut(&mut pod);
+        object.metadata.resource_version = Some(version.to_string());
+        object.status = known.and_then(|k| k.status.clone());
+        Some(pod)
+    }
+
+    fn object(&self, uid: &str) -> Option<&Arc<Pod>> {
+        let set = self.sources.get(&Source::Api)?;
+        set.values().find(|pod| pod.metadata.uid.as_deref() == Some(uid))
+    }
+
+    /// A call is on its way to the server, or never gets there.
+    pub(super) fn call_api(&mut self, call: ApiCall) {
+        let (now, generation) = (self.world.now, self.generation);
+        let nobody = model::PodUid::from("the API server");
+        let fate = self.faults.call(&mut self.rng, now, &nobody, true);
+        let there = self.faults.latency(&mut self.rng, now);
+        let (applies, answers) = match fate {
+            Fate::Works => (Some(there), None),
+            Fate::Refused => (None, Some(there)),
+            Fate::FailsApplied => (Some(there), Some(there + MILLI)),
+            Fate::Hangs { effect: None } => (None, Some(DEADLINE)),
+            Fate::Hangs { effect: Some(LateEffect::BeforeDeadline) } => {
+                (Some(self.rng.below(DEADLINE)), Some(DEADLINE))
+            }
+            Fate::Hangs { effect: Some(LateEffect::AfterDeadline) } => {
+                (Some(DEADLINE + self.rng.below(5 * SECOND)), Some(DEADLINE))
+            }
+        };
+        if let Some(wait) = applies {
+            let errand = Errand::ApplyApi { call: call.clone(), tell: answers.is_none() };
+            self.plan_in(wait, Happening::Errand { generation, errand });
+        }
+        if let Some(wait) = answers {
+            self.plan_in(wait, Happening::Errand { generation, errand: Errand::ApiAway(call) });
+        }
+    }
+
+    pub(super) fn apply_api(&mut self, generation: u32, call: ApiCall, tell: bool) {
+        let answer = match call {
+            ApiCall::PatchStatus { uid, pod, patch } => {
+                let result = self.patch_status(&pod, &patch["status"]);
+                ApiAnswer::StatusPatched { uid, object: pod.uid, result }
+            }
+            ApiCall::DeletePod { uid, pod } => {
+                self.check.object_deleted(&self.world, &uid);
+                ApiAnswer::PodDeleted { uid, result: self.delete_object(pod.uid.as_str()) }
+            }
+            ApiCall::CreateMirror { full_name, pod } => {
+                let result = self.create_mirror(&pod);
+                ApiAnswer::MirrorCreated { full_name, result }
+            }
+            ApiCall::DeleteMirror { full_name, uid } => {
+                let result = self.delete_object(uid.as_str());
+                ApiAnswer::MirrorDeleted { full_name, uid, result }
+            }
+        };
+        if tell {
+            self.post(generation, Event::ApiAnswered(answer));
+        }
+    }
+
+    pub(super) fn api_away(&mut self, generation: u32, call: ApiCall) {
+        let failure = || ApiFailure {
+            kind: ApiFailureKind::Away,
+            retry_after: None,
+            message: "the API server is away".into(),
+        };
+        let answer = match call {
+            ApiCall::PatchStatus { uid, pod, .. } => {
+                ApiAnswer::StatusPatched { uid, object: pod.uid, result: Err(failure()) }
+            }
+            ApiCall::DeletePod { uid, .. } => ApiAnswer::PodDeleted { uid, result: Err(failure()) },
+            ApiCall::CreateMirror { full_name, .. } => {
+                ApiAnswer::MirrorCreated { full_name, result: Err(failure()) }
+            }
+            ApiCall::DeleteMirror { full_name, uid } => {
+                ApiAnswer::MirrorDeleted { full_name, uid, result: Err(failure()) }
+            }
+        };
+        self.post(generation, Event::ApiAnswered(answer));
+    }
+
+    fn patch_status(&mut self, pod: &PodObject, patch: &Value) -> Result<Arc<Pod>, ApiFailure> {
+        let version = self.number();
+        let set = self.sources.entry(Source::Api).or_default();
+        let Some(object) = set.get_mut(&pod.name).filter(|o| uid_of(o) == pod.uid) else {
+            return Err(gone());
+        };
+        let status = serde_json::to_value(object.status.clone().unwrap_or_default()).unwrap_or_default();
+        let status = serde_json::from_value(strategic_merge(status, patch));
+        let Ok(status) = status else {
+            self.check.violate("readable status", format!("{} gets {patch}", pod.uid));
+            return Err(gone());
+        };
+        let object = Arc::make_mut(object);
+        object.status = Some(status);
+        object.metadata.resource_version = Some(version.to_string());
+        let object = Arc::new(object.clone());
+        self.tell_object(&object);
+        Ok(object)
+    }
+
+    fn delete_object(&mut self, uid: &str) -> Result<(), ApiFailure> {
+        let set = self.sources.entry(Source::Api).or_default();
+        let Some(name) =
+            set.iter().find(|(_, p)| p.metadata.uid.as_deref() == Some(uid)).map(|(n, _)| n.clone())
+        else {
+            return Err(gone());
+        };
+        set.remove(&name);
+        self.check.unwanted(self.world.now, &uid.into());
+        self.source_changed(Source::Api);
+        Ok(())
+    }
+
+    fn create_mirror(&mut self, pod: &Pod) -> Result<Arc<Pod>, ApiFailure> {
+        let (number, version) = (self.number(), self.number());
+        let name = pod.metadata.name.clone().unwrap_or_default();
+        let set = self.sources.entry(Source::Api).or_default();
+        if set.contains_key(&name) {
+            let message = format!("pods {name:?} already exists");
+            return Err(ApiFailure { kind: ApiFailureKind::Refused, retry_after: None, message });
+        }
+        let mut made = pod.clone();
+        made.metadata.uid = Some(format!("mirror-{number}"));
+        made.metadata.resource_version = Some(version.to_string());
+        let made = Arc::new(made);
+        set.insert(name, made.clone());
+        self.tell_object(&made);
+        Ok(made)
+    }
+
+    /// The watch tells of one object, or the source is read again as a whole.
+    fn tell_object(&mut self, pod: &Arc<Pod>) {
+        let listed =
+            self.agent.as_ref().and_then(|a| a.state.sources.get(&Source::Api)).is_some_and(|s| s.seen);
+        if !listed || self.rng.per_mille(100) {
+            return self.source_changed(Source::Api);
+        }
+        let wait = self.rng.between(MILLI / 10, 100 * MILLI);
+        let errand = Errand::Watch(pod.clone());
+        self.plan_in(wait, Happening::Errand { generation: self.generation, errand });
+    }
+
+    /// Nothing older than what a whole reading told may come after it: a watch keeps the order of versions.
+    pub(super) fn watched(&mut self, generation: u32, pod: Arc<Pod>) {
+        let newest = self.object(pod.metadata.uid.as_deref().unwrap_or_default());
+        if newest.is_some_and(|n| n.metadata.resource_version == pod.metadata.resource_version) {
+            self.post(generation, Event::PodChanged { source: Source::Api, pod });
+        }
+    }
+}
+
+fn gone() -> ApiFailure {
+    ApiFailure { kind: ApiFailureKind::Gone, retry_after: None, message: "not found".into() }
+}
+
+/// As the server merges a status: conditions and addresses by their key, other lists as a whole.
+fn strategic_merge(mut status: Value, patch: &Value) -> Value {
+    for (key, value) in patch.as_object().into_iter().flatten().filter(|(key, _)| !key.starts_with('$')) {
+        match key.as_str() {
+            "conditions" => merge_list(&mut status[key], value, "type"),
+            "podIPs" | "hostIPs" => merge_list(&mut status[key], value, "ip"),
+            _ => merge(&mut status, key, value),
+        }
+    }
+    status
+}
+
+fn merge(into: &mut Value, key: &str, value: &Value) {
+    match value {
+        Value::Null => {
+            if let Some(map) = into.as_object_mut() {
+                map.remove(key);
+            }
+        }
+        Value::Object(fields) if into.get(key).is_some_and(Value::is_object) => {
+            for (field, value) in fields {
+                merge(&mut into[key], field, value);
+            }
+        }
+        _ => into[key] = value.clone(),
+    }
+}
+
+fn merge_list(list: &mut Value, changes: &Value, by: &str) {
+    let mut entries = list.as_array().cloned().unwrap_or_default();
+    for change in changes.as_array().into_iter().flatten() {
+        let at = entries.iter().position(|e| e[by] == change[by]);
+        match (at, change.get("$patch")) {
+            (Some(at), Some(_)) => drop(entries.remove(at)),
+            (Some(at), None) => {
+                for (field, value) in change.as_object().into_iter().flatten() {
+                    merge(&mut entries[at], field, value);
+                }
+            }
+            (None, Some(_)) => {}
+            (None, None) => entries.push(change.clone()),
+        }
+    }
+    *list = Value::Array(entries);
+}

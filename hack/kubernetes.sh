@@ -1,0 +1,118 @@
+# shellcheck shell=bash
+# Sourced by hack/parts: Kubernetes' own programs, built from its published Go modules. hack/kubernetes
+# pins them; the cache keeps the result by version.
+
+CONTROL_PLANE=(kube-apiserver kube-controller-manager kube-scheduler kubectl)
+# For comparisons with the upstream kubelet only: no test needs them.
+# shellcheck disable=SC2034
+NODE_PROGRAMS=("${CONTROL_PLANE[@]}" kubelet kubeadm)
+
+kubernetes_version() { awk '$1 == "k8s.io/kubernetes" {print $2}' "$here/kubernetes/go.mod"; }
+
+# kubernetes_path <program...>: the directory that has these.
+kubernetes_path() {
+    local dir
+    dir=$CACHE/kubernetes-$(kubernetes_version)
+    [[ -z $(missing_programs "$dir" "$@") ]] || locked kubernetes build_kubernetes "$dir" "$@"
+    echo "$dir"
+}
+
+missing_programs() {
+    local dir=$1 program
+    shift
+    for program in "$@"; do
+        [[ -x $dir/$program ]] || echo "$program"
+    done
+}
+
+# One after the other, each put in place whole: a build that is cut short goes on where it was.
+build_kubernetes() {
+    local dir=$1 go work program start=$SECONDS programs
+    mapfile -t programs < <(missing_programs "$@")
+    [[ ${#programs[@]} -gt 0 ]] || return 0
+    go=$(go_command)
+    mkdir -p "$dir"
+    work=$CACHE/build-kubernetes
+    rm -rf "$work"
+    mkdir "$work"
+    say "building Kubernetes $(kubernetes_version): ${programs[*]} (once for this machine)"
+    say "  fetching its modules"
+    go_run "$go" mod download
+    for program in "${programs[@]}"; do
+        say "  $((SECONDS - start))s: building $program"
+        go_run "$go" build -trimpath -ldflags "$(kubernetes_stamp)" -o "$work/$program" "k8s.io/kubernetes/cmd/$program"
+        mv "$work/$program" "$dir/$program"
+    done
+    rm -rf "$work"
+    say "  $((SECONDS - start))s: done"
+}
+
+# Whoever builds may have other settings for their own work. The pinned module and its checksums rule.
+go_run() {
+    local go=$1
+    shift
+    (cd "$here/kubernetes" && CGO_ENABLED=0 GOWORK=off GOFLAGS=-mod=readonly nice -n 19 "$go" "$@" </dev/null)
+}
+
+# What upstream's release build stamps, as far as a published module can tell.
+kubernetes_stamp() {
+    local version package number
+    version=$(kubernetes_version)
+    IFS=. read -ra number <<<"${version#v}"
+    printf -- '-s -w'
+    for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
+        printf -- ' -X %s.%s' "$package" "gitVersion=$version" "$package" "gitMajor=${number[0]}" \
+            "$package" "gitMinor=${number[1]}" "$package" gitTreeState=clean
+    done
+}
+
+# --- the Go toolchain ------------------------------------------------------------------------
+
+go_wanted() { awk '$1 == "go" {print $2}' "$here/kubernetes/go.mod"; }
+
+# The first Go of this machine that is new enough. Without one, the release comes as a module, by whatever
+# Go there is or by the distribution's: checked against the checksum database like any other.
+go_command() {
+    local wanted go fetched
+    wanted=$(go_wanted)
+    fetched=$CACHE/go-$wanted/bin/go
+    for go in $(type -P go || true) /usr/local/go/bin/go /usr/lib/go-*/bin/go "$fetched"; do
+        if is_go_new_enough "$go" "$wanted"; then
+            echo "$go"
+            return
+        fi
+    done
+    fetch_go "$wanted" "$fetched" >&2
+    echo "$fetched"
+}
+
+is_go_new_enough() {
+    local has
+    has=$(cd / && GOTOOLCHAIN=local "$1" version 2>/dev/null | sed -nE 's/^go version go([0-9.]+).*/\1/p') || return 1
+    [[ -n $has && $(printf '%s\n' "$2" "$has" | sort -V | head -n 1) == "$2" ]]
+}
+
+fetch_go() {
+    local wanted=$1 fetched=$2 go work module
+    go=$(type -P go || true)
+    if [[ -z $go ]]; then
+        say "installing golang-go, to fetch Go $wanted"
+        need_root
+        DEBIAN_FRONTEND=noninteractive apt_install golang-go >"$CACHE/apt.log" 2>&1 </dev/null ||
+            { apt-get update && DEBIAN_FRONTEND=noninteractive apt_install golang-go; } >"$CACHE/apt.log" 2>&1 </dev/null ||
+            die "could not install golang-go (see $CACHE/apt.log)"
+        go=$(type -P go)
+    fi
+    say "fetching Go $wanted"
+    work=$CACHE/fetch-go
+    [[ ! -d $work ]] || chmod -R u+w "$work"
+    rm -rf "$work"
+    module=golang.org/toolchain@v0.0.1-go$wanted.linux-$(dpkg --print-architecture)
+    mkdir -p "$work"
+    (cd "$work" && GOMODCACHE=$work/modules GOTOOLCHAIN=local GOFLAGS=-modcacherw "$go" mod download "$module" </dev/null)
+    # A module's archive keeps no permissions.
+    chmod -R u+w,+x "$work/modules/$module"/{bin,pkg/tool}
+    rm -rf "${fetched%/bin/go}"
+    mv "$work/modules/$module" "${fetched%/bin/go}"
+    rm -rf "$work"
+}
