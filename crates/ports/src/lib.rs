@@ -11,11 +11,12 @@ mod facts;
 mod feed;
 mod hooks;
 mod images;
+mod logs;
 mod pod_files;
 mod prober;
 mod runtime;
 
-pub use agent::AgentView;
+pub use agent::{AgentView, PodInside};
 pub use cgroups::{CgroupError, Cgroups};
 pub use clock::{EventSink, Meter, ProbeOf, WallClock};
 pub use cluster::{
@@ -27,6 +28,7 @@ pub use facts::{FactsError, HostFactsSource};
 pub use feed::{FeedNotice, PodFeed, PodSet};
 pub use hooks::{HookAnswer, HttpHooks};
 pub use images::Images;
+pub use logs::{ContainerLogs, LogBytes, LogOptions, LogOutput};
 pub use pod_files::{FilesError, Leftovers, PodFiles};
 pub use prober::{ProbeRecordError, ProbeRecordStore, ProbeRecords, Prober};
 pub use runtime::{

@@ -14,7 +14,7 @@ use ports::AgentView;
 
 use crate::health::{self, HealthChecks, plain};
 use crate::metrics::{AgentFigures, AgentMetrics};
-use crate::{PATIENCE, control, pod_list};
+use crate::{PATIENCE, api, control, pod_list};
 
 /// As the kubelet announces its metrics.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
@@ -34,16 +34,27 @@ impl Endpoints {
 
     /// The read-only port: pods, metrics and health for everybody who can reach it.
     pub fn read_only(&self) -> Router {
-        let routes = Router::new()
+        let routes = self.common().merge(api::disabled_routes());
+        count_requests(closed(routes), self.metrics.clone(), "readonly")
+    }
+
+    /// What the read-only port and the secure port have in common.
+    pub(crate) fn common(&self) -> Router {
+        Router::new()
             .route("/pods", get(pods))
             .route("/pods/", get(pods))
-            .route("/runningpods", get(running_pods))
-            .route("/runningpods/", get(running_pods))
             .route("/metrics", get(metrics))
             .route("/metrics/probes", get(probe_metrics))
             .with_state(self.clone())
-            .merge(health::routes(self.health.clone()));
-        closed(routes).layer(middleware::from_fn_with_state(self.metrics.clone(), count_request))
+            .merge(health::routes(self.health.clone()))
+    }
+
+    /// What is in the runtime, which only the secure port tells.
+    pub(crate) fn running_pods(&self) -> Router {
+        Router::new()
+            .route("/runningpods", get(running_pods))
+            .route("/runningpods/", get(running_pods))
+            .with_state(self.clone())
     }
 
     /// The control socket, for our own commands.
@@ -53,7 +64,7 @@ impl Endpoints {
 }
 
 /// Everything else is not there.
-fn closed(routes: Router) -> Router {
+pub(crate) fn closed(routes: Router) -> Router {
     routes
         .fallback(async || plain(StatusCode::NOT_FOUND, "404 page not found\n".into()))
         .method_not_allowed_fallback(async || {
@@ -115,10 +126,18 @@ pub(crate) async fn ask<T>(answer: impl Future<Output = Option<T>>) -> Result<T,
     }
 }
 
-async fn count_request(State(metrics): State<Arc<AgentMetrics>>, request: Request, next: Next) -> Response {
-    let method = known_method(request.method());
-    let _counted = metrics.request(method, known_path(request.uri().path()), "readonly");
-    next.run(request).await
+/// Counts what a port is asked.
+pub(crate) fn count_requests(
+    router: Router,
+    metrics: Arc<AgentMetrics>,
+    server_type: &'static str,
+) -> Router {
+    let count = move |State(metrics): State<Arc<AgentMetrics>>, request: Request, next: Next| async move {
+        let method = known_method(request.method());
+        let _counted = metrics.request(method, known_path(request.uri().path()), server_type);
+        next.run(request).await
+    };
+    router.layer(middleware::from_fn_with_state(metrics, count))
 }
 
 /// Label values must not be the caller's to choose.
@@ -127,11 +146,35 @@ fn known_method(method: &http::Method) -> &'static str {
     KNOWN.into_iter().find(|known| *known == method.as_str()).unwrap_or("other")
 }
 
-/// The first element of the path.
+/// The first element of the path, or the first two of metrics.
 fn known_path(path: &str) -> &'static str {
-    const KNOWN: [&str; 4] = ["pods", "runningpods", "metrics", "healthz"];
-    let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
-    KNOWN.into_iter().find(|known| *known == first).unwrap_or("other")
+    const KNOWN: [&str; 20] = [
+        "attach",
+        "checkpoint",
+        "configz",
+        "containerLogs",
+        "debug",
+        "exec",
+        "flagz",
+        "healthz",
+        "logs",
+        "metrics",
+        "metrics/cadvisor",
+        "metrics/probes",
+        "metrics/resource",
+        "metrics/slis",
+        "pods",
+        "portForward",
+        "run",
+        "runningpods",
+        "stats",
+        "statusz",
+    ];
+    let mut words = path.trim_start_matches('/').split('/');
+    let first = words.next().unwrap_or_default();
+    let both = format!("{first}/{}", words.next().unwrap_or_default());
+    let find = |wanted: &str| KNOWN.into_iter().find(|known| *known == wanted);
+    find(&both).or_else(|| find(first)).unwrap_or("other")
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 //! [`PATIENCE`] instead of leaving the request hanging.
 
 mod access;
+mod api;
 mod control;
 mod endpoints;
 mod health;
@@ -26,6 +27,7 @@ mod tls;
 use std::time::Duration;
 
 pub use access::{Access, AccessError, Authentication, Authorization};
+pub use api::{ApiSettings, SecureApi, SetVerbosity};
 pub use endpoints::Endpoints;
 pub use health::{HealthCheck, HealthChecks, Unhealthy, Verdict};
 pub use listen::{ServeError, Serving, serve_tcp, serve_unix};

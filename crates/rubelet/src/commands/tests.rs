@@ -59,6 +59,9 @@ impl AgentView for FakeAgent {
             events: Vec::new(),
         }])
     }
+    async fn find(&self, _: String, _: String) -> Option<Option<ports::PodInside>> {
+        None
+    }
     async fn node(&self) -> Option<NodeReport> {
         Some(NodeReport {
             name: "vm".into(),
