@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # Renders the configuration of a private containerd and of its pod network. Sourced by hack/runtime.
-# Everything that containerd would put into a shared directory is moved below <dir>.
+# Everything that containerd would put into a shared directory is moved below <dir>. The handler "second" is runc
+# once more, under another name: for runtime classes.
 
 PAUSE_IMAGE=rubelet.test/pause:1
 
@@ -71,6 +72,13 @@ cri_config_v2() {
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
   Root = "$1/runc"
   SystemdCgroup = false
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.second]
+  runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.second.options]
+  Root = "$1/runc"
+  SystemdCgroup = false
 TEXT
 }
 
@@ -112,6 +120,13 @@ cri_config_v3() {
   runtime_type = "io.containerd.runc.v2"
 
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+  Root = "$1/runc"
+  SystemdCgroup = false
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.second]
+  runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.second.options]
   Root = "$1/runc"
   SystemdCgroup = false
 TEXT

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use model::cgroup::{CgroupName, CgroupSpec};
-use model::cri::{ContainerConfig, SandboxConfig};
+use model::cri::{ContainerConfig, IdMapping, SandboxConfig};
 use model::files::ContainerFiles;
 use model::hook::HookCall;
 use model::k8s::{Pod, PodStatus};
@@ -206,6 +206,10 @@ pub enum Action {
     SetUpVolume {
         volume: VolumeSetup,
     },
+    /// Puts on record, in the pod's directory, which of the host's ids are the pod's.
+    KeepUserIds {
+        ids: IdMapping,
+    },
     RunSandbox {
         config: Box<SandboxConfig>,
         handler: String,
@@ -269,6 +273,7 @@ impl Action {
             Action::MakePodDirs { .. } => "make pod directories",
             Action::EnsureCgroup { .. } => "make pod cgroup",
             Action::SetUpVolume { .. } => "set up volume",
+            Action::KeepUserIds { .. } => "record user namespace",
             Action::RunSandbox { .. } => "create pod sandbox",
             Action::StartContainer(_) => "start container",
             Action::StopContainer { .. } => "stop container",

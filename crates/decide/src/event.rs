@@ -12,6 +12,7 @@ use model::node::HostFacts;
 use model::observed::{Observation, Scope};
 use model::pod::Source;
 use model::probe::{ProbeKind, ProbeOutcome};
+use model::runtime_class::RuntimeClasses;
 use model::{ContainerId, FullName, PodUid, SandboxId};
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +39,11 @@ pub enum Event {
     },
     /// The node's own object in the cluster, or that there is none.
     NodeSeen(Option<Arc<Node>>),
+    /// A source told of all the runtime classes that it knows.
+    RuntimeClasses {
+        source: Source,
+        classes: RuntimeClasses,
+    },
     /// The runtime was read.
     Observed(Observation),
     ObserveFailed {
@@ -96,6 +102,13 @@ pub enum Event {
         problems: Vec<String>,
     },
     FactsChanged(Arc<HostFacts>),
+    /// The node can't keep a pod, for a reason that it is to fail with. `grace_secs`: instead of the pod's own.
+    Evict {
+        uid: PodUid,
+        reason: String,
+        message: String,
+        grace_secs: Option<i64>,
+    },
 }
 
 impl Event {
@@ -107,6 +120,7 @@ impl Event {
             Event::PodChanged { .. } => "pod_changed",
             Event::PodGone { .. } => "pod_gone",
             Event::NodeSeen(_) => "node_seen",
+            Event::RuntimeClasses { .. } => "runtime_classes",
             Event::Observed(_) => "observed",
             Event::ObserveFailed { .. } => "observe_failed",
             Event::Hint(_) => "hint",
@@ -123,6 +137,7 @@ impl Event {
             Event::Leftovers(_) => "leftovers",
             Event::Swept { .. } => "swept",
             Event::FactsChanged(_) => "facts_changed",
+            Event::Evict { .. } => "evict",
         }
     }
 }

@@ -10,6 +10,8 @@
 //!
 //! An image that is there but that the pod has not shown to have access to counts as one that is not.
 //!
+//! Images of one name that are for handlers with storage of their own are different images here.
+//!
 //! All waiters of one pull share the node's credentials. Once pods bring secrets of their own, the desk's key is the
 //! image together with those.
 
@@ -66,6 +68,17 @@ impl PullPolicy {
 pub struct Waiter {
     pub uid: PodUid,
     pub container: String,
+}
+
+/// What the desk calls an image: its name, and after a space the runtime's handler for whose storage it is meant, if
+/// that is not the default one. Neither name nor handler can have a space.
+pub fn desk_key(image: &str, handler: &str) -> String {
+    if handler.is_empty() { image.to_owned() } else { format!("{image} {handler}") }
+}
+
+/// The image and the handler.
+pub fn split_key(key: &str) -> (&str, &str) {
+    key.split_once(' ').unwrap_or((key, ""))
 }
 
 const VOLUME_PREFIX: &str = "volume/";
@@ -129,7 +142,7 @@ impl ImageDesk {
             }
         }
         let waiters = BTreeSet::from([waiter]);
-        let repository = repository(image);
+        let repository = repository(split_key(image).0);
         if config.plugin_images.iter().any(|pattern| matches(pattern, &repository)) {
             self.asking.insert(image.to_owned(), waiters);
             return Some(Turn::Ask { image: image.to_owned() });

@@ -29,6 +29,8 @@ pub struct Ledger {
     pub images: BTreeMap<String, ImageState>,
     /// Containers killed in order to be started again, whatever their policy says of how they ended.
     pub must_restart: BTreeMap<String, ContainerId>,
+    /// All containers start over, and some are still to be removed for it.
+    pub resetting: bool,
     /// Running containers that have to be stopped, with the sentence that says why.
     pub doomed: BTreeMap<ContainerId, String>,
     /// Containers whose preStop hook was begun.

@@ -37,6 +37,8 @@ pub enum TerminationCause {
     /// `deletionTimestamp` is set.
     Deleted,
     Rejected,
+    /// The node can't keep it.
+    Evicted,
     /// All its containers have ended and none is to be restarted, or it failed for good.
     Completed,
     /// Found in the runtime, wanted by nobody.

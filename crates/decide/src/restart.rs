@@ -91,15 +91,26 @@ pub fn all_restarting(pod: &PodView, observed: &ObservedPod, old: Option<&k8s::P
     if !all_may_restart(pod) {
         return false;
     }
-    let said_before = old.and_then(|status| status.conditions.as_ref()).is_some_and(|conditions| {
-        conditions.iter().any(|c| c.type_ == ALL_CONTAINERS_RESTARTING && c.status == "True")
-    });
-    said_before
-        || pod.containers().iter().chain(pod.init_containers()).any(|container| {
-            observed.newest(&container.name).is_some_and(|newest| {
-                newest.state == ContainerState::Exited
-                    && matching_rule(container, newest.exit_code) == Some(RuleAction::RestartAllContainers)
-            })
+    all_restarting_said(pod, old)
+        || pod
+            .containers()
+            .iter()
+            .chain(pod.init_containers())
+            .any(|container| observed.newest(&container.name).is_some_and(|newest| asks_for_all(pod, newest)))
+}
+
+/// Whether the status says that the restart of all containers is not over.
+pub fn all_restarting_said(pod: &PodView, old: Option<&k8s::PodStatus>) -> bool {
+    let conditions = old.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
+    all_may_restart(pod)
+        && conditions.into_iter().any(|c| c.type_ == ALL_CONTAINERS_RESTARTING && c.status == "True")
+}
+
+/// Whether this instance ended in a way for which a rule restarts all containers.
+pub fn asks_for_all(pod: &PodView, instance: &ObservedContainer) -> bool {
+    instance.state == ContainerState::Exited
+        && pod.container(&instance.name).is_some_and(|(_, container)| {
+            matching_rule(container, instance.exit_code) == Some(RuleAction::RestartAllContainers)
         })
 }
 

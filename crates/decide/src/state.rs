@@ -6,11 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use model::cri::{IdMapping, RuntimeHandler};
 use model::k8s::{Node, PodStatus};
 use model::node::{HostFacts, NodeConfig};
 use model::observed::ObservedPod;
 use model::pod::{PodView, QosClass, Source};
 use model::probe::ProbeRecord;
+use model::runtime_class::RuntimeClasses;
 use model::why::Why;
 use model::{FullName, Mono, PodUid, Wall};
 
@@ -54,6 +56,10 @@ pub struct NodeState {
     pub images: ImageDesk,
     /// What an earlier agent knew of probes, of pods that were not seen yet.
     pub probe_records: BTreeMap<PodUid, ProbeRecord>,
+    /// Of each source that knows of classes.
+    pub runtime_classes: BTreeMap<Source, RuntimeClasses>,
+    /// Ids of the host that belong to pods: reserved, in use, or of a directory that is not gone yet.
+    pub user_ids: BTreeMap<PodUid, IdMapping>,
     pub full_observation: FullObservation,
     pub sweeping: BTreeSet<PodUid>,
     pub sweep_running: bool,
@@ -90,6 +96,8 @@ pub struct RuntimeHealth {
     pub failures: u32,
     pub last_ok: Option<Mono>,
     pub supplemental_groups_policy: bool,
+    /// What each of its handlers can do, by name. Older runtimes tell of none.
+    pub handlers: BTreeMap<String, RuntimeHandler>,
 }
 
 impl Default for RuntimeHealth {
@@ -105,6 +113,7 @@ impl Default for RuntimeHealth {
             failures: 0,
             last_ok: None,
             supplemental_groups_policy: false,
+            handlers: BTreeMap::new(),
         }
     }
 }
@@ -125,6 +134,8 @@ pub struct PodEntry {
     pub comes_back: Option<PodView>,
     pub lifecycle: Lifecycle,
     pub rejection: Option<(String, String)>,
+    /// Reason and message that it fails with because the node could not keep it.
+    pub eviction: Option<(String, String)>,
     pub observed: Option<Reading>,
     pub observing: Observing,
     pub ledger: Ledger,
@@ -198,6 +209,8 @@ impl NodeState {
             api_away: false,
             images: ImageDesk::default(),
             probe_records: BTreeMap::new(),
+            runtime_classes: BTreeMap::new(),
+            user_ids: BTreeMap::new(),
             full_observation: FullObservation::default(),
             sweeping: BTreeSet::new(),
             sweep_running: false,
@@ -246,6 +259,7 @@ impl PodEntry {
             comes_back: None,
             lifecycle: Lifecycle::Syncing,
             rejection: None,
+            eviction: None,
             observed: None,
             observing: Observing::default(),
             ledger: Ledger::default(),

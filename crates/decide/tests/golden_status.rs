@@ -200,6 +200,7 @@ impl<'a> World<'a> {
     fn fresh_instance(&self, id: ContainerId, name: &str, attempt: u64) -> ObservedContainer {
         let spec = self.recorded.containers().into_iter().find(|c| c["name"] == json!(name)).unwrap();
         ObservedContainer {
+            stop_signal: 0,
             id,
             sandbox_id: SandboxId::from("sandbox"),
             name: name.to_owned(),
@@ -286,9 +287,11 @@ impl<'a> World<'a> {
             old,
             failures: &self.failures,
             probes: &self.probes,
+            eviction: None,
             terminal,
             runtime_name: "containerd",
             recursive_read_only: false,
+            stop_signals: false,
             host_ips: &[],
             primary_family: IpFamily::V4,
             qos: self.recorded.qos(),
@@ -484,8 +487,10 @@ fn is_last(transition: &Value) -> bool {
 
 /// Takes out ephemeral containers that were not there yet.
 fn forget_later_containers(pod: &mut PodView, known: &Map<String, Value>) {
-    let spec = Arc::make_mut(&mut pod.pod).spec.as_mut().unwrap();
-    spec.ephemeral_containers.iter_mut().for_each(|list| list.retain(|c| known.contains_key(&c.name)));
+    let mut object = k8s::Pod::clone(&pod.pod);
+    let lists = object.spec.iter_mut().flat_map(|spec| &mut spec.ephemeral_containers);
+    lists.for_each(|list| list.retain(|c| known.contains_key(&c.name)));
+    *pod = pod.with_pod(Arc::new(object));
 }
 
 /// What was recorded of one moment, without what others did.

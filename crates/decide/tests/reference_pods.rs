@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use decide::manifest::{Refusal, decode_file};
+use decide::manifest::{FileContent, Refusal, decode_file};
 use serde_json::{Value, json};
 
 const SPECS: &str = include_str!("fixtures/reference-pod-specs.json");
@@ -32,7 +32,8 @@ fn every_recorded_pod_is_valid() {
     let specs = specs();
     assert!(specs.len() > 50, "the fixture holds all recorded pods");
     for (name, spec) in specs {
-        let (pods, errors) = decode_file(&manifest(&name, &spec), "/manifests/pod.json", "vm", false);
+        let FileContent { pods, errors, .. } =
+            decode_file(&manifest(&name, &spec), "/manifests/pod.json", "vm", false);
         assert_eq!(errors, [], "{name}");
         let pod = &pods[0];
         assert_eq!(pod.metadata.name, Some(format!("{name}-vm")));
@@ -45,7 +46,8 @@ fn every_recorded_pod_is_valid() {
 fn only_pods_with_references_cannot_be_static() {
     let referring = BTreeMap::from(REFERRING);
     for (name, spec) in specs() {
-        let (pods, errors) = decode_file(&manifest(&name, &spec), "/manifests/pod.json", "vm", true);
+        let FileContent { pods, errors, .. } =
+            decode_file(&manifest(&name, &spec), "/manifests/pod.json", "vm", true);
         match referring.get(name.as_str()) {
             None => assert_eq!((pods.len(), errors.as_slice()), (1, [].as_slice()), "{name}"),
             Some(object) => {

@@ -55,6 +55,10 @@ fn failure(error: ApiError) -> ApiFailure {
     let kind = match &error {
         // Every call names the object's UID: a conflict means that another object has its name.
         ApiError::Conflict { .. } => ApiFailureKind::Gone,
+        // Trust and credentials may come back by themselves, with the next certificate or token.
+        ApiError::Unauthorized { .. } | ApiError::Tls { .. } | ApiError::Decode { .. } => {
+            ApiFailureKind::Away
+        }
         _ => match error.disposition() {
             Disposition::Absent => ApiFailureKind::Gone,
             Disposition::Refused | Disposition::Unsupported => ApiFailureKind::Refused,

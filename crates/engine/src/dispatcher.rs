@@ -7,6 +7,7 @@ use decide::effect::LogLevel;
 use decide::{Effect, Epoch, Event, NodeState, step};
 use futures::StreamExt;
 use model::cgroup::CgroupSpec;
+use model::cri::IdMapping;
 use model::observed::{ObservedPod, Scope};
 use model::probe::ProbeRecord;
 use model::{ApiEvent, PodUid};
@@ -107,6 +108,9 @@ async fn forward_feed(feed: Box<dyn PodFeed>, outbox: Outbox, stop: Cancellation
             FeedNotice::Set(set) => outbox.send(Event::Pods { source: set.source, pods: set.pods }),
             FeedNotice::Changed { source, pod } => outbox.send(Event::PodChanged { source, pod }),
             FeedNotice::Gone { source, uid } => outbox.send(Event::PodGone { source, uid }),
+            FeedNotice::RuntimeClasses { source, classes } => {
+                outbox.send(Event::RuntimeClasses { source, classes });
+            }
             FeedNotice::Problem { source, origin, message } => {
                 tracing::error!(source = source.as_str(), origin, "{message}");
             }
@@ -115,6 +119,15 @@ async fn forward_feed(feed: Box<dyn PodFeed>, outbox: Outbox, stop: Cancellation
             }
         }
     }
+}
+
+/// Waits for as long as the disk takes: two pods with the same ids could read each other's files.
+async fn load_user_ids(shop: &Shop) -> BTreeMap<PodUid, IdMapping> {
+    let found = shop.ports.files.user_ids().await;
+    for problem in found.problems {
+        tracing::error!("user namespaces of pods: {problem}");
+    }
+    found.ids.into_iter().collect()
 }
 
 async fn forward_hints(shop: Shop, stop: CancellationToken) {
@@ -139,6 +152,8 @@ impl Dispatcher {
     ) {
         // Before the first status: what was said of a pod is not to flip because the agent was restarted.
         self.state.probe_records = probe_calls::load_records(&self.shop).await;
+        // Before the first pod: ids that are in use must not be given to another.
+        self.state.user_ids = load_user_ids(&self.shop).await;
         self.handle(Event::Started);
         loop {
             // Unbiased on purpose: a storm of events must not starve timers or whoever asks.

@@ -91,6 +91,7 @@ async fn perform(shop: &Shop, job: &Job, action: &Action) -> StepResult {
         Action::MakePodDirs { log_dir, containers } => make_dirs(shop, uid, log_dir, containers).await,
         Action::EnsureCgroup { spec } => cgroup_result(ports.cgroups.ensure(spec).await),
         Action::SetUpVolume { volume } => files_result(ports.files.set_up_volume(uid, volume).await),
+        Action::KeepUserIds { ids } => files_result(ports.files.write_user_ids(uid, ids).await),
         Action::RunSandbox { config, handler } => {
             match ports.runtime.run_pod_sandbox(config, handler).await {
                 Ok(id) => StepResult::SandboxRunning { id },

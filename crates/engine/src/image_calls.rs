@@ -14,6 +14,7 @@ use decide::credentials::{
     repository,
 };
 use decide::event::{CallFailure, Event, PulledImage};
+use decide::images::split_key;
 use futures::future::join_all;
 use model::credentials::{CredentialPlugin, Logins, PullCredentials, PullHistory};
 use model::cri::{Image, ImageSpec, RegistryAuth};
@@ -34,14 +35,15 @@ pub(crate) struct ImageRoom {
     records: Mutex<()>,
 }
 
-fn spec(image: &str) -> ImageSpec {
-    ImageSpec { image: image.to_owned(), ..Default::default() }
+fn spec(key: &str) -> ImageSpec {
+    let (image, handler) = split_key(key);
+    ImageSpec { image: image.to_owned(), runtime_handler: handler.to_owned(), ..Default::default() }
 }
 
 pub(crate) async fn inspect(shop: Shop, image: String) {
     let result = shop.ports.images.image_status(&spec(&image)).await.map_err(|e| call_failure(&e));
     let history = match (&result, &shop.ports.pull_records) {
-        (Ok(Some(found)), Some(records)) => history(&shop, &**records, &image, &found.id).await,
+        (Ok(Some(found)), Some(records)) => history(&shop, &**records, split_key(&image).0, &found.id).await,
         _ => PullHistory::default(),
     };
     shop.outbox.send(Event::ImageInspected { image, result, history });
@@ -73,10 +75,10 @@ async fn read_history(
 }
 
 pub(crate) async fn pull(shop: Shop, image: String) {
-    let result = match note_begin(&shop, &image).await {
+    let result = match note_begin(&shop, split_key(&image).0).await {
         Ok(()) => pull_noted(&shop, &image).await,
         Err(error) => {
-            let cause = error.user_message();
+            let (image, cause) = (split_key(&image).0, error.user_message());
             let message = format!(
                 "Failed to record image pull intent for container image \"{image}\": failed to record image pull intent: {cause}"
             );
@@ -90,7 +92,7 @@ async fn pull_noted(shop: &Shop, image: &str) -> Result<PulledImage, CallFailure
     let began = Instant::now();
     let result = pull_somehow(shop, image).await;
     // At once: whatever fails after this, the image is there and was pulled by us.
-    note_end(shop, image, &result).await;
+    note_end(shop, split_key(image).0, &result).await;
     let (reference, _) = result?;
     // The user of the image is needed to make a container; without it the pull is of no use yet.
     let found = shop.ports.images.image_status(&spec(image)).await.map_err(|e| call_failure(&e))?;
@@ -100,7 +102,8 @@ async fn pull_noted(shop: &Shop, image: &str) -> Result<PulledImage, CallFailure
 /// Every credential that fits, one after the other until one does it; none at all without any.
 async fn pull_somehow(shop: &Shop, image: &str) -> Result<(String, PullCredentials), CallFailure> {
     let of_plugins = shop.image_room.gathered.lock().await.remove(image).unwrap_or_default();
-    let candidates = candidates(image, &Keyring::default(), &from_files(shop).await, &of_plugins);
+    let candidates =
+        candidates(split_key(image).0, &Keyring::default(), &from_files(shop).await, &of_plugins);
     if candidates.is_empty() {
         let pulled = shop.ports.images.pull_image(&spec(image), None, None).await;
         let anyone = PullCredentials { node_pods_accessible: true, ..PullCredentials::default() };
@@ -146,7 +149,7 @@ async fn from_files(shop: &Shop) -> Keyring {
 
 /// All that are for the image, at the same time.
 pub(crate) async fn ask_plugins(shop: Shop, image: String) {
-    let repository = repository(&image);
+    let repository = repository(split_key(&image).0);
     let plugins = shop.ports.credentials.plugins().iter();
     let asked = plugins.filter(|plugin| plugin::is_asked(plugin, &repository, false));
     let mut keyring = Keyring::default();

@@ -204,6 +204,7 @@ fn observed(info: ContainerInfo, status: ContainerStatus, message: String) -> Ob
     let ended = status.state == ContainerState::Exited;
     let name = info.labels.get(LABEL_CONTAINER_NAME).cloned().unwrap_or(info.name);
     ObservedContainer {
+        stop_signal: status.stop_signal,
         id: info.id,
         sandbox_id: info.sandbox_id,
         name,

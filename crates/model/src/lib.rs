@@ -19,7 +19,9 @@ pub mod probe;
 pub mod quantity;
 pub mod reason;
 pub mod report;
+pub mod runtime_class;
 pub mod time;
+pub mod user_namespace;
 pub mod volume;
 pub mod why;
 

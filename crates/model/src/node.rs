@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cgroup::CgroupDriver;
 use crate::credentials::VerificationPolicy;
+use crate::user_namespace::{DEFAULT_IDS_PER_POD, IdRange};
 
 /// The part of the configuration that decisions depend on.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -52,6 +53,10 @@ pub struct NodeConfig {
     pub full_relist_period: Duration,
     pub sync_frequency: Duration,
     pub features: BTreeMap<String, bool>,
+    /// How many of the host's ids a pod with users of its own gets.
+    pub ids_per_pod: u32,
+    /// Where those come from.
+    pub user_ids: IdRange,
     /// Sources that exist; each must have delivered once before anything unknown is removed.
     pub sources: Vec<crate::pod::Source>,
 }
@@ -90,6 +95,11 @@ impl Default for NodeConfig {
             full_relist_period: Duration::from_secs(60),
             sync_frequency: Duration::from_secs(60),
             features: BTreeMap::new(),
+            ids_per_pod: DEFAULT_IDS_PER_POD,
+            user_ids: IdRange {
+                first: DEFAULT_IDS_PER_POD.into(),
+                count: (1 << 32) - u64::from(DEFAULT_IDS_PER_POD),
+            },
             sources: Vec::new(),
         }
     }
@@ -98,6 +108,10 @@ impl Default for NodeConfig {
 impl NodeConfig {
     pub fn pod_dir(&self, uid: &crate::PodUid) -> String {
         format!("{}/pods/{uid}", self.root_dir)
+    }
+    /// Whether a feature gate is on. What is not configured is off.
+    pub fn feature(&self, name: &str) -> bool {
+        self.features.get(name).copied().unwrap_or(false)
     }
     /// `<podLogsDir>/<ns>_<name>_<uid>`
     pub fn pod_log_dir(&self, full_name: &crate::FullName, uid: &crate::PodUid) -> String {
@@ -135,6 +149,8 @@ pub struct HostFacts {
     pub selinux_enabled: bool,
     pub boot_id: String,
     pub machine_id: String,
+    /// What the host's administrator set aside for the user `kubelet`.
+    pub subordinate_ids: Option<IdRange>,
 }
 
 impl Default for HostFacts {
@@ -155,6 +171,7 @@ impl Default for HostFacts {
             selinux_enabled: false,
             boot_id: String::new(),
             machine_id: String::new(),
+            subordinate_ids: None,
         }
     }
 }

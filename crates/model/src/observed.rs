@@ -63,6 +63,9 @@ pub struct ObservedContainer {
     pub pre_stop: Option<String>,
     pub resources: Option<LinuxResources>,
     pub user: Option<ObservedUser>,
+    /// The CRI's number of the signal that it is stopped with; zero when the runtime does not tell.
+    #[serde(default)]
+    pub stop_signal: i32,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -108,6 +108,8 @@ pub struct PodView {
     pub full_name: FullName,
     pub source: Source,
     pub pod: Arc<k8s::Pod>,
+    /// The pod's ephemeral containers, with the fields that they share with all others.
+    ephemeral: Arc<[k8s::Container]>,
 }
 
 impl PodView {
@@ -121,6 +123,13 @@ impl PodView {
                 meta.namespace.as_deref().unwrap_or_default(),
             ),
             source,
+            ephemeral: pod
+                .spec
+                .iter()
+                .flat_map(|s| &s.ephemeral_containers)
+                .flatten()
+                .map(as_container)
+                .collect(),
             pod,
         }
     }
@@ -151,12 +160,29 @@ impl PodView {
     pub fn init_containers(&self) -> &[k8s::Container] {
         self.spec().init_containers.as_deref().unwrap_or_default()
     }
-    /// Finds a regular or init container by name.
+    pub fn ephemeral_containers(&self) -> &[k8s::Container] {
+        &self.ephemeral
+    }
+    /// Whose processes an ephemeral container sees.
+    pub fn target_of(&self, ephemeral: &str) -> Option<&str> {
+        let mut list = self.spec().ephemeral_containers.iter().flatten();
+        let target = list.find(|c| c.name == ephemeral)?.target_container_name.as_deref();
+        target.filter(|name| !name.is_empty())
+    }
+    /// Of every kind: init, regular, ephemeral.
+    pub fn all_containers(&self) -> impl Iterator<Item = (ContainerKind, &k8s::Container)> {
+        let init = self.init_containers().iter().map(|c| (ContainerKind::Init, c));
+        let regular = self.containers().iter().map(|c| (ContainerKind::Regular, c));
+        let ephemeral = self.ephemeral.iter().map(|c| (ContainerKind::Ephemeral, c));
+        init.chain(regular).chain(ephemeral)
+    }
+    /// Finds a container of any kind by its name. Names are unique in a pod.
     pub fn container(&self, name: &str) -> Option<(ContainerKind, &k8s::Container)> {
-        let regular = self.containers().iter().find(|c| c.name == name);
-        regular.map(|c| (ContainerKind::Regular, c)).or_else(|| {
-            self.init_containers().iter().find(|c| c.name == name).map(|c| (ContainerKind::Init, c))
-        })
+        self.all_containers().find(|(_, c)| c.name == name)
+    }
+    /// The same pod with another object behind it.
+    pub fn with_pod(&self, pod: Arc<k8s::Pod>) -> Self {
+        Self::new(pod, self.source)
     }
     pub fn is_deleting(&self) -> bool {
         self.pod.metadata.deletion_timestamp.is_some()
@@ -173,4 +199,36 @@ impl PodView {
 /// A restartable init container.
 pub fn is_sidecar(container: &k8s::Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
+}
+
+/// An ephemeral container has the fields of any other, and a target.
+fn as_container(ephemeral: &k8s::EphemeralContainer) -> k8s::Container {
+    let c = ephemeral.clone();
+    k8s::Container {
+        args: c.args,
+        command: c.command,
+        env: c.env,
+        env_from: c.env_from,
+        image: c.image,
+        image_pull_policy: c.image_pull_policy,
+        lifecycle: c.lifecycle,
+        liveness_probe: c.liveness_probe,
+        name: c.name,
+        ports: c.ports,
+        readiness_probe: c.readiness_probe,
+        resize_policy: c.resize_policy,
+        resources: c.resources,
+        restart_policy: c.restart_policy,
+        restart_policy_rules: c.restart_policy_rules,
+        security_context: c.security_context,
+        startup_probe: c.startup_probe,
+        stdin: c.stdin,
+        stdin_once: c.stdin_once,
+        termination_message_path: c.termination_message_path,
+        termination_message_policy: c.termination_message_policy,
+        tty: c.tty,
+        volume_devices: c.volume_devices,
+        volume_mounts: c.volume_mounts,
+        working_dir: c.working_dir,
+    }
 }

@@ -87,6 +87,8 @@ pub enum Cause {
     WaitingForInit {
         init: String,
     },
+    /// A rule of one container asked for it: all are removed, and then started anew.
+    RestartingAll,
     /// Being stopped, with this many seconds of grace in all.
     Stopping {
         message: String,

@@ -14,76 +14,7 @@ use model::k8s::{Event, Lease, Node, Pod, RuntimeClass, Service};
 use model::{PodUid, Wall};
 use serde_json::Value;
 
-use crate::Disposition;
-
-/// A failed call to the API server. `call` says what was asked of which object; `message` is the server's own text
-/// where there is one.
-#[derive(thiserror::Error, Clone, Debug, PartialEq)]
-pub enum ApiError {
-    #[error("{call}: {message}")]
-    NotFound { call: String, message: String },
-    #[error("{call}: {message}")]
-    AlreadyExists { call: String, message: String },
-    /// The object is not (any more) as the call assumed: its UID or resourceVersion differs.
-    #[error("{call}: {message}")]
-    Conflict { call: String, message: String },
-    /// The resourceVersion of a list or watch is too old.
-    #[error("{call}: {message}")]
-    Gone { call: String, message: String },
-    #[error("{call}: too many requests: {message}")]
-    TooManyRequests { call: String, message: String, retry_after: Option<Duration> },
-    #[error("{call}: not authenticated: {message}")]
-    Unauthorized { call: String, message: String },
-    #[error("{call}: {message}")]
-    Forbidden { call: String, message: String },
-    #[error("{call}: refused: {message}")]
-    Invalid { call: String, message: String },
-    /// The server is there, but failed.
-    #[error("{call}: the API server answered {code}: {message}")]
-    Server { call: String, code: u16, message: String, retry_after: Option<Duration> },
-    #[error("{call}: the API server is not reachable: {message}")]
-    Unreachable { call: String, message: String },
-    /// The connection is refused for reasons of trust: certificate authority, name, expiry.
-    #[error("{call}: TLS: {message}")]
-    Tls { call: String, message: String },
-    #[error("{call}: no answer within {after:?}")]
-    TimedOut { call: String, after: Duration },
-    #[error("{call}: the answer can't be read: {message}")]
-    Malformed { call: String, message: String },
-    /// No request was made: the credentials of the kubeconfig can't be had now.
-    #[error("{call}: credentials: {message}")]
-    Credentials { call: String, message: String },
-}
-
-impl ApiError {
-    pub fn disposition(&self) -> Disposition {
-        match self {
-            ApiError::NotFound { .. } => Disposition::Absent,
-            ApiError::AlreadyExists { .. }
-            | ApiError::Conflict { .. }
-            | ApiError::Gone { .. }
-            | ApiError::Forbidden { .. }
-            | ApiError::Invalid { .. } => Disposition::Refused,
-            ApiError::TooManyRequests { .. }
-            | ApiError::Unauthorized { .. }
-            | ApiError::Server { .. }
-            | ApiError::Unreachable { .. }
-            | ApiError::Tls { .. }
-            | ApiError::TimedOut { .. }
-            | ApiError::Malformed { .. }
-            | ApiError::Credentials { .. } => Disposition::Retry,
-        }
-    }
-    /// When the server itself said how long to wait.
-    pub fn retry_after(&self) -> Option<Duration> {
-        match self {
-            ApiError::TooManyRequests { retry_after, .. } | ApiError::Server { retry_after, .. } => {
-                *retry_after
-            }
-            _ => None,
-        }
-    }
-}
+use crate::ApiError;
 
 /// Which pod object is meant. A call with a UID fails with `Conflict` when another pod has the name by now.
 #[derive(Clone, PartialEq, Eq, Debug)]

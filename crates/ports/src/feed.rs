@@ -6,6 +6,7 @@ use futures::stream::BoxStream;
 use model::PodUid;
 use model::k8s::Pod;
 use model::pod::Source;
+use model::runtime_class::RuntimeClasses;
 
 /// The whole set of pods that a source wants now.
 #[derive(Clone, Debug)]
@@ -27,6 +28,11 @@ pub enum FeedNotice {
     Gone {
         source: Source,
         uid: PodUid,
+    },
+    /// All runtime classes that the source tells of. Comes before the set that may need them.
+    RuntimeClasses {
+        source: Source,
+        classes: RuntimeClasses,
     },
     /// Something could not be read. It has been logged by nobody yet; says file (or URL) and reason in one line.
     /// Repeated only when it changes.

@@ -3,6 +3,7 @@
 //! Every error says what to do about it by [`Disposition`]; callers branch on that, never on text.
 
 mod agent;
+mod api;
 mod cgroups;
 mod clock;
 mod cluster;
@@ -17,11 +18,12 @@ mod prober;
 mod runtime;
 
 pub use agent::{AgentView, PodInside};
+pub use api::{ApiError, TlsFault};
 pub use cgroups::{CgroupError, Cgroups};
 pub use clock::{EventSink, Meter, ProbeOf, WallClock};
 pub use cluster::{
-    AccessReviews, AccessVerdict, ApiError, ClusterPorts, EventApi, Identity, IssuedToken, LeaseApi,
-    NodeAccess, NodeApi, ObjectApi, PodApi, PodRef, Seen, SharedObjects, TokenApi,
+    AccessReviews, AccessVerdict, ClusterPorts, EventApi, Identity, IssuedToken, LeaseApi, NodeAccess,
+    NodeApi, ObjectApi, PodApi, PodRef, Seen, SharedObjects, TokenApi,
 };
 pub use credentials::{PluginError, PullRecords, RecordError, RegistryCredentials};
 pub use facts::{FactsError, HostFactsSource};

@@ -1,7 +1,9 @@
 //! Directories, files and simple volumes of pods on the node's disk, and their logs.
 
 use async_trait::async_trait;
+use model::cri::IdMapping;
 use model::files::{ContainerFiles, TerminationMessageRequest};
+use model::user_namespace::UserNamespacesFound;
 use model::volume::VolumeSetup;
 use model::{FullName, PodUid};
 
@@ -61,6 +63,10 @@ pub trait PodFiles: Send + Sync {
     /// `<root>/pods/<uid>`, `/volumes`, `/plugins` (0750), and the pod's log directory (0755).
     async fn make_pod_dirs(&self, uid: &PodUid, log_dir: &str) -> Result<(), FilesError>;
     async fn set_up_volume(&self, uid: &PodUid, volume: &VolumeSetup) -> Result<(), FilesError>;
+    /// Puts on record which of the host's ids are the pod's. On disk for good when it returns.
+    async fn write_user_ids(&self, uid: &PodUid, ids: &IdMapping) -> Result<(), FilesError>;
+    /// What is on record of all pods that have a directory.
+    async fn user_ids(&self) -> UserNamespacesFound;
     async fn prepare_container(&self, uid: &PodUid, files: &ContainerFiles) -> Result<(), FilesError>;
     /// `<links>/<pod>_<ns>_<container>-<id>.log` to the log, if the log exists.
     async fn link_log(&self, pod: &FullName, container: &str, id: &str, log: &str) -> Result<(), FilesError>;

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use model::node::CgroupVersion;
+use model::pod::Source;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, Host, KubeletConfiguration, Loaded};
 use crate::flags::{Flags, KUBERNETES_VERSION, RUBELET_VERSION};
-use crate::{logging, wire};
+use crate::{cluster, logging, wire};
 
 /// Runs until SIGTERM or SIGINT. Pods are left as they are: the next agent takes them over.
 pub fn run(flags: Flags) -> anyhow::Result<()> {
@@ -39,22 +40,36 @@ async fn serve(flags: &Flags, loaded: Loaded) -> anyhow::Result<()> {
     settle_process(&config);
     let node_name = wire::node_name(flags)?;
     tracing::info!(node = node_name, kubernetes = KUBERNETES_VERSION, rubelet = RUBELET_VERSION, "starting");
-    let node = wire::node_config(flags, &config, &gates, &facts, &node_name)?;
+    let stop = CancellationToken::new();
+    let cluster = cluster::join(flags, &config, &node_name, &stop).await?;
+    let mut node = wire::node_config(flags, &config, &gates, &facts, &node_name)?;
+    node.sources.extend(cluster.as_ref().map(|_| Source::Api));
     let root_dir = node.root_dir.clone();
     let metrics = wire::metrics(&facts);
-    let ports = wire::ports(flags, &config, &node, &metrics)?;
+    let mut ports = wire::ports(flags, &config, &node, &metrics)?;
+    ports.cluster = cluster.as_ref().map(|cluster| cluster.ports.clone());
     wire::prepare_node(&*ports.files).await?;
-    let feeds = wire::feeds(&config, &gates, &node_name)?;
-    let stop = CancellationToken::new();
+    let mut feeds = wire::feeds(&config, &gates, &node_name)?;
+    feeds.extend(cluster.as_ref().map(|cluster| cluster.feed(&node_name)));
     let state = wire::state(node, facts, &ports);
     let (agent, engine) = engine::new(state, ports, feeds, stop.clone());
     // Before the first deed: two agents on one root directory would fight over its pods, and the socket tells.
     wire::serve(&config, Path::new(&root_dir), Arc::new(agent), metrics, &stop).await?;
     let engine = engine.start();
-    wait_for_signal().await?;
+    let lost = async {
+        match &cluster {
+            Some(cluster) => cluster.lost().await,
+            None => std::future::pending().await,
+        }
+    };
+    let ended = tokio::select! {
+        signal = wait_for_signal() => signal,
+        loss = lost => Err(loss.into()),
+    };
     tracing::info!("ending; pods go on running");
     stop.cancel();
-    engine.await.context("the engine ended badly")
+    engine.await.context("the engine ended badly")?;
+    ended
 }
 
 fn check_swap(config: &KubeletConfiguration) -> anyhow::Result<()> {

@@ -2,6 +2,7 @@
 //! the commands for people. `main.rs` only dispatches.
 
 pub mod agent;
+mod cluster;
 pub mod commands;
 pub mod config;
 pub mod flags;

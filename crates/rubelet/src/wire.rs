@@ -20,6 +20,7 @@ use model::cgroup::CgroupDriver;
 use model::credentials::VerificationPolicy;
 use model::node::{CgroupVersion, HostFacts, NodeConfig};
 use model::pod::Source;
+use model::user_namespace::DEFAULT_IDS_PER_POD;
 use ports::{AgentView, EventSink, HostFactsSource, PodFeed, PodFiles, PullRecords, WallClock};
 use server::{
     AgentMetrics, BuildInfo, Endpoints, HealthChecks, MeteredEvents, MeteredImages, MeteredRuntime,
@@ -67,6 +68,11 @@ pub fn node_config(
 ) -> anyhow::Result<NodeConfig> {
     let crash_max = config.crash_loop_back_off.max_container_restart_period.map(|d| d.to_std());
     let crash_max = crash_max.unwrap_or(Duration::from_secs(300));
+    let max_pods = u32::try_from(config.max_pods).unwrap_or(0);
+    let ids_per_pod = config.user_namespaces.as_ref().and_then(|namespaces| namespaces.ids_per_pod);
+    let ids_per_pod = ids_per_pod.and_then(|ids| u32::try_from(ids).ok()).unwrap_or(DEFAULT_IDS_PER_POD);
+    let user_ids = decide::user_namespaces::range(facts.subordinate_ids, ids_per_pod, max_pods)
+        .context("subordinate ids of the user kubelet")?;
     let sources = [
         (!config.static_pod_path.is_empty()).then_some(Source::File),
         (!config.static_pod_url.is_empty()).then_some(Source::Http),
@@ -93,7 +99,9 @@ pub fn node_config(
             .single_process_oom_kill
             .unwrap_or(facts.cgroup_version == CgroupVersion::V1),
         allowed_unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
-        max_pods: u32::try_from(config.max_pods).unwrap_or(0),
+        max_pods,
+        ids_per_pod,
+        user_ids,
         crash_back_off_initial: Duration::from_secs(10).min(crash_max),
         crash_back_off_max: crash_max,
         serialize_image_pulls: config.serialize_image_pulls,
@@ -163,8 +171,12 @@ pub fn feeds(
     if !config.static_pod_path.is_empty() {
         let node = node_name.to_owned();
         let decoder: Decoder = Arc::new(move |path, bytes| {
-            let (pods, problems) = decide::manifest::decode_file(bytes, path, &node, prevent_references);
-            Decoded { pods, problems: problems.iter().map(ToString::to_string).collect() }
+            let content = decide::manifest::decode_file(bytes, path, &node, prevent_references);
+            Decoded {
+                pods: content.pods,
+                runtime_classes: content.runtime_classes,
+                problems: content.errors.iter().map(ToString::to_string).collect(),
+            }
         });
         let period = config.file_check_frequency.to_std();
         feeds.push(Box::new(FileFeed::new(&config.static_pod_path, period, decoder)));
@@ -173,8 +185,8 @@ pub fn feeds(
         let node = node_name.to_owned();
         let decoder: Decoder = Arc::new(move |url, bytes| {
             match decide::manifest::decode_http(bytes, url, &node, prevent_references) {
-                Ok(pods) => Decoded { pods, problems: Vec::new() },
-                Err(problem) => Decoded { pods: Vec::new(), problems: vec![problem.to_string()] },
+                Ok(pods) => Decoded { pods, ..Decoded::default() },
+                Err(problem) => Decoded { problems: vec![problem.to_string()], ..Decoded::default() },
             }
         });
         let headers = &config.static_pod_url_header;

@@ -193,6 +193,79 @@ fn killed_during_pre_stop() {
     assert_eq!(lives[2], lives[0]);
 }
 
+/// Another image, and the agent is killed while the hook of the old container is under way. The next agent finds the
+/// old container still running, begins its stop again, and replaces it once, whatever the pod's policy.
+#[test]
+fn killed_while_a_container_is_replaced() {
+    let mut node = Node::start();
+    let mut outcomes: BTreeMap<&str, Vec<Outcome>> = BTreeMap::new();
+    for fate in [Fate::Calm, Fate::Struck, Fate::Away] {
+        let swaps = ["Always", "Never"].map(|policy| Swap::new(&node, policy, fate));
+        for swap in &swaps {
+            node.agent.write_manifest(&swap.name, &swap.manifest(pods::IMAGE));
+        }
+        for swap in &swaps {
+            node.wait_pod(&swap.name, SLOW, is_running);
+            swap.stamps.wait_for("swapped-up");
+            swap.stamps.wait_for("other-up");
+            node.agent.write_manifest(&swap.name, &swap.manifest(pods::OTHER_IMAGE));
+            swap.stamps.wait_for("pre-begin");
+        }
+        meet(&mut node, fate, || swaps.iter().for_each(|swap| swap.stamps.put("go")));
+        for swap in &swaps {
+            outcomes.entry(swap.policy).or_default().push(swap.outcome(&node));
+            node.agent.remove_manifest(&swap.name);
+        }
+        node.wait_clean(SLOW);
+    }
+    for (policy, outcomes) in outcomes {
+        assert_eq!((outcomes[0].stamps["swapped-up"], outcomes[0].stamps["other-up"]), (2, 1), "{policy}");
+        assert_eq!(outcomes[1], outcomes[0], "{policy}");
+        assert_eq!(outcomes[2], outcomes[0], "{policy}");
+    }
+}
+
+/// A pod that gets another image, with a hook that is held.
+struct Swap {
+    name: String,
+    policy: &'static str,
+    stamps: Stamps,
+}
+
+impl Swap {
+    fn new(node: &Node, policy: &'static str, fate: Fate) -> Swap {
+        let name = format!("swap-{policy}-{fate:?}").to_lowercase();
+        Swap { stamps: Stamps::new(node, &name), name, policy }
+    }
+
+    fn manifest(&self, image: &str) -> String {
+        let hook = exec(&format!("stamp pre-begin; {}; stamp pre-end", until("go")));
+        let more = json!({ "image": image, "lifecycle": { "preStop": hook } });
+        let spec = json!({
+            "restartPolicy": self.policy, "terminationGracePeriodSeconds": 40,
+            "containers": [container("swapped", &stays("swapped"), more), container("other", &stays("other"), json!({}))],
+        });
+        self.stamps.pod_with_uid(&self.name, spec, json!({}))
+    }
+
+    #[track_caller]
+    fn outcome(&self, node: &Node) -> Outcome {
+        self.stamps.wait_count("swapped-up", 2);
+        let replaced = |pod: &Value| is_running(pod) && restarts(pod, "swapped") == 1;
+        let pod = node.wait_pod(&self.name, SLOW, replaced);
+        assert_eq!(pods::container(&pod, "swapped")["image"], pods::OTHER_IMAGE);
+        let mut outcome = Outcome::of(&pod, &self.stamps);
+        let hooks = ["pre-begin", "pre-end"].map(|word| outcome.stamps.remove(word).unwrap_or_default());
+        assert!(
+            hooks.iter().all(|count| (1..=2).contains(count)),
+            "{}: {:?}",
+            self.name,
+            self.stamps.words()
+        );
+        outcome
+    }
+}
+
 /// Takes an image from the node, under all its names, with what only it is made of.
 fn drop_image(node: &Node, name: &str) {
     let table = node.runtime.ctr(&["images", "ls"]);

@@ -171,6 +171,32 @@ fn a_containers_own_policy_and_rules_decide_whether_it_comes_back() {
     }
 }
 
+/// Init containers have policies of their own as well: one that may not fail fails a pod that would go on for ever, and
+/// one that may is tried again in a pod that never tries.
+#[test]
+fn an_init_containers_own_policy_decides_over_the_pod() {
+    let node = Node::start();
+    let (strict, patient) = (Stamps::new(&node, "strict"), Stamps::new(&node, "patient"));
+    let spec = |pod: &str, own: &str, codes: &[i32]| {
+        json!({
+            "restartPolicy": pod, "terminationGracePeriodSeconds": 2,
+            "initContainers": [ends_with("init", codes, json!({ "restartPolicy": own })), brief("next")],
+            "containers": [container("c", &stays("c"), json!({}))],
+        })
+    };
+    node.agent.write_manifest("strict", &strict.pod("strict", spec("Always", "Never", &[3])));
+    node.agent.write_manifest("patient", &patient.pod("patient", spec("Never", "OnFailure", &[5, 0])));
+    let pod = node.wait_pod("strict", SLOW, |pod| phase(pod) == "Failed");
+    assert_eq!((&terminated(&pod, "init")["exitCode"], restarts(&pod, "init")), (&json!(3), 0));
+    let pod = node.wait_pod("patient", SLOW, is_running);
+    assert_eq!(restarts(&pod, "init"), 1);
+    patient.wait_for("c-up");
+    clear(&node, &["strict", "patient"]);
+    assert_eq!(strict.words(), ["init-run"]);
+    patient.check_order(&["init-run", "init-run", "next-up", "next-down", "c-up"]);
+    assert_eq!(patient.count("init-run"), 2);
+}
+
 /// Fails at first, then stays; its end is never a good one.
 fn failing_sidecar(name: &str) -> Value {
     let script = format!(

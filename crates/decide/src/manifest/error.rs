@@ -35,6 +35,8 @@ pub enum Refusal {
     /// Something else than a pod.
     #[error("couldn't parse as pod({0})")]
     OtherKind(String),
+    #[error("invalid runtime class: {0}")]
+    RuntimeClass(String),
     #[error("invalid pod: name is needed for the pod")]
     Nameless,
     #[error("invalid pod: {}", error_list(.0))]

@@ -13,11 +13,13 @@ mod error;
 mod identity;
 mod image;
 mod references;
+mod runtime_class;
 mod totals;
 mod validate;
 
 use k8s_openapi::api::core::v1::Pod;
 use model::codec::{self, CodecError};
+use model::runtime_class::RuntimeClasses;
 use serde_json::Value;
 
 pub use self::defaults::defaults;
@@ -31,6 +33,7 @@ pub use self::validate::{FieldError, validate};
 enum Kind {
     Pod,
     PodList,
+    RuntimeClass,
     Other(String),
 }
 
@@ -39,6 +42,7 @@ fn kind(document: &Value) -> Kind {
     match (version, kind) {
         (Some("v1"), Some("Pod")) => Kind::Pod,
         (Some("v1"), Some("PodList" | "List")) => Kind::PodList,
+        (Some("node.k8s.io/v1"), Some("RuntimeClass")) => Kind::RuntimeClass,
         (_, None) => Kind::Other("kind is missing".to_owned()),
         (None, Some(kind)) => Kind::Other(format!("apiVersion is missing for kind {kind:?}")),
         (Some(version), Some(kind)) => {
@@ -47,30 +51,42 @@ fn kind(document: &Value) -> Kind {
     }
 }
 
-/// The static pods of one file, and what was wrong with its other documents.
-pub fn decode_file(
-    bytes: &[u8],
-    path: &str,
-    node_name: &str,
-    prevent_references: bool,
-) -> (Vec<Pod>, Vec<ManifestError>) {
+/// What one file says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FileContent {
+    pub pods: Vec<Pod>,
+    pub runtime_classes: RuntimeClasses,
+    /// What was wrong with its other documents.
+    pub errors: Vec<ManifestError>,
+}
+
+/// The static pods of one file, and the runtime classes that pods beside it may name.
+pub fn decode_file(bytes: &[u8], path: &str, node_name: &str, prevent_references: bool) -> FileContent {
     let origin = |document| Origin::File { path: path.to_owned(), document };
     let refuse = |refusal| ManifestError { origin: origin(0), refusal };
+    let of_error = |error| FileContent { errors: vec![error], ..FileContent::default() };
     let documents = match codec::parse_documents(bytes) {
         Ok(documents) => documents,
-        Err(error) => return (Vec::new(), vec![refuse(Refusal::Undecodable(error))]),
+        Err(error) => return of_error(refuse(Refusal::Undecodable(error))),
     };
     if documents.is_empty() {
-        return (Vec::new(), vec![refuse(Refusal::OtherKind("the file is empty".to_owned()))]);
+        return of_error(refuse(Refusal::OtherKind("the file is empty".to_owned())));
     }
-    let (mut pods, mut errors) = (Vec::new(), Vec::new());
+    let mut content = FileContent::default();
     for (index, document) in documents.into_iter().enumerate() {
+        if kind(&document) == Kind::RuntimeClass {
+            match runtime_class::decode(document) {
+                Ok((name, class)) => drop(content.runtime_classes.insert(name, class)),
+                Err(refusal) => content.errors.push(ManifestError { origin: origin(index), refusal }),
+            }
+            continue;
+        }
         match pod_document(document, &origin(index), node_name, prevent_references) {
-            Ok(pod) => pods.push(pod),
-            Err(error) => errors.push(error),
+            Ok(pod) => content.pods.push(pod),
+            Err(error) => content.errors.push(error),
         }
     }
-    (pods, errors)
+    content
 }
 
 fn pod_document(
@@ -85,6 +101,7 @@ fn pod_document(
         Kind::PodList => {
             return Err(refuse(Refusal::OtherKind("a list of pods is not allowed in a file".to_owned())));
         }
+        Kind::RuntimeClass => return Err(refuse(Refusal::OtherKind("it is a RuntimeClass".to_owned()))),
         Kind::Other(what) => return Err(refuse(Refusal::OtherKind(what))),
     }
     let pod = codec::pod_from_value(document).map_err(|error| refuse(Refusal::Undecodable(error)))?;
@@ -110,6 +127,9 @@ pub fn decode_http(
     let pods = match kind(&document) {
         Kind::Pod => vec![codec::pod_from_value(document).map_err(undecodable)?],
         Kind::PodList => codec::pod_list_from_value(document).map_err(undecodable)?,
+        Kind::RuntimeClass => {
+            return Err(refuse(Refusal::OtherKind("runtime classes are read from files only".to_owned())));
+        }
         Kind::Other(what) => return Err(refuse(Refusal::OtherKind(what))),
     };
     pods.into_iter().map(|pod| static_pod(pod, &origin, node_name, prevent_references)).collect()

@@ -10,7 +10,7 @@ fn pod(name: &str) -> String {
 }
 
 fn file(text: &str) -> (Vec<String>, Vec<String>) {
-    let (pods, errors) = decode_file(text.as_bytes(), "/m/a.yaml", "node", true);
+    let FileContent { pods, errors, .. } = decode_file(text.as_bytes(), "/m/a.yaml", "node", true);
     let names = pods.into_iter().filter_map(|pod| pod.metadata.name).collect();
     (names, errors.iter().map(ToString::to_string).collect())
 }
@@ -82,7 +82,7 @@ spec:
 status: {}
 "#;
     check_file(text, &["store-node"], &[]);
-    let (pods, _) = decode_file(text.as_bytes(), "/m/a.yaml", "node", true);
+    let FileContent { pods, .. } = decode_file(text.as_bytes(), "/m/a.yaml", "node", true);
     let container = &pods[0].spec.as_ref().unwrap().containers[0];
     assert_eq!(container.ports.as_ref().unwrap()[0].host_port, Some(2381));
 }
@@ -114,7 +114,7 @@ fn documents_stand_on_their_own() {
 #[test]
 fn same_content_in_one_file_is_two_pods() {
     let twice = format!("{}---\n{}", pod("a"), pod("a"));
-    let (pods, errors) = decode_file(twice.as_bytes(), "/m/a.yaml", "node", true);
+    let FileContent { pods, errors, .. } = decode_file(twice.as_bytes(), "/m/a.yaml", "node", true);
     assert_eq!((pods.len(), errors.len()), (2, 0));
     assert_ne!(pods[0].metadata.uid, pods[1].metadata.uid);
 }
@@ -154,9 +154,9 @@ fn other_kinds_are_named() {
 fn references_are_refused_where_asked() {
     let manifest = pod("a").replace("spec: {", "spec: {imagePullSecrets: [{name: s}], ");
     check_file(&manifest, &[], &["/m/a.yaml: static pods may not reference secrets"]);
-    assert_eq!(decode_file(manifest.as_bytes(), "/m/a.yaml", "node", false).0.len(), 1);
+    assert_eq!(decode_file(manifest.as_bytes(), "/m/a.yaml", "node", false).pods.len(), 1);
     let claims = pod("a").replace("spec: {", "spec: {resourceClaims: [{name: r, resourceClaimName: x}], ");
-    let (_, errors) = decode_file(claims.as_bytes(), "/m/a.yaml", "node", false);
+    let FileContent { errors, .. } = decode_file(claims.as_bytes(), "/m/a.yaml", "node", false);
     assert_eq!(errors[0].to_string(), "/m/a.yaml: static pods may not use ResourceClaims");
 }
 
@@ -210,7 +210,7 @@ fn errors_are_one_line() {
 proptest! {
     #[test]
     fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        let (pods, errors) = decode_file(&bytes, "/m/a", "node", true);
+        let FileContent { pods, errors, .. } = decode_file(&bytes, "/m/a", "node", true);
         prop_assert!(pods.is_empty() && !errors.is_empty());
         prop_assert!(decode_http(&bytes, "u", "node", true).is_err());
     }
@@ -221,7 +221,7 @@ proptest! {
         let position = position.min(text.len());
         text.splice(position..(position + 1).min(text.len()), junk.chars());
         let text: String = text.into_iter().collect();
-        let (pods, errors) = decode_file(text.as_bytes(), "/m/a", "node", true);
+        let FileContent { pods, errors, .. } = decode_file(text.as_bytes(), "/m/a", "node", true);
         prop_assert!(pods.len() + errors.len() > 0);
     }
 }

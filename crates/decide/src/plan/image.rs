@@ -65,7 +65,7 @@ pub(super) fn of_container(
 /// Asks for the images of all volumes that the pod's containers mount, also of those whose turn comes later.
 pub(super) fn fetch_volumes(inputs: &PlanInputs, plan: &mut PodPlan) {
     let view = &inputs.entry.view;
-    for container in view.init_containers().iter().chain(view.containers()) {
+    for (_, container) in view.all_containers() {
         for wanted in volumes_of(inputs, container) {
             // Why a container waits is said when it would start.
             let mut aside = PodPlan::default();
@@ -114,7 +114,7 @@ pub(super) fn of_volumes(
             image: resolved.reference,
             annotations: annotations.clone(),
             user_specified_image: wanted.image,
-            runtime_handler: String::new(),
+            runtime_handler: inputs.handler().to_owned(),
         };
         let volume = volume_of_key(&wanted.key).unwrap_or_default().to_owned();
         found.insert(volume, spec);
@@ -161,7 +161,13 @@ fn at_hand(inputs: &PlanInputs, wanted: &Wanted, plan: &mut PodPlan) -> Option<R
         return None;
     }
     plan.because(Some(wanted.container), Cause::PullingImage { image: image.clone() }, None);
-    let need = ImageNeed { container: wanted.key.clone(), kind: wanted.kind, image, policy: wanted.policy };
+    let need = ImageNeed {
+        container: wanted.key.clone(),
+        kind: wanted.kind,
+        image,
+        policy: wanted.policy,
+        handler: inputs.handler().to_owned(),
+    };
     if !plan.notes.contains(&Note::Need(need.clone())) {
         plan.notes.push(Note::Need(need));
     }

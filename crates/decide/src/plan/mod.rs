@@ -9,6 +9,7 @@ mod image;
 mod init;
 mod probed;
 mod release;
+mod reset;
 mod stop;
 mod sync;
 
@@ -23,6 +24,8 @@ use crate::effect::Stage;
 use crate::images::PullPolicy;
 use crate::ledger::StartFailure;
 use crate::lifecycle::Lifecycle;
+use crate::place::{Place, PlaceError};
+use crate::render::RenderContext;
 use crate::state::{PodEntry, RuntimeHealth};
 use crate::status::IpFamily;
 
@@ -40,6 +43,8 @@ pub struct PlanInputs<'a> {
     /// The pod that holds this pod's name, if that is another one.
     pub name_holder: Option<String>,
     pub primary_family: IpFamily,
+    /// Where its sandbox is to live, or why it can't.
+    pub place: Result<Place, PlaceError>,
     pub now: Now,
 }
 
@@ -78,6 +83,8 @@ pub enum Note {
         container: String,
         killed: ContainerId,
     },
+    /// All containers are about to start over.
+    ResetBegins,
     Need(ImageNeed),
     /// An Event that is recorded once for as long as the same thing holds. `key` tells the thing.
     Announce {
@@ -95,6 +102,19 @@ pub struct ImageNeed {
     /// As the spec has it.
     pub image: String,
     pub policy: PullPolicy,
+    /// For whose storage.
+    pub handler: String,
+}
+
+impl PlanInputs<'_> {
+    fn handler(&self) -> &str {
+        self.place.as_ref().map_or("", |place| &place.handler)
+    }
+
+    fn render_context(&self) -> RenderContext<'_> {
+        let user_namespace = self.place.as_ref().ok().and_then(|place| place.user_ids.as_ref());
+        RenderContext { user_namespace, ..RenderContext::new(self.config, self.facts) }
+    }
 }
 
 pub fn plan_pod(inputs: &PlanInputs) -> PodPlan {

@@ -11,7 +11,7 @@ use model::why::Cause;
 use super::{Note, PlanInputs, PodPlan};
 use crate::effect::{Action, Stage};
 use crate::hooks;
-use crate::lifecycle::Termination;
+use crate::lifecycle::{MINIMUM_STOP_SECS, Termination};
 
 pub fn plan(inputs: &PlanInputs, termination: &Termination) -> PodPlan {
     let grace = termination.left_secs(inputs.now.mono);
@@ -81,11 +81,14 @@ fn stopping(container: &ObservedContainer) -> String {
 /// The Events that tell of containers which are stopped because their pod is.
 pub(super) fn announce(inputs: &PlanInputs, plan: &mut PodPlan) {
     for container in running(inputs) {
-        let kind =
-            inputs.entry.view.container(&container.name).map_or(ContainerKind::Regular, |(kind, _)| kind);
-        let event = model::ApiEvent::normal("Killing", stopping(container)).about(kind, &container.name);
-        plan.announce(format!("killing {}", container.id), event);
+        announce_one(inputs, container, plan);
     }
+}
+
+pub(super) fn announce_one(inputs: &PlanInputs, container: &ObservedContainer, plan: &mut PodPlan) {
+    let kind = inputs.entry.view.container(&container.name).map_or(ContainerKind::Regular, |(kind, _)| kind);
+    let event = model::ApiEvent::normal("Killing", stopping(container)).about(kind, &container.name);
+    plan.announce(format!("killing {}", container.id), event);
 }
 
 /// Whether [`stop_everything`] would do anything.
@@ -128,6 +131,11 @@ pub(super) fn stop(inputs: &PlanInputs, container: &ObservedContainer, grace_sec
     let (id, name) = (container.id.clone(), container.name.clone());
     let pre_stop = pre_stop(inputs, container);
     Action::StopContainer { id, name, grace_secs, deadline: deadline(inputs, grace_secs), pre_stop }
+}
+
+/// As fast as a runtime stops anything, and without its hook.
+pub(super) fn stop_at_once(inputs: &PlanInputs, container: &ObservedContainer) -> Action {
+    stop_without_hook(inputs, container, MINIMUM_STOP_SECS)
 }
 
 fn stop_without_hook(inputs: &PlanInputs, container: &ObservedContainer, grace_secs: i64) -> Action {

@@ -12,15 +12,16 @@ use model::k8s::Container;
 use model::observed::{ContainerState, ObservedContainer, ObservedSandbox};
 use model::pod::{ContainerKind, RestartPolicy};
 use model::why::Cause;
-use model::{ApiEvent, Mono, Reason};
+use model::{ApiEvent, ContainerId, Mono, Reason};
 
 use super::image::{self, Images};
-use super::{Note, PlanInputs, PodPlan, collect, init, probed, stop};
+use super::reset::Reset;
+use super::{Note, PlanInputs, PodPlan, collect, init, probed, reset, stop};
 use crate::back_off::{self, CrashLimits};
 use crate::effect::{Action, Stage, StartContainer};
 use crate::ledger::StartFailure;
 use crate::lifecycle::MINIMUM_STOP_SECS;
-use crate::render::{self, ContainerInputs, ContainerRef, RenderContext};
+use crate::render::{self, ContainerInputs, ContainerRef};
 use crate::sandbox::{SandboxChange, sandbox_change};
 use crate::{cgroups, hooks, restart, volumes};
 
@@ -35,10 +36,16 @@ pub fn plan(inputs: &PlanInputs) -> PodPlan {
         return PodPlan::wait(None, Cause::NameTaken { holder: holder.clone() });
     }
     let change = sandbox_change(&inputs.entry.view, inputs.observed);
-    let mut plan = match inputs.observed.newest_sandbox() {
-        Some(sandbox) if !change.needed => with_sandbox(inputs, sandbox),
+    let reset = reset::plan(inputs);
+    let later = if let Reset::Later(at) = reset { Some(at) } else { None };
+    let mut plan = match (reset, inputs.observed.newest_sandbox()) {
+        (Reset::Plan(plan), _) => plan,
+        (_, Some(sandbox)) if !change.needed => with_sandbox(inputs, sandbox),
         _ => without_sandbox(inputs, &change),
     };
+    if let Some(at) = later {
+        plan.wake(at);
+    }
     // The pod's time is up at a moment that is known: nothing has to look for it.
     if let Some(deadline) = crate::status::deadline(&inputs.entry.view, inputs.entry.status.as_deref()) {
         plan.wake(inputs.now.mono_at(deadline));
@@ -84,6 +91,10 @@ fn without_sandbox(inputs: &PlanInputs, change: &SandboxChange) -> PodPlan {
         return plan;
     }
     create_sandbox(inputs, change.attempt, &mut plan);
+    if inputs.place.is_err() {
+        // For whom the images would be is not known either.
+        return plan;
+    }
     let first = view.init_containers().first();
     match first {
         Some(container) => fetch_ahead(inputs, ContainerKind::Init, container, &mut plan),
@@ -110,16 +121,18 @@ fn create_sandbox(inputs: &PlanInputs, attempt: u32, plan: &mut PodPlan) {
         plan.announce("network", ApiEvent::warning("NetworkNotReady", message.clone()));
         return plan.because(None, Cause::NetworkNotReady { message }, None);
     }
-    let context = RenderContext::new(inputs.config, inputs.facts);
-    let config = match render::sandbox_config(&context, &entry.view, attempt) {
-        Ok(rendered) => {
+    let rendered = inputs.place.as_ref().map_err(ToString::to_string).and_then(|place| {
+        let config = render::sandbox_config(&inputs.render_context(), &entry.view, attempt);
+        config.map(|config| (place, config)).map_err(|error| error.to_string())
+    });
+    let (place, config) = match rendered {
+        Ok((place, rendered)) => {
             for event in rendered.warnings {
                 plan.announce(format!("sandbox {}: {}", event.reason, event.message), event);
             }
-            rendered.value
+            (place, rendered.value)
         }
-        Err(error) => {
-            let message = error.to_string();
+        Err(message) => {
             let event = ApiEvent::warning(
                 "FailedCreatePodSandBox",
                 format!("Failed to create pod sandbox: {message}"),
@@ -139,8 +152,10 @@ fn create_sandbox(inputs: &PlanInputs, attempt: u32, plan: &mut PodPlan) {
     plan.because(None, Cause::CreatingSandbox { attempt }, None);
     plan.stages.push(Stage::must(purge));
     plan.stages.extend(prepare);
-    plan.stages
-        .push(Stage::must(vec![Action::RunSandbox { config: Box::new(config), handler: String::new() }]));
+    let user_ids = place.user_ids.iter().map(|ids| Action::KeepUserIds { ids: ids.clone() });
+    plan.stages.push(Stage::must(user_ids.collect()));
+    let handler = place.handler.clone();
+    plan.stages.push(Stage::must(vec![Action::RunSandbox { config: Box::new(config), handler }]));
 }
 
 /// Directories and cgroup, then volumes. `None` when the volumes can't be planned.
@@ -157,7 +172,7 @@ fn prepare(inputs: &PlanInputs, plan: &mut PodPlan) -> Option<Vec<Stage>> {
             return None;
         }
     };
-    let names = view.init_containers().iter().chain(view.containers()).map(|c| c.name.clone()).collect();
+    let names = view.all_containers().map(|(_, c)| c.name.clone()).collect();
     let log_dir = inputs.config.pod_log_dir(&view.full_name, &view.uid);
     let mut ground = vec![Action::MakePodDirs { log_dir, containers: names }];
     let cgroup = cgroups::pod_cgroup_spec(inputs.config, inputs.facts, view);
@@ -174,9 +189,12 @@ fn with_sandbox(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> PodPlan {
     if init.failed {
         return stop_pod(inputs, "an init container failed for good", plan);
     }
+    if !init.initialized && work_is_over(inputs, sandbox) {
+        return stop_pod(inputs, "all containers have ended", plan);
+    }
     let mut kills = init.kills;
-    let mut starts: Vec<(ContainerKind, &Container)> =
-        init.starts.iter().map(|c| (ContainerKind::Init, *c)).collect();
+    let mut starts = ephemeral_containers(inputs);
+    starts.extend(init.starts.iter().map(|c| (ContainerKind::Init, *c)));
     if !init.initialized {
         waiting_for_init(inputs, &mut plan);
     } else if !regular_containers(inputs, &mut plan, &mut kills, &mut starts) {
@@ -324,6 +342,33 @@ fn regular_containers<'a>(
     alive
 }
 
+/// Every regular container ran in this sandbox and none is to run again. A sidecar that waits out its back-off then
+/// looks like a pod that is still coming up, and nobody is to wait for it.
+fn work_is_over(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> bool {
+    let view = &inputs.entry.view;
+    !view.containers().is_empty()
+        && view.containers().iter().all(|container| {
+            let here = inputs.observed.newest(&container.name).filter(|n| n.sandbox_id == sandbox.id);
+            here.is_some_and(|newest| {
+                newest.state == ContainerState::Exited
+                    && !inputs.entry.ledger.must_restart.contains_key(&container.name)
+                    && !restart::should_restart(view, container, Some(newest))
+            })
+        })
+}
+
+/// Those that were never there. One that was is over, however it ended, and whatever the pod's policy.
+fn ephemeral_containers<'a>(inputs: &'a PlanInputs) -> Vec<(ContainerKind, &'a Container)> {
+    let failed = &inputs.entry.ledger.failed_attempts;
+    let wanted = |c: &&Container| match inputs.observed.newest(&c.name) {
+        None => true,
+        // Made, and not heard of again; unless it was, and could not start.
+        Some(newest) => newest.state == ContainerState::Created && !failed.contains_key(&c.name),
+    };
+    let list = inputs.entry.view.ephemeral_containers().iter().filter(wanted);
+    list.map(|c| (ContainerKind::Ephemeral, c)).collect()
+}
+
 fn waiting_for_init(inputs: &PlanInputs, plan: &mut PodPlan) {
     let view = &inputs.entry.view;
     let done = |c: &&Container| {
@@ -383,7 +428,12 @@ fn has_ended(inputs: &PlanInputs, name: &str) -> bool {
     newest.zip(failed).is_some_and(|(newest, failed)| newest.restart_count >= *failed)
 }
 
-fn crash_wait(inputs: &PlanInputs, kind: ContainerKind, container: &Container, plan: &mut PodPlan) -> bool {
+pub(super) fn crash_wait(
+    inputs: &PlanInputs,
+    kind: ContainerKind,
+    container: &Container,
+    plan: &mut PodPlan,
+) -> bool {
     let Some(exited) = newest_exited(inputs, &container.name) else { return false };
     let view = &inputs.entry.view;
     let entry = inputs.entry.ledger.crash.get(&container.name);
@@ -408,6 +458,17 @@ fn crash_wait(inputs: &PlanInputs, kind: ContainerKind, container: &Container, p
     };
     plan.because(Some(name), cause, Some(inputs.now.mono_at(until)));
     true
+}
+
+/// The next wait, when a container that ended is started again now.
+pub(super) fn crash_advance(inputs: &PlanInputs, container: &Container) -> Option<Note> {
+    let exited = newest_exited(inputs, &container.name)?;
+    let limits =
+        CrashLimits { initial: inputs.config.crash_back_off_initial, max: inputs.config.crash_back_off_max };
+    let key = definition_key(inputs, container);
+    let entry = inputs.entry.ledger.crash.get(&container.name);
+    let advanced = back_off::crash_advance(entry, key, exited.finished_at, inputs.now.wall, limits);
+    Some(Note::CrashAdvance { container: container.name.clone(), entry: advanced })
 }
 
 fn newest_exited<'a>(inputs: &'a PlanInputs, name: &str) -> Option<&'a ObservedContainer> {
@@ -442,22 +503,7 @@ fn start(
     let name = &container.name;
     match rendered_start(inputs, sandbox, kind, container, images) {
         Ok(action) => {
-            if let Some(exited) = newest_exited(inputs, name) {
-                let limits = CrashLimits {
-                    initial: inputs.config.crash_back_off_initial,
-                    max: inputs.config.crash_back_off_max,
-                };
-                let key = definition_key(inputs, container);
-                let now = inputs.now.wall;
-                let advanced = back_off::crash_advance(
-                    entry.ledger.crash.get(name),
-                    key,
-                    exited.finished_at,
-                    now,
-                    limits,
-                );
-                plan.notes.push(Note::CrashAdvance { container: name.clone(), entry: advanced });
-            }
+            plan.notes.extend(crash_advance(inputs, container));
             plan.because(Some(name), Cause::Starting, None);
             let actions = vec![Action::StartContainer(Box::new(action))];
             // A failed init container must not let the next one begin; regular ones stand alone.
@@ -487,12 +533,16 @@ fn rendered_start(
 ) -> Result<StartContainer, String> {
     let entry = inputs.entry;
     let view = &entry.view;
-    let context = RenderContext::new(inputs.config, inputs.facts);
+    let place = inputs.place.as_ref().map_err(ToString::to_string)?;
+    let context = inputs.render_context();
     let sandbox_config =
         render::sandbox_config(&context, view, sandbox.attempt).map_err(|e| e.to_string())?.value;
     let ips = crate::status::pod_ips(&sandbox.ips, inputs.primary_family);
+    let target = target_of(inputs, container)?;
     let made_with = ContainerInputs {
         image_volumes: Some(&images.volumes),
+        recursive_read_only: place.recursive_read_only,
+        target,
         ..ContainerInputs::new(&ips, &images.own, restart_count(inputs, &container.name))
     };
     let rendered = render::container_config(&context, view, &ContainerRef::new(kind, container), &made_with)
@@ -509,6 +559,13 @@ fn rendered_start(
         files: rendered.files,
         post_start: hooks::post_start(view, container, &ips),
     })
+}
+
+/// Whose processes an ephemeral container is to see, if it names one.
+fn target_of<'a>(inputs: &'a PlanInputs, container: &Container) -> Result<Option<&'a ContainerId>, String> {
+    let Some(target) = inputs.entry.view.target_of(&container.name) else { return Ok(None) };
+    let found = inputs.observed.newest(target).map(|c| Some(&c.id));
+    found.ok_or_else(|| format!("unable to find target container {target}"))
 }
 
 /// One more than the newest instance has, and than the newest log on disk: the newest instance may be gone.

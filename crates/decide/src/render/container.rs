@@ -4,6 +4,7 @@ use model::cri::{
     ContainerConfig, ContainerMetadata, ImageSpec, LinuxContainerConfig, Mount, NamespaceOptions,
 };
 use model::files::ContainerFiles;
+use model::k8s;
 use model::pod::PodView;
 
 use super::env::Environment;
@@ -12,6 +13,7 @@ use super::{
     ContainerInputs, ContainerRef, RenderContext, RenderError, RenderedContainer, annotations, env, hostname,
     linux, mounts, security,
 };
+use crate::signals;
 
 /// The configuration of a container, and the files it needs.
 pub fn container_config(
@@ -22,7 +24,7 @@ pub fn container_config(
 ) -> Result<RenderedContainer, RenderError> {
     let names = hostname::pod_names(ctx, pod)?;
     let environment = env::environment(ctx, pod, container, inputs)?;
-    let spec = container.container.as_ref();
+    let spec = container.container;
     let Mounts { mut mounts, sub_paths, etc_hosts, termination_log } =
         mounts::mounts(ctx, pod, spec, &names, &environment, inputs)?;
     let security_context = security::container_context(ctx, pod, spec, inputs)?;
@@ -49,11 +51,19 @@ pub fn container_config(
             resources: Some(linux::container_resources(ctx, pod, spec)),
             security_context: Some(security_context),
         }),
+        stop_signal: stop_signal(ctx, spec),
         ..ContainerConfig::default()
     };
     let log_dir = format!("{}/{}", ctx.config.pod_log_dir(&pod.full_name, &pod.uid), spec.name);
     let files = ContainerFiles { log_dir, etc_hosts, termination_log, sub_paths };
     Ok(RenderedContainer { config, files })
+}
+
+/// The runtime's own choice, unless containers may choose and this one does.
+fn stop_signal(ctx: &RenderContext<'_>, spec: &k8s::Container) -> i32 {
+    let chosen = spec.lifecycle.as_ref().and_then(|lifecycle| lifecycle.stop_signal.as_deref());
+    let chosen = chosen.filter(|_| ctx.config.feature(signals::GATE));
+    chosen.and_then(signals::number).unwrap_or(0)
 }
 
 fn expanded(environment: &Environment, words: Option<&[String]>) -> Vec<String> {
@@ -113,6 +123,32 @@ mod tests {
         let image = config.image.unwrap();
         assert_eq!((image.image.as_str(), image.user_specified_image.as_str()), ("sha256:1", "i:1"));
         assert_eq!(rendered.files.log_dir, "/logs/ns_p_u-1/c");
+    }
+
+    #[test]
+    fn stop_signals_need_the_gate() {
+        let rendered = |gate: Option<bool>, signal: Value| {
+            let mut config = sample::config();
+            config.features.extend(gate.map(|on| (signals::GATE.to_owned(), on)));
+            let pod = sample::pod(json!({
+                "enableServiceLinks": true,
+                "containers": [{"name": "c", "lifecycle": {"stopSignal": signal}}],
+            }));
+            let facts = sample::facts();
+            let ctx = RenderContext::new(&config, &facts);
+            let container = ContainerRef::find(&pod, "c").unwrap();
+            let image = ResolvedImage::default();
+            let inputs = ContainerInputs::new(&[], &image, 0);
+            container_config(&ctx, &pod, &container, &inputs).unwrap().config.stop_signal
+        };
+        for (name, gate, signal, expect) in [
+            ("off by default", None, json!("SIGUSR1"), 0),
+            ("off", Some(false), json!("SIGUSR1"), 0),
+            ("on", Some(true), json!("SIGUSR1"), 29),
+            ("on, and none chosen", Some(true), json!(null), 0),
+        ] {
+            assert_eq!(rendered(gate, signal), expect, "{name}");
+        }
     }
 
     #[test]

@@ -117,7 +117,7 @@ pub fn resource(
             found = container;
             (found, kind == ContainerKind::Regular)
         }
-        None => (container.container.as_ref(), true),
+        None => (container.container, true),
     };
     let unsupported = || RenderError::ResourceUnsupported { resource: selector.resource.clone() };
     let (list, name) = selector.resource.split_once('.').ok_or_else(unsupported)?;

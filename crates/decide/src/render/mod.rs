@@ -24,7 +24,6 @@ pub mod security;
 pub mod services;
 pub mod sysctls;
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use model::cri::{ContainerConfig, IdMapping, ImageSpec};
@@ -72,59 +71,17 @@ pub struct Rendered<T> {
 #[derive(Clone, Debug)]
 pub struct ContainerRef<'a> {
     pub kind: ContainerKind,
-    pub container: Cow<'a, k8s::Container>,
+    pub container: &'a k8s::Container,
 }
 
 impl<'a> ContainerRef<'a> {
     pub fn new(kind: ContainerKind, container: &'a k8s::Container) -> Self {
-        Self { kind, container: Cow::Borrowed(container) }
+        Self { kind, container }
     }
 
     /// Finds a container of any kind by its name.
     pub fn find(pod: &'a PodView, name: &str) -> Option<Self> {
-        if let Some((kind, container)) = pod.container(name) {
-            return Some(Self::new(kind, container));
-        }
-        let ephemeral = pod.spec().ephemeral_containers.iter().flatten().find(|c| c.name == name)?;
-        Some(Self::ephemeral(ephemeral))
-    }
-}
-
-impl ContainerRef<'_> {
-    pub fn ephemeral(container: &k8s::EphemeralContainer) -> ContainerRef<'static> {
-        ContainerRef { kind: ContainerKind::Ephemeral, container: Cow::Owned(as_container(container)) }
-    }
-}
-
-/// An ephemeral container has the fields of any other, and a target.
-fn as_container(ephemeral: &k8s::EphemeralContainer) -> k8s::Container {
-    let c = ephemeral.clone();
-    k8s::Container {
-        args: c.args,
-        command: c.command,
-        env: c.env,
-        env_from: c.env_from,
-        image: c.image,
-        image_pull_policy: c.image_pull_policy,
-        lifecycle: c.lifecycle,
-        liveness_probe: c.liveness_probe,
-        name: c.name,
-        ports: c.ports,
-        readiness_probe: c.readiness_probe,
-        resize_policy: c.resize_policy,
-        resources: c.resources,
-        restart_policy: c.restart_policy,
-        restart_policy_rules: c.restart_policy_rules,
-        security_context: c.security_context,
-        startup_probe: c.startup_probe,
-        stdin: c.stdin,
-        stdin_once: c.stdin_once,
-        termination_message_path: c.termination_message_path,
-        termination_message_policy: c.termination_message_policy,
-        tty: c.tty,
-        volume_devices: c.volume_devices,
-        volume_mounts: c.volume_mounts,
-        working_dir: c.working_dir,
+        pod.container(name).map(|(kind, container)| Self::new(kind, container))
     }
 }
 

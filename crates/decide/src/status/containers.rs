@@ -3,8 +3,6 @@
 //! Per container: (A) what a container is before anything happened, or what it was when it is over; (B) a container
 //! that was there and vanished; (C) what the runtime shows; (D) starts that failed.
 
-use std::borrow::Cow;
-
 use model::k8s;
 use model::observed::{ContainerState, ObservedContainer};
 use model::pod::{ContainerKind, PodView, is_sidecar};
@@ -38,24 +36,11 @@ pub fn container_statuses(inputs: &StatusInputs<'_>, kind: ContainerKind) -> Vec
     statuses
 }
 
-fn containers_of(pod: &PodView, kind: ContainerKind) -> Vec<Cow<'_, k8s::Container>> {
+fn containers_of(pod: &PodView, kind: ContainerKind) -> &[k8s::Container] {
     match kind {
-        ContainerKind::Regular => pod.containers().iter().map(Cow::Borrowed).collect(),
-        ContainerKind::Init => pod.init_containers().iter().map(Cow::Borrowed).collect(),
-        ContainerKind::Ephemeral => {
-            pod.spec().ephemeral_containers.iter().flatten().map(|e| Cow::Owned(as_container(e))).collect()
-        }
-    }
-}
-
-/// The parts of an ephemeral container that a status reads.
-fn as_container(ephemeral: &k8s::EphemeralContainer) -> k8s::Container {
-    k8s::Container {
-        name: ephemeral.name.clone(),
-        image: ephemeral.image.clone(),
-        volume_mounts: ephemeral.volume_mounts.clone(),
-        resources: ephemeral.resources.clone(),
-        ..Default::default()
+        ContainerKind::Regular => pod.containers(),
+        ContainerKind::Init => pod.init_containers(),
+        ContainerKind::Ephemeral => pod.ephemeral_containers(),
     }
 }
 

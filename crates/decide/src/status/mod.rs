@@ -76,12 +76,16 @@ pub struct StatusInputs<'a> {
     pub failures: &'a BTreeMap<String, StartFailure>,
     /// By container name. A container without an entry is waiting for the first result of the probes it defines.
     pub probes: &'a BTreeMap<String, ProbeReport>,
+    /// Reason and message of a pod that the node could not keep.
+    pub eviction: Option<(&'a str, &'a str)>,
     /// Everything of the pod has stopped for good.
     pub terminal: bool,
     /// What stands before `://` in container IDs.
     pub runtime_name: &'a str,
     /// Whether the pod's runtime handler can mount recursively read-only.
     pub recursive_read_only: bool,
+    /// Whether containers may choose the signal that they are stopped with.
+    pub stop_signals: bool,
     /// Addresses of the node in the order of preference; empty when the status is not for an API server.
     pub host_ips: &'a [String],
     /// Family of the node's first address.
@@ -107,6 +111,7 @@ impl<'a> StatusInputs<'a> {
     fn restarting_all(&self) -> bool {
         let over = |status| old_phase(status).is_some_and(Phase::is_terminal);
         !self.terminal
+            && self.eviction.is_none()
             && !over(self.previous())
             && !over(self.api())
             && !deadline_exceeded(self.pod, self.previous(), self.now)
@@ -184,6 +189,9 @@ fn settle_phase(
         let statuses: Vec<&k8s::ContainerStatus> = regular.iter().chain(init).collect();
         phase(inputs.pod, &statuses, inputs.terminal, has_initialized(inputs.pod, inputs.observed))
     });
+    if let Some((reason, message)) = inputs.eviction.filter(|_| settled.is_none()) {
+        return (Phase::Failed, Some(reason.to_owned()), Some(message.to_owned()));
+    }
     if settled.is_none() && deadline_exceeded(inputs.pod, old, inputs.now) {
         return (
             Phase::Failed,

@@ -68,6 +68,7 @@ pub fn instance(name: &str, attempt: u32, state: ContainerState, exit_code: i32)
     let ran = state != ContainerState::Created;
     let ended = state == ContainerState::Exited;
     ObservedContainer {
+        stop_signal: 0,
         id: ContainerId::from(format!("{name}{attempt}")),
         sandbox_id: SandboxId::from(SANDBOX),
         name: name.to_owned(),
@@ -137,6 +138,7 @@ pub struct Scene {
     pub probes: BTreeMap<String, ProbeReport>,
     pub terminal: bool,
     pub recursive_read_only: bool,
+    pub stop_signals: bool,
     pub host_ips: Vec<String>,
     pub primary_family: IpFamily,
     pub resources: PodResources,
@@ -154,6 +156,7 @@ impl Scene {
             probes: BTreeMap::new(),
             terminal: false,
             recursive_read_only: false,
+            stop_signals: false,
             host_ips: Vec::new(),
             primary_family: IpFamily::V4,
             resources: PodResources::default(),
@@ -173,9 +176,11 @@ impl Scene {
             old: self.old.as_ref(),
             failures: &self.failures,
             probes: &self.probes,
+            eviction: None,
             terminal: self.terminal,
             runtime_name: "containerd",
             recursive_read_only: self.recursive_read_only,
+            stop_signals: self.stop_signals,
             host_ips: &self.host_ips,
             primary_family: self.primary_family,
             qos: QosClass::BestEffort,

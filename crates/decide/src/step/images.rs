@@ -13,7 +13,8 @@ use crate::credentials::{PodCredentials, Verdict, verdict};
 use crate::effect::Effect;
 use crate::event::{CallFailure, PulledImage};
 use crate::images::{
-    ImageState, PullPolicy, ResolvedImage, Turn, Waiter, normalise, resolved, volume_of_key,
+    ImageState, PullPolicy, ResolvedImage, Turn, Waiter, desk_key, normalise, resolved, split_key,
+    volume_of_key,
 };
 use crate::ledger::StartFailure;
 use crate::plan::{ImageNeed, RETRY};
@@ -23,7 +24,7 @@ pub(super) fn request(state: &mut NodeState, cx: &mut Context, uid: &PodUid, nee
     let subject = Subject { kind: need.kind, named: need.image.clone(), policy: need.policy };
     let waiter = Waiter { uid: uid.clone(), container: need.container.clone() };
     let image = match normalise(&need.image) {
-        Ok(image) => image,
+        Ok(image) => desk_key(&image, &need.handler),
         Err(error) => {
             let text = format!("Failed to apply default image tag \"{}\": {error}", need.image);
             let known = failure_of(state, uid, &need.container).is_some_and(|f| f.message == text);
@@ -247,9 +248,7 @@ fn ready(state: &mut NodeState, cx: &mut Context, waiter: &Waiter, image: Resolv
         let ledger = &mut entry.ledger;
         ledger.images.insert(waiter.container.clone(), ImageState::Ready(image));
         // What a volume lacked was shown by those who mount it; what they lack themselves is found again.
-        let spec = entry.view.spec();
-        let all = spec.init_containers.iter().flatten().chain(&spec.containers);
-        let mounting = all.filter(|container| {
+        let mounting = entry.view.all_containers().map(|(_, c)| c).filter(|container| {
             let mut mounts = container.volume_mounts.iter().flatten();
             mounts.any(|mount| volume_of_key(&waiter.container) == Some(&mount.name))
         });
@@ -378,7 +377,7 @@ fn still_waits(state: &NodeState, waiter: &Waiter, image: &str) -> bool {
     let named = subject(state, waiter).named;
     state.pods.get(&waiter.uid).is_some_and(|e| {
         e.lifecycle.may_start()
-            && normalise(&named).is_ok_and(|named| named == image)
+            && normalise(&named).is_ok_and(|named| named == split_key(image).0)
             && matches!(
                 e.ledger.images.get(&waiter.container),
                 Some(ImageState::Inspecting | ImageState::Pulling { .. })

@@ -35,6 +35,7 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
                 api::all_mirrors(state, &mut cx);
             }
         }
+        Event::RuntimeClasses { source, classes } => pods::classes_told(state, &mut cx, source, classes),
         Event::Observed(observation) => observe::observed(state, &mut cx, observation),
         Event::ObserveFailed { scope, message } => observe::failed(state, &mut cx, scope, message),
         Event::Hint(hint) => observe::hint(state, &mut cx, hint),
@@ -59,6 +60,9 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         }
         Event::Leftovers(seen) => sweep::leftovers(state, &mut cx, seen),
         Event::Swept { problems } => sweep::swept(state, &mut cx, problems),
+        Event::Evict { uid, reason, message, grace_secs } => {
+            pods::evict(state, &mut cx, &uid, (reason, message), grace_secs);
+        }
         Event::FactsChanged(facts) => {
             state.facts = facts;
             cx.touched.extend(state.pods.keys().cloned());

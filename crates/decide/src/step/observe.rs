@@ -250,6 +250,7 @@ pub(super) fn runtime_checked(state: &mut NodeState, cx: &mut Context, check: Ru
             health.failures = 0;
             health.last_ok = Some(cx.now.mono);
             health.supplemental_groups_policy = status.supplemental_groups_policy;
+            health.handlers = status.handlers.into_iter().map(|h| (h.name.clone(), h)).collect();
             health.ever_ready |= health.ready;
         }
         RuntimeCheck::Failed { message } => {
@@ -269,6 +270,13 @@ pub(super) fn runtime_checked(state: &mut NodeState, cx: &mut Context, check: Ru
 
 fn runtime_changed(state: &mut NodeState, cx: &mut Context, before: &crate::state::RuntimeHealth) {
     let after = state.runtime.clone();
+    if before.handlers != after.handlers {
+        // Who was refused for what a handler could not do may be let in now.
+        for (uid, entry) in state.pods.iter_mut().filter(|(_, e)| e.view.spec().host_users == Some(false)) {
+            entry.ledger.pod_retry = None;
+            cx.touched.insert(uid.clone());
+        }
+    }
     if (before.ready, before.network_ready) == (after.ready, after.network_ready)
         && before.message == after.message
     {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use model::k8s::Pod;
 use model::pod::{PodView, QosClass, Source};
+use model::runtime_class::RuntimeClasses;
 use model::{ApiEvent, FullName, Mono, PodUid};
 
 use super::{Context, api, sweep};
@@ -12,7 +13,7 @@ use crate::lifecycle::{Lifecycle, MINIMUM_GRACE_SECS, Termination, TerminationCa
 use crate::mirror::is_mirror;
 use crate::sources::{Change, Duplicate, merge, merge_one, remove_one};
 use crate::state::{NodeState, Observing, PodEntry, Reading};
-use crate::{admission, cgroups};
+use crate::{admission, cgroups, runtime_class};
 
 pub(super) fn delivered(state: &mut NodeState, cx: &mut Context, source: Source, pods: Vec<Arc<Pod>>) {
     let was_ready = state.sources_ready();
@@ -79,12 +80,38 @@ fn apply(state: &mut NodeState, cx: &mut Context, change: Change) {
     }
 }
 
+/// Who waits for a class may find it now.
+pub(super) fn classes_told(state: &mut NodeState, cx: &mut Context, source: Source, classes: RuntimeClasses) {
+    let known = state.runtime_classes.entry(source).or_default();
+    if *known == classes {
+        return;
+    }
+    *known = classes;
+    for (uid, entry) in &mut state.pods {
+        if runtime_class::class_name(&entry.view).is_none() {
+            continue;
+        }
+        if !entry.ledger.prepared && entry.plan.is_none() {
+            set_view(entry, runtime_class::with_overhead(entry.view.clone(), &state.runtime_classes));
+        }
+        entry.ledger.pod_retry = None;
+        cx.touched.insert(uid.clone());
+    }
+}
+
+/// Another definition, and what follows from it alone.
+fn set_view(entry: &mut PodEntry, view: PodView) {
+    entry.qos = crate::resources::qos_class(&view);
+    entry.resources = Arc::new(crate::state::pod_resources(&view));
+    entry.view = view;
+}
+
 fn added(state: &mut NodeState, cx: &mut Context, view: PodView) {
     let uid = view.uid.clone();
     if let Some(entry) = state.pods.get_mut(&uid) {
         if entry.lifecycle.may_start() {
             entry.removed = false;
-            entry.view = view;
+            set_view(entry, runtime_class::with_overhead(view, &state.runtime_classes));
         } else {
             // Wanted again while it goes: it comes back as a new pod once it has ended.
             entry.comes_back = Some(view);
@@ -106,7 +133,7 @@ pub(super) struct Known {
 /// Makes the entry of a pod that is wanted. `known`: if it had been here already.
 pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, known: Option<Known>) {
     let uid = view.uid.clone();
-    let mut entry = PodEntry::new(view);
+    let mut entry = PodEntry::new(runtime_class::with_overhead(view, &state.runtime_classes));
     if let Some(known) = known {
         entry.observed = known.reading;
         entry.last_mutation = known.last_mutation;
@@ -171,16 +198,15 @@ fn updated(state: &mut NodeState, cx: &mut Context, view: PodView) {
         return;
     }
     let deleting = view.is_deleting();
-    for container in view.containers().iter().chain(view.init_containers()) {
+    let view = runtime_class::with_overhead(view, &state.runtime_classes);
+    for (_, container) in view.all_containers() {
         let old = entry.view.container(&container.name).and_then(|(_, c)| c.image.clone());
         if old != container.image {
             entry.ledger.images.remove(&container.name);
             entry.ledger.retry_at.remove(&container.name);
         }
     }
-    entry.qos = crate::resources::qos_class(&view);
-    entry.resources = Arc::new(crate::state::pod_resources(&view));
-    entry.view = view;
+    set_view(entry, view);
     if deleting {
         let grace = deletion_grace(state, &uid);
         terminate(state, cx, &uid, TerminationCause::Deleted, grace);
@@ -195,6 +221,21 @@ fn removed(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let grace = deletion_grace(state, uid);
     terminate(state, cx, uid, TerminationCause::Removed, grace);
     cx.touch(uid);
+}
+
+/// It fails with this reason, whatever its containers end with. Of several reasons the first stands.
+pub(super) fn evict(
+    state: &mut NodeState,
+    cx: &mut Context,
+    uid: &PodUid,
+    because: (String, String),
+    grace_secs: Option<i64>,
+) {
+    let Some(entry) = state.pods.get_mut(uid).filter(|e| !e.lifecycle.is_terminated()) else { return };
+    entry.eviction.get_or_insert(because);
+    let grace = grace_secs.map(|secs| secs.max(MINIMUM_GRACE_SECS));
+    let grace = grace.unwrap_or_else(|| deletion_grace(state, uid));
+    terminate(state, cx, uid, TerminationCause::Evicted, grace);
 }
 
 fn deletion_grace(state: &NodeState, uid: &PodUid) -> i64 {

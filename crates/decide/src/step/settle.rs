@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use model::k8s::PodStatus;
-use model::observed::ContainerState;
-use model::pod::PodView;
+use model::observed::{ContainerState, ObservedPod};
+use model::pod::{ContainerKind, PodView};
 use model::why::{Cause, Why};
 use model::{ApiEvent, PodUid};
 
@@ -13,6 +13,7 @@ use super::{Context, api, images, observe, pods, probing};
 use crate::effect::{Effect, Epoch, TimerKey};
 use crate::ledger::PodRetry;
 use crate::lifecycle::{Lifecycle, TerminationCause};
+use crate::place::{self, Place};
 use crate::plan::{Note, PlanInputs, PodPlan, plan_pod};
 use crate::sandbox::sandbox_change;
 use crate::state::{NodeState, PodEntry, RunningPlan, WhySince};
@@ -115,6 +116,7 @@ fn finished(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
     }
     let nothing_left = entry.fresh().is_some_and(|o| o.is_empty()) && entry.ledger.content_removed;
     if entry.removed && nothing_left {
+        state.user_ids.remove(uid);
         pods::forget(state, cx, uid);
     }
     false
@@ -134,10 +136,12 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
                 observed: &reading.pod,
                 old: old.as_deref(),
                 failures: &entry.ledger.failures,
+                eviction: entry.eviction.as_ref().map(|(reason, message)| (&**reason, &**message)),
                 terminal: entry.lifecycle.is_terminated(),
                 probes: &entry.probes.reports(&entry.view),
                 runtime_name: &state.runtime.name,
-                recursive_read_only: false,
+                recursive_read_only: recursive_read_only(state, &reading.pod),
+                stop_signals: state.config.feature(crate::signals::GATE),
                 host_ips: &state.host_ips(),
                 primary_family: state.primary_family(),
                 qos,
@@ -166,6 +170,12 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     cx.emit(Effect::PublishStatus { uid: uid.clone(), status: accepted });
 }
 
+/// Whether what runs the pod can mount so.
+fn recursive_read_only(state: &NodeState, observed: &ObservedPod) -> bool {
+    let handler = observed.newest_sandbox().map_or("", |s| &s.runtime_handler);
+    place::features(&state.runtime.handlers, handler).is_some_and(|f| f.recursive_read_only_mounts)
+}
+
 /// The pod as its status judges it: a container that was killed in order to be started again counts as one that is
 /// always restarted until it is back, or the pod would be called over in between.
 fn judged_view(entry: &PodEntry) -> PodView {
@@ -179,7 +189,7 @@ fn judged_view(entry: &PodEntry) -> PodView {
         container.restart_policy = Some("Always".into());
         container.restart_policy_rules = None;
     }
-    PodView { pod: Arc::new(pod), ..entry.view.clone() }
+    entry.view.with_pod(Arc::new(pod))
 }
 
 /// Who was killed to be started again is started in the same sandbox. When that is gone, policies decide what a new one
@@ -200,6 +210,10 @@ fn welcome_back(entry: &mut PodEntry) {
     else {
         return;
     };
+    let counts = |c: &&model::observed::ObservedContainer| {
+        entry.view.container(&c.name).is_some_and(|(kind, _)| kind != ContainerKind::Ephemeral)
+    };
+    entry.ledger.resetting &= reading.pod.containers.iter().any(|c| counts(&c));
     entry.ledger.must_restart.retain(|name, killed| {
         !reading.pod.newest(name).is_some_and(|c| c.id != *killed && c.state == ContainerState::Running)
     });
@@ -217,7 +231,11 @@ fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         return say(state, cx, uid, vec![unseen(state)]);
     }
     let Some(observed) = entry.fresh().cloned() else {
-        say(state, cx, uid, vec![unseen(state)]);
+        // For a moment, after each of our own deeds: what was said before it says more than that we look.
+        let of_runtime = |w: &WhySince| matches!(w.why.cause, Cause::RuntimeNotReady { .. });
+        if entry.why.is_empty() || !state.runtime.ready || entry.why.iter().any(of_runtime) {
+            say(state, cx, uid, vec![unseen(state)]);
+        }
         if !state.full_observation.in_flight {
             ensure_reading(state, cx, uid);
         }
@@ -232,6 +250,12 @@ fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
             vec![Why { container: None, cause: Cause::Releasing, next_attempt: None }],
         );
     }
+    let view = entry.view.clone();
+    let place = match entry.lifecycle.may_start() {
+        true => place::find(state, &view, &observed),
+        false => Ok(Place::default()),
+    };
+    let Some(entry) = state.pods.get(uid) else { return };
     let made = plan_pod(&PlanInputs {
         config: &state.config,
         facts: &state.facts,
@@ -240,6 +264,7 @@ fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         observed: &observed,
         name_holder: pods::name_holder(state, uid),
         primary_family: state.primary_family(),
+        place,
         now: cx.now,
     });
     carry_out(state, cx, uid, made);
@@ -328,6 +353,10 @@ fn remember(state: &mut NodeState, cx: &mut Context, uid: &PodUid, note: Note) -
         }
         Note::MustRestart { container, killed } => {
             entry.ledger.must_restart.insert(container, killed);
+            false
+        }
+        Note::ResetBegins => {
+            entry.ledger.resetting = true;
             false
         }
         Note::Need(_) | Note::PodFailure { .. } => false,

@@ -28,6 +28,8 @@ pub(super) fn look(state: &mut NodeState, cx: &mut Context) {
 }
 
 pub(super) fn leftovers(state: &mut NodeState, cx: &mut Context, seen: LeftoversSeen) {
+    // With the directory goes the record of its ids: nobody can take them for used any more.
+    state.user_ids.retain(|uid, _| state.pods.contains_key(uid) || seen.pod_dirs.contains(uid));
     let unknown = |uid: &PodUid| !state.pods.contains_key(uid) && !state.unclaimed.contains_key(uid);
     let of_unknown = |uid: Option<&str>| uid.is_some_and(|uid| !uid.is_empty() && unknown(&uid.into()));
     let last_part = |name: &model::cgroup::CgroupName| name.0.last().cloned().unwrap_or_default();
@@ -61,6 +63,10 @@ pub(super) fn leftovers(state: &mut NodeState, cx: &mut Context, seen: Leftovers
 
 pub(super) fn swept(state: &mut NodeState, cx: &mut Context, problems: Vec<String>) {
     state.sweep_running = false;
+    if problems.is_empty() {
+        let (pods, swept) = (&state.pods, &state.sweeping);
+        state.user_ids.retain(|uid, _| pods.contains_key(uid) || !swept.contains(uid));
+    }
     for uid in std::mem::take(&mut state.sweeping) {
         cx.touch(&uid);
     }

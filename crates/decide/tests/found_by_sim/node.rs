@@ -172,6 +172,7 @@ pub fn container(
     exit_code: i32,
 ) -> ObservedContainer {
     ObservedContainer {
+        stop_signal: 0,
         pre_stop: None,
         id: format!("{name}-{count}").into(),
         sandbox_id: "s".into(),

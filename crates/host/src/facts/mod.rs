@@ -9,10 +9,12 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use model::node::{CgroupVersion, HostFacts};
+use model::user_namespace::IdRange;
 use ports::{FactsError, HostFactsSource};
 
 use crate::cgroup::{Layout, detect_in};
@@ -24,6 +26,8 @@ const NAME_DEADLINE: Duration = Duration::from_secs(5);
 const LONGEST_FILE: u64 = 8 << 20;
 
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
+/// Tells of subordinate ids, wherever they are kept.
+const GETSUBIDS: &str = "getsubids";
 const CPU_ROOT: &str = "/sys/devices/system/cpu";
 
 #[derive(Clone, Debug)]
@@ -129,7 +133,29 @@ fn read(config: &FactsConfig) -> Result<HostFacts, FactsError> {
         selinux_enabled: host.at("/sys/fs/selinux/enforce").exists(),
         boot_id: host.word("/proc/sys/kernel/random/boot_id"),
         machine_id: host.machine_id(),
+        subordinate_ids: subordinate_ids(&host)?,
     })
+}
+
+/// What the administrator set aside for the user `kubelet`, if there is one and somebody can tell.
+fn subordinate_ids(host: &Host) -> Result<Option<IdRange>, FactsError> {
+    if !host.text("/etc/passwd").lines().any(|line| line.starts_with("kubelet:")) {
+        return Ok(None);
+    }
+    let ask = |args: &[&str]| {
+        let output = match Command::new(GETSUBIDS).args(args).stdin(Stdio::null()).output() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other?,
+        };
+        match output.status.success() {
+            true => Ok(Some(String::from_utf8_lossy(&output.stdout).into_owned())),
+            false => Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+        }
+    };
+    let both = || -> io::Result<_> { Ok(ask(&["kubelet"])?.zip(ask(&["-g", "kubelet"])?)) };
+    let Some((users, groups)) = both().map_err(|error| failed(GETSUBIDS, error))? else { return Ok(None) };
+    let range = parse::subordinate_ids(&users, &groups);
+    range.map(Some).map_err(|problem| failed(GETSUBIDS, io::Error::other(problem)))
 }
 
 fn failed(path: &str, source: io::Error) -> FactsError {

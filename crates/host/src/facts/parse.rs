@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use model::user_namespace::IdRange;
+
 /// `MemTotal:       24682416 kB` as bytes.
 pub fn meminfo_bytes(meminfo: &str, key: &str) -> Option<u64> {
     let value = meminfo.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
@@ -11,6 +13,23 @@ pub fn meminfo_bytes(meminfo: &str, key: &str) -> Option<u64> {
         Some("kB") => number.checked_mul(1024),
         None => Some(number),
         Some(_) => None,
+    }
+}
+
+/// `0: kubelet 65536 7208960`, once for users and once for groups: one line each, and the same.
+pub fn subordinate_ids(users: &str, groups: &str) -> Result<IdRange, String> {
+    if users != groups {
+        return Err("mismatched subuids and subgids for user \"kubelet\"".into());
+    }
+    let lines: Vec<&str> = users.lines().filter(|line| !line.trim().is_empty()).collect();
+    let [line] = lines[..] else {
+        return Err(format!("one line of ids for user \"kubelet\" is wanted, not {}", lines.len()));
+    };
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let number = |word: &str| word.parse::<u32>().map(u64::from).map_err(|e| format!("{word:?}: {e}"));
+    match words[..] {
+        [_, "kubelet", first, count] => Ok(IdRange { first: number(first)?, count: number(count)? }),
+        _ => Err(format!("{line:?} are no ids for user \"kubelet\"")),
     }
 }
 
@@ -105,6 +124,27 @@ pub fn local_ipv6(if_inet6: &str) -> Vec<IpAddr> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn subordinate_ids_are_one_line_and_the_same_for_groups() {
+        let check = |users: &str, groups: &str, expect: Result<(u64, u64), &str>| {
+            let got = subordinate_ids(users, groups).map(|range| (range.first, range.count));
+            match (got, expect) {
+                (Ok(got), Ok(expect)) => assert_eq!(got, expect, "{users:?}"),
+                (Err(got), Err(part)) => assert!(got.contains(part), "{users:?}: {got}"),
+                (got, _) => panic!("{users:?}: {got:?}"),
+            }
+        };
+        let line = "0: kubelet 65536 7208960\n";
+        check(line, line, Ok((65536, 7_208_960)));
+        check(line, "0: kubelet 65536 1\n", Err("mismatched"));
+        check("", "", Err("not 0"));
+        let two = format!("{line}1: kubelet 1 2\n");
+        check(&two, &two, Err("not 2"));
+        check("0: root 1 2\n", "0: root 1 2\n", Err("no ids"));
+        check("0: kubelet x 2\n", "0: kubelet x 2\n", Err("invalid digit"));
+        check("0: kubelet 1\n", "0: kubelet 1\n", Err("no ids"));
+    }
 
     #[test]
     fn memory() {

@@ -71,6 +71,7 @@ async fn a_host_with_everything() {
         selinux_enabled: true,
         boot_id: "b".into(),
         machine_id: "m".into(),
+        subordinate_ids: None,
     };
     assert_eq!(facts(&dir).await, expect);
 }

@@ -360,3 +360,30 @@ async fn an_odd_path_is_a_problem() {
     let told = next(&mut feed).await;
     assert!(told.contains("Not a directory"), "{told}");
 }
+
+#[tokio::test]
+async fn runtime_classes_come_before_the_pods_that_may_need_them() {
+    let mut bench = start().await;
+    bench.write("a", "class fast crun\npod a");
+    bench.expect(&["classes fast=crun", "set ns/a"]).await;
+    bench.write("b", "class slow kata");
+    bench.expect(&["classes fast=crun slow=kata"]).await;
+    // broken: what it said stays
+    bench.write("b", "nonsense");
+    bench.expect(&["problem @/b: @/b: can't read \"nonsense\""]).await;
+    bench.write("b", "class slow other");
+    bench.expect(&["classes fast=crun slow=other", "resolved @/b"]).await;
+    bench.remove("b");
+    bench.expect(&["classes fast=crun"]).await;
+}
+
+#[tokio::test]
+async fn of_two_files_with_one_class_the_later_counts() {
+    let mut bench = start().await;
+    bench.write("a", "class fast crun");
+    bench.expect(&["classes fast=crun"]).await;
+    bench.write("b", "class fast kata");
+    bench
+        .expect(&["classes fast=kata", "problem @/a: @/a: runtime class fast is also in @/b, which is used"])
+        .await;
+}

@@ -170,12 +170,12 @@ impl Running {
         let problem = |message: String| BTreeMap::from([(origin.clone(), message)]);
         let content = match answer {
             Answer::Failed(why) => {
-                return Reading { pods: None, problems: problem(format!("{origin}: {why}")) };
+                return Reading { problems: problem(format!("{origin}: {why}")), ..Reading::default() };
             }
             Answer::Content(content) if content.is_empty() => {
                 self.last = Last::default();
                 let problems = problem(format!("zero-length data received from {origin}"));
-                return Reading { pods: Some(Vec::new()), problems };
+                return Reading { pods: Some(Vec::new()), problems, ..Reading::default() };
             }
             Answer::Content(content) => content,
         };
@@ -183,9 +183,9 @@ impl Running {
             let decoded = decode(&self.feed.decoder, origin, &content);
             let reading = if decoded.problems.is_empty() {
                 let pods = decoded.pods.into_iter().map(Into::into).collect();
-                Reading { pods: Some(pods), problems: BTreeMap::new() }
+                Reading { pods: Some(pods), ..Reading::default() }
             } else {
-                Reading { pods: None, problems: problem(decoded.problems.join("; ")) }
+                Reading { problems: problem(decoded.problems.join("; ")), ..Reading::default() }
             };
             self.last = Last { content: Some(content), reading };
         }

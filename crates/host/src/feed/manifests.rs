@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use model::k8s::Pod;
+use model::runtime_class::RuntimeClasses;
 use rustix::fs::OFlags;
 
 use super::notices::Reading;
@@ -46,6 +47,7 @@ struct Known {
     stamp: Option<Stamp>,
     content_hash: Option<u64>,
     pods: Vec<Arc<Pod>>,
+    runtime_classes: RuntimeClasses,
     /// Pods were decoded from it without a problem at least once.
     was_good: bool,
     problem: Option<String>,
@@ -119,7 +121,7 @@ impl Manifests {
     fn trouble(&self, why: &str) -> Reading {
         let origin = self.path.display().to_string();
         let message = format!("{origin}: {why}");
-        Reading { pods: None, problems: BTreeMap::from([(origin, message)]) }
+        Reading { problems: BTreeMap::from([(origin, message)]), ..Reading::default() }
     }
 
     fn read_dir(&mut self, hints: &Hints) -> Reading {
@@ -172,8 +174,18 @@ impl Manifests {
         };
         let mut owner: BTreeMap<(&str, &str), &str> = BTreeMap::new();
         let mut pods: Vec<Arc<Pod>> = Vec::new();
+        let mut runtime_classes = RuntimeClasses::new();
+        let mut class_owner: BTreeMap<&str, &str> = BTreeMap::new();
         for known in self.files.values() {
             let origin = &known.origin;
+            for (name, class) in &known.runtime_classes {
+                if let Some(earlier) = class_owner.insert(name, origin) {
+                    let message =
+                        format!("{earlier}: runtime class {name} is also in {origin}, which is used");
+                    tell(earlier.to_owned(), message);
+                }
+                runtime_classes.insert(name.clone(), class.clone());
+            }
             if let Some(problem) = &known.problem {
                 tell(origin.clone(), problem.clone());
             }
@@ -188,7 +200,7 @@ impl Manifests {
                 pods.push(Arc::clone(pod));
             }
         }
-        Reading { pods: Some(pods), problems }
+        Reading { pods: Some(pods), runtime_classes, problems }
     }
 }
 
@@ -264,7 +276,7 @@ impl Known {
             return self;
         }
         self.content_hash = hash;
-        let decoded = decode(decoder, &self.origin, content);
+        let mut decoded = decode(decoder, &self.origin, content);
         let mut pods: Vec<Arc<Pod>> = decoded.pods.into_iter().map(Arc::new).collect();
         if decoded.problems.is_empty() {
             self.was_good = true;
@@ -274,9 +286,13 @@ impl Known {
             let missing = |old: &Arc<Pod>| !pods.iter().any(|new| key(new) == key(old));
             let kept: Vec<Arc<Pod>> = self.pods.into_iter().filter(missing).collect();
             pods.extend(kept);
+            for (name, class) in self.runtime_classes {
+                decoded.runtime_classes.entry(name).or_insert(class);
+            }
             self.problem = Some(decoded.problems.join("; "));
         }
         self.pods = pods;
+        self.runtime_classes = decoded.runtime_classes;
         self
     }
 }

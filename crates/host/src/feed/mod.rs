@@ -15,6 +15,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use model::k8s::Pod;
+use model::runtime_class::RuntimeClasses;
 
 pub use self::http::{HttpFeed, HttpFeedError};
 pub use file::FileFeed;
@@ -23,6 +24,7 @@ pub use file::FileFeed;
 #[derive(Clone, Debug, Default)]
 pub struct Decoded {
     pub pods: Vec<Pod>,
+    pub runtime_classes: RuntimeClasses,
     /// One line each, naming the origin.
     pub problems: Vec<String>,
 }
@@ -36,8 +38,8 @@ const MAX_BYTES: usize = 10 << 20;
 /// A manifest that makes the decoder panic is a bad manifest, not the end of the feed.
 fn decode(decoder: &Decoder, origin: &str, content: &[u8]) -> Decoded {
     std::panic::catch_unwind(AssertUnwindSafe(|| decoder(origin, content))).unwrap_or_else(|_| Decoded {
-        pods: Vec::new(),
         problems: vec![format!("{origin}: the manifest could not be decoded (internal error)")],
+        ..Decoded::default()
     })
 }
 

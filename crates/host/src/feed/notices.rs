@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use model::k8s::Pod;
 use model::pod::Source;
+use model::runtime_class::RuntimeClasses;
 use ports::{FeedNotice, PodSet};
 
 /// What one look at the source found.
@@ -12,6 +13,8 @@ use ports::{FeedNotice, PodSet};
 pub struct Reading {
     /// None: can't be told now, whatever was told before stays.
     pub pods: Option<Vec<Arc<Pod>>>,
+    /// Counts only together with pods.
+    pub runtime_classes: RuntimeClasses,
     /// All problems there are now, by origin.
     pub problems: BTreeMap<String, String>,
 }
@@ -20,13 +23,20 @@ pub struct Reading {
 pub struct Notices {
     source: Source,
     told_pods: Option<Vec<Arc<Pod>>>,
+    told_classes: RuntimeClasses,
     told_problems: BTreeMap<String, String>,
     queue: VecDeque<FeedNotice>,
 }
 
 impl Notices {
     pub fn new(source: Source) -> Self {
-        Self { source, told_pods: None, told_problems: BTreeMap::new(), queue: VecDeque::new() }
+        Self {
+            source,
+            told_pods: None,
+            told_classes: RuntimeClasses::new(),
+            told_problems: BTreeMap::new(),
+            queue: VecDeque::new(),
+        }
     }
 
     pub fn next(&mut self) -> Option<FeedNotice> {
@@ -35,6 +45,11 @@ impl Notices {
 
     pub fn take(&mut self, reading: Reading) {
         let source = self.source;
+        if reading.pods.is_some() && self.told_classes != reading.runtime_classes {
+            let classes = reading.runtime_classes;
+            self.queue.push_back(FeedNotice::RuntimeClasses { source, classes: classes.clone() });
+            self.told_classes = classes;
+        }
         if let Some(pods) = reading.pods
             && self.told_pods.as_ref() != Some(&pods)
         {
@@ -67,7 +82,7 @@ mod tests {
         let mut check = |pods: Option<&[&str]>, problems: &[(&str, &str)], expect: &[&str]| {
             let pods = pods.map(|names| names.iter().map(|name| Arc::new(pod("ns", name))).collect());
             let problems = problems.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
-            notices.take(Reading { pods, problems });
+            notices.take(Reading { pods, problems, ..Default::default() });
             let told: Vec<String> =
                 std::iter::from_fn(|| notices.next()).map(|notice| show(&notice)).collect();
             assert_eq!(told, expect);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use model::k8s::Pod;
+use model::runtime_class::RuntimeClass;
 use ports::FeedNotice;
 
 use super::{Decoded, Decoder};
@@ -17,7 +18,7 @@ pub fn pod(namespace: &str, name: &str) -> Pod {
     pod
 }
 
-/// Lines `pod <name> [<label>]`; anything else is a problem.
+/// Lines `pod <name> [<label>]` and `class <name> <handler>`; anything else is a problem.
 pub fn toy_decoder() -> Decoder {
     Arc::new(|origin, content| {
         let mut decoded = Decoded::default();
@@ -31,6 +32,10 @@ pub fn toy_decoder() -> Decoder {
         for line in text.lines() {
             match line.split_whitespace().collect::<Vec<_>>().as_slice() {
                 ["pod", "panic"] => panic!("asked to"),
+                ["class", name, handler] => {
+                    let class = RuntimeClass { handler: (*handler).to_owned(), ..Default::default() };
+                    decoded.runtime_classes.insert((*name).to_owned(), class);
+                }
                 ["pod", name] => decoded.pods.push(pod("ns", name)),
                 ["pod", name, label] => {
                     let mut pod = pod("ns", name);
@@ -63,6 +68,10 @@ pub fn show(notice: &FeedNotice) -> String {
             format!("changed {namespace}/{name}")
         }
         FeedNotice::Gone { uid, .. } => format!("gone {uid}"),
+        FeedNotice::RuntimeClasses { classes, .. } => {
+            let classes: Vec<_> = classes.iter().map(|(name, c)| format!(" {name}={}", c.handler)).collect();
+            format!("classes{}", classes.concat())
+        }
         FeedNotice::Problem { origin, message, .. } => format!("problem {origin}: {message}"),
         FeedNotice::Resolved { origin, .. } => format!("resolved {origin}"),
     }

@@ -10,6 +10,7 @@
 //!                  /volume-subpaths/<volume>/<container>/<n>   bind mounts of a volume's inside
 //!                  /containers/<container>/<id>                termination messages, written by containers
 //!                  /etc-hosts
+//!                  /userns                                     ids of the host that are the pod's
 //! ```
 //!
 //! All of it is blocking work and runs on tokio's blocking threads: a dead disk hangs one of them, not the agent.
@@ -25,12 +26,15 @@ mod sub_path;
 mod tear_down;
 mod termination;
 mod tree;
+mod user_ids;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use model::cri::IdMapping;
 use model::files::{ContainerFiles, TerminationMessageRequest};
+use model::user_namespace::UserNamespacesFound;
 use model::volume::{VolumeKind, VolumeSetup};
 use model::{FullName, PodUid};
 use ports::{FilesError, Leftovers, PodFiles};
@@ -87,6 +91,15 @@ impl PodFiles for HostPodFiles {
             VolumeKind::HostPath { path, check } => host_path::check(path, *check),
         })
         .await
+    }
+
+    async fn write_user_ids(&self, uid: &PodUid, ids: &IdMapping) -> Result<(), FilesError> {
+        let (uid, ids) = (uid.clone(), ids.clone());
+        self.blocking(move |layout| user_ids::write(layout, &uid, &ids)).await
+    }
+
+    async fn user_ids(&self) -> UserNamespacesFound {
+        self.blocking(user_ids::read_all).await
     }
 
     async fn prepare_container(&self, uid: &PodUid, files: &ContainerFiles) -> Result<(), FilesError> {

@@ -133,6 +133,7 @@ fn sentence(cause: &Cause, now: Wall) -> String {
             let grace = age(Duration::from_secs(u64::try_from(*grace_secs).unwrap_or_default()));
             with(&format!("is being stopped, with {grace} of grace"), message)
         }
+        Cause::RestartingAll => "all containers are being started over, as a restart rule asks".into(),
         Cause::Releasing => "has ended, and its files, volumes and cgroup are being released".into(),
         Cause::Running => "all that was wanted is running".into(),
         Cause::Finished { phase } => format!("has finished for good: {phase}"),

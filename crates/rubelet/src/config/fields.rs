@@ -157,7 +157,7 @@ pub const FIELDS: &[(&str, Effect)] = &[
     ("containerRuntimeEndpoint", Honoured),
     ("imageServiceEndpoint", Honoured),
     ("failCgroupV1", Honoured),
-    ("userNamespaces.idsPerPod", NoEffectYet),
+    ("userNamespaces.idsPerPod", Honoured),
 ];
 
 /// The keys of the objects in those leaves that are lists of objects.

@@ -9,13 +9,14 @@ use decide::state::PodEntry;
 use model::cri::SandboxConfig;
 use model::k8s::{Container as Spec, Pod};
 use model::pod::{Source, is_sidecar};
+use model::probe::ProbeKind;
 use model::{ContainerId, FullName, PodUid};
 
 use super::Checker;
 use crate::drive::{Op, Value};
 use crate::time::SECOND;
 use crate::workload::is_rejected;
-use crate::world::{Container, Refused, World};
+use crate::world::{ASKS, Container, Refused, World};
 
 type Sources = BTreeMap<Source, BTreeMap<String, Arc<Pod>>>;
 
@@ -38,10 +39,11 @@ impl Checker {
                 }
                 if let Op::RunSandbox(config) = op {
                     self.name_is_free(world, uid, config);
+                    self.ids_are_on_record(world, uid, config);
                 }
                 self.ground_is_laid(world, uid, &op.words());
             }
-            Op::Stop { id, grace_secs } => {
+            Op::Stop { id, grace_secs, .. } => {
                 let terminating = entry.is_some_and(|e| matches!(e.lifecycle, Lifecycle::Terminating(_)));
                 let orphan = entry.is_some_and(|e| e.orphan);
                 if terminating {
@@ -160,6 +162,8 @@ impl Checker {
             || sandbox_broken
             || container.lost
             || !container.is_live()
+            || self.suspects.contains(id)
+            || asked_for(world, entry, uid)
             || !regular_live;
         if !excused {
             let name = &container.name;
@@ -170,13 +174,49 @@ impl Checker {
     /// A call had its effect.
     pub fn call_applied(&mut self, world: &World, uid: &PodUid, op: &Op, result: &Result<Value, Refused>) {
         match (op, result) {
-            (Op::RunSandbox(_), Ok(_)) => self.one_ready_sandbox(world, uid),
+            (Op::RunSandbox(_), Ok(_)) => {
+                self.one_ready_sandbox(world, uid);
+                self.ids_are_its_own(world, uid);
+            }
+            (Op::RemoveContainer(_), Ok(_)) => self.forget_passed(world, uid),
             (Op::Start { id, .. }, Ok(_)) => {
                 self.restarts_grow(world, id);
                 self.started(world, id);
             }
             (Op::RemoveLogDir(_), _) => self.logs_gone(uid),
             _ => {}
+        }
+    }
+
+    /// What is not there any more was not passed: a pod that starts over runs its init containers again.
+    fn forget_passed(&mut self, world: &World, uid: &PodUid) {
+        for (sandbox, _) in world.sandboxes_of(uid).filter(|(_, s)| s.ready) {
+            if let Some(passed) = self.passed.get_mut(sandbox) {
+                passed.retain(|name| world.of_pod(uid).any(|c| c.name == *name && c.sandbox == *sandbox));
+            }
+        }
+    }
+
+    /// Which ids a pod has is on disk before anything runs with them: the next agent must know.
+    fn ids_are_on_record(&mut self, world: &World, uid: &PodUid, config: &SandboxConfig) {
+        let context = config.linux.as_ref().and_then(|l| l.security_context.as_ref());
+        let users = context.and_then(|c| c.namespace_options.as_ref()?.userns_options.as_ref());
+        let ids = users.and_then(|users| users.uids.first());
+        if ids.is_some() && world.disk.user_ids.get(uid) != ids {
+            self.violate("own ids", format!("pod {uid} comes up with ids that are not on record"));
+        }
+    }
+
+    /// No two pods that run share an id.
+    fn ids_are_its_own(&mut self, world: &World, uid: &PodUid) {
+        let mut own = world.sandboxes_of(uid).filter(|(_, s)| s.ready);
+        let Some(ids) = own.find_map(|(_, s)| s.user_ids.clone()) else { return };
+        let overlap = |other: &model::cri::IdMapping| {
+            ids.host_id < other.host_id + other.length && other.host_id < ids.host_id + ids.length
+        };
+        let others = world.sandboxes.values().filter(|s| s.ready && s.uid != *uid);
+        if let Some(other) = others.into_iter().find(|s| s.user_ids.as_ref().is_some_and(overlap)) {
+            self.violate("own ids", format!("pods {uid} and {} have the same ids", other.uid));
         }
     }
 
@@ -237,8 +277,15 @@ impl Checker {
             let message = format!("{name} of {uid} starts before {} is done", missing.name);
             return self.violate("K5", message);
         }
-        if rank.is_some_and(|rank| is_sidecar(&inits[rank])) {
+        if rank.is_some_and(|rank| is_sidecar(&inits[rank]) && inits[rank].startup_probe.is_none()) {
             passed.insert(name.clone());
+        }
+    }
+
+    /// A sidecar that has to pass a probe before others count on it has passed.
+    pub fn probe_passed(&mut self, world: &World, kind: ProbeKind, id: &ContainerId) {
+        if let Some(container) = world.containers.get(id).filter(|_| kind == ProbeKind::Startup) {
+            self.passed.entry(container.sandbox.clone()).or_default().insert(container.name.clone());
         }
     }
 
@@ -247,4 +294,10 @@ impl Checker {
             self.passed.entry(container.sandbox.clone()).or_default().insert(container.name.clone());
         }
     }
+}
+
+/// Somebody ended as the rule says that restarts all containers, or did and is being removed for it.
+fn asked_for(world: &World, entry: &PodEntry, uid: &PodUid) -> bool {
+    let asked = world.of_pod(uid).any(|c| !c.is_live() && c.exit_code == ASKS);
+    asked && decide::restart::all_may_restart(&entry.view)
 }

@@ -44,6 +44,8 @@ pub struct Checker {
     kills: BTreeMap<ContainerId, Nanos>,
     /// Init containers that succeeded and sidecars that started, in each sandbox (K5).
     passed: BTreeMap<SandboxId, BTreeSet<String>>,
+    /// Containers that failed a probe on which their life depends, or their hook.
+    suspects: BTreeSet<ContainerId>,
 }
 
 impl Checker {
@@ -113,6 +115,10 @@ impl Checker {
         self.ended.retain(|uid, _| kept(uid));
         // A start that was shown before it was made is not known to the next life either.
         self.published_restarts.clear();
+    }
+
+    pub fn suspect(&mut self, id: &ContainerId) {
+        self.suspects.insert(id.clone());
     }
 
     pub fn logs_gone(&mut self, uid: &PodUid) {

@@ -13,7 +13,7 @@ use model::pod::{PodView, RestartPolicy, Source, is_sidecar};
 use crate::drive::cluster::is_mirror;
 use crate::time::{Nanos, SECOND};
 use crate::workload::{is_rejected, is_unmountable};
-use crate::world::{Life, World};
+use crate::world::{ASKS, Life, World};
 
 /// Why the node is not yet where it has to come to, if so.
 pub fn unsettled<'a>(
@@ -148,7 +148,8 @@ fn ended(world: &World, view: &PodView, phase: &str) -> Option<String> {
     if world.disk.pods.get(uid).is_some_and(|volumes| !volumes.is_empty()) {
         return Some(format!("is {phase}, and its volumes are set up"));
     }
-    if view.restart_policy() == RestartPolicy::Always {
+    let policy = |c: &Spec| decide::restart::effective_policy(view, c);
+    if view.containers().iter().any(|c| policy(c) == RestartPolicy::Always) {
         return Some(format!("is {phase} although its containers are always restarted"));
     }
     let newest = |c: &Spec| world.newest(uid, &c.name).map(|w| (w.state, w.exit_code));
@@ -245,6 +246,7 @@ fn regular(of: &Going) -> Option<String> {
         let policy = decide::restart::effective_policy(view, container);
         let over = newest.is_some_and(|c| {
             c.state == ContainerState::Exited
+                && c.exit_code != ASKS
                 && (policy == RestartPolicy::Never || policy == RestartPolicy::OnFailure && c.exit_code == 0)
         });
         if over {

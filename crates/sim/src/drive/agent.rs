@@ -26,8 +26,11 @@ impl Simulation {
         self.generation += 1;
         let generation = self.generation;
         self.log.note(self.world.now, || format!("agent {generation} starts"));
+        let mut state = NodeState::new(self.config.clone(), self.facts.clone(), self.world.wall());
+        state.probe_records = self.world.disk.probe_records.clone();
+        state.user_ids = self.world.disk.user_ids.clone();
         self.agent = Some(Agent {
-            state: NodeState::new(self.config.clone(), self.facts.clone(), self.world.wall()),
+            state,
             clock: AgentClock::new(self.world.now),
             inbox: VecDeque::new(),
             awake: false,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use decide::StartContainer;
 use model::cgroup::CgroupName;
-use model::cri::SandboxConfig;
+use model::cri::{IdMapping, SandboxConfig};
 use model::{ContainerId, SandboxId};
 
 use super::executor::Place;
@@ -26,6 +26,7 @@ pub enum Op {
     },
     EnsureCgroup(CgroupName),
     SetUpVolume(String),
+    KeepUserIds(IdMapping),
     RunSandbox(Box<SandboxConfig>),
     PrepareContainer(Box<StartContainer>),
     Create(Box<StartContainer>),
@@ -40,13 +41,20 @@ pub enum Op {
     Stop {
         id: ContainerId,
         grace_secs: i64,
+        /// The hook before it failed.
+        hook_failed: bool,
     },
     StopSandbox(SandboxId),
     RemoveContainer(ContainerId),
     RemoveLogs(String),
     RemoveSandbox(SandboxId),
     /// A lifecycle hook: changes nothing that the world knows.
-    Hook,
+    Hook {
+        id: ContainerId,
+        name: String,
+        /// Nobody waits for it any longer than this.
+        until: Option<Nanos>,
+    },
     TearDownVolumes,
     DestroyCgroup(CgroupName),
     RemovePodDir,
@@ -72,7 +80,11 @@ impl Op {
     fn writes(&self) -> bool {
         matches!(
             self,
-            Op::MakeDirs { .. } | Op::SetUpVolume(_) | Op::PrepareContainer(_) | Op::LinkLog { .. }
+            Op::MakeDirs { .. }
+                | Op::SetUpVolume(_)
+                | Op::KeepUserIds(_)
+                | Op::PrepareContainer(_)
+                | Op::LinkLog { .. }
         )
     }
 
@@ -179,7 +191,10 @@ impl Simulation {
         }
         let id = self.number();
         self.log.note(now, || format!("  call {id} of {}: {} ({fate:?})", place.uid, op.words()));
-        let hop = self.faults.latency(&mut self.rng, now);
+        let hop = match &op {
+            Op::Hook { until, .. } => self.hook_takes(*until),
+            _ => self.faults.latency(&mut self.rng, now),
+        };
         let mut call = Call {
             place,
             op,
@@ -223,6 +238,13 @@ impl Simulation {
         self.calls.insert(id, call);
     }
 
+    fn hook_takes(&mut self, until: Option<Nanos>) -> Nanos {
+        let slow = self.rng.per_mille(100);
+        let takes =
+            if slow { self.rng.between(SECOND, 20 * SECOND) } else { self.rng.between(MILLI, 500 * MILLI) };
+        takes.min(until.map_or(Nanos::MAX, |until| until.saturating_sub(self.world.now)))
+    }
+
     fn mark_starting(&mut self, op: &Op, starting: bool) {
         if let Op::Start { id, .. } = op
             && let Some(container) = self.world.containers.get_mut(id)
@@ -249,7 +271,7 @@ impl Simulation {
         let (op, uid) = (call.op.clone(), call.place.uid.clone());
         self.release(id);
         let result = match &op {
-            Op::Stop { id: container, grace_secs } => {
+            Op::Stop { id: container, grace_secs, .. } => {
                 let waits = self.begin_stop(id, container, *grace_secs);
                 if waits {
                     if let Some(call) = self.calls.get_mut(&id) {
@@ -359,7 +381,7 @@ impl Simulation {
             .calls
             .iter()
             .filter(|(_, c)| c.place.uid == *uid && c.place.epoch == epoch && !c.unheard)
-            .filter(|(_, c)| matches!(c.op, Op::Stop { .. }))
+            .filter(|(_, c)| matches!(c.op, Op::Stop { .. } | Op::Hook { .. }))
             .map(|(id, _)| *id)
             .collect();
         ids.into_iter().filter_map(|id| self.calls.remove(&id)).map(|call| call.place).collect()
@@ -417,6 +439,10 @@ fn carry_out(world: &mut World, uid: &model::PodUid, op: &Op) -> Result<Value, R
             world.disk.set_up_volume(uid, volume);
             Ok(Value::Nothing)
         }
+        Op::KeepUserIds(ids) => {
+            world.disk.user_ids.insert(uid.clone(), ids.clone());
+            Ok(Value::Nothing)
+        }
         Op::RunSandbox(config) => world.run_sandbox(config).map(Value::Sandbox),
         Op::PrepareContainer(start) => {
             world.disk.make_log_dir(&start.files.log_dir);
@@ -429,7 +455,8 @@ fn carry_out(world: &mut World, uid: &model::PodUid, op: &Op) -> Result<Value, R
             world.disk.links.insert(link, start.log_path.clone());
             Ok(Value::Nothing)
         }
-        Op::Stop { .. } | Op::Hook => Ok(Value::Nothing),
+        Op::Stop { .. } => Ok(Value::Nothing),
+        Op::Hook { name, .. } => world.run_hook(uid, name).map(nothing),
         Op::StopSandbox(id) => world.stop_sandbox(id).map(nothing),
         Op::RemoveContainer(id) => world.remove_container(id).map(nothing),
         Op::RemoveLogs(path) => {

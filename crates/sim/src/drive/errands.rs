@@ -5,10 +5,11 @@ use std::sync::Arc;
 use decide::Event;
 use decide::effect::ApiCall;
 use decide::event::{CallFailure, LeftoversSeen, PulledImage, RuntimeCheck};
-use model::PodUid;
 use model::cgroup::CgroupName;
-use model::cri::{RuntimeCondition, RuntimeStatus};
+use model::cri::{RuntimeCondition, RuntimeHandler, RuntimeStatus};
 use model::k8s::Pod;
+use model::probe::{ProbeKind, ProbeOutcome};
+use model::{ContainerId, PodUid};
 
 use super::{Happening, Simulation};
 use crate::time::{MILLI, SECOND};
@@ -21,6 +22,12 @@ pub enum Errand {
         took: u64,
     },
     ListLeftovers,
+    Probe {
+        uid: PodUid,
+        container: String,
+        kind: ProbeKind,
+        id: ContainerId,
+    },
     /// One thing to sweep.
     Sweep(Piece),
     Swept(Vec<String>),
@@ -70,6 +77,17 @@ impl Simulation {
                 Event::ImageInspected { image, result, history: Default::default() }
             }
             Errand::Pull { image, took } => self.pulled(image, took),
+            Errand::Probe { uid, container, kind, id } => {
+                let outcome = self.probed(&uid, &container, kind, &id);
+                Event::ProbeDone {
+                    uid,
+                    container,
+                    kind,
+                    id,
+                    outcome,
+                    took: std::time::Duration::from_millis(1),
+                }
+            }
             Errand::ListLeftovers => Event::Leftovers(self.leftovers()),
             Errand::Sweep(piece) => {
                 if generation == self.generation && self.agent.is_some() {
@@ -84,6 +102,23 @@ impl Simulation {
             Errand::Swept(problems) => Event::Swept { problems },
         };
         self.post(generation, event);
+    }
+
+    /// Whoever runs answers as its script has it.
+    fn probed(&mut self, uid: &PodUid, container: &str, kind: ProbeKind, id: &ContainerId) -> ProbeOutcome {
+        let live = self.world.containers.get(id).is_some_and(|c| c.is_live() && !c.lost);
+        if self.runtime_away || !live {
+            return ProbeOutcome::unknown("nobody answers");
+        }
+        let no = self.rng.coin();
+        if !self.world.answers_no(uid, container, no) {
+            self.check.probe_passed(&self.world, kind, id);
+            return ProbeOutcome::Success;
+        }
+        if kind != ProbeKind::Readiness {
+            self.check.suspect(id);
+        }
+        ProbeOutcome::failure("the simulated program says no")
     }
 
     fn call_fails(&mut self) -> Option<CallFailure> {
@@ -103,6 +138,7 @@ impl Simulation {
         let (runtime, network) = (self.not_ready != Some(false), self.not_ready.is_none());
         let status = RuntimeStatus {
             conditions: vec![condition("RuntimeReady", runtime), condition("NetworkReady", network)],
+            handlers: vec![RuntimeHandler { user_namespaces: true, ..Default::default() }],
             ..Default::default()
         };
         RuntimeCheck::Answered { runtime_name: "simulated".into(), status, cgroup_driver: None }
@@ -153,7 +189,7 @@ impl Simulation {
         match piece {
             Piece::PodDir(uid) => {
                 self.check.swept(&self.world, &uid);
-                self.world.disk.pods.remove(&uid);
+                self.world.disk.forget_pod(&uid);
             }
             Piece::LogDir(name) => {
                 if let Some((_, uid)) = name.rsplit_once('_') {

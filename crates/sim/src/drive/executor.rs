@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use decide::event::{CallFailure, StartPoint};
 use decide::{Action, Epoch, Event, Stage, StepResult};
-use model::PodUid;
+use model::{Mono, PodUid};
 
 use super::calls::{Failure, Op, Value};
 use super::{Mutant, Simulation};
+use crate::time::{Nanos, SECOND};
 
 pub struct PlanRun {
     pub stages: Arc<Vec<Stage>>,
@@ -86,7 +87,8 @@ impl Simulation {
         if self.plan(&place.uid, place.epoch).is_some_and(|p| p.cancelled && !ignore) {
             self.action_ended(place, StepResult::Skipped);
         } else {
-            self.issue(place, first_call(action));
+            let op = first_call(action, &|at| self.world_time(at));
+            self.issue(place, op);
         }
     }
 
@@ -103,6 +105,7 @@ impl Simulation {
                 | StepResult::Dirs { .. }
                 | StepResult::SandboxRunning { .. }
                 | StepResult::ContainerStarted { .. }
+                | StepResult::HookFailed { .. }
         );
         if let Some(plan) = self.plan(&place.uid, place.epoch) {
             plan.open -= 1;
@@ -163,6 +166,10 @@ impl Simulation {
         self.after_action(uid, epoch);
     }
 
+    fn world_time(&self, at: Mono) -> Nanos {
+        self.agent.as_ref().map_or(self.world.now, |agent| agent.clock.world_time(at))
+    }
+
     /// A call of a plan was answered.
     pub(super) fn answered(&mut self, place: Place, op: &Op, outcome: Result<Value, Failure>) {
         let cancelled = self.plan(&place.uid, place.epoch).is_some_and(|p| p.cancelled);
@@ -170,7 +177,11 @@ impl Simulation {
         let Some(plan) = self.plan(&place.uid, place.epoch) else { return };
         let stages = plan.stages.clone();
         let action = &stages[place.stage].actions[place.action];
-        match next(action, op, outcome, cancelled) {
+        if let (Action::StartContainer(_), Op::Hook { id, .. }, Err(_)) = (action, op, &outcome) {
+            self.check.suspect(id);
+        }
+        let left = |at| self.world_time(at).saturating_sub(self.world.now);
+        match next(action, op, outcome, cancelled, &left) {
             Next::Call(op) => self.issue(place, op),
             Next::Done(result) => {
                 let (uid, epoch) = place.key();
@@ -181,17 +192,23 @@ impl Simulation {
     }
 }
 
-fn first_call(action: &Action) -> Op {
+fn first_call(action: &Action, when: &dyn Fn(Mono) -> Nanos) -> Op {
     match action {
         Action::MakePodDirs { log_dir, containers } => {
             Op::MakeDirs { log_dir: log_dir.clone(), containers: containers.clone() }
         }
         Action::EnsureCgroup { spec } => Op::EnsureCgroup(spec.name.clone()),
         Action::SetUpVolume { volume } => Op::SetUpVolume(volume.name.clone()),
+        Action::KeepUserIds { ids } => Op::KeepUserIds(ids.clone()),
         Action::RunSandbox { config, .. } => Op::RunSandbox(config.clone()),
         Action::StartContainer(start) => Op::PrepareContainer(start.clone()),
-        Action::StopContainer { id, grace_secs, .. } => Op::Stop { id: id.clone(), grace_secs: *grace_secs },
-        Action::PreStop { .. } => Op::Hook,
+        Action::StopContainer { id, name, deadline, pre_stop: Some(_), .. }
+        | Action::PreStop { id, name, deadline, .. } => {
+            Op::Hook { id: id.clone(), name: name.clone(), until: Some(when(*deadline)) }
+        }
+        Action::StopContainer { id, grace_secs, .. } => {
+            Op::Stop { id: id.clone(), grace_secs: *grace_secs, hook_failed: false }
+        }
         Action::StopSandbox { id } => Op::StopSandbox(id.clone()),
         Action::RemoveContainer { id, .. } => Op::RemoveContainer(id.clone()),
         Action::RemoveSandbox { id } => Op::RemoveSandbox(id.clone()),
@@ -202,13 +219,30 @@ fn first_call(action: &Action) -> Op {
     }
 }
 
-fn next(action: &Action, op: &Op, outcome: Result<Value, Failure>, cancelled: bool) -> Next {
-    if let (
-        Action::StartContainer(_),
-        Op::PrepareContainer(_) | Op::Create(_) | Op::Start { .. } | Op::LinkLog { .. },
-    ) = (action, op)
-    {
+fn next(
+    action: &Action,
+    op: &Op,
+    outcome: Result<Value, Failure>,
+    cancelled: bool,
+    left: &dyn Fn(Mono) -> Nanos,
+) -> Next {
+    if let Action::StartContainer(_) = action {
         return next_of_start(op, outcome, cancelled);
+    }
+    let hook_failed = |failed: bool| match failed {
+        true => StepResult::HookFailed { message: "the simulated hook failed".into() },
+        false => StepResult::Ok,
+    };
+    match (action, op) {
+        (Action::StopContainer { id, deadline, .. }, Op::Hook { .. }) => {
+            let grace_secs = left(*deadline).div_ceil(SECOND).max(2) as i64;
+            return Next::Call(Op::Stop { id: id.clone(), grace_secs, hook_failed: outcome.is_err() });
+        }
+        (_, Op::Hook { .. }) => return Next::Done(hook_failed(outcome.is_err())),
+        (_, Op::Stop { hook_failed: failed, .. }) if outcome.is_ok() => {
+            return Next::Done(hook_failed(*failed));
+        }
+        _ => {}
     }
     match outcome {
         Ok(Value::Dirs(log_numbers)) => Next::Done(StepResult::Dirs { log_numbers }),
@@ -239,7 +273,13 @@ fn next_of_start(op: &Op, outcome: Result<Value, Failure>, cancelled: bool) -> N
             Next::Call(Op::Start { start: start.clone(), id })
         }
         (Op::Start { start, id }, Ok(_)) => Next::Call(Op::LinkLog { start: start.clone(), id: id.clone() }),
-        (Op::LinkLog { id, .. }, _) => Next::Done(StepResult::ContainerStarted { id: id.clone() }),
+        (Op::LinkLog { start, id }, _) if start.post_start.is_some() => {
+            Next::Call(Op::Hook { id: id.clone(), name: start.name.clone(), until: None })
+        }
+        (Op::LinkLog { id, .. }, _) | (Op::Hook { id, .. }, Ok(_)) => {
+            Next::Done(StepResult::ContainerStarted { id: id.clone() })
+        }
+        (Op::Hook { id, .. }, Err(failure)) => start_failed(StartPoint::PostStart, Some(id.clone()), failure),
         (Op::PrepareContainer(_), Err(failure)) => start_failed(StartPoint::Files, None, failure),
         (Op::Start { id, .. }, Err(failure)) => start_failed(StartPoint::Start, Some(id.clone()), failure),
         (_, Err(failure)) => start_failed(StartPoint::Create, None, failure),

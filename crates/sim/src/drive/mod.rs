@@ -268,8 +268,10 @@ impl Simulation {
             Effect::ListLeftovers => self.errand_soon(Errand::ListLeftovers),
             Effect::Sweep(sweep) => self.begin_sweep(sweep),
             Effect::CallApi(call) => self.call_api(call),
-            // No simulated pod has probes yet; who adds them to the workload answers them here.
-            Effect::RunProbe { .. } | Effect::KeepProbeRecord { .. } => {}
+            Effect::RunProbe { uid, container, kind, id, .. } => {
+                self.errand_soon(Errand::Probe { uid, container, kind, id });
+            }
+            Effect::KeepProbeRecord { uid, record } => self.world.disk.keep_probes(&uid, record),
             // No credential plugins are configured in the simulated world.
             Effect::AskPlugins { .. } => {}
             Effect::RecordEvent { .. } | Effect::Log { .. } => {}

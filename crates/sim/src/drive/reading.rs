@@ -204,6 +204,7 @@ impl ReadingJob {
         let state = now.shown_state();
         let ended = state == ContainerState::Exited;
         Some(ObservedContainer {
+            stop_signal: 0,
             pre_stop: None,
             id: id.clone(),
             sandbox_id: now.sandbox.clone(),

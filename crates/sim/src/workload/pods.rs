@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{ALWAYS_PRESENT, IMAGES, NO_IMAGE, Task, image_name};
 use crate::rng::Rng;
 use crate::time::{EPOCH, MILLI, SECOND};
-use crate::world::{Life, OnTerm, Script};
+use crate::world::{ASKS, Life, OnTerm, Script};
 
 #[derive(Clone, Debug)]
 pub struct Template {
@@ -25,6 +25,7 @@ pub struct Template {
     host_network: bool,
     rejected: bool,
     unmountable: bool,
+    own_users: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -34,6 +35,8 @@ struct ContainerTemplate {
     pull_policy: &'static str,
     sidecar: bool,
     cpu_request: bool,
+    /// Fields of the spec that make the agent look after it: probes, hooks, rules.
+    care: Value,
     script: Script,
 }
 
@@ -90,8 +93,42 @@ impl ContainerTemplate {
                 on_term: on_term(rng, grace_secs),
                 bad_creates: trouble(rng),
                 bad_starts: trouble(rng),
+                bad_hooks: trouble(rng),
+                bad_answers: if rng.per_mille(300) { rng.between(1, 6) as u32 } else { 0 },
+                asks: 0,
             },
+            care: json!({}),
         }
+    }
+
+    /// With some of what an agent can do for a container that is to stay.
+    fn cared_for(mut self, rng: &mut Rng) -> Self {
+        let command = json!({"exec": {"command": ["ask"]}});
+        for kind in ["startupProbe", "livenessProbe", "readinessProbe"] {
+            if rng.per_mille(120) {
+                self.care[kind] = json!({
+                    "exec": {"command": ["ask"]},
+                    "periodSeconds": rng.between(2, 12),
+                    "failureThreshold": rng.between(1, 4),
+                    "successThreshold": 1,
+                    "timeoutSeconds": 1,
+                });
+            }
+        }
+        for hook in ["postStart", "preStop"] {
+            if rng.per_mille(120) {
+                self.care["lifecycle"][hook] = command.clone();
+            }
+        }
+        if rng.per_mille(120) {
+            // A sidecar is always restarted; others have a policy of their own beside a rule.
+            let own =
+                if self.sidecar { "Always" } else { *rng.pick::<&str>(&["Always", "OnFailure", "Never"]) };
+            self.care["restartPolicy"] = json!(own);
+            self.care["restartPolicyRules"] = json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [ASKS]}}]);
+            self.script.asks = rng.between(1, 4) as u32;
+        }
+        self
     }
 
     fn json(&self, volume: bool) -> Value {
@@ -105,6 +142,9 @@ impl ContainerTemplate {
         });
         if self.sidecar {
             value["restartPolicy"] = json!("Always");
+        }
+        for (key, field) in self.care.as_object().into_iter().flatten() {
+            value[key] = field.clone();
         }
         if self.cpu_request {
             value["resources"] = json!({"requests": {"cpu": "100m"}});
@@ -139,7 +179,7 @@ impl Template {
         let containers = (0..regular)
             .map(|n| {
                 let life = life(rng);
-                ContainerTemplate::seeded(rng, format!("c{n}"), grace_secs, life)
+                ContainerTemplate::seeded(rng, format!("c{n}"), grace_secs, life).cared_for(rng)
             })
             .collect();
         let count = if rng.coin() { 0 } else { rng.between(1, 4) };
@@ -149,7 +189,7 @@ impl Template {
                 let life = if sidecar { life(rng) } else { init_life(rng) };
                 let mut one = ContainerTemplate::seeded(rng, format!("i{n}"), grace_secs, life);
                 one.sidecar = sidecar;
-                one
+                if sidecar { one.cared_for(rng) } else { one }
             })
             .collect();
         Self {
@@ -163,6 +203,7 @@ impl Template {
             host_network: rng.per_mille(200),
             rejected: rng.per_mille(60),
             unmountable: rng.per_mille(30),
+            own_users: rng.per_mille(200),
         }
     }
 
@@ -173,6 +214,9 @@ impl Template {
             on_term: OnTerm::Ends { after: 5 * MILLI, code: 0 },
             bad_creates: 0,
             bad_starts: 0,
+            bad_hooks: 0,
+            bad_answers: 0,
+            asks: 0,
         };
         let container = ContainerTemplate {
             name: "c0".into(),
@@ -180,6 +224,7 @@ impl Template {
             pull_policy: "IfNotPresent",
             sidecar: false,
             cpu_request: false,
+            care: json!({}),
             script,
         };
         Self {
@@ -193,6 +238,7 @@ impl Template {
             host_network: false,
             rejected: false,
             unmountable: false,
+            own_users: false,
         }
     }
 
@@ -247,6 +293,9 @@ impl Template {
         }
         if self.host_network {
             spec["hostNetwork"] = json!(true);
+        }
+        if self.own_users && !self.host_network {
+            spec["hostUsers"] = json!(false);
         }
         if self.rejected {
             spec["securityContext"] = json!({"sysctls": [{"name": FORBIDDEN_SYSCTL, "value": "1"}]});

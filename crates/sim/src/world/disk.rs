@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::PodUid;
+use model::cri::IdMapping;
+use model::probe::ProbeRecord;
 
 use super::Refused;
 
@@ -10,6 +12,9 @@ use super::Refused;
 pub struct Disk {
     /// Each pod's directory with the volumes set up in it.
     pub pods: BTreeMap<PodUid, BTreeSet<String>>,
+    /// Small files in the directories of pods.
+    pub probe_records: BTreeMap<PodUid, ProbeRecord>,
+    pub user_ids: BTreeMap<PodUid, IdMapping>,
     /// `<ns>_<name>_<uid>` to the log numbers of each container.
     pub logs: BTreeMap<String, BTreeMap<String, BTreeSet<u32>>>,
     /// A link to the log that it shows.
@@ -30,6 +35,20 @@ pub fn last_part(path: &str) -> &str {
 }
 
 impl Disk {
+    /// Without a directory there is nowhere to put it.
+    pub fn keep_probes(&mut self, uid: &PodUid, record: ProbeRecord) {
+        if self.pods.contains_key(uid) {
+            self.probe_records.insert(uid.clone(), record);
+        }
+    }
+
+    /// The pod's directory with all that is in it.
+    pub fn forget_pod(&mut self, uid: &PodUid) {
+        self.pods.remove(uid);
+        self.probe_records.remove(uid);
+        self.user_ids.remove(uid);
+    }
+
     pub fn make_pod(&mut self, uid: &PodUid, log_dir: &str) {
         self.pods.entry(uid.clone()).or_default();
         self.logs.entry(last_part(log_dir).to_owned()).or_default();
@@ -84,7 +103,7 @@ impl Disk {
         if self.pods.get(uid).is_some_and(|volumes| !volumes.is_empty()) {
             return Err(Refused::because(format!("volumes of pod {uid} are still mounted")));
         }
-        self.pods.remove(uid);
+        self.forget_pod(uid);
         Ok(())
     }
 

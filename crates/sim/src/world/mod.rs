@@ -24,7 +24,16 @@ pub struct Script {
     /// So many of its next creations or starts are refused.
     pub bad_creates: u32,
     pub bad_starts: u32,
+    /// So many of its next hooks fail.
+    pub bad_hooks: u32,
+    /// So many of the next probes it fails.
+    pub bad_answers: u32,
+    /// So many of its next lives end with [`ASKS`], for which a rule restarts all containers.
+    pub asks: u32,
 }
+
+/// The exit code that rules of the simulated pods name.
+pub const ASKS: i32 = 42;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Life {

@@ -1,6 +1,6 @@
 //! The runtime's objects and what its calls do to them.
 
-use model::cri::{ContainerConfig, NamespaceMode, SandboxConfig};
+use model::cri::{ContainerConfig, IdMapping, NamespaceMode, SandboxConfig};
 use model::observed::ContainerState;
 use model::pod::{
     ANNOTATION_CONTAINER_HASH, ANNOTATION_POD_DELETION_GRACE, ANNOTATION_POD_GRACE, ANNOTATION_RESTART_COUNT,
@@ -8,11 +8,13 @@ use model::pod::{
 };
 use model::{ContainerId, FullName, PodUid, SandboxId, Wall};
 
-use super::{Change, Fortune, Life, OnTerm, Refused, World};
-use crate::time::Nanos;
+use super::{ASKS, Change, Fortune, Life, OnTerm, Refused, World};
+use crate::time::{MILLI, Nanos};
 
 const KILLED: i32 = 137;
 const START_ERROR: i32 = 128;
+/// How long a program lives that ends in order to have all started over.
+const ASKS_AFTER: Nanos = 700 * MILLI;
 
 #[derive(Clone, Debug)]
 pub struct Sandbox {
@@ -25,6 +27,8 @@ pub struct Sandbox {
     pub ips: Vec<String>,
     pub log_directory: String,
     pub cgroup_parent: String,
+    /// Ids of the host that its users are.
+    pub user_ids: Option<IdMapping>,
 }
 
 #[derive(Clone, Debug)]
@@ -116,6 +120,7 @@ impl World {
             },
             log_directory: config.log_directory.clone(),
             cgroup_parent: linux.cgroup_parent,
+            user_ids: namespaces.userns_options.and_then(|users| users.uids.into_iter().next()),
         };
         self.told(&sandbox.uid.clone(), id.as_str());
         self.sandboxes.insert(id.clone(), sandbox);
@@ -206,12 +211,38 @@ impl World {
         }
         container.state = ContainerState::Running;
         container.started_at = wall;
-        if let Some(Life::Ends { after, code }) = script.map(|s| s.life.clone()) {
+        let life = script.map(|s| match s.asks {
+            0 => s.life.clone(),
+            _ => {
+                s.asks -= 1;
+                Life::Ends { after: ASKS_AFTER, code: ASKS }
+            }
+        });
+        if let Some(Life::Ends { after, code }) = life {
             self.fortunes.push((now + after, Fortune::Ends { id: id.clone(), code }));
         }
         self.disk.write_log(&container.log_path);
         self.told(&uid, id.as_str());
         Ok(())
+    }
+
+    pub fn run_hook(&mut self, uid: &PodUid, name: &str) -> Result<(), Refused> {
+        let script = self.scripts.get_mut(&(uid.clone(), name.to_owned()));
+        match script.filter(|s| s.bad_hooks > 0) {
+            Some(script) => {
+                script.bad_hooks -= 1;
+                Err(Refused::because("the simulated hook failed"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a probe fails now. `no`: it may.
+    pub fn answers_no(&mut self, uid: &PodUid, name: &str, no: bool) -> bool {
+        let script = self.scripts.get_mut(&(uid.clone(), name.to_owned()));
+        let Some(script) = script.filter(|s| no && s.bad_answers > 0) else { return false };
+        script.bad_answers -= 1;
+        true
     }
 
     /// SIGTERM. What comes of it is up to the program.

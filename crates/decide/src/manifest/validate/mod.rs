@@ -17,7 +17,7 @@ mod scheduling;
 mod security;
 mod selectors;
 mod storage;
-mod syntax;
+pub(super) mod syntax;
 mod volumes;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};

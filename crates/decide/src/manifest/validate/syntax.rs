@@ -22,7 +22,7 @@ fn is_dns_label(text: &str) -> bool {
 }
 
 /// A name that fits in one part of a domain name.
-pub(super) fn dns_label(text: &str) -> Vec<String> {
+pub(in crate::manifest) fn dns_label(text: &str) -> Vec<String> {
     objections([
         (text.len() > MAX_LABEL, longer_than(MAX_LABEL)),
         (
@@ -35,7 +35,7 @@ pub(super) fn dns_label(text: &str) -> Vec<String> {
 }
 
 /// A name of one or more labels joined by dots.
-pub(super) fn dns_subdomain(text: &str) -> Vec<String> {
+pub(in crate::manifest) fn dns_subdomain(text: &str) -> Vec<String> {
     objections([
         (text.len() > MAX_SUBDOMAIN, longer_than(MAX_SUBDOMAIN)),
         (

@@ -50,6 +50,19 @@ fn the_pod_is_killed_when_nothing_of_it_runs_or_will() {
             "s0 ready; s#0 exit(1); t#0 running; c#0 exit(0)",
             "stop t#0 30s > stop-sandbox s0",
         ),
+        // also when the last of them is down, as in a crash loop
+        (
+            "restart Never; init s* t*",
+            "s0 ready; s#0 running; t#3 exit(1); c#0 exit(0)",
+            "stop s#0 30s > stop-sandbox s0",
+        ),
+        (
+            "restart OnFailure; init i s*",
+            "s0 ready; i#0 exit(0); s#0 exit(1); c#0 exit(0)",
+            "stop-sandbox s0",
+        ),
+        ("restart OnFailure; init s*", "s0 ready; s#0 exit(1); c#0 exit(4)", "start s#1?"),
+        ("restart Always; init s*", "s0 ready; s#0 exit(1); c#0 exit(0)", "start s#1?"),
         ("restart Always; init s*", "s0 ready; s#0 running; c#0 exit(0)", "start c#1?"),
         (
             "restart Never; init s* t*; spec: {terminationGracePeriodSeconds: 9}",

@@ -3,8 +3,10 @@
 mod containers;
 mod converged;
 mod ending;
+mod ephemeral;
 mod garbage;
 mod init;
+mod reset;
 mod sandboxes;
 pub(crate) mod words;
 
@@ -15,6 +17,7 @@ use self::words::{at, observed, pod, show_stages, show_time, show_why};
 use super::{Note, PlanInputs, PodPlan, plan_pod};
 use crate::images::{ImageState, ResolvedImage};
 use crate::lifecycle::{Lifecycle, Termination, TerminationCause};
+use crate::place::{Place, PlaceError};
 use crate::state::{PodEntry, RuntimeHealth};
 use crate::status::IpFamily;
 
@@ -28,18 +31,13 @@ struct Scene {
     entry: PodEntry,
     observed: ObservedPod,
     name_holder: Option<String>,
+    place: Result<Place, PlaceError>,
 }
 
 impl Scene {
     fn new(pod_text: &str, reading: &str) -> Self {
         let mut entry = PodEntry::new(pod(pod_text));
-        let names: Vec<String> = entry
-            .view
-            .init_containers()
-            .iter()
-            .chain(entry.view.containers())
-            .map(|c| c.name.clone())
-            .collect();
+        let names: Vec<String> = entry.view.all_containers().map(|(_, c)| c.name.clone()).collect();
         let ready =
             || ImageState::Ready(ResolvedImage { reference: "sha256:i".into(), ..Default::default() });
         entry.ledger.images = names.into_iter().map(|name| (name, ready())).collect();
@@ -50,6 +48,7 @@ impl Scene {
             entry,
             observed: observed("p", reading, at(NOW)),
             name_holder: None,
+            place: Ok(Place::default()),
         }
     }
 
@@ -78,6 +77,7 @@ impl Scene {
             observed: &self.observed,
             name_holder: self.name_holder.clone(),
             primary_family: IpFamily::V4,
+            place: self.place.clone(),
             now: at(NOW),
         })
     }

@@ -36,6 +36,7 @@ pub fn image_of(container: &str) -> String {
 // ---- pods -------------------------------------------------------------------------------------------------------
 
 /// A defaulted pod named `uid`. Parts: `restart <policy>`, `init <names>` (`*` marks a sidecar), `run <names>`,
+/// `debug <names>`,
 /// `spec: {..}`, `meta: {..}`, `status: {..}`, `<container>: {..}` to add fields.
 pub fn api_pod(uid: &str, text: &str) -> Arc<k8s::Pod> {
     let mut pod = json!({
@@ -51,6 +52,7 @@ pub fn api_pod(uid: &str, text: &str) -> Arc<k8s::Pod> {
         match words.next() {
             Some("restart") => pod["spec"]["restartPolicy"] = json!(words.next()),
             Some("run") => pod["spec"]["containers"] = words.map(container).collect(),
+            Some("debug") => pod["spec"]["ephemeralContainers"] = words.map(container).collect(),
             Some("init") => pod["spec"]["initContainers"] = words.map(container).collect(),
             other => panic!("{other:?} begins no part of a pod: {text}"),
         }
@@ -86,7 +88,7 @@ fn add_fields(pod: &mut Value, name: &str, fields: Value) {
         }
         name => {
             let spec = pod["spec"].as_object_mut().expect("a spec");
-            let lists = spec.iter_mut().filter(|(key, _)| *key == "containers" || *key == "initContainers");
+            let lists = spec.iter_mut().filter(|(key, _)| key.ends_with("ontainers"));
             lists.flat_map(|(_, list)| list.as_array_mut().expect("a list")).find(|c| c["name"] == name)
         }
     };
@@ -99,7 +101,7 @@ fn add_fields(pod: &mut Value, name: &str, fields: Value) {
 // ---- readings ---------------------------------------------------------------------------------------------------
 
 /// What the runtime shows of pod `uid` at `now`. Sandboxes: `s<attempt> ready|dead`, then any of `host` (network of
-/// the node), `no-ip`, `silent` (says nothing of networks). Containers: `<name>#<restarts> created|running|unknown`
+/// the node), `by=<handler>`, `no-ip`, `silent` (says nothing of networks). Containers: `<name>#<restarts> created|running|unknown`
 /// or `exit(<code>) [<seconds>s] [reason=<r>]`, then any of `@s<attempt>`, `hash=old`, `hash=none`, `grace=<seconds>`,
 /// `age=<seconds>`. A container lives in the newest sandbox unless it says otherwise.
 pub fn observed(uid: &str, text: &str, now: Now) -> ObservedPod {
@@ -154,6 +156,7 @@ fn sandbox<'a>(id: String, name: &str, words: impl Iterator<Item = &'a str>) -> 
             }
             "dead" => sandbox.ready = false,
             "host" => sandbox.network = NamespaceMode::Node,
+            by if by.starts_with("by=") => sandbox.runtime_handler = by[3..].into(),
             "no-ip" => sandbox.ips.clear(),
             "silent" => {
                 sandbox.ips.clear();
@@ -173,6 +176,7 @@ fn instance<'a>(
     now: Now,
 ) -> ObservedContainer {
     let mut c = ObservedContainer {
+        stop_signal: 0,
         id: id.clone().into(),
         sandbox_id: "".into(),
         name: name.into(),
@@ -241,12 +245,17 @@ pub fn show_action(action: &Action) -> String {
         Action::MakePodDirs { .. } => "dirs".into(),
         Action::EnsureCgroup { .. } => "cgroup".into(),
         Action::SetUpVolume { volume } => format!("volume {}", volume.name),
-        Action::RunSandbox { config, .. } => format!("sandbox#{}", config.metadata.attempt),
+        Action::KeepUserIds { ids } => format!("ids {}", ids.host_id / ids.length.max(1)),
+        Action::RunSandbox { config, handler } => {
+            let by = if handler.is_empty() { String::new() } else { format!(" by {handler}") };
+            format!("sandbox#{}{by}", config.metadata.attempt)
+        }
         Action::StartContainer(start) => format!("start {}#{}", start.name, start.config.metadata.attempt),
         Action::StopContainer { id, grace_secs, .. } => format!("stop {id} {grace_secs}s"),
         Action::PreStop { id, .. } => format!("pre-stop {id}"),
         Action::StopSandbox { id } => format!("stop-sandbox {id}"),
-        Action::RemoveContainer { id, .. } => format!("remove {id}"),
+        Action::RemoveContainer { id, log: Some(_), .. } => format!("remove {id}"),
+        Action::RemoveContainer { id, log: None, .. } => format!("reset {id}"),
         Action::RemoveSandbox { id } => format!("remove-sandbox {id}"),
         Action::TearDownVolumes => "tear-down".into(),
         Action::DestroyCgroup { name } => format!("drop-cgroup {}", name.0.join("/")),
@@ -299,6 +308,7 @@ fn show_cause(cause: &Cause) -> String {
         }
         Cause::Completed { exit_code } => format!("completed({exit_code})"),
         Cause::WaitingForInit { init } => format!("waits for {init}"),
+        Cause::RestartingAll => "restarting all".into(),
         Cause::Stopping { grace_secs, .. } => format!("stopping {grace_secs}s"),
         Cause::Releasing => "releasing".into(),
         Cause::Running => "running".into(),

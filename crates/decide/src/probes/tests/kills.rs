@@ -30,6 +30,7 @@ fn plan(bed: &Bed, seen: &ObservedPod) -> PodPlan {
         observed: seen,
         name_holder: None,
         primary_family: IpFamily::V4,
+        place: Ok(Default::default()),
         now: at(100),
     })
 }

@@ -276,3 +276,34 @@ fn a_period_that_was_slept_through_is_not_made_up_for() {
     assert!(bed.go(false).is_empty());
     assert!(bed.wake.unwrap().since(bed.now.mono) <= Duration::from_secs(1));
 }
+
+/// When a hundred pods are asked in a minute, all from the same moment on: the most in any tenth of a second, after the
+/// first `skipped` attempts of each.
+fn busiest_tenth(found: bool, period: u64, skipped: usize) -> usize {
+    let mut slots = std::collections::BTreeMap::new();
+    for number in 0..100 {
+        let mut pod = with_probes(&[(Readiness, json!({"periodSeconds": period}))]);
+        pod.uid = format!("6f1e2ab0-0000-4000-8000-{number:012}").into();
+        let mut bed = Bed::new(pod);
+        if found {
+            // An agent that comes up, and has them all before it.
+            (bed.agent_started, bed.now) = (at(50).wall, at(60));
+        }
+        bed.see(vec![running("c", 0)]);
+        let attempts = times(&bed.live(60, QUICK, yes), Readiness);
+        for millis in &attempts[skipped..] {
+            *slots.entry(millis / 100).or_insert(0) += 1;
+        }
+    }
+    slots.into_values().max().unwrap_or_default()
+}
+
+#[test]
+fn a_hundred_pods_that_began_together_are_never_asked_together() {
+    // spread evenly, there would be one per tenth of a second, and ten where the period is a second
+    assert!(busiest_tenth(true, 10, 0) <= 6);
+    assert!(busiest_tenth(true, 1, 0) <= 24);
+    // the first look at one that just started comes at once, the next in its turn
+    assert!(busiest_tenth(false, 10, 1) <= 6);
+    assert!(busiest_tenth(false, 1, 1) <= 24);
+}

@@ -40,7 +40,7 @@ fn render_with(
     let container = ContainerRef::find(pod, "c").unwrap();
     let env = environment(&ctx, pod, &container, &inputs).unwrap();
     let names = PodNames { hostname: "h".into(), domain: String::new() };
-    mounts(&ctx, pod, &container.container, &names, &env, &inputs).map_err(|error| error.to_string())
+    mounts(&ctx, pod, container.container, &names, &env, &inputs).map_err(|error| error.to_string())
 }
 
 fn render(volume_mounts: Value) -> Result<Mounts, String> {

@@ -22,7 +22,7 @@ fn context_for(
     let facts = sample::facts();
     let ctx = RenderContext { volume_groups: &[9], ..RenderContext::new(config, &facts) };
     let container = ContainerRef::find(pod, "c").unwrap();
-    container_context(&ctx, pod, &container.container, &ContainerInputs::new(&[], image, 0))
+    container_context(&ctx, pod, container.container, &ContainerInputs::new(&[], image, 0))
         .map_err(|error| error.to_string())
 }
 

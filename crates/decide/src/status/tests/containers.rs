@@ -399,3 +399,49 @@ fn a_container_that_does_not_run_shows_what_was_allocated() {
         serde_json::to_value(&container_statuses(&scene.inputs(), ContainerKind::Regular)[0]).unwrap();
     assert_eq!(status["resources"], allocated);
 }
+
+#[test]
+fn stop_signals_are_shown_where_containers_may_choose_them() {
+    let shown = |allowed: bool, signal: i32| {
+        let mut running = instance("c", 0, Running, 0);
+        running.stop_signal = signal;
+        let mut scene = Scene::new(pod(json!({"containers": [{"name": "c"}]})), observed(vec![running]));
+        scene.stop_signals = allowed;
+        scene.derive().container_statuses.unwrap()[0].stop_signal.clone()
+    };
+    assert_eq!(shown(true, 23).as_deref(), Some("SIGTERM"));
+    assert_eq!(shown(true, 0), None);
+    assert_eq!(shown(false, 23), None);
+}
+
+#[test]
+fn ephemeral_containers_have_a_list_of_their_own_and_no_say_in_the_phase() {
+    let spec = json!({
+        "restartPolicy": "Never",
+        "containers": [{"name": "c"}],
+        "ephemeralContainers": [{"name": "f", "image": "x"}, {"name": "e", "image": "x"}],
+    });
+    // what c does, what e does, and the phase that comes of it
+    for (name, c, e, phase) in [
+        ("both run", Some((Running, 0)), Some((Running, 0)), "Running"),
+        ("e failed", Some((Running, 0)), Some((Exited, 1)), "Running"),
+        ("e never came", Some((Running, 0)), None, "Running"),
+        ("c is done", Some((Exited, 0)), Some((Running, 0)), "Succeeded"),
+        ("c is done, e failed", Some((Exited, 0)), Some((Exited, 1)), "Succeeded"),
+        ("c failed, e is done", Some((Exited, 1)), Some((Exited, 0)), "Failed"),
+        ("only e runs", None, Some((Running, 0)), "Pending"),
+    ] {
+        let of = |name: &str, state: Option<(model::observed::ContainerState, i32)>| {
+            state.map(|(s, code)| instance(name, 0, s, code))
+        };
+        let seen = of("c", c).into_iter().chain(of("e", e)).collect();
+        let status = Scene::new(pod(spec.clone()), observed(seen)).derive();
+        assert_eq!(status.phase.as_deref(), Some(phase), "{name}");
+        let names: Vec<_> =
+            status.ephemeral_container_statuses.iter().flatten().map(|s| s.name.as_str()).collect();
+        assert_eq!(names, ["e", "f"], "{name}");
+        let ready: Vec<_> =
+            status.ephemeral_container_statuses.iter().flatten().map(|s| (s.ready, s.started)).collect();
+        assert_eq!(ready, [(false, None), (false, None)], "{name}");
+    }
+}

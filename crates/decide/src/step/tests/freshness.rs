@@ -46,7 +46,7 @@ fn after_a_change_only_a_later_reading_counts() {
         done a                             => read a
         # began before the sandbox was there
         read a @1s:                        => read a
-        why a                              => observing
+        why a                              => creating sandbox#0; c: pulling img-c:1
         read a @2s: s0 ready               => -
         why a                              => c: pulling img-c:1
         ",
@@ -65,7 +65,7 @@ fn a_full_reading_from_before_a_change_does_not_count_either() {
         +1s
         done a                             => read a
         read all @1s:                      => -
-        why a                              => observing
+        why a                              => creating sandbox#0; c: pulling img-c:1
         read a @2s: s0 ready               => run a: start c#0?
         ",
     );
@@ -136,7 +136,7 @@ fn equal_times_are_told_apart_by_their_order() {
         file a                             => run a: dirs + cgroup > sandbox#0 | look img-c:1
         looked img-c:1: yes                => -
         done a                             => read a
-        why a                              => observing
+        why a                              => creating sandbox#0; c: pulling img-c:1
         read a: s0 ready                   => run a: start c#0?
         done a                             => read a
         hint a                             => -

@@ -3,13 +3,17 @@
 mod back_off;
 mod cluster;
 mod converged;
+mod debugging;
 mod ending;
 mod freshness;
 mod images;
 mod node;
+mod one_path;
+mod placing;
 mod properties;
 mod releasing;
 mod script;
 mod show;
+mod starting_over;
 
 use self::script::{check, check_on};

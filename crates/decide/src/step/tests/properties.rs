@@ -138,13 +138,17 @@ fn will_be_woken(state: &NodeState, uid: &PodUid, line: &str) {
     if entry.plan.is_some() {
         return;
     }
+    let own = entry.observing;
+    let read = own.in_flight || own.wanted.is_some() || state.full_observation.in_flight || !state.swept_once;
+    if entry.fresh().is_none() && state.runtime.ready {
+        // What it waited for before our last deed is shown until it is read again.
+        assert!(read, "{line}: nobody reads {uid}");
+        return;
+    }
     for WhySince { why, .. } in &entry.why {
         let timed = entry.timer.is_some_and(|at| why.next_attempt.is_none_or(|next| at <= next));
         let comes = match &why.cause {
-            Cause::Observing => {
-                let own = entry.observing;
-                own.in_flight || own.wanted.is_some() || state.full_observation.in_flight || !state.swept_once
-            }
+            Cause::Observing => read,
             Cause::NameTaken { holder } => {
                 let held = state.pods.values().any(|other| {
                     other.view.human() == *holder && !matches!(other.lifecycle, Lifecycle::Finished)

@@ -104,7 +104,7 @@ fn it_may_come_back_while_it_is_being_dropped() {
         file a                              => -
         # what was read before the drop does not count
         done a                              => read a
-        why a                               => observing
+        why a                               => releasing
         read a:                             => forget a | run a: dirs + cgroup > sandbox#0 | look img-c:1
         "
     ));

@@ -18,10 +18,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::cgroup::{CgroupDriver, CgroupName};
-use model::cri::{Image, RuntimeCondition, RuntimeStatus};
+use model::cri::{Image, RuntimeCondition, RuntimeHandler, RuntimeStatus};
 use model::node::{HostFacts, NodeConfig};
 use model::observed::{Observation, Scope};
 use model::pod::Source;
+use model::runtime_class::RuntimeClass;
 use model::{Mono, Now, PodUid, k8s};
 
 use super::show;
@@ -194,6 +195,9 @@ impl Script {
                 vec![show_why(&why)]
             }
             "state" => vec![show::state(&self.state, rest)],
+            "classes" => self.event(classes(Source::File, rest)),
+            "api-classes" => self.event(classes(Source::Api, rest)),
+            "ids" => vec![show::user_ids(&self.state)],
             "file" => self.deliver(Source::File, rest),
             "http" => self.deliver(Source::Http, rest),
             "api" => self.deliver(Source::Api, rest),
@@ -336,6 +340,15 @@ fn call_failure(message: &str) -> CallFailure {
     CallFailure { unreachable: message.starts_with('!'), message: message.trim_start_matches('!').into() }
 }
 
+/// `<name>=<handler> ..`
+fn classes(source: Source, rest: &str) -> Event {
+    let class = |(name, handler): (&str, &str)| {
+        (name.to_owned(), RuntimeClass { handler: handler.to_owned(), ..Default::default() })
+    };
+    let classes = rest.split_whitespace().filter_map(|word| word.split_once('=')).map(class).collect();
+    Event::RuntimeClasses { source, classes }
+}
+
 fn timer(name: &str) -> TimerKey {
     match name.split_once(' ') {
         Some(("pod", uid)) => TimerKey::Pod(uid.into()),
@@ -364,6 +377,11 @@ fn parse_event(word: &str, rest: &str) -> Event {
         "hint-images" => Event::Hint(Hint::Images),
         "hint-all" => Event::Hint(Hint::Everything),
         "timer" => Event::Timer(timer(rest)),
+        "evict" => {
+            let (uid, grace) = rest.split_once(' ').unwrap_or((rest, ""));
+            let (reason, message) = ("Evicted".to_owned(), "no memory".to_owned());
+            Event::Evict { uid: uid.into(), reason, message, grace_secs: grace.parse().ok() }
+        }
         "looked" => {
             let (image, answer) = rest.split_once(": ").expect("looked <image>: <answer>");
             let result = match answer {
@@ -406,11 +424,19 @@ fn runtime_check(word: &str, rest: &str) -> RuntimeCheck {
         "cgroupfs" => Some(CgroupDriver::Cgroupfs),
         _ => None,
     };
+    // `handlers=a,b` can give pods users of their own
+    let named = rest.strip_prefix("handlers=").into_iter().flat_map(|names| names.split(','));
+    let handlers = named.map(|name| RuntimeHandler {
+        name: name.replace("default", ""),
+        user_namespaces: true,
+        recursive_read_only_mounts: false,
+    });
+    let handlers = handlers.collect();
     let conditions =
         vec![condition("RuntimeReady", word != "not-ready"), condition("NetworkReady", word != "no-network")];
     RuntimeCheck::Answered {
         runtime_name: "rt".into(),
-        status: RuntimeStatus { conditions, ..Default::default() },
+        status: RuntimeStatus { conditions, handlers, ..Default::default() },
         cgroup_driver,
     }
 }

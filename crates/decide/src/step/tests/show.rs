@@ -105,7 +105,8 @@ fn pod_status(status: &k8s::PodStatus) -> String {
         text.push_str(&format!("({reason})"));
     }
     let init = status.init_container_statuses.iter().flatten();
-    for container in init.chain(status.container_statuses.iter().flatten()) {
+    let regular = status.container_statuses.iter().flatten();
+    for container in init.chain(regular).chain(status.ephemeral_container_statuses.iter().flatten()) {
         let state = container.state.clone().unwrap_or_default();
         let state = match (state.waiting, state.running, state.terminated) {
             (Some(waiting), _, _) => format!("wait:{}", waiting.reason.unwrap_or_default()),
@@ -127,4 +128,12 @@ pub fn state(state: &NodeState, uid: &str) -> String {
         Some(Lifecycle::Terminated) => "terminated".into(),
         Some(Lifecycle::Finished) => "finished".into(),
     }
+}
+
+/// The block of ids of each pod: `a=1 b=2`.
+pub fn user_ids(state: &NodeState) -> String {
+    let one =
+        |(uid, ids): (&model::PodUid, &model::cri::IdMapping)| format!("{uid}={}", ids.host_id / ids.length);
+    let all: Vec<String> = state.user_ids.iter().map(one).collect();
+    if all.is_empty() { "none".into() } else { all.join(" ") }
 }

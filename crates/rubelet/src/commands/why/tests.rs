@@ -87,6 +87,7 @@ fn every_cause_has_its_sentence() {
         "is being stopped, with 30s of grace: the pod was removed",
     );
     check(Cause::Stopping { message: text(""), grace_secs: -1 }, "is being stopped, with 0s of grace");
+    check(Cause::RestartingAll, "all containers are being started over, as a restart rule asks");
     check(Cause::Releasing, "has ended, and its files, volumes and cgroup are being released");
     check(Cause::Running, "all that was wanted is running");
     check(Cause::Finished { phase: text("Succeeded") }, "has finished for good: Succeeded");

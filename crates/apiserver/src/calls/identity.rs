@@ -1,0 +1,83 @@
+//! Who somebody is, what he may do, and certificates.
+
+use ports::ApiError;
+
+use super::{Api, Freshness, Listed, Resource, named};
+use crate::json;
+use crate::watch::{Since, Watch};
+use crate::{CertificateSigningRequest, SubjectAccessReview, TokenRequest, TokenReview};
+
+const SERVICE_ACCOUNTS: Resource = Resource::new("/api/v1", "serviceaccounts");
+const TOKEN_REVIEWS: Resource = Resource::new("/apis/authentication.k8s.io/v1", "tokenreviews");
+const ACCESS_REVIEWS: Resource = Resource::new("/apis/authorization.k8s.io/v1", "subjectaccessreviews");
+const SIGNING_REQUESTS: Resource =
+    Resource::new("/apis/certificates.k8s.io/v1", "certificatesigningrequests");
+
+fn only(name: &str) -> String {
+    format!("metadata.name={name}")
+}
+
+impl Api {
+    /// A token of a service account.
+    pub async fn create_token(
+        &self,
+        namespace: &str,
+        service_account: &str,
+        request: &TokenRequest,
+    ) -> Result<TokenRequest, ApiError> {
+        let path = format!("{}/token", SERVICE_ACCOUNTS.one(namespace, service_account));
+        let body = json::write_token_request(request);
+        let object = named(namespace, service_account);
+        self.create("create token of serviceaccount", path, object, body, json::token_request).await
+    }
+
+    /// Whose token is this?
+    pub async fn review_token(&self, review: &TokenReview) -> Result<TokenReview, ApiError> {
+        let body = json::write_token_review(review);
+        let path = TOKEN_REVIEWS.all("");
+        self.create("create tokenreview", path, String::new(), body, json::token_review).await
+    }
+
+    /// May he do that?
+    pub async fn review_access(&self, review: &SubjectAccessReview) -> Result<SubjectAccessReview, ApiError> {
+        let body = json::write_access_review(review);
+        let path = ACCESS_REVIEWS.all("");
+        self.create("create subjectaccessreview", path, String::new(), body, json::access_review).await
+    }
+
+    pub async fn create_signing_request(
+        &self,
+        request: &CertificateSigningRequest,
+    ) -> Result<CertificateSigningRequest, ApiError> {
+        let body = json::write_signing_request(request);
+        let name = request.metadata.name.clone().unwrap_or_default();
+        let path = SIGNING_REQUESTS.all("");
+        self.create("create certificatesigningrequest", path, name, body, json::signing_request).await
+    }
+
+    pub async fn get_signing_request(&self, name: &str) -> Result<CertificateSigningRequest, ApiError> {
+        self.get("get certificatesigningrequest", &SIGNING_REQUESTS, ("", name), json::signing_request).await
+    }
+
+    /// One or none, and the version to watch it from.
+    pub async fn list_signing_request(
+        &self,
+        name: &str,
+        freshness: Freshness,
+    ) -> Result<Listed<CertificateSigningRequest>, ApiError> {
+        let path = SIGNING_REQUESTS.all("");
+        let selector = only(name);
+        self.list("list certificatesigningrequests", path, &selector, freshness, json::signing_requests).await
+    }
+
+    pub async fn watch_signing_request(
+        &self,
+        name: &str,
+        since: Since<'_>,
+    ) -> Result<Watch<CertificateSigningRequest>, ApiError> {
+        let path = SIGNING_REQUESTS.all("");
+        let selector = only(name);
+        self.watch("watch certificatesigningrequests", path, &selector, since, json::signing_request_event)
+            .await
+    }
+}

@@ -1,0 +1,168 @@
+//! The calls that a kubelet makes, by their types. Each has a deadline and is made exactly once: whether and when it
+//! is made again is the caller's decision.
+
+mod cluster;
+mod identity;
+mod node;
+mod pods;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Method;
+use ports::ApiError;
+
+use crate::connection::Connection;
+use crate::json::Unread;
+use crate::request::{Call, JSON, STRATEGIC_MERGE, escaped};
+use crate::watch::{self, Since, Watch, WatchEvent};
+
+pub use pods::DeletePod;
+
+/// What a call may take when nobody says otherwise.
+pub const DEADLINE: Duration = Duration::from_secs(30);
+
+/// One page of objects, or all of them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Listed<T> {
+    pub items: Vec<T>,
+    /// Where a watch goes on.
+    pub resource_version: String,
+    /// Not empty when there is more; these calls ask for everything, so it is.
+    pub more: String,
+}
+
+/// Which state a list shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freshness {
+    /// What the server has in its memory: cheap, may be old.
+    Cached,
+    /// As it is now.
+    Latest,
+}
+
+/// All calls over one connection. Cheap to clone.
+#[derive(Clone)]
+pub struct Api {
+    connection: Arc<Connection>,
+    within: Duration,
+}
+
+/// One kind of object in the API.
+struct Resource {
+    /// `/api/v1`
+    group: &'static str,
+    /// `pods`
+    plural: &'static str,
+}
+
+impl Resource {
+    const fn new(group: &'static str, plural: &'static str) -> Self {
+        Self { group, plural }
+    }
+
+    /// An empty namespace means all of them, or an object that has none.
+    fn all(&self, namespace: &str) -> String {
+        let Resource { group, plural } = self;
+        match namespace {
+            "" => format!("{group}/{plural}"),
+            namespace => format!("{group}/namespaces/{}/{plural}", escaped(namespace)),
+        }
+    }
+
+    fn one(&self, namespace: &str, name: &str) -> String {
+        format!("{}/{}", self.all(namespace), escaped(name))
+    }
+}
+
+fn named(namespace: &str, name: &str) -> String {
+    if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") }
+}
+
+type Decoder<T> = fn(&[u8]) -> serde_json::Result<T>;
+
+impl Api {
+    pub fn new(connection: Arc<Connection>) -> Api {
+        Api { connection, within: DEADLINE }
+    }
+
+    /// The same calls with another deadline. It bounds the whole call; for watches, the time until they begin.
+    pub fn within(&self, deadline: Duration) -> Api {
+        Api { connection: self.connection.clone(), within: deadline }
+    }
+
+    pub fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
+    /// Asks the server how it is. `/healthz`, `/readyz`, `/livez`, `/version`.
+    pub async fn get_plain(&self, path: &'static str) -> Result<Bytes, ApiError> {
+        Call::get("get", path.to_owned(), path).run(&self.connection, self.within).await
+    }
+
+    async fn run<T>(&self, call: Call, decode: Decoder<T>) -> Result<T, ApiError> {
+        let name = call.name();
+        let answer = call.run(&self.connection, self.within).await?;
+        decode(&answer).map_err(|error| ApiError::Decode { call: name, message: error.to_string() })
+    }
+
+    async fn get<T>(
+        &self,
+        what: &'static str,
+        resource: &Resource,
+        (namespace, name): (&str, &str),
+        decode: Decoder<T>,
+    ) -> Result<T, ApiError> {
+        let call = Call::get(what, resource.one(namespace, name), named(namespace, name));
+        self.run(call, decode).await
+    }
+
+    async fn create<T>(
+        &self,
+        what: &'static str,
+        path: String,
+        object: String,
+        body: Vec<u8>,
+        decode: Decoder<T>,
+    ) -> Result<T, ApiError> {
+        self.run(Call::new(what, Method::POST, path, object).body(JSON, body), decode).await
+    }
+
+    async fn patch<T>(
+        &self,
+        what: &'static str,
+        path: String,
+        object: String,
+        patch: &serde_json::Value,
+        decode: Decoder<T>,
+    ) -> Result<T, ApiError> {
+        let body = crate::json::write_value(patch);
+        self.run(Call::new(what, Method::PATCH, path, object).body(STRATEGIC_MERGE, body), decode).await
+    }
+
+    async fn list<T>(
+        &self,
+        what: &'static str,
+        path: String,
+        selector: &str,
+        freshness: Freshness,
+        decode: Decoder<Listed<T>>,
+    ) -> Result<Listed<T>, ApiError> {
+        let version = if freshness == Freshness::Cached { "0" } else { "" };
+        let query = [("fieldSelector", selector), ("resourceVersion", version)];
+        self.run(Call::get(what, path, selector).query(&query), decode).await
+    }
+
+    async fn watch<T>(
+        &self,
+        what: &'static str,
+        path: String,
+        selector: &str,
+        since: Since<'_>,
+        decode: fn(&[u8]) -> Result<WatchEvent<T>, Unread>,
+    ) -> Result<Watch<T>, ApiError> {
+        let call = Call::get(what, path, selector).query(&[("fieldSelector", selector)]);
+        watch::open(&self.connection, call, since, self.within, decode).await
+    }
+}

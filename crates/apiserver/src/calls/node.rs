@@ -1,0 +1,88 @@
+//! The node's own objects: Node, Lease, Events.
+
+use http::Method;
+use model::k8s::{Event, Node};
+use ports::ApiError;
+use serde_json::Value;
+
+use super::{Api, Freshness, Listed, Resource, named};
+use crate::Lease;
+use crate::json;
+use crate::request::{Call, JSON};
+use crate::watch::{Since, Watch};
+
+const NODES: Resource = Resource::new("/api/v1", "nodes");
+const EVENTS: Resource = Resource::new("/api/v1", "events");
+const LEASES: Resource = Resource::new("/apis/coordination.k8s.io/v1", "leases");
+
+fn only(name: &str) -> String {
+    format!("metadata.name={name}")
+}
+
+impl Api {
+    pub async fn get_node(&self, name: &str) -> Result<Node, ApiError> {
+        self.get("get node", &NODES, ("", name), json::node).await
+    }
+
+    /// One node or none.
+    pub async fn list_node(&self, name: &str, freshness: Freshness) -> Result<Listed<Node>, ApiError> {
+        self.list("list nodes", NODES.all(""), &only(name), freshness, json::nodes).await
+    }
+
+    pub async fn watch_node(&self, name: &str, since: Since<'_>) -> Result<Watch<Node>, ApiError> {
+        self.watch("watch nodes", NODES.all(""), &only(name), since, json::node_event).await
+    }
+
+    pub async fn create_node(&self, node: &Node) -> Result<Node, ApiError> {
+        let name = node.metadata.name.clone().unwrap_or_default();
+        self.create("create node", NODES.all(""), name, json::write_node(node), json::node).await
+    }
+
+    /// A strategic merge patch.
+    pub async fn patch_node(&self, name: &str, patch: &Value) -> Result<Node, ApiError> {
+        self.patch("patch node", NODES.one("", name), name.to_owned(), patch, json::node).await
+    }
+
+    /// A strategic merge patch of the status; labels and annotations may be in it.
+    pub async fn patch_node_status(&self, name: &str, patch: &Value) -> Result<Node, ApiError> {
+        let path = format!("{}/status", NODES.one("", name));
+        self.patch("patch status of node", path, name.to_owned(), patch, json::node).await
+    }
+
+    pub async fn get_lease(&self, namespace: &str, name: &str) -> Result<Lease, ApiError> {
+        self.get("get lease", &LEASES, (namespace, name), json::lease).await
+    }
+
+    pub async fn create_lease(&self, lease: &Lease) -> Result<Lease, ApiError> {
+        let (namespace, name) = lease_name(lease);
+        let body = json::write_lease(lease);
+        self.create("create lease", LEASES.all(namespace), named(namespace, name), body, json::lease).await
+    }
+
+    /// Replaces it; with a resource version in it only that version.
+    pub async fn update_lease(&self, lease: &Lease) -> Result<Lease, ApiError> {
+        let (namespace, name) = lease_name(lease);
+        let path = LEASES.one(namespace, name);
+        let call = Call::new("update lease", Method::PUT, path, named(namespace, name));
+        self.run(call.body(JSON, json::write_lease(lease)), json::lease).await
+    }
+
+    /// In the event's own namespace.
+    pub async fn create_event(&self, event: &Event) -> Result<Event, ApiError> {
+        let namespace = event.metadata.namespace.as_deref().unwrap_or("default");
+        let object = named(namespace, event.metadata.name.as_deref().unwrap_or_default());
+        let body = json::write_core_event(event);
+        self.create("create event", EVENTS.all(namespace), object, body, json::core_event).await
+    }
+
+    /// A strategic merge patch: a higher count, a later time.
+    pub async fn patch_event(&self, namespace: &str, name: &str, patch: &Value) -> Result<Event, ApiError> {
+        let path = EVENTS.one(namespace, name);
+        self.patch("patch event", path, named(namespace, name), patch, json::core_event).await
+    }
+}
+
+fn lease_name(lease: &Lease) -> (&str, &str) {
+    let namespace = lease.metadata.namespace.as_deref().unwrap_or("kube-node-lease");
+    (namespace, lease.metadata.name.as_deref().unwrap_or_default())
+}

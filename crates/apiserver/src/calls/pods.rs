@@ -1,0 +1,110 @@
+//! Pods.
+
+use http::Method;
+use model::PodUid;
+use model::k8s::Pod;
+use ports::ApiError;
+use serde_json::{Value, json};
+
+use super::{Api, Freshness, Listed, Resource, named};
+use crate::json;
+use crate::request::{Call, JSON};
+use crate::watch::{Since, Watch};
+
+const PODS: Resource = Resource::new("/api/v1", "pods");
+
+/// How a pod's object is to be deleted.
+#[derive(Clone, Debug, Default)]
+pub struct DeletePod {
+    /// None leaves the pod's own.
+    pub grace_seconds: Option<i64>,
+    /// Only the object of this UID: another one may have its name by now ([`ApiError::Conflict`]).
+    pub uid: Option<PodUid>,
+}
+
+impl DeletePod {
+    /// The object goes at once.
+    pub fn now(uid: Option<PodUid>) -> Self {
+        Self { grace_seconds: Some(0), uid }
+    }
+
+    fn options(&self) -> Value {
+        let mut options = json!({ "kind": "DeleteOptions", "apiVersion": "v1" });
+        if let Some(seconds) = self.grace_seconds {
+            options["gracePeriodSeconds"] = seconds.into();
+        }
+        if let Some(uid) = &self.uid {
+            options["preconditions"] = json!({ "uid": uid.to_string() });
+        }
+        options
+    }
+}
+
+fn on_node(node: &str) -> String {
+    format!("spec.nodeName={node}")
+}
+
+impl Api {
+    /// All pods that are bound to the node, in all namespaces.
+    pub async fn list_pods(&self, node: &str, freshness: Freshness) -> Result<Listed<Pod>, ApiError> {
+        self.list("list pods", PODS.all(""), &on_node(node), freshness, json::pods).await
+    }
+
+    pub async fn watch_pods(&self, node: &str, since: Since<'_>) -> Result<Watch<Pod>, ApiError> {
+        self.watch("watch pods", PODS.all(""), &on_node(node), since, json::pod_event).await
+    }
+
+    pub async fn get_pod(&self, namespace: &str, name: &str) -> Result<Pod, ApiError> {
+        self.get("get pod", &PODS, (namespace, name), json::pod).await
+    }
+
+    /// In the pod's own namespace.
+    pub async fn create_pod(&self, pod: &Pod) -> Result<Pod, ApiError> {
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
+        let object = named(namespace, pod.metadata.name.as_deref().unwrap_or_default());
+        self.create("create pod", PODS.all(namespace), object, json::write_pod(pod), json::pod).await
+    }
+
+    /// A strategic merge patch.
+    pub async fn patch_pod(&self, namespace: &str, name: &str, patch: &Value) -> Result<Pod, ApiError> {
+        let path = PODS.one(namespace, name);
+        self.patch("patch pod", path, named(namespace, name), patch, json::pod).await
+    }
+
+    /// A strategic merge patch of the status. A `metadata.uid` in it makes it fail ([`ApiError::Invalid`]) for another
+    /// pod of the name.
+    pub async fn patch_pod_status(
+        &self,
+        namespace: &str,
+        name: &str,
+        patch: &Value,
+    ) -> Result<Pod, ApiError> {
+        let path = format!("{}/status", PODS.one(namespace, name));
+        self.patch("patch status of pod", path, named(namespace, name), patch, json::pod).await
+    }
+
+    pub async fn delete_pod(&self, namespace: &str, name: &str, how: &DeletePod) -> Result<(), ApiError> {
+        let body = json::write_value(&how.options());
+        let path = PODS.one(namespace, name);
+        let call = Call::new("delete pod", Method::DELETE, path, named(namespace, name)).body(JSON, body);
+        // The answer is the pod or a Status; neither says more than that it worked.
+        call.run(&self.connection, self.within).await.map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deletion_says_only_what_is_meant() {
+        let check = |how: DeletePod, expect: Value| assert_eq!(how.options(), expect);
+        let plain = json!({ "kind": "DeleteOptions", "apiVersion": "v1" });
+        check(DeletePod::default(), plain.clone());
+        let mut expect = plain;
+        expect["gracePeriodSeconds"] = 0.into();
+        check(DeletePod::now(None), expect.clone());
+        expect["preconditions"] = json!({ "uid": "u-1" });
+        check(DeletePod::now(Some(PodUid::new("u-1"))), expect);
+    }
+}

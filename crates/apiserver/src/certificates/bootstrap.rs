@@ -1,0 +1,219 @@
+//! How a node becomes somebody: from a kubeconfig that may only ask for a certificate, to one of its own.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ports::WallClock;
+use tokio::sync::watch;
+
+use super::held::{Held, earliest_end};
+use super::key::Key;
+use super::rotate::{Asked, Rotation, Rotator, Start};
+use super::store::{Store, block};
+use super::template::{Purpose, Template};
+use super::{CertificateError, der, issue};
+use crate::calls::Api;
+use crate::connection::{ConnectError, Connection};
+use crate::durable;
+use crate::kubeconfig::{self, Access, KubeconfigError};
+use crate::transport::causes;
+
+/// The key of a bootstrap that has not succeeded yet.
+const KEY_FILE: &str = "kubelet-client.key.tmp";
+const SERVER_WITHIN: Duration = Duration::from_secs(60);
+const SERVER_EVERY: Duration = Duration::from_secs(2);
+const SERVER_ANSWERS_WITHIN: Duration = Duration::from_secs(1);
+const ISSUED_WITHIN: Duration = Duration::from_secs(3600);
+
+#[derive(thiserror::Error, Debug)]
+pub enum BootstrapError {
+    #[error("kubeconfig {}: can't be looked at", file.display())]
+    Look {
+        file: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error(transparent)]
+    Kubeconfig(#[from] KubeconfigError),
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error("no client certificate")]
+    Certificate(#[from] CertificateError),
+}
+
+/// Who we are to be.
+pub struct ClientIdentity<'a> {
+    pub kubeconfig: &'a Path,
+    pub bootstrap_kubeconfig: Option<&'a Path>,
+    pub cert_dir: &'a Path,
+    pub node: &'a str,
+    /// `rotateCertificates`
+    pub rotate: bool,
+    pub agent: &'a str,
+    pub wall: Arc<dyn WallClock>,
+}
+
+pub struct Identity {
+    pub connection: Arc<Connection>,
+    /// With `rotateCertificates`: the first is to be run.
+    pub rotation: Option<(Rotator, Rotation)>,
+}
+
+impl ClientIdentity<'_> {
+    /// Without rotation this waits for the certificate, up to an hour. With it, the connection is usable when the
+    /// rotator has brought the first certificate.
+    pub async fn establish(self) -> Result<Identity, BootstrapError> {
+        if let Some(bootstrap) = self.bootstrap_kubeconfig
+            && !still_valid(self.kubeconfig, self.wall.as_ref())?
+        {
+            let access = kubeconfig::load(bootstrap)?;
+            if !self.rotate {
+                self.bootstrap(bootstrap, &access).await?;
+            } else {
+                let pem = Store::open(self.cert_dir, Purpose::Client.prefix(), None)?.current_path();
+                kubeconfig::bootstrapped(self.kubeconfig, &access, &pem)?;
+            }
+        }
+        if self.rotate {
+            return self.rotating();
+        }
+        let connection = Connection::open(self.kubeconfig, self.agent, self.wall)?;
+        Ok(Identity { connection, rotation: None })
+    }
+
+    fn rotating(self) -> Result<Identity, BootstrapError> {
+        let connection = Connection::open_rotating(self.kubeconfig, self.agent, self.wall.clone())?;
+        let access = connection.access();
+        let store = Store::open(self.cert_dir, Purpose::Client.prefix(), access.certificate_files.clone())?;
+        let (held, at_once) = first(&store, &access, self.wall.as_ref())?;
+        if let Some(held) = &held {
+            connection.use_certificate(held.pair.clone())?;
+        }
+        let bootstrap = match self.bootstrap_kubeconfig {
+            None => None,
+            // It may be gone when it is no longer needed.
+            Some(file) => match Connection::open(file, self.agent, self.wall.clone()) {
+                Ok(bootstrap) => Some(Api::new(bootstrap)),
+                Err(_) if held.is_some() => None,
+                Err(error) => return Err(error.into()),
+            },
+        };
+        let (_, template) = watch::channel(Some(Template::client(self.node)));
+        let rotation = Rotator::new(Start {
+            purpose: Purpose::Client,
+            store,
+            held,
+            template,
+            asked: Asked { own: Api::new(connection.clone()), bootstrap },
+            connection: Some(connection.clone()),
+            wall: self.wall,
+            at_once,
+        });
+        Ok(Identity { connection, rotation: Some(rotation) })
+    }
+
+    /// Gets a certificate, keeps it, and writes the kubeconfig that uses it.
+    async fn bootstrap(&self, bootstrap: &Path, access: &Access) -> Result<(), BootstrapError> {
+        let api = Api::new(Connection::open(bootstrap, self.agent, self.wall.clone())?);
+        let store = Store::open(self.cert_dir, Purpose::Client.prefix(), None)?;
+        let kept = self.cert_dir.join(KEY_FILE);
+        let mut key = match store.current() {
+            Ok(Some(held)) => Key::from_der(&held.pair.key).or_else(|_| kept_key(&kept))?,
+            Ok(None) | Err(_) => kept_key(&kept)?,
+        };
+        wait_for_server(&api).await;
+        let template = Template::client(self.node);
+        let now = || self.wall.wall();
+        let mut made = issue::create_named(&api, &key, &template, Purpose::Client, now()).await;
+        if let Err(error @ CertificateError::Incompatible { .. }) = &made {
+            // The old request stands in the way of this key; another key has another name.
+            tracing::info!("asking with a new key: {error}");
+            key = new_key(&kept)?;
+            made = issue::create_named(&api, &key, &template, Purpose::Client, now()).await;
+        }
+        let made = made?;
+        tracing::info!("waiting for certificate signing request {:?} to be issued", made.name);
+        let chain = issue::wait(&api, &made, ISSUED_WITHIN).await?;
+        store.update(&chain, key.pem().as_bytes(), now())?;
+        kubeconfig::bootstrapped(self.kubeconfig, access, &store.current_path())?;
+        // Only now: until the kubeconfig is there, the next start must be able to do all this again.
+        let _ = std::fs::remove_file(&kept);
+        Ok(())
+    }
+}
+
+/// Whether the kubeconfig has client certificates, all of them in force.
+fn still_valid(file: &Path, wall: &dyn WallClock) -> Result<bool, BootstrapError> {
+    match file.metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(source) => return Err(BootstrapError::Look { file: file.to_owned(), source }),
+        Ok(_) => {}
+    }
+    let certificate = match kubeconfig::load(file) {
+        Ok(access) => access.certificate,
+        Err(error) => {
+            tracing::warn!("bootstrapping again: {}", causes(&error));
+            return Ok(false);
+        }
+    };
+    let end = certificate.and_then(|pair| earliest_end(&pair.chain));
+    let valid = end.is_some_and(|end| wall.wall() <= end);
+    if !valid {
+        tracing::info!("bootstrapping: {} has no client certificate that is in force", file.display());
+    }
+    Ok(valid)
+}
+
+/// The certificate to begin with, and whether it is only good for asking for a better one.
+fn first(
+    store: &Store,
+    access: &Access,
+    wall: &dyn WallClock,
+) -> Result<(Option<Held>, bool), CertificateError> {
+    let now = wall.wall();
+    if let Some(held) = store.current()?.filter(|held| held.in_force(now)) {
+        return Ok((Some(held), false));
+    }
+    let Some(pair) = &access.certificate else { return Ok((None, false)) };
+    let held = Held::new(pair.clone(), &access.file)?;
+    let chain: Vec<u8> = pair.chain.iter().flat_map(|der| block("CERTIFICATE", der)).collect();
+    let key = block("PRIVATE KEY", &der::pkcs8(&pair.key));
+    if let Err(error) = store.update(&chain, &key, now) {
+        tracing::warn!("the kubeconfig's certificate can't be kept: {}", causes(&error));
+    }
+    Ok((Some(held), true))
+}
+
+/// A key is on the disk before anybody is asked to sign it.
+fn kept_key(path: &Path) -> Result<Key, CertificateError> {
+    match std::fs::read(path) {
+        Ok(pem) => match Key::from_pem(&pem) {
+            Ok(key) => Ok(key),
+            Err(error) => {
+                tracing::warn!("making a new key: {}: {error}", path.display());
+                new_key(path)
+            }
+        },
+        Err(_) => new_key(path),
+    }
+}
+
+fn new_key(path: &Path) -> Result<Key, CertificateError> {
+    let key = Key::generate()?;
+    durable::replace(path, key.pem().as_bytes()).map_err(super::failed("write", path))?;
+    Ok(key)
+}
+
+/// Not for ever: the request itself says it better what is wrong.
+async fn wait_for_server(api: &Api) {
+    let api = api.within(SERVER_ANSWERS_WITHIN);
+    let answers = async {
+        while let Err(error) = api.get_plain("/healthz").await {
+            tracing::info!("waiting for the API server: {error}");
+            tokio::time::sleep(SERVER_EVERY.mul_f64(1.0 + 0.2 * fastrand::f64())).await;
+        }
+    };
+    let _ = tokio::time::timeout(SERVER_WITHIN, answers).await;
+}

@@ -1,0 +1,176 @@
+//! A certificate signing request: made, and watched until it is decided.
+
+use std::time::Duration;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
+use model::Wall;
+use model::k8s::ObjectMeta;
+use ports::{ApiError, Disposition};
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::prelude::FromDer;
+
+use super::key::Key;
+use super::template::{Purpose, Template};
+use super::{CertificateError, held};
+use crate::CertificateSigningRequest;
+use crate::calls::{Api, Freshness};
+use crate::kubeconfig::certificates;
+use crate::watch::{Since, WatchEvent};
+
+/// Between two tries to see what became of a request.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// A request that the server has.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Made {
+    pub name: String,
+    pub uid: String,
+}
+
+fn made(request: CertificateSigningRequest) -> Made {
+    Made { name: request.metadata.name.unwrap_or_default(), uid: request.metadata.uid.unwrap_or_default() }
+}
+
+/// With a name of the server's choice.
+pub async fn create(
+    api: &Api,
+    key: &Key,
+    template: &Template,
+    purpose: Purpose,
+) -> Result<Made, CertificateError> {
+    let metadata = ObjectMeta { generate_name: Some("csr-".into()), ..ObjectMeta::default() };
+    let request = request(metadata, key, template, purpose)?;
+    Ok(made(api.create_signing_request(&request).await?))
+}
+
+/// With the name that this key and subject always have: one that is there already is used.
+pub async fn create_named(
+    api: &Api,
+    key: &Key,
+    template: &Template,
+    purpose: Purpose,
+    now: Wall,
+) -> Result<Made, CertificateError> {
+    let name = template.request_name(key, &purpose.usages(key));
+    let metadata = ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() };
+    let request = request(metadata, key, template, purpose)?;
+    match api.create_signing_request(&request).await {
+        Ok(created) => Ok(made(created)),
+        Err(ApiError::AlreadyExists { .. }) => {
+            let found = api.get_signing_request(&name).await?;
+            fits(&found, key, purpose, now)
+                .map_err(|problem| CertificateError::Incompatible { name, problem })?;
+            Ok(made(found))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn request(
+    metadata: ObjectMeta,
+    key: &Key,
+    template: &Template,
+    purpose: Purpose,
+) -> Result<CertificateSigningRequest, CertificateError> {
+    let spec = CertificateSigningRequestSpec {
+        request: ByteString(key.request(template)?.into_bytes()),
+        signer_name: purpose.signer().to_owned(),
+        usages: Some(purpose.usages(key)),
+        ..CertificateSigningRequestSpec::default()
+    };
+    Ok(CertificateSigningRequest { metadata, spec, status: None })
+}
+
+/// Whether somebody's request of our name is ours. The name covers the subject; the rest is looked at.
+fn fits(found: &CertificateSigningRequest, key: &Key, purpose: Purpose, now: Wall) -> Result<(), String> {
+    if found.spec.signer_name != purpose.signer() {
+        return Err(format!("it is for the signer {:?}", found.spec.signer_name));
+    }
+    let (_, pem) = x509_parser::pem::parse_x509_pem(&found.spec.request.0)
+        .map_err(|error| format!("its request is no PEM: {error}"))?;
+    let (_, request) = X509CertificationRequest::from_der(&pem.contents)
+        .map_err(|error| format!("its request can't be read: {error}"))?;
+    if request.certification_request_info.subject_pki.raw != key.public() {
+        return Err("it is for another key".into());
+    }
+    let issued = found.status.as_ref().and_then(|status| status.certificate.as_ref());
+    if let Some(issued) = issued.filter(|issued| !issued.0.is_empty()) {
+        let chain = certificates(&issued.0).map_err(|problem| format!("its certificate {problem}"))?;
+        if held::earliest_end(&chain).is_none_or(|end| now > end) {
+            return Err("its certificate has expired".into());
+        }
+    }
+    Ok(())
+}
+
+/// Waits until it is decided; gives the chain as PEM.
+pub async fn wait(api: &Api, made: &Made, within: Duration) -> Result<Vec<u8>, CertificateError> {
+    let decided = async {
+        loop {
+            match follow(api, made).await {
+                Err(CertificateError::Api(error)) if may_pass(&error) => {
+                    tracing::debug!("following certificate signing request {:?}: {error}", made.name);
+                }
+                Err(error) => return Err(error),
+                Ok(Some(chain)) => return Ok(chain),
+                Ok(None) => continue,
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    };
+    match tokio::time::timeout(within, decided).await {
+        Ok(result) => result,
+        Err(_) => Err(CertificateError::NotIssued { name: made.name.clone(), after: within }),
+    }
+}
+
+/// Also what a server says that is about to get its rules: the request itself was accepted.
+fn may_pass(error: &ApiError) -> bool {
+    error.disposition() == Disposition::Retry
+        || matches!(error, ApiError::Forbidden { .. } | ApiError::Unauthorized { .. } | ApiError::Tls { .. })
+}
+
+/// One list and one watch. None when the watch ended before anything was decided.
+async fn follow(api: &Api, made: &Made) -> Result<Option<Vec<u8>>, CertificateError> {
+    let deleted = || CertificateError::Deleted { name: made.name.clone() };
+    let listed = api.list_signing_request(&made.name, Freshness::Latest).await?;
+    let found = listed.items.first().ok_or_else(deleted)?;
+    if let Some(chain) = verdict(found, made)? {
+        return Ok(Some(chain));
+    }
+    let mut watch = api.watch_signing_request(&made.name, Since::Version(&listed.resource_version)).await?;
+    while let Some(event) = watch.next().await {
+        match event? {
+            WatchEvent::Added(found) | WatchEvent::Modified(found) => {
+                if let Some(chain) = verdict(&found, made)? {
+                    return Ok(Some(chain));
+                }
+            }
+            WatchEvent::Deleted(_) => return Err(deleted()),
+            WatchEvent::Bookmark { .. } => {}
+        }
+    }
+    Ok(None)
+}
+
+fn verdict(found: &CertificateSigningRequest, made: &Made) -> Result<Option<Vec<u8>>, CertificateError> {
+    let name = || made.name.clone();
+    if found.metadata.uid.as_deref() != Some(&made.uid) {
+        return Err(CertificateError::Replaced { name: name() });
+    }
+    let Some(status) = &found.status else { return Ok(None) };
+    let mut approved = false;
+    for condition in status.conditions.iter().flatten() {
+        let reason = condition.reason.clone().unwrap_or_default();
+        let message = condition.message.clone().unwrap_or_default();
+        match condition.type_.as_str() {
+            "Denied" => return Err(CertificateError::Denied { name: name(), reason, message }),
+            "Failed" => return Err(CertificateError::Failed { name: name(), reason, message }),
+            "Approved" => approved = true,
+            _ => {}
+        }
+    }
+    let chain = status.certificate.as_ref().filter(|chain| approved && !chain.0.is_empty());
+    Ok(chain.map(|chain| chain.0.clone()))
+}

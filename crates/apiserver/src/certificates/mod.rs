@@ -1,0 +1,83 @@
+//! The node's certificates: where they are kept, how they are asked for, and when.
+//!
+//! ```text
+//!            no certificate          certificate              deadline (70-90 % of its life),
+//!  bootstrap ---------------> asks ----------------> waits -- or names changed ---------------+
+//!                              ^                                                              |
+//!                              +--------------------------------------------------------------+
+//! ```
+//!
+//! A request that was accepted is written down with its key at once: who is killed while it waits for approval goes on
+//! with the same request.
+
+mod bootstrap;
+mod der;
+mod held;
+mod issue;
+mod key;
+mod loss;
+mod pending;
+mod rotate;
+mod store;
+mod template;
+
+use std::io;
+use std::path::PathBuf;
+
+use ports::ApiError;
+
+pub use bootstrap::{BootstrapError, ClientIdentity, Identity};
+pub use held::Held;
+pub use loss::Loss;
+pub use rotate::{Rotation, Rotator};
+pub use store::Store;
+pub use template::{Purpose, Template};
+
+use crate::kubeconfig::PemProblem;
+
+/// A certificate that could not be read, kept or had.
+#[derive(thiserror::Error, Debug)]
+pub enum CertificateError {
+    #[error("{operation} {}", path.display())]
+    File {
+        operation: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{} {problem}", path.display())]
+    Pem { path: PathBuf, problem: PemProblem },
+    #[error("{}: certificate and key can't be used", path.display())]
+    Unusable { path: PathBuf, detail: String },
+    #[error("{} is in the way: it should be a link", path.display())]
+    InTheWay { path: PathBuf },
+    #[error("the private key can't be made or used: {detail}")]
+    Key { detail: String },
+    #[error("the issued certificate {problem}")]
+    Issued { problem: String },
+    #[error("certificate signing request {name:?} was denied: {reason}: {message}")]
+    Denied { name: String, reason: String, message: String },
+    #[error("certificate signing request {name:?} failed: {reason}: {message}")]
+    Failed { name: String, reason: String, message: String },
+    #[error("certificate signing request {name:?} was deleted")]
+    Deleted { name: String },
+    #[error("certificate signing request {name:?} is another one now")]
+    Replaced { name: String },
+    #[error("certificate signing request {name:?} exists and does not fit: {problem}")]
+    Incompatible { name: String, problem: String },
+    #[error("certificate signing request {name:?} was not issued within {after:?}")]
+    NotIssued { name: String, after: std::time::Duration },
+    #[error(transparent)]
+    Api(#[from] ApiError),
+}
+
+pub(crate) fn failed(
+    operation: &'static str,
+    path: &std::path::Path,
+) -> impl FnOnce(io::Error) -> CertificateError {
+    let path = path.to_owned();
+    move |source| CertificateError::File { operation, path, source }
+}
+
+#[cfg(test)]
+mod tests;

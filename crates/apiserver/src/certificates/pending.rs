@@ -1,0 +1,53 @@
+//! A request that waits for its answer, so that whoever comes after a crash goes on with it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::template::Template;
+use super::{CertificateError, failed};
+use crate::durable;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Pending {
+    pub name: String,
+    pub uid: String,
+    pub template: Template,
+    /// PEM.
+    pub key: String,
+}
+
+/// Beside the certificates: it holds a key as they do.
+pub struct PendingFile {
+    path: PathBuf,
+}
+
+impl PendingFile {
+    pub fn new(dir: &Path, prefix: &str) -> Self {
+        Self { path: dir.join(format!("{prefix}-pending.json")) }
+    }
+
+    /// One that can't be understood is as good as none.
+    pub fn read(&self) -> Option<Pending> {
+        let bytes = fs::read(&self.path).ok()?;
+        serde_json::from_slice(&bytes)
+            .inspect_err(|error| tracing::warn!("ignoring {}: {error}", self.path.display()))
+            .ok()
+    }
+
+    pub fn write(&self, pending: &Pending) -> Result<(), CertificateError> {
+        let bytes = serde_json::to_vec(pending).map_err(|error| failed("write", &self.path)(error.into()))?;
+        durable::replace(&self.path, &bytes).map_err(failed("write", &self.path))
+    }
+
+    pub fn remove(&self) {
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!("can't remove {}: {error}", self.path.display());
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! Keeps a certificate in force: asks for a new one in good time, and when it should say something else.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use model::Wall;
+use ports::{ApiError, WallClock};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::CertificateError;
+use super::held::Held;
+use super::issue::{self, Made};
+use super::key::Key;
+use super::pending::{Pending, PendingFile};
+use super::store::Store;
+use super::template::{Purpose, Template};
+use crate::calls::Api;
+use crate::connection::Connection;
+use crate::transport::causes;
+
+/// How long one request may wait for its certificate.
+const ISSUED_WITHIN: Duration = Duration::from_secs(15 * 60);
+/// After a failure: this, doubled with each, and from the sixth try on `LATER`.
+const SOON: Duration = Duration::from_secs(2);
+const DOUBLINGS: u32 = 4;
+const LATER: Duration = Duration::from_secs(32);
+/// Also a certificate that is due at once is not asked for more often.
+const AT_MOST_EVERY: Duration = Duration::from_secs(1);
+/// The clock on the wall may be set while a timer runs.
+const LONGEST_SLEEP: Duration = Duration::from_secs(600);
+
+/// What others see of it. Cheap to clone.
+#[derive(Clone)]
+pub struct Rotation {
+    held: watch::Receiver<Option<Arc<Held>>>,
+    healthy: watch::Receiver<bool>,
+    renew_errors: Arc<AtomicU64>,
+}
+
+impl Rotation {
+    #[cfg(test)]
+    pub(super) fn seen(held: watch::Receiver<Option<Arc<Held>>>, healthy: watch::Receiver<bool>) -> Rotation {
+        Rotation { held, healthy, renew_errors: Arc::default() }
+    }
+
+    /// The certificate in use; None until there is one.
+    pub fn held(&self) -> watch::Receiver<Option<Arc<Held>>> {
+        self.held.clone()
+    }
+
+    pub(super) fn healthy(&self) -> watch::Receiver<bool> {
+        self.healthy.clone()
+    }
+
+    /// Tries that brought no certificate, for the metric.
+    pub fn renew_errors(&self) -> u64 {
+        self.renew_errors.load(Ordering::Relaxed)
+    }
+}
+
+/// Who is asked for certificates.
+pub(super) struct Asked {
+    pub own: Api,
+    /// While we have no certificate in force.
+    pub bootstrap: Option<Api>,
+}
+
+pub struct Rotator {
+    purpose: Purpose,
+    store: Store,
+    pending: PendingFile,
+    template: watch::Receiver<Option<Template>>,
+    asked: Asked,
+    /// Gets each new certificate.
+    connection: Option<Arc<Connection>>,
+    wall: Arc<dyn WallClock>,
+    held: watch::Sender<Option<Arc<Held>>>,
+    healthy: watch::Sender<bool>,
+    renew_errors: Arc<AtomicU64>,
+    /// The present certificate is only good for asking for a better one.
+    at_once: bool,
+}
+
+pub(super) struct Start {
+    pub purpose: Purpose,
+    pub store: Store,
+    pub held: Option<Held>,
+    pub template: watch::Receiver<Option<Template>>,
+    pub asked: Asked,
+    pub connection: Option<Arc<Connection>>,
+    pub wall: Arc<dyn WallClock>,
+    pub at_once: bool,
+}
+
+impl Rotator {
+    pub(super) fn new(start: Start) -> (Rotator, Rotation) {
+        let (held, seen_held) = watch::channel(start.held.map(Arc::new));
+        let (healthy, seen_healthy) = watch::channel(false);
+        let renew_errors = Arc::new(AtomicU64::new(0));
+        let rotation =
+            Rotation { held: seen_held, healthy: seen_healthy, renew_errors: renew_errors.clone() };
+        let rotator = Rotator {
+            purpose: start.purpose,
+            pending: PendingFile::new(start.store.directory(), start.purpose.prefix()),
+            store: start.store,
+            template: start.template,
+            asked: start.asked,
+            connection: start.connection,
+            wall: start.wall,
+            held,
+            healthy,
+            renew_errors,
+            at_once: start.at_once,
+        };
+        (rotator, rotation)
+    }
+
+    /// The serving certificate. `template` is None while the node's addresses are not known
+    /// ([`Template::serving`]); `given` are the configured files, which count until there is a pair of our own.
+    pub fn serving(
+        api: Api,
+        cert_dir: &std::path::Path,
+        given: Option<(std::path::PathBuf, std::path::PathBuf)>,
+        template: watch::Receiver<Option<Template>>,
+        wall: Arc<dyn WallClock>,
+    ) -> Result<(Rotator, Rotation), CertificateError> {
+        let store = Store::open(cert_dir, Purpose::Serving.prefix(), given)?;
+        let now = wall.wall();
+        let held = store.current()?.filter(|held| held.in_force(now));
+        let asked = Asked { own: api, bootstrap: None };
+        let purpose = Purpose::Serving;
+        Ok(Rotator::new(Start {
+            purpose,
+            store,
+            held,
+            template,
+            asked,
+            connection: None,
+            wall,
+            at_once: false,
+        }))
+    }
+
+    pub async fn run(mut self, cancel: CancellationToken) {
+        tokio::select! {
+            () = cancel.cancelled() => {}
+            () = self.keep() => {}
+        }
+    }
+
+    async fn keep(&mut self) {
+        loop {
+            let template = self.need().await;
+            if !self.renew(&template).await {
+                // It is to say something else now.
+                continue;
+            }
+            tokio::time::sleep(AT_MOST_EVERY).await;
+        }
+    }
+
+    /// Waits until a certificate is needed, and says which.
+    async fn need(&mut self) -> Template {
+        let share = 0.7 + 0.2 * fastrand::f64();
+        loop {
+            let template = self.template.borrow_and_update().clone();
+            let due = template.as_ref().map(|template| self.due_in(template, share));
+            match (template, due) {
+                (Some(template), Some(Duration::ZERO)) => {
+                    self.at_once = false;
+                    return template;
+                }
+                (_, due) => {
+                    let sleep = due.unwrap_or(LONGEST_SLEEP).min(LONGEST_SLEEP);
+                    self.template_or(sleep).await;
+                }
+            }
+        }
+    }
+
+    fn due_in(&self, template: &Template, share: f64) -> Duration {
+        let held = self.held.borrow().clone();
+        match held.filter(|held| !self.at_once && template.satisfied_by(held)) {
+            None => Duration::ZERO,
+            Some(held) => rotation_time(&held, share).since(self.wall.wall()),
+        }
+    }
+
+    /// Waits for another template, or for so long.
+    async fn template_or(&mut self, sleep: Duration) {
+        let changed = async {
+            // Nobody is left to change it: then it stays.
+            if self.template.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        };
+        let _ = tokio::time::timeout(sleep, changed).await;
+    }
+
+    /// Tries until there is a new certificate. False when the template changed meanwhile.
+    async fn renew(&mut self, template: &Template) -> bool {
+        for failures in 0.. {
+            let mut watched = self.template.clone();
+            let another = watched.wait_for(|now| now.as_ref() != Some(template));
+            let tried = tokio::select! {
+                Ok(_) = another => return false,
+                tried = self.attempt(template) => tried,
+            };
+            let error = match tried {
+                Ok(()) => return true,
+                Err(error) => error,
+            };
+            self.renew_errors.fetch_add(1, Ordering::Relaxed);
+            let wait = back_off(failures, fastrand::f64());
+            tracing::warn!(
+                "no new {} certificate yet, next try in {wait:?}: {}",
+                self.purpose.prefix(),
+                causes(&error)
+            );
+            self.template_or(wait).await;
+            if self.template.borrow().as_ref() != Some(template) {
+                return false;
+            }
+        }
+        true
+    }
+
+    async fn attempt(&self, template: &Template) -> Result<(), CertificateError> {
+        let now = self.wall.wall();
+        let in_force = self.held.borrow().as_ref().is_some_and(|held| held.in_force(now));
+        let api = self.asked.bootstrap.as_ref().filter(|_| !in_force).unwrap_or(&self.asked.own);
+        let pending = match self.pending.read().filter(|pending| pending.template == *template) {
+            Some(pending) => pending,
+            None => self.request(api, template).await?,
+        };
+        let made = Made { name: pending.name, uid: pending.uid };
+        let waited = issue::wait(api, &made, ISSUED_WITHIN).await;
+        // Whatever the end was, this request is at it.
+        let chain = waited.inspect_err(|_| self.pending.remove())?;
+        let held = self.store.update(&chain, pending.key.as_bytes(), self.wall.wall());
+        self.pending.remove();
+        self.took(held?);
+        Ok(())
+    }
+
+    async fn request(&self, api: &Api, template: &Template) -> Result<Pending, CertificateError> {
+        let key = Key::generate()?;
+        let made = issue::create(api, &key, template, self.purpose).await;
+        self.healthy.send_replace(match &made {
+            Err(CertificateError::Api(error)) => says_that_it_works(error),
+            _ => true,
+        });
+        let Made { name, uid } = made?;
+        tracing::info!(
+            "certificate signing request {name:?} made for the {} certificate",
+            self.purpose.prefix()
+        );
+        let pending = Pending { name, uid, template: template.clone(), key: key.pem() };
+        self.pending.write(&pending)?;
+        Ok(pending)
+    }
+
+    fn took(&self, held: Held) {
+        tracing::info!(
+            "new {} certificate, good until {}",
+            self.purpose.prefix(),
+            held.not_after.timestamp()
+        );
+        if let Some(connection) = &self.connection
+            && let Err(error) = connection.use_certificate(held.pair.clone())
+        {
+            tracing::error!("the new client certificate can't be used: {}", causes(&error));
+        }
+        self.held.send_replace(Some(Arc::new(held)));
+    }
+}
+
+/// A refusal by the server itself shows that it is there. A proxy before it may refuse as well, but not in these words.
+fn says_that_it_works(error: &ApiError) -> bool {
+    matches!(error, ApiError::Unauthorized { .. } | ApiError::Forbidden { .. } | ApiError::NotFound { .. })
+}
+
+/// At this share of its life a certificate is replaced.
+pub(super) fn rotation_time(held: &Held, share: f64) -> Wall {
+    held.not_before.plus(held.not_after.since(held.not_before).mul_f64(share))
+}
+
+/// `random` is in 0..1, and adds up to a tenth.
+pub(super) fn back_off(failures: u32, random: f64) -> Duration {
+    if failures >= DOUBLINGS { LATER } else { (SOON * 2u32.pow(failures)).mul_f64(1.0 + 0.1 * random) }
+}

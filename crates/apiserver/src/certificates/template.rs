@@ -1,0 +1,110 @@
+//! What a certificate is to say.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use model::k8s::NodeAddress;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha512_256};
+
+use super::held::Held;
+use super::key::Key;
+
+/// What a certificate is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// We towards the API server.
+    Client,
+    /// Our own server towards its clients.
+    Serving,
+}
+
+impl Purpose {
+    pub fn signer(self) -> &'static str {
+        match self {
+            Purpose::Client => "kubernetes.io/kube-apiserver-client-kubelet",
+            Purpose::Serving => "kubernetes.io/kubelet-serving",
+        }
+    }
+
+    /// How the files in the certificate directory begin.
+    pub fn prefix(self) -> &'static str {
+        match self {
+            Purpose::Client => "kubelet-client",
+            Purpose::Serving => "kubelet-server",
+        }
+    }
+
+    pub(super) fn usages(self, key: &Key) -> Vec<String> {
+        let extended = match self {
+            Purpose::Client => "client auth",
+            Purpose::Serving => "server auth",
+        };
+        let mut usages = vec!["digital signature".to_owned(), extended.to_owned()];
+        if key.is_rsa() {
+            usages.push("key encipherment".to_owned());
+        }
+        usages
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Template {
+    pub common_name: String,
+    pub organizations: Vec<String>,
+    pub dns_names: Vec<String>,
+    pub addresses: Vec<IpAddr>,
+}
+
+impl Template {
+    pub fn client(node: &str) -> Template {
+        Template {
+            common_name: format!("system:node:{node}"),
+            organizations: vec!["system:nodes".into()],
+            dns_names: Vec::new(),
+            addresses: Vec::new(),
+        }
+    }
+
+    /// None while the node has no address: nobody signs that.
+    pub fn serving(node: &str, addresses: &[NodeAddress]) -> Option<Template> {
+        let mut names = BTreeSet::new();
+        let mut ips = BTreeSet::new();
+        for NodeAddress { address, type_ } in addresses.iter().filter(|found| !found.address.is_empty()) {
+            match (type_.as_str(), address.parse::<IpAddr>()) {
+                // In the order of their texts, as the reference has it.
+                ("Hostname" | "ExternalIP" | "InternalIP", Ok(ip)) => drop(ips.insert((ip.to_string(), ip))),
+                ("Hostname" | "ExternalDNS" | "InternalDNS", _) => drop(names.insert(address.clone())),
+                _ => {}
+            }
+        }
+        if ips.is_empty() {
+            return None;
+        }
+        let addresses = ips.into_iter().map(|(_, ip)| ip).collect();
+        Some(Template { dns_names: names.into_iter().collect(), addresses, ..Template::client(node) })
+    }
+
+    /// What more a certificate says is no reason for another one.
+    pub fn satisfied_by(&self, held: &Held) -> bool {
+        self.common_name == held.common_name
+            && self.organizations.iter().all(|wanted| held.organizations.contains(wanted))
+            && self.dns_names.iter().all(|wanted| held.dns_names.contains(wanted))
+            && self.addresses.iter().all(|wanted| held.addresses.contains(wanted))
+    }
+
+    /// The name of the request for this subject and key: the same whenever it is made, so that it is found again.
+    pub(super) fn request_name(&self, key: &Key, usages: &[String]) -> String {
+        let mut digest = Sha512_256::new();
+        let mut add = |part: &[u8]| {
+            digest.update(URL_SAFE_NO_PAD.encode(part));
+            digest.update(b"|");
+        };
+        add(&key.public());
+        add(self.common_name.as_bytes());
+        self.organizations.iter().chain(usages).for_each(|part| add(part.as_bytes()));
+        format!("node-csr-{}", URL_SAFE_NO_PAD.encode(digest.finalize()))
+    }
+}

@@ -1,0 +1,81 @@
+//! A token that somebody else renews in a file.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use http::HeaderValue;
+use tokio::time::Instant;
+
+use super::{CredentialError, Shown, bearer};
+
+/// A reading is good for this long without another look; a notice of a change ends it sooner.
+const GOOD_FOR: Duration = Duration::from_secs(10);
+
+pub struct TokenFile {
+    file: PathBuf,
+    /// Until the file was read once.
+    first: Option<HeaderValue>,
+    last: ArcSwapOption<Reading>,
+}
+
+struct Reading {
+    at: Instant,
+    /// False after a refusal or a notice.
+    good: bool,
+    value: HeaderValue,
+}
+
+impl TokenFile {
+    pub fn new(file: PathBuf, first: Option<HeaderValue>) -> Self {
+        Self { file, first, last: ArcSwapOption::empty() }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.file
+    }
+
+    pub fn forget(&self) {
+        self.last.rcu(|last| {
+            last.as_ref()
+                .map(|last| Arc::new(Reading { good: false, at: last.at, value: last.value.clone() }))
+        });
+    }
+
+    pub async fn show(&self) -> Result<Shown, CredentialError> {
+        let last = self.last.load_full();
+        if let Some(last) = &last
+            && last.good
+            && last.at.elapsed() < GOOD_FOR
+        {
+            return Ok(shown(last.value.clone()));
+        }
+        match self.read().await {
+            Ok(value) => {
+                let reading = Reading { at: Instant::now(), good: true, value: value.clone() };
+                self.last.store(Some(Arc::new(reading)));
+                Ok(shown(value))
+            }
+            // What could be read once is better than nothing while the file is being replaced.
+            Err(error) => {
+                let known = last.map(|last| last.value.clone()).or_else(|| self.first.clone());
+                known.map(shown).ok_or(error)
+            }
+        }
+    }
+
+    async fn read(&self) -> Result<HeaderValue, CredentialError> {
+        let text = tokio::fs::read_to_string(&self.file)
+            .await
+            .map_err(|source| CredentialError::TokenFile { file: self.file.clone(), source })?;
+        match text.trim() {
+            "" => Err(CredentialError::EmptyTokenFile { file: self.file.clone() }),
+            token => bearer(token),
+        }
+    }
+}
+
+fn shown(value: HeaderValue) -> Shown {
+    Shown { authorization: Some(value), ..Shown::default() }
+}

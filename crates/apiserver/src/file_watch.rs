@@ -1,0 +1,65 @@
+//! Tells when one of some files may have changed.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use futures::StreamExt;
+use inotify::{EventStream, Inotify, WatchMask};
+
+/// For file systems that tell nothing.
+const AT_LEAST_EVERY: Duration = Duration::from_secs(60);
+/// Who replaces a certificate and its key takes a moment for both.
+const SETTLE: Duration = Duration::from_millis(100);
+
+/// Watches the directories: files are replaced by renames, and links by other links.
+pub struct FileWatch {
+    events: Option<EventStream<[u8; 4096]>>,
+}
+
+impl FileWatch {
+    pub fn new() -> Self {
+        let events = Inotify::init().and_then(|inotify| inotify.into_event_stream([0; 4096]));
+        if let Err(error) = &events {
+            tracing::warn!("changes of certificate files are seen late: inotify: {error}");
+        }
+        Self { events: events.ok() }
+    }
+
+    /// Waits until something happens beside one of the files, or for a minute.
+    pub async fn changed(&mut self, files: &[PathBuf]) {
+        self.watch(files);
+        let Some(events) = &mut self.events else {
+            tokio::time::sleep(AT_LEAST_EVERY).await;
+            return;
+        };
+        if tokio::time::timeout(AT_LEAST_EVERY, events.next()).await.is_err() {
+            return;
+        }
+        // The rest of the same change. A directory that never rests is left to the next round.
+        let rest = async { while let Ok(Some(_)) = tokio::time::timeout(SETTLE, events.next()).await {} };
+        let _ = tokio::time::timeout(10 * SETTLE, rest).await;
+    }
+
+    fn watch(&mut self, files: &[PathBuf]) {
+        let Some(events) = &self.events else { return };
+        let mask = WatchMask::CLOSE_WRITE | WatchMask::MOVE | WatchMask::DELETE | WatchMask::CREATE;
+        // Each time anew: a directory may have been replaced, and adding one twice does nothing.
+        let add = |dir: &Path| {
+            let _ = events.watches().add(dir, mask | WatchMask::ONLYDIR);
+        };
+        for file in files {
+            add(&directory(file));
+            // Where links lead, too: there the content may be written in place.
+            if let Ok(real) = file.canonicalize() {
+                add(&directory(&real));
+            }
+        }
+    }
+}
+
+fn directory(file: &Path) -> PathBuf {
+    match file.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}

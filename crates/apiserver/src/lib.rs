@@ -1,0 +1,35 @@
+//! The Kubernetes API: how it is reached and as whom, the calls that a kubelet makes, and the certificates that it
+//! gets there.
+//!
+//! - [`kubeconfig`]: the file, resolved; every fault with its place.
+//! - [`Connection`]: one server with our current identity, which may change under way.
+//! - [`Api`]: typed calls, each with a deadline, none repeated.
+//! - [`Watch`]: changes as they come.
+//! - [`certificates`]: the node's own, from the bootstrap to each rotation.
+
+mod calls;
+pub mod certificates;
+mod connection;
+mod credential;
+mod durable;
+mod file_watch;
+mod json;
+pub mod kubeconfig;
+mod request;
+mod roles;
+mod status;
+mod transport;
+mod watch;
+
+pub use k8s_openapi::api::authentication::v1::{TokenRequest, TokenReview};
+pub use k8s_openapi::api::authorization::v1::SubjectAccessReview;
+pub use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+pub use k8s_openapi::api::coordination::v1::Lease;
+pub use k8s_openapi::api::node::v1::RuntimeClass;
+pub use k8s_openapi::api::storage::v1::CSIDriver as CsiDriver;
+pub use ports::{ApiError, TlsFault};
+
+pub use calls::{Api, DEADLINE, DeletePod, Freshness, Listed};
+pub use connection::{ConnectError, Connection};
+pub use roles::{ApiPodFeed, cluster_ports};
+pub use watch::{Since, Watch, WatchEvent};

@@ -1,0 +1,31 @@
+//! The roles that the API plays for a node, as ports.
+
+mod access;
+mod feed;
+mod node;
+mod objects;
+mod pods;
+mod reflect;
+
+use std::sync::Arc;
+
+use ports::ClusterPorts;
+
+use crate::Api;
+
+pub use feed::ApiPodFeed;
+
+/// All roles over one connection.
+pub fn cluster_ports(api: &Api) -> ClusterPorts {
+    let api = Arc::new(api.clone());
+    ClusterPorts {
+        pods: api.clone(),
+        node: api.clone(),
+        leases: api.clone(),
+        events: api.clone(),
+        objects: api.clone(),
+        shared: api.clone(),
+        tokens: api.clone(),
+        reviews: api,
+    }
+}

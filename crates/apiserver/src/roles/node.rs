@@ -1,0 +1,111 @@
+//! The node's own objects: Node, Lease, Events.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::future::BoxFuture;
+use futures::stream::{BoxStream, StreamExt};
+use model::k8s::{Event, Lease, Node, ObjectMeta};
+use ports::{ApiError, EventApi, LeaseApi, NodeApi, Seen};
+use serde_json::Value;
+
+use super::reflect::{Notice, Target, reflect};
+use crate::calls::{Api, Freshness, Listed};
+use crate::watch::{Since, Watch};
+
+const LEASES: &str = "kube-node-lease";
+
+#[async_trait]
+impl NodeApi for Api {
+    async fn get(&self, name: &str) -> Result<Arc<Node>, ApiError> {
+        self.get_node(name).await.map(Arc::new)
+    }
+
+    async fn create(&self, node: &Node) -> Result<Arc<Node>, ApiError> {
+        self.create_node(node).await.map(Arc::new)
+    }
+
+    async fn patch(&self, name: &str, patch: &Value) -> Result<Arc<Node>, ApiError> {
+        self.patch_node(name, patch).await.map(Arc::new)
+    }
+
+    async fn patch_status(
+        &self,
+        name: &str,
+        patch: &Value,
+        patience: Duration,
+    ) -> Result<Arc<Node>, ApiError> {
+        self.within(patience).patch_node_status(name, patch).await.map(Arc::new)
+    }
+
+    fn watch(&self, name: &str) -> BoxStream<'static, Seen<Node>> {
+        let target = OneNode { api: self.clone(), name: name.to_owned() };
+        reflect(target)
+            .filter_map(|notice| async {
+                match notice {
+                    Notice::All(nodes) => {
+                        Some(nodes.into_iter().next().map_or(Seen::Absent, |node| Seen::Is(Arc::new(node))))
+                    }
+                    Notice::Changed(node) => Some(Seen::Is(Arc::new(node))),
+                    Notice::Gone(_) => Some(Seen::Absent),
+                    Notice::Failing(error) => {
+                        tracing::warn!("watching the node's own object: {error}");
+                        None
+                    }
+                    Notice::Recovered => {
+                        tracing::info!("watching the node's own object again");
+                        None
+                    }
+                }
+            })
+            .boxed()
+    }
+}
+
+struct OneNode {
+    api: Api,
+    name: String,
+}
+
+impl Target for OneNode {
+    type Item = Node;
+
+    fn list(&self) -> BoxFuture<'_, Result<Listed<Node>, ApiError>> {
+        Box::pin(self.api.list_node(&self.name, Freshness::Latest))
+    }
+
+    fn watch<'a>(&'a self, version: &'a str) -> BoxFuture<'a, Result<Watch<Node>, ApiError>> {
+        Box::pin(self.api.watch_node(&self.name, Since::Version(version)))
+    }
+
+    fn meta(node: &Node) -> &ObjectMeta {
+        &node.metadata
+    }
+}
+
+#[async_trait]
+impl LeaseApi for Api {
+    async fn get(&self, name: &str, patience: Duration) -> Result<Lease, ApiError> {
+        self.within(patience).get_lease(LEASES, name).await
+    }
+
+    async fn create(&self, lease: &Lease, patience: Duration) -> Result<Lease, ApiError> {
+        self.within(patience).create_lease(lease).await
+    }
+
+    async fn update(&self, lease: &Lease, patience: Duration) -> Result<Lease, ApiError> {
+        self.within(patience).update_lease(lease).await
+    }
+}
+
+#[async_trait]
+impl EventApi for Api {
+    async fn create(&self, event: &Event) -> Result<Event, ApiError> {
+        self.create_event(event).await
+    }
+
+    async fn patch(&self, namespace: &str, name: &str, patch: &Value) -> Result<Event, ApiError> {
+        self.patch_event(namespace, name, patch).await
+    }
+}

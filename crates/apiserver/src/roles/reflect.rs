@@ -1,0 +1,156 @@
+//! A set of objects kept in sight: listed once, then watched; listed again only when the server no longer knows where
+//! the watch was.
+//!
+//! ```text
+//!   list ──> All ──> watch from its version ──> Changed, Gone, ... ──┐
+//!    ^                 ^      closed, broken: from the last version ──┤
+//!    └── 410 ──────────┴──────────────────────────────────────────────┘   failures: told once, growing waits
+//! ```
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::{BoxStream, StreamExt};
+use model::k8s::ObjectMeta;
+use ports::ApiError;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+use tokio_stream::wrappers::ReceiverStream;
+
+use crate::calls::Listed;
+use crate::watch::{Watch, WatchEvent};
+
+const FIRST_WAIT: Duration = Duration::from_millis(200);
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+/// A watch that ends sooner without a word is no watch: the next one has to wait.
+const SHORT: Duration = Duration::from_secs(1);
+/// Changes that nobody has taken yet. Who is slow slows the watch, and the server keeps the rest.
+const ROOM: usize = 64;
+
+#[derive(Debug)]
+pub enum Notice<T> {
+    /// The whole set.
+    All(Vec<T>),
+    Changed(T),
+    Gone(T),
+    /// The server can't be asked, or says no. Told when it begins and when its text changes.
+    Failing(ApiError),
+    /// After `Failing`: all is well again.
+    Recovered,
+}
+
+/// What is watched.
+pub trait Target: Send + Sync + 'static {
+    type Item: Send + 'static;
+    fn list(&self) -> BoxFuture<'_, Result<Listed<Self::Item>, ApiError>>;
+    fn watch<'a>(&'a self, version: &'a str) -> BoxFuture<'a, Result<Watch<Self::Item>, ApiError>>;
+    fn meta(item: &Self::Item) -> &ObjectMeta;
+}
+
+/// Never ends by itself; dropping the stream ends the watch.
+pub fn reflect<T: Target>(target: T) -> BoxStream<'static, Notice<T::Item>> {
+    let (notices, stream) = mpsc::channel(ROOM);
+    tokio::spawn(async move {
+        let gone = notices.clone();
+        let mut reflector = Reflector { target, notices, version: None, failing: None, failures: 0 };
+        tokio::select! {
+            () = gone.closed() => {}
+            () = reflector.run() => {}
+        }
+    });
+    ReceiverStream::new(stream).boxed()
+}
+
+struct Reflector<T: Target> {
+    target: T,
+    notices: mpsc::Sender<Notice<T::Item>>,
+    /// Where the next watch goes on.
+    version: Option<String>,
+    /// What was told of the failure that holds.
+    failing: Option<String>,
+    failures: u32,
+}
+
+impl<T: Target> Reflector<T> {
+    async fn run(&mut self) {
+        loop {
+            match self.round().await {
+                Ok(()) => {}
+                Err(ApiError::Gone { .. }) => self.version = None,
+                Err(error) => self.failed(error).await,
+            }
+        }
+    }
+
+    /// One list if it is needed, and one watch to its end.
+    async fn round(&mut self) -> Result<(), ApiError> {
+        let version = match &self.version {
+            Some(version) => version.clone(),
+            None => {
+                let listed = self.target.list().await?;
+                self.version = Some(listed.resource_version.clone());
+                self.tell(Notice::All(listed.items)).await;
+                self.well().await;
+                listed.resource_version
+            }
+        };
+        let began = Instant::now();
+        let mut watch = self.target.watch(&version).await?;
+        self.well().await;
+        let mut events = 0_u64;
+        while let Some(event) = watch.next().await {
+            events += 1;
+            match event? {
+                WatchEvent::Added(item) | WatchEvent::Modified(item) => {
+                    self.at(&item);
+                    self.tell(Notice::Changed(item)).await;
+                }
+                WatchEvent::Deleted(item) => {
+                    self.at(&item);
+                    self.tell(Notice::Gone(item)).await;
+                }
+                WatchEvent::Bookmark { resource_version, .. } => self.version = Some(resource_version),
+            }
+        }
+        if events == 0 && began.elapsed() < SHORT {
+            self.pause(None).await;
+        }
+        Ok(())
+    }
+
+    fn at(&mut self, item: &T::Item) {
+        if let Some(version) = &T::meta(item).resource_version {
+            self.version = Some(version.clone());
+        }
+    }
+
+    async fn tell(&self, notice: Notice<T::Item>) {
+        // Nobody is left to tell when this fails, and the task is about to end.
+        let _ = self.notices.send(notice).await;
+    }
+
+    async fn well(&mut self) {
+        self.failures = 0;
+        if self.failing.take().is_some() {
+            self.tell(Notice::Recovered).await;
+        }
+    }
+
+    async fn failed(&mut self, error: ApiError) {
+        let text = error.to_string();
+        let wait = error.retry_after();
+        if self.failing.as_ref() != Some(&text) {
+            self.failing = Some(text);
+            self.tell(Notice::Failing(error)).await;
+        }
+        self.pause(wait).await;
+    }
+
+    /// Doubling waits, with a part left to chance: many nodes come back at once.
+    async fn pause(&mut self, asked: Option<Duration>) {
+        let doubled = FIRST_WAIT.saturating_mul(1 << self.failures.min(8)).min(LONGEST_WAIT);
+        self.failures += 1;
+        let spread = doubled.mul_f64(0.75 + fastrand::f64() * 0.5);
+        sleep(spread.max(asked.unwrap_or_default())).await;
+    }
+}

@@ -1,0 +1,158 @@
+//! One pool of connections to one server with one identity.
+//!
+//! ```text
+//! Wire::open(access, pair) -> request ... request -> (replaced) -> gone: idle connections close, watches end
+//! ```
+//!
+//! Over HTTP/2 everything shares one connection, which is pinged; a server or a proxy that speaks HTTP/1.1 only gets
+//! as many connections as are needed at a time. An identity never changes within a pool: a new one means a new pool.
+
+mod route;
+pub mod tls;
+
+use std::error::Error as StdError;
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Response, Uri, header};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use ports::ApiError;
+use rustls::pki_types::ServerName;
+use tokio_util::sync::CancellationToken;
+
+use crate::kubeconfig::{Access, Impersonation, KeyPair};
+use route::Route;
+use tls::TlsSetupError;
+
+/// A quiet HTTP/2 connection is asked for a sign of life this often, and given up this long after.
+const PING_EVERY: Duration = Duration::from_secs(30);
+const PING_WITHIN: Duration = Duration::from_secs(15);
+/// The flow window of one stream: enough for a list of pods, without waiting for every 64 KiB of it.
+const STREAM_WINDOW: u32 = 1 << 20;
+
+#[derive(thiserror::Error, Debug)]
+pub enum WireError {
+    #[error(transparent)]
+    Tls(#[from] TlsSetupError),
+    #[error("the proxy can't be used")]
+    Proxy(#[source] io::Error),
+    #[error("{header} can't hold {value:?}")]
+    Header { header: &'static str, value: String },
+}
+
+pub struct Wire {
+    client: Client<HttpsConnector<Route>, Full<Bytes>>,
+    server: Uri,
+    headers: HeaderMap,
+    gone: CancellationToken,
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.gone.cancel();
+    }
+}
+
+impl Wire {
+    /// `pair` counts in the place of the kubeconfig's own certificate: a plugin may have given it.
+    pub fn open(access: &Access, pair: Option<&KeyPair>, agent: &str) -> Result<Wire, WireError> {
+        let config = tls::client_config(&access.trust, pair)?;
+        let route = Route::to(&access.server, access.proxy.as_ref()).map_err(WireError::Proxy)?;
+        let builder = HttpsConnectorBuilder::new().with_tls_config(config).https_or_http();
+        let builder =
+            match access.tls_server_name.as_deref().map(|name| ServerName::try_from(name.to_owned())) {
+                Some(Ok(name)) => builder.with_server_name_resolver(FixedServerNameResolver::new(name)),
+                _ => builder,
+            };
+        // The switch that other clients of this API have.
+        let old_only = std::env::var_os("DISABLE_HTTP2").is_some_and(|value| !value.is_empty());
+        let connector = if old_only {
+            builder.enable_http1().wrap_connector(route)
+        } else {
+            builder.enable_all_versions().wrap_connector(route)
+        };
+        let client = Client::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            .http2_keep_alive_interval(PING_EVERY)
+            .http2_keep_alive_timeout(PING_WITHIN)
+            .http2_keep_alive_while_idle(true)
+            .http2_initial_stream_window_size(STREAM_WINDOW)
+            .http2_initial_connection_window_size(4 * STREAM_WINDOW)
+            .build(connector);
+        let headers = fixed_headers(&access.impersonate, agent)?;
+        Ok(Wire { client, server: access.server.clone(), headers, gone: CancellationToken::new() })
+    }
+
+    /// Cancelled when this pool has been replaced: whoever reads a stream from it should go.
+    pub fn gone(&self) -> CancellationToken {
+        self.gone.clone()
+    }
+
+    /// `path` with its query, from the root of the API.
+    pub fn uri(&self, path: &str) -> Result<Uri, http::Error> {
+        let base = self.server.path().trim_end_matches('/');
+        let mut parts = self.server.clone().into_parts();
+        parts.path_and_query = Some(format!("{base}{path}").parse()?);
+        Ok(Uri::from_parts(parts)?)
+    }
+
+    pub async fn request(
+        &self,
+        mut request: Request<Full<Bytes>>,
+        call: &str,
+    ) -> Result<Response<Incoming>, ApiError> {
+        for (name, value) in &self.headers {
+            request.headers_mut().append(name, value.clone());
+        }
+        self.client.request(request).await.map_err(|error| broken(call, &error))
+    }
+}
+
+fn fixed_headers(impersonate: &Impersonation, agent: &str) -> Result<HeaderMap, WireError> {
+    let mut headers = HeaderMap::new();
+    let mut put = |name: &'static str, value: &str| {
+        let value = HeaderValue::from_str(value)
+            .map_err(|_| WireError::Header { header: name, value: value.to_owned() })?;
+        headers.append(name, value);
+        Ok::<(), WireError>(())
+    };
+    put(header::USER_AGENT.as_str(), agent)?;
+    if let Some(user) = &impersonate.user {
+        put("impersonate-user", user)?;
+    }
+    if let Some(uid) = &impersonate.uid {
+        put("impersonate-uid", uid)?;
+    }
+    for group in &impersonate.groups {
+        put("impersonate-group", group)?;
+    }
+    Ok(headers)
+}
+
+/// A transport's failure, by its cause.
+pub fn broken(call: &str, error: &(dyn StdError + 'static)) -> ApiError {
+    match tls::fault_in(error) {
+        Some((fault, message)) => ApiError::Tls { call: call.to_owned(), fault, message },
+        None => ApiError::Unavailable { call: call.to_owned(), message: causes(error) },
+    }
+}
+
+/// An error and its causes, each once, in one line.
+pub fn causes(error: &(dyn StdError + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let words = error.to_string();
+        if !text.contains(&words) {
+            text = format!("{text}: {words}");
+        }
+        cause = error.source();
+    }
+    text.replace(['\n', '\r'], " ")
+}

@@ -1,0 +1,234 @@
+//! Whom we trust and who we are, as rustls wants it; and what went wrong, as an operator wants it.
+
+use std::error::Error as StdError;
+use std::io;
+use std::sync::Arc;
+
+use hyper_rustls::ConfigBuilderExt;
+use ports::TlsFault;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, Error, InvalidMessage,
+    OtherError, RootCertStore, SignatureScheme,
+};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::kubeconfig::{KeyPair, Trust};
+
+#[derive(thiserror::Error, Debug)]
+pub enum TlsSetupError {
+    #[error("the system's certificate authorities can't be read")]
+    SystemRoots(#[source] io::Error),
+    #[error("none of the certificate authorities can be used")]
+    NoUsableAuthority,
+    #[error("the client certificate and its key can't be used")]
+    ClientCertificate(#[source] Error),
+}
+
+/// Without ALPN: the connector says which protocols it speaks.
+pub fn client_config(trust: &Trust, pair: Option<&KeyPair>) -> Result<ClientConfig, TlsSetupError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .expect("ring has the default protocol versions");
+    let builder = match trust {
+        Trust::System => builder.with_native_roots().map_err(TlsSetupError::SystemRoots)?,
+        Trust::Authorities { certificates, .. } => builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Authorities::new(certificates, provider)?)),
+        Trust::Nobody => builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody { provider })),
+    };
+    match pair {
+        None => Ok(builder.with_no_client_auth()),
+        Some(pair) => builder
+            .with_client_auth_cert(pair.chain.clone(), pair.key.clone_key())
+            .map_err(TlsSetupError::ClientCertificate),
+    }
+}
+
+/// The configured authorities. A server that shows one of these very certificates is also trusted: a self-signed
+/// server certificate in the place of an authority is common on small clusters, and webpki alone refuses it.
+#[derive(Debug)]
+struct Authorities {
+    inner: Arc<WebPkiServerVerifier>,
+    shown: Vec<CertificateDer<'static>>,
+}
+
+impl Authorities {
+    fn new(
+        certificates: &[CertificateDer<'static>],
+        provider: Arc<CryptoProvider>,
+    ) -> Result<Self, TlsSetupError> {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(certificates.iter().cloned());
+        let inner = WebPkiServerVerifier::builder_with_provider(roots.into(), provider)
+            .build()
+            .map_err(|_| TlsSetupError::NoUsableAuthority)?;
+        Ok(Self { inner, shown: certificates.to_vec() })
+    }
+}
+
+impl ServerCertVerifier for Authorities {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let verdict =
+            self.inner.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        match verdict {
+            Err(Error::InvalidCertificate(
+                CertificateError::UnknownIssuer | CertificateError::BadSignature | CertificateError::Other(_),
+            )) if self.shown.iter().any(|known| known.as_ref() == end_entity.as_ref()) => {
+                in_force(end_entity, now)?;
+                let parsed = ParsedCertificate::try_from(end_entity)?;
+                rustls::client::verify_server_name(&parsed, server_name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            other => other,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.inner.supported_verify_schemes()
+    }
+}
+
+fn in_force(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), Error> {
+    let (_, parsed) = X509Certificate::from_der(certificate).map_err(|error| {
+        Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(io::Error::other(error)))))
+    })?;
+    let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+    if now > parsed.validity().not_after.timestamp() {
+        return Err(CertificateError::Expired.into());
+    }
+    if now < parsed.validity().not_before.timestamp() {
+        return Err(CertificateError::NotValidYet.into());
+    }
+    Ok(())
+}
+
+/// `insecure-skip-tls-verify`: the connection is encrypted, with whoever answers.
+#[derive(Debug)]
+struct Anybody {
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let known = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, cert, dss, known)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let known = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, cert, dss, known)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// The TLS part of a failure, if it has one.
+pub fn fault_in(error: &(dyn StdError + 'static)) -> Option<(TlsFault, String)> {
+    let mut at = Some(error);
+    while let Some(error) = at {
+        if let Some(found) = error.downcast_ref::<Error>() {
+            return Some((fault(found), found.to_string()));
+        }
+        // What an io::Error holds is not among its sources.
+        let held = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        if let Some(found) = held.and_then(|held| fault_in(held)) {
+            return Some(found);
+        }
+        at = error.source();
+    }
+    alert_in(&super::causes(error))
+}
+
+/// HTTP/2 passes on the words of its connection's failure only. An alert that comes after our side of the handshake,
+/// as all about our certificate do, is seen there.
+fn alert_in(words: &str) -> Option<(TlsFault, String)> {
+    let from = words.find(ALERT)?;
+    let name = words[from + ALERT.len()..].split(|c: char| !c.is_alphanumeric()).next()?;
+    let about_us = CLIENT_ALERTS.iter().any(|alert| format!("{alert:?}") == name);
+    let fault = if about_us { TlsFault::ClientRefused } else { TlsFault::Other };
+    Some((fault, words[from..].to_owned()))
+}
+
+const ALERT: &str = "received fatal alert: ";
+const CLIENT_ALERTS: [AlertDescription; 8] = [
+    AlertDescription::BadCertificate,
+    AlertDescription::UnsupportedCertificate,
+    AlertDescription::CertificateRevoked,
+    AlertDescription::CertificateExpired,
+    AlertDescription::CertificateUnknown,
+    AlertDescription::CertificateRequired,
+    AlertDescription::UnknownCA,
+    AlertDescription::AccessDenied,
+];
+
+fn fault(error: &Error) -> TlsFault {
+    match error {
+        Error::InvalidCertificate(certificate) => match certificate {
+            CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+            | CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. } => TlsFault::ServerCertificateNotInForce,
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                TlsFault::NameMismatch
+            }
+            _ => TlsFault::UntrustedServer,
+        },
+        Error::AlertReceived(alert) if CLIENT_ALERTS.contains(alert) => TlsFault::ClientRefused,
+        Error::InvalidMessage(InvalidMessage::InvalidContentType) => TlsFault::NotTls,
+        _ => TlsFault::Other,
+    }
+}

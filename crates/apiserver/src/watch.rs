@@ -1,0 +1,186 @@
+//! A watch: the server's answer, one JSON document per line, for as long as it lasts.
+//!
+//! It ends quietly (`None`) when the server closes it, as it does after the time that was asked for, and when the
+//! connection's era is over. Everything else is told: an ERROR event, a line that is cut off, a broken connection.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::stream::{BoxStream, StreamExt};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use ports::ApiError;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::connection::{Connection, Sent};
+use crate::json::Unread;
+use crate::request::Call;
+use crate::status;
+use crate::transport::broken;
+
+/// Between these the server is asked to end a watch: not all at once after it was away.
+const SHORTEST: u64 = 300;
+const LONGEST: u64 = 600;
+/// A server that does not end it by itself is not waited for.
+const SLACK: Duration = Duration::from_secs(30);
+/// The largest object that an API server stores has 1.5 MiB; as JSON it may be larger.
+const LONGEST_LINE: usize = 64 << 20;
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum WatchEvent<T> {
+    Added(T),
+    Modified(T),
+    Deleted(T),
+    /// Nothing happened up to here. `initial_end`: the initial events are complete.
+    Bookmark {
+        resource_version: String,
+        initial_end: bool,
+    },
+}
+
+/// Where a watch begins.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Since<'a> {
+    /// After this resource version: what a list, an object or a bookmark said.
+    Version(&'a str),
+    /// With all objects as `Added`, then a bookmark that ends them: a list that needs no room.
+    Everything,
+}
+
+pub struct Watch<T> {
+    call: String,
+    lines: Option<Lines>,
+    decode: fn(&[u8]) -> Result<WatchEvent<T>, Unread>,
+}
+
+/// Opens the watch that `call` names. `within` bounds the wait for the answer's head.
+pub(crate) async fn open<T>(
+    connection: &Connection,
+    call: Call,
+    since: Since<'_>,
+    within: Duration,
+    decode: fn(&[u8]) -> Result<WatchEvent<T>, Unread>,
+) -> Result<Watch<T>, ApiError> {
+    let (call, lasts) = prepared(call, since);
+    let sent = call.open(connection, within).await?;
+    Ok(Watch { call: call.name(), lines: Some(Lines::new(sent, lasts)), decode })
+}
+
+fn prepared(call: Call, since: Since<'_>) -> (Call, Duration) {
+    let seconds = fastrand::u64(SHORTEST..LONGEST);
+    let call = call.query(&[
+        ("watch", "true"),
+        ("allowWatchBookmarks", "true"),
+        ("timeoutSeconds", &seconds.to_string()),
+    ]);
+    let call = match since {
+        Since::Version(version) => call.query(&[("resourceVersion", version)]),
+        Since::Everything => {
+            call.query(&[("sendInitialEvents", "true"), ("resourceVersionMatch", "NotOlderThan")])
+        }
+    };
+    (call, Duration::from_secs(seconds) + SLACK)
+}
+
+impl<T> Watch<T> {
+    /// After `None` or an error there is nothing more.
+    pub async fn next(&mut self) -> Option<Result<WatchEvent<T>, ApiError>> {
+        let line = match self.lines.as_mut()?.next(&self.call).await {
+            Some(Ok(line)) => line,
+            Some(Err(error)) => return self.ended(error),
+            None => {
+                self.lines = None;
+                return None;
+            }
+        };
+        match (self.decode)(&line) {
+            Ok(event) => Some(Ok(event)),
+            Err(Unread::Told(told)) => self.ended(status::of_watch(self.call.clone(), told)),
+            Err(Unread::Malformed(error)) => {
+                self.ended(ApiError::Decode { call: self.call.clone(), message: error.to_string() })
+            }
+        }
+    }
+
+    fn ended(&mut self, error: ApiError) -> Option<Result<WatchEvent<T>, ApiError>> {
+        self.lines = None;
+        Some(Err(error))
+    }
+}
+
+impl<T: Send + 'static> Watch<T> {
+    pub fn stream(self) -> BoxStream<'static, Result<WatchEvent<T>, ApiError>> {
+        futures::stream::unfold(
+            self,
+            |mut watch| async move { watch.next().await.map(|event| (event, watch)) },
+        )
+        .boxed()
+    }
+}
+
+struct Lines {
+    body: Incoming,
+    gone: CancellationToken,
+    until: Instant,
+    lasts: Duration,
+    buffer: BytesMut,
+    /// There is no end of a line before this place of the buffer.
+    searched: usize,
+}
+
+impl Lines {
+    fn new(sent: Sent, lasts: Duration) -> Self {
+        let until = Instant::now() + lasts;
+        let body = sent.answer.into_body();
+        Self { body, gone: sent.gone, until, lasts, buffer: BytesMut::new(), searched: 0 }
+    }
+
+    async fn next(&mut self, call: &str) -> Option<Result<Bytes, ApiError>> {
+        loop {
+            if let Some(line) = self.complete() {
+                return Some(Ok(line));
+            }
+            if self.buffer.len() > LONGEST_LINE {
+                let message = format!("a line is longer than {LONGEST_LINE} bytes");
+                return Some(Err(ApiError::Decode { call: call.to_owned(), message }));
+            }
+            let frame = tokio::select! {
+                biased;
+                () = self.gone.cancelled() => return None,
+                () = tokio::time::sleep_until(self.until) => {
+                    return Some(Err(ApiError::TimedOut { call: call.to_owned(), after: self.lasts }));
+                }
+                frame = self.body.frame() => frame,
+            };
+            match frame {
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.buffer.extend_from_slice(&data);
+                    }
+                }
+                Some(Err(error)) => return Some(Err(broken(call, &error))),
+                None if self.buffer.is_empty() => return None,
+                None => {
+                    let message = "the answer ended in the middle of an event".to_owned();
+                    return Some(Err(ApiError::Unavailable { call: call.to_owned(), message }));
+                }
+            }
+        }
+    }
+
+    /// The next line that is whole; empty ones say nothing.
+    fn complete(&mut self) -> Option<Bytes> {
+        loop {
+            let Some(end) = self.buffer[self.searched..].iter().position(|byte| *byte == b'\n') else {
+                self.searched = self.buffer.len();
+                return None;
+            };
+            let line = self.buffer.split_to(self.searched + end + 1).freeze();
+            self.searched = 0;
+            if !line.trim_ascii().is_empty() {
+                return Some(line);
+            }
+        }
+    }
+}

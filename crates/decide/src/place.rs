@@ -1,0 +1,79 @@
+//! Where in the runtime a pod is to live: with which handler, and with which of the host's ids as its own users.
+
+use std::collections::BTreeMap;
+
+use model::cri::{IdMapping, RuntimeHandler};
+use model::observed::ObservedPod;
+use model::pod::PodView;
+
+use crate::runtime_class::{self, ClassMissing};
+use crate::state::NodeState;
+use crate::user_namespaces;
+
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Place {
+    /// As the runtime calls it; empty: its default.
+    pub handler: String,
+    pub recursive_read_only: bool,
+    /// Ids of the host that are the pod's own; none when it shares the host's users.
+    pub user_ids: Option<IdMapping>,
+}
+
+/// Why there is none. The text is what users read.
+#[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
+pub enum PlaceError {
+    #[error(transparent)]
+    Class(#[from] ClassMissing),
+    #[error("can't set `spec.hostUsers: false`, runtime does not support user namespaces")]
+    NoUserNamespaces,
+    #[error(
+        "can't set `spec.hostUsers: false`, RuntimeClass handler {handler:?} does not support user namespaces"
+    )]
+    HandlerWithoutUserNamespaces { handler: String },
+    #[error("could not find an empty slot to allocate a user namespace")]
+    NoIdsLeft,
+}
+
+/// Finds the pod's place, and reserves ids for it where it needs some.
+pub fn find(state: &mut NodeState, pod: &PodView, observed: &ObservedPod) -> Result<Place, PlaceError> {
+    let handler = handler(state, pod, observed)?;
+    let features = features(&state.runtime.handlers, &handler);
+    let mut place = Place {
+        recursive_read_only: features.is_some_and(|f| f.recursive_read_only_mounts),
+        user_ids: None,
+        handler,
+    };
+    if pod.spec().host_users.unwrap_or(true) {
+        return Ok(place);
+    }
+    // What was given once is kept, whatever the runtime says of itself by now.
+    if !state.user_ids.contains_key(&pod.uid) {
+        if !features.is_some_and(|f| f.user_namespaces) {
+            return Err(match place.handler.is_empty() {
+                true => PlaceError::NoUserNamespaces,
+                false => PlaceError::HandlerWithoutUserNamespaces { handler: place.handler },
+            });
+        }
+        let per_pod = state.config.ids_per_pod;
+        let free = user_namespaces::first_free(state.config.user_ids, per_pod, state.user_ids.values());
+        state.user_ids.insert(pod.uid.clone(), free.ok_or(PlaceError::NoIdsLeft)?);
+    }
+    place.user_ids = state.user_ids.get(&pod.uid).cloned();
+    Ok(place)
+}
+
+/// A sandbox that is there has its handler, whatever became of the class that it was chosen by.
+fn handler(state: &NodeState, pod: &PodView, observed: &ObservedPod) -> Result<String, PlaceError> {
+    if let Some(sandbox) = observed.newest_sandbox().filter(|s| s.ready) {
+        return Ok(sandbox.runtime_handler.clone());
+    }
+    let class = runtime_class::class_of(pod, &state.runtime_classes)?;
+    Ok(class.map(|class| class.handler.clone()).unwrap_or_default())
+}
+
+pub fn features<'a>(
+    handlers: &'a BTreeMap<String, RuntimeHandler>,
+    handler: &str,
+) -> Option<&'a RuntimeHandler> {
+    handlers.get(handler)
+}

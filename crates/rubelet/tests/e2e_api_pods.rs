@@ -1,0 +1,83 @@
+//! Pods of a real API server: they run, are reported and go; their objects tell it all.
+
+// These tests run real processes in real time.
+#![allow(clippy::disallowed_methods)]
+
+mod cluster;
+mod harness;
+
+use cluster::Cluster;
+use harness::{Agent, Runtime, SLOW};
+use serde_json::{Value, json};
+
+const BUSYBOX: &str = "rubelet.test/busybox:1";
+
+struct Member {
+    agent: Agent,
+    #[allow(dead_code)]
+    runtime: Runtime,
+    cluster: &'static Cluster,
+    name: &'static str,
+}
+
+impl Member {
+    fn join(name: &'static str) -> Member {
+        let cluster = Cluster::shared_bare();
+        let runtime = Runtime::start();
+        let kubeconfig = cluster.node_kubeconfig(name);
+        let kubeconfig = kubeconfig.to_string_lossy().into_owned();
+        let flags = ["--kubeconfig", &kubeconfig, "--hostname-override", name];
+        let agent = Agent::start_with_flags(&runtime, &flags, |_| {});
+        Member { agent, runtime, cluster, name }
+    }
+
+    fn pod(&self, name: &str, script: &str, spec: Value) -> String {
+        let container = json!({"name": "main", "image": BUSYBOX, "command": ["sh", "-c", script], "imagePullPolicy": "Never"});
+        let mut pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+            "spec": {
+                "nodeName": self.name, "containers": [container], "automountServiceAccountToken": false,
+                "terminationGracePeriodSeconds": 5,
+            },
+        });
+        pod["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        pod.to_string()
+    }
+}
+
+fn ready(pod: &Value) -> bool {
+    let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    conditions.iter().any(|c| c["type"] == "Ready" && c["status"] == "True")
+}
+
+#[test]
+fn a_pod_runs_is_reported_and_goes() {
+    let member = Member::join("member-a");
+    let cluster = member.cluster;
+    let namespace = cluster.namespace("runs");
+    let script = "trap 'exit 0' TERM; while true; do sleep 0.1; done";
+    cluster.create_pod(&namespace, &member.pod("web", script, json!({})));
+    let pod = cluster.wait_for("pod", &namespace, "web", SLOW, ready);
+    assert_eq!(pod["status"]["phase"], "Running", "{}", member.agent.log_tail());
+    assert!(pod["status"]["podIP"].as_str().is_some_and(|ip| ip.starts_with("10.")), "{pod}");
+    assert_eq!(pod["status"]["observedGeneration"], pod["metadata"]["generation"]);
+    cluster.kubectl(&["delete", "pod", "web", "--namespace", &namespace, "--wait=false"]);
+    cluster.wait_gone("pod", &namespace, "web", SLOW);
+    let requests = cluster.api_request_counts("system:node:member-a");
+    let gets = requests.get("get pods").copied().unwrap_or_default();
+    assert_eq!(gets, 0, "a status needs no reading: {requests:?}");
+}
+
+#[test]
+fn a_pod_that_ends_is_over_in_the_api() {
+    let member = Member::join("member-b");
+    let cluster = member.cluster;
+    let namespace = cluster.namespace("ends");
+    for (name, code, phase) in [("good", 0, "Succeeded"), ("bad", 3, "Failed")] {
+        let text = member.pod(name, &format!("exit {code}"), json!({"restartPolicy": "Never"}));
+        cluster.create_pod(&namespace, &text);
+        let pod = cluster.wait_for("pod", &namespace, name, SLOW, |p| p["status"]["phase"] == phase);
+        assert_eq!(pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"], code);
+        assert!(!ready(&pod), "{pod}");
+    }
+}
