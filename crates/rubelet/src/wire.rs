@@ -278,7 +278,7 @@ pub async fn serve(
     agent: Arc<dyn AgentView>,
     metrics: Arc<AgentMetrics>,
     stop: &CancellationToken,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Endpoints> {
     let health = Arc::new(HealthChecks::of_agent(agent.clone(), server::PATIENCE));
     let endpoints = Endpoints { agent, health, metrics };
     let socket = root_dir.join(commands::SOCKET);
@@ -291,7 +291,7 @@ pub async fn serve(
         server::serve_tcp("read-only port", &config.address, port, endpoints.read_only(), stop.clone())
             .await?;
     }
-    Ok(())
+    Ok(endpoints)
 }
 
 /// Zero means no port.

@@ -159,6 +159,7 @@ fn blank() -> ObservedContainer {
         pre_stop: None,
         resources: None,
         user: None,
+        stop_signal: 0,
     }
 }
 

@@ -36,10 +36,8 @@ impl AccessReviews for Table {
         assert_eq!(wanted.node, "node-a");
         let allowed = match (wanted.who.name.as_str(), wanted.verb.as_str(), wanted.subresource.as_str()) {
             ("confusing", ..) => {
-                return Err(ApiError::Unreachable {
-                    call: "SubjectAccessReview".into(),
-                    message: "x".into(),
-                });
+                let call = "create SubjectAccessReview".into();
+                return Err(ApiError::TimedOut { call, after: Duration::from_secs(1) });
             }
             ("admin", ..) => true,
             ("scraper", "get", "metrics" | "stats") => true,
