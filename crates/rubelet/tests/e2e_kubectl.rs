@@ -183,9 +183,9 @@ fn commands_inside_by_both_protocols() {
     assert!(!missing.status.success());
     assert!(text(&missing.stderr).contains("no such file"), "{}", text(&missing.stderr));
 
-    // A terminal, with its size.
-    let kubectl =
-        member.kubectl(&["exec", "-it", "box", "--", "sh", "-c", "test -t 0 && stty size && exit 5"]);
+    // A terminal, with its size, which is told a moment after the start.
+    let script = "test -t 0 && for i in 1 2 3 4 5 6 7 8 9; do stty size; sleep 0.3; done; exit 5";
+    let kubectl = member.kubectl(&["exec", "-it", "box", "--", "sh", "-c", script]);
     let words: Vec<String> = std::iter::once(kubectl.get_program().to_string_lossy().into_owned())
         .chain(kubectl.get_args().map(|word| format!("'{}'", word.to_string_lossy())))
         .collect();
