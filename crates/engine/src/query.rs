@@ -21,6 +21,7 @@ pub(crate) enum Query {
     Reports(oneshot::Sender<Vec<PodReport>>),
     Why { namespace: Option<String>, name: String, answer: oneshot::Sender<Vec<WhyReport>> },
     Find { namespace: String, name: String, answer: oneshot::Sender<Option<PodInside>> },
+    Insides(oneshot::Sender<Vec<PodInside>>),
     Node(oneshot::Sender<NodeReport>),
 }
 
@@ -64,6 +65,10 @@ impl AgentView for EngineHandle {
         self.ask(|answer| Query::Find { namespace, name, answer }).await
     }
 
+    async fn insides(&self) -> Option<Vec<PodInside>> {
+        self.ask(Query::Insides).await
+    }
+
     async fn node(&self) -> Option<NodeReport> {
         self.ask(Query::Node).await
     }
@@ -87,8 +92,9 @@ impl Query {
             Query::Find { namespace, name, answer } => {
                 let same = |e: &&PodEntry| e.view.name() == name && e.view.namespace() == namespace;
                 let stays = wanted().filter(same).min_by_key(|e| e.removed);
-                drop(answer.send(stays.map(inside)));
+                drop(answer.send(stays.map(|e| inside(state, e))));
             }
+            Query::Insides(to) => drop(to.send(wanted().map(|e| inside(state, e)).collect())),
             Query::Node(to) => drop(to.send(node(state))),
         }
     }
@@ -102,8 +108,10 @@ fn with_status(entry: &PodEntry) -> Pod {
     pod
 }
 
-fn inside(entry: &PodEntry) -> PodInside {
+fn inside(state: &NodeState, entry: &PodEntry) -> PodInside {
+    let cgroup = decide::cgroups::pod_cgroup(&state.config, &entry.view);
     PodInside {
+        cgroup: cgroup.map(|name| name.spell(state.config.cgroup_driver)),
         uid: entry.view.uid.clone(),
         pod: entry.view.pod.clone(),
         status: entry.status.clone(),

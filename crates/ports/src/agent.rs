@@ -17,6 +17,8 @@ pub struct PodInside {
     pub status: Option<Arc<PodStatus>>,
     /// As last seen in the runtime.
     pub observed: Option<Arc<ObservedPod>>,
+    /// Its cgroup, as the driver spells it.
+    pub cgroup: Option<String>,
 }
 
 /// Every answer is `None` when the agent has ended.
@@ -32,5 +34,7 @@ pub trait AgentView: Send + Sync {
     async fn why(&self, namespace: Option<String>, name: String) -> Option<Vec<WhyReport>>;
     /// The pod of this name; of two, the one that stays.
     async fn find(&self, namespace: String, name: String) -> Option<Option<PodInside>>;
+    /// All pods that are wanted here.
+    async fn insides(&self) -> Option<Vec<PodInside>>;
     async fn node(&self) -> Option<NodeReport>;
 }

@@ -16,6 +16,7 @@ mod logs;
 mod pod_files;
 mod prober;
 mod runtime;
+mod usage;
 
 pub use agent::{AgentView, PodInside};
 pub use api::{ApiError, TlsFault};
@@ -37,6 +38,7 @@ pub use runtime::{
     ContainerFilter, ContainerInfo, ContainerStatus, Hint, HintStream, Runtime, RuntimeError, RuntimeEvents,
     SandboxFilter, SandboxInfo, SandboxStatus, StreamFlags,
 };
+pub use usage::{CgroupUsage, FilesystemFigures, InterfaceFigures, MachineUsage, UsageReader};
 
 /// What a caller should do about a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use model::node::CgroupVersion;
 use model::pod::Source;
+use ports::AgentView;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -55,12 +56,14 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
     let mut feeds = wire::feeds(&config, &gates, &node_name)?;
     feeds.extend(cluster.as_ref().map(|cluster| cluster.feed(&node_name)));
     let state = wire::state(node, facts, &ports);
-    let runtime = ports.runtime.clone();
+    let held = ports.clone();
     let reviews = ports.cluster.as_ref().map(|cluster| cluster.reviews.clone());
     let (agent, engine) = engine::new(state, ports, feeds, stop.clone());
     // Before the first deed: two agents on one root directory would fight over its pods, and the socket tells.
     let root_dir = Path::new(&root_dir);
-    let endpoints = wire::serve(&config, root_dir, Arc::new(agent), metrics, &stop).await?;
+    let agent: Arc<dyn AgentView> = Arc::new(agent);
+    let stats = wire::stats(agent.clone(), &held, &node_name, &root_dir.to_string_lossy())?;
+    let endpoints = wire::serve(&config, root_dir, agent, metrics, stats, &stop).await?;
     let secure = SecurePort {
         flags,
         config: &config,
@@ -68,7 +71,7 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
         node_name: &node_name,
         root_dir,
         endpoints,
-        runtime,
+        runtime: held.runtime,
         reviews,
         log,
     };

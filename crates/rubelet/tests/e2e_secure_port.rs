@@ -40,6 +40,7 @@ impl Authority {
         let subject = format!("/O=people/CN={name}");
         let mut openssl = Command::new("openssl");
         openssl.args(["req", "-newkey", "rsa:2048", "-nodes", "-subj", &subject]);
+        openssl.args(["-addext", "extendedKeyUsage=clientAuth"]);
         run(openssl.args(["-keyout", &file("key"), "-out", &file("csr")]).stderr(Stdio::null()));
         let mut openssl = Command::new("openssl");
         openssl.args([
@@ -127,7 +128,53 @@ fn alone_only_those_with_a_certificate_are_let_in() {
     assert_eq!(admin.ask("GET", "/containerLogs/default/web-node/..%2F..%2Fc").0, 404);
     assert_eq!(admin.ask("GET", "/logs/..%2f..%2fetc%2fpasswd").0, 404);
     assert_eq!(admin.ask("GET", "/debug/why/default/web-node").0, 200);
+    figures_are_those_of_the_cgroups(&node, &admin);
     silent_clients_hold_nobody_up(&node, &admin);
+}
+
+/// The same numbers in the summary, in the metrics and in the kernel's files.
+fn figures_are_those_of_the_cgroups(node: &Node, admin: &Caller<'_>) {
+    let (status, summary) = admin.ask("GET", "/stats/summary");
+    assert_eq!(status, 200, "{summary}");
+    let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
+    let pod = &summary["pods"][0];
+    assert_eq!((&pod["podRef"]["name"], &pod["containers"][0]["name"]), (&json!("web-node"), &json!("c")));
+    assert!(pod["containers"][0]["memory"]["workingSetBytes"].as_u64().unwrap() > 0, "{pod}");
+    assert!(pod["containers"][0]["logs"]["usedBytes"].as_u64().unwrap() > 0, "{pod}");
+    assert!(pod["containers"][0]["rootfs"]["usedBytes"].is_u64(), "{pod}");
+    assert_eq!(pod["network"]["name"], "eth0", "{pod}");
+    assert!(pod["process_stats"]["process_count"].as_u64().unwrap() >= 2, "{pod}");
+    for field in ["cpu", "memory", "network", "fs", "runtime", "rlimit", "swap", "startTime"] {
+        assert!(!summary["node"][field].is_null(), "{field} of {}", summary["node"]);
+    }
+    let shown = pod["cpu"]["usageCoreNanoSeconds"].as_u64().unwrap();
+    let cgroup = harness::cgroups_below(&node.runtime.cgroup_root);
+    let is_pod = |path: &&PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("pod") || name.contains("-pod")
+    };
+    let read = |dir: &PathBuf| {
+        let old =
+            fs::read_to_string(dir.join("cpuacct.usage")).ok().and_then(|text| text.trim().parse().ok());
+        let new = fs::read_to_string(dir.join("cpu.stat")).ok().and_then(|text| {
+            let micros =
+                text.lines().find_map(|line| line.strip_prefix("usage_usec "))?.parse::<u64>().ok()?;
+            Some(micros * 1000)
+        });
+        old.or(new)
+    };
+    let now: u64 = cgroup.iter().filter(is_pod).filter_map(read).max().expect("the pod's cgroup");
+    assert!(shown <= now && now - shown < 5_000_000_000, "{shown} is told, {now} is");
+    let (status, metrics) = admin.ask("GET", "/metrics/resource");
+    assert_eq!(status, 200);
+    for start in [
+        r#"container_memory_working_set_bytes{container="c",namespace="default",pod="web-node"} "#,
+        r#"pod_cpu_usage_seconds_total{namespace="default",pod="web-node"} "#,
+        "node_memory_working_set_bytes ",
+        "resource_scrape_error 0",
+    ] {
+        assert!(metrics.lines().any(|line| line.starts_with(start)), "{start} in {metrics}");
+    }
 }
 
 /// A thousand connections that send nothing, some of them half of a handshake.

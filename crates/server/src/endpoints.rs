@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{Query, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -14,6 +14,7 @@ use ports::AgentView;
 
 use crate::health::{self, HealthChecks, plain};
 use crate::metrics::{AgentFigures, AgentMetrics};
+use crate::stats::NodeStats;
 use crate::{PATIENCE, api, control, pod_list};
 
 /// As the kubelet announces its metrics.
@@ -24,6 +25,8 @@ pub struct Endpoints {
     pub agent: Arc<dyn AgentView>,
     pub health: Arc<HealthChecks>,
     pub metrics: Arc<AgentMetrics>,
+    /// `None`: nothing is told of what pods use.
+    pub stats: Option<Arc<NodeStats>>,
 }
 
 impl Endpoints {
@@ -45,6 +48,8 @@ impl Endpoints {
             .route("/pods/", get(pods))
             .route("/metrics", get(metrics))
             .route("/metrics/probes", get(probe_metrics))
+            .route("/metrics/resource", get(resource_metrics))
+            .route("/stats/summary", get(summary).post(summary))
             .with_state(self.clone())
             .merge(health::routes(self.health.clone()))
     }
@@ -100,6 +105,29 @@ async fn metrics(State(endpoints): State<Endpoints>) -> Response {
 
 async fn probe_metrics(State(endpoints): State<Endpoints>) -> Response {
     metrics_text(endpoints.metrics.probes.text())
+}
+
+async fn resource_metrics(State(endpoints): State<Endpoints>) -> Response {
+    match &endpoints.stats {
+        Some(stats) => metrics_text(Ok(stats.resource_metrics().await)),
+        None => plain(StatusCode::NOT_FOUND, "404 page not found\n".into()),
+    }
+}
+
+#[derive(serde::Deserialize)]
+struct Which {
+    #[serde(default)]
+    only_cpu_and_memory: String,
+}
+
+async fn summary(State(endpoints): State<Endpoints>, Query(which): Query<Which>) -> Response {
+    let Some(stats) = &endpoints.stats else {
+        return plain(StatusCode::NOT_FOUND, "404 page not found\n".into());
+    };
+    match stats.summary(which.only_cpu_and_memory == "true").await {
+        Ok(summary) => axum::Json(summary).into_response(),
+        Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, format!("Internal Error: {error}\n")),
+    }
 }
 
 fn metrics_text(text: Result<String, prometheus::Error>) -> Response {

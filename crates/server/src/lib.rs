@@ -20,6 +20,7 @@ mod metrics;
 mod pod_list;
 mod process;
 mod secure;
+mod stats;
 #[cfg(test)]
 mod testing;
 mod tls;
@@ -34,6 +35,7 @@ pub use listen::{ServeError, Serving, serve_tcp, serve_unix};
 pub use metered::{MeteredEvents, MeteredImages, MeteredRuntime};
 pub use metrics::{AgentMetrics, BuildInfo};
 pub use secure::serve_tls;
+pub use stats::NodeStats;
 pub use tls::{ClientAuthority, ServingCertificate, TlsError, TlsSettings, server_config};
 
 /// How long the agent may take to answer a question. It answers in milliseconds; this long means that it hangs.

@@ -101,6 +101,7 @@ fn inside() -> PodInside {
     ] });
     PodInside {
         uid: "u1".into(),
+        cgroup: Some("/kubepods/podu1".into()),
         pod: Arc::new(serde_json::from_value(pod).unwrap()),
         status: Some(Arc::new(serde_json::from_value(status).unwrap())),
         observed: Some(Arc::new(observed())),
@@ -199,6 +200,9 @@ impl AgentView for FakeAgent {
     async fn find(&self, namespace: String, name: String) -> Option<Option<PodInside>> {
         self.say((namespace == "default" && name == "web-vm").then(inside)).await
     }
+    async fn insides(&self) -> Option<Vec<PodInside>> {
+        self.say(vec![inside()]).await
+    }
     async fn node(&self) -> Option<NodeReport> {
         let report = NodeReport {
             name: "vm".into(),
@@ -222,7 +226,7 @@ pub fn metrics() -> Arc<AgentMetrics> {
 pub fn endpoints(mood: Mood) -> Endpoints {
     let agent: Arc<dyn AgentView> = Arc::new(FakeAgent(mood));
     let health = Arc::new(HealthChecks::of_agent(agent.clone(), PATIENCE));
-    Endpoints { agent, health, metrics: metrics() }
+    Endpoints { agent, health, metrics: metrics(), stats: None }
 }
 
 #[derive(Debug)]
