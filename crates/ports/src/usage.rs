@@ -22,6 +22,14 @@ pub struct CgroupUsage {
     /// Absent: none.
     pub swap_limit_bytes: Option<u64>,
     pub processes: Option<u64>,
+    pub cpu_user_nanos: Option<u64>,
+    pub cpu_system_nanos: Option<u64>,
+    /// Of the CPU cap: its periods so far, those in which it held somebody back, and for how long.
+    pub cap_periods: Option<u64>,
+    pub capped_periods: Option<u64>,
+    pub capped_nanos: Option<u64>,
+    /// Pages of files.
+    pub cache_bytes: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -52,6 +60,9 @@ pub struct MachineUsage {
     pub interfaces: Vec<InterfaceFigures>,
     pub processes: u64,
     pub most_processes: u64,
+    pub cores: u64,
+    pub boot_id: String,
+    pub machine_id: String,
 }
 
 /// Reads directly, and blocks nobody else.

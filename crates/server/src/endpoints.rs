@@ -49,6 +49,8 @@ impl Endpoints {
             .route("/metrics", get(metrics))
             .route("/metrics/probes", get(probe_metrics))
             .route("/metrics/resource", get(resource_metrics))
+            .route("/metrics/cadvisor", get(cgroup_metrics))
+            .route("/metrics/slis", get(sli_metrics))
             .route("/stats/summary", get(summary).post(summary))
             .with_state(self.clone())
             .merge(health::routes(self.health.clone()))
@@ -112,6 +114,30 @@ async fn resource_metrics(State(endpoints): State<Endpoints>) -> Response {
         Some(stats) => metrics_text(Ok(stats.resource_metrics().await)),
         None => plain(StatusCode::NOT_FOUND, "404 page not found\n".into()),
     }
+}
+
+async fn cgroup_metrics(State(endpoints): State<Endpoints>) -> Response {
+    match &endpoints.stats {
+        Some(stats) => metrics_text(Ok(stats.cgroup_metrics().await)),
+        None => plain(StatusCode::NOT_FOUND, "404 page not found\n".into()),
+    }
+}
+
+/// Each check of `/healthz`, as a gauge.
+async fn sli_metrics(State(endpoints): State<Endpoints>) -> Response {
+    let mut text = String::from(
+        "# HELP kubernetes_healthcheck Whether a check passes.\n# TYPE kubernetes_healthcheck gauge\n",
+    );
+    for verdict in endpoints.health.run().await {
+        let (name, value) = (verdict.name, u8::from(verdict.outcome.is_ok()));
+        text += &format!("kubernetes_healthcheck{{name=\"{name}\",type=\"healthz\"}} {value}\n");
+    }
+    if let Some(figures) = crate::process::figures() {
+        let (name, start) = ("process_start_time_seconds", figures.start_seconds);
+        text +=
+            &format!("# HELP {name} When this process was started.\n# TYPE {name} gauge\n{name} {start}\n");
+    }
+    metrics_text(Ok(text))
 }
 
 #[derive(serde::Deserialize)]

@@ -3,6 +3,8 @@
 //! Nothing is read unless somebody asks, and one reading serves all who asked before it began: an answer is never
 //! older than its question.
 
+mod cadvisor;
+mod family;
 mod resource;
 mod summary;
 
@@ -36,6 +38,9 @@ pub(crate) struct PodFigures {
     pub namespace: String,
     pub name: String,
     pub uid: String,
+    /// As the driver spells it.
+    pub cgroup: String,
+    pub sandbox: String,
     pub started: Wall,
     pub usage: Option<CgroupUsage>,
     pub interfaces: Vec<InterfaceFigures>,
@@ -47,6 +52,8 @@ pub(crate) struct ContainerFigures {
     pub name: String,
     pub started: Wall,
     pub log_dir: String,
+    pub cgroup: String,
+    pub image: String,
     pub usage: CgroupUsage,
 }
 
@@ -110,13 +117,23 @@ impl NodeStats {
                 let Some(usage) = self.usage.cgroup(&path).await else { continue };
                 let log_dir = container.log_path.rsplit_once('/').map_or("", |(dir, _)| dir).to_owned();
                 let (id, name) = (container.id.clone(), container.name.clone());
-                containers.push(ContainerFigures { id, name, started: container.started_at, log_dir, usage });
+                containers.push(ContainerFigures {
+                    id,
+                    name,
+                    started: container.started_at,
+                    log_dir,
+                    cgroup: path,
+                    image: container.image.clone(),
+                    usage,
+                });
             }
             containers.sort_by(|a, b| a.name.cmp(&b.name));
             pods.push(PodFigures {
                 namespace: observed.full_name.namespace.to_string(),
                 name: observed.full_name.name.to_string(),
                 uid: pod.uid.to_string(),
+                cgroup: cgroup.clone(),
+                sandbox: sandbox.id.to_string(),
                 started: sandbox.created_at,
                 usage: self.usage.cgroup(cgroup).await,
                 interfaces: self.usage.interfaces(cgroup).await,
@@ -133,6 +150,17 @@ impl NodeStats {
             Err(error) => {
                 tracing::warn!(%error, "resource metrics");
                 resource::text(None)
+            }
+        }
+    }
+
+    /// The text of `/metrics/cadvisor`.
+    pub(crate) async fn cgroup_metrics(&self) -> String {
+        match self.reading().await {
+            Ok(reading) => cadvisor::text(Some(&reading)),
+            Err(error) => {
+                tracing::warn!(%error, "cgroup metrics");
+                cadvisor::text(None)
             }
         }
     }

@@ -10,6 +10,8 @@ use crate::cgroup::Layout;
 
 /// What v1 says instead of "no limit" is a number this large.
 const NO_LIMIT: u64 = 1 << 62;
+/// Times in `cpuacct.stat`, for user space on the architectures that we run on.
+const TICK_NANOS: u64 = 10_000_000;
 /// How deep processes of a pod are looked for.
 const DEPTH: usize = 4;
 
@@ -45,12 +47,20 @@ fn read_v1(layout: &Layout, path: &str) -> Option<CgroupUsage> {
         processes: at("pids").and_then(|dir| number(&dir.join("pids.current"))),
         ..Default::default()
     };
+    let ticks = at("cpuacct").map(|dir| table(&dir.join("cpuacct.stat"))).unwrap_or_default();
+    usage.cpu_user_nanos = ticks.get("user").map(|ticks| ticks * TICK_NANOS);
+    usage.cpu_system_nanos = ticks.get("system").map(|ticks| ticks * TICK_NANOS);
+    let cap = at("cpu").map(|dir| table(&dir.join("cpu.stat"))).unwrap_or_default();
+    usage.cap_periods = cap.get("nr_periods").copied();
+    usage.capped_periods = cap.get("nr_throttled").copied();
+    usage.capped_nanos = cap.get("throttled_time").copied();
     if let Some(dir) = memory {
         let stat = table(&dir.join("memory.stat"));
         let total = |name: &str| stat.get(&format!("total_{name}")).or(stat.get(name)).copied();
         usage.memory_bytes = number(&dir.join("memory.usage_in_bytes"));
         usage.working_set_bytes = working_set(usage.memory_bytes, total("inactive_file"));
         usage.rss_bytes = total("rss");
+        usage.cache_bytes = total("cache");
         usage.page_faults = total("pgfault");
         usage.major_page_faults = total("pgmajfault");
         usage.memory_limit_bytes = limit(&dir.join("memory.limit_in_bytes"));
@@ -67,9 +77,10 @@ fn read_v2(dir: &Path) -> Option<CgroupUsage> {
     }
     let stat = table(&dir.join("memory.stat"));
     let cpu = table(&dir.join("cpu.stat"));
+    let micros = |name: &str| cpu.get(name).map(|micros| micros * 1000);
     let memory_bytes = number(&dir.join("memory.current"));
     Some(CgroupUsage {
-        cpu_nanos: cpu.get("usage_usec").map(|micros| micros * 1000),
+        cpu_nanos: micros("usage_usec"),
         memory_bytes,
         working_set_bytes: working_set(memory_bytes, stat.get("inactive_file").copied()),
         rss_bytes: stat.get("anon").copied(),
@@ -79,6 +90,12 @@ fn read_v2(dir: &Path) -> Option<CgroupUsage> {
         swap_bytes: number(&dir.join("memory.swap.current")),
         swap_limit_bytes: limit(&dir.join("memory.swap.max")),
         processes: number(&dir.join("pids.current")),
+        cpu_user_nanos: micros("user_usec"),
+        cpu_system_nanos: micros("system_usec"),
+        cap_periods: cpu.get("nr_periods").copied(),
+        capped_periods: cpu.get("nr_throttled").copied(),
+        capped_nanos: micros("throttled_usec"),
+        cache_bytes: stat.get("file").copied(),
         ..Default::default()
     })
 }

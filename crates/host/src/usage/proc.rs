@@ -29,7 +29,15 @@ pub(super) fn machine(layout: &Layout, proc: &Path, now: Wall) -> io::Result<Mac
         interfaces: read("net/dev").map(|text| interfaces(&text)).unwrap_or_default(),
         processes: read("loadavg").ok().and_then(|text| processes(&text)).unwrap_or_default(),
         most_processes: most.unwrap_or_default(),
+        cores: stat.lines().filter(|line| is_core(line)).count() as u64,
+        boot_id: read("sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned(),
+        machine_id: fs::read_to_string("/etc/machine-id").unwrap_or_default().trim().to_owned(),
     })
+}
+
+/// `cpu0`, not `cpu`.
+fn is_core(line: &str) -> bool {
+    line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
 /// The root cgroup where it has numbers, and /proc where it has none (memory, in v2).

@@ -18,7 +18,10 @@ fn v1(root: &Path) -> Layout {
 fn both_versions_tell_the_same() {
     let temp = tempfile::tempdir().unwrap();
     let old = temp.path().join("v1");
-    write(&old.join("cpuacct/kubepods/podu"), &[("cpuacct.usage", "5000000000\n")]);
+    write(
+        &old.join("cpuacct/kubepods/podu"),
+        &[("cpuacct.usage", "5000000000\n"), ("cpuacct.stat", "user 2\nsystem 1\n")],
+    );
     write(
         &old.join("memory/kubepods/podu"),
         &[
@@ -35,7 +38,7 @@ fn both_versions_tell_the_same() {
     write(
         &new.join("kubepods/podu"),
         &[
-            ("cpu.stat", "usage_usec 5000000\nuser_usec 1\n"),
+            ("cpu.stat", "usage_usec 5000000\nuser_usec 20000\nsystem_usec 10000\n"),
             ("memory.current", "1000"),
             ("memory.max", "max"),
             ("memory.stat", "anon 200\ninactive_file 300\npgfault 7\npgmajfault 1\n"),
@@ -53,6 +56,8 @@ fn both_versions_tell_the_same() {
         major_page_faults: Some(1),
         swap_bytes: Some(4),
         processes: Some(3),
+        cpu_user_nanos: Some(20_000_000),
+        cpu_system_nanos: Some(10_000_000),
         ..Default::default()
     };
     assert_eq!(cgroup::read(&v1(&old), "/kubepods/podu"), Some(expect.clone()));

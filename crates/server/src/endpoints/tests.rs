@@ -92,7 +92,7 @@ async fn the_read_only_port_tells_pods_and_nothing_more() {
         assert_eq!(items[0]["spec"]["containers"], json!([{"name": "web", "image": "example/web:1"}]));
     }
     check(&get_tcp(at, "/healthz").await, 200, PLAIN, "ok");
-    for path in ["/", "/configz", "/metrics/cadvisor", "/v1/pods", "/runningpods"] {
+    for path in ["/", "/configz", "/v1/pods", "/runningpods"] {
         assert_eq!(get_tcp(at, path).await.status, 404, "{path}");
     }
     for path in

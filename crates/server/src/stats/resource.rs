@@ -1,45 +1,11 @@
 //! The text of `/metrics/resource`: samples carry the time of their reading.
 
-use std::fmt::Write;
-
-use model::Wall;
 use ports::CgroupUsage;
 
 use super::Reading;
+use super::family::{Family, labels};
 
 const SECOND: f64 = 1e9;
-
-/// One family; empty ones are not shown.
-struct Family {
-    name: &'static str,
-    kind: &'static str,
-    about: &'static str,
-    lines: String,
-}
-
-impl Family {
-    fn new(name: &'static str, kind: &'static str, about: &'static str) -> Self {
-        Self { name, kind, about, lines: String::new() }
-    }
-
-    fn add(&mut self, labels: &str, value: Option<f64>, at: Option<Wall>) {
-        let Some(value) = value else { return };
-        // Writing to a String cannot fail.
-        let _ = match at {
-            Some(at) => writeln!(self.lines, "{}{labels} {value} {}", self.name, at.0 / 1_000_000),
-            None => writeln!(self.lines, "{}{labels} {value}", self.name),
-        };
-    }
-
-    fn text(&self) -> String {
-        match self.lines.is_empty() {
-            true => String::new(),
-            false => {
-                format!("# HELP {0} {1}\n# TYPE {0} {2}\n{3}", self.name, self.about, self.kind, self.lines)
-            }
-        }
-    }
-}
 
 /// Without a reading, only that there was none.
 pub(super) fn text(reading: Option<&Reading>) -> String {
@@ -92,12 +58,4 @@ fn families(reading: &Reading) -> Vec<Family> {
     all[6].add("", memory(root), Some(root.at));
     all[7].add("", swap(root), Some(root.at));
     all.into()
-}
-
-fn labels(pairs: &[(&str, &str)]) -> String {
-    let one = |(name, value): &(&str, &str)| {
-        let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-        format!("{name}=\"{value}\"")
-    };
-    format!("{{{}}}", pairs.iter().map(one).collect::<Vec<_>>().join(","))
 }

@@ -16,12 +16,16 @@ fn reading() -> Reading {
         name: "web".into(),
         started: Wall(1_600_000_000_000_000_000),
         log_dir: "/logs".into(),
+        cgroup: "/kubepods/podu1/c1".into(),
+        image: "example/web:1".into(),
         usage: usage(1_500_000_000),
     };
     let pod = PodFigures {
         namespace: "default".into(),
         name: "web-vm".into(),
         uid: "u1".into(),
+        cgroup: "/kubepods/podu1".into(),
+        sandbox: "s1".into(),
         started: Wall(1_600_000_000_000_000_000),
         usage: Some(usage(2_000_000_000)),
         interfaces: Vec::new(),
@@ -78,4 +82,27 @@ fn summaries_leave_out_what_is_not_known() {
     assert_eq!(pod["containers"][0]["logs"]["usedBytes"], 20);
     assert_eq!(full["node"]["rlimit"]["curproc"], 0);
     assert!(pod.get("network").is_none());
+}
+
+#[test]
+fn cgroup_metrics_are_labelled_as_cadvisors() {
+    let mut reading = reading();
+    let eth0 = InterfaceFigures { name: "eth0".into(), rx_bytes: 5, ..Default::default() };
+    reading.pods[0].interfaces = vec![eth0];
+    let text = cadvisor::text(Some(&reading));
+    let of_container = r#"container="web",id="/kubepods/podu1/c1",image="example/web:1",name="c1",namespace="default",pod="web-vm""#;
+    let of_pod = r#"id="/kubepods/podu1",image="",name="",namespace="default",pod="web-vm""#;
+    for line in [
+        format!("container_memory_working_set_bytes{{{of_container}}} 700 1700000000500"),
+        format!(r#"container_memory_rss{{container="",{of_pod}}}"#),
+        format!(r#"container_cpu_usage_seconds_total{{container="",cpu="total",{of_pod}}} 2 1700000000500"#),
+        r#"container_cpu_usage_seconds_total{container="",cpu="total",id="/",image="",name="",namespace="",pod=""} 9 1700000000500"#.into(),
+        r#"container_network_receive_bytes_total{container="",id="/kubepods/podu1/s1",image="",interface="eth0",name="s1",namespace="default",pod="web-vm"} 5 1700000000500"#.into(),
+        r#"machine_memory_bytes{boot_id="",machine_id="",system_uuid=""} 0"#.into(),
+        "container_scrape_error 0".into(),
+    ] {
+        // What was not read is not told.
+        let expected = !line.starts_with("container_memory_rss");
+        assert_eq!(text.lines().any(|found| found == line), expected, "{line} in\n{text}");
+    }
 }
