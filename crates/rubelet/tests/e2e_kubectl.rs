@@ -256,6 +256,23 @@ fn ports_are_forwarded_under_load() {
     }
 }
 
+/// `kubectl debug`: a container that comes later, and sees the processes of the one it looks at.
+#[test]
+fn a_debugging_container_sees_its_target() {
+    let member = Member::join("kubectl-debug");
+    member.start("box", json!({ "command": ["sh", "-c", "trap 'exit 0' TERM; sleep 3611 & wait"] }));
+    let image = format!("--image={BUSYBOX}");
+    let script = "ps | grep -q 'sleep 3611' && echo found it";
+    let words = ["debug", "box", &image, "--image-pull-policy=Never", "--target=main", "-c", "look", "--"];
+    member.said(&[&words[..], &["sh", "-c", script]].concat());
+    wait("the debugging container's word", SLOW, || {
+        match member.output(&["logs", "box", "-c", "look"], b"", true) {
+            output if text(&output.stdout) == "found it\n" => Ok(()),
+            other => Err(format!("{} {}", text(&other.stdout), text(&other.stderr))),
+        }
+    });
+}
+
 struct Curl<'a> {
     member: &'a Member,
     certificate: Option<KeyPair>,
@@ -305,6 +322,9 @@ fn the_api_server_says_who_may_ask_the_node() {
     let (scraper, reader, boss, nobody) = (token("scraper"), token("reader"), token("boss"), token("nobody"));
     for (who, name, method, path, expect) in [
         (&scraper, "scraper", "GET", "/metrics", 200),
+        (&scraper, "scraper", "GET", "/metrics/resource", 200),
+        (&scraper, "scraper", "GET", "/metrics/cadvisor", 200),
+        (&scraper, "scraper", "GET", "/stats/summary", 200),
         (&scraper, "scraper", "GET", "/pods", 403),
         (&scraper, "scraper", "GET", "/containerLogs/a/b/c", 403),
         (&reader, "reader", "GET", "/pods", 200),

@@ -68,14 +68,15 @@ struct Caller<'a> {
 impl Caller<'_> {
     fn ask(&self, method: &str, path: &str) -> (u16, String) {
         let mut curl = Command::new("curl");
-        curl.args(["-sk", "-X", method, "-w", "\n%{http_code}"]);
+        curl.args(["-sSk", "-X", method, "-w", "\n%{http_code}"]);
         if let Some((certificate, key)) = &self.pair {
             curl.args(["--cert", certificate, "--key", key]);
         }
         let output = curl.arg(format!("https://127.0.0.1:{}{path}", self.node.agent.port)).output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         let (body, status) = said.rsplit_once('\n').unwrap_or_default();
-        (status.parse().unwrap_or_default(), body.to_owned())
+        let trouble = String::from_utf8_lossy(&output.stderr);
+        (status.parse().unwrap_or_default(), format!("{body}{trouble}"))
     }
 }
 
