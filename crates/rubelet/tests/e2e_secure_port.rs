@@ -46,6 +46,8 @@ impl Authority {
         openssl.args([
             "x509",
             "-req",
+            "-copy_extensions",
+            "copyall",
             "-days",
             "1",
             "-CAcreateserial",
