@@ -12,6 +12,7 @@ mod debug;
 mod exec;
 mod log_query;
 mod node_logs;
+mod node_query;
 mod port_forward;
 mod proxy;
 mod query;

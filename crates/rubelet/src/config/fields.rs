@@ -138,7 +138,7 @@ pub const FIELDS: &[(&str, Effect)] = &[
     ("logging.options.json.splitStream", NoEffectYet),
     ("logging.options.json.infoBufferSize", NoEffectYet),
     ("enableSystemLogHandler", Honoured),
-    ("enableSystemLogQuery", NoEffectYet),
+    ("enableSystemLogQuery", Honoured),
     ("shutdownGracePeriod", NoEffectYet),
     ("shutdownGracePeriodCriticalPods", NoEffectYet),
     ("shutdownGracePeriodByPodPriority", NoEffectYet),

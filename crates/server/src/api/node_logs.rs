@@ -15,6 +15,8 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio_util::io::ReaderStream;
 
+use super::node_query::{self, NodeQuery, Refused};
+use super::query::Parameters;
 use super::{Api, SecureApi, failure};
 use crate::health::plain;
 
@@ -29,11 +31,38 @@ pub(super) async fn to_directory() -> Response {
 }
 
 pub(super) async fn read_root(State(api): Api, request: Request) -> Response {
-    answer(&api, String::new(), request.headers()).await
+    match asked(&api, &request) {
+        Ok(Some(query)) => node_query::answer(&api, query).await,
+        Ok(None) => answer(&api, String::new(), request.headers()).await,
+        Err((status, text)) => failure(status, text),
+    }
 }
 
 pub(super) async fn read(State(api): Api, Path(path): Path<String>, request: Request) -> Response {
-    answer(&api, path, request.headers()).await
+    match asked(&api, &request) {
+        Ok(Some(_)) => failure(StatusCode::NOT_ACCEPTABLE, "path not allowed in query mode"),
+        Ok(None) => answer(&api, path, request.headers()).await,
+        Err((status, text)) => failure(status, text),
+    }
+}
+
+/// Is it a question to the journal, where those are answered?
+fn asked(api: &SecureApi, request: &Request) -> Result<Option<NodeQuery>, Refused> {
+    if !api.settings.node_log_query {
+        return Ok(None);
+    }
+    NodeQuery::parse(&Parameters::of(request.uri()))
+}
+
+/// A file below the directory of logs, all of it.
+pub(super) async fn whole_file(api: &SecureApi, path: &str) -> Option<Body> {
+    let (directory, path) = (api.settings.node_log_dir.clone(), path.to_owned());
+    match tokio::task::spawn_blocking(move || open(&directory, &path)).await {
+        Ok(Ok(Found::File(file))) => {
+            Some(Body::from_stream(ReaderStream::new(tokio::fs::File::from_std(file))))
+        }
+        _ => None,
+    }
 }
 
 async fn answer(api: &SecureApi, path: String, headers: &HeaderMap) -> Response {

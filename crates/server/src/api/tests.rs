@@ -263,6 +263,8 @@ async fn files_of_the_node() {
     assert_eq!(bench.ask("GET", "/logs/sub").await.0, 301);
     bench.check("GET", "/logs/..%2F..%2Fetc%2Fpasswd", 404, "404 page not found\n").await;
     bench.check("GET", "/logs/../../etc/passwd", 404, "404 page not found\n").await;
+    let unasked = bench.ask("GET", "/logs/?query=").await;
+    assert_eq!(unasked, (200, page.into()), "without the switch it is no question");
     let part = http::Request::get("/logs/a%3Cb").header("range", "bytes=2-4").body(Body::empty()).unwrap();
     assert_eq!(bench.send(part).await, (206, "234".into()));
 }
@@ -368,4 +370,25 @@ async fn hundreds_of_streams_at_once() {
     for (number, stream) in open.iter_mut().enumerate() {
         expect(stream, &format!("early{number}")).await;
     }
+}
+
+#[tokio::test]
+async fn logs_of_the_node_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("no-such-unit-here.log"), "of the file").unwrap();
+    let log_dir = dir.path().to_path_buf();
+    let bench = bench_with(None, |settings| {
+        settings.node_log_dir = log_dir;
+        settings.node_log_query = true;
+    });
+    bench.check("GET", "/logs/?query=no-such-unit-here", 200, "of the file").await;
+    bench.check("GET", "/logs/?query=/no-such-unit-here.log", 200, "of the file").await;
+    bench.check("GET", "/logs/?query=no-such-at-all", 200, "\nlog not found for no-such-at-all\n").await;
+    let options = "\noptions present and query resolved to log files for [no-such-unit-here]\n\
+                   try without specifying options\n";
+    bench.check("GET", "/logs/?query=no-such-unit-here&tailLines=1", 200, options).await;
+    bench.check("GET", "/logs/sub?query=a", 406, "path not allowed in query mode").await;
+    bench.check("GET", "/logs/?query=../../etc/passwd", 404, "404 page not found\n").await;
+    assert_eq!(bench.ask("GET", "/logs/?query=a;b").await.0, 406);
+    assert_eq!(bench.ask("GET", "/logs/").await.0, 200);
 }
