@@ -80,7 +80,10 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
         reviews,
         log,
     };
-    secure.open(&stop).await?;
+    let slot = secure.open(&stop).await?;
+    if let (Some(slot), Some(cluster), true) = (slot, &cluster, config.server_tls_bootstrap) {
+        cluster.keep_serving_certificate(slot, &flags.cert_dir, &node_name, &stop)?;
+    }
     let engine = engine.with_node(duties).start();
     let lost = async {
         match &cluster {

@@ -1,17 +1,23 @@
 //! Joining a cluster: who this node is there, and what it stands on then.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
-use apiserver::certificates::{ClientIdentity, Loss, Rotation};
+use apiserver::certificates::{ClientIdentity, Loss, Rotation, Rotator, Template};
 use apiserver::{Api, ApiPodFeed};
+use futures::StreamExt;
 use host::clock::SystemClock;
-use ports::{ClusterPorts, PodFeed};
+use ports::{ClusterPorts, PodFeed, Seen};
+use server::ServingCertificate;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::KubeletConfiguration;
 use crate::flags::{Flags, KUBERNETES_VERSION, RUBELET_VERSION};
+
+/// Below the directory of certificates.
+const ISSUED_FILE: &str = "kubelet-server-current.pem";
 
 pub struct Cluster {
     pub api: Api,
@@ -22,6 +28,46 @@ pub struct Cluster {
 impl Cluster {
     pub fn feed(&self, node_name: &str) -> Box<dyn PodFeed> {
         Box::new(ApiPodFeed::new(&self.api, node_name))
+    }
+
+    /// Keeps the slot filled with a certificate that the cluster signs for the node's addresses (`serverTLSBootstrap`).
+    pub fn keep_serving_certificate(
+        &self,
+        slot: Arc<ServingCertificate>,
+        cert_dir: &Path,
+        node_name: &str,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<()> {
+        let (wanted, template) = watch::channel(None);
+        let (rotator, rotation) =
+            Rotator::serving(self.api.clone(), cert_dir, None, template, Arc::new(SystemClock))
+                .context("serverTLSBootstrap")?;
+        tokio::spawn(rotator.run(stop.clone()));
+        let mut nodes = self.ports.node.watch(node_name);
+        let name = node_name.to_owned();
+        tokio::spawn(stop.clone().run_until_cancelled_owned(async move {
+            while let Some(seen) = nodes.next().await {
+                let Seen::Is(node) = seen else { continue };
+                let status = node.status.as_ref().and_then(|status| status.addresses.as_deref());
+                let template = Template::serving(&name, status.unwrap_or_default());
+                wanted.send_if_modified(|known| {
+                    template.is_some() && std::mem::replace(known, template.clone()) != template
+                });
+            }
+        }));
+        let file = cert_dir.join(ISSUED_FILE);
+        tokio::spawn(stop.clone().run_until_cancelled_owned(async move {
+            let mut held = rotation.held();
+            loop {
+                if held.borrow_and_update().is_some() {
+                    show(&slot, &file).await;
+                }
+                if held.changed().await.is_err() {
+                    return;
+                }
+            }
+        }));
+        Ok(())
     }
 
     /// Ends when the node has lost its identity for good, and another start could give it a new one.
@@ -65,6 +111,19 @@ pub async fn join(
     let api = Api::new(identity.connection);
     let ports = apiserver::cluster_ports(&api);
     Ok(Some(Cluster { api, ports, rotation }))
+}
+
+/// The pair is where upstream keeps it, certificates and key in one file.
+async fn show(slot: &ServingCertificate, file: &Path) {
+    let place = file.display().to_string();
+    let shown = match tokio::fs::read(file).await {
+        Ok(text) => slot.set_pem(&place, &text, &text).map_err(anyhow::Error::new),
+        Err(error) => Err(anyhow::Error::new(error).context(place)),
+    };
+    match shown {
+        Ok(()) => tracing::info!("the secure port shows a certificate that the cluster signed"),
+        Err(error) => tracing::error!("serving certificate: {error:#}"),
+    }
 }
 
 fn path(flag: &Option<PathBuf>) -> Option<&PathBuf> {

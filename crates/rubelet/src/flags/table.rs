@@ -149,12 +149,12 @@ const OWN_FLAGS: &[Flag] = &[
     own("version", Version, General, Honoured, "false", "print the version and end; raw prints its parts"),
     own("help", Switch, General, Honoured, "false", "print this text and end"),
 
-    own("kubeconfig", Text, Cluster, NoEffectYet, "", "how to reach the API server; without it the agent stands alone"),
-    own("bootstrap-kubeconfig", Text, Cluster, NoEffectYet, "", "how to reach the API server for the first certificate"),
+    own("kubeconfig", Text, Cluster, Honoured, "", "how to reach the API server; without it the agent stands alone"),
+    own("bootstrap-kubeconfig", Text, Cluster, Honoured, "", "how to reach the API server for the first certificate"),
     own("hostname-override", Text, Cluster, Honoured, "", "node name instead of the host's name"),
     own("node-ip", Text, Cluster, Honoured, "", "address of this node, or one per IP family, comma-separated"),
     own("node-labels", Labels, Cluster, Honoured, "", "labels to register the node with"),
-    own("cloud-provider", Text, Cluster, NoEffectYet, "", "external, or empty for none"),
+    own("cloud-provider", Text, Cluster, Honoured, "", "external, or empty for none"),
 
     own("runtime-cgroups", Text, Runtime, NoEffectYet, "", "cgroup of the container runtime"),
     own("image-credential-provider-config", Text, Runtime, Honoured, "", "configuration file or directory of credential plugins"),
