@@ -27,8 +27,25 @@ TEXT
     case $version in
         1.6) cri_config_v2 "$dir" "$snapshotter" "" ;;
         1.7) cri_config_v2 "$dir" "$snapshotter" "enable_cdi = false" ;;
-        2.*) cri_config_v3 "$dir" "$snapshotter" ;;
+        2.*)
+            cri_config_v3 "$dir" "$snapshotter"
+            [[ -z ${RUBELET_TEST_RUNC:-} ]] || younger_runc "$dir" "$RUBELET_TEST_RUNC"
+            ;;
     esac
+}
+
+# younger_runc <dir> <binary>: the handler "younger".
+younger_runc() {
+    cat <<TEXT
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.younger]
+  runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.younger.options]
+  BinaryName = "$2"
+  Root = "$1/runc"
+  SystemdCgroup = false
+TEXT
 }
 
 # Left out because they cost start-up time, speak outside of <dir>, or both.

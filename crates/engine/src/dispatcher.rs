@@ -4,28 +4,38 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use decide::effect::LogLevel;
+use decide::images::PullKey;
+use decide::node::RuntimeView;
 use decide::{Effect, Epoch, Event, NodeState, step};
 use futures::StreamExt;
 use model::cgroup::CgroupSpec;
 use model::cri::IdMapping;
 use model::observed::{ObservedPod, Scope};
+use model::pod::Source;
 use model::probe::ProbeRecord;
-use model::{ApiEvent, PodUid};
+use model::{ApiEvent, EventSubject, PodUid};
 use ports::{FeedNotice, PodFeed, ProbeOf};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
+use crate::node_keeper::NodeNow;
+use crate::objects::ClusterObjects;
 use crate::query::{EngineHandle, EventLog, Query};
 use crate::timers::Timers;
-use crate::{Ports, api_calls, executor, image_calls, observe, probe_calls, sweep};
+use crate::{NodeDuties, Ports, api_calls, executor, image_calls, node_duties, observe, probe_calls, sweep};
 
 /// Where every outcome goes.
 #[derive(Clone)]
-pub(crate) struct Outbox(mpsc::UnboundedSender<Event>);
+pub(crate) struct Outbox(pub mpsc::UnboundedSender<Event>);
 
 impl Outbox {
+    #[cfg(test)]
+    pub fn new(events: mpsc::UnboundedSender<Event>) -> Self {
+        Self(events)
+    }
+
     pub fn send(&self, event: Event) {
         // The dispatcher is gone only while the agent ends; nobody is left to tell then.
         let _ = self.0.send(event);
@@ -39,6 +49,8 @@ pub(crate) struct Shop {
     pub clock: Clock,
     pub outbox: Outbox,
     pub image_room: Arc<image_calls::ImageRoom>,
+    /// The runtime as it was seen last, for whoever keeps the Node object.
+    pub runtime_view: Arc<watch::Sender<RuntimeView>>,
 }
 
 struct Dispatcher {
@@ -49,6 +61,7 @@ struct Dispatcher {
     events: EventLog,
     probe_records: mpsc::UnboundedSender<(PodUid, ProbeRecord)>,
     node_cgroups: watch::Sender<Vec<CgroupSpec>>,
+    objects: ClusterObjects,
     api_room: Arc<Semaphore>,
 }
 
@@ -59,6 +72,7 @@ pub(crate) struct Ready {
     questions: mpsc::Receiver<Query>,
     feeds: Vec<Box<dyn PodFeed>>,
     stop: CancellationToken,
+    pub duties: Option<NodeDuties>,
 }
 
 pub(crate) fn prepare(
@@ -71,11 +85,13 @@ pub(crate) fn prepare(
     let (queries, questions) = mpsc::channel(64);
     let clock = Clock::new(ports.wall.clone());
     let image_room = Arc::default();
-    let shop = Shop { ports, clock: clock.clone(), outbox: Outbox(events), image_room };
+    let runtime_view = Arc::new(watch::Sender::new(RuntimeView::default()));
+    let shop = Shop { ports, clock: clock.clone(), outbox: Outbox(events), image_room, runtime_view };
     let (probe_records, to_keep) = mpsc::unbounded_channel();
     tokio::spawn(probe_calls::keep_records(shop.clone(), to_keep));
     let (node_cgroups, wanted_cgroups) = watch::channel(Vec::new());
     tokio::spawn(sweep::keep_cgroups(shop.clone(), wanted_cgroups));
+    let objects = ClusterObjects::new(shop.ports.cluster.clone(), shop.outbox.clone(), stop.clone());
     let dispatcher = Dispatcher {
         state,
         timers: Timers::new(clock),
@@ -84,24 +100,43 @@ pub(crate) fn prepare(
         events: EventLog::default(),
         probe_records,
         node_cgroups,
+        objects,
         api_room: Arc::new(Semaphore::new(api_calls::CALLS_AT_ONCE)),
     };
-    (EngineHandle::new(queries), Ready { dispatcher, inbox, questions, feeds, stop })
+    (EngineHandle::new(queries), Ready { dispatcher, inbox, questions, feeds, stop, duties: None })
 }
 
 impl Ready {
     pub fn start(self) -> tokio::task::JoinHandle<()> {
         let shop = self.dispatcher.shop.clone();
+        let node = self.duties.and_then(|duties| {
+            let facts = self.dispatcher.state.facts.clone();
+            node_duties::start(&shop, duties, facts, shop.runtime_view.subscribe(), &self.stop)
+        });
         for feed in self.feeds {
-            tokio::spawn(forward_feed(feed, shop.outbox.clone(), self.stop.clone()));
+            let first = node.clone().filter(|_| feed.source() == Source::Api);
+            tokio::spawn(forward_feed(feed, first, shop.outbox.clone(), self.stop.clone()));
         }
         tokio::spawn(image_calls::settle_intents(shop.clone()));
+        self.dispatcher.objects.follow_services();
+        self.dispatcher.objects.follow_runtime_classes();
         tokio::spawn(forward_hints(shop, self.stop.clone()));
         tokio::spawn(self.dispatcher.run(self.inbox, self.questions, self.stop))
     }
 }
 
-async fn forward_feed(feed: Box<dyn PodFeed>, outbox: Outbox, stop: CancellationToken) {
+/// `first`: whose first word has to come before the first pod, since pods are let in by what the node is.
+async fn forward_feed(
+    feed: Box<dyn PodFeed>,
+    first: Option<watch::Receiver<NodeNow>>,
+    outbox: Outbox,
+    stop: CancellationToken,
+) {
+    if let Some(mut node) = first
+        && !matches!(stop.run_until_cancelled(node.changed()).await, Some(Ok(())))
+    {
+        return;
+    }
     let mut notices = feed.stream();
     while let Some(Some(notice)) = stop.run_until_cancelled(notices.next()).await {
         match notice {
@@ -212,12 +247,18 @@ impl Dispatcher {
             Effect::InspectImage { image } => {
                 tokio::spawn(image_calls::inspect(self.shop.clone(), image));
             }
-            Effect::AskPlugins { image } => {
-                tokio::spawn(image_calls::ask_plugins(self.shop.clone(), image));
+            Effect::AskPlugins { image, access } => {
+                tokio::spawn(image_calls::ask_plugins(self.shop.clone(), PullKey { image, access }));
             }
-            Effect::PullImage { image } => {
-                tokio::spawn(image_calls::pull(self.shop.clone(), image));
+            Effect::PullImage { image, access, own } => {
+                tokio::spawn(image_calls::pull(self.shop.clone(), PullKey { image, access }, own));
             }
+            Effect::NoteAccess { image, image_ref, secret } => {
+                tokio::spawn(image_calls::note_access(self.shop.clone(), image, image_ref, secret));
+            }
+            Effect::WatchObject { key } => self.objects.watch(key),
+            Effect::UnwatchObject { key } => self.objects.unwatch(&key),
+            Effect::RequestToken { wanted } => self.objects.request_token(wanted),
             Effect::SetTimer { key, at } => self.timers.set(key, at),
             Effect::PublishStatus { uid, status } => self.log_status(&uid, &status),
             Effect::RunProbe { uid, container, kind, id, call, attempts } => {
@@ -271,7 +312,14 @@ impl Dispatcher {
     }
 
     fn record(&mut self, uid: &PodUid, full_name: &model::FullName, event: ApiEvent) {
-        self.shop.ports.events.record(uid, full_name, &event);
+        let version =
+            self.state.pods.get(uid).and_then(|entry| entry.view.pod.metadata.resource_version.clone());
+        let about = EventSubject::Pod {
+            uid: uid.clone(),
+            name: full_name.clone(),
+            resource_version: version.unwrap_or_default(),
+        };
+        self.shop.ports.events.record(&about, &event);
         self.events.add(uid, self.shop.clock.now().wall, event);
     }
 

@@ -12,13 +12,20 @@
 mod api_calls;
 mod clock;
 mod dispatcher;
+mod event_recorder;
 mod executor;
 mod hooks;
 mod image_calls;
+mod lease_keeper;
+mod node_duties;
+mod node_keeper;
+mod objects;
 mod observe;
 mod probe_calls;
 mod query;
 mod sweep;
+#[cfg(test)]
+mod testing;
 mod timers;
 
 use std::sync::Arc;
@@ -31,6 +38,8 @@ use ports::{
 use tokio_util::sync::CancellationToken;
 
 pub use clock::Clock;
+pub use event_recorder::EventRecorder;
+pub use node_duties::NodeDuties;
 pub use query::EngineHandle;
 
 /// The outside, as the engine uses it.
@@ -58,6 +67,12 @@ pub struct Ports {
 pub struct Engine(dispatcher::Ready);
 
 impl Engine {
+    /// Takes on the node's duties: its object and its lease in a cluster, its facts everywhere.
+    pub fn with_node(mut self, duties: NodeDuties) -> Self {
+        self.0.duties = Some(duties);
+        self
+    }
+
     /// Runs until `stop` is cancelled; pods are left as they are then.
     pub fn start(self) -> tokio::task::JoinHandle<()> {
         self.0.start()

@@ -10,6 +10,7 @@ use decide::event::{Event, RuntimeCheck};
 use decide::termination_message::{self, Ended};
 use futures::future::try_join_all;
 use model::cgroup::CgroupDriver;
+use model::cri::{RuntimeStatus, RuntimeVersion};
 use model::observed::{ContainerState, Observation, ObservedContainer, ObservedPod, ObservedSandbox, Scope};
 use model::pod::{
     ANNOTATION_CONTAINER_HASH, ANNOTATION_POD_DELETION_GRACE, ANNOTATION_POD_GRACE, ANNOTATION_PRE_STOP,
@@ -30,6 +31,7 @@ pub(crate) async fn check_runtime(shop: Shop, ask_cgroup_driver: bool) {
         let runtime = &shop.ports.runtime;
         let version = runtime.version().await?;
         let status = runtime.status().await?;
+        seen(&shop, &version, &status);
         let cgroup_driver = if ask_cgroup_driver { cgroup_driver(&shop).await? } else { None };
         Ok::<_, RuntimeError>(RuntimeCheck::Answered {
             runtime_name: version.runtime_name,
@@ -37,8 +39,22 @@ pub(crate) async fn check_runtime(shop: Shop, ask_cgroup_driver: bool) {
             cgroup_driver,
         })
     };
-    let check = answer.await.unwrap_or_else(|e| RuntimeCheck::Failed { message: e.user_message() });
+    let check = answer.await.unwrap_or_else(|e| {
+        shop.runtime_view.send_modify(|view| view.failed = true);
+        RuntimeCheck::Failed { message: e.user_message() }
+    });
     shop.outbox.send(Event::RuntimeChecked(check));
+}
+
+fn seen(shop: &Shop, version: &RuntimeVersion, status: &RuntimeStatus) {
+    let at = shop.clock.mono();
+    shop.runtime_view.send_modify(|view| {
+        view.name.clone_from(&version.runtime_name);
+        view.version.clone_from(&version.runtime_version);
+        view.status = Some(status.clone());
+        view.answered = Some(at);
+        view.failed = false;
+    });
 }
 
 /// `None` when this runtime does not tell: the configured driver stands.
@@ -59,6 +75,7 @@ pub(crate) async fn observe(shop: Shop, scope: Scope, known: Known) {
         Ok(pods) => {
             if scope == Scope::All {
                 shop.ports.meter.relist(shop.clock.mono().since(at));
+                shop.runtime_view.send_modify(|view| view.read = Some(at));
             }
             Event::Observed(Observation { at, scope, pods })
         }

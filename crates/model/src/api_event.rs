@@ -3,11 +3,26 @@
 use serde::{Deserialize, Serialize};
 
 use crate::pod::ContainerKind;
+use crate::{FullName, PodUid};
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum EventKind {
     Normal,
     Warning,
+}
+
+/// What an Event is about.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub enum EventSubject {
+    Pod {
+        uid: PodUid,
+        name: FullName,
+        /// Of the object as it was seen last; empty when the API never had it.
+        resource_version: String,
+    },
+    Node {
+        name: String,
+    },
 }
 
 /// One Event about a pod, or about one of its containers.

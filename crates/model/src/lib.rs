@@ -20,12 +20,13 @@ pub mod quantity;
 pub mod reason;
 pub mod report;
 pub mod runtime_class;
+pub mod setup;
 pub mod time;
 pub mod user_namespace;
 pub mod volume;
 pub mod why;
 
-pub use api_event::{ApiEvent, EventKind};
+pub use api_event::{ApiEvent, EventKind, EventSubject};
 pub use ids::{ContainerId, FullName, PodUid, SandboxId};
 pub use reason::Reason;
 pub use time::{Mono, Now, Wall};
@@ -37,7 +38,7 @@ pub mod k8s {
     pub use k8s_openapi::api::core::v1::*;
     pub use k8s_openapi::api::node::v1::RuntimeClass;
     pub use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-    pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+    pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference, Time};
     pub use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
     pub type PodList = List<Pod>;

@@ -1,12 +1,14 @@
 //! The node: what was configured, and what was found on the host. Read by decisions, changed by nobody in them.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::CgroupDriver;
 use crate::credentials::VerificationPolicy;
+pub use crate::setup::{CapacityRules, NodeSetup, Share};
 use crate::user_namespace::{DEFAULT_IDS_PER_POD, IdRange};
 
 /// The part of the configuration that decisions depend on.
@@ -32,7 +34,9 @@ pub struct NodeConfig {
     pub seccomp_default: bool,
     pub single_process_oom_kill: bool,
     pub allowed_unsafe_sysctls: Vec<String>,
-    pub max_pods: u32,
+    /// What the node is in a cluster; alone it is the same node, seen by nobody.
+    #[serde(default)]
+    pub setup: NodeSetup,
     pub crash_back_off_initial: Duration,
     pub crash_back_off_max: Duration,
     pub serialize_image_pulls: bool,
@@ -80,7 +84,7 @@ impl Default for NodeConfig {
             seccomp_default: false,
             single_process_oom_kill: false,
             allowed_unsafe_sysctls: Vec::new(),
-            max_pods: 110,
+            setup: NodeSetup::default(),
             crash_back_off_initial: Duration::from_secs(10),
             crash_back_off_max: Duration::from_secs(300),
             serialize_image_pulls: true,
@@ -151,6 +155,33 @@ pub struct HostFacts {
     pub machine_id: String,
     /// What the host's administrator set aside for the user `kubelet`.
     pub subordinate_ids: Option<IdRange>,
+    #[serde(default)]
+    pub system_uuid: String,
+    /// `PRETTY_NAME` of the operating system.
+    #[serde(default)]
+    pub os_image: String,
+    /// As Go spells it: `amd64`.
+    #[serde(default)]
+    pub architecture: String,
+    /// Size of the filesystem that holds the root directory. Zero: not known.
+    #[serde(default)]
+    pub root_fs_bytes: u64,
+    /// Reserved bytes by page size in bytes.
+    #[serde(default)]
+    pub huge_pages: BTreeMap<u64, u64>,
+    #[serde(default)]
+    pub addresses: HostAddresses,
+}
+
+/// Where an address of the node can come from. Loopback, link-local and the like are left out everywhere.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct HostAddresses {
+    /// What the interfaces have.
+    pub local: Vec<IpAddr>,
+    /// What the node's name resolves to, in the resolver's order.
+    pub named: Vec<IpAddr>,
+    /// Where the default routes leave from, IPv4 first.
+    pub routed: Vec<IpAddr>,
 }
 
 impl Default for HostFacts {
@@ -172,6 +203,12 @@ impl Default for HostFacts {
             boot_id: String::new(),
             machine_id: String::new(),
             subordinate_ids: None,
+            system_uuid: String::new(),
+            os_image: String::new(),
+            architecture: String::new(),
+            root_fs_bytes: 0,
+            huge_pages: BTreeMap::new(),
+            addresses: HostAddresses::default(),
         }
     }
 }

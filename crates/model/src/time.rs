@@ -52,6 +52,11 @@ impl Wall {
         let whole = jiff::Timestamp::from_second(self.0.div_euclid(1_000_000_000));
         k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(whole.unwrap_or(jiff::Timestamp::UNIX_EPOCH))
     }
+    /// Times of leases have microseconds.
+    pub fn api_micro_time(self) -> crate::k8s::MicroTime {
+        let whole = jiff::Timestamp::from_microsecond(self.0.div_euclid(1_000));
+        crate::k8s::MicroTime(whole.unwrap_or(jiff::Timestamp::UNIX_EPOCH))
+    }
     pub fn from_timestamp(at: jiff::Timestamp) -> Self {
         Self(at.as_nanosecond() as i64)
     }

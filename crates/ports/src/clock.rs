@@ -1,7 +1,7 @@
 //! The clock on the wall, where Events go, and who counts what the engine does.
 
 use model::probe::{ProbeKind, ProbeOutcome};
-use model::{ApiEvent, FullName, PodUid, Wall};
+use model::{ApiEvent, EventSubject, FullName, PodUid, Wall};
 
 /// Real time. The monotonic clock is tokio's; this one is only for times that others read.
 pub trait WallClock: Send + Sync {
@@ -10,7 +10,7 @@ pub trait WallClock: Send + Sync {
 
 /// Takes Kubernetes Events. Must not block.
 pub trait EventSink: Send + Sync {
-    fn record(&self, uid: &PodUid, pod: &FullName, event: &ApiEvent);
+    fn record(&self, about: &EventSubject, event: &ApiEvent);
 }
 
 /// Whose probe it is.

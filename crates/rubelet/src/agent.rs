@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use model::node::CgroupVersion;
 use model::pod::Source;
-use ports::AgentView;
+use ports::{AgentView, HostFactsSource};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -33,7 +33,8 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
     for warning in flags.warnings.iter().chain(&warnings) {
         tracing::warn!("{warning}");
     }
-    let facts = wire::host_facts(flags, &config).await?;
+    let reader = wire::facts_reader(flags, &config)?;
+    let facts = reader.read().await.context("reading the facts of this host")?;
     let host = Host { cgroup_v1: facts.cgroup_version == CgroupVersion::V1 };
     if let Err(faults) = config::validate(&config, &gates, host) {
         let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
@@ -51,7 +52,11 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
     let root_dir = node.root_dir.clone();
     let metrics = wire::metrics(&facts);
     let mut ports = wire::ports(flags, &config, &node, &metrics)?;
-    ports.cluster = cluster.as_ref().map(|cluster| cluster.ports.clone());
+    if let Some(cluster) = &cluster {
+        ports.cluster = Some(cluster.ports.clone());
+        ports.events = wire::recorded_events(&cluster.ports, &node.setup, &metrics, &stop);
+    }
+    let duties = wire::node_duties(&node, reader);
     wire::prepare_node(&*ports.files).await?;
     let mut feeds = wire::feeds(&config, &gates, &node_name)?;
     feeds.extend(cluster.as_ref().map(|cluster| cluster.feed(&node_name)));
@@ -76,7 +81,7 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
         log,
     };
     secure.open(&stop).await?;
-    let engine = engine.start();
+    let engine = engine.with_node(duties).start();
     let lost = async {
         match &cluster {
             Some(cluster) => cluster.lost().await,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use cri::{CriClient, RuntimeHints};
 use decide::NodeState;
-use engine::Ports;
+use engine::{EventRecorder, NodeDuties, Ports};
 use host::cgroup::HostCgroups;
 use host::clock::SystemClock;
 use host::credentials::{DockerPlaces, HostCredentials, HostPullRecords, read_plugin_config};
@@ -19,15 +19,19 @@ use host::probe::{NetworkProber, PodProbeRecords};
 use host::usage::HostUsage;
 use model::cgroup::CgroupDriver;
 use model::credentials::VerificationPolicy;
-use model::node::{CgroupVersion, HostFacts, NodeConfig};
+use model::node::{CgroupVersion, HostFacts, NodeConfig, NodeSetup};
 use model::pod::Source;
 use model::user_namespace::DEFAULT_IDS_PER_POD;
-use ports::{AgentView, EventSink, HostFactsSource, PodFeed, PodFiles, PullRecords, WallClock};
+use ports::{AgentView, ClusterPorts, EventSink, PodFeed, PodFiles, PullRecords, WallClock};
 use server::{
     AgentMetrics, BuildInfo, Endpoints, HealthChecks, MeteredEvents, MeteredImages, MeteredRuntime, NodeStats,
 };
 
 use tokio_util::sync::CancellationToken;
+
+mod node;
+
+pub use node::node_setup;
 
 use crate::commands;
 use crate::config::{FeatureGates, KubeletConfiguration};
@@ -37,16 +41,17 @@ use crate::flags::{Flags, KUBERNETES_VERSION, RUBELET_VERSION};
 const CONTAINER_LINKS_DIR: &str = "/var/log/containers";
 const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
 
-/// The host as it is, read before anything is decided.
-pub async fn host_facts(flags: &Flags, config: &KubeletConfiguration) -> anyhow::Result<HostFacts> {
+/// Tells how the host is: before anything is decided, and now and then after that.
+pub fn facts_reader(flags: &Flags, config: &KubeletConfiguration) -> anyhow::Result<HostFactsReader> {
     let given: Vec<String> =
         flags.node_ips.iter().filter(|ip| !ip.is_unspecified()).map(ToString::to_string).collect();
-    let reader = HostFactsReader::new(FactsConfig {
+    Ok(HostFactsReader::new(FactsConfig {
         resolv_conf: config.resolv_conf.clone(),
         node_ips: (!given.is_empty()).then_some(given),
+        root_dir: std::path::absolute(&flags.root_dir)?,
+        hostname: node_name(flags)?,
         ..Default::default()
-    });
-    reader.read().await.context("reading the facts of this host")
+    }))
 }
 
 /// The hostname unless overridden, in lower case and without spaces around it.
@@ -100,9 +105,9 @@ pub fn node_config(
             .single_process_oom_kill
             .unwrap_or(facts.cgroup_version == CgroupVersion::V1),
         allowed_unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
-        max_pods,
         ids_per_pod,
         user_ids,
+        setup: node_setup(flags, config, gates, facts, node_name)?,
         crash_back_off_initial: Duration::from_secs(10).min(crash_max),
         crash_back_off_max: crash_max,
         serialize_image_pulls: config.serialize_image_pulls,
@@ -245,17 +250,53 @@ pub async fn prepare_node(files: &dyn PodFiles) -> anyhow::Result<()> {
     files.prepare_node().await.context("making the agent's directories")
 }
 
-/// Without an API server, Events go to the log.
+/// Events go to the log, and to the API server where there is one.
+pub fn recorded_events(
+    cluster: &ClusterPorts,
+    setup: &NodeSetup,
+    metrics: &Arc<AgentMetrics>,
+    stop: &CancellationToken,
+) -> Arc<dyn EventSink> {
+    let events = cluster.events.clone();
+    let recorder = EventRecorder::start(events, setup, Arc::new(SystemClock), seed(), stop.clone());
+    Arc::new(MeteredEvents::new(Arc::new(BothEvents(recorder)), metrics.clone()))
+}
+
+/// Another number on every start: what many nodes do at their own times must not fall together.
+fn seed() -> u64 {
+    SystemClock.wall().0 as u64 ^ u64::from(std::process::id()).rotate_left(32)
+}
+
+/// What the agent does for its node beside running pods.
+pub fn node_duties(node: &NodeConfig, facts: HostFactsReader) -> NodeDuties {
+    NodeDuties { setup: node.setup.clone(), facts: Arc::new(facts), seed: seed() }
+}
+
+struct BothEvents(Arc<EventRecorder>);
+
+impl EventSink for BothEvents {
+    fn record(&self, about: &model::EventSubject, event: &model::ApiEvent) {
+        LoggedEvents.record(about, event);
+        self.0.record(about, event);
+    }
+}
+
+/// Without an API server, Events go to the log alone.
 struct LoggedEvents;
 
 impl EventSink for LoggedEvents {
-    fn record(&self, uid: &model::PodUid, pod: &model::FullName, event: &model::ApiEvent) {
-        let pod = format!("{}/{}", pod.namespace, pod.name);
+    fn record(&self, about: &model::EventSubject, event: &model::ApiEvent) {
+        let (pod, uid) = match about {
+            model::EventSubject::Pod { uid, name, .. } => {
+                (format!("{}/{}", name.namespace, name.name), uid.as_str())
+            }
+            model::EventSubject::Node { .. } => (String::new(), ""),
+        };
         let container = event.container.as_ref().map(|(_, name)| name.as_str()).unwrap_or_default();
         let (reason, message) = (&event.reason, &event.message);
         match event.kind {
-            model::EventKind::Normal => tracing::info!(pod, pod_uid = %uid, container, reason, "{message}"),
-            model::EventKind::Warning => tracing::warn!(pod, pod_uid = %uid, container, reason, "{message}"),
+            model::EventKind::Normal => tracing::info!(pod, pod_uid = uid, container, reason, "{message}"),
+            model::EventKind::Warning => tracing::warn!(pod, pod_uid = uid, container, reason, "{message}"),
         }
     }
 }

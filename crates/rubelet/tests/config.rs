@@ -189,10 +189,10 @@ fn fields_without_effect_are_listed_once_and_only_when_they_differ() {
     let files = Files::new(
         "port: 10250\nhairpinMode: none\nkubeAPIQPS: 7\nstaticPodPath: /m\nimageMinimumGCAge: 0s\n",
     )
-    .drop_in("10.conf", "hairpinMode: hairpin-veth\npodsPerCore: 3\n");
+    .drop_in("10.conf", "hairpinMode: hairpin-veth\nkubeletCgroups: /a\npodsPerCore: 3\n");
     assert_eq!(
         files.loaded().warnings,
-        ["configuration fields are accepted but have no effect yet: hairpinMode, kubeAPIQPS, podsPerCore"]
+        ["configuration fields are accepted but have no effect yet: hairpinMode, kubeAPIQPS, kubeletCgroups"]
     );
 }
 

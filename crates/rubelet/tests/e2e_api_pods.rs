@@ -69,6 +69,69 @@ fn a_pod_runs_is_reported_and_goes() {
 }
 
 #[test]
+fn the_node_registers_is_ready_and_renews_its_lease() {
+    let member = Member::join("member-c");
+    let cluster = member.cluster;
+    let node = cluster.wait_for("node", "", "member-c", SLOW, ready);
+    assert_eq!(node["status"]["nodeInfo"]["kubeletVersion"], "v1.36.4");
+    assert!(node["status"]["allocatable"]["cpu"].is_string(), "{node}");
+    let lease = cluster.wait_for("lease", "kube-node-lease", "member-c", SLOW, |lease| {
+        lease["spec"]["renewTime"].is_string() && lease["metadata"]["ownerReferences"].is_array()
+    });
+    assert_eq!(lease["spec"]["holderIdentity"], "member-c");
+    cluster.kubectl(&["delete", "node", "member-c"]);
+    let again = cluster.wait_for("node", "", "member-c", SLOW, ready);
+    assert_ne!(again["metadata"]["uid"], node["metadata"]["uid"]);
+}
+
+#[test]
+fn a_static_pod_has_a_mirror() {
+    let member = Member::join("member-d");
+    let cluster = member.cluster;
+    let manifest = |word: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "fixed", "labels": {"word": word}},
+            "spec": {"terminationGracePeriodSeconds": 1, "containers": [
+                {"name": "main", "image": BUSYBOX, "command": ["sleep", "1000"], "imagePullPolicy": "Never"}
+            ]},
+        })
+        .to_string()
+    };
+    member.agent.write_manifest("fixed", &manifest("one"));
+    let mirror = cluster.wait_for("pod", "default", "fixed-member-d", SLOW, ready);
+    let hash = |pod: &Value| pod["metadata"]["annotations"]["kubernetes.io/config.mirror"].clone();
+    assert_eq!(mirror["metadata"]["ownerReferences"][0]["kind"], "Node");
+    cluster.kubectl(&["delete", "pod", "fixed-member-d", "--force", "--grace-period=0"]);
+    let again = cluster.wait_for("pod", "default", "fixed-member-d", SLOW, |pod| {
+        ready(pod) && pod["metadata"]["uid"] != mirror["metadata"]["uid"]
+    });
+    assert_eq!(hash(&again), hash(&mirror), "the pod itself is the same");
+    member.agent.write_manifest("fixed", &manifest("two"));
+    cluster.wait_for("pod", "default", "fixed-member-d", SLOW, |pod| {
+        ready(pod) && hash(pod) != hash(&mirror) && pod["metadata"]["labels"]["word"] == "two"
+    });
+    member.agent.remove_manifest("fixed");
+    cluster.wait_gone("pod", "default", "fixed-member-d", SLOW);
+}
+
+#[test]
+fn events_reach_the_api() {
+    let member = Member::join("member-e");
+    let cluster = member.cluster;
+    let namespace = cluster.namespace("events");
+    cluster.create_pod(&namespace, &member.pod("told", "sleep 1000", json!({})));
+    cluster.wait_for("pod", &namespace, "told", SLOW, ready);
+    let reasons = || -> Vec<String> {
+        let events = cluster.events(&namespace, "told");
+        events.iter().filter_map(|e| e["reason"].as_str().map(str::to_owned)).collect()
+    };
+    harness::wait_until("the Events of the pod", SLOW, || {
+        let seen = reasons();
+        ["Pulled", "Created", "Started"].iter().all(|reason| seen.iter().any(|r| r == reason))
+    });
+}
+
+#[test]
 fn a_pod_that_ends_is_over_in_the_api() {
     let member = Member::join("member-b");
     let cluster = member.cluster;

@@ -10,7 +10,7 @@ use model::cri::{
     RegistryAuth, RuntimeStatus, RuntimeVersion, SandboxConfig,
 };
 use model::probe::ProbeOutcome;
-use model::{ApiEvent, ContainerId, FullName, PodUid, SandboxId};
+use model::{ApiEvent, ContainerId, EventSubject, PodUid, SandboxId};
 use ports::{
     ContainerFilter, ContainerInfo, ContainerStatus, EventSink, Images, Runtime, RuntimeError, SandboxFilter,
     SandboxInfo, SandboxStatus, StreamFlags,
@@ -152,11 +152,11 @@ impl MeteredEvents {
 }
 
 impl EventSink for MeteredEvents {
-    fn record(&self, uid: &PodUid, pod: &FullName, event: &ApiEvent) {
+    fn record(&self, about: &EventSubject, event: &ApiEvent) {
         if let (Some((kind, _)), "Started") = (&event.container, event.reason.as_str()) {
             self.metrics.container_started(*kind);
         }
-        self.inner.record(uid, pod, event);
+        self.inner.record(about, event);
     }
 }
 

@@ -3,7 +3,6 @@
 use model::k8s;
 use model::node::{HostFacts, NodeConfig};
 use model::pod::{PodView, is_sidecar};
-use model::quantity::{Format, Quantity};
 
 use super::amounts::{Amounts, CPU, HUGE_PAGES_PREFIX, MEMORY};
 
@@ -130,16 +129,9 @@ pub fn limits_declared(pod: &PodView) -> LimitsDeclared {
     LimitsDeclared { cpu: declared(CPU), memory: declared(MEMORY) }
 }
 
-/// What pods may use of the node. Nothing is reserved for others yet, so it is the host's capacity; local storage
-/// is not among the known facts and stays absent.
-pub fn node_allocatable(_config: &NodeConfig, facts: &HostFacts) -> Amounts {
-    let memory = i64::try_from(facts.memory_bytes).unwrap_or(i64::MAX);
-    [
-        (CPU, Quantity::from_units(i64::from(facts.cpus), Format::DecimalSi)),
-        (MEMORY, Quantity::from_units(memory, Format::BinarySi)),
-    ]
-    .into_iter()
-    .collect()
+/// What pods may use of the node.
+pub fn node_allocatable(config: &NodeConfig, facts: &HostFacts) -> Amounts {
+    crate::node::capacity::allocatable_here(&config.setup.capacity, facts)
 }
 
 #[cfg(test)]

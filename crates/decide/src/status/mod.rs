@@ -187,7 +187,12 @@ fn settle_phase(
 
     let current = settled.unwrap_or_else(|| {
         let statuses: Vec<&k8s::ContainerStatus> = regular.iter().chain(init).collect();
-        phase(inputs.pod, &statuses, inputs.terminal, has_initialized(inputs.pod, inputs.observed))
+        let initialized = has_initialized(inputs.pod, inputs.observed);
+        match phase(inputs.pod, &statuses, inputs.terminal, initialized) {
+            // Containers that were stopped only to be started over have not ended.
+            over if over.is_terminal() && inputs.restarting_all() => Phase::Running,
+            current => current,
+        }
     });
     if let Some((reason, message)) = inputs.eviction.filter(|_| settled.is_none()) {
         return (Phase::Failed, Some(reason.to_owned()), Some(message.to_owned()));

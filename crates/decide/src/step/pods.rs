@@ -18,7 +18,14 @@ use crate::{admission, cgroups, runtime_class};
 pub(super) fn delivered(state: &mut NodeState, cx: &mut Context, source: Source, pods: Vec<Arc<Pod>>) {
     let was_ready = state.sources_ready();
     let set = state.sources.entry(source).or_default();
-    let merged = merge(set, source, pods, cx.now.wall);
+    let mut merged = merge(set, source, pods, cx.now.wall);
+    // Who goes makes room. Then, who was here first has it: after a restart, no newcomer is let in before a pod that
+    // runs already.
+    merged.changes.sort_by_key(|change| match change {
+        Change::Removed(_) => (0, None),
+        Change::Added(view) => (1, view.pod.metadata.creation_timestamp.as_ref().map(|at| at.0)),
+        _ => (1, None),
+    });
     for duplicate in merged.duplicates {
         ignored(cx, source, duplicate);
     }
@@ -154,11 +161,10 @@ pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, kno
         let empty = model::observed::ObservedPod::empty(uid.clone(), entry.view.full_name.clone());
         entry.observed = Some(Reading { at, pod: Arc::new(empty) });
     }
-    let others = state.pods.values().filter(|e| !e.lifecycle.is_terminated()).count();
-    let verdict = admission::admit(&entry.view, others, &state.config, &state.facts);
     let full_name = entry.view.full_name.clone();
     let deleting = entry.view.is_deleting();
     let runs = entry.observed.as_ref().is_some_and(|r| r.pod.anything_running());
+    let verdict = admission_verdict(state, &entry.view);
     let line = state.names.entry(full_name).or_default();
     // Who ran before this agent came has the name, whichever source spoke first. The others look who has it now.
     cx.touched.extend(line.iter().cloned());
@@ -176,6 +182,25 @@ pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, kno
     }
     write_node_cgroups(state, cx);
     cx.touch(&uid);
+}
+
+fn admission_verdict(state: &NodeState, pod: &PodView) -> Result<(), admission::Refusal> {
+    // What nobody wants any more does not count, though it may still be stopping: a changed static pod is let in
+    // beside the old one, and waits for it afterwards.
+    let counts = |entry: &&PodEntry| {
+        !(entry.lifecycle.is_terminated() || entry.rejection.is_some() || entry.removed || entry.orphan)
+    };
+    let others: Vec<&PodView> = state.pods.values().filter(counts).map(|entry| &entry.view).collect();
+    admission::admit(
+        pod,
+        &admission::Place {
+            config: &state.config,
+            facts: &state.facts,
+            node: state.node.as_deref(),
+            runtime: &state.runtime,
+            others: &others,
+        },
+    )
 }
 
 fn reject(state: &mut NodeState, cx: &mut Context, uid: &PodUid, refusal: admission::Refusal) {
@@ -345,6 +370,7 @@ pub(super) fn forget(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         }
     }
     state.images.leave(uid);
+    super::objects::release(state, cx, uid);
     if entry.timer.is_some() {
         cx.timer(crate::TimerKey::Pod(uid.clone()), None);
     }

@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs, UdpSocket};
 
+use model::node::HostAddresses;
+
 /// Reserved for documentation: no host has them, so the route to them is the route to everywhere.
 const FAR_AWAY: [&str; 2] = ["203.0.113.1:9", "[2001:db8::1]:9"];
 
@@ -11,8 +13,8 @@ pub struct Candidates {
     pub named: Vec<IpAddr>,
     /// What its interfaces have.
     pub local: Vec<IpAddr>,
-    /// Where the default route leaves from.
-    pub routed: Option<IpAddr>,
+    /// Where the default routes leave from, IPv4 first.
+    pub routed: Vec<IpAddr>,
 }
 
 impl Candidates {
@@ -21,8 +23,16 @@ impl Candidates {
         let usable = |address: &&IpAddr| usable(address) && self.local.contains(address);
         let named = || self.named.iter().filter(usable);
         let chosen = named().find(|address| address.is_ipv4()).or_else(|| named().next());
-        let routed = self.routed.as_ref().filter(|address| !address.is_unspecified());
+        let routed = self.routed.iter().find(|address| !address.is_unspecified());
         *chosen.or(routed).unwrap_or(&IpAddr::V4(Ipv4Addr::LOCALHOST))
+    }
+
+    /// The ones that a node may be reached at.
+    pub fn usable(mut self) -> HostAddresses {
+        for list in [&mut self.local, &mut self.named, &mut self.routed] {
+            list.retain(usable);
+        }
+        HostAddresses { local: self.local, named: self.named, routed: self.routed }
     }
 }
 
@@ -42,15 +52,16 @@ pub fn resolve(host: &str) -> Vec<IpAddr> {
     }
 }
 
-/// The source address of packets to far away. Connecting a UDP socket picks it; no packet is sent.
-pub fn routed() -> Option<IpAddr> {
-    FAR_AWAY.iter().find_map(|target| {
+/// The source addresses of packets to far away. Connecting a UDP socket picks one; no packet is sent.
+pub fn routed() -> Vec<IpAddr> {
+    let source = |target: &&str| {
         let local = if target.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
         let socket = UdpSocket::bind(local).ok()?;
         socket.connect(target).ok()?;
         let address = socket.local_addr().ok()?.ip();
         usable(&address).then_some(address)
-    })
+    };
+    FAR_AWAY.iter().filter_map(source).collect()
 }
 
 #[cfg(test)]
@@ -67,7 +78,7 @@ mod tests {
             let candidates = Candidates {
                 named: addresses(named),
                 local: addresses(local),
-                routed: routed.map(|text| text.parse().unwrap()),
+                routed: routed.map(|text| text.parse().unwrap()).into_iter().collect(),
             };
             assert_eq!(candidates.choose().to_string(), expect, "{named:?} {local:?} {routed:?}");
         };
@@ -95,9 +106,9 @@ mod tests {
 
     #[test]
     fn the_route_leaves_from_an_address_of_ours() {
-        if let Some(IpAddr::V4(address)) = routed() {
+        if let Some(IpAddr::V4(address)) = routed().first() {
             let trie = std::fs::read_to_string("/proc/net/fib_trie").unwrap();
-            assert!(super::super::parse::local_ipv4(&trie).contains(&IpAddr::V4(address)));
+            assert!(super::super::parse::local_ipv4(&trie).contains(&IpAddr::V4(*address)));
         }
     }
 }

@@ -5,6 +5,7 @@
 mod address;
 mod parse;
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::IpAddr;
@@ -13,7 +14,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use model::node::{CgroupVersion, HostFacts};
+use model::node::{CgroupVersion, HostAddresses, HostFacts};
 use model::user_namespace::IdRange;
 use ports::{FactsError, HostFactsSource};
 
@@ -36,6 +37,8 @@ pub struct FactsConfig {
     pub resolv_conf: String,
     /// The node's addresses as configured, primary first.
     pub node_ips: Option<Vec<String>>,
+    /// Directory of the agent, or the nearest one above it that exists: pods' local storage is there.
+    pub root_dir: PathBuf,
     /// The name to look the node's address up by. Empty: the kernel's.
     pub hostname: String,
     /// Where `/proc`, `/sys` and `/etc` are found: `/`, but in tests.
@@ -47,6 +50,7 @@ impl Default for FactsConfig {
         Self {
             resolv_conf: "/etc/resolv.conf".into(),
             node_ips: None,
+            root_dir: PathBuf::from("/var/lib/kubelet"),
             hostname: String::new(),
             root: PathBuf::from("/"),
         }
@@ -63,14 +67,7 @@ impl HostFactsReader {
         Self { config }
     }
 
-    async fn node_ips(&self) -> Vec<String> {
-        match &self.config.node_ips {
-            Some(given) if !given.is_empty() => given.clone(),
-            _ => vec![self.found_ip().await.to_string()],
-        }
-    }
-
-    async fn found_ip(&self) -> IpAddr {
+    async fn candidates(&self) -> address::Candidates {
         let config = self.config.clone();
         let (name, local, routed) = background(move || {
             let host = Host { root: config.root };
@@ -83,7 +80,7 @@ impl HostFactsReader {
         // A resolver that hangs keeps its thread, not us.
         let named = tokio::time::timeout(NAME_DEADLINE, background(move || address::resolve(&name))).await;
         let named = named.ok().and_then(Result::ok).unwrap_or_default();
-        address::Candidates { named, local, routed }.choose()
+        address::Candidates { named, local, routed }
     }
 }
 
@@ -96,7 +93,12 @@ impl HostFactsSource for HostFactsReader {
     async fn read(&self) -> Result<HostFacts, FactsError> {
         let config = self.config.clone();
         let facts = background(move || read(&config)).await.map_err(|error| failed("/proc", error))??;
-        Ok(HostFacts { node_ips: self.node_ips().await, ..facts })
+        let candidates = self.candidates().await;
+        let node_ips = match &self.config.node_ips {
+            Some(given) if !given.is_empty() => given.clone(),
+            _ => vec![candidates.choose().to_string()],
+        };
+        Ok(HostFacts { node_ips, addresses: candidates.usable(), ..facts })
     }
 }
 
@@ -134,6 +136,12 @@ fn read(config: &FactsConfig) -> Result<HostFacts, FactsError> {
         boot_id: host.word("/proc/sys/kernel/random/boot_id"),
         machine_id: host.machine_id(),
         subordinate_ids: subordinate_ids(&host)?,
+        system_uuid: host.system_uuid(),
+        os_image: host.os_image(),
+        architecture: go_architecture(std::env::consts::ARCH).into(),
+        root_fs_bytes: filesystem_size(&config.root_dir),
+        huge_pages: host.huge_pages(),
+        addresses: HostAddresses::default(),
     })
 }
 
@@ -156,6 +164,24 @@ fn subordinate_ids(host: &Host) -> Result<Option<IdRange>, FactsError> {
     let Some((users, groups)) = both().map_err(|error| failed(GETSUBIDS, error))? else { return Ok(None) };
     let range = parse::subordinate_ids(&users, &groups);
     range.map(Some).map_err(|problem| failed(GETSUBIDS, io::Error::other(problem)))
+}
+
+/// Go's words for what Rust calls the same.
+fn go_architecture(word: &str) -> &str {
+    match word {
+        "x86_64" => "amd64",
+        "x86" => "386",
+        "aarch64" => "arm64",
+        "powerpc64" => "ppc64le",
+        "loongarch64" => "loong64",
+        other => other,
+    }
+}
+
+/// Zero when it can't be told. Before the first start, the directory above it will hold it.
+fn filesystem_size(directory: &Path) -> u64 {
+    let sizes = directory.ancestors().filter_map(|path| rustix::fs::statvfs(path).ok());
+    sizes.map(|size| size.f_blocks.saturating_mul(size.f_frsize)).next().unwrap_or(0)
 }
 
 fn failed(path: &str, source: io::Error) -> FactsError {
@@ -230,6 +256,37 @@ impl Host {
     fn machine_id(&self) -> String {
         let ids = ["/etc/machine-id", "/var/lib/dbus/machine-id"].map(|path| self.word(path));
         ids.into_iter().find(|id| !id.is_empty()).unwrap_or_default()
+    }
+
+    /// Firmware first; the device trees of PowerPC and s390 after it.
+    fn system_uuid(&self) -> String {
+        let paths = [
+            "/sys/class/dmi/id/product_uuid",
+            "/proc/device-tree/system-id",
+            "/proc/device-tree/vm,uuid",
+            "/etc/machine-id",
+        ];
+        let found = paths.iter().map(|path| self.word(path)).find(|id| !id.is_empty());
+        found.unwrap_or_default().trim_end_matches('\0').to_owned()
+    }
+
+    fn os_image(&self) -> String {
+        let read = |path| self.read(path);
+        match read("/etc/os-release").or_else(|_| read("/usr/lib/os-release")) {
+            Ok(text) => parse::pretty_name(&text).unwrap_or_else(|| "Linux".into()),
+            Err(_) => "Unknown".into(),
+        }
+    }
+
+    fn huge_pages(&self) -> BTreeMap<u64, u64> {
+        const ROOT: &str = "/sys/kernel/mm/hugepages";
+        let reserved = |name: String| {
+            let kilobytes: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+            let size = kilobytes.checked_mul(1024).filter(|size| *size > 0)?;
+            let pages: u64 = self.word(&format!("{ROOT}/{name}/nr_hugepages")).parse().ok()?;
+            Some((size, size.checked_mul(pages)?))
+        };
+        self.names(ROOT).into_iter().filter_map(reserved).collect()
     }
 
     fn addresses(&self) -> Vec<IpAddr> {

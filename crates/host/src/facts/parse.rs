@@ -71,6 +71,14 @@ fn page_size_name(kilobytes: u64) -> String {
     format!("{value}{unit}")
 }
 
+/// `PRETTY_NAME="..."` of an `os-release` file.
+pub fn pretty_name(os_release: &str) -> Option<String> {
+    let value = os_release.lines().find_map(|line| line.trim().strip_prefix("PRETTY_NAME="))?.trim();
+    let quoted = |mark: char| value.strip_prefix(mark)?.strip_suffix(mark);
+    let name = quoted('"').or_else(|| quoted('\'')).unwrap_or(value);
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
 /// The numbers of directories as `cpu12`, ascending.
 pub fn cpu_numbers(directories: &[impl AsRef<str>]) -> Vec<u32> {
     let mut numbers: Vec<u32> =
@@ -190,6 +198,21 @@ mod tests {
     }
 
     #[test]
+    fn names_of_systems() {
+        let check =
+            |text: &str, expect: Option<&str>| assert_eq!(pretty_name(text).as_deref(), expect, "{text:?}");
+        check(
+            "NAME=\"x\"\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n",
+            Some("Debian GNU/Linux 12 (bookworm)"),
+        );
+        check("PRETTY_NAME='Alpine'\n", Some("Alpine"));
+        check("PRETTY_NAME=Arch\n", Some("Arch"));
+        check("PRETTY_NAME=\"\"\n", None);
+        check("PRETTY_NAME=\"\n", Some("\""));
+        check("NAME=x\n", None);
+    }
+
+    #[test]
     fn swaps() {
         let heading = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n";
         assert!(!swaps_in_use(heading));
@@ -231,6 +254,7 @@ mod tests {
                 let _ = hugepage_sizes(&text.lines().collect::<Vec<_>>());
                 let _ = cpu_numbers(&text.lines().collect::<Vec<_>>());
                 let _ = swaps_in_use(text);
+                let _ = pretty_name(text);
                 let _ = unified_cgroup(text);
                 let _ = local_ipv4(text);
                 let _ = local_ipv6(text);

@@ -22,7 +22,9 @@ async fn facts(dir: &TempDir) -> HostFacts {
         root: dir.path().to_path_buf(),
         ..FactsConfig::default()
     };
-    HostFactsReader::new(config).read().await.unwrap()
+    let facts = HostFactsReader::new(config).read().await.unwrap();
+    // Whatever the host that runs the test has.
+    HostFacts { addresses: HostAddresses::default(), root_fs_bytes: 0, architecture: String::new(), ..facts }
 }
 
 const MEMINFO: (&str, &str) = ("proc/meminfo", "MemTotal: 1000 kB\nSwapTotal: 10 kB\n");
@@ -42,8 +44,10 @@ async fn a_host_with_everything() {
         ("sys/devices/system/cpu/cpu10/thermal_throttle/x", ""),
         ("sys/devices/system/cpu/cpu2/thermal_throttle/x", ""),
         ("sys/devices/system/cpu/cpu3/topology/x", ""),
-        ("sys/kernel/mm/hugepages/hugepages-1048576kB/x", ""),
-        ("sys/kernel/mm/hugepages/hugepages-2048kB/x", ""),
+        ("sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages", "0\n"),
+        ("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "3\n"),
+        ("sys/class/dmi/id/product_uuid", "u\n"),
+        ("etc/os-release", "PRETTY_NAME=\"Test 1\"\n"),
         ("sys/module/apparmor/parameters/enabled", "Y\n"),
         ("sys/fs/selinux/enforce", "1"),
         ("proc/sys/kernel/osrelease", "6.1.0-test\n"),
@@ -72,6 +76,10 @@ async fn a_host_with_everything() {
         boot_id: "b".into(),
         machine_id: "m".into(),
         subordinate_ids: None,
+        system_uuid: "u".into(),
+        os_image: "Test 1".into(),
+        huge_pages: [(2 << 20, 6 << 20), (1 << 30, 0)].into(),
+        ..HostFacts::default()
     };
     assert_eq!(facts(&dir).await, expect);
 }
@@ -82,6 +90,7 @@ async fn a_host_with_next_to_nothing() {
         memory_bytes: 1_024_000,
         swap_bytes: 10_240,
         cgroup_version: CgroupVersion::V1,
+        os_image: "Unknown".into(),
         node_ips: vec!["192.0.2.1".into(), "2001:db8::1".into()],
         ..HostFacts::default()
     };
@@ -137,5 +146,8 @@ async fn this_host() {
     assert!(facts.node_ips[0].parse::<IpAddr>().is_ok());
     assert_eq!(facts.kernel_release, rustix::system::uname().release().to_str().unwrap());
     assert_eq!(facts.boot_id.len(), 36);
+    assert!(facts.root_fs_bytes > 1 << 20);
+    assert!(["amd64", "arm64"].contains(&facts.architecture.as_str()));
+    assert!(facts.addresses.local.iter().all(|address| !address.is_loopback()));
     assert_eq!(swap_on(), facts.swap_bytes > 0);
 }

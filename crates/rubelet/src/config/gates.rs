@@ -37,6 +37,8 @@ const EFFECTIVE: &[&str] = &[
     "KubeletEnsureSecretPulledImages",
     "LoggingAlphaOptions",
     "LoggingBetaOptions",
+    "NodeDeclaredFeatures",
+    "PodLevelResources",
 ];
 
 /// Why a set of gates can't be used.

@@ -153,7 +153,7 @@ const OWN_FLAGS: &[Flag] = &[
     own("bootstrap-kubeconfig", Text, Cluster, NoEffectYet, "", "how to reach the API server for the first certificate"),
     own("hostname-override", Text, Cluster, Honoured, "", "node name instead of the host's name"),
     own("node-ip", Text, Cluster, Honoured, "", "address of this node, or one per IP family, comma-separated"),
-    own("node-labels", Labels, Cluster, NoEffectYet, "", "labels to register the node with"),
+    own("node-labels", Labels, Cluster, Honoured, "", "labels to register the node with"),
     own("cloud-provider", Text, Cluster, NoEffectYet, "", "external, or empty for none"),
 
     own("runtime-cgroups", Text, Runtime, NoEffectYet, "", "cgroup of the container runtime"),
@@ -164,7 +164,7 @@ const OWN_FLAGS: &[Flag] = &[
     deprecated("maximum-dead-containers-per-container", Int32, Runtime, Honoured, "1", "dead instances to keep per container"),
     deprecated("maximum-dead-containers", Int32, Runtime, Honoured, "-1", "dead containers to keep on the node, negative for no limit"),
     deprecated("experimental-mounter-path", Text, Runtime, NoEffectYet, "", "program to mount with"),
-    deprecated("experimental-allocatable-ignore-eviction", Switch, Resources, NoEffectYet, "false", "leave hard eviction thresholds out of allocatable"),
+    deprecated("experimental-allocatable-ignore-eviction", Switch, Resources, Honoured, "false", "leave hard eviction thresholds out of allocatable"),
 
     own("housekeeping-interval", Span, Cadvisor, NoEffectYet, "10s", "time between two measurements of containers"),
     deprecated("global-housekeeping-interval", Span, Cadvisor, NoEffectYet, "1m0s", "time between two measurements of the machine"),

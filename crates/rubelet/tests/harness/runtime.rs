@@ -66,16 +66,22 @@ impl Runtime {
     /// The version that `RUBELET_TEST_CONTAINERD` asks for, or the distribution's.
     #[track_caller]
     pub fn start() -> Runtime {
-        Runtime::start_as(None)
+        Runtime::start_as(None, None)
     }
 
     #[track_caller]
     pub fn start_version(version: &str) -> Runtime {
-        Runtime::start_as(Some(version))
+        Runtime::start_as(Some(version), None)
+    }
+
+    /// With another runc, as the handler `younger`. Only containerd 2.x has it.
+    #[track_caller]
+    pub fn start_with_runc(version: &str, runc: &str) -> Runtime {
+        Runtime::start_as(Some(version), Some(runc))
     }
 
     #[track_caller]
-    fn start_as(version: Option<&str>) -> Runtime {
+    fn start_as(version: Option<&str>, runc: Option<&str>) -> Runtime {
         let name = unique_name();
         let dir = std::env::temp_dir().join(&name);
         let cgroup_root = format!("/{name}");
@@ -84,7 +90,8 @@ impl Runtime {
             .arg(&dir)
             .args(version)
             .env("RUBELET_TEST_OWNER", std::process::id().to_string())
-            .env("RUBELET_TEST_CGROUP_ROOT", &cgroup_root));
+            .env("RUBELET_TEST_CGROUP_ROOT", &cgroup_root)
+            .env("RUBELET_TEST_RUNC", runc.unwrap_or_default()));
         let facts: BTreeMap<_, _> = facts
             .lines()
             .filter_map(|line| line.split_once('='))

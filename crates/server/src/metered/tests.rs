@@ -1,6 +1,7 @@
 use super::*;
 use crate::testing::metrics;
 use model::pod::ContainerKind;
+use model::{FullName, PodUid};
 
 /// Knows one image; pulls never end.
 struct Shelf;
@@ -78,7 +79,7 @@ async fn sandboxes_are_counted_by_handler_too() {
 struct Ledger(std::sync::atomic::AtomicUsize);
 
 impl EventSink for Ledger {
-    fn record(&self, _: &PodUid, _: &FullName, _: &ApiEvent) {
+    fn record(&self, _: &EventSubject, _: &ApiEvent) {
         self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     }
 }
@@ -88,18 +89,20 @@ fn events_tell_of_started_containers() {
     let metrics = metrics();
     let ledger = Arc::new(Ledger::default());
     let events = MeteredEvents::new(ledger.clone(), metrics.clone());
-    let (uid, pod) = (PodUid::from("u1"), FullName { name: "web".into(), namespace: "default".into() });
+    let about = EventSubject::Pod {
+        uid: PodUid::from("u1"),
+        name: FullName { name: "web".into(), namespace: "default".into() },
+        resource_version: String::new(),
+    };
     events.record(
-        &uid,
-        &pod,
+        &about,
         &ApiEvent::normal("Started", "Started container web").about(ContainerKind::Regular, "web"),
     );
     events.record(
-        &uid,
-        &pod,
+        &about,
         &ApiEvent::normal("Created", "Created container web").about(ContainerKind::Regular, "web"),
     );
-    events.record(&uid, &pod, &ApiEvent::normal("Started", "about the whole pod"));
+    events.record(&about, &ApiEvent::normal("Started", "about the whole pod"));
     assert_eq!(ledger.0.load(std::sync::atomic::Ordering::Relaxed), 3);
     has(&metrics, r#"kubelet_started_containers_total{container_type="container"} 1"#);
 }

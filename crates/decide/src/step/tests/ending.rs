@@ -292,7 +292,11 @@ fn a_failed_init_container_ends_a_pod_that_runs_once() {
 
 #[test]
 fn a_rejected_pod_never_runs() {
-    let config = NodeConfig { max_pods: 1, ..Default::default() };
+    let config = {
+        let mut config = NodeConfig::default();
+        config.setup.capacity.max_pods = 1;
+        config
+    };
     check_on(
         config.clone(),
         r"

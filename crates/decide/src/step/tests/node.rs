@@ -1,12 +1,15 @@
 //! The node around the pods: the runtime's health, sources, what nobody owns, and the cgroups above.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use model::cgroup::CgroupDriver;
-use model::node::NodeConfig;
+use model::node::{HostFacts, NodeConfig};
 use model::pod::Source;
+use model::{Now, PodUid, Wall};
 
 use super::{check, check_on};
+use crate::{Event, NodeState};
 
 fn two_sources() -> NodeConfig {
     NodeConfig { sources: vec![Source::File, Source::Http], ..Default::default() }
@@ -459,4 +462,49 @@ fn garbage_that_is_too_young_is_taken_when_it_is_not() {
         due pod a @30s                      => run a: remove c#0?
         ",
     );
+}
+
+/// Whatever order a source lists them in, the pod that was made first has the room.
+#[test]
+fn room_is_for_who_was_first() {
+    let pod = |name: &str, created: &str| {
+        let pod = serde_json::json!({
+            "metadata": {"name": name, "namespace": "ns", "uid": name, "creationTimestamp": created},
+            "spec": {"nodeName": "node", "containers": [
+                {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}},
+            ]},
+        });
+        Arc::new(serde_json::from_value::<model::k8s::Pod>(pod).expect("a pod"))
+    };
+    let config = NodeConfig { sources: vec![Source::Api], ..NodeConfig::default() };
+    let mut state = NodeState::new(config, HostFacts::default(), Wall(0));
+    let pods = vec![pod("newer", "2026-01-02T00:00:00Z"), pod("older", "2026-01-01T00:00:00Z")];
+    crate::step(&mut state, Now::default(), Event::Pods { source: Source::Api, pods });
+    let refused = |name: &str| state.pods[&PodUid::from(name)].rejection.clone();
+    assert_eq!(refused("older"), None);
+    let message = "Node didn't have enough resource: cpu, requested: 1000, used: 1000, capacity: 1000";
+    assert_eq!(refused("newer"), Some(("OutOfcpu".to_owned(), message.to_owned())));
+}
+
+/// A changed static pod has a new UID; its ports are those of the one that it replaces.
+#[test]
+fn who_goes_makes_room() {
+    let pod = |uid: &str| {
+        let pod = serde_json::json!({
+            "metadata": {"name": "web", "namespace": "ns", "uid": uid},
+            "spec": {"containers": [{
+                "name": "c", "image": "i",
+                "ports": [{"containerPort": 80, "hostPort": 80}],
+                "resources": {"requests": {"cpu": "1"}},
+            }]},
+        });
+        Arc::new(serde_json::from_value::<model::k8s::Pod>(pod).expect("a pod"))
+    };
+    let config = NodeConfig { sources: vec![Source::File], ..NodeConfig::default() };
+    let mut state = NodeState::new(config, HostFacts::default(), Wall(0));
+    for uid in ["b", "a", "c"] {
+        let pods = vec![pod(uid)];
+        crate::step(&mut state, Now::default(), Event::Pods { source: Source::File, pods });
+        assert_eq!(state.pods[&PodUid::from(uid)].rejection, None, "{uid}");
+    }
 }

@@ -65,6 +65,26 @@ fn an_agent_that_died_in_between_finishes_it() {
     }
 }
 
+/// Found by the simulation: who was stopped for it looked like a pod that is done.
+#[test]
+fn a_pod_that_starts_over_for_its_sidecar_is_not_over_in_between() {
+    check(
+        r"
+        pod a = restart Never; init s*; run c; s: {restartPolicyRules: [{action: RestartAllContainers, exitCodes: {operator: In, values: [42]}}]}
+        started
+        ready
+        file a
+        read all: a = s0 ready; s#0 running; c#0 running
+        read a: s0 ready; s#0 exit(42); c#0 running  => run a: stop c#0 2s > reset c#0 > reset s#0
+        hint a                                       => read a
+        read a: s0 ready; s#0 exit(42); c#0 exit(0)  => -
+        state a                                      => syncing
+        done a                                       => read a
+        read a: s0 ready                             => look img-s:1
+        ",
+    );
+}
+
 #[test]
 fn a_step_that_failed_is_tried_again_and_the_rest_follows() {
     check(&format!(

@@ -1,0 +1,149 @@
+//! Whether a pod may run here at all. The first refusal wins.
+//!
+//! Eviction, devices, node shutdown, and making room for critical pods join with their capabilities (see
+//! `docs/gaps.md`).
+
+mod affinity;
+mod predicates;
+
+use model::k8s::Node;
+use model::node::{HostFacts, NodeConfig};
+use model::pod::PodView;
+
+use crate::state::RuntimeHealth;
+
+/// A refusal, as it is shown in the pod's status.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    pub reason: String,
+    pub message: String,
+}
+
+impl Refusal {
+    fn new(reason: &str, message: impl Into<String>) -> Self {
+        Self { reason: reason.into(), message: message.into() }
+    }
+}
+
+/// Where the pod would run.
+pub struct Place<'a> {
+    pub config: &'a NodeConfig,
+    pub facts: &'a HostFacts,
+    /// The node's object, if there is one.
+    pub node: Option<&'a Node>,
+    pub runtime: &'a RuntimeHealth,
+    /// Pods that already count on this node.
+    pub others: &'a [&'a PodView],
+}
+
+pub fn admit(pod: &PodView, place: &Place<'_>) -> Result<(), Refusal> {
+    let (config, facts) = (place.config, place.facts);
+    crate::render::sysctls::admission(pod, &config.allowed_unsafe_sysctls, &facts.kernel_release)
+        .map_err(|(reason, message)| Refusal::new(reason, message))?;
+    operating_system(pod)?;
+    supplemental_groups(pod, place)?;
+    predicates::check(pod, place)?;
+    app_armor(pod, facts)?;
+    pod_level_resources(pod, config)?;
+    declared_features(pod, config)
+}
+
+fn operating_system(pod: &PodView) -> Result<(), Refusal> {
+    let label = pod.pod.metadata.labels.as_ref().and_then(|l| l.get("kubernetes.io/os"));
+    if label.is_some_and(|os| os != "linux") {
+        return Err(Refusal::new(
+            "PodOSSelectorNodeLabelDoesNotMatch",
+            "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label",
+        ));
+    }
+    if pod.spec().os.as_ref().is_some_and(|os| os.name != "linux") {
+        return Err(Refusal::new(
+            "PodOSNotSupported",
+            "Failed to admit pod as the OS field doesn't match node OS",
+        ));
+    }
+    Ok(())
+}
+
+/// A runtime that was never heard of may well support it.
+fn supplemental_groups(pod: &PodView, place: &Place<'_>) -> Result<(), Refusal> {
+    let context = pod.spec().security_context.as_ref();
+    if context.and_then(|c| c.supplemental_groups_policy.as_deref()) != Some("Strict") {
+        return Ok(());
+    }
+    let features =
+        place.node.and_then(|node| node.status.as_ref()).and_then(|status| status.features.as_ref());
+    let supported = match features.and_then(|features| features.supplemental_groups_policy) {
+        Some(supported) => supported,
+        None => place.runtime.last_ok.is_none() || place.runtime.supplemental_groups_policy,
+    };
+    if supported {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        "SupplementalGroupsPolicyNotSupported",
+        "SupplementalGroupsPolicy=Strict is not supported in this node",
+    ))
+}
+
+fn pod_level_resources(pod: &PodView, config: &NodeConfig) -> Result<(), Refusal> {
+    let off = config.features.get("PodLevelResources") == Some(&false);
+    if off && crate::resources::has_pod_level_resources(pod) {
+        return Err(Refusal::new(
+            "PodLevelResourcesNotSupported",
+            "PodLevelResources feature gate is not enabled",
+        ));
+    }
+    Ok(())
+}
+
+/// What the pod needs of the node that not every node has.
+fn declared_features(pod: &PodView, config: &NodeConfig) -> Result<(), Refusal> {
+    if config.features.get("NodeDeclaredFeatures") != Some(&true) {
+        return Ok(());
+    }
+    let spec = pod.spec();
+    let mut containers = pod.containers().iter().chain(pod.init_containers());
+    let restarts_all = containers.any(|container| {
+        container.restart_policy_rules.iter().flatten().any(|rule| rule.action == "RestartAllContainers")
+    });
+    let wanted = [
+        ("RestartAllContainersOnContainerExits", restarts_all),
+        ("UserNamespacesHostNetworkSupport", pod.host_network() && spec.host_users == Some(false)),
+    ];
+    let declared = |name: &str| config.setup.declared_features.iter().any(|declared| declared == name);
+    let missing: Vec<&str> =
+        wanted.iter().filter(|(name, needs)| *needs && !declared(name)).map(|(name, _)| *name).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let message = format!("Pod requires node features that are not available: {}", missing.join(", "));
+    Err(Refusal::new("PodFeatureUnsupported", message))
+}
+
+fn app_armor(pod: &PodView, facts: &HostFacts) -> Result<(), Refusal> {
+    if !facts.apparmor_enabled && wants_app_armor(pod) {
+        return Err(Refusal::new("AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host"));
+    }
+    Ok(())
+}
+
+fn wants_app_armor(pod: &PodView) -> bool {
+    const ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
+    let spec = pod.spec();
+    let of_pod = spec.security_context.as_ref().and_then(|s| s.app_armor_profile.as_ref());
+    let containers = pod.containers().iter().chain(pod.init_containers());
+    let of_containers =
+        containers.filter_map(|c| c.security_context.as_ref().and_then(|s| s.app_armor_profile.as_ref()));
+    let annotated = pod
+        .pod
+        .metadata
+        .annotations
+        .iter()
+        .flatten()
+        .any(|(key, value)| key.starts_with(ANNOTATION) && value != "unconfined");
+    annotated || of_pod.into_iter().chain(of_containers).any(|p| p.type_ != "Unconfined")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+//! Whether a pod fits beside the others: room, place, ports and taints.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::k8s::{Node, Taint, Toleration};
+use model::pod::{PodView, is_sidecar};
+
+use super::{Place, Refusal, affinity};
+use crate::node::capacity::PODS;
+use crate::node::is_extended;
+use crate::resources::{
+    Amounts, CPU, EPHEMERAL_STORAGE, MEMORY, Overhead, is_critical, node_allocatable, pod_requests,
+};
+
+/// The node as pods see it: its object in the cluster, or, without one, what this agent would make it.
+struct Terms {
+    labels: BTreeMap<String, String>,
+    taints: Vec<Taint>,
+    allocatable: Amounts,
+}
+
+impl Terms {
+    fn of(place: &Place<'_>) -> Self {
+        let bare;
+        let node: &Node = match place.node {
+            Some(node) => node,
+            None => {
+                bare = crate::node::bare(&place.config.setup, place.facts);
+                &bare
+            }
+        };
+        let shown = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
+        Self {
+            labels: node.metadata.labels.clone().unwrap_or_default(),
+            taints: node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default(),
+            allocatable: match shown.filter(|shown| !shown.is_empty()) {
+                Some(shown) => Amounts::from_api(Some(shown)),
+                None => node_allocatable(place.config, place.facts),
+            },
+        }
+    }
+}
+
+enum Failure {
+    Resource { name: String, requested: i64, used: i64, capacity: i64 },
+    Predicate { name: &'static str, description: &'static str },
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Resource { name, requested, used, capacity } => Refusal {
+                reason: format!("OutOf{name}"),
+                message: format!(
+                    "Node didn't have enough resource: {name}, requested: {requested}, used: {used}, \
+                     capacity: {capacity}"
+                ),
+            },
+            Failure::Predicate { name, description } => {
+                Refusal { reason: name.into(), message: format!("Predicate {name} failed: {description}") }
+            }
+        }
+    }
+}
+
+/// The first failure is the one that is told. For a critical pod a lack of room is told last, because it could be made.
+pub(super) fn check(pod: &PodView, place: &Place<'_>) -> Result<(), Refusal> {
+    let terms = Terms::of(place);
+    let mut failures = room(pod, place.others, &terms.allocatable);
+    failures.extend(places(pod, place, &terms));
+    if is_critical(pod) && failures.iter().any(|f| matches!(f, Failure::Predicate { .. })) {
+        failures.retain(|failure| matches!(failure, Failure::Predicate { .. }));
+    }
+    failures.into_iter().next().map_or(Ok(()), |first| Err(first.into()))
+}
+
+fn room(pod: &PodView, others: &[&PodView], allocatable: &Amounts) -> Vec<Failure> {
+    let mut failures = Vec::new();
+    let mut used = Amounts::default();
+    for other in others {
+        used.add(&pod_requests(other, Overhead::Included));
+    }
+    let mut compare = |name: &str, requested: i64, used: i64, capacity: i64| {
+        if requested > 0 && requested > capacity.saturating_sub(used) {
+            failures.push(Failure::Resource { name: name.to_owned(), requested, used, capacity });
+        }
+    };
+    let count = i64::try_from(others.len()).unwrap_or(i64::MAX);
+    compare(PODS, 1, count, allocatable.amount(PODS).value());
+    let requests = pod_requests(pod, Overhead::Included);
+    let milli = |amounts: &Amounts| amounts.amount(CPU).milli_value();
+    compare(CPU, milli(&requests), milli(&used), milli(allocatable));
+    let value = |amounts: &Amounts, name: &str| amounts.amount(name).value();
+    // Nobody counts what the node does not show: the scheduler's extenders may.
+    let uncounted = |name: &str| is_extended(name) && allocatable.get(name).is_none();
+    let scalars = requests.iter().map(|(name, _)| name);
+    let scalars = scalars.filter(|name| ![CPU, MEMORY, EPHEMERAL_STORAGE].contains(name) && !uncounted(name));
+    for name in [MEMORY, EPHEMERAL_STORAGE].into_iter().chain(scalars) {
+        compare(name, value(&requests, name), value(&used, name), value(allocatable, name));
+    }
+    failures
+}
+
+fn places(pod: &PodView, place: &Place<'_>, terms: &Terms) -> Vec<Failure> {
+    let node = place.config.node_name.as_str();
+    let named = pod.spec().node_name.as_deref().unwrap_or_default();
+    let failed = [
+        (
+            !affinity::matches(pod, node, &terms.labels),
+            "NodeAffinity",
+            "node(s) didn't match Pod's node affinity/selector",
+        ),
+        (!named.is_empty() && named != node, "NodeName", "node(s) didn't match the requested node name"),
+        (
+            ports_conflict(pod, place.others),
+            "NodePorts",
+            "node(s) didn't have free ports for the requested pod ports",
+        ),
+        (
+            !pod.source.is_static() && !tolerates(pod, &terms.taints),
+            "TaintToleration",
+            "node(s) had taints that the pod didn't tolerate",
+        ),
+    ];
+    let failed = failed.into_iter().filter(|(failed, ..)| *failed);
+    failed.map(|(_, name, description)| Failure::Predicate { name, description }).collect()
+}
+
+/// Address, protocol and port.
+type HostPort<'a> = (&'a str, &'a str, i32);
+
+const ANY: &str = "0.0.0.0";
+
+fn host_ports(pod: &PodView) -> BTreeSet<HostPort<'_>> {
+    let sidecars = pod.init_containers().iter().filter(|container| is_sidecar(container));
+    let ports = pod.containers().iter().chain(sidecars).flat_map(|c| c.ports.iter().flatten());
+    ports
+        .filter_map(|port| {
+            let address = port.host_ip.as_deref().filter(|ip| !ip.is_empty()).unwrap_or(ANY);
+            let protocol = port.protocol.as_deref().filter(|p| !p.is_empty()).unwrap_or("TCP");
+            Some((address, protocol, port.host_port.filter(|port| *port > 0)?))
+        })
+        .collect()
+}
+
+fn ports_conflict(pod: &PodView, others: &[&PodView]) -> bool {
+    let wanted = host_ports(pod);
+    if wanted.is_empty() {
+        return false;
+    }
+    let taken: BTreeSet<HostPort<'_>> = others.iter().flat_map(|other| host_ports(other)).collect();
+    wanted.iter().any(|(address, protocol, port)| {
+        taken.iter().any(|(their_address, their_protocol, their_port)| {
+            (protocol, port) == (their_protocol, their_port)
+                && (address == their_address || *address == ANY || *their_address == ANY)
+        })
+    })
+}
+
+/// Whether none of the taints that drive pods away applies.
+fn tolerates(pod: &PodView, taints: &[Taint]) -> bool {
+    let tolerations = pod.spec().tolerations.as_deref().unwrap_or_default();
+    let driving = taints.iter().filter(|taint| taint.effect == "NoExecute");
+    driving.into_iter().all(|taint| tolerations.iter().any(|toleration| matches_taint(toleration, taint)))
+}
+
+fn matches_taint(toleration: &Toleration, taint: &Taint) -> bool {
+    fn given(text: &Option<String>) -> &str {
+        text.as_deref().unwrap_or_default()
+    }
+    let (effect, key) = (given(&toleration.effect), given(&toleration.key));
+    if (!effect.is_empty() && effect != taint.effect) || (!key.is_empty() && key != taint.key) {
+        return false;
+    }
+    let (value, bound) = (given(&taint.value), given(&toleration.value));
+    let numbers = || Some((value.parse::<i64>().ok()?, bound.parse::<i64>().ok()?));
+    match given(&toleration.operator) {
+        "" | "Equal" => value == bound,
+        "Exists" => true,
+        "Lt" => numbers().is_some_and(|(value, bound)| value < bound),
+        "Gt" => numbers().is_some_and(|(value, bound)| value > bound),
+        _ => false,
+    }
+}

@@ -1,0 +1,60 @@
+//! The Node object: what this agent says about its node, and when.
+//!
+//! ```text
+//!   setup, facts, runtime, images ──> set_status ──> status_changed? due? ──> patch
+//! ```
+//!
+//! Nothing here sends anything. The engine's node keeper asks on every change of an input and at every heartbeat.
+
+mod addresses;
+pub mod capacity;
+mod conditions;
+mod object;
+mod patch;
+mod report;
+mod runtime;
+mod status;
+
+pub use addresses::{AddressError, UnusableAddress};
+pub use conditions::Pressure;
+pub use object::{bare, reconcile, require_platform_labels};
+pub use patch::patch;
+pub use report::{Reports, pod_cidrs, pods_notice, status_changed};
+pub use runtime::RuntimeView;
+pub use status::{Inputs, Outcome, Told, set_status};
+
+pub use model::node::{CapacityRules, NodeSetup, Share};
+
+use model::Now;
+use model::k8s::Node;
+
+/// The object as it is made when there is none.
+pub fn initial(inputs: &Inputs<'_>, told: &mut Told, now: Now) -> (Node, Outcome) {
+    let mut node = bare(inputs.setup, inputs.facts);
+    let outcome = set_status(&mut node, inputs, told, now);
+    (node, outcome)
+}
+
+/// Resources that neither Kubernetes nor this agent knows: whoever put them there counts them.
+pub(crate) fn is_extended(name: &str) -> bool {
+    let native = !name.contains('/') || name.contains("kubernetes.io/");
+    !native && !name.starts_with("requests.")
+}
+
+/// The features that pods may ask a node for, of those whose gates are on. Sorted.
+pub fn declared_features(enabled: impl Fn(&str) -> bool) -> Vec<String> {
+    const KNOWN: [&str; 5] = [
+        "ExtendWebSocketsToKubelet",
+        "InPlacePodLevelResourcesVerticalScaling",
+        "InPlacePodVerticalScalingInitContainers",
+        "RestartAllContainersOnContainerExits",
+        "UserNamespacesHostNetworkSupport",
+    ];
+    if !enabled("NodeDeclaredFeatures") {
+        return Vec::new();
+    }
+    KNOWN.into_iter().filter(|gate| enabled(gate)).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests;

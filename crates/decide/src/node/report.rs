@@ -1,0 +1,148 @@
+//! When the status is sent: at once when it changed, and now and then although it did not.
+
+use std::time::Duration;
+
+use model::Mono;
+use model::k8s::{Node, NodeStatus};
+
+use crate::jitter::Seed;
+
+/// When the last report went out, and how long the next one may wait.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Reports {
+    last: Option<Mono>,
+    wait: Duration,
+}
+
+impl Reports {
+    pub fn new(period: Duration) -> Self {
+        Self { last: None, wait: period }
+    }
+
+    /// `None`: now.
+    pub fn due(&self) -> Option<Mono> {
+        self.last.map(|last| last.plus(self.wait))
+    }
+
+    pub fn is_due(&self, now: Mono) -> bool {
+        self.due().is_none_or(|due| now >= due)
+    }
+
+    /// After a change, which may have happened on many nodes at once, the next periodic report comes at a time of its
+    /// own.
+    pub fn sent(&mut self, changed: bool, period: Duration, seed: &mut Seed, now: Mono) {
+        let spread = if changed || self.last.is_none() { seed.fraction() - 0.5 } else { 0.0 };
+        self.wait = period.mul_f64(1.0 + spread);
+        self.last = Some(now);
+    }
+}
+
+/// Whether anything differs but the times at which conditions were confirmed.
+pub fn status_changed(before: &Node, after: &Node) -> bool {
+    let plain = |node: &Node| {
+        let mut status = node.status.clone().unwrap_or_default();
+        strip_heartbeats(&mut status);
+        let conditions = status.conditions.get_or_insert_default();
+        conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
+        status
+    };
+    plain(before) != plain(after)
+        || before.metadata.labels != after.metadata.labels
+        || before.metadata.annotations != after.metadata.annotations
+}
+
+fn strip_heartbeats(status: &mut NodeStatus) {
+    for condition in status.conditions.iter_mut().flatten() {
+        condition.last_heartbeat_time = None;
+    }
+}
+
+/// Whether pods can notice the difference. Heartbeats, images and who wrote what are of no interest to them.
+pub fn pods_notice(before: Option<&Node>, after: Option<&Node>) -> bool {
+    let plain = |node: &Node| {
+        let mut node = node.clone();
+        node.metadata.resource_version = None;
+        node.metadata.managed_fields = None;
+        if let Some(status) = &mut node.status {
+            status.conditions = None;
+            status.images = None;
+            status.volumes_attached = None;
+            status.volumes_in_use = None;
+        }
+        node
+    };
+    before.map(plain) != after.map(plain)
+}
+
+/// The ranges of pod addresses that the cluster gave this node, as the runtime takes them.
+pub fn pod_cidrs(node: &Node) -> Option<String> {
+    let spec = node.spec.as_ref()?;
+    let all = spec.pod_cidrs.clone().filter(|cidrs| !cidrs.is_empty());
+    let joined = all.map(|cidrs| cidrs.join(",")).or_else(|| spec.pod_cidr.clone())?;
+    (!joined.is_empty()).then_some(joined)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn at(secs: u64) -> Mono {
+        Mono::from_duration(Duration::from_secs(secs))
+    }
+
+    #[test]
+    fn the_first_at_once_and_the_others_spread() {
+        let period = Duration::from_secs(300);
+        let mut waits = Vec::new();
+        for number in 0..100 {
+            let mut seed = Seed(number);
+            let mut reports = Reports::new(period);
+            assert!(reports.is_due(at(0)));
+            reports.sent(true, period, &mut seed, at(0));
+            let due = reports.due().unwrap();
+            assert!(due >= at(150) && due <= at(450), "{due:?}");
+            assert!(!reports.is_due(at(149)) && reports.is_due(at(450)));
+            waits.push(due);
+            reports.sent(false, period, &mut seed, at(1000));
+            assert_eq!(reports.due(), Some(at(1300)));
+        }
+        waits.sort();
+        waits.dedup();
+        assert!(waits.len() > 90);
+    }
+
+    fn node(value: serde_json::Value) -> Node {
+        serde_json::from_value(value).expect("a node")
+    }
+
+    #[test]
+    fn heartbeats_are_no_change() {
+        let with = |beat: &str, status: &str| {
+            node(json!({"metadata": {}, "status": {"conditions": [
+                {"type": "Ready", "status": status, "lastHeartbeatTime": beat},
+            ]}}))
+        };
+        let (one, two) = ("2026-01-01T00:00:00Z", "2026-01-01T00:00:10Z");
+        assert!(!status_changed(&with(one, "True"), &with(two, "True")));
+        assert!(status_changed(&with(one, "True"), &with(one, "False")));
+        assert!(!pods_notice(Some(&with(one, "True")), Some(&with(two, "False"))));
+        let labelled = node(json!({"metadata": {"labels": {"a": "b"}}}));
+        assert!(pods_notice(Some(&with(one, "True")), Some(&labelled)));
+        assert!(pods_notice(None, Some(&labelled)));
+        assert!(!pods_notice(None, None));
+    }
+
+    #[test]
+    fn ranges_of_pods() {
+        let check = |spec: serde_json::Value, expect: Option<&str>| {
+            assert_eq!(pod_cidrs(&node(json!({"metadata": {}, "spec": spec}))).as_deref(), expect);
+        };
+        check(json!({}), None);
+        check(json!({"podCIDR": "10.1.0.0/24"}), Some("10.1.0.0/24"));
+        check(
+            json!({"podCIDR": "10.1.0.0/24", "podCIDRs": ["10.1.0.0/24", "fd00::/64"]}),
+            Some("10.1.0.0/24,fd00::/64"),
+        );
+    }
+}

@@ -1,0 +1,140 @@
+//! Sends Kubernetes Events. Whoever records one never waits: a full queue loses the newest.
+//!
+//! One task sends them in order. While the API server is away it holds on to the one it has, for a while.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use decide::events::{Bucket, Correlator, EventSource, Send as ToSend, object};
+use decide::jitter::Seed;
+use model::node::NodeSetup;
+use model::{ApiEvent, EventSubject, Wall};
+use ports::{ApiError, Disposition, EventApi, EventSink, WallClock};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+
+const QUEUE: usize = 1000;
+const TRIES: u32 = 12;
+const BETWEEN_TRIES: Duration = Duration::from_secs(10);
+
+struct Record {
+    about: EventSubject,
+    event: ApiEvent,
+    at: Wall,
+}
+
+/// Where Events go that the cluster is to see.
+pub struct EventRecorder {
+    queue: mpsc::Sender<Record>,
+    wall: Arc<dyn WallClock>,
+    lost: AtomicU64,
+}
+
+impl EventRecorder {
+    /// Starts sending, until `stop` is cancelled.
+    pub fn start(
+        api: Arc<dyn EventApi>,
+        setup: &NodeSetup,
+        wall: Arc<dyn WallClock>,
+        seed: u64,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
+        let (queue, records) = mpsc::channel(QUEUE);
+        let sender = Sender {
+            api,
+            source: EventSource { host: setup.name.clone() },
+            correlator: Correlator::default(),
+            rate: Bucket::per_second(setup.event_qps, setup.event_burst),
+            clock: Clock::new(wall.clone()),
+            seed: Seed(seed),
+        };
+        tokio::spawn(async move { stop.run_until_cancelled(sender.run(records)).await });
+        Arc::new(Self { queue, wall, lost: AtomicU64::new(0) })
+    }
+
+    /// How many were lost because the queue was full.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+}
+
+impl EventSink for EventRecorder {
+    fn record(&self, about: &EventSubject, event: &ApiEvent) {
+        let record = Record { about: about.clone(), event: event.clone(), at: self.wall.wall() };
+        if let Err(mpsc::error::TrySendError::Full(_)) = self.queue.try_send(record) {
+            let lost = self.lost.fetch_add(1, Ordering::Relaxed) + 1;
+            tracing::debug!(lost, reason = event.reason, "event is lost: too many wait to be sent");
+        }
+    }
+}
+
+struct Sender {
+    api: Arc<dyn EventApi>,
+    source: EventSource,
+    correlator: Correlator,
+    rate: Bucket,
+    clock: Clock,
+    seed: Seed,
+}
+
+impl Sender {
+    async fn run(mut self, mut records: mpsc::Receiver<Record>) {
+        while let Some(Record { about, event, at }) = records.recv().await {
+            let event = object(&self.source, &about, &event, at);
+            if let Some(send) = self.correlator.correlate(event, self.clock.now()) {
+                self.deliver(&send).await;
+            }
+        }
+    }
+
+    async fn deliver(&mut self, send: &ToSend) {
+        for attempt in 1..=TRIES {
+            let error = match self.attempt(send).await {
+                Ok(()) => return,
+                Err(error) => error,
+            };
+            let event = send.event();
+            let reason = event.reason.as_deref().unwrap_or_default();
+            // Nothing about an Event can be decided anew: a conflict stays one.
+            let final_word = matches!(error, ApiError::Conflict { .. } | ApiError::Gone { .. });
+            if final_word || error.disposition() != Disposition::Retry {
+                tracing::debug!(reason, "event is refused: {error}");
+                return;
+            }
+            if attempt == TRIES {
+                tracing::warn!(reason, "event is given up after {TRIES} tries: {error}");
+                return;
+            }
+            // All nodes see the server go at the same moment; they need not come back at the same one.
+            let wait = if attempt == 1 { BETWEEN_TRIES.mul_f64(self.seed.fraction()) } else { BETWEEN_TRIES };
+            tokio::time::sleep(error.retry_after().unwrap_or(wait)).await;
+        }
+    }
+
+    async fn attempt(&mut self, send: &ToSend) -> Result<(), ApiError> {
+        while !self.rate.take(self.clock.mono()) {
+            let next = self.rate.next(self.clock.mono());
+            tokio::time::sleep_until(self.clock.instant(next)).await;
+        }
+        match send {
+            ToSend::Create(event) => self.api.create(event).await.map(drop),
+            ToSend::Patch { event, patch } => {
+                let meta = &event.metadata;
+                let (namespace, name) = (meta.namespace.as_deref(), meta.name.as_deref());
+                let patched =
+                    self.api.patch(namespace.unwrap_or_default(), name.unwrap_or_default(), patch).await;
+                match patched {
+                    // The API keeps Events for an hour only.
+                    Err(ApiError::NotFound { .. }) => self.api.create(event).await.map(drop),
+                    other => other.map(drop),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,324 @@
+//! Keeps the Node object: makes it, keeps its status true, makes it again when somebody deleted it.
+//!
+//! ```text
+//!            ┌────────────── object gone ───────────────┐
+//!            v                                          │
+//!   register (back-off) ──> sync: set status, patch if changed or due ──> wait for a change, a tick, a report
+//!                            ^                                                              │
+//!                            └──────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! A task of its own, beside the dispatcher: however many pods come, heartbeats go out. Everything that can hang
+//! (facts, images, the runtime) is read by others and arrives here through watch channels.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use decide::jitter::Seed;
+use decide::node::{self, Inputs, Outcome, Pressure, Reports, RuntimeView, Told};
+use model::cri::Image;
+use model::k8s::Node;
+use model::node::{HostFacts, NodeSetup};
+use model::{ApiEvent, EventSubject, Mono};
+use ports::{ApiError, EventSink, NodeApi};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+
+const TRIES: u32 = 5;
+const TICK_JITTER: f64 = 0.04;
+const FIRST_BACK_OFF: Duration = Duration::from_millis(100);
+const LAST_BACK_OFF: Duration = Duration::from_secs(7);
+
+/// Images as they were listed last.
+pub(crate) type ImageList = Option<Arc<Vec<Image>>>;
+
+/// The object as the watch shows it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NodeNow {
+    pub node: Option<Arc<Node>>,
+    /// UID of the one that was there and is not any more. That there was none yet is no news to who makes it.
+    pub gone: Option<String>,
+}
+
+/// What the keeper works with.
+pub(crate) struct Desk {
+    pub setup: Arc<NodeSetup>,
+    pub api: Arc<dyn NodeApi>,
+    pub events: Arc<dyn EventSink>,
+    pub clock: Clock,
+    pub seed: Seed,
+    pub node: watch::Receiver<NodeNow>,
+    pub facts: watch::Receiver<Arc<HostFacts>>,
+    pub runtime: watch::Receiver<RuntimeView>,
+    pub images: watch::Receiver<ImageList>,
+}
+
+pub(crate) struct NodeKeeper {
+    desk: Desk,
+    /// The newest state of the object that is known, from the watch or from an answer.
+    known: Option<Arc<Node>>,
+    registered: bool,
+    /// How often in a row the object was not there when its status was to be sent.
+    losses: u32,
+    told: Told,
+    reports: Reports,
+    pod_cidrs: Option<String>,
+    next: Mono,
+}
+
+impl NodeKeeper {
+    pub fn new(desk: Desk) -> Self {
+        let reports = Reports::new(desk.setup.report_period);
+        Self {
+            desk,
+            known: None,
+            registered: false,
+            losses: 0,
+            told: Told::default(),
+            reports,
+            pod_cidrs: None,
+            next: Mono::ZERO,
+        }
+    }
+
+    pub async fn run(mut self, stop: CancellationToken) {
+        self.record(&[ApiEvent::normal("Starting", "Starting kubelet.")]);
+        stop.run_until_cancelled(async move {
+            loop {
+                if self.desk.setup.register && !self.registered {
+                    self.register().await;
+                }
+                self.sync().await;
+                if self.registered || !self.desk.setup.register {
+                    self.wait().await;
+                } else if self.losses > 1 {
+                    // The first time it is made again at once. One that can be made but not kept is no reason to race.
+                    tokio::time::sleep(back_off(self.losses)).await;
+                }
+            }
+        })
+        .await;
+    }
+
+    /// Until something is different from what was sent, or the time has come.
+    async fn wait(&mut self) {
+        loop {
+            let at = self.desk.clock.instant(self.next);
+            let desk = &mut self.desk;
+            let (changed, by_watch) = tokio::select! {
+                changed = desk.node.changed() => (changed, true),
+                changed = desk.facts.changed() => (changed, false),
+                changed = desk.runtime.changed() => (changed, false),
+                changed = desk.images.changed() => (changed, false),
+                () = tokio::time::sleep_until(at) => return,
+            };
+            if changed.is_err() {
+                // Whoever told us has ended: so does the agent. The heartbeats go on for as long as it takes.
+                tokio::time::sleep_until(at).await;
+                return;
+            }
+            // Our own patch comes back through the watch: nothing new.
+            if !by_watch || self.take_watched() {
+                return;
+            }
+        }
+    }
+
+    /// Takes what the watch shows, if it is news.
+    fn take_watched(&mut self) -> bool {
+        let now = self.desk.node.borrow_and_update().clone();
+        match (now.node, &self.known) {
+            (Some(shown), Some(known)) if !is_newer(&shown, known) => false,
+            (Some(shown), _) => {
+                self.known = Some(shown);
+                true
+            }
+            (None, Some(known)) if now.gone.is_some() && now.gone == known.metadata.uid => {
+                tracing::warn!("the Node object is gone");
+                self.known = None;
+                self.registered = false;
+                true
+            }
+            (None, _) => false,
+        }
+    }
+
+    /// Until there is an object that is ours.
+    async fn register(&mut self) {
+        let mut failures = 0;
+        loop {
+            match self.try_register().await {
+                Ok(node) => {
+                    tracing::info!(node = self.desk.setup.name, "the node is registered");
+                    self.known = Some(node);
+                    self.registered = true;
+                    return;
+                }
+                Err(error) => tracing::warn!(failures, "the node can't be registered: {error}"),
+            }
+            failures += 1;
+            tokio::time::sleep(back_off(failures)).await;
+        }
+    }
+
+    async fn try_register(&mut self) -> Result<Arc<Node>, ApiError> {
+        let mut told = self.told.clone();
+        let now = self.desk.clock.now();
+        let (initial, outcome) = self.with_inputs(|inputs| node::initial(inputs, &mut told, now));
+        match self.desk.api.create(&initial).await {
+            Ok(made) => {
+                self.told = told;
+                self.tell(&outcome);
+                self.reports.sent(true, self.desk.setup.report_period, &mut self.desk.seed, now.mono);
+                return Ok(made);
+            }
+            Err(ApiError::AlreadyExists { .. } | ApiError::Forbidden { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let name = self.desk.setup.name.clone();
+        let existing = self.desk.api.get(&name).await?;
+        let mut wanted = (*existing).clone();
+        // No device is on record here: see `docs/gaps.md`.
+        node::reconcile(&mut wanted, &initial, true);
+        match node::patch(&existing, &wanted) {
+            Some(patch) => self.desk.api.patch_status(&name, &patch, self.patience()).await,
+            None => Ok(existing),
+        }
+    }
+
+    /// Makes the object's status what it should be.
+    async fn sync(&mut self) {
+        for attempt in 0..TRIES {
+            let before = match self.base(attempt).await {
+                Ok(Some(before)) => before,
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::warn!(attempt, "the node's status can't be read: {error}");
+                    if self.lost(&error) {
+                        break;
+                    }
+                    continue;
+                }
+            };
+            match self.try_sync(before).await {
+                Ok(()) => return,
+                Err(error) => {
+                    tracing::warn!(attempt, "the node's status can't be sent: {error}");
+                    if self.lost(&error) {
+                        break;
+                    }
+                    if attempt + 1 == TRIES {
+                        tracing::error!("update node status exceeds retry count");
+                    }
+                }
+            }
+        }
+        self.next = self.tick();
+    }
+
+    /// The object is not there (any more).
+    fn lost(&mut self, error: &ApiError) -> bool {
+        let gone = matches!(error, ApiError::NotFound { .. });
+        if gone {
+            self.known = None;
+            self.registered = false;
+            self.losses = self.losses.saturating_add(1);
+        }
+        gone
+    }
+
+    /// First what is known, then, if that led to nothing, what the server has.
+    async fn base(&mut self, attempt: u32) -> Result<Option<Arc<Node>>, ApiError> {
+        if attempt == 0 {
+            self.take_watched();
+            return Ok(self.known.clone());
+        }
+        self.desk.api.get(&self.desk.setup.name).await.map(Some)
+    }
+
+    async fn try_sync(&mut self, before: Arc<Node>) -> Result<(), ApiError> {
+        let mut told = self.told.clone();
+        let mut after = (*before).clone();
+        let now = self.desk.clock.now();
+        let outcome = self.with_inputs(|inputs| {
+            node::require_platform_labels(&mut after, inputs.facts);
+            node::set_status(&mut after, inputs, &mut told, now)
+        });
+        let pod_cidrs = node::pod_cidrs(&before);
+        let changed = node::status_changed(&before, &after) || pod_cidrs != self.pod_cidrs;
+        if (changed || self.reports.is_due(now.mono))
+            && let Some(patch) = node::patch(&before, &after)
+        {
+            let name = self.desk.setup.name.clone();
+            let sent = self.desk.api.patch_status(&name, &patch, self.patience()).await?;
+            self.reports.sent(changed, self.desk.setup.report_period, &mut self.desk.seed, now.mono);
+            self.known = Some(sent);
+        } else {
+            self.known = Some(before);
+        }
+        self.losses = 0;
+        self.pod_cidrs = pod_cidrs;
+        self.told = told;
+        self.tell(&outcome);
+        let next = [Some(self.tick()), outcome.wake, self.reports.due()].into_iter().flatten().min();
+        self.next = next.unwrap_or(now.mono);
+        Ok(())
+    }
+
+    fn tick(&mut self) -> Mono {
+        let wait = self.desk.seed.stretch(self.desk.setup.status_period, TICK_JITTER);
+        self.desk.clock.mono().plus(wait)
+    }
+
+    fn patience(&self) -> Duration {
+        decide::lease::patience(&self.desk.setup)
+    }
+
+    fn with_inputs<T>(&mut self, run: impl FnOnce(&Inputs<'_>) -> T) -> T {
+        let desk = &mut self.desk;
+        let (facts, runtime) = (desk.facts.borrow_and_update(), desk.runtime.borrow_and_update());
+        let images = desk.images.borrow_and_update();
+        run(&Inputs {
+            setup: &desk.setup,
+            facts: &facts,
+            runtime: &runtime,
+            images: images.as_ref().map(|list| list.as_slice()),
+            pressure: Pressure::default(),
+            troubles: &[],
+            volumes_in_use: None,
+        })
+    }
+
+    fn tell(&self, outcome: &Outcome) {
+        for problem in &outcome.problems {
+            tracing::error!("node status: {problem}");
+        }
+        self.record(&outcome.events);
+    }
+
+    fn record(&self, events: &[ApiEvent]) {
+        let about = EventSubject::Node { name: self.desk.setup.name.clone() };
+        for event in events {
+            self.desk.events.record(&about, event);
+        }
+    }
+}
+
+/// After the `failures`-th failure in a row.
+fn back_off(failures: u32) -> Duration {
+    FIRST_BACK_OFF.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(LAST_BACK_OFF)
+}
+
+/// Resource versions of one object grow.
+fn is_newer(shown: &Node, known: &Node) -> bool {
+    let version = |node: &Node| node.metadata.resource_version.as_deref().and_then(|v| v.parse::<u64>().ok());
+    match (version(shown), version(known)) {
+        (Some(shown), Some(known)) => shown > known,
+        _ => shown.metadata.resource_version != known.metadata.resource_version,
+    }
+}
+
+#[cfg(test)]
+mod tests;
