@@ -35,6 +35,8 @@ impl Member {
         let flags = ["--kubeconfig", &kubeconfig, "--hostname-override", name];
         let serving = cluster.serving_certificate(name);
         let agent = Agent::start_with_flags(&runtime, &flags, |config| {
+            // Where the node says it is, once it tells itself.
+            config["address"] = json!("0.0.0.0");
             config["tlsCertFile"] = json!(serving.certificate);
             config["tlsPrivateKeyFile"] = json!(serving.key);
             config["authentication"] =
