@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use cluster::{Cluster, Record};
+use cluster::{ApiRequest, Cluster, Record};
 use harness::{SLOW, run, wait, wait_until};
 use member::{BUSYBOX, BUSYBOX_2, Member, STAYS, condition, has, merge, ready};
 use serde_json::{Value, json};
@@ -407,9 +407,14 @@ fn a_burst_is_told_in_few_requests() {
     assert_eq!(count("get pods"), 0, "a status needs no reading");
     assert_eq!(count("list pods") + count("watch pods"), 0, "the one watch tells");
     assert_eq!(count("delete pods"), PODS, "each object is removed once");
-    assert_eq!(count("create serviceaccounts/token"), PODS, "one token for each");
-    assert!(count("patch pods/status") <= 5 * PODS, "too many patches: {counts:?}");
-    let refused: Vec<_> =
-        cluster.api_requests(&member.user()).into_iter().filter(|r| r.code >= 400).collect();
-    assert!(refused.iter().all(|r| r.verb == "get"), "refused: {refused:?}");
+    // It waits, has its sandbox, runs, is going, has ended, is over.
+    assert!(count("patch pods/status") <= 6 * PODS, "too many patches: {counts:?}");
+    let requests = cluster.api_requests(&member.user());
+    let tokens = requests.iter().filter(|r| r.resource == "serviceaccounts/token" && r.code == 201).count();
+    assert_eq!(tokens, PODS, "one token for each");
+    // The node authorizer may hear of a pod after its node did: the first request for a token is then too early.
+    let early = |r: &&ApiRequest| r.resource == "serviceaccounts/token" && r.code == 403;
+    let first_look = |r: &&ApiRequest| r.verb == "get" && r.code == 404;
+    let refused: Vec<_> = requests.iter().filter(|r| r.code >= 400 && !early(r) && !first_look(r)).collect();
+    assert!(refused.is_empty(), "{refused:?}");
 }
