@@ -79,7 +79,7 @@ pub(crate) async fn pull(shop: Shop, pull: PullKey, own: Vec<Candidate>) {
     let result = match note_begin(&shop, split_key(image).0).await {
         Ok(()) => pull_noted(&shop, &pull, own).await,
         Err(error) => {
-            let (image, cause) = (split_key(&image).0, error.user_message());
+            let (image, cause) = (split_key(image).0, error.user_message());
             let message = format!(
                 "Failed to record image pull intent for container image \"{image}\": failed to record image pull intent: {cause}"
             );
