@@ -205,6 +205,8 @@ fn jobs_end_daemons_stay_and_a_drain_empties_the_node() {
     assert_eq!(bad["status"]["failed"], 2, "{bad}");
 
     cluster.kubectl(&["delete", "job", "good", "bad", "--namespace", &namespace]);
+    let evicted = cluster.record("pod", &namespace, "");
+    assert!(evicted.next(SLOW).is_some(), "the watch began");
     cluster.kubectl(&["drain", member.name, "--ignore-daemonsets", "--timeout=90s"]);
     let node = cluster.get("node", "", member.name).expect("the node");
     assert_eq!(node["spec"]["unschedulable"], true);
@@ -218,6 +220,7 @@ fn jobs_end_daemons_stay_and_a_drain_empties_the_node() {
         member.node.runtime.containers().len() == 2
     });
     wait_node_event(&member, "NodeNotSchedulable");
+    assert_evictions_are_told(&evicted.news(), 3);
 
     cluster.kubectl(&["uncordon", member.name]);
     wait_node_event(&member, "NodeSchedulable");
@@ -225,6 +228,25 @@ fn jobs_end_daemons_stay_and_a_drain_empties_the_node() {
     cluster.kubectl(&["delete", "daemonset,deployment", "--all", "--namespace", &namespace]);
     member.node.wait_clean(SLOW);
     member.assert_ready_all_along(&watched);
+}
+
+/// What the API server noted of an eviction stays with the pod to its end, through every status of ours.
+fn assert_evictions_are_told(events: &[Value], expect: usize) {
+    let mut gone = 0;
+    for event in events {
+        let pod = &event["object"];
+        let web = text(&pod["metadata"]["name"]).starts_with("web-");
+        if !web || pod["metadata"]["deletionTimestamp"].is_null() {
+            continue;
+        }
+        let note = condition(pod, "DisruptionTarget").unwrap_or_else(|| panic!("no disruption: {pod}"));
+        assert_eq!(note["reason"], "EvictionByEvictionAPI", "{pod}");
+        if event["type"] == "DELETED" {
+            gone += 1;
+            assert_eq!(pod["status"]["phase"], "Succeeded", "{pod}");
+        }
+    }
+    assert_eq!(gone, expect, "each evicted pod was seen to its end");
 }
 
 fn wait_node_event(member: &Member, reason: &str) {
@@ -375,10 +397,33 @@ fn a_name_that_comes_again_is_another_pod() {
     assert_eq!(owner.len(), seen.len(), "one container for each: {owner:?}");
 }
 
+/// The object goes at once; what does not listen is ended after its grace all the same, and a namesake does not wait.
+#[test]
+fn a_forced_deletion_ends_what_does_not_listen() {
+    let member = join("work-force");
+    let (cluster, namespace) = (member.cluster, member.cluster.namespace("force"));
+    let stubborn = "trap '' TERM; while true; do sleep 1; done";
+    let pod = member.pod("stubborn", stubborn, json!({"terminationGracePeriodSeconds": 4}));
+    cluster.create_pod(&namespace, &pod);
+    let old = cluster.wait_for("pod", &namespace, "stubborn", SLOW, ready);
+    let args = ["delete", "pod", "stubborn", "--namespace", &namespace, "--force", "--grace-period=0"];
+    cluster.kubectl(&args);
+    cluster.create_pod(&namespace, &member.pod("stubborn", STAYS, json!({})));
+    let new = cluster.wait_for("pod", &namespace, "stubborn", SLOW, |p| ready(p) && uid(p) != uid(&old));
+    assert_ne!(container_id(&new), container_id(&old));
+    wait_until("the old container to end", SLOW, || member.tasks_of(&old).is_empty());
+    assert!(!member.tasks_of(&new).is_empty(), "the new one was taken for the old one");
+    let now = cluster.pod(&namespace, "stubborn");
+    assert_eq!(now["status"], new["status"], "the end of the old one is not the new one's");
+    cluster.delete("pod", &namespace, "stubborn");
+    cluster.wait_gone("pod", &namespace, "stubborn", SLOW);
+    member.node.wait_clean(SLOW);
+}
+
 /// What a pod's life costs the API server.
 #[test]
 fn a_burst_is_told_in_few_requests() {
-    const PODS: usize = 24;
+    const PODS: usize = 16;
     let member = join("work-burst");
     let (cluster, namespace) = (member.cluster, member.cluster.namespace("burst"));
     let before = cluster.api_request_counts(&member.user());
