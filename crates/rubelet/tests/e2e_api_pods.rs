@@ -5,60 +5,26 @@
 
 mod cluster;
 mod harness;
+mod member;
 
 use cluster::Cluster;
-use harness::{Agent, Runtime, SLOW};
+use harness::SLOW;
+use member::{BUSYBOX, Member, ready};
 use serde_json::{Value, json};
 
-const BUSYBOX: &str = "rubelet.test/busybox:1";
-
-struct Member {
-    agent: Agent,
-    #[allow(dead_code)]
-    runtime: Runtime,
-    cluster: &'static Cluster,
-    name: &'static str,
-}
-
-impl Member {
-    fn join(name: &'static str) -> Member {
-        let cluster = Cluster::shared_bare();
-        let runtime = Runtime::start();
-        let kubeconfig = cluster.node_kubeconfig(name);
-        let kubeconfig = kubeconfig.to_string_lossy().into_owned();
-        let flags = ["--kubeconfig", &kubeconfig, "--hostname-override", name];
-        let agent = Agent::start_with_flags(&runtime, &flags, |_| {});
-        Member { agent, runtime, cluster, name }
-    }
-
-    fn pod(&self, name: &str, script: &str, spec: Value) -> String {
-        let container = json!({"name": "main", "image": BUSYBOX, "command": ["sh", "-c", script], "imagePullPolicy": "Never"});
-        let mut pod = json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
-            "spec": {
-                "nodeName": self.name, "containers": [container], "automountServiceAccountToken": false,
-                "terminationGracePeriodSeconds": 5,
-            },
-        });
-        pod["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
-        pod.to_string()
-    }
-}
-
-fn ready(pod: &Value) -> bool {
-    let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    conditions.iter().any(|c| c["type"] == "Ready" && c["status"] == "True")
+fn join(name: &'static str) -> Member {
+    Member::join(Cluster::shared_bare(), name)
 }
 
 #[test]
 fn a_pod_runs_is_reported_and_goes() {
-    let member = Member::join("member-a");
+    let member = join("member-a");
     let cluster = member.cluster;
     let namespace = cluster.namespace("runs");
     let script = "trap 'exit 0' TERM; while true; do sleep 0.1; done";
     cluster.create_pod(&namespace, &member.pod("web", script, json!({})));
     let pod = cluster.wait_for("pod", &namespace, "web", SLOW, ready);
-    assert_eq!(pod["status"]["phase"], "Running", "{}", member.agent.log_tail());
+    assert_eq!(pod["status"]["phase"], "Running", "{}", member.agent().log_tail());
     assert!(pod["status"]["podIP"].as_str().is_some_and(|ip| ip.starts_with("10.")), "{pod}");
     assert_eq!(pod["status"]["observedGeneration"], pod["metadata"]["generation"]);
     cluster.kubectl(&["delete", "pod", "web", "--namespace", &namespace, "--wait=false"]);
@@ -70,7 +36,7 @@ fn a_pod_runs_is_reported_and_goes() {
 
 #[test]
 fn the_node_registers_is_ready_and_renews_its_lease() {
-    let member = Member::join("member-c");
+    let member = join("member-c");
     let cluster = member.cluster;
     let node = cluster.wait_for("node", "", "member-c", SLOW, ready);
     assert_eq!(node["status"]["nodeInfo"]["kubeletVersion"], "v1.36.4");
@@ -86,7 +52,7 @@ fn the_node_registers_is_ready_and_renews_its_lease() {
 
 #[test]
 fn a_static_pod_has_a_mirror() {
-    let member = Member::join("member-d");
+    let member = join("member-d");
     let cluster = member.cluster;
     let manifest = |word: &str| {
         json!({
@@ -97,7 +63,7 @@ fn a_static_pod_has_a_mirror() {
         })
         .to_string()
     };
-    member.agent.write_manifest("fixed", &manifest("one"));
+    member.agent().write_manifest("fixed", &manifest("one"));
     let mirror = cluster.wait_for("pod", "default", "fixed-member-d", SLOW, ready);
     let hash = |pod: &Value| pod["metadata"]["annotations"]["kubernetes.io/config.mirror"].clone();
     assert_eq!(mirror["metadata"]["ownerReferences"][0]["kind"], "Node");
@@ -106,17 +72,17 @@ fn a_static_pod_has_a_mirror() {
         ready(pod) && pod["metadata"]["uid"] != mirror["metadata"]["uid"]
     });
     assert_eq!(hash(&again), hash(&mirror), "the pod itself is the same");
-    member.agent.write_manifest("fixed", &manifest("two"));
+    member.agent().write_manifest("fixed", &manifest("two"));
     cluster.wait_for("pod", "default", "fixed-member-d", SLOW, |pod| {
         ready(pod) && hash(pod) != hash(&mirror) && pod["metadata"]["labels"]["word"] == "two"
     });
-    member.agent.remove_manifest("fixed");
+    member.agent().remove_manifest("fixed");
     cluster.wait_gone("pod", "default", "fixed-member-d", SLOW);
 }
 
 #[test]
 fn events_reach_the_api() {
-    let member = Member::join("member-e");
+    let member = join("member-e");
     let cluster = member.cluster;
     let namespace = cluster.namespace("events");
     cluster.create_pod(&namespace, &member.pod("told", "sleep 1000", json!({})));
@@ -133,7 +99,7 @@ fn events_reach_the_api() {
 
 #[test]
 fn a_pod_that_ends_is_over_in_the_api() {
-    let member = Member::join("member-b");
+    let member = join("member-b");
     let cluster = member.cluster;
     let namespace = cluster.namespace("ends");
     for (name, code, phase) in [("good", 0, "Succeeded"), ("bad", 3, "Failed")] {

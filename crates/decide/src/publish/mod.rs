@@ -19,7 +19,7 @@ use model::k8s::{Pod, PodStatus};
 use model::{Mono, PodUid};
 
 pub use merge::merge;
-pub use patch::patch;
+pub use patch::{is_only_of, patch};
 
 use crate::status::Phase;
 

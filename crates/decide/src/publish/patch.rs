@@ -30,6 +30,14 @@ pub fn patch(from: &PodStatus, to: &PodStatus) -> Option<Value> {
     (!patch.is_empty()).then_some(Value::Object(patch))
 }
 
+/// Whether the patch says nothing but how one condition is now.
+pub fn is_only_of(patch: &Value, condition: &str) -> bool {
+    let fields = patch.as_object().into_iter().flat_map(Map::keys);
+    let mut fields = fields.filter(|key| !key.starts_with('$'));
+    fields.all(|key| key == "conditions")
+        && entries(patch.get("conditions")).iter().all(|c| c["type"] == condition)
+}
+
 fn object(status: &PodStatus) -> Map<String, Value> {
     match serde_json::to_value(status) {
         Ok(Value::Object(map)) => map,
@@ -179,6 +187,18 @@ mod tests {
                 ],
             })),
         );
+    }
+
+    #[test]
+    fn a_patch_of_one_condition_is_known_as_such() {
+        let order = "$setElementOrder/conditions";
+        for (patch, expect) in [
+            (json!({order: [], "conditions": [{"type": "A", "status": "True"}]}), true),
+            (json!({"conditions": [{"type": "A", "status": "True"}, {"type": "B", "reason": "x"}]}), false),
+            (json!({"conditions": [{"type": "A", "status": "True"}], "phase": "Failed"}), false),
+        ] {
+            assert_eq!(is_only_of(&patch, "A"), expect, "{patch}");
+        }
     }
 
     #[test]

@@ -38,7 +38,8 @@ use model::{Now, Reason, Wall, k8s};
 pub use self::accept::{IllegalTransition, Verdict, accept, judge};
 pub use self::addresses::{IpFamily, host_ips, pod_ips};
 pub use self::conditions::{
-    DISRUPTION_TARGET, conditions, containers_ready, initialized, is_owned as is_owned_condition, ready,
+    DISRUPTION_TARGET, READY_TO_START, conditions, containers_ready, initialized,
+    is_owned as is_owned_condition, ready,
 };
 pub use self::containers::container_statuses;
 pub use self::deadline::{DEADLINE_EXCEEDED_MESSAGE, DEADLINE_EXCEEDED_REASON, deadline, deadline_exceeded};

@@ -15,6 +15,7 @@ use crate::lifecycle::Lifecycle;
 use crate::mirror::{self, Mirror, MirrorStep};
 use crate::publish::{self, Deletion, RECONCILE_PAUSE, Shown};
 use crate::state::{NodeState, PodEntry};
+use crate::status::READY_TO_START;
 
 /// The status that the API shows of a pod: of its own object, or of its mirror.
 pub(super) fn shown_status(state: &NodeState, entry: &PodEntry) -> Option<Arc<PodStatus>> {
@@ -66,7 +67,10 @@ fn send(entry: &mut PodEntry, cx: &mut Context, object: &PodView) {
     let (Some(status), Some(shown)) = (&entry.status, &publication.shown) else { return };
     if publication.dirty {
         let merged = publish::merge(&shown.status, status, !entry.lifecycle.is_terminated());
-        if let Some(patch) = publish::patch(&shown.status, &merged) {
+        let patch = publish::patch(&shown.status, &merged);
+        // That the sandbox of a pod that is going went is told with the end of all, which follows at once.
+        let going = matches!(entry.lifecycle, Lifecycle::Terminating(_));
+        if let Some(patch) = patch.filter(|patch| !going || !publish::is_only_of(patch, READY_TO_START)) {
             let hash = fnv1a_64(patch.to_string().as_bytes());
             if let Some(at) = publication.last_sent.filter(|(last, _)| *last == hash).map(|(_, at)| at)
                 && cx.now.mono.since(at) < RECONCILE_PAUSE

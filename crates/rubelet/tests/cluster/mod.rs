@@ -25,6 +25,7 @@ mod watch;
 
 pub use audit::ApiRequest;
 pub use credentials::KeyPair;
+pub use watch::Record;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -20,7 +20,7 @@ struct Watch {
 
 impl Watch {
     fn start(cluster: &Cluster, kind: &str, namespace: &str, name: &str) -> Watch {
-        let only = format!("metadata.name={name}");
+        let only = if name.is_empty() { String::new() } else { format!("metadata.name={name}") };
         let args = ["get", kind, "--namespace", namespace, "--field-selector", &only, "--watch"];
         let mut child = cluster
             .kubectl_command(&cluster.admin_kubeconfig(), &args)
@@ -49,7 +49,28 @@ impl Drop for Watch {
     }
 }
 
+/// Everything that a watch told since it began: `ADDED`, `MODIFIED` and `DELETED` objects.
+pub struct Record(Watch);
+
+impl Record {
+    /// What came since the last call.
+    pub fn news(&self) -> Vec<Value> {
+        self.0.events.try_iter().collect()
+    }
+
+    /// The next event, if it comes in time.
+    pub fn next(&self, deadline: Duration) -> Option<Value> {
+        self.0.events.recv_timeout(deadline).ok()
+    }
+}
+
 impl Cluster {
+    /// Begins to note what happens to an object, or with an empty name to all of a kind. What is there already
+    /// comes first.
+    pub fn record(&self, kind: &str, namespace: &str, name: &str) -> Record {
+        Record(Watch::start(self, kind, namespace, name))
+    }
+
     /// Waits until the object is there and as wanted, and gives it. Give an empty namespace for objects that
     /// have none.
     ///

@@ -223,6 +223,29 @@ fn the_object_goes_when_everything_is_released() {
 }
 
 #[test]
+fn the_end_of_a_sandbox_is_told_with_the_end_of_its_pod() {
+    check_on(
+        cluster(),
+        &format!(
+            r"
+            {RUNNING}
+            answer patch
+            {DELETED}
+            show api
+            api a                        => run a: stop c#0 30s > stop-sandbox s0
+            hint a                       => read a
+            read a: s0 ready; c#0 exit(0) => patch a
+            answer patch                 => -
+            hint a                       => read a
+            read a: s0 dead; c#0 exit(0) => -
+            done a                       => read a
+            read a: s0 dead; c#0 exit(0) => run a: tear-down > drop-cgroup kubepods/besteffort/poda | patch a phase=Succeeded
+            "
+        ),
+    );
+}
+
+#[test]
 fn a_server_that_is_away_is_asked_again_with_growing_waits() {
     check_on(
         cluster(),
