@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, Host, KubeletConfiguration, Loaded};
 use crate::flags::{Flags, KUBERNETES_VERSION, RUBELET_VERSION};
+use crate::notify::Supervisor;
 use crate::{cluster, logging, wire};
 
 /// Runs until SIGTERM or SIGINT. Pods are left as they are: the next agent takes them over.
@@ -27,6 +28,7 @@ pub fn run(flags: Flags) -> anyhow::Result<()> {
 }
 
 async fn serve(flags: &Flags, loaded: Loaded) -> anyhow::Result<()> {
+    let supervisor = Supervisor::of_environment()?;
     let Loaded { config, gates, warnings } = loaded;
     for warning in flags.warnings.iter().chain(&warnings) {
         tracing::warn!("{warning}");
@@ -60,8 +62,10 @@ async fn serve(flags: &Flags, loaded: Loaded) -> anyhow::Result<()> {
     let state = wire::state(node, facts, &ports);
     let (agent, engine) = engine::new(state, ports, feeds, stop.clone());
     // Before the first deed: two agents on one root directory would fight over its pods, and the socket tells.
-    wire::serve(&config, Path::new(&root_dir), Arc::new(agent), metrics, &stop).await?;
+    let health = wire::serve(&config, Path::new(&root_dir), Arc::new(agent), metrics, &stop).await?;
     let engine = engine.with_node(duties).start();
+    let ends = stop.clone();
+    let told = tokio::spawn(async move { supervisor.keep_told(&health, ends).await });
     let lost = async {
         match &cluster {
             Some(cluster) => cluster.lost().await,
@@ -75,6 +79,7 @@ async fn serve(flags: &Flags, loaded: Loaded) -> anyhow::Result<()> {
     tracing::info!("ending; pods go on running");
     stop.cancel();
     engine.await.context("the engine ended badly")?;
+    told.await.context("telling the supervisor ended badly")?;
     ended
 }
 

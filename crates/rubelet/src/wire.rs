@@ -312,16 +312,17 @@ pub fn metrics(facts: &HostFacts) -> Arc<AgentMetrics> {
     metrics
 }
 
-/// Opens the ports and the control socket. Whichever is taken or can't be made is an error of the start.
+/// Opens the ports and the control socket. Whichever is taken or can't be made is an error of the start. Gives what tells
+/// whether the agent is alive.
 pub async fn serve(
     config: &KubeletConfiguration,
     root_dir: &Path,
     agent: Arc<dyn AgentView>,
     metrics: Arc<AgentMetrics>,
     stop: &CancellationToken,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Arc<HealthChecks>> {
     let health = Arc::new(HealthChecks::of_agent(agent.clone(), server::PATIENCE));
-    let endpoints = Endpoints { agent, health, metrics };
+    let endpoints = Endpoints { agent, health: health.clone(), metrics };
     let socket = root_dir.join(commands::SOCKET);
     server::serve_unix("control socket", &socket, endpoints.control(), stop.clone()).await?;
     if let Some(port) = port(config.healthz_port) {
@@ -332,7 +333,7 @@ pub async fn serve(
         server::serve_tcp("read-only port", &config.address, port, endpoints.read_only(), stop.clone())
             .await?;
     }
-    Ok(())
+    Ok(health)
 }
 
 /// Zero means no port.
