@@ -34,7 +34,13 @@ impl Cluster {
     pub fn try_create(&self, namespace: &str, text: &str) -> Result<Value, String> {
         let args = ["create", "--namespace", namespace, "-o", "json", "-f", "-"];
         let said = self.kubectl_with_input(&args, text)?;
-        serde_json::from_str(&said).map_err(|error| format!("{error} in: {said}"))
+        let objects = serde_json::Deserializer::from_str(&said).into_iter::<Value>();
+        let mut objects: Vec<Value> =
+            objects.collect::<Result<_, _>>().map_err(|error| format!("{error} in: {said}"))?;
+        match objects.len() {
+            1 => Ok(objects.remove(0)),
+            _ => Ok(serde_json::json!({"apiVersion": "v1", "kind": "List", "items": objects})),
+        }
     }
 
     #[track_caller]
