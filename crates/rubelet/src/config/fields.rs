@@ -36,7 +36,7 @@ pub const FIELDS: &[(&str, Effect)] = &[
     ("tlsCipherSuites", NoEffectYet),
     ("tlsCurvePreferences", NoEffectYet),
     ("tlsMinVersion", NoEffectYet),
-    ("rotateCertificates", NoEffectYet),
+    ("rotateCertificates", Honoured),
     ("serverTLSBootstrap", NoEffectYet),
     ("authentication.x509.clientCAFile", NoEffectYet),
     ("authentication.webhook.enabled", NoEffectYet),
