@@ -10,6 +10,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
@@ -21,6 +22,7 @@ use ports::{ApiError, WallClock};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::certificates::earliest_end;
 use crate::credential::{CredentialError, Keeper, Shown};
 use crate::file_watch::FileWatch;
 use crate::kubeconfig::{self, Access, KeyPair, KubeconfigError};
@@ -63,6 +65,7 @@ struct Era {
     /// A certificate that came from a plugin.
     given: Option<Arc<KeyPair>>,
     wire: Wire,
+    told_expired: AtomicBool,
 }
 
 impl Connection {
@@ -183,8 +186,24 @@ impl Connection {
         let answer = era.wire.request(request, &name).await?;
         if answer.status() == StatusCode::UNAUTHORIZED {
             era.keeper.refused(&shown).await;
+            self.tell_if_expired(&era, &shown);
         }
         Ok(Sent { answer, gone: era.wire.gone() })
+    }
+
+    /// A server only says that it does not know us. This may be why, and is told once in an era.
+    fn tell_if_expired(&self, era: &Era, shown: &Shown) {
+        let rotated = self.rotated.load_full();
+        let pair = shown.pair.as_deref().or(rotated.as_deref()).or(era.access.certificate.as_ref());
+        let end = pair.and_then(|pair| earliest_end(&pair.chain)).filter(|end| *end < self.wall.wall());
+        if let Some(end) = end
+            && !era.told_expired.swap(true, Ordering::Relaxed)
+        {
+            let (file, end) = (era.access.file.display(), end.timestamp());
+            tracing::error!(
+                "kubeconfig {file}: its client certificate expired at {end}, and the API server refuses it"
+            );
+        }
     }
 
     async fn credential(&self, call: &str) -> Result<(Arc<Era>, Shown), ApiError> {
@@ -220,7 +239,7 @@ impl Era {
             .map_err(|source| ConnectError::Credential { file: file(), source })?;
         let wire = Wire::open(&access, rotated.or(access.certificate.as_ref()), agent)
             .map_err(|source| ConnectError::Wire { file: file(), source })?;
-        Ok(Era { access, keeper: Arc::new(keeper), given: None, wire })
+        Ok(Era { access, keeper: Arc::new(keeper), given: None, wire, told_expired: AtomicBool::new(false) })
     }
 
     /// The same kubeconfig with new connections.
@@ -234,7 +253,7 @@ impl Era {
         let pair = given.as_deref().or(rotated.as_deref()).or(access.certificate.as_ref());
         let wire = Wire::open(&access, pair, agent)
             .map_err(|source| ConnectError::Wire { file: access.file.clone(), source })?;
-        Ok(Era { keeper: self.keeper.clone(), given, wire, access })
+        Ok(Era { keeper: self.keeper.clone(), given, wire, access, told_expired: AtomicBool::new(false) })
     }
 }
 

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{self, Host, KubeletConfiguration, Loaded};
 use crate::flags::{Flags, KUBERNETES_VERSION, RUBELET_VERSION};
 use crate::logging::{self, LogHandle};
+use crate::notify::Supervisor;
 use crate::secure_port::{self, SecurePort};
 use crate::{cluster, wire};
 
@@ -29,6 +30,7 @@ pub fn run(flags: Flags) -> anyhow::Result<()> {
 }
 
 async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<()> {
+    let supervisor = Supervisor::of_environment()?;
     let Loaded { mut config, gates, set, warnings } = loaded;
     for warning in flags.warnings.iter().chain(&warnings) {
         tracing::warn!("{warning}");
@@ -69,6 +71,7 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
     let agent: Arc<dyn AgentView> = Arc::new(agent);
     let stats = wire::stats(agent.clone(), &held, &node_name, &root_dir.to_string_lossy())?;
     let endpoints = wire::serve(&config, root_dir, agent, metrics, stats, &stop).await?;
+    let health = endpoints.health.clone();
     let secure = SecurePort {
         flags,
         config: &config,
@@ -85,6 +88,8 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
         cluster.keep_serving_certificate(slot, &flags.cert_dir, &node_name, &stop)?;
     }
     let engine = engine.with_node(duties).start();
+    let ends = stop.clone();
+    let told = tokio::spawn(async move { supervisor.keep_told(&health, ends).await });
     let lost = async {
         match &cluster {
             Some(cluster) => cluster.lost().await,
@@ -98,6 +103,7 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
     tracing::info!("ending; pods go on running");
     stop.cancel();
     engine.await.context("the engine ended badly")?;
+    told.await.context("telling the supervisor ended badly")?;
     ended
 }
 

@@ -7,5 +7,6 @@ pub mod commands;
 pub mod config;
 pub mod flags;
 pub mod logging;
+mod notify;
 mod secure_port;
 mod wire;

@@ -28,6 +28,7 @@ use ports::ApiError;
 
 pub use bootstrap::{BootstrapError, ClientIdentity, Identity};
 pub use held::Held;
+pub(crate) use held::earliest_end;
 pub use loss::Loss;
 pub use rotate::{Rotation, Rotator};
 pub use store::Store;

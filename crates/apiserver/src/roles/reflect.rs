@@ -14,7 +14,7 @@ use futures::stream::{BoxStream, StreamExt};
 use model::k8s::ObjectMeta;
 use ports::ApiError;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::calls::Listed;
@@ -22,7 +22,8 @@ use crate::watch::{Watch, WatchEvent};
 
 const FIRST_WAIT: Duration = Duration::from_millis(200);
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
-/// A watch that ends sooner without a word is no watch: the next one has to wait.
+/// A watch that ends sooner is no watch, whatever it said: only a longer one shows that all is well again. Otherwise a
+/// connection that opens and breaks would be tried without end, and each time as if for the first time.
 const SHORT: Duration = Duration::from_secs(1);
 /// Changes that nobody has taken yet. Who is slow slows the watch, and the server keeps the rest.
 const ROOM: usize = 64;
@@ -52,7 +53,8 @@ pub fn reflect<T: Target>(target: T) -> BoxStream<'static, Notice<T::Item>> {
     let (notices, stream) = mpsc::channel(ROOM);
     tokio::spawn(async move {
         let gone = notices.clone();
-        let mut reflector = Reflector { target, notices, version: None, failing: None, failures: 0 };
+        let mut reflector =
+            Reflector { target, notices, version: None, failing: None, failures: 0, forgotten: false };
         tokio::select! {
             () = gone.closed() => {}
             () = reflector.run() => {}
@@ -69,6 +71,8 @@ struct Reflector<T: Target> {
     /// What was told of the failure that holds.
     failing: Option<String>,
     failures: u32,
+    /// The server did not know where the last watch was to begin.
+    forgotten: bool,
 }
 
 impl<T: Target> Reflector<T> {
@@ -76,7 +80,7 @@ impl<T: Target> Reflector<T> {
         loop {
             match self.round().await {
                 Ok(()) => {}
-                Err(ApiError::Gone { .. }) => self.version = None,
+                Err(ApiError::Gone { .. }) => self.forgotten().await,
                 Err(error) => self.failed(error).await,
             }
         }
@@ -90,32 +94,53 @@ impl<T: Target> Reflector<T> {
                 let listed = self.target.list().await?;
                 self.version = Some(listed.resource_version.clone());
                 self.tell(Notice::All(listed.items)).await;
-                self.well().await;
                 listed.resource_version
             }
         };
-        let began = Instant::now();
         let mut watch = self.target.watch(&version).await?;
-        self.well().await;
-        let mut events = 0_u64;
-        while let Some(event) = watch.next().await {
-            events += 1;
-            match event? {
-                WatchEvent::Added(item) | WatchEvent::Modified(item) => {
-                    self.at(&item);
-                    self.tell(Notice::Changed(item)).await;
+        let began = Instant::now();
+        let mut lasts = false;
+        loop {
+            let event = tokio::select! {
+                event = watch.next() => event,
+                () = sleep_until(began + SHORT), if !lasts => {
+                    lasts = true;
+                    self.well().await;
+                    continue;
                 }
-                WatchEvent::Deleted(item) => {
-                    self.at(&item);
-                    self.tell(Notice::Gone(item)).await;
-                }
-                WatchEvent::Bookmark { resource_version, .. } => self.version = Some(resource_version),
+            };
+            match event {
+                Some(event) => self.take(event?).await,
+                None => break,
             }
         }
-        if events == 0 && began.elapsed() < SHORT {
+        if !lasts {
             self.pause(None).await;
         }
         Ok(())
+    }
+
+    async fn take(&mut self, event: WatchEvent<T::Item>) {
+        match event {
+            WatchEvent::Added(item) | WatchEvent::Modified(item) => {
+                self.at(&item);
+                self.tell(Notice::Changed(item)).await;
+            }
+            WatchEvent::Deleted(item) => {
+                self.at(&item);
+                self.tell(Notice::Gone(item)).await;
+            }
+            WatchEvent::Bookmark { resource_version, .. } => self.version = Some(resource_version),
+        }
+    }
+
+    /// The next round lists. A server that does not even know what it listed has to be waited for.
+    async fn forgotten(&mut self) {
+        self.version = None;
+        if self.forgotten {
+            self.pause(None).await;
+        }
+        self.forgotten = true;
     }
 
     fn at(&mut self, item: &T::Item) {
@@ -131,6 +156,7 @@ impl<T: Target> Reflector<T> {
 
     async fn well(&mut self) {
         self.failures = 0;
+        self.forgotten = false;
         if self.failing.take().is_some() {
             self.tell(Notice::Recovered).await;
         }

@@ -154,5 +154,9 @@ pub fn causes(error: &(dyn StdError + 'static)) -> String {
         }
         cause = error.source();
     }
+    // One of them ends in a link to the manual of the library that it comes from.
+    if let Some(link) = text.find(": https://docs.rs/") {
+        text.truncate(link);
+    }
     text.replace(['\n', '\r'], " ")
 }

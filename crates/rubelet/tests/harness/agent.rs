@@ -27,6 +27,8 @@ pub struct Agent {
     pub port: u16,
     /// Flags besides those that every agent of a test gets.
     args: Vec<String>,
+    /// Variables of its environment besides those of the test.
+    environment: Vec<(String, String)>,
     child: Option<Child>,
 }
 
@@ -40,12 +42,46 @@ impl Agent {
 
     #[track_caller]
     pub fn start_with_flags(runtime: &Runtime, flags: &[&str], adjust: impl FnOnce(&mut Value)) -> Agent {
-        let mut agent = Agent {
+        Agent::start_in(runtime, &[], flags, adjust)
+    }
+
+    /// With more variables in its environment.
+    #[track_caller]
+    pub fn start_in(
+        runtime: &Runtime,
+        environment: &[(&str, &str)],
+        flags: &[&str],
+        adjust: impl FnOnce(&mut Value),
+    ) -> Agent {
+        let mut agent = Agent::prepare(runtime, flags, adjust);
+        agent.environment =
+            environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        agent.spawn();
+        agent.wait_healthy();
+        agent
+    }
+
+    /// Starts one that is expected to give up, and gives its exit status.
+    #[track_caller]
+    pub fn refused(runtime: &Runtime, flags: &[&str]) -> (Agent, ExitStatus) {
+        let mut agent = Agent::prepare(runtime, flags, |_| {});
+        agent.spawn();
+        let mut child = agent.child.take().expect("a process");
+        let status = wait("the agent to give up", SLOW, || match child.try_wait() {
+            Ok(Some(status)) => Ok(status),
+            other => Err(format!("{other:?}")),
+        });
+        (agent, status)
+    }
+
+    fn prepare(runtime: &Runtime, flags: &[&str], adjust: impl FnOnce(&mut Value)) -> Agent {
+        let agent = Agent {
             dir: runtime.dir.clone(),
             read_only_port: runtime.free_port(),
             healthz_port: runtime.free_port(),
             port: runtime.free_port(),
             args: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+            environment: Vec::new(),
             child: None,
         };
         fs::create_dir_all(agent.manifests()).expect("make the manifests' directory");
@@ -54,8 +90,6 @@ impl Agent {
         adjust(&mut config);
         let text = serde_json::to_string_pretty(&config).expect("render the configuration");
         fs::write(agent.dir.join("config.json"), text).expect("write the configuration");
-        agent.spawn();
-        agent.wait_healthy();
         agent
     }
 
@@ -101,6 +135,7 @@ impl Agent {
             .args(&self.args)
             // What lies in the home of whoever runs the test is none of the agent's business.
             .env("HOME", self.dir.join("home"))
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(open())
             .stderr(open())
@@ -182,14 +217,27 @@ impl Agent {
     /// Asks it to end, and waits for that.
     #[track_caller]
     pub fn terminate(&mut self) -> ExitStatus {
+        self.signal(Signal::TERM);
         let mut child = self.child.take().expect("an agent that runs");
-        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a pid");
-        kill_process(pid, Signal::TERM).expect("signal the agent");
         wait("the agent to end on SIGTERM", SLOW, || match child.try_wait() {
             Ok(Some(status)) => Ok(status),
             Ok(None) => Err("it runs".to_owned()),
             Err(error) => Err(error.to_string()),
         })
+    }
+
+    /// It does nothing until `resume`.
+    pub fn hang(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = self.pid().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+        kill_process(pid.expect("an agent that runs"), signal).expect("signal the agent");
     }
 
     /// Puts a manifest in place whole: the agent never sees half of it.
