@@ -1,5 +1,5 @@
 //! Back-offs: crash loops and image pulls. Both double from ten seconds; both are measured in wall time, because the
-//! runtime's finish times are.
+//! runtime's finish times are. Volumes have a shorter one.
 
 use std::time::Duration;
 
@@ -19,6 +19,8 @@ pub const CRASH_FORGET: Duration = Duration::from_secs(600);
 pub const PULL_INITIAL: Duration = Duration::from_secs(10);
 pub const PULL_MAX: Duration = Duration::from_secs(300);
 pub const PULL_FORGET: Duration = Duration::from_secs(600);
+pub const VOLUME_INITIAL: Duration = Duration::from_millis(500);
+pub const VOLUME_MAX: Duration = Duration::from_secs(122);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CrashLimits {
@@ -51,6 +53,11 @@ pub fn crash_advance(
         _ => first,
     };
     CrashBackOff { key, delay, advanced_at: now }
+}
+
+/// How long a volume, or what is in it, waits after so many failures in a row.
+pub fn volume_delay(failures: u32) -> Duration {
+    (VOLUME_INITIAL * (1 << failures.saturating_sub(1).min(16))).min(VOLUME_MAX)
 }
 
 /// Of one (pod, image).
@@ -205,6 +212,13 @@ mod tests {
             "no".into(),
         );
         assert_eq!(late.delay, PULL_INITIAL);
+    }
+
+    #[test]
+    fn volume_delays_double_from_half_a_second_to_two_minutes() {
+        let millis: Vec<_> = (1..=11).map(|n| volume_delay(n).as_millis()).collect();
+        assert_eq!(millis, [500, 1000, 2000, 4000, 8000, 16000, 32000, 64000, 122_000, 122_000, 122_000]);
+        assert_eq!(volume_delay(u32::MAX), VOLUME_MAX);
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use model::cgroup::{CgroupName, CgroupSpec};
+use model::cluster::{ObjectKey, TokenWanted};
+use model::credentials::PullSecret;
 use model::cri::{ContainerConfig, IdMapping, SandboxConfig};
 use model::files::ContainerFiles;
 use model::hook::HookCall;
@@ -13,6 +15,8 @@ use model::probe::{ProbeCall, ProbeKind, ProbeRecord};
 use model::volume::VolumeSetup;
 use model::{ApiEvent, ContainerId, FullName, Mono, PodUid, SandboxId};
 use serde::{Deserialize, Serialize};
+
+use crate::credentials::Candidate;
 
 /// Number of a plan of one pod. Grows; a result with another epoch is late.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
@@ -43,9 +47,31 @@ pub enum Effect {
     /// Ask the credential plugins about an image and keep what they say for its pull. `PluginsAsked` follows.
     AskPlugins {
         image: String,
+        access: u64,
     },
+    /// `own`: credentials of the pods that wait for it, tried before the node's. `access` tells them apart from others.
     PullImage {
         image: String,
+        access: u64,
+        #[serde(skip)]
+        own: Vec<Candidate>,
+    },
+    /// Put on record that a pod with this secret may use the image.
+    NoteAccess {
+        image: String,
+        image_ref: String,
+        secret: PullSecret,
+    },
+    /// Tell what this object is now and after every change, until told otherwise. `ObjectSeen` follows.
+    WatchObject {
+        key: ObjectKey,
+    },
+    UnwatchObject {
+        key: ObjectKey,
+    },
+    /// `TokenIssued` follows.
+    RequestToken {
+        wanted: TokenWanted,
     },
     /// Sets, moves or (with `None`) clears a timer.
     SetTimer {
@@ -145,6 +171,8 @@ pub enum TimerKey {
     Probe(PodUid),
     /// Another try at reading a pod whose reading failed.
     Observe(PodUid),
+    /// A token has to be asked for (again).
+    Token(TokenWanted),
     /// Another try at reporting a pod's status.
     Report(PodUid),
     /// Another try at a mirror.

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::cgroup::{CgroupDriver, CgroupName};
+use model::cluster::{ObjectKey, ObjectState, Token, TokenWanted};
 use model::credentials::PullHistory;
 use model::cri::{Image, RuntimeStatus};
-use model::k8s::{Node, Pod};
+use model::k8s::{Node, Pod, Service};
 use model::node::HostFacts;
 use model::observed::{Observation, Scope};
 use model::pod::Source;
@@ -76,9 +77,11 @@ pub enum Event {
     /// The credential plugins have answered, or had their time.
     PluginsAsked {
         image: String,
+        access: u64,
     },
     ImagePulled {
         image: String,
+        access: u64,
         result: Result<PulledImage, CallFailure>,
     },
     /// An attempt at a probe ended. `id`: the instance that was asked. `took` is for whoever counts.
@@ -89,6 +92,18 @@ pub enum Event {
         id: ContainerId,
         outcome: ProbeOutcome,
         took: Duration,
+    },
+    /// An object that some pod names was read, or can't be.
+    ObjectSeen {
+        key: ObjectKey,
+        state: ObjectState,
+    },
+    /// All services of the cluster.
+    Services(Vec<Arc<Service>>),
+    /// A token was issued, or why not.
+    TokenIssued {
+        wanted: TokenWanted,
+        result: Result<Token, String>,
     },
     /// The API server answered one of our calls, or could not be asked.
     ApiAnswered(ApiAnswer),
@@ -131,6 +146,9 @@ impl Event {
             Event::PluginsAsked { .. } => "plugins_asked",
             Event::ImagePulled { .. } => "image_pulled",
             Event::ProbeDone { .. } => "probe_done",
+            Event::ObjectSeen { .. } => "object_seen",
+            Event::Services(_) => "services",
+            Event::TokenIssued { .. } => "token_issued",
             Event::ApiAnswered(_) => "api_answered",
             Event::Timer(_) => "timer",
             Event::NodeCgroupsFailed => "node_cgroups_failed",

@@ -12,8 +12,7 @@
 //!
 //! Images of one name that are for handlers with storage of their own are different images here.
 //!
-//! All waiters of one pull share the node's credentials. Once pods bring secrets of their own, the desk's key is the
-//! image together with those.
+//! All waiters of one pull share its credentials: those of the node, or those and the same ones of their own.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -22,7 +21,7 @@ use model::node::NodeConfig;
 use model::{Mono, PodUid};
 
 use crate::credentials::matching::matches;
-use crate::credentials::repository;
+use crate::credentials::{Candidate, access_id, repository};
 use crate::effect::Effect;
 use crate::pull_rate::PullRate;
 
@@ -93,19 +92,22 @@ pub fn volume_of_key(key: &str) -> Option<&str> {
     key.strip_prefix(VOLUME_PREFIX)
 }
 
+/// A pull. The same image with other credentials is another one.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PullKey {
+    pub image: String,
+    /// Which of the pods' own credentials it is tried with. Zero: none.
+    pub access: u64,
+}
+
 /// What is to be done for a pull now.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Turn {
-    Ask {
-        image: String,
-    },
-    Begin {
-        image: String,
-    },
+    Ask(PullKey),
+    /// With these credentials before those of the node.
+    Begin(PullKey, Vec<Candidate>),
     /// Too many began lately: it has failed.
-    TooOften {
-        image: String,
-    },
+    TooOften(PullKey),
 }
 
 impl Turn {
@@ -116,11 +118,13 @@ impl Turn {
 #[derive(Clone, Debug, Default)]
 pub struct ImageDesk {
     inspecting: BTreeMap<String, BTreeSet<Waiter>>,
-    asking: BTreeMap<String, BTreeSet<Waiter>>,
-    pulling: BTreeMap<String, BTreeSet<Waiter>>,
-    /// Images that wait for a slot, in order.
-    queue: VecDeque<String>,
-    queued: BTreeMap<String, BTreeSet<Waiter>>,
+    asking: BTreeMap<PullKey, BTreeSet<Waiter>>,
+    pulling: BTreeMap<PullKey, BTreeSet<Waiter>>,
+    /// Those that wait for a slot, in order.
+    queue: VecDeque<PullKey>,
+    queued: BTreeMap<PullKey, BTreeSet<Waiter>>,
+    /// What pulls that have not begun will be tried with.
+    own: BTreeMap<PullKey, Vec<Candidate>>,
     rate: PullRate,
     /// Pods that have a container without an image: looked at again when an image arrives.
     pub stuck: BTreeSet<PodUid>,
@@ -134,48 +138,65 @@ impl ImageDesk {
         first.then(|| Effect::InspectImage { image: image.to_owned() })
     }
 
-    pub fn pull(&mut self, image: &str, waiter: Waiter, config: &NodeConfig, now: Mono) -> Option<Turn> {
+    /// `own`: credentials that the pod brings.
+    pub fn pull(
+        &mut self,
+        image: &str,
+        own: Vec<Candidate>,
+        waiter: Waiter,
+        config: &NodeConfig,
+        now: Mono,
+    ) -> Option<Turn> {
+        let key = PullKey { image: image.to_owned(), access: access_id(&own) };
         for waiters in [&mut self.asking, &mut self.pulling, &mut self.queued] {
-            if let Some(waiters) = waiters.get_mut(image) {
+            if let Some(waiters) = waiters.get_mut(&key) {
                 waiters.insert(waiter);
                 return None;
             }
         }
         let waiters = BTreeSet::from([waiter]);
+        if !own.is_empty() {
+            self.own.insert(key.clone(), own);
+        }
         let repository = repository(split_key(image).0);
         if config.plugin_images.iter().any(|pattern| matches(pattern, &repository)) {
-            self.asking.insert(image.to_owned(), waiters);
-            return Some(Turn::Ask { image: image.to_owned() });
+            self.asking.insert(key.clone(), waiters);
+            return Some(Turn::Ask(key));
         }
-        self.line_up(image, waiters, config, now)
+        self.line_up(key, waiters, config, now)
     }
 
     /// The plugins have answered, or not: the pull stands in line.
-    pub fn asked(&mut self, image: &str, config: &NodeConfig, now: Mono) -> Option<Turn> {
-        let waiters = self.asking.remove(image).filter(|waiters| !waiters.is_empty())?;
-        self.line_up(image, waiters, config, now)
+    pub fn asked(&mut self, key: &PullKey, config: &NodeConfig, now: Mono) -> Option<Turn> {
+        let waiters = self.asking.remove(key)?;
+        if waiters.is_empty() {
+            self.own.remove(key);
+            return None;
+        }
+        self.line_up(key.clone(), waiters, config, now)
     }
 
     fn line_up(
         &mut self,
-        image: &str,
+        key: PullKey,
         waiters: BTreeSet<Waiter>,
         config: &NodeConfig,
         now: Mono,
     ) -> Option<Turn> {
         if self.pulling.len() < pull_slots(config) {
-            return Some(self.begin(image.to_owned(), waiters, config, now));
+            return Some(self.begin(key, waiters, config, now));
         }
-        self.queue.push_back(image.to_owned());
-        self.queued.insert(image.to_owned(), waiters);
+        self.queue.push_back(key.clone());
+        self.queued.insert(key, waiters);
         None
     }
 
-    fn begin(&mut self, image: String, waiters: BTreeSet<Waiter>, config: &NodeConfig, now: Mono) -> Turn {
-        self.pulling.insert(image.clone(), waiters);
+    fn begin(&mut self, key: PullKey, waiters: BTreeSet<Waiter>, config: &NodeConfig, now: Mono) -> Turn {
+        self.pulling.insert(key.clone(), waiters);
+        let own = self.own.remove(&key).unwrap_or_default();
         match self.rate.take(config.registry_pull_qps, config.registry_burst, now) {
-            true => Turn::Begin { image },
-            false => Turn::TooOften { image },
+            true => Turn::Begin(key, own),
+            false => Turn::TooOften(key),
         }
     }
 
@@ -187,40 +208,42 @@ impl ImageDesk {
     /// The pull ended: everybody who waited for it, and the pull whose turn it is now.
     pub fn pulled(
         &mut self,
-        image: &str,
+        key: &PullKey,
         config: &NodeConfig,
         now: Mono,
     ) -> (BTreeSet<Waiter>, Option<Turn>) {
-        let waiters = self.pulling.remove(image).unwrap_or_default();
+        let waiters = self.pulling.remove(key).unwrap_or_default();
         (waiters, self.next_pull(config, now))
     }
 
     fn next_pull(&mut self, config: &NodeConfig, now: Mono) -> Option<Turn> {
         while self.pulling.len() < pull_slots(config) {
-            let image = self.queue.pop_front()?;
-            let waiters = self.queued.remove(&image).unwrap_or_default();
+            let key = self.queue.pop_front()?;
+            let waiters = self.queued.remove(&key).unwrap_or_default();
             if !waiters.is_empty() {
-                return Some(self.begin(image, waiters, config, now));
+                return Some(self.begin(key, waiters, config, now));
             }
         }
         None
     }
 
     pub fn is_queued(&self, image: &str) -> bool {
-        self.queued.contains_key(image)
+        self.queued.keys().any(|key| key.image == image)
     }
 
     /// Nobody of this pod waits any more. A pull that runs goes on: its layers are of use to the next one.
     pub fn leave(&mut self, uid: &PodUid) {
         self.stuck.remove(uid);
-        for waiting in [&mut self.inspecting, &mut self.asking, &mut self.pulling, &mut self.queued] {
+        self.inspecting.values_mut().for_each(|waiters| waiters.retain(|w| w.uid != *uid));
+        for waiting in [&mut self.asking, &mut self.pulling, &mut self.queued] {
             waiting.values_mut().for_each(|waiters| waiters.retain(|w| w.uid != *uid));
         }
-        let abandoned: Vec<String> =
-            self.queued.iter().filter(|(_, w)| w.is_empty()).map(|(image, _)| image.clone()).collect();
-        for image in abandoned {
-            self.queued.remove(&image);
-            self.queue.retain(|queued| *queued != image);
+        let abandoned: Vec<PullKey> =
+            self.queued.iter().filter(|(_, w)| w.is_empty()).map(|(key, _)| key.clone()).collect();
+        for key in abandoned {
+            self.own.remove(&key);
+            self.queued.remove(&key);
+            self.queue.retain(|queued| *queued != key);
         }
     }
 }
@@ -327,7 +350,10 @@ mod tests {
         Waiter { uid: pod.into(), container: "c".into() }
     }
     fn pull(image: &str) -> Option<Turn> {
-        Some(Turn::Begin { image: image.into() })
+        Some(Turn::Begin(key(image), Vec::new()))
+    }
+    fn key(image: &str) -> PullKey {
+        PullKey { image: image.into(), access: 0 }
     }
     const NOW: Mono = Mono::ZERO;
 
@@ -391,13 +417,13 @@ mod tests {
     fn serial_pulls_wait_in_line_and_share() {
         let config = NodeConfig::default();
         let mut desk = ImageDesk::default();
-        assert_eq!(desk.pull("a", waiter("1"), &config, NOW), pull("a"));
-        assert_eq!(desk.pull("a", waiter("2"), &config, NOW), None);
-        assert_eq!(desk.pull("b", waiter("3"), &config, NOW), None);
+        assert_eq!(desk.pull("a", Vec::new(), waiter("1"), &config, NOW), pull("a"));
+        assert_eq!(desk.pull("a", Vec::new(), waiter("2"), &config, NOW), None);
+        assert_eq!(desk.pull("b", Vec::new(), waiter("3"), &config, NOW), None);
         assert!(desk.is_queued("b"));
-        let (served, next) = desk.pulled("a", &config, NOW);
+        let (served, next) = desk.pulled(&key("a"), &config, NOW);
         assert_eq!((served.len(), next), (2, pull("b")));
-        assert_eq!(desk.pulled("b", &config, NOW).1, None);
+        assert_eq!(desk.pulled(&key("b"), &config, NOW).1, None);
     }
 
     #[test]
@@ -408,23 +434,23 @@ mod tests {
             ..Default::default()
         };
         let mut desk = ImageDesk::default();
-        assert!(desk.pull("a", waiter("1"), &config, NOW).is_some());
-        assert!(desk.pull("b", waiter("2"), &config, NOW).is_some());
-        assert!(desk.pull("c", waiter("3"), &config, NOW).is_none());
+        assert!(desk.pull("a", Vec::new(), waiter("1"), &config, NOW).is_some());
+        assert!(desk.pull("b", Vec::new(), waiter("2"), &config, NOW).is_some());
+        assert!(desk.pull("c", Vec::new(), waiter("3"), &config, NOW).is_none());
         let unlimited = NodeConfig { max_parallel_image_pulls: None, ..config };
-        assert!(desk.pull("d", waiter("4"), &unlimited, NOW).is_some());
+        assert!(desk.pull("d", Vec::new(), waiter("4"), &unlimited, NOW).is_some());
     }
 
     #[test]
     fn a_pod_that_leaves_frees_its_place_in_the_line() {
         let config = NodeConfig::default();
         let mut desk = ImageDesk::default();
-        desk.pull("a", waiter("1"), &config, NOW);
-        desk.pull("b", waiter("2"), &config, NOW);
-        desk.pull("c", waiter("3"), &config, NOW);
+        desk.pull("a", Vec::new(), waiter("1"), &config, NOW);
+        desk.pull("b", Vec::new(), waiter("2"), &config, NOW);
+        desk.pull("c", Vec::new(), waiter("3"), &config, NOW);
         desk.leave(&"2".into());
         assert!(!desk.is_queued("b"));
-        assert_eq!(desk.pulled("a", &config, NOW).1, pull("c"));
+        assert_eq!(desk.pulled(&key("a"), &config, NOW).1, pull("c"));
     }
 
     #[test]
@@ -438,7 +464,8 @@ mod tests {
         let mut desk = ImageDesk::default();
         let granted = |desk: &mut ImageDesk, image: &str, seconds: u64| {
             let now = Mono::from_duration(std::time::Duration::from_secs(seconds));
-            desk.pull(image, waiter("1"), &config, now).map(|turn| matches!(turn, Turn::Begin { .. }))
+            desk.pull(image, Vec::new(), waiter("1"), &config, now)
+                .map(|turn| matches!(turn, Turn::Begin { .. }))
         };
         assert_eq!(granted(&mut desk, "a", 0), Some(true));
         assert_eq!(granted(&mut desk, "b", 0), Some(true));
@@ -452,24 +479,24 @@ mod tests {
         let config = NodeConfig { plugin_images: vec!["*.test".into()], ..Default::default() };
         let mut desk = ImageDesk::default();
         let image = "h.test/a:1";
-        let ask = Some(Turn::Ask { image: image.into() });
-        assert_eq!(desk.pull(image, waiter("1"), &config, NOW), ask);
-        assert_eq!(desk.pull(image, waiter("2"), &config, NOW), None);
+        let ask = Some(Turn::Ask(key(image)));
+        assert_eq!(desk.pull(image, Vec::new(), waiter("1"), &config, NOW), ask);
+        assert_eq!(desk.pull(image, Vec::new(), waiter("2"), &config, NOW), None);
         // Who needs no plugin does not wait for it, although pulls are serial.
-        assert_eq!(desk.pull("other", waiter("3"), &config, NOW), pull("other"));
-        assert_eq!(desk.asked(image, &config, NOW), None);
+        assert_eq!(desk.pull("other", Vec::new(), waiter("3"), &config, NOW), pull("other"));
+        assert_eq!(desk.asked(&key(image), &config, NOW), None);
         assert!(desk.is_queued(image));
-        assert_eq!(desk.pulled("other", &config, NOW).1, pull(image));
-        assert_eq!(desk.pulled(image, &config, NOW).0.len(), 2);
+        assert_eq!(desk.pulled(&key("other"), &config, NOW).1, pull(image));
+        assert_eq!(desk.pulled(&key(image), &config, NOW).0.len(), 2);
     }
 
     #[test]
     fn an_answer_that_nobody_waits_for_begins_nothing() {
         let config = NodeConfig { plugin_images: vec!["*.test".into()], ..Default::default() };
         let mut desk = ImageDesk::default();
-        desk.pull("h.test/a:1", waiter("1"), &config, NOW);
+        desk.pull("h.test/a:1", Vec::new(), waiter("1"), &config, NOW);
         desk.leave(&"1".into());
-        assert_eq!(desk.asked("h.test/a:1", &config, NOW), None);
-        assert!(desk.pull("h.test/a:1", waiter("1"), &config, NOW).is_some());
+        assert_eq!(desk.asked(&key("h.test/a:1"), &config, NOW), None);
+        assert!(desk.pull("h.test/a:1", Vec::new(), waiter("1"), &config, NOW).is_some());
     }
 }

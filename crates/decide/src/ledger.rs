@@ -24,6 +24,10 @@ pub struct Ledger {
     pub failed_attempts: BTreeMap<String, u32>,
     /// Preparation or sandbox is not tried again before this.
     pub pod_retry: Option<PodRetry>,
+    /// Volumes whose set-up failed last.
+    pub volume_retry: BTreeMap<String, VolumeRetry>,
+    /// Of each volume whose files are made here: the version that was written last.
+    pub content: BTreeMap<String, u64>,
     pub crash: BTreeMap<String, CrashBackOff>,
     pub pulls: BTreeMap<String, PullBackOff>,
     pub images: BTreeMap<String, ImageState>,
@@ -64,6 +68,13 @@ impl Ledger {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PodRetry {
     pub step: &'static str,
+    pub message: String,
+    pub at: Mono,
+    pub attempts: u32,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VolumeRetry {
     pub message: String,
     pub at: Mono,
     pub attempts: u32,

@@ -24,6 +24,7 @@ pub mod lifecycle;
 pub mod manifest;
 pub mod mirror;
 pub mod node;
+pub mod objects;
 pub mod place;
 pub mod plan;
 pub mod probes;

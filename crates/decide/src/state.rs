@@ -21,6 +21,7 @@ use crate::images::ImageDesk;
 use crate::ledger::Ledger;
 use crate::lifecycle::Lifecycle;
 use crate::mirror::Mirror;
+use crate::objects::ObjectDesk;
 use crate::probes::PodProbes;
 use crate::publish::Publication;
 use crate::resources;
@@ -54,6 +55,8 @@ pub struct NodeState {
     /// The API server did not answer when it was last asked.
     pub api_away: bool,
     pub images: ImageDesk,
+    /// `None`: there is no cluster.
+    pub objects: Option<ObjectDesk>,
     /// What an earlier agent knew of probes, of pods that were not seen yet.
     pub probe_records: BTreeMap<PodUid, ProbeRecord>,
     /// Of each source that knows of classes.
@@ -192,6 +195,7 @@ pub struct WhySince {
 impl NodeState {
     pub fn new(config: NodeConfig, facts: HostFacts, started: Wall) -> Self {
         let sources = config.sources.iter().map(|s| (*s, SourceSet::default())).collect();
+        let objects = config.sources.contains(&Source::Api).then(ObjectDesk::default);
         Self {
             config: Arc::new(config),
             facts: Arc::new(facts),
@@ -208,6 +212,7 @@ impl NodeState {
             mirrors: BTreeMap::new(),
             api_away: false,
             images: ImageDesk::default(),
+            objects,
             probe_records: BTreeMap::new(),
             runtime_classes: BTreeMap::new(),
             user_ids: BTreeMap::new(),

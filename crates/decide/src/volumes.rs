@@ -1,18 +1,24 @@
 //! Which volumes of a pod have to be set up on the node's disk, and where containers find them.
 
-use std::collections::BTreeSet;
+mod content;
+mod paths;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::k8s;
 use model::node::{HostFacts, NodeConfig};
 use model::pod::PodView;
 use model::quantity::Quantity;
 use model::volume::{EmptyDirMedium, HostPathCheck, VolumeKind, VolumeSetup};
+use model::why::Cause;
 
 use crate::cgroups::pod_memory_limit;
 use crate::resources::{
     Amounts, MEMORY, Overhead, container_requests, has_pod_level_resources, node_allocatable,
     page_size_of_resource, pod_requests,
 };
+
+pub use content::ContentInputs;
 
 /// Why a volume can't be set up. The text is the part of the message behind [`mount_failure`]'s prefix.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
@@ -60,19 +66,63 @@ pub struct VolumeSource {
     pub managed: bool,
 }
 
-/// The steps that make a pod's volumes ready: one per volume that some container mounts, in spec order.
-pub fn setups(
-    config: &NodeConfig,
-    facts: &HostFacts,
-    pod: &PodView,
-) -> Result<Vec<VolumeSetup>, VolumeError> {
-    let mounted = mounted_names(pod);
-    let volumes = pod.spec().volumes.iter().flatten().filter(|volume| mounted.contains(volume.name.as_str()));
-    // an image volume is the runtime's: nothing of it is on the agent's disk
-    volumes.filter(|volume| volume.image.is_none()).map(|volume| setup(config, facts, pod, volume)).collect()
+/// Why a volume can't be set up now, although nothing is wrong with its definition.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Held {
+    /// Something that it is made of is not known yet.
+    Waits { volume: String, cause: Cause },
+    /// Something that it is made of is missing. The message is the part behind [`mount_failure`]'s prefix.
+    Refused { volume: String, message: String },
 }
 
-fn mounted_names(pod: &PodView) -> BTreeSet<&str> {
+/// How far the steps that make a pod's volumes ready are known.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Setups {
+    pub ready: Vec<VolumeSetup>,
+    pub held: Vec<Held>,
+}
+
+/// The steps that make a pod's volumes ready: one per volume that some container mounts, in spec order.
+pub fn setups(inputs: &ContentInputs<'_>) -> Result<Setups, VolumeError> {
+    let mut found = Setups::default();
+    for volume in mounted(inputs.pod) {
+        let kind = kind_name(volume);
+        match setup(inputs, volume, kind) {
+            Some(result) => found.ready.push(result?),
+            None => match content::setup(inputs, volume, None) {
+                Ok(setup) => found.ready.extend(setup),
+                Err(held) => found.held.push(held),
+            },
+        }
+    }
+    Ok(found)
+}
+
+/// Steps for those whose files should be others by now. `known`: of each volume, the version that was written last.
+pub fn updates(inputs: &ContentInputs<'_>, known: &BTreeMap<String, u64>) -> Setups {
+    let mut found = Setups::default();
+    for volume in mounted(inputs.pod).filter(|volume| is_made_here(inputs, kind_name(volume))) {
+        match content::setup(inputs, volume, known.get(&volume.name).copied()) {
+            Ok(setup) => found.ready.extend(setup),
+            Err(held) => found.held.push(held),
+        }
+    }
+    found
+}
+
+/// An image volume is the runtime's: nothing of it is on the agent's disk.
+fn mounted(pod: &PodView) -> impl Iterator<Item = &k8s::Volume> {
+    let mounted = mounted_names(pod);
+    let volumes = pod.spec().volumes.iter().flatten();
+    volumes.filter(move |volume| volume.image.is_none() && mounted.contains(volume.name.as_str()))
+}
+
+/// A node without a cluster has no objects to make files of. What a projected volume lacks there, it says itself.
+fn is_made_here(inputs: &ContentInputs<'_>, kind: &str) -> bool {
+    content::is_content(kind) && (inputs.cluster.is_some() || matches!(kind, "downwardAPI" | "projected"))
+}
+
+pub(crate) fn mounted_names(pod: &PodView) -> BTreeSet<&str> {
     let ephemeral = pod.spec().ephemeral_containers.iter().flatten();
     let mounts =
         pod.containers().iter().chain(pod.init_containers()).map(|c| (&c.volume_mounts, &c.volume_devices));
@@ -85,18 +135,19 @@ fn mounted_names(pod: &PodView) -> BTreeSet<&str> {
         .collect()
 }
 
+/// `None`: its files are made here.
 fn setup(
-    config: &NodeConfig,
-    facts: &HostFacts,
-    pod: &PodView,
+    inputs: &ContentInputs<'_>,
     volume: &k8s::Volume,
-) -> Result<VolumeSetup, VolumeError> {
-    let kind = match kind_name(volume) {
-        "emptyDir" => empty_dir(config, facts, pod, volume)?,
-        "hostPath" => host_path_volume(volume)?,
-        kind => return Err(VolumeError::Unsupported { volume: volume.name.clone(), kind }),
+    kind: &'static str,
+) -> Option<Result<VolumeSetup, VolumeError>> {
+    let kind = match kind {
+        "emptyDir" => empty_dir(inputs.config, inputs.facts, inputs.pod, volume),
+        "hostPath" => host_path_volume(volume),
+        kind if is_made_here(inputs, kind) => return None,
+        kind => Err(VolumeError::Unsupported { volume: volume.name.clone(), kind }),
     };
-    Ok(VolumeSetup { name: volume.name.clone(), kind })
+    Some(kind.map(|kind| VolumeSetup { name: volume.name.clone(), kind }))
 }
 
 /// Where containers find a volume. Images are not on the host: they have no path.

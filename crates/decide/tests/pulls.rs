@@ -87,7 +87,7 @@ impl Bench {
     fn told(&mut self) -> Vec<String> {
         let text = |effect: &Effect| match effect {
             Effect::InspectImage { image } => Some(format!("inspect {image}")),
-            Effect::PullImage { image } => Some(format!("pull {image}")),
+            Effect::PullImage { image, .. } => Some(format!("pull {image}")),
             Effect::RecordEvent { event, .. } => {
                 let about = event.container.as_ref().map(|(_, name)| format!("{name}: ")).unwrap_or_default();
                 Some(format!("{about}{} {}", event.reason, event.message))
@@ -108,12 +108,12 @@ impl Bench {
             image: Some(sample_image(image)),
             took: Duration::from_millis(1500),
         };
-        self.send(Event::ImagePulled { image: image.into(), result: Ok(result) });
+        self.send(Event::ImagePulled { image: image.into(), access: 0, result: Ok(result) });
     }
 
     fn pull_failed(&mut self, image: &str, message: &str) {
         let failure = CallFailure { unreachable: false, message: message.into() };
-        self.send(Event::ImagePulled { image: image.into(), result: Err(failure) });
+        self.send(Event::ImagePulled { image: image.into(), access: 0, result: Err(failure) });
     }
 
     /// The pod's timer, if it is due by then.
@@ -414,7 +414,7 @@ fn plugins_are_asked_before_the_pull() {
     let config = NodeConfig { plugin_images: vec!["*.test".into()], ..NodeConfig::default() };
     let mut b = Bench::new(config);
     b.pods(&[pod("p", IMAGE, "Always")]);
-    assert!(b.taken().contains(&Effect::AskPlugins { image: IMAGE.into() }));
-    b.send(Event::PluginsAsked { image: IMAGE.into() });
+    assert!(b.taken().contains(&Effect::AskPlugins { image: IMAGE.into(), access: 0 }));
+    b.send(Event::PluginsAsked { image: IMAGE.into(), access: 0 });
     assert_eq!(b.told(), ["pull h.test/a:1"]);
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use decide::effect::LogLevel;
+use decide::images::PullKey;
 use decide::node::RuntimeView;
 use decide::{Effect, Epoch, Event, NodeState, step};
 use futures::StreamExt;
@@ -20,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::node_keeper::NodeNow;
+use crate::objects::ClusterObjects;
 use crate::query::{EngineHandle, EventLog, Query};
 use crate::timers::Timers;
 use crate::{NodeDuties, Ports, api_calls, executor, image_calls, node_duties, observe, probe_calls, sweep};
@@ -29,6 +31,11 @@ use crate::{NodeDuties, Ports, api_calls, executor, image_calls, node_duties, ob
 pub(crate) struct Outbox(pub mpsc::UnboundedSender<Event>);
 
 impl Outbox {
+    #[cfg(test)]
+    pub fn new(events: mpsc::UnboundedSender<Event>) -> Self {
+        Self(events)
+    }
+
     pub fn send(&self, event: Event) {
         // The dispatcher is gone only while the agent ends; nobody is left to tell then.
         let _ = self.0.send(event);
@@ -54,6 +61,7 @@ struct Dispatcher {
     events: EventLog,
     probe_records: mpsc::UnboundedSender<(PodUid, ProbeRecord)>,
     node_cgroups: watch::Sender<Vec<CgroupSpec>>,
+    objects: ClusterObjects,
     api_room: Arc<Semaphore>,
 }
 
@@ -83,6 +91,7 @@ pub(crate) fn prepare(
     tokio::spawn(probe_calls::keep_records(shop.clone(), to_keep));
     let (node_cgroups, wanted_cgroups) = watch::channel(Vec::new());
     tokio::spawn(sweep::keep_cgroups(shop.clone(), wanted_cgroups));
+    let objects = ClusterObjects::new(shop.ports.cluster.clone(), shop.outbox.clone(), stop.clone());
     let dispatcher = Dispatcher {
         state,
         timers: Timers::new(clock),
@@ -91,6 +100,7 @@ pub(crate) fn prepare(
         events: EventLog::default(),
         probe_records,
         node_cgroups,
+        objects,
         api_room: Arc::new(Semaphore::new(api_calls::CALLS_AT_ONCE)),
     };
     (EngineHandle::new(queries), Ready { dispatcher, inbox, questions, feeds, stop, duties: None })
@@ -108,6 +118,7 @@ impl Ready {
             tokio::spawn(forward_feed(feed, first, shop.outbox.clone(), self.stop.clone()));
         }
         tokio::spawn(image_calls::settle_intents(shop.clone()));
+        self.dispatcher.objects.follow_services();
         tokio::spawn(forward_hints(shop, self.stop.clone()));
         tokio::spawn(self.dispatcher.run(self.inbox, self.questions, self.stop))
     }
@@ -235,12 +246,18 @@ impl Dispatcher {
             Effect::InspectImage { image } => {
                 tokio::spawn(image_calls::inspect(self.shop.clone(), image));
             }
-            Effect::AskPlugins { image } => {
-                tokio::spawn(image_calls::ask_plugins(self.shop.clone(), image));
+            Effect::AskPlugins { image, access } => {
+                tokio::spawn(image_calls::ask_plugins(self.shop.clone(), PullKey { image, access }));
             }
-            Effect::PullImage { image } => {
-                tokio::spawn(image_calls::pull(self.shop.clone(), image));
+            Effect::PullImage { image, access, own } => {
+                tokio::spawn(image_calls::pull(self.shop.clone(), PullKey { image, access }, own));
             }
+            Effect::NoteAccess { image, image_ref, secret } => {
+                tokio::spawn(image_calls::note_access(self.shop.clone(), image, image_ref, secret));
+            }
+            Effect::WatchObject { key } => self.objects.watch(key),
+            Effect::UnwatchObject { key } => self.objects.unwatch(&key),
+            Effect::RequestToken { wanted } => self.objects.request_token(wanted),
             Effect::SetTimer { key, at } => self.timers.set(key, at),
             Effect::PublishStatus { uid, status } => self.log_status(&uid, &status),
             Effect::RunProbe { uid, container, kind, id, call, attempts } => {

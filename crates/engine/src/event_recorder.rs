@@ -98,7 +98,9 @@ impl Sender {
             };
             let event = send.event();
             let reason = event.reason.as_deref().unwrap_or_default();
-            if error.disposition() != Disposition::Retry {
+            // Nothing about an Event can be decided anew: a conflict stays one.
+            let final_word = matches!(error, ApiError::Conflict { .. } | ApiError::Gone { .. });
+            if final_word || error.disposition() != Disposition::Retry {
                 tracing::debug!(reason, "event is refused: {error}");
                 return;
             }

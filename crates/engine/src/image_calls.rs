@@ -14,9 +14,9 @@ use decide::credentials::{
     repository,
 };
 use decide::event::{CallFailure, Event, PulledImage};
-use decide::images::split_key;
+use decide::images::{PullKey, split_key};
 use futures::future::join_all;
-use model::credentials::{CredentialPlugin, Logins, PullCredentials, PullHistory};
+use model::credentials::{CredentialPlugin, Logins, PullCredentials, PullHistory, PullSecret};
 use model::cri::{Image, ImageSpec, RegistryAuth};
 use ports::{Disposition, PullRecords, RecordError};
 use tokio::sync::Mutex;
@@ -25,12 +25,12 @@ use tokio::time::Instant;
 use crate::dispatcher::Shop;
 use crate::executor::call_failure;
 
-/// What image calls share. Secrets stay here: events and effects carry none.
+/// What image calls share. What plugins say stays here: events carry no secrets.
 #[derive(Default)]
 pub(crate) struct ImageRoom {
     answers: Mutex<PluginCache>,
     /// What plugins said about images whose pulls are about to begin.
-    gathered: Mutex<BTreeMap<String, Keyring>>,
+    gathered: Mutex<BTreeMap<PullKey, Keyring>>,
     /// Held while records are read and written back, so that no writer loses another's entry.
     records: Mutex<()>,
 }
@@ -74,9 +74,10 @@ async fn read_history(
     Ok(PullHistory::Foreign)
 }
 
-pub(crate) async fn pull(shop: Shop, image: String) {
-    let result = match note_begin(&shop, split_key(&image).0).await {
-        Ok(()) => pull_noted(&shop, &image).await,
+pub(crate) async fn pull(shop: Shop, pull: PullKey, own: Vec<Candidate>) {
+    let image = &pull.image;
+    let result = match note_begin(&shop, split_key(image).0).await {
+        Ok(()) => pull_noted(&shop, &pull, own).await,
         Err(error) => {
             let (image, cause) = (split_key(&image).0, error.user_message());
             let message = format!(
@@ -85,12 +86,14 @@ pub(crate) async fn pull(shop: Shop, image: String) {
             Err(CallFailure { unreachable: false, message })
         }
     };
-    shop.outbox.send(Event::ImagePulled { image, result });
+    let PullKey { image, access } = pull;
+    shop.outbox.send(Event::ImagePulled { image, access, result });
 }
 
-async fn pull_noted(shop: &Shop, image: &str) -> Result<PulledImage, CallFailure> {
+async fn pull_noted(shop: &Shop, pull: &PullKey, own: Vec<Candidate>) -> Result<PulledImage, CallFailure> {
+    let image = pull.image.as_str();
     let began = Instant::now();
-    let result = pull_somehow(shop, image).await;
+    let result = pull_somehow(shop, pull, own).await;
     // At once: whatever fails after this, the image is there and was pulled by us.
     note_end(shop, split_key(image).0, &result).await;
     let (reference, _) = result?;
@@ -100,10 +103,15 @@ async fn pull_noted(shop: &Shop, image: &str) -> Result<PulledImage, CallFailure
 }
 
 /// Every credential that fits, one after the other until one does it; none at all without any.
-async fn pull_somehow(shop: &Shop, image: &str) -> Result<(String, PullCredentials), CallFailure> {
-    let of_plugins = shop.image_room.gathered.lock().await.remove(image).unwrap_or_default();
-    let candidates =
-        candidates(split_key(image).0, &Keyring::default(), &from_files(shop).await, &of_plugins);
+async fn pull_somehow(
+    shop: &Shop,
+    pull: &PullKey,
+    own: Vec<Candidate>,
+) -> Result<(String, PullCredentials), CallFailure> {
+    let image = pull.image.as_str();
+    let of_plugins = shop.image_room.gathered.lock().await.remove(pull).unwrap_or_default();
+    let of_node = candidates(split_key(image).0, &Keyring::default(), &from_files(shop).await, &of_plugins);
+    let candidates: Vec<Candidate> = own.into_iter().chain(of_node).collect();
     if candidates.is_empty() {
         let pulled = shop.ports.images.pull_image(&spec(image), None, None).await;
         let anyone = PullCredentials { node_pods_accessible: true, ..PullCredentials::default() };
@@ -148,16 +156,16 @@ async fn from_files(shop: &Shop) -> Keyring {
 }
 
 /// All that are for the image, at the same time.
-pub(crate) async fn ask_plugins(shop: Shop, image: String) {
-    let repository = repository(split_key(&image).0);
+pub(crate) async fn ask_plugins(shop: Shop, pull: PullKey) {
+    let repository = repository(split_key(&pull.image).0);
     let plugins = shop.ports.credentials.plugins().iter();
     let asked = plugins.filter(|plugin| plugin::is_asked(plugin, &repository, false));
     let mut keyring = Keyring::default();
     for logins in join_all(asked.map(|plugin| ask(&shop, plugin, &repository))).await {
         keyring.add(CredentialSource::Node, &logins);
     }
-    shop.image_room.gathered.lock().await.insert(image.clone(), keyring);
-    shop.outbox.send(Event::PluginsAsked { image });
+    shop.image_room.gathered.lock().await.insert(pull.clone(), keyring);
+    shop.outbox.send(Event::PluginsAsked { image: pull.image, access: pull.access });
 }
 
 /// What the plugin says about an image, now or lately.
@@ -207,6 +215,15 @@ async fn note_end(shop: &Shop, image: &str, result: &Result<(String, PullCredent
         return tracing::error!(image, "record of a pulled image: {}", error.user_message());
     }
     drop_intents(&**records, image).await;
+}
+
+/// A pod has shown that its secret opens an image that is there.
+pub(crate) async fn note_access(shop: Shop, image: String, image_ref: String, secret: PullSecret) {
+    let with = PullCredentials { kubernetes_secrets: vec![secret], ..PullCredentials::default() };
+    let _quiet = shop.image_room.records.lock().await;
+    if let Err(error) = note_pulled(&shop, &image, &image_ref, Some(&with)).await {
+        tracing::error!(image, "record of a pulled image: {}", error.user_message());
+    }
 }
 
 async fn drop_intents(records: &dyn PullRecords, image: &str) {

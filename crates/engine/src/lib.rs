@@ -19,6 +19,7 @@ mod image_calls;
 mod lease_keeper;
 mod node_duties;
 mod node_keeper;
+mod objects;
 mod observe;
 mod probe_calls;
 mod query;

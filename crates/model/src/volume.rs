@@ -1,5 +1,8 @@
 //! Volumes a pod mounts, as steps on the node's disk. Planned in `decide`, carried out by `host`.
 
+use std::collections::BTreeMap;
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 /// What has to be true on disk before a container that mounts the volume may be made.
@@ -24,6 +27,51 @@ pub enum VolumeKind {
         path: String,
         check: HostPathCheck,
     },
+    /// configMap, secret, downwardAPI, projected.
+    Content(Box<ContentVolume>),
+}
+
+/// Files whose content is known here and replaced as a whole: whoever reads sees the old ones or the new ones.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ContentVolume {
+    /// Below the pod's directory.
+    pub path: String,
+    pub backing: ContentBacking,
+    pub fs_group: Option<i64>,
+    /// Directories that other mounts of the containers need in it, relative.
+    pub mount_points: Vec<String>,
+    /// By clean relative path.
+    pub files: BTreeMap<String, ContentFile>,
+    /// Of what the files were made from. Others with the same have the same files.
+    pub version: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ContentBacking {
+    Disk,
+    /// Never written to a disk.
+    Memory {
+        size_bytes: Option<u64>,
+    },
+}
+
+/// Its debug form does not show what is in it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContentFile {
+    pub mode: u32,
+    /// `None`: the agent's.
+    pub owner: Option<i64>,
+    pub bytes: Vec<u8>,
+}
+
+impl fmt::Debug for ContentFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ContentFile")
+            .field("mode", &format_args!("{:o}", self.mode))
+            .field("owner", &self.owner)
+            .field("length", &self.bytes.len())
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -60,4 +108,15 @@ pub struct SubPathMount {
     /// Create the sub-path as a directory when it is missing.
     pub create: bool,
     pub read_only: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_does_not_show_in_debug_output() {
+        let file = ContentFile { mode: 0o600, owner: Some(7), bytes: b"hidden".to_vec() };
+        assert_eq!(format!("{file:?}"), "ContentFile { mode: 600, owner: Some(7), length: 6, .. }");
+    }
 }

@@ -43,6 +43,18 @@ pub enum Cause {
     PreparingVolumes {
         volumes: Vec<String>,
     },
+    /// An object that the pod names was not read yet. `message`: why not, where that is known.
+    WaitingForObject {
+        kind: String,
+        name: String,
+        message: String,
+    },
+    /// No token for its service account was issued yet.
+    WaitingForToken {
+        service_account: String,
+    },
+    /// The cluster's services were not read yet: its variables are made of them.
+    WaitingForServices,
     CreatingSandbox {
         attempt: u32,
     },

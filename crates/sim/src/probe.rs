@@ -34,7 +34,7 @@ impl Simulation {
                         format!("pod {uid} had a plan to make that nobody woke it for: {actions:?}"),
                     );
                 }
-                Effect::PullImage { image } | Effect::InspectImage { image } if due.is_empty() => {
+                Effect::PullImage { image, .. } | Effect::InspectImage { image } if due.is_empty() => {
                     self.check.violate("K7", format!("image {image} was needed and nobody asked for it"));
                 }
                 _ => {}

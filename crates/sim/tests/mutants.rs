@@ -31,8 +31,12 @@ fn check(mutant: Mutant, profile: Profile, expect: &[&str]) {
 
 #[test]
 fn reading_times_that_are_too_late() {
-    // Plans on the past: what runs is stopped or made twice, and what is not done is taken for done.
-    check(Mutant::LateReadingTimes, Profile::Calm, &["K1", "K5", "K9", "restart counts", "release last"]);
+    // Plans on the past: what runs is stopped, removed or made twice, and what is not done is taken for done.
+    check(
+        Mutant::LateReadingTimes,
+        Profile::Calm,
+        &["K1", "K5", "K9", "restart counts", "release last", "no live removal"],
+    );
 }
 
 #[test]
@@ -63,4 +67,9 @@ fn timers_that_never_come() {
 #[test]
 fn one_that_drags_all_with_it() {
     check(Mutant::SharesFate, Profile::Stuck, &["K10"]);
+}
+
+#[test]
+fn objects_whose_changes_are_not_told() {
+    check(Mutant::LosesObjectNews, Profile::Calm, &["K8"]);
 }

@@ -58,10 +58,14 @@ fn state<T>(notice: Notice<T>, content: fn(T) -> ObjectContent, absent: &str) ->
 
 fn config_map(object: ConfigMap) -> ObjectContent {
     let text = object.data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.into_bytes()));
-    let binary = object.binary_data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.0));
+    let binary = object.binary_data.unwrap_or_default();
+    let binary_keys = binary.keys().cloned().collect();
+    let binary = binary.into_iter().map(|(key, value)| (key, value.0));
     ObjectContent {
+        uid: object.metadata.uid.unwrap_or_default(),
         resource_version: object.metadata.resource_version.unwrap_or_default(),
         data: text.chain(binary).collect(),
+        binary_keys,
         secret_type: None,
         immutable: object.immutable.unwrap_or(false),
     }
@@ -70,8 +74,10 @@ fn config_map(object: ConfigMap) -> ObjectContent {
 fn secret(object: Secret) -> ObjectContent {
     let data = object.data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.0));
     ObjectContent {
+        uid: object.metadata.uid.unwrap_or_default(),
         resource_version: object.metadata.resource_version.unwrap_or_default(),
         data: data.collect(),
+        binary_keys: Default::default(),
         secret_type: object.type_,
         immutable: object.immutable.unwrap_or(false),
     }

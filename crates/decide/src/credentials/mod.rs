@@ -13,6 +13,7 @@ pub mod matching;
 pub mod plugin;
 pub mod plugin_cache;
 pub mod plugin_config;
+mod pod;
 pub mod records;
 pub mod span;
 pub mod verify;
@@ -21,6 +22,7 @@ pub use docker_config::{NodeLogins, node_logins};
 pub use keyring::{Candidate, CredentialSource, Keyring};
 pub use matching::repository;
 pub use plugin_cache::PluginCache;
+pub use pod::{access_id, own_candidates, shown_secrets};
 pub use verify::{PodCredentials, Verdict, verdict};
 
 /// The credentials to try for an image, first to last. None: it is pulled without any.

@@ -9,7 +9,7 @@ use model::pod::ContainerKind;
 use model::why::Cause;
 use model::{ApiEvent, Reason};
 
-use super::{ImageNeed, Note, PlanInputs, PodPlan};
+use super::{ImageNeed, Note, PlanInputs, PodPlan, content};
 use crate::back_off;
 use crate::images::{ImageState, PullPolicy, ResolvedImage, volume_key, volume_of_key};
 use crate::ledger::StartFailure;
@@ -158,6 +158,9 @@ fn at_hand(inputs: &PlanInputs, wanted: &Wanted, plan: &mut PodPlan) -> Option<R
     if !ledger.look_again.contains(&wanted.key)
         && (waits_for_retry(inputs, wanted, plan) || backs_off(inputs, wanted, plan))
     {
+        return None;
+    }
+    if !content::pull_secrets_known(inputs, wanted.container, plan) {
         return None;
     }
     plan.because(Some(wanted.container), Cause::PullingImage { image: image.clone() }, None);

@@ -5,6 +5,7 @@
 //! to the next plan, which the outcome triggers at once.
 
 mod collect;
+mod content;
 mod image;
 mod init;
 mod probed;
@@ -24,6 +25,7 @@ use crate::effect::Stage;
 use crate::images::PullPolicy;
 use crate::ledger::StartFailure;
 use crate::lifecycle::Lifecycle;
+use crate::objects::ObjectDesk;
 use crate::place::{Place, PlaceError};
 use crate::render::RenderContext;
 use crate::state::{PodEntry, RuntimeHealth};
@@ -45,6 +47,8 @@ pub struct PlanInputs<'a> {
     pub primary_family: IpFamily,
     /// Where its sandbox is to live, or why it can't.
     pub place: Result<Place, PlaceError>,
+    /// What is known of the objects that pods name. `None`: there is no cluster.
+    pub cluster: Option<&'a ObjectDesk>,
     pub now: Now,
 }
 

@@ -12,18 +12,19 @@ use model::k8s::Container;
 use model::observed::{ContainerState, ObservedContainer, ObservedSandbox};
 use model::pod::{ContainerKind, RestartPolicy};
 use model::why::Cause;
-use model::{ApiEvent, ContainerId, Mono, Reason};
+use model::{ApiEvent, ContainerId, Reason};
 
+use super::content::Variables;
 use super::image::{self, Images};
 use super::reset::Reset;
-use super::{Note, PlanInputs, PodPlan, collect, init, probed, reset, stop};
+use super::{Note, PlanInputs, PodPlan, collect, content, init, probed, reset, stop};
 use crate::back_off::{self, CrashLimits};
 use crate::effect::{Action, Stage, StartContainer};
 use crate::ledger::StartFailure;
 use crate::lifecycle::MINIMUM_STOP_SECS;
-use crate::render::{self, ContainerInputs, ContainerRef};
+use crate::render::{self, ContainerInputs, ContainerRef, EnvSources, RenderError};
 use crate::sandbox::{SandboxChange, sandbox_change};
-use crate::{cgroups, hooks, restart, volumes};
+use crate::{cgroups, hooks, restart};
 
 /// How long a failed start waits for its next try, when no back-off of its own rules it.
 pub const RETRY: Duration = Duration::from_secs(10);
@@ -161,8 +162,8 @@ fn create_sandbox(inputs: &PlanInputs, attempt: u32, plan: &mut PodPlan) {
 /// Directories and cgroup, then volumes. `None` when the volumes can't be planned.
 fn prepare(inputs: &PlanInputs, plan: &mut PodPlan) -> Option<Vec<Stage>> {
     let view = &inputs.entry.view;
-    let setups = match volumes::setups(inputs.config, inputs.facts, view) {
-        Ok(setups) => setups,
+    let volumes = match content::setups(inputs, plan) {
+        Ok(setups) => setups?,
         Err(error) => {
             let message = error.to_string();
             let event =
@@ -177,7 +178,6 @@ fn prepare(inputs: &PlanInputs, plan: &mut PodPlan) -> Option<Vec<Stage>> {
     let mut ground = vec![Action::MakePodDirs { log_dir, containers: names }];
     let cgroup = cgroups::pod_cgroup_spec(inputs.config, inputs.facts, view);
     ground.extend(cgroup.map(|spec| Action::EnsureCgroup { spec }));
-    let volumes = setups.into_iter().map(|volume| Action::SetUpVolume { volume }).collect();
     Some(vec![Stage::must(ground), Stage::must(volumes)])
 }
 
@@ -220,6 +220,8 @@ fn with_sandbox(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> PodPlan {
     if ready.is_empty() {
         let garbage = collect::stages(inputs, &mut plan);
         plan.stages.extend(garbage);
+        let updates = content::updates(inputs, &mut plan);
+        plan.stages.insert(0, Stage::may(updates));
         if plan.why.is_empty() {
             plan.because(None, Cause::Running, None);
         }
@@ -235,6 +237,8 @@ fn with_sandbox(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> PodPlan {
         plan.stages.extend(ground);
         return plan;
     }
+    let updates = content::updates(inputs, &mut plan);
+    plan.stages.push(Stage::may(updates));
     for (kind, container, images) in ready {
         start(inputs, sandbox, kind, container, &images, &mut plan);
     }
@@ -501,7 +505,8 @@ fn start(
     let entry = inputs.entry;
     let view = &entry.view;
     let name = &container.name;
-    match rendered_start(inputs, sandbox, kind, container, images) {
+    let Some(variables) = content::variables(inputs, container, plan) else { return };
+    match rendered_start(inputs, sandbox, kind, container, images, &variables) {
         Ok(action) => {
             plan.notes.extend(crash_advance(inputs, container));
             plan.because(Some(name), Cause::Starting, None);
@@ -510,15 +515,17 @@ fn start(
             let alone = kind != ContainerKind::Init || model::pod::is_sidecar(container);
             plan.stages.push(if alone { Stage::may(actions) } else { Stage::must(actions) });
         }
-        Err(message) => {
-            let retry_at: Mono = inputs.now.mono.plus(RETRY);
+        Err(error) => {
+            let message = error.to_string();
+            // What an object lacks is told by the object: nothing has to be tried in between.
+            let retry_at = (!error.is_about_objects()).then(|| inputs.now.mono.plus(RETRY));
             let event = ApiEvent::warning("Failed", format!("Error: {message}")).about(kind, name);
             plan.announce(format!("config {name} {message}"), event);
             let reason = Reason::CreateContainerConfigError;
             let cause = Cause::StartFailed { reason, message: message.clone() };
-            plan.because(Some(name), cause, Some(retry_at));
+            plan.because(Some(name), cause, retry_at);
             let failure = StartFailure { reason, message };
-            plan.notes.push(Note::Failure { container: name.clone(), failure, retry_at: Some(retry_at) });
+            plan.notes.push(Note::Failure { container: name.clone(), failure, retry_at });
         }
     }
     debug_assert!(view.container(name).is_some());
@@ -530,23 +537,23 @@ fn rendered_start(
     kind: ContainerKind,
     container: &Container,
     images: &Images,
-) -> Result<StartContainer, String> {
+    variables: &Variables,
+) -> Result<StartContainer, RenderError> {
     let entry = inputs.entry;
     let view = &entry.view;
-    let place = inputs.place.as_ref().map_err(ToString::to_string)?;
+    let place = inputs.place.as_ref().map_err(Clone::clone)?;
     let context = inputs.render_context();
-    let sandbox_config =
-        render::sandbox_config(&context, view, sandbox.attempt).map_err(|e| e.to_string())?.value;
+    let sandbox_config = render::sandbox_config(&context, view, sandbox.attempt)?.value;
     let ips = crate::status::pod_ips(&sandbox.ips, inputs.primary_family);
     let target = target_of(inputs, container)?;
     let made_with = ContainerInputs {
         image_volumes: Some(&images.volumes),
         recursive_read_only: place.recursive_read_only,
         target,
+        env: EnvSources { objects: variables.objects.as_ref(), services: variables.services },
         ..ContainerInputs::new(&ips, &images.own, restart_count(inputs, &container.name))
     };
-    let rendered = render::container_config(&context, view, &ContainerRef::new(kind, container), &made_with)
-        .map_err(|e| e.to_string())?;
+    let rendered = render::container_config(&context, view, &ContainerRef::new(kind, container), &made_with)?;
     let log_dir = inputs.config.pod_log_dir(&view.full_name, &view.uid);
     Ok(StartContainer {
         kind,
@@ -562,10 +569,13 @@ fn rendered_start(
 }
 
 /// Whose processes an ephemeral container is to see, if it names one.
-fn target_of<'a>(inputs: &'a PlanInputs, container: &Container) -> Result<Option<&'a ContainerId>, String> {
+fn target_of<'a>(
+    inputs: &'a PlanInputs,
+    container: &Container,
+) -> Result<Option<&'a ContainerId>, RenderError> {
     let Some(target) = inputs.entry.view.target_of(&container.name) else { return Ok(None) };
     let found = inputs.observed.newest(target).map(|c| Some(&c.id));
-    found.ok_or_else(|| format!("unable to find target container {target}"))
+    found.ok_or_else(|| RenderError::TargetMissing { target: target.to_owned() })
 }
 
 /// One more than the newest instance has, and than the newest log on disk: the newest instance may be gone.

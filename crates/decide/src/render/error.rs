@@ -1,5 +1,6 @@
 //! Why a pod or container can't be rendered. The text is what users read in the container's status.
 
+use crate::place::PlaceError;
 use crate::volumes::VolumeError;
 
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
@@ -84,6 +85,17 @@ pub enum RenderError {
     RecursiveReadOnlyMode { mode: String },
     #[error("image volume {volume:?} is not supported yet")]
     ImageVolume { volume: String },
+    #[error("unable to find target container {target}")]
+    TargetMissing { target: String },
+    #[error(transparent)]
+    Place(#[from] PlaceError),
     #[error(transparent)]
     Volume(#[from] VolumeError),
+}
+
+impl RenderError {
+    /// Whether an object of the cluster is the cause: its change is told, and may be the cure.
+    pub fn is_about_objects(&self) -> bool {
+        matches!(self, RenderError::Object { .. } | RenderError::KeyMissing { .. })
+    }
 }

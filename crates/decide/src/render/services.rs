@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use model::k8s::{self, Service};
+
 /// A service as far as variables are made of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServiceView {
@@ -19,6 +21,23 @@ pub struct ServicePort {
     /// Empty means TCP.
     pub protocol: String,
     pub port: i32,
+}
+
+impl ServiceView {
+    pub fn of(service: &Service) -> Self {
+        let spec = service.spec.as_ref();
+        let port = |port: &k8s::ServicePort| ServicePort {
+            name: port.name.clone().unwrap_or_default(),
+            protocol: port.protocol.clone().unwrap_or_default(),
+            port: port.port,
+        };
+        Self {
+            name: service.metadata.name.clone().unwrap_or_default(),
+            namespace: service.metadata.namespace.clone().unwrap_or_default(),
+            cluster_ip: spec.and_then(|spec| spec.cluster_ip.clone()).unwrap_or_default(),
+            ports: spec.iter().flat_map(|spec| spec.ports.iter().flatten()).map(port).collect(),
+        }
+    }
 }
 
 /// The variables for a pod of a namespace. The API's own service is always there; the others of the namespace when

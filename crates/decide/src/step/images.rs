@@ -9,11 +9,11 @@ use model::{ApiEvent, PodUid, Reason};
 
 use super::{Context, observe};
 use crate::back_off::{self, go_duration};
-use crate::credentials::{PodCredentials, Verdict, verdict};
+use crate::credentials::{Candidate, PodCredentials, Verdict, own_candidates, shown_secrets, verdict};
 use crate::effect::Effect;
 use crate::event::{CallFailure, PulledImage};
 use crate::images::{
-    ImageState, PullPolicy, ResolvedImage, Turn, Waiter, desk_key, normalise, resolved, split_key,
+    ImageState, PullKey, PullPolicy, ResolvedImage, Turn, Waiter, desk_key, normalise, resolved, split_key,
     volume_of_key,
 };
 use crate::ledger::StartFailure;
@@ -56,26 +56,33 @@ fn begin_pull(state: &mut NodeState, cx: &mut Context, image: &str, waiter: Wait
     let event = ApiEvent::normal("Pulling", format!("Pulling image \"{}\"", subject.named));
     cx.record(state, &waiter.uid, subject.about(event, &waiter));
     let config = state.config.clone();
-    let turn = state.images.pull(image, waiter, &config, cx.now.mono);
+    let own = own_of(state, &waiter.uid, image);
+    let turn = state.images.pull(image, own, waiter, &config, cx.now.mono);
     if let Some(refused) = take_turn(cx, turn) {
         pulled(state, cx, &refused, Err(too_often()));
     }
 }
 
-pub(super) fn plugins_asked(state: &mut NodeState, cx: &mut Context, image: &str) {
+/// Credentials for the image that the pod brings itself.
+fn own_of(state: &NodeState, uid: &PodUid, image: &str) -> Vec<Candidate> {
+    let (Some(desk), Some(entry)) = (&state.objects, state.pods.get(uid)) else { return Vec::new() };
+    own_candidates(desk, &entry.view, image)
+}
+
+pub(super) fn plugins_asked(state: &mut NodeState, cx: &mut Context, pull: &PullKey) {
     let config = state.config.clone();
-    let turn = state.images.asked(image, &config, cx.now.mono);
+    let turn = state.images.asked(pull, &config, cx.now.mono);
     if let Some(refused) = take_turn(cx, turn) {
         pulled(state, cx, &refused, Err(too_often()));
     }
 }
 
-/// Sets going what is to be done for a pull. Gives the image when it may not begin.
-fn take_turn(cx: &mut Context, turn: Option<Turn>) -> Option<String> {
+/// Sets going what is to be done for a pull. Gives it back when it may not begin.
+fn take_turn(cx: &mut Context, turn: Option<Turn>) -> Option<PullKey> {
     let effect = match turn? {
-        Turn::TooOften { image } => return Some(image),
-        Turn::Ask { image } => Effect::AskPlugins { image },
-        Turn::Begin { image } => Effect::PullImage { image },
+        Turn::TooOften(pull) => return Some(pull),
+        Turn::Ask(PullKey { image, access }) => Effect::AskPlugins { image, access },
+        Turn::Begin(PullKey { image, access }, own) => Effect::PullImage { image, access, own },
     };
     cx.emit(effect);
     None
@@ -98,7 +105,7 @@ pub(super) fn inspected(
         }
         let subject = subject(state, &waiter);
         match &result {
-            Ok(Some(found)) if may_use(state, &subject.named, history) => {
+            Ok(Some(found)) if may_use(state, cx, &waiter, (&subject.named, image, &found.id), history) => {
                 let access = match state.config.pull_verification {
                     Some(_) => " and can be accessed by the pod",
                     None => "",
@@ -127,9 +134,24 @@ pub(super) fn inspected(
 
 /// Whether a pod may use an image that is there, or has to pull it first. Pods without an API server have no
 /// credentials of their own to show.
-fn may_use(state: &NodeState, named: &str, history: &PullHistory) -> bool {
+fn may_use(
+    state: &NodeState,
+    cx: &mut Context,
+    waiter: &Waiter,
+    (named, image, image_ref): (&str, &str, &str),
+    history: &PullHistory,
+) -> bool {
     let Some(policy) = &state.config.pull_verification else { return true };
-    verdict(policy, named, history, &PodCredentials::default()) != Verdict::MustPull
+    let secrets = shown_secrets(&own_of(state, &waiter.uid, image));
+    match verdict(policy, named, history, &PodCredentials { secrets, service_account: None }) {
+        Verdict::MustPull => false,
+        Verdict::Allowed { learnt: None } => true,
+        Verdict::Allowed { learnt: Some(secret) } => {
+            let (image, image_ref) = (named.to_owned(), image_ref.to_owned());
+            cx.emit(Effect::NoteAccess { image, image_ref, secret });
+            true
+        }
+    }
 }
 
 /// The runtime does not have it, or the pod may not use what it has: pull, refuse, or go on waiting for the back-off.
@@ -159,16 +181,16 @@ fn not_at_hand(state: &mut NodeState, cx: &mut Context, image: &str, waiter: Wai
 pub(super) fn pulled(
     state: &mut NodeState,
     cx: &mut Context,
-    image: &str,
+    pull: &PullKey,
     result: Result<PulledImage, CallFailure>,
 ) {
     let config = state.config.clone();
-    let mut ended = Some((image.to_owned(), result));
-    while let Some((image, result)) = ended {
-        let (waiters, next) = state.images.pulled(&image, &config, cx.now.mono);
+    let mut ended = Some((pull.clone(), result));
+    while let Some((pull, result)) = ended {
+        let (waiters, next) = state.images.pulled(&pull, &config, cx.now.mono);
         ended = take_turn(cx, next).map(|refused| (refused, Err(too_often())));
         for waiter in waiters {
-            if !still_waits(state, &waiter, &image) {
+            if !still_waits(state, &waiter, &pull.image) {
                 continue;
             }
             match &result {

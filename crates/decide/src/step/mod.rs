@@ -5,6 +5,7 @@
 
 mod api;
 mod images;
+mod objects;
 mod observe;
 mod outcome;
 mod pods;
@@ -18,6 +19,7 @@ use model::{ApiEvent, FullName, Mono, Now, PodUid};
 
 use crate::effect::{Effect, LogLevel, TimerKey};
 use crate::event::Event;
+use crate::images::PullKey;
 use crate::state::NodeState;
 
 pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
@@ -47,8 +49,15 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         Event::ImageInspected { image, result, history } => {
             images::inspected(state, &mut cx, &image, result, &history);
         }
-        Event::PluginsAsked { image } => images::plugins_asked(state, &mut cx, &image),
-        Event::ImagePulled { image, result } => images::pulled(state, &mut cx, &image, result),
+        Event::PluginsAsked { image, access } => {
+            images::plugins_asked(state, &mut cx, &PullKey { image, access });
+        }
+        Event::ImagePulled { image, access, result } => {
+            images::pulled(state, &mut cx, &PullKey { image, access }, result);
+        }
+        Event::ObjectSeen { key, state: seen } => objects::seen(state, &mut cx, &key, seen),
+        Event::Services(services) => objects::services(state, &mut cx, &services),
+        Event::TokenIssued { wanted, result } => objects::token_issued(state, &mut cx, &wanted, result),
         Event::ProbeDone { uid, container, kind, id, outcome, took: _ } => {
             probing::done(state, &mut cx, &uid, (&container, kind), &id, &outcome);
         }
@@ -127,6 +136,7 @@ fn timer(state: &mut NodeState, cx: &mut Context, key: TimerKey) {
             }
         }
         TimerKey::Probe(uid) => probing::timer(state, cx, &uid),
+        TimerKey::Token(wanted) => objects::token_due(state, cx, &wanted),
         TimerKey::Observe(uid) => observe::again(state, cx, &uid),
         TimerKey::Report(uid) => api::timer(state, cx, &uid),
         TimerKey::Mirror(full_name) => api::mirror_timer(state, cx, full_name),

@@ -4,15 +4,18 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use model::pod::ContainerKind;
+use model::volume::VolumeKind;
 use model::{ApiEvent, ContainerId, PodUid, Reason};
 
 use super::{Context, observe, settle};
+use crate::back_off::volume_delay;
 use crate::effect::{Action, Epoch, LogLevel, StartContainer};
 use crate::event::{CallFailure, StartPoint, StepResult};
-use crate::ledger::StartFailure;
+use crate::ledger::{StartFailure, VolumeRetry};
 use crate::lifecycle::Lifecycle;
 use crate::plan::{self, RETRY};
 use crate::state::NodeState;
+use crate::volumes::mount_failure;
 
 pub(super) fn step_done(
     state: &mut NodeState,
@@ -75,6 +78,13 @@ fn succeeded(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Act
         (Action::RemoveContainer { id, .. }, _) => {
             entry.ledger.stopped_containers.remove(id);
         }
+        (Action::SetUpVolume { volume }, _) => {
+            entry.ledger.volume_retry.remove(&volume.name);
+            if let VolumeKind::Content(content) = &volume.kind {
+                entry.ledger.content.insert(volume.name.clone(), content.version);
+            }
+        }
+        (Action::TearDownVolumes, _) => entry.ledger.content.clear(),
         (Action::StartContainer(start), StepResult::ContainerStarted { .. }) => {
             let (kind, name) = (start.kind, start.name.clone());
             entry.ledger.failures.remove(&name);
@@ -165,6 +175,9 @@ fn in_clear_words(start: &StartContainer, at: StartPoint, message: String) -> St
 
 fn failed(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Action, failure: CallFailure) {
     let message = failure.message;
+    if let Action::SetUpVolume { volume } = action {
+        return volume_failed(state, cx, uid, &volume.name, message);
+    }
     let event = match action {
         Action::MakePodDirs { .. } => {
             ApiEvent::warning("Failed", format!("error making pod data directories: {message}"))
@@ -172,10 +185,6 @@ fn failed(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Action
         Action::EnsureCgroup { .. } => ApiEvent::warning(
             "FailedCreatePodContainer",
             format!("unable to ensure pod container exists: {message}"),
-        ),
-        Action::SetUpVolume { volume } => ApiEvent::warning(
-            "FailedMount",
-            format!("MountVolume.SetUp failed for volume \"{}\" : {message}", volume.name),
         ),
         Action::RunSandbox { .. } => {
             ApiEvent::warning("FailedCreatePodSandBox", format!("Failed to create pod sandbox: {message}"))
@@ -187,6 +196,17 @@ fn failed(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Action
     if failure.unreachable {
         observe::check_runtime(state, cx);
     }
+}
+
+/// Each volume is tried again on its own, ever later.
+fn volume_failed(state: &mut NodeState, cx: &mut Context, uid: &PodUid, volume: &str, message: String) {
+    let text = mount_failure(volume, &message);
+    cx.log(LogLevel::Warn, Some(uid), text.clone());
+    cx.record(state, uid, ApiEvent::warning("FailedMount", text));
+    let Some(entry) = state.pods.get_mut(uid) else { return };
+    let attempts = entry.ledger.volume_retry.get(volume).map_or(0, |retry| retry.attempts) + 1;
+    let at = cx.now.mono.plus(volume_delay(attempts));
+    entry.ledger.volume_retry.insert(volume.to_owned(), VolumeRetry { message, at, attempts });
 }
 
 pub(super) fn plan_ended(state: &mut NodeState, cx: &mut Context, uid: &PodUid, epoch: Epoch) {

@@ -370,6 +370,7 @@ pub(super) fn forget(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         }
     }
     state.images.leave(uid);
+    super::objects::release(state, cx, uid);
     if entry.timer.is_some() {
         cx.timer(crate::TimerKey::Pod(uid.clone()), None);
     }

@@ -9,7 +9,7 @@ use model::why::{Cause, Why};
 use model::{ApiEvent, PodUid};
 
 use super::pods::Known;
-use super::{Context, api, images, observe, pods, probing};
+use super::{Context, api, images, objects, observe, pods, probing};
 use crate::effect::{Effect, Epoch, TimerKey};
 use crate::ledger::PodRetry;
 use crate::lifecycle::{Lifecycle, TerminationCause};
@@ -37,6 +37,7 @@ pub(super) fn settle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     if let Some(entry) = state.pods.get_mut(uid) {
         welcome_back(entry);
     }
+    objects::attend(state, cx, uid);
     plan(state, cx, uid);
     probing::settled(state, cx, uid, before.as_ref());
     api::report(state, cx, uid);
@@ -265,6 +266,7 @@ fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         name_holder: pods::name_holder(state, uid),
         primary_family: state.primary_family(),
         place,
+        cluster: state.objects.as_ref(),
         now: cx.now,
     });
     carry_out(state, cx, uid, made);

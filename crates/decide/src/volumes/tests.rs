@@ -18,7 +18,10 @@ fn pod_with_resources(volume: Value, resources: Value) -> PodView {
 }
 
 fn setups_of(pod: &PodView) -> Result<Vec<VolumeSetup>, VolumeError> {
-    setups(&sample::config(), &sample::facts(), pod)
+    let (config, facts) = (sample::config(), sample::facts());
+    let now = model::Wall(0);
+    setups(&ContentInputs { config: &config, facts: &facts, pod, cluster: None, now })
+        .map(|found| found.ready)
 }
 
 fn medium_of(volume: Value, resources: Value) -> Result<EmptyDirMedium, String> {

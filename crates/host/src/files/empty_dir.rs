@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
 use super::layout::{failed, make_dirs};
-use super::ownership;
+use super::ownership::{self, Access};
 use crate::mountinfo::MountTable;
 
 /// Idempotent: a volume that is marked ready (and mounted, where it is a mount) is left alone, since containers
@@ -43,12 +43,12 @@ pub fn set_up(
         }
     }
     if let Some(group) = fs_group {
-        ownership::apply(path, group)?;
+        ownership::apply(path, group, Access::ReadWrite)?;
     }
     mark_ready(ready_marker)
 }
 
-fn is_mounted(path: &Path) -> Result<bool, FilesError> {
+pub(super) fn is_mounted(path: &Path) -> Result<bool, FilesError> {
     match path.canonicalize() {
         Ok(real) => {
             let table = MountTable::read().map_err(failed("read", Path::new("/proc/self/mountinfo")))?;
@@ -59,14 +59,14 @@ fn is_mounted(path: &Path) -> Result<bool, FilesError> {
     }
 }
 
-fn open_to_all(path: &Path) -> Result<(), FilesError> {
+pub(super) fn open_to_all(path: &Path) -> Result<(), FilesError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty())
         .and_then(|dir| rustix::fs::fchmod(dir, Mode::from_raw_mode(0o777)))
         .map_err(failed("set the mode of", path))
 }
 
-fn mount_tmpfs(path: &Path, size: Option<u64>) -> Result<(), FilesError> {
+pub(super) fn mount_tmpfs(path: &Path, size: Option<u64>) -> Result<(), FilesError> {
     let size: Vec<String> = size.iter().map(|bytes| format!("size={bytes}")).collect();
     let mut no_swap = size.clone();
     no_swap.push("noswap".into());

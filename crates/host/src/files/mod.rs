@@ -7,6 +7,8 @@
 //! ```text
 //! <root>/pods/<uid>/volumes/kubernetes.io~empty-dir/<volume>   written by containers, maybe a tmpfs
 //!                  /plugins/kubernetes.io~empty-dir/<volume>/ready
+//!                  /volumes/kubernetes.io~configmap/<volume>   content from the cluster (also ~secret, ~projected,
+//!                                                              ~downward-api, these on a tmpfs), see `content`
 //!                  /volume-subpaths/<volume>/<container>/<n>   bind mounts of a volume's inside
 //!                  /containers/<container>/<id>                termination messages, written by containers
 //!                  /etc-hosts
@@ -16,6 +18,7 @@
 //! All of it is blocking work and runs on tokio's blocking threads: a dead disk hangs one of them, not the agent.
 
 mod container;
+mod content;
 mod empty_dir;
 mod host_path;
 mod layout;
@@ -89,6 +92,7 @@ impl PodFiles for HostPodFiles {
                 empty_dir::set_up(&path, &ready_marker, medium, *fs_group)
             }
             VolumeKind::HostPath { path, check } => host_path::check(path, *check),
+            VolumeKind::Content(content) => content::set_up(&layout.in_pod(&uid, &content.path)?, content),
         })
         .await
     }

@@ -99,6 +99,13 @@ fn sentence(cause: &Cause, now: Wall) -> String {
         Cause::PreparingCgroup => "its cgroup is being made".into(),
         Cause::PreparingVolumes { volumes } if volumes.is_empty() => "its volumes are being set up".into(),
         Cause::PreparingVolumes { volumes } => format!("its volumes are being set up: {}", listed(volumes)),
+        Cause::WaitingForObject { kind, name, message } => {
+            with(&format!("waits for {kind} {name} to be read"), message)
+        }
+        Cause::WaitingForToken { service_account } => {
+            format!("waits for a token of service account {service_account}")
+        }
+        Cause::WaitingForServices => "waits for the cluster's services to be read".into(),
         Cause::CreatingSandbox { attempt: 0 } => "its sandbox is being made".into(),
         Cause::CreatingSandbox { attempt } => {
             format!("its sandbox is being made anew (number {})", attempt.saturating_add(1))

@@ -75,6 +75,36 @@ fn empty_directories() {
     clear(&node, &["e"]);
 }
 
+/// Files made of the pod's own fields: owned, read-only, also behind a sub-path, and gone with the pod.
+#[test]
+fn fields_as_files() {
+    let node = Node::start();
+    let look = "cat /info/name; echo; cat /info/deep/app; echo; cat /one; echo
+                stat -L -c 'mode %a group %g' /info/name
+                echo fs=$(awk '$2 == \"/info\" {print $3, substr($4, 1, 2)}' /proc/mounts)
+                echo x >/info/new 2>/dev/null || echo refused
+                readlink /info/name";
+    let mounts = json!([
+        mount("info", "/info"),
+        { "name": "info", "mountPath": "/one", "subPath": "deep/app" },
+    ]);
+    let field = |path: &str, field: &str| json!({ "path": path, "fieldRef": { "fieldPath": field } });
+    let items = json!([field("name", "metadata.name"), field("deep/app", "metadata.labels['app']")]);
+    let more = json!({
+        "securityContext": { "fsGroup": 4711 },
+        "volumes": [{ "name": "info", "downwardAPI": { "items": items, "defaultMode": 0o400 } }],
+    });
+    let spec = spec(json!([looks("c", look, json!({ "volumeMounts": mounts }))]), more);
+    let metadata = json!({ "name": "f", "labels": { "app": "shown" } });
+    let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
+    node.agent.write_manifest("f", &pod.to_string());
+    let pod = node.wait_pod("f", SLOW, is_running);
+    let name = pod["metadata"]["name"].as_str().expect("a name").to_owned();
+    let expect = [&name, "shown", "shown", "mode 440 group 4711", "fs=tmpfs ro", "refused", "..data/name"];
+    assert_eq!(seen(&node, &pod, "c"), expect);
+    clear(&node, &["f"]);
+}
+
 /// Each kind of host path, and a word of what the container finds there.
 #[test]
 fn host_paths() {

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use decide::NodeState;
 use decide::lifecycle::Lifecycle;
 use decide::state::PodEntry;
+use decide::{NodeState, StartContainer};
 use model::cri::SandboxConfig;
 use model::k8s::{Container as Spec, Pod};
 use model::pod::{Source, is_sidecar};
@@ -15,7 +15,7 @@ use model::{ContainerId, FullName, PodUid};
 use super::Checker;
 use crate::drive::{Op, Value};
 use crate::time::SECOND;
-use crate::workload::is_rejected;
+use crate::workload::{VARIABLE, is_rejected, objects_of};
 use crate::world::{ASKS, Container, Refused, World};
 
 type Sources = BTreeMap<Source, BTreeMap<String, Arc<Pod>>>;
@@ -43,6 +43,7 @@ impl Checker {
                 }
                 self.ground_is_laid(world, uid, &op.words());
             }
+            Op::Create(start) => self.variables_are_real(world, uid, start),
             Op::Stop { id, grace_secs, .. } => {
                 let terminating = entry.is_some_and(|e| matches!(e.lifecycle, Lifecycle::Terminating(_)));
                 let orphan = entry.is_some_and(|e| e.orphan);
@@ -81,6 +82,18 @@ impl Checker {
         let missing = missing.or_else(|| (!cgroup).then(|| "cgroup".to_owned()));
         if let Some(missing) = missing {
             self.violate("prepare first", format!("{what} of {uid}, whose {missing} is missing"));
+        }
+    }
+
+    /// Nothing is made with a variable that its object never said.
+    fn variables_are_real(&mut self, world: &World, uid: &PodUid, start: &StartContainer) {
+        let Some(pod) = self.specs.get(uid) else { return };
+        let (Some(object), _) = objects_of(pod) else { return };
+        let regular = pod.spec.as_ref().is_some_and(|s| s.containers.iter().any(|c| c.name == start.name));
+        let text = start.config.envs.iter().find(|e| e.key == VARIABLE).map(|e| e.value.as_str());
+        if regular && !text.is_some_and(|text| world.objects.ever_was(&object, text)) {
+            let message = format!("{} of {uid} is made with {text:?} of {object}", start.name);
+            self.violate("objects first", message);
         }
     }
 

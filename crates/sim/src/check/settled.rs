@@ -12,8 +12,8 @@ use model::pod::{PodView, RestartPolicy, Source, is_sidecar};
 
 use crate::drive::cluster::is_mirror;
 use crate::time::{Nanos, SECOND};
-use crate::workload::{is_rejected, is_unmountable};
-use crate::world::{ASKS, Life, World};
+use crate::workload::{CONTENT, is_rejected, is_unmountable, objects_of};
+use crate::world::{ASKS, Life, VERSION, World};
 
 /// Why the node is not yet where it has to come to, if so.
 pub fn unsettled<'a>(
@@ -106,8 +106,18 @@ fn pod(world: &World, state: &NodeState, view: &PodView) -> Option<String> {
     }
     match phase {
         "Succeeded" | "Failed" => ended(world, view, phase),
+        _ if old_files(world, view) => Some("its volume shows an old version".into()),
         _ => going(&Going { world, view, status, longest_wait: longest_wait(state) }),
     }
+}
+
+/// Whoever runs sees the newest files.
+fn old_files(world: &World, view: &PodView) -> bool {
+    let Some(object) = objects_of(&view.pod).1 else { return false };
+    let shown = world.disk.content.get(&(view.uid.clone(), CONTENT.to_owned()));
+    let newest = world.objects.text(&object).unwrap_or_default();
+    world.anything_live(&view.uid)
+        && !shown.is_some_and(|shown| shown.contains(&format!("{VERSION}={newest};")))
 }
 
 /// The API server has what the agent says, and nothing that was to go.

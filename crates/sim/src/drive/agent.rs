@@ -1,11 +1,13 @@
 //! One life of the agent: its state, its inbox, its timers. All of it is gone when it is killed.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use decide::{Effect, Epoch, Event, NodeState, TimerKey};
+use model::cluster::ObjectKey;
 use model::pod::Source;
 use model::{Mono, PodUid};
 
+use super::errands::Errand;
 use super::executor::PlanRun;
 use super::trouble::Trouble;
 use super::{Happening, Mutant, Simulation};
@@ -19,6 +21,8 @@ pub struct Agent {
     pub(super) awake: bool,
     pub(super) timers: BTreeMap<TimerKey, u64>,
     pub(super) plans: BTreeMap<(PodUid, Epoch), PlanRun>,
+    /// Objects of the cluster that it wants to hear of.
+    pub(super) watching: BTreeSet<ObjectKey>,
 }
 
 impl Simulation {
@@ -36,8 +40,13 @@ impl Simulation {
             awake: false,
             timers: BTreeMap::new(),
             plans: BTreeMap::new(),
+            watching: BTreeSet::new(),
         });
         self.post(generation, Event::Started);
+        if self.config.sources.contains(&Source::Api) {
+            let wait = self.rng.between(MILLI, SECOND);
+            self.plan_in(wait, Happening::Errand { generation, errand: Errand::Services });
+        }
         self.show_node();
         for source in self.config.sources.clone() {
             let late = self.faults.late_sources && self.faults.active(self.world.now);

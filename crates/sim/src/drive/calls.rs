@@ -25,7 +25,8 @@ pub enum Op {
         containers: Vec<String>,
     },
     EnsureCgroup(CgroupName),
-    SetUpVolume(String),
+    /// With its content, where the agent makes that.
+    SetUpVolume(String, Option<String>),
     KeepUserIds(IdMapping),
     RunSandbox(Box<SandboxConfig>),
     PrepareContainer(Box<StartContainer>),
@@ -81,7 +82,7 @@ impl Op {
         matches!(
             self,
             Op::MakeDirs { .. }
-                | Op::SetUpVolume(_)
+                | Op::SetUpVolume(..)
                 | Op::KeepUserIds(_)
                 | Op::PrepareContainer(_)
                 | Op::LinkLog { .. }
@@ -435,8 +436,8 @@ fn carry_out(world: &mut World, uid: &model::PodUid, op: &Op) -> Result<Value, R
             world.cgroups.insert(name.clone());
             Ok(Value::Nothing)
         }
-        Op::SetUpVolume(volume) => {
-            world.disk.set_up_volume(uid, volume);
+        Op::SetUpVolume(volume, content) => {
+            world.disk.set_up_volume(uid, volume, content.as_deref());
             Ok(Value::Nothing)
         }
         Op::KeepUserIds(ids) => {

@@ -6,6 +6,7 @@ use decide::Event;
 use decide::effect::ApiCall;
 use decide::event::{CallFailure, LeftoversSeen, PulledImage, RuntimeCheck};
 use model::cgroup::CgroupName;
+use model::cluster::{ObjectKey, ObjectState, Token, TokenWanted};
 use model::cri::{RuntimeCondition, RuntimeHandler, RuntimeStatus};
 use model::k8s::Pod;
 use model::probe::{ProbeKind, ProbeOutcome};
@@ -19,8 +20,12 @@ pub enum Errand {
     Inspect(String),
     Pull {
         image: String,
+        access: u64,
         took: u64,
     },
+    LookAt(ObjectKey),
+    Services,
+    Token(TokenWanted),
     ListLeftovers,
     Probe {
         uid: PodUid,
@@ -55,13 +60,13 @@ impl Simulation {
         self.plan_in(wait, Happening::Errand { generation: self.generation, errand });
     }
 
-    pub(super) fn begin_pull(&mut self, image: String) {
+    pub(super) fn begin_pull(&mut self, image: String, access: u64) {
         let took = if self.faults.pull_fails(&mut self.rng, self.world.now) && self.rng.per_mille(200) {
             self.rng.between(30 * SECOND, 90 * SECOND)
         } else {
             self.rng.between(20 * MILLI, 4 * SECOND)
         };
-        let errand = Errand::Pull { image, took };
+        let errand = Errand::Pull { image, access, took };
         self.plan_in(took, Happening::Errand { generation: self.generation, errand });
     }
 
@@ -76,7 +81,13 @@ impl Simulation {
                 };
                 Event::ImageInspected { image, result, history: Default::default() }
             }
-            Errand::Pull { image, took } => self.pulled(image, took),
+            Errand::Pull { image, access, took } => self.pulled(image, access, took),
+            Errand::LookAt(key) => match self.look_at(generation, &key) {
+                Some(state) => Event::ObjectSeen { key, state },
+                None => return,
+            },
+            Errand::Services => Event::Services(Vec::new()),
+            Errand::Token(wanted) => Event::TokenIssued { result: self.token(&wanted), wanted },
             Errand::Probe { uid, container, kind, id } => {
                 let outcome = self.probed(&uid, &container, kind, &id);
                 Event::ProbeDone {
@@ -121,6 +132,29 @@ impl Simulation {
         ProbeOutcome::failure("the simulated program says no")
     }
 
+    /// What a watch tells, if there still is one. The API server may be away for a while; its answer comes later then.
+    fn look_at(&mut self, generation: u32, key: &ObjectKey) -> Option<ObjectState> {
+        let watched = self.agent.as_ref().is_some_and(|agent| agent.watching.contains(key));
+        if generation != self.generation || !watched {
+            return None;
+        }
+        if self.faults.pull_fails(&mut self.rng, self.world.now) {
+            let wait = self.rng.between(10 * MILLI, 20 * SECOND);
+            self.plan_in(wait, Happening::Errand { generation, errand: Errand::LookAt(key.clone()) });
+            return Some(ObjectState::Unreachable { message: "the API server is away".into() });
+        }
+        Some(self.world.objects.look(key))
+    }
+
+    fn token(&mut self, wanted: &TokenWanted) -> Result<Token, String> {
+        if self.faults.pull_fails(&mut self.rng, self.world.now) {
+            return Err("the API server is away".into());
+        }
+        let lasts = std::time::Duration::from_secs(wanted.expiration_secs.max(0) as u64);
+        let token = format!("token {}", self.number());
+        Ok(Token { token, expires: self.world.wall().plus(lasts) })
+    }
+
     fn call_fails(&mut self) -> Option<CallFailure> {
         if self.runtime_away {
             return Some(CallFailure { unreachable: true, message: "the runtime is away".into() });
@@ -144,7 +178,7 @@ impl Simulation {
         RuntimeCheck::Answered { runtime_name: "simulated".into(), status, cgroup_driver: None }
     }
 
-    fn pulled(&mut self, image: String, took: u64) -> Event {
+    fn pulled(&mut self, image: String, access: u64, took: u64) -> Event {
         let failure = self.call_fails();
         let result = match failure {
             Some(failure) => Err(failure),
@@ -157,7 +191,7 @@ impl Simulation {
                 Err(message) => Err(CallFailure { unreachable: false, message }),
             },
         };
-        Event::ImagePulled { image, result }
+        Event::ImagePulled { image, access, result }
     }
 
     fn leftovers(&self) -> LeftoversSeen {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use decide::event::{CallFailure, StartPoint};
 use decide::{Action, Epoch, Event, Stage, StepResult};
+use model::volume::{VolumeKind, VolumeSetup};
 use model::{Mono, PodUid};
 
 use super::calls::{Failure, Op, Value};
@@ -198,7 +199,7 @@ fn first_call(action: &Action, when: &dyn Fn(Mono) -> Nanos) -> Op {
             Op::MakeDirs { log_dir: log_dir.clone(), containers: containers.clone() }
         }
         Action::EnsureCgroup { spec } => Op::EnsureCgroup(spec.name.clone()),
-        Action::SetUpVolume { volume } => Op::SetUpVolume(volume.name.clone()),
+        Action::SetUpVolume { volume } => Op::SetUpVolume(volume.name.clone(), content_of(volume)),
         Action::KeepUserIds { ids } => Op::KeepUserIds(ids.clone()),
         Action::RunSandbox { config, .. } => Op::RunSandbox(config.clone()),
         Action::StartContainer(start) => Op::PrepareContainer(start.clone()),
@@ -217,6 +218,13 @@ fn first_call(action: &Action, when: &dyn Fn(Mono) -> Nanos) -> Op {
         Action::RemovePodDir => Op::RemovePodDir,
         Action::RemoveLogDir { name } => Op::RemoveLogDir(name.clone()),
     }
+}
+
+/// All files, one after the other.
+fn content_of(volume: &VolumeSetup) -> Option<String> {
+    let VolumeKind::Content(content) = &volume.kind else { return None };
+    let files = content.files.iter();
+    Some(files.map(|(path, file)| format!("{path}={};", String::from_utf8_lossy(&file.bytes))).collect())
 }
 
 fn next(

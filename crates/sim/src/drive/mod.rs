@@ -51,6 +51,8 @@ pub enum Mutant {
     HidesFailures,
     /// Forgets every timer.
     DropsTimers,
+    /// Tells what an object is, and never that it has changed.
+    LosesObjectNews,
     /// Reads nobody while one pod is stuck.
     SharesFate,
 }
@@ -255,7 +257,19 @@ impl Simulation {
             Effect::Run { uid, epoch, stages } => self.begin_plan(uid, epoch, stages),
             Effect::Cancel { uid, epoch } => self.cancel_plan(&uid, epoch),
             Effect::InspectImage { image } => self.errand_soon(Errand::Inspect(image)),
-            Effect::PullImage { image } => self.begin_pull(image),
+            Effect::PullImage { image, access, .. } => self.begin_pull(image, access),
+            Effect::WatchObject { key } => {
+                if let Some(agent) = &mut self.agent {
+                    agent.watching.insert(key.clone());
+                }
+                self.errand_soon(Errand::LookAt(key));
+            }
+            Effect::UnwatchObject { key } => {
+                if let Some(agent) = &mut self.agent {
+                    agent.watching.remove(&key);
+                }
+            }
+            Effect::RequestToken { wanted } => self.errand_soon(Errand::Token(wanted)),
             Effect::SetTimer { key, at } => self.set_timer(key, at),
             Effect::PublishStatus { uid, status } => {
                 let incarnation = self.check.status_published(&self.world, &uid, &status);
@@ -273,7 +287,7 @@ impl Simulation {
             }
             Effect::KeepProbeRecord { uid, record } => self.world.disk.keep_probes(&uid, record),
             // No credential plugins are configured in the simulated world.
-            Effect::AskPlugins { .. } => {}
+            Effect::AskPlugins { .. } | Effect::NoteAccess { .. } => {}
             Effect::RecordEvent { .. } | Effect::Log { .. } => {}
         }
     }

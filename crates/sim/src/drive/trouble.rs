@@ -4,7 +4,8 @@ use decide::event::Hint;
 use model::k8s::Pod;
 use model::pod::Source;
 
-use super::{Happening, Simulation};
+use super::errands::Errand;
+use super::{Happening, Mutant, Simulation};
 use crate::time::{MILLI, SECOND};
 use crate::workload::Task;
 
@@ -160,6 +161,16 @@ impl Simulation {
                 }
             }
             Task::ImageArrives(name) => self.world.image_arrives(&name),
+            Task::Object { name, version } => {
+                self.world.objects.set(&name, version);
+                if self.mutant == Mutant::LosesObjectNews {
+                    return;
+                }
+                let watching = self.agent.iter().flat_map(|agent| agent.watching.clone());
+                for key in watching.filter(|key| key.name == name).collect::<Vec<_>>() {
+                    self.errand_soon(Errand::LookAt(key));
+                }
+            }
         }
     }
 

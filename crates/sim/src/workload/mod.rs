@@ -16,12 +16,24 @@ use crate::rng::Rng;
 use crate::time::{MILLI, Nanos, SECOND};
 use crate::world::{ImageFate, Images, Script};
 
-pub use pods::{Template, is_rejected, is_unmountable};
+pub use pods::{CONTENT, Template, VARIABLE, is_rejected, is_unmountable, objects_of};
 
 pub enum Task {
-    Put { source: Source, pod: Arc<Pod>, scripts: BTreeMap<(PodUid, String), Script> },
-    Remove { source: Source, name: String },
+    Put {
+        source: Source,
+        pod: Arc<Pod>,
+        scripts: BTreeMap<(PodUid, String), Script>,
+    },
+    Remove {
+        source: Source,
+        name: String,
+    },
     ImageArrives(String),
+    /// A config map comes, changes or (`None`) vanishes.
+    Object {
+        name: String,
+        version: Option<u64>,
+    },
 }
 
 impl Task {
@@ -42,6 +54,7 @@ impl Task {
             }
             Task::Remove { name, .. } => format!("remove {name}"),
             Task::ImageArrives(image) => format!("image {image} arrives"),
+            Task::Object { name, version } => format!("config map {name} is {version:?}"),
         }
     }
 }
@@ -72,6 +85,9 @@ impl Workload {
     pub fn seeded(rng: &mut Rng, during: Nanos) -> Self {
         let config = config(rng);
         let (images, mut tasks) = images(rng, during);
+        if config.sources.contains(&Source::Api) {
+            objects(rng, during, &mut tasks);
+        }
         let names = rng.between(1, 6);
         for number in 0..names {
             let source = *rng.pick(&config.sources);
@@ -149,6 +165,29 @@ fn images(rng: &mut Rng, during: Nanos) -> (Images, Vec<(Nanos, Task)>) {
         images.known.insert(name, fate);
     }
     (images, tasks)
+}
+
+/// How many config maps pods may name.
+const OBJECTS: u64 = 3;
+
+pub fn object_name(number: u64) -> String {
+    format!("map-{number}")
+}
+
+/// They come late, change, vanish and come back; in the end each is there.
+fn objects(rng: &mut Rng, during: Nanos, tasks: &mut Vec<(Nanos, Task)>) {
+    for number in 0..OBJECTS {
+        let name = object_name(number);
+        let mut now = rng.below(during / 4);
+        let mut version = 1;
+        while now < during {
+            let there = version == 1 || rng.per_mille(700);
+            tasks.push((now, Task::Object { name: name.clone(), version: there.then_some(version) }));
+            version += 1;
+            now += if rng.coin() { rng.between(MILLI, SECOND) } else { rng.between(SECOND, 60 * SECOND) };
+        }
+        tasks.push((during - 1, Task::Object { name, version: Some(version) }));
+    }
 }
 
 /// Everything that happens to the pods of one name, one after the other.

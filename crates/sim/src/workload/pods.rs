@@ -8,10 +8,10 @@ use model::k8s::Pod;
 use model::pod::{ANNOTATION_HASH, Source};
 use serde_json::{Value, json};
 
-use super::{ALWAYS_PRESENT, IMAGES, NO_IMAGE, Task, image_name};
+use super::{ALWAYS_PRESENT, IMAGES, NO_IMAGE, OBJECTS, Task, image_name, object_name};
 use crate::rng::Rng;
 use crate::time::{EPOCH, MILLI, SECOND};
-use crate::world::{ASKS, Life, OnTerm, Script};
+use crate::world::{ASKS, Life, OnTerm, Script, VERSION};
 
 #[derive(Clone, Debug)]
 pub struct Template {
@@ -26,6 +26,64 @@ pub struct Template {
     rejected: bool,
     unmountable: bool,
     own_users: bool,
+    needs: Needs,
+}
+
+/// What of the cluster the pod is made of, if it comes from there.
+#[derive(Clone, Debug, Default)]
+struct Needs {
+    variable: Option<u64>,
+    volume: Option<u64>,
+    token: bool,
+}
+
+impl Needs {
+    fn seeded(rng: &mut Rng) -> Self {
+        let mut one = || rng.per_mille(400).then(|| rng.below(OBJECTS));
+        Self { variable: one(), volume: one(), token: rng.per_mille(300) }
+    }
+
+    fn add_to(&self, pod: &mut Pod) {
+        let Some(spec) = &mut pod.spec else { return };
+        let from = |value| serde_json::from_value(value);
+        let bad = "the simulation made a bad pod";
+        for container in &mut spec.containers {
+            if let Some(number) = self.variable {
+                let source = json!({"configMapKeyRef": {"name": object_name(number), "key": VERSION}});
+                let variable = from(json!({"name": VARIABLE, "valueFrom": source})).expect(bad);
+                container.env.get_or_insert_default().push(variable);
+            }
+            if self.volume.is_some() || self.token {
+                let mount =
+                    serde_json::from_value(json!({"name": CONTENT, "mountPath": "/content"})).expect(bad);
+                container.volume_mounts.get_or_insert_default().push(mount);
+            }
+        }
+        let map = self.volume.map(|number| json!({"configMap": {"name": object_name(number)}}));
+        let token =
+            self.token.then(|| json!({"serviceAccountToken": {"path": "token", "expirationSeconds": 600}}));
+        let sources: Vec<Value> = map.into_iter().chain(token).collect();
+        if !sources.is_empty() {
+            let volume = json!({"name": CONTENT, "projected": {"sources": sources}});
+            spec.volumes.get_or_insert_default().push(serde_json::from_value(volume).expect(bad));
+        }
+    }
+}
+
+/// The variable and the volume that show a config map.
+pub const VARIABLE: &str = "OBJECT";
+pub const CONTENT: &str = "content";
+
+/// The config map behind the variable, and the one behind the volume.
+pub fn objects_of(pod: &Pod) -> (Option<String>, Option<String>) {
+    let Some(spec) = &pod.spec else { return (None, None) };
+    let variables = spec.containers.iter().flat_map(|c| c.env.iter().flatten());
+    let maps = variables.filter_map(|v| v.value_from.as_ref()?.config_map_key_ref.as_ref());
+    let variable = maps.map(|map| map.name.clone()).next();
+    let projected = spec.volumes.iter().flatten().filter_map(|v| v.projected.as_ref());
+    let sources = projected.flat_map(|p| p.sources.iter().flatten());
+    let volume = sources.filter_map(|s| s.config_map.as_ref()).map(|map| map.name.clone()).next();
+    (variable, volume)
 }
 
 #[derive(Clone, Debug)]
@@ -204,6 +262,7 @@ impl Template {
             rejected: rng.per_mille(60),
             unmountable: rng.per_mille(30),
             own_users: rng.per_mille(200),
+            needs: Needs::seeded(rng),
         }
     }
 
@@ -239,6 +298,7 @@ impl Template {
             rejected: false,
             unmountable: false,
             own_users: false,
+            needs: Needs::default(),
         }
     }
 
@@ -264,6 +324,9 @@ impl Template {
     }
 
     fn put_pod(&self, source: Source, mut pod: Pod) -> Task {
+        if source == Source::Api {
+            self.needs.add_to(&mut pod);
+        }
         if source.is_static() {
             let annotations = pod.metadata.annotations.get_or_insert_with(Default::default);
             annotations.insert(ANNOTATION_HASH.into(), self.uid.clone());

@@ -15,6 +15,8 @@ pub struct Disk {
     /// Small files in the directories of pods.
     pub probe_records: BTreeMap<PodUid, ProbeRecord>,
     pub user_ids: BTreeMap<PodUid, IdMapping>,
+    /// Files of volumes that are made by the agent, in one text.
+    pub content: BTreeMap<(PodUid, String), String>,
     /// `<ns>_<name>_<uid>` to the log numbers of each container.
     pub logs: BTreeMap<String, BTreeMap<String, BTreeSet<u32>>>,
     /// A link to the log that it shows.
@@ -89,11 +91,15 @@ impl Disk {
         self.logs.get(last_part(log_dir))?.get(container)?.last().copied()
     }
 
-    pub fn set_up_volume(&mut self, uid: &PodUid, volume: &str) {
+    pub fn set_up_volume(&mut self, uid: &PodUid, volume: &str, content: Option<&str>) {
+        if let Some(content) = content {
+            self.content.insert((uid.clone(), volume.to_owned()), content.to_owned());
+        }
         self.pods.entry(uid.clone()).or_default().insert(volume.to_owned());
     }
 
     pub fn tear_down_volumes(&mut self, uid: &PodUid) {
+        self.content.retain(|(pod, _), _| pod != uid);
         if let Some(volumes) = self.pods.get_mut(uid) {
             volumes.clear();
         }

@@ -3,6 +3,7 @@
 
 mod disk;
 mod images;
+mod objects;
 mod runtime;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,6 +13,7 @@ use model::{ContainerId, PodUid, SandboxId, Wall};
 
 pub use disk::Disk;
 pub use images::{ImageFate, Images};
+pub use objects::{ClusterObjects, VERSION};
 pub use runtime::{Container, Sandbox, container_name, sandbox_name};
 
 use crate::time::{EPOCH, Nanos};
@@ -86,6 +88,7 @@ pub struct World {
     pub reserved: BTreeSet<String>,
     pub scripts: BTreeMap<(PodUid, String), Script>,
     pub images: Images,
+    pub objects: ClusterObjects,
     pub disk: Disk,
     pub cgroups: BTreeSet<CgroupName>,
     /// Waiting to be planned by the driver.
@@ -105,6 +108,7 @@ impl World {
             reserved: BTreeSet::new(),
             scripts: BTreeMap::new(),
             images: Images::default(),
+            objects: ClusterObjects::default(),
             disk: Disk::default(),
             cgroups: BTreeSet::new(),
             fortunes: Vec::new(),

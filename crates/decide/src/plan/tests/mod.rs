@@ -78,6 +78,7 @@ impl Scene {
             name_holder: self.name_holder.clone(),
             primary_family: IpFamily::V4,
             place: self.place.clone(),
+            cluster: None,
             now: at(NOW),
         })
     }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use model::cri::NamespaceMode;
 use model::observed::{ContainerState, ObservedContainer, ObservedPod, ObservedSandbox};
 use model::pod::{PodView, Source};
+use model::volume::VolumeKind;
 use model::why::{Cause, Why};
 use model::{FullName, Mono, Now, Reason, Wall, codec, k8s};
 use serde_json::{Value, json};
@@ -244,7 +245,14 @@ pub fn show_action(action: &Action) -> String {
     match action {
         Action::MakePodDirs { .. } => "dirs".into(),
         Action::EnsureCgroup { .. } => "cgroup".into(),
-        Action::SetUpVolume { volume } => format!("volume {}", volume.name),
+        Action::SetUpVolume { volume } => match &volume.kind {
+            VolumeKind::Content(content) => {
+                let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                let files = content.files.iter().map(|(path, file)| format!("{path}={}", text(&file.bytes)));
+                format!("volume {} {{{}}}", volume.name, files.collect::<Vec<_>>().join(" "))
+            }
+            _ => format!("volume {}", volume.name),
+        },
         Action::KeepUserIds { ids } => format!("ids {}", ids.host_id / ids.length.max(1)),
         Action::RunSandbox { config, handler } => {
             let by = if handler.is_empty() { String::new() } else { format!(" by {handler}") };
@@ -292,6 +300,12 @@ fn show_cause(cause: &Cause) -> String {
         Cause::PreparingDirectories => "preparing".into(),
         Cause::PreparingCgroup => "preparing cgroup".into(),
         Cause::PreparingVolumes { volumes } => format!("preparing volumes {}", volumes.join(" ")),
+        Cause::WaitingForObject { kind, name, message } if message.is_empty() => {
+            format!("waits for {kind} {name}")
+        }
+        Cause::WaitingForObject { kind, name, message } => format!("waits for {kind} {name} ({message})"),
+        Cause::WaitingForToken { service_account } => format!("waits for token of {service_account}"),
+        Cause::WaitingForServices => "waits for services".into(),
         Cause::CreatingSandbox { attempt } => format!("creating sandbox#{attempt}"),
         Cause::StepFailed { step, message } => format!("{step} failed ({message})"),
         Cause::PullingImage { image } => format!("pulling {image}"),

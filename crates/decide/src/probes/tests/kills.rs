@@ -31,6 +31,7 @@ fn plan(bed: &Bed, seen: &ObservedPod) -> PodPlan {
         name_holder: None,
         primary_family: IpFamily::V4,
         place: Ok(Default::default()),
+        cluster: None,
         now: at(100),
     })
 }

@@ -8,6 +8,7 @@ mod ending;
 mod freshness;
 mod images;
 mod node;
+mod objects;
 mod one_path;
 mod placing;
 mod properties;

@@ -18,12 +18,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::cgroup::{CgroupDriver, CgroupName};
+use model::cluster::{ObjectContent, ObjectKey, ObjectKind, ObjectState, Token, TokenWanted};
 use model::cri::{Image, RuntimeCondition, RuntimeHandler, RuntimeStatus};
 use model::node::{HostFacts, NodeConfig};
 use model::observed::{Observation, Scope};
 use model::pod::Source;
 use model::runtime_class::RuntimeClass;
 use model::{Mono, Now, PodUid, k8s};
+use serde_json::json;
 
 use super::show;
 use crate::effect::{Action, ApiCall, Effect, Epoch, Stage, TimerKey};
@@ -41,6 +43,10 @@ pub struct Script {
     pods: BTreeMap<String, Arc<k8s::Pod>>,
     plans: BTreeMap<PodUid, (Epoch, Arc<Vec<Stage>>)>,
     timers: BTreeMap<TimerKey, Mono>,
+    /// The last token that each pod asked for.
+    wanted: BTreeMap<PodUid, TokenWanted>,
+    /// With which credentials each image was pulled last.
+    accesses: BTreeMap<String, u64>,
     /// Calls that the API server has not answered yet.
     pub calls: Vec<ApiCall>,
     /// Objects as the API server has them.
@@ -107,6 +113,8 @@ impl Script {
             pods: BTreeMap::new(),
             plans: BTreeMap::new(),
             timers: BTreeMap::new(),
+            wanted: BTreeMap::new(),
+            accesses: BTreeMap::new(),
             calls: Vec::new(),
             objects: BTreeMap::new(),
             shown: BTreeSet::new(),
@@ -128,6 +136,12 @@ impl Script {
                     assert!(!stages.is_empty() && stages.iter().all(|s| !s.actions.is_empty()));
                     let old = self.plans.insert(uid.clone(), (*epoch, stages.clone()));
                     assert!(old.is_none(), "{uid} has two plans");
+                }
+                Effect::PullImage { image, access, .. } => {
+                    self.accesses.insert(image.clone(), *access);
+                }
+                Effect::RequestToken { wanted } => {
+                    self.wanted.insert(wanted.pod_uid.clone(), wanted.clone());
                 }
                 Effect::CallApi(call) => self.calls.push(call.clone()),
                 Effect::SetTimer { key, at: Some(at) } => {
@@ -186,7 +200,8 @@ impl Script {
                 Vec::new()
             }
             "up" => {
-                let lines = ["started", "ready", "read all:"].into_iter();
+                let services = self.state.objects.as_ref().map(|_| "services");
+                let lines = ["started", "ready", "read all:"].into_iter().chain(services);
                 lines.flat_map(|line| self.line(line)).collect()
             }
             "why" => {
@@ -207,14 +222,37 @@ impl Script {
             "cut" => self.cut(rest),
             "fail" => self.fail(rest),
             "due" => self.due(rest),
+            "token" => self.token(rest),
+            "token-due" => {
+                let wanted = self.wanted.get(&PodUid::from(rest)).expect("a token that was asked for");
+                self.event(Event::Timer(TimerKey::Token(wanted.clone())))
+            }
             "answer" => self.answer(rest),
             "node" => self.event(Event::NodeSeen((!rest.is_empty()).then(|| super::cluster::node(rest)))),
             "gone" => self.event(Event::PodGone { source: Source::Api, uid: rest.into() }),
             _ => {
-                let event = parse_event(word, rest);
+                let mut event = parse_event(word, rest);
+                if let Event::ImagePulled { image, access, .. } = &mut event {
+                    *access = self.accesses.get(image).copied().unwrap_or_default();
+                }
                 self.event(event)
             }
         }
+    }
+
+    /// `<pod>: <text> <seconds it lasts>`, or `<pod>: fails <why>`.
+    fn token(&mut self, rest: &str) -> Vec<String> {
+        let (uid, answer) = rest.split_once(": ").expect("token <pod>: <answer>");
+        let wanted = self.wanted.get(&PodUid::from(uid)).expect("a token that was asked for").clone();
+        let (word, rest) = answer.split_once(' ').expect("two words");
+        let result = match word {
+            "fails" => Err(rest.to_owned()),
+            token => {
+                let lasts = Duration::from_secs(rest.parse().expect("seconds"));
+                Ok(Token { token: token.into(), expires: self.now().wall.plus(lasts) })
+            }
+        };
+        self.event(Event::TokenIssued { wanted, result })
     }
 
     fn deliver(&mut self, source: Source, names: &str) -> Vec<String> {
@@ -401,12 +439,50 @@ fn parse_event(word: &str, rest: &str) -> Event {
                 }),
                 message => Err(call_failure(message)),
             };
-            Event::ImagePulled { image: image.into(), result }
+            Event::ImagePulled { image: image.into(), access: 0, result }
         }
+        "services" => Event::Services(Vec::new()),
+        "configmap" => object(ObjectKind::ConfigMap, rest),
+        "secret" => object(ObjectKind::Secret, rest),
         "leftovers" => Event::Leftovers(leftovers(rest)),
         "swept" => Event::Swept { problems: if rest.is_empty() { vec![] } else { vec![rest.into()] } },
         other => panic!("nobody knows {other}"),
     }
+}
+
+/// `<name>: k=v ..`, `<name>: immutable k=v ..`, `<name>: login <place> <user>`, `<name>: gone`, `<name>: denied <why>`, `<name>: away <why>`
+fn object(kind: ObjectKind, rest: &str) -> Event {
+    let (name, text) = rest.split_once(':').expect("<name>: <what>");
+    let key = ObjectKey { kind, namespace: "ns".into(), name: name.into() };
+    let text = text.trim();
+    let (word, message) = text.split_once(' ').unwrap_or((text, ""));
+    let state = match word {
+        "gone" => ObjectState::Absent { message: format!("{}s {name:?} not found", kind.word()) },
+        "denied" => ObjectState::Denied { message: message.into() },
+        "away" => ObjectState::Unreachable { message: message.into() },
+        "login" => {
+            let (place, user) = message.split_once(' ').expect("login <place> <user>");
+            let auths = json!({"auths": {place: {"username": user, "password": "p"}}});
+            ObjectState::Is(Arc::new(ObjectContent {
+                uid: format!("uid-{name}"),
+                resource_version: text.into(),
+                data: [(".dockerconfigjson".to_owned(), auths.to_string().into_bytes())].into(),
+                secret_type: Some("kubernetes.io/dockerconfigjson".into()),
+                ..ObjectContent::default()
+            }))
+        }
+        _ => {
+            let pairs = text.split_whitespace().filter_map(|pair| pair.split_once('='));
+            ObjectState::Is(Arc::new(ObjectContent {
+                uid: format!("uid-{name}"),
+                resource_version: text.into(),
+                data: pairs.map(|(key, value)| (key.to_owned(), value.into())).collect(),
+                immutable: word == "immutable",
+                ..ObjectContent::default()
+            }))
+        }
+    };
+    Event::ObjectSeen { key, state }
 }
 
 fn runtime_check(word: &str, rest: &str) -> RuntimeCheck {

@@ -29,7 +29,16 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
         Effect::Cancel { uid, .. } => Some(format!("cancel {uid}")),
         Effect::AskPlugins { image, .. } => Some(format!("ask plugins {image}")),
         Effect::InspectImage { image } => Some(format!("look {image}")),
-        Effect::PullImage { image } => Some(format!("pull {image}")),
+        Effect::PullImage { image, own, .. } => {
+            let users: String = own.iter().map(|c| format!(" as {}", c.login.username)).collect();
+            Some(format!("pull {image}{users}"))
+        }
+        Effect::NoteAccess { image, secret, .. } => Some(format!("note {image} by {}", secret.name)),
+        Effect::WatchObject { key } => Some(format!("watch {} {}", key.kind.word(), key.name)),
+        Effect::UnwatchObject { key } => Some(format!("unwatch {} {}", key.kind.word(), key.name)),
+        Effect::RequestToken { wanted } => {
+            Some(format!("ask token {}/{}", wanted.pod_uid, wanted.service_account))
+        }
         Effect::Forget { uid } => Some(format!("forget {uid}")),
         Effect::ListLeftovers => only("sweeps", "list leftovers".into()),
         Effect::Sweep(what) => Some(format!("sweep {}", sweep(what))),
@@ -61,6 +70,7 @@ fn timer(key: &TimerKey) -> String {
         TimerKey::Probe(uid) => format!("probe {uid}"),
         TimerKey::Pod(uid) => format!("pod {uid}"),
         TimerKey::Observe(uid) => format!("observe {uid}"),
+        TimerKey::Token(wanted) => format!("token {}", wanted.pod_uid),
         TimerKey::Report(uid) => format!("report {uid}"),
         TimerKey::Mirror(name) => format!("mirror {}", name.name),
         TimerKey::FullRelist => "full".into(),

@@ -39,6 +39,15 @@ fn every_cause_has_its_sentence() {
         Cause::PreparingVolumes { volumes: vec![text("data"), text("tmp")] },
         "its volumes are being set up: data and tmp",
     );
+    check(
+        Cause::WaitingForObject { kind: text("configmap"), name: text("x"), message: text("no route") },
+        "waits for configmap x to be read: no route",
+    );
+    check(
+        Cause::WaitingForToken { service_account: text("default") },
+        "waits for a token of service account default",
+    );
+    check(Cause::WaitingForServices, "waits for the cluster's services to be read");
     check(Cause::CreatingSandbox { attempt: 0 }, "its sandbox is being made");
     check(Cause::CreatingSandbox { attempt: 1 }, "its sandbox is being made anew (number 2)");
     check(

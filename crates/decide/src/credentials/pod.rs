@@ -1,0 +1,107 @@
+//! Credentials that a pod brings itself: those in its pull secrets.
+
+use model::cluster::{ObjectContent, ObjectKey, ObjectKind};
+use model::credentials::{DockerConfigForm, PullSecret};
+use model::pod::PodView;
+
+use super::docker_config;
+use super::keyring::{Candidate, CredentialSource, Keyring, login_hash};
+use super::matching::repository;
+use crate::hash::fnv1a_64;
+use crate::objects::{Known, ObjectDesk, pull_secrets};
+
+/// What the pod's secrets have for an image, in the order in which it is tried. Secrets that are missing, of another
+/// type or without sense add nothing.
+pub fn own_candidates(desk: &ObjectDesk, pod: &PodView, image: &str) -> Vec<Candidate> {
+    let mut keyring = Keyring::default();
+    for name in pull_secrets(pod) {
+        let key = ObjectKey {
+            kind: ObjectKind::Secret,
+            namespace: pod.namespace().to_owned(),
+            name: name.to_owned(),
+        };
+        let Known::Is(content) = desk.look(&key) else { continue };
+        let Some((form, bytes)) = config_in(content) else { continue };
+        let Ok(logins) = docker_config::parse(form, bytes) else { continue };
+        let uid = content.uid.clone();
+        keyring.add(CredentialSource::Secret { uid, namespace: key.namespace, name: key.name }, &logins);
+    }
+    keyring.lookup(&repository(image))
+}
+
+fn config_in(content: &ObjectContent) -> Option<(DockerConfigForm, &[u8])> {
+    let (form, key) = match content.secret_type.as_deref()? {
+        "kubernetes.io/dockerconfigjson" => (DockerConfigForm::Json, ".dockerconfigjson"),
+        "kubernetes.io/dockercfg" => (DockerConfigForm::Legacy, ".dockercfg"),
+        _ => return None,
+    };
+    content.data.get(key).filter(|bytes| !bytes.is_empty()).map(|bytes| (form, bytes.as_slice()))
+}
+
+/// What the pod can show for an image that is there.
+pub fn shown_secrets(candidates: &[Candidate]) -> Vec<PullSecret> {
+    candidates.iter().flat_map(|candidate| candidate.recorded().kubernetes_secrets).collect()
+}
+
+/// Tells pulls of an image with different credentials apart. Zero: none but the node's.
+pub fn access_id(candidates: &[Candidate]) -> u64 {
+    if candidates.is_empty() {
+        return 0;
+    }
+    let one = |candidate: &Candidate| format!("{:?} {}\n", candidate.source, login_hash(&candidate.login));
+    fnv1a_64(candidates.iter().map(one).collect::<String>().as_bytes()).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use model::cluster::ObjectState;
+    use serde_json::json;
+
+    use super::*;
+    use crate::render::sample;
+
+    fn secret(kind: &str, key: &str, text: &str) -> ObjectState {
+        ObjectState::Is(Arc::new(ObjectContent {
+            uid: "u".into(),
+            secret_type: Some(kind.into()),
+            data: [(key.to_owned(), text.into())].into(),
+            ..Default::default()
+        }))
+    }
+
+    fn users(state: ObjectState, image: &str) -> Vec<String> {
+        let pod =
+            sample::pod(json!({"containers": [], "imagePullSecrets": [{"name": "s"}, {"name": "gone"}]}));
+        let mut desk = ObjectDesk::default();
+        desk.claim(&pod);
+        let key = ObjectKey { kind: ObjectKind::Secret, namespace: "ns".into(), name: "s".into() };
+        desk.seen(&key, state);
+        let found = own_candidates(&desk, &pod, image);
+        let shown = shown_secrets(&found);
+        assert!(
+            shown
+                .iter()
+                .all(|s| (s.uid.as_str(), s.name.as_str()) == ("u", "s") && !s.credential_hash.is_empty())
+        );
+        assert_eq!(found.is_empty(), access_id(&found) == 0);
+        found.into_iter().map(|c| c.login.username).collect()
+    }
+
+    #[test]
+    fn secrets_of_both_forms() {
+        let auth = r#"{"username": "me", "password": "p"}"#;
+        let json = format!(r#"{{"auths": {{"h.test": {auth}}}}}"#);
+        let legacy = format!(r#"{{"h.test": {auth}}}"#);
+        let none: [&str; 0] = [];
+        let (new, old) = ("kubernetes.io/dockerconfigjson", "kubernetes.io/dockercfg");
+        assert_eq!(users(secret(new, ".dockerconfigjson", &json), "h.test/a:1"), ["me"]);
+        assert_eq!(users(secret(new, ".dockerconfigjson", &json), "other.test/a:1"), none);
+        assert_eq!(users(secret(old, ".dockercfg", &legacy), "h.test/a:1"), ["me"]);
+        assert_eq!(users(secret("Opaque", ".dockerconfigjson", &json), "h.test/a:1"), none);
+        assert_eq!(users(secret(new, ".dockercfg", &legacy), "h.test/a:1"), none);
+        assert_eq!(users(secret(new, ".dockerconfigjson", "no json"), "h.test/a:1"), none);
+        assert_eq!(users(ObjectState::Absent { message: String::new() }, "h.test/a:1"), none);
+    }
+}

@@ -1,0 +1,135 @@
+//! Tokens of service accounts: asked for when their pod comes, and again in time.
+//!
+//! ```text
+//!   claim ──> asked ──> issued: asked again at 80% of its time, or after a day
+//!                └────> failed: asked again after a back-off; one that is still good is used until then
+//! ```
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use model::cluster::{Token, TokenWanted};
+use model::{Mono, Now, Wall};
+
+use crate::back_off::volume_delay;
+use crate::effect::{Effect, TimerKey};
+use crate::hash::fnv1a_64;
+
+/// Older ones are replaced, however long they would last.
+const LONGEST_USE: Duration = Duration::from_secs(24 * 3600);
+/// So that the tokens of a node are not all asked for at the same moment.
+const JITTER: Duration = Duration::from_secs(10);
+/// Whatever the clocks of node and server say: not a storm of requests.
+const SHORTEST_USE: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Debug, Default)]
+pub struct TokenDesk {
+    tokens: BTreeMap<TokenWanted, Entry>,
+    /// Counts all that were ever issued.
+    serial: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Entry {
+    token: Option<Token>,
+    /// Which one it is.
+    serial: u64,
+    /// How the last try ended, if not well.
+    failure: Option<String>,
+    attempts: u32,
+    asking: bool,
+}
+
+/// What is known of a token.
+#[derive(Clone, PartialEq, Debug)]
+pub enum KnownToken<'a> {
+    Unasked,
+    Good { token: &'a Token, serial: u64 },
+    Failed { message: String },
+}
+
+impl TokenDesk {
+    pub(super) fn claim(&mut self, wanted: &TokenWanted) -> Option<Effect> {
+        let entry = self.tokens.entry(wanted.clone()).or_default();
+        ask(wanted, entry)
+    }
+
+    pub(super) fn release(&mut self, wanted: &TokenWanted) -> Option<Effect> {
+        let entry = self.tokens.remove(wanted)?;
+        // One that is being asked for has no timer.
+        (!entry.asking).then(|| Effect::SetTimer { key: TimerKey::Token(wanted.clone()), at: None })
+    }
+
+    /// Its time has come.
+    pub fn due(&mut self, wanted: &TokenWanted) -> Option<Effect> {
+        ask(wanted, self.tokens.get_mut(wanted)?)
+    }
+
+    pub(super) fn issued(
+        &mut self,
+        wanted: &TokenWanted,
+        result: Result<Token, String>,
+        now: Now,
+    ) -> (bool, Vec<Effect>) {
+        let Some(entry) = self.tokens.get_mut(wanted) else { return (false, Vec::new()) };
+        entry.asking = false;
+        let at = match result {
+            Ok(token) => {
+                self.serial += 1;
+                let at = refresh_at(wanted, &token, now);
+                *entry = Entry { token: Some(token), serial: self.serial, ..Entry::default() };
+                at
+            }
+            Err(message) => {
+                entry.failure = Some(message);
+                entry.attempts += 1;
+                now.mono.plus(volume_delay(entry.attempts))
+            }
+        };
+        (true, vec![Effect::SetTimer { key: TimerKey::Token(wanted.clone()), at: Some(at) }])
+    }
+
+    pub fn look(&self, wanted: &TokenWanted, now: Wall) -> KnownToken<'_> {
+        let Some(entry) = self.tokens.get(wanted) else { return KnownToken::Unasked };
+        match (&entry.token, &entry.failure) {
+            (Some(token), None) => KnownToken::Good { token, serial: entry.serial },
+            (Some(token), Some(_)) if token.expires > now => KnownToken::Good { token, serial: entry.serial },
+            (Some(_), Some(failure)) => KnownToken::Failed {
+                message: format!("token {} expired and refresh failed: {failure}", described(wanted)),
+            },
+            (None, Some(failure)) => {
+                KnownToken::Failed { message: format!("failed to fetch token: {failure}") }
+            }
+            (None, None) => KnownToken::Unasked,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+}
+
+fn ask(wanted: &TokenWanted, entry: &mut Entry) -> Option<Effect> {
+    if entry.asking {
+        return None;
+    }
+    entry.asking = true;
+    Some(Effect::RequestToken { wanted: wanted.clone() })
+}
+
+fn refresh_at(wanted: &TokenWanted, token: &Token, now: Now) -> Mono {
+    let asked = Duration::from_secs(u64::try_from(wanted.expiration_secs).unwrap_or(0));
+    let lasts = match token.expires.since(now.wall) {
+        // The clocks differ: what was asked for is the better guess.
+        Duration::ZERO => asked,
+        lasts => lasts,
+    };
+    let text = format!("{}/{}/{:?}", described(wanted), wanted.pod_uid, token.expires);
+    let jitter = JITTER.mul_f64((fnv1a_64(text.as_bytes()) % 1000) as f64 / 1000.0);
+    let wait = (lasts * 4 / 5).min(LONGEST_USE).saturating_sub(jitter).max(SHORTEST_USE);
+    now.mono.plus(wait)
+}
+
+fn described(wanted: &TokenWanted) -> String {
+    format!("{:?}/{:?}/{:?}", wanted.namespace, wanted.service_account, wanted.audiences)
+}

@@ -1,0 +1,331 @@
+//! Volumes whose files are made of objects, tokens and the pod's own fields: configMap, secret, downwardAPI, projected.
+//!
+//! ```text
+//!   spec ──> parts (borrowed, each with what identifies it) ──> version: the same as last time? nothing to do
+//!                                                          └──> files: path, mode, bytes
+//! ```
+
+use std::collections::BTreeMap;
+
+use model::Wall;
+use model::cluster::{ObjectContent, ObjectKey, ObjectKind};
+use model::k8s::{self, DownwardAPIVolumeFile, KeyToPath, ServiceAccountTokenProjection};
+use model::node::{HostFacts, NodeConfig};
+use model::pod::PodView;
+use model::volume::{ContentBacking, ContentFile, ContentVolume, VolumeKind, VolumeSetup};
+use model::why::Cause;
+
+use super::paths::{checked_path, mount_points};
+use super::{Held, host_path, memory_size};
+use crate::credentials::aggregate;
+use crate::hash::fnv1a_64;
+use crate::objects::{Known, KnownToken, ObjectDesk, token_wanted, waits_for};
+use crate::render::{ContainerRef, RenderContext, RenderError, fields};
+
+/// What content is made from.
+#[derive(Clone, Copy)]
+pub struct ContentInputs<'a> {
+    pub config: &'a NodeConfig,
+    pub facts: &'a HostFacts,
+    pub pod: &'a PodView,
+    /// `None`: the node stands alone.
+    pub cluster: Option<&'a ObjectDesk>,
+    pub now: Wall,
+}
+
+/// Modes of files that say nothing about theirs.
+const DEFAULT_MODE: i32 = 0o644;
+/// Of a token that is somebody's: the group gets its share by the volume's ownership.
+const OWNED_TOKEN_MODE: u32 = 0o600;
+
+pub(super) fn is_content(kind: &str) -> bool {
+    matches!(kind, "configMap" | "secret" | "downwardAPI" | "projected")
+}
+
+/// The set-up of one volume. `Ok(None)`: its files are those that `known` says.
+pub(super) fn setup(
+    inputs: &ContentInputs<'_>,
+    volume: &k8s::Volume,
+    known: Option<u64>,
+) -> Result<Option<VolumeSetup>, Held> {
+    let refused = |message: String| Held::Refused { volume: volume.name.clone(), message };
+    let gathered = gather(inputs, volume).map_err(refused)?;
+    if let Some(cause) = gathered.waits.into_iter().next() {
+        return Err(Held::Waits { volume: volume.name.clone(), cause });
+    }
+    let version = version(&gathered.parts);
+    if known == Some(version) {
+        return Ok(None);
+    }
+    let files = files(gathered.parts, gathered.default_mode).map_err(refused)?;
+    let path = host_path(inputs.config, inputs.pod, volume).map_err(|e| refused(e.to_string()))?.path;
+    let backing = match volume.config_map {
+        Some(_) => ContentBacking::Disk,
+        None => {
+            let size_bytes = memory_size(inputs.config, inputs.facts, inputs.pod, None);
+            ContentBacking::Memory { size_bytes }
+        }
+    };
+    let content = ContentVolume {
+        path,
+        backing,
+        fs_group: fs_group(inputs.pod),
+        mount_points: mount_points(inputs.pod, &volume.name).map_err(refused)?,
+        files,
+        version,
+    };
+    Ok(Some(VolumeSetup { name: volume.name.clone(), kind: VolumeKind::Content(Box::new(content)) }))
+}
+
+fn fs_group(pod: &PodView) -> Option<i64> {
+    pod.spec().security_context.as_ref().and_then(|context| context.fs_group)
+}
+
+/// One source of a volume, with what it needs at hand.
+enum Part<'a> {
+    Object {
+        key: ObjectKey,
+        /// `None`: it is optional, and not there.
+        content: Option<&'a ObjectContent>,
+        items: &'a [KeyToPath],
+        optional: bool,
+    },
+    Token {
+        path: &'a str,
+        bytes: &'a [u8],
+        serial: u64,
+        mode: Option<u32>,
+        owner: Option<i64>,
+    },
+    Fields(Vec<(&'a DownwardAPIVolumeFile, String)>),
+}
+
+struct Gathered<'a> {
+    /// In the order of the spec, each with its failure if it has one.
+    parts: Vec<Result<Part<'a>, String>>,
+    waits: Vec<Cause>,
+    default_mode: i32,
+}
+
+fn gather<'a>(inputs: &ContentInputs<'a>, volume: &'a k8s::Volume) -> Result<Gathered<'a>, String> {
+    let mut sources = Sources { inputs: *inputs, parts: Vec::new(), waits: Vec::new() };
+    let default_mode = if let Some(source) = &volume.config_map {
+        sources.object(ObjectKind::ConfigMap, &source.name, source.items.as_deref(), source.optional);
+        source.default_mode
+    } else if let Some(source) = &volume.secret {
+        let name = source.secret_name.as_deref().unwrap_or_default();
+        sources.object(ObjectKind::Secret, name, source.items.as_deref(), source.optional);
+        source.default_mode
+    } else if let Some(source) = &volume.downward_api {
+        sources.fields(source.items.as_deref());
+        source.default_mode
+    } else {
+        if inputs.cluster.is_none() {
+            let name = &volume.name;
+            return Err(format!(
+                "cannot setup projected volume {name} because kube client is not configured"
+            ));
+        }
+        let source = volume.projected.as_ref();
+        for one in source.iter().flat_map(|source| source.sources.iter().flatten()) {
+            sources.projection(one);
+        }
+        source.and_then(|source| source.default_mode)
+    };
+    let Sources { parts, waits, .. } = sources;
+    Ok(Gathered { parts, waits, default_mode: default_mode.unwrap_or(DEFAULT_MODE) })
+}
+
+struct Sources<'a> {
+    inputs: ContentInputs<'a>,
+    parts: Vec<Result<Part<'a>, String>>,
+    waits: Vec<Cause>,
+}
+
+impl<'a> Sources<'a> {
+    fn projection(&mut self, source: &'a k8s::VolumeProjection) {
+        if let Some(map) = &source.config_map {
+            self.object(ObjectKind::ConfigMap, &map.name, map.items.as_deref(), map.optional);
+        } else if let Some(secret) = &source.secret {
+            self.object(ObjectKind::Secret, &secret.name, secret.items.as_deref(), secret.optional);
+        } else if let Some(downward) = &source.downward_api {
+            self.fields(downward.items.as_deref());
+        } else if let Some(token) = &source.service_account_token {
+            self.token(token);
+        } else if source.cluster_trust_bundle.is_some() {
+            self.parts.push(Err(NO_TRUST_BUNDLES.to_owned()));
+        } else if source.pod_certificate.is_some() {
+            self.parts.push(Err(NO_POD_CERTIFICATES.to_owned()));
+        }
+    }
+
+    fn object(
+        &mut self,
+        kind: ObjectKind,
+        name: &str,
+        items: Option<&'a [KeyToPath]>,
+        optional: Option<bool>,
+    ) {
+        let optional = optional == Some(true);
+        let namespace = self.inputs.pod.namespace().to_owned();
+        let key = ObjectKey { kind, namespace, name: name.to_owned() };
+        let known = self.inputs.cluster.map_or(Known::Unclaimed, |desk| desk.look(&key));
+        let content = match known {
+            Known::Is(content) => Ok(Some(&**content)),
+            Known::Absent if optional => Ok(None),
+            Known::Absent => Err(format!("{} {name:?} not found", kind.word())),
+            Known::Denied(message) => Err(message.to_owned()),
+            Known::Unclaimed => Err(format!("object {:?}/{name:?} not registered", key.namespace)),
+            Known::Unread { trouble } => return self.waits.push(waits_for(&key, trouble)),
+        };
+        let items = items.unwrap_or_default();
+        self.parts.push(content.map(|content| Part::Object { key, content, items, optional }));
+    }
+
+    fn token(&mut self, source: &'a ServiceAccountTokenProjection) {
+        let Some(desk) = self.inputs.cluster else { return };
+        let pod = self.inputs.pod;
+        let wanted = token_wanted(pod, source);
+        let part = match desk.tokens.look(&wanted, self.inputs.now) {
+            KnownToken::Unasked => {
+                let service_account = wanted.service_account;
+                return self.waits.push(Cause::WaitingForToken { service_account });
+            }
+            KnownToken::Failed { message } => Err(message),
+            KnownToken::Good { token, serial } => {
+                let owner = common_user(pod);
+                let owned = owner.is_some() || fs_group(pod).is_some();
+                let mode = owned.then_some(OWNED_TOKEN_MODE);
+                Ok(Part::Token { path: &source.path, bytes: token.token.as_bytes(), serial, mode, owner })
+            }
+        };
+        self.parts.push(part);
+    }
+
+    fn fields(&mut self, items: Option<&'a [DownwardAPIVolumeFile]>) {
+        let (mut found, mut problems) = (Vec::new(), Vec::new());
+        for item in items.unwrap_or_default() {
+            match field_text(&self.inputs, item) {
+                Ok(text) => found.push((item, text)),
+                Err(error) => problems.push(error.to_string()),
+            }
+        }
+        let part = if problems.is_empty() { Ok(Part::Fields(found)) } else { Err(aggregate(&problems)) };
+        self.parts.push(part);
+    }
+}
+
+/// What upstream says when it does not have them: the gates for both are off.
+const NO_TRUST_BUNDLES: &str = "ClusterTrustBundle projection is not supported in static kubelet mode";
+const NO_POD_CERTIFICATES: &str = "unimplemented";
+
+/// Only what stays the same for all of the pod's life, and its maps.
+fn field_text(inputs: &ContentInputs<'_>, item: &DownwardAPIVolumeFile) -> Result<String, RenderError> {
+    let ctx = RenderContext::new(inputs.config, inputs.facts);
+    if let Some(selector) = &item.field_ref {
+        let path = selector.field_path.as_str();
+        let plain = ["metadata.name", "metadata.namespace", "metadata.uid"].contains(&path);
+        let map = ["metadata.labels", "metadata.annotations"].iter().any(|map| path.starts_with(map));
+        if !plain && !map {
+            return Err(RenderError::FieldUnsupported { path: path.to_owned() });
+        }
+        fields::field(&ctx, inputs.pod, &[], selector)
+    } else if let Some(selector) = &item.resource_field_ref {
+        let name = selector.container_name.as_deref().unwrap_or_default();
+        let container = ContainerRef::find(inputs.pod, name)
+            .ok_or_else(|| RenderError::ContainerNotFound { name: name.to_owned() })?;
+        fields::resource(&ctx, inputs.pod, &container, selector)
+    } else {
+        Ok(String::new())
+    }
+}
+
+/// The user that all containers run as, if they all say so and say the same.
+fn common_user(pod: &PodView) -> Option<i64> {
+    let spec = pod.spec();
+    let of_pod = spec.security_context.as_ref().and_then(|context| context.run_as_user);
+    let own = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let own = own.map(|c| c.security_context.as_ref());
+    let ephemeral = spec.ephemeral_containers.iter().flatten().map(|c| c.security_context.as_ref());
+    let mut users = own.chain(ephemeral).map(|context| context.and_then(|c| c.run_as_user).or(of_pod));
+    let first = users.next()??;
+    users.all(|user| user == Some(first)).then_some(first)
+}
+
+/// The same for the same files.
+fn version(parts: &[Result<Part<'_>, String>]) -> u64 {
+    let mut text = String::new();
+    for part in parts {
+        match part {
+            Ok(Part::Object { key, content, .. }) => {
+                let of = content.map(|content| (&content.uid, &content.resource_version));
+                text.push_str(&format!("{key:?} {of:?}\n"));
+            }
+            Ok(Part::Token { path, serial, .. }) => text.push_str(&format!("{path} {serial}\n")),
+            Ok(Part::Fields(list)) => {
+                let pairs: Vec<_> = list.iter().map(|(item, text)| (&item.path, text)).collect();
+                text.push_str(&format!("{pairs:?}\n"));
+            }
+            Err(message) => text.push_str(&format!("{message}\n")),
+        }
+    }
+    fnv1a_64(text.as_bytes())
+}
+
+/// All files; of two with the same path the later counts. Failures of several sources are told together.
+fn files(
+    parts: Vec<Result<Part<'_>, String>>,
+    default_mode: i32,
+) -> Result<BTreeMap<String, ContentFile>, String> {
+    let (mut files, mut problems) = (BTreeMap::new(), Vec::new());
+    for part in parts {
+        match part.and_then(|part| files_of(part, default_mode)) {
+            Ok(more) => files.extend(more),
+            Err(message) => problems.push(message),
+        }
+    }
+    if problems.is_empty() { Ok(files) } else { Err(aggregate(&problems)) }
+}
+
+fn files_of(part: Part<'_>, default_mode: i32) -> Result<BTreeMap<String, ContentFile>, String> {
+    let file = |mode: Option<i32>, bytes: &[u8]| ContentFile {
+        mode: u32::try_from(mode.unwrap_or(default_mode)).unwrap_or(0),
+        owner: None,
+        bytes: bytes.to_vec(),
+    };
+    let mut found: Vec<(&str, ContentFile)> = Vec::new();
+    match &part {
+        Part::Object { content: None, .. } => {}
+        Part::Object { content: Some(content), items: [], .. } => {
+            found.extend(content.data.iter().map(|(key, bytes)| (key.as_str(), file(None, bytes))));
+        }
+        Part::Object { key, content: Some(content), items, optional } => {
+            for item in *items {
+                match content.data.get(&item.key) {
+                    Some(bytes) => found.push((&item.path, file(item.mode, bytes))),
+                    None if *optional => {}
+                    None => return Err(missing_key(key.kind, &item.key)),
+                }
+            }
+        }
+        Part::Token { path, bytes, mode, owner, .. } => {
+            let plain = file(None, bytes);
+            let mode = mode.unwrap_or(plain.mode);
+            found.push((path, ContentFile { mode, owner: *owner, ..plain }));
+        }
+        Part::Fields(list) => {
+            found.extend(list.iter().map(|(item, text)| (&*item.path, file(item.mode, text.as_bytes()))));
+        }
+    }
+    found.into_iter().map(|(path, file)| Ok((checked_path(path)?, file))).collect()
+}
+
+fn missing_key(kind: ObjectKind, key: &str) -> String {
+    match kind {
+        ObjectKind::ConfigMap => format!("configmap references non-existent config key: {key}"),
+        ObjectKind::Secret => format!("references non-existent secret key: {key}"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

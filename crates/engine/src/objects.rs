@@ -1,0 +1,108 @@
+//! Objects of the cluster: watches that come and go with the pods that need them, tokens, services.
+//!
+//! ```text
+//!   WatchObject ──> a task that forwards what it sees ──> ObjectSeen ...   until UnwatchObject
+//!   RequestToken ──> one call ──> TokenIssued
+//! ```
+//! Streams reconnect by themselves. One that ends all the same is begun anew after a moment.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use decide::Event;
+use futures::StreamExt;
+use model::cluster::{ObjectKey, Token, TokenWanted};
+use ports::ClusterPorts;
+use tokio_util::sync::CancellationToken;
+
+use crate::dispatcher::Outbox;
+
+/// Between the end of a stream that should have none and the next one.
+const BEGIN_ANEW: Duration = Duration::from_secs(1);
+
+pub(crate) struct ClusterObjects {
+    /// `None`: the node stands alone.
+    cluster: Option<ClusterPorts>,
+    outbox: Outbox,
+    stop: CancellationToken,
+    watches: HashMap<ObjectKey, CancellationToken>,
+}
+
+impl ClusterObjects {
+    pub fn new(cluster: Option<ClusterPorts>, outbox: Outbox, stop: CancellationToken) -> Self {
+        Self { cluster, outbox, stop, watches: HashMap::new() }
+    }
+
+    pub fn follow_services(&self) {
+        let Some(cluster) = &self.cluster else { return };
+        let (shared, outbox, stop) = (cluster.shared.clone(), self.outbox.clone(), self.stop.clone());
+        tokio::spawn(stop.run_until_cancelled_owned(async move {
+            loop {
+                let mut sets = shared.services();
+                while let Some(services) = sets.next().await {
+                    outbox.send(Event::Services(services));
+                }
+                tokio::time::sleep(BEGIN_ANEW).await;
+            }
+        }));
+    }
+
+    pub fn watch(&mut self, key: ObjectKey) {
+        let Some(cluster) = &self.cluster else { return };
+        let stop = self.stop.child_token();
+        if let Some(old) = self.watches.insert(key.clone(), stop.clone()) {
+            old.cancel();
+        }
+        let (objects, outbox) = (cluster.objects.clone(), self.outbox.clone());
+        tokio::spawn(stop.run_until_cancelled_owned(async move {
+            loop {
+                let mut states = objects.watch(&key);
+                while let Some(state) = states.next().await {
+                    outbox.send(Event::ObjectSeen { key: key.clone(), state });
+                }
+                tracing::warn!(
+                    kind = key.kind.word(),
+                    namespace = key.namespace,
+                    name = key.name,
+                    "watch ended"
+                );
+                tokio::time::sleep(BEGIN_ANEW).await;
+            }
+        }));
+    }
+
+    pub fn unwatch(&mut self, key: &ObjectKey) {
+        if let Some(stop) = self.watches.remove(key) {
+            stop.cancel();
+        }
+    }
+
+    pub fn request_token(&self, wanted: TokenWanted) {
+        let Some(cluster) = &self.cluster else { return };
+        let (tokens, outbox) = (cluster.tokens.clone(), self.outbox.clone());
+        tokio::spawn(async move {
+            let issued = tokens.request(&wanted).await;
+            let result = issued.map(|issued| Token { token: issued.token, expires: issued.expires });
+            // The server's own words are for users; which call it was is in the log.
+            let result = result.map_err(|error| {
+                tracing::debug!(pod_uid = %wanted.pod_uid, "{error}");
+                server_words(&error)
+            });
+            outbox.send(Event::TokenIssued { wanted, result });
+        });
+    }
+}
+
+/// What the server said, where it said something; otherwise the whole error.
+fn server_words(error: &ports::ApiError) -> String {
+    match error {
+        ports::ApiError::NotFound { message, .. }
+        | ports::ApiError::Forbidden { message, .. }
+        | ports::ApiError::Invalid { message, .. }
+        | ports::ApiError::Conflict { message, .. } => message.clone(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,94 @@
+//! configMap, secret, downwardAPI and projected volumes: a directory or a tmpfs, and the files in it.
+//!
+//! ```text
+//!   backing (made once) ──> mount points of other volumes ──> files, replaced as a whole (`writer`)
+//! ```
+//! When the first set-up fails, what it made is taken away again. When an update fails, the old files stay: somebody
+//! may be using them.
+
+mod writer;
+
+use std::path::{Component, Path};
+
+use model::volume::{ContentBacking, ContentVolume};
+use ports::FilesError;
+
+use super::empty_dir::{is_mounted, mount_tmpfs, open_to_all};
+use super::layout::{failed, make_dirs};
+use super::ownership::{self, Access};
+use super::tree::remove_tree;
+
+/// Idempotent: files that are as they should be are left alone.
+pub fn set_up(path: &Path, volume: &ContentVolume) -> Result<(), FilesError> {
+    let made = make_backing(path, volume.backing)?;
+    let result = fill(path, volume, &|_| {});
+    if made && result.is_err() {
+        take_away(path);
+    }
+    result
+}
+
+/// True if it was not there before.
+fn make_backing(path: &Path, backing: ContentBacking) -> Result<bool, FilesError> {
+    let there = match backing {
+        ContentBacking::Disk => path.symlink_metadata().is_ok_and(|meta| meta.is_dir()),
+        ContentBacking::Memory { .. } => is_mounted(path)?,
+    };
+    if there {
+        return Ok(false);
+    }
+    if let Some(plugin_dir) = path.parent() {
+        make_dirs(plugin_dir, 0o755)?;
+    }
+    make_dirs(path, 0o777)?;
+    open_to_all(path)?;
+    if let ContentBacking::Memory { size_bytes } = backing {
+        mount_tmpfs(path, size_bytes)?;
+    }
+    Ok(true)
+}
+
+fn fill(path: &Path, volume: &ContentVolume, step: &dyn Fn(&str)) -> Result<(), FilesError> {
+    for inner in &volume.mount_points {
+        make_mount_point(path, inner)?;
+    }
+    let own = || match volume.fs_group {
+        Some(group) => ownership::apply(path, group, Access::ReadOnly),
+        None => Ok(()),
+    };
+    writer::write(path, &volume.files, &own, step)
+}
+
+/// A directory in the volume's root, for another volume to be mounted on.
+fn make_mount_point(volume: &Path, inner: &str) -> Result<(), FilesError> {
+    let mut at = volume.to_path_buf();
+    for part in Path::new(inner).components() {
+        let Component::Normal(name) = part else {
+            return Err(FilesError::Refused { message: format!("invalid container mount point {inner}") });
+        };
+        at.push(name);
+        match at.symlink_metadata() {
+            Ok(meta) if meta.is_dir() => {}
+            // A visible file's link, which leads into `..data`: what is mounted there is no business of ours.
+            Ok(_) => return Ok(()),
+            Err(_) => make_dirs(&at, 0o755)?,
+        }
+    }
+    Ok(())
+}
+
+/// Best effort: what stays is used by the next try, or removed with the pod.
+fn take_away(path: &Path) {
+    if matches!(is_mounted(path), Ok(true)) {
+        let unmounted = rustix::mount::unmount(path, rustix::mount::UnmountFlags::NOFOLLOW);
+        if let Err(error) = unmounted.map_err(failed("unmount", path)) {
+            return tracing::warn!("after a failed set-up: {}", error.user_message());
+        }
+    }
+    if let Err(error) = remove_tree(path) {
+        tracing::warn!("after a failed set-up: {}", error.user_message());
+    }
+}
+
+#[cfg(test)]
+mod tests;

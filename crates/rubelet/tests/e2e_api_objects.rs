@@ -1,0 +1,121 @@
+//! Objects that pods of a real API server name: waited for, seen by their containers, followed.
+
+// These tests run real processes in real time.
+#![allow(clippy::disallowed_methods)]
+
+mod cluster;
+mod harness;
+
+use cluster::Cluster;
+use harness::{Agent, Runtime, SLOW, wait_until};
+use serde_json::{Value, json};
+
+const BUSYBOX: &str = "rubelet.test/busybox:1";
+
+struct Member {
+    agent: Agent,
+    #[allow(dead_code)]
+    runtime: Runtime,
+    cluster: &'static Cluster,
+    name: &'static str,
+}
+
+impl Member {
+    fn join(name: &'static str) -> Member {
+        let cluster = Cluster::shared();
+        let runtime = Runtime::start();
+        let kubeconfig = cluster.node_kubeconfig(name);
+        let kubeconfig = kubeconfig.to_string_lossy().into_owned();
+        let flags = ["--kubeconfig", &kubeconfig, "--hostname-override", name];
+        let agent = Agent::start_with_flags(&runtime, &flags, |_| {});
+        Member { agent, runtime, cluster, name }
+    }
+
+    /// A pod whose container says at its end what it has seen.
+    fn pod(&self, name: &str, script: &str, container: Value, spec: Value) -> String {
+        let script = format!("set -e; {script}");
+        let mut main = json!({"name": "main", "image": BUSYBOX, "imagePullPolicy": "Never", "command": ["sh", "-c", script]});
+        main.as_object_mut().unwrap().extend(container.as_object().unwrap().clone());
+        let mut pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"stage": "one"}},
+            "spec": {
+                "nodeName": self.name, "containers": [main], "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": 1,
+            },
+        });
+        pod["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        pod.to_string()
+    }
+
+    /// What the container of a pod that succeeded has said.
+    fn said(&self, namespace: &str, name: &str) -> String {
+        let over = |pod: &Value| matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+        let pod = self.cluster.wait_for("pod", namespace, name, SLOW, over);
+        assert_eq!(pod["status"]["phase"], "Succeeded", "{pod}\n{}", self.agent.log_tail());
+        let ended = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
+        ended["message"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+/// What admission gives every pod: a token, the cluster's authority, its namespace, and where the API is.
+#[test]
+fn a_default_pod_knows_its_cluster() {
+    let member = Member::join("objects-a");
+    let cluster = member.cluster;
+    let namespace = cluster.namespace("default-pod");
+    let script = "cd /var/run/secrets/kubernetes.io/serviceaccount
+        test $(tr -cd . <token | wc -c) = 2
+        grep -q BEGIN.CERTIFICATE ca.crt
+        test -n \"$KUBERNETES_SERVICE_HOST\"
+        (cat namespace; echo \" $(stat -L -c %a token) $(readlink token)\") >/dev/termination-log";
+    cluster.create_pod(&namespace, &member.pod("plain", script, json!({}), json!({})));
+    assert_eq!(member.said(&namespace, "plain"), format!("{namespace} 644 ..data/token\n"));
+    let owned = json!({"securityContext": {"runAsUser": 1000, "fsGroup": 2000}});
+    let script = "cd /var/run/secrets/kubernetes.io/serviceaccount; test -s token
+        stat -L -c '%a %u %g' token >/dev/termination-log";
+    let writable = json!({"terminationMessagePath": "/dev/termination-log"});
+    cluster.create_pod(&namespace, &member.pod("owned", script, writable, owned));
+    assert_eq!(member.said(&namespace, "owned"), "640 1000 2000\n");
+}
+
+#[test]
+fn a_pod_waits_for_its_objects_and_follows_them() {
+    let member = Member::join("objects-b");
+    let cluster = member.cluster;
+    let namespace = cluster.namespace("late");
+    let script = "trap 'exit 0' TERM
+        until test \"$(cat /map/k)\" = new && grep -q two /labels/all; do sleep 0.1; done
+        echo \"$K $(cat /map/k) $(cat /once) $S\" >/dev/termination-log";
+    let container = json!({
+        "env": [
+            {"name": "K", "valueFrom": {"configMapKeyRef": {"name": "map", "key": "k"}}},
+            {"name": "S", "valueFrom": {"secretKeyRef": {"name": "none", "key": "k", "optional": true}}},
+        ],
+        "volumeMounts": [
+            {"name": "map", "mountPath": "/map"}, {"name": "map", "mountPath": "/once", "subPath": "k"},
+            {"name": "labels", "mountPath": "/labels"},
+        ],
+    });
+    let labels = json!([{"path": "all", "fieldRef": {"fieldPath": "metadata.labels"}}]);
+    let volumes = json!([
+        {"name": "map", "configMap": {"name": "map"}}, {"name": "labels", "downwardAPI": {"items": labels}},
+    ]);
+    cluster.create_pod(&namespace, &member.pod("late", script, container, json!({"volumes": volumes})));
+    let expect = "MountVolume.SetUp failed for volume \"map\" : configmap \"map\" not found";
+    wait_until("the missing map to be told of", SLOW, || {
+        let answer = member.agent.command(&["why", "late"]);
+        String::from_utf8_lossy(&answer.stdout).contains(expect)
+    });
+    let map = |text: &str| {
+        let metadata = json!({"name": "map"});
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"k": text}})
+            .to_string()
+    };
+    cluster.create(&namespace, &map("old"));
+    let running = |pod: &Value| pod["status"]["phase"] == "Running";
+    cluster.wait_for("pod", &namespace, "late", SLOW, running);
+    let patch = r#"{"data": {"k": "new"}}"#;
+    cluster.kubectl(&["patch", "configmap", "map", "--namespace", &namespace, "--patch", patch]);
+    cluster.kubectl(&["label", "pod", "late", "--namespace", &namespace, "--overwrite", "stage=two"]);
+    assert_eq!(member.said(&namespace, "late"), "old new old \n");
+}
