@@ -119,6 +119,7 @@ impl Ready {
         }
         tokio::spawn(image_calls::settle_intents(shop.clone()));
         self.dispatcher.objects.follow_services();
+        self.dispatcher.objects.follow_runtime_classes();
         tokio::spawn(forward_hints(shop, self.stop.clone()));
         tokio::spawn(self.dispatcher.run(self.inbox, self.questions, self.stop))
     }

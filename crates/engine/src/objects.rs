@@ -12,6 +12,9 @@ use std::time::Duration;
 use decide::Event;
 use futures::StreamExt;
 use model::cluster::{ObjectKey, Token, TokenWanted};
+use model::k8s;
+use model::pod::Source;
+use model::runtime_class::RuntimeClass;
 use ports::ClusterPorts;
 use tokio_util::sync::CancellationToken;
 
@@ -28,6 +31,12 @@ pub(crate) struct ClusterObjects {
     watches: HashMap<ObjectKey, CancellationToken>,
 }
 
+fn known_class(class: &k8s::RuntimeClass) -> (String, RuntimeClass) {
+    let overhead = class.overhead.as_ref().and_then(|o| o.pod_fixed.clone()).unwrap_or_default();
+    let name = class.metadata.name.clone().unwrap_or_default();
+    (name, RuntimeClass { handler: class.handler.clone(), overhead })
+}
+
 impl ClusterObjects {
     pub fn new(cluster: Option<ClusterPorts>, outbox: Outbox, stop: CancellationToken) -> Self {
         Self { cluster, outbox, stop, watches: HashMap::new() }
@@ -41,6 +50,22 @@ impl ClusterObjects {
                 let mut sets = shared.services();
                 while let Some(services) = sets.next().await {
                     outbox.send(Event::Services(services));
+                }
+                tokio::time::sleep(BEGIN_ANEW).await;
+            }
+        }));
+    }
+
+    /// Which handler of the runtime a class means. What a sandbox of it costs is in the specs of the API's pods already.
+    pub fn follow_runtime_classes(&self) {
+        let Some(cluster) = &self.cluster else { return };
+        let (shared, outbox, stop) = (cluster.shared.clone(), self.outbox.clone(), self.stop.clone());
+        tokio::spawn(stop.run_until_cancelled_owned(async move {
+            loop {
+                let mut sets = shared.runtime_classes();
+                while let Some(classes) = sets.next().await {
+                    let classes = classes.iter().map(|class| known_class(class)).collect();
+                    outbox.send(Event::RuntimeClasses { source: Source::Api, classes });
                 }
                 tokio::time::sleep(BEGIN_ANEW).await;
             }

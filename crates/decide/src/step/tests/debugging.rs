@@ -11,6 +11,7 @@ fn of_api() -> NodeConfig {
 const RUNNING: &str = r"
     started
     ready
+    services
     pod a = run c d
     api a
     read all: a = s0 ready; c#0 running; d#0 running
