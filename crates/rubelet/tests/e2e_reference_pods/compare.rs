@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
-use crate::allowed::Allowed;
+use crate::allowed::{Allowed, When};
 use crate::record::Record;
 
 /// The recorder's cgroup v1 word for "no limit", which showed by chance.
@@ -216,7 +216,9 @@ pub fn judge(found: &[Difference], table: &[Allowed]) {
         .collect();
     let unused: Vec<String> = table
         .iter()
-        .filter(|entry| !entry.sometimes && !found.iter().any(|difference| entry.covers(difference)))
+        .filter(|entry| {
+            entry.when == When::Always && !found.iter().any(|difference| entry.covers(difference))
+        })
         .map(|entry| format!("{} {} ({})", entry.pod, entry.path, entry.reason))
         .collect();
     let (count, unwanted) = (unwanted.len(), unwanted.join("\n"));

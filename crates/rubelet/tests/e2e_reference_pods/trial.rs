@@ -1,11 +1,12 @@
 //! One recorded pod on its way: made, settled, deleted, gone.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::allowed::TABLE;
+use crate::allowed::Allowed;
 use crate::compare::{self, Difference, Particulars};
 use crate::record::Record;
 use crate::seen::Seen;
@@ -29,6 +30,7 @@ pub enum Stage {
 pub struct Trial {
     pub record: Record,
     pub stage: Stage,
+    allowed: Arc<[Allowed]>,
     particulars: Particulars,
     alternatives: Vec<Value>,
     /// How many of the states that were seen are compared.
@@ -38,12 +40,12 @@ pub struct Trial {
 }
 
 impl Trial {
-    pub fn new(record: Record) -> Trial {
+    pub fn new(record: Record, allowed: Arc<[Allowed]>) -> Trial {
         let recorded = Particulars { loops: record.loops(), ..Particulars::default() };
         let alternatives = record.settled_alternatives();
         let alternatives = alternatives.iter().map(|status| recorded.strip(status)).collect();
         let particulars = recorded;
-        Trial { record, stage: Stage::New, particulars, alternatives, compared: 0, settled: None }
+        Trial { record, stage: Stage::New, allowed, particulars, alternatives, compared: 0, settled: None }
     }
 
     pub fn name(&self) -> &str {
@@ -79,9 +81,9 @@ impl Trial {
             }
             let ours = self.particulars.strip(&pod["status"]);
             let found = self.alternatives.iter().map(|theirs| self.differ("settled", &ours, theirs));
-            let closest = found.min_by_key(|found| unwanted(found)).unwrap_or_default();
+            let closest = found.min_by_key(|found| self.unwanted(found)).unwrap_or_default();
             let better = match &self.settled {
-                Some(before) if self.record.loops() => unwanted(&closest) < unwanted(before),
+                Some(before) if self.record.loops() => self.unwanted(&closest) < self.unwanted(before),
                 _ => true,
             };
             if better {
@@ -96,14 +98,14 @@ impl Trial {
     }
 
     fn looks_as_recorded(&self) -> bool {
-        self.settled.as_ref().is_some_and(|found| unwanted(found) == 0)
+        self.settled.as_ref().is_some_and(|found| self.unwanted(found) == 0)
     }
 
     /// Recorded Events that are not there, and that nobody excuses; before the deletion without those of the end.
     pub fn missing_events(&self, seen: &Seen, before_deletion: bool) -> Vec<Difference> {
         let found = self.event_differences(seen);
         let missing = found.into_iter().filter(|difference| difference.ours.is_empty());
-        let missing = missing.filter(|difference| unwanted(std::slice::from_ref(difference)) > 0);
+        let missing = missing.filter(|difference| self.unwanted(std::slice::from_ref(difference)) > 0);
         missing.filter(|d| !before_deletion || !d.path.contains(": Stopping container ")).collect()
     }
 
@@ -160,9 +162,10 @@ impl Trial {
         }
         found
     }
-}
 
-/// How many of them the table does not name.
-fn unwanted(found: &[Difference]) -> usize {
-    found.iter().filter(|difference| !TABLE.iter().any(|entry| entry.covers(difference))).count()
+    /// How many of them the table does not name.
+    fn unwanted(&self, found: &[Difference]) -> usize {
+        let wanted = |difference: &Difference| self.allowed.iter().any(|entry| entry.covers(difference));
+        found.iter().filter(|difference| !wanted(difference)).count()
+    }
 }
