@@ -135,10 +135,11 @@ fn next(trials: &mut [Trial], stage: Stage, busy: usize) -> Vec<&mut Trial> {
 }
 
 /// Brings every pod to its end.
-fn run(node: &Node, trials: &mut [Trial], seen: &Seen) {
+fn run(node: &Node, trials: &mut [Trial], seen: &mut Seen) {
     let mut debugged = false;
     let mut last_change = Instant::now();
     while count(trials, |stage| stage != Stage::Gone) > 0 && last_change.elapsed() < SLOW * 2 {
+        seen.update();
         let before: Vec<Stage> = trials.iter().map(|trial| trial.stage).collect();
         trials.iter_mut().for_each(|trial| trial.follow(seen));
         let starting = count(trials, |stage| matches!(stage, Stage::Made(since) if since.elapsed() < START));
@@ -146,7 +147,7 @@ fn run(node: &Node, trials: &mut [Trial], seen: &Seen) {
         let stopping = count(trials, |stage| stage == Stage::Deleted);
         node.delete(&mut next(trials, Stage::Settled, stopping));
         let running =
-            seen.pod(record::DEBUGGED).pop().filter(|e| e["object"]["status"]["phase"] == "Running");
+            seen.pod(record::DEBUGGED).last().filter(|e| e["object"]["status"]["phase"] == "Running");
         if let Some(event) = running.filter(|_| !debugged) {
             debugged = true;
             node.debug(&event["object"]);
@@ -162,6 +163,7 @@ fn run(node: &Node, trials: &mut [Trial], seen: &Seen) {
         && trials.iter().any(|trial| !trial.missing_events(seen, false).is_empty())
     {
         sleep(TICK);
+        seen.update();
     }
 }
 
@@ -172,8 +174,8 @@ fn pods_become_what_they_became_on_the_recorded_kubelet() {
     let trials = record::all().into_iter().map(|record| Trial::new(record, allowed.clone()));
     let mut trials: Vec<Trial> = trials.collect();
     assert_eq!(trials.len(), 54);
-    let seen = Seen::begin(&node.cluster, NAMESPACE);
-    run(&node, &mut trials, &seen);
+    let mut seen = Seen::begin(&node.cluster, NAMESPACE);
+    run(&node, &mut trials, &mut seen);
     let found: Vec<_> = trials.iter().flat_map(|trial| trial.differences(&seen)).collect();
     compare::judge(&found, &allowed);
 }

@@ -3,71 +3,81 @@
 use std::collections::BTreeMap;
 use std::io::BufReader;
 use std::process::{Child, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use serde_json::{Deserializer, Value};
 
 use crate::cluster::Cluster;
 
-/// By pod, in the order of the watch.
-type Stories = BTreeMap<String, Vec<Value>>;
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Pods,
+    Events,
+}
 
 pub struct Seen {
-    pods: Arc<Mutex<Stories>>,
-    events: Arc<Mutex<Stories>>,
+    /// By pod, in the order of the watch.
+    stories: BTreeMap<(Kind, String), Vec<Value>>,
+    news: Receiver<(Kind, Value)>,
     watches: Vec<Child>,
 }
 
 impl Seen {
     pub fn begin(cluster: &Cluster, namespace: &str) -> Seen {
-        let mut seen = Seen { pods: Arc::default(), events: Arc::default(), watches: Vec::new() };
-        seen.watch(cluster, namespace, "pods", &["metadata", "name"], Arc::clone(&seen.pods));
-        seen.watch(cluster, namespace, "events", &["involvedObject", "name"], Arc::clone(&seen.events));
-        seen
+        let (sender, news) = channel();
+        let watches = [Kind::Pods, Kind::Events].map(|kind| watch(cluster, namespace, kind, sender.clone()));
+        Seen { stories: BTreeMap::new(), news, watches: watches.into() }
     }
 
-    fn watch(
-        &mut self,
-        cluster: &Cluster,
-        namespace: &str,
-        kind: &str,
-        by: &'static [&'static str],
-        into: Arc<Mutex<Stories>>,
-    ) {
-        let args = ["get", kind, "--namespace", namespace, "--watch", "--output-watch-events", "-o", "json"];
-        let mut child = cluster
-            .kubectl_command(&cluster.admin_kubeconfig(), &args)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("start kubectl");
-        let output = BufReader::new(child.stdout.take().expect("its output"));
-        self.watches.push(child);
-        thread::spawn(move || {
-            for event in Deserializer::from_reader(output).into_iter::<Value>().map_while(Result::ok) {
-                let name = by.iter().fold(&event["object"], |value, key| &value[key]);
-                let name = name.as_str().unwrap_or_default().to_owned();
-                let mut into = into.lock().unwrap_or_else(PoisonError::into_inner);
-                into.entry(name).or_default().push(event);
-            }
-        });
+    /// Takes in what was told since.
+    pub fn update(&mut self) {
+        for (kind, event) in self.news.try_iter() {
+            let name = match kind {
+                Kind::Pods => &event["object"]["metadata"]["name"],
+                Kind::Events => &event["object"]["involvedObject"]["name"],
+            };
+            let name = name.as_str().unwrap_or_default().to_owned();
+            self.stories.entry((kind, name)).or_default().push(event);
+        }
     }
 
     /// Each state of the pod, with the watch's word for it: `ADDED`, `MODIFIED`, `DELETED`.
-    pub fn pod(&self, name: &str) -> Vec<Value> {
-        locked(&self.pods).get(name).cloned().unwrap_or_default()
+    pub fn pod(&self, name: &str) -> &[Value] {
+        self.story(Kind::Pods, name)
     }
 
     /// The Events about the pod.
-    pub fn events(&self, name: &str) -> Vec<Value> {
-        let events = locked(&self.events);
-        events.get(name).into_iter().flatten().map(|event| event["object"].clone()).collect()
+    pub fn events(&self, name: &str) -> impl Iterator<Item = &Value> {
+        self.story(Kind::Events, name).iter().map(|event| &event["object"])
+    }
+
+    fn story(&self, kind: Kind, name: &str) -> &[Value] {
+        self.stories.get(&(kind, name.to_owned())).map(Vec::as_slice).unwrap_or_default()
     }
 }
 
-fn locked(stories: &Mutex<Stories>) -> MutexGuard<'_, Stories> {
-    stories.lock().unwrap_or_else(PoisonError::into_inner)
+fn watch(cluster: &Cluster, namespace: &str, kind: Kind, news: Sender<(Kind, Value)>) -> Child {
+    let objects = match kind {
+        Kind::Pods => "pods",
+        Kind::Events => "events",
+    };
+    let args = ["get", objects, "--namespace", namespace, "--watch", "--output-watch-events", "-o", "json"];
+    let mut child = cluster
+        .kubectl_command(&cluster.admin_kubeconfig(), &args)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("start kubectl");
+    let output = BufReader::new(child.stdout.take().expect("its output"));
+    thread::spawn(move || {
+        for event in Deserializer::from_reader(output).into_iter::<Value>().map_while(Result::ok) {
+            if news.send((kind, event)).is_err() {
+                return;
+            }
+        }
+    });
+    child
 }
 
 impl Drop for Seen {
