@@ -76,7 +76,7 @@ const TABLE: &[Allowed] = &[
     },
     Allowed {
         pod: "*",
-        path: "event Warning Unhealthy spec.containers{c}: Readiness probe errored and resulted in unknown state",
+        path: "event Warning Unhealthy *Readiness probe errored and resulted in unknown state",
         when: When::Sometimes,
         reason: "a probe that met the end of its container: chance, in the record (readiness-later) as here",
     },

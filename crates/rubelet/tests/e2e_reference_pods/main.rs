@@ -75,7 +75,8 @@ impl Node {
                 continue;
             }
             // Which one it is, no status tells; two runs on one machine must not meet.
-            for port in object["spec"]["containers"][0]["ports"].as_array_mut().into_iter().flatten() {
+            let ports = object.pointer_mut("/spec/containers/0/ports").and_then(Value::as_array_mut);
+            for port in ports.into_iter().flatten() {
                 port["hostPort"] = json!(self.runtime.free_port());
             }
             objects.push(object);
