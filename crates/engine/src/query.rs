@@ -9,7 +9,7 @@ use decide::state::PodEntry;
 use model::k8s::{Pod, PodList};
 use model::report::{ContainerView, NodeReport, PodReport, RecentEvent, WhyLine, WhyReport};
 use model::{ApiEvent, Now, PodUid, Wall};
-use ports::AgentView;
+use ports::{AgentView, PodInside};
 use tokio::sync::{mpsc, oneshot};
 
 /// Events kept per pod for people who ask.
@@ -20,6 +20,8 @@ pub(crate) enum Query {
     Running(oneshot::Sender<Vec<Pod>>),
     Reports(oneshot::Sender<Vec<PodReport>>),
     Why { namespace: Option<String>, name: String, answer: oneshot::Sender<Vec<WhyReport>> },
+    Find { namespace: String, name: String, answer: oneshot::Sender<Option<PodInside>> },
+    Insides(oneshot::Sender<Vec<PodInside>>),
     Node(oneshot::Sender<NodeReport>),
 }
 
@@ -59,6 +61,14 @@ impl AgentView for EngineHandle {
         self.ask(|answer| Query::Why { namespace, name, answer }).await
     }
 
+    async fn find(&self, namespace: String, name: String) -> Option<Option<PodInside>> {
+        self.ask(|answer| Query::Find { namespace, name, answer }).await
+    }
+
+    async fn insides(&self) -> Option<Vec<PodInside>> {
+        self.ask(Query::Insides).await
+    }
+
     async fn node(&self) -> Option<NodeReport> {
         self.ask(Query::Node).await
     }
@@ -79,6 +89,12 @@ impl Query {
                 };
                 drop(answer.send(state.pods.values().filter(same).map(|e| why(e, events, now)).collect()));
             }
+            Query::Find { namespace, name, answer } => {
+                let same = |e: &&PodEntry| e.view.name() == name && e.view.namespace() == namespace;
+                let stays = wanted().filter(same).min_by_key(|e| e.removed);
+                drop(answer.send(stays.map(|e| inside(state, e))));
+            }
+            Query::Insides(to) => drop(to.send(wanted().map(|e| inside(state, e)).collect())),
             Query::Node(to) => drop(to.send(node(state))),
         }
     }
@@ -90,6 +106,17 @@ fn with_status(entry: &PodEntry) -> Pod {
         pod.status = Some((**status).clone());
     }
     pod
+}
+
+fn inside(state: &NodeState, entry: &PodEntry) -> PodInside {
+    let cgroup = decide::cgroups::pod_cgroup(&state.config, &entry.view);
+    PodInside {
+        cgroup: cgroup.map(|name| name.spell(state.config.cgroup_driver)),
+        uid: entry.view.uid.clone(),
+        pod: entry.view.pod.clone(),
+        status: entry.status.clone(),
+        observed: entry.observed.as_ref().map(|reading| reading.pod.clone()),
+    }
 }
 
 fn running(entry: &PodEntry) -> Option<Pod> {

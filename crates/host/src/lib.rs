@@ -12,3 +12,4 @@ pub mod logs;
 pub mod mountinfo;
 pub mod probe;
 pub mod process;
+pub mod usage;

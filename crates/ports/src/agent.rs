@@ -1,8 +1,25 @@
 //! The running agent, as its own endpoints and commands see it.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
-use model::k8s::PodList;
+use model::PodUid;
+use model::k8s::{Pod, PodList, PodStatus};
+use model::observed::ObservedPod;
 use model::report::{NodeReport, PodReport, WhyReport};
+
+/// A pod for those who reach into it.
+#[derive(Clone, Debug)]
+pub struct PodInside {
+    pub uid: PodUid,
+    pub pod: Arc<Pod>,
+    /// As it is told to others.
+    pub status: Option<Arc<PodStatus>>,
+    /// As last seen in the runtime.
+    pub observed: Option<Arc<ObservedPod>>,
+    /// Its cgroup, as the driver spells it.
+    pub cgroup: Option<String>,
+}
 
 /// Every answer is `None` when the agent has ended.
 #[async_trait]
@@ -15,5 +32,9 @@ pub trait AgentView: Send + Sync {
     async fn reports(&self) -> Option<Vec<PodReport>>;
     /// Reasons of the pods of this name or UID, in all namespaces unless one is given.
     async fn why(&self, namespace: Option<String>, name: String) -> Option<Vec<WhyReport>>;
+    /// The pod of this name; of two, the one that stays.
+    async fn find(&self, namespace: String, name: String) -> Option<Option<PodInside>>;
+    /// All pods that are wanted here.
+    async fn insides(&self) -> Option<Vec<PodInside>>;
     async fn node(&self) -> Option<NodeReport>;
 }

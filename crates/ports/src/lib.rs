@@ -12,11 +12,13 @@ mod facts;
 mod feed;
 mod hooks;
 mod images;
+mod logs;
 mod pod_files;
 mod prober;
 mod runtime;
+mod usage;
 
-pub use agent::AgentView;
+pub use agent::{AgentView, PodInside};
 pub use api::{ApiError, TlsFault};
 pub use cgroups::{CgroupError, Cgroups};
 pub use clock::{EventSink, Meter, ProbeOf, WallClock};
@@ -29,12 +31,14 @@ pub use facts::{FactsError, HostFactsSource};
 pub use feed::{FeedNotice, PodFeed, PodSet};
 pub use hooks::{HookAnswer, HttpHooks};
 pub use images::Images;
+pub use logs::{ContainerLogs, LogBytes, LogOptions, LogOutput};
 pub use pod_files::{FilesError, Leftovers, PodFiles};
 pub use prober::{ProbeRecordError, ProbeRecordStore, ProbeRecords, Prober};
 pub use runtime::{
     ContainerFilter, ContainerInfo, ContainerStatus, Hint, HintStream, Runtime, RuntimeError, RuntimeEvents,
     SandboxFilter, SandboxInfo, SandboxStatus, StreamFlags,
 };
+pub use usage::{CgroupUsage, FilesystemFigures, InterfaceFigures, MachineUsage, UsageReader};
 
 /// What a caller should do about a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,28 +6,30 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use model::node::CgroupVersion;
 use model::pod::Source;
-use ports::HostFactsSource;
+use ports::{AgentView, HostFactsSource};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, Host, KubeletConfiguration, Loaded};
 use crate::flags::{Flags, KUBERNETES_VERSION, RUBELET_VERSION};
-use crate::{cluster, logging, wire};
+use crate::logging::{self, LogHandle};
+use crate::secure_port::{self, SecurePort};
+use crate::{cluster, wire};
 
 /// Runs until SIGTERM or SIGINT. Pods are left as they are: the next agent takes them over.
 pub fn run(flags: Flags) -> anyhow::Result<()> {
     let loaded = config::load(&flags.sources())?;
-    logging::init(&loaded.config.logging.format, loaded.config.logging.verbosity)?;
+    let log = logging::init(&loaded.config.logging.format, loaded.config.logging.verbosity)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .context("starting the async runtime")?;
-    runtime.block_on(serve(&flags, loaded))
+    runtime.block_on(serve(&flags, loaded, log))
 }
 
-async fn serve(flags: &Flags, loaded: Loaded) -> anyhow::Result<()> {
-    let Loaded { config, gates, warnings } = loaded;
+async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<()> {
+    let Loaded { mut config, gates, set, warnings } = loaded;
     for warning in flags.warnings.iter().chain(&warnings) {
         tracing::warn!("{warning}");
     }
@@ -44,6 +46,7 @@ async fn serve(flags: &Flags, loaded: Loaded) -> anyhow::Result<()> {
     tracing::info!(node = node_name, kubernetes = KUBERNETES_VERSION, rubelet = RUBELET_VERSION, "starting");
     let stop = CancellationToken::new();
     let cluster = cluster::join(flags, &config, &node_name, &stop).await?;
+    secure_port::settle(&mut config, &set, cluster.is_none());
     let mut node = wire::node_config(flags, &config, &gates, &facts, &node_name)?;
     node.sources.extend(cluster.as_ref().map(|_| Source::Api));
     let root_dir = node.root_dir.clone();
@@ -58,9 +61,26 @@ async fn serve(flags: &Flags, loaded: Loaded) -> anyhow::Result<()> {
     let mut feeds = wire::feeds(&config, &gates, &node_name)?;
     feeds.extend(cluster.as_ref().map(|cluster| cluster.feed(&node_name)));
     let state = wire::state(node, facts, &ports);
+    let held = ports.clone();
+    let reviews = ports.cluster.as_ref().map(|cluster| cluster.reviews.clone());
     let (agent, engine) = engine::new(state, ports, feeds, stop.clone());
     // Before the first deed: two agents on one root directory would fight over its pods, and the socket tells.
-    wire::serve(&config, Path::new(&root_dir), Arc::new(agent), metrics, &stop).await?;
+    let root_dir = Path::new(&root_dir);
+    let agent: Arc<dyn AgentView> = Arc::new(agent);
+    let stats = wire::stats(agent.clone(), &held, &node_name, &root_dir.to_string_lossy())?;
+    let endpoints = wire::serve(&config, root_dir, agent, metrics, stats, &stop).await?;
+    let secure = SecurePort {
+        flags,
+        config: &config,
+        gates: &gates,
+        node_name: &node_name,
+        root_dir,
+        endpoints,
+        runtime: held.runtime,
+        reviews,
+        log,
+    };
+    secure.open(&stop).await?;
     let engine = engine.with_node(duties).start();
     let lost = async {
         match &cluster {

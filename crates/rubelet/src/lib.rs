@@ -7,4 +7,5 @@ pub mod commands;
 pub mod config;
 pub mod flags;
 pub mod logging;
+mod secure_port;
 mod wire;

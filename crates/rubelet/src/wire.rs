@@ -16,6 +16,7 @@ use host::feed::{Decoded, Decoder, FileFeed, HttpFeed};
 use host::files::HostPodFiles;
 use host::hook::HookClient;
 use host::probe::{NetworkProber, PodProbeRecords};
+use host::usage::HostUsage;
 use model::cgroup::CgroupDriver;
 use model::credentials::VerificationPolicy;
 use model::node::{CgroupVersion, HostFacts, NodeConfig, NodeSetup};
@@ -23,7 +24,7 @@ use model::pod::Source;
 use model::user_namespace::DEFAULT_IDS_PER_POD;
 use ports::{AgentView, ClusterPorts, EventSink, PodFeed, PodFiles, PullRecords, WallClock};
 use server::{
-    AgentMetrics, BuildInfo, Endpoints, HealthChecks, MeteredEvents, MeteredImages, MeteredRuntime,
+    AgentMetrics, BuildInfo, Endpoints, HealthChecks, MeteredEvents, MeteredImages, MeteredRuntime, NodeStats,
 };
 
 use tokio_util::sync::CancellationToken;
@@ -312,16 +313,30 @@ pub fn metrics(facts: &HostFacts) -> Arc<AgentMetrics> {
     metrics
 }
 
+/// What `/stats` and `/metrics/resource` are read from.
+pub fn stats(
+    agent: Arc<dyn AgentView>,
+    ports: &Ports,
+    node_name: &str,
+    root_dir: &str,
+) -> anyhow::Result<Arc<NodeStats>> {
+    let layout = host::cgroup::detect(Path::new(CGROUP_MOUNT)).context("finding the cgroup hierarchy")?;
+    let usage = Arc::new(HostUsage::new(layout, Arc::new(SystemClock)));
+    let (runtime, images) = (ports.runtime.clone(), ports.images.clone());
+    Ok(Arc::new(NodeStats::new(agent, usage, runtime, images, node_name, root_dir)))
+}
+
 /// Opens the ports and the control socket. Whichever is taken or can't be made is an error of the start.
 pub async fn serve(
     config: &KubeletConfiguration,
     root_dir: &Path,
     agent: Arc<dyn AgentView>,
     metrics: Arc<AgentMetrics>,
+    stats: Arc<NodeStats>,
     stop: &CancellationToken,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Endpoints> {
     let health = Arc::new(HealthChecks::of_agent(agent.clone(), server::PATIENCE));
-    let endpoints = Endpoints { agent, health, metrics };
+    let endpoints = Endpoints { agent, health, metrics, stats: Some(stats) };
     let socket = root_dir.join(commands::SOCKET);
     server::serve_unix("control socket", &socket, endpoints.control(), stop.clone()).await?;
     if let Some(port) = port(config.healthz_port) {
@@ -332,7 +347,7 @@ pub async fn serve(
         server::serve_tcp("read-only port", &config.address, port, endpoints.read_only(), stop.clone())
             .await?;
     }
-    Ok(())
+    Ok(endpoints)
 }
 
 /// Zero means no port.

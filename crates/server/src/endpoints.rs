@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{Query, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -14,7 +14,8 @@ use ports::AgentView;
 
 use crate::health::{self, HealthChecks, plain};
 use crate::metrics::{AgentFigures, AgentMetrics};
-use crate::{PATIENCE, control, pod_list};
+use crate::stats::NodeStats;
+use crate::{PATIENCE, api, control, pod_list};
 
 /// As the kubelet announces its metrics.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
@@ -24,6 +25,8 @@ pub struct Endpoints {
     pub agent: Arc<dyn AgentView>,
     pub health: Arc<HealthChecks>,
     pub metrics: Arc<AgentMetrics>,
+    /// `None`: nothing is told of what pods use.
+    pub stats: Option<Arc<NodeStats>>,
 }
 
 impl Endpoints {
@@ -34,16 +37,31 @@ impl Endpoints {
 
     /// The read-only port: pods, metrics and health for everybody who can reach it.
     pub fn read_only(&self) -> Router {
-        let routes = Router::new()
+        let routes = self.common().merge(api::disabled_routes());
+        count_requests(closed(routes), self.metrics.clone(), "readonly")
+    }
+
+    /// What the read-only port and the secure port have in common.
+    pub(crate) fn common(&self) -> Router {
+        Router::new()
             .route("/pods", get(pods))
             .route("/pods/", get(pods))
-            .route("/runningpods", get(running_pods))
-            .route("/runningpods/", get(running_pods))
             .route("/metrics", get(metrics))
             .route("/metrics/probes", get(probe_metrics))
+            .route("/metrics/resource", get(resource_metrics))
+            .route("/metrics/cadvisor", get(cgroup_metrics))
+            .route("/metrics/slis", get(sli_metrics))
+            .route("/stats/summary", get(summary).post(summary))
             .with_state(self.clone())
-            .merge(health::routes(self.health.clone()));
-        closed(routes).layer(middleware::from_fn_with_state(self.metrics.clone(), count_request))
+            .merge(health::routes(self.health.clone()))
+    }
+
+    /// What is in the runtime, which only the secure port tells.
+    pub(crate) fn running_pods(&self) -> Router {
+        Router::new()
+            .route("/runningpods", get(running_pods))
+            .route("/runningpods/", get(running_pods))
+            .with_state(self.clone())
     }
 
     /// The control socket, for our own commands.
@@ -53,7 +71,7 @@ impl Endpoints {
 }
 
 /// Everything else is not there.
-fn closed(routes: Router) -> Router {
+pub(crate) fn closed(routes: Router) -> Router {
     routes
         .fallback(async || plain(StatusCode::NOT_FOUND, "404 page not found\n".into()))
         .method_not_allowed_fallback(async || {
@@ -91,6 +109,53 @@ async fn probe_metrics(State(endpoints): State<Endpoints>) -> Response {
     metrics_text(endpoints.metrics.probes.text())
 }
 
+async fn resource_metrics(State(endpoints): State<Endpoints>) -> Response {
+    match &endpoints.stats {
+        Some(stats) => metrics_text(Ok(stats.resource_metrics().await)),
+        None => plain(StatusCode::NOT_FOUND, "404 page not found\n".into()),
+    }
+}
+
+async fn cgroup_metrics(State(endpoints): State<Endpoints>) -> Response {
+    match &endpoints.stats {
+        Some(stats) => metrics_text(Ok(stats.cgroup_metrics().await)),
+        None => plain(StatusCode::NOT_FOUND, "404 page not found\n".into()),
+    }
+}
+
+/// Each check of `/healthz`, as a gauge.
+async fn sli_metrics(State(endpoints): State<Endpoints>) -> Response {
+    let mut text = String::from(
+        "# HELP kubernetes_healthcheck Whether a check passes.\n# TYPE kubernetes_healthcheck gauge\n",
+    );
+    for verdict in endpoints.health.run().await {
+        let (name, value) = (verdict.name, u8::from(verdict.outcome.is_ok()));
+        text += &format!("kubernetes_healthcheck{{name=\"{name}\",type=\"healthz\"}} {value}\n");
+    }
+    if let Some(figures) = crate::process::figures() {
+        let (name, start) = ("process_start_time_seconds", figures.start_seconds);
+        text +=
+            &format!("# HELP {name} When this process was started.\n# TYPE {name} gauge\n{name} {start}\n");
+    }
+    metrics_text(Ok(text))
+}
+
+#[derive(serde::Deserialize)]
+struct Which {
+    #[serde(default)]
+    only_cpu_and_memory: String,
+}
+
+async fn summary(State(endpoints): State<Endpoints>, Query(which): Query<Which>) -> Response {
+    let Some(stats) = &endpoints.stats else {
+        return plain(StatusCode::NOT_FOUND, "404 page not found\n".into());
+    };
+    match stats.summary(which.only_cpu_and_memory == "true").await {
+        Ok(summary) => axum::Json(summary).into_response(),
+        Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, format!("Internal Error: {error}\n")),
+    }
+}
+
 fn metrics_text(text: Result<String, prometheus::Error>) -> Response {
     match text {
         Ok(text) => ([(header::CONTENT_TYPE, METRICS_TYPE)], text).into_response(),
@@ -115,10 +180,18 @@ pub(crate) async fn ask<T>(answer: impl Future<Output = Option<T>>) -> Result<T,
     }
 }
 
-async fn count_request(State(metrics): State<Arc<AgentMetrics>>, request: Request, next: Next) -> Response {
-    let method = known_method(request.method());
-    let _counted = metrics.request(method, known_path(request.uri().path()), "readonly");
-    next.run(request).await
+/// Counts what a port is asked.
+pub(crate) fn count_requests(
+    router: Router,
+    metrics: Arc<AgentMetrics>,
+    server_type: &'static str,
+) -> Router {
+    let count = move |State(metrics): State<Arc<AgentMetrics>>, request: Request, next: Next| async move {
+        let method = known_method(request.method());
+        let _counted = metrics.request(method, known_path(request.uri().path()), server_type);
+        next.run(request).await
+    };
+    router.layer(middleware::from_fn_with_state(metrics, count))
 }
 
 /// Label values must not be the caller's to choose.
@@ -127,11 +200,35 @@ fn known_method(method: &http::Method) -> &'static str {
     KNOWN.into_iter().find(|known| *known == method.as_str()).unwrap_or("other")
 }
 
-/// The first element of the path.
+/// The first element of the path, or the first two of metrics.
 fn known_path(path: &str) -> &'static str {
-    const KNOWN: [&str; 4] = ["pods", "runningpods", "metrics", "healthz"];
-    let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
-    KNOWN.into_iter().find(|known| *known == first).unwrap_or("other")
+    const KNOWN: [&str; 20] = [
+        "attach",
+        "checkpoint",
+        "configz",
+        "containerLogs",
+        "debug",
+        "exec",
+        "flagz",
+        "healthz",
+        "logs",
+        "metrics",
+        "metrics/cadvisor",
+        "metrics/probes",
+        "metrics/resource",
+        "metrics/slis",
+        "pods",
+        "portForward",
+        "run",
+        "runningpods",
+        "stats",
+        "statusz",
+    ];
+    let mut words = path.trim_start_matches('/').split('/');
+    let first = words.next().unwrap_or_default();
+    let both = format!("{first}/{}", words.next().unwrap_or_default());
+    let find = |wanted: &str| KNOWN.into_iter().find(|known| *known == wanted);
+    find(&both).or_else(|| find(first)).unwrap_or("other")
 }
 
 #[cfg(test)]

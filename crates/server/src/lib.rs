@@ -9,6 +9,8 @@
 //! Everything here only reads. Nothing decides, and an agent that does not answer is told to the caller within
 //! [`PATIENCE`] instead of leaving the request hanging.
 
+mod access;
+mod api;
 mod control;
 mod endpoints;
 mod health;
@@ -17,16 +19,24 @@ mod metered;
 mod metrics;
 mod pod_list;
 mod process;
+mod secure;
+mod stats;
 #[cfg(test)]
 mod testing;
+mod tls;
 
 use std::time::Duration;
 
+pub use access::{Access, AccessError, Authentication, Authorization};
+pub use api::{ApiSettings, SecureApi, SetVerbosity};
 pub use endpoints::Endpoints;
 pub use health::{HealthCheck, HealthChecks, Unhealthy, Verdict};
 pub use listen::{ServeError, Serving, serve_tcp, serve_unix};
 pub use metered::{MeteredEvents, MeteredImages, MeteredRuntime};
 pub use metrics::{AgentMetrics, BuildInfo};
+pub use secure::serve_tls;
+pub use stats::NodeStats;
+pub use tls::{ClientAuthority, ServingCertificate, TlsError, TlsSettings, server_config};
 
 /// How long the agent may take to answer a question. It answers in milliseconds; this long means that it hangs.
 pub const PATIENCE: Duration = Duration::from_secs(10);

@@ -22,11 +22,13 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 /// What open requests get when the agent ends.
-const DRAIN: Duration = Duration::from_secs(2);
+pub(crate) const DRAIN: Duration = Duration::from_secs(2);
 /// A connection that sends no request for so long is closed.
-const IDLE: Duration = Duration::from_secs(90);
+pub(crate) const IDLE: Duration = Duration::from_secs(90);
 /// Pause after a failed accept: the usual cause is that there are no file descriptors left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Heads of requests: nobody needs long ones here.
+const HEADERS: usize = 64 * 1024;
 /// Connections that the kernel may hold until they are accepted.
 const BACKLOG: i32 = 128;
 
@@ -61,6 +63,10 @@ pub struct Serving {
 }
 
 impl Serving {
+    pub(crate) fn new(address: Option<SocketAddr>, task: JoinHandle<()>) -> Self {
+        Self { address, task }
+    }
+
     /// Where it listens; `None` for a unix socket.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
@@ -187,6 +193,7 @@ async fn serve(what: &'static str, door: impl Door, router: Router, stop: Cancel
                 let connection = http1::Builder::new()
                     .timer(TokioTimer::new())
                     .header_read_timeout(IDLE)
+                    .max_buf_size(HEADERS)
                     .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router.clone()));
                 let connection = open.watch(connection);
                 let cut = cut.clone();

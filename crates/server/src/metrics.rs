@@ -154,6 +154,10 @@ impl AgentMetrics {
         })
     }
 
+    pub(crate) fn kubernetes_version(&self) -> &str {
+        &self.build.kubernetes
+    }
+
     /// 1 or 2.
     pub fn set_cgroup_version(&self, version: u8) {
         self.cgroup_version.with_label_values(&PLAIN).set(version.into());
@@ -204,7 +208,8 @@ impl AgentMetrics {
 
     /// Counts a request from its begin; the guard counts its end.
     pub(crate) fn request(&self, method: &str, path: &str, server_type: &str) -> Request<'_> {
-        let labels = ["false", method, path, server_type].map(str::to_owned);
+        let long = matches!(path, "exec" | "attach" | "portForward" | "debug");
+        let labels = [if long { "true" } else { "false" }, method, path, server_type].map(str::to_owned);
         self.http_inflight.with_label_values(&labels).inc();
         Request { metrics: self, labels, begun: tokio::time::Instant::now() }
     }

@@ -3,16 +3,20 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::body::Body;
 use http_body_util::BodyExt;
 use hyper_util::rt::TokioIo;
+use model::cri::{ContainerConfig, ExecResult, LinuxResources, SandboxConfig};
 use model::k8s::{Container, Pod, PodList, PodSpec};
+use model::observed::{ContainerState, ObservedContainer, ObservedPod, ObservedSandbox};
 use model::report::{ContainerView, NodeReport, PodReport, WhyLine, WhyReport};
 use model::time::Wall;
 use model::why::Cause;
-use ports::AgentView;
+use model::{ContainerId, SandboxId};
+use ports::{AgentView, PodInside, Runtime, RuntimeError, StreamFlags};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -74,6 +78,92 @@ fn report(name: &str, source: &str, status: &str) -> PodReport {
     }
 }
 
+/// Its container `web` runs as `c1`, was `c0` before; `late` waits, `shell` has a terminal.
+fn inside() -> PodInside {
+    let pod = serde_json::json!({
+        "metadata": { "name": "web-vm", "namespace": "default" },
+        "spec": { "containers": [{ "name": "web" }, { "name": "late" }, { "name": "shell", "tty": true }] },
+    });
+    let ready = |name: &str, id: &str, state: serde_json::Value, last: serde_json::Value| {
+        serde_json::json!({
+            "name": name, "image": "", "imageID": "", "ready": true, "restartCount": 1,
+            "containerID": id, "state": state, "lastState": last,
+        })
+    };
+    let ended = serde_json::json!({ "terminated": { "exitCode": 1, "containerID": "containerd://c0" } });
+    let running = serde_json::json!({ "running": {} });
+    let waiting = serde_json::json!({ "waiting": { "reason": "ImagePullBackOff" } });
+    let none = serde_json::json!({});
+    let status = serde_json::json!({ "phase": "Running", "containerStatuses": [
+        ready("web", "containerd://c1", running.clone(), ended),
+        ready("late", "", waiting, none.clone()),
+        ready("shell", "containerd://c2", running, none),
+    ] });
+    PodInside {
+        uid: "u1".into(),
+        cgroup: Some("/kubepods/podu1".into()),
+        pod: Arc::new(serde_json::from_value(pod).unwrap()),
+        status: Some(Arc::new(serde_json::from_value(status).unwrap())),
+        observed: Some(Arc::new(observed())),
+    }
+}
+
+fn observed() -> ObservedPod {
+    let name = model::FullName { name: "web-vm".into(), namespace: "default".into() };
+    let container = |id: &str, name: &str, state: ContainerState| ObservedContainer {
+        id: id.into(),
+        sandbox_id: "s1".into(),
+        name: name.into(),
+        state,
+        log_path: format!("/logs/{id}.log"),
+        ..blank()
+    };
+    ObservedPod {
+        sandboxes: vec![ObservedSandbox {
+            id: "s1".into(),
+            attempt: 0,
+            created_at: Wall(0),
+            ready: true,
+            network: model::cri::NamespaceMode::Pod,
+            has_network_status: true,
+            ips: Vec::new(),
+            runtime_handler: String::new(),
+        }],
+        containers: vec![
+            container("c1", "web", ContainerState::Running),
+            container("c0", "web", ContainerState::Exited),
+            container("c2", "shell", ContainerState::Running),
+        ],
+        ..ObservedPod::empty("u1".into(), name)
+    }
+}
+
+fn blank() -> ObservedContainer {
+    ObservedContainer {
+        id: "".into(),
+        sandbox_id: "".into(),
+        name: String::new(),
+        state: ContainerState::Unknown,
+        restart_count: 0,
+        hash: None,
+        created_at: Wall(0),
+        started_at: Wall(0),
+        finished_at: Wall(0),
+        exit_code: 0,
+        reason: String::new(),
+        message: String::new(),
+        image: String::new(),
+        image_ref: String::new(),
+        image_id: String::new(),
+        log_path: String::new(),
+        pod_grace: None,
+        pre_stop: None,
+        resources: None,
+        user: None,
+        stop_signal: 0,
+    }
+}
+
 #[async_trait]
 impl AgentView for FakeAgent {
     async fn pods(&self) -> Option<PodList> {
@@ -107,6 +197,12 @@ impl AgentView for FakeAgent {
         };
         self.say(vec![report]).await
     }
+    async fn find(&self, namespace: String, name: String) -> Option<Option<PodInside>> {
+        self.say((namespace == "default" && name == "web-vm").then(inside)).await
+    }
+    async fn insides(&self) -> Option<Vec<PodInside>> {
+        self.say(vec![inside()]).await
+    }
     async fn node(&self) -> Option<NodeReport> {
         let report = NodeReport {
             name: "vm".into(),
@@ -130,7 +226,7 @@ pub fn metrics() -> Arc<AgentMetrics> {
 pub fn endpoints(mood: Mood) -> Endpoints {
     let agent: Arc<dyn AgentView> = Arc::new(FakeAgent(mood));
     let health = Arc::new(HealthChecks::of_agent(agent.clone(), PATIENCE));
-    Endpoints { agent, health, metrics: metrics() }
+    Endpoints { agent, health, metrics: metrics(), stats: None }
 }
 
 #[derive(Debug)]
@@ -170,4 +266,95 @@ async fn exchange(
     let body = response.into_body().collect().await?.to_bytes();
     let body = String::from_utf8(body.to_vec()).unwrap();
     Ok(Answer { status, content_type: content_type.unwrap_or_default(), body })
+}
+
+/// Answers what the API asks of a runtime; nothing else is asked.
+pub struct FakeRuntime {
+    /// Where streams go.
+    pub streaming: Option<String>,
+}
+
+impl FakeRuntime {
+    fn url(&self, what: &str) -> Result<String, RuntimeError> {
+        let call = "Exec";
+        match what {
+            "missing" => Err(RuntimeError::NotFound { call, message: "no such container".into() }),
+            "exhausted" => Err(RuntimeError::Failed { call, code: 8, message: "too much".into() }),
+            "broken" => Err(RuntimeError::Failed { call, code: 2, message: "runtime trouble".into() }),
+            _ => Ok(format!("{}/exec/token", self.streaming.as_deref().unwrap_or("http://127.0.0.1:1"))),
+        }
+    }
+}
+
+macro_rules! not_asked {
+    ($($method:ident($($of:ty),*) -> $answer:ty;)*) => {
+        #[async_trait]
+        impl Runtime for FakeRuntime {
+            $(async fn $method(&self, $(_: $of),*) -> Result<$answer, RuntimeError> {
+                unreachable!(stringify!($method))
+            })*
+            async fn exec_sync(
+                &self,
+                id: &ContainerId,
+                command: &[String],
+                _: Duration,
+            ) -> Result<ExecResult, RuntimeError> {
+                assert_eq!(id.as_str(), "c1");
+                let exit_code = i32::from(command[0] == "false");
+                let stdout = format!("{command:?}").into_bytes();
+                Ok(ExecResult { stdout, stderr: b"+err".to_vec(), exit_code })
+            }
+            async fn exec(
+                &self,
+                id: &ContainerId,
+                command: &[String],
+                streams: StreamFlags,
+            ) -> Result<String, RuntimeError> {
+                assert_eq!((id.as_str(), streams.stdout), ("c1", true));
+                self.url(command.first().map_or("", String::as_str))
+            }
+            async fn attach(&self, id: &ContainerId, streams: StreamFlags) -> Result<String, RuntimeError> {
+                assert_eq!((id.as_str(), streams.tty, streams.stderr), ("c2", true, false));
+                self.url("")
+            }
+            async fn port_forward(&self, id: &SandboxId, _: &[i32]) -> Result<String, RuntimeError> {
+                assert_eq!(id.as_str(), "s1");
+                self.url("")
+            }
+            async fn checkpoint_container(
+                &self,
+                id: &ContainerId,
+                _: &str,
+                _: Duration,
+            ) -> Result<(), RuntimeError> {
+                match id.as_str() {
+                    "c1" => Ok(()),
+                    _ => Err(RuntimeError::Failed { call: "Checkpoint", code: 2, message: "no".into() }),
+                }
+            }
+        }
+    };
+}
+
+not_asked! {
+    version() -> model::cri::RuntimeVersion;
+    status() -> model::cri::RuntimeStatus;
+    cgroup_driver() -> model::cgroup::CgroupDriver;
+    update_runtime_config(&str) -> ();
+    run_pod_sandbox(&SandboxConfig, &str) -> SandboxId;
+    stop_pod_sandbox(&SandboxId) -> ();
+    remove_pod_sandbox(&SandboxId) -> ();
+    pod_sandbox_status(&SandboxId) -> ports::SandboxStatus;
+    list_pod_sandboxes(&ports::SandboxFilter) -> Vec<ports::SandboxInfo>;
+    update_pod_sandbox_resources(&SandboxId, Option<&LinuxResources>, Option<&LinuxResources>) -> ();
+    create_container(&SandboxId, &ContainerConfig, &SandboxConfig) -> ContainerId;
+    start_container(&ContainerId) -> ();
+    stop_container(&ContainerId, Duration) -> ();
+    remove_container(&ContainerId) -> ();
+    list_containers(&ports::ContainerFilter) -> Vec<ports::ContainerInfo>;
+    container_status(&ContainerId) -> ports::ContainerStatus;
+    update_container_resources(&ContainerId, &LinuxResources) -> ();
+    reopen_container_log(&ContainerId) -> ();
+    container_stats(&ContainerId) -> model::cri::ContainerStats;
+    list_container_stats(&ports::ContainerFilter) -> Vec<model::cri::ContainerStats>;
 }

@@ -7,12 +7,25 @@
 
 use std::borrow::Cow;
 
+use ports::LogOutput;
+
 #[derive(Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     /// As written: RFC 3339 with nanoseconds.
     pub time: Cow<'a, str>,
     /// With its line end, unless the line goes on in the next record.
     pub text: Cow<'a, [u8]>,
+    is_stderr: bool,
+}
+
+impl Record<'_> {
+    pub fn is_of(&self, output: LogOutput) -> bool {
+        match output {
+            LogOutput::Both => true,
+            LogOutput::Stdout => !self.is_stderr,
+            LogOutput::Stderr => self.is_stderr,
+        }
+    }
 }
 
 #[derive(serde::Deserialize)]
@@ -21,6 +34,8 @@ struct DockerLine<'a> {
     log: Cow<'a, str>,
     #[serde(borrow)]
     time: Cow<'a, str>,
+    #[serde(borrow, default)]
+    stream: Cow<'a, str>,
 }
 
 /// None for a line in no known format.
@@ -29,12 +44,12 @@ pub fn parse(line: &[u8]) -> Option<Record<'_>> {
 }
 
 fn parse_docker(line: &[u8]) -> Option<Record<'_>> {
-    let DockerLine { log, time } = serde_json::from_slice(line).ok()?;
+    let DockerLine { log, time, stream } = serde_json::from_slice(line).ok()?;
     let text = match log {
         Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
         Cow::Owned(text) => Cow::Owned(text.into_bytes()),
     };
-    Some(Record { time, text })
+    Some(Record { time, text, is_stderr: stream == "stderr" })
 }
 
 fn parse_cri(line: &[u8]) -> Option<Record<'_>> {
@@ -48,7 +63,7 @@ fn parse_cri(line: &[u8]) -> Option<Record<'_>> {
     time.parse::<jiff::Timestamp>().ok()?;
     let partial = tags.split(|byte| *byte == b':').next() == Some(b"P");
     let text = if partial { text.strip_suffix(b"\n").unwrap_or(text) } else { text };
-    Some(Record { time: time.into(), text: text.into() })
+    Some(Record { time: time.into(), text: text.into(), is_stderr: stream == b"stderr" })
 }
 
 fn split_word(text: &[u8]) -> Option<(&[u8], &[u8])> {

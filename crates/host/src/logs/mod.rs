@@ -10,11 +10,42 @@ mod render;
 mod stream;
 mod tail;
 
+use std::io;
+use std::path::{Path, PathBuf};
+
+use async_trait::async_trait;
+use futures::future::BoxFuture;
+use ports::{ContainerLogs, LogBytes};
+
 pub use open::open_log;
-pub use stream::{LogOptions, stream};
+pub use ports::{LogOptions, LogOutput};
+pub use stream::stream;
 
 pub(crate) use open::open_regular;
 pub(crate) use tail::read_tail;
+
+/// The logs below one directory.
+pub struct HostLogs {
+    logs_dir: PathBuf,
+}
+
+impl HostLogs {
+    pub fn new(logs_dir: impl Into<PathBuf>) -> Self {
+        Self { logs_dir: logs_dir.into() }
+    }
+}
+
+#[async_trait]
+impl ContainerLogs for HostLogs {
+    async fn open(
+        &self,
+        path: &Path,
+        options: LogOptions,
+        ended: BoxFuture<'static, ()>,
+    ) -> io::Result<LogBytes> {
+        stream::open_stream(&self.logs_dir, path, options, ended).await
+    }
+}
 
 #[cfg(test)]
 mod stream_tests;

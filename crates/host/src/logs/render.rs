@@ -2,15 +2,16 @@
 
 use bytes::{Bytes, BytesMut};
 use model::Wall;
+use ports::{LogOptions, LogOutput};
 
 use super::line;
-use super::stream::LogOptions;
 use super::tail::MAX_LINE;
 
 /// Splits into lines, leaves out what the options exclude, and counts.
 pub struct Renderer {
     timestamps: bool,
     since: Option<Wall>,
+    output: LogOutput,
     lines_left: Option<u64>,
     bytes_left: Option<u64>,
     /// The beginning of a line whose end was not read yet.
@@ -26,6 +27,7 @@ impl Renderer {
         Self {
             timestamps: options.timestamps,
             since: options.since,
+            output: options.output,
             // Without follow, what is appended while the tail is read is not part of it.
             lines_left: options.tail_lines.filter(|_| !options.follow),
             bytes_left: options.limit_bytes,
@@ -81,7 +83,8 @@ impl Renderer {
         let Some(record) = line::parse(&line) else {
             return tracing::debug!(bytes = line.len(), "log line in no known format");
         };
-        if !self.too_old(&record.time) {
+        let wanted = record.is_of(self.output);
+        if wanted && !self.too_old(&record.time) {
             if self.timestamps && self.at_line_start {
                 self.write(out, with_nanoseconds(&record.time).as_bytes());
                 self.write(out, b" ");
@@ -91,7 +94,9 @@ impl Renderer {
         if let Some(left) = &mut self.lines_left {
             *left -= 1;
         }
-        self.at_line_start = record.text.is_empty() || record.text.ends_with(b"\n");
+        if wanted {
+            self.at_line_start = record.text.is_empty() || record.text.ends_with(b"\n");
+        }
     }
 
     fn too_old(&self, time: &str) -> bool {
@@ -152,6 +157,8 @@ mod tests {
         check(LogOptions { limit_bytes: Some(6), ..plain() }, "one\ntw");
         let since = Some(Wall::from_timestamp("2024-05-06T07:08:04Z".parse().unwrap()));
         check(LogOptions { since, ..plain() }, "four\nfi");
+        check(LogOptions { output: LogOutput::Stdout, ..plain() }, "one\ntwo four\nfi");
+        check(LogOptions { output: LogOutput::Stderr, ..plain() }, "three\n");
         check(
             LogOptions { timestamps: true, ..plain() },
             "2024-05-06T07:08:01.500000000Z one\n\

@@ -21,7 +21,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use inotify::{EventStream, Inotify, WatchMask};
-use model::Wall;
+use ports::LogOptions;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 
 use super::open::open_log;
@@ -32,20 +32,6 @@ const PIECE: usize = 32 * 1024;
 /// How often a followed log is looked at although nothing told of a change.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LogOptions {
-    /// Go on until the container has ended.
-    pub follow: bool,
-    /// Begin with the last so many lines of the file.
-    pub tail_lines: Option<u64>,
-    /// Leave out what is older.
-    pub since: Option<Wall>,
-    /// Put the time before every line.
-    pub timestamps: bool,
-    /// Stop after so many bytes.
-    pub limit_bytes: Option<u64>,
-}
-
 /// Reads the log at `path`, which must be a regular file below `logs_dir`. `ended` tells that the container writes
 /// no more; it is only waited for when following.
 pub fn stream(
@@ -55,7 +41,22 @@ pub fn stream(
     ended: impl Future<Output = ()> + Send + 'static,
 ) -> BoxStream<'static, io::Result<Bytes>> {
     let start = Start { logs_dir: logs_dir.into(), path: path.into(), options, ended: Box::pin(ended) };
-    stream::unfold(State::Start(start), |state| async move {
+    pieces(State::Start(start))
+}
+
+/// As [`stream`], with the file open when it returns.
+pub(super) async fn open_stream(
+    logs_dir: &Path,
+    path: &Path,
+    options: LogOptions,
+    ended: Pin<Box<dyn Future<Output = ()> + Send>>,
+) -> io::Result<BoxStream<'static, io::Result<Bytes>>> {
+    let start = Start { logs_dir: logs_dir.into(), path: path.into(), options, ended };
+    Ok(pieces(State::Reading(Reader::open(start).await?)))
+}
+
+fn pieces(state: State) -> BoxStream<'static, io::Result<Bytes>> {
+    stream::unfold(state, |state| async move {
         let mut reader = match state {
             State::Done => return None,
             State::Start(start) => match Reader::open(start).await {

@@ -110,7 +110,8 @@ fn log_options(given: &Given, now: Wall) -> Result<LogOptions, UsageError> {
     };
     // An instance that has ended says no more.
     let follow = given.has("follow") && !given.has("previous");
-    Ok(LogOptions { follow, tail_lines, since, timestamps: given.has("timestamps"), limit_bytes: None })
+    let timestamps = given.has("timestamps");
+    Ok(LogOptions { follow, tail_lines, since, timestamps, ..LogOptions::default() })
 }
 
 /// Of pods of one name, the one that stays.
@@ -238,7 +239,7 @@ mod tests {
             tail_lines: Some(5),
             since: Some(Wall(400 * SECOND)),
             timestamps: true,
-            limit_bytes: None,
+            ..LogOptions::default()
         };
         assert_eq!(read("web -f --tail 5 --timestamps --since 10m"), Ok(expect));
         assert_eq!(read("web --tail -1").unwrap().tail_lines, None);

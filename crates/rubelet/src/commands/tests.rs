@@ -59,6 +59,12 @@ impl AgentView for FakeAgent {
             events: Vec::new(),
         }])
     }
+    async fn find(&self, _: String, _: String) -> Option<Option<ports::PodInside>> {
+        None
+    }
+    async fn insides(&self) -> Option<Vec<ports::PodInside>> {
+        None
+    }
     async fn node(&self) -> Option<NodeReport> {
         Some(NodeReport {
             name: "vm".into(),
@@ -94,7 +100,7 @@ fn node() -> Node {
     let agent: Arc<dyn AgentView> = Arc::new(FakeAgent { logs, app_runs: app_runs.clone() });
     let health = Arc::new(HealthChecks::of_agent(agent.clone(), Duration::from_secs(1)));
     let metrics = AgentMetrics::new(BuildInfo { kubernetes: "v1.36.4".into(), rubelet: "0".into() });
-    let endpoints = Endpoints { agent, health, metrics };
+    let endpoints = Endpoints { agent, health, metrics, stats: None };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let socket = dir.path().join(SOCKET);
     let serving = serve_unix("control socket", &socket, endpoints.control(), CancellationToken::new());

@@ -1,6 +1,6 @@
 //! Putting the configuration together from its sources.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -41,6 +41,8 @@ pub struct Sources<'a> {
 pub struct Loaded {
     pub config: KubeletConfiguration,
     pub gates: FeatureGates,
+    /// Every field that a file or a flag sets, whatever to.
+    pub set: BTreeSet<&'static str>,
     pub warnings: Vec<String>,
 }
 
@@ -62,7 +64,8 @@ pub fn load(sources: &Sources<'_>) -> Result<Loaded, ConfigError> {
     let mut warnings = reading.warnings;
     warnings.extend(gates.remarks(&config.feature_gates));
     warnings.extend(idle_fields(&reading.set, &config));
-    Ok(Loaded { config, gates, warnings })
+    let set = reading.set.into_iter().chain(sources.overrides.iter().map(|change| change.field)).collect();
+    Ok(Loaded { config, gates, set, warnings })
 }
 
 /// What accumulates while files are read.

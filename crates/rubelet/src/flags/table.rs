@@ -143,7 +143,7 @@ const OWN_FLAGS: &[Flag] = &[
     own("config", Text, General, Honoured, "", "configuration file"),
     own("config-dir", Text, General, Honoured, "", "directory of *.conf files that change the configuration, in the order of their names"),
     own("root-dir", Text, General, Honoured, "/var/lib/kubelet", "directory for everything this agent keeps"),
-    own("cert-dir", Text, General, NoEffectYet, "/var/lib/kubelet/pki", "directory of certificates"),
+    own("cert-dir", Text, General, Honoured, "/var/lib/kubelet/pki", "directory of certificates"),
     own("lock-file", Text, General, NoEffectYet, "", "file to hold a lock on while running"),
     own("exit-on-lock-contention", Switch, General, NoEffectYet, "false", "end when another process opens the lock file"),
     own("version", Version, General, Honoured, "false", "print the version and end; raw prints its parts"),

@@ -32,6 +32,8 @@ pub struct Checker {
     absent: BTreeMap<PodUid, Nanos>,
     /// Pods that a source did not have when it last spoke to this agent, or before.
     lacked: BTreeSet<PodUid>,
+    /// Pods that a stranger took a container from.
+    robbed: BTreeSet<PodUid>,
     /// Terminal phases that were published (K2).
     ended: BTreeMap<PodUid, String>,
     /// Restart counts that were published.
@@ -112,13 +114,19 @@ impl Checker {
         let origins = &self.origins;
         let kept =
             |uid: &PodUid| origins.get(uid).is_some_and(|s| s.is_static()) && !absent.contains_key(uid);
-        self.ended.retain(|uid, _| kept(uid));
+        let robbed = &self.robbed;
+        self.ended.retain(|uid, _| kept(uid) && !robbed.contains(uid));
         // A start that was shown before it was made is not known to the next life either.
         self.published_restarts.clear();
     }
 
     pub fn suspect(&mut self, id: &ContainerId) {
         self.suspects.insert(id.clone());
+    }
+
+    /// Somebody else took a container of it away: how that ended is known to this agent alone.
+    pub fn robbed(&mut self, uid: &PodUid) {
+        self.robbed.insert(uid.clone());
     }
 
     pub fn logs_gone(&mut self, uid: &PodUid) {

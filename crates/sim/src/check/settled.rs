@@ -107,7 +107,7 @@ fn pod(world: &World, state: &NodeState, view: &PodView) -> Option<String> {
     match phase {
         "Succeeded" | "Failed" => ended(world, view, phase),
         _ if old_files(world, view) => Some("its volume shows an old version".into()),
-        _ => going(&Going { world, view, status, longest_wait: longest_wait(state) }),
+        _ => going(&Going { world, view, status, entry, longest_wait: longest_wait(state) }),
     }
 }
 
@@ -176,6 +176,7 @@ fn longest_wait(state: &NodeState) -> Nanos {
 }
 
 struct Going<'a> {
+    entry: &'a PodEntry,
     world: &'a World,
     view: &'a PodView,
     status: &'a PodStatus,
@@ -255,7 +256,9 @@ fn regular(of: &Going) -> Option<String> {
         let newest = world.newest(uid, &container.name);
         let policy = decide::restart::effective_policy(view, container);
         let over = newest.is_some_and(|c| {
+            // One that was ended for a new image is to come back, whatever its policy.
             c.state == ContainerState::Exited
+                && !of.entry.ledger.must_restart.contains_key(&container.name)
                 && c.exit_code != ASKS
                 && (policy == RestartPolicy::Never || policy == RestartPolicy::OnFailure && c.exit_code == 0)
         });

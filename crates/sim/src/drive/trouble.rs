@@ -123,6 +123,9 @@ impl Simulation {
             Trouble::ReadyAgain => self.not_ready = None,
             Trouble::StrangerRemoves => {
                 if let Some(id) = self.any_live() {
+                    if let Some(container) = self.world.containers.get(&id) {
+                        self.check.robbed(&container.uid.clone());
+                    }
                     // Refused while it is being started, which is as good.
                     let _ = self.world.remove_container(&id);
                 }

@@ -1,0 +1,193 @@
+//! The HTTPS API: who it believes, what it shows, where it listens.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context;
+use host::clock::SystemClock;
+use host::logs::HostLogs;
+use ports::{AccessReviews, Runtime, WallClock};
+use server::{
+    Access, ApiSettings, Authentication, Authorization, ClientAuthority, Endpoints, SecureApi,
+    ServingCertificate, TlsSettings,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{FeatureGates, KubeletConfiguration};
+use crate::flags::Flags;
+use crate::logging::LogHandle;
+
+/// What `/logs/` shows. Not configurable upstream either.
+const NODE_LOG_DIR: &str = "/var/log";
+
+/// Closes what nobody chose to open: a node that stands alone has nobody to ask about callers, so the open defaults
+/// of the old command line, and the webhooks that are the default of a file, hold only where they are written down.
+pub fn settle(config: &mut KubeletConfiguration, set: &BTreeSet<&'static str>, stands_alone: bool) {
+    if !stands_alone {
+        return;
+    }
+    if !set.contains("authentication.anonymous.enabled") {
+        config.authentication.anonymous.enabled = false;
+    }
+    if !set.contains("authentication.webhook.enabled") {
+        config.authentication.webhook.enabled = false;
+    }
+    if !set.contains("authorization.mode") {
+        config.authorization.mode = "AlwaysAllow".to_owned();
+    }
+    if !set.contains("readOnlyPort") {
+        config.read_only_port = 0;
+    }
+}
+
+/// What the API is made from.
+pub struct SecurePort<'a> {
+    pub flags: &'a Flags,
+    pub config: &'a KubeletConfiguration,
+    pub gates: &'a FeatureGates,
+    pub node_name: &'a str,
+    pub root_dir: &'a Path,
+    pub endpoints: Endpoints,
+    pub runtime: Arc<dyn Runtime>,
+    /// `None`: there is no API server to ask.
+    pub reviews: Option<Arc<dyn AccessReviews>>,
+    pub log: LogHandle,
+}
+
+impl SecurePort<'_> {
+    /// Listens. `None` when the configuration wants no server. The certificate is the slot that one issued by the
+    /// cluster goes into, with `serverTLSBootstrap`.
+    pub async fn open(self, stop: &CancellationToken) -> anyhow::Result<Option<Arc<ServingCertificate>>> {
+        let config = self.config;
+        let port = u16::try_from(config.port).ok().filter(|port| *port != 0 && config.enable_server);
+        let Some(port) = port else { return Ok(None) };
+        let certificate = self.certificate(stop)?;
+        let ca_file = &config.authentication.x509.client_ca_file;
+        let authority = (!ca_file.is_empty())
+            .then(|| ClientAuthority::from_file(Path::new(ca_file), stop.clone()))
+            .transpose()?;
+        let settings = TlsSettings {
+            min_version: config.tls_min_version.clone(),
+            cipher_suites: config.tls_cipher_suites.clone(),
+            curve_preferences: config.tls_curve_preferences.clone(),
+        };
+        let tls = server::server_config(&settings, certificate.clone(), authority.clone())?;
+        let access = Arc::new(self.access(authority)?);
+        let address = config.address.clone();
+        let router = self.api(stop).routes(access);
+        server::serve_tls("secure port", &address, port, tls, router, stop.clone()).await?;
+        Ok(Some(certificate))
+    }
+
+    fn certificate(&self, stop: &CancellationToken) -> anyhow::Result<Arc<ServingCertificate>> {
+        let (file, key) = (&self.config.tls_cert_file, &self.config.tls_private_key_file);
+        if !file.is_empty() && !key.is_empty() {
+            return ServingCertificate::from_files(Path::new(file), Path::new(key), stop.clone())
+                .context("tlsCertFile and tlsPrivateKeyFile");
+        }
+        if self.config.server_tls_bootstrap {
+            return Ok(Arc::default());
+        }
+        ServingCertificate::self_signed(&self.flags.cert_dir, self.node_name, SystemClock.wall())
+            .context("making the serving certificate")
+    }
+
+    fn access(&self, authority: Option<Arc<ClientAuthority>>) -> anyhow::Result<Access> {
+        let wanted = &self.config.authentication;
+        if authority.is_none() && !wanted.webhook.enabled && !wanted.anonymous.enabled {
+            tracing::warn!("nobody can use the secure port: no client CA, no tokens and no anonymous access");
+        }
+        let mut authentication = Authentication::new(authority);
+        if wanted.webhook.enabled {
+            let holds = wanted.webhook.cache_ttl.to_std();
+            authentication = authentication.with_tokens(self.reviews.clone(), holds)?;
+        }
+        if wanted.anonymous.enabled {
+            authentication = authentication.with_anonymous();
+        }
+        let wanted = &self.config.authorization;
+        let authorization = Authorization::of_mode(
+            &wanted.mode,
+            self.node_name,
+            self.reviews.clone(),
+            wanted.webhook.cache_authorized_ttl.to_std(),
+            wanted.webhook.cache_unauthorized_ttl.to_std(),
+        )?;
+        Ok(Access { authentication, authorization })
+    }
+
+    fn api(self, stop: &CancellationToken) -> SecureApi {
+        let config = self.config;
+        let log = self.log;
+        SecureApi {
+            endpoints: self.endpoints,
+            runtime: self.runtime,
+            logs: Arc::new(HostLogs::new(&config.pod_logs_dir)),
+            wall: Arc::new(SystemClock),
+            settings: ApiSettings {
+                debugging: config.enable_debugging_handlers,
+                node_logs: config.enable_system_log_handler,
+                node_log_query: config.enable_system_log_query,
+                debug_flags: config.enable_debug_flags_handler,
+                split_log_streams: self.gates.enabled("PodLogsQuerySplitStreams"),
+                stream_idle: config.streaming_connection_idle_timeout.to_std(),
+                root_dir: self.root_dir.to_owned(),
+                node_log_dir: NODE_LOG_DIR.into(),
+                configz: serde_json::to_value(config).unwrap_or_default(),
+                flags: listed(self.flags),
+            },
+            set_verbosity: Arc::new(move |level| log.set_verbosity(level)),
+            stop: stop.clone(),
+        }
+    }
+}
+
+/// The flags that are no fields of the configuration, as `/flagz` shows them.
+fn listed(flags: &Flags) -> BTreeMap<String, String> {
+    let path =
+        |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
+    let labels: Vec<String> = flags.node_labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let addresses: Vec<String> = flags.node_ips.iter().map(ToString::to_string).collect();
+    let all = [
+        ("bootstrap-kubeconfig", path(&flags.bootstrap_kubeconfig)),
+        ("cert-dir", flags.cert_dir.display().to_string()),
+        ("config", path(&flags.config)),
+        ("config-dir", path(&flags.config_dir)),
+        ("hostname-override", flags.hostname_override.clone().unwrap_or_default()),
+        ("kubeconfig", path(&flags.kubeconfig)),
+        ("node-ip", addresses.join(",")),
+        ("node-labels", labels.join(",")),
+        ("root-dir", flags.root_dir.display().to_string()),
+    ];
+    let fields = flags.overrides.iter().map(|given| (given.field.to_owned(), given.value.to_string()));
+    all.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(fields).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alone_nothing_is_open_unless_somebody_wrote_it_down() {
+        let check = |file: bool, set: &[&'static str], alone: bool, expect: (bool, bool, &str, i32)| {
+            let mut config = match file {
+                true => KubeletConfiguration::default(),
+                false => KubeletConfiguration::without_file(),
+            };
+            settle(&mut config, &set.iter().copied().collect(), alone);
+            let (who, may) = (&config.authentication, &config.authorization);
+            let found =
+                (who.anonymous.enabled, who.webhook.enabled, may.mode.as_str(), config.read_only_port);
+            assert_eq!(found, expect, "{file} {set:?} {alone}");
+        };
+        check(false, &[], false, (true, false, "AlwaysAllow", 10255));
+        check(true, &[], false, (false, true, "Webhook", 0));
+        check(false, &[], true, (false, false, "AlwaysAllow", 0));
+        check(true, &[], true, (false, false, "AlwaysAllow", 0));
+        check(false, &["authentication.anonymous.enabled"], true, (true, false, "AlwaysAllow", 0));
+        check(false, &["readOnlyPort"], true, (false, false, "AlwaysAllow", 10255));
+        let webhooks = ["authentication.webhook.enabled", "authorization.mode"];
+        check(true, &webhooks, true, (false, true, "Webhook", 0));
+    }
+}

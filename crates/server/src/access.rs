@@ -1,0 +1,65 @@
+//! Who may ask what of the secure port.
+//!
+//! ```text
+//!   request ─> client certificate? ─> bearer token? ─> anonymous, if that is allowed ─> nobody: 401
+//!                    └──────────┬──────────┘
+//!                       may they? (everybody, or as the API server says) ─> no: 403
+//! ```
+//!
+//! Bad credentials are worse than none: whoever shows them is not let in as anonymous.
+
+mod authentication;
+mod authorization;
+mod cache;
+mod peer;
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+
+pub use authentication::Authentication;
+pub use authorization::Authorization;
+pub(crate) use peer::Peer;
+
+use crate::health::plain;
+
+/// Why the secure port can't be opened as configured.
+#[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
+pub enum AccessError {
+    #[error("no client provided, cannot use webhook authentication")]
+    NoTokenReviews,
+    #[error("no client provided, cannot use webhook authorization")]
+    NoAccessReviews,
+    #[error("unknown authorization mode {0}")]
+    UnknownMode(String),
+}
+
+/// The two questions that each request is asked.
+pub struct Access {
+    pub authentication: Authentication,
+    pub authorization: Authorization,
+}
+
+/// Stands before every route of the secure port.
+pub(crate) async fn guard(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+    let peer = request.extensions().get::<Peer>().cloned().unwrap_or_default();
+    let who = match access.authentication.identify(&peer, request.headers()).await {
+        Ok(Some(who)) => who,
+        Ok(None) => return plain(StatusCode::UNAUTHORIZED, "Unauthorized".into()),
+        Err(reason) => {
+            tracing::info!(%reason, "a request was not authenticated");
+            return plain(StatusCode::UNAUTHORIZED, "Unauthorized".into());
+        }
+    };
+    if let Err(refusal) = access.authorization.check(&who, request.method(), request.uri().path()).await {
+        return refusal.into_response();
+    }
+    peer.is_welcome();
+    next.run(request).await
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,212 @@
+//! May they?
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::response::{IntoResponse, Response};
+use http::{Method, StatusCode};
+use ports::{AccessReviews, AccessVerdict, Identity, NodeAccess};
+use tokio::sync::Semaphore;
+
+use super::AccessError;
+use super::cache::Cache;
+use crate::health::plain;
+
+/// Questions to the API server at a time.
+const REVIEWS: usize = 32;
+
+pub enum Authorization {
+    /// Whoever was let in may do all.
+    AlwaysAllow,
+    /// As the API server says.
+    Webhook(Box<Reviewed>),
+}
+
+pub struct Reviewed {
+    reviews: Arc<dyn AccessReviews>,
+    node: String,
+    cache: Cache<bool>,
+    allowed_holds: Duration,
+    denied_holds: Duration,
+    places: Semaphore,
+}
+
+/// Why a request is not answered, in the kubelet's words.
+#[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    #[error("Authorization error (user={user}, verb={verb}, resource=nodes, subresource={subresource})")]
+    Unknown { user: String, verb: &'static str, subresource: &'static str },
+    #[error("Forbidden (user={user}, verb={verb}, resource=nodes, subresource(s)=[{}])\n", subresources.join(" "))]
+    Forbidden { user: String, verb: &'static str, subresources: Vec<&'static str> },
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let status = match self {
+            Refusal::Unknown { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+            Refusal::Forbidden { .. } => StatusCode::FORBIDDEN,
+        };
+        plain(status, self.to_string())
+    }
+}
+
+impl Authorization {
+    /// By the name of the mode in the configuration.
+    pub fn of_mode(
+        mode: &str,
+        node: &str,
+        reviews: Option<Arc<dyn AccessReviews>>,
+        allowed_holds: Duration,
+        denied_holds: Duration,
+    ) -> Result<Self, AccessError> {
+        match mode {
+            "AlwaysAllow" => Ok(Authorization::AlwaysAllow),
+            "Webhook" => Ok(Authorization::Webhook(Box::new(Reviewed {
+                reviews: reviews.ok_or(AccessError::NoAccessReviews)?,
+                node: node.to_owned(),
+                cache: Cache::new(),
+                allowed_holds,
+                denied_holds,
+                places: Semaphore::new(REVIEWS),
+            }))),
+            other => Err(AccessError::UnknownMode(other.to_owned())),
+        }
+    }
+
+    pub(crate) async fn check(&self, who: &Identity, method: &Method, path: &str) -> Result<(), Refusal> {
+        let Authorization::Webhook(reviewed) = self else { return Ok(()) };
+        let verb = verb(method);
+        let subresources = subresources(path);
+        for subresource in subresources {
+            let user = || who.name.clone();
+            match reviewed.allows(who, verb, subresource).await {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!(user = who.name, verb, subresource, %error, "access could not be reviewed");
+                    return Err(Refusal::Unknown { user: user(), verb, subresource });
+                }
+            }
+        }
+        tracing::info!(user = who.name, verb, ?subresources, "access was denied");
+        Err(Refusal::Forbidden { user: who.name.clone(), verb, subresources: subresources.to_vec() })
+    }
+}
+
+impl Reviewed {
+    async fn allows(
+        &self,
+        who: &Identity,
+        verb: &'static str,
+        subresource: &'static str,
+    ) -> Result<bool, ports::ApiError> {
+        let wanted = NodeAccess {
+            who: who.clone(),
+            verb: verb.to_owned(),
+            node: self.node.clone(),
+            subresource: subresource.to_owned(),
+        };
+        let key = Cache::<bool>::key(format!("{wanted:?}").as_bytes());
+        if let Some(known) = self.cache.get(&key).await {
+            return Ok(known);
+        }
+        // Closed by nobody.
+        let _place = self.places.acquire().await;
+        if let Some(known) = self.cache.get(&key).await {
+            return Ok(known);
+        }
+        let allowed = self.reviews.access(&wanted).await? == AccessVerdict::Allowed;
+        let holds = if allowed { self.allowed_holds } else { self.denied_holds };
+        self.cache.put(key, allowed, holds).await;
+        Ok(allowed)
+    }
+}
+
+fn verb(method: &Method) -> &'static str {
+    match method.as_str() {
+        "POST" => "create",
+        "GET" => "get",
+        "PUT" => "update",
+        "PATCH" => "patch",
+        "DELETE" => "delete",
+        _ => "",
+    }
+}
+
+/// Which sub-resources of the node allow a path; one is enough.
+fn subresources(path: &str) -> &'static [&'static str] {
+    const TABLE: [(&str, &[&str]); 11] = [
+        ("/pods", &["pods", "proxy"]),
+        ("/runningpods", &["pods", "proxy"]),
+        ("/healthz", &["healthz", "proxy"]),
+        ("/configz", &["configz", "proxy"]),
+        ("/stats", &["stats"]),
+        ("/metrics", &["metrics"]),
+        ("/logs", &["log"]),
+        ("/checkpoint", &["checkpoint"]),
+        ("/statusz", &["statusz"]),
+        ("/flagz", &["configz"]),
+        ("", &["proxy"]),
+    ];
+    let below =
+        |prefix: &str| path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    TABLE.iter().find(|(prefix, _)| below(prefix)).map_or(&["proxy"], |(_, found)| found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_and_their_subresources() {
+        for (path, expect) in [
+            ("/pods", "pods proxy"),
+            ("/pods/", "pods proxy"),
+            ("/podsx", "proxy"),
+            ("/runningpods/", "pods proxy"),
+            ("/healthz", "healthz proxy"),
+            ("/healthz/syncloop", "healthz proxy"),
+            ("/configz", "configz proxy"),
+            ("/stats/summary", "stats"),
+            ("/stats", "stats"),
+            ("/metrics", "metrics"),
+            ("/metrics/cadvisor", "metrics"),
+            ("/logs/", "log"),
+            ("/logs/syslog", "log"),
+            ("/checkpoint/a/b/c", "checkpoint"),
+            ("/statusz", "statusz"),
+            ("/flagz", "configz"),
+            ("/exec/a/b/c", "proxy"),
+            ("/run/a/b/c", "proxy"),
+            ("/attach/a/b/c", "proxy"),
+            ("/portForward/a/b", "proxy"),
+            ("/containerLogs/a/b/c", "proxy"),
+            ("/debug/pprof/", "proxy"),
+            ("/debug/why/a/b", "proxy"),
+            ("//stats", "proxy"),
+            ("/Stats", "proxy"),
+            ("/%73tats", "proxy"),
+            ("/", "proxy"),
+            ("", "proxy"),
+            ("*", "proxy"),
+        ] {
+            assert_eq!(subresources(path).join(" "), expect, "{path}");
+        }
+    }
+
+    #[test]
+    fn methods_and_their_verbs() {
+        for (method, expect) in [
+            ("GET", "get"),
+            ("POST", "create"),
+            ("PUT", "update"),
+            ("PATCH", "patch"),
+            ("DELETE", "delete"),
+            ("HEAD", ""),
+            ("OPTIONS", ""),
+            ("BREW", ""),
+        ] {
+            assert_eq!(verb(&Method::from_bytes(method.as_bytes()).unwrap()), expect, "{method}");
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! The other end of a connection.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustls::pki_types::CertificateDer;
+
+/// What the connection itself tells; goes with each of its requests.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Peer {
+    /// The leaf first. Its key was proven, nothing else.
+    pub certificates: Arc<Vec<CertificateDer<'static>>>,
+    welcome: Arc<AtomicBool>,
+}
+
+impl Peer {
+    pub fn new(certificates: Vec<CertificateDer<'static>>, welcome: Arc<AtomicBool>) -> Self {
+        Self { certificates: Arc::new(certificates), welcome }
+    }
+
+    /// One of its requests was allowed: the connection is no longer one of those that can be closed for others.
+    pub fn is_welcome(&self) {
+        self.welcome.store(true, Ordering::Relaxed);
+    }
+}

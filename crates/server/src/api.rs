@@ -1,0 +1,161 @@
+//! Everything behind the secure port, after [`crate::access`] let the request through.
+//!
+//! ```text
+//!   /exec /attach /portForward ─> target ─> CRI: a URL ─> proxy (upgrade on both sides) ─> splice
+//!   /containerLogs ─> which instance, by the pod's status ─> its file
+//!   /pods /runningpods /metrics ... ─> the same answers as the read-only port gives
+//! ```
+
+mod checkpoint;
+mod container_logs;
+mod debug;
+mod exec;
+mod log_query;
+mod node_logs;
+mod node_query;
+mod port_forward;
+mod proxy;
+mod query;
+mod splice;
+mod target;
+mod zpages;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::middleware;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get, post, put};
+use http::{StatusCode, header};
+use ports::{ContainerLogs, Runtime, WallClock};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::Endpoints;
+use crate::access::{Access, guard};
+use crate::endpoints::{closed, count_requests};
+use crate::health::plain;
+
+/// What the configuration says about the API.
+#[derive(Clone, Debug)]
+pub struct ApiSettings {
+    /// `enableDebuggingHandlers`
+    pub debugging: bool,
+    /// `enableSystemLogHandler`
+    pub node_logs: bool,
+    /// `enableSystemLogQuery`
+    pub node_log_query: bool,
+    /// `enableDebugFlagsHandler`
+    pub debug_flags: bool,
+    /// Gate `PodLogsQuerySplitStreams`.
+    pub split_log_streams: bool,
+    /// `streamingConnectionIdleTimeout`; zero is no limit.
+    pub stream_idle: Duration,
+    /// Where `checkpoints/` is.
+    pub root_dir: PathBuf,
+    /// What `/logs/` shows.
+    pub node_log_dir: PathBuf,
+    /// The effective `KubeletConfiguration`.
+    pub configz: Value,
+    /// Flags by name, as `/flagz` lists them.
+    pub flags: BTreeMap<String, String>,
+}
+
+/// Changes how much is logged.
+pub type SetVerbosity = Arc<dyn Fn(u32) + Send + Sync>;
+
+/// The secure port's answers, and what they are made from.
+pub struct SecureApi {
+    pub endpoints: Endpoints,
+    pub runtime: Arc<dyn Runtime>,
+    pub logs: Arc<dyn ContainerLogs>,
+    pub wall: Arc<dyn WallClock>,
+    pub settings: ApiSettings,
+    pub set_verbosity: SetVerbosity,
+    /// Ends streams that outlive their connection's request.
+    pub stop: CancellationToken,
+}
+
+type Api = axum::extract::State<Arc<SecureApi>>;
+
+impl SecureApi {
+    /// All routes, behind the two questions of `access`.
+    pub fn routes(self, access: Arc<Access>) -> Router {
+        let metrics = self.endpoints.metrics.clone();
+        let common = self.endpoints.common();
+        let debugging = self.settings.debugging;
+        let router = match debugging {
+            true => common
+                .merge(self.endpoints.running_pods())
+                .merge(debugging_routes(&self.settings).with_state(Arc::new(self))),
+            false => common.merge(disabled_routes()),
+        };
+        let router = closed(router);
+        let router = router.layer(middleware::from_fn_with_state(access, guard));
+        count_requests(router, metrics, "readwrite")
+    }
+}
+
+fn debugging_routes(settings: &ApiSettings) -> Router<Arc<SecureApi>> {
+    let routes = Router::new()
+        .route("/exec/{namespace}/{pod}/{container}", get(exec::exec).post(exec::exec))
+        .route("/exec/{namespace}/{pod}/{uid}/{container}", get(exec::exec).post(exec::exec))
+        .route("/attach/{namespace}/{pod}/{container}", get(exec::attach).post(exec::attach))
+        .route("/attach/{namespace}/{pod}/{uid}/{container}", get(exec::attach).post(exec::attach))
+        .route("/run/{namespace}/{pod}/{container}", post(exec::run))
+        .route("/run/{namespace}/{pod}/{uid}/{container}", post(exec::run))
+        .route("/portForward/{namespace}/{pod}", get(port_forward::forward).post(port_forward::forward))
+        .route("/portForward/{namespace}/{pod}/{uid}", get(port_forward::forward).post(port_forward::forward))
+        .route("/containerLogs/{namespace}/{pod}/{container}", get(container_logs::read))
+        .route("/checkpoint/{namespace}/{pod}/{container}", post(checkpoint::make))
+        .route("/configz", get(zpages::configz))
+        .route("/flagz", get(zpages::flagz))
+        .route("/statusz", get(zpages::statusz))
+        .route("/debug/why/{namespace}/{pod}", get(debug::why))
+        .route("/debug/pprof/{*rest}", any(async || disabled("profiling endpoint is disabled.\n")))
+        .route("/debug/pprof/", any(async || disabled("profiling endpoint is disabled.\n")));
+    let routes = match settings.debug_flags {
+        true => routes.route("/debug/flags/v", put(debug::set_verbosity)),
+        false => routes.route("/debug/flags/v", any(async || disabled("flags endpoint is disabled.\n"))),
+    };
+    match settings.node_logs {
+        true => routes
+            .route("/logs", get(node_logs::to_directory))
+            .route("/logs/", get(node_logs::read_root))
+            .route("/logs/{*path}", get(node_logs::read)),
+        false => routes
+            .route("/logs/", any(async || disabled("logs endpoint is disabled.\n")))
+            .route("/logs/{*path}", any(async || disabled("logs endpoint is disabled.\n"))),
+    }
+}
+
+/// Paths that reach into pods or tell much of the node, where that is switched off.
+pub(crate) fn disabled_routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    const PATHS: [&str; 8] =
+        ["run", "exec", "attach", "portForward", "containerLogs", "runningpods", "debug/pprof", "logs"];
+    let mut routes = Router::new();
+    for path in PATHS {
+        let answer = || any(async || disabled("Debug endpoints are disabled.\n"));
+        routes = routes.route(&format!("/{path}/"), answer()).route(&format!("/{path}/{{*rest}}"), answer());
+    }
+    routes
+}
+
+fn disabled(text: &'static str) -> Response {
+    plain(StatusCode::METHOD_NOT_ALLOWED, text.into())
+}
+
+/// As Go writes an error: the text alone.
+fn failure(status: StatusCode, text: impl ToString) -> Response {
+    plain(status, text.to_string())
+}
+
+fn json_bytes(body: Vec<u8>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,102 @@
+//! `/containerLogs`: from the file, never through the runtime.
+
+use std::path::{Path as FilePath, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::response::{IntoResponse, Response};
+use futures::FutureExt;
+use futures::StreamExt;
+use http::{StatusCode, header};
+use model::ContainerId;
+use model::observed::ContainerState;
+use ports::{AgentView, PodInside};
+
+use super::log_query::{LogQuery, instance};
+use super::query::Parameters;
+use super::target::{Place, tty};
+use super::{Api, SecureApi, failure};
+use crate::endpoints::ask;
+
+/// How often it is looked whether a followed container still runs. What it writes is told by the file itself.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+pub(super) async fn read(State(api): Api, Path(place): Path<Place>, request: Request) -> Response {
+    let parameters = Parameters::of(request.uri());
+    let query = LogQuery::parse(&parameters, api.wall.wall(), api.settings.split_log_streams);
+    let query = match query {
+        Ok(query) => query,
+        Err((status, text)) => return failure(status, text),
+    };
+    let pod = match api.pod(&place, || format!("pod {:?} does not exist", place.pod)).await {
+        Ok(pod) => pod,
+        Err(answer) => return answer,
+    };
+    if tty(&pod, &place.container).is_none() {
+        let text = format!("container {:?} not found in pod {:?}", place.container, place.pod);
+        return failure(StatusCode::NOT_FOUND, text);
+    }
+    match open(&api, &place, &pod, query).await {
+        Ok(body) => ([(header::CONTENT_TYPE, "text/plain")], body).into_response(),
+        Err(text) => failure(StatusCode::BAD_REQUEST, text),
+    }
+}
+
+async fn open(api: &Arc<SecureApi>, place: &Place, pod: &PodInside, query: LogQuery) -> Result<Body, String> {
+    let status = pod.status.as_deref().or(pod.pod.status.as_ref());
+    let id = instance(&place.pod, status, &place.container, query.previous)?;
+    let id = ContainerId::from(id.split_once("://").map_or(id.as_str(), |(_, id)| id));
+    let path = log_path(api, pod, &id).await?;
+    let ended = until_ended(api.endpoints.agent.clone(), place, pod, id).boxed();
+    let pieces = api.logs.open(&path, query.options, ended).await;
+    let pieces = pieces.map_err(|error| format!("failed to open log file {:?}: {error}", path.display()))?;
+    let stop = api.stop.clone();
+    Ok(Body::from_stream(pieces.take_until(async move { stop.cancelled().await })))
+}
+
+async fn log_path(api: &SecureApi, pod: &PodInside, id: &ContainerId) -> Result<PathBuf, String> {
+    let mut seen = pod.observed.iter().flat_map(|observed| &observed.containers);
+    let path = match seen.find(|container| container.id == *id) {
+        Some(container) => container.log_path.clone(),
+        // An old instance that is not among those that were last seen may still be there.
+        None => match api.runtime.container_status(id).await {
+            Ok(status) => status.log_path,
+            Err(error) => {
+                let text = error.user_message();
+                return Err(format!("unable to retrieve container logs for {id}: {text}"));
+            }
+        },
+    };
+    Some(FilePath::new(&path))
+        .filter(|path| path.is_absolute())
+        .map(FilePath::to_path_buf)
+        .ok_or_else(|| format!("container {id} has no log"))
+}
+
+/// Waits until this instance has ended, or can't be known of any more.
+fn until_ended(
+    agent: Arc<dyn AgentView>,
+    place: &Place,
+    pod: &PodInside,
+    id: ContainerId,
+) -> impl Future<Output = ()> + Send + use<> {
+    let (namespace, name, uid) = (place.namespace.clone(), place.pod.clone(), pod.uid.clone());
+    let runs = move |pod: &PodInside| {
+        let mut seen = pod.observed.iter().flat_map(|observed| &observed.containers);
+        // One that was not seen yet has just been made.
+        pod.uid == uid && seen.find(|c| c.id == id).is_none_or(|c| c.state == ContainerState::Running)
+    };
+    async move {
+        loop {
+            match ask(agent.find(namespace.clone(), name.clone())).await {
+                Ok(Some(pod)) if runs(&pod) => {}
+                // It hangs; the container goes on meanwhile.
+                Err(crate::endpoints::Unanswered::Hanging) => {}
+                _ => return,
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! `/debug`: why a pod is as it is, and how much is logged.
+
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::response::Response;
+use http::StatusCode;
+use http_body_util::{BodyExt, Limited};
+
+use super::target::Place;
+use super::{Api, failure, json_bytes};
+use crate::endpoints::ask;
+
+/// A number and some white space.
+const LONGEST_NUMBER: usize = 64;
+
+pub(super) async fn why(State(api): Api, Path(place): Path<Place>) -> Response {
+    let asked = api.endpoints.agent.why(Some(place.namespace.clone()), place.pod.clone());
+    match ask(asked).await {
+        Ok(found) if found.is_empty() => failure(StatusCode::NOT_FOUND, "pod does not exist"),
+        Ok(found) => match serde_json::to_vec(&found) {
+            Ok(body) => json_bytes(body),
+            Err(error) => failure(StatusCode::INTERNAL_SERVER_ERROR, error),
+        },
+        Err(unanswered) => failure(StatusCode::SERVICE_UNAVAILABLE, unanswered),
+    }
+}
+
+pub(super) async fn set_verbosity(State(api): Api, body: Body) -> Response {
+    let Ok(body) = Limited::new(body, LONGEST_NUMBER).collect().await else {
+        return failure(StatusCode::BAD_REQUEST, "the body must be a number");
+    };
+    let body = body.to_bytes();
+    let text = String::from_utf8_lossy(&body);
+    match text.trim().parse() {
+        Ok(level) => {
+            (api.set_verbosity)(level);
+            tracing::info!(level, "verbosity was set");
+            failure(StatusCode::OK, format!("successfully set klog.logging.verbosity to {}", text.trim()))
+        }
+        Err(error) => {
+            let text = format!("failed set klog.logging.verbosity {}: {error}", text.trim());
+            failure(StatusCode::BAD_REQUEST, text)
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! `/logs/`: the node's own log files, as a tree.
+//!
+//! Links that lead out of the directory are not followed, and only regular files are read.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path as FilePath, PathBuf};
+
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, StatusCode, header};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
+use tokio::io::{AsyncReadExt, AsyncSeekExt};
+use tokio_util::io::ReaderStream;
+
+use super::node_query::{self, NodeQuery, Refused};
+use super::query::Parameters;
+use super::{Api, SecureApi, failure};
+use crate::health::plain;
+
+const NOT_FOUND: &str = "404 page not found\n";
+/// Names of a directory that are shown at most.
+const MOST_NAMES: usize = 10_000;
+/// Looked at to tell text from other things.
+const SNIFFED: usize = 512;
+
+pub(super) async fn to_directory() -> Response {
+    (StatusCode::MOVED_PERMANENTLY, [(header::LOCATION, "/logs/")]).into_response()
+}
+
+pub(super) async fn read_root(State(api): Api, request: Request) -> Response {
+    match asked(&api, &request) {
+        Ok(Some(query)) => node_query::answer(&api, query).await,
+        Ok(None) => answer(&api, String::new(), request.headers()).await,
+        Err((status, text)) => failure(status, text),
+    }
+}
+
+pub(super) async fn read(State(api): Api, Path(path): Path<String>, request: Request) -> Response {
+    match asked(&api, &request) {
+        Ok(Some(_)) => failure(StatusCode::NOT_ACCEPTABLE, "path not allowed in query mode"),
+        Ok(None) => answer(&api, path, request.headers()).await,
+        Err((status, text)) => failure(status, text),
+    }
+}
+
+/// Is it a question to the journal, where those are answered?
+fn asked(api: &SecureApi, request: &Request) -> Result<Option<NodeQuery>, Refused> {
+    if !api.settings.node_log_query {
+        return Ok(None);
+    }
+    NodeQuery::parse(&Parameters::of(request.uri()))
+}
+
+/// A file below the directory of logs, all of it.
+pub(super) async fn whole_file(api: &SecureApi, path: &str) -> Option<Body> {
+    let (directory, path) = (api.settings.node_log_dir.clone(), path.to_owned());
+    match tokio::task::spawn_blocking(move || open(&directory, &path)).await {
+        Ok(Ok(Found::File(file))) => {
+            Some(Body::from_stream(ReaderStream::new(tokio::fs::File::from_std(file))))
+        }
+        _ => None,
+    }
+}
+
+async fn answer(api: &SecureApi, path: String, headers: &HeaderMap) -> Response {
+    let (directory, asked) = (api.settings.node_log_dir.clone(), path.clone());
+    let found = tokio::task::spawn_blocking(move || open(&directory, &asked)).await;
+    match found.map_err(io::Error::other).and_then(|found| found) {
+        Ok(Found::Directory(_)) if !path.is_empty() && !path.ends_with('/') => {
+            let name = path.rsplit('/').next().unwrap_or_default();
+            let place = format!("{}/", percent(name));
+            (StatusCode::MOVED_PERMANENTLY, [(header::LOCATION, place)]).into_response()
+        }
+        Ok(Found::Directory(names)) => listing(&names),
+        Ok(Found::File(file)) => match content(&path, file, headers).await {
+            Ok(answer) => answer,
+            Err(error) => failure(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+        },
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            plain(StatusCode::FORBIDDEN, "403 Forbidden\n".into())
+        }
+        Err(_) => plain(StatusCode::NOT_FOUND, NOT_FOUND.into()),
+    }
+}
+
+enum Found {
+    File(File),
+    /// Sorted; those of directories end with a slash.
+    Directory(Vec<String>),
+}
+
+fn open(directory: &FilePath, path: &str) -> io::Result<Found> {
+    let inside = PathBuf::from(if path.is_empty() { "." } else { path });
+    let plain = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
+    if !inside.components().all(plain) || path.contains('\0') {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    let root =
+        rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    // Not blocking: opening a fifo would wait for its writer.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    let found = rustix::fs::openat2(&root, &inside, flags, Mode::empty(), resolve)?;
+    match FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) {
+        FileType::RegularFile => Ok(Found::File(File::from(found))),
+        FileType::Directory => names(found).map(Found::Directory),
+        _ => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
+fn names(directory: OwnedFd) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(&directory)? {
+        let entry = entry?;
+        let mut name = entry.file_name().to_string_lossy().into_owned();
+        if name == "." || name == ".." {
+            continue;
+        }
+        let kind = rustix::fs::statat(directory.as_fd(), entry.file_name(), AtFlags::SYMLINK_NOFOLLOW);
+        if kind.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory) {
+            name.push('/');
+        }
+        names.push(name);
+        if names.len() == MOST_NAMES {
+            break;
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn listing(names: &[String]) -> Response {
+    let mut page =
+        String::from("<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n");
+    for name in names {
+        let shown =
+            name.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&#34;");
+        page += &format!("<a href=\"{}\">{}</a>\n", percent(name), shown.replace('\'', "&#39;"));
+    }
+    page += "</pre>\n";
+    ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], page).into_response()
+}
+
+/// A name as part of a URL; a colon would look like a scheme.
+fn percent(name: &str) -> String {
+    let mut out = String::new();
+    if name.contains(':') {
+        out += "./";
+    }
+    for byte in name.bytes() {
+        match byte {
+            b'a'..=b'z'
+            | b'A'..=b'Z'
+            | b'0'..=b'9'
+            | b'-'
+            | b'_'
+            | b'.'
+            | b'~'
+            | b'/'
+            | b'@'
+            | b':'
+            | b'+' => {
+                out.push(char::from(byte));
+            }
+            other => out += &format!("%{other:02X}"),
+        }
+    }
+    out
+}
+
+async fn content(path: &str, file: File, headers: &HeaderMap) -> io::Result<Response> {
+    let mut file = tokio::fs::File::from_std(file);
+    let size = file.metadata().await?.len();
+    let mut head = vec![0; SNIFFED];
+    let length = file.read(&mut head).await?;
+    let kind = content_type(path, &head[..length]);
+    let range = headers.get(header::RANGE).and_then(|value| value.to_str().ok());
+    let (status, start, end) = match range.map(|text| part(text, size)) {
+        None | Some(Part::Whole) => (StatusCode::OK, 0, size),
+        Some(Part::Bytes(start, end)) => (StatusCode::PARTIAL_CONTENT, start, end),
+        Some(Part::Outside) => {
+            let told = [(header::CONTENT_RANGE, format!("bytes */{size}"))];
+            return Ok((StatusCode::RANGE_NOT_SATISFIABLE, told, "invalid range: failed to overlap\n")
+                .into_response());
+        }
+    };
+    file.seek(io::SeekFrom::Start(start)).await?;
+    let body = Body::from_stream(ReaderStream::new(file.take(end - start)));
+    let mut answer = (status, [(header::CONTENT_TYPE, kind)], body).into_response();
+    let told = answer.headers_mut();
+    told.insert(header::CONTENT_LENGTH, (end - start).into());
+    told.insert(header::ACCEPT_RANGES, http::HeaderValue::from_static("bytes"));
+    if status == StatusCode::PARTIAL_CONTENT
+        && let Ok(value) = format!("bytes {start}-{}/{size}", end - 1).parse()
+    {
+        told.insert(header::CONTENT_RANGE, value);
+    }
+    Ok(answer)
+}
+
+fn content_type(path: &str, head: &[u8]) -> &'static str {
+    match FilePath::new(path).extension().and_then(|end| end.to_str()) {
+        Some("gz") => "application/gzip",
+        Some("json") => "application/json",
+        _ if head.contains(&0) => "application/octet-stream",
+        _ => "text/plain; charset=utf-8",
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Part {
+    Whole,
+    /// From here to before there.
+    Bytes(u64, u64),
+    Outside,
+}
+
+/// One range; several of them get the whole, which is allowed as well.
+fn part(range: &str, size: u64) -> Part {
+    let Some((first, last)) = range.strip_prefix("bytes=").and_then(|one| one.trim().split_once('-')) else {
+        return Part::Whole;
+    };
+    let (first, last) = (first.trim(), last.trim());
+    let found = match (first.parse::<u64>(), last.parse::<u64>()) {
+        (Ok(first), Ok(last)) if first <= last => (first, last.saturating_add(1).min(size)),
+        (Ok(first), Err(_)) if last.is_empty() => (first, size),
+        (Err(_), Ok(count)) if first.is_empty() => (size.saturating_sub(count), size),
+        _ => return Part::Whole,
+    };
+    if found.0 < found.1 { Part::Bytes(found.0, found.1) } else { Part::Outside }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn nothing_outside_and_nothing_strange_is_opened() {
+        let temp = tempfile::tempdir().unwrap();
+        let logs = temp.path().join("log");
+        fs::create_dir_all(logs.join("pods/a")).unwrap();
+        fs::write(temp.path().join("secret"), "secret").unwrap();
+        fs::write(logs.join("syslog"), "hello").unwrap();
+        symlink("syslog", logs.join("inside")).unwrap();
+        symlink("../secret", logs.join("outside")).unwrap();
+        symlink("/etc/passwd", logs.join("absolute")).unwrap();
+        symlink("/proc/self/fd/0", logs.join("magic")).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, logs.join("fifo"), Mode::RWXU).unwrap();
+        let kind = |path: &str| match open(&logs, path) {
+            Ok(Found::File(_)) => "file".to_owned(),
+            Ok(Found::Directory(names)) => names.join(" "),
+            Err(_) => "error".to_owned(),
+        };
+        assert_eq!(kind(""), "absolute fifo inside magic outside pods/ syslog");
+        assert_eq!(kind("pods/"), "a/");
+        assert_eq!((kind("syslog"), kind("inside")), ("file".into(), "file".into()));
+        for bad in [
+            "outside",
+            "absolute",
+            "magic",
+            "fifo",
+            "../secret",
+            "pods/../../secret",
+            "/etc/passwd",
+            "x\0",
+            "none",
+        ] {
+            assert_eq!(kind(bad), "error", "{bad}");
+        }
+    }
+
+    #[test]
+    fn ranges_of_ten_bytes() {
+        for (range, expect) in [
+            ("bytes=0-3", Part::Bytes(0, 4)),
+            ("bytes=5-", Part::Bytes(5, 10)),
+            ("bytes=-3", Part::Bytes(7, 10)),
+            ("bytes=8-100", Part::Bytes(8, 10)),
+            ("bytes=-100", Part::Bytes(0, 10)),
+            ("bytes=10-", Part::Outside),
+            ("bytes=-0", Part::Outside),
+            ("bytes=5-3", Part::Whole),
+            ("bytes=0-1,3-4", Part::Whole),
+            ("lines=1-2", Part::Whole),
+        ] {
+            assert_eq!(part(range, 10), expect, "{range}");
+        }
+    }
+
+    #[test]
+    fn names_in_links() {
+        assert_eq!(percent("a b&c"), "a%20b%26c");
+        assert_eq!(percent("a:b"), "./a:b");
+    }
+}

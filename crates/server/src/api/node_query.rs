@@ -1,0 +1,251 @@
+//! Node log query: `/logs/?query=kubelet` asks the journal or a log file by the name of a service.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use http::{StatusCode, header};
+use tokio::process::Command;
+use tokio_util::io::ReaderStream;
+
+use super::query::Parameters;
+use super::{SecureApi, failure};
+
+/// How long the journal may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+const MOST_SERVICES: usize = 4;
+const LONGEST_NAME: usize = 256;
+const MOST_LINES: i64 = 100_000;
+
+/// What is asked for.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct NodeQuery {
+    services: Vec<String>,
+    files: Vec<String>,
+    since: Option<jiff::Timestamp>,
+    until: Option<jiff::Timestamp>,
+    tail: Option<i64>,
+    pattern: String,
+    boot: Option<i64>,
+}
+
+/// A question that can't be answered: status and text.
+pub(super) type Refused = (StatusCode, String);
+
+impl NodeQuery {
+    /// `None` when nothing of it is asked: then `/logs/` is a tree of files.
+    pub fn parse(parameters: &Parameters) -> Result<Option<Self>, Refused> {
+        const NAMES: [&str; 6] = ["query", "sinceTime", "untilTime", "tailLines", "pattern", "boot"];
+        if NAMES.iter().all(|name| parameters.first(name).is_none()) {
+            return Ok(None);
+        }
+        let bad = |text: String| (StatusCode::BAD_REQUEST, text);
+        let mut query = Self::default();
+        for word in parameters.all("query") {
+            match word.trim() {
+                "" => return Err(bad(format!("query: Invalid value: {word:?}: may not be empty"))),
+                file if file.contains(['/', '\\']) => query.files.push(file.to_owned()),
+                service => query.services.push(service.to_owned()),
+            }
+        }
+        let time = |name: &str| match parameters.first(name).filter(|text| !text.is_empty()) {
+            None => Ok(None),
+            Some(text) => text
+                .parse()
+                .map(Some)
+                .map_err(|_| bad(format!("{name}: Invalid value: {text:?}: invalid time format"))),
+        };
+        let number = |name: &str| match parameters.first(name).filter(|text| !text.is_empty()) {
+            None => Ok(None),
+            Some(text) => text
+                .parse()
+                .map(Some)
+                .map_err(|error| bad(format!("{name}: Invalid value: {text:?}: {error}"))),
+        };
+        (query.since, query.until) = (time("sinceTime")?, time("untilTime")?);
+        (query.tail, query.boot) = (number("tailLines")?, number("boot")?);
+        query.pattern = parameters.first("pattern").unwrap_or_default().to_owned();
+        query.check().map_err(|text| (StatusCode::NOT_ACCEPTABLE, text))?;
+        Ok(Some(query))
+    }
+
+    fn has_options(&self) -> bool {
+        self.since.is_some()
+            || self.until.is_some()
+            || self.tail.is_some()
+            || self.boot.is_some()
+            || !self.pattern.is_empty()
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let of_query = |text: &str| Err(format!("query: Invalid value: {text}"));
+        match (self.services.len(), self.files.len()) {
+            (0, 0) => return of_query("cannot be empty with options"),
+            (1.., 1..) => return of_query("cannot specify a file and service"),
+            (_, 2..) => return of_query("cannot specify more than one file"),
+            (0, 1) if self.has_options() => return of_query("cannot specify file with options"),
+            (services, _) if services > MOST_SERVICES => return of_query("only 4 services can be queried"),
+            _ => {}
+        }
+        if let (Some(since), Some(until)) = (self.since, self.until)
+            && until < since
+        {
+            return Err("untilTime: Invalid value: must be after `sinceTime`".into());
+        }
+        if self.boot.is_some_and(|boot| boot > 0) {
+            return Err("boot: Invalid value: must be less than 1".into());
+        }
+        if self.tail.is_some_and(|lines| !(0..=MOST_LINES).contains(&lines)) {
+            return Err("tailLines: Invalid value: must be between 0 and 100000, inclusive".into());
+        }
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:@".contains(&byte);
+        if self.services.iter().any(|name| name.len() > LONGEST_NAME || !name.bytes().all(allowed)) {
+            return of_query("input contains unsupported characters");
+        }
+        Ok(())
+    }
+
+    /// What the journal is called with. Words are never read by a shell, and a unit's name can't be an option.
+    fn journal_words(&self) -> Vec<String> {
+        let clock = |at: jiff::Timestamp| at.strftime("%Y-%-m-%-d %-H:%-M:%-S").to_string();
+        let mut words: Vec<String> =
+            ["--utc", "--no-pager", "--output=short-precise"].map(str::to_owned).into();
+        words.extend(self.since.map(|at| format!("--since={}", clock(at))));
+        words.extend(self.until.map(|at| format!("--until={}", clock(at))));
+        words.extend(
+            self.tail.iter().flat_map(|lines| ["--pager-end".to_owned(), format!("--lines={lines}")]),
+        );
+        words.extend(self.services.iter().map(|name| format!("--unit={name}")));
+        if !self.pattern.is_empty() {
+            words.push(format!("--grep={}", self.pattern));
+        }
+        words.extend(self.boot.iter().flat_map(|boot| ["--boot".to_owned(), boot.to_string()]));
+        words
+    }
+
+    /// Files that a service may write instead of the journal, below the directory of logs.
+    fn candidates(name: &str) -> [String; 3] {
+        [name.to_owned(), format!("{name}.log"), format!("{name}/{name}.log")]
+    }
+}
+
+pub(super) async fn answer(api: &SecureApi, query: NodeQuery) -> Response {
+    if let Some(file) = query.files.first() {
+        return file_or_nothing(api, file).await;
+    }
+    if in_journal(&query.services).await {
+        return journal(&query).await;
+    }
+    let names = query.services.join(" ");
+    if query.has_options() {
+        let text = format!(
+            "\noptions present and query resolved to log files for [{names}]\ntry without specifying options\n"
+        );
+        return text_answer(Body::from(text));
+    }
+    for name in &query.services {
+        for candidate in NodeQuery::candidates(name) {
+            if let Some(body) = super::node_logs::whole_file(api, &candidate).await {
+                return text_answer(body);
+            }
+        }
+    }
+    text_answer(Body::from(format!("\nlog not found for {names}\n")))
+}
+
+async fn file_or_nothing(api: &SecureApi, file: &str) -> Response {
+    match super::node_logs::whole_file(api, file.trim_start_matches('/')).await {
+        Some(body) => text_answer(body),
+        None => failure(StatusCode::NOT_FOUND, "404 page not found\n"),
+    }
+}
+
+fn text_answer(body: Body) -> Response {
+    ([(header::CONTENT_TYPE, "text/plain;charset=UTF-8")], body).into_response()
+}
+
+/// Does the journal know all of them as units?
+async fn in_journal(services: &[String]) -> bool {
+    let asked = Command::new("journalctl").args(["--field", "_SYSTEMD_UNIT"]).kill_on_drop(true).output();
+    let Ok(Ok(output)) = tokio::time::timeout(PATIENCE, asked).await else { return false };
+    let known = String::from_utf8_lossy(&output.stdout);
+    let has = |name: &String| known.lines().any(|unit| unit == format!("{name}.service"));
+    services.iter().all(has)
+}
+
+/// Streams it; ends it when the client goes or the time is over.
+async fn journal(query: &NodeQuery) -> Response {
+    let started = Command::new("journalctl")
+        .args(query.journal_words())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn();
+    let mut child = match started {
+        Ok(child) => child,
+        Err(error) => return failure(StatusCode::INTERNAL_SERVER_ERROR, format!("journalctl: {error}\n")),
+    };
+    let Some(output) = child.stdout.take() else { return text_answer(Body::empty()) };
+    let lines = futures::StreamExt::take_until(ReaderStream::new(output), tokio::time::sleep(PATIENCE));
+    // The child lives as long as its output is read.
+    let lines = futures::StreamExt::map(lines, move |piece| {
+        let _held = &child;
+        piece
+    });
+    text_answer(Body::from_stream(lines))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(query: &str) -> Result<Option<NodeQuery>, (u16, String)> {
+        let uri = format!("/logs/?{query}").parse().unwrap();
+        NodeQuery::parse(&Parameters::of(&uri)).map_err(|(status, text)| (status.as_u16(), text))
+    }
+
+    #[test]
+    fn questions_become_words_of_the_journal() {
+        let check = |query: &str, expect: &str| {
+            let words = parse(query).unwrap().unwrap().journal_words();
+            assert_eq!(words[3..].join("|"), expect, "{query}");
+        };
+        check("query=kubelet", "--unit=kubelet");
+        check("query=a&query=b@1", "--unit=a|--unit=b@1");
+        check("query=a&tailLines=5&boot=-1", "--pager-end|--lines=5|--unit=a|--boot|-1");
+        check(
+            "query=a&sinceTime=2024-01-02T03:04:05Z&pattern=x+y",
+            "--since=2024-1-2 3:4:5|--unit=a|--grep=x y",
+        );
+        assert_eq!(parse("other=1"), Ok(None));
+        assert_eq!(parse(""), Ok(None));
+    }
+
+    #[test]
+    fn questions_that_are_refused() {
+        for (query, status, text) in [
+            ("query=", 400, "may not be empty"),
+            ("query=a&sinceTime=x", 400, "invalid time format"),
+            ("query=a&tailLines=x", 400, "tailLines"),
+            ("tailLines=3", 406, "cannot be empty with options"),
+            ("query=a&query=b/c", 406, "cannot specify a file and service"),
+            ("query=a/b&query=b/c", 406, "cannot specify more than one file"),
+            ("query=a/b&tailLines=1", 406, "cannot specify file with options"),
+            ("query=a&query=b&query=c&query=d&query=e", 406, "only 4 services"),
+            ("query=a;b", 406, "unsupported characters"),
+            ("query=a%60id%60", 406, "unsupported characters"),
+            ("query=a&boot=1", 406, "must be less than 1"),
+            ("query=a&tailLines=100001", 406, "between 0 and 100000"),
+            (
+                "query=a&sinceTime=2024-01-02T00:00:00Z&untilTime=2024-01-01T00:00:00Z",
+                406,
+                "must be after `sinceTime`",
+            ),
+        ] {
+            let found = parse(query).unwrap_err();
+            assert!(found.0 == status && found.1.contains(text), "{query}: {found:?}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! `/portForward`.
+
+use axum::extract::{Path, Request, State};
+use axum::response::Response;
+use http::{HeaderMap, StatusCode, header};
+
+use super::query::Parameters;
+use super::target::Place;
+use super::{Api, failure, proxy};
+
+/// SPDY inside a WebSocket: ports are named inside of it.
+const TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
+
+pub(super) async fn forward(State(api): Api, Path(place): Path<Place>, request: Request) -> Response {
+    let ports = match ports(request.headers(), &Parameters::of(request.uri())) {
+        Ok(ports) => ports,
+        Err(text) => return failure(StatusCode::BAD_REQUEST, text),
+    };
+    let pod = match api.pod(&place, || "pod does not exist".into()).await {
+        Ok(pod) => pod,
+        Err(answer) => return answer,
+    };
+    if !place.fits(&pod) {
+        return failure(StatusCode::NOT_FOUND, "pod not found");
+    }
+    let sandbox = pod.observed.as_ref().and_then(|seen| seen.sandboxes.iter().find(|one| one.ready));
+    let Some(sandbox) = sandbox.map(|one| one.id.clone()) else {
+        let text = format!("pod not found ({:?})", place.full_name());
+        return failure(StatusCode::INTERNAL_SERVER_ERROR, text);
+    };
+    proxy::carry(&api, request, async { api.runtime.port_forward(&sandbox, &ports).await }).await
+}
+
+/// Ports that must be known before: only those of a WebSocket that does not name them itself.
+fn ports(headers: &HeaderMap, parameters: &Parameters) -> Result<Vec<i32>, String> {
+    let upgrade = headers.get(header::UPGRADE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let offered = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|v| v.to_str().ok());
+    let mut offered = offered.flat_map(|list| list.split(',')).map(str::trim);
+    if !upgrade.eq_ignore_ascii_case("websocket") || offered.any(|protocol| protocol == TUNNEL) {
+        return Ok(Vec::new());
+    }
+    let words: Vec<&str> = parameters.all("port").flat_map(|list| list.split(',')).collect();
+    if words.is_empty() {
+        return Err(r#"query parameter "port" is required"#.into());
+    }
+    let port = |word: &&str| match word.parse::<u16>() {
+        Ok(0) => Err(format!("port {word:?} must be > 0")),
+        Ok(port) => Ok(i32::from(port)),
+        Err(error) => Err(format!("unable to parse {word:?} as a port: {error}")),
+    };
+    words.iter().map(port).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_asked_for_only_by_old_websockets() {
+        let check = |upgrade: &str, protocol: &str, query: &str, expect: Result<&[i32], &str>| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::UPGRADE, upgrade.parse().unwrap());
+            headers.insert(header::SEC_WEBSOCKET_PROTOCOL, protocol.parse().unwrap());
+            let uri = format!("/portForward/a/b?{query}").parse().unwrap();
+            let found = ports(&headers, &Parameters::of(&uri));
+            assert_eq!(found.as_deref().map_err(String::as_str), expect, "{upgrade} {protocol} {query}");
+        };
+        check("SPDY/3.1", "", "", Ok(&[]));
+        check("websocket", "v4.channel.k8s.io, SPDY/3.1+portforward.k8s.io", "", Ok(&[]));
+        check("websocket", "v4.channel.k8s.io", "port=80,81&port=443", Ok(&[80, 81, 443]));
+        check("WebSocket", "v4.channel.k8s.io", "", Err(r#"query parameter "port" is required"#));
+        check("websocket", "", "port=0", Err(r#"port "0" must be > 0"#));
+        check(
+            "websocket",
+            "",
+            "port=70000",
+            Err(r#"unable to parse "70000" as a port: number too large to fit in target type"#),
+        );
+    }
+}

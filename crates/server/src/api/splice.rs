@@ -1,0 +1,169 @@
+//! Two connections become one. What passes is not looked at, and each stream costs two small buffers.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::Instant;
+
+/// Held per direction.
+const BUFFER: usize = 16 * 1024;
+/// What the other direction gets after one has ended: its last bytes pass, and nobody keeps a dead stream open.
+const LINGER: Duration = Duration::from_secs(30);
+
+/// Why a splice ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// One side said that it is done, and the other got all of it.
+    Closed,
+    /// A connection broke.
+    Broken,
+    /// Nothing passed for too long.
+    Idle,
+}
+
+/// Carries bytes both ways until both sides are done, one breaks, or nothing passes for `idle` (zero: no limit).
+pub(super) async fn splice(
+    client: impl AsyncRead + AsyncWrite + Unpin,
+    server: impl AsyncRead + AsyncWrite + Unpin,
+    idle: Duration,
+) -> Ended {
+    let (mut from_client, mut to_client) = tokio::io::split(client);
+    let (mut from_server, mut to_server) = tokio::io::split(server);
+    let last = LastWord::new();
+    let limit = if idle.is_zero() { Duration::from_secs(u64::from(u32::MAX)) } else { idle };
+    let mut there = std::pin::pin!(one_way(&mut from_client, &mut to_server, &last));
+    let mut back = std::pin::pin!(one_way(&mut from_server, &mut to_client, &last));
+    let (first, there_is_left) = tokio::select! {
+        ended = &mut there => (ended, false),
+        ended = &mut back => (ended, true),
+        () = silence(&last, limit) => return Ended::Idle,
+    };
+    if first.is_err() {
+        return Ended::Broken;
+    }
+    last.is_now();
+    let rest = async { if there_is_left { there.await } else { back.await } };
+    tokio::select! {
+        ended = rest => if ended.is_ok() { Ended::Closed } else { Ended::Broken },
+        () = silence(&last, limit.min(LINGER)) => Ended::Closed,
+    }
+}
+
+async fn one_way(
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    last: &LastWord,
+) -> std::io::Result<()> {
+    let mut buffer = vec![0; BUFFER];
+    loop {
+        let length = from.read(&mut buffer).await?;
+        if length == 0 {
+            return to.shutdown().await;
+        }
+        last.is_now();
+        to.write_all(&buffer[..length]).await?;
+        to.flush().await?;
+        last.is_now();
+    }
+}
+
+/// When something passed last, in either direction.
+struct LastWord {
+    begun: Instant,
+    millis: AtomicU64,
+}
+
+impl LastWord {
+    fn new() -> Self {
+        Self { begun: Instant::now(), millis: AtomicU64::new(0) }
+    }
+    fn is_now(&self) {
+        let millis = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.millis.store(millis, Ordering::Relaxed);
+    }
+    fn at(&self) -> Instant {
+        self.begun + Duration::from_millis(self.millis.load(Ordering::Relaxed))
+    }
+}
+
+/// Ends when nothing passed for so long.
+async fn silence(last: &LastWord, limit: Duration) {
+    loop {
+        let due = last.at() + limit;
+        if due <= Instant::now() {
+            return;
+        }
+        tokio::time::sleep_until(due).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{DuplexStream, duplex};
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    async fn with_splice(
+        idle: Duration,
+        script: impl AsyncFnOnce(DuplexStream, DuplexStream),
+    ) -> (Ended, Duration) {
+        let (client, client_end) = duplex(1024);
+        let (server, server_end) = duplex(1024);
+        let begun = Instant::now();
+        let (ended, ()) = tokio::join!(
+            async { (splice(client_end, server_end, idle).await, begun.elapsed()) },
+            script(client, server)
+        );
+        ended
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_one_side_says_after_the_other_is_done_still_passes() {
+        let (ended, _) = with_splice(HOUR, async |mut client, mut server| {
+            client.write_all(b"question").await.unwrap();
+            client.shutdown().await.unwrap();
+            let mut got = Vec::new();
+            server.read_to_end(&mut got).await.unwrap();
+            assert_eq!(got, b"question");
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            let answering = async move {
+                server.write_all(&[7; 100_000]).await.unwrap();
+                drop(server);
+            };
+            let mut got = Vec::new();
+            let (read, ()) = tokio::join!(client.read_to_end(&mut got), answering);
+            assert_eq!((read.unwrap(), got), (100_000, vec![7; 100_000]));
+        })
+        .await;
+        assert_eq!(ended, Ended::Closed);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_side_that_never_ends_is_left_after_a_while() {
+        let (ended, took) = with_splice(HOUR, async |client, mut server| {
+            server.shutdown().await.unwrap();
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            drop(client);
+        })
+        .await;
+        assert_eq!((ended, took), (Ended::Closed, LINGER));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_ends_it_and_words_do_not() {
+        let minute = Duration::from_secs(60);
+        let (ended, took) = with_splice(minute, async |mut client, mut server| {
+            for _ in 0..10 {
+                tokio::time::sleep(Duration::from_secs(50)).await;
+                client.write_all(b"x").await.unwrap();
+                server.read_u8().await.unwrap();
+            }
+            tokio::time::sleep(Duration::from_secs(70)).await;
+            assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
+        })
+        .await;
+        assert_eq!((ended, took), (Ended::Idle, Duration::from_secs(560)));
+    }
+}

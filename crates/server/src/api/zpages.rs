@@ -1,0 +1,156 @@
+//! `/configz`, `/flagz` and `/statusz`: what this process was told, and what it is.
+
+use std::fmt::Write;
+
+use axum::extract::State;
+use axum::response::Response;
+use http::{HeaderMap, StatusCode, header};
+use serde_json::{Value, json};
+
+use super::{Api, SecureApi, failure, json_bytes};
+use crate::process;
+
+const WARNING: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility \
+                       guarantees and is for debugging purposes only.";
+/// The paths that `/statusz` points to.
+const PATHS: [&str; 4] = ["/configz", "/debug", "/healthz", "/metrics"];
+
+pub(super) async fn configz(State(api): Api) -> Response {
+    json_bytes(json!({ "kubeletconfig": api.settings.configz }).to_string().into_bytes())
+}
+
+pub(super) async fn flagz(State(api): Api, headers: HeaderMap) -> Response {
+    match wanted(&headers, "Flagz") {
+        Form::Text => {
+            let mut text = format!("\nkubelet flagz\n{WARNING}\n\n");
+            for (name, value) in &api.settings.flags {
+                // Writing to a String cannot fail.
+                let _ = writeln!(text, "{name}={value}");
+            }
+            failure(StatusCode::OK, text)
+        }
+        Form::Json(version) => object("Flagz", version, json!({ "flags": api.settings.flags })),
+        Form::Unknown => not_acceptable(),
+    }
+}
+
+pub(super) async fn statusz(State(api): Api, headers: HeaderMap) -> Response {
+    let form = wanted(&headers, "Statusz");
+    let facts = Facts::of(&api);
+    match form {
+        Form::Text => {
+            let (hours, minutes, seconds) = (facts.up / 3600, facts.up / 60 % 60, facts.up % 60);
+            let text = format!(
+                "\nkubelet statusz\n{WARNING}\n\nStarted: {}\nUp: {hours} hr {minutes:02} min {seconds:02} sec\n\
+                 Go version: \nBinary version: {}\nEmulation version: {}\nPaths: {}\n",
+                facts.started,
+                facts.version,
+                facts.minor,
+                PATHS.join(" "),
+            );
+            failure(StatusCode::OK, text)
+        }
+        Form::Json(version) => {
+            let body = json!({
+                "startTime": facts.started,
+                "uptimeSeconds": facts.up,
+                "goVersion": "",
+                "binaryVersion": facts.version,
+                "emulationVersion": facts.minor,
+                "paths": PATHS,
+            });
+            object("Statusz", version, body)
+        }
+        Form::Unknown => not_acceptable(),
+    }
+}
+
+struct Facts {
+    started: String,
+    up: i64,
+    version: String,
+    minor: String,
+}
+
+impl Facts {
+    fn of(api: &SecureApi) -> Self {
+        let now = api.wall.wall().0 / 1_000_000_000;
+        let started = process::figures().map_or(now, |figures| figures.start_seconds as i64);
+        let version = api.endpoints.metrics.kubernetes_version().trim_start_matches('v').to_owned();
+        let minor = version.rsplit_once('.').map_or(version.clone(), |(minor, _)| minor.to_owned());
+        let stamp = model::Wall(started * 1_000_000_000).timestamp();
+        Self { started: stamp.to_string(), up: (now - started).max(0), version, minor }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Form {
+    Text,
+    /// Of this version of the object.
+    Json(&'static str),
+    Unknown,
+}
+
+/// What the caller takes, the first that we have.
+fn wanted(headers: &HeaderMap, kind: &str) -> Form {
+    let accept: Vec<&str> =
+        headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
+    if accept.iter().all(|text| text.trim().is_empty()) {
+        return Form::Text;
+    }
+    for media in accept.iter().flat_map(|list| list.split(',')) {
+        let mut parts = media.split(';').map(str::trim);
+        let name = parts.next().unwrap_or_default();
+        let parts: Vec<&str> = parts.collect();
+        let says = |key: &str| parts.iter().find_map(|part| part.strip_prefix(key)?.strip_prefix('='));
+        match name {
+            "*/*" | "text/plain" | "text/*" => return Form::Text,
+            "application/json" if says("as") == Some(kind) && says("g") == Some("config.k8s.io") => {
+                match says("v") {
+                    Some("v1beta1") => return Form::Json("v1beta1"),
+                    Some("v1alpha1") => return Form::Json("v1alpha1"),
+                    _ => {}
+                }
+            }
+            _ => {}
+        }
+    }
+    Form::Unknown
+}
+
+fn object(kind: &str, version: &str, fields: Value) -> Response {
+    let mut object = json!({
+        "kind": kind,
+        "apiVersion": format!("config.k8s.io/{version}"),
+        "metadata": { "name": "kubelet" },
+    });
+    if let (Value::Object(object), Value::Object(fields)) = (&mut object, fields) {
+        object.extend(fields);
+    }
+    json_bytes(object.to_string().into_bytes())
+}
+
+fn not_acceptable() -> Response {
+    failure(StatusCode::NOT_ACCEPTABLE, "only text/plain and application/json of config.k8s.io are served\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms_by_what_is_accepted() {
+        let check = |accept: &str, expect: Form| {
+            let headers = HeaderMap::from_iter([(header::ACCEPT, accept.parse().unwrap())]);
+            assert_eq!(wanted(&headers, "Flagz"), expect, "{accept}");
+        };
+        check("", Form::Text);
+        check("*/*", Form::Text);
+        check("text/html, text/plain;q=0.5", Form::Text);
+        check("application/json;as=Flagz;g=config.k8s.io;v=v1beta1", Form::Json("v1beta1"));
+        check("application/json; as=Flagz; g=config.k8s.io; v=v1alpha1, text/plain", Form::Json("v1alpha1"));
+        check("application/json;as=Statusz;g=config.k8s.io;v=v1beta1", Form::Unknown);
+        check("application/json", Form::Unknown);
+        assert_eq!(wanted(&HeaderMap::new(), "Flagz"), Form::Text);
+    }
+}

@@ -1,0 +1,176 @@
+//! The secure port: TLS, and what hostile clients can't do.
+//!
+//! ```text
+//!   accept ─> unproven ─(TLS within HANDSHAKE)─> requests ─(one is allowed)─> welcome
+//!                └── when there are too many of them, the oldest is closed
+//! ```
+//!
+//! A client that means it has its first request answered within a moment, so it is not the oldest unproven connection
+//! for long: connections that send nothing only push each other out. What an unproven client can make us hold is
+//! bounded by [`UNPROVEN`] times [`STRANGER_HEADERS`].
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use axum::Router;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::ServerConfig;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower::ServiceExt;
+
+use crate::access::Peer;
+use crate::listen::{ACCEPT_PAUSE, DRAIN, IDLE, ServeError, Serving};
+
+/// How long a handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Connections without an allowed request so far.
+const UNPROVEN: usize = 256;
+/// Head of a request of somebody who showed no certificate.
+const STRANGER_HEADERS: usize = 64 * 1024;
+/// Head of a request else: commands of exec are in its first line.
+const HEADERS: usize = 1024 * 1024;
+
+/// Serves `router` over TLS. Its requests carry their [`Peer`].
+pub async fn serve_tls(
+    what: &'static str,
+    host: &str,
+    port: u16,
+    tls: Arc<ServerConfig>,
+    router: Router,
+    stop: CancellationToken,
+) -> Result<Serving, ServeError> {
+    let ip = host.parse().map_err(|_| ServeError::Address { what, address: host.to_owned() })?;
+    let wanted = SocketAddr::new(ip, port);
+    let bind = |source| ServeError::Bind { what, address: wanted.to_string(), source };
+    let listener = TcpListener::bind(wanted).await.map_err(bind)?;
+    let address = listener.local_addr().map_err(bind)?;
+    tracing::info!(%address, "serving the {what}");
+    let cut = CancellationToken::new();
+    let door = Door { what, acceptor: TlsAcceptor::from(tls), router, stop, cut };
+    Ok(Serving::new(Some(address), tokio::spawn(serve(door, listener))))
+}
+
+#[derive(Clone)]
+struct Door {
+    what: &'static str,
+    acceptor: TlsAcceptor,
+    router: Router,
+    /// Takes no new request.
+    stop: CancellationToken,
+    /// Ends every connection, when the time to drain is over.
+    cut: CancellationToken,
+}
+
+async fn serve(door: Door, listener: TcpListener) {
+    let open = TaskTracker::new();
+    let mut unproven = Unproven::default();
+    while let Some(accepted) = door.stop.run_until_cancelled(listener.accept()).await {
+        match accepted {
+            Ok((stream, _)) => {
+                let guest = unproven.enter();
+                open.spawn(door.clone().attend(stream, guest));
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the {} could not take a connection", door.what);
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    drop(listener);
+    open.close();
+    if tokio::time::timeout(DRAIN, open.wait()).await.is_err() {
+        door.cut.cancel();
+    }
+}
+
+impl Door {
+    async fn attend(self, stream: TcpStream, guest: Arc<Guest>) {
+        let serving = async {
+            // Keystrokes of a terminal must not wait for more.
+            let _ = stream.set_nodelay(true);
+            let stream = match tokio::time::timeout(HANDSHAKE, self.acceptor.accept(stream)).await {
+                Ok(Ok(stream)) => stream,
+                Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake on the {}", self.what),
+                Err(_) => return tracing::debug!("no TLS handshake in time on the {}", self.what),
+            };
+            self.answer(stream, &guest).await;
+        };
+        tokio::select! {
+            () = serving => {}
+            () = self.cut.cancelled() => {}
+            () = guest.pushed_out.cancelled() => tracing::debug!("closed a silent connection for another"),
+        }
+    }
+
+    async fn answer(&self, stream: TlsStream<TcpStream>, guest: &Guest) {
+        let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
+        let certificates: Vec<_> = certificates.iter().map(|one| one.clone().into_owned()).collect();
+        let headers = if certificates.is_empty() { STRANGER_HEADERS } else { HEADERS };
+        let peer = Peer::new(certificates, guest.welcome.clone());
+        let router = self.router.clone();
+        let service = hyper::service::service_fn(move |mut request: http::Request<Incoming>| {
+            request.extensions_mut().insert(peer.clone());
+            router.clone().oneshot(request)
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(IDLE)
+            .max_buf_size(headers)
+            .serve_connection(TokioIo::new(stream), service)
+            .with_upgrades();
+        let mut connection = std::pin::pin!(connection);
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = self.stop.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%error, "a connection of the {} ended badly", self.what);
+        }
+    }
+}
+
+/// One connection, seen from the door.
+struct Guest {
+    welcome: Arc<AtomicBool>,
+    pushed_out: CancellationToken,
+}
+
+/// Those who have not shown yet that they belong here, oldest first. A connection that ended is no longer there.
+#[derive(Default)]
+struct Unproven(VecDeque<Weak<Guest>>);
+
+impl Unproven {
+    fn enter(&mut self) -> Arc<Guest> {
+        let still =
+            |guest: &Weak<Guest>| guest.upgrade().is_some_and(|guest| !guest.welcome.load(Ordering::Relaxed));
+        if self.0.len() >= UNPROVEN {
+            self.0.retain(still);
+        }
+        if self.0.len() >= UNPROVEN
+            && let Some(oldest) = self.0.pop_front().and_then(|oldest| oldest.upgrade())
+        {
+            oldest.pushed_out.cancel();
+        }
+        let guest = Arc::new(Guest {
+            welcome: Arc::new(AtomicBool::new(false)),
+            pushed_out: CancellationToken::new(),
+        });
+        self.0.push_back(Arc::downgrade(&guest));
+        guest
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+//! Clients that mean harm, and one that does not.
+
+use std::time::Duration;
+
+use axum::middleware;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::*;
+use crate::access::{Access, guard};
+use crate::tls::tests::{TestAuthority, TestClient, hello};
+use crate::{Authentication, Authorization, Serving, ServingCertificate, TlsSettings, server_config};
+
+async fn open_port() -> (Serving, SocketAddr, TestClient, CancellationToken) {
+    let authority = TestAuthority::new("servers");
+    let signed = authority.server("node");
+    let certificate = Arc::new(ServingCertificate::default());
+    certificate.set_pem("test", signed.certificate.as_bytes(), signed.key.as_bytes()).unwrap();
+    let access = Arc::new(Access {
+        authentication: Authentication::new(None).with_anonymous(),
+        authorization: Authorization::AlwaysAllow,
+    });
+    let router = hello().layer(middleware::from_fn_with_state(access, guard));
+    let stop = CancellationToken::new();
+    let config = server_config(&TlsSettings::default(), certificate, None).unwrap();
+    let serving = serve_tls("secure port", "127.0.0.1", 0, config, router, stop.clone()).await.unwrap();
+    let at = serving.address().unwrap();
+    (serving, at, TestClient::new(&authority.pem, None), stop)
+}
+
+#[tokio::test]
+async fn a_thousand_silent_connections_hold_nobody_up() {
+    let (_serving, at, client, _stop) = open_port().await;
+    // One that was served before is not in the way, and stays.
+    let mut kept = client.connect(at).await.unwrap();
+    let mut answer = [0; 15];
+    kept.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    kept.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200 OK");
+
+    let mut silent = Vec::new();
+    for number in 0..1000 {
+        match number % 2 {
+            0 => silent.push(TcpStream::connect(at).await.unwrap()),
+            _ => {
+                let mut half = TcpStream::connect(at).await.unwrap();
+                // The beginning of a handshake that never goes on.
+                half.write_all(&[22, 3, 1, 2, 0, 1]).await.unwrap();
+                silent.push(half);
+            }
+        }
+    }
+    assert_eq!(client.get(at, "/").await, (200, "hello".into()));
+    let mut first = silent.swap_remove(0);
+    let read = tokio::time::timeout(Duration::from_secs(20), first.read(&mut answer)).await.unwrap();
+    assert!(matches!(read, Ok(0) | Err(_)), "the oldest were closed");
+    let mut rest = vec![0; 4096];
+    kept.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let length = tokio::time::timeout(Duration::from_secs(20), kept.read(&mut rest)).await.unwrap().unwrap();
+    assert!(length > 0, "who was served stays");
+}
+
+#[tokio::test]
+async fn a_flood_of_headers_is_cut_off() {
+    let (_serving, at, client, _stop) = open_port().await;
+    let mut flood = client.connect(at).await.unwrap();
+    flood.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n").await.unwrap();
+    let line = format!("x-{}: {}\r\n", "a".repeat(100), "b".repeat(4000));
+    let mut sent = 0;
+    while sent < 10 * STRANGER_HEADERS && flood.write_all(line.as_bytes()).await.is_ok() {
+        let _ = flood.flush().await;
+        sent += line.len();
+    }
+    let mut answer = Vec::new();
+    let _ = tokio::time::timeout(Duration::from_secs(20), flood.read_to_end(&mut answer)).await.unwrap();
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
+    assert_eq!(client.get(at, "/").await, (200, "hello".into()));
+}
+
+#[tokio::test]
+async fn plain_words_are_not_answered_and_the_end_is_waited_for() {
+    let (serving, at, client, stop) = open_port().await;
+    let mut plain = TcpStream::connect(at).await.unwrap();
+    plain.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    let _ = tokio::time::timeout(Duration::from_secs(20), plain.read_to_end(&mut answer)).await.unwrap();
+    assert!(!answer.starts_with(b"HTTP/1.1 200"));
+    let _idle = client.connect(at).await.unwrap();
+    stop.cancel();
+    serving.ended().await;
+    assert!(TcpStream::connect(at).await.is_err());
+}

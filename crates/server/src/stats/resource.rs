@@ -1,0 +1,61 @@
+//! The text of `/metrics/resource`: samples carry the time of their reading.
+
+use ports::CgroupUsage;
+
+use super::Reading;
+use super::family::{Family, labels};
+
+const SECOND: f64 = 1e9;
+
+/// Without a reading, only that there was none.
+pub(super) fn text(reading: Option<&Reading>) -> String {
+    let mut families = reading.map(families).unwrap_or_default();
+    let mut error = Family::new("resource_scrape_error", "gauge", "1 if the figures could not be read.");
+    error.add("", Some(if reading.is_some() { 0.0 } else { 1.0 }), None);
+    families.push(error);
+    families.iter().map(Family::text).collect()
+}
+
+fn families(reading: &Reading) -> Vec<Family> {
+    let cpu = |usage: &CgroupUsage| usage.cpu_nanos.map(|nanos| nanos as f64 / SECOND);
+    let memory = |usage: &CgroupUsage| usage.working_set_bytes.map(|bytes| bytes as f64);
+    let swap = |usage: &CgroupUsage| usage.swap_bytes.map(|bytes| bytes as f64);
+    let family = Family::new;
+    let mut all = [
+        family("container_cpu_usage_seconds_total", "counter", "CPU time of the container."),
+        family("container_memory_working_set_bytes", "gauge", "Working set of the container."),
+        family("container_start_time_seconds", "gauge", "When the container was started."),
+        family("container_swap_limit_bytes", "gauge", "Swap that the container may use."),
+        family("container_swap_usage_bytes", "gauge", "Swap that the container uses."),
+        family("node_cpu_usage_seconds_total", "counter", "CPU time of the node."),
+        family("node_memory_working_set_bytes", "gauge", "Working set of the node."),
+        family("node_swap_usage_bytes", "gauge", "Swap that the node uses."),
+        family("pod_cpu_usage_seconds_total", "counter", "CPU time of the pod."),
+        family("pod_memory_working_set_bytes", "gauge", "Working set of the pod."),
+        family("pod_swap_usage_bytes", "gauge", "Swap that the pod uses."),
+    ];
+    for pod in &reading.pods {
+        for container in &pod.containers {
+            let usage = &container.usage;
+            let at = Some(usage.at);
+            let labels =
+                labels(&[("container", &container.name), ("namespace", &pod.namespace), ("pod", &pod.name)]);
+            all[0].add(&labels, cpu(usage), at);
+            all[1].add(&labels, memory(usage), at);
+            all[2].add(&labels, Some(container.started.0 as f64 / SECOND), None);
+            all[3].add(&labels, usage.swap_limit_bytes.map(|bytes| bytes as f64), at);
+            all[4].add(&labels, swap(usage), at);
+        }
+        if let Some(usage) = &pod.usage {
+            let labels = labels(&[("namespace", &pod.namespace), ("pod", &pod.name)]);
+            all[8].add(&labels, cpu(usage), Some(usage.at));
+            all[9].add(&labels, memory(usage), Some(usage.at));
+            all[10].add(&labels, swap(usage), Some(usage.at));
+        }
+    }
+    let root = &reading.machine.root;
+    all[5].add("", cpu(root), Some(root.at));
+    all[6].add("", memory(root), Some(root.at));
+    all[7].add("", swap(root), Some(root.at));
+    all.into()
+}

@@ -1,0 +1,100 @@
+//! TLS of the secure port: which versions and suites, which certificate we show, whose certificates we believe.
+//!
+//! ```text
+//!   tlsCertFile + tlsPrivateKeyFile ─(files change)─┐
+//!   <cert-dir>/kubelet.crt, .key (self-signed) ─────┼─> ServingCertificate ──> every new handshake
+//!   issued by the cluster (others fill the slot) ───┘
+//!   clientCAFile ─(file changes)─> ClientAuthority ──> every request
+//! ```
+//!
+//! A client's certificate is asked for and its key proven in the handshake, but whether it is worth anything is
+//! looked at per request: an expired or foreign one is then answered with words instead of a broken connection, and a
+//! new CA file counts at once.
+
+mod certificate;
+mod client;
+mod settings;
+mod watch;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls::crypto::CryptoProvider;
+
+pub use certificate::ServingCertificate;
+pub use client::ClientAuthority;
+pub use settings::TlsSettings;
+
+#[derive(thiserror::Error, Debug)]
+pub enum TlsError {
+    #[error("cannot read {}", path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("cannot write {}", path.display())]
+    Write {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("there is no certificate in {place}")]
+    NoCertificate { place: String },
+    #[error("there is no private key that can be used in {place}")]
+    NoKey { place: String },
+    #[error("certificate and private key of {place} do not fit")]
+    Pair {
+        place: String,
+        #[source]
+        source: rustls::Error,
+    },
+    #[error("clientCAFile {} can't be used", path.display())]
+    Authority {
+        path: PathBuf,
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    #[error("cannot make a self-signed certificate for {host}")]
+    SelfSigned {
+        host: String,
+        #[source]
+        source: rcgen::Error,
+    },
+    #[error("unknown tls version {0:?}")]
+    UnknownVersion(String),
+    #[error("Cipher suite {0} not supported or doesn't exist")]
+    UnknownSuite(String),
+    #[error("tlsCurvePreferences: no curve that can be used is in {0:?}")]
+    UnknownCurves(Vec<i32>),
+    #[error("these versions and cipher suites do not go together")]
+    Settings(#[source] rustls::Error),
+}
+
+/// What each handshake uses. With an authority, clients are asked for a certificate.
+pub fn server_config(
+    settings: &TlsSettings,
+    certificate: Arc<ServingCertificate>,
+    authority: Option<Arc<ClientAuthority>>,
+) -> Result<Arc<ServerConfig>, TlsError> {
+    let (provider, versions) = settings.resolve()?;
+    let provider = Arc::new(provider);
+    let asking = Arc::new(client::AskForCertificate::new(authority.is_some(), &provider));
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&versions)
+        .map_err(TlsError::Settings)?
+        .with_client_cert_verifier(asking)
+        .with_cert_resolver(certificate);
+    // Streams need upgrades, which only this version has.
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+fn provider() -> CryptoProvider {
+    rustls::crypto::ring::default_provider()
+}
+
+#[cfg(test)]
+pub(crate) mod tests;
