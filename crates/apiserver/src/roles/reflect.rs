@@ -22,6 +22,9 @@ use crate::watch::{Watch, WatchEvent};
 
 const FIRST_WAIT: Duration = Duration::from_millis(200);
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
+/// How often a "no" is asked about before it is told. Whoever authorizes nodes learns of a pod a little later than its
+/// node does, and says no until then.
+const DOUBTED_REFUSALS: u32 = 3;
 /// A watch that ends sooner is no watch, whatever it said: only a longer one shows that all is well again. Otherwise a
 /// connection that opens and breaks would be tried without end, and each time as if for the first time.
 const SHORT: Duration = Duration::from_secs(1);
@@ -165,7 +168,8 @@ impl<T: Target> Reflector<T> {
     async fn failed(&mut self, error: ApiError) {
         let text = error.to_string();
         let wait = error.retry_after();
-        if self.failing.as_ref() != Some(&text) {
+        let doubted = matches!(error, ApiError::Forbidden { .. }) && self.failures < DOUBTED_REFUSALS;
+        if !doubted && self.failing.as_ref() != Some(&text) {
             self.failing = Some(text);
             self.tell(Notice::Failing(error)).await;
         }
@@ -178,5 +182,57 @@ impl<T: Target> Reflector<T> {
         self.failures += 1;
         let spread = doubled.mul_f64(0.75 + fastrand::f64() * 0.5);
         sleep(spread.max(asked.unwrap_or_default())).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use model::k8s::Service;
+
+    use super::*;
+
+    /// Says no so many times, and then that there is nothing.
+    struct Refusing {
+        refusals: u32,
+        asked: Arc<AtomicU32>,
+    }
+
+    impl Target for Refusing {
+        type Item = Service;
+
+        fn list(&self) -> BoxFuture<'_, Result<Listed<Service>, ApiError>> {
+            let refused = self.asked.fetch_add(1, Ordering::Relaxed) < self.refusals;
+            Box::pin(async move {
+                if refused {
+                    return Err(ApiError::Forbidden { call: "list".into(), message: "no".into() });
+                }
+                Ok(Listed { items: Vec::new(), resource_version: "1".into(), more: String::new() })
+            })
+        }
+
+        fn watch<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Watch<Service>, ApiError>> {
+            Box::pin(std::future::pending())
+        }
+
+        fn meta(service: &Service) -> &ObjectMeta {
+            &service.metadata
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_is_told_when_it_lasts() {
+        for (refusals, expect) in [(0, "all"), (1, "all"), (3, "all"), (4, "failing"), (9, "failing")] {
+            let asked = Arc::new(AtomicU32::new(0));
+            let mut notices = reflect(Refusing { refusals, asked: asked.clone() });
+            let first = match notices.next().await {
+                Some(Notice::All(_)) => "all",
+                Some(Notice::Failing(_)) => "failing",
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(first, expect, "after {refusals} refusals");
+        }
     }
 }

@@ -119,7 +119,12 @@ impl Correlator {
     }
 }
 
+/// A flood of warnings drowns warnings only: what is normal is still told.
 fn spam_key(event: &Event) -> String {
+    format!("{}{}", about_key(event), join(&[&event.type_]))
+}
+
+fn about_key(event: &Event) -> String {
     let (source, about) = (event.source.clone().unwrap_or_default(), &event.involved_object);
     join(&[
         &source.component,
@@ -135,12 +140,12 @@ fn spam_key(event: &Event) -> String {
 fn reason_key(event: &Event) -> String {
     let instance =
         join(&[&event.type_, &event.reason, &event.reporting_component, &event.reporting_instance]);
-    format!("{}{instance}", spam_key(event))
+    format!("{}{instance}", about_key(event))
 }
 
 fn event_key(event: &Event) -> String {
     let rest = join(&[&event.involved_object.field_path, &event.type_, &event.reason, &event.message]);
-    format!("{}{rest}", spam_key(event))
+    format!("{}{rest}", about_key(event))
 }
 
 fn join(parts: &[&Option<String>]) -> String {
@@ -165,6 +170,10 @@ mod tests {
         }
 
         fn send(&mut self, pod: &str, reason: &str, message: &str) -> Option<Send> {
+            self.send_event(pod, &ApiEvent::normal(reason, message))
+        }
+
+        fn send_event(&mut self, pod: &str, event: &ApiEvent) -> Option<Send> {
             let now = Now {
                 mono: Mono::from_duration(Duration::from_secs(self.secs)),
                 wall: Wall(self.secs as i64 * 1_000_000_000),
@@ -175,7 +184,7 @@ mod tests {
                 resource_version: String::new(),
             };
             let source = EventSource { host: "n".into() };
-            let event = object(&source, &about, &ApiEvent::normal(reason, message), now.wall);
+            let event = object(&source, &about, event, now.wall);
             self.correlator.correlate(event, now)
         }
 
@@ -229,6 +238,15 @@ mod tests {
         bench.secs += 1;
         assert_eq!(bench.shown("a", "R", "m"), "42 x m");
         assert_eq!(bench.shown("a", "R", "m"), "-");
+    }
+
+    #[test]
+    fn warnings_do_not_drown_what_is_normal() {
+        let mut bench = Bench::new();
+        let warning = ApiEvent::warning("Unhealthy", "m");
+        let sent = (0..40).filter(|_| bench.send_event("a", &warning).is_some()).count();
+        assert_eq!(sent, 25);
+        assert_eq!(bench.shown("a", "Killing", "m"), "new m");
     }
 
     #[test]

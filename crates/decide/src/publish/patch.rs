@@ -27,7 +27,15 @@ pub fn patch(from: &PodStatus, to: &PodStatus) -> Option<Value> {
             }
         }
     }
-    (!patch.is_empty()).then_some(Value::Object(patch))
+    if patch.is_empty() {
+        return None;
+    }
+    // No reason to write, but when something is written, readers get what upstream's kubelet gives them.
+    let there = |key: &String| from.get(key).is_some_and(|old| !old.is_null());
+    for (key, new) in to.iter().filter(|(key, new)| **new == json!({}) && !there(key)) {
+        patch.insert(key.clone(), new.clone());
+    }
+    Some(Value::Object(patch))
 }
 
 /// Whether the patch says nothing but how one condition is now.
@@ -151,6 +159,19 @@ mod tests {
         check("a last state of nothing", container(json!({"lastState": {}})), container(json!({})), None);
         check("no text", json!({"message": ""}), json!({}), None);
         check("no list", json!({"conditions": []}), json!({}), None);
+        check("no resources", json!({}), json!({"resources": {}}), None);
+        check(
+            "no resources, with something else",
+            json!({}),
+            json!({"phase": "Running", "resources": {}}),
+            Some(json!({"phase": "Running", "resources": {}})),
+        );
+        check(
+            "no resources, as before",
+            json!({"resources": {}}),
+            json!({"phase": "Running", "resources": {}}),
+            Some(json!({"phase": "Running"})),
+        );
     }
 
     #[test]

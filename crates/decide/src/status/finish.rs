@@ -3,6 +3,7 @@
 use model::k8s::{self, ContainerStatus};
 use model::pod::{PodView, is_sidecar};
 
+use super::conditions::{CONTAINERS_READY, INITIALIZED, READY, find};
 use super::phase::Phase;
 use super::state::{self, MESSAGE_LOST, REASON_STATUS_UNKNOWN};
 
@@ -19,6 +20,21 @@ pub fn finish(pod: &PodView, mut status: k8s::PodStatus) -> k8s::PodStatus {
     let phase = status.phase.as_deref().and_then(Phase::parse);
     if !pod.source.is_static() && !phase.is_some_and(Phase::is_terminal) {
         status.phase = Some(Phase::Failed.as_str().to_owned());
+    }
+    status
+}
+
+/// The last word changes the phase and no condition. A status derived once more would explain readiness by that phase:
+/// what was said with a phase that is final stays.
+pub fn keep_last_word(old: Option<&k8s::PodStatus>, mut status: k8s::PodStatus) -> k8s::PodStatus {
+    let terminal =
+        |s: &&k8s::PodStatus| s.phase.as_deref().and_then(Phase::parse).is_some_and(Phase::is_terminal);
+    let Some(said) = old.filter(terminal).and_then(|old| old.conditions.as_deref()) else { return status };
+    for condition in status.conditions.iter_mut().flatten() {
+        let judged = [INITIALIZED, READY, CONTAINERS_READY].contains(&condition.type_.as_str());
+        if let Some(before) = find(said, &condition.type_).filter(|_| judged) {
+            *condition = before.clone();
+        }
     }
     status
 }

@@ -43,7 +43,7 @@ pub use self::conditions::{
 };
 pub use self::containers::container_statuses;
 pub use self::deadline::{DEADLINE_EXCEEDED_MESSAGE, DEADLINE_EXCEEDED_REASON, deadline, deadline_exceeded};
-pub use self::finish::finish;
+pub use self::finish::{finish, keep_last_word};
 pub use self::phase::{Phase, has_initialized, phase};
 pub use self::resources::{PodResources, ResourceList};
 use crate::restart;

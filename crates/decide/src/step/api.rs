@@ -272,7 +272,9 @@ pub(super) fn keep_mirror(state: &mut NodeState, cx: &mut Context, full_name: &F
         .filter(|e| e.view.source.is_static() && !e.orphan)
         .collect();
     let wanted = here.iter().find(|e| !e.removed && e.rejection.is_none()).map(|e| e.view.clone());
-    let orphaned = state.sources_ready() && here.iter().all(|e| e.lifecycle.is_terminated());
+    // Who watches the mirror sees the pod's last status before it goes.
+    let over = |e: &&PodEntry| e.lifecycle.is_terminated() && !e.publication.in_flight;
+    let orphaned = state.sources_ready() && here.iter().all(over);
     let Some(mirror) =
         state.mirrors.get(full_name).cloned().or_else(|| wanted.as_ref().map(|_| Mirror::default()))
     else {

@@ -152,7 +152,7 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
             };
             let derived = status::derive(&inputs);
             if matches!(entry.lifecycle, Lifecycle::Finished) {
-                status::finish(&entry.view, derived)
+                status::keep_last_word(old.as_deref(), status::finish(&entry.view, derived))
             } else {
                 derived
             }

@@ -4,7 +4,7 @@ use model::{Now, Wall};
 use serde_json::{Value, json};
 
 use crate::status::sample::{at, pod, status, view};
-use crate::status::{deadline, deadline_exceeded, finish, rejected};
+use crate::status::{deadline, deadline_exceeded, finish, keep_last_word, rejected};
 
 /// Statuses in the short form of the samples; `lost` is a container whose end nobody saw.
 fn shorts(list: &Option<Vec<k8s::ContainerStatus>>) -> String {
@@ -96,6 +96,25 @@ fn what_the_api_server_saw_counts_too() {
     std::sync::Arc::make_mut(&mut pod.pod).status = Some(status_of("i:0 c:wait", "Pending"));
     let finished = finish(&pod, status_of("i:wait c:wait", "Pending"));
     assert_eq!(shorts(&finished.container_statuses), "c:lost");
+}
+
+#[test]
+fn the_last_word_on_readiness_stays() {
+    let with = |phase: &str, conditions: Value| -> k8s::PodStatus {
+        serde_json::from_value(json!({"phase": phase, "conditions": conditions})).unwrap()
+    };
+    let ready = |reason: &str| json!({"type": "Ready", "status": "False", "reason": reason});
+    let sandbox = |status: &str| json!({"type": "PodReadyToStartContainers", "status": status});
+    let check = |old: Option<k8s::PodStatus>, expect: &str| {
+        let derived = with("Failed", json!([sandbox("False"), ready("PodFailed")]));
+        let kept = keep_last_word(old.as_ref(), derived);
+        assert_eq!(kept, with("Failed", json!([sandbox("False"), ready(expect)])), "{old:?}");
+    };
+    let said = || json!([sandbox("True"), ready("ContainersNotReady")]);
+    check(Some(with("Failed", said())), "ContainersNotReady");
+    check(Some(with("Pending", said())), "PodFailed");
+    check(Some(with("Failed", json!([]))), "PodFailed");
+    check(None, "PodFailed");
 }
 
 #[test]

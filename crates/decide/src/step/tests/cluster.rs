@@ -389,12 +389,23 @@ fn the_mirror_goes_with_its_pod_not_before() {
         ("done a", vec!["read a"]),
         (
             "read a: s0 dead; c#0 exit(0)",
-            vec!["run a: tear-down > drop-cgroup kubepods/besteffort/poda", "patch m-a", "unmirror m-a"],
+            vec!["run a: tear-down > drop-cgroup kubepods/besteffort/poda", "patch m-a"],
         ),
+        // the last status first
+        ("answer patch", vec!["unmirror m-a"]),
     ];
     for (line, expect) in table {
         assert_eq!(script.line(line), expect, "{line}");
     }
+}
+
+#[test]
+fn a_last_status_that_cannot_be_told_keeps_no_mirror() {
+    let mut script = mirrored();
+    for line in ["file", "done a", "read a: s0 dead; c#0 exit(0)"] {
+        script.line(line);
+    }
+    assert!(script.line("answer patch refused").contains(&"unmirror m-a".to_owned()));
 }
 
 #[test]
