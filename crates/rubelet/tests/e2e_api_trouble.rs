@@ -252,7 +252,7 @@ fn fifty_pods_do_not_notice_that_the_agent_was_killed() {
     assert_eq!(member.running(), running + 2);
     let flips = changes(&cluster, &namespace, &version);
     println!("changes of old pods: {}; patches: {}", flips.len(), patched() - patches);
-    assert!(flips.iter().all(|pod| is_ready(pod)), "a pod was not ready for a while");
+    assert!(flips.iter().all(is_ready), "a pod was not ready for a while");
 }
 
 /// Every state of the old pods since that version.
