@@ -103,6 +103,13 @@ pub struct RuntimeHealth {
     pub handlers: BTreeMap<String, RuntimeHandler>,
 }
 
+impl RuntimeHealth {
+    /// It has not yet told its name. What it lists may be there before that.
+    pub fn is_nameless(&self) -> bool {
+        self.last_ok.is_none()
+    }
+}
+
 impl Default for RuntimeHealth {
     fn default() -> Self {
         Self {

@@ -279,6 +279,7 @@ fn runtime_changed(state: &mut NodeState, cx: &mut Context, before: &crate::stat
     }
     if (before.ready, before.network_ready) == (after.ready, after.network_ready)
         && before.message == after.message
+        && before.is_nameless() == after.is_nameless()
     {
         return;
     }

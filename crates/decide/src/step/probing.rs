@@ -22,6 +22,10 @@ pub(super) fn attend(state: &mut NodeState, cx: &Context, uid: &PodUid) {
         entry.ledger.must_restart.extend(killed.map(|(name, of)| (name.clone(), of.id.clone())));
         entry.probes.remember(record);
     }
+    if state.runtime.is_nameless() {
+        // Whose container it was that was ready is told by its id, and ids begin with that name.
+        return;
+    }
     let PodEntry { probes, view, observed, lifecycle, status, .. } = entry;
     let around = Surroundings {
         pod: view,

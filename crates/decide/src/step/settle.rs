@@ -126,6 +126,10 @@ fn finished(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
 fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get(uid) else { return };
     let Some(reading) = entry.observed.as_ref().filter(|_| !entry.orphan) else { return };
+    if state.runtime.is_nameless() && !reading.pod.containers.is_empty() {
+        // Ids of containers begin with it. Reported without, each would look like another container.
+        return;
+    }
     let qos = entry.qos;
     let view = judged_view(entry);
     let old = entry.status.clone().or_else(|| api::shown_status(state, entry));

@@ -345,3 +345,17 @@ fn a_pod_wanted_before_the_other_sources_spoke_takes_what_is_there() {
         ",
     );
 }
+
+#[test]
+fn no_status_before_the_runtime_has_told_its_name() {
+    // Ids of containers begin with it: a status without would show another container than the one that runs.
+    check(
+        r"
+        show status
+        started                            => check+driver | read all
+        file a                             => -
+        read all: a = s0 ready; c#0 running => -
+        ready                              => read all | status a Running c=running
+        ",
+    );
+}
