@@ -26,7 +26,7 @@ const USER: &str = "system:node:node";
 const FOR_EVER: &str = "trap 'exit 0' TERM; sleep 3600 & wait";
 
 /// At least so long the API server is away.
-const AWAY: Duration = Duration::from_secs(15);
+const AWAY: Duration = Duration::from_secs(60);
 /// So long requests are counted, after the first few.
 const COUNTED: Duration = Duration::from_secs(12);
 /// Far more than any good agent asks a server that fails, and far less than one that does not wait.
