@@ -6,10 +6,12 @@
 mod cluster;
 mod harness;
 mod member;
+mod seen;
 
 use cluster::Cluster;
 use harness::SLOW;
 use member::{BUSYBOX, Member, ready};
+use seen::Seen;
 use serde_json::{Value, json};
 
 fn join(name: &'static str) -> Member {
@@ -109,4 +111,24 @@ fn a_pod_that_ends_is_over_in_the_api() {
         assert_eq!(pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"], code);
         assert!(!ready(&pod), "{pod}");
     }
+}
+
+#[test]
+fn a_runtime_class_of_the_cluster_chooses_the_handler() {
+    let member = join("member-f");
+    let cluster = member.cluster;
+    let namespace = cluster.namespace("classes");
+    let seen = Seen::new(&member.node.runtime);
+    // The private containerd knows runc a second time, as `second`.
+    let class = json!({
+        "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "other"}, "handler": "second",
+        "overhead": {"podFixed": {"memory": "4Mi"}},
+    });
+    cluster.create("", &class.to_string());
+    let spec = json!({"runtimeClassName": "other", "automountServiceAccountToken": false});
+    cluster.create_pod(&namespace, &member.pod("classy", "sleep 1000", spec));
+    let pod = cluster.wait_for("pod", &namespace, "classy", SLOW, ready);
+    assert_eq!(pod["spec"]["overhead"]["memory"], "4Mi");
+    let pods = seen.pods().expect("the runtime's pods");
+    assert_eq!(pods["classy"].sandboxes[0].runtime_handler, "second");
 }
