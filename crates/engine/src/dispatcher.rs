@@ -15,7 +15,7 @@ use model::pod::Source;
 use model::probe::ProbeRecord;
 use model::{ApiEvent, EventSubject, PodUid};
 use ports::{FeedNotice, PodFeed, ProbeOf};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -31,11 +31,6 @@ use crate::{NodeDuties, Ports, api_calls, executor, image_calls, node_duties, ob
 pub(crate) struct Outbox(pub mpsc::UnboundedSender<Event>);
 
 impl Outbox {
-    #[cfg(test)]
-    pub fn new(events: mpsc::UnboundedSender<Event>) -> Self {
-        Self(events)
-    }
-
     pub fn send(&self, event: Event) {
         // The dispatcher is gone only while the agent ends; nobody is left to tell then.
         let _ = self.0.send(event);
@@ -51,6 +46,8 @@ pub(crate) struct Shop {
     pub image_room: Arc<image_calls::ImageRoom>,
     /// The runtime as it was seen last, for whoever keeps the Node object.
     pub runtime_view: Arc<watch::Sender<RuntimeView>>,
+    /// Images came, changed or may have: for whoever lists them in the Node object.
+    pub image_news: Arc<Notify>,
 }
 
 struct Dispatcher {
@@ -86,7 +83,8 @@ pub(crate) fn prepare(
     let clock = Clock::new(ports.wall.clone());
     let image_room = Arc::default();
     let runtime_view = Arc::new(watch::Sender::new(RuntimeView::default()));
-    let shop = Shop { ports, clock: clock.clone(), outbox: Outbox(events), image_room, runtime_view };
+    let (outbox, image_news) = (Outbox(events), Arc::default());
+    let shop = Shop { ports, clock: clock.clone(), outbox, image_room, runtime_view, image_news };
     let (probe_records, to_keep) = mpsc::unbounded_channel();
     tokio::spawn(probe_calls::keep_records(shop.clone(), to_keep));
     let (node_cgroups, wanted_cgroups) = watch::channel(Vec::new());
@@ -168,6 +166,9 @@ async fn load_user_ids(shop: &Shop) -> BTreeMap<PodUid, IdMapping> {
 async fn forward_hints(shop: Shop, stop: CancellationToken) {
     let mut hints = shop.ports.hints.hints();
     while let Some(Some(hint)) = stop.run_until_cancelled(hints.next()).await {
+        if matches!(hint, ports::Hint::Images | ports::Hint::Everything) {
+            shop.image_news.notify_one();
+        }
         let hint = match hint {
             ports::Hint::Pod(uid) => decide::Hint::Pod(uid),
             ports::Hint::Id(id) => decide::Hint::Id(id),

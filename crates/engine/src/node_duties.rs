@@ -8,18 +8,20 @@ use std::time::Duration;
 use decide::Event;
 use decide::jitter::Seed;
 use decide::node::{self, RuntimeView};
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use model::node::{HostAddresses, HostFacts, NodeSetup};
 use ports::{ClusterPorts, HostFactsSource, Images, NodeApi, Runtime, Seen};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::dispatcher::{Outbox, Shop};
 use crate::lease_keeper::LeaseKeeper;
 use crate::node_keeper::{Desk, ImageList, NodeKeeper, NodeNow};
 
-/// How often images are listed: nothing tells of all their changes.
-const IMAGES_PERIOD: Duration = Duration::from_secs(30);
+/// Runtimes tell of images that come, not all of them of those that go: how often they are listed although nobody told.
+const IMAGES_NET: Duration = Duration::from_secs(300);
+/// A pull of many layers is told of many times.
+const IMAGES_PAUSE: Duration = Duration::from_secs(1);
 const FACTS_PERIOD_ALONE: Duration = Duration::from_secs(60);
 const CIDR_RETRY: Duration = Duration::from_secs(5);
 
@@ -53,7 +55,10 @@ pub(crate) fn start(
     let cluster = shop.ports.cluster.clone()?;
 
     let (images_now, images) = watch::channel(ImageList::default());
-    spawn_until(stop, list_images(shop.ports.images.clone(), runtime.clone(), images_now));
+    spawn_until(
+        stop,
+        list_images(shop.ports.images.clone(), runtime.clone(), shop.image_news.clone(), images_now),
+    );
     let (node_now, node) = watch::channel(NodeNow::default());
     let name = setup.name.clone();
     spawn_until(stop, follow_node(cluster.node.clone(), name, shop.outbox.clone(), node_now, cidrs_now));
@@ -170,6 +175,7 @@ fn without_addresses(facts: &HostFacts) -> HostFacts {
 async fn list_images(
     images: Arc<dyn Images>,
     mut runtime: watch::Receiver<RuntimeView>,
+    news: Arc<Notify>,
     now: watch::Sender<ImageList>,
 ) {
     // Before it was there once, asking it only makes noise.
@@ -187,7 +193,11 @@ async fn list_images(
             }
             Err(error) => tracing::debug!("images can't be listed: {error}"),
         }
-        tokio::time::sleep(IMAGES_PERIOD).await;
+        // Whichever comes first, it is looked at afterwards.
+        let _ = tokio::time::timeout(IMAGES_NET, news.notified()).await;
+        tokio::time::sleep(IMAGES_PAUSE).await;
+        // What was told during the pause is seen by the same look.
+        let _ = news.notified().now_or_never();
     }
 }
 
@@ -216,8 +226,9 @@ mod tests {
     use super::*;
     use crate::testing::FakeApi;
     use async_trait::async_trait;
+    use model::cri::{FilesystemUsage, Image, ImageSpec, RegistryAuth, SandboxConfig};
     use model::k8s::Node;
-    use ports::FactsError;
+    use ports::{FactsError, RuntimeError};
     use tokio::sync::mpsc;
 
     struct Host(watch::Receiver<HostFacts>);
@@ -245,6 +256,57 @@ mod tests {
         host.send_modify(|facts| facts.cpus = 9);
         tokio::time::sleep(period).await;
         assert!(matches!(inbox.try_recv(), Ok(Event::FactsChanged(facts)) if facts.cpus == 9));
+    }
+
+    /// Counts how often it was asked for its list.
+    #[derive(Default)]
+    struct Shelf(std::sync::atomic::AtomicUsize);
+
+    #[async_trait]
+    impl Images for Shelf {
+        async fn list_images(&self) -> Result<Vec<Image>, RuntimeError> {
+            let asked = self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            Ok((0..asked).map(|n| Image { id: n.to_string(), ..Default::default() }).collect())
+        }
+        async fn image_status(&self, _: &ImageSpec) -> Result<Option<Image>, RuntimeError> {
+            Ok(None)
+        }
+        async fn pull_image(
+            &self,
+            _: &ImageSpec,
+            _: Option<&RegistryAuth>,
+            _: Option<&SandboxConfig>,
+        ) -> Result<String, RuntimeError> {
+            Err(RuntimeError::Unsupported { call: "PullImage" })
+        }
+        async fn remove_image(&self, _: &ImageSpec) -> Result<(), RuntimeError> {
+            Ok(())
+        }
+        async fn image_fs_info(&self) -> Result<(Vec<FilesystemUsage>, Vec<FilesystemUsage>), RuntimeError> {
+            Ok(Default::default())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn images_are_listed_when_somebody_tells_of_them() {
+        let (shelf, news) = (Arc::new(Shelf::default()), Arc::new(Notify::new()));
+        let (view, runtime) = watch::channel(RuntimeView::default());
+        let (now, images) = watch::channel(None);
+        tokio::spawn(list_images(shelf.clone(), runtime, news.clone(), now));
+        let asked = || shelf.0.load(std::sync::atomic::Ordering::Relaxed);
+        tokio::time::sleep(IMAGES_NET * 2).await;
+        assert_eq!(asked(), 0, "the runtime was never there");
+        view.send_modify(|view| view.answered = Some(model::Mono::ZERO));
+        tokio::time::sleep(IMAGES_NET / 2).await;
+        assert_eq!(asked(), 1);
+        for _ in 0..5 {
+            news.notify_one();
+        }
+        tokio::time::sleep(IMAGES_PAUSE * 3).await;
+        assert_eq!(asked(), 2, "many words in one moment are one look");
+        assert_eq!(images.borrow().as_ref().map(|list| list.len()), Some(1));
+        tokio::time::sleep(IMAGES_NET * 2).await;
+        assert_eq!(asked(), 3, "the net");
     }
 
     #[tokio::test(start_paused = true)]

@@ -12,4 +12,5 @@ pub mod logs;
 pub mod mountinfo;
 pub mod probe;
 pub mod process;
+mod unverified_tls;
 pub mod usage;

@@ -205,7 +205,7 @@ impl Bench {
             tokens: cluster.clone(),
             reviews: Arc::new(Nobody),
         };
-        let objects = ClusterObjects::new(Some(ports), Outbox::new(sender), CancellationToken::new());
+        let objects = ClusterObjects::new(Some(ports), Outbox(sender), CancellationToken::new());
         objects.follow_services();
         let config = NodeConfig {
             sources: vec![Source::Api],

@@ -1,25 +1,17 @@
-//! TLS as a probe wants it: encrypted, with whoever answers. Pods rarely have certificates that anybody signed.
+//! TLS as a probe wants it: with whoever answers, and its failures in the reference's words.
 
 use std::io;
 use std::sync::Arc;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, Error, InvalidMessage, SignatureScheme};
+use rustls::pki_types::ServerName;
+use rustls::{Error, InvalidMessage};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 pub type Connector = tokio_rustls::TlsConnector;
 
 pub fn unverified() -> Connector {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let schemes = provider.signature_verification_algorithms.supported_schemes();
-    let mut config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("ring has the default protocol versions")
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anybody { schemes }))
-        .with_no_client_auth();
+    let mut config = crate::unverified_tls::client();
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     // Each attempt stands alone.
     config.resumption = rustls::client::Resumption::disabled();
@@ -62,42 +54,4 @@ fn spaced(name: &str) -> String {
         out.extend(letter.to_lowercase());
     }
     out
-}
-
-#[derive(Debug)]
-struct Anybody {
-    schemes: Vec<SignatureScheme>,
-}
-
-impl ServerCertVerifier for Anybody {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-    // Also certificates that can't be read, such as those of version 1, are good enough to be alive with.
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.schemes.clone()
-    }
 }
