@@ -12,5 +12,7 @@ pub mod logs;
 pub mod mountinfo;
 pub mod probe;
 pub mod process;
-mod unverified_tls;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub mod profile;
+pub mod unverified_tls;
 pub mod usage;
