@@ -5,7 +5,6 @@
 #![allow(dead_code)]
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};

@@ -224,7 +224,6 @@ async fn the_rest() {
     assert_eq!(bench.verbosity.load(Ordering::SeqCst), 5);
     assert_eq!(bench.send(put("much")).await.0, 400);
     assert_eq!(bench.send(put(&"9".repeat(1000))).await.0, 400);
-    bench.check("GET", "/debug/pprof/heap", 405, "profiling endpoint is disabled.\n").await;
 
     let (status, flags) = bench.ask("GET", "/flagz").await;
     assert_eq!((status, flags.ends_with("\nv=2\n")), (200, true), "{flags}");
