@@ -241,8 +241,9 @@ fn what_is_for_one_pod_only_waits_until_that_pod_has_gone() {
         => W b FailedMount: MountVolume.SetUp failed for volume \"p\" : volume uses the ReadWriteOncePod access mode and is already in use by another pod
         api b => N a/c Killing: Stopping container c | run a: stop c#0 30s > stop-sandbox s0
         done a
-        read a: s0 gone => run a: tear-down > drop-cgroup kubepods/besteffort/poda
-        done a => run b: dirs + cgroup > volume v > sandbox#0
+        read a: s0 dead; c#0 exit(0) => run a: tear-down > drop-cgroup kubepods/besteffort/poda
+        done a
+        why b => creating sandbox#0
         "
     ));
 }
