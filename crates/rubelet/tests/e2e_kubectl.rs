@@ -270,7 +270,7 @@ fn comes_back(port: &str, seed: u32) {
 fn ports_are_forwarded_under_load() {
     let member = Member::join("kubectl-ports");
     let script = "mkdir /www; dd if=/dev/zero of=/www/zero bs=1024 count=2048 2>/dev/null; \
-                  trap 'exit 0' TERM; nc -lk -p 9000 -e cat & httpd -f -p 8080 -h /www & wait";
+                  trap 'exit 0' TERM; nc -ll -p 9000 -e cat & httpd -f -p 8080 -h /www & wait";
     member.start("web", json!({ "command": ["sh", "-c", script] }));
     for websocket in ["true", "false"] {
         let mut kubectl = member

@@ -49,8 +49,8 @@ const TABLE: [(&str, &str, &[&str], u16); 24] = [
     ("GET", "//metrics", &["proxy"], 404),
 ];
 
-fn node() -> Member {
-    Member::join_with("node-rights", |config| {
+fn node(name: &'static str) -> Member {
+    Member::join_with(name, |config| {
         config["authorization"] = json!({
             "mode": "Webhook",
             // Rights are given after the node was first asked.
@@ -75,7 +75,7 @@ fn account(member: &Member, name: &str, subresource: Option<&str>) -> String {
 
 #[test]
 fn each_right_opens_its_paths_and_no_other() {
-    let member = node();
+    let member = node("node-rights");
     for subresource in SUBRESOURCES {
         let name = format!("only-{subresource}");
         let token = Some(account(&member, &name, Some(subresource)));
@@ -156,7 +156,7 @@ fn strangers_get_nothing() {
 /// What the API server answered holds for a while: it is not asked for every request.
 #[test]
 fn answers_are_remembered() {
-    let member = node();
+    let member = node("node-remembers");
     let token = account(&member, "scraper", Some("metrics"));
     let who = Curl { member: &member, certificate: None, token: Some(token) };
     wait("the right to metrics", SLOW, || match who.ask("GET", "/metrics") {

@@ -130,7 +130,7 @@ fn a_cut_on_either_side_ends_the_other() {
 
 #[test]
 fn the_agents_end_and_silence_end_streams() {
-    let mut node = node(|config| config["streamingConnectionIdleTimeout"] = json!("3s"));
+    let mut node = node(|config| config["streamingConnectionIdleTimeout"] = json!("10s"));
     let runtime = runtime();
     let caller = Caller::new(node.agent.port);
     let (mut silent, mut busy) = runtime
