@@ -138,7 +138,7 @@ impl SeenPod {
     }
 
     /// The ids of its running containers, when it is whole: one ready sandbox, and so many containers that run in it.
-    fn ids_when_whole(&self, containers: usize) -> Result<BTreeSet<String>, String> {
+    pub fn ids_when_whole(&self, containers: usize) -> Result<BTreeSet<String>, String> {
         let ready: Vec<_> = self.ready_sandboxes().collect();
         let [sandbox] = ready[..] else {
             return Err(format!("{} ready sandboxes", ready.len()));
