@@ -12,5 +12,7 @@ pub mod logs;
 pub mod mountinfo;
 pub mod probe;
 pub mod process;
+#[doc(hidden)]
+pub mod untrusted;
 mod unverified_tls;
 pub mod usage;

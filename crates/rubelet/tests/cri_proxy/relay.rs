@@ -108,7 +108,12 @@ impl Line {
     }
 
     /// A subscription has no effect that could be cut in its middle: it ends with its caller.
-    async fn stream(self, method: &str, fate: Option<Fault>, request: Request<Full<Bytes>>) -> Response<Body> {
+    async fn stream(
+        self,
+        method: &str,
+        fate: Option<Fault>,
+        request: Request<Full<Bytes>>,
+    ) -> Response<Body> {
         match fate {
             Some(Fault::Refused(code) | Fault::Forgotten(code)) => return refusal(code),
             Some(Fault::Swallowed | Fault::Mute) => return self.hold().await,

@@ -99,7 +99,8 @@ impl Kind {
             { "name": "diary", "mountPath": "/diary" },
             { "name": "scratch", "mountPath": "/scratch" },
         ]);
-        let working = |container, script: &str| shell_with(container, script, json!({ "volumeMounts": mounts }));
+        let working =
+            |container, script: &str| shell_with(container, script, json!({ "volumeMounts": mounts }));
         let spec = match self {
             Kind::Plain => json!({ "containers": [working("main", UNTIL_TERM)] }),
             Kind::Pair => json!({
@@ -209,7 +210,10 @@ pub fn wait_no_trace(node: &Node, tolerated: impl Fn(&str) -> bool) {
         let shims = live_processes(&format!("-address {}", node.runtime.fact("socket")));
         left.extend(shims.into_iter().map(|shim| format!("shim {shim}")));
         let inside = live_processes(&format!("{}/", node.runtime.cgroup_root));
-        left.extend(inside.into_iter().map(|process| format!("process {process}")));
+        // The agent and the runtime name the directory in their arguments; what runs in a pod doesn't know it.
+        let dir = node.runtime.dir.to_string_lossy().into_owned();
+        let inside = inside.into_iter().filter(|process| !process.contains(&dir));
+        left.extend(inside.map(|process| format!("process {process}")));
         left.extend(node.agent.pods()?.iter().map(|pod| format!("known pod {}", pod["metadata"]["name"])));
         left.retain(|what| !tolerated(what));
         if left.is_empty() { Ok(()) } else { Err(left.join("\n  ")) }
