@@ -26,12 +26,14 @@ fn left_by_containerd(what: &str) -> bool {
 /// Kills the shim of a pod: the parent of all its containers, and the only one who knows how they end.
 #[track_caller]
 fn kill_shim(node: &Node, seen: &Seen, pod: &str) {
-    let sandboxes = seen.pods().expect("a list of the runtime").remove(pod).unwrap_or_default();
-    let sandbox =
-        sandboxes.ready_sandboxes().next().unwrap_or_else(|| panic!("no sandbox of {pod}")).id.clone();
-    let shims = live_processes(&format!("-id {sandbox} -address {}", node.runtime.fact("socket")));
-    let pids: Vec<_> = shims.iter().filter_map(|shim| shim.split(':').next()?.parse().ok()).collect();
-    assert!(!pids.is_empty(), "no shim of {pod} ({sandbox})");
+    // A runtime that was just started answers, and has not found its containers yet.
+    let pids: Vec<i32> = wait(&format!("the shim of {pod}"), LONG, || {
+        let found = seen.pods()?.remove(pod).unwrap_or_default();
+        let sandbox = found.ready_sandboxes().next().ok_or("it has no sandbox")?.id.clone();
+        let shims = live_processes(&format!("-id {sandbox} -address {}", node.runtime.fact("socket")));
+        let pids: Vec<_> = shims.iter().filter_map(|shim| shim.split(':').next()?.parse().ok()).collect();
+        if pids.is_empty() { Err(format!("{sandbox} has no shim")) } else { Ok(pids) }
+    });
     for pid in pids.into_iter().filter_map(Pid::from_raw) {
         // It may have ended by itself meanwhile.
         let _ = kill_process(pid, Signal::KILL);

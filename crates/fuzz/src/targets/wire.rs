@@ -53,11 +53,11 @@ fn redirection(data: &[u8]) {
         headers: Vec::new(),
     };
     if let Ok(url) = host::untrusted::redirection(&from, location) {
-        assert!(url.starts_with("http://") || url.starts_with("https://"), "{location:?} leads to {url:?}");
-        assert!(url.len() <= location.len() + 64, "{location:?} became {url:?}");
+        assert!(url.starts_with("http://") || url.starts_with("https://"), "leads to {url:?}");
+        assert!(url.len() <= location.len() + 64, "{} bytes became {}", location.len(), url.len());
         let path = url.splitn(4, '/').nth(3).unwrap_or_default();
         let path = path.split('?').next().unwrap_or_default();
-        assert!(!path.split('/').any(|part| part == ".."), "{location:?} leads to {url:?}");
+        assert!(!path.split('/').any(|part| part == ".."), "leads to {url:?}");
     }
 }
 

@@ -53,7 +53,8 @@ impl Line {
         let request = Request::from_parts(head, Full::new(body.to_bytes()));
         match STREAMS.contains(&method.as_str()) {
             true => self.stream(&method, fate, request).await,
-            false => self.call(fate, request).await,
+            // To its end, also when the caller is gone meanwhile.
+            false => tokio::spawn(self.call(fate, request)).await.unwrap_or_else(|_| refusal(UNAVAILABLE)),
         }
     }
 
@@ -95,16 +96,11 @@ impl Line {
         }
     }
 
-    /// To its end, also when the caller is gone meanwhile.
     async fn carry_out(&self, request: Request<Full<Bytes>>) -> Option<Answer> {
-        let mut sender = self.sender.clone();
-        let work = tokio::spawn(async move {
-            let (head, body) = sender.send_request(request).await.ok()?.into_parts();
-            let body = body.collect().await.ok()?;
-            let trailers = body.trailers().cloned();
-            Some(Answer { head, data: body.to_bytes(), trailers })
-        });
-        work.await.ok().flatten()
+        let (head, body) = self.sender.clone().send_request(request).await.ok()?.into_parts();
+        let body = body.collect().await.ok()?;
+        let trailers = body.trailers().cloned();
+        Some(Answer { head, data: body.to_bytes(), trailers })
     }
 
     /// A subscription has no effect that could be cut in its middle: it ends with its caller.
@@ -140,7 +136,9 @@ impl Line {
 
     async fn end(&self) -> Response<Body> {
         self.cut.cancel();
-        pending().await
+        // Nobody hears what comes after the end of the connection.
+        sleep(A_MOMENT * 50).await;
+        refusal(UNAVAILABLE)
     }
 
     /// The first half of the answer, and then the end of the connection.

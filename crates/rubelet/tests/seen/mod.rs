@@ -100,7 +100,8 @@ impl Seen {
     /// The ids of all containers that run now, by pod.
     #[track_caller]
     pub fn running(&self) -> RunningIds {
-        let pods = self.pods().expect("a list of the runtime");
+        // A runtime that was just started may answer that it is not ready to.
+        let pods = wait("a list of the runtime", ANSWER * 4, || self.pods());
         let ids = |pod: &SeenPod| pod.running().map(|c| c.id.to_string()).collect();
         pods.iter().map(|(name, pod)| (name.clone(), ids(pod))).collect()
     }
