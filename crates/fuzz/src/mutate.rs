@@ -32,7 +32,7 @@ const AWKWARD: [&[u8]; 20] = [
 pub struct Chance(pub u64);
 
 impl Chance {
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -42,7 +42,7 @@ impl Chance {
 
     /// 0 when the limit is 0.
     pub fn below(&mut self, limit: usize) -> usize {
-        if limit == 0 { 0 } else { (self.next() % limit as u64) as usize }
+        if limit == 0 { 0 } else { (self.draw() % limit as u64) as usize }
     }
 }
 
@@ -61,7 +61,7 @@ fn change(chance: &mut Chance, input: &mut Vec<u8>, other: &[u8], words: &[&str]
     let end = (at + chance.below(32)).min(input.len());
     match chance.below(8) {
         0 if at < input.len() => input[at] ^= 1 << chance.below(8),
-        1 if at < input.len() => input[at] = chance.next() as u8,
+        1 if at < input.len() => input[at] = chance.draw() as u8,
         2 => drop(input.drain(at..end)),
         3 => {
             let piece = input[at..end].to_vec();

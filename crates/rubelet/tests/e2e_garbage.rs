@@ -88,7 +88,10 @@ fn of_dead_containers_only_the_newest_is_kept() {
     });
     let last = &node.agent.pod("failing").expect("the pod")["status"]["containerStatuses"][0]["lastState"];
     assert_eq!(last["terminated"]["exitCode"], 3);
-    assert!(node.agent.container_log(&pod, "main", 3).contains("run 4"));
+    wait("the fourth run to tell its number", SLOW, || match node.agent.container_log(&pod, "main", 3) {
+        log if log.contains("run 4") => Ok(()),
+        log => Err(log),
+    });
 
     node.agent.remove_manifest("failing");
     node.wait_clean(SLOW);

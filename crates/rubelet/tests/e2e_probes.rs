@@ -161,10 +161,14 @@ fn a_container_that_fails_its_liveness_probe_is_restarted() {
             (&json!("Running"), &json!(0))
         );
     }
-    let log = node.agent.log();
-    assert!(log.lines().any(|l| l.contains("never")
-        && l.contains("Container c failed liveness probe")
-        && !l.contains("will be restarted")));
+    let told = |l: &str| {
+        l.contains("never")
+            && l.contains("Container c failed liveness probe")
+            && !l.contains("will be restarted")
+    };
+    wait_until("the end that is not followed by a restart to be told", SLOW, || {
+        node.agent.log().lines().any(told)
+    });
     let pod = node.agent.pod("never").expect("the pod");
     assert_eq!(status(&pod, "c")["state"]["terminated"]["exitCode"], 0, "{pod}");
     assert_eq!(
