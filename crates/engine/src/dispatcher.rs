@@ -149,6 +149,7 @@ async fn forward_feed(
             FeedNotice::RuntimeClasses { source, classes } => {
                 outbox.send(Event::RuntimeClasses { source, classes });
             }
+            FeedNotice::Objects { source, objects } => outbox.send(Event::LocalObjects { source, objects }),
             FeedNotice::Problem { source, origin, message } => {
                 tracing::error!(source = source.as_str(), origin, "{message}");
             }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use cri::{CriClient, RuntimeHints};
 use decide::NodeState;
+use decide::manifest::References;
 use engine::{EventRecorder, NodeDuties, Ports};
 use host::cgroup::HostCgroups;
 use host::clock::SystemClock;
@@ -173,16 +174,22 @@ pub fn feeds(
     config: &KubeletConfiguration,
     gates: &FeatureGates,
     node_name: &str,
+    alone: bool,
 ) -> anyhow::Result<Vec<Box<dyn PodFeed>>> {
-    let prevent_references = gates.enabled("PreventStaticPodAPIReferences");
+    let allowed = match (alone, gates.enabled("PreventStaticPodAPIReferences")) {
+        (true, _) => References::Local,
+        (false, true) => References::Refused,
+        (false, false) => References::Allowed,
+    };
     let mut feeds: Vec<Box<dyn PodFeed>> = Vec::new();
     if !config.static_pod_path.is_empty() {
         let node = node_name.to_owned();
         let decoder: Decoder = Arc::new(move |path, bytes| {
-            let content = decide::manifest::decode_file(bytes, path, &node, prevent_references);
+            let content = decide::manifest::decode_file(bytes, path, &node, allowed);
             Decoded {
                 pods: content.pods,
                 runtime_classes: content.runtime_classes,
+                objects: content.objects,
                 problems: content.errors.iter().map(ToString::to_string).collect(),
             }
         });
@@ -191,12 +198,11 @@ pub fn feeds(
     }
     if !config.static_pod_url.is_empty() {
         let node = node_name.to_owned();
-        let decoder: Decoder = Arc::new(move |url, bytes| {
-            match decide::manifest::decode_http(bytes, url, &node, prevent_references) {
+        let decoder: Decoder =
+            Arc::new(move |url, bytes| match decide::manifest::decode_http(bytes, url, &node, allowed) {
                 Ok(pods) => Decoded { pods, ..Decoded::default() },
                 Err(problem) => Decoded { problems: vec![problem.to_string()], ..Decoded::default() },
-            }
-        });
+            });
         let headers = &config.static_pod_url_header;
         let feed =
             HttpFeed::new(&config.static_pod_url, headers, config.http_check_frequency.to_std(), decoder);
