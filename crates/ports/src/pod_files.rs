@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use model::cri::IdMapping;
 use model::files::{ContainerFiles, TerminationMessageRequest};
 use model::user_namespace::UserNamespacesFound;
-use model::volume::VolumeSetup;
+use model::volume::{GroupOwnership, VolumeSetup};
 use model::{FullName, PodUid};
 
 use crate::Disposition;
@@ -24,6 +24,11 @@ pub enum FilesError {
     /// Something is still mounted there: deleting would reach into somebody's data.
     #[error("{path} is a mount point, not removing it")]
     Mounted { path: String },
+    /// It may end yet, or never: a server does not answer, or a disk. Nothing else is done there until it has.
+    #[error("{what} has not ended and shows no sign of going on for {}s: what is mounted there may not answer", quiet.as_secs())]
+    Hangs { what: String, quiet: std::time::Duration },
+    #[error("internal error: {what} panicked")]
+    Broken { what: String },
 }
 
 impl FilesError {
@@ -32,7 +37,10 @@ impl FilesError {
             FilesError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
                 Disposition::Absent
             }
-            FilesError::Io { .. } | FilesError::Mounted { .. } => Disposition::Retry,
+            FilesError::Io { .. }
+            | FilesError::Mounted { .. }
+            | FilesError::Hangs { .. }
+            | FilesError::Broken { .. } => Disposition::Retry,
             FilesError::Refused { .. } => Disposition::Refused,
         }
     }
@@ -63,6 +71,16 @@ pub trait PodFiles: Send + Sync {
     /// `<root>/pods/<uid>`, `/volumes`, `/plugins` (0750), and the pod's log directory (0755).
     async fn make_pod_dirs(&self, uid: &PodUid, log_dir: &str) -> Result<(), FilesError>;
     async fn set_up_volume(&self, uid: &PodUid, volume: &VolumeSetup) -> Result<(), FilesError>;
+    /// Makes all files of a volume the group's. `tell` is given sentences about a walk that takes long.
+    async fn give_to_group(
+        &self,
+        uid: &PodUid,
+        volume: &str,
+        to: &GroupOwnership,
+        tell: &(dyn Fn(String) + Send + Sync),
+    ) -> Result<(), FilesError>;
+    /// Bytes on disk of each of these files and directories, all of them the pod's. Mounts in them do not count.
+    async fn disk_use(&self, uid: &PodUid, paths: &[String]) -> Result<Vec<u64>, FilesError>;
     /// Puts on record which of the host's ids are the pod's. On disk for good when it returns.
     async fn write_user_ids(&self, uid: &PodUid, ids: &IdMapping) -> Result<(), FilesError>;
     /// What is on record of all pods that have a directory.

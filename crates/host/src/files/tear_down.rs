@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use super::layout::failed;
+use super::steps::step;
 use super::tree::remove_tree;
 use crate::mountinfo::MountTable;
 
@@ -70,6 +71,7 @@ fn unmount_below(dir: &Path) -> Result<(), FilesError> {
 }
 
 fn unmount(path: &Path) -> Result<(), FilesError> {
+    step("unmount");
     match rustix::mount::unmount(path, UnmountFlags::NOFOLLOW) {
         // EINVAL: not mounted any more.
         Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
@@ -89,6 +91,7 @@ pub fn pod_dir(pod: &Path) -> Result<(), FilesError> {
         let plugin = volumes.join(plugin);
         for volume in names(&plugin)? {
             let volume = plugin.join(volume);
+            step("remove an empty volume");
             std::fs::remove_dir(&volume).map_err(failed("remove volume", &volume))?;
         }
     }
