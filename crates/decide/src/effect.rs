@@ -12,6 +12,7 @@ use model::k8s::{Pod, PodStatus};
 use model::observed::Scope;
 use model::pod::ContainerKind;
 use model::probe::{ProbeCall, ProbeKind, ProbeRecord};
+use model::storage::StoragePlaces;
 use model::volume::VolumeSetup;
 use model::{ApiEvent, ContainerId, FullName, Mono, PodUid, SandboxId};
 use serde::{Deserialize, Serialize};
@@ -114,6 +115,11 @@ pub enum Effect {
     ListLeftovers,
     /// Remove what belongs to no pod. `Swept` follows.
     Sweep(Sweep),
+    /// Measure what a pod keeps on the node's disk. `StorageMeasured` follows.
+    MeasureStorage {
+        uid: PodUid,
+        places: StoragePlaces,
+    },
     /// Ask something of the API server. `ApiAnswered` follows.
     CallApi(ApiCall),
     /// Tell the operator.
@@ -171,6 +177,8 @@ pub enum TimerKey {
     Probe(PodUid),
     /// Another try at reading a pod whose reading failed.
     Observe(PodUid),
+    /// The pod's local storage is to be measured.
+    Storage(PodUid),
     /// A token has to be asked for (again).
     Token(TokenWanted),
     /// Another try at reporting a pod's status.

@@ -14,6 +14,7 @@ use model::observed::{Observation, Scope};
 use model::pod::Source;
 use model::probe::{ProbeKind, ProbeOutcome};
 use model::runtime_class::RuntimeClasses;
+use model::storage::StorageUse;
 use model::{ContainerId, FullName, PodUid, SandboxId};
 use serde::{Deserialize, Serialize};
 
@@ -116,6 +117,11 @@ pub enum Event {
     Swept {
         problems: Vec<String>,
     },
+    /// What a pod keeps on the node's disk, or why that is not known.
+    StorageMeasured {
+        uid: PodUid,
+        result: Result<StorageUse, String>,
+    },
     FactsChanged(Arc<HostFacts>),
     /// The node can't keep a pod, for a reason that it is to fail with. `grace_secs`: instead of the pod's own.
     Evict {
@@ -155,6 +161,7 @@ impl Event {
             Event::Leftovers(_) => "leftovers",
             Event::Swept { .. } => "swept",
             Event::FactsChanged(_) => "facts_changed",
+            Event::StorageMeasured { .. } => "storage-measured",
             Event::Evict { .. } => "evict",
         }
     }

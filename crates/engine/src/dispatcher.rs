@@ -24,7 +24,10 @@ use crate::node_keeper::NodeNow;
 use crate::objects::ClusterObjects;
 use crate::query::{EngineHandle, EventLog, Query};
 use crate::timers::Timers;
-use crate::{NodeDuties, Ports, api_calls, executor, image_calls, node_duties, observe, probe_calls, sweep};
+use crate::{
+    NodeDuties, Ports, api_calls, executor, image_calls, node_duties, observe, probe_calls, storage_calls,
+    sweep,
+};
 
 /// Where every outcome goes.
 #[derive(Clone)]
@@ -284,6 +287,9 @@ impl Dispatcher {
             }
             Effect::Sweep(what) => {
                 tokio::spawn(sweep::sweep(self.shop.clone(), what));
+            }
+            Effect::MeasureStorage { uid, places } => {
+                tokio::spawn(storage_calls::measure(self.shop.clone(), uid, places));
             }
             Effect::CallApi(call) => {
                 tokio::spawn(api_calls::call(self.shop.clone(), self.api_room.clone(), call));

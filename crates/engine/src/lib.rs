@@ -23,6 +23,7 @@ mod objects;
 mod observe;
 mod probe_calls;
 mod query;
+mod storage_calls;
 mod sweep;
 #[cfg(test)]
 mod testing;

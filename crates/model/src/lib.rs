@@ -21,6 +21,7 @@ pub mod reason;
 pub mod report;
 pub mod runtime_class;
 pub mod setup;
+pub mod storage;
 pub mod time;
 pub mod user_namespace;
 pub mod volume;

@@ -11,6 +11,7 @@ mod outcome;
 mod pods;
 mod probing;
 mod settle;
+mod storage;
 mod sweep;
 
 use std::collections::BTreeSet;
@@ -72,6 +73,7 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         Event::Evict { uid, reason, message, grace_secs } => {
             pods::evict(state, &mut cx, &uid, (reason, message), grace_secs);
         }
+        Event::StorageMeasured { uid, result } => storage::measured(state, &mut cx, &uid, result),
         Event::FactsChanged(facts) => {
             state.facts = facts;
             cx.touched.extend(state.pods.keys().cloned());
@@ -138,6 +140,7 @@ fn timer(state: &mut NodeState, cx: &mut Context, key: TimerKey) {
         TimerKey::Probe(uid) => probing::timer(state, cx, &uid),
         TimerKey::Token(wanted) => objects::token_due(state, cx, &wanted),
         TimerKey::Observe(uid) => observe::again(state, cx, &uid),
+        TimerKey::Storage(uid) => storage::due(state, cx, &uid),
         TimerKey::Report(uid) => api::timer(state, cx, &uid),
         TimerKey::Mirror(full_name) => api::mirror_timer(state, cx, full_name),
         TimerKey::FullRelist => observe::want_everything(state, cx),

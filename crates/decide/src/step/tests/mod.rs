@@ -16,5 +16,6 @@ mod releasing;
 mod script;
 mod show;
 mod starting_over;
+mod storage;
 
 use self::script::{check, check_on};

@@ -24,6 +24,7 @@ use model::node::{HostFacts, NodeConfig};
 use model::observed::{Observation, Scope};
 use model::pod::Source;
 use model::runtime_class::RuntimeClass;
+use model::storage::StorageUse;
 use model::{Mono, Now, PodUid, k8s};
 use serde_json::json;
 
@@ -393,6 +394,7 @@ fn timer(name: &str) -> TimerKey {
         Some(("report", uid)) => TimerKey::Report(uid.into()),
         Some(("mirror", name)) => TimerKey::Mirror(model::FullName::new(name, "ns")),
         Some(("observe", uid)) => TimerKey::Observe(uid.into()),
+        Some(("storage", uid)) => TimerKey::Storage(uid.into()),
         _ => match name {
             "full" => TimerKey::FullRelist,
             "check" => TimerKey::RuntimeCheck,
@@ -419,6 +421,13 @@ fn parse_event(word: &str, rest: &str) -> Event {
             let (uid, grace) = rest.split_once(' ').unwrap_or((rest, ""));
             let (reason, message) = ("Evicted".to_owned(), "no memory".to_owned());
             Event::Evict { uid: uid.into(), reason, message, grace_secs: grace.parse().ok() }
+        }
+        "used" => {
+            let mut words = rest.split_whitespace();
+            let uid = words.next().expect("used <pod> <volume>=<bytes>").into();
+            let sizes = words.filter_map(|word| word.split_once('='));
+            let volumes = sizes.map(|(name, bytes)| (name.to_owned(), bytes.parse().unwrap())).collect();
+            Event::StorageMeasured { uid, result: Ok(StorageUse { volumes, ..Default::default() }) }
         }
         "looked" => {
             let (image, answer) = rest.split_once(": ").expect("looked <image>: <answer>");

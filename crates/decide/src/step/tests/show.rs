@@ -60,6 +60,10 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
             let shares = burstable.and_then(|s| s.values.cpu_shares).unwrap_or_default();
             only("cgroups", format!("cgroups burstable={shares}"))
         }
+        Effect::MeasureStorage { uid, places } => {
+            let names: String = places.volumes.keys().map(|name| format!(" {name}")).collect();
+            Some(format!("measure {uid}{names}"))
+        }
         Effect::CallApi(call) => only("api", api_call(call)),
         Effect::Log { message, .. } => only("logs", format!("log {message}")),
     }
@@ -70,6 +74,7 @@ fn timer(key: &TimerKey) -> String {
         TimerKey::Probe(uid) => format!("probe {uid}"),
         TimerKey::Pod(uid) => format!("pod {uid}"),
         TimerKey::Observe(uid) => format!("observe {uid}"),
+        TimerKey::Storage(uid) => format!("storage {uid}"),
         TimerKey::Token(wanted) => format!("token {}", wanted.pod_uid),
         TimerKey::Report(uid) => format!("report {uid}"),
         TimerKey::Mirror(name) => format!("mirror {}", name.name),
