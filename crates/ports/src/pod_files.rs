@@ -4,7 +4,11 @@ use async_trait::async_trait;
 use model::cri::IdMapping;
 use model::files::{ContainerFiles, TerminationMessageRequest};
 use model::user_namespace::UserNamespacesFound;
+<<<<<<< HEAD
 use model::volume::{GroupOwnership, VolumeSetup};
+=======
+use model::volume::{MountStage, VolumeSetup};
+>>>>>>> main
 use model::{FullName, PodUid};
 
 use crate::Disposition;
@@ -21,6 +25,9 @@ pub enum FilesError {
     /// The message is the whole text for users (`hostPath type check failed: ...`).
     #[error("{message}")]
     Refused { message: String },
+    /// A volume could not be mounted; the message is the whole text behind the stage's name.
+    #[error("{message}")]
+    Mount { stage: MountStage, message: String },
     /// Something is still mounted there: deleting would reach into somebody's data.
     #[error("{path} is a mount point, not removing it")]
     Mounted { path: String },
@@ -37,11 +44,24 @@ impl FilesError {
             FilesError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
                 Disposition::Absent
             }
+<<<<<<< HEAD
             FilesError::Io { .. }
             | FilesError::Mounted { .. }
             | FilesError::Hangs { .. }
             | FilesError::Broken { .. } => Disposition::Retry,
+=======
+            FilesError::Io { .. } | FilesError::Mounted { .. } | FilesError::Mount { .. } => {
+                Disposition::Retry
+            }
+>>>>>>> main
             FilesError::Refused { .. } => Disposition::Refused,
+        }
+    }
+    /// How far the set-up of a volume came.
+    pub fn stage(&self) -> MountStage {
+        match self {
+            FilesError::Mount { stage, .. } => *stage,
+            _ => MountStage::SetUp,
         }
     }
     /// The error and its causes in one line.

@@ -65,6 +65,7 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
             Some(format!("measure {uid}{names}"))
         }
         Effect::CallApi(call) => only("api", api_call(call)),
+        Effect::ReadStorage { key } => Some(format!("ask {} {}", super::claims::word(key), key.name())),
         Effect::Log { message, .. } => only("logs", format!("log {message}")),
     }
 }
@@ -76,6 +77,7 @@ fn timer(key: &TimerKey) -> String {
         TimerKey::Observe(uid) => format!("observe {uid}"),
         TimerKey::Storage(uid) => format!("storage {uid}"),
         TimerKey::Token(wanted) => format!("token {}", wanted.pod_uid),
+        TimerKey::Storage(key) => format!("{} {}", super::claims::word(key), key.name()),
         TimerKey::Report(uid) => format!("report {uid}"),
         TimerKey::Mirror(name) => format!("mirror {}", name.name),
         TimerKey::FullRelist => "full".into(),
