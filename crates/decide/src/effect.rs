@@ -6,17 +6,14 @@ use model::cgroup::{CgroupName, CgroupSpec};
 use model::cluster::{ObjectKey, TokenWanted};
 use model::credentials::PullSecret;
 use model::cri::{ContainerConfig, IdMapping, SandboxConfig};
+use model::disk_use::DiskPlaces;
 use model::files::ContainerFiles;
 use model::hook::HookCall;
 use model::k8s::{Pod, PodStatus};
 use model::observed::Scope;
 use model::pod::ContainerKind;
 use model::probe::{ProbeCall, ProbeKind, ProbeRecord};
-<<<<<<< HEAD
-use model::storage::StoragePlaces;
-=======
 use model::storage::StorageKey;
->>>>>>> main
 use model::volume::VolumeSetup;
 use model::{ApiEvent, ContainerId, FullName, Mono, PodUid, SandboxId};
 use serde::{Deserialize, Serialize};
@@ -123,10 +120,10 @@ pub enum Effect {
     ListLeftovers,
     /// Remove what belongs to no pod. `Swept` follows.
     Sweep(Sweep),
-    /// Measure what a pod keeps on the node's disk. `StorageMeasured` follows.
-    MeasureStorage {
+    /// Measure what a pod keeps on the node's disk. `DiskMeasured` follows.
+    MeasureDisk {
         uid: PodUid,
-        places: StoragePlaces,
+        places: DiskPlaces,
     },
     /// Ask something of the API server. `ApiAnswered` follows.
     CallApi(ApiCall),
@@ -186,7 +183,7 @@ pub enum TimerKey {
     /// Another try at reading a pod whose reading failed.
     Observe(PodUid),
     /// The pod's local storage is to be measured.
-    Storage(PodUid),
+    Disk(PodUid),
     /// A token has to be asked for (again).
     Token(TokenWanted),
     /// A claim, a persistent volume or an attachment is asked for again.

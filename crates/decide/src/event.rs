@@ -8,18 +8,15 @@ use model::cgroup::{CgroupDriver, CgroupName};
 use model::cluster::{ObjectKey, ObjectState, Token, TokenWanted};
 use model::credentials::PullHistory;
 use model::cri::{Image, RuntimeStatus};
+use model::disk_use::DiskUse;
 use model::k8s::{CSIDriver, Node, Pod, Service};
 use model::node::HostFacts;
 use model::observed::{Observation, Scope};
 use model::pod::Source;
 use model::probe::{ProbeKind, ProbeOutcome};
 use model::runtime_class::RuntimeClasses;
-<<<<<<< HEAD
-use model::storage::StorageUse;
-=======
 use model::storage::{StorageKey, StorageState};
 use model::volume::MountStage;
->>>>>>> main
 use model::{ContainerId, FullName, PodUid, SandboxId};
 use serde::{Deserialize, Serialize};
 
@@ -130,9 +127,9 @@ pub enum Event {
         problems: Vec<String>,
     },
     /// What a pod keeps on the node's disk, or why that is not known.
-    StorageMeasured {
+    DiskMeasured {
         uid: PodUid,
-        result: Result<StorageUse, String>,
+        result: Result<DiskUse, String>,
     },
     FactsChanged(Arc<HostFacts>),
     /// The node can't keep a pod, for a reason that it is to fail with. `grace_secs`: instead of the pod's own.
@@ -175,7 +172,7 @@ impl Event {
             Event::Leftovers(_) => "leftovers",
             Event::Swept { .. } => "swept",
             Event::FactsChanged(_) => "facts_changed",
-            Event::StorageMeasured { .. } => "storage-measured",
+            Event::DiskMeasured { .. } => "disk-measured",
             Event::Evict { .. } => "evict",
         }
     }

@@ -147,7 +147,7 @@ pub struct PodEntry {
     /// Reason and message that it fails with because the node could not keep it.
     pub eviction: Option<(String, String)>,
     /// Its local storage is measured from time to time.
-    pub storage_watched: bool,
+    pub disk_watched: bool,
     pub observed: Option<Reading>,
     pub observing: Observing,
     pub ledger: Ledger,
@@ -274,7 +274,7 @@ impl PodEntry {
             lifecycle: Lifecycle::Syncing,
             rejection: None,
             eviction: None,
-            storage_watched: false,
+            disk_watched: false,
             observed: None,
             observing: Observing::default(),
             ledger: Ledger::default(),

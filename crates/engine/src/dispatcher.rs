@@ -25,8 +25,7 @@ use crate::objects::ClusterObjects;
 use crate::query::{EngineHandle, EventLog, Query};
 use crate::timers::Timers;
 use crate::{
-    NodeDuties, Ports, api_calls, executor, image_calls, node_duties, observe, probe_calls, storage_calls,
-    sweep,
+    NodeDuties, Ports, api_calls, disk_calls, executor, image_calls, node_duties, observe, probe_calls, sweep,
 };
 
 /// Where every outcome goes.
@@ -290,8 +289,8 @@ impl Dispatcher {
             Effect::Sweep(what) => {
                 tokio::spawn(sweep::sweep(self.shop.clone(), what));
             }
-            Effect::MeasureStorage { uid, places } => {
-                tokio::spawn(storage_calls::measure(self.shop.clone(), uid, places));
+            Effect::MeasureDisk { uid, places } => {
+                tokio::spawn(disk_calls::measure(self.shop.clone(), uid, places));
             }
             Effect::CallApi(call) => {
                 tokio::spawn(api_calls::call(self.shop.clone(), self.api_room.clone(), call));

@@ -90,16 +90,12 @@ async fn perform(shop: &Shop, job: &Job, action: &Action) -> StepResult {
     match action {
         Action::MakePodDirs { log_dir, containers } => make_dirs(shop, uid, log_dir, containers).await,
         Action::EnsureCgroup { spec } => cgroup_result(ports.cgroups.ensure(spec).await),
-<<<<<<< HEAD
         Action::SetUpVolume { volume } => {
             // What is behind it may not answer: who wants the pod gone does not wait for that. The disk's side keeps
             // the volume until the work has ended, so that no tear-down overtakes it.
             let work = ports.files.set_up_volume(uid, volume);
-            job.cancel.run_until_cancelled(work).await.map_or(StepResult::Interrupted, files_result)
+            job.cancel.run_until_cancelled(work).await.map_or(StepResult::Interrupted, volume_result)
         }
-=======
-        Action::SetUpVolume { volume } => volume_result(ports.files.set_up_volume(uid, volume).await),
->>>>>>> main
         Action::KeepUserIds { ids } => files_result(ports.files.write_user_ids(uid, ids).await),
         Action::RunSandbox { config, handler } => {
             match ports.runtime.run_pod_sandbox(config, handler).await {

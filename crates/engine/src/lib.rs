@@ -11,6 +11,7 @@
 
 mod api_calls;
 mod clock;
+mod disk_calls;
 mod dispatcher;
 mod event_recorder;
 mod executor;
@@ -23,7 +24,6 @@ mod objects;
 mod observe;
 mod probe_calls;
 mod query;
-mod storage_calls;
 mod sweep;
 #[cfg(test)]
 mod testing;

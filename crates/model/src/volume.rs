@@ -101,18 +101,6 @@ pub struct ContentVolume {
     pub version: u64,
 }
 
-/// `fsGroup` of a volume whose files outlive its pods.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct GroupOwnership {
-    /// The volume's directory, below the pod's.
-    pub path: String,
-    pub group: i64,
-    /// Files are made readable for the group, not writable.
-    pub read_only: bool,
-    /// Nothing is done when the root of the volume is as it should be (`fsGroupChangePolicy`).
-    pub on_root_mismatch: bool,
-}
-
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ContentBacking {
     Disk,

@@ -4,11 +4,7 @@ use async_trait::async_trait;
 use model::cri::IdMapping;
 use model::files::{ContainerFiles, TerminationMessageRequest};
 use model::user_namespace::UserNamespacesFound;
-<<<<<<< HEAD
-use model::volume::{GroupOwnership, VolumeSetup};
-=======
 use model::volume::{MountStage, VolumeSetup};
->>>>>>> main
 use model::{FullName, PodUid};
 
 use crate::Disposition;
@@ -44,16 +40,11 @@ impl FilesError {
             FilesError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
                 Disposition::Absent
             }
-<<<<<<< HEAD
             FilesError::Io { .. }
+            | FilesError::Mount { .. }
             | FilesError::Mounted { .. }
             | FilesError::Hangs { .. }
             | FilesError::Broken { .. } => Disposition::Retry,
-=======
-            FilesError::Io { .. } | FilesError::Mounted { .. } | FilesError::Mount { .. } => {
-                Disposition::Retry
-            }
->>>>>>> main
             FilesError::Refused { .. } => Disposition::Refused,
         }
     }
@@ -91,14 +82,6 @@ pub trait PodFiles: Send + Sync {
     /// `<root>/pods/<uid>`, `/volumes`, `/plugins` (0750), and the pod's log directory (0755).
     async fn make_pod_dirs(&self, uid: &PodUid, log_dir: &str) -> Result<(), FilesError>;
     async fn set_up_volume(&self, uid: &PodUid, volume: &VolumeSetup) -> Result<(), FilesError>;
-    /// Makes all files of a volume the group's. `tell` is given sentences about a walk that takes long.
-    async fn give_to_group(
-        &self,
-        uid: &PodUid,
-        volume: &str,
-        to: &GroupOwnership,
-        tell: &(dyn Fn(String) + Send + Sync),
-    ) -> Result<(), FilesError>;
     /// Bytes on disk of each of these files and directories, all of them the pod's. Mounts in them do not count.
     async fn disk_use(&self, uid: &PodUid, paths: &[String]) -> Result<Vec<u64>, FilesError>;
     /// Puts on record which of the host's ids are the pod's. On disk for good when it returns.

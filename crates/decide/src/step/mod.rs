@@ -4,6 +4,7 @@
 //! moves as far as it may, its status is derived, and, if no plan of it runs and its reading is fresh, it is planned.
 
 mod api;
+mod disk_limits;
 mod images;
 mod objects;
 mod observe;
@@ -11,7 +12,6 @@ mod outcome;
 mod pods;
 mod probing;
 mod settle;
-mod storage;
 mod sweep;
 
 use std::collections::BTreeSet;
@@ -75,7 +75,7 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         Event::Evict { uid, reason, message, grace_secs } => {
             pods::evict(state, &mut cx, &uid, (reason, message), grace_secs);
         }
-        Event::StorageMeasured { uid, result } => storage::measured(state, &mut cx, &uid, result),
+        Event::DiskMeasured { uid, result } => disk_limits::measured(state, &mut cx, &uid, result),
         Event::FactsChanged(facts) => {
             state.facts = facts;
             cx.touched.extend(state.pods.keys().cloned());
@@ -143,7 +143,7 @@ fn timer(state: &mut NodeState, cx: &mut Context, key: TimerKey) {
         TimerKey::Token(wanted) => objects::token_due(state, cx, &wanted),
         TimerKey::Storage(key) => objects::storage_due(state, cx, &key),
         TimerKey::Observe(uid) => observe::again(state, cx, &uid),
-        TimerKey::Storage(uid) => storage::due(state, cx, &uid),
+        TimerKey::Disk(uid) => disk_limits::due(state, cx, &uid),
         TimerKey::Report(uid) => api::timer(state, cx, &uid),
         TimerKey::Mirror(full_name) => api::mirror_timer(state, cx, full_name),
         TimerKey::FullRelist => observe::want_everything(state, cx),

@@ -47,7 +47,7 @@ pub fn set_up(
         open_to_all(path)?;
     }
     if let Some(group) = fs_group {
-        ownership::apply(path, group, Access::ReadWrite, &|| step("give a file to the group"))?;
+        ownership::apply(path, group, Access::ReadWrite)?;
     }
     mark_ready(ready_marker)
 }

@@ -60,7 +60,7 @@ impl Bench {
             medium,
             fs_group: None,
         };
-        self.files.set_up_volume(uid, &VolumeSetup { name: "v".into(), kind }).await
+        self.files.set_up_volume(uid, &VolumeSetup { name: "v".into(), spec_name: "v".into(), kind }).await
     }
 
     async fn take_away(&self, uid: &PodUid) -> Result<(), FilesError> {
@@ -81,7 +81,7 @@ async fn a_dead_server_holds_up_its_own_pod_only() {
         path: share.join("inside").to_str().unwrap().into(),
         check: HostPathCheck::Directory,
     };
-    let volume = VolumeSetup { name: "share".into(), kind };
+    let volume = VolumeSetup { name: "share".into(), spec_name: "share".into(), kind };
     let hangs = |result: Result<(), FilesError>, what: &str| {
         let error = result.expect_err(what);
         assert!(matches!(error, FilesError::Hangs { .. }), "{what}: {error:?}");

@@ -51,9 +51,10 @@ pub struct Lanes {
 
 /// Held by the thread until its work has ended, however long ago its customer left.
 struct Place {
+    // First: who gets the place next may be the last to use the pod's lanes.
+    _pod: Arc<PodLanes>,
     _places: OwnedSemaphorePermit,
     _volume: Option<OwnedMutexGuard<()>>,
-    _pod: Arc<PodLanes>,
 }
 
 impl Lanes {

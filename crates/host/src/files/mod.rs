@@ -29,7 +29,6 @@ mod layout;
 mod log_files;
 mod node;
 mod ownership;
-mod slow_walk;
 mod steps;
 mod sub_path;
 mod tear_down;
@@ -44,7 +43,7 @@ use async_trait::async_trait;
 use model::cri::IdMapping;
 use model::files::{ContainerFiles, TerminationMessageRequest};
 use model::user_namespace::UserNamespacesFound;
-use model::volume::{GroupOwnership, VolumeKind, VolumeSetup};
+use model::volume::{VolumeKind, VolumeSetup};
 use model::{FullName, PodUid};
 use ports::{FilesError, Leftovers, PodFiles};
 
@@ -109,17 +108,6 @@ impl PodFiles for HostPodFiles {
         let what = format!("setting up volume {:?}", volume.name);
         let work = move |layout: &Layout, uid: &PodUid| set_up(layout, uid, &wanted);
         self.in_lane(uid, Lane::Volume(&volume.name), what, work).await
-    }
-
-    async fn give_to_group(
-        &self,
-        uid: &PodUid,
-        volume: &str,
-        to: &GroupOwnership,
-        tell: &(dyn Fn(String) + Send + Sync),
-    ) -> Result<(), FilesError> {
-        let path = self.layout.in_pod(uid, &to.path)?;
-        slow_walk::give_to_group(&self.lanes, uid, volume, path, to.clone(), tell).await
     }
 
     async fn disk_use(&self, uid: &PodUid, paths: &[String]) -> Result<Vec<u64>, FilesError> {

@@ -1,9 +1,8 @@
 //! fsGroup: a volume's files are made the group's, and usable for it.
 //!
 //! ```text
-//!   OnRootMismatch and the root is right ──> nothing
-//!   else: a stack of directories ──(a batch, several threads)──> their files, then themselves; found ones on the stack
-//!         ... until it is empty ──> the volume's root, last: an interrupted walk is not taken for a finished one
+//!   a stack of directories ──(a batch, several threads)──> their files, then themselves; found ones on the stack
+//!   ... until it is empty ──> the volume's root, last: an interrupted walk is not taken for a finished one
 //! ```
 //! A container may have written the tree, and others may be writing it now. So nothing is looked up by a path that could
 //! lead out: directories are opened beneath the root's descriptor, through no symlink and onto no other mount; files are
@@ -18,12 +17,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use ports::FilesError;
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::beneath::{open_on_mount, open_same_mount};
 use super::layout::failed;
-use super::steps::step;
+use super::steps::{Pulse, step};
 
 /// What the group may do with the files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,8 +41,7 @@ impl Access {
     }
 }
 
-const SETGID: u32 = 0o2000;
-const SEARCH: u32 = 0o110;
+const SETGID_AND_SEARCH: u32 = 0o2110;
 /// Directories given to threads at a time; bounds what is on the stack twice.
 const BATCH: usize = 1024;
 /// More threads than this wait for the disk, not for each other.
@@ -51,37 +49,18 @@ const MOST_THREADS: usize = 8;
 /// The kernel takes paths below 4096 bytes in one piece.
 const PIECE: usize = 2048;
 
-/// Told of each file, by several threads.
-pub type Each<'a> = &'a (dyn Fn() + Sync);
-
 /// Gives everything in the volume to the group.
-pub fn apply(path: &Path, group: i64, access: Access, each: Each<'_>) -> Result<(), FilesError> {
-    let (root, to) = begin(path, group, access)?;
-    walk(&root, path, to, each);
-    Ok(())
-}
-
-/// The same, unless the volume's root shows that it was done before (`fsGroupChangePolicy: OnRootMismatch`).
-pub fn apply_on_root_mismatch(
-    path: &Path,
-    group: i64,
-    access: Access,
-    each: Each<'_>,
-) -> Result<(), FilesError> {
-    let (root, to) = begin(path, group, access)?;
-    let stat = rustix::fs::fstat(&root).map_err(failed("examine", path))?;
-    if to.differs_at(&stat) {
-        walk(&root, path, to, each);
-    }
-    Ok(())
-}
-
-fn begin(path: &Path, group: i64, access: Access) -> Result<(OwnedFd, Change), FilesError> {
+pub fn apply(path: &Path, group: i64, access: Access) -> Result<(), FilesError> {
     let group = u32::try_from(group)
         .map_err(|_| FilesError::Refused { message: format!("fsGroup {group} is not a group id") })?;
+    let root = open_root(path).map_err(failed("open", path))?;
+    walk(&root, path, Change { group: Gid::from_raw(group), bits: access.bits() });
+    Ok(())
+}
+
+fn open_root(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let root = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(failed("open", path))?;
-    Ok((root, Change { group: Gid::from_raw(group), bits: access.bits() }))
+    rustix::fs::openat(CWD, path, flags, Mode::empty())
 }
 
 #[derive(Clone, Copy)]
@@ -92,17 +71,13 @@ struct Change {
 
 impl Change {
     fn of_directory(self) -> u32 {
-        self.bits | SETGID | SEARCH
-    }
-
-    fn differs_at(self, root: &Stat) -> bool {
-        root.st_gid != self.group.as_raw() || root.st_mode & self.of_directory() != self.of_directory()
+        self.bits | SETGID_AND_SEARCH
     }
 }
 
 /// Paths on the stack are relative to the volume's root.
-fn walk(root: &OwnedFd, path: &Path, to: Change, each: Each<'_>) {
-    let tree = Tree { root: root.as_fd(), path, to, each };
+fn walk(root: &OwnedFd, path: &Path, to: Change) {
+    let tree = Tree { root: root.as_fd(), path, to, pulse: Pulse::current() };
     let mut stack = tree.entries(root, Path::new(""));
     while !stack.is_empty() {
         let batch = stack.split_off(stack.len().saturating_sub(BATCH));
@@ -116,7 +91,8 @@ struct Tree<'a> {
     root: BorrowedFd<'a>,
     path: &'a Path,
     to: Change,
-    each: Each<'a>,
+    /// Threads that share in the work tell of it as their own would.
+    pulse: Pulse,
 }
 
 impl Tree<'_> {
@@ -193,7 +169,7 @@ impl Tree<'_> {
     /// Through a descriptor that names the file itself: it can't become a symlink in between. What is mounted on it
     /// (a file of somebody else) is not touched.
     fn file(&self, dir: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
-        (self.each)();
+        self.pulse.beat();
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(dir, name, flags, Mode::empty())?;
         let stat = rustix::fs::fstat(&file)?;
@@ -215,7 +191,7 @@ impl Tree<'_> {
     }
 
     fn directory(&self, dir: &OwnedFd, inner: &Path) {
-        (self.each)();
+        self.pulse.beat();
         let change = rustix::fs::fchown(dir, None, Some(self.to.group))
             .and_then(|()| rustix::fs::fstat(dir))
             .and_then(|stat| rustix::fs::fchmod(dir, widened(stat.st_mode, self.to.of_directory())));

@@ -28,6 +28,11 @@ impl Pulse {
         CURRENT.set(before);
         value
     }
+
+    /// The one that counts for this thread, for other threads that share in the work.
+    pub fn current() -> Pulse {
+        CURRENT.with_borrow(|current| current.clone().unwrap_or_default())
+    }
 }
 
 thread_local! {
@@ -58,7 +63,7 @@ mod tests {
         outer.during(|| {
             step("one");
             inner.during(|| step("of the inner"));
-            outer.beat();
+            Pulse::current().beat();
         });
         step("after");
         assert_eq!((outer.beats(), inner.beats()), (2, 1));

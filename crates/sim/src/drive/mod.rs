@@ -288,7 +288,7 @@ impl Simulation {
             }
             Effect::KeepProbeRecord { uid, record } => self.world.disk.keep_probes(&uid, record),
             // Its pods have no limits of local storage, so that none is measured.
-            Effect::MeasureStorage { .. } => {}
+            Effect::MeasureDisk { .. } => {}
             // No credential plugins are configured in the simulated world.
             Effect::AskPlugins { .. } | Effect::NoteAccess { .. } => {}
             Effect::RecordEvent { .. } | Effect::Log { .. } => {}

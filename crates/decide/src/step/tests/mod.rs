@@ -5,6 +5,7 @@ mod claims;
 mod cluster;
 mod converged;
 mod debugging;
+mod disk_limits;
 mod ending;
 mod freshness;
 mod images;
@@ -17,6 +18,5 @@ mod releasing;
 mod script;
 mod show;
 mod starting_over;
-mod storage;
 
 use self::script::{check, check_on};

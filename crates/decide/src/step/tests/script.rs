@@ -20,11 +20,11 @@ use std::time::Duration;
 use model::cgroup::{CgroupDriver, CgroupName};
 use model::cluster::{ObjectContent, ObjectKey, ObjectKind, ObjectState, Token, TokenWanted};
 use model::cri::{Image, RuntimeCondition, RuntimeHandler, RuntimeStatus};
+use model::disk_use::DiskUse;
 use model::node::{HostFacts, NodeConfig};
 use model::observed::{Observation, Scope};
 use model::pod::Source;
 use model::runtime_class::RuntimeClass;
-use model::storage::StorageUse;
 use model::{Mono, Now, PodUid, k8s};
 use serde_json::json;
 
@@ -395,7 +395,7 @@ fn timer(name: &str) -> TimerKey {
         Some(("mirror", name)) => TimerKey::Mirror(model::FullName::new(name, "ns")),
         Some(("claim", name)) => TimerKey::Storage(super::claims::key(name)),
         Some(("observe", uid)) => TimerKey::Observe(uid.into()),
-        Some(("storage", uid)) => TimerKey::Storage(uid.into()),
+        Some(("disk", uid)) => TimerKey::Disk(uid.into()),
         _ => match name {
             "full" => TimerKey::FullRelist,
             "check" => TimerKey::RuntimeCheck,
@@ -428,7 +428,7 @@ fn parse_event(word: &str, rest: &str) -> Event {
             let uid = words.next().expect("used <pod> <volume>=<bytes>").into();
             let sizes = words.filter_map(|word| word.split_once('='));
             let volumes = sizes.map(|(name, bytes)| (name.to_owned(), bytes.parse().unwrap())).collect();
-            Event::StorageMeasured { uid, result: Ok(StorageUse { volumes, ..Default::default() }) }
+            Event::DiskMeasured { uid, result: Ok(DiskUse { volumes, ..Default::default() }) }
         }
         "looked" => {
             let (image, answer) = rest.split_once(": ").expect("looked <image>: <answer>");

@@ -60,7 +60,7 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
             let shares = burstable.and_then(|s| s.values.cpu_shares).unwrap_or_default();
             only("cgroups", format!("cgroups burstable={shares}"))
         }
-        Effect::MeasureStorage { uid, places } => {
+        Effect::MeasureDisk { uid, places } => {
             let names: String = places.volumes.keys().map(|name| format!(" {name}")).collect();
             Some(format!("measure {uid}{names}"))
         }
@@ -75,7 +75,7 @@ fn timer(key: &TimerKey) -> String {
         TimerKey::Probe(uid) => format!("probe {uid}"),
         TimerKey::Pod(uid) => format!("pod {uid}"),
         TimerKey::Observe(uid) => format!("observe {uid}"),
-        TimerKey::Storage(uid) => format!("storage {uid}"),
+        TimerKey::Disk(uid) => format!("disk {uid}"),
         TimerKey::Token(wanted) => format!("token {}", wanted.pod_uid),
         TimerKey::Storage(key) => format!("{} {}", super::claims::word(key), key.name()),
         TimerKey::Report(uid) => format!("report {uid}"),

@@ -16,7 +16,7 @@ use ports::FilesError;
 use super::empty_dir::{is_mounted, mount_tmpfs, open_to_all};
 use super::layout::{failed, make_dirs};
 use super::ownership::{self, Access};
-use super::steps::{self, step};
+use super::steps::step;
 use super::tree::remove_tree;
 
 /// Idempotent: files that are as they should be are left alone.
@@ -54,9 +54,7 @@ fn fill(path: &Path, volume: &ContentVolume, step: &dyn Fn(&str)) -> Result<(), 
         make_mount_point(path, inner)?;
     }
     let own = || match volume.fs_group {
-        Some(group) => {
-            ownership::apply(path, group, Access::ReadOnly, &|| steps::step("give a file to the group"))
-        }
+        Some(group) => ownership::apply(path, group, Access::ReadOnly),
         None => Ok(()),
     };
     writer::write(path, &volume.files, &own, step)

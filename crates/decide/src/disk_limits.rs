@@ -3,12 +3,12 @@
 //! The kernel does not enforce them. Pods that have one are measured now and then; a pod that has outgrown one is
 //! evicted. Volumes in memory are bounded by their filesystem and are not looked at.
 
+use model::disk_use::{DiskPlaces, DiskUse};
 use model::k8s;
 use model::node::NodeConfig;
 use model::observed::ObservedPod;
 use model::pod::PodView;
 use model::quantity::Quantity;
-use model::storage::{StoragePlaces, StorageUse};
 
 use crate::resources::{EPHEMERAL_STORAGE, Overhead, container_limits, is_critical, pod_limits};
 use crate::volumes;
@@ -20,14 +20,14 @@ pub fn is_limited(config: &NodeConfig, pod: &PodView) -> bool {
 }
 
 /// Where what counts is found. `observed`: the containers that are there.
-pub fn places(config: &NodeConfig, pod: &PodView, observed: &ObservedPod) -> StoragePlaces {
+pub fn places(config: &NodeConfig, pod: &PodView, observed: &ObservedPod) -> DiskPlaces {
     let mounted = volumes::mounted_names(pod);
     let local = pod.spec().volumes.iter().flatten();
     let local = local.filter(|volume| is_local(volume) && mounted.contains(volume.name.as_str()));
     let path = |volume: &k8s::Volume| volumes::host_path(config, pod, volume).ok().map(|source| source.path);
-    let mut found = StoragePlaces {
+    let mut found = DiskPlaces {
         volumes: local.filter_map(|volume| Some((volume.name.clone(), path(volume)?))).collect(),
-        ..StoragePlaces::default()
+        ..DiskPlaces::default()
     };
     if pod_limit(pod).is_none() {
         return found;
@@ -46,7 +46,7 @@ pub fn places(config: &NodeConfig, pod: &PodView, observed: &ObservedPod) -> Sto
 }
 
 /// The message that the pod is evicted with, if it uses too much.
-pub fn verdict(pod: &PodView, used: &StorageUse) -> Option<String> {
+pub fn verdict(pod: &PodView, used: &DiskUse) -> Option<String> {
     for volume in pod.spec().volumes.iter().flatten() {
         let Some(limit) = size_limit(volume) else { continue };
         if used.volumes.get(&volume.name).is_some_and(|bytes| exceeds(*bytes, &limit)) {
@@ -104,10 +104,10 @@ mod tests {
         sample::pod(spec)
     }
 
-    fn used(volumes: &[(&str, u64)], logs: &[(&str, u64)], layers: &[(&str, u64)], hosts: u64) -> StorageUse {
+    fn used(volumes: &[(&str, u64)], logs: &[(&str, u64)], layers: &[(&str, u64)], hosts: u64) -> DiskUse {
         let map =
             |parts: &[(&str, u64)]| parts.iter().map(|(name, bytes)| ((*name).to_owned(), *bytes)).collect();
-        StorageUse { volumes: map(volumes), logs: map(logs), layers: map(layers), hosts }
+        DiskUse { volumes: map(volumes), logs: map(logs), layers: map(layers), hosts }
     }
 
     fn container(name: &str, limit: Option<&str>, mounts: &[&str]) -> Value {

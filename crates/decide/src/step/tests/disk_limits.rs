@@ -24,15 +24,17 @@ fn a_volume_that_outgrows_its_limit_ends_the_pod() {
             ready
             api a b
             read all: a = s0 ready; c#0 running / b = s0 ready; c#0 running
-            due storage b @10s    => measure b
+            due disk b @10s    => measure b
             used b v=10           => -
-            due storage b @20s    => measure b
-            show events
-            used b v=11
-                => W b Evicted: Usage of EmptyDir volume "v" exceeds the limit "10".  | N b/c Killing: Stopping container c | run b: stop c#0 2s > stop-sandbox s0
+            due disk b @20s    => measure b
+            used b v=11           => run b: stop c#0 2s > stop-sandbox s0
             used b v=12           => -
-            timer storage b       => -
-            timer storage a       => -
+            done b                => read b
+            show status
+            read b: s0 dead; c#0 exit(137)
+                => status b Failed(Evicted) c=exit(137) | run b: tear-down > drop-cgroup kubepods/besteffort/podb
+            timer disk b       => -
+            timer disk a       => -
             "#
         ),
     );
@@ -49,7 +51,7 @@ fn nobody_is_measured_before_and_after() {
             ready
             read all: -
             api b
-            timer storage b       => -
+            timer disk b       => -
             api
             used b v=11           => -
             "#

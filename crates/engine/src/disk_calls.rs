@@ -2,18 +2,18 @@
 
 use decide::event::Event;
 use model::PodUid;
-use model::storage::{StoragePlaces, StorageUse};
+use model::disk_use::{DiskPlaces, DiskUse};
 use ports::Disposition;
 
 use crate::dispatcher::Shop;
 
-pub(crate) async fn measure(shop: Shop, uid: PodUid, places: StoragePlaces) {
+pub(crate) async fn measure(shop: Shop, uid: PodUid, places: DiskPlaces) {
     let result = read(&shop, &uid, &places).await;
-    shop.outbox.send(Event::StorageMeasured { uid, result });
+    shop.outbox.send(Event::DiskMeasured { uid, result });
 }
 
-async fn read(shop: &Shop, uid: &PodUid, places: &StoragePlaces) -> Result<StorageUse, String> {
-    let mut used = StorageUse::default();
+async fn read(shop: &Shop, uid: &PodUid, places: &DiskPlaces) -> Result<DiskUse, String> {
+    let mut used = DiskUse::default();
     let of_disk = places.volumes.values().chain(places.logs.values()).chain(&places.hosts);
     let paths: Vec<String> = of_disk.cloned().collect();
     let sizes = shop.ports.files.disk_use(uid, &paths).await.map_err(|error| error.user_message())?;
