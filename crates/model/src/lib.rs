@@ -13,6 +13,7 @@ pub mod disk_use;
 pub mod files;
 pub mod hook;
 pub mod ids;
+pub mod local;
 pub mod node;
 pub mod observed;
 pub mod pod;

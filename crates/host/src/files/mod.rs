@@ -9,6 +9,9 @@
 //!                  /plugins/kubernetes.io~empty-dir/<volume>/ready
 //!                  /volumes/kubernetes.io~configmap/<volume>   content from the cluster (also ~secret, ~projected,
 //!                                                              ~downward-api, these on a tmpfs), see `content`
+//!                  /volumes/kubernetes.io~local-volume/<pv>        bind mount of a directory or disk (also ~nfs), see
+//!                                                              `persistent`: the content is not the pod's
+//!                  /volumeDevices/kubernetes.io~local-volume/<pv>  link to a device
 //!                  /volume-subpaths/<volume>/<container>/<n>   bind mounts of a volume's inside
 //!                  /containers/<container>/<id>                termination messages, written by containers
 //!                  /etc-hosts
@@ -21,6 +24,7 @@
 mod beneath;
 mod container;
 mod content;
+mod disk;
 mod disk_use;
 mod empty_dir;
 mod host_path;
@@ -29,6 +33,7 @@ mod layout;
 mod log_files;
 mod node;
 mod ownership;
+mod persistent;
 mod steps;
 mod sub_path;
 mod tear_down;
@@ -187,6 +192,11 @@ fn set_up(layout: &Layout, uid: &PodUid, volume: &VolumeSetup) -> Result<(), Fil
         }
         VolumeKind::HostPath { path, check } => host_path::check(path, *check),
         VolumeKind::Content(content) => content::set_up(&layout.in_pod(uid, &content.path)?, content),
+        VolumeKind::Local(local) => {
+            persistent::set_up_local(layout, &layout.in_pod(uid, &local.target)?, local)
+        }
+        VolumeKind::Nfs(nfs) => persistent::set_up_nfs(&layout.in_pod(uid, &nfs.target)?, nfs),
+        VolumeKind::Device(device) => persistent::map_device(&layout.in_pod(uid, &device.link)?, device),
     }
 }
 
