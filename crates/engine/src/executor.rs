@@ -90,7 +90,7 @@ async fn perform(shop: &Shop, job: &Job, action: &Action) -> StepResult {
     match action {
         Action::MakePodDirs { log_dir, containers } => make_dirs(shop, uid, log_dir, containers).await,
         Action::EnsureCgroup { spec } => cgroup_result(ports.cgroups.ensure(spec).await),
-        Action::SetUpVolume { volume } => files_result(ports.files.set_up_volume(uid, volume).await),
+        Action::SetUpVolume { volume } => volume_result(ports.files.set_up_volume(uid, volume).await),
         Action::KeepUserIds { ids } => files_result(ports.files.write_user_ids(uid, ids).await),
         Action::RunSandbox { config, handler } => {
             match ports.runtime.run_pod_sandbox(config, handler).await {
@@ -245,6 +245,16 @@ fn files_result(result: Result<(), FilesError>) -> StepResult {
     match result {
         Ok(()) => StepResult::Ok,
         Err(error) => StepResult::Failed(CallFailure { unreachable: false, message: error.user_message() }),
+    }
+}
+
+fn volume_result(result: Result<(), FilesError>) -> StepResult {
+    match result {
+        Ok(()) => StepResult::Ok,
+        Err(error) => {
+            let failure = CallFailure { unreachable: false, message: error.user_message() };
+            StepResult::VolumeFailed { stage: error.stage(), failure }
+        }
     }
 }
 

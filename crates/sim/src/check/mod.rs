@@ -104,6 +104,8 @@ impl Checker {
                 self.lacked.insert(uid.clone());
                 self.ending.insert(uid.clone());
             }
+            // Of a static pod without a mirror nobody remembers it once the agent is gone.
+            Event::Evict { uid, .. } => self.robbed(uid),
             _ => {}
         }
     }
@@ -175,11 +177,6 @@ impl Checker {
 
     /// Somebody else took a container of it away: how that ended is known to this agent alone.
     pub fn robbed(&mut self, uid: &PodUid) {
-        self.robbed.insert(uid.clone());
-    }
-
-    /// Of a static pod without a mirror nobody remembers it once the agent is gone.
-    pub fn evicted(&mut self, uid: &PodUid) {
         self.robbed.insert(uid.clone());
     }
 

@@ -115,8 +115,7 @@ impl Simulation {
             return Some(failure(ApiFailureKind::Refused, "403: forbidden for now"));
         }
         if self.faults.api_conflicts(&mut self.rng, now) {
-            // As the engine takes it: every call names a UID, so somebody else must have the name.
-            return Some(failure(ApiFailureKind::Gone, "409: the object has been modified"));
+            return Some(failure(ApiFailureKind::Refused, "409: the object has been modified"));
         }
         let busy = self.faults.api_is_busy(&mut self.rng, now);
         busy.then(|| ApiFailure {

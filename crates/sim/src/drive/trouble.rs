@@ -206,9 +206,6 @@ impl Simulation {
                 }
             }
             Task::Evict { uid, grace_secs } => {
-                if self.agent.as_ref().is_some_and(|a| a.state.pods.contains_key(&uid)) {
-                    self.check.evicted(&uid);
-                }
                 let (reason, message) = ("Evicted".to_owned(), "the simulated node is full".to_owned());
                 let evict = decide::Event::Evict { uid, reason, message, grace_secs };
                 self.post_once(self.generation, evict);

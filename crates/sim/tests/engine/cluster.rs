@@ -8,11 +8,12 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use model::cluster::{ObjectKey, ObjectState, TokenWanted};
-use model::k8s::{Event, Lease, Node, Pod, RuntimeClass, Service};
+use model::k8s::{CSIDriver, Event, Lease, Node, Pod, RuntimeClass, Service};
 use model::pod::Source;
+use model::storage::{StorageKey, StorageObject};
 use ports::{
     AccessReviews, AccessVerdict, ApiError, ClusterPorts, EventApi, FeedNotice, Identity, IssuedToken,
-    LeaseApi, NodeAccess, NodeApi, ObjectApi, PodApi, PodRef, Seen, SharedObjects, TokenApi,
+    LeaseApi, NodeAccess, NodeApi, ObjectApi, PodApi, PodRef, Seen, SharedObjects, StorageApi, TokenApi,
 };
 use serde_json::Value;
 
@@ -43,6 +44,7 @@ impl SimCluster {
             leases: me.clone(),
             events: me.clone(),
             objects: me.clone(),
+            storage: me.clone(),
             shared: me.clone(),
             tokens: me.clone(),
             reviews: me,
@@ -196,7 +198,18 @@ impl ObjectApi for SimCluster {
     }
 }
 
+/// Nobody provides storage here.
+#[async_trait]
+impl StorageApi for SimCluster {
+    async fn read(&self, _: &StorageKey) -> Result<StorageObject, ApiError> {
+        Err(absent())
+    }
+}
+
 impl SharedObjects for SimCluster {
+    fn csi_drivers(&self) -> BoxStream<'static, Vec<Arc<CSIDriver>>> {
+        futures::stream::iter([Vec::new()]).chain(futures::stream::pending()).boxed()
+    }
     fn services(&self) -> BoxStream<'static, Vec<Arc<Service>>> {
         futures::stream::iter([Vec::new()]).chain(futures::stream::pending()).boxed()
     }
