@@ -183,6 +183,14 @@ fn ended(world: &World, view: &PodView, status: &PodStatus, phase: &str) -> Opti
     if phase == "Failed" && matches!(status.reason.as_deref(), Some("Evicted" | "DeadlineExceeded")) {
         return None;
     }
+    let init_failed = |c: &Spec| {
+        let newest = world.newest(uid, &c.name);
+        !is_sidecar(c) && newest.is_some_and(|w| w.state == ContainerState::Exited && w.exit_code != 0)
+    };
+    let never = view.restart_policy() == RestartPolicy::Never;
+    if phase == "Failed" && never && view.init_containers().iter().any(init_failed) {
+        return None;
+    }
     if view.containers().iter().any(|c| policy(c) == RestartPolicy::Always) {
         return Some(format!("is {phase} although its containers are always restarted"));
     }

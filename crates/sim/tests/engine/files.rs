@@ -67,7 +67,10 @@ impl PodFiles for SimFiles {
     }
 
     async fn write_user_ids(&self, uid: &PodUid, ids: &IdMapping) -> Result<(), FilesError> {
-        self.on_disk(uid, |inner| drop(inner.world.disk.user_ids.insert(uid.clone(), ids.clone()))).await
+        let keep = |inner: &mut Inner| {
+            inner.world.disk.user_ids.insert(uid.clone(), ids.clone());
+        };
+        self.on_disk(uid, keep).await
     }
 
     async fn user_ids(&self) -> UserNamespacesFound {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use model::cri::{ContainerConfig, SandboxConfig};
 use model::k8s::Pod;
 use model::pod::Source;
@@ -110,10 +111,7 @@ impl Host {
         }
         for (at, Fortune::Ends { id, code }) in std::mem::take(&mut inner.world.fortunes) {
             let (host, wait) = (self.clone(), Duration::from_nanos(at.saturating_sub(inner.world.now)));
-            tokio::spawn(async move {
-                sleep(wait).await;
-                Box::pin(host.apply(|inner| inner.world.ends(&id, code))).await;
-            });
+            tokio::spawn(ends_later(host, wait, id, code));
         }
         if !changes.is_empty() {
             self.changed.send_modify(|count| *count += 1);
@@ -136,6 +134,14 @@ impl Host {
         };
         tokio::time::timeout(within, look).await.is_ok()
     }
+}
+
+/// A program ends by itself. Boxed, because the end of one may be what lets another begin to end.
+fn ends_later(host: Arc<Host>, wait: Duration, id: ContainerId, code: i32) -> BoxFuture<'static, ()> {
+    Box::pin(async move {
+        sleep(wait).await;
+        host.apply(|inner| inner.world.ends(&id, code)).await;
+    })
 }
 
 /// How a call that was not obeyed is told by its port.
@@ -188,6 +194,7 @@ impl Reach {
             Fate::Hangs { effect: when } => {
                 if when == Some(LateEffect::BeforeDeadline) {
                     sleep(late).await;
+                    self.alive().await;
                     let _ = self.host.apply(effect).await;
                     sleep(DEADLINE.saturating_sub(late)).await;
                 } else {
