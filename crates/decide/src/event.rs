@@ -8,7 +8,9 @@ use model::cgroup::{CgroupDriver, CgroupName};
 use model::cluster::{ObjectKey, ObjectState, Token, TokenWanted};
 use model::credentials::PullHistory;
 use model::cri::{Image, RuntimeStatus};
+use model::disk_use::DiskUse;
 use model::k8s::{CSIDriver, Node, Pod, Service};
+use model::local::LocalObjects;
 use model::node::HostFacts;
 use model::observed::{Observation, Scope};
 use model::pod::Source;
@@ -46,6 +48,11 @@ pub enum Event {
     RuntimeClasses {
         source: Source,
         classes: RuntimeClasses,
+    },
+    /// A source told of all objects that it knows. Only on a node without a cluster.
+    LocalObjects {
+        source: Source,
+        objects: LocalObjects,
     },
     /// The runtime was read.
     Observed(Observation),
@@ -125,6 +132,11 @@ pub enum Event {
     Swept {
         problems: Vec<String>,
     },
+    /// What a pod keeps on the node's disk, or why that is not known.
+    DiskMeasured {
+        uid: PodUid,
+        result: Result<DiskUse, String>,
+    },
     FactsChanged(Arc<HostFacts>),
     /// The node can't keep a pod, for a reason that it is to fail with. `grace_secs`: instead of the pod's own.
     Evict {
@@ -145,6 +157,7 @@ impl Event {
             Event::PodGone { .. } => "pod_gone",
             Event::NodeSeen(_) => "node_seen",
             Event::RuntimeClasses { .. } => "runtime_classes",
+            Event::LocalObjects { .. } => "local_objects",
             Event::Observed(_) => "observed",
             Event::ObserveFailed { .. } => "observe_failed",
             Event::Hint(_) => "hint",
@@ -166,6 +179,7 @@ impl Event {
             Event::Leftovers(_) => "leftovers",
             Event::Swept { .. } => "swept",
             Event::FactsChanged(_) => "facts_changed",
+            Event::DiskMeasured { .. } => "disk-measured",
             Event::Evict { .. } => "evict",
         }
     }

@@ -15,7 +15,7 @@ use futures::FutureExt;
 use futures::future::join_all;
 use model::hook::HookCall;
 use model::{ContainerId, Mono, PodUid};
-use ports::{CgroupError, Disposition, FilesError, RuntimeError};
+use ports::{CgroupError, Disposition, FilesError, RuntimeError, Span};
 use tokio_util::sync::CancellationToken;
 
 use crate::dispatcher::Shop;
@@ -31,9 +31,14 @@ pub(crate) struct Job {
     pub cancel: CancellationToken,
 }
 
-pub(crate) fn spawn(shop: Shop, job: Job) {
+/// `span`: what it is called in a trace, if anybody makes one.
+pub(crate) fn spawn(shop: Shop, job: Job, span: Option<Span>) {
     tokio::spawn(async move {
-        run(&shop, &job).await;
+        let work = run(&shop, &job);
+        match span {
+            Some(span) => shop.ports.tracing.under(|| span, work, |()| None).await,
+            None => work.await,
+        }
         shop.outbox.send(Event::PlanEnded { uid: job.uid, epoch: job.epoch });
     });
 }
@@ -90,7 +95,12 @@ async fn perform(shop: &Shop, job: &Job, action: &Action) -> StepResult {
     match action {
         Action::MakePodDirs { log_dir, containers } => make_dirs(shop, uid, log_dir, containers).await,
         Action::EnsureCgroup { spec } => cgroup_result(ports.cgroups.ensure(spec).await),
-        Action::SetUpVolume { volume } => volume_result(ports.files.set_up_volume(uid, volume).await),
+        Action::SetUpVolume { volume } => {
+            // What is behind it may not answer: who wants the pod gone does not wait for that. The disk's side keeps
+            // the volume until the work has ended, so that no tear-down overtakes it.
+            let work = ports.files.set_up_volume(uid, volume);
+            job.cancel.run_until_cancelled(work).await.map_or(StepResult::Interrupted, volume_result)
+        }
         Action::KeepUserIds { ids } => files_result(ports.files.write_user_ids(uid, ids).await),
         Action::RunSandbox { config, handler } => {
             match ports.runtime.run_pod_sandbox(config, handler).await {

@@ -4,6 +4,7 @@
 //! moves as far as it may, its status is derived, and, if no plan of it runs and its reading is fresh, it is planned.
 
 mod api;
+mod disk_limits;
 mod images;
 mod objects;
 mod observe;
@@ -58,6 +59,7 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         Event::ObjectSeen { key, state: seen } => objects::seen(state, &mut cx, &key, seen),
         Event::StorageRead { key, state: read } => objects::storage_read(state, &mut cx, &key, read),
         Event::CsiDrivers(drivers) => objects::csi_drivers(state, &mut cx, &drivers),
+        Event::LocalObjects { source: _, objects } => objects::local_told(state, &mut cx, &objects),
         Event::Services(services) => objects::services(state, &mut cx, &services),
         Event::TokenIssued { wanted, result } => objects::token_issued(state, &mut cx, &wanted, result),
         Event::ProbeDone { uid, container, kind, id, outcome, took: _ } => {
@@ -74,6 +76,7 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         Event::Evict { uid, reason, message, grace_secs } => {
             pods::evict(state, &mut cx, &uid, (reason, message), grace_secs);
         }
+        Event::DiskMeasured { uid, result } => disk_limits::measured(state, &mut cx, &uid, result),
         Event::FactsChanged(facts) => {
             state.facts = facts;
             cx.touched.extend(state.pods.keys().cloned());
@@ -141,6 +144,7 @@ fn timer(state: &mut NodeState, cx: &mut Context, key: TimerKey) {
         TimerKey::Token(wanted) => objects::token_due(state, cx, &wanted),
         TimerKey::Storage(key) => objects::storage_due(state, cx, &key),
         TimerKey::Observe(uid) => observe::again(state, cx, &uid),
+        TimerKey::Disk(uid) => disk_limits::due(state, cx, &uid),
         TimerKey::Report(uid) => api::timer(state, cx, &uid),
         TimerKey::Mirror(full_name) => api::mirror_timer(state, cx, full_name),
         TimerKey::FullRelist => observe::want_everything(state, cx),
