@@ -14,5 +14,7 @@ pub mod probe;
 pub mod process;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub mod profile;
+#[doc(hidden)]
+pub mod untrusted;
 pub mod unverified_tls;
 pub mod usage;

@@ -62,7 +62,7 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
     }
     let duties = wire::node_duties(&node, reader);
     wire::prepare_node(&*ports.files).await?;
-    let mut feeds = wire::feeds(&config, &gates, &node_name)?;
+    let mut feeds = wire::feeds(&config, &gates, &node_name, cluster.is_none())?;
     feeds.extend(cluster.as_ref().map(|cluster| cluster.feed(&node_name)));
     let state = wire::state(node, facts, &ports);
     let held = ports.clone();

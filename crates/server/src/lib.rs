@@ -24,6 +24,8 @@ mod stats;
 #[cfg(test)]
 mod testing;
 mod tls;
+#[doc(hidden)]
+pub mod untrusted;
 
 use std::time::Duration;
 

@@ -24,7 +24,7 @@ const MOST_LINES: i64 = 100_000;
 
 /// What is asked for.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct NodeQuery {
+pub(crate) struct NodeQuery {
     services: Vec<String>,
     files: Vec<String>,
     since: Option<jiff::Timestamp>,
@@ -35,7 +35,7 @@ pub(super) struct NodeQuery {
 }
 
 /// A question that can't be answered: status and text.
-pub(super) type Refused = (StatusCode, String);
+pub(crate) type Refused = (StatusCode, String);
 
 impl NodeQuery {
     /// `None` when nothing of it is asked: then `/logs/` is a tree of files.
