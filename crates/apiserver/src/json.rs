@@ -2,7 +2,10 @@
 //! here and nowhere else: one deserializer, and a plain function for each type.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use model::k8s::{ConfigMap, Event, Node, Pod, Secret, Service};
+use model::k8s::CSINode;
+use model::k8s::{
+    ConfigMap, Event, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service, VolumeAttachment,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -136,8 +139,12 @@ macro_rules! listing {
 reading! {
     Pod, pod;
     Node, node;
+    CSINode, csi_node;
     ConfigMap, config_map;
     Secret, secret;
+    PersistentVolumeClaim, claim;
+    PersistentVolume, persistent_volume;
+    VolumeAttachment, volume_attachment;
     CertificateSigningRequest, signing_request;
     Lease, lease;
     Event, core_event;
@@ -173,6 +180,7 @@ macro_rules! writing {
 writing! {
     Pod, write_pod;
     Node, write_node;
+    CSINode, write_csi_node;
     Lease, write_lease;
     Event, write_core_event;
     CertificateSigningRequest, write_signing_request;

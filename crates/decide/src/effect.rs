@@ -6,12 +6,14 @@ use model::cgroup::{CgroupName, CgroupSpec};
 use model::cluster::{ObjectKey, TokenWanted};
 use model::credentials::PullSecret;
 use model::cri::{ContainerConfig, IdMapping, SandboxConfig};
+use model::disk_use::DiskPlaces;
 use model::files::ContainerFiles;
 use model::hook::HookCall;
 use model::k8s::{Pod, PodStatus};
 use model::observed::Scope;
 use model::pod::ContainerKind;
 use model::probe::{ProbeCall, ProbeKind, ProbeRecord};
+use model::storage::StorageKey;
 use model::volume::VolumeSetup;
 use model::{ApiEvent, ContainerId, FullName, Mono, PodUid, SandboxId};
 use serde::{Deserialize, Serialize};
@@ -73,6 +75,14 @@ pub enum Effect {
     RequestToken {
         wanted: TokenWanted,
     },
+    /// Ask for this object once. `StorageRead` follows.
+    ReadStorage {
+        key: StorageKey,
+    },
+    /// The Node object says that these are in use, by their unique names.
+    TellVolumesInUse {
+        volumes: Vec<String>,
+    },
     /// Sets, moves or (with `None`) clears a timer.
     SetTimer {
         key: TimerKey,
@@ -114,6 +124,11 @@ pub enum Effect {
     ListLeftovers,
     /// Remove what belongs to no pod. `Swept` follows.
     Sweep(Sweep),
+    /// Measure what a pod keeps on the node's disk. `DiskMeasured` follows.
+    MeasureDisk {
+        uid: PodUid,
+        places: DiskPlaces,
+    },
     /// Ask something of the API server. `ApiAnswered` follows.
     CallApi(ApiCall),
     /// Tell the operator.
@@ -171,8 +186,12 @@ pub enum TimerKey {
     Probe(PodUid),
     /// Another try at reading a pod whose reading failed.
     Observe(PodUid),
+    /// The pod's local storage is to be measured.
+    Disk(PodUid),
     /// A token has to be asked for (again).
     Token(TokenWanted),
+    /// A claim, a persistent volume or an attachment is asked for again.
+    Storage(StorageKey),
     /// Another try at reporting a pod's status.
     Report(PodUid),
     /// Another try at a mirror.

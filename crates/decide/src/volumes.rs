@@ -1,7 +1,9 @@
 //! Which volumes of a pod have to be set up on the node's disk, and where containers find them.
 
 mod content;
+pub mod csi;
 mod paths;
+pub mod persistent;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +11,7 @@ use model::k8s;
 use model::node::{HostFacts, NodeConfig};
 use model::pod::PodView;
 use model::quantity::Quantity;
-use model::volume::{EmptyDirMedium, HostPathCheck, VolumeKind, VolumeSetup};
+use model::volume::{EmptyDirMedium, HostPathCheck, MountStage, NfsVolume, VolumeKind, VolumeSetup};
 use model::why::Cause;
 
 use crate::cgroups::pod_memory_limit;
@@ -66,6 +68,67 @@ pub struct VolumeSource {
     pub managed: bool,
 }
 
+/// What stands behind a volume with a claim.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum VolumePlace {
+    Directory(VolumeSource),
+    /// `path`: of a link to the device.
+    Device {
+        path: String,
+        read_only: bool,
+    },
+}
+
+/// What containers are given of the pod's claims.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Places {
+    /// By the volume's name in the pod.
+    pub volumes: BTreeMap<String, VolumePlace>,
+    /// Groups that give access to them.
+    pub groups: Vec<i64>,
+}
+
+/// Where the pod's claims are. Fails with what is not known yet.
+pub fn places(inputs: &ContentInputs<'_>) -> Result<Places, Held> {
+    let mut found = Places::default();
+    for claim in persistent::claims(inputs.pod) {
+        let name = claim.volume.name.clone();
+        let resolved = persistent::resolve(inputs, claim)?;
+        found.groups.extend(resolved.gid.filter(|gid| !found.groups.contains(gid)));
+        if let Some(place) = csi::place(inputs, &resolved).or_else(|| persistent::place(inputs, &resolved)) {
+            found.volumes.insert(name, place);
+        }
+    }
+    Ok(found)
+}
+
+/// Whether a volume of the pod may be a storage driver's.
+pub fn uses_drivers(pod: &PodView) -> bool {
+    let may_be = |volume: &k8s::Volume| volume.csi.is_some() || persistent::claim_of(pod, volume).is_some();
+    pod.spec().volumes.iter().flatten().any(may_be)
+}
+
+/// Set-ups of volumes that their drivers want to publish again now and then.
+pub fn republished(inputs: &ContentInputs<'_>) -> Vec<VolumeSetup> {
+    let of_drivers =
+        |volume: &&k8s::Volume| volume.csi.is_some() || persistent::claim_of(inputs.pod, volume).is_some();
+    let setups = mounted(inputs.pod).filter(of_drivers).filter_map(|volume| match &volume.csi {
+        Some(_) => csi::setup(inputs, volume, None).ok(),
+        None => persistent(inputs, volume).ok(),
+    });
+    setups.filter(|setup| matches!(&setup.kind, VolumeKind::Csi(volume) if volume.republish)).collect()
+}
+
+/// Whether everything that the pod mounts is among what was set up.
+pub fn all_set_up(pod: &PodView, done: &BTreeSet<String>) -> bool {
+    not_set_up(pod, done).is_empty()
+}
+
+/// What the pod mounts and is not among what was set up.
+pub fn not_set_up(pod: &PodView, done: &BTreeSet<String>) -> Vec<String> {
+    mounted(pod).map(|volume| volume.name.clone()).filter(|name| !done.contains(name)).collect()
+}
+
 /// Why a volume can't be set up now, although nothing is wrong with its definition.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Held {
@@ -73,6 +136,29 @@ pub enum Held {
     Waits { volume: String, cause: Cause },
     /// Something that it is made of is missing. The message is the part behind [`mount_failure`]'s prefix.
     Refused { volume: String, message: String },
+    /// What stands behind its claim can't be told.
+    Unprocessed { volume: String, claim: String, message: String },
+    /// What stands behind its claim can't be mounted; `spec_name` is that one's name.
+    Staged {
+        volume: String,
+        claim: String,
+        spec_name: String,
+        stage: MountStage,
+        block: bool,
+        message: String,
+    },
+}
+
+impl Held {
+    /// The volume's name in the pod.
+    pub fn volume(&self) -> &str {
+        match self {
+            Held::Waits { volume, .. }
+            | Held::Refused { volume, .. }
+            | Held::Unprocessed { volume, .. }
+            | Held::Staged { volume, .. } => volume,
+        }
+    }
 }
 
 /// How far the steps that make a pod's volumes ready are known.
@@ -86,13 +172,25 @@ pub struct Setups {
 pub fn setups(inputs: &ContentInputs<'_>) -> Result<Setups, VolumeError> {
     let mut found = Setups::default();
     for volume in mounted(inputs.pod) {
-        let kind = kind_name(volume);
-        match setup(inputs, volume, kind) {
-            Some(result) => found.ready.push(result?),
-            None => match content::setup(inputs, volume, None) {
-                Ok(setup) => found.ready.extend(setup),
-                Err(held) => found.held.push(held),
-            },
+        let setup = match kind_name(volume) {
+            "emptyDir" => {
+                let kind = empty_dir(inputs.config, inputs.facts, inputs.pod, volume)?;
+                Ok(Some(VolumeSetup::inline(&volume.name, kind)))
+            }
+            "hostPath" => {
+                let source = volume.host_path.clone().unwrap_or_default();
+                let kind = host_path_kind(&volume.name, &source)?;
+                Ok(Some(VolumeSetup::inline(&volume.name, kind)))
+            }
+            "persistentVolumeClaim" | "ephemeral" => persistent(inputs, volume).map(Some),
+            "csi" => csi::setup(inputs, volume, None).map(Some),
+            "nfs" => Ok(Some(nfs_volume(inputs, volume)?)),
+            kind if is_made_here(inputs, kind) => content::setup(inputs, volume, None),
+            kind => return Err(VolumeError::Unsupported { volume: volume.name.clone(), kind }),
+        };
+        match setup {
+            Ok(setup) => found.ready.extend(setup),
+            Err(held) => found.held.push(held),
         }
     }
     Ok(found)
@@ -135,19 +233,34 @@ pub(crate) fn mounted_names(pod: &PodView) -> BTreeSet<&str> {
         .collect()
 }
 
-/// `None`: its files are made here.
-fn setup(
-    inputs: &ContentInputs<'_>,
-    volume: &k8s::Volume,
-    kind: &'static str,
-) -> Option<Result<VolumeSetup, VolumeError>> {
-    let kind = match kind {
-        "emptyDir" => empty_dir(inputs.config, inputs.facts, inputs.pod, volume),
-        "hostPath" => host_path_volume(volume),
-        kind if is_made_here(inputs, kind) => return None,
-        kind => Err(VolumeError::Unsupported { volume: volume.name.clone(), kind }),
+/// A volume that names its server itself.
+fn nfs_volume(inputs: &ContentInputs<'_>, volume: &k8s::Volume) -> Result<VolumeSetup, VolumeError> {
+    let place = host_path(inputs.config, inputs.pod, volume)?;
+    let source = volume.nfs.as_ref().map(persistent::nfs_source).unwrap_or_default();
+    let nfs = NfsVolume { source, target: place.path, mount_options: vec![], read_only: place.read_only };
+    Ok(VolumeSetup::inline(&volume.name, VolumeKind::Nfs(Box::new(nfs))))
+}
+
+/// A volume with a claim: by what stands behind it.
+fn persistent(inputs: &ContentInputs<'_>, volume: &k8s::Volume) -> Result<VolumeSetup, Held> {
+    let Some(claim) = persistent::claim_of(inputs.pod, volume) else {
+        return Err(Held::Refused { volume: volume.name.clone(), message: "it has no claim".into() });
     };
-    Some(kind.map(|kind| VolumeSetup { name: volume.name.clone(), kind }))
+    let resolved = persistent::resolve(inputs, claim)?;
+    persistent::check(inputs, &resolved)?;
+    persistent::setup(inputs, &resolved)
+}
+
+/// Whether containers mount the volume, and whether they use it as a device.
+fn uses(pod: &PodView, volume: &str) -> (bool, bool) {
+    let ephemeral = pod.spec().ephemeral_containers.iter().flatten();
+    let of =
+        pod.containers().iter().chain(pod.init_containers()).map(|c| (&c.volume_mounts, &c.volume_devices));
+    let of = of.chain(ephemeral.map(|c| (&c.volume_mounts, &c.volume_devices)));
+    of.fold((false, false), |(mounted, device), (mounts, devices)| {
+        let mounted = mounted || mounts.iter().flatten().any(|mount| mount.name == volume);
+        (mounted, device || devices.iter().flatten().any(|device| device.name == volume))
+    })
 }
 
 /// Where containers find a volume. Images are not on the host: they have no path.
@@ -167,11 +280,16 @@ pub fn host_path(
             let path = volume.host_path.as_ref().map(|source| source.path.clone()).unwrap_or_default();
             Ok(VolumeSource { path, read_only: false, managed: false })
         }
+        "nfs" => {
+            let read_only = volume.nfs.as_ref().and_then(|source| source.read_only) == Some(true);
+            Ok(VolumeSource { managed: false, ..below_pod("nfs", read_only) })
+        }
         // their content is the API's: a container's change would not last
         "configMap" => Ok(below_pod("configmap", true)),
         "secret" => Ok(below_pod("secret", true)),
         "downwardAPI" => Ok(below_pod("downward-api", true)),
         "projected" => Ok(below_pod("projected", true)),
+        "csi" => Ok(csi::inline_place(config, pod, volume)),
         kind => Err(VolumeError::Unsupported { volume: volume.name.clone(), kind }),
     }
 }
@@ -213,11 +331,11 @@ fn kind_name(volume: &k8s::Volume) -> &'static str {
     sources.into_iter().find(|(_, given)| *given).map_or("emptyDir", |(name, _)| name)
 }
 
-fn host_path_volume(volume: &k8s::Volume) -> Result<VolumeKind, VolumeError> {
-    let source = volume.host_path.clone().unwrap_or_default();
-    let name = || volume.name.clone();
-    if source.path.split('/').any(|part| part == "..") {
-        return Err(VolumeError::HostPathBacksteps { volume: name(), path: source.path });
+fn host_path_kind(volume: &str, source: &k8s::HostPathVolumeSource) -> Result<VolumeKind, VolumeError> {
+    let name = || volume.to_owned();
+    let path = source.path.clone();
+    if path.split('/').any(|part| part == "..") {
+        return Err(VolumeError::HostPathBacksteps { volume: name(), path });
     }
     let check = match source.type_.as_deref().unwrap_or_default() {
         "" => HostPathCheck::None,
@@ -230,7 +348,7 @@ fn host_path_volume(volume: &k8s::Volume) -> Result<VolumeKind, VolumeError> {
         "BlockDevice" => HostPathCheck::BlockDevice,
         other => return Err(VolumeError::HostPathType { volume: name(), kind: other.to_owned() }),
     };
-    Ok(VolumeKind::HostPath { path: source.path, check })
+    Ok(VolumeKind::HostPath { path, check })
 }
 
 fn empty_dir(

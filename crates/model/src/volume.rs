@@ -5,12 +5,35 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::csi::{Access, CsiVolume};
+
 /// What has to be true on disk before a container that mounts the volume may be made.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct VolumeSetup {
     /// The volume's name in the pod spec.
     pub name: String,
+    /// What messages call it: behind a claim that is the persistent volume's name.
+    pub spec_name: String,
     pub kind: VolumeKind,
+}
+
+impl VolumeSetup {
+    /// A volume that stands in the pod spec itself.
+    pub fn inline(name: &str, kind: VolumeKind) -> Self {
+        Self { name: name.to_owned(), spec_name: name.to_owned(), kind }
+    }
+    /// Whether it is shown to containers as a device.
+    pub fn is_block(&self) -> bool {
+        match self.kind {
+            VolumeKind::Device(_) => true,
+            VolumeKind::Csi(ref volume) => volume.access == Access::Block,
+            VolumeKind::EmptyDir { .. }
+            | VolumeKind::HostPath { .. }
+            | VolumeKind::Content(_)
+            | VolumeKind::Local(_)
+            | VolumeKind::Nfs(_) => false,
+        }
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -29,6 +52,89 @@ pub enum VolumeKind {
     },
     /// configMap, secret, downwardAPI, projected.
     Content(Box<ContentVolume>),
+    /// By a storage driver of the node.
+    Csi(Box<CsiVolume>),
+    /// A directory or a disk of this machine.
+    Local(Box<LocalVolume>),
+    Nfs(Box<NfsVolume>),
+    /// A block device that containers get as such.
+    Device(DeviceVolume),
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LocalVolume {
+    /// Of the persistent volume: a disk is mounted once under this name.
+    pub name: String,
+    /// The directory or the disk.
+    pub path: String,
+    /// Below the pod's directory.
+    pub target: String,
+    pub read_only: bool,
+    /// For a disk with nothing on it.
+    pub fs_type: Option<String>,
+    pub mount_options: Vec<String>,
+    pub fs_group: Option<i64>,
+    /// Files are given to the group only when the root is not the group's yet.
+    pub on_root_mismatch: bool,
+    /// The directory is made when it is missing.
+    pub create: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NfsVolume {
+    /// `<server>:<path>`
+    pub source: String,
+    /// Below the pod's directory.
+    pub target: String,
+    pub mount_options: Vec<String>,
+    pub read_only: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DeviceVolume {
+    pub device: String,
+    /// Below the pod's directory: the name under which the runtime is told of it.
+    pub link: String,
+}
+
+/// How far the way to a mounted volume was gone, as messages name it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum MountStage {
+    NodeAffinity,
+    NewMounter,
+    MountOptionSupport,
+    WaitForAttach,
+    /// Once for the node.
+    MountDevice,
+    /// For the pod.
+    SetUp,
+}
+
+impl MountStage {
+    /// What the message about a failure begins with. `block`: it is mapped as a device instead.
+    pub fn failed(self, block: bool) -> &'static str {
+        match (self, block) {
+            (MountStage::NodeAffinity, false) => "MountVolume.NodeAffinity check failed",
+            (MountStage::NodeAffinity, true) => "MapVolume.NodeAffinity check failed",
+            (MountStage::NewMounter, false) => "MountVolume.NewMounter initialization failed",
+            (MountStage::NewMounter, true) => "MapVolume.NewBlockVolumeMapper initialization failed",
+            (MountStage::MountOptionSupport, _) => "MountVolume.MountOptionSupport check failed",
+            (MountStage::WaitForAttach, false) => "MountVolume.WaitForAttach failed",
+            (MountStage::WaitForAttach, true) => "MapVolume.WaitForAttach failed",
+            (MountStage::MountDevice, false) => "MountVolume.MountDevice failed",
+            (MountStage::MountDevice, true) => "MapVolume.SetUpDevice failed",
+            (MountStage::SetUp, false) => "MountVolume.SetUp failed",
+            (MountStage::SetUp, true) => "MapVolume.MapPodDevice failed",
+        }
+    }
+
+    /// The reason of the Event about it.
+    pub fn reason(self, block: bool) -> &'static str {
+        match (self, block) {
+            (MountStage::NodeAffinity | MountStage::MountOptionSupport, _) | (_, false) => "FailedMount",
+            (_, true) => "FailedMapVolume",
+        }
+    }
 }
 
 /// Files whose content is known here and replaced as a whole: whoever reads sees the old ones or the new ones.

@@ -10,7 +10,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use model::cluster::{ObjectKey, ObjectState, TokenWanted};
-use model::k8s::{Event, Lease, Node, Pod, RuntimeClass, Service};
+use model::k8s::CSINode;
+use model::k8s::{CSIDriver, Event, Lease, Node, Pod, RuntimeClass, Service};
+use model::storage::{StorageKey, StorageObject};
 use model::{PodUid, Wall};
 use serde_json::Value;
 
@@ -60,6 +62,16 @@ pub trait NodeApi: Send + Sync {
     fn watch(&self, name: &str) -> BoxStream<'static, Seen<Node>>;
 }
 
+/// The node's CSINode object.
+#[async_trait]
+pub trait CsiNodeApi: Send + Sync {
+    async fn get(&self, name: &str) -> Result<CSINode, ApiError>;
+    async fn create(&self, object: &CSINode) -> Result<CSINode, ApiError>;
+    /// Strategic merge patch.
+    async fn patch(&self, name: &str, patch: &Value) -> Result<CSINode, ApiError>;
+    async fn delete(&self, name: &str) -> Result<(), ApiError>;
+}
+
 /// Leases in `kube-node-lease`.
 #[async_trait]
 pub trait LeaseApi: Send + Sync {
@@ -84,11 +96,18 @@ pub trait ObjectApi: Send + Sync {
     fn watch(&self, key: &ObjectKey) -> BoxStream<'static, ObjectState>;
 }
 
+/// Claims, persistent volumes and attachments: a node may ask for those that its pods use, and not watch them.
+#[async_trait]
+pub trait StorageApi: Send + Sync {
+    async fn read(&self, key: &StorageKey) -> Result<StorageObject, ApiError>;
+}
+
 /// Sets of objects that every node reads as a whole. Each item is the complete set.
 pub trait SharedObjects: Send + Sync {
     /// Those with a cluster IP.
     fn services(&self) -> BoxStream<'static, Vec<Arc<Service>>>;
     fn runtime_classes(&self) -> BoxStream<'static, Vec<Arc<RuntimeClass>>>;
+    fn csi_drivers(&self) -> BoxStream<'static, Vec<Arc<CSIDriver>>>;
 }
 
 #[derive(Clone, PartialEq, Eq)]
@@ -149,9 +168,11 @@ pub trait AccessReviews: Send + Sync {
 pub struct ClusterPorts {
     pub pods: Arc<dyn PodApi>,
     pub node: Arc<dyn NodeApi>,
+    pub csi_node: Arc<dyn CsiNodeApi>,
     pub leases: Arc<dyn LeaseApi>,
     pub events: Arc<dyn EventApi>,
     pub objects: Arc<dyn ObjectApi>,
+    pub storage: Arc<dyn StorageApi>,
     pub shared: Arc<dyn SharedObjects>,
     pub tokens: Arc<dyn TokenApi>,
     pub reviews: Arc<dyn AccessReviews>,

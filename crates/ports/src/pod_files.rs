@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use model::cri::IdMapping;
 use model::files::{ContainerFiles, TerminationMessageRequest};
 use model::user_namespace::UserNamespacesFound;
-use model::volume::VolumeSetup;
+use model::volume::{MountStage, VolumeSetup};
 use model::{FullName, PodUid};
 
 use crate::Disposition;
@@ -21,9 +21,17 @@ pub enum FilesError {
     /// The message is the whole text for users (`hostPath type check failed: ...`).
     #[error("{message}")]
     Refused { message: String },
+    /// A volume could not be mounted; the message is the whole text behind the stage's name.
+    #[error("{message}")]
+    Mount { stage: MountStage, message: String },
     /// Something is still mounted there: deleting would reach into somebody's data.
     #[error("{path} is a mount point, not removing it")]
     Mounted { path: String },
+    /// It may end yet, or never: a server does not answer, or a disk. Nothing else is done there until it has.
+    #[error("{what} has not ended and shows no sign of going on for {}s: what is mounted there may not answer", quiet.as_secs())]
+    Hangs { what: String, quiet: std::time::Duration },
+    #[error("internal error: {what} panicked")]
+    Broken { what: String },
 }
 
 impl FilesError {
@@ -32,8 +40,19 @@ impl FilesError {
             FilesError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
                 Disposition::Absent
             }
-            FilesError::Io { .. } | FilesError::Mounted { .. } => Disposition::Retry,
+            FilesError::Io { .. }
+            | FilesError::Mount { .. }
+            | FilesError::Mounted { .. }
+            | FilesError::Hangs { .. }
+            | FilesError::Broken { .. } => Disposition::Retry,
             FilesError::Refused { .. } => Disposition::Refused,
+        }
+    }
+    /// How far the set-up of a volume came.
+    pub fn stage(&self) -> MountStage {
+        match self {
+            FilesError::Mount { stage, .. } => *stage,
+            _ => MountStage::SetUp,
         }
     }
     /// The error and its causes in one line.
@@ -63,6 +82,8 @@ pub trait PodFiles: Send + Sync {
     /// `<root>/pods/<uid>`, `/volumes`, `/plugins` (0750), and the pod's log directory (0755).
     async fn make_pod_dirs(&self, uid: &PodUid, log_dir: &str) -> Result<(), FilesError>;
     async fn set_up_volume(&self, uid: &PodUid, volume: &VolumeSetup) -> Result<(), FilesError>;
+    /// Bytes on disk of each of these files and directories, all of them the pod's. Mounts in them do not count.
+    async fn disk_use(&self, uid: &PodUid, paths: &[String]) -> Result<Vec<u64>, FilesError>;
     /// Puts on record which of the host's ids are the pod's. On disk for good when it returns.
     async fn write_user_ids(&self, uid: &PodUid, ids: &IdMapping) -> Result<(), FilesError>;
     /// What is on record of all pods that have a directory.

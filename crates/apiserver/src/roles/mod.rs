@@ -6,6 +6,7 @@ mod node;
 mod objects;
 mod pods;
 mod reflect;
+mod storage;
 
 use std::sync::Arc;
 
@@ -21,9 +22,11 @@ pub fn cluster_ports(api: &Api) -> ClusterPorts {
     ClusterPorts {
         pods: api.clone(),
         node: api.clone(),
+        csi_node: api.clone(),
         leases: api.clone(),
         events: api.clone(),
         objects: api.clone(),
+        storage: api.clone(),
         shared: api.clone(),
         tokens: api.clone(),
         reviews: api,

@@ -175,6 +175,7 @@ impl Node {
             primary_family: self.state.primary_family(),
             place: Ok(Place::default()),
             cluster: self.state.objects.as_ref(),
+            node: self.state.node.as_deref(),
             now: self.time(),
         })
     }

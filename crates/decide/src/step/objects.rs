@@ -4,13 +4,16 @@ use std::sync::Arc;
 
 use model::PodUid;
 use model::cluster::{ObjectKey, ObjectState, Token, TokenWanted};
-use model::k8s::Service;
+use model::k8s::{CSIDriver, Service};
+use model::local::LocalObjects;
+use model::storage::{StorageKey, StorageState};
 
 use super::Context;
-use crate::effect::{Effect, LogLevel};
+use crate::effect::{Action, Effect, LogLevel, Stage};
 use crate::lifecycle::Lifecycle;
 use crate::render::ServiceView;
-use crate::state::NodeState;
+use crate::state::{NodeState, PodEntry};
+use crate::volumes::persistent;
 
 /// A pod that may run needs what it names. One that is ending keeps what it has until it has ended.
 pub(super) fn attend(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
@@ -21,11 +24,98 @@ pub(super) fn attend(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         Lifecycle::Terminated | Lifecycle::Finished => desk.release(uid),
     };
     effects.into_iter().for_each(|effect| cx.emit(effect));
+    attend_storage(state, cx, uid);
+}
+
+/// What a pod needs of claims grows with what is read of them: a bound claim names a volume.
+fn attend_storage(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    let needs = super::csi::needs_of(state, cx, uid);
+    let attachments = needs.attachments.clone();
+    super::csi::attend(state, cx, uid, needs);
+    let (Some(desk), Some(entry)) = (&mut state.objects, state.pods.get(uid)) else { return };
+    match &entry.lifecycle {
+        Lifecycle::Syncing if !entry.orphan => {
+            let mut keys = persistent::keys(&entry.view, &desk.storage);
+            keys.extend(attachments);
+            desk.storage.want(uid, keys).into_iter().for_each(|effect| cx.emit(effect));
+            find_holders(state, uid);
+        }
+        Lifecycle::Finished => release_storage(state, cx, uid),
+        _ => {}
+    }
+}
+
+/// A pod that is in the runtime has its volumes mounted, by whichever agent, until they are torn down. That counts only
+/// where a claim is for one pod.
+fn find_holders(state: &mut NodeState, uid: &PodUid) {
+    let (Some(desk), Some(entry)) = (&mut state.objects, state.pods.get(uid)) else { return };
+    let wanted: Vec<_> = persistent::claims(&entry.view).map(|claim| claim.key).collect();
+    let wanted: Vec<_> = wanted.into_iter().filter(|key| desk.storage.is_for_one_pod(key)).collect();
+    if wanted.is_empty() {
+        return;
+    }
+    let is_there = |entry: &PodEntry| entry.observed.as_ref().is_some_and(|reading| !reading.pod.is_empty());
+    for (other, entry) in state.pods.iter().filter(|(other, _)| *other != uid) {
+        if entry.orphan || !is_there(entry) || matches!(entry.lifecycle, Lifecycle::Finished) {
+            continue;
+        }
+        for claim in persistent::claims(&entry.view).filter(|claim| wanted.contains(&claim.key)) {
+            desk.storage.hold(other, claim.key);
+        }
+    }
+}
+
+/// Files beside the pods told of all the objects there are.
+pub(super) fn local_told(state: &mut NodeState, cx: &mut Context, objects: &LocalObjects) {
+    let root_dir = state.config.root_dir.clone();
+    let Some(desk) = &mut state.objects else { return };
+    cx.touched.extend(desk.local_told(objects, &root_dir));
+}
+
+/// What is set up is the pod's from now on, however that ends.
+pub(super) fn hold_claims(state: &mut NodeState, uid: &PodUid, stages: &[Stage]) {
+    let (Some(desk), Some(entry)) = (&mut state.objects, state.pods.get(uid)) else { return };
+    for action in stages.iter().flat_map(|stage| &stage.actions) {
+        let Action::SetUpVolume { volume } = action else { continue };
+        let mut claims = persistent::claims(&entry.view);
+        if let Some(claim) = claims.find(|claim| claim.volume.name == volume.name) {
+            desk.storage.hold(uid, claim.key);
+        }
+    }
+}
+
+fn release_storage(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    let Some(desk) = &mut state.objects else { return };
+    let (freed, effects) = desk.storage.release(uid);
+    cx.touched.extend(freed.into_iter().filter(|other| other != uid));
+    effects.into_iter().for_each(|effect| cx.emit(effect));
+}
+
+pub(super) fn storage_read(state: &mut NodeState, cx: &mut Context, key: &StorageKey, read: StorageState) {
+    let Some(desk) = &mut state.objects else { return };
+    let (users, effects) = desk.storage.read(key, read, cx.now);
+    cx.touched.extend(users);
+    effects.into_iter().for_each(|effect| cx.emit(effect));
+}
+
+pub(super) fn storage_due(state: &mut NodeState, cx: &mut Context, key: &StorageKey) {
+    let effect = state.objects.as_mut().and_then(|desk| desk.storage.due(key));
+    effect.into_iter().for_each(|effect| cx.emit(effect));
+}
+
+/// Who needs storage may have waited for its driver.
+pub(super) fn csi_drivers(state: &mut NodeState, cx: &mut Context, drivers: &[Arc<CSIDriver>]) {
+    let Some(desk) = &mut state.objects else { return };
+    desk.storage.set_drivers(drivers);
+    cx.touched.extend(desk.storage.users().cloned());
+    super::csi::touch_users(state, cx);
+    super::csi::report(state, cx);
 }
 
 pub(super) fn release(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let effects = state.objects.as_mut().map(|desk| desk.release(uid)).unwrap_or_default();
     effects.into_iter().for_each(|effect: Effect| cx.emit(effect));
+    release_storage(state, cx, uid);
 }
 
 pub(super) fn seen(state: &mut NodeState, cx: &mut Context, key: &ObjectKey, object: ObjectState) {

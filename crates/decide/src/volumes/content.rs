@@ -30,6 +30,8 @@ pub struct ContentInputs<'a> {
     pub pod: &'a PodView,
     /// `None`: the node stands alone.
     pub cluster: Option<&'a ObjectDesk>,
+    /// The node's own object, once it was seen.
+    pub node: Option<&'a k8s::Node>,
     pub now: Wall,
 }
 
@@ -74,7 +76,7 @@ pub(super) fn setup(
         files,
         version,
     };
-    Ok(Some(VolumeSetup { name: volume.name.clone(), kind: VolumeKind::Content(Box::new(content)) }))
+    Ok(Some(VolumeSetup::inline(&volume.name, VolumeKind::Content(Box::new(content)))))
 }
 
 fn fs_group(pod: &PodView) -> Option<i64> {
@@ -183,7 +185,9 @@ impl<'a> Sources<'a> {
     }
 
     fn token(&mut self, source: &'a ServiceAccountTokenProjection) {
-        let Some(desk) = self.inputs.cluster else { return };
+        let Some(desk) = self.inputs.cluster.filter(|desk| !desk.is_alone()) else {
+            return self.parts.push(Err(NO_TOKENS.to_owned()));
+        };
         let pod = self.inputs.pod;
         let wanted = token_wanted(pod, source);
         let part = match desk.tokens.look(&wanted, self.inputs.now) {
@@ -217,6 +221,8 @@ impl<'a> Sources<'a> {
 
 /// What upstream says when it does not have them: the gates for both are off.
 const NO_TRUST_BUNDLES: &str = "ClusterTrustBundle projection is not supported in static kubelet mode";
+/// There is nobody who could issue one.
+const NO_TOKENS: &str = "service account tokens need a cluster, and this node has none";
 const NO_POD_CERTIFICATES: &str = "unimplemented";
 
 /// Only what stays the same for all of the pod's life, and its maps.

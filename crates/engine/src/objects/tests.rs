@@ -10,15 +10,16 @@ use decide::{Action, Effect, NodeState, step};
 use futures::stream::{BoxStream, unfold};
 use model::cluster::{ObjectContent, ObjectKind, ObjectState};
 use model::cri::{NamespaceMode, RuntimeCondition, RuntimeStatus};
-use model::k8s::{Event as ApiEventObject, Lease, Node, Pod, RuntimeClass, Service};
+use model::k8s::{CSIDriver, CSINode, Event as ApiEventObject, Lease, Node, Pod, RuntimeClass, Service};
 use model::node::{HostFacts, NodeConfig};
 use model::observed::{Observation, ObservedPod, ObservedSandbox, Scope};
 use model::pod::Source;
+use model::storage::StorageObject;
 use model::volume::VolumeKind;
 use model::{FullName, PodUid, SandboxId, Wall};
 use ports::{
-    AccessReviews, AccessVerdict, ApiError, EventApi, Identity, IssuedToken, LeaseApi, NodeAccess, NodeApi,
-    ObjectApi, PodApi, PodRef, Seen, SharedObjects, TokenApi, WallClock,
+    AccessReviews, AccessVerdict, ApiError, CsiNodeApi, EventApi, Identity, IssuedToken, LeaseApi,
+    NodeAccess, NodeApi, ObjectApi, PodApi, PodRef, Seen, SharedObjects, StorageApi, TokenApi, WallClock,
 };
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
@@ -79,6 +80,16 @@ impl SharedObjects for Cluster {
     fn runtime_classes(&self) -> BoxStream<'static, Vec<Arc<RuntimeClass>>> {
         Box::pin(futures::stream::pending())
     }
+    fn csi_drivers(&self) -> BoxStream<'static, Vec<Arc<CSIDriver>>> {
+        Box::pin(futures::stream::pending())
+    }
+}
+
+#[async_trait]
+impl StorageApi for Cluster {
+    async fn read(&self, _: &StorageKey) -> Result<StorageObject, ApiError> {
+        nobody()
+    }
 }
 
 #[async_trait]
@@ -131,6 +142,22 @@ impl NodeApi for Nobody {
     }
     fn watch(&self, _: &str) -> BoxStream<'static, Seen<Node>> {
         Box::pin(futures::stream::pending())
+    }
+}
+
+#[async_trait]
+impl CsiNodeApi for Nobody {
+    async fn get(&self, _: &str) -> Result<CSINode, ApiError> {
+        nobody()
+    }
+    async fn create(&self, _: &CSINode) -> Result<CSINode, ApiError> {
+        nobody()
+    }
+    async fn patch(&self, _: &str, _: &Value) -> Result<CSINode, ApiError> {
+        nobody()
+    }
+    async fn delete(&self, _: &str) -> Result<(), ApiError> {
+        nobody()
     }
 }
 
@@ -198,9 +225,11 @@ impl Bench {
         let ports = ClusterPorts {
             pods: Arc::new(Nobody),
             node: Arc::new(Nobody),
+            csi_node: Arc::new(Nobody),
             leases: Arc::new(Nobody),
             events: Arc::new(Nobody),
             objects: cluster.clone(),
+            storage: cluster.clone(),
             shared: cluster.clone(),
             tokens: cluster.clone(),
             reviews: Arc::new(Nobody),

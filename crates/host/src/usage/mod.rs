@@ -1,7 +1,7 @@
 //! What the machine and its cgroups use: plain reads of cgroup v1, v2 and /proc.
 
 mod cgroup;
-mod proc;
+pub(crate) mod proc;
 
 use std::collections::BTreeMap;
 use std::fs;

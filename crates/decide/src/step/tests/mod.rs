@@ -1,9 +1,11 @@
 //! Scripts of events: what the node does over time.
 
 mod back_off;
+mod claims;
 mod cluster;
 mod converged;
 mod debugging;
+mod disk_limits;
 mod ending;
 mod freshness;
 mod images;
