@@ -55,7 +55,7 @@ pub struct NodeState {
     /// The API server did not answer when it was last asked.
     pub api_away: bool,
     pub images: ImageDesk,
-    /// `None`: there is no cluster.
+    /// What pods name: of the cluster, or of files beside the pods.
     pub objects: Option<ObjectDesk>,
     /// What an earlier agent knew of probes, of pods that were not seen yet.
     pub probe_records: BTreeMap<PodUid, ProbeRecord>,
@@ -146,6 +146,8 @@ pub struct PodEntry {
     pub rejection: Option<(String, String)>,
     /// Reason and message that it fails with because the node could not keep it.
     pub eviction: Option<(String, String)>,
+    /// Its local storage is measured from time to time.
+    pub disk_watched: bool,
     pub observed: Option<Reading>,
     pub observing: Observing,
     pub ledger: Ledger,
@@ -202,7 +204,8 @@ pub struct WhySince {
 impl NodeState {
     pub fn new(config: NodeConfig, facts: HostFacts, started: Wall) -> Self {
         let sources = config.sources.iter().map(|s| (*s, SourceSet::default())).collect();
-        let objects = config.sources.contains(&Source::Api).then(ObjectDesk::default);
+        let has_cluster = config.sources.contains(&Source::Api);
+        let objects = if has_cluster { ObjectDesk::default() } else { ObjectDesk::alone() };
         Self {
             config: Arc::new(config),
             facts: Arc::new(facts),
@@ -219,7 +222,7 @@ impl NodeState {
             mirrors: BTreeMap::new(),
             api_away: false,
             images: ImageDesk::default(),
-            objects,
+            objects: Some(objects),
             probe_records: BTreeMap::new(),
             runtime_classes: BTreeMap::new(),
             user_ids: BTreeMap::new(),
@@ -272,6 +275,7 @@ impl PodEntry {
             lifecycle: Lifecycle::Syncing,
             rejection: None,
             eviction: None,
+            disk_watched: false,
             observed: None,
             observing: Observing::default(),
             ledger: Ledger::default(),

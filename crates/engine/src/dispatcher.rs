@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use decide::effect::LogLevel;
 use decide::images::PullKey;
+use decide::lifecycle::Lifecycle;
 use decide::node::RuntimeView;
 use decide::{Effect, Epoch, Event, NodeState, step};
 use futures::StreamExt;
@@ -14,17 +15,22 @@ use model::observed::{ObservedPod, Scope};
 use model::pod::Source;
 use model::probe::ProbeRecord;
 use model::{ApiEvent, EventSubject, PodUid};
-use ports::{FeedNotice, PodFeed, ProbeOf};
+use ports::{FeedNotice, PodFeed, ProbeOf, Span, SpanKind};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
+use crate::csi::CsiKeeper;
+use crate::csi::registry::Registry;
 use crate::node_keeper::NodeNow;
 use crate::objects::ClusterObjects;
 use crate::query::{EngineHandle, EventLog, Query};
 use crate::timers::Timers;
-use crate::{NodeDuties, Ports, api_calls, executor, image_calls, node_duties, observe, probe_calls, sweep};
+use crate::waiting::Waiting;
+use crate::{
+    NodeDuties, Ports, api_calls, disk_calls, executor, image_calls, node_duties, observe, probe_calls, sweep,
+};
 
 /// Where every outcome goes.
 #[derive(Clone)]
@@ -48,6 +54,10 @@ pub(crate) struct Shop {
     pub runtime_view: Arc<watch::Sender<RuntimeView>>,
     /// Images came, changed or may have: for whoever lists them in the Node object.
     pub image_news: Arc<Notify>,
+    /// `None`: no storage driver can register.
+    pub csi: Option<Arc<CsiKeeper>>,
+    /// For whoever keeps the Node object. `None`: not known yet.
+    pub volumes_in_use: Arc<watch::Sender<Option<Vec<String>>>>,
 }
 
 struct Dispatcher {
@@ -56,6 +66,7 @@ struct Dispatcher {
     timers: Timers,
     plans: HashMap<PodUid, (Epoch, CancellationToken)>,
     events: EventLog,
+    waiting: Waiting,
     probe_records: mpsc::UnboundedSender<(PodUid, ProbeRecord)>,
     node_cgroups: watch::Sender<Vec<CgroupSpec>>,
     objects: ClusterObjects,
@@ -84,7 +95,19 @@ pub(crate) fn prepare(
     let image_room = Arc::default();
     let runtime_view = Arc::new(watch::Sender::new(RuntimeView::default()));
     let (outbox, image_news) = (Outbox(events), Arc::default());
-    let shop = Shop { ports, clock: clock.clone(), outbox, image_room, runtime_view, image_news };
+    let csi = ports.csi.clone().map(|csi| CsiKeeper::new(csi, outbox.clone()));
+    let volumes_in_use = Arc::new(watch::Sender::new(None));
+    let clock_of_shop = clock.clone();
+    let shop = Shop {
+        ports,
+        clock: clock_of_shop,
+        outbox,
+        image_room,
+        runtime_view,
+        image_news,
+        csi,
+        volumes_in_use,
+    };
     let (probe_records, to_keep) = mpsc::unbounded_channel();
     tokio::spawn(probe_calls::keep_records(shop.clone(), to_keep));
     let (node_cgroups, wanted_cgroups) = watch::channel(Vec::new());
@@ -96,6 +119,7 @@ pub(crate) fn prepare(
         shop,
         plans: HashMap::new(),
         events: EventLog::default(),
+        waiting: Waiting::default(),
         probe_records,
         node_cgroups,
         objects,
@@ -111,6 +135,14 @@ impl Ready {
             let facts = self.dispatcher.state.facts.clone();
             node_duties::start(&shop, duties, facts, shop.runtime_view.subscribe(), &self.stop)
         });
+        let (node, csi_node) = node.map_or((None, None), |started| (Some(started.node), started.csi_node));
+        if let Some(csi) = &shop.csi {
+            tokio::spawn(self.stop.clone().run_until_cancelled_owned(csi.clone().look_around()));
+        }
+        if let Some(csi) = &shop.ports.csi {
+            let registry = Registry::new(csi.clone(), csi_node, shop.outbox.clone());
+            tokio::spawn(registry.run(self.stop.clone()));
+        }
         for feed in self.feeds {
             let first = node.clone().filter(|_| feed.source() == Source::Api);
             tokio::spawn(forward_feed(feed, first, shop.outbox.clone(), self.stop.clone()));
@@ -145,6 +177,7 @@ async fn forward_feed(
             FeedNotice::RuntimeClasses { source, classes } => {
                 outbox.send(Event::RuntimeClasses { source, classes });
             }
+            FeedNotice::Objects { source, objects } => outbox.send(Event::LocalObjects { source, objects }),
             FeedNotice::Problem { source, origin, message } => {
                 tracing::error!(source = source.as_str(), origin, "{message}");
             }
@@ -198,7 +231,7 @@ impl Dispatcher {
                 () = stop.cancelled() => return,
                 Some(event) = inbox.recv() => self.handle(event),
                 key = self.timers.fired() => self.handle(Event::Timer(key)),
-                Some(query) = questions.recv() => query.answer(&self.state, &self.events, self.shop.clock.now()),
+                Some(query) = questions.recv() => self.answer(query),
             }
         }
     }
@@ -213,11 +246,19 @@ impl Dispatcher {
         }
         self.meter_probe(&event);
         let (kind, began) = (event.kind(), Instant::now());
+        let was_read = matches!(event, Event::Observed(_));
         let effects = step(&mut self.state, now, event);
         self.shop.ports.meter.step(kind, began.elapsed());
+        if was_read || effects.iter().any(|effect| matches!(effect, Effect::Forget { .. })) {
+            self.waiting.look(&self.state);
+        }
         for effect in effects {
             self.perform(effect);
         }
+    }
+
+    fn answer(&mut self, query: Query) {
+        query.answer(&self.state, &self.events, &mut self.waiting, self.shop.clock.now());
     }
 
     /// Counted here and not where it is carried out: an answer about a pod that is gone must not bring back what was
@@ -239,7 +280,8 @@ impl Dispatcher {
                 self.shop.ports.meter.plan_started();
                 let cancel = CancellationToken::new();
                 self.plans.insert(uid.clone(), (epoch, cancel.clone()));
-                executor::spawn(self.shop.clone(), executor::Job { uid, epoch, stages, cancel });
+                let span = self.shop.ports.tracing.is_on().then(|| self.plan_span(&uid)).flatten();
+                executor::spawn(self.shop.clone(), executor::Job { uid, epoch, stages, cancel }, span);
             }
             Effect::Cancel { uid, epoch } => {
                 if let Some((_, cancel)) = self.plans.get(&uid).filter(|(running, _)| *running == epoch) {
@@ -262,6 +304,9 @@ impl Dispatcher {
             Effect::UnwatchObject { key } => self.objects.unwatch(&key),
             Effect::ReadStorage { key } => self.objects.read_storage(key),
             Effect::RequestToken { wanted } => self.objects.request_token(wanted),
+            Effect::TellVolumesInUse { volumes } => {
+                self.shop.volumes_in_use.send_replace(Some(volumes));
+            }
             Effect::SetTimer { key, at } => self.timers.set(key, at),
             Effect::PublishStatus { uid, status } => self.log_status(&uid, &status),
             Effect::RunProbe { uid, container, kind, id, call, attempts } => {
@@ -287,6 +332,9 @@ impl Dispatcher {
             Effect::Sweep(what) => {
                 tokio::spawn(sweep::sweep(self.shop.clone(), what));
             }
+            Effect::MeasureDisk { uid, places } => {
+                tokio::spawn(disk_calls::measure(self.shop.clone(), uid, places));
+            }
             Effect::CallApi(call) => {
                 tokio::spawn(api_calls::call(self.shop.clone(), self.api_room.clone(), call));
             }
@@ -304,6 +352,23 @@ impl Dispatcher {
             }
         };
         tokio::spawn(observe::observe(self.shop.clone(), scope, known));
+    }
+
+    /// A plan as traces call it, in the reference's words.
+    fn plan_span(&self, uid: &PodUid) -> Option<Span> {
+        let entry = self.state.pods.get(uid)?;
+        let name = match entry.lifecycle {
+            Lifecycle::Syncing => "syncPod",
+            Lifecycle::Terminating(_) => "syncTerminatingPod",
+            Lifecycle::Terminated | Lifecycle::Finished => "syncTerminatedPod",
+        };
+        let attributes = vec![
+            ("k8s.pod.uid", uid.to_string()),
+            ("k8s.pod", self.name(uid)),
+            ("k8s.pod.name", entry.view.name().to_owned()),
+            ("k8s.namespace.name", entry.view.namespace().to_owned()),
+        ];
+        Some(Span { name: name.into(), kind: SpanKind::Internal, attributes })
     }
 
     fn name(&self, uid: &PodUid) -> String {

@@ -11,6 +11,8 @@
 
 mod api_calls;
 mod clock;
+mod csi;
+mod disk_calls;
 mod dispatcher;
 mod event_recorder;
 mod executor;
@@ -27,17 +29,19 @@ mod sweep;
 #[cfg(test)]
 mod testing;
 mod timers;
+mod waiting;
 
 use std::sync::Arc;
 
 use decide::NodeState;
 use ports::{
     Cgroups, ClusterPorts, EventSink, HttpHooks, Images, Meter, PodFeed, PodFiles, ProbeRecordStore, Prober,
-    PullRecords, RegistryCredentials, Runtime, RuntimeEvents, WallClock,
+    PullRecords, RegistryCredentials, Runtime, RuntimeEvents, Tracing, WallClock,
 };
 use tokio_util::sync::CancellationToken;
 
 pub use clock::Clock;
+pub use csi::CsiPorts;
 pub use event_recorder::EventRecorder;
 pub use node_duties::NodeDuties;
 pub use query::EngineHandle;
@@ -59,6 +63,10 @@ pub struct Ports {
     pub probe_records: Arc<dyn ProbeRecordStore>,
     pub wall: Arc<dyn WallClock>,
     pub meter: Arc<dyn Meter>,
+    /// `None`: no storage driver can register.
+    pub csi: Option<CsiPorts>,
+    /// What plans are put under.
+    pub tracing: Tracing,
     /// `None`: the node stands alone.
     pub cluster: Option<ClusterPorts>,
 }

@@ -8,9 +8,11 @@ use decide::NodeState;
 use decide::state::PodEntry;
 use model::k8s::{Pod, PodList};
 use model::report::{ContainerView, NodeReport, PodReport, RecentEvent, WhyLine, WhyReport};
-use model::{ApiEvent, Now, PodUid, Wall};
+use model::{ApiEvent, ContainerId, Now, PodUid, Wall};
 use ports::{AgentView, PodInside};
 use tokio::sync::{mpsc, oneshot};
+
+use crate::waiting::Waiting;
 
 /// Events kept per pod for people who ask.
 const EVENTS_KEPT: usize = 24;
@@ -21,6 +23,7 @@ pub(crate) enum Query {
     Reports(oneshot::Sender<Vec<PodReport>>),
     Why { namespace: Option<String>, name: String, answer: oneshot::Sender<Vec<WhyReport>> },
     Find { namespace: String, name: String, answer: oneshot::Sender<Option<PodInside>> },
+    Ended { pod: PodUid, container: ContainerId, told: oneshot::Sender<()> },
     Insides(oneshot::Sender<Vec<PodInside>>),
     Node(oneshot::Sender<NodeReport>),
 }
@@ -65,6 +68,10 @@ impl AgentView for EngineHandle {
         self.ask(|answer| Query::Find { namespace, name, answer }).await
     }
 
+    async fn container_ended(&self, pod: PodUid, container: ContainerId) -> Option<()> {
+        self.ask(|told| Query::Ended { pod, container, told }).await
+    }
+
     async fn insides(&self) -> Option<Vec<PodInside>> {
         self.ask(Query::Insides).await
     }
@@ -75,7 +82,7 @@ impl AgentView for EngineHandle {
 }
 
 impl Query {
-    pub fn answer(self, state: &NodeState, events: &EventLog, now: Now) {
+    pub fn answer(self, state: &NodeState, events: &EventLog, waiting: &mut Waiting, now: Now) {
         let wanted = || state.pods.values().filter(|e| !e.orphan);
         // Who asked may have left; that is theirs to know.
         match self {
@@ -94,6 +101,7 @@ impl Query {
                 let stays = wanted().filter(same).min_by_key(|e| e.removed);
                 drop(answer.send(stays.map(|e| inside(state, e))));
             }
+            Query::Ended { pod, container, told } => waiting.add(state, pod, container, told),
             Query::Insides(to) => drop(to.send(wanted().map(|e| inside(state, e)).collect())),
             Query::Node(to) => drop(to.send(node(state))),
         }

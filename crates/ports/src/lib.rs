@@ -8,6 +8,7 @@ mod cgroups;
 mod clock;
 mod cluster;
 mod credentials;
+mod csi;
 mod facts;
 mod feed;
 mod hooks;
@@ -15,7 +16,9 @@ mod images;
 mod logs;
 mod pod_files;
 mod prober;
+mod profile;
 mod runtime;
+mod trace;
 mod usage;
 
 pub use agent::{AgentView, PodInside};
@@ -23,10 +26,11 @@ pub use api::{ApiError, TlsFault};
 pub use cgroups::{CgroupError, Cgroups};
 pub use clock::{EventSink, Meter, ProbeOf, WallClock};
 pub use cluster::{
-    AccessReviews, AccessVerdict, ClusterPorts, EventApi, Identity, IssuedToken, LeaseApi, NodeAccess,
-    NodeApi, ObjectApi, PodApi, PodRef, Seen, SharedObjects, StorageApi, TokenApi,
+    AccessReviews, AccessVerdict, ClusterPorts, CsiNodeApi, EventApi, Identity, IssuedToken, LeaseApi,
+    NodeAccess, NodeApi, ObjectApi, PodApi, PodRef, Seen, SharedObjects, StorageApi, TokenApi,
 };
 pub use credentials::{PluginError, PullRecords, RecordError, RegistryCredentials};
+pub use csi::{CsiDrivers, CsiError, CsiFiles, FoundVolume, PluginSockets, SocketNotice};
 pub use facts::{FactsError, HostFactsSource};
 pub use feed::{FeedNotice, PodFeed, PodSet};
 pub use hooks::{HookAnswer, HttpHooks};
@@ -34,10 +38,12 @@ pub use images::Images;
 pub use logs::{ContainerLogs, LogBytes, LogOptions, LogOutput};
 pub use pod_files::{FilesError, Leftovers, PodFiles};
 pub use prober::{ProbeRecordError, ProbeRecordStore, ProbeRecords, Prober};
+pub use profile::{CodeMapping, CpuProfiler, CpuSamples, ProfileError};
 pub use runtime::{
     ContainerFilter, ContainerInfo, ContainerStatus, Hint, HintStream, Runtime, RuntimeError, RuntimeEvents,
     SandboxFilter, SandboxInfo, SandboxStatus, StreamFlags,
 };
+pub use trace::{FinishedSpan, Span, SpanKind, TraceContext, Tracer, Tracing};
 pub use usage::{CgroupUsage, FilesystemFigures, InterfaceFigures, MachineUsage, UsageReader};
 
 /// What a caller should do about a failure.

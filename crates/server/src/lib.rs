@@ -36,7 +36,7 @@ pub use health::{HealthCheck, HealthChecks, Unhealthy, Verdict};
 pub use listen::{ServeError, Serving, serve_tcp, serve_unix};
 pub use metered::{MeteredEvents, MeteredImages, MeteredRuntime};
 pub use metrics::{AgentMetrics, BuildInfo};
-pub use secure::serve_tls;
+pub use secure::{Tls, serve_tls};
 pub use stats::NodeStats;
 pub use tls::{ClientAuthority, ServingCertificate, TlsError, TlsSettings, server_config};
 

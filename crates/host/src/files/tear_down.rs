@@ -12,6 +12,8 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use super::layout::failed;
+use super::persistent;
+use super::steps::step;
 use super::tree::remove_tree;
 use crate::mountinfo::MountTable;
 
@@ -33,7 +35,7 @@ pub fn volumes(pod: &Path) -> Result<(), FilesError> {
     for plugin in OWNED_PLUGINS {
         result = result.and(remove_volumes_of(&pod, plugin));
     }
-    result
+    result.and(persistent::tear_down(&pod))
 }
 
 fn remove_volumes_of(pod: &Path, plugin: &str) -> Result<(), FilesError> {
@@ -70,6 +72,7 @@ fn unmount_below(dir: &Path) -> Result<(), FilesError> {
 }
 
 fn unmount(path: &Path) -> Result<(), FilesError> {
+    step("unmount");
     match rustix::mount::unmount(path, UnmountFlags::NOFOLLOW) {
         // EINVAL: not mounted any more.
         Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
@@ -89,6 +92,7 @@ pub fn pod_dir(pod: &Path) -> Result<(), FilesError> {
         let plugin = volumes.join(plugin);
         for volume in names(&plugin)? {
             let volume = plugin.join(volume);
+            step("remove an empty volume");
             std::fs::remove_dir(&volume).map_err(failed("remove volume", &volume))?;
         }
     }
@@ -109,7 +113,7 @@ fn resolve(pod: &Path) -> Result<Option<PathBuf>, FilesError> {
     }
 }
 
-fn names(dir: &Path) -> Result<Vec<std::ffi::OsString>, FilesError> {
+pub fn names(dir: &Path) -> Result<Vec<std::ffi::OsString>, FilesError> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),

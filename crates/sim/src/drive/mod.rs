@@ -271,6 +271,8 @@ impl Simulation {
             }
             Effect::ReadStorage { key } => self.errand_soon(Errand::ReadStorage(key)),
             Effect::RequestToken { wanted } => self.errand_soon(Errand::Token(wanted)),
+            // No storage driver lives in the simulated world.
+            Effect::TellVolumesInUse { .. } => {}
             Effect::SetTimer { key, at } => self.set_timer(key, at),
             Effect::PublishStatus { uid, status } => {
                 let incarnation = self.check.status_published(&self.world, &uid, &status);
@@ -287,6 +289,8 @@ impl Simulation {
                 self.errand_soon(Errand::Probe { uid, container, kind, id });
             }
             Effect::KeepProbeRecord { uid, record } => self.world.disk.keep_probes(&uid, record),
+            // Its pods have no limits of local storage, so that none is measured.
+            Effect::MeasureDisk { .. } => {}
             // No credential plugins are configured in the simulated world.
             Effect::AskPlugins { .. } | Effect::NoteAccess { .. } => {}
             Effect::RecordEvent { .. } | Effect::Log { .. } => {}
