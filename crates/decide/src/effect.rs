@@ -6,6 +6,7 @@ use model::cgroup::{CgroupName, CgroupSpec};
 use model::cluster::{ObjectKey, TokenWanted};
 use model::credentials::PullSecret;
 use model::cri::{ContainerConfig, IdMapping, SandboxConfig};
+use model::disk_use::DiskPlaces;
 use model::files::ContainerFiles;
 use model::hook::HookCall;
 use model::k8s::{Pod, PodStatus};
@@ -78,6 +79,10 @@ pub enum Effect {
     ReadStorage {
         key: StorageKey,
     },
+    /// The Node object says that these are in use, by their unique names.
+    TellVolumesInUse {
+        volumes: Vec<String>,
+    },
     /// Sets, moves or (with `None`) clears a timer.
     SetTimer {
         key: TimerKey,
@@ -119,6 +124,11 @@ pub enum Effect {
     ListLeftovers,
     /// Remove what belongs to no pod. `Swept` follows.
     Sweep(Sweep),
+    /// Measure what a pod keeps on the node's disk. `DiskMeasured` follows.
+    MeasureDisk {
+        uid: PodUid,
+        places: DiskPlaces,
+    },
     /// Ask something of the API server. `ApiAnswered` follows.
     CallApi(ApiCall),
     /// Tell the operator.
@@ -176,6 +186,8 @@ pub enum TimerKey {
     Probe(PodUid),
     /// Another try at reading a pod whose reading failed.
     Observe(PodUid),
+    /// The pod's local storage is to be measured.
+    Disk(PodUid),
     /// A token has to be asked for (again).
     Token(TokenWanted),
     /// A claim, a persistent volume or an attachment is asked for again.

@@ -1,6 +1,6 @@
 //! What happened: the only input of [`crate::step`]. A closed list.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +8,8 @@ use model::cgroup::{CgroupDriver, CgroupName};
 use model::cluster::{ObjectKey, ObjectState, Token, TokenWanted};
 use model::credentials::PullHistory;
 use model::cri::{Image, RuntimeStatus};
+use model::csi::VolumeId;
+use model::disk_use::DiskUse;
 use model::k8s::{CSIDriver, Node, Pod, Service};
 use model::local::LocalObjects;
 use model::node::HostFacts;
@@ -113,6 +115,10 @@ pub enum Event {
     },
     /// All CSI drivers that the cluster knows.
     CsiDrivers(Vec<Arc<CSIDriver>>),
+    /// The storage drivers that are registered on this node.
+    CsiRegistered(BTreeSet<String>),
+    /// The volumes of storage drivers that are staged or published here.
+    CsiOnNode(BTreeSet<VolumeId>),
     /// All services of the cluster.
     Services(Vec<Arc<Service>>),
     /// A token was issued, or why not.
@@ -130,6 +136,11 @@ pub enum Event {
     /// A sweep ended, with what it could not remove.
     Swept {
         problems: Vec<String>,
+    },
+    /// What a pod keeps on the node's disk, or why that is not known.
+    DiskMeasured {
+        uid: PodUid,
+        result: Result<DiskUse, String>,
     },
     FactsChanged(Arc<HostFacts>),
     /// The node can't keep a pod, for a reason that it is to fail with. `grace_secs`: instead of the pod's own.
@@ -165,6 +176,8 @@ impl Event {
             Event::ObjectSeen { .. } => "object_seen",
             Event::StorageRead { .. } => "storage_read",
             Event::CsiDrivers(_) => "csi_drivers",
+            Event::CsiRegistered(_) => "csi_registered",
+            Event::CsiOnNode(_) => "csi_on_node",
             Event::Services(_) => "services",
             Event::TokenIssued { .. } => "token_issued",
             Event::ApiAnswered(_) => "api_answered",
@@ -173,6 +186,7 @@ impl Event {
             Event::Leftovers(_) => "leftovers",
             Event::Swept { .. } => "swept",
             Event::FactsChanged(_) => "facts_changed",
+            Event::DiskMeasured { .. } => "disk-measured",
             Event::Evict { .. } => "evict",
         }
     }
