@@ -9,7 +9,7 @@ use model::k8s;
 use model::node::{HostFacts, NodeConfig};
 use model::pod::PodView;
 use model::quantity::Quantity;
-use model::volume::{EmptyDirMedium, HostPathCheck, VolumeKind, VolumeSetup};
+use model::volume::{EmptyDirMedium, HostPathCheck, MeasuredVolume, VolumeKind, VolumeSetup};
 use model::why::Cause;
 
 use crate::cgroups::pod_memory_limit;
@@ -174,6 +174,24 @@ pub fn host_path(
         "projected" => Ok(below_pod("projected", true)),
         kind => Err(VolumeError::Unsupported { volume: volume.name.clone(), kind }),
     }
+}
+
+/// The volumes of a pod whose sizes are told: those that are made below the pod's directory. A path of the host is
+/// not the pod's to account for.
+pub fn measured(config: &NodeConfig, pod: &PodView) -> Vec<MeasuredVolume> {
+    let measure = |volume: &k8s::Volume| {
+        let source = host_path(config, pod, volume).ok().filter(|source| source.managed)?;
+        let plugin = source.path.rsplit('/').nth(1)?.replace('~', "/");
+        let medium = volume.empty_dir.as_ref().and_then(|source| source.medium.as_deref());
+        let on_disk = match kind_name(volume) {
+            "emptyDir" => medium.unwrap_or_default().is_empty(),
+            kind => kind == "configMap",
+        };
+        let (name, claim) = (volume.name.clone(), None);
+        Some(MeasuredVolume { name, path: source.path, plugin, ephemeral: true, on_disk, claim })
+    };
+    let spec = pod.pod.spec.as_ref();
+    spec.and_then(|spec| spec.volumes.as_ref()).into_iter().flatten().filter_map(measure).collect()
 }
 
 /// The name of the source in the spec. A volume without a source is an emptyDir.

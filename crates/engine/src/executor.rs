@@ -16,6 +16,7 @@ use futures::future::join_all;
 use model::hook::HookCall;
 use model::{ContainerId, Mono, PodUid};
 use ports::{CgroupError, Disposition, FilesError, RuntimeError};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::dispatcher::Shop;
@@ -90,7 +91,12 @@ async fn perform(shop: &Shop, job: &Job, action: &Action) -> StepResult {
     match action {
         Action::MakePodDirs { log_dir, containers } => make_dirs(shop, uid, log_dir, containers).await,
         Action::EnsureCgroup { spec } => cgroup_result(ports.cgroups.ensure(spec).await),
-        Action::SetUpVolume { volume } => files_result(ports.files.set_up_volume(uid, volume).await),
+        Action::SetUpVolume { volume } => {
+            let begun = Instant::now();
+            let result = ports.files.set_up_volume(uid, volume).await;
+            ports.meter.volume_set_up(&volume.plugin(), result.is_ok(), begun.elapsed());
+            files_result(result)
+        }
         Action::KeepUserIds { ids } => files_result(ports.files.write_user_ids(uid, ids).await),
         Action::RunSandbox { config, handler } => {
             match ports.runtime.run_pod_sandbox(config, handler).await {

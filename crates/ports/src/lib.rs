@@ -21,7 +21,7 @@ mod usage;
 pub use agent::{AgentView, PodInside};
 pub use api::{ApiError, TlsFault};
 pub use cgroups::{CgroupError, Cgroups};
-pub use clock::{EventSink, Meter, ProbeOf, WallClock};
+pub use clock::{ApiMeter, ApiRequest, EventSink, Meter, PodSeen, ProbeOf, WallClock};
 pub use cluster::{
     AccessReviews, AccessVerdict, ClusterPorts, EventApi, Identity, IssuedToken, LeaseApi, NodeAccess,
     NodeApi, ObjectApi, PodApi, PodRef, Seen, SharedObjects, TokenApi,
@@ -38,7 +38,11 @@ pub use runtime::{
     ContainerFilter, ContainerInfo, ContainerStatus, Hint, HintStream, Runtime, RuntimeError, RuntimeEvents,
     SandboxFilter, SandboxInfo, SandboxStatus, StreamFlags,
 };
-pub use usage::{CgroupUsage, FilesystemFigures, InterfaceFigures, MachineUsage, UsageReader};
+pub use usage::{
+    CgroupDetail, CgroupUsage, Depth, DiskCounters, DiskTraffic, FilesystemFigures, InterfaceFigures,
+    MachineDisk, MachineFacts, MachineUsage, NamedUsage, PodQuery, PodUsage, Pressure, Pressures,
+    ProcessFigures, Stall, TrafficFigures, TreeFigures, UsageReader,
+};
 
 /// What a caller should do about a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -31,6 +31,8 @@ mod termination;
 mod tree;
 mod user_ids;
 
+pub(crate) use tree::open_same_mount;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -157,6 +159,6 @@ impl PodFiles for HostPodFiles {
 }
 
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
