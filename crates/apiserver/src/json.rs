@@ -2,7 +2,9 @@
 //! here and nowhere else: one deserializer, and a plain function for each type.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use model::k8s::{ConfigMap, Event, Node, Pod, Secret, Service};
+use model::k8s::{
+    ConfigMap, Event, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service, VolumeAttachment,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -138,6 +140,9 @@ reading! {
     Node, node;
     ConfigMap, config_map;
     Secret, secret;
+    PersistentVolumeClaim, claim;
+    PersistentVolume, persistent_volume;
+    VolumeAttachment, volume_attachment;
     CertificateSigningRequest, signing_request;
     Lease, lease;
     Event, core_event;

@@ -12,6 +12,7 @@ use model::k8s::{Pod, PodStatus};
 use model::observed::Scope;
 use model::pod::ContainerKind;
 use model::probe::{ProbeCall, ProbeKind, ProbeRecord};
+use model::storage::StorageKey;
 use model::volume::VolumeSetup;
 use model::{ApiEvent, ContainerId, FullName, Mono, PodUid, SandboxId};
 use serde::{Deserialize, Serialize};
@@ -72,6 +73,10 @@ pub enum Effect {
     /// `TokenIssued` follows.
     RequestToken {
         wanted: TokenWanted,
+    },
+    /// Ask for this object once. `StorageRead` follows.
+    ReadStorage {
+        key: StorageKey,
     },
     /// Sets, moves or (with `None`) clears a timer.
     SetTimer {
@@ -173,6 +178,8 @@ pub enum TimerKey {
     Observe(PodUid),
     /// A token has to be asked for (again).
     Token(TokenWanted),
+    /// A claim, a persistent volume or an attachment is asked for again.
+    Storage(StorageKey),
     /// Another try at reporting a pod's status.
     Report(PodUid),
     /// Another try at a mirror.

@@ -8,12 +8,14 @@ use model::cgroup::{CgroupDriver, CgroupName};
 use model::cluster::{ObjectKey, ObjectState, Token, TokenWanted};
 use model::credentials::PullHistory;
 use model::cri::{Image, RuntimeStatus};
-use model::k8s::{Node, Pod, Service};
+use model::k8s::{CSIDriver, Node, Pod, Service};
 use model::node::HostFacts;
 use model::observed::{Observation, Scope};
 use model::pod::Source;
 use model::probe::{ProbeKind, ProbeOutcome};
 use model::runtime_class::RuntimeClasses;
+use model::storage::{StorageKey, StorageState};
+use model::volume::MountStage;
 use model::{ContainerId, FullName, PodUid, SandboxId};
 use serde::{Deserialize, Serialize};
 
@@ -98,6 +100,13 @@ pub enum Event {
         key: ObjectKey,
         state: ObjectState,
     },
+    /// A claim, a persistent volume or an attachment was read, or can't be.
+    StorageRead {
+        key: StorageKey,
+        state: StorageState,
+    },
+    /// All CSI drivers that the cluster knows.
+    CsiDrivers(Vec<Arc<CSIDriver>>),
     /// All services of the cluster.
     Services(Vec<Arc<Service>>),
     /// A token was issued, or why not.
@@ -147,6 +156,8 @@ impl Event {
             Event::ImagePulled { .. } => "image_pulled",
             Event::ProbeDone { .. } => "probe_done",
             Event::ObjectSeen { .. } => "object_seen",
+            Event::StorageRead { .. } => "storage_read",
+            Event::CsiDrivers(_) => "csi_drivers",
             Event::Services(_) => "services",
             Event::TokenIssued { .. } => "token_issued",
             Event::ApiAnswered(_) => "api_answered",
@@ -273,6 +284,11 @@ pub enum StepResult {
         failure: CallFailure,
     },
     Failed(CallFailure),
+    /// A volume could not be set up; `stage` says how far it came.
+    VolumeFailed {
+        stage: MountStage,
+        failure: CallFailure,
+    },
     /// Stopped, but its hook failed. `message` is for the log only.
     HookFailed {
         message: String,

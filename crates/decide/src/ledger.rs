@@ -24,6 +24,10 @@ pub struct Ledger {
     pub failed_attempts: BTreeMap<String, u32>,
     /// Preparation or sandbox is not tried again before this.
     pub pod_retry: Option<PodRetry>,
+    /// Volumes that were set up, and not torn down since.
+    pub set_up: BTreeSet<String>,
+    /// Since when volumes are waited for.
+    pub volumes_since: Option<Mono>,
     /// Volumes whose set-up failed last.
     pub volume_retry: BTreeMap<String, VolumeRetry>,
     /// Of each volume whose files are made here: the version that was written last.

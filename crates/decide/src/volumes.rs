@@ -1,7 +1,9 @@
 //! Which volumes of a pod have to be set up on the node's disk, and where containers find them.
 
 mod content;
+mod csi;
 mod paths;
+pub mod persistent;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +11,7 @@ use model::k8s;
 use model::node::{HostFacts, NodeConfig};
 use model::pod::PodView;
 use model::quantity::Quantity;
-use model::volume::{EmptyDirMedium, HostPathCheck, MeasuredVolume, VolumeKind, VolumeSetup};
+use model::volume::{EmptyDirMedium, HostPathCheck, MeasuredVolume, MountStage, VolumeKind, VolumeSetup};
 use model::why::Cause;
 
 use crate::cgroups::pod_memory_limit;
@@ -66,6 +68,50 @@ pub struct VolumeSource {
     pub managed: bool,
 }
 
+/// What stands behind a volume with a claim.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum VolumePlace {
+    Directory(VolumeSource),
+    /// `path`: of a link to the device.
+    Device {
+        path: String,
+        read_only: bool,
+    },
+}
+
+/// What containers are given of the pod's claims.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Places {
+    /// By the volume's name in the pod.
+    pub volumes: BTreeMap<String, VolumePlace>,
+    /// Groups that give access to them.
+    pub groups: Vec<i64>,
+}
+
+/// Where the pod's claims are. Fails with what is not known yet.
+pub fn places(inputs: &ContentInputs<'_>) -> Result<Places, Held> {
+    let mut found = Places::default();
+    for claim in persistent::claims(inputs.pod) {
+        let name = claim.volume.name.clone();
+        let resolved = persistent::resolve(inputs, claim)?;
+        found.groups.extend(resolved.gid.filter(|gid| !found.groups.contains(gid)));
+        if let Some(place) = persistent::place(&resolved) {
+            found.volumes.insert(name, place);
+        }
+    }
+    Ok(found)
+}
+
+/// Whether everything that the pod mounts is among what was set up.
+pub fn all_set_up(pod: &PodView, done: &BTreeSet<String>) -> bool {
+    not_set_up(pod, done).is_empty()
+}
+
+/// What the pod mounts and is not among what was set up.
+pub fn not_set_up(pod: &PodView, done: &BTreeSet<String>) -> Vec<String> {
+    mounted(pod).map(|volume| volume.name.clone()).filter(|name| !done.contains(name)).collect()
+}
+
 /// Why a volume can't be set up now, although nothing is wrong with its definition.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Held {
@@ -73,6 +119,29 @@ pub enum Held {
     Waits { volume: String, cause: Cause },
     /// Something that it is made of is missing. The message is the part behind [`mount_failure`]'s prefix.
     Refused { volume: String, message: String },
+    /// What stands behind its claim can't be told.
+    Unprocessed { volume: String, claim: String, message: String },
+    /// What stands behind its claim can't be mounted; `spec_name` is that one's name.
+    Staged {
+        volume: String,
+        claim: String,
+        spec_name: String,
+        stage: MountStage,
+        block: bool,
+        message: String,
+    },
+}
+
+impl Held {
+    /// The volume's name in the pod.
+    pub fn volume(&self) -> &str {
+        match self {
+            Held::Waits { volume, .. }
+            | Held::Refused { volume, .. }
+            | Held::Unprocessed { volume, .. }
+            | Held::Staged { volume, .. } => volume,
+        }
+    }
 }
 
 /// How far the steps that make a pod's volumes ready are known.
@@ -86,13 +155,24 @@ pub struct Setups {
 pub fn setups(inputs: &ContentInputs<'_>) -> Result<Setups, VolumeError> {
     let mut found = Setups::default();
     for volume in mounted(inputs.pod) {
-        let kind = kind_name(volume);
-        match setup(inputs, volume, kind) {
-            Some(result) => found.ready.push(result?),
-            None => match content::setup(inputs, volume, None) {
-                Ok(setup) => found.ready.extend(setup),
-                Err(held) => found.held.push(held),
-            },
+        let setup = match kind_name(volume) {
+            "emptyDir" => {
+                let kind = empty_dir(inputs.config, inputs.facts, inputs.pod, volume)?;
+                Ok(Some(VolumeSetup::inline(&volume.name, kind)))
+            }
+            "hostPath" => {
+                let source = volume.host_path.clone().unwrap_or_default();
+                let kind = host_path_kind(&volume.name, &source)?;
+                Ok(Some(VolumeSetup::inline(&volume.name, kind)))
+            }
+            "persistentVolumeClaim" | "ephemeral" => persistent(inputs, volume).map(Some),
+            "csi" => csi::setup(inputs, volume, None).map(Some),
+            kind if is_made_here(inputs, kind) => content::setup(inputs, volume, None),
+            kind => return Err(VolumeError::Unsupported { volume: volume.name.clone(), kind }),
+        };
+        match setup {
+            Ok(setup) => found.ready.extend(setup),
+            Err(held) => found.held.push(held),
         }
     }
     Ok(found)
@@ -135,19 +215,26 @@ pub(crate) fn mounted_names(pod: &PodView) -> BTreeSet<&str> {
         .collect()
 }
 
-/// `None`: its files are made here.
-fn setup(
-    inputs: &ContentInputs<'_>,
-    volume: &k8s::Volume,
-    kind: &'static str,
-) -> Option<Result<VolumeSetup, VolumeError>> {
-    let kind = match kind {
-        "emptyDir" => empty_dir(inputs.config, inputs.facts, inputs.pod, volume),
-        "hostPath" => host_path_volume(volume),
-        kind if is_made_here(inputs, kind) => return None,
-        kind => Err(VolumeError::Unsupported { volume: volume.name.clone(), kind }),
+/// A volume with a claim: by what stands behind it.
+fn persistent(inputs: &ContentInputs<'_>, volume: &k8s::Volume) -> Result<VolumeSetup, Held> {
+    let Some(claim) = persistent::claim_of(inputs.pod, volume) else {
+        return Err(Held::Refused { volume: volume.name.clone(), message: "it has no claim".into() });
     };
-    Some(kind.map(|kind| VolumeSetup { name: volume.name.clone(), kind }))
+    let resolved = persistent::resolve(inputs, claim)?;
+    persistent::check(inputs, &resolved)?;
+    persistent::setup(inputs, &resolved)
+}
+
+/// Whether containers mount the volume, and whether they use it as a device.
+fn uses(pod: &PodView, volume: &str) -> (bool, bool) {
+    let ephemeral = pod.spec().ephemeral_containers.iter().flatten();
+    let of =
+        pod.containers().iter().chain(pod.init_containers()).map(|c| (&c.volume_mounts, &c.volume_devices));
+    let of = of.chain(ephemeral.map(|c| (&c.volume_mounts, &c.volume_devices)));
+    of.fold((false, false), |(mounted, device), (mounts, devices)| {
+        let mounted = mounted || mounts.iter().flatten().any(|mount| mount.name == volume);
+        (mounted, device || devices.iter().flatten().any(|device| device.name == volume))
+    })
 }
 
 /// Where containers find a volume. Images are not on the host: they have no path.
@@ -231,11 +318,11 @@ fn kind_name(volume: &k8s::Volume) -> &'static str {
     sources.into_iter().find(|(_, given)| *given).map_or("emptyDir", |(name, _)| name)
 }
 
-fn host_path_volume(volume: &k8s::Volume) -> Result<VolumeKind, VolumeError> {
-    let source = volume.host_path.clone().unwrap_or_default();
-    let name = || volume.name.clone();
-    if source.path.split('/').any(|part| part == "..") {
-        return Err(VolumeError::HostPathBacksteps { volume: name(), path: source.path });
+fn host_path_kind(volume: &str, source: &k8s::HostPathVolumeSource) -> Result<VolumeKind, VolumeError> {
+    let name = || volume.to_owned();
+    let path = source.path.clone();
+    if path.split('/').any(|part| part == "..") {
+        return Err(VolumeError::HostPathBacksteps { volume: name(), path });
     }
     let check = match source.type_.as_deref().unwrap_or_default() {
         "" => HostPathCheck::None,
@@ -248,7 +335,7 @@ fn host_path_volume(volume: &k8s::Volume) -> Result<VolumeKind, VolumeError> {
         "BlockDevice" => HostPathCheck::BlockDevice,
         other => return Err(VolumeError::HostPathType { volume: name(), kind: other.to_owned() }),
     };
-    Ok(VolumeKind::HostPath { path: source.path, check })
+    Ok(VolumeKind::HostPath { path, check })
 }
 
 fn empty_dir(

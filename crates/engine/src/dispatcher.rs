@@ -127,6 +127,7 @@ impl Ready {
         tokio::spawn(image_calls::settle_intents(shop.clone()));
         self.dispatcher.objects.follow_services();
         self.dispatcher.objects.follow_runtime_classes();
+        self.dispatcher.objects.follow_csi_drivers();
         tokio::spawn(forward_hints(shop, self.stop.clone()));
         tokio::spawn(self.dispatcher.run(self.inbox, self.questions, self.stop))
     }
@@ -270,6 +271,7 @@ impl Dispatcher {
             }
             Effect::WatchObject { key } => self.objects.watch(key),
             Effect::UnwatchObject { key } => self.objects.unwatch(&key),
+            Effect::ReadStorage { key } => self.objects.read_storage(key),
             Effect::RequestToken { wanted } => self.objects.request_token(wanted),
             Effect::SetTimer { key, at } => self.timers.set(key, at),
             Effect::PublishStatus { uid, status } => self.tell_status(&uid, &status),

@@ -95,7 +95,7 @@ async fn perform(shop: &Shop, job: &Job, action: &Action) -> StepResult {
             let begun = Instant::now();
             let result = ports.files.set_up_volume(uid, volume).await;
             ports.meter.volume_set_up(&volume.plugin(), result.is_ok(), begun.elapsed());
-            files_result(result)
+            volume_result(result)
         }
         Action::KeepUserIds { ids } => files_result(ports.files.write_user_ids(uid, ids).await),
         Action::RunSandbox { config, handler } => {
@@ -251,6 +251,16 @@ fn files_result(result: Result<(), FilesError>) -> StepResult {
     match result {
         Ok(()) => StepResult::Ok,
         Err(error) => StepResult::Failed(CallFailure { unreachable: false, message: error.user_message() }),
+    }
+}
+
+fn volume_result(result: Result<(), FilesError>) -> StepResult {
+    match result {
+        Ok(()) => StepResult::Ok,
+        Err(error) => {
+            let failure = CallFailure { unreachable: false, message: error.user_message() };
+            StepResult::VolumeFailed { stage: error.stage(), failure }
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //! ```text
 //!   WatchObject ──> a task that forwards what it sees ──> ObjectSeen ...   until UnwatchObject
 //!   RequestToken ──> one call ──> TokenIssued
+//!   ReadStorage ──> one call ──> StorageRead
 //! ```
 //! Streams reconnect by themselves. One that ends all the same is begun anew after a moment.
 
@@ -15,7 +16,8 @@ use model::cluster::{ObjectKey, Token, TokenWanted};
 use model::k8s;
 use model::pod::Source;
 use model::runtime_class::RuntimeClass;
-use ports::ClusterPorts;
+use model::storage::{StorageKey, StorageState};
+use ports::{ApiError, ClusterPorts};
 use tokio_util::sync::CancellationToken;
 
 use crate::dispatcher::Outbox;
@@ -70,6 +72,35 @@ impl ClusterObjects {
                 tokio::time::sleep(BEGIN_ANEW).await;
             }
         }));
+    }
+
+    pub fn follow_csi_drivers(&self) {
+        let Some(cluster) = &self.cluster else { return };
+        let (shared, outbox, stop) = (cluster.shared.clone(), self.outbox.clone(), self.stop.clone());
+        tokio::spawn(stop.run_until_cancelled_owned(async move {
+            loop {
+                let mut sets = shared.csi_drivers();
+                while let Some(drivers) = sets.next().await {
+                    outbox.send(Event::CsiDrivers(drivers));
+                }
+                tokio::time::sleep(BEGIN_ANEW).await;
+            }
+        }));
+    }
+
+    /// Asked once: when it is asked again is a decision.
+    pub fn read_storage(&self, key: StorageKey) {
+        let Some(cluster) = &self.cluster else { return };
+        let (storage, outbox) = (cluster.storage.clone(), self.outbox.clone());
+        tokio::spawn(async move {
+            let state = match storage.read(&key).await {
+                Ok(object) => StorageState::Is(object),
+                Err(ApiError::NotFound { message, .. }) => StorageState::Absent { message },
+                Err(ApiError::Forbidden { message, .. }) => StorageState::Denied { message },
+                Err(error) => StorageState::Unreachable { message: error.to_string() },
+            };
+            outbox.send(Event::StorageRead { key, state });
+        });
     }
 
     pub fn watch(&mut self, key: ObjectKey) {

@@ -21,6 +21,7 @@ pub mod reason;
 pub mod report;
 pub mod runtime_class;
 pub mod setup;
+pub mod storage;
 pub mod time;
 pub mod user_namespace;
 pub mod volume;
@@ -37,6 +38,7 @@ pub mod k8s {
     pub use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
     pub use k8s_openapi::api::core::v1::*;
     pub use k8s_openapi::api::node::v1::RuntimeClass;
+    pub use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
     pub use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
     pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference, Time};
     pub use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;

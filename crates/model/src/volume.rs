@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 pub struct VolumeSetup {
     /// The volume's name in the pod spec.
     pub name: String,
+    /// What messages call it: behind a claim that is the persistent volume's name.
+    pub spec_name: String,
     pub kind: VolumeKind,
 }
 
@@ -21,6 +23,16 @@ impl VolumeSetup {
             VolumeKind::EmptyDir { path, .. } => below_pod(path),
             VolumeKind::Content(content) => below_pod(&content.path),
             VolumeKind::HostPath { .. } => "kubernetes.io/host-path".to_owned(),
+        }
+    }
+    /// A volume that stands in the pod spec itself.
+    pub fn inline(name: &str, kind: VolumeKind) -> Self {
+        Self { name: name.to_owned(), spec_name: name.to_owned(), kind }
+    }
+    /// Whether it is shown to containers as a device.
+    pub fn is_block(&self) -> bool {
+        match self.kind {
+            VolumeKind::EmptyDir { .. } | VolumeKind::HostPath { .. } | VolumeKind::Content(_) => false,
         }
     }
 }
@@ -57,6 +69,46 @@ pub enum VolumeKind {
     },
     /// configMap, secret, downwardAPI, projected.
     Content(Box<ContentVolume>),
+}
+
+/// How far the way to a mounted volume was gone, as messages name it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum MountStage {
+    NodeAffinity,
+    NewMounter,
+    MountOptionSupport,
+    WaitForAttach,
+    /// Once for the node.
+    MountDevice,
+    /// For the pod.
+    SetUp,
+}
+
+impl MountStage {
+    /// What the message about a failure begins with. `block`: it is mapped as a device instead.
+    pub fn failed(self, block: bool) -> &'static str {
+        match (self, block) {
+            (MountStage::NodeAffinity, false) => "MountVolume.NodeAffinity check failed",
+            (MountStage::NodeAffinity, true) => "MapVolume.NodeAffinity check failed",
+            (MountStage::NewMounter, false) => "MountVolume.NewMounter initialization failed",
+            (MountStage::NewMounter, true) => "MapVolume.NewBlockVolumeMapper initialization failed",
+            (MountStage::MountOptionSupport, _) => "MountVolume.MountOptionSupport check failed",
+            (MountStage::WaitForAttach, false) => "MountVolume.WaitForAttach failed",
+            (MountStage::WaitForAttach, true) => "MapVolume.WaitForAttach failed",
+            (MountStage::MountDevice, false) => "MountVolume.MountDevice failed",
+            (MountStage::MountDevice, true) => "MapVolume.SetUpDevice failed",
+            (MountStage::SetUp, false) => "MountVolume.SetUp failed",
+            (MountStage::SetUp, true) => "MapVolume.MapPodDevice failed",
+        }
+    }
+
+    /// The reason of the Event about it.
+    pub fn reason(self, block: bool) -> &'static str {
+        match (self, block) {
+            (MountStage::NodeAffinity | MountStage::MountOptionSupport, _) | (_, false) => "FailedMount",
+            (_, true) => "FailedMapVolume",
+        }
+    }
 }
 
 /// Files whose content is known here and replaced as a whole: whoever reads sees the old ones or the new ones.

@@ -53,6 +53,12 @@ pub enum Cause {
     WaitingForToken {
         service_account: String,
     },
+    /// What stands behind a claim is not ready, or not known, yet.
+    WaitingForVolume {
+        volume: String,
+        claim: String,
+        message: String,
+    },
     /// The cluster's services were not read yet: its variables are made of them.
     WaitingForServices,
     CreatingSandbox {

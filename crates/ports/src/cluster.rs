@@ -10,7 +10,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use model::cluster::{ObjectKey, ObjectState, TokenWanted};
-use model::k8s::{Event, Lease, Node, Pod, RuntimeClass, Service};
+use model::k8s::{CSIDriver, Event, Lease, Node, Pod, RuntimeClass, Service};
+use model::storage::{StorageKey, StorageObject};
 use model::{PodUid, Wall};
 use serde_json::Value;
 
@@ -84,11 +85,18 @@ pub trait ObjectApi: Send + Sync {
     fn watch(&self, key: &ObjectKey) -> BoxStream<'static, ObjectState>;
 }
 
+/// Claims, persistent volumes and attachments: a node may ask for those that its pods use, and not watch them.
+#[async_trait]
+pub trait StorageApi: Send + Sync {
+    async fn read(&self, key: &StorageKey) -> Result<StorageObject, ApiError>;
+}
+
 /// Sets of objects that every node reads as a whole. Each item is the complete set.
 pub trait SharedObjects: Send + Sync {
     /// Those with a cluster IP.
     fn services(&self) -> BoxStream<'static, Vec<Arc<Service>>>;
     fn runtime_classes(&self) -> BoxStream<'static, Vec<Arc<RuntimeClass>>>;
+    fn csi_drivers(&self) -> BoxStream<'static, Vec<Arc<CSIDriver>>>;
 }
 
 #[derive(Clone, PartialEq, Eq)]
@@ -152,6 +160,7 @@ pub struct ClusterPorts {
     pub leases: Arc<dyn LeaseApi>,
     pub events: Arc<dyn EventApi>,
     pub objects: Arc<dyn ObjectApi>,
+    pub storage: Arc<dyn StorageApi>,
     pub shared: Arc<dyn SharedObjects>,
     pub tokens: Arc<dyn TokenApi>,
     pub reviews: Arc<dyn AccessReviews>,

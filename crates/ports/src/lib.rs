@@ -24,7 +24,7 @@ pub use cgroups::{CgroupError, Cgroups};
 pub use clock::{ApiMeter, ApiRequest, EventSink, Meter, PodSeen, ProbeOf, WallClock};
 pub use cluster::{
     AccessReviews, AccessVerdict, ClusterPorts, EventApi, Identity, IssuedToken, LeaseApi, NodeAccess,
-    NodeApi, ObjectApi, PodApi, PodRef, Seen, SharedObjects, TokenApi,
+    NodeApi, ObjectApi, PodApi, PodRef, Seen, SharedObjects, StorageApi, TokenApi,
 };
 pub use credentials::{PluginError, PullRecords, RecordError, RegistryCredentials};
 pub use facts::{FactsError, HostFactsSource};

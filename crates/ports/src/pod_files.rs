@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use model::cri::IdMapping;
 use model::files::{ContainerFiles, TerminationMessageRequest};
 use model::user_namespace::UserNamespacesFound;
-use model::volume::VolumeSetup;
+use model::volume::{MountStage, VolumeSetup};
 use model::{FullName, PodUid};
 
 use crate::Disposition;
@@ -21,6 +21,9 @@ pub enum FilesError {
     /// The message is the whole text for users (`hostPath type check failed: ...`).
     #[error("{message}")]
     Refused { message: String },
+    /// A volume could not be mounted; the message is the whole text behind the stage's name.
+    #[error("{message}")]
+    Mount { stage: MountStage, message: String },
     /// Something is still mounted there: deleting would reach into somebody's data.
     #[error("{path} is a mount point, not removing it")]
     Mounted { path: String },
@@ -32,8 +35,17 @@ impl FilesError {
             FilesError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
                 Disposition::Absent
             }
-            FilesError::Io { .. } | FilesError::Mounted { .. } => Disposition::Retry,
+            FilesError::Io { .. } | FilesError::Mounted { .. } | FilesError::Mount { .. } => {
+                Disposition::Retry
+            }
             FilesError::Refused { .. } => Disposition::Refused,
+        }
+    }
+    /// How far the set-up of a volume came.
+    pub fn stage(&self) -> MountStage {
+        match self {
+            FilesError::Mount { stage, .. } => *stage,
+            _ => MountStage::SetUp,
         }
     }
     /// The error and its causes in one line.

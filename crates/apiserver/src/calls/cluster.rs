@@ -1,6 +1,6 @@
 //! What pods refer to, and what the cluster says about all of them.
 
-use model::k8s::{ConfigMap, Secret, Service};
+use model::k8s::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret, Service, VolumeAttachment};
 use ports::ApiError;
 
 use super::{Api, Freshness, Listed, Resource};
@@ -12,6 +12,9 @@ const CONFIG_MAPS: Resource = Resource::new("/api/v1", "configmaps");
 const SECRETS: Resource = Resource::new("/api/v1", "secrets");
 const SERVICES: Resource = Resource::new("/api/v1", "services");
 const RUNTIME_CLASSES: Resource = Resource::new("/apis/node.k8s.io/v1", "runtimeclasses");
+const CLAIMS: Resource = Resource::new("/api/v1", "persistentvolumeclaims");
+const VOLUMES: Resource = Resource::new("/api/v1", "persistentvolumes");
+const ATTACHMENTS: Resource = Resource::new("/apis/storage.k8s.io/v1", "volumeattachments");
 const CSI_DRIVERS: Resource = Resource::new("/apis/storage.k8s.io/v1", "csidrivers");
 /// Headless services have no address that a container could be told.
 const WITH_ADDRESS: &str = "spec.clusterIP!=None";
@@ -87,6 +90,18 @@ impl Api {
     pub async fn watch_runtime_classes(&self, since: Since<'_>) -> Result<Watch<RuntimeClass>, ApiError> {
         let path = RUNTIME_CLASSES.all("");
         self.watch("watch runtimeclasses", path, "", since, json::runtime_class_event).await
+    }
+
+    pub async fn get_claim(&self, namespace: &str, name: &str) -> Result<PersistentVolumeClaim, ApiError> {
+        self.get("get persistentvolumeclaim", &CLAIMS, (namespace, name), json::claim).await
+    }
+
+    pub async fn get_persistent_volume(&self, name: &str) -> Result<PersistentVolume, ApiError> {
+        self.get("get persistentvolume", &VOLUMES, ("", name), json::persistent_volume).await
+    }
+
+    pub async fn get_volume_attachment(&self, name: &str) -> Result<VolumeAttachment, ApiError> {
+        self.get("get volumeattachment", &ATTACHMENTS, ("", name), json::volume_attachment).await
     }
 
     pub async fn list_csi_drivers(&self, freshness: Freshness) -> Result<Listed<CsiDriver>, ApiError> {

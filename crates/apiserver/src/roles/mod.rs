@@ -6,6 +6,7 @@ mod node;
 mod objects;
 mod pods;
 mod reflect;
+mod storage;
 
 use std::sync::Arc;
 
@@ -24,6 +25,7 @@ pub fn cluster_ports(api: &Api) -> ClusterPorts {
         leases: api.clone(),
         events: api.clone(),
         objects: api.clone(),
+        storage: api.clone(),
         shared: api.clone(),
         tokens: api.clone(),
         reviews: api,

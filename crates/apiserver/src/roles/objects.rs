@@ -9,7 +9,7 @@ use futures::stream::{BoxStream, StreamExt};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequestSpec};
 use model::Wall;
 use model::cluster::{ObjectContent, ObjectKey, ObjectKind, ObjectState, TokenWanted};
-use model::k8s::{ConfigMap, ObjectMeta, RuntimeClass, Secret, Service};
+use model::k8s::{CSIDriver, ConfigMap, ObjectMeta, RuntimeClass, Secret, Service};
 use ports::{ApiError, IssuedToken, ObjectApi, SharedObjects, TokenApi};
 
 use super::reflect::{Notice, Target, reflect};
@@ -136,6 +136,10 @@ impl SharedObjects for Api {
     fn runtime_classes(&self) -> BoxStream<'static, Vec<Arc<RuntimeClass>>> {
         whole_sets(reflect(RuntimeClasses(self.clone())), |class: &RuntimeClass| &class.metadata)
     }
+
+    fn csi_drivers(&self) -> BoxStream<'static, Vec<Arc<CSIDriver>>> {
+        whole_sets(reflect(CsiDrivers(self.clone())), |driver: &CSIDriver| &driver.metadata)
+    }
 }
 
 /// The set after each change. These sets are small and change seldom.
@@ -203,6 +207,24 @@ impl Target for RuntimeClasses {
 
     fn meta(class: &RuntimeClass) -> &ObjectMeta {
         &class.metadata
+    }
+}
+
+struct CsiDrivers(Api);
+
+impl Target for CsiDrivers {
+    type Item = CSIDriver;
+
+    fn list(&self) -> BoxFuture<'_, Result<Listed<CSIDriver>, ApiError>> {
+        Box::pin(self.0.list_csi_drivers(Freshness::Cached))
+    }
+
+    fn watch<'a>(&'a self, version: &'a str) -> BoxFuture<'a, Result<Watch<CSIDriver>, ApiError>> {
+        Box::pin(self.0.watch_csi_drivers(Since::Version(version)))
+    }
+
+    fn meta(driver: &CSIDriver) -> &ObjectMeta {
+        &driver.metadata
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::k8s::{NodeSelectorRequirement, NodeSelectorTerm};
+use model::k8s::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 use model::pod::PodView;
 
 pub(super) fn matches(pod: &PodView, node: &str, labels: &BTreeMap<String, String>) -> bool {
@@ -10,10 +10,12 @@ pub(super) fn matches(pod: &PodView, node: &str, labels: &BTreeMap<String, Strin
     let selected = spec.node_selector.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
     let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
     let required = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
-    selected
-        && required.is_none_or(|required| {
-            required.node_selector_terms.iter().any(|term| term_matches(term, node, labels))
-        })
+    selected && required.is_none_or(|required| node_selected(required, node, labels))
+}
+
+/// Whether one of its terms selects this node.
+pub(crate) fn node_selected(selector: &NodeSelector, node: &str, labels: &BTreeMap<String, String>) -> bool {
+    selector.node_selector_terms.iter().any(|term| term_matches(term, node, labels))
 }
 
 /// A term without requirements matches nothing.

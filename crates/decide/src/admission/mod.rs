@@ -6,6 +6,8 @@
 mod affinity;
 mod predicates;
 
+pub(crate) use affinity::node_selected;
+
 use model::k8s::Node;
 use model::node::{HostFacts, NodeConfig};
 use model::pod::PodView;

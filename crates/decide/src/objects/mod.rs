@@ -9,6 +9,7 @@
 //! Failures: what can't be read now is as it was; who needs something that was never read waits, and says for what.
 
 mod names;
+mod storage;
 mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,7 @@ use model::why::Cause;
 use model::{Now, PodUid};
 
 pub use names::{Named, named, pull_secrets, token_wanted};
+pub use storage::{Lack, StorageDesk};
 pub use tokens::{KnownToken, TokenDesk};
 
 use crate::effect::Effect;
@@ -32,6 +34,7 @@ pub struct ObjectDesk {
     objects: BTreeMap<ObjectKey, Object>,
     claims: BTreeMap<PodUid, Claim>,
     pub tokens: TokenDesk,
+    pub storage: StorageDesk,
     services: Option<Vec<ServiceView>>,
 }
 

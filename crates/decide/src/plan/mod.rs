@@ -13,7 +13,9 @@ mod release;
 mod reset;
 mod stop;
 mod sync;
+mod volumes;
 
+use model::k8s::Node;
 use model::node::{HostFacts, NodeConfig};
 use model::observed::ObservedPod;
 use model::pod::ContainerKind;
@@ -49,6 +51,8 @@ pub struct PlanInputs<'a> {
     pub place: Result<Place, PlaceError>,
     /// What is known of the objects that pods name. `None`: there is no cluster.
     pub cluster: Option<&'a ObjectDesk>,
+    /// The node's own object, once it was seen.
+    pub node: Option<&'a Node>,
     pub now: Now,
 }
 
@@ -87,6 +91,8 @@ pub enum Note {
         container: String,
         killed: ContainerId,
     },
+    /// Volumes are waited for from now on, if they were not before.
+    VolumesAwaited,
     /// All containers are about to start over.
     ResetBegins,
     Need(ImageNeed),
@@ -115,9 +121,9 @@ impl PlanInputs<'_> {
         self.place.as_ref().map_or("", |place| &place.handler)
     }
 
-    fn render_context(&self) -> RenderContext<'_> {
+    fn render_context<'a>(&'a self, volume_groups: &'a [i64]) -> RenderContext<'a> {
         let user_namespace = self.place.as_ref().ok().and_then(|place| place.user_ids.as_ref());
-        RenderContext { user_namespace, ..RenderContext::new(self.config, self.facts) }
+        RenderContext { user_namespace, volume_groups, ..RenderContext::new(self.config, self.facts) }
     }
 }
 

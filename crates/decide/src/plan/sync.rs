@@ -17,13 +17,14 @@ use model::{ApiEvent, ContainerId, Reason};
 use super::content::Variables;
 use super::image::{self, Images};
 use super::reset::Reset;
-use super::{Note, PlanInputs, PodPlan, collect, content, init, probed, reset, stop};
+use super::{Note, PlanInputs, PodPlan, collect, content, init, probed, reset, stop, volumes};
 use crate::back_off::{self, CrashLimits};
 use crate::effect::{Action, Stage, StartContainer};
 use crate::ledger::StartFailure;
 use crate::lifecycle::MINIMUM_STOP_SECS;
 use crate::render::{self, ContainerInputs, ContainerRef, EnvSources, RenderError};
 use crate::sandbox::{SandboxChange, sandbox_change};
+use crate::volumes::Places;
 use crate::{cgroups, hooks, restart};
 
 /// How long a failed start waits for its next try, when no back-off of its own rules it.
@@ -122,8 +123,9 @@ fn create_sandbox(inputs: &PlanInputs, attempt: u32, plan: &mut PodPlan) {
         plan.announce("network", ApiEvent::warning("NetworkNotReady", message.clone()));
         return plan.because(None, Cause::NetworkNotReady { message }, None);
     }
+    let groups = volumes::groups(inputs);
     let rendered = inputs.place.as_ref().map_err(ToString::to_string).and_then(|place| {
-        let config = render::sandbox_config(&inputs.render_context(), &entry.view, attempt);
+        let config = render::sandbox_config(&inputs.render_context(&groups), &entry.view, attempt);
         config.map(|config| (place, config)).map_err(|error| error.to_string())
     });
     let (place, config) = match rendered {
@@ -146,24 +148,34 @@ fn create_sandbox(inputs: &PlanInputs, attempt: u32, plan: &mut PodPlan) {
             );
         }
     };
-    let Some(prepare) = prepare(inputs, plan) else { return };
+    let Some(ground) = prepare(inputs, plan) else { return };
+    if !ground.complete {
+        return plan.stages.extend(ground.stages);
+    }
     // A new sandbox runs the init containers anew; what is left of their old runs would be taken for these.
     let is_init = |c: &&ObservedContainer| entry.view.init_containers().iter().any(|i| i.name == c.name);
     let purge = inputs.observed.containers.iter().filter(is_init).map(collect::remove).collect();
     plan.because(None, Cause::CreatingSandbox { attempt }, None);
     plan.stages.push(Stage::must(purge));
-    plan.stages.extend(prepare);
+    plan.stages.extend(ground.stages);
     let user_ids = place.user_ids.iter().map(|ids| Action::KeepUserIds { ids: ids.clone() });
     plan.stages.push(Stage::must(user_ids.collect()));
     let handler = place.handler.clone();
     plan.stages.push(Stage::must(vec![Action::RunSandbox { config: Box::new(config), handler }]));
 }
 
+/// What a sandbox stands on.
+struct Ground {
+    stages: Vec<Stage>,
+    /// Whether it is all there after these.
+    complete: bool,
+}
+
 /// Directories and cgroup, then volumes. `None` when the volumes can't be planned.
-fn prepare(inputs: &PlanInputs, plan: &mut PodPlan) -> Option<Vec<Stage>> {
+fn prepare(inputs: &PlanInputs, plan: &mut PodPlan) -> Option<Ground> {
     let view = &inputs.entry.view;
-    let volumes = match content::setups(inputs, plan) {
-        Ok(setups) => setups?,
+    let volumes = match volumes::setups(inputs, plan) {
+        Ok(volumes) => volumes,
         Err(error) => {
             let message = error.to_string();
             let event =
@@ -173,12 +185,16 @@ fn prepare(inputs: &PlanInputs, plan: &mut PodPlan) -> Option<Vec<Stage>> {
             return None;
         }
     };
+    let complete = volumes.complete;
+    if !complete && volumes.actions.is_empty() {
+        return Some(Ground { stages: Vec::new(), complete });
+    }
     let names = view.all_containers().map(|(_, c)| c.name.clone()).collect();
     let log_dir = inputs.config.pod_log_dir(&view.full_name, &view.uid);
     let mut ground = vec![Action::MakePodDirs { log_dir, containers: names }];
     let cgroup = cgroups::pod_cgroup_spec(inputs.config, inputs.facts, view);
     ground.extend(cgroup.map(|spec| Action::EnsureCgroup { spec }));
-    Some(vec![Stage::must(ground), Stage::must(volumes)])
+    Some(Ground { stages: vec![Stage::must(ground), Stage::must(volumes.actions)], complete })
 }
 
 // ---- a good sandbox ---------------------------------------------------------------------------------------------
@@ -220,24 +236,25 @@ fn with_sandbox(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> PodPlan {
     if ready.is_empty() {
         let garbage = collect::stages(inputs, &mut plan);
         plan.stages.extend(garbage);
-        let updates = content::updates(inputs, &mut plan);
+        let updates = volumes::updates(inputs, &mut plan);
         plan.stages.insert(0, Stage::may(updates));
         if plan.why.is_empty() {
             plan.because(None, Cause::Running, None);
         }
         return plan;
     }
-    if !inputs.entry.ledger.prepared {
+    let ledger = &inputs.entry.ledger;
+    if !ledger.prepared || !crate::volumes::all_set_up(&inputs.entry.view, &ledger.set_up) {
         // After a restart of the agent the files of a pod that runs are only made sure of when one is needed.
         if stop::waits_for_retry(inputs, &mut plan) {
             return plan;
         }
         plan.because(None, Cause::PreparingDirectories, None);
-        let ground = prepare(inputs, &mut plan).unwrap_or_default();
-        plan.stages.extend(ground);
+        let ground = prepare(inputs, &mut plan);
+        plan.stages.extend(ground.into_iter().flat_map(|ground| ground.stages));
         return plan;
     }
-    let updates = content::updates(inputs, &mut plan);
+    let updates = volumes::updates(inputs, &mut plan);
     plan.stages.push(Stage::may(updates));
     for (kind, container, images) in ready {
         start(inputs, sandbox, kind, container, &images, &mut plan);
@@ -506,7 +523,8 @@ fn start(
     let view = &entry.view;
     let name = &container.name;
     let Some(variables) = content::variables(inputs, container, plan) else { return };
-    match rendered_start(inputs, sandbox, kind, container, images, &variables) {
+    let Some(places) = volumes::places(inputs, plan) else { return };
+    match rendered_start(inputs, sandbox, (kind, container), images, &variables, &places) {
         Ok(action) => {
             plan.notes.extend(crash_advance(inputs, container));
             plan.because(Some(name), Cause::Starting, None);
@@ -534,20 +552,21 @@ fn start(
 fn rendered_start(
     inputs: &PlanInputs,
     sandbox: &ObservedSandbox,
-    kind: ContainerKind,
-    container: &Container,
+    (kind, container): (ContainerKind, &Container),
     images: &Images,
     variables: &Variables,
+    places: &Places,
 ) -> Result<StartContainer, RenderError> {
     let entry = inputs.entry;
     let view = &entry.view;
     let place = inputs.place.as_ref().map_err(Clone::clone)?;
-    let context = inputs.render_context();
+    let context = inputs.render_context(&places.groups);
     let sandbox_config = render::sandbox_config(&context, view, sandbox.attempt)?.value;
     let ips = crate::status::pod_ips(&sandbox.ips, inputs.primary_family);
     let target = target_of(inputs, container)?;
     let made_with = ContainerInputs {
         image_volumes: Some(&images.volumes),
+        places: Some(places),
         recursive_read_only: place.recursive_read_only,
         target,
         env: EnvSources { objects: variables.objects.as_ref(), services: variables.services },

@@ -25,7 +25,7 @@ pub fn container_config(
     let names = hostname::pod_names(ctx, pod)?;
     let environment = env::environment(ctx, pod, container, inputs)?;
     let spec = container.container;
-    let Mounts { mut mounts, sub_paths, etc_hosts, termination_log } =
+    let Mounts { mut mounts, devices, sub_paths, etc_hosts, termination_log } =
         mounts::mounts(ctx, pod, spec, &names, &environment, inputs)?;
     let security_context = security::container_context(ctx, pod, spec, inputs)?;
     map_users(&mut mounts, security_context.namespace_options.as_ref());
@@ -41,6 +41,7 @@ pub fn container_config(
         working_dir: spec.working_dir.clone().unwrap_or_default(),
         envs: environment.into_list(),
         mounts,
+        devices,
         labels: annotations::container_labels(pod, spec),
         annotations: annotations::container_annotations(pod, spec, inputs.restart_count),
         log_path: format!("{}/{}.log", spec.name, inputs.restart_count),

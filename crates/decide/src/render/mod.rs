@@ -32,6 +32,8 @@ use model::node::{HostFacts, NodeConfig};
 use model::pod::{ContainerKind, PodView};
 use model::{ApiEvent, ContainerId, k8s};
 
+use crate::volumes::Places;
+
 pub use container::container_config;
 pub use env::{EnvObjects, EnvSources, ObjectError, Services};
 pub use error::RenderError;
@@ -108,6 +110,8 @@ pub struct ContainerInputs<'a> {
     pub env: EnvSources<'a>,
     /// Images to mount, by volume name.
     pub image_volumes: Option<&'a BTreeMap<String, ImageSpec>>,
+    /// Where the pod's claims are.
+    pub places: Option<&'a Places>,
     /// Whether the runtime's handler can make mounts read-only all the way down.
     pub recursive_read_only: bool,
 }
@@ -122,6 +126,7 @@ impl<'a> ContainerInputs<'a> {
             target: None,
             env: EnvSources::default(),
             image_volumes: None,
+            places: None,
             recursive_read_only: false,
         }
     }

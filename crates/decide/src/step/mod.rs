@@ -56,6 +56,8 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
             images::pulled(state, &mut cx, &PullKey { image, access }, result);
         }
         Event::ObjectSeen { key, state: seen } => objects::seen(state, &mut cx, &key, seen),
+        Event::StorageRead { key, state: read } => objects::storage_read(state, &mut cx, &key, read),
+        Event::CsiDrivers(drivers) => objects::csi_drivers(state, &mut cx, &drivers),
         Event::Services(services) => objects::services(state, &mut cx, &services),
         Event::TokenIssued { wanted, result } => objects::token_issued(state, &mut cx, &wanted, result),
         Event::ProbeDone { uid, container, kind, id, outcome, took: _ } => {
@@ -137,6 +139,7 @@ fn timer(state: &mut NodeState, cx: &mut Context, key: TimerKey) {
         }
         TimerKey::Probe(uid) => probing::timer(state, cx, &uid),
         TimerKey::Token(wanted) => objects::token_due(state, cx, &wanted),
+        TimerKey::Storage(key) => objects::storage_due(state, cx, &key),
         TimerKey::Observe(uid) => observe::again(state, cx, &uid),
         TimerKey::Report(uid) => api::timer(state, cx, &uid),
         TimerKey::Mirror(full_name) => api::mirror_timer(state, cx, full_name),

@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use model::PodUid;
 use model::cluster::{ObjectKey, ObjectState, Token, TokenWanted};
-use model::k8s::Service;
+use model::k8s::{CSIDriver, Service};
+use model::storage::{StorageKey, StorageState};
 
 use super::Context;
-use crate::effect::{Effect, LogLevel};
+use crate::effect::{Action, Effect, LogLevel, Stage};
 use crate::lifecycle::Lifecycle;
 use crate::render::ServiceView;
 use crate::state::NodeState;
+use crate::volumes::persistent;
 
 /// A pod that may run needs what it names. One that is ending keeps what it has until it has ended.
 pub(super) fn attend(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
@@ -21,11 +23,68 @@ pub(super) fn attend(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         Lifecycle::Terminated | Lifecycle::Finished => desk.release(uid),
     };
     effects.into_iter().for_each(|effect| cx.emit(effect));
+    attend_storage(state, cx, uid);
+}
+
+/// What a pod needs of claims grows with what is read of them: a bound claim names a volume. A pod that runs has its
+/// volumes mounted, also those that an earlier agent mounted, and has them until they are torn down.
+fn attend_storage(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    let (Some(desk), Some(entry)) = (&mut state.objects, state.pods.get(uid)) else { return };
+    match &entry.lifecycle {
+        Lifecycle::Syncing if !entry.orphan => {
+            let keys = persistent::keys(&entry.view, &desk.storage);
+            if entry.observed.as_ref().is_some_and(|reading| !reading.pod.is_empty()) {
+                persistent::claims(&entry.view).for_each(|claim| desk.storage.hold(uid, claim.key));
+            }
+            desk.storage.want(uid, keys).into_iter().for_each(|effect| cx.emit(effect));
+        }
+        Lifecycle::Finished => release_storage(state, cx, uid),
+        _ => {}
+    }
+}
+
+/// What is set up is the pod's from now on, however that ends.
+pub(super) fn hold_claims(state: &mut NodeState, uid: &PodUid, stages: &[Stage]) {
+    let (Some(desk), Some(entry)) = (&mut state.objects, state.pods.get(uid)) else { return };
+    for action in stages.iter().flat_map(|stage| &stage.actions) {
+        let Action::SetUpVolume { volume } = action else { continue };
+        let mut claims = persistent::claims(&entry.view);
+        if let Some(claim) = claims.find(|claim| claim.volume.name == volume.name) {
+            desk.storage.hold(uid, claim.key);
+        }
+    }
+}
+
+fn release_storage(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    let Some(desk) = &mut state.objects else { return };
+    let (freed, effects) = desk.storage.release(uid);
+    cx.touched.extend(freed.into_iter().filter(|other| other != uid));
+    effects.into_iter().for_each(|effect| cx.emit(effect));
+}
+
+pub(super) fn storage_read(state: &mut NodeState, cx: &mut Context, key: &StorageKey, read: StorageState) {
+    let Some(desk) = &mut state.objects else { return };
+    let (users, effects) = desk.storage.read(key, read, cx.now);
+    cx.touched.extend(users);
+    effects.into_iter().for_each(|effect| cx.emit(effect));
+}
+
+pub(super) fn storage_due(state: &mut NodeState, cx: &mut Context, key: &StorageKey) {
+    let effect = state.objects.as_mut().and_then(|desk| desk.storage.due(key));
+    effect.into_iter().for_each(|effect| cx.emit(effect));
+}
+
+/// Who needs storage may have waited for its driver.
+pub(super) fn csi_drivers(state: &mut NodeState, cx: &mut Context, drivers: &[Arc<CSIDriver>]) {
+    let Some(desk) = &mut state.objects else { return };
+    desk.storage.set_drivers(drivers);
+    cx.touched.extend(desk.storage.users().cloned());
 }
 
 pub(super) fn release(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let effects = state.objects.as_mut().map(|desk| desk.release(uid)).unwrap_or_default();
     effects.into_iter().for_each(|effect: Effect| cx.emit(effect));
+    release_storage(state, cx, uid);
 }
 
 pub(super) fn seen(state: &mut NodeState, cx: &mut Context, key: &ObjectKey, object: ObjectState) {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use model::pod::ContainerKind;
-use model::volume::VolumeKind;
+use model::volume::{MountStage, VolumeKind, VolumeSetup};
 use model::{ApiEvent, ContainerId, PodUid, Reason};
 
 use super::{Context, observe, settle};
@@ -15,7 +15,7 @@ use crate::ledger::{StartFailure, VolumeRetry};
 use crate::lifecycle::Lifecycle;
 use crate::plan::{self, RETRY};
 use crate::state::NodeState;
-use crate::volumes::mount_failure;
+use crate::volumes;
 
 pub(super) fn step_done(
     state: &mut NodeState,
@@ -32,12 +32,19 @@ pub(super) fn step_done(
     let Some(action) = plan.stages.get(stage).and_then(|s| s.actions.get(action)).cloned() else { return };
     match &result {
         StepResult::Skipped | StepResult::Interrupted => plan.skipped = true,
-        StepResult::Failed(_) | StepResult::StartFailed { .. } => plan.failed = true,
+        StepResult::Failed(_) | StepResult::VolumeFailed { .. } | StepResult::StartFailed { .. } => {
+            plan.failed = true;
+        }
         _ => {}
     }
     plan.mutated |= action.mutates_runtime() && result != StepResult::Skipped;
     match result {
         StepResult::Failed(failure) => failed(state, cx, uid, &action, failure),
+        StepResult::VolumeFailed { stage, failure } => {
+            if let Action::SetUpVolume { volume } = &action {
+                volume_failed(state, cx, uid, volume, (stage, &failure.message));
+            }
+        }
         StepResult::StartFailed { at, id, failure } => {
             start_failed(state, cx, uid, &action, (at, id), failure)
         }
@@ -80,11 +87,15 @@ fn succeeded(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Act
         }
         (Action::SetUpVolume { volume }, _) => {
             entry.ledger.volume_retry.remove(&volume.name);
+            entry.ledger.set_up.insert(volume.name.clone());
             if let VolumeKind::Content(content) = &volume.kind {
                 entry.ledger.content.insert(volume.name.clone(), content.version);
             }
         }
-        (Action::TearDownVolumes, _) => entry.ledger.content.clear(),
+        (Action::TearDownVolumes, _) => {
+            entry.ledger.content.clear();
+            entry.ledger.set_up.clear();
+        }
         (Action::StartContainer(start), StepResult::ContainerStarted { .. }) => {
             let (kind, name) = (start.kind, start.name.clone());
             entry.ledger.failures.remove(&name);
@@ -176,7 +187,7 @@ fn in_clear_words(start: &StartContainer, at: StartPoint, message: String) -> St
 fn failed(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Action, failure: CallFailure) {
     let message = failure.message;
     if let Action::SetUpVolume { volume } = action {
-        return volume_failed(state, cx, uid, &volume.name, message);
+        return volume_failed(state, cx, uid, volume, (MountStage::SetUp, &message));
     }
     let event = match action {
         Action::MakePodDirs { .. } => {
@@ -199,14 +210,21 @@ fn failed(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Action
 }
 
 /// Each volume is tried again on its own, ever later.
-fn volume_failed(state: &mut NodeState, cx: &mut Context, uid: &PodUid, volume: &str, message: String) {
-    let text = mount_failure(volume, &message);
-    cx.log(LogLevel::Warn, Some(uid), text.clone());
-    cx.record(state, uid, ApiEvent::warning("FailedMount", text));
+fn volume_failed(
+    state: &mut NodeState,
+    cx: &mut Context,
+    uid: &PodUid,
+    volume: &VolumeSetup,
+    (stage, cause): (MountStage, &str),
+) {
+    let block = volume.is_block();
+    let message = format!("{} for volume {:?} : {cause}", stage.failed(block), volume.spec_name);
+    cx.log(LogLevel::Warn, Some(uid), message.clone());
+    cx.record(state, uid, ApiEvent::warning(stage.reason(block), message.clone()));
     let Some(entry) = state.pods.get_mut(uid) else { return };
-    let attempts = entry.ledger.volume_retry.get(volume).map_or(0, |retry| retry.attempts) + 1;
+    let attempts = entry.ledger.volume_retry.get(&volume.name).map_or(0, |retry| retry.attempts) + 1;
     let at = cx.now.mono.plus(volume_delay(attempts));
-    entry.ledger.volume_retry.insert(volume.to_owned(), VolumeRetry { message, at, attempts });
+    entry.ledger.volume_retry.insert(volume.name.clone(), VolumeRetry { message, at, attempts });
 }
 
 pub(super) fn plan_ended(state: &mut NodeState, cx: &mut Context, uid: &PodUid, epoch: Epoch) {
@@ -215,8 +233,11 @@ pub(super) fn plan_ended(state: &mut NodeState, cx: &mut Context, uid: &PodUid, 
     if !plan.failed && !plan.skipped {
         entry.ledger.pod_retry = None;
         let has = |wanted: fn(&Action) -> bool| plan.stages.iter().flat_map(|s| &s.actions).any(wanted);
-        if has(|a| matches!(a, Action::MakePodDirs { .. })) {
+        if has(|a| matches!(a, Action::MakePodDirs { .. }))
+            && volumes::all_set_up(&entry.view, &entry.ledger.set_up)
+        {
             entry.ledger.prepared = true;
+            entry.ledger.volumes_since = None;
         }
         if has(|a| matches!(a, Action::TearDownVolumes)) {
             entry.ledger.released = true;

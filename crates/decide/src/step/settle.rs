@@ -271,6 +271,7 @@ fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         primary_family: state.primary_family(),
         place,
         cluster: state.objects.as_ref(),
+        node: state.node.as_deref(),
         now: cx.now,
     });
     carry_out(state, cx, uid, made);
@@ -310,6 +311,7 @@ fn carry_out(state: &mut NodeState, cx: &mut Context, uid: &PodUid, made: PodPla
         wake_at = Some(wake_at.map_or(at, |w| w.min(at)));
     }
     say(state, cx, uid, why);
+    objects::hold_claims(state, uid, &stages);
     let Some(entry) = state.pods.get_mut(uid) else { return };
     if !stages.is_empty() {
         let epoch = Epoch(state.next_epoch);
@@ -359,6 +361,10 @@ fn remember(state: &mut NodeState, cx: &mut Context, uid: &PodUid, note: Note) -
         }
         Note::MustRestart { container, killed } => {
             entry.ledger.must_restart.insert(container, killed);
+            false
+        }
+        Note::VolumesAwaited => {
+            entry.ledger.volumes_since.get_or_insert(cx.now.mono);
             false
         }
         Note::ResetBegins => {

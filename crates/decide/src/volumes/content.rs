@@ -30,6 +30,8 @@ pub struct ContentInputs<'a> {
     pub pod: &'a PodView,
     /// `None`: the node stands alone.
     pub cluster: Option<&'a ObjectDesk>,
+    /// The node's own object, once it was seen.
+    pub node: Option<&'a k8s::Node>,
     pub now: Wall,
 }
 
@@ -74,7 +76,7 @@ pub(super) fn setup(
         files,
         version,
     };
-    Ok(Some(VolumeSetup { name: volume.name.clone(), kind: VolumeKind::Content(Box::new(content)) }))
+    Ok(Some(VolumeSetup::inline(&volume.name, VolumeKind::Content(Box::new(content)))))
 }
 
 fn fs_group(pod: &PodView) -> Option<i64> {

@@ -20,7 +20,7 @@ fn pod_with_resources(volume: Value, resources: Value) -> PodView {
 fn setups_of(pod: &PodView) -> Result<Vec<VolumeSetup>, VolumeError> {
     let (config, facts) = (sample::config(), sample::facts());
     let now = model::Wall(0);
-    setups(&ContentInputs { config: &config, facts: &facts, pod, cluster: None, now })
+    setups(&ContentInputs { config: &config, facts: &facts, pod, cluster: None, node: None, now })
         .map(|found| found.ready)
 }
 
@@ -36,15 +36,15 @@ fn medium_of(volume: Value, resources: Value) -> Result<EmptyDirMedium, String> 
 
 #[test]
 fn an_empty_dir_has_its_place_below_the_pod() {
-    let expect = VolumeSetup {
-        name: "v".into(),
-        kind: VolumeKind::EmptyDir {
+    let expect = VolumeSetup::inline(
+        "v",
+        VolumeKind::EmptyDir {
             path: "/r/pods/u-1/volumes/kubernetes.io~empty-dir/v".into(),
             ready_marker: "/r/pods/u-1/plugins/kubernetes.io~empty-dir/v/ready".into(),
             medium: EmptyDirMedium::Disk,
             fs_group: Some(7),
         },
-    };
+    );
     assert_eq!(setups_of(&pod_with(json!({"emptyDir": {}}))), Ok(vec![expect.clone()]));
     assert_eq!(setups_of(&pod_with(json!({}))), Ok(vec![expect]), "no source at all");
 }
@@ -105,7 +105,7 @@ fn host_paths_and_their_checks() {
     let check = |kind: Value, expect: Result<HostPathCheck, &str>| {
         let setups = setups_of(&pod_with(json!({"hostPath": {"path": "/data", "type": kind}})));
         let expect = expect.map(|check| {
-            vec![VolumeSetup { name: "v".into(), kind: VolumeKind::HostPath { path: "/data".into(), check } }]
+            vec![VolumeSetup::inline("v", VolumeKind::HostPath { path: "/data".into(), check })]
         });
         assert_eq!(setups.map_err(|error| error.to_string()), expect.map_err(str::to_owned), "{kind}");
     };
@@ -150,10 +150,6 @@ fn other_types_are_named() {
         assert_eq!(got.as_deref(), expect, "{volume}");
     };
     check(json!({"configMap": {"name": "x"}}), Some("volume \"v\" of type configMap is not supported yet"));
-    check(
-        json!({"persistentVolumeClaim": {"claimName": "x"}}),
-        Some("volume \"v\" of type persistentVolumeClaim is not supported yet"),
-    );
     check(
         json!({"nfs": {"server": "s", "path": "/"}}),
         Some("volume \"v\" of type nfs is not supported yet"),

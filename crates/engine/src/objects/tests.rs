@@ -10,15 +10,16 @@ use decide::{Action, Effect, NodeState, step};
 use futures::stream::{BoxStream, unfold};
 use model::cluster::{ObjectContent, ObjectKind, ObjectState};
 use model::cri::{NamespaceMode, RuntimeCondition, RuntimeStatus};
-use model::k8s::{Event as ApiEventObject, Lease, Node, Pod, RuntimeClass, Service};
+use model::k8s::{CSIDriver, Event as ApiEventObject, Lease, Node, Pod, RuntimeClass, Service};
 use model::node::{HostFacts, NodeConfig};
 use model::observed::{Observation, ObservedPod, ObservedSandbox, Scope};
 use model::pod::Source;
+use model::storage::StorageObject;
 use model::volume::VolumeKind;
 use model::{FullName, PodUid, SandboxId, Wall};
 use ports::{
     AccessReviews, AccessVerdict, ApiError, EventApi, Identity, IssuedToken, LeaseApi, NodeAccess, NodeApi,
-    ObjectApi, PodApi, PodRef, Seen, SharedObjects, TokenApi, WallClock,
+    ObjectApi, PodApi, PodRef, Seen, SharedObjects, StorageApi, TokenApi, WallClock,
 };
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
@@ -78,6 +79,16 @@ impl SharedObjects for Cluster {
     }
     fn runtime_classes(&self) -> BoxStream<'static, Vec<Arc<RuntimeClass>>> {
         Box::pin(futures::stream::pending())
+    }
+    fn csi_drivers(&self) -> BoxStream<'static, Vec<Arc<CSIDriver>>> {
+        Box::pin(futures::stream::pending())
+    }
+}
+
+#[async_trait]
+impl StorageApi for Cluster {
+    async fn read(&self, _: &StorageKey) -> Result<StorageObject, ApiError> {
+        nobody()
     }
 }
 
@@ -201,6 +212,7 @@ impl Bench {
             leases: Arc::new(Nobody),
             events: Arc::new(Nobody),
             objects: cluster.clone(),
+            storage: cluster.clone(),
             shared: cluster.clone(),
             tokens: cluster.clone(),
             reviews: Arc::new(Nobody),

@@ -36,7 +36,7 @@ fn empty_dir(pod: &str, name: &str, medium: EmptyDirMedium) -> VolumeSetup {
     let path = format!("{pod}/volumes/kubernetes.io~empty-dir/{name}");
     let ready_marker = format!("{pod}/plugins/kubernetes.io~empty-dir/{name}/ready");
     let kind = VolumeKind::EmptyDir { path, ready_marker, medium, fs_group: Some(2000) };
-    VolumeSetup { name: name.into(), kind }
+    VolumeSetup::inline(name, kind)
 }
 
 #[tokio::test]
@@ -52,7 +52,7 @@ async fn a_pod_comes_works_and_goes() {
     let memory = empty_dir(&pod, "memory", EmptyDirMedium::Memory { size_bytes: Some(1 << 20) });
     b.files.set_up_volume(&uid, &memory).await.unwrap();
     let kind = VolumeKind::HostPath { path: "/etc".into(), check: HostPathCheck::Directory };
-    b.files.set_up_volume(&uid, &VolumeSetup { name: "etc".into(), kind }).await.unwrap();
+    b.files.set_up_volume(&uid, &VolumeSetup::inline("etc", kind)).await.unwrap();
     let target = format!("{pod}/volume-subpaths/disk/c/0");
     let termination_log = format!("{pod}/containers/c/89abcdef");
     let wanted = ContainerFiles {

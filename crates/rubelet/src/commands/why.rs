@@ -105,6 +105,9 @@ fn sentence(cause: &Cause, now: Wall) -> String {
         Cause::WaitingForToken { service_account } => {
             format!("waits for a token of service account {service_account}")
         }
+        Cause::WaitingForVolume { volume, claim, message } => {
+            with(&format!("waits for volume {volume} (claim {claim})"), message)
+        }
         Cause::WaitingForServices => "waits for the cluster's services to be read".into(),
         Cause::CreatingSandbox { attempt: 0 } => "its sandbox is being made".into(),
         Cause::CreatingSandbox { attempt } => {

@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// Long enough for a busy machine: a deadline against hanging, never a measure of speed.
-pub const SLOW: Duration = Duration::from_secs(60);
+pub const SLOW: Duration = Duration::from_secs(180);
 
 const POLL: Duration = Duration::from_millis(50);
 

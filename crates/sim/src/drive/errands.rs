@@ -10,6 +10,7 @@ use model::cluster::{ObjectKey, ObjectState, Token, TokenWanted};
 use model::cri::{RuntimeCondition, RuntimeHandler, RuntimeStatus};
 use model::k8s::Pod;
 use model::probe::{ProbeKind, ProbeOutcome};
+use model::storage::{StorageKey, StorageState};
 use model::{ContainerId, PodUid};
 
 use super::{Happening, Simulation};
@@ -24,6 +25,7 @@ pub enum Errand {
         took: u64,
     },
     LookAt(ObjectKey),
+    ReadStorage(StorageKey),
     Services,
     Token(TokenWanted),
     ListLeftovers,
@@ -86,6 +88,11 @@ impl Simulation {
                 Some(state) => Event::ObjectSeen { key, state },
                 None => return,
             },
+            Errand::ReadStorage(key) => {
+                // Nobody provides storage in this world yet.
+                let message = format!("{}s {:?} not found", key.word(), key.name());
+                Event::StorageRead { key, state: StorageState::Absent { message } }
+            }
             Errand::Services => Event::Services(Vec::new()),
             Errand::Token(wanted) => Event::TokenIssued { result: self.token(&wanted), wanted },
             Errand::Probe { uid, container, kind, id } => {

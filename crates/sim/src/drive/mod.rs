@@ -269,6 +269,7 @@ impl Simulation {
                     agent.watching.remove(&key);
                 }
             }
+            Effect::ReadStorage { key } => self.errand_soon(Errand::ReadStorage(key)),
             Effect::RequestToken { wanted } => self.errand_soon(Errand::Token(wanted)),
             Effect::SetTimer { key, at } => self.set_timer(key, at),
             Effect::PublishStatus { uid, status } => {

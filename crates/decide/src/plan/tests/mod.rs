@@ -79,6 +79,7 @@ impl Scene {
             primary_family: IpFamily::V4,
             place: self.place.clone(),
             cluster: None,
+            node: None,
             now: at(NOW),
         })
     }

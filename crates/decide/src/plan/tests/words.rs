@@ -75,7 +75,7 @@ fn container(word: &str) -> Value {
     }
 }
 
-fn yaml(text: &str) -> Value {
+pub fn yaml(text: &str) -> Value {
     codec::parse_documents(text.as_bytes()).expect(text).remove(0)
 }
 
@@ -305,6 +305,9 @@ fn show_cause(cause: &Cause) -> String {
         }
         Cause::WaitingForObject { kind, name, message } => format!("waits for {kind} {name} ({message})"),
         Cause::WaitingForToken { service_account } => format!("waits for token of {service_account}"),
+        Cause::WaitingForVolume { volume, claim, message } => {
+            format!("waits for volume {volume} of {claim} ({message})")
+        }
         Cause::WaitingForServices => "waits for services".into(),
         Cause::CreatingSandbox { attempt } => format!("creating sandbox#{attempt}"),
         Cause::StepFailed { step, message } => format!("{step} failed ({message})"),

@@ -32,6 +32,7 @@ fn plan(bed: &Bed, seen: &ObservedPod) -> PodPlan {
         primary_family: IpFamily::V4,
         place: Ok(Default::default()),
         cluster: None,
+        node: None,
         now: at(100),
     })
 }

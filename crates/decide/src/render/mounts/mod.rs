@@ -5,7 +5,7 @@ mod sub_path;
 
 use std::collections::BTreeSet;
 
-use model::cri::Mount;
+use model::cri::{Device, Mount};
 use model::files::FileContent;
 use model::k8s;
 use model::pod::PodView;
@@ -14,7 +14,7 @@ use model::volume::SubPathMount;
 use super::env::Environment;
 use super::hostname::PodNames;
 use super::{ContainerInputs, RenderContext, RenderError, hosts_file, pod_ips, termination_log_name};
-use crate::volumes::host_path;
+use crate::volumes::{VolumePlace, host_path};
 
 const ETC_HOSTS: &str = "/etc/hosts";
 
@@ -22,6 +22,7 @@ const ETC_HOSTS: &str = "/etc/hosts";
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Mounts {
     pub mounts: Vec<Mount>,
+    pub devices: Vec<Device>,
     pub sub_paths: Vec<SubPathMount>,
     pub etc_hosts: Option<FileContent>,
     pub termination_log: Option<String>,
@@ -36,8 +37,8 @@ pub fn mounts(
     env: &Environment,
     inputs: &ContainerInputs<'_>,
 ) -> Result<Mounts, RenderError> {
-    refuse_devices(container)?;
-    let mut result = Mounts::default();
+    let devices = devices(container, inputs)?;
+    let mut result = Mounts { devices, ..Mounts::default() };
     let mut labelled = BTreeSet::new();
     let volume_mounts = container.volume_mounts.as_deref().unwrap_or_default();
     for (index, mount) in volume_mounts.iter().enumerate() {
@@ -72,15 +73,23 @@ fn own_file(ctx: &RenderContext<'_>, container_path: &str, host_path: &str) -> M
     }
 }
 
-/// Only claims can be devices, and there are none yet.
-fn refuse_devices(container: &k8s::Container) -> Result<(), RenderError> {
-    match container.volume_devices.iter().flatten().next() {
-        Some(device) => Err(RenderError::DeviceVolumeMissing {
+/// Only claims can be devices.
+fn devices(container: &k8s::Container, inputs: &ContainerInputs<'_>) -> Result<Vec<Device>, RenderError> {
+    let place =
+        |device: &k8s::VolumeDevice| inputs.places.and_then(|places| places.volumes.get(&device.name));
+    let wanted = container.volume_devices.iter().flatten();
+    let found = wanted.map(|device| match place(device) {
+        Some(VolumePlace::Device { path, read_only }) => Ok(Device {
+            container_path: device.device_path.clone(),
+            host_path: path.clone(),
+            permissions: if *read_only { "mr" } else { "mrw" }.to_owned(),
+        }),
+        Some(VolumePlace::Directory(_)) | None => Err(RenderError::DeviceVolumeMissing {
             volume: device.name.clone(),
             container: container.name.clone(),
         }),
-        None => Ok(()),
-    }
+    });
+    found.collect()
 }
 
 struct VolumeMounter<'a> {
@@ -112,7 +121,10 @@ impl VolumeMounter<'_> {
         if volume.image.is_some() {
             return Ok((self.image_mount(mount, rendered, sub_path)?, None));
         }
-        let source = host_path(self.ctx.config, self.pod, volume)?;
+        let source = match self.inputs.places.and_then(|places| places.volumes.get(&mount.name)) {
+            Some(VolumePlace::Directory(source)) => source.clone(),
+            Some(VolumePlace::Device { .. }) | None => host_path(self.ctx.config, self.pod, volume)?,
+        };
         let rendered = Mount {
             host_path: source.path,
             readonly: rendered.readonly || source.read_only,

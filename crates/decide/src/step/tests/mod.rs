@@ -1,6 +1,7 @@
 //! Scripts of events: what the node does over time.
 
 mod back_off;
+mod claims;
 mod cluster;
 mod converged;
 mod debugging;

@@ -82,13 +82,13 @@ fn volumes_wait_for_their_objects_and_follow_them() {
         show events timers
         {WITH_VOLUME}
         up
-        api a => watch configmap m | look img-c:1
+        api a => watch configmap m | timer pod a @123s | look img-c:1
         looked img-c:1: yes
         why a => waits for configmap m
         configmap m: gone => W a FailedMount: MountVolume.SetUp failed for volume \"v\" : configmap \"m\" not found
         why a => set up volumes failed (MountVolume.SetUp failed for volume \"v\" : configmap \"m\" not found)
         configmap m: gone => -
-        configmap m: k=1 => run a: dirs + cgroup > volume v {{k=1}} > sandbox#0
+        configmap m: k=1 => run a: dirs + cgroup > volume v {{k=1}} > sandbox#0 | timer pod a off
         done a
         read a: s0 ready => run a: start c#0?
         done a
@@ -113,7 +113,7 @@ fn a_volume_that_fails_is_tried_again_ever_later() {
         {WITH_VOLUME}
         up
         api a
-        configmap m: k=1 => run a: dirs + cgroup > volume v {{k=1}} > sandbox#0
+        configmap m: k=1 => run a: dirs + cgroup > volume v {{k=1}} > sandbox#0 | timer pod a off
         fail a: volume v {{k=1}} = disk full
         => W a FailedMount: MountVolume.SetUp failed for volume \"v\" : disk full | timer pod a @0.5s
         +0.5s

@@ -392,6 +392,7 @@ fn timer(name: &str) -> TimerKey {
         Some(("pod", uid)) => TimerKey::Pod(uid.into()),
         Some(("report", uid)) => TimerKey::Report(uid.into()),
         Some(("mirror", name)) => TimerKey::Mirror(model::FullName::new(name, "ns")),
+        Some(("claim", name)) => TimerKey::Storage(super::claims::key(name)),
         Some(("observe", uid)) => TimerKey::Observe(uid.into()),
         _ => match name {
             "full" => TimerKey::FullRelist,
@@ -444,6 +445,8 @@ fn parse_event(word: &str, rest: &str) -> Event {
         "services" => Event::Services(Vec::new()),
         "configmap" => object(ObjectKind::ConfigMap, rest),
         "secret" => object(ObjectKind::Secret, rest),
+        "claim" => super::claims::claim(rest),
+        "pv" => super::claims::volume(rest),
         "leftovers" => Event::Leftovers(leftovers(rest)),
         "swept" => Event::Swept { problems: if rest.is_empty() { vec![] } else { vec![rest.into()] } },
         other => panic!("nobody knows {other}"),

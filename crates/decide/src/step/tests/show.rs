@@ -61,6 +61,7 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
             only("cgroups", format!("cgroups burstable={shares}"))
         }
         Effect::CallApi(call) => only("api", api_call(call)),
+        Effect::ReadStorage { key } => Some(format!("ask {} {}", super::claims::word(key), key.name())),
         Effect::Log { message, .. } => only("logs", format!("log {message}")),
     }
 }
@@ -71,6 +72,7 @@ fn timer(key: &TimerKey) -> String {
         TimerKey::Pod(uid) => format!("pod {uid}"),
         TimerKey::Observe(uid) => format!("observe {uid}"),
         TimerKey::Token(wanted) => format!("token {}", wanted.pod_uid),
+        TimerKey::Storage(key) => format!("{} {}", super::claims::word(key), key.name()),
         TimerKey::Report(uid) => format!("report {uid}"),
         TimerKey::Mirror(name) => format!("mirror {}", name.name),
         TimerKey::FullRelist => "full".into(),

@@ -60,7 +60,7 @@ fn cluster(pod: &PodView) -> ObjectDesk {
 
 fn content_of(pod: &PodView, desk: Option<&ObjectDesk>) -> Result<ContentVolume, Held> {
     let (config, facts) = (sample::config(), sample::facts());
-    let inputs = ContentInputs { config: &config, facts: &facts, pod, cluster: desk, now: NOW };
+    let inputs = ContentInputs { config: &config, facts: &facts, pod, cluster: desk, node: None, now: NOW };
     let volume = &pod.spec().volumes.as_deref().unwrap()[0];
     let made = setup(&inputs, volume, None)?.unwrap();
     let VolumeKind::Content(content) = made.kind else { panic!("{made:?}") };
@@ -86,6 +86,7 @@ fn check_in(volume: Value, spec: Value, expect: Result<&[&str], &str>) {
             Err(message)
         }
         Err(Held::Waits { cause, .. }) => Err(format!("{cause:?}")),
+        Err(held) => Err(format!("{held:?}")),
     };
     let expect = expect.map(|list| list.iter().map(|line| line.to_string()).collect::<Vec<_>>());
     assert_eq!(shown, expect.map_err(str::to_owned));

@@ -47,6 +47,10 @@ fn every_cause_has_its_sentence() {
         Cause::WaitingForToken { service_account: text("default") },
         "waits for a token of service account default",
     );
+    check(
+        Cause::WaitingForVolume { volume: text("data"), claim: text("c"), message: text("PVC is not bound") },
+        "waits for volume data (claim c): PVC is not bound",
+    );
     check(Cause::WaitingForServices, "waits for the cluster's services to be read");
     check(Cause::CreatingSandbox { attempt: 0 }, "its sandbox is being made");
     check(Cause::CreatingSandbox { attempt: 1 }, "its sandbox is being made anew (number 2)");

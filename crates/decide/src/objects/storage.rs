@@ -1,0 +1,328 @@
+//! Claims, persistent volumes and attachments. A node may ask for them and not watch them, so they are asked for when a
+//! pod needs them, and again, ever later, while there is not yet what the pod needs.
+//!
+//! ```text
+//!   want ──> asked ──> complete: bound, claimed, attached. Not asked again before another pod comes
+//!              ^ └───> missing, not bound, refused, away ──> timer ──┐
+//!              └────────────────────────────────────────────────────┘
+//! ```
+//! A pod never sees a reading that began before it came: what had the name then may be something else now.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::k8s::{CSIDriver, PersistentVolume, PersistentVolumeClaim, VolumeAttachment};
+use model::storage::{StorageKey, StorageObject, StorageState};
+use model::{Now, PodUid};
+
+use crate::back_off::volume_delay;
+use crate::effect::{Effect, TimerKey};
+
+/// Nothing tells when a claim is bound. Whoever waits for that should not wait much longer than it takes.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+/// Whoever authorizes nodes learns of a pod a little later than its node does, and says no until then.
+const DOUBTED_REFUSALS: u32 = 3;
+
+#[derive(Clone, Debug, Default)]
+pub struct StorageDesk {
+    objects: BTreeMap<StorageKey, Entry>,
+    wanted: BTreeMap<PodUid, BTreeSet<StorageKey>>,
+    /// Of each claim, the pods that may have it mounted.
+    holders: BTreeMap<StorageKey, BTreeSet<PodUid>>,
+    drivers: Option<BTreeMap<String, Arc<CSIDriver>>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Entry {
+    /// With the number of the reading that is the first to count for it.
+    users: BTreeMap<PodUid, u64>,
+    state: Option<StorageState>,
+    /// Why it can't be read now.
+    trouble: String,
+    /// How many readings were begun, and which of them was the last that told something.
+    begun: u64,
+    told: u64,
+    asking: bool,
+    /// Somebody came while it was asked for.
+    again: bool,
+    attempts: u32,
+}
+
+/// What a pod may know of an object.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Lack<'a> {
+    /// Nothing, yet. `trouble` may say why.
+    Unread { trouble: &'a str },
+    /// It is not there, or may not be read: in the server's words.
+    Refused(&'a str),
+}
+
+impl StorageDesk {
+    /// The pod needs these, and nothing else any more.
+    pub fn want(&mut self, uid: &PodUid, keys: BTreeSet<StorageKey>) -> Vec<Effect> {
+        let old = match self.wanted.get(uid) {
+            Some(old) if *old == keys => return Vec::new(),
+            None if keys.is_empty() => return Vec::new(),
+            old => old.cloned().unwrap_or_default(),
+        };
+        let mut effects = Vec::new();
+        for key in keys.difference(&old) {
+            let entry = self.objects.entry(key.clone()).or_default();
+            entry.users.insert(uid.clone(), entry.begun + 1);
+            if entry.asking {
+                entry.again = true;
+            } else {
+                effects.extend(entry.ask(key));
+            }
+        }
+        for key in old.difference(&keys) {
+            effects.extend(self.leave(key, uid));
+        }
+        if keys.is_empty() {
+            self.wanted.remove(uid);
+        } else {
+            self.wanted.insert(uid.clone(), keys);
+        }
+        effects
+    }
+
+    /// The pod needs nothing any more. Gives those who may have waited for that.
+    pub fn release(&mut self, uid: &PodUid) -> (BTreeSet<PodUid>, Vec<Effect>) {
+        let effects = self.want(uid, BTreeSet::new());
+        let mut freed = BTreeSet::new();
+        self.holders.retain(|key, holders| {
+            if holders.remove(uid) {
+                let users = self.objects.get(key).map(|entry| &entry.users);
+                freed.extend(users.into_iter().flat_map(|users| users.keys().cloned()));
+            }
+            !holders.is_empty()
+        });
+        (freed, effects)
+    }
+
+    fn leave(&mut self, key: &StorageKey, uid: &PodUid) -> Option<Effect> {
+        let entry = self.objects.get_mut(key)?;
+        entry.users.remove(uid);
+        if !entry.users.is_empty() {
+            return None;
+        }
+        let waits = !entry.asking && entry.attempts > 0;
+        self.objects.remove(key);
+        waits.then(|| Effect::SetTimer { key: TimerKey::Storage(key.clone()), at: None })
+    }
+
+    /// Asks for it now, unless that is being done.
+    pub fn due(&mut self, key: &StorageKey) -> Option<Effect> {
+        let entry = self.objects.get_mut(key)?;
+        if entry.asking { None } else { entry.ask(key) }
+    }
+
+    /// One was read, or could not be. Gives those whom it concerns, if there is any news in it.
+    pub fn read(
+        &mut self,
+        key: &StorageKey,
+        state: StorageState,
+        now: Now,
+    ) -> (BTreeSet<PodUid>, Vec<Effect>) {
+        let Some(entry) = self.objects.get_mut(key) else { return Default::default() };
+        let news = entry.take(state);
+        let again = std::mem::take(&mut entry.again);
+        let mut effects = Vec::new();
+        if again {
+            effects.extend(entry.ask(key));
+        }
+        for key in [Some(key.clone()), self.other_side(key)].into_iter().flatten() {
+            effects.extend(self.ask_later(&key, now));
+        }
+        (news, effects)
+    }
+
+    /// Another try, when what is known of it is not enough.
+    fn ask_later(&mut self, key: &StorageKey, now: Now) -> Option<Effect> {
+        let complete = self.is_complete(key);
+        let entry = self.objects.get_mut(key)?;
+        if complete && entry.trouble.is_empty() {
+            entry.attempts = 0;
+            return None;
+        }
+        if entry.asking {
+            return None;
+        }
+        entry.attempts += 1;
+        let at = now.mono.plus(volume_delay(entry.attempts).min(LONGEST_WAIT));
+        Some(Effect::SetTimer { key: TimerKey::Storage(key.clone()), at: Some(at) })
+    }
+
+    /// Of a volume whose claim is another one than was read: that claim may be older than the volume.
+    fn other_side(&self, key: &StorageKey) -> Option<StorageKey> {
+        let StorageObject::Volume(volume) = self.object(key)? else { return None };
+        let reference = volume.spec.as_ref()?.claim_ref.as_ref()?;
+        let claim = StorageKey::Claim {
+            namespace: reference.namespace.clone().unwrap_or_default(),
+            name: reference.name.clone().unwrap_or_default(),
+        };
+        (!self.is_complete(key)).then_some(claim)
+    }
+
+    /// Whether nothing more has to become of it before a pod can use it.
+    fn is_complete(&self, key: &StorageKey) -> bool {
+        match self.object(key) {
+            Some(StorageObject::Claim(claim)) => {
+                bound_to(claim).is_some_and(|volume| match self.known_volume(volume) {
+                    Some(volume) => claim_uid_of(volume) == claim.metadata.uid.as_deref(),
+                    None => true,
+                })
+            }
+            Some(StorageObject::Volume(volume)) => {
+                let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+                reference.is_some_and(|reference| {
+                    let key = StorageKey::Claim {
+                        namespace: reference.namespace.clone().unwrap_or_default(),
+                        name: reference.name.clone().unwrap_or_default(),
+                    };
+                    match self.object(&key) {
+                        Some(StorageObject::Claim(claim)) => claim.metadata.uid == reference.uid,
+                        _ => true,
+                    }
+                })
+            }
+            Some(StorageObject::Attachment(attachment)) => {
+                attachment.status.as_ref().is_some_and(|status| status.attached)
+                    && attachment.metadata.deletion_timestamp.is_none()
+            }
+            None => false,
+        }
+    }
+
+    fn object(&self, key: &StorageKey) -> Option<&StorageObject> {
+        match self.objects.get(key)?.state.as_ref()? {
+            StorageState::Is(object) => Some(object),
+            _ => None,
+        }
+    }
+
+    fn known_volume(&self, name: &str) -> Option<&PersistentVolume> {
+        match self.object(&StorageKey::Volume { name: name.to_owned() })? {
+            StorageObject::Volume(volume) => Some(volume),
+            _ => None,
+        }
+    }
+
+    fn look(&self, uid: &PodUid, key: &StorageKey) -> Result<&StorageObject, Lack<'_>> {
+        let nothing = Lack::Unread { trouble: "" };
+        let entry = self.objects.get(key).ok_or(nothing)?;
+        let since = entry.users.get(uid).ok_or(nothing)?;
+        match &entry.state {
+            Some(_) if entry.told < *since => Err(Lack::Unread { trouble: &entry.trouble }),
+            Some(StorageState::Is(object)) => Ok(object),
+            Some(StorageState::Absent { message } | StorageState::Denied { message }) => {
+                Err(Lack::Refused(message))
+            }
+            Some(StorageState::Unreachable { .. }) | None => Err(Lack::Unread { trouble: &entry.trouble }),
+        }
+    }
+
+    pub fn claim(
+        &self,
+        uid: &PodUid,
+        namespace: &str,
+        name: &str,
+    ) -> Result<&Arc<PersistentVolumeClaim>, Lack<'_>> {
+        let key = StorageKey::Claim { namespace: namespace.to_owned(), name: name.to_owned() };
+        match self.look(uid, &key)? {
+            StorageObject::Claim(claim) => Ok(claim),
+            _ => Err(Lack::Unread { trouble: "" }),
+        }
+    }
+
+    pub fn volume(&self, uid: &PodUid, name: &str) -> Result<&Arc<PersistentVolume>, Lack<'_>> {
+        match self.look(uid, &StorageKey::Volume { name: name.to_owned() })? {
+            StorageObject::Volume(volume) => Ok(volume),
+            _ => Err(Lack::Unread { trouble: "" }),
+        }
+    }
+
+    pub fn attachment(&self, uid: &PodUid, name: &str) -> Result<&Arc<VolumeAttachment>, Lack<'_>> {
+        match self.look(uid, &StorageKey::Attachment { name: name.to_owned() })? {
+            StorageObject::Attachment(attachment) => Ok(attachment),
+            _ => Err(Lack::Unread { trouble: "" }),
+        }
+    }
+
+    /// The pod has the claim mounted from now on, or may have.
+    pub fn hold(&mut self, uid: &PodUid, claim: StorageKey) {
+        self.holders.entry(claim).or_default().insert(uid.clone());
+    }
+
+    pub fn held_by_another(&self, uid: &PodUid, claim: &StorageKey) -> bool {
+        self.holders.get(claim).is_some_and(|holders| holders.iter().any(|holder| holder != uid))
+    }
+
+    /// The complete set.
+    pub fn set_drivers(&mut self, drivers: &[Arc<CSIDriver>]) {
+        let name = |driver: &Arc<CSIDriver>| driver.metadata.name.clone().unwrap_or_default();
+        self.drivers = Some(drivers.iter().map(|driver| (name(driver), driver.clone())).collect());
+    }
+
+    /// `None`: they were not read yet.
+    pub fn drivers(&self) -> Option<&BTreeMap<String, Arc<CSIDriver>>> {
+        self.drivers.as_ref()
+    }
+
+    /// Who needs anything of it.
+    pub fn users(&self) -> impl Iterator<Item = &PodUid> {
+        self.wanted.keys()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.objects.is_empty() && self.wanted.is_empty() && self.holders.is_empty()
+    }
+}
+
+impl Entry {
+    fn ask(&mut self, key: &StorageKey) -> Option<Effect> {
+        self.asking = true;
+        self.begun += 1;
+        Some(Effect::ReadStorage { key: key.clone() })
+    }
+
+    /// Those for whom there is news in it.
+    fn take(&mut self, state: StorageState) -> BTreeSet<PodUid> {
+        self.asking = false;
+        let doubted = self.attempts < DOUBTED_REFUSALS;
+        let (trouble, state) = match state {
+            StorageState::Unreachable { message } => (message, None),
+            StorageState::Denied { message } if doubted => (message, None),
+            state => (String::new(), Some(state)),
+        };
+        let troubled = self.trouble != trouble;
+        self.trouble = trouble;
+        let before = self.told;
+        let Some(state) = state else {
+            let waiting = self.users.iter().filter(|(_, since)| troubled && before < **since);
+            return waiting.map(|(uid, _)| uid.clone()).collect();
+        };
+        self.told = self.begun;
+        let changed = self.state.as_ref() != Some(&state);
+        self.state = Some(state);
+        let now = self.told;
+        let concerned =
+            self.users.iter().filter(|(_, since)| **since <= now && (changed || before < **since));
+        concerned.map(|(uid, _)| uid.clone()).collect()
+    }
+}
+
+/// The volume that the claim is bound to, if it is bound.
+fn bound_to(claim: &PersistentVolumeClaim) -> Option<&str> {
+    let bound = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
+    let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
+    volume.filter(|name| bound && !name.is_empty())
+}
+
+fn claim_uid_of(volume: &PersistentVolume) -> Option<&str> {
+    volume.spec.as_ref()?.claim_ref.as_ref()?.uid.as_deref()
+}
+
+#[cfg(test)]
+mod tests;

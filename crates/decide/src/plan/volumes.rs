@@ -1,0 +1,186 @@
+//! The volumes of a pod: which are set up now, which wait and for what, and what users are told of it.
+//!
+//! Each volume stands alone: one that fails or waits holds up the pod, but not the others, and what was set up is not
+//! set up again. What a volume waits for wakes the pod; nothing looks for it.
+
+use std::time::Duration;
+
+use model::ApiEvent;
+use model::volume::{VolumeKind, VolumeSetup};
+use model::why::Cause;
+
+use super::{Note, PlanInputs, PodPlan};
+use crate::effect::Action;
+use crate::volumes::{self, ContentInputs, Held, Places, VolumeError, mount_failure};
+
+const STEP: &str = "set up volumes";
+/// When users are told that volumes are still waited for, again and again.
+const PATIENCE: Duration = Duration::from_secs(123);
+
+/// What is to be done about volumes.
+pub(super) struct Due {
+    pub actions: Vec<Action>,
+    /// When these have succeeded, everything that the pod mounts is there.
+    pub complete: bool,
+}
+
+fn inputs_of<'a>(inputs: &PlanInputs<'a>) -> ContentInputs<'a> {
+    ContentInputs {
+        config: inputs.config,
+        facts: inputs.facts,
+        pod: &inputs.entry.view,
+        cluster: inputs.cluster,
+        node: inputs.node,
+        now: inputs.now.wall,
+    }
+}
+
+/// The set-ups that are left and possible, with the reasons noted of those that are not.
+pub(super) fn setups(inputs: &PlanInputs, plan: &mut PodPlan) -> Result<Due, VolumeError> {
+    let ledger = &inputs.entry.ledger;
+    let found = volumes::setups(&inputs_of(inputs))?;
+    let held: Vec<Held> =
+        found.held.into_iter().filter(|one| !ledger.set_up.contains(one.volume())).collect();
+    let mut complete = held.is_empty();
+    let late = Late::new(inputs);
+    late.unprocessed(&held, plan);
+    for one in held {
+        say(inputs, one, plan);
+    }
+    let mut actions = Vec::new();
+    for setup in found.ready.into_iter().filter(|setup| !is_done(inputs, setup)) {
+        if waits_for_retry(inputs, &setup, plan) {
+            complete = false;
+        } else {
+            actions.push(Action::SetUpVolume { volume: setup });
+        }
+    }
+    if !complete {
+        late.remind(inputs, plan);
+    }
+    if !complete || !actions.is_empty() {
+        plan.notes.push(Note::VolumesAwaited);
+    }
+    Ok(Due { actions, complete })
+}
+
+/// It was set up, with what should be in it.
+fn is_done(inputs: &PlanInputs, setup: &VolumeSetup) -> bool {
+    let ledger = &inputs.entry.ledger;
+    let current = match &setup.kind {
+        VolumeKind::Content(content) => ledger.content.get(&setup.name) == Some(&content.version),
+        _ => true,
+    };
+    current && ledger.set_up.contains(&setup.name)
+}
+
+/// Volumes of a pod that runs whose files should be others by now. What can't be had leaves the old files.
+pub(super) fn updates(inputs: &PlanInputs, plan: &mut PodPlan) -> Vec<Action> {
+    let found = volumes::updates(&inputs_of(inputs), &inputs.entry.ledger.content);
+    for one in found.held {
+        say(inputs, one, plan);
+    }
+    let ready = found.ready.into_iter();
+    let due: Vec<_> = ready.filter(|setup| !waits_for_retry(inputs, setup, plan)).collect();
+    due.into_iter().map(|volume| Action::SetUpVolume { volume }).collect()
+}
+
+/// Where the pod's claims are; `None`, with the reason noted, while that is not known.
+pub(super) fn places(inputs: &PlanInputs, plan: &mut PodPlan) -> Option<Places> {
+    match volumes::places(&inputs_of(inputs)) {
+        Ok(places) => Some(places),
+        Err(held) => {
+            say(inputs, held, plan);
+            None
+        }
+    }
+}
+
+/// The groups that give access to the pod's claims, as far as these are known.
+pub(super) fn groups(inputs: &PlanInputs) -> Vec<i64> {
+    volumes::places(&inputs_of(inputs)).map(|places| places.groups).unwrap_or_default()
+}
+
+fn say(inputs: &PlanInputs, held: Held, plan: &mut PodPlan) {
+    match held {
+        Held::Waits { cause, .. } => plan.because(None, cause, None),
+        Held::Refused { volume, message } => {
+            let message = mount_failure(&volume, &message);
+            // Once it was there, that it is gone again is news.
+            let had = inputs.entry.ledger.content.get(&volume);
+            plan.announce(format!("{message} {had:?}"), ApiEvent::warning("FailedMount", message.clone()));
+            plan.because(None, Cause::StepFailed { step: STEP.into(), message }, None);
+        }
+        // Told together with the others.
+        Held::Unprocessed { volume, claim, message } => {
+            plan.because(None, Cause::WaitingForVolume { volume, claim, message }, None);
+        }
+        Held::Staged { volume, claim, spec_name, stage, block, message } => {
+            let text = format!("{} for volume {spec_name:?} : {message}", stage.failed(block));
+            plan.announce(text.clone(), ApiEvent::warning(stage.reason(block), text.clone()));
+            plan.because(None, Cause::WaitingForVolume { volume, claim, message: text }, None);
+        }
+    }
+}
+
+/// Each volume has a back-off of its own.
+fn waits_for_retry(inputs: &PlanInputs, setup: &VolumeSetup, plan: &mut PodPlan) -> bool {
+    let retry = inputs.entry.ledger.volume_retry.get(&setup.name);
+    let Some(retry) = retry.filter(|retry| retry.at > inputs.now.mono) else { return false };
+    let message = retry.message.clone();
+    plan.because(None, Cause::StepFailed { step: STEP.into(), message }, Some(retry.at));
+    true
+}
+
+/// What is told of all volumes that are waited for.
+struct Late {
+    unmounted: Vec<String>,
+}
+
+impl Late {
+    fn new(inputs: &PlanInputs) -> Self {
+        let mut unmounted = volumes::not_set_up(&inputs.entry.view, &inputs.entry.ledger.set_up);
+        unmounted.sort();
+        Self { unmounted }
+    }
+
+    fn text(&self, unprocessed: &[&str], cause: &str) -> String {
+        format!(
+            "Unable to attach or mount volumes: unmounted volumes=[{}], unattached volumes=[], failed to process \
+             volumes=[{}]: {cause}",
+            self.unmounted.join(" "),
+            unprocessed.join(" ")
+        )
+    }
+
+    /// Told at once, once, and all together.
+    fn unprocessed(&self, held: &[Held], plan: &mut PodPlan) {
+        let of = |one: &'_ Held| match one {
+            Held::Unprocessed { volume, message, .. } => Some((volume.clone(), message.clone())),
+            _ => None,
+        };
+        let mut failed: Vec<_> = held.iter().filter_map(of).collect();
+        failed.sort();
+        if failed.is_empty() {
+            return;
+        }
+        let names: Vec<&str> = failed.iter().map(|(volume, _)| volume.as_str()).collect();
+        let causes: Vec<&str> = failed.iter().map(|(_, message)| message.as_str()).collect();
+        let text = self.text(&names, &causes.join("; "));
+        plan.announce(format!("unprocessed {causes:?}"), ApiEvent::warning("FailedMount", text));
+    }
+
+    /// Told when the patience is over, and then every time that it is over again.
+    fn remind(&self, inputs: &PlanInputs, plan: &mut PodPlan) {
+        let Some(since) = inputs.entry.ledger.volumes_since else {
+            return plan.wake(inputs.now.mono.plus(PATIENCE));
+        };
+        let rounds = inputs.now.mono.since(since).as_secs() / PATIENCE.as_secs();
+        if rounds > 0 {
+            let text = self.text(&[], "context deadline exceeded");
+            plan.announce(format!("volumes late {rounds}"), ApiEvent::warning("FailedMount", text));
+        }
+        let next = u32::try_from(rounds + 1).unwrap_or(u32::MAX);
+        plan.wake(since.plus(PATIENCE.saturating_mul(next)));
+    }
+}

@@ -1,0 +1,365 @@
+//! Claims: from a pod's volume to the persistent volume behind it.
+//!
+//! ```text
+//!   volume ──> claim (of its own for a generic ephemeral one) ──> bound? ──> persistent volume ──> claimed by it?
+//!          ──> Resolved: source, options, mode ──> allowed here, by this pod, now? ──> its set-up
+//! ```
+//! Failures: what is not there yet is waited for (`Waits`); what a claim lacks is told as the reference tells it
+//! (`Unprocessed`); what a later stage refuses is told with the name of the persistent volume (`Staged`).
+
+use std::collections::BTreeSet;
+
+use model::k8s::{
+    self, CSIPersistentVolumeSource, HostPathVolumeSource, LocalVolumeSource, NFSVolumeSource,
+    PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec,
+};
+use model::pod::PodView;
+use model::storage::StorageKey;
+use model::volume::{MountStage, VolumeSetup};
+use model::why::Cause;
+
+use super::{ContentInputs, Held, VolumePlace, VolumeSource, mounted};
+use crate::admission::node_selected;
+use crate::objects::{Lack, StorageDesk};
+
+const GID: &str = "pv.beta.kubernetes.io/gid";
+const MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
+const PROTECTION: &str = "kubernetes.io/pvc-protection";
+const ONE_POD: &str = "ReadWriteOncePod";
+
+/// A claim that a volume of the pod names, or that was made for it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ClaimOf<'a> {
+    pub volume: &'a k8s::Volume,
+    pub key: StorageKey,
+    pub namespace: &'a str,
+    pub name: String,
+    pub read_only: bool,
+    /// Made for this pod alone.
+    pub ephemeral: bool,
+}
+
+/// `None`: the volume has no claim.
+pub fn claim_of<'a>(pod: &'a PodView, volume: &'a k8s::Volume) -> Option<ClaimOf<'a>> {
+    let (name, read_only, ephemeral) = match (&volume.persistent_volume_claim, &volume.ephemeral) {
+        (Some(source), _) => (source.claim_name.clone(), source.read_only == Some(true), false),
+        (None, Some(_)) => (format!("{}-{}", pod.name(), volume.name), false, true),
+        (None, None) => return None,
+    };
+    let namespace = pod.namespace();
+    let key = StorageKey::Claim { namespace: namespace.to_owned(), name: name.clone() };
+    Some(ClaimOf { volume, key, namespace, name, read_only, ephemeral })
+}
+
+/// The claims of the volumes that the pod mounts.
+pub fn claims(pod: &PodView) -> impl Iterator<Item = ClaimOf<'_>> {
+    mounted(pod).filter_map(|volume| claim_of(pod, volume))
+}
+
+/// What has to be read for the pod's volumes, as far as that is known: a volume is known when its claim is.
+pub fn keys(pod: &PodView, desk: &StorageDesk) -> BTreeSet<StorageKey> {
+    let mut found = BTreeSet::new();
+    for claim in claims(pod) {
+        if let Ok(object) = desk.claim(&pod.uid, claim.namespace, &claim.name)
+            && let Ok(name) = bound_volume(object)
+        {
+            found.insert(StorageKey::Volume { name: name.to_owned() });
+        }
+        found.insert(claim.key);
+    }
+    found
+}
+
+/// Where the data is.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Source<'a> {
+    HostPath(&'a HostPathVolumeSource),
+    Local(&'a LocalVolumeSource),
+    Nfs(&'a NFSVolumeSource),
+    Csi(&'a CSIPersistentVolumeSource),
+    /// Named as the spec has it.
+    Other(&'static str),
+}
+
+/// A claim with the persistent volume that it is bound to.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Resolved<'a> {
+    pub claim: ClaimOf<'a>,
+    pub claim_object: &'a PersistentVolumeClaim,
+    pub volume: &'a PersistentVolume,
+    /// The persistent volume's name: messages and directories have this one.
+    pub spec_name: &'a str,
+    pub source: Source<'a>,
+    pub read_only: bool,
+    /// A device instead of a filesystem.
+    pub block: bool,
+    /// Sorted, each once.
+    pub mount_options: Vec<String>,
+    pub access_modes: &'a [String],
+    /// A group that gives access to it.
+    pub gid: Option<i64>,
+}
+
+impl Resolved<'_> {
+    /// Only one pod may use it.
+    fn for_one_pod(&self) -> bool {
+        matches!(self.access_modes, [only] if only == ONE_POD)
+    }
+
+    pub(super) fn staged(&self, stage: MountStage, message: impl Into<String>) -> Held {
+        Held::Staged {
+            volume: self.claim.volume.name.clone(),
+            claim: self.claim.name.clone(),
+            spec_name: self.spec_name.to_owned(),
+            stage,
+            block: self.block,
+            message: message.into(),
+        }
+    }
+}
+
+/// The claim and what is behind it, in the order in which the reference looks. The texts are a contract.
+pub fn resolve<'a>(inputs: &ContentInputs<'a>, claim: ClaimOf<'a>) -> Result<Resolved<'a>, Held> {
+    let outer = claim.volume.name.clone();
+    let claimed = claim.name.clone();
+    let unprocessed =
+        |message: String| Held::Unprocessed { volume: outer.clone(), claim: claimed.clone(), message };
+    let about = |message: String| {
+        unprocessed(format!("error processing PVC {}/{}: {message}", claim.namespace, claim.name))
+    };
+    let Some(desk) = inputs.cluster.map(|desk| &desk.storage) else {
+        return Err(about("failed to fetch PVC from API server: the node stands alone".to_owned()));
+    };
+    let uid = &inputs.pod.uid;
+    let object = desk.claim(uid, claim.namespace, &claim.name).map_err(|lack| {
+        let fetch = "failed to fetch PVC from API server";
+        missing(&claim, "persistentvolumeclaim", &claim.name, lack)
+            .unwrap_or_else(|message| about(format!("{fetch}: {message}")))
+    })?;
+    let name = bound_volume(object).map_err(|message| about(message.to_owned()))?;
+    if claim.ephemeral && !is_owned_by(object, inputs.pod) {
+        let (pod, namespace) = (inputs.pod.name(), inputs.pod.namespace());
+        let of = format!("PVC {}/{}", claim.namespace, claim.name);
+        return Err(unprocessed(format!(
+            "{of} was not created for pod {namespace}/{pod} (pod is not owner)"
+        )));
+    }
+    let volume = desk.volume(uid, name).map_err(|lack| {
+        missing(&claim, "persistentvolume", name, lack)
+            .unwrap_or_else(|message| about(format!("failed to fetch PV {name} from API server: {message}")))
+    })?;
+    claimed_by(volume, name, object).map_err(about)?;
+    let resolved = described(claim, object, volume, name);
+    right_mode(inputs.pod, &resolved).map_err(unprocessed)?;
+    Ok(resolved)
+}
+
+/// What was not read yet is waited for; otherwise what the server said.
+fn missing(claim: &ClaimOf<'_>, kind: &str, name: &str, lack: Lack<'_>) -> Result<Held, String> {
+    match lack {
+        Lack::Refused(message) => Err(message.to_owned()),
+        Lack::Unread { trouble } => {
+            let message = match trouble {
+                "" => format!("{kind} {name:?} was not read yet"),
+                trouble => format!("{kind} {name:?} can't be read: {trouble}"),
+            };
+            let volume = claim.volume.name.clone();
+            let cause =
+                Cause::WaitingForVolume { volume: volume.clone(), claim: claim.name.clone(), message };
+            Ok(Held::Waits { volume, cause })
+        }
+    }
+}
+
+fn bound_volume(claim: &PersistentVolumeClaim) -> Result<&str, &'static str> {
+    let finalizers = claim.metadata.finalizers.as_deref().unwrap_or_default();
+    if claim.metadata.deletion_timestamp.is_some() && !finalizers.iter().any(|name| name == PROTECTION) {
+        return Err("PVC is being deleted");
+    }
+    if claim.status.as_ref().and_then(|status| status.phase.as_deref()) != Some("Bound") {
+        return Err("PVC is not bound");
+    }
+    let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
+    name.filter(|name| !name.is_empty()).ok_or("PVC has empty pvc.Spec.VolumeName")
+}
+
+fn is_owned_by(claim: &PersistentVolumeClaim, pod: &PodView) -> bool {
+    let owners = claim.metadata.owner_references.iter().flatten();
+    let mut controllers = owners.filter(|owner| owner.controller == Some(true));
+    controllers.any(|owner| owner.uid == pod.uid.as_str())
+}
+
+fn claimed_by(volume: &PersistentVolume, name: &str, claim: &PersistentVolumeClaim) -> Result<(), String> {
+    let Some(reference) = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()) else {
+        return Err(format!(
+            "found PV object {name} but it has a nil pv.Spec.ClaimRef indicating it is not yet bound to the claim"
+        ));
+    };
+    let (theirs, ours) = (reference.uid.as_deref(), claim.metadata.uid.as_deref());
+    if theirs != ours {
+        let (theirs, ours) = (theirs.unwrap_or_default(), ours.unwrap_or_default());
+        return Err(format!(
+            "found PV object {name} but its pv.Spec.ClaimRef.UID {theirs} does not point to claim.UID {ours}"
+        ));
+    }
+    Ok(())
+}
+
+fn described<'a>(
+    claim: ClaimOf<'a>,
+    claim_object: &'a PersistentVolumeClaim,
+    volume: &'a PersistentVolume,
+    spec_name: &'a str,
+) -> Resolved<'a> {
+    let spec = volume.spec.as_ref();
+    let annotation = |key: &str| volume.metadata.annotations.as_ref().and_then(|all| all.get(key));
+    Resolved {
+        read_only: claim.read_only,
+        claim,
+        claim_object,
+        volume,
+        spec_name,
+        source: spec.map_or(Source::Other("unknown"), source),
+        block: spec.and_then(|spec| spec.volume_mode.as_deref()) == Some("Block"),
+        mount_options: mount_options(spec, annotation(MOUNT_OPTIONS)),
+        access_modes: spec.and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default(),
+        gid: annotation(GID).and_then(|text| text.parse().ok()),
+    }
+}
+
+/// What stands in the old annotation replaces what stands in the spec.
+fn mount_options(spec: Option<&PersistentVolumeSpec>, annotation: Option<&String>) -> Vec<String> {
+    let given: BTreeSet<String> = match annotation {
+        Some(text) => text.split(',').filter(|option| !option.is_empty()).map(str::to_owned).collect(),
+        None => spec.and_then(|spec| spec.mount_options.clone()).unwrap_or_default().into_iter().collect(),
+    };
+    given.into_iter().collect()
+}
+
+fn source(spec: &PersistentVolumeSpec) -> Source<'_> {
+    if let Some(source) = &spec.csi {
+        return Source::Csi(source);
+    }
+    if let Some(source) = &spec.local {
+        return Source::Local(source);
+    }
+    if let Some(source) = &spec.nfs {
+        return Source::Nfs(source);
+    }
+    if let Some(source) = &spec.host_path {
+        return Source::HostPath(source);
+    }
+    let others = [
+        ("iscsi", spec.iscsi.is_some()),
+        ("fc", spec.fc.is_some()),
+        ("flexVolume", spec.flex_volume.is_some()),
+        ("awsElasticBlockStore", spec.aws_elastic_block_store.is_some()),
+        ("azureDisk", spec.azure_disk.is_some()),
+        ("azureFile", spec.azure_file.is_some()),
+        ("cephfs", spec.cephfs.is_some()),
+        ("cinder", spec.cinder.is_some()),
+        ("flocker", spec.flocker.is_some()),
+        ("gcePersistentDisk", spec.gce_persistent_disk.is_some()),
+        ("glusterfs", spec.glusterfs.is_some()),
+        ("photonPersistentDisk", spec.photon_persistent_disk.is_some()),
+        ("portworxVolume", spec.portworx_volume.is_some()),
+        ("quobyte", spec.quobyte.is_some()),
+        ("rbd", spec.rbd.is_some()),
+        ("scaleIO", spec.scale_io.is_some()),
+        ("storageos", spec.storageos.is_some()),
+        ("vsphereVolume", spec.vsphere_volume.is_some()),
+    ];
+    Source::Other(others.into_iter().find(|(_, given)| *given).map_or("unknown", |(name, _)| name))
+}
+
+fn right_mode(pod: &PodView, resolved: &Resolved<'_>) -> Result<(), String> {
+    let name = &resolved.claim.volume.name;
+    let mode = if resolved.block { "Block" } else { "Filesystem" };
+    let (mounts, devices) = super::uses(pod, name);
+    if mounts && resolved.block {
+        return Err(format!("volume {name} has volumeMode {mode}, but is specified in volumeMounts"));
+    }
+    if devices && !resolved.block {
+        return Err(format!("volume {name} has volumeMode {mode}, but is specified in volumeDevices"));
+    }
+    Ok(())
+}
+
+/// What is looked at after a claim is resolved and before anything is mounted.
+pub(super) fn check(inputs: &ContentInputs<'_>, resolved: &Resolved<'_>) -> Result<(), Held> {
+    let spec = resolved.volume.spec.as_ref();
+    let required = spec.and_then(|spec| spec.node_affinity.as_ref()).and_then(|a| a.required.as_ref());
+    if let Some(required) = required {
+        let Some(node) = inputs.node else {
+            let volume = resolved.claim.volume.name.clone();
+            let cause = Cause::WaitingForVolume {
+                volume: volume.clone(),
+                claim: resolved.claim.name.clone(),
+                message: "the labels of the node were not read yet".into(),
+            };
+            return Err(Held::Waits { volume, cause });
+        };
+        let labels = node.metadata.labels.clone().unwrap_or_default();
+        if !node_selected(required, &inputs.config.node_name, &labels) {
+            return Err(resolved.staged(MountStage::NodeAffinity, "no matching NodeSelectorTerms"));
+        }
+    }
+    let takes_options = matches!(resolved.source, Source::Local(_) | Source::Nfs(_) | Source::Csi(_));
+    if !takes_options && !resolved.mount_options.is_empty() {
+        let message = "Mount options are not supported for this volume type";
+        return Err(resolved.staged(MountStage::MountOptionSupport, message));
+    }
+    let held =
+        inputs.cluster.is_some_and(|desk| desk.storage.held_by_another(&inputs.pod.uid, &resolved.claim.key));
+    if held && resolved.for_one_pod() {
+        let message = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
+        return Err(resolved.staged(MountStage::SetUp, message));
+    }
+    Ok(())
+}
+
+/// The step that makes it ready.
+pub(super) fn setup(inputs: &ContentInputs<'_>, resolved: &Resolved<'_>) -> Result<VolumeSetup, Held> {
+    if let Source::Csi(_) = resolved.source {
+        return super::csi::setup(inputs, resolved.claim.volume, Some(resolved));
+    }
+    if resolved.block {
+        return Err(resolved.staged(MountStage::NewMounter, unsupported(resolved)));
+    }
+    let kind = match resolved.source {
+        Source::HostPath(source) => super::host_path_kind(&resolved.claim.volume.name, source)
+            .map_err(|error| resolved.staged(MountStage::SetUp, error.to_string()))?,
+        Source::Csi(_) | Source::Local(_) | Source::Nfs(_) | Source::Other(_) => {
+            return Err(resolved.staged(MountStage::NewMounter, unsupported(resolved)));
+        }
+    };
+    let (name, spec_name) = (resolved.claim.volume.name.clone(), resolved.spec_name.to_owned());
+    Ok(VolumeSetup { name, spec_name, kind })
+}
+
+fn unsupported(resolved: &Resolved<'_>) -> String {
+    let kind = match resolved.source {
+        Source::HostPath(_) => "hostPath",
+        Source::Local(_) => "local",
+        Source::Nfs(_) => "nfs",
+        Source::Csi(_) => "csi",
+        Source::Other(kind) => kind,
+    };
+    let mode = if resolved.block { " and volumeMode Block" } else { "" };
+    format!("a persistent volume of type {kind}{mode} is not supported yet")
+}
+
+/// Where containers find it.
+pub(super) fn place(resolved: &Resolved<'_>) -> Option<VolumePlace> {
+    match resolved.source {
+        Source::HostPath(source) => Some(VolumePlace::Directory(VolumeSource {
+            path: source.path.clone(),
+            read_only: resolved.read_only,
+            managed: false,
+        })),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

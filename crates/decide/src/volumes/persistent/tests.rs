@@ -1,0 +1,193 @@
+use std::sync::Arc;
+
+use model::storage::{StorageObject, StorageState};
+use model::volume::{HostPathCheck, VolumeKind};
+use model::{Mono, Now, Wall};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::objects::ObjectDesk;
+use crate::render::sample;
+use crate::volumes::{VolumeSource, places, setups};
+
+const NOW: Now = Now { mono: Mono::ZERO, wall: Wall(0) };
+
+fn pod_with(container: Value) -> PodView {
+    let mut container = container;
+    container["name"] = json!("c");
+    let claim = json!({"claimName": "x"});
+    sample::pod(json!({
+        "containers": [container],
+        "volumes": [{"name": "data", "persistentVolumeClaim": claim}],
+    }))
+}
+
+fn mounting() -> PodView {
+    pod_with(json!({"volumeMounts": [{"name": "data", "mountPath": "/d"}]}))
+}
+
+/// A claim and its volume as they should be, to be changed.
+fn objects() -> (Value, Value) {
+    let claim = json!({
+        "metadata": {"name": "x", "namespace": "ns", "uid": "claim-uid"},
+        "spec": {"volumeName": "pv"},
+        "status": {"phase": "Bound"},
+    });
+    let volume = json!({
+        "metadata": {"name": "pv", "annotations": {}},
+        "spec": {"claimRef": {"namespace": "ns", "name": "x", "uid": "claim-uid"}, "hostPath": {"path": "/data"}},
+    });
+    (claim, volume)
+}
+
+fn desk(pod: &PodView, claim: &Value, volume: &Value) -> ObjectDesk {
+    let mut desk = ObjectDesk::default();
+    let key = StorageKey::Claim { namespace: "ns".into(), name: "x".into() };
+    let pv = StorageKey::Volume { name: "pv".into() };
+    desk.storage.want(&pod.uid, [key.clone(), pv.clone()].into());
+    let claim = StorageObject::Claim(Arc::new(serde_json::from_value(claim.clone()).unwrap()));
+    desk.storage.read(&key, StorageState::Is(claim), NOW);
+    let volume = StorageObject::Volume(Arc::new(serde_json::from_value(volume.clone()).unwrap()));
+    desk.storage.read(&pv, StorageState::Is(volume), NOW);
+    desk
+}
+
+/// What the pod's volume becomes, or the words about why not.
+fn outcome(pod: &PodView, claim: &Value, volume: &Value) -> Result<VolumeKind, String> {
+    let (config, facts) = (sample::config(), sample::facts());
+    let desk = desk(pod, claim, volume);
+    let labels = json!({"metadata": {"name": "n", "labels": {"zone": "z1"}}});
+    let node: k8s::Node = serde_json::from_value(labels).unwrap();
+    let inputs = ContentInputs {
+        config: &config,
+        facts: &facts,
+        pod,
+        cluster: Some(&desk),
+        node: Some(&node),
+        now: Wall(0),
+    };
+    let mut found = setups(&inputs).unwrap();
+    match found.held.pop() {
+        None => {
+            let setup = found.ready.remove(0);
+            assert_eq!((setup.name.as_str(), setup.spec_name.as_str()), ("data", "pv"));
+            Ok(setup.kind)
+        }
+        Some(Held::Unprocessed { message, .. }) => Err(message),
+        Some(Held::Staged { spec_name, stage, block, message, .. }) => {
+            assert_eq!(spec_name, "pv");
+            Err(format!("{} {}: {message}", stage.reason(block), stage.failed(block)))
+        }
+        Some(held) => Err(format!("{held:?}")),
+    }
+}
+
+#[track_caller]
+fn check(change: impl FnOnce(&mut Value, &mut Value), expect: &str) {
+    let (mut claim, mut volume) = objects();
+    change(&mut claim, &mut volume);
+    assert_eq!(outcome(&mounting(), &claim, &volume), Err(expect.to_owned()));
+}
+
+#[test]
+fn a_good_claim_gives_what_stands_behind_it() {
+    let (claim, volume) = objects();
+    let expect = VolumeKind::HostPath { path: "/data".into(), check: HostPathCheck::None };
+    assert_eq!(outcome(&mounting(), &claim, &volume), Ok(expect));
+}
+
+#[test]
+fn what_a_claim_may_lack() {
+    check(|claim, _| claim["status"] = json!({}), "error processing PVC ns/x: PVC is not bound");
+    check(
+        |claim, _| claim["spec"]["volumeName"] = json!(""),
+        "error processing PVC ns/x: PVC has empty pvc.Spec.VolumeName",
+    );
+    let going = json!("2026-01-01T00:00:00Z");
+    check(
+        |claim, _| claim["metadata"]["deletionTimestamp"] = going.clone(),
+        "error processing PVC ns/x: PVC is being deleted",
+    );
+    let (mut claim, volume) = objects();
+    claim["metadata"]["deletionTimestamp"] = going;
+    claim["metadata"]["finalizers"] = json!(["kubernetes.io/pvc-protection"]);
+    assert!(outcome(&mounting(), &claim, &volume).is_ok(), "who protects it lets pods use it");
+}
+
+#[test]
+fn what_a_volume_may_lack() {
+    check(
+        |_, volume| volume["spec"]["claimRef"] = Value::Null,
+        "error processing PVC ns/x: found PV object pv but it has a nil pv.Spec.ClaimRef indicating it is not yet \
+         bound to the claim",
+    );
+    check(
+        |_, volume| volume["spec"]["claimRef"]["uid"] = json!("other"),
+        "error processing PVC ns/x: found PV object pv but its pv.Spec.ClaimRef.UID other does not point to \
+         claim.UID claim-uid",
+    );
+    check(
+        |_, volume| volume["spec"]["volumeMode"] = json!("Block"),
+        "volume data has volumeMode Block, but is specified in volumeMounts",
+    );
+    let (claim, volume) = objects();
+    let pod = pod_with(json!({"volumeDevices": [{"name": "data", "devicePath": "/dev/d"}]}));
+    let words = "volume data has volumeMode Filesystem, but is specified in volumeDevices";
+    assert_eq!(outcome(&pod, &claim, &volume), Err(words.to_owned()));
+    check(
+        |_, volume| volume["spec"]["mountOptions"] = json!(["noatime"]),
+        "FailedMount MountVolume.MountOptionSupport check failed: Mount options are not supported for this volume type",
+    );
+    check(
+        |_, volume| volume["spec"]["hostPath"]["path"] = json!("/a/../b"),
+        "FailedMount MountVolume.SetUp failed: invalid HostPath `/a/../b`: must not contain '..'",
+    );
+    check(
+        |_, volume| {
+            volume["spec"]["hostPath"] = Value::Null;
+            volume["spec"]["iscsi"] = json!({"iqn": "q", "lun": 0, "targetPortal": "p"});
+        },
+        "FailedMount MountVolume.NewMounter initialization failed: a persistent volume of type iscsi is not supported \
+         yet",
+    );
+}
+
+#[test]
+fn a_volume_may_be_of_another_node() {
+    let affinity = |zone: &str| {
+        let term = json!({"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]});
+        json!({"required": {"nodeSelectorTerms": [term]}})
+    };
+    check(
+        |_, volume| volume["spec"]["nodeAffinity"] = affinity("z2"),
+        "FailedMount MountVolume.NodeAffinity check failed: no matching NodeSelectorTerms",
+    );
+    let (claim, mut volume) = objects();
+    volume["spec"]["nodeAffinity"] = affinity("z1");
+    assert!(outcome(&mounting(), &claim, &volume).is_ok());
+}
+
+#[test]
+fn where_containers_find_it_and_who_may() {
+    let (claim, mut volume) = objects();
+    volume["metadata"]["annotations"]["pv.beta.kubernetes.io/gid"] = json!("4321");
+    let pod = mounting();
+    let (config, facts) = (sample::config(), sample::facts());
+    let desk = desk(&pod, &claim, &volume);
+    let cluster = Some(&desk);
+    let inputs =
+        ContentInputs { config: &config, facts: &facts, pod: &pod, cluster, node: None, now: Wall(0) };
+    let found = places(&inputs).unwrap();
+    let source = VolumeSource { path: "/data".into(), read_only: false, managed: false };
+    assert_eq!(found.volumes, [("data".to_owned(), VolumePlace::Directory(source))].into());
+    assert_eq!(found.groups, [4321]);
+}
+
+#[test]
+fn options_of_the_annotation_replace_those_of_the_spec() {
+    let spec: PersistentVolumeSpec =
+        serde_json::from_value(json!({"mountOptions": ["b", "a", "b"]})).unwrap();
+    assert_eq!(mount_options(Some(&spec), None), ["a", "b"]);
+    assert_eq!(mount_options(Some(&spec), Some(&"ro,noatime".to_owned())), ["noatime", "ro"]);
+    assert_eq!(mount_options(None, None), [""; 0]);
+}
