@@ -96,6 +96,7 @@ fn expected() -> (CgroupUsage, CgroupDetail) {
         ..Default::default()
     };
     let disk = DiskTraffic {
+        device: "8:0".into(),
         major: 8,
         read_bytes: 4096,
         written_bytes: 512,
