@@ -453,4 +453,6 @@ fn container_type(kind: ContainerKind) -> &'static str {
 }
 
 #[cfg(test)]
+mod recorded;
+#[cfg(test)]
 mod tests;

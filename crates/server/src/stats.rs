@@ -179,4 +179,4 @@ impl NodeStats {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -105,7 +105,7 @@ fn figures() -> AgentFigures {
     AgentFigures::new(node, &[pod("file", "sync"), pod("file", "terminated")])
 }
 
-fn scrape() -> Scrape {
+pub(super) fn scrape() -> Scrape {
     let owner = ["u1", "ns", "web", "c"].map(str::to_owned);
     let (now, logs) = (Wall(1_700_000_000_000_000_000), vec![(owner, 70)]);
     let volume = model::volume::MeasuredVolume {
@@ -123,7 +123,7 @@ fn scrape() -> Scrape {
     Scrape { now, figures: Some(figures()), logs, claims, pull_records: Some([3, 0]) }
 }
 
-fn fed() -> Arc<AgentMetrics> {
+pub(super) fn fed() -> Arc<AgentMetrics> {
     let metrics = metrics();
     metrics.set_cgroup_version(2);
     metrics.observe_runtime_call("create_container", 0.2, true);

@@ -115,6 +115,18 @@ fn reading_of(usage: fn(u64) -> CgroupUsage) -> Reading {
     }
 }
 
+/// The texts of a reading in which everything is known.
+pub(crate) fn everything() -> Vec<(&'static str, String)> {
+    let mut reading = reading_of(whole);
+    let traffic = Some(DiskCounters::default());
+    reading.machine.disks = vec![MachineDisk { device: "/dev/sda".into(), traffic, ..Default::default() }];
+    reading.machine.interfaces = vec![InterfaceFigures { name: "eth0".into(), ..Default::default() }];
+    vec![
+        ("/metrics/cadvisor", cadvisor::text(Some(&reading))),
+        ("/metrics/resource", resource::text(Some(&reading))),
+    ]
+}
+
 fn reading() -> Reading {
     reading_of(usage)
 }
