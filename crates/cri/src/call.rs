@@ -4,7 +4,7 @@ use std::error::Error;
 use std::path::Path;
 use std::time::Duration;
 
-use ports::RuntimeError;
+use ports::{RuntimeError, Span, SpanKind, Tracing};
 use tonic::{Code, Request, Response, Status};
 
 /// What containerd says, with no better code, while its CRI part still restores its state after a start.
@@ -13,9 +13,46 @@ const NOT_INITIALIZED: &str = "server is not initialized yet";
 /// Longer than anybody waits, and short enough for the header that carries it: users may write any grace period.
 const LONGEST_DEADLINE: Duration = Duration::from_secs(365 * 24 * 3600);
 
+/// Where calls of a service go.
+pub(crate) struct Line<'a> {
+    pub socket: &'a Path,
+    /// The service's name on the wire.
+    pub service: &'static str,
+    pub tracing: &'a Tracing,
+}
+
+impl Line<'_> {
+    fn span(&self, call: &'static str) -> Span {
+        Span {
+            name: format!("{}/{call}", self.service).into(),
+            kind: SpanKind::Client,
+            attributes: vec![
+                ("rpc.system", "grpc".to_owned()),
+                ("rpc.service", self.service.to_owned()),
+                ("rpc.method", call.to_owned()),
+            ],
+        }
+    }
+}
+
 /// Sends `message` by `send` and waits for the answer, at most `deadline`. The server is told the deadline too, so
-/// that it stops working for a caller who has gone.
+/// that it stops working for a caller who has gone, and the trace that the call is part of.
 pub(crate) async fn call<M, A, F>(
+    call: &'static str,
+    line: Line<'_>,
+    deadline: Option<Duration>,
+    message: M,
+    send: impl FnOnce(Request<M>) -> F,
+) -> Result<A, RuntimeError>
+where
+    F: Future<Output = Result<Response<A>, Status>>,
+{
+    let work = exchange(call, line.socket, deadline, message, send);
+    let failed = |result: &Result<A, RuntimeError>| result.as_ref().err().map(ToString::to_string);
+    line.tracing.under(|| line.span(call), work, failed).await
+}
+
+async fn exchange<M, A, F>(
     call: &'static str,
     socket: &Path,
     deadline: Option<Duration>,
@@ -26,6 +63,10 @@ where
     F: Future<Output = Result<Response<A>, Status>>,
 {
     let mut request = Request::new(message);
+    let trace = Tracing::current().and_then(|trace| trace.traceparent().parse().ok());
+    if let Some(trace) = trace {
+        request.metadata_mut().insert("traceparent", trace);
+    }
     let result = match deadline {
         None => send(request).await,
         Some(deadline) => {

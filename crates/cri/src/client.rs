@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ports::Tracing;
 use tonic::transport::Channel;
 
+use crate::call::Line;
 use crate::endpoint::{EndpointError, MAX_MESSAGE, Socket};
 use crate::pb::image_service_client::ImageServiceClient;
 use crate::pb::runtime_service_client::RuntimeServiceClient;
@@ -18,6 +20,7 @@ pub struct CriClient {
     pub(crate) runtime_socket: Arc<Path>,
     pub(crate) image_socket: Arc<Path>,
     pub(crate) request_timeout: Duration,
+    tracing: Tracing,
 }
 
 impl CriClient {
@@ -44,6 +47,21 @@ impl CriClient {
             runtime_socket: PathBuf::from(runtime_socket.path()).into(),
             image_socket: PathBuf::from(image_socket.path()).into(),
             request_timeout,
+            tracing: Tracing::default(),
         })
+    }
+
+    /// Puts each call under a span, and passes it on to the runtime.
+    pub fn with_tracing(self, tracing: Tracing) -> Self {
+        Self { tracing, ..self }
+    }
+
+    pub(crate) fn runtime_line(&self) -> Line<'_> {
+        let service = "runtime.v1.RuntimeService";
+        Line { socket: &self.runtime_socket, service, tracing: &self.tracing }
+    }
+
+    pub(crate) fn image_line(&self) -> Line<'_> {
+        Line { socket: &self.image_socket, service: "runtime.v1.ImageService", tracing: &self.tracing }
     }
 }

@@ -15,7 +15,7 @@ macro_rules! rpc {
     ($client:expr, $name:literal, $method:ident, $deadline:expr, $request:expr) => {{
         let mut service = $client.images.clone();
         let send = |request| async move { service.$method(request).await };
-        call($name, &$client.image_socket, $deadline, $request, send).await
+        call($name, $client.image_line(), $deadline, $request, send).await
     }};
 }
 

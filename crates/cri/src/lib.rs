@@ -23,6 +23,8 @@ mod hints;
 mod images;
 mod runtime;
 mod to_wire;
+#[doc(hidden)]
+pub mod untrusted;
 
 pub use client::CriClient;
 pub use endpoint::EndpointError;

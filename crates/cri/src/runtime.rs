@@ -28,7 +28,7 @@ macro_rules! rpc {
     ($client:expr, $name:literal, $method:ident, $deadline:expr, $request:expr) => {{
         let mut service = $client.runtime.clone();
         let send = |request| async move { service.$method(request).await };
-        call($name, &$client.runtime_socket, $deadline, $request, send).await
+        call($name, $client.runtime_line(), $deadline, $request, send).await
     }};
 }
 

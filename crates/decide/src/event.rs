@@ -9,6 +9,7 @@ use model::cluster::{ObjectKey, ObjectState, Token, TokenWanted};
 use model::credentials::PullHistory;
 use model::cri::{Image, RuntimeStatus};
 use model::k8s::{CSIDriver, Node, Pod, Service};
+use model::local::LocalObjects;
 use model::node::HostFacts;
 use model::observed::{Observation, Scope};
 use model::pod::Source;
@@ -46,6 +47,11 @@ pub enum Event {
     RuntimeClasses {
         source: Source,
         classes: RuntimeClasses,
+    },
+    /// A source told of all objects that it knows. Only on a node without a cluster.
+    LocalObjects {
+        source: Source,
+        objects: LocalObjects,
     },
     /// The runtime was read.
     Observed(Observation),
@@ -145,6 +151,7 @@ impl Event {
             Event::PodGone { .. } => "pod_gone",
             Event::NodeSeen(_) => "node_seen",
             Event::RuntimeClasses { .. } => "runtime_classes",
+            Event::LocalObjects { .. } => "local_objects",
             Event::Observed(_) => "observed",
             Event::ObserveFailed { .. } => "observe_failed",
             Event::Hint(_) => "hint",

@@ -55,7 +55,7 @@ pub struct NodeState {
     /// The API server did not answer when it was last asked.
     pub api_away: bool,
     pub images: ImageDesk,
-    /// `None`: there is no cluster.
+    /// What pods name: of the cluster, or of files beside the pods.
     pub objects: Option<ObjectDesk>,
     /// What an earlier agent knew of probes, of pods that were not seen yet.
     pub probe_records: BTreeMap<PodUid, ProbeRecord>,
@@ -202,7 +202,8 @@ pub struct WhySince {
 impl NodeState {
     pub fn new(config: NodeConfig, facts: HostFacts, started: Wall) -> Self {
         let sources = config.sources.iter().map(|s| (*s, SourceSet::default())).collect();
-        let objects = config.sources.contains(&Source::Api).then(ObjectDesk::default);
+        let has_cluster = config.sources.contains(&Source::Api);
+        let objects = if has_cluster { ObjectDesk::default() } else { ObjectDesk::alone() };
         Self {
             config: Arc::new(config),
             facts: Arc::new(facts),
@@ -219,7 +220,7 @@ impl NodeState {
             mirrors: BTreeMap::new(),
             api_away: false,
             images: ImageDesk::default(),
-            objects,
+            objects: Some(objects),
             probe_records: BTreeMap::new(),
             runtime_classes: BTreeMap::new(),
             user_ids: BTreeMap::new(),

@@ -11,7 +11,9 @@ use model::k8s;
 use model::node::{HostFacts, NodeConfig};
 use model::pod::PodView;
 use model::quantity::Quantity;
-use model::volume::{EmptyDirMedium, HostPathCheck, MeasuredVolume, MountStage, VolumeKind, VolumeSetup};
+use model::volume::{
+    EmptyDirMedium, HostPathCheck, MeasuredVolume, MountStage, NfsVolume, VolumeKind, VolumeSetup,
+};
 use model::why::Cause;
 
 use crate::cgroups::pod_memory_limit;
@@ -95,7 +97,7 @@ pub fn places(inputs: &ContentInputs<'_>) -> Result<Places, Held> {
         let name = claim.volume.name.clone();
         let resolved = persistent::resolve(inputs, claim)?;
         found.groups.extend(resolved.gid.filter(|gid| !found.groups.contains(gid)));
-        if let Some(place) = persistent::place(&resolved) {
+        if let Some(place) = persistent::place(inputs, &resolved) {
             found.volumes.insert(name, place);
         }
     }
@@ -167,6 +169,7 @@ pub fn setups(inputs: &ContentInputs<'_>) -> Result<Setups, VolumeError> {
             }
             "persistentVolumeClaim" | "ephemeral" => persistent(inputs, volume).map(Some),
             "csi" => csi::setup(inputs, volume, None).map(Some),
+            "nfs" => Ok(Some(nfs_volume(inputs, volume)?)),
             kind if is_made_here(inputs, kind) => content::setup(inputs, volume, None),
             kind => return Err(VolumeError::Unsupported { volume: volume.name.clone(), kind }),
         };
@@ -215,6 +218,14 @@ pub(crate) fn mounted_names(pod: &PodView) -> BTreeSet<&str> {
         .collect()
 }
 
+/// A volume that names its server itself.
+fn nfs_volume(inputs: &ContentInputs<'_>, volume: &k8s::Volume) -> Result<VolumeSetup, VolumeError> {
+    let place = host_path(inputs.config, inputs.pod, volume)?;
+    let source = volume.nfs.as_ref().map(persistent::nfs_source).unwrap_or_default();
+    let nfs = NfsVolume { source, target: place.path, mount_options: vec![], read_only: place.read_only };
+    Ok(VolumeSetup::inline(&volume.name, VolumeKind::Nfs(Box::new(nfs))))
+}
+
 /// A volume with a claim: by what stands behind it.
 fn persistent(inputs: &ContentInputs<'_>, volume: &k8s::Volume) -> Result<VolumeSetup, Held> {
     let Some(claim) = persistent::claim_of(inputs.pod, volume) else {
@@ -253,6 +264,10 @@ pub fn host_path(
         "hostPath" => {
             let path = volume.host_path.as_ref().map(|source| source.path.clone()).unwrap_or_default();
             Ok(VolumeSource { path, read_only: false, managed: false })
+        }
+        "nfs" => {
+            let read_only = volume.nfs.as_ref().and_then(|source| source.read_only) == Some(true);
+            Ok(VolumeSource { managed: false, ..below_pod("nfs", read_only) })
         }
         // their content is the API's: a container's change would not last
         "configMap" => Ok(below_pod("configmap", true)),

@@ -52,7 +52,12 @@ impl Bench {
     fn pods(&mut self, manifests: &[Value]) {
         let decode = |manifest: &Value| {
             let bytes = manifest.to_string().into_bytes();
-            let content = decide::manifest::decode_file(&bytes, "/m.json", "node", true);
+            let content = decide::manifest::decode_file(
+                &bytes,
+                "/m.json",
+                "node",
+                decide::manifest::References::Refused,
+            );
             let (pods, problems) = (content.pods, content.errors);
             assert!(problems.is_empty(), "{problems:?}");
             Arc::new(pods.into_iter().next().expect("a pod"))

@@ -32,8 +32,12 @@ fn every_recorded_pod_is_valid() {
     let specs = specs();
     assert!(specs.len() > 50, "the fixture holds all recorded pods");
     for (name, spec) in specs {
-        let FileContent { pods, errors, .. } =
-            decode_file(&manifest(&name, &spec), "/manifests/pod.json", "vm", false);
+        let FileContent { pods, errors, .. } = decode_file(
+            &manifest(&name, &spec),
+            "/manifests/pod.json",
+            "vm",
+            decide::manifest::References::Allowed,
+        );
         assert_eq!(errors, [], "{name}");
         let pod = &pods[0];
         assert_eq!(pod.metadata.name, Some(format!("{name}-vm")));
@@ -46,8 +50,12 @@ fn every_recorded_pod_is_valid() {
 fn only_pods_with_references_cannot_be_static() {
     let referring = BTreeMap::from(REFERRING);
     for (name, spec) in specs() {
-        let FileContent { pods, errors, .. } =
-            decode_file(&manifest(&name, &spec), "/manifests/pod.json", "vm", true);
+        let FileContent { pods, errors, .. } = decode_file(
+            &manifest(&name, &spec),
+            "/manifests/pod.json",
+            "vm",
+            decide::manifest::References::Refused,
+        );
         match referring.get(name.as_str()) {
             None => assert_eq!((pods.len(), errors.as_slice()), (1, [].as_slice()), "{name}"),
             Some(object) => {
@@ -62,7 +70,14 @@ fn only_pods_with_references_cannot_be_static() {
 #[test]
 fn decoding_twice_gives_the_same_pod() {
     for (name, spec) in specs() {
-        let decode = || decode_file(&manifest(&name, &spec), "/manifests/pod.json", "vm", false);
+        let decode = || {
+            decode_file(
+                &manifest(&name, &spec),
+                "/manifests/pod.json",
+                "vm",
+                decide::manifest::References::Allowed,
+            )
+        };
         assert_eq!(decode(), decode(), "{name}");
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use decide::effect::LogLevel;
 use decide::images::PullKey;
+use decide::lifecycle::Lifecycle;
 use decide::node::RuntimeView;
 use decide::{Effect, Epoch, Event, NodeState, step};
 use futures::StreamExt;
@@ -14,7 +15,7 @@ use model::observed::{ObservedPod, Scope};
 use model::pod::Source;
 use model::probe::ProbeRecord;
 use model::{ApiEvent, EventSubject, PodUid};
-use ports::{FeedNotice, PodFeed, PodSeen, ProbeOf};
+use ports::{FeedNotice, PodFeed, PodSeen, ProbeOf, Span, SpanKind};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -24,6 +25,7 @@ use crate::node_keeper::NodeNow;
 use crate::objects::ClusterObjects;
 use crate::query::{EngineHandle, EventLog, Query};
 use crate::timers::Timers;
+use crate::waiting::Waiting;
 use crate::{NodeDuties, Ports, api_calls, executor, image_calls, node_duties, observe, probe_calls, sweep};
 
 /// Where every outcome goes.
@@ -65,6 +67,7 @@ struct Dispatcher {
     timers: Timers,
     plans: HashMap<PodUid, PlanInWork>,
     events: EventLog,
+    waiting: Waiting,
     probe_records: mpsc::UnboundedSender<(PodUid, ProbeRecord)>,
     node_cgroups: watch::Sender<Vec<CgroupSpec>>,
     objects: ClusterObjects,
@@ -105,6 +108,7 @@ pub(crate) fn prepare(
         shop,
         plans: HashMap::new(),
         events: EventLog::default(),
+        waiting: Waiting::default(),
         probe_records,
         node_cgroups,
         objects,
@@ -154,6 +158,7 @@ async fn forward_feed(
             FeedNotice::RuntimeClasses { source, classes } => {
                 outbox.send(Event::RuntimeClasses { source, classes });
             }
+            FeedNotice::Objects { source, objects } => outbox.send(Event::LocalObjects { source, objects }),
             FeedNotice::Problem { source, origin, message } => {
                 tracing::error!(source = source.as_str(), origin, "{message}");
             }
@@ -207,7 +212,7 @@ impl Dispatcher {
                 () = stop.cancelled() => return,
                 Some(event) = inbox.recv() => self.handle(event),
                 key = self.timers.fired() => self.handle(Event::Timer(key)),
-                Some(query) = questions.recv() => query.answer(&self.state, &self.events, self.shop.clock.now()),
+                Some(query) = questions.recv() => self.answer(query),
             }
         }
     }
@@ -223,11 +228,19 @@ impl Dispatcher {
         }
         self.meter_probe(&event);
         let (kind, began) = (event.kind(), Instant::now());
+        let was_read = matches!(event, Event::Observed(_));
         let effects = step(&mut self.state, now, event);
         self.shop.ports.meter.step(kind, began.elapsed());
+        if was_read || effects.iter().any(|effect| matches!(effect, Effect::Forget { .. })) {
+            self.waiting.look(&self.state);
+        }
         for effect in effects {
             self.perform(effect);
         }
+    }
+
+    fn answer(&mut self, query: Query) {
+        query.answer(&self.state, &self.events, &mut self.waiting, self.shop.clock.now());
     }
 
     /// Counted here and not where it is carried out: an answer about a pod that is gone must not bring back what was
@@ -250,7 +263,8 @@ impl Dispatcher {
                 let (cancel, begun) = (CancellationToken::new(), Instant::now());
                 let ending = self.state.pods.get(&uid).is_some_and(|entry| !entry.lifecycle.may_start());
                 self.plans.insert(uid.clone(), PlanInWork { epoch, cancel: cancel.clone(), begun, ending });
-                executor::spawn(self.shop.clone(), executor::Job { uid, epoch, stages, cancel });
+                let span = self.shop.ports.tracing.is_on().then(|| self.plan_span(&uid)).flatten();
+                executor::spawn(self.shop.clone(), executor::Job { uid, epoch, stages, cancel }, span);
             }
             Effect::Cancel { uid, epoch } => {
                 if let Some(plan) = self.plans.get(&uid).filter(|plan| plan.epoch == epoch) {
@@ -315,6 +329,23 @@ impl Dispatcher {
             }
         };
         tokio::spawn(observe::observe(self.shop.clone(), scope, known));
+    }
+
+    /// A plan as traces call it, in the reference's words.
+    fn plan_span(&self, uid: &PodUid) -> Option<Span> {
+        let entry = self.state.pods.get(uid)?;
+        let name = match entry.lifecycle {
+            Lifecycle::Syncing => "syncPod",
+            Lifecycle::Terminating(_) => "syncTerminatingPod",
+            Lifecycle::Terminated | Lifecycle::Finished => "syncTerminatedPod",
+        };
+        let attributes = vec![
+            ("k8s.pod.uid", uid.to_string()),
+            ("k8s.pod", self.name(uid)),
+            ("k8s.pod.name", entry.view.name().to_owned()),
+            ("k8s.namespace.name", entry.view.namespace().to_owned()),
+        ];
+        Some(Span { name: name.into(), kind: SpanKind::Internal, attributes })
     }
 
     fn name(&self, uid: &PodUid) -> String {

@@ -15,7 +15,7 @@ use futures::FutureExt;
 use futures::future::join_all;
 use model::hook::HookCall;
 use model::{ContainerId, Mono, PodUid};
-use ports::{CgroupError, Disposition, FilesError, RuntimeError};
+use ports::{CgroupError, Disposition, FilesError, RuntimeError, Span};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -32,9 +32,14 @@ pub(crate) struct Job {
     pub cancel: CancellationToken,
 }
 
-pub(crate) fn spawn(shop: Shop, job: Job) {
+/// `span`: what it is called in a trace, if anybody makes one.
+pub(crate) fn spawn(shop: Shop, job: Job, span: Option<Span>) {
     tokio::spawn(async move {
-        run(&shop, &job).await;
+        let work = run(&shop, &job);
+        match span {
+            Some(span) => shop.ports.tracing.under(|| span, work, |()| None).await,
+            None => work.await,
+        }
         shop.outbox.send(Event::PlanEnded { uid: job.uid, epoch: job.epoch });
     });
 }

@@ -27,13 +27,14 @@ mod sweep;
 #[cfg(test)]
 mod testing;
 mod timers;
+mod waiting;
 
 use std::sync::Arc;
 
 use decide::NodeState;
 use ports::{
     Cgroups, ClusterPorts, EventSink, HttpHooks, Images, Meter, PodFeed, PodFiles, ProbeRecordStore, Prober,
-    PullRecords, RegistryCredentials, Runtime, RuntimeEvents, WallClock,
+    PullRecords, RegistryCredentials, Runtime, RuntimeEvents, Tracing, WallClock,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -59,6 +60,8 @@ pub struct Ports {
     pub probe_records: Arc<dyn ProbeRecordStore>,
     pub wall: Arc<dyn WallClock>,
     pub meter: Arc<dyn Meter>,
+    /// What plans are put under.
+    pub tracing: Tracing,
     /// `None`: the node stands alone.
     pub cluster: Option<ClusterPorts>,
 }

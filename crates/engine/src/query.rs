@@ -9,9 +9,11 @@ use decide::lifecycle::Lifecycle;
 use decide::state::PodEntry;
 use model::k8s::{Pod, PodList};
 use model::report::{ContainerView, NodeReport, PodReport, RecentEvent, WhyLine, WhyReport};
-use model::{ApiEvent, Now, PodUid, Wall};
+use model::{ApiEvent, ContainerId, Now, PodUid, Wall};
 use ports::{AgentView, PodInside};
 use tokio::sync::{mpsc, oneshot};
+
+use crate::waiting::Waiting;
 
 /// Events kept per pod for people who ask.
 const EVENTS_KEPT: usize = 24;
@@ -22,6 +24,7 @@ pub(crate) enum Query {
     Reports(oneshot::Sender<Vec<PodReport>>),
     Why { namespace: Option<String>, name: String, answer: oneshot::Sender<Vec<WhyReport>> },
     Find { namespace: String, name: String, answer: oneshot::Sender<Option<PodInside>> },
+    Ended { pod: PodUid, container: ContainerId, told: oneshot::Sender<()> },
     Insides(oneshot::Sender<Vec<PodInside>>),
     Node(oneshot::Sender<NodeReport>),
 }
@@ -66,6 +69,10 @@ impl AgentView for EngineHandle {
         self.ask(|answer| Query::Find { namespace, name, answer }).await
     }
 
+    async fn container_ended(&self, pod: PodUid, container: ContainerId) -> Option<()> {
+        self.ask(|told| Query::Ended { pod, container, told }).await
+    }
+
     async fn insides(&self) -> Option<Vec<PodInside>> {
         self.ask(Query::Insides).await
     }
@@ -76,7 +83,7 @@ impl AgentView for EngineHandle {
 }
 
 impl Query {
-    pub fn answer(self, state: &NodeState, events: &EventLog, now: Now) {
+    pub fn answer(self, state: &NodeState, events: &EventLog, waiting: &mut Waiting, now: Now) {
         let wanted = || state.pods.values().filter(|e| !e.orphan);
         // Who asked may have left; that is theirs to know.
         match self {
@@ -95,6 +102,7 @@ impl Query {
                 let stays = wanted().filter(same).min_by_key(|e| e.removed);
                 drop(answer.send(stays.map(|e| inside(state, e))));
             }
+            Query::Ended { pod, container, told } => waiting.add(state, pod, container, told),
             Query::Insides(to) => drop(to.send(wanted().map(|e| inside(state, e)).collect())),
             Query::Node(to) => drop(to.send(node(state))),
         }

@@ -12,5 +12,9 @@ pub mod logs;
 pub mod mountinfo;
 pub mod probe;
 pub mod process;
-mod unverified_tls;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub mod profile;
+#[doc(hidden)]
+pub mod untrusted;
+pub mod unverified_tls;
 pub mod usage;

@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 pub struct Mount {
     pub id: u64,
     pub parent: u64,
+    /// `major:minor` of the filesystem.
+    pub device: String,
     /// Path inside the mounted filesystem that is seen at the mount point.
     pub root: PathBuf,
     pub mount_point: PathBuf,
@@ -62,7 +64,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
     let id = number(fields.next()?)?;
     let parent = number(fields.next()?)?;
-    let _device = fields.next()?;
+    let device = String::from_utf8_lossy(fields.next()?).into_owned();
     let root = path(fields.next()?)?;
     let mount_point = path(fields.next()?)?;
     let _options = fields.next()?;
@@ -74,7 +76,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
         }
     }
     let fs_type = String::from_utf8_lossy(&unescape(fields.next()?)).into_owned();
-    Some(Mount { id, parent, root, mount_point, shared, fs_type })
+    Some(Mount { id, parent, device, root, mount_point, shared, fs_type })
 }
 
 fn number(field: &[u8]) -> Option<u64> {

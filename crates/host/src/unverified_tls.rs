@@ -1,5 +1,5 @@
-//! TLS with pods: encrypted, with whoever answers. Pods rarely have certificates that anybody signed, and the reference
-//! does not look either.
+//! TLS with pods, and with a runtime that streams from this machine: encrypted, with whoever answers. Both rarely have
+//! certificates that anybody signed, and the reference does not look either at those of pods.
 
 use std::sync::Arc;
 

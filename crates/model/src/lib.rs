@@ -12,6 +12,7 @@ pub mod cri;
 pub mod files;
 pub mod hook;
 pub mod ids;
+pub mod local;
 pub mod node;
 pub mod observed;
 pub mod pod;

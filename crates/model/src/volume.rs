@@ -22,7 +22,9 @@ impl VolumeSetup {
         match &self.kind {
             VolumeKind::EmptyDir { path, .. } => below_pod(path),
             VolumeKind::Content(content) => below_pod(&content.path),
+            VolumeKind::Nfs(nfs) => below_pod(&nfs.target),
             VolumeKind::HostPath { .. } => "kubernetes.io/host-path".to_owned(),
+            VolumeKind::Local(_) | VolumeKind::Device(_) => "kubernetes.io/local-volume".to_owned(),
         }
     }
     /// A volume that stands in the pod spec itself.
@@ -32,7 +34,12 @@ impl VolumeSetup {
     /// Whether it is shown to containers as a device.
     pub fn is_block(&self) -> bool {
         match self.kind {
-            VolumeKind::EmptyDir { .. } | VolumeKind::HostPath { .. } | VolumeKind::Content(_) => false,
+            VolumeKind::Device(_) => true,
+            VolumeKind::EmptyDir { .. }
+            | VolumeKind::HostPath { .. }
+            | VolumeKind::Content(_)
+            | VolumeKind::Local(_)
+            | VolumeKind::Nfs(_) => false,
         }
     }
 }
@@ -69,6 +76,47 @@ pub enum VolumeKind {
     },
     /// configMap, secret, downwardAPI, projected.
     Content(Box<ContentVolume>),
+    /// A directory or a disk of this machine.
+    Local(Box<LocalVolume>),
+    Nfs(Box<NfsVolume>),
+    /// A block device that containers get as such.
+    Device(DeviceVolume),
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LocalVolume {
+    /// Of the persistent volume: a disk is mounted once under this name.
+    pub name: String,
+    /// The directory or the disk.
+    pub path: String,
+    /// Below the pod's directory.
+    pub target: String,
+    pub read_only: bool,
+    /// For a disk with nothing on it.
+    pub fs_type: Option<String>,
+    pub mount_options: Vec<String>,
+    pub fs_group: Option<i64>,
+    /// Files are given to the group only when the root is not the group's yet.
+    pub on_root_mismatch: bool,
+    /// The directory is made when it is missing.
+    pub create: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NfsVolume {
+    /// `<server>:<path>`
+    pub source: String,
+    /// Below the pod's directory.
+    pub target: String,
+    pub mount_options: Vec<String>,
+    pub read_only: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DeviceVolume {
+    pub device: String,
+    /// Below the pod's directory: the name under which the runtime is told of it.
+    pub link: String,
 }
 
 /// How far the way to a mounted volume was gone, as messages name it.

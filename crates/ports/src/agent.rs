@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use model::PodUid;
 use model::k8s::{Pod, PodList, PodStatus};
 use model::observed::ObservedPod;
 use model::report::{NodeReport, PodReport, WhyReport};
 use model::volume::MeasuredVolume;
+use model::{ContainerId, PodUid};
 
 /// A pod for those who reach into it.
 #[derive(Clone, Debug)]
@@ -36,6 +36,9 @@ pub trait AgentView: Send + Sync {
     async fn why(&self, namespace: Option<String>, name: String) -> Option<Vec<WhyReport>>;
     /// The pod of this name; of two, the one that stays.
     async fn find(&self, namespace: String, name: String) -> Option<Option<PodInside>>;
+    /// Comes back when this instance of a container of the pod has ended, or is not known any more: told by the reading
+    /// that shows it, not by asking again.
+    async fn container_ended(&self, pod: PodUid, container: ContainerId) -> Option<()>;
     /// All pods that are wanted here.
     async fn insides(&self) -> Option<Vec<PodInside>>;
     async fn node(&self) -> Option<NodeReport>;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures::stream::BoxStream;
 use model::PodUid;
 use model::k8s::Pod;
+use model::local::LocalObjects;
 use model::pod::Source;
 use model::runtime_class::RuntimeClasses;
 
@@ -33,6 +34,11 @@ pub enum FeedNotice {
     RuntimeClasses {
         source: Source,
         classes: RuntimeClasses,
+    },
+    /// All objects that the source tells of, for pods of a node without a cluster. Comes before the set that may need them.
+    Objects {
+        source: Source,
+        objects: LocalObjects,
     },
     /// Something could not be read. It has been logged by nobody yet; says file (or URL) and reason in one line.
     /// Repeated only when it changes.

@@ -15,7 +15,9 @@ mod images;
 mod logs;
 mod pod_files;
 mod prober;
+mod profile;
 mod runtime;
+mod trace;
 mod usage;
 
 pub use agent::{AgentView, PodInside};
@@ -34,10 +36,12 @@ pub use images::Images;
 pub use logs::{ContainerLogs, LogBytes, LogOptions, LogOutput};
 pub use pod_files::{FilesError, Leftovers, PodFiles};
 pub use prober::{ProbeRecordError, ProbeRecordStore, ProbeRecords, Prober};
+pub use profile::{CodeMapping, CpuProfiler, CpuSamples, ProfileError};
 pub use runtime::{
     ContainerFilter, ContainerInfo, ContainerStatus, Hint, HintStream, Runtime, RuntimeError, RuntimeEvents,
     SandboxFilter, SandboxInfo, SandboxStatus, StreamFlags,
 };
+pub use trace::{FinishedSpan, Span, SpanKind, TraceContext, Tracer, Tracing};
 pub use usage::{
     CgroupDetail, CgroupUsage, Depth, DiskCounters, DiskTraffic, FilesystemFigures, InterfaceFigures,
     MachineDisk, MachineFacts, MachineUsage, NamedUsage, PodQuery, PodUsage, Pressure, Pressures,

@@ -54,14 +54,16 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
     node.sources.extend(cluster.as_ref().map(|_| Source::Api));
     let root_dir = node.root_dir.clone();
     let figures = wire::stats_settings(flags, &config, &node);
-    let mut ports = wire::ports(flags, &config, &node, &metrics)?;
+    let traces_stop = CancellationToken::new();
+    let (tracing, traces) = wire::tracing(&config, &node_name, &traces_stop)?;
+    let mut ports = wire::ports(flags, &config, &node, &metrics, &tracing)?;
     if let Some(cluster) = &cluster {
         ports.cluster = Some(cluster.ports.clone());
         ports.events = wire::recorded_events(&cluster.ports, &node.setup, &metrics, &stop);
     }
     let duties = wire::node_duties(&node, reader);
     wire::prepare_node(&*ports.files).await?;
-    let mut feeds = wire::feeds(&config, &gates, &node_name)?;
+    let mut feeds = wire::feeds(&config, &gates, &node_name, cluster.is_none())?;
     feeds.extend(cluster.as_ref().map(|cluster| cluster.feed(&node_name)));
     let state = wire::state(node, facts, &ports);
     let held = ports.clone();
@@ -82,6 +84,7 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
         endpoints,
         runtime: held.runtime,
         reviews,
+        tracing,
         log,
     };
     let slot = secure.open(&stop).await?;
@@ -105,6 +108,10 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
     stop.cancel();
     engine.await.context("the engine ended badly")?;
     told.await.context("telling the supervisor ended badly")?;
+    traces_stop.cancel();
+    if let Some(traces) = traces {
+        traces.await.context("sending traces ended badly")?;
+    }
     ended
 }
 

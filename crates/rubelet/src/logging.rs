@@ -24,7 +24,8 @@ use tracing_subscriber::{Layer, Registry, reload};
 pub const VARIABLE: &str = "RUBELET_LOG";
 
 /// The crates whose lines the verbosity is about.
-const OUR_CRATES: [&str; 8] = ["cri", "decide", "engine", "host", "model", "ports", "rubelet", "server"];
+const OUR_CRATES: [&str; 10] =
+    ["apiserver", "cri", "decide", "engine", "host", "model", "otlp", "ports", "rubelet", "server"];
 
 #[derive(thiserror::Error, Debug)]
 pub enum LoggingError {

@@ -187,6 +187,10 @@ mod tests {
             self.answer(None).await
         }
 
+        async fn container_ended(&self, _: model::PodUid, _: model::ContainerId) -> Option<()> {
+            self.answer(()).await
+        }
+
         async fn insides(&self) -> Option<Vec<ports::PodInside>> {
             self.answer(Vec::new()).await
         }

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use anyhow::Context;
 use host::clock::SystemClock;
 use host::logs::HostLogs;
-use ports::{AccessReviews, Runtime, WallClock};
+use host::profile::SignalProfiler;
+use ports::{AccessReviews, Runtime, Tracing, WallClock};
 use server::{
     Access, ApiSettings, Authentication, Authorization, ClientAuthority, Endpoints, SecureApi,
-    ServingCertificate, TlsSettings,
+    ServingCertificate, Tls, TlsSettings,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -41,6 +42,19 @@ pub fn settle(config: &mut KubeletConfiguration, set: &BTreeSet<&'static str>, s
     }
 }
 
+/// What is to be said at the start when whoever reaches the port may do everything.
+fn open_to_all(config: &KubeletConfiguration) -> Option<String> {
+    let open = config.authentication.anonymous.enabled && config.authorization.mode == "AlwaysAllow";
+    open.then(|| {
+        format!(
+            "EVERYBODY who can reach {}:{} may run commands in every container of this node: \
+             authentication.anonymous.enabled is true and authorization.mode is AlwaysAllow; turn the first off or \
+             set the second to Webhook",
+            config.address, config.port
+        )
+    })
+}
+
 /// What the API is made from.
 pub struct SecurePort<'a> {
     pub flags: &'a Flags,
@@ -52,6 +66,7 @@ pub struct SecurePort<'a> {
     pub runtime: Arc<dyn Runtime>,
     /// `None`: there is no API server to ask.
     pub reviews: Option<Arc<dyn AccessReviews>>,
+    pub tracing: Tracing,
     pub log: LogHandle,
 }
 
@@ -73,7 +88,11 @@ impl SecurePort<'_> {
             curve_preferences: config.tls_curve_preferences.clone(),
         };
         let tls = server::server_config(&settings, certificate.clone(), authority.clone())?;
+        let tls = Tls { config: tls, authority: authority.clone() };
         let access = Arc::new(self.access(authority)?);
+        if let Some(warning) = open_to_all(config) {
+            tracing::warn!("{warning}");
+        }
         let address = config.address.clone();
         let router = self.api(stop).routes(access);
         server::serve_tls("secure port", &address, port, tls, router, stop.clone()).await?;
@@ -130,6 +149,7 @@ impl SecurePort<'_> {
                 node_logs: config.enable_system_log_handler,
                 node_log_query: config.enable_system_log_query,
                 debug_flags: config.enable_debug_flags_handler,
+                profiling: config.enable_profiling_handler,
                 split_log_streams: self.gates.enabled("PodLogsQuerySplitStreams"),
                 stream_idle: config.streaming_connection_idle_timeout.to_std(),
                 root_dir: self.root_dir.to_owned(),
@@ -138,6 +158,9 @@ impl SecurePort<'_> {
                 flags: listed(self.flags),
             },
             set_verbosity: Arc::new(move |level| log.set_verbosity(level)),
+            profiler: Arc::new(SignalProfiler),
+            tracing: self.tracing,
+            streaming_tls: Arc::new(host::unverified_tls::client()),
             stop: stop.clone(),
         }
     }
@@ -189,5 +212,15 @@ mod tests {
         check(false, &["readOnlyPort"], true, (false, false, "AlwaysAllow", 10255));
         let webhooks = ["authentication.webhook.enabled", "authorization.mode"];
         check(true, &webhooks, true, (false, true, "Webhook", 0));
+    }
+
+    #[test]
+    fn an_open_node_says_so() {
+        let warning = open_to_all(&KubeletConfiguration::without_file()).unwrap();
+        assert!(warning.starts_with("EVERYBODY who can reach 0.0.0.0:10250 may run commands"), "{warning}");
+        assert_eq!(open_to_all(&KubeletConfiguration::default()), None);
+        let mut config = KubeletConfiguration::without_file();
+        config.authentication.anonymous.enabled = false;
+        assert_eq!(open_to_all(&config), None);
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use cri::{CriClient, RuntimeHints};
 use decide::NodeState;
+use decide::manifest::References;
 use engine::{EventRecorder, NodeDuties, Ports};
 use host::cgroup::HostCgroups;
 use host::clock::SystemClock;
@@ -22,12 +23,14 @@ use model::credentials::VerificationPolicy;
 use model::node::{CgroupVersion, HostFacts, NodeConfig, NodeSetup};
 use model::pod::Source;
 use model::user_namespace::DEFAULT_IDS_PER_POD;
-use ports::{AgentView, ClusterPorts, EventSink, PodFeed, PodFiles, PullRecords, WallClock};
+use otlp::OtlpTracer;
+use ports::{AgentView, ClusterPorts, EventSink, PodFeed, PodFiles, PullRecords, Tracing, WallClock};
 use server::{
     AgentMetrics, BuildInfo, Endpoints, HealthChecks, MeteredCgroups, MeteredEvents, MeteredImages,
     MeteredRuntime, NodeStats, StatsPorts, StatsSettings,
 };
 
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 mod node;
@@ -172,16 +175,22 @@ pub fn feeds(
     config: &KubeletConfiguration,
     gates: &FeatureGates,
     node_name: &str,
+    alone: bool,
 ) -> anyhow::Result<Vec<Box<dyn PodFeed>>> {
-    let prevent_references = gates.enabled("PreventStaticPodAPIReferences");
+    let allowed = match (alone, gates.enabled("PreventStaticPodAPIReferences")) {
+        (true, _) => References::Local,
+        (false, true) => References::Refused,
+        (false, false) => References::Allowed,
+    };
     let mut feeds: Vec<Box<dyn PodFeed>> = Vec::new();
     if !config.static_pod_path.is_empty() {
         let node = node_name.to_owned();
         let decoder: Decoder = Arc::new(move |path, bytes| {
-            let content = decide::manifest::decode_file(bytes, path, &node, prevent_references);
+            let content = decide::manifest::decode_file(bytes, path, &node, allowed);
             Decoded {
                 pods: content.pods,
                 runtime_classes: content.runtime_classes,
+                objects: content.objects,
                 problems: content.errors.iter().map(ToString::to_string).collect(),
             }
         });
@@ -190,12 +199,11 @@ pub fn feeds(
     }
     if !config.static_pod_url.is_empty() {
         let node = node_name.to_owned();
-        let decoder: Decoder = Arc::new(move |url, bytes| {
-            match decide::manifest::decode_http(bytes, url, &node, prevent_references) {
+        let decoder: Decoder =
+            Arc::new(move |url, bytes| match decide::manifest::decode_http(bytes, url, &node, allowed) {
                 Ok(pods) => Decoded { pods, ..Decoded::default() },
                 Err(problem) => Decoded { problems: vec![problem.to_string()], ..Decoded::default() },
-            }
-        });
+            });
         let headers = &config.static_pod_url_header;
         let feed =
             HttpFeed::new(&config.static_pod_url, headers, config.http_check_frequency.to_std(), decoder);
@@ -204,18 +212,39 @@ pub fn feeds(
     Ok(feeds)
 }
 
+/// Where traces go, if the configuration names a place; and what to wait for at the end, so that the last ones arrive.
+pub fn tracing(
+    config: &KubeletConfiguration,
+    node_name: &str,
+    stop: &CancellationToken,
+) -> anyhow::Result<(Tracing, Option<JoinHandle<()>>)> {
+    let Some(wanted) = &config.tracing else { return Ok((Tracing::default(), None)) };
+    let rate = wanted.sampling_rate_per_million.unwrap_or_default();
+    let settings = otlp::Settings {
+        endpoint: wanted.endpoint.clone().unwrap_or_else(|| otlp::DEFAULT_ENDPOINT.to_owned()),
+        sampled_per_million: u32::try_from(rate).unwrap_or_default(),
+        resource: [("service.name", "kubelet".to_owned()), ("host.name", node_name.to_owned())].into(),
+    };
+    tracing::info!(endpoint = settings.endpoint, rate, "traces are sent to a collector");
+    let (tracer, task) =
+        OtlpTracer::start(&settings, Arc::new(SystemClock), stop.clone()).context("tracing.endpoint")?;
+    Ok((Tracing::by(tracer), Some(task)))
+}
+
 /// Everything the engine stands on. Touches nothing yet but the socket's name.
 pub fn ports(
     flags: &Flags,
     config: &KubeletConfiguration,
     node: &NodeConfig,
     metrics: &Arc<AgentMetrics>,
+    tracing: &Tracing,
 ) -> anyhow::Result<Ports> {
     let image_endpoint = Some(config.image_service_endpoint.as_str()).filter(|e| !e.is_empty());
     let timeout = config.runtime_request_timeout.to_std();
     let client = Arc::new(
         CriClient::connect(&config.container_runtime_endpoint, image_endpoint, timeout)
-            .context("containerRuntimeEndpoint")?,
+            .context("containerRuntimeEndpoint")?
+            .with_tracing(tracing.clone()),
     );
     let hints = RuntimeHints::new(&config.container_runtime_endpoint).context("containerRuntimeEndpoint")?;
     let root_dir = Path::new(&node.root_dir);
@@ -240,6 +269,7 @@ pub fn ports(
         probe_records: Arc::new(PodProbeRecords::new(&node.root_dir)),
         wall: Arc::new(SystemClock),
         meter: metrics.clone(),
+        tracing: tracing.clone(),
         cluster: None,
     })
 }

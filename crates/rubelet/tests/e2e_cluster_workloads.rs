@@ -18,7 +18,7 @@ use member::{BUSYBOX, BUSYBOX_2, Member, STAYS, condition, has, merge, ready};
 use serde_json::{Value, json};
 
 /// Many pods on a machine that has other things to do.
-const MANY: Duration = Duration::from_secs(120);
+const MANY: Duration = Duration::from_secs(300);
 
 fn join(name: &'static str) -> Member {
     let member = Member::join(Cluster::shared(), name);

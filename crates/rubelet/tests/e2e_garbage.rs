@@ -88,7 +88,10 @@ fn of_dead_containers_only_the_newest_is_kept() {
     });
     let last = &node.agent.pod("failing").expect("the pod")["status"]["containerStatuses"][0]["lastState"];
     assert_eq!(last["terminated"]["exitCode"], 3);
-    assert!(node.agent.container_log(&pod, "main", 3).contains("run 4"));
+    wait("the fourth run to tell its number", SLOW, || match node.agent.container_log(&pod, "main", 3) {
+        log if log.contains("run 4") => Ok(()),
+        log => Err(log),
+    });
 
     node.agent.remove_manifest("failing");
     node.wait_clean(SLOW);
@@ -183,8 +186,11 @@ fn leftovers_go_and_foreign_things_stay() {
     let tasks = node.runtime.tasks();
     assert!(tasks.iter().any(|task| task.id == bystander && task.status == "RUNNING"), "{tasks:?}");
     assert!(elsewhere(&node.runtime, &["tasks", "ls"]).contains("RUNNING"));
-    let complaint = node.agent.log().lines().any(|line| line.contains("WARN") && line.contains("deep/mount"));
-    assert!(complaint, "nothing was said about the directory that could not be removed");
+    wait("a word about the directory that could not be removed", SLOW, || {
+        let log = node.agent.log();
+        let said = log.lines().any(|line| line.contains("WARN") && line.contains("deep/mount"));
+        if said { Ok(()) } else { Err("nothing was said") }
+    });
 }
 
 /// ctr in another namespace of the same containerd.

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 
 use harness::{Node, SLOW, wait};
 use pods::{
-    IMAGE, OTHER_IMAGE, UNTIL_TERM, condition, container, is_running, manifest, phase, printed, restarts,
-    said, shell, shell_with, standing, waiting,
+    IMAGE, OTHER_IMAGE, UNTIL_TERM, condition, container, is_running, manifest, phase, restarts, said, shell,
+    shell_with, standing, wait_printed, waiting,
 };
 use serde_json::{Value, json};
 
@@ -109,7 +109,7 @@ fn images_that_cannot_be_had() {
     for (name, image, content) in [("missing", MISSING, "busybox:1"), ("never", NEVER, "busybox:2")] {
         let pod = node.wait_pod(name, SLOW, is_running);
         assert_eq!(restarts(&pod, "c"), 0);
-        assert_eq!(printed(&node.agent, &pod, "c", 0), [content]);
+        wait_printed(&node.agent, &pod, "c", 0, &[content]);
         let status = container(&pod, "c");
         assert!(status["imageID"].as_str().is_some_and(|id| id.contains("sha256:")), "{image}: {status}");
     }

@@ -1,113 +1,22 @@
-//! kubectl against a node of a real cluster: logs, exec, attach, cp, port-forward; and who may ask the node itself.
+//! kubectl against a node of a real cluster: logs, exec, attach, cp, port-forward, debug.
 
 // These tests run real processes in real time.
 #![allow(clippy::disallowed_methods)]
 
 mod cluster;
 mod harness;
+mod served;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 
-use cluster::{Cluster, KeyPair};
-use harness::{Agent, Runtime, SLOW, run, wait};
-use serde_json::{Value, json};
-
-const BUSYBOX: &str = "rubelet.test/busybox:1";
-
-struct Member {
-    agent: Agent,
-    runtime: Runtime,
-    cluster: &'static Cluster,
-    name: &'static str,
-    namespace: String,
-}
-
-impl Member {
-    /// A node whose callers the API server vouches for, and an object for it that says where it listens.
-    fn join(name: &'static str) -> Member {
-        let cluster = Cluster::shared_bare();
-        let runtime = Runtime::start();
-        let kubeconfig = cluster.node_kubeconfig(name);
-        let kubeconfig = kubeconfig.to_string_lossy().into_owned();
-        let flags = ["--kubeconfig", &kubeconfig, "--hostname-override", name];
-        let serving = cluster.serving_certificate(name);
-        let agent = Agent::start_with_flags(&runtime, &flags, |config| {
-            // Where the node says it is, once it tells itself.
-            config["address"] = json!("0.0.0.0");
-            config["tlsCertFile"] = json!(serving.certificate);
-            config["tlsPrivateKeyFile"] = json!(serving.key);
-            config["authentication"] =
-                json!({ "x509": { "clientCAFile": cluster.ca() }, "webhook": { "enabled": true } });
-            config["authorization"] = json!({ "mode": "Webhook" });
-        });
-        let node = json!({
-            "apiVersion": "v1", "kind": "Node", "metadata": { "name": name },
-            "status": {
-                "addresses": [{ "type": "InternalIP", "address": "127.0.0.1" }],
-                "daemonEndpoints": { "kubeletEndpoint": { "Port": agent.port } },
-            },
-        });
-        // The agent may register its node itself; then only the place is told.
-        let _ = cluster.try_create("default", &node.to_string());
-        let status = json!({ "status": node["status"] }).to_string();
-        cluster.kubectl(&["patch", "node", name, "--subresource=status", "--type=merge", "-p", &status]);
-        let namespace = cluster.namespace(name);
-        Member { agent, runtime, cluster, name, namespace }
-    }
-
-    fn start(&self, name: &str, container: Value) -> Value {
-        let mut main = json!({ "name": "main", "image": BUSYBOX, "imagePullPolicy": "Never" });
-        main.as_object_mut().unwrap().extend(container.as_object().unwrap().clone());
-        let pod = json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
-            "spec": {
-                "nodeName": self.name, "containers": [main], "automountServiceAccountToken": false,
-                "terminationGracePeriodSeconds": 1,
-            },
-        });
-        self.cluster.create_pod(&self.namespace, &pod.to_string());
-        self.cluster.wait_for("pod", &self.namespace, name, SLOW, |pod| {
-            pod["status"]["containerStatuses"][0]["state"]["running"].is_object()
-        })
-    }
-
-    fn kubectl(&self, args: &[&str]) -> Command {
-        let args = [&["--namespace", &self.namespace], args].concat();
-        self.cluster.kubectl_command(&self.cluster.admin_kubeconfig(), &args)
-    }
-
-    #[track_caller]
-    fn said(&self, args: &[&str]) -> String {
-        run(&mut self.kubectl(args))
-    }
-
-    fn output(&self, args: &[&str], input: &[u8], websocket: bool) -> Output {
-        let mut child = self
-            .kubectl(args)
-            .env("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", websocket.to_string())
-            .env("KUBECTL_PORT_FORWARD_WEBSOCKETS", websocket.to_string())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("start kubectl");
-        let mut stdin = child.stdin.take().expect("its input");
-        let input = input.to_vec();
-        let writing = std::thread::spawn(move || {
-            let _ = stdin.write_all(&input);
-        });
-        let output = child.wait_with_output().expect("kubectl's end");
-        writing.join().expect("the input");
-        output
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
+use harness::{SLOW, run, wait};
+use serde_json::json;
+use served::{BUSYBOX, Member, text};
 
 #[test]
 fn logs_in_all_their_forms() {
@@ -166,6 +75,39 @@ fn logs_in_all_their_forms() {
     });
 }
 
+/// The file is replaced by another, and cut in place: who follows sees each line once, and the end.
+#[test]
+fn a_log_is_followed_wherever_it_goes() {
+    let member = Member::join("kubectl-follow");
+    let script = "echo first; trap 'exit 0' TERM; while [ ! -e /tmp/go ]; do sleep 0.1; done";
+    let pod = member.start("talker", json!({ "command": ["sh", "-c", script] }));
+    let mut follower = member.kubectl(&["logs", "-f", "talker"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "first");
+    let uid = pod["metadata"]["uid"].as_str().unwrap();
+    let dir = member.agent.logs_dir().join(format!("{}_talker_{uid}", member.namespace)).join("main");
+    let (log, rotated) = (dir.join("0.log"), dir.join("0.log.20240506-070809"));
+    let line = |text: &str| format!("2024-05-06T07:08:09.123456789Z stdout F {text}\n");
+    fs::rename(&log, &rotated).unwrap();
+    fs::write(&log, line("after the rotation")).unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "after the rotation");
+    // Half of a line is not a line.
+    let append = |text: &str| {
+        fs::File::options().append(true).open(&log).unwrap().write_all(text.as_bytes()).unwrap();
+    };
+    append("2024-05-06T07:08:09.123456789Z stdout P one ");
+    append("half\n2024-05-06T07:08:09.2Z stdout F and another\n");
+    assert_eq!(lines.next().unwrap().unwrap(), "one halfand another");
+    append(r#"{"log":"in the other format\n","stream":"stdout","time":"2024-05-06T07:08:09.3Z"}"#);
+    append("\n");
+    assert_eq!(lines.next().unwrap().unwrap(), "in the other format");
+    fs::write(&log, line("cut")).unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "cut");
+    member.said(&["exec", "talker", "--", "touch", "/tmp/go"]);
+    assert!(lines.next().is_none(), "it ends with the container");
+    assert!(follower.wait().unwrap().success());
+}
+
 #[test]
 fn commands_inside_by_both_protocols() {
     let member = Member::join("kubectl-exec");
@@ -185,20 +127,78 @@ fn commands_inside_by_both_protocols() {
     assert!(!missing.status.success());
     assert!(text(&missing.stderr).contains("no such file"), "{}", text(&missing.stderr));
 
-    // A terminal, with its size, which is told a moment after the start.
-    let script = "test -t 0 && for i in 1 2 3 4 5 6 7 8 9; do stty size; sleep 0.3; done; exit 5";
-    let kubectl = member.kubectl(&["exec", "-it", "box", "--", "sh", "-c", script]);
-    let words: Vec<String> = std::iter::once(kubectl.get_program().to_string_lossy().into_owned())
-        .chain(kubectl.get_args().map(|word| format!("'{}'", word.to_string_lossy())))
-        .collect();
-    let terminal = Command::new("script")
-        .args(["-qec", &format!("stty rows 33 cols 77; {}", words.join(" ")), "/dev/null"])
-        .stdin(Stdio::null())
-        .output()
-        .expect("run script");
-    assert!(text(&terminal.stdout).contains("33 77"), "{}", text(&terminal.stdout));
-    assert_eq!(terminal.status.code(), Some(5));
     copies(&member);
+}
+
+/// A program at a terminal of its own, and the lines that it says.
+struct Terminal {
+    script: Child,
+    lines: Receiver<String>,
+}
+
+impl Terminal {
+    /// The terminal's own name is the first line.
+    fn open(command: &Command, websocket: bool) -> Terminal {
+        let quoted = |word: &OsStr| format!("'{}'", word.to_string_lossy().replace('\'', r"'\''"));
+        let words: Vec<String> =
+            std::iter::once(command.get_program()).chain(command.get_args()).map(quoted).collect();
+        let mut script = Command::new("script")
+            .args(["-qec", &format!("tty; stty rows 33 cols 77; exec {}", words.join(" ")), "/dev/null"])
+            .env("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", websocket.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("run script");
+        let output = BufReader::new(script.stdout.take().expect("its output"));
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                let _ = sender.send(line.trim().to_owned());
+            }
+        });
+        Terminal { script, lines }
+    }
+
+    /// Reads up to a line that is wanted.
+    fn until(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
+        let mut seen = Vec::new();
+        loop {
+            match self.lines.recv_timeout(2 * SLOW) {
+                Ok(line) if wanted(&line) => return line,
+                Ok(line) => seen.push(line),
+                Err(error) => panic!("waited for {what}, {error}; seen: {seen:?}"),
+            }
+        }
+    }
+
+    fn type_in(&mut self, text: &str) {
+        let input = self.script.stdin.as_mut().expect("its input");
+        input.write_all(text.as_bytes()).and_then(|()| input.flush()).expect("type");
+    }
+
+    fn ended(mut self) -> Option<i32> {
+        wait("the program to end", 2 * SLOW, || match self.script.try_wait() {
+            Ok(Some(status)) => Ok(status.code()),
+            other => Err(format!("{other:?}")),
+        })
+    }
+}
+
+#[test]
+fn a_terminal_that_changes_its_size() {
+    let member = Member::join("kubectl-tty");
+    member.start("box", json!({ "command": ["sh", "-c", "trap 'exit 0' TERM; sleep 3600 & wait"] }));
+    let script = "test -t 0 || exit 9; until [ \"$(stty size)\" = '33 77' ]; do sleep 0.1; done; echo first; \
+                  until [ \"$(stty size)\" = '44 99' ]; do sleep 0.1; done; echo second; exit 5";
+    for websocket in [true, false] {
+        let kubectl = member.kubectl(&["exec", "-it", "box", "--", "sh", "-c", script]);
+        let terminal = Terminal::open(&kubectl, websocket);
+        let name = terminal.until("the terminal's name", |line| line.starts_with("/dev/"));
+        terminal.until("the first size", |line| line == "first");
+        run(Command::new("stty").args(["-F", &name, "rows", "44", "cols", "99"]));
+        terminal.until("the second size", |line| line == "second");
+        assert_eq!(terminal.ended(), Some(5), "websocket {websocket}");
+    }
 }
 
 /// `kubectl cp` is exec with tar, in both directions.
@@ -218,30 +218,69 @@ fn copies(member: &Member) {
 fn attached_to_what_runs() {
     let member = Member::join("kubectl-attach");
     let script = "while read line; do echo got $line; done; echo bye";
-    member.start("reader", json!({ "command": ["sh", "-c", script], "stdin": true, "stdinOnce": true }));
-    let ended = member.output(&["attach", "-i", "reader"], b"one\ntwo\n", true);
-    let said = text(&ended.stdout);
-    assert!(said.contains("got one\ngot two\n"), "{said} {}", text(&ended.stderr));
+    for (name, websocket) in [("reader", true), ("older", false)] {
+        member.start(name, json!({ "command": ["sh", "-c", script], "stdin": true, "stdinOnce": true }));
+        let ended = member.output(&["attach", "-i", name], b"one\ntwo\n", websocket);
+        let said = text(&ended.stdout);
+        assert!(said.contains("got one\ngot two\n"), "{said} {}", text(&ended.stderr));
+    }
+
+    // A container with a terminal of its own: what is typed is echoed by it, and it has a size.
+    let script = "read word; echo got $word; test -t 0 && echo terminal $(stty size); read word";
+    let container = json!({ "command": ["sh", "-c", script], "stdin": true, "tty": true });
+    for (name, websocket) in [("screen", true), ("screen-older", false)] {
+        member.start(name, container.clone());
+        let mut terminal = Terminal::open(&member.kubectl(&["attach", "-it", name]), websocket);
+        terminal.type_in("hello\r");
+        terminal.until("what was typed", |line| line == "got hello");
+        terminal.until("the terminal", |line| line.starts_with("terminal "));
+        terminal.type_in("\r");
+        terminal.ended();
+    }
+}
+
+/// The port here that leads to that port of the pod. Both families are told of.
+fn forwarded(lines: &mut impl BufRead, to: &str) -> String {
+    loop {
+        let mut line = String::new();
+        assert_ne!(lines.read_line(&mut line).unwrap(), 0, "kubectl tells of {to}");
+        if let Some(rest) = line.strip_prefix("Forwarding from 127.0.0.1:")
+            && let Some((port, there)) = rest.trim().split_once(" -> ")
+            && there == to
+        {
+            return port.to_owned();
+        }
+    }
+}
+
+/// Bytes both ways at once on one connection: what is sent comes back while more is sent.
+fn comes_back(port: &str, seed: u32) {
+    let stream = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
+    stream.set_read_timeout(Some(2 * SLOW)).unwrap();
+    let bytes: Vec<u8> = (0..2_000_000_u32).map(|n| (n.wrapping_mul(seed + 3) % 251) as u8).collect();
+    let (mut there, sent) = (stream.try_clone().unwrap(), bytes.clone());
+    let writing = std::thread::spawn(move || there.write_all(&sent).unwrap());
+    let (mut back, mut got) = (stream, vec![0; bytes.len()]);
+    back.read_exact(&mut got).unwrap();
+    writing.join().unwrap();
+    assert!(got == bytes, "what came back is another thing");
 }
 
 #[test]
 fn ports_are_forwarded_under_load() {
     let member = Member::join("kubectl-ports");
     let script = "mkdir /www; dd if=/dev/zero of=/www/zero bs=1024 count=2048 2>/dev/null; \
-                  trap 'exit 0' TERM; httpd -f -p 8080 -h /www & wait";
+                  trap 'exit 0' TERM; nc -ll -p 9000 -e cat & httpd -f -p 8080 -h /www & wait";
     member.start("web", json!({ "command": ["sh", "-c", script] }));
     for websocket in ["true", "false"] {
         let mut kubectl = member
-            .kubectl(&["port-forward", "pod/web", ":8080"])
+            .kubectl(&["port-forward", "pod/web", ":8080", ":9000"])
             .env("KUBECTL_PORT_FORWARD_WEBSOCKETS", websocket)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut line = String::new();
         let mut reader = BufReader::new(kubectl.stdout.take().unwrap());
-        reader.read_line(&mut line).unwrap();
-        let port =
-            line.trim_start_matches("Forwarding from 127.0.0.1:").split(' ').next().unwrap().to_owned();
+        let (port, echo) = (forwarded(&mut reader, "8080"), forwarded(&mut reader, "9000"));
         let fetch = move || {
             let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
             stream.write_all(b"GET /zero HTTP/1.0\r\n\r\n").unwrap();
@@ -250,6 +289,15 @@ fn ports_are_forwarded_under_load() {
             answer.len()
         };
         let loads: Vec<_> = (0..8).map(|_| std::thread::spawn(fetch.clone())).collect();
+        let echoes: Vec<_> = (0..4)
+            .map(|seed| {
+                let echo = echo.clone();
+                std::thread::spawn(move || comes_back(&echo, seed))
+            })
+            .collect();
+        for echo in echoes {
+            echo.join().unwrap();
+        }
         for load in loads {
             assert!(load.join().unwrap() > 2048 * 1024, "websocket {websocket}");
         }
@@ -273,92 +321,4 @@ fn a_debugging_container_sees_its_target() {
             other => Err(format!("{} {}", text(&other.stdout), text(&other.stderr))),
         }
     });
-}
-
-struct Curl<'a> {
-    member: &'a Member,
-    certificate: Option<KeyPair>,
-    token: Option<String>,
-}
-
-impl Curl<'_> {
-    fn ask(&self, method: &str, path: &str) -> (u16, String) {
-        let mut curl = Command::new("curl");
-        curl.args(["-s", "-X", method, "-w", "\n%{http_code}", "--cacert"]).arg(self.member.cluster.ca());
-        if let Some(pair) = &self.certificate {
-            curl.arg("--cert").arg(&pair.certificate).arg("--key").arg(&pair.key);
-        }
-        if let Some(token) = &self.token {
-            curl.args(["-H", &format!("Authorization: Bearer {token}")]);
-        }
-        let output =
-            curl.arg(format!("https://127.0.0.1:{}{path}", self.member.agent.port)).output().unwrap();
-        let said = text(&output.stdout);
-        let (body, status) = said.rsplit_once('\n').unwrap_or_default();
-        (status.parse().unwrap_or_default(), body.to_owned())
-    }
-}
-
-#[test]
-fn the_api_server_says_who_may_ask_the_node() {
-    let member = Member::join("kubectl-rights");
-    let (cluster, namespace) = (member.cluster, member.namespace.as_str());
-    for (name, resources) in
-        [("scraper", "nodes/metrics,nodes/stats"), ("reader", "nodes/pods"), ("boss", "nodes/proxy")]
-    {
-        cluster.kubectl(&["create", "serviceaccount", name, "--namespace", namespace]);
-        let role = format!("{namespace}-{name}");
-        let resources = format!("--resource={resources}");
-        cluster.kubectl(&["create", "clusterrole", &role, "--verb=get,create", &resources]);
-        let (binds, who) = (format!("--clusterrole={role}"), format!("--serviceaccount={namespace}:{name}"));
-        cluster.kubectl(&["create", "clusterrolebinding", &role, &binds, &who]);
-    }
-    cluster.kubectl(&["create", "serviceaccount", "nobody", "--namespace", namespace]);
-    let token = |name: &str| {
-        let token = cluster.kubectl(&["create", "token", name, "--namespace", namespace]);
-        Curl { member: &member, certificate: None, token: Some(token.trim().to_owned()) }
-    };
-    let with = |certificate: Option<KeyPair>| Curl { member: &member, certificate, token: None };
-    let masters = with(Some(cluster.kubelet_client()));
-    assert_eq!(masters.ask("GET", "/healthz"), (200, "ok".into()));
-    let (scraper, reader, boss, nobody) = (token("scraper"), token("reader"), token("boss"), token("nobody"));
-    for (who, name, method, path, expect) in [
-        (&scraper, "scraper", "GET", "/metrics", 200),
-        (&scraper, "scraper", "GET", "/metrics/resource", 200),
-        (&scraper, "scraper", "GET", "/metrics/cadvisor", 200),
-        (&scraper, "scraper", "GET", "/stats/summary", 200),
-        (&scraper, "scraper", "GET", "/pods", 403),
-        (&scraper, "scraper", "GET", "/containerLogs/a/b/c", 403),
-        (&reader, "reader", "GET", "/pods", 200),
-        (&reader, "reader", "GET", "/runningpods/", 200),
-        (&reader, "reader", "GET", "/metrics", 403),
-        (&reader, "reader", "POST", "/run/a/b/c?cmd=id", 403),
-        (&boss, "boss", "GET", "/pods", 200),
-        (&boss, "boss", "GET", "/containerLogs/a/b/c", 404),
-        (&boss, "boss", "GET", "/metrics", 403),
-        (&nobody, "nobody", "GET", "/healthz", 403),
-    ] {
-        let (status, body) = who.ask(method, path);
-        assert_eq!(status, expect, "{name} {method} {path}: {body}");
-        if expect == 403 {
-            let user = format!("Forbidden (user=system:serviceaccount:{namespace}:{name}, verb=");
-            assert!(body.starts_with(&user), "{body}");
-        }
-    }
-    let bad = Curl { member: &member, certificate: None, token: Some("made-up".into()) };
-    let unauthorized = (401, "Unauthorized".to_owned());
-    assert_eq!(bad.ask("GET", "/healthz"), unauthorized);
-    assert_eq!(with(None).ask("GET", "/healthz"), unauthorized);
-    assert_eq!(with(Some(foreign(&member))).ask("GET", "/healthz"), unauthorized);
-}
-
-/// A certificate of the right name that nobody vouches for.
-fn foreign(member: &Member) -> KeyPair {
-    let dir = &member.runtime.dir;
-    let pair = KeyPair { certificate: dir.join("foreign.crt"), key: dir.join("foreign.key") };
-    let mut openssl = Command::new("openssl");
-    openssl.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj"]);
-    openssl.args(["/O=system:masters/CN=kube-apiserver-kubelet-client", "-out"]);
-    run(openssl.arg(&pair.certificate).arg("-keyout").arg(&pair.key).stderr(Stdio::null()));
-    pair
 }

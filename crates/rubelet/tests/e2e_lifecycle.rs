@@ -74,7 +74,10 @@ fn a_manifest_appears_changes_and_disappears() {
     node.agent.remove_manifest("web");
     node.wait_clean(SLOW);
     assert_eq!(journal.lines()[4..], ["second asked to end", "second gone"]);
-    assert_eq!(node.agent.pods(), Ok(vec![]));
+    wait("the agent to forget the pod", SLOW, || match node.agent.pods()?.len() {
+        0 => Ok(()),
+        some => Err(format!("{some} pods")),
+    });
 }
 
 /// As an editor does it: another file takes the name. Then the same pod in other words.

@@ -161,10 +161,14 @@ fn a_container_that_fails_its_liveness_probe_is_restarted() {
             (&json!("Running"), &json!(0))
         );
     }
-    let log = node.agent.log();
-    assert!(log.lines().any(|l| l.contains("never")
-        && l.contains("Container c failed liveness probe")
-        && !l.contains("will be restarted")));
+    let told = |l: &str| {
+        l.contains("never")
+            && l.contains("Container c failed liveness probe")
+            && !l.contains("will be restarted")
+    };
+    wait_until("the end that is not followed by a restart to be told", SLOW, || {
+        node.agent.log().lines().any(told)
+    });
     let pod = node.agent.pod("never").expect("the pod");
     assert_eq!(status(&pod, "c")["state"]["terminated"]["exitCode"], 0, "{pod}");
     assert_eq!(
@@ -300,7 +304,7 @@ fn a_restarted_agent_does_not_forget_who_was_ready() {
         node.agent.restart();
         let start = Instant::now();
         let seen =
-            watch_ready(&node, "p", |seen| seen.is_empty() || start.elapsed() < Duration::from_secs(4));
+            watch_ready(&node, "p", |seen| seen.len() <= 5 || start.elapsed() < Duration::from_secs(4));
         assert!(seen.len() > 5 && seen.iter().all(|ready| *ready), "{seen:?}");
     }
     // A container that stopped being ready meanwhile is found out by the probe, not by the restart.
@@ -344,7 +348,7 @@ fn a_probe_that_hangs_holds_up_nobody_else() {
         let pod = node.agent.pod(&format!("hangs-{number}")).expect("the pod");
         assert!(!is_ready(&pod) && status(&pod, "c")["restartCount"] == 0, "{pod}");
     }
-    assert!(node.agent.log().contains("sleep 1000"), "the command is named");
+    wait_until("the command to be named", SLOW, || node.agent.log().contains("sleep 1000"));
 }
 
 #[test]
@@ -364,7 +368,8 @@ fn nobody_dies_of_a_runtime_that_hangs() {
     let node = Node::start();
     let switches = Switches::new(&node);
     switches.on("alive");
-    let probes = json!({ "livenessProbe": switch("alive", json!({ "timeoutSeconds": 1 })) });
+    // Long enough for a busy machine to run it: one true failure kills.
+    let probes = json!({ "livenessProbe": switch("alive", json!({ "timeoutSeconds": 10 })) });
     node.agent.write_manifest(
         "p",
         &switches.pod("p", json!({ "containers": [container("c", UNTIL_TERM, probes)] })),

@@ -17,7 +17,7 @@ use pods::{
 use serde_json::{Value, json};
 
 /// Two back-offs of 10 and 20 seconds, on a busy machine.
-const TWO_BACK_OFFS: Duration = Duration::from_secs(150);
+const TWO_BACK_OFFS: Duration = Duration::from_secs(400);
 
 fn ending(policy: &str, code: i32) -> Value {
     let container = shell("c", &format!("echo started; exit {code}"));
@@ -65,7 +65,7 @@ fn watch_back_off(node: &Node, names: &[&str]) -> (BTreeMap<(String, i64), Value
                         let answer = said(&node.agent, &["why", name]);
                         if answer.contains("CrashLoopBackOff]") { Ok(answer) } else { Err(answer) }
                     };
-                    answers.push(wait("why to tell of the back-off", Duration::from_secs(5), told));
+                    answers.push(wait("why to tell of the back-off", SLOW, told));
                 }
             }
             if count < 3 || !waits.contains_key(&(name.to_owned(), 3)) {

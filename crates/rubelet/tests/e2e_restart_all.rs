@@ -8,7 +8,7 @@ mod pods;
 mod seen;
 
 use harness::{Node, SLOW, wait};
-use pods::{Journal, condition, container_id, is_running, manifest, printed, restarts, shell_with};
+use pods::{Journal, condition, container_id, is_running, manifest, restarts, shell_with, wait_printed};
 use seen::Seen;
 use serde_json::{Value, json};
 
@@ -51,9 +51,8 @@ fn pod(journal: &Journal, name: &str) -> String {
     manifest(name, spec)
 }
 
-fn counted(journal: &Journal) -> [usize; 4] {
-    let lines = journal.lines();
-    ["first", "side", "asks", "other"].map(|name| lines.iter().filter(|line| *line == name).count())
+fn wait_counted(journal: &Journal, times: usize) {
+    journal.wait_counts(&["first", "side", "asks", "other"].map(|name| (name, times)));
 }
 
 #[test]
@@ -65,19 +64,19 @@ fn all_containers_run_a_second_time_in_the_same_sandbox_and_logs_stay() {
     let before = node.wait_pod("over", SLOW, is_running);
     assert_eq!(condition(&before, "AllContainersRestarting")["status"], "False");
     let sandbox = seen.pods().expect("pods")["over"].sandboxes[0].id.clone();
-    assert_eq!(counted(&journal), [1, 1, 1, 1]);
+    wait_counted(&journal, 1);
 
     journal.put("go");
     let all = ["first", "side", "asks", "other"];
     let after =
         node.wait_pod("over", SLOW, |pod| is_running(pod) && all.iter().all(|name| restarts(pod, name) == 1));
-    assert_eq!(counted(&journal), [2, 2, 2, 2]);
+    wait_counted(&journal, 2);
     assert_eq!(condition(&after, "AllContainersRestarting")["status"], "False");
     for name in all {
         assert_ne!(container_id(&before, name), container_id(&after, name), "{name}");
         // Both logs are there, also that of the instance that was removed.
         for attempt in [0, 1] {
-            assert_eq!(printed(&node.agent, &after, name, attempt), [name], "{name} {attempt}");
+            wait_printed(&node.agent, &after, name, attempt, &[name]);
         }
     }
     let now = seen.pods().expect("pods").remove("over").expect("the pod");
@@ -110,5 +109,5 @@ fn an_agent_that_is_killed_while_all_start_over_finishes_it() {
     for name in ["first", "side", "asks", "other"] {
         assert_eq!(pod.restarts(name), Some(1), "{name}");
     }
-    assert_eq!(counted(&journal), [2, 2, 2, 2]);
+    wait_counted(&journal, 2);
 }

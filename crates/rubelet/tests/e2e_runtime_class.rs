@@ -8,7 +8,7 @@ mod pods;
 mod seen;
 
 use harness::{Node, SLOW, wait};
-use pods::{UNTIL_TERM, condition, is_running, manifest, printed, shell, uid};
+use pods::{UNTIL_TERM, condition, is_running, manifest, printed, shell, uid, wait_printed};
 use seen::Seen;
 use serde_json::json;
 
@@ -67,7 +67,7 @@ fn a_class_in_the_manifest_directory_chooses_the_handler() {
     node.agent.write_manifest("class.yaml", CLASS);
     let pod = node.wait_pod("classy", SLOW, is_running);
     assert_eq!(handler(&seen, "classy"), "second");
-    assert_eq!(printed(&node.agent, &pod, "c", 0), ["up"]);
+    wait_printed(&node.agent, &pod, "c", 0, &["up"]);
     assert_eq!(pod["spec"]["overhead"]["memory"], "4Mi", "{pod}");
 
     // It goes, and who runs stays.
@@ -125,10 +125,11 @@ fn users_of_its_own_are_given_or_refused_in_clear_words() {
     match outcome {
         Some(running) => {
             println!("the runtime gives pods users of their own");
-            let map: Vec<String> = printed(&node.agent, &running, "c", 0)
-                .iter()
-                .flat_map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
-                .collect();
+            let map: Vec<String> = wait("its map of users", SLOW, || {
+                let lines = printed(&node.agent, &running, "c", 0).join(" ");
+                let words: Vec<String> = lines.split_whitespace().map(str::to_owned).collect();
+                if words.len() >= 3 { Ok(words) } else { Err(lines) }
+            });
             assert_eq!((map[0].as_str(), map[2].as_str()), ("0", "65536"), "{map:?}");
             assert_ne!(map[1], "0");
             let text = std::fs::read_to_string(record(&pod)).expect("the record of its ids");

@@ -7,8 +7,6 @@ mod harness;
 mod pods;
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -69,8 +67,12 @@ struct Caller<'a> {
 
 impl Caller<'_> {
     fn ask(&self, method: &str, path: &str) -> (u16, String) {
+        self.ask_with(method, path, &[])
+    }
+
+    fn ask_with(&self, method: &str, path: &str, more: &[&str]) -> (u16, String) {
         let mut curl = Command::new("curl");
-        curl.args(["-sSk", "-X", method, "-w", "\n%{http_code}"]);
+        curl.args(["-sSk", "-X", method, "-w", "\n%{http_code}"]).args(more);
         if let Some((certificate, key)) = &self.pair {
             curl.args(["--cert", certificate, "--key", key]);
         }
@@ -132,7 +134,7 @@ fn alone_only_those_with_a_certificate_are_let_in() {
     assert_eq!(admin.ask("GET", "/logs/..%2f..%2fetc%2fpasswd").0, 404);
     assert_eq!(admin.ask("GET", "/debug/why/default/web-node").0, 200);
     figures_are_those_of_the_cgroups(&node, &admin);
-    silent_clients_hold_nobody_up(&node, &admin);
+    verbosity_can_be_changed(&node, &admin);
 }
 
 /// The same numbers in the summary, in the metrics and in the kernel's files.
@@ -180,25 +182,15 @@ fn figures_are_those_of_the_cgroups(node: &Node, admin: &Caller<'_>) {
     }
 }
 
-/// A thousand connections that send nothing, some of them half of a handshake.
-fn silent_clients_hold_nobody_up(node: &Node, admin: &Caller<'_>) {
-    let resident = || {
-        let status = fs::read_to_string(format!("/proc/{}/status", node.agent.pid().unwrap())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap().to_owned();
-        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
-    };
-    let before = resident();
-    let mut silent: Vec<TcpStream> = Vec::new();
-    for number in 0..1000 {
-        let mut stream = TcpStream::connect(("127.0.0.1", node.agent.port)).unwrap();
-        if number % 2 == 0 {
-            let _ = stream.write_all(&[22, 3, 1, 2, 0, 1]);
-        }
-        silent.push(stream);
-    }
-    assert_eq!(admin.ask("GET", "/healthz"), (200, "ok".into()));
-    let grown = resident().saturating_sub(before);
-    assert!(grown < 64 * 1024, "{grown} KiB for clients that say nothing");
-    silent[0].set_read_timeout(Some(SLOW)).unwrap();
-    assert!(matches!(silent[0].read(&mut [0; 64]), Ok(0 | 7) | Err(_)), "the oldest were closed");
+/// `/debug/flags/v` changes what is logged from then on.
+fn verbosity_can_be_changed(node: &Node, admin: &Caller<'_>) {
+    let is_debug = || node.agent.log().lines().any(|line| line.contains(" DEBUG "));
+    assert!(!is_debug(), "it was quiet before");
+    let put = |level: &str| admin.ask_with("PUT", "/debug/flags/v", &["-d", level]);
+    assert_eq!(put("5"), (200, "successfully set klog.logging.verbosity to 5".into()));
+    // Something happens, and is told in detail now.
+    node.agent.write_manifest("second", &pods::simple("second"));
+    wait("more to be logged", SLOW, || if is_debug() { Ok(()) } else { Err("nothing of it") });
+    let (status, text) = put("loud");
+    assert!(status == 400 && text.starts_with("failed set klog.logging.verbosity loud"), "{status} {text}");
 }

@@ -10,14 +10,16 @@ mod checkpoint;
 mod container_logs;
 mod debug;
 mod exec;
-mod log_query;
+pub(crate) mod log_query;
 mod node_logs;
-mod node_query;
+pub(crate) mod node_query;
 mod port_forward;
+mod profiling;
 mod proxy;
-mod query;
+pub(crate) mod query;
 mod splice;
 mod target;
+mod traced;
 mod zpages;
 
 use std::collections::BTreeMap;
@@ -30,10 +32,11 @@ use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post, put};
 use http::{StatusCode, header};
-use ports::{ContainerLogs, Runtime, WallClock};
+use ports::{ContainerLogs, CpuProfiler, Runtime, Tracing, WallClock};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use self::traced::traced;
 use crate::Endpoints;
 use crate::access::{Access, guard};
 use crate::endpoints::{closed, count_requests};
@@ -50,6 +53,8 @@ pub struct ApiSettings {
     pub node_log_query: bool,
     /// `enableDebugFlagsHandler`
     pub debug_flags: bool,
+    /// `enableProfilingHandler`
+    pub profiling: bool,
     /// Gate `PodLogsQuerySplitStreams`.
     pub split_log_streams: bool,
     /// `streamingConnectionIdleTimeout`; zero is no limit.
@@ -75,6 +80,11 @@ pub struct SecureApi {
     pub wall: Arc<dyn WallClock>,
     pub settings: ApiSettings,
     pub set_verbosity: SetVerbosity,
+    pub profiler: Arc<dyn CpuProfiler>,
+    /// What requests are put under.
+    pub tracing: Tracing,
+    /// For a runtime that streams over TLS.
+    pub streaming_tls: Arc<rustls::ClientConfig>,
     /// Ends streams that outlive their connection's request.
     pub stop: CancellationToken,
 }
@@ -86,6 +96,7 @@ impl SecureApi {
     pub fn routes(self, access: Arc<Access>) -> Router {
         let metrics = self.endpoints.metrics.clone();
         let common = self.endpoints.common();
+        let tracing = self.tracing.clone();
         let debugging = self.settings.debugging;
         let router = match debugging {
             true => common
@@ -93,7 +104,7 @@ impl SecureApi {
                 .merge(debugging_routes(&self.settings).with_state(Arc::new(self))),
             false => common.merge(disabled_routes()),
         };
-        let router = closed(router);
+        let router = traced(closed(router), tracing);
         let router = router.layer(middleware::from_fn_with_state(access, guard));
         count_requests(router, metrics, "readwrite")
     }
@@ -114,9 +125,15 @@ fn debugging_routes(settings: &ApiSettings) -> Router<Arc<SecureApi>> {
         .route("/configz", get(zpages::configz))
         .route("/flagz", get(zpages::flagz))
         .route("/statusz", get(zpages::statusz))
-        .route("/debug/why/{namespace}/{pod}", get(debug::why))
-        .route("/debug/pprof/{*rest}", any(async || disabled("profiling endpoint is disabled.\n")))
-        .route("/debug/pprof/", any(async || disabled("profiling endpoint is disabled.\n")));
+        .route("/debug/why/{namespace}/{pod}", get(debug::why));
+    let routes = match settings.profiling {
+        true => routes
+            .route("/debug/pprof/", get(profiling::index))
+            .route("/debug/pprof/{name}", get(profiling::read)),
+        false => routes
+            .route("/debug/pprof/", any(async || disabled("profiling endpoint is disabled.\n")))
+            .route("/debug/pprof/{*rest}", any(async || disabled("profiling endpoint is disabled.\n"))),
+    };
     let routes = match settings.debug_flags {
         true => routes.route("/debug/flags/v", put(debug::set_verbosity)),
         false => routes.route("/debug/flags/v", any(async || disabled("flags endpoint is disabled.\n"))),

@@ -190,13 +190,13 @@ pub(crate) fn count_requests(
 }
 
 /// Label values must not be the caller's to choose.
-fn known_method(method: &http::Method) -> &'static str {
+pub(crate) fn known_method(method: &http::Method) -> &'static str {
     const KNOWN: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
     KNOWN.into_iter().find(|known| *known == method.as_str()).unwrap_or("other")
 }
 
 /// The first element of the path, or the first two of metrics.
-fn known_path(path: &str) -> &'static str {
+pub(crate) fn known_path(path: &str) -> &'static str {
     const KNOWN: [&str; 20] = [
         "attach",
         "checkpoint",

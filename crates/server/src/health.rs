@@ -1,6 +1,7 @@
 //! Is the agent alive? Checks by name, and the words that the kubelet uses for their outcome.
 
 use std::fmt::Write;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use http::{StatusCode, header};
 use ports::AgentView;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 /// Why a check failed.
 #[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
@@ -35,10 +39,11 @@ pub struct HealthChecks {
 }
 
 impl HealthChecks {
-    /// `ping`, which is only that the process serves at all, and `syncloop`, which is that the agent answers.
+    /// `ping`, which is only that the process serves at all, `log`, which is that its log is taken, and `syncloop`, which is
+    /// that the agent answers.
     pub fn of_agent(agent: Arc<dyn AgentView>, patience: Duration) -> Self {
         let checks = Self { checks: Vec::new() };
-        checks.with("ping", Ping).with("syncloop", SyncLoop { agent, patience })
+        checks.with("ping", Ping).with("log", Log::default()).with("syncloop", SyncLoop { agent, patience })
     }
 
     /// Adds a check of another part.
@@ -74,6 +79,38 @@ impl HealthCheck for Ping {
     async fn check(&self) -> Result<(), Unhealthy> {
         Ok(())
     }
+}
+
+/// Whoever takes our log may stop to: then every word of ours waits for it. A full pipe is noticed here.
+#[derive(Default)]
+struct Log {
+    full_since: Mutex<Option<Instant>>,
+}
+
+/// How long the log may wait.
+const LOG_PATIENCE: Duration = Duration::from_secs(120);
+
+#[async_trait]
+impl HealthCheck for Log {
+    async fn check(&self) -> Result<(), Unhealthy> {
+        let is_taken = takes_more(&std::io::stderr());
+        let mut full_since = self.full_since.lock().await;
+        if is_taken {
+            *full_since = None;
+            return Ok(());
+        }
+        match full_since.get_or_insert_with(Instant::now).elapsed() {
+            waited if waited > LOG_PATIENCE => Err(Unhealthy("logging blocked".into())),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Does whoever reads this take more at once? What can't be asked, such as a file, always does.
+fn takes_more(output: &impl AsFd) -> bool {
+    let mut asked = [PollFd::new(output, PollFlags::OUT)];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    !matches!(poll(&mut asked, Some(&at_once)), Ok(0))
 }
 
 struct SyncLoop {
@@ -163,6 +200,18 @@ pub(crate) fn plain(status: StatusCode, body: String) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_full_pipe_takes_no_more() {
+        let (mut reader, mut writer) = std::io::pipe().unwrap();
+        assert!(takes_more(&writer));
+        rustix::fs::fcntl_setfl(&writer, rustix::fs::OFlags::NONBLOCK).unwrap();
+        while std::io::Write::write(&mut writer, &[0; 4096]).is_ok() {}
+        assert!(!takes_more(&writer));
+        let mut room = vec![0; 1 << 16];
+        std::io::Read::read_exact(&mut reader, &mut room).unwrap();
+        assert!(takes_more(&writer));
+    }
 
     #[test]
     fn summaries_say_which_check_failed_but_not_why() {

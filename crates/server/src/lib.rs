@@ -24,6 +24,8 @@ mod stats;
 #[cfg(test)]
 mod testing;
 mod tls;
+#[doc(hidden)]
+pub mod untrusted;
 
 use std::time::Duration;
 
@@ -34,7 +36,7 @@ pub use health::{HealthCheck, HealthChecks, Unhealthy, Verdict};
 pub use listen::{ServeError, Serving, serve_tcp, serve_unix};
 pub use metered::{MeteredCgroups, MeteredEvents, MeteredImages, MeteredNode, MeteredRuntime};
 pub use metrics::{AgentMetrics, BuildInfo, CertificateFigures};
-pub use secure::serve_tls;
+pub use secure::{Tls, serve_tls};
 pub use stats::{NodeStats, StatsPorts, StatsSettings};
 pub use tls::{ClientAuthority, ServingCertificate, TlsError, TlsSettings, server_config};
 

@@ -29,22 +29,29 @@ use tower::ServiceExt;
 
 use crate::access::Peer;
 use crate::listen::{ACCEPT_PAUSE, DRAIN, IDLE, ServeError, Serving};
+use crate::tls::ClientAuthority;
 
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Connections without an allowed request so far.
 const UNPROVEN: usize = 256;
-/// Head of a request of somebody who showed no certificate.
+/// Head of a request of somebody who showed no certificate, or one that nobody here vouches for.
 const STRANGER_HEADERS: usize = 64 * 1024;
 /// Head of a request else: commands of exec are in its first line.
 const HEADERS: usize = 1024 * 1024;
+
+/// What a connection is made by: the handshake, and whose certificates count.
+pub struct Tls {
+    pub config: Arc<ServerConfig>,
+    pub authority: Option<Arc<ClientAuthority>>,
+}
 
 /// Serves `router` over TLS. Its requests carry their [`Peer`].
 pub async fn serve_tls(
     what: &'static str,
     host: &str,
     port: u16,
-    tls: Arc<ServerConfig>,
+    tls: Tls,
     router: Router,
     stop: CancellationToken,
 ) -> Result<Serving, ServeError> {
@@ -55,7 +62,8 @@ pub async fn serve_tls(
     let address = listener.local_addr().map_err(bind)?;
     tracing::info!(%address, "serving the {what}");
     let cut = CancellationToken::new();
-    let door = Door { what, acceptor: TlsAcceptor::from(tls), router, stop, cut };
+    let acceptor = TlsAcceptor::from(tls.config);
+    let door = Door { what, acceptor, authority: tls.authority, router, stop, cut };
     Ok(Serving::new(Some(address), tokio::spawn(serve(door, listener))))
 }
 
@@ -63,6 +71,7 @@ pub async fn serve_tls(
 struct Door {
     what: &'static str,
     acceptor: TlsAcceptor,
+    authority: Option<Arc<ClientAuthority>>,
     router: Router,
     /// Takes no new request.
     stop: CancellationToken,
@@ -114,7 +123,11 @@ impl Door {
     async fn answer(&self, stream: TlsStream<TcpStream>, guest: &Guest) {
         let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
         let certificates: Vec<_> = certificates.iter().map(|one| one.clone().into_owned()).collect();
-        let headers = if certificates.is_empty() { STRANGER_HEADERS } else { HEADERS };
+        let vouched = |authority: &Arc<ClientAuthority>| {
+            authority.identify(&certificates).is_ok_and(|who| who.is_some())
+        };
+        let is_known = self.authority.as_ref().is_some_and(vouched);
+        let headers = if is_known { HEADERS } else { STRANGER_HEADERS };
         let peer = Peer::new(certificates, guest.welcome.clone());
         let router = self.router.clone();
         let service = hyper::service::service_fn(move |mut request: http::Request<Incoming>| {

@@ -202,6 +202,13 @@ impl AgentView for FakeAgent {
     async fn find(&self, namespace: String, name: String) -> Option<Option<PodInside>> {
         self.say((namespace == "default" && name == "web-vm").then(inside)).await
     }
+    /// Only `c1` runs.
+    async fn container_ended(&self, _: model::PodUid, container: ContainerId) -> Option<()> {
+        match container.as_str() {
+            "c1" => std::future::pending().await,
+            _ => self.say(()).await,
+        }
+    }
     async fn insides(&self) -> Option<Vec<PodInside>> {
         self.say(vec![inside()]).await
     }

@@ -37,6 +37,8 @@ pub enum Refusal {
     OtherKind(String),
     #[error("invalid runtime class: {0}")]
     RuntimeClass(String),
+    #[error("invalid {kind}: {what}")]
+    Object { kind: &'static str, what: String },
     #[error("invalid pod: name is needed for the pod")]
     Nameless,
     #[error("invalid pod: {}", error_list(.0))]

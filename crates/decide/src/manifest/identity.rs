@@ -4,7 +4,8 @@ use k8s_openapi::api::core::v1::{Pod, Toleration};
 use model::codec;
 
 use super::error::{ManifestError, Refusal};
-use super::{defaults, references, validate};
+use super::references::{self, References};
+use super::{defaults, validate};
 
 /// The annotation that carries the UID (hence a hash of the content) to the mirror pod.
 pub const CONFIG_HASH_ANNOTATION: &str = "kubernetes.io/config.hash";
@@ -27,7 +28,7 @@ pub fn static_pod(
     mut pod: Pod,
     origin: &Origin,
     node_name: &str,
-    prevent_references: bool,
+    allowed: References,
 ) -> Result<Pod, ManifestError> {
     let refuse = |refusal| ManifestError { origin: origin.clone(), refusal };
     if pod.metadata.name.as_ref().is_none_or(String::is_empty) {
@@ -36,9 +37,7 @@ pub fn static_pod(
     defaults::defaults(&mut pod);
     mark(&mut pod, origin, node_name);
     validate::validate(&pod).map_err(|errors| refuse(Refusal::Invalid(errors)))?;
-    let referenced =
-        if prevent_references { references::references(&pod) } else { references::always_refused(&pod) };
-    referenced.map_err(|reason| refuse(Refusal::References(reason)))?;
+    references::check(&pod, allowed).map_err(|reason| refuse(Refusal::References(reason)))?;
     Ok(pod)
 }
 

@@ -12,6 +12,7 @@ mod defaults;
 mod error;
 mod identity;
 mod image;
+mod objects;
 mod references;
 mod runtime_class;
 mod totals;
@@ -19,13 +20,15 @@ mod validate;
 
 use k8s_openapi::api::core::v1::Pod;
 use model::codec::{self, CodecError};
+use model::local::LocalObjects;
 use model::runtime_class::RuntimeClasses;
 use serde_json::Value;
 
 pub use self::defaults::defaults;
 pub use self::error::{ManifestError, Refusal};
 pub use self::identity::{CONFIG_HASH_ANNOTATION, Origin, static_pod};
-pub use self::references::{always_refused, references};
+use self::objects::LocalKind;
+pub use self::references::{References, always_refused, references};
 pub use self::validate::{FieldError, validate};
 
 /// What a document says it is.
@@ -34,6 +37,7 @@ enum Kind {
     Pod,
     PodList,
     RuntimeClass,
+    Object(LocalKind),
     Other(String),
 }
 
@@ -43,6 +47,9 @@ fn kind(document: &Value) -> Kind {
         (Some("v1"), Some("Pod")) => Kind::Pod,
         (Some("v1"), Some("PodList" | "List")) => Kind::PodList,
         (Some("node.k8s.io/v1"), Some("RuntimeClass")) => Kind::RuntimeClass,
+        (Some("v1"), Some("ConfigMap")) => Kind::Object(LocalKind::ConfigMap),
+        (Some("v1"), Some("Secret")) => Kind::Object(LocalKind::Secret),
+        (Some("v1"), Some("PersistentVolumeClaim")) => Kind::Object(LocalKind::Claim),
         (_, None) => Kind::Other("kind is missing".to_owned()),
         (None, Some(kind)) => Kind::Other(format!("apiVersion is missing for kind {kind:?}")),
         (Some(version), Some(kind)) => {
@@ -56,12 +63,14 @@ fn kind(document: &Value) -> Kind {
 pub struct FileContent {
     pub pods: Vec<Pod>,
     pub runtime_classes: RuntimeClasses,
+    /// For a node without a cluster.
+    pub objects: LocalObjects,
     /// What was wrong with its other documents.
     pub errors: Vec<ManifestError>,
 }
 
-/// The static pods of one file, and the runtime classes that pods beside it may name.
-pub fn decode_file(bytes: &[u8], path: &str, node_name: &str, prevent_references: bool) -> FileContent {
+/// The static pods of one file, and what pods beside it may name: runtime classes and, without a cluster, objects.
+pub fn decode_file(bytes: &[u8], path: &str, node_name: &str, allowed: References) -> FileContent {
     let origin = |document| Origin::File { path: path.to_owned(), document };
     let refuse = |refusal| ManifestError { origin: origin(0), refusal };
     let of_error = |error| FileContent { errors: vec![error], ..FileContent::default() };
@@ -81,7 +90,13 @@ pub fn decode_file(bytes: &[u8], path: &str, node_name: &str, prevent_references
             }
             continue;
         }
-        match pod_document(document, &origin(index), node_name, prevent_references) {
+        if let (Kind::Object(kind), References::Local) = (kind(&document), allowed) {
+            let read = objects::decode(kind, document, &mut content.objects);
+            let refused = read.err().map(|refusal| ManifestError { origin: origin(index), refusal });
+            content.errors.extend(refused);
+            continue;
+        }
+        match pod_document(document, &origin(index), node_name, allowed) {
             Ok(pod) => content.pods.push(pod),
             Err(error) => content.errors.push(error),
         }
@@ -93,7 +108,7 @@ fn pod_document(
     document: Value,
     origin: &Origin,
     node_name: &str,
-    prevent_references: bool,
+    allowed: References,
 ) -> Result<Pod, ManifestError> {
     let refuse = |refusal| ManifestError { origin: origin.clone(), refusal };
     match kind(&document) {
@@ -102,10 +117,15 @@ fn pod_document(
             return Err(refuse(Refusal::OtherKind("a list of pods is not allowed in a file".to_owned())));
         }
         Kind::RuntimeClass => return Err(refuse(Refusal::OtherKind("it is a RuntimeClass".to_owned()))),
+        Kind::Object(kind) => {
+            let kind = kind.word();
+            let what = format!("kind {kind:?} is read from files only where there is no cluster");
+            return Err(refuse(Refusal::OtherKind(what)));
+        }
         Kind::Other(what) => return Err(refuse(Refusal::OtherKind(what))),
     }
     let pod = codec::pod_from_value(document).map_err(|error| refuse(Refusal::Undecodable(error)))?;
-    static_pod(pod, origin, node_name, prevent_references)
+    static_pod(pod, origin, node_name, allowed)
 }
 
 /// The static pods that an HTTP server sent: one Pod or one list of them.
@@ -113,7 +133,7 @@ pub fn decode_http(
     bytes: &[u8],
     url: &str,
     node_name: &str,
-    prevent_references: bool,
+    allowed: References,
 ) -> Result<Vec<Pod>, ManifestError> {
     let origin = Origin::Http { url: url.to_owned() };
     let refuse = |refusal| ManifestError { origin: origin.clone(), refusal };
@@ -130,9 +150,13 @@ pub fn decode_http(
         Kind::RuntimeClass => {
             return Err(refuse(Refusal::OtherKind("runtime classes are read from files only".to_owned())));
         }
+        Kind::Object(kind) => {
+            let what = format!("kind {:?} is read from files only", kind.word());
+            return Err(refuse(Refusal::OtherKind(what)));
+        }
         Kind::Other(what) => return Err(refuse(Refusal::OtherKind(what))),
     };
-    pods.into_iter().map(|pod| static_pod(pod, &origin, node_name, prevent_references)).collect()
+    pods.into_iter().map(|pod| static_pod(pod, &origin, node_name, allowed)).collect()
 }
 
 #[cfg(test)]

@@ -4,6 +4,52 @@ use k8s_openapi::api::core::v1::{
     EnvFromSource, EnvVar, EnvVarSource, LocalObjectReference, Pod, PodSpec, Volume, VolumeProjection,
 };
 
+/// What a static pod may name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum References {
+    /// Nothing that only an API server has.
+    Refused,
+    /// Everything but what stays refused.
+    Allowed,
+    /// What may stand in a file beside it: the node has no cluster.
+    Local,
+}
+
+pub fn check(pod: &Pod, allowed: References) -> Result<(), String> {
+    match allowed {
+        References::Refused => references(pod),
+        References::Allowed => always_refused(pod),
+        References::Local => references(&without_local(pod)),
+    }
+}
+
+/// The pod without what files can tell.
+fn without_local(pod: &Pod) -> Pod {
+    let mut pod = pod.clone();
+    let Some(spec) = &mut pod.spec else { return pod };
+    spec.image_pull_secrets = None;
+    for container in spec.init_containers.iter_mut().flatten().chain(&mut spec.containers) {
+        container.env_from = None;
+        for variable in container.env.iter_mut().flatten() {
+            variable.value_from = None;
+        }
+    }
+    for volume in spec.volumes.iter_mut().flatten() {
+        for source in volume.projected.iter_mut().flat_map(|p| p.sources.iter_mut().flatten()) {
+            if source.config_map.take().is_some() || source.secret.take().is_some() {
+                source.downward_api.get_or_insert_default();
+            }
+        }
+    }
+    let local = |volume: &Volume| {
+        volume.config_map.is_some() || volume.secret.is_some() || volume.persistent_volume_claim.is_some()
+    };
+    if let Some(volumes) = &mut spec.volumes {
+        volumes.retain(|volume| !local(volume));
+    }
+    pod
+}
+
 /// Refuses the first reference to an API object, in the order in which the reference kubelet looks for them.
 pub fn references(pod: &Pod) -> Result<(), String> {
     let Some(spec) = &pod.spec else { return Ok(()) };
@@ -330,6 +376,42 @@ mod tests {
         check(
             json!({"volumes": [{"name": "p", "projected": {"sources": [{"clusterTrustBundle": {"path": "x"}}]}}]}),
             Err("static pods may not use ClusterTrustBundle projected volume sources"),
+        );
+    }
+
+    #[test]
+    fn without_a_cluster_files_tell_some_of_it() {
+        let check = |spec: Value, expect: Result<(), &str>| {
+            let pod = model::codec::pod_from_value(json!({"spec": spec})).unwrap();
+            let expect = expect.map_err(|object| format!("static pods may not reference {object}"));
+            assert_eq!(super::check(&pod, References::Local), expect);
+        };
+        check(
+            json!({
+                "imagePullSecrets": [{"name": "s"}],
+                "containers": [{
+                    "name": "c", "envFrom": [{"secretRef": {"name": "s"}}],
+                    "env": [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "k"}}}],
+                }],
+                "volumes": [
+                    {"name": "a", "configMap": {"name": "m"}}, {"name": "b", "secret": {"secretName": "s"}},
+                    {"name": "c", "persistentVolumeClaim": {"claimName": "x"}},
+                    {"name": "d", "projected": {"sources": [{"configMap": {"name": "m"}}, {"secret": {"name": "s"}}]}},
+                ],
+            }),
+            Ok(()),
+        );
+        let token = json!({"serviceAccountToken": {"path": "t"}});
+        let projected = json!({"name": "d", "projected": {"sources": [{"configMap": {"name": "m"}}, token]}});
+        check(
+            json!({"containers": [], "volumes": [projected]}),
+            Err("serviceaccounts (via projected volumes)"),
+        );
+        check(json!({"containers": [], "serviceAccountName": "sa"}), Err("serviceaccounts"));
+        let ephemeral = json!({"name": "e", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}});
+        check(
+            json!({"containers": [], "volumes": [ephemeral]}),
+            Err("persistentvolumeclaims (via ephemeral volumes)"),
         );
     }
 }

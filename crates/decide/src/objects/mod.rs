@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use model::cluster::{ObjectContent, ObjectKey, ObjectKind, ObjectState, Token, TokenWanted};
 use model::k8s::{Container, Pod};
+use model::local::LocalObjects;
 use model::pod::PodView;
 use model::why::Cause;
 use model::{Now, PodUid};
@@ -28,7 +29,7 @@ pub use tokens::{KnownToken, TokenDesk};
 use crate::effect::Effect;
 use crate::render::{EnvObjects, ObjectError, ServiceView, Services};
 
-/// One for the whole node. A node without a cluster has none.
+/// One for the whole node.
 #[derive(Clone, Debug, Default)]
 pub struct ObjectDesk {
     objects: BTreeMap<ObjectKey, Object>,
@@ -36,6 +37,8 @@ pub struct ObjectDesk {
     pub tokens: TokenDesk,
     pub storage: StorageDesk,
     services: Option<Vec<ServiceView>>,
+    /// What files beside the pods tell. `None`: a cluster tells.
+    local: Option<BTreeMap<ObjectKey, Arc<ObjectContent>>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -71,6 +74,30 @@ pub enum Known<'a> {
 }
 
 impl ObjectDesk {
+    /// Of a node without a cluster: files beside the pods tell of everything.
+    pub fn alone() -> Self {
+        Self { local: Some(BTreeMap::new()), storage: StorageDesk::alone(), ..Self::default() }
+    }
+
+    pub fn is_alone(&self) -> bool {
+        self.local.is_some()
+    }
+
+    /// The complete set. Gives those whom a change concerns.
+    pub fn local_told(&mut self, told: &LocalObjects, root_dir: &str) -> BTreeSet<PodUid> {
+        let Some(local) = &mut self.local else { return BTreeSet::new() };
+        *local = told.contents.iter().cloned().collect();
+        let mut concerned = self.storage.local_told(&told.claims, root_dir);
+        for (key, object) in &mut self.objects {
+            let state = Some(local_state(local, key));
+            if object.state != state {
+                object.state = state;
+                concerned.extend(object.users.iter().cloned());
+            }
+        }
+        concerned
+    }
+
     /// A pod uses what its definition names, and nothing else any more.
     pub fn claim(&mut self, view: &PodView) -> Vec<Effect> {
         let old = self.claims.get(&view.uid);
@@ -83,6 +110,10 @@ impl ObjectDesk {
         for key in new.objects.difference(&old.objects) {
             let object = self.objects.entry(key.clone()).or_default();
             object.users.insert(view.uid.clone());
+            if let Some(local) = &self.local {
+                object.state = Some(local_state(local, key));
+                continue;
+            }
             if !object.watched && !object.never_changes() {
                 object.watched = true;
                 effects.push(Effect::WatchObject { key: key.clone() });
@@ -91,7 +122,7 @@ impl ObjectDesk {
         for key in old.objects.difference(&new.objects) {
             self.leave(key, &view.uid, &mut effects);
         }
-        for wanted in new.tokens.difference(&old.tokens) {
+        for wanted in new.tokens.difference(&old.tokens).filter(|_| self.local.is_none()) {
             effects.extend(self.tokens.claim(wanted));
         }
         for wanted in old.tokens.difference(&new.tokens) {
@@ -200,6 +231,11 @@ impl ObjectDesk {
     pub fn watched(&self) -> impl Iterator<Item = &ObjectKey> {
         self.objects.iter().filter(|(_, object)| object.watched).map(|(key, _)| key)
     }
+}
+
+fn local_state(local: &BTreeMap<ObjectKey, Arc<ObjectContent>>, key: &ObjectKey) -> ObjectState {
+    let absent = || ObjectState::Absent { message: format!("{} {:?} not found", key.kind.word(), key.name) };
+    local.get(key).cloned().map_or_else(absent, ObjectState::Is)
 }
 
 impl Object {

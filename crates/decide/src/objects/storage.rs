@@ -8,6 +8,8 @@
 //! ```
 //! A pod never sees a reading that began before it came: what had the name then may be something else now.
 
+mod local;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +33,8 @@ pub struct StorageDesk {
     /// Of each claim, the pods that may have it mounted.
     holders: BTreeMap<StorageKey, BTreeSet<PodUid>>,
     drivers: Option<BTreeMap<String, Arc<CSIDriver>>>,
+    /// What files beside the pods tell. `None`: a cluster tells.
+    local: Option<BTreeMap<StorageKey, StorageObject>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -59,6 +63,29 @@ pub enum Lack<'a> {
 }
 
 impl StorageDesk {
+    pub(super) fn alone() -> Self {
+        Self { local: Some(BTreeMap::new()), ..Self::default() }
+    }
+
+    /// The complete set of claims: each has a directory of its own. Gives those whom a change concerns.
+    pub(super) fn local_told(
+        &mut self,
+        claims: &[Arc<PersistentVolumeClaim>],
+        root_dir: &str,
+    ) -> BTreeSet<PodUid> {
+        let told: BTreeMap<_, _> = claims.iter().flat_map(|claim| local::bound(claim, root_dir)).collect();
+        let mut concerned = BTreeSet::new();
+        for (key, entry) in &mut self.objects {
+            let state = Some(local::state(&told, key));
+            if entry.state != state {
+                entry.state = state;
+                concerned.extend(entry.users.keys().cloned());
+            }
+        }
+        self.local = Some(told);
+        concerned
+    }
+
     /// The pod needs these, and nothing else any more.
     pub fn want(&mut self, uid: &PodUid, keys: BTreeSet<StorageKey>) -> Vec<Effect> {
         let old = match self.wanted.get(uid) {
@@ -69,6 +96,11 @@ impl StorageDesk {
         let mut effects = Vec::new();
         for key in keys.difference(&old) {
             let entry = self.objects.entry(key.clone()).or_default();
+            if let Some(told) = &self.local {
+                entry.users.insert(uid.clone(), 0);
+                entry.state = Some(local::state(told, key));
+                continue;
+            }
             entry.users.insert(uid.clone(), entry.begun + 1);
             if entry.asking {
                 entry.again = true;
@@ -253,6 +285,13 @@ impl StorageDesk {
     /// The pod has the claim mounted from now on, or may have.
     pub fn hold(&mut self, uid: &PodUid, claim: StorageKey) {
         self.holders.entry(claim).or_default().insert(uid.clone());
+    }
+
+    /// As far as it was read.
+    pub fn is_for_one_pod(&self, claim: &StorageKey) -> bool {
+        let Some(StorageObject::Claim(claim)) = self.object(claim) else { return false };
+        let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_deref());
+        matches!(modes, Some([only]) if only == "ReadWriteOncePod")
     }
 
     pub fn held_by_another(&self, uid: &PodUid, claim: &StorageKey) -> bool {

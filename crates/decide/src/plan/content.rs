@@ -25,7 +25,7 @@ pub(super) fn variables<'a>(
         return Some(Variables { objects: None, services: Services::Standalone });
     };
     let view = &inputs.entry.view;
-    let services = desk.services();
+    let services = if desk.is_alone() { Services::Standalone } else { desk.services() };
     if services == Services::NotRead && !view.source.is_static() {
         plan.because(Some(&container.name), Cause::WaitingForServices, None);
         return None;

@@ -6,6 +6,7 @@
 
 mod collect;
 mod content;
+mod ground;
 mod image;
 mod init;
 mod probed;

@@ -17,7 +17,7 @@ use model::{ApiEvent, ContainerId, Reason};
 use super::content::Variables;
 use super::image::{self, Images};
 use super::reset::Reset;
-use super::{Note, PlanInputs, PodPlan, collect, content, init, probed, reset, stop, volumes};
+use super::{Note, PlanInputs, PodPlan, collect, content, ground, init, probed, reset, stop, volumes};
 use crate::back_off::{self, CrashLimits};
 use crate::effect::{Action, Stage, StartContainer};
 use crate::ledger::StartFailure;
@@ -25,7 +25,7 @@ use crate::lifecycle::MINIMUM_STOP_SECS;
 use crate::render::{self, ContainerInputs, ContainerRef, EnvSources, RenderError};
 use crate::sandbox::{SandboxChange, sandbox_change};
 use crate::volumes::Places;
-use crate::{cgroups, hooks, restart};
+use crate::{hooks, restart};
 
 /// How long a failed start waits for its next try, when no back-off of its own rules it.
 pub const RETRY: Duration = Duration::from_secs(10);
@@ -148,7 +148,7 @@ fn create_sandbox(inputs: &PlanInputs, attempt: u32, plan: &mut PodPlan) {
             );
         }
     };
-    let Some(ground) = prepare(inputs, plan) else { return };
+    let Some(ground) = ground::prepare(inputs, plan) else { return };
     if !ground.complete {
         return plan.stages.extend(ground.stages);
     }
@@ -162,39 +162,6 @@ fn create_sandbox(inputs: &PlanInputs, attempt: u32, plan: &mut PodPlan) {
     plan.stages.push(Stage::must(user_ids.collect()));
     let handler = place.handler.clone();
     plan.stages.push(Stage::must(vec![Action::RunSandbox { config: Box::new(config), handler }]));
-}
-
-/// What a sandbox stands on.
-struct Ground {
-    stages: Vec<Stage>,
-    /// Whether it is all there after these.
-    complete: bool,
-}
-
-/// Directories and cgroup, then volumes. `None` when the volumes can't be planned.
-fn prepare(inputs: &PlanInputs, plan: &mut PodPlan) -> Option<Ground> {
-    let view = &inputs.entry.view;
-    let volumes = match volumes::setups(inputs, plan) {
-        Ok(volumes) => volumes,
-        Err(error) => {
-            let message = error.to_string();
-            let event =
-                ApiEvent::warning("FailedMount", format!("Unable to attach or mount volumes: {message}"));
-            plan.notes.push(Note::PodFailure { step: "set up volumes", message: message.clone(), event });
-            plan.because(None, Cause::StepFailed { step: "set up volumes".into(), message }, None);
-            return None;
-        }
-    };
-    let complete = volumes.complete;
-    if !complete && volumes.actions.is_empty() {
-        return Some(Ground { stages: Vec::new(), complete });
-    }
-    let names = view.all_containers().map(|(_, c)| c.name.clone()).collect();
-    let log_dir = inputs.config.pod_log_dir(&view.full_name, &view.uid);
-    let mut ground = vec![Action::MakePodDirs { log_dir, containers: names }];
-    let cgroup = cgroups::pod_cgroup_spec(inputs.config, inputs.facts, view);
-    ground.extend(cgroup.map(|spec| Action::EnsureCgroup { spec }));
-    Some(Ground { stages: vec![Stage::must(ground), Stage::must(volumes.actions)], complete })
 }
 
 // ---- a good sandbox ---------------------------------------------------------------------------------------------
@@ -250,7 +217,7 @@ fn with_sandbox(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> PodPlan {
             return plan;
         }
         plan.because(None, Cause::PreparingDirectories, None);
-        let ground = prepare(inputs, &mut plan);
+        let ground = ground::prepare(inputs, &mut plan);
         plan.stages.extend(ground.into_iter().flat_map(|ground| ground.stages));
         return plan;
     }

@@ -58,6 +58,7 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         Event::ObjectSeen { key, state: seen } => objects::seen(state, &mut cx, &key, seen),
         Event::StorageRead { key, state: read } => objects::storage_read(state, &mut cx, &key, read),
         Event::CsiDrivers(drivers) => objects::csi_drivers(state, &mut cx, &drivers),
+        Event::LocalObjects { source: _, objects } => objects::local_told(state, &mut cx, &objects),
         Event::Services(services) => objects::services(state, &mut cx, &services),
         Event::TokenIssued { wanted, result } => objects::token_issued(state, &mut cx, &wanted, result),
         Event::ProbeDone { uid, container, kind, id, outcome, took: _ } => {

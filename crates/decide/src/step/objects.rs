@@ -5,13 +5,14 @@ use std::sync::Arc;
 use model::PodUid;
 use model::cluster::{ObjectKey, ObjectState, Token, TokenWanted};
 use model::k8s::{CSIDriver, Service};
+use model::local::LocalObjects;
 use model::storage::{StorageKey, StorageState};
 
 use super::Context;
 use crate::effect::{Action, Effect, LogLevel, Stage};
 use crate::lifecycle::Lifecycle;
 use crate::render::ServiceView;
-use crate::state::NodeState;
+use crate::state::{NodeState, PodEntry};
 use crate::volumes::persistent;
 
 /// A pod that may run needs what it names. One that is ending keeps what it has until it has ended.
@@ -26,21 +27,45 @@ pub(super) fn attend(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     attend_storage(state, cx, uid);
 }
 
-/// What a pod needs of claims grows with what is read of them: a bound claim names a volume. A pod that runs has its
-/// volumes mounted, also those that an earlier agent mounted, and has them until they are torn down.
+/// What a pod needs of claims grows with what is read of them: a bound claim names a volume.
 fn attend_storage(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let (Some(desk), Some(entry)) = (&mut state.objects, state.pods.get(uid)) else { return };
     match &entry.lifecycle {
         Lifecycle::Syncing if !entry.orphan => {
             let keys = persistent::keys(&entry.view, &desk.storage);
-            if entry.observed.as_ref().is_some_and(|reading| !reading.pod.is_empty()) {
-                persistent::claims(&entry.view).for_each(|claim| desk.storage.hold(uid, claim.key));
-            }
             desk.storage.want(uid, keys).into_iter().for_each(|effect| cx.emit(effect));
+            find_holders(state, uid);
         }
         Lifecycle::Finished => release_storage(state, cx, uid),
         _ => {}
     }
+}
+
+/// A pod that is in the runtime has its volumes mounted, by whichever agent, until they are torn down. That counts only
+/// where a claim is for one pod.
+fn find_holders(state: &mut NodeState, uid: &PodUid) {
+    let (Some(desk), Some(entry)) = (&mut state.objects, state.pods.get(uid)) else { return };
+    let wanted: Vec<_> = persistent::claims(&entry.view).map(|claim| claim.key).collect();
+    let wanted: Vec<_> = wanted.into_iter().filter(|key| desk.storage.is_for_one_pod(key)).collect();
+    if wanted.is_empty() {
+        return;
+    }
+    let is_there = |entry: &PodEntry| entry.observed.as_ref().is_some_and(|reading| !reading.pod.is_empty());
+    for (other, entry) in state.pods.iter().filter(|(other, _)| *other != uid) {
+        if entry.orphan || !is_there(entry) || matches!(entry.lifecycle, Lifecycle::Finished) {
+            continue;
+        }
+        for claim in persistent::claims(&entry.view).filter(|claim| wanted.contains(&claim.key)) {
+            desk.storage.hold(other, claim.key);
+        }
+    }
+}
+
+/// Files beside the pods told of all the objects there are.
+pub(super) fn local_told(state: &mut NodeState, cx: &mut Context, objects: &LocalObjects) {
+    let root_dir = state.config.root_dir.clone();
+    let Some(desk) = &mut state.objects else { return };
+    cx.touched.extend(desk.local_told(objects, &root_dir));
 }
 
 /// What is set up is the pod's from now on, however that ends.

@@ -185,7 +185,9 @@ impl<'a> Sources<'a> {
     }
 
     fn token(&mut self, source: &'a ServiceAccountTokenProjection) {
-        let Some(desk) = self.inputs.cluster else { return };
+        let Some(desk) = self.inputs.cluster.filter(|desk| !desk.is_alone()) else {
+            return self.parts.push(Err(NO_TOKENS.to_owned()));
+        };
         let pod = self.inputs.pod;
         let wanted = token_wanted(pod, source);
         let part = match desk.tokens.look(&wanted, self.inputs.now) {
@@ -219,6 +221,8 @@ impl<'a> Sources<'a> {
 
 /// What upstream says when it does not have them: the gates for both are off.
 const NO_TRUST_BUNDLES: &str = "ClusterTrustBundle projection is not supported in static kubelet mode";
+/// There is nobody who could issue one.
+const NO_TOKENS: &str = "service account tokens need a cluster, and this node has none";
 const NO_POD_CERTIFICATES: &str = "unimplemented";
 
 /// Only what stays the same for all of the pod's life, and its maps.

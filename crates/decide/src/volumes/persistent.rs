@@ -15,17 +15,19 @@ use model::k8s::{
 };
 use model::pod::PodView;
 use model::storage::StorageKey;
-use model::volume::{MountStage, VolumeSetup};
+use model::volume::{DeviceVolume, LocalVolume, MountStage, NfsVolume, VolumeKind, VolumeSetup};
 use model::why::Cause;
 
 use super::{ContentInputs, Held, VolumePlace, VolumeSource, mounted};
 use crate::admission::node_selected;
-use crate::objects::{Lack, StorageDesk};
+use crate::objects::{Lack, ObjectDesk, StorageDesk};
 
 const GID: &str = "pv.beta.kubernetes.io/gid";
 const MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
 const PROTECTION: &str = "kubernetes.io/pvc-protection";
 const ONE_POD: &str = "ReadWriteOncePod";
+const LOCAL: &str = "kubernetes.io~local-volume";
+const NFS: &str = "kubernetes.io~nfs";
 
 /// A claim that a volume of the pod names, or that was made for it.
 #[derive(Clone, PartialEq, Debug)]
@@ -323,13 +325,18 @@ pub(super) fn setup(inputs: &ContentInputs<'_>, resolved: &Resolved<'_>) -> Resu
     if let Source::Csi(_) = resolved.source {
         return super::csi::setup(inputs, resolved.claim.volume, Some(resolved));
     }
-    if resolved.block {
-        return Err(resolved.staged(MountStage::NewMounter, unsupported(resolved)));
-    }
-    let kind = match resolved.source {
-        Source::HostPath(source) => super::host_path_kind(&resolved.claim.volume.name, source)
+    let kind = match (resolved.source, resolved.block) {
+        (Source::Local(source), block) => local_kind(inputs, resolved, source, block)
+            .map_err(|message| resolved.staged(MountStage::SetUp, message))?,
+        (Source::Nfs(source), false) => VolumeKind::Nfs(Box::new(NfsVolume {
+            source: nfs_source(source),
+            target: below_pod(inputs, "volumes", NFS, resolved.spec_name),
+            mount_options: resolved.mount_options.clone(),
+            read_only: resolved.read_only,
+        })),
+        (Source::HostPath(source), false) => super::host_path_kind(&resolved.claim.volume.name, source)
             .map_err(|error| resolved.staged(MountStage::SetUp, error.to_string()))?,
-        Source::Csi(_) | Source::Local(_) | Source::Nfs(_) | Source::Other(_) => {
+        (Source::HostPath(_) | Source::Nfs(_), true) | (Source::Csi(_) | Source::Other(_), _) => {
             return Err(resolved.staged(MountStage::NewMounter, unsupported(resolved)));
         }
     };
@@ -349,16 +356,65 @@ fn unsupported(resolved: &Resolved<'_>) -> String {
     format!("a persistent volume of type {kind}{mode} is not supported yet")
 }
 
-/// Where containers find it.
-pub(super) fn place(resolved: &Resolved<'_>) -> Option<VolumePlace> {
-    match resolved.source {
-        Source::HostPath(source) => Some(VolumePlace::Directory(VolumeSource {
-            path: source.path.clone(),
-            read_only: resolved.read_only,
-            managed: false,
-        })),
-        _ => None,
+fn local_kind(
+    inputs: &ContentInputs<'_>,
+    resolved: &Resolved<'_>,
+    source: &LocalVolumeSource,
+    block: bool,
+) -> Result<VolumeKind, String> {
+    let path = source.path.clone();
+    if path.is_empty() {
+        return Err(format!("LocalVolume volume {:?} path is empty", resolved.spec_name));
     }
+    if path.split('/').any(|part| part == "..") {
+        return Err(format!("invalid path: {path} must not contain '..'"));
+    }
+    if block {
+        let link = below_pod(inputs, "volumeDevices", LOCAL, resolved.spec_name);
+        return Ok(VolumeKind::Device(DeviceVolume { device: path, link }));
+    }
+    let context = inputs.pod.spec().security_context.as_ref();
+    let policy = context.and_then(|context| context.fs_group_change_policy.as_deref());
+    Ok(VolumeKind::Local(Box::new(LocalVolume {
+        name: resolved.spec_name.to_owned(),
+        path,
+        target: below_pod(inputs, "volumes", LOCAL, resolved.spec_name),
+        read_only: resolved.read_only,
+        fs_type: source.fs_type.clone().filter(|kind| !kind.is_empty()),
+        mount_options: resolved.mount_options.clone(),
+        fs_group: context.and_then(|context| context.fs_group),
+        on_root_mismatch: policy == Some("OnRootMismatch"),
+        create: inputs.cluster.is_some_and(ObjectDesk::is_alone),
+    })))
+}
+
+pub(super) fn nfs_source(source: &NFSVolumeSource) -> String {
+    // An address of version 6 would end at its first colon.
+    let server = match source.server.contains(':') && !source.server.starts_with('[') {
+        true => format!("[{}]", source.server),
+        false => source.server.clone(),
+    };
+    format!("{server}:{}", source.path)
+}
+
+fn below_pod(inputs: &ContentInputs<'_>, kind: &str, plugin: &str, name: &str) -> String {
+    format!("{}/{kind}/{plugin}/{name}", inputs.config.pod_dir(&inputs.pod.uid))
+}
+
+/// Where containers find it.
+pub(super) fn place(inputs: &ContentInputs<'_>, resolved: &Resolved<'_>) -> Option<VolumePlace> {
+    let read_only = resolved.read_only;
+    let (path, managed) = match resolved.source {
+        Source::Local(_) if resolved.block => {
+            let path = below_pod(inputs, "volumeDevices", LOCAL, resolved.spec_name);
+            return Some(VolumePlace::Device { path, read_only });
+        }
+        Source::Local(_) => (below_pod(inputs, "volumes", LOCAL, resolved.spec_name), !read_only),
+        Source::Nfs(_) => (below_pod(inputs, "volumes", NFS, resolved.spec_name), false),
+        Source::HostPath(source) => (source.path.clone(), false),
+        Source::Csi(_) | Source::Other(_) => return None,
+    };
+    Some(VolumePlace::Directory(VolumeSource { path, read_only, managed }))
 }
 
 #[cfg(test)]

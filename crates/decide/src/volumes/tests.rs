@@ -151,8 +151,8 @@ fn other_types_are_named() {
     };
     check(json!({"configMap": {"name": "x"}}), Some("volume \"v\" of type configMap is not supported yet"));
     check(
-        json!({"nfs": {"server": "s", "path": "/"}}),
-        Some("volume \"v\" of type nfs is not supported yet"),
+        json!({"iscsi": {"targetPortal": "p", "iqn": "q", "lun": 0}}),
+        Some("volume \"v\" of type iscsi is not supported yet"),
     );
     check(json!({"image": {"reference": "x"}}), None);
 }
@@ -190,4 +190,16 @@ fn sizes_are_told_of_what_is_made_for_the_pod() {
     check(json!({"secret": {}}), Some(("kubernetes.io/secret", false)));
     check(json!({"hostPath": {"path": "/x"}}), None);
     check(json!({"nfs": {"server": "x", "path": "/x"}}), None);
+}
+
+#[test]
+fn a_volume_may_name_its_server() {
+    let check = |source: Value, expect: (&str, bool)| {
+        let mut setups = setups_of(&pod_with(json!({ "nfs": source }))).unwrap();
+        let VolumeKind::Nfs(nfs) = setups.remove(0).kind else { panic!("{source}") };
+        assert_eq!((nfs.source.as_str(), nfs.read_only), expect);
+        assert_eq!(nfs.target, "/r/pods/u-1/volumes/kubernetes.io~nfs/v");
+    };
+    check(json!({"server": "s", "path": "/p"}), ("s:/p", false));
+    check(json!({"server": "2001:db8::1", "path": "/", "readOnly": true}), ("[2001:db8::1]:/", true));
 }

@@ -3,7 +3,7 @@
 //! Only the size of the memory must be there. Everything else is absent where the host has no such file.
 
 mod address;
-mod parse;
+pub(crate) mod parse;
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -15,10 +15,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use model::k8s::Pod;
+use model::local::LocalObjects;
 use model::runtime_class::RuntimeClasses;
 use rustix::fs::OFlags;
 
 use super::notices::Reading;
+use super::objects::{self, Gathered};
 use super::{Decoder, MAX_BYTES, decode, key};
 
 /// Two writes within this time may leave the same time stamp.
@@ -48,6 +50,7 @@ struct Known {
     content_hash: Option<u64>,
     pods: Vec<Arc<Pod>>,
     runtime_classes: RuntimeClasses,
+    objects: LocalObjects,
     /// Pods were decoded from it without a problem at least once.
     was_good: bool,
     problem: Option<String>,
@@ -176,6 +179,7 @@ impl Manifests {
         let mut pods: Vec<Arc<Pod>> = Vec::new();
         let mut runtime_classes = RuntimeClasses::new();
         let mut class_owner: BTreeMap<&str, &str> = BTreeMap::new();
+        let mut objects = Gathered::default();
         for known in self.files.values() {
             let origin = &known.origin;
             for (name, class) in &known.runtime_classes {
@@ -185,6 +189,9 @@ impl Manifests {
                     tell(earlier.to_owned(), message);
                 }
                 runtime_classes.insert(name.clone(), class.clone());
+            }
+            for (earlier, message) in objects.add(origin, &known.objects) {
+                tell(earlier, message);
             }
             if let Some(problem) = &known.problem {
                 tell(origin.clone(), problem.clone());
@@ -200,7 +207,7 @@ impl Manifests {
                 pods.push(Arc::clone(pod));
             }
         }
-        Reading { pods: Some(pods), runtime_classes, problems }
+        Reading { pods: Some(pods), runtime_classes, objects: objects.into_objects(), problems }
     }
 }
 
@@ -289,10 +296,12 @@ impl Known {
             for (name, class) in self.runtime_classes {
                 decoded.runtime_classes.entry(name).or_insert(class);
             }
+            objects::keep_missing(&mut decoded.objects, self.objects);
             self.problem = Some(decoded.problems.join("; "));
         }
         self.pods = pods;
         self.runtime_classes = decoded.runtime_classes;
+        self.objects = decoded.objects;
         self
     }
 }

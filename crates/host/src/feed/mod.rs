@@ -9,12 +9,14 @@ mod file;
 mod http;
 mod manifests;
 mod notices;
+mod objects;
 mod watch;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use model::k8s::Pod;
+use model::local::LocalObjects;
 use model::runtime_class::RuntimeClasses;
 
 pub use self::http::{HttpFeed, HttpFeedError};
@@ -25,6 +27,7 @@ pub use file::FileFeed;
 pub struct Decoded {
     pub pods: Vec<Pod>,
     pub runtime_classes: RuntimeClasses,
+    pub objects: LocalObjects,
     /// One line each, naming the origin.
     pub problems: Vec<String>,
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use model::k8s::Pod;
+use model::local::LocalObjects;
 use model::pod::Source;
 use model::runtime_class::RuntimeClasses;
 use ports::{FeedNotice, PodSet};
@@ -15,6 +16,8 @@ pub struct Reading {
     pub pods: Option<Vec<Arc<Pod>>>,
     /// Counts only together with pods.
     pub runtime_classes: RuntimeClasses,
+    /// Count only together with pods.
+    pub objects: LocalObjects,
     /// All problems there are now, by origin.
     pub problems: BTreeMap<String, String>,
 }
@@ -24,6 +27,7 @@ pub struct Notices {
     source: Source,
     told_pods: Option<Vec<Arc<Pod>>>,
     told_classes: RuntimeClasses,
+    told_objects: LocalObjects,
     told_problems: BTreeMap<String, String>,
     queue: VecDeque<FeedNotice>,
 }
@@ -34,6 +38,7 @@ impl Notices {
             source,
             told_pods: None,
             told_classes: RuntimeClasses::new(),
+            told_objects: LocalObjects::default(),
             told_problems: BTreeMap::new(),
             queue: VecDeque::new(),
         }
@@ -49,6 +54,11 @@ impl Notices {
             let classes = reading.runtime_classes;
             self.queue.push_back(FeedNotice::RuntimeClasses { source, classes: classes.clone() });
             self.told_classes = classes;
+        }
+        if reading.pods.is_some() && self.told_objects != reading.objects {
+            let objects = reading.objects;
+            self.queue.push_back(FeedNotice::Objects { source, objects: objects.clone() });
+            self.told_objects = objects;
         }
         if let Some(pods) = reading.pods
             && self.told_pods.as_ref() != Some(&pods)

@@ -72,6 +72,10 @@ pub fn show(notice: &FeedNotice) -> String {
             let classes: Vec<_> = classes.iter().map(|(name, c)| format!(" {name}={}", c.handler)).collect();
             format!("classes{}", classes.concat())
         }
+        FeedNotice::Objects { objects, .. } => {
+            let names: Vec<_> = objects.contents.iter().map(|(key, _)| format!(" {}", key.name)).collect();
+            format!("objects{}", names.concat())
+        }
         FeedNotice::Problem { origin, message, .. } => format!("problem {origin}: {message}"),
         FeedNotice::Resolved { origin, .. } => format!("resolved {origin}"),
     }

@@ -9,6 +9,9 @@
 //!                  /plugins/kubernetes.io~empty-dir/<volume>/ready
 //!                  /volumes/kubernetes.io~configmap/<volume>   content from the cluster (also ~secret, ~projected,
 //!                                                              ~downward-api, these on a tmpfs), see `content`
+//!                  /volumes/kubernetes.io~local-volume/<pv>        bind mount of a directory or disk (also ~nfs), see
+//!                                                              `persistent`: the content is not the pod's
+//!                  /volumeDevices/kubernetes.io~local-volume/<pv>  link to a device
 //!                  /volume-subpaths/<volume>/<container>/<n>   bind mounts of a volume's inside
 //!                  /containers/<container>/<id>                termination messages, written by containers
 //!                  /etc-hosts
@@ -19,12 +22,14 @@
 
 mod container;
 mod content;
+mod disk;
 mod empty_dir;
 mod host_path;
 mod layout;
 mod log_files;
 mod node;
 mod ownership;
+mod persistent;
 mod sub_path;
 mod tear_down;
 mod termination;
@@ -95,6 +100,11 @@ impl PodFiles for HostPodFiles {
             }
             VolumeKind::HostPath { path, check } => host_path::check(path, *check),
             VolumeKind::Content(content) => content::set_up(&layout.in_pod(&uid, &content.path)?, content),
+            VolumeKind::Local(local) => {
+                persistent::set_up_local(layout, &layout.in_pod(&uid, &local.target)?, local)
+            }
+            VolumeKind::Nfs(nfs) => persistent::set_up_nfs(&layout.in_pod(&uid, &nfs.target)?, nfs),
+            VolumeKind::Device(device) => persistent::map_device(&layout.in_pod(&uid, &device.link)?, device),
         })
         .await
     }

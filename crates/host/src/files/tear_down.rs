@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use super::layout::failed;
+use super::persistent;
 use super::tree::remove_tree;
 use crate::mountinfo::MountTable;
 
@@ -33,7 +34,7 @@ pub fn volumes(pod: &Path) -> Result<(), FilesError> {
     for plugin in OWNED_PLUGINS {
         result = result.and(remove_volumes_of(&pod, plugin));
     }
-    result
+    result.and(persistent::tear_down(&pod))
 }
 
 fn remove_volumes_of(pod: &Path, plugin: &str) -> Result<(), FilesError> {
@@ -109,7 +110,7 @@ fn resolve(pod: &Path) -> Result<Option<PathBuf>, FilesError> {
     }
 }
 
-fn names(dir: &Path) -> Result<Vec<std::ffi::OsString>, FilesError> {
+pub fn names(dir: &Path) -> Result<Vec<std::ffi::OsString>, FilesError> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),

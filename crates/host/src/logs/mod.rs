@@ -6,7 +6,7 @@
 
 mod line;
 mod open;
-mod render;
+pub(crate) mod render;
 mod stream;
 mod tail;
 

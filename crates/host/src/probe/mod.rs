@@ -13,7 +13,7 @@ mod records;
 #[cfg(test)]
 mod tests;
 mod tls;
-mod url;
+pub(crate) mod url;
 
 use std::time::Duration;
 

@@ -56,7 +56,7 @@ impl Url {
         if let Some(rest) = rest.strip_prefix("//") {
             let end = rest.find(['/', '?']).unwrap_or(rest.len());
             let (host, written_port) = host_and_port(&rest[..end])?;
-            let target = rooted(&rest[end..]);
+            let target = without_dots(&rooted(&rest[end..]));
             return Ok(Self { https, host, written_port, target });
         }
         let (here, _) = self.target.split_once('?').unwrap_or((&self.target, ""));
@@ -177,6 +177,7 @@ mod tests {
         check("/c?x#f", "http://h:8080/c?x");
         check("//o", "http://o/");
         check("//o:1/x", "http://o:1/x");
+        check("http://o/x/../../y?../q", "http://o/y?../q");
         check("https://o/x", "https://o/x");
         check("HTTPS://u:p@o:9?x", "https://o:9/?x");
         check("http://[fd00::1]:1/x", "http://[fd00::1]:1/x");

@@ -94,7 +94,7 @@ fn processes(loadavg: &str) -> Option<u64> {
 }
 
 /// Those that are no loopback.
-pub(super) fn interfaces(text: &str) -> Vec<InterfaceFigures> {
+pub(crate) fn interfaces(text: &str) -> Vec<InterfaceFigures> {
     let line = |line: &str| {
         let (name, rest) = line.split_once(':')?;
         let numbers: Vec<u64> = rest.split_whitespace().map_while(|word| word.parse().ok()).collect();

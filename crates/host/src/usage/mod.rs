@@ -28,6 +28,7 @@ use tokio::time::Instant;
 
 use crate::cgroup::Layout;
 use files::Files;
+pub(crate) use machine::interfaces;
 use trees::Trees;
 
 /// A rate over less than this says little.

@@ -62,6 +62,9 @@ impl AgentView for FakeAgent {
     async fn find(&self, _: String, _: String) -> Option<Option<ports::PodInside>> {
         None
     }
+    async fn container_ended(&self, _: model::PodUid, _: model::ContainerId) -> Option<()> {
+        None
+    }
     async fn insides(&self) -> Option<Vec<ports::PodInside>> {
         None
     }

@@ -78,7 +78,11 @@ fn logs_lie_where_collectors_look() {
     assert_eq!(lines, [("stderr", "F", "err"), ("stdout", "F", "out")]);
 
     let link = format!("/var/log/containers/l-node_default_c-{}.log", container_id(&pod, "c"));
-    assert_eq!(fs::read_link(&link).ok().as_deref(), Some(path.as_path()), "{link}");
+    // It is made when the container has started, and its state may be seen before that.
+    crate::wait("the link to the log", SLOW, || match fs::read_link(&link) {
+        Ok(target) if target == path => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
     assert_eq!(fs::read_to_string(&link).ok(), Some(log));
     clear(&node, &["l"]);
     assert!(fs::symlink_metadata(&link).is_err(), "{link} is left");

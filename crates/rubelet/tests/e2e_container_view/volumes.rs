@@ -9,7 +9,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::harness::{Node, SLOW, wait_until};
-use crate::pods::{container, is_running, manifest, phase, restarts, shell_with, waiting};
+use crate::pods::{container, is_running, manifest, phase, restarts, shell_with, wait_printed, waiting};
 use crate::{clear, facts, looks, seen, spec};
 
 fn mount(name: &str, path: &str) -> Value {
@@ -63,7 +63,7 @@ fn empty_directories() {
     }
     assert!(!found.iter().any(|line| line == "disk=tmpfs"), "{found:?}");
     assert_eq!(seen(&node, &pod, "reads"), ["words", "words"]);
-    assert_eq!(crate::printed(&node.agent, &pod, "again", 1), ["once"]);
+    wait_printed(&node.agent, &pod, "again", 1, &["once"]);
     let dir = node
         .agent
         .root_dir()

@@ -12,7 +12,7 @@ use crate::record::Record;
 use crate::seen::Seen;
 
 /// How long a pod may take to look as recorded, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(75);
+const PATIENCE: Duration = Duration::from_secs(150);
 
 /// Reasons that every pod may show on its way, whether or not a watch happened to see them.
 const ON_THE_WAY: [&str; 2] = ["waiting ContainerCreating", "waiting PodInitializing"];

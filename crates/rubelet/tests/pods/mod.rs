@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Agent, Node};
+use crate::harness::{Agent, Node, SLOW, wait};
 
 pub const IMAGE: &str = "rubelet.test/busybox:1";
 pub const OTHER_IMAGE: &str = "rubelet.test/busybox:2";
@@ -100,6 +100,17 @@ pub fn printed(agent: &Agent, pod: &Value, container: &str, attempt: u32) -> Vec
     agent.container_log(pod, container, attempt).lines().filter_map(text).collect()
 }
 
+/// Waits until a container's attempt has printed exactly this: that it runs does not mean that it has spoken.
+#[track_caller]
+pub fn wait_printed(agent: &Agent, pod: &Value, container: &str, attempt: u32, expect: &[&str]) {
+    wait(&format!("{container} to print {expect:?}"), SLOW, || {
+        match printed(agent, pod, container, attempt) {
+            lines if lines == expect => Ok(()),
+            lines => Err(format!("{lines:?}")),
+        }
+    });
+}
+
 /// What a human command says about this agent.
 ///
 /// # Panics
@@ -145,6 +156,19 @@ impl Journal {
     /// Something that containers can wait for.
     pub fn put(&self, name: &str) {
         fs::write(self.dir.join(name), "").expect("write into the journal");
+    }
+
+    /// Waits until each word was written so often: that a container runs does not mean that it has written.
+    #[track_caller]
+    pub fn wait_counts(&self, expect: &[(&str, usize)]) {
+        wait(&format!("{expect:?} in the journal"), SLOW, || {
+            let lines = self.lines();
+            let count = |word: &str| lines.iter().filter(|line| *line == word).count();
+            match expect.iter().all(|(word, wanted)| count(word) == *wanted) {
+                true => Ok(()),
+                false => Err(format!("{lines:?}")),
+            }
+        });
     }
 
     pub fn lines(&self) -> Vec<String> {

@@ -100,7 +100,8 @@ impl Seen {
     /// The ids of all containers that run now, by pod.
     #[track_caller]
     pub fn running(&self) -> RunningIds {
-        let pods = self.pods().expect("a list of the runtime");
+        // A runtime that was just started may answer that it is not ready to.
+        let pods = wait("a list of the runtime", ANSWER * 4, || self.pods());
         let ids = |pod: &SeenPod| pod.running().map(|c| c.id.to_string()).collect();
         pods.iter().map(|(name, pod)| (name.clone(), ids(pod))).collect()
     }
@@ -138,7 +139,7 @@ impl SeenPod {
     }
 
     /// The ids of its running containers, when it is whole: one ready sandbox, and so many containers that run in it.
-    fn ids_when_whole(&self, containers: usize) -> Result<BTreeSet<String>, String> {
+    pub fn ids_when_whole(&self, containers: usize) -> Result<BTreeSet<String>, String> {
         let ready: Vec<_> = self.ready_sandboxes().collect();
         let [sandbox] = ready[..] else {
             return Err(format!("{} ready sandboxes", ready.len()));

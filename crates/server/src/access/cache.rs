@@ -1,6 +1,9 @@
 //! Answers of the API server that hold for a while.
+//!
+//! Bounded and fair: when it is full, what came first goes first. Somebody who makes up names pushes out his own
+//! answers and those that were about to run out, never chosen ones.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
@@ -14,12 +17,20 @@ const ENTRIES: usize = 4096;
 type Key = [u8; 32];
 
 pub(super) struct Cache<V> {
-    entries: Mutex<BTreeMap<Key, (V, Instant)>>,
+    entries: Mutex<Entries<V>>,
+}
+
+struct Entries<V> {
+    /// With the number of the answer: a newer one for the same key has another.
+    known: BTreeMap<Key, (V, Instant, u64)>,
+    /// In the order in which they came. Those that were replaced since are still in it.
+    order: VecDeque<(Key, u64)>,
+    next: u64,
 }
 
 impl<V: Clone> Cache<V> {
     pub fn new() -> Self {
-        Self { entries: Mutex::new(BTreeMap::new()) }
+        Self { entries: Mutex::new(Entries { known: BTreeMap::new(), order: VecDeque::new(), next: 0 }) }
     }
 
     pub fn key(of: &[u8]) -> Key {
@@ -28,23 +39,33 @@ impl<V: Clone> Cache<V> {
 
     pub async fn get(&self, key: &Key) -> Option<V> {
         let entries = self.entries.lock().await;
-        entries.get(key).filter(|(_, until)| Instant::now() < *until).map(|(value, _)| value.clone())
+        entries
+            .known
+            .get(key)
+            .filter(|(_, until, _)| Instant::now() < *until)
+            .map(|(value, ..)| value.clone())
     }
 
     pub async fn put(&self, key: Key, value: V, holds: Duration) {
-        if holds.is_zero() {
-            return;
+        if !holds.is_zero() {
+            self.entries.lock().await.put(key, value, Instant::now() + holds);
         }
-        let mut entries = self.entries.lock().await;
-        let now = Instant::now();
-        if entries.len() >= ENTRIES {
-            entries.retain(|_, (_, until)| now < *until);
+    }
+}
+
+impl<V> Entries<V> {
+    fn put(&mut self, key: Key, value: V, until: Instant) {
+        let number = self.next;
+        self.next += 1;
+        self.known.insert(key, (value, until, number));
+        self.order.push_back((key, number));
+        // The order is as long as what is known, or gets rid of what was replaced.
+        while self.order.len() > ENTRIES {
+            let Some((oldest, number)) = self.order.pop_front() else { return };
+            if self.known.get(&oldest).is_some_and(|(.., newest)| *newest == number) {
+                self.known.remove(&oldest);
+            }
         }
-        if entries.len() >= ENTRIES {
-            // All of it is young: somebody makes up names. Which of them is asked again does not matter.
-            entries.pop_first();
-        }
-        entries.insert(key, (value, now + holds));
     }
 }
 
@@ -52,19 +73,50 @@ impl<V: Clone> Cache<V> {
 mod tests {
     use super::*;
 
+    const HOLDS: Duration = Duration::from_secs(10);
+
+    fn key(n: usize) -> Key {
+        Cache::<usize>::key(&n.to_le_bytes())
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn answers_hold_their_time_and_never_pile_up() {
+    async fn answers_hold_their_time() {
         let cache = Cache::new();
-        let key = |n: usize| Cache::<usize>::key(&n.to_le_bytes());
-        cache.put(key(1), 1, Duration::from_secs(10)).await;
+        cache.put(key(1), 1, HOLDS).await;
         cache.put(key(2), 2, Duration::ZERO).await;
         assert_eq!((cache.get(&key(1)).await, cache.get(&key(2)).await), (Some(1), None));
-        tokio::time::advance(Duration::from_secs(10)).await;
+        tokio::time::advance(HOLDS).await;
         assert_eq!(cache.get(&key(1)).await, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_oldest_goes_first_and_nothing_piles_up() {
+        let cache = Cache::new();
         for n in 0..3 * ENTRIES {
-            cache.put(key(n), n, Duration::from_secs(10)).await;
+            cache.put(key(n), n, HOLDS).await;
             assert_eq!(cache.get(&key(n)).await, Some(n));
         }
-        assert!(cache.entries.lock().await.len() <= ENTRIES);
+        let first_kept = 2 * ENTRIES;
+        assert_eq!(cache.get(&key(first_kept - 1)).await, None, "older ones went");
+        assert_eq!(cache.get(&key(first_kept)).await, Some(first_kept), "younger ones stay");
+        let entries = cache.entries.lock().await;
+        assert_eq!((entries.known.len(), entries.order.len()), (ENTRIES, ENTRIES));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_renewed_is_young_again_and_costs_no_room() {
+        let cache = Cache::new();
+        cache.put(key(0), 0, HOLDS).await;
+        for n in 1..ENTRIES {
+            cache.put(key(n), n, HOLDS).await;
+        }
+        cache.put(key(0), 7, HOLDS).await;
+        cache.put(key(ENTRIES), 1, HOLDS).await;
+        assert_eq!(cache.get(&key(0)).await, Some(7));
+        for _ in 0..5 * ENTRIES {
+            cache.put(key(0), 8, HOLDS).await;
+        }
+        let entries = cache.entries.lock().await;
+        assert!(entries.known.contains_key(&key(0)) && entries.order.len() <= ENTRIES);
     }
 }

@@ -2,7 +2,6 @@
 
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
@@ -11,17 +10,12 @@ use futures::FutureExt;
 use futures::StreamExt;
 use http::{StatusCode, header};
 use model::ContainerId;
-use model::observed::ContainerState;
-use ports::{AgentView, PodInside};
+use ports::PodInside;
 
 use super::log_query::{LogQuery, instance};
 use super::query::Parameters;
 use super::target::{Place, tty};
 use super::{Api, SecureApi, failure};
-use crate::endpoints::ask;
-
-/// How often it is looked whether a followed container still runs. What it writes is told by the file itself.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 pub(super) async fn read(State(api): Api, Path(place): Path<Place>, request: Request) -> Response {
     let parameters = Parameters::of(request.uri());
@@ -49,7 +43,9 @@ async fn open(api: &Arc<SecureApi>, place: &Place, pod: &PodInside, query: LogQu
     let id = instance(&place.pod, status, &place.container, query.previous)?;
     let id = ContainerId::from(id.split_once("://").map_or(id.as_str(), |(_, id)| id));
     let path = log_path(api, pod, &id).await?;
-    let ended = until_ended(api.endpoints.agent.clone(), place, pod, id).boxed();
+    let (agent, uid) = (api.endpoints.agent.clone(), pod.uid.clone());
+    // Also over when the agent ends: nobody could tell then.
+    let ended = async move { agent.container_ended(uid, id).await.unwrap_or_default() }.boxed();
     let pieces = api.logs.open(&path, query.options, ended).await;
     let pieces = pieces.map_err(|error| format!("failed to open log file {:?}: {error}", path.display()))?;
     let stop = api.stop.clone();
@@ -73,30 +69,4 @@ async fn log_path(api: &SecureApi, pod: &PodInside, id: &ContainerId) -> Result<
         .filter(|path| path.is_absolute())
         .map(FilePath::to_path_buf)
         .ok_or_else(|| format!("container {id} has no log"))
-}
-
-/// Waits until this instance has ended, or can't be known of any more.
-fn until_ended(
-    agent: Arc<dyn AgentView>,
-    place: &Place,
-    pod: &PodInside,
-    id: ContainerId,
-) -> impl Future<Output = ()> + Send + use<> {
-    let (namespace, name, uid) = (place.namespace.clone(), place.pod.clone(), pod.uid.clone());
-    let runs = move |pod: &PodInside| {
-        let mut seen = pod.observed.iter().flat_map(|observed| &observed.containers);
-        // One that was not seen yet has just been made.
-        pod.uid == uid && seen.find(|c| c.id == id).is_none_or(|c| c.state == ContainerState::Running)
-    };
-    async move {
-        loop {
-            match ask(agent.find(namespace.clone(), name.clone())).await {
-                Ok(Some(pod)) if runs(&pod) => {}
-                // It hangs; the container goes on meanwhile.
-                Err(crate::endpoints::Unanswered::Hanging) => {}
-                _ => return,
-            }
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
-    }
 }

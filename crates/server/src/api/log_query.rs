@@ -8,10 +8,10 @@ use ports::{LogOptions, LogOutput};
 use super::query::Parameters;
 
 /// A question that can't be answered: status and text.
-pub(super) type Refused = (StatusCode, String);
+pub(crate) type Refused = (StatusCode, String);
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct LogQuery {
+pub(crate) struct LogQuery {
     pub options: LogOptions,
     pub previous: bool,
 }

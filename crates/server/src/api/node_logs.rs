@@ -1,6 +1,7 @@
 //! `/logs/`: the node's own log files, as a tree.
 //!
-//! Links that lead out of the directory are not followed, and only regular files are read.
+//! Links that lead out of the directory are not followed, and only regular files are read. Those of containers are
+//! absolute and lead to another place inside, so a path is first resolved, and then opened without a single link.
 
 use std::fs::File;
 use std::io;
@@ -32,7 +33,10 @@ pub(super) async fn to_directory() -> Response {
 
 pub(super) async fn read_root(State(api): Api, request: Request) -> Response {
     match asked(&api, &request) {
-        Ok(Some(query)) => node_query::answer(&api, query).await,
+        Ok(Some(query)) => {
+            let gzip = request.headers().get(header::ACCEPT_ENCODING).is_some_and(|taken| taken == "gzip");
+            node_query::answer(&api, query, gzip).await
+        }
         Ok(None) => answer(&api, String::new(), request.headers()).await,
         Err((status, text)) => failure(status, text),
     }
@@ -98,12 +102,18 @@ fn open(directory: &FilePath, path: &str) -> io::Result<Found> {
     if !inside.components().all(plain) || path.contains('\0') {
         return Err(io::ErrorKind::NotFound.into());
     }
+    let directory = directory.canonicalize()?;
+    let resolved = directory.join(&inside).canonicalize()?;
+    let outside = |_| io::Error::from(io::ErrorKind::NotFound);
+    let inside = resolved.strip_prefix(&directory).map_err(outside)?;
+    let inside = if inside.as_os_str().is_empty() { FilePath::new(".") } else { inside };
     let root =
-        rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        rustix::fs::open(&directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     // Not blocking: opening a fifo would wait for its writer.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    let found = rustix::fs::openat2(&root, &inside, flags, Mode::empty(), resolve)?;
+    // Whoever puts a link there in between gets nothing.
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let found = rustix::fs::openat2(&root, inside, flags, Mode::empty(), resolve)?;
     match FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) {
         FileType::RegularFile => Ok(Found::File(File::from(found))),
         FileType::Directory => names(found).map(Found::Directory),
@@ -247,6 +257,7 @@ mod tests {
         fs::write(temp.path().join("secret"), "secret").unwrap();
         fs::write(logs.join("syslog"), "hello").unwrap();
         symlink("syslog", logs.join("inside")).unwrap();
+        symlink(logs.join("syslog"), logs.join("pods/a/there")).unwrap();
         symlink("../secret", logs.join("outside")).unwrap();
         symlink("/etc/passwd", logs.join("absolute")).unwrap();
         symlink("/proc/self/fd/0", logs.join("magic")).unwrap();
@@ -258,7 +269,9 @@ mod tests {
         };
         assert_eq!(kind(""), "absolute fifo inside magic outside pods/ syslog");
         assert_eq!(kind("pods/"), "a/");
-        assert_eq!((kind("syslog"), kind("inside")), ("file".into(), "file".into()));
+        for good in ["syslog", "inside", "pods/a/there"] {
+            assert_eq!(kind(good), "file", "{good}");
+        }
         for bad in [
             "outside",
             "absolute",

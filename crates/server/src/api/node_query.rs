@@ -1,10 +1,14 @@
 //! Node log query: `/logs/?query=kubelet` asks the journal or a log file by the name of a service.
 
+use std::io::Write;
 use std::process::Stdio;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use futures::StreamExt;
 use http::{StatusCode, header};
 use tokio::process::Command;
 use tokio_util::io::ReaderStream;
@@ -20,7 +24,7 @@ const MOST_LINES: i64 = 100_000;
 
 /// What is asked for.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct NodeQuery {
+pub(crate) struct NodeQuery {
     services: Vec<String>,
     files: Vec<String>,
     since: Option<jiff::Timestamp>,
@@ -31,7 +35,7 @@ pub(super) struct NodeQuery {
 }
 
 /// A question that can't be answered: status and text.
-pub(super) type Refused = (StatusCode, String);
+pub(crate) type Refused = (StatusCode, String);
 
 impl NodeQuery {
     /// `None` when nothing of it is asked: then `/logs/` is a tree of files.
@@ -130,10 +134,16 @@ impl NodeQuery {
     }
 }
 
-pub(super) async fn answer(api: &SecureApi, query: NodeQuery) -> Response {
+/// `gzip`: the caller takes exactly that, and nothing else.
+pub(super) async fn answer(api: &SecureApi, query: NodeQuery, gzip: bool) -> Response {
     if let Some(file) = query.files.first() {
         return file_or_nothing(api, file).await;
     }
+    let answer = of_services(api, query).await;
+    if gzip && answer.status().is_success() { compressed(answer) } else { answer }
+}
+
+async fn of_services(api: &SecureApi, query: NodeQuery) -> Response {
     if in_journal(&query.services).await {
         return journal(&query).await;
     }
@@ -165,6 +175,31 @@ fn text_answer(body: Body) -> Response {
     ([(header::CONTENT_TYPE, "text/plain;charset=UTF-8")], body).into_response()
 }
 
+/// Packs the body as it comes, so that a long journal needs no more memory than a short one.
+fn compressed(answer: Response) -> Response {
+    let (mut head, body) = answer.into_parts();
+    head.headers.insert(header::CONTENT_ENCODING, http::HeaderValue::from_static("gzip"));
+    head.headers.remove(header::CONTENT_LENGTH);
+    let packer = GzEncoder::new(Vec::new(), Compression::fast());
+    let pieces = futures::stream::unfold(Some((body.into_data_stream(), packer)), pack);
+    Response::from_parts(head, Body::from_stream(pieces))
+}
+
+type Packing = (axum::body::BodyDataStream, GzEncoder<Vec<u8>>);
+
+async fn pack(state: Option<Packing>) -> Option<(Result<Vec<u8>, std::io::Error>, Option<Packing>)> {
+    let (mut pieces, mut packer) = state?;
+    let packed = match pieces.next().await {
+        Some(Ok(piece)) => packer.write_all(&piece).and_then(|()| packer.flush()),
+        Some(Err(error)) => Err(std::io::Error::other(error)),
+        None => return Some((packer.finish(), None)),
+    };
+    match packed {
+        Ok(()) => Some((Ok(std::mem::take(packer.get_mut())), Some((pieces, packer)))),
+        Err(error) => Some((Err(error), None)),
+    }
+}
+
 /// Does the journal know all of them as units?
 async fn in_journal(services: &[String]) -> bool {
     let asked = Command::new("journalctl").args(["--field", "_SYSTEMD_UNIT"]).kill_on_drop(true).output();
@@ -188,9 +223,9 @@ async fn journal(query: &NodeQuery) -> Response {
         Err(error) => return failure(StatusCode::INTERNAL_SERVER_ERROR, format!("journalctl: {error}\n")),
     };
     let Some(output) = child.stdout.take() else { return text_answer(Body::empty()) };
-    let lines = futures::StreamExt::take_until(ReaderStream::new(output), tokio::time::sleep(PATIENCE));
+    let lines = ReaderStream::new(output).take_until(tokio::time::sleep(PATIENCE));
     // The child lives as long as its output is read.
-    let lines = futures::StreamExt::map(lines, move |piece| {
+    let lines = lines.map(move |piece| {
         let _held = &child;
         piece
     });
@@ -221,6 +256,21 @@ mod tests {
         );
         assert_eq!(parse("other=1"), Ok(None));
         assert_eq!(parse(""), Ok(None));
+    }
+
+    #[tokio::test]
+    async fn a_packed_answer_is_the_same_answer() {
+        let text: String = (0..10_000).map(|number| format!("line {number}\n")).collect();
+        let pieces: Vec<Result<Vec<u8>, std::io::Error>> =
+            text.as_bytes().chunks(1000).map(|piece| Ok(piece.to_vec())).collect();
+        let answer = compressed(text_answer(Body::from_stream(futures::stream::iter(pieces))));
+        assert_eq!(answer.headers()[header::CONTENT_ENCODING], "gzip");
+        assert_eq!(answer.headers()[header::CONTENT_TYPE], "text/plain;charset=UTF-8");
+        let packed = http_body_util::BodyExt::collect(answer.into_body()).await.unwrap().to_bytes();
+        assert!(packed.len() < text.len() / 2);
+        let mut unpacked = String::new();
+        std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(&packed[..]), &mut unpacked).unwrap();
+        assert!(unpacked == text);
     }
 
     #[test]

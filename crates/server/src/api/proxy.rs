@@ -9,6 +9,8 @@
 //! SPDY and WebSocket pass unread. Bytes that come together with the head of a request or answer are kept.
 
 use std::future::Future;
+use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -18,7 +20,11 @@ use http::{HeaderMap, HeaderName, Method, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Limited};
 use hyper_util::rt::TokioIo;
 use ports::RuntimeError;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 
 use super::splice::{Ended, splice};
 use super::{SecureApi, failure};
@@ -38,7 +44,7 @@ enum ProxyError {
     #[error("the runtime's streaming URL {0:?} can't be used")]
     Url(String),
     #[error("error dialing backend {address}: {source}")]
-    Connect { address: String, source: std::io::Error },
+    Connect { address: String, source: io::Error },
     #[error("the runtime's streaming server at {0} does not answer")]
     Silent(String),
     #[error("the runtime's streaming server at {address}: {source}")]
@@ -58,10 +64,13 @@ pub(super) async fn carry(
         Ok(url) => url,
         Err(error) => return refused(&error),
     };
-    let upgraded = match offer(&url, request.method().clone(), request.headers().clone()).await {
-        Ok(answer) => answer,
-        Err(error) => return failure(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
-    };
+    let upgraded =
+        match offer(api.streaming_tls.clone(), &url, request.method().clone(), request.headers().clone())
+            .await
+        {
+            Ok(answer) => answer,
+            Err(error) => return failure(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+        };
     if upgraded.status() != StatusCode::SWITCHING_PROTOCOLS {
         return told(upgraded).await;
     }
@@ -106,18 +115,20 @@ fn refused(error: &RuntimeError) -> Response {
 
 /// Sends the head of the request to the runtime, and gives its answer.
 async fn offer(
+    config: Arc<ClientConfig>,
     url: &str,
     method: Method,
     headers: HeaderMap,
 ) -> Result<http::Response<hyper::body::Incoming>, ProxyError> {
     let bad = || ProxyError::Url(url.to_owned());
     let uri: Uri = url.parse().map_err(|_| bad())?;
-    // TLS to ourselves would need a certificate that somebody vouches for; no runtime asks for it by default.
-    if uri.scheme_str() != Some("http") {
-        return Err(bad());
-    }
+    let tls = match uri.scheme_str() {
+        Some("http") => false,
+        Some("https") => true,
+        _ => return Err(bad()),
+    };
     let host = uri.host().ok_or_else(bad)?.trim_matches(['[', ']']);
-    let port = uri.port_u16().unwrap_or(80);
+    let port = uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
     let address = format!("{host}:{port}");
     let stream = match tokio::time::timeout(CONNECT, TcpStream::connect((host, port))).await {
         Ok(Ok(stream)) => stream,
@@ -125,6 +136,14 @@ async fn offer(
         Err(_) => return Err(ProxyError::Silent(address)),
     };
     let _ = stream.set_nodelay(true);
+    let stream: Box<dyn Wire> = match tls {
+        false => Box::new(stream),
+        true => match tokio::time::timeout(CONNECT, over_tls(config, stream)).await {
+            Ok(Ok(stream)) => Box::new(stream),
+            Ok(Err(source)) => return Err(ProxyError::Connect { address, source }),
+            Err(_) => return Err(ProxyError::Silent(address)),
+        },
+    };
     let exchange = async {
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection.with_upgrades());
@@ -140,6 +159,24 @@ async fn offer(
         Ok(Err(source)) => Err(ProxyError::Exchange { address, source }),
         Err(_) => Err(ProxyError::Silent(address)),
     }
+}
+
+/// Either kind of connection to the runtime.
+trait Wire: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Wire for T {}
+
+/// The runtime's streaming server makes its own certificate, which nobody vouches for. So this is only for a peer on this
+/// very machine, and the address says that: whoever could listen there in the runtime's place is root here.
+async fn over_tls(
+    config: Arc<ClientConfig>,
+    stream: TcpStream,
+) -> io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+    let peer = stream.peer_addr()?;
+    if !peer.ip().is_loopback() && peer.ip() != stream.local_addr()?.ip() {
+        let text = "TLS to a streaming server on another machine is not supported, nobody vouches for it";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+    }
+    TlsConnector::from(config).connect(ServerName::from(peer.ip()), stream).await
 }
 
 /// All headers but those that are about us: whom the client spoke to, and who it is.

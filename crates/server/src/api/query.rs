@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use http::Uri;
 
 /// Decoded pairs in their order. What can't be decoded is kept as it is, as browsers do.
-pub(super) struct Parameters(Vec<(String, String)>);
+pub(crate) struct Parameters(Vec<(String, String)>);
 
 impl Parameters {
     pub fn of(uri: &Uri) -> Self {

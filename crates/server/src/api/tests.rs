@@ -10,7 +10,7 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use http_body_util::BodyExt;
 use model::Wall;
-use ports::{LogBytes, LogOptions};
+use ports::{CpuSamples, LogBytes, LogOptions, ProfileError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::client::TlsStream;
@@ -47,6 +47,25 @@ impl ContainerLogs for EchoLogs {
     }
 }
 
+/// Does not look at all.
+struct ThreeSamples;
+
+#[async_trait]
+impl CpuProfiler for ThreeSamples {
+    async fn sample(&self, length: Duration) -> Result<CpuSamples, ProfileError> {
+        match length.as_secs() {
+            1 => Err(ProfileError::InUse),
+            _ => Ok(CpuSamples {
+                addresses: vec![1, 2, 3],
+                mappings: Vec::new(),
+                begun: Wall(0),
+                lasted: length,
+                period: Duration::from_millis(10),
+            }),
+        }
+    }
+}
+
 struct Noon;
 
 impl WallClock for Noon {
@@ -66,6 +85,7 @@ fn bench_with(streaming: Option<SocketAddr>, adjust: impl FnOnce(&mut ApiSetting
         node_logs: true,
         node_log_query: false,
         debug_flags: true,
+        profiling: true,
         split_log_streams: false,
         stream_idle: Duration::from_secs(3600),
         root_dir: "/var/lib/kubelet".into(),
@@ -83,6 +103,9 @@ fn bench_with(streaming: Option<SocketAddr>, adjust: impl FnOnce(&mut ApiSetting
         wall: Arc::new(Noon),
         settings,
         set_verbosity: Arc::new(move |level| heard.store(level, Ordering::SeqCst)),
+        profiler: Arc::new(ThreeSamples),
+        tracing: Tracing::default(),
+        streaming_tls: TestClient::new("", None).config,
         stop: CancellationToken::new(),
     };
     let access = Arc::new(Access {
@@ -201,7 +224,6 @@ async fn the_rest() {
     assert_eq!(bench.verbosity.load(Ordering::SeqCst), 5);
     assert_eq!(bench.send(put("much")).await.0, 400);
     assert_eq!(bench.send(put(&"9".repeat(1000))).await.0, 400);
-    bench.check("GET", "/debug/pprof/heap", 405, "profiling endpoint is disabled.\n").await;
 
     let (status, flags) = bench.ask("GET", "/flagz").await;
     assert_eq!((status, flags.ends_with("\nv=2\n")), (200, true), "{flags}");
@@ -219,6 +241,28 @@ async fn the_rest() {
     assert_eq!((&told["kind"], &told["binaryVersion"]), (&Value::from("Statusz"), &Value::from("1.36.4")));
     for path in ["/pods", "/runningpods/", "/metrics", "/metrics/probes", "/healthz"] {
         assert_eq!(bench.ask("GET", path).await.0, 200, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn profiles_and_why_there_are_no_others() {
+    let bench = bench();
+    let ask = async |path: &str| bench.ask("GET", path).await;
+    assert_eq!(ask("/debug/pprof/profile?seconds=5").await.0, 200);
+    let (status, text) = ask("/debug/pprof/profile?seconds=1").await;
+    assert!(status == 500 && text.ends_with("cpu profiling already in use\n"), "{status} {text}");
+    let (status, text) = ask("/debug/pprof/cmdline").await;
+    assert!(status == 200 && text.starts_with(&std::env::args().next().unwrap()), "{status} {text}");
+    assert_eq!(
+        ask("/debug/pprof/heap").await,
+        (501, "no heap profile: allocations are not counted\n".into())
+    );
+    assert_eq!(ask("/debug/pprof/none").await, (404, "Unknown profile\n".into()));
+    let (status, page) = ask("/debug/pprof/").await;
+    assert!(status == 200 && page.contains("profile") && page.contains("goroutine"), "{status} {page}");
+    let bench = bench_with(None, |settings| settings.profiling = false);
+    for path in ["/debug/pprof/", "/debug/pprof/profile"] {
+        bench.check("GET", path, 405, "profiling endpoint is disabled.\n").await;
     }
 }
 

@@ -32,10 +32,10 @@ async fn healthz_of_an_agent_that_is_well() {
     check(&get_tcp(at, "/healthz/ping").await, 200, PLAIN, "ok");
     check(&get_tcp(at, "/healthz/syncloop").await, 200, PLAIN, "ok");
     check(&get_tcp(at, "/healthz/moon").await, 404, PLAIN, "404 page not found\n");
-    let long = "[+]ping ok\n[+]syncloop ok\nhealthz check passed\n";
+    let long = "[+]ping ok\n[+]log ok\n[+]syncloop ok\nhealthz check passed\n";
     check(&get_tcp(at, "/healthz?verbose").await, 200, PLAIN, long);
     check(&get_tcp(at, "/healthz?verbose=true").await, 200, PLAIN, long);
-    let without = "[+]ping excluded: ok\n[+]syncloop ok\nhealthz check passed\n";
+    let without = "[+]ping excluded: ok\n[+]log ok\n[+]syncloop ok\nhealthz check passed\n";
     check(&get_tcp(at, "/healthz?verbose&exclude=ping").await, 200, PLAIN, without);
     check(&tcp(at, "POST", "/healthz").await, 200, PLAIN, "ok");
     check(&get_tcp(at, "/pods").await, 404, PLAIN, "404 page not found\n");
@@ -44,7 +44,7 @@ async fn healthz_of_an_agent_that_is_well() {
 #[tokio::test]
 async fn healthz_of_an_agent_that_has_ended() {
     let (_serving, at) = serve(endpoints(Mood::Ended).healthz()).await;
-    let text = "[+]ping ok\n[-]syncloop failed: reason withheld\nhealthz check failed\n";
+    let text = "[+]ping ok\n[+]log ok\n[-]syncloop failed: reason withheld\nhealthz check failed\n";
     check(&get_tcp(at, "/healthz").await, 500, PLAIN, text);
     check(&get_tcp(at, "/healthz/ping").await, 200, PLAIN, "ok");
     check(&get_tcp(at, "/healthz?exclude=syncloop").await, 200, PLAIN, "ok");

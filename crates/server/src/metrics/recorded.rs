@@ -40,8 +40,10 @@ fn families(text: &str) -> Families {
 fn sample(line: &str) -> (&str, Vec<String>) {
     let end = line.find(['{', ' ']).expect("a sample");
     let (name, rest) = line.split_at(end);
-    let inside = rest.strip_prefix('{').and_then(|rest| rest.split_once('}')).map_or("", |(labels, _)| labels);
-    let labels = inside.split("\",").filter_map(|label| label.split_once('=')).map(|(label, _)| label.to_owned());
+    let inside =
+        rest.strip_prefix('{').and_then(|rest| rest.split_once('}')).map_or("", |(labels, _)| labels);
+    let labels =
+        inside.split("\",").filter_map(|label| label.split_once('=')).map(|(label, _)| label.to_owned());
     (name, labels.collect())
 }
 
@@ -51,8 +53,10 @@ fn quoted(text: &str) -> Vec<&str> {
 
 /// Names, or beginnings of names with a star, that the page says are not served.
 fn absent() -> Vec<&'static str> {
-    let rows = PAGE.lines().skip_while(|line| *line != "## Not served").take_while(|line| *line != "## Also served");
-    let names: Vec<_> = rows.filter_map(|row| row.strip_prefix("| ")?.split(" | ").next()).flat_map(quoted).collect();
+    let rows =
+        PAGE.lines().skip_while(|line| *line != "## Not served").take_while(|line| *line != "## Also served");
+    let names: Vec<_> =
+        rows.filter_map(|row| row.strip_prefix("| ")?.split(" | ").next()).flat_map(quoted).collect();
     assert!(!names.is_empty(), "the page has no table of what is not served");
     names
 }
@@ -74,22 +78,27 @@ fn lived() -> Arc<AgentMetrics> {
         let status = serde_json::from_value(status).expect("a status");
         metrics.pod_status(&PodSeen { pod: &pod, status: &status, rejected });
     };
-    let container = |state: Value| {
-        json!([{ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state }])
-    };
+    let container = |state: Value| json!([{ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state }]);
     status(json!({ "phase": "Pending" }), None);
     metrics.plan_started(&uid);
     metrics.plan_ended(&uid, false, Duration::ZERO);
     let waiting = container(json!({ "waiting": { "reason": "ErrImagePull" } }));
     status(json!({ "phase": "Pending", "containerStatuses": waiting }), None);
     status(json!({ "phase": "Running" }), None);
-    let ended = container(json!({ "terminated": { "exitCode": 1, "reason": "Error", "containerID": "x://1" } }));
+    let ended =
+        container(json!({ "terminated": { "exitCode": 1, "reason": "Error", "containerID": "x://1" } }));
     status(json!({ "phase": "Running", "containerStatuses": ended }), None);
     status(json!({ "phase": "Failed" }), Some("OutOfcpu"));
     metrics.status_synced(Duration::ZERO);
     let took = Duration::ZERO;
-    let request =
-        ApiRequest { host: "h", method: "GET", code: Some(200), took, sent_bytes: 1, received_bytes: Some(1) };
+    let request = ApiRequest {
+        host: "h",
+        method: "GET",
+        code: Some(200),
+        took,
+        sent_bytes: 1,
+        received_bytes: Some(1),
+    };
     metrics.request(&request);
     metrics.cluster.node_registering();
     metrics.cluster.node_registered();
@@ -123,20 +132,26 @@ async fn names_types_and_labels_are_the_recorded_ones() {
                 continue;
             }
             recorded.insert(name);
-            let labels: BTreeSet<String> = labels.split(',').filter(|l| !l.is_empty()).map(str::to_owned).collect();
+            let labels: BTreeSet<String> =
+                labels.split(',').filter(|l| !l.is_empty()).map(str::to_owned).collect();
             match (served.get(name), is_absent(name)) {
                 (None, true) => {}
                 (None, false) => wrong.push(format!("{endpoint}: {name} is missing")),
-                (Some(_), true) => wrong.push(format!("{endpoint}: {name} is served, though the page says it is not")),
+                (Some(_), true) => {
+                    wrong.push(format!("{endpoint}: {name} is served, though the page says it is not"))
+                }
                 (Some(found), false) if *found != (kind.to_owned(), labels.clone()) => {
-                    wrong.push(format!("{endpoint}: {name} is {found:?}, recorded as {kind} with {labels:?}"));
+                    wrong
+                        .push(format!("{endpoint}: {name} is {found:?}, recorded as {kind} with {labels:?}"));
                 }
                 (Some(_), false) => {}
             }
         }
         let more = served.keys().filter(|name| !recorded.contains(name.as_str()));
         let unknown = more.filter(|name| !mentioned.contains(&name.as_str()));
-        wrong.extend(unknown.map(|name| format!("{endpoint}: {name} is served, and the page does not mention it")));
+        wrong.extend(
+            unknown.map(|name| format!("{endpoint}: {name} is served, and the page does not mention it")),
+        );
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -23,7 +23,8 @@ async fn open_port() -> (Serving, SocketAddr, TestClient, CancellationToken) {
     let router = hello().layer(middleware::from_fn_with_state(access, guard));
     let stop = CancellationToken::new();
     let config = server_config(&TlsSettings::default(), certificate, None).unwrap();
-    let serving = serve_tls("secure port", "127.0.0.1", 0, config, router, stop.clone()).await.unwrap();
+    let tls = Tls { config, authority: None };
+    let serving = serve_tls("secure port", "127.0.0.1", 0, tls, router, stop.clone()).await.unwrap();
     let at = serving.address().unwrap();
     (serving, at, TestClient::new(&authority.pem, None), stop)
 }
@@ -76,6 +77,29 @@ async fn a_flood_of_headers_is_cut_off() {
     let answer = String::from_utf8_lossy(&answer);
     assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
     assert_eq!(client.get(at, "/").await, (200, "hello".into()));
+}
+
+/// Only a certificate that the CA vouches for makes room for long requests.
+#[tokio::test]
+async fn a_strangers_certificate_makes_no_room() {
+    let (servers, clients) = (TestAuthority::new("servers"), TestAuthority::new("clients"));
+    let dir = tempfile::tempdir().unwrap();
+    let ca_file = dir.path().join("ca.crt");
+    std::fs::write(&ca_file, &clients.pem).unwrap();
+    let authority = crate::ClientAuthority::from_file(&ca_file, CancellationToken::new()).unwrap();
+    let signed = servers.server("node");
+    let certificate = Arc::new(ServingCertificate::default());
+    certificate.set_pem("test", signed.certificate.as_bytes(), signed.key.as_bytes()).unwrap();
+    let (_serving, at) = crate::tls::tests::serve(certificate, Some(authority), hello()).await;
+    let long = "x".repeat(2 * STRANGER_HEADERS);
+    let ask = async |shows: &crate::tls::tests::Signed| {
+        let client = TestClient::new(&servers.pem, Some(shows));
+        client.ask(at, http::Request::get("/").header("x-long", &long)).await.ok().map(|(status, _)| status)
+    };
+    assert_eq!(ask(&clients.client("admin", &[])).await, Some(200));
+    for stranger in [TestAuthority::new("foreign").client("admin", &[]), clients.expired("admin")] {
+        assert!(matches!(ask(&stranger).await, None | Some(431)));
+    }
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::{Serving, serve_tls};
+use crate::{Serving, Tls, serve_tls};
 
 /// An authority that signs what a test wants.
 pub(crate) struct TestAuthority {
@@ -72,7 +72,7 @@ impl TestAuthority {
 }
 
 pub(crate) struct TestClient {
-    config: Arc<ClientConfig>,
+    pub config: Arc<ClientConfig>,
 }
 
 impl TestClient {
@@ -127,9 +127,10 @@ pub(crate) async fn serve(
     authority: Option<Arc<ClientAuthority>>,
     router: Router,
 ) -> (Serving, SocketAddr) {
-    let config = server_config(&TlsSettings::default(), certificate, authority).unwrap();
+    let config = server_config(&TlsSettings::default(), certificate, authority.clone()).unwrap();
+    let tls = Tls { config, authority };
     let serving =
-        serve_tls("secure port", "127.0.0.1", 0, config, router, CancellationToken::new()).await.unwrap();
+        serve_tls("secure port", "127.0.0.1", 0, tls, router, CancellationToken::new()).await.unwrap();
     let address = serving.address().unwrap();
     (serving, address)
 }

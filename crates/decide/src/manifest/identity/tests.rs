@@ -15,7 +15,7 @@ fn http(url: &str) -> Origin {
 }
 
 fn made(pod: Value, origin: &Origin, node: &str) -> Pod {
-    static_pod(codec::pod_from_value(pod).unwrap(), origin, node, true).unwrap()
+    static_pod(codec::pod_from_value(pod).unwrap(), origin, node, References::Refused).unwrap()
 }
 
 fn uid_of(pod: Value, origin: &Origin, node: &str) -> String {
@@ -133,7 +133,7 @@ fn the_name_takes_the_node_in_lower_case() {
 fn refusals() {
     let check = |manifest: Value, expect: &str| {
         let pod = codec::pod_from_value(manifest).unwrap();
-        let error = static_pod(pod, &file("/m/a.yaml", 0), "node", true).unwrap_err();
+        let error = static_pod(pod, &file("/m/a.yaml", 0), "node", References::Refused).unwrap_err();
         assert_eq!(error.to_string(), format!("/m/a.yaml: {expect}"));
     };
     check(json!({}), "invalid pod: name is needed for the pod");

@@ -1,6 +1,6 @@
 //! The resolver configuration of a pod.
 
-mod resolv_conf;
+pub mod resolv_conf;
 
 use model::ApiEvent;
 use model::cri::DnsConfig;

@@ -6,7 +6,7 @@ use super::set_option;
 use crate::render::RenderError;
 
 /// Nameservers accumulate, the last search line wins, options override by name. No path: no file was configured.
-pub(super) fn parse(path: &str, text: &str) -> Result<DnsConfig, RenderError> {
+pub fn parse(path: &str, text: &str) -> Result<DnsConfig, RenderError> {
     let mut config = DnsConfig::default();
     if path.is_empty() {
         return Ok(config);

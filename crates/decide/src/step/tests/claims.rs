@@ -23,20 +23,21 @@ pub fn word(key: &StorageKey) -> &'static str {
     }
 }
 
-/// `<name>: bound <pv>`, `<name>: owned <uid of a pod> <pv>`, `<name>: pending`, or as a [`read`].
+/// `<name>: bound <pv>`, `<name>: bound-for-one <pv>`, `<name>: owned <uid of a pod> <pv>`, `<name>: pending`, or as a [`read`].
 pub fn claim(rest: &str) -> Event {
     let (name, text) = rest.split_once(": ").expect("claim <name>: <what>");
     let words: Vec<&str> = text.split(' ').collect();
+    let modes = if words[0] == "bound-for-one" { json!(["ReadWriteOncePod"]) } else { Value::Null };
     let object = |phase: &str, volume: Value, owners: Value| {
         let claim = json!({
             "metadata": {"name": name, "namespace": "ns", "uid": format!("uid-{name}"), "ownerReferences": owners},
-            "spec": {"volumeName": volume},
+            "spec": {"volumeName": volume, "accessModes": modes},
             "status": {"phase": phase},
         });
         StorageState::Is(StorageObject::Claim(Arc::new(serde_json::from_value(claim).expect("a claim"))))
     };
     let state = match words[..] {
-        ["bound", volume] => object("Bound", json!(volume), Value::Null),
+        ["bound" | "bound-for-one", volume] => object("Bound", json!(volume), Value::Null),
         ["owned", owner, volume] => {
             let owner =
                 json!([{"apiVersion": "v1", "kind": "Pod", "name": owner, "uid": owner, "controller": true}]);
@@ -244,6 +245,33 @@ fn what_is_for_one_pod_only_waits_until_that_pod_has_gone() {
         read a: s0 dead; c#0 exit(0) => run a: tear-down > drop-cgroup kubepods/besteffort/poda
         done a
         why b => creating sandbox#0
+        "
+    ));
+}
+
+#[test]
+fn what_an_earlier_agent_mounted_for_one_pod_is_still_that_pods() {
+    let pod = |name: &str| {
+        format!(
+            "pod {name} = c: {{volumeMounts: [{{name: v, mountPath: /v}}]}}; spec: {{volumes: [{{name: v, persistentVolumeClaim: {{claimName: x}}}}]}}"
+        )
+    };
+    let (a, z) = (pod("a"), pod("z"));
+    check(&format!(
+        "
+        show events
+        {a}
+        {z}
+        started
+        ready
+        services
+        api a z => ask claim x
+        claim x: bound-for-one p
+        pv p: of x {{accessModes: [ReadWriteOncePod], hostPath: {{path: /data}}}}
+        claim x: bound-for-one p
+        pv p: of x {{accessModes: [ReadWriteOncePod], hostPath: {{path: /data}}}}
+        read all: z = s0 ready; c#0 running
+        => W a FailedMount: MountVolume.SetUp failed for volume \"p\" : volume uses the ReadWriteOncePod access mode and is already in use by another pod | look img-c:1
         "
     ));
 }

@@ -200,7 +200,7 @@ impl Script {
                 Vec::new()
             }
             "up" => {
-                let services = self.state.objects.as_ref().map(|_| "services");
+                let services = self.state.has_cluster().then_some("services");
                 let lines = ["started", "ready", "read all:"].into_iter().chain(services);
                 lines.flat_map(|line| self.line(line)).collect()
             }

@@ -168,6 +168,53 @@ fn a_volume_may_be_of_another_node() {
 }
 
 #[test]
+fn what_stands_behind_it_decides_the_step() {
+    let (claim, mut volume) = objects();
+    volume["spec"]["hostPath"] = Value::Null;
+    volume["spec"]["mountOptions"] = json!(["noatime"]);
+    volume["spec"]["local"] = json!({"path": "/disk", "fsType": "xfs"});
+    let local = LocalVolume {
+        name: "pv".into(),
+        path: "/disk".into(),
+        target: "/r/pods/u-1/volumes/kubernetes.io~local-volume/pv".into(),
+        read_only: false,
+        fs_type: Some("xfs".into()),
+        mount_options: vec!["noatime".into()],
+        fs_group: None,
+        on_root_mismatch: false,
+        create: false,
+    };
+    assert_eq!(outcome(&mounting(), &claim, &volume), Ok(VolumeKind::Local(Box::new(local))));
+    for (path, expect) in [
+        ("", "LocalVolume volume \"pv\" path is empty"),
+        ("/a/..", "invalid path: /a/.. must not contain '..'"),
+    ] {
+        volume["spec"]["local"]["path"] = json!(path);
+        let got = outcome(&mounting(), &claim, &volume);
+        assert_eq!(got, Err(format!("FailedMount MountVolume.SetUp failed: {expect}")));
+    }
+    volume["spec"]["local"]["path"] = json!("/dev/sdx");
+    volume["spec"]["volumeMode"] = json!("Block");
+    let pod = pod_with(json!({"volumeDevices": [{"name": "data", "devicePath": "/dev/d"}]}));
+    let link = "/r/pods/u-1/volumeDevices/kubernetes.io~local-volume/pv".to_owned();
+    let device = DeviceVolume { device: "/dev/sdx".into(), link };
+    assert_eq!(outcome(&pod, &claim, &volume), Ok(VolumeKind::Device(device)));
+    volume["spec"]["local"] = Value::Null;
+    volume["spec"]["nfs"] = json!({"server": "s", "path": "/p"});
+    let words = "FailedMapVolume MapVolume.NewBlockVolumeMapper initialization failed: a persistent volume of type nfs and \
+                 volumeMode Block is not supported yet";
+    assert_eq!(outcome(&pod, &claim, &volume), Err(words.to_owned()));
+    volume["spec"]["volumeMode"] = json!("Filesystem");
+    let nfs = NfsVolume {
+        source: "s:/p".into(),
+        target: "/r/pods/u-1/volumes/kubernetes.io~nfs/pv".into(),
+        mount_options: vec!["noatime".into()],
+        read_only: false,
+    };
+    assert_eq!(outcome(&mounting(), &claim, &volume), Ok(VolumeKind::Nfs(Box::new(nfs))));
+}
+
+#[test]
 fn where_containers_find_it_and_who_may() {
     let (claim, mut volume) = objects();
     volume["metadata"]["annotations"]["pv.beta.kubernetes.io/gid"] = json!("4321");

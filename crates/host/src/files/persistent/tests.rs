@@ -1,0 +1,230 @@
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use super::*;
+use crate::files::tear_down;
+use crate::files::testing::Mounts;
+
+struct Bench {
+    mounts: Mounts,
+    temp: tempfile::TempDir,
+    layout: Layout,
+    loops: Vec<String>,
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        for mount in MountTable::read().unwrap().at_or_below(&self.temp.path().canonicalize().unwrap()) {
+            let _ = rustix::mount::unmount(&mount.mount_point, UnmountFlags::DETACH);
+        }
+        for device in &self.loops {
+            let _ = Command::new("losetup").args(["-d", device]).status();
+        }
+    }
+}
+
+impl Bench {
+    fn new() -> Self {
+        let temp = tempfile::tempdir().unwrap();
+        let root = temp.path().canonicalize().unwrap();
+        let layout = Layout { root: root.clone(), pod_logs: root.join("logs"), links: root.join("links") };
+        fs::create_dir(root.join("data")).unwrap();
+        fs::write(root.join("data/precious"), "x").unwrap();
+        Self { mounts: Mounts::below(temp.path()), temp, layout, loops: Vec::new() }
+    }
+    fn pod(&self, name: &str) -> PathBuf {
+        let pod = self.layout.pods().join(name);
+        fs::create_dir_all(pod.join("volumes")).unwrap();
+        pod
+    }
+    fn volume(&self, path: &str, pod: &str) -> LocalVolume {
+        LocalVolume {
+            name: "pv".into(),
+            path: path.into(),
+            target: self.pod(pod).join("volumes").join(LOCAL).join("pv").to_string_lossy().into_owned(),
+            read_only: false,
+            fs_type: None,
+            mount_options: Vec::new(),
+            fs_group: None,
+            on_root_mismatch: false,
+            create: false,
+        }
+    }
+    fn data(&self) -> String {
+        self.layout.root.join("data").to_string_lossy().into_owned()
+    }
+    fn set_up(&self, volume: &LocalVolume) -> Result<PathBuf, FilesError> {
+        let target = PathBuf::from(&volume.target);
+        set_up_local(&self.layout, &target, volume).map(|()| target)
+    }
+    /// A loop device over a file of this size, with `bytes` at its beginning.
+    fn disk(&mut self, name: &str, bytes: &[u8]) -> String {
+        let file = self.layout.root.join(name);
+        fs::write(&file, bytes).unwrap();
+        fs::File::options().write(true).open(&file).unwrap().set_len(16 << 20).unwrap();
+        let output = Command::new("losetup").args(["-f", "--show"]).arg(&file).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let device = String::from_utf8(output.stdout).unwrap().trim().to_owned();
+        self.loops.push(device.clone());
+        device
+    }
+}
+
+#[test]
+fn a_directory_is_shown_and_stays_when_its_pod_goes() {
+    let b = Bench::new();
+    let volume = b.volume(&b.data(), "p");
+    let target = b.set_up(&volume).unwrap();
+    assert_eq!(fs::read_to_string(target.join("precious")).unwrap(), "x");
+    fs::write(target.join("more"), "y").unwrap();
+    b.set_up(&volume).unwrap();
+    assert_eq!(b.mounts.count(), 1, "what is mounted is not mounted again");
+    let pod = b.pod("p");
+    assert!(matches!(tear_down::pod_dir(&pod), Err(FilesError::Mounted { .. })));
+    tear_down::volumes(&pod).unwrap();
+    assert_eq!(b.mounts.count(), 0);
+    tear_down::volumes(&pod).unwrap();
+    tear_down::pod_dir(&pod).unwrap();
+    assert!(!pod.exists());
+    assert_eq!(fs::read_to_string(b.layout.root.join("data/more")).unwrap(), "y");
+}
+
+#[test]
+fn a_target_that_was_never_mounted_keeps_what_is_in_it() {
+    let b = Bench::new();
+    let pod = b.pod("p");
+    let target = pod.join("volumes").join(LOCAL).join("pv");
+    fs::create_dir_all(&target).unwrap();
+    fs::write(target.join("written-by-somebody"), "x").unwrap();
+    assert!(tear_down::volumes(&pod).is_err());
+    assert!(target.join("written-by-somebody").exists());
+}
+
+#[test]
+fn read_only_and_options_hold() {
+    let b = Bench::new();
+    let volume = LocalVolume { read_only: true, ..b.volume(&b.data(), "p") };
+    let target = b.set_up(&volume).unwrap();
+    assert_eq!(fs::write(target.join("x"), "").unwrap_err().kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    fs::write(b.layout.root.join("data/still-writable"), "").unwrap();
+    let options = vec!["noexec".to_owned(), "nosuid".to_owned()];
+    let volume = LocalVolume { mount_options: options, ..b.volume(&b.data(), "q") };
+    let target = b.set_up(&volume).unwrap();
+    let flags = rustix::fs::statvfs(&target).unwrap().f_flag;
+    assert!(flags.contains(rustix::fs::StatVfsMountFlags::NOEXEC | rustix::fs::StatVfsMountFlags::NOSUID));
+    let volume = LocalVolume { mount_options: vec!["no-such-option=1".into()], ..b.volume(&b.data(), "r") };
+    let before = b.mounts.count();
+    let result = b.set_up(&volume);
+    assert!(result.is_err() || b.mounts.count() == before + 1, "refused and gone, or taken by the kernel");
+}
+
+#[test]
+fn what_can_not_be_a_volume() {
+    let b = Bench::new();
+    fs::write(b.layout.root.join("file"), "").unwrap();
+    for (path, expect) in
+        [("missing", "does not exist"), ("file", "only directory and block device are supported")]
+    {
+        let volume = b.volume(&b.layout.root.join(path).to_string_lossy(), "p");
+        let error = b.set_up(&volume).unwrap_err();
+        assert_eq!(error.stage(), MountStage::MountDevice);
+        assert!(error.user_message().contains(expect), "{}", error.user_message());
+    }
+    let made = b.layout.root.join("local-volumes/ns/claim");
+    let volume = LocalVolume { create: true, ..b.volume(&made.to_string_lossy(), "p") };
+    b.set_up(&volume).unwrap();
+    assert_eq!(made.metadata().unwrap().permissions().mode() & 0o7777, 0o777);
+}
+
+#[test]
+fn files_are_the_groups_unless_another_pod_has_them() {
+    let b = Bench::new();
+    let volume = LocalVolume { fs_group: Some(4321), ..b.volume(&b.data(), "p") };
+    let target = b.set_up(&volume).unwrap();
+    assert_eq!(fs::metadata(target.join("precious")).unwrap().gid(), 4321);
+    let other = LocalVolume { fs_group: Some(5432), ..b.volume(&b.data(), "q") };
+    b.set_up(&other).unwrap();
+    assert_eq!(fs::metadata(target.join("precious")).unwrap().gid(), 4321, "the first has it");
+}
+
+#[test]
+fn an_empty_disk_is_formatted_mounted_once_and_given_up_with_its_last_pod() {
+    let mut b = Bench::new();
+    let disk = b.disk("disk", b"");
+    let first = b.set_up(&b.volume(&disk, "p")).unwrap();
+    fs::write(first.join("x"), "kept").unwrap();
+    let second = b.set_up(&b.volume(&disk, "q")).unwrap();
+    assert_eq!(fs::read_to_string(second.join("x")).unwrap(), "kept");
+    assert_eq!(b.mounts.count(), 3, "one for the node, one for each pod");
+    tear_down::volumes(&b.pod("p")).unwrap();
+    assert_eq!(b.mounts.count(), 2);
+    tear_down::volumes(&b.pod("q")).unwrap();
+    assert_eq!(b.mounts.count(), 0);
+    let third = b.set_up(&b.volume(&disk, "r")).unwrap();
+    assert_eq!(fs::read_to_string(third.join("x")).unwrap(), "kept", "it is not formatted again");
+    tear_down::volumes(&b.pod("r")).unwrap();
+}
+
+#[test]
+fn a_disk_with_something_on_it_is_never_formatted() {
+    let mut b = Bench::new();
+    let disk = b.disk("odd", b"somebody's data");
+    let error = b.set_up(&b.volume(&disk, "p")).unwrap_err();
+    assert_eq!(error.stage(), MountStage::MountDevice);
+    assert!(error.user_message().contains("holds data that is no filesystem"), "{}", error.user_message());
+    assert!(fs::read(b.layout.root.join("odd")).unwrap().starts_with(b"somebody's data"));
+    let blank = b.disk("blank", b"");
+    let volume = LocalVolume { read_only: true, ..b.volume(&blank, "p") };
+    let error = b.set_up(&volume).unwrap_err();
+    assert!(error.user_message().contains("cannot mount unformatted disk"), "{}", error.user_message());
+    assert_eq!(b.mounts.count(), 0);
+}
+
+#[test]
+fn a_device_is_known_by_a_link() {
+    let mut b = Bench::new();
+    let device = b.disk("disk", b"");
+    let link = b.pod("p").join("volumeDevices").join(LOCAL).join("pv");
+    let volume = DeviceVolume { device: device.clone(), link: link.to_string_lossy().into_owned() };
+    for _ in 0..2 {
+        map_device(&link, &volume).unwrap();
+        assert_eq!(fs::read_link(&link).unwrap(), Path::new(&device));
+    }
+    let directory = DeviceVolume { device: b.data(), ..volume };
+    assert!(map_device(&link, &directory).unwrap_err().user_message().contains("is not a block device"));
+    tear_down::volumes(&b.pod("p")).unwrap();
+    assert!(!link.is_symlink());
+}
+
+#[test]
+fn what_is_said_to_mount_about_a_server() {
+    let check = |options: &[&str], read_only: bool, expect: &str| {
+        let volume = NfsVolume {
+            source: "server:/export".into(),
+            target: "/t".into(),
+            mount_options: options.iter().map(|option| (*option).to_owned()).collect(),
+            read_only,
+        };
+        assert_eq!(nfs_words(Path::new("/t"), &volume).join(" "), expect);
+    };
+    check(&[], false, "-t nfs server:/export /t");
+    check(&[], true, "-t nfs -o ro server:/export /t");
+    check(&["hard", "nfsvers=4.1"], true, "-t nfs -o hard,nfsvers=4.1,ro server:/export /t");
+}
+
+#[test]
+fn a_server_that_can_not_be_mounted_leaves_nothing() {
+    let b = Bench::new();
+    let target = b.pod("p").join("volumes").join(NFS).join("pv");
+    let volume = NfsVolume {
+        // Refused by the program itself: nothing is asked over a network.
+        source: "no-server-in-this".into(),
+        target: target.to_string_lossy().into_owned(),
+        mount_options: Vec::new(),
+        read_only: false,
+    };
+    let error = set_up_nfs(&target, &volume).unwrap_err();
+    assert!(error.user_message().contains("mount failed"), "{}", error.user_message());
+    assert!(!target.exists());
+}

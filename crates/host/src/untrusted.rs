@@ -1,0 +1,40 @@
+//! Doors for the fuzzers (`crates/fuzz`) to readers of foreign bytes that nobody else outside needs.
+
+use ports::LogOptions;
+
+use crate::logs::render::Renderer;
+use crate::probe::url::Url;
+
+/// What a reader of a log gets when the file is read in pieces of this length.
+pub fn log(options: &LogOptions, text: &[u8], piece: usize) -> Vec<u8> {
+    let mut renderer = Renderer::new(options);
+    let mut out = Vec::new();
+    for piece in text.chunks(piece.max(1)) {
+        out.extend_from_slice(&renderer.feed(piece));
+    }
+    out.extend_from_slice(&renderer.finish());
+    out
+}
+
+/// Where a redirection leads, by the URL it is met at.
+pub fn redirection(from: &model::probe::HttpCheck, location: &str) -> Result<String, String> {
+    Url::of(from).join(location).map(|url| url.to_string())
+}
+
+/// How many facts can be read from a text, whichever of the host's files it is taken for.
+pub fn facts(text: &str) -> usize {
+    use crate::facts::parse;
+    let lines: Vec<&str> = text.lines().collect();
+    parse::meminfo_bytes(text, "MemTotal").map_or(0, |_| 1)
+        + parse::subordinate_ids(text, text).map_or(0, |_| 1)
+        + parse::cpu_count(text.trim()).map_or(0, |_| 1)
+        + parse::cpuinfo_count(text).min(1) as usize
+        + parse::hugepage_sizes(&lines).len()
+        + parse::pretty_name(text).map_or(0, |_| 1)
+        + parse::cpu_numbers(&lines).len()
+        + usize::from(parse::swaps_in_use(text))
+        + parse::unified_cgroup(text).map_or(0, |_| 1)
+        + parse::local_ipv4(text).len()
+        + parse::local_ipv6(text).len()
+        + crate::usage::interfaces(text).len()
+}

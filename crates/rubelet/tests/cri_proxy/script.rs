@@ -1,0 +1,144 @@
+//! What becomes of which call: rules, and the book that counts.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What may become of one call, or of one message of a stream.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Fault {
+    /// It reaches the runtime later.
+    Slow(Duration),
+    /// Its answer comes later.
+    Late(Duration),
+    /// It never reaches the runtime, and fails with this gRPC code.
+    Refused(u16),
+    /// It is carried out, and its caller is told that it failed with this gRPC code.
+    Forgotten(u16),
+    /// It never reaches the runtime, and is never answered.
+    Swallowed,
+    /// It is carried out, and never answered.
+    Mute,
+    /// It is carried out twice; the second answer is given.
+    Twice,
+    /// The connection ends before it reached the runtime.
+    CutBefore,
+    /// The connection ends after it was carried out, before a byte of the answer.
+    CutAfter,
+    /// The connection ends in the middle of the answer.
+    CutMidway,
+    /// It is carried out, and the answer is no message at all.
+    Garbled,
+}
+
+/// Which calls of its methods a rule is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum When {
+    Always,
+    /// The nth since the script began, from 1.
+    Nth(u64),
+    /// So many of a thousand, drawn from the script's seed: the nth call of a method always has the same fate.
+    PerMille(u64),
+}
+
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// The last part of the path, such as `RunPodSandbox`; empty: every method.
+    pub methods: &'static [&'static str],
+    pub when: When,
+    pub fault: Fault,
+}
+
+impl Rule {
+    pub fn new(methods: &'static [&'static str], when: When, fault: Fault) -> Rule {
+        Rule { methods, when, fault }
+    }
+
+    fn fits(&self, method: &str) -> bool {
+        self.methods.is_empty() || self.methods.contains(&method)
+    }
+}
+
+/// Rules in their order: the first that fits and strikes decides.
+#[derive(Clone, Debug, Default)]
+pub struct Script {
+    pub seed: u64,
+    pub rules: Vec<Rule>,
+}
+
+/// The script that is played, and what happened so far.
+#[derive(Debug, Default)]
+pub struct Book {
+    script: Script,
+    /// Which script it is: those who are held for good wait for the next.
+    pub edition: u64,
+    since_script: BTreeMap<String, u64>,
+    ever: BTreeMap<String, u64>,
+    faults: BTreeMap<String, u64>,
+}
+
+impl Book {
+    pub fn play(&mut self, script: Script) {
+        self.script = script;
+        self.edition += 1;
+        self.since_script.clear();
+    }
+
+    pub fn calls(&self, method: &str) -> u64 {
+        self.ever.get(method).copied().unwrap_or_default()
+    }
+
+    pub fn faults(&self) -> BTreeMap<String, u64> {
+        self.faults.clone()
+    }
+
+    /// Counts a call, and says what becomes of it.
+    pub fn fate(&mut self, method: &str) -> Option<Fault> {
+        *self.ever.entry(method.to_owned()).or_default() += 1;
+        let count = self.since_script.entry(method.to_owned()).or_default();
+        *count += 1;
+        let nth = *count;
+        let seed = self.script.seed;
+        let strikes = |(index, rule): (usize, &Rule)| {
+            let struck = match rule.when {
+                When::Always => true,
+                When::Nth(wanted) => nth == wanted,
+                When::PerMille(rate) => draw(seed, method, nth, index) % 1000 < rate,
+            };
+            (rule.fits(method) && struck).then_some(rule.fault)
+        };
+        let fault = self.script.rules.iter().enumerate().find_map(strikes)?;
+        *self.faults.entry(format!("{method} {}", name(fault))).or_default() += 1;
+        Some(fault)
+    }
+}
+
+fn name(fault: Fault) -> &'static str {
+    match fault {
+        Fault::Slow(_) => "slow",
+        Fault::Late(_) => "late",
+        Fault::Refused(_) => "refused",
+        Fault::Forgotten(_) => "forgotten",
+        Fault::Swallowed => "swallowed",
+        Fault::Mute => "mute",
+        Fault::Twice => "twice",
+        Fault::CutBefore => "cut before",
+        Fault::CutAfter => "cut after",
+        Fault::CutMidway => "cut midway",
+        Fault::Garbled => "garbled",
+    }
+}
+
+/// A number that depends on nothing but its arguments: the order in which calls of different methods arrive does not
+/// matter.
+fn draw(seed: u64, method: &str, nth: u64, rule: usize) -> u64 {
+    let parts = method.bytes().map(u64::from).chain([nth, rule as u64]);
+    parts.fold(mix(seed), |state, part| mix(state ^ part))
+}
+
+/// splitmix64
+fn mix(state: u64) -> u64 {
+    let mut mixed = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}

@@ -1,0 +1,32 @@
+//! Requests as part of traces: whoever asks may say which trace it is, and what the runtime is asked goes on with it.
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use ports::{Span, SpanKind, TraceContext, Tracing};
+
+use crate::endpoints::{known_method, known_path};
+
+/// Puts each request under a span, if traces are made at all. Stands behind the two questions of `access`: strangers
+/// make no traces.
+pub(super) fn traced(router: Router, tracing: Tracing) -> Router {
+    if !tracing.is_on() {
+        return router;
+    }
+    let put_under = |State(tracing): State<Tracing>, request: Request, next: Next| async move {
+        let cause = request.headers().get("traceparent").and_then(|value| value.to_str().ok());
+        let cause = cause.and_then(TraceContext::parse);
+        let (method, path) = (known_method(request.method()), known_path(request.uri().path()));
+        let target = request.uri().path().to_owned();
+        let span = || Span {
+            name: format!("{method} /{path}").into(),
+            kind: SpanKind::Server,
+            attributes: vec![("http.request.method", method.to_owned()), ("url.path", target)],
+        };
+        let failed =
+            |answer: &Response| answer.status().is_server_error().then(|| answer.status().to_string());
+        tracing.caused_by(cause, span, next.run(request), failed).await
+    };
+    router.layer(middleware::from_fn_with_state(tracing, put_under))
+}
