@@ -6,6 +6,7 @@ use model::cgroup::{CgroupName, CgroupSpec};
 use model::cluster::{ObjectKey, TokenWanted};
 use model::credentials::PullSecret;
 use model::cri::{ContainerConfig, IdMapping, SandboxConfig};
+use model::disk_use::DiskPlaces;
 use model::files::ContainerFiles;
 use model::hook::HookCall;
 use model::k8s::{Pod, PodStatus};
@@ -119,6 +120,11 @@ pub enum Effect {
     ListLeftovers,
     /// Remove what belongs to no pod. `Swept` follows.
     Sweep(Sweep),
+    /// Measure what a pod keeps on the node's disk. `DiskMeasured` follows.
+    MeasureDisk {
+        uid: PodUid,
+        places: DiskPlaces,
+    },
     /// Ask something of the API server. `ApiAnswered` follows.
     CallApi(ApiCall),
     /// Tell the operator.
@@ -176,6 +182,8 @@ pub enum TimerKey {
     Probe(PodUid),
     /// Another try at reading a pod whose reading failed.
     Observe(PodUid),
+    /// The pod's local storage is to be measured.
+    Disk(PodUid),
     /// A token has to be asked for (again).
     Token(TokenWanted),
     /// A claim, a persistent volume or an attachment is asked for again.

@@ -8,6 +8,7 @@ use model::cgroup::{CgroupDriver, CgroupName};
 use model::cluster::{ObjectKey, ObjectState, Token, TokenWanted};
 use model::credentials::PullHistory;
 use model::cri::{Image, RuntimeStatus};
+use model::disk_use::DiskUse;
 use model::k8s::{CSIDriver, Node, Pod, Service};
 use model::local::LocalObjects;
 use model::node::HostFacts;
@@ -131,6 +132,11 @@ pub enum Event {
     Swept {
         problems: Vec<String>,
     },
+    /// What a pod keeps on the node's disk, or why that is not known.
+    DiskMeasured {
+        uid: PodUid,
+        result: Result<DiskUse, String>,
+    },
     FactsChanged(Arc<HostFacts>),
     /// The node can't keep a pod, for a reason that it is to fail with. `grace_secs`: instead of the pod's own.
     Evict {
@@ -173,6 +179,7 @@ impl Event {
             Event::Leftovers(_) => "leftovers",
             Event::Swept { .. } => "swept",
             Event::FactsChanged(_) => "facts_changed",
+            Event::DiskMeasured { .. } => "disk-measured",
             Event::Evict { .. } => "evict",
         }
     }

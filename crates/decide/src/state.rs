@@ -146,6 +146,8 @@ pub struct PodEntry {
     pub rejection: Option<(String, String)>,
     /// Reason and message that it fails with because the node could not keep it.
     pub eviction: Option<(String, String)>,
+    /// Its local storage is measured from time to time.
+    pub disk_watched: bool,
     pub observed: Option<Reading>,
     pub observing: Observing,
     pub ledger: Ledger,
@@ -273,6 +275,7 @@ impl PodEntry {
             lifecycle: Lifecycle::Syncing,
             rejection: None,
             eviction: None,
+            disk_watched: false,
             observed: None,
             observing: Observing::default(),
             ledger: Ledger::default(),

@@ -26,7 +26,9 @@ use crate::objects::ClusterObjects;
 use crate::query::{EngineHandle, EventLog, Query};
 use crate::timers::Timers;
 use crate::waiting::Waiting;
-use crate::{NodeDuties, Ports, api_calls, executor, image_calls, node_duties, observe, probe_calls, sweep};
+use crate::{
+    NodeDuties, Ports, api_calls, disk_calls, executor, image_calls, node_duties, observe, probe_calls, sweep,
+};
 
 /// Where every outcome goes.
 #[derive(Clone)]
@@ -311,6 +313,9 @@ impl Dispatcher {
             }
             Effect::Sweep(what) => {
                 tokio::spawn(sweep::sweep(self.shop.clone(), what));
+            }
+            Effect::MeasureDisk { uid, places } => {
+                tokio::spawn(disk_calls::measure(self.shop.clone(), uid, places));
             }
             Effect::CallApi(call) => {
                 tokio::spawn(api_calls::call(self.shop.clone(), self.api_room.clone(), call));

@@ -97,8 +97,11 @@ async fn perform(shop: &Shop, job: &Job, action: &Action) -> StepResult {
         Action::MakePodDirs { log_dir, containers } => make_dirs(shop, uid, log_dir, containers).await,
         Action::EnsureCgroup { spec } => cgroup_result(ports.cgroups.ensure(spec).await),
         Action::SetUpVolume { volume } => {
+            // What is behind it may not answer: who wants the pod gone does not wait for that. The disk's side keeps
+            // the volume until the work has ended, so that no tear-down overtakes it.
             let begun = Instant::now();
-            let result = ports.files.set_up_volume(uid, volume).await;
+            let work = ports.files.set_up_volume(uid, volume);
+            let Some(result) = job.cancel.run_until_cancelled(work).await else { return StepResult::Interrupted };
             ports.meter.volume_set_up(&volume.plugin(), result.is_ok(), begun.elapsed());
             volume_result(result)
         }

@@ -11,6 +11,7 @@
 
 mod api_calls;
 mod clock;
+mod disk_calls;
 mod dispatcher;
 mod event_recorder;
 mod executor;

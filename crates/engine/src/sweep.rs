@@ -4,13 +4,17 @@ use std::sync::Arc;
 
 use decide::Sweep;
 use decide::event::{Event, LeftoversSeen};
+use futures::StreamExt;
+use model::PodUid;
 use model::cgroup::{CgroupName, CgroupSpec};
 use model::node::NodeConfig;
 use model::pod::QosClass;
-use ports::Disposition;
+use ports::{Disposition, FilesError};
 use tokio::sync::watch;
 
 use crate::dispatcher::Shop;
+
+const REMOVALS_AT_ONCE: usize = 16;
 
 /// Writes the cgroups above pods, one set after the other and always the newest: two writers at once could leave the
 /// older numbers.
@@ -67,14 +71,10 @@ async fn pod_cgroups(shop: &Shop, above: CgroupName) -> Vec<CgroupName> {
 pub(crate) async fn sweep(shop: Shop, what: Sweep) {
     let files = &shop.ports.files;
     let mut problems = Vec::new();
-    for uid in &what.pod_dirs {
-        let torn = files.tear_down_volumes(uid).await;
-        let result = match torn {
-            Ok(()) => files.remove_pod_dir(uid).await,
-            Err(error) => Err(error),
-        };
-        problems.extend(result.err().map(|e| e.user_message()));
-    }
+    let removals: Vec<_> = what.pod_dirs.iter().map(|uid| remove_pod(shop.clone(), uid.clone())).collect();
+    // One whose server does not answer holds up itself only.
+    let removed: Vec<_> = futures::stream::iter(removals).buffer_unordered(REMOVALS_AT_ONCE).collect().await;
+    problems.extend(removed.into_iter().filter_map(|result| result.err().map(|e| e.user_message())));
     for name in &what.log_dirs {
         problems.extend(files.remove_log_dir(name).await.err().map(|e| e.user_message()));
     }
@@ -85,4 +85,9 @@ pub(crate) async fn sweep(shop: Shop, what: Sweep) {
         problems.extend(shop.ports.cgroups.destroy(name).await.err().map(|e| e.to_string()));
     }
     shop.outbox.send(Event::Swept { problems });
+}
+
+async fn remove_pod(shop: Shop, uid: PodUid) -> Result<(), FilesError> {
+    shop.ports.files.tear_down_volumes(&uid).await?;
+    shop.ports.files.remove_pod_dir(&uid).await
 }

@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod codec;
 pub mod credentials;
 pub mod cri;
+pub mod disk_use;
 pub mod files;
 pub mod hook;
 pub mod ids;

@@ -27,6 +27,11 @@ pub enum FilesError {
     /// Something is still mounted there: deleting would reach into somebody's data.
     #[error("{path} is a mount point, not removing it")]
     Mounted { path: String },
+    /// It may end yet, or never: a server does not answer, or a disk. Nothing else is done there until it has.
+    #[error("{what} has not ended and shows no sign of going on for {}s: what is mounted there may not answer", quiet.as_secs())]
+    Hangs { what: String, quiet: std::time::Duration },
+    #[error("internal error: {what} panicked")]
+    Broken { what: String },
 }
 
 impl FilesError {
@@ -35,9 +40,11 @@ impl FilesError {
             FilesError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
                 Disposition::Absent
             }
-            FilesError::Io { .. } | FilesError::Mounted { .. } | FilesError::Mount { .. } => {
-                Disposition::Retry
-            }
+            FilesError::Io { .. }
+            | FilesError::Mount { .. }
+            | FilesError::Mounted { .. }
+            | FilesError::Hangs { .. }
+            | FilesError::Broken { .. } => Disposition::Retry,
             FilesError::Refused { .. } => Disposition::Refused,
         }
     }
@@ -75,6 +82,8 @@ pub trait PodFiles: Send + Sync {
     /// `<root>/pods/<uid>`, `/volumes`, `/plugins` (0750), and the pod's log directory (0755).
     async fn make_pod_dirs(&self, uid: &PodUid, log_dir: &str) -> Result<(), FilesError>;
     async fn set_up_volume(&self, uid: &PodUid, volume: &VolumeSetup) -> Result<(), FilesError>;
+    /// Bytes on disk of each of these files and directories, all of them the pod's. Mounts in them do not count.
+    async fn disk_use(&self, uid: &PodUid, paths: &[String]) -> Result<Vec<u64>, FilesError>;
     /// Puts on record which of the host's ids are the pod's. On disk for good when it returns.
     async fn write_user_ids(&self, uid: &PodUid, ids: &IdMapping) -> Result<(), FilesError>;
     /// What is on record of all pods that have a directory.

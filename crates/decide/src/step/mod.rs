@@ -4,6 +4,7 @@
 //! moves as far as it may, its status is derived, and, if no plan of it runs and its reading is fresh, it is planned.
 
 mod api;
+mod disk_limits;
 mod images;
 mod objects;
 mod observe;
@@ -75,6 +76,7 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         Event::Evict { uid, reason, message, grace_secs } => {
             pods::evict(state, &mut cx, &uid, (reason, message), grace_secs);
         }
+        Event::DiskMeasured { uid, result } => disk_limits::measured(state, &mut cx, &uid, result),
         Event::FactsChanged(facts) => {
             state.facts = facts;
             cx.touched.extend(state.pods.keys().cloned());
@@ -142,6 +144,7 @@ fn timer(state: &mut NodeState, cx: &mut Context, key: TimerKey) {
         TimerKey::Token(wanted) => objects::token_due(state, cx, &wanted),
         TimerKey::Storage(key) => objects::storage_due(state, cx, &key),
         TimerKey::Observe(uid) => observe::again(state, cx, &uid),
+        TimerKey::Disk(uid) => disk_limits::due(state, cx, &uid),
         TimerKey::Report(uid) => api::timer(state, cx, &uid),
         TimerKey::Mirror(full_name) => api::mirror_timer(state, cx, full_name),
         TimerKey::FullRelist => observe::want_everything(state, cx),

@@ -377,6 +377,9 @@ pub(super) fn forget(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     if entry.publication.retry_at.is_some() {
         cx.timer(crate::TimerKey::Report(uid.clone()), None);
     }
+    if entry.disk_watched {
+        cx.timer(crate::TimerKey::Disk(uid.clone()), None);
+    }
     if entry.view.source.is_static() {
         cx.mirrors.insert(entry.view.full_name.clone());
     }

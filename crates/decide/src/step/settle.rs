@@ -9,7 +9,7 @@ use model::why::{Cause, Why};
 use model::{ApiEvent, PodUid};
 
 use super::pods::Known;
-use super::{Context, api, images, objects, observe, pods, probing};
+use super::{Context, api, disk_limits, images, objects, observe, pods, probing};
 use crate::effect::{Effect, Epoch, TimerKey};
 use crate::ledger::PodRetry;
 use crate::lifecycle::{Lifecycle, TerminationCause};
@@ -40,6 +40,7 @@ pub(super) fn settle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     objects::attend(state, cx, uid);
     plan(state, cx, uid);
     probing::settled(state, cx, uid, before.as_ref());
+    disk_limits::attend(state, cx, uid);
     api::report(state, cx, uid);
 }
 

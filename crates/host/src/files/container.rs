@@ -11,6 +11,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::layout::{Layout, failed, make_dirs};
+use super::steps::step;
 use super::sub_path;
 
 pub fn make_pod_dirs(layout: &Layout, uid: &PodUid, log_dir: &str) -> Result<(), FilesError> {
@@ -55,9 +56,11 @@ fn write_hosts(path: &Path, text: &str) -> Result<(), FilesError> {
     if present == text.as_bytes() {
         return Ok(());
     }
+    step("write the hosts file");
     // The new text first and the cut after it: at no moment is the file empty.
     rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).map_err(failed("write", path))?;
     file.write_all(text.as_bytes()).map_err(failed("write", path))?;
+    step("cut the hosts file");
     file.set_len(text.len() as u64).map_err(failed("write", path))
 }
 
@@ -69,8 +72,10 @@ fn make_termination_log(path: &Path) -> Result<(), FilesError> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(0o666);
     let open = || rustix::fs::open(path, flags, mode);
+    step("make the termination log");
     let file = match open() {
         Err(Errno::EXIST) => {
+            step("replace the termination log");
             rustix::fs::unlink(path).map_err(failed("replace", path))?;
             open()
         }

@@ -11,6 +11,7 @@ use rustix::mount::MountFlags;
 
 use super::layout::{failed, make_dirs};
 use super::ownership::{self, Access};
+use super::steps::step;
 use crate::mountinfo::MountTable;
 
 /// Idempotent: a volume that is marked ready (and mounted, where it is a mount) is left alone, since containers
@@ -38,9 +39,12 @@ pub fn set_up(
             EmptyDirMedium::Memory { size_bytes } => mount_tmpfs(path, *size_bytes)?,
             EmptyDirMedium::HugePages { page_size_bytes, size_bytes } => {
                 mount_hugetlbfs(path, *page_size_bytes, *size_bytes)?;
-                open_to_all(path)?;
             }
         }
+    }
+    if matches!(medium, EmptyDirMedium::HugePages { .. }) {
+        // Its root begins closed, unlike a tmpfs's. Also when an agent died between the mount and this.
+        open_to_all(path)?;
     }
     if let Some(group) = fs_group {
         ownership::apply(path, group, Access::ReadWrite)?;
@@ -60,6 +64,7 @@ pub(super) fn is_mounted(path: &Path) -> Result<bool, FilesError> {
 }
 
 pub(super) fn open_to_all(path: &Path) -> Result<(), FilesError> {
+    step("open to all");
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty())
         .and_then(|dir| rustix::fs::fchmod(dir, Mode::from_raw_mode(0o777)))
@@ -88,6 +93,7 @@ fn mount_hugetlbfs(path: &Path, page_size: u64, size: u64) -> Result<(), FilesEr
 
 fn mount(source: &str, path: &Path, fs_type: &str, options: &[String]) -> Result<(), Errno> {
     let options = CString::new(options.join(",")).map_err(|_| Errno::INVAL)?;
+    step("mount");
     rustix::mount::mount(source, path, fs_type, MountFlags::empty(), options.as_c_str())
 }
 
@@ -95,6 +101,7 @@ fn mark_ready(marker: &Path) -> Result<(), FilesError> {
     if let Some(dir) = marker.parent() {
         make_dirs(dir, 0o750)?;
     }
+    step("mark as ready");
     std::fs::write(marker, "").map_err(failed("write", marker))
 }
 

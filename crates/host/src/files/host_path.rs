@@ -8,6 +8,7 @@ use model::volume::HostPathCheck;
 use ports::FilesError;
 
 use super::layout::failed;
+use super::steps::step;
 
 pub fn check(text: &str, check: HostPathCheck) -> Result<(), FilesError> {
     let path = Path::new(text);
@@ -21,10 +22,12 @@ pub fn check(text: &str, check: HostPathCheck) -> Result<(), FilesError> {
     let (fits, wanted) = match check {
         HostPathCheck::None => return Ok(()),
         HostPathCheck::DirectoryOrCreate if missing => {
+            step("make the host's directory");
             let made = DirBuilder::new().recursive(true).mode(0o755).create(path);
             return made.map_err(failed("make directory", path));
         }
         HostPathCheck::FileOrCreate if missing => {
+            step("make the host's file");
             // create_new: through a dangling symlink nothing is made.
             let made = OpenOptions::new().write(true).create_new(true).mode(0o644).open(path);
             return made.map(drop).map_err(failed("create", path));

@@ -8,6 +8,8 @@ use ports::FilesError;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 
+use super::steps::step;
+
 #[derive(Clone, Debug)]
 pub struct Layout {
     /// `--root-dir`
@@ -67,6 +69,7 @@ pub fn failed<E: Into<io::Error>>(operation: &'static str, path: &Path) -> impl 
 /// Makes a directory and its missing parents. What is made gets exactly `mode`, whatever the umask says;
 /// what exists stays as it is.
 pub fn make_dirs(path: &Path, mode: u32) -> Result<(), FilesError> {
+    step("make a directory");
     let mode = Mode::from_raw_mode(mode);
     match rustix::fs::mkdir(path, mode) {
         Ok(()) => rustix::fs::chmod(path, mode).map_err(failed("set the mode of", path)),

@@ -18,18 +18,23 @@
 //!                  /userns                                     ids of the host that are the pod's
 //! ```
 //!
-//! All of it is blocking work and runs on tokio's blocking threads: a dead disk hangs one of them, not the agent.
+//! All of it is blocking work. What touches volumes, behind which there may be a server that does not answer, runs on
+//! threads that can be left behind (`lanes`); the rest on tokio's blocking threads.
 
+mod beneath;
 mod container;
 mod content;
 mod disk;
+mod disk_use;
 mod empty_dir;
 mod host_path;
+mod lanes;
 mod layout;
 mod log_files;
 mod node;
 mod ownership;
 mod persistent;
+mod steps;
 mod sub_path;
 mod tear_down;
 mod termination;
@@ -49,12 +54,15 @@ use model::volume::{VolumeKind, VolumeSetup};
 use model::{FullName, PodUid};
 use ports::{FilesError, Leftovers, PodFiles};
 
+use lanes::{Lane, Lanes};
 use layout::Layout;
+use steps::Pulse;
 
 /// [`PodFiles`] on the real disk.
 #[derive(Clone, Debug)]
 pub struct HostPodFiles {
     layout: Arc<Layout>,
+    lanes: Lanes,
 }
 
 impl HostPodFiles {
@@ -65,7 +73,19 @@ impl HostPodFiles {
         links_dir: impl Into<PathBuf>,
     ) -> Self {
         let (root, pod_logs, links) = (root_dir.into(), pod_logs_dir.into(), links_dir.into());
-        Self { layout: Arc::new(Layout { root, pod_logs, links }) }
+        Self { layout: Arc::new(Layout { root, pod_logs, links }), lanes: Lanes::new() }
+    }
+
+    /// Where what is mounted may not answer.
+    async fn in_lane(
+        &self,
+        uid: &PodUid,
+        lane: Lane<'_>,
+        what: String,
+        work: impl FnOnce(&Layout, &PodUid) -> Result<(), FilesError> + Send + 'static,
+    ) -> Result<(), FilesError> {
+        let (layout, own_uid) = (Arc::clone(&self.layout), uid.clone());
+        self.lanes.run(uid, lane, what, move |_| work(&layout, &own_uid)).await
     }
 
     async fn blocking<T: Send + 'static>(&self, work: impl FnOnce(&Layout) -> T + Send + 'static) -> T {
@@ -91,22 +111,17 @@ impl PodFiles for HostPodFiles {
     }
 
     async fn set_up_volume(&self, uid: &PodUid, volume: &VolumeSetup) -> Result<(), FilesError> {
-        let (uid, volume) = (uid.clone(), volume.clone());
-        self.blocking(move |layout| match &volume.kind {
-            VolumeKind::EmptyDir { path, ready_marker, medium, fs_group } => {
-                let path = layout.in_pod(&uid, path)?;
-                let ready_marker = layout.in_pod(&uid, ready_marker)?;
-                empty_dir::set_up(&path, &ready_marker, medium, *fs_group)
-            }
-            VolumeKind::HostPath { path, check } => host_path::check(path, *check),
-            VolumeKind::Content(content) => content::set_up(&layout.in_pod(&uid, &content.path)?, content),
-            VolumeKind::Local(local) => {
-                persistent::set_up_local(layout, &layout.in_pod(&uid, &local.target)?, local)
-            }
-            VolumeKind::Nfs(nfs) => persistent::set_up_nfs(&layout.in_pod(&uid, &nfs.target)?, nfs),
-            VolumeKind::Device(device) => persistent::map_device(&layout.in_pod(&uid, &device.link)?, device),
-        })
-        .await
+        let wanted = volume.clone();
+        let what = format!("setting up volume {:?}", volume.name);
+        let work = move |layout: &Layout, uid: &PodUid| set_up(layout, uid, &wanted);
+        self.in_lane(uid, Lane::Volume(&volume.name), what, work).await
+    }
+
+    async fn disk_use(&self, uid: &PodUid, paths: &[String]) -> Result<Vec<u64>, FilesError> {
+        let known = |path: &String| self.layout.in_pod(uid, path).or_else(|_| self.layout.in_pod_logs(path));
+        let paths = paths.iter().map(known).collect::<Result<Vec<_>, _>>()?;
+        let work = move |_: &Pulse| paths.iter().map(|path| disk_use::measure(path)).collect();
+        self.lanes.run(uid, Lane::Measuring, format!("measuring the storage of pod {uid}"), work).await
     }
 
     async fn write_user_ids(&self, uid: &PodUid, ids: &IdMapping) -> Result<(), FilesError> {
@@ -119,8 +134,10 @@ impl PodFiles for HostPodFiles {
     }
 
     async fn prepare_container(&self, uid: &PodUid, files: &ContainerFiles) -> Result<(), FilesError> {
-        let (uid, files) = (uid.clone(), files.clone());
-        self.blocking(move |layout| container::prepare(layout, &uid, &files)).await
+        let wanted = files.clone();
+        let work = move |layout: &Layout, uid: &PodUid| container::prepare(layout, uid, &wanted);
+        let what = format!("preparing files and sub-paths for {}", files.log_dir);
+        self.in_lane(uid, Lane::Container(&files.log_dir), what, work).await
     }
 
     async fn link_log(&self, pod: &FullName, container: &str, id: &str, log: &str) -> Result<(), FilesError> {
@@ -144,13 +161,13 @@ impl PodFiles for HostPodFiles {
     }
 
     async fn tear_down_volumes(&self, uid: &PodUid) -> Result<(), FilesError> {
-        let uid = uid.clone();
-        self.blocking(move |layout| tear_down::volumes(&layout.pod(&uid)?)).await
+        let work = |layout: &Layout, uid: &PodUid| tear_down::volumes(&layout.pod(uid)?);
+        self.in_lane(uid, Lane::Pod, format!("tearing down the volumes of pod {uid}"), work).await
     }
 
     async fn remove_pod_dir(&self, uid: &PodUid) -> Result<(), FilesError> {
-        let uid = uid.clone();
-        self.blocking(move |layout| tear_down::pod_dir(&layout.pod(&uid)?)).await
+        let work = |layout: &Layout, uid: &PodUid| tear_down::pod_dir(&layout.pod(uid)?);
+        self.in_lane(uid, Lane::Pod, format!("removing the directory of pod {uid}"), work).await
     }
 
     async fn remove_log_dir(&self, name: &str) -> Result<(), FilesError> {
@@ -168,6 +185,29 @@ impl PodFiles for HostPodFiles {
     }
 }
 
+fn set_up(layout: &Layout, uid: &PodUid, volume: &VolumeSetup) -> Result<(), FilesError> {
+    match &volume.kind {
+        VolumeKind::EmptyDir { path, ready_marker, medium, fs_group } => {
+            let path = layout.in_pod(uid, path)?;
+            let ready_marker = layout.in_pod(uid, ready_marker)?;
+            empty_dir::set_up(&path, &ready_marker, medium, *fs_group)
+        }
+        VolumeKind::HostPath { path, check } => host_path::check(path, *check),
+        VolumeKind::Content(content) => content::set_up(&layout.in_pod(uid, &content.path)?, content),
+        VolumeKind::Local(local) => {
+            persistent::set_up_local(layout, &layout.in_pod(uid, &local.target)?, local)
+        }
+        VolumeKind::Nfs(nfs) => persistent::set_up_nfs(&layout.in_pod(uid, &nfs.target)?, nfs),
+        VolumeKind::Device(device) => persistent::map_device(&layout.in_pod(uid, &device.link)?, device),
+    }
+}
+
+#[cfg(test)]
+mod attacks;
+#[cfg(test)]
+mod hung;
+#[cfg(test)]
+mod killed;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]

@@ -4,20 +4,19 @@
 //! resolved once, by the kernel, beneath the volume's descriptor; what that found is a descriptor again, and the
 //! bind mount is made from the descriptor. No path is looked up twice.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Component, Path};
 
 use model::volume::SubPathMount;
 use ports::FilesError;
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
+use super::beneath::open_beneath;
 use super::layout::{failed, make_dirs};
+use super::steps::step;
 use crate::mountinfo::MountTable;
-
-/// The kernel answers EAGAIN when a rename elsewhere disturbed its walk past `..`.
-const RESOLVE_TRIES: usize = 128;
 
 /// Makes `target` (already known to lie in the pod's directory) show the sub-path. Idempotent.
 pub fn prepare(mount: &SubPathMount, target: &Path) -> Result<(), FilesError> {
@@ -79,19 +78,6 @@ fn find(volume: &OwnedFd, sub_path: &Path, create: bool) -> Result<OwnedFd, Fail
     }
 }
 
-/// Symlinks are followed as long as they stay inside.
-fn open_beneath(base: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    let mut tries = 0;
-    loop {
-        match rustix::fs::openat2(base, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
-            Err(Errno::AGAIN) if tries < RESOLVE_TRIES => tries += 1,
-            other => return other,
-        }
-    }
-}
-
 /// Makes what is missing of the sub-path, with the mode of the volume's root. Each directory is made in the
 /// descriptor of its parent, so that nothing can be made outside.
 fn make(volume: &OwnedFd, sub_path: &Path) -> Result<OwnedFd, Errno> {
@@ -105,6 +91,7 @@ fn make(volume: &OwnedFd, sub_path: &Path) -> Result<OwnedFd, Errno> {
         current = match open_beneath(volume.as_fd(), &walked, directory) {
             Ok(next) => next,
             Err(Errno::NOENT) => {
+                step("make a directory of the sub-path");
                 let made = rustix::fs::mkdirat(&current, name, mode);
                 // Not through a symlink: a dangling one, or one swapped in now, ends here.
                 let next = open_beneath(current.as_fd(), Path::new(name), directory | OFlags::NOFOLLOW)?;
@@ -132,6 +119,7 @@ fn bind(found: &OwnedFd, target: &Path) -> Result<(), FilesError> {
         return Ok(());
     }
     make_mount_point(&real, is_dir)?;
+    step("bind the sub-path");
     let source = format!("/proc/self/fd/{}", found.as_raw_fd());
     rustix::mount::mount_bind(source, &real).map_err(failed("bind-mount a sub-path on", &real))
 }
@@ -148,11 +136,13 @@ fn shows(target: &Path, wanted: &Stat) -> Result<bool, FilesError> {
         {
             return Ok(true);
         }
+        step("unmount another sub-path");
         rustix::mount::unmount(target, UnmountFlags::NOFOLLOW).map_err(failed("unmount", target))?;
     }
 }
 
 fn make_mount_point(target: &Path, is_dir: bool) -> Result<(), FilesError> {
+    step("make the mount point of a sub-path");
     match rustix::fs::lstat(target).map(|stat| FileType::from_raw_mode(stat.st_mode)) {
         Ok(FileType::Directory) if is_dir => return Ok(()),
         Ok(FileType::RegularFile) if !is_dir => return Ok(()),

@@ -13,6 +13,7 @@ use rustix::mount::UnmountFlags;
 
 use super::layout::failed;
 use super::persistent;
+use super::steps::step;
 use super::tree::remove_tree;
 use crate::mountinfo::MountTable;
 
@@ -71,6 +72,7 @@ fn unmount_below(dir: &Path) -> Result<(), FilesError> {
 }
 
 fn unmount(path: &Path) -> Result<(), FilesError> {
+    step("unmount");
     match rustix::mount::unmount(path, UnmountFlags::NOFOLLOW) {
         // EINVAL: not mounted any more.
         Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
@@ -90,6 +92,7 @@ pub fn pod_dir(pod: &Path) -> Result<(), FilesError> {
         let plugin = volumes.join(plugin);
         for volume in names(&plugin)? {
             let volume = plugin.join(volume);
+            step("remove an empty volume");
             std::fs::remove_dir(&volume).map_err(failed("remove volume", &volume))?;
         }
     }

@@ -3,7 +3,7 @@
 //! A container may leave a symlink to `/`, a bind mount of the node's disk (through a shared mount), a
 //! million files in one directory or a hundred thousand nested directories. So the walk
 //! - opens every directory through its parent's descriptor, and never through a symlink;
-//! - never enters a mount point: neither another filesystem nor a bind mount of the same one (`RESOLVE_NO_XDEV`);
+//! - never enters a mount point: neither another filesystem nor a bind mount of the same one;
 //! - goes on past what it can't remove and tells of the first such thing;
 //! - holds at most [`MAX_DEPTH`] descriptors: deeper directories are moved up and removed from there.
 
@@ -13,10 +13,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use ports::FilesError;
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
+use super::beneath::open_same_mount;
 use super::layout::failed;
+use super::steps::step;
 
 const MAX_DEPTH: usize = 64;
 
@@ -38,18 +40,6 @@ pub fn remove_tree(path: &Path) -> Result<(), FilesError> {
 /// A directory to start from: its own path is trusted.
 fn open_anchor(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-}
-
-/// Opens a directory by its name in its parent, only if it is neither a symlink nor a mount point.
-pub fn open_same_mount(parent: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat2(
-        parent,
-        name,
-        flags,
-        Mode::empty(),
-        ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
-    )
 }
 
 struct Removal {
@@ -85,6 +75,7 @@ impl Removal {
         path: &mut PathBuf,
         depth: usize,
     ) -> bool {
+        step("remove an entry");
         if kind != FileType::Directory {
             match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => return true,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use model::pod::{PodView, Source};
 use model::probe::{ProbeKind, ProbeOutcome};
 use model::{FullName, PodUid};
-use ports::{ApiMeter, ApiRequest, Meter, PodSeen, ProbeOf};
+use ports::{ApiRequest, Meter, PodSeen, ProbeOf};
 use serde_json::{Value, json};
 
 use super::tests::{fed, scrape};
@@ -99,7 +99,7 @@ fn lived() -> Arc<AgentMetrics> {
         sent_bytes: 1,
         received_bytes: Some(1),
     };
-    metrics.request(&request);
+    metrics.cluster.request(&request);
     metrics.cluster.node_registering();
     metrics.cluster.node_registered();
     metrics.cluster.node_ready();

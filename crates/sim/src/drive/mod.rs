@@ -287,6 +287,8 @@ impl Simulation {
                 self.errand_soon(Errand::Probe { uid, container, kind, id });
             }
             Effect::KeepProbeRecord { uid, record } => self.world.disk.keep_probes(&uid, record),
+            // Its pods have no limits of local storage, so that none is measured.
+            Effect::MeasureDisk { .. } => {}
             // No credential plugins are configured in the simulated world.
             Effect::AskPlugins { .. } | Effect::NoteAccess { .. } => {}
             Effect::RecordEvent { .. } | Effect::Log { .. } => {}

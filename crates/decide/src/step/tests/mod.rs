@@ -5,6 +5,7 @@ mod claims;
 mod cluster;
 mod converged;
 mod debugging;
+mod disk_limits;
 mod ending;
 mod freshness;
 mod images;

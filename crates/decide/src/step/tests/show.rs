@@ -60,6 +60,10 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
             let shares = burstable.and_then(|s| s.values.cpu_shares).unwrap_or_default();
             only("cgroups", format!("cgroups burstable={shares}"))
         }
+        Effect::MeasureDisk { uid, places } => {
+            let names: String = places.volumes.keys().map(|name| format!(" {name}")).collect();
+            Some(format!("measure {uid}{names}"))
+        }
         Effect::CallApi(call) => only("api", api_call(call)),
         Effect::ReadStorage { key } => Some(format!("ask {} {}", super::claims::word(key), key.name())),
         Effect::Log { message, .. } => only("logs", format!("log {message}")),
@@ -71,6 +75,7 @@ fn timer(key: &TimerKey) -> String {
         TimerKey::Probe(uid) => format!("probe {uid}"),
         TimerKey::Pod(uid) => format!("pod {uid}"),
         TimerKey::Observe(uid) => format!("observe {uid}"),
+        TimerKey::Disk(uid) => format!("disk {uid}"),
         TimerKey::Token(wanted) => format!("token {}", wanted.pod_uid),
         TimerKey::Storage(key) => format!("{} {}", super::claims::word(key), key.name()),
         TimerKey::Report(uid) => format!("report {uid}"),

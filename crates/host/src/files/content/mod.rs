@@ -16,12 +16,13 @@ use ports::FilesError;
 use super::empty_dir::{is_mounted, mount_tmpfs, open_to_all};
 use super::layout::{failed, make_dirs};
 use super::ownership::{self, Access};
+use super::steps::step;
 use super::tree::remove_tree;
 
 /// Idempotent: files that are as they should be are left alone.
 pub fn set_up(path: &Path, volume: &ContentVolume) -> Result<(), FilesError> {
     let made = make_backing(path, volume.backing)?;
-    let result = fill(path, volume, &|_| {});
+    let result = fill(path, volume, &step);
     if made && result.is_err() {
         take_away(path);
     }
@@ -80,6 +81,7 @@ fn make_mount_point(volume: &Path, inner: &str) -> Result<(), FilesError> {
 /// Best effort: what stays is used by the next try, or removed with the pod.
 fn take_away(path: &Path) {
     if matches!(is_mounted(path), Ok(true)) {
+        step("unmount what was not filled");
         let unmounted = rustix::mount::unmount(path, rustix::mount::UnmountFlags::NOFOLLOW);
         if let Err(error) = unmounted.map_err(failed("unmount", path)) {
             return tracing::warn!("after a failed set-up: {}", error.user_message());

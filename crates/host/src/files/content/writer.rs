@@ -21,11 +21,12 @@ use std::path::{Component, Path};
 
 use model::volume::ContentFile;
 use ports::{FilesError, WallClock};
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Uid};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
+use super::super::beneath::{open_plain, open_same_mount};
 use super::super::layout::failed;
-use super::super::tree::{open_same_mount, remove_tree};
+use super::super::tree::remove_tree;
 use crate::clock::SystemClock;
 
 const DATA: &str = "..data";
@@ -81,7 +82,7 @@ impl Writer<'_> {
 
     fn holds(&self, path: &str, bytes: &[u8]) -> bool {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let Ok(file) = inside(self.root, path, flags, Mode::empty()) else { return false };
+        let Ok(file) = open_plain(self.root, Path::new(path), flags, Mode::empty()) else { return false };
         let mut content = Vec::with_capacity(bytes.len());
         let limit = bytes.len() as u64 + 1;
         std::fs::File::from(file).take(limit).read_to_end(&mut content).is_ok() && content == bytes
@@ -141,12 +142,13 @@ impl Writer<'_> {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(errno) => return Err(errno.into()),
             }
-            let dir = inside(self.root, &path[..at], OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+            let dir = open_plain(self.root, Path::new(&path[..at]), OFlags::DIRECTORY, Mode::empty())?;
             rustix::fs::fchmod(dir, Mode::from_raw_mode(0o755))?;
         }
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         // Nobody may read it before it has its mode.
-        let mut open = std::fs::File::from(inside(self.root, path, flags, Mode::from_raw_mode(0o600))?);
+        let mut open =
+            std::fs::File::from(open_plain(self.root, Path::new(path), flags, Mode::from_raw_mode(0o600))?);
         open.write_all(&file.bytes)?;
         rustix::fs::fchmod(&open, Mode::from_raw_mode(file.mode & 0o7777))?;
         if let Some(owner) = file.owner {
@@ -244,12 +246,6 @@ fn check_path(path: &str) -> Result<(), FilesError> {
 fn open_root(volume: &Path) -> Result<OwnedFd, FilesError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(CWD, volume, flags, Mode::empty()).map_err(failed("open", volume))
-}
-
-/// Opens by a path that stays in the volume and follows no link.
-fn inside(root: BorrowedFd<'_>, path: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    rustix::fs::openat2(root, path, flags | OFlags::NOFOLLOW, mode, resolve)
 }
 
 fn open_dir(parent: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {

@@ -1,0 +1,76 @@
+//! Measuring pods whose local storage is limited, and evicting those that have outgrown it.
+//!
+//! ```text
+//!   runs and is limited ──> timer ──> measure ──> measured ──> too much: evicted
+//!                             ^                       │
+//!                             └───────────────────────┘ else again, after PERIOD
+//! ```
+//! Nothing can tell of files that grow, so this asks; pods without a limit are never measured.
+
+use std::time::Duration;
+
+use model::disk_use::DiskUse;
+use model::{ApiEvent, PodUid};
+
+use super::{Context, pods};
+use crate::disk_limits;
+use crate::effect::{Effect, LogLevel, TimerKey};
+use crate::state::NodeState;
+
+/// As often as the kubelet looks.
+const PERIOD: Duration = Duration::from_secs(10);
+const GRACE_SECS: i64 = 1;
+const REASON: &str = "Evicted";
+
+/// Begins to watch a pod that has something to measure.
+pub(super) fn attend(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    let config = state.config.clone();
+    let Some(entry) = state.pods.get_mut(uid) else { return };
+    let alive = entry.observed.as_ref().is_some_and(|reading| reading.pod.anything_running());
+    if alive
+        && entry.lifecycle.may_start()
+        && !entry.disk_watched
+        && disk_limits::is_limited(&config, &entry.view)
+    {
+        entry.disk_watched = true;
+        cx.timer(TimerKey::Disk(uid.clone()), Some(cx.now.mono.plus(PERIOD)));
+    }
+}
+
+pub(super) fn due(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    let config = state.config.clone();
+    let Some(entry) = state.pods.get_mut(uid).filter(|entry| entry.disk_watched) else { return };
+    match &entry.observed {
+        Some(reading) if entry.lifecycle.may_start() && disk_limits::is_limited(&config, &entry.view) => {
+            let places = disk_limits::places(&config, &entry.view, &reading.pod);
+            cx.emit(Effect::MeasureDisk { uid: uid.clone(), places });
+        }
+        _ => entry.disk_watched = false,
+    }
+}
+
+pub(super) fn measured(
+    state: &mut NodeState,
+    cx: &mut Context,
+    uid: &PodUid,
+    result: Result<DiskUse, String>,
+) {
+    let Some(entry) = state.pods.get_mut(uid).filter(|entry| entry.disk_watched) else { return };
+    if !entry.lifecycle.may_start() {
+        entry.disk_watched = false;
+        return;
+    }
+    let verdict = match result {
+        Ok(used) => disk_limits::verdict(&entry.view, &used),
+        Err(message) => {
+            cx.log(LogLevel::Warn, Some(uid), format!("measuring the pod's local storage: {message}"));
+            None
+        }
+    };
+    let Some(message) = verdict else {
+        return cx.timer(TimerKey::Disk(uid.clone()), Some(cx.now.mono.plus(PERIOD)));
+    };
+    entry.disk_watched = false;
+    cx.record(state, uid, ApiEvent::warning(REASON, message.clone()));
+    pods::evict(state, cx, uid, (REASON.into(), message), Some(GRACE_SECS));
+}

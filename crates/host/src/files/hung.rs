@@ -1,0 +1,146 @@
+//! A filesystem whose server never answers: a real one, by the kernel's own protocol for such servers.
+
+use std::ffi::CString;
+use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use model::PodUid;
+use model::volume::{EmptyDirMedium, HostPathCheck, VolumeKind, VolumeSetup};
+use ports::{FilesError, PodFiles};
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::MountFlags;
+
+use super::HostPodFiles;
+use super::lanes::Lanes;
+use super::testing::Mounts;
+
+/// Its server is this descriptor, which nobody reads. When it is dropped, everybody gets an error.
+struct DeadServer(#[allow(dead_code)] OwnedFd);
+
+fn mount_dead_server(at: &Path) -> DeadServer {
+    let server = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap();
+    let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", server.as_raw_fd());
+    let options = CString::new(options).unwrap();
+    rustix::mount::mount("dead", at, "fuse", MountFlags::empty(), options.as_c_str()).unwrap();
+    DeadServer(server)
+}
+
+struct Bench {
+    mounts: Mounts,
+    temp: tempfile::TempDir,
+    files: HostPodFiles,
+}
+
+async fn bench() -> Bench {
+    let temp = tempfile::tempdir().unwrap();
+    let at = |name: &str| temp.path().join(name);
+    let lanes = Lanes::with_quiet(Duration::from_secs(4));
+    let files = HostPodFiles { lanes, ..HostPodFiles::new(at("root"), at("logs"), at("links")) };
+    let mounts = Mounts::below(temp.path());
+    files.prepare_node().await.unwrap();
+    Bench { mounts, files, temp }
+}
+
+impl Bench {
+    async fn pod(&self, uid: &str) -> PodUid {
+        let uid = PodUid::new(uid);
+        let log_dir = self.temp.path().join(format!("logs/ns_p_{uid}"));
+        self.files.make_pod_dirs(&uid, log_dir.to_str().unwrap()).await.unwrap();
+        uid
+    }
+
+    async fn set_up_empty_dir(&self, uid: &PodUid, medium: EmptyDirMedium) -> Result<(), FilesError> {
+        let pod = self.temp.path().join(format!("root/pods/{uid}"));
+        let pod = pod.to_str().unwrap();
+        let kind = VolumeKind::EmptyDir {
+            path: format!("{pod}/volumes/kubernetes.io~empty-dir/v"),
+            ready_marker: format!("{pod}/plugins/kubernetes.io~empty-dir/v/ready"),
+            medium,
+            fs_group: None,
+        };
+        self.files.set_up_volume(uid, &VolumeSetup { name: "v".into(), spec_name: "v".into(), kind }).await
+    }
+
+    async fn take_away(&self, uid: &PodUid) -> Result<(), FilesError> {
+        self.files.tear_down_volumes(uid).await?;
+        self.files.remove_pod_dir(uid).await
+    }
+}
+
+#[tokio::test]
+async fn a_dead_server_holds_up_its_own_pod_only() {
+    let b = bench().await;
+    let before = b.mounts.count();
+    let share = b.temp.path().join("share");
+    fs::create_dir(&share).unwrap();
+    let server = mount_dead_server(&share);
+    let bad = b.pod("bad").await;
+    let kind = VolumeKind::HostPath {
+        path: share.join("inside").to_str().unwrap().into(),
+        check: HostPathCheck::Directory,
+    };
+    let volume = VolumeSetup { name: "share".into(), spec_name: "share".into(), kind };
+    let hangs = |result: Result<(), FilesError>, what: &str| {
+        let error = result.expect_err(what);
+        assert!(matches!(error, FilesError::Hangs { .. }), "{what}: {error:?}");
+        assert!(error.to_string().starts_with(what), "{error}");
+    };
+    hangs(b.files.set_up_volume(&bad, &volume).await, "setting up volume \"share\"");
+    let (again, away) = tokio::join!(b.files.set_up_volume(&bad, &volume), b.take_away(&bad));
+    hangs(again, "setting up volume \"share\"");
+    hangs(away, "tearing down the volumes of pod bad");
+
+    // Its own other volumes, and a hundred other pods, come and go meanwhile.
+    b.set_up_empty_dir(&bad, EmptyDirMedium::Disk).await.unwrap();
+    let others = (0..100).map(|number| {
+        let b = &b;
+        async move {
+            let uid = b.pod(&format!("good-{number}")).await;
+            let medium = match number % 2 {
+                0 => EmptyDirMedium::Disk,
+                _ => EmptyDirMedium::Memory { size_bytes: Some(1 << 16) },
+            };
+            b.set_up_empty_dir(&uid, medium).await.unwrap();
+            b.take_away(&uid).await.unwrap();
+        }
+    });
+    futures::future::join_all(others).await;
+
+    // The server is given up by its administrator: what hung ends, and the pod can go.
+    drop(server);
+    let after = wait_for_the_end(&b, &bad).await;
+    assert!(after.is_ok(), "{after:?}");
+    assert_eq!(b.mounts.count(), before + 1, "the share itself is not ours");
+    assert!(!b.temp.path().join("root/pods/bad").exists());
+}
+
+async fn wait_for_the_end(b: &Bench, uid: &PodUid) -> Result<(), FilesError> {
+    for _ in 0..100 {
+        match b.take_away(uid).await {
+            Err(FilesError::Hangs { .. }) => {}
+            other => return other,
+        }
+    }
+    b.take_away(uid).await
+}
+
+/// Somebody has mounted it in a volume of the pod: it is not ours to remove, and not to be waited for.
+#[tokio::test]
+async fn a_dead_server_inside_a_volume_is_left_alone() {
+    let b = bench().await;
+    let uid = b.pod("inner").await;
+    b.set_up_empty_dir(&uid, EmptyDirMedium::Disk).await.unwrap();
+    let volume = b.temp.path().join("root/pods/inner/volumes/kubernetes.io~empty-dir/v");
+    fs::create_dir(volume.join("mounted")).unwrap();
+    fs::write(volume.join("own"), "x").unwrap();
+    let server = mount_dead_server(&volume.join("mounted"));
+    let error = b.take_away(&uid).await.unwrap_err();
+    assert!(matches!(&error, FilesError::Mounted { path } if path.ends_with("mounted")), "{error:?}");
+    assert!(!volume.join("own").exists(), "what is the pod's goes all the same");
+    drop(server);
+    rustix::mount::unmount(volume.join("mounted"), rustix::mount::UnmountFlags::NOFOLLOW).unwrap();
+    b.take_away(&uid).await.unwrap();
+    assert!(!b.temp.path().join("root/pods/inner").exists());
+}

@@ -1,0 +1,144 @@
+//! On real trees: whole, deep, wide, hostile and changing.
+
+use super::*;
+use crate::files::testing::{Mounts, bind, tmpfs};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+fn of(path: &Path) -> (u32, u32) {
+    let meta = path.symlink_metadata().unwrap();
+    (meta.gid(), meta.permissions().mode() & 0o7777)
+}
+
+fn volume() -> (tempfile::TempDir, PathBuf) {
+    let temp = tempfile::tempdir().unwrap();
+    let volume = temp.path().join("volume");
+    fs::create_dir(&volume).unwrap();
+    fs::set_permissions(&volume, fs::Permissions::from_mode(0o700)).unwrap();
+    (temp, volume)
+}
+
+fn file(path: &Path, mode: u32) {
+    fs::write(path, "x").unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn everything_in_the_volume_and_nothing_else() {
+    let (temp, volume) = volume();
+    let _mounts = Mounts::below(temp.path());
+    let outside = temp.path().join("outside");
+    fs::create_dir_all(outside.join("dir")).unwrap();
+    file(&outside.join("file"), 0o600);
+    for name in ["a/b/c", "bound", "tmpfs"] {
+        fs::create_dir_all(volume.join(name)).unwrap();
+    }
+    file(&volume.join("a/file"), 0o600);
+    file(&volume.join("a/b/run"), 0o4755);
+    file(&volume.join("bound-file"), 0o600);
+    symlink(outside.join("file"), volume.join("a/link")).unwrap();
+    symlink("../outside/dir", volume.join("a/dir-link")).unwrap();
+    rustix::fs::mkfifoat(CWD, volume.join("fifo"), Mode::from_raw_mode(0o600)).unwrap();
+    bind(&outside, &volume.join("bound"));
+    bind(&outside.join("file"), &volume.join("bound-file"));
+    tmpfs(&volume.join("tmpfs"));
+    fs::set_permissions(volume.join("tmpfs"), fs::Permissions::from_mode(0o755)).unwrap();
+
+    apply(&volume, 4711, Access::ReadWrite).unwrap();
+    assert_eq!(of(&volume), (4711, 0o2770));
+    assert_eq!(of(&volume.join("a/b/c")), (4711, 0o2775));
+    assert_eq!(of(&volume.join("a/file")), (4711, 0o660));
+    assert_eq!(of(&volume.join("a/b/run")).1 & 0o777, 0o775);
+    assert_eq!((of(&volume.join("a/link")).0, of(&volume.join("a/dir-link")).0), (4711, 4711));
+    assert_eq!(of(&volume.join("fifo")), (4711, 0o660));
+    assert_eq!(of(&outside), (0, 0o755));
+    assert_eq!(of(&outside.join("dir")), (0, 0o755));
+    assert_eq!(of(&outside.join("file")), (0, 0o600), "neither by a link nor by a mount");
+    assert_eq!(of(&volume.join("tmpfs")), (0, 0o755));
+}
+
+#[test]
+fn what_is_only_read_becomes_readable() {
+    let (_temp, volume) = volume();
+    fs::create_dir(volume.join("d")).unwrap();
+    file(&volume.join("d/f"), 0o400);
+    apply(&volume, 7, Access::ReadOnly).unwrap();
+    assert_eq!((of(&volume.join("d")), of(&volume.join("d/f"))), ((7, 0o2755), (7, 0o440)));
+    assert!(matches!(apply(&volume, -1, Access::ReadOnly), Err(FilesError::Refused { .. })));
+    assert!(apply(&volume.join("d/f"), 7, Access::ReadOnly).is_err(), "a file is no volume");
+    symlink("volume", volume.join("../link")).unwrap();
+    assert!(apply(&volume.join("../link"), 7, Access::ReadOnly).is_err(), "nor is a link");
+}
+
+#[test]
+fn deep_and_wide_trees_with_few_descriptors() {
+    let (_temp, volume) = volume();
+    let mut dir = open_root(&volume).unwrap();
+    for _ in 0..1500 {
+        rustix::fs::mkdirat(&dir, "deeper", Mode::RWXU).unwrap();
+        dir = open_same_mount(dir.as_fd(), c"deeper").unwrap();
+    }
+    for number in 0..3000 {
+        fs::create_dir(volume.join(format!("d{number}"))).unwrap();
+    }
+    for number in 0..200 {
+        file(&volume.join(format!("d7/f{number}")), 0o600);
+    }
+    let pulse = Pulse::default();
+    pulse.during(|| apply(&volume, 5, Access::ReadWrite)).unwrap();
+    assert_eq!(rustix::fs::fstat(&dir).unwrap().st_gid, 5, "the deepest, beyond any path");
+    assert!((0..3000).all(|n| of(&volume.join(format!("d{n}"))).0 == 5));
+    assert!((0..200).all(|n| of(&volume.join(format!("d7/f{n}"))) == (5, 0o660)));
+    assert!(pulse.beats() > 1500 + 3000 + 200, "each was told of: {}", pulse.beats());
+    crate::files::tree::remove_tree(&volume).unwrap();
+}
+
+/// Others make, move and remove files and swap them for links while the walk goes on.
+#[test]
+fn a_tree_that_changes_meanwhile_leads_nowhere() {
+    let (temp, volume) = volume();
+    let outside = temp.path().join("outside");
+    fs::create_dir_all(outside.join("d")).unwrap();
+    file(&outside.join("f"), 0o600);
+    fs::create_dir(volume.join("d")).unwrap();
+    file(&volume.join("f"), 0o600);
+    symlink("../outside", volume.join("evil")).unwrap();
+    symlink("../outside/f", volume.join("evil-file")).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let root = open_root(&volume).unwrap();
+            let swap = |a: &str, b: &str| {
+                let _ = rustix::fs::renameat_with(&root, a, &root, b, rustix::fs::RenameFlags::EXCHANGE);
+            };
+            for round in 0_u64.. {
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                swap("d", "evil");
+                swap("f", "evil-file");
+                let name = volume.join(format!("new-{}", round % 7));
+                let _ = fs::write(&name, "x");
+                let _ = fs::remove_file(&name);
+            }
+        });
+        struct StopOnDrop<'a>(&'a AtomicBool);
+        impl Drop for StopOnDrop<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+        let _stop = StopOnDrop(&stop);
+        for _ in 0..300 {
+            apply(&volume, 5, Access::ReadWrite).unwrap();
+            assert_eq!(of(&outside), (0, 0o755));
+            assert_eq!(of(&outside.join("d")), (0, 0o755));
+            assert_eq!(of(&outside.join("f")), (0, 0o600));
+        }
+    });
+    apply(&volume, 6, Access::ReadWrite).unwrap();
+    for name in ["d", "evil", "f", "evil-file"] {
+        assert_eq!(of(&volume.join(name)).0, 6, "{name}");
+    }
+}

@@ -1,0 +1,71 @@
+//! Steps of long work on disk, told as they are begun.
+//!
+//! Whoever waits for the work learns from them that it goes on ([`Pulse`]): a tree of a million files is slow, a server
+//! that does not answer hangs, and only the second is worth telling. Tests end the process at a chosen step, so that
+//! every place where an agent may die is walked through (`killed`).
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counts the steps of one piece of work. Clones count together.
+#[derive(Clone, Debug, Default)]
+pub struct Pulse(Arc<AtomicU64>);
+
+impl Pulse {
+    pub fn beats(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub fn beat(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Steps that `work` takes on this thread are counted here.
+    pub fn during<T>(&self, work: impl FnOnce() -> T) -> T {
+        let before = CURRENT.replace(Some(self.clone()));
+        let value = work();
+        CURRENT.set(before);
+        value
+    }
+
+    /// The one that counts for this thread, for other threads that share in the work.
+    pub fn current() -> Pulse {
+        CURRENT.with_borrow(|current| current.clone().unwrap_or_default())
+    }
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Pulse>> = const { RefCell::new(None) };
+}
+
+/// Called before everything that changes the disk or the mount table.
+pub fn step(name: &str) {
+    CURRENT.with_borrow(|current| {
+        if let Some(pulse) = current {
+            pulse.beat();
+        }
+    });
+    #[cfg(test)]
+    super::killed::step(name);
+    #[cfg(not(test))]
+    let _ = name;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_count_where_somebody_listens() {
+        let (outer, inner) = (Pulse::default(), Pulse::default());
+        step("before");
+        outer.during(|| {
+            step("one");
+            inner.during(|| step("of the inner"));
+            Pulse::current().beat();
+        });
+        step("after");
+        assert_eq!((outer.beats(), inner.beats()), (2, 1));
+    }
+}
