@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::csi::{Access, CsiVolume};
+
 /// What has to be true on disk before a container that mounts the volume may be made.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct VolumeSetup {
@@ -25,6 +27,7 @@ impl VolumeSetup {
             VolumeKind::Nfs(nfs) => below_pod(&nfs.target),
             VolumeKind::HostPath { .. } => "kubernetes.io/host-path".to_owned(),
             VolumeKind::Local(_) | VolumeKind::Device(_) => "kubernetes.io/local-volume".to_owned(),
+            VolumeKind::Csi(_) => "kubernetes.io/csi".to_owned(),
         }
     }
     /// A volume that stands in the pod spec itself.
@@ -35,6 +38,7 @@ impl VolumeSetup {
     pub fn is_block(&self) -> bool {
         match self.kind {
             VolumeKind::Device(_) => true,
+            VolumeKind::Csi(ref volume) => volume.access == Access::Block,
             VolumeKind::EmptyDir { .. }
             | VolumeKind::HostPath { .. }
             | VolumeKind::Content(_)
@@ -76,6 +80,8 @@ pub enum VolumeKind {
     },
     /// configMap, secret, downwardAPI, projected.
     Content(Box<ContentVolume>),
+    /// By a storage driver of the node.
+    Csi(Box<CsiVolume>),
     /// A directory or a disk of this machine.
     Local(Box<LocalVolume>),
     Nfs(Box<NfsVolume>),
