@@ -7,6 +7,7 @@ use decide::effect::{ApiCall, PodObject};
 use decide::event::{ApiAnswer, ApiFailure, ApiFailureKind};
 use ports::{ApiError, Disposition, PodApi, PodRef};
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use crate::dispatcher::Shop;
 
@@ -15,9 +16,13 @@ pub(crate) const CALLS_AT_ONCE: usize = 32;
 
 pub(crate) async fn call(shop: Shop, room: Arc<Semaphore>, call: ApiCall) {
     let Some(cluster) = &shop.ports.cluster else { return };
+    let begun = Instant::now();
     // It is never closed.
     let _place = room.acquire().await;
     let answer = carry_out(&*cluster.pods, call).await;
+    if let ApiAnswer::StatusPatched { result: Ok(_), .. } = &answer {
+        shop.ports.meter.status_synced(begun.elapsed());
+    }
     shop.outbox.send(Event::ApiAnswered(answer));
 }
 
