@@ -2,6 +2,7 @@
 //! here and nowhere else: one deserializer, and a plain function for each type.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use model::k8s::CSINode;
 use model::k8s::{
     ConfigMap, Event, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service, VolumeAttachment,
 };
@@ -138,6 +139,7 @@ macro_rules! listing {
 reading! {
     Pod, pod;
     Node, node;
+    CSINode, csi_node;
     ConfigMap, config_map;
     Secret, secret;
     PersistentVolumeClaim, claim;
@@ -178,6 +180,7 @@ macro_rules! writing {
 writing! {
     Pod, write_pod;
     Node, write_node;
+    CSINode, write_csi_node;
     Lease, write_lease;
     Event, write_core_event;
     CertificateSigningRequest, write_signing_request;

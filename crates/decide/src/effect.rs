@@ -79,6 +79,10 @@ pub enum Effect {
     ReadStorage {
         key: StorageKey,
     },
+    /// The Node object says that these are in use, by their unique names.
+    TellVolumesInUse {
+        volumes: Vec<String>,
+    },
     /// Sets, moves or (with `None`) clears a timer.
     SetTimer {
         key: TimerKey,

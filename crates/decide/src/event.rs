@@ -1,6 +1,6 @@
 //! What happened: the only input of [`crate::step`]. A closed list.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use model::cgroup::{CgroupDriver, CgroupName};
 use model::cluster::{ObjectKey, ObjectState, Token, TokenWanted};
 use model::credentials::PullHistory;
 use model::cri::{Image, RuntimeStatus};
+use model::csi::VolumeId;
 use model::disk_use::DiskUse;
 use model::k8s::{CSIDriver, Node, Pod, Service};
 use model::local::LocalObjects;
@@ -114,6 +115,10 @@ pub enum Event {
     },
     /// All CSI drivers that the cluster knows.
     CsiDrivers(Vec<Arc<CSIDriver>>),
+    /// The storage drivers that are registered on this node.
+    CsiRegistered(BTreeSet<String>),
+    /// The volumes of storage drivers that are staged or published here.
+    CsiOnNode(BTreeSet<VolumeId>),
     /// All services of the cluster.
     Services(Vec<Arc<Service>>),
     /// A token was issued, or why not.
@@ -171,6 +176,8 @@ impl Event {
             Event::ObjectSeen { .. } => "object_seen",
             Event::StorageRead { .. } => "storage_read",
             Event::CsiDrivers(_) => "csi_drivers",
+            Event::CsiRegistered(_) => "csi_registered",
+            Event::CsiOnNode(_) => "csi_on_node",
             Event::Services(_) => "services",
             Event::TokenIssued { .. } => "token_issued",
             Event::ApiAnswered(_) => "api_answered",

@@ -32,6 +32,8 @@ pub struct Ledger {
     pub volume_retry: BTreeMap<String, VolumeRetry>,
     /// Of each volume whose files are made here: the version that was written last.
     pub content: BTreeMap<String, u64>,
+    /// When volumes are published again whose drivers want that.
+    pub republish: BTreeMap<String, Mono>,
     pub crash: BTreeMap<String, CrashBackOff>,
     pub pulls: BTreeMap<String, PullBackOff>,
     pub images: BTreeMap<String, ImageState>,

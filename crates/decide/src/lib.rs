@@ -11,6 +11,7 @@ pub mod admission;
 pub mod back_off;
 pub mod cgroups;
 pub mod credentials;
+pub mod csi;
 pub mod disk_limits;
 pub mod effect;
 pub mod event;

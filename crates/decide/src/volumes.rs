@@ -1,7 +1,7 @@
 //! Which volumes of a pod have to be set up on the node's disk, and where containers find them.
 
 mod content;
-mod csi;
+pub mod csi;
 mod paths;
 pub mod persistent;
 
@@ -95,11 +95,28 @@ pub fn places(inputs: &ContentInputs<'_>) -> Result<Places, Held> {
         let name = claim.volume.name.clone();
         let resolved = persistent::resolve(inputs, claim)?;
         found.groups.extend(resolved.gid.filter(|gid| !found.groups.contains(gid)));
-        if let Some(place) = persistent::place(inputs, &resolved) {
+        if let Some(place) = csi::place(inputs, &resolved).or_else(|| persistent::place(inputs, &resolved)) {
             found.volumes.insert(name, place);
         }
     }
     Ok(found)
+}
+
+/// Whether a volume of the pod may be a storage driver's.
+pub fn uses_drivers(pod: &PodView) -> bool {
+    let may_be = |volume: &k8s::Volume| volume.csi.is_some() || persistent::claim_of(pod, volume).is_some();
+    pod.spec().volumes.iter().flatten().any(may_be)
+}
+
+/// Set-ups of volumes that their drivers want to publish again now and then.
+pub fn republished(inputs: &ContentInputs<'_>) -> Vec<VolumeSetup> {
+    let of_drivers =
+        |volume: &&k8s::Volume| volume.csi.is_some() || persistent::claim_of(inputs.pod, volume).is_some();
+    let setups = mounted(inputs.pod).filter(of_drivers).filter_map(|volume| match &volume.csi {
+        Some(_) => csi::setup(inputs, volume, None).ok(),
+        None => persistent(inputs, volume).ok(),
+    });
+    setups.filter(|setup| matches!(&setup.kind, VolumeKind::Csi(volume) if volume.republish)).collect()
 }
 
 /// Whether everything that the pod mounts is among what was set up.
@@ -272,6 +289,7 @@ pub fn host_path(
         "secret" => Ok(below_pod("secret", true)),
         "downwardAPI" => Ok(below_pod("downward-api", true)),
         "projected" => Ok(below_pod("projected", true)),
+        "csi" => Ok(csi::inline_place(config, pod, volume)),
         kind => Err(VolumeError::Unsupported { volume: volume.name.clone(), kind }),
     }
 }

@@ -21,6 +21,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
+use crate::csi::CsiKeeper;
+use crate::csi::registry::Registry;
 use crate::node_keeper::NodeNow;
 use crate::objects::ClusterObjects;
 use crate::query::{EngineHandle, EventLog, Query};
@@ -52,6 +54,10 @@ pub(crate) struct Shop {
     pub runtime_view: Arc<watch::Sender<RuntimeView>>,
     /// Images came, changed or may have: for whoever lists them in the Node object.
     pub image_news: Arc<Notify>,
+    /// `None`: no storage driver can register.
+    pub csi: Option<Arc<CsiKeeper>>,
+    /// For whoever keeps the Node object. `None`: not known yet.
+    pub volumes_in_use: Arc<watch::Sender<Option<Vec<String>>>>,
 }
 
 struct Dispatcher {
@@ -89,7 +95,19 @@ pub(crate) fn prepare(
     let image_room = Arc::default();
     let runtime_view = Arc::new(watch::Sender::new(RuntimeView::default()));
     let (outbox, image_news) = (Outbox(events), Arc::default());
-    let shop = Shop { ports, clock: clock.clone(), outbox, image_room, runtime_view, image_news };
+    let csi = ports.csi.clone().map(|csi| CsiKeeper::new(csi, outbox.clone()));
+    let volumes_in_use = Arc::new(watch::Sender::new(None));
+    let clock_of_shop = clock.clone();
+    let shop = Shop {
+        ports,
+        clock: clock_of_shop,
+        outbox,
+        image_room,
+        runtime_view,
+        image_news,
+        csi,
+        volumes_in_use,
+    };
     let (probe_records, to_keep) = mpsc::unbounded_channel();
     tokio::spawn(probe_calls::keep_records(shop.clone(), to_keep));
     let (node_cgroups, wanted_cgroups) = watch::channel(Vec::new());
@@ -117,6 +135,14 @@ impl Ready {
             let facts = self.dispatcher.state.facts.clone();
             node_duties::start(&shop, duties, facts, shop.runtime_view.subscribe(), &self.stop)
         });
+        let (node, csi_node) = node.map_or((None, None), |started| (Some(started.node), started.csi_node));
+        if let Some(csi) = &shop.csi {
+            tokio::spawn(self.stop.clone().run_until_cancelled_owned(csi.clone().look_around()));
+        }
+        if let Some(csi) = &shop.ports.csi {
+            let registry = Registry::new(csi.clone(), csi_node, shop.outbox.clone());
+            tokio::spawn(registry.run(self.stop.clone()));
+        }
         for feed in self.feeds {
             let first = node.clone().filter(|_| feed.source() == Source::Api);
             tokio::spawn(forward_feed(feed, first, shop.outbox.clone(), self.stop.clone()));
@@ -278,6 +304,9 @@ impl Dispatcher {
             Effect::UnwatchObject { key } => self.objects.unwatch(&key),
             Effect::ReadStorage { key } => self.objects.read_storage(key),
             Effect::RequestToken { wanted } => self.objects.request_token(wanted),
+            Effect::TellVolumesInUse { volumes } => {
+                self.shop.volumes_in_use.send_replace(Some(volumes));
+            }
             Effect::SetTimer { key, at } => self.timers.set(key, at),
             Effect::PublishStatus { uid, status } => self.log_status(&uid, &status),
             Effect::RunProbe { uid, container, kind, id, call, attempts } => {

@@ -13,7 +13,9 @@ use decide::lifecycle::MINIMUM_STOP_SECS;
 use decide::{Action, Epoch, Stage, StartContainer, StepResult};
 use futures::FutureExt;
 use futures::future::join_all;
+use model::csi::CsiVolume;
 use model::hook::HookCall;
+use model::volume::VolumeKind;
 use model::{ContainerId, Mono, PodUid};
 use ports::{CgroupError, Disposition, FilesError, RuntimeError, Span};
 use tokio_util::sync::CancellationToken;
@@ -95,12 +97,15 @@ async fn perform(shop: &Shop, job: &Job, action: &Action) -> StepResult {
     match action {
         Action::MakePodDirs { log_dir, containers } => make_dirs(shop, uid, log_dir, containers).await,
         Action::EnsureCgroup { spec } => cgroup_result(ports.cgroups.ensure(spec).await),
-        Action::SetUpVolume { volume } => {
-            // What is behind it may not answer: who wants the pod gone does not wait for that. The disk's side keeps
-            // the volume until the work has ended, so that no tear-down overtakes it.
-            let work = ports.files.set_up_volume(uid, volume);
-            job.cancel.run_until_cancelled(work).await.map_or(StepResult::Interrupted, volume_result)
-        }
+        Action::SetUpVolume { volume } => match &volume.kind {
+            VolumeKind::Csi(csi) => set_up_by_driver(shop, job, csi).await,
+            _ => {
+                // What is behind it may not answer: who wants the pod gone does not wait for that. The disk's side keeps
+                // the volume until the work has ended, so that no tear-down overtakes it.
+                let work = ports.files.set_up_volume(uid, volume);
+                job.cancel.run_until_cancelled(work).await.map_or(StepResult::Interrupted, volume_result)
+            }
+        },
         Action::KeepUserIds { ids } => files_result(ports.files.write_user_ids(uid, ids).await),
         Action::RunSandbox { config, handler } => {
             match ports.runtime.run_pod_sandbox(config, handler).await {
@@ -130,10 +135,39 @@ async fn perform(shop: &Shop, job: &Job, action: &Action) -> StepResult {
             }
         }
         Action::RemoveSandbox { id } => gone_is_fine(ports.runtime.remove_pod_sandbox(id).await),
-        Action::TearDownVolumes => files_result(ports.files.tear_down_volumes(uid).await),
+        Action::TearDownVolumes => tear_down_volumes(shop, uid).await,
         Action::DestroyCgroup { name } => cgroup_result(ports.cgroups.destroy(name).await),
         Action::RemovePodDir => files_result(ports.files.remove_pod_dir(uid).await),
         Action::RemoveLogDir { name } => files_result(ports.files.remove_log_dir(name).await),
+    }
+}
+
+async fn set_up_by_driver(shop: &Shop, job: &Job, volume: &CsiVolume) -> StepResult {
+    let Some(csi) = &shop.csi else {
+        let message = format!("this agent knows no storage drivers, not {} either", volume.id.driver);
+        return StepResult::Failed(CallFailure { unreachable: false, message });
+    };
+    match csi.set_up(&job.uid, volume, &job.cancel).await {
+        Ok(()) => StepResult::Ok,
+        Err(_) if job.cancel.is_cancelled() => StepResult::Interrupted,
+        Err(trouble) => {
+            let failure = CallFailure { unreachable: false, message: trouble.message };
+            StepResult::VolumeFailed { stage: trouble.stage, failure }
+        }
+    }
+}
+
+/// Binds of sub-paths go first: drivers can't take away what is still bound elsewhere.
+async fn tear_down_volumes(shop: &Shop, uid: &PodUid) -> StepResult {
+    let own = files_result(shop.ports.files.tear_down_volumes(uid).await);
+    let Some(csi) = &shop.csi else { return own };
+    match (csi.tear_down(uid).await, own) {
+        (Ok(()), own) => own,
+        (Err(message), StepResult::Failed(own)) => {
+            let message = format!("{}; {message}", own.message);
+            StepResult::Failed(CallFailure { unreachable: false, message })
+        }
+        (Err(message), _) => StepResult::Failed(CallFailure { unreachable: false, message }),
     }
 }
 

@@ -11,6 +11,7 @@
 
 mod api_calls;
 mod clock;
+mod csi;
 mod disk_calls;
 mod dispatcher;
 mod event_recorder;
@@ -40,6 +41,7 @@ use ports::{
 use tokio_util::sync::CancellationToken;
 
 pub use clock::Clock;
+pub use csi::CsiPorts;
 pub use event_recorder::EventRecorder;
 pub use node_duties::NodeDuties;
 pub use query::EngineHandle;
@@ -61,6 +63,8 @@ pub struct Ports {
     pub probe_records: Arc<dyn ProbeRecordStore>,
     pub wall: Arc<dyn WallClock>,
     pub meter: Arc<dyn Meter>,
+    /// `None`: no storage driver can register.
+    pub csi: Option<CsiPorts>,
     /// What plans are put under.
     pub tracing: Tracing,
     /// `None`: the node stands alone.

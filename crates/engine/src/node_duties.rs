@@ -14,6 +14,7 @@ use ports::{ClusterPorts, HostFactsSource, Images, NodeApi, Runtime, Seen};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::csi::node_object::CsiNodeKeeper;
 use crate::dispatcher::{Outbox, Shop};
 use crate::lease_keeper::LeaseKeeper;
 use crate::node_keeper::{Desk, ImageList, NodeKeeper, NodeNow};
@@ -33,7 +34,14 @@ pub struct NodeDuties {
     pub seed: u64,
 }
 
-/// Returns what shows the node's object, in a cluster.
+/// What runs for a node of a cluster.
+pub(crate) struct Started {
+    /// Shows the node's object.
+    pub node: watch::Receiver<NodeNow>,
+    pub csi_node: Option<Arc<CsiNodeKeeper>>,
+}
+
+/// Returns what runs, in a cluster.
 ///
 /// Without a cluster only the host's facts are kept fresh, and the runtime is told the configured range of addresses.
 pub(crate) fn start(
@@ -42,7 +50,7 @@ pub(crate) fn start(
     facts: Arc<HostFacts>,
     runtime: watch::Receiver<RuntimeView>,
     stop: &CancellationToken,
-) -> Option<watch::Receiver<NodeNow>> {
+) -> Option<Started> {
     let setup = Arc::new(duties.setup);
     let (facts_now, facts) = watch::channel(facts);
     // A cluster is told of a new address with the next heartbeat; alone there is no hurry.
@@ -62,16 +70,27 @@ pub(crate) fn start(
     let (node_now, node) = watch::channel(NodeNow::default());
     let name = setup.name.clone();
     spawn_until(stop, follow_node(cluster.node.clone(), name, shop.outbox.clone(), node_now, cidrs_now));
-    start_keepers(shop, &cluster, setup, duties.seed, stop, (node.clone(), facts, runtime, images));
-    Some(node)
+    let has_drivers = shop.ports.csi.is_some();
+    let csi_node = has_drivers.then(|| CsiNodeKeeper::new(cluster.clone(), setup.name.clone()));
+    let storage = match &csi_node {
+        Some(keeper) => {
+            tokio::spawn(keeper.clone().run(node.clone(), stop.clone()));
+            keeper.trouble()
+        }
+        None => watch::channel(None).1,
+    };
+    let watched = Watched { node: node.clone(), facts, runtime, images, storage };
+    start_keepers(shop, &cluster, setup, duties.seed, stop, watched);
+    Some(Started { node, csi_node })
 }
 
-type Watched = (
-    watch::Receiver<NodeNow>,
-    watch::Receiver<Arc<HostFacts>>,
-    watch::Receiver<RuntimeView>,
-    watch::Receiver<ImageList>,
-);
+struct Watched {
+    node: watch::Receiver<NodeNow>,
+    facts: watch::Receiver<Arc<HostFacts>>,
+    runtime: watch::Receiver<RuntimeView>,
+    images: watch::Receiver<ImageList>,
+    storage: watch::Receiver<Option<String>>,
+}
 
 fn start_keepers(
     shop: &Shop,
@@ -79,7 +98,7 @@ fn start_keepers(
     setup: Arc<NodeSetup>,
     seed: u64,
     stop: &CancellationToken,
-    (node, facts, runtime, images): Watched,
+    Watched { node, facts, runtime, images, storage }: Watched,
 ) {
     let keeper = LeaseKeeper {
         setup: setup.clone(),
@@ -102,6 +121,8 @@ fn start_keepers(
         facts,
         runtime,
         images,
+        storage,
+        volumes: shop.volumes_in_use.subscribe(),
     };
     tokio::spawn(NodeKeeper::new(desk).run(stop.clone()));
 }

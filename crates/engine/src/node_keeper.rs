@@ -53,6 +53,10 @@ pub(crate) struct Desk {
     pub facts: watch::Receiver<Arc<HostFacts>>,
     pub runtime: watch::Receiver<RuntimeView>,
     pub images: watch::Receiver<ImageList>,
+    /// Why the node can't take volumes yet.
+    pub storage: watch::Receiver<Option<String>>,
+    /// Attached volumes that are in use. `None`: not known yet.
+    pub volumes: watch::Receiver<Option<Vec<String>>>,
 }
 
 pub(crate) struct NodeKeeper {
@@ -112,6 +116,8 @@ impl NodeKeeper {
                 changed = desk.facts.changed() => (changed, false),
                 changed = desk.runtime.changed() => (changed, false),
                 changed = desk.images.changed() => (changed, false),
+                Ok(()) = desk.storage.changed() => (Ok(()), false),
+                changed = desk.volumes.changed() => (changed, false),
                 () = tokio::time::sleep_until(at) => return,
             };
             if changed.is_err() {
@@ -280,14 +286,16 @@ impl NodeKeeper {
         let desk = &mut self.desk;
         let (facts, runtime) = (desk.facts.borrow_and_update(), desk.runtime.borrow_and_update());
         let images = desk.images.borrow_and_update();
+        let troubles: Vec<String> = desk.storage.borrow_and_update().iter().cloned().collect();
+        let volumes = desk.volumes.borrow_and_update();
         run(&Inputs {
             setup: &desk.setup,
             facts: &facts,
             runtime: &runtime,
             images: images.as_ref().map(|list| list.as_slice()),
             pressure: Pressure::default(),
-            troubles: &[],
-            volumes_in_use: None,
+            troubles: &troubles,
+            volumes_in_use: volumes.as_deref(),
         })
     }
 

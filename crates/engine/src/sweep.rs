@@ -9,7 +9,7 @@ use model::PodUid;
 use model::cgroup::{CgroupName, CgroupSpec};
 use model::node::NodeConfig;
 use model::pod::QosClass;
-use ports::{Disposition, FilesError};
+use ports::Disposition;
 use tokio::sync::watch;
 
 use crate::dispatcher::Shop;
@@ -74,7 +74,7 @@ pub(crate) async fn sweep(shop: Shop, what: Sweep) {
     let removals: Vec<_> = what.pod_dirs.iter().map(|uid| remove_pod(shop.clone(), uid.clone())).collect();
     // One whose server does not answer holds up itself only.
     let removed: Vec<_> = futures::stream::iter(removals).buffer_unordered(REMOVALS_AT_ONCE).collect().await;
-    problems.extend(removed.into_iter().filter_map(|result| result.err().map(|e| e.user_message())));
+    problems.extend(removed.into_iter().filter_map(Result::err));
     for name in &what.log_dirs {
         problems.extend(files.remove_log_dir(name).await.err().map(|e| e.user_message()));
     }
@@ -87,7 +87,13 @@ pub(crate) async fn sweep(shop: Shop, what: Sweep) {
     shop.outbox.send(Event::Swept { problems });
 }
 
-async fn remove_pod(shop: Shop, uid: PodUid) -> Result<(), FilesError> {
-    shop.ports.files.tear_down_volumes(&uid).await?;
-    shop.ports.files.remove_pod_dir(&uid).await
+async fn remove_pod(shop: Shop, uid: PodUid) -> Result<(), String> {
+    let files = &shop.ports.files;
+    let torn = files.tear_down_volumes(&uid).await.map_err(|error| error.user_message());
+    let by_drivers = match &shop.csi {
+        Some(csi) => csi.tear_down(&uid).await,
+        None => Ok(()),
+    };
+    torn.and(by_drivers)?;
+    files.remove_pod_dir(&uid).await.map_err(|error| error.user_message())
 }

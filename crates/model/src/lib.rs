@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod codec;
 pub mod credentials;
 pub mod cri;
+pub mod csi;
 pub mod disk_use;
 pub mod files;
 pub mod hook;
@@ -41,6 +42,10 @@ pub mod k8s {
     pub use k8s_openapi::api::core::v1::*;
     pub use k8s_openapi::api::node::v1::RuntimeClass;
     pub use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
+    pub use k8s_openapi::api::storage::v1::{
+        CSIDriverSpec, CSINode, CSINodeDriver, CSINodeSpec, TokenRequest as CsiTokenRequest,
+        VolumeNodeResources,
+    };
     pub use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
     pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference, Time};
     pub use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;

@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::csi::{Access, CsiVolume};
+
 /// What has to be true on disk before a container that mounts the volume may be made.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct VolumeSetup {
@@ -24,6 +26,7 @@ impl VolumeSetup {
     pub fn is_block(&self) -> bool {
         match self.kind {
             VolumeKind::Device(_) => true,
+            VolumeKind::Csi(ref volume) => volume.access == Access::Block,
             VolumeKind::EmptyDir { .. }
             | VolumeKind::HostPath { .. }
             | VolumeKind::Content(_)
@@ -49,6 +52,8 @@ pub enum VolumeKind {
     },
     /// configMap, secret, downwardAPI, projected.
     Content(Box<ContentVolume>),
+    /// By a storage driver of the node.
+    Csi(Box<CsiVolume>),
     /// A directory or a disk of this machine.
     Local(Box<LocalVolume>),
     Nfs(Box<NfsVolume>),

@@ -10,6 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use model::cluster::{ObjectKey, ObjectState, TokenWanted};
+use model::k8s::CSINode;
 use model::k8s::{CSIDriver, Event, Lease, Node, Pod, RuntimeClass, Service};
 use model::storage::{StorageKey, StorageObject};
 use model::{PodUid, Wall};
@@ -59,6 +60,16 @@ pub trait NodeApi: Send + Sync {
     ) -> Result<Arc<Node>, ApiError>;
     /// Every change of it, the present state first. Never ends.
     fn watch(&self, name: &str) -> BoxStream<'static, Seen<Node>>;
+}
+
+/// The node's CSINode object.
+#[async_trait]
+pub trait CsiNodeApi: Send + Sync {
+    async fn get(&self, name: &str) -> Result<CSINode, ApiError>;
+    async fn create(&self, object: &CSINode) -> Result<CSINode, ApiError>;
+    /// Strategic merge patch.
+    async fn patch(&self, name: &str, patch: &Value) -> Result<CSINode, ApiError>;
+    async fn delete(&self, name: &str) -> Result<(), ApiError>;
 }
 
 /// Leases in `kube-node-lease`.
@@ -157,6 +168,7 @@ pub trait AccessReviews: Send + Sync {
 pub struct ClusterPorts {
     pub pods: Arc<dyn PodApi>,
     pub node: Arc<dyn NodeApi>,
+    pub csi_node: Arc<dyn CsiNodeApi>,
     pub leases: Arc<dyn LeaseApi>,
     pub events: Arc<dyn EventApi>,
     pub objects: Arc<dyn ObjectApi>,

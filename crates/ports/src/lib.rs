@@ -8,6 +8,7 @@ mod cgroups;
 mod clock;
 mod cluster;
 mod credentials;
+mod csi;
 mod facts;
 mod feed;
 mod hooks;
@@ -25,10 +26,11 @@ pub use api::{ApiError, TlsFault};
 pub use cgroups::{CgroupError, Cgroups};
 pub use clock::{EventSink, Meter, ProbeOf, WallClock};
 pub use cluster::{
-    AccessReviews, AccessVerdict, ClusterPorts, EventApi, Identity, IssuedToken, LeaseApi, NodeAccess,
-    NodeApi, ObjectApi, PodApi, PodRef, Seen, SharedObjects, StorageApi, TokenApi,
+    AccessReviews, AccessVerdict, ClusterPorts, CsiNodeApi, EventApi, Identity, IssuedToken, LeaseApi,
+    NodeAccess, NodeApi, ObjectApi, PodApi, PodRef, Seen, SharedObjects, StorageApi, TokenApi,
 };
 pub use credentials::{PluginError, PullRecords, RecordError, RegistryCredentials};
+pub use csi::{CsiDrivers, CsiError, CsiFiles, FoundVolume, PluginSockets, SocketNotice};
 pub use facts::{FactsError, HostFactsSource};
 pub use feed::{FeedNotice, PodFeed, PodSet};
 pub use hooks::{HookAnswer, HttpHooks};

@@ -8,13 +8,13 @@ use anyhow::Context;
 use cri::{CriClient, RuntimeHints};
 use decide::NodeState;
 use decide::manifest::References;
-use engine::{EventRecorder, NodeDuties, Ports};
+use engine::{CsiPorts, EventRecorder, NodeDuties, Ports};
 use host::cgroup::HostCgroups;
 use host::clock::SystemClock;
 use host::credentials::{DockerPlaces, HostCredentials, HostPullRecords, read_plugin_config};
 use host::facts::{FactsConfig, HostFactsReader};
 use host::feed::{Decoded, Decoder, FileFeed, HttpFeed};
-use host::files::HostPodFiles;
+use host::files::{HostCsiFiles, HostPodFiles};
 use host::hook::HookClient;
 use host::probe::{NetworkProber, PodProbeRecords};
 use host::usage::HostUsage;
@@ -24,6 +24,7 @@ use model::node::{CgroupVersion, HostFacts, NodeConfig, NodeSetup};
 use model::pod::Source;
 use model::user_namespace::DEFAULT_IDS_PER_POD;
 use otlp::OtlpTracer;
+use plugins::{DriverClients, PluginRegistry};
 use ports::{AgentView, ClusterPorts, EventSink, PodFeed, PodFiles, PullRecords, Tracing, WallClock};
 use server::{
     AgentMetrics, BuildInfo, Endpoints, HealthChecks, MeteredEvents, MeteredImages, MeteredRuntime, NodeStats,
@@ -265,6 +266,11 @@ pub fn ports(
         probe_records: Arc::new(PodProbeRecords::new(&node.root_dir)),
         wall: Arc::new(SystemClock),
         meter: metrics.clone(),
+        csi: Some(CsiPorts {
+            drivers: Arc::new(DriverClients::default()),
+            files: Arc::new(HostCsiFiles::new(root_dir)),
+            sockets: Arc::new(PluginRegistry::new(root_dir.join("plugins_registry"))),
+        }),
         tracing: tracing.clone(),
         cluster: None,
     })

@@ -1,7 +1,7 @@
-//! The node's own objects: Node, Lease, Events.
+//! The node's own objects: Node, CSINode, Lease, Events.
 
 use http::Method;
-use model::k8s::{Event, Node};
+use model::k8s::{CSINode, Event, Node};
 use ports::ApiError;
 use serde_json::Value;
 
@@ -13,6 +13,7 @@ use crate::watch::{Since, Watch};
 
 const NODES: Resource = Resource::new("/api/v1", "nodes");
 const EVENTS: Resource = Resource::new("/api/v1", "events");
+const CSI_NODES: Resource = Resource::new("/apis/storage.k8s.io/v1", "csinodes");
 const LEASES: Resource = Resource::new("/apis/coordination.k8s.io/v1", "leases");
 
 fn only(name: &str) -> String {
@@ -47,6 +48,27 @@ impl Api {
     pub async fn patch_node_status(&self, name: &str, patch: &Value) -> Result<Node, ApiError> {
         let path = format!("{}/status", NODES.one("", name));
         self.patch("patch status of node", path, name.to_owned(), patch, json::node).await
+    }
+
+    pub async fn get_csi_node(&self, name: &str) -> Result<CSINode, ApiError> {
+        self.get("get csinode", &CSI_NODES, ("", name), json::csi_node).await
+    }
+
+    pub async fn create_csi_node(&self, object: &CSINode) -> Result<CSINode, ApiError> {
+        let name = object.metadata.name.clone().unwrap_or_default();
+        let body = json::write_csi_node(object);
+        self.create("create csinode", CSI_NODES.all(""), name, body, json::csi_node).await
+    }
+
+    /// A strategic merge patch.
+    pub async fn patch_csi_node(&self, name: &str, patch: &Value) -> Result<CSINode, ApiError> {
+        let path = CSI_NODES.one("", name);
+        self.patch("patch csinode", path, name.to_owned(), patch, json::csi_node).await
+    }
+
+    pub async fn delete_csi_node(&self, name: &str) -> Result<(), ApiError> {
+        let call = Call::new("delete csinode", Method::DELETE, CSI_NODES.one("", name), name.to_owned());
+        call.run(&self.connection, self.within).await.map(|_| ())
     }
 
     pub async fn get_lease(&self, namespace: &str, name: &str) -> Result<Lease, ApiError> {

@@ -22,6 +22,7 @@ pub fn cluster_ports(api: &Api) -> ClusterPorts {
     ClusterPorts {
         pods: api.clone(),
         node: api.clone(),
+        csi_node: api.clone(),
         leases: api.clone(),
         events: api.clone(),
         objects: api.clone(),

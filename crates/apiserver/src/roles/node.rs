@@ -1,4 +1,4 @@
-//! The node's own objects: Node, Lease, Events.
+//! The node's own objects: Node, CSINode, Lease, Events.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::future::BoxFuture;
 use futures::stream::{BoxStream, StreamExt};
-use model::k8s::{Event, Lease, Node, ObjectMeta};
-use ports::{ApiError, EventApi, LeaseApi, NodeApi, Seen};
+use model::k8s::{CSINode, Event, Lease, Node, ObjectMeta};
+use ports::{ApiError, CsiNodeApi, EventApi, LeaseApi, NodeApi, Seen};
 use serde_json::Value;
 
 use super::reflect::{Notice, Target, reflect};
@@ -81,6 +81,25 @@ impl Target for OneNode {
 
     fn meta(node: &Node) -> &ObjectMeta {
         &node.metadata
+    }
+}
+
+#[async_trait]
+impl CsiNodeApi for Api {
+    async fn get(&self, name: &str) -> Result<CSINode, ApiError> {
+        self.get_csi_node(name).await
+    }
+
+    async fn create(&self, object: &CSINode) -> Result<CSINode, ApiError> {
+        self.create_csi_node(object).await
+    }
+
+    async fn patch(&self, name: &str, patch: &Value) -> Result<CSINode, ApiError> {
+        self.patch_csi_node(name, patch).await
+    }
+
+    async fn delete(&self, name: &str) -> Result<(), ApiError> {
+        self.delete_csi_node(name).await
     }
 }
 

@@ -66,8 +66,6 @@ pub fn pods_notice(before: Option<&Node>, after: Option<&Node>) -> bool {
         if let Some(status) = &mut node.status {
             status.conditions = None;
             status.images = None;
-            status.volumes_attached = None;
-            status.volumes_in_use = None;
         }
         node
     };

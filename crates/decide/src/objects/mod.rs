@@ -26,6 +26,7 @@ pub use names::{Named, named, pull_secrets, token_wanted};
 pub use storage::{Lack, StorageDesk};
 pub use tokens::{KnownToken, TokenDesk};
 
+use crate::csi::CsiDesk;
 use crate::effect::Effect;
 use crate::render::{EnvObjects, ObjectError, ServiceView, Services};
 
@@ -36,6 +37,9 @@ pub struct ObjectDesk {
     claims: BTreeMap<PodUid, Claim>,
     pub tokens: TokenDesk,
     pub storage: StorageDesk,
+    pub csi: CsiDesk,
+    /// What pods use beside what their definitions name: what their claims led to.
+    more: BTreeMap<PodUid, Named>,
     services: Option<Vec<ServiceView>>,
     /// What files beside the pods tell. `None`: a cluster tells.
     local: Option<BTreeMap<ObjectKey, Arc<ObjectContent>>>,
@@ -108,16 +112,7 @@ impl ObjectDesk {
         let new = named(view);
         let mut effects = Vec::new();
         for key in new.objects.difference(&old.objects) {
-            let object = self.objects.entry(key.clone()).or_default();
-            object.users.insert(view.uid.clone());
-            if let Some(local) = &self.local {
-                object.state = Some(local_state(local, key));
-                continue;
-            }
-            if !object.watched && !object.never_changes() {
-                object.watched = true;
-                effects.push(Effect::WatchObject { key: key.clone() });
-            }
+            self.join(key, &view.uid, &mut effects);
         }
         for key in old.objects.difference(&new.objects) {
             self.leave(key, &view.uid, &mut effects);
@@ -132,10 +127,51 @@ impl ObjectDesk {
         effects
     }
 
+    /// A pod uses these beside what its definition names, and no others.
+    pub fn claim_more(&mut self, uid: &PodUid, new: Named) -> Vec<Effect> {
+        let old = self.more.get(uid).cloned().unwrap_or_default();
+        let mut effects = Vec::new();
+        if old == new {
+            return effects;
+        }
+        let own = self.claims.get(uid).map(|claim| claim.named.clone()).unwrap_or_default();
+        for key in new.objects.difference(&old.objects) {
+            self.join(key, uid, &mut effects);
+        }
+        for key in old.objects.difference(&new.objects).filter(|key| !own.objects.contains(key)) {
+            self.leave(key, uid, &mut effects);
+        }
+        for wanted in new.tokens.difference(&old.tokens).filter(|wanted| !own.tokens.contains(wanted)) {
+            effects.extend(self.tokens.claim(wanted));
+        }
+        for wanted in old.tokens.difference(&new.tokens).filter(|wanted| !own.tokens.contains(wanted)) {
+            effects.extend(self.tokens.release(wanted));
+        }
+        if new == Named::default() {
+            self.more.remove(uid);
+        } else {
+            self.more.insert(uid.clone(), new);
+        }
+        effects
+    }
+
+    fn join(&mut self, key: &ObjectKey, uid: &PodUid, effects: &mut Vec<Effect>) {
+        let object = self.objects.entry(key.clone()).or_default();
+        object.users.insert(uid.clone());
+        if let Some(local) = &self.local {
+            object.state = Some(local_state(local, key));
+            return;
+        }
+        if !object.watched && !object.never_changes() {
+            object.watched = true;
+            effects.push(Effect::WatchObject { key: key.clone() });
+        }
+    }
+
     /// A pod uses nothing any more.
     pub fn release(&mut self, uid: &PodUid) -> Vec<Effect> {
-        let Some(claim) = self.claims.remove(uid) else { return Vec::new() };
-        let mut effects = Vec::new();
+        let mut effects = self.claim_more(uid, Named::default());
+        let Some(claim) = self.claims.remove(uid) else { return effects };
         for key in &claim.named.objects {
             self.leave(key, uid, &mut effects);
         }

@@ -58,6 +58,11 @@ pub(super) fn setups(inputs: &PlanInputs, plan: &mut PodPlan) -> Result<Due, Vol
     if !complete {
         late.remind(inputs, plan);
     }
+    let of_drivers: Vec<String> = actions.iter().filter_map(of_driver).collect();
+    if !of_drivers.is_empty() {
+        // A driver may take its time: that is what users look for then.
+        plan.because(None, Cause::PreparingVolumes { volumes: of_drivers }, None);
+    }
     if !complete || !actions.is_empty() {
         plan.notes.push(Note::VolumesAwaited);
     }
@@ -81,8 +86,34 @@ pub(super) fn updates(inputs: &PlanInputs, plan: &mut PodPlan) -> Vec<Action> {
         say(inputs, one, plan);
     }
     let ready = found.ready.into_iter();
-    let due: Vec<_> = ready.filter(|setup| !waits_for_retry(inputs, setup, plan)).collect();
+    let mut due: Vec<_> = ready.filter(|setup| !waits_for_retry(inputs, setup, plan)).collect();
+    due.extend(republished(inputs, plan));
     due.into_iter().map(|volume| Action::SetUpVolume { volume }).collect()
+}
+
+/// Those whose drivers want to be asked again, when the time has come. After a restart of the agent that is now.
+fn republished(inputs: &PlanInputs, plan: &mut PodPlan) -> Vec<VolumeSetup> {
+    if !volumes::uses_drivers(&inputs.entry.view) {
+        return Vec::new();
+    }
+    let mut due = Vec::new();
+    for setup in volumes::republished(&inputs_of(inputs)) {
+        match inputs.entry.ledger.republish.get(&setup.name) {
+            Some(at) if *at > inputs.now.mono => plan.wake(*at),
+            _ if waits_for_retry(inputs, &setup, plan) => {}
+            _ => due.push(setup),
+        }
+    }
+    due
+}
+
+fn of_driver(action: &Action) -> Option<String> {
+    match action {
+        Action::SetUpVolume { volume } if matches!(volume.kind, VolumeKind::Csi(_)) => {
+            Some(volume.name.clone())
+        }
+        _ => None,
+    }
 }
 
 /// Where the pod's claims are; `None`, with the reason noted, while that is not known.

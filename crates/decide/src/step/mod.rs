@@ -4,6 +4,7 @@
 //! moves as far as it may, its status is derived, and, if no plan of it runs and its reading is fresh, it is planned.
 
 mod api;
+mod csi;
 mod disk_limits;
 mod images;
 mod objects;
@@ -32,7 +33,15 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         Event::PodGone { source, uid } => pods::gone(state, &mut cx, source, &uid),
         Event::NodeSeen(node) => {
             let before = (state.host_ips(), node_identity(state));
+            let volumes = |state: &NodeState| {
+                let status = state.node.as_ref().and_then(|node| node.status.clone());
+                status.map(|status| (status.volumes_attached, status.volumes_in_use))
+            };
+            let volumes_before = volumes(state);
             state.node = node;
+            if volumes_before != volumes(state) {
+                csi::touch_users(state, &mut cx);
+            }
             if before != (state.host_ips(), node_identity(state)) {
                 cx.touched.extend(state.pods.keys().cloned());
                 api::all_mirrors(state, &mut cx);
@@ -59,6 +68,8 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         Event::ObjectSeen { key, state: seen } => objects::seen(state, &mut cx, &key, seen),
         Event::StorageRead { key, state: read } => objects::storage_read(state, &mut cx, &key, read),
         Event::CsiDrivers(drivers) => objects::csi_drivers(state, &mut cx, &drivers),
+        Event::CsiRegistered(drivers) => csi::registered(state, &mut cx, drivers),
+        Event::CsiOnNode(volumes) => csi::on_node(state, &mut cx, volumes),
         Event::LocalObjects { source: _, objects } => objects::local_told(state, &mut cx, &objects),
         Event::Services(services) => objects::services(state, &mut cx, &services),
         Event::TokenIssued { wanted, result } => objects::token_issued(state, &mut cx, &wanted, result),

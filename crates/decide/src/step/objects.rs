@@ -29,10 +29,14 @@ pub(super) fn attend(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
 
 /// What a pod needs of claims grows with what is read of them: a bound claim names a volume.
 fn attend_storage(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    let needs = super::csi::needs_of(state, cx, uid);
+    let attachments = needs.attachments.clone();
+    super::csi::attend(state, cx, uid, needs);
     let (Some(desk), Some(entry)) = (&mut state.objects, state.pods.get(uid)) else { return };
     match &entry.lifecycle {
         Lifecycle::Syncing if !entry.orphan => {
-            let keys = persistent::keys(&entry.view, &desk.storage);
+            let mut keys = persistent::keys(&entry.view, &desk.storage);
+            keys.extend(attachments);
             desk.storage.want(uid, keys).into_iter().for_each(|effect| cx.emit(effect));
             find_holders(state, uid);
         }
@@ -104,6 +108,8 @@ pub(super) fn csi_drivers(state: &mut NodeState, cx: &mut Context, drivers: &[Ar
     let Some(desk) = &mut state.objects else { return };
     desk.storage.set_drivers(drivers);
     cx.touched.extend(desk.storage.users().cloned());
+    super::csi::touch_users(state, cx);
+    super::csi::report(state, cx);
 }
 
 pub(super) fn release(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {

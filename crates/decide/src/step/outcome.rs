@@ -91,10 +91,15 @@ fn succeeded(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Act
             if let VolumeKind::Content(content) = &volume.kind {
                 entry.ledger.content.insert(volume.name.clone(), content.version);
             }
+            if matches!(&volume.kind, VolumeKind::Csi(csi) if csi.republish) {
+                let at = cx.now.mono.plus(state.config.sync_frequency);
+                entry.ledger.republish.insert(volume.name.clone(), at);
+            }
         }
         (Action::TearDownVolumes, _) => {
             entry.ledger.content.clear();
             entry.ledger.set_up.clear();
+            entry.ledger.republish.clear();
         }
         (Action::StartContainer(start), StepResult::ContainerStarted { .. }) => {
             let (kind, name) = (start.kind, start.name.clone());

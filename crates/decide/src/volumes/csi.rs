@@ -1,17 +1,447 @@
 //! Volumes of CSI drivers: claims whose persistent volume names a driver, and volumes that name one themselves.
+//!
+//! ```text
+//!   driver's object known? ──> lifecycle allowed? ──> attached, if it has to be ──> driver registered?
+//!                          ──> secrets, tokens ──> everything that its set-up needs
+//! ```
+//! Whatever is missing wakes the pod when it comes: objects, the Node's list of attached volumes, the registration.
 
-use model::k8s;
-use model::volume::VolumeSetup;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::persistent::Resolved;
-use super::{ContentInputs, Held, VolumeError};
+use model::cluster::{ObjectKey, ObjectKind};
+use model::csi::{Access, AccessMode, CsiVolume, Group, Secrets, VolumeId};
+use model::k8s::{self, CSIDriver, CSIDriverSpec, ServiceAccountTokenProjection};
+use model::storage::StorageKey;
+use model::volume::{MountStage, VolumeKind, VolumeSetup};
+use model::why::Cause;
+use serde_json::json;
+
+use super::persistent::{self, Resolved, Source};
+use super::{ContentInputs, Held, VolumePlace, VolumeSource, mounted};
+use crate::csi::{attachment_name, inline_handle, paths};
+use crate::objects::{Known, KnownToken, Lack, Named, ObjectDesk, token_wanted};
+
+const PERSISTENT: &str = "Persistent";
+const EPHEMERAL: &str = "Ephemeral";
+const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
+const NOT_IN_USE: &str = "Volume has not been added to the list of VolumesInUse in the node's volume status";
+const NOT_ATTACHED: &str = "Volume not attached according to node status";
+
+/// What a pod's volumes of drivers need to have been read, and which volumes the node is to use.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Needs {
+    pub named: Named,
+    pub attachments: BTreeSet<StorageKey>,
+    pub volumes: BTreeSet<VolumeId>,
+}
+
+/// As far as it is known: a claim that is not read yet names no driver.
+pub fn needs(inputs: &ContentInputs<'_>) -> Needs {
+    let mut found = Needs::default();
+    for volume in mounted(inputs.pod) {
+        if let Some(source) = &volume.csi {
+            let secret = source.node_publish_secret_ref.as_ref().map(|reference| reference.name.clone());
+            let namespace = inputs.pod.namespace().to_owned();
+            found.named.objects.extend(secret.map(|name| secret_key(namespace, name)));
+            found.add_tokens(inputs, &source.driver);
+        }
+        let Some(claim) = persistent::claim_of(inputs.pod, volume) else { continue };
+        let Ok(resolved) = persistent::resolve(inputs, claim) else { continue };
+        let Source::Csi(source) = resolved.source else { continue };
+        let secrets = [&source.node_stage_secret_ref, &source.node_publish_secret_ref];
+        found.named.objects.extend(secrets.into_iter().flatten().map(key_of));
+        found.add_tokens(inputs, &source.driver);
+        let id = VolumeId { driver: source.driver.clone(), handle: source.volume_handle.clone() };
+        if is_listed(inputs, &id, attached_names) && attach_required(inputs, &source.driver) == Some(true) {
+            let name = attachment_name(&id, &inputs.config.node_name);
+            found.attachments.insert(StorageKey::Attachment { name });
+        }
+        found.volumes.insert(id);
+    }
+    found
+}
+
+impl Needs {
+    fn add_tokens(&mut self, inputs: &ContentInputs<'_>, driver: &str) {
+        let spec = driver_object(inputs, driver).flatten().map(|driver| &driver.spec);
+        let requests = spec.and_then(|spec| spec.token_requests.as_ref()).into_iter().flatten();
+        self.named.tokens.extend(requests.map(|request| token_wanted(inputs.pod, &projection(request))));
+    }
+}
+
+fn projection(request: &k8s::CsiTokenRequest) -> ServiceAccountTokenProjection {
+    ServiceAccountTokenProjection {
+        audience: Some(request.audience.clone()).filter(|audience| !audience.is_empty()),
+        expiration_seconds: request.expiration_seconds,
+        path: String::new(),
+    }
+}
+
+fn secret_key(namespace: String, name: String) -> ObjectKey {
+    ObjectKey { kind: ObjectKind::Secret, namespace, name }
+}
+
+fn key_of(reference: &k8s::SecretReference) -> ObjectKey {
+    secret_key(reference.namespace.clone().unwrap_or_default(), reference.name.clone().unwrap_or_default())
+}
+
+/// `None`: the cluster's drivers were not read yet.
+fn driver_object<'a>(inputs: &ContentInputs<'a>, driver: &str) -> Option<Option<&'a CSIDriver>> {
+    let drivers = inputs.cluster?.storage.drivers()?;
+    Some(drivers.get(driver).map(|driver| &**driver))
+}
+
+/// Whether somebody attaches volumes of this driver. One without an object is attached.
+pub fn attach_required(inputs: &ContentInputs<'_>, driver: &str) -> Option<bool> {
+    let object = driver_object(inputs, driver)?;
+    Some(object.and_then(|driver| driver.spec.attach_required) != Some(false))
+}
+
+fn attached_names(status: &k8s::NodeStatus) -> Vec<&str> {
+    status.volumes_attached.iter().flatten().map(|volume| volume.name.as_str()).collect()
+}
+
+fn used_names(status: &k8s::NodeStatus) -> Vec<&str> {
+    status.volumes_in_use.iter().flatten().map(String::as_str).collect()
+}
+
+fn is_listed(inputs: &ContentInputs<'_>, id: &VolumeId, list: fn(&k8s::NodeStatus) -> Vec<&str>) -> bool {
+    let status = inputs.node.and_then(|node| node.status.as_ref());
+    status.is_some_and(|status| list(status).contains(&id.unique_name().as_str()))
+}
+
+/// Where containers find it.
+pub(super) fn place(inputs: &ContentInputs<'_>, resolved: &Resolved<'_>) -> Option<VolumePlace> {
+    let Source::Csi(source) = resolved.source else { return None };
+    let id = VolumeId { driver: source.driver.clone(), handle: source.volume_handle.clone() };
+    let paths = paths(inputs.config, &inputs.pod.uid, &id, resolved.spec_name, resolved.block);
+    let read_only = resolved.read_only;
+    Some(match paths.link {
+        Some(path) => VolumePlace::Device { path, read_only },
+        None => VolumePlace::Directory(VolumeSource { path: paths.target, read_only, managed: !read_only }),
+    })
+}
+
+/// Where containers find one that stands in the pod's definition.
+pub(super) fn inline_place(
+    config: &model::node::NodeConfig,
+    pod: &model::pod::PodView,
+    volume: &k8s::Volume,
+) -> VolumeSource {
+    let read_only = volume.csi.as_ref().and_then(|source| source.read_only) == Some(true);
+    let path = format!("{}/volumes/kubernetes.io~csi/{}/mount", config.pod_dir(&pod.uid), volume.name);
+    VolumeSource { path, read_only, managed: !read_only }
+}
 
 /// `resolved`: `None` for a volume that lives and dies with its pod.
 pub(super) fn setup(
-    _inputs: &ContentInputs<'_>,
+    inputs: &ContentInputs<'_>,
     volume: &k8s::Volume,
-    _resolved: Option<&Resolved<'_>>,
+    resolved: Option<&Resolved<'_>>,
 ) -> Result<VolumeSetup, Held> {
-    let message = VolumeError::Unsupported { volume: volume.name.clone(), kind: "csi" }.to_string();
-    Err(Held::Refused { volume: volume.name.clone(), message })
+    let asked = Asked { inputs, volume, resolved };
+    let Some(desk) = inputs.cluster.filter(|desk| !desk.is_alone()) else {
+        let message = "kubernetes.io/csi: failed to get a kubernetes client";
+        return Err(asked.refused(MountStage::NewMounter, message));
+    };
+    match (resolved.map(|resolved| resolved.source), &volume.csi) {
+        (Some(Source::Csi(source)), _) => asked.persistent(desk, source),
+        (None, Some(source)) => asked.inline(desk, source),
+        _ => Err(asked.refused(MountStage::NewMounter, "it names no CSI driver")),
+    }
 }
+
+struct Asked<'a> {
+    inputs: &'a ContentInputs<'a>,
+    volume: &'a k8s::Volume,
+    resolved: Option<&'a Resolved<'a>>,
+}
+
+impl Asked<'_> {
+    fn refused(&self, stage: MountStage, message: impl Into<String>) -> Held {
+        match self.resolved {
+            Some(resolved) => resolved.staged(stage, message),
+            None => Held::Staged {
+                volume: self.volume.name.clone(),
+                claim: String::new(),
+                spec_name: self.volume.name.clone(),
+                stage,
+                block: false,
+                message: message.into(),
+            },
+        }
+    }
+
+    fn waits(&self, message: impl Into<String>) -> Held {
+        let volume = self.volume.name.clone();
+        let claim = self.resolved.map(|resolved| resolved.claim.name.clone()).unwrap_or_default();
+        let cause = Cause::WaitingForVolume { volume: volume.clone(), claim, message: message.into() };
+        Held::Waits { volume, cause }
+    }
+
+    fn persistent(
+        &self,
+        desk: &ObjectDesk,
+        source: &k8s::CSIPersistentVolumeSource,
+    ) -> Result<VolumeSetup, Held> {
+        let Some(resolved) = self.resolved else { return Err(self.waits("its claim is not known")) };
+        let id = VolumeId { driver: source.driver.clone(), handle: source.volume_handle.clone() };
+        let spec = self.driver(&id.driver, PERSISTENT)?;
+        let publish_context = self.attachment(desk, &id, &spec)?;
+        self.registered(desk, &id.driver)?;
+        let stage_secrets = self.secret(desk, "NodeStageSecretRef", source.node_stage_secret_ref.as_ref())?;
+        let publish = source.node_publish_secret_ref.as_ref();
+        let mut publish_secrets = self.secret(desk, "NodePublishSecretRef", publish)?;
+        let pod_attributes = self.pod_attributes(desk, &spec, false, &mut publish_secrets)?;
+        let mode = access_mode(resolved.access_modes);
+        let fs_type = source.fs_type.clone().unwrap_or_default();
+        let once =
+            resolved.access_modes.iter().any(|mode| mode == "ReadWriteOnce" || mode == "ReadWriteOncePod");
+        let access = match resolved.block {
+            true => Access::Block,
+            false => Access::Mount { fs_type: fs_type.clone(), flags: resolved.mount_options.clone() },
+        };
+        let config = self.inputs.config;
+        Ok(self.made(CsiVolume {
+            spec_name: resolved.spec_name.to_owned(),
+            ephemeral: false,
+            access,
+            mode,
+            read_only: resolved.read_only,
+            node: config.node_name.clone(),
+            attachment: attachment_name(&id, &config.node_name),
+            publish_context,
+            attributes: source.volume_attributes.clone().unwrap_or_default(),
+            pod_attributes,
+            stage_secrets,
+            publish_secrets,
+            group: self.group(&spec, resolved.read_only, &fs_type, once),
+            paths: paths(config, &self.inputs.pod.uid, &id, resolved.spec_name, resolved.block),
+            republish: spec.requires_republish == Some(true),
+            id,
+        }))
+    }
+
+    fn inline(&self, desk: &ObjectDesk, source: &k8s::CSIVolumeSource) -> Result<VolumeSetup, Held> {
+        let (pod, config, name) = (self.inputs.pod, self.inputs.config, &self.volume.name);
+        let id = VolumeId { driver: source.driver.clone(), handle: inline_handle(&pod.uid, name) };
+        let spec = self.driver(&id.driver, EPHEMERAL)?;
+        self.registered(desk, &id.driver)?;
+        let reference = source.node_publish_secret_ref.as_ref().map(|reference| k8s::SecretReference {
+            name: Some(reference.name.clone()),
+            namespace: Some(pod.namespace().to_owned()),
+        });
+        let mut publish_secrets = self.secret(desk, "NodePublishSecretRef", reference.as_ref())?;
+        let pod_attributes = self.pod_attributes(desk, &spec, true, &mut publish_secrets)?;
+        let fs_type = source.fs_type.clone().unwrap_or_default();
+        let read_only = source.read_only == Some(true);
+        Ok(self.made(CsiVolume {
+            spec_name: name.clone(),
+            ephemeral: true,
+            access: Access::Mount { fs_type: fs_type.clone(), flags: Vec::new() },
+            mode: AccessMode::ReadWriteOnce,
+            read_only,
+            node: config.node_name.clone(),
+            attachment: attachment_name(&id, &config.node_name),
+            publish_context: BTreeMap::new(),
+            attributes: source.volume_attributes.clone().unwrap_or_default(),
+            pod_attributes,
+            stage_secrets: Secrets::default(),
+            publish_secrets,
+            group: self.group(&spec, read_only, &fs_type, true),
+            paths: paths(config, &pod.uid, &id, name, false),
+            republish: spec.requires_republish == Some(true),
+            id,
+        }))
+    }
+
+    fn made(&self, volume: CsiVolume) -> VolumeSetup {
+        VolumeSetup {
+            name: self.volume.name.clone(),
+            spec_name: volume.spec_name.clone(),
+            kind: VolumeKind::Csi(Box::new(volume)),
+        }
+    }
+
+    /// What the cluster says of the driver. One without an object has defaults, and serves persistent volumes only.
+    fn driver(&self, driver: &str, lifecycle: &str) -> Result<CSIDriverSpec, Held> {
+        let failed = |cause: String| {
+            let what = "kubernetes.io/csi: mounter.SetupAt failed to check volume lifecycle mode";
+            self.refused(MountStage::SetUp, format!("{what}: {cause}"))
+        };
+        let not = format!("volume mode {lifecycle:?} not supported by driver {driver}");
+        match driver_object(self.inputs, driver) {
+            None => Err(self.waits(format!("CSI driver {driver} was not read yet"))),
+            Some(None) if lifecycle == PERSISTENT => Ok(CSIDriverSpec::default()),
+            Some(None) => Err(failed(format!("{not} (no CSIDriver object)"))),
+            Some(Some(object)) => {
+                let modes = object.spec.volume_lifecycle_modes.clone();
+                let modes = modes.unwrap_or_else(|| vec![PERSISTENT.to_owned()]);
+                if modes.iter().any(|mode| mode == lifecycle) {
+                    return Ok(object.spec.clone());
+                }
+                let list = modes.iter().map(|mode| format!("{mode:?}")).collect::<Vec<_>>().join(" ");
+                Err(failed(format!("{not} (only supports [{list}])")))
+            }
+        }
+    }
+
+    /// What the attachment told, once there is one. The Node tells when that is.
+    fn attachment(
+        &self,
+        desk: &ObjectDesk,
+        id: &VolumeId,
+        spec: &CSIDriverSpec,
+    ) -> Result<BTreeMap<String, String>, Held> {
+        if spec.attach_required == Some(false) {
+            return Ok(BTreeMap::new());
+        }
+        // Whoever attaches must know first that the volume is used here, or could detach it under us.
+        if !is_listed(self.inputs, id, used_names) {
+            return Err(self.waits(NOT_IN_USE));
+        }
+        if !is_listed(self.inputs, id, attached_names) {
+            return Err(self.waits(NOT_ATTACHED));
+        }
+        let name = attachment_name(id, &self.inputs.config.node_name);
+        match desk.storage.attachment(&self.inputs.pod.uid, &name) {
+            Ok(attachment) => {
+                let status = attachment.status.as_ref();
+                Ok(status.and_then(|status| status.attachment_metadata.clone()).unwrap_or_default())
+            }
+            Err(Lack::Refused(message)) => Err(self.refused(MountStage::MountDevice, message)),
+            Err(Lack::Unread { trouble: "" }) => {
+                Err(self.waits(format!("volumeattachment {name:?} was not read yet")))
+            }
+            Err(Lack::Unread { trouble }) => {
+                Err(self.waits(format!("volumeattachment {name:?} can't be read: {trouble}")))
+            }
+        }
+    }
+
+    fn registered(&self, desk: &ObjectDesk, driver: &str) -> Result<(), Held> {
+        if desk.csi.is_registered(driver) {
+            return Ok(());
+        }
+        let (stage, what) = match self.resolved {
+            Some(_) => (MountStage::MountDevice, "attacher.MountDevice failed to create newCsiDriverClient"),
+            None => (MountStage::SetUp, "mounter.SetUpAt failed to get CSI client"),
+        };
+        let missing = format!("driver name {driver} not found in the list of registered CSI drivers");
+        Err(self.refused(stage, format!("kubernetes.io/csi: {what}: {missing}")))
+    }
+
+    fn secret(
+        &self,
+        desk: &ObjectDesk,
+        field: &str,
+        reference: Option<&k8s::SecretReference>,
+    ) -> Result<Secrets, Held> {
+        let Some(reference) = reference else { return Ok(Secrets::default()) };
+        let key = key_of(reference);
+        let failed = |cause: String| {
+            let stage =
+                if field.starts_with("NodeStage") { MountStage::MountDevice } else { MountStage::SetUp };
+            let text = format!("fetching {field} {}/{} failed: {cause}", key.namespace, key.name);
+            self.refused(stage, text)
+        };
+        match desk.look(&key) {
+            Known::Is(content) => {
+                let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
+                Ok(Secrets(content.data.iter().map(|(name, bytes)| (name.clone(), text(bytes))).collect()))
+            }
+            Known::Absent => Err(failed(format!("secrets {:?} not found", key.name))),
+            Known::Denied(message) => Err(failed(message.to_owned())),
+            Known::Unread { trouble: "" } | Known::Unclaimed => {
+                Err(self.waits(format!("secret {}/{} was not read yet", key.namespace, key.name)))
+            }
+            Known::Unread { trouble } => {
+                Err(self.waits(format!("secret {}/{} can't be read: {trouble}", key.namespace, key.name)))
+            }
+        }
+    }
+
+    /// What the driver wants to know of the pod. Tokens go where the driver's object says.
+    fn pod_attributes(
+        &self,
+        desk: &ObjectDesk,
+        spec: &CSIDriverSpec,
+        ephemeral: bool,
+        secrets: &mut Secrets,
+    ) -> Result<Secrets, Held> {
+        let pod = self.inputs.pod;
+        let mut found = BTreeMap::new();
+        if spec.pod_info_on_mount == Some(true) {
+            let account = pod.spec().service_account_name.clone().unwrap_or_default();
+            let about = [
+                ("pod.name", pod.name().to_owned()),
+                ("pod.namespace", pod.namespace().to_owned()),
+                ("pod.uid", pod.uid.to_string()),
+                ("serviceAccount.name", account),
+                ("ephemeral", ephemeral.to_string()),
+            ];
+            found.extend(about.map(|(name, value)| (format!("csi.storage.k8s.io/{name}"), value)));
+        }
+        if let Some(tokens) = self.tokens(desk, spec)? {
+            let to = match spec.service_account_token_in_secrets {
+                Some(true) => &mut secrets.0,
+                _ => &mut found,
+            };
+            to.insert(TOKENS.to_owned(), tokens);
+        }
+        Ok(Secrets(found))
+    }
+
+    fn tokens(&self, desk: &ObjectDesk, spec: &CSIDriverSpec) -> Result<Option<String>, Held> {
+        let mut tokens = serde_json::Map::new();
+        for request in spec.token_requests.iter().flatten() {
+            let wanted = token_wanted(self.inputs.pod, &projection(request));
+            match desk.tokens.look(&wanted, self.inputs.now) {
+                KnownToken::Unasked => {
+                    let service_account = wanted.service_account;
+                    let cause = Cause::WaitingForToken { service_account };
+                    return Err(Held::Waits { volume: self.volume.name.clone(), cause });
+                }
+                KnownToken::Failed { message } => {
+                    let what =
+                        "kubernetes.io/csi: mounter.SetUpAt failed to get service accoount token attributes";
+                    return Err(self.refused(MountStage::SetUp, format!("{what}: {message}")));
+                }
+                KnownToken::Good { token, .. } => {
+                    let expires = token.expires.api_time();
+                    let value = json!({ "token": token.token, "expirationTimestamp": expires });
+                    tokens.insert(request.audience.clone(), value);
+                }
+            }
+        }
+        Ok((!tokens.is_empty()).then(|| serde_json::Value::Object(tokens).to_string()))
+    }
+
+    fn group(&self, spec: &CSIDriverSpec, read_only: bool, fs_type: &str, once: bool) -> Option<Group> {
+        let context = self.inputs.pod.spec().security_context.as_ref()?;
+        let by_agent = !read_only
+            && match spec.fs_group_policy.as_deref() {
+                Some("None") => false,
+                Some("File") => true,
+                _ => !fs_type.is_empty() && once,
+            };
+        Some(Group {
+            id: context.fs_group?,
+            by_agent,
+            on_root_mismatch: context.fs_group_change_policy.as_deref() == Some("OnRootMismatch"),
+        })
+    }
+}
+
+/// The first counts.
+fn access_mode(modes: &[String]) -> AccessMode {
+    match modes.first().map(String::as_str) {
+        Some("ReadOnlyMany") => AccessMode::ReadOnlyMany,
+        Some("ReadWriteMany") => AccessMode::ReadWriteMany,
+        Some("ReadWriteOncePod") => AccessMode::ReadWriteOncePod,
+        _ => AccessMode::ReadWriteOnce,
+    }
+}
+
+#[cfg(test)]
+mod tests;

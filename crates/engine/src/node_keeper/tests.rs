@@ -19,6 +19,8 @@ struct Bench {
     inbox: tokio::sync::mpsc::UnboundedReceiver<decide::Event>,
     cidrs: watch::Receiver<Option<String>>,
     stop: tokio_util::sync::DropGuard,
+    storage: watch::Sender<Option<String>>,
+    volumes: watch::Sender<Option<Vec<String>>>,
 }
 
 fn facts() -> HostFacts {
@@ -59,6 +61,7 @@ impl Bench {
         let facts = watch::Sender::new(Arc::new(facts()));
         let runtime = watch::Sender::new(runtime(&clock));
         let images = watch::Sender::new(ImageList::default());
+        let (storage, volumes) = (watch::Sender::new(None), watch::Sender::new(None));
         let (outbox, inbox) = tokio::sync::mpsc::unbounded_channel();
         let (node_now, node) = watch::channel(NodeNow::default());
         let (cidrs_now, cidrs) = watch::channel(None);
@@ -73,9 +76,23 @@ impl Bench {
             facts: facts.subscribe(),
             runtime: runtime.subscribe(),
             images: images.subscribe(),
+            storage: storage.subscribe(),
+            volumes: volumes.subscribe(),
         };
         tokio::spawn(NodeKeeper::new(desk).run(stop.clone()));
-        Self { api, ear, clock, facts, runtime, images, inbox, cidrs, stop: stop.drop_guard() }
+        Self {
+            api,
+            ear,
+            clock,
+            facts,
+            runtime,
+            images,
+            storage,
+            volumes,
+            inbox,
+            cidrs,
+            stop: stop.drop_guard(),
+        }
     }
 
     fn ready() -> Self {
@@ -310,4 +327,24 @@ async fn an_object_that_can_be_made_but_not_kept_is_no_race() {
     sleep(Duration::from_secs(60)).await;
     let calls = bench.api.calls().await;
     assert!((20..100).contains(&calls.len()), "{}", calls.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn storage_holds_readiness_back_and_volumes_in_use_are_told_at_once() {
+    let bench = Bench::ready();
+    soon().await;
+    assert_eq!(bench.condition().status, "True");
+    bench.storage.send_replace(Some("CSINode is not yet initialized".into()));
+    soon().await;
+    assert_eq!(bench.condition().status, "False");
+    assert!(bench.condition().message.unwrap_or_default().contains("CSINode is not yet initialized"));
+    bench.storage.send_replace(None);
+    bench.volumes.send_replace(Some(vec!["kubernetes.io/csi/d^h".into()]));
+    soon().await;
+    assert_eq!(bench.condition().status, "True");
+    let told = |bench: &Bench| bench.api.node().and_then(|node| node.status.clone()?.volumes_in_use);
+    assert_eq!(told(&bench), Some(vec!["kubernetes.io/csi/d^h".to_owned()]));
+    bench.volumes.send_replace(Some(Vec::new()));
+    soon().await;
+    assert_eq!(told(&bench).unwrap_or_default(), Vec::<String>::new());
 }

@@ -10,7 +10,7 @@ use decide::{Action, Effect, NodeState, step};
 use futures::stream::{BoxStream, unfold};
 use model::cluster::{ObjectContent, ObjectKind, ObjectState};
 use model::cri::{NamespaceMode, RuntimeCondition, RuntimeStatus};
-use model::k8s::{CSIDriver, Event as ApiEventObject, Lease, Node, Pod, RuntimeClass, Service};
+use model::k8s::{CSIDriver, CSINode, Event as ApiEventObject, Lease, Node, Pod, RuntimeClass, Service};
 use model::node::{HostFacts, NodeConfig};
 use model::observed::{Observation, ObservedPod, ObservedSandbox, Scope};
 use model::pod::Source;
@@ -18,8 +18,8 @@ use model::storage::StorageObject;
 use model::volume::VolumeKind;
 use model::{FullName, PodUid, SandboxId, Wall};
 use ports::{
-    AccessReviews, AccessVerdict, ApiError, EventApi, Identity, IssuedToken, LeaseApi, NodeAccess, NodeApi,
-    ObjectApi, PodApi, PodRef, Seen, SharedObjects, StorageApi, TokenApi, WallClock,
+    AccessReviews, AccessVerdict, ApiError, CsiNodeApi, EventApi, Identity, IssuedToken, LeaseApi,
+    NodeAccess, NodeApi, ObjectApi, PodApi, PodRef, Seen, SharedObjects, StorageApi, TokenApi, WallClock,
 };
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
@@ -146,6 +146,22 @@ impl NodeApi for Nobody {
 }
 
 #[async_trait]
+impl CsiNodeApi for Nobody {
+    async fn get(&self, _: &str) -> Result<CSINode, ApiError> {
+        nobody()
+    }
+    async fn create(&self, _: &CSINode) -> Result<CSINode, ApiError> {
+        nobody()
+    }
+    async fn patch(&self, _: &str, _: &Value) -> Result<CSINode, ApiError> {
+        nobody()
+    }
+    async fn delete(&self, _: &str) -> Result<(), ApiError> {
+        nobody()
+    }
+}
+
+#[async_trait]
 impl LeaseApi for Nobody {
     async fn get(&self, _: &str, _: Duration) -> Result<Lease, ApiError> {
         nobody()
@@ -209,6 +225,7 @@ impl Bench {
         let ports = ClusterPorts {
             pods: Arc::new(Nobody),
             node: Arc::new(Nobody),
+            csi_node: Arc::new(Nobody),
             leases: Arc::new(Nobody),
             events: Arc::new(Nobody),
             objects: cluster.clone(),

@@ -24,6 +24,7 @@
 mod beneath;
 mod container;
 mod content;
+mod csi;
 mod disk;
 mod disk_use;
 mod empty_dir;
@@ -55,6 +56,8 @@ use ports::{FilesError, Leftovers, PodFiles};
 use lanes::{Lane, Lanes};
 use layout::Layout;
 use steps::Pulse;
+
+pub use csi::HostCsiFiles;
 
 /// [`PodFiles`] on the real disk.
 #[derive(Clone, Debug)]
@@ -192,6 +195,9 @@ fn set_up(layout: &Layout, uid: &PodUid, volume: &VolumeSetup) -> Result<(), Fil
         }
         VolumeKind::HostPath { path, check } => host_path::check(path, *check),
         VolumeKind::Content(content) => content::set_up(&layout.in_pod(uid, &content.path)?, content),
+        VolumeKind::Csi(csi) => Err(FilesError::Refused {
+            message: format!("the volume is set up by the storage driver {}", csi.id.driver),
+        }),
         VolumeKind::Local(local) => {
             persistent::set_up_local(layout, &layout.in_pod(uid, &local.target)?, local)
         }

@@ -186,7 +186,7 @@ pub fn tear_down(pod: &Path) -> Result<(), FilesError> {
         // Stays while a volume stays.
         let _ = std::fs::remove_dir(&dir);
     }
-    result.and(super::tree::remove_tree(&pod.join("volumeDevices")))
+    result.and(super::tree::remove_tree(&pod.join("volumeDevices").join(LOCAL)))
 }
 
 fn release(target: &Path) -> Result<(), FilesError> {

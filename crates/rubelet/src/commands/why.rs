@@ -105,6 +105,9 @@ fn sentence(cause: &Cause, now: Wall) -> String {
         Cause::WaitingForToken { service_account } => {
             format!("waits for a token of service account {service_account}")
         }
+        Cause::WaitingForVolume { volume, claim, message } if claim.is_empty() => {
+            with(&format!("waits for volume {volume}"), message)
+        }
         Cause::WaitingForVolume { volume, claim, message } => {
             with(&format!("waits for volume {volume} (claim {claim})"), message)
         }

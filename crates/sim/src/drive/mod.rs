@@ -263,6 +263,8 @@ impl Simulation {
             }
             Effect::ReadStorage { key } => self.errand_soon(Errand::ReadStorage(key)),
             Effect::RequestToken { wanted } => self.errand_soon(Errand::Token(wanted)),
+            // No storage driver lives in the simulated world.
+            Effect::TellVolumesInUse { .. } => {}
             Effect::SetTimer { key, at } => self.set_timer(key, at),
             Effect::PublishStatus { uid, status } => {
                 let incarnation = self.check.status_published(&self.world, &uid, &status);

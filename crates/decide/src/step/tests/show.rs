@@ -60,6 +60,7 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
             let shares = burstable.and_then(|s| s.values.cpu_shares).unwrap_or_default();
             only("cgroups", format!("cgroups burstable={shares}"))
         }
+        Effect::TellVolumesInUse { volumes } => Some(format!("in use {}", volumes.join(" "))),
         Effect::MeasureDisk { uid, places } => {
             let names: String = places.volumes.keys().map(|name| format!(" {name}")).collect();
             Some(format!("measure {uid}{names}"))

@@ -1,0 +1,92 @@
+//! Volumes of storage drivers (CSI): which calls are made for one, who may register, and what the cluster is told.
+//!
+//! ```text
+//!   persistent:  attached? ──> stage (once for the node) ──> publish (for each pod) ──> group
+//!   in the pod:                                              publish
+//!   going:       unpublish ──> after the last pod: unstage ──> no longer in use
+//! ```
+//! What is done is decided from the volume and what its driver can do; the engine carries it out, one operation per
+//! volume at a time.
+
+mod calls;
+mod desk;
+mod node_object;
+mod registration;
+
+use model::PodUid;
+use model::csi::{PLUGIN, Paths, VolumeId};
+use model::node::NodeConfig;
+use sha2::{Digest, Sha256};
+
+pub use calls::{Calls, calls};
+pub use desk::CsiDesk;
+pub use node_object::{NODE_ID, installed, new_csi_node, node_patch, owned_by, uninstalled};
+pub use registration::{CSI_PLUGIN, Version, judge, registration_failed, unknown_kind};
+
+/// Name of the attachment of a volume to a node.
+pub fn attachment_name(id: &VolumeId, node: &str) -> String {
+    format!("csi-{}", hex_digest(&format!("{}{}{node}", id.handle, id.driver)))
+}
+
+/// What a volume that is part of a pod is called towards its driver.
+pub fn inline_handle(uid: &PodUid, volume: &str) -> String {
+    format!("csi-{}", hex_digest(&format!("{uid}{volume}")))
+}
+
+fn hex_digest(text: &str) -> String {
+    Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Where it is on this node, for this pod.
+pub fn paths(config: &NodeConfig, uid: &PodUid, id: &VolumeId, spec_name: &str, block: bool) -> Paths {
+    let plugin = format!("{}/plugins/{PLUGIN}", config.root_dir);
+    let pod = config.pod_dir(uid);
+    if block {
+        let devices = format!("{plugin}/volumeDevices");
+        let record = format!("{devices}/{spec_name}/data/vol_data.json");
+        return Paths {
+            staging: format!("{devices}/staging/{spec_name}"),
+            stage_record: record.clone(),
+            target: format!("{devices}/publish/{spec_name}/{uid}"),
+            record,
+            link: Some(format!("{pod}/volumeDevices/kubernetes.io~csi/{spec_name}")),
+        };
+    }
+    let stage = format!("{plugin}/{}/{}", id.driver, hex_digest(&id.handle));
+    let volume = format!("{pod}/volumes/kubernetes.io~csi/{spec_name}");
+    Paths {
+        staging: format!("{stage}/globalmount"),
+        stage_record: format!("{stage}/vol_data.json"),
+        target: format!("{volume}/mount"),
+        record: format!("{volume}/vol_data.json"),
+        link: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_paths_are_upstreams() {
+        let id = VolumeId { driver: "d.example".into(), handle: "h".into() };
+        // sha256("hd.examplen") and sha256("h")
+        let name = attachment_name(&id, "n");
+        assert_eq!(name.len(), 68);
+        assert_eq!(name, format!("csi-{}", hex_digest("hd.examplen")));
+        let of_h = "aaa9402664f1a41f40ebbc52c9993eb66aeb366602958fdfaa283b71e64db123";
+        assert_eq!(hex_digest("h"), of_h);
+        assert_eq!(inline_handle(&PodUid::new("u"), "v"), format!("csi-{}", hex_digest("uv")));
+        let config = NodeConfig { root_dir: "/r".into(), ..NodeConfig::default() };
+        let uid = PodUid::new("u");
+        let mount = paths(&config, &uid, &id, "pv", false);
+        assert_eq!(mount.staging, format!("/r/plugins/kubernetes.io/csi/d.example/{of_h}/globalmount"));
+        assert_eq!(mount.record, "/r/pods/u/volumes/kubernetes.io~csi/pv/vol_data.json");
+        assert_eq!(mount.target, "/r/pods/u/volumes/kubernetes.io~csi/pv/mount");
+        let block = paths(&config, &uid, &id, "pv", true);
+        assert_eq!(block.staging, "/r/plugins/kubernetes.io/csi/volumeDevices/staging/pv");
+        assert_eq!(block.target, "/r/plugins/kubernetes.io/csi/volumeDevices/publish/pv/u");
+        assert_eq!(block.record, "/r/plugins/kubernetes.io/csi/volumeDevices/pv/data/vol_data.json");
+        assert_eq!(block.link.as_deref(), Some("/r/pods/u/volumeDevices/kubernetes.io~csi/pv"));
+    }
+}

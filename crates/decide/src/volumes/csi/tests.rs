@@ -1,0 +1,301 @@
+use std::sync::Arc;
+
+use model::cluster::{ObjectContent, ObjectState, Token};
+use model::node::NodeConfig;
+use model::pod::PodView;
+use model::storage::{StorageObject, StorageState};
+use model::{Mono, Now, Wall};
+use serde_json::Value;
+
+use super::*;
+use crate::render::sample;
+use crate::volumes::{places, setups};
+
+const NOW: Now = Now { mono: Mono::ZERO, wall: Wall(0) };
+const UNIQUE: &str = "kubernetes.io/csi/d.example^h";
+
+/// A pod with a claim, and everything that its volume needs; to be changed.
+struct Scene {
+    pod: PodView,
+    claim: Value,
+    volume: Value,
+    driver: Option<Value>,
+    node: Value,
+    attachment: Option<Value>,
+    registered: bool,
+    secrets: Vec<(&'static str, &'static str)>,
+}
+
+fn persistent_pod(security: Value) -> PodView {
+    sample::pod(json!({
+        "securityContext": security,
+        "serviceAccountName": "sa",
+        "containers": [{"name": "c", "volumeMounts": [{"name": "data", "mountPath": "/d"}]}],
+        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "x"}}],
+    }))
+}
+
+fn inline_pod() -> PodView {
+    sample::pod(json!({
+        "securityContext": {"fsGroup": 7},
+        "containers": [{"name": "c", "volumeMounts": [{"name": "data", "mountPath": "/d"}]}],
+        "volumes": [{"name": "data", "csi": {
+            "driver": "d.example", "fsType": "ext4", "volumeAttributes": {"a": "1"},
+        }}],
+    }))
+}
+
+fn scene() -> Scene {
+    Scene {
+        pod: persistent_pod(json!({})),
+        claim: json!({
+            "metadata": {"name": "x", "namespace": "ns", "uid": "claim-uid"},
+            "spec": {"volumeName": "pv"},
+            "status": {"phase": "Bound"},
+        }),
+        volume: json!({
+            "metadata": {"name": "pv"},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "mountOptions": ["noatime"],
+                "claimRef": {"namespace": "ns", "name": "x", "uid": "claim-uid"},
+                "csi": {"driver": "d.example", "volumeHandle": "h", "volumeAttributes": {"a": "1"}},
+            },
+        }),
+        driver: Some(json!({"attachRequired": true, "fsGroupPolicy": "ReadWriteOnceWithFSType"})),
+        node: json!({"volumesInUse": [UNIQUE], "volumesAttached": [{"name": UNIQUE, "devicePath": ""}]}),
+        attachment: Some(json!({"attached": true, "attachmentMetadata": {"device": "/dev/x"}})),
+        registered: true,
+        secrets: Vec::new(),
+    }
+}
+
+impl Scene {
+    fn config() -> NodeConfig {
+        sample::config()
+    }
+
+    fn desk(&self) -> ObjectDesk {
+        let mut desk = ObjectDesk::default();
+        let claim = StorageKey::Claim { namespace: "ns".into(), name: "x".into() };
+        let volume = StorageKey::Volume { name: "pv".into() };
+        let id = VolumeId { driver: "d.example".into(), handle: "h".into() };
+        let name = attachment_name(&id, &Self::config().node_name);
+        let attachment = StorageKey::Attachment { name: name.clone() };
+        desk.storage.want(&self.pod.uid, [claim.clone(), volume.clone(), attachment.clone()].into());
+        let object = StorageObject::Claim(Arc::new(serde_json::from_value(self.claim.clone()).unwrap()));
+        desk.storage.read(&claim, StorageState::Is(object), NOW);
+        let object = StorageObject::Volume(Arc::new(serde_json::from_value(self.volume.clone()).unwrap()));
+        desk.storage.read(&volume, StorageState::Is(object), NOW);
+        if let Some(status) = &self.attachment {
+            let object = json!({
+                "metadata": {"name": name},
+                "spec": {"attacher": "d.example", "nodeName": "n", "source": {}},
+                "status": status,
+            });
+            let object = StorageObject::Attachment(Arc::new(serde_json::from_value(object).unwrap()));
+            desk.storage.read(&attachment, StorageState::Is(object), NOW);
+        }
+        let drivers = self.driver.iter().map(|spec| {
+            let object = json!({"metadata": {"name": "d.example"}, "spec": spec});
+            Arc::new(serde_json::from_value(object).unwrap())
+        });
+        desk.storage.set_drivers(&drivers.collect::<Vec<_>>());
+        desk.csi.set_registered(self.registered.then(|| "d.example".to_owned()).into_iter().collect());
+        desk
+    }
+
+    fn with<T>(&self, run: impl FnOnce(&ContentInputs<'_>) -> T) -> T {
+        let mut desk = self.desk();
+        let (config, facts) = (Self::config(), sample::facts());
+        let node = json!({"metadata": {"name": "n"}, "status": self.node});
+        let node: k8s::Node = serde_json::from_value(node).unwrap();
+        let plain = ContentInputs {
+            config: &config,
+            facts: &facts,
+            pod: &self.pod,
+            cluster: None,
+            node: Some(&node),
+            now: Wall(0),
+        };
+        let needed = needs(&ContentInputs { cluster: Some(&desk), ..plain }).named;
+        desk.claim_more(&self.pod.uid, needed.clone());
+        for (name, value) in &self.secrets {
+            let data = [("key".to_owned(), value.as_bytes().to_vec())].into();
+            let content = ObjectContent { data, ..ObjectContent::default() };
+            let key = secret_key("sec".into(), (*name).to_owned());
+            desk.seen(&key, ObjectState::Is(Arc::new(content)));
+        }
+        for wanted in &needed.tokens {
+            let token = Token { token: format!("token for {:?}", wanted.audiences), expires: Wall(0) };
+            desk.token_issued(wanted, Ok(token), NOW);
+        }
+        run(&ContentInputs { cluster: Some(&desk), ..plain })
+    }
+
+    fn volume(&self) -> Result<CsiVolume, String> {
+        self.with(|inputs| {
+            let mut found = setups(inputs).unwrap();
+            match found.held.pop() {
+                None => match found.ready.remove(0).kind {
+                    VolumeKind::Csi(volume) => Ok(*volume),
+                    other => Err(format!("{other:?}")),
+                },
+                Some(Held::Staged { spec_name, stage, block, message, .. }) => {
+                    Err(format!("{} {spec_name}: {message}", stage.failed(block)))
+                }
+                Some(Held::Waits { cause: Cause::WaitingForVolume { message, .. }, .. }) => {
+                    Err(format!("waits: {message}"))
+                }
+                Some(held) => Err(format!("{held:?}")),
+            }
+        })
+    }
+}
+
+#[track_caller]
+fn check(change: impl FnOnce(&mut Scene), expect: &str) {
+    let mut scene = scene();
+    change(&mut scene);
+    match scene.volume() {
+        Err(message) => assert!(message.contains(expect), "{message}"),
+        Ok(volume) => panic!("{volume:?}, not {expect}"),
+    }
+}
+
+#[test]
+fn a_good_claim_gives_everything_that_its_set_up_needs() {
+    let volume = scene().volume().unwrap();
+    assert_eq!(volume.id.unique_name(), UNIQUE);
+    assert_eq!(volume.spec_name, "pv");
+    assert_eq!(volume.publish_context["device"], "/dev/x");
+    assert_eq!(volume.attributes["a"], "1");
+    assert_eq!(volume.access, Access::Mount { fs_type: String::new(), flags: vec!["noatime".into()] });
+    assert!(!volume.ephemeral && !volume.republish && !volume.read_only);
+    assert_eq!(volume.pod_attributes, Secrets::default());
+    let place = scene().with(|inputs| places(inputs).unwrap().volumes.remove("data"));
+    let source = VolumeSource { path: volume.paths.target, read_only: false, managed: true };
+    assert_eq!(place, Some(VolumePlace::Directory(source)));
+}
+
+#[test]
+fn what_it_waits_for_in_the_order_in_which_it_comes() {
+    check(|s| s.node = json!({}), NOT_IN_USE);
+    check(|s| s.node = json!({"volumesInUse": [UNIQUE]}), NOT_ATTACHED);
+    check(|s| s.attachment = None, "waits: volumeattachment");
+    check(
+        |s| s.registered = false,
+        "MountVolume.MountDevice failed pv: kubernetes.io/csi: attacher.MountDevice failed to create \
+         newCsiDriverClient: driver name d.example not found in the list of registered CSI drivers",
+    );
+    check(
+        |s| {
+            s.volume["spec"]["csi"]["nodeStageSecretRef"] = json!({"name": "s1", "namespace": "sec"});
+        },
+        "waits: secret sec/s1 was not read yet",
+    );
+}
+
+#[test]
+fn what_need_not_be_attached_is_not_waited_for() {
+    let mut loose = scene();
+    loose.driver = Some(json!({"attachRequired": false}));
+    (loose.node, loose.attachment) = (json!({}), None);
+    assert_eq!(loose.volume().unwrap().publish_context, BTreeMap::new());
+    // One that the cluster does not know is attached, as upstream has it.
+    loose.driver = None;
+    assert_eq!(loose.volume(), Err(format!("waits: {NOT_IN_USE}")));
+    assert!(loose.with(|inputs| needs(inputs)).attachments.is_empty(), "not asked for before it is attached");
+    assert_eq!(scene().with(|inputs| needs(inputs)).attachments.len(), 1);
+}
+
+#[test]
+fn secrets_tokens_and_the_pod_are_told_as_the_driver_wants() {
+    let mut told = scene();
+    told.volume["spec"]["csi"]["nodeStageSecretRef"] = json!({"name": "s1", "namespace": "sec"});
+    told.volume["spec"]["csi"]["nodePublishSecretRef"] = json!({"name": "s2", "namespace": "sec"});
+    told.secrets = vec![("s1", "stage"), ("s2", "publish")];
+    let spec = json!({"podInfoOnMount": true, "tokenRequests": [{"audience": "a"}, {"audience": ""}]});
+    told.driver = Some(spec.clone());
+    let volume = told.volume().unwrap();
+    assert_eq!(
+        (volume.stage_secrets.0["key"].as_str(), volume.publish_secrets.0["key"].as_str()),
+        ("stage", "publish")
+    );
+    let about = &volume.pod_attributes.0;
+    assert_eq!(about["csi.storage.k8s.io/serviceAccount.name"], "sa");
+    assert_eq!(about["csi.storage.k8s.io/ephemeral"], "false");
+    assert_eq!(about["csi.storage.k8s.io/pod.uid"], told.pod.uid.to_string());
+    let tokens: Value = serde_json::from_str(&about[TOKENS]).unwrap();
+    assert_eq!(tokens["a"]["token"], json!("token for [\"a\"]"));
+    assert_eq!(tokens[""]["expirationTimestamp"], json!("1970-01-01T00:00:00Z"));
+    let mut hidden = spec;
+    hidden["serviceAccountTokenInSecrets"] = json!(true);
+    told.driver = Some(hidden);
+    let volume = told.volume().unwrap();
+    assert!(volume.publish_secrets.0.contains_key(TOKENS) && !volume.pod_attributes.0.contains_key(TOKENS));
+}
+
+#[test]
+fn inline_volumes_need_a_driver_that_allows_them() {
+    let inline = |driver: Option<Value>| Scene { pod: inline_pod(), driver, node: json!({}), ..scene() };
+    let refused = "MountVolume.SetUp failed data: kubernetes.io/csi: mounter.SetupAt failed to check volume lifecycle \
+                   mode: volume mode \"Ephemeral\" not supported by driver d.example";
+    assert_eq!(inline(None).volume(), Err(format!("{refused} (no CSIDriver object)")));
+    assert_eq!(inline(Some(json!({}))).volume(), Err(format!("{refused} (only supports [\"Persistent\"])")));
+    let modes =
+        json!({"volumeLifecycleModes": ["Ephemeral"], "requiresRepublish": true, "podInfoOnMount": true});
+    let volume = inline(Some(modes.clone())).volume().unwrap();
+    assert!(volume.ephemeral && volume.republish);
+    assert!(volume.id.handle.starts_with("csi-"));
+    assert_eq!(volume.pod_attributes.0["csi.storage.k8s.io/ephemeral"], "true");
+    assert_eq!(volume.group, Some(Group { id: 7, by_agent: true, on_root_mismatch: false }));
+    let away = Scene { registered: false, ..inline(Some(modes)) };
+    assert!(away.volume().unwrap_err().contains("mounter.SetUpAt failed to get CSI client: driver name"));
+    // And the other way round: a driver that serves nothing else.
+    check(
+        |s| s.driver = Some(json!({"volumeLifecycleModes": ["Ephemeral"]})),
+        "volume mode \"Persistent\" not supported by driver d.example (only supports [\"Ephemeral\"])",
+    );
+}
+
+#[test]
+fn who_applies_the_group() {
+    let by_agent = |policy: Option<&str>, fs_type: &str, modes: &[&str], read_only: bool| {
+        let mut scene = scene();
+        scene.pod = persistent_pod(json!({"fsGroup": 7, "fsGroupChangePolicy": "OnRootMismatch"}));
+        if read_only {
+            scene.pod = sample::pod(json!({
+                "securityContext": {"fsGroup": 7},
+                "containers": [{"name": "c", "volumeMounts": [{"name": "data", "mountPath": "/d"}]}],
+                "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "x", "readOnly": true}}],
+            }));
+        }
+        scene.driver = Some(json!({"fsGroupPolicy": policy}));
+        scene.volume["spec"]["csi"]["fsType"] = json!(fs_type);
+        scene.volume["spec"]["accessModes"] = json!(modes);
+        scene.volume().unwrap().group.unwrap().by_agent
+    };
+    assert!(by_agent(None, "ext4", &["ReadWriteOnce"], false));
+    assert!(by_agent(Some("ReadWriteOnceWithFSType"), "ext4", &["ReadWriteMany", "ReadWriteOnce"], false));
+    assert!(!by_agent(Some("ReadWriteOnceWithFSType"), "", &["ReadWriteOnce"], false));
+    assert!(!by_agent(Some("ReadWriteOnceWithFSType"), "ext4", &["ReadWriteMany"], false));
+    assert!(by_agent(Some("File"), "", &["ReadWriteMany"], false));
+    assert!(!by_agent(Some("File"), "ext4", &["ReadWriteOnce"], true));
+    assert!(!by_agent(Some("None"), "ext4", &["ReadWriteOnce"], false));
+}
+
+#[test]
+fn devices_have_their_own_places() {
+    let mut block = scene();
+    block.pod = sample::pod(json!({
+        "containers": [{"name": "c", "volumeDevices": [{"name": "data", "devicePath": "/dev/d"}]}],
+        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "x"}}],
+    }));
+    block.volume["spec"]["volumeMode"] = json!("Block");
+    let volume = block.volume().unwrap();
+    assert_eq!(volume.access, Access::Block);
+    let place = block.with(|inputs| places(inputs).unwrap().volumes.remove("data"));
+    let path = volume.paths.link.unwrap();
+    assert_eq!(place, Some(VolumePlace::Device { path, read_only: false }));
+}

@@ -1,0 +1,368 @@
+//! Volumes of storage drivers: set up, taken away, and let go of when nobody on the node uses them any more.
+//!
+//! ```text
+//!   set_up:     record ──> stage (if the node has not) ──> record ──> publish ──> group
+//!   tear_down:  unpublish ──> record gone ──> nobody's any more? ──> let_go: unstage ──> record gone
+//! ```
+//! Each volume has a lane: one operation at a time, so a call that hangs holds up its own volume and nothing else. What
+//! has to be undone is found on disk, where a record is before its driver is asked for anything. A kill at any point
+//! leaves a record, and the next agent finishes by it.
+//!
+//! Failures: a driver that may still be at work keeps its record. A record that can't be read is somebody's volume:
+//! nothing is unstaged that it might name.
+
+pub(crate) mod node_object;
+pub(crate) mod registry;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use decide::Event;
+use decide::back_off::volume_delay;
+use decide::csi::{Calls, calls};
+use futures::future::join_all;
+use model::PodUid;
+use model::csi::{CsiVolume, VolumeId};
+use model::volume::MountStage;
+use ports::{CsiDrivers, CsiError, CsiFiles, FilesError, FoundVolume, PluginSockets};
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use crate::dispatcher::Outbox;
+
+/// Storage drivers of the node, as the engine uses them.
+#[derive(Clone)]
+pub struct CsiPorts {
+    pub drivers: Arc<dyn CsiDrivers>,
+    pub files: Arc<dyn CsiFiles>,
+    pub sockets: Arc<dyn PluginSockets>,
+}
+
+/// Why a volume could not be set up, and how far it came.
+pub(crate) struct Trouble {
+    pub stage: MountStage,
+    pub message: String,
+}
+
+pub(crate) struct CsiKeeper {
+    ports: CsiPorts,
+    outbox: Outbox,
+    shelf: Mutex<Shelf>,
+}
+
+#[derive(Default)]
+struct Shelf {
+    lanes: BTreeMap<VolumeId, Arc<Mutex<Lane>>>,
+    /// Staged or published here, or about to be.
+    on_node: BTreeSet<VolumeId>,
+    /// The disk was looked at: what is not known is not there.
+    looked: bool,
+    /// Volumes that somebody is letting go of; with `true` it was asked for again meanwhile.
+    leaving: BTreeMap<VolumeId, bool>,
+    /// What was begun for a pod, however it ended: a driver may be at work without a record of the pod's.
+    begun: BTreeMap<PodUid, BTreeSet<VolumeId>>,
+}
+
+#[derive(Default)]
+struct Lane {
+    /// This agent has staged it.
+    staged: bool,
+}
+
+impl CsiKeeper {
+    pub fn new(ports: CsiPorts, outbox: Outbox) -> Arc<Self> {
+        Arc::new(Self { ports, outbox, shelf: Mutex::default() })
+    }
+
+    /// Finds what an earlier agent has left, and lets go of what nobody uses.
+    pub async fn look_around(self: Arc<Self>) {
+        let mut attempts = 0;
+        let found = loop {
+            match self.ports.files.found().await {
+                Ok(found) => break found,
+                Err(error) => {
+                    tracing::error!("volumes of drivers can't be listed: {}", error.user_message());
+                    attempts += 1;
+                    tokio::time::sleep(volume_delay(attempts)).await;
+                }
+            }
+        };
+        for one in found.iter().filter(|one| one.record.is_err()) {
+            tracing::error!(
+                record = one.record_path,
+                "the record of a volume can't be read: {}",
+                unreadable(one)
+            );
+        }
+        let ids: BTreeSet<VolumeId> =
+            found.iter().filter(|one| !is_ephemeral(one)).filter_map(id_of).collect();
+        let mut shelf = self.shelf.lock().await;
+        shelf.looked = true;
+        shelf.on_node.extend(ids.iter().cloned());
+        self.tell(&shelf);
+        drop(shelf);
+        for id in ids {
+            self.clone().let_go(id).await;
+        }
+    }
+
+    fn tell(&self, shelf: &Shelf) {
+        if shelf.looked {
+            self.outbox.send(Event::CsiOnNode(shelf.on_node.clone()));
+        }
+    }
+
+    async fn lane(&self, id: &VolumeId) -> Arc<Mutex<Lane>> {
+        self.shelf.lock().await.lanes.entry(id.clone()).or_default().clone()
+    }
+
+    async fn comes(&self, id: &VolumeId) {
+        let mut shelf = self.shelf.lock().await;
+        if shelf.on_node.insert(id.clone()) {
+            self.tell(&shelf);
+        }
+    }
+
+    async fn goes(&self, id: &VolumeId) {
+        let mut shelf = self.shelf.lock().await;
+        // Whoever waits for the lane goes on with this one, and so must whoever comes after. Two: the shelf and we.
+        if shelf.lanes.get(id).is_some_and(|lane| Arc::strong_count(lane) <= 2) {
+            shelf.lanes.remove(id);
+        }
+        if shelf.on_node.remove(id) {
+            self.tell(&shelf);
+        }
+    }
+
+    // ---- setting up -------------------------------------------------------------------------------------------------
+
+    /// Between two calls `cancel` is looked at: a pod that is going gets nothing more.
+    pub async fn set_up(
+        &self,
+        uid: &PodUid,
+        volume: &CsiVolume,
+        cancel: &CancellationToken,
+    ) -> Result<(), Trouble> {
+        let begun = volume.id.clone();
+        self.shelf.lock().await.begun.entry(uid.clone()).or_default().insert(begun);
+        let lane = self.lane(&volume.id).await;
+        let mut lane = lane.lock().await;
+        if !volume.ephemeral {
+            self.comes(&volume.id).await;
+        }
+        let can = self.ports.drivers.abilities(&volume.id.driver).await;
+        let can = can.map_err(|error| no_client(volume, &error))?;
+        let calls = calls(volume, can);
+        self.stage(volume, &calls, &mut lane).await?;
+        if cancel.is_cancelled() {
+            return Err(at(MountStage::SetUp, "context canceled"));
+        }
+        self.publish(uid, volume, &calls).await?;
+        self.finish(volume, &calls).await
+    }
+
+    async fn stage(&self, volume: &CsiVolume, calls: &Calls, lane: &mut Lane) -> Result<(), Trouble> {
+        let (files, paths) = (&self.ports.files, &volume.paths);
+        let device = |error: FilesError| at(MountStage::MountDevice, error.user_message());
+        if let Some(record) = calls.stage_record.as_ref().filter(|_| !lane.staged) {
+            files.write_record(&paths.stage_record, record).await.map_err(device)?;
+        }
+        let Some(stage) = calls.stage.as_ref().filter(|_| !lane.staged) else { return Ok(()) };
+        files.make_dir(&paths.staging).await.map_err(device)?;
+        if let Err(error) = self.ports.drivers.stage(&volume.id.driver, stage).await {
+            // With a device the record serves other pods too; it goes when the volume is let go of.
+            if error.is_final() && paths.link.is_none() {
+                self.forget(&paths.staging, Some(&paths.stage_record)).await;
+            }
+            return Err(at(MountStage::MountDevice, error.to_string()));
+        }
+        lane.staged = true;
+        Ok(())
+    }
+
+    async fn publish(&self, uid: &PodUid, volume: &CsiVolume, calls: &Calls) -> Result<(), Trouble> {
+        let (files, paths) = (&self.ports.files, &volume.paths);
+        let pod = |error: FilesError| at(MountStage::SetUp, error.user_message());
+        let found = files.found_of(uid).await.map_err(pod)?;
+        let known = found.iter().any(|one| one.place == paths.target && matches!(one.record, Ok(Some(_))));
+        files.write_record(&paths.record, &calls.record).await.map_err(pod)?;
+        if let Some(link) = &paths.link {
+            let dir = paths.target.rsplit_once('/').map_or(paths.target.as_str(), |(dir, _)| dir);
+            files.make_dir(dir).await.map_err(pod)?;
+            files.link_device(&paths.target, link).await.map_err(pod)?;
+        }
+        let Err(error) = self.ports.drivers.publish(&volume.id.driver, &calls.publish).await else {
+            return Ok(());
+        };
+        // What was published before stays as it is: its pod may be running on it.
+        if error.is_final() && !known && paths.link.is_none() {
+            self.forget(&paths.target, Some(&paths.record)).await;
+        }
+        Err(at(MountStage::SetUp, error.to_string()))
+    }
+
+    async fn finish(&self, volume: &CsiVolume, calls: &Calls) -> Result<(), Trouble> {
+        if let Some((group, on_root_mismatch)) = calls.group {
+            let applied = self.ports.files.apply_group(&volume.paths.target, group, on_root_mismatch).await;
+            applied.map_err(|error| {
+                let cause = error.user_message();
+                at(MountStage::SetUp, format!("applyFSGroup failed for vol {}: {cause}", volume.id.handle))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The driver has said that there is nothing. What can't be removed is found again when the pod goes.
+    async fn forget(&self, place: &str, record: Option<&str>) {
+        if let Err(error) = self.ports.files.remove(place, record).await {
+            tracing::warn!("after a call of a storage driver failed: {}", error.user_message());
+        }
+    }
+
+    // ---- taking away ------------------------------------------------------------------------------------------------
+
+    /// Everything of a pod. Goes on past failures; each of them is told.
+    pub async fn tear_down(self: &Arc<Self>, uid: &PodUid) -> Result<(), String> {
+        let found = match self.ports.files.found_of(uid).await {
+            Ok(found) => found,
+            Err(error) => return Err(error.user_message()),
+        };
+        let results = join_all(found.iter().map(|one| self.unpublish(one))).await;
+        let mut nobodys = self.shelf.lock().await.begun.remove(uid).unwrap_or_default();
+        nobodys.extend(found.iter().filter_map(id_of));
+        for id in nobodys {
+            self.clone().let_go(id).await;
+        }
+        let failures: Vec<String> = results.into_iter().filter_map(Result::err).collect();
+        if failures.is_empty() { Ok(()) } else { Err(failures.join("; ")) }
+    }
+
+    async fn unpublish(&self, one: &FoundVolume) -> Result<(), String> {
+        let failed =
+            |cause: String| format!("UnmountVolume.TearDown failed for volume {:?} : {cause}", one.spec_name);
+        let remove = |record| self.ports.files.remove(&one.place, record);
+        let record = match &one.record {
+            Err(_) => return Err(failed(unreadable(one))),
+            // Its driver was never asked for anything.
+            Ok(None) => return self.drop_link(one, remove(None).await).await.map_err(failed),
+            Ok(Some(record)) => record,
+        };
+        let lane = self.lane(&record.id()).await;
+        let _lane = lane.lock().await;
+        let (driver, handle) = (&record.driver_name, &record.volume_handle);
+        if let Err(error) = self.ports.drivers.unpublish(driver, handle, &one.place).await {
+            let text = match &error {
+                CsiError::NotRegistered { .. } => "Unmounter.TearDownAt failed to get CSI client",
+                CsiError::Rpc { .. } => "Unmounter.TearDownAt failed",
+            };
+            return Err(failed(format!("kubernetes.io/csi: {text}: {error}")));
+        }
+        // The record of a device is the node's, and goes when it is let go of.
+        let own = (!one.block).then_some(one.record_path.as_str());
+        self.drop_link(one, remove(own).await).await.map_err(failed)
+    }
+
+    /// The link is what tells that the pod has the device: it goes last.
+    async fn drop_link(&self, one: &FoundVolume, removed: Result<(), FilesError>) -> Result<(), String> {
+        removed.map_err(|error| error.user_message())?;
+        let Some(link) = &one.link else { return Ok(()) };
+        self.ports.files.unlink_device(link).await.map_err(|error| error.user_message())
+    }
+
+    /// Unless a pod has it: it is unstaged, however often that takes, and is no longer on the node then.
+    async fn let_go(self: Arc<Self>, id: VolumeId) {
+        let mut shelf = self.shelf.lock().await;
+        if let Some(again) = shelf.leaving.get_mut(&id) {
+            *again = true;
+            return;
+        }
+        shelf.leaving.insert(id.clone(), false);
+        drop(shelf);
+        tokio::spawn(async move {
+            let mut attempts = 0;
+            loop {
+                if let Err(message) = self.try_let_go(&id).await {
+                    attempts += 1;
+                    tracing::warn!(volume = %id, attempts, "volume is not let go of: {message}");
+                    tokio::time::sleep(volume_delay(attempts)).await;
+                    continue;
+                }
+                let mut shelf = self.shelf.lock().await;
+                match shelf.leaving.get_mut(&id) {
+                    Some(again) if *again => *again = false,
+                    _ => {
+                        shelf.leaving.remove(&id);
+                        return;
+                    }
+                }
+            }
+        });
+    }
+
+    /// `Ok`: somebody uses it, or nothing is left of it.
+    async fn try_let_go(&self, id: &VolumeId) -> Result<(), String> {
+        let lane = self.lane(id).await;
+        let mut lane = lane.lock().await;
+        let found = self.ports.files.found().await.map_err(|error| error.user_message())?;
+        let of_pods = |one: &&FoundVolume| one.pod.is_some();
+        if found.iter().filter(of_pods).any(|one| id_of(one).as_ref() == Some(id)) {
+            return Ok(());
+        }
+        let stages = found.iter().filter(|one| one.pod.is_none() && id_of(one).as_ref() == Some(id));
+        let stages: Vec<&FoundVolume> = stages.collect();
+        if let Some(broken) =
+            found.iter().filter(of_pods).find(|one| one.record.is_err() && !stages.is_empty())
+        {
+            let pod = broken.pod.as_ref().map(PodUid::as_str).unwrap_or_default();
+            return Err(format!("pod {pod} may use it: {}", unreadable(broken)));
+        }
+        for stage in stages {
+            self.unstage(id, stage).await?;
+        }
+        lane.staged = false;
+        self.goes(id).await;
+        Ok(())
+    }
+
+    async fn unstage(&self, id: &VolumeId, stage: &FoundVolume) -> Result<(), String> {
+        let drivers = &self.ports.drivers;
+        let can = drivers.abilities(&id.driver).await.map_err(|error| error.to_string())?;
+        if can.stage {
+            let gone = drivers.unstage(&id.driver, &id.handle, &stage.place).await;
+            gone.map_err(|error| format!("kubernetes.io/csi: attacher.UnmountDevice failed: {error}"))?;
+        }
+        let removed = self.ports.files.remove(&stage.place, Some(&stage.record_path)).await;
+        removed.map_err(|error| error.user_message())
+    }
+}
+
+fn at(stage: MountStage, message: impl Into<String>) -> Trouble {
+    Trouble { stage, message: message.into() }
+}
+
+fn no_client(volume: &CsiVolume, error: &CsiError) -> Trouble {
+    let what = match (error, volume.ephemeral) {
+        (CsiError::NotRegistered { .. }, true) => "mounter.SetUpAt failed to get CSI client",
+        (CsiError::NotRegistered { .. }, false) => "attacher.MountDevice failed to create newCsiDriverClient",
+        (CsiError::Rpc { .. }, _) => "the capabilities of the driver can't be read",
+    };
+    let stage = if volume.ephemeral { MountStage::SetUp } else { MountStage::MountDevice };
+    at(stage, format!("kubernetes.io/csi: {what}: {error}"))
+}
+
+fn id_of(one: &FoundVolume) -> Option<VolumeId> {
+    one.record.as_ref().ok()?.as_ref().map(model::csi::VolumeRecord::id)
+}
+
+fn is_ephemeral(one: &FoundVolume) -> bool {
+    matches!(&one.record, Ok(Some(record)) if record.volume_lifecycle_mode == "Ephemeral")
+}
+
+/// What is wrong, and what to do.
+fn unreadable(one: &FoundVolume) -> String {
+    let cause = one.record.as_ref().err().map(String::as_str).unwrap_or_default();
+    format!(
+        "{} can't be read ({cause}), so its driver is not known: write it anew, or unmount {} and remove both",
+        one.record_path, one.place
+    )
+}

@@ -1,0 +1,185 @@
+//! Plugins that make themselves known: each is asked who it is, judged, told to the cluster, and told how that ended.
+//!
+//! ```text
+//!   socket came ──> info ──> judged ──> placed ──> node info ──> cluster told ──> plugin told: registered
+//!                     └────────┴───────────┴───────────┴──────────────┴──> plugin told why not; again, ever later
+//!   socket gone ──> nowhere ──> cluster told
+//! ```
+//! Each socket has a task: a plugin that hangs or lies hurts only itself.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use decide::Event;
+use decide::back_off::volume_delay;
+use decide::csi::{CSI_PLUGIN, Version, judge, registration_failed, unknown_kind};
+use futures::StreamExt;
+use ports::SocketNotice;
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use super::CsiPorts;
+use super::node_object::CsiNodeKeeper;
+use crate::dispatcher::Outbox;
+
+pub(crate) struct Registry {
+    ports: CsiPorts,
+    /// `None`: the node stands alone.
+    cluster: Option<Arc<CsiNodeKeeper>>,
+    outbox: Outbox,
+    known: Mutex<BTreeMap<String, Known>>,
+}
+
+struct Known {
+    socket: String,
+    version: Version,
+    registered: bool,
+}
+
+impl Registry {
+    pub fn new(ports: CsiPorts, cluster: Option<Arc<CsiNodeKeeper>>, outbox: Outbox) -> Arc<Self> {
+        Arc::new(Self { ports, cluster, outbox, known: Mutex::default() })
+    }
+
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let mut notices = self.ports.sockets.watch();
+        let mut tasks: HashMap<String, CancellationToken> = HashMap::new();
+        while let Some(Some(notice)) = stop.run_until_cancelled(notices.next()).await {
+            match notice {
+                SocketNotice::Came { path } => {
+                    let token = stop.child_token();
+                    if let Some(old) = tasks.insert(path.clone(), token.clone()) {
+                        old.cancel();
+                    }
+                    let this = self.clone();
+                    tokio::spawn(async move { token.run_until_cancelled(this.attend(&path)).await });
+                }
+                SocketNotice::Gone { path } => {
+                    if let Some(old) = tasks.remove(&path) {
+                        old.cancel();
+                    }
+                    self.gone(&path).await;
+                }
+            }
+        }
+    }
+
+    /// Until it is registered, or is none of ours.
+    async fn attend(&self, socket: &str) {
+        let mut attempts = 0;
+        loop {
+            match self.try_register(socket).await {
+                Ok(()) => return,
+                Err(Refusal::ForGood(message)) => {
+                    tracing::warn!(socket, "plugin is not registered: {message}");
+                    return;
+                }
+                Err(Refusal::ForNow(message)) => {
+                    tracing::warn!(socket, attempts, "plugin is not registered: {message}");
+                }
+            }
+            attempts += 1;
+            tokio::time::sleep(volume_delay(attempts)).await;
+        }
+    }
+
+    async fn try_register(&self, socket: &str) -> Result<(), Refusal> {
+        let sockets = &self.ports.sockets;
+        let info = sockets.info(socket).await.map_err(|error| {
+            Refusal::ForNow(format!(
+                "failed to get plugin info using RPC GetInfo at socket {socket}, err: {error}"
+            ))
+        })?;
+        if info.kind != CSI_PLUGIN {
+            let message = unknown_kind(&info.kind, socket);
+            self.refuse(socket, &message).await;
+            return Err(Refusal::ForGood(message));
+        }
+        let endpoint = if info.endpoint.is_empty() { socket } else { info.endpoint.as_str() };
+        if let Err(message) = self.enter(socket, &info, endpoint).await {
+            self.refuse(socket, &message).await;
+            return Err(Refusal::ForNow(message));
+        }
+        if let Err(cause) = self.introduce(&info.name).await {
+            self.leave(&info.name, socket).await;
+            let message = registration_failed(&cause);
+            self.refuse(socket, &message).await;
+            return Err(Refusal::ForNow(message));
+        }
+        if let Err(error) = sockets.notify(socket, None).await {
+            self.leave(&info.name, socket).await;
+            return Err(Refusal::ForNow(format!("it can't be told that it is registered: {error}")));
+        }
+        let mut known = self.known.lock().await;
+        if let Some(entry) = known.get_mut(&info.name).filter(|entry| entry.socket == socket) {
+            entry.registered = true;
+            tracing::info!(driver = info.name, endpoint, "storage driver is registered");
+            self.tell(&known);
+        }
+        Ok(())
+    }
+
+    /// Takes its name, if it may have it.
+    async fn enter(&self, socket: &str, info: &model::csi::PluginInfo, endpoint: &str) -> Result<(), String> {
+        let mut known = self.known.lock().await;
+        let other = known.get(&info.name).filter(|entry| entry.socket != socket).map(|entry| entry.version);
+        let version = judge(info, endpoint, other)?;
+        known.insert(info.name.clone(), Known { socket: socket.to_owned(), version, registered: false });
+        self.ports.drivers.place(&info.name, Some(endpoint));
+        Ok(())
+    }
+
+    async fn introduce(&self, driver: &str) -> Result<(), String> {
+        let found = self.ports.drivers.node_info(driver).await.map_err(|error| error.to_string())?;
+        if found.node_id.is_empty() {
+            return Err("error adding CSI driver node info: driverNodeID must not be empty".into());
+        }
+        match &self.cluster {
+            Some(cluster) => cluster.install(driver, found).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn refuse(&self, socket: &str, message: &str) {
+        if let Err(error) = self.ports.sockets.notify(socket, Some(message)).await {
+            tracing::debug!(socket, "plugin can't be told why it is not registered: {error}");
+        }
+    }
+
+    async fn gone(&self, socket: &str) {
+        let names: Vec<String> = {
+            let known = self.known.lock().await;
+            known.iter().filter(|(_, entry)| entry.socket == socket).map(|(name, _)| name.clone()).collect()
+        };
+        for name in names {
+            tracing::info!(driver = name, socket, "storage driver is gone");
+            self.leave(&name, socket).await;
+        }
+    }
+
+    /// Unless another has its name by now.
+    async fn leave(&self, driver: &str, socket: &str) {
+        let mut known = self.known.lock().await;
+        if known.get(driver).is_none_or(|entry| entry.socket != socket) {
+            return;
+        }
+        known.remove(driver);
+        self.ports.drivers.place(driver, None);
+        self.tell(&known);
+        drop(known);
+        if let Some(cluster) = &self.cluster {
+            cluster.uninstall(driver).await;
+        }
+    }
+
+    fn tell(&self, known: &BTreeMap<String, Known>) {
+        let registered = known.iter().filter(|(_, entry)| entry.registered).map(|(name, _)| name.clone());
+        self.outbox.send(Event::CsiRegistered(registered.collect::<BTreeSet<_>>()));
+    }
+}
+
+enum Refusal {
+    /// A socket that is made anew is asked again.
+    ForGood(String),
+    ForNow(String),
+}

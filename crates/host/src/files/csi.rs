@@ -1,0 +1,411 @@
+//! What is on disk of volumes of storage drivers: their places, and the records that outlive the agent.
+//!
+//! ```text
+//! <root>/plugins/kubernetes.io/csi/<driver>/<sha256 of the handle>/globalmount     staged, once for the node
+//!                                                                 /vol_data.json
+//!       /plugins/kubernetes.io/csi/volumeDevices/staging/<name>                    the same for a device
+//!                                               /publish/<name>/<uid>              a device, published for a pod
+//!                                               /<name>/data/vol_data.json
+//!       /pods/<uid>/volumes/kubernetes.io~csi/<name>/mount                         published for a pod
+//!                                                   /vol_data.json
+//!       /pods/<uid>/volumeDevices/kubernetes.io~csi/<name>                         link to the published device
+//! ```
+//!
+//! A record is there before its driver is asked for anything, and goes after everything else. Directories are removed
+//! only empty, and never while something is mounted there: what a driver has left behind is somebody's data.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use model::PodUid;
+use model::csi::VolumeRecord;
+use ports::{CsiFiles, FilesError, FoundVolume};
+
+use super::layout::{failed, make_dirs, single_name};
+use super::ownership::{self, Access};
+use crate::mountinfo::MountTable;
+
+const RECORD: &str = "vol_data.json";
+const DRAFT: &str = "vol_data.json.new";
+const PLUGIN: &str = "plugins/kubernetes.io/csi";
+const ESCAPED: &str = "kubernetes.io~csi";
+const DEVICES: &str = "volumeDevices";
+/// More than any record comes to.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// [`CsiFiles`] below the agent's root directory.
+#[derive(Clone, Debug)]
+pub struct HostCsiFiles {
+    root: Arc<PathBuf>,
+}
+
+impl HostCsiFiles {
+    pub fn new(root_dir: impl Into<PathBuf>) -> Self {
+        Self { root: Arc::new(root_dir.into()) }
+    }
+
+    async fn blocking<T: Send + 'static>(&self, work: impl FnOnce(&Path) -> T + Send + 'static) -> T {
+        let root = Arc::clone(&self.root);
+        match tokio::task::spawn_blocking(move || work(&root)).await {
+            Ok(value) => value,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            // The runtime is going down, and with it whoever waits here.
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+#[async_trait]
+impl CsiFiles for HostCsiFiles {
+    async fn make_dir(&self, path: &str) -> Result<(), FilesError> {
+        let path = path.to_owned();
+        self.blocking(move |root| make_dirs(below(root, &path)?, 0o750)).await
+    }
+
+    async fn write_record(&self, path: &str, record: &VolumeRecord) -> Result<(), FilesError> {
+        let (path, record) = (path.to_owned(), record.clone());
+        self.blocking(move |root| write_record(below(root, &path)?, &record)).await
+    }
+
+    async fn found(&self) -> Result<Vec<FoundVolume>, FilesError> {
+        self.blocking(|root| {
+            let mut found = staged(root)?;
+            for uid in names(&root.join("pods"))? {
+                found.extend(published(root, &PodUid::new(uid))?);
+            }
+            Ok(found)
+        })
+        .await
+    }
+
+    async fn found_of(&self, uid: &PodUid) -> Result<Vec<FoundVolume>, FilesError> {
+        let uid = uid.clone();
+        self.blocking(move |root| {
+            single_name("pod uid", uid.as_str())?;
+            published(root, &uid)
+        })
+        .await
+    }
+
+    async fn remove(&self, place: &str, record: Option<&str>) -> Result<(), FilesError> {
+        let (place, record) = (place.to_owned(), record.map(str::to_owned));
+        self.blocking(move |root| {
+            let record = record.as_deref().map(|record| below(root, record)).transpose()?;
+            remove(root, below(root, &place)?, record)
+        })
+        .await
+    }
+
+    async fn apply_group(&self, path: &str, group: i64, on_root_mismatch: bool) -> Result<(), FilesError> {
+        let path = path.to_owned();
+        self.blocking(move |root| {
+            let path = below(root, &path)?;
+            if on_root_mismatch && root_matches(path, group) {
+                return Ok(());
+            }
+            ownership::apply(path, group, Access::ReadWrite)
+        })
+        .await
+    }
+
+    async fn link_device(&self, device: &str, link: &str) -> Result<(), FilesError> {
+        let (device, link) = (device.to_owned(), link.to_owned());
+        self.blocking(move |root| {
+            let (device, link) = (below(root, &device)?, below(root, &link)?);
+            if let Some(parent) = link.parent() {
+                make_dirs(parent, 0o750)?;
+            }
+            match std::os::unix::fs::symlink(device, link) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                    let there = fs::read_link(link).map_err(failed("read", link))?;
+                    let message = format!("{} leads to {}", link.display(), there.display());
+                    if there == device { Ok(()) } else { Err(FilesError::Refused { message }) }
+                }
+                made => made.map_err(failed("link", link)),
+            }
+        })
+        .await
+    }
+
+    async fn unlink_device(&self, link: &str) -> Result<(), FilesError> {
+        let link = link.to_owned();
+        self.blocking(move |root| {
+            let link = below(root, &link)?;
+            gone_is_fine(fs::remove_file(link)).map_err(failed("remove", link))?;
+            remove_empty(link.parent());
+            remove_empty(link.parent().and_then(Path::parent));
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// Paths are made of names that others chose: they must stay where they belong.
+fn below<'a>(root: &Path, path: &'a str) -> Result<&'a Path, FilesError> {
+    let plain = Path::new(path).strip_prefix(root).is_ok_and(|rest| {
+        rest.components().next().is_some()
+            && rest.components().all(|part| matches!(part, std::path::Component::Normal(_)))
+    });
+    if !plain {
+        return Err(FilesError::Refused { message: format!("{path} is not below {}", root.display()) });
+    }
+    Ok(Path::new(path))
+}
+
+/// Draft, sync, rename, sync of the directory: after a crash there is the old record or the new one.
+fn write_record(path: &Path, record: &VolumeRecord) -> Result<(), FilesError> {
+    let dir = path.parent().unwrap_or(path);
+    make_dirs(dir, 0o750)?;
+    let text = serde_json::to_string(record).map_err(io::Error::other).map_err(failed("write", path))?;
+    let draft = dir.join(DRAFT);
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o644);
+    let mut file = options.open(&draft).map_err(failed("create", &draft))?;
+    file.write_all(text.as_bytes()).map_err(failed("write", &draft))?;
+    file.sync_all().map_err(failed("write", &draft))?;
+    fs::rename(&draft, path).map_err(failed("replace", path))?;
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed("write", dir))
+}
+
+fn read_record(path: &Path) -> Result<Option<VolumeRecord>, String> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.to_string()),
+    };
+    let mut text = String::new();
+    file.take(MAX_BYTES).read_to_string(&mut text).map_err(|error| error.to_string())?;
+    let record: VolumeRecord = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    if record.driver_name.is_empty() || record.volume_handle.is_empty() {
+        return Err("it names no driver or no volume".into());
+    }
+    Ok(Some(record))
+}
+
+fn staged(root: &Path) -> Result<Vec<FoundVolume>, FilesError> {
+    let plugin = root.join(PLUGIN);
+    let mut found = Vec::new();
+    for driver in names(&plugin)?.into_iter().filter(|name| name != DEVICES) {
+        for volume in names(&plugin.join(&driver))? {
+            let dir = plugin.join(&driver).join(&volume);
+            found.push(volume_at(None, &volume, &dir.join("globalmount"), &dir.join(RECORD), None));
+        }
+    }
+    let devices = plugin.join(DEVICES);
+    for name in names(&devices)?.into_iter().filter(|name| name != "staging" && name != "publish") {
+        let record = devices.join(&name).join("data").join(RECORD);
+        let mut one = volume_at(None, &name, &devices.join("staging").join(&name), &record, None);
+        one.block = true;
+        found.push(one);
+    }
+    Ok(found)
+}
+
+fn published(root: &Path, uid: &PodUid) -> Result<Vec<FoundVolume>, FilesError> {
+    let pod = root.join("pods").join(uid.as_str());
+    let mut found = Vec::new();
+    let volumes = pod.join("volumes").join(ESCAPED);
+    for name in names(&volumes)? {
+        let dir = volumes.join(&name);
+        found.push(volume_at(Some(uid), &name, &dir.join("mount"), &dir.join(RECORD), None));
+    }
+    let devices = root.join(PLUGIN).join(DEVICES);
+    let links = pod.join(DEVICES).join(ESCAPED);
+    for name in names(&links)? {
+        let place = devices.join("publish").join(&name).join(uid.as_str());
+        let record = devices.join(&name).join("data").join(RECORD);
+        found.push(volume_at(Some(uid), &name, &place, &record, Some(&links.join(&name))));
+    }
+    Ok(found)
+}
+
+fn volume_at(
+    pod: Option<&PodUid>,
+    name: &str,
+    place: &Path,
+    record: &Path,
+    link: Option<&Path>,
+) -> FoundVolume {
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    FoundVolume {
+        pod: pod.cloned(),
+        block: link.is_some(),
+        spec_name: name.to_owned(),
+        place: text(place),
+        record_path: text(record),
+        record: read_record(record),
+        link: link.map(text),
+    }
+}
+
+fn remove(root: &Path, place: &Path, record: Option<&Path>) -> Result<(), FilesError> {
+    let real = resolved(root, place)?;
+    let table = MountTable::read().map_err(failed("read", Path::new("/proc/self/mountinfo")))?;
+    if let Some(mount) = table.at_or_below(&real).next() {
+        return Err(FilesError::Mounted { path: mount.mount_point.display().to_string() });
+    }
+    let gone = match fs::symlink_metadata(place) {
+        Ok(metadata) if metadata.is_dir() => fs::remove_dir(place),
+        Ok(_) => fs::remove_file(place),
+        Err(error) => Err(error),
+    };
+    gone_is_fine(gone).map_err(failed("remove", place))?;
+    remove_empty(place.parent().filter(|_| record.is_none()));
+    let Some(record) = record else { return Ok(()) };
+    gone_is_fine(fs::remove_file(record)).map_err(failed("remove", record))?;
+    let dir = record.parent();
+    remove_empty(dir);
+    // Of a device it has one more level; of a filesystem the driver's directory stays for its other volumes.
+    remove_empty(dir.filter(|dir| dir.file_name() == Some(OsStr::new("data"))).and_then(Path::parent));
+    Ok(())
+}
+
+/// As the mount table knows it.
+fn resolved(root: &Path, place: &Path) -> Result<PathBuf, FilesError> {
+    match root.canonicalize() {
+        Ok(real) => Ok(real.join(place.strip_prefix(root).unwrap_or(place))),
+        Err(error) => Err(failed("resolve", root)(error)),
+    }
+}
+
+/// One that is not empty stays: something in it is still needed.
+fn remove_empty(dir: Option<&Path>) {
+    let _ = dir.map(fs::remove_dir);
+}
+
+fn gone_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// The root of the volume is as a finished run leaves it.
+fn root_matches(path: &Path, group: i64) -> bool {
+    const WANTED: u32 = 0o2770;
+    fs::metadata(path).is_ok_and(|root| i64::from(root.gid()) == group && root.mode() & WANTED == WANTED)
+}
+
+fn names(dir: &Path) -> Result<Vec<String>, FilesError> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(Vec::new());
+        }
+        Err(error) => return Err(failed("list", dir)(error)),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(failed("list", dir))?.file_name();
+        found.extend(name.into_string().ok());
+    }
+    found.sort();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::testing::{Mounts, bind};
+
+    fn record(driver: &str, handle: &str) -> VolumeRecord {
+        VolumeRecord { driver_name: driver.into(), volume_handle: handle.into(), ..Default::default() }
+    }
+
+    fn text(path: &Path) -> String {
+        path.to_str().unwrap().to_owned()
+    }
+
+    #[tokio::test]
+    async fn what_was_written_is_found_and_goes_without_a_trace() {
+        let temp = tempfile::tempdir().unwrap();
+        let root = temp.path();
+        let files = HostCsiFiles::new(root);
+        let stage = root.join(PLUGIN).join("d.example/abc");
+        let pod = root.join("pods/u/volumes").join(ESCAPED).join("pv");
+        files.make_dir(&text(&stage.join("globalmount"))).await.unwrap();
+        files.write_record(&text(&stage.join(RECORD)), &record("d.example", "h")).await.unwrap();
+        files.write_record(&text(&pod.join(RECORD)), &record("d.example", "h")).await.unwrap();
+        files.make_dir(&text(&pod.join("mount"))).await.unwrap();
+        let device = root.join(PLUGIN).join(DEVICES);
+        files
+            .write_record(&text(&device.join("bpv/data").join(RECORD)), &record("d.example", "b"))
+            .await
+            .unwrap();
+        let link = root.join("pods/u").join(DEVICES).join(ESCAPED).join("bpv");
+        let place = device.join("publish/bpv/u");
+        files.link_device(&text(&place), &text(&link)).await.unwrap();
+        files.link_device(&text(&place), &text(&link)).await.unwrap();
+        assert!(files.link_device(&text(&stage), &text(&link)).await.is_err(), "it leads elsewhere");
+
+        let found = files.found().await.unwrap();
+        let shown: Vec<_> = found
+            .iter()
+            .map(|one| (one.pod.is_some(), one.block, one.spec_name.as_str(), one.record.is_ok()))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                (false, false, "abc", true),
+                (false, true, "bpv", true),
+                (true, false, "pv", true),
+                (true, true, "bpv", true)
+            ]
+        );
+        for one in &found {
+            files.remove(&one.place, Some(&one.record_path)).await.unwrap();
+            if let Some(link) = &one.link {
+                files.unlink_device(link).await.unwrap();
+            }
+        }
+        assert_eq!(files.found().await.unwrap(), []);
+        assert!(!stage.exists() && !pod.exists() && !device.join("bpv").exists());
+    }
+
+    #[tokio::test]
+    async fn nothing_goes_while_something_is_mounted_or_left() {
+        let temp = tempfile::tempdir().unwrap();
+        let root = temp.path();
+        let _mounts = Mounts::below(root);
+        let files = HostCsiFiles::new(root);
+        let dir = root.join("pods/u/volumes").join(ESCAPED).join("pv");
+        files.write_record(&text(&dir.join(RECORD)), &record("d", "h")).await.unwrap();
+        fs::create_dir(dir.join("mount")).unwrap();
+        fs::create_dir(root.join("data")).unwrap();
+        fs::write(root.join("data/precious"), "x").unwrap();
+        bind(&root.join("data"), &dir.join("mount"));
+        let (place, path) = (text(&dir.join("mount")), text(&dir.join(RECORD)));
+        let error = files.remove(&place, Some(&path)).await.unwrap_err();
+        assert!(matches!(error, FilesError::Mounted { .. }), "{error:?}");
+        rustix::mount::unmount(dir.join("mount"), rustix::mount::UnmountFlags::empty()).unwrap();
+        fs::write(dir.join("mount/left"), "x").unwrap();
+        assert!(files.remove(&place, Some(&path)).await.is_err());
+        assert!(dir.join(RECORD).exists() && root.join("data/precious").exists());
+        fs::remove_file(dir.join("mount/left")).unwrap();
+        files.remove(&place, Some(&path)).await.unwrap();
+        assert!(!dir.exists());
+    }
+
+    #[tokio::test]
+    async fn a_record_that_makes_no_sense_is_told_with_its_place() {
+        let temp = tempfile::tempdir().unwrap();
+        let files = HostCsiFiles::new(temp.path());
+        for (name, content) in [("half", "{\"driverName\":"), ("nobody", "{}"), ("number", "7")] {
+            let dir = temp.path().join("pods/u/volumes").join(ESCAPED).join(name);
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join(RECORD), content).unwrap();
+        }
+        fs::create_dir_all(temp.path().join("pods/u/volumes").join(ESCAPED).join("none")).unwrap();
+        let found = files.found_of(&PodUid::new("u")).await.unwrap();
+        let shown: Vec<_> = found.iter().map(|one| (one.spec_name.as_str(), one.record.is_err())).collect();
+        assert_eq!(shown, [("half", true), ("nobody", true), ("none", false), ("number", true)]);
+        assert!(files.found_of(&PodUid::new("../u")).await.is_err());
+        assert!(files.make_dir("/etc/x").await.is_err());
+        assert!(files.make_dir(&format!("{}/../x", temp.path().display())).await.is_err());
+    }
+}

@@ -1,0 +1,237 @@
+//! Volumes that a storage driver of the node (CSI) sets up, and what is said to and by such a driver.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Name of the plugin in paths, messages and unique names.
+pub const PLUGIN: &str = "kubernetes.io/csi";
+
+/// The same for the whole node: which driver, and what it calls the volume.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct VolumeId {
+    pub driver: String,
+    pub handle: String,
+}
+
+impl VolumeId {
+    /// As `volumesInUse` and `volumesAttached` of a node have it.
+    pub fn unique_name(&self) -> String {
+        format!("{PLUGIN}/{}^{}", self.driver, self.handle)
+    }
+}
+
+impl fmt::Display for VolumeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}^{}", self.driver, self.handle)
+    }
+}
+
+/// Texts by name that are never shown.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Secrets(pub BTreeMap<String, String>);
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum AccessMode {
+    ReadWriteOnce,
+    ReadOnlyMany,
+    ReadWriteMany,
+    ReadWriteOncePod,
+}
+
+/// How containers see it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Access {
+    Mount {
+        /// Empty: the driver's own choice.
+        fs_type: String,
+        flags: Vec<String>,
+    },
+    Block,
+}
+
+/// Who says what group the files have.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Group {
+    pub id: i64,
+    /// Whether the agent applies it when the driver can't.
+    pub by_agent: bool,
+    /// Files are looked at only when the volume's root is not as it should be.
+    pub on_root_mismatch: bool,
+}
+
+/// A volume to be staged and published for one pod. Everything is known: nothing is looked up while it is set up.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CsiVolume {
+    pub id: VolumeId,
+    /// Name of the PersistentVolume, or of the pod's volume: paths and messages have it.
+    pub spec_name: String,
+    /// Part of the pod's definition: made for it, never staged.
+    pub ephemeral: bool,
+    pub access: Access,
+    pub mode: AccessMode,
+    pub read_only: bool,
+    pub node: String,
+    pub attachment: String,
+    /// What the attachment told.
+    pub publish_context: BTreeMap<String, String>,
+    /// The volume's own attributes.
+    pub attributes: BTreeMap<String, String>,
+    /// Attributes of this one pod: its name, its tokens. Tokens don't show.
+    pub pod_attributes: Secrets,
+    pub stage_secrets: Secrets,
+    pub publish_secrets: Secrets,
+    pub group: Option<Group>,
+    pub paths: Paths,
+    /// The driver wants to be asked again now and then.
+    pub republish: bool,
+}
+
+/// Where a volume is on the node.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Paths {
+    /// Once for the node. Its record is beside it.
+    pub staging: String,
+    pub stage_record: String,
+    /// For this pod. The driver makes it.
+    pub target: String,
+    pub record: String,
+    /// Block only: the pod's link to the device.
+    pub link: Option<String>,
+}
+
+/// `vol_data.json`: what has to be known in order to take a volume away. Keys and values are upstream's.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct VolumeRecord {
+    #[serde(rename = "specVolID", skip_serializing_if = "String::is_empty")]
+    pub spec_vol_id: String,
+    pub volume_handle: String,
+    pub driver_name: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub node_name: String,
+    #[serde(rename = "attachmentID", skip_serializing_if = "String::is_empty")]
+    pub attachment_id: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub volume_lifecycle_mode: String,
+    #[serde(rename = "seLinuxMountContext", skip_serializing_if = "String::is_empty")]
+    pub se_linux_mount_context: String,
+}
+
+impl VolumeRecord {
+    pub fn id(&self) -> VolumeId {
+        VolumeId { driver: self.driver_name.clone(), handle: self.volume_handle.clone() }
+    }
+}
+
+/// What a driver's node service can do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Abilities {
+    pub stage: bool,
+    pub single_node_multi_writer: bool,
+    pub mount_group: bool,
+}
+
+/// What a driver says about itself and this node.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct DriverNode {
+    pub node_id: String,
+    pub max_volumes: i64,
+    pub topology: BTreeMap<String, String>,
+}
+
+/// What a plugin says when it makes itself known.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct PluginInfo {
+    pub kind: String,
+    pub name: String,
+    pub endpoint: String,
+    pub versions: Vec<String>,
+}
+
+/// The access modes that drivers are told of, by their names in the interface.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum CapabilityMode {
+    SingleNodeWriter,
+    MultiNodeReaderOnly,
+    MultiNodeMultiWriter,
+    SingleNodeSingleWriter,
+    SingleNodeMultiWriter,
+}
+
+/// What is asked of a volume.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Capability {
+    pub access: Access,
+    pub mode: CapabilityMode,
+    /// The driver is to give the files this group.
+    pub mount_group: Option<i64>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stage {
+    pub handle: String,
+    pub publish_context: BTreeMap<String, String>,
+    pub staging: String,
+    pub capability: Capability,
+    pub secrets: Secrets,
+    pub attributes: BTreeMap<String, String>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Publish {
+    pub handle: String,
+    pub publish_context: BTreeMap<String, String>,
+    /// Empty: it is not staged.
+    pub staging: String,
+    pub target: String,
+    pub capability: Capability,
+    pub read_only: bool,
+    pub secrets: Secrets,
+    /// Tokens may be among them.
+    pub attributes: Secrets,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_have_upstreams_keys() {
+        let record = VolumeRecord {
+            spec_vol_id: "pv".into(),
+            volume_handle: "h".into(),
+            driver_name: "d".into(),
+            node_name: "n".into(),
+            attachment_id: "csi-1".into(),
+            volume_lifecycle_mode: "Persistent".into(),
+            se_linux_mount_context: String::new(),
+        };
+        let text = serde_json::to_string(&record).unwrap();
+        assert_eq!(
+            text,
+            r#"{"specVolID":"pv","volumeHandle":"h","driverName":"d","nodeName":"n","attachmentID":"csi-1","volumeLifecycleMode":"Persistent"}"#
+        );
+        assert_eq!(serde_json::from_str::<VolumeRecord>(&text).unwrap(), record);
+        let stage = VolumeRecord { volume_handle: "h".into(), driver_name: "d".into(), ..Default::default() };
+        assert_eq!(serde_json::to_string(&stage).unwrap(), r#"{"volumeHandle":"h","driverName":"d"}"#);
+        // Whatever another agent adds is no obstacle.
+        let more = r#"{"driverName":"d","volumeHandle":"h","new":"x","volumeLifecycleMode":"Ephemeral"}"#;
+        assert_eq!(serde_json::from_str::<VolumeRecord>(more).unwrap().id(), stage.id());
+    }
+
+    #[test]
+    fn secrets_do_not_show() {
+        let secrets = Secrets([("user".to_owned(), "hidden".to_owned())].into());
+        assert_eq!(format!("{secrets:?}"), "{\"user\"}");
+        let id = VolumeId { driver: "d.example".into(), handle: "h^1".into() };
+        assert_eq!(id.unique_name(), "kubernetes.io/csi/d.example^h^1");
+    }
+}

@@ -1,0 +1,89 @@
+//! One call over a plugin's socket: its deadline, and its failure in the words of gRPC.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use ports::CsiError;
+use tokio::net::UnixStream;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::{Code, Request, Response, Status};
+
+/// Connects at its first call, and again at the next call after its connection ended. Needs a tokio runtime.
+pub(crate) fn channel(socket: &Path) -> Channel {
+    let path = PathBuf::from(socket);
+    let connector = tower::service_fn(move |_: Uri| {
+        let path = path.clone();
+        async move { UnixStream::connect(&path).await.map(TokioIo::new) }
+    });
+    // The authority is never resolved, but servers want a valid one.
+    Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector)
+}
+
+/// An endpoint as a plugin gives it: a path, or `unix://` and a path.
+pub(crate) fn socket_path(endpoint: &str) -> &Path {
+    let path = endpoint.strip_prefix("unix://").or_else(|| endpoint.strip_prefix("unix:"));
+    Path::new(path.unwrap_or(endpoint))
+}
+
+pub(crate) async fn call<M, A, F>(
+    socket: &Path,
+    deadline: Duration,
+    message: M,
+    send: impl FnOnce(Request<M>) -> F,
+) -> Result<A, CsiError>
+where
+    F: Future<Output = Result<Response<A>, Status>>,
+{
+    let mut request = Request::new(message);
+    request.set_timeout(deadline);
+    match tokio::time::timeout(deadline, send(request)).await {
+        Err(_) => Err(CsiError::timed_out()),
+        Ok(Ok(answer)) => Ok(answer.into_inner()),
+        Ok(Err(status)) => Err(failure(socket, &status)),
+    }
+}
+
+fn failure(socket: &Path, status: &Status) -> CsiError {
+    // A status with a source did not come from the plugin: the way to it failed, or our clock was first.
+    if let Some(cause) = status.source() {
+        let deepest = root(cause);
+        if deepest.is::<tonic::TimeoutExpired>() {
+            return CsiError::timed_out();
+        }
+        let message = format!("{}: {deepest}", socket.display());
+        return CsiError::Rpc { code: "Unavailable", message };
+    }
+    CsiError::Rpc { code: code_name(status.code()), message: status.message().to_owned() }
+}
+
+fn root<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
+    let mut deepest = error;
+    while let Some(next) = deepest.source() {
+        deepest = next;
+    }
+    deepest
+}
+
+fn code_name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "Canceled",
+        Code::Unknown => "Unknown",
+        Code::InvalidArgument => "InvalidArgument",
+        Code::DeadlineExceeded => "DeadlineExceeded",
+        Code::NotFound => "NotFound",
+        Code::AlreadyExists => "AlreadyExists",
+        Code::PermissionDenied => "PermissionDenied",
+        Code::ResourceExhausted => "ResourceExhausted",
+        Code::FailedPrecondition => "FailedPrecondition",
+        Code::Aborted => "Aborted",
+        Code::OutOfRange => "OutOfRange",
+        Code::Unimplemented => "Unimplemented",
+        Code::Internal => "Internal",
+        Code::Unavailable => "Unavailable",
+        Code::DataLoss => "DataLoss",
+        Code::Unauthenticated => "Unauthenticated",
+    }
+}

@@ -1,0 +1,98 @@
+//! [`CsiDrivers`] over the sockets of registered drivers.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use model::csi::{Abilities, DriverNode, Publish, Stage};
+use ports::{CsiDrivers, CsiError};
+use tokio::sync::watch;
+use tonic::transport::Channel;
+
+use crate::call::{call, channel, socket_path};
+use crate::csi::node_client::NodeClient;
+use crate::{csi as pb, to_wire};
+
+/// How long a driver may take for one call.
+const CALL: Duration = Duration::from_secs(120);
+/// The drivers that are registered, by name.
+#[derive(Debug)]
+pub struct DriverClients {
+    drivers: watch::Sender<BTreeMap<String, Driver>>,
+}
+
+impl Default for DriverClients {
+    fn default() -> Self {
+        Self { drivers: watch::Sender::new(BTreeMap::new()) }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Driver {
+    socket: PathBuf,
+    client: NodeClient<Channel>,
+}
+
+impl DriverClients {
+    fn driver(&self, name: &str) -> Result<Driver, CsiError> {
+        let found = self.drivers.borrow().get(name).cloned();
+        found.ok_or_else(|| CsiError::NotRegistered { driver: name.to_owned() })
+    }
+}
+
+#[async_trait]
+impl CsiDrivers for DriverClients {
+    fn place(&self, driver: &str, endpoint: Option<&str>) {
+        let entry = endpoint.map(|endpoint| {
+            let socket = socket_path(endpoint);
+            Driver { socket: socket.to_owned(), client: NodeClient::new(channel(socket)) }
+        });
+        self.drivers.send_modify(|drivers| {
+            match entry {
+                Some(entry) => drivers.insert(driver.to_owned(), entry),
+                None => drivers.remove(driver),
+            };
+        });
+    }
+
+    async fn node_info(&self, driver: &str) -> Result<DriverNode, CsiError> {
+        let Driver { socket, mut client } = self.driver(driver)?;
+        let answer = call(&socket, CALL, pb::NodeGetInfoRequest {}, |r| client.node_get_info(r)).await?;
+        Ok(to_wire::driver_node(answer))
+    }
+
+    async fn abilities(&self, driver: &str) -> Result<Abilities, CsiError> {
+        let Driver { socket, mut client } = self.driver(driver)?;
+        let request = pb::NodeGetCapabilitiesRequest {};
+        let answer = call(&socket, CALL, request, |r| client.node_get_capabilities(r)).await?;
+        Ok(to_wire::abilities(&answer))
+    }
+
+    async fn stage(&self, driver: &str, wanted: &Stage) -> Result<(), CsiError> {
+        let Driver { socket, mut client } = self.driver(driver)?;
+        call(&socket, CALL, to_wire::stage(wanted), |r| client.node_stage_volume(r)).await?;
+        Ok(())
+    }
+
+    async fn publish(&self, driver: &str, wanted: &Publish) -> Result<(), CsiError> {
+        let Driver { socket, mut client } = self.driver(driver)?;
+        call(&socket, CALL, to_wire::publish(wanted), |r| client.node_publish_volume(r)).await?;
+        Ok(())
+    }
+
+    async fn unpublish(&self, driver: &str, handle: &str, target: &str) -> Result<(), CsiError> {
+        let Driver { socket, mut client } = self.driver(driver)?;
+        let request = pb::NodeUnpublishVolumeRequest { volume_id: handle.into(), target_path: target.into() };
+        call(&socket, CALL, request, |r| client.node_unpublish_volume(r)).await?;
+        Ok(())
+    }
+
+    async fn unstage(&self, driver: &str, handle: &str, staging: &str) -> Result<(), CsiError> {
+        let Driver { socket, mut client } = self.driver(driver)?;
+        let request =
+            pb::NodeUnstageVolumeRequest { volume_id: handle.into(), staging_target_path: staging.into() };
+        call(&socket, CALL, request, |r| client.node_unstage_volume(r)).await?;
+        Ok(())
+    }
+}

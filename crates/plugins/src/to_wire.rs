@@ -1,0 +1,131 @@
+//! From our nouns to the interface's messages and back.
+
+use std::collections::BTreeMap;
+
+use model::csi::{Abilities, Access, Capability, CapabilityMode, DriverNode, Publish, Secrets, Stage};
+
+use crate::csi as pb;
+use pb::node_service_capability::rpc::Type as Ability;
+use pb::volume_capability::access_mode::Mode;
+use pb::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
+
+pub(crate) fn stage(call: &Stage) -> pb::NodeStageVolumeRequest {
+    pb::NodeStageVolumeRequest {
+        volume_id: call.handle.clone(),
+        publish_context: call.publish_context.clone(),
+        staging_target_path: call.staging.clone(),
+        volume_capability: Some(capability(&call.capability)),
+        secrets: plain(&call.secrets),
+        volume_context: call.attributes.clone(),
+    }
+}
+
+pub(crate) fn publish(call: &Publish) -> pb::NodePublishVolumeRequest {
+    pb::NodePublishVolumeRequest {
+        volume_id: call.handle.clone(),
+        publish_context: call.publish_context.clone(),
+        staging_target_path: call.staging.clone(),
+        target_path: call.target.clone(),
+        volume_capability: Some(capability(&call.capability)),
+        readonly: call.read_only,
+        secrets: plain(&call.secrets),
+        volume_context: plain(&call.attributes),
+    }
+}
+
+fn plain(secrets: &Secrets) -> BTreeMap<String, String> {
+    secrets.0.clone()
+}
+
+fn capability(wanted: &Capability) -> pb::VolumeCapability {
+    let access_type = match &wanted.access {
+        Access::Block => AccessType::Block(BlockVolume {}),
+        Access::Mount { fs_type, flags } => AccessType::Mount(MountVolume {
+            fs_type: fs_type.clone(),
+            mount_flags: flags.clone(),
+            volume_mount_group: wanted.mount_group.map(|group| group.to_string()).unwrap_or_default(),
+        }),
+    };
+    let mode = match wanted.mode {
+        CapabilityMode::SingleNodeWriter => Mode::SingleNodeWriter,
+        CapabilityMode::MultiNodeReaderOnly => Mode::MultiNodeReaderOnly,
+        CapabilityMode::MultiNodeMultiWriter => Mode::MultiNodeMultiWriter,
+        CapabilityMode::SingleNodeSingleWriter => Mode::SingleNodeSingleWriter,
+        CapabilityMode::SingleNodeMultiWriter => Mode::SingleNodeMultiWriter,
+    };
+    pb::VolumeCapability {
+        access_type: Some(access_type),
+        access_mode: Some(AccessMode { mode: mode.into() }),
+    }
+}
+
+pub(crate) fn abilities(answer: &pb::NodeGetCapabilitiesResponse) -> Abilities {
+    let mut found = Abilities::default();
+    for capability in &answer.capabilities {
+        let Some(pb::node_service_capability::Type::Rpc(rpc)) = &capability.r#type else { continue };
+        match rpc.r#type() {
+            Ability::Unknown => {}
+            Ability::StageUnstageVolume => found.stage = true,
+            Ability::SingleNodeMultiWriter => found.single_node_multi_writer = true,
+            Ability::VolumeMountGroup => found.mount_group = true,
+        }
+    }
+    found
+}
+
+pub(crate) fn driver_node(answer: pb::NodeGetInfoResponse) -> DriverNode {
+    DriverNode {
+        node_id: answer.node_id,
+        max_volumes: answer.max_volumes_per_node,
+        topology: answer.accessible_topology.map(|topology| topology.segments).unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_driver_can_do_is_read_and_the_unknown_is_overlooked() {
+        let ability = |number: i32| pb::NodeServiceCapability {
+            r#type: Some(pb::node_service_capability::Type::Rpc(pb::node_service_capability::Rpc {
+                r#type: number,
+            })),
+        };
+        let check = |numbers: &[i32], expect: Abilities| {
+            let answer = pb::NodeGetCapabilitiesResponse {
+                capabilities: numbers.iter().map(|n| ability(*n)).collect(),
+            };
+            assert_eq!(abilities(&answer), expect, "{numbers:?}");
+        };
+        check(&[], Abilities::default());
+        check(&[0, 77, -1], Abilities::default());
+        check(&[1], Abilities { stage: true, ..Default::default() });
+        check(&[2, 3, 4], Abilities::default());
+        check(&[5, 6], Abilities { single_node_multi_writer: true, mount_group: true, ..Default::default() });
+    }
+
+    #[test]
+    fn capabilities_have_the_numbers_of_the_interface() {
+        let check = |mode: CapabilityMode, number: i32| {
+            let wanted = Capability { access: Access::Block, mode, mount_group: Some(7) };
+            let sent = capability(&wanted);
+            assert_eq!(sent.access_mode.map(|m| m.mode), Some(number));
+            assert_eq!(sent.access_type, Some(AccessType::Block(BlockVolume {})));
+        };
+        check(CapabilityMode::SingleNodeWriter, 1);
+        check(CapabilityMode::MultiNodeReaderOnly, 3);
+        check(CapabilityMode::MultiNodeMultiWriter, 5);
+        check(CapabilityMode::SingleNodeSingleWriter, 6);
+        check(CapabilityMode::SingleNodeMultiWriter, 7);
+        let mount = Access::Mount { fs_type: "ext4".into(), flags: vec!["noatime".into()] };
+        let wanted =
+            Capability { access: mount, mode: CapabilityMode::SingleNodeWriter, mount_group: Some(7) };
+        let expect = MountVolume {
+            fs_type: "ext4".into(),
+            mount_flags: vec!["noatime".into()],
+            volume_mount_group: "7".into(),
+        };
+        assert_eq!(capability(&wanted).access_type, Some(AccessType::Mount(expect)));
+    }
+}

@@ -1,0 +1,112 @@
+//! Sockets of plugins, the storage drivers behind them, and what is on disk of their volumes.
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use model::PodUid;
+use model::csi::{Abilities, DriverNode, PluginInfo, Publish, Stage, VolumeRecord};
+
+use crate::{Disposition, FilesError};
+
+/// A call to a plugin that did not succeed, in the words that users know from upstream.
+#[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
+pub enum CsiError {
+    #[error("driver name {driver} not found in the list of registered CSI drivers")]
+    NotRegistered { driver: String },
+    #[error("rpc error: code = {code} desc = {message}")]
+    Rpc { code: &'static str, message: String },
+}
+
+impl CsiError {
+    pub fn disposition(&self) -> Disposition {
+        match self {
+            CsiError::NotRegistered { .. } => Disposition::Retry,
+            CsiError::Rpc { code: "NotFound", .. } => Disposition::Absent,
+            CsiError::Rpc { code: "Unimplemented", .. } => Disposition::Unsupported,
+            CsiError::Rpc { code, .. } if is_final(code) => Disposition::Refused,
+            CsiError::Rpc { .. } => Disposition::Retry,
+        }
+    }
+
+    /// The driver has said that it did not do it, and is not at it any more.
+    pub fn is_final(&self) -> bool {
+        matches!(self, CsiError::Rpc { code, .. } if is_final(code))
+    }
+
+    pub fn timed_out() -> Self {
+        CsiError::Rpc { code: "DeadlineExceeded", message: "context deadline exceeded".into() }
+    }
+}
+
+/// With the others the driver may still be at work.
+fn is_final(code: &str) -> bool {
+    !matches!(code, "Canceled" | "DeadlineExceeded" | "Unavailable" | "ResourceExhausted" | "Aborted")
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SocketNotice {
+    /// A socket appeared, or was made anew.
+    Came {
+        path: String,
+    },
+    Gone {
+        path: String,
+    },
+}
+
+/// Where plugins make themselves known.
+#[async_trait]
+pub trait PluginSockets: Send + Sync {
+    /// Those that are there first, then every change. Never ends.
+    fn watch(&self) -> BoxStream<'static, SocketNotice>;
+    async fn info(&self, socket: &str) -> Result<PluginInfo, CsiError>;
+    /// `trouble`: why it is not registered. `None`: it is.
+    async fn notify(&self, socket: &str, trouble: Option<&str>) -> Result<(), CsiError>;
+}
+
+/// Storage drivers by their names. Every call has its deadline inside and is not repeated.
+#[async_trait]
+pub trait CsiDrivers: Send + Sync {
+    /// Where a driver is from now on; with `None` it is nowhere.
+    fn place(&self, driver: &str, endpoint: Option<&str>);
+    async fn node_info(&self, driver: &str) -> Result<DriverNode, CsiError>;
+    async fn abilities(&self, driver: &str) -> Result<Abilities, CsiError>;
+    async fn stage(&self, driver: &str, call: &Stage) -> Result<(), CsiError>;
+    async fn publish(&self, driver: &str, call: &Publish) -> Result<(), CsiError>;
+    async fn unpublish(&self, driver: &str, handle: &str, target: &str) -> Result<(), CsiError>;
+    async fn unstage(&self, driver: &str, handle: &str, staging: &str) -> Result<(), CsiError>;
+}
+
+/// One volume that is on disk, with its record or what is wrong with that.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FoundVolume {
+    /// `None`: of the whole node.
+    pub pod: Option<PodUid>,
+    pub block: bool,
+    pub spec_name: String,
+    /// Where it is staged or published.
+    pub place: String,
+    /// The record's path, and what is in it. `Ok(None)`: there is none, so no driver was asked for anything.
+    pub record_path: String,
+    pub record: Result<Option<VolumeRecord>, String>,
+    /// Block: the pod's link.
+    pub link: Option<String>,
+}
+
+/// Records and directories of volumes of drivers.
+#[async_trait]
+pub trait CsiFiles: Send + Sync {
+    async fn make_dir(&self, path: &str) -> Result<(), FilesError>;
+    /// On disk for good when it returns. Makes its directory.
+    async fn write_record(&self, path: &str, record: &VolumeRecord) -> Result<(), FilesError>;
+    /// Everything that is staged or published, of all pods.
+    async fn found(&self) -> Result<Vec<FoundVolume>, FilesError>;
+    /// Of one pod.
+    async fn found_of(&self, uid: &PodUid) -> Result<Vec<FoundVolume>, FilesError>;
+    /// The place, then its record, then their directories. Nothing of it while something is mounted there or in it.
+    async fn remove(&self, place: &str, record: Option<&str>) -> Result<(), FilesError>;
+    /// Makes all files of a volume this group's.
+    async fn apply_group(&self, path: &str, group: i64, on_root_mismatch: bool) -> Result<(), FilesError>;
+    /// `link` leads to `device`.
+    async fn link_device(&self, device: &str, link: &str) -> Result<(), FilesError>;
+    async fn unlink_device(&self, link: &str) -> Result<(), FilesError>;
+}
