@@ -1,4 +1,4 @@
-//! A few seeds of each profile. `hack/test` runs ten thousand more: `cargo run --release -p sim -- run --seeds A..B`.
+//! A few seeds of each profile. Many more: `cargo run --release -p sim -- run --seeds A..B`.
 
 use sim::record::{self, Window};
 use sim::{Mutant, Options, Profile, run, shrink};
@@ -12,17 +12,17 @@ fn all_good(profile: Profile, seeds: std::ops::Range<u64>) {
 
 #[test]
 fn calm() {
-    all_good(Profile::Calm, 0..50);
+    all_good(Profile::Calm, 0..30);
 }
 
 #[test]
 fn faults() {
-    all_good(Profile::Faults, 0..100);
+    all_good(Profile::Faults, 0..60);
 }
 
 #[test]
 fn short() {
-    all_good(Profile::Short, 10_000..10_200);
+    all_good(Profile::Short, 0..200);
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn one_stuck_pod_holds_up_nobody() {
 #[test]
 fn a_seed_decides_everything() {
     for profile in Profile::ALL {
-        for seed in 0..4 {
+        for seed in 0..2 {
             let options = Options { profile, digest: true, ..Options::default() };
             let (first, second) = (run(seed, &options), run(seed, &options));
             assert_eq!(
@@ -51,7 +51,7 @@ fn a_seed_decides_everything() {
 /// A failing seed is made short, its log is written, read and stepped, and ends where the run did.
 #[test]
 fn a_failing_seed_becomes_a_short_log() {
-    let options = Options { profile: Profile::Short, mutant: Mutant::ForgetsPrepared, ..Options::default() };
+    let options = Options { profile: Profile::Short, mutant: Mutant::IgnoresStages, ..Options::default() };
     let seed = (0..100).find(|seed| run(*seed, &options).failure.is_some()).expect("a failing seed");
     let whole = run(seed, &options);
     let shrunk = shrink(seed, &options).expect("it fails");

@@ -8,12 +8,13 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use model::cluster::{ObjectKey, ObjectState, TokenWanted};
-use model::k8s::{CSIDriver, Event, Lease, Node, Pod, RuntimeClass, Service};
+use model::k8s::{CSIDriver, CSINode, Event, Lease, Node, Pod, RuntimeClass, Service};
 use model::pod::Source;
 use model::storage::{StorageKey, StorageObject};
 use ports::{
-    AccessReviews, AccessVerdict, ApiError, ClusterPorts, EventApi, FeedNotice, Identity, IssuedToken,
-    LeaseApi, NodeAccess, NodeApi, ObjectApi, PodApi, PodRef, Seen, SharedObjects, StorageApi, TokenApi,
+    AccessReviews, AccessVerdict, ApiError, ClusterPorts, CsiNodeApi, EventApi, FeedNotice, Identity,
+    IssuedToken, LeaseApi, NodeAccess, NodeApi, ObjectApi, PodApi, PodRef, Seen, SharedObjects, StorageApi,
+    TokenApi,
 };
 use serde_json::Value;
 
@@ -45,6 +46,7 @@ impl SimCluster {
             events: me.clone(),
             objects: me.clone(),
             storage: me.clone(),
+            csi_node: me.clone(),
             shared: me.clone(),
             tokens: me.clone(),
             reviews: me,
@@ -165,6 +167,22 @@ impl EventApi for SimCluster {
         not_asked()
     }
     async fn patch(&self, _: &str, _: &str, _: &Value) -> Result<Event, ApiError> {
+        not_asked()
+    }
+}
+
+#[async_trait]
+impl CsiNodeApi for SimCluster {
+    async fn get(&self, _: &str) -> Result<CSINode, ApiError> {
+        not_asked()
+    }
+    async fn create(&self, _: &CSINode) -> Result<CSINode, ApiError> {
+        not_asked()
+    }
+    async fn patch(&self, _: &str, _: &Value) -> Result<CSINode, ApiError> {
+        not_asked()
+    }
+    async fn delete(&self, _: &str) -> Result<(), ApiError> {
         not_asked()
     }
 }

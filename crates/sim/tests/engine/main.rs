@@ -103,6 +103,7 @@ impl Run {
             probe_records: Arc::new(files::SimRecords(reach())),
             wall: nothing.clone(),
             meter: nothing,
+            csi: None,
             cluster: clustered.then(|| cluster::SimCluster(reach()).ports()),
         };
         let stop = CancellationToken::new();
