@@ -9,8 +9,9 @@
 //! unreadable changes nothing: the old era goes on, and the problem is told.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
@@ -18,8 +19,9 @@ use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use ports::{ApiError, WallClock};
+use ports::{ApiError, ApiMeter, ApiRequest, WallClock};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::certificates::earliest_end;
@@ -57,6 +59,7 @@ pub struct Connection {
     wall: Arc<dyn WallClock>,
     /// `kubelet/v1.36.4 (linux/amd64)`
     agent: String,
+    meter: OnceLock<Arc<dyn ApiMeter>>,
 }
 
 struct Era {
@@ -102,6 +105,7 @@ impl Connection {
             count: watch::channel(1).0,
             wall,
             agent: agent.to_owned(),
+            meter: OnceLock::new(),
         }))
     }
 
@@ -177,13 +181,34 @@ impl Connection {
         }
     }
 
+    /// Who counts the requests from now on. The first one stays.
+    pub fn count_with(&self, meter: Arc<dyn ApiMeter>) {
+        let _ = self.meter.set(meter);
+    }
+
+    fn tell(&self, era: &Era, call: &Call, took: Duration, answer: Option<&Response<Incoming>>) {
+        let Some(meter) = self.meter.get() else { return };
+        let length = answer.and_then(|answer| answer.headers().get(http::header::CONTENT_LENGTH));
+        meter.request(&ApiRequest {
+            host: era.access.server.authority().map_or("", |authority| authority.as_str()),
+            method: call.method.as_str(),
+            code: answer.map(|answer| answer.status().as_u16()),
+            took,
+            sent_bytes: call.body.as_ref().map_or(0, |(_, body)| body.len() as u64),
+            received_bytes: length.and_then(|length| length.to_str().ok()?.parse().ok()),
+        });
+    }
+
     /// Sends one request. The answer is whatever the server said, with its body still to come.
     pub(crate) async fn send(&self, call: &Call) -> Result<Sent, ApiError> {
         let name = call.name();
         let (era, shown) = self.credential(&name).await?;
         let request = request(&era.wire, call, &shown)
             .map_err(|error| ApiError::Invalid { call: name.clone(), message: error.to_string() })?;
-        let answer = era.wire.request(request, &name).await?;
+        let begun = Instant::now();
+        let answer = era.wire.request(request, &name).await;
+        self.tell(&era, call, begun.elapsed(), answer.as_ref().ok());
+        let answer = answer?;
         if answer.status() == StatusCode::UNAUTHORIZED {
             era.keeper.refused(&shown).await;
             self.tell_if_expired(&era, &shown);

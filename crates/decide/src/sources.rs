@@ -34,8 +34,18 @@ pub fn merge(set: &mut SourceSet, source: Source, pods: Vec<Arc<Pod>>, now: Wall
     let mut names = BTreeSet::new();
     let mut duplicates = Vec::new();
     let mut kept: BTreeMap<PodUid, PodView> = BTreeMap::new();
+    // The API's objects are told of one by one: keeping them all twice would only cost memory.
+    let now_delivered = if source.is_static() { by_uid(&pods) } else { BTreeMap::new() };
+    let delivered = std::mem::replace(&mut set.delivered, now_delivered);
     let (mut added, mut updated, mut reconciled) = (Vec::new(), Vec::new(), Vec::new());
     for pod in pods {
+        // One file of thousands changed: the others are the very same objects, and are not compared word by word.
+        if let Some(old) = unchanged(set, &delivered, &pod)
+            && names.insert(old.full_name.clone())
+        {
+            kept.insert(old.uid.clone(), old.clone());
+            continue;
+        }
         let view = PodView::new(pod, source);
         if !names.insert(view.full_name.clone()) {
             duplicates.push(Duplicate(view));
@@ -74,6 +84,25 @@ pub fn merge(set: &mut SourceSet, source: Source, pods: Vec<Arc<Pod>>, now: Wall
     Merge { changes, duplicates }
 }
 
+fn by_uid(pods: &[Arc<Pod>]) -> BTreeMap<PodUid, Arc<Pod>> {
+    pods.iter().map(|pod| (uid_of(pod), pod.clone())).collect()
+}
+
+fn uid_of(pod: &Pod) -> PodUid {
+    PodUid::new(pod.metadata.uid.as_deref().unwrap_or_default())
+}
+
+/// What is known of a pod that came as the same object before.
+fn unchanged<'a>(
+    set: &'a SourceSet,
+    delivered: &BTreeMap<PodUid, Arc<Pod>>,
+    pod: &Arc<Pod>,
+) -> Option<&'a PodView> {
+    let uid = uid_of(pod);
+    let same = delivered.get(&uid).is_some_and(|before| Arc::ptr_eq(before, pod));
+    set.pods.get(&uid).filter(|_| same)
+}
+
 /// One pod came or changed. `Err`: another pod has its name in this set.
 pub fn merge_one(
     set: &mut SourceSet,
@@ -82,6 +111,7 @@ pub fn merge_one(
     now: Wall,
 ) -> Result<Option<Change>, Duplicate> {
     let view = PodView::new(pod, source);
+    set.delivered.remove(&view.uid);
     let Some(old) = set.pods.get(&view.uid) else {
         if set.pods.values().any(|other| other.full_name == view.full_name) {
             return Err(Duplicate(view));
@@ -102,6 +132,7 @@ pub fn merge_one(
 
 /// One pod is no longer wanted.
 pub fn remove_one(set: &mut SourceSet, uid: &PodUid) -> Option<Change> {
+    set.delivered.remove(uid);
     set.pods.remove(uid).map(|_| Change::Removed(uid.clone()))
 }
 
@@ -228,6 +259,24 @@ mod tests {
         let view = &set.pods[&PodUid::from("1")];
         assert_eq!(annotation(view, ANNOTATION_SEEN).as_deref(), Some("1970-01-01T00:00:00.000000000Z"));
         assert_eq!(annotation(view, ANNOTATION_SOURCE).as_deref(), Some("file"));
+    }
+
+    #[test]
+    fn the_same_object_again_is_no_change_whatever_came_between() {
+        let (first, other) =
+            (pod("1", "a", json!({})), pod("1", "a", json!({"metadata": {"labels": {"x": "y"}}})));
+        let mut set = run(&[
+            (vec![first.clone(), pod("2", "b", json!({}))], &["+ 1", "+ 2"]),
+            (vec![first.clone()], &["- 2"]),
+            (vec![first.clone(), pod("3", "a", json!({}))], &[]),
+            (vec![other.clone()], &["~ 1"]),
+            (vec![first.clone()], &["~ 1"]),
+        ]);
+        // Told of alone in between: the complete set that follows is compared again.
+        assert!(matches!(merge_one(&mut set, Source::File, other, Wall(9)), Ok(Some(Change::Updated(_)))));
+        assert_eq!(words(&merge(&mut set, Source::File, vec![first.clone()], Wall(9)).changes), ["~ 1"]);
+        assert!(remove_one(&mut set, &PodUid::from("1")).is_some());
+        assert_eq!(words(&merge(&mut set, Source::File, vec![first], Wall(9)).changes), ["+ 1"]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use model::cri::{IdMapping, RuntimeHandler};
-use model::k8s::{Node, PodStatus};
+use model::k8s::{Node, Pod, PodStatus};
 use model::node::{HostFacts, NodeConfig};
 use model::observed::ObservedPod;
 use model::pod::{PodView, QosClass, Source};
@@ -75,6 +75,8 @@ pub struct NodeState {
 pub struct SourceSet {
     pub seen: bool,
     pub pods: BTreeMap<PodUid, PodView>,
+    /// The objects of the last complete set, as they came: one that comes again unchanged needs no second look.
+    pub delivered: BTreeMap<PodUid, Arc<Pod>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -136,7 +138,9 @@ pub struct PodEntry {
     pub orphan: bool,
     pub qos: QosClass,
     pub cpu_request_milli: u64,
-    /// What the definition asks for in all, as the status shows it.
+    /// What the definition asks for in all.
+    pub requests: Arc<resources::Amounts>,
+    /// The same, as the status shows it.
     pub resources: Arc<PodResources>,
     /// No source wants it any more.
     pub removed: bool,
@@ -262,11 +266,11 @@ impl NodeState {
 
 impl PodEntry {
     pub fn new(view: PodView) -> Self {
+        let requests = resources::pod_requests(&view, resources::Overhead::Included);
         Self {
             qos: resources::qos_class(&view),
-            cpu_request_milli: resources::pod_requests(&view, resources::Overhead::Included)
-                .cpu_millis()
-                .max(0) as u64,
+            cpu_request_milli: requests.cpu_millis().max(0) as u64,
+            requests: Arc::new(requests),
             resources: Arc::new(pod_resources(&view)),
             view,
             orphan: false,

@@ -11,7 +11,9 @@ use model::k8s;
 use model::node::{HostFacts, NodeConfig};
 use model::pod::PodView;
 use model::quantity::Quantity;
-use model::volume::{EmptyDirMedium, HostPathCheck, MountStage, NfsVolume, VolumeKind, VolumeSetup};
+use model::volume::{
+    EmptyDirMedium, HostPathCheck, MeasuredVolume, MountStage, NfsVolume, VolumeKind, VolumeSetup,
+};
 use model::why::Cause;
 
 use crate::cgroups::pod_memory_limit;
@@ -292,6 +294,28 @@ pub fn host_path(
         "csi" => Ok(csi::inline_place(config, pod, volume)),
         kind => Err(VolumeError::Unsupported { volume: volume.name.clone(), kind }),
     }
+}
+
+/// The volumes of a pod whose sizes are told: those whose files the agent made a place for. A path of the host is not
+/// the pod's to account for.
+pub fn measured(config: &NodeConfig, pod: &PodView) -> Vec<MeasuredVolume> {
+    let measure = |volume: &k8s::Volume| {
+        let kind = kind_name(volume);
+        if !["emptyDir", "configMap", "secret", "downwardAPI", "projected"].contains(&kind) {
+            return None;
+        }
+        let source = host_path(config, pod, volume).ok()?;
+        let plugin = source.path.rsplit('/').nth(1)?.replace('~', "/");
+        let medium = volume.empty_dir.as_ref().and_then(|source| source.medium.as_deref());
+        let on_disk = match kind {
+            "emptyDir" => medium.unwrap_or_default().is_empty(),
+            kind => kind == "configMap",
+        };
+        let (name, claim) = (volume.name.clone(), None);
+        Some(MeasuredVolume { name, path: source.path, plugin, ephemeral: true, on_disk, claim })
+    };
+    let spec = pod.pod.spec.as_ref();
+    spec.and_then(|spec| spec.volumes.as_ref()).into_iter().flatten().filter_map(measure).collect()
 }
 
 /// The name of the source in the spec. A volume without a source is an emptyDir.

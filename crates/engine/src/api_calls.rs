@@ -7,6 +7,7 @@ use decide::effect::{ApiCall, PodObject};
 use decide::event::{ApiAnswer, ApiFailure, ApiFailureKind};
 use ports::{ApiError, Disposition, PodApi, PodRef};
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use crate::dispatcher::Shop;
 
@@ -15,9 +16,13 @@ pub(crate) const CALLS_AT_ONCE: usize = 32;
 
 pub(crate) async fn call(shop: Shop, room: Arc<Semaphore>, call: ApiCall) {
     let Some(cluster) = &shop.ports.cluster else { return };
+    let begun = Instant::now();
     // It is never closed.
     let _place = room.acquire().await;
     let answer = carry_out(&*cluster.pods, call).await;
+    if let ApiAnswer::StatusPatched { result: Ok(_), .. } = &answer {
+        shop.ports.meter.status_synced(begun.elapsed());
+    }
     shop.outbox.send(Event::ApiAnswered(answer));
 }
 
@@ -53,8 +58,9 @@ fn reference(pod: &PodObject) -> PodRef {
 
 fn failure(error: ApiError) -> ApiFailure {
     let kind = match &error {
-        // Every call names the object's UID: a conflict means that another object has its name.
-        ApiError::Conflict { .. } => ApiFailureKind::Gone,
+        // Another object may have the name (every call names a UID), which the watch tells; or the server did not get
+        // its write through beside others. The object may be there still, so this is no proof of its end.
+        ApiError::Conflict { .. } => ApiFailureKind::Refused,
         // Trust and credentials may come back by themselves, with the next certificate or token.
         ApiError::Unauthorized { .. } | ApiError::Tls { .. } | ApiError::Decode { .. } => {
             ApiFailureKind::Away
@@ -66,4 +72,18 @@ fn failure(error: ApiError) -> ApiFailure {
         },
     };
     ApiFailure { kind, retry_after: error.retry_after(), message: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Found by the simulation: taken for the end of the object, a conflict ended all reports about a living pod.
+    #[test]
+    fn a_conflict_is_no_proof_that_an_object_is_gone() {
+        let (call, message) = (String::from("patch"), String::from("m"));
+        let conflict = ApiError::Conflict { call: call.clone(), message: message.clone() };
+        assert_eq!(failure(conflict).kind, ApiFailureKind::Refused);
+        assert_eq!(failure(ApiError::NotFound { call, message }).kind, ApiFailureKind::Gone);
+    }
 }

@@ -15,7 +15,7 @@ use model::observed::{ObservedPod, Scope};
 use model::pod::Source;
 use model::probe::ProbeRecord;
 use model::{ApiEvent, EventSubject, PodUid};
-use ports::{FeedNotice, PodFeed, ProbeOf, Span, SpanKind};
+use ports::{FeedNotice, PodFeed, PodSeen, ProbeOf, Span, SpanKind};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -60,11 +60,20 @@ pub(crate) struct Shop {
     pub volumes_in_use: Arc<watch::Sender<Option<Vec<String>>>>,
 }
 
+/// A plan that is being carried out.
+struct PlanInWork {
+    epoch: Epoch,
+    cancel: CancellationToken,
+    begun: Instant,
+    /// Of a pod that is going.
+    ending: bool,
+}
+
 struct Dispatcher {
     state: NodeState,
     shop: Shop,
     timers: Timers,
-    plans: HashMap<PodUid, (Epoch, CancellationToken)>,
+    plans: HashMap<PodUid, PlanInWork>,
     events: EventLog,
     waiting: Waiting,
     probe_records: mpsc::UnboundedSender<(PodUid, ProbeRecord)>,
@@ -240,9 +249,10 @@ impl Dispatcher {
         tracing::trace!(?event, "event");
         let now = self.shop.clock.now();
         if let Event::PlanEnded { uid, epoch } = &event
-            && self.plans.get(uid).is_some_and(|(running, _)| running == epoch)
+            && self.plans.get(uid).is_some_and(|plan| plan.epoch == *epoch)
+            && let Some(plan) = self.plans.remove(uid)
         {
-            self.plans.remove(uid);
+            self.shop.ports.meter.plan_ended(uid, plan.ending, plan.begun.elapsed());
         }
         self.meter_probe(&event);
         let (kind, began) = (event.kind(), Instant::now());
@@ -277,15 +287,16 @@ impl Dispatcher {
                 tokio::spawn(observe::check_runtime(self.shop.clone(), ask_cgroup_driver));
             }
             Effect::Run { uid, epoch, stages } => {
-                self.shop.ports.meter.plan_started();
-                let cancel = CancellationToken::new();
-                self.plans.insert(uid.clone(), (epoch, cancel.clone()));
+                self.shop.ports.meter.plan_started(&uid);
+                let (cancel, begun) = (CancellationToken::new(), Instant::now());
+                let ending = self.state.pods.get(&uid).is_some_and(|entry| !entry.lifecycle.may_start());
+                self.plans.insert(uid.clone(), PlanInWork { epoch, cancel: cancel.clone(), begun, ending });
                 let span = self.shop.ports.tracing.is_on().then(|| self.plan_span(&uid)).flatten();
                 executor::spawn(self.shop.clone(), executor::Job { uid, epoch, stages, cancel }, span);
             }
             Effect::Cancel { uid, epoch } => {
-                if let Some((_, cancel)) = self.plans.get(&uid).filter(|(running, _)| *running == epoch) {
-                    cancel.cancel();
+                if let Some(plan) = self.plans.get(&uid).filter(|plan| plan.epoch == epoch) {
+                    plan.cancel.cancel();
                 }
             }
             Effect::InspectImage { image } => {
@@ -308,7 +319,7 @@ impl Dispatcher {
                 self.shop.volumes_in_use.send_replace(Some(volumes));
             }
             Effect::SetTimer { key, at } => self.timers.set(key, at),
-            Effect::PublishStatus { uid, status } => self.log_status(&uid, &status),
+            Effect::PublishStatus { uid, status } => self.tell_status(&uid, &status),
             Effect::RunProbe { uid, container, kind, id, call, attempts } => {
                 let attempt = probe_calls::Attempt { uid, container, kind, id, call, attempts };
                 tokio::spawn(probe_calls::run(self.shop.clone(), attempt));
@@ -319,7 +330,7 @@ impl Dispatcher {
             }
             Effect::Forget { uid } => {
                 self.events.forget(&uid);
-                self.shop.ports.meter.forget_probes(&uid);
+                self.shop.ports.meter.forget(&uid);
                 tracing::info!(pod_uid = %uid, "pod is gone");
             }
             Effect::RecordEvent { uid, full_name, event } => self.record(&uid, &full_name, event),
@@ -391,7 +402,11 @@ impl Dispatcher {
         self.events.add(uid, self.shop.clock.now().wall, event);
     }
 
-    fn log_status(&self, uid: &PodUid, status: &model::k8s::PodStatus) {
+    fn tell_status(&self, uid: &PodUid, status: &model::k8s::PodStatus) {
+        if let Some(entry) = self.state.pods.get(uid).filter(|entry| !entry.orphan) {
+            let rejected = entry.rejection.as_ref().map(|(reason, _)| reason.as_str());
+            self.shop.ports.meter.pod_status(&PodSeen { pod: &entry.view, status, rejected });
+        }
         let phase = status.phase.as_deref().unwrap_or_default();
         tracing::debug!(pod = self.name(uid), pod_uid = %uid, phase, "status changed");
     }

@@ -15,9 +15,10 @@ use futures::FutureExt;
 use futures::future::join_all;
 use model::csi::CsiVolume;
 use model::hook::HookCall;
-use model::volume::VolumeKind;
+use model::volume::{VolumeKind, VolumeSetup};
 use model::{ContainerId, Mono, PodUid};
 use ports::{CgroupError, Disposition, FilesError, RuntimeError, Span};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::dispatcher::Shop;
@@ -97,15 +98,7 @@ async fn perform(shop: &Shop, job: &Job, action: &Action) -> StepResult {
     match action {
         Action::MakePodDirs { log_dir, containers } => make_dirs(shop, uid, log_dir, containers).await,
         Action::EnsureCgroup { spec } => cgroup_result(ports.cgroups.ensure(spec).await),
-        Action::SetUpVolume { volume } => match &volume.kind {
-            VolumeKind::Csi(csi) => set_up_by_driver(shop, job, csi).await,
-            _ => {
-                // What is behind it may not answer: who wants the pod gone does not wait for that. The disk's side keeps
-                // the volume until the work has ended, so that no tear-down overtakes it.
-                let work = ports.files.set_up_volume(uid, volume);
-                job.cancel.run_until_cancelled(work).await.map_or(StepResult::Interrupted, volume_result)
-            }
-        },
+        Action::SetUpVolume { volume } => set_up_volume(shop, job, volume).await,
         Action::KeepUserIds { ids } => files_result(ports.files.write_user_ids(uid, ids).await),
         Action::RunSandbox { config, handler } => {
             match ports.runtime.run_pod_sandbox(config, handler).await {
@@ -169,6 +162,23 @@ async fn tear_down_volumes(shop: &Shop, uid: &PodUid) -> StepResult {
         }
         (Err(message), _) => StepResult::Failed(CallFailure { unreachable: false, message }),
     }
+}
+
+async fn set_up_volume(shop: &Shop, job: &Job, volume: &VolumeSetup) -> StepResult {
+    let (ports, begun) = (&shop.ports, Instant::now());
+    let result = match &volume.kind {
+        VolumeKind::Csi(csi) => set_up_by_driver(shop, job, csi).await,
+        _ => {
+            // What is behind it may not answer: who wants the pod gone does not wait for that. The disk's side keeps
+            // the volume until the work has ended, so that no tear-down overtakes it.
+            let work = ports.files.set_up_volume(&job.uid, volume);
+            job.cancel.run_until_cancelled(work).await.map_or(StepResult::Interrupted, volume_result)
+        }
+    };
+    if !matches!(result, StepResult::Interrupted) {
+        ports.meter.volume_set_up(&volume.plugin(), succeeded(&result), begun.elapsed());
+    }
+    result
 }
 
 async fn stop_container(

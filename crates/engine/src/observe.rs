@@ -73,9 +73,12 @@ pub(crate) async fn observe(shop: Shop, scope: Scope, known: Known) {
     let at = shop.clock.mono();
     let event = match read(&shop, &scope, &known).await {
         Ok(pods) => {
+            let took = shop.clock.mono().since(at);
             if scope == Scope::All {
-                shop.ports.meter.relist(shop.clock.mono().since(at));
+                shop.ports.meter.relist(took);
                 shop.runtime_view.send_modify(|view| view.read = Some(at));
+            } else {
+                shop.ports.meter.pod_relist(took);
             }
             Event::Observed(Observation { at, scope, pods })
         }

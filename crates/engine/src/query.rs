@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use decide::NodeState;
+use decide::lifecycle::Lifecycle;
 use decide::state::PodEntry;
 use model::k8s::{Pod, PodList};
 use model::report::{ContainerView, NodeReport, PodReport, RecentEvent, WhyLine, WhyReport};
@@ -124,6 +125,7 @@ fn inside(state: &NodeState, entry: &PodEntry) -> PodInside {
         pod: entry.view.pod.clone(),
         status: entry.status.clone(),
         observed: entry.observed.as_ref().map(|reading| reading.pod.clone()),
+        volumes: decide::volumes::measured(&state.config, &entry.view),
     }
 }
 
@@ -167,6 +169,12 @@ fn report(state: &NodeState, entry: &PodEntry) -> PodReport {
         name: entry.view.name().to_owned(),
         uid: entry.view.uid.to_string(),
         source: entry.view.source.as_str().to_owned(),
+        lifecycle: match entry.lifecycle {
+            Lifecycle::Syncing => "sync",
+            Lifecycle::Terminating(_) => "terminating",
+            Lifecycle::Terminated | Lifecycle::Finished => "terminated",
+        }
+        .to_owned(),
         status: headline(entry),
         ready: containers.iter().filter(|c| c.ready).count(),
         restarts: containers.iter().map(|c| c.restart_count).sum(),
@@ -205,7 +213,6 @@ fn container_view(
 
 /// Terminating, a waiting or ended container's reason, or the phase: the same word kubectl would print.
 fn headline(entry: &PodEntry) -> String {
-    use decide::lifecycle::Lifecycle;
     if entry.removed || matches!(entry.lifecycle, Lifecycle::Terminating(_)) && entry.view.is_deleting() {
         return "Terminating".into();
     }
@@ -265,6 +272,9 @@ fn node(state: &NodeState) -> NodeReport {
         pods: state.pods.values().filter(|e| !e.orphan).count(),
         running_pods,
         containers,
+        mirror_pods: state.mirrors.values().filter(|mirror| mirror.seen.is_some()).count(),
+        orphans: state.pods.values().filter(|e| e.orphan).count(),
+        ephemeral_containers: state.pods.values().map(|e| e.view.ephemeral_containers().len()).sum(),
     }
 }
 

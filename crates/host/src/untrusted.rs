@@ -36,5 +36,5 @@ pub fn facts(text: &str) -> usize {
         + parse::unified_cgroup(text).map_or(0, |_| 1)
         + parse::local_ipv4(text).len()
         + parse::local_ipv6(text).len()
-        + crate::usage::proc::interfaces(text).len()
+        + crate::usage::interfaces(text).len()
 }

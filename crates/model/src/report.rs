@@ -16,6 +16,9 @@ pub struct PodReport {
     pub name: String,
     pub uid: String,
     pub source: String,
+    /// `sync`, `terminating` or `terminated`.
+    #[serde(default)]
+    pub lifecycle: String,
     /// The phase, or what stands in its way: the word that people look for.
     pub status: String,
     pub ready: usize,
@@ -82,4 +85,12 @@ pub struct NodeReport {
     pub pods: usize,
     pub running_pods: usize,
     pub containers: BTreeMap<String, usize>,
+    /// In the API.
+    #[serde(default)]
+    pub mirror_pods: usize,
+    /// Pods in the runtime that nobody wants, on their way out.
+    #[serde(default)]
+    pub orphans: usize,
+    #[serde(default)]
+    pub ephemeral_containers: usize,
 }

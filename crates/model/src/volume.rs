@@ -18,6 +18,18 @@ pub struct VolumeSetup {
 }
 
 impl VolumeSetup {
+    /// Who makes such volumes, by the name that metrics have for them.
+    pub fn plugin(&self) -> String {
+        let below_pod = |path: &str| path.rsplit('/').nth(1).unwrap_or_default().replace('~', "/");
+        match &self.kind {
+            VolumeKind::EmptyDir { path, .. } => below_pod(path),
+            VolumeKind::Content(content) => below_pod(&content.path),
+            VolumeKind::Nfs(nfs) => below_pod(&nfs.target),
+            VolumeKind::HostPath { .. } => "kubernetes.io/host-path".to_owned(),
+            VolumeKind::Local(_) | VolumeKind::Device(_) => "kubernetes.io/local-volume".to_owned(),
+            VolumeKind::Csi(_) => "kubernetes.io/csi".to_owned(),
+        }
+    }
     /// A volume that stands in the pod spec itself.
     pub fn inline(name: &str, kind: VolumeKind) -> Self {
         Self { name: name.to_owned(), spec_name: name.to_owned(), kind }
@@ -34,6 +46,22 @@ impl VolumeSetup {
             | VolumeKind::Nfs(_) => false,
         }
     }
+}
+
+/// A volume of a pod whose size is told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MeasuredVolume {
+    pub name: String,
+    /// Where it is on the host.
+    pub path: String,
+    /// Such as `kubernetes.io/empty-dir`.
+    pub plugin: String,
+    /// It was made for the pod and goes with it: its files are counted. Of any other its filesystem tells.
+    pub ephemeral: bool,
+    /// It is part of what the pod keeps on the node's disk.
+    pub on_disk: bool,
+    /// The claim in the pod's namespace that it was bound to.
+    pub claim: Option<String>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

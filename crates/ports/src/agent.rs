@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use model::k8s::{Pod, PodList, PodStatus};
 use model::observed::ObservedPod;
 use model::report::{NodeReport, PodReport, WhyReport};
+use model::volume::MeasuredVolume;
 use model::{ContainerId, PodUid};
 
 /// A pod for those who reach into it.
@@ -19,6 +20,7 @@ pub struct PodInside {
     pub observed: Option<Arc<ObservedPod>>,
     /// Its cgroup, as the driver spells it.
     pub cgroup: Option<String>,
+    pub volumes: Vec<MeasuredVolume>,
 }
 
 /// Every answer is `None` when the agent has ended.

@@ -24,7 +24,7 @@ mod usage;
 pub use agent::{AgentView, PodInside};
 pub use api::{ApiError, TlsFault};
 pub use cgroups::{CgroupError, Cgroups};
-pub use clock::{EventSink, Meter, ProbeOf, WallClock};
+pub use clock::{ApiMeter, ApiRequest, EventSink, Meter, PodSeen, ProbeOf, WallClock};
 pub use cluster::{
     AccessReviews, AccessVerdict, ClusterPorts, CsiNodeApi, EventApi, Identity, IssuedToken, LeaseApi,
     NodeAccess, NodeApi, ObjectApi, PodApi, PodRef, Seen, SharedObjects, StorageApi, TokenApi,
@@ -44,7 +44,11 @@ pub use runtime::{
     SandboxFilter, SandboxInfo, SandboxStatus, StreamFlags,
 };
 pub use trace::{FinishedSpan, Span, SpanKind, TraceContext, Tracer, Tracing};
-pub use usage::{CgroupUsage, FilesystemFigures, InterfaceFigures, MachineUsage, UsageReader};
+pub use usage::{
+    CgroupDetail, CgroupUsage, Depth, DiskCounters, DiskTraffic, FilesystemFigures, InterfaceFigures,
+    MachineDisk, MachineFacts, MachineUsage, NamedUsage, PodQuery, PodUsage, Pressure, Pressures,
+    ProcessFigures, Stall, TrafficFigures, TreeFigures, UsageReader,
+};
 
 /// What a caller should do about a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -47,12 +47,13 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
     let node_name = wire::node_name(flags)?;
     tracing::info!(node = node_name, kubernetes = KUBERNETES_VERSION, rubelet = RUBELET_VERSION, "starting");
     let stop = CancellationToken::new();
-    let cluster = cluster::join(flags, &config, &node_name, &stop).await?;
+    let metrics = wire::metrics(&facts, &gates);
+    let cluster = cluster::join(flags, &config, &node_name, &metrics, &stop).await?;
     secure_port::settle(&mut config, &set, cluster.is_none());
     let mut node = wire::node_config(flags, &config, &gates, &facts, &node_name)?;
     node.sources.extend(cluster.as_ref().map(|_| Source::Api));
     let root_dir = node.root_dir.clone();
-    let metrics = wire::metrics(&facts);
+    let figures = wire::stats_settings(flags, &config, &node);
     let traces_stop = CancellationToken::new();
     let (tracing, traces) = wire::tracing(&config, &node_name, &traces_stop)?;
     let mut ports = wire::ports(flags, &config, &node, &metrics, &tracing)?;
@@ -71,8 +72,8 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
     // Before the first deed: two agents on one root directory would fight over its pods, and the socket tells.
     let root_dir = Path::new(&root_dir);
     let agent: Arc<dyn AgentView> = Arc::new(agent);
-    let stats = wire::stats(agent.clone(), &held, &node_name, &root_dir.to_string_lossy())?;
-    let endpoints = wire::serve(&config, root_dir, agent, metrics, stats, &stop).await?;
+    let stats = wire::stats(agent.clone(), &held, figures, &metrics)?;
+    let endpoints = wire::serve(&config, root_dir, agent, metrics.clone(), stats, &stop).await?;
     let health = endpoints.health.clone();
     let secure = SecurePort {
         flags,
@@ -88,7 +89,7 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
     };
     let slot = secure.open(&stop).await?;
     if let (Some(slot), Some(cluster), true) = (slot, &cluster, config.server_tls_bootstrap) {
-        cluster.keep_serving_certificate(slot, &flags.cert_dir, &node_name, &stop)?;
+        cluster.keep_serving_certificate(slot, &flags.cert_dir, &node_name, &metrics, &stop)?;
     }
     let engine = engine.with_node(duties).start();
     let ends = stop.clone();

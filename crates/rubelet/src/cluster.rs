@@ -9,7 +9,7 @@ use apiserver::{Api, ApiPodFeed};
 use futures::StreamExt;
 use host::clock::SystemClock;
 use ports::{ClusterPorts, PodFeed, Seen};
-use server::ServingCertificate;
+use server::{AgentMetrics, CertificateFigures, MeteredNode, ServingCertificate};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -36,12 +36,14 @@ impl Cluster {
         slot: Arc<ServingCertificate>,
         cert_dir: &Path,
         node_name: &str,
+        metrics: &AgentMetrics,
         stop: &CancellationToken,
     ) -> anyhow::Result<()> {
         let (wanted, template) = watch::channel(None);
         let (rotator, rotation) =
             Rotator::serving(self.api.clone(), cert_dir, None, template, Arc::new(SystemClock))
                 .context("serverTLSBootstrap")?;
+        metrics.watch_certificate("server", figures(&rotation));
         tokio::spawn(rotator.run(stop.clone()));
         let mut nodes = self.ports.node.watch(node_name);
         let name = node_name.to_owned();
@@ -84,6 +86,7 @@ pub async fn join(
     flags: &Flags,
     config: &KubeletConfiguration,
     node_name: &str,
+    metrics: &Arc<AgentMetrics>,
     stop: &CancellationToken,
 ) -> anyhow::Result<Option<Cluster>> {
     let Some(kubeconfig) = path(&flags.kubeconfig) else { return Ok(None) };
@@ -102,15 +105,23 @@ pub async fn join(
         .establish()
         .await
         .with_context(|| format!("joining the cluster of --kubeconfig {}", kubeconfig.display()))?;
+    identity.connection.count_with(metrics.clone());
     let (connection, ends) = (identity.connection.clone(), stop.clone());
     tokio::spawn(async move { connection.follow_files(ends).await });
     let rotation = identity.rotation.map(|(rotator, rotation)| {
         tokio::spawn(rotator.run(stop.clone()));
+        metrics.watch_certificate("client", figures(&rotation));
         rotation
     });
     let api = Api::new(identity.connection);
-    let ports = apiserver::cluster_ports(&api);
+    let mut ports = apiserver::cluster_ports(&api);
+    ports.node = Arc::new(MeteredNode::new(ports.node, metrics.clone()));
     Ok(Some(Cluster { api, ports, rotation }))
+}
+
+fn figures(rotation: &Rotation) -> CertificateFigures {
+    let (rotation, held) = (rotation.clone(), rotation.held());
+    Arc::new(move || (held.borrow().as_ref().map(|held| held.not_after), rotation.renew_errors()))
 }
 
 /// The pair is where upstream keeps it, certificates and key in one file.

@@ -6,6 +6,11 @@ use std::process::ExitCode;
 use rubelet::commands;
 use rubelet::flags::{self, Invocation};
 
+/// What ships gives memory back soon and keeps few arenas; `.cargo/config.toml` has its settings.
+#[cfg(feature = "jemalloc")]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     let arguments: Vec<String> =
         std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();

@@ -206,6 +206,9 @@ mod tests {
                 pods: 0,
                 running_pods: 0,
                 containers: Default::default(),
+                mirror_pods: 0,
+                orphans: 0,
+                ephemeral_containers: 0,
             };
             self.answer(report).await
         }

@@ -27,7 +27,8 @@ use otlp::OtlpTracer;
 use plugins::{DriverClients, PluginRegistry};
 use ports::{AgentView, ClusterPorts, EventSink, PodFeed, PodFiles, PullRecords, Tracing, WallClock};
 use server::{
-    AgentMetrics, BuildInfo, Endpoints, HealthChecks, MeteredEvents, MeteredImages, MeteredRuntime, NodeStats,
+    AgentMetrics, BuildInfo, Endpoints, HealthChecks, MeteredCgroups, MeteredEvents, MeteredImages,
+    MeteredRuntime, NodeStats, StatsPorts, StatsSettings,
 };
 
 use tokio::task::JoinHandle;
@@ -38,7 +39,7 @@ mod node;
 pub use node::node_setup;
 
 use crate::commands;
-use crate::config::{FeatureGates, KubeletConfiguration};
+use crate::config::{FeatureGates, KubeletConfiguration, Stage};
 use crate::flags::{Flags, KUBERNETES_VERSION, RUBELET_VERSION};
 
 /// Where upstream keeps the links that log collectors follow. Not configurable there either.
@@ -259,7 +260,10 @@ pub fn ports(
             .then(|| Arc::new(HostPullRecords::new(root_dir)) as Arc<dyn PullRecords>),
         hints: Arc::new(hints),
         files: Arc::new(HostPodFiles::new(&node.root_dir, &node.pod_logs_dir, &node.container_links_dir)),
-        cgroups: Arc::new(HostCgroups::new(layout, node.cgroup_driver)),
+        cgroups: Arc::new(MeteredCgroups::new(
+            Arc::new(HostCgroups::new(layout, node.cgroup_driver)),
+            metrics.clone(),
+        )),
         events: Arc::new(MeteredEvents::new(Arc::new(LoggedEvents), metrics.clone())),
         http_hooks: Arc::new(HookClient::default()),
         prober: Arc::new(NetworkProber::default()),
@@ -337,11 +341,18 @@ impl EventSink for LoggedEvents {
     }
 }
 
-pub fn metrics(facts: &HostFacts) -> Arc<AgentMetrics> {
-    let metrics = AgentMetrics::new(BuildInfo {
-        kubernetes: KUBERNETES_VERSION.into(),
-        rubelet: RUBELET_VERSION.into(),
-    });
+pub fn metrics(facts: &HostFacts, gates: &FeatureGates) -> Arc<AgentMetrics> {
+    let build = BuildInfo { kubernetes: KUBERNETES_VERSION.into(), rubelet: RUBELET_VERSION.into() };
+    let metrics = AgentMetrics::new(build, Arc::new(SystemClock));
+    for (gate, enabled) in gates.all() {
+        let stage = match gate.stage {
+            Stage::Alpha => "ALPHA",
+            Stage::Beta => "BETA",
+            Stage::Ga => "",
+            Stage::Deprecated => "DEPRECATED",
+        };
+        metrics.set_feature(gate.name, stage, enabled);
+    }
     metrics.set_cgroup_version(match facts.cgroup_version {
         CgroupVersion::V1 => 1,
         CgroupVersion::V2 => 2,
@@ -349,17 +360,35 @@ pub fn metrics(facts: &HostFacts) -> Arc<AgentMetrics> {
     metrics
 }
 
-/// What `/stats` and `/metrics/resource` are read from.
+/// What `/stats`, `/metrics/resource` and `/metrics/cadvisor` are read from.
 pub fn stats(
     agent: Arc<dyn AgentView>,
     ports: &Ports,
-    node_name: &str,
-    root_dir: &str,
+    settings: StatsSettings,
+    metrics: &Arc<AgentMetrics>,
 ) -> anyhow::Result<Arc<NodeStats>> {
     let layout = host::cgroup::detect(Path::new(CGROUP_MOUNT)).context("finding the cgroup hierarchy")?;
-    let usage = Arc::new(HostUsage::new(layout, Arc::new(SystemClock)));
+    let wall = Arc::new(SystemClock);
+    let usage = Arc::new(HostUsage::new(layout, wall.clone()));
     let (runtime, images) = (ports.runtime.clone(), ports.images.clone());
-    Ok(Arc::new(NodeStats::new(agent, usage, runtime, images, node_name, root_dir)))
+    let ports = StatsPorts { agent, usage, runtime, images, wall };
+    Ok(Arc::new(NodeStats::new(ports, settings, metrics.clone())))
+}
+
+/// Which cgroups are the system's, and how often volumes are measured.
+pub fn stats_settings(flags: &Flags, config: &KubeletConfiguration, node: &NodeConfig) -> StatsSettings {
+    let named = |name: &str| (!name.is_empty()).then(|| name.to_owned());
+    let pods = decide::cgroups::kubepods(node).spell(node.cgroup_driver);
+    let period = config.volume_stats_agg_period.to_std();
+    StatsSettings {
+        node_name: node.node_name.clone(),
+        root_dir: node.root_dir.clone(),
+        pods_cgroup: node.cgroups_per_qos.then_some(pods),
+        runtime_cgroup: flags.runtime_cgroups.as_deref().and_then(named),
+        system_cgroup: named(&config.system_cgroups),
+        // A negative period, which is not one, turns it off.
+        volume_period: (!period.is_zero()).then_some(period),
+    }
 }
 
 /// Opens the ports and the control socket. Whichever is taken or can't be made is an error of the start.

@@ -13,7 +13,7 @@ use model::k8s::PodList;
 use ports::AgentView;
 
 use crate::health::{self, HealthChecks, plain};
-use crate::metrics::{AgentFigures, AgentMetrics};
+use crate::metrics::{AgentFigures, AgentMetrics, Scrape};
 use crate::stats::NodeStats;
 use crate::{PATIENCE, api, control, pod_list};
 
@@ -101,8 +101,15 @@ fn list(answer: Result<PodList, Unanswered>) -> Response {
 /// Counters are told even by an agent that hangs: that is when they are looked at.
 async fn metrics(State(endpoints): State<Endpoints>) -> Response {
     let agent = &endpoints.agent;
-    let figures = ask(async { Some(AgentFigures::new(agent.node().await?, &agent.reports().await?)) }).await;
-    metrics_text(endpoints.metrics.text(figures.ok().as_ref()))
+    let figures =
+        ask(async { Some(AgentFigures::new(agent.node().await?, &agent.reports().await?)) }).await.ok();
+    let mut scrape = Scrape { now: endpoints.metrics.now(), figures, ..Default::default() };
+    if let Some(stats) = &endpoints.stats {
+        scrape.logs = stats.log_sizes().await;
+        scrape.claims = stats.claims().await;
+        scrape.pull_records = stats.pull_records().await;
+    }
+    metrics_text(endpoints.metrics.text(&scrape))
 }
 
 async fn probe_metrics(State(endpoints): State<Endpoints>) -> Response {
@@ -123,21 +130,9 @@ async fn cgroup_metrics(State(endpoints): State<Endpoints>) -> Response {
     }
 }
 
-/// Each check of `/healthz`, as a gauge.
+/// Each check of `/healthz`, as a gauge and counted.
 async fn sli_metrics(State(endpoints): State<Endpoints>) -> Response {
-    let mut text = String::from(
-        "# HELP kubernetes_healthcheck Whether a check passes.\n# TYPE kubernetes_healthcheck gauge\n",
-    );
-    for verdict in endpoints.health.run().await {
-        let (name, value) = (verdict.name, u8::from(verdict.outcome.is_ok()));
-        text += &format!("kubernetes_healthcheck{{name=\"{name}\",type=\"healthz\"}} {value}\n");
-    }
-    if let Some(figures) = crate::process::figures() {
-        let (name, start) = ("process_start_time_seconds", figures.start_seconds);
-        text +=
-            &format!("# HELP {name} When this process was started.\n# TYPE {name} gauge\n{name} {start}\n");
-    }
-    metrics_text(Ok(text))
+    metrics_text(endpoints.metrics.health.text(&endpoints.health.run().await))
 }
 
 #[derive(serde::Deserialize)]
@@ -151,7 +146,7 @@ async fn summary(State(endpoints): State<Endpoints>, Query(which): Query<Which>)
         return plain(StatusCode::NOT_FOUND, "404 page not found\n".into());
     };
     match stats.summary(which.only_cpu_and_memory == "true").await {
-        Ok(summary) => axum::Json(summary).into_response(),
+        Ok(summary) => ([(header::CONTENT_TYPE, "application/json")], summary).into_response(),
         Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, format!("Internal Error: {error}\n")),
     }
 }

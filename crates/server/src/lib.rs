@@ -34,10 +34,10 @@ pub use api::{ApiSettings, SecureApi, SetVerbosity};
 pub use endpoints::Endpoints;
 pub use health::{HealthCheck, HealthChecks, Unhealthy, Verdict};
 pub use listen::{ServeError, Serving, serve_tcp, serve_unix};
-pub use metered::{MeteredEvents, MeteredImages, MeteredRuntime};
-pub use metrics::{AgentMetrics, BuildInfo};
+pub use metered::{MeteredCgroups, MeteredEvents, MeteredImages, MeteredNode, MeteredRuntime};
+pub use metrics::{AgentMetrics, BuildInfo, CertificateFigures};
 pub use secure::{Tls, serve_tls};
-pub use stats::NodeStats;
+pub use stats::{NodeStats, StatsPorts, StatsSettings};
 pub use tls::{ClientAuthority, ServingCertificate, TlsError, TlsSettings, server_config};
 
 /// How long the agent may take to answer a question. It answers in milliseconds; this long means that it hangs.

@@ -5,16 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::stream::BoxStream;
+use model::cgroup::{CgroupDriver, CgroupName, CgroupSpec};
 use model::cri::{
     ContainerConfig, ContainerStats, ExecResult, FilesystemUsage, Image, ImageSpec, LinuxResources,
     RegistryAuth, RuntimeStatus, RuntimeVersion, SandboxConfig,
 };
+use model::k8s::Node;
 use model::probe::ProbeOutcome;
 use model::{ApiEvent, ContainerId, EventSubject, PodUid, SandboxId};
 use ports::{
-    ContainerFilter, ContainerInfo, ContainerStatus, EventSink, Images, Runtime, RuntimeError, SandboxFilter,
-    SandboxInfo, SandboxStatus, StreamFlags,
+    ApiError, ApiMeter, ApiRequest, CgroupError, Cgroups, ContainerFilter, ContainerInfo, ContainerStatus,
+    EventSink, Images, Meter, NodeApi, PodSeen, ProbeOf, Runtime, RuntimeError, SandboxFilter, SandboxInfo,
+    SandboxStatus, Seen, StreamFlags,
 };
+use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::metrics::AgentMetrics;
@@ -23,8 +28,8 @@ use crate::metrics::AgentMetrics;
 struct Call<'a> {
     metrics: &'a AgentMetrics,
     operation: &'static str,
-    /// Of a sandbox that is being made.
-    handler: Option<&'a str>,
+    /// Of a sandbox that is being made: its handler, and whether it has ids of its own.
+    sandbox: Option<(&'a str, bool)>,
     begun: Instant,
     ok: bool,
 }
@@ -33,8 +38,8 @@ impl Drop for Call<'_> {
     fn drop(&mut self) {
         let seconds = self.begun.elapsed().as_secs_f64();
         self.metrics.observe_runtime_call(self.operation, seconds, self.ok);
-        if let Some(handler) = self.handler {
-            self.metrics.observe_sandbox(handler, seconds, self.ok);
+        if let Some((handler, own_ids)) = self.sandbox {
+            self.metrics.observe_sandbox(handler, own_ids, seconds, self.ok);
         }
     }
 }
@@ -42,28 +47,34 @@ impl Drop for Call<'_> {
 async fn count<T>(
     metrics: &AgentMetrics,
     operation: &'static str,
-    handler: Option<&str>,
+    sandbox: Option<(&str, bool)>,
     answer: impl Future<Output = Result<T, RuntimeError>>,
 ) -> Result<T, RuntimeError> {
-    let mut call = Call { metrics, operation, handler, begun: Instant::now(), ok: false };
+    let mut call = Call { metrics, operation, sandbox, begun: Instant::now(), ok: false };
     let result = answer.await;
     call.ok = result.is_ok();
     result
+}
+
+fn has_own_ids(config: &SandboxConfig) -> bool {
+    let security = config.linux.as_ref().and_then(|linux| linux.security_context.as_ref());
+    let ids = security.and_then(|security| security.namespace_options.as_ref()?.userns_options.as_ref());
+    ids.is_some_and(|ids| ids.mode == model::cri::NamespaceMode::Pod)
 }
 
 /// Implements a port by handing each call on and counting it. `async_trait` must see the methods, so the whole
 /// implementation is made here.
 macro_rules! metered {
     ($port:ident for $metered:ident {
-        $($operation:literal: $method:ident($($name:ident: $of:ty),*) -> $answer:ty $(, handler $handler:ident)?;)*
+        $($operation:literal: $method:ident($($name:ident: $of:ty),*) -> $answer:ty $(, sandbox $config:ident $handler:ident)?;)*
     }) => {
         #[async_trait]
         impl $port for $metered {
             $(async fn $method(&self, $($name: $of),*) -> Result<$answer, RuntimeError> {
                 #[allow(unused_mut, unused_assignments)]
-                let mut handler: Option<&str> = None;
-                $(handler = Some($handler);)?
-                count(&self.metrics, $operation, handler, self.inner.$method($($name),*)).await
+                let mut sandbox: Option<(&str, bool)> = None;
+                $(sandbox = Some(($handler, has_own_ids($config)));)?
+                count(&self.metrics, $operation, sandbox, self.inner.$method($($name),*)).await
             })*
         }
     };
@@ -87,7 +98,7 @@ metered!(Runtime for MeteredRuntime {
     "runtime_config": cgroup_driver() -> model::cgroup::CgroupDriver;
     "update_runtime_config": update_runtime_config(pod_cidr: &str) -> ();
 
-    "run_podsandbox": run_pod_sandbox(config: &SandboxConfig, name: &str) -> SandboxId, handler name;
+    "run_podsandbox": run_pod_sandbox(config: &SandboxConfig, name: &str) -> SandboxId, sandbox config name;
     "stop_podsandbox": stop_pod_sandbox(id: &SandboxId) -> ();
     "remove_podsandbox": remove_pod_sandbox(id: &SandboxId) -> ();
     "podsandbox_status": pod_sandbox_status(id: &SandboxId) -> SandboxStatus;
@@ -129,15 +140,124 @@ impl MeteredImages {
     }
 }
 
-metered!(Images for MeteredImages {
-    "list_images": list_images() -> Vec<Image>;
-    "image_status": image_status(image: &ImageSpec) -> Option<Image>;
-    "pull_image": pull_image(
-        image: &ImageSpec, auth: Option<&RegistryAuth>, sandbox: Option<&SandboxConfig>
-    ) -> String;
-    "remove_image": remove_image(image: &ImageSpec) -> ();
-    "image_fs_info": image_fs_info() -> (Vec<FilesystemUsage>, Vec<FilesystemUsage>);
-});
+#[async_trait]
+impl Images for MeteredImages {
+    async fn list_images(&self) -> Result<Vec<Image>, RuntimeError> {
+        count(&self.metrics, "list_images", None, self.inner.list_images()).await
+    }
+    async fn image_status(&self, image: &ImageSpec) -> Result<Option<Image>, RuntimeError> {
+        count(&self.metrics, "image_status", None, self.inner.image_status(image)).await
+    }
+    async fn pull_image(
+        &self,
+        image: &ImageSpec,
+        auth: Option<&RegistryAuth>,
+        sandbox: Option<&SandboxConfig>,
+    ) -> Result<String, RuntimeError> {
+        let begun = Instant::now();
+        let pulled =
+            count(&self.metrics, "pull_image", None, self.inner.pull_image(image, auth, sandbox)).await?;
+        let took = begun.elapsed().as_secs_f64();
+        // How long is worth knowing only with how much.
+        if let Ok(Some(found)) = self.image_status(image).await {
+            self.metrics.observe_pull(found.size, took);
+        }
+        Ok(pulled)
+    }
+    async fn remove_image(&self, image: &ImageSpec) -> Result<(), RuntimeError> {
+        count(&self.metrics, "remove_image", None, self.inner.remove_image(image)).await
+    }
+    async fn image_fs_info(&self) -> Result<(Vec<FilesystemUsage>, Vec<FilesystemUsage>), RuntimeError> {
+        count(&self.metrics, "image_fs_info", None, self.inner.image_fs_info()).await
+    }
+}
+
+/// Cgroups whose making and end are timed.
+pub struct MeteredCgroups {
+    inner: Arc<dyn Cgroups>,
+    metrics: Arc<AgentMetrics>,
+}
+
+impl MeteredCgroups {
+    pub fn new(inner: Arc<dyn Cgroups>, metrics: Arc<AgentMetrics>) -> Self {
+        Self { inner, metrics }
+    }
+}
+
+#[async_trait]
+impl Cgroups for MeteredCgroups {
+    fn use_driver(&self, driver: CgroupDriver) {
+        self.inner.use_driver(driver);
+    }
+    async fn ensure(&self, spec: &CgroupSpec) -> Result<(), CgroupError> {
+        let begun = Instant::now();
+        let result = self.inner.ensure(spec).await;
+        self.metrics.observe_cgroup("create", begun.elapsed().as_secs_f64());
+        result
+    }
+    async fn exists(&self, name: &CgroupName) -> Result<bool, CgroupError> {
+        self.inner.exists(name).await
+    }
+    async fn destroy(&self, name: &CgroupName) -> Result<(), CgroupError> {
+        let begun = Instant::now();
+        let result = self.inner.destroy(name).await;
+        self.metrics.observe_cgroup("destroy", begun.elapsed().as_secs_f64());
+        result
+    }
+    async fn children(&self, name: &CgroupName) -> Result<Vec<String>, CgroupError> {
+        self.inner.children(name).await
+    }
+}
+
+/// The Node object, with an eye on how a new node comes to be ready.
+pub struct MeteredNode {
+    inner: Arc<dyn NodeApi>,
+    metrics: Arc<AgentMetrics>,
+}
+
+impl MeteredNode {
+    pub fn new(inner: Arc<dyn NodeApi>, metrics: Arc<AgentMetrics>) -> Self {
+        Self { inner, metrics }
+    }
+
+    fn look(&self, node: &Node) {
+        let conditions =
+            node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+        if conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True") {
+            self.metrics.cluster.node_ready();
+        }
+    }
+}
+
+#[async_trait]
+impl NodeApi for MeteredNode {
+    async fn get(&self, name: &str) -> Result<Arc<Node>, ApiError> {
+        self.inner.get(name).await
+    }
+    async fn create(&self, node: &Node) -> Result<Arc<Node>, ApiError> {
+        self.metrics.cluster.node_registering();
+        let made = self.inner.create(node).await?;
+        self.metrics.cluster.node_registered();
+        self.look(&made);
+        Ok(made)
+    }
+    async fn patch(&self, name: &str, patch: &Value) -> Result<Arc<Node>, ApiError> {
+        self.inner.patch(name, patch).await
+    }
+    async fn patch_status(
+        &self,
+        name: &str,
+        patch: &Value,
+        patience: Duration,
+    ) -> Result<Arc<Node>, ApiError> {
+        let node = self.inner.patch_status(name, patch, patience).await?;
+        self.look(&node);
+        Ok(node)
+    }
+    fn watch(&self, name: &str) -> BoxStream<'static, Seen<Node>> {
+        self.inner.watch(name)
+    }
+}
 
 /// Counts started containers by the Events that tell of them, and hands the Events on.
 pub struct MeteredEvents {
@@ -156,27 +276,55 @@ impl EventSink for MeteredEvents {
         if let (Some((kind, _)), "Started") = (&event.container, event.reason.as_str()) {
             self.metrics.container_started(*kind);
         }
+        if let (EventSubject::Pod { uid, .. }, "Pulling" | "Pulled" | "Failed") =
+            (about, event.reason.as_str())
+        {
+            self.metrics.pods.pulls(uid, event.reason == "Pulling");
+        }
         self.inner.record(about, event);
+    }
+}
+
+impl Meter for AgentMetrics {
+    fn step(&self, event: &'static str, took: Duration) {
+        self.observe_step(event, took.as_secs_f64());
+    }
+    fn relist(&self, took: Duration) {
+        self.observe_relist(took.as_secs_f64());
+    }
+    fn pod_relist(&self, took: Duration) {
+        self.observe_pod_relist(took.as_secs_f64());
+    }
+    fn pod_status(&self, seen: &PodSeen<'_>) {
+        self.pods.status(seen, self.now());
+    }
+    fn status_synced(&self, took: Duration) {
+        self.cluster.status_synced(took);
+    }
+    fn plan_started(&self, pod: &PodUid) {
+        self.count_plan();
+        self.pods.plan_started(pod);
+    }
+    fn plan_ended(&self, pod: &PodUid, ending: bool, took: Duration) {
+        self.pods.plan_ended(pod, ending, took);
+    }
+    fn volume_set_up(&self, plugin: &str, ok: bool, took: Duration) {
+        self.observe_volume(plugin, ok, took.as_secs_f64());
+    }
+    fn probe(&self, of: &ProbeOf<'_>, outcome: &ProbeOutcome, took: Duration) {
+        self.probes.observe(of, outcome, took.as_secs_f64());
+    }
+    fn forget(&self, pod: &PodUid) {
+        self.probes.forget(pod);
+        self.pods.forget(pod);
+    }
+}
+
+impl ApiMeter for AgentMetrics {
+    fn request(&self, request: &ApiRequest<'_>) {
+        self.cluster.request(request);
     }
 }
 
 #[cfg(test)]
 mod tests;
-
-impl ports::Meter for AgentMetrics {
-    fn step(&self, event: &'static str, took: std::time::Duration) {
-        self.observe_step(event, took.as_secs_f64());
-    }
-    fn relist(&self, took: std::time::Duration) {
-        self.observe_relist(took.as_secs_f64());
-    }
-    fn plan_started(&self) {
-        AgentMetrics::plan_started(self);
-    }
-    fn probe(&self, of: &ports::ProbeOf<'_>, outcome: &ProbeOutcome, took: std::time::Duration) {
-        self.probes.observe(of, outcome, took.as_secs_f64());
-    }
-    fn forget_probes(&self, pod: &PodUid) {
-        self.probes.forget(pod);
-    }
-}

@@ -6,20 +6,30 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwapOption;
+use model::Wall;
 use model::pod::ContainerKind;
-use model::report::{NodeReport, PodReport};
-use prometheus::core::Collector;
+use ports::WallClock;
 use prometheus::proto::MetricFamily;
 use prometheus::{
-    Gauge, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder,
-    exponential_buckets,
+    HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Registry, TextEncoder, exponential_buckets,
 };
+use tokio::time::Instant;
 
 use crate::process;
 
+mod cluster;
+mod momentary;
+mod pods;
 mod probes;
+mod registrar;
 
+pub use cluster::CertificateFigures;
+pub(crate) use cluster::ClusterMetrics;
+pub(crate) use momentary::{AgentFigures, Scrape};
+pub(crate) use pods::PodMetrics;
 pub(crate) use probes::ProbeMetrics;
+use registrar::Registrar;
 
 /// What is served under which name.
 #[derive(Clone, Debug)]
@@ -33,33 +43,51 @@ pub struct BuildInfo {
 pub struct AgentMetrics {
     registry: Registry,
     build: BuildInfo,
+    wall: Arc<dyn WallClock>,
     cgroup_version: IntGaugeVec,
     started_pods: IntCounter,
     started_pods_errors: IntCounter,
     started_containers: IntCounterVec,
-    started_containers_errors: IntCounterVec,
+    started_user_namespaced_pods: IntCounter,
+    started_user_namespaced_pods_errors: IntCounter,
     runtime_operations: IntCounterVec,
     runtime_operations_errors: IntCounterVec,
     runtime_operations_duration: HistogramVec,
     run_podsandbox_duration: HistogramVec,
     run_podsandbox_errors: IntCounterVec,
     relist_duration: HistogramVec,
+    relist_interval: HistogramVec,
+    pod_relist_duration: HistogramVec,
+    last_relist: ArcSwapOption<Instant>,
+    cgroup_duration: HistogramVec,
+    volume_duration: HistogramVec,
+    storage_duration: HistogramVec,
+    image_pull_duration: HistogramVec,
+    features: IntGaugeVec,
+    pub(crate) health: HealthMetrics,
+    pub(crate) pods: PodMetrics,
+    pub(crate) cluster: ClusterMetrics,
     http_requests: IntCounterVec,
     http_requests_duration: HistogramVec,
     http_inflight: IntGaugeVec,
     step_duration: HistogramVec,
     events: IntCounterVec,
     plans: IntCounterVec,
+    volume_sizes: HistogramVec,
     /// Told at a place of their own: there are many of them, and not everybody wants them.
     pub(crate) probes: ProbeMetrics,
 }
 
+const VOLUME_BUCKETS: [f64; 14] =
+    [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0, 1200.0];
+const PULL_BUCKETS: [f64; 13] =
+    [1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 180.0, 300.0, 600.0, 900.0, 1200.0, 1800.0, 3600.0];
 const REQUEST_LABELS: [&str; 4] = ["long_running", "method", "path", "server_type"];
 /// No label: for a family that shows only when it was fed.
 const PLAIN: [&str; 0] = [];
 
 impl AgentMetrics {
-    pub fn new(build: BuildInfo) -> Arc<Self> {
+    pub fn new(build: BuildInfo, wall: Arc<dyn WallClock>) -> Arc<Self> {
         let registry = Registry::new();
         let add = Registrar(&registry);
         // A call to the runtime takes milliseconds or, for a pull, minutes.
@@ -68,6 +96,7 @@ impl AgentMetrics {
         let default_buckets = prometheus::DEFAULT_BUCKETS.to_vec();
         Arc::new(Self {
             build,
+            wall,
             cgroup_version: add.gauges(
                 "kubelet_cgroup_version",
                 "Version of the cgroup hierarchy in use.",
@@ -83,10 +112,13 @@ impl AgentMetrics {
                 "Containers that were started, by kind.",
                 &["container_type"],
             ),
-            started_containers_errors: add.counters(
-                "kubelet_started_containers_errors_total",
-                "Containers that could not be started, by kind and reason.",
-                &["code", "container_type"],
+            started_user_namespaced_pods: add.counter(
+                "kubelet_started_user_namespaced_pods_total",
+                "Sandboxes with ids of their own that were asked for.",
+            ),
+            started_user_namespaced_pods_errors: add.counter(
+                "kubelet_started_user_namespaced_pods_errors_total",
+                "Sandboxes with ids of their own that were asked for and not made.",
             ),
             runtime_operations: add.counters(
                 "kubelet_runtime_operations_total",
@@ -121,6 +153,51 @@ impl AgentMetrics {
                 &PLAIN,
                 default_buckets.clone(),
             ),
+            relist_interval: add.histograms(
+                "kubelet_pleg_relist_interval_seconds",
+                "Time between two full looks at the runtime.",
+                &PLAIN,
+                default_buckets.clone(),
+            ),
+            pod_relist_duration: add.histograms(
+                "kubelet_pleg_pod_relist_duration_seconds",
+                "How long a look at one pod in the runtime took.",
+                &PLAIN,
+                default_buckets.clone(),
+            ),
+            last_relist: ArcSwapOption::empty(),
+            cgroup_duration: add.histograms(
+                "kubelet_cgroup_manager_duration_seconds",
+                "How long it took to make (or write) and to destroy cgroups.",
+                &["operation_type"],
+                default_buckets.clone(),
+            ),
+            volume_duration: add.histograms(
+                "volume_operation_total_seconds",
+                "How long volumes took to be set up.",
+                &["operation_name", "plugin_name"],
+                VOLUME_BUCKETS.to_vec(),
+            ),
+            storage_duration: add.histograms(
+                "storage_operation_duration_seconds",
+                "How long volumes took to be set up, by outcome.",
+                &["migrated", "operation_name", "status", "volume_plugin"],
+                VOLUME_BUCKETS.to_vec(),
+            ),
+            image_pull_duration: add.histograms(
+                "kubelet_image_pull_duration_seconds",
+                "How long pulls of images took, by the size of the image.",
+                &["image_size_in_bytes"],
+                PULL_BUCKETS.to_vec(),
+            ),
+            features: add.gauges(
+                "kubernetes_feature_enabled",
+                "Feature gates that change what this agent does.",
+                &["name", "stage"],
+            ),
+            health: HealthMetrics::new(),
+            pods: PodMetrics::new(&registry),
+            cluster: ClusterMetrics::new(&registry),
             http_requests: add.counters(
                 "kubelet_http_requests_total",
                 "Requests that were answered.",
@@ -149,9 +226,19 @@ impl AgentMetrics {
                 &["event"],
             ),
             plans: add.counters("rubelet_plans_total", "Plans that were handed to an executor.", &PLAIN),
+            volume_sizes: add.histograms(
+                "kubelet_volume_metric_collection_duration_seconds",
+                "How long it took to find the size of a volume.",
+                &["metric_source"],
+                prometheus::DEFAULT_BUCKETS.to_vec(),
+            ),
             probes: ProbeMetrics::new(),
             registry,
         })
+    }
+
+    pub(crate) fn now(&self) -> Wall {
+        self.wall.wall()
     }
 
     pub(crate) fn kubernetes_version(&self) -> &str {
@@ -173,11 +260,13 @@ impl AgentMetrics {
     }
 
     /// A sandbox was asked for, and the runtime answered or was given up.
-    pub fn observe_sandbox(&self, handler: &str, seconds: f64, ok: bool) {
+    pub fn observe_sandbox(&self, handler: &str, own_ids: bool, seconds: f64, ok: bool) {
         self.started_pods.inc();
+        self.started_user_namespaced_pods.inc_by(own_ids.into());
         self.run_podsandbox_duration.with_label_values(&[handler]).observe(seconds);
         if !ok {
             self.started_pods_errors.inc();
+            self.started_user_namespaced_pods_errors.inc_by(own_ids.into());
             self.run_podsandbox_errors.with_label_values(&[handler]).inc();
         }
     }
@@ -186,14 +275,46 @@ impl AgentMetrics {
         self.started_containers.with_label_values(&[container_type(kind)]).inc();
     }
 
-    /// `code` is the reason that the container's status shows.
-    pub fn container_start_failed(&self, kind: ContainerKind, code: &str) {
-        self.started_containers_errors.with_label_values(&[code, container_type(kind)]).inc();
-    }
-
     /// A look at everything in the runtime.
     pub fn observe_relist(&self, seconds: f64) {
         self.relist_duration.with_label_values(&PLAIN).observe(seconds);
+        let now = Arc::new(Instant::now());
+        if let Some(last) = self.last_relist.swap(Some(now)) {
+            self.relist_interval.with_label_values(&PLAIN).observe(last.elapsed().as_secs_f64());
+        }
+    }
+
+    /// A look at one pod in the runtime.
+    pub fn observe_pod_relist(&self, seconds: f64) {
+        self.pod_relist_duration.with_label_values(&PLAIN).observe(seconds);
+    }
+
+    pub(crate) fn observe_cgroup(&self, operation: &str, seconds: f64) {
+        self.cgroup_duration.with_label_values(&[operation]).observe(seconds);
+    }
+
+    /// A volume was set up, or could not be.
+    pub(crate) fn observe_volume(&self, plugin: &str, ok: bool, seconds: f64) {
+        let status = if ok { "success" } else { "fail-unknown" };
+        let labels = ["false", "volume_mount", status, plugin];
+        self.storage_duration.with_label_values(&labels).observe(seconds);
+        if ok {
+            self.volume_duration.with_label_values(&["volume_mount", plugin]).observe(seconds);
+        }
+    }
+
+    pub(crate) fn observe_pull(&self, bytes: u64, seconds: f64) {
+        self.image_pull_duration.with_label_values(&[size_class(bytes)]).observe(seconds);
+    }
+
+    /// `stage` is upstream's word: `ALPHA`, `BETA`, `DEPRECATED`, or nothing.
+    pub fn set_feature(&self, name: &str, stage: &str, enabled: bool) {
+        self.features.with_label_values(&[name, stage]).set(enabled.into());
+    }
+
+    /// How the certificate towards the cluster (`client`) or of our own port (`server`) is found at each scrape.
+    pub fn watch_certificate(&self, kind: &'static str, figures: CertificateFigures) {
+        self.cluster.watch_certificate(kind, figures);
     }
 
     /// The decision core took one event.
@@ -202,8 +323,13 @@ impl AgentMetrics {
         self.step_duration.with_label_values(&PLAIN).observe(seconds);
     }
 
-    pub fn plan_started(&self) {
+    pub fn count_plan(&self) {
         self.plans.with_label_values(&PLAIN).inc();
+    }
+
+    /// The size of a volume of this plugin was found.
+    pub(crate) fn observe_volume_size(&self, plugin: &str, seconds: f64) {
+        self.volume_sizes.with_label_values(&[plugin]).observe(seconds);
     }
 
     /// Counts a request from its begin; the guard counts its end.
@@ -214,47 +340,91 @@ impl AgentMetrics {
         Request { metrics: self, labels, begun: tokio::time::Instant::now() }
     }
 
-    /// The text of a scrape. `figures` is what the agent answered, if it did.
-    pub(crate) fn text(&self, figures: Option<&AgentFigures>) -> Result<String, prometheus::Error> {
-        let momentary = Registry::new();
-        self.add_build(&momentary);
-        if let Some(figures) = figures {
-            add_agent(&momentary, figures);
+    /// The text of a scrape.
+    pub(crate) fn text(&self, scrape: &Scrape) -> Result<String, prometheus::Error> {
+        let registry = Registry::new();
+        momentary::add_build(&registry, &self.build);
+        if let Some(figures) = &scrape.figures {
+            momentary::add_agent(&registry, figures);
         }
-        if let Some(figures) = process::figures() {
-            add_process(&momentary, &figures);
+        let process = process::figures();
+        if let Some(figures) = &process {
+            momentary::add_process(&registry, figures);
         }
+        momentary::add_disks(&registry, scrape);
+        self.pods.add_momentary(&registry);
+        self.cluster.add_momentary(&registry, scrape.now, process::start(), process::boot());
+        self.add_relist(&registry, scrape.now);
         let mut families: Vec<MetricFamily> = self.registry.gather();
-        families.extend(momentary.gather());
+        families.extend(registry.gather());
         families.sort_by(|a, b| a.name().cmp(b.name()));
         TextEncoder::new().encode_to_string(&families)
     }
 
-    fn add_build(&self, registry: &Registry) {
+    fn add_relist(&self, registry: &Registry, now: Wall) {
         let add = Registrar(registry);
-        let version = self.build.kubernetes.as_str();
-        let mut parts = version.trim_start_matches('v').split('.');
-        let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-        let platform = format!("{}/{}", std::env::consts::OS, go_architecture());
-        let labels: [(&str, &str); 9] = [
-            ("build_date", ""),
-            ("compiler", "rustc"),
-            ("git_commit", ""),
-            ("git_tree_state", ""),
-            ("git_version", version),
-            ("go_version", ""),
-            ("major", major),
-            ("minor", minor),
-            ("platform", &platform),
-        ];
-        let about = "The kubelet that this agent stands in for.";
-        add.gauges("kubernetes_build_info", about, &labels.map(|(name, _)| name))
-            .with_label_values(&labels.map(|(_, value)| value))
-            .set(1);
-        add.gauges("rubelet_build_info", "The version of this agent.", &["version"])
-            .with_label_values(&[&self.build.rubelet])
-            .set(1);
+        if let Some(last) = self.last_relist.load_full() {
+            let seconds = now.0 as f64 / 1e9 - last.elapsed().as_secs_f64();
+            add.gauge(
+                "kubelet_pleg_last_seen_seconds",
+                "When the runtime was last read as a whole.",
+                seconds,
+            );
+        }
+        // There is no queue that could be full.
+        add.counter(
+            "kubelet_pleg_discard_events",
+            "Changes in the runtime that were lost on the way: never any.",
+        );
+        let provider = "Where figures about pods come from; the value is always 1.";
+        add.gauges("kubelet_metrics_provider", provider, &["provider"]).with_label_values(&["cgroup"]).set(1);
     }
+}
+
+/// The checks of `/healthz`, as `/metrics/slis` tells them.
+pub(crate) struct HealthMetrics {
+    registry: Registry,
+    now: IntGaugeVec,
+    total: IntCounterVec,
+}
+
+impl HealthMetrics {
+    fn new() -> Self {
+        let registry = Registry::new();
+        let add = Registrar(&registry);
+        let now = add.gauges("kubernetes_healthcheck", "Whether a check passes.", &["name", "type"]);
+        let labels = ["name", "status", "type"];
+        let total = add.counters("kubernetes_healthchecks_total", "Outcomes of checks.", &labels);
+        Self { registry, now, total }
+    }
+
+    pub fn text(&self, verdicts: &[crate::Verdict]) -> Result<String, prometheus::Error> {
+        for verdict in verdicts {
+            let ok = verdict.outcome.is_ok();
+            self.now.with_label_values(&[verdict.name, "healthz"]).set(ok.into());
+            let status = if ok { "success" } else { "error" };
+            self.total.with_label_values(&[verdict.name, status, "healthz"]).inc();
+        }
+        probes::with_start(self.registry.gather())
+    }
+}
+
+/// Upper ends in megabytes, and upstream's words for what is below them.
+fn size_class(bytes: u64) -> &'static str {
+    const CLASSES: [(u64, &str); 11] = [
+        (10, "0-10MB"),
+        (100, "10MB-100MB"),
+        (500, "100MB-500MB"),
+        (1 << 10, "500MB-1GB"),
+        (5 << 10, "1GB-5GB"),
+        (10 << 10, "5GB-10GB"),
+        (20 << 10, "10GB-20GB"),
+        (30 << 10, "20GB-30GB"),
+        (40 << 10, "30GB-40GB"),
+        (60 << 10, "40GB-60GB"),
+        (100 << 10, "60GB-100GB"),
+    ];
+    CLASSES.iter().find(|(end, _)| bytes <= end << 20).map_or("GT100GB", |(_, name)| name)
 }
 
 /// A request in progress.
@@ -274,65 +444,6 @@ impl Drop for Request<'_> {
     }
 }
 
-/// What the agent says at the time of a scrape.
-#[derive(Clone, Debug)]
-pub(crate) struct AgentFigures {
-    node: NodeReport,
-    static_pods: usize,
-    api_pods: usize,
-}
-
-impl AgentFigures {
-    pub fn new(node: NodeReport, pods: &[PodReport]) -> Self {
-        let wanted = pods.iter().filter(|pod| pod.status != "Terminating");
-        let (api, local): (Vec<_>, Vec<_>) = wanted.partition(|pod| pod.source == "api");
-        Self { node, static_pods: local.len(), api_pods: api.len() }
-    }
-}
-
-fn add_agent(registry: &Registry, figures: &AgentFigures) {
-    let add = Registrar(registry);
-    let node = &figures.node;
-    add.gauges("kubelet_node_name", "The name of this node; the value is always 1.", &["node"])
-        .with_label_values(&[&node.name])
-        .set(1);
-    let desired = add.gauges("kubelet_desired_pods", "Pods that should be here.", &["static"]);
-    desired.with_label_values(&["true"]).set(whole(figures.static_pods));
-    desired.with_label_values(&[""]).set(whole(figures.api_pods));
-    add.gauge("kubelet_running_pods", "Pods with something running.", whole(node.running_pods) as f64);
-    let containers = add.gauges(
-        "kubelet_running_containers",
-        "Containers in the runtime, by state.",
-        &["container_state"],
-    );
-    for (state, count) in &node.containers {
-        containers.with_label_values(&[state]).set(whole(*count));
-    }
-    let flag = |name, about, set: bool| add.gauge(name, about, f64::from(u8::from(set)));
-    flag("rubelet_runtime_ready", "Whether the container runtime says that it is ready.", node.runtime_ready);
-    flag("rubelet_network_ready", "Whether the runtime says that its network is ready.", node.network_ready);
-    flag("rubelet_sources_ready", "Whether every source of pods was read.", node.sources_ready);
-}
-
-fn add_process(registry: &Registry, figures: &process::ProcessFigures) {
-    let add = Registrar(registry);
-    let cpu = add.float_counter("process_cpu_seconds_total", "CPU time of this process.");
-    cpu.inc_by(figures.cpu_seconds);
-    for (name, about, value) in [
-        ("process_start_time_seconds", "When this process was started.", figures.start_seconds),
-        ("process_resident_memory_bytes", "Resident memory of this process.", figures.resident_bytes),
-        ("process_virtual_memory_bytes", "Virtual memory of this process.", figures.virtual_bytes),
-        ("process_open_fds", "Open file descriptors of this process.", figures.open_fds),
-        ("process_max_fds", "File descriptors that this process may open.", figures.max_fds),
-    ] {
-        add.gauge(name, about, value);
-    }
-}
-
-fn whole(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
-}
-
 fn container_type(kind: ContainerKind) -> &'static str {
     match kind {
         ContainerKind::Init => "init_container",
@@ -341,43 +452,7 @@ fn container_type(kind: ContainerKind) -> &'static str {
     }
 }
 
-/// The word for this machine in Kubernetes.
-fn go_architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
-}
-
-/// Makes a family and registers it. Names are constants of this file, and a test registers them all.
-struct Registrar<'a>(&'a Registry);
-
-impl Registrar<'_> {
-    fn keep<C: Collector + Clone + 'static>(&self, made: prometheus::Result<C>) -> C {
-        let made = made.expect("a well-formed name");
-        self.0.register(Box::new(made.clone())).expect("a name that is used once");
-        made
-    }
-    fn counter(&self, name: &str, about: &str) -> IntCounter {
-        self.keep(IntCounter::new(name, about))
-    }
-    fn float_counter(&self, name: &str, about: &str) -> prometheus::Counter {
-        self.keep(prometheus::Counter::new(name, about))
-    }
-    fn counters(&self, name: &str, about: &str, labels: &[&str]) -> IntCounterVec {
-        self.keep(IntCounterVec::new(Opts::new(name, about), labels))
-    }
-    fn gauge(&self, name: &str, about: &str, value: f64) {
-        self.keep(Gauge::new(name, about)).set(value);
-    }
-    fn gauges(&self, name: &str, about: &str, labels: &[&str]) -> IntGaugeVec {
-        self.keep(IntGaugeVec::new(Opts::new(name, about), labels))
-    }
-    fn histograms(&self, name: &str, about: &str, labels: &[&str], buckets: Vec<f64>) -> HistogramVec {
-        self.keep(HistogramVec::new(HistogramOpts::new(name, about).buckets(buckets), labels))
-    }
-}
-
+#[cfg(test)]
+mod recorded;
 #[cfg(test)]
 mod tests;

@@ -1,25 +1,43 @@
-//! What the node, its pods and their containers use: `/stats/summary` and `/metrics/resource`.
+//! What the node, its pods and their containers use: `/stats/summary`, `/metrics/resource` and `/metrics/cadvisor`.
 //!
-//! Nothing is read unless somebody asks, and one reading serves all who asked before it began: an answer is never
-//! older than its question.
+//! ```text
+//!   summary ──┐                      ┌── cgroups, /proc  (one batch)
+//!   resource ─┼──> Shared<Reading> ──┤
+//!   cadvisor ─┘                      └── the agent's pods
+//!   summary ─────> Shared<Disks>  ──── the runtime's layers and images, logs
+//!   summary ─────> VolumeSizes    ──── files of volumes, beside the answers
+//! ```
+//!
+//! Nothing is read unless somebody asks, and nothing is told that is older than they accept.
 
 mod cadvisor;
+mod disks;
 mod family;
+mod reading;
 mod resource;
+mod shared;
 mod summary;
+mod volumes;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use model::observed::ContainerState;
-use model::{ContainerId, Wall};
-use ports::{
-    AgentView, CgroupUsage, ContainerFilter, FilesystemFigures, Images, InterfaceFigures, MachineUsage,
-    Runtime, UsageReader,
-};
-use tokio::sync::Mutex;
-use tokio::time::Instant;
+use ports::{AgentView, Depth, Images, Runtime, UsageReader, WallClock};
 
-use crate::endpoints::{Unanswered, ask};
+use crate::endpoints::Unanswered;
+use crate::metrics::AgentMetrics;
+use disks::Disks;
+use reading::{ContainerFigures, PodFigures, Reading};
+use shared::Shared;
+pub(crate) use volumes::VolumeFigures;
+use volumes::VolumeSizes;
+
+/// How old figures may be for an answer. Scrapers ask several endpoints within a moment, and each sample carries the
+/// time of its reading.
+const FRESH: Duration = Duration::from_secs(1);
+/// The same for what the runtime has to be asked for: it looks at every container itself.
+const DISKS_FRESH: Duration = Duration::from_secs(10);
 
 /// Why there are no figures.
 #[derive(thiserror::Error, Debug)]
@@ -34,118 +52,53 @@ pub(crate) enum StatsError {
     ImageFs(String),
 }
 
-pub(crate) struct PodFigures {
-    pub namespace: String,
-    pub name: String,
-    pub uid: String,
-    /// As the driver spells it.
-    pub cgroup: String,
-    pub sandbox: String,
-    pub started: Wall,
-    pub usage: Option<CgroupUsage>,
-    pub interfaces: Vec<InterfaceFigures>,
-    pub containers: Vec<ContainerFigures>,
+/// What the figures are read from.
+pub struct StatsPorts {
+    pub agent: Arc<dyn AgentView>,
+    pub usage: Arc<dyn UsageReader>,
+    pub runtime: Arc<dyn Runtime>,
+    pub images: Arc<dyn Images>,
+    pub wall: Arc<dyn WallClock>,
 }
 
-pub(crate) struct ContainerFigures {
-    pub id: ContainerId,
-    pub name: String,
-    pub started: Wall,
-    pub log_dir: String,
-    pub cgroup: String,
-    pub image: String,
-    pub usage: CgroupUsage,
-}
-
-/// One look at everything that has a cgroup.
-pub(crate) struct Reading {
-    pub machine: MachineUsage,
-    pub pods: Vec<PodFigures>,
+#[derive(Clone, Debug, Default)]
+pub struct StatsSettings {
+    pub node_name: String,
+    pub root_dir: String,
+    /// The cgroup above all pods, as the driver spells it.
+    pub pods_cgroup: Option<String>,
+    /// Of the container runtime, where it is known.
+    pub runtime_cgroup: Option<String>,
+    /// Of everything else, where it is known.
+    pub system_cgroup: Option<String>,
+    /// How often files of volumes are counted at most. `None`: never.
+    pub volume_period: Option<Duration>,
 }
 
 /// Reads, and shares what was read.
 pub struct NodeStats {
-    agent: Arc<dyn AgentView>,
-    usage: Arc<dyn UsageReader>,
-    runtime: Arc<dyn Runtime>,
-    images: Arc<dyn Images>,
-    node_name: String,
-    root_dir: String,
-    last: Mutex<Option<(Instant, Arc<Reading>)>>,
+    ports: StatsPorts,
+    settings: StatsSettings,
+    reading: Shared<Reading>,
+    disks: Shared<Disks>,
+    volumes: Arc<VolumeSizes>,
 }
 
 impl NodeStats {
-    pub fn new(
-        agent: Arc<dyn AgentView>,
-        usage: Arc<dyn UsageReader>,
-        runtime: Arc<dyn Runtime>,
-        images: Arc<dyn Images>,
-        node_name: &str,
-        root_dir: &str,
-    ) -> Self {
-        let (node_name, root_dir) = (node_name.to_owned(), root_dir.to_owned());
-        Self { agent, usage, runtime, images, node_name, root_dir, last: Mutex::new(None) }
+    pub fn new(ports: StatsPorts, settings: StatsSettings, metrics: Arc<AgentMetrics>) -> Self {
+        let (usage, wall) = (ports.usage.clone(), ports.wall.clone());
+        let volumes = VolumeSizes::new(usage, wall, metrics, settings.volume_period);
+        Self { ports, settings, reading: Shared::default(), disks: Shared::default(), volumes }
     }
 
-    /// A reading that began after this was called.
-    async fn reading(&self) -> Result<Arc<Reading>, StatsError> {
-        let asked = Instant::now();
-        let mut last = self.last.lock().await;
-        if let Some((begun, reading)) = &*last
-            && *begun > asked
-        {
-            return Ok(reading.clone());
-        }
-        let begun = Instant::now();
-        let reading = Arc::new(self.read().await?);
-        *last = Some((begun, reading.clone()));
-        Ok(reading)
-    }
-
-    async fn read(&self) -> Result<Reading, StatsError> {
-        let machine = self.usage.machine().await.map_err(StatsError::Machine)?;
-        let mut pods = Vec::new();
-        for pod in ask(self.agent.insides()).await? {
-            let Some(observed) = &pod.observed else { continue };
-            let Some(sandbox) = observed.sandboxes.iter().find(|sandbox| sandbox.ready) else { continue };
-            let Some(cgroup) = &pod.cgroup else { continue };
-            let mut containers = Vec::new();
-            for container in observed.containers.iter().filter(|c| c.state == ContainerState::Running) {
-                let Some(path) = self.usage.container_cgroup(cgroup, container.id.as_str()).await else {
-                    continue;
-                };
-                let Some(usage) = self.usage.cgroup(&path).await else { continue };
-                let log_dir = container.log_path.rsplit_once('/').map_or("", |(dir, _)| dir).to_owned();
-                let (id, name) = (container.id.clone(), container.name.clone());
-                containers.push(ContainerFigures {
-                    id,
-                    name,
-                    started: container.started_at,
-                    log_dir,
-                    cgroup: path,
-                    image: container.image.clone(),
-                    usage,
-                });
-            }
-            containers.sort_by(|a, b| a.name.cmp(&b.name));
-            pods.push(PodFigures {
-                namespace: observed.full_name.namespace.to_string(),
-                name: observed.full_name.name.to_string(),
-                uid: pod.uid.to_string(),
-                cgroup: cgroup.clone(),
-                sandbox: sandbox.id.to_string(),
-                started: sandbox.created_at,
-                usage: self.usage.cgroup(cgroup).await,
-                interfaces: self.usage.interfaces(cgroup).await,
-                containers,
-            });
-        }
-        Ok(Reading { machine, pods })
+    async fn reading(&self, depth: Depth) -> Result<Arc<Reading>, StatsError> {
+        let read = reading::read(&*self.ports.agent, &*self.ports.usage, &self.settings, depth);
+        self.reading.get(FRESH, |reading| reading.depth >= depth, read).await
     }
 
     /// The text of `/metrics/resource`.
     pub(crate) async fn resource_metrics(&self) -> String {
-        match self.reading().await {
+        match self.reading(Depth::Basic).await {
             Ok(reading) => resource::text(Some(&reading)),
             Err(error) => {
                 tracing::warn!(%error, "resource metrics");
@@ -156,7 +109,7 @@ impl NodeStats {
 
     /// The text of `/metrics/cadvisor`.
     pub(crate) async fn cgroup_metrics(&self) -> String {
-        match self.reading().await {
+        match self.reading(Depth::Full).await {
             Ok(reading) => cadvisor::text(Some(&reading)),
             Err(error) => {
                 tracing::warn!(%error, "cgroup metrics");
@@ -165,42 +118,65 @@ impl NodeStats {
         }
     }
 
-    /// The object of `/stats/summary`.
-    pub(crate) async fn summary(&self, only_cpu_and_memory: bool) -> Result<serde_json::Value, StatsError> {
-        let reading = self.reading().await?;
-        if only_cpu_and_memory {
-            return Ok(summary::lean(&self.node_name, &reading));
-        }
-        let root_fs = self.usage.filesystem(&self.root_dir).await.map_err(StatsError::RootFs)?;
-        let disks = self.disks(&reading, root_fs).await?;
-        Ok(summary::full(&self.node_name, &reading, &disks))
+    /// The JSON of `/stats/summary`.
+    pub(crate) async fn summary(&self, only_cpu_and_memory: bool) -> Result<Vec<u8>, StatsError> {
+        let reading = self.reading(Depth::Basic).await?;
+        let node = &self.settings.node_name;
+        let summary = match only_cpu_and_memory {
+            true => summary::to_json(&summary::lean(node, &reading)),
+            false => {
+                let disks = self.disks(&reading).await?;
+                let measured = reading.pods.iter().map(|pod| (pod.uid.clone(), pod.volumes.clone()));
+                let volumes = self.volumes.of(measured.collect()).await;
+                summary::to_json(&summary::full(node, &reading, &disks, &volumes))
+            }
+        };
+        Ok(summary)
     }
 
-    async fn disks(&self, reading: &Reading, root: FilesystemFigures) -> Result<summary::Disks, StatsError> {
-        let failed = |error: &dyn ToString| StatsError::ImageFs(error.to_string());
-        let (images, containers) = self.images.image_fs_info().await.map_err(|error| failed(&error))?;
-        let images = images.into_iter().next();
-        let place = images.as_ref().map(|found| found.mountpoint.clone()).unwrap_or_default();
-        let image_fs = match place.is_empty() {
-            true => root.clone(),
-            false => self.usage.filesystem(&place).await.map_err(|error| failed(&error))?,
+    async fn disks(&self, reading: &Reading) -> Result<Arc<Disks>, StatsError> {
+        let read = disks::read(&self.ports, &self.settings.root_dir, reading);
+        self.disks.get(DISKS_FRESH, |disks| disks.knows(reading), read).await
+    }
+
+    /// Bytes of logs by container, as `/metrics` tells them: pod UID, namespace, pod, container.
+    pub(crate) async fn log_sizes(&self) -> Vec<([String; 4], u64)> {
+        let Ok(reading) = self.reading(Depth::Basic).await else { return Vec::new() };
+        let Ok(logs) = disks::logs(&*self.ports.usage, &reading).await else { return Vec::new() };
+        let of = |(pod, container): (&PodFigures, &ContainerFigures)| {
+            let owner =
+                [pod.uid.to_string(), pod.namespace.clone(), pod.name.clone(), container.name.clone()];
+            Some((owner, logs.get(container.id.as_str())?.bytes))
         };
-        let mut layers = std::collections::BTreeMap::new();
-        // A runtime that can't tell leaves these figures out.
-        for stats in self.runtime.list_container_stats(&ContainerFilter::default()).await.unwrap_or_default()
-        {
-            layers.extend(stats.writable_layer.map(|layer| (stats.id, layer)));
-        }
-        let mut logs = std::collections::BTreeMap::new();
-        for container in reading.pods.iter().flat_map(|pod| &pod.containers) {
-            if let Some(size) = self.usage.directory(&container.log_dir).await {
-                logs.insert(container.id.to_string(), size);
+        let all = reading.pods.iter().flat_map(|pod| pod.containers.iter().map(move |one| (pod, one)));
+        all.filter_map(of).collect()
+    }
+
+    /// What is known of volumes behind claims, by namespace and claim.
+    pub(crate) async fn claims(&self) -> Vec<([String; 2], VolumeFigures)> {
+        let Ok(reading) = self.reading(Depth::Basic).await else { return Vec::new() };
+        let pods = reading.pods.iter().filter(|pod| pod.volumes.iter().any(|volume| volume.claim.is_some()));
+        let wanted = pods.map(|pod| (pod.uid.clone(), pod.volumes.clone())).collect();
+        let sizes = self.volumes.of(wanted).await;
+        let mut claims = BTreeMap::new();
+        for pod in &reading.pods {
+            for figures in sizes.get(&pod.uid).into_iter().flat_map(|sizes| sizes.iter()) {
+                if let Some(claim) = &figures.volume.claim {
+                    claims.insert([pod.namespace.clone(), claim.clone()], figures.clone());
+                }
             }
         }
-        let container_use = containers.into_iter().next().or_else(|| images.clone());
-        Ok(summary::Disks { root, image_fs, image_use: images, container_use, layers, logs })
+        claims.into_iter().collect()
+    }
+
+    /// How many records there are of pulled images, and of pulls.
+    pub(crate) async fn pull_records(&self) -> Option<[u64; 2]> {
+        let dirs = ["pulled", "pulling"].map(|dir| format!("{}/image_manager/{dir}", self.settings.root_dir));
+        let found = self.ports.usage.directories(dirs.into()).await.ok()?;
+        let [pulled, pulling] = found.try_into().ok()?;
+        Some([pulled?.inodes, pulling?.inodes])
     }
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -53,7 +53,7 @@ fn pod(name: &str) -> Pod {
     pod
 }
 
-fn report(name: &str, source: &str, status: &str) -> PodReport {
+pub fn report(name: &str, source: &str, status: &str) -> PodReport {
     let container = ContainerView {
         name: "web".into(),
         ready: true,
@@ -68,6 +68,7 @@ fn report(name: &str, source: &str, status: &str) -> PodReport {
         name: name.into(),
         uid: "u1".into(),
         source: source.into(),
+        lifecycle: "sync".into(),
         status: status.into(),
         ready: 1,
         containers: vec![container],
@@ -105,6 +106,7 @@ fn inside() -> PodInside {
         pod: Arc::new(serde_json::from_value(pod).unwrap()),
         status: Some(Arc::new(serde_json::from_value(status).unwrap())),
         observed: Some(Arc::new(observed())),
+        volumes: Vec::new(),
     }
 }
 
@@ -221,13 +223,25 @@ impl AgentView for FakeAgent {
             pods: 2,
             running_pods: 1,
             containers: [("running".to_owned(), 3), ("exited".to_owned(), 1)].into(),
+            mirror_pods: 0,
+            orphans: 0,
+            ephemeral_containers: 0,
         };
         self.say(report).await
     }
 }
 
+struct StoppedClock;
+
+impl ports::WallClock for StoppedClock {
+    fn wall(&self) -> Wall {
+        Wall(1_700_000_000_000_000_000)
+    }
+}
+
 pub fn metrics() -> Arc<AgentMetrics> {
-    AgentMetrics::new(BuildInfo { kubernetes: "v1.36.4".into(), rubelet: "0.1.0".into() })
+    let build = BuildInfo { kubernetes: "v1.36.4".into(), rubelet: "0.1.0".into() };
+    AgentMetrics::new(build, Arc::new(StoppedClock))
 }
 
 pub fn endpoints(mood: Mood) -> Endpoints {

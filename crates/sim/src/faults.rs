@@ -27,8 +27,16 @@ pub struct Faults {
     pub stall: u64,
     /// The agent dies while it carries out the effects of a step.
     pub dies: u64,
-    /// Sources take long to speak after a start.
-    pub late_sources: bool,
+    /// Sources take long to speak after a start (0 or 1).
+    pub late_sources: u64,
+    /// An outcome is told a second time, later.
+    pub twice: u64,
+    /// The API server refuses a call (403, 422).
+    pub api_refuses: u64,
+    /// It is busy, and may say for how long it wants to be left alone (429, 500, 503).
+    pub api_busy: u64,
+    /// It tells of a conflict (409) although nobody else has the name.
+    pub api_conflicts: u64,
     /// The runtime goes away so many times, and so on.
     pub outages: u64,
     pub disk_full: u64,
@@ -40,6 +48,10 @@ pub struct Faults {
     pub not_ready: u64,
     /// Somebody else removes a running container.
     pub strangers: u64,
+    /// The API server can't be reached so many times.
+    pub partitions: u64,
+    /// Hints about everybody and nobody come by the hundred.
+    pub storms: u64,
     /// Every call of this pod hangs.
     pub victim: Option<PodUid>,
 }
@@ -81,7 +93,11 @@ impl Faults {
             pull_fails: some(300),
             stall: some(100),
             dies: some(30),
-            late_sources: some(2) == 1,
+            late_sources: some(2),
+            twice: some(200),
+            api_refuses: some(80),
+            api_busy: some(150),
+            api_conflicts: some(60),
             outages: some(4),
             disk_full: some(3),
             clock_jumps: some(5),
@@ -90,8 +106,34 @@ impl Faults {
             reboots: some(2),
             not_ready: some(3),
             strangers: some(3),
+            partitions: some(3),
+            storms: some(3),
             victim: None,
         }
+    }
+
+    /// Every rate with the name that `--only` takes. How often a trouble comes is not among them: each of these is a
+    /// part of its own.
+    pub fn rates(&mut self) -> [(&'static str, &mut u64); 17] {
+        [
+            ("refused", &mut self.refused),
+            ("fails-applied", &mut self.fails_applied),
+            ("hangs", &mut self.hangs),
+            ("slow", &mut self.slow),
+            ("reading-fails", &mut self.reading_fails),
+            ("reading-slow", &mut self.reading_slow),
+            ("hint-lost", &mut self.hint_lost),
+            ("hint-twice", &mut self.hint_twice),
+            ("hint-unknown", &mut self.hint_unknown),
+            ("pull-fails", &mut self.pull_fails),
+            ("stall", &mut self.stall),
+            ("dies", &mut self.dies),
+            ("late-sources", &mut self.late_sources),
+            ("twice", &mut self.twice),
+            ("api-refuses", &mut self.api_refuses),
+            ("api-busy", &mut self.api_busy),
+            ("api-conflicts", &mut self.api_conflicts),
+        ]
     }
 
     pub fn active(&self, now: Nanos) -> bool {
@@ -155,6 +197,18 @@ impl Faults {
     }
     pub fn pull_fails(&self, rng: &mut Rng, now: Nanos) -> bool {
         self.happens(rng, now, self.pull_fails)
+    }
+    pub fn tells_twice(&self, rng: &mut Rng, now: Nanos) -> bool {
+        self.happens(rng, now, self.twice)
+    }
+    pub fn api_refuses(&self, rng: &mut Rng, now: Nanos) -> bool {
+        self.happens(rng, now, self.api_refuses)
+    }
+    pub fn api_is_busy(&self, rng: &mut Rng, now: Nanos) -> bool {
+        self.happens(rng, now, self.api_busy)
+    }
+    pub fn api_conflicts(&self, rng: &mut Rng, now: Nanos) -> bool {
+        self.happens(rng, now, self.api_conflicts)
     }
     pub fn stalls(&self, rng: &mut Rng, now: Nanos) -> bool {
         self.happens(rng, now, self.stall)

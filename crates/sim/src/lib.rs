@@ -14,12 +14,17 @@ pub mod drive;
 pub mod faults;
 mod probe;
 mod queue;
+pub mod record;
 mod report;
 pub mod rng;
 mod run;
+mod scenario;
+mod shrink;
 pub mod time;
 pub mod workload;
 pub mod world;
 
 pub use drive::Mutant;
 pub use run::{Failure, Options, Outcome, Profile, run};
+pub use scenario::{Parts, Scenario};
+pub use shrink::{Shrunk, shrink};

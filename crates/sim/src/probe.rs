@@ -25,7 +25,7 @@ impl Simulation {
             .map(|(uid, _)| uid.clone())
             .collect();
         let facts = state.facts.clone();
-        for effect in decide::step(&mut state, now, Event::FactsChanged(facts)) {
+        for effect in self.mutant.step(&mut state, now, Event::FactsChanged(facts)) {
             match effect {
                 Effect::Run { uid, stages, .. } if !due.contains(&uid) => {
                     let actions: Vec<_> = stages.iter().flat_map(|s| &s.actions).map(|a| a.name()).collect();

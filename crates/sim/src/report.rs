@@ -6,8 +6,9 @@ use std::fmt::Write as _;
 use decide::effect::ApiCall;
 use decide::event::ApiAnswer;
 use decide::{Effect, Event, NodeState};
-use model::Wall;
+use model::{Now, PodUid, Wall};
 
+use crate::record;
 use crate::time::{MILLI, Nanos, SECOND};
 
 const KEPT: usize = 120;
@@ -23,12 +24,25 @@ pub struct Log {
     tail: VecDeque<(Nanos, Line)>,
     print: bool,
     pub digest: Option<u64>,
+    /// All of it, when somebody wants to step through it later.
+    pub record: Option<Vec<record::Line>>,
 }
 
 impl Log {
     /// `print`: everything as it happens. The digest costs time.
-    pub fn new(print: bool, digest: bool) -> Self {
-        Self { tail: VecDeque::new(), print, digest: digest.then_some(0xcbf2_9ce4_8422_2325) }
+    pub fn new(print: bool, digest: bool, record: bool) -> Self {
+        Self {
+            tail: VecDeque::new(),
+            print,
+            digest: digest.then_some(0xcbf2_9ce4_8422_2325),
+            record: record.then(Vec::new),
+        }
+    }
+
+    pub fn started(&mut self, start: impl FnOnce() -> record::Start) {
+        if let Some(record) = &mut self.record {
+            record.push(record::Line::Start(Box::new(start())));
+        }
     }
 
     pub fn note(&mut self, now: Nanos, text: impl FnOnce() -> String) {
@@ -36,10 +50,17 @@ impl Log {
         if self.print {
             println!("{} {text}", stamp(now));
         }
+        if let Some(record) = &mut self.record {
+            record.push(record::Line::Note { world: now, text: text.clone() });
+        }
         self.keep(now, Line::Note(text));
     }
 
-    pub fn step(&mut self, now: Nanos, wall: Wall, event: &Event, effects: &[Effect], state: &NodeState) {
+    pub fn step(&mut self, now: Nanos, at: Now, event: &Event, effects: &[Effect], state: &NodeState) {
+        let wall = at.wall;
+        if let Some(record) = &mut self.record {
+            record.push(record::Line::Step { world: now, now: at, event: Box::new(event.clone()) });
+        }
         if let Some(digest) = &mut self.digest {
             let mut sum = Sum(*digest);
             // Writing into a number can't fail.
@@ -48,9 +69,7 @@ impl Log {
         }
         if self.print {
             print!("{}", step_words(now, wall, event, effects));
-            for line in whys(state, event) {
-                println!("{:>14}  why {line}", "");
-            }
+            print!("{}", whys(state, event, None));
         }
         self.keep(now, Line::Step { wall, event: Box::new(event.clone()), effects: effects.to_vec() });
     }
@@ -89,11 +108,11 @@ impl std::fmt::Write for Sum {
     }
 }
 
-fn stamp(now: Nanos) -> String {
+pub fn stamp(now: Nanos) -> String {
     format!("{:>6}.{:06}", now / SECOND, now % SECOND / (MILLI / 1000))
 }
 
-fn step_words(now: Nanos, wall: Wall, event: &Event, effects: &[Effect]) -> String {
+pub fn step_words(now: Nanos, wall: Wall, event: &Event, effects: &[Effect]) -> String {
     let mut text = format!("{} event {} (wall {wall:?})\n", stamp(now), event_words(event));
     for effect in effects {
         let _ = writeln!(text, "{:>14}  -> {}", "", effect_words(effect));
@@ -213,8 +232,8 @@ fn action_words(action: &decide::Action) -> String {
     }
 }
 
-/// The reasons of the pod that an event is about, or of all.
-fn whys(state: &NodeState, event: &Event) -> Vec<String> {
+/// The reasons of the pod that an event is about, or of all; of one pod alone, when `only` names it.
+pub fn whys(state: &NodeState, event: &Event, only: Option<&PodUid>) -> String {
     let about = match event {
         Event::StepDone { uid, .. } | Event::PlanEnded { uid, .. } => Some(uid.clone()),
         Event::Timer(decide::TimerKey::Pod(uid)) | Event::Hint(decide::Hint::Pod(uid)) => Some(uid.clone()),
@@ -224,16 +243,18 @@ fn whys(state: &NodeState, event: &Event) -> Vec<String> {
         },
         _ => None,
     };
-    let mut lines = Vec::new();
+    let mut text = String::new();
     for (uid, entry) in &state.pods {
-        if about.as_ref().is_none_or(|about| about == uid) {
-            let container = |w: &decide::state::WhySince| match &w.why.container {
-                Some(name) => format!("{name}: {:?}", w.why.cause),
-                None => format!("{:?}", w.why.cause),
-            };
-            let causes: Vec<_> = entry.why.iter().map(container).collect();
-            lines.push(format!("{uid} {:?}: {}", entry.lifecycle, causes.join("; ")));
+        let concerned = about.as_ref().is_none_or(|about| about == uid);
+        if !concerned || only.is_some_and(|only| only != uid) {
+            continue;
         }
+        let container = |w: &decide::state::WhySince| match &w.why.container {
+            Some(name) => format!("{name}: {:?}", w.why.cause),
+            None => format!("{:?}", w.why.cause),
+        };
+        let causes: Vec<_> = entry.why.iter().map(container).collect();
+        let _ = writeln!(text, "{:>14}  why {uid} {:?}: {}", "", entry.lifecycle, causes.join("; "));
     }
-    lines
+    text
 }

@@ -14,11 +14,11 @@ use model::observed::{Observation, Scope};
 
 use crate::check::{Violation, nothing_left, unsettled};
 use crate::drive::{Mutant, Simulation};
-use crate::faults::Faults;
+use crate::record;
 use crate::report::Log;
 use crate::rng::Rng;
+use crate::scenario::{Parts, Scenario};
 use crate::time::{Nanos, SECOND};
-use crate::workload::Workload;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Profile {
@@ -27,18 +27,23 @@ pub enum Profile {
     /// Everything that may go wrong does.
     #[default]
     Faults,
+    /// As `Faults`, with few pods and for seconds only: many seeds in little time.
+    Short,
     /// Simple pods, and one whose every call hangs (K10).
     Stuck,
 }
 
 impl Profile {
+    pub const ALL: [Profile; 4] = [Profile::Calm, Profile::Faults, Profile::Short, Profile::Stuck];
+
     pub fn parse(word: &str) -> Option<Self> {
-        [Profile::Calm, Profile::Faults, Profile::Stuck].into_iter().find(|p| p.word() == word)
+        Self::ALL.into_iter().find(|p| p.word() == word)
     }
     pub fn word(self) -> &'static str {
         match self {
             Profile::Calm => "calm",
             Profile::Faults => "faults",
+            Profile::Short => "short",
             Profile::Stuck => "stuck",
         }
     }
@@ -47,21 +52,25 @@ impl Profile {
     fn bound(self) -> Nanos {
         match self {
             Profile::Calm => 420 * SECOND,
-            Profile::Faults => 900 * SECOND,
+            Profile::Faults | Profile::Short => 900 * SECOND,
             Profile::Stuck => 600 * SECOND,
         }
     }
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     pub profile: Profile,
     pub mutant: Mutant,
     /// Print every event with its effects.
     pub print: bool,
     pub digest: bool,
+    /// Keep every event, for [`crate::record`].
+    pub record: bool,
     /// Stop after so many events.
     pub steps: Option<u64>,
+    /// Leave out every other part of the scenario.
+    pub only: Option<Parts>,
 }
 
 #[derive(Debug)]
@@ -74,6 +83,17 @@ pub struct Outcome {
     /// Simulated time from the last fault until everything was settled.
     pub settled_after: Nanos,
     pub failure: Option<Failure>,
+    pub record: Vec<record::Line>,
+    only: Option<Parts>,
+}
+
+impl Outcome {
+    /// One command that does the same again and shows every event.
+    pub fn replay_command(&self) -> String {
+        let words: Vec<_> = self.only.iter().flatten().map(String::as_str).collect();
+        let only = if self.only.is_some() { format!(" --only {}", words.join(",")) } else { String::new() };
+        format!("cargo run -p sim -- replay {} --profile {}{only}", self.seed, self.profile.word())
+    }
 }
 
 /// A broken invariant, with what led to it.
@@ -99,8 +119,10 @@ impl fmt::Display for Outcome {
         write!(
             f,
             "seed {seed} ({profile}) breaks {invariant} at {secs:.3} s: {message}\n\
-             the last of {} events:\n{}\nreplay it with: cargo run -p sim -- replay {seed} --profile {profile}",
-            self.events, failure.tail
+             the last of {} events:\n{}\nreplay it with: {}",
+            self.events,
+            failure.tail,
+            self.replay_command()
         )
     }
 }
@@ -111,25 +133,25 @@ const STORM: u64 = 60_000;
 const QUIET_AT_LEAST: Nanos = 100 * SECOND;
 const LOOK_EVERY: Nanos = 5 * SECOND;
 
+/// Numbers of the driver are not those of the scenario: leaving out a part changes no other one.
+const DRIVER: u64 = 0x6472_6976_6572;
+
+pub fn scenario_of(seed: u64, options: &Options) -> Scenario {
+    let mut scenario = Scenario::seeded(&mut Rng::new(seed), options.profile);
+    if let Some(only) = &options.only {
+        scenario.keep(only);
+    }
+    scenario
+}
+
 pub fn run(seed: u64, options: &Options) -> Outcome {
-    let mut rng = Rng::new(seed);
-    let during = rng.between(40, 180) * SECOND;
-    let (workload, faults) = match options.profile {
-        Profile::Calm => (Workload::seeded(&mut rng, during), Faults::none()),
-        Profile::Faults => {
-            let workload = Workload::seeded(&mut rng, during);
-            (workload, Faults::seeded(&mut rng, during))
-        }
-        Profile::Stuck => {
-            let victim = Some("p0-1".into());
-            (Workload::plain(&mut rng, 5), Faults { until: during, victim, ..Faults::none() })
-        }
-    };
-    let log = Log::new(options.print, options.digest);
-    let mut sim = Simulation::new(workload, faults, rng, options.mutant, log);
+    let scenario = scenario_of(seed, options);
+    let during = scenario.during;
+    let log = Log::new(options.print, options.digest, options.record);
+    let mut sim = Simulation::new(scenario, Rng::new(seed ^ DRIVER), options.mutant, log);
     let limit = options.steps.unwrap_or(u64::MAX);
     // A panic in a decision is a broken promise too, and needs its seed and its story as much as any other.
-    let run = AssertUnwindSafe(|| scenario(&mut sim, options.profile, during, limit));
+    let run = AssertUnwindSafe(|| acts(&mut sim, options.profile, during, limit));
     let settled_after = catch_unwind(run).unwrap_or_else(|cause| {
         let text = cause.downcast_ref::<String>().cloned();
         let text = text.or_else(|| cause.downcast_ref::<&str>().map(|s| s.to_string()));
@@ -141,6 +163,11 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
         at: sim.world.now,
         tail: sim.log.tail(),
     });
+    let mut record = sim.log.record.take().unwrap_or_default();
+    if let (Some(failure), true) = (&failure, options.record) {
+        let Violation { invariant, message } = failure.violation.clone();
+        record.push(record::Line::End { world: failure.at, invariant: invariant.into(), message });
+    }
     Outcome {
         seed,
         profile: options.profile,
@@ -149,10 +176,12 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
         digest: sim.log.digest.unwrap_or_default(),
         settled_after,
         failure,
+        record,
+        only: options.only.clone(),
     }
 }
 
-fn scenario(sim: &mut Simulation, profile: Profile, during: Nanos, limit: u64) -> Nanos {
+fn acts(sim: &mut Simulation, profile: Profile, during: Nanos, limit: u64) -> Nanos {
     if profile == Profile::Stuck {
         others_are_not_held_up(sim);
     }
@@ -246,7 +275,7 @@ fn planning_again_changes_nothing(sim: &mut Simulation) {
         .collect();
     let mut runs = Vec::new();
     for event in [Event::Hint(Hint::Everything), Event::Observed(seen.clone())] {
-        let effects = decide::step(&mut state, clock.now(now, wall), event);
+        let effects = sim.mutant.step(&mut state, clock.now(now, wall), event);
         runs.extend(effects.into_iter().filter_map(|e| match e {
             Effect::Run { uid, .. } => Some(uid),
             _ => None,

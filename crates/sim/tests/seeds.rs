@@ -1,6 +1,7 @@
-//! A bounded number of seeds of each profile. More: `cargo run -p sim -- run --seeds A..B --profile …`.
+//! A few seeds of each profile. Many more: `cargo run --release -p sim -- run --seeds A..B`.
 
-use sim::{Options, Profile, run};
+use sim::record::{self, Window};
+use sim::{Mutant, Options, Profile, run, shrink};
 
 fn all_good(profile: Profile, seeds: std::ops::Range<u64>) {
     for seed in seeds {
@@ -10,43 +11,30 @@ fn all_good(profile: Profile, seeds: std::ops::Range<u64>) {
 }
 
 #[test]
-fn calm_first_half() {
-    all_good(Profile::Calm, 0..75);
+fn calm() {
+    all_good(Profile::Calm, 0..30);
 }
 
 #[test]
-fn calm_second_half() {
-    all_good(Profile::Calm, 75..150);
+fn faults() {
+    all_good(Profile::Faults, 0..60);
 }
 
 #[test]
-fn faults_first_half() {
-    all_good(Profile::Faults, 0..150);
-}
-
-#[test]
-fn faults_second_half() {
-    all_good(Profile::Faults, 150..300);
-}
-
-/// Seeds that once broke something, so that they stay in sight while the world they ran in stays the same.
-#[test]
-fn faults_that_found_something() {
-    for seed in [57, 98, 287, 411, 823, 893, 901, 1421, 1444, 1596] {
-        all_good(Profile::Faults, seed..seed + 1);
-    }
+fn short() {
+    all_good(Profile::Short, 0..200);
 }
 
 #[test]
 fn one_stuck_pod_holds_up_nobody() {
-    all_good(Profile::Stuck, 0..40);
+    all_good(Profile::Stuck, 0..20);
 }
 
 /// The same seed is the same run: every event and every effect, to the last byte.
 #[test]
 fn a_seed_decides_everything() {
-    for profile in [Profile::Calm, Profile::Faults, Profile::Stuck] {
-        for seed in 0..6 {
+    for profile in Profile::ALL {
+        for seed in 0..2 {
             let options = Options { profile, digest: true, ..Options::default() };
             let (first, second) = (run(seed, &options), run(seed, &options));
             assert_eq!(
@@ -58,4 +46,28 @@ fn a_seed_decides_everything() {
     }
     let digest = |seed| run(seed, &Options { digest: true, ..Options::default() }).digest;
     assert_ne!(digest(1), digest(2), "another seed is another run");
+}
+
+/// A failing seed is made short, its log is written, read and stepped, and ends where the run did.
+#[test]
+fn a_failing_seed_becomes_a_short_log() {
+    let options = Options { profile: Profile::Short, mutant: Mutant::IgnoresStages, ..Options::default() };
+    let seed = (0..100).find(|seed| run(*seed, &options).failure.is_some()).expect("a failing seed");
+    let whole = run(seed, &options);
+    let shrunk = shrink(seed, &options).expect("it fails");
+    assert!(shrunk.only.len() < shrunk.parts_before, "{} parts are left", shrunk.only.len());
+    let invariant = |outcome: &sim::Outcome| outcome.failure.as_ref().map(|f| f.violation.invariant);
+    assert_eq!(invariant(&shrunk.outcome), invariant(&whole));
+
+    let again = run(seed, &Options { only: Some(shrunk.only), record: true, ..options });
+    assert_eq!(invariant(&again), invariant(&whole), "the parts that are left are enough");
+    assert!(again.replay_command().contains("--only"), "{}", again.replay_command());
+    let file = std::env::temp_dir().join(format!("rubelet-sim-{}.jsonl", std::process::id()));
+    record::write(&file, &again.record).expect("the log is written");
+    let lines = record::read(&file).expect("the log is read");
+    std::fs::remove_file(&file).expect("the log is there");
+    let mut told = String::new();
+    record::step_through(&lines, &Window::default(), &mut |text| told.push_str(text));
+    assert!(told.contains("breaks") && told.contains("why"), "{told}");
+    assert_eq!(told.matches(" event ").count() as u64, again.events);
 }

@@ -12,6 +12,7 @@ use model::k8s::Node;
 use model::node::{HostFacts, NodeConfig};
 use model::pod::PodView;
 
+use crate::resources::Amounts;
 use crate::state::RuntimeHealth;
 
 /// A refusal, as it is shown in the pod's status.
@@ -35,7 +36,14 @@ pub struct Place<'a> {
     pub node: Option<&'a Node>,
     pub runtime: &'a RuntimeHealth,
     /// Pods that already count on this node.
-    pub others: &'a [&'a PodView],
+    pub others: &'a [Beside<'a>],
+}
+
+/// A pod that is here, with what it asks for: added up for every newcomer, and so not worked out again each time.
+#[derive(Clone, Copy)]
+pub struct Beside<'a> {
+    pub view: &'a PodView,
+    pub requests: &'a Amounts,
 }
 
 pub fn admit(pod: &PodView, place: &Place<'_>) -> Result<(), Refusal> {

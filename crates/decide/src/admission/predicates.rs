@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::k8s::{Node, Taint, Toleration};
 use model::pod::{PodView, is_sidecar};
 
-use super::{Place, Refusal, affinity};
+use super::{Beside, Place, Refusal, affinity};
 use crate::node::capacity::PODS;
 use crate::node::is_extended;
 use crate::resources::{
@@ -74,11 +74,11 @@ pub(super) fn check(pod: &PodView, place: &Place<'_>) -> Result<(), Refusal> {
     failures.into_iter().next().map_or(Ok(()), |first| Err(first.into()))
 }
 
-fn room(pod: &PodView, others: &[&PodView], allocatable: &Amounts) -> Vec<Failure> {
+fn room(pod: &PodView, others: &[Beside<'_>], allocatable: &Amounts) -> Vec<Failure> {
     let mut failures = Vec::new();
     let mut used = Amounts::default();
     for other in others {
-        used.add(&pod_requests(other, Overhead::Included));
+        used.add(other.requests);
     }
     let mut compare = |name: &str, requested: i64, used: i64, capacity: i64| {
         if requested > 0 && requested > capacity.saturating_sub(used) {
@@ -143,12 +143,12 @@ fn host_ports(pod: &PodView) -> BTreeSet<HostPort<'_>> {
         .collect()
 }
 
-fn ports_conflict(pod: &PodView, others: &[&PodView]) -> bool {
+fn ports_conflict(pod: &PodView, others: &[Beside<'_>]) -> bool {
     let wanted = host_ports(pod);
     if wanted.is_empty() {
         return false;
     }
-    let taken: BTreeSet<HostPort<'_>> = others.iter().flat_map(|other| host_ports(other)).collect();
+    let taken: BTreeSet<HostPort<'_>> = others.iter().flat_map(|other| host_ports(other.view)).collect();
     wanted.iter().any(|(address, protocol, port)| {
         taken.iter().any(|(their_address, their_protocol, their_port)| {
             (protocol, port) == (their_protocol, their_port)

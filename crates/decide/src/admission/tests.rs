@@ -7,6 +7,7 @@ use model::pod::Source;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::resources::{Overhead, pod_requests};
 
 struct World {
     config: NodeConfig,
@@ -38,7 +39,10 @@ impl World {
     }
 
     fn verdict(&self, pod: Value, source: Source) -> String {
-        let others: Vec<&PodView> = self.others.iter().collect();
+        let requests: Vec<Amounts> =
+            self.others.iter().map(|other| pod_requests(other, Overhead::Included)).collect();
+        let others = self.others.iter().zip(&requests);
+        let others: Vec<Beside<'_>> = others.map(|(view, requests)| Beside { view, requests }).collect();
         let place = Place {
             config: &self.config,
             facts: &self.facts,

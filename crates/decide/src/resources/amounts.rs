@@ -55,8 +55,10 @@ impl Amounts {
     /// Adds each amount of `other` to this list.
     pub fn add(&mut self, other: &Amounts) {
         for (name, amount) in other.iter() {
-            let sum = self.get(name).map_or(amount, |present| present + amount);
-            self.set(name, sum);
+            match self.0.get_mut(name) {
+                Some(present) => *present += amount,
+                None => self.set(name, amount),
+            }
         }
     }
 

@@ -11,6 +11,7 @@ use super::{Context, api, sweep};
 use crate::effect::{Effect, LogLevel};
 use crate::lifecycle::{Lifecycle, MINIMUM_GRACE_SECS, Termination, TerminationCause, grace_secs};
 use crate::mirror::is_mirror;
+use crate::resources::{Overhead, pod_requests};
 use crate::sources::{Change, Duplicate, merge, merge_one, remove_one};
 use crate::state::{NodeState, Observing, PodEntry, Reading};
 use crate::{admission, cgroups, runtime_class};
@@ -109,6 +110,7 @@ pub(super) fn classes_told(state: &mut NodeState, cx: &mut Context, source: Sour
 /// Another definition, and what follows from it alone.
 fn set_view(entry: &mut PodEntry, view: PodView) {
     entry.qos = crate::resources::qos_class(&view);
+    entry.requests = Arc::new(pod_requests(&view, Overhead::Included));
     entry.resources = Arc::new(crate::state::pod_resources(&view));
     entry.view = view;
 }
@@ -190,7 +192,9 @@ fn admission_verdict(state: &NodeState, pod: &PodView) -> Result<(), admission::
     let counts = |entry: &&PodEntry| {
         !(entry.lifecycle.is_terminated() || entry.rejection.is_some() || entry.removed || entry.orphan)
     };
-    let others: Vec<&PodView> = state.pods.values().filter(counts).map(|entry| &entry.view).collect();
+    let others = state.pods.values().filter(counts);
+    let others: Vec<admission::Beside<'_>> =
+        others.map(|entry| admission::Beside { view: &entry.view, requests: &entry.requests }).collect();
     admission::admit(
         pod,
         &admission::Place {

@@ -178,6 +178,21 @@ fn sources_behind_mounts() {
 }
 
 #[test]
+fn sizes_are_told_of_what_is_made_for_the_pod() {
+    let check = |volume: Value, expect: Option<(&str, bool)>| {
+        let found = measured(&sample::config(), &pod_with(volume));
+        let found = found.first().map(|volume| (volume.plugin.as_str(), volume.on_disk));
+        assert_eq!(found, expect);
+    };
+    check(json!({"emptyDir": {}}), Some(("kubernetes.io/empty-dir", true)));
+    check(json!({"emptyDir": {"medium": "Memory"}}), Some(("kubernetes.io/empty-dir", false)));
+    check(json!({"configMap": {"name": "x"}}), Some(("kubernetes.io/configmap", true)));
+    check(json!({"secret": {}}), Some(("kubernetes.io/secret", false)));
+    check(json!({"hostPath": {"path": "/x"}}), None);
+    check(json!({"nfs": {"server": "x", "path": "/x"}}), None);
+}
+
+#[test]
 fn a_volume_may_name_its_server() {
     let check = |source: Value, expect: (&str, bool)| {
         let mut setups = setups_of(&pod_with(json!({ "nfs": source }))).unwrap();

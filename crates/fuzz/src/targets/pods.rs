@@ -1,6 +1,6 @@
 //! Manifests and what is written in them.
 
-use decide::manifest::{decode_file, decode_http};
+use decide::manifest::{References, decode_file, decode_http};
 use decide::render::expansion::expand;
 use model::codec;
 use model::quantity::Quantity;
@@ -43,10 +43,10 @@ pub const TARGETS: [Target; 5] = [
 ];
 
 fn manifest_file(data: &[u8]) {
-    let content = decode_file(data, "/manifests/a.yaml", "node", true);
+    let content = decode_file(data, "/manifests/a.yaml", "node", References::Allowed);
     assert_eq!(
         content,
-        decode_file(data, "/manifests/a.yaml", "node", true),
+        decode_file(data, "/manifests/a.yaml", "node", References::Allowed),
         "the same bytes, the same pods"
     );
     for pod in &content.pods {
@@ -57,7 +57,8 @@ fn manifest_file(data: &[u8]) {
 }
 
 fn manifest_http(data: &[u8]) {
-    for pod in decode_http(data, "http://example.test/pods", "node", false).unwrap_or_default() {
+    for pod in decode_http(data, "http://example.test/pods", "node", References::Refused).unwrap_or_default()
+    {
         survives(&pod);
     }
 }

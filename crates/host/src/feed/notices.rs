@@ -61,7 +61,7 @@ impl Notices {
             self.told_objects = objects;
         }
         if let Some(pods) = reading.pods
-            && self.told_pods.as_ref() != Some(&pods)
+            && !self.told_pods.as_ref().is_some_and(|told| same(told, &pods))
         {
             self.queue.push_back(FeedNotice::Set(PodSet { source, pods: pods.clone() }));
             self.told_pods = Some(pods);
@@ -79,6 +79,11 @@ impl Notices {
             }
         }
     }
+}
+
+/// Files that did not change give the very same objects: only others are compared word by word.
+fn same(told: &[Arc<Pod>], now: &[Arc<Pod>]) -> bool {
+    told.len() == now.len() && told.iter().zip(now).all(|(a, b)| Arc::ptr_eq(a, b) || a == b)
 }
 
 #[cfg(test)]

@@ -42,6 +42,8 @@ mod termination;
 mod tree;
 mod user_ids;
 
+pub(crate) use tree::open_same_mount;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -213,6 +215,6 @@ mod hung;
 #[cfg(test)]
 mod killed;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;

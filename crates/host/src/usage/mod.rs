@@ -1,21 +1,35 @@
-//! What the machine and its cgroups use: plain reads of cgroup v1, v2 and /proc.
+//! What the machine and its cgroups use: plain reads of cgroup v1, v2 and /proc, many in one go.
 
-mod cgroup;
-pub(crate) mod proc;
+mod files;
+mod machine;
+mod pressure;
+mod processes;
+mod trees;
+mod v1;
+mod v2;
+mod walk;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use ports::{CgroupUsage, FilesystemFigures, InterfaceFigures, MachineUsage, UsageReader, WallClock};
-use tokio::sync::Mutex;
+use model::Wall;
+use ports::{
+    CgroupUsage, Depth, FilesystemFigures, InterfaceFigures, MachineFacts, MachineUsage, NamedUsage,
+    PodQuery, PodUsage, TreeFigures, UsageReader, WallClock,
+};
+use tokio::sync::{Mutex, OnceCell};
 use tokio::time::Instant;
 
 use crate::cgroup::Layout;
+use files::Files;
+pub(crate) use machine::interfaces;
+use trees::Trees;
 
 /// A rate over less than this says little.
 const SHORTEST_RATE: Duration = Duration::from_secs(1);
@@ -31,102 +45,237 @@ struct Sample {
 }
 
 pub struct HostUsage {
-    layout: Layout,
-    proc: PathBuf,
+    place: Arc<Place>,
     wall: Arc<dyn WallClock>,
     samples: Mutex<BTreeMap<String, Sample>>,
+    facts: OnceCell<MachineFacts>,
+}
+
+/// Where to read.
+struct Place {
+    trees: Trees,
+    proc: PathBuf,
+    sys: PathBuf,
 }
 
 impl HostUsage {
     pub fn new(layout: Layout, wall: Arc<dyn WallClock>) -> Self {
-        Self { layout, proc: "/proc".into(), wall, samples: Mutex::new(BTreeMap::new()) }
+        let place = Place { trees: Trees::new(&layout), proc: "/proc".into(), sys: "/sys".into() };
+        let (samples, facts) = (Mutex::new(BTreeMap::new()), OnceCell::new());
+        Self { place: Arc::new(place), wall, samples, facts }
     }
 
     async fn blocking<T: Send + 'static>(
         &self,
-        read: impl FnOnce(&Layout, &Path) -> T + Send + 'static,
+        read: impl FnOnce(&Place) -> T + Send + 'static,
     ) -> io::Result<T> {
-        let (layout, proc) = (self.layout.clone(), self.proc.clone());
-        tokio::task::spawn_blocking(move || read(&layout, &proc)).await.map_err(io::Error::other)
+        let place = self.place.clone();
+        tokio::task::spawn_blocking(move || read(&place)).await.map_err(io::Error::other)
     }
 
-    /// Cores in use since the last sample that is old enough.
-    async fn rate(&self, path: &str, cpu_nanos: u64) -> Option<u64> {
+    /// Tells each reading when it was made, and how many cores were in use since one before it.
+    async fn finish(&self, at: Wall, found: Vec<(&str, &mut CgroupUsage)>) {
         let now = Instant::now();
         let mut samples = self.samples.lock().await;
         samples.retain(|_, sample| now.duration_since(sample.at) < FORGET);
-        let last = samples.get(path).copied();
-        let rate = match last {
-            Some(last) if now.duration_since(last.at) < SHORTEST_RATE => return last.rate,
-            Some(last) => {
-                let passed = now.duration_since(last.at).as_secs_f64();
-                Some((cpu_nanos.saturating_sub(last.cpu_nanos) as f64 / passed) as u64)
-            }
-            None => None,
+        for (path, usage) in found {
+            usage.at = at;
+            usage.cpu_nano_cores = usage.cpu_nanos.and_then(|cpu| rate(&mut samples, path, now, cpu));
+        }
+    }
+}
+
+/// Cores in use since the last sample that is old enough.
+fn rate(samples: &mut BTreeMap<String, Sample>, path: &str, now: Instant, cpu_nanos: u64) -> Option<u64> {
+    let rate = match samples.get(path) {
+        Some(last) if now.duration_since(last.at) < SHORTEST_RATE => return last.rate,
+        Some(last) => {
+            let passed = now.duration_since(last.at).as_secs_f64();
+            Some((cpu_nanos.saturating_sub(last.cpu_nanos) as f64 / passed) as u64)
+        }
+        None => None,
+    };
+    samples.insert(path.to_owned(), Sample { at: now, cpu_nanos, rate });
+    rate
+}
+
+/// Reads cgroups one after the other.
+struct Reader<'a> {
+    place: &'a Place,
+    depth: Depth,
+    files: Files,
+    devices: BTreeMap<(u32, u32), String>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(place: &'a Place, depth: Depth) -> Self {
+        let devices = match depth {
+            Depth::Basic => BTreeMap::new(),
+            Depth::Full => machine::device_names(&place.proc),
         };
-        samples.insert(path.to_owned(), Sample { at: now, cpu_nanos, rate });
-        rate
+        Self { place, depth, files: Files::default(), devices }
+    }
+
+    fn cgroup(&mut self, path: &str) -> Option<CgroupUsage> {
+        let mut usage = match &self.place.trees {
+            Trees::V1(trees) => v1::read(trees, &mut self.files, path, self.depth)?,
+            Trees::V2(root) => v2::read(&trees::below(root, path), &mut self.files, self.depth)?,
+        };
+        if let Some(detail) = &mut usage.detail {
+            for disk in &mut detail.disks {
+                let name = self.devices.get(&(disk.major, disk.minor)).cloned();
+                disk.device = name.unwrap_or_else(|| format!("{}:{}", disk.major, disk.minor));
+            }
+        }
+        Some(usage)
+    }
+
+    /// One that holds processes, with what they hold.
+    fn leaf(&mut self, pod: &str, id: &str) -> Option<NamedUsage> {
+        let path = self.place.trees.child(pod, id)?;
+        let mut usage = self.cgroup(&path)?;
+        if let Some(detail) = &mut usage.detail {
+            let processes = self.place.trees.processes(&mut self.files, &path);
+            detail.processes = Some(processes::read(&self.place.proc, &mut self.files, &processes));
+        }
+        Some(NamedUsage { path, usage })
+    }
+
+    fn pod(&mut self, query: &PodQuery) -> PodUsage {
+        let whole = self.cgroup(&query.cgroup);
+        let sandbox = self.leaf(&query.cgroup, &query.sandbox);
+        let containers = query.containers.iter().map(|id| self.leaf(&query.cgroup, id)).collect();
+        let interfaces = match (&sandbox, query.own_network) {
+            (Some(sandbox), true) => self.interfaces(&sandbox.path),
+            _ => Vec::new(),
+        };
+        PodUsage { whole, sandbox, containers, interfaces }
+    }
+
+    /// In the network namespace of whatever runs in this cgroup.
+    fn interfaces(&mut self, cgroup: &str) -> Vec<InterfaceFigures> {
+        let processes = self.place.trees.processes(&mut self.files, cgroup);
+        let Some(process) = processes.first() else { return Vec::new() };
+        let dir = self.place.proc.join(process.to_string());
+        self.files.text(&dir, "net/dev").map(machine::interfaces).unwrap_or_default()
+    }
+}
+
+/// Ends a walk when whoever waits for it is gone.
+struct StopOnDrop(Arc<AtomicBool>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
 #[async_trait]
 impl UsageReader for HostUsage {
-    async fn machine(&self) -> io::Result<MachineUsage> {
+    async fn machine(&self, depth: Depth) -> io::Result<MachineUsage> {
         let now = self.wall.wall();
-        let mut machine = self.blocking(move |layout, proc| proc::machine(layout, proc, now)).await??;
-        machine.root.at = now;
-        if let Some(cpu) = machine.root.cpu_nanos {
-            machine.root.cpu_nano_cores = self.rate("/", cpu).await;
-        }
+        let read = move |place: &Place| {
+            let root = Reader::new(place, depth).cgroup("/").unwrap_or_default();
+            machine::read(&place.proc, root, now, depth)
+        };
+        let mut machine = self.blocking(read).await??;
+        self.finish(now, vec![("/", &mut machine.root)]).await;
+        let facts = async || self.blocking(|place| machine::facts(&place.proc, &place.sys)).await;
+        machine.facts = self.facts.get_or_try_init(facts).await?.clone();
         Ok(machine)
     }
 
-    async fn cgroup(&self, path: &str) -> Option<CgroupUsage> {
-        let (now, asked) = (self.wall.wall(), path.to_owned());
-        let found = self.blocking(move |layout, _| cgroup::read(layout, &asked)).await.ok()??;
-        let rate = match found.cpu_nanos {
-            Some(cpu) => self.rate(path, cpu).await,
-            None => None,
+    async fn cgroups(&self, paths: Vec<String>, depth: Depth) -> io::Result<Vec<Option<CgroupUsage>>> {
+        let now = self.wall.wall();
+        let read = move |place: &Place| {
+            let mut reader = Reader::new(place, depth);
+            let found: Vec<_> = paths.iter().map(|path| reader.cgroup(path)).collect();
+            (paths, found)
         };
-        Some(CgroupUsage { at: now, cpu_nano_cores: rate, ..found })
+        let (paths, mut found) = self.blocking(read).await?;
+        let known = paths.iter().zip(&mut found);
+        let known = known.filter_map(|(path, usage)| Some((path.as_str(), usage.as_mut()?))).collect();
+        self.finish(now, known).await;
+        Ok(found)
     }
 
-    async fn container_cgroup(&self, pod: &str, id: &str) -> Option<String> {
-        let (pod, id) = (pod.to_owned(), id.to_owned());
-        self.blocking(move |layout, _| cgroup::child(layout, &pod, &id)).await.ok()?
-    }
-
-    async fn interfaces(&self, path: &str) -> Vec<InterfaceFigures> {
-        let path = path.to_owned();
-        let read = move |layout: &Layout, proc: &Path| {
-            let process = cgroup::any_process(layout, &path)?;
-            let text = fs::read_to_string(proc.join(process.to_string()).join("net/dev")).ok()?;
-            Some(proc::interfaces(&text))
+    async fn pods(&self, wanted: Vec<PodQuery>, depth: Depth) -> io::Result<Vec<PodUsage>> {
+        let now = self.wall.wall();
+        let read = move |place: &Place| {
+            let mut reader = Reader::new(place, depth);
+            let found: Vec<_> = wanted.iter().map(|query| reader.pod(query)).collect();
+            (wanted, found)
         };
-        self.blocking(read).await.ok().flatten().unwrap_or_default()
+        let (wanted, mut found) = self.blocking(read).await?;
+        let mut known: Vec<(&str, &mut CgroupUsage)> = Vec::new();
+        for (query, pod) in wanted.iter().zip(&mut found) {
+            known.extend(pod.whole.as_mut().map(|usage| (query.cgroup.as_str(), usage)));
+            for leaf in pod.containers.iter_mut().flatten().chain(&mut pod.sandbox) {
+                known.push((&leaf.path, &mut leaf.usage));
+            }
+        }
+        self.finish(now, known).await;
+        Ok(found)
     }
 
-    async fn directory(&self, path: &str) -> Option<(u64, u64)> {
+    async fn cgroup_start(&self, path: &str) -> Option<Wall> {
         let path = path.to_owned();
-        let read = move |_: &Layout, _: &Path| {
-            let files = fs::read_dir(path).ok()?.flatten().filter_map(|entry| entry.metadata().ok());
-            let files = files.filter(|file| file.is_file());
-            Some(files.fold((0, 0), |(bytes, count), file| (bytes + file.len(), count + 1)))
+        let read = move |place: &Place| {
+            let made = fs::metadata(place.trees.place(&path)?).ok()?.modified().ok()?;
+            let since = made.duration_since(std::time::UNIX_EPOCH).ok()?;
+            Some(Wall(i64::try_from(since.as_nanos()).ok()?))
         };
         self.blocking(read).await.ok()?
     }
 
-    async fn filesystem(&self, path: &str) -> io::Result<FilesystemFigures> {
-        let path = path.to_owned();
-        let stat = self.blocking(move |_, _| rustix::fs::statvfs(path)).await??;
-        Ok(FilesystemFigures {
-            available_bytes: stat.f_bavail * stat.f_frsize,
-            capacity_bytes: stat.f_blocks * stat.f_frsize,
-            used_bytes: stat.f_blocks.saturating_sub(stat.f_bfree) * stat.f_frsize,
-            inodes: stat.f_files,
-            inodes_free: stat.f_ffree,
-        })
+    async fn own_cgroup(&self) -> Option<String> {
+        let read = |place: &Place| {
+            let text = fs::read_to_string(place.proc.join("self/cgroup")).ok()?;
+            own(&text, matches!(place.trees, Trees::V2(_)))
+        };
+        self.blocking(read).await.ok()?
     }
+
+    async fn directories(&self, paths: Vec<String>) -> io::Result<Vec<Option<TreeFigures>>> {
+        self.blocking(move |_| paths.iter().map(|path| directory(Path::new(path))).collect()).await
+    }
+
+    async fn filesystem(&self, path: &str) -> io::Result<FilesystemFigures> {
+        let path = PathBuf::from(path);
+        self.blocking(move |_| machine::filesystem(&path)).await?
+    }
+
+    async fn tree(&self, path: &str) -> io::Result<TreeFigures> {
+        let (path, stop) = (PathBuf::from(path), Arc::new(AtomicBool::new(false)));
+        let _stop_when_gone = StopOnDrop(stop.clone());
+        self.blocking(move |_| walk::measure(&path, &stop)).await?
+    }
+}
+
+/// Lines of `number:controllers:path`: the one with memory, or the only one of version 2.
+fn own(text: &str, unified: bool) -> Option<String> {
+    let line = |line: &str| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        let ours =
+            if unified { controllers.is_empty() } else { controllers.split(',').any(|c| c == "memory") };
+        (ours && path != "/").then(|| path.to_owned())
+    };
+    text.lines().find_map(line)
+}
+
+/// The regular files directly in a directory, or one such file by itself.
+fn directory(path: &Path) -> Option<TreeFigures> {
+    let found = fs::symlink_metadata(path).ok()?;
+    if found.is_file() {
+        return Some(TreeFigures { bytes: found.len(), inodes: 1 });
+    }
+    let files = fs::read_dir(path).ok()?.flatten().filter_map(|entry| entry.metadata().ok());
+    let files = files.filter(|file| file.is_file());
+    Some(files.fold(TreeFigures::default(), |sum, file| TreeFigures {
+        bytes: sum.bytes + file.len(),
+        inodes: sum.inodes + 1,
+    }))
 }
 
 #[cfg(test)]

@@ -97,6 +97,7 @@ pub mod tests {
             name: name.into(),
             uid: uid.into(),
             source: "file".into(),
+            lifecycle: "sync".into(),
             status: "Running".into(),
             ready: 0,
             containers: Vec::new(),

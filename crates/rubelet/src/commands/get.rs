@@ -179,6 +179,9 @@ kube-system   etcd-vm   0/0     Pending            0          <unknown>   <none>
             pods: 3,
             running_pods: 2,
             containers: [("exited".to_owned(), 1), ("running".to_owned(), 4)].into(),
+            mirror_pods: 0,
+            orphans: 0,
+            ephemeral_containers: 0,
         };
         let expect = "\
 NAME   RUNTIME             READY   NETWORK   SOURCES   PODS   RUNNING   CONTAINERS            MESSAGE

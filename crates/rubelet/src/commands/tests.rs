@@ -79,6 +79,9 @@ impl AgentView for FakeAgent {
             pods: 2,
             running_pods: 1,
             containers: Default::default(),
+            mirror_pods: 0,
+            orphans: 0,
+            ephemeral_containers: 0,
         })
     }
 }
@@ -102,7 +105,8 @@ fn node() -> Node {
     let app_runs = Arc::new(AtomicBool::new(true));
     let agent: Arc<dyn AgentView> = Arc::new(FakeAgent { logs, app_runs: app_runs.clone() });
     let health = Arc::new(HealthChecks::of_agent(agent.clone(), Duration::from_secs(1)));
-    let metrics = AgentMetrics::new(BuildInfo { kubernetes: "v1.36.4".into(), rubelet: "0".into() });
+    let build = BuildInfo { kubernetes: "v1.36.4".into(), rubelet: "0".into() };
+    let metrics = AgentMetrics::new(build, std::sync::Arc::new(host::clock::SystemClock));
     let endpoints = Endpoints { agent, health, metrics, stats: None };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let socket = dir.path().join(SOCKET);

@@ -66,7 +66,7 @@ pub const FIELDS: &[(&str, Effect)] = &[
     ("imageMaximumGCAge", NoEffectYet),
     ("imageGCHighThresholdPercent", NoEffectYet),
     ("imageGCLowThresholdPercent", NoEffectYet),
-    ("volumeStatsAggPeriod", NoEffectYet),
+    ("volumeStatsAggPeriod", Honoured),
     ("kubeletCgroups", NoEffectYet),
     ("systemCgroups", NoEffectYet),
     ("cgroupRoot", Honoured),

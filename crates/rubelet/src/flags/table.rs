@@ -156,7 +156,7 @@ const OWN_FLAGS: &[Flag] = &[
     own("node-labels", Labels, Cluster, Honoured, "", "labels to register the node with"),
     own("cloud-provider", Text, Cluster, Honoured, "", "external, or empty for none"),
 
-    own("runtime-cgroups", Text, Runtime, NoEffectYet, "", "cgroup of the container runtime"),
+    own("runtime-cgroups", Text, Runtime, Honoured, "", "cgroup of the container runtime, for its figures in /stats/summary"),
     own("image-credential-provider-config", Text, Runtime, Honoured, "", "configuration file or directory of credential plugins"),
     own("image-credential-provider-bin-dir", Text, Runtime, Honoured, "", "directory of credential plugins"),
     own("seccomp-default", Switch, Runtime, Honoured, "false", "run containers that ask for no seccomp profile with the runtime's own"),

@@ -74,7 +74,8 @@ impl Agent {
         (agent, status)
     }
 
-    fn prepare(runtime: &Runtime, flags: &[&str], adjust: impl FnOnce(&mut Value)) -> Agent {
+    /// Writes the configuration, and starts nothing: see [`Agent::launch`].
+    pub fn prepare(runtime: &Runtime, flags: &[&str], adjust: impl FnOnce(&mut Value)) -> Agent {
         let agent = Agent {
             dir: runtime.dir.clone(),
             read_only_port: runtime.free_port(),
@@ -146,6 +147,17 @@ impl Agent {
         let entry = format!("{pid}:{}\n", start_time(&pid).unwrap_or_default());
         fs::write(self.dir.join("pids/agent"), entry).expect("note the agent's pid");
         self.child = Some(child);
+    }
+
+    /// Starts it without waiting for anything.
+    pub fn launch(&mut self) {
+        self.spawn();
+    }
+
+    /// Whether it says right now that it is healthy.
+    pub fn is_healthy(&self) -> bool {
+        let address = format!("127.0.0.1:{}", self.healthz_port);
+        get(&address, "/healthz").is_ok_and(|response| response.status == 200)
     }
 
     #[track_caller]

@@ -164,6 +164,11 @@ impl Runtime {
         mounts
     }
 
+    /// Of containerd itself, without its shims.
+    pub fn containerd_pid(&self) -> u32 {
+        self.pid().as_raw_nonzero().get().unsigned_abs()
+    }
+
     fn pid(&self) -> Pid {
         let entry = std::fs::read_to_string(self.dir.join("pids/containerd")).expect("containerd's pid");
         let pid = entry.split(':').next().and_then(|pid| pid.parse().ok()).and_then(Pid::from_raw);

@@ -31,12 +31,12 @@ impl Images for Shelf {
 }
 
 fn has(metrics: &AgentMetrics, line: &str) {
-    let text = metrics.text(None).unwrap();
+    let text = metrics.text(&Default::default()).unwrap();
     assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
 }
 
 fn lacks(metrics: &AgentMetrics, start: &str) {
-    let text = metrics.text(None).unwrap();
+    let text = metrics.text(&Default::default()).unwrap();
     assert!(!text.lines().any(|found| found.starts_with(start)), "{start} in\n{text}");
 }
 
@@ -62,9 +62,9 @@ async fn calls_are_handed_on_and_counted() {
 #[tokio::test(start_paused = true)]
 async fn sandboxes_are_counted_by_handler_too() {
     let metrics = metrics();
-    let made = count(&metrics, "run_podsandbox", Some("kata"), async { Ok(()) }).await;
+    let made = count(&metrics, "run_podsandbox", Some(("kata", true)), async { Ok(()) }).await;
     assert!(made.is_ok());
-    let refused: Result<(), _> = count(&metrics, "run_podsandbox", Some(""), async {
+    let refused: Result<(), _> = count(&metrics, "run_podsandbox", Some(("", false)), async {
         Err(RuntimeError::Failed { call: "RunPodSandbox", code: 2, message: "no".into() })
     })
     .await;
@@ -73,6 +73,8 @@ async fn sandboxes_are_counted_by_handler_too() {
     has(&metrics, r#"kubelet_run_podsandbox_errors_total{runtime_handler=""} 1"#);
     has(&metrics, "kubelet_started_pods_total 2");
     has(&metrics, "kubelet_started_pods_errors_total 1");
+    has(&metrics, "kubelet_started_user_namespaced_pods_total 1");
+    has(&metrics, "kubelet_started_user_namespaced_pods_errors_total 0");
 }
 
 #[derive(Default)]

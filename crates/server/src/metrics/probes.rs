@@ -9,7 +9,7 @@ use model::PodUid;
 use model::probe::ProbeOutcome;
 use ports::ProbeOf;
 use prometheus::core::Collector;
-use prometheus::proto::Metric;
+use prometheus::proto::{Metric, MetricFamily};
 use prometheus::{HistogramVec, IntCounterVec, Registry, TextEncoder};
 
 use super::Registrar;
@@ -87,18 +87,19 @@ impl ProbeMetrics {
     }
 
     pub fn text(&self) -> Result<String, prometheus::Error> {
-        let mut families = self.registry.gather();
-        if let Some(figures) = process::figures() {
-            let start = Registry::new();
-            Registrar(&start).gauge(
-                "process_start_time_seconds",
-                "When this process was started.",
-                figures.start_seconds,
-            );
-            families.extend(start.gather());
-        }
-        TextEncoder::new().encode_to_string(&families)
+        with_start(self.registry.gather())
     }
+}
+
+/// These families, and when the process was started.
+pub(super) fn with_start(mut families: Vec<MetricFamily>) -> Result<String, prometheus::Error> {
+    if let Some(start) = process::start() {
+        let registry = Registry::new();
+        let (about, seconds) = ("When this process was started.", start.0 as f64 / 1e9);
+        Registrar(&registry).gauge("process_start_time_seconds", about, seconds);
+        families.extend(registry.gather());
+    }
+    TextEncoder::new().encode_to_string(&families)
 }
 
 /// The labels of the counter.

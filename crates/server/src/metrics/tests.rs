@@ -1,7 +1,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
+use crate::stats::VolumeFigures;
 use crate::testing::metrics;
+use model::report::{NodeReport, PodReport};
 
 /// Reads the text format strictly: each family once, with HELP before TYPE before its samples, no sample twice, and
 /// histograms whose buckets grow to `+Inf` and agree with their count. Gives type and label names per family.
@@ -54,7 +56,8 @@ fn read(text: &str) -> BTreeMap<String, (String, BTreeSet<String>)> {
             }
         } else {
             assert_eq!(name, family);
-            assert!(kind == "gauge" || (value >= 0.0 && name.ends_with("_total")), "{line}");
+            let named = name.ends_with("_total") || name == "kubelet_pleg_discard_events";
+            assert!(kind == "gauge" || (value >= 0.0 && named), "{line}");
         }
         families.get_mut(&family).unwrap().1.extend(own.into_iter().map(|(key, _)| key));
     }
@@ -90,37 +93,83 @@ fn figures() -> AgentFigures {
         pods: 2,
         running_pods: 1,
         containers: [("running".to_owned(), 3), ("exited".to_owned(), 1)].into(),
+        mirror_pods: 0,
+        orphans: 0,
+        ephemeral_containers: 0,
     };
-    AgentFigures { node, static_pods: 2, api_pods: 0 }
+    let pod = |source: &str, lifecycle: &str| PodReport {
+        source: source.into(),
+        lifecycle: lifecycle.into(),
+        ..crate::testing::report("web", source, "Running")
+    };
+    AgentFigures::new(node, &[pod("file", "sync"), pod("file", "terminated")])
 }
 
-fn fed() -> Arc<AgentMetrics> {
+pub(super) fn scrape() -> Scrape {
+    let owner = ["u1", "ns", "web", "c"].map(str::to_owned);
+    let (now, logs) = (Wall(1_700_000_000_000_000_000), vec![(owner, 70)]);
+    let volume = model::volume::MeasuredVolume {
+        name: "data".into(),
+        path: String::new(),
+        plugin: String::new(),
+        ephemeral: false,
+        on_disk: false,
+        claim: Some("data".into()),
+    };
+    let filesystem = ports::FilesystemFigures { capacity_bytes: 1000, ..Default::default() };
+    let used = ports::TreeFigures { bytes: 10, inodes: 1 };
+    let claim = VolumeFigures { volume, at: now, filesystem, used };
+    let claims = vec![(["ns", "data"].map(str::to_owned), claim)];
+    Scrape { now, figures: Some(figures()), logs, claims, pull_records: Some([3, 0]) }
+}
+
+pub(super) fn fed() -> Arc<AgentMetrics> {
     let metrics = metrics();
     metrics.set_cgroup_version(2);
     metrics.observe_runtime_call("create_container", 0.2, true);
     metrics.observe_runtime_call("create_container", 400.0, false);
-    metrics.observe_sandbox("", 0.3, true);
-    metrics.observe_sandbox("kata", 99.0, false);
+    metrics.observe_sandbox("", true, 0.3, true);
+    metrics.observe_sandbox("kata", false, 99.0, false);
     metrics.container_started(ContainerKind::Init);
-    metrics.container_start_failed(ContainerKind::Regular, "RunContainerError");
     metrics.observe_relist(0.01);
+    metrics.observe_relist(0.01);
+    metrics.observe_pod_relist(0.01);
+    metrics.observe_cgroup("create", 0.01);
+    metrics.observe_volume("kubernetes.io/empty-dir", true, 0.01);
+    metrics.observe_volume("kubernetes.io/secret", false, 0.01);
+    metrics.observe_volume_size("kubernetes.io/empty-dir", 0.01);
+    metrics.observe_pull(50 << 20, 3.0);
+    metrics.set_feature("SomeGate", "BETA", true);
     metrics.observe_step("Hint", 0.000_02);
-    metrics.plan_started();
+    metrics.count_plan();
     drop(metrics.request("GET", "pods", "readonly"));
     metrics
 }
 
 #[test]
 fn the_text_is_well_formed_and_has_the_kubelets_names_types_and_labels() {
-    let families = read(&fed().text(Some(&figures())).unwrap());
+    let families = read(&fed().text(&scrape()).unwrap());
     let expect = [
+        ("kubelet_active_pods", "gauge", "static"),
+        ("kubelet_cgroup_manager_duration_seconds", "histogram", "operation_type"),
         ("kubelet_cgroup_version", "gauge", ""),
+        ("kubelet_container_log_filesystem_used_bytes", "gauge", "container,namespace,pod,uid"),
         ("kubelet_desired_pods", "gauge", "static"),
         ("kubelet_http_inflight_requests", "gauge", "long_running,method,path,server_type"),
         ("kubelet_http_requests_duration_seconds", "histogram", "long_running,method,path,server_type"),
         ("kubelet_http_requests_total", "counter", "long_running,method,path,server_type"),
+        ("kubelet_image_pull_duration_seconds", "histogram", "image_size_in_bytes"),
+        ("kubelet_imagemanager_ondisk_pulledrecords", "gauge", ""),
+        ("kubelet_imagemanager_ondisk_pullintents", "gauge", ""),
+        ("kubelet_managed_ephemeral_containers", "gauge", ""),
+        ("kubelet_metrics_provider", "gauge", "provider"),
+        ("kubelet_mirror_pods", "gauge", ""),
         ("kubelet_node_name", "gauge", "node"),
+        ("kubelet_pleg_discard_events", "counter", ""),
+        ("kubelet_pleg_last_seen_seconds", "gauge", ""),
+        ("kubelet_pleg_pod_relist_duration_seconds", "histogram", ""),
         ("kubelet_pleg_relist_duration_seconds", "histogram", ""),
+        ("kubelet_pleg_relist_interval_seconds", "histogram", ""),
         ("kubelet_run_podsandbox_duration_seconds", "histogram", "runtime_handler"),
         ("kubelet_run_podsandbox_errors_total", "counter", "runtime_handler"),
         ("kubelet_running_containers", "gauge", "container_state"),
@@ -128,21 +177,34 @@ fn the_text_is_well_formed_and_has_the_kubelets_names_types_and_labels() {
         ("kubelet_runtime_operations_duration_seconds", "histogram", "operation_type"),
         ("kubelet_runtime_operations_errors_total", "counter", "operation_type"),
         ("kubelet_runtime_operations_total", "counter", "operation_type"),
-        ("kubelet_started_containers_errors_total", "counter", "code,container_type"),
         ("kubelet_started_containers_total", "counter", "container_type"),
         ("kubelet_started_pods_errors_total", "counter", ""),
         ("kubelet_started_pods_total", "counter", ""),
+        ("kubelet_started_user_namespaced_pods_errors_total", "counter", ""),
+        ("kubelet_started_user_namespaced_pods_total", "counter", ""),
+        ("kubelet_volume_metric_collection_duration_seconds", "histogram", "metric_source"),
+        ("kubelet_volume_stats_available_bytes", "gauge", "namespace,persistentvolumeclaim"),
+        ("kubelet_volume_stats_capacity_bytes", "gauge", "namespace,persistentvolumeclaim"),
+        ("kubelet_volume_stats_inodes", "gauge", "namespace,persistentvolumeclaim"),
+        ("kubelet_volume_stats_inodes_free", "gauge", "namespace,persistentvolumeclaim"),
+        ("kubelet_volume_stats_inodes_used", "gauge", "namespace,persistentvolumeclaim"),
+        ("kubelet_volume_stats_used_bytes", "gauge", "namespace,persistentvolumeclaim"),
+        ("kubelet_working_pods", "gauge", "config,lifecycle,static"),
         (
             "kubernetes_build_info",
             "gauge",
             "build_date,compiler,git_commit,git_tree_state,git_version,go_version,major,minor,platform",
         ),
+        ("kubernetes_feature_enabled", "gauge", "name,stage"),
         ("process_cpu_seconds_total", "counter", ""),
         ("process_max_fds", "gauge", ""),
+        ("process_network_receive_bytes_total", "counter", ""),
+        ("process_network_transmit_bytes_total", "counter", ""),
         ("process_open_fds", "gauge", ""),
         ("process_resident_memory_bytes", "gauge", ""),
         ("process_start_time_seconds", "gauge", ""),
         ("process_virtual_memory_bytes", "gauge", ""),
+        ("process_virtual_memory_max_bytes", "gauge", ""),
         ("rubelet_build_info", "gauge", "version"),
         ("rubelet_events_total", "counter", "event"),
         ("rubelet_network_ready", "gauge", ""),
@@ -150,6 +212,8 @@ fn the_text_is_well_formed_and_has_the_kubelets_names_types_and_labels() {
         ("rubelet_runtime_ready", "gauge", ""),
         ("rubelet_sources_ready", "gauge", ""),
         ("rubelet_step_duration_seconds", "histogram", ""),
+        ("storage_operation_duration_seconds", "histogram", "migrated,operation_name,status,volume_plugin"),
+        ("volume_operation_total_seconds", "histogram", "operation_name,plugin_name"),
     ];
     let found: Vec<_> = families
         .iter()
@@ -163,7 +227,7 @@ fn the_text_is_well_formed_and_has_the_kubelets_names_types_and_labels() {
 
 #[test]
 fn values_are_those_that_were_fed() {
-    let text = fed().text(Some(&figures())).unwrap();
+    let text = fed().text(&scrape()).unwrap();
     for line in [
         "kubelet_cgroup_version 2",
         r#"kubelet_desired_pods{static=""} 0"#,
@@ -179,7 +243,14 @@ fn values_are_those_that_were_fed() {
         "kubelet_started_pods_errors_total 1",
         r#"kubelet_run_podsandbox_errors_total{runtime_handler="kata"} 1"#,
         r#"kubelet_started_containers_total{container_type="init_container"} 1"#,
-        r#"kubelet_started_containers_errors_total{code="RunContainerError",container_type="container"} 1"#,
+        "kubelet_started_user_namespaced_pods_total 1",
+        r#"kubelet_active_pods{static="true"} 1"#,
+        r#"kubelet_working_pods{config="desired",lifecycle="terminated",static="true"} 1"#,
+        r#"kubelet_container_log_filesystem_used_bytes{container="c",namespace="ns",pod="web",uid="u1"} 70"#,
+        r#"kubelet_volume_stats_capacity_bytes{namespace="ns",persistentvolumeclaim="data"} 1000"#,
+        "kubelet_pleg_relist_interval_seconds_count 1",
+        r#"kubelet_image_pull_duration_seconds_count{image_size_in_bytes="10MB-100MB"} 1"#,
+        r#"kubernetes_feature_enabled{name="SomeGate",stage="BETA"} 1"#,
         r#"kubelet_http_inflight_requests{long_running="false",method="GET",path="pods",server_type="readonly"} 0"#,
         "rubelet_runtime_ready 1",
         "rubelet_network_ready 0",
@@ -192,11 +263,15 @@ fn values_are_those_that_were_fed() {
 
 #[test]
 fn what_was_never_fed_does_not_show() {
-    let families = read(&metrics().text(None).unwrap());
+    let families = read(&metrics().text(&Scrape::default()).unwrap());
     let ours: Vec<_> = families.keys().filter(|name| !name.starts_with("process_")).cloned().collect();
     let always = [
+        "kubelet_metrics_provider",
+        "kubelet_pleg_discard_events",
         "kubelet_started_pods_errors_total",
         "kubelet_started_pods_total",
+        "kubelet_started_user_namespaced_pods_errors_total",
+        "kubelet_started_user_namespaced_pods_total",
         "kubernetes_build_info",
         "rubelet_build_info",
     ];
@@ -255,10 +330,42 @@ fn probes_are_counted_by_what_they_said_and_go_with_their_pod() {
     assert!(text.contains(r#",le="0.01"} 0"#) && text.contains(r#",le="0.025"} 5"#), "{text}");
     assert!(text.contains("process_start_time_seconds "), "{text}");
 
-    metrics.forget_probes(&old);
+    metrics.forget(&old);
     // The next pod of that name goes on.
     assert_eq!(probe_lines(&metrics), [took(5), total("Readiness", "successful", "u2", 1)]);
-    metrics.forget_probes(&new);
-    metrics.forget_probes(&new);
+    metrics.forget(&new);
+    metrics.forget(&new);
     assert_eq!(probe_lines(&metrics), [""; 0]);
+}
+
+#[test]
+fn checks_are_told_as_they_are_and_counted() {
+    let verdict = |ok: bool| crate::Verdict {
+        name: "ping",
+        outcome: if ok { Ok(()) } else { Err(crate::Unhealthy("no".into())) },
+    };
+    let metrics = metrics();
+    metrics.health.text(&[verdict(true)]).unwrap();
+    let text = metrics.health.text(&[verdict(false)]).unwrap();
+    read(&text);
+    for line in [
+        r#"kubernetes_healthcheck{name="ping",type="healthz"} 0"#,
+        r#"kubernetes_healthchecks_total{name="ping",status="success",type="healthz"} 1"#,
+        r#"kubernetes_healthchecks_total{name="ping",status="error",type="healthz"} 1"#,
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
+    }
+}
+
+#[test]
+fn images_have_upstreams_classes_of_size() {
+    for (bytes, expect) in [
+        (0, "0-10MB"),
+        (10 << 20, "0-10MB"),
+        ((10 << 20) + 1, "10MB-100MB"),
+        (1 << 30, "500MB-1GB"),
+        (u64::MAX, "GT100GB"),
+    ] {
+        assert_eq!(size_class(bytes), expect, "{bytes}");
+    }
 }

@@ -1,12 +1,15 @@
-//! The text of `/metrics/cadvisor`: the families that dashboards use, for the machine, each pod and each container.
+//! The text of `/metrics/cadvisor`: the families that dashboards use, for the machine, the cgroups above pods, each pod,
+//! its sandbox and each of its containers.
+
+mod disks;
+mod machine;
+mod single;
 
 use model::Wall;
-use ports::CgroupUsage;
+use ports::{CgroupUsage, InterfaceFigures, TrafficFigures};
 
-use super::family::{Family, labels};
-use super::{PodFigures, Reading};
-
-const SECOND: f64 = 1e9;
+use super::Reading;
+use super::family::{Family, Labels};
 
 /// Whose numbers these are. Empty where cAdvisor leaves them empty.
 #[derive(Clone, Copy, Default)]
@@ -19,62 +22,26 @@ struct Owner<'a> {
     pod: &'a str,
 }
 
-impl Owner<'_> {
-    fn labels(&self, more: &[(&str, &str)]) -> String {
-        let own = [
-            ("container", self.container),
-            ("id", self.id),
-            ("image", self.image),
-            ("name", self.name),
-            ("namespace", self.namespace),
-            ("pod", self.pod),
-        ];
-        let mut all: Vec<(&str, &str)> = own.iter().chain(more).copied().collect();
-        all.sort();
-        labels(&all)
+/// A cgroup with the labels that all of its samples carry.
+struct Owned<'a> {
+    labels: Labels,
+    usage: &'a CgroupUsage,
+    started: Option<Wall>,
+    interfaces: &'a [InterfaceFigures],
+}
+
+impl<'a> Owned<'a> {
+    fn new(owner: &Owner<'_>, usage: &'a CgroupUsage, started: Option<Wall>) -> Self {
+        let labels = Labels::new(&[
+            ("container", owner.container),
+            ("id", owner.id),
+            ("image", owner.image),
+            ("name", owner.name),
+            ("namespace", owner.namespace),
+            ("pod", owner.pod),
+        ]);
+        Self { labels, usage, started, interfaces: &[] }
     }
-}
-
-type Value = fn(&CgroupUsage) -> Option<f64>;
-
-/// Families with one number per cgroup.
-const SINGLE: [(&str, &str, &str, Value); 14] = [
-    ("container_cpu_user_seconds_total", "counter", "CPU time in user space.", |u| seconds(u.cpu_user_nanos)),
-    ("container_cpu_system_seconds_total", "counter", "CPU time in the kernel.", |u| {
-        seconds(u.cpu_system_nanos)
-    }),
-    ("container_cpu_cfs_periods_total", "counter", "Periods of the CPU cap.", |u| count(u.cap_periods)),
-    ("container_cpu_cfs_throttled_periods_total", "counter", "Periods with throttling.", |u| {
-        count(u.capped_periods)
-    }),
-    ("container_cpu_cfs_throttled_seconds_total", "counter", "Time of throttling.", |u| {
-        seconds(u.capped_nanos)
-    }),
-    ("container_memory_usage_bytes", "gauge", "Memory in use, caches included.", |u| count(u.memory_bytes)),
-    ("container_memory_working_set_bytes", "gauge", "Working set.", |u| count(u.working_set_bytes)),
-    ("container_memory_rss", "gauge", "Anonymous memory.", |u| count(u.rss_bytes)),
-    ("container_memory_cache", "gauge", "Pages of files.", |u| count(u.cache_bytes)),
-    ("container_memory_swap", "gauge", "Swap in use.", |u| count(u.swap_bytes)),
-    ("container_processes", "gauge", "Processes.", |u| count(u.processes)),
-    ("container_last_seen", "gauge", "When these numbers were read.", |u| Some(whole_seconds(u.at))),
-    ("container_spec_memory_limit_bytes", "gauge", "Limit of memory; 0 is none.", |u| {
-        Some(u.memory_limit_bytes.unwrap_or(0) as f64)
-    }),
-    ("container_spec_memory_swap_limit_bytes", "gauge", "Limit of swap; 0 is none.", |u| {
-        Some(u.swap_limit_bytes.unwrap_or(0) as f64)
-    }),
-];
-
-fn seconds(nanos: Option<u64>) -> Option<f64> {
-    nanos.map(|nanos| nanos as f64 / SECOND)
-}
-
-fn count(number: Option<u64>) -> Option<f64> {
-    number.map(|number| number as f64)
-}
-
-fn whole_seconds(at: Wall) -> f64 {
-    (at.0 / 1_000_000_000) as f64
 }
 
 /// Without a reading, only that there was none.
@@ -86,130 +53,144 @@ pub(super) fn text(reading: Option<&Reading>) -> String {
         error.add("", Some(failed), None);
         families.push(error);
     }
-    families.iter().map(Family::text).collect()
+    Family::all_text(&families)
 }
 
 fn families(reading: &Reading) -> Vec<Family> {
-    let owners = owners(reading);
-    let mut families = vec![cpu(&owners), faults(&owners), starts(reading)];
-    for (name, kind, about, value) in SINGLE {
-        let mut family = Family::new(name, kind, about);
-        for (owner, usage) in &owners {
-            family.add(&owner.labels(&[]), value(usage), Some(usage.at));
-        }
-        families.push(family);
-    }
-    families.extend(network(reading));
-    families.extend(machine(reading));
+    let owned = owned(reading);
+    let mut families = single::families(&owned);
+    families.push(cpu(&owned));
+    families.push(faults(&owned));
+    families.push(states(&owned));
+    families.push(ulimits(&owned));
+    families.extend(disks::families(&owned, reading));
+    families.extend(network(&owned));
+    families.extend(machine::families(&reading.machine));
     families
 }
 
-fn owners(reading: &Reading) -> Vec<(Owner<'_>, &CgroupUsage)> {
-    let mut owners = vec![(Owner { id: "/", ..Default::default() }, &reading.machine.root)];
-    for pod in &reading.pods {
-        let whole =
-            Owner { id: &pod.cgroup, namespace: &pod.namespace, pod: &pod.name, ..Default::default() };
-        owners.extend(pod.usage.as_ref().map(|usage| (whole, usage)));
-        for one in &pod.containers {
-            let owner = Owner {
-                container: &one.name,
-                id: &one.cgroup,
-                image: &one.image,
-                name: one.id.as_str(),
-                ..whole
-            };
-            owners.push((owner, &one.usage));
+fn owned(reading: &Reading) -> Vec<Owned<'_>> {
+    let machine = &reading.machine;
+    let of_id = |id| Owner { id, ..Default::default() };
+    let mut owned = vec![Owned {
+        interfaces: &machine.interfaces,
+        ..Owned::new(&of_id("/"), &machine.root, Some(machine.boot))
+    }];
+    for (index, one) in reading.system.iter().enumerate() {
+        // Two parts of the system may share a cgroup.
+        if !reading.system[..index].iter().any(|other| other.cgroup == one.cgroup) {
+            owned.push(Owned::new(&of_id(&one.cgroup), &one.usage, one.started));
         }
     }
-    owners
+    owned.extend(reading.classes.iter().map(|(id, usage)| Owned::new(&of_id(id), usage, None)));
+    for pod in &reading.pods {
+        let whole = Owner { namespace: &pod.namespace, pod: &pod.name, ..of_id(&pod.cgroup) };
+        owned.extend(pod.usage.as_ref().map(|usage| Owned::new(&whole, usage, Some(pod.started))));
+        // A pod's network belongs to its sandbox.
+        owned.extend(pod.sandbox.as_ref().map(|sandbox| {
+            let owner = Owner { id: &sandbox.path, name: &pod.sandbox_id, ..whole };
+            Owned { interfaces: &pod.interfaces, ..Owned::new(&owner, &sandbox.usage, Some(pod.started)) }
+        }));
+        for one in &pod.containers {
+            let (id, name) = (one.cgroup.as_str(), one.id.as_str());
+            let owner = Owner { container: &one.name, id, image: &one.image, name, ..whole };
+            owned.push(Owned::new(&owner, &one.usage, Some(one.started)));
+        }
+    }
+    owned
 }
 
-fn cpu(owners: &[(Owner<'_>, &CgroupUsage)]) -> Family {
+fn cpu(owned: &[Owned<'_>]) -> Family {
     let mut family = Family::new("container_cpu_usage_seconds_total", "counter", "CPU time.");
-    for (owner, usage) in owners {
-        family.add(&owner.labels(&[("cpu", "total")]), seconds(usage.cpu_nanos), Some(usage.at));
+    for one in owned {
+        let value = one.usage.cpu_nanos.map(|nanos| nanos as f64 / 1e9);
+        family.add(&one.labels.with(&[("cpu", "total")]), value, Some(one.usage.at));
     }
     family
 }
 
-fn faults(owners: &[(Owner<'_>, &CgroupUsage)]) -> Family {
+fn faults(owned: &[Owned<'_>]) -> Family {
     let mut family = Family::new("container_memory_failures_total", "counter", "Page faults.");
-    for (owner, usage) in owners {
-        for (kind, value) in [("pgfault", usage.page_faults), ("pgmajfault", usage.major_page_faults)] {
-            let labels = owner.labels(&[("failure_type", kind), ("scope", "hierarchy")]);
-            family.add(&labels, count(value), Some(usage.at));
+    for one in owned {
+        let (usage, detail) = (one.usage, one.usage.detail.as_deref());
+        let values = [
+            ("container", "pgfault", detail.and_then(|d| d.own_page_faults)),
+            ("container", "pgmajfault", detail.and_then(|d| d.own_major_page_faults)),
+            ("hierarchy", "pgfault", usage.page_faults),
+            ("hierarchy", "pgmajfault", usage.major_page_faults),
+        ];
+        for (scope, kind, value) in values {
+            let labels = one.labels.with(&[("failure_type", kind), ("scope", scope)]);
+            family.add(&labels, value.map(|value| value as f64), Some(usage.at));
         }
     }
     family
 }
 
-fn starts(reading: &Reading) -> Family {
-    let mut family = Family::new("container_start_time_seconds", "gauge", "When it was started.");
-    for pod in &reading.pods {
-        for one in &pod.containers {
-            let owner = Owner {
-                container: &one.name,
-                id: &one.cgroup,
-                image: &one.image,
-                name: one.id.as_str(),
-                namespace: &pod.namespace,
-                pod: &pod.name,
-            };
-            family.add(&owner.labels(&[]), Some(whole_seconds(one.started)), Some(one.usage.at));
+fn states(owned: &[Owned<'_>]) -> Family {
+    let mut family = Family::new("container_tasks_state", "gauge", "Processes in this state.");
+    for one in owned {
+        let Some(processes) = one.usage.detail.as_ref().and_then(|detail| detail.processes) else { continue };
+        let states = [
+            ("running", processes.running),
+            ("sleeping", processes.sleeping),
+            ("stopped", processes.stopped),
+            ("uninterruptible", processes.uninterruptible),
+        ];
+        for (state, count) in states {
+            family.add(&one.labels.with(&[("state", state)]), Some(count as f64), Some(one.usage.at));
         }
     }
     family
 }
 
-/// A pod's network belongs to its sandbox.
-fn network(reading: &Reading) -> Vec<Family> {
-    let mut families = [
-        Family::new("container_network_receive_bytes_total", "counter", "Bytes received."),
-        Family::new("container_network_receive_errors_total", "counter", "Errors while receiving."),
-        Family::new("container_network_transmit_bytes_total", "counter", "Bytes sent."),
-        Family::new("container_network_transmit_errors_total", "counter", "Errors while sending."),
-    ];
-    let mut add = |owner: Owner<'_>, interfaces: &[ports::InterfaceFigures], at: Wall| {
-        for one in interfaces {
-            let labels = owner.labels(&[("interface", &one.name)]);
-            let values = [one.rx_bytes, one.rx_errors, one.tx_bytes, one.tx_errors];
-            for (family, value) in families.iter_mut().zip(values) {
-                family.add(&labels, Some(value as f64), Some(at));
+fn ulimits(owned: &[Owned<'_>]) -> Family {
+    let mut family =
+        Family::new("container_ulimits_soft", "gauge", "Limits of the first process; -1 is none.");
+    for one in owned {
+        let Some(processes) = one.usage.detail.as_ref().and_then(|detail| detail.processes) else { continue };
+        if processes.processes == 0 {
+            continue;
+        }
+        let value = processes.most_open_files.map_or(-1.0, |files| files as f64);
+        family.add(&one.labels.with(&[("ulimit", "max_open_files")]), Some(value), Some(one.usage.at));
+    }
+    family
+}
+
+type Traffic = fn(&InterfaceFigures) -> &TrafficFigures;
+type Count = fn(&TrafficFigures) -> u64;
+
+const NETWORK: [(&str, &str, Traffic, Count); 8] = [
+    ("container_network_receive_bytes_total", "Bytes received.", |i| &i.rx, |t| t.bytes),
+    ("container_network_receive_errors_total", "Errors while receiving.", |i| &i.rx, |t| t.errors),
+    (
+        "container_network_receive_packets_dropped_total",
+        "Packets dropped on arrival.",
+        |i| &i.rx,
+        |t| t.dropped,
+    ),
+    ("container_network_receive_packets_total", "Packets received.", |i| &i.rx, |t| t.packets),
+    ("container_network_transmit_bytes_total", "Bytes sent.", |i| &i.tx, |t| t.bytes),
+    ("container_network_transmit_errors_total", "Errors while sending.", |i| &i.tx, |t| t.errors),
+    (
+        "container_network_transmit_packets_dropped_total",
+        "Packets dropped on the way out.",
+        |i| &i.tx,
+        |t| t.dropped,
+    ),
+    ("container_network_transmit_packets_total", "Packets sent.", |i| &i.tx, |t| t.packets),
+];
+
+fn network(owned: &[Owned<'_>]) -> Vec<Family> {
+    let mut families = NETWORK.map(|(name, about, ..)| Family::new(name, "counter", about));
+    for one in owned {
+        for interface in one.interfaces {
+            let labels = one.labels.with(&[("interface", &interface.name)]);
+            for (family, (.., traffic, count)) in families.iter_mut().zip(NETWORK) {
+                family.add(&labels, Some(count(traffic(interface)) as f64), Some(one.usage.at));
             }
         }
-    };
-    let at = reading.machine.root.at;
-    add(Owner { id: "/", ..Default::default() }, &reading.machine.interfaces, at);
-    for pod in &reading.pods {
-        let id = sandbox_id(pod);
-        let owner = Owner {
-            id: &id,
-            name: &pod.sandbox,
-            namespace: &pod.namespace,
-            pod: &pod.name,
-            ..Default::default()
-        };
-        add(owner, &pod.interfaces, at);
     }
     families.into()
-}
-
-fn sandbox_id(pod: &PodFigures) -> String {
-    format!("{}/{}", pod.cgroup, pod.sandbox)
-}
-
-fn machine(reading: &Reading) -> Vec<Family> {
-    let machine = &reading.machine;
-    let labels =
-        labels(&[("boot_id", &machine.boot_id), ("machine_id", &machine.machine_id), ("system_uuid", "")]);
-    let one = |name, about, value: u64| {
-        let mut family = Family::new(name, "gauge", about);
-        family.add(&labels, Some(value as f64), None);
-        family
-    };
-    vec![
-        one("machine_cpu_cores", "Logical CPUs.", machine.cores),
-        one("machine_memory_bytes", "Memory of the machine.", machine.memory_capacity_bytes),
-        one("machine_swap_bytes", "Swap of the machine.", machine.swap_capacity_bytes),
-    ]
 }

@@ -19,28 +19,66 @@ impl Family {
 
     pub fn add(&mut self, labels: &str, value: Option<f64>, at: Option<Wall>) {
         let Some(value) = value else { return };
+        self.lines += self.name;
+        self.lines += labels;
         // Writing to a String cannot fail.
         let _ = match at {
-            Some(at) => writeln!(self.lines, "{}{labels} {value} {}", self.name, at.0 / 1_000_000),
-            None => writeln!(self.lines, "{}{labels} {value}", self.name),
+            Some(at) => writeln!(self.lines, " {value} {}", at.0 / 1_000_000),
+            None => writeln!(self.lines, " {value}"),
         };
     }
 
-    pub fn text(&self) -> String {
-        match self.lines.is_empty() {
-            true => String::new(),
-            false => {
-                format!("# HELP {0} {1}\n# TYPE {0} {2}\n{3}", self.name, self.about, self.kind, self.lines)
-            }
+    pub fn all_text(families: &[Family]) -> String {
+        let mut text = String::with_capacity(families.iter().map(|family| family.lines.len() + 200).sum());
+        for family in families.iter().filter(|family| !family.lines.is_empty()) {
+            let Family { name, kind, about, lines } = family;
+            let _ = write!(text, "# HELP {name} {about}\n# TYPE {name} {kind}\n{lines}");
         }
+        text
     }
 }
 
-/// In braces, with their values escaped.
-pub(super) fn labels(pairs: &[(&str, &str)]) -> String {
-    let one = |(name, value): &(&str, &str)| {
-        let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-        format!("{name}=\"{value}\"")
-    };
-    format!("{{{}}}", pairs.iter().map(one).collect::<Vec<_>>().join(","))
+/// Labels that many samples have, written once.
+pub(super) struct Labels(String);
+
+impl Labels {
+    pub fn new(pairs: &[(&str, &str)]) -> Self {
+        let mut text = String::from("{");
+        write_pairs(&mut text, pairs);
+        text.push('}');
+        Self(text)
+    }
+
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+
+    /// The same and some more.
+    pub fn with(&self, more: &[(&str, &str)]) -> String {
+        let mut text = String::with_capacity(self.0.len() + 40);
+        text += &self.0[..self.0.len() - 1];
+        text.push(',');
+        write_pairs(&mut text, more);
+        text.push('}');
+        text
+    }
+}
+
+fn write_pairs(text: &mut String, pairs: &[(&str, &str)]) {
+    for (index, (name, value)) in pairs.iter().enumerate() {
+        if index > 0 {
+            text.push(',');
+        }
+        text.push_str(name);
+        text.push_str("=\"");
+        for one in value.chars() {
+            match one {
+                '\\' => text.push_str("\\\\"),
+                '"' => text.push_str("\\\""),
+                '\n' => text.push_str("\\n"),
+                other => text.push(other),
+            }
+        }
+        text.push('"');
+    }
 }

@@ -3,7 +3,7 @@
 use ports::CgroupUsage;
 
 use super::Reading;
-use super::family::{Family, labels};
+use super::family::{Family, Labels};
 
 const SECOND: f64 = 1e9;
 
@@ -13,7 +13,7 @@ pub(super) fn text(reading: Option<&Reading>) -> String {
     let mut error = Family::new("resource_scrape_error", "gauge", "1 if the figures could not be read.");
     error.add("", Some(if reading.is_some() { 0.0 } else { 1.0 }), None);
     families.push(error);
-    families.iter().map(Family::text).collect()
+    Family::all_text(&families)
 }
 
 fn families(reading: &Reading) -> Vec<Family> {
@@ -38,19 +38,24 @@ fn families(reading: &Reading) -> Vec<Family> {
         for container in &pod.containers {
             let usage = &container.usage;
             let at = Some(usage.at);
-            let labels =
-                labels(&[("container", &container.name), ("namespace", &pod.namespace), ("pod", &pod.name)]);
-            all[0].add(&labels, cpu(usage), at);
-            all[1].add(&labels, memory(usage), at);
-            all[2].add(&labels, Some(container.started.0 as f64 / SECOND), None);
-            all[3].add(&labels, usage.swap_limit_bytes.map(|bytes| bytes as f64), at);
-            all[4].add(&labels, swap(usage), at);
+            let labels = Labels::new(&[
+                ("container", &container.name),
+                ("namespace", &pod.namespace),
+                ("pod", &pod.name),
+            ]);
+            let labels = labels.text();
+            all[0].add(labels, cpu(usage), at);
+            all[1].add(labels, memory(usage), at);
+            all[2].add(labels, Some(container.started.0 as f64 / SECOND), None);
+            all[3].add(labels, usage.swap_limit_bytes.map(|bytes| bytes as f64), at);
+            all[4].add(labels, swap(usage), at);
         }
         if let Some(usage) = &pod.usage {
-            let labels = labels(&[("namespace", &pod.namespace), ("pod", &pod.name)]);
-            all[8].add(&labels, cpu(usage), Some(usage.at));
-            all[9].add(&labels, memory(usage), Some(usage.at));
-            all[10].add(&labels, swap(usage), Some(usage.at));
+            let labels = Labels::new(&[("namespace", &pod.namespace), ("pod", &pod.name)]);
+            let labels = labels.text();
+            all[8].add(labels, cpu(usage), Some(usage.at));
+            all[9].add(labels, memory(usage), Some(usage.at));
+            all[10].add(labels, swap(usage), Some(usage.at));
         }
     }
     let root = &reading.machine.root;

@@ -1,186 +1,233 @@
 //! The object of `/stats/summary`. What is not known is left out.
 
-use std::collections::BTreeMap;
+mod shape;
 
 use model::Wall;
 use model::cri::FilesystemUsage;
-use ports::{CgroupUsage, FilesystemFigures, InterfaceFigures};
-use serde_json::{Value, json};
+use ports::{CgroupUsage, FilesystemFigures, InterfaceFigures, Pressure, Stall, TreeFigures};
 
+use super::disks::Disks;
+use super::reading::SystemFigures;
+use super::volumes::{Sizes, VolumeFigures};
 use super::{ContainerFigures, PodFigures, Reading};
+use shape::*;
 
 /// The interface that a summary shows by itself.
 const MAIN_INTERFACE: &str = "eth0";
 
-pub(super) struct Disks {
-    pub root: FilesystemFigures,
-    pub image_fs: FilesystemFigures,
-    pub image_use: Option<FilesystemUsage>,
-    pub container_use: Option<FilesystemUsage>,
-    /// Writable layers by container.
-    pub layers: BTreeMap<String, FilesystemUsage>,
-    /// Bytes and files of logs by container.
-    pub logs: BTreeMap<String, (u64, u64)>,
+pub(super) fn to_json(summary: &Summary<'_>) -> Vec<u8> {
+    // Numbers, texts and lists can always be written.
+    serde_json::to_vec(summary).unwrap_or_default()
 }
 
 /// CPU and memory alone.
-pub(super) fn lean(node: &str, reading: &Reading) -> Value {
+pub(super) fn lean<'a>(node: &'a str, reading: &'a Reading) -> Summary<'a> {
     let root = &reading.machine.root;
+    let system = reading.system.iter().map(|one| SystemStats { io: None, swap: None, ..system(one) });
     let pods = reading.pods.iter().map(|pod| {
-        let containers: Vec<Value> = pod.containers.iter().map(lean_container).collect();
+        let containers = pod.containers.iter().map(lean_container).collect();
         let usage = pod.usage.as_ref();
-        json!({
-            "podRef": pod_ref(pod), "startTime": time(pod.started), "containers": containers,
-            "cpu": usage.map(cpu), "memory": usage.map(memory),
-        })
+        PodStats {
+            containers,
+            cpu: usage.map(cpu),
+            memory: usage.map(memory),
+            ..PodStats::new(reference(pod), pod.started)
+        }
     });
-    let pods: Vec<Value> = pods.collect();
-    known(json!({
-        "node": {
-            "nodeName": node, "startTime": time(reading.machine.boot), "cpu": cpu(root), "memory": memory(root),
-        },
-        "pods": pods,
-    }))
+    let node = NodeStatsShape {
+        system_containers: system.collect(),
+        cpu: Some(cpu(root)),
+        memory: Some(memory(root)),
+        ..NodeStatsShape::new(node, reading.machine.boot)
+    };
+    Summary { node, pods: pods.collect() }
 }
 
-fn lean_container(container: &ContainerFigures) -> Value {
-    let usage = &container.usage;
-    json!({
-        "name": container.name, "startTime": time(container.started), "cpu": cpu(usage), "memory": memory(usage),
-    })
-}
-
-pub(super) fn full(node: &str, reading: &Reading, disks: &Disks) -> Value {
+pub(super) fn full<'a>(
+    node: &'a str,
+    reading: &'a Reading,
+    disks: &Disks,
+    volumes: &'a Sizes,
+) -> Summary<'a> {
     let machine = &reading.machine;
     let root = &machine.root;
     let at = root.at;
-    let pods: Vec<Value> = reading.pods.iter().map(|pod| full_pod(pod, disks, at)).collect();
     let used = |usage: &Option<FilesystemUsage>| {
-        let usage = usage.as_ref();
-        disk(&disks.image_fs, at, usage.map(|u| u.used_bytes), usage.map(|u| u.inodes_used))
+        let tree =
+            |usage: &FilesystemUsage| TreeFigures { bytes: usage.used_bytes, inodes: usage.inodes_used };
+        disk(&disks.image_fs, at, usage.as_ref().map(tree))
     };
-    let swap_free = machine.swap_capacity_bytes.saturating_sub(root.swap_bytes.unwrap_or(0));
-    known(json!({
-        "node": {
-            "nodeName": node,
-            "startTime": time(machine.boot),
-            "cpu": cpu(root),
-            "memory": memory(root),
-            "network": network(&machine.interfaces, at),
-            "fs": disk(&disks.root, at, Some(disks.root.used_bytes), None),
-            "runtime": { "imageFs": used(&disks.image_use), "containerFs": used(&disks.container_use) },
-            "rlimit": { "time": time(at), "maxpid": machine.most_processes, "curproc": machine.processes },
-            "swap": { "time": time(at), "swapAvailableBytes": swap_free, "swapUsageBytes": root.swap_bytes },
-        },
-        "pods": pods,
-    }))
+    let of_pod = |pod: &'a PodFigures| {
+        let volumes = volumes.get(&pod.uid).map(|sizes| sizes.as_slice()).unwrap_or_default();
+        full_pod(pod, disks, volumes, at)
+    };
+    let swap_used = root.swap_bytes.unwrap_or(0);
+    let node = NodeStatsShape {
+        system_containers: reading.system.iter().map(system).collect(),
+        cpu: Some(cpu(root)),
+        memory: Some(memory(root)),
+        io: Some(io(root)),
+        network: network(&machine.interfaces, at),
+        fs: Some(disk(&disks.root, at, None)),
+        runtime: Some(RuntimeStats {
+            image_fs: used(&disks.image_use),
+            container_fs: used(&disks.container_use),
+        }),
+        rlimit: Some(Rlimit { time: Time(at), maxpid: machine.most_processes, curproc: machine.processes }),
+        swap: Some(SwapStats {
+            time: Time(at),
+            available: Some(machine.swap_capacity_bytes.saturating_sub(swap_used)),
+            usage: root.swap_bytes,
+        }),
+        ..NodeStatsShape::new(node, machine.boot)
+    };
+    Summary { node, pods: reading.pods.iter().map(of_pod).collect() }
 }
 
-fn full_pod(pod: &PodFigures, disks: &Disks, at: Wall) -> Value {
-    let mut used = (0, 0);
+fn full_pod<'a>(pod: &'a PodFigures, disks: &Disks, volumes: &'a [VolumeFigures], at: Wall) -> PodStats<'a> {
+    let mut used = disks.pods.get(pod.uid.as_str()).copied().unwrap_or_default();
+    let mut add = |part: TreeFigures| {
+        used.bytes += part.bytes;
+        used.inodes += part.inodes;
+    };
     let mut containers = Vec::new();
     for container in &pod.containers {
         let layer = disks.layers.get(container.id.as_str());
-        let logs = disks.logs.get(container.id.as_str());
-        used.0 += layer.map_or(0, |layer| layer.used_bytes) + logs.map_or(0, |logs| logs.0);
-        used.1 += layer.map_or(0, |layer| layer.inodes_used) + logs.map_or(0, |logs| logs.1);
-        let mut shown = lean_container(container);
-        shown["rootfs"] =
-            layer.map(|l| disk(&disks.image_fs, at, Some(l.used_bytes), Some(l.inodes_used))).into();
-        shown["logs"] = logs.map(|logs| disk(&disks.root, at, Some(logs.0), Some(logs.1))).into();
-        shown["swap"] = swap(&container.usage);
-        containers.push(shown);
+        let layer = layer.map(|layer| TreeFigures { bytes: layer.used_bytes, inodes: layer.inodes_used });
+        let logs = disks.logs.get(container.id.as_str()).copied();
+        [layer, logs].into_iter().flatten().for_each(&mut add);
+        containers.push(ContainerStats {
+            io: Some(io(&container.usage)),
+            rootfs: layer.map(|layer| disk(&disks.image_fs, at, Some(layer))),
+            logs: logs.map(|logs| disk(&disks.root, at, Some(logs))),
+            swap: Some(swap(&container.usage)),
+            ..lean_container(container)
+        });
     }
+    volumes.iter().filter(|one| one.volume.on_disk).map(|one| one.used).for_each(&mut add);
     let usage = pod.usage.as_ref();
-    json!({
-        "podRef": pod_ref(pod),
-        "startTime": time(pod.started),
-        "containers": containers,
-        "cpu": usage.map(cpu),
-        "memory": usage.map(memory),
-        "network": network(&pod.interfaces, at),
-        "ephemeral-storage": disk(&disks.root, at, Some(used.0), Some(used.1)),
-        "process_stats": { "process_count": usage.and_then(|usage| usage.processes) },
-        "swap": usage.map(swap),
-    })
+    PodStats {
+        containers,
+        cpu: usage.map(cpu),
+        memory: usage.map(memory),
+        io: usage.map(io),
+        network: network(&pod.interfaces, at),
+        volume: volumes.iter().map(|one| volume(one, &pod.namespace)).collect(),
+        ephemeral_storage: Some(disk(&disks.root, at, Some(used))),
+        process_stats: usage.and_then(|usage| Some(ProcessStats { process_count: usage.tasks? })),
+        swap: usage.map(swap),
+        ..PodStats::new(reference(pod), pod.started)
+    }
 }
 
-fn pod_ref(pod: &PodFigures) -> Value {
-    json!({ "name": pod.name, "namespace": pod.namespace, "uid": pod.uid })
+fn lean_container(container: &ContainerFigures) -> ContainerStats<'_> {
+    let usage = &container.usage;
+    ContainerStats {
+        name: &container.name,
+        start_time: Time(container.started),
+        cpu: cpu(usage),
+        memory: memory(usage),
+        io: None,
+        rootfs: None,
+        logs: None,
+        swap: None,
+    }
 }
 
-fn cpu(usage: &CgroupUsage) -> Value {
-    json!({
-        "time": time(usage.at),
-        "usageNanoCores": usage.cpu_nano_cores,
-        "usageCoreNanoSeconds": usage.cpu_nanos,
-    })
+fn system(one: &SystemFigures) -> SystemStats<'_> {
+    let usage = &one.usage;
+    SystemStats {
+        name: one.name,
+        start_time: one.started.map(Time),
+        cpu: cpu(usage),
+        memory: memory(usage),
+        io: Some(io(usage)),
+        swap: Some(swap(usage)),
+    }
 }
 
-fn memory(usage: &CgroupUsage) -> Value {
+fn reference(pod: &PodFigures) -> PodRef<'_> {
+    PodRef { name: &pod.name, namespace: &pod.namespace, uid: pod.uid.as_str() }
+}
+
+fn cpu(usage: &CgroupUsage) -> CpuStats {
+    CpuStats {
+        time: Time(usage.at),
+        usage_nano_cores: usage.cpu_nano_cores,
+        usage_core_nano_seconds: usage.cpu_nanos,
+        psi: usage.pressure.cpu.as_ref().map(psi),
+    }
+}
+
+fn memory(usage: &CgroupUsage) -> MemoryStats {
     let working_set = usage.working_set_bytes.unwrap_or(0);
-    json!({
-        "time": time(usage.at),
-        "availableBytes": usage.memory_limit_bytes.map(|limit| limit.saturating_sub(working_set)),
-        "usageBytes": usage.memory_bytes,
-        "workingSetBytes": usage.working_set_bytes,
-        "rssBytes": usage.rss_bytes,
-        "pageFaults": usage.page_faults,
-        "majorPageFaults": usage.major_page_faults,
-    })
+    MemoryStats {
+        time: Time(usage.at),
+        available_bytes: usage.memory_limit_bytes.map(|limit| limit.saturating_sub(working_set)),
+        usage_bytes: usage.memory_bytes,
+        working_set_bytes: usage.working_set_bytes,
+        rss_bytes: usage.rss_bytes,
+        page_faults: usage.page_faults,
+        major_page_faults: usage.major_page_faults,
+        psi: usage.pressure.memory.as_ref().map(psi),
+    }
 }
 
-fn swap(usage: &CgroupUsage) -> Value {
+fn io(usage: &CgroupUsage) -> IoStats {
+    IoStats { time: Time(usage.at), psi: usage.pressure.io.as_ref().map(psi) }
+}
+
+fn psi(pressure: &Pressure) -> Psi {
+    let stall = |stall: &Stall| {
+        let [avg10, avg60, avg300] = stall.averages;
+        PsiStall { total: stall.total_micros, avg10, avg60, avg300 }
+    };
+    Psi { full: stall(&pressure.full), some: stall(&pressure.some) }
+}
+
+fn swap(usage: &CgroupUsage) -> SwapStats {
     let used = usage.swap_bytes.unwrap_or(0);
-    json!({
-        "time": time(usage.at),
-        "swapAvailableBytes": usage.swap_limit_bytes.map(|limit| limit.saturating_sub(used)),
-        "swapUsageBytes": usage.swap_bytes,
-    })
+    SwapStats {
+        time: Time(usage.at),
+        available: usage.swap_limit_bytes.map(|limit| limit.saturating_sub(used)),
+        usage: usage.swap_bytes,
+    }
 }
 
-fn network(interfaces: &[InterfaceFigures], at: Wall) -> Value {
-    let show = |one: &InterfaceFigures| {
-        json!({
-            "name": one.name, "rxBytes": one.rx_bytes, "rxErrors": one.rx_errors,
-            "txBytes": one.tx_bytes, "txErrors": one.tx_errors,
-        })
+fn network(interfaces: &[InterfaceFigures], at: Wall) -> Option<NetworkStats<'_>> {
+    let show = |one: &'_ InterfaceFigures| InterfaceCounts {
+        rx_bytes: one.rx.bytes,
+        rx_errors: one.rx.errors,
+        tx_bytes: one.tx.bytes,
+        tx_errors: one.tx.errors,
     };
     if interfaces.is_empty() {
-        return Value::Null;
+        return None;
     }
     let main = interfaces.iter().find(|one| one.name == MAIN_INTERFACE);
-    let mut shown = main.map_or_else(|| json!({ "name": "" }), show);
-    shown["time"] = time(at);
-    shown["interfaces"] = interfaces.iter().map(show).collect();
-    shown
+    let all = interfaces.iter().map(|one| Interface { name: &one.name, counts: Some(show(one)) });
+    let main = Interface { name: main.map_or("", |one| &one.name), counts: main.map(show) };
+    Some(NetworkStats { time: Time(at), main, interfaces: all.collect() })
 }
 
-fn disk(of: &FilesystemFigures, at: Wall, used: Option<u64>, inodes_used: Option<u64>) -> Value {
-    json!({
-        "time": time(at),
-        "availableBytes": of.available_bytes,
-        "capacityBytes": of.capacity_bytes,
-        "usedBytes": used,
-        "inodesFree": of.inodes_free,
-        "inodes": of.inodes,
-        "inodesUsed": inodes_used.unwrap_or(of.inodes.saturating_sub(of.inodes_free)),
-    })
+/// Without a use of its own, that of the whole filesystem.
+fn disk(of: &FilesystemFigures, at: Wall, used: Option<TreeFigures>) -> FsStats {
+    FsStats {
+        time: Time(at),
+        available_bytes: of.available_bytes,
+        capacity_bytes: of.capacity_bytes,
+        used_bytes: used.map_or(of.used_bytes, |used| used.bytes),
+        inodes_free: of.inodes_free,
+        inodes: of.inodes,
+        inodes_used: used.map_or(of.inodes.saturating_sub(of.inodes_free), |used| used.inodes),
+    }
 }
 
-/// Seconds are what the API's times have.
-fn time(at: Wall) -> Value {
-    at.timestamp().strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into()
-}
-
-/// Without what is null.
-fn known(value: Value) -> Value {
-    match value {
-        Value::Object(fields) => {
-            let fields = fields.into_iter().filter(|(_, value)| !value.is_null());
-            Value::Object(fields.map(|(name, value)| (name, known(value))).collect())
-        }
-        Value::Array(items) => Value::Array(items.into_iter().map(known).collect()),
-        other => other,
+fn volume<'a>(one: &'a VolumeFigures, namespace: &'a str) -> VolumeStats<'a> {
+    let claim = one.volume.claim.as_deref();
+    VolumeStats {
+        name: &one.volume.name,
+        pvc_ref: claim.map(|name| ClaimRef { name, namespace }),
+        fs: disk(&one.filesystem, one.at, Some(one.used)),
     }
 }

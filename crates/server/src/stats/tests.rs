@@ -1,8 +1,19 @@
 use super::*;
-use serde_json::json;
+use std::collections::BTreeSet;
 
-fn reading() -> Reading {
-    let usage = |cpu: u64| CgroupUsage {
+use model::Wall;
+use model::cri::FilesystemUsage;
+use model::volume::MeasuredVolume;
+use ports::{
+    CgroupDetail, CgroupUsage, DiskCounters, DiskTraffic, FilesystemFigures, InterfaceFigures, MachineDisk,
+    MachineUsage, NamedUsage, Pressure, Pressures, ProcessFigures, Stall, TrafficFigures, TreeFigures,
+};
+use reading::SystemFigures;
+use serde_json::{Value, json};
+use volumes::{Sizes, VolumeFigures};
+
+fn usage(cpu: u64) -> CgroupUsage {
+    CgroupUsage {
         at: Wall(1_700_000_000_500_000_000),
         cpu_nanos: Some(cpu),
         working_set_bytes: Some(700),
@@ -10,28 +21,141 @@ fn reading() -> Reading {
         memory_limit_bytes: Some(2000),
         swap_bytes: Some(0),
         ..Default::default()
+    }
+}
+
+/// With everything that can be known.
+fn whole(cpu: u64) -> CgroupUsage {
+    let stall = Stall { total_micros: 1_500_000, averages: [1.0, 2.0, 3.0] };
+    let pressure = Some(Pressure { some: stall, full: stall });
+    let disk = DiskTraffic { device: "/dev/sda".into(), major: 8, read_bytes: 5, ..Default::default() };
+    let processes =
+        ProcessFigures { processes: 2, open_files: 9, most_open_files: Some(64), ..Default::default() };
+    let some = Some(1);
+    let detail = CgroupDetail {
+        cpu_user_nanos: some,
+        cpu_system_nanos: some,
+        cap_periods: some,
+        capped_periods: some,
+        capped_nanos: some,
+        burst_periods: some,
+        burst_nanos: some,
+        cpu_shares: some,
+        cpu_quota: some,
+        cpu_period: some,
+        cache_bytes: some,
+        mapped_bytes: some,
+        kernel_bytes: some,
+        most_bytes: some,
+        active_file_bytes: some,
+        inactive_file_bytes: some,
+        limit_hits: some,
+        own_page_faults: some,
+        own_major_page_faults: some,
+        oom_kills: Some(3),
+        memory_reservation_bytes: some,
+        swap_setting_bytes: some,
+        most_tasks: some,
+        disks: vec![disk],
+        processes: Some(processes),
     };
+    CgroupUsage {
+        cpu_nano_cores: some,
+        rss_bytes: some,
+        page_faults: some,
+        major_page_faults: some,
+        swap_limit_bytes: Some(10),
+        tasks: Some(4),
+        pressure: Pressures { cpu: pressure, memory: pressure, io: pressure },
+        detail: Some(Box::new(detail)),
+        ..usage(cpu)
+    }
+}
+
+fn reading_of(usage: fn(u64) -> CgroupUsage) -> Reading {
+    let started = Wall(1_600_000_000_000_000_000);
     let container = ContainerFigures {
         id: "c1".into(),
         name: "web".into(),
-        started: Wall(1_600_000_000_000_000_000),
+        started,
         log_dir: "/logs".into(),
         cgroup: "/kubepods/podu1/c1".into(),
         image: "example/web:1".into(),
         usage: usage(1_500_000_000),
+    };
+    let volume = |name: &str, on_disk| MeasuredVolume {
+        name: name.into(),
+        path: format!("/v/{name}"),
+        plugin: "kubernetes.io/empty-dir".into(),
+        ephemeral: true,
+        on_disk,
+        claim: (!on_disk).then(|| "data".to_owned()),
     };
     let pod = PodFigures {
         namespace: "default".into(),
         name: "web-vm".into(),
         uid: "u1".into(),
         cgroup: "/kubepods/podu1".into(),
-        sandbox: "s1".into(),
-        started: Wall(1_600_000_000_000_000_000),
+        sandbox_id: "s1".into(),
+        sandbox: Some(NamedUsage { path: "/kubepods/podu1/s1".into(), usage: usage(1) }),
+        started,
         usage: Some(usage(2_000_000_000)),
         interfaces: Vec::new(),
         containers: vec![container],
+        volumes: vec![volume("cache", true), volume("claimed", false)],
     };
-    Reading { machine: MachineUsage { root: usage(9_000_000_000), ..Default::default() }, pods: vec![pod] }
+    let pods =
+        SystemFigures { name: "pods", cgroup: "/kubepods".into(), started: Some(started), usage: usage(5) };
+    Reading {
+        depth: Depth::Full,
+        machine: MachineUsage { root: usage(9_000_000_000), ..Default::default() },
+        system: vec![pods],
+        classes: Vec::new(),
+        pods: vec![pod],
+    }
+}
+
+/// The texts of a reading in which everything is known.
+pub(crate) fn everything() -> Vec<(&'static str, String)> {
+    let mut reading = reading_of(whole);
+    let traffic = Some(DiskCounters::default());
+    reading.machine.disks = vec![MachineDisk { device: "/dev/sda".into(), traffic, ..Default::default() }];
+    reading.machine.interfaces = vec![InterfaceFigures { name: "eth0".into(), ..Default::default() }];
+    vec![
+        ("/metrics/cadvisor", cadvisor::text(Some(&reading))),
+        ("/metrics/resource", resource::text(Some(&reading))),
+    ]
+}
+
+fn reading() -> Reading {
+    reading_of(usage)
+}
+
+fn disks() -> Disks {
+    let layer = FilesystemUsage { used_bytes: 50, inodes_used: 5, ..Default::default() };
+    Disks {
+        root: FilesystemFigures { capacity_bytes: 10_000, ..Default::default() },
+        layers: [("c1".to_owned(), layer)].into(),
+        logs: [("c1".to_owned(), TreeFigures { bytes: 20, inodes: 1 })].into(),
+        pods: [("u1".to_owned(), TreeFigures { bytes: 7, inodes: 1 })].into(),
+        ..Default::default()
+    }
+}
+
+fn sizes(reading: &Reading) -> Sizes {
+    let pod = &reading.pods[0];
+    let used = TreeFigures { bytes: 1000, inodes: 10 };
+    let figures = pod.volumes.iter().map(|volume| VolumeFigures {
+        volume: volume.clone(),
+        at: Wall(0),
+        filesystem: FilesystemFigures::default(),
+        used,
+    });
+    [(pod.uid.clone(), Arc::new(figures.collect()))].into()
+}
+
+fn value(summary: &[u8]) -> Value {
+    serde_json::from_slice(summary).unwrap()
 }
 
 #[test]
@@ -54,7 +178,8 @@ fn resource_metrics_have_the_kubelets_names_and_the_time_of_their_reading() {
 
 #[test]
 fn summaries_leave_out_what_is_not_known() {
-    let lean = summary::lean("vm", &reading());
+    let reading = reading();
+    let lean = value(&summary::to_json(&summary::lean("vm", &reading)));
     let container = json!({
         "name": "web", "startTime": "2020-09-13T12:26:40Z",
         "cpu": { "time": "2023-11-14T22:13:20Z", "usageCoreNanoSeconds": 1_500_000_000 },
@@ -64,45 +189,117 @@ fn summaries_leave_out_what_is_not_known() {
     });
     assert_eq!(lean["pods"][0]["containers"], json!([container]));
     assert_eq!(lean["pods"][0]["podRef"], json!({ "name": "web-vm", "namespace": "default", "uid": "u1" }));
-    let layer = model::cri::FilesystemUsage { used_bytes: 50, inodes_used: 5, ..Default::default() };
-    let disks = summary::Disks {
-        root: FilesystemFigures { capacity_bytes: 10_000, ..Default::default() },
-        image_fs: FilesystemFigures::default(),
-        image_use: None,
-        container_use: None,
-        layers: [("c1".to_owned(), layer)].into(),
-        logs: [("c1".to_owned(), (20, 1))].into(),
-    };
-    let full = summary::full("vm", &reading(), &disks);
+    assert_eq!(lean["node"]["systemContainers"][0]["name"], "pods");
+    let full = value(&summary::to_json(&summary::full("vm", &reading, &disks(), &Sizes::new())));
     let pod = &full["pods"][0];
-    assert_eq!(
-        (&pod["ephemeral-storage"]["usedBytes"], &pod["ephemeral-storage"]["inodesUsed"]),
-        (&json!(70), &json!(6))
-    );
+    assert_eq!(pod["ephemeral-storage"]["usedBytes"], 77);
     assert_eq!(pod["containers"][0]["logs"]["usedBytes"], 20);
     assert_eq!(full["node"]["rlimit"]["curproc"], 0);
-    assert!(pod.get("network").is_none());
+    for absent in ["network", "volume", "process_stats"] {
+        assert!(pod.get(absent).is_none(), "{absent}");
+    }
+}
+
+#[test]
+fn ephemeral_storage_is_layers_logs_files_of_the_agent_and_volumes_on_disk() {
+    let reading = reading();
+    let full = value(&summary::to_json(&summary::full("vm", &reading, &disks(), &sizes(&reading))));
+    let pod = &full["pods"][0];
+    let storage = &pod["ephemeral-storage"];
+    assert_eq!((&storage["usedBytes"], &storage["inodesUsed"]), (&json!(1077), &json!(17)));
+    assert_eq!(pod["volume"][0]["usedBytes"], 1000);
+    assert!(pod["volume"][0].get("pvcRef").is_none());
+    assert_eq!(pod["volume"][1]["pvcRef"], json!({ "name": "data", "namespace": "default" }));
+}
+
+/// Every leaf, such as `.pods[].cpu.time`.
+fn leaves(value: &Value, path: &str, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            fields.iter().for_each(|(name, value)| leaves(value, &format!("{path}.{name}"), found));
+        }
+        Value::Array(items) => items.iter().for_each(|item| leaves(item, &format!("{path}[]"), found)),
+        _ => drop(found.insert(path.to_owned())),
+    }
+}
+
+/// What the recorded kubelet showed, we show under the same names; and what it could not show on its machine.
+#[test]
+fn the_summary_has_the_recorded_shape() {
+    let mut reading = reading_of(whole);
+    let eth0 = InterfaceFigures { name: "eth0".into(), ..Default::default() };
+    reading.machine.interfaces = vec![eth0.clone()];
+    reading.pods[0].interfaces = vec![eth0];
+    let sizes = sizes(&reading);
+    let ours = value(&summary::to_json(&summary::full("vm", &reading, &disks(), &sizes)));
+    let recorded = serde_json::from_str(include_str!("fixtures/stats-summary.json")).unwrap();
+    let (mut have, mut want) = (BTreeSet::new(), BTreeSet::new());
+    leaves(&ours, "", &mut have);
+    leaves(&recorded, "", &mut want);
+    let missing: Vec<_> = want.difference(&have).collect();
+    assert_eq!(missing, [""; 0].map(String::from).iter().collect::<Vec<_>>());
+    // That machine had no claims, and its version 1 no pressure of containers and no limit of swap above pods.
+    let known = |path: &&String| {
+        path.contains(".psi.")
+            || path.ends_with(".swapAvailableBytes")
+            || path.contains(".pvcRef.")
+            || path.starts_with(".pods[].memory.availableBytes")
+    };
+    let more: Vec<_> = have.difference(&want).filter(|path| !known(path)).collect();
+    assert!(
+        more.iter()
+            .all(|path| path.starts_with(".pods[].network") || path.starts_with(".pods[].process_stats")),
+        "{more:?}"
+    );
 }
 
 #[test]
 fn cgroup_metrics_are_labelled_as_cadvisors() {
     let mut reading = reading();
-    let eth0 = InterfaceFigures { name: "eth0".into(), rx_bytes: 5, ..Default::default() };
-    reading.pods[0].interfaces = vec![eth0];
+    let rx = TrafficFigures { bytes: 5, packets: 2, ..Default::default() };
+    reading.pods[0].interfaces = vec![InterfaceFigures { name: "eth0".into(), rx, ..Default::default() }];
     let text = cadvisor::text(Some(&reading));
     let of_container = r#"container="web",id="/kubepods/podu1/c1",image="example/web:1",name="c1",namespace="default",pod="web-vm""#;
-    let of_pod = r#"id="/kubepods/podu1",image="",name="",namespace="default",pod="web-vm""#;
+    let of_pod = r#"container="",id="/kubepods/podu1",image="",name="",namespace="default",pod="web-vm""#;
+    let of_sandbox =
+        r#"container="",id="/kubepods/podu1/s1",image="",name="s1",namespace="default",pod="web-vm""#;
     for line in [
         format!("container_memory_working_set_bytes{{{of_container}}} 700 1700000000500"),
-        format!(r#"container_memory_rss{{container="",{of_pod}}}"#),
-        format!(r#"container_cpu_usage_seconds_total{{container="",cpu="total",{of_pod}}} 2 1700000000500"#),
-        r#"container_cpu_usage_seconds_total{container="",cpu="total",id="/",image="",name="",namespace="",pod=""} 9 1700000000500"#.into(),
-        r#"container_network_receive_bytes_total{container="",id="/kubepods/podu1/s1",image="",interface="eth0",name="s1",namespace="default",pod="web-vm"} 5 1700000000500"#.into(),
+        format!("container_memory_rss{{{of_pod}}}"),
+        format!(r#"container_cpu_usage_seconds_total{{{of_pod},cpu="total"}} 2 1700000000500"#),
+        r#"container_cpu_usage_seconds_total{container="",id="/",image="",name="",namespace="",pod="",cpu="total"} 9 1700000000500"#.into(),
+        format!(r#"container_network_receive_bytes_total{{{of_sandbox},interface="eth0"}} 5 1700000000500"#),
+        format!(r#"container_network_receive_packets_total{{{of_sandbox},interface="eth0"}} 2 1700000000500"#),
         r#"machine_memory_bytes{boot_id="",machine_id="",system_uuid=""} 0"#.into(),
         "container_scrape_error 0".into(),
     ] {
         // What was not read is not told.
         let expected = !line.starts_with("container_memory_rss");
         assert_eq!(text.lines().any(|found| found == line), expected, "{line} in\n{text}");
+    }
+}
+
+#[test]
+fn cgroup_metrics_tell_everything_that_was_read() {
+    let mut reading = reading_of(whole);
+    let traffic = Some(DiskCounters { reads: 7, ..Default::default() });
+    reading.machine.disks = vec![MachineDisk { device: "/dev/sdb".into(), traffic, ..Default::default() }];
+    let text = cadvisor::text(Some(&reading));
+    let root = r#"container="",id="/",image="",name="",namespace="",pod="""#;
+    for line in [
+        format!("container_oom_events_total{{{root}}} 3 1700000000500"),
+        format!("container_pressure_io_stalled_seconds_total{{{root}}} 1.5 1700000000500"),
+        format!(r#"container_fs_reads_total{{{root},device="/dev/sdb"}} 7 1700000000500"#),
+        format!(r#"container_fs_reads_bytes_total{{{root},device="/dev/sda"}} 5 1700000000500"#),
+        format!(r#"container_ulimits_soft{{{root},ulimit="max_open_files"}} 64 1700000000500"#),
+        format!(r#"container_tasks_state{{{root},state="sleeping"}} 0 1700000000500"#),
+        format!("container_file_descriptors{{{root}}} 9 1700000000500"),
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
+    }
+    let mut seen = BTreeSet::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let series = line.rsplit_once("} ").map_or(line, |(series, _)| series);
+        assert!(seen.insert(series), "twice: {series}");
     }
 }

@@ -14,9 +14,13 @@ use model::{ContainerId, FullName, PodUid};
 
 use super::Checker;
 use crate::drive::{Op, Value};
-use crate::time::SECOND;
+use crate::time::{Nanos, SECOND};
 use crate::workload::{VARIABLE, is_rejected, objects_of};
 use crate::world::{ASKS, Container, Refused, World};
+
+/// More starts of one container within this time than any back-off lets through.
+const HOT_STARTS: usize = 12;
+const HOT_WITHIN: Nanos = 12 * SECOND;
 
 type Sources = BTreeMap<Source, BTreeMap<String, Arc<Pod>>>;
 
@@ -34,7 +38,7 @@ impl Checker {
         match op {
             // A container may still be made by a call that was begun before; it is not started.
             Op::RunSandbox(_) | Op::Start { .. } => {
-                if !entry.is_some_and(|e| e.lifecycle.may_start()) {
+                if !entry.is_some_and(|e| e.lifecycle.may_start()) || self.ending.contains(uid) {
                     self.violate("K3", format!("{} of {uid}, which is to end", op.words()));
                 }
                 if let Op::RunSandbox(config) = op {
@@ -162,6 +166,9 @@ impl Checker {
         let terminating = matches!(entry.lifecycle, Lifecycle::Terminating(_));
         let was_gone =
             terminating && (self.lacked.contains(uid) || pod.metadata.deletion_timestamp.is_some());
+        let deadline =
+            decide::status::deadline_exceeded(&entry.view, entry.status.as_deref(), world.clocks());
+        let ended_by_node = terminating && (entry.eviction.is_some() || deadline);
         let image = entry.view.container(&container.name).and_then(|(_, c)| c.image.clone());
         let hash = decide::render::container_hash(&container.name, &image.unwrap_or_default());
         let sandbox_broken = !world.sandboxes.get(&container.sandbox).is_some_and(|s| s.ready)
@@ -171,6 +178,7 @@ impl Checker {
             .any(|c| c.is_live() && pod.spec.iter().flat_map(|s| &s.containers).any(|r| r.name == c.name));
         let excused = is_rejected(pod)
             || was_gone
+            || ended_by_node
             || container.hash != Some(hash)
             || sandbox_broken
             || container.lost
@@ -194,6 +202,7 @@ impl Checker {
             (Op::RemoveContainer(_), Ok(_)) => self.forget_passed(world, uid),
             (Op::Start { id, .. }, Ok(_)) => {
                 self.restarts_grow(world, id);
+                self.pauses_grow(world, id);
                 self.started(world, id);
             }
             (Op::RemoveLogDir(_), _) => self.logs_gone(uid),
@@ -275,6 +284,20 @@ impl Checker {
         }
     }
 
+    /// K10: whoever crashes is started ever less often, so that others have their turn.
+    fn pauses_grow(&mut self, world: &World, id: &ContainerId) {
+        let Some(container) = world.containers.get(id) else { return };
+        let key = (container.uid.clone(), container.name.clone());
+        let starts = self.starts.entry(key).or_default();
+        starts.retain(|at| at + HOT_WITHIN > world.now);
+        starts.push(world.now);
+        if starts.len() > HOT_STARTS {
+            let (name, uid) = (&container.name, &container.uid);
+            let message = format!("{name} of {uid} was started {HOT_STARTS} times within seconds");
+            self.violate("K10", message);
+        }
+    }
+
     fn started(&mut self, world: &World, id: &ContainerId) {
         let Some(container) = world.containers.get(id) else { return };
         let (uid, name) = (&container.uid, &container.name);
@@ -282,6 +305,15 @@ impl Checker {
             self.violate("K1", format!("container {name} of {uid} runs twice"));
         }
         let Some(spec) = self.specs.get(uid).and_then(|p| p.spec.clone()) else { return };
+        if spec.ephemeral_containers.iter().flatten().any(|c| c.name == *name) {
+            // It waits for nobody, and nobody waits for it; it is started once in its sandbox.
+            let before =
+                world.of_pod(uid).filter(|c| c.name == *name && c.sandbox == container.sandbox).count();
+            if before > 1 {
+                self.violate("ephemeral once", format!("{name} of {uid} is started a second time"));
+            }
+            return;
+        }
         let inits = spec.init_containers.unwrap_or_default();
         let passed = self.passed.entry(container.sandbox.clone()).or_default();
         let rank = inits.iter().position(|c| c.name == *name);

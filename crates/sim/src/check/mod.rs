@@ -4,10 +4,12 @@
 mod calls;
 mod settled;
 mod state;
+mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use decide::Event;
 use model::k8s::Pod;
 use model::pod::Source;
 use model::{ContainerId, Mono, PodUid, SandboxId};
@@ -32,6 +34,10 @@ pub struct Checker {
     absent: BTreeMap<PodUid, Nanos>,
     /// Pods that a source did not have when it last spoke to this agent, or before.
     lacked: BTreeSet<PodUid>,
+    /// Pods of which this agent was told that they are to end (K3).
+    ending: BTreeSet<PodUid>,
+    /// The last starts of each container (K10).
+    starts: BTreeMap<(PodUid, String), Vec<Nanos>>,
     /// Pods that a stranger took a container from.
     robbed: BTreeSet<PodUid>,
     /// Terminal phases that were published (K2).
@@ -81,11 +87,36 @@ impl Checker {
         self.specs.insert(uid, pod.clone());
     }
 
-    /// The agent was told what there is.
-    pub fn told(&mut self, source: Source, pods: &[Arc<Pod>]) {
-        let there: BTreeSet<_> = pods.iter().filter_map(|p| p.metadata.uid.as_deref()).collect();
-        let of_source = self.origins.iter().filter(|(_, s)| **s == source).map(|(uid, _)| uid);
-        self.lacked.extend(of_source.filter(|uid| !there.contains(uid.as_str())).cloned());
+    /// The agent is about to hear this.
+    pub fn told(&mut self, event: &Event) {
+        match event {
+            Event::Pods { source, pods } => {
+                let there: BTreeSet<_> = pods.iter().filter_map(|p| p.metadata.uid.as_deref()).collect();
+                let of_source = self.origins.iter().filter(|(_, s)| *s == source).map(|(uid, _)| uid);
+                let missing: Vec<_> =
+                    of_source.filter(|uid| !there.contains(uid.as_str())).cloned().collect();
+                self.lacked.extend(missing.iter().cloned());
+                self.ending.extend(missing);
+                pods.iter().for_each(|pod| self.told_of(pod));
+            }
+            Event::PodChanged { pod, .. } => self.told_of(pod),
+            Event::PodGone { uid, .. } => {
+                self.lacked.insert(uid.clone());
+                self.ending.insert(uid.clone());
+            }
+            // Of a static pod without a mirror nobody remembers it once the agent is gone.
+            Event::Evict { uid, .. } => self.robbed(uid),
+            _ => {}
+        }
+    }
+
+    fn told_of(&mut self, pod: &Pod) {
+        let uid = PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
+        if pod.metadata.deletion_timestamp.is_some() {
+            self.ending.insert(uid);
+        } else {
+            self.ending.remove(&uid);
+        }
     }
 
     pub fn unwanted(&mut self, now: Nanos, uid: &PodUid) {
@@ -105,17 +136,37 @@ impl Checker {
     }
 
     /// The next life knows nothing of this one's terminations, nor whether a pod was taken out meanwhile.
-    pub fn agent_killed(&mut self) {
+    pub fn agent_killed(&mut self, api: Option<&BTreeMap<String, Arc<Pod>>>) {
+        self.ending.clear();
+        self.starts.clear();
         self.terminations.clear();
         self.kills.clear();
         self.lacked.clear();
         let absent = &self.absent;
-        // The API server would give a pod back with the status that it was told; the simulated one does not keep it.
-        let origins = &self.origins;
-        let kept =
-            |uid: &PodUid| origins.get(uid).is_some_and(|s| s.is_static()) && !absent.contains_key(uid);
-        let robbed = &self.robbed;
-        self.ended.retain(|uid, _| kept(uid) && !robbed.contains(uid));
+        // What the API server was told of an end is known to the next life as well; of a static pod the runtime tells.
+        let known: BTreeSet<PodUid> = api
+            .into_iter()
+            .flat_map(|set| set.values())
+            .filter(|pod| {
+                pod.status
+                    .as_ref()
+                    .is_some_and(|s| matches!(s.phase.as_deref(), Some("Succeeded" | "Failed")))
+            })
+            .map(|pod| PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default()))
+            .collect();
+        // When a static pod began is not on record anywhere, so its deadline begins anew.
+        let timed = |uid: &PodUid| {
+            let spec = self.specs.get(uid).and_then(|pod| pod.spec.as_ref());
+            spec.is_some_and(|spec| spec.active_deadline_seconds.is_some())
+        };
+        let (origins, robbed) = (&self.origins, &self.robbed);
+        let kept = |uid: &PodUid| match origins.get(uid) {
+            Some(source) if source.is_static() => {
+                !absent.contains_key(uid) && !robbed.contains(uid) && !timed(uid)
+            }
+            _ => known.contains(uid),
+        };
+        self.ended.retain(|uid, _| kept(uid));
         // A start that was shown before it was made is not known to the next life either.
         self.published_restarts.clear();
     }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use decide::state::PodEntry;
 use decide::{NodeState, publish, render};
-use model::PodUid;
 use model::k8s::{Container as Spec, Pod, PodStatus};
 use model::observed::ContainerState;
 use model::pod::{PodView, RestartPolicy, Source, is_sidecar};
+use model::{PodUid, Wall};
 
 use crate::drive::cluster::is_mirror;
 use crate::time::{Nanos, SECOND};
@@ -105,10 +105,30 @@ fn pod(world: &World, state: &NodeState, view: &PodView) -> Option<String> {
         return there.then(|| "can't be mounted, and is there".to_owned());
     }
     match phase {
-        "Succeeded" | "Failed" => ended(world, view, phase),
+        "Succeeded" | "Failed" => ended(world, view, status, phase),
+        _ if past_deadline(world, view, status) => Some("is past its deadline, and goes on".into()),
+        _ if ready_against_gate(view, status) => Some("is ready although its gate is shut".into()),
         _ if old_files(world, view) => Some("its volume shows an old version".into()),
         _ => going(&Going { world, view, status, entry, longest_wait: longest_wait(state) }),
     }
+}
+
+/// Long enough to have noticed.
+const DEADLINE_AIR: i64 = 30;
+
+fn past_deadline(world: &World, view: &PodView, status: &PodStatus) -> bool {
+    let Some(secs) = view.spec().active_deadline_seconds else { return false };
+    let Some(start) = status.start_time.as_ref().map(|t| Wall::from_timestamp(t.0)) else { return false };
+    (world.wall().0 - start.0) / SECOND as i64 > secs + DEADLINE_AIR
+}
+
+fn ready_against_gate(view: &PodView, status: &PodStatus) -> bool {
+    let gates = view.spec().readiness_gates.iter().flatten();
+    let shown = view.pod.status.iter().flat_map(|s| s.conditions.iter().flatten());
+    let open: Vec<&str> = shown.filter(|c| c.status == "True").map(|c| c.type_.as_str()).collect();
+    let shut = gates.into_iter().any(|gate| !open.contains(&gate.condition_type.as_str()));
+    let ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
+    shut && ready
 }
 
 /// Whoever runs sees the newest files.
@@ -150,7 +170,7 @@ pub fn mirrors(state: &NodeState, sources: &BTreeMap<Source, BTreeMap<String, Ar
     entries().find(lacking).map(|e| format!("pod {} has no mirror", e.view.uid))
 }
 
-fn ended(world: &World, view: &PodView, phase: &str) -> Option<String> {
+fn ended(world: &World, view: &PodView, status: &PodStatus, phase: &str) -> Option<String> {
     let uid = &view.uid;
     if world.anything_live(uid) || world.sandboxes_of(uid).any(|(_, s)| s.ready) {
         return Some(format!("is {phase}, and something of it runs"));
@@ -159,6 +179,18 @@ fn ended(world: &World, view: &PodView, phase: &str) -> Option<String> {
         return Some(format!("is {phase}, and its volumes are set up"));
     }
     let policy = |c: &Spec| decide::restart::effective_policy(view, c);
+    // Ended by the node, whatever its containers would have done.
+    if phase == "Failed" && matches!(status.reason.as_deref(), Some("Evicted" | "DeadlineExceeded")) {
+        return None;
+    }
+    let init_failed = |c: &Spec| {
+        let newest = world.newest(uid, &c.name);
+        !is_sidecar(c) && newest.is_some_and(|w| w.state == ContainerState::Exited && w.exit_code != 0)
+    };
+    let never = view.restart_policy() == RestartPolicy::Never;
+    if phase == "Failed" && never && view.init_containers().iter().any(init_failed) {
+        return None;
+    }
     if view.containers().iter().any(|c| policy(c) == RestartPolicy::Always) {
         return Some(format!("is {phase} although its containers are always restarted"));
     }

@@ -11,6 +11,7 @@ use super::errands::Errand;
 use super::executor::PlanRun;
 use super::trouble::Trouble;
 use super::{Happening, Mutant, Simulation};
+use crate::record::Start;
 use crate::time::{AgentClock, MICRO, MILLI, SECOND};
 
 pub struct Agent {
@@ -25,14 +26,31 @@ pub struct Agent {
     pub(super) watching: BTreeSet<ObjectKey>,
 }
 
+/// Outcomes that a caller may hear twice, and of which the second is as true as the first was.
+fn may_repeat(event: &Event) -> bool {
+    !matches!(
+        event,
+        Event::Started | Event::Pods { .. } | Event::PodChanged { .. } | Event::PodGone { .. } | Event::Timer(_)
+            // What an object is told to be must not be older than what was told before: a watch keeps its order.
+            | Event::ObjectSeen { .. }
+            | Event::FactsChanged(_)
+    )
+}
+
 impl Simulation {
     pub(super) fn start_agent(&mut self) {
         self.generation += 1;
         let generation = self.generation;
         self.log.note(self.world.now, || format!("agent {generation} starts"));
-        let mut state = NodeState::new(self.config.clone(), self.facts.clone(), self.world.wall());
-        state.probe_records = self.world.disk.probe_records.clone();
-        state.user_ids = self.world.disk.user_ids.clone();
+        let start = Start {
+            config: self.config.clone(),
+            facts: self.facts.clone(),
+            wall: self.world.wall(),
+            probe_records: self.world.disk.probe_records.clone(),
+            user_ids: self.world.disk.user_ids.clone(),
+        };
+        let state = start.state();
+        self.log.started(|| start);
         self.agent = Some(Agent {
             state,
             clock: AgentClock::new(self.world.now),
@@ -49,7 +67,7 @@ impl Simulation {
         }
         self.show_node();
         for source in self.config.sources.clone() {
-            let late = self.faults.late_sources && self.faults.active(self.world.now);
+            let late = self.faults.late_sources > 0 && self.faults.active(self.world.now);
             let wait = if late { self.rng.below(40 * SECOND) } else { self.rng.below(200 * MILLI) };
             self.plan_in(wait, Happening::Deliver { generation, source });
         }
@@ -68,12 +86,26 @@ impl Simulation {
         self.log.note(self.world.now, || format!("agent is killed, for {} ms", down / MILLI));
         self.abandon_calls(down);
         self.readings.clear();
-        self.check.agent_killed();
+        self.check.agent_killed(self.sources.get(&Source::Api));
         self.plan_in(down, Happening::Trouble(Trouble::AgentStarts));
     }
 
     /// Puts an event into the agent's inbox, unless it was meant for an earlier life.
     pub(super) fn post(&mut self, generation: u32, event: Event) {
+        if generation != self.generation {
+            return;
+        }
+        if self.agent.is_some()
+            && may_repeat(&event)
+            && self.faults.tells_twice(&mut self.rng, self.world.now)
+        {
+            let wait = self.rng.between(MICRO, 5 * SECOND);
+            self.plan_in(wait, Happening::Again { generation, event: Box::new(event.clone()) });
+        }
+        self.post_once(generation, event);
+    }
+
+    pub(super) fn post_once(&mut self, generation: u32, event: Event) {
         if generation != self.generation {
             return;
         }
@@ -118,13 +150,11 @@ impl Simulation {
         if let Event::PlanEnded { uid, epoch } = &event {
             agent.plans.remove(&(uid.clone(), *epoch));
         }
-        if let Event::Pods { source, pods } = &event {
-            self.check.told(*source, pods);
-        }
+        self.check.told(&event);
         let at = agent.clock.now(now, wall);
         let kept = event.clone();
-        let effects = decide::step(&mut agent.state, at, event);
-        self.log.step(now, wall, &kept, &effects, &agent.state);
+        let effects = self.mutant.step(&mut agent.state, at, event);
+        self.log.step(now, at, &kept, &effects, &agent.state);
         self.check.stepped(&agent.state, at, &effects);
         let cut =
             self.faults.dies(&mut self.rng, now).then(|| self.rng.below(effects.len() as u64 + 1) as usize);
@@ -168,6 +198,10 @@ impl Simulation {
     }
 
     pub(super) fn deliver(&mut self, generation: u32, source: Source) {
+        if source == Source::Api && self.api_away {
+            // What it has is listed when it can be reached again.
+            return;
+        }
         let pods = self.sources.get(&source).map(|set| set.values().cloned().collect()).unwrap_or_default();
         self.post(generation, Event::Pods { source, pods });
     }

@@ -1,6 +1,7 @@
 //! The simulated API server: objects of pods with their status and version, in the same set that the source delivers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use decide::Event;
 use decide::effect::{ApiCall, PodObject};
@@ -14,6 +15,7 @@ use super::trouble::uid_of;
 use super::{Happening, Simulation};
 use crate::faults::{Fate, LateEffect};
 use crate::time::{MILLI, SECOND};
+use crate::workload::GATE;
 
 /// How long a call waits for its answer.
 const DEADLINE: u64 = 10 * SECOND;
@@ -56,12 +58,31 @@ impl Simulation {
         set.values().find(|pod| pod.metadata.uid.as_deref() == Some(uid))
     }
 
+    /// Somebody else writes a condition into the status of an object.
+    pub(super) fn set_gate(&mut self, name: &str, open: bool) {
+        let version = self.number();
+        let condition =
+            json!({"conditions": [{"type": GATE, "status": if open { "True" } else { "False" }}]});
+        let set = self.sources.entry(Source::Api).or_default();
+        let Some(object) = set.get_mut(name).filter(|pod| !is_mirror(pod)) else { return };
+        let status = serde_json::to_value(object.status.clone().unwrap_or_default()).unwrap_or_default();
+        let object = Arc::make_mut(object);
+        object.status = serde_json::from_value(strategic_merge(status, &condition)).ok();
+        object.metadata.resource_version = Some(version.to_string());
+        let object = Arc::new(object.clone());
+        self.tell_object(&object);
+    }
+
     /// A call is on its way to the server, or never gets there.
     pub(super) fn call_api(&mut self, call: ApiCall) {
         let (now, generation) = (self.world.now, self.generation);
+        let there = self.faults.latency(&mut self.rng, now);
+        if let Some(failure) = self.api_says_no() {
+            let errand = Errand::ApiFails { call, failure };
+            return self.plan_in(there, Happening::Errand { generation, errand });
+        }
         let nobody = model::PodUid::from("the API server");
         let fate = self.faults.call(&mut self.rng, now, &nobody, true);
-        let there = self.faults.latency(&mut self.rng, now);
         let (applies, answers) = match fate {
             Fate::Works => (Some(there), None),
             Fate::Refused => (None, Some(there)),
@@ -79,8 +100,28 @@ impl Simulation {
             self.plan_in(wait, Happening::Errand { generation, errand });
         }
         if let Some(wait) = answers {
-            self.plan_in(wait, Happening::Errand { generation, errand: Errand::ApiAway(call) });
+            let failure = failure(ApiFailureKind::Away, "the API server is away");
+            self.plan_in(wait, Happening::Errand { generation, errand: Errand::ApiFails { call, failure } });
         }
+    }
+
+    /// Whether the server can't be reached, is busy, or has something against it: nothing is done then.
+    fn api_says_no(&mut self) -> Option<ApiFailure> {
+        let now = self.world.now;
+        if self.api_away {
+            return Some(failure(ApiFailureKind::Away, "the API server can't be reached"));
+        }
+        if self.faults.api_refuses(&mut self.rng, now) {
+            return Some(failure(ApiFailureKind::Refused, "403: forbidden for now"));
+        }
+        if self.faults.api_conflicts(&mut self.rng, now) {
+            return Some(failure(ApiFailureKind::Refused, "409: the object has been modified"));
+        }
+        let busy = self.faults.api_is_busy(&mut self.rng, now);
+        busy.then(|| ApiFailure {
+            retry_after: self.rng.coin().then(|| Duration::from_secs(self.rng.between(1, 20))),
+            ..failure(ApiFailureKind::Away, "429: too many requests")
+        })
     }
 
     pub(super) fn apply_api(&mut self, generation: u32, call: ApiCall, tell: bool) {
@@ -107,22 +148,17 @@ impl Simulation {
         }
     }
 
-    pub(super) fn api_away(&mut self, generation: u32, call: ApiCall) {
-        let failure = || ApiFailure {
-            kind: ApiFailureKind::Away,
-            retry_after: None,
-            message: "the API server is away".into(),
-        };
+    pub(super) fn api_fails(&mut self, generation: u32, call: ApiCall, failure: ApiFailure) {
         let answer = match call {
             ApiCall::PatchStatus { uid, pod, .. } => {
-                ApiAnswer::StatusPatched { uid, object: pod.uid, result: Err(failure()) }
+                ApiAnswer::StatusPatched { uid, object: pod.uid, result: Err(failure) }
             }
-            ApiCall::DeletePod { uid, .. } => ApiAnswer::PodDeleted { uid, result: Err(failure()) },
+            ApiCall::DeletePod { uid, .. } => ApiAnswer::PodDeleted { uid, result: Err(failure) },
             ApiCall::CreateMirror { full_name, .. } => {
-                ApiAnswer::MirrorCreated { full_name, result: Err(failure()) }
+                ApiAnswer::MirrorCreated { full_name, result: Err(failure) }
             }
             ApiCall::DeleteMirror { full_name, uid } => {
-                ApiAnswer::MirrorDeleted { full_name, uid, result: Err(failure()) }
+                ApiAnswer::MirrorDeleted { full_name, uid, result: Err(failure) }
             }
         };
         self.post(generation, Event::ApiAnswered(answer));
@@ -157,7 +193,7 @@ impl Simulation {
         };
         set.remove(&name);
         self.check.unwanted(self.world.now, &uid.into());
-        self.source_changed(Source::Api);
+        self.tell_gone(uid.into());
         Ok(())
     }
 
@@ -190,8 +226,28 @@ impl Simulation {
         self.plan_in(wait, Happening::Errand { generation: self.generation, errand });
     }
 
+    /// The watch tells that an object is gone, or the source is read again as a whole.
+    pub(super) fn tell_gone(&mut self, uid: model::PodUid) {
+        let listed =
+            self.agent.as_ref().and_then(|a| a.state.sources.get(&Source::Api)).is_some_and(|s| s.seen);
+        if !listed || self.rng.coin() {
+            return self.source_changed(Source::Api);
+        }
+        let wait = self.rng.between(MILLI / 10, 100 * MILLI);
+        self.plan_in(wait, Happening::Errand { generation: self.generation, errand: Errand::WatchGone(uid) });
+    }
+
+    pub(super) fn watched_gone(&mut self, generation: u32, uid: model::PodUid) {
+        if !self.api_away && self.object(uid.as_str()).is_none() {
+            self.post(generation, Event::PodGone { source: Source::Api, uid });
+        }
+    }
+
     /// Nothing older than what a whole reading told may come after it: a watch keeps the order of versions.
     pub(super) fn watched(&mut self, generation: u32, pod: Arc<Pod>) {
+        if self.api_away {
+            return;
+        }
         let newest = self.object(pod.metadata.uid.as_deref().unwrap_or_default());
         if newest.is_some_and(|n| n.metadata.resource_version == pod.metadata.resource_version) {
             self.post(generation, Event::PodChanged { source: Source::Api, pod });
@@ -199,17 +255,29 @@ impl Simulation {
     }
 }
 
+fn failure(kind: ApiFailureKind, message: &str) -> ApiFailure {
+    ApiFailure { kind, retry_after: None, message: message.into() }
+}
+
 fn gone() -> ApiFailure {
-    ApiFailure { kind: ApiFailureKind::Gone, retry_after: None, message: "not found".into() }
+    failure(ApiFailureKind::Gone, "not found")
 }
 
 /// As the server merges a status: conditions and addresses by their key, other lists as a whole.
-fn strategic_merge(mut status: Value, patch: &Value) -> Value {
+pub fn strategic_merge(mut status: Value, patch: &Value) -> Value {
     for (key, value) in patch.as_object().into_iter().flatten().filter(|(key, _)| !key.starts_with('$')) {
         match key.as_str() {
             "conditions" => merge_list(&mut status[key], value, "type"),
             "podIPs" | "hostIPs" => merge_list(&mut status[key], value, "ip"),
             _ => merge(&mut status, key, value),
+        }
+    }
+    for (key, by) in [("conditions", "type"), ("podIPs", "ip"), ("hostIPs", "ip")] {
+        if let (Some(order), Some(list)) = (
+            patch[format!("$setElementOrder/{key}")].as_array(),
+            status.get_mut(key).and_then(Value::as_array_mut),
+        ) {
+            list.sort_by_key(|entry| order.iter().position(|o| o[by] == entry[by]).unwrap_or(usize::MAX));
         }
     }
     status

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use decide::Event;
 use decide::effect::ApiCall;
-use decide::event::{CallFailure, LeftoversSeen, PulledImage, RuntimeCheck};
+use decide::event::{ApiFailure, CallFailure, LeftoversSeen, PulledImage, RuntimeCheck};
 use model::cgroup::CgroupName;
 use model::cluster::{ObjectKey, ObjectState, Token, TokenWanted};
 use model::cri::{RuntimeCondition, RuntimeHandler, RuntimeStatus};
@@ -44,9 +44,14 @@ pub enum Errand {
         call: ApiCall,
         tell: bool,
     },
-    ApiAway(ApiCall),
+    ApiFails {
+        call: ApiCall,
+        failure: ApiFailure,
+    },
     /// The watch shows an object.
     Watch(Arc<Pod>),
+    /// The watch shows that one is gone.
+    WatchGone(PodUid),
 }
 
 pub enum Piece {
@@ -88,6 +93,10 @@ impl Simulation {
                 Some(state) => Event::ObjectSeen { key, state },
                 None => return,
             },
+            later @ (Errand::Services | Errand::ShowNode) if self.api_away => {
+                let wait = self.rng.between(MILLI, SECOND);
+                return self.plan_in(wait, Happening::Errand { generation, errand: later });
+            }
             Errand::ReadStorage(key) => {
                 // Nobody provides storage in this world yet.
                 let message = format!("{}s {:?} not found", key.word(), key.name());
@@ -115,8 +124,9 @@ impl Simulation {
             }
             Errand::ShowNode => Event::NodeSeen(Some(self.node_object())),
             Errand::ApplyApi { call, tell } => return self.apply_api(generation, call, tell),
-            Errand::ApiAway(call) => return self.api_away(generation, call),
+            Errand::ApiFails { call, failure } => return self.api_fails(generation, call, failure),
             Errand::Watch(pod) => return self.watched(generation, pod),
+            Errand::WatchGone(uid) => return self.watched_gone(generation, uid),
             Errand::Swept(problems) => Event::Swept { problems },
         };
         self.post(generation, event);
@@ -145,6 +155,9 @@ impl Simulation {
         if generation != self.generation || !watched {
             return None;
         }
+        if self.api_away {
+            return Some(ObjectState::Unreachable { message: "the API server can't be reached".into() });
+        }
         if self.faults.pull_fails(&mut self.rng, self.world.now) {
             let wait = self.rng.between(10 * MILLI, 20 * SECOND);
             self.plan_in(wait, Happening::Errand { generation, errand: Errand::LookAt(key.clone()) });
@@ -154,7 +167,7 @@ impl Simulation {
     }
 
     fn token(&mut self, wanted: &TokenWanted) -> Result<Token, String> {
-        if self.faults.pull_fails(&mut self.rng, self.world.now) {
+        if self.api_away || self.faults.pull_fails(&mut self.rng, self.world.now) {
             return Err("the API server is away".into());
         }
         let lasts = std::time::Duration::from_secs(wanted.expiration_secs.max(0) as u64);

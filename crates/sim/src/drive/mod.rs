@@ -6,8 +6,9 @@ mod calls;
 pub mod cluster;
 mod errands;
 mod executor;
+mod mutants;
 mod reading;
-mod trouble;
+pub(crate) mod trouble;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ pub use agent::Agent;
 use calls::{Call, CallId};
 pub use calls::{Op, Value};
 use errands::Errand;
+pub use mutants::Mutant;
 use reading::{ReadStep, ReadingJob};
 use trouble::Trouble;
 
@@ -30,32 +32,10 @@ use crate::faults::Faults;
 use crate::queue::Queue;
 use crate::report::Log;
 use crate::rng::Rng;
+use crate::scenario::Scenario;
 use crate::time::{MICRO, MILLI, Nanos, SECOND};
 use crate::workload::{Task, Workload};
 use crate::world::{Change, Fortune, World};
-
-/// A driver that is wrong on purpose, to prove that the invariants can fail.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Mutant {
-    #[default]
-    None,
-    /// Says that a reading began when it ended, and takes its time.
-    LateReadingTimes,
-    /// Never says that a plan has ended.
-    DropsPlanEnded,
-    /// Goes on with a plan that was cancelled.
-    IgnoresCancel,
-    /// Begins all stages of a plan at once.
-    IgnoresStages,
-    /// Tells that every call succeeded.
-    HidesFailures,
-    /// Forgets every timer.
-    DropsTimers,
-    /// Tells what an object is, and never that it has changed.
-    LosesObjectNews,
-    /// Reads nobody while one pod is stuck.
-    SharesFate,
-}
 
 pub(crate) enum Happening {
     Dispatch {
@@ -80,6 +60,11 @@ pub(crate) enum Happening {
     Hint {
         generation: u32,
         hint: Hint,
+    },
+    /// Told a second time.
+    Again {
+        generation: u32,
+        event: Box<Event>,
     },
     Fortune(Fortune),
     Deliver {
@@ -108,6 +93,7 @@ pub struct Simulation {
     pub(crate) tasks: Vec<Option<Task>>,
     pub(crate) hints_by_id: bool,
     pub(crate) runtime_away: bool,
+    pub(crate) api_away: bool,
     pub(crate) disk_full: bool,
     /// The runtime says that it is not ready, or only (`true`) its network.
     pub(crate) not_ready: Option<bool>,
@@ -123,7 +109,8 @@ pub struct Simulation {
 }
 
 impl Simulation {
-    pub fn new(workload: Workload, faults: Faults, rng: Rng, mutant: Mutant, log: Log) -> Self {
+    pub fn new(scenario: Scenario, rng: Rng, mutant: Mutant, log: Log) -> Self {
+        let Scenario { workload, troubles, faults, .. } = scenario;
         let Workload { config, facts, images, tasks, hints_by_id } = workload;
         let mut world = World::new();
         world.images = images;
@@ -143,6 +130,7 @@ impl Simulation {
             tasks: Vec::new(),
             hints_by_id,
             runtime_away: false,
+            api_away: false,
             disk_full: false,
             not_ready: None,
             jumped: None,
@@ -157,7 +145,9 @@ impl Simulation {
             sim.tasks.push(Some(task));
             sim.plan_at(at, Happening::Task(number));
         }
-        sim.plan_troubles();
+        for (at, trouble) in troubles {
+            sim.plan_at(at, Happening::Trouble(trouble));
+        }
         sim.plan_in(SECOND, Happening::Probe);
         sim.start_agent();
         sim
@@ -199,6 +189,7 @@ impl Simulation {
             Happening::Read { job, step } => self.read_step(job, step),
             Happening::Errand { generation, errand } => self.run_errand(generation, errand),
             Happening::Hint { generation, hint } => self.post(generation, Event::Hint(hint)),
+            Happening::Again { generation, event } => self.post_once(generation, *event),
             Happening::Fortune(Fortune::Ends { id, code }) => {
                 self.world.ends(&id, code);
                 self.check.container_ended(&self.world, &id);
@@ -220,6 +211,7 @@ impl Simulation {
             return;
         }
         self.finish_stops();
+        self.check.world_changed(&self.world, &changes);
         for change in changes {
             self.tell(change);
         }

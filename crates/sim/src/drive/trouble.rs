@@ -4,9 +4,12 @@ use decide::event::Hint;
 use model::k8s::Pod;
 use model::pod::Source;
 
+use super::cluster::is_mirror;
 use super::errands::Errand;
 use super::{Happening, Mutant, Simulation};
-use crate::time::{MILLI, SECOND};
+use crate::faults::Faults;
+use crate::rng::Rng;
+use crate::time::{MILLI, Nanos, SECOND};
 use crate::workload::Task;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -36,42 +39,48 @@ pub enum Trouble {
     /// Somebody removes a running container behind the agent's back.
     StrangerRemoves,
     FactsChange,
+    /// Neither calls nor watches reach the API server.
+    ApiLeaves {
+        for_ns: u64,
+    },
+    ApiReturns,
+    /// Hints by the hundred, about everybody and nobody.
+    Storm,
+}
+
+/// All troubles of one run, with their times.
+pub fn seeded(rng: &mut Rng, faults: &Faults) -> Vec<(Nanos, Trouble)> {
+    if faults.until <= SECOND {
+        return Vec::new();
+    }
+    let mut troubles = Vec::new();
+    let mut plan = |times: u64, make: &dyn Fn(&mut Rng) -> Trouble| {
+        for _ in 0..times {
+            let at = rng.below(faults.until);
+            troubles.push((at, make(rng)));
+        }
+    };
+    let short = |rng: &mut Rng| rng.between(SECOND, 40 * SECOND);
+    plan(faults.dies.min(3), &|_| Trouble::AgentDies);
+    plan(faults.outages, &|rng| Trouble::RuntimeLeaves { for_ns: rng.between(100 * MILLI, 30 * SECOND) });
+    plan(faults.disk_full, &|rng| Trouble::DiskFills { for_ns: short(rng) });
+    plan(faults.clock_jumps, &|rng| {
+        let most = if rng.coin() { 5 * SECOND } else { 3600 * SECOND };
+        let size = rng.between(MILLI, most) as i64;
+        Trouble::ClockJumps { by_ns: if rng.coin() { size } else { -size } }
+    });
+    plan(faults.broken_sandboxes, &|_| Trouble::SandboxBreaks);
+    plan(faults.lost_containers, &|_| Trouble::ContainerIsLost);
+    plan(faults.reboots, &|_| Trouble::Reboot);
+    plan(faults.not_ready, &|rng| Trouble::NotReady { network_only: rng.coin(), for_ns: short(rng) });
+    plan(faults.strangers, &|_| Trouble::StrangerRemoves);
+    plan(faults.strangers, &|_| Trouble::FactsChange);
+    plan(faults.partitions, &|rng| Trouble::ApiLeaves { for_ns: short(rng) });
+    plan(faults.storms, &|_| Trouble::Storm);
+    troubles
 }
 
 impl Simulation {
-    pub(super) fn plan_troubles(&mut self) {
-        let faults = self.faults.clone();
-        if faults.until <= SECOND {
-            return;
-        }
-        let mut plan = |times: u64, make: &mut dyn FnMut(&mut crate::rng::Rng) -> Trouble| {
-            for _ in 0..times {
-                let at = self.rng.below(faults.until);
-                let trouble = make(&mut self.rng);
-                self.queue.plan(at, Happening::Trouble(trouble));
-            }
-        };
-        plan(faults.dies.min(3), &mut |_| Trouble::AgentDies);
-        plan(faults.outages, &mut |rng| Trouble::RuntimeLeaves {
-            for_ns: rng.between(100 * MILLI, 30 * SECOND),
-        });
-        plan(faults.disk_full, &mut |rng| Trouble::DiskFills { for_ns: rng.between(SECOND, 40 * SECOND) });
-        plan(faults.clock_jumps, &mut |rng| {
-            let most = if rng.coin() { 5 * SECOND } else { 3600 * SECOND };
-            let size = rng.between(MILLI, most) as i64;
-            Trouble::ClockJumps { by_ns: if rng.coin() { size } else { -size } }
-        });
-        plan(faults.broken_sandboxes, &mut |_| Trouble::SandboxBreaks);
-        plan(faults.lost_containers, &mut |_| Trouble::ContainerIsLost);
-        plan(faults.reboots, &mut |_| Trouble::Reboot);
-        plan(faults.not_ready, &mut |rng| Trouble::NotReady {
-            network_only: rng.coin(),
-            for_ns: rng.between(SECOND, 40 * SECOND),
-        });
-        plan(faults.strangers, &mut |_| Trouble::StrangerRemoves);
-        plan(faults.strangers, &mut |_| Trouble::FactsChange);
-    }
-
     pub(super) fn trouble(&mut self, trouble: Trouble) {
         self.log.note(self.world.now, || format!("trouble: {trouble:?}"));
         match trouble {
@@ -130,11 +139,41 @@ impl Simulation {
                     let _ = self.world.remove_container(&id);
                 }
             }
+            Trouble::ApiLeaves { for_ns } => {
+                self.api_away = true;
+                self.plan_in(for_ns, Happening::Trouble(Trouble::ApiReturns));
+            }
+            Trouble::ApiReturns => {
+                self.api_away = false;
+                self.catch_up();
+            }
+            Trouble::Storm => self.storm(),
             Trouble::FactsChange => {
                 self.facts.node_ips.rotate_left(1);
                 let facts = std::sync::Arc::new(self.facts.clone());
                 self.post(self.generation, decide::Event::FactsChanged(facts));
             }
+        }
+    }
+
+    /// Watches begin again: what they missed is told as a whole (410, then a list).
+    fn catch_up(&mut self) {
+        self.source_changed(Source::Api);
+        let watching = self.agent.iter().flat_map(|agent| agent.watching.clone()).collect::<Vec<_>>();
+        for key in watching {
+            self.errand_soon(Errand::LookAt(key));
+        }
+    }
+
+    fn storm(&mut self) {
+        let uids: Vec<_> = self.check.uids().cloned().collect();
+        for number in 0..150 {
+            let hint = match number % 3 {
+                0 if !uids.is_empty() => Hint::Pod(self.rng.pick(&uids).clone()),
+                1 => Hint::Images,
+                _ => Hint::Id(format!("{:016x}", self.rng.number())),
+            };
+            self.hint_soon(hint);
         }
     }
 
@@ -160,9 +199,25 @@ impl Simulation {
             Task::Remove { source, name } => {
                 if let Some(old) = self.sources.entry(source).or_default().remove(&name) {
                     self.check.unwanted(self.world.now, &uid_of(&old));
-                    self.source_changed(source);
+                    match source {
+                        Source::Api => self.tell_gone(uid_of(&old)),
+                        _ => self.source_changed(source),
+                    }
                 }
             }
+            Task::Evict { uid, grace_secs } => {
+                let (reason, message) = ("Evicted".to_owned(), "the simulated node is full".to_owned());
+                let evict = decide::Event::Evict { uid, reason, message, grace_secs };
+                self.post_once(self.generation, evict);
+            }
+            Task::RemoveMirror(name) => {
+                let set = self.sources.entry(Source::Api).or_default();
+                if let Some(uid) = set.get(&name).filter(|pod| is_mirror(pod)).map(|pod| uid_of(pod)) {
+                    set.remove(&name);
+                    self.tell_gone(uid);
+                }
+            }
+            Task::Gate { name, open } => self.set_gate(&name, open),
             Task::ImageArrives(name) => self.world.image_arrives(&name),
             Task::Object { name, version } => {
                 self.world.objects.set(&name, version);

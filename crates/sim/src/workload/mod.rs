@@ -1,6 +1,7 @@
 //! What people ask of the node in one run: pods put in, changed, taken out and put in again, over a node that has some
 //! images and lacks others.
 
+mod extras;
 mod pods;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use crate::rng::Rng;
 use crate::time::{MILLI, Nanos, SECOND};
 use crate::world::{ImageFate, Images, Script};
 
+pub use extras::GATE;
 pub use pods::{CONTENT, Template, VARIABLE, is_rejected, is_unmountable, objects_of};
 
 pub enum Task {
@@ -29,6 +31,18 @@ pub enum Task {
         name: String,
     },
     ImageArrives(String),
+    /// The node decides that it can't keep a pod.
+    Evict {
+        uid: PodUid,
+        grace_secs: Option<i64>,
+    },
+    /// A stranger deletes the mirror of a static pod.
+    RemoveMirror(String),
+    /// Somebody else says whether a pod may count as ready.
+    Gate {
+        name: String,
+        open: bool,
+    },
     /// A config map comes, changes or (`None`) vanishes.
     Object {
         name: String,
@@ -53,6 +67,9 @@ impl Task {
                 format!("put {uid} restart {policy}, grace {grace}: {}", all.collect::<Vec<_>>().join(", "))
             }
             Task::Remove { name, .. } => format!("remove {name}"),
+            Task::Evict { uid, grace_secs } => format!("evict {uid} with grace {grace_secs:?}"),
+            Task::RemoveMirror(name) => format!("remove the mirror of {name}"),
+            Task::Gate { name, open } => format!("the readiness gate of {name} is {open}"),
             Task::ImageArrives(image) => format!("image {image} arrives"),
             Task::Object { name, version } => format!("config map {name} is {version:?}"),
         }
@@ -81,14 +98,21 @@ pub fn image_name(number: u64) -> String {
     format!("registry.test/app-{number}:v1")
 }
 
+/// How much happens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Size {
+    Full,
+    Small,
+}
+
 impl Workload {
-    pub fn seeded(rng: &mut Rng, during: Nanos) -> Self {
+    pub fn seeded(rng: &mut Rng, during: Nanos, size: Size) -> Self {
         let config = config(rng);
         let (images, mut tasks) = images(rng, during);
         if config.sources.contains(&Source::Api) {
             objects(rng, during, &mut tasks);
         }
-        let names = rng.between(1, 6);
+        let names = if size == Size::Small { rng.between(1, 3) } else { rng.between(1, 6) };
         for number in 0..names {
             let source = *rng.pick(&config.sources);
             let name = format!("p{number}");
@@ -99,6 +123,7 @@ impl Workload {
                 life_of_a_name(rng, during, *other, &name, &mut tasks);
             }
         }
+        strangers(rng, during, &config, names, &mut tasks);
         Self { config, facts: facts(), images, tasks, hints_by_id: rng.coin() }
     }
 
@@ -190,6 +215,22 @@ fn objects(rng: &mut Rng, during: Nanos, tasks: &mut Vec<(Nanos, Task)>) {
     }
 }
 
+/// What others do to pods behind the agent's back, or ask of it.
+fn strangers(rng: &mut Rng, during: Nanos, config: &NodeConfig, names: u64, tasks: &mut Vec<(Nanos, Task)>) {
+    if !config.sources.contains(&Source::Api) {
+        return;
+    }
+    for number in 0..names {
+        let name = format!("p{number}");
+        if rng.per_mille(300) {
+            tasks.push((rng.below(during), Task::RemoveMirror(name.clone())));
+        }
+        for _ in 0..rng.below(3) {
+            tasks.push((rng.below(during), Task::Gate { name: name.clone(), open: rng.coin() }));
+        }
+    }
+}
+
 /// Everything that happens to the pods of one name, one after the other.
 fn life_of_a_name(rng: &mut Rng, during: Nanos, source: Source, name: &str, tasks: &mut Vec<(Nanos, Task)>) {
     let mut now = rng.below(during / 4);
@@ -212,10 +253,17 @@ fn life_of_a_name(rng: &mut Rng, during: Nanos, source: Source, name: &str, task
             return;
         }
         match (there, rng.below(100)) {
-            (true, 0..40) => template.change_an_image(rng),
+            (true, 0..30) => template.change_an_image(rng),
+            (true, 30..40) if source == Source::Api => template.debug(rng),
+            (true, 30..40) => {
+                let grace_secs = rng.coin().then(|| rng.below(20) as i64);
+                tasks.push((now, Task::Evict { uid: template.uid(), grace_secs }));
+                continue;
+            }
             (true, 40..60) => template = fresh(rng),
             (true, _) => {
-                if source == Source::Api {
+                // By force, now and then: the object is gone before its pod is.
+                if source == Source::Api && !rng.per_mille(150) {
                     now = deletion(rng, now, during, &template, tasks);
                 }
                 tasks.push((now, Task::Remove { source, name: name.to_owned() }));

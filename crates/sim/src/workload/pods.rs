@@ -8,6 +8,7 @@ use model::k8s::Pod;
 use model::pod::{ANNOTATION_HASH, Source};
 use serde_json::{Value, json};
 
+use super::extras::Extras;
 use super::{ALWAYS_PRESENT, IMAGES, NO_IMAGE, OBJECTS, Task, image_name, object_name};
 use crate::rng::Rng;
 use crate::time::{EPOCH, MILLI, SECOND};
@@ -27,6 +28,7 @@ pub struct Template {
     unmountable: bool,
     own_users: bool,
     needs: Needs,
+    extras: Extras,
 }
 
 /// What of the cluster the pod is made of, if it comes from there.
@@ -263,6 +265,7 @@ impl Template {
             unmountable: rng.per_mille(30),
             own_users: rng.per_mille(200),
             needs: Needs::seeded(rng),
+            extras: Extras::seeded(rng),
         }
     }
 
@@ -299,6 +302,7 @@ impl Template {
             unmountable: false,
             own_users: false,
             needs: Needs::default(),
+            extras: Extras::default(),
         }
     }
 
@@ -309,6 +313,15 @@ impl Template {
         if let Some(container) = container {
             container.image = any_image(rng);
         }
+    }
+
+    pub fn uid(&self) -> PodUid {
+        self.uid.as_str().into()
+    }
+
+    /// Somebody adds a container to look into the pod with.
+    pub fn debug(&mut self, rng: &mut Rng) {
+        self.extras.debug(rng);
     }
 
     pub fn put(&self, source: Source) -> Task {
@@ -327,6 +340,7 @@ impl Template {
         if source == Source::Api {
             self.needs.add_to(&mut pod);
         }
+        self.extras.add_to(&mut pod, source);
         if source.is_static() {
             let annotations = pod.metadata.annotations.get_or_insert_with(Default::default);
             annotations.insert(ANNOTATION_HASH.into(), self.uid.clone());

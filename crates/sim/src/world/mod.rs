@@ -9,7 +9,7 @@ mod runtime;
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::cgroup::CgroupName;
-use model::{ContainerId, PodUid, SandboxId, Wall};
+use model::{ContainerId, Mono, Now, PodUid, SandboxId, Wall};
 
 pub use disk::Disk;
 pub use images::{ImageFate, Images};
@@ -119,6 +119,11 @@ impl World {
 
     pub fn wall(&self) -> Wall {
         Wall(EPOCH.0 + self.now as i64 + self.wall_shift)
+    }
+
+    /// Both clocks, the monotonic one as the world's own.
+    pub fn clocks(&self) -> Now {
+        Now { mono: Mono(self.now), wall: self.wall() }
     }
 
     /// An id without order, as real ones are.

@@ -1,0 +1,266 @@
+//! What becomes of pods: from the statuses that are told of them, and the plans that are carried out for them.
+//!
+//! ```text
+//!   first status ── plan ── … ── Running ── ended containers ── forgotten
+//!        │           │             │
+//!        └ worker start            └ start durations, for a pod whose whole start was seen here
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use model::k8s::{ContainerState, ContainerStatus, PodStatus};
+use model::pod::{ContainerKind, PodView};
+use model::{PodUid, Wall};
+use ports::PodSeen;
+use prometheus::{Gauge, HistogramVec, IntCounterVec, Registry, exponential_buckets};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::{PLAIN, Registrar, container_type};
+
+/// Reasons of a container that waits because it could not be started.
+const START_ERRORS: [&str; 8] = [
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "ErrImageNeverPull",
+    "ErrImagePull",
+    "InvalidImageName",
+    "PostStartHookError",
+    "RunContainerError",
+    "SignatureValidationFailed",
+];
+
+/// What is known of a pod that is here.
+struct Tracked {
+    seen: Instant,
+    planned: bool,
+    /// Its first status told that nothing had been started: how long that takes is to be seen.
+    from_the_start: bool,
+    rejected: bool,
+    pulling_since: Option<Instant>,
+    pulling: Duration,
+    /// Ids of instances that were counted.
+    ended: BTreeSet<String>,
+    /// Why containers waited last.
+    waiting: BTreeMap<String, String>,
+}
+
+pub(crate) struct PodMetrics {
+    rejections: IntCounterVec,
+    containers_per_pod: HistogramVec,
+    terminated: IntCounterVec,
+    start_errors: IntCounterVec,
+    start: HistogramVec,
+    start_sli: HistogramVec,
+    start_total: HistogramVec,
+    first_network_start: watch::Sender<Option<f64>>,
+    worker_start: HistogramVec,
+    worker: HistogramVec,
+    known: watch::Sender<BTreeMap<PodUid, Tracked>>,
+}
+
+impl PodMetrics {
+    pub fn new(registry: &Registry) -> Self {
+        let add = Registrar(registry);
+        let default = || prometheus::DEFAULT_BUCKETS.to_vec();
+        let start = || {
+            let mut buckets = vec![0.5];
+            buckets.extend((1..=6).map(f64::from));
+            buckets.extend([8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0, 300.0]);
+            buckets.extend([360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0]);
+            buckets
+        };
+        Self {
+            rejections: add.counters(
+                "kubelet_admission_rejections_total",
+                "Pods that were not let in, by reason.",
+                &["reason"],
+            ),
+            containers_per_pod: add.histograms(
+                "kubelet_containers_per_pod_count",
+                "Containers of the pods that came here.",
+                &PLAIN,
+                exponential_buckets(1.0, 2.0, 5).unwrap_or_default(),
+            ),
+            terminated: add.counters(
+                "kubelet_terminated_containers_total",
+                "Containers that ended, by kind, exit code and reason.",
+                &["container_type", "exit_code", "reason"],
+            ),
+            start_errors: add.counters(
+                "kubelet_started_containers_errors_total",
+                "Containers that could not be started, by kind and reason.",
+                &["code", "container_type"],
+            ),
+            start: add.histograms(
+                "kubelet_pod_start_duration_seconds",
+                "From the first sight of a pod until it runs.",
+                &PLAIN,
+                start(),
+            ),
+            start_sli: add.histograms(
+                "kubelet_pod_start_sli_duration_seconds",
+                "From the making of a pod until it runs, without pulls of images. Not of pods with init containers.",
+                &PLAIN,
+                start(),
+            ),
+            start_total: add.histograms(
+                "kubelet_pod_start_total_duration_seconds",
+                "From the making of a pod until it runs.",
+                &PLAIN,
+                start(),
+            ),
+            first_network_start: watch::Sender::new(None),
+            worker_start: add.histograms(
+                "kubelet_pod_worker_start_duration_seconds",
+                "From the first sight of a pod to the first work on it.",
+                &PLAIN,
+                default(),
+            ),
+            worker: add.histograms(
+                "kubelet_pod_worker_duration_seconds",
+                "How long one plan of a pod took: its first (create), a later one (sync), of its end (kill).",
+                &["operation_type"],
+                default(),
+            ),
+            known: watch::Sender::new(BTreeMap::new()),
+        }
+    }
+
+    pub fn status(&self, seen: &PodSeen<'_>, now: Wall) {
+        self.known.send_modify(|known| {
+            let uid = seen.pod.uid.clone();
+            let is_new = !known.contains_key(&uid);
+            let pod = known.entry(uid).or_insert_with(|| self.first(seen));
+            for (kind, status) in containers(seen.status) {
+                self.ends(pod, kind, status, is_new);
+                self.waits(pod, kind, status);
+            }
+            if let (Some(reason), false) = (seen.rejected, pod.rejected) {
+                pod.rejected = true;
+                self.rejections.with_label_values(&[reason]).inc();
+            }
+            if pod.from_the_start && seen.status.phase.as_deref() == Some("Running") {
+                pod.from_the_start = false;
+                self.started(pod, seen.pod, now);
+            }
+        });
+    }
+
+    fn first(&self, seen: &PodSeen<'_>) -> Tracked {
+        self.containers_per_pod.with_label_values(&PLAIN).observe(seen.pod.containers().len() as f64);
+        let nothing_started = containers(seen.status).all(|(_, status)| status.container_id.is_none());
+        Tracked {
+            seen: Instant::now(),
+            planned: false,
+            from_the_start: seen.status.phase.as_deref() == Some("Pending") && nothing_started,
+            rejected: false,
+            pulling_since: None,
+            pulling: Duration::ZERO,
+            ended: BTreeSet::new(),
+            waiting: BTreeMap::new(),
+        }
+    }
+
+    /// What had ended before this agent saw the pod was counted by another, or by nobody.
+    fn ends(&self, pod: &mut Tracked, kind: ContainerKind, status: &ContainerStatus, is_new: bool) {
+        let ended = |state: &Option<ContainerState>| state.as_ref()?.terminated.clone();
+        for end in [ended(&status.last_state), ended(&status.state)].into_iter().flatten() {
+            let Some(id) = end.container_id.filter(|id| !id.is_empty()) else { continue };
+            if pod.ended.insert(id) && !is_new {
+                let (code, reason) = (end.exit_code.to_string(), end.reason.unwrap_or_default());
+                self.terminated.with_label_values(&[container_type(kind), &code, &reason]).inc();
+            }
+        }
+    }
+
+    /// A reason is counted when the container comes to wait for it.
+    fn waits(&self, pod: &mut Tracked, kind: ContainerKind, status: &ContainerStatus) {
+        let waiting = status.state.as_ref().and_then(|state| state.waiting.as_ref());
+        let reason = waiting.and_then(|waiting| waiting.reason.clone()).unwrap_or_default();
+        let before = pod.waiting.insert(status.name.clone(), reason.clone());
+        if before.as_deref() != Some(&reason) && START_ERRORS.contains(&reason.as_str()) {
+            self.start_errors.with_label_values(&[reason.as_str(), container_type(kind)]).inc();
+        }
+    }
+
+    fn started(&self, tracked: &Tracked, pod: &PodView, now: Wall) {
+        let since_seen = tracked.seen.elapsed().as_secs_f64();
+        let made = pod.pod.metadata.creation_timestamp.as_ref().map(|at| Wall::from_timestamp(at.0));
+        // Whole seconds, and another machine's clock: never less than what was seen here.
+        let total = made.map_or(since_seen, |made| ((now.0 - made.0) as f64 / 1e9).max(since_seen));
+        self.start.with_label_values(&PLAIN).observe(since_seen);
+        self.start_total.with_label_values(&PLAIN).observe(total);
+        if pod.init_containers().is_empty() {
+            let without_pulls = (total - tracked.pulling.as_secs_f64()).max(0.0);
+            self.start_sli.with_label_values(&PLAIN).observe(without_pulls);
+            if !pod.host_network() {
+                self.first_network_start
+                    .send_if_modified(|first| first.is_none() && first.replace(without_pulls).is_none());
+            }
+        }
+    }
+
+    /// An Event of the pod tells that an image is pulled, or was.
+    pub fn pulls(&self, uid: &PodUid, begins: bool) {
+        self.known.send_modify(|known| {
+            let Some(pod) = known.get_mut(uid) else { return };
+            match begins {
+                true => pod.pulling_since = pod.pulling_since.or(Some(Instant::now())),
+                false => {
+                    pod.pulling += pod.pulling_since.take().map(|since| since.elapsed()).unwrap_or_default()
+                }
+            }
+        });
+    }
+
+    pub fn plan_started(&self, uid: &PodUid) {
+        let seen =
+            self.known.borrow().get(uid).filter(|pod| !pod.planned && pod.from_the_start).map(|pod| pod.seen);
+        if let Some(seen) = seen {
+            self.worker_start.with_label_values(&PLAIN).observe(seen.elapsed().as_secs_f64());
+        }
+    }
+
+    pub fn plan_ended(&self, uid: &PodUid, ending: bool, took: Duration) {
+        let mut first = false;
+        self.known.send_modify(|known| {
+            if let Some(pod) = known.get_mut(uid) {
+                first = !std::mem::replace(&mut pod.planned, true);
+            }
+        });
+        let operation = match (ending, first) {
+            (true, _) => "kill",
+            (false, true) => "create",
+            (false, false) => "sync",
+        };
+        self.worker.with_label_values(&[operation]).observe(took.as_secs_f64());
+    }
+
+    pub fn forget(&self, uid: &PodUid) {
+        self.known.send_modify(|known| drop(known.remove(uid)));
+    }
+
+    /// What is known once, if at all.
+    pub fn add_momentary(&self, registry: &Registry) {
+        if let Some(seconds) = *self.first_network_start.borrow() {
+            let about =
+                "How long the first pod with a network of its own took to start, without pulls of images.";
+            let made = Gauge::new("kubelet_first_network_pod_start_sli_duration_seconds", about);
+            Registrar(registry).keep(made).set(seconds);
+        }
+    }
+}
+
+fn containers(status: &PodStatus) -> impl Iterator<Item = (ContainerKind, &ContainerStatus)> {
+    let lists = [
+        (ContainerKind::Init, status.init_container_statuses.as_deref()),
+        (ContainerKind::Regular, status.container_statuses.as_deref()),
+        (ContainerKind::Ephemeral, status.ephemeral_container_statuses.as_deref()),
+    ];
+    lists.into_iter().flat_map(|(kind, list)| list.unwrap_or_default().iter().map(move |one| (kind, one)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+//! Mistakes made on purpose, to prove that the invariants can fail. The first group is in the driver, which does what it
+//! is told wrongly. The second is in the decisions: [`Mutant::step`] stands in for [`decide::step`] and makes it forget
+//! or overlook something, or changes what it decided, as a mistake inside it would.
+
+use std::sync::Arc;
+
+use decide::effect::{ApiCall, PodObject};
+use decide::lifecycle::Lifecycle;
+use decide::{Action, Effect, Event, NodeState, Stage};
+use model::k8s::Pod;
+use model::pod::Source;
+use model::{Mono, Now, PodUid};
+
+use crate::run::Profile;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Mutant {
+    #[default]
+    None,
+
+    // In the driver:
+    /// Says that a reading began when it ended, and takes its time.
+    LateReadingTimes,
+    /// Never says that a plan has ended.
+    DropsPlanEnded,
+    /// Goes on with a plan that was cancelled.
+    IgnoresCancel,
+    /// Begins all stages of a plan at once.
+    IgnoresStages,
+    /// Tells that every call succeeded.
+    HidesFailures,
+    /// Forgets every timer.
+    DropsTimers,
+    /// Tells what an object is, and never that it has changed.
+    LosesObjectNews,
+    /// Reads nobody while one pod is stuck.
+    SharesFate,
+
+    // In the decisions:
+    /// Does not remember that it changed something: plans on readings from before.
+    ForgetsMutations,
+    /// Publishes a pod that has ended as running.
+    TerminalPhaseFlips,
+    /// Overlooks that a pod is marked for deletion.
+    DeafToDeletion,
+    /// Gives more time whenever a source speaks.
+    GraceGrows,
+    /// Stops sidecars together with what they serve.
+    StopsAtOnce,
+    /// Gives volumes back while containers are being stopped.
+    ReleasesEarly,
+    /// Deletes a pod's object as soon as it has something to say of its end.
+    DeletesObjectEarly,
+    /// Does not remember that directories, volumes and cgroup were made.
+    ForgetsPrepared,
+    /// Takes containers of an earlier agent for those of another definition.
+    DistrustsPast,
+    /// Does not remember how often a container crashed.
+    ForgetsBackOffs,
+}
+
+impl Mutant {
+    pub const DRIVER: [Mutant; 8] = [
+        Mutant::LateReadingTimes,
+        Mutant::DropsPlanEnded,
+        Mutant::IgnoresCancel,
+        Mutant::IgnoresStages,
+        Mutant::HidesFailures,
+        Mutant::DropsTimers,
+        Mutant::LosesObjectNews,
+        Mutant::SharesFate,
+    ];
+    pub const DECISIONS: [Mutant; 10] = [
+        Mutant::ForgetsMutations,
+        Mutant::TerminalPhaseFlips,
+        Mutant::DeafToDeletion,
+        Mutant::GraceGrows,
+        Mutant::StopsAtOnce,
+        Mutant::ReleasesEarly,
+        Mutant::DeletesObjectEarly,
+        Mutant::ForgetsPrepared,
+        Mutant::DistrustsPast,
+        Mutant::ForgetsBackOffs,
+    ];
+
+    /// Every mistake, with the kind of run that shows it best.
+    pub fn all() -> Vec<(Mutant, Profile)> {
+        let profile = |mutant: Mutant| match mutant {
+            Mutant::SharesFate => Profile::Stuck,
+            Mutant::HidesFailures | Mutant::DistrustsPast => Profile::Faults,
+            _ => Profile::Calm,
+        };
+        Self::DRIVER.into_iter().chain(Self::DECISIONS).map(|mutant| (mutant, profile(mutant))).collect()
+    }
+
+    /// [`decide::step`], with the mistake.
+    pub fn step(self, state: &mut NodeState, now: Now, mut event: Event) -> Vec<Effect> {
+        if !Self::DECISIONS.contains(&self) {
+            return decide::step(state, now, event);
+        }
+        self.before(state, &mut event);
+        let ended: Vec<PodUid> = state
+            .pods
+            .iter()
+            .filter(|(_, e)| e.status.as_ref().is_some_and(|s| is_terminal(s.phase.as_deref())))
+            .map(|(uid, _)| uid.clone())
+            .collect();
+        let mut effects = decide::step(state, now, event);
+        self.after(state, &ended, &mut effects);
+        effects
+    }
+
+    fn before(self, state: &mut NodeState, event: &mut Event) {
+        let spoken = matches!(event, Event::Pods { .. } | Event::PodChanged { .. });
+        match (self, event) {
+            (Mutant::DeafToDeletion, Event::Pods { pods, .. }) => pods.iter_mut().for_each(unmark),
+            (Mutant::DeafToDeletion, Event::PodChanged { pod, .. }) => unmark(pod),
+            (Mutant::DistrustsPast, Event::Observed(seen)) => {
+                for pod in &mut seen.pods {
+                    if pod.containers.iter().any(|c| c.created_at < state.started) {
+                        let old = |c: &&mut model::observed::ObservedContainer| c.created_at < state.started;
+                        Arc::make_mut(pod).containers.iter_mut().filter(old).for_each(|c| c.hash = Some(1));
+                    }
+                }
+            }
+            _ => {}
+        }
+        for entry in state.pods.values_mut() {
+            match (self, &mut entry.lifecycle) {
+                (Mutant::ForgetsMutations, _) => {
+                    entry.last_mutation = Mono::ZERO;
+                    entry.unread = false;
+                }
+                (Mutant::GraceGrows, Lifecycle::Terminating(end)) if spoken => end.grace_secs += 20,
+                (Mutant::ForgetsPrepared, Lifecycle::Syncing) => entry.ledger.prepared = false,
+                (Mutant::ForgetsBackOffs, _) => entry.ledger.crash.clear(),
+                _ => {}
+            }
+        }
+    }
+
+    fn after(self, state: &NodeState, ended: &[PodUid], effects: &mut Vec<Effect>) {
+        let mut more = Vec::new();
+        for effect in effects.iter_mut() {
+            match (self, effect) {
+                (Mutant::TerminalPhaseFlips, Effect::PublishStatus { uid, status })
+                    if ended.contains(uid) =>
+                {
+                    Arc::make_mut(status).phase = Some("Running".into());
+                }
+                (Mutant::StopsAtOnce, Effect::Run { stages, .. }) => *stages = Arc::new(at_once(stages)),
+                (Mutant::ReleasesEarly, Effect::Run { stages, .. }) => {
+                    let stops = |s: &&mut Stage| s.actions.iter().any(is_stop);
+                    if let Some(first) = Arc::make_mut(stages).iter_mut().find(stops) {
+                        first.actions.push(Action::TearDownVolumes);
+                    }
+                }
+                (Mutant::DeletesObjectEarly, Effect::PublishStatus { uid, .. }) => {
+                    more.extend(state.pods.get(uid).and_then(early_deletion));
+                }
+                _ => {}
+            }
+        }
+        effects.extend(more);
+    }
+}
+
+fn is_terminal(phase: Option<&str>) -> bool {
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+fn unmark(pod: &mut Arc<Pod>) {
+    if pod.metadata.deletion_timestamp.is_some() {
+        let meta = &mut Arc::make_mut(pod).metadata;
+        meta.deletion_timestamp = None;
+        meta.deletion_grace_period_seconds = None;
+    }
+}
+
+fn is_stop(action: &Action) -> bool {
+    matches!(action, Action::StopContainer { .. })
+}
+
+/// All stops with the first of them. Stages and their actions keep their number, so that outcomes find their place.
+fn at_once(stages: &[Stage]) -> Vec<Stage> {
+    let mut stages = stages.to_vec();
+    let stopping: Vec<usize> = (0..stages.len()).filter(|n| stages[*n].actions.iter().any(is_stop)).collect();
+    if let [first, .., last] = stopping[..] {
+        stages.swap(first, last);
+    }
+    stages
+}
+
+fn early_deletion(entry: &decide::state::PodEntry) -> Option<Effect> {
+    let going = matches!(entry.lifecycle, Lifecycle::Terminating(_)) && entry.view.is_deleting();
+    if !going || entry.view.source != Source::Api {
+        return None;
+    }
+    let pod = PodObject {
+        namespace: entry.view.namespace().to_owned(),
+        name: entry.view.name().to_owned(),
+        uid: entry.view.uid.clone(),
+    };
+    Some(Effect::CallApi(ApiCall::DeletePod { uid: entry.view.uid.clone(), pod }))
+}

@@ -1,0 +1,123 @@
+//! The event log of a run as a file: one JSON value per line. Since decisions depend on nothing but the state and the
+//! events, it can be stepped without the world it was made in, also by another build.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use decide::{Event, NodeState};
+use model::cri::IdMapping;
+use model::node::{HostFacts, NodeConfig};
+use model::probe::ProbeRecord;
+use model::{Now, PodUid, Wall};
+use serde::{Deserialize, Serialize};
+
+use crate::report;
+use crate::time::Nanos;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Line {
+    /// An agent comes up, with what an earlier one left on disk.
+    Start(Box<Start>),
+    Step {
+        world: Nanos,
+        now: Now,
+        event: Box<Event>,
+    },
+    /// Something that the agent is not told.
+    Note {
+        world: Nanos,
+        text: String,
+    },
+    /// What was broken in the end.
+    End {
+        world: Nanos,
+        invariant: String,
+        message: String,
+    },
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Start {
+    pub config: NodeConfig,
+    pub facts: HostFacts,
+    pub wall: Wall,
+    pub probe_records: BTreeMap<PodUid, ProbeRecord>,
+    pub user_ids: BTreeMap<PodUid, IdMapping>,
+}
+
+impl Start {
+    pub fn state(&self) -> NodeState {
+        let mut state = NodeState::new(self.config.clone(), self.facts.clone(), self.wall);
+        state.probe_records = self.probe_records.clone();
+        state.user_ids = self.user_ids.clone();
+        state
+    }
+}
+
+pub fn write(path: &Path, lines: &[Line]) -> io::Result<()> {
+    let mut text = String::new();
+    for line in lines {
+        text.push_str(&serde_json::to_string(line).map_err(io::Error::other)?);
+        text.push('\n');
+    }
+    if let Some(dir) = path.parent() {
+        fs::create_dir_all(dir)?;
+    }
+    fs::write(path, text)
+}
+
+pub fn read(path: &Path) -> io::Result<Vec<Line>> {
+    let text = fs::read_to_string(path)?;
+    let line = |(number, line): (usize, &str)| {
+        serde_json::from_str(line)
+            .map_err(|error| io::Error::other(format!("{}: line {}: {error}", path.display(), number + 1)))
+    };
+    text.lines().enumerate().map(line).collect()
+}
+
+/// What of a log is shown.
+#[derive(Clone, Debug, Default)]
+pub struct Window {
+    /// The first event that is shown, and how many.
+    pub from: usize,
+    pub count: Option<usize>,
+    /// Only whys of this pod.
+    pub pod: Option<PodUid>,
+}
+
+/// Steps through a log and tells each event, what was decided, and why every pod that it concerns is as it is.
+pub fn step_through(lines: &[Line], window: &Window, tell: &mut dyn FnMut(&str)) {
+    let mut state = None;
+    let mut number = 0;
+    for line in lines {
+        let shown = number >= window.from && window.count.is_none_or(|count| number < window.from + count);
+        match line {
+            Line::Start(start) => {
+                state = Some(start.state());
+                if shown {
+                    tell("an agent starts\n");
+                }
+            }
+            Line::Step { world, now, event } => {
+                number += 1;
+                let Some(state) = &mut state else { continue };
+                let effects = decide::step(state, *now, (**event).clone());
+                if shown {
+                    let words = report::step_words(*world, now.wall, event, &effects);
+                    let whys = report::whys(state, event, window.pod.as_ref());
+                    tell(&format!("{number:>5} {words}{whys}"));
+                }
+            }
+            Line::Note { world, text } => {
+                if shown {
+                    tell(&format!("      {} {text}\n", report::stamp(*world)));
+                }
+            }
+            Line::End { world, invariant, message } => {
+                tell(&format!("      {} breaks {invariant}: {message}\n", report::stamp(*world)));
+            }
+        }
+    }
+}

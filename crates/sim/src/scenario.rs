@@ -1,0 +1,115 @@
+//! All that is decided before a run begins: what people ask of the node, what goes wrong by itself, how often calls do.
+//! Each of it is a part with a name, so that a run can be repeated with some parts only.
+
+use std::collections::BTreeSet;
+
+use crate::drive::trouble::{self, Trouble};
+use crate::faults::Faults;
+use crate::rng::Rng;
+use crate::run::Profile;
+use crate::time::{Nanos, SECOND};
+use crate::workload::{Size, Task, Workload};
+
+pub struct Scenario {
+    pub workload: Workload,
+    pub troubles: Vec<(Nanos, Trouble)>,
+    pub faults: Faults,
+    /// How long pods come and go, and things go wrong.
+    pub during: Nanos,
+}
+
+/// The names of parts: `t3` is a task, `x1` a trouble, a word the rate of a fault.
+pub type Parts = BTreeSet<String>;
+
+impl Scenario {
+    pub fn seeded(rng: &mut Rng, profile: Profile) -> Self {
+        let during = match profile {
+            Profile::Short => rng.between(3, 15) * SECOND,
+            _ => rng.between(40, 180) * SECOND,
+        };
+        let (workload, faults) = match profile {
+            Profile::Calm => (Workload::seeded(rng, during, Size::Full), Faults::none()),
+            Profile::Faults => (Workload::seeded(rng, during, Size::Full), Faults::seeded(rng, during)),
+            Profile::Short => (Workload::seeded(rng, during, Size::Small), Faults::seeded(rng, during)),
+            Profile::Stuck => {
+                let victim = Some("p0-1".into());
+                (Workload::plain(rng, 5), Faults { until: during, storms: 3, victim, ..Faults::none() })
+            }
+        };
+        let troubles = trouble::seeded(rng, &faults);
+        Self { workload, troubles, faults, during }
+    }
+
+    /// What the run is made of.
+    pub fn parts(&mut self) -> Parts {
+        let tasks = self.workload.tasks.iter().enumerate();
+        let tasks = tasks.filter(|(_, (_, task))| !is_ground(task)).map(|(n, _)| format!("t{n}"));
+        let troubles = (0..self.troubles.len()).map(|n| format!("x{n}"));
+        let rates = self.faults.rates();
+        let rates = rates.into_iter().filter(|(_, rate)| **rate > 0).map(|(name, _)| name.to_owned());
+        tasks.chain(troubles).chain(rates).collect()
+    }
+
+    /// Leaves out whatever is not among these.
+    pub fn keep(&mut self, only: &Parts) {
+        let mut number = 0;
+        self.workload.tasks.retain(|(_, task)| {
+            number += 1;
+            is_ground(task) || only.contains(&format!("t{}", number - 1))
+        });
+        number = 0;
+        self.troubles.retain(|_| {
+            number += 1;
+            only.contains(&format!("x{}", number - 1))
+        });
+        for (name, rate) in self.faults.rates() {
+            if !only.contains(name) {
+                *rate = 0;
+            }
+        }
+    }
+
+    /// Each part with what it is.
+    pub fn words(&mut self) -> Vec<(String, String)> {
+        let tasks = self.workload.tasks.iter().enumerate();
+        let task = |(n, (at, task)): (usize, &(Nanos, Task))| (format!("t{n}"), at_words(*at, &task.words()));
+        let mut words: Vec<_> = tasks.map(task).collect();
+        let troubles = self.troubles.iter().enumerate();
+        words.extend(troubles.map(|(n, (at, t))| (format!("x{n}"), at_words(*at, &format!("{t:?}")))));
+        for (name, rate) in self.faults.rates().into_iter().filter(|(_, rate)| **rate > 0) {
+            words.push((name.to_owned(), format!("{rate} of 1000")));
+        }
+        words
+    }
+}
+
+/// Pods may wait for ever for what never came: leaving it out would make another story.
+fn is_ground(task: &Task) -> bool {
+    matches!(task, Task::Object { .. })
+}
+
+fn at_words(at: Nanos, what: &str) -> String {
+    format!("at {:.3} s: {what}", at as f64 / SECOND as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeping_all_parts_changes_nothing_and_keeping_none_leaves_nothing() {
+        let of = |only: Option<&Parts>| {
+            let mut scenario = Scenario::seeded(&mut Rng::new(5), Profile::Faults);
+            if let Some(only) = only {
+                scenario.keep(only);
+            }
+            scenario
+        };
+        let all = of(None).parts();
+        assert!(all.len() > 10, "{all:?}");
+        assert_eq!(of(Some(&all)).words(), of(None).words());
+        assert!(of(Some(&Parts::new())).parts().is_empty());
+        let one: Parts = ["t1".to_owned()].into();
+        assert_eq!(of(Some(&one)).words()[0].1, of(None).words()[1].1);
+    }
+}

@@ -1,0 +1,250 @@
+//! The ports of a cluster: objects of pods with their status, config maps, tokens. The engine is given no node duties
+//! here, so the node's own object, its lease and Events are not asked for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use model::cluster::{ObjectKey, ObjectState, TokenWanted};
+use model::k8s::{CSIDriver, CSINode, Event, Lease, Node, Pod, RuntimeClass, Service};
+use model::pod::Source;
+use model::storage::{StorageKey, StorageObject};
+use ports::{
+    AccessReviews, AccessVerdict, ApiError, ClusterPorts, CsiNodeApi, EventApi, FeedNotice, Identity,
+    IssuedToken, LeaseApi, NodeAccess, NodeApi, ObjectApi, PodApi, PodRef, Seen, SharedObjects, StorageApi,
+    TokenApi,
+};
+use serde_json::Value;
+
+use super::host::{CallError, DEADLINE, Inner, Reach};
+
+impl CallError for ApiError {
+    fn refused(message: String) -> Self {
+        ApiError::ServerFault { call: "simulated".into(), code: 503, message }
+    }
+    fn timed_out() -> Self {
+        ApiError::TimedOut { call: "simulated".into(), after: DEADLINE }
+    }
+}
+
+fn absent() -> ApiError {
+    ApiError::NotFound { call: "simulated".into(), message: "not found".into() }
+}
+
+#[derive(Clone)]
+pub struct SimCluster(pub Reach);
+
+impl SimCluster {
+    pub fn ports(&self) -> ClusterPorts {
+        let me = Arc::new(self.clone());
+        ClusterPorts {
+            pods: me.clone(),
+            node: me.clone(),
+            leases: me.clone(),
+            events: me.clone(),
+            objects: me.clone(),
+            storage: me.clone(),
+            csi_node: me.clone(),
+            shared: me.clone(),
+            tokens: me.clone(),
+            reviews: me,
+        }
+    }
+}
+
+/// The server changes one of its objects, and its watch tells.
+pub fn store(inner: &mut Inner, mut pod: Pod) -> Arc<Pod> {
+    inner.versions += 1;
+    pod.metadata.resource_version = Some(inner.versions.to_string());
+    let pod = Arc::new(pod);
+    inner.objects.insert(pod.metadata.name.clone().unwrap_or_default(), pod.clone());
+    tell(inner, FeedNotice::Changed { source: Source::Api, pod: pod.clone() });
+    pod
+}
+
+pub fn remove(inner: &mut Inner, name: &str) {
+    if let Some(pod) = inner.objects.remove(name) {
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default().into();
+        tell(inner, FeedNotice::Gone { source: Source::Api, uid });
+    }
+}
+
+fn tell(inner: &mut Inner, notice: FeedNotice) {
+    if let Some(feed) = inner.feeds.get(&Source::Api) {
+        // Nobody listens while no agent lives; the next one begins with everything.
+        let _ = feed.send(notice);
+    }
+}
+
+fn is(pod: &Pod, reference: &PodRef) -> bool {
+    reference.uid.as_ref().is_none_or(|uid| pod.metadata.uid.as_deref() == Some(uid.as_str()))
+}
+
+#[async_trait]
+impl PodApi for SimCluster {
+    async fn patch_status(&self, pod: &PodRef, patch: &Value) -> Result<Arc<Pod>, ApiError> {
+        let effect = |inner: &mut Inner| {
+            let object = inner.objects.get(&pod.name).filter(|o| is(o, pod)).ok_or_else(absent)?;
+            let mut object = Pod::clone(object);
+            let status = serde_json::to_value(object.status.unwrap_or_default()).unwrap_or_default();
+            let merged = sim::drive::cluster::strategic_merge(status, &patch["status"]);
+            object.status = serde_json::from_value(merged).ok();
+            Ok(store(inner, object))
+        };
+        self.0.call(&"the API server".into(), true, effect).await
+    }
+
+    async fn create(&self, pod: &Pod) -> Result<Arc<Pod>, ApiError> {
+        let effect = |inner: &mut Inner| {
+            if inner.objects.contains_key(pod.metadata.name.as_deref().unwrap_or_default()) {
+                let message = "already exists".to_owned();
+                return Err(ApiError::AlreadyExists { call: "simulated".into(), message });
+            }
+            let mut made = pod.clone();
+            made.metadata.uid = Some(format!("mirror-{}", inner.versions));
+            Ok(store(inner, made))
+        };
+        self.0.call(&"the API server".into(), true, effect).await
+    }
+
+    async fn delete(&self, pod: &PodRef) -> Result<(), ApiError> {
+        let effect = |inner: &mut Inner| {
+            if !inner.objects.get(&pod.name).is_some_and(|object| is(object, pod)) {
+                return Err(absent());
+            }
+            if let Some(uid) = &pod.uid {
+                let Inner { check, world, .. } = inner;
+                check.object_deleted(world, uid);
+            }
+            remove(inner, &pod.name);
+            Ok(())
+        };
+        self.0.call(&"the API server".into(), true, effect).await
+    }
+}
+
+fn not_asked<T>() -> Result<T, ApiError> {
+    Err(ApiError::Unsupported { call: "simulated".into(), message: "no duties were given".into() })
+}
+
+#[async_trait]
+impl NodeApi for SimCluster {
+    async fn get(&self, _: &str) -> Result<Arc<Node>, ApiError> {
+        not_asked()
+    }
+    async fn create(&self, _: &Node) -> Result<Arc<Node>, ApiError> {
+        not_asked()
+    }
+    async fn patch(&self, _: &str, _: &Value) -> Result<Arc<Node>, ApiError> {
+        not_asked()
+    }
+    async fn patch_status(&self, _: &str, _: &Value, _: Duration) -> Result<Arc<Node>, ApiError> {
+        not_asked()
+    }
+    fn watch(&self, _: &str) -> BoxStream<'static, Seen<Node>> {
+        futures::stream::pending().boxed()
+    }
+}
+
+#[async_trait]
+impl LeaseApi for SimCluster {
+    async fn get(&self, _: &str, _: Duration) -> Result<Lease, ApiError> {
+        not_asked()
+    }
+    async fn create(&self, _: &Lease, _: Duration) -> Result<Lease, ApiError> {
+        not_asked()
+    }
+    async fn update(&self, _: &Lease, _: Duration) -> Result<Lease, ApiError> {
+        not_asked()
+    }
+}
+
+#[async_trait]
+impl EventApi for SimCluster {
+    async fn create(&self, _: &Event) -> Result<Event, ApiError> {
+        not_asked()
+    }
+    async fn patch(&self, _: &str, _: &str, _: &Value) -> Result<Event, ApiError> {
+        not_asked()
+    }
+}
+
+#[async_trait]
+impl CsiNodeApi for SimCluster {
+    async fn get(&self, _: &str) -> Result<CSINode, ApiError> {
+        not_asked()
+    }
+    async fn create(&self, _: &CSINode) -> Result<CSINode, ApiError> {
+        not_asked()
+    }
+    async fn patch(&self, _: &str, _: &Value) -> Result<CSINode, ApiError> {
+        not_asked()
+    }
+    async fn delete(&self, _: &str) -> Result<(), ApiError> {
+        not_asked()
+    }
+}
+
+#[async_trait]
+impl AccessReviews for SimCluster {
+    async fn token(&self, _: &str) -> Result<Option<Identity>, ApiError> {
+        not_asked()
+    }
+    async fn access(&self, _: &NodeAccess) -> Result<AccessVerdict, ApiError> {
+        not_asked()
+    }
+}
+
+impl ObjectApi for SimCluster {
+    /// Looks every second: in paused time that costs nothing.
+    fn watch(&self, key: &ObjectKey) -> BoxStream<'static, ObjectState> {
+        let start = (self.0.clone(), key.clone(), None::<String>);
+        futures::stream::unfold(start, |(reach, key, told)| async move {
+            loop {
+                reach.alive().await;
+                let state = reach.host.lock().await.world.objects.look(&key);
+                let words = format!("{state:?}");
+                if told.as_ref() != Some(&words) {
+                    return Some((state, (reach, key, Some(words))));
+                }
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        })
+        .boxed()
+    }
+}
+
+/// Nobody provides storage here.
+#[async_trait]
+impl StorageApi for SimCluster {
+    async fn read(&self, _: &StorageKey) -> Result<StorageObject, ApiError> {
+        Err(absent())
+    }
+}
+
+impl SharedObjects for SimCluster {
+    fn csi_drivers(&self) -> BoxStream<'static, Vec<Arc<CSIDriver>>> {
+        futures::stream::iter([Vec::new()]).chain(futures::stream::pending()).boxed()
+    }
+    fn services(&self) -> BoxStream<'static, Vec<Arc<Service>>> {
+        futures::stream::iter([Vec::new()]).chain(futures::stream::pending()).boxed()
+    }
+    fn runtime_classes(&self) -> BoxStream<'static, Vec<Arc<RuntimeClass>>> {
+        futures::stream::iter([Vec::new()]).chain(futures::stream::pending()).boxed()
+    }
+}
+
+#[async_trait]
+impl TokenApi for SimCluster {
+    async fn request(&self, wanted: &TokenWanted) -> Result<IssuedToken, ApiError> {
+        let lasts = Duration::from_secs(wanted.expiration_secs.max(0) as u64);
+        let issue = |inner: &mut Inner| {
+            inner.versions += 1;
+            let expires = inner.world.wall().plus(lasts);
+            Ok(IssuedToken { token: format!("token {}", inner.versions), expires })
+        };
+        self.0.call(&"the API server".into(), true, issue).await
+    }
+}

@@ -1,0 +1,242 @@
+//! The ports of disk, cgroups and the small things around them.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use model::cgroup::{CgroupDriver, CgroupName, CgroupSpec};
+use model::credentials::{CredentialPlugin, DockerConfigFile};
+use model::cri::IdMapping;
+use model::files::{ContainerFiles, TerminationMessageRequest};
+use model::hook::HttpHook;
+use model::probe::{NetworkCheck, ProbeOutcome, ProbeRecord};
+use model::user_namespace::UserNamespacesFound;
+use model::volume::VolumeSetup;
+use model::{ApiEvent, EventSubject, FullName, PodUid, Wall};
+use ports::{
+    CgroupError, Cgroups, EventSink, FilesError, HookAnswer, HttpHooks, Leftovers, Meter, PluginError,
+    PodFiles, ProbeOf, ProbeRecordError, ProbeRecordStore, ProbeRecords, Prober, RegistryCredentials,
+    WallClock,
+};
+
+use super::host::{CallError, Inner, Reach};
+
+impl CallError for FilesError {
+    fn refused(message: String) -> Self {
+        FilesError::Refused { message }
+    }
+    fn timed_out() -> Self {
+        FilesError::Refused { message: "the disk does not answer".into() }
+    }
+}
+
+impl CallError for CgroupError {
+    fn refused(message: String) -> Self {
+        CgroupError::Systemd { operation: "simulated", unit: String::new(), message }
+    }
+    fn timed_out() -> Self {
+        Self::refused("no answer".into())
+    }
+}
+
+pub struct SimFiles(pub Reach);
+
+impl SimFiles {
+    async fn on_disk(&self, uid: &PodUid, effect: impl FnOnce(&mut Inner)) -> Result<(), FilesError> {
+        self.0
+            .call(uid, false, |inner| {
+                effect(inner);
+                Ok(())
+            })
+            .await
+    }
+}
+
+#[async_trait]
+impl PodFiles for SimFiles {
+    async fn prepare_node(&self) -> Result<(), FilesError> {
+        Ok(())
+    }
+
+    async fn make_pod_dirs(&self, uid: &PodUid, log_dir: &str) -> Result<(), FilesError> {
+        self.on_disk(uid, |inner| inner.world.disk.make_pod(uid, log_dir)).await
+    }
+
+    async fn set_up_volume(&self, uid: &PodUid, volume: &VolumeSetup) -> Result<(), FilesError> {
+        self.on_disk(uid, |inner| inner.world.disk.set_up_volume(uid, &volume.name, None)).await
+    }
+
+    async fn disk_use(&self, _: &PodUid, paths: &[String]) -> Result<Vec<u64>, FilesError> {
+        self.0.alive().await;
+        Ok(vec![0; paths.len()])
+    }
+
+    async fn write_user_ids(&self, uid: &PodUid, ids: &IdMapping) -> Result<(), FilesError> {
+        let keep = |inner: &mut Inner| {
+            inner.world.disk.user_ids.insert(uid.clone(), ids.clone());
+        };
+        self.on_disk(uid, keep).await
+    }
+
+    async fn user_ids(&self) -> UserNamespacesFound {
+        let inner = self.0.host.lock().await;
+        let ids = inner.world.disk.user_ids.iter().map(|(uid, ids)| (uid.clone(), ids.clone()));
+        UserNamespacesFound { ids: ids.collect(), problems: Vec::new() }
+    }
+
+    async fn prepare_container(&self, uid: &PodUid, files: &ContainerFiles) -> Result<(), FilesError> {
+        self.on_disk(uid, |inner| inner.world.disk.make_log_dir(&files.log_dir)).await
+    }
+
+    async fn link_log(&self, pod: &FullName, container: &str, id: &str, log: &str) -> Result<(), FilesError> {
+        let link = format!("{pod}_{container}-{id}.log");
+        self.on_disk(&"links".into(), |inner| drop(inner.world.disk.links.insert(link, log.to_owned()))).await
+    }
+
+    async fn remove_container_logs(&self, log: &str) -> Result<(), FilesError> {
+        self.on_disk(&"logs".into(), |inner| inner.world.disk.remove_log(log)).await
+    }
+
+    async fn highest_log_number(&self, container_log_dir: &str) -> Result<Option<u32>, FilesError> {
+        self.0.alive().await;
+        let Some((dir, container)) = container_log_dir.rsplit_once('/') else { return Ok(None) };
+        Ok(self.0.host.lock().await.world.disk.highest_log(dir, container))
+    }
+
+    async fn termination_message(&self, _: &TerminationMessageRequest) -> String {
+        String::new()
+    }
+
+    async fn tear_down_volumes(&self, uid: &PodUid) -> Result<(), FilesError> {
+        self.on_disk(uid, |inner| inner.world.disk.tear_down_volumes(uid)).await
+    }
+
+    async fn remove_pod_dir(&self, uid: &PodUid) -> Result<(), FilesError> {
+        let remove = |inner: &mut Inner| {
+            inner.world.disk.remove_pod(uid).map_err(|refused| FilesError::refused(refused.message))
+        };
+        self.0.call(uid, false, remove).await
+    }
+
+    async fn remove_log_dir(&self, name: &str) -> Result<(), FilesError> {
+        self.on_disk(&"logs".into(), |inner| drop(inner.world.disk.logs.remove(name))).await
+    }
+
+    async fn remove_link(&self, name: &str) -> Result<(), FilesError> {
+        self.on_disk(&"links".into(), |inner| drop(inner.world.disk.links.remove(name))).await
+    }
+
+    async fn leftovers(&self) -> Result<Leftovers, FilesError> {
+        self.0.alive().await;
+        let inner = self.0.host.lock().await;
+        let disk = &inner.world.disk;
+        Ok(Leftovers {
+            pod_dirs: disk.pods.keys().cloned().collect(),
+            log_dirs: disk.logs.keys().cloned().collect(),
+            dead_links: disk.dead_links(),
+        })
+    }
+}
+
+pub struct SimCgroups(pub Reach);
+
+#[async_trait]
+impl Cgroups for SimCgroups {
+    fn use_driver(&self, _: CgroupDriver) {}
+
+    async fn ensure(&self, spec: &CgroupSpec) -> Result<(), CgroupError> {
+        let ensure = |inner: &mut Inner| {
+            inner.world.cgroups.insert(spec.name.clone());
+            Ok(())
+        };
+        self.0.call(&"cgroups".into(), false, ensure).await
+    }
+
+    async fn exists(&self, name: &CgroupName) -> Result<bool, CgroupError> {
+        Ok(self.0.host.lock().await.world.cgroups.contains(name))
+    }
+
+    async fn destroy(&self, name: &CgroupName) -> Result<(), CgroupError> {
+        let destroy = |inner: &mut Inner| {
+            inner.world.cgroups.remove(name);
+            Ok(())
+        };
+        self.0.call(&"cgroups".into(), false, destroy).await
+    }
+
+    async fn children(&self, name: &CgroupName) -> Result<Vec<String>, CgroupError> {
+        let inner = self.0.host.lock().await;
+        let below = |c: &&CgroupName| c.0.len() == name.0.len() + 1 && c.0.starts_with(&name.0);
+        Ok(inner.world.cgroups.iter().filter(below).filter_map(|c| c.0.last().cloned()).collect())
+    }
+}
+
+pub struct SimRecords(pub Reach);
+
+#[async_trait]
+impl ProbeRecordStore for SimRecords {
+    async fn load(&self) -> ProbeRecords {
+        let inner = self.0.host.lock().await;
+        let records = inner.world.disk.probe_records.iter();
+        let records = records.map(|(uid, record)| (uid.clone(), record.clone())).collect();
+        ProbeRecords { records, problems: Vec::new() }
+    }
+
+    async fn save(&self, uid: &PodUid, record: &ProbeRecord) -> Result<(), ProbeRecordError> {
+        self.0.alive().await;
+        self.0.host.lock().await.world.disk.keep_probes(uid, record.clone());
+        Ok(())
+    }
+}
+
+/// What the simulated world has no part in: nothing is on its network, and nobody counts.
+pub struct Nothing(pub Reach);
+
+#[async_trait]
+impl Prober for Nothing {
+    async fn check(&self, _: &NetworkCheck, _: Duration) -> ProbeOutcome {
+        ProbeOutcome::Success
+    }
+}
+
+#[async_trait]
+impl HttpHooks for Nothing {
+    async fn get(&self, _: &HttpHook) -> Result<HookAnswer, String> {
+        Ok(HookAnswer::Answered)
+    }
+}
+
+#[async_trait]
+impl RegistryCredentials for Nothing {
+    async fn docker_configs(&self) -> Vec<DockerConfigFile> {
+        Vec::new()
+    }
+
+    fn plugins(&self) -> &[CredentialPlugin] {
+        &[]
+    }
+
+    async fn ask(&self, _: &CredentialPlugin, _: &str, _: &str) -> Result<Vec<u8>, PluginError> {
+        Ok(Vec::new())
+    }
+}
+
+impl EventSink for Nothing {
+    fn record(&self, _: &EventSubject, _: &ApiEvent) {}
+}
+
+impl Meter for Nothing {
+    fn step(&self, _: &'static str, _: Duration) {
+        self.0.host.steps.fetch_add(1, Ordering::Relaxed);
+    }
+    fn relist(&self, _: Duration) {}
+    fn plan_started(&self) {}
+    fn probe(&self, _: &ProbeOf<'_>, _: &ProbeOutcome, _: Duration) {}
+    fn forget_probes(&self, _: &PodUid) {}
+}
+
+impl WallClock for Nothing {
+    fn wall(&self) -> Wall {
+        self.0.host.wall()
+    }
+}

@@ -1,0 +1,359 @@
+//! The ports of the runtime, its images and its hints.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::StreamExt;
+use model::cgroup::CgroupDriver;
+use model::cri::{
+    ContainerConfig, ContainerStats, ExecResult, FilesystemUsage, Image, ImageSpec, LinuxResources,
+    NamespaceOptions, RegistryAuth, RuntimeCondition, RuntimeHandler, RuntimeStatus, RuntimeVersion,
+    SandboxConfig,
+};
+use model::{ContainerId, PodUid, SandboxId};
+use ports::{
+    ContainerFilter, ContainerInfo, ContainerStatus, HintStream, Images, Runtime, RuntimeError,
+    RuntimeEvents, SandboxFilter, SandboxInfo, SandboxStatus, StreamFlags,
+};
+use sim::world::{Refused, World};
+use tokio::sync::{Mutex, mpsc};
+
+use super::host::{CallError, DEADLINE, Inner, Reach};
+
+impl CallError for RuntimeError {
+    fn refused(message: String) -> Self {
+        RuntimeError::Failed { call: "simulated", code: 2, message }
+    }
+    fn timed_out() -> Self {
+        RuntimeError::TimedOut { call: "simulated", after: DEADLINE }
+    }
+}
+
+fn told(refused: Refused) -> RuntimeError {
+    match refused.absent {
+        true => RuntimeError::NotFound { call: "simulated", message: refused.message },
+        false => RuntimeError::refused(refused.message),
+    }
+}
+
+fn unsupported<T>(call: &'static str) -> Result<T, RuntimeError> {
+    Err(RuntimeError::Unsupported { call })
+}
+
+pub struct SimRuntime(pub Reach);
+
+impl SimRuntime {
+    async fn pod_of(&self, id: &ContainerId) -> PodUid {
+        let inner = self.0.host.lock().await;
+        inner.world.containers.get(id).map(|c| c.uid.clone()).unwrap_or_else(|| "nobody".into())
+    }
+
+    async fn pod_of_sandbox(&self, id: &SandboxId) -> PodUid {
+        let inner = self.0.host.lock().await;
+        inner.world.sandboxes.get(id).map(|s| s.uid.clone()).unwrap_or_else(|| "nobody".into())
+    }
+}
+
+fn sandbox_info(inner: &Inner, id: &SandboxId) -> Option<SandboxInfo> {
+    let sandbox = inner.world.sandboxes.get(id)?;
+    let config = inner.sandbox_configs.get(id)?;
+    Some(SandboxInfo {
+        id: id.clone(),
+        name: config.metadata.name.clone(),
+        namespace: config.metadata.namespace.clone(),
+        uid: sandbox.uid.clone(),
+        attempt: sandbox.attempt,
+        ready: sandbox.ready,
+        created_at: sandbox.created_at.0,
+        labels: config.labels.clone(),
+        annotations: config.annotations.clone(),
+        runtime_handler: String::new(),
+    })
+}
+
+fn container_info(inner: &Inner, id: &ContainerId) -> Option<ContainerInfo> {
+    let container = inner.world.containers.get(id)?;
+    let config = inner.container_configs.get(id)?;
+    Some(ContainerInfo {
+        id: id.clone(),
+        sandbox_id: container.sandbox.clone(),
+        name: config.metadata.name.clone(),
+        attempt: container.attempt,
+        state: container.shown_state(),
+        created_at: container.created_at.0,
+        image: container.image.clone(),
+        image_ref: container.image_ref.clone(),
+        image_id: container.image_ref.clone(),
+        labels: config.labels.clone(),
+        annotations: config.annotations.clone(),
+    })
+}
+
+fn container_status(inner: &Inner, id: &ContainerId) -> Option<ContainerStatus> {
+    let info = container_info(inner, id)?;
+    let container = inner.world.containers.get(id)?;
+    Some(ContainerStatus {
+        id: info.id,
+        name: info.name,
+        attempt: info.attempt,
+        state: info.state,
+        created_at: info.created_at,
+        started_at: container.started_at.0,
+        finished_at: container.finished_at.0,
+        exit_code: container.exit_code,
+        image: info.image,
+        image_ref: info.image_ref,
+        image_id: info.image_id,
+        reason: container.reason.clone(),
+        message: String::new(),
+        labels: info.labels,
+        annotations: info.annotations,
+        mounts: Vec::new(),
+        log_path: container.log_path.clone(),
+        resources: None,
+        user: None,
+        stop_signal: 0,
+    })
+}
+
+fn missing(what: &impl ToString) -> RuntimeError {
+    RuntimeError::NotFound { call: "simulated", message: format!("{} not found", what.to_string()) }
+}
+
+#[async_trait]
+impl Runtime for SimRuntime {
+    async fn version(&self) -> Result<RuntimeVersion, RuntimeError> {
+        self.0.alive().await;
+        Ok(RuntimeVersion { runtime_name: "simulated".into(), ..Default::default() })
+    }
+
+    async fn status(&self) -> Result<RuntimeStatus, RuntimeError> {
+        self.0.alive().await;
+        let good = |kind: &str| RuntimeCondition { r#type: kind.into(), status: true, ..Default::default() };
+        Ok(RuntimeStatus {
+            conditions: vec![good("RuntimeReady"), good("NetworkReady")],
+            handlers: vec![RuntimeHandler { user_namespaces: true, ..Default::default() }],
+            ..Default::default()
+        })
+    }
+
+    async fn cgroup_driver(&self) -> Result<CgroupDriver, RuntimeError> {
+        unsupported("RuntimeConfig")
+    }
+
+    async fn update_runtime_config(&self, _: &str) -> Result<(), RuntimeError> {
+        unsupported("UpdateRuntimeConfig")
+    }
+
+    async fn run_pod_sandbox(&self, config: &SandboxConfig, _: &str) -> Result<SandboxId, RuntimeError> {
+        let uid = PodUid::from(config.metadata.uid.as_str());
+        let effect = |inner: &mut Inner| {
+            let id = inner.world.run_sandbox(config).map_err(told)?;
+            inner.sandbox_configs.insert(id.clone(), config.clone());
+            Ok(id)
+        };
+        self.0.call(&uid, true, effect).await
+    }
+
+    async fn stop_pod_sandbox(&self, id: &SandboxId) -> Result<(), RuntimeError> {
+        let uid = self.pod_of_sandbox(id).await;
+        self.0.call(&uid, true, |inner| inner.world.stop_sandbox(id).map_err(told)).await
+    }
+
+    async fn remove_pod_sandbox(&self, id: &SandboxId) -> Result<(), RuntimeError> {
+        let uid = self.pod_of_sandbox(id).await;
+        self.0.call(&uid, true, |inner| inner.world.remove_sandbox(id).map_err(told)).await
+    }
+
+    async fn pod_sandbox_status(&self, id: &SandboxId) -> Result<SandboxStatus, RuntimeError> {
+        self.0.alive().await;
+        let inner = self.0.host.lock().await;
+        let info = sandbox_info(&inner, id).ok_or_else(|| missing(id))?;
+        let sandbox = &inner.world.sandboxes[id];
+        let namespaces = NamespaceOptions { network: sandbox.network, ..Default::default() };
+        Ok(SandboxStatus { info, has_network: true, ips: sandbox.ips.clone(), namespaces })
+    }
+
+    async fn list_pod_sandboxes(&self, filter: &SandboxFilter) -> Result<Vec<SandboxInfo>, RuntimeError> {
+        let uid = filter.pod_uid.clone().unwrap_or_else(|| "everybody".into());
+        let effect = |inner: &mut Inner| {
+            let ids: Vec<SandboxId> = inner.world.sandboxes.keys().cloned().collect();
+            let all = ids.iter().filter_map(|id| sandbox_info(inner, id));
+            Ok(all.filter(|s| filter.pod_uid.as_ref().is_none_or(|uid| s.uid == *uid)).collect())
+        };
+        self.0.call(&uid, true, effect).await
+    }
+
+    async fn update_pod_sandbox_resources(
+        &self,
+        _: &SandboxId,
+        _: Option<&LinuxResources>,
+        _: Option<&LinuxResources>,
+    ) -> Result<(), RuntimeError> {
+        unsupported("UpdatePodSandboxResources")
+    }
+
+    async fn create_container(
+        &self,
+        sandbox: &SandboxId,
+        config: &ContainerConfig,
+        _: &SandboxConfig,
+    ) -> Result<ContainerId, RuntimeError> {
+        let uid = self.pod_of_sandbox(sandbox).await;
+        let effect = |inner: &mut Inner| {
+            let id = inner.world.create_container(sandbox, config).map_err(told)?;
+            inner.container_configs.insert(id.clone(), config.clone());
+            Ok(id)
+        };
+        self.0.call(&uid, true, effect).await
+    }
+
+    async fn start_container(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let uid = self.pod_of(id).await;
+        self.0.call(&uid, true, |inner| inner.world.start_container(id).map_err(told)).await
+    }
+
+    async fn stop_container(&self, id: &ContainerId, grace: Duration) -> Result<(), RuntimeError> {
+        let uid = self.pod_of(id).await;
+        let ended = |world: &World| !world.containers.get(id).is_some_and(|c| c.is_live());
+        let signal = |inner: &mut Inner| {
+            if !inner.world.containers.contains_key(id) {
+                return Err(missing(id));
+            }
+            inner.world.terminate(id);
+            Ok(())
+        };
+        self.0.call(&uid, true, signal).await?;
+        if !self.0.host.wait_until(grace, ended).await {
+            self.0.alive().await;
+            self.0.host.apply(|inner| inner.world.kill(id)).await;
+        }
+        self.0.alive().await;
+        Ok(())
+    }
+
+    async fn remove_container(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let uid = self.pod_of(id).await;
+        self.0.call(&uid, true, |inner| inner.world.remove_container(id).map_err(told)).await
+    }
+
+    async fn list_containers(&self, filter: &ContainerFilter) -> Result<Vec<ContainerInfo>, RuntimeError> {
+        let uid = filter.pod_uid.clone().unwrap_or_else(|| "everybody".into());
+        let effect = |inner: &mut Inner| {
+            let of = |c: &&sim::world::Container| filter.pod_uid.as_ref().is_none_or(|uid| c.uid == *uid);
+            let ids: Vec<_> = inner.world.containers.values().filter(of).map(|c| c.id.clone()).collect();
+            Ok(ids.iter().filter_map(|id| container_info(inner, id)).collect())
+        };
+        self.0.call(&uid, true, effect).await
+    }
+
+    async fn container_status(&self, id: &ContainerId) -> Result<ContainerStatus, RuntimeError> {
+        self.0.alive().await;
+        let inner = self.0.host.lock().await;
+        container_status(&inner, id).ok_or_else(|| missing(id))
+    }
+
+    async fn update_container_resources(
+        &self,
+        _: &ContainerId,
+        _: &LinuxResources,
+    ) -> Result<(), RuntimeError> {
+        unsupported("UpdateContainerResources")
+    }
+
+    async fn reopen_container_log(&self, _: &ContainerId) -> Result<(), RuntimeError> {
+        unsupported("ReopenContainerLog")
+    }
+
+    async fn checkpoint_container(&self, _: &ContainerId, _: &str, _: Duration) -> Result<(), RuntimeError> {
+        unsupported("CheckpointContainer")
+    }
+
+    /// Hooks and probes: the script of the program says how they end.
+    async fn exec_sync(
+        &self,
+        id: &ContainerId,
+        _: &[String],
+        _: Duration,
+    ) -> Result<ExecResult, RuntimeError> {
+        let uid = self.pod_of(id).await;
+        let effect = |inner: &mut Inner| {
+            let Some(container) = inner.world.containers.get(id).filter(|c| c.is_live()) else {
+                return Err(missing(id));
+            };
+            let name = container.name.clone();
+            let good = inner.world.run_hook(&uid, &name).is_ok();
+            Ok(ExecResult { exit_code: i32::from(!good), ..Default::default() })
+        };
+        self.0.call(&uid, true, effect).await
+    }
+
+    async fn exec(&self, _: &ContainerId, _: &[String], _: StreamFlags) -> Result<String, RuntimeError> {
+        unsupported("Exec")
+    }
+
+    async fn attach(&self, _: &ContainerId, _: StreamFlags) -> Result<String, RuntimeError> {
+        unsupported("Attach")
+    }
+
+    async fn port_forward(&self, _: &SandboxId, _: &[i32]) -> Result<String, RuntimeError> {
+        unsupported("PortForward")
+    }
+
+    async fn container_stats(&self, _: &ContainerId) -> Result<ContainerStats, RuntimeError> {
+        unsupported("ContainerStats")
+    }
+
+    async fn list_container_stats(&self, _: &ContainerFilter) -> Result<Vec<ContainerStats>, RuntimeError> {
+        unsupported("ListContainerStats")
+    }
+}
+
+pub struct SimImages(pub Reach);
+
+#[async_trait]
+impl Images for SimImages {
+    async fn list_images(&self) -> Result<Vec<Image>, RuntimeError> {
+        let inner = self.0.host.lock().await;
+        Ok(inner.world.images.known.keys().filter_map(|name| inner.world.images.look(name)).collect())
+    }
+
+    async fn image_status(&self, image: &ImageSpec) -> Result<Option<Image>, RuntimeError> {
+        let look = |inner: &mut Inner| Ok(inner.world.images.look(&image.image));
+        self.0.call(&"images".into(), true, look).await
+    }
+
+    async fn pull_image(
+        &self,
+        image: &ImageSpec,
+        _: Option<&RegistryAuth>,
+        _: Option<&SandboxConfig>,
+    ) -> Result<String, RuntimeError> {
+        let pull = |inner: &mut Inner| inner.world.pull(&image.image).map_err(RuntimeError::refused);
+        self.0.call(&"images".into(), true, pull).await
+    }
+
+    async fn remove_image(&self, _: &ImageSpec) -> Result<(), RuntimeError> {
+        unsupported("RemoveImage")
+    }
+
+    async fn image_fs_info(&self) -> Result<(Vec<FilesystemUsage>, Vec<FilesystemUsage>), RuntimeError> {
+        unsupported("ImageFsInfo")
+    }
+}
+
+/// Given to one agent, once.
+pub struct SimHints(pub Mutex<Option<mpsc::UnboundedReceiver<ports::Hint>>>);
+
+impl RuntimeEvents for SimHints {
+    fn hints(&self) -> HintStream {
+        let receiver = self.0.try_lock().ok().and_then(|mut kept| kept.take());
+        match receiver {
+            Some(receiver) => {
+                futures::stream::unfold(receiver, |mut from| async move { Some((from.recv().await?, from)) })
+                    .boxed()
+            }
+            None => futures::stream::pending().boxed(),
+        }
+    }
+}
