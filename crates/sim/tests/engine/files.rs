@@ -66,6 +66,11 @@ impl PodFiles for SimFiles {
         self.on_disk(uid, |inner| inner.world.disk.set_up_volume(uid, &volume.name, None)).await
     }
 
+    async fn disk_use(&self, _: &PodUid, paths: &[String]) -> Result<Vec<u64>, FilesError> {
+        self.0.alive().await;
+        Ok(vec![0; paths.len()])
+    }
+
     async fn write_user_ids(&self, uid: &PodUid, ids: &IdMapping) -> Result<(), FilesError> {
         let keep = |inner: &mut Inner| {
             inner.world.disk.user_ids.insert(uid.clone(), ids.clone());

@@ -104,6 +104,7 @@ impl Run {
             wall: nothing.clone(),
             meter: nothing,
             csi: None,
+            tracing: ports::Tracing::default(),
             cluster: clustered.then(|| cluster::SimCluster(reach()).ports()),
         };
         let stop = CancellationToken::new();
