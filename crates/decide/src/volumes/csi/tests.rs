@@ -205,8 +205,8 @@ fn what_need_not_be_attached_is_not_waited_for() {
     // One that the cluster does not know is attached, as upstream has it.
     loose.driver = None;
     assert_eq!(loose.volume(), Err(format!("waits: {NOT_IN_USE}")));
-    assert!(loose.with(|inputs| needs(inputs)).attachments.is_empty(), "not asked for before it is attached");
-    assert_eq!(scene().with(|inputs| needs(inputs)).attachments.len(), 1);
+    assert!(loose.with(needs).attachments.is_empty(), "not asked for before it is attached");
+    assert_eq!(scene().with(needs).attachments.len(), 1);
 }
 
 #[test]
