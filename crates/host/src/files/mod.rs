@@ -42,7 +42,7 @@ mod termination;
 mod tree;
 mod user_ids;
 
-pub(crate) use tree::open_same_mount;
+pub(crate) use beneath::open_same_mount;
 
 use std::path::PathBuf;
 use std::sync::Arc;

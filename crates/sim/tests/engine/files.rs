@@ -15,8 +15,8 @@ use model::volume::VolumeSetup;
 use model::{ApiEvent, EventSubject, FullName, PodUid, Wall};
 use ports::{
     CgroupError, Cgroups, EventSink, FilesError, HookAnswer, HttpHooks, Leftovers, Meter, PluginError,
-    PodFiles, ProbeOf, ProbeRecordError, ProbeRecordStore, ProbeRecords, Prober, RegistryCredentials,
-    WallClock,
+    PodFiles, PodSeen, ProbeOf, ProbeRecordError, ProbeRecordStore, ProbeRecords, Prober,
+    RegistryCredentials, WallClock,
 };
 
 use super::host::{CallError, Inner, Reach};
@@ -230,9 +230,14 @@ impl Meter for Nothing {
         self.0.host.steps.fetch_add(1, Ordering::Relaxed);
     }
     fn relist(&self, _: Duration) {}
-    fn plan_started(&self) {}
+    fn pod_relist(&self, _: Duration) {}
+    fn pod_status(&self, _: &PodSeen<'_>) {}
+    fn status_synced(&self, _: Duration) {}
+    fn plan_started(&self, _: &PodUid) {}
+    fn plan_ended(&self, _: &PodUid, _: bool, _: Duration) {}
+    fn volume_set_up(&self, _: &str, _: bool, _: Duration) {}
     fn probe(&self, _: &ProbeOf<'_>, _: &ProbeOutcome, _: Duration) {}
-    fn forget_probes(&self, _: &PodUid) {}
+    fn forget(&self, _: &PodUid) {}
 }
 
 impl WallClock for Nothing {
