@@ -449,7 +449,9 @@ fn a_burst_is_told_in_few_requests() {
     }
     let count = |request: &str| counts.get(request).copied().unwrap_or_default();
     assert_eq!(count("get pods"), 0, "a status needs no reading");
-    assert_eq!(count("list pods") + count("watch pods"), 0, "the one watch tells");
+    assert_eq!(count("list pods"), 0, "the one watch tells");
+    // The audit may note the one that was there from the beginning only now.
+    assert!(count("watch pods") <= 1, "the one watch tells: {counts:?}");
     assert_eq!(count("delete pods"), PODS, "each object is removed once");
     // It waits, has its sandbox, runs, is going, has ended, is over.
     assert!(count("patch pods/status") <= 6 * PODS, "too many patches: {counts:?}");
