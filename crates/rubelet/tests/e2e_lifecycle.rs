@@ -192,7 +192,7 @@ fn manifests_come_in_many_forms() {
     put("three.json", &serde_json::to_string_pretty(&parsed("three")).expect("JSON"));
     put(".hidden.yaml", &simple("hidden"));
     put("broken.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: broken\n");
-    put("other.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: other}\n");
+    put("other.yaml", "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: other}\n");
     put("nameless.yaml", &manifest("", json!({ "containers": [shell("c", UNTIL_TERM)] })));
     fs::create_dir(dir.join("below")).expect("make a directory");
     put("below/deep.yaml", &simple("deep"));
