@@ -22,3 +22,16 @@ runtime_parts() {
     "$here/parts" containerd "${RUBELET_TEST_CONTAINERD:-1.6}" >/dev/null
     "$here/parts" images >/dev/null
 }
+
+# run_bench <name> <profile>: builds rubelet in that profile, and runs the benchmark beside it. What only watches is not
+# built as what ships: linking that takes minutes for each program.
+run_bench() {
+    local name=$1 profile=$2 target=${CARGO_TARGET_DIR:-target}
+    if [[ $profile == dist ]]; then
+        cargo build --quiet --package rubelet --profile dist --features jemalloc
+        RUBELET_BENCH_RUBELET=$(realpath "$target/dist/rubelet")
+        export RUBELET_BENCH_RUBELET
+        profile=release
+    fi
+    exec cargo bench --quiet --package rubelet --bench "$name" --profile "$profile"
+}

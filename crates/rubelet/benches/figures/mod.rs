@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
@@ -19,6 +19,11 @@ pub fn number(variable: &str, default: usize) -> usize {
         Ok(text) => text.parse().unwrap_or_else(|_| panic!("{variable} is no number: {text}")),
         Err(_) => default,
     }
+}
+
+/// The agent that is looked at: the one that ships, or the one built beside this program.
+pub fn rubelet() -> PathBuf {
+    std::env::var_os("RUBELET_BENCH_RUBELET").unwrap_or_else(|| env!("CARGO_BIN_EXE_rubelet").into()).into()
 }
 
 /// CPU time of a process by thread, in nanoseconds: finer than the hundredths of `/proc/<pid>/stat`.

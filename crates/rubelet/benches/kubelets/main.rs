@@ -67,7 +67,7 @@ fn main() -> ExitCode {
 fn compare(sizes: Sizes) -> ExitCode {
     let upstream =
         std::env::var_os("RUBELET_BENCH_UPSTREAM").expect("RUBELET_BENCH_UPSTREAM: the kubelet's path");
-    let rubelet = PathBuf::from(env!("CARGO_BIN_EXE_rubelet"));
+    let rubelet = figures::rubelet();
     println!("machine: {}", figures::machine());
     println!("rubelet: {}, {}", version(&rubelet), rubelet.display());
     println!("upstream: {}", version(Path::new(&upstream)));

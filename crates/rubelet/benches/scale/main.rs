@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     let sizes = std::env::var("RUBELET_BENCH_PODS").unwrap_or("50 500 1000 5000".into());
     let sizes: Vec<usize> = sizes.split_whitespace().map(|n| n.parse().expect("numbers of pods")).collect();
     println!("machine: {}", figures::machine());
-    let mut sides = vec![("rubelet", PathBuf::from(env!("CARGO_BIN_EXE_rubelet")))];
+    let mut sides = vec![("rubelet", figures::rubelet())];
     sides.extend(std::env::var_os("RUBELET_BENCH_UPSTREAM").map(|path| ("upstream", PathBuf::from(path))));
     println!(
         "\n| kubelet | pods | all running after | CPU at rest | resident | anonymous | created to started, p50 | p99 \
