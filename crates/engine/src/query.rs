@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use decide::NodeState;
 use decide::lifecycle::Lifecycle;
 use decide::state::PodEntry;
+use decide::volumes::ContentInputs;
 use model::k8s::{Pod, PodList};
 use model::report::{ContainerView, NodeReport, PodReport, RecentEvent, WhyLine, WhyReport};
 use model::{ApiEvent, ContainerId, Now, PodUid, Wall};
@@ -100,10 +101,10 @@ impl Query {
             Query::Find { namespace, name, answer } => {
                 let same = |e: &&PodEntry| e.view.name() == name && e.view.namespace() == namespace;
                 let stays = wanted().filter(same).min_by_key(|e| e.removed);
-                drop(answer.send(stays.map(|e| inside(state, e))));
+                drop(answer.send(stays.map(|e| inside(state, e, now))));
             }
             Query::Ended { pod, container, told } => waiting.add(state, pod, container, told),
-            Query::Insides(to) => drop(to.send(wanted().map(|e| inside(state, e)).collect())),
+            Query::Insides(to) => drop(to.send(wanted().map(|e| inside(state, e, now)).collect())),
             Query::Node(to) => drop(to.send(node(state))),
         }
     }
@@ -117,7 +118,18 @@ fn with_status(entry: &PodEntry) -> Pod {
     pod
 }
 
-fn inside(state: &NodeState, entry: &PodEntry) -> PodInside {
+fn volume_inputs<'a>(state: &'a NodeState, entry: &'a PodEntry, now: Now) -> ContentInputs<'a> {
+    ContentInputs {
+        config: &state.config,
+        facts: &state.facts,
+        pod: &entry.view,
+        cluster: state.objects.as_ref(),
+        node: state.node.as_deref(),
+        now: now.wall,
+    }
+}
+
+fn inside(state: &NodeState, entry: &PodEntry, now: Now) -> PodInside {
     let cgroup = decide::cgroups::pod_cgroup(&state.config, &entry.view);
     PodInside {
         cgroup: cgroup.map(|name| name.spell(state.config.cgroup_driver)),
@@ -125,7 +137,7 @@ fn inside(state: &NodeState, entry: &PodEntry) -> PodInside {
         pod: entry.view.pod.clone(),
         status: entry.status.clone(),
         observed: entry.observed.as_ref().map(|reading| reading.pod.clone()),
-        volumes: decide::volumes::measured(&state.config, &entry.view),
+        volumes: decide::volumes::measured(&volume_inputs(state, entry, now)),
     }
 }
 
