@@ -66,6 +66,23 @@ build_metrics_server() {
     mv "$program.part" "$program"
 }
 
+# It is part of Go, as source.
+pprof_path() {
+    local program
+    program=$CACHE/pprof-$(go_wanted)/pprof
+    [[ -x $program ]] || locked kubernetes build_pprof "$program"
+    echo "$program"
+}
+
+build_pprof() {
+    local program=$1
+    [[ ! -x $program ]] || return 0
+    say "building pprof (once for this machine)"
+    mkdir -p "${program%/*}"
+    go_run "$(go_command)" build -trimpath -ldflags '-s -w' -o "$program.part" cmd/pprof
+    mv "$program.part" "$program"
+}
+
 # Whoever builds may have other settings for their own work. The pinned module and its checksums rule.
 go_run() {
     local go=$1

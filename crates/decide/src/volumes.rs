@@ -22,7 +22,7 @@ use crate::resources::{
 };
 
 pub use content::ContentInputs;
-pub use measured::measured;
+pub use measured::{count_volumes, measured};
 
 /// Why a volume can't be set up. The text is the part of the message behind [`mount_failure`]'s prefix.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]

@@ -9,7 +9,7 @@ use decide::lifecycle::Lifecycle;
 use decide::state::PodEntry;
 use decide::volumes::ContentInputs;
 use model::k8s::{Pod, PodList};
-use model::report::{ContainerView, NodeReport, PodReport, RecentEvent, WhyLine, WhyReport};
+use model::report::{ContainerView, NodeReport, PodReport, RecentEvent, VolumeCount, WhyLine, WhyReport};
 use model::{ApiEvent, ContainerId, Now, PodUid, Wall};
 use ports::{AgentView, PodInside};
 use tokio::sync::{mpsc, oneshot};
@@ -105,7 +105,7 @@ impl Query {
             }
             Query::Ended { pod, container, told } => waiting.add(state, pod, container, told),
             Query::Insides(to) => drop(to.send(wanted().map(|e| inside(state, e, now)).collect())),
-            Query::Node(to) => drop(to.send(node(state))),
+            Query::Node(to) => drop(to.send(node(state, now))),
         }
     }
 }
@@ -263,7 +263,16 @@ fn why(entry: &PodEntry, events: &EventLog, now: Now) -> WhyReport {
     }
 }
 
-fn node(state: &NodeState) -> NodeReport {
+fn volume_counts(state: &NodeState, now: Now) -> Vec<VolumeCount> {
+    let mut counted = BTreeMap::new();
+    for entry in state.pods.values().filter(|entry| !entry.orphan) {
+        let (inputs, wanted) = (volume_inputs(state, entry, now), entry.lifecycle.may_start());
+        decide::volumes::count_volumes(&mut counted, &inputs, wanted, &entry.ledger.set_up);
+    }
+    counted.into_iter().map(|(plugin, count)| VolumeCount { plugin: plugin.to_owned(), ..count }).collect()
+}
+
+fn node(state: &NodeState, now: Now) -> NodeReport {
     let mut containers: BTreeMap<String, usize> = BTreeMap::new();
     let mut running_pods = 0;
     for pod in state.pods.values().filter_map(|e| e.observed.as_ref()).map(|r| &r.pod) {
@@ -287,6 +296,8 @@ fn node(state: &NodeState) -> NodeReport {
         mirror_pods: state.mirrors.values().filter(|mirror| mirror.seen.is_some()).count(),
         orphans: state.pods.values().filter(|e| e.orphan).count(),
         ephemeral_containers: state.pods.values().map(|e| e.view.ephemeral_containers().len()).sum(),
+        counts: state.counts.clone(),
+        volumes: volume_counts(state, now),
     }
 }
 

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 const NODE: &str = "top";
 const BUSYBOX: &str = "rubelet.test/busybox:1";
-/// The metrics-server asks every ten seconds, twice before it knows a rate, and shares two cores with all of this.
+/// The metrics-server asks every twelve seconds, twice before it knows a rate, and shares the machine with all of this.
 const VERY_SLOW: Duration = Duration::from_secs(240);
 const HELD: u64 = 40 << 20;
 
@@ -39,7 +39,9 @@ impl MetricsServer {
             .arg(format!("--secure-port={port}"))
             .arg(format!("--cert-dir={}", dir.display()))
             .arg(format!("--kubelet-certificate-authority={}", cluster.ca().display()))
-            .args(["--bind-address=127.0.0.1", "--metric-resolution=10s", "--kubelet-use-node-status-port"])
+            .args(["--bind-address=127.0.0.1", "--kubelet-use-node-status-port"])
+            // It insists on more time between two readings than one may take.
+            .args(["--metric-resolution=12s", "--kubelet-request-timeout=10s"])
             .arg("--kubelet-preferred-address-types=InternalIP")
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("its log"))
@@ -47,6 +49,14 @@ impl MetricsServer {
             .spawn()
             .expect("start the metrics-server");
         MetricsServer(child)
+    }
+}
+
+impl MetricsServer {
+    fn must_run(&mut self, log: &Path) {
+        if let Ok(Some(status)) = self.0.try_wait() {
+            panic!("the metrics-server ended with {status}{}", tail(log));
+        }
     }
 }
 
@@ -202,7 +212,7 @@ fn top_agrees_with_the_cgroups() {
     let cluster = Cluster::start_with(&["--bare", "--aggregation"]);
     let runtime = Runtime::start();
     let port = runtime.free_port();
-    let _server = MetricsServer::start(&cluster, port);
+    let mut server = MetricsServer::start(&cluster, port);
     register(&cluster, port);
     let _agent = start_agent(&cluster, &runtime);
     cluster.wait_for("node", "", NODE, VERY_SLOW, |node| {
@@ -227,6 +237,7 @@ fn top_agrees_with_the_cgroups() {
     let pods = format!("/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods");
     let (shown, expected, memory) = wait("figures of both pods", VERY_SLOW, || {
         sample(&mut samples, &busy);
+        server.must_run(&log);
         let list = cluster.try_kubectl(&["get", "--raw", &pods]).map_err(|said| said + &tail(&log))?;
         let list: Value = serde_json::from_str(&list).map_err(|error| error.to_string())?;
         let of = |name: &str| {

@@ -154,7 +154,8 @@ fn names_types_and_labels_are_the_kubelets_and_promtool_agrees() {
         // The whole runtime is read twice soon.
         config["syncFrequency"] = json!("2s");
     });
-    member.wait_ready();
+    // Nobody takes the taint of a new node away here, and nobody looks at it.
+    cluster.wait_for("node", "", member.name, SLOW, member::ready);
     let namespace = cluster.namespace("metrics-names");
     make_pods(&member, &namespace);
     cluster.wait_for("pod", &namespace, "rich", SLOW, member::ready);

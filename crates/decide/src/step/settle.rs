@@ -113,6 +113,10 @@ fn finished(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
             observing: entry.observing,
         };
         pods::forget(state, cx, uid);
+        match view.source.is_static() {
+            true => state.counts.static_pods_back += 1,
+            false => state.counts.api_pods_back += 1,
+        }
         pods::create(state, cx, view, Some(known));
         return true;
     }

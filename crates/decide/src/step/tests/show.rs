@@ -137,6 +137,20 @@ fn pod_status(status: &k8s::PodStatus) -> String {
     text
 }
 
+/// What was counted so far, without what never happened.
+pub fn counts(state: &NodeState) -> String {
+    let counts = &state.counts;
+    let plain = [
+        ("orphans", counts.orphans),
+        ("static-back", counts.static_pods_back),
+        ("api-back", counts.api_pods_back),
+    ];
+    let mut shown: Vec<String> =
+        plain.iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}")).collect();
+    shown.extend(counts.evictions.iter().map(|(signal, count)| format!("evicted {signal} {count}")));
+    shown.join(", ")
+}
+
 /// Where the pod is in its life.
 pub fn state(state: &NodeState, uid: &str) -> String {
     match state.pods.get(&uid.into()).map(|e| &e.lifecycle) {
