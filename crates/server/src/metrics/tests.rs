@@ -56,7 +56,9 @@ fn read(text: &str) -> BTreeMap<String, (String, BTreeSet<String>)> {
             }
         } else {
             assert_eq!(name, family);
-            let named = name.ends_with("_total") || name == "kubelet_pleg_discard_events";
+            // Those without the ending are the kubelet's.
+            let named = name.ends_with("_total")
+                || ["kubelet_evictions", "kubelet_pleg_discard_events"].contains(&name);
             assert!(kind == "gauge" || (value >= 0.0 && named), "{line}");
         }
         families.get_mut(&family).unwrap().1.extend(own.into_iter().map(|(key, _)| key));
