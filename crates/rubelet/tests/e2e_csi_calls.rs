@@ -157,8 +157,11 @@ fn containers_of_a_deleted_pod_stop_while_a_call_hangs() {
     wait_nothing_left(&member);
 }
 
-/// What a resizer of the cluster does: what stands behind the claim is larger, and it is its node's turn.
+/// What somebody wants, and what a resizer of the cluster does then: what stands behind the claim is larger, and it is its
+/// node's turn.
 fn grow(cluster: &Cluster, namespace: &str, name: &str, size: &str) {
+    let spec = json!({"spec": {"resources": {"requests": {"storage": size}}}}).to_string();
+    cluster.kubectl(&["patch", "pvc", name, "--namespace", namespace, "--type=merge", "-p", &spec]);
     let volume = format!("{namespace}-{name}");
     let spec = json!({"spec": {"capacity": {"storage": size}}}).to_string();
     cluster.kubectl(&["patch", "pv", &volume, "--type=merge", "-p", &spec]);
@@ -202,7 +205,12 @@ fn volumes_grow_under_pods_and_before_them() {
     let (cluster, name) = (member.cluster, "grows.test.example");
     let driver = start(ROLE, &member, name, json!({"attachRequired": false}), json!({"expand": true}));
     let namespace = cluster.namespace("csi-grows");
-    claim(cluster, &namespace, "c", name, json!({}));
+    let class = json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "csi-grows"},
+        "provisioner": name, "allowVolumeExpansion": true,
+    });
+    cluster.create("default", &class.to_string());
+    claim(cluster, &namespace, "c", name, json!({"storageClassName": "csi-grows"}));
     cluster.create_pod(&namespace, &pod(&member, "p", STAYS, claimed("c")));
     cluster.wait_for("pod", &namespace, "p", 3 * SLOW, running);
     assert_eq!(driver.begun("Expand"), 0);

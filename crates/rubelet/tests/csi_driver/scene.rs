@@ -36,7 +36,7 @@ pub fn claim(cluster: &Cluster, namespace: &str, name: &str, driver: &str, volum
         "claimRef": {"namespace": namespace, "name": name},
         "csi": {"driver": driver, "volumeHandle": pv_name, "volumeAttributes": {"kind": "directory"}},
     });
-    let mode = volume["volumeMode"].clone();
+    let (mode, class) = (volume["volumeMode"].clone(), volume["storageClassName"].clone());
     merge(&mut spec, volume);
     let volume =
         json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": pv_name}, "spec": spec});
@@ -47,6 +47,9 @@ pub fn claim(cluster: &Cluster, namespace: &str, name: &str, driver: &str, volum
     });
     if !mode.is_null() {
         spec["volumeMode"] = mode;
+    }
+    if !class.is_null() {
+        spec["storageClassName"] = class;
     }
     let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec});
     cluster.create(namespace, &claim.to_string());

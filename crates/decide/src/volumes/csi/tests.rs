@@ -361,5 +361,8 @@ fn the_secret_for_growth_is_read_and_given() {
     let found = scene.with(|inputs| growth::sizes(inputs, &BTreeMap::new(), false));
     let (_, wanted) = &found.growing[0];
     assert_eq!(wanted.secrets.0["key"], "hidden");
-    assert_eq!((wanted.claim.uid.as_str(), wanted.version.as_str(), wanted.online), ("claim-uid", "5", false));
+    assert_eq!(
+        (wanted.claim.uid.as_str(), wanted.version.as_str(), wanted.online),
+        ("claim-uid", "5", false)
+    );
 }
