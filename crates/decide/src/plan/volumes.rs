@@ -66,7 +66,7 @@ pub(super) fn setups(inputs: &PlanInputs, plan: &mut PodPlan) -> Result<Due, Vol
     if !complete {
         late.remind(inputs, plan);
     }
-    let of_drivers: Vec<String> = actions.iter().filter_map(of_driver).collect();
+    let of_drivers: Vec<String> = actions.iter().chain(&growths).filter_map(of_driver).collect();
     if !of_drivers.is_empty() {
         // A driver may take its time: that is what users look for then.
         plan.because(None, Cause::PreparingVolumes { volumes: of_drivers }, None);
@@ -122,6 +122,7 @@ fn of_driver(action: &Action) -> Option<String> {
         Action::SetUpVolume { volume } if matches!(volume.kind, VolumeKind::Csi(_)) => {
             Some(volume.name.clone())
         }
+        Action::ExpandVolume { volume, .. } => Some(volume.name.clone()),
         _ => None,
     }
 }

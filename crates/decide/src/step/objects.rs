@@ -113,6 +113,7 @@ pub(super) fn csi_drivers(state: &mut NodeState, cx: &mut Context, drivers: &[Ar
     let Some(desk) = &mut state.objects else { return };
     desk.storage.set_drivers(drivers);
     cx.emit(Effect::TellDriverPeriods { periods: crate::csi::update_periods(drivers) });
+    desk.csi.drivers_changed();
     cx.touched.extend(desk.storage.users().cloned());
     super::csi::touch_users(state, cx);
     super::csi::report(state, cx);
