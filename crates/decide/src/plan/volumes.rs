@@ -66,7 +66,10 @@ pub(super) fn setups(inputs: &PlanInputs, plan: &mut PodPlan) -> Result<Due, Vol
     if !complete {
         late.remind(inputs, plan);
     }
-    let of_drivers: Vec<String> = actions.iter().chain(&growths).filter_map(of_driver).collect();
+    let mut of_drivers: Vec<String> = actions.iter().filter_map(of_driver).collect();
+    let growing: Vec<_> =
+        growths.iter().filter_map(of_driver).filter(|name| !of_drivers.contains(name)).collect();
+    of_drivers.extend(growing);
     if !of_drivers.is_empty() {
         // A driver may take its time: that is what users look for then.
         plan.because(None, Cause::PreparingVolumes { volumes: of_drivers }, None);
