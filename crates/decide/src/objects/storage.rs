@@ -32,6 +32,8 @@ pub struct StorageDesk {
     wanted: BTreeMap<PodUid, BTreeSet<StorageKey>>,
     /// Of each claim, the pods that may have it mounted.
     holders: BTreeMap<StorageKey, BTreeSet<PodUid>>,
+    /// The same by pods.
+    held: BTreeMap<PodUid, BTreeSet<StorageKey>>,
     drivers: Option<BTreeMap<String, Arc<CSIDriver>>>,
     /// What files beside the pods tell. `None`: a cluster tells.
     local: Option<BTreeMap<StorageKey, StorageObject>>,
@@ -123,13 +125,16 @@ impl StorageDesk {
     pub fn release(&mut self, uid: &PodUid) -> (BTreeSet<PodUid>, Vec<Effect>) {
         let effects = self.want(uid, BTreeSet::new());
         let mut freed = BTreeSet::new();
-        self.holders.retain(|key, holders| {
-            if holders.remove(uid) {
-                let users = self.objects.get(key).map(|entry| &entry.users);
-                freed.extend(users.into_iter().flat_map(|users| users.keys().cloned()));
+        for key in self.held.remove(uid).unwrap_or_default() {
+            if let Some(holders) = self.holders.get_mut(&key) {
+                holders.remove(uid);
+                if holders.is_empty() {
+                    self.holders.remove(&key);
+                }
             }
-            !holders.is_empty()
-        });
+            let users = self.objects.get(&key).map(|entry| &entry.users);
+            freed.extend(users.into_iter().flat_map(|users| users.keys().cloned()));
+        }
         (freed, effects)
     }
 
@@ -188,13 +193,17 @@ impl StorageDesk {
 
     /// Of a volume whose claim is another one than was read: that claim may be older than the volume.
     fn other_side(&self, key: &StorageKey) -> Option<StorageKey> {
+        self.claim_of(key).filter(|_| !self.is_complete(key))
+    }
+
+    /// The claim that a volume says to be of.
+    fn claim_of(&self, key: &StorageKey) -> Option<StorageKey> {
         let StorageObject::Volume(volume) = self.object(key)? else { return None };
         let reference = volume.spec.as_ref()?.claim_ref.as_ref()?;
-        let claim = StorageKey::Claim {
+        Some(StorageKey::Claim {
             namespace: reference.namespace.clone().unwrap_or_default(),
             name: reference.name.clone().unwrap_or_default(),
-        };
-        (!self.is_complete(key)).then_some(claim)
+        })
     }
 
     /// Whether nothing more has to become of it before a pod can use it.
@@ -282,8 +291,30 @@ impl StorageDesk {
         }
     }
 
+    /// This one and what belongs to it, as far as they may change under the pods that use them although enough is known
+    /// of them for now: claims and volumes of storage drivers grow.
+    pub fn may_grow(&self, key: &StorageKey) -> Vec<StorageKey> {
+        let keys = [Some(key.clone()), self.claim_of(key)].into_iter().flatten();
+        keys.filter(|key| self.is_of_driver(key) && self.is_settled(key)).collect()
+    }
+
+    fn is_settled(&self, key: &StorageKey) -> bool {
+        let quiet = |entry: &Entry| !entry.asking && entry.trouble.is_empty();
+        self.local.is_none() && self.objects.get(key).is_some_and(quiet) && self.is_complete(key)
+    }
+
+    fn is_of_driver(&self, key: &StorageKey) -> bool {
+        let volume = match self.object(key) {
+            Some(StorageObject::Volume(volume)) => Some(&**volume),
+            Some(StorageObject::Claim(claim)) => bound_to(claim).and_then(|name| self.known_volume(name)),
+            _ => None,
+        };
+        volume.and_then(|volume| volume.spec.as_ref()).is_some_and(|spec| spec.csi.is_some())
+    }
+
     /// The pod has the claim mounted from now on, or may have.
     pub fn hold(&mut self, uid: &PodUid, claim: StorageKey) {
+        self.held.entry(uid.clone()).or_default().insert(claim.clone());
         self.holders.entry(claim).or_default().insert(uid.clone());
     }
 
@@ -315,7 +346,7 @@ impl StorageDesk {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.objects.is_empty() && self.wanted.is_empty() && self.holders.is_empty()
+        self.objects.is_empty() && self.wanted.is_empty() && self.holders.is_empty() && self.held.is_empty()
     }
 }
 

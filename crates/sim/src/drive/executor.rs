@@ -200,6 +200,8 @@ fn first_call(action: &Action, when: &dyn Fn(Mono) -> Nanos) -> Op {
         }
         Action::EnsureCgroup { spec } => Op::EnsureCgroup(spec.name.clone()),
         Action::SetUpVolume { volume } => Op::SetUpVolume(volume.name.clone(), content_of(volume)),
+        // Nobody provides storage in this world.
+        Action::ExpandVolume { volume, .. } => Op::SetUpVolume(volume.name.clone(), None),
         Action::KeepUserIds { ids } => Op::KeepUserIds(ids.clone()),
         Action::RunSandbox { config, .. } => Op::RunSandbox(config.clone()),
         Action::StartContainer(start) => Op::PrepareContainer(start.clone()),

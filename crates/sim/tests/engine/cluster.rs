@@ -222,6 +222,13 @@ impl StorageApi for SimCluster {
     async fn read(&self, _: &StorageKey) -> Result<StorageObject, ApiError> {
         Err(absent())
     }
+    async fn patch_claim_status(
+        &self,
+        _: &model::csi::ClaimObject,
+        _: &serde_json::Value,
+    ) -> Result<Arc<model::k8s::PersistentVolumeClaim>, ApiError> {
+        Err(absent())
+    }
 }
 
 impl SharedObjects for SimCluster {

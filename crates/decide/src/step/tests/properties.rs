@@ -14,6 +14,7 @@ use crate::effect::{Action, Effect};
 use crate::images::ImageState;
 use crate::lifecycle::Lifecycle;
 use crate::state::{NodeState, WhySince};
+use crate::tally::Tally;
 
 const PODS: [&str; 3] = ["a", "b", "d"];
 
@@ -76,6 +77,7 @@ fn play(lines: &[String]) -> (Vec<Vec<String>>, Script) {
     for line in lines {
         seen.push(script.try_line(line));
         graces = shrinking(&script.state, graces, line);
+        assert_eq!(script.state.tally, Tally::of(&script.state.pods), "{line}: the kept sums");
         for effect in script.effects() {
             lawful(&script.state, effect, line);
         }
@@ -167,7 +169,7 @@ fn will_be_woken(state: &NodeState, uid: &PodUid, line: &str) {
             Cause::Completed { .. } | Cause::WaitingForInit { .. } => true,
             // done by a plan, and there is none
             Cause::Starting | Cause::CreatingSandbox { .. } | Cause::PreparingDirectories => false,
-            Cause::Stopping { .. } | Cause::Releasing => false,
+            Cause::Stopping { .. } | Cause::Releasing | Cause::ReleasingVolumes { .. } => false,
             _ => timed,
         };
         assert!(comes || state.sweeping.contains(uid), "{line}: nothing will end this of {uid}: {why:?}");
