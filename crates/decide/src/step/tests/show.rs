@@ -65,6 +65,7 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
             only("cgroups", format!("cgroups burstable={shares}"))
         }
         Effect::TellVolumesInUse { volumes } => Some(format!("in use {}", volumes.join(" "))),
+        Effect::UpdateVolume { uid, volume } => Some(format!("update {uid} {}", volume.name)),
         Effect::MeasureDisk { uid, places } => {
             let names: String = places.volumes.keys().map(|name| format!(" {name}")).collect();
             Some(format!("measure {uid}{names}"))
