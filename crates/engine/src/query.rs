@@ -131,13 +131,16 @@ fn volume_inputs<'a>(state: &'a NodeState, entry: &'a PodEntry, now: Now) -> Con
 
 fn inside(state: &NodeState, entry: &PodEntry, now: Now) -> PodInside {
     let cgroup = decide::cgroups::pod_cgroup(&state.config, &entry.view);
+    let mut volumes = decide::volumes::measured(&volume_inputs(state, entry, now));
+    // A driver knows nothing of a volume before it has published it.
+    volumes.retain(|volume| volume.of_driver.is_none() || entry.ledger.set_up.contains(&volume.name));
     PodInside {
         cgroup: cgroup.map(|name| name.spell(state.config.cgroup_driver)),
         uid: entry.view.uid.clone(),
         pod: entry.view.pod.clone(),
         status: entry.status.clone(),
         observed: entry.observed.as_ref().map(|reading| reading.pod.clone()),
-        volumes: decide::volumes::measured(&volume_inputs(state, entry, now)),
+        volumes,
     }
 }
 

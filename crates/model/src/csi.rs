@@ -213,6 +213,28 @@ pub struct Expand {
     pub secrets: Secrets,
 }
 
+/// What a driver tells of a published volume.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Told {
+    pub bytes: Option<Amounts>,
+    pub inodes: Option<Amounts>,
+    pub condition: Condition,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Amounts {
+    pub total: u64,
+    pub used: u64,
+    pub available: u64,
+}
+
+/// Only of drivers that can tell. The default is what it means when they don't say.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Condition {
+    pub abnormal: bool,
+    pub message: String,
+}
+
 /// What stands behind a claim is larger than the volume is on this node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Expansion {

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::csi::{Access, CsiVolume};
+use crate::csi::{Access, CsiVolume, VolumeId};
 
 /// What has to be true on disk before a container that mounts the volume may be made.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -62,6 +62,8 @@ pub struct MeasuredVolume {
     pub on_disk: bool,
     /// The claim in the pod's namespace that it was bound to.
     pub claim: Option<String>,
+    /// It is a storage driver's, which is asked instead of the filesystem.
+    pub of_driver: Option<VolumeId>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use model::csi::{
-    Abilities, Access, Capability, CapabilityMode, DriverNode, Expand, Publish, Secrets, Stage,
+    Abilities, Access, Amounts, Capability, CapabilityMode, Condition, DriverNode, Expand, Publish, Secrets,
+    Stage, Told,
 };
 
 use crate::csi as pb;
@@ -97,6 +98,28 @@ pub(crate) fn driver_node(answer: pb::NodeGetInfoResponse) -> DriverNode {
     }
 }
 
+/// The last of each unit counts. What is less than nothing is nothing.
+pub(crate) fn told(answer: pb::NodeGetVolumeStatsResponse) -> Told {
+    use pb::volume_usage::Unit;
+    let number = |told: i64| u64::try_from(told).unwrap_or(0);
+    let mut told = Told::default();
+    for usage in &answer.usage {
+        let amounts = Amounts {
+            total: number(usage.total),
+            used: number(usage.used),
+            available: number(usage.available),
+        };
+        match usage.unit() {
+            Unit::Unknown => {}
+            Unit::Bytes => told.bytes = Some(amounts),
+            Unit::Inodes => told.inodes = Some(amounts),
+        }
+    }
+    let condition = answer.volume_condition.unwrap_or_default();
+    told.condition = Condition { abnormal: condition.abnormal, message: condition.message };
+    told
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,6 +142,29 @@ mod tests {
         check(&[1], Abilities { stage: true, ..Default::default() });
         check(&[2, 3, 4], Abilities { stats: true, expand: true, condition: true, ..Default::default() });
         check(&[5, 6], Abilities { single_node_multi_writer: true, mount_group: true, ..Default::default() });
+    }
+
+    #[test]
+    fn figures_are_read_by_their_units() {
+        let usage =
+            |unit: i32, [total, used, available]: [i64; 3]| pb::VolumeUsage { available, total, used, unit };
+        let check = |usage: Vec<pb::VolumeUsage>, bytes: Option<[u64; 3]>, inodes: Option<[u64; 3]>| {
+            let amounts = |[total, used, available]: [u64; 3]| Amounts { total, used, available };
+            let found = told(pb::NodeGetVolumeStatsResponse { usage, volume_condition: None });
+            let expect = Told {
+                bytes: bytes.map(amounts),
+                inodes: inodes.map(amounts),
+                condition: Condition::default(),
+            };
+            assert_eq!(found, expect);
+        };
+        check(vec![], None, None);
+        check(vec![usage(1, [9, 4, 5])], Some([9, 4, 5]), None);
+        check(vec![usage(2, [3, 2, 1]), usage(1, [9, 4, -1])], Some([9, 4, 0]), Some([3, 2, 1]));
+        check(vec![usage(0, [1, 1, 1]), usage(77, [1, 1, 1])], None, None);
+        let condition = pb::VolumeCondition { abnormal: true, message: "torn".into() };
+        let found = told(pb::NodeGetVolumeStatsResponse { usage: vec![], volume_condition: Some(condition) });
+        assert_eq!(found.condition, Condition { abnormal: true, message: "torn".into() });
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use model::PodUid;
-use model::csi::{Abilities, DriverNode, Expand, PluginInfo, Publish, Stage, VolumeRecord};
+use model::csi::{Abilities, DriverNode, Expand, PluginInfo, Publish, Stage, Told, VolumeRecord};
 
 use crate::{Disposition, FilesError};
 
@@ -40,6 +40,11 @@ impl CsiError {
     /// The driver does not do it while the volume is in use.
     pub fn is_in_use(&self) -> bool {
         matches!(self, CsiError::Rpc { code: "FailedPrecondition", .. })
+    }
+
+    /// The driver has not answered, and may yet.
+    pub fn is_late(&self) -> bool {
+        matches!(self, CsiError::Rpc { code: "DeadlineExceeded", .. })
     }
 
     pub fn timed_out() -> Self {
@@ -86,6 +91,8 @@ pub trait CsiDrivers: Send + Sync {
     async fn unstage(&self, driver: &str, handle: &str, staging: &str) -> Result<(), CsiError>;
     /// Makes it as large as what is behind it.
     async fn expand(&self, driver: &str, call: &Expand) -> Result<(), CsiError>;
+    /// How full it is, and how well. `path`: where it is published.
+    async fn tell(&self, driver: &str, handle: &str, path: &str) -> Result<Told, CsiError>;
 }
 
 /// One volume that is on disk, with its record or what is wrong with that.

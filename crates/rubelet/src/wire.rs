@@ -376,7 +376,8 @@ pub fn stats(
     let wall = Arc::new(SystemClock);
     let usage = Arc::new(HostUsage::new(layout, wall.clone()));
     let (runtime, images) = (ports.runtime.clone(), ports.images.clone());
-    let ports = StatsPorts { agent, usage, runtime, images, wall };
+    let drivers = ports.csi.as_ref().map(|csi| csi.drivers.clone());
+    let ports = StatsPorts { agent, usage, runtime, images, drivers, events: ports.events.clone(), wall };
     Ok(Arc::new(NodeStats::new(ports, settings, metrics.clone())))
 }
 
@@ -393,6 +394,7 @@ pub fn stats_settings(flags: &Flags, config: &KubeletConfiguration, node: &NodeC
         system_cgroup: named(&config.system_cgroups),
         // A negative period, which is not one, turns it off.
         volume_period: (!period.is_zero()).then_some(period),
+        volume_health: node.feature("CSIVolumeHealth"),
     }
 }
 

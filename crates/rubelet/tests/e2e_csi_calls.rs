@@ -1,5 +1,5 @@
 //! Volumes of a storage driver in trouble or in growth: calls that never end, pods that go meanwhile, volumes that become
-//! larger. On a real API server, with a driver process of ours. See `csi_driver`.
+//! larger, what their driver tells of them. On a real API server, with a driver process of ours. See `csi_driver`.
 
 // These tests run real processes in real time.
 #![allow(clippy::disallowed_methods)]
@@ -283,5 +283,73 @@ fn volumes_grow_under_pods_and_before_them() {
     wait_grown(cluster, &namespace, "c", "7Mi");
     cluster.delete("pod", &namespace, "q");
     cluster.wait_gone("pod", &namespace, "q", 3 * SLOW);
+    wait_nothing_left(&member);
+}
+
+/// What the agent tells of the volume behind this claim.
+fn told_of(member: &Member, claim: &Value) -> Result<Value, String> {
+    let answer = member.agent().get("/stats/summary").map_err(|error| error.to_string())?;
+    let summary: Value = serde_json::from_slice(&answer.body).map_err(|error| error.to_string())?;
+    let pods = summary["pods"].as_array().into_iter().flatten();
+    let mut volumes = pods.flat_map(|pod| pod["volume"].as_array().into_iter().flatten());
+    volumes.find(|volume| volume["pvcRef"] == *claim).cloned().ok_or_else(|| summary.to_string())
+}
+
+#[test]
+fn a_driver_tells_how_full_and_how_well_its_volumes_are() {
+    let member = Member::join_with(Cluster::shared(), "csi-tells", |config| {
+        config["volumeStatsAggPeriod"] = json!("1s");
+        config["featureGates"]["CSIVolumeHealth"] = json!(true);
+    });
+    let (cluster, name) = (member.cluster, "tells.test.example");
+    let settings = json!({"stats": true, "condition": true});
+    let driver = start(ROLE, &member, name, json!({"attachRequired": false}), settings);
+    let namespace = cluster.namespace("csi-tells");
+    claim(cluster, &namespace, "c", name, json!({}));
+    cluster.create_pod(&namespace, &pod(&member, "p", STAYS, claimed("c")));
+    cluster.wait_for("pod", &namespace, "p", 3 * SLOW, running);
+
+    let reference = json!({"name": "c", "namespace": namespace});
+    let [[total, used, free], [inodes, inodes_used, inodes_free]] = csi_driver::FIGURES;
+    let expect = json!({
+        "name": "data", "pvcRef": reference, "volumeHealthStats": {"abnormal": false},
+        "capacityBytes": total, "usedBytes": used, "availableBytes": free,
+        "inodes": inodes, "inodesUsed": inodes_used, "inodesFree": inodes_free,
+    });
+    wait("the figures of the driver", 3 * SLOW, || {
+        let mut told = told_of(&member, &reference)?;
+        told.as_object_mut().map(|fields| fields.remove("time"));
+        if told == expect { Ok(()) } else { Err(told.to_string()) }
+    });
+    let target = driver.last("Stats")["target"].clone();
+    assert!(target.as_str().is_some_and(|path| path.ends_with(&format!("/{namespace}-c/mount"))), "{target}");
+    let wait_metric = |name: &str, value: i64| {
+        let labels = format!("namespace={namespace:?},persistentvolumeclaim=\"c\"");
+        let line = format!("kubelet_volume_stats_{name}{{{labels}}} {value}");
+        wait(&line, 3 * SLOW, || {
+            let text = member.agent().get("/metrics").map_err(|error| error.to_string())?.text();
+            if text.lines().any(|found| found == line) { Ok(()) } else { Err(text) }
+        });
+    };
+    wait_metric("capacity_bytes", total);
+    wait_metric("inodes_free", inodes_free);
+    wait_metric("health_status_abnormal", 0);
+
+    std::fs::write(driver.dir.join("trouble"), "a cable is torn").unwrap();
+    wait_metric("health_status_abnormal", 1);
+    wait_event(cluster, &namespace, "p", "VolumeConditionAbnormal", "Volume data: a cable is torn");
+
+    // While it does not answer, the last figures are told, and its pod can go.
+    driver.fault("Stats", "before");
+    let id = format!("{namespace}-c");
+    wait("the driver to be asked", 3 * SLOW, || {
+        let told = told_of(&member, &reference)?;
+        if driver.hanging("Stats", &id) > 0 { Ok(()) } else { Err(told.to_string()) }
+    });
+    let told = told_of(&member, &reference).expect("figures");
+    assert_eq!(told["capacityBytes"], total, "{told}");
+    assert_eq!(told["volumeHealthStats"]["abnormal"], true, "{told}");
+    cluster.delete("pod", &namespace, "p");
+    cluster.wait_gone("pod", &namespace, "p", 3 * SLOW);
     wait_nothing_left(&member);
 }

@@ -233,7 +233,7 @@ impl AgentView for FakeAgent {
     }
 }
 
-struct StoppedClock;
+pub struct StoppedClock;
 
 impl ports::WallClock for StoppedClock {
     fn wall(&self) -> Wall {

@@ -194,6 +194,7 @@ fn sizes_are_told_of_what_is_made_for_the_pod_or_served_to_it() {
     check(json!({"secret": {}}), Some(("kubernetes.io/secret", true, false)));
     check(json!({"hostPath": {"path": "/x"}}), None);
     check(json!({"nfs": {"server": "x", "path": "/x"}}), Some(("kubernetes.io/nfs", false, false)));
+    check(json!({"csi": {"driver": "d"}}), Some(("kubernetes.io/csi", false, false)));
     check(json!({"persistentVolumeClaim": {"claimName": "x"}}), None);
 }
 

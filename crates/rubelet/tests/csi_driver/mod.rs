@@ -8,6 +8,7 @@
 //!        /faults/<call>    fail <code>: refuses    before: hangs, not having done it    after: hangs, having done it
 //!        /volumes/<id>     the data
 //!        /most-volumes     how many volumes the node takes, if not 7
+//!        /trouble          what is wrong with its volumes, if anything
 //! ```
 //! The process is the test program itself, told by a variable of its environment to be the driver.
 
@@ -28,6 +29,9 @@ use serde_json::{Value, json};
 use crate::harness::{SLOW, wait, wait_until};
 
 const ROLE: &str = "RUBELET_TEST_CSI_DRIVER";
+
+/// What it says of each volume: bytes and inodes, in all, used and free.
+pub const FIGURES: [[i64; 3]; 2] = [[1_000_001, 400_002, 600_003], [104, 45, 56]];
 
 /// Becomes the driver, and never returns, if this process was started to be one.
 pub fn be_the_driver_if_asked() {

@@ -326,6 +326,32 @@ impl Node for Service {
         Ok(Response::new(pb::NodeExpandVolumeResponse { capacity_bytes: bytes }))
     }
 
+    async fn node_get_volume_stats(
+        &self,
+        request: Request<pb::NodeGetVolumeStatsRequest>,
+    ) -> Result<Response<pb::NodeGetVolumeStatsResponse>, Status> {
+        use pb::volume_usage::Unit;
+        let call = request.into_inner();
+        let published = PathBuf::from(&call.volume_path);
+        self.perform("Stats", &call.volume_id, json!({"target": call.volume_path}), || {
+            match is_mounted(&published) {
+                true => Ok(()),
+                false => Err(format!("{} is not published", call.volume_id)),
+            }
+        })
+        .await?;
+        let [bytes, inodes] = super::FIGURES;
+        let usage = [(bytes, Unit::Bytes), (inodes, Unit::Inodes)].map(|([total, used, available], unit)| {
+            pb::VolumeUsage { available, total, used, unit: unit.into() }
+        });
+        let trouble = fs::read_to_string(self.dir.join("trouble")).unwrap_or_default();
+        let condition = pb::VolumeCondition { abnormal: !trouble.is_empty(), message: trouble };
+        Ok(Response::new(pb::NodeGetVolumeStatsResponse {
+            usage: usage.into(),
+            volume_condition: Some(condition),
+        }))
+    }
+
     async fn node_unpublish_volume(
         &self,
         request: Request<pb::NodeUnpublishVolumeRequest>,

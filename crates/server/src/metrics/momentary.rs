@@ -120,6 +120,13 @@ fn add_claims(add: &Registrar<'_>, claims: &[([String; 2], VolumeFigures)]) {
             gauges.with_label_values(owner).set(i64::try_from(value(figures)).unwrap_or(i64::MAX));
         }
     }
+    let mut health = claims.iter().filter_map(|(owner, figures)| Some((owner, figures.abnormal?))).peekable();
+    if health.peek().is_some() {
+        let about = "1: the volume is not well, as its driver says. 0: it is.";
+        let name = "kubelet_volume_stats_health_status_abnormal";
+        let gauges = add.gauges(name, about, &["namespace", "persistentvolumeclaim"]);
+        health.for_each(|(owner, abnormal)| gauges.with_label_values(owner).set(i64::from(abnormal)));
+    }
 }
 
 pub(super) fn add_agent(registry: &Registry, figures: &AgentFigures) {

@@ -124,10 +124,11 @@ pub(super) fn scrape() -> Scrape {
         ephemeral: false,
         on_disk: false,
         claim: Some("data".into()),
+        of_driver: None,
     };
     let filesystem = ports::FilesystemFigures { capacity_bytes: 1000, ..Default::default() };
     let used = ports::TreeFigures { bytes: 10, inodes: 1 };
-    let claim = VolumeFigures { volume, at: now, filesystem, used };
+    let claim = VolumeFigures { volume, at: now, filesystem, used, abnormal: Some(true) };
     let claims = vec![(["ns", "data"].map(str::to_owned), claim)];
     Scrape { now, figures: Some(figures()), logs, claims, pull_records: Some([3, 0]) }
 }
@@ -197,6 +198,7 @@ fn the_text_is_well_formed_and_has_the_kubelets_names_types_and_labels() {
         ("kubelet_volume_metric_collection_duration_seconds", "histogram", "metric_source"),
         ("kubelet_volume_stats_available_bytes", "gauge", "namespace,persistentvolumeclaim"),
         ("kubelet_volume_stats_capacity_bytes", "gauge", "namespace,persistentvolumeclaim"),
+        ("kubelet_volume_stats_health_status_abnormal", "gauge", "namespace,persistentvolumeclaim"),
         ("kubelet_volume_stats_inodes", "gauge", "namespace,persistentvolumeclaim"),
         ("kubelet_volume_stats_inodes_free", "gauge", "namespace,persistentvolumeclaim"),
         ("kubelet_volume_stats_inodes_used", "gauge", "namespace,persistentvolumeclaim"),
@@ -266,6 +268,7 @@ fn values_are_those_that_were_fed() {
         r#"kubelet_working_pods{config="desired",lifecycle="terminated",static="true"} 1"#,
         r#"kubelet_container_log_filesystem_used_bytes{container="c",namespace="ns",pod="web",uid="u1"} 70"#,
         r#"kubelet_volume_stats_capacity_bytes{namespace="ns",persistentvolumeclaim="data"} 1000"#,
+        r#"kubelet_volume_stats_health_status_abnormal{namespace="ns",persistentvolumeclaim="data"} 1"#,
         "kubelet_pleg_relist_interval_seconds_count 1",
         r#"kubelet_image_pull_duration_seconds_count{image_size_in_bytes="10MB-100MB"} 1"#,
         r#"kubernetes_feature_enabled{name="SomeGate",stage="BETA"} 1"#,

@@ -261,6 +261,7 @@ fn sizes_are_told_with_the_name_of_the_claim() {
         let shown = found.first().map(|one| {
             assert_eq!((one.name.as_str(), one.claim.as_deref()), ("data", Some("x")));
             assert!(!one.ephemeral && !one.on_disk, "{one:?}");
+            assert_eq!(one.of_driver.is_some(), one.plugin == "kubernetes.io/csi", "{one:?}");
             (one.plugin.as_str(), one.path.as_str())
         });
         assert_eq!(shown, expect, "{source}");
@@ -271,4 +272,10 @@ fn sizes_are_told_with_the_name_of_the_claim() {
     check(json!({"nfs": {"server": "s", "path": "/p"}}), "Filesystem", Some(nfs));
     check(json!({"local": {"path": "/dev/sdx"}}), "Block", None);
     check(json!({"hostPath": {"path": "/data"}}), "Filesystem", None);
+    // Its driver also tells of a device.
+    let csi = json!({"csi": {"driver": "d", "volumeHandle": "h"}});
+    let mount = ("kubernetes.io/csi", "/r/pods/u-1/volumes/kubernetes.io~csi/pv/mount");
+    check(csi.clone(), "Filesystem", Some(mount));
+    let device = "/r/plugins/kubernetes.io/csi/volumeDevices/publish/pv/u-1";
+    check(csi, "Block", Some(("kubernetes.io/csi", device)));
 }

@@ -10,7 +10,7 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use model::PodUid;
 use model::csi::{
-    Abilities, Access, AccessMode, CsiVolume, DriverNode, Expand, Paths, PluginInfo, Publish, Stage,
+    Abilities, Access, AccessMode, CsiVolume, DriverNode, Expand, Paths, PluginInfo, Publish, Stage, Told,
     VolumeId, VolumeRecord,
 };
 use ports::{CsiDrivers, CsiError, CsiFiles, FilesError, FoundVolume, PluginSockets, SocketNotice};
@@ -161,6 +161,10 @@ impl CsiDrivers for World {
     }
     async fn expand(&self, _: &str, call: &Expand) -> Result<(), CsiError> {
         self.call("expand", &format!("{} to {}", call.handle, call.bytes)).await
+    }
+    async fn tell(&self, _: &str, handle: &str, _: &str) -> Result<Told, CsiError> {
+        self.call("tell", handle).await?;
+        Ok(Told::default())
     }
 }
 
