@@ -19,6 +19,7 @@ mod request;
 mod roles;
 mod status;
 mod transport;
+pub mod untrusted;
 mod watch;
 
 pub use k8s_openapi::api::authentication::v1::{TokenRequest, TokenReview};
