@@ -219,6 +219,9 @@ fn good(sim: &mut Simulation, limit: u64) -> bool {
 }
 
 fn leftovers(sim: &Simulation) -> Option<String> {
+    if let Some(volume) = sim.world.storage.staged.first() {
+        return Some(format!("volume {volume} is staged for nobody"));
+    }
     let known = |uid: &model::PodUid| sim.agent.as_ref().is_some_and(|a| a.state.pods.contains_key(uid));
     sim.check.uids().find_map(|uid| {
         let left = nothing_left(&sim.world, uid).or_else(|| known(uid).then(|| "it is known".to_owned()));

@@ -85,7 +85,7 @@ impl Scenario {
 
 /// Pods may wait for ever for what never came: leaving it out would make another story.
 fn is_ground(task: &Task) -> bool {
-    matches!(task, Task::Object { .. })
+    matches!(task, Task::Object { .. } | Task::Claim { .. } | Task::Driver { .. })
 }
 
 fn at_words(at: Nanos, what: &str) -> String {

@@ -8,6 +8,7 @@ mod errands;
 mod executor;
 mod mutants;
 mod reading;
+mod storage;
 pub(crate) mod trouble;
 
 use std::collections::BTreeMap;
@@ -263,7 +264,7 @@ impl Simulation {
             }
             Effect::ReadStorage { key } => self.errand_soon(Errand::ReadStorage(key)),
             Effect::RequestToken { wanted } => self.errand_soon(Errand::Token(wanted)),
-            // No storage driver lives in the simulated world.
+            // Nobody attaches the volumes of the simulated driver.
             Effect::TellVolumesInUse { .. } => {}
             Effect::SetTimer { key, at } => self.set_timer(key, at),
             Effect::PublishStatus { uid, status } => {

@@ -1,6 +1,7 @@
 //! What people ask of the node in one run: pods put in, changed, taken out and put in again, over a node that has some
 //! images and lacks others.
 
+mod claims;
 mod extras;
 mod pods;
 
@@ -15,7 +16,7 @@ use model::pod::Source;
 
 use crate::rng::Rng;
 use crate::time::{MILLI, Nanos, SECOND};
-use crate::world::{ImageFate, Images, Script};
+use crate::world::{ClaimChange, ImageFate, Images, Script};
 
 pub use extras::GATE;
 pub use pods::{CONTENT, Template, VARIABLE, is_rejected, is_unmountable, objects_of};
@@ -48,6 +49,14 @@ pub enum Task {
         name: String,
         version: Option<u64>,
     },
+    Claim {
+        name: String,
+        change: ClaimChange,
+    },
+    /// The storage driver comes or goes.
+    Driver {
+        there: bool,
+    },
 }
 
 impl Task {
@@ -72,6 +81,8 @@ impl Task {
             Task::Gate { name, open } => format!("the readiness gate of {name} is {open}"),
             Task::ImageArrives(image) => format!("image {image} arrives"),
             Task::Object { name, version } => format!("config map {name} is {version:?}"),
+            Task::Claim { name, change } => format!("{name}: {change:?}"),
+            Task::Driver { there } => format!("the storage driver is there: {there}"),
         }
     }
 }
@@ -111,6 +122,7 @@ impl Workload {
         let (images, mut tasks) = images(rng, during);
         if config.sources.contains(&Source::Api) {
             objects(rng, during, &mut tasks);
+            claims::seeded(&mut rng.aside(ASIDE), during, &mut tasks);
         }
         let names = if size == Size::Small { rng.between(1, 3) } else { rng.between(1, 6) };
         for number in 0..names {
@@ -191,6 +203,9 @@ fn images(rng: &mut Rng, during: Nanos) -> (Images, Vec<(Nanos, Task)>) {
     }
     (images, tasks)
 }
+
+/// What came to the simulation later draws its numbers aside: the stories of old seeds stay what they were.
+const ASIDE: u64 = 0x7374_6f72_6167_65;
 
 /// How many config maps pods may name.
 const OBJECTS: u64 = 3;
