@@ -42,6 +42,7 @@ pub mod sources;
 pub mod state;
 pub mod status;
 mod step;
+pub mod tally;
 pub mod termination_message;
 pub mod user_namespaces;
 pub mod volumes;

@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use model::k8s::Pod;
 use model::pod::{ANNOTATION_MIRROR, ANNOTATION_SEEN, ANNOTATION_SOURCE, PodView, Source};
-use model::{PodUid, Wall};
+use model::{FullName, PodUid, Wall};
 
 use crate::state::SourceSet;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    Removed(PodUid),
+    /// As it was last.
+    Removed(PodView),
     Added(PodView),
     Updated(PodView),
     /// Only the status differs: an echo of our own report, or somebody else's condition.
@@ -24,6 +25,7 @@ pub enum Change {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Duplicate(pub PodView);
 
+#[derive(Default)]
 pub struct Merge {
     pub changes: Vec<Change>,
     pub duplicates: Vec<Duplicate>,
@@ -31,61 +33,116 @@ pub struct Merge {
 
 /// Replaces the source's set and tells what changed.
 pub fn merge(set: &mut SourceSet, source: Source, pods: Vec<Arc<Pod>>, now: Wall) -> Merge {
-    let mut names = BTreeSet::new();
+    let merge = merge_part(set, source, &pods, now).unwrap_or_else(|| merge_all(set, source, &pods, now));
+    // The API's objects are told of one by one: keeping them all twice would only cost memory.
+    set.delivered = if source.is_static() { pods } else { Vec::new() };
+    set.seen = true;
+    merge
+}
+
+/// One file of thousands changed: what stands before and behind it in the set are the very same objects, and are not
+/// looked at. `None`: who has which name, or which UID, hangs on the order of them all.
+fn merge_part(set: &mut SourceSet, source: Source, pods: &[Arc<Pod>], now: Wall) -> Option<Merge> {
+    if !set.distinct || set.delivered.is_empty() {
+        return None;
+    }
+    let same = |(a, b): &(&Arc<Pod>, &Arc<Pod>)| Arc::ptr_eq(a, b);
+    let head = set.delivered.iter().zip(pods).take_while(same).count();
+    let (old, new) = (&set.delivered[head..], &pods[head..]);
+    let tail = old.iter().rev().zip(new.iter().rev()).take_while(same).count();
+    let (old, new) = (&old[..old.len() - tail], &new[..new.len() - tail]);
+    let gone: BTreeSet<PodUid> = old.iter().map(|pod| uid_of(pod)).collect();
+    let came: Vec<PodView> = new.iter().map(|pod| PodView::new(pod.clone(), source)).collect();
+    let (mut names, mut uids) = (BTreeSet::new(), BTreeSet::new());
+    let alone = came.iter().all(|view| {
+        set.names.get(&view.full_name).is_none_or(|holder| gone.contains(holder))
+            && (gone.contains(&view.uid) || !set.pods.contains_key(&view.uid))
+            && names.insert(&view.full_name)
+            && uids.insert(&view.uid)
+    });
+    if !alone {
+        return None;
+    }
+    let mut news = News::default();
+    let kept: Vec<PodView> = came.iter().map(|view| news.look(set, view.clone(), now)).collect();
+    let taken: Vec<PodView> = gone.iter().filter_map(|uid| set.take(uid)).collect();
+    let removed = taken.into_iter().filter(|old| !uids.contains(&old.uid)).collect();
+    kept.into_iter().for_each(|view| set.put(view));
+    Some(Merge { changes: news.after(removed), duplicates: Vec::new() })
+}
+
+fn merge_all(set: &mut SourceSet, source: Source, pods: &[Arc<Pod>], now: Wall) -> Merge {
+    let delivered: BTreeMap<PodUid, Arc<Pod>> =
+        std::mem::take(&mut set.delivered).into_iter().map(|pod| (uid_of(&pod), pod)).collect();
+    let mut names: BTreeMap<FullName, PodUid> = BTreeMap::new();
     let mut duplicates = Vec::new();
     let mut kept: BTreeMap<PodUid, PodView> = BTreeMap::new();
-    // The API's objects are told of one by one: keeping them all twice would only cost memory.
-    let now_delivered = if source.is_static() { by_uid(&pods) } else { BTreeMap::new() };
-    let delivered = std::mem::replace(&mut set.delivered, now_delivered);
-    let (mut added, mut updated, mut reconciled) = (Vec::new(), Vec::new(), Vec::new());
+    let mut news = News::default();
     for pod in pods {
-        // One file of thousands changed: the others are the very same objects, and are not compared word by word.
-        if let Some(old) = unchanged(set, &delivered, &pod)
-            && names.insert(old.full_name.clone())
-        {
-            kept.insert(old.uid.clone(), old.clone());
-            continue;
-        }
-        let view = PodView::new(pod, source);
-        if !names.insert(view.full_name.clone()) {
+        let unchanged = unchanged(set, &delivered, pod).cloned();
+        let view = unchanged.clone().unwrap_or_else(|| PodView::new(pod.clone(), source));
+        if names.contains_key(&view.full_name) {
             duplicates.push(Duplicate(view));
             continue;
         }
-        let uid = view.uid.clone();
-        let view = match set.pods.get(&uid) {
-            None => {
-                let view = annotate(view, seen_text(now));
-                added.push(Change::Added(view.clone()));
-                view
-            }
-            Some(old) => {
-                let seen = annotation(old, ANNOTATION_SEEN).unwrap_or_default();
-                let view = annotate(view, seen);
-                match compare(old, &view) {
-                    Difference::None => old.clone(),
-                    Difference::Status => {
-                        reconciled.push(Change::Reconciled(view.clone()));
-                        view
-                    }
-                    Difference::Meaning => {
-                        updated.push(Change::Updated(view.clone()));
-                        view
-                    }
-                }
-            }
-        };
-        kept.insert(uid, view);
+        names.insert(view.full_name.clone(), view.uid.clone());
+        let view = unchanged.unwrap_or_else(|| news.look(set, view, now));
+        kept.insert(view.uid.clone(), view);
     }
-    let removed = set.pods.keys().filter(|uid| !kept.contains_key(*uid)).cloned().map(Change::Removed);
-    let changes =
-        removed.collect::<Vec<_>>().into_iter().chain(added).chain(updated).chain(reconciled).collect();
-    set.pods = kept;
-    set.seen = true;
-    Merge { changes, duplicates }
+    set.distinct = kept.len() == pods.len();
+    set.names = names;
+    let before = std::mem::replace(&mut set.pods, kept);
+    let removed = before.into_values().filter(|old| !set.pods.contains_key(&old.uid)).collect();
+    Merge { changes: news.after(removed), duplicates }
 }
 
-fn by_uid(pods: &[Arc<Pod>]) -> BTreeMap<PodUid, Arc<Pod>> {
-    pods.iter().map(|pod| (uid_of(pod), pod.clone())).collect()
+/// What is new about pods of a set, by its kind.
+#[derive(Default)]
+struct News {
+    added: Vec<Change>,
+    updated: Vec<Change>,
+    reconciled: Vec<Change>,
+}
+
+impl News {
+    /// Gives the pod as it is to be known from now on.
+    fn look(&mut self, set: &SourceSet, view: PodView, now: Wall) -> PodView {
+        let Some(old) = set.pods.get(&view.uid) else {
+            let view = annotate(view, seen_text(now));
+            self.added.push(Change::Added(view.clone()));
+            return view;
+        };
+        let view = annotate(view, annotation(old, ANNOTATION_SEEN).unwrap_or_default());
+        match compare(old, &view) {
+            Difference::None => return old.clone(),
+            Difference::Status => self.reconciled.push(Change::Reconciled(view.clone())),
+            Difference::Meaning => self.updated.push(Change::Updated(view.clone())),
+        }
+        view
+    }
+
+    fn after(self, removed: Vec<PodView>) -> Vec<Change> {
+        let removed = removed.into_iter().map(Change::Removed);
+        removed.chain(self.added).chain(self.updated).chain(self.reconciled).collect()
+    }
+}
+
+impl SourceSet {
+    fn put(&mut self, view: PodView) {
+        let (uid, name) = (view.uid.clone(), view.full_name.clone());
+        if let Some(old) = self.pods.insert(uid.clone(), view).filter(|old| old.full_name != name) {
+            self.names.remove(&old.full_name);
+        }
+        self.names.insert(name, uid);
+    }
+
+    fn take(&mut self, uid: &PodUid) -> Option<PodView> {
+        let view = self.pods.remove(uid)?;
+        if self.names.get(&view.full_name) == Some(uid) {
+            self.names.remove(&view.full_name);
+        }
+        Some(view)
+    }
 }
 
 fn uid_of(pod: &Pod) -> PodUid {
@@ -111,29 +168,21 @@ pub fn merge_one(
     now: Wall,
 ) -> Result<Option<Change>, Duplicate> {
     let view = PodView::new(pod, source);
-    set.delivered.remove(&view.uid);
-    let Some(old) = set.pods.get(&view.uid) else {
-        if set.pods.values().any(|other| other.full_name == view.full_name) {
-            return Err(Duplicate(view));
-        }
-        let view = annotate(view, seen_text(now));
-        set.pods.insert(view.uid.clone(), view.clone());
-        return Ok(Some(Change::Added(view)));
-    };
-    let view = annotate(view, annotation(old, ANNOTATION_SEEN).unwrap_or_default());
-    let change = match compare(old, &view) {
-        Difference::None => return Ok(None),
-        Difference::Status => Change::Reconciled(view.clone()),
-        Difference::Meaning => Change::Updated(view.clone()),
-    };
-    set.pods.insert(view.uid.clone(), view);
-    Ok(Some(change))
+    // The next complete set is compared with what is known now, and not with the one before it.
+    set.delivered.clear();
+    if !set.pods.contains_key(&view.uid) && set.names.contains_key(&view.full_name) {
+        return Err(Duplicate(view));
+    }
+    let mut news = News::default();
+    let view = news.look(set, view, now);
+    set.put(view);
+    Ok(news.after(Vec::new()).pop())
 }
 
 /// One pod is no longer wanted.
 pub fn remove_one(set: &mut SourceSet, uid: &PodUid) -> Option<Change> {
-    set.delivered.remove(uid);
-    set.pods.remove(uid).map(|_| Change::Removed(uid.clone()))
+    set.delivered.clear();
+    set.take(uid).map(Change::Removed)
 }
 
 enum Difference {
@@ -206,7 +255,7 @@ mod tests {
     }
     fn words(changes: &[Change]) -> Vec<String> {
         let name = |c: &Change| match c {
-            Change::Removed(uid) => format!("- {uid}"),
+            Change::Removed(v) => format!("- {}", v.uid),
             Change::Added(v) => format!("+ {}", v.uid),
             Change::Updated(v) => format!("~ {}", v.uid),
             Change::Reconciled(v) => format!("= {}", v.uid),
@@ -287,5 +336,62 @@ mod tests {
         assert_eq!(words(&result.changes), ["+ 1"]);
         assert_eq!(result.duplicates.len(), 1);
         assert_eq!(result.duplicates[0].0.uid, PodUid::from("2"));
+    }
+
+    /// What a set that is always looked at as a whole comes to.
+    fn from_scratch(set: &SourceSet, pods: &[Arc<Pod>]) -> (Vec<String>, SourceSet) {
+        let mut set = SourceSet { delivered: Vec::new(), ..set.clone() };
+        (words(&merge(&mut set, Source::File, pods.to_vec(), Wall(9)).changes), set)
+    }
+
+    /// Each word is a pod: its UID, its name, and a star if it was changed. The same word is the same object.
+    #[test]
+    fn a_part_looked_at_is_as_good_as_the_whole() {
+        let mut made: BTreeMap<&str, Arc<Pod>> = BTreeMap::new();
+        let mut set = SourceSet::default();
+        for (what, text) in [
+            ("the first set", "1a 2b 3c"),
+            ("the same", "1a 2b 3c"),
+            ("one more in between", "1a 2b 4d 3c"),
+            ("one goes", "1a 2b 3c"),
+            ("the first goes", "2b 3c"),
+            ("another in the place of one", "2b 6c"),
+            ("another order", "6c 2b"),
+            ("a name twice", "6c 2b 5c"),
+            ("the first of the two goes", "2b 5c"),
+            ("a UID under another name", "2b 2x"),
+            ("both go", "5c"),
+            ("a change", "5c*"),
+            ("nothing", ""),
+            ("all again", "1a 2b 3c 4d"),
+            ("names change hands", "1a 7c 8b 4d"),
+        ] {
+            let pods: Vec<_> = text
+                .split_whitespace()
+                .map(|word| {
+                    let labels = if word.ends_with('*') { json!({"x": "y"}) } else { json!({}) };
+                    let make = || pod(&word[..1], &word[1..2], json!({"metadata": {"labels": labels}}));
+                    made.entry(word).or_insert_with(make).clone()
+                })
+                .collect();
+            let (expect, whole) = from_scratch(&set, &pods);
+            assert_eq!(words(&merge(&mut set, Source::File, pods, Wall(9)).changes), expect, "{what}");
+            assert_eq!((&set.names, set.distinct), (&whole.names, whole.distinct), "{what}");
+            let uids = |set: &SourceSet| set.pods.keys().cloned().collect::<Vec<_>>();
+            assert_eq!(uids(&set), uids(&whole), "{what}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_free_once_its_pod_has_gone() {
+        let mut set = run(&[(vec![pod("1", "a", json!({}))], &["+ 1"])]);
+        let come = |set: &mut SourceSet, uid: &str| {
+            merge_one(set, Source::Api, pod(uid, "a", json!({})), Wall(1))
+                .map(|change| words(change.as_slice()))
+        };
+        assert!(come(&mut set, "2").is_err());
+        assert!(remove_one(&mut set, &PodUid::from("1")).is_some());
+        assert_eq!(come(&mut set, "2"), Ok(vec!["+ 2".to_owned()]));
+        assert!(come(&mut set, "1").is_err());
     }
 }

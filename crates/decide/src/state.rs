@@ -26,6 +26,7 @@ use crate::probes::PodProbes;
 use crate::publish::Publication;
 use crate::resources;
 use crate::status::{IpFamily, PodResources};
+use crate::tally::Tally;
 
 /// The state of the node. Build it with [`NodeState::new`], change it with [`crate::step`] only.
 #[derive(Clone, Debug)]
@@ -40,6 +41,8 @@ pub struct NodeState {
     /// The last set of each source, by UID.
     pub sources: BTreeMap<Source, SourceSet>,
     pub pods: BTreeMap<PodUid, PodEntry>,
+    /// What they ask for in all.
+    pub tally: Tally,
     /// Pods of one full name in the order of their arrival; the first that is not finished may run.
     pub names: BTreeMap<FullName, VecDeque<PodUid>>,
     /// Runtime pods that no source has claimed, until all sources have spoken.
@@ -75,8 +78,12 @@ pub struct NodeState {
 pub struct SourceSet {
     pub seen: bool,
     pub pods: BTreeMap<PodUid, PodView>,
-    /// The objects of the last complete set, as they came: one that comes again unchanged needs no second look.
-    pub delivered: BTreeMap<PodUid, Arc<Pod>>,
+    /// Who has which name in it.
+    pub(crate) names: BTreeMap<FullName, PodUid>,
+    /// The objects of the last complete set, as they came: what comes again unchanged needs no second look.
+    pub(crate) delivered: Vec<Arc<Pod>>,
+    /// Every object of that set counts: no two share a name.
+    pub(crate) distinct: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -137,7 +144,6 @@ pub struct PodEntry {
     /// Found in the runtime only: the spec is not known.
     pub orphan: bool,
     pub qos: QosClass,
-    pub cpu_request_milli: u64,
     /// What the definition asks for in all.
     pub requests: Arc<resources::Amounts>,
     /// The same, as the status shows it.
@@ -218,6 +224,7 @@ impl NodeState {
             runtime: RuntimeHealth::default(),
             sources,
             pods: BTreeMap::new(),
+            tally: Tally::default(),
             names: BTreeMap::new(),
             unclaimed: BTreeMap::new(),
             forgotten: BTreeMap::new(),
@@ -269,7 +276,6 @@ impl PodEntry {
         let requests = resources::pod_requests(&view, resources::Overhead::Included);
         Self {
             qos: resources::qos_class(&view),
-            cpu_request_milli: requests.cpu_millis().max(0) as u64,
             requests: Arc::new(requests),
             resources: Arc::new(pod_resources(&view)),
             view,

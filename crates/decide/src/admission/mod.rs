@@ -4,15 +4,16 @@
 //! `docs/gaps.md`).
 
 mod affinity;
+mod beside;
 mod predicates;
 
 pub(crate) use affinity::node_selected;
+pub use beside::{Beside, HostPort, host_ports};
 
 use model::k8s::Node;
 use model::node::{HostFacts, NodeConfig};
 use model::pod::PodView;
 
-use crate::resources::Amounts;
 use crate::state::RuntimeHealth;
 
 /// A refusal, as it is shown in the pod's status.
@@ -36,14 +37,7 @@ pub struct Place<'a> {
     pub node: Option<&'a Node>,
     pub runtime: &'a RuntimeHealth,
     /// Pods that already count on this node.
-    pub others: &'a [Beside<'a>],
-}
-
-/// A pod that is here, with what it asks for: added up for every newcomer, and so not worked out again each time.
-#[derive(Clone, Copy)]
-pub struct Beside<'a> {
-    pub view: &'a PodView,
-    pub requests: &'a Amounts,
+    pub others: &'a Beside,
 }
 
 pub fn admit(pod: &PodView, place: &Place<'_>) -> Result<(), Refusal> {

@@ -1,11 +1,11 @@
 //! Whether a pod fits beside the others: room, place, ports and taints.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use model::k8s::{Node, Taint, Toleration};
-use model::pod::{PodView, is_sidecar};
+use model::pod::PodView;
 
-use super::{Beside, Place, Refusal, affinity};
+use super::{Beside, Place, Refusal, affinity, host_ports};
 use crate::node::capacity::PODS;
 use crate::node::is_extended;
 use crate::resources::{
@@ -74,29 +74,25 @@ pub(super) fn check(pod: &PodView, place: &Place<'_>) -> Result<(), Refusal> {
     failures.into_iter().next().map_or(Ok(()), |first| Err(first.into()))
 }
 
-fn room(pod: &PodView, others: &[Beside<'_>], allocatable: &Amounts) -> Vec<Failure> {
+fn room(pod: &PodView, others: &Beside, allocatable: &Amounts) -> Vec<Failure> {
     let mut failures = Vec::new();
-    let mut used = Amounts::default();
-    for other in others {
-        used.add(other.requests);
-    }
     let mut compare = |name: &str, requested: i64, used: i64, capacity: i64| {
         if requested > 0 && requested > capacity.saturating_sub(used) {
             failures.push(Failure::Resource { name: name.to_owned(), requested, used, capacity });
         }
     };
-    let count = i64::try_from(others.len()).unwrap_or(i64::MAX);
+    let count = i64::try_from(others.pods()).unwrap_or(i64::MAX);
     compare(PODS, 1, count, allocatable.amount(PODS).value());
     let requests = pod_requests(pod, Overhead::Included);
     let milli = |amounts: &Amounts| amounts.amount(CPU).milli_value();
-    compare(CPU, milli(&requests), milli(&used), milli(allocatable));
+    compare(CPU, milli(&requests), others.requested(CPU).milli_value(), milli(allocatable));
     let value = |amounts: &Amounts, name: &str| amounts.amount(name).value();
     // Nobody counts what the node does not show: the scheduler's extenders may.
     let uncounted = |name: &str| is_extended(name) && allocatable.get(name).is_none();
     let scalars = requests.iter().map(|(name, _)| name);
     let scalars = scalars.filter(|name| ![CPU, MEMORY, EPHEMERAL_STORAGE].contains(name) && !uncounted(name));
     for name in [MEMORY, EPHEMERAL_STORAGE].into_iter().chain(scalars) {
-        compare(name, value(&requests, name), value(&used, name), value(allocatable, name));
+        compare(name, value(&requests, name), others.requested(name).value(), value(allocatable, name));
     }
     failures
 }
@@ -112,7 +108,7 @@ fn places(pod: &PodView, place: &Place<'_>, terms: &Terms) -> Vec<Failure> {
         ),
         (!named.is_empty() && named != node, "NodeName", "node(s) didn't match the requested node name"),
         (
-            ports_conflict(pod, place.others),
+            place.others.conflicts_with(&host_ports(pod)),
             "NodePorts",
             "node(s) didn't have free ports for the requested pod ports",
         ),
@@ -124,37 +120,6 @@ fn places(pod: &PodView, place: &Place<'_>, terms: &Terms) -> Vec<Failure> {
     ];
     let failed = failed.into_iter().filter(|(failed, ..)| *failed);
     failed.map(|(_, name, description)| Failure::Predicate { name, description }).collect()
-}
-
-/// Address, protocol and port.
-type HostPort<'a> = (&'a str, &'a str, i32);
-
-const ANY: &str = "0.0.0.0";
-
-fn host_ports(pod: &PodView) -> BTreeSet<HostPort<'_>> {
-    let sidecars = pod.init_containers().iter().filter(|container| is_sidecar(container));
-    let ports = pod.containers().iter().chain(sidecars).flat_map(|c| c.ports.iter().flatten());
-    ports
-        .filter_map(|port| {
-            let address = port.host_ip.as_deref().filter(|ip| !ip.is_empty()).unwrap_or(ANY);
-            let protocol = port.protocol.as_deref().filter(|p| !p.is_empty()).unwrap_or("TCP");
-            Some((address, protocol, port.host_port.filter(|port| *port > 0)?))
-        })
-        .collect()
-}
-
-fn ports_conflict(pod: &PodView, others: &[Beside<'_>]) -> bool {
-    let wanted = host_ports(pod);
-    if wanted.is_empty() {
-        return false;
-    }
-    let taken: BTreeSet<HostPort<'_>> = others.iter().flat_map(|other| host_ports(other.view)).collect();
-    wanted.iter().any(|(address, protocol, port)| {
-        taken.iter().any(|(their_address, their_protocol, their_port)| {
-            (protocol, port) == (their_protocol, their_port)
-                && (address == their_address || *address == ANY || *their_address == ANY)
-        })
-    })
 }
 
 /// Whether none of the taints that drive pods away applies.

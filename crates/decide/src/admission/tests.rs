@@ -39,10 +39,10 @@ impl World {
     }
 
     fn verdict(&self, pod: Value, source: Source) -> String {
-        let requests: Vec<Amounts> =
-            self.others.iter().map(|other| pod_requests(other, Overhead::Included)).collect();
-        let others = self.others.iter().zip(&requests);
-        let others: Vec<Beside<'_>> = others.map(|(view, requests)| Beside { view, requests }).collect();
+        let mut others = Beside::default();
+        for other in &self.others {
+            others.add(&pod_requests(other, Overhead::Included), &host_ports(other));
+        }
         let place = Place {
             config: &self.config,
             facts: &self.facts,

@@ -14,6 +14,8 @@ pub struct CsiDesk {
     /// Volumes that are on the node, whoever put them there. `None`: nobody has looked yet.
     on_node: Option<BTreeSet<VolumeId>>,
     reported: Option<Vec<String>>,
+    /// Nothing that a report is made of has changed since the last one.
+    up_to_date: bool,
 }
 
 impl CsiDesk {
@@ -28,15 +30,25 @@ impl CsiDesk {
 
     pub fn set_on_node(&mut self, volumes: BTreeSet<VolumeId>) {
         self.on_node = Some(volumes);
+        self.up_to_date = false;
     }
 
     /// The pod is to have these, and nothing else any more.
     pub fn want(&mut self, uid: &PodUid, volumes: BTreeSet<VolumeId>) {
+        if self.wanted.get(uid).map_or(volumes.is_empty(), |known| *known == volumes) {
+            return;
+        }
+        self.up_to_date = false;
         if volumes.is_empty() {
             self.wanted.remove(uid);
         } else {
             self.wanted.insert(uid.clone(), volumes);
         }
+    }
+
+    /// Which drivers have their volumes attached may have changed.
+    pub fn drivers_changed(&mut self) {
+        self.up_to_date = false;
     }
 
     /// Who is to have any.
@@ -47,7 +59,8 @@ impl CsiDesk {
     /// What the Node object has to say, if that is not what it was told last. `attached`: volumes of this driver are
     /// attached by somebody.
     pub fn report(&mut self, attached: impl Fn(&str) -> bool) -> Option<Vec<String>> {
-        let on_node = self.on_node.as_ref()?;
+        let on_node = self.on_node.as_ref().filter(|_| !self.up_to_date)?;
+        self.up_to_date = true;
         let all = on_node.iter().chain(self.wanted.values().flatten());
         let names: BTreeSet<String> =
             all.filter(|id| attached(&id.driver)).map(VolumeId::unique_name).collect();
@@ -85,6 +98,10 @@ mod tests {
         assert_eq!(desk.report(attached), names(&["d^1"]), "unpublished, and still staged");
         desk.set_on_node(BTreeSet::new());
         assert_eq!(desk.report(attached), names(&[]));
+        desk.set_on_node([id("loose", "3")].into());
+        assert_eq!(desk.report(attached), None);
+        desk.drivers_changed();
+        assert_eq!(desk.report(|_| true), names(&["loose^3"]));
         assert!(desk.set_registered(["d".to_owned()].into()));
         assert!(!desk.set_registered(["d".to_owned()].into()));
         assert!(desk.is_registered("d") && !desk.is_registered("e"));

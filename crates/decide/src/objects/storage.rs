@@ -32,6 +32,8 @@ pub struct StorageDesk {
     wanted: BTreeMap<PodUid, BTreeSet<StorageKey>>,
     /// Of each claim, the pods that may have it mounted.
     holders: BTreeMap<StorageKey, BTreeSet<PodUid>>,
+    /// The same by pods.
+    held: BTreeMap<PodUid, BTreeSet<StorageKey>>,
     drivers: Option<BTreeMap<String, Arc<CSIDriver>>>,
     /// What files beside the pods tell. `None`: a cluster tells.
     local: Option<BTreeMap<StorageKey, StorageObject>>,
@@ -123,13 +125,16 @@ impl StorageDesk {
     pub fn release(&mut self, uid: &PodUid) -> (BTreeSet<PodUid>, Vec<Effect>) {
         let effects = self.want(uid, BTreeSet::new());
         let mut freed = BTreeSet::new();
-        self.holders.retain(|key, holders| {
-            if holders.remove(uid) {
-                let users = self.objects.get(key).map(|entry| &entry.users);
-                freed.extend(users.into_iter().flat_map(|users| users.keys().cloned()));
+        for key in self.held.remove(uid).unwrap_or_default() {
+            if let Some(holders) = self.holders.get_mut(&key) {
+                holders.remove(uid);
+                if holders.is_empty() {
+                    self.holders.remove(&key);
+                }
             }
-            !holders.is_empty()
-        });
+            let users = self.objects.get(&key).map(|entry| &entry.users);
+            freed.extend(users.into_iter().flat_map(|users| users.keys().cloned()));
+        }
         (freed, effects)
     }
 
@@ -284,6 +289,7 @@ impl StorageDesk {
 
     /// The pod has the claim mounted from now on, or may have.
     pub fn hold(&mut self, uid: &PodUid, claim: StorageKey) {
+        self.held.entry(uid.clone()).or_default().insert(claim.clone());
         self.holders.entry(claim).or_default().insert(uid.clone());
     }
 
@@ -315,7 +321,7 @@ impl StorageDesk {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.objects.is_empty() && self.wanted.is_empty() && self.holders.is_empty()
+        self.objects.is_empty() && self.wanted.is_empty() && self.holders.is_empty() && self.held.is_empty()
     }
 }
 

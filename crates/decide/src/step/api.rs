@@ -244,10 +244,10 @@ pub(super) fn mirror_seen(
     cx.mirrors.insert(full_name);
 }
 
-/// The name of the mirror with this UID.
-pub(super) fn mirror_named(state: &NodeState, uid: &PodUid) -> Option<FullName> {
-    let is = |mirror: &Mirror| mirror.seen.as_ref().is_some_and(|seen| seen.uid == *uid);
-    state.mirrors.iter().find(|(_, mirror)| is(mirror)).map(|(name, _)| name.clone())
+/// Whether this very object is the mirror that is known under its name.
+pub(super) fn is_known_mirror(state: &NodeState, view: &PodView) -> bool {
+    let mirror = state.mirrors.get(&view.full_name).and_then(|mirror| mirror.seen.as_ref());
+    mirror.is_some_and(|seen| seen.uid == view.uid)
 }
 
 pub(super) fn all_mirrors(state: &NodeState, cx: &mut Context) {

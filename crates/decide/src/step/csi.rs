@@ -70,12 +70,9 @@ pub(super) fn touch_users(state: &NodeState, cx: &mut Context) {
 pub(super) fn report(state: &mut NodeState, cx: &mut Context) {
     let Some(desk) = &mut state.objects else { return };
     let Some(drivers) = desk.storage.drivers() else { return };
-    let loose: BTreeSet<String> = drivers
-        .iter()
-        .filter(|(_, driver)| driver.spec.attach_required == Some(false))
-        .map(|(name, _)| name.clone())
-        .collect();
-    if let Some(volumes) = desk.csi.report(|driver| !loose.contains(driver)) {
+    let loose =
+        |driver: &str| drivers.get(driver).is_some_and(|driver| driver.spec.attach_required == Some(false));
+    if let Some(volumes) = desk.csi.report(|driver| !loose(driver)) {
         cx.emit(Effect::TellVolumesInUse { volumes });
     }
 }

@@ -107,6 +107,7 @@ pub(super) fn storage_due(state: &mut NodeState, cx: &mut Context, key: &Storage
 pub(super) fn csi_drivers(state: &mut NodeState, cx: &mut Context, drivers: &[Arc<CSIDriver>]) {
     let Some(desk) = &mut state.objects else { return };
     desk.storage.set_drivers(drivers);
+    desk.csi.drivers_changed();
     cx.touched.extend(desk.storage.users().cloned());
     super::csi::touch_users(state, cx);
     super::csi::report(state, cx);

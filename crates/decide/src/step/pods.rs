@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use model::k8s::Pod;
-use model::pod::{PodView, QosClass, Source};
+use model::pod::{PodView, Source};
 use model::runtime_class::RuntimeClasses;
 use model::{ApiEvent, FullName, Mono, PodUid};
 
@@ -76,10 +76,10 @@ fn ignored(cx: &mut Context, source: Source, Duplicate(view): Duplicate) {
 
 fn apply(state: &mut NodeState, cx: &mut Context, change: Change) {
     match change {
-        Change::Removed(uid) => match api::mirror_named(state, &uid) {
-            Some(full_name) => api::mirror_seen(state, cx, full_name, None),
-            None => removed(state, cx, &uid),
-        },
+        Change::Removed(view) if api::is_known_mirror(state, &view) => {
+            api::mirror_seen(state, cx, view.full_name, None);
+        }
+        Change::Removed(view) => removed(state, cx, &view.uid),
         Change::Added(view) | Change::Updated(view) | Change::Reconciled(view) if is_mirror(&view) => {
             api::mirror_seen(state, cx, view.full_name.clone(), Some(view));
         }
@@ -95,19 +95,22 @@ pub(super) fn classes_told(state: &mut NodeState, cx: &mut Context, source: Sour
         return;
     }
     *known = classes;
+    let mut changed = Vec::new();
     for (uid, entry) in &mut state.pods {
         if runtime_class::class_name(&entry.view).is_none() {
             continue;
         }
         if !entry.ledger.prepared && entry.plan.is_none() {
             set_view(entry, runtime_class::with_overhead(entry.view.clone(), &state.runtime_classes));
+            changed.push(uid.clone());
         }
         entry.ledger.pod_retry = None;
         cx.touched.insert(uid.clone());
     }
+    changed.iter().for_each(|uid| state.recount(uid));
 }
 
-/// Another definition, and what follows from it alone.
+/// Another definition, and what follows from it alone. The pod has to be counted again.
 fn set_view(entry: &mut PodEntry, view: PodView) {
     entry.qos = crate::resources::qos_class(&view);
     entry.requests = Arc::new(pod_requests(&view, Overhead::Included));
@@ -125,6 +128,7 @@ fn added(state: &mut NodeState, cx: &mut Context, view: PodView) {
             // Wanted again while it goes: it comes back as a new pod once it has ended.
             entry.comes_back = Some(view);
         }
+        state.recount(&uid);
         cx.touch(&uid);
         return;
     }
@@ -176,6 +180,7 @@ pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, kno
         line.push_back(uid.clone());
     }
     state.pods.insert(uid.clone(), entry);
+    state.recount(&uid);
     if let Err(refusal) = verdict {
         reject(state, cx, &uid, refusal);
     } else if deleting {
@@ -187,14 +192,6 @@ pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, kno
 }
 
 fn admission_verdict(state: &NodeState, pod: &PodView) -> Result<(), admission::Refusal> {
-    // What nobody wants any more does not count, though it may still be stopping: a changed static pod is let in
-    // beside the old one, and waits for it afterwards.
-    let counts = |entry: &&PodEntry| {
-        !(entry.lifecycle.is_terminated() || entry.rejection.is_some() || entry.removed || entry.orphan)
-    };
-    let others = state.pods.values().filter(counts);
-    let others: Vec<admission::Beside<'_>> =
-        others.map(|entry| admission::Beside { view: &entry.view, requests: &entry.requests }).collect();
     admission::admit(
         pod,
         &admission::Place {
@@ -202,7 +199,7 @@ fn admission_verdict(state: &NodeState, pod: &PodView) -> Result<(), admission::
             facts: &state.facts,
             node: state.node.as_deref(),
             runtime: &state.runtime,
-            others: &others,
+            others: state.tally.beside(),
         },
     )
 }
@@ -215,6 +212,7 @@ fn reject(state: &mut NodeState, cx: &mut Context, uid: &PodUid, refusal: admiss
         // Nothing of it was mounted or made, unless an earlier agent let it in.
         entry.ledger.released = entry.observed.as_ref().is_some_and(|r| r.pod.is_empty());
     }
+    state.recount(uid);
     terminate(state, cx, uid, TerminationCause::Rejected, MINIMUM_GRACE_SECS);
 }
 
@@ -236,6 +234,7 @@ fn updated(state: &mut NodeState, cx: &mut Context, view: PodView) {
         }
     }
     set_view(entry, view);
+    state.recount(&uid);
     if deleting {
         let grace = deletion_grace(state, &uid);
         terminate(state, cx, &uid, TerminationCause::Deleted, grace);
@@ -247,6 +246,7 @@ fn removed(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
     entry.removed = true;
     entry.comes_back = None;
+    state.recount(uid);
     let grace = deletion_grace(state, uid);
     terminate(state, cx, uid, TerminationCause::Removed, grace);
     cx.touch(uid);
@@ -325,6 +325,7 @@ pub(super) fn take_orphans(state: &mut NodeState, cx: &mut Context, at: Mono) {
         state.names.entry(pod.full_name.clone()).or_default().push_front(uid.clone());
         entry.observed = Some(Reading { at, pod });
         state.pods.insert(uid.clone(), entry);
+        state.recount(&uid);
         terminate(state, cx, &uid, TerminationCause::Orphan, grace.max(MINIMUM_GRACE_SECS));
     }
 }
@@ -364,6 +365,7 @@ pub(super) fn name_freed(state: &NodeState, cx: &mut Context, name: &FullName) {
 /// The entry goes; who waited for its name is looked at.
 pub(super) fn forget(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.remove(uid) else { return };
+    state.recount(uid);
     state.forgotten.insert(uid.clone(), cx.now.mono);
     if let Some(reading) = &entry.observed {
         for id in reading.pod.containers.iter().map(|c| c.id.as_str()) {
@@ -412,16 +414,12 @@ pub(super) fn write_node_cgroups(state: &mut NodeState, cx: &mut Context) {
     if !state.config.cgroups_per_qos || !state.runtime.ever_ready {
         return;
     }
-    let milli = burstable_milli(state);
+    let milli = state.tally.burstable_milli();
     if state.burstable_shares_written == Some(milli) {
         return;
     }
     state.burstable_shares_written = Some(milli);
-    let specs = cgroups::node_cgroup_specs(&state.config, &state.facts, milli as i64);
+    let specs =
+        cgroups::node_cgroup_specs(&state.config, &state.facts, i64::try_from(milli).unwrap_or(i64::MAX));
     cx.emit(Effect::EnsureCgroups { specs });
-}
-
-fn burstable_milli(state: &NodeState) -> u64 {
-    let counts = |e: &&PodEntry| !e.orphan && !e.lifecycle.is_terminated() && e.qos == QosClass::Burstable;
-    state.pods.values().filter(counts).map(|e| e.cpu_request_milli).sum()
 }

@@ -68,6 +68,7 @@ fn advance(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
                 entry.lifecycle = Lifecycle::Terminated;
                 entry.publication.dirty = true;
                 entry.ledger.pod_retry = None;
+                state.recount(uid);
             }
             quiet
         }

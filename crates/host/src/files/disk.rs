@@ -1,17 +1,18 @@
 //! Disks of persistent volumes: mounted once for the node, and formatted only when there is nothing on them.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::{Arc, OnceLock};
+use std::process::{Command, Stdio};
 
 use model::volume::LocalVolume;
 use ports::FilesError;
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 
 use super::layout::{failed, make_dirs};
+use super::program;
+use super::steps::step;
 use crate::mountinfo::MountTable;
 
 /// What `blkid` answers when it finds no filesystem, no partitions, nothing that it knows.
@@ -22,15 +23,6 @@ const LEFT_UNMENDED: i32 = 4;
 /// Filesystems, partition tables and volume managers all leave something in these.
 const LOOKED_AT: u64 = 4 << 20;
 const LOOKED_AT_END: u64 = 1 << 20;
-
-/// Mounting a disk and giving it up again are one after the other: whoever gives it up must see who uses it.
-pub fn lane(device_mount: &Path) -> OwnedMutexGuard<()> {
-    type Lanes = Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>>;
-    static LANES: OnceLock<Lanes> = OnceLock::new();
-    let lanes = LANES.get_or_init(Lanes::default);
-    let lane = lanes.blocking_lock().entry(device_mount.to_owned()).or_default().clone();
-    lane.blocking_lock_owned()
-}
 
 /// What is on a disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -48,39 +40,43 @@ pub fn mount_once(device: &Path, at: &Path, volume: &LocalVolume) -> Result<(), 
     if table.at(&real).is_some() {
         return Ok(());
     }
-    let read_only = volume.read_only || volume.mount_options.iter().any(|option| option == "ro");
-    let wanted = volume.fs_type.as_deref().unwrap_or("ext4");
-    let fs_type = match found_on(device)? {
-        Found::Partitions(kind) => {
-            return Err(refused(format!("{} has partitions ({kind}): name one of them", device.display())));
-        }
-        Found::Filesystem(kind) => {
-            if !read_only {
-                mend(device)?;
-            }
-            kind
-        }
-        Found::Nothing if read_only => {
-            return Err(refused(format!(
-                "cannot mount unformatted disk {} as we are manipulating it in read-only mode",
-                device.display()
-            )));
-        }
-        Found::Nothing => {
-            format(device, wanted, at)?;
-            wanted.to_owned()
-        }
-    };
+    let fs_type = made_ready(device, at, volume)?;
     let mut options = volume.mount_options.clone();
     if volume.read_only {
         options.push("ro".into());
     }
     options.push("defaults".into());
     let words = ["-t", &fs_type, "-o", &options.join(","), &device.to_string_lossy(), &at.to_string_lossy()];
-    run("mount", &words).inspect_err(|_| {
+    step("mount the disk");
+    // A journal may have to be gone through first.
+    program::run_long("mount", &words, Stdio::null()).inspect_err(|_| {
         // Nothing is mounted there: an empty directory would only be in the way.
         let _ = std::fs::remove_dir(at);
     })
+}
+
+/// The filesystem that is on the disk; now, if there was nothing.
+fn made_ready(device: &Path, at: &Path, volume: &LocalVolume) -> Result<String, FilesError> {
+    let read_only = volume.read_only || volume.mount_options.iter().any(|option| option == "ro");
+    let wanted = volume.fs_type.as_deref().unwrap_or("ext4");
+    let mark = Mark::of(at, device)?;
+    match found_on(device)? {
+        Found::Partitions(kind) => {
+            Err(refused(format!("{} has partitions ({kind}): name one of them", device.display())))
+        }
+        Found::Filesystem(kind) if read_only => Ok(kind),
+        Found::Filesystem(kind) => match mend(device) {
+            // Half of a filesystem that an agent began to make, and that nobody has used since.
+            Err(_) if mark.is_set() => format(device, wanted, mark),
+            Err(error) => Err(error),
+            Ok(()) => mark.remove().map(|()| kind),
+        },
+        Found::Nothing if read_only => Err(refused(format!(
+            "cannot mount unformatted disk {} as we are manipulating it in read-only mode",
+            device.display()
+        ))),
+        Found::Nothing => format(device, wanted, mark),
+    }
 }
 
 fn refused(message: String) -> FilesError {
@@ -117,48 +113,98 @@ fn read_answer(text: &str) -> Found {
     }
 }
 
-/// That nothing is known on it does not mean that nothing is on it: what is not blank is left alone, unless it is our
-/// own formatting that was cut short.
-fn format(device: &Path, fs_type: &str, at: &Path) -> Result<(), FilesError> {
+/// Formats a disk, if it is blank or if that was begun before.
+fn format(device: &Path, fs_type: &str, mark: Mark) -> Result<String, FilesError> {
     if fs_type.is_empty() || !fs_type.chars().all(|c| c.is_ascii_alphanumeric()) {
         return Err(refused(format!("{fs_type:?} is no type of filesystem")));
     }
-    let mark = mark_of(at);
-    if !mark.exists() && !is_blank(device).map_err(failed("read", device))? {
+    if !mark.is_set() && !is_blank(device).map_err(failed("read", device))? {
         return Err(refused(format!(
             "{} holds data that is no filesystem, so it is not formatted; make it blank (blkdiscard, or dd from \
              /dev/zero) if it may be",
             device.display()
         )));
     }
-    set_mark(&mark, device)?;
-    let device = device.to_string_lossy();
+    let held = mark.set(device)?;
+    let name = device.to_string_lossy();
     let words: &[&str] = match fs_type {
-        "ext3" | "ext4" => &["-F", "-m0", &device],
-        "xfs" => &["-f", &device],
-        _ => &[&device],
+        "ext3" | "ext4" => &["-F", "-m0", &name],
+        "xfs" => &["-f", &name],
+        _ => &[&name],
     };
-    run(&format!("mkfs.{fs_type}"), words)?;
-    tracing::info!(device = %device, fs_type, "formatted an empty disk");
-    std::fs::remove_file(&mark).map_err(failed("remove", &mark))
+    step("format the disk");
+    program::run_long(&format!("mkfs.{fs_type}"), words, Stdio::from(held))?;
+    tracing::info!(device = %name, fs_type, "formatted an empty disk");
+    mark.remove()?;
+    Ok(fs_type.to_owned())
 }
 
-/// Beside the places where disks are mounted: that this one is being formatted by us.
-fn mark_of(at: &Path) -> PathBuf {
-    let dir = at.parent().and_then(Path::parent).unwrap_or(Path::new("/")).join("formatting");
-    dir.join(at.file_name().unwrap_or_default())
+/// Says that an agent began to format the disk that is mounted there, and has not mounted it since.
+///
+/// A file beside the places where disks are mounted, which names the disk. The program that formats has it open and
+/// locked as well: it may outlive the agent that started it, and nobody may touch the disk before it has ended.
+struct Mark {
+    path: PathBuf,
+    set: bool,
 }
 
-fn set_mark(mark: &Path, device: &Path) -> Result<(), FilesError> {
-    if let Some(dir) = mark.parent() {
-        make_dirs(dir, 0o750)?;
+impl Mark {
+    fn of(at: &Path, device: &Path) -> Result<Mark, FilesError> {
+        let dir = at.parent().and_then(Path::parent).unwrap_or(Path::new("/")).join("formatting");
+        let path = dir.join(at.file_name().unwrap_or_default());
+        let mut file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(Mark { path, set: false });
+            }
+            Err(error) => return Err(failed("open", &path)(error)),
+        };
+        lock(&file, device, &path)?;
+        let mut named = Vec::new();
+        file.read_to_end(&mut named).map_err(failed("read", &path))?;
+        // Cut short while it was written, or of a disk that stood here before: no word about this one.
+        let set = named == device.as_os_str().as_encoded_bytes();
+        Ok(Mark { path, set })
     }
-    let write = || -> std::io::Result<()> {
-        let mut file = File::create(mark)?;
-        file.write_all(device.as_os_str().as_encoded_bytes())?;
-        file.sync_all()
-    };
-    write().map_err(failed("write", mark))
+
+    fn is_set(&self) -> bool {
+        self.set
+    }
+
+    /// On disk for good when it returns. Who holds the file holds its lock.
+    fn set(&self, device: &Path) -> Result<File, FilesError> {
+        if let Some(dir) = self.path.parent() {
+            make_dirs(dir, 0o750)?;
+        }
+        step("note that the disk is formatted");
+        let mut file = File::create(&self.path).map_err(failed("write", &self.path))?;
+        lock(&file, device, &self.path)?;
+        file.write_all(device.as_os_str().as_encoded_bytes())
+            .and_then(|()| file.sync_all())
+            .map_err(failed("write", &self.path))?;
+        Ok(file)
+    }
+
+    fn remove(&self) -> Result<(), FilesError> {
+        step("forget that the disk is formatted");
+        match std::fs::remove_file(&self.path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(failed("remove", &self.path)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn lock(file: &File, device: &Path, mark: &Path) -> Result<(), FilesError> {
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => Err(refused(format!(
+            "{} is still being formatted by a program that an earlier agent started",
+            device.display()
+        ))),
+        Err(errno) => Err(failed("lock", mark)(errno)),
+    }
 }
 
 fn is_blank(device: &Path) -> std::io::Result<bool> {
@@ -175,7 +221,9 @@ fn is_blank(device: &Path) -> std::io::Result<bool> {
 
 /// What can be mended without a question is.
 fn mend(device: &Path) -> Result<(), FilesError> {
-    let output = match Command::new("fsck").arg("-a").arg(device).output() {
+    step("check the disk");
+    let mut fsck = Command::new("fsck");
+    let output = match program::long_output(fsck.arg("-a").arg(device).stdin(Stdio::null())) {
         Ok(output) => output,
         Err(error) => {
             tracing::warn!(device = %device.display(), "fsck: {error}; mounting unchecked");
@@ -194,22 +242,6 @@ fn mend(device: &Path) -> Result<(), FilesError> {
         _ => {}
     }
     Ok(())
-}
-
-/// Fails with what the program said.
-pub fn run(program: &str, words: &[&str]) -> Result<(), FilesError> {
-    let output = Command::new(program).args(words).output();
-    let output = output.map_err(|error| refused(format!("{program}: {error}")))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = [output.stdout, output.stderr].concat();
-    Err(refused(format!(
-        "{program} failed: {}\nMounting command: {program}\nMounting arguments: {}\nOutput: {}",
-        output.status,
-        words.join(" "),
-        String::from_utf8_lossy(&said).trim()
-    )))
 }
 
 #[cfg(test)]
@@ -239,11 +271,12 @@ mod tests {
             file.set_len(8 << 20).unwrap();
             file.seek(SeekFrom::Start(offset)).unwrap();
             file.write_all(b"x").unwrap();
-            let error = format(&disk, "ext4", &at).unwrap_err();
+            let error = format(&disk, "ext4", Mark::of(&at, &disk).unwrap()).unwrap_err();
             assert!(error.to_string().contains("holds data that is no filesystem"), "{error}");
         }
-        assert!(!mark_of(&at).exists(), "nothing was begun");
-        assert!(format(&disk, "../sh", &at).is_err());
+        let mark = Mark::of(&at, &disk).unwrap();
+        assert!(!mark.path.exists(), "nothing was begun");
+        assert!(format(&disk, "../sh", mark).is_err());
     }
 
     #[test]
@@ -252,17 +285,56 @@ mod tests {
         let disk = temp.path().join("disk");
         std::fs::write(&disk, vec![7; 8 << 20]).unwrap();
         let at = temp.path().join("plugins/mounts/pv");
-        set_mark(&mark_of(&at), &disk).unwrap();
-        format(&disk, "ext4", &at).unwrap();
-        assert!(!mark_of(&at).exists());
+        Mark::of(&at, &disk).unwrap().set(&disk).unwrap();
+        let mark = Mark::of(&at, &disk).unwrap();
+        assert!(mark.is_set());
+        format(&disk, "ext4", mark).unwrap();
+        assert!(!Mark::of(&at, &disk).unwrap().path.exists());
         assert_eq!(found_on(&disk).unwrap(), Found::Filesystem("ext4".into()));
     }
 
+    /// The mark is a licence to format: it is for one disk, and ends when there is a filesystem.
     #[test]
-    fn a_program_that_fails_tells_why() {
-        let error = run("false", &["-x"]).unwrap_err().to_string();
-        assert!(error.starts_with("false failed: exit status: 1\nMounting command: false"), "{error}");
-        let error = run("no-such-program", &[]).unwrap_err().to_string();
-        assert!(error.starts_with("no-such-program: "), "{error}");
+    fn a_mark_is_of_one_disk_and_does_not_stay() {
+        let temp = tempfile::tempdir().unwrap();
+        let (disk, other) = (temp.path().join("disk"), temp.path().join("other"));
+        let at = temp.path().join("plugins/mounts/pv");
+        std::fs::write(&disk, vec![0; 8 << 20]).unwrap();
+        std::fs::write(&other, vec![7; 8 << 20]).unwrap();
+        Mark::of(&at, &disk).unwrap().set(&disk).unwrap();
+        let mark = Mark::of(&at, &other).unwrap();
+        assert!(!mark.is_set());
+        let error = format(&other, "ext4", mark).unwrap_err();
+        assert!(error.to_string().contains("holds data that is no filesystem"), "{error}");
+        program::run("mkfs.ext4", &["-q", "-F", &disk.to_string_lossy()]).unwrap();
+        let volume = LocalVolume {
+            name: "pv".into(),
+            path: disk.to_string_lossy().into_owned(),
+            target: String::new(),
+            read_only: false,
+            fs_type: None,
+            mount_options: Vec::new(),
+            fs_group: None,
+            on_root_mismatch: false,
+            create: false,
+        };
+        assert_eq!(made_ready(&disk, &at, &volume).unwrap(), "ext4");
+        assert!(!Mark::of(&at, &disk).unwrap().path.exists(), "killed just after it was formatted");
+    }
+
+    #[test]
+    fn a_program_that_still_formats_is_waited_for() {
+        let temp = tempfile::tempdir().unwrap();
+        let disk = temp.path().join("disk");
+        std::fs::write(&disk, vec![0; 8 << 20]).unwrap();
+        let at = temp.path().join("plugins/mounts/pv");
+        let held = Mark::of(&at, &disk).unwrap().set(&disk).unwrap();
+        // It has only its input of ours, as the program that outlives its agent.
+        let mut program = Command::new("sleep").arg("60").stdin(held).spawn().unwrap();
+        let error = Mark::of(&at, &disk).err().expect("not while it runs").to_string();
+        assert!(error.contains("is still being formatted"), "{error}");
+        program.kill().unwrap();
+        program.wait().unwrap();
+        assert!(Mark::of(&at, &disk).unwrap().is_set());
     }
 }

@@ -20,14 +20,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use model::PodUid;
 use model::files::{ContainerFiles, FileContent};
 use model::volume::{
-    ContentBacking, ContentFile, ContentVolume, EmptyDirMedium, HostPathCheck, SubPathMount, VolumeKind,
-    VolumeSetup,
+    ContentBacking, ContentFile, ContentVolume, DeviceVolume, EmptyDirMedium, HostPathCheck, LocalVolume,
+    NfsVolume, SubPathMount, VolumeKind, VolumeSetup,
 };
-use ports::FilesError;
+use ports::{FilesError, PodFiles};
 
-use super::layout::Layout;
-use super::testing::Mounts;
-use super::{container, set_up, tear_down};
+use super::HostPodFiles;
+use super::testing::{LoopDevice, Mounts};
 
 const AT: &str = "RUBELET_TEST_KILL_AT";
 const BASE: &str = "RUBELET_TEST_KILL_BASE";
@@ -57,13 +56,14 @@ enum Phase {
 
 /// A pod with one kind of volume, on a disk of its own.
 struct Pod {
-    layout: Layout,
+    files: HostPodFiles,
+    base: PathBuf,
     uid: PodUid,
     outside: PathBuf,
     case: &'static str,
 }
 
-const CASES: [&str; 10] = [
+const CASES: [&str; 16] = [
     "emptyDir on disk",
     "emptyDir in memory",
     "emptyDir of huge pages",
@@ -74,30 +74,56 @@ const CASES: [&str; 10] = [
     "hostPath directory",
     "hostPath file",
     "sub-paths",
+    "local directory",
+    "local directory, read only",
+    "local disk",
+    "sub-paths of a local disk",
+    "device",
+    "NFS",
 ];
 
 impl Pod {
     fn new(base: &Path, case: &str) -> Pod {
         let case = CASES.into_iter().find(|known| *known == case).expect("a known case");
-        let layout =
-            Layout { root: base.join("root"), pod_logs: base.join("logs"), links: base.join("links") };
-        let uid = PodUid::new("0f1e");
-        Pod { layout, uid, outside: base.join("outside"), case }
+        let base = base.canonicalize().unwrap();
+        let files = HostPodFiles::new(base.join("root"), base.join("logs"), base.join("links"));
+        Pod { files, uid: PodUid::new("0f1e"), outside: base.join("outside"), base, case }
     }
 
     fn dir(&self) -> PathBuf {
-        self.layout.pod(&self.uid).unwrap()
+        self.base.join("root/pods/0f1e")
     }
 
     fn log_dir(&self) -> String {
-        text(&self.layout.pod_logs.join("ns_p_0f1e"))
+        text(&self.base.join("logs/ns_p_0f1e"))
+    }
+
+    fn is_persistent(&self) -> bool {
+        self.case.starts_with("local") || self.case == "NFS" || self.case == "sub-paths of a local disk"
+    }
+
+    fn has_sub_paths(&self) -> bool {
+        self.case.starts_with("sub-paths")
     }
 
     /// What is of others, and was there before.
     fn make_ground(&self) {
         fs::create_dir_all(self.outside.join("dir")).unwrap();
         fs::write(self.outside.join("precious"), "of others").unwrap();
-        container::make_pod_dirs(&self.layout, &self.uid, &self.log_dir()).unwrap();
+        fs::write(self.outside.join("dir/old"), "of earlier pods").unwrap();
+        now(self.files.prepare_node()).unwrap();
+        now(self.files.make_pod_dirs(&self.uid, &self.log_dir())).unwrap();
+    }
+
+    /// A disk of its own for those that have one. Its path is the same in every process.
+    fn make_disk(&self) -> Option<LoopDevice> {
+        let has_disk = matches!(self.case, "local disk" | "sub-paths of a local disk" | "device");
+        has_disk.then(|| {
+            let disk = LoopDevice::over(&self.base.join("disk.img"), 16 << 20);
+            fs::create_dir_all(&self.outside).unwrap();
+            symlink(&disk.path, self.outside.join("disk")).unwrap();
+            disk
+        })
     }
 
     fn volume_dir(&self) -> PathBuf {
@@ -106,6 +132,8 @@ impl Pod {
             "secret" => "secret",
             "downwardAPI" => "downward-api",
             "projected" => "projected",
+            "NFS" => "nfs",
+            _ if self.is_persistent() => "local-volume",
             _ => "empty-dir",
         };
         self.dir().join(format!("volumes/kubernetes.io~{plugin}/v"))
@@ -124,6 +152,18 @@ impl Pod {
             "secret" | "downwardAPI" | "projected" => self.content(in_memory),
             "hostPath directory" => host_path("made/deep", HostPathCheck::DirectoryOrCreate),
             "hostPath file" => host_path("made", HostPathCheck::FileOrCreate),
+            "local directory" | "local directory, read only" => self.local("dir"),
+            "local disk" | "sub-paths of a local disk" => self.local("disk"),
+            "device" => VolumeKind::Device(DeviceVolume {
+                device: text(&self.outside.join("disk")),
+                link: text(&self.device_link()),
+            }),
+            "NFS" => VolumeKind::Nfs(Box::new(NfsVolume {
+                source: format!("server:{}", text(&self.outside.join("dir"))),
+                target: text(&self.volume_dir()),
+                mount_options: vec!["hard".into()],
+                read_only: false,
+            })),
             _ => self.empty_dir(EmptyDirMedium::Disk),
         };
         VolumeSetup { name: "v".into(), spec_name: "v".into(), kind }
@@ -132,6 +172,24 @@ impl Pod {
     fn empty_dir(&self, medium: EmptyDirMedium) -> VolumeKind {
         let ready_marker = text(&self.dir().join("plugins/kubernetes.io~empty-dir/v/ready"));
         VolumeKind::EmptyDir { path: text(&self.volume_dir()), ready_marker, medium, fs_group: Some(4711) }
+    }
+
+    fn local(&self, path: &str) -> VolumeKind {
+        VolumeKind::Local(Box::new(LocalVolume {
+            name: "v".into(),
+            path: text(&self.outside.join(path)),
+            target: text(&self.volume_dir()),
+            read_only: self.case.ends_with("read only"),
+            fs_type: None,
+            mount_options: Vec::new(),
+            fs_group: Some(4711),
+            on_root_mismatch: false,
+            create: false,
+        }))
+    }
+
+    fn device_link(&self) -> PathBuf {
+        self.dir().join("volumeDevices/kubernetes.io~local-volume/v")
     }
 
     fn content(&self, backing: ContentBacking) -> VolumeKind {
@@ -172,30 +230,38 @@ impl Pod {
 
     /// What the agent does, from the pod's directories to its containers.
     fn set_up(&self) -> Result<(), FilesError> {
-        container::make_pod_dirs(&self.layout, &self.uid, &self.log_dir())?;
-        set_up(&self.layout, &self.uid, &self.volume())?;
-        if self.case == "sub-paths" {
-            container::prepare(&self.layout, &self.uid, &self.container_files())?;
-        }
-        Ok(())
+        now(async {
+            self.files.make_pod_dirs(&self.uid, &self.log_dir()).await?;
+            self.files.set_up_volume(&self.uid, &self.volume()).await?;
+            if self.has_sub_paths() {
+                self.files.prepare_container(&self.uid, &self.container_files()).await?;
+            }
+            Ok(())
+        })
     }
 
     fn tear_down(&self) -> Result<(), FilesError> {
-        tear_down::volumes(&self.dir())?;
-        tear_down::pod_dir(&self.dir())
+        now(async {
+            self.files.tear_down_volumes(&self.uid).await?;
+            self.files.remove_pod_dir(&self.uid).await
+        })
     }
 
     fn expected_mounts(&self) -> usize {
         match self.case {
             "emptyDir in memory" | "emptyDir of huge pages" | "secret" | "downwardAPI" | "projected" => 1,
-            "sub-paths" => 2,
+            "local directory" | "local directory, read only" | "NFS" => 1,
+            // The node's, the pod's, and what containers see.
+            "local disk" | "sub-paths" => 2,
+            "sub-paths of a local disk" => 4,
             _ => 0,
         }
     }
 
     /// What a container leaves in a volume: files, directories and a way out.
     fn use_it(&self) {
-        if !self.case.starts_with("emptyDir") && self.case != "sub-paths" {
+        let writable = self.case.starts_with("emptyDir") || self.has_sub_paths() || self.is_persistent();
+        if !writable || self.case.ends_with("read only") {
             return;
         }
         let volume = self.volume_dir();
@@ -209,7 +275,8 @@ impl Pod {
     }
 
     fn check_whole(&self, mounts: &Mounts, when: &str) {
-        assert_eq!(mounts.count(), self.expected_mounts(), "mounts, {when}");
+        // One is the agent's own, below which mounts are shared.
+        assert_eq!(mounts.count() - 1, self.expected_mounts(), "mounts, {when}");
         let volume = self.volume_dir();
         match self.case {
             "hostPath directory" => assert!(self.outside.join("made/deep").is_dir(), "{when}"),
@@ -224,55 +291,74 @@ impl Pod {
                 let hidden = fs::read_dir(&volume).unwrap().flatten().filter(hidden).count();
                 assert_eq!(hidden, 2, "nothing half-written stays, {when}");
             }
+            "device" => {
+                assert_eq!(fs::read_link(self.device_link()).unwrap(), self.outside.join("disk"), "{when}");
+            }
+            "NFS" => assert_eq!(fs::read_to_string(volume.join("old")).unwrap(), "of earlier pods", "{when}"),
+            "local directory, read only" => {
+                let error = fs::write(volume.join("new"), "").unwrap_err();
+                assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem, "{when}");
+            }
+            _ if self.is_persistent() => {
+                let meta = volume.metadata().unwrap();
+                assert_eq!((meta.gid(), meta.permissions().mode() & 0o2070), (4711, 0o2070), "{when}");
+                let formatting = self.base.join("root/plugins/kubernetes.io/local-volume/formatting/v");
+                assert!(!formatting.exists(), "the licence to format, {when}");
+            }
             _ => {
                 let meta = volume.metadata().unwrap();
                 assert_eq!((meta.gid(), meta.permissions().mode() & 0o2777), (4711, 0o2777), "{when}");
                 assert!(self.dir().join("plugins/kubernetes.io~empty-dir/v/ready").exists(), "{when}");
             }
         }
-        if self.case == "sub-paths" {
+        if self.has_sub_paths() {
             let same = |a: &str, b: &str| {
                 let inode = |path: &str| self.dir().join(path).metadata().unwrap().ino();
                 assert_eq!(inode(a), inode(b), "{a} shows {b}, {when}");
             };
-            same("volume-subpaths/v/c/0", "volumes/kubernetes.io~empty-dir/v/a/b");
-            same("volume-subpaths/v/c/1", "volumes/kubernetes.io~empty-dir/v/c");
+            same("volume-subpaths/v/c/0", &text(&volume.join("a/b")));
+            same("volume-subpaths/v/c/1", &text(&volume.join("c")));
             let hosts = fs::read_to_string(self.dir().join("etc-hosts")).unwrap();
             assert_eq!(hosts, "127.0.0.1 localhost\n", "{when}");
         }
     }
 
     fn check_gone(&self, mounts: &Mounts, when: &str) {
-        assert_eq!(mounts.count(), 0, "mounts, {when}");
+        assert_eq!(mounts.count() - 1, 0, "mounts, {when}");
         assert!(!self.dir().exists(), "the pod's directory, {when}");
         assert_eq!(fs::read_to_string(self.outside.join("precious")).unwrap(), "of others", "{when}");
-        assert!(self.outside.join("dir").is_dir(), "{when}");
+        let old = fs::read_to_string(self.outside.join("dir/old")).unwrap();
+        assert_eq!(old, "of earlier pods", "{when}");
+        let disks = self.base.join("root/plugins/kubernetes.io/local-volume/mounts");
+        let left = fs::read_dir(disks).map_or(0, |entries| entries.count());
+        assert_eq!(left, 0, "the node's mount points of disks, {when}");
     }
+
+    /// What outlives a pod has what the last one wrote.
+    fn check_kept(&self, when: &str) {
+        if !self.is_persistent() || self.case.ends_with("read only") {
+            return;
+        }
+        self.set_up().unwrap();
+        let kept = fs::read_to_string(self.volume_dir().join("a/b/data/kept")).unwrap();
+        assert_eq!(kept, "kept", "{when}");
+        self.tear_down().unwrap();
+    }
+}
+
+/// Waits here: nothing else is to be done in these processes.
+fn now<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
 }
 
 fn text(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// The process that dies. Without being told what to do (in a common run of all tests) it goes through all of it alive.
-#[test]
-fn one_life() {
-    let told = std::env::var(BASE).ok().zip(std::env::var(CASE).ok()).zip(std::env::var(PHASE).ok());
-    let Some(((base, case), phase)) = told else {
-        for case in cases() {
-            let temp = tempfile::tempdir().unwrap();
-            let (mounts, pod) = (Mounts::below(temp.path()), Pod::new(temp.path(), case));
-            pod.make_ground();
-            pod.set_up().unwrap();
-            pod.check_whole(&mounts, case);
-            pod.use_it();
-            pod.tear_down().unwrap();
-            pod.check_gone(&mounts, case);
-        }
-        return;
-    };
-    let pod = Pod::new(Path::new(&base), &case);
-    match phase.as_str() {
+/// The process that dies; or does not, at the end of a walk.
+fn one_life(base: &Path, case: &str, phase: &str) {
+    let pod = Pod::new(base, case);
+    match phase {
         "set up" => pod.set_up().unwrap(),
         _ => pod.tear_down().unwrap(),
     }
@@ -288,7 +374,7 @@ fn cases() -> impl Iterator<Item = &'static str> {
 fn dies_at(base: &Path, case: &str, phase: Phase, at: u64) -> bool {
     let phase = if phase == Phase::SetUp { "set up" } else { "tear down" };
     let mut life = Command::new(std::env::current_exe().unwrap());
-    life.args(["--exact", "files::killed::one_life", "--nocapture", "--quiet"]);
+    life.args(["--exact", "files::killed::killed_at_every_step_of_setting_up", "--nocapture", "--quiet"]);
     life.env(AT, at.to_string()).env(BASE, base).env(CASE, case).env(PHASE, phase);
     let output = life.output().unwrap();
     if output.status.signal() == Some(SIGKILL) {
@@ -302,7 +388,9 @@ fn dies_at(base: &Path, case: &str, phase: Phase, at: u64) -> bool {
 /// One place where the agent dies, and what the next one does.
 fn die_and_go_on(case: &str, phase: Phase, at: u64, wanted: bool) -> bool {
     let temp = tempfile::tempdir().unwrap();
-    let (mounts, pod) = (Mounts::below(temp.path()), Pod::new(temp.path(), case));
+    let pod = Pod::new(temp.path(), case);
+    let _disk = pod.make_disk();
+    let mounts = Mounts::below(temp.path());
     pod.make_ground();
     if phase == Phase::TearDown {
         pod.set_up().unwrap();
@@ -330,6 +418,10 @@ fn die_and_go_on(case: &str, phase: Phase, at: u64, wanted: bool) -> bool {
     }
     fine(pod.tear_down());
     pod.check_gone(&mounts, &when);
+    if wanted || phase == Phase::TearDown {
+        pod.check_kept(&when);
+        pod.check_gone(&mounts, &when);
+    }
     died
 }
 
@@ -343,13 +435,31 @@ fn walk(phase: Phase, fewest: u64) {
     }
 }
 
+/// A `mount` before the real one: it binds the server's directory, which is one of this machine, where NFS is asked for.
+/// The kernels that tests run on may have no NFS, and this is about what the agent does before and after.
+fn put_mount_program(dir: &Path) {
+    let program = dir.join("mount");
+    let script = "#!/bin/sh\nPATH=${PATH#*:}\n\
+        if [ \"$1 $2\" = '-t nfs' ]; then\n\
+        [ \"$3\" = -o ] && shift 2\nexec mount --bind \"${3#server:}\" \"$4\"\nfi\nexec mount \"$@\"\n";
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
 /// The walk has a process of its own, too: each start of another one holds all open files for a moment, and what other
 /// tests would unmount just then would be busy.
 fn apart(name: &str, walk: impl FnOnce()) {
+    if let [Ok(base), Ok(case), Ok(phase)] = [BASE, CASE, PHASE].map(std::env::var) {
+        return one_life(Path::new(&base), &case, &phase);
+    }
     if std::env::var_os(WALKS).is_some() {
         return walk();
     }
     let mut walker = Command::new(std::env::current_exe().unwrap());
+    let programs = tempfile::tempdir().unwrap();
+    put_mount_program(programs.path());
+    let path = std::env::var("PATH").unwrap();
+    walker.env("PATH", format!("{}:{path}", programs.path().display()));
     walker.args(["--exact", &format!("files::killed::{name}"), "--nocapture"]).env(WALKS, "1");
     let output = walker.output().unwrap();
     let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());

@@ -1,16 +1,19 @@
 //! Where work on the volumes of pods is done: threads of its own, which can be left behind.
 //!
 //! ```text
-//!   asked ──> waits for the volume and a place of the pod ──> thread ──> done
-//!                    │ somebody hangs there                     │ no step for QUIET
-//!                    └──────────────> Hangs <───────────────────┘ (the thread lives on and keeps its place)
+//!   asked ──> turn at the volume ──> turn at what pods share ──> a place of the pod ──> thread ──> done
+//!                    │                        │                        │                  │ no step for QUIET
+//!                    └────────────────────────┴──────> Hangs <─────────┴──────────────────┘
+//!                       (who is before it takes no step)    (the thread lives on and keeps its turns)
 //! ```
 //! A server that does not answer blocks whoever touches its files, for ever and beyond any signal. So each piece of work
 //! has a thread, each pod a bounded number of them, and each volume one at a time: a second try does not begin before
-//! the first has ended. Who waits is told after a while that it hangs, and tries again later. Work that is slow but goes
-//! on (a million files) is waited for: its steps tell ([`super::steps`]).
+//! the first has ended. What several pods may have (a disk, a directory of the node) has turns of its own, whoever
+//! comes. Who waits is told after a while that it hangs, and tries again later. Work that is slow but goes on (a million
+//! files, a disk being formatted) is waited for, by those behind it too: its steps tell ([`super::steps`]).
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,16 +40,56 @@ pub enum Lane<'a> {
     Pod,
 }
 
+impl Lane<'_> {
+    fn turn(&self) -> Option<String> {
+        match self {
+            Lane::Volume(name) => Some(format!("volume {name}")),
+            Lane::Container(name) => Some(format!("container {name}")),
+            Lane::Measuring => Some("measuring".to_owned()),
+            Lane::Pod => None,
+        }
+    }
+
+    fn places(&self) -> u32 {
+        match self {
+            Lane::Pod => PLACES,
+            _ => 1,
+        }
+    }
+}
+
+/// One after the other; and whether the one whose turn it is gets on.
+#[derive(Clone, Debug, Default)]
+struct Turn {
+    lock: Arc<Mutex<()>>,
+    activity: Pulse,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Turns(Arc<Mutex<BTreeMap<String, Turn>>>);
+
+impl Turns {
+    async fn of(&self, name: &str) -> Turn {
+        let mut turns = self.0.lock().await;
+        // Those that nobody uses have nothing to remember.
+        turns.retain(|_, turn| Arc::strong_count(&turn.lock) > 1);
+        turns.entry(name.to_owned()).or_default().clone()
+    }
+}
+
 #[derive(Debug)]
 struct PodLanes {
     places: Arc<Semaphore>,
-    volumes: Mutex<BTreeMap<String, Arc<Mutex<()>>>>,
+    turns: Turns,
+    activity: Pulse,
 }
 
 #[derive(Clone, Debug)]
 pub struct Lanes {
     quiet: Duration,
     pods: Arc<Mutex<BTreeMap<PodUid, Arc<PodLanes>>>>,
+    /// By names of what pods may share.
+    shared: Turns,
 }
 
 /// Held by the thread until its work has ended, however long ago its customer left.
@@ -54,7 +97,8 @@ struct Place {
     // First: who gets the place next may be the last to use the pod's lanes.
     _pod: Arc<PodLanes>,
     _places: OwnedSemaphorePermit,
-    _volume: Option<OwnedMutexGuard<()>>,
+    _turns: Vec<OwnedMutexGuard<()>>,
+    pulse: Pulse,
 }
 
 impl Lanes {
@@ -63,7 +107,7 @@ impl Lanes {
     }
 
     pub fn with_quiet(quiet: Duration) -> Self {
-        Self { quiet, pods: Arc::default() }
+        Self { quiet, pods: Arc::default(), shared: Turns::default() }
     }
 
     /// Does `work`, once those before it have ended. `what` names it where it hangs.
@@ -74,13 +118,21 @@ impl Lanes {
         what: String,
         work: impl FnOnce(&Pulse) -> Result<T, FilesError> + Send + 'static,
     ) -> Result<T, FilesError> {
-        let hangs = || FilesError::Hangs { what: what.clone(), quiet: self.quiet };
-        let pod = self.pod(uid).await;
-        let Ok(place) = tokio::time::timeout(self.quiet, take_place(pod, lane)).await else {
-            return Err(hangs());
-        };
-        let pulse = Pulse::default();
-        let (told, mut answer) = oneshot::channel();
+        self.run_on(uid, lane, &[], what, work).await
+    }
+
+    /// The same for work on things that other pods may work on as well. Who names several names them in one order.
+    pub async fn run_on<T: Send + 'static>(
+        &self,
+        uid: &PodUid,
+        lane: Lane<'_>,
+        shared: &[String],
+        what: String,
+        work: impl FnOnce(&Pulse) -> Result<T, FilesError> + Send + 'static,
+    ) -> Result<T, FilesError> {
+        let place = self.take_place(uid, lane, shared, &what).await?;
+        let pulse = place.pulse.clone();
+        let (told, answer) = oneshot::channel();
         let counted = pulse.clone();
         let thread = move || {
             let result = counted.during(|| work(&counted));
@@ -91,13 +143,54 @@ impl Lanes {
         if let Err(source) = std::thread::Builder::new().name("volume".into()).spawn(thread) {
             return Err(FilesError::Io { operation: "make a thread for", path: what, source });
         }
-        let mut seen = pulse.beats();
+        match self.patiently(&pulse, &what, answer).await? {
+            Ok(result) => result,
+            Err(_) => Err(FilesError::Broken { what }),
+        }
+    }
+
+    async fn take_place(
+        &self,
+        uid: &PodUid,
+        lane: Lane<'_>,
+        shared: &[String],
+        what: &str,
+    ) -> Result<Place, FilesError> {
+        let pod = self.pod(uid).await;
+        let mut turns = Vec::new();
+        let mut activities = vec![pod.activity.clone()];
+        if let Some(name) = lane.turn() {
+            let turn = pod.turns.of(&name).await;
+            turns.push(self.patiently(&turn.activity, what, turn.lock.clone().lock_owned()).await?);
+            activities.push(turn.activity);
+        }
+        for name in shared {
+            let turn = self.shared.of(name).await;
+            let what = format!("other work on {name}, for which {what} waits,");
+            turns.push(self.patiently(&turn.activity, &what, turn.lock.clone().lock_owned()).await?);
+            activities.push(turn.activity);
+        }
+        let places = pod.places.clone().acquire_many_owned(lane.places());
+        let places = self.patiently(&pod.activity, what, places).await?;
+        // It is never closed.
+        let places = places.map_err(|_| FilesError::Broken { what: what.to_owned() })?;
+        Ok(Place { _places: places, _turns: turns, _pod: pod, pulse: Pulse::heard_by(activities) })
+    }
+
+    /// Waits as long as something goes on.
+    async fn patiently<T>(
+        &self,
+        activity: &Pulse,
+        what: &str,
+        waiting: impl Future<Output = T>,
+    ) -> Result<T, FilesError> {
+        let mut waiting = pin!(waiting);
+        let mut seen = activity.beats();
         loop {
-            match tokio::time::timeout(self.quiet, &mut answer).await {
-                Ok(Ok(result)) => return result,
-                Ok(Err(_)) => return Err(FilesError::Broken { what }),
-                Err(_) if pulse.beats() != seen => seen = pulse.beats(),
-                Err(_) => return Err(hangs()),
+            match tokio::time::timeout(self.quiet, &mut waiting).await {
+                Ok(value) => return Ok(value),
+                Err(_) if activity.beats() != seen => seen = activity.beats(),
+                Err(_) => return Err(FilesError::Hangs { what: what.to_owned(), quiet: self.quiet }),
             }
         }
     }
@@ -108,29 +201,10 @@ impl Lanes {
         pods.retain(|_, pod| Arc::strong_count(pod) > 1);
         let made = || {
             let places = Arc::new(Semaphore::new(PLACES as usize));
-            Arc::new(PodLanes { places, volumes: Mutex::default() })
+            Arc::new(PodLanes { places, turns: Turns::default(), activity: Pulse::default() })
         };
         pods.entry(uid.clone()).or_insert_with(made).clone()
     }
-}
-
-async fn take_place(pod: Arc<PodLanes>, lane: Lane<'_>) -> Option<Place> {
-    let (name, places) = match lane {
-        Lane::Volume(name) => (Some(format!("volume {name}")), 1),
-        Lane::Container(name) => (Some(format!("container {name}")), 1),
-        Lane::Measuring => (Some("measuring".to_owned()), 1),
-        Lane::Pod => (None, PLACES),
-    };
-    let volume = match name {
-        Some(name) => {
-            let volume = pod.volumes.lock().await.entry(name).or_default().clone();
-            Some(volume.lock_owned().await)
-        }
-        None => None,
-    };
-    // A semaphore that is never closed gives in the end.
-    let places = pod.places.clone().acquire_many_owned(places).await.ok()?;
-    Some(Place { _places: places, _volume: volume, _pod: pod })
 }
 
 #[cfg(test)]
@@ -224,6 +298,46 @@ mod tests {
         let done = lanes.run(&uid("a"), Lane::Volume("v"), "a long walk".into(), work).await;
         assert_eq!(done.unwrap(), 10);
         drop(hold);
+    }
+
+    /// Who waits for it waits as long: a disk that one pod has formatted is no reason to call another's hung.
+    #[tokio::test]
+    async fn those_behind_slow_work_wait_for_it() {
+        let lanes = Lanes::with_quiet(Duration::from_secs(2));
+        let disk = ["the disk".to_owned()];
+        let (hold, gate) = channel::<()>();
+        let slow = move |pulse: &Pulse| {
+            for _ in 0..10 {
+                pulse.beat();
+                let _ = gate.recv_timeout(Duration::from_millis(400));
+            }
+            Ok(1)
+        };
+        let (first, second) = (uid("first"), uid("second"));
+        let slow = lanes.run_on(&first, Lane::Volume("v"), &disk, "formatting".into(), slow);
+        let quick = lanes.run_on(&second, Lane::Volume("v"), &disk, "mounting".into(), |_| Ok(2));
+        let (slow, quick) = tokio::join!(slow, quick);
+        assert_eq!((slow.unwrap(), quick.unwrap()), (1, 2));
+        drop(hold);
+    }
+
+    #[tokio::test]
+    async fn what_pods_share_is_worked_on_by_one_at_a_time() {
+        let lanes = lanes();
+        let (disk, other) = (["disk 7:0".to_owned()], ["disk 7:1".to_owned()]);
+        let (hold, gate) = channel();
+        let hung = lanes.run_on(&uid("a"), Lane::Volume("v"), &disk, "mounting v".into(), stuck(gate)).await;
+        assert!(matches!(hung, Err(FilesError::Hangs { .. })), "{hung:?}");
+        let b = uid("b");
+        let quick = |disks: &'static str| {
+            let disks = if disks == "same" { &disk } else { &other };
+            lanes.run_on(&b, Lane::Volume("v"), disks, "mounting v".into(), |_| Ok(7))
+        };
+        let error = quick("same").await.unwrap_err().to_string();
+        assert!(error.starts_with("other work on disk 7:0, for which mounting v waits, has not"), "{error}");
+        assert_eq!(quick("another").await.unwrap(), 7);
+        drop(hold);
+        assert_eq!(quick("same").await.unwrap(), 7);
     }
 
     #[tokio::test]

@@ -35,6 +35,7 @@ mod log_files;
 mod node;
 mod ownership;
 mod persistent;
+mod program;
 mod steps;
 mod sub_path;
 mod tear_down;
@@ -116,8 +117,17 @@ impl PodFiles for HostPodFiles {
     async fn set_up_volume(&self, uid: &PodUid, volume: &VolumeSetup) -> Result<(), FilesError> {
         let wanted = volume.clone();
         let what = format!("setting up volume {:?}", volume.name);
-        let work = move |layout: &Layout, uid: &PodUid| set_up(layout, uid, &wanted);
-        self.in_lane(uid, Lane::Volume(&volume.name), what, work).await
+        let lane = Lane::Volume(&volume.name);
+        let shared = match &volume.kind {
+            VolumeKind::Local(local) => {
+                let local = local.clone();
+                self.lanes.run(uid, lane, what.clone(), move |_| Ok(persistent::shared(&local))).await?
+            }
+            _ => Vec::new(),
+        };
+        let (layout, own_uid) = (Arc::clone(&self.layout), uid.clone());
+        let work = move |_: &Pulse| set_up(&layout, &own_uid, &wanted);
+        self.lanes.run_on(uid, lane, &shared, what, work).await
     }
 
     async fn disk_use(&self, uid: &PodUid, paths: &[String]) -> Result<Vec<u64>, FilesError> {
@@ -164,8 +174,19 @@ impl PodFiles for HostPodFiles {
     }
 
     async fn tear_down_volumes(&self, uid: &PodUid) -> Result<(), FilesError> {
-        let work = |layout: &Layout, uid: &PodUid| tear_down::volumes(&layout.pod(uid)?);
-        self.in_lane(uid, Lane::Pod, format!("tearing down the volumes of pod {uid}"), work).await
+        let what = format!("tearing down the volumes of pod {uid}");
+        let pod = self.layout.pod(uid)?;
+        let own = pod.clone();
+        let work = move |_: &Pulse| Ok((tear_down::volumes(&own), persistent::local_names(&own)?));
+        let (mut result, local) = self.lanes.run(uid, Lane::Pod, what.clone(), work).await?;
+        for name in local {
+            let (layout, pod) = (Arc::clone(&self.layout), pod.clone());
+            let shared = [persistent::mount_of(&name)];
+            let work = move |_: &Pulse| persistent::give_up(&layout, &pod, &name);
+            let given_up = self.lanes.run_on(uid, Lane::Pod, &shared, what.clone(), work).await;
+            result = result.and(given_up);
+        }
+        result
     }
 
     async fn remove_pod_dir(&self, uid: &PodUid) -> Result<(), FilesError> {

@@ -6,7 +6,9 @@
 //!   NFS  ───────────────────────────────────> mount ──> <pod>/volumes/kubernetes.io~nfs/<pv>
 //!   device ─────────────────────────────────> link ───> <pod>/volumeDevices/kubernetes.io~local-volume/<pv>
 //! ```
-//! Every step looks at the mount table first, so a set-up that was cut short anywhere is simply done again.
+//! Every step looks at the mount table first, so a set-up that was cut short anywhere is simply done again. The pod's
+//! directory of the volume is made first and removed last: as long as it is there, a tear-down knows what to look for.
+//! A disk or directory may be several pods' at once; [`shared`] names what only one of them may work on at a time.
 //!
 //! What is in them is not ours: nothing of it is ever removed. A tear-down unmounts, and removes empty directories only.
 
@@ -21,6 +23,9 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use super::disk;
 use super::layout::{Layout, failed, make_dirs, single_name};
 use super::ownership::{self, Access};
+use super::program;
+use super::steps::step;
+use super::tear_down::names;
 use crate::mountinfo::MountTable;
 
 pub const LOCAL: &str = "kubernetes.io~local-volume";
@@ -29,6 +34,21 @@ pub const NFS: &str = "kubernetes.io~nfs";
 pub const DEVICE_MOUNTS: &str = "plugins/kubernetes.io/local-volume/mounts";
 /// Of the root of a volume that is its group's.
 const GROUP_BITS: u32 = 0o2770 & !0o700;
+
+/// What of the volume other pods may have as well, whatever persistent volume they know it by.
+pub fn shared(volume: &LocalVolume) -> Vec<String> {
+    let itself =
+        std::fs::metadata(&volume.path).ok().map(|found| match found.file_type().is_block_device() {
+            true => format!("disk {}:{}", rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev())),
+            false => format!("directory {} of device {:#x}", found.ino(), found.dev()),
+        });
+    itself.into_iter().chain([mount_of(&volume.name)]).collect()
+}
+
+/// The node's mount of a disk: made, shown to pods and given up by one at a time.
+pub fn mount_of(name: &str) -> String {
+    format!("the node's mount of persistent volume {name}")
+}
 
 pub fn set_up_local(layout: &Layout, target: &Path, volume: &LocalVolume) -> Result<(), FilesError> {
     let source = PathBuf::from(&volume.path);
@@ -50,8 +70,7 @@ pub fn set_up_local(layout: &Layout, target: &Path, volume: &LocalVolume) -> Res
         return Err(device_failed("only directory and block device are supported"));
     }
     let device_mount = device_mount(layout, volume)?;
-    // Held from the mount to the bind: a tear-down in between would find nobody who uses it.
-    let _lane = disk::lane(&device_mount);
+    make_dirs(target, 0o750)?;
     disk::mount_once(&source, &device_mount, volume).map_err(|error| device_failed(error.user_message()))?;
     bind(&device_mount, target, volume)
 }
@@ -71,6 +90,7 @@ fn bind(source: &Path, target: &Path, volume: &LocalVolume) -> Result<(), FilesE
     let there = table.at(&real(target)).is_some();
     if !there {
         make_dirs(target, 0o750)?;
+        step("bind");
         rustix::mount::mount_bind(source, target).map_err(failed("bind-mount", target))?;
     }
     if let Err(error) = set_flags(target, volume) {
@@ -103,12 +123,14 @@ fn set_flags(target: &Path, volume: &LocalVolume) -> Result<(), FilesError> {
     match options.as_slice() {
         [] => Ok(()),
         [only] if only == "ro" => {
+            step("make it read-only");
             let flags = MountFlags::BIND | MountFlags::RDONLY;
             rustix::mount::mount_remount(target, flags, c"").map_err(failed("make read-only", target))
         }
         _ => {
             let options = format!("remount,bind,{}", options.join(","));
-            disk::run("mount", &["-o", &options, &target.to_string_lossy()])
+            step("set its options");
+            program::run("mount", &["-o", &options, &target.to_string_lossy()])
         }
     }
 }
@@ -134,7 +156,8 @@ pub fn set_up_nfs(target: &Path, volume: &NfsVolume) -> Result<(), FilesError> {
     make_dirs(target, 0o750)?;
     let words = nfs_words(target, volume);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    disk::run("mount", &words).inspect_err(|_| {
+    step("mount the server's directory");
+    program::run("mount", &words).inspect_err(|_| {
         // Nothing is mounted there: an empty directory would only be in the way.
         let _ = std::fs::remove_dir(target);
     })
@@ -165,23 +188,26 @@ pub fn map_device(link: &Path, volume: &DeviceVolume) -> Result<(), FilesError> 
     }
     match std::fs::read_link(link) {
         Ok(old) if old == device => return Ok(()),
-        Ok(_) => std::fs::remove_file(link).map_err(failed("remove", link))?,
+        Ok(_) => {
+            step("remove the link to another device");
+            std::fs::remove_file(link).map_err(failed("remove", link))?;
+        }
         Err(_) => {}
     }
+    step("link the device");
     std::os::unix::fs::symlink(device, link).map_err(failed("link", link))
 }
 
-/// Unmounts what the pod has of these. `pod`: its real path, two below the root.
-pub fn tear_down(pod: &Path) -> Result<(), FilesError> {
-    let root = pod.parent().and_then(Path::parent).unwrap_or(pod);
+/// Unmounts what the pod has of these. `pod` is its real path. Directories of local volumes stay, for [`give_up`].
+pub fn unmount(pod: &Path) -> Result<(), FilesError> {
     let mut result = Ok(());
     for plugin in [LOCAL, NFS] {
         let dir = pod.join("volumes").join(plugin);
-        for name in super::tear_down::names(&dir)? {
-            result = result.and(release(&dir.join(&name)));
-            if plugin == LOCAL {
-                result = result.and(release_disk(&root.join(DEVICE_MOUNTS).join(&name)));
-            }
+        for name in names(&dir)? {
+            let target = dir.join(&name);
+            let unmounted = unmount_all(&target);
+            let removed = |()| if plugin == NFS { remove_empty(&target) } else { Ok(()) };
+            result = result.and(unmounted.and_then(removed));
         }
         // Stays while a volume stays.
         let _ = std::fs::remove_dir(&dir);
@@ -189,10 +215,35 @@ pub fn tear_down(pod: &Path) -> Result<(), FilesError> {
     result.and(super::tree::remove_tree(&pod.join("volumeDevices").join(LOCAL)))
 }
 
-fn release(target: &Path) -> Result<(), FilesError> {
+/// Local volumes that the pod has a directory of. Names that can't be a persistent volume's are nobody's.
+pub fn local_names(pod: &Path) -> Result<Vec<String>, FilesError> {
+    let names = names(&pod.join("volumes").join(LOCAL))?;
+    Ok(names.into_iter().filter_map(|name| name.into_string().ok()).collect())
+}
+
+/// The pod is done with a local volume, which is not mounted for it any more. The last pod takes the node's mount of a
+/// disk with it. For who has the turn at [`mount_of`] it.
+pub fn give_up(layout: &Layout, pod: &Path, name: &str) -> Result<(), FilesError> {
+    let name = single_name("persistent volume", name)?;
+    release_disk(&layout.root.join(DEVICE_MOUNTS).join(name))?;
+    let dir = pod.join("volumes").join(LOCAL);
+    remove_empty(&dir.join(name))?;
+    // Stays while a volume stays.
+    let _ = std::fs::remove_dir(&dir);
+    Ok(())
+}
+
+fn unmount_all(target: &Path) -> Result<(), FilesError> {
     while read_mounts()?.at(target).is_some() {
+        step("unmount");
         rustix::mount::unmount(target, UnmountFlags::NOFOLLOW).map_err(failed("unmount", target))?;
     }
+    Ok(())
+}
+
+/// What is in it is not ours, and then it stays.
+fn remove_empty(target: &Path) -> Result<(), FilesError> {
+    step("remove the mount point");
     match std::fs::remove_dir(target) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(failed("remove volume", target)(error))
@@ -201,22 +252,21 @@ fn release(target: &Path) -> Result<(), FilesError> {
     }
 }
 
-/// The last pod takes the node's mount of the disk with it.
 fn release_disk(device_mount: &Path) -> Result<(), FilesError> {
     let Ok(device_mount) = device_mount.canonicalize() else { return Ok(()) };
-    let _lane = disk::lane(&device_mount);
     let table = read_mounts()?;
-    let Some(own) = table.at(&device_mount) else { return Ok(()) };
+    let Some(own) = table.at(&device_mount) else { return remove_empty(&device_mount) };
     let used =
         |mount: &crate::mountinfo::Mount| mount.device == own.device && mount.mount_point != device_mount;
     if table.mounts().iter().any(used) {
         return Ok(());
     }
+    step("unmount the disk");
     match rustix::mount::unmount(&device_mount, UnmountFlags::NOFOLLOW) {
         Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
         Err(errno) => return Err(failed("unmount", &device_mount)(errno)),
     }
-    std::fs::remove_dir(&device_mount).map_err(failed("remove", &device_mount))
+    remove_empty(&device_mount)
 }
 
 fn real(path: &Path) -> PathBuf {

@@ -10,15 +10,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counts the steps of one piece of work. Clones count together.
 #[derive(Clone, Debug, Default)]
-pub struct Pulse(Arc<AtomicU64>);
+pub struct Pulse {
+    beats: Arc<AtomicU64>,
+    heard_by: Arc<[Pulse]>,
+}
 
 impl Pulse {
+    /// One whose steps count there as well: for those who wait for the end of other people's work.
+    pub fn heard_by(others: Vec<Pulse>) -> Self {
+        Self { beats: Arc::default(), heard_by: others.into() }
+    }
+
     pub fn beats(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.beats.load(Ordering::Relaxed)
     }
 
     pub fn beat(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.beats.fetch_add(1, Ordering::Relaxed);
+        self.heard_by.iter().for_each(Pulse::beat);
     }
 
     /// Steps that `work` takes on this thread are counted here.
@@ -67,5 +76,9 @@ mod tests {
         });
         step("after");
         assert_eq!((outer.beats(), inner.beats()), (2, 1));
+        let (shared, alone) = (Pulse::default(), Pulse::default());
+        let own = Pulse::heard_by(vec![shared.clone()]);
+        own.during(|| step("heard by others"));
+        assert_eq!((own.beats(), shared.beats(), alone.beats()), (1, 1, 0));
     }
 }

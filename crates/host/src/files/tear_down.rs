@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! volumes:  sub-path binds unmounted -> volume-subpaths removed -> per volume: marker, own mount, content removed
+//!           -> persistent ones unmounted; disks of the node are given up apart (`persistent::give_up`)
 //! pod_dir:  refuses while anything is mounted below; volumes that still hold something are kept
 //! ```
 
@@ -35,7 +36,7 @@ pub fn volumes(pod: &Path) -> Result<(), FilesError> {
     for plugin in OWNED_PLUGINS {
         result = result.and(remove_volumes_of(&pod, plugin));
     }
-    result.and(persistent::tear_down(&pod))
+    result.and(persistent::unmount(&pod))
 }
 
 fn remove_volumes_of(pod: &Path, plugin: &str) -> Result<(), FilesError> {

@@ -1,6 +1,7 @@
-//! Real mounts for tests, and the promise that none of them stays.
+//! Real mounts and disks for tests, and the promise that none of them stays.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rustix::mount::{MountFlags, UnmountFlags};
 
@@ -35,4 +36,24 @@ pub fn bind(from: &Path, to: &Path) {
 
 pub fn tmpfs(at: &Path) {
     rustix::mount::mount("tmpfs", at, "tmpfs", MountFlags::empty(), None).unwrap();
+}
+
+/// A block device over a file. Given back at the end: declare it before [`Mounts`], which goes first then.
+pub struct LoopDevice {
+    pub path: PathBuf,
+}
+
+impl LoopDevice {
+    pub fn over(file: &Path, bytes: u64) -> Self {
+        std::fs::File::options().create(true).append(true).open(file).unwrap().set_len(bytes).unwrap();
+        let output = Command::new("losetup").args(["-f", "--show"]).arg(file).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        Self { path: String::from_utf8(output.stdout).unwrap().trim().into() }
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("-d").arg(&self.path).status();
+    }
 }

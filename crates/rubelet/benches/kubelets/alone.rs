@@ -31,10 +31,15 @@ struct Alone {
 pub fn measure(sizes: Sizes, out: &mut Out<'_>) {
     let runtime = Runtime::start();
     let agent = Agent::prepare(&runtime, &[], |config| configure(config, sizes));
+    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("an async runtime");
+    let client = {
+        let _inside = tokio.enter();
+        CriClient::connect(&runtime.endpoint(), None, PATIENCE).expect("the runtime's socket")
+    };
     let mut alone = Alone {
         marks: Marks::new(&runtime.dir),
-        client: CriClient::connect(&runtime.endpoint(), None, PATIENCE).expect("the runtime's socket"),
-        tokio: tokio::runtime::Builder::new_current_thread().enable_all().build().expect("an async runtime"),
+        client,
+        tokio,
         containerd: runtime.containerd_pid(),
         node: Node { agent, runtime },
     };

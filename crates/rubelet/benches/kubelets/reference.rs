@@ -32,11 +32,14 @@ struct Pod {
 
 pub fn measure(sizes: Sizes, out: &mut Out<'_>) {
     let runtime = Runtime::start();
-    let client = CriClient::connect(&runtime.endpoint(), None, PATIENCE).expect("the runtime's socket");
-    let marks = Marks::new(&runtime.dir);
-    let reference = Arc::new(Reference { runtime, client, marks });
     let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let tokio = tokio.expect("an async runtime");
+    let client = {
+        let _inside = tokio.enter();
+        CriClient::connect(&runtime.endpoint(), None, PATIENCE).expect("the runtime's socket")
+    };
+    let marks = Marks::new(&runtime.dir);
+    let reference = Arc::new(Reference { runtime, client, marks });
     tokio.block_on(singles(&reference, sizes.single, out));
     let burst = tokio.block_on(burst(&reference, sizes.burst));
     out.put("burst", burst);

@@ -1,6 +1,7 @@
 //! Promises about what the agent knows and says.
 
 use decide::lifecycle::Lifecycle;
+use decide::tally::Tally;
 use decide::{Effect, NodeState};
 use model::k8s::PodStatus;
 use model::{Now, PodUid};
@@ -22,6 +23,9 @@ impl Checker {
             }
         }
         self.somebody_reads(state);
+        if state.tally != Tally::of(&state.pods) {
+            self.violate("sums", "what pods ask for in all is not what the kept sums say".into());
+        }
         for effect in effects {
             if let Effect::Run { uid, epoch, .. } = effect
                 && state.pods.get(uid).and_then(|e| e.plan.as_ref()).is_none_or(|p| p.epoch != *epoch)

@@ -14,6 +14,7 @@ use crate::effect::{Action, Effect};
 use crate::images::ImageState;
 use crate::lifecycle::Lifecycle;
 use crate::state::{NodeState, WhySince};
+use crate::tally::Tally;
 
 const PODS: [&str; 3] = ["a", "b", "d"];
 
@@ -76,6 +77,7 @@ fn play(lines: &[String]) -> (Vec<Vec<String>>, Script) {
     for line in lines {
         seen.push(script.try_line(line));
         graces = shrinking(&script.state, graces, line);
+        assert_eq!(script.state.tally, Tally::of(&script.state.pods), "{line}: the kept sums");
         for effect in script.effects() {
             lawful(&script.state, effect, line);
         }

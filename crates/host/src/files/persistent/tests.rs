@@ -1,27 +1,16 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
 
 use super::*;
 use crate::files::tear_down;
-use crate::files::testing::Mounts;
+use crate::files::testing::{LoopDevice, Mounts};
 
+// In this order: mounts go before the disks under them, and these before their files.
 struct Bench {
     mounts: Mounts,
-    temp: tempfile::TempDir,
+    loops: Vec<LoopDevice>,
     layout: Layout,
-    loops: Vec<String>,
-}
-
-impl Drop for Bench {
-    fn drop(&mut self) {
-        for mount in MountTable::read().unwrap().at_or_below(&self.temp.path().canonicalize().unwrap()) {
-            let _ = rustix::mount::unmount(&mount.mount_point, UnmountFlags::DETACH);
-        }
-        for device in &self.loops {
-            let _ = Command::new("losetup").args(["-d", device]).status();
-        }
-    }
+    _temp: tempfile::TempDir,
 }
 
 impl Bench {
@@ -31,7 +20,7 @@ impl Bench {
         let layout = Layout { root: root.clone(), pod_logs: root.join("logs"), links: root.join("links") };
         fs::create_dir(root.join("data")).unwrap();
         fs::write(root.join("data/precious"), "x").unwrap();
-        Self { mounts: Mounts::below(temp.path()), temp, layout, loops: Vec::new() }
+        Self { mounts: Mounts::below(temp.path()), loops: Vec::new(), layout, _temp: temp }
     }
     fn pod(&self, name: &str) -> PathBuf {
         let pod = self.layout.pods().join(name);
@@ -62,12 +51,19 @@ impl Bench {
     fn disk(&mut self, name: &str, bytes: &[u8]) -> String {
         let file = self.layout.root.join(name);
         fs::write(&file, bytes).unwrap();
-        fs::File::options().write(true).open(&file).unwrap().set_len(16 << 20).unwrap();
-        let output = Command::new("losetup").args(["-f", "--show"]).arg(&file).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        let device = String::from_utf8(output.stdout).unwrap().trim().to_owned();
-        self.loops.push(device.clone());
-        device
+        let device = LoopDevice::over(&file, 16 << 20);
+        let path = device.path.to_string_lossy().into_owned();
+        self.loops.push(device);
+        path
+    }
+    /// All that is done when a pod goes.
+    fn tear_down(&self, pod: &str) -> Result<(), FilesError> {
+        let pod = self.pod(pod);
+        let mut result = tear_down::volumes(&pod);
+        for name in local_names(&pod)? {
+            result = result.and(give_up(&self.layout, &pod, &name));
+        }
+        result
     }
 }
 
@@ -82,9 +78,9 @@ fn a_directory_is_shown_and_stays_when_its_pod_goes() {
     assert_eq!(b.mounts.count(), 1, "what is mounted is not mounted again");
     let pod = b.pod("p");
     assert!(matches!(tear_down::pod_dir(&pod), Err(FilesError::Mounted { .. })));
-    tear_down::volumes(&pod).unwrap();
+    b.tear_down("p").unwrap();
     assert_eq!(b.mounts.count(), 0);
-    tear_down::volumes(&pod).unwrap();
+    b.tear_down("p").unwrap();
     tear_down::pod_dir(&pod).unwrap();
     assert!(!pod.exists());
     assert_eq!(fs::read_to_string(b.layout.root.join("data/more")).unwrap(), "y");
@@ -97,7 +93,7 @@ fn a_target_that_was_never_mounted_keeps_what_is_in_it() {
     let target = pod.join("volumes").join(LOCAL).join("pv");
     fs::create_dir_all(&target).unwrap();
     fs::write(target.join("written-by-somebody"), "x").unwrap();
-    assert!(tear_down::volumes(&pod).is_err());
+    assert!(b.tear_down("p").is_err());
     assert!(target.join("written-by-somebody").exists());
 }
 
@@ -157,13 +153,13 @@ fn an_empty_disk_is_formatted_mounted_once_and_given_up_with_its_last_pod() {
     let second = b.set_up(&b.volume(&disk, "q")).unwrap();
     assert_eq!(fs::read_to_string(second.join("x")).unwrap(), "kept");
     assert_eq!(b.mounts.count(), 3, "one for the node, one for each pod");
-    tear_down::volumes(&b.pod("p")).unwrap();
+    b.tear_down("p").unwrap();
     assert_eq!(b.mounts.count(), 2);
-    tear_down::volumes(&b.pod("q")).unwrap();
+    b.tear_down("q").unwrap();
     assert_eq!(b.mounts.count(), 0);
     let third = b.set_up(&b.volume(&disk, "r")).unwrap();
     assert_eq!(fs::read_to_string(third.join("x")).unwrap(), "kept", "it is not formatted again");
-    tear_down::volumes(&b.pod("r")).unwrap();
+    b.tear_down("r").unwrap();
 }
 
 #[test]
@@ -193,7 +189,7 @@ fn a_device_is_known_by_a_link() {
     }
     let directory = DeviceVolume { device: b.data(), ..volume };
     assert!(map_device(&link, &directory).unwrap_err().user_message().contains("is not a block device"));
-    tear_down::volumes(&b.pod("p")).unwrap();
+    b.tear_down("p").unwrap();
     assert!(!link.is_symlink());
 }
 
