@@ -205,7 +205,7 @@ fn images(rng: &mut Rng, during: Nanos) -> (Images, Vec<(Nanos, Task)>) {
 }
 
 /// What came to the simulation later draws its numbers aside: the stories of old seeds stay what they were.
-const ASIDE: u64 = 0x7374_6f72_6167_65;
+const ASIDE: u64 = 0x0073_746f_7261_6765;
 
 /// How many config maps pods may name.
 const OBJECTS: u64 = 3;

@@ -239,7 +239,7 @@ static MANIFEST: LazyLock<k8s::Pod> = LazyLock::new(|| {
             "volumes": [{ "name": "scratch", "emptyDir": {} }],
         },
     });
-    serde_json::from_value(pod).expect("a pod")
+    model::codec::pod_from_value(pod).expect("a pod")
 });
 
 fn manifest(number: usize) -> Arc<k8s::Pod> {
