@@ -26,11 +26,6 @@ impl Rng {
         Self { words: std::array::from_fn(|_| splitmix(&mut state)) }
     }
 
-    /// Another generator, whose numbers take none from this one.
-    pub fn aside(&self, what: u64) -> Self {
-        Self::new(mix(self.words[0] ^ what))
-    }
-
     pub fn number(&mut self) -> u64 {
         let w = &mut self.words;
         let result = w[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);

@@ -69,6 +69,8 @@ impl Simulation {
         if self.config.sources.contains(&Source::Api) {
             let wait = self.rng.between(MILLI, SECOND);
             self.plan_in(wait, Happening::Errand { generation, errand: Errand::Services });
+        }
+        if self.stored {
             self.show_storage();
         }
         self.show_node();

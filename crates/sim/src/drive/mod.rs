@@ -93,6 +93,8 @@ pub struct Simulation {
     pub(crate) sources: BTreeMap<Source, BTreeMap<String, Arc<Pod>>>,
     pub(crate) tasks: Vec<Option<Task>>,
     pub(crate) hints_by_id: bool,
+    /// Whether there is a storage driver at all.
+    pub(crate) stored: bool,
     pub(crate) runtime_away: bool,
     pub(crate) api_away: bool,
     pub(crate) disk_full: bool,
@@ -130,6 +132,7 @@ impl Simulation {
             sources,
             tasks: Vec::new(),
             hints_by_id,
+            stored: tasks.iter().any(|(_, task)| matches!(task, Task::Driver { .. })),
             runtime_away: false,
             api_away: false,
             disk_full: false,

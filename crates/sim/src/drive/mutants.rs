@@ -97,6 +97,7 @@ impl Mutant {
     pub fn all() -> Vec<(Mutant, Profile)> {
         let profile = |mutant: Mutant| match mutant {
             Mutant::SharesFate => Profile::Stuck,
+            Mutant::SkipsStaging | Mutant::IgnoresBinding | Mutant::SharesClaims => Profile::Storage,
             Mutant::HidesFailures | Mutant::DistrustsPast => Profile::Faults,
             _ => Profile::Calm,
         };

@@ -46,7 +46,7 @@ impl Simulation {
 
     /// What is staged for nobody is unstaged, unless somebody is at it.
     pub(super) fn let_go(&mut self) {
-        if !self.world.storage.registered || self.agent.is_none() {
+        if !self.stored || !self.world.storage.registered || self.agent.is_none() {
             return;
         }
         let unused: Vec<String> = self

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::claims::{CLAIMS, claim_name};
 use super::extras::Extras;
-use super::{ALWAYS_PRESENT, ASIDE, IMAGES, NO_IMAGE, OBJECTS, Task, image_name, object_name};
+use super::{ALWAYS_PRESENT, IMAGES, NO_IMAGE, OBJECTS, Task, image_name, object_name};
 use crate::rng::Rng;
 use crate::time::{EPOCH, MILLI, SECOND};
 use crate::world::{ASKS, Life, OnTerm, Script, VERSION};
@@ -43,10 +43,8 @@ struct Needs {
 
 impl Needs {
     fn seeded(rng: &mut Rng) -> Self {
-        let mut aside = rng.aside(ASIDE);
-        let claim = aside.per_mille(350).then(|| aside.below(CLAIMS));
         let mut one = || rng.per_mille(400).then(|| rng.below(OBJECTS));
-        Self { variable: one(), volume: one(), token: rng.per_mille(300), claim }
+        Self { variable: one(), volume: one(), token: rng.per_mille(300), claim: None }
     }
 
     fn add_to(&self, pod: &mut Pod) {
@@ -282,6 +280,12 @@ impl Template {
             needs: Needs::seeded(rng),
             extras: Extras::seeded(rng),
         }
+    }
+
+    /// Most have one.
+    pub fn with_claim(mut self, rng: &mut Rng) -> Self {
+        self.needs.claim = rng.per_mille(700).then(|| rng.below(CLAIMS));
+        self
     }
 
     /// One container that runs for ever and ends when it is told to.

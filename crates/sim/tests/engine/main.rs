@@ -287,9 +287,9 @@ fn must_run(world: &World, view: &PodView) -> bool {
         && view.init_containers().iter().all(passes)
 }
 
-async fn live(seed: u64) -> Result<u64, String> {
+async fn live(seed: u64, profile: Profile) -> Result<u64, String> {
     let mut rng = Rng::new(seed);
-    let Scenario { workload, faults, during, .. } = Scenario::seeded(&mut rng, Profile::Short);
+    let Scenario { workload, faults, during, .. } = Scenario::seeded(&mut rng, profile);
     let mut world = World::new();
     world.images = workload.images;
     let dies: Vec<u64> = (0..rng.below(3)).map(|_| rng.below(during)).collect();
@@ -334,11 +334,11 @@ async fn live(seed: u64) -> Result<u64, String> {
     Ok(run.host.steps.load(Ordering::Relaxed))
 }
 
-fn seeds(range: std::ops::Range<u64>) {
+fn seeds(range: std::ops::Range<u64>, profile: Profile) {
     let mut total = 0;
     for seed in range {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-        match runtime.expect("a runtime").block_on(live(seed)) {
+        match runtime.expect("a runtime").block_on(live(seed, profile)) {
             Ok(steps) => total += steps,
             Err(problem) => panic!("seed {seed} of the engine: {problem}"),
         }
@@ -349,10 +349,15 @@ fn seeds(range: std::ops::Range<u64>) {
 
 #[test]
 fn the_engine_keeps_its_promises_first_half() {
-    seeds(0..40);
+    seeds(0..40, Profile::Short);
 }
 
 #[test]
 fn the_engine_keeps_its_promises_second_half() {
-    seeds(40..80);
+    seeds(40..80, Profile::Short);
+}
+
+#[test]
+fn the_engine_keeps_its_promises_about_volumes() {
+    seeds(0..30, Profile::Storage);
 }

@@ -35,7 +35,8 @@ fn main() -> ExitCode {
         run_cases(pods.parse().expect("a number of pods"));
         return ExitCode::SUCCESS;
     }
-    let update = std::env::args().any(|word| word == "--update");
+    let told = |flag: &str| std::env::args().any(|word| word == flag);
+    let (update, growth_only) = (told("--update"), told("--growth"));
     let mut counts = Counts::new();
     for pods in SIZES {
         let counted = count(pods);
@@ -47,7 +48,7 @@ fn main() -> ExitCode {
     }
     let baseline = parse(&std::fs::read_to_string(&path).unwrap_or_default());
     let good = compare(&counts, &baseline);
-    if grows_little(&counts) && good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if grows_little(&counts) && (good || growth_only) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// What callgrind looks at. Its name is what `--toggle-collect` is told.
@@ -56,20 +57,13 @@ fn measured<T>(work: impl FnOnce() -> T) -> T {
     black_box(work())
 }
 
-/// Callgrind writes what it has counted when it comes here (`--dump-before`): one function can't be both.
-#[inline(never)]
-fn counted() {
-    black_box(());
-}
-
 /// The cases build on each other.
 fn run_cases(pods: usize) {
     let mut node = Node::with(pods);
     for case in Case::ALL {
         let event = node.prepare(case);
         let result = measured(|| node.run(event));
-        counted();
-        // What comes out is dropped outside: the engine does that elsewhere.
+        // What comes out is dropped outside: the engine does that elsewhere. Here callgrind writes what it has counted.
         node.check(case, &result);
     }
 }
@@ -82,7 +76,7 @@ fn count(pods: usize) -> Vec<u64> {
         .args([
             "--tool=callgrind",
             "--toggle-collect=instructions::measured*",
-            "--dump-before=instructions::counted*",
+            "--dump-before=instructions::node::Node::check*",
         ])
         .arg(format!("--callgrind-out-file={}", out.display()))
         .arg(&program)

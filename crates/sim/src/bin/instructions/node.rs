@@ -190,7 +190,8 @@ impl Node {
         })
     }
 
-    /// That the case was what it says.
+    /// That the case was what it says. Callgrind is told its name.
+    #[inline(never)]
     pub fn check(&self, case: Case, outcome: &Outcome) {
         let runs = |effects: &[Effect]| effects.iter().filter(|e| matches!(e, Effect::Run { .. })).count();
         match (case, outcome) {
