@@ -310,6 +310,7 @@ pub enum StepResult {
         stage: MountStage,
         failure: CallFailure,
     },
+    Expanded(Expanded),
     /// Stopped, but its hook failed. `message` is for the log only.
     HookFailed {
         message: String,
@@ -318,6 +319,22 @@ pub enum StepResult {
     Skipped,
     /// The plan was cancelled and this action cut short: it may or may not have had its effect.
     Interrupted,
+}
+
+/// How the growth of a volume ended, if it did not fail. Sizes are quantities.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Expanded {
+    Grown {
+        size: String,
+    },
+    /// It has this size, and the driver had no part in it.
+    Unneeded {
+        size: String,
+    },
+    /// The claim says that it is not the node's turn.
+    NotYet,
+    /// The driver does not do it while the volume is in use.
+    InUse,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

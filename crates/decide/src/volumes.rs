@@ -2,6 +2,7 @@
 
 mod content;
 pub mod csi;
+pub mod growth;
 mod paths;
 pub mod persistent;
 
@@ -106,15 +107,23 @@ pub fn places(inputs: &ContentInputs<'_>) -> Result<Places, Held> {
 
 /// Whether a volume of the pod may be a storage driver's.
 pub fn uses_drivers(pod: &PodView) -> bool {
-    let may_be = |volume: &k8s::Volume| volume.csi.is_some() || persistent::claim_of(pod, volume).is_some();
-    pod.spec().volumes.iter().flatten().any(may_be)
+    pod.spec().volumes.iter().flatten().any(|volume| may_be_of_driver(pod, volume))
+}
+
+/// Those that the pod mounts, and that may be a storage driver's.
+pub fn of_drivers(pod: &PodView) -> Vec<String> {
+    let found = mounted(pod).filter(|volume| may_be_of_driver(pod, volume));
+    found.map(|volume| volume.name.clone()).collect()
+}
+
+fn may_be_of_driver(pod: &PodView, volume: &k8s::Volume) -> bool {
+    volume.csi.is_some() || persistent::claim_of(pod, volume).is_some()
 }
 
 /// Set-ups of volumes that their drivers want to publish again now and then.
 pub fn republished(inputs: &ContentInputs<'_>) -> Vec<VolumeSetup> {
-    let of_drivers =
-        |volume: &&k8s::Volume| volume.csi.is_some() || persistent::claim_of(inputs.pod, volume).is_some();
-    let setups = mounted(inputs.pod).filter(of_drivers).filter_map(|volume| match &volume.csi {
+    let of_drivers = mounted(inputs.pod).filter(|volume| may_be_of_driver(inputs.pod, volume));
+    let setups = of_drivers.filter_map(|volume| match &volume.csi {
         Some(_) => csi::setup(inputs, volume, None).ok(),
         None => persistent(inputs, volume).ok(),
     });

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use model::csi::{Abilities, Access, Capability, CapabilityMode, DriverNode, Publish, Secrets, Stage};
+use model::csi::{
+    Abilities, Access, Capability, CapabilityMode, DriverNode, Expand, Publish, Secrets, Stage,
+};
 
 use crate::csi as pb;
 use pb::node_service_capability::rpc::Type as Ability;
@@ -30,6 +32,17 @@ pub(crate) fn publish(call: &Publish) -> pb::NodePublishVolumeRequest {
         readonly: call.read_only,
         secrets: plain(&call.secrets),
         volume_context: plain(&call.attributes),
+    }
+}
+
+pub(crate) fn expand(call: &Expand) -> pb::NodeExpandVolumeRequest {
+    pb::NodeExpandVolumeRequest {
+        volume_id: call.handle.clone(),
+        volume_path: call.target.clone(),
+        capacity_range: Some(pb::CapacityRange { required_bytes: call.bytes, limit_bytes: 0 }),
+        staging_target_path: call.staging.clone(),
+        volume_capability: Some(capability(&call.capability)),
+        secrets: plain(&call.secrets),
     }
 }
 
@@ -66,6 +79,9 @@ pub(crate) fn abilities(answer: &pb::NodeGetCapabilitiesResponse) -> Abilities {
         match rpc.r#type() {
             Ability::Unknown => {}
             Ability::StageUnstageVolume => found.stage = true,
+            Ability::GetVolumeStats => found.stats = true,
+            Ability::ExpandVolume => found.expand = true,
+            Ability::VolumeCondition => found.condition = true,
             Ability::SingleNodeMultiWriter => found.single_node_multi_writer = true,
             Ability::VolumeMountGroup => found.mount_group = true,
         }
@@ -101,7 +117,7 @@ mod tests {
         check(&[], Abilities::default());
         check(&[0, 77, -1], Abilities::default());
         check(&[1], Abilities { stage: true, ..Default::default() });
-        check(&[2, 3, 4], Abilities::default());
+        check(&[2, 3, 4], Abilities { stats: true, expand: true, condition: true, ..Default::default() });
         check(&[5, 6], Abilities { single_node_multi_writer: true, mount_group: true, ..Default::default() });
     }
 

@@ -330,7 +330,7 @@ impl EventSink for LoggedEvents {
             model::EventSubject::Pod { uid, name, .. } => {
                 (format!("{}/{}", name.namespace, name.name), uid.as_str())
             }
-            model::EventSubject::Node { .. } => (String::new(), ""),
+            model::EventSubject::Node { .. } | model::EventSubject::Claim(_) => (String::new(), ""),
         };
         let container = event.container.as_ref().map(|(_, name)| name.as_str()).unwrap_or_default();
         let (reason, message) = (&event.reason, &event.message);

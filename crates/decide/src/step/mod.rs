@@ -6,6 +6,7 @@
 mod api;
 mod csi;
 mod disk_limits;
+mod growth;
 mod images;
 mod objects;
 mod observe;

@@ -11,7 +11,7 @@ use model::{ApiEvent, PodUid};
 use super::pods::Known;
 use super::{Context, api, disk_limits, images, objects, observe, pods, probing};
 use crate::effect::{Effect, Epoch, TimerKey};
-use crate::ledger::PodRetry;
+use crate::ledger::{PodRetry, VolumeSize};
 use crate::lifecycle::{Lifecycle, TerminationCause};
 use crate::place::{self, Place};
 use crate::plan::{Note, PlanInputs, PodPlan, plan_pod};
@@ -367,6 +367,10 @@ fn remember(state: &mut NodeState, cx: &mut Context, uid: &PodUid, note: Note) -
         }
         Note::VolumesAwaited => {
             entry.ledger.volumes_since.get_or_insert(cx.now.mono);
+            false
+        }
+        Note::VolumeSize { volume, size } => {
+            entry.ledger.sizes.entry(volume).or_insert(VolumeSize { size, ..VolumeSize::default() });
             false
         }
         Note::ResetBegins => {

@@ -208,6 +208,8 @@ fn first_call(action: &Action, when: &dyn Fn(Mono) -> Nanos) -> Op {
             VolumeKind::Csi(csi) => Op::Stage { name: volume.name.clone(), handle: csi.id.handle.clone() },
             _ => Op::SetUpVolume(volume.name.clone(), content_of(volume)),
         },
+        // No claim of this world grows.
+        Action::ExpandVolume { volume, .. } => Op::SetUpVolume(volume.name.clone(), None),
         Action::KeepUserIds { ids } => Op::KeepUserIds(ids.clone()),
         Action::RunSandbox { config, .. } => Op::RunSandbox(config.clone()),
         Action::StartContainer(start) => Op::PrepareContainer(start.clone()),

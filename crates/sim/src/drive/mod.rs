@@ -289,7 +289,10 @@ impl Simulation {
             Effect::MeasureDisk { .. } => {}
             // No credential plugins are configured in the simulated world.
             Effect::AskPlugins { .. } | Effect::NoteAccess { .. } => {}
-            Effect::RecordEvent { .. } | Effect::Log { .. } => {}
+            Effect::RecordEvent { .. }
+            | Effect::RecordClaimEvent { .. }
+            | Effect::TellDriverPeriods { .. }
+            | Effect::Log { .. } => {}
         }
     }
 }

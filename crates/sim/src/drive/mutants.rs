@@ -130,6 +130,14 @@ impl Mutant {
                 Mutant::IgnoresBinding | Mutant::SharesClaims,
                 Event::StorageRead { state: StorageState::Is(StorageObject::Claim(claim)), .. },
             ) => self.misread(Arc::make_mut(claim)),
+            (
+                Mutant::SharesClaims,
+                Event::StorageRead { state: StorageState::Is(StorageObject::Volume(volume)), .. },
+            ) => {
+                if let Some(spec) = &mut Arc::make_mut(volume).spec {
+                    spec.access_modes = Some(vec!["ReadWriteMany".into()]);
+                }
+            }
             (Mutant::DistrustsPast, Event::Observed(seen)) => {
                 for pod in &mut seen.pods {
                     if pod.containers.iter().any(|c| c.created_at < state.started) {

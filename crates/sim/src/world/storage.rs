@@ -90,7 +90,9 @@ impl Storage {
     pub fn look(&self, key: &StorageKey) -> StorageState {
         let object = match key {
             StorageKey::Claim { name, .. } => self.claims.get(name).map(|claim| claim.object(name)),
-            StorageKey::Volume { name } => self.volumes.get(name).map(|of| volume_object(name, of)),
+            StorageKey::Volume { name } => {
+                self.volumes.get(name).map(|of| volume_object(name, of, self.is_exclusive(name)))
+            }
             StorageKey::Attachment { .. } => None,
         };
         let message = || format!("{}s {:?} not found", key.word(), key.name());
@@ -155,9 +157,13 @@ impl Storage {
     }
 }
 
+fn access_mode(exclusive: bool) -> &'static str {
+    if exclusive { "ReadWriteOncePod" } else { "ReadWriteOnce" }
+}
+
 impl Claim {
     fn object(&self, name: &str) -> StorageObject {
-        let mode = if self.exclusive { "ReadWriteOncePod" } else { "ReadWriteOnce" };
+        let mode = access_mode(self.exclusive);
         let phase = if self.volume.is_some() { "Bound" } else { "Pending" };
         StorageObject::Claim(Arc::new(made(json!({
             "metadata": {"name": name, "namespace": "sim", "uid": self.uid},
@@ -167,13 +173,13 @@ impl Claim {
     }
 }
 
-fn volume_object(name: &str, (claim, uid): &(String, String)) -> StorageObject {
+fn volume_object(name: &str, (claim, uid): &(String, String), exclusive: bool) -> StorageObject {
     StorageObject::Volume(Arc::new(made(json!({
         "metadata": {"name": name},
         "spec": {
             "csi": {"driver": DRIVER, "volumeHandle": name},
             "claimRef": {"namespace": "sim", "name": claim, "uid": uid},
-            "accessModes": ["ReadWriteOnce"],
+            "accessModes": [access_mode(exclusive)],
             "volumeMode": "Filesystem",
         },
     }))))

@@ -225,6 +225,13 @@ impl StorageApi for SimCluster {
         };
         self.0.call(&"the API server".into(), true, read).await
     }
+    async fn patch_claim_status(
+        &self,
+        _: &model::csi::ClaimObject,
+        _: &serde_json::Value,
+    ) -> Result<Arc<model::k8s::PersistentVolumeClaim>, ApiError> {
+        Err(absent())
+    }
 }
 
 impl SharedObjects for SimCluster {

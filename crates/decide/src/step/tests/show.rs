@@ -55,6 +55,10 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
             let about = event.container.as_ref().map(|(_, name)| format!("/{name}")).unwrap_or_default();
             only("events", format!("{kind} {uid}{about} {}: {}", event.reason, event.message))
         }
+        Effect::TellDriverPeriods { periods } => only("periods", format!("periods {periods:?}")),
+        Effect::RecordClaimEvent { claim, event } => {
+            only("events", format!("{}/{} {}: {}", claim.namespace, claim.name, event.reason, event.message))
+        }
         Effect::EnsureCgroups { specs } => {
             let burstable = specs.iter().find(|s| s.name.0.last().is_some_and(|n| n == "burstable"));
             let shares = burstable.and_then(|s| s.values.cpu_shares).unwrap_or_default();
