@@ -19,7 +19,6 @@ mod request;
 mod roles;
 mod status;
 mod transport;
-pub mod untrusted;
 mod watch;
 
 pub use k8s_openapi::api::authentication::v1::{TokenRequest, TokenReview};
@@ -32,5 +31,5 @@ pub use ports::{ApiError, TlsFault};
 
 pub use calls::{Api, DEADLINE, DeletePod, Freshness, Listed};
 pub use connection::{ConnectError, Connection};
-pub use roles::{ApiPodFeed, cluster_ports};
+pub use roles::{ApiPodFeed, AskedObjects, cluster_ports};
 pub use watch::{Since, Watch, WatchEvent};

@@ -118,11 +118,12 @@ impl Storage {
         self.ever.contains(&(claim.to_owned(), volume.to_owned()))
     }
 
-    /// Whether the volume behind the claim is for one pod, and another one has it.
+    /// Whether the claim is for one pod, and another one has a volume by it: that of now, or of before it came again.
     pub fn taken_from(&self, uid: &PodUid, claim: &str) -> bool {
-        let Some(claim) = self.claims.get(claim).filter(|claim| claim.exclusive) else { return false };
+        let by_it = |volume: &String| self.volumes.get(volume).is_some_and(|(name, _)| name == claim);
         let mut of_others = self.published.iter().filter(|(other, ..)| other != uid);
-        of_others.any(|(_, _, volume)| Some(volume) == claim.volume.as_ref())
+        self.claims.get(claim).is_some_and(|claim| claim.exclusive)
+            && of_others.any(|(_, _, volume)| by_it(volume))
     }
 
     pub fn is_exclusive(&self, volume: &str) -> bool {

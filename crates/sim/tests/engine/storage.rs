@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use model::PodUid;
-use model::csi::{Abilities, DriverNode, PluginInfo, Publish, Stage, VolumeRecord};
+use model::csi::{Abilities, DriverNode, Expand, PluginInfo, Publish, Stage, VolumeRecord};
 use ports::{CsiDrivers, CsiError, CsiFiles, FilesError, FoundVolume, PluginSockets, SocketNotice};
 use sim::world::DRIVER;
 use std::collections::{BTreeMap, BTreeSet};
@@ -140,6 +140,11 @@ impl CsiDrivers for SimDrivers {
             Ok(())
         };
         self.ask(&call.handle, publish).await
+    }
+
+    /// No claim of this world grows.
+    async fn expand(&self, _: &str, _: &Expand) -> Result<(), CsiError> {
+        Ok(())
     }
 
     async fn unpublish(&self, _: &str, handle: &str, target: &str) -> Result<(), CsiError> {
