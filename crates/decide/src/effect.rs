@@ -135,6 +135,11 @@ pub enum Effect {
     ListLeftovers,
     /// Remove what belongs to no pod. `Swept` follows.
     Sweep(Sweep),
+    /// Replace the files of a volume of a pod whose plan goes on. `VolumeUpdated` follows.
+    UpdateVolume {
+        uid: PodUid,
+        volume: Box<VolumeSetup>,
+    },
     /// Measure what a pod keeps on the node's disk. `DiskMeasured` follows.
     MeasureDisk {
         uid: PodUid,

@@ -18,7 +18,7 @@ use model::pod::Source;
 use model::probe::{ProbeKind, ProbeOutcome};
 use model::runtime_class::RuntimeClasses;
 use model::storage::{StorageKey, StorageState};
-use model::volume::MountStage;
+use model::volume::{MountStage, VolumeNews, VolumeSetup};
 use model::{ContainerId, FullName, PodUid, SandboxId};
 use serde::{Deserialize, Serialize};
 
@@ -142,6 +142,17 @@ pub enum Event {
         uid: PodUid,
         result: Result<DiskUse, String>,
     },
+    /// Something is to be told about work on a volume.
+    VolumeNews {
+        uid: PodUid,
+        news: VolumeNews,
+    },
+    /// The files of a volume were replaced beside the pod's plan, or could not be.
+    VolumeUpdated {
+        uid: PodUid,
+        volume: Box<VolumeSetup>,
+        result: Result<(), String>,
+    },
     FactsChanged(Arc<HostFacts>),
     /// The node can't keep a pod, for a reason that it is to fail with. `grace_secs`: instead of the pod's own.
     Evict {
@@ -187,6 +198,8 @@ impl Event {
             Event::Swept { .. } => "swept",
             Event::FactsChanged(_) => "facts_changed",
             Event::DiskMeasured { .. } => "disk-measured",
+            Event::VolumeNews { .. } => "volume_news",
+            Event::VolumeUpdated { .. } => "volume_updated",
             Event::Evict { .. } => "evict",
         }
     }

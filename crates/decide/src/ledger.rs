@@ -37,6 +37,8 @@ pub struct Ledger {
     pub growth_retry: BTreeMap<String, VolumeRetry>,
     /// Of each volume whose files are made here: the version that was written last.
     pub content: BTreeMap<String, u64>,
+    /// Volumes whose files are being replaced beside a plan.
+    pub updating: BTreeSet<String>,
     /// When volumes are published again whose drivers want that.
     pub republish: BTreeMap<String, Mono>,
     pub crash: BTreeMap<String, CrashBackOff>,

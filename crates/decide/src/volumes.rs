@@ -3,6 +3,7 @@
 mod content;
 pub mod csi;
 pub mod growth;
+mod measured;
 mod paths;
 pub mod persistent;
 
@@ -12,9 +13,7 @@ use model::k8s;
 use model::node::{HostFacts, NodeConfig};
 use model::pod::PodView;
 use model::quantity::Quantity;
-use model::volume::{
-    EmptyDirMedium, HostPathCheck, MeasuredVolume, MountStage, NfsVolume, VolumeKind, VolumeSetup,
-};
+use model::volume::{EmptyDirMedium, HostPathCheck, MountStage, NfsVolume, VolumeKind, VolumeSetup};
 use model::why::Cause;
 
 use crate::cgroups::pod_memory_limit;
@@ -24,6 +23,7 @@ use crate::resources::{
 };
 
 pub use content::ContentInputs;
+pub use measured::{count_volumes, measured};
 
 /// Why a volume can't be set up. The text is the part of the message behind [`mount_failure`]'s prefix.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
@@ -98,11 +98,14 @@ pub fn places(inputs: &ContentInputs<'_>) -> Result<Places, Held> {
         let name = claim.volume.name.clone();
         let resolved = persistent::resolve(inputs, claim)?;
         found.groups.extend(resolved.gid.filter(|gid| !found.groups.contains(gid)));
-        if let Some(place) = csi::place(inputs, &resolved).or_else(|| persistent::place(inputs, &resolved)) {
-            found.volumes.insert(name, place);
-        }
+        found.volumes.extend(place(inputs, &resolved).map(|place| (name, place)));
     }
     Ok(found)
+}
+
+/// Where one claim is.
+fn place(inputs: &ContentInputs<'_>, resolved: &persistent::Resolved<'_>) -> Option<VolumePlace> {
+    csi::place(inputs, resolved).or_else(|| persistent::place(inputs, resolved))
 }
 
 /// Whether a volume of the pod may be a storage driver's.
@@ -303,28 +306,6 @@ pub fn host_path(
         "csi" => Ok(csi::inline_place(config, pod, volume)),
         kind => Err(VolumeError::Unsupported { volume: volume.name.clone(), kind }),
     }
-}
-
-/// The volumes of a pod whose sizes are told: those whose files the agent made a place for. A path of the host is not
-/// the pod's to account for.
-pub fn measured(config: &NodeConfig, pod: &PodView) -> Vec<MeasuredVolume> {
-    let measure = |volume: &k8s::Volume| {
-        let kind = kind_name(volume);
-        if !["emptyDir", "configMap", "secret", "downwardAPI", "projected"].contains(&kind) {
-            return None;
-        }
-        let source = host_path(config, pod, volume).ok()?;
-        let plugin = source.path.rsplit('/').nth(1)?.replace('~', "/");
-        let medium = volume.empty_dir.as_ref().and_then(|source| source.medium.as_deref());
-        let on_disk = match kind {
-            "emptyDir" => medium.unwrap_or_default().is_empty(),
-            kind => kind == "configMap",
-        };
-        let (name, claim) = (volume.name.clone(), None);
-        Some(MeasuredVolume { name, path: source.path, plugin, ephemeral: true, on_disk, claim })
-    };
-    let spec = pod.pod.spec.as_ref();
-    spec.and_then(|spec| spec.volumes.as_ref()).into_iter().flatten().filter_map(measure).collect()
 }
 
 /// The name of the source in the spec. A volume without a source is an emptyDir.

@@ -164,6 +164,7 @@ impl Ready {
         self.dispatcher.objects.follow_services();
         self.dispatcher.objects.follow_runtime_classes();
         self.dispatcher.objects.follow_csi_drivers();
+        tokio::spawn(self.stop.clone().run_until_cancelled_owned(disk_calls::forward_news(shop.clone())));
         tokio::spawn(forward_hints(shop, self.stop.clone()));
         tokio::spawn(self.dispatcher.run(self.inbox, self.questions, self.stop))
     }
@@ -352,6 +353,9 @@ impl Dispatcher {
             }
             Effect::Sweep(what) => {
                 tokio::spawn(sweep::sweep(self.shop.clone(), what));
+            }
+            Effect::UpdateVolume { uid, volume } => {
+                tokio::spawn(disk_calls::update_volume(self.shop.clone(), uid, volume));
             }
             Effect::MeasureDisk { uid, places } => {
                 tokio::spawn(disk_calls::measure(self.shop.clone(), uid, places));

@@ -165,6 +165,15 @@ impl MountStage {
     }
 }
 
+/// Something that users are told about work on a volume of their pod, beside whether it succeeded.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum VolumeNews {
+    /// Its files are given to the pod's group, and that takes long. `files`: how many were, when it is told again.
+    ChangingGroup { path: String, files: Option<u64> },
+    /// Another pod has it for another group, which stays.
+    OtherGroup { spec_name: String, wanted: i64, found: u32 },
+}
+
 /// Files whose content is known here and replaced as a whole: whoever reads sees the old ones or the new ones.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ContentVolume {

@@ -173,8 +173,9 @@ impl NodeStats {
     pub(crate) async fn pull_records(&self) -> Option<[u64; 2]> {
         let dirs = ["pulled", "pulling"].map(|dir| format!("{}/image_manager/{dir}", self.settings.root_dir));
         let found = self.ports.usage.directories(dirs.into()).await.ok()?;
-        let [pulled, pulling] = found.try_into().ok()?;
-        Some([pulled?.inodes, pulling?.inodes])
+        // Before the first pull there is no directory, and no record.
+        let found = found.into_iter().map(|records| records.unwrap_or_default().inodes);
+        found.collect::<Vec<u64>>().try_into().ok()
     }
 }
 

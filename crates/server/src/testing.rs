@@ -226,6 +226,8 @@ impl AgentView for FakeAgent {
             mirror_pods: 0,
             orphans: 0,
             ephemeral_containers: 0,
+            counts: Default::default(),
+            volumes: Vec::new(),
         };
         self.say(report).await
     }

@@ -20,6 +20,9 @@ pub fn plan(inputs: &PlanInputs) -> PodPlan {
             return plan;
         }
         stop::stop_everything(inputs, MINIMUM_STOP_SECS)
+    } else if !entry.ledger.released && !entry.ledger.updating.is_empty() {
+        // Who comes late must not bring back what was taken away.
+        return PodPlan::wait(None, Cause::Releasing);
     } else if !entry.ledger.released {
         // On its own, so that a container which can't be removed keeps neither volumes nor the pod's name.
         vec![Stage::must(vec![Action::TearDownVolumes]), Stage::must(destroy_cgroups(inputs))]

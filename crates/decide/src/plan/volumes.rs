@@ -96,7 +96,8 @@ pub(super) fn updates(inputs: &PlanInputs, plan: &mut PodPlan) -> Vec<Action> {
     for one in found.held {
         say(inputs, one, plan);
     }
-    let ready = found.ready.into_iter();
+    // Those that are at it are waited for: their end wakes the pod.
+    let ready = found.ready.into_iter().filter(|setup| !inputs.entry.ledger.updating.contains(&setup.name));
     let mut due: Vec<_> = ready.filter(|setup| !waits_for_retry(inputs, setup, plan)).collect();
     due.extend(republished(inputs, plan));
     let mut actions: Vec<_> = due.into_iter().map(|volume| Action::SetUpVolume { volume }).collect();

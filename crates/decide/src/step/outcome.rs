@@ -223,7 +223,7 @@ fn failed(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Action
 }
 
 /// Each volume is tried again on its own, ever later.
-fn volume_failed(
+pub(super) fn volume_failed(
     state: &mut NodeState,
     cx: &mut Context,
     uid: &PodUid,

@@ -9,7 +9,7 @@ use model::why::{Cause, Why};
 use model::{ApiEvent, PodUid};
 
 use super::pods::Known;
-use super::{Context, api, disk_limits, images, objects, observe, pods, probing};
+use super::{Context, api, disk_limits, images, objects, observe, pods, probing, volumes};
 use crate::effect::{Effect, Epoch, TimerKey};
 use crate::ledger::{PodRetry, VolumeSize};
 use crate::lifecycle::{Lifecycle, TerminationCause};
@@ -114,6 +114,10 @@ fn finished(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
             observing: entry.observing,
         };
         pods::forget(state, cx, uid);
+        match view.source.is_static() {
+            true => state.counts.static_pods_back += 1,
+            false => state.counts.api_pods_back += 1,
+        }
         pods::create(state, cx, view, Some(known));
         return true;
     }
@@ -231,7 +235,7 @@ fn welcome_back(entry: &mut PodEntry) {
 fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get(uid) else { return };
     if entry.plan.is_some() {
-        return;
+        return volumes::update_meanwhile(state, cx, uid);
     }
     if state.full_observation.last.is_none() {
         // Who else is here, perhaps under the same name, is not known before everything was read once.

@@ -17,8 +17,10 @@ use crate::metrics::AgentMetrics;
 const FIRST_WAIT: Duration = Duration::from_secs(2);
 /// Pods that are measured at the same time.
 const AT_ONCE: usize = 2;
-/// A filesystem that hangs for so long is left alone until it is asked for again.
+/// Files of a volume that take longer to count are left alone until somebody asks again.
 const LONGEST: Duration = Duration::from_secs(120);
+/// The same for a filesystem that only has to say how full it is. One that does not answer holds up the others so long.
+const ANSWER: Duration = Duration::from_secs(5);
 
 /// What is known of one volume.
 #[derive(Clone, Debug, PartialEq)]
@@ -98,26 +100,23 @@ impl VolumeSizes {
     }
 
     async fn measure(&self, uid: PodUid, volumes: Vec<MeasuredVolume>) {
-        let found = async {
+        let mut found = Vec::new();
+        {
             let _place = self.places.acquire().await;
-            let all = async {
-                let mut found = Vec::new();
-                for volume in volumes {
-                    found.extend(self.measure_one(volume).await);
-                }
-                found
-            };
-            tokio::time::timeout(LONGEST, all).await
-        };
-        let found = found.await;
-        self.known.send_modify(|known| {
-            known.in_work.remove(&uid);
-            match found {
-                Ok(found) => drop(known.sizes.insert(uid, (Instant::now(), Arc::new(found)))),
-                Err(_) => {
-                    tracing::warn!(pod_uid = %uid, "the sizes of the pod's volumes take too long to find")
+            for volume in volumes {
+                let patience = if volume.ephemeral { LONGEST } else { ANSWER };
+                let name = volume.name.clone();
+                match tokio::time::timeout(patience, self.measure_one(volume)).await {
+                    Ok(figures) => found.extend(figures),
+                    Err(_) => {
+                        tracing::warn!(pod_uid = %uid, volume = name, "the size of the volume takes too long to find")
+                    }
                 }
             }
+        }
+        self.known.send_modify(|known| {
+            known.in_work.remove(&uid);
+            known.sizes.insert(uid, (Instant::now(), Arc::new(found)));
         });
     }
 

@@ -11,8 +11,10 @@ use model::cri::{RuntimeCondition, RuntimeHandler, RuntimeStatus};
 use model::k8s::Pod;
 use model::probe::{ProbeKind, ProbeOutcome};
 use model::storage::StorageKey;
+use model::volume::VolumeSetup;
 use model::{ContainerId, PodUid};
 
+use super::executor::content_of;
 use super::{Happening, Simulation};
 use crate::time::{MILLI, SECOND};
 
@@ -32,6 +34,10 @@ pub enum Errand {
     OnNode,
     Services,
     Token(TokenWanted),
+    UpdateVolume {
+        uid: PodUid,
+        volume: Box<VolumeSetup>,
+    },
     ListLeftovers,
     Probe {
         uid: PodUid,
@@ -107,6 +113,10 @@ impl Simulation {
             Errand::OnNode => Event::CsiOnNode(self.world.storage.on_node()),
             Errand::Services => Event::Services(Vec::new()),
             Errand::Token(wanted) => Event::TokenIssued { result: self.token(&wanted), wanted },
+            Errand::UpdateVolume { uid, volume } => {
+                self.world.disk.set_up_volume(&uid, &volume.name, content_of(&volume).as_deref());
+                Event::VolumeUpdated { uid, volume, result: Ok(()) }
+            }
             Errand::Probe { uid, container, kind, id } => {
                 let outcome = self.probed(&uid, &container, kind, &id);
                 Event::ProbeDone {

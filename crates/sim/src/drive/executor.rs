@@ -231,7 +231,7 @@ fn first_call(action: &Action, when: &dyn Fn(Mono) -> Nanos) -> Op {
 }
 
 /// All files, one after the other.
-fn content_of(volume: &VolumeSetup) -> Option<String> {
+pub(super) fn content_of(volume: &VolumeSetup) -> Option<String> {
     let VolumeKind::Content(content) = &volume.kind else { return None };
     let files = content.files.iter();
     Some(files.map(|(path, file)| format!("{path}={};", String::from_utf8_lossy(&file.bytes))).collect())

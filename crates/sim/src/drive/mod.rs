@@ -285,6 +285,7 @@ impl Simulation {
                 self.errand_soon(Errand::Probe { uid, container, kind, id });
             }
             Effect::KeepProbeRecord { uid, record } => self.world.disk.keep_probes(&uid, record),
+            Effect::UpdateVolume { uid, volume } => self.errand_soon(Errand::UpdateVolume { uid, volume }),
             // Its pods have no limits of local storage, so that none is measured.
             Effect::MeasureDisk { .. } => {}
             // No credential plugins are configured in the simulated world.

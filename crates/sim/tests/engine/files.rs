@@ -11,12 +11,12 @@ use model::files::{ContainerFiles, TerminationMessageRequest};
 use model::hook::HttpHook;
 use model::probe::{NetworkCheck, ProbeOutcome, ProbeRecord};
 use model::user_namespace::UserNamespacesFound;
-use model::volume::VolumeSetup;
+use model::volume::{VolumeNews, VolumeSetup};
 use model::{ApiEvent, EventSubject, FullName, PodUid, Wall};
 use ports::{
     CgroupError, Cgroups, EventSink, FilesError, HookAnswer, HttpHooks, Leftovers, Meter, PluginError,
     PodFiles, PodSeen, ProbeOf, ProbeRecordError, ProbeRecordStore, ProbeRecords, Prober,
-    RegistryCredentials, WallClock,
+    RegistryCredentials, VolumeNewsFeed, WallClock,
 };
 
 use super::host::{CallError, Inner, Reach};
@@ -197,6 +197,13 @@ impl ProbeRecordStore for SimRecords {
 
 /// What the simulated world has no part in: nothing is on its network, and nobody counts.
 pub struct Nothing(pub Reach);
+
+#[async_trait]
+impl VolumeNewsFeed for Nothing {
+    async fn next(&self) -> (PodUid, VolumeNews) {
+        std::future::pending().await
+    }
+}
 
 #[async_trait]
 impl Prober for Nothing {

@@ -103,6 +103,7 @@ impl Run {
             pull_records: None,
             hints: Arc::new(runtime::SimHints(Mutex::new(Some(heard)))),
             files: Arc::new(files::SimFiles(reach())),
+            volume_news: nothing.clone(),
             cgroups: Arc::new(files::SimCgroups(reach())),
             events: nothing.clone(),
             http_hooks: nothing.clone(),
