@@ -108,12 +108,18 @@ impl PodFiles for SimFiles {
     }
 
     async fn tear_down_volumes(&self, uid: &PodUid) -> Result<(), FilesError> {
-        self.on_disk(uid, |inner| inner.world.disk.tear_down_volumes(uid)).await
+        let tear_down = |inner: &mut Inner| {
+            let mounted = inner.world.storage.mounted(uid);
+            inner.world.disk.tear_down_volumes(uid, &mounted);
+        };
+        self.on_disk(uid, tear_down).await
     }
 
     async fn remove_pod_dir(&self, uid: &PodUid) -> Result<(), FilesError> {
         let remove = |inner: &mut Inner| {
-            inner.world.disk.remove_pod(uid).map_err(|refused| FilesError::refused(refused.message))
+            inner.world.disk.remove_pod(uid).map_err(|refused| FilesError::refused(refused.message))?;
+            inner.drivers.forget(uid);
+            Ok(())
         };
         self.0.call(uid, false, remove).await
     }
