@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use model::PodUid;
-use model::csi::{Abilities, DriverNode, Expand, PluginInfo, Publish, Stage, VolumeRecord};
+use model::csi::{Abilities, DriverNode, Expand, PluginInfo, Publish, Stage, Told, VolumeRecord};
 use ports::{CsiDrivers, CsiError, CsiFiles, FilesError, FoundVolume, PluginSockets, SocketNotice};
 use sim::world::DRIVER;
 use std::collections::{BTreeMap, BTreeSet};
@@ -145,6 +145,11 @@ impl CsiDrivers for SimDrivers {
     /// No claim of this world grows.
     async fn expand(&self, _: &str, _: &Expand) -> Result<(), CsiError> {
         Ok(())
+    }
+
+    /// Nobody asks for figures in this world.
+    async fn tell(&self, _: &str, _: &str, _: &str) -> Result<Told, CsiError> {
+        Ok(Told::default())
     }
 
     async fn unpublish(&self, _: &str, handle: &str, target: &str) -> Result<(), CsiError> {
