@@ -47,11 +47,47 @@ build_kubernetes() {
     say "  $((SECONDS - start))s: done"
 }
 
+metrics_server_path() {
+    local version program
+    version=$(awk '$1 == "sigs.k8s.io/metrics-server" {print $2}' "$here/metrics-server/go.mod")
+    program=$CACHE/metrics-server-$version/metrics-server
+    [[ -x $program ]] || locked kubernetes build_metrics_server "$program"
+    echo "$program"
+}
+
+# With the flags of Kubernetes' own programs: what was compiled for those is not compiled again.
+build_metrics_server() {
+    local program=$1
+    [[ ! -x $program ]] || return 0
+    say "building the metrics-server (once for this machine)"
+    mkdir -p "${program%/*}"
+    module=metrics-server go_run "$(go_command)" build -trimpath -ldflags '-s -w' -o "$program.part" \
+        sigs.k8s.io/metrics-server/cmd/metrics-server
+    mv "$program.part" "$program"
+}
+
+# It is part of Go, as source.
+pprof_path() {
+    local program
+    program=$CACHE/pprof-$(go_wanted)/pprof
+    [[ -x $program ]] || locked kubernetes build_pprof "$program"
+    echo "$program"
+}
+
+build_pprof() {
+    local program=$1
+    [[ ! -x $program ]] || return 0
+    say "building pprof (once for this machine)"
+    mkdir -p "${program%/*}"
+    go_run "$(go_command)" build -trimpath -ldflags '-s -w' -o "$program.part" cmd/pprof
+    mv "$program.part" "$program"
+}
+
 # Whoever builds may have other settings for their own work. The pinned module and its checksums rule.
 go_run() {
     local go=$1
     shift
-    (cd "$here/kubernetes" && CGO_ENABLED=0 GOWORK=off GOFLAGS=-mod=readonly nice -n 19 "$go" "$@" </dev/null)
+    (cd "$here/${module:-kubernetes}" && CGO_ENABLED=0 GOWORK=off GOFLAGS=-mod=readonly nice -n 19 "$go" "$@" </dev/null)
 }
 
 # What upstream's release build stamps, as far as a published module can tell.

@@ -45,21 +45,31 @@ pub fn places(config: &NodeConfig, pod: &PodView, observed: &ObservedPod) -> Dis
     found
 }
 
-/// The message that the pod is evicted with, if it uses too much.
-pub fn verdict(pod: &PodView, used: &DiskUse) -> Option<String> {
+/// A limit that the pod has outgrown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outgrown {
+    /// The kubelet's word for the limit.
+    pub signal: &'static str,
+    /// What the pod is evicted with.
+    pub message: String,
+}
+
+/// `None`: the pod keeps no more than it may.
+pub fn verdict(pod: &PodView, used: &DiskUse) -> Option<Outgrown> {
     for volume in pod.spec().volumes.iter().flatten() {
         let Some(limit) = size_limit(volume) else { continue };
         if used.volumes.get(&volume.name).is_some_and(|bytes| exceeds(*bytes, &limit)) {
             let name = &volume.name;
-            return Some(format!("Usage of EmptyDir volume {name:?} exceeds the limit \"{limit}\". "));
+            let message = format!("Usage of EmptyDir volume {name:?} exceeds the limit \"{limit}\". ");
+            return Some(Outgrown { signal: "emptydirfs.limit", message });
         }
     }
     if let Some(limit) = pod_limit(pod)
         && exceeds(used.total(), &limit)
     {
-        return Some(format!(
-            "Pod ephemeral local storage usage exceeds the total limit of containers {limit}. "
-        ));
+        let message =
+            format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. ");
+        return Some(Outgrown { signal: "ephemeralpodfs.limit", message });
     }
     pod.all_containers().find_map(|(_, container)| {
         let limits = container_limits(container);
@@ -67,8 +77,10 @@ pub fn verdict(pod: &PodView, used: &DiskUse) -> Option<String> {
         let of =
             |part: &std::collections::BTreeMap<String, u64>| part.get(&container.name).copied().unwrap_or(0);
         let name = &container.name;
-        exceeds(of(&used.logs) + of(&used.layers), &limit)
-            .then(|| format!("Container {name} exceeded its local ephemeral storage limit \"{limit}\". "))
+        exceeds(of(&used.logs) + of(&used.layers), &limit).then(|| Outgrown {
+            signal: "ephemeralcontainerfs.limit",
+            message: format!("Container {name} exceeded its local ephemeral storage limit \"{limit}\". "),
+        })
     })
 }
 
@@ -184,7 +196,7 @@ mod tests {
             (&both, used(&[], &[("a", 20)], &[("a", 21)], 0), Some(own)),
             (&both, used(&[], &[("a", 41)], &[], 0), Some(own)),
         ] {
-            assert_eq!(verdict(pod, &used).as_deref(), expect, "{used:?}");
+            assert_eq!(verdict(pod, &used).as_ref().map(|found| found.message.as_str()), expect, "{used:?}");
         }
     }
 }

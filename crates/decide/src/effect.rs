@@ -1,11 +1,13 @@
 //! What to do about it: the only output of [`crate::step`]. The engine carries effects out and makes no choice.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::cgroup::{CgroupName, CgroupSpec};
 use model::cluster::{ObjectKey, TokenWanted};
 use model::credentials::PullSecret;
 use model::cri::{ContainerConfig, IdMapping, SandboxConfig};
+use model::csi::{ClaimObject, Expansion};
 use model::disk_use::DiskPlaces;
 use model::files::ContainerFiles;
 use model::hook::HookCall;
@@ -83,6 +85,10 @@ pub enum Effect {
     TellVolumesInUse {
         volumes: Vec<String>,
     },
+    /// How often these drivers are asked anew what the node can take, in seconds.
+    TellDriverPeriods {
+        periods: BTreeMap<String, u64>,
+    },
     /// Sets, moves or (with `None`) clears a timer.
     SetTimer {
         key: TimerKey,
@@ -116,6 +122,11 @@ pub enum Effect {
         full_name: FullName,
         event: ApiEvent,
     },
+    /// An Event about a claim that a pod uses.
+    RecordClaimEvent {
+        claim: ClaimObject,
+        event: ApiEvent,
+    },
     /// Write these cgroups (the levels above pods).
     EnsureCgroups {
         specs: Vec<CgroupSpec>,
@@ -124,6 +135,11 @@ pub enum Effect {
     ListLeftovers,
     /// Remove what belongs to no pod. `Swept` follows.
     Sweep(Sweep),
+    /// Replace the files of a volume of a pod whose plan goes on. `VolumeUpdated` follows.
+    UpdateVolume {
+        uid: PodUid,
+        volume: Box<VolumeSetup>,
+    },
     /// Measure what a pod keeps on the node's disk. `DiskMeasured` follows.
     MeasureDisk {
         uid: PodUid,
@@ -253,6 +269,11 @@ pub enum Action {
     SetUpVolume {
         volume: VolumeSetup,
     },
+    /// Has the volume's driver make it as large as what stands behind its claim, and tells the claim.
+    ExpandVolume {
+        volume: VolumeSetup,
+        expansion: Box<Expansion>,
+    },
     /// Puts on record, in the pod's directory, which of the host's ids are the pod's.
     KeepUserIds {
         ids: IdMapping,
@@ -320,6 +341,7 @@ impl Action {
             Action::MakePodDirs { .. } => "make pod directories",
             Action::EnsureCgroup { .. } => "make pod cgroup",
             Action::SetUpVolume { .. } => "set up volume",
+            Action::ExpandVolume { .. } => "expand volume",
             Action::KeepUserIds { .. } => "record user namespace",
             Action::RunSandbox { .. } => "create pod sandbox",
             Action::StartContainer(_) => "start container",

@@ -18,7 +18,7 @@ use model::pod::Source;
 use model::probe::{ProbeKind, ProbeOutcome};
 use model::runtime_class::RuntimeClasses;
 use model::storage::{StorageKey, StorageState};
-use model::volume::MountStage;
+use model::volume::{MountStage, VolumeNews, VolumeSetup};
 use model::{ContainerId, FullName, PodUid, SandboxId};
 use serde::{Deserialize, Serialize};
 
@@ -142,6 +142,17 @@ pub enum Event {
         uid: PodUid,
         result: Result<DiskUse, String>,
     },
+    /// Something is to be told about work on a volume.
+    VolumeNews {
+        uid: PodUid,
+        news: VolumeNews,
+    },
+    /// The files of a volume were replaced beside the pod's plan, or could not be.
+    VolumeUpdated {
+        uid: PodUid,
+        volume: Box<VolumeSetup>,
+        result: Result<(), String>,
+    },
     FactsChanged(Arc<HostFacts>),
     /// The node can't keep a pod, for a reason that it is to fail with. `grace_secs`: instead of the pod's own.
     Evict {
@@ -187,6 +198,8 @@ impl Event {
             Event::Swept { .. } => "swept",
             Event::FactsChanged(_) => "facts_changed",
             Event::DiskMeasured { .. } => "disk-measured",
+            Event::VolumeNews { .. } => "volume_news",
+            Event::VolumeUpdated { .. } => "volume_updated",
             Event::Evict { .. } => "evict",
         }
     }
@@ -310,6 +323,7 @@ pub enum StepResult {
         stage: MountStage,
         failure: CallFailure,
     },
+    Expanded(Expanded),
     /// Stopped, but its hook failed. `message` is for the log only.
     HookFailed {
         message: String,
@@ -318,6 +332,22 @@ pub enum StepResult {
     Skipped,
     /// The plan was cancelled and this action cut short: it may or may not have had its effect.
     Interrupted,
+}
+
+/// How the growth of a volume ended, if it did not fail. Sizes are quantities.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Expanded {
+    Grown {
+        size: String,
+    },
+    /// It has this size, and the driver had no part in it.
+    Unneeded {
+        size: String,
+    },
+    /// The claim says that it is not the node's turn.
+    NotYet,
+    /// The driver does not do it while the volume is in use.
+    InUse,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::k8s::Container;
+use model::quantity::Quantity;
 use model::{ContainerId, Mono, SandboxId};
 
 use crate::back_off::{CrashBackOff, PullBackOff};
@@ -30,8 +31,14 @@ pub struct Ledger {
     pub volumes_since: Option<Mono>,
     /// Volumes whose set-up failed last.
     pub volume_retry: BTreeMap<String, VolumeRetry>,
+    /// Of volumes of storage drivers with a claim: how large they are here.
+    pub sizes: BTreeMap<String, VolumeSize>,
+    /// Volumes whose growth failed last.
+    pub growth_retry: BTreeMap<String, VolumeRetry>,
     /// Of each volume whose files are made here: the version that was written last.
     pub content: BTreeMap<String, u64>,
+    /// Volumes whose files are being replaced beside a plan.
+    pub updating: BTreeSet<String>,
     /// When volumes are published again whose drivers want that.
     pub republish: BTreeMap<String, Mono>,
     pub crash: BTreeMap<String, CrashBackOff>,
@@ -77,6 +84,16 @@ pub struct PodRetry {
     pub message: String,
     pub at: Mono,
     pub attempts: u32,
+}
+
+/// What this node knows of the size of a volume.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct VolumeSize {
+    pub size: Quantity,
+    /// Its driver does not make it larger while it is in use.
+    pub in_use: bool,
+    /// With this version of its claim it was not the node's turn.
+    pub judged: Option<String>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -12,6 +12,7 @@ use model::node::{HostFacts, NodeConfig};
 use model::observed::ObservedPod;
 use model::pod::{PodView, QosClass, Source};
 use model::probe::ProbeRecord;
+use model::report::Counts;
 use model::runtime_class::RuntimeClasses;
 use model::why::Why;
 use model::{FullName, Mono, PodUid, Wall};
@@ -72,6 +73,8 @@ pub struct NodeState {
     pub swept_once: bool,
     pub next_epoch: u64,
     pub burstable_shares_written: Option<u64>,
+    /// To be told, never to be decided by.
+    pub counts: Counts,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -243,6 +246,7 @@ impl NodeState {
             swept_once: false,
             next_epoch: 1,
             burstable_shares_written: None,
+            counts: Counts::default(),
         }
     }
 

@@ -2,6 +2,8 @@
 
 mod content;
 pub mod csi;
+pub mod growth;
+mod measured;
 mod paths;
 pub mod persistent;
 
@@ -11,9 +13,7 @@ use model::k8s;
 use model::node::{HostFacts, NodeConfig};
 use model::pod::PodView;
 use model::quantity::Quantity;
-use model::volume::{
-    EmptyDirMedium, HostPathCheck, MeasuredVolume, MountStage, NfsVolume, VolumeKind, VolumeSetup,
-};
+use model::volume::{EmptyDirMedium, HostPathCheck, MountStage, NfsVolume, VolumeKind, VolumeSetup};
 use model::why::Cause;
 
 use crate::cgroups::pod_memory_limit;
@@ -23,6 +23,7 @@ use crate::resources::{
 };
 
 pub use content::ContentInputs;
+pub use measured::{count_volumes, measured};
 
 /// Why a volume can't be set up. The text is the part of the message behind [`mount_failure`]'s prefix.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
@@ -97,24 +98,35 @@ pub fn places(inputs: &ContentInputs<'_>) -> Result<Places, Held> {
         let name = claim.volume.name.clone();
         let resolved = persistent::resolve(inputs, claim)?;
         found.groups.extend(resolved.gid.filter(|gid| !found.groups.contains(gid)));
-        if let Some(place) = csi::place(inputs, &resolved).or_else(|| persistent::place(inputs, &resolved)) {
-            found.volumes.insert(name, place);
-        }
+        found.volumes.extend(place(inputs, &resolved).map(|place| (name, place)));
     }
     Ok(found)
 }
 
+/// Where one claim is.
+fn place(inputs: &ContentInputs<'_>, resolved: &persistent::Resolved<'_>) -> Option<VolumePlace> {
+    csi::place(inputs, resolved).or_else(|| persistent::place(inputs, resolved))
+}
+
 /// Whether a volume of the pod may be a storage driver's.
 pub fn uses_drivers(pod: &PodView) -> bool {
-    let may_be = |volume: &k8s::Volume| volume.csi.is_some() || persistent::claim_of(pod, volume).is_some();
-    pod.spec().volumes.iter().flatten().any(may_be)
+    pod.spec().volumes.iter().flatten().any(|volume| may_be_of_driver(pod, volume))
+}
+
+/// Those that the pod mounts, and that may be a storage driver's.
+pub fn of_drivers(pod: &PodView) -> Vec<String> {
+    let found = mounted(pod).filter(|volume| may_be_of_driver(pod, volume));
+    found.map(|volume| volume.name.clone()).collect()
+}
+
+fn may_be_of_driver(pod: &PodView, volume: &k8s::Volume) -> bool {
+    volume.csi.is_some() || persistent::claim_of(pod, volume).is_some()
 }
 
 /// Set-ups of volumes that their drivers want to publish again now and then.
 pub fn republished(inputs: &ContentInputs<'_>) -> Vec<VolumeSetup> {
-    let of_drivers =
-        |volume: &&k8s::Volume| volume.csi.is_some() || persistent::claim_of(inputs.pod, volume).is_some();
-    let setups = mounted(inputs.pod).filter(of_drivers).filter_map(|volume| match &volume.csi {
+    let of_drivers = mounted(inputs.pod).filter(|volume| may_be_of_driver(inputs.pod, volume));
+    let setups = of_drivers.filter_map(|volume| match &volume.csi {
         Some(_) => csi::setup(inputs, volume, None).ok(),
         None => persistent(inputs, volume).ok(),
     });
@@ -294,28 +306,6 @@ pub fn host_path(
         "csi" => Ok(csi::inline_place(config, pod, volume)),
         kind => Err(VolumeError::Unsupported { volume: volume.name.clone(), kind }),
     }
-}
-
-/// The volumes of a pod whose sizes are told: those whose files the agent made a place for. A path of the host is not
-/// the pod's to account for.
-pub fn measured(config: &NodeConfig, pod: &PodView) -> Vec<MeasuredVolume> {
-    let measure = |volume: &k8s::Volume| {
-        let kind = kind_name(volume);
-        if !["emptyDir", "configMap", "secret", "downwardAPI", "projected"].contains(&kind) {
-            return None;
-        }
-        let source = host_path(config, pod, volume).ok()?;
-        let plugin = source.path.rsplit('/').nth(1)?.replace('~', "/");
-        let medium = volume.empty_dir.as_ref().and_then(|source| source.medium.as_deref());
-        let on_disk = match kind {
-            "emptyDir" => medium.unwrap_or_default().is_empty(),
-            kind => kind == "configMap",
-        };
-        let (name, claim) = (volume.name.clone(), None);
-        Some(MeasuredVolume { name, path: source.path, plugin, ephemeral: true, on_disk, claim })
-    };
-    let spec = pod.pod.spec.as_ref();
-    spec.and_then(|spec| spec.volumes.as_ref()).into_iter().flatten().filter_map(measure).collect()
 }
 
 /// The name of the source in the spec. A volume without a source is an emptyDir.

@@ -58,6 +58,8 @@ pub(crate) struct Shop {
     pub csi: Option<Arc<CsiKeeper>>,
     /// For whoever keeps the Node object. `None`: not known yet.
     pub volumes_in_use: Arc<watch::Sender<Option<Vec<String>>>>,
+    /// How often drivers are asked anew what the node can take, in seconds.
+    pub driver_periods: Arc<watch::Sender<BTreeMap<String, u64>>>,
 }
 
 /// A plan that is being carried out.
@@ -116,6 +118,7 @@ pub(crate) fn prepare(
         image_news,
         csi,
         volumes_in_use,
+        driver_periods: Arc::default(),
     };
     let (probe_records, to_keep) = mpsc::unbounded_channel();
     tokio::spawn(probe_calls::keep_records(shop.clone(), to_keep));
@@ -149,7 +152,8 @@ impl Ready {
             tokio::spawn(self.stop.clone().run_until_cancelled_owned(csi.clone().look_around()));
         }
         if let Some(csi) = &shop.ports.csi {
-            let registry = Registry::new(csi.clone(), csi_node, shop.outbox.clone());
+            let periods = shop.driver_periods.subscribe();
+            let registry = Registry::new(csi.clone(), csi_node, shop.outbox.clone(), periods);
             tokio::spawn(registry.run(self.stop.clone()));
         }
         for feed in self.feeds {
@@ -160,6 +164,7 @@ impl Ready {
         self.dispatcher.objects.follow_services();
         self.dispatcher.objects.follow_runtime_classes();
         self.dispatcher.objects.follow_csi_drivers();
+        tokio::spawn(self.stop.clone().run_until_cancelled_owned(disk_calls::forward_news(shop.clone())));
         tokio::spawn(forward_hints(shop, self.stop.clone()));
         tokio::spawn(self.dispatcher.run(self.inbox, self.questions, self.stop))
     }
@@ -318,6 +323,9 @@ impl Dispatcher {
             Effect::TellVolumesInUse { volumes } => {
                 self.shop.volumes_in_use.send_replace(Some(volumes));
             }
+            Effect::TellDriverPeriods { periods } => {
+                self.shop.driver_periods.send_replace(periods);
+            }
             Effect::SetTimer { key, at } => self.timers.set(key, at),
             Effect::PublishStatus { uid, status } => self.tell_status(&uid, &status),
             Effect::RunProbe { uid, container, kind, id, call, attempts } => {
@@ -334,6 +342,9 @@ impl Dispatcher {
                 tracing::info!(pod_uid = %uid, "pod is gone");
             }
             Effect::RecordEvent { uid, full_name, event } => self.record(&uid, &full_name, event),
+            Effect::RecordClaimEvent { claim, event } => {
+                self.shop.ports.events.record(&EventSubject::Claim(claim), &event);
+            }
             Effect::EnsureCgroups { specs } => {
                 self.node_cgroups.send_replace(specs);
             }
@@ -342,6 +353,9 @@ impl Dispatcher {
             }
             Effect::Sweep(what) => {
                 tokio::spawn(sweep::sweep(self.shop.clone(), what));
+            }
+            Effect::UpdateVolume { uid, volume } => {
+                tokio::spawn(disk_calls::update_volume(self.shop.clone(), uid, volume));
             }
             Effect::MeasureDisk { uid, places } => {
                 tokio::spawn(disk_calls::measure(self.shop.clone(), uid, places));

@@ -13,7 +13,7 @@ use decide::lifecycle::MINIMUM_STOP_SECS;
 use decide::{Action, Epoch, Stage, StartContainer, StepResult};
 use futures::FutureExt;
 use futures::future::join_all;
-use model::csi::CsiVolume;
+use model::csi::{CsiVolume, Expansion};
 use model::hook::HookCall;
 use model::volume::{VolumeKind, VolumeSetup};
 use model::{ContainerId, Mono, PodUid};
@@ -21,6 +21,7 @@ use ports::{CgroupError, Disposition, FilesError, RuntimeError, Span};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::csi::expand::Growing;
 use crate::dispatcher::Shop;
 use crate::hooks;
 
@@ -89,6 +90,7 @@ fn succeeded(result: &StepResult) -> bool {
             | StepResult::SandboxRunning { .. }
             | StepResult::ContainerStarted { .. }
             | StepResult::HookFailed { .. }
+            | StepResult::Expanded(_)
     )
 }
 
@@ -99,6 +101,7 @@ async fn perform(shop: &Shop, job: &Job, action: &Action) -> StepResult {
         Action::MakePodDirs { log_dir, containers } => make_dirs(shop, uid, log_dir, containers).await,
         Action::EnsureCgroup { spec } => cgroup_result(ports.cgroups.ensure(spec).await),
         Action::SetUpVolume { volume } => set_up_volume(shop, job, volume).await,
+        Action::ExpandVolume { volume, expansion } => expand_volume(shop, job, volume, expansion).await,
         Action::KeepUserIds { ids } => files_result(ports.files.write_user_ids(uid, ids).await),
         Action::RunSandbox { config, handler } => {
             match ports.runtime.run_pod_sandbox(config, handler).await {
@@ -141,12 +144,34 @@ async fn set_up_by_driver(shop: &Shop, job: &Job, volume: &CsiVolume) -> StepRes
         return StepResult::Failed(CallFailure { unreachable: false, message });
     };
     match csi.set_up(&job.uid, volume, &job.cancel).await {
-        Ok(()) => StepResult::Ok,
-        Err(_) if job.cancel.is_cancelled() => StepResult::Interrupted,
-        Err(trouble) => {
+        None => StepResult::Interrupted,
+        Some(Ok(())) => StepResult::Ok,
+        Some(Err(_)) if job.cancel.is_cancelled() => StepResult::Interrupted,
+        Some(Err(trouble)) => {
             let failure = CallFailure { unreachable: false, message: trouble.message };
             StepResult::VolumeFailed { stage: trouble.stage, failure }
         }
+    }
+}
+
+async fn expand_volume(shop: &Shop, job: &Job, volume: &VolumeSetup, wanted: &Expansion) -> StepResult {
+    let failed = |message: String| StepResult::Failed(CallFailure { unreachable: false, message });
+    let (Some(csi), Some(cluster), VolumeKind::Csi(of_driver)) =
+        (&shop.csi, &shop.ports.cluster, &volume.kind)
+    else {
+        return failed(format!("volume {} is of no storage driver that could make it larger", volume.name));
+    };
+    let growing = Growing {
+        storage: cluster.storage.clone(),
+        volume: (**of_driver).clone(),
+        wanted: wanted.clone(),
+        at: shop.clock.now().wall,
+    };
+    match csi.expand(growing, &job.cancel).await {
+        None => StepResult::Interrupted,
+        Some(Err(_)) if job.cancel.is_cancelled() => StepResult::Interrupted,
+        Some(Ok(how)) => StepResult::Expanded(how),
+        Some(Err(message)) => failed(message),
     }
 }
 

@@ -36,7 +36,7 @@ use std::sync::Arc;
 use decide::NodeState;
 use ports::{
     Cgroups, ClusterPorts, EventSink, HttpHooks, Images, Meter, PodFeed, PodFiles, ProbeRecordStore, Prober,
-    PullRecords, RegistryCredentials, Runtime, RuntimeEvents, Tracing, WallClock,
+    PullRecords, RegistryCredentials, Runtime, RuntimeEvents, Tracing, VolumeNewsFeed, WallClock,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -56,6 +56,7 @@ pub struct Ports {
     pub pull_records: Option<Arc<dyn PullRecords>>,
     pub hints: Arc<dyn RuntimeEvents>,
     pub files: Arc<dyn PodFiles>,
+    pub volume_news: Arc<dyn VolumeNewsFeed>,
     pub cgroups: Arc<dyn Cgroups>,
     pub events: Arc<dyn EventSink>,
     pub http_hooks: Arc<dyn HttpHooks>,

@@ -7,8 +7,9 @@ use async_trait::async_trait;
 use decide::NodeState;
 use decide::lifecycle::Lifecycle;
 use decide::state::PodEntry;
+use decide::volumes::ContentInputs;
 use model::k8s::{Pod, PodList};
-use model::report::{ContainerView, NodeReport, PodReport, RecentEvent, WhyLine, WhyReport};
+use model::report::{ContainerView, NodeReport, PodReport, RecentEvent, VolumeCount, WhyLine, WhyReport};
 use model::{ApiEvent, ContainerId, Now, PodUid, Wall};
 use ports::{AgentView, PodInside};
 use tokio::sync::{mpsc, oneshot};
@@ -100,11 +101,11 @@ impl Query {
             Query::Find { namespace, name, answer } => {
                 let same = |e: &&PodEntry| e.view.name() == name && e.view.namespace() == namespace;
                 let stays = wanted().filter(same).min_by_key(|e| e.removed);
-                drop(answer.send(stays.map(|e| inside(state, e))));
+                drop(answer.send(stays.map(|e| inside(state, e, now))));
             }
             Query::Ended { pod, container, told } => waiting.add(state, pod, container, told),
-            Query::Insides(to) => drop(to.send(wanted().map(|e| inside(state, e)).collect())),
-            Query::Node(to) => drop(to.send(node(state))),
+            Query::Insides(to) => drop(to.send(wanted().map(|e| inside(state, e, now)).collect())),
+            Query::Node(to) => drop(to.send(node(state, now))),
         }
     }
 }
@@ -117,15 +118,29 @@ fn with_status(entry: &PodEntry) -> Pod {
     pod
 }
 
-fn inside(state: &NodeState, entry: &PodEntry) -> PodInside {
+fn volume_inputs<'a>(state: &'a NodeState, entry: &'a PodEntry, now: Now) -> ContentInputs<'a> {
+    ContentInputs {
+        config: &state.config,
+        facts: &state.facts,
+        pod: &entry.view,
+        cluster: state.objects.as_ref(),
+        node: state.node.as_deref(),
+        now: now.wall,
+    }
+}
+
+fn inside(state: &NodeState, entry: &PodEntry, now: Now) -> PodInside {
     let cgroup = decide::cgroups::pod_cgroup(&state.config, &entry.view);
+    let mut volumes = decide::volumes::measured(&volume_inputs(state, entry, now));
+    // A driver knows nothing of a volume before it has published it.
+    volumes.retain(|volume| volume.of_driver.is_none() || entry.ledger.set_up.contains(&volume.name));
     PodInside {
         cgroup: cgroup.map(|name| name.spell(state.config.cgroup_driver)),
         uid: entry.view.uid.clone(),
         pod: entry.view.pod.clone(),
         status: entry.status.clone(),
         observed: entry.observed.as_ref().map(|reading| reading.pod.clone()),
-        volumes: decide::volumes::measured(&state.config, &entry.view),
+        volumes,
     }
 }
 
@@ -251,7 +266,16 @@ fn why(entry: &PodEntry, events: &EventLog, now: Now) -> WhyReport {
     }
 }
 
-fn node(state: &NodeState) -> NodeReport {
+fn volume_counts(state: &NodeState, now: Now) -> Vec<VolumeCount> {
+    let mut counted = BTreeMap::new();
+    for entry in state.pods.values().filter(|entry| !entry.orphan) {
+        let (inputs, wanted) = (volume_inputs(state, entry, now), entry.lifecycle.may_start());
+        decide::volumes::count_volumes(&mut counted, &inputs, wanted, &entry.ledger.set_up);
+    }
+    counted.into_iter().map(|(plugin, count)| VolumeCount { plugin: plugin.to_owned(), ..count }).collect()
+}
+
+fn node(state: &NodeState, now: Now) -> NodeReport {
     let mut containers: BTreeMap<String, usize> = BTreeMap::new();
     let mut running_pods = 0;
     for pod in state.pods.values().filter_map(|e| e.observed.as_ref()).map(|r| &r.pod) {
@@ -275,6 +299,8 @@ fn node(state: &NodeState) -> NodeReport {
         mirror_pods: state.mirrors.values().filter(|mirror| mirror.seen.is_some()).count(),
         orphans: state.pods.values().filter(|e| e.orphan).count(),
         ephemeral_containers: state.pods.values().map(|e| e.view.ephemeral_containers().len()).sum(),
+        counts: state.counts.clone(),
+        volumes: volume_counts(state, now),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::csi::ClaimObject;
 use crate::pod::ContainerKind;
 use crate::{FullName, PodUid};
 
@@ -23,6 +24,7 @@ pub enum EventSubject {
     Node {
         name: String,
     },
+    Claim(ClaimObject),
 }
 
 /// One Event about a pod, or about one of its containers.

@@ -137,6 +137,9 @@ pub struct Abilities {
     pub stage: bool,
     pub single_node_multi_writer: bool,
     pub mount_group: bool,
+    pub expand: bool,
+    pub stats: bool,
+    pub condition: bool,
 }
 
 /// What a driver says about itself and this node.
@@ -197,6 +200,60 @@ pub struct Publish {
     pub secrets: Secrets,
     /// Tokens may be among them.
     pub attributes: Secrets,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Expand {
+    pub handle: String,
+    /// Where it is published.
+    pub target: String,
+    pub staging: String,
+    pub bytes: i64,
+    pub capability: Capability,
+    pub secrets: Secrets,
+}
+
+/// What a driver tells of a published volume.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Told {
+    pub bytes: Option<Amounts>,
+    pub inodes: Option<Amounts>,
+    pub condition: Condition,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Amounts {
+    pub total: u64,
+    pub used: u64,
+    pub available: u64,
+}
+
+/// Only of drivers that can tell. The default is what it means when they don't say.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Condition {
+    pub abnormal: bool,
+    pub message: String,
+}
+
+/// What stands behind a claim is larger than the volume is on this node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Expansion {
+    pub claim: ClaimObject,
+    /// Of what stands behind the claim, as a quantity.
+    pub size: String,
+    pub secrets: Secrets,
+    /// The version of the claim that this was decided from.
+    pub version: String,
+    /// The pod has it mounted and is not waiting for it.
+    pub online: bool,
+}
+
+/// A claim in the API.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct ClaimObject {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
 }
 
 #[cfg(test)]

@@ -93,4 +93,31 @@ pub struct NodeReport {
     pub orphans: usize,
     #[serde(default)]
     pub ephemeral_containers: usize,
+    #[serde(default)]
+    pub counts: Counts,
+    #[serde(default)]
+    pub volumes: Vec<VolumeCount>,
+}
+
+/// What happened since the agent came up. Nothing is decided by it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Pods of the runtime that nobody wanted.
+    pub orphans: u64,
+    /// Pods that were removed and wanted again under their UID: static ones, and those of the API.
+    pub static_pods_back: u64,
+    pub api_pods_back: u64,
+    /// Pods that were evicted, by the kubelet's word for the limit.
+    pub evictions: BTreeMap<String, u64>,
+}
+
+/// How many volumes of one kind there are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeCount {
+    /// Such as `kubernetes.io/empty-dir`.
+    pub plugin: String,
+    /// That pods are to have.
+    pub wanted: usize,
+    /// That were set up, and not torn down since.
+    pub set_up: usize,
 }

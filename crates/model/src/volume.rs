@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::csi::{Access, CsiVolume};
+use crate::csi::{Access, CsiVolume, VolumeId};
 
 /// What has to be true on disk before a container that mounts the volume may be made.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -62,6 +62,8 @@ pub struct MeasuredVolume {
     pub on_disk: bool,
     /// The claim in the pod's namespace that it was bound to.
     pub claim: Option<String>,
+    /// It is a storage driver's, which is asked instead of the filesystem.
+    pub of_driver: Option<VolumeId>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -163,6 +165,15 @@ impl MountStage {
             (_, true) => "FailedMapVolume",
         }
     }
+}
+
+/// Something that users are told about work on a volume of their pod, beside whether it succeeded.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum VolumeNews {
+    /// Its files are given to the pod's group, and that takes long. `files`: how many were, when it is told again.
+    ChangingGroup { path: String, files: Option<u64> },
+    /// Another pod has it for another group, which stays.
+    OtherGroup { spec_name: String, wanted: i64, found: u32 },
 }
 
 /// Files whose content is known here and replaced as a whole: whoever reads sees the old ones or the new ones.

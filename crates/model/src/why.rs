@@ -114,6 +114,10 @@ pub enum Cause {
     },
     /// Containers are gone; the pod's files, volumes and cgroup are being released.
     Releasing,
+    /// Containers are gone; volumes that storage drivers may have a part in are being taken away.
+    ReleasingVolumes {
+        volumes: Vec<String>,
+    },
     /// Everything that was wanted is running.
     Running,
     Finished {

@@ -10,6 +10,9 @@ use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Request, Response, Status};
 
+/// How much earlier than here a deadline may be over at a plugin.
+const AHEAD: Duration = Duration::from_secs(1);
+
 /// Connects at its first call, and again at the next call after its connection ended. Needs a tokio runtime.
 pub(crate) fn channel(socket: &Path) -> Channel {
     let path = PathBuf::from(socket);
@@ -38,9 +41,14 @@ where
 {
     let mut request = Request::new(message);
     request.set_timeout(deadline);
+    let begun = tokio::time::Instant::now();
     match tokio::time::timeout(deadline, send(request)).await {
         Err(_) => Err(CsiError::timed_out()),
         Ok(Ok(answer)) => Ok(answer.into_inner()),
+        // The plugin knows the deadline too, and its clock may be a little ahead.
+        Ok(Err(status)) if status.code() == Code::Cancelled && begun.elapsed() + AHEAD >= deadline => {
+            Err(CsiError::timed_out())
+        }
         Ok(Err(status)) => Err(failure(socket, &status)),
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use model::csi::{Abilities, DriverNode, Publish, Stage};
+use model::csi::{Abilities, DriverNode, Expand, Publish, Stage, Told};
 use ports::{CsiDrivers, CsiError};
 use tokio::sync::watch;
 use tonic::transport::Channel;
@@ -94,5 +94,23 @@ impl CsiDrivers for DriverClients {
             pb::NodeUnstageVolumeRequest { volume_id: handle.into(), staging_target_path: staging.into() };
         call(&socket, CALL, request, |r| client.node_unstage_volume(r)).await?;
         Ok(())
+    }
+
+    async fn expand(&self, driver: &str, wanted: &Expand) -> Result<(), CsiError> {
+        let Driver { socket, mut client } = self.driver(driver)?;
+        call(&socket, CALL, to_wire::expand(wanted), |r| client.node_expand_volume(r)).await?;
+        Ok(())
+    }
+
+    async fn tell(&self, driver: &str, handle: &str, path: &str) -> Result<Told, CsiError> {
+        let Driver { socket, mut client } = self.driver(driver)?;
+        let request = pb::NodeGetVolumeStatsRequest {
+            volume_id: handle.into(),
+            volume_path: path.into(),
+            // Upstream does not say where it is staged.
+            staging_target_path: String::new(),
+        };
+        let answer = call(&socket, CALL, request, |r| client.node_get_volume_stats(r)).await?;
+        Ok(to_wire::told(answer))
     }
 }

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use model::csi::{Abilities, Access, Capability, CapabilityMode, DriverNode, Publish, Secrets, Stage};
+use model::csi::{
+    Abilities, Access, Amounts, Capability, CapabilityMode, Condition, DriverNode, Expand, Publish, Secrets,
+    Stage, Told,
+};
 
 use crate::csi as pb;
 use pb::node_service_capability::rpc::Type as Ability;
@@ -30,6 +33,17 @@ pub(crate) fn publish(call: &Publish) -> pb::NodePublishVolumeRequest {
         readonly: call.read_only,
         secrets: plain(&call.secrets),
         volume_context: plain(&call.attributes),
+    }
+}
+
+pub(crate) fn expand(call: &Expand) -> pb::NodeExpandVolumeRequest {
+    pb::NodeExpandVolumeRequest {
+        volume_id: call.handle.clone(),
+        volume_path: call.target.clone(),
+        capacity_range: Some(pb::CapacityRange { required_bytes: call.bytes, limit_bytes: 0 }),
+        staging_target_path: call.staging.clone(),
+        volume_capability: Some(capability(&call.capability)),
+        secrets: plain(&call.secrets),
     }
 }
 
@@ -66,6 +80,9 @@ pub(crate) fn abilities(answer: &pb::NodeGetCapabilitiesResponse) -> Abilities {
         match rpc.r#type() {
             Ability::Unknown => {}
             Ability::StageUnstageVolume => found.stage = true,
+            Ability::GetVolumeStats => found.stats = true,
+            Ability::ExpandVolume => found.expand = true,
+            Ability::VolumeCondition => found.condition = true,
             Ability::SingleNodeMultiWriter => found.single_node_multi_writer = true,
             Ability::VolumeMountGroup => found.mount_group = true,
         }
@@ -79,6 +96,28 @@ pub(crate) fn driver_node(answer: pb::NodeGetInfoResponse) -> DriverNode {
         max_volumes: answer.max_volumes_per_node,
         topology: answer.accessible_topology.map(|topology| topology.segments).unwrap_or_default(),
     }
+}
+
+/// The last of each unit counts. What is less than nothing is nothing.
+pub(crate) fn told(answer: pb::NodeGetVolumeStatsResponse) -> Told {
+    use pb::volume_usage::Unit;
+    let number = |told: i64| u64::try_from(told).unwrap_or(0);
+    let mut told = Told::default();
+    for usage in &answer.usage {
+        let amounts = Amounts {
+            total: number(usage.total),
+            used: number(usage.used),
+            available: number(usage.available),
+        };
+        match usage.unit() {
+            Unit::Unknown => {}
+            Unit::Bytes => told.bytes = Some(amounts),
+            Unit::Inodes => told.inodes = Some(amounts),
+        }
+    }
+    let condition = answer.volume_condition.unwrap_or_default();
+    told.condition = Condition { abnormal: condition.abnormal, message: condition.message };
+    told
 }
 
 #[cfg(test)]
@@ -101,8 +140,31 @@ mod tests {
         check(&[], Abilities::default());
         check(&[0, 77, -1], Abilities::default());
         check(&[1], Abilities { stage: true, ..Default::default() });
-        check(&[2, 3, 4], Abilities::default());
+        check(&[2, 3, 4], Abilities { stats: true, expand: true, condition: true, ..Default::default() });
         check(&[5, 6], Abilities { single_node_multi_writer: true, mount_group: true, ..Default::default() });
+    }
+
+    #[test]
+    fn figures_are_read_by_their_units() {
+        let usage =
+            |unit: i32, [total, used, available]: [i64; 3]| pb::VolumeUsage { available, total, used, unit };
+        let check = |usage: Vec<pb::VolumeUsage>, bytes: Option<[u64; 3]>, inodes: Option<[u64; 3]>| {
+            let amounts = |[total, used, available]: [u64; 3]| Amounts { total, used, available };
+            let found = told(pb::NodeGetVolumeStatsResponse { usage, volume_condition: None });
+            let expect = Told {
+                bytes: bytes.map(amounts),
+                inodes: inodes.map(amounts),
+                condition: Condition::default(),
+            };
+            assert_eq!(found, expect);
+        };
+        check(vec![], None, None);
+        check(vec![usage(1, [9, 4, 5])], Some([9, 4, 5]), None);
+        check(vec![usage(2, [3, 2, 1]), usage(1, [9, 4, -1])], Some([9, 4, 0]), Some([3, 2, 1]));
+        check(vec![usage(0, [1, 1, 1]), usage(77, [1, 1, 1])], None, None);
+        let condition = pb::VolumeCondition { abnormal: true, message: "torn".into() };
+        let found = told(pb::NodeGetVolumeStatsResponse { usage: vec![], volume_condition: Some(condition) });
+        assert_eq!(found.condition, Condition { abnormal: true, message: "torn".into() });
     }
 
     #[test]

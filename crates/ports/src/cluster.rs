@@ -10,8 +10,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use model::cluster::{ObjectKey, ObjectState, TokenWanted};
-use model::k8s::CSINode;
-use model::k8s::{CSIDriver, Event, Lease, Node, Pod, RuntimeClass, Service};
+use model::csi::ClaimObject;
+use model::k8s::{CSIDriver, CSINode, Event, Lease, Node, PersistentVolumeClaim, Pod, RuntimeClass, Service};
 use model::storage::{StorageKey, StorageObject};
 use model::{PodUid, Wall};
 use serde_json::Value;
@@ -100,6 +100,12 @@ pub trait ObjectApi: Send + Sync {
 #[async_trait]
 pub trait StorageApi: Send + Sync {
     async fn read(&self, key: &StorageKey) -> Result<StorageObject, ApiError>;
+    /// Strategic merge patch of the status of a claim.
+    async fn patch_claim_status(
+        &self,
+        claim: &ClaimObject,
+        patch: &Value,
+    ) -> Result<Arc<PersistentVolumeClaim>, ApiError>;
 }
 
 /// Sets of objects that every node reads as a whole. Each item is the complete set.

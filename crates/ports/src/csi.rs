@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use model::PodUid;
-use model::csi::{Abilities, DriverNode, PluginInfo, Publish, Stage, VolumeRecord};
+use model::csi::{Abilities, DriverNode, Expand, PluginInfo, Publish, Stage, Told, VolumeRecord};
 
 use crate::{Disposition, FilesError};
 
@@ -30,6 +30,21 @@ impl CsiError {
     /// The driver has said that it did not do it, and is not at it any more.
     pub fn is_final(&self) -> bool {
         matches!(self, CsiError::Rpc { code, .. } if is_final(code))
+    }
+
+    /// It can't be done, now or later.
+    pub fn is_infeasible(&self) -> bool {
+        matches!(self, CsiError::Rpc { code: "InvalidArgument" | "OutOfRange" | "NotFound", .. })
+    }
+
+    /// The driver does not do it while the volume is in use.
+    pub fn is_in_use(&self) -> bool {
+        matches!(self, CsiError::Rpc { code: "FailedPrecondition", .. })
+    }
+
+    /// The driver has not answered, and may yet.
+    pub fn is_late(&self) -> bool {
+        matches!(self, CsiError::Rpc { code: "DeadlineExceeded", .. })
     }
 
     pub fn timed_out() -> Self {
@@ -74,6 +89,10 @@ pub trait CsiDrivers: Send + Sync {
     async fn publish(&self, driver: &str, call: &Publish) -> Result<(), CsiError>;
     async fn unpublish(&self, driver: &str, handle: &str, target: &str) -> Result<(), CsiError>;
     async fn unstage(&self, driver: &str, handle: &str, staging: &str) -> Result<(), CsiError>;
+    /// Makes it as large as what is behind it.
+    async fn expand(&self, driver: &str, call: &Expand) -> Result<(), CsiError>;
+    /// How full it is, and how well. `path`: where it is published.
+    async fn tell(&self, driver: &str, handle: &str, path: &str) -> Result<Told, CsiError>;
 }
 
 /// One volume that is on disk, with its record or what is wrong with that.

@@ -20,6 +20,7 @@ mod profile;
 mod runtime;
 mod trace;
 mod usage;
+mod volume_news;
 
 pub use agent::{AgentView, PodInside};
 pub use api::{ApiError, TlsFault};
@@ -49,6 +50,7 @@ pub use usage::{
     MachineDisk, MachineFacts, MachineUsage, NamedUsage, PodQuery, PodUsage, Pressure, Pressures,
     ProcessFigures, Stall, TrafficFigures, TreeFigures, UsageReader,
 };
+pub use volume_news::VolumeNewsFeed;
 
 /// What a caller should do about a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

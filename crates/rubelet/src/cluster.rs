@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use apiserver::certificates::{ClientIdentity, Loss, Rotation, Rotator, Template};
-use apiserver::{Api, ApiPodFeed};
+use apiserver::{Api, ApiPodFeed, AskedObjects};
 use futures::StreamExt;
 use host::clock::SystemClock;
 use ports::{ClusterPorts, PodFeed, Seen};
@@ -18,6 +19,8 @@ use crate::flags::{Flags, KUBERNETES_VERSION, RUBELET_VERSION};
 
 /// Below the directory of certificates.
 const ISSUED_FILE: &str = "kubelet-server-current.pem";
+/// How long a config map or secret is believed in with the strategy `Cache`.
+const CACHED_OBJECTS: Duration = Duration::from_secs(60);
 
 pub struct Cluster {
     pub api: Api,
@@ -115,8 +118,20 @@ pub async fn join(
     });
     let api = Api::new(identity.connection);
     let mut ports = apiserver::cluster_ports(&api);
+    if let Some(every) = asked_every(config) {
+        ports.objects = Arc::new(AskedObjects::new(&api, every));
+    }
     ports.node = Arc::new(MeteredNode::new(ports.node, metrics.clone()));
     Ok(Some(Cluster { api, ports, rotation }))
+}
+
+/// `None`: config maps and secrets are watched.
+fn asked_every(config: &KubeletConfiguration) -> Option<Duration> {
+    match config.config_map_and_secret_change_detection_strategy.as_str() {
+        "Get" => Some(config.sync_frequency.to_std()),
+        "Cache" => Some(CACHED_OBJECTS),
+        _ => None,
+    }
 }
 
 fn figures(rotation: &Rotation) -> CertificateFigures {

@@ -209,6 +209,8 @@ mod tests {
                 mirror_pods: 0,
                 orphans: 0,
                 ephemeral_containers: 0,
+                counts: Default::default(),
+                volumes: Vec::new(),
             };
             self.answer(report).await
         }

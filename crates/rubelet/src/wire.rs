@@ -14,7 +14,7 @@ use host::clock::SystemClock;
 use host::credentials::{DockerPlaces, HostCredentials, HostPullRecords, read_plugin_config};
 use host::facts::{FactsConfig, HostFactsReader};
 use host::feed::{Decoded, Decoder, FileFeed, HttpFeed};
-use host::files::{HostCsiFiles, HostPodFiles};
+use host::files::{HostCsiFiles, HostPodFiles, HostVolumeNews};
 use host::hook::HookClient;
 use host::probe::{NetworkProber, PodProbeRecords};
 use host::usage::HostUsage;
@@ -250,6 +250,7 @@ pub fn ports(
     let hints = RuntimeHints::new(&config.container_runtime_endpoint).context("containerRuntimeEndpoint")?;
     let root_dir = Path::new(&node.root_dir);
     let layout = host::cgroup::detect(Path::new(CGROUP_MOUNT)).context("finding the cgroup hierarchy")?;
+    let volume_news = HostVolumeNews::default();
     Ok(Ports {
         runtime: Arc::new(MeteredRuntime::new(client.clone(), metrics.clone())),
         images: Arc::new(MeteredImages::new(client, metrics.clone())),
@@ -259,7 +260,10 @@ pub fn ports(
             .is_some()
             .then(|| Arc::new(HostPullRecords::new(root_dir)) as Arc<dyn PullRecords>),
         hints: Arc::new(hints),
-        files: Arc::new(HostPodFiles::new(&node.root_dir, &node.pod_logs_dir, &node.container_links_dir)),
+        files: Arc::new(
+            HostPodFiles::new(&node.root_dir, &node.pod_logs_dir, &node.container_links_dir)
+                .telling(&volume_news),
+        ),
         cgroups: Arc::new(MeteredCgroups::new(
             Arc::new(HostCgroups::new(layout, node.cgroup_driver)),
             metrics.clone(),
@@ -272,9 +276,10 @@ pub fn ports(
         meter: metrics.clone(),
         csi: Some(CsiPorts {
             drivers: Arc::new(DriverClients::default()),
-            files: Arc::new(HostCsiFiles::new(root_dir)),
+            files: Arc::new(HostCsiFiles::new(root_dir).telling(&volume_news)),
             sockets: Arc::new(PluginRegistry::new(root_dir.join("plugins_registry"))),
         }),
+        volume_news: Arc::new(volume_news),
         tracing: tracing.clone(),
         cluster: None,
     })
@@ -330,7 +335,7 @@ impl EventSink for LoggedEvents {
             model::EventSubject::Pod { uid, name, .. } => {
                 (format!("{}/{}", name.namespace, name.name), uid.as_str())
             }
-            model::EventSubject::Node { .. } => (String::new(), ""),
+            model::EventSubject::Node { .. } | model::EventSubject::Claim(_) => (String::new(), ""),
         };
         let container = event.container.as_ref().map(|(_, name)| name.as_str()).unwrap_or_default();
         let (reason, message) = (&event.reason, &event.message);
@@ -371,7 +376,8 @@ pub fn stats(
     let wall = Arc::new(SystemClock);
     let usage = Arc::new(HostUsage::new(layout, wall.clone()));
     let (runtime, images) = (ports.runtime.clone(), ports.images.clone());
-    let ports = StatsPorts { agent, usage, runtime, images, wall };
+    let drivers = ports.csi.as_ref().map(|csi| csi.drivers.clone());
+    let ports = StatsPorts { agent, usage, runtime, images, drivers, events: ports.events.clone(), wall };
     Ok(Arc::new(NodeStats::new(ports, settings, metrics.clone())))
 }
 
@@ -388,6 +394,7 @@ pub fn stats_settings(flags: &Flags, config: &KubeletConfiguration, node: &NodeC
         system_cgroup: named(&config.system_cgroups),
         // A negative period, which is not one, turns it off.
         volume_period: (!period.is_zero()).then_some(period),
+        volume_health: node.feature("CSIVolumeHealth"),
     }
 }
 

@@ -160,6 +160,27 @@ impl Member {
         self.cluster.kubectl(&["delete", "pod", pod, "--namespace", &self.namespace, "--timeout=4m"]);
     }
 
+    /// The figures of the filesystem behind a claim are told, with the claim's name.
+    fn wait_figures(&self, claim: &str, dir: &Path) {
+        let size = run(Command::new("df").args(["-B1", "--output=size"]).arg(dir));
+        let size: u64 = size.lines().last().expect("a size").trim().parse().expect("a number");
+        let named = json!({"name": claim, "namespace": self.namespace});
+        wait("the claim's figures", LONG, || {
+            let answer = self.agent.get("/stats/summary").map_err(|error| error.to_string())?;
+            let summary: Value = serde_json::from_slice(&answer.body).map_err(|error| error.to_string())?;
+            let pods = summary["pods"].as_array().into_iter().flatten();
+            let mut volumes = pods.flat_map(|pod| pod["volume"].as_array().into_iter().flatten());
+            match volumes.find(|volume| volume["pvcRef"] == named) {
+                Some(volume) if volume["capacityBytes"] == size => Ok(()),
+                other => Err(format!("{other:?} of {size} bytes")),
+            }
+        });
+        let labels = format!("namespace={:?},persistentvolumeclaim={claim:?}", self.namespace);
+        let line = format!("kubelet_volume_stats_capacity_bytes{{{labels}}} {size}\n");
+        let metrics = self.agent.get("/metrics").expect("metrics").text();
+        assert!(metrics.contains(&line), "{line} in\n{metrics}");
+    }
+
     /// Nothing of a persistent volume is mounted any more.
     fn wait_unmounted(&self) {
         wait("nothing to be mounted", LONG, || {
@@ -226,6 +247,7 @@ fn a_claim_of_the_pod_itself_and_a_claim_for_one_pod_only() {
     member.claim("one", json!({"accessModes": one_pod}));
     member.pod("holder", &format!("echo held >/data/text; {UNTIL_TERM}"), mounted(), claimed("one"));
     member.running("holder");
+    member.wait_figures("one", &dir);
     member.pod("other", "cat /data/text >/dev/termination-log", mounted(), claimed("one"));
     let refusal = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
     member.wait_why("other", refusal);

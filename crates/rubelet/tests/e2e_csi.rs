@@ -11,111 +11,18 @@ mod harness;
 mod member;
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use cluster::Cluster;
 use csi_driver::Driver;
-use harness::{SLOW, mounts_below, wait, wait_until};
-use member::{Member, STAYS, merge};
+use csi_driver::scene::{claim, claimed, pod, running, wait_nothing_left, wait_registered, why};
+use harness::{SLOW, wait, wait_until};
+use member::{Member, STAYS};
 use serde_json::{Value, json};
 
 const ROLE: &str = "a_driver_registers_and_goes";
 
 fn start(member: &Member, name: &str, spec: Value) -> Driver {
-    let object = json!({
-        "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": name}, "spec": spec,
-    });
-    member.cluster.create("default", &object.to_string());
-    let dir = member.node.runtime.dir.join("driver");
-    let registry = member.agent().root_dir().join("plugins_registry");
-    let driver = Driver::start(ROLE, dir, &registry, name, json!({}));
-    wait_registered(member, name);
-    driver
-}
-
-fn wait_registered(member: &Member, name: &str) -> Value {
-    let listed = |object: &Value| {
-        object["spec"]["drivers"].as_array().is_some_and(|all| all.iter().any(|one| one["name"] == name))
-    };
-    member.cluster.wait_for("csinode", "", member.name, SLOW, listed)
-}
-
-/// A claim that is bound by hand to a volume of the driver.
-fn claim(cluster: &Cluster, namespace: &str, name: &str, driver: &str, volume: Value) {
-    let pv_name = format!("{namespace}-{name}");
-    let mut spec = json!({
-        "capacity": {"storage": "1Mi"}, "accessModes": ["ReadWriteMany"], "storageClassName": "",
-        "persistentVolumeReclaimPolicy": "Retain",
-        "claimRef": {"namespace": namespace, "name": name},
-        "csi": {"driver": driver, "volumeHandle": pv_name, "volumeAttributes": {"kind": "directory"}},
-    });
-    let mode = volume["volumeMode"].clone();
-    merge(&mut spec, volume);
-    let volume =
-        json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": pv_name}, "spec": spec});
-    cluster.create(namespace, &volume.to_string());
-    let mut spec = json!({
-        "accessModes": ["ReadWriteMany"], "storageClassName": "", "volumeName": pv_name,
-        "resources": {"requests": {"storage": "1Mi"}},
-    });
-    if !mode.is_null() {
-        spec["volumeMode"] = mode;
-    }
-    let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec});
-    cluster.create(namespace, &claim.to_string());
-    cluster.wait_for("pvc", namespace, name, SLOW, |claim| claim["status"]["phase"] == "Bound");
-}
-
-fn pod(member: &Member, name: &str, script: &str, volume: Value) -> String {
-    let mut volume = volume;
-    volume["name"] = json!("data");
-    let mut pod: Value = serde_json::from_str(&member.pod(
-        name,
-        script,
-        json!({"volumes": [volume], "automountServiceAccountToken": false, "terminationGracePeriodSeconds": 1}),
-    ))
-    .unwrap();
-    pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
-    pod.to_string()
-}
-
-fn claimed(name: &str) -> Value {
-    json!({"persistentVolumeClaim": {"claimName": name}})
-}
-
-fn running(pod: &Value) -> bool {
-    pod["status"]["phase"] == "Running"
-}
-
-/// What of drivers is left on the node: mounts and records.
-fn left(member: &Member) -> Vec<String> {
-    let root = member.agent().root_dir();
-    let csi = root.join("plugins/kubernetes.io/csi");
-    let mut found: Vec<String> =
-        mounts_below(&csi).iter().map(|mount| format!("mount {}", mount.display())).collect();
-    let mut todo = vec![csi];
-    while let Some(dir) = todo.pop() {
-        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-            match entry.file_type() {
-                Ok(kind) if kind.is_dir() => todo.push(entry.path()),
-                _ => found.push(format!("file {}", entry.path().display())),
-            }
-        }
-    }
-    found
-}
-
-#[track_caller]
-fn wait_nothing_left(member: &Member) {
-    wait("nothing of the driver to be left", 3 * SLOW, || match left(member) {
-        left if left.is_empty() => Ok(()),
-        left => Err(left.join("\n")),
-    });
-    member.node.wait_clean(3 * SLOW);
-}
-
-fn why(member: &Member, pod: &str) -> String {
-    String::from_utf8_lossy(&member.agent().command(&["why", pod]).stdout).into_owned()
+    csi_driver::scene::start(ROLE, member, name, spec, json!({}))
 }
 
 #[test]
@@ -123,7 +30,8 @@ fn a_driver_registers_and_goes() {
     csi_driver::be_the_driver_if_asked();
     let member = Member::join(Cluster::shared(), "csi-registers");
     let name = "registers.test.example";
-    let mut driver = start(&member, name, json!({"attachRequired": false}));
+    let spec = json!({"attachRequired": false, "nodeAllocatableUpdatePeriodSeconds": 10});
+    let mut driver = start(&member, name, spec);
     let object = wait_registered(&member, name);
     let entry = object["spec"]["drivers"].as_array().unwrap().iter().find(|one| one["name"] == name).unwrap();
     assert_eq!(entry["nodeID"], "node-of-the-driver");
@@ -138,6 +46,11 @@ fn a_driver_registers_and_goes() {
     assert_eq!(node["metadata"]["labels"][format!("topology.{name}/zone")], "z");
     member.wait_ready();
 
+    // It takes more by now, and is asked again.
+    std::fs::write(driver.dir.join("most-volumes"), "9").unwrap();
+    member.cluster.wait_for("csinode", "", member.name, SLOW, |object| {
+        object["spec"]["drivers"][0]["allocatable"]["count"] == 9
+    });
     driver.stop();
     member.cluster.wait_for("csinode", "", member.name, SLOW, |object| {
         object["spec"]["drivers"].as_array().is_none_or(Vec::is_empty)
@@ -375,57 +288,6 @@ fn a_broken_record_is_told_and_unstages_nothing() {
     std::fs::write(&record, good).unwrap();
     cluster.wait_gone("pod", &namespace, "a", 3 * SLOW);
     driver.wait_done("Unstage", 1);
-    wait_nothing_left(&member);
-}
-
-/// The deadline of a call is two minutes. Meanwhile and after it others come and go.
-#[test]
-fn a_call_that_hangs_hurts_only_its_pod() {
-    let member = Member::join(Cluster::shared(), "csi-hangs");
-    let (cluster, name) = (member.cluster, "hangs.test.example");
-    let driver = start(&member, name, json!({"attachRequired": false}));
-    let namespace = cluster.namespace("csi-hangs");
-    for id in ["hung", "free"] {
-        claim(cluster, &namespace, id, name, json!({}));
-    }
-    driver.fault(&format!("Stage.{namespace}-hung"), "before");
-    cluster.create_pod(&namespace, &pod(&member, "hung", STAYS, claimed("hung")));
-    driver.wait_begun("Stage", 1);
-    wait_until("the pod to say what it waits for", SLOW, || why(&member, "hung").contains("data"));
-    const OTHERS: usize = 20;
-    for number in 0..OTHERS {
-        let volume = if number % 2 == 0 { claimed("free") } else { json!({"emptyDir": {}}) };
-        cluster.create_pod(&namespace, &pod(&member, &format!("p{number}"), STAYS, volume));
-    }
-    for number in 0..OTHERS {
-        cluster.wait_for("pod", &namespace, &format!("p{number}"), 5 * SLOW, running);
-    }
-    cluster.kubectl(&[
-        "delete",
-        "pods",
-        "--namespace",
-        &namespace,
-        "--wait=false",
-        "--field-selector=status.phase=Running",
-    ]);
-    for number in 0..OTHERS {
-        cluster.wait_gone("pod", &namespace, &format!("p{number}"), 5 * SLOW);
-    }
-    let expect = "MountVolume.MountDevice failed for volume";
-    wait("the deadline to be told", Duration::from_secs(240), || {
-        let events = cluster.events(&namespace, "hung");
-        let told = events.iter().any(|event| {
-            let text = event["message"].as_str().unwrap_or_default();
-            event["reason"] == "FailedMount"
-                && text.contains(expect)
-                && text.contains("code = DeadlineExceeded")
-        });
-        if told { Ok(()) } else { Err(format!("{events:#?}")) }
-    });
-    driver.heal(&format!("Stage.{namespace}-hung"));
-    cluster.wait_for("pod", &namespace, "hung", 5 * SLOW, running);
-    cluster.delete("pod", &namespace, "hung");
-    cluster.wait_gone("pod", &namespace, "hung", 3 * SLOW);
     wait_nothing_left(&member);
 }
 

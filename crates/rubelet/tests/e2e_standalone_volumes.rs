@@ -110,6 +110,25 @@ fn objects_in_files_serve_the_pods_beside_them() {
     wait_text(&node, "last", "two");
 }
 
+/// A hook that only ends when its files have changed: they do, although the pod's start is not over.
+#[test]
+fn files_follow_while_a_hook_runs() {
+    let node = Node::start();
+    node.agent.write_manifest("settings.yaml", &config_map("one"));
+    let hook =
+        "cat /settings/mode >/data/began; until test \"$(cat /settings/mode)\" = two; do sleep 0.1; done";
+    let mut spec = spec(UNTIL_TERM);
+    spec["containers"][0]["lifecycle"] = json!({"postStart": {"exec": {"command": ["sh", "-c", hook]}}});
+    node.agent.write_manifest("objects.yaml", OBJECTS);
+    node.agent.write_manifest("pod.json", &manifest("hooked", spec));
+    wait_text(&node, "began", "one");
+    node.agent.write_manifest("settings.yaml", &config_map("two"));
+    let pod = node.wait_pod("hooked", SLOW, is_running);
+    assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], 0);
+    node.agent.remove_manifest("pod.json");
+    node.wait_clean(SLOW);
+}
+
 #[test]
 fn what_only_a_cluster_has_is_refused() {
     let node = Node::start();

@@ -96,6 +96,47 @@ fn contents_with_their_modes_follow_the_cluster() {
     cluster.wait_gone("pod", &namespace, "contents", SLOW);
 }
 
+/// `configMapAndSecretChangeDetectionStrategy: Get`: what changes arrives within the sync period, and nothing is watched.
+#[test]
+fn objects_that_are_asked_for_instead_of_watched() {
+    let cluster = Cluster::shared();
+    let member = Member::join_with(cluster, "volumes-asked", |config| {
+        config["configMapAndSecretChangeDetectionStrategy"] = json!("Get");
+        config["syncFrequency"] = json!("1s");
+    });
+    member.wait_ready();
+    let namespace = cluster.namespace("asked");
+    cluster.create(&namespace, &object("ConfigMap", "map", "data", json!({"k": "old"}), false));
+    let script = "cat /map/k; echo; until test \"$(cat /map/k)\" = new; do sleep 0.1; done; echo followed
+        trap 'exit 0' TERM; sleep 3600 & wait";
+    let spec = json!({"volumes": [{"name": "map", "configMap": {"name": "map"}}], "automountServiceAccountToken": false});
+    let pod = with_container(&member.pod("asked", script, spec), json!({"volumeMounts": [mount("map")]}));
+    cluster.create_pod(&namespace, &pod);
+    let pod = cluster.wait_for("pod", &namespace, "asked", SLOW, member::ready);
+    let said = |count: usize| {
+        wait("the container's words", SLOW, || match printed(member.agent(), &pod, "main", 0) {
+            lines if lines.len() >= count => Ok(lines),
+            lines => Err(format!("{lines:?}")),
+        })
+    };
+    assert_eq!(said(1), ["old"]);
+    cluster.kubectl(&[
+        "patch",
+        "configmap",
+        "map",
+        "--namespace",
+        &namespace,
+        "--patch",
+        r#"{"data": {"k": "new"}}"#,
+    ]);
+    assert_eq!(said(2), ["old", "followed"]);
+    let asked = cluster.api_request_counts(&member.user());
+    assert!(asked.contains_key("get configmaps"), "{asked:?}");
+    assert!(!asked.contains_key("watch configmaps") && !asked.contains_key("list configmaps"), "{asked:?}");
+    cluster.delete("pod", &namespace, "asked");
+    cluster.wait_gone("pod", &namespace, "asked", SLOW);
+}
+
 /// Files of a volume, of the container itself and (CVE-2020-8557) of its hosts file count, and end a pod that has too many.
 #[test]
 fn who_outgrows_local_storage_is_evicted() {

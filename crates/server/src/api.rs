@@ -29,9 +29,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::middleware;
-use axum::response::{IntoResponse, Response};
+use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{any, get, post, put};
-use http::{StatusCode, header};
+use http::{Method, StatusCode, Uri, header};
 use ports::{ContainerLogs, CpuProfiler, Runtime, Tracing, WallClock};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -104,7 +104,11 @@ impl SecureApi {
                 .merge(debugging_routes(&self.settings).with_state(Arc::new(self))),
             false => common.merge(disabled_routes()),
         };
-        let router = traced(closed(router), tracing);
+        let router = match debugging {
+            true => closed(router).fallback(nothing_there),
+            false => closed(router),
+        };
+        let router = traced(router, tracing);
         let router = router.layer(middleware::from_fn_with_state(access, guard));
         count_requests(router, metrics, "readwrite")
     }
@@ -122,9 +126,10 @@ fn debugging_routes(settings: &ApiSettings) -> Router<Arc<SecureApi>> {
         .route("/portForward/{namespace}/{pod}/{uid}", get(port_forward::forward).post(port_forward::forward))
         .route("/containerLogs/{namespace}/{pod}/{container}", get(container_logs::read))
         .route("/checkpoint/{namespace}/{pod}/{container}", post(checkpoint::make))
-        .route("/configz", get(zpages::configz))
-        .route("/flagz", get(zpages::flagz))
-        .route("/statusz", get(zpages::statusz))
+        // Any method will do, as with the kubelet.
+        .route("/configz", any(zpages::configz))
+        .route("/flagz", any(zpages::flagz))
+        .route("/statusz", any(zpages::statusz))
         .route("/debug/why/{namespace}/{pod}", get(debug::why));
     let routes = match settings.profiling {
         true => routes
@@ -135,14 +140,13 @@ fn debugging_routes(settings: &ApiSettings) -> Router<Arc<SecureApi>> {
             .route("/debug/pprof/{*rest}", any(async || disabled("profiling endpoint is disabled.\n"))),
     };
     let routes = match settings.debug_flags {
-        true => routes.route("/debug/flags/v", put(debug::set_verbosity)),
+        true => routes.route("/debug/flags/v", put(debug::set_verbosity).fallback(debug::only_put)),
         false => routes.route("/debug/flags/v", any(async || disabled("flags endpoint is disabled.\n"))),
     };
     match settings.node_logs {
-        true => routes
-            .route("/logs", get(node_logs::to_directory))
-            .route("/logs/", get(node_logs::read_root))
-            .route("/logs/{*path}", get(node_logs::read)),
+        true => {
+            routes.route("/logs/", get(node_logs::read_root)).route("/logs/{*path}", get(node_logs::read))
+        }
         false => routes
             .route("/logs/", any(async || disabled("logs endpoint is disabled.\n")))
             .route("/logs/{*path}", any(async || disabled("logs endpoint is disabled.\n"))),
@@ -159,6 +163,24 @@ pub(crate) fn disabled_routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
         routes = routes.route(&format!("/{path}/"), answer()).route(&format!("/{path}/{{*rest}}"), answer());
     }
     routes
+}
+
+/// Where the kubelet has nothing: the names of some directories lead into them, and others say it in their own words.
+async fn nothing_there(method: Method, uri: Uri) -> Response {
+    const DIRECTORIES: [&str; 5] = ["/checkpoint", "/debug/pprof", "/logs", "/runningpods", "/stats"];
+    const SERVICES: [&str; 7] =
+        ["attach", "checkpoint", "containerLogs", "exec", "portForward", "run", "stats"];
+    if DIRECTORIES.contains(&uri.path()) {
+        let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+        let place = format!("{}/{query}", uri.path());
+        let page = format!("<a href=\"{}/\">Temporary Redirect</a>.\n\n", uri.path());
+        let page = if method == Method::GET { Html(page).into_response() } else { ().into_response() };
+        return (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, place)], page).into_response();
+    }
+    match SERVICES.iter().any(|name| uri.path().split('/').nth(1) == Some(name)) {
+        true => plain(StatusCode::NOT_FOUND, "404: Page Not Found".into()),
+        false => plain(StatusCode::NOT_FOUND, "404 page not found\n".into()),
+    }
 }
 
 fn disabled(text: &'static str) -> Response {

@@ -7,7 +7,7 @@ use axum::Router;
 use axum::extract::{Query, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{any, get};
 use http::{StatusCode, header};
 use model::k8s::PodList;
 use ports::AgentView;
@@ -46,22 +46,21 @@ impl Endpoints {
         Router::new()
             .route("/pods", get(pods))
             .route("/pods/", get(pods))
-            .route("/metrics", get(metrics))
-            .route("/metrics/probes", get(probe_metrics))
-            .route("/metrics/resource", get(resource_metrics))
-            .route("/metrics/cadvisor", get(cgroup_metrics))
-            .route("/metrics/slis", get(sli_metrics))
+            // Any method will do, as with the kubelet.
+            .route("/metrics", any(metrics))
+            .route("/metrics/probes", any(probe_metrics))
+            .route("/metrics/resource", any(resource_metrics))
+            .route("/metrics/cadvisor", any(cgroup_metrics))
+            .route("/metrics/slis", any(sli_metrics))
             .route("/stats/summary", get(summary).post(summary))
+            .route("/stats/summary/", get(summary).post(summary))
             .with_state(self.clone())
             .merge(health::routes(self.health.clone()))
     }
 
     /// What is in the runtime, which only the secure port tells.
     pub(crate) fn running_pods(&self) -> Router {
-        Router::new()
-            .route("/runningpods", get(running_pods))
-            .route("/runningpods/", get(running_pods))
-            .with_state(self.clone())
+        Router::new().route("/runningpods/", get(running_pods)).with_state(self.clone())
     }
 
     /// The control socket, for our own commands.
@@ -75,7 +74,7 @@ pub(crate) fn closed(routes: Router) -> Router {
     routes
         .fallback(async || plain(StatusCode::NOT_FOUND, "404 page not found\n".into()))
         .method_not_allowed_fallback(async || {
-            plain(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed\n".into())
+            plain(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed".into())
         })
 }
 

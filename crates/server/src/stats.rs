@@ -5,7 +5,7 @@
 //!   resource ─┼──> Shared<Reading> ──┤
 //!   cadvisor ─┘                      └── the agent's pods
 //!   summary ─────> Shared<Disks>  ──── the runtime's layers and images, logs
-//!   summary ─────> VolumeSizes    ──── files of volumes, beside the answers
+//!   summary ─────> VolumeSizes    ──── files of volumes and storage drivers, beside the answers
 //! ```
 //!
 //! Nothing is read unless somebody asks, and nothing is told that is older than they accept.
@@ -23,7 +23,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ports::{AgentView, Depth, Images, Runtime, UsageReader, WallClock};
+use model::FullName;
+use ports::{AgentView, CsiDrivers, Depth, EventSink, Images, Runtime, UsageReader, WallClock};
 
 use crate::endpoints::Unanswered;
 use crate::metrics::AgentMetrics;
@@ -31,7 +32,7 @@ use disks::Disks;
 use reading::{ContainerFigures, PodFigures, Reading};
 use shared::Shared;
 pub(crate) use volumes::VolumeFigures;
-use volumes::VolumeSizes;
+use volumes::{Asked, VolumeSizes};
 
 /// How old figures may be for an answer. Scrapers ask several endpoints within a moment, and each sample carries the
 /// time of its reading.
@@ -58,6 +59,9 @@ pub struct StatsPorts {
     pub usage: Arc<dyn UsageReader>,
     pub runtime: Arc<dyn Runtime>,
     pub images: Arc<dyn Images>,
+    /// Of volumes. `None`: there are none.
+    pub drivers: Option<Arc<dyn CsiDrivers>>,
+    pub events: Arc<dyn EventSink>,
     pub wall: Arc<dyn WallClock>,
 }
 
@@ -73,6 +77,8 @@ pub struct StatsSettings {
     pub system_cgroup: Option<String>,
     /// How often files of volumes are counted at most. `None`: never.
     pub volume_period: Option<Duration>,
+    /// What drivers say of the health of volumes is told.
+    pub volume_health: bool,
 }
 
 /// Reads, and shares what was read.
@@ -86,8 +92,7 @@ pub struct NodeStats {
 
 impl NodeStats {
     pub fn new(ports: StatsPorts, settings: StatsSettings, metrics: Arc<AgentMetrics>) -> Self {
-        let (usage, wall) = (ports.usage.clone(), ports.wall.clone());
-        let volumes = VolumeSizes::new(usage, wall, metrics, settings.volume_period);
+        let volumes = VolumeSizes::new(&ports, &settings, metrics);
         Self { ports, settings, reading: Shared::default(), disks: Shared::default(), volumes }
     }
 
@@ -126,8 +131,7 @@ impl NodeStats {
             true => summary::to_json(&summary::lean(node, &reading)),
             false => {
                 let disks = self.disks(&reading).await?;
-                let measured = reading.pods.iter().map(|pod| (pod.uid.clone(), pod.volumes.clone()));
-                let volumes = self.volumes.of(measured.collect()).await;
+                let volumes = self.volumes.of(reading.pods.iter().map(asked).collect()).await;
                 summary::to_json(&summary::full(node, &reading, &disks, &volumes))
             }
         };
@@ -156,13 +160,12 @@ impl NodeStats {
     pub(crate) async fn claims(&self) -> Vec<([String; 2], VolumeFigures)> {
         let Ok(reading) = self.reading(Depth::Basic).await else { return Vec::new() };
         let pods = reading.pods.iter().filter(|pod| pod.volumes.iter().any(|volume| volume.claim.is_some()));
-        let wanted = pods.map(|pod| (pod.uid.clone(), pod.volumes.clone())).collect();
-        let sizes = self.volumes.of(wanted).await;
+        let sizes = self.volumes.of(pods.map(asked).collect()).await;
         let mut claims = BTreeMap::new();
         for pod in &reading.pods {
-            for figures in sizes.get(&pod.uid).into_iter().flat_map(|sizes| sizes.iter()) {
+            for figures in sizes.get(&pod.uid).into_iter().flatten() {
                 if let Some(claim) = &figures.volume.claim {
-                    claims.insert([pod.namespace.clone(), claim.clone()], figures.clone());
+                    claims.insert([pod.namespace.clone(), claim.clone()], VolumeFigures::clone(figures));
                 }
             }
         }
@@ -173,9 +176,15 @@ impl NodeStats {
     pub(crate) async fn pull_records(&self) -> Option<[u64; 2]> {
         let dirs = ["pulled", "pulling"].map(|dir| format!("{}/image_manager/{dir}", self.settings.root_dir));
         let found = self.ports.usage.directories(dirs.into()).await.ok()?;
-        let [pulled, pulling] = found.try_into().ok()?;
-        Some([pulled?.inodes, pulling?.inodes])
+        // Before the first pull there is no directory, and no record.
+        let found = found.into_iter().map(|records| records.unwrap_or_default().inodes);
+        found.collect::<Vec<u64>>().try_into().ok()
     }
+}
+
+fn asked(pod: &PodFigures) -> Asked {
+    let name = FullName { namespace: pod.namespace.as_str().into(), name: pod.name.as_str().into() };
+    Asked { uid: pod.uid.clone(), name, volumes: pod.volumes.clone() }
 }
 
 #[cfg(test)]

@@ -226,12 +226,14 @@ impl AgentView for FakeAgent {
             mirror_pods: 0,
             orphans: 0,
             ephemeral_containers: 0,
+            counts: Default::default(),
+            volumes: Vec::new(),
         };
         self.say(report).await
     }
 }
 
-struct StoppedClock;
+pub struct StoppedClock;
 
 impl ports::WallClock for StoppedClock {
     fn wall(&self) -> Wall {

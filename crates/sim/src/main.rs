@@ -9,7 +9,7 @@ use sim::record::{self, Window};
 use sim::{Mutant, Options, Outcome, Profile, run, shrink};
 
 const USAGE: &str = "usage:
-  sim run --seeds A..B [--profile calm|faults|short|stuck] [--jobs N] [--logs DIR] [--steps N]
+  sim run --seeds A..B [--profile calm|faults|short|stuck|storage] [--jobs N] [--logs DIR] [--steps N]
       runs every seed; the first that breaks an invariant is shrunk and its event log written
   sim replay SEED [--profile P] [--only PART,...] [--steps N]
       runs one seed and shows every event with its effects and the reasons of pods

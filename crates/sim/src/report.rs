@@ -213,6 +213,7 @@ fn effect_words(effect: &Effect) -> String {
         Effect::RecordEvent { uid, event, .. } => format!("record {uid} {}: {}", event.reason, event.message),
         Effect::CallApi(call) => call_words(call),
         Effect::EnsureCgroups { specs } => format!("ensure {} cgroups", specs.len()),
+        Effect::UpdateVolume { uid, volume } => format!("update volume {} of {uid}", volume.name),
         other => format!("{other:?}"),
     }
 }

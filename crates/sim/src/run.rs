@@ -31,10 +31,13 @@ pub enum Profile {
     Short,
     /// Simple pods, and one whose every call hangs (K10).
     Stuck,
+    /// As `Faults`, with pods of the API that have claims, and a storage driver.
+    Storage,
 }
 
 impl Profile {
-    pub const ALL: [Profile; 4] = [Profile::Calm, Profile::Faults, Profile::Short, Profile::Stuck];
+    pub const ALL: [Profile; 5] =
+        [Profile::Calm, Profile::Faults, Profile::Short, Profile::Stuck, Profile::Storage];
 
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|p| p.word() == word)
@@ -45,6 +48,7 @@ impl Profile {
             Profile::Faults => "faults",
             Profile::Short => "short",
             Profile::Stuck => "stuck",
+            Profile::Storage => "storage",
         }
     }
     /// How long everything may take to settle. Back-offs of a minute (crashes) and five minutes (pulls), and calls
@@ -52,7 +56,7 @@ impl Profile {
     fn bound(self) -> Nanos {
         match self {
             Profile::Calm => 420 * SECOND,
-            Profile::Faults | Profile::Short => 900 * SECOND,
+            Profile::Faults | Profile::Short | Profile::Storage => 900 * SECOND,
             Profile::Stuck => 600 * SECOND,
         }
     }
@@ -219,6 +223,9 @@ fn good(sim: &mut Simulation, limit: u64) -> bool {
 }
 
 fn leftovers(sim: &Simulation) -> Option<String> {
+    if let Some(volume) = sim.world.storage.staged.first() {
+        return Some(format!("volume {volume} is staged for nobody"));
+    }
     let known = |uid: &model::PodUid| sim.agent.as_ref().is_some_and(|a| a.state.pods.contains_key(uid));
     sim.check.uids().find_map(|uid| {
         let left = nothing_left(&sim.world, uid).or_else(|| known(uid).then(|| "it is known".to_owned()));

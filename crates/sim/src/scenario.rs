@@ -25,12 +25,14 @@ impl Scenario {
     pub fn seeded(rng: &mut Rng, profile: Profile) -> Self {
         let during = match profile {
             Profile::Short => rng.between(3, 15) * SECOND,
+            Profile::Storage => rng.between(10, 60) * SECOND,
             _ => rng.between(40, 180) * SECOND,
         };
         let (workload, faults) = match profile {
             Profile::Calm => (Workload::seeded(rng, during, Size::Full), Faults::none()),
             Profile::Faults => (Workload::seeded(rng, during, Size::Full), Faults::seeded(rng, during)),
             Profile::Short => (Workload::seeded(rng, during, Size::Small), Faults::seeded(rng, during)),
+            Profile::Storage => (Workload::seeded(rng, during, Size::Stored), Faults::seeded(rng, during)),
             Profile::Stuck => {
                 let victim = Some("p0-1".into());
                 (Workload::plain(rng, 5), Faults { until: during, storms: 3, victim, ..Faults::none() })
@@ -85,7 +87,7 @@ impl Scenario {
 
 /// Pods may wait for ever for what never came: leaving it out would make another story.
 fn is_ground(task: &Task) -> bool {
-    matches!(task, Task::Object { .. })
+    matches!(task, Task::Object { .. } | Task::Claim { .. } | Task::Driver { .. })
 }
 
 fn at_words(at: Nanos, what: &str) -> String {

@@ -116,3 +116,18 @@ fn decisions_that_distrust_an_earlier_agent() {
 fn decisions_that_forget_back_offs() {
     check(Mutant::ForgetsBackOffs, &["K10"]);
 }
+
+#[test]
+fn volumes_that_are_not_staged() {
+    check(Mutant::SkipsStaging, &["stage first"]);
+}
+
+#[test]
+fn decisions_that_do_not_wait_for_a_claim() {
+    check(Mutant::IgnoresBinding, &["claims first"]);
+}
+
+#[test]
+fn decisions_that_share_what_is_for_one_pod() {
+    check(Mutant::SharesClaims, &["one pod"]);
+}

@@ -26,6 +26,11 @@ fn short() {
 }
 
 #[test]
+fn storage() {
+    all_good(Profile::Storage, 0..40);
+}
+
+#[test]
 fn one_stuck_pod_holds_up_nobody() {
     all_good(Profile::Stuck, 0..20);
 }

@@ -2,8 +2,9 @@
 
 use model::k8s::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret, Service, VolumeAttachment};
 use ports::ApiError;
+use serde_json::Value;
 
-use super::{Api, Freshness, Listed, Resource};
+use super::{Api, Freshness, Listed, Resource, named};
 use crate::json;
 use crate::watch::{Since, Watch};
 use crate::{CsiDriver, RuntimeClass};
@@ -94,6 +95,18 @@ impl Api {
 
     pub async fn get_claim(&self, namespace: &str, name: &str) -> Result<PersistentVolumeClaim, ApiError> {
         self.get("get persistentvolumeclaim", &CLAIMS, (namespace, name), json::claim).await
+    }
+
+    /// A strategic merge patch of the status.
+    pub async fn patch_claim_status(
+        &self,
+        namespace: &str,
+        name: &str,
+        patch: &Value,
+    ) -> Result<PersistentVolumeClaim, ApiError> {
+        let path = format!("{}/status", CLAIMS.one(namespace, name));
+        let object = named(namespace, name);
+        self.patch("patch status of persistentvolumeclaim", path, object, patch, json::claim).await
     }
 
     pub async fn get_persistent_volume(&self, name: &str) -> Result<PersistentVolume, ApiError> {

@@ -1,6 +1,7 @@
 //! The roles that the API plays for a node, as ports.
 
 mod access;
+mod asked;
 mod feed;
 mod node;
 mod objects;
@@ -14,6 +15,7 @@ use ports::ClusterPorts;
 
 use crate::Api;
 
+pub use asked::AskedObjects;
 pub use feed::ApiPodFeed;
 
 /// All roles over one connection.

@@ -34,7 +34,7 @@ impl ObjectApi for Api {
     }
 }
 
-fn absent(key: &ObjectKey) -> String {
+pub(super) fn absent(key: &ObjectKey) -> String {
     let kind = match key.kind {
         ObjectKind::ConfigMap => "configmap",
         ObjectKind::Secret => "secret",
@@ -56,7 +56,7 @@ fn state<T>(notice: Notice<T>, content: fn(T) -> ObjectContent, absent: &str) ->
     }
 }
 
-fn config_map(object: ConfigMap) -> ObjectContent {
+pub(super) fn config_map(object: ConfigMap) -> ObjectContent {
     let text = object.data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.into_bytes()));
     let binary = object.binary_data.unwrap_or_default();
     let binary_keys = binary.keys().cloned().collect();
@@ -71,7 +71,7 @@ fn config_map(object: ConfigMap) -> ObjectContent {
     }
 }
 
-fn secret(object: Secret) -> ObjectContent {
+pub(super) fn secret(object: Secret) -> ObjectContent {
     let data = object.data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.0));
     ObjectContent {
         uid: object.metadata.uid.unwrap_or_default(),

@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use model::csi::ClaimObject;
+use model::k8s::PersistentVolumeClaim;
 use model::storage::{StorageKey, StorageObject};
 use ports::{ApiError, StorageApi};
+use serde_json::Value;
 
 use crate::Api;
 
@@ -22,5 +25,13 @@ impl StorageApi for Api {
                 StorageObject::Attachment(Arc::new(self.get_volume_attachment(name).await?))
             }
         })
+    }
+
+    async fn patch_claim_status(
+        &self,
+        claim: &ClaimObject,
+        patch: &Value,
+    ) -> Result<Arc<PersistentVolumeClaim>, ApiError> {
+        Ok(Arc::new(Api::patch_claim_status(self, &claim.namespace, &claim.name, patch).await?))
     }
 }

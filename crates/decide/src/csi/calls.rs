@@ -68,7 +68,7 @@ pub fn calls(volume: &CsiVolume, can: Abilities) -> Calls {
     }
 }
 
-fn capability(volume: &CsiVolume, can: Abilities) -> Capability {
+pub(super) fn capability(volume: &CsiVolume, can: Abilities) -> Capability {
     let mount_group = volume.group.as_ref().filter(|_| can.mount_group).map(|group| group.id);
     let mode = match (volume.mode, can.single_node_multi_writer) {
         (AccessMode::ReadWriteOnce, true) => CapabilityMode::SingleNodeMultiWriter,
@@ -106,8 +106,14 @@ mod tests {
         }
     }
 
-    const NOTHING: Abilities =
-        Abilities { stage: false, single_node_multi_writer: false, mount_group: false };
+    const NOTHING: Abilities = Abilities {
+        stage: false,
+        single_node_multi_writer: false,
+        mount_group: false,
+        expand: false,
+        stats: false,
+        condition: false,
+    };
 
     #[test]
     fn staging_is_for_persistent_volumes_of_drivers_that_stage() {

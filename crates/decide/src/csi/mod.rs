@@ -3,6 +3,7 @@
 //! ```text
 //!   persistent:  attached? ──> stage (once for the node) ──> publish (for each pod) ──> group
 //!   in the pod:                                              publish
+//!   growing:     the claim says so ──> expand ──> the claim is told
 //!   going:       unpublish ──> after the last pod: unstage ──> no longer in use
 //! ```
 //! What is done is decided from the volume and what its driver can do; the engine carries it out, one operation per
@@ -10,16 +11,22 @@
 
 mod calls;
 mod desk;
+mod expand;
 mod node_object;
 mod registration;
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use model::PodUid;
 use model::csi::{PLUGIN, Paths, VolumeId};
+use model::k8s::CSIDriver;
 use model::node::NodeConfig;
 use sha2::{Digest, Sha256};
 
 pub use calls::{Calls, calls};
 pub use desk::CsiDesk;
+pub use expand::{Growth, Part, capacity_of, expand_call, gives_up, grown, growth, quantity, refused};
 pub use node_object::{NODE_ID, installed, new_csi_node, node_patch, owned_by, uninstalled};
 pub use registration::{CSI_PLUGIN, Version, judge, registration_failed, unknown_kind};
 
@@ -31,6 +38,15 @@ pub fn attachment_name(id: &VolumeId, node: &str) -> String {
 /// What a volume that is part of a pod is called towards its driver.
 pub fn inline_handle(uid: &PodUid, volume: &str) -> String {
     format!("csi-{}", hex_digest(&format!("{uid}{volume}")))
+}
+
+/// How often drivers are asked how many volumes the node takes, in seconds. Those who don't say so are asked once.
+pub fn update_periods(drivers: &[Arc<CSIDriver>]) -> BTreeMap<String, u64> {
+    let period = |driver: &Arc<CSIDriver>| {
+        let seconds = u64::try_from(driver.spec.node_allocatable_update_period_seconds?).ok()?;
+        Some((driver.metadata.name.clone()?, seconds)).filter(|(_, seconds)| *seconds > 0)
+    };
+    drivers.iter().filter_map(period).collect()
 }
 
 fn hex_digest(text: &str) -> String {
@@ -66,6 +82,18 @@ pub fn paths(config: &NodeConfig, uid: &PodUid, id: &VolumeId, spec_name: &str, 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_wants_to_be_asked_how_often() {
+        let driver = |name: &str, seconds: Option<i64>| {
+            let mut driver = CSIDriver::default();
+            driver.metadata.name = Some(name.into());
+            driver.spec.node_allocatable_update_period_seconds = seconds;
+            Arc::new(driver)
+        };
+        let all = [driver("a", None), driver("b", Some(10)), driver("c", Some(0)), driver("d", Some(-1))];
+        assert_eq!(update_periods(&all), [("b".to_owned(), 10)].into());
+    }
 
     #[test]
     fn names_and_paths_are_upstreams() {

@@ -58,6 +58,14 @@ fn reference(about: &EventSubject, event: &ApiEvent) -> ObjectReference {
             resource_version: Some(resource_version.clone()).filter(|version| !version.is_empty()),
             field_path: event.field_path(),
         },
+        EventSubject::Claim(claim) => ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("PersistentVolumeClaim".into()),
+            namespace: Some(claim.namespace.clone()),
+            name: Some(claim.name.clone()),
+            uid: Some(claim.uid.clone()),
+            ..ObjectReference::default()
+        },
         EventSubject::Node { name } => ObjectReference {
             api_version: Some("v1".into()),
             kind: Some("Node".into()),

@@ -193,13 +193,17 @@ impl StorageDesk {
 
     /// Of a volume whose claim is another one than was read: that claim may be older than the volume.
     fn other_side(&self, key: &StorageKey) -> Option<StorageKey> {
+        self.claim_of(key).filter(|_| !self.is_complete(key))
+    }
+
+    /// The claim that a volume says to be of.
+    fn claim_of(&self, key: &StorageKey) -> Option<StorageKey> {
         let StorageObject::Volume(volume) = self.object(key)? else { return None };
         let reference = volume.spec.as_ref()?.claim_ref.as_ref()?;
-        let claim = StorageKey::Claim {
+        Some(StorageKey::Claim {
             namespace: reference.namespace.clone().unwrap_or_default(),
             name: reference.name.clone().unwrap_or_default(),
-        };
-        (!self.is_complete(key)).then_some(claim)
+        })
     }
 
     /// Whether nothing more has to become of it before a pod can use it.
@@ -285,6 +289,27 @@ impl StorageDesk {
             StorageObject::Attachment(attachment) => Ok(attachment),
             _ => Err(Lack::Unread { trouble: "" }),
         }
+    }
+
+    /// This one and what belongs to it, as far as they may change under the pods that use them although enough is known
+    /// of them for now: claims and volumes of storage drivers grow.
+    pub fn may_grow(&self, key: &StorageKey) -> Vec<StorageKey> {
+        let keys = [Some(key.clone()), self.claim_of(key)].into_iter().flatten();
+        keys.filter(|key| self.is_of_driver(key) && self.is_settled(key)).collect()
+    }
+
+    fn is_settled(&self, key: &StorageKey) -> bool {
+        let quiet = |entry: &Entry| !entry.asking && entry.trouble.is_empty();
+        self.local.is_none() && self.objects.get(key).is_some_and(quiet) && self.is_complete(key)
+    }
+
+    fn is_of_driver(&self, key: &StorageKey) -> bool {
+        let volume = match self.object(key) {
+            Some(StorageObject::Volume(volume)) => Some(&**volume),
+            Some(StorageObject::Claim(claim)) => bound_to(claim).and_then(|name| self.known_volume(name)),
+            _ => None,
+        };
+        volume.and_then(|volume| volume.spec.as_ref()).is_some_and(|spec| spec.csi.is_some())
     }
 
     /// The pod has the claim mounted from now on, or may have.

@@ -29,7 +29,7 @@ pub(super) fn prepare(inputs: &PlanInputs, plan: &mut PodPlan) -> Option<Ground>
         }
     };
     let complete = volumes.complete;
-    if !complete && volumes.actions.is_empty() {
+    if !complete && volumes.actions.is_empty() && volumes.growths.is_empty() {
         return Some(Ground { stages: Vec::new(), complete });
     }
     let names = view.all_containers().map(|(_, c)| c.name.clone()).collect();
@@ -37,5 +37,9 @@ pub(super) fn prepare(inputs: &PlanInputs, plan: &mut PodPlan) -> Option<Ground>
     let mut ground = vec![Action::MakePodDirs { log_dir, containers: names }];
     let cgroup = cgroups::pod_cgroup_spec(inputs.config, inputs.facts, view);
     ground.extend(cgroup.map(|spec| Action::EnsureCgroup { spec }));
-    Some(Ground { stages: vec![Stage::must(ground), Stage::must(volumes.actions)], complete })
+    let mut stages = vec![Stage::must(ground), Stage::must(volumes.actions)];
+    if !volumes.growths.is_empty() {
+        stages.push(Stage::must(volumes.growths));
+    }
+    Some(Ground { stages, complete })
 }

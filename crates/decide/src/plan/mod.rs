@@ -7,6 +7,7 @@
 mod collect;
 mod content;
 mod ground;
+mod growth;
 mod image;
 mod init;
 mod probed;
@@ -20,6 +21,7 @@ use model::k8s::Node;
 use model::node::{HostFacts, NodeConfig};
 use model::observed::ObservedPod;
 use model::pod::ContainerKind;
+use model::quantity::Quantity;
 use model::why::{Cause, Why};
 use model::{ApiEvent, ContainerId, Mono, Now};
 
@@ -94,6 +96,11 @@ pub enum Note {
     },
     /// Volumes are waited for from now on, if they were not before.
     VolumesAwaited,
+    /// The volume has this size, as far as nothing else is known.
+    VolumeSize {
+        volume: String,
+        size: Quantity,
+    },
     /// All containers are about to start over.
     ResetBegins,
     Need(ImageNeed),

@@ -8,6 +8,7 @@ use super::{PlanInputs, PodPlan, collect, stop};
 use crate::cgroups;
 use crate::effect::{Action, Stage};
 use crate::lifecycle::MINIMUM_STOP_SECS;
+use crate::volumes;
 
 pub fn plan(inputs: &PlanInputs) -> PodPlan {
     let entry = inputs.entry;
@@ -19,6 +20,9 @@ pub fn plan(inputs: &PlanInputs) -> PodPlan {
             return plan;
         }
         stop::stop_everything(inputs, MINIMUM_STOP_SECS)
+    } else if !entry.ledger.released && !entry.ledger.updating.is_empty() {
+        // Who comes late must not bring back what was taken away.
+        return PodPlan::wait(None, Cause::Releasing);
     } else if !entry.ledger.released {
         // On its own, so that a container which can't be removed keeps neither volumes nor the pod's name.
         vec![Stage::must(vec![Action::TearDownVolumes]), Stage::must(destroy_cgroups(inputs))]
@@ -39,15 +43,24 @@ pub fn plan(inputs: &PlanInputs) -> PodPlan {
     let phase = entry.status.as_ref().and_then(|s| s.phase.clone()).unwrap_or_default();
     let busy = stages.iter().any(|s| !s.actions.is_empty());
     let rejected = entry.rejection.as_ref();
-    match ((vanish || inputs.observed.anything_running()) && busy, rejected) {
-        (true, _) => plan.because(None, Cause::Releasing, None),
-        (false, Some((reason, message))) => {
-            plan.because(None, Cause::Rejected { reason: reason.clone(), message: message.clone() }, None);
-        }
-        (false, None) => plan.because(None, Cause::Finished { phase }, None),
-    }
+    let going = (vanish || inputs.observed.anything_running()) && busy;
+    let cause = match (taking_away(inputs, &stages), rejected) {
+        (Some(volumes), None) => Cause::ReleasingVolumes { volumes },
+        (_, _) if going => Cause::Releasing,
+        (_, Some((reason, message))) => Cause::Rejected { reason: reason.clone(), message: message.clone() },
+        (None, None) => Cause::Finished { phase },
+    };
+    plan.because(None, cause, None);
     plan.stages = stages;
     plan
+}
+
+/// Volumes that storage drivers may have a part in, when they are about to go. A driver may take its time: that is what
+/// users look for then.
+fn taking_away(inputs: &PlanInputs, stages: &[Stage]) -> Option<Vec<String>> {
+    let mut actions = stages.iter().flat_map(|stage| &stage.actions);
+    actions.any(|action| matches!(action, Action::TearDownVolumes)).then_some(())?;
+    Some(volumes::of_drivers(&inputs.entry.view)).filter(|volumes| !volumes.is_empty())
 }
 
 /// An orphan's QoS class is not known: its cgroup is looked for in every place it could be.

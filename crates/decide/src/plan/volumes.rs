@@ -9,7 +9,7 @@ use model::ApiEvent;
 use model::volume::{VolumeKind, VolumeSetup};
 use model::why::Cause;
 
-use super::{Note, PlanInputs, PodPlan};
+use super::{Note, PlanInputs, PodPlan, growth};
 use crate::effect::Action;
 use crate::volumes::{self, ContentInputs, Held, Places, VolumeError, mount_failure};
 
@@ -20,11 +20,13 @@ const PATIENCE: Duration = Duration::from_secs(123);
 /// What is to be done about volumes.
 pub(super) struct Due {
     pub actions: Vec<Action>,
+    /// Afterwards: volumes that are larger behind their claims than here.
+    pub growths: Vec<Action>,
     /// When these have succeeded, everything that the pod mounts is there.
     pub complete: bool,
 }
 
-fn inputs_of<'a>(inputs: &PlanInputs<'a>) -> ContentInputs<'a> {
+pub(super) fn inputs_of<'a>(inputs: &PlanInputs<'a>) -> ContentInputs<'a> {
     ContentInputs {
         config: inputs.config,
         facts: inputs.facts,
@@ -55,18 +57,27 @@ pub(super) fn setups(inputs: &PlanInputs, plan: &mut PodPlan) -> Result<Due, Vol
             actions.push(Action::SetUpVolume { volume: setup });
         }
     }
+    let set_up = |name: &str| {
+        let comes = |action: &Action| matches!(action, Action::SetUpVolume { volume } if volume.name == name);
+        ledger.set_up.contains(name) || actions.iter().any(comes)
+    };
+    let (growths, all) = growth::before_start(inputs, plan, set_up);
+    complete &= all;
     if !complete {
         late.remind(inputs, plan);
     }
-    let of_drivers: Vec<String> = actions.iter().filter_map(of_driver).collect();
+    let mut of_drivers: Vec<String> = actions.iter().filter_map(of_driver).collect();
+    let growing: Vec<_> =
+        growths.iter().filter_map(of_driver).filter(|name| !of_drivers.contains(name)).collect();
+    of_drivers.extend(growing);
     if !of_drivers.is_empty() {
         // A driver may take its time: that is what users look for then.
         plan.because(None, Cause::PreparingVolumes { volumes: of_drivers }, None);
     }
-    if !complete || !actions.is_empty() {
+    if !complete || !actions.is_empty() || !growths.is_empty() {
         plan.notes.push(Note::VolumesAwaited);
     }
-    Ok(Due { actions, complete })
+    Ok(Due { actions, growths, complete })
 }
 
 /// It was set up, with what should be in it.
@@ -85,10 +96,13 @@ pub(super) fn updates(inputs: &PlanInputs, plan: &mut PodPlan) -> Vec<Action> {
     for one in found.held {
         say(inputs, one, plan);
     }
-    let ready = found.ready.into_iter();
+    // Those that are at it are waited for: their end wakes the pod.
+    let ready = found.ready.into_iter().filter(|setup| !inputs.entry.ledger.updating.contains(&setup.name));
     let mut due: Vec<_> = ready.filter(|setup| !waits_for_retry(inputs, setup, plan)).collect();
     due.extend(republished(inputs, plan));
-    due.into_iter().map(|volume| Action::SetUpVolume { volume }).collect()
+    let mut actions: Vec<_> = due.into_iter().map(|volume| Action::SetUpVolume { volume }).collect();
+    actions.extend(growth::online(inputs, plan));
+    actions
 }
 
 /// Those whose drivers want to be asked again, when the time has come. After a restart of the agent that is now.
@@ -112,6 +126,7 @@ fn of_driver(action: &Action) -> Option<String> {
         Action::SetUpVolume { volume } if matches!(volume.kind, VolumeKind::Csi(_)) => {
             Some(volume.name.clone())
         }
+        Action::ExpandVolume { volume, .. } => Some(volume.name.clone()),
         _ => None,
     }
 }

@@ -67,10 +67,12 @@ pub(super) fn measured(
             None
         }
     };
-    let Some(message) = verdict else {
+    let Some(outgrown) = verdict else {
         return cx.timer(TimerKey::Disk(uid.clone()), Some(cx.now.mono.plus(PERIOD)));
     };
     entry.disk_watched = false;
+    *state.counts.evictions.entry(outgrown.signal.to_owned()).or_default() += 1;
+    let message = outgrown.message;
     cx.record(state, uid, ApiEvent::warning(REASON, message.clone()));
     pods::evict(state, cx, uid, (REASON.into(), message), Some(GRACE_SECS));
 }

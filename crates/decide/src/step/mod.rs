@@ -6,6 +6,7 @@
 mod api;
 mod csi;
 mod disk_limits;
+mod growth;
 mod images;
 mod objects;
 mod observe;
@@ -14,6 +15,7 @@ mod pods;
 mod probing;
 mod settle;
 mod sweep;
+mod volumes;
 
 use std::collections::BTreeSet;
 
@@ -86,6 +88,10 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         Event::Swept { problems } => sweep::swept(state, &mut cx, problems),
         Event::Evict { uid, reason, message, grace_secs } => {
             pods::evict(state, &mut cx, &uid, (reason, message), grace_secs);
+        }
+        Event::VolumeNews { uid, news } => volumes::tell(state, &mut cx, &uid, &news),
+        Event::VolumeUpdated { uid, volume, result } => {
+            volumes::updated(state, &mut cx, &uid, &volume, result);
         }
         Event::DiskMeasured { uid, result } => disk_limits::measured(state, &mut cx, &uid, result),
         Event::FactsChanged(facts) => {

@@ -9,7 +9,7 @@ use model::local::LocalObjects;
 use model::storage::{StorageKey, StorageState};
 
 use super::Context;
-use crate::effect::{Action, Effect, LogLevel, Stage};
+use crate::effect::{Action, Effect, LogLevel, Stage, TimerKey};
 use crate::lifecycle::Lifecycle;
 use crate::render::ServiceView;
 use crate::state::{NodeState, PodEntry};
@@ -96,6 +96,11 @@ pub(super) fn storage_read(state: &mut NodeState, cx: &mut Context, key: &Storag
     let (users, effects) = desk.storage.read(key, read, cx.now);
     cx.touched.extend(users);
     effects.into_iter().for_each(|effect| cx.emit(effect));
+    // Nothing tells a node that a volume has become larger.
+    let at = cx.now.mono.plus(state.config.sync_frequency);
+    for key in desk.storage.may_grow(key) {
+        cx.timer(TimerKey::Storage(key), Some(at));
+    }
 }
 
 pub(super) fn storage_due(state: &mut NodeState, cx: &mut Context, key: &StorageKey) {
@@ -107,6 +112,7 @@ pub(super) fn storage_due(state: &mut NodeState, cx: &mut Context, key: &Storage
 pub(super) fn csi_drivers(state: &mut NodeState, cx: &mut Context, drivers: &[Arc<CSIDriver>]) {
     let Some(desk) = &mut state.objects else { return };
     desk.storage.set_drivers(drivers);
+    cx.emit(Effect::TellDriverPeriods { periods: crate::csi::update_periods(drivers) });
     desk.csi.drivers_changed();
     cx.touched.extend(desk.storage.users().cloned());
     super::csi::touch_users(state, cx);

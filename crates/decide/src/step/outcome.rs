@@ -7,7 +7,7 @@ use model::pod::ContainerKind;
 use model::volume::{MountStage, VolumeKind, VolumeSetup};
 use model::{ApiEvent, ContainerId, PodUid, Reason};
 
-use super::{Context, observe, settle};
+use super::{Context, growth, observe, settle};
 use crate::back_off::volume_delay;
 use crate::effect::{Action, Epoch, LogLevel, StartContainer};
 use crate::event::{CallFailure, StartPoint, StepResult};
@@ -96,7 +96,12 @@ fn succeeded(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Act
                 entry.ledger.republish.insert(volume.name.clone(), at);
             }
         }
+        (Action::ExpandVolume { volume, expansion }, StepResult::Expanded(how)) => {
+            growth::ended(state, cx, uid, (volume, expansion), how);
+        }
         (Action::TearDownVolumes, _) => {
+            entry.ledger.sizes.clear();
+            entry.ledger.growth_retry.clear();
             entry.ledger.content.clear();
             entry.ledger.set_up.clear();
             entry.ledger.republish.clear();
@@ -194,6 +199,9 @@ fn failed(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Action
     if let Action::SetUpVolume { volume } = action {
         return volume_failed(state, cx, uid, volume, (MountStage::SetUp, &message));
     }
+    if let Action::ExpandVolume { volume, expansion } = action {
+        return growth::failed(state, cx, uid, (volume, expansion), &message);
+    }
     let event = match action {
         Action::MakePodDirs { .. } => {
             ApiEvent::warning("Failed", format!("error making pod data directories: {message}"))
@@ -215,7 +223,7 @@ fn failed(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Action
 }
 
 /// Each volume is tried again on its own, ever later.
-fn volume_failed(
+pub(super) fn volume_failed(
     state: &mut NodeState,
     cx: &mut Context,
     uid: &PodUid,

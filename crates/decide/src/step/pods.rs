@@ -316,6 +316,7 @@ pub(super) fn take_orphans(state: &mut NodeState, cx: &mut Context, at: Mono) {
         spec.metadata.namespace = Some(pod.full_name.namespace.to_string());
         let mut entry = PodEntry::new(PodView::new(Arc::new(spec), Source::File));
         entry.orphan = true;
+        state.counts.orphans += 1;
         entry.removed = true;
         for id in
             pod.containers.iter().map(|c| c.id.as_str()).chain(pod.sandboxes.iter().map(|s| s.id.as_str()))

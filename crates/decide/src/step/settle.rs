@@ -9,9 +9,9 @@ use model::why::{Cause, Why};
 use model::{ApiEvent, PodUid};
 
 use super::pods::Known;
-use super::{Context, api, disk_limits, images, objects, observe, pods, probing};
+use super::{Context, api, disk_limits, images, objects, observe, pods, probing, volumes};
 use crate::effect::{Effect, Epoch, TimerKey};
-use crate::ledger::PodRetry;
+use crate::ledger::{PodRetry, VolumeSize};
 use crate::lifecycle::{Lifecycle, TerminationCause};
 use crate::place::{self, Place};
 use crate::plan::{Note, PlanInputs, PodPlan, plan_pod};
@@ -114,6 +114,10 @@ fn finished(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
             observing: entry.observing,
         };
         pods::forget(state, cx, uid);
+        match view.source.is_static() {
+            true => state.counts.static_pods_back += 1,
+            false => state.counts.api_pods_back += 1,
+        }
         pods::create(state, cx, view, Some(known));
         return true;
     }
@@ -231,7 +235,7 @@ fn welcome_back(entry: &mut PodEntry) {
 fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get(uid) else { return };
     if entry.plan.is_some() {
-        return;
+        return volumes::update_meanwhile(state, cx, uid);
     }
     if state.full_observation.last.is_none() {
         // Who else is here, perhaps under the same name, is not known before everything was read once.
@@ -367,6 +371,10 @@ fn remember(state: &mut NodeState, cx: &mut Context, uid: &PodUid, note: Note) -
         }
         Note::VolumesAwaited => {
             entry.ledger.volumes_since.get_or_insert(cx.now.mono);
+            false
+        }
+        Note::VolumeSize { volume, size } => {
+            entry.ledger.sizes.entry(volume).or_insert(VolumeSize { size, ..VolumeSize::default() });
             false
         }
         Note::ResetBegins => {

@@ -48,7 +48,8 @@ pub fn needs(inputs: &ContentInputs<'_>) -> Needs {
         let Some(claim) = persistent::claim_of(inputs.pod, volume) else { continue };
         let Ok(resolved) = persistent::resolve(inputs, claim) else { continue };
         let Source::Csi(source) = resolved.source else { continue };
-        let secrets = [&source.node_stage_secret_ref, &source.node_publish_secret_ref];
+        let secrets =
+            [&source.node_stage_secret_ref, &source.node_publish_secret_ref, &source.node_expand_secret_ref];
         found.named.objects.extend(secrets.into_iter().flatten().map(key_of));
         found.add_tokens(inputs, &source.driver);
         let id = VolumeId { driver: source.driver.clone(), handle: source.volume_handle.clone() };
@@ -149,6 +150,17 @@ pub(super) fn setup(
         (None, Some(source)) => asked.inline(desk, source),
         _ => Err(asked.refused(MountStage::NewMounter, "it names no CSI driver")),
     }
+}
+
+/// What its driver needs to know in order to make it larger.
+pub(super) fn expand_secrets(
+    inputs: &ContentInputs<'_>,
+    resolved: &Resolved<'_>,
+    source: &k8s::CSIPersistentVolumeSource,
+) -> Result<Secrets, Held> {
+    let asked = Asked { inputs, volume: resolved.claim.volume, resolved: Some(resolved) };
+    let Some(desk) = inputs.cluster else { return Err(asked.waits("there is no cluster")) };
+    asked.secret(desk, "NodeExpandSecretRef", source.node_expand_secret_ref.as_ref())
 }
 
 struct Asked<'a> {

@@ -178,18 +178,24 @@ fn sources_behind_mounts() {
 }
 
 #[test]
-fn sizes_are_told_of_what_is_made_for_the_pod() {
-    let check = |volume: Value, expect: Option<(&str, bool)>| {
-        let found = measured(&sample::config(), &pod_with(volume));
-        let found = found.first().map(|volume| (volume.plugin.as_str(), volume.on_disk));
+fn sizes_are_told_of_what_is_made_for_the_pod_or_served_to_it() {
+    let check = |volume: Value, expect: Option<(&str, bool, bool)>| {
+        let (config, facts, pod) = (sample::config(), sample::facts(), pod_with(volume));
+        let now = model::Wall(0);
+        let inputs =
+            ContentInputs { config: &config, facts: &facts, pod: &pod, cluster: None, node: None, now };
+        let found = measured(&inputs);
+        let found = found.first().map(|volume| (volume.plugin.as_str(), volume.ephemeral, volume.on_disk));
         assert_eq!(found, expect);
     };
-    check(json!({"emptyDir": {}}), Some(("kubernetes.io/empty-dir", true)));
-    check(json!({"emptyDir": {"medium": "Memory"}}), Some(("kubernetes.io/empty-dir", false)));
-    check(json!({"configMap": {"name": "x"}}), Some(("kubernetes.io/configmap", true)));
-    check(json!({"secret": {}}), Some(("kubernetes.io/secret", false)));
+    check(json!({"emptyDir": {}}), Some(("kubernetes.io/empty-dir", true, true)));
+    check(json!({"emptyDir": {"medium": "Memory"}}), Some(("kubernetes.io/empty-dir", true, false)));
+    check(json!({"configMap": {"name": "x"}}), Some(("kubernetes.io/configmap", true, true)));
+    check(json!({"secret": {}}), Some(("kubernetes.io/secret", true, false)));
     check(json!({"hostPath": {"path": "/x"}}), None);
-    check(json!({"nfs": {"server": "x", "path": "/x"}}), None);
+    check(json!({"nfs": {"server": "x", "path": "/x"}}), Some(("kubernetes.io/nfs", false, false)));
+    check(json!({"csi": {"driver": "d"}}), Some(("kubernetes.io/csi", false, false)));
+    check(json!({"persistentVolumeClaim": {"claimName": "x"}}), None);
 }
 
 #[test]

@@ -8,9 +8,13 @@
 //! has to be undone is found on disk, where a record is before its driver is asked for anything. A kill at any point
 //! leaves a record, and the next agent finishes by it.
 //!
+//! A set-up runs in a task of its own. Whoever wants the pod gone does not wait for a driver that does not answer: only a
+//! publication that has begun is waited for, by the pod's tear-down, since it may leave something of the pod behind.
+//!
 //! Failures: a driver that may still be at work keeps its record. A record that can't be read is somebody's volume:
 //! nothing is unstaged that it might name.
 
+pub(crate) mod expand;
 pub(crate) mod node_object;
 pub(crate) mod registry;
 
@@ -61,12 +65,16 @@ struct Shelf {
     leaving: BTreeMap<VolumeId, bool>,
     /// What was begun for a pod, however it ended: a driver may be at work without a record of the pod's.
     begun: BTreeMap<PodUid, BTreeSet<VolumeId>>,
+    /// What is being published for a pod, or was.
+    publishing: BTreeMap<PodUid, BTreeSet<VolumeId>>,
 }
 
 #[derive(Default)]
 struct Lane {
     /// This agent has staged it.
     staged: bool,
+    /// Its driver has refused to make it larger, and not done it since.
+    refused_to_grow: bool,
 }
 
 impl CsiKeeper {
@@ -136,17 +144,31 @@ impl CsiKeeper {
 
     // ---- setting up -------------------------------------------------------------------------------------------------
 
-    /// Between two calls `cancel` is looked at: a pod that is going gets nothing more.
+    /// `None`: the pod is going, and what was begun for it ends by itself.
     pub async fn set_up(
+        self: &Arc<Self>,
+        uid: &PodUid,
+        volume: &CsiVolume,
+        cancel: &CancellationToken,
+    ) -> Option<Result<(), Trouble>> {
+        self.shelf.lock().await.begun.entry(uid.clone()).or_default().insert(volume.id.clone());
+        let (this, uid, volume, token) = (self.clone(), uid.clone(), volume.clone(), cancel.clone());
+        detached(cancel, async move { this.set_up_now(&uid, &volume, &token).await }).await
+    }
+
+    /// Between two calls `cancel` is looked at: a pod that is going gets nothing more.
+    async fn set_up_now(
         &self,
         uid: &PodUid,
         volume: &CsiVolume,
         cancel: &CancellationToken,
     ) -> Result<(), Trouble> {
-        let begun = volume.id.clone();
-        self.shelf.lock().await.begun.entry(uid.clone()).or_default().insert(begun);
+        let canceled = || at(MountStage::SetUp, "context canceled");
         let lane = self.lane(&volume.id).await;
         let mut lane = lane.lock().await;
+        if cancel.is_cancelled() {
+            return Err(canceled());
+        }
         if !volume.ephemeral {
             self.comes(&volume.id).await;
         }
@@ -154,11 +176,21 @@ impl CsiKeeper {
         let can = can.map_err(|error| no_client(volume, &error))?;
         let calls = calls(volume, can);
         self.stage(volume, &calls, &mut lane).await?;
-        if cancel.is_cancelled() {
-            return Err(at(MountStage::SetUp, "context canceled"));
+        if !self.may_publish(uid, &volume.id, cancel).await {
+            return Err(canceled());
         }
         self.publish(uid, volume, &calls).await?;
         self.finish(volume, &calls).await
+    }
+
+    /// From here on the pod's tear-down waits for the lane. One that has begun already was cancelled before it.
+    async fn may_publish(&self, uid: &PodUid, id: &VolumeId, cancel: &CancellationToken) -> bool {
+        let mut shelf = self.shelf.lock().await;
+        if cancel.is_cancelled() {
+            return false;
+        }
+        shelf.publishing.entry(uid.clone()).or_default().insert(id.clone());
+        true
     }
 
     async fn stage(&self, volume: &CsiVolume, calls: &Calls, lane: &mut Lane) -> Result<(), Trouble> {
@@ -223,6 +255,7 @@ impl CsiKeeper {
 
     /// Everything of a pod. Goes on past failures; each of them is told.
     pub async fn tear_down(self: &Arc<Self>, uid: &PodUid) -> Result<(), String> {
+        self.come_to_rest(uid).await;
         let found = match self.ports.files.found_of(uid).await {
             Ok(found) => found,
             Err(error) => return Err(error.user_message()),
@@ -235,6 +268,16 @@ impl CsiKeeper {
         }
         let failures: Vec<String> = results.into_iter().filter_map(Result::err).collect();
         if failures.is_empty() { Ok(()) } else { Err(failures.join("; ")) }
+    }
+
+    /// What is at work for the pod although nobody waits for it any more has its end first: its traces are seen then.
+    async fn come_to_rest(&self, uid: &PodUid) {
+        let at_work = self.shelf.lock().await.publishing.get(uid).cloned().unwrap_or_default();
+        for id in &at_work {
+            let lane = self.lane(id).await;
+            drop(lane.lock().await);
+        }
+        self.shelf.lock().await.publishing.remove(uid);
     }
 
     async fn unpublish(&self, one: &FoundVolume) -> Result<(), String> {
@@ -316,10 +359,11 @@ impl CsiKeeper {
             let pod = broken.pod.as_ref().map(PodUid::as_str).unwrap_or_default();
             return Err(format!("pod {pod} may use it: {}", unreadable(broken)));
         }
+        // Also when it fails: nobody knows then how far the driver came, so the next pod has it staged again.
+        lane.staged = false;
         for stage in stages {
             self.unstage(id, stage).await?;
         }
-        lane.staged = false;
         self.goes(id).await;
         Ok(())
     }
@@ -333,6 +377,19 @@ impl CsiKeeper {
         }
         let removed = self.ports.files.remove(&stage.place, Some(&stage.record_path)).await;
         removed.map_err(|error| error.user_message())
+    }
+}
+
+/// Work that goes on when nobody waits for it any more. `None`: that is so.
+async fn detached<T: Send + 'static>(
+    cancel: &CancellationToken,
+    work: impl Future<Output = T> + Send + 'static,
+) -> Option<T> {
+    match cancel.run_until_cancelled(tokio::spawn(work)).await? {
+        Ok(result) => Some(result),
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        // The agent ends.
+        Err(_) => None,
     }
 }
 
@@ -366,3 +423,6 @@ fn unreadable(one: &FoundVolume) -> String {
         one.record_path, one.place
     )
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,19 +3,22 @@
 //! ```text
 //!   socket came ──> info ──> judged ──> placed ──> node info ──> cluster told ──> plugin told: registered
 //!                     └────────┴───────────┴───────────┴──────────────┴──> plugin told why not; again, ever later
+//!   registered ──> node info, cluster told: as often as the driver's object says
 //!   socket gone ──> nowhere ──> cluster told
 //! ```
 //! Each socket has a task: a plugin that hangs or lies hurts only itself.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use decide::Event;
 use decide::back_off::volume_delay;
 use decide::csi::{CSI_PLUGIN, Version, judge, registration_failed, unknown_kind};
 use futures::StreamExt;
 use ports::SocketNotice;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::CsiPorts;
@@ -28,6 +31,8 @@ pub(crate) struct Registry {
     cluster: Option<Arc<CsiNodeKeeper>>,
     outbox: Outbox,
     known: Mutex<BTreeMap<String, Known>>,
+    /// How often drivers are asked anew what the node can take, in seconds.
+    periods: watch::Receiver<BTreeMap<String, u64>>,
 }
 
 struct Known {
@@ -37,8 +42,13 @@ struct Known {
 }
 
 impl Registry {
-    pub fn new(ports: CsiPorts, cluster: Option<Arc<CsiNodeKeeper>>, outbox: Outbox) -> Arc<Self> {
-        Arc::new(Self { ports, cluster, outbox, known: Mutex::default() })
+    pub fn new(
+        ports: CsiPorts,
+        cluster: Option<Arc<CsiNodeKeeper>>,
+        outbox: Outbox,
+        periods: watch::Receiver<BTreeMap<String, u64>>,
+    ) -> Arc<Self> {
+        Arc::new(Self { ports, cluster, outbox, known: Mutex::default(), periods })
     }
 
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
@@ -64,12 +74,12 @@ impl Registry {
         }
     }
 
-    /// Until it is registered, or is none of ours.
+    /// Registers it, if it is one of ours, and keeps what the cluster knows of it up to date.
     async fn attend(&self, socket: &str) {
         let mut attempts = 0;
         loop {
             match self.try_register(socket).await {
-                Ok(()) => return,
+                Ok(driver) => return self.ask_again_and_again(&driver).await,
                 Err(Refusal::ForGood(message)) => {
                     tracing::warn!(socket, "plugin is not registered: {message}");
                     return;
@@ -83,7 +93,37 @@ impl Registry {
         }
     }
 
-    async fn try_register(&self, socket: &str) -> Result<(), Refusal> {
+    /// Drivers may want to be asked now and then how many volumes the node takes. Until the socket is gone.
+    async fn ask_again_and_again(&self, driver: &str) {
+        let mut periods = self.periods.clone();
+        let mut asked = Instant::now();
+        loop {
+            let period = periods.borrow_and_update().get(driver).map(|seconds| Duration::from_secs(*seconds));
+            let Some(due) = period.map(|period| asked + period) else {
+                if periods.changed().await.is_err() {
+                    return;
+                }
+                continue;
+            };
+            // Another period counts from the last answer.
+            if let Ok(changed) = tokio::time::timeout_at(due, periods.changed()).await {
+                if changed.is_err() {
+                    return;
+                }
+                continue;
+            }
+            asked = Instant::now();
+            if let Err(cause) = self.introduce(driver).await {
+                tracing::warn!(
+                    driver,
+                    "what the node can take of its volumes is not brought up to date: {cause}"
+                );
+            }
+        }
+    }
+
+    /// Its name.
+    async fn try_register(&self, socket: &str) -> Result<String, Refusal> {
         let sockets = &self.ports.sockets;
         let info = sockets.info(socket).await.map_err(|error| {
             Refusal::ForNow(format!(
@@ -116,7 +156,7 @@ impl Registry {
             tracing::info!(driver = info.name, endpoint, "storage driver is registered");
             self.tell(&known);
         }
-        Ok(())
+        Ok(info.name)
     }
 
     /// Takes its name, if it may have it.

@@ -90,6 +90,13 @@ impl StorageApi for Cluster {
     async fn read(&self, _: &StorageKey) -> Result<StorageObject, ApiError> {
         nobody()
     }
+    async fn patch_claim_status(
+        &self,
+        _: &model::csi::ClaimObject,
+        _: &serde_json::Value,
+    ) -> Result<Arc<model::k8s::PersistentVolumeClaim>, ApiError> {
+        nobody()
+    }
 }
 
 #[async_trait]

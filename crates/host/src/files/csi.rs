@@ -27,7 +27,9 @@ use model::csi::VolumeRecord;
 use ports::{CsiFiles, FilesError, FoundVolume};
 
 use super::layout::{failed, make_dirs, single_name};
+use super::news::{HostVolumeNews, Teller};
 use super::ownership::{self, Access};
+use super::steps::Pulse;
 use crate::mountinfo::MountTable;
 
 const RECORD: &str = "vol_data.json";
@@ -42,11 +44,17 @@ const MAX_BYTES: u64 = 1 << 20;
 #[derive(Clone, Debug)]
 pub struct HostCsiFiles {
     root: Arc<PathBuf>,
+    teller: Option<Teller>,
 }
 
 impl HostCsiFiles {
     pub fn new(root_dir: impl Into<PathBuf>) -> Self {
-        Self { root: Arc::new(root_dir.into()) }
+        Self { root: Arc::new(root_dir.into()), teller: None }
+    }
+
+    /// What there is to say about its work is heard there.
+    pub fn telling(self, news: &HostVolumeNews) -> Self {
+        Self { teller: Some(news.teller()), ..self }
     }
 
     async fn blocking<T: Send + 'static>(&self, work: impl FnOnce(&Path) -> T + Send + 'static) -> T {
@@ -103,12 +111,17 @@ impl CsiFiles for HostCsiFiles {
 
     async fn apply_group(&self, path: &str, group: i64, on_root_mismatch: bool) -> Result<(), FilesError> {
         let path = path.to_owned();
+        let teller = self.teller.clone();
         self.blocking(move |root| {
             let path = below(root, &path)?;
             if on_root_mismatch && root_matches(path, group) {
                 return Ok(());
             }
-            ownership::apply(path, group, Access::ReadWrite)
+            // <root>/pods/<uid>/...
+            let uid = path.strip_prefix(root.join("pods")).ok().and_then(|inner| inner.iter().next());
+            let uid = PodUid::new(uid.unwrap_or_default().to_string_lossy());
+            let pulse = Pulse::default().telling(&uid, teller);
+            pulse.during(|| ownership::apply(path, group, Access::ReadWrite))
         })
         .await
     }

@@ -21,6 +21,7 @@ use model::PodUid;
 use ports::FilesError;
 use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, oneshot};
 
+use super::news::Teller;
 use super::steps::Pulse;
 
 /// As long as the kubelet gives a volume; nothing local takes a part of it.
@@ -90,6 +91,7 @@ pub struct Lanes {
     pods: Arc<Mutex<BTreeMap<PodUid, Arc<PodLanes>>>>,
     /// By names of what pods may share.
     shared: Turns,
+    teller: Option<Teller>,
 }
 
 /// Held by the thread until its work has ended, however long ago its customer left.
@@ -107,7 +109,12 @@ impl Lanes {
     }
 
     pub fn with_quiet(quiet: Duration) -> Self {
-        Self { quiet, pods: Arc::default(), shared: Turns::default() }
+        Self { quiet, pods: Arc::default(), shared: Turns::default(), teller: None }
+    }
+
+    /// What the work has to say goes there.
+    pub fn telling(self, teller: Teller) -> Self {
+        Self { teller: Some(teller), ..self }
     }
 
     /// Does `work`, once those before it have ended. `what` names it where it hangs.
@@ -174,7 +181,8 @@ impl Lanes {
         let places = self.patiently(&pod.activity, what, places).await?;
         // It is never closed.
         let places = places.map_err(|_| FilesError::Broken { what: what.to_owned() })?;
-        Ok(Place { _places: places, _turns: turns, _pod: pod, pulse: Pulse::heard_by(activities) })
+        let pulse = Pulse::heard_by(activities).telling(uid, self.teller.clone());
+        Ok(Place { _places: places, _turns: turns, _pod: pod, pulse })
     }
 
     /// Waits as long as something goes on.

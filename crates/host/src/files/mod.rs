@@ -32,6 +32,7 @@ mod host_path;
 mod lanes;
 mod layout;
 mod log_files;
+mod news;
 mod node;
 mod ownership;
 mod persistent;
@@ -43,7 +44,7 @@ mod termination;
 mod tree;
 mod user_ids;
 
-pub(crate) use beneath::open_same_mount;
+pub(crate) use beneath::{open_plain, open_same_mount};
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -61,6 +62,7 @@ use layout::Layout;
 use steps::Pulse;
 
 pub use csi::HostCsiFiles;
+pub use news::HostVolumeNews;
 
 /// [`PodFiles`] on the real disk.
 #[derive(Clone, Debug)]
@@ -78,6 +80,11 @@ impl HostPodFiles {
     ) -> Self {
         let (root, pod_logs, links) = (root_dir.into(), pod_logs_dir.into(), links_dir.into());
         Self { layout: Arc::new(Layout { root, pod_logs, links }), lanes: Lanes::new() }
+    }
+
+    /// What there is to say about its work is heard there.
+    pub fn telling(self, news: &HostVolumeNews) -> Self {
+        Self { lanes: self.lanes.telling(news.teller()), ..self }
     }
 
     /// Where what is mounted may not answer.

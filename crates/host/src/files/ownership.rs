@@ -15,10 +15,14 @@ use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use model::volume::VolumeNews;
 use ports::FilesError;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags};
 use rustix::io::Errno;
+use tokio::time::Instant;
 
 use super::beneath::{open_on_mount, open_same_mount};
 use super::layout::failed;
@@ -42,6 +46,10 @@ impl Access {
 }
 
 const SETGID_AND_SEARCH: u32 = 0o2110;
+const FIRST_TOLD: Duration = Duration::from_secs(30);
+const TOLD_AGAIN: Duration = Duration::from_secs(60);
+/// After so many files it is looked how late it is.
+const LOOKED_AT_CLOCK: u64 = 64;
 /// Directories given to threads at a time; bounds what is on the stack twice.
 const BATCH: usize = 1024;
 /// More threads than this wait for the disk, not for each other.
@@ -51,10 +59,15 @@ const PIECE: usize = 2048;
 
 /// Gives everything in the volume to the group.
 pub fn apply(path: &Path, group: i64, access: Access) -> Result<(), FilesError> {
+    apply_telling(path, group, access, FIRST_TOLD)
+}
+
+fn apply_telling(path: &Path, group: i64, access: Access, first: Duration) -> Result<(), FilesError> {
     let group = u32::try_from(group)
         .map_err(|_| FilesError::Refused { message: format!("fsGroup {group} is not a group id") })?;
     let root = open_root(path).map_err(failed("open", path))?;
-    walk(&root, path, Change { group: Gid::from_raw(group), bits: access.bits() });
+    let to = Change { group: Gid::from_raw(group), bits: access.bits() };
+    walk(&root, path, to, Progress::new(first));
     Ok(())
 }
 
@@ -76,8 +89,8 @@ impl Change {
 }
 
 /// Paths on the stack are relative to the volume's root.
-fn walk(root: &OwnedFd, path: &Path, to: Change) {
-    let tree = Tree { root: root.as_fd(), path, to, pulse: Pulse::current() };
+fn walk(root: &OwnedFd, path: &Path, to: Change, progress: Progress) {
+    let tree = Tree { root: root.as_fd(), path, to, pulse: Pulse::current(), progress };
     let mut stack = tree.entries(root, Path::new(""));
     while !stack.is_empty() {
         let batch = stack.split_off(stack.len().saturating_sub(BATCH));
@@ -93,9 +106,53 @@ struct Tree<'a> {
     to: Change,
     /// Threads that share in the work tell of it as their own would.
     pulse: Pulse,
+    progress: Progress,
+}
+
+/// When users are told of a walk that takes long: once that it does, then again and again how far it came.
+struct Progress {
+    begun: Instant,
+    files: AtomicU64,
+    /// Seconds from the beginning.
+    due: AtomicU64,
+    first: u64,
+}
+
+impl Progress {
+    fn new(first: Duration) -> Self {
+        let first = first.as_secs();
+        Self { begun: Instant::now(), files: AtomicU64::new(0), due: AtomicU64::new(first), first }
+    }
+
+    /// One more file. `Some`: it is time to tell, the first time without a number.
+    fn file(&self) -> Option<Option<u64>> {
+        let files = self.files.fetch_add(1, Ordering::Relaxed) + 1;
+        if files.is_multiple_of(LOOKED_AT_CLOCK) {
+            self.at(self.begun.elapsed().as_secs(), files)
+        } else {
+            None
+        }
+    }
+
+    /// For one of the threads that come at the same time.
+    fn at(&self, seconds: u64, files: u64) -> Option<Option<u64>> {
+        let due = self.due.load(Ordering::Relaxed);
+        let next = seconds + TOLD_AGAIN.as_secs();
+        let told = seconds >= due
+            && self.due.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        told.then_some((due != self.first).then_some(files))
+    }
 }
 
 impl Tree<'_> {
+    fn beat(&self) {
+        self.pulse.beat();
+        if let Some(files) = self.progress.file() {
+            let path = self.path.to_string_lossy().into_owned();
+            self.pulse.tell(VolumeNews::ChangingGroup { path, files });
+        }
+    }
+
     /// Directories found in those of the batch.
     fn batch(&self, batch: &[PathBuf]) -> Vec<PathBuf> {
         let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
@@ -169,7 +226,7 @@ impl Tree<'_> {
     /// Through a descriptor that names the file itself: it can't become a symlink in between. What is mounted on it
     /// (a file of somebody else) is not touched.
     fn file(&self, dir: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
-        self.pulse.beat();
+        self.beat();
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(dir, name, flags, Mode::empty())?;
         let stat = rustix::fs::fstat(&file)?;
@@ -191,7 +248,7 @@ impl Tree<'_> {
     }
 
     fn directory(&self, dir: &OwnedFd, inner: &Path) {
-        self.pulse.beat();
+        self.beat();
         let change = rustix::fs::fchown(dir, None, Some(self.to.group))
             .and_then(|()| rustix::fs::fstat(dir))
             .and_then(|stat| rustix::fs::fchmod(dir, widened(stat.st_mode, self.to.of_directory())));

@@ -15,7 +15,7 @@
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use model::volume::{DeviceVolume, LocalVolume, MountStage, NfsVolume};
+use model::volume::{DeviceVolume, LocalVolume, MountStage, NfsVolume, VolumeNews};
 use ports::FilesError;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -24,7 +24,7 @@ use super::disk;
 use super::layout::{Layout, failed, make_dirs, single_name};
 use super::ownership::{self, Access};
 use super::program;
-use super::steps::step;
+use super::steps::{Pulse, step};
 use super::tear_down::names;
 use crate::mountinfo::MountTable;
 
@@ -98,10 +98,23 @@ fn bind(source: &Path, target: &Path, volume: &LocalVolume) -> Result<(), FilesE
         let _ = rustix::mount::unmount(target, UnmountFlags::NOFOLLOW);
         return Err(error);
     }
+    if let (Some(wanted), true, false) = (volume.fs_group, others, there) {
+        tell_of_other_group(source, wanted, volume)?;
+    }
     match volume.fs_group {
         Some(group) if !volume.read_only && !others => own(target, group, volume.on_root_mismatch || there),
         _ => Ok(()),
     }
+}
+
+/// Who comes second does not take the files from who has them.
+fn tell_of_other_group(source: &Path, wanted: i64, volume: &LocalVolume) -> Result<(), FilesError> {
+    let found = std::fs::metadata(source).map_err(failed("examine", source))?.gid();
+    if i64::from(found) != wanted {
+        let spec_name = volume.name.clone();
+        Pulse::current().tell(VolumeNews::OtherGroup { spec_name, wanted, found });
+    }
+    Ok(())
 }
 
 /// A mount that was there before was given to the group before, if its root says so: the root comes last.

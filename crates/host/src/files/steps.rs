@@ -8,17 +8,35 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use model::PodUid;
+use model::volume::VolumeNews;
+
+use super::news::Teller;
+
 /// Counts the steps of one piece of work. Clones count together.
 #[derive(Clone, Debug, Default)]
 pub struct Pulse {
     beats: Arc<AtomicU64>,
     heard_by: Arc<[Pulse]>,
+    /// For what is worth more than a beat.
+    teller: Option<(PodUid, Teller)>,
 }
 
 impl Pulse {
     /// One whose steps count there as well: for those who wait for the end of other people's work.
     pub fn heard_by(others: Vec<Pulse>) -> Self {
-        Self { beats: Arc::default(), heard_by: others.into() }
+        Self { beats: Arc::default(), heard_by: others.into(), teller: None }
+    }
+
+    /// Of work on that pod's volumes, which others may be told of.
+    pub fn telling(self, uid: &PodUid, teller: Option<Teller>) -> Self {
+        Self { teller: teller.map(|teller| (uid.clone(), teller)), ..self }
+    }
+
+    pub fn tell(&self, news: VolumeNews) {
+        if let Some((uid, teller)) = &self.teller {
+            teller.tell(uid, news);
+        }
     }
 
     pub fn beats(&self) -> u64 {

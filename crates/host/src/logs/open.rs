@@ -2,9 +2,12 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Component, Path};
 
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{FileType, Mode, OFlags};
+
+use crate::files::open_plain;
 
 /// Opens a regular file below `logs_dir`, following no symlink below it.
 pub fn open_log(logs_dir: &Path, path: &Path) -> io::Result<File> {
@@ -18,9 +21,8 @@ pub fn open_log(logs_dir: &Path, path: &Path) -> io::Result<File> {
     };
     let base = rustix::fs::open(logs_dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     // Not blocking: opening a fifo would wait for its writer.
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let file = rustix::fs::openat2(&base, inside, flags, Mode::empty(), resolve)?;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = open_plain(base.as_fd(), inside, flags, Mode::empty())?;
     regular(File::from(file))
 }
 

@@ -4,6 +4,7 @@ mod files;
 mod machine;
 mod pressure;
 mod processes;
+mod questions;
 mod trees;
 mod v1;
 mod v2;
@@ -29,6 +30,7 @@ use tokio::time::Instant;
 use crate::cgroup::Layout;
 use files::Files;
 pub(crate) use machine::interfaces;
+use questions::Questions;
 use trees::Trees;
 
 /// A rate over less than this says little.
@@ -49,6 +51,7 @@ pub struct HostUsage {
     wall: Arc<dyn WallClock>,
     samples: Mutex<BTreeMap<String, Sample>>,
     facts: OnceCell<MachineFacts>,
+    questions: Questions,
 }
 
 /// Where to read.
@@ -62,7 +65,7 @@ impl HostUsage {
     pub fn new(layout: Layout, wall: Arc<dyn WallClock>) -> Self {
         let place = Place { trees: Trees::new(&layout), proc: "/proc".into(), sys: "/sys".into() };
         let (samples, facts) = (Mutex::new(BTreeMap::new()), OnceCell::new());
-        Self { place: Arc::new(place), wall, samples, facts }
+        Self { place: Arc::new(place), wall, samples, facts, questions: Questions::default() }
     }
 
     async fn blocking<T: Send + 'static>(
@@ -241,8 +244,7 @@ impl UsageReader for HostUsage {
     }
 
     async fn filesystem(&self, path: &str) -> io::Result<FilesystemFigures> {
-        let path = PathBuf::from(path);
-        self.blocking(move |_| machine::filesystem(&path)).await?
+        self.questions.ask(PathBuf::from(path), machine::filesystem).await
     }
 
     async fn tree(&self, path: &str) -> io::Result<TreeFigures> {

@@ -182,6 +182,8 @@ kube-system   etcd-vm   0/0     Pending            0          <unknown>   <none>
             mirror_pods: 0,
             orphans: 0,
             ephemeral_containers: 0,
+            counts: Default::default(),
+            volumes: Vec::new(),
         };
         let expect = "\
 NAME   RUNTIME             READY   NETWORK   SOURCES   PODS   RUNNING   CONTAINERS            MESSAGE

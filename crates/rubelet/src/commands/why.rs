@@ -148,6 +148,9 @@ fn sentence(cause: &Cause, now: Wall) -> String {
         }
         Cause::RestartingAll => "all containers are being started over, as a restart rule asks".into(),
         Cause::Releasing => "has ended, and its files, volumes and cgroup are being released".into(),
+        Cause::ReleasingVolumes { volumes } => {
+            format!("has ended, and its volumes are being taken away: {}", listed(volumes))
+        }
         Cause::Running => "all that was wanted is running".into(),
         Cause::Finished { phase } => format!("has finished for good: {phase}"),
     }

@@ -117,7 +117,7 @@ pub const FIELDS: &[(&str, Effect)] = &[
     ("containerLogMaxFiles", NoEffectYet),
     ("containerLogMaxWorkers", NoEffectYet),
     ("containerLogMonitorInterval", NoEffectYet),
-    ("configMapAndSecretChangeDetectionStrategy", NoEffectYet),
+    ("configMapAndSecretChangeDetectionStrategy", Honoured),
     ("systemReserved", Honoured),
     ("kubeReserved", Honoured),
     ("reservedSystemCPUs", Honoured),

@@ -30,6 +30,7 @@ const ALL_BETA: &str = "AllBeta";
 /// The gates whose setting changes what this build does. Any other one may be set, but is reported to
 /// have no effect yet when it is moved away from its default.
 const EFFECTIVE: &[&str] = &[
+    "CSIVolumeHealth",
     "CustomCPUCFSQuotaPeriod",
     "GracefulNodeShutdown",
     "GracefulNodeShutdownBasedOnPodPriority",

@@ -7,6 +7,8 @@
 //!        /calls            a JSON document per line: the call, its volume, what came with it; `done` when it is through
 //!        /faults/<call>    fail <code>: refuses    before: hangs, not having done it    after: hangs, having done it
 //!        /volumes/<id>     the data
+//!        /most-volumes     how many volumes the node takes, if not 7
+//!        /trouble          what is wrong with its volumes, if anything
 //! ```
 //! The process is the test program itself, told by a variable of its environment to be the driver.
 
@@ -15,6 +17,7 @@
 // Real processes live in real time.
 #![allow(clippy::disallowed_methods)]
 
+pub mod scene;
 mod service;
 
 use std::fs;
@@ -26,6 +29,9 @@ use serde_json::{Value, json};
 use crate::harness::{SLOW, wait, wait_until};
 
 const ROLE: &str = "RUBELET_TEST_CSI_DRIVER";
+
+/// What it says of each volume: bytes and inodes, in all, used and free.
+pub const FIGURES: [[i64; 3]; 2] = [[1_000_001, 400_002, 600_003], [104, 45, 56]];
 
 /// Becomes the driver, and never returns, if this process was started to be one.
 pub fn be_the_driver_if_asked() {
@@ -106,6 +112,19 @@ impl Driver {
 
     pub fn begun(&self, call: &str) -> usize {
         self.calls().iter().filter(|seen| seen["call"] == call && seen["done"] == false).count()
+    }
+
+    /// How many calls of this name are at work for the volume at this moment.
+    pub fn hanging(&self, call: &str, volume: &str) -> usize {
+        let of = |seen: &&Value| seen["call"] == call && seen["volume"] == volume;
+        let calls = self.calls();
+        let begun = calls.iter().filter(of).filter(|seen| seen["done"] == false).count();
+        begun - calls.iter().filter(of).filter(|seen| seen["ended"] == true).count()
+    }
+
+    #[track_caller]
+    pub fn wait_hanging(&self, call: &str, volume: &str) {
+        wait_until(&format!("{call} of {volume} to hang"), 3 * SLOW, || self.hanging(call, volume) > 0);
     }
 
     #[track_caller]

@@ -54,6 +54,10 @@ impl Service {
     fn note(&self, call: &str, volume: &str, done: bool, more: &Value) {
         let mut line = json!({"call": call, "volume": volume, "done": done});
         crate::member::merge(&mut line, more.clone());
+        self.write(&line);
+    }
+
+    fn write(&self, line: &Value) {
         let mut file = fs::OpenOptions::new().create(true).append(true).open(self.dir.join("calls")).unwrap();
         file.write_all(format!("{line}\n").as_bytes()).unwrap();
     }
@@ -74,6 +78,7 @@ impl Service {
         work: impl FnOnce() -> Result<(), String>,
     ) -> Result<(), Status> {
         self.note(call, volume, false, &more);
+        let _end = Ended { service: self, call, volume };
         let fault = self.fault(call, volume).unwrap_or_default();
         if let Some(code) = fault.strip_prefix("fail ") {
             return Err(Status::new(Code::from_i32(code.trim().parse().unwrap()), "as the test wants it"));
@@ -88,6 +93,12 @@ impl Service {
             tokio::time::sleep(LOOK).await;
         }
         Ok(())
+    }
+
+    /// A test may change it.
+    fn most_volumes(&self) -> i64 {
+        let said = fs::read_to_string(self.dir.join("most-volumes")).unwrap_or_default();
+        said.trim().parse().unwrap_or(7)
     }
 
     fn data(&self, volume: &str) -> PathBuf {
@@ -125,6 +136,19 @@ impl Service {
         let Ok(device) = fs::read_to_string(&note) else { return Ok(()) };
         run("losetup", &["--detach", &device])?;
         fs::remove_file(note).map_err(|error| error.to_string())
+    }
+}
+
+/// Notes that a call is over, in whatever way: also when whoever asked has hung up.
+struct Ended<'a> {
+    service: &'a Service,
+    call: &'a str,
+    volume: &'a str,
+}
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.service.write(&json!({"call": self.call, "volume": self.volume, "ended": true}));
     }
 }
 
@@ -187,7 +211,7 @@ impl Node for Service {
             [(format!("topology.{}/zone", self.settings["name"].as_str().unwrap()), "z".to_owned())];
         Ok(Response::new(pb::NodeGetInfoResponse {
             node_id: "node-of-the-driver".into(),
-            max_volumes_per_node: 7,
+            max_volumes_per_node: self.most_volumes(),
             accessible_topology: Some(pb::Topology { segments: segments.into() }),
         }))
     }
@@ -198,8 +222,15 @@ impl Node for Service {
     ) -> Result<Response<pb::NodeGetCapabilitiesResponse>, Status> {
         use pb::node_service_capability::{Rpc, Type, rpc};
         let mut known = Vec::new();
-        if self.settings["stage"] == true {
-            known.push(rpc::Type::StageUnstageVolume);
+        for (setting, ability) in [
+            ("stage", rpc::Type::StageUnstageVolume),
+            ("expand", rpc::Type::ExpandVolume),
+            ("stats", rpc::Type::GetVolumeStats),
+            ("condition", rpc::Type::VolumeCondition),
+        ] {
+            if self.settings[setting] == true {
+                known.push(ability);
+            }
         }
         let capability = |r#type: rpc::Type| pb::NodeServiceCapability {
             r#type: Some(Type::Rpc(Rpc { r#type: r#type.into() })),
@@ -271,6 +302,54 @@ impl Node for Service {
         })
         .await?;
         Ok(Response::new(pb::NodePublishVolumeResponse {}))
+    }
+
+    async fn node_expand_volume(
+        &self,
+        request: Request<pb::NodeExpandVolumeRequest>,
+    ) -> Result<Response<pb::NodeExpandVolumeResponse>, Status> {
+        let call = request.into_inner();
+        let bytes = call.capacity_range.unwrap_or_default().required_bytes;
+        let more = json!({
+            "bytes": bytes, "target": call.volume_path, "staging": call.staging_target_path,
+            "secrets": call.secrets,
+        });
+        let published = PathBuf::from(&call.volume_path);
+        self.perform("Expand", &call.volume_id, more, || {
+            if !is_mounted(&published) {
+                return Err(format!("{} is not published", call.volume_id));
+            }
+            let size = self.dir.join("volumes").join(format!("{}.size", call.volume_id));
+            fs::write(size, bytes.to_string()).map_err(|error| error.to_string())
+        })
+        .await?;
+        Ok(Response::new(pb::NodeExpandVolumeResponse { capacity_bytes: bytes }))
+    }
+
+    async fn node_get_volume_stats(
+        &self,
+        request: Request<pb::NodeGetVolumeStatsRequest>,
+    ) -> Result<Response<pb::NodeGetVolumeStatsResponse>, Status> {
+        use pb::volume_usage::Unit;
+        let call = request.into_inner();
+        let published = PathBuf::from(&call.volume_path);
+        self.perform("Stats", &call.volume_id, json!({"target": call.volume_path}), || {
+            match is_mounted(&published) {
+                true => Ok(()),
+                false => Err(format!("{} is not published", call.volume_id)),
+            }
+        })
+        .await?;
+        let [bytes, inodes] = super::FIGURES;
+        let usage = [(bytes, Unit::Bytes), (inodes, Unit::Inodes)].map(|([total, used, available], unit)| {
+            pb::VolumeUsage { available, total, used, unit: unit.into() }
+        });
+        let trouble = fs::read_to_string(self.dir.join("trouble")).unwrap_or_default();
+        let condition = pb::VolumeCondition { abnormal: !trouble.is_empty(), message: trouble };
+        Ok(Response::new(pb::NodeGetVolumeStatsResponse {
+            usage: usage.into(),
+            volume_condition: Some(condition),
+        }))
     }
 
     async fn node_unpublish_volume(

@@ -12,6 +12,7 @@ mod pods;
 
 mod ends;
 mod environment;
+mod media;
 mod namespaces;
 mod network;
 mod order;

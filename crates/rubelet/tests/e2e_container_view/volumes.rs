@@ -113,14 +113,15 @@ fn host_paths() {
     fs::create_dir(&dir).expect("make a directory");
     fs::write(dir.join("file"), "content\n").expect("write a file");
     let _listener = UnixListener::bind(dir.join("socket")).expect("make a socket");
+    run("mknod", &[&dir.join("disk").to_string_lossy(), "b", "7", "0"]);
     let volume = |name: &str, path: &Path, kind: &str| json!({ "name": name, "hostPath": { "path": path, "type": kind } });
     let containers = json!([looks(
         "c",
-        "for path in any dir made file fresh socket device; do echo $path=$(stat -c %F /$path); done; cat /file
+        "for path in any dir made file fresh socket device disk; do echo $path=$(stat -c %F /$path); done; cat /file
          echo written >/made/by-container; echo x >>/fixed/file || echo refused",
         json!({ "volumeMounts": [
             mount("any", "/any"), mount("dir", "/dir"), mount("made", "/made"), mount("file", "/file"),
-            mount("fresh", "/fresh"), mount("socket", "/socket"), mount("device", "/device"),
+            mount("fresh", "/fresh"), mount("socket", "/socket"), mount("device", "/device"), mount("disk", "/disk"),
             { "name": "dir", "mountPath": "/fixed", "readOnly": true },
         ]}),
     )]);
@@ -132,6 +133,7 @@ fn host_paths() {
         volume("fresh", &dir.join("fresh"), "FileOrCreate"),
         volume("socket", &dir.join("socket"), "Socket"),
         volume("device", Path::new("/dev/null"), "CharDevice"),
+        volume("disk", &dir.join("disk"), "BlockDevice"),
     ]);
     node.agent.write_manifest("h", &manifest("h", spec(containers, json!({ "volumes": volumes }))));
     let pod = node.wait_pod("h", SLOW, is_running);
@@ -144,6 +146,7 @@ fn host_paths() {
         ("fresh", "regular empty file"),
         ("socket", "socket"),
         ("device", "character special file"),
+        ("disk", "block special file"),
     ] {
         assert_eq!(found[path], kind, "{path}");
     }

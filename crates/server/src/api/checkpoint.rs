@@ -5,7 +5,6 @@ use std::time::Duration;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use http::StatusCode;
-use ports::RuntimeError;
 
 use super::query::Parameters;
 use super::target::{Place, running};
@@ -29,13 +28,11 @@ pub(super) async fn make(State(api): Api, Path(place): Path<Place>, request: Req
     let file = api.settings.root_dir.join("checkpoints").join(file).to_string_lossy().into_owned();
     match api.runtime.checkpoint_container(id, &file, timeout).await {
         Ok(()) => json_bytes(serde_json::json!({ "items": [file] }).to_string().into_bytes()),
+        // Also when the runtime has no such call: 404 would be about the pod.
         Err(error) => {
-            let status = match error {
-                RuntimeError::Unsupported { .. } => StatusCode::NOT_FOUND,
-                _ => StatusCode::INTERNAL_SERVER_ERROR,
-            };
-            let error = error.user_message();
-            failure(status, format!("checkpointing of {namespace}/{name}/{container} failed ({error})"))
+            let text =
+                format!("checkpointing of {namespace}/{name}/{container} failed ({})", error.user_message());
+            failure(StatusCode::INTERNAL_SERVER_ERROR, text)
         }
     }
 }

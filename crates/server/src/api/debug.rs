@@ -2,8 +2,8 @@
 
 use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::response::Response;
-use http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use http::{StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 
 use super::target::Place;
@@ -25,9 +25,19 @@ pub(super) async fn why(State(api): Api, Path(place): Path<Place>) -> Response {
     }
 }
 
+/// Nothing else is done with the verbosity.
+pub(super) async fn only_put() -> Response {
+    words(StatusCode::NOT_ACCEPTABLE, "unsupported http method\n".into())
+}
+
+/// As the kubelet announces its words here.
+fn words(status: StatusCode, text: String) -> Response {
+    (status, [(header::CONTENT_TYPE, "text/plain")], text).into_response()
+}
+
 pub(super) async fn set_verbosity(State(api): Api, body: Body) -> Response {
     let Ok(body) = Limited::new(body, LONGEST_NUMBER).collect().await else {
-        return failure(StatusCode::BAD_REQUEST, "the body must be a number");
+        return words(StatusCode::BAD_REQUEST, "the body must be a number\n".into());
     };
     let body = body.to_bytes();
     let text = String::from_utf8_lossy(&body);
@@ -35,11 +45,11 @@ pub(super) async fn set_verbosity(State(api): Api, body: Body) -> Response {
         Ok(level) => {
             (api.set_verbosity)(level);
             tracing::info!(level, "verbosity was set");
-            failure(StatusCode::OK, format!("successfully set klog.logging.verbosity to {}", text.trim()))
+            words(StatusCode::OK, format!("successfully set klog.logging.verbosity to {}\n", text.trim()))
         }
         Err(error) => {
-            let text = format!("failed set klog.logging.verbosity {}: {error}", text.trim());
-            failure(StatusCode::BAD_REQUEST, text)
+            let text = format!("the verbosity must be a number, not {:?}: {error}\n", text.trim());
+            words(StatusCode::BAD_REQUEST, text)
         }
     }
 }

@@ -27,10 +27,6 @@ const MOST_NAMES: usize = 10_000;
 /// Looked at to tell text from other things.
 const SNIFFED: usize = 512;
 
-pub(super) async fn to_directory() -> Response {
-    (StatusCode::MOVED_PERMANENTLY, [(header::LOCATION, "/logs/")]).into_response()
-}
-
 pub(super) async fn read_root(State(api): Api, request: Request) -> Response {
     match asked(&api, &request) {
         Ok(Some(query)) => {
@@ -44,7 +40,7 @@ pub(super) async fn read_root(State(api): Api, request: Request) -> Response {
 
 pub(super) async fn read(State(api): Api, Path(path): Path<String>, request: Request) -> Response {
     match asked(&api, &request) {
-        Ok(Some(_)) => failure(StatusCode::NOT_ACCEPTABLE, "path not allowed in query mode"),
+        Ok(Some(_)) => failure(StatusCode::NOT_ACCEPTABLE, "path not allowed in query mode\n"),
         Ok(None) => answer(&api, path, request.headers()).await,
         Err((status, text)) => failure(status, text),
     }

@@ -34,6 +34,11 @@ pub(crate) struct NodeQuery {
     boot: Option<i64>,
 }
 
+/// What is wrong with a field, as every part of Kubernetes says it.
+fn invalid(field: &str, value: impl std::fmt::Display, why: &str) -> String {
+    format!("{field}: Invalid value: {value}: {why}")
+}
+
 /// A question that can't be answered: status and text.
 pub(crate) type Refused = (StatusCode, String);
 
@@ -44,7 +49,7 @@ impl NodeQuery {
         if NAMES.iter().all(|name| parameters.first(name).is_none()) {
             return Ok(None);
         }
-        let bad = |text: String| (StatusCode::BAD_REQUEST, text);
+        let bad = |text: String| (StatusCode::BAD_REQUEST, text + "\n");
         let mut query = Self::default();
         for word in parameters.all("query") {
             match word.trim() {
@@ -70,7 +75,7 @@ impl NodeQuery {
         (query.since, query.until) = (time("sinceTime")?, time("untilTime")?);
         (query.tail, query.boot) = (number("tailLines")?, number("boot")?);
         query.pattern = parameters.first("pattern").unwrap_or_default().to_owned();
-        query.check().map_err(|text| (StatusCode::NOT_ACCEPTABLE, text))?;
+        query.check().map_err(|text| (StatusCode::NOT_ACCEPTABLE, text + "\n"))?;
         Ok(Some(query))
     }
 
@@ -83,29 +88,37 @@ impl NodeQuery {
     }
 
     fn check(&self) -> Result<(), String> {
-        let of_query = |text: &str| Err(format!("query: Invalid value: {text}"));
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:@".contains(&byte);
+        let is_strange = |name: &&String| name.len() > LONGEST_NAME || !name.bytes().all(allowed);
+        if let Some(name) = self.services.iter().find(is_strange) {
+            return Err(invalid("query", format!("{name:?}"), "input contains unsupported characters"));
+        }
+        let files = || serde_json::to_string(&self.files).unwrap_or_default();
         match (self.services.len(), self.files.len()) {
-            (0, 0) => return of_query("cannot be empty with options"),
-            (1.., 1..) => return of_query("cannot specify a file and service"),
-            (_, 2..) => return of_query("cannot specify more than one file"),
-            (0, 1) if self.has_options() => return of_query("cannot specify file with options"),
-            (services, _) if services > MOST_SERVICES => return of_query("only 4 services can be queried"),
+            (0, 0) => return Err("query: Required value: cannot be empty with options".into()),
+            (1.., 1..) => {
+                let both = format!("\"[{}], [{}]\"", self.files.join(" "), self.services.join(" "));
+                return Err(invalid("query", both, "cannot specify a file and service"));
+            }
+            (_, 2..) => return Err(invalid("query", files(), "cannot specify more than one file")),
+            (0, 1) if self.has_options() => {
+                return Err(invalid("query", files(), "cannot specify file with options"));
+            }
+            (services, _) if services > MOST_SERVICES => {
+                return Err(format!("query: Too many: {services}: must have at most {MOST_SERVICES} items"));
+            }
             _ => {}
         }
         if let (Some(since), Some(until)) = (self.since, self.until)
             && until < since
         {
-            return Err("untilTime: Invalid value: must be after `sinceTime`".into());
+            return Err(invalid("untilTime", format!("\"{until}\""), "must be after `sinceTime`"));
         }
-        if self.boot.is_some_and(|boot| boot > 0) {
-            return Err("boot: Invalid value: must be less than 1".into());
+        if let Some(boot) = self.boot.filter(|boot| *boot > 0) {
+            return Err(invalid("boot", boot, "must be less than 1"));
         }
-        if self.tail.is_some_and(|lines| !(0..=MOST_LINES).contains(&lines)) {
-            return Err("tailLines: Invalid value: must be between 0 and 100000, inclusive".into());
-        }
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:@".contains(&byte);
-        if self.services.iter().any(|name| name.len() > LONGEST_NAME || !name.bytes().all(allowed)) {
-            return of_query("input contains unsupported characters");
+        if let Some(lines) = self.tail.filter(|lines| !(0..=MOST_LINES).contains(lines)) {
+            return Err(invalid("tailLines", lines, "must be between 0 and 100000, inclusive"));
         }
         Ok(())
     }
@@ -167,7 +180,10 @@ async fn of_services(api: &SecureApi, query: NodeQuery) -> Response {
 async fn file_or_nothing(api: &SecureApi, file: &str) -> Response {
     match super::node_logs::whole_file(api, file.trim_start_matches('/')).await {
         Some(body) => text_answer(body),
-        None => failure(StatusCode::NOT_FOUND, "404 page not found\n"),
+        None => {
+            let text = invalid("query", format!("[{file:?}]"), "no such file among the logs of the node");
+            failure(StatusCode::NOT_ACCEPTABLE, text + "\n")
+        }
     }
 }
 
@@ -279,14 +295,18 @@ mod tests {
             ("query=", 400, "may not be empty"),
             ("query=a&sinceTime=x", 400, "invalid time format"),
             ("query=a&tailLines=x", 400, "tailLines"),
-            ("tailLines=3", 406, "cannot be empty with options"),
+            ("tailLines=3", 406, "query: Required value: cannot be empty with options\n"),
             ("query=a&query=b/c", 406, "cannot specify a file and service"),
-            ("query=a/b&query=b/c", 406, "cannot specify more than one file"),
+            (
+                "query=a/b&query=b/c",
+                406,
+                "query: Invalid value: [\"a/b\",\"b/c\"]: cannot specify more than one file\n",
+            ),
             ("query=a/b&tailLines=1", 406, "cannot specify file with options"),
-            ("query=a&query=b&query=c&query=d&query=e", 406, "only 4 services"),
+            ("query=a&query=b&query=c&query=d&query=e", 406, "query: Too many: 5: must have at most 4 items"),
             ("query=a;b", 406, "unsupported characters"),
             ("query=a%60id%60", 406, "unsupported characters"),
-            ("query=a&boot=1", 406, "must be less than 1"),
+            ("query=a&boot=1", 406, "boot: Invalid value: 1: must be less than 1\n"),
             ("query=a&tailLines=100001", 406, "between 0 and 100000"),
             (
                 "query=a&sinceTime=2024-01-02T00:00:00Z&untilTime=2024-01-01T00:00:00Z",

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use axum::extract::State;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode, header};
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ use crate::process;
 const WARNING: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility \
                        guarantees and is for debugging purposes only.";
 /// The paths that `/statusz` points to.
-const PATHS: [&str; 4] = ["/configz", "/debug", "/healthz", "/metrics"];
+const PATHS: [&str; 5] = ["/configz", "/debug", "/flagz", "/healthz", "/metrics"];
 
 pub(super) async fn configz(State(api): Api) -> Response {
     json_bytes(json!({ "kubeletconfig": api.settings.configz }).to_string().into_bytes())
@@ -22,7 +22,7 @@ pub(super) async fn configz(State(api): Api) -> Response {
 pub(super) async fn flagz(State(api): Api, headers: HeaderMap) -> Response {
     match wanted(&headers, "Flagz") {
         Form::Text => {
-            let mut text = format!("\nkubelet flagz\n{WARNING}\n\n");
+            let mut text = format!("\nkubelet flagz\n{WARNING}\n");
             for (name, value) in &api.settings.flags {
                 // Writing to a String cannot fail.
                 let _ = writeln!(text, "{name}={value}");
@@ -127,11 +127,21 @@ fn object(kind: &str, version: &str, fields: Value) -> Response {
     if let (Value::Object(object), Value::Object(fields)) = (&mut object, fields) {
         object.extend(fields);
     }
-    json_bytes(object.to_string().into_bytes())
+    let of_kind = format!("application/json;g=config.k8s.io;v={version};as={kind}");
+    ([(header::CONTENT_TYPE, of_kind)], object.to_string()).into_response()
 }
 
 fn not_acceptable() -> Response {
-    failure(StatusCode::NOT_ACCEPTABLE, "only text/plain and application/json of config.k8s.io are served\n")
+    let status = json!({
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": "only the following media types are accepted: application/json (with as, g and v), text/plain",
+        "reason": "NotAcceptable",
+        "code": 406,
+    });
+    (StatusCode::NOT_ACCEPTABLE, json_bytes(status.to_string().into_bytes())).into_response()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use model::Wall;
-use model::report::{NodeReport, PodReport};
+use model::report::{Counts, NodeReport, PodReport, VolumeCount};
 use prometheus::Registry;
 
 use super::BuildInfo;
@@ -120,6 +120,13 @@ fn add_claims(add: &Registrar<'_>, claims: &[([String; 2], VolumeFigures)]) {
             gauges.with_label_values(owner).set(i64::try_from(value(figures)).unwrap_or(i64::MAX));
         }
     }
+    let mut health = claims.iter().filter_map(|(owner, figures)| Some((owner, figures.abnormal?))).peekable();
+    if health.peek().is_some() {
+        let about = "1: the volume is not well, as its driver says. 0: it is.";
+        let name = "kubelet_volume_stats_health_status_abnormal";
+        let gauges = add.gauges(name, about, &["namespace", "persistentvolumeclaim"]);
+        health.for_each(|(owner, abnormal)| gauges.with_label_values(owner).set(i64::from(abnormal)));
+    }
 }
 
 pub(super) fn add_agent(registry: &Registry, figures: &AgentFigures) {
@@ -151,10 +158,42 @@ pub(super) fn add_agent(registry: &Registry, figures: &AgentFigures) {
     for (state, count) in &node.containers {
         containers.with_label_values(&[state]).set(whole(*count));
     }
+    add_counts(&add, &node.counts);
+    add_volumes(&add, &node.volumes);
     let flag = |name, about, set: bool| add.gauge(name, about, f64::from(u8::from(set)));
     flag("rubelet_runtime_ready", "Whether the container runtime says that it is ready.", node.runtime_ready);
     flag("rubelet_network_ready", "Whether the runtime says that its network is ready.", node.network_ready);
     flag("rubelet_sources_ready", "Whether every source of pods was read.", node.sources_ready);
+}
+
+fn add_counts(add: &Registrar<'_>, counts: &Counts) {
+    let orphans = "Pods of the runtime that nobody wanted.";
+    add.counter("kubelet_orphaned_runtime_pods_total", orphans).inc_by(counts.orphans);
+    let about = "Pods that were removed and wanted again under their UID.";
+    let back = add.counters("kubelet_restarted_pods_total", about, &["static"]);
+    for (label, count) in [("", counts.api_pods_back), ("true", counts.static_pods_back)] {
+        back.with_label_values(&[label]).inc_by(count);
+    }
+    if !counts.evictions.is_empty() {
+        let about = "Pods that were evicted, by the limit that they had outgrown.";
+        let evictions = add.counters("kubelet_evictions", about, &["eviction_signal"]);
+        for (signal, count) in &counts.evictions {
+            evictions.with_label_values(&[signal]).inc_by(*count);
+        }
+    }
+}
+
+fn add_volumes(add: &Registrar<'_>, volumes: &[VolumeCount]) {
+    if volumes.is_empty() {
+        return;
+    }
+    let about = "Volumes that pods are to have, and those that were set up.";
+    let gauges = add.gauges("volume_manager_total_volumes", about, &["plugin_name", "state"]);
+    for count in volumes {
+        let of = |state| gauges.with_label_values(&[count.plugin.as_str(), state]);
+        of("desired_state_of_world").set(whole(count.wanted));
+        of("actual_state_of_world").set(whole(count.set_up));
+    }
 }
 
 fn add_working(add: &Registrar<'_>, figures: &AgentFigures) {

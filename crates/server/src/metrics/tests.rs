@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::*;
 use crate::stats::VolumeFigures;
 use crate::testing::metrics;
-use model::report::{NodeReport, PodReport};
+use model::report::{Counts, NodeReport, PodReport, VolumeCount};
 
 /// Reads the text format strictly: each family once, with HELP before TYPE before its samples, no sample twice, and
 /// histograms whose buckets grow to `+Inf` and agree with their count. Gives type and label names per family.
@@ -56,7 +56,9 @@ fn read(text: &str) -> BTreeMap<String, (String, BTreeSet<String>)> {
             }
         } else {
             assert_eq!(name, family);
-            let named = name.ends_with("_total") || name == "kubelet_pleg_discard_events";
+            // Those without the ending are the kubelet's.
+            let named = name.ends_with("_total")
+                || ["kubelet_evictions", "kubelet_pleg_discard_events"].contains(&name);
             assert!(kind == "gauge" || (value >= 0.0 && named), "{line}");
         }
         families.get_mut(&family).unwrap().1.extend(own.into_iter().map(|(key, _)| key));
@@ -96,6 +98,13 @@ fn figures() -> AgentFigures {
         mirror_pods: 0,
         orphans: 0,
         ephemeral_containers: 0,
+        counts: Counts {
+            orphans: 3,
+            static_pods_back: 2,
+            api_pods_back: 0,
+            evictions: [("emptydirfs.limit".to_owned(), 1)].into(),
+        },
+        volumes: vec![VolumeCount { plugin: "kubernetes.io/secret".into(), wanted: 5, set_up: 4 }],
     };
     let pod = |source: &str, lifecycle: &str| PodReport {
         source: source.into(),
@@ -115,10 +124,11 @@ pub(super) fn scrape() -> Scrape {
         ephemeral: false,
         on_disk: false,
         claim: Some("data".into()),
+        of_driver: None,
     };
     let filesystem = ports::FilesystemFigures { capacity_bytes: 1000, ..Default::default() };
     let used = ports::TreeFigures { bytes: 10, inodes: 1 };
-    let claim = VolumeFigures { volume, at: now, filesystem, used };
+    let claim = VolumeFigures { volume, at: now, filesystem, used, abnormal: Some(true) };
     let claims = vec![(["ns", "data"].map(str::to_owned), claim)];
     Scrape { now, figures: Some(figures()), logs, claims, pull_records: Some([3, 0]) }
 }
@@ -155,6 +165,7 @@ fn the_text_is_well_formed_and_has_the_kubelets_names_types_and_labels() {
         ("kubelet_cgroup_version", "gauge", ""),
         ("kubelet_container_log_filesystem_used_bytes", "gauge", "container,namespace,pod,uid"),
         ("kubelet_desired_pods", "gauge", "static"),
+        ("kubelet_evictions", "counter", "eviction_signal"),
         ("kubelet_http_inflight_requests", "gauge", "long_running,method,path,server_type"),
         ("kubelet_http_requests_duration_seconds", "histogram", "long_running,method,path,server_type"),
         ("kubelet_http_requests_total", "counter", "long_running,method,path,server_type"),
@@ -165,11 +176,13 @@ fn the_text_is_well_formed_and_has_the_kubelets_names_types_and_labels() {
         ("kubelet_metrics_provider", "gauge", "provider"),
         ("kubelet_mirror_pods", "gauge", ""),
         ("kubelet_node_name", "gauge", "node"),
+        ("kubelet_orphaned_runtime_pods_total", "counter", ""),
         ("kubelet_pleg_discard_events", "counter", ""),
         ("kubelet_pleg_last_seen_seconds", "gauge", ""),
         ("kubelet_pleg_pod_relist_duration_seconds", "histogram", ""),
         ("kubelet_pleg_relist_duration_seconds", "histogram", ""),
         ("kubelet_pleg_relist_interval_seconds", "histogram", ""),
+        ("kubelet_restarted_pods_total", "counter", "static"),
         ("kubelet_run_podsandbox_duration_seconds", "histogram", "runtime_handler"),
         ("kubelet_run_podsandbox_errors_total", "counter", "runtime_handler"),
         ("kubelet_running_containers", "gauge", "container_state"),
@@ -185,6 +198,7 @@ fn the_text_is_well_formed_and_has_the_kubelets_names_types_and_labels() {
         ("kubelet_volume_metric_collection_duration_seconds", "histogram", "metric_source"),
         ("kubelet_volume_stats_available_bytes", "gauge", "namespace,persistentvolumeclaim"),
         ("kubelet_volume_stats_capacity_bytes", "gauge", "namespace,persistentvolumeclaim"),
+        ("kubelet_volume_stats_health_status_abnormal", "gauge", "namespace,persistentvolumeclaim"),
         ("kubelet_volume_stats_inodes", "gauge", "namespace,persistentvolumeclaim"),
         ("kubelet_volume_stats_inodes_free", "gauge", "namespace,persistentvolumeclaim"),
         ("kubelet_volume_stats_inodes_used", "gauge", "namespace,persistentvolumeclaim"),
@@ -213,6 +227,7 @@ fn the_text_is_well_formed_and_has_the_kubelets_names_types_and_labels() {
         ("rubelet_sources_ready", "gauge", ""),
         ("rubelet_step_duration_seconds", "histogram", ""),
         ("storage_operation_duration_seconds", "histogram", "migrated,operation_name,status,volume_plugin"),
+        ("volume_manager_total_volumes", "gauge", "plugin_name,state"),
         ("volume_operation_total_seconds", "histogram", "operation_name,plugin_name"),
     ];
     let found: Vec<_> = families
@@ -240,6 +255,11 @@ fn values_are_those_that_were_fed() {
         r#"kubelet_runtime_operations_duration_seconds_bucket{operation_type="create_container",le="0.1953125"} 0"#,
         r#"kubelet_runtime_operations_duration_seconds_bucket{operation_type="create_container",le="0.48828125"} 1"#,
         "kubelet_started_pods_total 2",
+        "kubelet_orphaned_runtime_pods_total 3",
+        r#"kubelet_restarted_pods_total{static="true"} 2"#,
+        r#"kubelet_evictions{eviction_signal="emptydirfs.limit"} 1"#,
+        r#"volume_manager_total_volumes{plugin_name="kubernetes.io/secret",state="actual_state_of_world"} 4"#,
+        r#"volume_manager_total_volumes{plugin_name="kubernetes.io/secret",state="desired_state_of_world"} 5"#,
         "kubelet_started_pods_errors_total 1",
         r#"kubelet_run_podsandbox_errors_total{runtime_handler="kata"} 1"#,
         r#"kubelet_started_containers_total{container_type="init_container"} 1"#,
@@ -248,6 +268,7 @@ fn values_are_those_that_were_fed() {
         r#"kubelet_working_pods{config="desired",lifecycle="terminated",static="true"} 1"#,
         r#"kubelet_container_log_filesystem_used_bytes{container="c",namespace="ns",pod="web",uid="u1"} 70"#,
         r#"kubelet_volume_stats_capacity_bytes{namespace="ns",persistentvolumeclaim="data"} 1000"#,
+        r#"kubelet_volume_stats_health_status_abnormal{namespace="ns",persistentvolumeclaim="data"} 1"#,
         "kubelet_pleg_relist_interval_seconds_count 1",
         r#"kubelet_image_pull_duration_seconds_count{image_size_in_bytes="10MB-100MB"} 1"#,
         r#"kubernetes_feature_enabled{name="SomeGate",stage="BETA"} 1"#,

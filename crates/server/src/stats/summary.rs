@@ -2,6 +2,8 @@
 
 mod shape;
 
+use std::sync::Arc;
+
 use model::Wall;
 use model::cri::FilesystemUsage;
 use ports::{CgroupUsage, FilesystemFigures, InterfaceFigures, Pressure, Stall, TreeFigures};
@@ -58,7 +60,7 @@ pub(super) fn full<'a>(
         disk(&disks.image_fs, at, usage.as_ref().map(tree))
     };
     let of_pod = |pod: &'a PodFigures| {
-        let volumes = volumes.get(&pod.uid).map(|sizes| sizes.as_slice()).unwrap_or_default();
+        let volumes = volumes.get(&pod.uid).map(Vec::as_slice).unwrap_or_default();
         full_pod(pod, disks, volumes, at)
     };
     let swap_used = root.swap_bytes.unwrap_or(0);
@@ -84,7 +86,12 @@ pub(super) fn full<'a>(
     Summary { node, pods: reading.pods.iter().map(of_pod).collect() }
 }
 
-fn full_pod<'a>(pod: &'a PodFigures, disks: &Disks, volumes: &'a [VolumeFigures], at: Wall) -> PodStats<'a> {
+fn full_pod<'a>(
+    pod: &'a PodFigures,
+    disks: &Disks,
+    volumes: &'a [Arc<VolumeFigures>],
+    at: Wall,
+) -> PodStats<'a> {
     let mut used = disks.pods.get(pod.uid.as_str()).copied().unwrap_or_default();
     let mut add = |part: TreeFigures| {
         used.bytes += part.bytes;
@@ -229,5 +236,6 @@ fn volume<'a>(one: &'a VolumeFigures, namespace: &'a str) -> VolumeStats<'a> {
         name: &one.volume.name,
         pvc_ref: claim.map(|name| ClaimRef { name, namespace }),
         fs: disk(&one.filesystem, one.at, Some(one.used)),
+        health: one.abnormal.map(|abnormal| VolumeHealth { abnormal }),
     }
 }

@@ -90,6 +90,7 @@ fn reading_of(usage: fn(u64) -> CgroupUsage) -> Reading {
         ephemeral: true,
         on_disk,
         claim: (!on_disk).then(|| "data".to_owned()),
+        of_driver: None,
     };
     let pod = PodFigures {
         namespace: "default".into(),
@@ -150,8 +151,9 @@ fn sizes(reading: &Reading) -> Sizes {
         at: Wall(0),
         filesystem: FilesystemFigures::default(),
         used,
+        abnormal: volume.claim.is_some().then_some(true),
     });
-    [(pod.uid.clone(), Arc::new(figures.collect()))].into()
+    [(pod.uid.clone(), figures.map(Arc::new).collect())].into()
 }
 
 fn value(summary: &[u8]) -> Value {
@@ -209,7 +211,9 @@ fn ephemeral_storage_is_layers_logs_files_of_the_agent_and_volumes_on_disk() {
     assert_eq!((&storage["usedBytes"], &storage["inodesUsed"]), (&json!(1077), &json!(17)));
     assert_eq!(pod["volume"][0]["usedBytes"], 1000);
     assert!(pod["volume"][0].get("pvcRef").is_none());
+    assert!(pod["volume"][0].get("volumeHealthStats").is_none());
     assert_eq!(pod["volume"][1]["pvcRef"], json!({ "name": "data", "namespace": "default" }));
+    assert_eq!(pod["volume"][1]["volumeHealthStats"], json!({ "abnormal": true }));
 }
 
 /// Every leaf, such as `.pods[].cpu.time`.
@@ -243,6 +247,7 @@ fn the_summary_has_the_recorded_shape() {
         path.contains(".psi.")
             || path.ends_with(".swapAvailableBytes")
             || path.contains(".pvcRef.")
+            || path.contains(".volumeHealthStats.")
             || path.starts_with(".pods[].memory.availableBytes")
     };
     let more: Vec<_> = have.difference(&want).filter(|path| !known(path)).collect();

@@ -1,24 +1,36 @@
-//! Sizes of volumes. Counting files takes long, so it is done beside the answers: at most once per period and pod, and
-//! only while somebody asks.
+//! Sizes of volumes. Counting files takes long, and storage drivers may take longer, so it is done beside the answers: at
+//! most once per period and pod, and only while somebody asks.
+//!
+//! ```text
+//!   asked ──> known, and young enough? ──no──> measured beside ──> known
+//!         ──> what is known is told at once; for what was never measured the first who ask wait a moment
+//! ```
+//! What drivers tell is measured apart from what the host tells: one that hangs holds up nothing but its own figures, and
+//! those that it told before stay until it has answered.
+
+mod by_driver;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use model::volume::MeasuredVolume;
-use model::{PodUid, Wall};
-use ports::{FilesystemFigures, TreeFigures, UsageReader, WallClock};
+use model::{FullName, PodUid, Wall};
+use ports::{CsiDrivers, EventSink, FilesystemFigures, TreeFigures, UsageReader, WallClock};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
+use super::{StatsPorts, StatsSettings};
 use crate::metrics::AgentMetrics;
 
-/// How long an answer waits for a pod that has no sizes yet.
+/// How long answers wait for sizes that were never found yet, from when they were first asked for.
 const FIRST_WAIT: Duration = Duration::from_secs(2);
 /// Pods that are measured at the same time.
 const AT_ONCE: usize = 2;
-/// A filesystem that hangs for so long is left alone until it is asked for again.
+/// Files of a volume that take longer to count are left alone until somebody asks again.
 const LONGEST: Duration = Duration::from_secs(120);
+/// The same for a filesystem that only has to say how full it is. One that does not answer holds up the others so long.
+const ANSWER: Duration = Duration::from_secs(5);
 
 /// What is known of one volume.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,98 +39,147 @@ pub(crate) struct VolumeFigures {
     pub at: Wall,
     pub filesystem: FilesystemFigures,
     pub used: TreeFigures,
+    /// Its driver says how it is.
+    pub abnormal: Option<bool>,
 }
 
 /// Sizes by pod.
-pub(crate) type Sizes = BTreeMap<PodUid, Arc<Vec<VolumeFigures>>>;
+pub(crate) type Sizes = BTreeMap<PodUid, Vec<Arc<VolumeFigures>>>;
+
+/// A pod, and the volumes of it that somebody wants to know of.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    pub uid: PodUid,
+    pub name: FullName,
+    pub volumes: Vec<MeasuredVolume>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Teller {
+    Host,
+    Driver,
+}
+
+/// What is measured together.
+type Part = (PodUid, Teller);
 
 #[derive(Default)]
 struct Known {
-    sizes: BTreeMap<PodUid, (Instant, Arc<Vec<VolumeFigures>>)>,
-    in_work: BTreeSet<PodUid>,
+    sizes: BTreeMap<Part, (Instant, Vec<Arc<VolumeFigures>>)>,
+    /// Since when.
+    in_work: BTreeMap<Part, Instant>,
 }
 
 pub(super) struct VolumeSizes {
     usage: Arc<dyn UsageReader>,
+    drivers: Option<Arc<dyn CsiDrivers>>,
+    events: Arc<dyn EventSink>,
     wall: Arc<dyn WallClock>,
     metrics: Arc<AgentMetrics>,
     /// `None`: sizes are not told.
     period: Option<Duration>,
+    health: bool,
     known: watch::Sender<Known>,
     places: Semaphore,
 }
 
 impl VolumeSizes {
-    pub fn new(
-        usage: Arc<dyn UsageReader>,
-        wall: Arc<dyn WallClock>,
-        metrics: Arc<AgentMetrics>,
-        period: Option<Duration>,
-    ) -> Arc<Self> {
-        let (known, places) = (watch::Sender::new(Known::default()), Semaphore::new(AT_ONCE));
-        Arc::new(Self { usage, wall, metrics, period, known, places })
+    pub fn new(ports: &StatsPorts, settings: &StatsSettings, metrics: Arc<AgentMetrics>) -> Arc<Self> {
+        Arc::new(Self {
+            usage: ports.usage.clone(),
+            drivers: ports.drivers.clone(),
+            events: ports.events.clone(),
+            wall: ports.wall.clone(),
+            metrics,
+            period: settings.volume_period,
+            health: settings.volume_health,
+            known: watch::Sender::new(Known::default()),
+            places: Semaphore::new(AT_ONCE),
+        })
     }
 
     /// The sizes of these pods' volumes, as far as they are known within a moment.
-    pub async fn of(self: &Arc<Self>, pods: Vec<(PodUid, Vec<MeasuredVolume>)>) -> Sizes {
+    pub async fn of(self: &Arc<Self>, pods: Vec<Asked>) -> Sizes {
         let Some(period) = self.period else { return Sizes::new() };
-        let uids: BTreeSet<PodUid> = pods.iter().map(|(uid, _)| uid.clone()).collect();
-        for (uid, volumes) in self.take_due(pods, &uids, period) {
+        let parts: BTreeMap<Part, Asked> = pods.into_iter().flat_map(parts).collect();
+        let wanted: BTreeSet<Part> = parts.keys().cloned().collect();
+        for (part, asked) in self.take_due(parts, &wanted, period) {
             let this = self.clone();
-            tokio::spawn(async move { this.measure(uid, volumes).await });
+            tokio::spawn(async move { this.measure(part, asked).await });
         }
-        let mut told = self.known.subscribe();
-        let all = told.wait_for(|known| uids.iter().all(|uid| known.sizes.contains_key(uid)));
-        // Those that take longer are in a later answer.
-        let _ = tokio::time::timeout(FIRST_WAIT, all).await;
-        let known = self.known.borrow();
-        uids.iter().filter_map(|uid| Some((uid.clone(), known.sizes.get(uid)?.1.clone()))).collect()
+        self.wait_for_first(&wanted).await;
+        let (known, mut sizes) = (self.known.borrow(), Sizes::new());
+        for part in &wanted {
+            if let Some((_, figures)) = known.sizes.get(part) {
+                sizes.entry(part.0.clone()).or_default().extend(figures.iter().cloned());
+            }
+        }
+        sizes
     }
 
     fn take_due(
         &self,
-        pods: Vec<(PodUid, Vec<MeasuredVolume>)>,
-        uids: &BTreeSet<PodUid>,
+        parts: BTreeMap<Part, Asked>,
+        wanted: &BTreeSet<Part>,
         period: Duration,
-    ) -> Vec<(PodUid, Vec<MeasuredVolume>)> {
+    ) -> Vec<(Part, Asked)> {
         let (now, mut due) = (Instant::now(), Vec::new());
         self.known.send_modify(|known| {
             // A pod that nobody asked for in so long is gone.
-            known.sizes.retain(|uid, (at, _)| uids.contains(uid) || now.duration_since(*at) < period * 2);
-            for (uid, volumes) in pods {
-                let old = known.sizes.get(&uid).is_none_or(|(at, _)| now.duration_since(*at) >= period);
-                if volumes.is_empty() {
-                    known.sizes.insert(uid, (now, Arc::default()));
-                } else if old && known.in_work.insert(uid.clone()) {
-                    due.push((uid, volumes));
+            known.sizes.retain(|part, (at, _)| wanted.contains(part) || now.duration_since(*at) < period * 2);
+            for (part, asked) in parts {
+                let old = known.sizes.get(&part).is_none_or(|(at, _)| now.duration_since(*at) >= period);
+                if old && !known.in_work.contains_key(&part) {
+                    known.in_work.insert(part.clone(), now);
+                    due.push((part, asked));
                 }
             }
         });
         due
     }
 
-    async fn measure(&self, uid: PodUid, volumes: Vec<MeasuredVolume>) {
-        let found = async {
-            let _place = self.places.acquire().await;
-            let all = async {
-                let mut found = Vec::new();
-                for volume in volumes {
-                    found.extend(self.measure_one(volume).await);
-                }
-                found
-            };
-            tokio::time::timeout(LONGEST, all).await
+    /// Those that take longer are in a later answer, and nobody waits for them again.
+    async fn wait_for_first(&self, wanted: &BTreeSet<Part>) {
+        let awaited: BTreeMap<Part, Instant> = {
+            let known = self.known.borrow();
+            let new = known.in_work.iter().filter(|(part, _)| !known.sizes.contains_key(*part));
+            let new = new.filter(|(part, _)| wanted.contains(*part));
+            new.map(|(part, begun)| (part.clone(), *begun + FIRST_WAIT)).collect()
         };
-        let found = found.await;
+        let Some(until) = awaited.values().max() else { return };
+        let mut told = self.known.subscribe();
+        let all = told.wait_for(|known| awaited.keys().all(|part| known.sizes.contains_key(part)));
+        let _ = tokio::time::timeout_at(*until, all).await;
+    }
+
+    async fn measure(&self, part: Part, asked: Asked) {
+        let found = match part.1 {
+            Teller::Host => self.by_host(asked).await,
+            Teller::Driver => {
+                let known = self.known.borrow().sizes.get(&part).map(|(_, figures)| figures.clone());
+                self.by_driver(asked, known.unwrap_or_default()).await
+            }
+        };
         self.known.send_modify(|known| {
-            known.in_work.remove(&uid);
-            match found {
-                Ok(found) => drop(known.sizes.insert(uid, (Instant::now(), Arc::new(found)))),
+            known.in_work.remove(&part);
+            known.sizes.insert(part, (Instant::now(), found));
+        });
+    }
+
+    async fn by_host(&self, asked: Asked) -> Vec<Arc<VolumeFigures>> {
+        let mut found = Vec::new();
+        let _place = self.places.acquire().await;
+        for volume in asked.volumes {
+            let patience = if volume.ephemeral { LONGEST } else { ANSWER };
+            let name = volume.name.clone();
+            match tokio::time::timeout(patience, self.measure_one(volume)).await {
+                Ok(figures) => found.extend(figures.map(Arc::new)),
                 Err(_) => {
-                    tracing::warn!(pod_uid = %uid, "the sizes of the pod's volumes take too long to find")
+                    tracing::warn!(pod_uid = %asked.uid, volume = name, "the size of the volume takes too long to find")
                 }
             }
-        });
+        }
+        found
     }
 
     /// One that is not there (yet) is left out.
@@ -135,6 +196,17 @@ impl VolumeSizes {
         let used =
             used.inspect_err(|error| tracing::debug!(path = volume.path, %error, "volume size")).ok()?;
         self.metrics.observe_volume_size(&volume.plugin, begun.elapsed().as_secs_f64());
-        Some(VolumeFigures { volume, at, filesystem, used })
+        Some(VolumeFigures { volume, at, filesystem, used, abnormal: None })
     }
+}
+
+/// What the host tells of, and what drivers do.
+fn parts(asked: Asked) -> impl Iterator<Item = (Part, Asked)> {
+    let Asked { uid, name, volumes } = asked;
+    let (drivers, host): (Vec<_>, Vec<_>) =
+        volumes.into_iter().partition(|volume| volume.of_driver.is_some());
+    let parts = [(Teller::Host, host), (Teller::Driver, drivers)];
+    parts.into_iter().filter(|(_, volumes)| !volumes.is_empty()).map(move |(teller, volumes)| {
+        ((uid.clone(), teller), Asked { uid: uid.clone(), name: name.clone(), volumes })
+    })
 }

@@ -16,7 +16,7 @@ use super::Checker;
 use crate::drive::{Op, Value};
 use crate::time::{Nanos, SECOND};
 use crate::workload::{VARIABLE, is_rejected, objects_of};
-use crate::world::{ASKS, Container, Refused, World};
+use crate::world::{ASKS, Container, Refused, World, claims_of};
 
 /// More starts of one container within this time than any back-off lets through.
 const HOT_STARTS: usize = 12;
@@ -48,6 +48,15 @@ impl Checker {
                 self.ground_is_laid(world, uid, &op.words());
             }
             Op::Create(start) => self.variables_are_real(world, uid, start),
+            Op::Stage { name, handle } | Op::Publish { name, handle } => {
+                self.volume_is_its_own(world, state, uid, (name, handle));
+                if matches!(op, Op::Publish { .. }) && !world.storage.staged.contains(handle) {
+                    self.violate(
+                        "stage first",
+                        format!("{handle} is published for {uid}, and is not staged"),
+                    );
+                }
+            }
             Op::Stop { id, grace_secs, .. } => {
                 let terminating = entry.is_some_and(|e| matches!(e.lifecycle, Lifecycle::Terminating(_)));
                 let orphan = entry.is_some_and(|e| e.orphan);
@@ -64,8 +73,37 @@ impl Checker {
             }
             Op::TearDownVolumes | Op::DestroyCgroup(_) | Op::RemovePodDir | Op::RemoveLogDir(_) => {
                 self.nothing_lives(world, uid, &op.words());
+                if matches!(op, Op::RemovePodDir) && world.storage.has_any(uid) {
+                    self.violate("no deletion through a mount", format!("{uid} has a volume mounted"));
+                }
             }
             _ => {}
+        }
+    }
+
+    /// A pod gets what its claim was bound to; and what is for one pod has no other that this agent knows of.
+    fn volume_is_its_own(
+        &mut self,
+        world: &World,
+        state: Option<&NodeState>,
+        uid: &PodUid,
+        (name, handle): (&str, &str),
+    ) {
+        let Some(pod) = self.specs.get(uid) else { return };
+        let claim = claims_of(pod).find(|(volume, _)| *volume == name).map(|(_, claim)| claim);
+        if !claim.is_some_and(|claim| world.storage.was_bound(claim, handle)) {
+            let message = format!("{uid} gets {handle}, to which its claim {claim:?} was never bound");
+            return self.violate("claims first", message);
+        }
+        let known = |other: &&PodUid| {
+            state.and_then(|state| state.pods.get(*other)).is_some_and(|entry| !entry.orphan)
+        };
+        let mut others = world.storage.users(handle).into_iter().filter(|other| *other != uid);
+        if let Some(other) = others.find(known).filter(|_| world.storage.is_exclusive(handle)) {
+            self.violate(
+                "one pod",
+                format!("{uid} gets {handle}, which {other} has and which is for one pod"),
+            );
         }
     }
 

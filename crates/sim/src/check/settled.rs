@@ -13,7 +13,7 @@ use model::{PodUid, Wall};
 use crate::drive::cluster::is_mirror;
 use crate::time::{Nanos, SECOND};
 use crate::workload::{CONTENT, is_rejected, is_unmountable, objects_of};
-use crate::world::{ASKS, Life, VERSION, World};
+use crate::world::{ASKS, Life, VERSION, World, claims_of};
 
 /// Why the node is not yet where it has to come to, if so.
 pub fn unsettled<'a>(
@@ -71,6 +71,9 @@ pub fn nothing_left(world: &World, uid: &PodUid) -> Option<String> {
     if world.disk.pods.contains_key(uid) {
         return Some("its directory is left".into());
     }
+    if world.storage.has_any(uid) {
+        return Some("a volume of a storage driver is mounted".into());
+    }
     let suffix = format!("_{uid}");
     if let Some(dir) = world.disk.logs.keys().find(|name| name.ends_with(&suffix)) {
         return Some(format!("log directory {dir} is left"));
@@ -108,6 +111,8 @@ fn pod(world: &World, state: &NodeState, view: &PodView) -> Option<String> {
         "Succeeded" | "Failed" => ended(world, view, status, phase),
         _ if past_deadline(world, view, status) => Some("is past its deadline, and goes on".into()),
         _ if ready_against_gate(view, status) => Some("is ready although its gate is shut".into()),
+        // What is for one pod has another one.
+        _ if claims_of(&view.pod).any(|(_, claim)| world.storage.taken_from(uid, claim)) => None,
         _ if old_files(world, view) => Some("its volume shows an old version".into()),
         _ => going(&Going { world, view, status, entry, longest_wait: longest_wait(state) }),
     }

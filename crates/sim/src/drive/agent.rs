@@ -33,6 +33,11 @@ fn may_repeat(event: &Event) -> bool {
         Event::Started | Event::Pods { .. } | Event::PodChanged { .. } | Event::PodGone { .. } | Event::Timer(_)
             // What an object is told to be must not be older than what was told before: a watch keeps its order.
             | Event::ObjectSeen { .. }
+            // One question, one answer; and sets that are told as they are.
+            | Event::StorageRead { .. }
+            | Event::CsiDrivers(_)
+            | Event::CsiRegistered(_)
+            | Event::CsiOnNode(_)
             | Event::FactsChanged(_)
     )
 }
@@ -64,6 +69,9 @@ impl Simulation {
         if self.config.sources.contains(&Source::Api) {
             let wait = self.rng.between(MILLI, SECOND);
             self.plan_in(wait, Happening::Errand { generation, errand: Errand::Services });
+        }
+        if self.stored {
+            self.show_storage();
         }
         self.show_node();
         for source in self.config.sources.clone() {

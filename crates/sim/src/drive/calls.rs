@@ -27,6 +27,15 @@ pub enum Op {
     EnsureCgroup(CgroupName),
     /// With its content, where the agent makes that.
     SetUpVolume(String, Option<String>),
+    /// The storage driver makes a volume ready for the node, and then, under a name, for the pod.
+    Stage {
+        name: String,
+        handle: String,
+    },
+    Publish {
+        name: String,
+        handle: String,
+    },
     KeepUserIds(IdMapping),
     RunSandbox(Box<SandboxConfig>),
     PrepareContainer(Box<StartContainer>),
@@ -77,12 +86,22 @@ impl Op {
         )
     }
 
+    /// The volume that the storage driver is asked for.
+    pub fn handle(&self) -> Option<&str> {
+        match self {
+            Op::Stage { handle, .. } | Op::Publish { handle, .. } => Some(handle),
+            _ => None,
+        }
+    }
+
     /// Whether it needs room on the disk.
     fn writes(&self) -> bool {
         matches!(
             self,
             Op::MakeDirs { .. }
                 | Op::SetUpVolume(..)
+                | Op::Stage { .. }
+                | Op::Publish { .. }
                 | Op::KeepUserIds(_)
                 | Op::PrepareContainer(_)
                 | Op::LinkLog { .. }
@@ -176,11 +195,19 @@ impl Simulation {
             &op,
         );
         let now = self.world.now;
-        let mut fate = self.faults.call(&mut self.rng, now, &place.uid, op.is_runtime());
+        let by_others = op.is_runtime() || op.handle().is_some();
+        let mut fate = self.faults.call(&mut self.rng, now, &place.uid, by_others);
+        if let (Some(_), Fate::Hangs { effect: Some(effect) }) = (op.handle(), &mut fate) {
+            // A driver that was given up is not at it any more when it is next asked: it does one thing at a time.
+            *effect = LateEffect::BeforeDeadline;
+        }
         let mut failure = None;
         if op.is_runtime() && self.runtime_away {
             fate = Fate::Refused;
             failure = Some(Failure::unreachable("the runtime is away"));
+        } else if op.handle().is_some() && !self.world.storage.registered {
+            fate = Fate::Refused;
+            failure = Some(Failure::refused("the storage driver is not registered"));
         } else if op.writes() && self.disk_full {
             fate = Fate::Refused;
             failure = Some(Failure::refused("no space left on device"));
@@ -254,6 +281,11 @@ impl Simulation {
         }
     }
 
+    /// Whether the storage driver is asked for this volume right now.
+    pub(super) fn is_at(&self, handle: &str) -> bool {
+        self.calls.values().any(|call| call.op.handle() == Some(handle))
+    }
+
     fn release(&mut self, id: CallId) {
         let Some(call) = self.calls.get_mut(&id) else { return };
         if let Some(name) = call.holds.take() {
@@ -290,6 +322,9 @@ impl Simulation {
             other => carry_out(&mut self.world, &uid, other),
         };
         self.check.call_applied(&self.world, &uid, &op, &result);
+        if matches!(op, Op::TearDownVolumes) {
+            self.let_go();
+        }
         let Some(call) = self.calls.get_mut(&id) else { return };
         call.applied = true;
         if call.unheard {
@@ -440,6 +475,18 @@ fn carry_out(world: &mut World, uid: &model::PodUid, op: &Op) -> Result<Value, R
             world.disk.set_up_volume(uid, volume, content.as_deref());
             Ok(Value::Nothing)
         }
+        Op::Stage { handle, .. } => {
+            world.storage.staged.insert(handle.clone());
+            Ok(Value::Nothing)
+        }
+        Op::Publish { handle, .. } if !world.storage.staged.contains(handle) => {
+            Err(Refused::because(format!("volume {handle} is not staged")))
+        }
+        Op::Publish { name, handle } => {
+            world.storage.published.insert((uid.clone(), name.clone(), handle.clone()));
+            world.disk.set_up_volume(uid, name, None);
+            Ok(Value::Nothing)
+        }
         Op::KeepUserIds(ids) => {
             world.disk.user_ids.insert(uid.clone(), ids.clone());
             Ok(Value::Nothing)
@@ -465,10 +512,7 @@ fn carry_out(world: &mut World, uid: &model::PodUid, op: &Op) -> Result<Value, R
             Ok(Value::Nothing)
         }
         Op::RemoveSandbox(id) => world.remove_sandbox(id).map(nothing),
-        Op::TearDownVolumes => {
-            world.disk.tear_down_volumes(uid);
-            Ok(Value::Nothing)
-        }
+        Op::TearDownVolumes => world.tear_down_volumes(uid).map(nothing),
         Op::DestroyCgroup(name) => {
             world.cgroups.remove(name);
             Ok(Value::Nothing)

@@ -10,9 +10,11 @@ use model::cluster::{ObjectKey, ObjectState, Token, TokenWanted};
 use model::cri::{RuntimeCondition, RuntimeHandler, RuntimeStatus};
 use model::k8s::Pod;
 use model::probe::{ProbeKind, ProbeOutcome};
-use model::storage::{StorageKey, StorageState};
+use model::storage::StorageKey;
+use model::volume::VolumeSetup;
 use model::{ContainerId, PodUid};
 
+use super::executor::content_of;
 use super::{Happening, Simulation};
 use crate::time::{MILLI, SECOND};
 
@@ -26,8 +28,16 @@ pub enum Errand {
     },
     LookAt(ObjectKey),
     ReadStorage(StorageKey),
+    /// The objects of storage drivers, those that are registered, and what they have mounted.
+    Drivers,
+    Registered,
+    OnNode,
     Services,
     Token(TokenWanted),
+    UpdateVolume {
+        uid: PodUid,
+        volume: Box<VolumeSetup>,
+    },
     ListLeftovers,
     Probe {
         uid: PodUid,
@@ -93,17 +103,20 @@ impl Simulation {
                 Some(state) => Event::ObjectSeen { key, state },
                 None => return,
             },
-            later @ (Errand::Services | Errand::ShowNode) if self.api_away => {
+            later @ (Errand::Services | Errand::ShowNode | Errand::Drivers) if self.api_away => {
                 let wait = self.rng.between(MILLI, SECOND);
                 return self.plan_in(wait, Happening::Errand { generation, errand: later });
             }
-            Errand::ReadStorage(key) => {
-                // Nobody provides storage in this world yet.
-                let message = format!("{}s {:?} not found", key.word(), key.name());
-                Event::StorageRead { key, state: StorageState::Absent { message } }
-            }
+            Errand::ReadStorage(key) => self.read_storage(key),
+            Errand::Drivers => Event::CsiDrivers(self.world.storage.drivers()),
+            Errand::Registered => self.registered(),
+            Errand::OnNode => Event::CsiOnNode(self.world.storage.on_node()),
             Errand::Services => Event::Services(Vec::new()),
             Errand::Token(wanted) => Event::TokenIssued { result: self.token(&wanted), wanted },
+            Errand::UpdateVolume { uid, volume } => {
+                self.world.disk.set_up_volume(&uid, &volume.name, content_of(&volume).as_deref());
+                Event::VolumeUpdated { uid, volume, result: Ok(()) }
+            }
             Errand::Probe { uid, container, kind, id } => {
                 let outcome = self.probed(&uid, &container, kind, &id);
                 Event::ProbeDone {
@@ -127,7 +140,11 @@ impl Simulation {
             Errand::ApiFails { call, failure } => return self.api_fails(generation, call, failure),
             Errand::Watch(pod) => return self.watched(generation, pod),
             Errand::WatchGone(uid) => return self.watched_gone(generation, uid),
-            Errand::Swept(problems) => Event::Swept { problems },
+            Errand::Swept(mut problems) => {
+                let stuck = !self.world.storage.registered && !self.world.storage.published.is_empty();
+                problems.extend(stuck.then(|| "the storage driver is away".to_owned()));
+                Event::Swept { problems }
+            }
         };
         self.post(generation, event);
     }
@@ -243,7 +260,10 @@ impl Simulation {
         match piece {
             Piece::PodDir(uid) => {
                 self.check.swept(&self.world, &uid);
-                self.world.disk.forget_pod(&uid);
+                if self.world.tear_down_volumes(&uid).is_ok() {
+                    self.world.disk.forget_pod(&uid);
+                    self.let_go();
+                }
             }
             Piece::LogDir(name) => {
                 if let Some((_, uid)) = name.rsplit_once('_') {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use decide::event::{CallFailure, StartPoint};
 use decide::{Action, Epoch, Event, Stage, StepResult};
-use model::volume::{VolumeKind, VolumeSetup};
+use model::volume::{MountStage, VolumeKind, VolumeSetup};
 use model::{Mono, PodUid};
 
 use super::calls::{Failure, Op, Value};
@@ -88,7 +88,12 @@ impl Simulation {
         if self.plan(&place.uid, place.epoch).is_some_and(|p| p.cancelled && !ignore) {
             self.action_ended(place, StepResult::Skipped);
         } else {
-            let op = first_call(action, &|at| self.world_time(at));
+            let op = match first_call(action, &|at| self.world_time(at)) {
+                Op::Stage { name, handle } if self.mutant == Mutant::SkipsStaging => {
+                    Op::Publish { name, handle }
+                }
+                op => op,
+            };
             self.issue(place, op);
         }
     }
@@ -199,7 +204,12 @@ fn first_call(action: &Action, when: &dyn Fn(Mono) -> Nanos) -> Op {
             Op::MakeDirs { log_dir: log_dir.clone(), containers: containers.clone() }
         }
         Action::EnsureCgroup { spec } => Op::EnsureCgroup(spec.name.clone()),
-        Action::SetUpVolume { volume } => Op::SetUpVolume(volume.name.clone(), content_of(volume)),
+        Action::SetUpVolume { volume } => match &volume.kind {
+            VolumeKind::Csi(csi) => Op::Stage { name: volume.name.clone(), handle: csi.id.handle.clone() },
+            _ => Op::SetUpVolume(volume.name.clone(), content_of(volume)),
+        },
+        // No claim of this world grows.
+        Action::ExpandVolume { volume, .. } => Op::SetUpVolume(volume.name.clone(), None),
         Action::KeepUserIds { ids } => Op::KeepUserIds(ids.clone()),
         Action::RunSandbox { config, .. } => Op::RunSandbox(config.clone()),
         Action::StartContainer(start) => Op::PrepareContainer(start.clone()),
@@ -221,7 +231,7 @@ fn first_call(action: &Action, when: &dyn Fn(Mono) -> Nanos) -> Op {
 }
 
 /// All files, one after the other.
-fn content_of(volume: &VolumeSetup) -> Option<String> {
+pub(super) fn content_of(volume: &VolumeSetup) -> Option<String> {
     let VolumeKind::Content(content) = &volume.kind else { return None };
     let files = content.files.iter();
     Some(files.map(|(path, file)| format!("{path}={};", String::from_utf8_lossy(&file.bytes))).collect())
@@ -247,6 +257,7 @@ fn next(
             return Next::Call(Op::Stop { id: id.clone(), grace_secs, hook_failed: outcome.is_err() });
         }
         (_, Op::Hook { .. }) => return Next::Done(hook_failed(outcome.is_err())),
+        (_, Op::Stage { .. } | Op::Publish { .. }) => return next_of_volume(op, outcome, cancelled),
         (_, Op::Stop { hook_failed: failed, .. }) if outcome.is_ok() => {
             return Next::Done(hook_failed(*failed));
         }
@@ -258,6 +269,21 @@ fn next(
         Ok(_) => after_removal(action, op),
         Err(failure) if failure.absent && op.absent_is_fine() => after_removal(action, op),
         Err(failure) => Next::Done(StepResult::Failed(failure.told())),
+    }
+}
+
+/// First for the node, then for the pod.
+fn next_of_volume(op: &Op, outcome: Result<Value, Failure>, cancelled: bool) -> Next {
+    let failed =
+        |stage, failure: Failure| Next::Done(StepResult::VolumeFailed { stage, failure: failure.told() });
+    match (op, outcome) {
+        (Op::Stage { .. }, Err(failure)) => failed(MountStage::MountDevice, failure),
+        (Op::Stage { .. }, Ok(_)) if cancelled => Next::Done(StepResult::Interrupted),
+        (Op::Stage { name, handle }, Ok(_)) => {
+            Next::Call(Op::Publish { name: name.clone(), handle: handle.clone() })
+        }
+        (_, Err(failure)) => failed(MountStage::SetUp, failure),
+        (_, Ok(_)) => Next::Done(StepResult::Ok),
     }
 }
 

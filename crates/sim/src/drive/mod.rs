@@ -8,6 +8,7 @@ mod errands;
 mod executor;
 mod mutants;
 mod reading;
+mod storage;
 pub(crate) mod trouble;
 
 use std::collections::BTreeMap;
@@ -92,6 +93,8 @@ pub struct Simulation {
     pub(crate) sources: BTreeMap<Source, BTreeMap<String, Arc<Pod>>>,
     pub(crate) tasks: Vec<Option<Task>>,
     pub(crate) hints_by_id: bool,
+    /// Whether there is a storage driver at all.
+    pub(crate) stored: bool,
     pub(crate) runtime_away: bool,
     pub(crate) api_away: bool,
     pub(crate) disk_full: bool,
@@ -129,6 +132,7 @@ impl Simulation {
             sources,
             tasks: Vec::new(),
             hints_by_id,
+            stored: tasks.iter().any(|(_, task)| matches!(task, Task::Driver { .. })),
             runtime_away: false,
             api_away: false,
             disk_full: false,
@@ -263,7 +267,7 @@ impl Simulation {
             }
             Effect::ReadStorage { key } => self.errand_soon(Errand::ReadStorage(key)),
             Effect::RequestToken { wanted } => self.errand_soon(Errand::Token(wanted)),
-            // No storage driver lives in the simulated world.
+            // Nobody attaches the volumes of the simulated driver.
             Effect::TellVolumesInUse { .. } => {}
             Effect::SetTimer { key, at } => self.set_timer(key, at),
             Effect::PublishStatus { uid, status } => {
@@ -281,11 +285,15 @@ impl Simulation {
                 self.errand_soon(Errand::Probe { uid, container, kind, id });
             }
             Effect::KeepProbeRecord { uid, record } => self.world.disk.keep_probes(&uid, record),
+            Effect::UpdateVolume { uid, volume } => self.errand_soon(Errand::UpdateVolume { uid, volume }),
             // Its pods have no limits of local storage, so that none is measured.
             Effect::MeasureDisk { .. } => {}
             // No credential plugins are configured in the simulated world.
             Effect::AskPlugins { .. } | Effect::NoteAccess { .. } => {}
-            Effect::RecordEvent { .. } | Effect::Log { .. } => {}
+            Effect::RecordEvent { .. }
+            | Effect::RecordClaimEvent { .. }
+            | Effect::TellDriverPeriods { .. }
+            | Effect::Log { .. } => {}
         }
     }
 }

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use decide::effect::{ApiCall, PodObject};
 use decide::lifecycle::Lifecycle;
 use decide::{Action, Effect, Event, NodeState, Stage};
-use model::k8s::Pod;
+use model::k8s::{PersistentVolumeClaim, Pod};
 use model::pod::Source;
+use model::storage::{StorageObject, StorageState};
 use model::{Mono, Now, PodUid};
 
 use crate::run::Profile;
@@ -35,6 +36,8 @@ pub enum Mutant {
     LosesObjectNews,
     /// Reads nobody while one pod is stuck.
     SharesFate,
+    /// Has volumes published that were not staged.
+    SkipsStaging,
 
     // In the decisions:
     /// Does not remember that it changed something: plans on readings from before.
@@ -57,10 +60,14 @@ pub enum Mutant {
     DistrustsPast,
     /// Does not remember how often a container crashed.
     ForgetsBackOffs,
+    /// Takes a claim for bound as soon as it is there.
+    IgnoresBinding,
+    /// Overlooks that a claim is for one pod.
+    SharesClaims,
 }
 
 impl Mutant {
-    pub const DRIVER: [Mutant; 8] = [
+    pub const DRIVER: [Mutant; 9] = [
         Mutant::LateReadingTimes,
         Mutant::DropsPlanEnded,
         Mutant::IgnoresCancel,
@@ -69,8 +76,9 @@ impl Mutant {
         Mutant::DropsTimers,
         Mutant::LosesObjectNews,
         Mutant::SharesFate,
+        Mutant::SkipsStaging,
     ];
-    pub const DECISIONS: [Mutant; 10] = [
+    pub const DECISIONS: [Mutant; 12] = [
         Mutant::ForgetsMutations,
         Mutant::TerminalPhaseFlips,
         Mutant::DeafToDeletion,
@@ -81,12 +89,15 @@ impl Mutant {
         Mutant::ForgetsPrepared,
         Mutant::DistrustsPast,
         Mutant::ForgetsBackOffs,
+        Mutant::IgnoresBinding,
+        Mutant::SharesClaims,
     ];
 
     /// Every mistake, with the kind of run that shows it best.
     pub fn all() -> Vec<(Mutant, Profile)> {
         let profile = |mutant: Mutant| match mutant {
             Mutant::SharesFate => Profile::Stuck,
+            Mutant::SkipsStaging | Mutant::IgnoresBinding | Mutant::SharesClaims => Profile::Storage,
             Mutant::HidesFailures | Mutant::DistrustsPast => Profile::Faults,
             _ => Profile::Calm,
         };
@@ -115,6 +126,18 @@ impl Mutant {
         match (self, event) {
             (Mutant::DeafToDeletion, Event::Pods { pods, .. }) => pods.iter_mut().for_each(unmark),
             (Mutant::DeafToDeletion, Event::PodChanged { pod, .. }) => unmark(pod),
+            (
+                Mutant::IgnoresBinding | Mutant::SharesClaims,
+                Event::StorageRead { state: StorageState::Is(StorageObject::Claim(claim)), .. },
+            ) => self.misread(Arc::make_mut(claim)),
+            (
+                Mutant::SharesClaims,
+                Event::StorageRead { state: StorageState::Is(StorageObject::Volume(volume)), .. },
+            ) => {
+                if let Some(spec) = &mut Arc::make_mut(volume).spec {
+                    spec.access_modes = Some(vec!["ReadWriteMany".into()]);
+                }
+            }
             (Mutant::DistrustsPast, Event::Observed(seen)) => {
                 for pod in &mut seen.pods {
                     if pod.containers.iter().any(|c| c.created_at < state.started) {
@@ -136,6 +159,16 @@ impl Mutant {
                 (Mutant::ForgetsBackOffs, _) => entry.ledger.crash.clear(),
                 _ => {}
             }
+        }
+    }
+
+    fn misread(self, claim: &mut PersistentVolumeClaim) {
+        let Some(spec) = &mut claim.spec else { return };
+        if self == Mutant::SharesClaims {
+            spec.access_modes = Some(vec!["ReadWriteMany".into()]);
+        } else if let Some(uid) = &claim.metadata.uid {
+            spec.volume_name = Some(format!("pv-{uid}"));
+            claim.status.get_or_insert_default().phase = Some("Bound".into());
         }
     }
 

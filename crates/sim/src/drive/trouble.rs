@@ -219,6 +219,8 @@ impl Simulation {
             }
             Task::Gate { name, open } => self.set_gate(&name, open),
             Task::ImageArrives(name) => self.world.image_arrives(&name),
+            Task::Claim { name, change } => self.change_claim(&name, change),
+            Task::Driver { there } => self.driver_is(there),
             Task::Object { name, version } => {
                 self.world.objects.set(&name, version);
                 if self.mutant == Mutant::LosesObjectNews {

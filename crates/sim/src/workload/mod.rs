@@ -1,6 +1,7 @@
 //! What people ask of the node in one run: pods put in, changed, taken out and put in again, over a node that has some
 //! images and lacks others.
 
+mod claims;
 mod extras;
 mod pods;
 
@@ -15,7 +16,7 @@ use model::pod::Source;
 
 use crate::rng::Rng;
 use crate::time::{MILLI, Nanos, SECOND};
-use crate::world::{ImageFate, Images, Script};
+use crate::world::{ClaimChange, ImageFate, Images, Script};
 
 pub use extras::GATE;
 pub use pods::{CONTENT, Template, VARIABLE, is_rejected, is_unmountable, objects_of};
@@ -48,6 +49,14 @@ pub enum Task {
         name: String,
         version: Option<u64>,
     },
+    Claim {
+        name: String,
+        change: ClaimChange,
+    },
+    /// The storage driver comes or goes.
+    Driver {
+        there: bool,
+    },
 }
 
 impl Task {
@@ -72,6 +81,8 @@ impl Task {
             Task::Gate { name, open } => format!("the readiness gate of {name} is {open}"),
             Task::ImageArrives(image) => format!("image {image} arrives"),
             Task::Object { name, version } => format!("config map {name} is {version:?}"),
+            Task::Claim { name, change } => format!("{name}: {change:?}"),
+            Task::Driver { there } => format!("the storage driver is there: {there}"),
         }
     }
 }
@@ -103,24 +114,32 @@ pub fn image_name(number: u64) -> String {
 pub enum Size {
     Full,
     Small,
+    /// With claims behind the volumes of pods.
+    Stored,
 }
 
 impl Workload {
     pub fn seeded(rng: &mut Rng, during: Nanos, size: Size) -> Self {
-        let config = config(rng);
+        let mut config = config(rng);
+        if size == Size::Stored {
+            config.sources = vec![Source::File, Source::Api];
+        }
         let (images, mut tasks) = images(rng, during);
         if config.sources.contains(&Source::Api) {
             objects(rng, during, &mut tasks);
+        }
+        if size == Size::Stored {
+            claims::seeded(rng, during, &mut tasks);
         }
         let names = if size == Size::Small { rng.between(1, 3) } else { rng.between(1, 6) };
         for number in 0..names {
             let source = *rng.pick(&config.sources);
             let name = format!("p{number}");
-            life_of_a_name(rng, during, source, &name, &mut tasks);
+            life_of_a_name(rng, during, (source, size), &name, &mut tasks);
             let other = config.sources.iter().find(|s| **s != source && s.is_static());
             if let Some(other) = other.filter(|_| source.is_static() && rng.per_mille(300)) {
                 // Two files want the same name; one at a time gets it.
-                life_of_a_name(rng, during, *other, &name, &mut tasks);
+                life_of_a_name(rng, during, (*other, size), &name, &mut tasks);
             }
         }
         strangers(rng, during, &config, names, &mut tasks);
@@ -232,13 +251,20 @@ fn strangers(rng: &mut Rng, during: Nanos, config: &NodeConfig, names: u64, task
 }
 
 /// Everything that happens to the pods of one name, one after the other.
-fn life_of_a_name(rng: &mut Rng, during: Nanos, source: Source, name: &str, tasks: &mut Vec<(Nanos, Task)>) {
+fn life_of_a_name(
+    rng: &mut Rng,
+    during: Nanos,
+    (source, size): (Source, Size),
+    name: &str,
+    tasks: &mut Vec<(Nanos, Task)>,
+) {
     let mut now = rng.below(during / 4);
     let mut next_uid = 1;
     let mut fresh = |rng: &mut Rng| {
-        let template = Template::seeded(rng, name, &format!("{name}-{}{next_uid}", &source.as_str()[..1]));
+        let uid = format!("{name}-{}{next_uid}", &source.as_str()[..1]);
         next_uid += 1;
-        template
+        let template = Template::seeded(rng, name, &uid);
+        if size == Size::Stored { template.with_claim(rng) } else { template }
     };
     let mut template = fresh(rng);
     tasks.push((now, template.put(source)));

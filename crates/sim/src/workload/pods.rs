@@ -8,6 +8,7 @@ use model::k8s::Pod;
 use model::pod::{ANNOTATION_HASH, Source};
 use serde_json::{Value, json};
 
+use super::claims::{CLAIMS, claim_name};
 use super::extras::Extras;
 use super::{ALWAYS_PRESENT, IMAGES, NO_IMAGE, OBJECTS, Task, image_name, object_name};
 use crate::rng::Rng;
@@ -37,12 +38,13 @@ struct Needs {
     variable: Option<u64>,
     volume: Option<u64>,
     token: bool,
+    claim: Option<u64>,
 }
 
 impl Needs {
     fn seeded(rng: &mut Rng) -> Self {
         let mut one = || rng.per_mille(400).then(|| rng.below(OBJECTS));
-        Self { variable: one(), volume: one(), token: rng.per_mille(300) }
+        Self { variable: one(), volume: one(), token: rng.per_mille(300), claim: None }
     }
 
     fn add_to(&self, pod: &mut Pod) {
@@ -55,11 +57,20 @@ impl Needs {
                 let variable = from(json!({"name": VARIABLE, "valueFrom": source})).expect(bad);
                 container.env.get_or_insert_default().push(variable);
             }
+            if self.claim.is_some() {
+                let mount =
+                    serde_json::from_value(json!({"name": CLAIMED, "mountPath": "/claimed"})).expect(bad);
+                container.volume_mounts.get_or_insert_default().push(mount);
+            }
             if self.volume.is_some() || self.token {
                 let mount =
                     serde_json::from_value(json!({"name": CONTENT, "mountPath": "/content"})).expect(bad);
                 container.volume_mounts.get_or_insert_default().push(mount);
             }
+        }
+        if let Some(number) = self.claim {
+            let volume = json!({"name": CLAIMED, "persistentVolumeClaim": {"claimName": claim_name(number)}});
+            spec.volumes.get_or_insert_default().push(serde_json::from_value(volume).expect(bad));
         }
         let map = self.volume.map(|number| json!({"configMap": {"name": object_name(number)}}));
         let token =
@@ -75,6 +86,8 @@ impl Needs {
 /// The variable and the volume that show a config map.
 pub const VARIABLE: &str = "OBJECT";
 pub const CONTENT: &str = "content";
+/// The volume that a claim stands behind.
+const CLAIMED: &str = "claimed";
 
 /// The config map behind the variable, and the one behind the volume.
 pub fn objects_of(pod: &Pod) -> (Option<String>, Option<String>) {
@@ -267,6 +280,12 @@ impl Template {
             needs: Needs::seeded(rng),
             extras: Extras::seeded(rng),
         }
+    }
+
+    /// Most have one.
+    pub fn with_claim(mut self, rng: &mut Rng) -> Self {
+        self.needs.claim = rng.per_mille(700).then(|| rng.below(CLAIMS));
+        self
     }
 
     /// One container that runs for ever and ends when it is told to.

@@ -98,10 +98,18 @@ impl Disk {
         self.pods.entry(uid.clone()).or_default().insert(volume.to_owned());
     }
 
-    pub fn tear_down_volumes(&mut self, uid: &PodUid) {
+    /// All but those that are still mounted.
+    pub fn tear_down_volumes(&mut self, uid: &PodUid, mounted: &BTreeSet<String>) {
         self.content.retain(|(pod, _), _| pod != uid);
         if let Some(volumes) = self.pods.get_mut(uid) {
-            volumes.clear();
+            volumes.retain(|volume| mounted.contains(volume));
+        }
+    }
+
+    /// A mount is gone without anybody's doing.
+    pub fn unmounted(&mut self, uid: &PodUid, volume: &str) {
+        if let Some(volumes) = self.pods.get_mut(uid) {
+            volumes.remove(volume);
         }
     }
 

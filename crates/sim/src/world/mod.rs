@@ -5,6 +5,7 @@ mod disk;
 mod images;
 mod objects;
 mod runtime;
+mod storage;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,6 +16,7 @@ pub use disk::Disk;
 pub use images::{ImageFate, Images};
 pub use objects::{ClusterObjects, VERSION};
 pub use runtime::{Container, Sandbox, container_name, sandbox_name};
+pub use storage::{ClaimChange, DRIVER, Storage, claims_of};
 
 use crate::time::{EPOCH, Nanos};
 
@@ -89,6 +91,7 @@ pub struct World {
     pub scripts: BTreeMap<(PodUid, String), Script>,
     pub images: Images,
     pub objects: ClusterObjects,
+    pub storage: Storage,
     pub disk: Disk,
     pub cgroups: BTreeSet<CgroupName>,
     /// Waiting to be planned by the driver.
@@ -109,6 +112,7 @@ impl World {
             scripts: BTreeMap::new(),
             images: Images::default(),
             objects: ClusterObjects::default(),
+            storage: Storage::default(),
             disk: Disk::default(),
             cgroups: BTreeSet::new(),
             fortunes: Vec::new(),
@@ -142,6 +146,13 @@ impl World {
 
     pub fn anything_live(&self, uid: &PodUid) -> bool {
         self.of_pod(uid).any(Container::is_live)
+    }
+
+    /// All volumes of a pod, as far as that can be done.
+    pub fn tear_down_volumes(&mut self, uid: &PodUid) -> Result<(), Refused> {
+        let left = self.storage.unpublish(uid);
+        self.disk.tear_down_volumes(uid, &self.storage.mounted(uid));
+        left.map_err(Refused::because)
     }
 
     /// The instance that was made last, by the world's own time.

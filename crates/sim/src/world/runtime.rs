@@ -301,6 +301,10 @@ impl World {
         let all: Vec<SandboxId> = self.sandboxes.keys().cloned().collect();
         all.iter().for_each(|id| self.break_sandbox(id));
         self.cgroups.clear();
+        for (uid, name, _) in std::mem::take(&mut self.storage.published) {
+            self.disk.unmounted(&uid, &name);
+        }
+        self.storage.staged.clear();
     }
 
     pub fn remove_container(&mut self, id: &ContainerId) -> Result<(), Refused> {

@@ -10,7 +10,7 @@ use futures::stream::BoxStream;
 use model::cluster::{ObjectKey, ObjectState, TokenWanted};
 use model::k8s::{CSIDriver, CSINode, Event, Lease, Node, Pod, RuntimeClass, Service};
 use model::pod::Source;
-use model::storage::{StorageKey, StorageObject};
+use model::storage::{StorageKey, StorageObject, StorageState};
 use ports::{
     AccessReviews, AccessVerdict, ApiError, ClusterPorts, CsiNodeApi, EventApi, FeedNotice, Identity,
     IssuedToken, LeaseApi, NodeAccess, NodeApi, ObjectApi, PodApi, PodRef, Seen, SharedObjects, StorageApi,
@@ -216,17 +216,28 @@ impl ObjectApi for SimCluster {
     }
 }
 
-/// Nobody provides storage here.
 #[async_trait]
 impl StorageApi for SimCluster {
-    async fn read(&self, _: &StorageKey) -> Result<StorageObject, ApiError> {
+    async fn read(&self, key: &StorageKey) -> Result<StorageObject, ApiError> {
+        let read = |inner: &mut Inner| match inner.world.storage.look(key) {
+            StorageState::Is(object) => Ok(object),
+            _ => Err(absent()),
+        };
+        self.0.call(&"the API server".into(), true, read).await
+    }
+    async fn patch_claim_status(
+        &self,
+        _: &model::csi::ClaimObject,
+        _: &serde_json::Value,
+    ) -> Result<Arc<model::k8s::PersistentVolumeClaim>, ApiError> {
         Err(absent())
     }
 }
 
 impl SharedObjects for SimCluster {
     fn csi_drivers(&self) -> BoxStream<'static, Vec<Arc<CSIDriver>>> {
-        futures::stream::iter([Vec::new()]).chain(futures::stream::pending()).boxed()
+        let drivers = sim::world::Storage::default().drivers();
+        futures::stream::iter([drivers]).chain(futures::stream::pending()).boxed()
     }
     fn services(&self) -> BoxStream<'static, Vec<Arc<Service>>> {
         futures::stream::iter([Vec::new()]).chain(futures::stream::pending()).boxed()

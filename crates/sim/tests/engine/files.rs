@@ -11,12 +11,12 @@ use model::files::{ContainerFiles, TerminationMessageRequest};
 use model::hook::HttpHook;
 use model::probe::{NetworkCheck, ProbeOutcome, ProbeRecord};
 use model::user_namespace::UserNamespacesFound;
-use model::volume::VolumeSetup;
+use model::volume::{VolumeNews, VolumeSetup};
 use model::{ApiEvent, EventSubject, FullName, PodUid, Wall};
 use ports::{
     CgroupError, Cgroups, EventSink, FilesError, HookAnswer, HttpHooks, Leftovers, Meter, PluginError,
     PodFiles, PodSeen, ProbeOf, ProbeRecordError, ProbeRecordStore, ProbeRecords, Prober,
-    RegistryCredentials, WallClock,
+    RegistryCredentials, VolumeNewsFeed, WallClock,
 };
 
 use super::host::{CallError, Inner, Reach};
@@ -108,12 +108,18 @@ impl PodFiles for SimFiles {
     }
 
     async fn tear_down_volumes(&self, uid: &PodUid) -> Result<(), FilesError> {
-        self.on_disk(uid, |inner| inner.world.disk.tear_down_volumes(uid)).await
+        let tear_down = |inner: &mut Inner| {
+            let mounted = inner.world.storage.mounted(uid);
+            inner.world.disk.tear_down_volumes(uid, &mounted);
+        };
+        self.on_disk(uid, tear_down).await
     }
 
     async fn remove_pod_dir(&self, uid: &PodUid) -> Result<(), FilesError> {
         let remove = |inner: &mut Inner| {
-            inner.world.disk.remove_pod(uid).map_err(|refused| FilesError::refused(refused.message))
+            inner.world.disk.remove_pod(uid).map_err(|refused| FilesError::refused(refused.message))?;
+            inner.drivers.forget(uid);
+            Ok(())
         };
         self.0.call(uid, false, remove).await
     }
@@ -191,6 +197,13 @@ impl ProbeRecordStore for SimRecords {
 
 /// What the simulated world has no part in: nothing is on its network, and nobody counts.
 pub struct Nothing(pub Reach);
+
+#[async_trait]
+impl VolumeNewsFeed for Nothing {
+    async fn next(&self) -> (PodUid, VolumeNews) {
+        std::future::pending().await
+    }
+}
 
 #[async_trait]
 impl Prober for Nothing {

@@ -35,6 +35,7 @@ pub struct Inner {
     /// Of the agent that lives now.
     pub hints: Option<mpsc::UnboundedSender<Hint>>,
     pub feeds: BTreeMap<Source, mpsc::UnboundedSender<FeedNotice>>,
+    pub drivers: super::storage::Drivers,
 }
 
 /// Shared by all agents of one run.
@@ -61,6 +62,7 @@ impl Host {
             versions: 0,
             hints: None,
             feeds: BTreeMap::new(),
+            drivers: Default::default(),
         };
         Arc::new(Self {
             began: Instant::now(),

@@ -7,6 +7,7 @@ mod cluster;
 mod files;
 mod host;
 mod runtime;
+mod storage;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use decide::NodeState;
-use engine::{EngineHandle, Ports};
+use engine::{CsiPorts, EngineHandle, Ports};
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use model::PodUid;
@@ -26,7 +27,7 @@ use sim::check::nothing_left;
 use sim::drive::cluster::is_mirror;
 use sim::rng::Rng;
 use sim::workload::{Task, is_rejected, is_unmountable};
-use sim::world::{Life, World};
+use sim::world::{Life, World, claims_of};
 use sim::{Profile, Scenario};
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -71,9 +72,14 @@ impl Run {
         let generation = self.host.next_generation();
         let reach = || Reach { host: self.host.clone(), generation };
         let (hints, heard) = mpsc::unbounded_channel();
+        let (sockets, plugins) = mpsc::unbounded_channel();
         let mut feeds: Vec<Box<dyn PodFeed>> = Vec::new();
         let mut inner = self.host.lock().await;
         inner.hints = Some(hints);
+        inner.drivers.sockets = Some(sockets);
+        if inner.world.storage.registered {
+            storage::driver_is(&mut inner, true);
+        }
         inner.feeds.clear();
         for source in &self.config.sources {
             let (feed, notices) = mpsc::unbounded_channel();
@@ -89,6 +95,7 @@ impl Run {
             state.node = Some(Arc::new(serde_json::from_value(node).expect("a node")));
         }
         let nothing = Arc::new(files::Nothing(reach()));
+        let drivers = Arc::new(storage::SimDrivers(reach()));
         let ports = Ports {
             runtime: Arc::new(runtime::SimRuntime(reach())),
             images: Arc::new(runtime::SimImages(reach())),
@@ -96,6 +103,7 @@ impl Run {
             pull_records: None,
             hints: Arc::new(runtime::SimHints(Mutex::new(Some(heard)))),
             files: Arc::new(files::SimFiles(reach())),
+            volume_news: nothing.clone(),
             cgroups: Arc::new(files::SimCgroups(reach())),
             events: nothing.clone(),
             http_hooks: nothing.clone(),
@@ -103,7 +111,11 @@ impl Run {
             probe_records: Arc::new(files::SimRecords(reach())),
             wall: nothing.clone(),
             meter: nothing,
-            csi: None,
+            csi: clustered.then(|| CsiPorts {
+                drivers: drivers.clone(),
+                files: drivers.clone(),
+                sockets: Arc::new(storage::SimSockets(Mutex::new(Some(plugins)))),
+            }),
             tracing: ports::Tracing::default(),
             cluster: clustered.then(|| cluster::SimCluster(reach()).ports()),
         };
@@ -123,6 +135,7 @@ impl Run {
         self.host.next_generation();
         let mut inner = self.host.lock().await;
         inner.hints = None;
+        inner.drivers.sockets = None;
         inner.feeds.clear();
         inner.check.agent_killed(None);
         if let Some((_, stop)) = self.agent.take() {
@@ -168,6 +181,8 @@ impl Run {
             }
             Task::ImageArrives(name) => self.host.apply(|inner| inner.world.image_arrives(&name)).await,
             Task::Object { name, version } => self.host.lock().await.world.objects.set(&name, version),
+            Task::Claim { name, change } => self.host.lock().await.world.storage.change(&name, change),
+            Task::Driver { there } => storage::driver_is(&mut *self.host.lock().await, there),
             Task::RemoveMirror(name) => {
                 let mut inner = self.host.lock().await;
                 if inner.objects.get(&name).is_some_and(|pod| is_mirror(pod)) {
@@ -204,6 +219,8 @@ impl Run {
         let left =
             uids.iter().find_map(|uid| Some(format!("of {uid}: {}", nothing_left(&inner.world, uid)?)));
         let mirror = inner.objects.keys().next().map(|name| format!("object {name} is left"));
+        let staged = inner.world.storage.staged.first().map(|volume| format!("volume {volume} is staged"));
+        let left = left.or(staged);
         drop(inner);
         let (handle, _) = self.agent.as_ref()?;
         let known = handle.insides().await.and_then(|pods| pods.first().map(|p| p.uid.clone()));
@@ -247,6 +264,7 @@ fn must_run(world: &World, view: &PodView) -> bool {
             .get(name.unwrap_or_default())
             .is_some_and(|i| i.present && i.pullable_from == Some(0))
     };
+    let shared = |claim: &str| world.storage.taken_from(&view.uid, claim);
     let stays = |c: &model::k8s::Container| {
         image(c.image.as_deref()) && script(&c.name).is_some_and(|s| s.life == Life::Forever && s.asks == 0)
     };
@@ -262,6 +280,7 @@ fn must_run(world: &World, view: &PodView) -> bool {
     };
     !is_rejected(&view.pod)
         && !is_unmountable(&view.pod)
+        && !claims_of(&view.pod).any(|(_, claim)| shared(claim))
         && !view.is_deleting()
         && view.spec().active_deadline_seconds.is_none()
         && view.restart_policy() == RestartPolicy::Always
@@ -269,9 +288,9 @@ fn must_run(world: &World, view: &PodView) -> bool {
         && view.init_containers().iter().all(passes)
 }
 
-async fn live(seed: u64) -> Result<u64, String> {
+async fn live(seed: u64, profile: Profile) -> Result<u64, String> {
     let mut rng = Rng::new(seed);
-    let Scenario { workload, faults, during, .. } = Scenario::seeded(&mut rng, Profile::Short);
+    let Scenario { workload, faults, during, .. } = Scenario::seeded(&mut rng, profile);
     let mut world = World::new();
     world.images = workload.images;
     let dies: Vec<u64> = (0..rng.below(3)).map(|_| rng.below(during)).collect();
@@ -316,11 +335,11 @@ async fn live(seed: u64) -> Result<u64, String> {
     Ok(run.host.steps.load(Ordering::Relaxed))
 }
 
-fn seeds(range: std::ops::Range<u64>) {
+fn seeds(range: std::ops::Range<u64>, profile: Profile) {
     let mut total = 0;
     for seed in range {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-        match runtime.expect("a runtime").block_on(live(seed)) {
+        match runtime.expect("a runtime").block_on(live(seed, profile)) {
             Ok(steps) => total += steps,
             Err(problem) => panic!("seed {seed} of the engine: {problem}"),
         }
@@ -331,10 +350,15 @@ fn seeds(range: std::ops::Range<u64>) {
 
 #[test]
 fn the_engine_keeps_its_promises_first_half() {
-    seeds(0..40);
+    seeds(0..40, Profile::Short);
 }
 
 #[test]
 fn the_engine_keeps_its_promises_second_half() {
-    seeds(40..80);
+    seeds(40..80, Profile::Short);
+}
+
+#[test]
+fn the_engine_keeps_its_promises_about_volumes() {
+    seeds(0..30, Profile::Storage);
 }

@@ -103,3 +103,26 @@ fn holders() {
     assert_eq!(desk.release(&a).0, [b.clone()].into(), "who waits for it is woken");
     assert!(!desk.held_by_another(&b, &claim_key()));
 }
+
+#[test]
+fn what_may_grow_is_what_stands_behind_a_driver_and_is_settled() {
+    let mut desk = StorageDesk::default();
+    let a = PodUid::from("a");
+    desk.want(&a, BTreeSet::from([claim_key(), volume_key()]));
+    desk.read(&claim_key(), claim("1", bound()), at(0));
+    assert_eq!(desk.may_grow(&claim_key()), [], "what stands behind it is not known");
+    desk.read(&volume_key(), volume("1"), at(0));
+    assert_eq!(desk.may_grow(&volume_key()), [], "it is no driver's");
+    let of_driver = json!({"metadata": {"name": "v"}, "spec": {
+        "claimRef": {"namespace": "ns", "name": "c", "uid": "1"}, "csi": {"driver": "d", "volumeHandle": "h"},
+    }});
+    let of_driver = StorageObject::Volume(Arc::new(serde_json::from_value(of_driver).unwrap()));
+    desk.due(&volume_key());
+    desk.read(&volume_key(), StorageState::Is(of_driver), at(0));
+    assert_eq!(desk.may_grow(&volume_key()), [volume_key(), claim_key()]);
+    assert_eq!(desk.may_grow(&claim_key()), [claim_key()]);
+    desk.due(&claim_key());
+    assert_eq!(desk.may_grow(&volume_key()), [volume_key()], "the claim is being asked for");
+    desk.read(&claim_key(), StorageState::Unreachable { message: "away".into() }, at(0));
+    assert_eq!(desk.may_grow(&claim_key()), [], "it is asked for again anyway");
+}

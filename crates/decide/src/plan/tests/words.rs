@@ -265,6 +265,7 @@ pub fn show_action(action: &Action) -> String {
         Action::RemoveContainer { id, log: Some(_), .. } => format!("remove {id}"),
         Action::RemoveContainer { id, log: None, .. } => format!("reset {id}"),
         Action::RemoveSandbox { id } => format!("remove-sandbox {id}"),
+        Action::ExpandVolume { volume, expansion } => format!("expand {} to {}", volume.name, expansion.size),
         Action::TearDownVolumes => "tear-down".into(),
         Action::DestroyCgroup { name } => format!("drop-cgroup {}", name.0.join("/")),
         Action::RemovePodDir => "remove-dir".into(),
@@ -328,6 +329,7 @@ fn show_cause(cause: &Cause) -> String {
         Cause::RestartingAll => "restarting all".into(),
         Cause::Stopping { grace_secs, .. } => format!("stopping {grace_secs}s"),
         Cause::Releasing => "releasing".into(),
+        Cause::ReleasingVolumes { volumes } => format!("releasing volumes {}", volumes.join(" ")),
         Cause::Running => "running".into(),
         Cause::Finished { phase } => format!("finished {phase}"),
     }

@@ -29,6 +29,7 @@ fn a_volume_that_outgrows_its_limit_ends_the_pod() {
             due disk b @20s    => measure b
             used b v=11           => run b: stop c#0 2s > stop-sandbox s0
             used b v=12           => -
+            counted               => evicted emptydirfs.limit 1
             done b                => read b
             show status
             read b: s0 dead; c#0 exit(137)

@@ -222,6 +222,7 @@ fn orphans_are_only_taken_when_all_sources_have_spoken() {
         read all: x = s0 ready; c#0 running => -
         file a                              => run a: dirs + cgroup > sandbox#0 | look img-c:1
         http                                => run x: stop c#0 2s > stop-sandbox s0
+        counted                             => orphans 1
         ",
     );
     check_on(

@@ -6,7 +6,7 @@ use model::node::NodeConfig;
 use model::pod::Source;
 
 use super::script::{Script, check_on};
-use crate::Event;
+use crate::{Effect, Event};
 
 fn node() -> NodeConfig {
     NodeConfig { sources: vec![Source::Api], ..Default::default() }
@@ -103,6 +103,65 @@ fn volumes_wait_for_their_objects_and_follow_them() {
         configmap m: k=3 => -
         "
     ));
+}
+
+/// The end of the update that was begun last.
+fn updated(script: &mut Script, update: &Effect, result: Result<(), &str>) -> Vec<String> {
+    let Effect::UpdateVolume { uid, volume } = update else { panic!("no update: {update:?}") };
+    let result = result.map_err(str::to_owned);
+    script.event(Event::VolumeUpdated { uid: uid.clone(), volume: volume.clone(), result })
+}
+
+#[test]
+fn files_follow_while_a_long_hook_runs() {
+    let mut script = check(&format!(
+        "
+        show events
+        {WITH_VOLUME}
+        up
+        api a
+        looked img-c:1: yes
+        configmap m: k=1 => run a: dirs + cgroup > volume v {{k=1}} > sandbox#0
+        done a
+        read a: s0 ready => run a: start c#0?
+        configmap m: k=1 => -
+        configmap m: k=3 => update a v
+        "
+    ));
+    let first = script.effects()[0].clone();
+    assert!(script.line("configmap m: k=4").is_empty(), "one at a time");
+    assert_eq!(updated(&mut script, &first, Ok(())), ["update a v"]);
+    let second = script.effects()[0].clone();
+    let failed = updated(&mut script, &second, Err("disk full"));
+    assert_eq!(failed, ["W a FailedMount: MountVolume.SetUp failed for volume \"v\" : disk full"]);
+    assert!(script.line("configmap m: k=4").is_empty(), "it waits a little");
+    script.line("+1s");
+    assert_eq!(script.line("configmap m: k=5"), ["update a v"]);
+}
+
+#[test]
+fn what_is_being_replaced_is_not_taken_away_meanwhile() {
+    let mut script = check(&format!(
+        "
+        {WITH_VOLUME}
+        up
+        api a
+        looked img-c:1: yes
+        configmap m: k=1
+        done a
+        read a: s0 ready => run a: start c#0?
+        configmap m: k=2 => update a v
+        "
+    ));
+    let update = script.effects()[0].clone();
+    script.line("api");
+    script.line("skip a");
+    script.line("read a: s0 ready");
+    script.line("done a");
+    let seen = script.line("read a: s0 dead");
+    assert!(!seen.iter().any(|line| line.contains("tear-down")), "{seen:?}");
+    let after = updated(&mut script, &update, Ok(()));
+    assert!(after.iter().any(|line| line.contains("tear-down")), "{after:?}");
 }
 
 #[test]

@@ -169,7 +169,7 @@ fn will_be_woken(state: &NodeState, uid: &PodUid, line: &str) {
             Cause::Completed { .. } | Cause::WaitingForInit { .. } => true,
             // done by a plan, and there is none
             Cause::Starting | Cause::CreatingSandbox { .. } | Cause::PreparingDirectories => false,
-            Cause::Stopping { .. } | Cause::Releasing => false,
+            Cause::Stopping { .. } | Cause::Releasing | Cause::ReleasingVolumes { .. } => false,
             _ => timed,
         };
         assert!(comes || state.sweeping.contains(uid), "{line}: nothing will end this of {uid}: {why:?}");

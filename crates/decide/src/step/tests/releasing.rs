@@ -48,6 +48,7 @@ fn a_pod_that_is_wanted_again_comes_back_when_it_has_ended() {
         read a: s0 dead; c#0 exit(0)        => run a: tear-down > drop-cgroup kubepods/besteffort/poda
         done a                              => forget a | run a: stop-sandbox s0
         state a                             => syncing
+        counted                             => static-back 1
         done a
         read a: s0 dead; c#0 exit(0)        => run a: dirs + cgroup > sandbox#1 | look img-c:1
         looked img-c:1: yes

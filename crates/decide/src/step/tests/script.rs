@@ -211,6 +211,7 @@ impl Script {
                 vec![show_why(&why)]
             }
             "state" => vec![show::state(&self.state, rest)],
+            "counted" => vec![show::counts(&self.state)],
             "classes" => self.event(classes(Source::File, rest)),
             "api-classes" => self.event(classes(Source::Api, rest)),
             "ids" => vec![show::user_ids(&self.state)],

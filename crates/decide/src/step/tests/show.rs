@@ -55,12 +55,17 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
             let about = event.container.as_ref().map(|(_, name)| format!("/{name}")).unwrap_or_default();
             only("events", format!("{kind} {uid}{about} {}: {}", event.reason, event.message))
         }
+        Effect::TellDriverPeriods { periods } => only("periods", format!("periods {periods:?}")),
+        Effect::RecordClaimEvent { claim, event } => {
+            only("events", format!("{}/{} {}: {}", claim.namespace, claim.name, event.reason, event.message))
+        }
         Effect::EnsureCgroups { specs } => {
             let burstable = specs.iter().find(|s| s.name.0.last().is_some_and(|n| n == "burstable"));
             let shares = burstable.and_then(|s| s.values.cpu_shares).unwrap_or_default();
             only("cgroups", format!("cgroups burstable={shares}"))
         }
         Effect::TellVolumesInUse { volumes } => Some(format!("in use {}", volumes.join(" "))),
+        Effect::UpdateVolume { uid, volume } => Some(format!("update {uid} {}", volume.name)),
         Effect::MeasureDisk { uid, places } => {
             let names: String = places.volumes.keys().map(|name| format!(" {name}")).collect();
             Some(format!("measure {uid}{names}"))
@@ -135,6 +140,20 @@ fn pod_status(status: &k8s::PodStatus) -> String {
         text.push_str(&format!(" {}={state}", container.name));
     }
     text
+}
+
+/// What was counted so far, without what never happened.
+pub fn counts(state: &NodeState) -> String {
+    let counts = &state.counts;
+    let plain = [
+        ("orphans", counts.orphans),
+        ("static-back", counts.static_pods_back),
+        ("api-back", counts.api_pods_back),
+    ];
+    let mut shown: Vec<String> =
+        plain.iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}")).collect();
+    shown.extend(counts.evictions.iter().map(|(signal, count)| format!("evicted {signal} {count}")));
+    shown.join(", ")
 }
 
 /// Where the pod is in its life.

@@ -3,13 +3,14 @@ use std::sync::Arc;
 use model::cluster::{ObjectContent, ObjectState, Token};
 use model::node::NodeConfig;
 use model::pod::PodView;
+use model::quantity::Quantity;
 use model::storage::{StorageObject, StorageState};
 use model::{Mono, Now, Wall};
 use serde_json::Value;
 
 use super::*;
 use crate::render::sample;
-use crate::volumes::{places, setups};
+use crate::volumes::{growth, places, setups};
 
 const NOW: Now = Now { mono: Mono::ZERO, wall: Wall(0) };
 const UNIQUE: &str = "kubernetes.io/csi/d.example^h";
@@ -298,4 +299,70 @@ fn devices_have_their_own_places() {
     let place = block.with(|inputs| places(inputs).unwrap().volumes.remove("data"));
     let path = volume.paths.link.unwrap();
     assert_eq!(place, Some(VolumePlace::Device { path, read_only: false }));
+}
+
+/// A claim of one gigabyte, with two behind it.
+fn behind() -> Scene {
+    let mut scene = scene();
+    scene.claim["metadata"]["resourceVersion"] = json!("5");
+    scene.claim["status"]["capacity"] = json!({"storage": "1Gi"});
+    scene.volume["spec"]["capacity"] = json!({"storage": "2Gi"});
+    scene
+}
+
+#[test]
+fn a_volume_that_is_larger_behind_its_claim_grows() {
+    use crate::ledger::VolumeSize;
+    let size = |text: &str| text.parse::<Quantity>().unwrap();
+    let here = |text: &str| VolumeSize { size: size(text), ..VolumeSize::default() };
+    let check = |change: &dyn Fn(&mut Scene), known: Option<VolumeSize>, expect: &str| {
+        let mut scene = behind();
+        change(&mut scene);
+        let known = known.into_iter().map(|known| ("data".to_owned(), known)).collect();
+        let found = scene.with(|inputs| growth::sizes(inputs, &known, true));
+        let mut words: Vec<String> = Vec::new();
+        words.extend(found.first_seen.iter().map(|(name, size)| format!("{name} has {size}")));
+        words.extend(found.growing.iter().map(|(setup, to)| format!("{} grows to {}", setup.name, to.size)));
+        words.extend(found.read_only.iter().map(|(name, _)| format!("{name} is read only")));
+        assert_eq!(words.join(", "), expect);
+    };
+    check(&|_| {}, None, "data has 1Gi, data grows to 2Gi");
+    check(&|_| {}, Some(here("1Gi")), "data grows to 2Gi");
+    check(&|_| {}, Some(here("2Gi")), "");
+    check(&|_| {}, Some(VolumeSize { in_use: true, ..here("1Gi") }), "");
+    check(&|_| {}, Some(VolumeSize { judged: Some("5".into()), ..here("1Gi") }), "");
+    check(&|_| {}, Some(VolumeSize { judged: Some("4".into()), ..here("1Gi") }), "data grows to 2Gi");
+    check(&|s| s.volume["spec"]["capacity"] = json!({"storage": "1Gi"}), None, "data has 1Gi");
+    check(&|s| s.claim["status"]["capacity"] = Value::Null, None, "");
+    let stage = |s: &mut Scene, stage: &str| {
+        s.claim["status"]["allocatedResources"] = json!({"storage": "2Gi"});
+        s.claim["status"]["allocatedResourceStatuses"] = json!({"storage": stage});
+    };
+    check(&|s| stage(s, "NodeResizePending"), Some(here("1Gi")), "data grows to 2Gi");
+    check(&|s| stage(s, "NodeResizeInfeasible"), Some(here("1Gi")), "");
+    // What it needs for that is not there, or it is not its pod's to change.
+    check(&|s| s.registered = false, Some(here("1Gi")), "");
+    let read_only = |s: &mut Scene| {
+        s.pod = sample::pod(json!({
+            "containers": [{"name": "c", "volumeMounts": [{"name": "data", "mountPath": "/d"}]}],
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "x", "readOnly": true}}],
+        }));
+    };
+    check(&read_only, Some(here("1Gi")), "pv is read only");
+}
+
+#[test]
+fn the_secret_for_growth_is_read_and_given() {
+    let mut scene = behind();
+    scene.volume["spec"]["csi"]["nodeExpandSecretRef"] = json!({"namespace": "sec", "name": "grow"});
+    let found = scene.with(|inputs| growth::sizes(inputs, &BTreeMap::new(), true));
+    assert_eq!(found.growing, [], "it waits for the secret");
+    scene.secrets = vec![("grow", "hidden")];
+    let found = scene.with(|inputs| growth::sizes(inputs, &BTreeMap::new(), false));
+    let (_, wanted) = &found.growing[0];
+    assert_eq!(wanted.secrets.0["key"], "hidden");
+    assert_eq!(
+        (wanted.claim.uid.as_str(), wanted.version.as_str(), wanted.online),
+        ("claim-uid", "5", false)
+    );
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::objects::ObjectDesk;
 use crate::render::sample;
-use crate::volumes::{VolumeSource, places, setups};
+use crate::volumes::{VolumeSource, measured, places, setups};
 
 const NOW: Now = Now { mono: Mono::ZERO, wall: Wall(0) };
 
@@ -237,4 +237,45 @@ fn options_of_the_annotation_replace_those_of_the_spec() {
     assert_eq!(mount_options(Some(&spec), None), ["a", "b"]);
     assert_eq!(mount_options(Some(&spec), Some(&"ro,noatime".to_owned())), ["noatime", "ro"]);
     assert_eq!(mount_options(None, None), [""; 0]);
+}
+
+#[test]
+fn sizes_are_told_with_the_name_of_the_claim() {
+    let check = |source: Value, mode: &str, expect: Option<(&str, &str)>| {
+        let (claim, mut volume) = objects();
+        volume["spec"]["hostPath"] = Value::Null;
+        volume["spec"].as_object_mut().unwrap().extend(source.as_object().unwrap().clone());
+        volume["spec"]["volumeMode"] = json!(mode);
+        let device = pod_with(json!({"volumeDevices": [{"name": "data", "devicePath": "/dev/x"}]}));
+        let pod = if mode == "Block" { device } else { mounting() };
+        let (config, facts, desk) = (sample::config(), sample::facts(), desk(&pod, &claim, &volume));
+        let inputs = ContentInputs {
+            config: &config,
+            facts: &facts,
+            pod: &pod,
+            cluster: Some(&desk),
+            node: None,
+            now: Wall(0),
+        };
+        let found = measured(&inputs);
+        let shown = found.first().map(|one| {
+            assert_eq!((one.name.as_str(), one.claim.as_deref()), ("data", Some("x")));
+            assert!(!one.ephemeral && !one.on_disk, "{one:?}");
+            assert_eq!(one.of_driver.is_some(), one.plugin == "kubernetes.io/csi", "{one:?}");
+            (one.plugin.as_str(), one.path.as_str())
+        });
+        assert_eq!(shown, expect, "{source}");
+    };
+    let local = ("kubernetes.io/local-volume", "/r/pods/u-1/volumes/kubernetes.io~local-volume/pv");
+    check(json!({"local": {"path": "/mnt"}}), "Filesystem", Some(local));
+    let nfs = ("kubernetes.io/nfs", "/r/pods/u-1/volumes/kubernetes.io~nfs/pv");
+    check(json!({"nfs": {"server": "s", "path": "/p"}}), "Filesystem", Some(nfs));
+    check(json!({"local": {"path": "/dev/sdx"}}), "Block", None);
+    check(json!({"hostPath": {"path": "/data"}}), "Filesystem", None);
+    // Its driver also tells of a device.
+    let csi = json!({"csi": {"driver": "d", "volumeHandle": "h"}});
+    let mount = ("kubernetes.io/csi", "/r/pods/u-1/volumes/kubernetes.io~csi/pv/mount");
+    check(csi.clone(), "Filesystem", Some(mount));
+    let device = "/r/plugins/kubernetes.io/csi/volumeDevices/publish/pv/u-1";
+    check(csi, "Block", Some(("kubernetes.io/csi", device)));
 }

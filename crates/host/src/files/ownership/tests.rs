@@ -4,7 +4,7 @@ use super::*;
 use crate::files::testing::{Mounts, bind, tmpfs};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 fn of(path: &Path) -> (u32, u32) {
     let meta = path.symlink_metadata().unwrap();
@@ -141,4 +141,27 @@ fn a_tree_that_changes_meanwhile_leads_nowhere() {
     for name in ["d", "evil", "f", "evil-file"] {
         assert_eq!(of(&volume.join(name)).0, 6, "{name}");
     }
+}
+
+#[test]
+fn a_long_walk_is_told_of_now_and_then() {
+    let progress = Progress::new(FIRST_TOLD);
+    let told: Vec<_> =
+        (0..200).filter_map(|second| Some((second, progress.at(second, second * 10)?))).collect();
+    assert_eq!(told, [(30, None), (90, Some(900)), (150, Some(1500))]);
+}
+
+#[tokio::test]
+async fn users_are_told_of_it() {
+    let (_temp, volume) = volume();
+    for number in 0..200 {
+        file(&volume.join(format!("f{number}")), 0o600);
+    }
+    let news = crate::files::HostVolumeNews::default();
+    let uid = model::PodUid::new("0f1e");
+    let pulse = Pulse::default().telling(&uid, Some(news.teller()));
+    pulse.during(|| apply_telling(&volume, 5, Access::ReadWrite, Duration::ZERO)).unwrap();
+    let path = volume.to_str().unwrap().to_owned();
+    let told = ports::VolumeNewsFeed::next(&news).await;
+    assert_eq!(told, (uid, VolumeNews::ChangingGroup { path, files: None }));
 }

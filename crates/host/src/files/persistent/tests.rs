@@ -133,15 +133,27 @@ fn what_can_not_be_a_volume() {
     assert_eq!(made.metadata().unwrap().permissions().mode() & 0o7777, 0o777);
 }
 
-#[test]
-fn files_are_the_groups_unless_another_pod_has_them() {
+#[tokio::test]
+async fn files_are_the_groups_unless_another_pod_has_them() {
     let b = Bench::new();
     let volume = LocalVolume { fs_group: Some(4321), ..b.volume(&b.data(), "p") };
     let target = b.set_up(&volume).unwrap();
     assert_eq!(fs::metadata(target.join("precious")).unwrap().gid(), 4321);
     let other = LocalVolume { fs_group: Some(5432), ..b.volume(&b.data(), "q") };
-    b.set_up(&other).unwrap();
+    let news = crate::files::HostVolumeNews::default();
+    let uid = model::PodUid::new("q");
+    let pulse = Pulse::default().telling(&uid, Some(news.teller()));
+    for _ in 0..2 {
+        pulse.during(|| b.set_up(&other)).unwrap();
+    }
     assert_eq!(fs::metadata(target.join("precious")).unwrap().gid(), 4321, "the first has it");
+    let same = LocalVolume { fs_group: Some(4321), ..b.volume(&b.data(), "r") };
+    pulse.during(|| b.set_up(&same)).unwrap();
+    pulse.tell(VolumeNews::ChangingGroup { path: "the end".into(), files: None });
+    let told = [ports::VolumeNewsFeed::next(&news).await, ports::VolumeNewsFeed::next(&news).await];
+    let other_group = VolumeNews::OtherGroup { spec_name: "pv".into(), wanted: 5432, found: 4321 };
+    let end = VolumeNews::ChangingGroup { path: "the end".into(), files: None };
+    assert_eq!(told, [(uid.clone(), other_group), (uid, end)], "once, and not of the same group");
 }
 
 #[test]

@@ -102,6 +102,10 @@ fn every_cause_has_its_sentence() {
     check(Cause::Stopping { message: text(""), grace_secs: -1 }, "is being stopped, with 0s of grace");
     check(Cause::RestartingAll, "all containers are being started over, as a restart rule asks");
     check(Cause::Releasing, "has ended, and its files, volumes and cgroup are being released");
+    check(
+        Cause::ReleasingVolumes { volumes: vec![text("data"), text("tmp")] },
+        "has ended, and its volumes are being taken away: data and tmp",
+    );
     check(Cause::Running, "all that was wanted is running");
     check(Cause::Finished { phase: text("Succeeded") }, "has finished for good: Succeeded");
 }

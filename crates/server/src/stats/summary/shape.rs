@@ -266,6 +266,13 @@ pub struct VolumeStats<'a> {
     pub pvc_ref: Option<ClaimRef<'a>>,
     #[serde(flatten)]
     pub fs: FsStats,
+    #[serde(rename = "volumeHealthStats", skip_serializing_if = "Option::is_none")]
+    pub health: Option<VolumeHealth>,
+}
+
+#[derive(Serialize)]
+pub struct VolumeHealth {
+    pub abnormal: bool,
 }
 
 #[derive(Serialize)]

@@ -1,6 +1,6 @@
 //! A node with so many pods that run, and what happens to it.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use decide::event::RuntimeCheck;
 use decide::place::Place;
@@ -36,10 +36,12 @@ pub enum Case {
     Manifest,
     /// The API server tells of one pod more.
     PodComes,
+    /// It tells that one is gone: it is to end.
+    PodGoes,
 }
 
 impl Case {
-    pub const ALL: [Case; 8] = [
+    pub const ALL: [Case; 9] = [
         Case::Plan,
         Case::Hint,
         Case::Exit,
@@ -48,7 +50,13 @@ impl Case {
         Case::SameRelist,
         Case::Manifest,
         Case::PodComes,
+        Case::PodGoes,
     ];
+
+    /// Whether the event tells of all pods.
+    pub fn is_of_all(self) -> bool {
+        self == Case::SameRelist
+    }
 
     pub fn name(self) -> &'static str {
         match self {
@@ -60,6 +68,7 @@ impl Case {
             Case::SameRelist => "step: complete reading, nothing new",
             Case::Manifest => "step: one manifest more",
             Case::PodComes => "step: one pod of the API more",
+            Case::PodGoes => "step: one pod of the API less",
         }
     }
 }
@@ -151,6 +160,7 @@ impl Node {
                 Event::Pods { source: Source::File, pods: self.manifests.clone() }
             }
             Case::PodComes => Event::PodChanged { source: Source::Api, pod: manifest(pods + 1) },
+            Case::PodGoes => Event::PodGone { source: Source::Api, uid: uid(pods + 1) },
         })
     }
 
@@ -180,7 +190,8 @@ impl Node {
         })
     }
 
-    /// That the case was what it says.
+    /// That the case was what it says. Callgrind is told its name.
+    #[inline(never)]
     pub fn check(&self, case: Case, outcome: &Outcome) {
         let runs = |effects: &[Effect]| effects.iter().filter(|e| matches!(e, Effect::Run { .. })).count();
         match (case, outcome) {
@@ -193,6 +204,9 @@ impl Node {
             }
             (Case::SameReading, Outcome::Step(effects)) => assert!(effects.is_empty(), "{effects:?}"),
             (Case::SameRelist, Outcome::Step(effects)) => assert_eq!(runs(effects), 0),
+            (Case::PodGoes, Outcome::Step(effects)) => {
+                assert!(effects.iter().any(|e| matches!(e, Effect::Cancel { .. })), "{effects:?}");
+            }
             (_, Outcome::Step(effects)) => assert_eq!(runs(effects), 1, "{effects:?}"),
             (_, Outcome::Plan(_)) => panic!("a plan where effects were wanted"),
         }
@@ -207,28 +221,33 @@ fn name(number: usize) -> String {
     format!("pod-{number}")
 }
 
-fn manifest(number: usize) -> Arc<k8s::Pod> {
+/// Decoded once: making thousands under valgrind takes long enough.
+static MANIFEST: LazyLock<k8s::Pod> = LazyLock::new(|| {
     let container = json!({
         "name": "main", "image": IMAGE, "command": ["serve", "--port", "80"],
         "imagePullPolicy": "IfNotPresent", "terminationMessagePath": "/dev/termination-log",
-        "env": [{ "name": "MODE", "value": "fast" }, { "name": "NAME", "value": name(number) }],
+        "env": [{ "name": "MODE", "value": "fast" }, { "name": "LEVEL", "value": "3" }],
         "ports": [{ "containerPort": 80, "protocol": "TCP" }],
         "resources": { "requests": { "cpu": "1m", "memory": "1Mi" }, "limits": { "memory": "64Mi" } },
         "volumeMounts": [{ "name": "scratch", "mountPath": "/scratch" }],
     });
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
-        "metadata": {
-            "name": name(number), "namespace": "default", "uid": uid(number).as_str(),
-            "labels": { "app": "web", "tier": "front" },
-        },
+        "metadata": { "namespace": "default", "labels": { "app": "web", "tier": "front" } },
         "spec": {
             "containers": [container], "restartPolicy": "Always", "terminationGracePeriodSeconds": 30,
             "dnsPolicy": "ClusterFirst", "enableServiceLinks": false,
             "volumes": [{ "name": "scratch", "emptyDir": {} }],
         },
     });
-    Arc::new(serde_json::from_value(pod).expect("a pod"))
+    model::codec::pod_from_value(pod).expect("a pod")
+});
+
+fn manifest(number: usize) -> Arc<k8s::Pod> {
+    let mut pod = MANIFEST.clone();
+    pod.metadata.name = Some(name(number));
+    pod.metadata.uid = Some(uid(number).to_string());
+    Arc::new(pod)
 }
 
 fn observed(number: usize) -> ObservedPod {

@@ -1,0 +1,129 @@
+//! The volumes of a pod whose sizes are told: what was made for it, whose files are counted, and what its claims and
+//! servers gave it, of which the filesystem tells, or their storage driver. A path of the host is not the pod's to account
+//! for, claimed or not.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::csi::{PLUGIN, VolumeId};
+use model::k8s;
+use model::report::VolumeCount;
+use model::volume::MeasuredVolume;
+
+use super::persistent::{self, ClaimOf, Source};
+use super::{ContentInputs, VolumePlace, host_path, kind_name, mounted, place};
+use crate::csi::{inline_handle, paths};
+
+/// A claim that is not known (yet) has no figures.
+pub fn measured(inputs: &ContentInputs<'_>) -> Vec<MeasuredVolume> {
+    let measure = |volume| match persistent::claim_of(inputs.pod, volume) {
+        Some(claim) => claimed(inputs, claim),
+        None => named(inputs, volume),
+    };
+    inputs.pod.spec().volumes.iter().flatten().filter_map(measure).collect()
+}
+
+/// A volume that stands in the pod's definition.
+fn named(inputs: &ContentInputs<'_>, volume: &k8s::Volume) -> Option<MeasuredVolume> {
+    if let Some(source) = &volume.csi {
+        let handle = inline_handle(&inputs.pod.uid, &volume.name);
+        let id = VolumeId { driver: source.driver.clone(), handle };
+        return Some(of_driver(inputs, &volume.name, id, (&volume.name, false), None));
+    }
+    let medium = volume.empty_dir.as_ref().and_then(|source| source.medium.as_deref());
+    let (ephemeral, on_disk) = match kind_name(volume) {
+        "emptyDir" => (true, medium.unwrap_or_default().is_empty()),
+        "configMap" => (true, true),
+        "secret" | "downwardAPI" | "projected" => (true, false),
+        "nfs" => (false, false),
+        _ => return None,
+    };
+    let path = host_path(inputs.config, inputs.pod, volume).ok()?.path;
+    let (name, plugin) = (volume.name.clone(), plugin_of(&path)?);
+    Some(MeasuredVolume { name, path, plugin, ephemeral, on_disk, claim: None, of_driver: None })
+}
+
+/// `spec`: its name in paths, and whether it is a device.
+fn of_driver(
+    inputs: &ContentInputs<'_>,
+    name: &str,
+    id: VolumeId,
+    spec: (&str, bool),
+    claim: Option<String>,
+) -> MeasuredVolume {
+    MeasuredVolume {
+        name: name.to_owned(),
+        path: paths(inputs.config, &inputs.pod.uid, &id, spec.0, spec.1).target,
+        plugin: PLUGIN.to_owned(),
+        ephemeral: false,
+        on_disk: false,
+        claim,
+        of_driver: Some(id),
+    }
+}
+
+fn claimed(inputs: &ContentInputs<'_>, claim: ClaimOf<'_>) -> Option<MeasuredVolume> {
+    let resolved = persistent::resolve(inputs, claim).ok()?;
+    let name = resolved.claim.volume.name.clone();
+    if let Source::Csi(source) = resolved.source {
+        let id = VolumeId { driver: source.driver.clone(), handle: source.volume_handle.clone() };
+        let spec = (resolved.spec_name, resolved.block);
+        return Some(of_driver(inputs, &name, id, spec, Some(resolved.claim.name)));
+    }
+    if !matches!(resolved.source, Source::Local(_) | Source::Nfs(_)) {
+        return None;
+    }
+    let Some(VolumePlace::Directory(found)) = place(inputs, &resolved) else { return None };
+    Some(MeasuredVolume {
+        name,
+        plugin: plugin_of(&found.path)?,
+        path: found.path,
+        ephemeral: false,
+        on_disk: false,
+        claim: Some(resolved.claim.name),
+        of_driver: None,
+    })
+}
+
+/// Adds a pod's volumes to what was counted so far, by plugin. `wanted`: the pod is to have them.
+pub fn count_volumes(
+    counted: &mut BTreeMap<&'static str, VolumeCount>,
+    inputs: &ContentInputs<'_>,
+    wanted: bool,
+    set_up: &BTreeSet<String>,
+) {
+    for volume in mounted(inputs.pod) {
+        let Some(plugin) = plugin_name(inputs, volume) else { continue };
+        let count = counted.entry(plugin).or_default();
+        count.wanted += usize::from(wanted);
+        count.set_up += usize::from(set_up.contains(&volume.name));
+    }
+}
+
+/// A claim that is not known (yet) may be anything.
+fn plugin_name(inputs: &ContentInputs<'_>, volume: &k8s::Volume) -> Option<&'static str> {
+    if let Some(claim) = persistent::claim_of(inputs.pod, volume) {
+        return match persistent::resolve(inputs, claim).ok()?.source {
+            Source::HostPath(_) => Some("kubernetes.io/host-path"),
+            Source::Local(_) => Some("kubernetes.io/local-volume"),
+            Source::Nfs(_) => Some("kubernetes.io/nfs"),
+            Source::Csi(_) => Some("kubernetes.io/csi"),
+            Source::Other(_) => None,
+        };
+    }
+    match kind_name(volume) {
+        "emptyDir" => Some("kubernetes.io/empty-dir"),
+        "hostPath" => Some("kubernetes.io/host-path"),
+        "configMap" => Some("kubernetes.io/configmap"),
+        "secret" => Some("kubernetes.io/secret"),
+        "downwardAPI" => Some("kubernetes.io/downward-api"),
+        "projected" => Some("kubernetes.io/projected"),
+        "nfs" => Some("kubernetes.io/nfs"),
+        "csi" => Some("kubernetes.io/csi"),
+        _ => None,
+    }
+}
+
+/// By the directory that has the name of the plugin: `…/kubernetes.io~empty-dir/<name>`.
+fn plugin_of(path: &str) -> Option<String> {
+    Some(path.rsplit('/').nth(1)?.replace('~', "/"))
+}

@@ -1,0 +1,150 @@
+//! The keeper of volumes and the registry, with paused time.
+
+mod growing;
+mod registering;
+mod world;
+
+use std::time::Duration;
+
+use decide::Event;
+use model::PodUid;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio_util::sync::CancellationToken;
+
+use world::{World, volume};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// The handles of the volumes that are on the node, as they were told last.
+fn on_node(inbox: &mut UnboundedReceiver<Event>) -> Option<Vec<String>> {
+    let mut last = None;
+    while let Ok(event) = inbox.try_recv() {
+        if let Event::CsiOnNode(volumes) = event {
+            last = Some(volumes.into_iter().map(|id| id.handle).collect());
+        }
+    }
+    last
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_staged_once_and_unstaged_after_the_last_pod() {
+    let world = World::new();
+    let (keeper, mut inbox) = world.keeper();
+    keeper.clone().look_around().await;
+    let (a, b, stays) = (PodUid::new("a"), PodUid::new("b"), CancellationToken::new());
+    for uid in [&a, &b] {
+        let done = keeper.set_up(uid, &volume(uid.as_str(), "v"), &stays).await;
+        assert!(matches!(done, Some(Ok(()))));
+    }
+    assert_eq!(world.asked().await, ["stage v", "publish /pods/a/v/mount", "publish /pods/b/v/mount"]);
+    assert_eq!(on_node(&mut inbox), Some(vec!["v".to_owned()]));
+    keeper.tear_down(&a).await.unwrap();
+    world.rest().await;
+    assert_eq!(world.asked().await, ["unpublish /pods/a/v/mount"], "the other one uses it");
+    keeper.tear_down(&b).await.unwrap();
+    world.rest().await;
+    assert_eq!(world.asked().await, ["unpublish /pods/b/v/mount", "unstage v"]);
+    assert_eq!(on_node(&mut inbox), Some(vec![]));
+    assert_eq!(world.record_count().await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_goes_does_not_wait_for_its_staging() {
+    let world = World::new();
+    let (keeper, _inbox) = world.keeper();
+    let (uid, cancel) = (PodUid::new("a"), CancellationToken::new());
+    world.hang("stage");
+    let (other, token) = (keeper.clone(), cancel.clone());
+    let work = tokio::spawn(async move { other.set_up(&PodUid::new("a"), &volume("a", "v"), &token).await });
+    world.rest().await;
+    cancel.cancel();
+    assert!(work.await.unwrap().is_none());
+    let gone = tokio::time::timeout(Duration::from_secs(1), keeper.tear_down(&uid)).await;
+    assert_eq!(gone.expect("it does not wait"), Ok(()));
+    assert_eq!(world.asked().await, ["stage v"]);
+    world.heal("stage");
+    world.rest().await;
+    assert_eq!(world.asked().await, ["unstage v"], "it is never published, and let go of");
+    assert_eq!(world.record_count().await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_taken_away_under_a_publication() {
+    let world = World::new();
+    let (keeper, _inbox) = world.keeper();
+    let (uid, cancel) = (PodUid::new("a"), CancellationToken::new());
+    world.hang("publish");
+    let (other, token) = (keeper.clone(), cancel.clone());
+    let work = tokio::spawn(async move { other.set_up(&PodUid::new("a"), &volume("a", "v"), &token).await });
+    world.rest().await;
+    cancel.cancel();
+    assert!(work.await.unwrap().is_none(), "who wants the pod gone does not wait");
+    let other = keeper.clone();
+    let gone = tokio::spawn(async move { other.tear_down(&uid).await });
+    world.rest().await;
+    assert!(!gone.is_finished());
+    assert_eq!(world.asked().await, ["stage v", "publish /pods/a/v/mount"]);
+    world.heal("publish");
+    assert_eq!(gone.await.unwrap(), Ok(()));
+    world.rest().await;
+    assert_eq!(world.asked().await, ["unpublish /pods/a/v/mount", "unstage v"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_whose_unstaging_hangs_is_staged_again_for_the_next_pod() {
+    let world = World::new();
+    let (keeper, _inbox) = world.keeper();
+    let (a, b, stays) = (PodUid::new("a"), PodUid::new("b"), CancellationToken::new());
+    assert!(matches!(keeper.set_up(&a, &volume("a", "v"), &stays).await, Some(Ok(()))));
+    world.hang("unstage");
+    keeper.tear_down(&a).await.unwrap();
+    world.rest().await;
+    world.asked().await;
+    // Only the deadline of the call ends its turn.
+    let done = tokio::time::timeout(HOUR, keeper.set_up(&b, &volume("b", "v"), &stays)).await;
+    assert!(matches!(done, Ok(Some(Ok(())))));
+    assert_eq!(world.asked().await, ["stage v", "publish /pods/b/v/mount"]);
+    // It has a pod again: nobody tries to unstage it any more.
+    tokio::time::sleep(HOUR).await;
+    assert_eq!(world.asked().await, Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_failed_call_leaves_depends_on_what_the_driver_said() {
+    let world = World::new();
+    let (keeper, _inbox) = world.keeper();
+    let stays = CancellationToken::new();
+    world.fail("stage", "Internal").await;
+    let failed = keeper.set_up(&PodUid::new("a"), &volume("a", "v"), &stays).await;
+    let trouble = failed.unwrap().unwrap_err();
+    assert_eq!(trouble.message, "rpc error: code = Internal desc = no");
+    assert_eq!(world.record_count().await, 0, "the driver has said that there is nothing");
+    world.fail("stage", "DeadlineExceeded").await;
+    assert!(keeper.set_up(&PodUid::new("a"), &volume("a", "v"), &stays).await.unwrap().is_err());
+    assert_eq!(world.record_count().await, 1, "it may still be at work");
+    world.mend("stage").await;
+    assert!(matches!(keeper.set_up(&PodUid::new("a"), &volume("a", "v"), &stays).await, Some(Ok(()))));
+    assert_eq!(world.record_count().await, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_volumes_go_on_while_one_hangs() {
+    let world = World::new();
+    let (keeper, _inbox) = world.keeper();
+    world.hang("publish");
+    let other = keeper.clone();
+    let hung = tokio::spawn(async move {
+        other.set_up(&PodUid::new("a"), &volume("a", "v"), &CancellationToken::new()).await
+    });
+    world.rest().await;
+    world.asked().await;
+    let other = keeper.clone();
+    let free = tokio::spawn(async move {
+        other.set_up(&PodUid::new("b"), &volume("b", "w"), &CancellationToken::new()).await
+    });
+    world.rest().await;
+    assert_eq!(world.asked().await, ["stage w", "publish /pods/b/w/mount"], "it has a lane of its own");
+    let trouble = hung.await.unwrap().unwrap().unwrap_err();
+    assert_eq!(trouble.message, "rpc error: code = DeadlineExceeded desc = context deadline exceeded");
+    assert!(free.await.unwrap().unwrap().is_err());
+}

@@ -1,0 +1,233 @@
+//! A driver and a disk of the mind: every call is noted, and hangs or fails on demand.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use decide::Event;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use model::PodUid;
+use model::csi::{
+    Abilities, Access, AccessMode, CsiVolume, DriverNode, Expand, Paths, PluginInfo, Publish, Stage, Told,
+    VolumeId, VolumeRecord,
+};
+use ports::{CsiDrivers, CsiError, CsiFiles, FilesError, FoundVolume, PluginSockets, SocketNotice};
+use tokio::sync::{Mutex, mpsc, watch};
+
+use super::super::{CsiKeeper, CsiPorts};
+use crate::dispatcher::Outbox;
+
+pub const DRIVER: &str = "d.example";
+/// Of each call, as the adapter has it.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+#[derive(Default)]
+pub struct Inner {
+    pub calls: Vec<String>,
+    pub failing: BTreeMap<String, CsiError>,
+    records: BTreeMap<String, VolumeRecord>,
+    pub infos: BTreeMap<String, PluginInfo>,
+    pub can: Abilities,
+}
+
+pub struct World {
+    pub inner: Mutex<Inner>,
+    /// Calls that don't come back while their names are here.
+    pub hanging: watch::Sender<BTreeSet<String>>,
+    notices: Mutex<Option<mpsc::UnboundedReceiver<SocketNotice>>>,
+    pub tell: mpsc::UnboundedSender<SocketNotice>,
+}
+
+impl World {
+    pub fn new() -> Arc<Self> {
+        let (tell, notices) = mpsc::unbounded_channel();
+        let can = Abilities { stage: true, expand: true, ..Abilities::default() };
+        let inner = Mutex::new(Inner { can, ..Inner::default() });
+        let (hanging, notices) = (watch::Sender::default(), Mutex::new(Some(notices)));
+        Arc::new(Self { inner, hanging, notices, tell })
+    }
+
+    pub fn ports(self: &Arc<Self>) -> CsiPorts {
+        CsiPorts { drivers: self.clone(), files: self.clone(), sockets: self.clone() }
+    }
+
+    pub fn keeper(self: &Arc<Self>) -> (Arc<CsiKeeper>, mpsc::UnboundedReceiver<Event>) {
+        let (outbox, inbox) = mpsc::unbounded_channel();
+        (CsiKeeper::new(self.ports(), Outbox(outbox)), inbox)
+    }
+
+    pub fn hang(&self, call: &str) {
+        self.hanging.send_modify(|hanging| {
+            hanging.insert(call.to_owned());
+        });
+    }
+
+    pub fn heal(&self, call: &str) {
+        self.hanging.send_modify(|hanging| {
+            hanging.remove(call);
+        });
+    }
+
+    pub async fn fail(&self, call: &str, code: &'static str) {
+        let error = CsiError::Rpc { code, message: "no".into() };
+        self.inner.lock().await.failing.insert(call.to_owned(), error);
+    }
+
+    pub async fn mend(&self, call: &str) {
+        self.inner.lock().await.failing.remove(call);
+    }
+
+    /// What was asked so far; forgets it.
+    pub async fn asked(&self) -> Vec<String> {
+        std::mem::take(&mut self.inner.lock().await.calls)
+    }
+
+    /// Until everybody who can go on has.
+    pub async fn rest(&self) {
+        for _ in 0..200 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    pub async fn record_count(&self) -> usize {
+        self.inner.lock().await.records.len()
+    }
+
+    async fn call(&self, call: &str, about: &str) -> Result<(), CsiError> {
+        self.inner.lock().await.calls.push(format!("{call} {about}"));
+        let mut hanging = self.hanging.subscribe();
+        let wait = hanging.wait_for(|hanging| !hanging.contains(call));
+        if tokio::time::timeout(DEADLINE, wait).await.is_err() {
+            return Err(CsiError::timed_out());
+        }
+        match self.inner.lock().await.failing.get(call) {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+}
+
+pub fn volume(uid: &str, handle: &str) -> CsiVolume {
+    let paths = Paths {
+        staging: format!("/staged/{handle}/globalmount"),
+        stage_record: format!("/staged/{handle}/vol_data.json"),
+        target: format!("/pods/{uid}/{handle}/mount"),
+        record: format!("/pods/{uid}/{handle}/vol_data.json"),
+        link: None,
+    };
+    CsiVolume {
+        id: VolumeId { driver: DRIVER.into(), handle: handle.into() },
+        spec_name: handle.into(),
+        ephemeral: false,
+        access: Access::Mount { fs_type: String::new(), flags: Vec::new() },
+        mode: AccessMode::ReadWriteMany,
+        read_only: false,
+        node: "n".into(),
+        attachment: String::new(),
+        publish_context: BTreeMap::new(),
+        attributes: BTreeMap::new(),
+        pod_attributes: Default::default(),
+        stage_secrets: Default::default(),
+        publish_secrets: Default::default(),
+        group: None,
+        paths,
+        republish: false,
+    }
+}
+
+#[async_trait]
+impl CsiDrivers for World {
+    fn place(&self, _: &str, _: Option<&str>) {}
+    async fn node_info(&self, driver: &str) -> Result<DriverNode, CsiError> {
+        self.call("info", driver).await?;
+        Ok(DriverNode { node_id: "id".into(), ..DriverNode::default() })
+    }
+    async fn abilities(&self, _: &str) -> Result<Abilities, CsiError> {
+        Ok(self.inner.lock().await.can)
+    }
+    async fn stage(&self, _: &str, call: &Stage) -> Result<(), CsiError> {
+        self.call("stage", &call.handle).await
+    }
+    async fn publish(&self, _: &str, call: &Publish) -> Result<(), CsiError> {
+        self.call("publish", &call.target).await
+    }
+    async fn unpublish(&self, _: &str, _: &str, target: &str) -> Result<(), CsiError> {
+        self.call("unpublish", target).await
+    }
+    async fn unstage(&self, _: &str, handle: &str, _: &str) -> Result<(), CsiError> {
+        self.call("unstage", handle).await
+    }
+    async fn expand(&self, _: &str, call: &Expand) -> Result<(), CsiError> {
+        self.call("expand", &format!("{} to {}", call.handle, call.bytes)).await
+    }
+    async fn tell(&self, _: &str, handle: &str, _: &str) -> Result<Told, CsiError> {
+        self.call("tell", handle).await?;
+        Ok(Told::default())
+    }
+}
+
+#[async_trait]
+impl CsiFiles for World {
+    async fn make_dir(&self, _: &str) -> Result<(), FilesError> {
+        Ok(())
+    }
+    async fn write_record(&self, path: &str, record: &VolumeRecord) -> Result<(), FilesError> {
+        self.inner.lock().await.records.insert(path.to_owned(), record.clone());
+        Ok(())
+    }
+    async fn found(&self) -> Result<Vec<FoundVolume>, FilesError> {
+        let found = |(path, record): (&String, &VolumeRecord)| {
+            let dir = path.strip_suffix("/vol_data.json").unwrap();
+            let uid = dir.strip_prefix("/pods/").and_then(|rest| rest.split('/').next());
+            FoundVolume {
+                pod: uid.map(PodUid::new),
+                block: false,
+                spec_name: record.volume_handle.clone(),
+                place: format!("{dir}/{}", if uid.is_some() { "mount" } else { "globalmount" }),
+                record_path: path.clone(),
+                record: Ok(Some(record.clone())),
+                link: None,
+            }
+        };
+        Ok(self.inner.lock().await.records.iter().map(found).collect())
+    }
+    async fn found_of(&self, uid: &PodUid) -> Result<Vec<FoundVolume>, FilesError> {
+        let all = self.found().await?;
+        Ok(all.into_iter().filter(|one| one.pod.as_ref() == Some(uid)).collect())
+    }
+    async fn remove(&self, _: &str, record: Option<&str>) -> Result<(), FilesError> {
+        if let Some(record) = record {
+            self.inner.lock().await.records.remove(record);
+        }
+        Ok(())
+    }
+    async fn apply_group(&self, _: &str, _: i64, _: bool) -> Result<(), FilesError> {
+        Ok(())
+    }
+    async fn link_device(&self, _: &str, _: &str) -> Result<(), FilesError> {
+        Ok(())
+    }
+    async fn unlink_device(&self, _: &str) -> Result<(), FilesError> {
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl PluginSockets for World {
+    fn watch(&self) -> BoxStream<'static, SocketNotice> {
+        let notices = self.notices.try_lock().ok().and_then(|mut notices| notices.take());
+        let notices = notices.expect("it is watched once");
+        futures::stream::unfold(notices, |mut notices| async { Some((notices.recv().await?, notices)) })
+            .boxed()
+    }
+    async fn info(&self, socket: &str) -> Result<PluginInfo, CsiError> {
+        let found = self.inner.lock().await.infos.get(socket).cloned();
+        found.ok_or(CsiError::Rpc { code: "Unavailable", message: "nobody listens".into() })
+    }
+    async fn notify(&self, socket: &str, trouble: Option<&str>) -> Result<(), CsiError> {
+        let said = trouble.map_or("registered".to_owned(), |trouble| format!("refused: {trouble}"));
+        self.call("tell", &format!("{socket} {said}")).await
+    }
+}

@@ -1,0 +1,260 @@
+//! Against a driver that tells, refuses or hangs, with a clock that stands still between two waits.
+
+use std::io;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use model::csi::{Abilities, Amounts, Condition, DriverNode, Expand, Publish, Stage};
+use model::{FullName, PodUid};
+use ports::{CgroupUsage, Depth, EventSink, MachineUsage, PodQuery, PodUsage, UsageReader};
+use tokio::sync::{Semaphore, mpsc, watch};
+
+use super::super::{FIRST_WAIT, Known, Sizes};
+use super::*;
+
+const PERIOD: Duration = Duration::from_secs(60);
+const CAN: Abilities = Abilities {
+    stage: false,
+    single_node_multi_writer: false,
+    mount_group: false,
+    expand: false,
+    stats: true,
+    condition: true,
+};
+
+/// What the driver does when it is asked.
+#[derive(Clone)]
+enum Mood {
+    Tells(Told),
+    Refuses,
+    /// Until the deadline of a call, as the port has it.
+    Hangs,
+}
+
+struct Driver {
+    can: Abilities,
+    mood: watch::Sender<Mood>,
+    asked: watch::Sender<Vec<String>>,
+}
+
+#[async_trait]
+impl CsiDrivers for Driver {
+    fn place(&self, _: &str, _: Option<&str>) {}
+    async fn node_info(&self, _: &str) -> Result<DriverNode, CsiError> {
+        Ok(DriverNode::default())
+    }
+    async fn abilities(&self, _: &str) -> Result<Abilities, CsiError> {
+        Ok(self.can)
+    }
+    async fn stage(&self, _: &str, _: &Stage) -> Result<(), CsiError> {
+        Ok(())
+    }
+    async fn publish(&self, _: &str, _: &Publish) -> Result<(), CsiError> {
+        Ok(())
+    }
+    async fn unpublish(&self, _: &str, _: &str, _: &str) -> Result<(), CsiError> {
+        Ok(())
+    }
+    async fn unstage(&self, _: &str, _: &str, _: &str) -> Result<(), CsiError> {
+        Ok(())
+    }
+    async fn expand(&self, _: &str, _: &Expand) -> Result<(), CsiError> {
+        Ok(())
+    }
+    async fn tell(&self, driver: &str, handle: &str, path: &str) -> Result<Told, CsiError> {
+        self.asked.send_modify(|asked| asked.push(format!("{driver} {handle} {path}")));
+        let mood = self.mood.borrow().clone();
+        match mood {
+            Mood::Tells(told) => Ok(told),
+            Mood::Refuses => Err(CsiError::Rpc { code: "NotFound", message: "no such volume".into() }),
+            Mood::Hangs => {
+                tokio::time::sleep(2 * PERIOD).await;
+                Err(CsiError::timed_out())
+            }
+        }
+    }
+}
+
+/// Every volume of the host is empty; nothing else is read.
+struct Host;
+
+#[async_trait]
+impl UsageReader for Host {
+    async fn machine(&self, _: Depth) -> io::Result<MachineUsage> {
+        Err(io::Error::other("not read"))
+    }
+    async fn cgroups(&self, _: Vec<String>, _: Depth) -> io::Result<Vec<Option<CgroupUsage>>> {
+        Err(io::Error::other("not read"))
+    }
+    async fn pods(&self, _: Vec<PodQuery>, _: Depth) -> io::Result<Vec<PodUsage>> {
+        Err(io::Error::other("not read"))
+    }
+    async fn cgroup_start(&self, _: &str) -> Option<Wall> {
+        None
+    }
+    async fn own_cgroup(&self) -> Option<String> {
+        None
+    }
+    async fn directories(&self, _: Vec<String>) -> io::Result<Vec<Option<TreeFigures>>> {
+        Err(io::Error::other("not read"))
+    }
+    async fn filesystem(&self, _: &str) -> io::Result<FilesystemFigures> {
+        Ok(FilesystemFigures::default())
+    }
+    async fn tree(&self, _: &str) -> io::Result<TreeFigures> {
+        Ok(TreeFigures::default())
+    }
+}
+
+struct Events(mpsc::UnboundedSender<(EventSubject, ApiEvent)>);
+
+impl EventSink for Events {
+    fn record(&self, about: &EventSubject, event: &ApiEvent) {
+        self.0.send((about.clone(), event.clone())).unwrap();
+    }
+}
+
+struct Scene {
+    driver: Arc<Driver>,
+    sizes: Arc<VolumeSizes>,
+    events: mpsc::UnboundedReceiver<(EventSubject, ApiEvent)>,
+}
+
+fn scene(can: Abilities, health: bool, mood: Mood) -> Scene {
+    let (told, events) = mpsc::unbounded_channel();
+    let driver = Driver { can, mood: watch::Sender::new(mood), asked: watch::Sender::default() };
+    let driver = Arc::new(driver);
+    let sizes = VolumeSizes {
+        usage: Arc::new(Host),
+        drivers: Some(driver.clone()),
+        events: Arc::new(Events(told)),
+        wall: Arc::new(crate::testing::StoppedClock),
+        metrics: crate::testing::metrics(),
+        period: Some(PERIOD),
+        health,
+        known: watch::Sender::new(Known::default()),
+        places: Semaphore::new(1),
+    };
+    Scene { driver, sizes: Arc::new(sizes), events }
+}
+
+fn volume(name: &str, of_driver: bool) -> MeasuredVolume {
+    MeasuredVolume {
+        name: name.into(),
+        path: format!("/v/{name}"),
+        plugin: "p".into(),
+        ephemeral: !of_driver,
+        on_disk: false,
+        claim: of_driver.then(|| "data".into()),
+        of_driver: of_driver.then(|| VolumeId { driver: "d".into(), handle: format!("h-{name}") }),
+    }
+}
+
+fn pod(uid: &str, volumes: Vec<MeasuredVolume>) -> Asked {
+    let name = FullName { namespace: "ns".into(), name: "web".into() };
+    Asked { uid: PodUid::new(uid), name, volumes }
+}
+
+fn told(abnormal: bool) -> Told {
+    Told {
+        bytes: Some(Amounts { total: 100, used: 40, available: 60 }),
+        inodes: Some(Amounts { total: 10, used: 4, available: 6 }),
+        condition: Condition { abnormal, message: "torn".into() },
+    }
+}
+
+fn names(sizes: &Sizes, uid: &str) -> Vec<String> {
+    let of_pod = sizes.get(&PodUid::new(uid)).cloned().unwrap_or_default();
+    of_pod.iter().map(|one| one.volume.name.clone()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_drivers_figures_are_told_and_not_asked_for_again_within_the_period() {
+    let scene = scene(CAN, false, Mood::Tells(told(true)));
+    let asked = || vec![pod("u", vec![volume("data", true)])];
+    let found = scene.sizes.of(asked()).await;
+    let one = &found[&PodUid::new("u")][0];
+    let filesystem = FilesystemFigures {
+        available_bytes: 60,
+        capacity_bytes: 100,
+        used_bytes: 40,
+        inodes: 10,
+        inodes_free: 6,
+    };
+    assert_eq!((one.filesystem.clone(), one.used), (filesystem, TreeFigures { bytes: 40, inodes: 4 }));
+    assert_eq!(one.abnormal, None, "health is behind a gate");
+    assert_eq!(*scene.driver.asked.borrow(), ["d h-data /v/data"]);
+    scene.sizes.of(asked()).await;
+    assert_eq!(scene.driver.asked.borrow().len(), 1);
+    tokio::time::advance(PERIOD).await;
+    assert_eq!(names(&scene.sizes.of(asked()).await, "u"), ["data"], "the old ones, at once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_tells_what() {
+    let empty = |abnormal| Told { bytes: None, inodes: None, ..told(abnormal) };
+    // What the driver can, the gate, what it says; whether there are figures, what is told of health, and an event.
+    for (stats, condition, health, mood, figures, abnormal, event) in [
+        (false, true, true, Mood::Tells(told(true)), false, None, false),
+        (true, false, true, Mood::Tells(told(true)), true, None, false),
+        (true, true, false, Mood::Tells(told(true)), true, None, false),
+        (true, true, true, Mood::Tells(told(false)), true, Some(false), false),
+        (true, true, true, Mood::Tells(told(true)), true, Some(true), true),
+        (true, false, true, Mood::Tells(empty(true)), false, None, false),
+        (true, true, true, Mood::Tells(empty(true)), true, Some(true), true),
+        (true, true, true, Mood::Refuses, false, None, false),
+    ] {
+        let mut scene = scene(Abilities { stats, condition, ..CAN }, health, mood);
+        let found = scene.sizes.of(vec![pod("u", vec![volume("data", true)])]).await;
+        let case = (stats, condition, health);
+        assert_eq!(names(&found, "u").len(), usize::from(figures), "{case:?}");
+        let one = found.get(&PodUid::new("u")).and_then(|of_pod| of_pod.first());
+        assert_eq!(one.and_then(|one| one.abnormal), abnormal, "{case:?}");
+        let seen = scene.events.try_recv().ok();
+        assert_eq!(seen.is_some(), event, "{case:?}");
+        if let Some((about, event)) = seen {
+            assert_eq!(event, ApiEvent::warning("VolumeConditionAbnormal", "Volume data: torn"));
+            assert!(matches!(about, EventSubject::Pod { uid, .. } if uid.as_str() == "u"));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_hangs_holds_up_one_answer_for_a_moment_and_nothing_else() {
+    let scene = scene(CAN, false, Mood::Hangs);
+    let asked = || {
+        let stuck = pod("u", vec![volume("files", false), volume("data", true)]);
+        vec![stuck, pod("other", vec![volume("files", false)])]
+    };
+    let begun = Instant::now();
+    let found = scene.sizes.of(asked()).await;
+    assert_eq!(begun.elapsed(), FIRST_WAIT);
+    assert_eq!(
+        (names(&found, "u"), names(&found, "other")),
+        (vec!["files".to_owned()], vec!["files".into()])
+    );
+    let begun = Instant::now();
+    for _ in 0..5 {
+        assert_eq!(names(&scene.sizes.of(asked()).await, "u"), ["files"]);
+    }
+    assert_eq!(begun.elapsed(), Duration::ZERO, "nobody waits for it again");
+    assert_eq!(scene.driver.asked.borrow().len(), 1, "and nobody asks again meanwhile");
+}
+
+#[tokio::test(start_paused = true)]
+async fn figures_stay_while_a_driver_hangs_and_go_when_it_refuses() {
+    let scene = scene(CAN, false, Mood::Tells(told(false)));
+    let asked = || vec![pod("u", vec![volume("data", true)])];
+    assert_eq!(names(&scene.sizes.of(asked()).await, "u"), ["data"]);
+    scene.driver.mood.send_replace(Mood::Hangs);
+    // Past the period, while the call is at work, and after its deadline.
+    for _ in 0..4 {
+        tokio::time::sleep(PERIOD).await;
+        assert_eq!(names(&scene.sizes.of(asked()).await, "u"), ["data"]);
+    }
+    scene.driver.mood.send_replace(Mood::Refuses);
+    tokio::time::sleep(3 * PERIOD).await;
+    scene.sizes.of(asked()).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(names(&scene.sizes.of(asked()).await, "u"), [""; 0]);
+}

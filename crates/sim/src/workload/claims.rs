@@ -1,0 +1,53 @@
+//! Claims that pods name, and the storage driver that serves them, over a run.
+
+use super::Task;
+use crate::rng::Rng;
+use crate::time::{MILLI, Nanos, SECOND};
+use crate::world::ClaimChange;
+
+/// How many claims pods may name. The last one is for one pod at a time.
+pub const CLAIMS: u64 = 2;
+
+pub fn claim_name(number: u64) -> String {
+    format!("claim-{number}")
+}
+
+/// They come late, are bound late, vanish and come again with another volume; in the end each is there and bound, and
+/// the driver, which comes and goes, serves.
+pub fn seeded(rng: &mut Rng, during: Nanos, tasks: &mut Vec<(Nanos, Task)>) {
+    for number in 0..CLAIMS {
+        let comes = ClaimChange::Comes { exclusive: number == CLAIMS - 1 };
+        let mut now = rng.below(during / 6);
+        let mut put = |at: Nanos, change| {
+            tasks.push((at.min(during - 1), Task::Claim { name: claim_name(number), change }));
+        };
+        loop {
+            put(now, comes);
+            now += pause(rng);
+            put(now, ClaimChange::GetsVolume);
+            now += pause(rng);
+            put(now, ClaimChange::Binds);
+            // Most claims stay for as long as anybody looks.
+            if rng.per_mille(600) {
+                break;
+            }
+            now += rng.between(SECOND, 40 * SECOND);
+            if now >= during {
+                break;
+            }
+            put(now, ClaimChange::Vanishes);
+            now += pause(rng);
+        }
+    }
+    tasks.push((rng.below(during / 6), Task::Driver { there: true }));
+    for _ in 0..rng.below(3) {
+        let at = rng.below(during);
+        let back = (at + rng.between(10 * MILLI, 10 * SECOND)).min(during - 1);
+        tasks.extend([(at, Task::Driver { there: false }), (back, Task::Driver { there: true })]);
+    }
+    tasks.push((during - 1, Task::Driver { there: true }));
+}
+
+fn pause(rng: &mut Rng) -> Nanos {
+    if rng.coin() { rng.between(MILLI, 300 * MILLI) } else { rng.between(300 * MILLI, 8 * SECOND) }
+}

@@ -1,0 +1,267 @@
+//! The ports of a storage driver: its socket, its calls, and the records on disk. The engine's keeper of such volumes
+//! runs as it ships, and each call is held against what drivers may count on.
+//!
+//! | promise | broken by |
+//! | --- | --- |
+//! | `stage first` | a volume that is published and was not staged |
+//! | `unstage last` | a volume that is unstaged while a pod has it |
+//! | `one at a time` | a call for a volume while another one of the same agent is not answered |
+//! | `no deletion through a mount` | a directory that is removed while a volume is mounted there |
+
+use async_trait::async_trait;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use model::PodUid;
+use model::csi::{Abilities, DriverNode, Expand, PluginInfo, Publish, Stage, Told, VolumeRecord};
+use ports::{CsiDrivers, CsiError, CsiFiles, FilesError, FoundVolume, PluginSockets, SocketNotice};
+use sim::world::DRIVER;
+use std::collections::{BTreeMap, BTreeSet};
+use tokio::sync::{Mutex, mpsc};
+
+use super::host::{CallError, Inner, Reach};
+
+const SOCKET: &str = "/plugins/driver.sock";
+
+impl CallError for CsiError {
+    /// Who says that it did nothing has done nothing.
+    fn refused(message: String) -> Self {
+        let code = if message.contains("after the effect") { "Unavailable" } else { "Internal" };
+        CsiError::Rpc { code, message }
+    }
+    fn timed_out() -> Self {
+        CsiError::timed_out()
+    }
+}
+
+/// What the disk and the driver have, beside the world's own books.
+#[derive(Default)]
+pub struct Drivers {
+    pub records: BTreeMap<String, VolumeRecord>,
+    /// Where volumes are mounted for pods.
+    targets: BTreeMap<String, (PodUid, String)>,
+    /// Volumes that each agent is asking for something.
+    busy: BTreeSet<(u32, String)>,
+    /// To the agent that lives now.
+    pub sockets: Option<mpsc::UnboundedSender<SocketNotice>>,
+}
+
+impl Drivers {
+    /// The pod's directory is gone with all that is in it.
+    pub fn forget(&mut self, uid: &PodUid) {
+        let below = format!("/pods/{uid}/");
+        self.records.retain(|path, _| !path.contains(&below));
+    }
+}
+
+pub fn driver_is(inner: &mut Inner, there: bool) {
+    inner.world.storage.registered = there;
+    if let Some(sockets) = &inner.drivers.sockets {
+        let path = SOCKET.to_owned();
+        let notice = if there { SocketNotice::Came { path } } else { SocketNotice::Gone { path } };
+        // Nobody listens any more when the agent has gone.
+        let _ = sockets.send(notice);
+    }
+}
+
+/// The pod in whose directory a path is.
+fn pod_of(path: &str) -> Option<PodUid> {
+    let (_, rest) = path.split_once("/pods/")?;
+    rest.split('/').next().map(PodUid::from)
+}
+
+/// How a mounted volume is listed among the pod's: nobody removes the pod's directory while it is there.
+fn listed(target: &str) -> String {
+    format!("mount {target}")
+}
+
+pub struct SimDrivers(pub Reach);
+
+impl SimDrivers {
+    /// One call about a volume.
+    async fn ask(
+        &self,
+        handle: &str,
+        effect: impl FnOnce(&mut Inner) -> Result<(), CsiError>,
+    ) -> Result<(), CsiError> {
+        let key = (self.0.generation, handle.to_owned());
+        {
+            let mut inner = self.0.host.lock().await;
+            if !inner.drivers.busy.insert(key.clone()) {
+                inner.check.violate("one at a time", format!("{handle} is asked for twice at once"));
+            }
+        }
+        let effect = |inner: &mut Inner| {
+            if !inner.world.storage.registered {
+                let message = "the driver is away, before or after the effect".into();
+                return Err(CsiError::refused(message));
+            }
+            effect(inner)
+        };
+        let answer = self.0.call(&handle.into(), true, effect).await;
+        self.0.host.lock().await.drivers.busy.remove(&key);
+        answer
+    }
+}
+
+#[async_trait]
+impl CsiDrivers for SimDrivers {
+    fn place(&self, _: &str, _: Option<&str>) {}
+
+    async fn node_info(&self, _: &str) -> Result<DriverNode, CsiError> {
+        Ok(DriverNode { node_id: "n1".into(), ..DriverNode::default() })
+    }
+
+    async fn abilities(&self, driver: &str) -> Result<Abilities, CsiError> {
+        self.0.alive().await;
+        match self.0.host.lock().await.world.storage.registered {
+            true => Ok(Abilities { stage: true, ..Abilities::default() }),
+            false => Err(CsiError::NotRegistered { driver: driver.to_owned() }),
+        }
+    }
+
+    async fn stage(&self, _: &str, call: &Stage) -> Result<(), CsiError> {
+        let stage = |inner: &mut Inner| {
+            inner.world.storage.staged.insert(call.handle.clone());
+            Ok(())
+        };
+        self.ask(&call.handle, stage).await
+    }
+
+    async fn publish(&self, _: &str, call: &Publish) -> Result<(), CsiError> {
+        let publish = |inner: &mut Inner| {
+            if !inner.world.storage.staged.contains(&call.handle) {
+                inner.check.violate("stage first", format!("{} is published, and not staged", call.handle));
+            }
+            let uid = pod_of(&call.target).unwrap_or_else(|| "nobody".into());
+            let name = listed(&call.target);
+            inner.world.disk.set_up_volume(&uid, &name, None);
+            inner.world.storage.published.insert((uid.clone(), name, call.handle.clone()));
+            inner.drivers.targets.insert(call.target.clone(), (uid, call.handle.clone()));
+            Ok(())
+        };
+        self.ask(&call.handle, publish).await
+    }
+
+    /// No claim of this world grows.
+    async fn expand(&self, _: &str, _: &Expand) -> Result<(), CsiError> {
+        Ok(())
+    }
+
+    /// Nobody asks for figures in this world.
+    async fn tell(&self, _: &str, _: &str, _: &str) -> Result<Told, CsiError> {
+        Ok(Told::default())
+    }
+
+    async fn unpublish(&self, _: &str, handle: &str, target: &str) -> Result<(), CsiError> {
+        let unpublish = |inner: &mut Inner| {
+            if let Some((uid, handle)) = inner.drivers.targets.remove(target) {
+                let name = listed(target);
+                inner.world.disk.unmounted(&uid, &name);
+                inner.world.storage.published.remove(&(uid, name, handle));
+            }
+            Ok(())
+        };
+        self.ask(handle, unpublish).await
+    }
+
+    async fn unstage(&self, _: &str, handle: &str, _: &str) -> Result<(), CsiError> {
+        let unstage = |inner: &mut Inner| {
+            if let Some(user) = inner.world.storage.users(handle).into_iter().next().cloned() {
+                inner.check.violate("unstage last", format!("{handle} is unstaged while {user} has it"));
+            }
+            inner.world.storage.staged.remove(handle);
+            Ok(())
+        };
+        self.ask(handle, unstage).await
+    }
+}
+
+#[async_trait]
+impl CsiFiles for SimDrivers {
+    async fn make_dir(&self, _: &str) -> Result<(), FilesError> {
+        self.0.alive().await;
+        Ok(())
+    }
+
+    async fn write_record(&self, path: &str, record: &VolumeRecord) -> Result<(), FilesError> {
+        let write = |inner: &mut Inner| {
+            inner.drivers.records.insert(path.to_owned(), record.clone());
+            Ok(())
+        };
+        self.0.call(&"records".into(), false, write).await
+    }
+
+    async fn found(&self) -> Result<Vec<FoundVolume>, FilesError> {
+        self.0.call(&"records".into(), false, |inner| Ok(found(&inner.drivers, |_| true))).await
+    }
+
+    async fn found_of(&self, uid: &PodUid) -> Result<Vec<FoundVolume>, FilesError> {
+        let of = |one: &FoundVolume| one.pod.as_ref() == Some(uid);
+        self.0.call(uid, false, |inner| Ok(found(&inner.drivers, of))).await
+    }
+
+    async fn remove(&self, place: &str, record: Option<&str>) -> Result<(), FilesError> {
+        let remove = |inner: &mut Inner| {
+            if inner.drivers.targets.contains_key(place) {
+                inner.check.violate("no deletion through a mount", format!("{place} is removed"));
+            }
+            if let Some(record) = record {
+                inner.drivers.records.remove(record);
+            }
+            Ok(())
+        };
+        self.0.call(&"records".into(), false, remove).await
+    }
+
+    async fn apply_group(&self, _: &str, _: i64, _: bool) -> Result<(), FilesError> {
+        Ok(())
+    }
+    async fn link_device(&self, _: &str, _: &str) -> Result<(), FilesError> {
+        Ok(())
+    }
+    async fn unlink_device(&self, _: &str) -> Result<(), FilesError> {
+        Ok(())
+    }
+}
+
+fn found(drivers: &Drivers, wanted: impl Fn(&FoundVolume) -> bool) -> Vec<FoundVolume> {
+    let volume = |(path, record): (&String, &VolumeRecord)| {
+        let dir = path.rsplit_once('/').map_or(path.as_str(), |(dir, _)| dir);
+        let pod = pod_of(path);
+        FoundVolume {
+            place: format!("{dir}/{}", if pod.is_some() { "mount" } else { "globalmount" }),
+            pod,
+            block: false,
+            spec_name: dir.rsplit('/').next().unwrap_or_default().to_owned(),
+            record_path: path.clone(),
+            record: Ok(Some(record.clone())),
+            link: None,
+        }
+    };
+    drivers.records.iter().map(volume).filter(wanted).collect()
+}
+
+/// Heard once, by one agent.
+pub struct SimSockets(pub Mutex<Option<mpsc::UnboundedReceiver<SocketNotice>>>);
+
+#[async_trait]
+impl PluginSockets for SimSockets {
+    fn watch(&self) -> BoxStream<'static, SocketNotice> {
+        let heard = self.0.try_lock().ok().and_then(|mut heard| heard.take());
+        let Some(heard) = heard else { return futures::stream::pending().boxed() };
+        futures::stream::unfold(heard, |mut heard| async move { Some((heard.recv().await?, heard)) }).boxed()
+    }
+
+    async fn info(&self, socket: &str) -> Result<PluginInfo, CsiError> {
+        Ok(PluginInfo {
+            kind: decide::csi::CSI_PLUGIN.into(),
+            name: DRIVER.into(),
+            endpoint: socket.to_owned(),
+            versions: vec!["1.0.0".into()],
+        })
+    }
+
+    async fn notify(&self, _: &str, _: Option<&str>) -> Result<(), CsiError> {
+        Ok(())
+    }
+}
