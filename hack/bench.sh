@@ -23,15 +23,22 @@ runtime_parts() {
     "$here/parts" images >/dev/null
 }
 
-# run_bench <name> <profile>: builds rubelet in that profile, and runs the benchmark beside it. What only watches is not
-# built as what ships: linking that takes minutes for each program.
-run_bench() {
-    local name=$1 profile=$2 target=${CARGO_TARGET_DIR:-target}
-    if [[ $profile == dist ]]; then
-        cargo build --quiet --package rubelet --profile dist --features jemalloc
-        RUBELET_BENCH_RUBELET=$(realpath "$target/dist/rubelet")
-        export RUBELET_BENCH_RUBELET
-        profile=release
-    fi
-    exec cargo bench --quiet --package rubelet --bench "$name" --profile "$profile"
+# build_rubelet <profile>: the agent that benchmarks look at, into RUBELET_BENCH_RUBELET, and into `watching` the profile of
+# the benchmarks themselves. They only watch: linking them as what ships takes minutes each.
+build_rubelet() {
+    local directory=$1
+    watching=$1
+    [[ $1 != dist ]] || watching=release
+    [[ $1 != dev ]] || directory=debug
+    local features=()
+    [[ $1 != dist ]] || features=(--features rubelet/jemalloc)
+    (cd "$here/.." && cargo build --quiet --workspace --bin rubelet --profile "$1" "${features[@]}")
+    RUBELET_BENCH_RUBELET=$(realpath "${CARGO_TARGET_DIR:-$here/../target}/$directory/rubelet")
+    export RUBELET_BENCH_RUBELET
+}
+
+# watch <benchmark>: built with the features of the whole workspace, so that what its tests or another benchmark built is
+# used again.
+watch() {
+    (cd "$here/.." && cargo bench --quiet --workspace --bench "$1" --profile "$watching")
 }

@@ -6,13 +6,15 @@
 // Real processes live in real time.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
+#[path = "figures/mod.rs"]
+mod figures;
 #[path = "../tests/harness/mod.rs"]
 mod harness;
 
-use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use figures::{number, whole_cpu_seconds};
 use harness::{Node, wait};
 use serde_json::{Value, json};
 
@@ -23,8 +25,6 @@ const BETWEEN: Duration = Duration::from_millis(1500);
 /// Pods that are made at a time: containerd is not what is measured.
 const BATCH: usize = 10;
 const PATIENCE: Duration = Duration::from_secs(600);
-/// In a second, as the kernel tells them to programs on every machine that we run on.
-const TICKS: f64 = 100.0;
 
 fn main() {
     let (pods, scrapes) = (number("RUBELET_BENCH_PODS", 200), number("RUBELET_BENCH_SCRAPES", 20));
@@ -42,10 +42,11 @@ fn main() {
     // What their start left to do is over then.
     thread::sleep(Duration::from_secs(10));
     let idle = idle_rate(pid, Duration::from_secs(30));
+    println!("machine: {}", figures::machine());
     println!("{name}: {pods} pods, {:.2} % of a core without scrapes", idle * 100.0);
     println!("{name}: endpoint, CPU time per scrape, time to answer, bytes");
     for endpoint in ENDPOINTS {
-        let (begun, used) = (Instant::now(), cpu_seconds(pid));
+        let (begun, used) = (Instant::now(), whole_cpu_seconds(pid));
         let (mut waited, mut bytes) = (Duration::ZERO, 0);
         for _ in 0..scrapes {
             let asked = Instant::now();
@@ -55,24 +56,17 @@ fn main() {
             bytes = answer.text().len();
             thread::sleep(BETWEEN);
         }
-        let used = cpu_seconds(pid) - used - idle * begun.elapsed().as_secs_f64();
+        let used = whole_cpu_seconds(pid) - used - idle * begun.elapsed().as_secs_f64();
         let (each, waited) = (used.max(0.0) / scrapes as f64, waited.as_secs_f64() / scrapes as f64);
         println!("{name}: {endpoint:18} {:8.2} ms {:8.2} ms {bytes:9}", each * 1e3, waited * 1e3);
     }
 }
 
-fn number(variable: &str, default: usize) -> usize {
-    match std::env::var(variable) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{variable} is no number: {text}")),
-        Err(_) => default,
-    }
-}
-
 /// Cores in use while nobody asks.
 fn idle_rate(pid: u32, over: Duration) -> f64 {
-    let (begun, used) = (Instant::now(), cpu_seconds(pid));
+    let (begun, used) = (Instant::now(), whole_cpu_seconds(pid));
     thread::sleep(over);
-    (cpu_seconds(pid) - used) / begun.elapsed().as_secs_f64()
+    (whole_cpu_seconds(pid) - used) / begun.elapsed().as_secs_f64()
 }
 
 /// A pod that costs as little as a pod can, with a volume to be measured.
@@ -97,11 +91,4 @@ fn wait_running(node: &Node, count: usize) {
             running => Err(format!("{running} of {count}")),
         }
     });
-}
-
-fn cpu_seconds(pid: u32) -> f64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the agent's figures");
-    let fields: Vec<&str> = stat.rsplit_once(") ").expect("the name's end").1.split(' ').collect();
-    let ticks = |field: usize| fields[field].parse::<f64>().expect("ticks");
-    (ticks(11) + ticks(12)) / TICKS
 }

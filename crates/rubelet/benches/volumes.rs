@@ -13,12 +13,14 @@
 
 #[path = "../tests/cluster/mod.rs"]
 mod cluster;
+#[path = "figures/mod.rs"]
+mod figures;
 #[path = "../tests/harness/mod.rs"]
 mod harness;
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -37,15 +39,16 @@ const VOLUMES: usize = 10;
 type Figures = BTreeMap<String, f64>;
 
 fn main() {
-    let pods = std::env::var("RUBELET_BENCH_PODS").ok().and_then(|text| text.parse().ok()).unwrap_or(100);
+    let pods = figures::number("RUBELET_BENCH_PODS", 100);
     if std::env::var_os(SIDE).is_some() {
         return measure(pods);
     }
     let upstream =
         std::env::var_os("RUBELET_BENCH_UPSTREAM").expect("RUBELET_BENCH_UPSTREAM: the kubelet's path");
-    let sides = [("rubelet", PathBuf::from(env!("CARGO_BIN_EXE_rubelet"))), ("upstream", upstream.into())];
+    let sides = [("rubelet", figures::rubelet()), ("upstream", upstream.into())];
     let found: BTreeMap<&str, Figures> =
         sides.iter().map(|(side, binary)| (*side, run_side(side, binary))).collect();
+    println!("machine: {}", figures::machine());
     println!("{pods} pods at once, {VOLUMES} configMap volumes each (of {} maps)", pods * VOLUMES);
     println!("| | rubelet | upstream |");
     println!("| --- | --- | --- |");
