@@ -21,9 +21,10 @@ use served::{BUSYBOX, Member, text};
 #[test]
 fn logs_in_all_their_forms() {
     let member = Member::join("kubectl-logs");
+    // It sleeps before it ends, so that the command that asks it to is over by then.
     let script = "until_there() { while [ ! -e $1 ]; do sleep 0.1; done; }; \
                   for i in 1 2 3 4 5; do echo line $i; done; until_there /tmp/err; echo oops >&2; \
-                  until_there /tmp/go; echo last; [ -e /tmp/ok ]";
+                  until_there /tmp/go; sleep 2; echo last; [ -e /tmp/ok ]";
     member.start("talker", json!({ "command": ["sh", "-c", script] }));
     let logged = |expect: &str| {
         wait("the lines", SLOW, || match member.said(&["logs", "talker"]) {
@@ -87,7 +88,7 @@ fn logs_in_all_their_forms() {
 #[test]
 fn a_log_is_followed_wherever_it_goes() {
     let member = Member::join("kubectl-follow");
-    let script = "echo first; trap 'exit 0' TERM; while [ ! -e /tmp/go ]; do sleep 0.1; done";
+    let script = "echo first; trap 'exit 0' TERM; while [ ! -e /tmp/go ]; do sleep 0.1; done; sleep 2";
     let pod = member.start("talker", json!({ "command": ["sh", "-c", script] }));
     let mut follower = member.kubectl(&["logs", "-f", "talker"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();

@@ -187,10 +187,11 @@ fn verbosity_can_be_changed(node: &Node, admin: &Caller<'_>) {
     let is_debug = || node.agent.log().lines().any(|line| line.contains(" DEBUG "));
     assert!(!is_debug(), "it was quiet before");
     let put = |level: &str| admin.ask_with("PUT", "/debug/flags/v", &["-d", level]);
-    assert_eq!(put("5"), (200, "successfully set klog.logging.verbosity to 5".into()));
+    let (status, text) = put("5");
+    assert_eq!((status, text.trim_end()), (200, "successfully set klog.logging.verbosity to 5"));
     // Something happens, and is told in detail now.
     node.agent.write_manifest("second", &pods::simple("second"));
     wait("more to be logged", SLOW, || if is_debug() { Ok(()) } else { Err("nothing of it") });
     let (status, text) = put("loud");
-    assert!(status == 400 && text.starts_with("failed set klog.logging.verbosity loud"), "{status} {text}");
+    assert!(status == 400 && text.contains("must be a number, not \"loud\""), "{status} {text}");
 }
