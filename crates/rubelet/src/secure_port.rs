@@ -21,6 +21,8 @@ use crate::logging::LogHandle;
 
 /// What `/logs/` shows. Not configurable upstream either.
 const NODE_LOG_DIR: &str = "/var/log";
+/// In place of what only the server of static pods may see.
+const MASKED: &str = "<masked>";
 
 /// Closes what nobody chose to open: a node that stands alone has nobody to ask about callers, so the open defaults
 /// of the old command line, and the webhooks that are the default of a file, hold only where they are written down.
@@ -154,7 +156,7 @@ impl SecurePort<'_> {
                 stream_idle: config.streaming_connection_idle_timeout.to_std(),
                 root_dir: self.root_dir.to_owned(),
                 node_log_dir: NODE_LOG_DIR.into(),
-                configz: serde_json::to_value(config).unwrap_or_default(),
+                configz: shown(config),
                 flags: listed(self.flags),
             },
             set_verbosity: Arc::new(move |level| log.set_verbosity(level)),
@@ -164,6 +166,25 @@ impl SecurePort<'_> {
             stop: stop.clone(),
         }
     }
+}
+
+/// The configuration without what is a secret: `/configz` is read by who may see little else.
+fn shown(config: &KubeletConfiguration) -> serde_json::Value {
+    let mut config = config.clone();
+    config.static_pod_url = without_user(&config.static_pod_url);
+    for values in config.static_pod_url_header.values_mut() {
+        *values = vec![MASKED.to_owned()];
+    }
+    serde_json::to_value(config).unwrap_or_default()
+}
+
+/// Of `scheme://user:password@host/path`, all but who asks.
+fn without_user(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(end);
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    format!("{scheme}://{host}{path}")
 }
 
 /// The flags that are no fields of the configuration, as `/flagz` shows them.
@@ -183,7 +204,13 @@ fn listed(flags: &Flags) -> BTreeMap<String, String> {
         ("node-labels", labels.join(",")),
         ("root-dir", flags.root_dir.display().to_string()),
     ];
-    let fields = flags.overrides.iter().map(|given| (given.field.to_owned(), given.value.to_string()));
+    let fields = flags.overrides.iter().map(|given| {
+        let value = match given.field {
+            "staticPodURL" | "staticPodURLHeader" => MASKED.to_owned(),
+            _ => given.value.to_string(),
+        };
+        (given.field.to_owned(), value)
+    });
     all.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(fields).collect()
 }
 

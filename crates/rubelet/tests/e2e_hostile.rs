@@ -51,9 +51,9 @@ fn log(node: &Node, query: &str) -> (u16, String) {
     ask(node, &format!("/containerLogs/default/web-node/c{query}"))
 }
 
-fn resident_kib(node: &Node) -> u64 {
+fn resident_kib(node: &Node, which: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", node.agent.pid().unwrap())).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap().to_owned();
+    let line = status.lines().find(|line| line.starts_with(which)).unwrap().to_owned();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
@@ -65,9 +65,11 @@ fn is_served(node: &Node) {
 /// Does something bad, and holds the agent to its bounds.
 #[track_caller]
 fn survives(node: &Node, what: &str, deed: impl FnOnce()) {
-    let before = resident_kib(node);
+    // The peak counts, not what is left when it is over: 5 begins it anew.
+    fs::write(format!("/proc/{}/clear_refs", node.agent.pid().unwrap()), "5").unwrap();
+    let before = resident_kib(node, "VmRSS");
     deed();
-    let grown = resident_kib(node).saturating_sub(before);
+    let grown = resident_kib(node, "VmHWM").saturating_sub(before);
     println!("{what}: {grown} KiB more");
     assert!(grown < ROOM, "{what}: {grown} KiB more");
     is_served(node);
@@ -208,8 +210,13 @@ fn floods_and_half_said_words() {
             silent.push(stream);
         }
     });
-    silent[0].set_read_timeout(Some(SLOW)).unwrap();
-    assert!(matches!(silent[0].read(&mut [0; 64]), Ok(0 | 7) | Err(_)), "the oldest were closed");
+    // At once, not when their time for a handshake (ten seconds) is over; and all but those that may wait.
+    let closed = silent.iter_mut().filter(|stream| {
+        stream.set_nonblocking(true).unwrap();
+        !matches!(stream.read(&mut [0; 64]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+    });
+    let closed = closed.count();
+    assert!(closed >= 1000 - 256, "{closed} of a thousand were closed");
     drop(silent);
 
     survives(&node, "floods of headers", || {

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Query, Request, State};
@@ -19,6 +20,9 @@ use crate::{PATIENCE, api, control, pod_list};
 
 /// As the kubelet announces its metrics.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
+
+/// How long a scrape waits for an agent that hangs.
+const SCRAPE_PATIENCE: Duration = Duration::from_secs(3);
 
 #[derive(Clone)]
 pub struct Endpoints {
@@ -100,10 +104,11 @@ fn list(answer: Result<PodList, Unanswered>) -> Response {
 /// Counters are told even by an agent that hangs: that is when they are looked at.
 async fn metrics(State(endpoints): State<Endpoints>) -> Response {
     let agent = &endpoints.agent;
-    let figures =
-        ask(async { Some(AgentFigures::new(agent.node().await?, &agent.reports().await?)) }).await.ok();
+    let asked = ask(async { Some(AgentFigures::new(agent.node().await?, &agent.reports().await?)) });
+    let figures = tokio::time::timeout(SCRAPE_PATIENCE, asked).await.ok().and_then(Result::ok);
     let mut scrape = Scrape { now: endpoints.metrics.now(), figures, ..Default::default() };
-    if let Some(stats) = &endpoints.stats {
+    // Who did not answer this has no answer to what follows either, and scrapers leave after ten seconds.
+    if let Some(stats) = endpoints.stats.as_ref().filter(|_| scrape.figures.is_some()) {
         scrape.logs = stats.log_sizes().await;
         scrape.claims = stats.claims().await;
         scrape.pull_records = stats.pull_records().await;

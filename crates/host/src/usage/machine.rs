@@ -112,8 +112,12 @@ fn disks(mounts: &str, diskstats: &str) -> Vec<MachineDisk> {
     let mut disks: Vec<MachineDisk> = Vec::new();
     for line in mounts.lines() {
         let mut words = line.split(' ');
-        let (Some(device), Some(place)) = (words.next(), words.next()) else { continue };
-        if !device.starts_with("/dev/") || disks.iter().any(|known| known.device == device) {
+        let (Some(device), Some(place), Some(kind)) = (words.next(), words.next(), words.next()) else {
+            continue;
+        };
+        // What a process of somebody's serves (fuse, often from `/dev/fuse`) may never answer.
+        let is_local = kind.starts_with("ext") || matches!(kind, "btrfs" | "xfs" | "zfs" | "f2fs" | "vfat");
+        if !is_local || !device.starts_with("/dev/") || disks.iter().any(|known| known.device == device) {
             continue;
         }
         let Ok(filesystem) = filesystem(Path::new(&unescaped(place))) else { continue };

@@ -167,14 +167,24 @@ async fn of_services(api: &SecureApi, query: NodeQuery) -> Response {
         );
         return text_answer(Body::from(text));
     }
+    let mut bodies = Vec::new();
     for name in &query.services {
-        for candidate in NodeQuery::candidates(name) {
-            if let Some(body) = super::node_logs::whole_file(api, &candidate).await {
-                return text_answer(body);
-            }
+        bodies.push(match first_file(api, name).await {
+            Some(body) => body,
+            None => Body::from(format!("\nlog not found for {name}\n")),
+        });
+    }
+    let pieces = futures::stream::iter(bodies).flat_map(Body::into_data_stream);
+    text_answer(Body::from_stream(pieces))
+}
+
+async fn first_file(api: &SecureApi, name: &str) -> Option<Body> {
+    for candidate in NodeQuery::candidates(name) {
+        if let Some(body) = super::node_logs::whole_file(api, &candidate).await {
+            return Some(body);
         }
     }
-    text_answer(Body::from(format!("\nlog not found for {names}\n")))
+    None
 }
 
 async fn file_or_nothing(api: &SecureApi, file: &str) -> Response {
