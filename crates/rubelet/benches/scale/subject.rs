@@ -101,6 +101,8 @@ impl Drop for Subject {
             let _ = child.kill();
             let _ = child.wait();
         }
+        // Either kubelet mounts its directory onto itself, and leaves that behind.
+        let _ = Command::new("umount").arg(self.dir.path().join("root")).stderr(Stdio::null()).status();
         if std::thread::panicking() {
             let log = fs::read_to_string(self.dir.path().join("agent.log")).unwrap_or_default();
             let lines: Vec<&str> = log.lines().collect();
