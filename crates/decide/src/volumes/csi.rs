@@ -6,6 +6,8 @@
 //! ```
 //! Whatever is missing wakes the pod when it comes: objects, the Node's list of attached volumes, the registration.
 
+mod label;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::cluster::{ObjectKey, ObjectKind};
@@ -117,9 +119,15 @@ pub(super) fn place(inputs: &ContentInputs<'_>, resolved: &Resolved<'_>) -> Opti
     let id = VolumeId { driver: source.driver.clone(), handle: source.volume_handle.clone() };
     let paths = paths(inputs.config, &inputs.pod.uid, &id, resolved.spec_name, resolved.block);
     let read_only = resolved.read_only;
+    let spec = driver_object(inputs, &id.driver).flatten().map(|driver| &driver.spec);
+    // What is mounted with a label has it already.
+    let labelled = spec.is_some_and(|spec| label::of_mount(inputs, resolved, spec) != Ok(String::new()));
     Some(match paths.link {
         Some(path) => VolumePlace::Device { path, read_only },
-        None => VolumePlace::Directory(VolumeSource { path: paths.target, read_only, managed: !read_only }),
+        None => {
+            let managed = !read_only && !labelled;
+            VolumePlace::Directory(VolumeSource { path: paths.target, read_only, managed })
+        }
     })
 }
 
@@ -209,9 +217,16 @@ impl Asked<'_> {
         let fs_type = source.fs_type.clone().unwrap_or_default();
         let once =
             resolved.access_modes.iter().any(|mode| mode == "ReadWriteOnce" || mode == "ReadWriteOncePod");
+        let label = label::of_mount(self.inputs, resolved, &spec).map_err(|message| Held::Unprocessed {
+            volume: self.volume.name.clone(),
+            claim: resolved.claim.name.clone(),
+            message,
+        })?;
+        let mut flags = resolved.mount_options.clone();
+        flags.extend((!label.is_empty()).then(|| label::option(&label)));
         let access = match resolved.block {
             true => Access::Block,
-            false => Access::Mount { fs_type: fs_type.clone(), flags: resolved.mount_options.clone() },
+            false => Access::Mount { fs_type: fs_type.clone(), flags },
         };
         let config = self.inputs.config;
         Ok(self.made(CsiVolume {
@@ -228,6 +243,7 @@ impl Asked<'_> {
             stage_secrets,
             publish_secrets,
             group: self.group(&spec, resolved.read_only, &fs_type, once),
+            label,
             paths: paths(config, &self.inputs.pod.uid, &id, resolved.spec_name, resolved.block),
             republish: spec.requires_republish == Some(true),
             id,
@@ -261,6 +277,7 @@ impl Asked<'_> {
             stage_secrets: Secrets::default(),
             publish_secrets,
             group: self.group(&spec, read_only, &fs_type, true),
+            label: String::new(),
             paths: paths(config, &pod.uid, &id, name, false),
             republish: spec.requires_republish == Some(true),
             id,

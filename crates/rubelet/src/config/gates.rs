@@ -40,6 +40,7 @@ const EFFECTIVE: &[&str] = &[
     "LoggingBetaOptions",
     "NodeDeclaredFeatures",
     "PodLevelResources",
+    "SELinuxMount",
 ];
 
 /// Why a set of gates can't be used.
