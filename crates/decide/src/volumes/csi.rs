@@ -6,6 +6,7 @@
 //! ```
 //! Whatever is missing wakes the pod when it comes: objects, the Node's list of attached volumes, the registration.
 
+mod attach;
 mod label;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +24,8 @@ use super::{ContentInputs, Held, VolumePlace, VolumeSource, mounted};
 use crate::csi::{attachment_name, inline_handle, paths};
 use crate::objects::{Known, KnownToken, Lack, Named, ObjectDesk, token_wanted};
 
+pub use attach::{Unattached, unattached};
+
 const PERSISTENT: &str = "Persistent";
 const EPHEMERAL: &str = "Ephemeral";
 const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
@@ -37,8 +40,9 @@ pub struct Needs {
     pub volumes: BTreeSet<VolumeId>,
 }
 
-/// As far as it is known: a claim that is not read yet names no driver.
-pub fn needs(inputs: &ContentInputs<'_>) -> Needs {
+/// As far as it is known: a claim that is not read yet names no driver. `late`: the pod has waited for so long that it is
+/// to be found out whether its volumes will ever be attached.
+pub fn needs(inputs: &ContentInputs<'_>, late: bool) -> Needs {
     let mut found = Needs::default();
     for volume in mounted(inputs.pod) {
         if let Some(source) = &volume.csi {
@@ -55,7 +59,8 @@ pub fn needs(inputs: &ContentInputs<'_>) -> Needs {
         found.named.objects.extend(secrets.into_iter().flatten().map(key_of));
         found.add_tokens(inputs, &source.driver);
         let id = VolumeId { driver: source.driver.clone(), handle: source.volume_handle.clone() };
-        if is_listed(inputs, &id, attached_names) && attach_required(inputs, &source.driver) == Some(true) {
+        let told = is_listed(inputs, &id, attached_names) || (late && attach::tells_room(inputs, &id.driver));
+        if told && attach_required(inputs, &source.driver) == Some(true) {
             let name = attachment_name(&id, &inputs.config.node_name);
             found.attachments.insert(StorageKey::Attachment { name });
         }
@@ -334,10 +339,11 @@ impl Asked<'_> {
         }
         let name = attachment_name(id, &self.inputs.config.node_name);
         match desk.storage.attachment(&self.inputs.pod.uid, &name) {
-            Ok(attachment) => {
-                let status = attachment.status.as_ref();
-                Ok(status.and_then(|status| status.attachment_metadata.clone()).unwrap_or_default())
-            }
+            Ok(attachment) => match &attachment.status {
+                Some(status) if status.attached => Ok(status.attachment_metadata.clone().unwrap_or_default()),
+                // Read before the Node was told.
+                _ => Err(self.waits(format!("volumeattachment {name:?} was read before it was attached"))),
+            },
             Err(Lack::Refused(message)) => Err(self.refused(MountStage::MountDevice, message)),
             Err(Lack::Unread { trouble: "" }) => {
                 Err(self.waits(format!("volumeattachment {name:?} was not read yet")))

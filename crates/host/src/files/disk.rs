@@ -247,6 +247,7 @@ fn mend(device: &Path) -> Result<(), FilesError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::testing::plain_volume;
 
     #[test]
     fn answers_of_blkid() {
@@ -307,17 +308,7 @@ mod tests {
         let error = format(&other, "ext4", mark).unwrap_err();
         assert!(error.to_string().contains("holds data that is no filesystem"), "{error}");
         program::run("mkfs.ext4", &["-q", "-F", &disk.to_string_lossy()]).unwrap();
-        let volume = LocalVolume {
-            name: "pv".into(),
-            path: disk.to_string_lossy().into_owned(),
-            target: String::new(),
-            read_only: false,
-            fs_type: None,
-            mount_options: Vec::new(),
-            fs_group: None,
-            on_root_mismatch: false,
-            create: false,
-        };
+        let volume = plain_volume(&disk);
         assert_eq!(made_ready(&disk, &at, &volume).unwrap(), "ext4");
         assert!(!Mark::of(&at, &disk).unwrap().path.exists(), "killed just after it was formatted");
     }

@@ -31,6 +31,7 @@ const ALL_BETA: &str = "AllBeta";
 /// have no effect yet when it is moved away from its default.
 const EFFECTIVE: &[&str] = &[
     "CSIVolumeHealth",
+    "ClusterTrustBundleProjection",
     "CustomCPUCFSQuotaPeriod",
     "GracefulNodeShutdown",
     "GracefulNodeShutdownBasedOnPodPriority",

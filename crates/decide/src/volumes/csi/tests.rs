@@ -126,7 +126,7 @@ impl Scene {
             node: Some(&node),
             now: Wall(0),
         };
-        let needed = needs(&ContentInputs { cluster: Some(&desk), ..plain }).named;
+        let needed = needs(&ContentInputs { cluster: Some(&desk), ..plain }, false).named;
         desk.claim_more(&self.pod.uid, needed.clone());
         for (name, value) in &self.secrets {
             let data = [("key".to_owned(), value.as_bytes().to_vec())].into();
@@ -191,6 +191,7 @@ fn what_it_waits_for_in_the_order_in_which_it_comes() {
     check(|s| s.node = json!({}), NOT_IN_USE);
     check(|s| s.node = json!({"volumesInUse": [UNIQUE]}), NOT_ATTACHED);
     check(|s| s.attachment = None, "waits: volumeattachment");
+    check(|s| s.attachment = Some(json!({"attached": false})), "was read before it was attached");
     check(
         |s| s.registered = false,
         "MountVolume.MountDevice failed pv: kubernetes.io/csi: attacher.MountDevice failed to create \
@@ -213,8 +214,11 @@ fn what_need_not_be_attached_is_not_waited_for() {
     // One that the cluster does not know is attached, as upstream has it.
     loose.driver = None;
     assert_eq!(loose.volume(), Err(format!("waits: {NOT_IN_USE}")));
-    assert!(loose.with(needs).attachments.is_empty(), "not asked for before it is attached");
-    assert_eq!(scene().with(needs).attachments.len(), 1);
+    assert!(
+        loose.with(|inputs| needs(inputs, false)).attachments.is_empty(),
+        "not asked for before it is attached"
+    );
+    assert_eq!(scene().with(|inputs| needs(inputs, false)).attachments.len(), 1);
 }
 
 #[test]
@@ -372,6 +376,53 @@ fn the_secret_for_growth_is_read_and_given() {
         (wanted.claim.uid.as_str(), wanted.version.as_str(), wanted.online),
         ("claim-uid", "5", false)
     );
+}
+
+#[test]
+fn which_volumes_are_not_attached_and_will_not_be() {
+    let full = json!({"attached": false, "attachError": {"message": "full", "errorCode": 8}});
+    let tells = json!({"nodeAllocatableUpdatePeriodSeconds": 10});
+    let in_use = json!({"volumesInUse": [UNIQUE]});
+    let base = || Scene {
+        driver: Some(tells.clone()),
+        node: in_use.clone(),
+        attachment: Some(full.clone()),
+        ..scene()
+    };
+    let check = |change: &dyn Fn(&mut Scene), expect: Option<bool>, read: bool| {
+        let mut scene = base();
+        change(&mut scene);
+        scene.with(|inputs| {
+            let found = unattached(inputs);
+            let full = found.first().map(|one| one.no_room.is_some());
+            assert_eq!(full, expect, "{found:?}");
+            assert!(found.iter().all(|one| one.volume == "data"));
+            assert_eq!(!needs(inputs, true).attachments.is_empty(), read, "of one that is late");
+        });
+    };
+    check(&|_| (), Some(true), true);
+    check(&|s| s.node = json!({}), Some(true), true);
+    check(&|s| s.node["volumesAttached"] = json!([{"name": UNIQUE, "devicePath": ""}]), None, true);
+    check(&|s| s.attachment = None, Some(false), true);
+    check(
+        &|s| s.attachment = Some(json!({"attached": true, "attachError": full["attachError"]})),
+        Some(false),
+        true,
+    );
+    for error in [json!(null), json!({"message": "ResourceExhausted"}), json!({"errorCode": 14})] {
+        let status = json!({"attached": false, "attachError": error});
+        check(&|s| s.attachment = Some(status.clone()), Some(false), true);
+    }
+    // Those who don't tell how many they take are waited for.
+    check(&|s| s.driver = Some(json!({"nodeAllocatableUpdatePeriodSeconds": 0})), Some(false), false);
+    check(&|s| s.driver = Some(json!({})), Some(false), false);
+    check(&|s| s.driver = None, Some(false), false);
+    check(
+        &|s| s.driver = Some(json!({"attachRequired": false, "nodeAllocatableUpdatePeriodSeconds": 10})),
+        None,
+        false,
+    );
+    base().with(|inputs| assert!(needs(inputs, false).attachments.is_empty(), "nothing is read too soon"));
 }
 
 /// A pod with these options for itself, and for two containers that mount the volume.
