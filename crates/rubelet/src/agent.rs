@@ -7,6 +7,7 @@ use anyhow::{Context, bail};
 use model::node::CgroupVersion;
 use model::pod::Source;
 use ports::{AgentView, HostFactsSource};
+use server::Serving;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -73,7 +74,7 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
     let root_dir = Path::new(&root_dir);
     let agent: Arc<dyn AgentView> = Arc::new(agent);
     let stats = wire::stats(agent.clone(), &held, figures, &metrics)?;
-    let endpoints = wire::serve(&config, root_dir, agent, metrics.clone(), stats, &stop).await?;
+    let (endpoints, mut open) = wire::serve(&config, root_dir, agent, metrics.clone(), stats, &stop).await?;
     let health = endpoints.health.clone();
     let secure = SecurePort {
         flags,
@@ -87,9 +88,11 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
         tracing,
         log,
     };
-    let slot = secure.open(&stop).await?;
-    if let (Some(slot), Some(cluster), true) = (slot, &cluster, config.server_tls_bootstrap) {
-        cluster.keep_serving_certificate(slot, &flags.cert_dir, &node_name, &metrics, &stop)?;
+    if let Some((slot, serving)) = secure.open(&stop).await? {
+        open.push(serving);
+        if let Some(cluster) = cluster.as_ref().filter(|_| config.server_tls_bootstrap) {
+            cluster.keep_serving_certificate(slot, &flags.cert_dir, &node_name, &metrics, &stop)?;
+        }
     }
     let engine = engine.with_node(duties).start();
     let ends = stop.clone();
@@ -108,6 +111,8 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
     stop.cancel();
     engine.await.context("the engine ended badly")?;
     told.await.context("telling the supervisor ended badly")?;
+    // Whoever is being answered gets the rest, within a moment.
+    futures::future::join_all(open.into_iter().map(Serving::ended)).await;
     traces_stop.cancel();
     if let Some(traces) = traces {
         traces.await.context("sending traces ended badly")?;
