@@ -241,10 +241,12 @@ mod tests {
     /// Who may read the configuration may not ask the server of static pods in our name.
     #[test]
     fn what_is_a_secret_is_not_shown() {
-        let mut config = KubeletConfiguration::default();
-        config.static_pod_url = "https://me:hidden1@host/pods?node=a".into();
-        config.static_pod_url_header =
-            [("Authorization".to_owned(), vec!["hidden2".to_owned(), "hidden3".to_owned()])].into();
+        let header = ("Authorization".to_owned(), vec!["hidden2".to_owned(), "hidden3".to_owned()]);
+        let config = KubeletConfiguration {
+            static_pod_url: "https://me:hidden1@host/pods?node=a".into(),
+            static_pod_url_header: [header].into(),
+            ..KubeletConfiguration::default()
+        };
         let shown = shown(&config);
         assert_eq!(shown["staticPodURL"], "https://xxxxx@host/pods?node=a");
         assert_eq!(shown["staticPodURLHeader"], serde_json::json!({ "Authorization": ["<masked>"] }));

@@ -220,10 +220,11 @@ fn floods_and_half_said_words() {
     });
     // All but those that may wait, and not only when their time for a handshake (ten seconds) is over.
     wait("the crowd to be closed", Duration::from_secs(8), || {
-        let closed = silent.iter_mut().filter(|stream| {
+        let is_closed = |mut stream: &TcpStream| {
             stream.set_nonblocking(true).unwrap();
             !matches!(stream.read(&mut [0; 64]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
-        });
+        };
+        let closed = silent.iter().filter(|stream| is_closed(stream));
         match closed.count() {
             enough if enough >= 1000 - 256 => Ok(()),
             few => Err(format!("{few} of a thousand were closed")),
