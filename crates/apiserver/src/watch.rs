@@ -17,7 +17,7 @@ use crate::connection::{Connection, Sent};
 use crate::json::Unread;
 use crate::request::Call;
 use crate::status;
-use crate::transport::broken;
+use crate::transport::{Place, broken};
 
 /// Between these the server is asked to end a watch: not all at once after it was away.
 const SHORTEST: u64 = 300;
@@ -121,6 +121,7 @@ impl<T: Send + 'static> Watch<T> {
 
 struct Lines {
     body: Incoming,
+    _place: Option<Place>,
     gone: CancellationToken,
     until: Instant,
     lasts: Duration,
@@ -132,8 +133,9 @@ struct Lines {
 impl Lines {
     fn new(sent: Sent, lasts: Duration) -> Self {
         let until = Instant::now() + lasts;
-        let body = sent.answer.into_body();
-        Self { body, gone: sent.gone, until, lasts, buffer: BytesMut::new(), searched: 0 }
+        let Sent { answer, place, gone } = sent;
+        let body = answer.into_body();
+        Self { body, _place: place, gone, until, lasts, buffer: BytesMut::new(), searched: 0 }
     }
 
     async fn next(&mut self, call: &str) -> Option<Result<Bytes, ApiError>> {

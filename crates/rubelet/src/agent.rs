@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use model::node::CgroupVersion;
@@ -95,6 +96,7 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
         }
     }
     let engine = engine.with_node(duties).start();
+    tokio::spawn(stop.clone().run_until_cancelled_owned(keep_small()));
     let ends = stop.clone();
     let told = tokio::spawn(async move { supervisor.keep_told(&health, ends).await });
     let lost = async {
@@ -137,6 +139,23 @@ fn settle_process(config: &KubeletConfiguration) {
     let files = u64::try_from(config.max_open_files).unwrap_or(1_000_000);
     if let Err(error) = host::process::raise_open_files(files) {
         tracing::warn!("maxOpenFiles: {:#}", anyhow::Error::new(error));
+    }
+}
+
+/// How long code that has run may stay resident.
+const KEEPS_CODE: Duration = Duration::from_secs(20);
+
+/// Most of the program runs at its start or when a pod comes, and would stay resident.
+async fn keep_small() {
+    let own = match host::own_pages::OwnPages::find() {
+        Ok(own) => own,
+        Err(error) => return tracing::debug!("the program stays resident as a whole: {error}"),
+    };
+    loop {
+        tokio::time::sleep(KEEPS_CODE).await;
+        if let Err(error) = own.release() {
+            return tracing::debug!("the program stays resident as a whole: {error}");
+        }
     }
 }
 
