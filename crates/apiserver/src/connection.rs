@@ -29,7 +29,7 @@ use crate::credential::{CredentialError, Keeper, Shown};
 use crate::file_watch::FileWatch;
 use crate::kubeconfig::{self, Access, KeyPair, KubeconfigError};
 use crate::request::Call;
-use crate::transport::{Wire, WireError, causes};
+use crate::transport::{Place, Wire, WireError, causes};
 
 #[derive(thiserror::Error, Debug)]
 pub enum ConnectError {
@@ -201,19 +201,33 @@ impl Connection {
 
     /// Sends one request. The answer is whatever the server said, with its body still to come.
     pub(crate) async fn send(&self, call: &Call) -> Result<Sent, ApiError> {
+        self.send_on(call, Way::Shared).await
+    }
+
+    /// The same for an answer that goes on and on.
+    pub(crate) async fn send_watch(&self, call: &Call) -> Result<Sent, ApiError> {
+        self.send_on(call, Way::OwnPlace).await
+    }
+
+    async fn send_on(&self, call: &Call, way: Way) -> Result<Sent, ApiError> {
         let name = call.name();
         let (era, shown) = self.credential(&name).await?;
         let request = request(&era.wire, call, &shown)
             .map_err(|error| ApiError::Invalid { call: name.clone(), message: error.to_string() })?;
         let begun = Instant::now();
-        let answer = era.wire.request(request, &name).await;
-        self.tell(&era, call, begun.elapsed(), answer.as_ref().ok());
-        let answer = answer?;
+        let answer = match way {
+            Way::Shared => era.wire.request(request, &name).await.map(|answer| (answer, None)),
+            Way::OwnPlace => {
+                era.wire.watch(request, &name).await.map(|(answer, place)| (answer, Some(place)))
+            }
+        };
+        self.tell(&era, call, begun.elapsed(), answer.as_ref().map(|(answer, _)| answer).ok());
+        let (answer, place) = answer?;
         if answer.status() == StatusCode::UNAUTHORIZED {
             era.keeper.refused(&shown).await;
             self.tell_if_expired(&era, &shown);
         }
-        Ok(Sent { answer, gone: era.wire.gone() })
+        Ok(Sent { answer, place, gone: era.wire.gone() })
     }
 
     /// A server only says that it does not know us. This may be why, and is told once in an era.
@@ -246,9 +260,18 @@ impl Connection {
     }
 }
 
+/// On which connection a request goes.
+#[derive(Clone, Copy)]
+enum Way {
+    Shared,
+    OwnPlace,
+}
+
 /// An answer, and the end of the era that it belongs to.
 pub(crate) struct Sent {
     pub answer: Response<Incoming>,
+    /// Of a watch: let go when the answer is not read any more.
+    pub place: Option<Place>,
     pub gone: CancellationToken,
 }
 

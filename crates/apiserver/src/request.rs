@@ -75,10 +75,10 @@ impl Call {
         }
     }
 
-    /// The answer's head within the deadline; its body is the caller's to read.
+    /// The answer's head within the deadline; its body is the caller's to read, for as long as it lasts.
     pub async fn open(&self, connection: &Connection, within: Duration) -> Result<Sent, ApiError> {
         let head = async {
-            let sent = connection.send(self).await?;
+            let sent = connection.send_watch(self).await?;
             if sent.answer.status().is_success() {
                 return Ok(sent);
             }

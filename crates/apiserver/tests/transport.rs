@@ -138,7 +138,7 @@ async fn a_slow_server_is_given_up_at_the_deadline() {
 }
 
 #[tokio::test]
-async fn calls_and_watches_share_one_http2_connection() {
+async fn calls_share_one_http2_connection_and_watches_another() {
     let ours = Authority::new("ours");
     let handler: Handler = Arc::new(|request, peer| {
         Box::pin(async move {
@@ -161,7 +161,38 @@ async fn calls_and_watches_share_one_http2_connection() {
     for _ in 0..5 {
         api.get_plain("/healthz").await.expect("an answer");
     }
-    assert_eq!(server.connections.load(Ordering::SeqCst), 1);
+    assert_eq!(server.connections.load(Ordering::SeqCst), 2);
+}
+
+/// A server takes a hundred requests at once from one connection. A node with more ConfigMaps than that has more watches.
+#[tokio::test]
+async fn more_watches_than_fit_on_a_connection_hold_up_nothing() {
+    let ours = Authority::new("ours");
+    let handler: Handler = Arc::new(|request, _| {
+        Box::pin(async move {
+            let watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+            if watch { endless(vec![added("a")]) } else { text(200, "ok") }
+        })
+    });
+    let mut setup = Setup::new(ours.sign(&LOCAL, |_| {}));
+    setup.streams = 100;
+    let server = serve(setup, handler).await;
+    let api = api(&trusting(&server, &ours), "token: t");
+    let mut watches = futures::future::join_all((0..300).map(|_| async {
+        let mut watch = api.watch_pods("n", Since::Everything).await.expect("a watch");
+        assert!(matches!(watch.next().await, Some(Ok(WatchEvent::Added(_)))));
+        watch
+    }))
+    .await;
+    api.get_plain("/healthz").await.expect("an answer beside them");
+    let opened = server.connections.load(Ordering::SeqCst);
+    assert!((4..=6).contains(&opened), "{opened} connections");
+    // Places are given back.
+    watches.truncate(200);
+    for _ in 0..50 {
+        watches.push(api.watch_pods("n", Since::Everything).await.expect("a watch"));
+    }
+    assert_eq!(server.connections.load(Ordering::SeqCst), opened);
 }
 
 fn added(name: &str) -> Bytes {

@@ -60,6 +60,15 @@ impl PullPolicy {
             _ => PullPolicy::IfNotPresent,
         }
     }
+
+    /// As metrics tell it.
+    pub fn word(self) -> &'static str {
+        match self {
+            PullPolicy::Always => "always",
+            PullPolicy::IfNotPresent => "ifnotpresent",
+            PullPolicy::Never => "never",
+        }
+    }
 }
 
 /// Who waits at the desk: a container by its name, or a volume by its key.

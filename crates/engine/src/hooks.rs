@@ -7,6 +7,23 @@ use model::hook::{Hook, HookCall};
 
 use crate::dispatcher::Shop;
 
+/// Sleeps, and says when it was dropped before its end.
+async fn sleep(length: Duration, cut_short: impl FnOnce()) {
+    let mut guard = OnDrop(Some(cut_short));
+    tokio::time::sleep(length).await;
+    guard.0 = None;
+}
+
+struct OnDrop<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        if let Some(tell) = self.0.take() {
+            tell();
+        }
+    }
+}
+
 /// Runs a hook to its end. The error is the whole sentence about it.
 pub(crate) async fn run(shop: Shop, id: ContainerId, call: HookCall) -> Result<(), String> {
     let hook = match call.hook {
@@ -16,7 +33,8 @@ pub(crate) async fn run(shop: Shop, id: ContainerId, call: HookCall) -> Result<(
     let failed = |error: String| format!("{} failed - error: {error}", call.describe);
     match hook {
         Hook::Sleep { secs } => {
-            tokio::time::sleep(Duration::from_secs(secs.max(0) as u64)).await;
+            let length = Duration::from_secs(secs.max(0) as u64);
+            sleep(length, || shop.ports.meter.sleep_cut_short()).await;
             Ok(())
         }
         Hook::Http(request) => shop.ports.http_hooks.get(&request).await.map(|_| ()).map_err(failed),
@@ -31,5 +49,22 @@ pub(crate) async fn run(shop: Shop, id: ContainerId, call: HookCall) -> Result<(
             }
             Err(error) => Err(format!("{}, message: \"\"", failed(error.user_message()))),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_sleep_that_was_cut_short_is_told() {
+        let told = Cell::new(0);
+        let length = Duration::from_secs(30);
+        let nap = || sleep(length, || told.set(told.get() + 1));
+        assert!(tokio::time::timeout(length * 2, nap()).await.is_ok());
+        assert_eq!(told.get(), 0);
+        assert!(tokio::time::timeout(length / 2, nap()).await.is_err());
+        assert_eq!(told.get(), 1);
     }
 }

@@ -41,6 +41,8 @@ async fn ensure_cgroups(shop: &Shop, specs: Vec<CgroupSpec>) {
 
 pub(crate) async fn list(shop: Shop, config: Arc<NodeConfig>) {
     let mut seen = LeftoversSeen::default();
+    // What is left of the last time does not count for this one.
+    shop.ports.meter.swept(0, 0);
     match shop.ports.files.leftovers().await {
         Ok(found) => {
             seen.pod_dirs = found.pod_dirs;
@@ -75,6 +77,7 @@ pub(crate) async fn sweep(shop: Shop, what: Sweep) {
     // One whose server does not answer holds up itself only.
     let removed: Vec<_> = futures::stream::iter(removals).buffer_unordered(REMOVALS_AT_ONCE).collect().await;
     problems.extend(removed.into_iter().filter_map(Result::err));
+    shop.ports.meter.swept(what.pod_dirs.len(), problems.len());
     for name in &what.log_dirs {
         problems.extend(files.remove_log_dir(name).await.err().map(|e| e.user_message()));
     }

@@ -10,6 +10,7 @@ pub mod files;
 pub mod hook;
 pub mod logs;
 pub mod mountinfo;
+pub mod own_pages;
 pub mod probe;
 pub mod process;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]

@@ -109,6 +109,36 @@ pub struct Counts {
     pub api_pods_back: u64,
     /// Pods that were evicted, by the kubelet's word for the limit.
     pub evictions: BTreeMap<String, u64>,
+    /// Images that containers and volumes asked for.
+    #[serde(default)]
+    pub image_requests: Vec<ImageRequests>,
+    /// Whether a pod may use an image that is there, by the kubelet's word for the result.
+    #[serde(default)]
+    pub access_checks: BTreeMap<String, u64>,
+}
+
+/// How often it came to this with an image that was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageRequests {
+    /// The pull policy, in lower case.
+    pub policy: String,
+    /// `None`: that was not found out.
+    pub present: Option<bool>,
+    pub pull_required: Option<bool>,
+    pub count: u64,
+}
+
+impl Counts {
+    pub fn image_requested(&mut self, policy: &str, present: Option<bool>, pull_required: Option<bool>) {
+        let key = |one: &ImageRequests| (one.present, one.pull_required) == (present, pull_required);
+        match self.image_requests.iter_mut().find(|one| one.policy == policy && key(one)) {
+            Some(known) => known.count += 1,
+            None => {
+                let policy = policy.to_owned();
+                self.image_requests.push(ImageRequests { policy, present, pull_required, count: 1 });
+            }
+        }
+    }
 }
 
 /// How many volumes of one kind there are.

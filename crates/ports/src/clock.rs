@@ -53,6 +53,11 @@ pub trait Meter: Send + Sync {
     fn volume_set_up(&self, plugin: &str, ok: bool, took: Duration);
     /// An attempt at a probe ended.
     fn probe(&self, of: &ProbeOf<'_>, outcome: &ProbeOutcome, took: Duration);
+    /// A hook that sleeps was not let sleep to its end.
+    fn sleep_cut_short(&self);
+    /// Leftovers were looked for: of so many pods that nobody wants volumes were to be cleaned up, and so many times that
+    /// failed.
+    fn swept(&self, pods: usize, failed: usize);
     /// The pod is gone: nothing more is to be told of it.
     fn forget(&self, pod: &PodUid);
 }

@@ -114,8 +114,9 @@ pub struct DiskTraffic {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessFigures {
     pub processes: u64,
-    pub open_files: u64,
-    pub sockets: u64,
+    /// Absent when there are too many to count.
+    pub open_files: Option<u64>,
+    pub sockets: Option<u64>,
     pub running: u64,
     pub sleeping: u64,
     pub stopped: u64,

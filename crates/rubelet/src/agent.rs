@@ -2,11 +2,13 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use model::node::CgroupVersion;
 use model::pod::Source;
 use ports::{AgentView, HostFactsSource};
+use server::Serving;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -73,7 +75,7 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
     let root_dir = Path::new(&root_dir);
     let agent: Arc<dyn AgentView> = Arc::new(agent);
     let stats = wire::stats(agent.clone(), &held, figures, &metrics)?;
-    let endpoints = wire::serve(&config, root_dir, agent, metrics.clone(), stats, &stop).await?;
+    let (endpoints, mut open) = wire::serve(&config, root_dir, agent, metrics.clone(), stats, &stop).await?;
     let health = endpoints.health.clone();
     let secure = SecurePort {
         flags,
@@ -87,11 +89,14 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
         tracing,
         log,
     };
-    let slot = secure.open(&stop).await?;
-    if let (Some(slot), Some(cluster), true) = (slot, &cluster, config.server_tls_bootstrap) {
-        cluster.keep_serving_certificate(slot, &flags.cert_dir, &node_name, &metrics, &stop)?;
+    if let Some((slot, serving)) = secure.open(&stop).await? {
+        open.push(serving);
+        if let Some(cluster) = cluster.as_ref().filter(|_| config.server_tls_bootstrap) {
+            cluster.keep_serving_certificate(slot, &flags.cert_dir, &node_name, &metrics, &stop)?;
+        }
     }
     let engine = engine.with_node(duties).start();
+    tokio::spawn(stop.clone().run_until_cancelled_owned(keep_small()));
     let ends = stop.clone();
     let told = tokio::spawn(async move { supervisor.keep_told(&health, ends).await });
     let lost = async {
@@ -108,6 +113,8 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
     stop.cancel();
     engine.await.context("the engine ended badly")?;
     told.await.context("telling the supervisor ended badly")?;
+    // Whoever is being answered gets the rest, within a moment.
+    futures::future::join_all(open.into_iter().map(Serving::ended)).await;
     traces_stop.cancel();
     if let Some(traces) = traces {
         traces.await.context("sending traces ended badly")?;
@@ -132,6 +139,23 @@ fn settle_process(config: &KubeletConfiguration) {
     let files = u64::try_from(config.max_open_files).unwrap_or(1_000_000);
     if let Err(error) = host::process::raise_open_files(files) {
         tracing::warn!("maxOpenFiles: {:#}", anyhow::Error::new(error));
+    }
+}
+
+/// How long code that has run may stay resident.
+const KEEPS_CODE: Duration = Duration::from_secs(20);
+
+/// Most of the program runs at its start or when a pod comes, and would stay resident.
+async fn keep_small() {
+    let own = match host::own_pages::OwnPages::find() {
+        Ok(own) => own,
+        Err(error) => return tracing::debug!("the program stays resident as a whole: {error}"),
+    };
+    loop {
+        tokio::time::sleep(KEEPS_CODE).await;
+        if let Err(error) = own.release() {
+            return tracing::debug!("the program stays resident as a whole: {error}");
+        }
     }
 }
 

@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use host::clock::SystemClock;
+use host::feed::without_secrets;
 use host::logs::HostLogs;
 use host::profile::SignalProfiler;
 use ports::{AccessReviews, Runtime, Tracing, WallClock};
 use server::{
-    Access, ApiSettings, Authentication, Authorization, ClientAuthority, Endpoints, SecureApi,
+    Access, ApiSettings, Authentication, Authorization, ClientAuthority, Endpoints, SecureApi, Serving,
     ServingCertificate, Tls, TlsSettings,
 };
 use tokio_util::sync::CancellationToken;
@@ -21,6 +22,9 @@ use crate::logging::LogHandle;
 
 /// What `/logs/` shows. Not configurable upstream either.
 const NODE_LOG_DIR: &str = "/var/log";
+const JOURNAL_PROGRAM: &str = "journalctl";
+/// In place of what only the server of static pods may see.
+const MASKED: &str = "<masked>";
 
 /// Closes what nobody chose to open: a node that stands alone has nobody to ask about callers, so the open defaults
 /// of the old command line, and the webhooks that are the default of a file, hold only where they are written down.
@@ -73,7 +77,10 @@ pub struct SecurePort<'a> {
 impl SecurePort<'_> {
     /// Listens. `None` when the configuration wants no server. The certificate is the slot that one issued by the
     /// cluster goes into, with `serverTLSBootstrap`.
-    pub async fn open(self, stop: &CancellationToken) -> anyhow::Result<Option<Arc<ServingCertificate>>> {
+    pub async fn open(
+        self,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<Option<(Arc<ServingCertificate>, Serving)>> {
         let config = self.config;
         let port = u16::try_from(config.port).ok().filter(|port| *port != 0 && config.enable_server);
         let Some(port) = port else { return Ok(None) };
@@ -95,8 +102,8 @@ impl SecurePort<'_> {
         }
         let address = config.address.clone();
         let router = self.api(stop).routes(access);
-        server::serve_tls("secure port", &address, port, tls, router, stop.clone()).await?;
-        Ok(Some(certificate))
+        let serving = server::serve_tls("secure port", &address, port, tls, router, stop.clone()).await?;
+        Ok(Some((certificate, serving)))
     }
 
     fn certificate(&self, stop: &CancellationToken) -> anyhow::Result<Arc<ServingCertificate>> {
@@ -154,7 +161,8 @@ impl SecurePort<'_> {
                 stream_idle: config.streaming_connection_idle_timeout.to_std(),
                 root_dir: self.root_dir.to_owned(),
                 node_log_dir: NODE_LOG_DIR.into(),
-                configz: serde_json::to_value(config).unwrap_or_default(),
+                journal_program: JOURNAL_PROGRAM.into(),
+                configz: shown(config),
                 flags: listed(self.flags),
             },
             set_verbosity: Arc::new(move |level| log.set_verbosity(level)),
@@ -164,6 +172,16 @@ impl SecurePort<'_> {
             stop: stop.clone(),
         }
     }
+}
+
+/// The configuration without what is a secret: `/configz` is read by who may see little else.
+fn shown(config: &KubeletConfiguration) -> serde_json::Value {
+    let mut config = config.clone();
+    config.static_pod_url = without_secrets(&config.static_pod_url);
+    for values in config.static_pod_url_header.values_mut() {
+        *values = vec![MASKED.to_owned()];
+    }
+    serde_json::to_value(config).unwrap_or_default()
 }
 
 /// The flags that are no fields of the configuration, as `/flagz` shows them.
@@ -183,7 +201,13 @@ fn listed(flags: &Flags) -> BTreeMap<String, String> {
         ("node-labels", labels.join(",")),
         ("root-dir", flags.root_dir.display().to_string()),
     ];
-    let fields = flags.overrides.iter().map(|given| (given.field.to_owned(), given.value.to_string()));
+    let fields = flags.overrides.iter().map(|given| {
+        let value = match given.field {
+            "staticPodURL" | "staticPodURLHeader" => MASKED.to_owned(),
+            _ => given.value.to_string(),
+        };
+        (given.field.to_owned(), value)
+    });
     all.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(fields).collect()
 }
 
@@ -212,6 +236,29 @@ mod tests {
         check(false, &["readOnlyPort"], true, (false, false, "AlwaysAllow", 10255));
         let webhooks = ["authentication.webhook.enabled", "authorization.mode"];
         check(true, &webhooks, true, (false, true, "Webhook", 0));
+    }
+
+    /// Who may read the configuration may not ask the server of static pods in our name.
+    #[test]
+    fn what_is_a_secret_is_not_shown() {
+        let header = ("Authorization".to_owned(), vec!["hidden2".to_owned(), "hidden3".to_owned()]);
+        let config = KubeletConfiguration {
+            static_pod_url: "https://me:hidden1@host/pods?node=a".into(),
+            static_pod_url_header: [header].into(),
+            ..KubeletConfiguration::default()
+        };
+        let shown = shown(&config);
+        assert_eq!(shown["staticPodURL"], "https://xxxxx@host/pods?node=a");
+        assert_eq!(shown["staticPodURLHeader"], serde_json::json!({ "Authorization": ["<masked>"] }));
+        assert!(!shown.to_string().contains("hidden"));
+
+        let words =
+            ["--manifest-url=https://me:hidden1@host/", "--manifest-url-header=Authorization:hidden2"];
+        let asked = crate::flags::parse(&words.map(str::to_owned), &[]).unwrap();
+        let crate::flags::Invocation::Agent(flags) = asked else { panic!("{asked:?}") };
+        let listed = listed(&flags);
+        assert_eq!(listed["staticPodURL"], "<masked>", "{listed:?}");
+        assert!(!format!("{listed:?}").contains("hidden"), "{listed:?}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use host::cgroup::HostCgroups;
 use host::clock::SystemClock;
 use host::credentials::{DockerPlaces, HostCredentials, HostPullRecords, read_plugin_config};
 use host::facts::{FactsConfig, HostFactsReader};
-use host::feed::{Decoded, Decoder, FileFeed, HttpFeed};
+use host::feed::{Decoded, Decoder, FileFeed, HttpFeed, without_secrets};
 use host::files::{HostCsiFiles, HostPodFiles, HostVolumeNews};
 use host::hook::HookClient;
 use host::probe::{NetworkProber, PodProbeRecords};
@@ -27,8 +27,8 @@ use otlp::OtlpTracer;
 use plugins::{DriverClients, PluginRegistry};
 use ports::{AgentView, ClusterPorts, EventSink, PodFeed, PodFiles, PullRecords, Tracing, WallClock};
 use server::{
-    AgentMetrics, BuildInfo, Endpoints, HealthChecks, MeteredCgroups, MeteredEvents, MeteredImages,
-    MeteredRuntime, NodeStats, StatsPorts, StatsSettings,
+    AgentMetrics, BuildInfo, Endpoints, HealthChecks, MeteredCgroups, MeteredEvents, MeteredHooks,
+    MeteredImages, MeteredRuntime, NodeStats, Serving, StatsPorts, StatsSettings,
 };
 
 use tokio::task::JoinHandle;
@@ -208,7 +208,8 @@ pub fn feeds(
         let headers = &config.static_pod_url_header;
         let feed =
             HttpFeed::new(&config.static_pod_url, headers, config.http_check_frequency.to_std(), decoder);
-        feeds.push(Box::new(feed.with_context(|| format!("staticPodURL {:?}", config.static_pod_url))?));
+        let shown = || format!("staticPodURL {:?}", without_secrets(&config.static_pod_url));
+        feeds.push(Box::new(feed.with_context(shown)?));
     }
     Ok(feeds)
 }
@@ -269,7 +270,7 @@ pub fn ports(
             metrics.clone(),
         )),
         events: Arc::new(MeteredEvents::new(Arc::new(LoggedEvents), metrics.clone())),
-        http_hooks: Arc::new(HookClient::default()),
+        http_hooks: Arc::new(MeteredHooks::new(Arc::new(HookClient::default()), metrics.clone())),
         prober: Arc::new(NetworkProber::default()),
         probe_records: Arc::new(PodProbeRecords::new(&node.root_dir)),
         wall: Arc::new(SystemClock),
@@ -398,7 +399,8 @@ pub fn stats_settings(flags: &Flags, config: &KubeletConfiguration, node: &NodeC
     }
 }
 
-/// Opens the ports and the control socket. Whichever is taken or can't be made is an error of the start.
+/// Opens the ports and the control socket. Whichever is taken or can't be made is an error of the start. They are to be
+/// waited for at the end, so that open requests have their time.
 pub async fn serve(
     config: &KubeletConfiguration,
     root_dir: &Path,
@@ -406,20 +408,21 @@ pub async fn serve(
     metrics: Arc<AgentMetrics>,
     stats: Arc<NodeStats>,
     stop: &CancellationToken,
-) -> anyhow::Result<Endpoints> {
+) -> anyhow::Result<(Endpoints, Vec<Serving>)> {
     let health = Arc::new(HealthChecks::of_agent(agent.clone(), server::PATIENCE));
     let endpoints = Endpoints { agent, health, metrics, stats: Some(stats) };
     let socket = root_dir.join(commands::SOCKET);
-    server::serve_unix("control socket", &socket, endpoints.control(), stop.clone()).await?;
+    let control = server::serve_unix("control socket", &socket, endpoints.control(), stop.clone()).await?;
+    let mut open = vec![control];
     if let Some(port) = port(config.healthz_port) {
         let host = &config.healthz_bind_address;
-        server::serve_tcp("health port", host, port, endpoints.healthz(), stop.clone()).await?;
+        open.push(server::serve_tcp("health port", host, port, endpoints.healthz(), stop.clone()).await?);
     }
     if let Some(port) = port(config.read_only_port).filter(|_| config.enable_server) {
-        server::serve_tcp("read-only port", &config.address, port, endpoints.read_only(), stop.clone())
-            .await?;
+        let (host, router) = (&config.address, endpoints.read_only());
+        open.push(server::serve_tcp("read-only port", host, port, router, stop.clone()).await?);
     }
-    Ok(endpoints)
+    Ok((endpoints, open))
 }
 
 /// Zero means no port.

@@ -453,15 +453,57 @@ fn a_burst_is_told_in_few_requests() {
     // The audit may note the one that was there from the beginning only now.
     assert!(count("watch pods") <= 1, "the one watch tells: {counts:?}");
     assert_eq!(count("delete pods"), PODS, "each object is removed once");
-    // It waits, has its sandbox, runs, is going, has ended, is over.
-    assert!(count("patch pods/status") <= 6 * PODS, "too many patches: {counts:?}");
+    // It waits, has its sandbox, runs, is going, has ended, is over. One more each where a token is late, or where a slow
+    // machine shows what otherwise falls together.
+    assert!(count("patch pods/status") <= 8 * PODS, "too many patches: {counts:?}");
     let requests = cluster.api_requests(&member.user());
     let tokens = requests.iter().filter(|r| r.resource == "serviceaccounts/token" && r.code == 201).count();
     assert_eq!(tokens, PODS, "one token for each");
-    // The node authorizer may hear of a pod after its node did: the first request for a token is then too early.
-    let early = |r: &&ApiRequest| r.resource == "serviceaccounts/token" && r.code == 403;
+    // The node authorizer (403) and the node's admission (404) may hear of a pod after its node did: the first request
+    // for a token is then too early.
+    let early = |r: &&ApiRequest| r.resource == "serviceaccounts/token" && [403, 404].contains(&r.code);
     let first_look = |r: &&ApiRequest| r.verb == "get" && r.code == 404;
     let refused: Vec<_> = requests.iter().filter(|r| r.code >= 400 && !early(r) && !first_look(r)).collect();
     assert!(refused.is_empty(), "{refused:?}");
+    member.node.wait_clean(SLOW);
+}
+
+/// A server answers a hundred requests at once on one connection, and each object that pods name is watched.
+#[test]
+fn more_objects_than_fit_on_a_connection_are_followed() {
+    const MAPS: usize = 150;
+    let member = join("work-maps");
+    let (cluster, namespace) = (member.cluster, member.cluster.namespace("maps"));
+    let map = |number: usize, text: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("map-{number}")},
+            "data": {format!("key-{number}"): text},
+        })
+    };
+    let maps: Vec<Value> = (0..MAPS).map(|number| map(number, "old")).collect();
+    cluster.create(&namespace, &json!({"apiVersion": "v1", "kind": "List", "items": maps}).to_string());
+    let sources: Vec<Value> =
+        (0..MAPS).map(|number| json!({"configMap": {"name": format!("map-{number}")}})).collect();
+    let script =
+        "test $(ls /maps | wc -l) = 150 && until grep -q new /maps/key-149; do sleep 0.2; done; exit 7";
+    let mut pod: Value = serde_json::from_str(&member.pod("p", script, json!({}))).expect("a pod");
+    pod["spec"]["restartPolicy"] = json!("Never");
+    pod["spec"]["volumes"] = json!([{"name": "maps", "projected": {"sources": sources}}]);
+    pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "maps", "mountPath": "/maps"}]);
+    cluster.create_pod(&namespace, &pod.to_string());
+    cluster.wait_for("pod", &namespace, "p", 3 * SLOW, |p| p["status"]["phase"] == "Running");
+    cluster.kubectl(&[
+        "patch",
+        "configmap",
+        "map-149",
+        "--namespace",
+        &namespace,
+        "-p",
+        &map(149, "new").to_string(),
+    ]);
+    let ended = cluster.wait_for("pod", &namespace, "p", 3 * SLOW, |p| p["status"]["phase"] == "Failed");
+    assert_eq!(ended["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"], 7, "{ended}");
+    cluster.delete("pod", &namespace, "p");
+    cluster.wait_gone("pod", &namespace, "p", SLOW);
     member.node.wait_clean(SLOW);
 }

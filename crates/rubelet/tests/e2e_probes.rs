@@ -290,7 +290,7 @@ fn a_restarted_agent_does_not_forget_who_was_ready() {
     switches.on("ready");
     let probes = json!({
         "startupProbe": switch("ready", json!({ "failureThreshold": 1000 })),
-        "readinessProbe": switch("ready", json!({ "periodSeconds": 2, "failureThreshold": 3 })),
+        "readinessProbe": switch("ready", json!({ "periodSeconds": 4, "failureThreshold": 3 })),
     });
     let spec = json!({ "containers": [container("c", UNTIL_TERM, probes)] });
     node.agent.write_manifest("p", &switches.pod("p", spec));
@@ -298,7 +298,11 @@ fn a_restarted_agent_does_not_forget_who_was_ready() {
     let id = status(&pod, "c")["containerID"].clone();
     let uid = pod["metadata"]["uid"].as_str().expect("a uid").to_owned();
     let record = node.agent.root_dir().join("pods").join(uid).join("probe-results");
-    wait_until("the record of the results", SLOW, || record.exists());
+    // The first result, of the startup probe, comes to disk by itself.
+    wait_until("the record of both results", SLOW, || {
+        let text = std::fs::read_to_string(&record).unwrap_or_default();
+        text.contains(r#""Startup":true"#) && text.contains(r#""Readiness":true"#)
+    });
 
     for _ in 0..2 {
         node.agent.restart();

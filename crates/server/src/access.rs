@@ -50,7 +50,7 @@ pub(crate) async fn guard(State(access): State<Arc<Access>>, request: Request, n
         Ok(Some(who)) => who,
         Ok(None) => return plain(StatusCode::UNAUTHORIZED, "Unauthorized".into()),
         Err(reason) => {
-            tracing::info!(%reason, "a request was not authenticated");
+            access.authentication.refused(&reason);
             return plain(StatusCode::UNAUTHORIZED, "Unauthorized".into());
         }
     };

@@ -39,7 +39,8 @@ use tokio_util::sync::CancellationToken;
 use self::traced::traced;
 use crate::Endpoints;
 use crate::access::{Access, guard};
-use crate::endpoints::{closed, count_requests};
+use crate::counted::count_requests;
+use crate::endpoints::closed;
 use crate::health::plain;
 
 /// What the configuration says about the API.
@@ -63,6 +64,8 @@ pub struct ApiSettings {
     pub root_dir: PathBuf,
     /// What `/logs/` shows.
     pub node_log_dir: PathBuf,
+    /// What reads the journal.
+    pub journal_program: PathBuf,
     /// The effective `KubeletConfiguration`.
     pub configz: Value,
     /// Flags by name, as `/flagz` lists them.

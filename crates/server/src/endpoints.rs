@@ -2,16 +2,17 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Query, Request, State};
-use axum::middleware::{self, Next};
+use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use http::{StatusCode, header};
 use model::k8s::PodList;
 use ports::AgentView;
 
+use crate::counted::count_requests;
 use crate::health::{self, HealthChecks, plain};
 use crate::metrics::{AgentFigures, AgentMetrics, Scrape};
 use crate::stats::NodeStats;
@@ -19,6 +20,9 @@ use crate::{PATIENCE, api, control, pod_list};
 
 /// As the kubelet announces its metrics.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
+
+/// How long a scrape waits for an agent that hangs.
+const SCRAPE_PATIENCE: Duration = Duration::from_secs(3);
 
 #[derive(Clone)]
 pub struct Endpoints {
@@ -32,7 +36,7 @@ pub struct Endpoints {
 impl Endpoints {
     /// The health port: `/healthz` and its single checks.
     pub fn healthz(&self) -> Router {
-        closed(health::routes(self.health.clone()))
+        closed(health::routes(self.health.clone(), self.metrics.clone()))
     }
 
     /// The read-only port: pods, metrics and health for everybody who can reach it.
@@ -55,7 +59,7 @@ impl Endpoints {
             .route("/stats/summary", get(summary).post(summary))
             .route("/stats/summary/", get(summary).post(summary))
             .with_state(self.clone())
-            .merge(health::routes(self.health.clone()))
+            .merge(health::routes(self.health.clone(), self.metrics.clone()))
     }
 
     /// What is in the runtime, which only the secure port tells.
@@ -100,10 +104,11 @@ fn list(answer: Result<PodList, Unanswered>) -> Response {
 /// Counters are told even by an agent that hangs: that is when they are looked at.
 async fn metrics(State(endpoints): State<Endpoints>) -> Response {
     let agent = &endpoints.agent;
-    let figures =
-        ask(async { Some(AgentFigures::new(agent.node().await?, &agent.reports().await?)) }).await.ok();
+    let asked = ask(async { Some(AgentFigures::new(agent.node().await?, &agent.reports().await?)) });
+    let figures = tokio::time::timeout(SCRAPE_PATIENCE, asked).await.ok().and_then(Result::ok);
     let mut scrape = Scrape { now: endpoints.metrics.now(), figures, ..Default::default() };
-    if let Some(stats) = &endpoints.stats {
+    // Who did not answer this has no answer to what follows either, and scrapers leave after ten seconds.
+    if let Some(stats) = endpoints.stats.as_ref().filter(|_| scrape.figures.is_some()) {
         scrape.logs = stats.log_sizes().await;
         scrape.claims = stats.claims().await;
         scrape.pull_records = stats.pull_records().await;
@@ -129,9 +134,9 @@ async fn cgroup_metrics(State(endpoints): State<Endpoints>) -> Response {
     }
 }
 
-/// Each check of `/healthz`, as a gauge and counted.
+/// What came of the checks of `/healthz`, whenever somebody asked for them.
 async fn sli_metrics(State(endpoints): State<Endpoints>) -> Response {
-    metrics_text(endpoints.metrics.health.text(&endpoints.health.run().await))
+    metrics_text(endpoints.metrics.health.text())
 }
 
 #[derive(serde::Deserialize)]
@@ -172,20 +177,6 @@ pub(crate) async fn ask<T>(answer: impl Future<Output = Option<T>>) -> Result<T,
         Ok(None) => Err(Unanswered::Ending),
         Err(_) => Err(Unanswered::Hanging),
     }
-}
-
-/// Counts what a port is asked.
-pub(crate) fn count_requests(
-    router: Router,
-    metrics: Arc<AgentMetrics>,
-    server_type: &'static str,
-) -> Router {
-    let count = move |State(metrics): State<Arc<AgentMetrics>>, request: Request, next: Next| async move {
-        let method = known_method(request.method());
-        let _counted = metrics.request(method, known_path(request.uri().path()), server_type);
-        next.run(request).await
-    };
-    router.layer(middleware::from_fn_with_state(metrics, count))
 }
 
 /// Label values must not be the caller's to choose.

@@ -16,6 +16,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use crate::metrics::AgentMetrics;
+use crate::sparing::Sparing;
+
 /// Why a check failed.
 #[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
 #[error("{0}")]
@@ -36,13 +39,15 @@ pub struct Verdict {
 /// The checks of `/healthz`, which are also those that a watchdog wants to pass.
 pub struct HealthChecks {
     checks: Vec<(&'static str, Box<dyn HealthCheck>)>,
+    /// Lines about failures: everybody may ask.
+    failures: Sparing,
 }
 
 impl HealthChecks {
     /// `ping`, which is only that the process serves at all, `log`, which is that its log is taken, and `syncloop`, which is
     /// that the agent answers.
     pub fn of_agent(agent: Arc<dyn AgentView>, patience: Duration) -> Self {
-        let checks = Self { checks: Vec::new() };
+        let checks = Self { checks: Vec::new(), failures: Sparing::default() };
         checks.with("ping", Ping).with("log", Log::default()).with("syncloop", SyncLoop { agent, patience })
     }
 
@@ -130,21 +135,31 @@ impl HealthCheck for SyncLoop {
 }
 
 /// `/healthz` and `/healthz/<check>`. Any method will do, as with the kubelet.
-pub(crate) fn routes(checks: Arc<HealthChecks>) -> Router {
-    Router::new().route("/healthz", any(all)).route("/healthz/{check}", any(one)).with_state(checks)
+pub(crate) fn routes(checks: Arc<HealthChecks>, metrics: Arc<AgentMetrics>) -> Router {
+    let asked = Asked { checks, metrics };
+    Router::new().route("/healthz", any(all)).route("/healthz/{check}", any(one)).with_state(asked)
+}
+
+#[derive(Clone)]
+struct Asked {
+    checks: Arc<HealthChecks>,
+    metrics: Arc<AgentMetrics>,
 }
 
 async fn all(
-    State(checks): State<Arc<HealthChecks>>,
+    State(Asked { checks, metrics }): State<Asked>,
     Query(query): Query<Vec<(String, String)>>,
 ) -> Response {
     let verbose = query.iter().any(|(key, _)| key == "verbose");
     let excluded: Vec<String> =
         query.into_iter().filter(|(key, _)| key == "exclude").map(|(_, value)| value).collect();
     let verdicts = checks.run_without(&excluded).await;
+    metrics.health.observe(&verdicts);
     for verdict in &verdicts {
-        if let Err(reason) = &verdict.outcome {
-            tracing::warn!(check = verdict.name, %reason, "health check failed");
+        if let Err(reason) = &verdict.outcome
+            && let Some(left_out) = checks.failures.turn()
+        {
+            tracing::warn!(check = verdict.name, %reason, left_out, "health check failed");
         }
     }
     let names: Vec<_> = checks.names().collect();
@@ -156,7 +171,7 @@ async fn all(
     }
 }
 
-async fn one(State(checks): State<Arc<HealthChecks>>, Path(name): Path<String>) -> Response {
+async fn one(State(Asked { checks, .. }): State<Asked>, Path(name): Path<String>) -> Response {
     let Some((_, check)) = checks.checks.iter().find(|(known, _)| *known == name) else {
         return plain(StatusCode::NOT_FOUND, "404 page not found\n".into());
     };

@@ -12,7 +12,9 @@
 mod access;
 mod api;
 mod control;
+mod counted;
 mod endpoints;
+mod guests;
 mod health;
 mod listen;
 mod metered;
@@ -20,6 +22,7 @@ mod metrics;
 mod pod_list;
 mod process;
 mod secure;
+mod sparing;
 mod stats;
 #[cfg(test)]
 mod testing;
@@ -34,7 +37,7 @@ pub use api::{ApiSettings, SecureApi, SetVerbosity};
 pub use endpoints::Endpoints;
 pub use health::{HealthCheck, HealthChecks, Unhealthy, Verdict};
 pub use listen::{ServeError, Serving, serve_tcp, serve_unix};
-pub use metered::{MeteredCgroups, MeteredEvents, MeteredImages, MeteredNode, MeteredRuntime};
+pub use metered::{MeteredCgroups, MeteredEvents, MeteredHooks, MeteredImages, MeteredNode, MeteredRuntime};
 pub use metrics::{AgentMetrics, BuildInfo, CertificateFigures};
 pub use secure::{Tls, serve_tls};
 pub use stats::{NodeStats, StatsPorts, StatsSettings};

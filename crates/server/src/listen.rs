@@ -1,7 +1,8 @@
 //! Listening sockets.
 //!
 //! Binding happens at once, so that a taken port or socket is an error of the start; serving goes on in a task
-//! until it is told to stop, and open requests get [`DRAIN`] to finish.
+//! until it is told to stop, and open requests get [`DRAIN`] to finish. Nobody is asked who they are, so all that a
+//! crowd of connections can do is to push each other out (see `guests`).
 
 use std::fs;
 use std::future::Future;
@@ -12,14 +13,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use axum::Router;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+use crate::guests::Guests;
 
 /// What open requests get when the agent ends.
 pub(crate) const DRAIN: Duration = Duration::from_secs(2);
@@ -187,19 +191,30 @@ impl Door for UnixListener {
 async fn serve(what: &'static str, door: impl Door, router: Router, stop: CancellationToken) {
     let open = GracefulShutdown::new();
     let cut = CancellationToken::new();
+    let mut guests = Guests::default();
     while let Some(accepted) = stop.run_until_cancelled(door.next()).await {
         match accepted {
             Ok(stream) => {
+                let guest = guests.enter();
+                let (router, asks) = (router.clone(), guest.clone());
+                let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
+                    asks.is_heard();
+                    router.clone().oneshot(request)
+                });
                 let connection = http1::Builder::new()
                     .timer(TokioTimer::new())
                     .header_read_timeout(IDLE)
                     .max_buf_size(HEADERS)
-                    .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router.clone()));
+                    .serve_connection(TokioIo::new(stream), service);
                 let connection = open.watch(connection);
                 let cut = cut.clone();
                 tokio::spawn(async move {
-                    if let Some(Err(error)) = cut.run_until_cancelled(connection).await {
-                        tracing::debug!(%error, "a connection of the {what} ended badly");
+                    tokio::select! {
+                        ended = connection => if let Err(error) = ended {
+                            tracing::debug!(%error, "a connection of the {what} ended badly");
+                        },
+                        () = cut.cancelled() => {}
+                        () = guest.pushed_out() => tracing::debug!("closed a connection of the {what} for another"),
                     }
                 });
             }
@@ -300,6 +315,37 @@ mod tests {
         let refused =
             serve_unix("control socket", &long, hello(), CancellationToken::new()).await.map(|_| ());
         assert!(matches!(refused.unwrap_err(), ServeError::Socket { .. }));
+    }
+
+    /// A crowd that says nothing is bounded, and costs neither those who come nor those who wait for an answer theirs.
+    #[tokio::test]
+    async fn a_crowd_pushes_itself_out() {
+        use tokio::io::AsyncReadExt;
+        let (asked, go) = (CancellationToken::new(), CancellationToken::new());
+        let (tells, waits) = (asked.clone(), go.clone());
+        let slow = get(async move || {
+            tells.cancel();
+            waits.cancelled().await;
+            "at last"
+        });
+        let router = hello().route("/slow", slow);
+        let serving = serve_tcp("port", "127.0.0.1", 0, router, CancellationToken::new()).await.unwrap();
+        let at = serving.address().unwrap();
+        let waiting = tokio::spawn(crate::testing::try_get_tcp(at, "/slow"));
+        asked.cancelled().await;
+        let mut silent = Vec::new();
+        for _ in 0..3 * crate::guests::MOST {
+            silent.push(TcpStream::connect(at).await.unwrap());
+        }
+        assert_eq!(get_tcp(at, "/").await.body, "hello");
+        // All but the last crowd, and far sooner than a connection is closed for its silence.
+        for stream in silent.iter_mut().take(crate::guests::MOST) {
+            let ended =
+                tokio::time::timeout(IDLE / 2, stream.read(&mut [0])).await.expect("closed for others");
+            assert!(matches!(ended, Ok(0) | Err(_)));
+        }
+        go.cancel();
+        assert_eq!(waiting.await.unwrap().unwrap().body, "at last");
     }
 
     #[tokio::test]

@@ -11,13 +11,14 @@ use model::cri::{
     ContainerConfig, ContainerStats, ExecResult, FilesystemUsage, Image, ImageSpec, LinuxResources,
     RegistryAuth, RuntimeStatus, RuntimeVersion, SandboxConfig,
 };
+use model::hook::HttpHook;
 use model::k8s::Node;
 use model::probe::ProbeOutcome;
 use model::{ApiEvent, ContainerId, EventSubject, PodUid, SandboxId};
 use ports::{
     ApiError, ApiMeter, ApiRequest, CgroupError, Cgroups, ContainerFilter, ContainerInfo, ContainerStatus,
-    EventSink, Images, Meter, NodeApi, PodSeen, ProbeOf, Runtime, RuntimeError, SandboxFilter, SandboxInfo,
-    SandboxStatus, Seen, StreamFlags,
+    EventSink, HookAnswer, HttpHooks, Images, Meter, NodeApi, PodSeen, ProbeOf, Runtime, RuntimeError,
+    SandboxFilter, SandboxInfo, SandboxStatus, Seen, StreamFlags,
 };
 use serde_json::Value;
 use tokio::time::Instant;
@@ -62,11 +63,24 @@ fn has_own_ids(config: &SandboxConfig) -> bool {
     ids.is_some_and(|ids| ids.mode == model::cri::NamespaceMode::Pod)
 }
 
+/// What a runtime's answer begins with that could not mount an image.
+const IMAGE_VOLUME_FAILED: &str = "ImageVolumeMountFailed";
+
+/// A container that could not be made for another reason says nothing about its images.
+fn count_image_volumes<T>(metrics: &AgentMetrics, config: &ContainerConfig, made: &Result<T, RuntimeError>) {
+    let images = config.mounts.iter().filter(|mount| mount.image.is_some()).count() as u64;
+    let outcome = match made {
+        Ok(_) => Some(true),
+        Err(error) => error.user_message().contains(IMAGE_VOLUME_FAILED).then_some(false),
+    };
+    metrics.observe_image_volumes(images, outcome);
+}
+
 /// Implements a port by handing each call on and counting it. `async_trait` must see the methods, so the whole
 /// implementation is made here.
 macro_rules! metered {
     ($port:ident for $metered:ident {
-        $($operation:literal: $method:ident($($name:ident: $of:ty),*) -> $answer:ty $(, sandbox $config:ident $handler:ident)?;)*
+        $($operation:literal: $method:ident($($name:ident: $of:ty),*) -> $answer:ty $(, sandbox $config:ident $handler:ident)? $(, volumes $made:ident)?;)*
     }) => {
         #[async_trait]
         impl $port for $metered {
@@ -74,7 +88,9 @@ macro_rules! metered {
                 #[allow(unused_mut, unused_assignments)]
                 let mut sandbox: Option<(&str, bool)> = None;
                 $(sandbox = Some(($handler, has_own_ids($config)));)?
-                count(&self.metrics, $operation, sandbox, self.inner.$method($($name),*)).await
+                let answer = count(&self.metrics, $operation, sandbox, self.inner.$method($($name),*)).await;
+                $(count_image_volumes(&self.metrics, $made, &answer);)?
+                answer
             })*
         }
     };
@@ -109,7 +125,7 @@ metered!(Runtime for MeteredRuntime {
 
     "create_container": create_container(
         sandbox: &SandboxId, config: &ContainerConfig, sandbox_config: &SandboxConfig
-    ) -> ContainerId;
+    ) -> ContainerId, volumes config;
     "start_container": start_container(id: &ContainerId) -> ();
     "stop_container": stop_container(id: &ContainerId, grace: Duration) -> ();
     "remove_container": remove_container(id: &ContainerId) -> ();
@@ -190,9 +206,12 @@ impl Cgroups for MeteredCgroups {
         self.inner.use_driver(driver);
     }
     async fn ensure(&self, spec: &CgroupSpec) -> Result<(), CgroupError> {
+        // One that can't be asked about is taken for a new one; what follows fails as well.
+        let is_there = self.inner.exists(&spec.name).await.unwrap_or_default();
         let begun = Instant::now();
         let result = self.inner.ensure(spec).await;
-        self.metrics.observe_cgroup("create", begun.elapsed().as_secs_f64());
+        let operation = if is_there { "update" } else { "create" };
+        self.metrics.observe_cgroup(operation, begun.elapsed().as_secs_f64());
         result
     }
     async fn exists(&self, name: &CgroupName) -> Result<bool, CgroupError> {
@@ -206,6 +225,29 @@ impl Cgroups for MeteredCgroups {
     }
     async fn children(&self, name: &CgroupName) -> Result<Vec<String>, CgroupError> {
         self.inner.children(name).await
+    }
+}
+
+/// Hooks, with an eye on those that are answered otherwise than they asked.
+pub struct MeteredHooks {
+    inner: Arc<dyn HttpHooks>,
+    metrics: Arc<AgentMetrics>,
+}
+
+impl MeteredHooks {
+    pub fn new(inner: Arc<dyn HttpHooks>, metrics: Arc<AgentMetrics>) -> Self {
+        Self { inner, metrics }
+    }
+}
+
+#[async_trait]
+impl HttpHooks for MeteredHooks {
+    async fn get(&self, hook: &HttpHook) -> Result<HookAnswer, String> {
+        let answer = self.inner.get(hook).await;
+        if answer == Ok(HookAnswer::AnsweredWithoutTls) {
+            self.metrics.hook_fell_back();
+        }
+        answer
     }
 }
 
@@ -314,6 +356,12 @@ impl Meter for AgentMetrics {
     fn probe(&self, of: &ProbeOf<'_>, outcome: &ProbeOutcome, took: Duration) {
         self.probes.observe(of, outcome, took.as_secs_f64());
     }
+    fn sleep_cut_short(&self) {
+        self.sleep_cut_short();
+    }
+    fn swept(&self, pods: usize, failed: usize) {
+        self.set_cleaned_volumes(pods, failed);
+    }
     fn forget(&self, pod: &PodUid) {
         self.probes.forget(pod);
         self.pods.forget(pod);
@@ -327,4 +375,4 @@ impl ApiMeter for AgentMetrics {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

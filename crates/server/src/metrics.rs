@@ -12,7 +12,8 @@ use model::pod::ContainerKind;
 use ports::WallClock;
 use prometheus::proto::MetricFamily;
 use prometheus::{
-    HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Registry, TextEncoder, exponential_buckets,
+    HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder,
+    exponential_buckets,
 };
 use tokio::time::Instant;
 
@@ -60,6 +61,11 @@ pub struct AgentMetrics {
     pod_relist_duration: HistogramVec,
     last_relist: ArcSwapOption<Instant>,
     cgroup_duration: HistogramVec,
+    hook_fallbacks: IntCounter,
+    sleeps_cut_short: IntCounter,
+    image_volumes: ImageVolumes,
+    cleaned_volumes: [IntGauge; 2],
+    certificate_life: HistogramVec,
     volume_duration: HistogramVec,
     storage_duration: HistogramVec,
     image_pull_duration: HistogramVec,
@@ -168,10 +174,25 @@ impl AgentMetrics {
             last_relist: ArcSwapOption::empty(),
             cgroup_duration: add.histograms(
                 "kubelet_cgroup_manager_duration_seconds",
-                "How long it took to make (or write) and to destroy cgroups.",
+                "How long it took to make, to write and to destroy cgroups.",
                 &["operation_type"],
                 default_buckets.clone(),
             ),
+            hook_fallbacks: add.counter(
+                "kubelet_lifecycle_handler_http_fallbacks_total",
+                "Hooks that asked for HTTPS and were answered without it.",
+            ),
+            sleeps_cut_short: add.counter(
+                "kubelet_sleep_action_terminated_early_total",
+                "Hooks that were not let sleep to their end.",
+            ),
+            image_volumes: ImageVolumes::new(&add),
+            cleaned_volumes: [
+                ("kubelet_orphan_pod_cleaned_volumes", "Pods whose volumes were cleaned up without them."),
+                ("kubelet_orphan_pod_cleaned_volumes_errors", "Such pods whose volumes could not be."),
+            ]
+            .map(|(name, about)| add.keep(IntGauge::new(name, about))),
+            certificate_life: certificate_life(&add),
             volume_duration: add.histograms(
                 "volume_operation_total_seconds",
                 "How long volumes took to be set up.",
@@ -307,6 +328,38 @@ impl AgentMetrics {
         self.image_pull_duration.with_label_values(&[size_class(bytes)]).observe(seconds);
     }
 
+    /// A hook was answered in plain HTTP, though it asked for more.
+    pub(crate) fn hook_fell_back(&self) {
+        self.hook_fallbacks.inc();
+    }
+
+    pub(crate) fn sleep_cut_short(&self) {
+        self.sleeps_cut_short.inc();
+    }
+
+    /// At the last time that leftovers were looked for.
+    pub(crate) fn set_cleaned_volumes(&self, pods: usize, failed: usize) {
+        for (gauge, count) in self.cleaned_volumes.iter().zip([pods, failed]) {
+            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// A container with so many images for volumes was to be made. `mounted`: whether they were, where that is known.
+    pub(crate) fn observe_image_volumes(&self, count: u64, mounted: Option<bool>) {
+        self.image_volumes.requested.inc_by(count);
+        match mounted {
+            Some(true) => self.image_volumes.mounted.inc_by(count),
+            Some(false) => self.image_volumes.failed.inc_by(count),
+            None => {}
+        }
+    }
+
+    /// Somebody showed a certificate that is good until then.
+    pub(crate) fn observe_certificate(&self, expires: Wall) {
+        let seconds = (expires.0 - self.now().0) as f64 / 1e9;
+        self.certificate_life.with_label_values(&PLAIN).observe(seconds);
+    }
+
     /// `stage` is upstream's word: `ALPHA`, `BETA`, `DEPRECATED`, or nothing.
     pub fn set_feature(&self, name: &str, stage: &str, enabled: bool) {
         self.features.with_label_values(&[name, stage]).set(enabled.into());
@@ -333,11 +386,11 @@ impl AgentMetrics {
     }
 
     /// Counts a request from its begin; the guard counts its end.
-    pub(crate) fn request(&self, method: &str, path: &str, server_type: &str) -> Request<'_> {
+    pub(crate) fn request(self: Arc<Self>, method: &str, path: &str, server_type: &str) -> InProgress {
         let long = matches!(path, "exec" | "attach" | "portForward" | "debug");
         let labels = [if long { "true" } else { "false" }, method, path, server_type].map(str::to_owned);
         self.http_inflight.with_label_values(&labels).inc();
-        Request { metrics: self, labels, begun: tokio::time::Instant::now() }
+        InProgress { metrics: self, labels, begun: tokio::time::Instant::now() }
     }
 
     /// The text of a scrape.
@@ -381,6 +434,40 @@ impl AgentMetrics {
     }
 }
 
+/// Volumes that are images.
+struct ImageVolumes {
+    requested: IntCounter,
+    mounted: IntCounter,
+    failed: IntCounter,
+}
+
+impl ImageVolumes {
+    fn new(add: &Registrar<'_>) -> Self {
+        let one = |name: &str, about: &str| add.counter(&format!("kubelet_image_volume_{name}_total"), about);
+        Self {
+            requested: one("requested", "Images that containers were to have mounted."),
+            mounted: one("mounted_succeed", "Images that were mounted."),
+            failed: one("mounted_errors", "Images that could not be mounted."),
+        }
+    }
+}
+
+/// Of those that callers show. Told from the start, as upstream does.
+fn certificate_life(add: &Registrar<'_>) -> HistogramVec {
+    const HOUR: f64 = 3600.0;
+    const DAY: f64 = 24.0 * HOUR;
+    let days = [1.0, 2.0, 4.0, 7.0, 30.0, 90.0, 180.0, 365.0].map(|days| days * DAY);
+    let hours = [0.0, 0.5, 1.0, 2.0, 6.0, 12.0].map(|hours| hours * HOUR);
+    let made = add.histograms(
+        "apiserver_client_certificate_expiration_seconds",
+        "How long the certificates are good for that callers show.",
+        &PLAIN,
+        hours.into_iter().chain(days).collect(),
+    );
+    made.with_label_values(&PLAIN);
+    made
+}
+
 /// The checks of `/healthz`, as `/metrics/slis` tells them.
 pub(crate) struct HealthMetrics {
     registry: Registry,
@@ -398,13 +485,17 @@ impl HealthMetrics {
         Self { registry, now, total }
     }
 
-    pub fn text(&self, verdicts: &[crate::Verdict]) -> Result<String, prometheus::Error> {
+    /// Somebody had these checks made.
+    pub fn observe(&self, verdicts: &[crate::Verdict]) {
         for verdict in verdicts {
             let ok = verdict.outcome.is_ok();
             self.now.with_label_values(&[verdict.name, "healthz"]).set(ok.into());
             let status = if ok { "success" } else { "error" };
             self.total.with_label_values(&[verdict.name, status, "healthz"]).inc();
         }
+    }
+
+    pub fn text(&self) -> Result<String, prometheus::Error> {
         probes::with_start(self.registry.gather())
     }
 }
@@ -428,13 +519,13 @@ fn size_class(bytes: u64) -> &'static str {
 }
 
 /// A request in progress.
-pub(crate) struct Request<'a> {
-    metrics: &'a AgentMetrics,
+pub(crate) struct InProgress {
+    metrics: Arc<AgentMetrics>,
     labels: [String; 4],
     begun: tokio::time::Instant,
 }
 
-impl Drop for Request<'_> {
+impl Drop for InProgress {
     fn drop(&mut self) {
         let labels = &self.labels;
         self.metrics.http_inflight.with_label_values(labels).dec();

@@ -1,18 +1,14 @@
 //! The secure port: TLS, and what hostile clients can't do.
 //!
 //! ```text
-//!   accept ─> unproven ─(TLS within HANDSHAKE)─> requests ─(one is allowed)─> welcome
-//!                └── when there are too many of them, the oldest is closed
+//!   accept ─> silent ─(TLS within HANDSHAKE)─> requests ─(one is allowed)─> welcome
+//!               └── when there are too many of them, the oldest is closed: see `guests`
 //! ```
 //!
-//! A client that means it has its first request answered within a moment, so it is not the oldest unproven connection
-//! for long: connections that send nothing only push each other out. What an unproven client can make us hold is
-//! bounded by [`UNPROVEN`] times [`STRANGER_HEADERS`].
+//! What those who are not welcome can make us hold is bounded by their number times [`STRANGER_HEADERS`].
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -28,16 +24,15 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
 use crate::access::Peer;
+use crate::guests::{Guest, Guests};
 use crate::listen::{ACCEPT_PAUSE, DRAIN, IDLE, ServeError, Serving};
 use crate::tls::ClientAuthority;
 
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Connections without an allowed request so far.
-const UNPROVEN: usize = 256;
 /// Head of a request of somebody who showed no certificate, or one that nobody here vouches for.
 const STRANGER_HEADERS: usize = 64 * 1024;
-/// Head of a request else: commands of exec are in its first line.
+/// Head of a request else. Its first line, which holds the commands of exec, may have 64 KiB in any case: hyper's limit.
 const HEADERS: usize = 1024 * 1024;
 
 /// What a connection is made by: the handshake, and whose certificates count.
@@ -81,11 +76,11 @@ struct Door {
 
 async fn serve(door: Door, listener: TcpListener) {
     let open = TaskTracker::new();
-    let mut unproven = Unproven::default();
+    let mut guests = Guests::default();
     while let Some(accepted) = door.stop.run_until_cancelled(listener.accept()).await {
         match accepted {
             Ok((stream, _)) => {
-                let guest = unproven.enter();
+                let guest = guests.enter();
                 open.spawn(door.clone().attend(stream, guest));
             }
             Err(error) => {
@@ -111,26 +106,30 @@ impl Door {
                 Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake on the {}", self.what),
                 Err(_) => return tracing::debug!("no TLS handshake in time on the {}", self.what),
             };
-            self.answer(stream, &guest).await;
+            self.answer(stream, guest.clone()).await;
         };
         tokio::select! {
             () = serving => {}
             () = self.cut.cancelled() => {}
-            () = guest.pushed_out.cancelled() => tracing::debug!("closed a silent connection for another"),
+            () = guest.pushed_out() => tracing::debug!("closed a silent connection for another"),
         }
     }
 
-    async fn answer(&self, stream: TlsStream<TcpStream>, guest: &Guest) {
+    async fn answer(&self, stream: TlsStream<TcpStream>, guest: Arc<Guest>) {
         let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
         let certificates: Vec<_> = certificates.iter().map(|one| one.clone().into_owned()).collect();
         let vouched = |authority: &Arc<ClientAuthority>| {
             authority.identify(&certificates).is_ok_and(|who| who.is_some())
         };
         let is_known = self.authority.as_ref().is_some_and(vouched);
+        if is_known {
+            guest.is_heard();
+        }
         let headers = if is_known { HEADERS } else { STRANGER_HEADERS };
         let peer = Peer::new(certificates, guest.welcome.clone());
         let router = self.router.clone();
         let service = hyper::service::service_fn(move |mut request: http::Request<Incoming>| {
+            guest.is_heard();
             request.extensions_mut().insert(peer.clone());
             router.clone().oneshot(request)
         });
@@ -151,37 +150,6 @@ impl Door {
         if let Err(error) = ended {
             tracing::debug!(%error, "a connection of the {} ended badly", self.what);
         }
-    }
-}
-
-/// One connection, seen from the door.
-struct Guest {
-    welcome: Arc<AtomicBool>,
-    pushed_out: CancellationToken,
-}
-
-/// Those who have not shown yet that they belong here, oldest first. A connection that ended is no longer there.
-#[derive(Default)]
-struct Unproven(VecDeque<Weak<Guest>>);
-
-impl Unproven {
-    fn enter(&mut self) -> Arc<Guest> {
-        let still =
-            |guest: &Weak<Guest>| guest.upgrade().is_some_and(|guest| !guest.welcome.load(Ordering::Relaxed));
-        if self.0.len() >= UNPROVEN {
-            self.0.retain(still);
-        }
-        if self.0.len() >= UNPROVEN
-            && let Some(oldest) = self.0.pop_front().and_then(|oldest| oldest.upgrade())
-        {
-            oldest.pushed_out.cancel();
-        }
-        let guest = Arc::new(Guest {
-            welcome: Arc::new(AtomicBool::new(false)),
-            pushed_out: CancellationToken::new(),
-        });
-        self.0.push_back(Arc::downgrade(&guest));
-        guest
     }
 }
 

@@ -4,7 +4,9 @@
 //!   summary ──┐                      ┌── cgroups, /proc  (one batch)
 //!   resource ─┼──> Shared<Reading> ──┤
 //!   cadvisor ─┘                      └── the agent's pods
-//!   summary ─────> Shared<Disks>  ──── the runtime's layers and images, logs
+//!   summary ─────> Shared<Disks>  ──── the runtime's layers and images
+//!   summary ─┬───> Shared<Logs>   ──── sizes of logs
+//!   /metrics ┴───> Shared<records of pulls>
 //!   summary ─────> VolumeSizes    ──── files of volumes and storage drivers, beside the answers
 //! ```
 //!
@@ -28,7 +30,8 @@ use ports::{AgentView, CsiDrivers, Depth, EventSink, Images, Runtime, UsageReade
 
 use crate::endpoints::Unanswered;
 use crate::metrics::AgentMetrics;
-use disks::Disks;
+use crate::sparing::Sparing;
+use disks::{Disks, Logs};
 use reading::{ContainerFigures, PodFigures, Reading};
 use shared::Shared;
 pub(crate) use volumes::VolumeFigures;
@@ -37,7 +40,8 @@ use volumes::{Asked, VolumeSizes};
 /// How old figures may be for an answer. Scrapers ask several endpoints within a moment, and each sample carries the
 /// time of its reading.
 const FRESH: Duration = Duration::from_secs(1);
-/// The same for what the runtime has to be asked for: it looks at every container itself.
+/// The same for what is on disk: the runtime, which has to be asked for layers, looks at every container itself, and logs
+/// are a file or more each.
 const DISKS_FRESH: Duration = Duration::from_secs(10);
 
 /// Why there are no figures.
@@ -87,13 +91,26 @@ pub struct NodeStats {
     settings: StatsSettings,
     reading: Shared<Reading>,
     disks: Shared<Disks>,
+    logs: Shared<Logs>,
+    pull_records: Shared<[u64; 2]>,
+    /// Lines about readings that failed.
+    failures: Sparing,
     volumes: Arc<VolumeSizes>,
 }
 
 impl NodeStats {
     pub fn new(ports: StatsPorts, settings: StatsSettings, metrics: Arc<AgentMetrics>) -> Self {
         let volumes = VolumeSizes::new(&ports, &settings, metrics);
-        Self { ports, settings, reading: Shared::default(), disks: Shared::default(), volumes }
+        Self {
+            ports,
+            settings,
+            reading: Shared::default(),
+            disks: Shared::default(),
+            logs: Shared::default(),
+            pull_records: Shared::default(),
+            failures: Sparing::default(),
+            volumes,
+        }
     }
 
     async fn reading(&self, depth: Depth) -> Result<Arc<Reading>, StatsError> {
@@ -106,7 +123,7 @@ impl NodeStats {
         match self.reading(Depth::Basic).await {
             Ok(reading) => resource::text(Some(&reading)),
             Err(error) => {
-                tracing::warn!(%error, "resource metrics");
+                self.failed("resource metrics", &error);
                 resource::text(None)
             }
         }
@@ -117,7 +134,7 @@ impl NodeStats {
         match self.reading(Depth::Full).await {
             Ok(reading) => cadvisor::text(Some(&reading)),
             Err(error) => {
-                tracing::warn!(%error, "cgroup metrics");
+                self.failed("cgroup metrics", &error);
                 cadvisor::text(None)
             }
         }
@@ -139,14 +156,25 @@ impl NodeStats {
     }
 
     async fn disks(&self, reading: &Reading) -> Result<Arc<Disks>, StatsError> {
-        let read = disks::read(&self.ports, &self.settings.root_dir, reading);
+        let read = disks::read(&self.ports, &self.settings.root_dir, reading, self.logs(reading));
         self.disks.get(DISKS_FRESH, |disks| disks.knows(reading), read).await
+    }
+
+    async fn logs(&self, reading: &Reading) -> std::io::Result<Arc<Logs>> {
+        let read = disks::logs(&*self.ports.usage, reading);
+        self.logs.get(DISKS_FRESH, |logs| disks::knows_logs(logs, reading), read).await
+    }
+
+    fn failed(&self, what: &str, error: &StatsError) {
+        if let Some(left_out) = self.failures.turn() {
+            tracing::warn!(%error, left_out, "{what}");
+        }
     }
 
     /// Bytes of logs by container, as `/metrics` tells them: pod UID, namespace, pod, container.
     pub(crate) async fn log_sizes(&self) -> Vec<([String; 4], u64)> {
         let Ok(reading) = self.reading(Depth::Basic).await else { return Vec::new() };
-        let Ok(logs) = disks::logs(&*self.ports.usage, &reading).await else { return Vec::new() };
+        let Ok(logs) = self.logs(&reading).await else { return Vec::new() };
         let of = |(pod, container): (&PodFigures, &ContainerFigures)| {
             let owner =
                 [pod.uid.to_string(), pod.namespace.clone(), pod.name.clone(), container.name.clone()];
@@ -175,10 +203,13 @@ impl NodeStats {
     /// How many records there are of pulled images, and of pulls.
     pub(crate) async fn pull_records(&self) -> Option<[u64; 2]> {
         let dirs = ["pulled", "pulling"].map(|dir| format!("{}/image_manager/{dir}", self.settings.root_dir));
-        let found = self.ports.usage.directories(dirs.into()).await.ok()?;
-        // Before the first pull there is no directory, and no record.
-        let found = found.into_iter().map(|records| records.unwrap_or_default().inodes);
-        found.collect::<Vec<u64>>().try_into().ok()
+        let read = async {
+            let found = self.ports.usage.directories(dirs.into()).await.ok();
+            // Before the first pull there is no directory, and no record.
+            let found = found.into_iter().flatten().map(|records| records.unwrap_or_default().inodes);
+            found.collect::<Vec<u64>>().try_into()
+        };
+        self.pull_records.get(DISKS_FRESH, |_| true, read).await.ok().map(|records| *records)
     }
 }
 
@@ -187,5 +218,7 @@ fn asked(pod: &PodFigures) -> Asked {
     Asked { uid: pod.uid.clone(), name, volumes: pod.volumes.clone() }
 }
 
+#[cfg(test)]
+mod cost;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -344,6 +344,12 @@ macro_rules! not_asked {
                 assert_eq!(id.as_str(), "s1");
                 self.url("")
             }
+            async fn list_container_stats(
+                &self,
+                _: &ports::ContainerFilter,
+            ) -> Result<Vec<model::cri::ContainerStats>, RuntimeError> {
+                Ok(Vec::new())
+            }
             async fn checkpoint_container(
                 &self,
                 id: &ContainerId,
@@ -379,5 +385,4 @@ not_asked! {
     update_container_resources(&ContainerId, &LinuxResources) -> ();
     reopen_container_log(&ContainerId) -> ();
     container_stats(&ContainerId) -> model::cri::ContainerStats;
-    list_container_stats(&ports::ContainerFilter) -> Vec<model::cri::ContainerStats>;
 }

@@ -4,14 +4,18 @@
 //! Wire::open(access, pair) -> request ... request -> (replaced) -> gone: idle connections close, watches end
 //! ```
 //!
-//! Over HTTP/2 everything shares one connection, which is pinged; a server or a proxy that speaks HTTP/1.1 only gets
-//! as many connections as are needed at a time. An identity never changes within a pool: a new one means a new pool.
+//! Over HTTP/2 calls share one connection, which is pinged. A server takes only so many requests at once from one
+//! connection (100, by default), and a watch is one for as long as it lasts: watches have connections of their own, as
+//! many as they need. A server or a proxy that speaks HTTP/1.1 only gets as many connections as are needed at a time. An
+//! identity never changes within a pool: a new one means a new pool.
 
+mod lanes;
 mod route;
 pub mod tls;
 
 use std::error::Error as StdError;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,9 +27,12 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use ports::ApiError;
 use rustls::pki_types::ServerName;
+use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
 use crate::kubeconfig::{Access, Impersonation, KeyPair};
+use lanes::Lanes;
+pub use lanes::Place;
 use route::Route;
 use tls::TlsSetupError;
 
@@ -45,11 +52,23 @@ pub enum WireError {
     Header { header: &'static str, value: String },
 }
 
+/// Connections to one server: one, if it speaks HTTP/2.
+type Pool = Client<HttpsConnector<Route>, Full<Bytes>>;
+
 pub struct Wire {
-    client: Client<HttpsConnector<Route>, Full<Bytes>>,
+    calls: Pool,
+    watches: Lanes<Arc<WatchPool>>,
     server: Uri,
     headers: HeaderMap,
     gone: CancellationToken,
+}
+
+/// So many watches share it.
+struct WatchPool {
+    pool: Pool,
+    /// Somebody was answered. Until then a client can't know that requests may share a connection, and would open one for
+    /// each.
+    known: OnceCell<()>,
 }
 
 impl Drop for Wire {
@@ -76,17 +95,15 @@ impl Wire {
         } else {
             builder.enable_all_versions().wrap_connector(route)
         };
-        let client = Client::builder(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .pool_timer(TokioTimer::new())
-            .http2_keep_alive_interval(PING_EVERY)
-            .http2_keep_alive_timeout(PING_WITHIN)
-            .http2_keep_alive_while_idle(true)
-            .http2_initial_stream_window_size(STREAM_WINDOW)
-            .http2_initial_connection_window_size(4 * STREAM_WINDOW)
-            .build(connector);
+        let pool = move || pool(connector.clone());
         let headers = fixed_headers(&access.impersonate, agent)?;
-        Ok(Wire { client, server: access.server.clone(), headers, gone: CancellationToken::new() })
+        Ok(Wire {
+            calls: pool(),
+            watches: Lanes::new(move || Arc::new(WatchPool { pool: pool(), known: OnceCell::new() })),
+            server: access.server.clone(),
+            headers,
+            gone: CancellationToken::new(),
+        })
     }
 
     /// Cancelled when this pool has been replaced: whoever reads a stream from it should go.
@@ -104,14 +121,56 @@ impl Wire {
 
     pub async fn request(
         &self,
+        request: Request<Full<Bytes>>,
+        call: &str,
+    ) -> Result<Response<Incoming>, ApiError> {
+        self.send(&self.calls, request, call).await
+    }
+
+    /// One whose answer goes on and on. It has its place until that is let go.
+    pub async fn watch(
+        &self,
+        request: Request<Full<Bytes>>,
+        call: &str,
+    ) -> Result<(Response<Incoming>, Place), ApiError> {
+        let (shared, place) = self.watches.take().await;
+        let (mut request, mut answer) = (Some(request), None);
+        let (asked, told, pool) = (&mut request, &mut answer, &shared.pool);
+        let first = move || async move {
+            let request = asked.take().expect("it was not sent yet");
+            *told = Some(self.send(pool, request, call).await?);
+            Ok(())
+        };
+        shared.known.get_or_try_init(first).await?;
+        if let Some(request) = request {
+            answer = Some(self.send(&shared.pool, request, call).await?);
+        }
+        Ok((answer.expect("it was sent"), place))
+    }
+
+    async fn send(
+        &self,
+        pool: &Pool,
         mut request: Request<Full<Bytes>>,
         call: &str,
     ) -> Result<Response<Incoming>, ApiError> {
         for (name, value) in &self.headers {
             request.headers_mut().append(name, value.clone());
         }
-        self.client.request(request).await.map_err(|error| broken(call, &error))
+        pool.request(request).await.map_err(|error| broken(call, &error))
     }
+}
+
+fn pool(connector: HttpsConnector<Route>) -> Pool {
+    Client::builder(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .pool_timer(TokioTimer::new())
+        .http2_keep_alive_interval(PING_EVERY)
+        .http2_keep_alive_timeout(PING_WITHIN)
+        .http2_keep_alive_while_idle(true)
+        .http2_initial_stream_window_size(STREAM_WINDOW)
+        .http2_initial_connection_window_size(4 * STREAM_WINDOW)
+        .build(connector)
 }
 
 fn fixed_headers(impersonate: &Impersonation, agent: &str) -> Result<HeaderMap, WireError> {

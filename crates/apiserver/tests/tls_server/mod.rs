@@ -106,11 +106,13 @@ pub struct Setup {
     /// Clients are asked for certificates of this authority; true: and must have one.
     pub clients: Option<(CertificateDer<'static>, bool)>,
     pub http2: bool,
+    /// How many requests at once one HTTP/2 connection may have.
+    pub streams: u32,
 }
 
 impl Setup {
     pub fn new(certificate: (String, String)) -> Setup {
-        Setup { certificate, clients: None, http2: true }
+        Setup { certificate, clients: None, http2: true, streams: 200 }
     }
 
     pub fn asking(mut self, authority: &Authority, required: bool) -> Setup {
@@ -121,6 +123,7 @@ impl Setup {
 
 pub async fn serve(setup: Setup, handler: Handler) -> Server {
     let acceptor = TlsAcceptor::from(Arc::new(config(&setup)));
+    let streams = setup.streams;
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     let (connections, stop) = (Arc::new(AtomicUsize::new(0)), CancellationToken::new());
@@ -152,7 +155,8 @@ pub async fn serve(setup: Setup, handler: Handler) -> Server {
                     () = stop.cancelled() => {}
                     _ = async {
                         if http2 {
-                            let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                            let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                            builder.max_concurrent_streams(streams);
                             let _ = builder.serve_connection(io, service).await;
                         } else {
                             let _ = http1.serve_connection(io, service).await;

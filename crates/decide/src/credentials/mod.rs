@@ -23,7 +23,7 @@ pub use keyring::{Candidate, CredentialSource, Keyring};
 pub use matching::repository;
 pub use plugin_cache::PluginCache;
 pub use pod::{access_id, own_candidates, shown_secrets};
-pub use verify::{PodCredentials, Verdict, verdict};
+pub use verify::{PodCredentials, Verdict, result_word, verdict};
 
 /// The credentials to try for an image, first to last. None: it is pulled without any.
 ///

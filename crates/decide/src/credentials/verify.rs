@@ -46,6 +46,21 @@ pub fn verdict(
     }
 }
 
+/// The kubelet's word for what a check came to.
+pub fn result_word(
+    policy: &VerificationPolicy,
+    named: &str,
+    history: &PullHistory,
+    verdict: &Verdict,
+) -> &'static str {
+    match (history, verdict) {
+        (PullHistory::Unreadable { .. }, _) => "error",
+        _ if !asks(policy, named, history) => "credentialPolicyAllowed",
+        (_, Verdict::Allowed { .. }) => "credentialRecordFound",
+        (_, Verdict::MustPull) => "mustAuthenticate",
+    }
+}
+
 fn asks(policy: &VerificationPolicy, named: &str, history: &PullHistory) -> bool {
     match policy {
         VerificationPolicy::NeverVerify => false,
@@ -120,6 +135,25 @@ mod tests {
         let patterns = patterns.iter().map(|p| (*p).to_owned()).collect();
         VerificationPolicy::NeverVerifyAllowlisted(patterns)
     }
+    #[test]
+    fn checks_have_the_kubelets_words() {
+        let unreadable = PullHistory::Unreadable { message: "no".into() };
+        let (always, preloaded) =
+            (VerificationPolicy::AlwaysVerify, VerificationPolicy::NeverVerifyPreloaded);
+        for (policy, history, expect) in [
+            (&always, &unreadable, "error"),
+            (&VerificationPolicy::NeverVerify, &by_secret(), "credentialPolicyAllowed"),
+            (&preloaded, &PullHistory::Foreign, "credentialPolicyAllowed"),
+            (&preloaded, &by_node(), "credentialRecordFound"),
+            (&preloaded, &by_secret(), "mustAuthenticate"),
+            (&always, &PullHistory::Foreign, "mustAuthenticate"),
+        ] {
+            let found = verdict(policy, "h.test/a:1", history, &PodCredentials::default());
+            let word = result_word(policy, "h.test/a:1", history, &found);
+            assert_eq!(word, expect, "{policy:?} {history:?}");
+        }
+    }
+
     fn allowed(policy: &VerificationPolicy, history: &PullHistory) -> bool {
         verdict(policy, "h.test/a:1", history, &PodCredentials::default()) != Verdict::MustPull
     }

@@ -9,7 +9,9 @@ use model::{ApiEvent, PodUid, Reason};
 
 use super::{Context, observe};
 use crate::back_off::{self, go_duration};
-use crate::credentials::{Candidate, PodCredentials, Verdict, own_candidates, shown_secrets, verdict};
+use crate::credentials::{
+    Candidate, PodCredentials, Verdict, own_candidates, result_word, shown_secrets, verdict,
+};
 use crate::effect::Effect;
 use crate::event::{CallFailure, PulledImage};
 use crate::images::{
@@ -26,6 +28,7 @@ pub(super) fn request(state: &mut NodeState, cx: &mut Context, uid: &PodUid, nee
     let image = match normalise(&need.image) {
         Ok(image) => desk_key(&image, &need.handler),
         Err(error) => {
+            state.counts.image_requested(need.policy.word(), None, None);
             let text = format!("Failed to apply default image tag \"{}\": {error}", need.image);
             let known = failure_of(state, uid, &need.container).is_some_and(|f| f.message == text);
             if !known {
@@ -37,7 +40,10 @@ pub(super) fn request(state: &mut NodeState, cx: &mut Context, uid: &PodUid, nee
         }
     };
     let effect = match need.policy {
-        PullPolicy::Always => return begin_pull(state, cx, &image, waiter),
+        PullPolicy::Always => {
+            state.counts.image_requested(need.policy.word(), None, Some(true));
+            return begin_pull(state, cx, &image, waiter);
+        }
         PullPolicy::IfNotPresent | PullPolicy::Never => state.images.inspect(&image, waiter),
     };
     if let Some(entry) = state.pods.get_mut(uid) {
@@ -104,8 +110,13 @@ pub(super) fn inspected(
             continue;
         }
         let subject = subject(state, &waiter);
+        let usable = match &result {
+            Ok(Some(found)) => may_use(state, cx, &waiter, (&subject.named, image, &found.id), history),
+            _ => false,
+        };
+        count_request(state, subject.policy, &result, usable);
         match &result {
-            Ok(Some(found)) if may_use(state, cx, &waiter, (&subject.named, image, &found.id), history) => {
+            Ok(Some(found)) if usable => {
                 let access = match state.config.pull_verification {
                     Some(_) => " and can be accessed by the pod",
                     None => "",
@@ -132,10 +143,26 @@ pub(super) fn inspected(
     }
 }
 
+/// What the look at an image means for who asked for it. Where no pull is allowed, none can be required.
+fn count_request(
+    state: &mut NodeState,
+    policy: PullPolicy,
+    found: &Result<Option<Image>, CallFailure>,
+    usable: bool,
+) {
+    let (present, pull_required) = match found {
+        Ok(Some(_)) => (Some(true), Some(!usable)),
+        Ok(None) if policy == PullPolicy::Never => (Some(false), None),
+        Ok(None) => (Some(false), Some(true)),
+        Err(_) => (None, None),
+    };
+    state.counts.image_requested(policy.word(), present, pull_required);
+}
+
 /// Whether a pod may use an image that is there, or has to pull it first. Pods without an API server have no
 /// credentials of their own to show.
 fn may_use(
-    state: &NodeState,
+    state: &mut NodeState,
     cx: &mut Context,
     waiter: &Waiter,
     (named, image, image_ref): (&str, &str, &str),
@@ -143,7 +170,10 @@ fn may_use(
 ) -> bool {
     let Some(policy) = &state.config.pull_verification else { return true };
     let secrets = shown_secrets(&own_of(state, &waiter.uid, image));
-    match verdict(policy, named, history, &PodCredentials { secrets, service_account: None }) {
+    let found = verdict(policy, named, history, &PodCredentials { secrets, service_account: None });
+    let word = result_word(policy, named, history, &found);
+    *state.counts.access_checks.entry(word.to_owned()).or_default() += 1;
+    match found {
         Verdict::MustPull => false,
         Verdict::Allowed { learnt: None } => true,
         Verdict::Allowed { learnt: Some(secret) } => {

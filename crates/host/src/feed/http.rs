@@ -85,7 +85,7 @@ impl Endpoint {
             value.set_sensitive(true);
             sent.insert(AUTHORIZATION, value);
         }
-        let shown = url.replacen(&format!("{user}@"), "xxxxx@", 1);
+        let shown = without_secrets(url);
         let mut parts = parsed.clone().into_parts();
         parts.authority = Some(host.parse::<Authority>()?);
         let url = Uri::from_parts(parts).map_err(|_| HttpFeedError::NotAbsolute)?;
@@ -113,6 +113,16 @@ impl Endpoint {
             headers.remove(COOKIE);
         }
         Some(Self { url, headers, shown: self.shown.clone() })
+    }
+}
+
+/// A URL as it may be shown, also one that makes no sense: without whatever may be a user and a password.
+pub fn without_secrets(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
+    let scheme = if scheme.is_empty() { String::new() } else { format!("{scheme}://") };
+    match rest.rsplit_once('@') {
+        Some((_, after)) => format!("{scheme}xxxxx@{after}"),
+        None => url.to_owned(),
     }
 }
 
@@ -249,6 +259,20 @@ mod tests {
         let own = BTreeMap::from([("Authorization".to_owned(), vec!["Bearer t".to_owned()])]);
         let endpoint = Endpoint::new("http://u:p@h/", &own).unwrap();
         assert_eq!(endpoint.headers[AUTHORIZATION], "Bearer t");
+    }
+
+    #[test]
+    fn secrets_in_what_is_no_url_are_not_shown_either() {
+        for (url, shown) in [
+            ("https://u:p@h/x", "https://xxxxx@h/x"),
+            ("http://u:p w@h/", "http://xxxxx@h/"),
+            ("http://u:p/w@h/", "http://xxxxx@h/"),
+            ("u:p@h", "xxxxx@h"),
+            ("http://h/x", "http://h/x"),
+            ("", ""),
+        ] {
+            assert_eq!(without_secrets(url), shown, "{url}");
+        }
     }
 
     #[test]

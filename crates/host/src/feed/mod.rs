@@ -19,7 +19,7 @@ use model::k8s::Pod;
 use model::local::LocalObjects;
 use model::runtime_class::RuntimeClasses;
 
-pub use self::http::{HttpFeed, HttpFeedError};
+pub use self::http::{HttpFeed, HttpFeedError, without_secrets};
 pub use file::FileFeed;
 
 /// What a manifest says.

@@ -7,6 +7,7 @@
 mod line;
 mod open;
 pub(crate) mod render;
+mod siblings;
 mod stream;
 mod tail;
 

@@ -2,14 +2,16 @@
 //!
 //! ```text
 //! read to the end -> (no follow) end
-//!                 -> the file was replaced (rotation): read what is left of the old one, go on with the new one
+//!                 -> the file was replaced (rotation): read what is left of the old one, then those that were rotated
+//!                    away meanwhile, and go on with the new one
 //!                 -> the container ended: read to the end once more, end
 //!                 -> wait for a change in the log's directory, for the end of the container, or a while
 //! ```
 //!
 //! The next piece is read only when the reader asks for it: a slow reader slows nobody down.
 
-use std::fs::File;
+use std::collections::VecDeque;
+use std::fs::{File, Metadata};
 use std::future::Future;
 use std::io::{self, SeekFrom};
 use std::os::unix::fs::MetadataExt;
@@ -26,6 +28,7 @@ use tokio::io::{AsyncReadExt, AsyncSeekExt};
 
 use super::open::open_log;
 use super::render::Renderer;
+use super::siblings::Siblings;
 use super::tail::tail_offset;
 
 const PIECE: usize = 32 * 1024;
@@ -91,8 +94,9 @@ struct Reader {
     start: Start,
     file: tokio::fs::File,
     renderer: Renderer,
-    /// What followed the file when it was rotated away; begins once the old one is read to its end.
-    successor: Option<tokio::fs::File>,
+    /// What followed the file when it was rotated away; each begins once the one before is read to its end.
+    successors: VecDeque<tokio::fs::File>,
+    siblings: Siblings,
     changes: Changes,
     has_ended: bool,
     is_over: bool,
@@ -100,6 +104,12 @@ struct Reader {
 
 impl Reader {
     async fn open(start: Start) -> io::Result<Box<Self>> {
+        // Before the log is opened: what is rotated away from now on may have to be read.
+        let log = start.path.clone();
+        let siblings = match start.options.follow {
+            true => blocking(move || Ok(Siblings::before(&log))).await?,
+            false => Siblings::default(),
+        };
         let mut file = open(&start).await?;
         if let Some(lines) = start.options.tail_lines {
             let std_file = file.try_clone().await?.into_std().await;
@@ -108,8 +118,8 @@ impl Reader {
         }
         let renderer = Renderer::new(&start.options);
         let changes = Changes::NotWatched;
-        let (successor, has_ended, is_over) = (None, false, false);
-        Ok(Box::new(Self { start, file, renderer, successor, changes, has_ended, is_over }))
+        let (successors, has_ended, is_over) = (VecDeque::new(), false, false);
+        Ok(Box::new(Self { start, file, renderer, successors, siblings, changes, has_ended, is_over }))
     }
 
     async fn next(&mut self) -> io::Result<Option<Bytes>> {
@@ -131,11 +141,12 @@ impl Reader {
 
     /// All of the file is read. Returns what the end itself brings out.
     async fn at_end(&mut self) -> io::Result<Bytes> {
-        if !self.start.options.follow || (self.has_ended && self.successor.is_none()) {
+        if !self.start.options.follow || (self.has_ended && self.successors.is_empty()) {
             self.is_over = true;
             return Ok(self.renderer.finish());
         }
-        if let Some(successor) = self.successor.take() {
+        if let Some(successor) = self.successors.pop_front() {
+            self.siblings.is_done(&self.file.metadata().await?);
             self.file = successor;
             return Ok(self.renderer.restart());
         }
@@ -167,7 +178,8 @@ impl Reader {
         };
         let (old, new) = (self.file.metadata().await?, now.metadata().await?);
         if (old.dev(), old.ino()) != (new.dev(), new.ino()) {
-            self.successor = Some(now);
+            self.successors = self.missed(old, new).await?;
+            self.successors.push_back(now);
             return Ok(true);
         }
         if new.len() < self.file.stream_position().await? {
@@ -177,6 +189,21 @@ impl Reader {
             return Ok(true);
         }
         Ok(false)
+    }
+}
+
+impl Reader {
+    /// What was rotated away between these two.
+    async fn missed(&mut self, old: Metadata, new: Metadata) -> io::Result<VecDeque<tokio::fs::File>> {
+        let (logs_dir, path) = (self.start.logs_dir.clone(), self.start.path.clone());
+        let mut siblings = std::mem::take(&mut self.siblings);
+        let look = move || {
+            let files = siblings.between(&logs_dir, &path, &old, &new)?;
+            Ok((siblings, files))
+        };
+        let (siblings, files) = blocking(look).await?;
+        self.siblings = siblings;
+        Ok(files.into_iter().map(tokio::fs::File::from_std).collect())
     }
 }
 

@@ -144,6 +144,42 @@ async fn follows_across_rotations_without_loss_or_repetition() {
     follower.expect_end().await;
 }
 
+/// Rotations that fall together while the reader does not ask.
+#[tokio::test]
+async fn what_was_rotated_away_in_between_is_read_too() {
+    let b = bench();
+    let rotate = |name: &str| {
+        fs::rename(&b.path, b.path.with_extension(format!("log.{name}"))).unwrap();
+        File::create(&b.path).unwrap();
+    };
+    b.say("long ago");
+    rotate("20240101-000000");
+    b.say("begin");
+    let (mut follower, end) = b.follow(LogOptions::default());
+    follower.expect("begin\n").await;
+    b.say("first");
+    rotate("20240101-000001");
+    b.say("second");
+    rotate("20240101-000002");
+    b.say("third");
+    // Neither is what was packed, nor a link, nor what has another name.
+    fs::write(b.path.with_extension("log.20240101-000000.gz"), line("packed")).unwrap();
+    fs::write(b.path.with_file_name("1.log.20240101-000003"), line("another")).unwrap();
+    symlink(b.path.with_file_name("1.log.20240101-000003"), b.path.with_extension("log.20240101-000003"))
+        .unwrap();
+    follower.expect("first\nsecond\nthird\n").await;
+    rotate("20240101-000004");
+    b.say("fourth");
+    follower.expect("fourth\n").await;
+    rotate("20240101-000005");
+    b.say("fifth");
+    rotate("20240101-000006");
+    b.say("sixth");
+    end.send(()).unwrap();
+    follower.expect("fifth\nsixth\n").await;
+    follower.expect_end().await;
+}
+
 #[tokio::test]
 async fn a_log_cut_in_place_is_read_from_its_beginning() {
     let b = bench();

@@ -18,6 +18,11 @@ pub(super) struct Files {
 impl Files {
     /// `None` when there is no such file, or no text in it.
     pub fn text(&mut self, dir: &Path, name: &str) -> Option<&str> {
+        std::str::from_utf8(self.content(dir, name)?).ok()
+    }
+
+    /// Where others choose some of the bytes.
+    pub fn content(&mut self, dir: &Path, name: &str) -> Option<&[u8]> {
         self.path.clear();
         self.path.push(dir);
         self.path.push(name);
@@ -38,7 +43,7 @@ impl Files {
                 more => filled += more,
             }
         }
-        std::str::from_utf8(&self.bytes[..filled]).ok()
+        Some(&self.bytes[..filled])
     }
 
     pub fn number(&mut self, dir: &Path, name: &str) -> Option<u64> {

@@ -112,8 +112,12 @@ fn disks(mounts: &str, diskstats: &str) -> Vec<MachineDisk> {
     let mut disks: Vec<MachineDisk> = Vec::new();
     for line in mounts.lines() {
         let mut words = line.split(' ');
-        let (Some(device), Some(place)) = (words.next(), words.next()) else { continue };
-        if !device.starts_with("/dev/") || disks.iter().any(|known| known.device == device) {
+        let (Some(device), Some(place), Some(kind)) = (words.next(), words.next(), words.next()) else {
+            continue;
+        };
+        // What a process of somebody's serves (fuse, often from `/dev/fuse`) may never answer.
+        let is_local = kind.starts_with("ext") || matches!(kind, "btrfs" | "xfs" | "zfs" | "f2fs" | "vfat");
+        if !is_local || !device.starts_with("/dev/") || disks.iter().any(|known| known.device == device) {
             continue;
         }
         let Ok(filesystem) = filesystem(Path::new(&unescaped(place))) else { continue };
@@ -232,7 +236,8 @@ mod tests {
 
     #[test]
     fn disks_are_told_once_with_their_counters() {
-        let mounts = "proc /proc proc rw 0 0\n/dev/sda1 / ext4 rw 0 0\n/dev/sda1 /somewhere ext4 rw 0 0\n";
+        let mounts = "proc /proc proc rw 0 0\n/dev/sda1 / ext4 rw 0 0\n/dev/sda1 /somewhere ext4 rw 0 0\n\
+                      /dev/fuse /proc fuse rw 0 0\n/dev/sdb1 /proc fuseblk rw 0 0\n/dev/sdc1 /proc\n";
         let stats = "   8       0 sda 9 9 9 9 9 9 9 9 9 9 9\n   8       1 sda1 1 2 3 4 5 6 7 8 9 10 11 12\n";
         let found = disks(mounts, stats);
         assert_eq!(found.len(), 1);

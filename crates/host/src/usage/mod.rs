@@ -164,7 +164,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Ends a walk when whoever waits for it is gone.
+/// Ends a walk or a reading when whoever waits for it is gone.
 struct StopOnDrop(Arc<AtomicBool>);
 
 impl Drop for StopOnDrop {
@@ -204,9 +204,13 @@ impl UsageReader for HostUsage {
 
     async fn pods(&self, wanted: Vec<PodQuery>, depth: Depth) -> io::Result<Vec<PodUsage>> {
         let now = self.wall.wall();
+        let stop = Arc::new(AtomicBool::new(false));
+        let _stop_when_gone = StopOnDrop(stop.clone());
         let read = move |place: &Place| {
             let mut reader = Reader::new(place, depth);
-            let found: Vec<_> = wanted.iter().map(|query| reader.pod(query)).collect();
+            // When nobody waits any more, the rest is for nobody.
+            let still = wanted.iter().take_while(|_| !stop.load(Ordering::Relaxed));
+            let found: Vec<_> = still.map(|query| reader.pod(query)).collect();
             (wanted, found)
         };
         let (wanted, mut found) = self.blocking(read).await?;

@@ -7,12 +7,16 @@ use ports::ProcessFigures;
 
 use super::files::Files;
 
+/// Descriptors of one cgroup that are looked at. Each is a call, containers may have millions of them, and everybody who
+/// asks for figures waits for this: beyond it, how many there are is not known.
+const MOST_OPEN: u64 = 20_000;
+
 /// Processes come and go while they are looked at; what is gone is not counted.
 pub(super) fn read(proc: &Path, files: &mut Files, processes: &[u32]) -> ProcessFigures {
-    let mut figures = ProcessFigures::default();
+    let mut figures = ProcessFigures { open_files: Some(0), sockets: Some(0), ..Default::default() };
     for (index, process) in processes.iter().enumerate() {
         let dir = proc.join(process.to_string());
-        let Some(state) = files.text(&dir, "stat").and_then(state) else { continue };
+        let Some(state) = files.content(&dir, "stat").and_then(state) else { continue };
         figures.processes += 1;
         match state {
             'R' => figures.running += 1,
@@ -22,7 +26,10 @@ pub(super) fn read(proc: &Path, files: &mut Files, processes: &[u32]) -> Process
             'S' | 'I' => figures.sleeping += 1,
             _ => {}
         }
-        count_open(&dir, &mut figures);
+        match count_open(&dir, &figures) {
+            Some((open, sockets)) => (figures.open_files, figures.sockets) = (Some(open), Some(sockets)),
+            None => (figures.open_files, figures.sockets) = (None, None),
+        }
         if index == 0 {
             figures.most_open_files = files.text(&dir, "limits").and_then(open_limit);
         }
@@ -30,9 +37,10 @@ pub(super) fn read(proc: &Path, files: &mut Files, processes: &[u32]) -> Process
     figures
 }
 
-/// The program's name stands in parentheses and may hold anything, also a closing one.
-fn state(stat: &str) -> Option<char> {
-    stat.rsplit_once(')')?.1.trim_start().chars().next()
+/// The program's name stands in parentheses and may hold anything: a closing one, or bytes that are no text.
+fn state(stat: &[u8]) -> Option<char> {
+    let end = stat.iter().rposition(|byte| *byte == b')')?;
+    stat[end + 1..].trim_ascii_start().first().copied().map(char::from)
 }
 
 fn open_limit(limits: &str) -> Option<u64> {
@@ -40,14 +48,20 @@ fn open_limit(limits: &str) -> Option<u64> {
     rest.split_whitespace().next()?.parse().ok()
 }
 
-fn count_open(dir: &Path, figures: &mut ProcessFigures) {
-    let Ok(open) = fs::read_dir(dir.join("fd")) else { return };
+/// Open files and sockets with those of this process, unless they are too many to know.
+fn count_open(dir: &Path, before: &ProcessFigures) -> Option<(u64, u64)> {
+    let (mut files, mut sockets) = (before.open_files?, before.sockets?);
+    let Ok(open) = fs::read_dir(dir.join("fd")) else { return Some((files, sockets)) };
     for entry in open.flatten() {
-        figures.open_files += 1;
+        files += 1;
+        if files > MOST_OPEN {
+            return None;
+        }
         let socket = fs::read_link(entry.path())
             .is_ok_and(|to| to.as_os_str().as_encoded_bytes().starts_with(b"socket:"));
-        figures.sockets += u64::from(socket);
+        sockets += u64::from(socket);
     }
+    Some((files, sockets))
 }
 
 #[cfg(test)]
@@ -74,13 +88,44 @@ mod tests {
         let found = read(temp.path(), &mut Files::default(), &[10, 11, 12, 13]);
         let expect = ProcessFigures {
             processes: 3,
-            open_files: 4,
-            sockets: 2,
+            open_files: Some(4),
+            sockets: Some(2),
             running: 1,
             sleeping: 1,
             most_open_files: Some(64),
             ..Default::default()
         };
         assert_eq!(found, expect);
+    }
+
+    #[test]
+    fn a_name_that_is_no_text_hides_nothing() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("10");
+        fs::create_dir_all(dir.join("fd")).unwrap();
+        fs::write(dir.join("stat"), b"10 (\xff\xfe) x) D 1 1").unwrap();
+        let found = read(temp.path(), &mut Files::default(), &[10]);
+        assert_eq!((found.processes, found.uninterruptible), (1, 1));
+    }
+
+    /// Too many are not counted to their end, and no wrong number is told.
+    #[test]
+    fn very_many_open_files_are_not_known() {
+        let temp = tempfile::tempdir().unwrap();
+        for (pid, open) in [("10", MOST_OPEN - 1), ("11", 1), ("12", 1)] {
+            let dir = temp.path().join(pid);
+            fs::create_dir_all(dir.join("fd")).unwrap();
+            fs::write(dir.join("stat"), format!("{pid} (a) S 1 1")).unwrap();
+            for number in 0..open {
+                symlink("socket:[1]", dir.join("fd").join(number.to_string())).unwrap();
+            }
+        }
+        let known = |processes: &[u32]| {
+            let found = read(temp.path(), &mut Files::default(), processes);
+            assert_eq!(found.processes as usize, processes.len());
+            (found.open_files, found.sockets)
+        };
+        assert_eq!(known(&[10, 11]), (Some(MOST_OPEN), Some(MOST_OPEN)));
+        assert_eq!(known(&[10, 11, 12]), (None, None));
     }
 }

@@ -122,7 +122,12 @@ pub struct Curl<'a> {
 impl Curl<'_> {
     pub fn ask(&self, method: &str, path: &str) -> (u16, String) {
         let mut curl = Command::new("curl");
-        curl.args(["-s", "-X", method, "-w", "\n%{http_code}", "--cacert"]).arg(self.member.cluster.ca());
+        curl.args(["-s", "-w", "\n%{http_code}", "--cacert"]).arg(self.member.cluster.ca());
+        match method {
+            // Told so, it does not wait for a body.
+            "HEAD" => curl.args(["--head", "-o", "/dev/null"]),
+            other => curl.args(["-X", other]),
+        };
         if let Some(pair) = &self.certificate {
             curl.arg("--cert").arg(&pair.certificate).arg("--key").arg(&pair.key);
         }

@@ -10,6 +10,7 @@ use tokio::sync::Semaphore;
 
 use super::cache::Cache;
 use super::{AccessError, Peer};
+use crate::sparing::Sparing;
 use crate::tls::ClientAuthority;
 
 const ANONYMOUS: &str = "system:anonymous";
@@ -33,6 +34,8 @@ pub struct Authentication {
     authority: Option<Arc<ClientAuthority>>,
     tokens: Option<Tokens>,
     anonymous: bool,
+    /// Lines about those who were not let in.
+    refusals: Sparing,
 }
 
 struct Tokens {
@@ -45,7 +48,7 @@ struct Tokens {
 impl Authentication {
     /// Nobody at all is let in until one of the others is called.
     pub fn new(authority: Option<Arc<ClientAuthority>>) -> Self {
-        Self { authority, tokens: None, anonymous: false }
+        Self { authority, tokens: None, anonymous: false, refusals: Sparing::default() }
     }
 
     /// Bearer tokens count, as far as the API server knows them; its answers hold for a while.
@@ -62,6 +65,13 @@ impl Authentication {
     /// Whoever shows no credentials is `system:anonymous`.
     pub fn with_anonymous(self) -> Self {
         Self { anonymous: true, ..self }
+    }
+
+    /// Says in our log that somebody was not let in, unless that was said very often just now.
+    pub(crate) fn refused(&self, reason: &BadCredentials) {
+        if let Some(left_out) = self.refusals.turn() {
+            tracing::info!(%reason, left_out, "a request was not authenticated");
+        }
     }
 
     /// `None`: nobody.

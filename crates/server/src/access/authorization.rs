@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 use super::AccessError;
 use super::cache::Cache;
 use crate::health::plain;
+use crate::sparing::Sparing;
 
 /// Questions to the API server at a time.
 const REVIEWS: usize = 32;
@@ -29,6 +30,8 @@ pub struct Reviewed {
     allowed_holds: Duration,
     denied_holds: Duration,
     places: Semaphore,
+    /// Lines about those who may not, or of whom nobody knows.
+    refusals: Sparing,
 }
 
 /// Why a request is not answered, in the kubelet's words.
@@ -68,6 +71,7 @@ impl Authorization {
                 allowed_holds,
                 denied_holds,
                 places: Semaphore::new(REVIEWS),
+                refusals: Sparing::default(),
             }))),
             other => Err(AccessError::UnknownMode(other.to_owned())),
         }
@@ -83,12 +87,17 @@ impl Authorization {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
                 Err(error) => {
-                    tracing::warn!(user = who.name, verb, subresource, %error, "access could not be reviewed");
+                    if let Some(left_out) = reviewed.refusals.turn() {
+                        let user = &who.name;
+                        tracing::warn!(user, verb, subresource, %error, left_out, "access could not be reviewed");
+                    }
                     return Err(Refusal::Unknown { user: user(), verb, subresource });
                 }
             }
         }
-        tracing::info!(user = who.name, verb, ?subresources, "access was denied");
+        if let Some(left_out) = reviewed.refusals.turn() {
+            tracing::info!(user = who.name, verb, ?subresources, left_out, "access was denied");
+        }
         Err(Refusal::Forbidden { user: who.name.clone(), verb, subresources: subresources.to_vec() })
     }
 }

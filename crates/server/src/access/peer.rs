@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use model::Wall;
 use rustls::pki_types::CertificateDer;
 
 /// What the connection itself tells; goes with each of its requests.
@@ -10,12 +11,16 @@ use rustls::pki_types::CertificateDer;
 pub(crate) struct Peer {
     /// The leaf first. Its key was proven, nothing else.
     pub certificates: Arc<Vec<CertificateDer<'static>>>,
+    /// When the leaf is no longer good.
+    pub expires: Option<Wall>,
     welcome: Arc<AtomicBool>,
 }
 
 impl Peer {
     pub fn new(certificates: Vec<CertificateDer<'static>>, welcome: Arc<AtomicBool>) -> Self {
-        Self { certificates: Arc::new(certificates), welcome }
+        let leaf = certificates.first().and_then(|leaf| x509_parser::parse_x509_certificate(leaf).ok());
+        let expires = leaf.map(|(_, leaf)| Wall(leaf.validity().not_after.timestamp() * 1_000_000_000));
+        Self { certificates: Arc::new(certificates), expires, welcome }
     }
 
     /// One of its requests was allowed: the connection is no longer one of those that can be closed for others.

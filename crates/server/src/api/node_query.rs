@@ -1,6 +1,7 @@
 //! Node log query: `/logs/?query=kubelet` asks the journal or a log file by the name of a service.
 
-use std::io::Write;
+use std::io::{self, Write};
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use futures::StreamExt;
 use http::{StatusCode, header};
+use tokio::net::unix::pipe;
 use tokio::process::Command;
 use tokio_util::io::ReaderStream;
 
@@ -37,6 +39,15 @@ pub(crate) struct NodeQuery {
 /// What is wrong with a field, as every part of Kubernetes says it.
 fn invalid(field: &str, value: impl std::fmt::Display, why: &str) -> String {
     format!("{field}: Invalid value: {value}: {why}")
+}
+
+/// What is wrong with a pattern, without the drawing of where.
+fn in_a_line(error: &regex_syntax::Error) -> String {
+    match error {
+        regex_syntax::Error::Parse(error) => error.kind().to_string(),
+        regex_syntax::Error::Translate(error) => error.kind().to_string(),
+        other => other.to_string().replace('\n', " "),
+    }
 }
 
 /// A question that can't be answered: status and text.
@@ -120,11 +131,15 @@ impl NodeQuery {
         if let Some(lines) = self.tail.filter(|lines| !(0..=MOST_LINES).contains(lines)) {
             return Err(invalid("tailLines", lines, "must be between 0 and 100000, inclusive"));
         }
+        if let Err(why) = regex_syntax::Parser::new().parse(&self.pattern) {
+            let why = format!("error parsing regexp: {}", in_a_line(&why));
+            return Err(invalid("pattern", format!("{:?}", self.pattern), &why));
+        }
         Ok(())
     }
 
     /// What the journal is called with. Words are never read by a shell, and a unit's name can't be an option.
-    fn journal_words(&self) -> Vec<String> {
+    fn journal_words(&self, services: &[String]) -> Vec<String> {
         let clock = |at: jiff::Timestamp| at.strftime("%Y-%-m-%-d %-H:%-M:%-S").to_string();
         let mut words: Vec<String> =
             ["--utc", "--no-pager", "--output=short-precise"].map(str::to_owned).into();
@@ -133,7 +148,7 @@ impl NodeQuery {
         words.extend(
             self.tail.iter().flat_map(|lines| ["--pager-end".to_owned(), format!("--lines={lines}")]),
         );
-        words.extend(self.services.iter().map(|name| format!("--unit={name}")));
+        words.extend(services.iter().map(|name| format!("--unit={name}")));
         if !self.pattern.is_empty() {
             words.push(format!("--grep={}", self.pattern));
         }
@@ -156,25 +171,39 @@ pub(super) async fn answer(api: &SecureApi, query: NodeQuery, gzip: bool) -> Res
     if gzip && answer.status().is_success() { compressed(answer) } else { answer }
 }
 
+/// The journal of those that write to it, then the files of the others.
 async fn of_services(api: &SecureApi, query: NodeQuery) -> Response {
-    if in_journal(&query.services).await {
-        return journal(&query).await;
+    let program = &api.settings.journal_program;
+    let units = journal_units(program).await;
+    let in_journal = |name: &String| units.lines().any(|unit| unit == format!("{name}.service"));
+    let (native, files): (Vec<String>, Vec<String>) = query.services.iter().cloned().partition(in_journal);
+    let mut bodies = Vec::new();
+    if !native.is_empty() {
+        let told = journal(program, &query.journal_words(&native));
+        bodies.push(told.unwrap_or_else(|error| Body::from(format!("\njournalctl: {error}\n"))));
     }
-    let names = query.services.join(" ");
-    if query.has_options() {
-        let text = format!(
+    if !files.is_empty() && query.has_options() {
+        let names = files.join(" ");
+        bodies.push(Body::from(format!(
             "\noptions present and query resolved to log files for [{names}]\ntry without specifying options\n"
-        );
-        return text_answer(Body::from(text));
-    }
-    for name in &query.services {
-        for candidate in NodeQuery::candidates(name) {
-            if let Some(body) = super::node_logs::whole_file(api, &candidate).await {
-                return text_answer(body);
-            }
+        )));
+    } else {
+        for name in &files {
+            let missing = || Body::from(format!("\nlog not found for {name}\n"));
+            bodies.push(first_file(api, name).await.unwrap_or_else(missing));
         }
     }
-    text_answer(Body::from(format!("\nlog not found for {names}\n")))
+    let pieces = futures::stream::iter(bodies).flat_map(Body::into_data_stream);
+    text_answer(Body::from_stream(pieces))
+}
+
+async fn first_file(api: &SecureApi, name: &str) -> Option<Body> {
+    for candidate in NodeQuery::candidates(name) {
+        if let Some(body) = super::node_logs::whole_file(api, &candidate).await {
+            return Some(body);
+        }
+    }
+    None
 }
 
 async fn file_or_nothing(api: &SecureApi, file: &str) -> Response {
@@ -216,36 +245,31 @@ async fn pack(state: Option<Packing>) -> Option<(Result<Vec<u8>, std::io::Error>
     }
 }
 
-/// Does the journal know all of them as units?
-async fn in_journal(services: &[String]) -> bool {
-    let asked = Command::new("journalctl").args(["--field", "_SYSTEMD_UNIT"]).kill_on_drop(true).output();
-    let Ok(Ok(output)) = tokio::time::timeout(PATIENCE, asked).await else { return false };
-    let known = String::from_utf8_lossy(&output.stdout);
-    let has = |name: &String| known.lines().any(|unit| unit == format!("{name}.service"));
-    services.iter().all(has)
+/// The units that the journal knows, one in a line. Where there is no journal it knows none.
+async fn journal_units(program: &Path) -> String {
+    let asked = Command::new(program).args(["--field", "_SYSTEMD_UNIT"]).kill_on_drop(true).output();
+    let Ok(Ok(output)) = tokio::time::timeout(PATIENCE, asked).await else { return String::new() };
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Streams it; ends it when the client goes or the time is over.
-async fn journal(query: &NodeQuery) -> Response {
-    let started = Command::new("journalctl")
-        .args(query.journal_words())
+/// What it says, and what it complains about, in its order; ends it when the client goes or the time is over.
+fn journal(program: &Path, words: &[String]) -> io::Result<Body> {
+    let (said, says) = io::pipe()?;
+    let child = Command::new(program)
+        .args(words)
         .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
+        .stdout(says.try_clone()?)
+        .stderr(says)
         .kill_on_drop(true)
-        .spawn();
-    let mut child = match started {
-        Ok(child) => child,
-        Err(error) => return failure(StatusCode::INTERNAL_SERVER_ERROR, format!("journalctl: {error}\n")),
-    };
-    let Some(output) = child.stdout.take() else { return text_answer(Body::empty()) };
-    let lines = ReaderStream::new(output).take_until(tokio::time::sleep(PATIENCE));
+        .spawn()?;
+    let said = pipe::Receiver::from_owned_fd(said.into())?;
+    let lines = ReaderStream::new(said).take_until(tokio::time::sleep(PATIENCE));
     // The child lives as long as its output is read.
     let lines = lines.map(move |piece| {
         let _held = &child;
         piece
     });
-    text_answer(Body::from_stream(lines))
+    Ok(Body::from_stream(lines))
 }
 
 #[cfg(test)]
@@ -260,8 +284,9 @@ mod tests {
     #[test]
     fn questions_become_words_of_the_journal() {
         let check = |query: &str, expect: &str| {
-            let words = parse(query).unwrap().unwrap().journal_words();
-            assert_eq!(words[3..].join("|"), expect, "{query}");
+            let query = parse(query).unwrap().unwrap();
+            let words = query.journal_words(&query.services);
+            assert_eq!(words[3..].join("|"), expect, "{query:?}");
         };
         check("query=kubelet", "--unit=kubelet");
         check("query=a&query=b@1", "--unit=a|--unit=b@1");
@@ -308,6 +333,12 @@ mod tests {
             ("query=a%60id%60", 406, "unsupported characters"),
             ("query=a&boot=1", 406, "boot: Invalid value: 1: must be less than 1\n"),
             ("query=a&tailLines=100001", 406, "between 0 and 100000"),
+            (
+                "query=a&pattern=(b",
+                406,
+                "pattern: Invalid value: \"(b\": error parsing regexp: unclosed group\n",
+            ),
+            ("query=a&pattern=%5B", 406, "error parsing regexp: unclosed character class\n"),
             (
                 "query=a&sinceTime=2024-01-02T00:00:00Z&untilTime=2024-01-01T00:00:00Z",
                 406,

@@ -28,6 +28,7 @@ use tokio_rustls::TlsConnector;
 
 use super::splice::{Ended, splice};
 use super::{SecureApi, failure};
+use crate::counted::Counted;
 
 /// The streaming server is on this machine.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -79,7 +80,10 @@ pub(super) async fn carry(
     *answer.headers_mut() = upgraded.headers().clone();
     let client = hyper::upgrade::on(&mut request);
     let (idle, stop) = (api.settings.stream_idle, api.stop.clone());
+    // The request is in progress for as long as its stream.
+    let counted = request.extensions().get::<Counted>().cloned();
     tokio::spawn(async move {
+        let _counted = counted;
         let streaming = async {
             let (client, server) = tokio::try_join!(client, hyper::upgrade::on(upgraded))?;
             Ok::<Ended, hyper::Error>(splice(TokioIo::new(client), TokioIo::new(server), idle).await)

@@ -76,6 +76,7 @@ impl WallClock for Noon {
 
 struct Bench {
     router: Router,
+    metrics: Arc<crate::AgentMetrics>,
     verbosity: Arc<AtomicU32>,
 }
 
@@ -90,6 +91,7 @@ fn bench_with(streaming: Option<SocketAddr>, adjust: impl FnOnce(&mut ApiSetting
         stream_idle: Duration::from_secs(3600),
         root_dir: "/var/lib/kubelet".into(),
         node_log_dir: "/nonexistent".into(),
+        journal_program: "/nonexistent".into(),
         configz: serde_json::json!({ "kind": "KubeletConfiguration" }),
         flags: [("v".to_owned(), "2".to_owned())].into(),
     };
@@ -112,7 +114,8 @@ fn bench_with(streaming: Option<SocketAddr>, adjust: impl FnOnce(&mut ApiSetting
         authentication: Authentication::new(None).with_anonymous(),
         authorization: Authorization::AlwaysAllow,
     });
-    Bench { router: api.routes(access), verbosity }
+    let metrics = api.endpoints.metrics.clone();
+    Bench { router: api.routes(access), metrics, verbosity }
 }
 
 fn bench() -> Bench {
@@ -434,6 +437,89 @@ async fn logs_of_the_node_by_name() {
     bench.check("GET", "/logs/sub?query=a", 406, "path not allowed in query mode\n").await;
     let outside = "query: Invalid value: [\"../../etc/passwd\"]: no such file among the logs of the node\n";
     bench.check("GET", "/logs/?query=../../etc/passwd", 406, outside).await;
+    let both = "of the file\nlog not found for other\n";
+    bench.check("GET", "/logs/?query=no-such-unit-here&query=other", 200, both).await;
     assert_eq!(bench.ask("GET", "/logs/?query=a;b").await.0, 406);
     assert_eq!(bench.ask("GET", "/logs/").await.0, 200);
+}
+
+/// With a program in the place of `journalctl`, since not every machine has a journal.
+#[tokio::test]
+async fn the_journals_words_and_complaints_come_before_files() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("other.log"), "of the file\n").unwrap();
+    let program = dir.path().join("journalctl");
+    // Another process writes it: ours may be forked by another test while it is open, and then it can't be run.
+    let script = r#"#!/bin/sh
+[ "$1" = --field ] && exec printf 'kubelet.service\nsshd.service\n'
+echo "said $*"
+echo complained >&2
+exit 1
+"#;
+    let write = "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\"";
+    let written = std::process::Command::new("sh").args(["-c", write]).arg(&program).arg(script).status();
+    assert!(written.unwrap().success());
+    let log_dir = dir.path().to_path_buf();
+    let bench = bench_with(None, |settings| {
+        settings.node_log_dir = log_dir;
+        settings.node_log_query = true;
+        settings.journal_program = program;
+    });
+    let words = "--utc --no-pager --output=short-precise";
+    let said = format!("said {words} --unit=kubelet --unit=sshd\ncomplained\nof the file\n");
+    bench.check("GET", "/logs/?query=kubelet&query=other&query=sshd", 200, &said).await;
+    let said = format!("said {words} --unit=kubelet --grep=a+\ncomplained\n");
+    bench.check("GET", "/logs/?query=kubelet&pattern=a%2B", 200, &said).await;
+}
+
+fn requests(metrics: &crate::AgentMetrics) -> Vec<String> {
+    let text = metrics.text(&Default::default()).unwrap();
+    let ours = |line: &&str| {
+        line.starts_with("kubelet_http_inflight_requests{")
+            || line.starts_with("kubelet_http_requests_total{")
+    };
+    text.lines().filter(ours).map(str::to_owned).collect()
+}
+
+/// Waits until it is told so; the end of a stream is noticed a moment after its last byte.
+async fn told(metrics: &crate::AgentMetrics, expect: &str) {
+    let waits = async {
+        while !requests(metrics).iter().any(|line| line == expect) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let told = tokio::time::timeout(Duration::from_secs(60), waits).await;
+    assert!(told.is_ok(), "{expect} in {:#?}", requests(metrics));
+}
+
+#[tokio::test]
+async fn a_request_is_in_progress_for_as_long_as_its_answer_or_stream() {
+    let bench = bench_with(Some(streaming_server().await), |_| {});
+    let metrics = bench.metrics.clone();
+    let (_serving, at, client) = secure(bench).await;
+    let line = |name: &str, long: bool, method: &str, path: &str, value: u32| {
+        format!(
+            "kubelet_http_{name}{{long_running=\"{long}\",method=\"{method}\",path=\"{path}\",server_type=\"readwrite\"}} {value}"
+        )
+    };
+    let path = "/exec/default/web-vm/web?command=sh&input=1&output=1";
+    let (mut stream, _) = open_stream(at, &client, path, "").await;
+    expect(&mut stream, "early").await;
+    told(&metrics, &line("inflight_requests", true, "POST", "exec", 1)).await;
+    assert!(!requests(&metrics).iter().any(|line| line.contains("requests_total")), "nothing has ended");
+    stream.shutdown().await.unwrap();
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).await.unwrap();
+    told(&metrics, &line("inflight_requests", true, "POST", "exec", 0)).await;
+    told(&metrics, &line("requests_total", true, "POST", "exec", 1)).await;
+
+    // A log that is followed, until its reader leaves.
+    let mut reader = client.connect(at).await.unwrap();
+    let head = "GET /containerLogs/default/web-vm/web?follow=true HTTP/1.1\r\nHost: x\r\n\r\n";
+    reader.write_all(head.as_bytes()).await.unwrap();
+    reader.read_u8().await.unwrap();
+    told(&metrics, &line("inflight_requests", false, "GET", "containerLogs", 1)).await;
+    drop(reader);
+    told(&metrics, &line("inflight_requests", false, "GET", "containerLogs", 0)).await;
+    told(&metrics, &line("requests_total", false, "GET", "containerLogs", 1)).await;
 }

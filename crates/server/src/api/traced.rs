@@ -8,6 +8,9 @@ use ports::{Span, SpanKind, TraceContext, Tracing};
 
 use crate::endpoints::{known_method, known_path};
 
+/// Whoever is allowed anything may ask for long paths and have them sampled; thousands of spans wait at a time.
+const LONGEST_PATH: usize = 512;
+
 /// Puts each request under a span, if traces are made at all. Stands behind the two questions of `access`: strangers
 /// make no traces.
 pub(super) fn traced(router: Router, tracing: Tracing) -> Router {
@@ -18,7 +21,7 @@ pub(super) fn traced(router: Router, tracing: Tracing) -> Router {
         let cause = request.headers().get("traceparent").and_then(|value| value.to_str().ok());
         let cause = cause.and_then(TraceContext::parse);
         let (method, path) = (known_method(request.method()), known_path(request.uri().path()));
-        let target = request.uri().path().to_owned();
+        let target: String = request.uri().path().chars().take(LONGEST_PATH).collect();
         let span = || Span {
             name: format!("{method} /{path}").into(),
             kind: SpanKind::Server,

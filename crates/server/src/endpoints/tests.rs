@@ -72,10 +72,30 @@ async fn an_agent_that_hangs_is_unhealthy_and_hangs_nobody_else() {
     assert_eq!(ask_directly(&router, "/healthz/syncloop").await, (500, late.into()));
     let unanswered = "the agent did not answer within 10 seconds\n";
     assert_eq!(ask_directly(&router, "/pods").await, (503, unanswered.into()));
+    let begun = tokio::time::Instant::now();
     let (status, metrics) = ask_directly(&router, "/metrics").await;
-    assert_eq!(status, 200);
+    assert_eq!((status, begun.elapsed()), (200, super::SCRAPE_PATIENCE), "scrapers leave after ten seconds");
     assert!(metrics.contains("\nprocess_resident_memory_bytes "));
     assert!(!metrics.contains("kubelet_running_pods"), "what is not known is not told");
+}
+
+#[tokio::test]
+async fn checks_are_counted_when_they_are_made() {
+    let router = endpoints(Mood::Well).read_only();
+    let (_, before) = ask_directly(&router, "/metrics/slis").await;
+    assert!(!before.contains("kubernetes_healthcheck"), "{before}");
+    for _ in 0..3 {
+        ask_directly(&router, "/healthz").await;
+    }
+    for _ in 0..2 {
+        let (_, text) = ask_directly(&router, "/metrics/slis").await;
+        for line in [
+            r#"kubernetes_healthcheck{name="syncloop",type="healthz"} 1"#,
+            r#"kubernetes_healthchecks_total{name="syncloop",status="success",type="healthz"} 3"#,
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} in {text}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -3,8 +3,8 @@ use crate::testing::metrics;
 use model::pod::ContainerKind;
 use model::{FullName, PodUid};
 
-/// Knows one image; pulls never end.
-struct Shelf;
+/// Knows no image; pulls never end.
+pub(crate) struct Shelf;
 
 #[async_trait]
 impl Images for Shelf {
@@ -78,7 +78,7 @@ async fn sandboxes_are_counted_by_handler_too() {
 }
 
 #[derive(Default)]
-struct Ledger(std::sync::atomic::AtomicUsize);
+pub(crate) struct Ledger(std::sync::atomic::AtomicUsize);
 
 impl EventSink for Ledger {
     fn record(&self, _: &EventSubject, _: &ApiEvent) {
@@ -190,4 +190,92 @@ async fn every_call_of_the_runtime_is_counted_under_the_kubelets_word() {
         );
     }
     has(&metrics, r#"kubelet_run_podsandbox_errors_total{runtime_handler="kata"} 1"#);
+}
+
+#[test]
+fn images_that_are_volumes_are_counted_by_what_became_of_them() {
+    let metrics = metrics();
+    let image = |name: &str| model::cri::Mount {
+        container_path: name.into(),
+        image: Some(ImageSpec { image: name.into(), ..Default::default() }),
+        ..Default::default()
+    };
+    let mounts = vec![image("/a"), image("/b"), model::cri::Mount::default()];
+    let config = ContainerConfig { mounts, ..Default::default() };
+    let failed = |message: &str| -> Result<(), RuntimeError> {
+        Err(RuntimeError::Failed { call: "CreateContainer", code: 2, message: message.into() })
+    };
+    count_image_volumes(&metrics, &config, &Ok(()));
+    count_image_volumes(&metrics, &config, &failed("ImageVolumeMountFailed: no such layer"));
+    count_image_volumes(&metrics, &config, &failed("no such sandbox"));
+    count_image_volumes(&metrics, &ContainerConfig::default(), &Ok(()));
+    has(&metrics, "kubelet_image_volume_requested_total 6");
+    has(&metrics, "kubelet_image_volume_mounted_succeed_total 2");
+    has(&metrics, "kubelet_image_volume_mounted_errors_total 2");
+}
+
+/// Answers as it is told to.
+struct Answers(Result<HookAnswer, String>);
+
+#[async_trait]
+impl HttpHooks for Answers {
+    async fn get(&self, _: &HttpHook) -> Result<HookAnswer, String> {
+        self.0.clone()
+    }
+}
+
+#[tokio::test]
+async fn hooks_that_fell_back_and_sleeps_that_were_cut_short_are_counted() {
+    let metrics = metrics();
+    let hook = HttpHook { https: true, host: "h".into(), port: 1, path: "/".into(), headers: Vec::new() };
+    for answer in [Ok(HookAnswer::Answered), Ok(HookAnswer::AnsweredWithoutTls), Err("no".to_owned())] {
+        let hooks = MeteredHooks::new(Arc::new(Answers(answer.clone())), metrics.clone());
+        assert_eq!(hooks.get(&hook).await, answer);
+    }
+    has(&metrics, "kubelet_lifecycle_handler_http_fallbacks_total 1");
+    has(&metrics, "kubelet_sleep_action_terminated_early_total 0");
+    Meter::sleep_cut_short(&*metrics);
+    has(&metrics, "kubelet_sleep_action_terminated_early_total 1");
+    metrics.swept(5, 2);
+    has(&metrics, "kubelet_orphan_pod_cleaned_volumes 5");
+    has(&metrics, "kubelet_orphan_pod_cleaned_volumes_errors 2");
+    metrics.swept(0, 0);
+    has(&metrics, "kubelet_orphan_pod_cleaned_volumes 0");
+}
+
+/// Remembers what was made.
+#[derive(Default)]
+struct Trees(tokio::sync::watch::Sender<Vec<CgroupName>>);
+
+#[async_trait]
+impl Cgroups for Trees {
+    fn use_driver(&self, _: CgroupDriver) {}
+    async fn ensure(&self, spec: &CgroupSpec) -> Result<(), CgroupError> {
+        self.0.send_modify(|made| made.push(spec.name.clone()));
+        Ok(())
+    }
+    async fn exists(&self, name: &CgroupName) -> Result<bool, CgroupError> {
+        Ok(self.0.borrow().contains(name))
+    }
+    async fn destroy(&self, _: &CgroupName) -> Result<(), CgroupError> {
+        Ok(())
+    }
+    async fn children(&self, _: &CgroupName) -> Result<Vec<String>, CgroupError> {
+        Ok(Vec::new())
+    }
+}
+
+#[tokio::test]
+async fn cgroups_are_made_once_and_written_later() {
+    let metrics = metrics();
+    let cgroups = MeteredCgroups::new(Arc::new(Trees::default()), metrics.clone());
+    let spec = CgroupSpec { name: CgroupName(vec!["kubepods".into()]), values: Default::default() };
+    for _ in 0..3 {
+        cgroups.ensure(&spec).await.unwrap();
+    }
+    cgroups.destroy(&spec.name).await.unwrap();
+    for (operation, count) in [("create", 1), ("update", 2), ("destroy", 1)] {
+        let labels = format!("{{operation_type=\"{operation}\"}}");
+        has(&metrics, &format!("kubelet_cgroup_manager_duration_seconds_count{labels} {count}"));
+    }
 }

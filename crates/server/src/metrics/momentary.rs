@@ -174,6 +174,19 @@ fn add_counts(add: &Registrar<'_>, counts: &Counts) {
     for (label, count) in [("", counts.api_pods_back), ("true", counts.static_pods_back)] {
         back.with_label_values(&[label]).inc_by(count);
     }
+    let about = "Images that were asked for, by pull policy and by what was found.";
+    let labels = ["present_locally", "pull_policy", "pull_required"];
+    let requests = add.counters("kubelet_image_manager_ensure_image_requests_total", about, &labels);
+    let word = |known: Option<bool>| known.map_or("unknown", |is| if is { "true" } else { "false" });
+    for one in &counts.image_requests {
+        let values = [word(one.present), &one.policy, word(one.pull_required)];
+        requests.with_label_values(&values).inc_by(one.count);
+    }
+    let about = "Checks whether a pod may use an image that is there, by result.";
+    let checks = add.counters("kubelet_imagemanager_image_mustpull_checks_total", about, &["result"]);
+    for (result, count) in &counts.access_checks {
+        checks.with_label_values(&[result]).inc_by(*count);
+    }
     if !counts.evictions.is_empty() {
         let about = "Pods that were evicted, by the limit that they had outgrown.";
         let evictions = add.counters("kubelet_evictions", about, &["eviction_signal"]);

@@ -133,6 +133,8 @@ impl PodMetrics {
             let uid = seen.pod.uid.clone();
             let is_new = !known.contains_key(&uid);
             let pod = known.entry(uid).or_insert_with(|| self.first(seen));
+            // An instance that the status no longer tells of does not come back: a crash loop must not pile them up.
+            pod.ended.retain(|id| containers(seen.status).any(|(_, status)| tells_of(status, id)));
             for (kind, status) in containers(seen.status) {
                 self.ends(pod, kind, status, is_new);
                 self.waits(pod, kind, status);
@@ -251,6 +253,11 @@ impl PodMetrics {
             Registrar(registry).keep(made).set(seconds);
         }
     }
+}
+
+fn tells_of(status: &ContainerStatus, id: &str) -> bool {
+    let states = [&status.last_state, &status.state].into_iter().flatten();
+    states.filter_map(|state| state.terminated.as_ref()).any(|end| end.container_id.as_deref() == Some(id))
 }
 
 fn containers(status: &PodStatus) -> impl Iterator<Item = (ContainerKind, &ContainerStatus)> {

@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::*;
 use crate::stats::VolumeFigures;
 use crate::testing::metrics;
-use model::report::{Counts, NodeReport, PodReport, VolumeCount};
+use model::report::{Counts, ImageRequests, NodeReport, PodReport, VolumeCount};
 
 /// Reads the text format strictly: each family once, with HELP before TYPE before its samples, no sample twice, and
 /// histograms whose buckets grow to `+Inf` and agree with their count. Gives type and label names per family.
@@ -103,6 +103,13 @@ fn figures() -> AgentFigures {
             static_pods_back: 2,
             api_pods_back: 0,
             evictions: [("emptydirfs.limit".to_owned(), 1)].into(),
+            image_requests: vec![ImageRequests {
+                policy: "never".into(),
+                present: Some(true),
+                pull_required: None,
+                count: 4,
+            }],
+            access_checks: [("mustAuthenticate".to_owned(), 2)].into(),
         },
         volumes: vec![VolumeCount { plugin: "kubernetes.io/secret".into(), wanted: 5, set_up: 4 }],
     };
@@ -152,7 +159,7 @@ pub(super) fn fed() -> Arc<AgentMetrics> {
     metrics.set_feature("SomeGate", "BETA", true);
     metrics.observe_step("Hint", 0.000_02);
     metrics.count_plan();
-    drop(metrics.request("GET", "pods", "readonly"));
+    drop(metrics.clone().request("GET", "pods", "readonly"));
     metrics
 }
 
@@ -160,6 +167,7 @@ pub(super) fn fed() -> Arc<AgentMetrics> {
 fn the_text_is_well_formed_and_has_the_kubelets_names_types_and_labels() {
     let families = read(&fed().text(&scrape()).unwrap());
     let expect = [
+        ("apiserver_client_certificate_expiration_seconds", "histogram", ""),
         ("kubelet_active_pods", "gauge", "static"),
         ("kubelet_cgroup_manager_duration_seconds", "histogram", "operation_type"),
         ("kubelet_cgroup_version", "gauge", ""),
@@ -169,13 +177,25 @@ fn the_text_is_well_formed_and_has_the_kubelets_names_types_and_labels() {
         ("kubelet_http_inflight_requests", "gauge", "long_running,method,path,server_type"),
         ("kubelet_http_requests_duration_seconds", "histogram", "long_running,method,path,server_type"),
         ("kubelet_http_requests_total", "counter", "long_running,method,path,server_type"),
+        (
+            "kubelet_image_manager_ensure_image_requests_total",
+            "counter",
+            "present_locally,pull_policy,pull_required",
+        ),
         ("kubelet_image_pull_duration_seconds", "histogram", "image_size_in_bytes"),
+        ("kubelet_image_volume_mounted_errors_total", "counter", ""),
+        ("kubelet_image_volume_mounted_succeed_total", "counter", ""),
+        ("kubelet_image_volume_requested_total", "counter", ""),
+        ("kubelet_imagemanager_image_mustpull_checks_total", "counter", "result"),
         ("kubelet_imagemanager_ondisk_pulledrecords", "gauge", ""),
         ("kubelet_imagemanager_ondisk_pullintents", "gauge", ""),
+        ("kubelet_lifecycle_handler_http_fallbacks_total", "counter", ""),
         ("kubelet_managed_ephemeral_containers", "gauge", ""),
         ("kubelet_metrics_provider", "gauge", "provider"),
         ("kubelet_mirror_pods", "gauge", ""),
         ("kubelet_node_name", "gauge", "node"),
+        ("kubelet_orphan_pod_cleaned_volumes", "gauge", ""),
+        ("kubelet_orphan_pod_cleaned_volumes_errors", "gauge", ""),
         ("kubelet_orphaned_runtime_pods_total", "counter", ""),
         ("kubelet_pleg_discard_events", "counter", ""),
         ("kubelet_pleg_last_seen_seconds", "gauge", ""),
@@ -190,6 +210,7 @@ fn the_text_is_well_formed_and_has_the_kubelets_names_types_and_labels() {
         ("kubelet_runtime_operations_duration_seconds", "histogram", "operation_type"),
         ("kubelet_runtime_operations_errors_total", "counter", "operation_type"),
         ("kubelet_runtime_operations_total", "counter", "operation_type"),
+        ("kubelet_sleep_action_terminated_early_total", "counter", ""),
         ("kubelet_started_containers_total", "counter", "container_type"),
         ("kubelet_started_pods_errors_total", "counter", ""),
         ("kubelet_started_pods_total", "counter", ""),
@@ -258,6 +279,8 @@ fn values_are_those_that_were_fed() {
         "kubelet_orphaned_runtime_pods_total 3",
         r#"kubelet_restarted_pods_total{static="true"} 2"#,
         r#"kubelet_evictions{eviction_signal="emptydirfs.limit"} 1"#,
+        r#"kubelet_image_manager_ensure_image_requests_total{present_locally="true",pull_policy="never",pull_required="unknown"} 4"#,
+        r#"kubelet_imagemanager_image_mustpull_checks_total{result="mustAuthenticate"} 2"#,
         r#"volume_manager_total_volumes{plugin_name="kubernetes.io/secret",state="actual_state_of_world"} 4"#,
         r#"volume_manager_total_volumes{plugin_name="kubernetes.io/secret",state="desired_state_of_world"} 5"#,
         "kubelet_started_pods_errors_total 1",
@@ -287,8 +310,16 @@ fn what_was_never_fed_does_not_show() {
     let families = read(&metrics().text(&Scrape::default()).unwrap());
     let ours: Vec<_> = families.keys().filter(|name| !name.starts_with("process_")).cloned().collect();
     let always = [
+        "apiserver_client_certificate_expiration_seconds",
+        "kubelet_image_volume_mounted_errors_total",
+        "kubelet_image_volume_mounted_succeed_total",
+        "kubelet_image_volume_requested_total",
+        "kubelet_lifecycle_handler_http_fallbacks_total",
         "kubelet_metrics_provider",
+        "kubelet_orphan_pod_cleaned_volumes",
+        "kubelet_orphan_pod_cleaned_volumes_errors",
         "kubelet_pleg_discard_events",
+        "kubelet_sleep_action_terminated_early_total",
         "kubelet_started_pods_errors_total",
         "kubelet_started_pods_total",
         "kubelet_started_user_namespaced_pods_errors_total",
@@ -366,8 +397,11 @@ fn checks_are_told_as_they_are_and_counted() {
         outcome: if ok { Ok(()) } else { Err(crate::Unhealthy("no".into())) },
     };
     let metrics = metrics();
-    metrics.health.text(&[verdict(true)]).unwrap();
-    let text = metrics.health.text(&[verdict(false)]).unwrap();
+    metrics.health.observe(&[verdict(true)]);
+    metrics.health.observe(&[verdict(false)]);
+    // To look is no check.
+    metrics.health.text().unwrap();
+    let text = metrics.health.text().unwrap();
     read(&text);
     for line in [
         r#"kubernetes_healthcheck{name="ping",type="healthz"} 0"#,
@@ -388,5 +422,20 @@ fn images_have_upstreams_classes_of_size() {
         (u64::MAX, "GT100GB"),
     ] {
         assert_eq!(size_class(bytes), expect, "{bytes}");
+    }
+}
+
+/// As many as callers have shown, by how long they are still good.
+#[test]
+fn certificates_of_callers_are_told_by_what_is_left_of_them() {
+    let metrics = metrics();
+    let now = metrics.now();
+    metrics.observe_certificate(Wall(now.0 + 3_000 * 1_000_000_000));
+    metrics.observe_certificate(Wall(now.0 - 1));
+    let text = metrics.text(&Scrape::default()).unwrap();
+    for (upper, count) in [("0", 1), ("1800", 1), ("3600", 2), ("+Inf", 2)] {
+        let line =
+            format!("apiserver_client_certificate_expiration_seconds_bucket{{le=\"{upper}\"}} {count}");
+        assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
     }
 }

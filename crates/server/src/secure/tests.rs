@@ -53,12 +53,57 @@ async fn a_thousand_silent_connections_hold_nobody_up() {
     }
     assert_eq!(client.get(at, "/").await, (200, "hello".into()));
     let mut first = silent.swap_remove(0);
-    let read = tokio::time::timeout(Duration::from_secs(20), first.read(&mut answer)).await.unwrap();
+    // Sooner than its handshake would have run out of time.
+    let read = tokio::time::timeout(HANDSHAKE / 2, first.read(&mut answer)).await.expect("closed for others");
     assert!(matches!(read, Ok(0) | Err(_)), "the oldest were closed");
     let mut rest = vec![0; 4096];
     kept.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     let length = tokio::time::timeout(Duration::from_secs(20), kept.read(&mut rest)).await.unwrap().unwrap();
     assert!(length > 0, "who was served stays");
+}
+
+/// Somebody who asked, and about whom the API server is still being asked, does not go for those who ask nothing.
+#[tokio::test]
+async fn who_waits_for_an_answer_keeps_the_place() {
+    let signed_by = TestAuthority::new("servers");
+    let signed = signed_by.server("node");
+    let certificate = Arc::new(ServingCertificate::default());
+    certificate.set_pem("test", signed.certificate.as_bytes(), signed.key.as_bytes()).unwrap();
+    let (asked, go) = (CancellationToken::new(), CancellationToken::new());
+    let (tells, waits) = (asked.clone(), go.clone());
+    // Nothing here ever says that somebody is welcome.
+    let slow = async move || {
+        tells.cancel();
+        waits.cancelled().await;
+        "at last"
+    };
+    let router = hello().route("/slow", axum::routing::get(slow));
+    let (_serving, at) = crate::tls::tests::serve(certificate, None, router).await;
+    let client = TestClient::new(&signed_by.pem, None);
+    let waiting = tokio::spawn(async move { client.get(at, "/slow").await });
+    asked.cancelled().await;
+    let mut silent = Vec::new();
+    for _ in 0..2 * crate::guests::MOST {
+        silent.push(TcpStream::connect(at).await.unwrap());
+    }
+    let read =
+        tokio::time::timeout(HANDSHAKE / 2, silent[0].read(&mut [0])).await.expect("closed for others");
+    assert!(matches!(read, Ok(0) | Err(_)));
+    go.cancel();
+    assert_eq!(waiting.await.unwrap(), (200, "at last".into()));
+}
+
+/// The longest that hyper reads, for whomever.
+#[tokio::test]
+async fn a_path_has_an_end() {
+    let (_serving, at, client, _stop) = open_port().await;
+    let long = format!("/?{}", "x".repeat(STRANGER_HEADERS));
+    let mut stream = client.connect(at).await.unwrap();
+    stream.write_all(format!("GET {long} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await.unwrap();
+    let mut answer = [0; 12];
+    let _ = tokio::time::timeout(Duration::from_secs(60), stream.read_exact(&mut answer)).await.unwrap();
+    let status = String::from_utf8_lossy(&answer);
+    assert!(["HTTP/1.1 414", "HTTP/1.1 431"].contains(&&*status), "{status}");
 }
 
 #[tokio::test]

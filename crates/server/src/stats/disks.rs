@@ -1,11 +1,16 @@
 //! What images, layers and logs take on disk.
 
 use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
 
 use model::cri::FilesystemUsage;
 use ports::{ContainerFilter, FilesystemFigures, TreeFigures, UsageReader};
 
 use super::{Reading, StatsError, StatsPorts};
+
+/// Sizes of logs by container.
+pub(super) type Logs = BTreeMap<String, TreeFigures>;
 
 #[derive(Debug, Default)]
 pub(super) struct Disks {
@@ -15,8 +20,7 @@ pub(super) struct Disks {
     pub container_use: Option<FilesystemUsage>,
     /// Writable layers by container.
     pub layers: BTreeMap<String, FilesystemUsage>,
-    /// Logs by container.
-    pub logs: BTreeMap<String, TreeFigures>,
+    pub logs: Arc<Logs>,
     /// What the agent itself keeps for a pod, and logs of the pod as a whole, by pod.
     pub pods: BTreeMap<String, TreeFigures>,
 }
@@ -24,14 +28,23 @@ pub(super) struct Disks {
 impl Disks {
     /// Whether it was read with these pods there: who is new wants figures too.
     pub fn knows(&self, reading: &Reading) -> bool {
-        reading.pods.iter().all(|pod| {
-            self.pods.contains_key(pod.uid.as_str())
-                && pod.containers.iter().all(|one| self.logs.contains_key(one.id.as_str()))
-        })
+        reading.pods.iter().all(|pod| self.pods.contains_key(pod.uid.as_str()))
+            && knows_logs(&self.logs, reading)
     }
 }
 
-pub(super) async fn read(ports: &StatsPorts, root_dir: &str, reading: &Reading) -> Result<Disks, StatsError> {
+/// The same of logs alone.
+pub(super) fn knows_logs(logs: &Logs, reading: &Reading) -> bool {
+    let mut containers = reading.pods.iter().flat_map(|pod| &pod.containers);
+    containers.all(|one| logs.contains_key(one.id.as_str()))
+}
+
+pub(super) async fn read(
+    ports: &StatsPorts,
+    root_dir: &str,
+    reading: &Reading,
+    logs: impl Future<Output = std::io::Result<Arc<Logs>>>,
+) -> Result<Disks, StatsError> {
     let root = ports.usage.filesystem(root_dir).await.map_err(StatsError::RootFs)?;
     let failed = |error: &dyn ToString| StatsError::ImageFs(error.to_string());
     let (images, containers) = ports.images.image_fs_info().await.map_err(|error| failed(&error))?;
@@ -44,17 +57,14 @@ pub(super) async fn read(ports: &StatsPorts, root_dir: &str, reading: &Reading) 
     // A runtime that can't tell leaves these figures out.
     let stats = ports.runtime.list_container_stats(&ContainerFilter::default()).await.unwrap_or_default();
     let layers = stats.into_iter().filter_map(|stats| Some((stats.id, stats.writable_layer?))).collect();
-    let logs = logs(&*ports.usage, reading).await.map_err(StatsError::RootFs)?;
+    let logs = logs.await.map_err(StatsError::RootFs)?;
     let pods = pod_files(&*ports.usage, root_dir, reading).await.map_err(StatsError::RootFs)?;
     let container_use = containers.into_iter().next().or_else(|| image_use.clone());
     Ok(Disks { root, image_fs, image_use, container_use, layers, logs, pods })
 }
 
 /// By container; one without a directory has no bytes.
-pub(super) async fn logs(
-    usage: &dyn UsageReader,
-    reading: &Reading,
-) -> std::io::Result<BTreeMap<String, TreeFigures>> {
+pub(super) async fn logs(usage: &dyn UsageReader, reading: &Reading) -> std::io::Result<Logs> {
     let containers: Vec<_> = reading.pods.iter().flat_map(|pod| &pod.containers).collect();
     let found = usage.directories(containers.iter().map(|one| one.log_dir.clone()).collect()).await?;
     Ok(containers

@@ -1,9 +1,12 @@
 //! The text of `/metrics/resource`: samples carry the time of their reading.
 
+use std::collections::BTreeMap;
+
+use model::Wall;
 use ports::CgroupUsage;
 
-use super::Reading;
 use super::family::{Family, Labels};
+use super::{PodFigures, Reading};
 
 const SECOND: f64 = 1e9;
 
@@ -34,7 +37,15 @@ fn families(reading: &Reading) -> Vec<Family> {
         family("pod_memory_working_set_bytes", "gauge", "Working set of the pod."),
         family("pod_swap_usage_bytes", "gauge", "Swap that the pod uses."),
     ];
+    // Samples are told apart by name alone: of a pod that was replaced under its name, the newer one counts.
+    let mut newest: BTreeMap<(&str, &str), Wall> = BTreeMap::new();
     for pod in &reading.pods {
+        let seen = newest.entry((&pod.namespace, &pod.name)).or_insert(pod.started);
+        *seen = (*seen).max(pod.started);
+    }
+    let is_newest =
+        |pod: &&PodFigures| newest.get(&(pod.namespace.as_str(), pod.name.as_str())) == Some(&pod.started);
+    for pod in reading.pods.iter().filter(is_newest) {
         for container in &pod.containers {
             let usage = &container.usage;
             let at = Some(usage.at);

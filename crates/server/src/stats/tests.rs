@@ -29,8 +29,13 @@ fn whole(cpu: u64) -> CgroupUsage {
     let stall = Stall { total_micros: 1_500_000, averages: [1.0, 2.0, 3.0] };
     let pressure = Some(Pressure { some: stall, full: stall });
     let disk = DiskTraffic { device: "/dev/sda".into(), major: 8, read_bytes: 5, ..Default::default() };
-    let processes =
-        ProcessFigures { processes: 2, open_files: 9, most_open_files: Some(64), ..Default::default() };
+    let processes = ProcessFigures {
+        processes: 2,
+        open_files: Some(9),
+        sockets: Some(1),
+        most_open_files: Some(64),
+        ..Default::default()
+    };
     let some = Some(1);
     let detail = CgroupDetail {
         cpu_user_nanos: some,
@@ -137,7 +142,7 @@ fn disks() -> Disks {
     Disks {
         root: FilesystemFigures { capacity_bytes: 10_000, ..Default::default() },
         layers: [("c1".to_owned(), layer)].into(),
-        logs: [("c1".to_owned(), TreeFigures { bytes: 20, inodes: 1 })].into(),
+        logs: Arc::new([("c1".to_owned(), TreeFigures { bytes: 20, inodes: 1 })].into()),
         pods: [("u1".to_owned(), TreeFigures { bytes: 7, inodes: 1 })].into(),
         ..Default::default()
     }
@@ -176,6 +181,25 @@ fn resource_metrics_have_the_kubelets_names_and_the_time_of_their_reading() {
     }
     assert!(!text.contains("container_swap_limit_bytes"), "what is not known is not told");
     assert!(resource::text(None).ends_with("\nresource_scrape_error 1\n"));
+}
+
+/// Samples are told apart by the pod's name: the one that went and the one that came would be the same sample twice.
+#[test]
+fn of_a_pod_that_was_replaced_the_newer_one_is_told() {
+    let (mut replaced, older) = (reading(), reading());
+    for mut pod in older.pods {
+        pod.started = Wall(pod.started.0 - 1);
+        (pod.uid, pod.usage) = ("u0".into(), Some(usage(7_000_000_000)));
+        replaced.pods.push(pod);
+    }
+    let text = resource::text(Some(&replaced));
+    let mut series: Vec<_> =
+        text.lines().filter_map(|line| line.split_once("} ").map(|(name, _)| name)).collect();
+    let told = series.len();
+    series.sort_unstable();
+    series.dedup();
+    assert_eq!(series.len(), told, "{text}");
+    assert!(text.contains(r#"pod_cpu_usage_seconds_total{namespace="default",pod="web-vm"} 2 "#), "{text}");
 }
 
 #[test]

@@ -250,6 +250,8 @@ impl Meter for Nothing {
     fn plan_ended(&self, _: &PodUid, _: bool, _: Duration) {}
     fn volume_set_up(&self, _: &str, _: bool, _: Duration) {}
     fn probe(&self, _: &ProbeOf<'_>, _: &ProbeOutcome, _: Duration) {}
+    fn sleep_cut_short(&self) {}
+    fn swept(&self, _: usize, _: usize) {}
     fn forget(&self, _: &PodUid) {}
 }
 

@@ -42,6 +42,51 @@ fn policies_and_what_the_runtime_has() {
     }
 }
 
+/// What metrics tell of the desk: policy, whether it was there, whether a pull was needed; and checks of access.
+#[test]
+fn requests_and_checks_are_counted() {
+    for (container, answer, request, check_result) in [
+        (
+            "{imagePullPolicy: IfNotPresent}",
+            "looked img-c:1: yes",
+            "ifnotpresent Some(true) Some(false)",
+            true,
+        ),
+        (
+            "{imagePullPolicy: IfNotPresent}",
+            "looked img-c:1: no",
+            "ifnotpresent Some(false) Some(true)",
+            false,
+        ),
+        ("{imagePullPolicy: Never}", "looked img-c:1: yes", "never Some(true) Some(false)", true),
+        ("{imagePullPolicy: Never}", "looked img-c:1: no", "never Some(false) None", false),
+        ("{imagePullPolicy: Always}", "pulled img-c:1: ok", "always None Some(true)", false),
+        ("{image: 'UPPER'}", "", "ifnotpresent None None", false),
+    ] {
+        let script = check(&format!(
+            r"
+            pod a = c: {container}
+            started
+            ready
+            file a
+            read all: a = s0 ready
+            {answer}
+            "
+        ));
+        let counts = &script.state.counts;
+        let shown = |one: &model::report::ImageRequests| {
+            format!("{} {:?} {:?} {}", one.policy, one.present, one.pull_required, one.count)
+        };
+        let requests: Vec<String> = counts.image_requests.iter().map(shown).collect();
+        assert_eq!(requests, [format!("{request} 1")], "{container} {answer}");
+        // Nobody of this agent pulled it, and then the default policy asks nothing.
+        let checks: Vec<_> =
+            counts.access_checks.iter().map(|(word, count)| (word.as_str(), *count)).collect();
+        let expect: &[(&str, u64)] = if check_result { &[("credentialPolicyAllowed", 1)] } else { &[] };
+        assert_eq!(checks, expect, "{container} {answer}");
+    }
+}
+
 #[test]
 fn a_present_image_is_told_and_used_for_one_start() {
     check_quoted(&format!(

@@ -113,6 +113,25 @@ fn ends_are_counted_once_per_instance() {
 }
 
 #[test]
+fn a_crash_loop_piles_nothing_up() {
+    let told = Told::new();
+    told.status(phase("Running", json!([container(json!({ "running": {} }), json!({}))])), None);
+    for number in 1..=50 {
+        let (last, now) = (format!("x://{}", number - 1), format!("x://{number}"));
+        let ends = container(ended(&now, 1, "Error"), ended(&last, 1, "Error"));
+        told.status(phase("Running", json!([ends])), None);
+        // It waits for its next start meanwhile.
+        let waits = json!({ "waiting": { "reason": "CrashLoopBackOff" } });
+        told.status(phase("Running", json!([container(waits, ended(&now, 1, "Error"))])), None);
+    }
+    told.has(
+        r#"kubelet_terminated_containers_total{container_type="container",exit_code="1",reason="Error"} 51"#,
+    );
+    let known = told.metrics.known.borrow();
+    assert_eq!(known.values().map(|pod| pod.ended.len()).collect::<Vec<_>>(), [1]);
+}
+
+#[test]
 fn rejections_and_failed_starts_are_counted_when_they_come_up() {
     let told = Told::new();
     let failed = |reason: &str| {

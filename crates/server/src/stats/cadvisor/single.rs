@@ -72,8 +72,8 @@ const MEMORY: [Row; 16] = [
 
 const PROCESSES: [Row; 5] = [
     ("container_processes", "gauge", "Processes.", |u| Some(p(u)?.processes as f64)),
-    ("container_file_descriptors", "gauge", "Open files.", |u| Some(p(u)?.open_files as f64)),
-    ("container_sockets", "gauge", "Open sockets.", |u| Some(p(u)?.sockets as f64)),
+    ("container_file_descriptors", "gauge", "Open files.", |u| count(p(u)?.open_files)),
+    ("container_sockets", "gauge", "Open sockets.", |u| count(p(u)?.sockets)),
     ("container_threads", "gauge", "Threads.", |u| count(u.tasks)),
     ("container_threads_max", "gauge", "Threads that may be; 0 is no limit.", |u| limit(d(u)?.most_tasks)),
 ];
