@@ -26,9 +26,7 @@ pub(super) fn ended(
     match &how {
         Expanded::Grown { size } | Expanded::Unneeded { size } => {
             known.size = parsed(size);
-            // The claim asks for less than what stands behind it, and would ask for just this again.
-            let all = expansion.size.parse().is_ok_and(|behind: Quantity| known.size >= behind);
-            known.judged = (!all).then(|| expansion.version.clone());
+            known.judged = done_with(known.size, expansion);
         }
         Expanded::NotYet => known.judged = Some(expansion.version.clone()),
         Expanded::InUse => known.in_use = true,
@@ -62,4 +60,32 @@ pub(super) fn failed(
     let attempts = entry.ledger.growth_retry.get(&volume.name).map_or(0, |retry| retry.attempts) + 1;
     let at = cx.now.mono.plus(volume_delay(attempts));
     entry.ledger.growth_retry.insert(volume.name.clone(), VolumeRetry { message, at, attempts });
+}
+
+/// The version of a claim that has all that it asks for although more stands behind it: it would ask for just this again.
+fn done_with(size: Quantity, expansion: &Expansion) -> Option<String> {
+    let all = expansion.size.parse().is_ok_and(|behind: Quantity| size >= behind);
+    (!all).then(|| expansion.version.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use model::csi::ClaimObject;
+
+    use super::*;
+
+    #[test]
+    fn a_claim_that_asks_for_less_than_there_is_is_asked_once() {
+        let expansion = Expansion {
+            claim: ClaimObject { namespace: "ns".into(), name: "c".into(), uid: "u".into() },
+            size: "3Gi".into(),
+            secrets: Default::default(),
+            version: "7".into(),
+            online: true,
+        };
+        for (has, expect) in [("2Gi", Some("7")), ("3Gi", None), ("4Gi", None)] {
+            let has: Quantity = has.parse().unwrap();
+            assert_eq!(done_with(has, &expansion).as_deref(), expect, "{has}");
+        }
+    }
 }
