@@ -4,7 +4,8 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use model::k8s::CSINode;
 use model::k8s::{
-    ConfigMap, Event, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service, VolumeAttachment,
+    ClusterTrustBundle, ConfigMap, Event, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret,
+    Service, VolumeAttachment,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -161,6 +162,7 @@ listing! {
     Service, services, service_event;
     RuntimeClass, runtime_classes, runtime_class_event;
     CsiDriver, csi_drivers, csi_driver_event;
+    ClusterTrustBundle, trust_bundles, trust_bundle_event;
     CertificateSigningRequest, signing_requests, signing_request_event;
 }
 

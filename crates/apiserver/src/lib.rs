@@ -19,6 +19,8 @@ mod request;
 mod roles;
 mod status;
 mod transport;
+#[doc(hidden)]
+pub mod untrusted;
 mod watch;
 
 pub use k8s_openapi::api::authentication::v1::{TokenRequest, TokenReview};

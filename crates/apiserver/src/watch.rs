@@ -125,9 +125,7 @@ struct Lines {
     gone: CancellationToken,
     until: Instant,
     lasts: Duration,
-    buffer: BytesMut,
-    /// There is no end of a line before this place of the buffer.
-    searched: usize,
+    cutter: LineCutter,
 }
 
 impl Lines {
@@ -135,15 +133,15 @@ impl Lines {
         let until = Instant::now() + lasts;
         let Sent { answer, place, gone } = sent;
         let body = answer.into_body();
-        Self { body, _place: place, gone, until, lasts, buffer: BytesMut::new(), searched: 0 }
+        Self { body, _place: place, gone, until, lasts, cutter: LineCutter::default() }
     }
 
     async fn next(&mut self, call: &str) -> Option<Result<Bytes, ApiError>> {
         loop {
-            if let Some(line) = self.complete() {
+            if let Some(line) = self.cutter.whole_line() {
                 return Some(Ok(line));
             }
-            if self.buffer.len() > LONGEST_LINE {
+            if self.cutter.held() > LONGEST_LINE {
                 let message = format!("a line is longer than {LONGEST_LINE} bytes");
                 return Some(Err(ApiError::Decode { call: call.to_owned(), message }));
             }
@@ -158,11 +156,11 @@ impl Lines {
             match frame {
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
-                        self.buffer.extend_from_slice(&data);
+                        self.cutter.feed(&data);
                     }
                 }
                 Some(Err(error)) => return Some(Err(broken(call, &error))),
-                None if self.buffer.is_empty() => return None,
+                None if self.cutter.held() == 0 => return None,
                 None => {
                     let message = "the answer ended in the middle of an event".to_owned();
                     return Some(Err(ApiError::Unavailable { call: call.to_owned(), message }));
@@ -170,9 +168,28 @@ impl Lines {
             }
         }
     }
+}
+
+/// Bytes as they come, given out by whole lines.
+#[derive(Default)]
+pub(crate) struct LineCutter {
+    buffer: BytesMut,
+    /// There is no end of a line before this place of the buffer.
+    searched: usize,
+}
+
+impl LineCutter {
+    pub fn feed(&mut self, data: &[u8]) {
+        self.buffer.extend_from_slice(data);
+    }
+
+    /// How many bytes wait for the end of their line.
+    pub fn held(&self) -> usize {
+        self.buffer.len()
+    }
 
     /// The next line that is whole; empty ones say nothing.
-    fn complete(&mut self) -> Option<Bytes> {
+    pub fn whole_line(&mut self) -> Option<Bytes> {
         loop {
             let Some(end) = self.buffer[self.searched..].iter().position(|byte| *byte == b'\n') else {
                 self.searched = self.buffer.len();

@@ -81,6 +81,8 @@ pub enum Effect {
     ReadStorage {
         key: StorageKey,
     },
+    /// Follow the certificates that the cluster vouches for, from now on. `TrustBundles` follow.
+    FollowTrustBundles,
     /// The Node object says that these are in use, by their unique names.
     TellVolumesInUse {
         volumes: Vec<String>,
@@ -88,6 +90,10 @@ pub enum Effect {
     /// How often these drivers are asked anew what the node can take, in seconds.
     TellDriverPeriods {
         periods: BTreeMap<String, u64>,
+    },
+    /// The driver is asked at once what the node can take of its volumes, and the cluster is told.
+    AskDriver {
+        driver: String,
     },
     /// Sets, moves or (with `None`) clears a timer.
     SetTimer {

@@ -10,7 +10,7 @@ use model::credentials::PullHistory;
 use model::cri::{Image, RuntimeStatus};
 use model::csi::VolumeId;
 use model::disk_use::DiskUse;
-use model::k8s::{CSIDriver, Node, Pod, Service};
+use model::k8s::{CSIDriver, ClusterTrustBundle, Node, Pod, Service};
 use model::local::LocalObjects;
 use model::node::HostFacts;
 use model::observed::{Observation, Scope};
@@ -113,6 +113,8 @@ pub enum Event {
         key: StorageKey,
         state: StorageState,
     },
+    /// All bundles of certificates that the cluster vouches for.
+    TrustBundles(Vec<Arc<ClusterTrustBundle>>),
     /// All CSI drivers that the cluster knows.
     CsiDrivers(Vec<Arc<CSIDriver>>),
     /// The storage drivers that are registered on this node.
@@ -186,6 +188,7 @@ impl Event {
             Event::ProbeDone { .. } => "probe_done",
             Event::ObjectSeen { .. } => "object_seen",
             Event::StorageRead { .. } => "storage_read",
+            Event::TrustBundles(_) => "trust_bundles",
             Event::CsiDrivers(_) => "csi_drivers",
             Event::CsiRegistered(_) => "csi_registered",
             Event::CsiOnNode(_) => "csi_on_node",

@@ -8,6 +8,7 @@ mod paths;
 pub mod persistent;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use model::k8s;
 use model::node::{HostFacts, NodeConfig};
@@ -22,8 +23,12 @@ use crate::resources::{
     page_size_of_resource, pod_requests,
 };
 
-pub use content::ContentInputs;
+pub use content::{ContentInputs, TRUST_GATE};
 pub use measured::{count_volumes, measured};
+
+/// When users are told that volumes are still waited for, again and again; and when it is looked whether that has any
+/// prospect.
+pub const PATIENCE: Duration = Duration::from_secs(123);
 
 /// Why a volume can't be set up. The text is the part of the message behind [`mount_failure`]'s prefix.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]

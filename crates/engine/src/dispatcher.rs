@@ -81,6 +81,8 @@ struct Dispatcher {
     probe_records: mpsc::UnboundedSender<(PodUid, ProbeRecord)>,
     node_cgroups: watch::Sender<Vec<CgroupSpec>>,
     objects: ClusterObjects,
+    /// Storage drivers that are registered. `None`: there can be none.
+    registry: Option<Arc<Registry>>,
     api_room: Arc<Semaphore>,
 }
 
@@ -135,13 +137,14 @@ pub(crate) fn prepare(
         probe_records,
         node_cgroups,
         objects,
+        registry: None,
         api_room: Arc::new(Semaphore::new(api_calls::CALLS_AT_ONCE)),
     };
     (EngineHandle::new(queries), Ready { dispatcher, inbox, questions, feeds, stop, duties: None })
 }
 
 impl Ready {
-    pub fn start(self) -> tokio::task::JoinHandle<()> {
+    pub fn start(mut self) -> tokio::task::JoinHandle<()> {
         let shop = self.dispatcher.shop.clone();
         let node = self.duties.and_then(|duties| {
             let facts = self.dispatcher.state.facts.clone();
@@ -154,6 +157,7 @@ impl Ready {
         if let Some(csi) = &shop.ports.csi {
             let periods = shop.driver_periods.subscribe();
             let registry = Registry::new(csi.clone(), csi_node, shop.outbox.clone(), periods);
+            self.dispatcher.registry = Some(registry.clone());
             tokio::spawn(registry.run(self.stop.clone()));
         }
         for feed in self.feeds {
@@ -319,12 +323,18 @@ impl Dispatcher {
             Effect::WatchObject { key } => self.objects.watch(key),
             Effect::UnwatchObject { key } => self.objects.unwatch(&key),
             Effect::ReadStorage { key } => self.objects.read_storage(key),
+            Effect::FollowTrustBundles => self.objects.follow_trust_bundles(),
             Effect::RequestToken { wanted } => self.objects.request_token(wanted),
             Effect::TellVolumesInUse { volumes } => {
                 self.shop.volumes_in_use.send_replace(Some(volumes));
             }
             Effect::TellDriverPeriods { periods } => {
                 self.shop.driver_periods.send_replace(periods);
+            }
+            Effect::AskDriver { driver } => {
+                if let Some(registry) = self.registry.clone() {
+                    tokio::spawn(async move { registry.ask(&driver).await });
+                }
             }
             Effect::SetTimer { key, at } => self.timers.set(key, at),
             Effect::PublishStatus { uid, status } => self.tell_status(&uid, &status),

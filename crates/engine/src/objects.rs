@@ -88,6 +88,20 @@ impl ClusterObjects {
         }));
     }
 
+    pub fn follow_trust_bundles(&self) {
+        let Some(cluster) = &self.cluster else { return };
+        let (shared, outbox, stop) = (cluster.shared.clone(), self.outbox.clone(), self.stop.clone());
+        tokio::spawn(stop.run_until_cancelled_owned(async move {
+            loop {
+                let mut sets = shared.trust_bundles();
+                while let Some(bundles) = sets.next().await {
+                    outbox.send(Event::TrustBundles(bundles));
+                }
+                tokio::time::sleep(BEGIN_ANEW).await;
+            }
+        }));
+    }
+
     /// Asked once: when it is asked again is a decision.
     pub fn read_storage(&self, key: StorageKey) {
         let Some(cluster) = &self.cluster else { return };

@@ -89,6 +89,9 @@ pub struct CsiVolume {
     pub stage_secrets: Secrets,
     pub publish_secrets: Secrets,
     pub group: Option<Group>,
+    /// SELinux: what all its files show, by a mount option that is among the flags. Empty: what each file has.
+    #[serde(default)]
+    pub label: String,
     pub paths: Paths,
     /// The driver wants to be asked again now and then.
     pub republish: bool,

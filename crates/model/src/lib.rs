@@ -38,6 +38,7 @@ pub use time::{Mono, Now, Wall};
 /// The Kubernetes API types that the rooms share, under one name.
 pub mod k8s {
     pub use k8s_openapi::List;
+    pub use k8s_openapi::api::certificates::v1beta1::ClusterTrustBundle;
     pub use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
     pub use k8s_openapi::api::core::v1::*;
     pub use k8s_openapi::api::node::v1::RuntimeClass;
@@ -47,7 +48,9 @@ pub mod k8s {
         VolumeNodeResources,
     };
     pub use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-    pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference, Time};
+    pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
+        LabelSelector, MicroTime, ObjectMeta, OwnerReference, Time,
+    };
     pub use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
     pub type PodList = List<Pod>;

@@ -151,6 +151,9 @@ pub struct HostFacts {
     pub etc_hosts: String,
     pub apparmor_enabled: bool,
     pub selinux_enabled: bool,
+    /// With which files of containers are labelled unless somebody says otherwise. Empty: not known.
+    #[serde(default)]
+    pub selinux_file_label: String,
     pub boot_id: String,
     pub machine_id: String,
     /// What the host's administrator set aside for the user `kubelet`.
@@ -200,6 +203,7 @@ impl Default for HostFacts {
             etc_hosts: String::new(),
             apparmor_enabled: false,
             selinux_enabled: false,
+            selinux_file_label: String::new(),
             boot_id: String::new(),
             machine_id: String::new(),
             subordinate_ids: None,

@@ -53,6 +53,8 @@ pub enum Cause {
     WaitingForToken {
         service_account: String,
     },
+    /// The certificates that the cluster vouches for were not read yet.
+    WaitingForTrustBundles,
     /// What stands behind a claim is not ready, or not known, yet.
     WaitingForVolume {
         volume: String,

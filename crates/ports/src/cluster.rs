@@ -11,7 +11,10 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 use model::cluster::{ObjectKey, ObjectState, TokenWanted};
 use model::csi::ClaimObject;
-use model::k8s::{CSIDriver, CSINode, Event, Lease, Node, PersistentVolumeClaim, Pod, RuntimeClass, Service};
+use model::k8s::{
+    CSIDriver, CSINode, ClusterTrustBundle, Event, Lease, Node, PersistentVolumeClaim, Pod, RuntimeClass,
+    Service,
+};
 use model::storage::{StorageKey, StorageObject};
 use model::{PodUid, Wall};
 use serde_json::Value;
@@ -114,6 +117,8 @@ pub trait SharedObjects: Send + Sync {
     fn services(&self) -> BoxStream<'static, Vec<Arc<Service>>>;
     fn runtime_classes(&self) -> BoxStream<'static, Vec<Arc<RuntimeClass>>>;
     fn csi_drivers(&self) -> BoxStream<'static, Vec<Arc<CSIDriver>>>;
+    /// Nothing is told while the cluster does not serve them.
+    fn trust_bundles(&self) -> BoxStream<'static, Vec<Arc<ClusterTrustBundle>>>;
 }
 
 #[derive(Clone, PartialEq, Eq)]

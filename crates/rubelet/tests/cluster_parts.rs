@@ -61,7 +61,8 @@ fn a_deployment_yields_pods_that_wait_for_a_node() {
         // The controller-manager's part of a pod's volumes.
         let volumes = waiting["spec"]["volumes"].to_string();
         assert!(volumes.contains("kube-root-ca.crt"), "no service account token: {volumes}");
-        assert_eq!(cluster.pod_status(&namespace, name), waiting["status"]);
+        // Nodes of other tests come and go, and the scheduler's message with them.
+        assert_eq!(cluster.pod_status(&namespace, name)["phase"], "Pending");
         wait_for_event(cluster, &namespace, name, "FailedScheduling");
     }
 }

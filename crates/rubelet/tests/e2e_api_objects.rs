@@ -5,62 +5,42 @@
 
 mod cluster;
 mod harness;
+mod member;
 
 use cluster::Cluster;
-use harness::{Agent, Runtime, SLOW, wait_until};
+use harness::{SLOW, wait_until};
+use member::{BUSYBOX, Member, merge};
 use serde_json::{Value, json};
 
-const BUSYBOX: &str = "rubelet.test/busybox:1";
-
-struct Member {
-    agent: Agent,
-    #[allow(dead_code)]
-    runtime: Runtime,
-    cluster: &'static Cluster,
-    name: &'static str,
+/// A pod whose container says at its end what it has seen.
+fn pod(member: &Member, name: &str, script: &str, container: Value, spec: Value) -> String {
+    let script = format!("set -e; {script}");
+    let mut main = json!({"name": "main", "image": BUSYBOX, "imagePullPolicy": "Never", "command": ["sh", "-c", script]});
+    merge(&mut main, container);
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"stage": "one"}},
+        "spec": {
+            "nodeName": member.name, "containers": [main], "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 1,
+        },
+    });
+    merge(&mut pod["spec"], spec);
+    pod.to_string()
 }
 
-impl Member {
-    fn join(name: &'static str) -> Member {
-        let cluster = Cluster::shared();
-        let runtime = Runtime::start();
-        let kubeconfig = cluster.node_kubeconfig(name);
-        let kubeconfig = kubeconfig.to_string_lossy().into_owned();
-        let flags = ["--kubeconfig", &kubeconfig, "--hostname-override", name];
-        let agent = Agent::start_with_flags(&runtime, &flags, |_| {});
-        Member { agent, runtime, cluster, name }
-    }
-
-    /// A pod whose container says at its end what it has seen.
-    fn pod(&self, name: &str, script: &str, container: Value, spec: Value) -> String {
-        let script = format!("set -e; {script}");
-        let mut main = json!({"name": "main", "image": BUSYBOX, "imagePullPolicy": "Never", "command": ["sh", "-c", script]});
-        main.as_object_mut().unwrap().extend(container.as_object().unwrap().clone());
-        let mut pod = json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"stage": "one"}},
-            "spec": {
-                "nodeName": self.name, "containers": [main], "restartPolicy": "Never",
-                "terminationGracePeriodSeconds": 1,
-            },
-        });
-        pod["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
-        pod.to_string()
-    }
-
-    /// What the container of a pod that succeeded has said.
-    fn said(&self, namespace: &str, name: &str) -> String {
-        let over = |pod: &Value| matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
-        let pod = self.cluster.wait_for("pod", namespace, name, SLOW, over);
-        assert_eq!(pod["status"]["phase"], "Succeeded", "{pod}\n{}", self.agent.log_tail());
-        let ended = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
-        ended["message"].as_str().unwrap_or_default().to_owned()
-    }
+/// What the container of a pod that succeeded has said.
+fn said(member: &Member, namespace: &str, name: &str) -> String {
+    let over = |pod: &Value| matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+    let pod = member.cluster.wait_for("pod", namespace, name, SLOW, over);
+    assert_eq!(pod["status"]["phase"], "Succeeded", "{pod}\n{}", member.agent().log_tail());
+    let ended = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
+    ended["message"].as_str().unwrap_or_default().to_owned()
 }
 
 /// What admission gives every pod: a token, the cluster's authority, its namespace, and where the API is.
 #[test]
 fn a_default_pod_knows_its_cluster() {
-    let member = Member::join("objects-a");
+    let member = Member::join(Cluster::shared(), "objects-a");
     let cluster = member.cluster;
     let namespace = cluster.namespace("default-pod");
     let script = "cd /var/run/secrets/kubernetes.io/serviceaccount
@@ -68,19 +48,19 @@ fn a_default_pod_knows_its_cluster() {
         grep -q BEGIN.CERTIFICATE ca.crt
         test -n \"$KUBERNETES_SERVICE_HOST\"
         (cat namespace; echo \" $(stat -L -c %a token) $(readlink token)\") >/dev/termination-log";
-    cluster.create_pod(&namespace, &member.pod("plain", script, json!({}), json!({})));
-    assert_eq!(member.said(&namespace, "plain"), format!("{namespace} 644 ..data/token\n"));
+    cluster.create_pod(&namespace, &pod(&member, "plain", script, json!({}), json!({})));
+    assert_eq!(said(&member, &namespace, "plain"), format!("{namespace} 644 ..data/token\n"));
     let owned = json!({"securityContext": {"runAsUser": 1000, "fsGroup": 2000}});
     let script = "cd /var/run/secrets/kubernetes.io/serviceaccount; test -s token
         stat -L -c '%a %u %g' token >/dev/termination-log";
     let writable = json!({"terminationMessagePath": "/dev/termination-log"});
-    cluster.create_pod(&namespace, &member.pod("owned", script, writable, owned));
-    assert_eq!(member.said(&namespace, "owned"), "640 1000 2000\n");
+    cluster.create_pod(&namespace, &pod(&member, "owned", script, writable, owned));
+    assert_eq!(said(&member, &namespace, "owned"), "640 1000 2000\n");
 }
 
 #[test]
 fn a_pod_waits_for_its_objects_and_follows_them() {
-    let member = Member::join("objects-b");
+    let member = Member::join(Cluster::shared(), "objects-b");
     let cluster = member.cluster;
     let namespace = cluster.namespace("late");
     let script = "trap 'exit 0' TERM
@@ -100,10 +80,10 @@ fn a_pod_waits_for_its_objects_and_follows_them() {
     let volumes = json!([
         {"name": "map", "configMap": {"name": "map"}}, {"name": "labels", "downwardAPI": {"items": labels}},
     ]);
-    cluster.create_pod(&namespace, &member.pod("late", script, container, json!({"volumes": volumes})));
+    cluster.create_pod(&namespace, &pod(&member, "late", script, container, json!({"volumes": volumes})));
     let expect = "MountVolume.SetUp failed for volume \"map\" : configmap \"map\" not found";
     wait_until("the missing map to be told of", SLOW, || {
-        let answer = member.agent.command(&["why", "late"]);
+        let answer = member.agent().command(&["why", "late"]);
         String::from_utf8_lossy(&answer.stdout).contains(expect)
     });
     let map = |text: &str| {
@@ -117,5 +97,5 @@ fn a_pod_waits_for_its_objects_and_follows_them() {
     let patch = r#"{"data": {"k": "new"}}"#;
     cluster.kubectl(&["patch", "configmap", "map", "--namespace", &namespace, "--patch", patch]);
     cluster.kubectl(&["label", "pod", "late", "--namespace", &namespace, "--overwrite", "stage=two"]);
-    assert_eq!(member.said(&namespace, "late"), "old new old \n");
+    assert_eq!(said(&member, &namespace, "late"), "old new old \n");
 }

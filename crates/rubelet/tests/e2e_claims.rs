@@ -5,32 +5,30 @@
 
 mod cluster;
 mod harness;
+mod member;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use cluster::Cluster;
-use harness::{Agent, Runtime, mounts_below, run, wait};
+use harness::{mounts_below, run, wait};
+use member::{BUSYBOX, Member, merge};
 use serde_json::{Value, json};
 
-const BUSYBOX: &str = "rubelet.test/busybox:1";
 /// Much happens here, by controllers that have their own pace.
 const LONG: Duration = Duration::from_secs(240);
 
-struct Member {
-    agent: Agent,
-    #[allow(dead_code)]
-    runtime: Runtime,
-    cluster: &'static Cluster,
-    name: &'static str,
+/// A node with directories and disks, and a namespace whose claims are for them.
+struct Storage {
+    member: Member,
     namespace: String,
     loops: Vec<String>,
 }
 
-impl Drop for Member {
+impl Drop for Storage {
     fn drop(&mut self) {
-        for mount in mounts_below(&self.agent.root_dir()) {
+        for mount in mounts_below(&self.member.agent().root_dir()) {
             let _ = Command::new("umount").arg("-l").arg(mount).status();
         }
         for device in &self.loops {
@@ -39,21 +37,16 @@ impl Drop for Member {
     }
 }
 
-impl Member {
-    fn join(name: &'static str) -> Member {
-        let cluster = Cluster::shared();
-        let runtime = Runtime::start();
-        let kubeconfig = cluster.node_kubeconfig(name);
-        let kubeconfig = kubeconfig.to_string_lossy().into_owned();
-        let flags = ["--kubeconfig", &kubeconfig, "--hostname-override", name];
-        let agent = Agent::start_with_flags(&runtime, &flags, |_| {});
-        let namespace = cluster.namespace(name);
-        Member { agent, runtime, cluster, name, namespace, loops: Vec::new() }
+impl Storage {
+    fn join(name: &'static str) -> Storage {
+        let member = Member::join(Cluster::shared(), name);
+        let namespace = member.cluster.namespace(name);
+        Storage { member, namespace, loops: Vec::new() }
     }
 
     /// A directory of the machine that outlives pods.
     fn directory(&self, name: &str) -> PathBuf {
-        let dir = self.agent.root_dir().join("test-data").join(name);
+        let dir = self.member.agent().root_dir().join("test-data").join(name);
         std::fs::create_dir_all(&dir).expect("a directory");
         dir
     }
@@ -69,27 +62,27 @@ impl Member {
 
     /// A persistent volume of this node; `more` is added to its spec.
     fn volume(&self, name: &str, path: &Path, more: Value) {
-        let here = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": [self.name]});
+        let here = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": [self.member.name]});
         let mut spec = json!({
             "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": self.class(),
             "persistentVolumeReclaimPolicy": "Retain", "local": {"path": path},
             "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
         });
-        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        merge(&mut spec, more);
         let annotations = spec.as_object_mut().unwrap().remove("annotations").unwrap_or_default();
         let metadata = json!({"name": self.pv(name), "annotations": annotations});
         let pv = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": metadata, "spec": spec});
-        self.cluster.create("", &pv.to_string());
+        self.member.cluster.create("", &pv.to_string());
     }
 
     /// Volumes of all tests are in one room.
     fn pv(&self, name: &str) -> String {
-        format!("{}-{name}", self.name)
+        format!("{}-{name}", self.member.name)
     }
 
     /// So that no claim is bound to another test's volume.
     fn class(&self) -> String {
-        format!("class-{}", self.name)
+        format!("class-{}", self.member.name)
     }
 
     fn claim_spec(&self, more: Value) -> Value {
@@ -97,7 +90,7 @@ impl Member {
             "accessModes": ["ReadWriteOnce"], "storageClassName": self.class(),
             "resources": {"requests": {"storage": "1Gi"}},
         });
-        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        merge(&mut spec, more);
         spec
     }
 
@@ -106,44 +99,49 @@ impl Member {
             "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name},
             "spec": self.claim_spec(more),
         });
-        self.cluster.create(&self.namespace, &claim.to_string());
+        self.member.cluster.create(&self.namespace, &claim.to_string());
     }
 
     fn pod(&self, name: &str, script: &str, container: Value, volume: Value) {
+        self.pod_with(name, script, container, volume, json!({}));
+    }
+
+    fn pod_with(&self, name: &str, script: &str, container: Value, volume: Value, spec: Value) {
         let script = format!("set -e; {script}");
         let mut main = json!({
             "name": "main", "image": BUSYBOX, "imagePullPolicy": "Never", "command": ["sh", "-c", script],
         });
-        main.as_object_mut().unwrap().extend(container.as_object().unwrap().clone());
+        merge(&mut main, container);
         let mut volume = volume;
         volume["name"] = json!("data");
-        let pod = json!({
+        let mut pod = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
             "spec": {
-                "nodeName": self.name, "containers": [main], "restartPolicy": "Never", "volumes": [volume],
+                "nodeName": self.member.name, "containers": [main], "restartPolicy": "Never", "volumes": [volume],
                 "terminationGracePeriodSeconds": 1, "automountServiceAccountToken": false,
             },
         });
-        self.cluster.create_pod(&self.namespace, &pod.to_string());
+        merge(&mut pod["spec"], spec);
+        self.member.cluster.create_pod(&self.namespace, &pod.to_string());
     }
 
     /// What the container of a pod that succeeded has said.
     fn said(&self, name: &str) -> String {
         let over = |pod: &Value| matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
-        let pod = self.cluster.wait_for("pod", &self.namespace, name, LONG, over);
-        assert_eq!(pod["status"]["phase"], "Succeeded", "{pod}\n{}", self.agent.log_tail());
+        let pod = self.member.cluster.wait_for("pod", &self.namespace, name, LONG, over);
+        assert_eq!(pod["status"]["phase"], "Succeeded", "{pod}\n{}", self.member.agent().log_tail());
         let ended = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
         ended["message"].as_str().unwrap_or_default().trim().to_owned()
     }
 
     fn running(&self, name: &str) {
         let running = |pod: &Value| pod["status"]["phase"] == "Running";
-        self.cluster.wait_for("pod", &self.namespace, name, LONG, running);
+        self.member.cluster.wait_for("pod", &self.namespace, name, LONG, running);
     }
 
     fn wait_why(&self, pod: &str, expect: &str) {
         wait(expect, LONG, || {
-            let answer = self.agent.command(&["why", pod]);
+            let answer = self.member.agent().command(&["why", pod]);
             let text = String::from_utf8_lossy(&answer.stdout).into_owned();
             if text.contains(expect) { Ok(()) } else { Err(text) }
         });
@@ -151,13 +149,13 @@ impl Member {
 
     fn wait_event(&self, expect: &str) {
         wait(expect, LONG, || {
-            let events = self.cluster.kubectl_json(&["get", "events", "--namespace", &self.namespace]);
+            let events = self.member.cluster.kubectl_json(&["get", "events", "--namespace", &self.namespace]);
             if events.to_string().contains(expect) { Ok(()) } else { Err(events.to_string()) }
         });
     }
 
     fn delete(&self, pod: &str) {
-        self.cluster.kubectl(&["delete", "pod", pod, "--namespace", &self.namespace, "--timeout=4m"]);
+        self.member.cluster.kubectl(&["delete", "pod", pod, "--namespace", &self.namespace, "--timeout=4m"]);
     }
 
     /// The figures of the filesystem behind a claim are told, with the claim's name.
@@ -166,7 +164,7 @@ impl Member {
         let size: u64 = size.lines().last().expect("a size").trim().parse().expect("a number");
         let named = json!({"name": claim, "namespace": self.namespace});
         wait("the claim's figures", LONG, || {
-            let answer = self.agent.get("/stats/summary").map_err(|error| error.to_string())?;
+            let answer = self.member.agent().get("/stats/summary").map_err(|error| error.to_string())?;
             let summary: Value = serde_json::from_slice(&answer.body).map_err(|error| error.to_string())?;
             let pods = summary["pods"].as_array().into_iter().flatten();
             let mut volumes = pods.flat_map(|pod| pod["volume"].as_array().into_iter().flatten());
@@ -177,14 +175,14 @@ impl Member {
         });
         let labels = format!("namespace={:?},persistentvolumeclaim={claim:?}", self.namespace);
         let line = format!("kubelet_volume_stats_capacity_bytes{{{labels}}} {size}\n");
-        let metrics = self.agent.get("/metrics").expect("metrics").text();
+        let metrics = self.member.agent().get("/metrics").expect("metrics").text();
         assert!(metrics.contains(&line), "{line} in\n{metrics}");
     }
 
     /// Nothing of a persistent volume is mounted any more.
     fn wait_unmounted(&self) {
         wait("nothing to be mounted", LONG, || {
-            let mounted = mounts_below(&self.agent.root_dir());
+            let mounted = mounts_below(&self.member.agent().root_dir());
             let left: Vec<_> =
                 mounted.iter().filter(|path| path.to_string_lossy().contains("local-volume")).collect();
             if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
@@ -204,16 +202,16 @@ const UNTIL_TERM: &str = "trap 'exit 0' TERM; while :; do sleep 0.2; done";
 
 #[test]
 fn a_pod_waits_for_its_claim_and_what_it_writes_stays() {
-    let member = Member::join("claims-a");
-    let dir = member.directory("kept");
-    member.pod("first", "id -G >/data/groups; echo one >/data/text", mounted(), claimed("c"));
-    member.wait_why("first", "persistentvolumeclaims \"c\" not found");
+    let storage = Storage::join("claims-a");
+    let dir = storage.directory("kept");
+    storage.pod("first", "id -G >/data/groups; echo one >/data/text", mounted(), claimed("c"));
+    storage.wait_why("first", "persistentvolumeclaims \"c\" not found");
     let told = "failed to process volumes=[data]: error processing PVC ";
-    member.wait_event(told);
-    member.claim("c", json!({}));
-    member.wait_why("first", "PVC is not bound");
-    member.volume("v", &dir, json!({"annotations": {"pv.beta.kubernetes.io/gid": "4321"}}));
-    member.said("first");
+    storage.wait_event(told);
+    storage.claim("c", json!({}));
+    storage.wait_why("first", "PVC is not bound");
+    storage.volume("v", &dir, json!({"annotations": {"pv.beta.kubernetes.io/gid": "4321"}}));
+    storage.said("first");
     assert_eq!(std::fs::read_to_string(dir.join("text")).unwrap(), "one\n");
     let groups = std::fs::read_to_string(dir.join("groups")).unwrap();
     assert!(groups.split_whitespace().any(|group| group == "4321"), "{groups}");
@@ -222,81 +220,104 @@ fn a_pod_waits_for_its_claim_and_what_it_writes_stays() {
     let volume = json!({"persistentVolumeClaim": {"claimName": "c", "readOnly": true}});
     let script =
         "if touch /data/x 2>/dev/null; then echo wrote; else cat /data/text; fi >/dev/termination-log";
-    member.pod("second", script, mounted(), volume);
-    assert_eq!(member.said("second"), "one");
-    member.delete("first");
-    member.delete("second");
-    member.wait_unmounted();
+    storage.pod("second", script, mounted(), volume);
+    assert_eq!(storage.said("second"), "one");
+    storage.delete("first");
+    storage.delete("second");
+    storage.wait_unmounted();
     assert_eq!(std::fs::read_to_string(dir.join("text")).unwrap(), "one\n", "it outlives its pods");
+}
+
+/// Whoever came first has its files in his group; the other is told.
+#[test]
+fn a_volume_that_another_pod_has_for_another_group() {
+    let storage = Storage::join("claims-d");
+    storage.volume("v", &storage.directory("shared"), json!({}));
+    storage.claim("c", json!({"volumeName": storage.pv("v")}));
+    let group = |id: u32| json!({"securityContext": {"fsGroup": id}});
+    storage.pod_with("first", UNTIL_TERM, mounted(), claimed("c"), group(4321));
+    storage.running("first");
+    storage.pod_with("second", UNTIL_TERM, mounted(), claimed("c"), group(5432));
+    storage.running("second");
+    let told = format!(
+        "The requested fsGroup is 5432, but the volume {} has GID 4321. The volume may not be shareable.",
+        storage.pv("v")
+    );
+    storage.wait_event(&told);
+    storage.wait_event("AlreadyMountedVolume");
+    storage.delete("first");
+    storage.delete("second");
+    storage.wait_unmounted();
 }
 
 #[test]
 fn a_claim_of_the_pod_itself_and_a_claim_for_one_pod_only() {
-    let mut member = Member::join("claims-b");
-    member.volume("own", &member.directory("own"), json!({"capacity": {"storage": "2Gi"}}));
-    let template = json!({"spec": member.claim_spec(json!({"resources": {"requests": {"storage": "2Gi"}}}))});
+    let mut storage = Storage::join("claims-b");
+    storage.volume("own", &storage.directory("own"), json!({"capacity": {"storage": "2Gi"}}));
+    let template =
+        json!({"spec": storage.claim_spec(json!({"resources": {"requests": {"storage": "2Gi"}}}))});
     let volume = json!({"ephemeral": {"volumeClaimTemplate": template}});
-    member.pod("with-own", "echo mine >/data/text", mounted(), volume);
-    member.said("with-own");
-    let written = std::fs::read_to_string(member.directory("own").join("text")).unwrap();
+    storage.pod("with-own", "echo mine >/data/text", mounted(), volume);
+    storage.said("with-own");
+    let written = std::fs::read_to_string(storage.directory("own").join("text")).unwrap();
     assert_eq!(written, "mine\n");
 
     let one_pod = json!(["ReadWriteOncePod"]);
-    let dir = member.directory("one");
-    member.volume("one", &dir, json!({"accessModes": one_pod}));
-    member.claim("one", json!({"accessModes": one_pod}));
-    member.pod("holder", &format!("echo held >/data/text; {UNTIL_TERM}"), mounted(), claimed("one"));
-    member.running("holder");
-    member.wait_figures("one", &dir);
-    member.pod("other", "cat /data/text >/dev/termination-log", mounted(), claimed("one"));
+    let dir = storage.directory("one");
+    storage.volume("one", &dir, json!({"accessModes": one_pod}));
+    storage.claim("one", json!({"accessModes": one_pod}));
+    storage.pod("holder", &format!("echo held >/data/text; {UNTIL_TERM}"), mounted(), claimed("one"));
+    storage.running("holder");
+    storage.wait_figures("one", &dir);
+    storage.pod("other", "cat /data/text >/dev/termination-log", mounted(), claimed("one"));
     let refusal = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
-    member.wait_why("other", refusal);
-    member.wait_event(refusal);
+    storage.wait_why("other", refusal);
+    storage.wait_event(refusal);
 
     // Also by an agent that did not mount it.
-    member.agent.kill9();
-    member.agent.restart();
-    member.wait_why("other", refusal);
-    member.running("holder");
-    member.delete("holder");
-    assert_eq!(member.said("other"), "held");
-    member.delete("other");
-    member.delete("with-own");
-    member.wait_unmounted();
+    storage.member.node.agent.kill9();
+    storage.member.node.agent.restart();
+    storage.wait_why("other", refusal);
+    storage.running("holder");
+    storage.delete("holder");
+    assert_eq!(storage.said("other"), "held");
+    storage.delete("other");
+    storage.delete("with-own");
+    storage.wait_unmounted();
 }
 
 #[test]
 fn a_disk_is_formatted_once_and_a_device_is_a_device() {
-    let mut member = Member::join("claims-c");
-    let disk = member.disk("disk");
-    member.volume("disk", Path::new(&disk), json!({}));
-    member.claim("disk", json!({"volumeName": member.pv("disk")}));
-    member.pod(
+    let mut storage = Storage::join("claims-c");
+    let disk = storage.disk("disk");
+    storage.volume("disk", Path::new(&disk), json!({}));
+    storage.claim("disk", json!({"volumeName": storage.pv("disk")}));
+    storage.pod(
         "writer",
         "grep ' /data ext4 ' /proc/mounts; echo kept >/data/text",
         mounted(),
         claimed("disk"),
     );
-    member.said("writer");
-    member.delete("writer");
-    member.wait_unmounted();
-    member.pod("reader", "cat /data/text >/dev/termination-log", mounted(), claimed("disk"));
-    assert_eq!(member.said("reader"), "kept", "a disk with something on it is not formatted");
-    member.delete("reader");
-    member.wait_unmounted();
+    storage.said("writer");
+    storage.delete("writer");
+    storage.wait_unmounted();
+    storage.pod("reader", "cat /data/text >/dev/termination-log", mounted(), claimed("disk"));
+    assert_eq!(storage.said("reader"), "kept", "a disk with something on it is not formatted");
+    storage.delete("reader");
+    storage.wait_unmounted();
 
-    let device = member.disk("device");
-    member.volume("device", Path::new(&device), json!({"volumeMode": "Block"}));
-    member.claim("device", json!({"volumeMode": "Block", "volumeName": member.pv("device")}));
+    let device = storage.disk("device");
+    storage.volume("device", Path::new(&device), json!({"volumeMode": "Block"}));
+    storage.claim("device", json!({"volumeMode": "Block", "volumeName": storage.pv("device")}));
     let container = json!({"volumeDevices": [{"name": "data", "devicePath": "/dev/own"}]});
     let script =
         "test -b /dev/own; printf 'from the pod' >/tmp/text; dd if=/tmp/text of=/dev/own conv=notrunc,fsync";
-    member.pod("raw", script, container, claimed("device"));
-    member.said("raw");
+    storage.pod("raw", script, container, claimed("device"));
+    storage.said("raw");
     let written = run(Command::new("dd").args([&format!("if={device}"), "bs=12", "count=1"]));
     assert_eq!(written, "from the pod");
-    member.pod("wrong", "true", mounted(), claimed("device"));
-    member.wait_why("wrong", "volume data has volumeMode Block, but is specified in volumeMounts");
-    member.delete("raw");
-    member.delete("wrong");
+    storage.pod("wrong", "true", mounted(), claimed("device"));
+    storage.wait_why("wrong", "volume data has volumeMode Block, but is specified in volumeMounts");
+    storage.delete("raw");
+    storage.delete("wrong");
 }

@@ -60,6 +60,24 @@ fn a_driver_registers_and_goes() {
     driver.wait_done("Registered", 2);
 }
 
+/// What the cluster's controller asks the driver's attacher for.
+#[track_caller]
+fn wait_attachment(cluster: &Cluster, driver: &str) -> String {
+    wait("an attachment to be asked for", 2 * SLOW, || {
+        let all = cluster.kubectl_json(&["get", "volumeattachments", "-o", "json"]);
+        let all = all["items"].as_array().cloned().unwrap_or_default();
+        let ours = all.into_iter().find(|one| one["spec"]["attacher"] == driver);
+        ours.and_then(|one| Some(one["metadata"]["name"].as_str()?.to_owned())).ok_or("none")
+    })
+}
+
+/// What the attacher says.
+fn told(cluster: &Cluster, attachment: &str, status: Value) {
+    let patch = json!({"status": status}).to_string();
+    let of = ["patch", "volumeattachment", attachment, "--subresource=status", "--type=merge", "-p", &patch];
+    cluster.kubectl(&of);
+}
+
 #[test]
 fn a_shared_claim_is_attached_and_staged_once() {
     let member = Member::join(Cluster::shared(), "csi-shared");
@@ -83,24 +101,10 @@ fn a_shared_claim_is_attached_and_staged_once() {
     cluster.wait_for("node", "", member.name, SLOW, |node| {
         node["status"]["volumesInUse"].as_array().is_some_and(|all| all.contains(&unique))
     });
-    let attachment = wait("an attachment to be asked for", 2 * SLOW, || {
-        let all = cluster.kubectl_json(&["get", "volumeattachments", "-o", "json"]);
-        let all = all["items"].as_array().cloned().unwrap_or_default();
-        let ours = all.into_iter().find(|one| one["spec"]["attacher"] == name);
-        ours.and_then(|one| Some(one["metadata"]["name"].as_str()?.to_owned())).ok_or("none")
-    });
+    let attachment = wait_attachment(cluster, name);
     wait_until("the pod to say what it waits for", SLOW, || why(&member, "a").contains("not attached"));
     assert_eq!(driver.begun("Stage"), 0, "nothing is staged before it is attached");
-    let status = r#"{"status": {"attached": true, "attachmentMetadata": {"device": "d1"}}}"#;
-    cluster.kubectl(&[
-        "patch",
-        "volumeattachment",
-        &attachment,
-        "--subresource=status",
-        "--type=merge",
-        "-p",
-        status,
-    ]);
+    told(cluster, &attachment, json!({"attached": true, "attachmentMetadata": {"device": "d1"}}));
     cluster.wait_for("pod", &namespace, "a", 3 * SLOW, running);
     cluster.wait_for("pod", &namespace, "b", 3 * SLOW, running);
     assert_eq!((driver.done("Stage"), driver.done("Publish")), (1, 2));
@@ -312,5 +316,64 @@ fn a_device_is_given_to_the_container() {
     cluster.delete("pod", &namespace, "p");
     cluster.wait_gone("pod", &namespace, "p", 3 * SLOW);
     driver.wait_done("Unstage", 1);
+    wait_nothing_left(&member);
+}
+
+/// The node is full, and whoever placed the pod did not know. It has waited for two minutes then.
+#[test]
+fn a_pod_is_rejected_when_the_node_takes_no_more_volumes() {
+    let member = Member::join(Cluster::shared(), "csi-full");
+    let (cluster, name) = (member.cluster, "full.test.example");
+    let spec = json!({"attachRequired": true, "nodeAllocatableUpdatePeriodSeconds": 36000});
+    let driver = start(&member, name, spec);
+    let namespace = cluster.namespace("csi-full");
+    claim(cluster, &namespace, "c", name, json!({}));
+    cluster.create_pod(&namespace, &pod(&member, "p", STAYS, claimed("c")));
+    let attachment = wait_attachment(cluster, name);
+    std::fs::write(driver.dir.join("most-volumes"), "3").unwrap();
+    let error = json!({"message": "no more", "errorCode": 8});
+    told(cluster, &attachment, json!({"attached": false, "attachError": error}));
+    let pod = cluster.wait_for("pod", &namespace, "p", 4 * SLOW, |pod| pod["status"]["phase"] == "Failed");
+    assert_eq!(pod["status"]["reason"], "VolumeAttachmentLimitExceeded", "{pod:#}");
+    assert_eq!(
+        pod["status"]["message"],
+        "Pod was rejected: Node has reached its volume attachment limit, rejecting pod. unmounted volumes=[data], \
+         unattached volumes=[data], failed to process volumes=[]: context deadline exceeded"
+    );
+    // Its own time for that is hours away: whoever places the next pod knows at once.
+    cluster.wait_for("csinode", "", member.name, 2 * SLOW, |object| {
+        object["spec"]["drivers"][0]["allocatable"]["count"] == 3
+    });
+    assert_eq!((driver.begun("Stage"), driver.begun("Publish")), (0, 0));
+    cluster.delete("pod", &namespace, "p");
+    cluster.wait_gone("pod", &namespace, "p", 3 * SLOW);
+    cluster.wait_for("node", "", member.name, 2 * SLOW, |node| {
+        node["status"]["volumesInUse"].as_array().is_none_or(Vec::is_empty)
+    });
+    wait_nothing_left(&member);
+}
+
+/// The label is a mount option only where the kernel has SELinux on.
+#[test]
+fn labels_are_mount_options_where_there_are_labels() {
+    let member = Member::join_with(Cluster::shared(), "csi-labels", |config| {
+        config["featureGates"]["SELinuxMount"] = json!(true);
+    });
+    let (cluster, name) = (member.cluster, "labels.test.example");
+    let driver = start(&member, name, json!({"attachRequired": false, "seLinuxMount": true}));
+    let namespace = cluster.namespace("csi-labels");
+    claim(cluster, &namespace, "c", name, json!({"mountOptions": ["noatime"]}));
+    let mut wanted: Value = serde_json::from_str(&pod(&member, "p", STAYS, claimed("c"))).unwrap();
+    wanted["spec"]["securityContext"] = json!({"seLinuxOptions": {"level": "s0:c1,c2"}});
+    cluster.create_pod(&namespace, &wanted.to_string());
+    driver.wait_done("Stage", 1);
+    let flags = driver.last("Stage")["mountFlags"].clone();
+    let labelled =
+        flags.as_array().unwrap().iter().any(|flag| flag.as_str().unwrap().starts_with("context="));
+    assert_eq!(labelled, std::path::Path::new("/sys/fs/selinux/enforce").exists(), "{flags}");
+    assert_eq!(flags[0], "noatime");
+    cluster.wait_for("pod", &namespace, "p", 3 * SLOW, running);
+    cluster.delete("pod", &namespace, "p");
+    cluster.wait_gone("pod", &namespace, "p", 3 * SLOW);
     wait_nothing_left(&member);
 }

@@ -157,21 +157,27 @@ fn containers_of_a_deleted_pod_stop_while_a_call_hangs() {
     wait_nothing_left(&member);
 }
 
-/// What somebody wants, and what a resizer of the cluster does then: what stands behind the claim is larger, and it is its
-/// node's turn.
+/// What somebody wants, and what a resizer of the cluster does then, in its order: it says that it is at it before what
+/// stands behind the claim is larger, and then that it is its node's turn. A node that looked in between and knew nothing
+/// of a resizer would take it for an older one, and do everything itself.
 fn grow(cluster: &Cluster, namespace: &str, name: &str, size: &str) {
-    let spec = json!({"spec": {"resources": {"requests": {"storage": size}}}}).to_string();
-    cluster.kubectl(&["patch", "pvc", name, "--namespace", namespace, "--type=merge", "-p", &spec]);
-    let volume = format!("{namespace}-{name}");
-    let spec = json!({"spec": {"capacity": {"storage": size}}}).to_string();
-    cluster.kubectl(&["patch", "pv", &volume, "--type=merge", "-p", &spec]);
-    let status = json!({"status": {
-        "allocatedResources": {"storage": size}, "allocatedResourceStatuses": {"storage": "NodeResizePending"},
-        "conditions": [{"type": "FileSystemResizePending", "status": "True"}],
-    }});
-    let (status, of) = (status.to_string(), ["--namespace", namespace]);
-    let args = ["patch", "pvc", name, "--subresource=status", "--type=merge", "-p", &status];
-    cluster.kubectl(&[&args[..], &of].concat());
+    let patch = |kind: &[&str], patch: Value| {
+        let patch = patch.to_string();
+        cluster
+            .kubectl(&[&["patch"], kind, &["--namespace", namespace, "--type=merge", "-p", &patch]].concat());
+    };
+    let stage = |stage: &str, conditions: Value| {
+        json!({"status": {
+            "allocatedResources": {"storage": size}, "allocatedResourceStatuses": {"storage": stage},
+            "conditions": conditions,
+        }})
+    };
+    patch(&["pvc", name], json!({"spec": {"resources": {"requests": {"storage": size}}}}));
+    let status = ["pvc", name, "--subresource=status"];
+    patch(&status, stage("ControllerResizeInProgress", json!([{"type": "Resizing", "status": "True"}])));
+    patch(&["pv", &format!("{namespace}-{name}")], json!({"spec": {"capacity": {"storage": size}}}));
+    let pending = json!([{"type": "FileSystemResizePending", "status": "True"}]);
+    patch(&status, stage("NodeResizePending", pending));
 }
 
 #[track_caller]

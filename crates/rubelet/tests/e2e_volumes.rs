@@ -12,6 +12,7 @@ mod pods;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use cluster::Cluster;
 use harness::{Agent, Node, Runtime, SLOW, wait};
@@ -94,6 +95,83 @@ fn contents_with_their_modes_follow_the_cluster() {
     assert_eq!(now["status"]["containerStatuses"][0]["restartCount"], 0);
     cluster.delete("pod", &namespace, "contents");
     cluster.wait_gone("pod", &namespace, "contents", SLOW);
+}
+
+/// Serves bundles of certificates, which is not so by default.
+fn cluster_that_vouches() -> &'static Cluster {
+    static ONE: OnceLock<Cluster> = OnceLock::new();
+    ONE.get_or_init(|| {
+        let gates = "--feature-gates=ClusterTrustBundle=true,ClusterTrustBundleProjection=true";
+        let served = "--runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true";
+        Cluster::start_with(&["--bare", "--apiserver", gates, "--apiserver", served])
+    })
+}
+
+/// The certificate of a new authority.
+fn authority(dir: &Path, name: &str) -> String {
+    let to = dir.join(name);
+    let made = Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-days",
+            "10",
+        ])
+        .args(["-addext", "basicConstraints=critical,CA:TRUE", "-subj", &format!("/CN={name}"), "-keyout"])
+        .args([dir.join(format!("{name}.key")), PathBuf::from("-out"), to.clone()])
+        .output()
+        .expect("openssl");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    fs::read_to_string(to).unwrap()
+}
+
+#[test]
+fn certificates_that_the_cluster_vouches_for_follow_it() {
+    let cluster = cluster_that_vouches();
+    let member = Member::join_with(cluster, "volumes-trust", |config| {
+        config["featureGates"]["ClusterTrustBundle"] = json!(true);
+        config["featureGates"]["ClusterTrustBundleProjection"] = json!(true);
+    });
+    let namespace = cluster.namespace("trust");
+    let bundle = |name: &str, pem: &str| {
+        let bundle = json!({
+            "apiVersion": "certificates.k8s.io/v1beta1", "kind": "ClusterTrustBundle",
+            "metadata": {"name": format!("test.example:mine:{name}"), "labels": {"stage": "live"}},
+            "spec": {"signerName": "test.example/mine", "trustBundle": pem},
+        });
+        cluster.create("default", &bundle.to_string());
+    };
+    let dir = &member.node.runtime.dir;
+    let (one, two) = (authority(dir, "one"), authority(dir, "two"));
+    bundle("a", &one);
+    let script = "cat /trust/ca/live.pem; wc -c </trust/none.pem
+        until test $(grep -c BEGIN /trust/ca/live.pem) = 2; do sleep 0.1; done; echo followed
+        trap 'exit 0' TERM; sleep 3600 & wait";
+    let live = json!({"signerName": "test.example/mine", "labelSelector": {"matchLabels": {"stage": "live"}}, "path": "ca/live.pem"});
+    let none = json!({"name": "none", "optional": true, "path": "none.pem"});
+    let sources = json!([{"clusterTrustBundle": live}, {"clusterTrustBundle": none}]);
+    let spec = json!({"volumes": [{"name": "trust", "projected": {"sources": sources}}]});
+    let pod = with_container(&member.pod("trust", script, spec), json!({"volumeMounts": [mount("trust")]}));
+    cluster.create_pod(&namespace, &pod);
+    let pod = cluster.wait_for("pod", &namespace, "trust", 2 * SLOW, member::ready);
+    let said = |last: &str| {
+        wait("the container's words", 2 * SLOW, || match printed(member.agent(), &pod, "main", 0) {
+            lines if lines.last().is_some_and(|line| line.trim() == last) => Ok(lines),
+            lines => Err(format!("{lines:?}")),
+        })
+    };
+    let lines = said("0");
+    assert_eq!(lines[..lines.len() - 1].join("\n"), one.trim_end());
+    // One that is there twice is in the file once.
+    bundle("b", &format!("{two}{one}"));
+    said("followed");
+    cluster.delete("pod", &namespace, "trust");
+    cluster.wait_gone("pod", &namespace, "trust", 2 * SLOW);
 }
 
 /// `configMapAndSecretChangeDetectionStrategy: Get`: what changes arrives within the sync period, and nothing is watched.

@@ -1,6 +1,8 @@
 //! What pods refer to, and what the cluster says about all of them.
 
-use model::k8s::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret, Service, VolumeAttachment};
+use model::k8s::{
+    ClusterTrustBundle, ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret, Service, VolumeAttachment,
+};
 use ports::ApiError;
 use serde_json::Value;
 
@@ -17,6 +19,7 @@ const CLAIMS: Resource = Resource::new("/api/v1", "persistentvolumeclaims");
 const VOLUMES: Resource = Resource::new("/api/v1", "persistentvolumes");
 const ATTACHMENTS: Resource = Resource::new("/apis/storage.k8s.io/v1", "volumeattachments");
 const CSI_DRIVERS: Resource = Resource::new("/apis/storage.k8s.io/v1", "csidrivers");
+const TRUST_BUNDLES: Resource = Resource::new("/apis/certificates.k8s.io/v1beta1", "clustertrustbundles");
 /// Headless services have no address that a container could be told.
 const WITH_ADDRESS: &str = "spec.clusterIP!=None";
 
@@ -124,5 +127,18 @@ impl Api {
 
     pub async fn watch_csi_drivers(&self, since: Since<'_>) -> Result<Watch<CsiDriver>, ApiError> {
         self.watch("watch csidrivers", CSI_DRIVERS.all(""), "", since, json::csi_driver_event).await
+    }
+
+    pub async fn list_trust_bundles(
+        &self,
+        freshness: Freshness,
+    ) -> Result<Listed<ClusterTrustBundle>, ApiError> {
+        let path = TRUST_BUNDLES.all("");
+        self.list("list clustertrustbundles", path, "", freshness, json::trust_bundles).await
+    }
+
+    pub async fn watch_trust_bundles(&self, since: Since<'_>) -> Result<Watch<ClusterTrustBundle>, ApiError> {
+        let path = TRUST_BUNDLES.all("");
+        self.watch("watch clustertrustbundles", path, "", since, json::trust_bundle_event).await
     }
 }

@@ -9,7 +9,7 @@ use futures::stream::{BoxStream, StreamExt};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequestSpec};
 use model::Wall;
 use model::cluster::{ObjectContent, ObjectKey, ObjectKind, ObjectState, TokenWanted};
-use model::k8s::{CSIDriver, ConfigMap, ObjectMeta, RuntimeClass, Secret, Service};
+use model::k8s::{CSIDriver, ClusterTrustBundle, ConfigMap, ObjectMeta, RuntimeClass, Secret, Service};
 use ports::{ApiError, IssuedToken, ObjectApi, SharedObjects, TokenApi};
 
 use super::reflect::{Notice, Target, reflect};
@@ -140,6 +140,10 @@ impl SharedObjects for Api {
     fn csi_drivers(&self) -> BoxStream<'static, Vec<Arc<CSIDriver>>> {
         whole_sets(reflect(CsiDrivers(self.clone())), |driver: &CSIDriver| &driver.metadata)
     }
+
+    fn trust_bundles(&self) -> BoxStream<'static, Vec<Arc<ClusterTrustBundle>>> {
+        whole_sets(reflect(TrustBundles(self.clone())), |bundle: &ClusterTrustBundle| &bundle.metadata)
+    }
 }
 
 /// The set after each change. These sets are small and change seldom.
@@ -225,6 +229,24 @@ impl Target for CsiDrivers {
 
     fn meta(driver: &CSIDriver) -> &ObjectMeta {
         &driver.metadata
+    }
+}
+
+struct TrustBundles(Api);
+
+impl Target for TrustBundles {
+    type Item = ClusterTrustBundle;
+
+    fn list(&self) -> BoxFuture<'_, Result<Listed<ClusterTrustBundle>, ApiError>> {
+        Box::pin(self.0.list_trust_bundles(Freshness::Cached))
+    }
+
+    fn watch<'a>(&'a self, version: &'a str) -> BoxFuture<'a, Result<Watch<ClusterTrustBundle>, ApiError>> {
+        Box::pin(self.0.watch_trust_bundles(Since::Version(version)))
+    }
+
+    fn meta(bundle: &ClusterTrustBundle) -> &ObjectMeta {
+        &bundle.metadata
     }
 }
 

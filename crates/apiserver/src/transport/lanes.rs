@@ -64,7 +64,9 @@ mod tests {
         assert_eq!([0, 1, 2].map(on), [PLACES, PLACES, 1]);
         taken.remove(PLACES + 3);
         taken.remove(7);
-        assert_eq!([lanes.take().await.0, lanes.take().await.0], [0, 0], "given back at once");
+        for _ in 0..2 {
+            assert_eq!(lanes.take().await.0, 0, "given back at once");
+        }
         let again = [lanes.take().await, lanes.take().await, lanes.take().await];
         assert_eq!(again.map(|(lane, _)| lane), [0, 1, 2]);
     }

@@ -27,6 +27,11 @@ impl Refusal {
     fn new(reason: &str, message: impl Into<String>) -> Self {
         Self { reason: reason.into(), message: message.into() }
     }
+
+    /// Of a pod that was let in before that was known.
+    pub(crate) fn no_room_for_volumes(message: String) -> Self {
+        Self::new("VolumeAttachmentLimitExceeded", message)
+    }
 }
 
 /// Where the pod would run.

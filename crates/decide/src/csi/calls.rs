@@ -24,6 +24,7 @@ pub fn calls(volume: &CsiVolume, can: Abilities) -> Calls {
     let short = VolumeRecord {
         driver_name: volume.id.driver.clone(),
         volume_handle: volume.id.handle.clone(),
+        se_linux_mount_context: volume.label.clone(),
         ..VolumeRecord::default()
     };
     let lifecycle = if volume.ephemeral { "Ephemeral" } else { "Persistent" };
@@ -101,6 +102,7 @@ mod tests {
             stage_secrets: Secrets([("s".to_owned(), "stage".to_owned())].into()),
             publish_secrets: Secrets([("s".to_owned(), "publish".to_owned())].into()),
             group: None,
+            label: String::new(),
             paths: Paths { staging: "/s".into(), target: "/t".into(), ..Paths::default() },
             republish: false,
         }
@@ -173,6 +175,15 @@ mod tests {
         check(false, true, false, true);
         check(false, false, false, false);
         assert_eq!(calls(&volume(), NOTHING).group, None);
+    }
+
+    #[test]
+    fn the_label_of_a_mount_is_on_record() {
+        let label = "u:r:t:s0:c1,c2".to_owned();
+        let made =
+            calls(&CsiVolume { label: label.clone(), ..volume() }, Abilities { stage: true, ..NOTHING });
+        assert_eq!(made.record.se_linux_mount_context, label);
+        assert_eq!(made.stage_record.unwrap().se_linux_mount_context, label);
     }
 
     #[test]

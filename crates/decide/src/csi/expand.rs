@@ -17,6 +17,7 @@ use model::quantity::Quantity;
 use serde_json::{Map, Value, json};
 
 use super::calls::capability;
+use crate::event::Expanded;
 
 const STORAGE: &str = "storage";
 const PENDING: &str = "NodeResizePending";
@@ -31,18 +32,20 @@ const NOT_REQUIRED: &str = "volume.kubernetes.io/node-expansion-not-required";
 /// What is to be done about a claim whose volume is larger than it was.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Growth {
-    Due {
-        size: Quantity,
-        /// Written before the driver is asked.
-        mark: Option<Value>,
-        /// The claim has its new size already.
-        told: bool,
-        part: Part,
-    },
-    /// It has this size by now, and this node has no part in it.
-    Done(Quantity),
-    /// Somebody else has to do his part first, or has given up.
-    NotYet,
+    Due(Due),
+    /// This node has no part in it, or somebody else has to do his part first, or has given up.
+    Over(Expanded),
+}
+
+/// This node's part.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Due {
+    pub size: Quantity,
+    /// Written before the driver is asked.
+    pub mark: Option<Value>,
+    /// The claim has its new size already.
+    pub told: bool,
+    pub part: Part,
 }
 
 /// Why this node has a part in it.
@@ -63,25 +66,119 @@ pub fn growth(claim: &PersistentVolumeClaim, behind: Quantity) -> Growth {
     let has = capacity_of(claim).unwrap_or(Quantity::ZERO);
     let Some(allocated) = &status.allocated_resources else {
         if stage.is_none() {
-            return Growth::Due { size: behind, mark: None, told: has >= behind, part: Part::Untold };
+            return Growth::Due(Due { size: behind, mark: None, told: has >= behind, part: Part::Untold });
         }
         return by_stage(claim, stage, behind);
     };
     let size = quantity(Some(allocated)).unwrap_or(behind);
     let told = has >= size && stage.is_none();
     if told && is_shared(claim) && !is_not_required(claim) {
-        return Growth::Due { size, mark: None, told, part: Part::Shared };
+        return Growth::Due(Due { size, mark: None, told, part: Part::Shared });
     }
-    if told { Growth::Done(size) } else { by_stage(claim, stage, size) }
+    if told { Growth::Over(unneeded(size)) } else { by_stage(claim, stage, size) }
 }
 
 fn by_stage(claim: &PersistentVolumeClaim, stage: Option<&str>, size: Quantity) -> Growth {
     let mark = match stage {
         Some(PENDING) => Some(marked(claim, IN_PROGRESS)),
         Some(IN_PROGRESS) => None,
-        _ => return Growth::NotYet,
+        _ => return Growth::Over(Expanded::NotYet),
     };
-    Growth::Due { size, mark, told: false, part: Part::Asked }
+    Growth::Due(Due { size, mark, told: false, part: Part::Asked })
+}
+
+fn unneeded(size: Quantity) -> Expanded {
+    Expanded::Unneeded { size: size.to_string() }
+}
+
+/// What follows, once it is known what the driver can do.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Turn {
+    Over(Expanded),
+    /// The claim is marked; then the driver is asked.
+    Ask,
+    /// The claim is marked; then it is told of this.
+    Fail(Failure),
+}
+
+/// Why a volume did not grow.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    pub kind: FailureKind,
+    pub message: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FailureKind {
+    /// The driver can't make volumes larger.
+    Unable,
+    /// It is not there.
+    Away,
+    /// It may still be at it.
+    Open,
+    /// It has not done it, and is not at it any more.
+    Final,
+    /// It can't do that, now or later.
+    Impossible,
+    /// Not while the volume is in use.
+    InUse,
+}
+
+/// What becomes of a failure.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Verdict {
+    /// Written to the claim.
+    pub told: Option<Value>,
+    /// From now on the driver counts as one that has refused this volume.
+    pub refused: bool,
+    pub how: Result<Expanded, String>,
+}
+
+impl Due {
+    pub fn turn(&self, driver: &str, can: Abilities) -> Turn {
+        match (can.expand, self.part) {
+            (true, _) => Turn::Ask,
+            (false, Part::Asked) => Turn::Fail(Failure {
+                kind: FailureKind::Unable,
+                message: format!("NodeExpand is not supported by the CSI driver {driver}"),
+            }),
+            (false, Part::Shared | Part::Untold) => Turn::Over(unneeded(self.size)),
+        }
+    }
+
+    /// `refused`: the driver has refused this volume before, and not done it since.
+    pub fn failed(
+        &self,
+        claim: &PersistentVolumeClaim,
+        failure: Failure,
+        refused: bool,
+        at: Wall,
+    ) -> Verdict {
+        let Failure { kind, message } = failure;
+        let what = "Expander.NodeExpand failed to expand the volume";
+        let message = match kind {
+            FailureKind::Unable | FailureKind::Away => message,
+            FailureKind::Impossible => format!("{what} {message}"),
+            FailureKind::Open | FailureKind::Final | FailureKind::InUse => format!("{what} : {message}"),
+        };
+        let final_word = matches!(kind, FailureKind::Final | FailureKind::Impossible | FailureKind::InUse);
+        let counts = final_word && self.part != Part::Untold;
+        let impossible = kind == FailureKind::Impossible || (counts && refused && gives_up(claim, self.size));
+        let told = counts || kind == FailureKind::Unable;
+        Verdict {
+            told: told.then(|| refusal(claim, &message, impossible, at)).flatten(),
+            refused: counts,
+            how: match kind {
+                FailureKind::InUse => Ok(Expanded::InUse),
+                _ => Err(message),
+            },
+        }
+    }
+
+    /// The patch of the claim's status after its volume has grown. `None`: it has its size already.
+    pub fn grown(&self, claim: &PersistentVolumeClaim) -> Option<Value> {
+        (!self.told).then(|| grown(claim, self.size))
+    }
 }
 
 fn stage_of(status: &PersistentVolumeClaimStatus) -> Option<&str> {
@@ -109,7 +206,7 @@ fn is_not_required(claim: &PersistentVolumeClaim) -> bool {
 }
 
 /// After a driver has refused for good: somebody asks for another size by now, so this one is not insisted on.
-pub fn gives_up(claim: &PersistentVolumeClaim, size: Quantity) -> bool {
+fn gives_up(claim: &PersistentVolumeClaim, size: Quantity) -> bool {
     let wanted = claim.spec.as_ref().and_then(|spec| spec.resources.as_ref());
     quantity(wanted.and_then(|resources| resources.requests.as_ref())).is_some_and(|wanted| wanted != size)
 }
@@ -133,8 +230,7 @@ fn marked(claim: &PersistentVolumeClaim, stage: &str) -> Value {
     })
 }
 
-/// The patch of the claim's status after its volume has grown.
-pub fn grown(claim: &PersistentVolumeClaim, size: Quantity) -> Value {
+fn grown(claim: &PersistentVolumeClaim, size: Quantity) -> Value {
     let status = claim.status.clone().unwrap_or_default();
     let mut fields = Map::new();
     fields.insert("capacity".into(), json!({ STORAGE: size.to_string() }));
@@ -152,23 +248,24 @@ pub fn grown(claim: &PersistentVolumeClaim, size: Quantity) -> Value {
     json!({ "metadata": { "resourceVersion": claim.metadata.resource_version }, "status": fields })
 }
 
-/// The patch of the claim's status after a driver refused. `None`: it says so already. Nobody's version is asked for: that
-/// it failed is true whatever else was written.
-pub fn refused(claim: &PersistentVolumeClaim, message: &str, impossible: bool, at: Wall) -> Option<Value> {
+/// The patch of the claim's status after a driver refused. `None`: it says so already. That it failed is true whatever else
+/// was written meanwhile. That it can't be done is true of the size that was asked for, and names the claim's version:
+/// somebody may ask for another by now.
+fn refusal(claim: &PersistentVolumeClaim, message: &str, impossible: bool, at: Wall) -> Option<Value> {
     let status = claim.status.clone().unwrap_or_default();
-    let mut fields = Map::new();
-    if impossible && stage_of(&status) != Some(INFEASIBLE) {
-        fields.insert("allocatedResourceStatuses".into(), json!({ STORAGE: INFEASIBLE }));
-    }
+    let mut patch = json!({ "status": {} });
     let mut conditions = status.conditions.iter().flatten();
     if !conditions.any(|condition| condition.type_ == ERROR && condition.status == "True") {
-        let message = format!("failed to expand pvc with {message}");
-        let condition = json!({
-            "type": ERROR, "status": "True", "lastTransitionTime": at.api_time(), "message": message,
-        });
-        fields.insert("conditions".into(), json!([condition]));
+        patch["status"]["conditions"] = json!([{
+            "type": ERROR, "status": "True", "lastTransitionTime": at.api_time(),
+            "message": format!("failed to expand pvc with {message}"),
+        }]);
     }
-    (!fields.is_empty()).then(|| json!({ "status": fields }))
+    if impossible && stage_of(&status) != Some(INFEASIBLE) {
+        patch["status"]["allocatedResourceStatuses"] = json!({ STORAGE: INFEASIBLE });
+        patch["metadata"] = json!({ "resourceVersion": claim.metadata.resource_version });
+    }
+    (patch["status"] != json!({})).then_some(patch)
 }
 
 #[cfg(test)]
@@ -202,27 +299,28 @@ mod tests {
         let check = |value: Value, expect: Growth| {
             assert_eq!(growth(&claim(value.clone()), size("2Gi")), expect, "{value}");
         };
-        let due =
-            |text: &str, told: bool, part: Part| Growth::Due { size: size(text), mark: None, told, part };
+        let due = |text: &str, told: bool, part: Part| {
+            Growth::Due(Due { size: size(text), mark: None, told, part })
+        };
         check(status("1Gi", None, None), due("2Gi", false, Part::Untold));
         check(status("2Gi", None, None), due("2Gi", true, Part::Untold));
         let mark = json!({"metadata": {"resourceVersion": "7"},
             "status": {"allocatedResourceStatuses": {"storage": "NodeResizeInProgress"}}});
-        let marked = Growth::Due { size: size("3Gi"), mark: Some(mark), told: false, part: Part::Asked };
+        let marked = Growth::Due(Due { size: size("3Gi"), mark: Some(mark), told: false, part: Part::Asked });
         check(status("1Gi", Some("3Gi"), Some("NodeResizePending")), marked);
         check(status("1Gi", Some("3Gi"), Some("NodeResizeInProgress")), due("3Gi", false, Part::Asked));
         check(status("1Gi", None, Some("NodeResizeInProgress")), due("2Gi", false, Part::Asked));
         for other in ["ControllerResizeInProgress", "ControllerResizeInfeasible", "NodeResizeInfeasible"] {
-            check(status("1Gi", Some("3Gi"), Some(other)), Growth::NotYet);
+            check(status("1Gi", Some("3Gi"), Some(other)), Growth::Over(Expanded::NotYet));
         }
-        check(status("1Gi", Some("3Gi"), None), Growth::NotYet);
-        check(status("3Gi", Some("3Gi"), None), Growth::Done(size("3Gi")));
+        check(status("1Gi", Some("3Gi"), None), Growth::Over(Expanded::NotYet));
+        check(status("3Gi", Some("3Gi"), None), Growth::Over(unneeded(size("3Gi"))));
         // What is used on many nodes grows on each of them, unless somebody says that it need not.
         let mut shared = status("3Gi", Some("3Gi"), None);
         shared["spec"] = json!({"accessModes": ["ReadWriteMany"]});
         check(shared.clone(), due("3Gi", true, Part::Shared));
         shared["metadata"] = json!({"annotations": {NOT_REQUIRED: "true"}});
-        check(shared, Growth::Done(size("3Gi")));
+        check(shared, Growth::Over(unneeded(size("3Gi"))));
     }
 
     #[test]
@@ -253,14 +351,89 @@ mod tests {
             json!({"metadata": {"resourceVersion": "7"}, "status": {"capacity": {"storage": "2Gi"}}})
         );
         assert_eq!(
-            refused(&plain, "no", false, Wall(0)),
+            refusal(&plain, "no", false, Wall(0)),
             Some(json!({"status": {"conditions": [{"type": "NodeResizeError", "status": "True",
                 "lastTransitionTime": "1970-01-01T00:00:00Z", "message": "failed to expand pvc with no"}]}}))
         );
-        assert_eq!(refused(&before, "no", false, Wall(0)), None, "it is told once");
+        assert_eq!(refusal(&before, "no", false, Wall(0)), None, "it is told once");
         assert_eq!(
-            refused(&before, "no", true, Wall(0)),
-            Some(json!({"status": {"allocatedResourceStatuses": {"storage": "NodeResizeInfeasible"}}}))
+            refusal(&before, "no", true, Wall(0)),
+            Some(json!({"metadata": {"resourceVersion": "7"},
+                "status": {"allocatedResourceStatuses": {"storage": "NodeResizeInfeasible"}}}))
         );
+        let due = |told: bool| Due { size: size("2Gi"), mark: None, told, part: Part::Asked };
+        assert_eq!(due(false).grown(&plain), Some(grown(&plain, size("2Gi"))));
+        assert_eq!(due(true).grown(&plain), None);
+    }
+
+    const PARTS: [Part; 3] = [Part::Asked, Part::Shared, Part::Untold];
+
+    fn due(part: Part) -> Due {
+        Due { size: size("2Gi"), mark: None, told: false, part }
+    }
+
+    #[test]
+    fn whether_a_driver_is_asked() {
+        let able = Abilities { expand: true, ..Abilities::default() };
+        for part in PARTS {
+            assert_eq!(due(part).turn("d", able), Turn::Ask);
+        }
+        let unable = Failure {
+            kind: FailureKind::Unable,
+            message: "NodeExpand is not supported by the CSI driver d".into(),
+        };
+        let none = Abilities::default();
+        assert_eq!(due(Part::Asked).turn("d", none), Turn::Fail(unable));
+        for part in [Part::Shared, Part::Untold] {
+            assert_eq!(due(part).turn("d", none), Turn::Over(unneeded(size("2Gi"))), "{part:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_failure_means() {
+        use FailureKind::*;
+        let claim_for =
+            |wanted: &str| claim(json!({"spec": {"resources": {"requests": {"storage": wanted}}}}));
+        // Who failed how, asked by whom, after a refusal; what the claim is told, whether that counts as one.
+        let check = |kind, part, refused, wanted: &str, expect: (&str, bool)| {
+            let failure = Failure { kind, message: "no".into() };
+            let verdict = due(part).failed(&claim_for(wanted), failure, refused, Wall(0));
+            let told = match &verdict.told {
+                None => "nothing",
+                Some(patch) if patch["status"]["allocatedResourceStatuses"].is_null() => "failed",
+                Some(patch) => {
+                    assert_eq!(patch["metadata"]["resourceVersion"], "7");
+                    "impossible"
+                }
+            };
+            assert_eq!((told, verdict.refused), expect, "{kind:?} {part:?} {refused} {wanted}");
+            let what = "Expander.NodeExpand failed to expand the volume";
+            let how = match kind {
+                InUse => Ok(Expanded::InUse),
+                Unable | Away => Err("no".to_owned()),
+                Impossible => Err(format!("{what} no")),
+                Open | Final => Err(format!("{what} : no")),
+            };
+            assert_eq!(verdict.how, how, "{kind:?}");
+        };
+        for part in PARTS {
+            for refused in [false, true] {
+                check(Away, part, refused, "3Gi", ("nothing", false));
+                check(Open, part, refused, "3Gi", ("nothing", false));
+                check(Unable, part, refused, "3Gi", ("failed", false));
+            }
+        }
+        for part in [Part::Asked, Part::Shared] {
+            check(Impossible, part, false, "2Gi", ("impossible", true));
+            for kind in [Final, InUse] {
+                check(kind, part, false, "3Gi", ("failed", true));
+                check(kind, part, true, "2Gi", ("failed", true));
+                // Somebody wants another size by now: this one is not insisted on.
+                check(kind, part, true, "3Gi", ("impossible", true));
+            }
+        }
+        for kind in [Final, InUse, Impossible] {
+            check(kind, Part::Untold, true, "3Gi", ("nothing", false));
+        }
     }
 }

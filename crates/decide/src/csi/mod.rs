@@ -26,7 +26,7 @@ use sha2::{Digest, Sha256};
 
 pub use calls::{Calls, calls};
 pub use desk::CsiDesk;
-pub use expand::{Growth, Part, capacity_of, expand_call, gives_up, grown, growth, quantity, refused};
+pub use expand::{Due, Failure, FailureKind, Growth, Turn, capacity_of, expand_call, growth, quantity};
 pub use node_object::{NODE_ID, installed, new_csi_node, node_patch, owned_by, uninstalled};
 pub use registration::{CSI_PLUGIN, Version, judge, registration_failed, unknown_kind};
 
@@ -42,11 +42,14 @@ pub fn inline_handle(uid: &PodUid, volume: &str) -> String {
 
 /// How often drivers are asked how many volumes the node takes, in seconds. Those who don't say so are asked once.
 pub fn update_periods(drivers: &[Arc<CSIDriver>]) -> BTreeMap<String, u64> {
-    let period = |driver: &Arc<CSIDriver>| {
-        let seconds = u64::try_from(driver.spec.node_allocatable_update_period_seconds?).ok()?;
-        Some((driver.metadata.name.clone()?, seconds)).filter(|(_, seconds)| *seconds > 0)
-    };
+    let period = |driver: &Arc<CSIDriver>| Some((driver.metadata.name.clone()?, update_period(driver)?));
     drivers.iter().filter_map(period).collect()
+}
+
+/// Of one driver, if it wants to be asked.
+pub fn update_period(driver: &CSIDriver) -> Option<u64> {
+    let seconds = u64::try_from(driver.spec.node_allocatable_update_period_seconds?).ok()?;
+    Some(seconds).filter(|seconds| *seconds > 0)
 }
 
 fn hex_digest(text: &str) -> String {

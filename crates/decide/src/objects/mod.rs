@@ -11,6 +11,7 @@
 mod names;
 mod storage;
 mod tokens;
+mod trust;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use model::{Now, PodUid};
 pub use names::{Named, named, pull_secrets, token_wanted};
 pub use storage::{Lack, StorageDesk};
 pub use tokens::{KnownToken, TokenDesk};
+pub use trust::{TrustDesk, needs_trust};
 
 use crate::csi::CsiDesk;
 use crate::effect::Effect;
@@ -38,6 +40,7 @@ pub struct ObjectDesk {
     pub tokens: TokenDesk,
     pub storage: StorageDesk,
     pub csi: CsiDesk,
+    pub trust: TrustDesk,
     /// What pods use beside what their definitions name: what their claims led to.
     more: BTreeMap<PodUid, Named>,
     services: Option<Vec<ServiceView>>,

@@ -94,6 +94,11 @@ pub enum Note {
         container: String,
         killed: ContainerId,
     },
+    /// The node can't attach what the pod needs: it is not for this node. The driver is asked what the node takes.
+    NoRoomForVolumes {
+        driver: String,
+        message: String,
+    },
     /// Volumes are waited for from now on, if they were not before.
     VolumesAwaited,
     /// The volume has this size, as far as nothing else is known.

@@ -3,19 +3,16 @@
 //! Each volume stands alone: one that fails or waits holds up the pod, but not the others, and what was set up is not
 //! set up again. What a volume waits for wakes the pod; nothing looks for it.
 
-use std::time::Duration;
-
 use model::ApiEvent;
 use model::volume::{VolumeKind, VolumeSetup};
 use model::why::Cause;
 
 use super::{Note, PlanInputs, PodPlan, growth};
 use crate::effect::Action;
-use crate::volumes::{self, ContentInputs, Held, Places, VolumeError, mount_failure};
+use crate::volumes::csi::{Unattached, unattached};
+use crate::volumes::{self, ContentInputs, Held, PATIENCE, Places, VolumeError, mount_failure};
 
 const STEP: &str = "set up volumes";
-/// When users are told that volumes are still waited for, again and again.
-const PATIENCE: Duration = Duration::from_secs(123);
 
 /// What is to be done about volumes.
 pub(super) struct Due {
@@ -45,6 +42,10 @@ pub(super) fn setups(inputs: &PlanInputs, plan: &mut PodPlan) -> Result<Due, Vol
         found.held.into_iter().filter(|one| !ledger.set_up.contains(one.volume())).collect();
     let mut complete = held.is_empty();
     let late = Late::new(inputs);
+    if let Some(note) = late.without_prospect(inputs, &held) {
+        plan.notes.push(note);
+        return Ok(Due { actions: Vec::new(), growths: Vec::new(), complete: false });
+    }
     late.unprocessed(&held, plan);
     for one in held {
         say(inputs, one, plan);
@@ -181,39 +182,50 @@ fn waits_for_retry(inputs: &PlanInputs, setup: &VolumeSetup, plan: &mut PodPlan)
 /// What is told of all volumes that are waited for.
 struct Late {
     unmounted: Vec<String>,
+    unattached: Vec<Unattached>,
 }
 
 impl Late {
     fn new(inputs: &PlanInputs) -> Self {
         let mut unmounted = volumes::not_set_up(&inputs.entry.view, &inputs.entry.ledger.set_up);
         unmounted.sort();
-        Self { unmounted }
+        Self { unmounted, unattached: unattached(&inputs_of(inputs)) }
     }
 
     fn text(&self, unprocessed: &[&str], cause: &str) -> String {
+        let unattached: Vec<&str> = self.unattached.iter().map(|one| one.volume.as_str()).collect();
         format!(
-            "Unable to attach or mount volumes: unmounted volumes=[{}], unattached volumes=[], failed to process \
-             volumes=[{}]: {cause}",
+            "unmounted volumes=[{}], unattached volumes=[{}], failed to process volumes=[{}]: {cause}",
             self.unmounted.join(" "),
+            unattached.join(" "),
             unprocessed.join(" ")
         )
     }
 
     /// Told at once, once, and all together.
     fn unprocessed(&self, held: &[Held], plan: &mut PodPlan) {
-        let of = |one: &'_ Held| match one {
-            Held::Unprocessed { volume, message, .. } => Some((volume.clone(), message.clone())),
-            _ => None,
-        };
-        let mut failed: Vec<_> = held.iter().filter_map(of).collect();
-        failed.sort();
+        let failed = failed_to_process(held);
         if failed.is_empty() {
             return;
         }
-        let names: Vec<&str> = failed.iter().map(|(volume, _)| volume.as_str()).collect();
-        let causes: Vec<&str> = failed.iter().map(|(_, message)| message.as_str()).collect();
-        let text = self.text(&names, &causes.join("; "));
+        let names: Vec<&str> = failed.iter().map(|(volume, _)| *volume).collect();
+        let causes: Vec<&str> = failed.iter().map(|(_, message)| *message).collect();
+        let text = unable(&self.text(&names, &causes.join("; ")));
         plan.announce(format!("unprocessed {causes:?}"), ApiEvent::warning("FailedMount", text));
+    }
+
+    /// A pod that has waited long, and for a volume that this node has no room for. Not at once: a volume that is on its
+    /// way off the node makes room.
+    fn without_prospect(&self, inputs: &PlanInputs, held: &[Held]) -> Option<Note> {
+        let since = inputs.entry.ledger.volumes_since?;
+        if inputs.now.mono.since(since) < PATIENCE {
+            return None;
+        }
+        let driver = self.unattached.iter().find_map(|one| one.no_room.clone())?;
+        let names: Vec<&str> = failed_to_process(held).into_iter().map(|(volume, _)| volume).collect();
+        let text = self.text(&names, "context deadline exceeded");
+        let message = format!("Node has reached its volume attachment limit, rejecting pod. {text}");
+        Some(Note::NoRoomForVolumes { driver, message })
     }
 
     /// Told when the patience is over, and then every time that it is over again.
@@ -223,10 +235,27 @@ impl Late {
         };
         let rounds = inputs.now.mono.since(since).as_secs() / PATIENCE.as_secs();
         if rounds > 0 {
-            let text = self.text(&[], "context deadline exceeded");
+            let text = unable(&self.text(&[], "context deadline exceeded"));
             plan.announce(format!("volumes late {rounds}"), ApiEvent::warning("FailedMount", text));
         }
         let next = u32::try_from(rounds + 1).unwrap_or(u32::MAX);
         plan.wake(since.plus(PATIENCE.saturating_mul(next)));
     }
+}
+
+fn unable(text: &str) -> String {
+    format!("Unable to attach or mount volumes: {text}")
+}
+
+/// In the order of their names.
+fn failed_to_process(held: &[Held]) -> Vec<(&str, &str)> {
+    let mut failed: Vec<(&str, &str)> = held
+        .iter()
+        .filter_map(|one| match one {
+            Held::Unprocessed { volume, message, .. } => Some((volume.as_str(), message.as_str())),
+            _ => None,
+        })
+        .collect();
+    failed.sort();
+    failed
 }

@@ -6,25 +6,21 @@ use model::PodUid;
 use model::csi::VolumeId;
 
 use super::Context;
+use super::volumes::inputs_of;
 use crate::effect::Effect;
 use crate::lifecycle::Lifecycle;
 use crate::state::NodeState;
 use crate::volumes::csi::{Needs, needs};
-use crate::volumes::{ContentInputs, uses_drivers};
+use crate::volumes::{PATIENCE, uses_drivers};
 
 /// What the pod's volumes of drivers need. Grows with what is read of its claims.
 pub(super) fn needs_of(state: &NodeState, cx: &Context, uid: &PodUid) -> Needs {
     let Some(entry) = state.pods.get(uid).filter(|entry| uses_drivers(&entry.view)) else {
         return Needs::default();
     };
-    needs(&ContentInputs {
-        config: &state.config,
-        facts: &state.facts,
-        pod: &entry.view,
-        cluster: state.objects.as_ref(),
-        node: state.node.as_deref(),
-        now: cx.now.wall,
-    })
+    let since = entry.ledger.volumes_since;
+    let late = since.is_some_and(|since| cx.now.mono.since(since) >= PATIENCE);
+    needs(&inputs_of(state, &entry.view, cx), late)
 }
 
 /// A pod that may run is to have its volumes. What one that has ended had is on the node until it is let go of.

@@ -24,7 +24,12 @@ pub(super) fn ended(
     let known = entry.ledger.sizes.entry(volume.name.clone()).or_default();
     let parsed = |text: &str| text.parse::<Quantity>().unwrap_or(known.size);
     match &how {
-        Expanded::Grown { size } | Expanded::Unneeded { size } => known.size = parsed(size),
+        Expanded::Grown { size } | Expanded::Unneeded { size } => {
+            known.size = parsed(size);
+            // The claim asks for less than what stands behind it, and would ask for just this again.
+            let all = expansion.size.parse().is_ok_and(|behind: Quantity| known.size >= behind);
+            known.judged = (!all).then(|| expansion.version.clone());
+        }
         Expanded::NotYet => known.judged = Some(expansion.version.clone()),
         Expanded::InUse => known.in_use = true,
     }

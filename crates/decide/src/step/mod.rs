@@ -69,6 +69,7 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         }
         Event::ObjectSeen { key, state: seen } => objects::seen(state, &mut cx, &key, seen),
         Event::StorageRead { key, state: read } => objects::storage_read(state, &mut cx, &key, read),
+        Event::TrustBundles(bundles) => objects::trust_bundles(state, &mut cx, bundles),
         Event::CsiDrivers(drivers) => objects::csi_drivers(state, &mut cx, &drivers),
         Event::CsiRegistered(drivers) => csi::registered(state, &mut cx, drivers),
         Event::CsiOnNode(volumes) => csi::on_node(state, &mut cx, volumes),

@@ -4,16 +4,17 @@ use std::sync::Arc;
 
 use model::PodUid;
 use model::cluster::{ObjectKey, ObjectState, Token, TokenWanted};
-use model::k8s::{CSIDriver, Service};
+use model::k8s::{CSIDriver, ClusterTrustBundle, Service};
 use model::local::LocalObjects;
 use model::storage::{StorageKey, StorageState};
 
 use super::Context;
 use crate::effect::{Action, Effect, LogLevel, Stage, TimerKey};
 use crate::lifecycle::Lifecycle;
+use crate::objects::needs_trust;
 use crate::render::ServiceView;
 use crate::state::{NodeState, PodEntry};
-use crate::volumes::persistent;
+use crate::volumes::{TRUST_GATE, persistent};
 
 /// A pod that may run needs what it names. One that is ending keeps what it has until it has ended.
 pub(super) fn attend(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
@@ -24,7 +25,20 @@ pub(super) fn attend(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         Lifecycle::Terminated | Lifecycle::Finished => desk.release(uid),
     };
     effects.into_iter().for_each(|effect| cx.emit(effect));
+    let trusts = entry.lifecycle.may_start() && needs_trust(&entry.view) && state.config.feature(TRUST_GATE);
+    if trusts && !desk.is_alone() && desk.trust.follow() {
+        cx.emit(Effect::FollowTrustBundles);
+    }
     attend_storage(state, cx, uid);
+}
+
+/// Who has files of them may have others now.
+pub(super) fn trust_bundles(state: &mut NodeState, cx: &mut Context, bundles: Vec<Arc<ClusterTrustBundle>>) {
+    let Some(desk) = &mut state.objects else { return };
+    if desk.trust.set(bundles) {
+        let users = state.pods.iter().filter(|(_, entry)| needs_trust(&entry.view));
+        cx.touched.extend(users.map(|(uid, _)| uid.clone()));
+    }
 }
 
 /// What a pod needs of claims grows with what is read of them: a bound claim names a volume.

@@ -205,12 +205,24 @@ fn admission_verdict(state: &NodeState, pod: &PodView) -> Result<(), admission::
 }
 
 fn reject(state: &mut NodeState, cx: &mut Context, uid: &PodUid, refusal: admission::Refusal) {
+    if let Some(entry) = state.pods.get_mut(uid) {
+        // Nothing of it was mounted or made, unless an earlier agent let it in.
+        entry.ledger.released = entry.observed.as_ref().is_some_and(|r| r.pod.is_empty());
+    }
+    reject_late(state, cx, uid, refusal);
+}
+
+/// One that was let in: what was made for it goes.
+pub(super) fn reject_late(
+    state: &mut NodeState,
+    cx: &mut Context,
+    uid: &PodUid,
+    refusal: admission::Refusal,
+) {
     cx.record(state, uid, ApiEvent::warning(&refusal.reason, refusal.message.clone()));
     cx.log(LogLevel::Warn, Some(uid), format!("pod was rejected: {}: {}", refusal.reason, refusal.message));
     if let Some(entry) = state.pods.get_mut(uid) {
         entry.rejection = Some((refusal.reason, refusal.message));
-        // Nothing of it was mounted or made, unless an earlier agent let it in.
-        entry.ledger.released = entry.observed.as_ref().is_some_and(|r| r.pod.is_empty());
     }
     state.recount(uid);
     terminate(state, cx, uid, TerminationCause::Rejected, MINIMUM_GRACE_SECS);

@@ -10,6 +10,7 @@ use model::{ApiEvent, PodUid};
 
 use super::pods::Known;
 use super::{Context, api, disk_limits, images, objects, observe, pods, probing, volumes};
+use crate::admission::Refusal;
 use crate::effect::{Effect, Epoch, TimerKey};
 use crate::ledger::{PodRetry, VolumeSize};
 use crate::lifecycle::{Lifecycle, TerminationCause};
@@ -310,6 +311,10 @@ fn carry_out(state: &mut NodeState, cx: &mut Context, uid: &PodUid, made: PodPla
                 let at = pod_failed(state, cx, uid, step, message, event);
                 wake_at = Some(wake_at.map_or(at, |w| w.min(at)));
             }
+            Note::NoRoomForVolumes { driver, message } => {
+                cx.emit(Effect::AskDriver { driver });
+                pods::reject_late(state, cx, uid, Refusal::no_room_for_volumes(message));
+            }
             note => status_changed |= remember(state, cx, uid, note),
         }
     }
@@ -381,7 +386,7 @@ fn remember(state: &mut NodeState, cx: &mut Context, uid: &PodUid, note: Note) -
             entry.ledger.resetting = true;
             false
         }
-        Note::Need(_) | Note::PodFailure { .. } => false,
+        Note::Need(_) | Note::PodFailure { .. } | Note::NoRoomForVolumes { .. } => false,
     }
 }
 

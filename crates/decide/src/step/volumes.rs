@@ -4,6 +4,7 @@
 //! that are set up are replaced so; the volumes themselves come and go with plans. What is at it is in
 //! `Ledger::updating`, and the pod's volumes are not taken away before that is empty.
 
+use model::pod::PodView;
 use model::volume::{MountStage, VolumeKind, VolumeNews, VolumeSetup};
 use model::{ApiEvent, PodUid};
 
@@ -12,23 +13,25 @@ use crate::effect::{Action, Effect};
 use crate::state::{NodeState, PodEntry};
 use crate::volumes::{self, ContentInputs};
 
+/// What is known now that a pod's volumes are made from.
+pub(super) fn inputs_of<'a>(state: &'a NodeState, pod: &'a PodView, cx: &Context) -> ContentInputs<'a> {
+    ContentInputs {
+        config: &state.config,
+        facts: &state.facts,
+        pod,
+        cluster: state.objects.as_ref(),
+        node: state.node.as_deref(),
+        now: cx.now.wall,
+    }
+}
+
 /// For a pod with a plan that runs. What can't be had leaves the old files, and the next plan says so.
 pub(super) fn update_meanwhile(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get(uid).filter(|entry| entry.lifecycle.may_start()) else { return };
     if entry.ledger.content.is_empty() {
         return;
     }
-    let found = volumes::updates(
-        &ContentInputs {
-            config: &state.config,
-            facts: &state.facts,
-            pod: &entry.view,
-            cluster: state.objects.as_ref(),
-            node: state.node.as_deref(),
-            now: cx.now.wall,
-        },
-        &entry.ledger.content,
-    );
+    let found = volumes::updates(&inputs_of(state, &entry.view, cx), &entry.ledger.content);
     let due: Vec<_> = found.ready.into_iter().filter(|setup| is_ours(entry, setup, cx)).collect();
     let Some(entry) = state.pods.get_mut(uid) else { return };
     for volume in due {

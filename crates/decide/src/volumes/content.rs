@@ -5,11 +5,16 @@
 //!                                                          └──> files: path, mode, bytes
 //! ```
 
+mod trust;
+
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use model::Wall;
 use model::cluster::{ObjectContent, ObjectKey, ObjectKind};
-use model::k8s::{self, DownwardAPIVolumeFile, KeyToPath, ServiceAccountTokenProjection};
+use model::k8s::{
+    self, ClusterTrustBundleProjection, DownwardAPIVolumeFile, KeyToPath, ServiceAccountTokenProjection,
+};
 use model::node::{HostFacts, NodeConfig};
 use model::pod::PodView;
 use model::volume::{ContentBacking, ContentFile, ContentVolume, VolumeKind, VolumeSetup};
@@ -21,6 +26,8 @@ use crate::credentials::aggregate;
 use crate::hash::fnv1a_64;
 use crate::objects::{Known, KnownToken, ObjectDesk, token_wanted, waits_for};
 use crate::render::{ContainerRef, RenderContext, RenderError, fields};
+
+pub use trust::GATE as TRUST_GATE;
 
 /// What content is made from.
 #[derive(Clone, Copy)]
@@ -37,8 +44,8 @@ pub struct ContentInputs<'a> {
 
 /// Modes of files that say nothing about theirs.
 const DEFAULT_MODE: i32 = 0o644;
-/// Of a token that is somebody's: the group gets its share by the volume's ownership.
-const OWNED_TOKEN_MODE: u32 = 0o600;
+/// Of a file that is somebody's: the group gets its share by the volume's ownership.
+const OWNED_MODE: u32 = 0o600;
 
 pub(super) fn is_content(kind: &str) -> bool {
     matches!(kind, "configMap" | "secret" | "downwardAPI" | "projected")
@@ -92,9 +99,11 @@ enum Part<'a> {
         items: &'a [KeyToPath],
         optional: bool,
     },
-    Token {
+    /// A token, or certificates.
+    File {
         path: &'a str,
-        bytes: &'a [u8],
+        bytes: Cow<'a, [u8]>,
+        /// Another one for other bytes.
         serial: u64,
         mode: Option<u32>,
         owner: Option<i64>,
@@ -154,8 +163,8 @@ impl<'a> Sources<'a> {
             self.fields(downward.items.as_deref());
         } else if let Some(token) = &source.service_account_token {
             self.token(token);
-        } else if source.cluster_trust_bundle.is_some() {
-            self.parts.push(Err(NO_TRUST_BUNDLES.to_owned()));
+        } else if let Some(bundle) = &source.cluster_trust_bundle {
+            self.trust_bundle(bundle);
         } else if source.pod_certificate.is_some() {
             self.parts.push(Err(NO_POD_CERTIFICATES.to_owned()));
         }
@@ -197,13 +206,25 @@ impl<'a> Sources<'a> {
             }
             KnownToken::Failed { message } => Err(message),
             KnownToken::Good { token, serial } => {
-                let owner = common_user(pod);
-                let owned = owner.is_some() || fs_group(pod).is_some();
-                let mode = owned.then_some(OWNED_TOKEN_MODE);
-                Ok(Part::Token { path: &source.path, bytes: token.token.as_bytes(), serial, mode, owner })
+                Ok(owned_file(pod, &source.path, Cow::Borrowed(token.token.as_bytes()), serial))
             }
         };
         self.parts.push(part);
+    }
+
+    fn trust_bundle(&mut self, source: &'a ClusterTrustBundleProjection) {
+        let on = self.inputs.config.feature(TRUST_GATE);
+        let Some(desk) = self.inputs.cluster.filter(|desk| on && !desk.is_alone()) else {
+            return self.parts.push(Err(NO_TRUST_BUNDLES.to_owned()));
+        };
+        let Some(bundles) = desk.trust.bundles() else {
+            return self.waits.push(Cause::WaitingForTrustBundles);
+        };
+        let file = trust::anchors(source, bundles).map(|bytes| {
+            let serial = fnv1a_64(&bytes);
+            owned_file(self.inputs.pod, &source.path, Cow::Owned(bytes), serial)
+        });
+        self.parts.push(file);
     }
 
     fn fields(&mut self, items: Option<&'a [DownwardAPIVolumeFile]>) {
@@ -219,7 +240,14 @@ impl<'a> Sources<'a> {
     }
 }
 
-/// What upstream says when it does not have them: the gates for both are off.
+/// Whoever all containers run as owns it.
+fn owned_file<'a>(pod: &PodView, path: &'a str, bytes: Cow<'a, [u8]>, serial: u64) -> Part<'a> {
+    let owner = common_user(pod);
+    let owned = owner.is_some() || fs_group(pod).is_some();
+    Part::File { path, bytes, serial, mode: owned.then_some(OWNED_MODE), owner }
+}
+
+/// What upstream says when it does not have them: without a cluster, or with the gate off, as by default.
 const NO_TRUST_BUNDLES: &str = "ClusterTrustBundle projection is not supported in static kubelet mode";
 /// There is nobody who could issue one.
 const NO_TOKENS: &str = "service account tokens need a cluster, and this node has none";
@@ -267,7 +295,7 @@ fn version(parts: &[Result<Part<'_>, String>]) -> u64 {
                 let of = content.map(|content| (&content.uid, &content.resource_version));
                 text.push_str(&format!("{key:?} {of:?}\n"));
             }
-            Ok(Part::Token { path, serial, .. }) => text.push_str(&format!("{path} {serial}\n")),
+            Ok(Part::File { path, serial, .. }) => text.push_str(&format!("{path} {serial}\n")),
             Ok(Part::Fields(list)) => {
                 let pairs: Vec<_> = list.iter().map(|(item, text)| (&item.path, text)).collect();
                 text.push_str(&format!("{pairs:?}\n"));
@@ -314,7 +342,7 @@ fn files_of(part: Part<'_>, default_mode: i32) -> Result<BTreeMap<String, Conten
                 }
             }
         }
-        Part::Token { path, bytes, mode, owner, .. } => {
+        Part::File { path, bytes, mode, owner, .. } => {
             let plain = file(None, bytes);
             let mode = mode.unwrap_or(plain.mode);
             found.push((path, ContentFile { mode, owner: *owner, ..plain }));

@@ -6,6 +6,9 @@
 //! ```
 //! Whatever is missing wakes the pod when it comes: objects, the Node's list of attached volumes, the registration.
 
+mod attach;
+mod label;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::cluster::{ObjectKey, ObjectKind};
@@ -21,6 +24,8 @@ use super::{ContentInputs, Held, VolumePlace, VolumeSource, mounted};
 use crate::csi::{attachment_name, inline_handle, paths};
 use crate::objects::{Known, KnownToken, Lack, Named, ObjectDesk, token_wanted};
 
+pub use attach::{Unattached, unattached};
+
 const PERSISTENT: &str = "Persistent";
 const EPHEMERAL: &str = "Ephemeral";
 const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
@@ -35,8 +40,9 @@ pub struct Needs {
     pub volumes: BTreeSet<VolumeId>,
 }
 
-/// As far as it is known: a claim that is not read yet names no driver.
-pub fn needs(inputs: &ContentInputs<'_>) -> Needs {
+/// As far as it is known: a claim that is not read yet names no driver. `late`: the pod has waited for so long that it is
+/// to be found out whether its volumes will ever be attached.
+pub fn needs(inputs: &ContentInputs<'_>, late: bool) -> Needs {
     let mut found = Needs::default();
     for volume in mounted(inputs.pod) {
         if let Some(source) = &volume.csi {
@@ -53,7 +59,8 @@ pub fn needs(inputs: &ContentInputs<'_>) -> Needs {
         found.named.objects.extend(secrets.into_iter().flatten().map(key_of));
         found.add_tokens(inputs, &source.driver);
         let id = VolumeId { driver: source.driver.clone(), handle: source.volume_handle.clone() };
-        if is_listed(inputs, &id, attached_names) && attach_required(inputs, &source.driver) == Some(true) {
+        let told = is_listed(inputs, &id, attached_names) || (late && attach::tells_room(inputs, &id.driver));
+        if told && attach_required(inputs, &source.driver) == Some(true) {
             let name = attachment_name(&id, &inputs.config.node_name);
             found.attachments.insert(StorageKey::Attachment { name });
         }
@@ -117,9 +124,15 @@ pub(super) fn place(inputs: &ContentInputs<'_>, resolved: &Resolved<'_>) -> Opti
     let id = VolumeId { driver: source.driver.clone(), handle: source.volume_handle.clone() };
     let paths = paths(inputs.config, &inputs.pod.uid, &id, resolved.spec_name, resolved.block);
     let read_only = resolved.read_only;
+    let spec = driver_object(inputs, &id.driver).flatten().map(|driver| &driver.spec);
+    // What is mounted with a label has it already.
+    let labelled = spec.is_some_and(|spec| label::of_mount(inputs, resolved, spec) != Ok(String::new()));
     Some(match paths.link {
         Some(path) => VolumePlace::Device { path, read_only },
-        None => VolumePlace::Directory(VolumeSource { path: paths.target, read_only, managed: !read_only }),
+        None => {
+            let managed = !read_only && !labelled;
+            VolumePlace::Directory(VolumeSource { path: paths.target, read_only, managed })
+        }
     })
 }
 
@@ -209,9 +222,16 @@ impl Asked<'_> {
         let fs_type = source.fs_type.clone().unwrap_or_default();
         let once =
             resolved.access_modes.iter().any(|mode| mode == "ReadWriteOnce" || mode == "ReadWriteOncePod");
+        let label = label::of_mount(self.inputs, resolved, &spec).map_err(|message| Held::Unprocessed {
+            volume: self.volume.name.clone(),
+            claim: resolved.claim.name.clone(),
+            message,
+        })?;
+        let mut flags = resolved.mount_options.clone();
+        flags.extend((!label.is_empty()).then(|| label::option(&label)));
         let access = match resolved.block {
             true => Access::Block,
-            false => Access::Mount { fs_type: fs_type.clone(), flags: resolved.mount_options.clone() },
+            false => Access::Mount { fs_type: fs_type.clone(), flags },
         };
         let config = self.inputs.config;
         Ok(self.made(CsiVolume {
@@ -228,6 +248,7 @@ impl Asked<'_> {
             stage_secrets,
             publish_secrets,
             group: self.group(&spec, resolved.read_only, &fs_type, once),
+            label,
             paths: paths(config, &self.inputs.pod.uid, &id, resolved.spec_name, resolved.block),
             republish: spec.requires_republish == Some(true),
             id,
@@ -261,6 +282,7 @@ impl Asked<'_> {
             stage_secrets: Secrets::default(),
             publish_secrets,
             group: self.group(&spec, read_only, &fs_type, true),
+            label: String::new(),
             paths: paths(config, &pod.uid, &id, name, false),
             republish: spec.requires_republish == Some(true),
             id,
@@ -317,10 +339,11 @@ impl Asked<'_> {
         }
         let name = attachment_name(id, &self.inputs.config.node_name);
         match desk.storage.attachment(&self.inputs.pod.uid, &name) {
-            Ok(attachment) => {
-                let status = attachment.status.as_ref();
-                Ok(status.and_then(|status| status.attachment_metadata.clone()).unwrap_or_default())
-            }
+            Ok(attachment) => match &attachment.status {
+                Some(status) if status.attached => Ok(status.attachment_metadata.clone().unwrap_or_default()),
+                // Read before the Node was told.
+                _ => Err(self.waits(format!("volumeattachment {name:?} was read before it was attached"))),
+            },
             Err(Lack::Refused(message)) => Err(self.refused(MountStage::MountDevice, message)),
             Err(Lack::Unread { trouble: "" }) => {
                 Err(self.waits(format!("volumeattachment {name:?} was not read yet")))

@@ -39,7 +39,7 @@ pub fn sizes(inputs: &ContentInputs<'_>, known: &BTreeMap<String, VolumeSize>, o
             found.read_only.push((resolved.spec_name.to_owned(), claim_object(&resolved)));
             continue;
         }
-        if let Growth::Due { .. } = growth(resolved.claim_object, behind) {
+        if let Growth::Due(_) = growth(resolved.claim_object, behind) {
             found.growing.extend(expansion(inputs, volume, &resolved, source, (behind, online)));
         }
     }

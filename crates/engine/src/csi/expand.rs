@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use decide::csi::{Growth, Part, expand_call, gives_up, grown, growth, refused};
+use decide::csi::{Failure, FailureKind, Growth, Turn, expand_call, growth};
 use decide::event::Expanded;
 use model::Wall;
 use model::csi::{CsiVolume, Expansion};
@@ -49,66 +49,56 @@ impl CsiKeeper {
 
     async fn expand_now(&self, growing: &Growing, lane: &mut Lane) -> Result<Expanded, String> {
         let Growing { volume, wanted, .. } = growing;
+        let drivers = &self.ports.drivers;
         let behind: Quantity = wanted.size.parse().map_err(|error| format!("{}: {error}", wanted.size))?;
         let claim = growing.read().await?;
-        let (size, mark, told, part) = match growth(&claim, behind) {
-            Growth::Due { size, mark, told, part } => (size, mark, told, part),
-            Growth::Done(size) => return Ok(Expanded::Unneeded { size: size.to_string() }),
-            Growth::NotYet => return Ok(Expanded::NotYet),
+        let due = match growth(&claim, behind) {
+            Growth::Due(due) => due,
+            Growth::Over(how) => return Ok(how),
         };
-        let can = self.ports.drivers.abilities(&volume.id.driver).await.map_err(|error| {
+        let can = drivers.abilities(&volume.id.driver).await.map_err(|error| {
             format!("Expander.NodeExpand failed to check if node supports expansion : {error}")
         })?;
-        if !can.expand && part != Part::Asked {
-            return Ok(Expanded::Unneeded { size: size.to_string() });
+        let turn = due.turn(&volume.id.driver, can);
+        if let Turn::Over(how) = turn {
+            return Ok(how);
         }
-        let claim = match &mark {
+        let claim = match &due.mark {
             Some(mark) => growing.patch(mark).await?,
             None => claim,
         };
-        if !can.expand {
-            let message = format!("NodeExpand is not supported by the CSI driver {}", volume.id.driver);
-            growing.tell(refused(&claim, &message, false, growing.at)).await;
-            return Err(message);
-        }
-        let call = expand_call(volume, can, size, wanted);
-        if let Err(error) = self.ports.drivers.expand(&volume.id.driver, &call).await {
-            return self.expand_failed(growing, (&claim, size, part), lane, &error).await;
+        let asked = match turn {
+            Turn::Fail(failure) => Err(failure),
+            _ => {
+                let call = expand_call(volume, can, due.size, wanted);
+                drivers.expand(&volume.id.driver, &call).await.map_err(|error| failure_of(&error))
+            }
+        };
+        if let Err(failure) = asked {
+            let verdict = due.failed(&claim, failure, lane.refused_to_grow, growing.at);
+            lane.refused_to_grow |= verdict.refused;
+            growing.tell(verdict.told).await;
+            return verdict.how;
         }
         lane.refused_to_grow = false;
-        if !told {
-            let written = growing.patch(&grown(&claim, size)).await;
+        if let Some(patch) = due.grown(&claim) {
+            let written = growing.patch(&patch).await;
             written
                 .map_err(|cause| format!("mountVolume.NodeExpandVolume update pvc status failed: {cause}"))?;
         }
-        Ok(Expanded::Grown { size: size.to_string() })
+        Ok(Expanded::Grown { size: due.size.to_string() })
     }
+}
 
-    async fn expand_failed(
-        &self,
-        growing: &Growing,
-        (claim, size, part): (&PersistentVolumeClaim, Quantity, Part),
-        lane: &mut Lane,
-        error: &CsiError,
-    ) -> Result<Expanded, String> {
-        if let CsiError::NotRegistered { .. } = error {
-            return Err(error.to_string());
-        }
-        let what = "Expander.NodeExpand failed to expand the volume";
-        let message = match error.is_infeasible() {
-            true => format!("{what} {error}"),
-            false => format!("{what} : {error}"),
-        };
-        if error.is_final() && part != Part::Untold {
-            let impossible = error.is_infeasible() || (lane.refused_to_grow && gives_up(claim, size));
-            lane.refused_to_grow = true;
-            growing.tell(refused(claim, &message, impossible, growing.at)).await;
-        }
-        match error.is_in_use() {
-            true => Ok(Expanded::InUse),
-            false => Err(message),
-        }
-    }
+fn failure_of(error: &CsiError) -> Failure {
+    let kind = match error {
+        CsiError::NotRegistered { .. } => FailureKind::Away,
+        error if error.is_in_use() => FailureKind::InUse,
+        error if error.is_infeasible() => FailureKind::Impossible,
+        error if error.is_final() => FailureKind::Final,
+        CsiError::Rpc { .. } => FailureKind::Open,
+    };
+    Failure { kind, message: error.to_string() }
 }
 
 impl Growing {

@@ -71,8 +71,8 @@ struct Shelf {
 
 #[derive(Default)]
 struct Lane {
-    /// This agent has staged it.
-    staged: bool,
+    /// This agent has staged it, with this SELinux label.
+    staged: Option<String>,
     /// Its driver has refused to make it larger, and not done it since.
     refused_to_grow: bool,
 }
@@ -196,10 +196,12 @@ impl CsiKeeper {
     async fn stage(&self, volume: &CsiVolume, calls: &Calls, lane: &mut Lane) -> Result<(), Trouble> {
         let (files, paths) = (&self.ports.files, &volume.paths);
         let device = |error: FilesError| at(MountStage::MountDevice, error.user_message());
-        if let Some(record) = calls.stage_record.as_ref().filter(|_| !lane.staged) {
+        self.unstage_other_label(volume, lane).await?;
+        let due = lane.staged.is_none();
+        if let Some(record) = calls.stage_record.as_ref().filter(|_| due) {
             files.write_record(&paths.stage_record, record).await.map_err(device)?;
         }
-        let Some(stage) = calls.stage.as_ref().filter(|_| !lane.staged) else { return Ok(()) };
+        let Some(stage) = calls.stage.as_ref().filter(|_| due) else { return Ok(()) };
         files.make_dir(&paths.staging).await.map_err(device)?;
         if let Err(error) = self.ports.drivers.stage(&volume.id.driver, stage).await {
             // With a device the record serves other pods too; it goes when the volume is let go of.
@@ -208,8 +210,29 @@ impl CsiKeeper {
             }
             return Err(at(MountStage::MountDevice, error.to_string()));
         }
-        lane.staged = true;
+        lane.staged = Some(volume.label.clone());
         Ok(())
+    }
+
+    /// A mount keeps the label that it was made with: for another one it is made anew, when no pod has it any more.
+    async fn unstage_other_label(&self, volume: &CsiVolume, lane: &mut Lane) -> Result<(), Trouble> {
+        if lane.staged.as_ref().map_or(volume.label.is_empty(), |label| *label == volume.label) {
+            return Ok(());
+        }
+        let found = self.ports.files.found().await;
+        let found = found.map_err(|error| at(MountStage::MountDevice, error.user_message()))?;
+        let same = |one: &&FoundVolume| id_of(one).as_ref() == Some(&volume.id);
+        let other = |one: &&FoundVolume| matches!(&one.record, Ok(Some(record)) if record.se_linux_mount_context != volume.label);
+        let Some(stage) = found.iter().filter(same).filter(other).find(|one| one.pod.is_none()) else {
+            return Ok(());
+        };
+        if let Some(user) = found.iter().filter(same).find_map(|one| one.pod.as_ref()) {
+            let message = format!("pod {user} has the volume with another SELinux label");
+            return Err(at(MountStage::MountDevice, message));
+        }
+        lane.staged = None;
+        let gone = self.unstage(&volume.id, stage).await;
+        gone.map_err(|message| at(MountStage::MountDevice, message))
     }
 
     async fn publish(&self, uid: &PodUid, volume: &CsiVolume, calls: &Calls) -> Result<(), Trouble> {
@@ -360,7 +383,7 @@ impl CsiKeeper {
             return Err(format!("pod {pod} may use it: {}", unreadable(broken)));
         }
         // Also when it fails: nobody knows then how far the driver came, so the next pod has it staged again.
-        lane.staged = false;
+        lane.staged = None;
         for stage in stages {
             self.unstage(id, stage).await?;
         }

@@ -113,12 +113,17 @@ impl Registry {
                 continue;
             }
             asked = Instant::now();
-            if let Err(cause) = self.introduce(driver).await {
-                tracing::warn!(
-                    driver,
-                    "what the node can take of its volumes is not brought up to date: {cause}"
-                );
-            }
+            self.ask(driver).await;
+        }
+    }
+
+    /// At once, whatever its period.
+    pub async fn ask(&self, driver: &str) {
+        if let Err(cause) = self.introduce(driver).await {
+            tracing::warn!(
+                driver,
+                "what the node can take of its volumes is not brought up to date: {cause}"
+            );
         }
     }
 

@@ -10,7 +10,9 @@ use decide::{Action, Effect, NodeState, step};
 use futures::stream::{BoxStream, unfold};
 use model::cluster::{ObjectContent, ObjectKind, ObjectState};
 use model::cri::{NamespaceMode, RuntimeCondition, RuntimeStatus};
-use model::k8s::{CSIDriver, CSINode, Event as ApiEventObject, Lease, Node, Pod, RuntimeClass, Service};
+use model::k8s::{
+    CSIDriver, CSINode, ClusterTrustBundle, Event as ApiEventObject, Lease, Node, Pod, RuntimeClass, Service,
+};
 use model::node::{HostFacts, NodeConfig};
 use model::observed::{Observation, ObservedPod, ObservedSandbox, Scope};
 use model::pod::Source;
@@ -81,6 +83,9 @@ impl SharedObjects for Cluster {
         Box::pin(futures::stream::pending())
     }
     fn csi_drivers(&self) -> BoxStream<'static, Vec<Arc<CSIDriver>>> {
+        Box::pin(futures::stream::pending())
+    }
+    fn trust_bundles(&self) -> BoxStream<'static, Vec<Arc<ClusterTrustBundle>>> {
         Box::pin(futures::stream::pending())
     }
 }

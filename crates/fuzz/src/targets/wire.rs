@@ -1,11 +1,12 @@
-//! What comes over a socket: queries, redirections, a runtime's answers.
+//! What comes over a socket: queries, headers, redirections, answers of a runtime and of an API server.
 
 use http::Uri;
 use model::probe::HttpCheck;
+use ports::TraceContext;
 
 use crate::{Target, text};
 
-pub const TARGETS: [Target; 3] = [
+pub const TARGETS: [Target; 5] = [
     Target {
         name: "log_query",
         run: log_query,
@@ -28,6 +29,29 @@ pub const TARGETS: [Target; 3] = [
         words: &["http://", "https://", "//", "..", "/", "?", "#", "[::1]", ":80", "@", "%"],
     },
     Target { name: "runtime_answer", run: runtime_answer, words: &["\x0a", "\x12", "\x1a", "\x22"] },
+    Target {
+        name: "traceparent",
+        run: traceparent,
+        words: &["-", "00", "01", "ff", "00-", "-01", "0000000000000000", "4bf92f3577b34da6"],
+    },
+    Target {
+        name: "watch",
+        run: watch,
+        words: &[
+            "\n",
+            "ADDED",
+            "MODIFIED",
+            "DELETED",
+            "BOOKMARK",
+            "ERROR",
+            "{\"type\":",
+            "\"object\":",
+            "\"metadata\":",
+            "\"resourceVersion\":",
+            "k8s.io/initial-events-end",
+            "\"code\":410",
+        ],
+    },
 ];
 
 fn log_query(data: &[u8]) {
@@ -63,4 +87,22 @@ fn redirection(data: &[u8]) {
 
 fn runtime_answer(data: &[u8]) {
     let _ = cri::untrusted::answers(data);
+}
+
+fn traceparent(data: &[u8]) {
+    let Some(header) = text(data) else { return };
+    let Some(context) = TraceContext::parse(header) else { return };
+    assert!(context.trace != 0 && context.span != 0, "the standard calls {header:?} invalid");
+    let told = context.traceparent();
+    assert_eq!(TraceContext::parse(&told), Some(context), "{header:?} was told on as {told:?}");
+}
+
+/// However the bytes are cut into pieces on their way, the same events come of them.
+fn watch(data: &[u8]) {
+    let whole = apiserver::untrusted::pod_watch(data, data.len());
+    let lines = data.iter().filter(|byte| **byte == b'\n').count();
+    assert!(whole.0.len() <= lines, "{} events of {lines} lines", whole.0.len());
+    for piece in [1, 7, 4096] {
+        assert_eq!(apiserver::untrusted::pod_watch(data, piece), whole, "in pieces of {piece}");
+    }
 }

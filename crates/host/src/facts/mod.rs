@@ -133,6 +133,7 @@ fn read(config: &FactsConfig) -> Result<HostFacts, FactsError> {
         etc_hosts: host.text("/etc/hosts"),
         apparmor_enabled: host.text("/sys/module/apparmor/parameters/enabled").starts_with('Y'),
         selinux_enabled: host.at("/sys/fs/selinux/enforce").exists(),
+        selinux_file_label: host.selinux_file_label(),
         boot_id: host.word("/proc/sys/kernel/random/boot_id"),
         machine_id: host.machine_id(),
         subordinate_ids: subordinate_ids(&host)?,
@@ -211,6 +212,17 @@ impl Host {
 
     fn word(&self, path: &str) -> String {
         self.text(path).trim().to_owned()
+    }
+
+    /// Of the containers' own policy, or else of the one that the host's policy has for them.
+    fn selinux_file_label(&self) -> String {
+        let of_containers = self.read("/usr/share/containers/selinux/contexts");
+        let contexts = of_containers.unwrap_or_else(|_| {
+            let config = self.text("/etc/selinux/config");
+            let policy = parse::setting(&config, "SELINUXTYPE").unwrap_or("targeted");
+            self.text(&format!("/etc/selinux/{policy}/contexts/lxc_contexts"))
+        });
+        parse::setting(&contexts, "file").unwrap_or_default().to_owned()
     }
 
     fn names(&self, directory: &str) -> Vec<String> {

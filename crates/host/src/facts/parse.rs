@@ -50,6 +50,15 @@ pub fn cpuinfo_count(cpuinfo: &str) -> u32 {
     u32::try_from(cpuinfo.lines().filter(is_cpu).count()).unwrap_or(u32::MAX)
 }
 
+/// The value behind `name =` in a file of such lines, without quotes. Lines with `#` or `;` in front are remarks.
+pub fn setting<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';']));
+    let pairs = lines.filter_map(|line| line.split_once('='));
+    let mut found =
+        pairs.filter(|(key, _)| key.trim() == name).map(|(_, value)| value.trim().trim_matches('"'));
+    found.next().filter(|value| !value.is_empty())
+}
+
 /// Page size names, smallest first, of directories as `hugepages-2048kB`.
 pub fn hugepage_sizes(directories: &[impl AsRef<str>]) -> Vec<String> {
     let kilobytes = |name: &str| name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse::<u64>().ok();

@@ -26,7 +26,7 @@ use model::volume::{
 use ports::{FilesError, PodFiles};
 
 use super::HostPodFiles;
-use super::testing::{LoopDevice, Mounts};
+use super::testing::{LoopDevice, Mounts, plain_volume};
 
 const AT: &str = "RUBELET_TEST_KILL_AT";
 const BASE: &str = "RUBELET_TEST_KILL_BASE";
@@ -177,14 +177,10 @@ impl Pod {
     fn local(&self, path: &str) -> VolumeKind {
         VolumeKind::Local(Box::new(LocalVolume {
             name: "v".into(),
-            path: text(&self.outside.join(path)),
             target: text(&self.volume_dir()),
             read_only: self.case.ends_with("read only"),
-            fs_type: None,
-            mount_options: Vec::new(),
             fs_group: Some(4711),
-            on_root_mismatch: false,
-            create: false,
+            ..plain_volume(&self.outside.join(path))
         }))
     }
 

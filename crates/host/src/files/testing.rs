@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use model::volume::LocalVolume;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::mountinfo::MountTable;
@@ -55,5 +56,20 @@ impl LoopDevice {
 impl Drop for LoopDevice {
     fn drop(&mut self) {
         let _ = Command::new("losetup").arg("-d").arg(&self.path).status();
+    }
+}
+
+/// What stands behind a claim, on this directory or disk and without any wishes.
+pub fn plain_volume(path: &Path) -> LocalVolume {
+    LocalVolume {
+        name: "pv".into(),
+        path: path.to_string_lossy().into_owned(),
+        target: String::new(),
+        read_only: false,
+        fs_type: None,
+        mount_options: Vec::new(),
+        fs_group: None,
+        on_root_mismatch: false,
+        create: false,
     }
 }

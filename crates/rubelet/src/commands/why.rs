@@ -105,6 +105,7 @@ fn sentence(cause: &Cause, now: Wall) -> String {
         Cause::WaitingForToken { service_account } => {
             format!("waits for a token of service account {service_account}")
         }
+        Cause::WaitingForTrustBundles => "waits for the cluster's trust bundles to be read".into(),
         Cause::WaitingForVolume { volume, claim, message } if claim.is_empty() => {
             with(&format!("waits for volume {volume}"), message)
         }

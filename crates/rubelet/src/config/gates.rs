@@ -31,6 +31,7 @@ const ALL_BETA: &str = "AllBeta";
 /// have no effect yet when it is moved away from its default.
 const EFFECTIVE: &[&str] = &[
     "CSIVolumeHealth",
+    "ClusterTrustBundleProjection",
     "CustomCPUCFSQuotaPeriod",
     "GracefulNodeShutdown",
     "GracefulNodeShutdownBasedOnPodPriority",
@@ -40,6 +41,7 @@ const EFFECTIVE: &[&str] = &[
     "LoggingBetaOptions",
     "NodeDeclaredFeatures",
     "PodLevelResources",
+    "SELinuxMount",
 ];
 
 /// Why a set of gates can't be used.

@@ -173,6 +173,13 @@ fn run(program: &str, args: &[&str]) -> Result<(), String> {
     }
 }
 
+fn mount_flags(capability: Option<&pb::VolumeCapability>) -> &[String] {
+    match capability.and_then(|capability| capability.access_type.as_ref()) {
+        Some(pb::volume_capability::AccessType::Mount(mount)) => &mount.mount_flags,
+        _ => &[],
+    }
+}
+
 fn is_block(capability: Option<&pb::VolumeCapability>) -> bool {
     use pb::volume_capability::AccessType;
     matches!(capability.and_then(|c| c.access_type.as_ref()), Some(AccessType::Block(_)))
@@ -244,7 +251,9 @@ impl Node for Service {
         request: Request<pb::NodeStageVolumeRequest>,
     ) -> Result<Response<pb::NodeStageVolumeResponse>, Status> {
         let call = request.into_inner();
-        let more = json!({"secrets": call.secrets, "publishContext": call.publish_context});
+        let flags = mount_flags(call.volume_capability.as_ref());
+        let more =
+            json!({"secrets": call.secrets, "publishContext": call.publish_context, "mountFlags": flags});
         let staging = PathBuf::from(&call.staging_target_path);
         let block = is_block(call.volume_capability.as_ref());
         self.perform("Stage", &call.volume_id, more, || {

@@ -35,6 +35,7 @@ fn may_repeat(event: &Event) -> bool {
             | Event::ObjectSeen { .. }
             // One question, one answer; and sets that are told as they are.
             | Event::StorageRead { .. }
+            | Event::TrustBundles(_)
             | Event::CsiDrivers(_)
             | Event::CsiRegistered(_)
             | Event::CsiOnNode(_)

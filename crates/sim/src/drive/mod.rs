@@ -293,6 +293,8 @@ impl Simulation {
             Effect::RecordEvent { .. }
             | Effect::RecordClaimEvent { .. }
             | Effect::TellDriverPeriods { .. }
+            | Effect::AskDriver { .. }
+            | Effect::FollowTrustBundles
             | Effect::Log { .. } => {}
         }
     }

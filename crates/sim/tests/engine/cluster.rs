@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use model::cluster::{ObjectKey, ObjectState, TokenWanted};
-use model::k8s::{CSIDriver, CSINode, Event, Lease, Node, Pod, RuntimeClass, Service};
+use model::k8s::{CSIDriver, CSINode, ClusterTrustBundle, Event, Lease, Node, Pod, RuntimeClass, Service};
 use model::pod::Source;
 use model::storage::{StorageKey, StorageObject, StorageState};
 use ports::{
@@ -238,6 +238,9 @@ impl SharedObjects for SimCluster {
     fn csi_drivers(&self) -> BoxStream<'static, Vec<Arc<CSIDriver>>> {
         let drivers = sim::world::Storage::default().drivers();
         futures::stream::iter([drivers]).chain(futures::stream::pending()).boxed()
+    }
+    fn trust_bundles(&self) -> BoxStream<'static, Vec<Arc<ClusterTrustBundle>>> {
+        futures::stream::pending().boxed()
     }
     fn services(&self) -> BoxStream<'static, Vec<Arc<Service>>> {
         futures::stream::iter([Vec::new()]).chain(futures::stream::pending()).boxed()

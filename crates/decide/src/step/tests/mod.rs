@@ -1,5 +1,6 @@
 //! Scripts of events: what the node does over time.
 
+mod attaching;
 mod back_off;
 mod claims;
 mod cluster;

@@ -457,6 +457,8 @@ fn parse_event(word: &str, rest: &str) -> Event {
         "secret" => object(ObjectKind::Secret, rest),
         "claim" => super::claims::claim(rest),
         "pv" => super::claims::volume(rest),
+        "driver" => super::attaching::driver(rest),
+        "attachment" => super::attaching::attachment(rest),
         "leftovers" => Event::Leftovers(leftovers(rest)),
         "swept" => Event::Swept { problems: if rest.is_empty() { vec![] } else { vec![rest.into()] } },
         other => panic!("nobody knows {other}"),

@@ -55,6 +55,8 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
             let about = event.container.as_ref().map(|(_, name)| format!("/{name}")).unwrap_or_default();
             only("events", format!("{kind} {uid}{about} {}: {}", event.reason, event.message))
         }
+        Effect::FollowTrustBundles => Some("follow trust bundles".into()),
+        Effect::AskDriver { driver } => Some(format!("ask driver {driver}")),
         Effect::TellDriverPeriods { periods } => only("periods", format!("periods {periods:?}")),
         Effect::RecordClaimEvent { claim, event } => {
             only("events", format!("{}/{} {}: {}", claim.namespace, claim.name, event.reason, event.message))

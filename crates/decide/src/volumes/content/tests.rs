@@ -279,3 +279,41 @@ fn without_a_cluster() {
         json!({"downwardAPI": {"items": [{"path": "n", "fieldRef": {"fieldPath": "metadata.name"}}]}});
     assert_eq!(show(&content_of(&pod_with(fields, json!({})), None).unwrap()), ["n 644 p"]);
 }
+
+#[test]
+fn certificates_that_the_cluster_vouches_for() {
+    let source = json!({"clusterTrustBundle": {"name": "b", "path": "ca/all.pem"}});
+    let volume =
+        |more: Value| pod_with(json!({"projected": {"sources": [source], "defaultMode": 0o440}}), more);
+    let (mut config, facts) = (sample::config(), sample::facts());
+    config.features.insert(TRUST_GATE.into(), true);
+    let made = |pod: &PodView, desk: &ObjectDesk, config: &NodeConfig| {
+        let inputs = ContentInputs { config, facts: &facts, pod, cluster: Some(desk), node: None, now: NOW };
+        setup(&inputs, &pod.spec().volumes.as_deref().unwrap()[0], None).map(|found| found.unwrap().kind)
+    };
+    let pod = volume(json!({}));
+    let mut desk = ObjectDesk::default();
+    let waits = Held::Waits { volume: "v".into(), cause: Cause::WaitingForTrustBundles };
+    assert_eq!(made(&pod, &desk, &config), Err(waits));
+    let off = Held::Refused { volume: "v".into(), message: NO_TRUST_BUNDLES.into() };
+    assert_eq!(made(&pod, &desk, &sample::config()), Err(off.clone()), "the gate is off");
+    assert_eq!(made(&pod, &ObjectDesk::alone(), &config), Err(off));
+
+    let pem = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let bundle = |pem: &str| {
+        let object = json!({"metadata": {"name": "b"}, "spec": {"trustBundle": pem}});
+        vec![Arc::new(serde_json::from_value(object).unwrap())]
+    };
+    assert!(desk.trust.set(bundle(pem)));
+    assert!(!desk.trust.set(bundle(pem)), "nothing is new");
+    let file = |pod: &PodView, desk: &ObjectDesk| {
+        let VolumeKind::Content(content) = made(pod, desk, &config).unwrap() else { panic!("no content") };
+        (content.version, content.files["ca/all.pem"].clone())
+    };
+    let (version, found) = file(&pod, &desk);
+    assert_eq!(found, ContentFile { mode: 0o440, owner: None, bytes: pem.as_bytes().to_vec() });
+    let owned = file(&volume(json!({"securityContext": {"runAsUser": 7}})), &desk).1;
+    assert_eq!((owned.mode, owned.owner), (0o600, Some(7)));
+    desk.trust.set(bundle(&pem.replace("AAAA", "BBBB")));
+    assert_ne!(file(&pod, &desk).0, version);
+}

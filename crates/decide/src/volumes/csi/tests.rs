@@ -25,6 +25,8 @@ struct Scene {
     attachment: Option<Value>,
     registered: bool,
     secrets: Vec<(&'static str, &'static str)>,
+    selinux: bool,
+    gate: bool,
 }
 
 fn persistent_pod(security: Value) -> PodView {
@@ -68,6 +70,8 @@ fn scene() -> Scene {
         attachment: Some(json!({"attached": true, "attachmentMetadata": {"device": "/dev/x"}})),
         registered: true,
         secrets: Vec::new(),
+        selinux: false,
+        gate: false,
     }
 }
 
@@ -108,7 +112,10 @@ impl Scene {
 
     fn with<T>(&self, run: impl FnOnce(&ContentInputs<'_>) -> T) -> T {
         let mut desk = self.desk();
-        let (config, facts) = (Self::config(), sample::facts());
+        let (mut config, mut facts) = (Self::config(), sample::facts());
+        config.features.insert("SELinuxMount".into(), self.gate);
+        facts.selinux_enabled = self.selinux;
+        facts.selinux_file_label = "system_u:object_r:container_file_t:s0".into();
         let node = json!({"metadata": {"name": "n"}, "status": self.node});
         let node: k8s::Node = serde_json::from_value(node).unwrap();
         let plain = ContentInputs {
@@ -119,7 +126,7 @@ impl Scene {
             node: Some(&node),
             now: Wall(0),
         };
-        let needed = needs(&ContentInputs { cluster: Some(&desk), ..plain }).named;
+        let needed = needs(&ContentInputs { cluster: Some(&desk), ..plain }, false).named;
         desk.claim_more(&self.pod.uid, needed.clone());
         for (name, value) in &self.secrets {
             let data = [("key".to_owned(), value.as_bytes().to_vec())].into();
@@ -184,6 +191,7 @@ fn what_it_waits_for_in_the_order_in_which_it_comes() {
     check(|s| s.node = json!({}), NOT_IN_USE);
     check(|s| s.node = json!({"volumesInUse": [UNIQUE]}), NOT_ATTACHED);
     check(|s| s.attachment = None, "waits: volumeattachment");
+    check(|s| s.attachment = Some(json!({"attached": false})), "was read before it was attached");
     check(
         |s| s.registered = false,
         "MountVolume.MountDevice failed pv: kubernetes.io/csi: attacher.MountDevice failed to create \
@@ -206,8 +214,11 @@ fn what_need_not_be_attached_is_not_waited_for() {
     // One that the cluster does not know is attached, as upstream has it.
     loose.driver = None;
     assert_eq!(loose.volume(), Err(format!("waits: {NOT_IN_USE}")));
-    assert!(loose.with(needs).attachments.is_empty(), "not asked for before it is attached");
-    assert_eq!(scene().with(needs).attachments.len(), 1);
+    assert!(
+        loose.with(|inputs| needs(inputs, false)).attachments.is_empty(),
+        "not asked for before it is attached"
+    );
+    assert_eq!(scene().with(|inputs| needs(inputs, false)).attachments.len(), 1);
 }
 
 #[test]
@@ -365,4 +376,135 @@ fn the_secret_for_growth_is_read_and_given() {
         (wanted.claim.uid.as_str(), wanted.version.as_str(), wanted.online),
         ("claim-uid", "5", false)
     );
+}
+
+#[test]
+fn which_volumes_are_not_attached_and_will_not_be() {
+    let full = json!({"attached": false, "attachError": {"message": "full", "errorCode": 8}});
+    let tells = json!({"nodeAllocatableUpdatePeriodSeconds": 10});
+    let in_use = json!({"volumesInUse": [UNIQUE]});
+    let base = || Scene {
+        driver: Some(tells.clone()),
+        node: in_use.clone(),
+        attachment: Some(full.clone()),
+        ..scene()
+    };
+    let check = |change: &dyn Fn(&mut Scene), expect: Option<bool>, read: bool| {
+        let mut scene = base();
+        change(&mut scene);
+        scene.with(|inputs| {
+            let found = unattached(inputs);
+            let full = found.first().map(|one| one.no_room.is_some());
+            assert_eq!(full, expect, "{found:?}");
+            assert!(found.iter().all(|one| one.volume == "data"));
+            assert_eq!(!needs(inputs, true).attachments.is_empty(), read, "of one that is late");
+        });
+    };
+    check(&|_| (), Some(true), true);
+    check(&|s| s.node = json!({}), Some(true), true);
+    check(&|s| s.node["volumesAttached"] = json!([{"name": UNIQUE, "devicePath": ""}]), None, true);
+    check(&|s| s.attachment = None, Some(false), true);
+    check(
+        &|s| s.attachment = Some(json!({"attached": true, "attachError": full["attachError"]})),
+        Some(false),
+        true,
+    );
+    for error in [json!(null), json!({"message": "ResourceExhausted"}), json!({"errorCode": 14})] {
+        let status = json!({"attached": false, "attachError": error});
+        check(&|s| s.attachment = Some(status.clone()), Some(false), true);
+    }
+    // Those who don't tell how many they take are waited for.
+    check(&|s| s.driver = Some(json!({"nodeAllocatableUpdatePeriodSeconds": 0})), Some(false), false);
+    check(&|s| s.driver = Some(json!({})), Some(false), false);
+    check(&|s| s.driver = None, Some(false), false);
+    check(
+        &|s| s.driver = Some(json!({"attachRequired": false, "nodeAllocatableUpdatePeriodSeconds": 10})),
+        None,
+        false,
+    );
+    base().with(|inputs| assert!(needs(inputs, false).attachments.is_empty(), "nothing is read too soon"));
+}
+
+/// A pod with these options for itself, and for two containers that mount the volume.
+fn labelled_pod(pod: Value, containers: [Value; 2], policy: &str) -> PodView {
+    let container = |name: &str, options: &Value| {
+        json!({
+            "name": name, "securityContext": {"seLinuxOptions": options},
+            "volumeMounts": [{"name": "data", "mountPath": "/d"}],
+        })
+    };
+    let [first, second] = &containers;
+    sample::pod(json!({
+        "securityContext": {"seLinuxOptions": pod, "seLinuxChangePolicy": policy},
+        "containers": [container("a", first), container("b", second)],
+        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "x"}}],
+    }))
+}
+
+fn labelled() -> Scene {
+    let mut scene = scene();
+    scene.selinux = true;
+    scene.pod = labelled_pod(json!({"level": "s0:c1,c2"}), [Value::Null, Value::Null], "MountOption");
+    scene.volume["spec"]["accessModes"] = json!(["ReadWriteOncePod"]);
+    scene.driver = Some(json!({"attachRequired": true, "seLinuxMount": true}));
+    scene
+}
+
+#[test]
+fn who_is_mounted_with_a_label() {
+    let check = |change: &dyn Fn(&mut Scene), expect: &str| {
+        let mut scene = labelled();
+        change(&mut scene);
+        let volume = scene.volume().unwrap();
+        assert_eq!(volume.label, expect);
+        let context = (!expect.is_empty()).then(|| format!("context=\"{expect}\""));
+        let flags = [Some("noatime".to_owned()), context].into_iter().flatten().collect();
+        assert_eq!(volume.access, Access::Mount { fs_type: String::new(), flags });
+        // The runtime labels the files of the others.
+        let place = scene.with(|inputs| places(inputs).unwrap().volumes.remove("data"));
+        let Some(VolumePlace::Directory(source)) = place else { panic!("{place:?}") };
+        assert_eq!(source.managed, expect.is_empty());
+    };
+    const LABEL: &str = "system_u:object_r:container_file_t:s0:c1,c2";
+    let modes = |modes: Value| move |s: &mut Scene| s.volume["spec"]["accessModes"] = modes.clone();
+    check(&|_| (), LABEL);
+    check(&|s| s.selinux = false, "");
+    check(&|s| s.driver = Some(json!({"attachRequired": true})), "");
+    check(&|s| s.driver = Some(json!({"attachRequired": true, "seLinuxMount": false})), "");
+    check(&modes(json!(["ReadWriteOnce"])), "");
+    check(&modes(json!(["ReadWriteOncePod", "ReadWriteOnce"])), "");
+    check(
+        &|s| {
+            modes(json!(["ReadWriteMany"]))(s);
+            s.gate = true;
+        },
+        LABEL,
+    );
+    let pod = |pod: Value, containers: [Value; 2], policy: &'static str| {
+        move |s: &mut Scene| s.pod = labelled_pod(pod.clone(), containers.clone(), policy)
+    };
+    let level = json!({"level": "s0:c1,c2"});
+    let none = [Value::Null, Value::Null];
+    check(&pod(level.clone(), none.clone(), "Recursive"), "");
+    check(&pod(Value::Null, none.clone(), "MountOption"), "");
+    check(&pod(json!({"type": "spc_t"}), none.clone(), "MountOption"), "");
+    check(
+        &pod(json!({"level": "s0", "user": "u", "role": "r", "type": "t"}), none, "MountOption"),
+        "u:object_r:container_file_t:s0",
+    );
+    check(&pod(Value::Null, [level.clone(), Value::Null], "MountOption"), LABEL);
+    check(&pod(json!({"level": "s0:c9"}), [level.clone(), level], "MountOption"), LABEL);
+}
+
+#[test]
+fn two_labels_can_not_be_mounted_at_once() {
+    let mut scene = labelled();
+    let (one, two) = (json!({"level": "s0:c1"}), json!({"level": "s0:c2"}));
+    scene.pod = labelled_pod(Value::Null, [one, two], "MountOption");
+    let failed = scene.volume().unwrap_err();
+    let labels = "system_u:object_r:container_file_t:s0:c1,system_u:object_r:container_file_t:s0:c2";
+    assert!(failed.contains(&format!("multiple SELinux labels found: {labels}")), "{failed}");
+    // Where files are labelled one by one, that is the runtime's affair.
+    scene.volume["spec"]["accessModes"] = json!(["ReadWriteOnce"]);
+    assert_eq!(scene.volume().unwrap().label, "");
 }

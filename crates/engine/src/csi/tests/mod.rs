@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use decide::Event;
 use model::PodUid;
+use model::csi::CsiVolume;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::sync::CancellationToken;
 
@@ -46,6 +47,30 @@ async fn a_volume_is_staged_once_and_unstaged_after_the_last_pod() {
     assert_eq!(world.asked().await, ["unpublish /pods/b/v/mount", "unstage v"]);
     assert_eq!(on_node(&mut inbox), Some(vec![]));
     assert_eq!(world.record_count().await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_staged_anew_for_another_label() {
+    let world = World::new();
+    let (keeper, _inbox) = world.keeper();
+    let stays = CancellationToken::new();
+    let with = |uid: &str, label: &str| CsiVolume { label: label.into(), ..volume(uid, "v") };
+    let (a, b) = (PodUid::new("a"), PodUid::new("b"));
+    assert!(matches!(keeper.set_up(&a, &with("a", "one"), &stays).await, Some(Ok(()))));
+    assert!(matches!(keeper.set_up(&a, &with("a", "one"), &stays).await, Some(Ok(()))));
+    let again = ["stage v", "publish /pods/a/v/mount", "publish /pods/a/v/mount"];
+    assert_eq!(world.asked().await, again, "the same label is staged once");
+    let trouble = keeper.set_up(&b, &with("b", "two"), &stays).await.unwrap().unwrap_err();
+    assert_eq!(trouble.message, "pod a has the volume with another SELinux label");
+    // The pod is gone, and an agent that has died since could not unstage the volume.
+    world.fail("unstage", "Internal").await;
+    keeper.tear_down(&a).await.unwrap();
+    world.rest().await;
+    world.mend("unstage").await;
+    world.asked().await;
+    let (next, _inbox) = world.keeper();
+    assert!(matches!(next.set_up(&b, &with("b", "two"), &stays).await, Some(Ok(()))));
+    assert_eq!(world.asked().await, ["unstage v", "stage v", "publish /pods/b/v/mount"]);
 }
 
 #[tokio::test(start_paused = true)]

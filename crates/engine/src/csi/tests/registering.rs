@@ -20,6 +20,7 @@ struct Scene {
     world: Arc<World>,
     inbox: UnboundedReceiver<Event>,
     stop: CancellationToken,
+    registry: Arc<Registry>,
 }
 
 impl Scene {
@@ -29,8 +30,8 @@ impl Scene {
         let stop = CancellationToken::new();
         let periods = watch::Sender::default();
         let registry = Registry::new(world.ports(), None, Outbox(outbox), periods.subscribe());
-        tokio::spawn(registry.run(stop.clone()));
-        Self { periods, world, inbox, stop }
+        tokio::spawn(registry.clone().run(stop.clone()));
+        Self { periods, world, inbox, stop, registry }
     }
 
     async fn comes(&self, socket: &str, kind: &str, name: &str, version: &str) {
@@ -147,4 +148,16 @@ async fn a_driver_is_asked_as_often_as_it_wants() {
     scene.goes("/a").await;
     tokio::time::sleep(Duration::from_secs(1000)).await;
     assert_eq!(scene.world.asked().await, Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_is_asked_at_once_when_it_has_no_room() {
+    let scene = Scene::new();
+    scene.comes("/a", "CSIPlugin", "a.example", "1.0.0").await;
+    scene.world.asked().await;
+    scene.registry.ask("a.example").await;
+    assert_eq!(scene.world.asked().await, ["info a.example"]);
+    // One that does not answer is told of in the log, and that is all.
+    scene.world.fail("info", "Internal").await;
+    scene.registry.ask("a.example").await;
 }

@@ -132,6 +132,7 @@ pub fn volume(uid: &str, handle: &str) -> CsiVolume {
         stage_secrets: Default::default(),
         publish_secrets: Default::default(),
         group: None,
+        label: String::new(),
         paths,
         republish: false,
     }

@@ -3,7 +3,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 use crate::files::tear_down;
-use crate::files::testing::{LoopDevice, Mounts};
+use crate::files::testing::{LoopDevice, Mounts, plain_volume};
 
 // In this order: mounts go before the disks under them, and these before their files.
 struct Bench {
@@ -28,17 +28,8 @@ impl Bench {
         pod
     }
     fn volume(&self, path: &str, pod: &str) -> LocalVolume {
-        LocalVolume {
-            name: "pv".into(),
-            path: path.into(),
-            target: self.pod(pod).join("volumes").join(LOCAL).join("pv").to_string_lossy().into_owned(),
-            read_only: false,
-            fs_type: None,
-            mount_options: Vec::new(),
-            fs_group: None,
-            on_root_mismatch: false,
-            create: false,
-        }
+        let target = self.pod(pod).join("volumes").join(LOCAL).join("pv");
+        LocalVolume { target: target.to_string_lossy().into_owned(), ..plain_volume(Path::new(path)) }
     }
     fn data(&self) -> String {
         self.layout.root.join("data").to_string_lossy().into_owned()

@@ -47,6 +47,7 @@ fn every_cause_has_its_sentence() {
         Cause::WaitingForToken { service_account: text("default") },
         "waits for a token of service account default",
     );
+    check(Cause::WaitingForTrustBundles, "waits for the cluster's trust bundles to be read");
     check(
         Cause::WaitingForVolume { volume: text("data"), claim: text("c"), message: text("PVC is not bound") },
         "waits for volume data (claim c): PVC is not bound",

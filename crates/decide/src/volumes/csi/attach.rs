@@ -1,0 +1,57 @@
+//! Volumes that somebody has to attach to the node, and nodes that take no more of them.
+//!
+//! ```text
+//!   not attached after a long while ──> the attachment is read ──> its driver has no room here ──> the pod is rejected
+//! ```
+//! Only drivers that tell how many volumes a node takes have a say in it: whoever places the next pod knows better then.
+
+use model::csi::VolumeId;
+
+use super::super::{ContentInputs, mounted, persistent};
+use super::{Source, attach_required, attached_names, driver_object, is_listed};
+use crate::csi::{attachment_name, update_period};
+
+/// What a driver answers when a node takes no more volumes, as a number of gRPC.
+const RESOURCE_EXHAUSTED: i32 = 8;
+
+/// A volume of a pod that is not attached yet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unattached {
+    /// The pod's name for it.
+    pub volume: String,
+    /// The driver that has no room for it on this node.
+    pub no_room: Option<String>,
+}
+
+/// As far as it is known, by their names.
+pub fn unattached(inputs: &ContentInputs<'_>) -> Vec<Unattached> {
+    let mut found = Vec::new();
+    for volume in mounted(inputs.pod) {
+        let Some(claim) = persistent::claim_of(inputs.pod, volume) else { continue };
+        let Ok(resolved) = persistent::resolve(inputs, claim) else { continue };
+        let Source::Csi(source) = resolved.source else { continue };
+        let id = VolumeId { driver: source.driver.clone(), handle: source.volume_handle.clone() };
+        let waits =
+            attach_required(inputs, &id.driver) == Some(true) && !is_listed(inputs, &id, attached_names);
+        if waits {
+            let no_room = has_no_room(inputs, &id).then_some(id.driver);
+            found.push(Unattached { volume: volume.name.clone(), no_room });
+        }
+    }
+    found.sort_by(|one, other| one.volume.cmp(&other.volume));
+    found
+}
+
+/// Whether the driver tells, now and then, how many volumes the node takes.
+pub(super) fn tells_room(inputs: &ContentInputs<'_>, driver: &str) -> bool {
+    driver_object(inputs, driver).flatten().is_some_and(|driver| update_period(driver).is_some())
+}
+
+fn has_no_room(inputs: &ContentInputs<'_>, id: &VolumeId) -> bool {
+    let Some(desk) = inputs.cluster.filter(|_| tells_room(inputs, &id.driver)) else { return false };
+    let name = attachment_name(id, &inputs.config.node_name);
+    let Ok(attachment) = desk.storage.attachment(&inputs.pod.uid, &name) else { return false };
+    let status = attachment.status.as_ref().filter(|status| !status.attached);
+    let error = status.and_then(|status| status.attach_error.as_ref());
+    error.and_then(|error| error.error_code) == Some(RESOURCE_EXHAUSTED)
+}
