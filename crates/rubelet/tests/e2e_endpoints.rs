@@ -46,14 +46,10 @@ const NO_METHOD: Body = Is("405: Method Not Allowed");
 /// Method and path; status, content type and body.
 type Row = (&'static str, &'static str, u16, &'static str, Body);
 
-const PAGES: [Row; 44] = [
+const PAGES: [Row; 27] = [
     ("GET", "/pods", 200, JSON, At("/items/0/metadata/name", "web-node")),
     ("GET", "/pods/", 200, JSON, At("/items/0/status/phase", "Running")),
-    ("POST", "/pods", 405, PLAIN, NO_METHOD),
-    ("DELETE", "/pods", 405, PLAIN, NO_METHOD),
-    ("GET", "/runningpods", 307, HTML, Is("<a href=\"/runningpods/\">Temporary Redirect</a>.\n\n")),
     ("GET", "/runningpods/", 200, JSON, At("/items/0/metadata/name", "web-node")),
-    ("POST", "/runningpods/", 405, PLAIN, NO_METHOD),
     ("GET", "/configz", 200, JSON, At("/kubeletconfig/kind", "KubeletConfiguration")),
     ("POST", "/configz", 200, JSON, At("/kubeletconfig/kind", "KubeletConfiguration")),
     ("GET", "/flagz", 200, PLAIN, Has("hostname-override")),
@@ -64,39 +60,23 @@ const PAGES: [Row; 44] = [
     ("GET", "/healthz/ping", 200, PLAIN, Is("ok")),
     ("GET", "/healthz/log", 200, PLAIN, Is("ok")),
     ("GET", "/healthz/syncloop", 200, PLAIN, Is("ok")),
-    ("GET", "/healthz/nope", 404, PLAIN, NO_PAGE),
     ("GET", "/healthz?verbose", 200, PLAIN, Has("[+]syncloop ok\n")),
     ("GET", "/healthz?exclude=ping&verbose", 200, PLAIN, Has("[+]ping excluded: ok\n")),
     ("GET", "/stats/summary", 200, JSON, At("/node/nodeName", "node")),
     ("GET", "/stats/summary/", 200, JSON, At("/node/nodeName", "node")),
     ("POST", "/stats/summary", 200, JSON, At("/pods/0/podRef/name", "web-node")),
     ("GET", "/stats/summary?only_cpu_and_memory=true", 200, JSON, At("/pods/0/containers/0/name", "main")),
-    ("GET", "/stats", 307, HTML, Is("<a href=\"/stats/\">Temporary Redirect</a>.\n\n")),
-    ("GET", "/stats/", 404, PLAIN, NO_SERVICE),
-    ("GET", "/stats/container", 404, PLAIN, NO_SERVICE),
     ("GET", "/metrics", 200, METRICS, Has("\nkubelet_running_pods ")),
     ("PUT", "/metrics", 200, METRICS, Has("\nkubelet_running_pods ")),
-    ("GET", "/metrics/", 404, PLAIN, NO_PAGE),
-    ("GET", "/metrics/nope", 404, PLAIN, NO_PAGE),
     ("GET", "/metrics/cadvisor", 200, METRICS, Has("container_cpu_usage_seconds_total{")),
     ("GET", "/metrics/resource", 200, METRICS, Has("node_cpu_usage_seconds_total ")),
     ("GET", "/metrics/probes", 200, METRICS, Has("process_start_time_seconds ")),
     ("GET", "/metrics/slis", 200, METRICS, Has("kubernetes_healthcheck{")),
-    ("GET", "/spec", 404, PLAIN, NO_PAGE),
-    ("GET", "/spec/", 404, PLAIN, NO_PAGE),
-    ("GET", "/", 404, PLAIN, NO_PAGE),
-    ("GET", "/version", 404, PLAIN, NO_PAGE),
-    ("GET", "/livez", 404, PLAIN, NO_PAGE),
-    ("GET", "/debug", 404, PLAIN, NO_PAGE),
-    ("GET", "/debug/pprof", 307, HTML, Is("<a href=\"/debug/pprof/\">Temporary Redirect</a>.\n\n")),
     ("GET", "/debug/flags/v", 406, "text/plain", Is("unsupported http method\n")),
     ("POST", "/debug/flags/v", 406, "text/plain", Is("unsupported http method\n")),
 ];
 
-const INTO_PODS: [Row; 24] = [
-    ("GET", "/containerLogs", 404, PLAIN, NO_SERVICE),
-    ("GET", "/containerLogs/default/web-node", 404, PLAIN, NO_SERVICE),
-    ("POST", "/containerLogs/default/web-node/main", 405, PLAIN, NO_METHOD),
+const INTO_PODS: [Row; 16] = [
     ("GET", "/containerLogs/default/none/main", 404, PLAIN, Is("pod \"none\" does not exist")),
     (
         "GET",
@@ -112,15 +92,10 @@ const INTO_PODS: [Row; 24] = [
         PLAIN,
         Is("{\"message\": \"Unable to decode query.\"}"),
     ),
-    ("GET", "/run", 404, PLAIN, NO_SERVICE),
-    ("GET", "/run/default/web-node/main", 405, PLAIN, NO_METHOD),
     ("POST", "/run/default/web-node/main?cmd=echo%20hi", 200, JSON, Is("hi\n")),
     ("POST", "/run/default/web-node/main?cmd=false", 500, PLAIN, Is("command 'false' exited with 1: ")),
     ("POST", "/run/default/web-node/none?cmd=ls", 500, PLAIN, Is("container not found (\"none\")")),
     ("POST", "/run/default/none/main?cmd=ls", 404, PLAIN, Is("pod does not exist")),
-    ("GET", "/checkpoint", 307, HTML, Is("<a href=\"/checkpoint/\">Temporary Redirect</a>.\n\n")),
-    ("GET", "/checkpoint/", 404, PLAIN, NO_SERVICE),
-    ("GET", "/checkpoint/default/web-node/main", 405, PLAIN, NO_METHOD),
     ("POST", "/checkpoint/default/none/main", 404, PLAIN, Is("pod does not exist")),
     ("POST", "/checkpoint/default/web-node/none", 404, PLAIN, Is("container none does not exist")),
     (
@@ -150,11 +125,8 @@ const INTO_PODS: [Row; 24] = [
     ("POST", "/portForward/default/web-node", 500, PLAIN, Is("Upgrade request required\n")),
 ];
 
-const NODE_LOGS: [Row; 9] = [
-    ("GET", "/logs", 307, HTML, Is("<a href=\"/logs/\">Temporary Redirect</a>.\n\n")),
+const NODE_LOGS: [Row; 6] = [
     ("GET", "/logs/", 200, HTML, Has("<pre>\n")),
-    ("POST", "/logs/", 405, PLAIN, NO_METHOD),
-    ("GET", "/logs/rubelet-no-such-file", 404, PLAIN, NO_PAGE),
     (
         "GET",
         "/logs/?query=rubelet-no-such",
@@ -173,6 +145,54 @@ const NODE_LOGS: [Row; 9] = [
     ("GET", "/logs/?tailLines=2", 406, PLAIN, Is("query: Required value: cannot be empty with options\n")),
     ("GET", "/logs/syslog?query=kubelet", 406, PLAIN, Is("path not allowed in query mode\n")),
 ];
+
+/// What is not there, in the words of each part.
+const NOTHING: [(u16, Body, &[(&str, &str)]); 3] = [
+    (
+        404,
+        NO_PAGE,
+        &[
+            ("GET", "/healthz/nope"),
+            ("GET", "/metrics/"),
+            ("GET", "/metrics/nope"),
+            ("GET", "/spec"),
+            ("GET", "/spec/"),
+            ("GET", "/"),
+            ("GET", "/version"),
+            ("GET", "/livez"),
+            ("GET", "/debug"),
+            ("GET", "/logs/rubelet-no-such-file"),
+        ],
+    ),
+    (
+        404,
+        NO_SERVICE,
+        &[
+            ("GET", "/stats/"),
+            ("GET", "/stats/container"),
+            ("GET", "/containerLogs"),
+            ("GET", "/containerLogs/default/web-node"),
+            ("GET", "/run"),
+            ("GET", "/checkpoint/"),
+        ],
+    ),
+    (
+        405,
+        NO_METHOD,
+        &[
+            ("POST", "/pods"),
+            ("DELETE", "/pods"),
+            ("POST", "/runningpods/"),
+            ("POST", "/containerLogs/default/web-node/main"),
+            ("GET", "/run/default/web-node/main"),
+            ("GET", "/checkpoint/default/web-node/main"),
+            ("POST", "/logs/"),
+        ],
+    ),
+];
+
+/// Names that lead into what is below them.
+const DIRECTORIES: [&str; 5] = ["/runningpods", "/stats", "/debug/pprof", "/checkpoint", "/logs"];
 
 /// Status, content type and body of an answer.
 fn ask(node: &Node, args: &[&str], path: &str) -> (u16, String, String) {
@@ -217,6 +237,14 @@ fn answers_are_the_kubelets() {
     node.agent.write_manifest("web", WEB);
     node.wait_pod("web", SLOW, |pod| pod["status"]["containerStatuses"][0]["state"]["running"].is_object());
     check(&node, &PAGES);
+    for (status, body, requests) in NOTHING {
+        let rows = requests.iter().map(|(method, path)| (*method, *path, status, PLAIN, body));
+        check(&node, &rows.collect::<Vec<Row>>());
+    }
+    for path in DIRECTORIES {
+        let page = format!("<a href=\"{path}/\">Temporary Redirect</a>.\n\n");
+        assert_eq!(ask(&node, &[], path), (307, HTML.to_owned(), page));
+    }
     check(&node, &INTO_PODS);
     check(&node, &NODE_LOGS);
     bodies(&node);

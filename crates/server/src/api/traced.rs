@@ -21,7 +21,7 @@ pub(super) fn traced(router: Router, tracing: Tracing) -> Router {
         let cause = request.headers().get("traceparent").and_then(|value| value.to_str().ok());
         let cause = cause.and_then(TraceContext::parse);
         let (method, path) = (known_method(request.method()), known_path(request.uri().path()));
-        let target: String = request.uri().path().chars().take(LONGEST_PATH).collect();
+        let target = shortened(request.uri().path());
         let span = || Span {
             name: format!("{method} /{path}").into(),
             kind: SpanKind::Server,
@@ -32,4 +32,21 @@ pub(super) fn traced(router: Router, tracing: Tracing) -> Router {
         tracing.caused_by(cause, span, next.run(request), failed).await
     };
     router.layer(middleware::from_fn_with_state(tracing, put_under))
+}
+
+fn shortened(path: &str) -> String {
+    path.chars().take(LONGEST_PATH).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_keeps_the_beginning_of_a_long_path() {
+        assert_eq!(shortened("/pods"), "/pods");
+        let long = format!("/logs/{}", "é".repeat(60_000));
+        let kept = shortened(&long);
+        assert!(long.starts_with(&kept) && kept.chars().count() == LONGEST_PATH);
+    }
 }
