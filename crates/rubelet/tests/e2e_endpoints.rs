@@ -146,8 +146,11 @@ const NODE_LOGS: [Row; 6] = [
     ("GET", "/logs/syslog?query=kubelet", 406, PLAIN, Is("path not allowed in query mode\n")),
 ];
 
+/// Requests, by method and path, that are answered alike.
+type Alike = (u16, Body, &'static [(&'static str, &'static str)]);
+
 /// What is not there, in the words of each part.
-const NOTHING: [(u16, Body, &[(&str, &str)]); 3] = [
+const NOTHING: [Alike; 3] = [
     (
         404,
         NO_PAGE,
