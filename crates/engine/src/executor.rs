@@ -175,17 +175,16 @@ async fn expand_volume(shop: &Shop, job: &Job, volume: &VolumeSetup, wanted: &Ex
     }
 }
 
-/// Binds of sub-paths go first: drivers can't take away what is still bound elsewhere.
+/// Binds of sub-paths go first. While one of them is left the volume is still in use here, whatever its driver says: it must
+/// not be let go of, for another node to have.
 async fn tear_down_volumes(shop: &Shop, uid: &PodUid) -> StepResult {
     let own = files_result(shop.ports.files.tear_down_volumes(uid).await);
-    let Some(csi) = &shop.csi else { return own };
-    match (csi.tear_down(uid).await, own) {
-        (Ok(()), own) => own,
-        (Err(message), StepResult::Failed(own)) => {
-            let message = format!("{}; {message}", own.message);
-            StepResult::Failed(CallFailure { unreachable: false, message })
-        }
-        (Err(message), _) => StepResult::Failed(CallFailure { unreachable: false, message }),
+    match &shop.csi {
+        Some(csi) if !matches!(own, StepResult::Failed(_)) => match csi.tear_down(uid).await {
+            Ok(()) => own,
+            Err(message) => StepResult::Failed(CallFailure { unreachable: false, message }),
+        },
+        _ => own,
     }
 }
 

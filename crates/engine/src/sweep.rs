@@ -92,11 +92,10 @@ pub(crate) async fn sweep(shop: Shop, what: Sweep) {
 
 async fn remove_pod(shop: Shop, uid: PodUid) -> Result<(), String> {
     let files = &shop.ports.files;
-    let torn = files.tear_down_volumes(&uid).await.map_err(|error| error.user_message());
-    let by_drivers = match &shop.csi {
-        Some(csi) => csi.tear_down(&uid).await,
-        None => Ok(()),
-    };
-    torn.and(by_drivers)?;
+    // Drivers come after: what is bound elsewhere is still in use.
+    files.tear_down_volumes(&uid).await.map_err(|error| error.user_message())?;
+    if let Some(csi) = &shop.csi {
+        csi.tear_down(&uid).await?;
+    }
     files.remove_pod_dir(&uid).await.map_err(|error| error.user_message())
 }

@@ -81,6 +81,11 @@ enum Links {
     None,
 }
 
+fn is_link(file: &OwnedFd) -> Result<bool, Errno> {
+    let mode = rustix::fs::fstat(file)?.st_mode;
+    Ok(rustix::fs::FileType::from_raw_mode(mode) == rustix::fs::FileType::Symlink)
+}
+
 /// Directories from `base` down to where the walk is. `..` of a link goes back along them, never by the disk's own `..`:
 /// a directory that is moved out of the volume meanwhile does not take the walk along.
 fn walk(base: BorrowedFd<'_>, path: &Path, flags: OFlags, links: Links) -> Result<OwnedFd, Errno> {
@@ -105,6 +110,10 @@ fn walk(base: BorrowedFd<'_>, path: &Path, flags: OFlags, links: Links) -> Resul
                 let flags =
                     if last { flags | OFlags::NOFOLLOW | OFlags::CLOEXEC } else { way | OFlags::DIRECTORY };
                 let next = rustix::fs::openat(at, &part, flags, Mode::empty())?;
+                // One that took its place in between would be followed by whoever is given it.
+                if flags.contains(OFlags::PATH) && is_link(&next)? {
+                    return Err(Errno::LOOP);
+                }
                 if last {
                     return Ok(next);
                 }

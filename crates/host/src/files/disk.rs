@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -46,7 +47,8 @@ pub fn mount_once(device: &Path, at: &Path, volume: &LocalVolume) -> Result<(), 
         options.push("ro".into());
     }
     options.push("defaults".into());
-    let words = ["-t", &fs_type, "-o", &options.join(","), &device.to_string_lossy(), &at.to_string_lossy()];
+    let (device, at_text) = (device.to_string_lossy(), at.to_string_lossy());
+    let words = ["-t", &fs_type, "-o", &options.join(","), "--", &device, &at_text];
     step("mount the disk");
     // A journal may have to be gone through first.
     program::run_long("mount", &words, Stdio::null()).inspect_err(|_| {
@@ -141,8 +143,9 @@ fn format(device: &Path, fs_type: &str, mark: Mark) -> Result<String, FilesError
 
 /// Says that an agent began to format the disk that is mounted there, and has not mounted it since.
 ///
-/// A file beside the places where disks are mounted, which names the disk. The program that formats has it open and
-/// locked as well: it may outlive the agent that started it, and nobody may touch the disk before it has ended.
+/// A file beside the places where disks are mounted, which names the disk: another one that comes to stand under the same
+/// path is not meant. The program that formats has it open and locked as well: it may outlive the agent that started it,
+/// and nobody may touch the disk before it has ended.
 struct Mark {
     path: PathBuf,
     set: bool,
@@ -163,7 +166,7 @@ impl Mark {
         let mut named = Vec::new();
         file.read_to_end(&mut named).map_err(failed("read", &path))?;
         // Cut short while it was written, or of a disk that stood here before: no word about this one.
-        let set = named == device.as_os_str().as_encoded_bytes();
+        let set = named == identity(device).map_err(failed("examine", device))?.as_bytes();
         Ok(Mark { path, set })
     }
 
@@ -177,23 +180,47 @@ impl Mark {
             make_dirs(dir, 0o750)?;
         }
         step("note that the disk is formatted");
-        let mut file = File::create(&self.path).map_err(failed("write", &self.path))?;
+        let identity = identity(device).map_err(failed("examine", device))?;
+        // Whoever has it locked still needs what is in it.
+        let opened = File::options().create(true).truncate(false).write(true).open(&self.path);
+        let mut file = opened.map_err(failed("write", &self.path))?;
         lock(&file, device, &self.path)?;
-        file.write_all(device.as_os_str().as_encoded_bytes())
+        file.set_len(0)
+            .and_then(|()| file.write_all(identity.as_bytes()))
             .and_then(|()| file.sync_all())
+            .and_then(|()| self.sync_dir())
             .map_err(failed("write", &self.path))?;
         Ok(file)
+    }
+
+    fn sync_dir(&self) -> std::io::Result<()> {
+        self.path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
     }
 
     fn remove(&self) -> Result<(), FilesError> {
         step("forget that the disk is formatted");
         match std::fs::remove_file(&self.path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(failed("remove", &self.path)(error))
-            }
-            _ => Ok(()),
+            Ok(()) => self.sync_dir().map_err(failed("remove", &self.path)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(failed("remove", &self.path)(error)),
         }
     }
+}
+
+/// Which disk it is, not only where: the kernel counts disks as they come, from each start of the machine on.
+fn identity(device: &Path) -> std::io::Result<String> {
+    let found = std::fs::metadata(device)?;
+    let path = device.display();
+    if !found.file_type().is_block_device() {
+        return Ok(format!("{path} {}:{}\n", found.dev(), found.ino()));
+    }
+    let (major, minor) = (rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev()));
+    // Kernels before 5.15 don't count, and partitions have no number of their own.
+    let of = |file: String| std::fs::read_to_string(file).unwrap_or_default().trim().to_owned();
+    let block = format!("/sys/dev/block/{major}:{minor}");
+    let count = [of(format!("{block}/diskseq")), of(format!("{block}/../diskseq"))].join("/");
+    let boot = of("/proc/sys/kernel/random/boot_id".into());
+    Ok(format!("{path} {major}:{minor} {count} {} {boot}\n", of(format!("{block}/size"))))
 }
 
 fn lock(file: &File, device: &Path, mark: &Path) -> Result<(), FilesError> {
@@ -327,6 +354,21 @@ mod tests {
         let volume = plain_volume(&disk);
         assert_eq!(soon(|| made_ready(&disk, &at, &volume)), "ext4");
         assert!(!mark(&at, &disk).path.exists(), "killed just after it was formatted");
+    }
+
+    /// Somebody put another disk in the place of one that could not be formatted.
+    #[test]
+    fn a_mark_is_not_of_the_disk_that_comes_next() {
+        let temp = tempfile::tempdir().unwrap();
+        let (disk, next) = (temp.path().join("disk"), temp.path().join("next"));
+        let at = temp.path().join("plugins/mounts/pv");
+        std::fs::write(&disk, vec![0; 8 << 20]).unwrap();
+        std::fs::write(&next, vec![7; 8 << 20]).unwrap();
+        Mark::of(&at, &disk).unwrap().set(&disk).unwrap();
+        std::fs::rename(&next, &disk).unwrap();
+        assert!(!mark(&at, &disk).is_set());
+        let error = format(&disk, "ext4", mark(&at, &disk)).unwrap_err();
+        assert!(error.to_string().contains("holds data that is no filesystem"), "{error}");
     }
 
     #[test]

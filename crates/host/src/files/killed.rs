@@ -437,7 +437,7 @@ fn put_mount_program(dir: &Path) {
     let program = dir.join("mount");
     let script = "#!/bin/sh\nPATH=${PATH#*:}\n\
         if [ \"$1 $2\" = '-t nfs' ]; then\n\
-        [ \"$3\" = -o ] && shift 2\nexec mount --bind \"${3#server:}\" \"$4\"\nfi\nexec mount \"$@\"\n";
+        [ \"$3\" = -o ] && shift 2\n[ \"$3\" = -- ] && shift\nexec mount --bind \"${3#server:}\" \"$4\"\nfi\nexec mount \"$@\"\n";
     fs::write(&program, script).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
 }

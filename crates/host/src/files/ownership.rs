@@ -15,7 +15,7 @@ use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use model::volume::VolumeNews;
@@ -67,8 +67,7 @@ fn apply_telling(path: &Path, group: i64, access: Access, first: Duration) -> Re
         .map_err(|_| FilesError::Refused { message: format!("fsGroup {group} is not a group id") })?;
     let root = open_root(path).map_err(failed("open", path))?;
     let to = Change { group: Gid::from_raw(group), bits: access.bits() };
-    walk(&root, path, to, Progress::new(first));
-    Ok(())
+    walk(&root, path, to, Progress::new(first)).map_err(failed("give to fsGroup what is in", path))
 }
 
 fn open_root(path: &Path) -> Result<OwnedFd, Errno> {
@@ -88,16 +87,20 @@ impl Change {
     }
 }
 
-/// Paths on the stack are relative to the volume's root.
-fn walk(root: &OwnedFd, path: &Path, to: Change, progress: Progress) {
-    let tree = Tree { root: root.as_fd(), path, to, pulse: Pulse::current(), progress };
+/// Paths on the stack are relative to the volume's root. The root comes last, and only after everything else: it says that the
+/// walk was finished.
+fn walk(root: &OwnedFd, path: &Path, to: Change, progress: Progress) -> Result<(), Errno> {
+    let trouble = AtomicI32::new(0);
+    let tree = Tree { root: root.as_fd(), path, to, pulse: Pulse::current(), progress, trouble };
     let mut stack = tree.entries(root, Path::new(""));
     while !stack.is_empty() {
         let batch = stack.split_off(stack.len().saturating_sub(BATCH));
         stack.extend(tree.batch(&batch));
     }
+    tree.finished()?;
     step("give the root to the group");
     tree.directory(root, Path::new(""));
+    Ok(())
 }
 
 struct Tree<'a> {
@@ -107,6 +110,8 @@ struct Tree<'a> {
     /// Threads that share in the work tell of it as their own would.
     pulse: Pulse,
     progress: Progress,
+    /// The first error that is of the machine, not of a file: parts of the volume may not have been seen.
+    trouble: AtomicI32,
 }
 
 /// When users are told of a walk that takes long: once that it does, then again and again how far it came.
@@ -257,7 +262,18 @@ impl Tree<'_> {
         }
     }
 
+    fn finished(&self) -> Result<(), Errno> {
+        match self.trouble.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            code => Err(Errno::from_raw_os_error(code)),
+        }
+    }
+
     fn warn(&self, inner: &Path, errno: Errno) {
+        if matches!(errno, Errno::IO | Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::STALE) {
+            let _ =
+                self.trouble.compare_exchange(0, errno.raw_os_error(), Ordering::Relaxed, Ordering::Relaxed);
+        }
         if errno != Errno::NOENT {
             let path = self.path.join(inner);
             tracing::warn!(path = %path.display(), error = %errno, "could not give the file to fsGroup");

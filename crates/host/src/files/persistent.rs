@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use model::volume::{DeviceVolume, LocalVolume, MountStage, NfsVolume, VolumeNews};
 use ports::FilesError;
+use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
@@ -54,6 +55,10 @@ pub fn set_up_local(layout: &Layout, target: &Path, volume: &LocalVolume) -> Res
     let source = PathBuf::from(&volume.path);
     if volume.create {
         // Of nobody in particular, like an emptyDir: whoever is told of it may write there.
+        // The way to it is not.
+        if let Some(above) = source.parent() {
+            make_dirs(above, 0o750)?;
+        }
         make_dirs(&source, 0o777)?;
     }
     let found = match std::fs::metadata(&source) {
@@ -137,7 +142,7 @@ fn set_flags(target: &Path, volume: &LocalVolume) -> Result<(), FilesError> {
         [] => Ok(()),
         [only] if only == "ro" => {
             step("make it read-only");
-            let flags = MountFlags::BIND | MountFlags::RDONLY;
+            let flags = MountFlags::BIND | MountFlags::RDONLY | inherited_flags(target)?;
             rustix::mount::mount_remount(target, flags, c"").map_err(failed("make read-only", target))
         }
         _ => {
@@ -146,6 +151,17 @@ fn set_flags(target: &Path, volume: &LocalVolume) -> Result<(), FilesError> {
             program::run("mount", &["-o", &options, &target.to_string_lossy()])
         }
     }
+}
+
+/// What the mount has from its source, and would lose when it is mounted again without.
+fn inherited_flags(target: &Path) -> Result<MountFlags, FilesError> {
+    let has = rustix::fs::statvfs(target).map_err(failed("examine", target))?.f_flag;
+    let pairs = [
+        (StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
+        (StatVfsMountFlags::NODEV, MountFlags::NODEV),
+        (StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC),
+    ];
+    Ok(pairs.into_iter().filter(|(from, _)| has.contains(*from)).map(|(_, to)| to).collect())
 }
 
 /// Whether another pod has it mounted, whose group it may be by now.
@@ -184,7 +200,8 @@ fn nfs_words(target: &Path, volume: &NfsVolume) -> Vec<String> {
     if !options.is_empty() {
         words.extend(["-o".to_owned(), options.join(",")]);
     }
-    words.extend([volume.source.clone(), target.to_string_lossy().into_owned()]);
+    // Whoever makes a pod chooses the source, and must not get to choose options.
+    words.extend(["--".to_owned(), volume.source.clone(), target.to_string_lossy().into_owned()]);
     words
 }
 

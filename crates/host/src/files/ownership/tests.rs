@@ -165,3 +165,26 @@ async fn users_are_told_of_it() {
     let told = ports::VolumeNewsFeed::next(&news).await;
     assert_eq!(told, (uid, VolumeNews::ChangingGroup { path, files: None }));
 }
+
+/// A disk that can't be read, or a machine without room: the volume's root must not say that everything was done.
+#[test]
+fn errors_of_the_machine_leave_the_walk_unfinished() {
+    let (_temp, volume) = volume();
+    let root = open_root(&volume).unwrap();
+    let to = Change { group: Gid::from_raw(4000), bits: 0o660 };
+    let tree = Tree {
+        root: root.as_fd(),
+        path: &volume,
+        to,
+        pulse: Pulse::current(),
+        progress: Progress::new(FIRST_TOLD),
+        trouble: AtomicI32::new(0),
+    };
+    for of_a_file in [Errno::NOENT, Errno::XDEV, Errno::ACCESS, Errno::ISDIR] {
+        tree.warn(Path::new("x"), of_a_file);
+    }
+    assert_eq!(tree.finished(), Ok(()));
+    tree.warn(Path::new("x"), Errno::IO);
+    tree.warn(Path::new("y"), Errno::MFILE);
+    assert_eq!(tree.finished(), Err(Errno::IO), "the first one");
+}

@@ -102,8 +102,26 @@ fn read_only_and_options_hold() {
     assert!(flags.contains(rustix::fs::StatVfsMountFlags::NOEXEC | rustix::fs::StatVfsMountFlags::NOSUID));
     let volume = LocalVolume { mount_options: vec!["no-such-option=1".into()], ..b.volume(&b.data(), "r") };
     let before = b.mounts.count();
-    let result = b.set_up(&volume);
-    assert!(result.is_err() || b.mounts.count() == before + 1, "refused and gone, or taken by the kernel");
+    let made = usize::from(b.set_up(&volume).is_ok());
+    assert_eq!(b.mounts.count(), before + made, "refused and gone, or taken by the kernel");
+}
+
+/// What an administrator forbade on the source stays forbidden.
+#[test]
+fn read_only_takes_nothing_else_away() {
+    use rustix::fs::StatVfsMountFlags;
+    let b = Bench::new();
+    let source = b.layout.root.join("guarded");
+    fs::create_dir(&source).unwrap();
+    let guarded = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    rustix::mount::mount("tmpfs", &source, "tmpfs", guarded, None).unwrap();
+    let volume = LocalVolume { read_only: true, ..b.volume(&source.to_string_lossy(), "p") };
+    let target = b.set_up(&volume).unwrap();
+    let wanted = StatVfsMountFlags::RDONLY
+        | StatVfsMountFlags::NOSUID
+        | StatVfsMountFlags::NODEV
+        | StatVfsMountFlags::NOEXEC;
+    assert!(rustix::fs::statvfs(&target).unwrap().f_flag.contains(wanted));
 }
 
 #[test]
@@ -121,7 +139,9 @@ fn what_can_not_be_a_volume() {
     let made = b.layout.root.join("local-volumes/ns/claim");
     let volume = LocalVolume { create: true, ..b.volume(&made.to_string_lossy(), "p") };
     b.set_up(&volume).unwrap();
-    assert_eq!(made.metadata().unwrap().permissions().mode() & 0o7777, 0o777);
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o7777;
+    assert_eq!(mode(&made), 0o777);
+    assert_eq!(mode(made.parent().unwrap()), 0o750, "nobody else puts anything in its place");
 }
 
 #[tokio::test]
@@ -207,9 +227,28 @@ fn what_is_said_to_mount_about_a_server() {
         };
         assert_eq!(nfs_words(Path::new("/t"), &volume).join(" "), expect);
     };
-    check(&[], false, "-t nfs server:/export /t");
-    check(&[], true, "-t nfs -o ro server:/export /t");
-    check(&["hard", "nfsvers=4.1"], true, "-t nfs -o hard,nfsvers=4.1,ro server:/export /t");
+    check(&[], false, "-t nfs -- server:/export /t");
+    check(&[], true, "-t nfs -o ro -- server:/export /t");
+    check(&["hard", "nfsvers=4.1"], true, "-t nfs -o hard,nfsvers=4.1,ro -- server:/export /t");
+}
+
+/// A server's name that looks like an option of `mount` would have it read a table of the pod's own making.
+#[test]
+fn a_server_is_no_option() {
+    let b = Bench::new();
+    let target = b.pod("p").join("volumes").join(NFS).join("pv");
+    let (table, shown) = (b.layout.root.join("x:"), b.layout.root.join("data"));
+    fs::create_dir(&table).unwrap();
+    fs::write(table.join("fstab"), format!("{} {} none bind 0 0\n", shown.display(), target.display()))
+        .unwrap();
+    let volume = NfsVolume {
+        source: format!("-T{}/fstab", table.display()),
+        target: target.to_string_lossy().into_owned(),
+        mount_options: Vec::new(),
+        read_only: false,
+    };
+    assert!(set_up_nfs(&target, &volume).is_err());
+    assert_eq!(b.mounts.count(), 0);
 }
 
 #[test]
