@@ -92,10 +92,11 @@ pub(crate) async fn sweep(shop: Shop, what: Sweep) {
 
 async fn remove_pod(shop: Shop, uid: PodUid) -> Result<(), String> {
     let files = &shop.ports.files;
+    let failed = |message: String| format!("pod {uid}: {message}");
     // Drivers come after: what is bound elsewhere is still in use.
-    files.tear_down_volumes(&uid).await.map_err(|error| error.user_message())?;
+    files.tear_down_volumes(&uid).await.map_err(|error| failed(error.user_message()))?;
     if let Some(csi) = &shop.csi {
-        csi.tear_down(&uid).await?;
+        csi.tear_down(&uid).await.map_err(failed)?;
     }
-    files.remove_pod_dir(&uid).await.map_err(|error| error.user_message())
+    files.remove_pod_dir(&uid).await.map_err(|error| failed(error.user_message()))
 }
