@@ -220,15 +220,14 @@ async fn stop_container(
     }
 }
 
-/// Waits for the hook as long as the grace lasts. A hook that takes longer is not ended: the container is, under it. One
-/// that only sleeps has nothing left to do then.
+/// Waits for the hook as long as the grace lasts.
 async fn pre_stop(shop: &Shop, id: &ContainerId, deadline: Mono, hook: &HookCall) -> Result<(), String> {
     let mut running = tokio::spawn(hooks::run(shop.clone(), id.clone(), hook.clone()));
     match tokio::time::timeout_at(shop.clock.instant(deadline), &mut running).await {
         Ok(Ok(result)) => result,
         Ok(Err(error)) => Err(format!("{} failed - error: {error}", hook.describe)),
         Err(_) => {
-            if matches!(hook.hook, Ok(model::hook::Hook::Sleep { .. })) {
+            if decide::hooks::ends_with_grace(hook) {
                 running.abort();
             }
             Ok(())

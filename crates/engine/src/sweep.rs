@@ -93,6 +93,8 @@ pub(crate) async fn sweep(shop: Shop, what: Sweep) {
 
 async fn remove_pod(shop: Shop, uid: PodUid) -> Result<(), String> {
     let files = &shop.ports.files;
-    tear_down::volumes(files.tear_down_volumes(&uid), shop.csi.as_ref(), &uid).await?;
-    files.remove_pod_dir(&uid).await.map_err(|error| error.user_message())
+    let failed = |message: String| format!("pod {uid}: {message}");
+    let torn_down = tear_down::volumes(files.tear_down_volumes(&uid), shop.csi.as_ref(), &uid).await;
+    torn_down.map_err(failed)?;
+    files.remove_pod_dir(&uid).await.map_err(|error| failed(error.user_message()))
 }

@@ -1,7 +1,9 @@
 //! The driver's side: what it does when it is asked.
 
+use std::ffi::CString;
 use std::fs;
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -9,6 +11,8 @@ use std::time::Duration;
 
 use plugins::served::csi as pb;
 use plugins::served::registration as reg;
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{MountFlags, UnmountFlags};
 use serde_json::{Value, json};
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
@@ -160,8 +164,19 @@ fn is_mounted(path: &Path) -> bool {
 
 fn unmount(path: &Path) -> Result<(), String> {
     if is_mounted(path) {
-        run("umount", &[path.to_str().unwrap()])?;
+        let gone = rustix::mount::unmount(path, UnmountFlags::NOFOLLOW);
+        gone.map_err(|error| format!("unmounting {}: {error}", path.display()))?;
     }
+    Ok(())
+}
+
+/// A filesystem whose server is this process, and never answers. When the process ends everybody gets an error.
+fn mount_dead_server(at: &Path) -> rustix::io::Result<()> {
+    let server = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", server.as_raw_fd());
+    let options = CString::new(options).unwrap();
+    rustix::mount::mount("dead", at, "fuse", MountFlags::empty(), options.as_c_str())?;
+    std::mem::forget(server);
     Ok(())
 }
 
@@ -310,8 +325,15 @@ impl Node for Service {
             if from == &staged && !is_mounted(from) {
                 return Err(format!("{} is not staged", call.volume_id));
             }
+            // Not to be touched: its server may be dead.
+            if is_mounted(&target) {
+                return Ok(());
+            }
             fs::create_dir_all(&target).map_err(|error| error.to_string())?;
-            self.bind(from, &target)
+            match self.fault("Publish", &call.volume_id).as_deref() {
+                Some("dead") => mount_dead_server(&target).map_err(|error| error.to_string()),
+                _ => self.bind(from, &target),
+            }
         })
         .await?;
         Ok(Response::new(pb::NodePublishVolumeResponse {}))

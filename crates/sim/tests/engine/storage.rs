@@ -223,6 +223,9 @@ impl CsiFiles for SimDrivers {
         self.0.call(&"records".into(), false, remove).await
     }
 
+    async fn at_rest(&self, _: &str) -> Result<(), FilesError> {
+        Ok(())
+    }
     async fn apply_group(&self, _: &str, _: i64, _: bool) -> Result<(), FilesError> {
         Ok(())
     }

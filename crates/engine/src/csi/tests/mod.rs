@@ -2,6 +2,7 @@
 
 mod growing;
 mod registering;
+mod troubled_disk;
 mod world;
 
 use std::time::Duration;
