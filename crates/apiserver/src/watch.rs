@@ -121,7 +121,7 @@ impl<T: Send + 'static> Watch<T> {
 
 struct Lines {
     body: Incoming,
-    _place: Option<Place>,
+    place: Option<Place>,
     gone: CancellationToken,
     until: Instant,
     lasts: Duration,
@@ -133,7 +133,7 @@ impl Lines {
         let until = Instant::now() + lasts;
         let Sent { answer, place, gone } = sent;
         let body = answer.into_body();
-        Self { body, _place: place, gone, until, lasts, cutter: LineCutter::default() }
+        Self { body, place, gone, until, lasts, cutter: LineCutter::default() }
     }
 
     async fn next(&mut self, call: &str) -> Option<Result<Bytes, ApiError>> {
@@ -159,7 +159,12 @@ impl Lines {
                         self.cutter.feed(&data);
                     }
                 }
-                Some(Err(error)) => return Some(Err(broken(call, &error))),
+                Some(Err(error)) => {
+                    if let Some(place) = &self.place {
+                        place.broke();
+                    }
+                    return Some(Err(broken(call, &error)));
+                }
                 None if self.cutter.held() == 0 => return None,
                 None => {
                     let message = "the answer ended in the middle of an event".to_owned();

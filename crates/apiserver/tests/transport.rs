@@ -3,7 +3,7 @@
 mod tls_server;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use apiserver::{Api, ApiError, Connection, Since, TlsFault, WatchEvent};
@@ -193,6 +193,60 @@ async fn more_watches_than_fit_on_a_connection_hold_up_nothing() {
         watches.push(api.watch_pods("n", Since::Everything).await.expect("a watch"));
     }
     assert_eq!(server.connections.load(Ordering::SeqCst), opened);
+}
+
+/// When a server drops its connections all watches come back at once, and share new ones.
+#[tokio::test]
+async fn watches_that_were_cut_off_come_back_together() {
+    let ours = Authority::new("ours");
+    let handler: Handler = Arc::new(|_, _| Box::pin(async { endless(vec![added("a")]) }));
+    let server = serve(Setup::new(ours.sign(&LOCAL, |_| {})), handler).await;
+    let api = api(&trusting(&server, &ours), "token: t");
+    let all = || {
+        futures::future::join_all((0..50).map(|_| async {
+            let mut watch = api.watch_pods("n", Since::Everything).await.expect("a watch");
+            assert!(matches!(watch.next().await, Some(Ok(WatchEvent::Added(_)))));
+            watch
+        }))
+    };
+    let mut watches = all().await;
+    assert_eq!(server.connections.load(Ordering::SeqCst), 1);
+    server.cut();
+    for watch in &mut watches {
+        assert!(matches!(watch.next().await, Some(Err(ApiError::Unavailable { .. }))));
+    }
+    let _again = all().await;
+    assert_eq!(server.connections.load(Ordering::SeqCst), 2, "one more for all");
+}
+
+/// The others don't wait for the first for ever.
+#[tokio::test]
+async fn a_watch_that_is_not_answered_holds_up_no_other() {
+    let ours = Authority::new("ours");
+    let (asked, first_is_there) = (Arc::new(AtomicUsize::new(0)), Arc::new(tokio::sync::Notify::new()));
+    let there = first_is_there.clone();
+    let handler: Handler = Arc::new(move |_, _| {
+        let (first, there) = (asked.fetch_add(1, Ordering::SeqCst) == 0, there.clone());
+        Box::pin(async move {
+            if first {
+                there.notify_one();
+                std::future::pending::<()>().await;
+            }
+            endless(vec![added("a")])
+        })
+    });
+    let server = serve(Setup::new(ours.sign(&LOCAL, |_| {})), handler).await;
+    let api = api(&trusting(&server, &ours), "token: t");
+    let slow = api.watch_pods("n", Since::Everything);
+    let other = async {
+        first_is_there.notified().await;
+        let mut watch = api.watch_pods("n", Since::Everything).await.expect("a watch");
+        watch.next().await
+    };
+    tokio::select! {
+        _ = slow => panic!("it is not answered"),
+        event = other => assert!(matches!(event, Some(Ok(WatchEvent::Added(_)))), "{event:?}"),
+    }
 }
 
 fn added(name: &str) -> Bytes {

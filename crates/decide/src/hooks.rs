@@ -16,6 +16,11 @@ pub fn pre_stop(pod: &PodView, container: &Container, ips: &[String]) -> Option<
     Some(call(pod, container, handler, ips))
 }
 
+/// Whether it has nothing left to do when the grace is over. Any other is not ended: the container is, under it.
+pub fn ends_with_grace(call: &HookCall) -> bool {
+    matches!(call.hook, Ok(Hook::Sleep { .. }))
+}
+
 /// From the annotation of a container whose spec is gone. A hook that can't be read is no reason not to stop.
 pub fn pre_stop_of_orphan(pod: &PodView, name: &str, annotation: &str, ips: &[String]) -> Option<HookCall> {
     let handler: LifecycleHandler = serde_json::from_str(annotation).ok()?;
@@ -109,6 +114,7 @@ mod tests {
         assert_eq!(exec.describe, "Exec lifecycle hook ([sh -c x]) for Container \"c\" in Pod \"p_ns(u)\"");
         let sleep = hook(none.clone(), json!({"sleep": {"seconds": 3}}), &[]);
         assert_eq!(sleep.hook, Ok(Hook::Sleep { secs: 3 }));
+        assert!(ends_with_grace(&sleep) && !ends_with_grace(&exec));
         let tcp = hook(none, json!({"tcpSocket": {"port": 1}}), &[]);
         assert!(tcp.hook.is_err_and(|e| e.starts_with("invalid handler")));
     }

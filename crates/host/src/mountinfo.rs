@@ -27,9 +27,28 @@ pub struct MountTable {
     mounts: Vec<Mount>,
 }
 
+/// The first kernel that leaves nothing out of a table that changes while it is read.
+const WHOLE_SINCE: (u32, u32) = (5, 8);
+/// On older ones: where mounts come and go faster than that, the last reading has to do.
+const READINGS: usize = 8;
+
 impl MountTable {
     pub fn read() -> io::Result<Self> {
-        Ok(Self::parse(&std::fs::read("/proc/self/mountinfo")?))
+        let release = rustix::system::uname();
+        let whole = release.release().to_str().is_ok_and(|release| version(release) >= Some(WHOLE_SINCE));
+        Self::read_by(whole, || std::fs::read("/proc/self/mountinfo"))
+    }
+
+    /// Unless each reading is `whole`: until two in a row agree.
+    fn read_by(whole: bool, mut read: impl FnMut() -> io::Result<Vec<u8>>) -> io::Result<Self> {
+        let mut last = read()?;
+        for _ in 1..if whole { 1 } else { READINGS } {
+            let before = std::mem::replace(&mut last, read()?);
+            if before == last {
+                break;
+            }
+        }
+        Ok(Self::parse(&last))
     }
 
     /// Lines that can't be understood are left out: they can't be acted on.
@@ -57,6 +76,12 @@ impl MountTable {
         // max_by_key takes the last of equals, which is the one on top.
         self.mounts.iter().filter(|mount| path.starts_with(&mount.mount_point)).max_by_key(depth)
     }
+}
+
+/// Of `5.10.0-28-amd64`, the first two numbers.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|character: char| !character.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 /// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
@@ -167,6 +192,46 @@ mod tests {
         assert_eq!(table.containing(Path::new("/z")).map(|m| m.id), Some(1));
         let below: Vec<u64> = table.at_or_below(Path::new("/p")).map(|m| m.id).collect();
         assert_eq!(below, [4, 3, 2], "a neighbour whose name begins alike is not below");
+    }
+
+    #[test]
+    fn an_old_kernel_is_asked_until_it_says_the_same_twice() {
+        let check = |whole: bool, told: &[usize], readings: usize, expect: usize| {
+            let mut asked = 0;
+            let read = || {
+                let mounts = told[asked.min(told.len() - 1)];
+                asked += 1;
+                let line = |n: usize| format!("{n} 1 0:{n} / /m{n} rw - tmpfs t rw\n");
+                Ok((0..mounts).map(line).collect::<String>().into_bytes())
+            };
+            let table = MountTable::read_by(whole, read).unwrap();
+            assert_eq!((asked, table.mounts().len()), (readings, expect), "{told:?}");
+        };
+        check(true, &[1, 3], 1, 1);
+        check(false, &[3], 2, 3);
+        check(false, &[1, 3], 3, 3);
+        check(false, &[3, 1, 2, 3], 5, 3);
+        check(false, &[1, 2, 3, 4, 5, 6, 7, 8, 9], READINGS, 8);
+        let mut asked = 0;
+        let broken = MountTable::read_by(false, || {
+            asked += 1;
+            if asked == 2 { Err(io::ErrorKind::Other.into()) } else { Ok(Vec::new()) }
+        });
+        assert!(broken.is_err());
+    }
+
+    #[test]
+    fn versions_of_kernels_are_understood() {
+        let check =
+            |release: &str, expect: Option<(u32, u32)>| assert_eq!(version(release), expect, "{release}");
+        check("5.10.0-28-amd64", Some((5, 10)));
+        check("4.18.0-553.el8_10.x86_64", Some((4, 18)));
+        check("6.8", Some((6, 8)));
+        check("6.8-rc1", Some((6, 8)));
+        check("", None);
+        check("six", None);
+        assert!(version("5.7.19") < Some(WHOLE_SINCE) && version("5.8.0") >= Some(WHOLE_SINCE));
+        assert!(version("10.0") >= Some(WHOLE_SINCE) && version("unknown") < Some(WHOLE_SINCE));
     }
 
     #[test]

@@ -111,7 +111,8 @@ pub struct FoundVolume {
     pub link: Option<String>,
 }
 
-/// Records and directories of volumes of drivers.
+/// Records and directories of volumes of drivers. What is mounted there may not answer: then the call fails after a while
+/// ([`FilesError::Hangs`]), what it has begun may still be at work, and what comes after it on the same volume waits.
 #[async_trait]
 pub trait CsiFiles: Send + Sync {
     async fn make_dir(&self, path: &str) -> Result<(), FilesError>;
@@ -121,9 +122,11 @@ pub trait CsiFiles: Send + Sync {
     async fn found(&self) -> Result<Vec<FoundVolume>, FilesError>;
     /// Of one pod.
     async fn found_of(&self, uid: &PodUid) -> Result<Vec<FoundVolume>, FilesError>;
+    /// Returns when nothing that was begun for the volume at this place is at work any more.
+    async fn at_rest(&self, place: &str) -> Result<(), FilesError>;
     /// The place, then its record, then their directories. Nothing of it while something is mounted there or in it.
     async fn remove(&self, place: &str, record: Option<&str>) -> Result<(), FilesError>;
-    /// Makes all files of a volume this group's.
+    /// Makes all files of a volume this group's. Whoever drops this ends it, at its next step (see `at_rest`).
     async fn apply_group(&self, path: &str, group: i64, on_root_mismatch: bool) -> Result<(), FilesError>;
     /// `link` leads to `device`.
     async fn link_device(&self, device: &str, link: &str) -> Result<(), FilesError>;

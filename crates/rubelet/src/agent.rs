@@ -28,8 +28,14 @@ pub fn run(flags: Flags) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("starting the async runtime")?;
-    runtime.block_on(serve(&flags, loaded, log))
+    let ended = runtime.block_on(serve(&flags, loaded, log));
+    // A thread that waits for a server which does not answer would be waited for, for ever.
+    runtime.shutdown_timeout(FINISHES);
+    ended
 }
+
+/// How long a file that is being written may take when the agent ends.
+const FINISHES: Duration = Duration::from_secs(2);
 
 async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<()> {
     let supervisor = Supervisor::of_environment()?;

@@ -157,6 +157,65 @@ fn containers_of_a_deleted_pod_stop_while_a_call_hangs() {
     wait_nothing_left(&member);
 }
 
+/// A server dies behind one pod's mount of a volume, whose files are being given to a group: that pod says so, others have
+/// the volume meanwhile, and the agent ends when it is told to.
+#[test]
+fn a_dead_server_behind_a_volume_holds_up_its_own_pod_only() {
+    let mut member = Member::join(Cluster::shared(), "csi-dead");
+    let (cluster, name) = (member.cluster, "dead.test.example");
+    let spec = json!({"attachRequired": false, "fsGroupPolicy": "File"});
+    let mut driver = start(ROLE, &member, name, spec, json!({}));
+    let namespace = cluster.namespace("csi-dead");
+    claim(cluster, &namespace, "c", name, json!({}));
+    let create = |member: &Member, pod_name: &str| {
+        let mut one: Value = serde_json::from_str(&pod(member, pod_name, STAYS, claimed("c"))).unwrap();
+        one["spec"]["securityContext"] = json!({"fsGroup": 4711});
+        cluster.create_pod(&namespace, &one.to_string());
+    };
+    let fault = format!("Publish.{namespace}-c");
+    driver.fault(&fault, "dead");
+    create(&member, "hung");
+    driver.wait_done("Publish", 1);
+    driver.heal(&fault);
+
+    // Another pod has the volume, and lets go of it.
+    create(&member, "other");
+    cluster.wait_for("pod", &namespace, "other", 3 * SLOW, running);
+    cluster.delete("pod", &namespace, "other");
+    cluster.wait_gone("pod", &namespace, "other", 3 * SLOW);
+    assert!(!running(&cluster.pod(&namespace, "hung")));
+
+    // Its thread is in the kernel, and no reason to stay.
+    let ended = member.node.agent.terminate();
+    assert!(ended.success(), "{ended}");
+    member.node.agent.restart();
+    wait("the pod to say that its volume hangs", 3 * SLOW, || {
+        let events = cluster.events(&namespace, "hung");
+        let told = events.iter().any(|event| {
+            let text = event["message"].as_str().unwrap_or_default();
+            event["reason"] == "FailedMount" && text.contains("has not ended and shows no sign of going on")
+        });
+        if told { Ok(()) } else { Err(format!("{events:#?}")) }
+    });
+    create(&member, "other");
+    cluster.wait_for("pod", &namespace, "other", 3 * SLOW, running);
+
+    // Nothing is taken away under the walk. When the server is given up it ends, and the pod can go.
+    let unpublished = driver.begun("Unpublish");
+    cluster.kubectl(&["delete", "pod", "hung", "--namespace", &namespace, "--wait=false"]);
+    wait("the pod to be torn down", 3 * SLOW, || match why(&member, "hung") {
+        said if said.contains("its volumes are being taken away: data") => Ok(()),
+        said => Err(said),
+    });
+    assert_eq!(driver.begun("Unpublish"), unpublished);
+    driver.restart();
+    cluster.wait_gone("pod", &namespace, "hung", 3 * SLOW);
+    assert!(running(&cluster.pod(&namespace, "other")), "it has not noticed");
+    cluster.delete("pod", &namespace, "other");
+    cluster.wait_gone("pod", &namespace, "other", 3 * SLOW);
+    wait_nothing_left(&member);
+}
+
 /// What somebody wants, and what a resizer of the cluster does then, in its order: it says that it is at it before what
 /// stands behind the claim is larger, and then that it is its node's turn. A node that looked in between and knew nothing
 /// of a resizer would take it for an older one, and do everything itself.

@@ -16,6 +16,7 @@ pub mod tls;
 use std::error::Error as StdError;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -27,12 +28,11 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use ports::ApiError;
 use rustls::pki_types::ServerName;
-use tokio::sync::OnceCell;
+use tokio::sync::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
 use crate::kubeconfig::{Access, Impersonation, KeyPair};
 use lanes::Lanes;
-pub use lanes::Place;
 use route::Route;
 use tls::TlsSetupError;
 
@@ -41,6 +41,8 @@ const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_WITHIN: Duration = Duration::from_secs(15);
 /// The flow window of one stream: enough for a list of pods, without waiting for every 64 KiB of it.
 const STREAM_WINDOW: u32 = 1 << 20;
+/// Watches wait this long for the first of them, which makes their connection. Then each goes by itself.
+const FOR_THE_FIRST: Duration = Duration::from_secs(5);
 
 #[derive(thiserror::Error, Debug)]
 pub enum WireError {
@@ -66,9 +68,40 @@ pub struct Wire {
 /// So many watches share it.
 struct WatchPool {
     pool: Pool,
-    /// Somebody was answered. Until then a client can't know that requests may share a connection, and would open one for
-    /// each.
-    known: OnceCell<()>,
+    /// Somebody was answered, and nothing has broken since. Until then a client can't know that requests may share a
+    /// connection, and would open one for each.
+    known: AtomicBool,
+    /// Held by the one that makes the connection for all.
+    first: Mutex<()>,
+}
+
+impl WatchPool {
+    fn new(pool: Pool) -> Self {
+        Self { pool, known: AtomicBool::new(false), first: Mutex::default() }
+    }
+
+    /// Waits until there is a connection to share. Whoever is to make it holds the guard meanwhile.
+    async fn introduction(&self) -> Option<MutexGuard<'_, ()>> {
+        let known = || self.known.load(Ordering::Relaxed);
+        if known() {
+            return None;
+        }
+        let guard = tokio::time::timeout(FOR_THE_FIRST, self.first.lock()).await.ok()?;
+        (!known()).then_some(guard)
+    }
+}
+
+/// A watch's place on its connection, until it is dropped.
+pub struct Place {
+    _place: lanes::Place,
+    shared: Arc<WatchPool>,
+}
+
+impl Place {
+    /// The answer was cut off, and with it probably the connection: those who come back follow one of them.
+    pub fn broke(&self) {
+        self.shared.known.store(false, Ordering::Relaxed);
+    }
 }
 
 impl Drop for Wire {
@@ -99,7 +132,7 @@ impl Wire {
         let headers = fixed_headers(&access.impersonate, agent)?;
         Ok(Wire {
             calls: pool(),
-            watches: Lanes::new(move || Arc::new(WatchPool { pool: pool(), known: OnceCell::new() })),
+            watches: Lanes::new(move || Arc::new(WatchPool::new(pool()))),
             server: access.server.clone(),
             headers,
             gone: CancellationToken::new(),
@@ -134,18 +167,11 @@ impl Wire {
         call: &str,
     ) -> Result<(Response<Incoming>, Place), ApiError> {
         let (shared, place) = self.watches.take().await;
-        let (mut request, mut answer) = (Some(request), None);
-        let (asked, told, pool) = (&mut request, &mut answer, &shared.pool);
-        let first = move || async move {
-            let request = asked.take().expect("it was not sent yet");
-            *told = Some(self.send(pool, request, call).await?);
-            Ok(())
-        };
-        shared.known.get_or_try_init(first).await?;
-        if let Some(request) = request {
-            answer = Some(self.send(&shared.pool, request, call).await?);
-        }
-        Ok((answer.expect("it was sent"), place))
+        let first = shared.introduction().await;
+        let answer = self.send(&shared.pool, request, call).await;
+        shared.known.store(answer.is_ok(), Ordering::Relaxed);
+        drop(first);
+        Ok((answer?, Place { _place: place, shared }))
     }
 
     async fn send(

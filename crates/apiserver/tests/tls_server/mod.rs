@@ -25,6 +25,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
@@ -91,8 +92,16 @@ impl Authority {
 pub struct Server {
     pub address: SocketAddr,
     pub connections: Arc<AtomicUsize>,
-    /// Connections end hard.
+    /// Connections end hard, and there are no more.
     pub stop: CancellationToken,
+    cut: Arc<Notify>,
+}
+
+impl Server {
+    /// The connections that there are end hard.
+    pub fn cut(&self) {
+        self.cut.notify_waiters();
+    }
 }
 
 impl Drop for Server {
@@ -127,14 +136,16 @@ pub async fn serve(setup: Setup, handler: Handler) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     let (connections, stop) = (Arc::new(AtomicUsize::new(0)), CancellationToken::new());
-    let server = Server { address, connections: connections.clone(), stop: stop.clone() };
+    let cut = Arc::new(Notify::new());
+    let server = Server { address, connections: connections.clone(), stop: stop.clone(), cut: cut.clone() };
     tokio::spawn(async move {
         loop {
             let stream = tokio::select! {
                 () = stop.cancelled() => return,
                 accepted = listener.accept() => accepted.expect("a connection").0,
             };
-            let (acceptor, handler, stop) = (acceptor.clone(), handler.clone(), stop.clone());
+            let (acceptor, handler, stop, cut) =
+                (acceptor.clone(), handler.clone(), stop.clone(), cut.clone());
             let connection = connections.fetch_add(1, Ordering::SeqCst) + 1;
             tokio::spawn(async move {
                 let Ok(stream) = acceptor.accept(stream).await else { return };
@@ -153,6 +164,7 @@ pub async fn serve(setup: Setup, handler: Handler) -> Server {
                 let http1 = hyper::server::conn::http1::Builder::new();
                 tokio::select! {
                     () = stop.cancelled() => {}
+                    () = cut.notified() => {}
                     _ = async {
                         if http2 {
                             let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());

@@ -14,6 +14,7 @@ mod desk;
 mod expand;
 mod node_object;
 mod registration;
+mod relabel;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ pub use desk::CsiDesk;
 pub use expand::{Due, Failure, FailureKind, Growth, Turn, capacity_of, expand_call, growth, quantity};
 pub use node_object::{NODE_ID, installed, new_csi_node, node_patch, owned_by, uninstalled};
 pub use registration::{CSI_PLUGIN, Version, judge, registration_failed, unknown_kind};
+pub use relabel::{Labelled, Relabelling, labels_may_differ, relabelling};
 
 /// Name of the attachment of a volume to a node.
 pub fn attachment_name(id: &VolumeId, node: &str) -> String {
@@ -54,6 +56,19 @@ pub fn update_period(driver: &CSIDriver) -> Option<u64> {
 
 fn hex_digest(text: &str) -> String {
     Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Directories beside those of devices: a device of such a name would be taken for them.
+const TAKEN: [&str; 2] = ["staging", "publish"];
+
+/// Why a device of this name has no place on a node.
+pub fn no_place_for_device(spec_name: &str) -> Option<String> {
+    TAKEN.contains(&spec_name).then(|| {
+        format!(
+            "the name {spec_name:?} of the persistent volume is that of a directory which every device of a driver \
+             shares: give the volume another name"
+        )
+    })
 }
 
 /// Where it is on this node, for this pod.
@@ -96,6 +111,20 @@ mod tests {
         };
         let all = [driver("a", None), driver("b", Some(10)), driver("c", Some(0)), driver("d", Some(-1))];
         assert_eq!(update_periods(&all), [("b".to_owned(), 10)].into());
+    }
+
+    #[test]
+    fn a_device_may_not_be_called_like_what_all_devices_share() {
+        let config = NodeConfig { root_dir: "/r".into(), ..NodeConfig::default() };
+        let id = VolumeId { driver: "d.example".into(), handle: "h".into() };
+        for (name, refused) in [("staging", true), ("publish", true), ("pv", false), ("staging-1", false)] {
+            assert_eq!(no_place_for_device(name).is_some(), refused, "{name}");
+        }
+        // What would be taken for what.
+        let path = |name| paths(&config, &PodUid::new("u"), &id, name, true);
+        assert!(
+            path("staging").record.starts_with(&format!("{}/", path("pv").staging.trim_end_matches("/pv")))
+        );
     }
 
     #[test]

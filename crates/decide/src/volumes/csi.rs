@@ -21,7 +21,7 @@ use serde_json::json;
 
 use super::persistent::{self, Resolved, Source};
 use super::{ContentInputs, Held, VolumePlace, VolumeSource, mounted};
-use crate::csi::{attachment_name, inline_handle, paths};
+use crate::csi::{attachment_name, inline_handle, no_place_for_device, paths};
 use crate::objects::{Known, KnownToken, Lack, Named, ObjectDesk, token_wanted};
 
 pub use attach::{Unattached, unattached};
@@ -210,6 +210,9 @@ impl Asked<'_> {
         source: &k8s::CSIPersistentVolumeSource,
     ) -> Result<VolumeSetup, Held> {
         let Some(resolved) = self.resolved else { return Err(self.waits("its claim is not known")) };
+        if let Some(message) = no_place_for_device(resolved.spec_name).filter(|_| resolved.block) {
+            return Err(self.refused(MountStage::NewMounter, message));
+        }
         let id = VolumeId { driver: source.driver.clone(), handle: source.volume_handle.clone() };
         let spec = self.driver(&id.driver, PERSISTENT)?;
         let publish_context = self.attachment(desk, &id, &spec)?;

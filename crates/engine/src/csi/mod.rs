@@ -4,12 +4,15 @@
 //!   set_up:     record ──> stage (if the node has not) ──> record ──> publish ──> group
 //!   tear_down:  unpublish ──> record gone ──> nobody's any more? ──> let_go: unstage ──> record gone
 //! ```
-//! Each volume has a lane: one operation at a time, so a call that hangs holds up its own volume and nothing else. What
-//! has to be undone is found on disk, where a record is before its driver is asked for anything. A kill at any point
+//! Each volume has a lane: one operation at a time, so a call that hangs holds up its own volume and nothing else. The
+//! group is given outside of it, since that may take as long as there are files, and hang: it is the business of one pod.
+//! What has to be undone is found on disk, where a record is before its driver is asked for anything. A kill at any point
 //! leaves a record, and the next agent finishes by it.
 //!
 //! A set-up runs in a task of its own. Whoever wants the pod gone does not wait for a driver that does not answer: only a
-//! publication that has begun is waited for, by the pod's tear-down, since it may leave something of the pod behind.
+//! publication that has begun is waited for, by the pod's tear-down, since it may leave something of the pod behind. The
+//! walk that gives the group is cut short. Nothing is asked of the driver before it has ended: one that hangs keeps its
+//! volume and so its pod, which says so, and neither the pod's other volumes nor other pods.
 //!
 //! Failures: a driver that may still be at work keeps its record. A record that can't be read is somebody's volume:
 //! nothing is unstaged that it might name.
@@ -23,13 +26,13 @@ use std::sync::Arc;
 
 use decide::Event;
 use decide::back_off::volume_delay;
-use decide::csi::{Calls, calls};
+use decide::csi::{Calls, Labelled, Relabelling, calls, labels_may_differ, relabelling};
 use futures::future::join_all;
 use model::PodUid;
 use model::csi::{CsiVolume, VolumeId};
 use model::volume::MountStage;
 use ports::{CsiDrivers, CsiError, CsiFiles, FilesError, FoundVolume, PluginSockets};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use crate::dispatcher::Outbox;
@@ -43,12 +46,12 @@ pub struct CsiPorts {
 }
 
 /// Why a volume could not be set up, and how far it came.
-pub(crate) struct Trouble {
+pub struct Trouble {
     pub stage: MountStage,
     pub message: String,
 }
 
-pub(crate) struct CsiKeeper {
+pub struct CsiKeeper {
     ports: CsiPorts,
     outbox: Outbox,
     shelf: Mutex<Shelf>,
@@ -65,8 +68,19 @@ struct Shelf {
     leaving: BTreeMap<VolumeId, bool>,
     /// What was begun for a pod, however it ended: a driver may be at work without a record of the pod's.
     begun: BTreeMap<PodUid, BTreeSet<VolumeId>>,
-    /// What is being published for a pod, or was.
-    publishing: BTreeMap<PodUid, BTreeSet<VolumeId>>,
+    /// A set-up of a volume for a pod is there from its first step to its last, one at a time.
+    errands: BTreeMap<Errand, Arc<Mutex<()>>>,
+    /// Errands that have come so far that something of the pod's may be left.
+    publishing: BTreeSet<Errand>,
+}
+
+type Errand = (PodUid, VolumeId);
+
+/// What became of volumes of a pod.
+#[derive(Default)]
+struct Unpublished {
+    ids: BTreeSet<VolumeId>,
+    failures: Vec<String>,
 }
 
 #[derive(Default)]
@@ -78,8 +92,14 @@ struct Lane {
 }
 
 impl CsiKeeper {
-    pub fn new(ports: CsiPorts, outbox: Outbox) -> Arc<Self> {
+    pub(crate) fn new(ports: CsiPorts, outbox: Outbox) -> Arc<Self> {
         Arc::new(Self { ports, outbox, shelf: Mutex::default() })
+    }
+
+    /// One without an engine around it, and what it would tell the engine.
+    pub fn alone(ports: CsiPorts) -> (Arc<Self>, mpsc::UnboundedReceiver<Event>) {
+        let (outbox, told) = mpsc::unbounded_channel();
+        (Self::new(ports, Outbox(outbox)), told)
     }
 
     /// Finds what an earlier agent has left, and lets go of what nobody uses.
@@ -156,14 +176,37 @@ impl CsiKeeper {
         detached(cancel, async move { this.set_up_now(&uid, &volume, &token).await }).await
     }
 
-    /// Between two calls `cancel` is looked at: a pod that is going gets nothing more.
     async fn set_up_now(
         &self,
         uid: &PodUid,
         volume: &CsiVolume,
         cancel: &CancellationToken,
     ) -> Result<(), Trouble> {
-        let canceled = || at(MountStage::SetUp, "context canceled");
+        let errand = (uid.clone(), volume.id.clone());
+        let turn = self.shelf.lock().await.errands.entry(errand.clone()).or_default().clone();
+        let own = turn.lock().await;
+        let result = match self.show(&errand, volume, cancel).await {
+            Ok(calls) => self.finish(volume, &calls, cancel).await,
+            Err(trouble) => Err(trouble),
+        };
+        let mut shelf = self.shelf.lock().await;
+        shelf.publishing.remove(&errand);
+        drop(own);
+        // Two: the shelf and we. Nobody waits for it.
+        if Arc::strong_count(&turn) <= 2 {
+            shelf.errands.remove(&errand);
+        }
+        result
+    }
+
+    /// What the driver does, in the volume's lane. Between two calls `cancel` is looked at: a pod that is going gets
+    /// nothing more.
+    async fn show(
+        &self,
+        errand: &Errand,
+        volume: &CsiVolume,
+        cancel: &CancellationToken,
+    ) -> Result<Calls, Trouble> {
         let lane = self.lane(&volume.id).await;
         let mut lane = lane.lock().await;
         if cancel.is_cancelled() {
@@ -176,20 +219,20 @@ impl CsiKeeper {
         let can = can.map_err(|error| no_client(volume, &error))?;
         let calls = calls(volume, can);
         self.stage(volume, &calls, &mut lane).await?;
-        if !self.may_publish(uid, &volume.id, cancel).await {
+        if !self.may_publish(errand, cancel).await {
             return Err(canceled());
         }
-        self.publish(uid, volume, &calls).await?;
-        self.finish(volume, &calls).await
+        self.publish(&errand.0, volume, &calls).await?;
+        Ok(calls)
     }
 
-    /// From here on the pod's tear-down waits for the lane. One that has begun already was cancelled before it.
-    async fn may_publish(&self, uid: &PodUid, id: &VolumeId, cancel: &CancellationToken) -> bool {
+    /// From here on the pod's tear-down waits for the errand. One that has begun already was cancelled before it.
+    async fn may_publish(&self, errand: &Errand, cancel: &CancellationToken) -> bool {
         let mut shelf = self.shelf.lock().await;
         if cancel.is_cancelled() {
             return false;
         }
-        shelf.publishing.entry(uid.clone()).or_default().insert(id.clone());
+        shelf.publishing.insert(errand.clone());
         true
     }
 
@@ -214,25 +257,24 @@ impl CsiKeeper {
         Ok(())
     }
 
-    /// A mount keeps the label that it was made with: for another one it is made anew, when no pod has it any more.
+    /// A mount keeps the label that it was made with.
     async fn unstage_other_label(&self, volume: &CsiVolume, lane: &mut Lane) -> Result<(), Trouble> {
-        if lane.staged.as_ref().map_or(volume.label.is_empty(), |label| *label == volume.label) {
+        if !labels_may_differ(lane.staged.as_deref(), &volume.label) {
             return Ok(());
         }
-        let found = self.ports.files.found().await;
-        let found = found.map_err(|error| at(MountStage::MountDevice, error.user_message()))?;
-        let same = |one: &&FoundVolume| id_of(one).as_ref() == Some(&volume.id);
-        let other = |one: &&FoundVolume| matches!(&one.record, Ok(Some(record)) if record.se_linux_mount_context != volume.label);
-        let Some(stage) = found.iter().filter(same).filter(other).find(|one| one.pod.is_none()) else {
-            return Ok(());
-        };
-        if let Some(user) = found.iter().filter(same).find_map(|one| one.pod.as_ref()) {
-            let message = format!("pod {user} has the volume with another SELinux label");
-            return Err(at(MountStage::MountDevice, message));
+        let device = |message: String| at(MountStage::MountDevice, message);
+        let found = self.ports.files.found().await.map_err(|error| device(error.user_message()))?;
+        let here: Vec<(&FoundVolume, Labelled<'_>)> =
+            found.iter().filter_map(|one| Some((one, labelled(one, &volume.id)?))).collect();
+        match relabelling(&volume.label, here.iter().map(|(_, seen)| *seen)) {
+            Relabelling::Fits => return Ok(()),
+            Relabelling::Waits { message } => return Err(device(message)),
+            Relabelling::Anew => lane.staged = None,
         }
-        lane.staged = None;
-        let gone = self.unstage(&volume.id, stage).await;
-        gone.map_err(|message| at(MountStage::MountDevice, message))
+        for (stage, _) in here.iter().filter(|(one, _)| one.pod.is_none()) {
+            self.unstage(&volume.id, stage).await.map_err(device)?;
+        }
+        Ok(())
     }
 
     async fn publish(&self, uid: &PodUid, volume: &CsiVolume, calls: &Calls) -> Result<(), Trouble> {
@@ -256,15 +298,20 @@ impl CsiKeeper {
         Err(at(MountStage::SetUp, error.to_string()))
     }
 
-    async fn finish(&self, volume: &CsiVolume, calls: &Calls) -> Result<(), Trouble> {
-        if let Some((group, on_root_mismatch)) = calls.group {
-            let applied = self.ports.files.apply_group(&volume.paths.target, group, on_root_mismatch).await;
-            applied.map_err(|error| {
-                let cause = error.user_message();
-                at(MountStage::SetUp, format!("applyFSGroup failed for vol {}: {cause}", volume.id.handle))
-            })?;
-        }
-        Ok(())
+    /// Left behind when the pod is going: the walk ends at its next step then, and the tear-down looks whether it has.
+    async fn finish(
+        &self,
+        volume: &CsiVolume,
+        calls: &Calls,
+        cancel: &CancellationToken,
+    ) -> Result<(), Trouble> {
+        let Some((group, on_root_mismatch)) = calls.group else { return Ok(()) };
+        let walk = self.ports.files.apply_group(&volume.paths.target, group, on_root_mismatch);
+        let applied = cancel.run_until_cancelled(walk).await.ok_or_else(canceled)?;
+        applied.map_err(|error| {
+            let cause = error.user_message();
+            at(MountStage::SetUp, format!("applyFSGroup failed for vol {}: {cause}", volume.id.handle))
+        })
     }
 
     /// The driver has said that there is nothing. What can't be removed is found again when the pod goes.
@@ -278,29 +325,44 @@ impl CsiKeeper {
 
     /// Everything of a pod. Goes on past failures; each of them is told.
     pub async fn tear_down(self: &Arc<Self>, uid: &PodUid) -> Result<(), String> {
-        self.come_to_rest(uid).await;
-        let found = match self.ports.files.found_of(uid).await {
-            Ok(found) => found,
-            Err(error) => return Err(error.user_message()),
-        };
-        let results = join_all(found.iter().map(|one| self.unpublish(one))).await;
-        let mut nobodys = self.shelf.lock().await.begun.remove(uid).unwrap_or_default();
-        nobodys.extend(found.iter().filter_map(id_of));
-        for id in nobodys {
+        // What is at work for the pod although nobody waits for it any more has its end first: its traces are seen then.
+        let at_work = self.at_work(uid).await;
+        let is_free =
+            |one: &FoundVolume| at_work.is_empty() || id_of(one).is_some_and(|id| !at_work.contains_key(&id));
+        let rest = join_all(at_work.values().map(|turn| async { drop(turn.lock().await) }));
+        let (mut done, _) = tokio::join!(self.unpublish_all(uid, &is_free), rest);
+        if !at_work.is_empty() {
+            let late = self.unpublish_all(uid, &|one| !is_free(one)).await;
+            done.ids.extend(late.ids);
+            done.failures.extend(late.failures);
+        }
+        done.ids.extend(self.shelf.lock().await.begun.remove(uid).unwrap_or_default());
+        for id in done.ids {
             self.clone().let_go(id).await;
         }
-        let failures: Vec<String> = results.into_iter().filter_map(Result::err).collect();
-        if failures.is_empty() { Ok(()) } else { Err(failures.join("; ")) }
+        if done.failures.is_empty() { Ok(()) } else { Err(done.failures.join("; ")) }
     }
 
-    /// What is at work for the pod although nobody waits for it any more has its end first: its traces are seen then.
-    async fn come_to_rest(&self, uid: &PodUid) {
-        let at_work = self.shelf.lock().await.publishing.get(uid).cloned().unwrap_or_default();
-        for id in &at_work {
-            let lane = self.lane(id).await;
-            drop(lane.lock().await);
-        }
-        self.shelf.lock().await.publishing.remove(uid);
+    /// Publications of the pod that have not ended.
+    async fn at_work(&self, uid: &PodUid) -> BTreeMap<VolumeId, Arc<Mutex<()>>> {
+        let shelf = self.shelf.lock().await;
+        let own = shelf.publishing.iter().filter(|(of, _)| of == uid);
+        own.filter_map(|errand| Some((errand.1.clone(), shelf.errands.get(errand)?.clone()))).collect()
+    }
+
+    async fn unpublish_all(
+        &self,
+        uid: &PodUid,
+        wanted: &(dyn Fn(&FoundVolume) -> bool + Sync),
+    ) -> Unpublished {
+        let found = match self.ports.files.found_of(uid).await {
+            Ok(found) => found,
+            Err(error) => return Unpublished { failures: vec![error.user_message()], ..Default::default() },
+        };
+        let found: Vec<FoundVolume> = found.into_iter().filter(wanted).collect();
+        let results = join_all(found.iter().map(|one| self.unpublish(one))).await;
+        let failures = results.into_iter().filter_map(Result::err).collect();
+        Unpublished { ids: found.iter().filter_map(id_of).collect(), failures }
     }
 
     async fn unpublish(&self, one: &FoundVolume) -> Result<(), String> {
@@ -313,6 +375,8 @@ impl CsiKeeper {
             Ok(None) => return self.drop_link(one, remove(None).await).await.map_err(failed),
             Ok(Some(record)) => record,
         };
+        // A walk through it that hangs ends or not, whatever its driver is told: it may not go on in what is another's.
+        self.ports.files.at_rest(&one.place).await.map_err(|error| failed(error.user_message()))?;
         let lane = self.lane(&record.id()).await;
         let _lane = lane.lock().await;
         let (driver, handle) = (&record.driver_name, &record.volume_handle);
@@ -416,6 +480,10 @@ async fn detached<T: Send + 'static>(
     }
 }
 
+fn canceled() -> Trouble {
+    at(MountStage::SetUp, "context canceled")
+}
+
 fn at(stage: MountStage, message: impl Into<String>) -> Trouble {
     Trouble { stage, message: message.into() }
 }
@@ -432,6 +500,12 @@ fn no_client(volume: &CsiVolume, error: &CsiError) -> Trouble {
 
 fn id_of(one: &FoundVolume) -> Option<VolumeId> {
     one.record.as_ref().ok()?.as_ref().map(model::csi::VolumeRecord::id)
+}
+
+/// Of this volume only.
+fn labelled<'a>(one: &'a FoundVolume, id: &VolumeId) -> Option<Labelled<'a>> {
+    let record = one.record.as_ref().ok()?.as_ref().filter(|record| record.id() == *id)?;
+    Some(Labelled { pod: one.pod.as_ref(), label: &record.se_linux_mount_context })
 }
 
 fn is_ephemeral(one: &FoundVolume) -> bool {

@@ -13,6 +13,10 @@
 //!
 //! A record is there before its driver is asked for anything, and goes after everything else. Directories are removed
 //! only empty, and never while something is mounted there: what a driver has left behind is somebody's data.
+//!
+//! Behind what a driver has mounted there may be a server that does not answer. Only the walk that gives a volume to its
+//! group goes there, and everything runs where it can be left behind ([`super::lanes`]): one piece of work per volume of
+//! a pod, and per staged volume, so that none of them waits for another's. Records lie beside what is mounted.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -26,10 +30,11 @@ use model::PodUid;
 use model::csi::VolumeRecord;
 use ports::{CsiFiles, FilesError, FoundVolume};
 
+use super::lanes::{Lane, Lanes, Owner};
 use super::layout::{failed, make_dirs, single_name};
-use super::news::{HostVolumeNews, Teller};
+use super::news::HostVolumeNews;
 use super::ownership::{self, Access};
-use super::steps::Pulse;
+use super::steps::step;
 use crate::mountinfo::MountTable;
 
 const RECORD: &str = "vol_data.json";
@@ -43,45 +48,65 @@ const MAX_BYTES: u64 = 1 << 20;
 /// [`CsiFiles`] below the agent's root directory.
 #[derive(Clone, Debug)]
 pub struct HostCsiFiles {
-    root: Arc<PathBuf>,
-    teller: Option<Teller>,
+    pub(super) root: Arc<PathBuf>,
+    /// Not those of a pod's other volumes, which go on while one of a driver hangs.
+    pub(super) lanes: Lanes,
 }
 
 impl HostCsiFiles {
     pub fn new(root_dir: impl Into<PathBuf>) -> Self {
-        Self { root: Arc::new(root_dir.into()), teller: None }
+        Self { root: Arc::new(root_dir.into()), lanes: Lanes::new() }
     }
 
     /// What there is to say about its work is heard there.
     pub fn telling(self, news: &HostVolumeNews) -> Self {
-        Self { teller: Some(news.teller()), ..self }
+        Self { lanes: self.lanes.telling(news.teller()), ..self }
     }
 
-    async fn blocking<T: Send + 'static>(&self, work: impl FnOnce(&Path) -> T + Send + 'static) -> T {
+    /// Work at `path`, after earlier work on the same volume.
+    async fn at<T: Send + 'static>(
+        &self,
+        path: &str,
+        what: String,
+        work: impl FnOnce(&Path, &Path) -> Result<T, FilesError> + Send + 'static,
+    ) -> Result<T, FilesError> {
+        let (owner, volume) = owner(&self.root, below(&self.root, path)?);
+        let (root, path) = (Arc::clone(&self.root), PathBuf::from(path));
+        self.lanes.run(owner, Lane::Volume(&volume), what, move |_| work(&root, &path)).await
+    }
+
+    /// Looks at records, which no server is behind. `whose` may look as often as it likes.
+    async fn look<T: Send + 'static>(
+        &self,
+        whose: String,
+        work: impl FnOnce(&Path) -> Result<T, FilesError> + Send + 'static,
+    ) -> Result<T, FilesError> {
         let root = Arc::clone(&self.root);
-        match tokio::task::spawn_blocking(move || work(&root)).await {
-            Ok(value) => value,
-            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            // The runtime is going down, and with it whoever waits here.
-            Err(_) => std::future::pending().await,
-        }
+        let what = format!("reading the {whose}");
+        self.lanes.run(Owner::Node(whose), Lane::Looking, what, move |_| work(&root)).await
     }
 }
 
 #[async_trait]
 impl CsiFiles for HostCsiFiles {
     async fn make_dir(&self, path: &str) -> Result<(), FilesError> {
-        let path = path.to_owned();
-        self.blocking(move |root| make_dirs(below(root, &path)?, 0o750)).await
+        self.at(path, format!("making {path}"), |root, path| {
+            // It is there, then, and is not touched: what is mounted may not answer.
+            if mounts()?.at(&resolved(root, path)?).is_some() {
+                return Ok(());
+            }
+            make_dirs(path, 0o750)
+        })
+        .await
     }
 
     async fn write_record(&self, path: &str, record: &VolumeRecord) -> Result<(), FilesError> {
-        let (path, record) = (path.to_owned(), record.clone());
-        self.blocking(move |root| write_record(below(root, &path)?, &record)).await
+        let record = record.clone();
+        self.at(path, format!("writing {path}"), move |_, path| write_record(path, &record)).await
     }
 
     async fn found(&self) -> Result<Vec<FoundVolume>, FilesError> {
-        self.blocking(|root| {
+        self.look("records of all volumes of drivers".into(), |root| {
             let mut found = staged(root)?;
             for uid in names(&root.join("pods"))? {
                 found.extend(published(root, &PodUid::new(uid))?);
@@ -92,48 +117,40 @@ impl CsiFiles for HostCsiFiles {
     }
 
     async fn found_of(&self, uid: &PodUid) -> Result<Vec<FoundVolume>, FilesError> {
-        let uid = uid.clone();
-        self.blocking(move |root| {
-            single_name("pod uid", uid.as_str())?;
-            published(root, &uid)
-        })
-        .await
+        single_name("pod uid", uid.as_str())?;
+        let own = uid.clone();
+        self.look(format!("records of volumes of pod {uid}"), move |root| published(root, &own)).await
+    }
+
+    async fn at_rest(&self, place: &str) -> Result<(), FilesError> {
+        let (owner, volume) = owner(&self.root, below(&self.root, place)?);
+        self.lanes.at_rest(owner, Lane::Volume(&volume), &format!("earlier work on {place}")).await
     }
 
     async fn remove(&self, place: &str, record: Option<&str>) -> Result<(), FilesError> {
-        let (place, record) = (place.to_owned(), record.map(str::to_owned));
-        self.blocking(move |root| {
-            let record = record.as_deref().map(|record| below(root, record)).transpose()?;
-            remove(root, below(root, &place)?, record)
-        })
-        .await
+        let record = record.map(|record| below(&self.root, record).map(Path::to_owned)).transpose()?;
+        self.at(place, format!("removing {place}"), move |root, place| remove(root, place, record.as_deref()))
+            .await
     }
 
     async fn apply_group(&self, path: &str, group: i64, on_root_mismatch: bool) -> Result<(), FilesError> {
-        let path = path.to_owned();
-        let teller = self.teller.clone();
-        self.blocking(move |root| {
-            let path = below(root, &path)?;
+        self.at(path, format!("giving what is in {path} to group {group}"), move |_, path| {
             if on_root_mismatch && root_matches(path, group) {
                 return Ok(());
             }
-            // <root>/pods/<uid>/...
-            let uid = path.strip_prefix(root.join("pods")).ok().and_then(|inner| inner.iter().next());
-            let uid = PodUid::new(uid.unwrap_or_default().to_string_lossy());
-            let pulse = Pulse::default().telling(&uid, teller);
-            pulse.during(|| ownership::apply(path, group, Access::ReadWrite))
+            ownership::apply(path, group, Access::ReadWrite)
         })
         .await
     }
 
     async fn link_device(&self, device: &str, link: &str) -> Result<(), FilesError> {
-        let (device, link) = (device.to_owned(), link.to_owned());
-        self.blocking(move |root| {
-            let (device, link) = (below(root, &device)?, below(root, &link)?);
+        let device = below(&self.root, device)?.to_owned();
+        self.at(link, format!("making {link}"), move |_, link| {
             if let Some(parent) = link.parent() {
                 make_dirs(parent, 0o750)?;
             }
-            match std::os::unix::fs::symlink(device, link) {
+            step("link the device");
+            match std::os::unix::fs::symlink(&device, link) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                     let there = fs::read_link(link).map_err(failed("read", link))?;
                     let message = format!("{} leads to {}", link.display(), there.display());
@@ -146,15 +163,32 @@ impl CsiFiles for HostCsiFiles {
     }
 
     async fn unlink_device(&self, link: &str) -> Result<(), FilesError> {
-        let link = link.to_owned();
-        self.blocking(move |root| {
-            let link = below(root, &link)?;
+        self.at(link, format!("removing {link}"), |_, link| {
+            step("remove the link to the device");
             gone_is_fine(fs::remove_file(link)).map_err(failed("remove", link))?;
             remove_empty(link.parent());
             remove_empty(link.parent().and_then(Path::parent));
             Ok(())
         })
         .await
+    }
+}
+
+/// Who has the volume at `path`, and what it is called there: a pod, or the node for what is staged and for records of
+/// devices.
+fn owner(root: &Path, path: &Path) -> (Owner, String) {
+    let inner = path.strip_prefix(root).unwrap_or(path);
+    let parts: Vec<String> = inner.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    let plugin: Vec<&str> = PLUGIN.split('/').collect();
+    let of_pod = |uid: &str, name: &str| (Owner::Pod(PodUid::new(uid)), name.to_owned());
+    let of_node = |dir: &str, name: &str| (Owner::Node(format!("{dir}/{name}")), name.to_owned());
+    match (parts.as_slice(), parts.strip_prefix(plugin.as_slice())) {
+        (["pods", uid, "volumes" | DEVICES, ESCAPED, name, ..], _) => of_pod(uid, name),
+        (_, Some([DEVICES, "publish", name, uid, ..])) => of_pod(uid, name),
+        (_, Some([DEVICES, "staging" | "publish", name])) => of_node(DEVICES, name),
+        (_, Some([driver, volume, ..])) => of_node(driver, volume),
+        _ => of_node(&inner.to_string_lossy(), ""),
     }
 }
 
@@ -178,9 +212,12 @@ fn write_record(path: &Path, record: &VolumeRecord) -> Result<(), FilesError> {
     let draft = dir.join(DRAFT);
     let mut options = fs::OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o644);
+    step("create the draft of a record");
     let mut file = options.open(&draft).map_err(failed("create", &draft))?;
+    step("write the draft of a record");
     file.write_all(text.as_bytes()).map_err(failed("write", &draft))?;
     file.sync_all().map_err(failed("write", &draft))?;
+    step("put the record in its place");
     fs::rename(&draft, path).map_err(failed("replace", path))?;
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed("write", dir))
 }
@@ -258,24 +295,38 @@ fn volume_at(
 
 fn remove(root: &Path, place: &Path, record: Option<&Path>) -> Result<(), FilesError> {
     let real = resolved(root, place)?;
-    let table = MountTable::read().map_err(failed("read", Path::new("/proc/self/mountinfo")))?;
+    let table = mounts()?;
     if let Some(mount) = table.at_or_below(&real).next() {
         return Err(FilesError::Mounted { path: mount.mount_point.display().to_string() });
     }
+    step("remove the place");
     let gone = match fs::symlink_metadata(place) {
         Ok(metadata) if metadata.is_dir() => fs::remove_dir(place),
         Ok(_) => fs::remove_file(place),
         Err(error) => Err(error),
     };
     gone_is_fine(gone).map_err(failed("remove", place))?;
+    // Of an agent that died while it wrote one.
+    let draft = record.unwrap_or(place).with_file_name(DRAFT);
+    step("remove the draft of a record");
+    gone_is_fine(fs::remove_file(&draft)).map_err(failed("remove", &draft))?;
     remove_empty(place.parent().filter(|_| record.is_none()));
     let Some(record) = record else { return Ok(()) };
-    gone_is_fine(fs::remove_file(record)).map_err(failed("remove", record))?;
     let dir = record.parent();
-    remove_empty(dir);
     // Of a device it has one more level; of a filesystem the driver's directory stays for its other volumes.
-    remove_empty(dir.filter(|dir| dir.file_name() == Some(OsStr::new("data"))).and_then(Path::parent));
+    let device = dir.filter(|dir| dir.file_name() == Some(OsStr::new("data"))).and_then(Path::parent);
+    let published =
+        device.and_then(|device| Some(device.with_file_name("publish").join(device.file_name()?)));
+    remove_empty(published.as_deref());
+    step("remove the record");
+    gone_is_fine(fs::remove_file(record)).map_err(failed("remove", record))?;
+    remove_empty(dir);
+    remove_empty(device);
     Ok(())
+}
+
+fn mounts() -> Result<MountTable, FilesError> {
+    MountTable::read().map_err(failed("read", Path::new("/proc/self/mountinfo")))
 }
 
 /// As the mount table knows it.
@@ -288,7 +339,20 @@ fn resolved(root: &Path, place: &Path) -> Result<PathBuf, FilesError> {
 
 /// One that is not empty stays: something in it is still needed.
 fn remove_empty(dir: Option<&Path>) {
-    let _ = dir.map(fs::remove_dir);
+    if let Some(dir) = dir {
+        step("remove a directory, if it is empty");
+        let _ = fs::remove_dir(dir);
+    }
+}
+
+/// What an agent that died has left of volumes for the node, before it had a record of them and so before their drivers
+/// were asked for anything: nobody would ever look for it. For an agent that has not begun anything yet.
+pub fn drop_unrecorded(root: &Path) -> Result<(), FilesError> {
+    let mut result = Ok(());
+    for one in staged(root)?.into_iter().filter(|one| matches!(one.record, Ok(None))) {
+        result = result.and(remove(root, Path::new(&one.place), Some(Path::new(&one.record_path))));
+    }
+    result
 }
 
 fn gone_is_fine(result: io::Result<()>) -> io::Result<()> {
@@ -378,6 +442,26 @@ mod tests {
         }
         assert_eq!(files.found().await.unwrap(), []);
         assert!(!stage.exists() && !pod.exists() && !device.join("bpv").exists());
+    }
+
+    #[test]
+    fn work_on_one_volume_waits_for_nobody_elses() {
+        let check = |path: &str, expect: (Owner, &str)| {
+            let (who, volume) = owner(Path::new("/r"), &Path::new("/r").join(path));
+            assert_eq!((who, volume.as_str()), expect, "{path}");
+        };
+        let pod = |name| (Owner::Pod(PodUid::new("u")), name);
+        let node = |dir: &str, name| (Owner::Node(format!("{dir}/{name}")), name);
+        check("pods/u/volumes/kubernetes.io~csi/pv/mount", pod("pv"));
+        check("pods/u/volumes/kubernetes.io~csi/pv/vol_data.json", pod("pv"));
+        check("pods/u/volumeDevices/kubernetes.io~csi/pv", pod("pv"));
+        check("plugins/kubernetes.io/csi/volumeDevices/publish/pv/u", pod("pv"));
+        check("plugins/kubernetes.io/csi/volumeDevices/publish/pv", node(DEVICES, "pv"));
+        check("plugins/kubernetes.io/csi/volumeDevices/staging/pv", node(DEVICES, "pv"));
+        check("plugins/kubernetes.io/csi/volumeDevices/pv/data/vol_data.json", node(DEVICES, "pv"));
+        check("plugins/kubernetes.io/csi/d.example/abc/globalmount", node("d.example", "abc"));
+        check("plugins/kubernetes.io/csi/d.example/abc/vol_data.json", node("d.example", "abc"));
+        check("elsewhere", node("elsewhere", ""));
     }
 
     #[tokio::test]

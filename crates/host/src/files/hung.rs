@@ -7,14 +7,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use model::PodUid;
+use model::csi::VolumeRecord;
 use model::volume::{EmptyDirMedium, HostPathCheck, VolumeKind, VolumeSetup};
-use ports::{FilesError, PodFiles};
+use ports::{CsiFiles, FilesError, PodFiles};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountFlags;
 
-use super::HostPodFiles;
 use super::lanes::Lanes;
 use super::testing::Mounts;
+use super::{HostCsiFiles, HostPodFiles};
 
 /// Its server is this descriptor, which nobody reads. When it is dropped, everybody gets an error.
 struct DeadServer(#[allow(dead_code)] OwnedFd);
@@ -143,4 +144,100 @@ async fn a_dead_server_inside_a_volume_is_left_alone() {
     rustix::mount::unmount(volume.join("mounted"), rustix::mount::UnmountFlags::NOFOLLOW).unwrap();
     b.take_away(&uid).await.unwrap();
     assert!(!b.temp.path().join("root/pods/inner").exists());
+}
+
+/// Volumes of drivers, as they are on disk.
+struct OfDrivers {
+    root: std::path::PathBuf,
+    files: HostCsiFiles,
+}
+
+impl OfDrivers {
+    fn new(temp: &Path) -> Self {
+        let root = temp.join("root");
+        let lanes = Lanes::with_quiet(Duration::from_secs(4));
+        Self { files: HostCsiFiles { lanes, ..HostCsiFiles::new(&root) }, root }
+    }
+
+    fn record(handle: &str) -> VolumeRecord {
+        VolumeRecord { driver_name: "d".into(), volume_handle: handle.into(), ..Default::default() }
+    }
+
+    /// The place of the volume of a pod, and its record.
+    async fn publish(&self, uid: &str, name: &str) -> (String, String) {
+        let dir = self.root.join(format!("pods/{uid}/volumes/kubernetes.io~csi/{name}"));
+        let text = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+        let (place, record) = (text("mount"), text("vol_data.json"));
+        self.files.write_record(&record, &Self::record(name)).await.unwrap();
+        self.files.make_dir(&place).await.unwrap();
+        (place, record)
+    }
+}
+
+#[tokio::test]
+async fn a_dead_server_behind_a_driver_holds_up_its_own_volume_only() {
+    let temp = tempfile::tempdir().unwrap();
+    let _mounts = Mounts::below(temp.path());
+    let d = OfDrivers::new(temp.path());
+    let staging = d.root.join("plugins/kubernetes.io/csi/d/abc/globalmount");
+    let staging = staging.to_str().unwrap();
+    let stage_record = staging.replace("globalmount", "vol_data.json");
+    d.files.write_record(&stage_record, &OfDrivers::record("pv")).await.unwrap();
+    d.files.make_dir(staging).await.unwrap();
+    let (place, record) = d.publish("bad", "pv").await;
+    let staged_server = mount_dead_server(Path::new(staging));
+    let server = mount_dead_server(Path::new(&place));
+    let hangs = |result: Result<(), FilesError>, what: &str| {
+        let error = result.expect_err(what);
+        assert!(matches!(error, FilesError::Hangs { .. }), "{what}: {error:?}");
+        assert!(error.to_string().starts_with(what), "{error}");
+    };
+    hangs(d.files.apply_group(&place, 7, false).await, &format!("giving what is in {place} to group 7"));
+    let (again, rest, removed) = tokio::join!(
+        d.files.apply_group(&place, 7, true),
+        d.files.at_rest(&place),
+        d.files.remove(&place, Some(&record)),
+    );
+    hangs(again, "giving what is in");
+    hangs(rest, &format!("earlier work on {place}"));
+    hangs(removed, "removing");
+
+    // What there is can be told, and a place that somebody mounted at is left in peace.
+    let (found, of_bad) = (d.files.found().await.unwrap(), d.files.found_of(&PodUid::new("bad")).await);
+    assert_eq!((found.len(), of_bad.unwrap().len()), (2, 1));
+    d.files.make_dir(staging).await.unwrap();
+    d.files.write_record(&stage_record, &OfDrivers::record("pv")).await.unwrap();
+
+    // The pod's other volume, and a hundred other pods with the same one, come and go.
+    let others = (0..100).map(|number| format!("good-{number}")).chain(["bad".to_owned()]);
+    let others = others.map(|uid| {
+        let d = &d;
+        async move {
+            let (place, record) = d.publish(&uid, if uid == "bad" { "other" } else { "pv" }).await;
+            d.files.apply_group(&place, 7, false).await.unwrap();
+            d.files.at_rest(&place).await.unwrap();
+            d.files.remove(&place, Some(&record)).await.unwrap();
+        }
+    });
+    futures::future::join_all(others).await;
+    assert_eq!(d.files.found().await.unwrap().len(), 2);
+
+    // Given up by its administrator: the walk ends, and what is mounted is still not ours to remove.
+    drop((server, staged_server));
+    for _ in 0..100 {
+        match d.files.at_rest(&place).await {
+            Err(FilesError::Hangs { .. }) => {}
+            other => {
+                other.unwrap();
+                break;
+            }
+        }
+    }
+    for (place, record) in [(place.as_str(), &record), (staging, &stage_record)] {
+        let error = d.files.remove(place, Some(record)).await.unwrap_err();
+        assert!(matches!(error, FilesError::Mounted { .. }), "{error:?}");
+        rustix::mount::unmount(place, rustix::mount::UnmountFlags::NOFOLLOW).unwrap();
+        d.files.remove(place, Some(record)).await.unwrap();
+    }
+    assert_eq!(d.files.found().await.unwrap(), []);
 }

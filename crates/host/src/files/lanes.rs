@@ -1,16 +1,17 @@
 //! Where work on the volumes of pods is done: threads of its own, which can be left behind.
 //!
 //! ```text
-//!   asked ──> turn at the volume ──> turn at what pods share ──> a place of the pod ──> thread ──> done
-//!                    │                        │                        │                  │ no step for QUIET
-//!                    └────────────────────────┴──────> Hangs <─────────┴──────────────────┘
+//!   asked ──> turn at the volume ──> turn at what pods share, and a place of the pod ──> thread ──> done
+//!                    │                            │                                          │ no step for QUIET
+//!                    └────────────────────────────┴─────> Hangs <────────────────────────────┘
 //!                       (who is before it takes no step)    (the thread lives on and keeps its turns)
 //! ```
 //! A server that does not answer blocks whoever touches its files, for ever and beyond any signal. So each piece of work
 //! has a thread, each pod a bounded number of them, and each volume one at a time: a second try does not begin before
 //! the first has ended. What several pods may have (a disk, a directory of the node) has turns of its own, whoever
-//! comes. Who waits is told after a while that it hangs, and tries again later. Work that is slow but goes on (a million
-//! files, a disk being formatted) is waited for, by those behind it too: its steps tell ([`super::steps`]).
+//! comes; it is never kept by who waits for a place of its own pod. Who waits is told after a while that it hangs, and
+//! tries again later. Work that is slow but goes on (a million files, a disk being formatted) is waited for, by those
+//! behind it too: its steps tell ([`super::steps`]). Long work learns there that nobody waits for it any more.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -26,8 +27,22 @@ use super::steps::Pulse;
 
 /// As long as the kubelet gives a volume; nothing local takes a part of it.
 const QUIET: Duration = Duration::from_secs(120);
-/// Threads of one pod at once. Work on the pod as a whole takes all of them.
+/// Threads of one owner at once. Work on the pod as a whole takes all of them.
 const PLACES: u32 = 4;
+
+/// Whose threads are counted together.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Owner {
+    Pod(PodUid),
+    /// Something that is the node's, by its name.
+    Node(String),
+}
+
+impl From<&PodUid> for Owner {
+    fn from(uid: &PodUid) -> Self {
+        Owner::Pod(uid.clone())
+    }
+}
 
 /// What the work is about.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +52,8 @@ pub enum Lane<'a> {
     Container(&'a str),
     /// Looks only; one at a time.
     Measuring,
+    /// Looks only, at what no server is behind.
+    Looking,
     /// Nothing else of the pod is worked on meanwhile.
     Pod,
 }
@@ -47,7 +64,7 @@ impl Lane<'_> {
             Lane::Volume(name) => Some(format!("volume {name}")),
             Lane::Container(name) => Some(format!("container {name}")),
             Lane::Measuring => Some("measuring".to_owned()),
-            Lane::Pod => None,
+            Lane::Looking | Lane::Pod => None,
         }
     }
 
@@ -79,7 +96,7 @@ impl Turns {
 }
 
 #[derive(Debug)]
-struct PodLanes {
+struct OwnLanes {
     places: Arc<Semaphore>,
     turns: Turns,
     activity: Pulse,
@@ -88,7 +105,7 @@ struct PodLanes {
 #[derive(Clone, Debug)]
 pub struct Lanes {
     quiet: Duration,
-    pods: Arc<Mutex<BTreeMap<PodUid, Arc<PodLanes>>>>,
+    owners: Arc<Mutex<BTreeMap<Owner, Arc<OwnLanes>>>>,
     /// By names of what pods may share.
     shared: Turns,
     teller: Option<Teller>,
@@ -96,8 +113,8 @@ pub struct Lanes {
 
 /// Held by the thread until its work has ended, however long ago its customer left.
 struct Place {
-    // First: who gets the place next may be the last to use the pod's lanes.
-    _pod: Arc<PodLanes>,
+    // First: who gets the place next may be the last to use the owner's lanes.
+    _own: Arc<OwnLanes>,
     _places: OwnedSemaphorePermit,
     _turns: Vec<OwnedMutexGuard<()>>,
     pulse: Pulse,
@@ -109,7 +126,7 @@ impl Lanes {
     }
 
     pub fn with_quiet(quiet: Duration) -> Self {
-        Self { quiet, pods: Arc::default(), shared: Turns::default(), teller: None }
+        Self { quiet, owners: Arc::default(), shared: Turns::default(), teller: None }
     }
 
     /// What the work has to say goes there.
@@ -120,25 +137,26 @@ impl Lanes {
     /// Does `work`, once those before it have ended. `what` names it where it hangs.
     pub async fn run<T: Send + 'static>(
         &self,
-        uid: &PodUid,
+        owner: impl Into<Owner>,
         lane: Lane<'_>,
         what: String,
         work: impl FnOnce(&Pulse) -> Result<T, FilesError> + Send + 'static,
     ) -> Result<T, FilesError> {
-        self.run_on(uid, lane, &[], what, work).await
+        self.run_on(owner, lane, &[], what, work).await
     }
 
     /// The same for work on things that other pods may work on as well. Who names several names them in one order.
     pub async fn run_on<T: Send + 'static>(
         &self,
-        uid: &PodUid,
+        owner: impl Into<Owner>,
         lane: Lane<'_>,
         shared: &[String],
         what: String,
         work: impl FnOnce(&Pulse) -> Result<T, FilesError> + Send + 'static,
     ) -> Result<T, FilesError> {
-        let place = self.take_place(uid, lane, shared, &what).await?;
+        let place = self.take_place(owner.into(), lane, shared, &what).await?;
         let pulse = place.pulse.clone();
+        let _waits = pulse.waited_for();
         let (told, answer) = oneshot::channel();
         let counted = pulse.clone();
         let thread = move || {
@@ -156,33 +174,74 @@ impl Lanes {
         }
     }
 
+    /// When earlier work there has ended: nothing of it will touch the place any more.
+    pub async fn at_rest(
+        &self,
+        owner: impl Into<Owner>,
+        lane: Lane<'_>,
+        what: &str,
+    ) -> Result<(), FilesError> {
+        self.take_place(owner.into(), lane, &[], what).await.map(drop)
+    }
+
     async fn take_place(
         &self,
-        uid: &PodUid,
+        owner: Owner,
         lane: Lane<'_>,
         shared: &[String],
         what: &str,
     ) -> Result<Place, FilesError> {
-        let pod = self.pod(uid).await;
+        let own = self.own(&owner).await;
         let mut turns = Vec::new();
-        let mut activities = vec![pod.activity.clone()];
+        let mut activities = vec![own.activity.clone()];
         if let Some(name) = lane.turn() {
-            let turn = pod.turns.of(&name).await;
+            let turn = own.turns.of(&name).await;
             turns.push(self.patiently(&turn.activity, what, turn.lock.clone().lock_owned()).await?);
             activities.push(turn.activity);
         }
+        let mut others = Vec::new();
         for name in shared {
-            let turn = self.shared.of(name).await;
-            let what = format!("other work on {name}, for which {what} waits,");
-            turns.push(self.patiently(&turn.activity, &what, turn.lock.clone().lock_owned()).await?);
-            activities.push(turn.activity);
+            others.push((name.as_str(), self.shared.of(name).await));
         }
-        let places = pod.places.clone().acquire_many_owned(lane.places());
-        let places = self.patiently(&pod.activity, what, places).await?;
-        // It is never closed.
-        let places = places.map_err(|_| FilesError::Broken { what: what.to_owned() })?;
-        let pulse = Pulse::heard_by(activities).telling(uid, self.teller.clone());
-        Ok(Place { _places: places, _turns: turns, _pod: pod, pulse })
+        activities.extend(others.iter().map(|(_, turn)| turn.activity.clone()));
+        let (places, guards) = self.take_shared(&own, lane.places(), &others, what).await?;
+        turns.extend(guards);
+        let pulse = Pulse::heard_by(activities);
+        let pulse = match &owner {
+            Owner::Pod(uid) => pulse.telling(uid, self.teller.clone()),
+            Owner::Node(_) => pulse,
+        };
+        Ok(Place { _places: places, _turns: turns, _own: own, pulse })
+    }
+
+    /// Places, and turns at what pods share. Neither is kept while the other is waited for: what hangs in this pod would
+    /// be in the way of others, and what hangs elsewhere in the way of this pod's other volumes.
+    async fn take_shared(
+        &self,
+        own: &OwnLanes,
+        count: u32,
+        others: &[(&str, Turn)],
+        what: &str,
+    ) -> Result<(OwnedSemaphorePermit, Vec<OwnedMutexGuard<()>>), FilesError> {
+        loop {
+            let places = own.places.clone().acquire_many_owned(count);
+            let places = self.patiently(&own.activity, what, places).await?;
+            // It is never closed.
+            let places = places.map_err(|_| FilesError::Broken { what: what.to_owned() })?;
+            let free = others.iter().map(|(_, turn)| turn.lock.clone().try_lock_owned());
+            if let Ok(guards) = free.collect::<Result<Vec<_>, _>>() {
+                return Ok((places, guards));
+            }
+            drop(places);
+            let mut guards = Vec::new();
+            for (name, turn) in others {
+                let what = format!("other work on {name}, for which {what} waits,");
+                guards.push(self.patiently(&turn.activity, &what, turn.lock.clone().lock_owned()).await?);
+            }
+            if let Ok(places) = own.places.clone().try_acquire_many_owned(count) {
+                return Ok((places, guards));
+            }
+        }
     }
 
     /// Waits as long as something goes on.
@@ -203,15 +262,15 @@ impl Lanes {
         }
     }
 
-    async fn pod(&self, uid: &PodUid) -> Arc<PodLanes> {
-        let mut pods = self.pods.lock().await;
+    async fn own(&self, owner: &Owner) -> Arc<OwnLanes> {
+        let mut owners = self.owners.lock().await;
         // Those that nobody uses have nothing to remember.
-        pods.retain(|_, pod| Arc::strong_count(pod) > 1);
+        owners.retain(|_, own| Arc::strong_count(own) > 1);
         let made = || {
             let places = Arc::new(Semaphore::new(PLACES as usize));
-            Arc::new(PodLanes { places, turns: Turns::default(), activity: Pulse::default() })
+            Arc::new(OwnLanes { places, turns: Turns::default(), activity: Pulse::default() })
         };
-        pods.entry(uid.clone()).or_insert_with(made).clone()
+        owners.entry(owner.clone()).or_insert_with(made).clone()
     }
 }
 
@@ -264,7 +323,7 @@ mod tests {
         assert_eq!(quick(&lanes, "a", Lane::Volume("v")).await.unwrap(), 7);
         assert_eq!(quick(&lanes, "a", Lane::Pod).await.unwrap(), 7);
         assert_eq!(quick(&lanes, "c", Lane::Pod).await.unwrap(), 7);
-        assert_eq!(lanes.pods.lock().await.len(), 1, "the others are forgotten");
+        assert_eq!(lanes.owners.lock().await.len(), 1, "the others are forgotten");
     }
 
     #[tokio::test]
@@ -346,6 +405,112 @@ mod tests {
         assert_eq!(quick("another").await.unwrap(), 7);
         drop(hold);
         assert_eq!(quick("same").await.unwrap(), 7);
+    }
+
+    /// Nobody's disk is kept by a pod that can't use it: one whose every place hangs.
+    #[tokio::test]
+    async fn who_waits_for_a_place_keeps_no_turn_at_what_pods_share() {
+        let lanes = Lanes::with_quiet(Duration::from_secs(600));
+        let mut held = Vec::new();
+        let mut bad: Vec<_> = (0..PLACES)
+            .map(|n| {
+                let (hold, gate) = channel();
+                held.push(hold);
+                let lanes = lanes.clone();
+                tokio::spawn(async move {
+                    lanes
+                        .run(&uid("bad"), Lane::Volume(&format!("v{n}")), "a dead server".into(), stuck(gate))
+                        .await
+                })
+            })
+            .collect();
+        settle().await;
+        let other = lanes.clone();
+        bad.push(tokio::spawn(async move {
+            let disk = ["disk 7:0".to_owned()];
+            other.run_on(&uid("bad"), Lane::Volume("disk"), &disk, "mounting".into(), |_| Ok(())).await
+        }));
+        settle().await;
+        let disk = ["disk 7:0".to_owned()];
+        let good = lanes.run_on(&uid("good"), Lane::Volume("v"), &disk, "mounting".into(), |_| Ok(7)).await;
+        assert_eq!(good.unwrap(), 7);
+        assert!(bad.iter().all(|work| !work.is_finished()));
+        drop(held);
+        for work in bad {
+            work.await.unwrap().unwrap();
+        }
+    }
+
+    /// A pod's other volumes are not in the queue of a disk that hangs elsewhere.
+    #[tokio::test]
+    async fn who_waits_for_a_shared_turn_keeps_no_place() {
+        let lanes = Lanes::with_quiet(Duration::from_secs(600));
+        let (hold, gate) = channel();
+        let disk = || ["disk 7:0".to_owned()];
+        let other = lanes.clone();
+        let first = tokio::spawn(async move {
+            other.run_on(&uid("a"), Lane::Volume("v"), &disk(), "mounting".into(), stuck(gate)).await
+        });
+        settle().await;
+        let waiting: Vec<_> = (0..2 * PLACES)
+            .map(|n| {
+                let lanes = lanes.clone();
+                tokio::spawn(async move {
+                    let name = format!("v{n}");
+                    lanes.run_on(&uid("b"), Lane::Volume(&name), &disk(), "mounting".into(), |_| Ok(())).await
+                })
+            })
+            .collect();
+        settle().await;
+        assert_eq!(quick(&lanes, "b", Lane::Volume("other")).await.unwrap(), 7);
+        assert!(waiting.iter().all(|work| !work.is_finished()));
+        drop(hold);
+        first.await.unwrap().unwrap();
+        for work in waiting {
+            work.await.unwrap().unwrap();
+        }
+    }
+
+    /// Until everybody who can go on waits. All of them are on this thread.
+    async fn settle() {
+        for _ in 0..200 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn work_learns_that_nobody_waits_for_it() {
+        let lanes = lanes();
+        let (hold, gate) = channel::<()>();
+        let (ended, end) = oneshot::channel();
+        let work = move |pulse: &Pulse| {
+            while !pulse.is_left() {
+                pulse.beat();
+                let _ = gate.recv_timeout(Duration::from_millis(5));
+            }
+            let _ = ended.send(());
+            Ok(())
+        };
+        let pod = uid("a");
+        let walk = lanes.run(&pod, Lane::Volume("v"), "a walk".into(), work);
+        assert!(tokio::time::timeout(Duration::from_millis(200), walk).await.is_err(), "it goes on");
+        lanes.at_rest(&pod, Lane::Volume("v"), "the walk").await.unwrap();
+        end.await.unwrap();
+        drop(hold);
+    }
+
+    #[tokio::test]
+    async fn rest_comes_when_what_hangs_has_ended() {
+        let lanes = lanes();
+        let (hold, gate) = channel();
+        let pod = uid("a");
+        let hung = lanes.run(&pod, Lane::Volume("v"), "a walk".into(), stuck(gate)).await;
+        assert!(matches!(hung, Err(FilesError::Hangs { .. })), "{hung:?}");
+        let error = lanes.at_rest(&pod, Lane::Volume("v"), "earlier work").await.unwrap_err().to_string();
+        assert!(error.starts_with("earlier work has not ended"), "{error}");
+        lanes.at_rest(&pod, Lane::Volume("other"), "earlier work").await.unwrap();
+        drop(hold);
+        lanes.at_rest(&pod, Lane::Volume("v"), "earlier work").await.unwrap();
     }
 
     #[tokio::test]

@@ -8,7 +8,7 @@
 //! lead out: directories are opened beneath the root's descriptor, through no symlink and onto no other mount; files are
 //! changed by descriptors that name them. A thread holds three descriptors, however deep or wide the tree is. What
 //! vanishes meanwhile is nobody's loss; single files that can't be changed are logged, as in the reference: the volume
-//! stays usable.
+//! stays usable. A walk that nobody waits for any more ends at its next file: the volume may soon be somebody else's.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::num::NonZeroUsize;
@@ -93,7 +93,7 @@ fn walk(root: &OwnedFd, path: &Path, to: Change, progress: Progress) -> Result<(
     let trouble = AtomicI32::new(0);
     let tree = Tree { root: root.as_fd(), path, to, pulse: Pulse::current(), progress, trouble };
     let mut stack = tree.entries(root, Path::new(""));
-    while !stack.is_empty() {
+    while !stack.is_empty() && !tree.pulse.is_left() {
         let batch = stack.split_off(stack.len().saturating_sub(BATCH));
         stack.extend(tree.batch(&batch));
     }
@@ -151,7 +151,7 @@ impl Progress {
 
 impl Tree<'_> {
     fn beat(&self) {
-        self.pulse.beat();
+        self.pulse.step("give it to the group");
         if let Some(files) = self.progress.file() {
             let path = self.path.to_string_lossy().into_owned();
             self.pulse.tell(VolumeNews::ChangingGroup { path, files });
@@ -180,6 +180,9 @@ impl Tree<'_> {
     fn share(&self, directories: &[PathBuf]) -> Vec<PathBuf> {
         let mut found = Vec::new();
         for inner in directories {
+            if self.pulse.is_left() {
+                break;
+            }
             match open_far(self.root, inner) {
                 Ok(dir) => {
                     found.extend(self.entries(&dir, inner));
@@ -201,7 +204,7 @@ impl Tree<'_> {
                 return found;
             }
         };
-        while let Some(entry) = entries.read() {
+        while let Some(entry) = entries.read().filter(|_| !self.pulse.is_left()) {
             let entry = match entry {
                 Ok(entry) => entry,
                 Err(errno) => {
@@ -263,6 +266,9 @@ impl Tree<'_> {
     }
 
     fn finished(&self) -> Result<(), Errno> {
+        if self.pulse.is_left() {
+            return Err(Errno::CANCELED);
+        }
         match self.trouble.load(Ordering::Relaxed) {
             0 => Ok(()),
             code => Err(Errno::from_raw_os_error(code)),

@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use model::PodUid;
 use model::volume::VolumeNews;
@@ -18,6 +18,7 @@ use super::news::Teller;
 pub struct Pulse {
     beats: Arc<AtomicU64>,
     heard_by: Arc<[Pulse]>,
+    left: Arc<AtomicBool>,
     /// For what is worth more than a beat.
     teller: Option<(PodUid, Teller)>,
 }
@@ -25,12 +26,22 @@ pub struct Pulse {
 impl Pulse {
     /// One whose steps count there as well: for those who wait for the end of other people's work.
     pub fn heard_by(others: Vec<Pulse>) -> Self {
-        Self { beats: Arc::default(), heard_by: others.into(), teller: None }
+        Self { heard_by: others.into(), ..Self::default() }
     }
 
     /// Of work on that pod's volumes, which others may be told of.
     pub fn telling(self, uid: &PodUid, teller: Option<Teller>) -> Self {
         Self { teller: teller.map(|teller| (uid.clone(), teller)), ..self }
+    }
+
+    /// As long as the answer is kept somebody waits for the work.
+    pub fn waited_for(&self) -> Waits {
+        Waits(Arc::clone(&self.left))
+    }
+
+    /// Nobody waits for it any more: work that can be begun anew ends here.
+    pub fn is_left(&self) -> bool {
+        self.left.load(Ordering::Relaxed)
     }
 
     pub fn tell(&self, news: VolumeNews) {
@@ -48,6 +59,12 @@ impl Pulse {
         self.heard_by.iter().for_each(Pulse::beat);
     }
 
+    /// A step of a thread that shares in the work.
+    pub fn step(&self, name: &str) {
+        self.beat();
+        pass(name);
+    }
+
     /// Steps that `work` takes on this thread are counted here.
     pub fn during<T>(&self, work: impl FnOnce() -> T) -> T {
         let before = CURRENT.replace(Some(self.clone()));
@@ -62,6 +79,14 @@ impl Pulse {
     }
 }
 
+pub struct Waits(Arc<AtomicBool>);
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 thread_local! {
     static CURRENT: RefCell<Option<Pulse>> = const { RefCell::new(None) };
 }
@@ -73,6 +98,11 @@ pub fn step(name: &str) {
             pulse.beat();
         }
     });
+    pass(name);
+}
+
+/// Where tests kill the agent.
+fn pass(name: &str) {
     #[cfg(test)]
     super::killed::step(name);
     #[cfg(not(test))]

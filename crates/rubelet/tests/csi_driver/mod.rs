@@ -6,6 +6,7 @@
 //!   <dir>/settings.json    name, where its sockets are, whether it stages
 //!        /calls            a JSON document per line: the call, its volume, what came with it; `done` when it is through
 //!        /faults/<call>    fail <code>: refuses    before: hangs, not having done it    after: hangs, having done it
+//!                          dead: publishes a filesystem whose server never answers, while this process lives
 //!        /volumes/<id>     the data
 //!        /most-volumes     how many volumes the node takes, if not 7
 //!        /trouble          what is wrong with its volumes, if anything

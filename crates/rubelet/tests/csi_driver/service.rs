@@ -1,7 +1,9 @@
 //! The driver's side: what it does when it is asked.
 
+use std::ffi::CString;
 use std::fs;
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -9,6 +11,8 @@ use std::time::Duration;
 
 use plugins::served::csi as pb;
 use plugins::served::registration as reg;
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{MountFlags, UnmountFlags};
 use serde_json::{Value, json};
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
@@ -160,8 +164,19 @@ fn is_mounted(path: &Path) -> bool {
 
 fn unmount(path: &Path) -> Result<(), String> {
     if is_mounted(path) {
-        run("umount", &[path.to_str().unwrap()])?;
+        let gone = rustix::mount::unmount(path, UnmountFlags::NOFOLLOW);
+        gone.map_err(|error| format!("unmounting {}: {error}", path.display()))?;
     }
+    Ok(())
+}
+
+/// A filesystem whose server is this process, and never answers. When the process ends everybody gets an error.
+fn mount_dead_server(at: &Path) -> rustix::io::Result<()> {
+    let server = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", server.as_raw_fd());
+    let options = CString::new(options).unwrap();
+    rustix::mount::mount("dead", at, "fuse", MountFlags::empty(), options.as_c_str())?;
+    std::mem::forget(server);
     Ok(())
 }
 
@@ -173,10 +188,11 @@ fn run(program: &str, args: &[&str]) -> Result<(), String> {
     }
 }
 
-fn mount_flags(capability: Option<&pb::VolumeCapability>) -> &[String] {
+/// What it is to be mounted with.
+fn mount_of(capability: Option<&pb::VolumeCapability>) -> (&[String], &str) {
     match capability.and_then(|capability| capability.access_type.as_ref()) {
-        Some(pb::volume_capability::AccessType::Mount(mount)) => &mount.mount_flags,
-        _ => &[],
+        Some(pb::volume_capability::AccessType::Mount(mount)) => (&mount.mount_flags, &mount.fs_type),
+        _ => (&[], ""),
     }
 }
 
@@ -251,9 +267,11 @@ impl Node for Service {
         request: Request<pb::NodeStageVolumeRequest>,
     ) -> Result<Response<pb::NodeStageVolumeResponse>, Status> {
         let call = request.into_inner();
-        let flags = mount_flags(call.volume_capability.as_ref());
-        let more =
-            json!({"secrets": call.secrets, "publishContext": call.publish_context, "mountFlags": flags});
+        let (flags, fs_type) = mount_of(call.volume_capability.as_ref());
+        let more = json!({
+            "secrets": call.secrets, "publishContext": call.publish_context, "mountFlags": flags,
+            "fsType": fs_type,
+        });
         let staging = PathBuf::from(&call.staging_target_path);
         let block = is_block(call.volume_capability.as_ref());
         self.perform("Stage", &call.volume_id, more, || {
@@ -286,9 +304,10 @@ impl Node for Service {
         request: Request<pb::NodePublishVolumeRequest>,
     ) -> Result<Response<pb::NodePublishVolumeResponse>, Status> {
         let call = request.into_inner();
+        let (flags, fs_type) = mount_of(call.volume_capability.as_ref());
         let more = json!({
             "secrets": call.secrets, "context": call.volume_context, "target": call.target_path,
-            "publishContext": call.publish_context,
+            "publishContext": call.publish_context, "mountFlags": flags, "fsType": fs_type,
         });
         let target = PathBuf::from(&call.target_path);
         let block = is_block(call.volume_capability.as_ref());
@@ -306,8 +325,15 @@ impl Node for Service {
             if from == &staged && !is_mounted(from) {
                 return Err(format!("{} is not staged", call.volume_id));
             }
+            // Not to be touched: its server may be dead.
+            if is_mounted(&target) {
+                return Ok(());
+            }
             fs::create_dir_all(&target).map_err(|error| error.to_string())?;
-            self.bind(from, &target)
+            match self.fault("Publish", &call.volume_id).as_deref() {
+                Some("dead") => mount_dead_server(&target).map_err(|error| error.to_string()),
+                _ => self.bind(from, &target),
+            }
         })
         .await?;
         Ok(Response::new(pb::NodePublishVolumeResponse {}))

@@ -83,7 +83,8 @@ impl Scene {
     fn desk(&self) -> ObjectDesk {
         let mut desk = ObjectDesk::default();
         let claim = StorageKey::Claim { namespace: "ns".into(), name: "x".into() };
-        let volume = StorageKey::Volume { name: "pv".into() };
+        let volume_name = self.claim["spec"]["volumeName"].as_str().unwrap();
+        let volume = StorageKey::Volume { name: volume_name.into() };
         let id = VolumeId { driver: "d.example".into(), handle: "h".into() };
         let name = attachment_name(&id, &Self::config().node_name);
         let attachment = StorageKey::Attachment { name: name.clone() };
@@ -310,6 +311,33 @@ fn devices_have_their_own_places() {
     let place = block.with(|inputs| places(inputs).unwrap().volumes.remove("data"));
     let path = volume.paths.link.unwrap();
     assert_eq!(place, Some(VolumePlace::Device { path, read_only: false }));
+}
+
+/// Its record would be taken for what all devices share, and it would never be let go of.
+#[test]
+fn a_device_with_a_taken_name_is_refused() {
+    let named = |name: &str, mode: &str| {
+        let mut block = scene();
+        block.pod = sample::pod(json!({
+            "containers": [{"name": "c", "volumeDevices": [{"name": "data", "devicePath": "/dev/d"}]}],
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "x"}}],
+        }));
+        if mode == "Filesystem" {
+            block.pod = persistent_pod(json!({}));
+        }
+        block.volume["spec"]["volumeMode"] = json!(mode);
+        block.volume["metadata"]["name"] = json!(name);
+        block.claim["spec"]["volumeName"] = json!(name);
+        block.volume()
+    };
+    for name in ["staging", "publish"] {
+        let error = named(name, "Block").unwrap_err();
+        let expect =
+            format!("MapVolume.NewBlockVolumeMapper initialization failed {name}: the name {name:?}");
+        assert!(error.starts_with(&expect), "{error}");
+        assert!(named(name, "Filesystem").is_ok());
+    }
+    assert!(named("stage", "Block").is_ok());
 }
 
 /// A claim of one gigabyte, with two behind it.

@@ -1,4 +1,5 @@
-//! A driver and a disk of the mind: every call is noted, and hangs or fails on demand.
+//! A driver and a disk of the mind: every call is noted, and hangs or fails on demand. Of the disk only walks are noted,
+//! which take long.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,16 +18,19 @@ use ports::{CsiDrivers, CsiError, CsiFiles, FilesError, FoundVolume, PluginSocke
 use tokio::sync::{Mutex, mpsc, watch};
 
 use super::super::{CsiKeeper, CsiPorts};
-use crate::dispatcher::Outbox;
 
 pub const DRIVER: &str = "d.example";
 /// Of each call, as the adapter has it.
 const DEADLINE: Duration = Duration::from_secs(120);
+/// After so long without a step the disk says that it hangs.
+const QUIET: Duration = Duration::from_secs(120);
 
 #[derive(Default)]
 pub struct Inner {
     pub calls: Vec<String>,
     pub failing: BTreeMap<String, CsiError>,
+    /// Steps on the disk that fail, by their names.
+    pub broken: BTreeSet<&'static str>,
     records: BTreeMap<String, VolumeRecord>,
     pub infos: BTreeMap<String, PluginInfo>,
     pub can: Abilities,
@@ -36,6 +40,8 @@ pub struct World {
     pub inner: Mutex<Inner>,
     /// Calls that don't come back while their names are here.
     pub hanging: watch::Sender<BTreeSet<String>>,
+    /// Places that are walked through by a thread, whether anybody waits for it or not.
+    walks: watch::Sender<BTreeSet<String>>,
     notices: Mutex<Option<mpsc::UnboundedReceiver<SocketNotice>>>,
     pub tell: mpsc::UnboundedSender<SocketNotice>,
 }
@@ -46,7 +52,7 @@ impl World {
         let can = Abilities { stage: true, expand: true, ..Abilities::default() };
         let inner = Mutex::new(Inner { can, ..Inner::default() });
         let (hanging, notices) = (watch::Sender::default(), Mutex::new(Some(notices)));
-        Arc::new(Self { inner, hanging, notices, tell })
+        Arc::new(Self { inner, hanging, walks: watch::Sender::default(), notices, tell })
     }
 
     pub fn ports(self: &Arc<Self>) -> CsiPorts {
@@ -54,8 +60,7 @@ impl World {
     }
 
     pub fn keeper(self: &Arc<Self>) -> (Arc<CsiKeeper>, mpsc::UnboundedReceiver<Event>) {
-        let (outbox, inbox) = mpsc::unbounded_channel();
-        (CsiKeeper::new(self.ports(), Outbox(outbox)), inbox)
+        CsiKeeper::alone(self.ports())
     }
 
     pub fn hang(&self, call: &str) {
@@ -93,6 +98,31 @@ impl World {
 
     pub async fn record_count(&self) -> usize {
         self.inner.lock().await.records.len()
+    }
+
+    pub async fn break_disk(&self, step: &'static str) {
+        self.inner.lock().await.broken.insert(step);
+    }
+
+    pub async fn mend_disk(&self) {
+        self.inner.lock().await.broken.clear();
+    }
+
+    async fn on_disk(&self, step: &str) -> Result<(), FilesError> {
+        match self.inner.lock().await.broken.contains(step) {
+            true => Err(FilesError::Refused { message: format!("the disk refuses to {step}") }),
+            false => Ok(()),
+        }
+    }
+
+    /// As long as somebody walks there, and no longer than anybody waits for what takes no step.
+    async fn walked(&self, place: &str, what: &str) -> Result<(), FilesError> {
+        let mut walks = self.walks.subscribe();
+        let end = walks.wait_for(|walks| !walks.contains(place));
+        match tokio::time::timeout(QUIET, end).await {
+            Ok(_) => Ok(()),
+            Err(_) => Err(FilesError::Hangs { what: format!("{what} {place}"), quiet: QUIET }),
+        }
     }
 
     async fn call(&self, call: &str, about: &str) -> Result<(), CsiError> {
@@ -172,13 +202,15 @@ impl CsiDrivers for World {
 #[async_trait]
 impl CsiFiles for World {
     async fn make_dir(&self, _: &str) -> Result<(), FilesError> {
-        Ok(())
+        self.on_disk("make a directory").await
     }
     async fn write_record(&self, path: &str, record: &VolumeRecord) -> Result<(), FilesError> {
+        self.on_disk("write a record").await?;
         self.inner.lock().await.records.insert(path.to_owned(), record.clone());
         Ok(())
     }
     async fn found(&self) -> Result<Vec<FoundVolume>, FilesError> {
+        self.on_disk("list records").await?;
         let found = |(path, record): (&String, &VolumeRecord)| {
             let dir = path.strip_suffix("/vol_data.json").unwrap();
             let uid = dir.strip_prefix("/pods/").and_then(|rest| rest.split('/').next());
@@ -198,14 +230,33 @@ impl CsiFiles for World {
         let all = self.found().await?;
         Ok(all.into_iter().filter(|one| one.pod.as_ref() == Some(uid)).collect())
     }
+    async fn at_rest(&self, place: &str) -> Result<(), FilesError> {
+        self.walked(place, "earlier work on").await
+    }
     async fn remove(&self, _: &str, record: Option<&str>) -> Result<(), FilesError> {
+        self.on_disk("remove").await?;
         if let Some(record) = record {
             self.inner.lock().await.records.remove(record);
         }
         Ok(())
     }
-    async fn apply_group(&self, _: &str, _: i64, _: bool) -> Result<(), FilesError> {
-        Ok(())
+    /// The thread, once begun, lives by itself.
+    async fn apply_group(&self, place: &str, _: i64, _: bool) -> Result<(), FilesError> {
+        self.on_disk("walk").await?;
+        self.walked(place, "walking through").await?;
+        self.inner.lock().await.calls.push(format!("walk {place}"));
+        self.walks.send_modify(|walks| {
+            walks.insert(place.to_owned());
+        });
+        let (walks, mut hanging) = (self.walks.clone(), self.hanging.subscribe());
+        let (own, name) = (place.to_owned(), format!("walk {place}"));
+        tokio::spawn(async move {
+            let _ = hanging.wait_for(|hanging| !hanging.contains(&name)).await;
+            walks.send_modify(|walks| {
+                walks.remove(&own);
+            });
+        });
+        self.walked(place, "walking through").await
     }
     async fn link_device(&self, _: &str, _: &str) -> Result<(), FilesError> {
         Ok(())

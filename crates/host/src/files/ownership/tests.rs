@@ -24,6 +24,20 @@ fn file(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
+/// The volume may be somebody else's by then.
+#[test]
+fn a_walk_that_nobody_waits_for_ends_and_does_not_look_finished() {
+    let (_temp, volume) = volume();
+    fs::create_dir(volume.join("dir")).unwrap();
+    file(&volume.join("dir/file"), 0o600);
+    let pulse = Pulse::default();
+    drop(pulse.waited_for());
+    let error = pulse.during(|| apply(&volume, 4711, Access::ReadWrite)).unwrap_err();
+    assert!(error.to_string().starts_with("give to fsGroup what is in"), "{error}");
+    assert_eq!(of(&volume), (0, 0o700));
+    assert_eq!(of(&volume.join("dir/file")), (0, 0o600));
+}
+
 #[test]
 fn everything_in_the_volume_and_nothing_else() {
     let (temp, volume) = volume();

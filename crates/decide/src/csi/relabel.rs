@@ -1,0 +1,86 @@
+//! Whether a volume has to be staged anew because a pod wants it with another SELinux label.
+//!
+//! ```text
+//!   staged with this label, or nothing staged ──> Fits
+//!   staged with another ──> a pod has it ──> Waits, until that pod has let go of it
+//!                       └─> nobody has it ─> Anew
+//! ```
+
+use model::PodUid;
+
+/// A record of the volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Labelled<'a> {
+    /// `None`: of the node, by whom it is staged.
+    pub pod: Option<&'a PodUid>,
+    pub label: &'a str,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Relabelling {
+    Fits,
+    /// What is staged has to be unstaged first.
+    Anew,
+    Waits {
+        message: String,
+    },
+}
+
+/// Without a look at the records. `staged`: with which label this agent has staged it. One that an earlier agent may have
+/// staged serves a pod without a label as it is.
+pub fn labels_may_differ(staged: Option<&str>, wanted: &str) -> bool {
+    staged.map_or(!wanted.is_empty(), |label| label != wanted)
+}
+
+/// `records`: all there are of the volume.
+pub fn relabelling<'a>(wanted: &str, records: impl Iterator<Item = Labelled<'a>> + Clone) -> Relabelling {
+    if !records.clone().any(|record| record.pod.is_none() && record.label != wanted) {
+        return Relabelling::Fits;
+    }
+    match records.filter_map(|record| record.pod).next() {
+        Some(user) => {
+            Relabelling::Waits { message: format!("pod {user} has the volume with another SELinux label") }
+        }
+        None => Relabelling::Anew,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_looked_at_when_they_may_tell_something() {
+        let check = |staged: Option<&str>, wanted: &str, expect: bool| {
+            assert_eq!(labels_may_differ(staged, wanted), expect, "{staged:?} {wanted:?}");
+        };
+        check(None, "", false);
+        check(None, "one", true);
+        check(Some(""), "", false);
+        check(Some(""), "one", true);
+        check(Some("one"), "one", false);
+        check(Some("one"), "", true);
+        check(Some("one"), "two", true);
+    }
+
+    #[test]
+    fn a_mount_is_made_anew_when_nobody_has_it() {
+        let (a, b) = (PodUid::new("a"), PodUid::new("b"));
+        let check = |wanted: &str, records: &[(Option<&PodUid>, &str)], expect: Relabelling| {
+            let all = records.iter().map(|(pod, label)| Labelled { pod: *pod, label });
+            assert_eq!(relabelling(wanted, all), expect, "{wanted:?} {records:?}");
+        };
+        let waits_for = |pod: &str| {
+            let message = format!("pod {pod} has the volume with another SELinux label");
+            Relabelling::Waits { message }
+        };
+        check("one", &[], Relabelling::Fits);
+        check("one", &[(None, "one")], Relabelling::Fits);
+        check("one", &[(None, "one"), (Some(&a), "one")], Relabelling::Fits);
+        check("one", &[(Some(&a), "two")], Relabelling::Fits);
+        check("one", &[(None, "two")], Relabelling::Anew);
+        check("", &[(None, "two")], Relabelling::Anew);
+        check("one", &[(None, ""), (Some(&a), "")], waits_for("a"));
+        check("one", &[(None, "two"), (Some(&b), "two"), (Some(&a), "two")], waits_for("b"));
+    }
+}
