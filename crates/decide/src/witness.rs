@@ -52,6 +52,11 @@ impl Witness {
         self.leaving.extend(removals(stages).map(str::to_owned));
     }
 
+    /// It has nothing to say about a reading that shows what the one before showed.
+    pub fn is_quiet(&self) -> bool {
+        self.started.is_empty() && self.removed.is_empty()
+    }
+
     pub fn doubts(&self) -> bool {
         self.doubted.is_some()
     }
@@ -98,10 +103,6 @@ pub fn expected(entry: &PodEntry, at: Mono) -> BTreeMap<&str, &'static str> {
 
 /// What speaks against a reading that began then, if anything does.
 pub fn contradiction(entry: &PodEntry, at: Mono, seen: &ObservedPod) -> Option<String> {
-    let quiet = entry.witness.started.is_empty() && entry.witness.removed.is_empty();
-    if quiet && entry.observed.as_ref().is_some_and(|known| std::ptr::eq(&*known.pod, seen)) {
-        return None;
-    }
     let sandboxes = seen.sandboxes.iter().map(|sandbox| sandbox.id.as_str());
     let shown: BTreeSet<&str> =
         sandboxes.chain(seen.containers.iter().map(|container| container.id.as_str())).collect();

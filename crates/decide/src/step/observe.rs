@@ -85,7 +85,9 @@ fn one(state: &mut NodeState, cx: &mut Context, uid: &PodUid, at: Mono, pod: Arc
     if entry.observed.as_ref().is_some_and(|known| known.at > at) {
         return true;
     }
-    if let Some(what) = contradiction(entry, at, &pod)
+    let same = entry.observed.as_ref().is_some_and(|old| Arc::ptr_eq(&old.pod, &pod) || old.pod == pod);
+    if !(same && entry.witness.is_quiet())
+        && let Some(what) = contradiction(entry, at, &pod)
         && entry.witness.doubt(at, cx.now.mono)
     {
         cx.log(LogLevel::Warn, Some(uid), format!("a reading of the runtime is not believed yet: {what}"));
@@ -95,7 +97,6 @@ fn one(state: &mut NodeState, cx: &mut Context, uid: &PodUid, at: Mono, pod: Arc
     let was_fresh = entry.fresh().is_some();
     let old = entry.observed.replace(Reading { at, pod: pod.clone() });
     entry.unread &= at < entry.last_mutation;
-    let same = old.as_ref().is_some_and(|o| Arc::ptr_eq(&o.pod, &pod) || o.pod == pod);
     if same && was_fresh {
         return true;
     }

@@ -166,12 +166,14 @@ impl Runtime for SimRuntime {
     }
 
     async fn pod_sandbox_status(&self, id: &SandboxId) -> Result<SandboxStatus, RuntimeError> {
-        self.0.alive().await;
-        let inner = self.0.host.lock().await;
-        let info = sandbox_info(&inner, id).ok_or_else(|| missing(id))?;
-        let sandbox = &inner.world.sandboxes[id];
-        let namespaces = NamespaceOptions { network: sandbox.network, ..Default::default() };
-        Ok(SandboxStatus { info, has_network: true, ips: sandbox.ips.clone(), namespaces })
+        let effect = |inner: &mut Inner| {
+            let info = sandbox_info(inner, id).ok_or_else(|| missing(id))?;
+            let sandbox = &inner.world.sandboxes[id];
+            let namespaces = NamespaceOptions { network: sandbox.network, ..Default::default() };
+            Ok(SandboxStatus { info, has_network: true, ips: sandbox.ips.clone(), namespaces })
+        };
+        // Where this fails the lists were good: the reading is one that fails in part.
+        self.0.call(&"everybody".into(), true, effect).await
     }
 
     async fn list_pod_sandboxes(&self, filter: &SandboxFilter) -> Result<Vec<SandboxInfo>, RuntimeError> {
@@ -248,9 +250,8 @@ impl Runtime for SimRuntime {
     }
 
     async fn container_status(&self, id: &ContainerId) -> Result<ContainerStatus, RuntimeError> {
-        self.0.alive().await;
-        let inner = self.0.host.lock().await;
-        container_status(&inner, id).ok_or_else(|| missing(id))
+        let effect = |inner: &mut Inner| container_status(inner, id).ok_or_else(|| missing(id));
+        self.0.call(&"everybody".into(), true, effect).await
     }
 
     async fn update_container_resources(
