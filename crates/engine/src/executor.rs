@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::csi::expand::Growing;
 use crate::dispatcher::Shop;
 use crate::hooks;
+use crate::tear_down;
 
 /// Longer than any runtime was seen to take from the exit of a container to showing it.
 const SECOND_LOOK: Duration = Duration::from_secs(2);
@@ -175,16 +176,11 @@ async fn expand_volume(shop: &Shop, job: &Job, volume: &VolumeSetup, wanted: &Ex
     }
 }
 
-/// Binds of sub-paths go first. While one of them is left the volume is still in use here, whatever its driver says: it must
-/// not be let go of, for another node to have.
 async fn tear_down_volumes(shop: &Shop, uid: &PodUid) -> StepResult {
-    let own = files_result(shop.ports.files.tear_down_volumes(uid).await);
-    match &shop.csi {
-        Some(csi) if !matches!(own, StepResult::Failed(_)) => match csi.tear_down(uid).await {
-            Ok(()) => own,
-            Err(message) => StepResult::Failed(CallFailure { unreachable: false, message }),
-        },
-        _ => own,
+    let own = shop.ports.files.tear_down_volumes(uid);
+    match tear_down::volumes(own, shop.csi.as_ref(), uid).await {
+        Ok(()) => StepResult::Ok,
+        Err(message) => StepResult::Failed(CallFailure { unreachable: false, message }),
     }
 }
 

@@ -26,6 +26,7 @@ mod observe;
 mod probe_calls;
 mod query;
 mod sweep;
+mod tear_down;
 #[cfg(test)]
 mod testing;
 mod timers;
@@ -41,7 +42,8 @@ use ports::{
 use tokio_util::sync::CancellationToken;
 
 pub use clock::Clock;
-pub use csi::CsiPorts;
+pub use csi::expand::Growing;
+pub use csi::{CsiKeeper, CsiPorts, Trouble};
 pub use event_recorder::EventRecorder;
 pub use node_duties::NodeDuties;
 pub use query::EngineHandle;

@@ -13,6 +13,7 @@ use ports::Disposition;
 use tokio::sync::watch;
 
 use crate::dispatcher::Shop;
+use crate::tear_down;
 
 const REMOVALS_AT_ONCE: usize = 16;
 
@@ -93,10 +94,7 @@ pub(crate) async fn sweep(shop: Shop, what: Sweep) {
 async fn remove_pod(shop: Shop, uid: PodUid) -> Result<(), String> {
     let files = &shop.ports.files;
     let failed = |message: String| format!("pod {uid}: {message}");
-    // Drivers come after: what is bound elsewhere is still in use.
-    files.tear_down_volumes(&uid).await.map_err(|error| failed(error.user_message()))?;
-    if let Some(csi) = &shop.csi {
-        csi.tear_down(&uid).await.map_err(failed)?;
-    }
+    let torn_down = tear_down::volumes(files.tear_down_volumes(&uid), shop.csi.as_ref(), &uid).await;
+    torn_down.map_err(failed)?;
     files.remove_pod_dir(&uid).await.map_err(|error| failed(error.user_message()))
 }

@@ -7,6 +7,7 @@ mod cluster;
 mod harness;
 mod member;
 
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -145,6 +146,14 @@ impl Storage {
             let text = String::from_utf8_lossy(&answer.stdout).into_owned();
             if text.contains(expect) { Ok(()) } else { Err(text) }
         });
+    }
+
+    /// A filesystem on a disk of its own, mounted on a directory that outlives pods.
+    fn filesystem(&mut self, name: &str) -> PathBuf {
+        let (disk, dir) = (self.disk(name), self.directory(name));
+        run(Command::new("mkfs.ext4").args(["-q", &disk]));
+        run(Command::new("mount").arg(&disk).arg(&dir));
+        dir
     }
 
     fn wait_event(&self, expect: &str) {
@@ -320,4 +329,114 @@ fn a_disk_is_formatted_once_and_a_device_is_a_device() {
     storage.wait_why("wrong", "volume data has volumeMode Block, but is specified in volumeMounts");
     storage.delete("raw");
     storage.delete("wrong");
+}
+
+#[test]
+fn sub_paths_of_a_claim_and_files_that_are_the_groups_already() {
+    let storage = Storage::join("claims-e");
+    let dir = storage.directory("grouped");
+    let below = dir.join("below");
+    std::fs::write(&below, "of somebody").unwrap();
+    let give = |path: &Path, group: u32, mode: u32| {
+        std::os::unix::fs::chown(path, None, Some(group)).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let group_of = |path: &Path| std::fs::metadata(path).unwrap().gid();
+    give(&below, 99, 0o600);
+    give(&dir, 4321, 0o2770);
+    storage.volume("v", &dir, json!({}));
+    storage.claim("c", json!({"volumeName": storage.pv("v")}));
+    let container = json!({
+        "env": [{"name": "WHO", "value": "me"}],
+        "volumeMounts": [
+            {"name": "data", "mountPath": "/one", "subPath": "a/one"},
+            {"name": "data", "mountPath": "/two", "subPathExpr": "$(WHO)/two"},
+        ],
+    });
+    let group = |policy: &str| json!({"securityContext": {"fsGroup": 4321, "fsGroupChangePolicy": policy}});
+    let script = "echo 1 >/one/text; echo 2 >/two/text";
+    storage.pod_with("first", script, container.clone(), claimed("c"), group("OnRootMismatch"));
+    storage.said("first");
+    let text = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap();
+    assert_eq!((text("a/one/text"), text("me/two/text")), ("1\n".into(), "2\n".into()));
+    assert_eq!(group_of(&below), 99, "the root was the group's: nothing below it is looked at");
+    storage.delete("first");
+    storage.wait_unmounted();
+    let script = "cat /one/text /two/text >/dev/termination-log";
+    storage.pod_with("second", script, container, claimed("c"), group("Always"));
+    assert_eq!(storage.said("second"), "1\n2");
+    assert_eq!(group_of(&below), 4321);
+    storage.delete("second");
+    storage.wait_unmounted();
+    assert_eq!(text("below"), "of somebody");
+}
+
+/// Writes to the filesystem wait until this is dropped.
+struct Frozen(PathBuf);
+
+impl Frozen {
+    fn new(dir: &Path) -> Frozen {
+        run(Command::new("fsfreeze").arg("--freeze").arg(dir));
+        Frozen(dir.to_owned())
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let _ = Command::new("fsfreeze").arg("--unfreeze").arg(&self.0).status();
+    }
+}
+
+/// Whether a thread of the agent that works on volumes waits for the disk.
+fn waits_for_disk(pid: u32) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let stats = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
+    stats.into_iter().any(|stat| stat.contains("(volume) D "))
+}
+
+/// A disk that takes no change for half a minute, which is when a walk over files is worth telling.
+#[test]
+fn giving_files_to_a_group_is_told_when_it_takes_long() {
+    let mut storage = Storage::join("claims-f");
+    let dir = storage.filesystem("slow");
+    for number in 0..200 {
+        std::fs::write(dir.join(format!("f{number}")), "").unwrap();
+    }
+    storage.volume("v", &dir, json!({}));
+    storage.claim("c", json!({"volumeName": storage.pv("v")}));
+    let frozen = Frozen::new(&dir);
+    let group = json!({"securityContext": {"fsGroup": 4321}});
+    storage.pod_with("p", UNTIL_TERM, mounted(), claimed("c"), group);
+    let pid = storage.member.agent().pid().expect("an agent");
+    wait("the walk to wait for the disk", LONG, || match waits_for_disk(pid) {
+        true => Ok(()),
+        false => Err(storage.member.agent().log_tail()),
+    });
+    // The time after which users are told.
+    std::thread::sleep(Duration::from_secs(31));
+    drop(frozen);
+    storage.running("p");
+    storage.wait_event("VolumePermissionChangeInProgress");
+    let given = |number: u32| std::fs::metadata(dir.join(format!("f{number}"))).unwrap().gid() == 4321;
+    assert!((0..200).all(given));
+    storage.delete("p");
+    storage.wait_unmounted();
+}
+
+#[test]
+fn a_disk_that_can_not_be_formatted_is_told_and_tried_again() {
+    let mut storage = Storage::join("claims-g");
+    let disk = storage.disk("stubborn");
+    let allow = |how: &str| run(Command::new("blockdev").args([how, &disk]));
+    allow("--setro");
+    storage.volume("v", Path::new(&disk), json!({}));
+    storage.claim("c", json!({"volumeName": storage.pv("v")}));
+    storage.pod("p", "echo written >/data/text", mounted(), claimed("c"));
+    storage.wait_why("p", "mkfs.ext4 failed: ");
+    let expect = format!("MountVolume.MountDevice failed for volume \\\"{}\\\" : ", storage.pv("v"));
+    storage.wait_event(&expect);
+    allow("--setrw");
+    storage.said("p");
+    storage.delete("p");
+    storage.wait_unmounted();
 }

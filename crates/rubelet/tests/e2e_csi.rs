@@ -377,3 +377,59 @@ fn labels_are_mount_options_where_there_are_labels() {
     cluster.wait_gone("pod", &namespace, "p", 3 * SLOW);
     wait_nothing_left(&member);
 }
+
+/// How a volume is to be mounted is the driver's to do; what of it a container sees, and whose its files are, is ours.
+#[test]
+fn options_reach_the_driver_and_sub_paths_the_container() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+    let member = Member::join(Cluster::shared(), "csi-options");
+    let (cluster, name) = (member.cluster, "options.test.example");
+    let driver = start(&member, name, json!({"attachRequired": false, "fsGroupPolicy": "File"}));
+    let namespace = cluster.namespace("csi-options");
+    let handle = format!("{namespace}-c");
+    let source = json!({"driver": name, "volumeHandle": handle, "fsType": "xfs"});
+    claim(cluster, &namespace, "c", name, json!({"mountOptions": ["noatime", "nodiratime"], "csi": source}));
+    // As a pod of this group has left it, but for one file.
+    let data = driver.dir.join("volumes").join(&handle);
+    std::fs::create_dir_all(&data).unwrap();
+    std::fs::write(data.join("below"), "of somebody").unwrap();
+    chown(data.join("below"), None, Some(99)).unwrap();
+    chown(&data, None, Some(4321)).unwrap();
+    std::fs::set_permissions(&data, std::fs::Permissions::from_mode(0o2770)).unwrap();
+    let group_of = || std::fs::metadata(data.join("below")).unwrap().gid();
+
+    let pod_with = |id: &str, script: &str, policy: &str| {
+        let mut wanted: Value = serde_json::from_str(&pod(&member, id, script, claimed("c"))).unwrap();
+        wanted["spec"]["securityContext"] = json!({"fsGroup": 4321, "fsGroupChangePolicy": policy});
+        let container = &mut wanted["spec"]["containers"][0];
+        container["env"] = json!([{"name": "WHO", "value": "me"}]);
+        container["volumeMounts"] = json!([
+            {"name": "data", "mountPath": "/one", "subPath": "a/one"},
+            {"name": "data", "mountPath": "/two", "subPathExpr": "$(WHO)/two"},
+        ]);
+        cluster.create_pod(&namespace, &wanted.to_string());
+        cluster.wait_for("pod", &namespace, id, 3 * SLOW, running);
+    };
+    pod_with("first", &format!("echo 1 >/one/text; echo 2 >/two/text; {STAYS}"), "OnRootMismatch");
+    for call in ["Stage", "Publish"] {
+        let seen = driver.last(call);
+        assert_eq!(
+            (&seen["mountFlags"], &seen["fsType"]),
+            (&json!(["noatime", "nodiratime"]), &json!("xfs")),
+            "{call}"
+        );
+    }
+    let is =
+        |name: &str, text: &str| std::fs::read_to_string(data.join(name)).is_ok_and(|found| found == text);
+    wait_until("the container's words", SLOW, || is("a/one/text", "1\n") && is("me/two/text", "2\n"));
+    assert_eq!(group_of(), 99, "the root was the group's: nothing below it is looked at");
+    cluster.delete("pod", &namespace, "first");
+    cluster.wait_gone("pod", &namespace, "first", 3 * SLOW);
+    driver.wait_done("Unstage", 1);
+    pod_with("second", STAYS, "Always");
+    assert_eq!(group_of(), 4321);
+    cluster.delete("pod", &namespace, "second");
+    cluster.wait_gone("pod", &namespace, "second", 3 * SLOW);
+    wait_nothing_left(&member);
+    assert!(is("below", "of somebody"));
+}

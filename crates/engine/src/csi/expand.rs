@@ -21,7 +21,7 @@ use super::{CsiKeeper, Lane};
 
 /// What is to be made larger, and where its claim is.
 #[derive(Clone)]
-pub(crate) struct Growing {
+pub struct Growing {
     pub storage: Arc<dyn StorageApi>,
     pub volume: CsiVolume,
     pub wanted: Expansion,

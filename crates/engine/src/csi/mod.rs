@@ -32,7 +32,7 @@ use model::PodUid;
 use model::csi::{CsiVolume, VolumeId};
 use model::volume::MountStage;
 use ports::{CsiDrivers, CsiError, CsiFiles, FilesError, FoundVolume, PluginSockets};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use crate::dispatcher::Outbox;
@@ -46,12 +46,12 @@ pub struct CsiPorts {
 }
 
 /// Why a volume could not be set up, and how far it came.
-pub(crate) struct Trouble {
+pub struct Trouble {
     pub stage: MountStage,
     pub message: String,
 }
 
-pub(crate) struct CsiKeeper {
+pub struct CsiKeeper {
     ports: CsiPorts,
     outbox: Outbox,
     shelf: Mutex<Shelf>,
@@ -92,8 +92,14 @@ struct Lane {
 }
 
 impl CsiKeeper {
-    pub fn new(ports: CsiPorts, outbox: Outbox) -> Arc<Self> {
+    pub(crate) fn new(ports: CsiPorts, outbox: Outbox) -> Arc<Self> {
         Arc::new(Self { ports, outbox, shelf: Mutex::default() })
+    }
+
+    /// One without an engine around it, and what it would tell the engine.
+    pub fn alone(ports: CsiPorts) -> (Arc<Self>, mpsc::UnboundedReceiver<Event>) {
+        let (outbox, told) = mpsc::unbounded_channel();
+        (Self::new(ports, Outbox(outbox)), told)
     }
 
     /// Finds what an earlier agent has left, and lets go of what nobody uses.

@@ -173,6 +173,7 @@ mod tests {
     use crate::files::testing::{Mounts, bind, tmpfs};
     use std::fs;
     use std::os::unix::fs::symlink;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     fn anchor(path: &Path) -> OwnedFd {
         rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap()
@@ -279,5 +280,65 @@ mod tests {
         for name in ["bind", "bind/deep", "tmpfs"] {
             assert_eq!(open_on_mount(base.as_fd(), Path::new(name)).unwrap_err(), Errno::XDEV, "{name}");
         }
+    }
+
+    /// A directory that is swapped for a link just after it was looked at: an open that follows links falls for it.
+    #[test]
+    fn by_hand_a_link_that_comes_after_the_look_leads_nowhere() {
+        let temp = tempfile::tempdir().unwrap();
+        let volume = temp.path().join("volume");
+        for dir in ["volume/dir/deep", "volume/spare", "outside/deep"] {
+            fs::create_dir_all(temp.path().join(dir)).unwrap();
+        }
+        symlink(temp.path().join("outside"), volume.join("evil")).unwrap();
+        symlink("spare/../dir", volume.join("round")).unwrap();
+        let base = anchor(&volume);
+        let outside = ["outside", "outside/deep"].map(|name| inode(&anchor(&temp.path().join(name))));
+        let swap =
+            || rustix::fs::renameat_with(&base, "dir", &base, "evil", rustix::fs::RenameFlags::EXCHANGE);
+
+        let looked = rustix::fs::readlinkat(&base, "dir", Vec::new()).unwrap_err();
+        assert_eq!(looked, Errno::INVAL, "no link yet");
+        swap().unwrap();
+        let naive = rustix::fs::openat(&base, "dir", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        assert_eq!(inode(&naive), outside[0], "the attack works on who follows what comes after the look");
+        swap().unwrap();
+
+        let stop = AtomicBool::new(false);
+        let (mut opened, mut refused) = (0, 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let _ = swap();
+                }
+            });
+            let tries = std::panic::AssertUnwindSafe(|| {
+                // Until both ends were seen often; the number of rounds only bounds a broken run.
+                for round in 0..3_000_000_usize {
+                    if opened >= 2_000 && refused >= 2_000 {
+                        break;
+                    }
+                    let path = Path::new(["dir", "dir/deep", "round", "round/deep"][round % 4]);
+                    let flags =
+                        [OFlags::PATH, OFlags::PATH | OFlags::DIRECTORY, OFlags::RDONLY | OFlags::DIRECTORY];
+                    match walk(base.as_fd(), path, flags[round % 3], Links::Inside) {
+                        Ok(found) => {
+                            opened += 1;
+                            assert!(!outside.contains(&inode(&found)), "{} leads out", path.display());
+                            assert!(
+                                !is_link(&found).unwrap(),
+                                "{} is a link, for others to follow",
+                                path.display()
+                            );
+                        }
+                        Err(_) => refused += 1,
+                    }
+                }
+            });
+            let result = std::panic::catch_unwind(tries);
+            stop.store(true, Ordering::Relaxed);
+            result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        });
+        assert!(opened >= 2_000 && refused >= 2_000, "{opened} opened, {refused} refused");
     }
 }

@@ -34,6 +34,7 @@ use super::lanes::{Lane, Lanes, Owner};
 use super::layout::{failed, make_dirs, single_name};
 use super::news::HostVolumeNews;
 use super::ownership::{self, Access};
+use super::steps::step;
 use crate::mountinfo::MountTable;
 
 const RECORD: &str = "vol_data.json";
@@ -148,6 +149,7 @@ impl CsiFiles for HostCsiFiles {
             if let Some(parent) = link.parent() {
                 make_dirs(parent, 0o750)?;
             }
+            step("link the device");
             match std::os::unix::fs::symlink(&device, link) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                     let there = fs::read_link(link).map_err(failed("read", link))?;
@@ -162,6 +164,7 @@ impl CsiFiles for HostCsiFiles {
 
     async fn unlink_device(&self, link: &str) -> Result<(), FilesError> {
         self.at(link, format!("removing {link}"), |_, link| {
+            step("remove the link to the device");
             gone_is_fine(fs::remove_file(link)).map_err(failed("remove", link))?;
             remove_empty(link.parent());
             remove_empty(link.parent().and_then(Path::parent));
@@ -209,9 +212,12 @@ fn write_record(path: &Path, record: &VolumeRecord) -> Result<(), FilesError> {
     let draft = dir.join(DRAFT);
     let mut options = fs::OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o644);
+    step("create the draft of a record");
     let mut file = options.open(&draft).map_err(failed("create", &draft))?;
+    step("write the draft of a record");
     file.write_all(text.as_bytes()).map_err(failed("write", &draft))?;
     file.sync_all().map_err(failed("write", &draft))?;
+    step("put the record in its place");
     fs::rename(&draft, path).map_err(failed("replace", path))?;
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed("write", dir))
 }
@@ -293,19 +299,29 @@ fn remove(root: &Path, place: &Path, record: Option<&Path>) -> Result<(), FilesE
     if let Some(mount) = table.at_or_below(&real).next() {
         return Err(FilesError::Mounted { path: mount.mount_point.display().to_string() });
     }
+    step("remove the place");
     let gone = match fs::symlink_metadata(place) {
         Ok(metadata) if metadata.is_dir() => fs::remove_dir(place),
         Ok(_) => fs::remove_file(place),
         Err(error) => Err(error),
     };
     gone_is_fine(gone).map_err(failed("remove", place))?;
+    // Of an agent that died while it wrote one.
+    let draft = record.unwrap_or(place).with_file_name(DRAFT);
+    step("remove the draft of a record");
+    gone_is_fine(fs::remove_file(&draft)).map_err(failed("remove", &draft))?;
     remove_empty(place.parent().filter(|_| record.is_none()));
     let Some(record) = record else { return Ok(()) };
-    gone_is_fine(fs::remove_file(record)).map_err(failed("remove", record))?;
     let dir = record.parent();
-    remove_empty(dir);
     // Of a device it has one more level; of a filesystem the driver's directory stays for its other volumes.
-    remove_empty(dir.filter(|dir| dir.file_name() == Some(OsStr::new("data"))).and_then(Path::parent));
+    let device = dir.filter(|dir| dir.file_name() == Some(OsStr::new("data"))).and_then(Path::parent);
+    let published =
+        device.and_then(|device| Some(device.with_file_name("publish").join(device.file_name()?)));
+    remove_empty(published.as_deref());
+    step("remove the record");
+    gone_is_fine(fs::remove_file(record)).map_err(failed("remove", record))?;
+    remove_empty(dir);
+    remove_empty(device);
     Ok(())
 }
 
@@ -323,7 +339,20 @@ fn resolved(root: &Path, place: &Path) -> Result<PathBuf, FilesError> {
 
 /// One that is not empty stays: something in it is still needed.
 fn remove_empty(dir: Option<&Path>) {
-    let _ = dir.map(fs::remove_dir);
+    if let Some(dir) = dir {
+        step("remove a directory, if it is empty");
+        let _ = fs::remove_dir(dir);
+    }
+}
+
+/// What an agent that died has left of volumes for the node, before it had a record of them and so before their drivers
+/// were asked for anything: nobody would ever look for it. For an agent that has not begun anything yet.
+pub fn drop_unrecorded(root: &Path) -> Result<(), FilesError> {
+    let mut result = Ok(());
+    for one in staged(root)?.into_iter().filter(|one| matches!(one.record, Ok(None))) {
+        result = result.and(remove(root, Path::new(&one.place), Some(Path::new(&one.record_path))));
+    }
+    result
 }
 
 fn gone_is_fine(result: io::Result<()>) -> io::Result<()> {

@@ -34,6 +34,8 @@ const CASE: &str = "RUBELET_TEST_KILL_CASE";
 const PHASE: &str = "RUBELET_TEST_KILL_PHASE";
 const WALKS: &str = "RUBELET_TEST_KILL_WALKS";
 const SIGKILL: i32 = 9;
+const SETTING_UP: &str = "files::killed::killed_at_every_step_of_setting_up";
+const TEARING_DOWN: &str = "files::killed::killed_at_every_step_of_tearing_down";
 
 /// In a process that is to die, before its n-th step.
 pub fn step(_name: &str) {
@@ -49,9 +51,17 @@ pub fn step(_name: &str) {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
+pub enum Phase {
     SetUp,
+    Grow,
     TearDown,
+}
+
+impl Phase {
+    fn of(word: &str) -> Phase {
+        let known = [Phase::SetUp, Phase::Grow, Phase::TearDown];
+        known.into_iter().find(|phase| format!("{phase:?}") == word).expect("a known phase")
+    }
 }
 
 /// A pod with one kind of volume, on a disk of its own.
@@ -343,19 +353,19 @@ impl Pod {
 }
 
 /// Waits here: nothing else is to be done in these processes.
-fn now<T>(work: impl Future<Output = T>) -> T {
+pub fn now<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
 }
 
-fn text(path: &Path) -> String {
+pub fn text(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
 /// The process that dies; or does not, at the end of a walk.
-fn one_life(base: &Path, case: &str, phase: &str) {
+fn one_life(base: &Path, case: &str, phase: Phase) {
     let pod = Pod::new(base, case);
     match phase {
-        "set up" => pod.set_up().unwrap(),
+        Phase::SetUp => pod.set_up().unwrap(),
         _ => pod.tear_down().unwrap(),
     }
 }
@@ -366,18 +376,17 @@ fn cases() -> impl Iterator<Item = &'static str> {
     CASES.into_iter().filter(move |case| huge || *case != "emptyDir of huge pages")
 }
 
-/// True if the process died at that step; false if it has no so many.
-fn dies_at(base: &Path, case: &str, phase: Phase, at: u64) -> bool {
-    let phase = if phase == Phase::SetUp { "set up" } else { "tear down" };
+/// True if the process died at that step; false if it has no so many. `test`: one that calls [`apart`].
+pub fn dies_at(test: &str, base: &Path, case: &str, phase: Phase, at: u64) -> bool {
     let mut life = Command::new(std::env::current_exe().unwrap());
-    life.args(["--exact", "files::killed::killed_at_every_step_of_setting_up", "--nocapture", "--quiet"]);
-    life.env(AT, at.to_string()).env(BASE, base).env(CASE, case).env(PHASE, phase);
+    life.args(["--exact", test, "--nocapture", "--quiet"]);
+    life.env(AT, at.to_string()).env(BASE, base).env(CASE, case).env(PHASE, format!("{phase:?}"));
     let output = life.output().unwrap();
     if output.status.signal() == Some(SIGKILL) {
         return true;
     }
     let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-    assert!(output.status.success(), "{case}, {phase}, step {at}: {}\n{said:?}", output.status);
+    assert!(output.status.success(), "{case}, {phase:?}, step {at}: {}\n{said:?}", output.status);
     false
 }
 
@@ -392,7 +401,7 @@ fn die_and_go_on(case: &str, phase: Phase, at: u64, wanted: bool) -> bool {
         pod.set_up().unwrap();
         pod.use_it();
     }
-    let died = dies_at(temp.path(), case, phase, at);
+    let died = dies_at(SETTING_UP, temp.path(), case, phase, at);
     let when = format!(
         "{case}, killed at step {at} of {phase:?}, the pod is {}wanted",
         if wanted { "" } else { "un" }
@@ -444,9 +453,9 @@ fn put_mount_program(dir: &Path) {
 
 /// The walk has a process of its own, too: each start of another one holds all open files for a moment, and what other
 /// tests would unmount just then would be busy.
-fn apart(name: &str, walk: impl FnOnce()) {
+pub fn apart(test: &str, one_life: impl FnOnce(&Path, &str, Phase), walk: impl FnOnce()) {
     if let [Ok(base), Ok(case), Ok(phase)] = [BASE, CASE, PHASE].map(std::env::var) {
-        return one_life(Path::new(&base), &case, &phase);
+        return one_life(Path::new(&base), &case, Phase::of(&phase));
     }
     if std::env::var_os(WALKS).is_some() {
         return walk();
@@ -456,7 +465,7 @@ fn apart(name: &str, walk: impl FnOnce()) {
     put_mount_program(programs.path());
     let path = std::env::var("PATH").unwrap();
     walker.env("PATH", format!("{}:{path}", programs.path().display()));
-    walker.args(["--exact", &format!("files::killed::{name}"), "--nocapture"]).env(WALKS, "1");
+    walker.args(["--exact", test, "--nocapture"]).env(WALKS, "1");
     let output = walker.output().unwrap();
     let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
     assert!(output.status.success(), "{}\n{}", said[0], said[1]);
@@ -464,10 +473,10 @@ fn apart(name: &str, walk: impl FnOnce()) {
 
 #[test]
 fn killed_at_every_step_of_setting_up() {
-    apart("killed_at_every_step_of_setting_up", || walk(Phase::SetUp, 1));
+    apart(SETTING_UP, one_life, || walk(Phase::SetUp, 1));
 }
 
 #[test]
 fn killed_at_every_step_of_tearing_down() {
-    apart("killed_at_every_step_of_tearing_down", || walk(Phase::TearDown, 3));
+    apart(TEARING_DOWN, one_life, || walk(Phase::TearDown, 3));
 }

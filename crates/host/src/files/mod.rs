@@ -243,6 +243,10 @@ mod hung;
 #[cfg(test)]
 mod killed;
 #[cfg(test)]
+mod killed_csi;
+#[cfg(test)]
+mod root_mismatch;
+#[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;

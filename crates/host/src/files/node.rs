@@ -6,6 +6,7 @@ use ports::FilesError;
 use rustix::io::Errno;
 use rustix::mount::MountPropagationFlags;
 
+use super::csi;
 use super::layout::{Layout, failed, make_dirs};
 use crate::mountinfo::MountTable;
 
@@ -20,6 +21,9 @@ pub fn prepare(layout: &Layout) -> Result<(), FilesError> {
         make_dirs(&layout.root.join(name), 0o750)?;
     }
     make_dirs(&layout.root.join("checkpoints"), 0o700)?;
+    if let Err(error) = csi::drop_unrecorded(&layout.root) {
+        tracing::warn!("what an earlier agent began for storage drivers stays: {}", error.user_message());
+    }
     make_dirs(&layout.links, 0o755)
 }
 

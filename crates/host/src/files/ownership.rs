@@ -151,7 +151,7 @@ impl Progress {
 
 impl Tree<'_> {
     fn beat(&self) {
-        self.pulse.beat();
+        self.pulse.step("give it to the group");
         if let Some(files) = self.progress.file() {
             let path = self.path.to_string_lossy().into_owned();
             self.pulse.tell(VolumeNews::ChangingGroup { path, files });

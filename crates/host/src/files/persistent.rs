@@ -33,8 +33,8 @@ pub const LOCAL: &str = "kubernetes.io~local-volume";
 pub const NFS: &str = "kubernetes.io~nfs";
 /// Below the root: where disks are mounted once for all pods.
 pub const DEVICE_MOUNTS: &str = "plugins/kubernetes.io/local-volume/mounts";
-/// Of the root of a volume that is its group's.
-const GROUP_BITS: u32 = 0o2770 & !0o700;
+/// Of the root of a volume that is its group's, as a finished walk leaves it.
+const ROOT_BITS: u32 = 0o2770;
 
 /// What of the volume other pods may have as well, whatever persistent volume they know it by.
 pub fn shared(volume: &LocalVolume) -> Vec<String> {
@@ -125,7 +125,7 @@ fn tell_of_other_group(source: &Path, wanted: i64, volume: &LocalVolume) -> Resu
 /// A mount that was there before was given to the group before, if its root says so: the root comes last.
 fn own(target: &Path, group: i64, if_root_differs: bool) -> Result<(), FilesError> {
     let found = std::fs::metadata(target).map_err(failed("examine", target))?;
-    let is_right = i64::from(found.gid()) == group && found.mode() & GROUP_BITS == GROUP_BITS;
+    let is_right = i64::from(found.gid()) == group && found.mode() & ROOT_BITS == ROOT_BITS;
     if if_root_differs && is_right {
         return Ok(());
     }

@@ -59,6 +59,12 @@ impl Pulse {
         self.heard_by.iter().for_each(Pulse::beat);
     }
 
+    /// A step of a thread that shares in the work.
+    pub fn step(&self, name: &str) {
+        self.beat();
+        pass(name);
+    }
+
     /// Steps that `work` takes on this thread are counted here.
     pub fn during<T>(&self, work: impl FnOnce() -> T) -> T {
         let before = CURRENT.replace(Some(self.clone()));
@@ -92,6 +98,11 @@ pub fn step(name: &str) {
             pulse.beat();
         }
     });
+    pass(name);
+}
+
+/// Where tests kill the agent.
+fn pass(name: &str) {
     #[cfg(test)]
     super::killed::step(name);
     #[cfg(not(test))]

@@ -201,10 +201,11 @@ fn run(program: &str, args: &[&str]) -> Result<(), String> {
     }
 }
 
-fn mount_flags(capability: Option<&pb::VolumeCapability>) -> &[String] {
+/// What it is to be mounted with.
+fn mount_of(capability: Option<&pb::VolumeCapability>) -> (&[String], &str) {
     match capability.and_then(|capability| capability.access_type.as_ref()) {
-        Some(pb::volume_capability::AccessType::Mount(mount)) => &mount.mount_flags,
-        _ => &[],
+        Some(pb::volume_capability::AccessType::Mount(mount)) => (&mount.mount_flags, &mount.fs_type),
+        _ => (&[], ""),
     }
 }
 
@@ -279,9 +280,11 @@ impl Node for Service {
         request: Request<pb::NodeStageVolumeRequest>,
     ) -> Result<Response<pb::NodeStageVolumeResponse>, Status> {
         let call = request.into_inner();
-        let flags = mount_flags(call.volume_capability.as_ref());
-        let more =
-            json!({"secrets": call.secrets, "publishContext": call.publish_context, "mountFlags": flags});
+        let (flags, fs_type) = mount_of(call.volume_capability.as_ref());
+        let more = json!({
+            "secrets": call.secrets, "publishContext": call.publish_context, "mountFlags": flags,
+            "fsType": fs_type,
+        });
         let staging = PathBuf::from(&call.staging_target_path);
         let block = is_block(call.volume_capability.as_ref());
         self.perform("Stage", &call.volume_id, more, || {
@@ -314,9 +317,10 @@ impl Node for Service {
         request: Request<pb::NodePublishVolumeRequest>,
     ) -> Result<Response<pb::NodePublishVolumeResponse>, Status> {
         let call = request.into_inner();
+        let (flags, fs_type) = mount_of(call.volume_capability.as_ref());
         let more = json!({
             "secrets": call.secrets, "context": call.volume_context, "target": call.target_path,
-            "publishContext": call.publish_context,
+            "publishContext": call.publish_context, "mountFlags": flags, "fsType": fs_type,
         });
         let target = PathBuf::from(&call.target_path);
         let block = is_block(call.volume_capability.as_ref());

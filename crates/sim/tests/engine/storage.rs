@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `stage first` | a volume that is published and was not staged |
 //! | `unstage last` | a volume that is unstaged while a pod has it |
+//! | `own mounts first` | a volume that is unpublished while the agent has not taken away what it set up for the pod itself |
 //! | `one at a time` | a call for a volume while another one of the same agent is not answered |
 //! | `no deletion through a mount` | a directory that is removed while a volume is mounted there |
 
@@ -72,6 +73,10 @@ fn pod_of(path: &str) -> Option<PodUid> {
 /// How a mounted volume is listed among the pod's: nobody removes the pod's directory while it is there.
 fn listed(target: &str) -> String {
     format!("mount {target}")
+}
+
+fn is_listed(name: &str) -> bool {
+    name.starts_with("mount ")
 }
 
 pub struct SimDrivers(pub Reach);
@@ -155,6 +160,11 @@ impl CsiDrivers for SimDrivers {
     async fn unpublish(&self, _: &str, handle: &str, target: &str) -> Result<(), CsiError> {
         let unpublish = |inner: &mut Inner| {
             if let Some((uid, handle)) = inner.drivers.targets.remove(target) {
+                let volumes = inner.world.disk.pods.get(&uid);
+                let own = volumes.and_then(|volumes| volumes.iter().find(|name| !is_listed(name)).cloned());
+                if let Some(own) = own {
+                    inner.check.violate("own mounts first", format!("{target} goes while {own} is there"));
+                }
                 let name = listed(target);
                 inner.world.disk.unmounted(&uid, &name);
                 inner.world.storage.published.remove(&(uid, name, handle));

@@ -10,9 +10,11 @@ use std::time::Duration;
 use decide::Event;
 use model::PodUid;
 use model::csi::CsiVolume;
+use ports::FilesError;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::sync::CancellationToken;
 
+use crate::tear_down;
 use world::{World, volume};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -173,4 +175,36 @@ async fn other_volumes_go_on_while_one_hangs() {
     let trouble = hung.await.unwrap().unwrap().unwrap_err();
     assert_eq!(trouble.message, "rpc error: code = DeadlineExceeded desc = context deadline exceeded");
     assert!(free.await.unwrap().unwrap().is_err());
+}
+
+/// What the agent itself has bound elsewhere shows the volume: its driver must not be told that nobody uses it.
+#[tokio::test(start_paused = true)]
+async fn drivers_are_asked_when_nothing_of_the_pod_is_bound_elsewhere() {
+    let world = World::new();
+    let (keeper, mut inbox) = world.keeper();
+    keeper.clone().look_around().await;
+    let (uid, stays) = (PodUid::new("a"), CancellationToken::new());
+    assert!(matches!(keeper.set_up(&uid, &volume("a", "v"), &stays).await, Some(Ok(()))));
+    world.asked().await;
+    let busy = || async { Err(FilesError::Mounted { path: "/pods/a/volume-subpaths/v/c/0".into() }) };
+    for _ in 0..2 {
+        let error = tear_down::volumes(busy(), Some(&keeper), &uid).await.unwrap_err();
+        assert!(error.contains("/pods/a/volume-subpaths/v/c/0"), "{error}");
+        world.rest().await;
+        assert_eq!(world.asked().await, Vec::<String>::new());
+        assert_eq!(world.record_count().await, 2);
+        assert!(on_node(&mut inbox).is_none_or(|on_node| on_node == ["v"]), "still in use here");
+    }
+    world.fail("unpublish", "Internal").await;
+    let error = tear_down::volumes(async { Ok(()) }, Some(&keeper), &uid).await.unwrap_err();
+    assert!(error.contains("UnmountVolume.TearDown failed for volume"), "{error}");
+    world.rest().await;
+    assert_eq!(world.asked().await, ["unpublish /pods/a/v/mount"], "not unstaged: the pod still has it");
+    world.mend("unpublish").await;
+    tear_down::volumes(async { Ok(()) }, Some(&keeper), &uid).await.unwrap();
+    world.rest().await;
+    assert_eq!(world.asked().await, ["unpublish /pods/a/v/mount", "unstage v"]);
+    assert_eq!(world.record_count().await, 0);
+    assert_eq!(on_node(&mut inbox), Some(vec![]));
+    assert_eq!(tear_down::volumes(async { Ok(()) }, None, &uid).await, Ok(()), "no driver can register");
 }

@@ -18,7 +18,6 @@ use ports::{CsiDrivers, CsiError, CsiFiles, FilesError, FoundVolume, PluginSocke
 use tokio::sync::{Mutex, mpsc, watch};
 
 use super::super::{CsiKeeper, CsiPorts};
-use crate::dispatcher::Outbox;
 
 pub const DRIVER: &str = "d.example";
 /// Of each call, as the adapter has it.
@@ -61,8 +60,7 @@ impl World {
     }
 
     pub fn keeper(self: &Arc<Self>) -> (Arc<CsiKeeper>, mpsc::UnboundedReceiver<Event>) {
-        let (outbox, inbox) = mpsc::unbounded_channel();
-        (CsiKeeper::new(self.ports(), Outbox(outbox)), inbox)
+        CsiKeeper::alone(self.ports())
     }
 
     pub fn hang(&self, call: &str) {

@@ -1,0 +1,563 @@
+//! The agent dies by SIGKILL at every step on the disk below a storage driver's volume, and around each call; then another
+//! comes. As in [`super::killed`], which has the walk.
+//!
+//! What has to be undone is found by records on the disk, so it is the engine's own keeper of such volumes that dies and
+//! begins anew here. The driver really mounts. A call to it is two steps, before its work and after: the agent may die
+//! with the answer still out. A driver refuses what would be wrong: to unstage what is published, to take away what
+//! sub-paths still show.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use decide::Event;
+use decide::csi::{inline_handle, paths};
+use decide::event::Expanded;
+use engine::{CsiKeeper, CsiPorts, Growing};
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use model::csi::{
+    Abilities, Access, AccessMode, ClaimObject, CsiVolume, DriverNode, Expand, Expansion, Group, PluginInfo,
+    Publish, Stage, Told, VolumeId,
+};
+use model::files::ContainerFiles;
+use model::k8s::PersistentVolumeClaim;
+use model::node::NodeConfig;
+use model::storage::{StorageKey, StorageObject};
+use model::volume::SubPathMount;
+use model::{PodUid, Wall};
+use ports::{ApiError, CsiDrivers, CsiError, PluginSockets, PodFiles, SocketNotice, StorageApi};
+use serde_json::{Value, json};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio_util::sync::CancellationToken;
+
+use super::killed::{Phase, apart, dies_at, now, text};
+use super::steps::step;
+use super::testing::{LoopDevice, Mounts};
+use super::{HostCsiFiles, HostPodFiles};
+use crate::mountinfo::MountTable;
+
+const DRIVER: &str = "d.example";
+const GROUP: u32 = 4711;
+/// Guards against waiting for ever; nothing here takes a part of it.
+const STUCK: Duration = Duration::from_secs(120);
+
+const CASES: [&str; 5] = ["filesystem", "filesystem, not staged", "of the pod itself", "device", "sub-paths"];
+
+// ---- the outside: it outlives the agent -------------------------------------------------------------------------------
+
+/// Its volumes are directories, and one disk.
+struct Driver {
+    root: PathBuf,
+    volumes: PathBuf,
+    disk: PathBuf,
+    can: Abilities,
+}
+
+impl Driver {
+    fn call(&self, name: &str, work: impl FnOnce() -> io::Result<()>) -> Result<(), CsiError> {
+        step(name);
+        let done = work();
+        step(name);
+        done.map_err(|error| CsiError::Rpc { code: "Internal", message: format!("{name}: {error}") })
+    }
+
+    fn is_mounted(&self, below: &Path) -> bool {
+        MountTable::read().unwrap().at_or_below(below).next().is_some()
+    }
+
+    fn show(&self, from: &Path, to: &Path) -> io::Result<()> {
+        if self.is_mounted(to) {
+            return Ok(());
+        }
+        Ok(rustix::mount::mount_bind(from, to)?)
+    }
+
+    fn hide(&self, place: &Path) -> io::Result<()> {
+        if !self.is_mounted(place) {
+            return Ok(());
+        }
+        Ok(rustix::mount::unmount(place, rustix::mount::UnmountFlags::NOFOLLOW)?)
+    }
+}
+
+fn must(wanted: bool, message: &str) -> io::Result<()> {
+    if wanted { Ok(()) } else { Err(io::Error::other(message.to_owned())) }
+}
+
+#[async_trait]
+impl CsiDrivers for Driver {
+    fn place(&self, _: &str, _: Option<&str>) {}
+    async fn node_info(&self, _: &str) -> Result<DriverNode, CsiError> {
+        Ok(DriverNode::default())
+    }
+    async fn abilities(&self, _: &str) -> Result<Abilities, CsiError> {
+        Ok(self.can)
+    }
+    async fn stage(&self, _: &str, call: &Stage) -> Result<(), CsiError> {
+        self.call("stage", || match call.capability.access {
+            Access::Block => Ok(()),
+            Access::Mount { .. } => self.show(&self.volumes.join(&call.handle), Path::new(&call.staging)),
+        })
+    }
+    async fn publish(&self, _: &str, call: &Publish) -> Result<(), CsiError> {
+        let (target, staging) = (Path::new(&call.target), Path::new(&call.staging));
+        self.call("publish", || match call.capability.access {
+            Access::Block => {
+                fs::File::options().create(true).append(true).open(target)?;
+                self.show(&self.disk.canonicalize()?, target)
+            }
+            Access::Mount { .. } => {
+                let own = self.volumes.join(&call.handle);
+                must(call.staging.is_empty() || self.is_mounted(staging), "it is not staged")?;
+                fs::create_dir_all(&own)?;
+                fs::create_dir_all(target)?;
+                self.show(if call.staging.is_empty() { &own } else { staging }, target)
+            }
+        })
+    }
+    async fn unpublish(&self, _: &str, _: &str, target: &str) -> Result<(), CsiError> {
+        let target = Path::new(target);
+        self.call("unpublish", || {
+            let sub_paths = self.root.join("pods/0f1e/volume-subpaths");
+            must(!self.is_mounted(&sub_paths), "sub-paths still show it")?;
+            self.hide(target)?;
+            let gone = if target.is_dir() { fs::remove_dir(target) } else { fs::remove_file(target) };
+            gone.or_else(|error| must(error.kind() == io::ErrorKind::NotFound, "its place can't be removed"))
+        })
+    }
+    async fn unstage(&self, _: &str, _: &str, staging: &str) -> Result<(), CsiError> {
+        self.call("unstage", || {
+            must(!self.is_mounted(&self.root.join("pods")), "a pod still has it")?;
+            self.hide(Path::new(staging))
+        })
+    }
+    async fn expand(&self, _: &str, call: &Expand) -> Result<(), CsiError> {
+        self.call("expand", || {
+            must(self.is_mounted(Path::new(&call.target)), "it is not published")?;
+            fs::write(self.volumes.join("size"), call.bytes.to_string())
+        })
+    }
+    async fn tell(&self, _: &str, _: &str, _: &str) -> Result<Told, CsiError> {
+        Ok(Told::default())
+    }
+}
+
+/// The driver is known already.
+struct NoSockets;
+
+#[async_trait]
+impl PluginSockets for NoSockets {
+    fn watch(&self) -> BoxStream<'static, SocketNotice> {
+        futures::stream::pending().boxed()
+    }
+    async fn info(&self, _: &str) -> Result<PluginInfo, CsiError> {
+        Ok(PluginInfo::default())
+    }
+    async fn notify(&self, _: &str, _: Option<&str>) -> Result<(), CsiError> {
+        Ok(())
+    }
+}
+
+/// The claim, as the API server has it, in a file. A call is two steps here as well.
+struct Claims(PathBuf);
+
+impl Claims {
+    fn get(&self) -> Value {
+        serde_json::from_slice(&fs::read(&self.0).unwrap()).unwrap()
+    }
+}
+
+fn merge(into: &mut Value, patch: &Value) {
+    let (Value::Object(into), Value::Object(patch)) = (into, patch) else { return };
+    for (key, value) in patch {
+        match value {
+            Value::Null => drop(into.remove(key)),
+            Value::Object(_) => merge(into.entry(key).or_insert_with(|| json!({})), value),
+            other => drop(into.insert(key.clone(), other.clone())),
+        }
+    }
+}
+
+#[async_trait]
+impl StorageApi for Claims {
+    async fn read(&self, _: &StorageKey) -> Result<StorageObject, ApiError> {
+        Ok(StorageObject::Claim(Arc::new(serde_json::from_value(self.get()).unwrap())))
+    }
+    async fn patch_claim_status(
+        &self,
+        _: &ClaimObject,
+        patch: &Value,
+    ) -> Result<Arc<PersistentVolumeClaim>, ApiError> {
+        step("write the claim");
+        let mut claim = self.get();
+        merge(&mut claim, patch);
+        fs::write(&self.0, claim.to_string()).unwrap();
+        step("write the claim");
+        Ok(Arc::new(serde_json::from_value(claim).unwrap()))
+    }
+}
+
+// ---- a pod with one such volume ----------------------------------------------------------------------------------------
+
+struct Pod {
+    files: HostPodFiles,
+    base: PathBuf,
+    uid: PodUid,
+    case: &'static str,
+}
+
+impl Pod {
+    fn new(base: &Path, case: &str) -> Pod {
+        let case = CASES.into_iter().find(|known| *known == case).expect("a known case");
+        let base = base.canonicalize().unwrap();
+        let files = HostPodFiles::new(base.join("root"), base.join("logs"), base.join("links"));
+        Pod { files, base, uid: PodUid::new("0f1e"), case }
+    }
+
+    fn root(&self) -> PathBuf {
+        self.base.join("root")
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.root().join("pods/0f1e")
+    }
+
+    fn is_block(&self) -> bool {
+        self.case == "device"
+    }
+
+    fn driver(&self) -> Driver {
+        let can =
+            Abilities { stage: !self.case.ends_with("not staged"), expand: true, ..Abilities::default() };
+        let (volumes, disk) = (self.base.join("volumes"), self.base.join("disk"));
+        Driver { root: self.root(), volumes, disk, can }
+    }
+
+    fn volume(&self) -> CsiVolume {
+        let ephemeral = self.case == "of the pod itself";
+        let handle = if ephemeral { inline_handle(&self.uid, "v") } else { "h".to_owned() };
+        let id = VolumeId { driver: DRIVER.into(), handle };
+        let config = NodeConfig { root_dir: text(&self.root()), ..NodeConfig::default() };
+        let of_files = Access::Mount { fs_type: String::new(), flags: Vec::new() };
+        CsiVolume {
+            paths: paths(&config, &self.uid, &id, "pv", self.is_block()),
+            id,
+            spec_name: "pv".into(),
+            ephemeral,
+            access: if self.is_block() { Access::Block } else { of_files },
+            mode: AccessMode::ReadWriteOnce,
+            read_only: false,
+            node: "n".into(),
+            attachment: String::new(),
+            publish_context: Default::default(),
+            attributes: Default::default(),
+            pod_attributes: Default::default(),
+            stage_secrets: Default::default(),
+            publish_secrets: Default::default(),
+            group: Some(Group { id: GROUP.into(), by_agent: true, on_root_mismatch: true }),
+            label: String::new(),
+            republish: false,
+        }
+    }
+
+    /// Where the driver has the data.
+    fn data(&self) -> PathBuf {
+        self.base.join("volumes").join(self.volume().id.handle)
+    }
+
+    fn container_files(&self) -> ContainerFiles {
+        let sub_path = |index: u32, sub_path: &str| SubPathMount {
+            volume_path: self.volume().paths.target,
+            sub_path: sub_path.into(),
+            target: text(&self.dir().join(format!("volume-subpaths/pv/c/{index}"))),
+            mount_name: "v".into(),
+            container: "c".into(),
+            create: true,
+            read_only: false,
+        };
+        ContainerFiles {
+            log_dir: text(&self.base.join("logs/ns_p_0f1e/c")),
+            etc_hosts: None,
+            termination_log: None,
+            sub_paths: vec![sub_path(0, "a/b"), sub_path(1, "c")],
+        }
+    }
+
+    /// What was there before: a volume with files of an earlier pod, a claim that is to grow.
+    fn make_ground(&self) -> Option<LoopDevice> {
+        fs::create_dir_all(self.data().join("old")).unwrap();
+        for name in ["old/file", "file"] {
+            fs::write(self.data().join(name), "of an earlier pod").unwrap();
+        }
+        let claim = json!({
+            "metadata": {"name": "c", "namespace": "ns", "resourceVersion": "1"},
+            "spec": {"resources": {"requests": {"storage": "2Gi"}}},
+            "status": {
+                "capacity": {"storage": "1Gi"}, "allocatedResources": {"storage": "2Gi"},
+                "allocatedResourceStatuses": {"storage": "NodeResizePending"},
+            },
+        });
+        fs::write(self.base.join("claim"), claim.to_string()).unwrap();
+        self.is_block().then(|| {
+            let disk = LoopDevice::over(&self.base.join("disk.img"), 1 << 20);
+            symlink(&disk.path, self.base.join("disk")).unwrap();
+            disk
+        })
+    }
+
+    /// What a container leaves.
+    fn use_it(&self) {
+        let target = PathBuf::from(self.volume().paths.target);
+        match self.is_block() {
+            true => fs::write(target, "kept").unwrap(),
+            false => fs::write(target.join("kept"), "kept").unwrap(),
+        }
+    }
+
+    fn check_kept(&self, when: &str) {
+        let kept = if self.is_block() { self.base.join("disk") } else { self.data().join("kept") };
+        assert!(fs::read(kept).unwrap().starts_with(b"kept"), "what a container wrote, {when}");
+    }
+
+    fn check_whole(&self, mounts: &Mounts, when: &str) {
+        let (expect, records) = match self.case {
+            "filesystem" => (2, 2),
+            // One record serves both uses of a device.
+            "device" => (1, 1),
+            "sub-paths" => (4, 2),
+            _ => (1, 1),
+        };
+        // One is the agent's own, below which mounts are shared.
+        assert_eq!(mounts.count() - 1, expect, "mounts, {when}");
+        let found: Vec<PathBuf> = everything_in(&self.root().join("plugins/kubernetes.io/csi"))
+            .into_iter()
+            .chain(everything_in(&self.dir().join("volumes")))
+            .filter(|path| {
+                path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"vol_data"))
+            })
+            .collect();
+        let drafts = found.iter().filter(|path| path.extension().is_some_and(|end| end == "new")).count();
+        assert_eq!((found.len(), drafts), (records, 0), "records and drafts, {when}: {found:?}");
+        let paths = self.volume().paths;
+        if let Some(link) = paths.link {
+            assert_eq!(fs::read_link(link).unwrap(), Path::new(&paths.target), "{when}");
+            return;
+        }
+        let target = PathBuf::from(paths.target);
+        for name in ["", "old", "old/file", "file"] {
+            let found = target.join(name).metadata().unwrap();
+            let bits = if found.is_dir() { 0o2770 } else { 0o660 };
+            assert_eq!((found.gid(), found.mode() & bits), (GROUP, bits), "{name:?}, {when}");
+        }
+        if self.case == "sub-paths" {
+            let inode = |path: PathBuf| path.metadata().unwrap().ino();
+            for (index, inner) in ["a/b", "c"].into_iter().enumerate() {
+                let shown = self.dir().join(format!("volume-subpaths/pv/c/{index}"));
+                assert_eq!(inode(shown), inode(target.join(inner)), "{inner}, {when}");
+            }
+        }
+    }
+
+    fn check_grown(&self, when: &str) {
+        let claim = Claims(self.base.join("claim")).get();
+        assert_eq!(claim["status"]["capacity"]["storage"], "2Gi", "{when}");
+        let size = fs::read_to_string(self.base.join("volumes/size")).unwrap();
+        assert_eq!(size, (2_u64 << 30).to_string(), "{when}");
+    }
+
+    fn check_gone(&self, mounts: &Mounts, when: &str) {
+        assert_eq!(mounts.count() - 1, 0, "mounts, {when}");
+        assert!(!self.dir().exists(), "the pod's directory, {when}");
+        // Other volumes may have these, too.
+        let shared = [DRIVER, "volumeDevices", "volumeDevices/staging", "volumeDevices/publish"];
+        let csi = self.root().join("plugins/kubernetes.io/csi");
+        let left: Vec<PathBuf> = everything_in(&csi)
+            .into_iter()
+            .filter(|path| !shared.iter().any(|name| csi.join(name) == *path))
+            .collect();
+        assert_eq!(left, Vec::<PathBuf>::new(), "{when}");
+        for name in ["old/file", "file"] {
+            let text = fs::read_to_string(self.data().join(name)).unwrap();
+            assert_eq!(text, "of an earlier pod", "{name}, {when}");
+        }
+    }
+}
+
+fn everything_in(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        found.push(entry.path());
+        if entry.file_type().unwrap().is_dir() {
+            found.extend(everything_in(&entry.path()));
+        }
+    }
+    found
+}
+
+// ---- the agent --------------------------------------------------------------------------------------------------------
+
+/// What it knows goes with it.
+struct Agent<'a> {
+    pod: &'a Pod,
+    keeper: Arc<CsiKeeper>,
+    told: UnboundedReceiver<Event>,
+}
+
+impl<'a> Agent<'a> {
+    async fn start(pod: &'a Pod) -> Agent<'a> {
+        let ports = CsiPorts {
+            drivers: Arc::new(pod.driver()),
+            files: Arc::new(HostCsiFiles::new(pod.root())),
+            sockets: Arc::new(NoSockets),
+        };
+        let (keeper, told) = CsiKeeper::alone(ports);
+        keeper.clone().look_around().await;
+        Agent { pod, keeper, told }
+    }
+
+    /// As one that comes after a death: it looks at its own directories first.
+    async fn start_anew(pod: &'a Pod) -> Agent<'a> {
+        pod.files.prepare_node().await.unwrap();
+        Self::start(pod).await
+    }
+
+    async fn set_up(&self) -> Result<(), String> {
+        let Pod { files, uid, base, .. } = self.pod;
+        let log_dir = text(&base.join("logs/ns_p_0f1e"));
+        files.make_pod_dirs(uid, &log_dir).await.map_err(|error| error.user_message())?;
+        let stays = CancellationToken::new();
+        let done = self.keeper.set_up(uid, &self.pod.volume(), &stays).await.expect("nobody cancelled it");
+        done.map_err(|trouble| trouble.message)?;
+        if self.pod.case != "sub-paths" {
+            return Ok(());
+        }
+        let prepared = files.prepare_container(uid, &self.pod.container_files()).await;
+        prepared.map_err(|error| error.user_message())
+    }
+
+    async fn grow(&self) -> Result<(), String> {
+        let growing = Growing {
+            storage: Arc::new(Claims(self.pod.base.join("claim"))),
+            volume: self.pod.volume(),
+            wanted: Expansion {
+                claim: ClaimObject { namespace: "ns".into(), name: "c".into(), uid: "u".into() },
+                size: "2Gi".into(),
+                secrets: Default::default(),
+                version: "1".into(),
+                online: true,
+            },
+            at: Wall(0),
+        };
+        match self.keeper.expand(growing, &CancellationToken::new()).await.expect("nobody cancelled it")? {
+            Expanded::Grown { .. } | Expanded::Unneeded { .. } => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    }
+
+    /// Also what the node has of the volume, which nobody uses any more.
+    async fn tear_down(&mut self) -> Result<(), String> {
+        let Pod { files, uid, .. } = self.pod;
+        files.tear_down_volumes(uid).await.map_err(|error| error.user_message())?;
+        self.keeper.tear_down(uid).await?;
+        files.remove_pod_dir(uid).await.map_err(|error| error.user_message())?;
+        let let_go = async {
+            loop {
+                let mut told = self.told.recv().await;
+                while let Ok(newer) = self.told.try_recv() {
+                    told = Some(newer);
+                }
+                if matches!(told, Some(Event::CsiOnNode(volumes)) if volumes.is_empty()) {
+                    return;
+                }
+            }
+        };
+        tokio::time::timeout(STUCK, let_go).await.map_err(|_| "the volume is not let go of".to_owned())
+    }
+}
+
+/// The process that dies; or does not, at the end of a walk.
+fn one_life(base: &Path, case: &str, phase: Phase) {
+    let pod = Pod::new(base, case);
+    now(async {
+        let mut agent = Agent::start(&pod).await;
+        match phase {
+            Phase::SetUp => agent.set_up().await.unwrap(),
+            Phase::Grow => agent.grow().await.unwrap(),
+            Phase::TearDown => agent.tear_down().await.unwrap(),
+        }
+    });
+}
+
+/// One place where the agent dies, and what the next one does.
+fn die_and_go_on(case: &str, phase: Phase, at: u64, wanted: bool) -> bool {
+    let temp = tempfile::tempdir().unwrap();
+    let pod = Pod::new(temp.path(), case);
+    let _disk = pod.make_ground();
+    let mounts = Mounts::below(temp.path());
+    let when =
+        format!("{case}, killed at step {at} of {phase:?}, pod {}wanted", if wanted { "" } else { "un" });
+    let fine = |result: Result<(), String>| result.unwrap_or_else(|error| panic!("{when}: {error}"));
+    now(async {
+        let agent = Agent::start_anew(&pod).await;
+        if phase != Phase::SetUp {
+            fine(agent.set_up().await);
+            pod.use_it();
+        }
+    });
+    let died = dies_at(SETTING_UP, temp.path(), case, phase, at);
+    now(async {
+        let mut agent = Agent::start_anew(&pod).await;
+        if wanted {
+            fine(agent.set_up().await);
+            pod.check_whole(&mounts, &when);
+            pod.use_it();
+            // Once more, as after a restart of a container.
+            fine(agent.set_up().await);
+            pod.check_whole(&mounts, &when);
+            if phase == Phase::Grow {
+                fine(agent.grow().await);
+                pod.check_grown(&when);
+            }
+        }
+        fine(agent.tear_down().await);
+        pod.check_gone(&mounts, &when);
+    });
+    if wanted || phase != Phase::SetUp {
+        pod.check_kept(&when);
+    }
+    died
+}
+
+fn walk(cases: &[&str], phase: Phase, fewest: u64) {
+    for case in cases {
+        let mut steps = 0;
+        for wanted in [true, false] {
+            steps = (0..).take_while(|at| die_and_go_on(case, phase, *at, wanted)).count() as u64;
+        }
+        assert!(steps >= fewest, "{case} has {steps} steps of {phase:?}: does it tell of them?");
+    }
+}
+
+const SETTING_UP: &str = "files::killed_csi::killed_at_every_step_of_setting_up";
+const GROWING: &str = "files::killed_csi::killed_at_every_step_of_growing";
+const TEARING_DOWN: &str = "files::killed_csi::killed_at_every_step_of_tearing_down";
+
+#[test]
+fn killed_at_every_step_of_setting_up() {
+    apart(SETTING_UP, one_life, || walk(&CASES, Phase::SetUp, 12));
+}
+
+#[test]
+fn killed_at_every_step_of_growing() {
+    apart(GROWING, one_life, || walk(&["filesystem"], Phase::Grow, 6));
+}
+
+#[test]
+fn killed_at_every_step_of_tearing_down() {
+    apart(TEARING_DOWN, one_life, || walk(&CASES, Phase::TearDown, 6));
+}
