@@ -360,5 +360,5 @@ fn the_engine_keeps_its_promises_second_half() {
 
 #[test]
 fn the_engine_keeps_its_promises_about_volumes() {
-    seeds(0..30, Profile::Storage);
+    seeds(0..60, Profile::Storage);
 }
