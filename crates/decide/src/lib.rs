@@ -46,6 +46,7 @@ pub mod tally;
 pub mod termination_message;
 pub mod user_namespaces;
 pub mod volumes;
+pub mod witness;
 
 pub use effect::{Action, Effect, Epoch, Stage, StartContainer, Sweep, TimerKey};
 pub use event::{CallFailure, Event, Hint, StepResult};

@@ -28,6 +28,7 @@ use crate::publish::Publication;
 use crate::resources;
 use crate::status::{IpFamily, PodResources};
 use crate::tally::Tally;
+use crate::witness::Witness;
 
 /// The state of the node. Build it with [`NodeState::new`], change it with [`crate::step`] only.
 #[derive(Clone, Debug)]
@@ -163,6 +164,8 @@ pub struct PodEntry {
     pub disk_watched: bool,
     pub observed: Option<Reading>,
     pub observing: Observing,
+    /// What a reading has to show in order to be believed at once.
+    pub witness: Witness,
     pub ledger: Ledger,
     pub plan: Option<RunningPlan>,
     /// When an action that changed the runtime last ended: older readings are stale.
@@ -292,6 +295,7 @@ impl PodEntry {
             disk_watched: false,
             observed: None,
             observing: Observing::default(),
+            witness: Witness::default(),
             ledger: Ledger::default(),
             plan: None,
             last_mutation: Mono::ZERO,

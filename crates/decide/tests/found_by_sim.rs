@@ -156,7 +156,7 @@ fn a_reading_from_before_a_pod_was_forgotten_does_not_show_it() {
         let began = node.now.mono;
         let effects = node.want(&[]);
         assert_eq!(words(&effects), [""; 0], "it has to be read first");
-        let effects = node.see("u", vec![], vec![]);
+        let effects = node.see_for_long("u", vec![]);
         let effects = node.succeed(&plan(&effects).expect("volumes and cgroup go"));
         node.succeed(&plan(&effects).expect("its directories go"));
         assert!(node.state.pods.is_empty());
@@ -226,9 +226,12 @@ fn a_container_that_vanished_still_counts() {
     node.succeed(&plan(&effects).expect("the sandbox"));
     let image = || model::cri::Image { id: "i".into(), ..Default::default() };
     let mut counts = Vec::new();
-    for _ in 0..2 {
+    for number in 0..2 {
         // Each time the runtime has no trace of it.
-        let seen = node.see("u", vec![sandbox("s", true)], vec![]);
+        let seen = match number {
+            0 => node.see("u", vec![sandbox("s", true)], vec![]),
+            _ => node.see_for_long("u", vec![sandbox("s", true)]),
+        };
         let told = node.tell(Event::ImageInspected {
             image: "i:latest".into(),
             result: Ok(Some(image())),
@@ -306,4 +309,27 @@ fn a_new_sandbox_waits_until_old_init_containers_are_gone() {
         _ => None,
     });
     assert_eq!(purge, Some(true));
+}
+
+/// Found as K8 (storage, seed 1204): that a mirror was made was told a second time when it had long been replaced. The one
+/// in its place was forgotten, and stayed when its pod had gone.
+#[test]
+fn an_old_answer_about_a_mirror_does_not_hide_the_one_there_is() {
+    let mut node = Node::unread_with(&[Source::File, Source::Api]);
+    node.see_everything(vec![]);
+    node.want_from(Source::Api, &[]);
+    node.want(&[pod("u", json!({"containers": [{"name": "c", "image": "i"}]}))]);
+    let full_name = FullName::new("p", "ns");
+    let made = |uid: &str| {
+        let mut mirror: model::k8s::Pod =
+            serde_json::from_value(pod(uid, json!({"containers": []}))).expect("a pod");
+        mirror.metadata.annotations =
+            Some([(model::pod::ANNOTATION_MIRROR.to_owned(), "h".to_owned())].into());
+        let (full_name, result) = (full_name.clone(), Ok(std::sync::Arc::new(mirror)));
+        Event::ApiAnswered(decide::event::ApiAnswer::MirrorCreated { full_name, result })
+    };
+    node.tell(made("new"));
+    node.tell(made("old"));
+    let seen = node.state.mirrors[&full_name].seen.as_ref().expect("the mirror");
+    assert_eq!(seen.uid.as_str(), "new");
 }

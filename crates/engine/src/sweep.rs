@@ -1,10 +1,11 @@
 //! Listing and removing what is on disk and in the cgroup tree without a pod, and the cgroups above pods.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use decide::Sweep;
 use decide::event::{Event, LeftoversSeen};
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use model::PodUid;
 use model::cgroup::{CgroupName, CgroupSpec};
 use model::node::NodeConfig;
@@ -73,11 +74,8 @@ async fn pod_cgroups(shop: &Shop, above: CgroupName) -> Vec<CgroupName> {
 
 pub(crate) async fn sweep(shop: Shop, what: Sweep) {
     let files = &shop.ports.files;
-    let mut problems = Vec::new();
-    let removals: Vec<_> = what.pod_dirs.iter().map(|uid| remove_pod(shop.clone(), uid.clone())).collect();
-    // One whose server does not answer holds up itself only.
-    let removed: Vec<_> = futures::stream::iter(removals).buffer_unordered(REMOVALS_AT_ONCE).collect().await;
-    problems.extend(removed.into_iter().filter_map(Result::err));
+    let removals = what.pod_dirs.iter().map(|uid| (uid.clone(), remove_pod(shop.clone(), uid.clone())));
+    let mut problems = remove_all(removals.collect()).await;
     shop.ports.meter.swept(what.pod_dirs.len(), problems.len());
     for name in &what.log_dirs {
         problems.extend(files.remove_log_dir(name).await.err().map(|e| e.user_message()));
@@ -91,10 +89,57 @@ pub(crate) async fn sweep(shop: Shop, what: Sweep) {
     shop.outbox.send(Event::Swept { problems });
 }
 
+/// What went wrong, with whose pod. One whose server does not answer holds up itself only, and so does a mistake of ours:
+/// who waits for the end of the sweep hears of it in any case.
+async fn remove_all(removals: Vec<(PodUid, impl Future<Output = Result<(), String>>)>) -> Vec<String> {
+    let removals = removals.into_iter().map(|(uid, removal)| async move {
+        let removed = AssertUnwindSafe(removal).catch_unwind().await;
+        let removed = removed.unwrap_or_else(|_| Err("internal error: removing it panicked".to_owned()));
+        removed.map_err(|message| format!("pod {uid}: {message}"))
+    });
+    let removed: Vec<_> = futures::stream::iter(removals).buffer_unordered(REMOVALS_AT_ONCE).collect().await;
+    removed.into_iter().filter_map(Result::err).collect()
+}
+
 async fn remove_pod(shop: Shop, uid: PodUid) -> Result<(), String> {
     let files = &shop.ports.files;
-    let failed = |message: String| format!("pod {uid}: {message}");
-    let torn_down = tear_down::volumes(files.tear_down_volumes(&uid), shop.csi.as_ref(), &uid).await;
-    torn_down.map_err(failed)?;
-    files.remove_pod_dir(&uid).await.map_err(|error| failed(error.user_message()))
+    tear_down::volumes(files.tear_down_volumes(&uid), shop.csi.as_ref(), &uid).await?;
+    files.remove_pod_dir(&uid).await.map_err(|error| error.user_message())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::future::BoxFuture;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    /// More that hang, each for two minutes, than are removed at once; and one that panics.
+    #[tokio::test(start_paused = true)]
+    async fn a_piece_that_hangs_or_panics_is_told_and_the_rest_goes() {
+        let gone = Arc::new(AtomicUsize::new(0));
+        let removal = |number: usize| -> BoxFuture<'static, Result<(), String>> {
+            let gone = gone.clone();
+            Box::pin(async move {
+                match number {
+                    0..20 => {
+                        tokio::time::sleep(Duration::from_secs(120)).await;
+                        Err("its server does not answer".to_owned())
+                    }
+                    20 => std::panic::resume_unwind(Box::new("a bug")),
+                    _ => {
+                        gone.fetch_add(1, Ordering::Relaxed);
+                        Ok(())
+                    }
+                }
+            })
+        };
+        let removals = (0..40).map(|number| (PodUid::new(format!("p{number}")), removal(number)));
+        let problems = remove_all(removals.collect()).await;
+        assert_eq!((problems.len(), gone.load(Ordering::Relaxed)), (21, 19));
+        for expect in ["pod p7: its server does not answer", "pod p20: internal error: removing it panicked"]
+        {
+            assert!(problems.iter().any(|problem| problem == expect), "{problems:?}");
+        }
+    }
 }

@@ -19,6 +19,8 @@ pub struct Faults {
     pub slow: u64,
     pub reading_fails: u64,
     pub reading_slow: u64,
+    /// A reading shows less of a pod than there is, or what there was before the last calls were answered.
+    pub reading_lies: u64,
     pub hint_lost: u64,
     pub hint_twice: u64,
     pub hint_unknown: u64,
@@ -50,6 +52,8 @@ pub struct Faults {
     pub strangers: u64,
     /// The API server can't be reached so many times.
     pub partitions: u64,
+    /// A volume is taken away from the node by force so many times.
+    pub detached: u64,
     /// Hints about everybody and nobody come by the hundred.
     pub storms: u64,
     /// Every call of this pod hangs.
@@ -78,6 +82,9 @@ impl Faults {
 
     /// Each kind is there or not, and at its own rate, so that some seeds stress one thing alone.
     pub fn seeded(rng: &mut Rng, until: Nanos) -> Self {
+        // From a line of its own: it does not move the other numbers of a seed.
+        let mut own = Rng::new(rng.clone().number() ^ 0x6c69_6573);
+        let reading_lies = if own.per_mille(600) { own.below(200) } else { 0 };
         let mut some = |high: u64| if rng.per_mille(600) { rng.below(high) } else { 0 };
         Self {
             until,
@@ -87,6 +94,7 @@ impl Faults {
             slow: some(100),
             reading_fails: some(150),
             reading_slow: some(200),
+            reading_lies,
             hint_lost: some(1000),
             hint_twice: some(300),
             hint_unknown: some(200),
@@ -108,13 +116,15 @@ impl Faults {
             strangers: some(3),
             partitions: some(3),
             storms: some(3),
+            // Only where there are volumes: see the scenario.
+            detached: 0,
             victim: None,
         }
     }
 
     /// Every rate with the name that `--only` takes. How often a trouble comes is not among them: each of these is a
     /// part of its own.
-    pub fn rates(&mut self) -> [(&'static str, &mut u64); 17] {
+    pub fn rates(&mut self) -> [(&'static str, &mut u64); 18] {
         [
             ("refused", &mut self.refused),
             ("fails-applied", &mut self.fails_applied),
@@ -122,6 +132,7 @@ impl Faults {
             ("slow", &mut self.slow),
             ("reading-fails", &mut self.reading_fails),
             ("reading-slow", &mut self.reading_slow),
+            ("reading-lies", &mut self.reading_lies),
             ("hint-lost", &mut self.hint_lost),
             ("hint-twice", &mut self.hint_twice),
             ("hint-unknown", &mut self.hint_unknown),
@@ -186,6 +197,9 @@ impl Faults {
         rng.between(MILLI / 10, 4 * MILLI)
     }
 
+    pub fn reading_lies(&self, rng: &mut Rng, now: Nanos) -> bool {
+        self.happens(rng, now, self.reading_lies)
+    }
     pub fn loses_hint(&self, rng: &mut Rng, now: Nanos) -> bool {
         self.happens(rng, now, self.hint_lost)
     }

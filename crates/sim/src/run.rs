@@ -226,6 +226,9 @@ fn leftovers(sim: &Simulation) -> Option<String> {
     if let Some(volume) = sim.world.storage.staged.first() {
         return Some(format!("volume {volume} is staged for nobody"));
     }
+    if let Some(volume) = sim.world.storage.attachments.any() {
+        return Some(format!("volume {volume} is attached for nobody"));
+    }
     let known = |uid: &model::PodUid| sim.agent.as_ref().is_some_and(|a| a.state.pods.contains_key(uid));
     sim.check.uids().find_map(|uid| {
         let left = nothing_left(&sim.world, uid).or_else(|| known(uid).then(|| "it is known".to_owned()));

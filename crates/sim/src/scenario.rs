@@ -32,7 +32,11 @@ impl Scenario {
             Profile::Calm => (Workload::seeded(rng, during, Size::Full), Faults::none()),
             Profile::Faults => (Workload::seeded(rng, during, Size::Full), Faults::seeded(rng, during)),
             Profile::Short => (Workload::seeded(rng, during, Size::Small), Faults::seeded(rng, during)),
-            Profile::Storage => (Workload::seeded(rng, during, Size::Stored), Faults::seeded(rng, during)),
+            Profile::Storage => {
+                let workload = Workload::seeded(rng, during, Size::Stored);
+                let detached = if workload.attaches { rng.below(3) } else { 0 };
+                (workload, Faults { detached, ..Faults::seeded(rng, during) })
+            }
             Profile::Stuck => {
                 let victim = Some("p0-1".into());
                 (Workload::plain(rng, 5), Faults { until: during, storms: 3, victim, ..Faults::none() })

@@ -128,6 +128,21 @@ fn decisions_that_do_not_wait_for_a_claim() {
 }
 
 #[test]
+fn decisions_that_believe_every_list() {
+    check(Mutant::BelievesEverything, &["lies wait"]);
+}
+
+#[test]
+fn decisions_that_do_not_wait_for_an_attachment() {
+    check(Mutant::IgnoresAttachments, &["attach first"]);
+}
+
+#[test]
+fn decisions_that_forget_what_is_still_staged() {
+    check(Mutant::ForgetsWhatIsStaged, &["detach last"]);
+}
+
+#[test]
 fn decisions_that_share_what_is_for_one_pod() {
     check(Mutant::SharesClaims, &["one pod"]);
 }

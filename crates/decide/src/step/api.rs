@@ -312,8 +312,9 @@ fn mirror_answered(
     match result {
         Ok(made) => {
             mirror.succeeded();
-            if let Some(pod) = made {
-                // The watch tells of it too, and of its end.
+            // The watch tells of it too, and of its end. One that is known is at least as new: an answer that is told a
+            // second time must not bring back what has gone since.
+            if let (Some(pod), None) = (made, &mirror.seen) {
                 mirror.seen = Some(PodView::new(pod, Source::Api));
             }
         }

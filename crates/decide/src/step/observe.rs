@@ -10,6 +10,7 @@ use super::{Context, pods, sweep};
 use crate::effect::{Effect, LogLevel, TimerKey};
 use crate::event::{Hint, RuntimeCheck};
 use crate::state::{NodeState, Reading};
+use crate::witness::{DOUBT, contradiction};
 
 /// Hints about ids that no reading has shown yet: enough for a burst, and no more.
 const UNKNOWN_IDS_KEPT: usize = 4096;
@@ -53,7 +54,9 @@ pub(super) fn observed(state: &mut NodeState, cx: &mut Context, observation: Obs
             let full_name = entry.view.full_name.clone();
             let empty = || Arc::new(ObservedPod::empty(uid.clone(), full_name));
             let pod = pods.find(|p| p.uid == uid).unwrap_or_else(empty);
-            one(state, cx, &uid, at, pod);
+            if !one(state, cx, &uid, at, pod) {
+                return confirm(state, cx, &uid);
+            }
             let entry = state.pods.get_mut(&uid);
             if entry.is_some_and(|e| e.observing.wanted.is_some_and(|wanted| at < wanted)) {
                 want(state, cx, &uid);
@@ -63,27 +66,45 @@ pub(super) fn observed(state: &mut NodeState, cx: &mut Context, observation: Obs
     }
 }
 
-fn one(state: &mut NodeState, cx: &mut Context, uid: &PodUid, at: Mono, pod: Arc<ObservedPod>) {
+/// A reading that was not believed is made again, a while later.
+fn confirm(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
+    entry.observing.wanted = Some(cx.now.mono);
+    if !entry.observing.in_flight {
+        cx.timer(TimerKey::Observe(uid.clone()), Some(cx.now.mono.plus(DOUBT)));
+    }
+}
+
+/// `false`: it contradicts what the runtime said before, and has to be confirmed.
+fn one(state: &mut NodeState, cx: &mut Context, uid: &PodUid, at: Mono, pod: Arc<ObservedPod>) -> bool {
+    let Some(entry) = state.pods.get_mut(uid) else { return true };
     if entry.observing.wanted.is_some_and(|wanted| at >= wanted) {
         entry.observing.wanted = None;
     }
     // Readings of one pod and of everything may overtake each other: the one that began later is the truth.
     if entry.observed.as_ref().is_some_and(|known| known.at > at) {
-        return;
+        return true;
     }
+    if let Some(what) = contradiction(entry, at, &pod)
+        && entry.witness.doubt(at, cx.now.mono)
+    {
+        cx.log(LogLevel::Warn, Some(uid), format!("a reading of the runtime is not believed yet: {what}"));
+        return false;
+    }
+    entry.witness.believe(at, at >= entry.last_mutation);
     let was_fresh = entry.fresh().is_some();
     let old = entry.observed.replace(Reading { at, pod: pod.clone() });
     entry.unread &= at < entry.last_mutation;
     let same = old.as_ref().is_some_and(|o| Arc::ptr_eq(&o.pod, &pod) || o.pod == pod);
     if same && was_fresh {
-        return;
+        return true;
     }
     cx.touch(uid);
     if !same {
         index(state, cx, uid, at, old.map(|o| o.pod).as_deref(), &pod);
         super::outcome::count_dead(state, cx);
     }
+    true
 }
 
 /// Which instance is the newest must not hang on the wall clock, which may have been set back between two: the later
@@ -141,7 +162,9 @@ fn everything(state: &mut NodeState, cx: &mut Context, at: Mono, seen: Vec<Arc<O
         let uid = pod.uid.clone();
         missing.remove(&uid);
         if state.pods.contains_key(&uid) {
-            one(state, cx, &uid, at, pod);
+            if !one(state, cx, &uid, at, pod) {
+                confirm(state, cx, &uid);
+            }
         } else if state.forgotten.get(&uid).is_none_or(|when| *when <= at) {
             state.unclaimed.insert(uid, pod);
         }
@@ -153,7 +176,9 @@ fn everything(state: &mut NodeState, cx: &mut Context, at: Mono, seen: Vec<Arc<O
             Some(known) if known.pod.is_empty() => known.pod.clone(),
             _ => Arc::new(ObservedPod::empty(uid.clone(), entry.view.full_name.clone())),
         };
-        one(state, cx, &uid, at, empty);
+        if !one(state, cx, &uid, at, empty) {
+            confirm(state, cx, &uid);
+        }
     }
     for pod in unclaimed_before.values().filter(|pod| !state.unclaimed.contains_key(&pod.uid)) {
         pods::name_freed(state, cx, &pod.full_name);

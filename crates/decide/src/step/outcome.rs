@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use model::pod::ContainerKind;
 use model::volume::{MountStage, VolumeKind, VolumeSetup};
-use model::{ApiEvent, ContainerId, PodUid, Reason};
+use model::{ApiEvent, ContainerId, Mono, PodUid, Reason};
 
 use super::{Context, growth, observe, settle};
 use crate::back_off::volume_delay;
@@ -16,6 +16,7 @@ use crate::lifecycle::Lifecycle;
 use crate::plan::{self, RETRY};
 use crate::state::NodeState;
 use crate::volumes;
+use crate::witness::Witness;
 
 pub(super) fn step_done(
     state: &mut NodeState,
@@ -64,6 +65,7 @@ fn interrupted(state: &mut NodeState, uid: &PodUid, action: &Action) {
 
 fn succeeded(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Action, result: StepResult) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
+    testify(&mut entry.witness, action, &result, cx.now.mono);
     match (action, result) {
         (
             Action::StopContainer { id, name, pre_stop: Some(_), .. } | Action::PreStop { id, name, .. },
@@ -119,6 +121,17 @@ fn succeeded(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Act
             cx.record(state, uid, ApiEvent::normal("Created", "Container created").about(kind, &name));
             cx.record(state, uid, ApiEvent::normal("Started", "Container started").about(kind, &name));
         }
+        _ => {}
+    }
+}
+
+/// What the runtime has answered is held against what it shows.
+fn testify(witness: &mut Witness, action: &Action, result: &StepResult, now: Mono) {
+    match (action, result) {
+        (_, StepResult::SandboxRunning { id }) => witness.started(id.as_str(), now),
+        (_, StepResult::ContainerStarted { id }) => witness.started(id.as_str(), now),
+        (Action::RemoveContainer { id, .. }, _) => witness.removed(id.as_str(), now),
+        (Action::RemoveSandbox { id }, _) => witness.removed(id.as_str(), now),
         _ => {}
     }
 }
@@ -259,6 +272,7 @@ pub(super) fn plan_ended(state: &mut NodeState, cx: &mut Context, uid: &PodUid, 
             entry.ledger.content_removed = true;
         }
     }
+    entry.witness.ended(&plan.stages);
     if plan.mutated {
         entry.last_mutation = cx.now.mono;
         entry.unread = true;

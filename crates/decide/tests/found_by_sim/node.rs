@@ -88,6 +88,14 @@ impl Node {
         self.tell(Event::Observed(Observation { at, scope: Scope::All, pods }))
     }
 
+    /// What there is of one pod, long enough to be believed although the runtime has said otherwise.
+    pub fn see_for_long(&mut self, uid: &str, sandboxes: Vec<ObservedSandbox>) -> Vec<Effect> {
+        let effects = self.see(uid, sandboxes.clone(), vec![]);
+        assert!(plan(&effects).is_none(), "nothing follows at once");
+        self.pass(decide::witness::DOUBT);
+        self.see(uid, sandboxes, vec![])
+    }
+
     /// What there is of one pod.
     pub fn see(
         &mut self,
@@ -113,7 +121,10 @@ impl Node {
             let result = match what {
                 Action::MakePodDirs { .. } => StepResult::Dirs { log_numbers: Default::default() },
                 Action::RunSandbox { .. } => StepResult::SandboxRunning { id: "s".into() },
-                Action::StartContainer(_) => StepResult::ContainerStarted { id: "c".into() },
+                Action::StartContainer(start) => {
+                    let id = format!("{}-{}", start.name, start.config.metadata.attempt);
+                    StepResult::ContainerStarted { id: id.into() }
+                }
                 _ => StepResult::Ok,
             };
             let (uid, epoch) = (plan.uid.clone(), plan.epoch);

@@ -91,8 +91,11 @@ impl Driver {
         }
     }
 
+    /// For calls that begin from now on. The driver never sees a half of it.
     pub fn fault(&self, call: &str, what: &str) {
-        fs::write(self.dir.join("faults").join(call), what).unwrap();
+        let draft = self.dir.join("fault");
+        fs::write(&draft, what).unwrap();
+        fs::rename(draft, self.dir.join("faults").join(call)).unwrap();
     }
 
     pub fn heal(&self, call: &str) {
@@ -115,12 +118,12 @@ impl Driver {
         self.calls().iter().filter(|seen| seen["call"] == call && seen["done"] == false).count()
     }
 
-    /// How many calls of this name are at work for the volume at this moment.
+    /// How many calls of this name hang for the volume at this moment. One that is at work may have begun before its fault.
     pub fn hanging(&self, call: &str, volume: &str) -> usize {
         let of = |seen: &&Value| seen["call"] == call && seen["volume"] == volume;
         let calls = self.calls();
-        let begun = calls.iter().filter(of).filter(|seen| seen["done"] == false).count();
-        begun - calls.iter().filter(of).filter(|seen| seen["ended"] == true).count()
+        let begun = calls.iter().filter(of).filter(|seen| seen["hangs"] == true).count();
+        begun - calls.iter().filter(of).filter(|seen| seen["hung"] == true).count()
     }
 
     #[track_caller]

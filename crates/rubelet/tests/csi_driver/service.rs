@@ -82,18 +82,20 @@ impl Service {
         work: impl FnOnce() -> Result<(), String>,
     ) -> Result<(), Status> {
         self.note(call, volume, false, &more);
-        let _end = Ended { service: self, call, volume };
+        let mut end = Ended { service: self, call, volume, hung: false };
         let fault = self.fault(call, volume).unwrap_or_default();
         if let Some(code) = fault.strip_prefix("fail ") {
             return Err(Status::new(Code::from_i32(code.trim().parse().unwrap()), "as the test wants it"));
         }
         let hangs = |when: &'static str| self.fault(call, volume).is_some_and(|fault| fault == when);
         while hangs("before") {
+            end.hangs();
             tokio::time::sleep(LOOK).await;
         }
         work().map_err(Status::internal)?;
         self.note(call, volume, true, &more);
         while hangs("after") {
+            end.hangs();
             tokio::time::sleep(LOOK).await;
         }
         Ok(())
@@ -148,11 +150,22 @@ struct Ended<'a> {
     service: &'a Service,
     call: &'a str,
     volume: &'a str,
+    hung: bool,
+}
+
+impl Ended<'_> {
+    /// Notes it, the first time.
+    fn hangs(&mut self) {
+        if !std::mem::replace(&mut self.hung, true) {
+            self.service.write(&json!({"call": self.call, "volume": self.volume, "hangs": true}));
+        }
+    }
 }
 
 impl Drop for Ended<'_> {
     fn drop(&mut self) {
-        self.service.write(&json!({"call": self.call, "volume": self.volume, "ended": true}));
+        let line = json!({"call": self.call, "volume": self.volume, "ended": true, "hung": self.hung});
+        self.service.write(&line);
     }
 }
 

@@ -50,6 +50,7 @@ impl Checker {
             Op::Create(start) => self.variables_are_real(world, uid, start),
             Op::Stage { name, handle } | Op::Publish { name, handle } => {
                 self.volume_is_its_own(world, state, uid, (name, handle));
+                self.volume_is_attached(world, uid, handle);
                 if matches!(op, Op::Publish { .. }) && !world.storage.staged.contains(handle) {
                     self.violate(
                         "stage first",
@@ -104,6 +105,23 @@ impl Checker {
                 "one pod",
                 format!("{uid} gets {handle}, which {other} has and which is for one pod"),
             );
+        }
+    }
+
+    /// Nobody touches what is not attached, unless it was taken away by force.
+    fn volume_is_attached(&mut self, world: &World, uid: &PodUid, handle: &str) {
+        let attachments = &world.storage.attachments;
+        if !attachments.is_attached(handle) && !attachments.was_taken(handle) {
+            self.violate("attach first", format!("{handle} is set up for {uid}, and is not attached"));
+        }
+    }
+
+    /// A volume is detached because the Node did not say that it is in use. `asked`: its driver is at work on it.
+    pub fn detached(&mut self, world: &World, handle: &str, asked: bool) {
+        let used = world.storage.staged.contains(handle) || !world.storage.users(handle).is_empty();
+        if used || asked {
+            let message = format!("{handle} is on the node, which did not say so, and is detached");
+            self.violate("detach last", message);
         }
     }
 

@@ -190,7 +190,9 @@ fn ended(world: &World, view: &PodView, status: &PodStatus, phase: &str) -> Opti
     }
     let init_failed = |c: &Spec| {
         let newest = world.newest(uid, &c.name);
-        !is_sidecar(c) && newest.is_some_and(|w| w.state == ContainerState::Exited && w.exit_code != 0)
+        let failed = newest.is_some_and(|w| w.state == ContainerState::Exited && w.exit_code != 0);
+        // How it ended nobody knows: it counts as failed.
+        !is_sidecar(c) && (failed || world.stolen.contains(&(uid.clone(), c.name.clone())))
     };
     let never = view.restart_policy() == RestartPolicy::Never;
     if phase == "Failed" && never && view.init_containers().iter().any(init_failed) {

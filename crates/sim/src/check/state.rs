@@ -35,6 +35,17 @@ impl Checker {
         }
     }
 
+    /// What a reading told of these pods can't be true by the runtime's own words.
+    pub fn nothing_follows(&mut self, lied_about: &[PodUid], effects: &[Effect]) {
+        for effect in effects {
+            if let Effect::Run { uid, .. } = effect
+                && lied_about.contains(uid)
+            {
+                self.violate("lies wait", format!("a plan of {uid} follows from a list that is not true"));
+            }
+        }
+    }
+
     /// A pod whose reading is too old to plan on is being read, or will be.
     fn somebody_reads(&mut self, state: &NodeState) {
         let full = &state.full_observation;

@@ -7,6 +7,7 @@ use model::cluster::ObjectKey;
 use model::pod::Source;
 use model::{Mono, PodUid};
 
+use super::attach::InUse;
 use super::errands::Errand;
 use super::executor::PlanRun;
 use super::trouble::Trouble;
@@ -24,6 +25,10 @@ pub struct Agent {
     pub(super) plans: BTreeMap<(PodUid, Epoch), PlanRun>,
     /// Objects of the cluster that it wants to hear of.
     pub(super) watching: BTreeSet<ObjectKey>,
+    /// It has looked which volumes are on the node, and tells when that changes.
+    pub(super) looked: bool,
+    /// Volumes in use that the Node has yet to be told of.
+    pub(super) in_use: InUse,
 }
 
 /// Outcomes that a caller may hear twice, and of which the second is as true as the first was.
@@ -40,6 +45,7 @@ fn may_repeat(event: &Event) -> bool {
             | Event::CsiRegistered(_)
             | Event::CsiOnNode(_)
             | Event::FactsChanged(_)
+            | Event::NodeSeen(_)
     )
 }
 
@@ -65,6 +71,8 @@ impl Simulation {
             timers: BTreeMap::new(),
             plans: BTreeMap::new(),
             watching: BTreeSet::new(),
+            looked: false,
+            in_use: InUse::default(),
         });
         self.post(generation, Event::Started);
         if self.config.sources.contains(&Source::Api) {
@@ -152,8 +160,9 @@ impl Simulation {
         }
     }
 
-    fn step(&mut self, event: Event) {
+    fn step(&mut self, mut event: Event) {
         let (now, wall) = (self.world.now, self.world.wall());
+        let lied_about = self.twist(&mut event);
         let Some(agent) = &mut self.agent else { return };
         self.events += 1;
         if let Event::PlanEnded { uid, epoch } = &event {
@@ -165,6 +174,7 @@ impl Simulation {
         let effects = self.mutant.step(&mut agent.state, at, event);
         self.log.step(now, at, &kept, &effects, &agent.state);
         self.check.stepped(&agent.state, at, &effects);
+        self.check.nothing_follows(&lied_about, &effects);
         let cut =
             self.faults.dies(&mut self.rng, now).then(|| self.rng.below(effects.len() as u64 + 1) as usize);
         self.carry_out(effects, cut);

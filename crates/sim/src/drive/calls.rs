@@ -194,6 +194,9 @@ impl Simulation {
             &place.uid,
             &op,
         );
+        if let Op::Stage { handle, .. } = &op {
+            self.volume_comes(handle);
+        }
         let now = self.world.now;
         let by_others = op.is_runtime() || op.handle().is_some();
         let mut fate = self.faults.call(&mut self.rng, now, &place.uid, by_others);
@@ -474,6 +477,9 @@ fn carry_out(world: &mut World, uid: &model::PodUid, op: &Op) -> Result<Value, R
         Op::SetUpVolume(volume, content) => {
             world.disk.set_up_volume(uid, volume, content.as_deref());
             Ok(Value::Nothing)
+        }
+        Op::Stage { handle, .. } if !world.storage.attachments.is_attached(handle) => {
+            Err(Refused::because(format!("volume {handle} is not attached")))
         }
         Op::Stage { handle, .. } => {
             world.storage.staged.insert(handle.clone());

@@ -36,7 +36,9 @@ impl Simulation {
 
     pub(super) fn node_object(&self) -> Arc<Node> {
         let addresses = json!([{"type": "InternalIP", "address": "192.0.2.7"}]);
-        let node = json!({"metadata": {"name": "node", "uid": "n1"}, "status": {"addresses": addresses}});
+        let mut status = self.world.storage.attachments.node_status();
+        status["addresses"] = addresses;
+        let node = json!({"metadata": {"name": "node", "uid": "n1"}, "status": status});
         Arc::new(serde_json::from_value(node).unwrap_or_default())
     }
 
@@ -106,7 +108,7 @@ impl Simulation {
     }
 
     /// Whether the server can't be reached, is busy, or has something against it: nothing is done then.
-    fn api_says_no(&mut self) -> Option<ApiFailure> {
+    pub(super) fn api_says_no(&mut self) -> Option<ApiFailure> {
         let now = self.world.now;
         if self.api_away {
             return Some(failure(ApiFailureKind::Away, "the API server can't be reached"));

@@ -32,6 +32,9 @@ pub enum Errand {
     Drivers,
     Registered,
     OnNode,
+    /// The Node is to say that these volumes are in use, and may be asked to again.
+    SayInUse(Vec<String>),
+    SayInUseAgain,
     Services,
     Token(TokenWanted),
     UpdateVolume {
@@ -110,7 +113,9 @@ impl Simulation {
             Errand::ReadStorage(key) => self.read_storage(key),
             Errand::Drivers => Event::CsiDrivers(self.world.storage.drivers()),
             Errand::Registered => self.registered(),
-            Errand::OnNode => Event::CsiOnNode(self.world.storage.on_node()),
+            Errand::OnNode => return self.look_around(generation),
+            Errand::SayInUse(volumes) => return self.say_in_use(generation, volumes),
+            Errand::SayInUseAgain => return self.send_in_use(generation),
             Errand::Services => Event::Services(Vec::new()),
             Errand::Token(wanted) => Event::TokenIssued { result: self.token(&wanted), wanted },
             Errand::UpdateVolume { uid, volume } => {

@@ -2,10 +2,12 @@
 //! the engine stands in the product, with a seeded order of events in the place of tasks.
 
 mod agent;
+mod attach;
 mod calls;
 pub mod cluster;
 mod errands;
 mod executor;
+mod lies;
 mod mutants;
 mod reading;
 mod storage;
@@ -74,6 +76,8 @@ pub(crate) enum Happening {
     },
     Task(usize),
     Trouble(Trouble),
+    /// Whoever attaches volumes has its turn.
+    Controller,
     /// Plan everything again on a copy of the state: nothing may come of it.
     Probe,
 }
@@ -114,9 +118,10 @@ pub struct Simulation {
 impl Simulation {
     pub fn new(scenario: Scenario, rng: Rng, mutant: Mutant, log: Log) -> Self {
         let Scenario { workload, troubles, faults, .. } = scenario;
-        let Workload { config, facts, images, tasks, hints_by_id } = workload;
+        let Workload { config, facts, images, tasks, hints_by_id, attaches } = workload;
         let mut world = World::new();
         world.images = images;
+        world.storage.attachments.required = attaches;
         let sources = config.sources.iter().map(|s| (*s, BTreeMap::new())).collect();
         let mut sim = Self {
             world,
@@ -153,6 +158,9 @@ impl Simulation {
             sim.plan_at(at, Happening::Trouble(trouble));
         }
         sim.plan_in(SECOND, Happening::Probe);
+        if attaches {
+            sim.plan_in(SECOND, Happening::Controller);
+        }
         sim.start_agent();
         sim
     }
@@ -201,6 +209,7 @@ impl Simulation {
             Happening::Deliver { generation, source } => self.deliver(generation, source),
             Happening::Task(number) => self.run_task(number),
             Happening::Trouble(trouble) => self.trouble(trouble),
+            Happening::Controller => self.controller_turn(),
             Happening::Probe => self.probe(),
         }
     }
@@ -267,8 +276,7 @@ impl Simulation {
             }
             Effect::ReadStorage { key } => self.errand_soon(Errand::ReadStorage(key)),
             Effect::RequestToken { wanted } => self.errand_soon(Errand::Token(wanted)),
-            // Nobody attaches the volumes of the simulated driver.
-            Effect::TellVolumesInUse { .. } => {}
+            Effect::TellVolumesInUse { volumes } => self.tell_in_use(volumes),
             Effect::SetTimer { key, at } => self.set_timer(key, at),
             Effect::PublishStatus { uid, status } => {
                 let incarnation = self.check.status_published(&self.world, &uid, &status);

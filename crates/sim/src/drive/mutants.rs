@@ -64,6 +64,12 @@ pub enum Mutant {
     IgnoresBinding,
     /// Overlooks that a claim is for one pod.
     SharesClaims,
+    /// Believes every reading at once, whatever the runtime said before.
+    BelievesEverything,
+    /// Does not wait until a volume is attached.
+    IgnoresAttachments,
+    /// Counts as used only what pods are to have, and not what is still on the node.
+    ForgetsWhatIsStaged,
 }
 
 impl Mutant {
@@ -78,7 +84,7 @@ impl Mutant {
         Mutant::SharesFate,
         Mutant::SkipsStaging,
     ];
-    pub const DECISIONS: [Mutant; 12] = [
+    pub const DECISIONS: [Mutant; 15] = [
         Mutant::ForgetsMutations,
         Mutant::TerminalPhaseFlips,
         Mutant::DeafToDeletion,
@@ -91,14 +97,21 @@ impl Mutant {
         Mutant::ForgetsBackOffs,
         Mutant::IgnoresBinding,
         Mutant::SharesClaims,
+        Mutant::BelievesEverything,
+        Mutant::IgnoresAttachments,
+        Mutant::ForgetsWhatIsStaged,
     ];
 
     /// Every mistake, with the kind of run that shows it best.
     pub fn all() -> Vec<(Mutant, Profile)> {
         let profile = |mutant: Mutant| match mutant {
             Mutant::SharesFate => Profile::Stuck,
-            Mutant::SkipsStaging | Mutant::IgnoresBinding | Mutant::SharesClaims => Profile::Storage,
-            Mutant::HidesFailures | Mutant::DistrustsPast => Profile::Faults,
+            Mutant::SkipsStaging
+            | Mutant::IgnoresBinding
+            | Mutant::SharesClaims
+            | Mutant::IgnoresAttachments
+            | Mutant::ForgetsWhatIsStaged => Profile::Storage,
+            Mutant::HidesFailures | Mutant::DistrustsPast | Mutant::BelievesEverything => Profile::Faults,
             _ => Profile::Calm,
         };
         Self::DRIVER.into_iter().chain(Self::DECISIONS).map(|mutant| (mutant, profile(mutant))).collect()
@@ -138,6 +151,10 @@ impl Mutant {
                     spec.access_modes = Some(vec!["ReadWriteMany".into()]);
                 }
             }
+            (Mutant::IgnoresAttachments, Event::CsiDrivers(drivers)) => {
+                drivers.iter_mut().for_each(|d| Arc::make_mut(d).spec.attach_required = Some(false));
+            }
+            (Mutant::ForgetsWhatIsStaged, Event::CsiOnNode(volumes)) => volumes.clear(),
             (Mutant::DistrustsPast, Event::Observed(seen)) => {
                 for pod in &mut seen.pods {
                     if pod.containers.iter().any(|c| c.created_at < state.started) {
@@ -153,6 +170,9 @@ impl Mutant {
                 (Mutant::ForgetsMutations, _) => {
                     entry.last_mutation = Mono::ZERO;
                     entry.unread = false;
+                }
+                (Mutant::BelievesEverything, _) => {
+                    entry.witness.doubt(Mono::ZERO, Mono::ZERO);
                 }
                 (Mutant::GraceGrows, Lifecycle::Terminating(end)) if spoken => end.grace_secs += 20,
                 (Mutant::ForgetsPrepared, Lifecycle::Syncing) => entry.ledger.prepared = false,

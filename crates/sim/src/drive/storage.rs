@@ -39,9 +39,30 @@ impl Simulation {
         let away = self.api_away || self.faults.pull_fails(&mut self.rng, self.world.now);
         let state = match away {
             true => StorageState::Unreachable { message: "the API server is away".into() },
-            false => self.world.storage.look(&key),
+            false => self.world.storage.look(&key, &self.config.node_name),
         };
         Event::StorageRead { key, state }
+    }
+
+    /// What an earlier agent has left is found, and let go of where nobody uses it.
+    pub(super) fn look_around(&mut self, generation: u32) {
+        let Some(agent) = self.agent.as_mut().filter(|_| generation == self.generation) else { return };
+        agent.looked = true;
+        self.tell_on_node();
+        self.let_go();
+    }
+
+    pub(super) fn tell_on_node(&mut self) {
+        if self.agent.as_ref().is_some_and(|agent| agent.looked) {
+            self.post(self.generation, Event::CsiOnNode(self.world.storage.on_node()));
+        }
+    }
+
+    /// The record is there before the driver is asked for anything.
+    pub(super) fn volume_comes(&mut self, handle: &str) {
+        if self.world.storage.recorded.insert(handle.to_owned()) {
+            self.tell_on_node();
+        }
     }
 
     /// What is staged for nobody is unstaged, unless somebody is at it.
@@ -52,14 +73,15 @@ impl Simulation {
         let unused: Vec<String> = self
             .world
             .storage
-            .staged
+            .recorded
             .iter()
             .filter(|handle| self.world.storage.users(handle).is_empty() && !self.is_at(handle))
             .cloned()
             .collect();
         for handle in unused {
             self.world.storage.staged.remove(&handle);
+            self.world.storage.recorded.remove(&handle);
+            self.tell_on_node();
         }
-        self.errand_soon(Errand::OnNode);
     }
 }

@@ -46,6 +46,8 @@ pub enum Trouble {
     ApiReturns,
     /// Hints by the hundred, about everybody and nobody.
     Storm,
+    /// A volume is taken away from the node, although it is in use.
+    VolumeIsTaken,
 }
 
 /// All troubles of one run, with their times.
@@ -77,6 +79,7 @@ pub fn seeded(rng: &mut Rng, faults: &Faults) -> Vec<(Nanos, Trouble)> {
     plan(faults.strangers, &|_| Trouble::FactsChange);
     plan(faults.partitions, &|rng| Trouble::ApiLeaves { for_ns: short(rng) });
     plan(faults.storms, &|_| Trouble::Storm);
+    plan(faults.detached, &|_| Trouble::VolumeIsTaken);
     troubles
 }
 
@@ -133,7 +136,9 @@ impl Simulation {
             Trouble::StrangerRemoves => {
                 if let Some(id) = self.any_live() {
                     if let Some(container) = self.world.containers.get(&id) {
-                        self.check.robbed(&container.uid.clone());
+                        let (uid, name) = (container.uid.clone(), container.name.clone());
+                        self.check.robbed(&uid);
+                        self.world.stolen.insert((uid, name));
                     }
                     // Refused while it is being started, which is as good.
                     let _ = self.world.remove_container(&id);
@@ -148,6 +153,7 @@ impl Simulation {
                 self.catch_up();
             }
             Trouble::Storm => self.storm(),
+            Trouble::VolumeIsTaken => self.volume_is_taken(),
             Trouble::FactsChange => {
                 self.facts.node_ips.rotate_left(1);
                 let facts = std::sync::Arc::new(self.facts.clone());

@@ -93,6 +93,8 @@ pub struct Workload {
     pub images: Images,
     pub tasks: Vec<(Nanos, Task)>,
     pub hints_by_id: bool,
+    /// Volumes of the storage driver have to be attached.
+    pub attaches: bool,
 }
 
 /// How many images there are; those above are always present.
@@ -143,7 +145,9 @@ impl Workload {
             }
         }
         strangers(rng, during, &config, names, &mut tasks);
-        Self { config, facts: facts(), images, tasks, hints_by_id: rng.coin() }
+        let hints_by_id = rng.coin();
+        let attaches = size == Size::Stored && rng.coin();
+        Self { config, facts: facts(), images, tasks, hints_by_id, attaches }
     }
 
     /// Simple pods that run for ever, all put in at once.
@@ -155,7 +159,7 @@ impl Workload {
             let template = Template::plain(&format!("p{number}"), &format!("p{number}-1"));
             tasks.push((SECOND + number * MILLI, template.put(config.sources[0])));
         }
-        Self { config, facts: facts(), images, tasks, hints_by_id: rng.coin() }
+        Self { config, facts: facts(), images, tasks, hints_by_id: rng.coin(), attaches: false }
     }
 }
 

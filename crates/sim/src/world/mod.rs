@@ -1,6 +1,7 @@
 //! The simulated host: a runtime, images, disk and cgroups. It obeys calls at the instant they are applied and lives on
 //! by itself in between; when a call arrives, and whether its caller hears of it, is the driver's business.
 
+mod attach;
 mod disk;
 mod images;
 mod objects;
@@ -12,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::cgroup::CgroupName;
 use model::{ContainerId, Mono, Now, PodUid, SandboxId, Wall};
 
+pub use attach::Attachments;
 pub use disk::Disk;
 pub use images::{ImageFate, Images};
 pub use objects::{ClusterObjects, VERSION};
@@ -94,6 +96,8 @@ pub struct World {
     pub storage: Storage,
     pub disk: Disk,
     pub cgroups: BTreeSet<CgroupName>,
+    /// Containers that somebody else has removed while they ran, by pod and name.
+    pub stolen: BTreeSet<(PodUid, String)>,
     /// Waiting to be planned by the driver.
     pub fortunes: Vec<(Nanos, Fortune)>,
     /// Waiting to be told by the driver.
@@ -115,6 +119,7 @@ impl World {
             storage: Storage::default(),
             disk: Disk::default(),
             cgroups: BTreeSet::new(),
+            stolen: BTreeSet::new(),
             fortunes: Vec::new(),
             changes: Vec::new(),
             made: 0,

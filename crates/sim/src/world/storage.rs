@@ -15,6 +15,8 @@ use model::storage::{StorageKey, StorageObject, StorageState};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::attach::Attachments;
+
 pub const DRIVER: &str = "driver.sim";
 
 #[derive(Clone, Debug, Default)]
@@ -27,9 +29,12 @@ pub struct Storage {
     generations: u64,
     /// The driver has registered, and serves.
     pub registered: bool,
+    /// Volumes of which there is a record on disk: it is written before the driver is asked for anything.
+    pub recorded: BTreeSet<String>,
     pub staged: BTreeSet<String>,
     /// For which pod, under which name in it, which volume.
     pub published: BTreeSet<(PodUid, String, String)>,
+    pub attachments: Attachments,
 }
 
 #[derive(Clone, Debug)]
@@ -53,7 +58,7 @@ pub enum ClaimChange {
     Vanishes,
 }
 
-fn made<T: DeserializeOwned>(value: Value) -> T {
+pub(super) fn made<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("the simulation makes good objects")
 }
 
@@ -87,30 +92,42 @@ impl Storage {
         }
     }
 
-    pub fn look(&self, key: &StorageKey) -> StorageState {
+    /// `node`: whose attachments are looked at.
+    pub fn look(&self, key: &StorageKey, node: &str) -> StorageState {
         let object = match key {
             StorageKey::Claim { name, .. } => self.claims.get(name).map(|claim| claim.object(name)),
             StorageKey::Volume { name } => {
                 self.volumes.get(name).map(|of| volume_object(name, of, self.is_exclusive(name)))
             }
-            StorageKey::Attachment { .. } => None,
+            StorageKey::Attachment { name } => self.attachments.look(name, node),
         };
         let message = || format!("{}s {:?} not found", key.word(), key.name());
         object.map_or_else(|| StorageState::Absent { message: message() }, StorageState::Is)
     }
 
-    /// Nobody attaches its volumes.
     pub fn drivers(&self) -> Vec<Arc<CSIDriver>> {
         let driver = json!({
             "metadata": {"name": DRIVER},
-            "spec": {"attachRequired": false, "podInfoOnMount": false, "volumeLifecycleModes": ["Persistent"]},
+            "spec": {
+                "attachRequired": self.attachments.required,
+                "podInfoOnMount": false,
+                "volumeLifecycleModes": ["Persistent"],
+            },
         });
         vec![Arc::new(made(driver))]
     }
 
     pub fn on_node(&self) -> BTreeSet<VolumeId> {
-        let handles = self.staged.iter().chain(self.published.iter().map(|(_, _, handle)| handle));
-        handles.map(|handle| VolumeId { driver: DRIVER.into(), handle: handle.clone() }).collect()
+        let there = self.staged.iter().chain(self.published.iter().map(|(_, _, handle)| handle));
+        there
+            .chain(&self.recorded)
+            .map(|handle| VolumeId { driver: DRIVER.into(), handle: handle.clone() })
+            .collect()
+    }
+
+    /// What the claim of this name is bound to now.
+    pub fn volume_of(&self, claim: &str) -> Option<&String> {
+        self.claims.get(claim)?.volume.as_ref()
     }
 
     /// Whether the claim of this name was ever bound to the volume.
@@ -194,13 +211,13 @@ mod tests {
     fn a_claim_that_comes_again_has_another_volume() {
         let mut storage = Storage::default();
         let key = StorageKey::Claim { namespace: "sim".into(), name: "c".into() };
-        let bound = |storage: &Storage| match storage.look(&key) {
+        let bound = |storage: &Storage| match storage.look(&key, "node") {
             StorageState::Is(StorageObject::Claim(claim)) => claim.spec.clone().and_then(|s| s.volume_name),
             _ => None,
         };
         storage.change("c", ClaimChange::Binds);
         assert!(
-            matches!(storage.look(&key), StorageState::Absent { .. }),
+            matches!(storage.look(&key, "node"), StorageState::Absent { .. }),
             "what is not there can't be bound"
         );
         storage.change("c", ClaimChange::Comes { exclusive: true });

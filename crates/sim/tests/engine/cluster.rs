@@ -219,7 +219,7 @@ impl ObjectApi for SimCluster {
 #[async_trait]
 impl StorageApi for SimCluster {
     async fn read(&self, key: &StorageKey) -> Result<StorageObject, ApiError> {
-        let read = |inner: &mut Inner| match inner.world.storage.look(key) {
+        let read = |inner: &mut Inner| match inner.world.storage.look(key, "node") {
             StorageState::Is(object) => Ok(object),
             _ => Err(absent()),
         };

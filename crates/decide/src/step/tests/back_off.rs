@@ -75,7 +75,7 @@ fn a_node_may_have_its_own_maximum() {
         due pod a @4s
         looked img-c:1: yes
         done a
-        read a: s0 ready; c#2 exit(1)               => timer pod a @8s
+        read a: s0 ready; c#1 exit(1); c#2 exit(1)  => run a: remove c#1? | timer pod a @8s
         ",
     );
 }

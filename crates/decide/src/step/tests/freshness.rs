@@ -282,7 +282,9 @@ fn what_vanishes_between_two_full_readings_is_noticed() {
         r"
         {RUNNING}
         due full
-        read all:                          => run a: dirs + cgroup > sandbox#0 | look img-c:1
+        read all:                          => -
+        due observe a                      => read a
+        read a:                            => run a: dirs + cgroup > sandbox#0 | look img-c:1
         "
     ));
 }
@@ -356,6 +358,70 @@ fn no_status_before_the_runtime_has_told_its_name() {
         file a                             => -
         read all: a = s0 ready; c#0 running => -
         ready                              => read all | status a Running c=running
+        ",
+    );
+}
+
+#[test]
+fn a_list_that_lacks_what_was_there_has_to_be_confirmed() {
+    let doubted = format!(
+        r"
+        {RUNNING}
+        +5s
+        hint a                             => read a
+        read a @5s: s0 ready               => -
+        why a                              => running
+        due observe a @6s                  => read a
+        "
+    );
+    // It was not true.
+    check(&format!(
+        r"
+        {doubted}
+        read a @6s: s0 ready; c#0 running  => -
+        why a                              => running
+        "
+    ));
+    // Somebody has removed it.
+    check(&format!(
+        r"
+        {doubted}
+        read a @6s: s0 ready               => look img-c:1
+        why a                              => c: pulling img-c:1
+        "
+    ));
+    // A complete reading is held against the same.
+    check(&format!(
+        r"
+        {RUNNING}
+        +5s
+        hint-all                           => check | read all
+        read all @5s:                      => -
+        due observe a @6s                  => read a
+        read a @6s: s0 ready; c#0 running  => -
+        "
+    ));
+}
+
+#[test]
+fn a_list_older_than_the_runtimes_own_answers_has_to_be_confirmed() {
+    check(
+        r"
+        up
+        file a
+        looked img-c:1: yes
+        +1s
+        done a                             => read a
+        # the runtime said that the sandbox runs
+        read a @1s:                        => -
+        due observe a @2s                  => read a
+        read a @2s: s0 ready               => run a: start c#0?
+        +1s
+        done a                             => read a
+        read a @3s: s0 ready               => -
+        due observe a @4s                  => read a
+        read a @4s: s0 ready; c#0 running  => -
+        why a                              => running
         ",
     );
 }

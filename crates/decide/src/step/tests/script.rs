@@ -219,7 +219,7 @@ impl Script {
             "http" => self.deliver(Source::Http, rest),
             "api" => self.deliver(Source::Api, rest),
             "read" => self.read(rest),
-            "done" => self.end_plan(rest, &|_, action| success(action)),
+            "done" => self.end_plan(rest, &|_, action| success(rest, action)),
             "skip" => self.end_plan(rest, &|_, _| StepResult::Skipped),
             "cut" => self.cut(rest),
             "fail" => self.fail(rest),
@@ -322,7 +322,7 @@ impl Script {
         self.end_plan(uid, &|stage, action| match action {
             _ if stage > running => StepResult::Skipped,
             Action::StopContainer { .. } if stage == running => StepResult::Interrupted,
-            action => success(action),
+            action => success(uid, action),
         })
     }
 
@@ -340,7 +340,7 @@ impl Script {
         self.end_plan(uid, &|stage, action| match action {
             _ if stage > failing && ends => StepResult::Skipped,
             action if shown(action) == wanted => failure_of(message),
-            action => success(action),
+            action => success(uid, action),
         })
     }
 
@@ -357,11 +357,18 @@ impl Script {
     }
 }
 
-fn success(action: &Action) -> StepResult {
+/// Ids are those that readings of the same script show.
+fn success(uid: &str, action: &Action) -> StepResult {
+    let prefix = if uid == "p" { String::new() } else { format!("{uid}.") };
     match action {
         Action::MakePodDirs { .. } => StepResult::Dirs { log_numbers: BTreeMap::new() },
-        Action::RunSandbox { .. } => StepResult::SandboxRunning { id: "new".into() },
-        Action::StartContainer(_) => StepResult::ContainerStarted { id: "new".into() },
+        Action::RunSandbox { config, .. } => {
+            StepResult::SandboxRunning { id: format!("{prefix}s{}", config.metadata.attempt).into() }
+        }
+        Action::StartContainer(start) => {
+            let id = format!("{prefix}{}#{}", start.name, start.config.metadata.attempt);
+            StepResult::ContainerStarted { id: id.into() }
+        }
         _ => StepResult::Ok,
     }
 }

@@ -35,7 +35,7 @@ fn all_go_and_all_come_back() {
         looked img-c:1: yes => run a: start c#0?
         looked img-d:1: yes => -
         done a        => read a
-        read a: s0 ready; i#0 exit(0); c#1 running
+        read a: s0 ready; i#0 exit(0); c#0 running
         => status a Running i=exit(0) c=running d=wait:RestartingAllContainers
         => run a: start d#0?
         "
