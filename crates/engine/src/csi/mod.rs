@@ -336,7 +336,12 @@ impl CsiKeeper {
             done.ids.extend(late.ids);
             done.failures.extend(late.failures);
         }
-        done.ids.extend(self.shelf.lock().await.begun.remove(uid).unwrap_or_default());
+        drop(at_work);
+        let mut shelf = self.shelf.lock().await;
+        // Whoever ended while we waited for it has left its turn to us.
+        shelf.errands.retain(|(of, _), turn| of != uid || Arc::strong_count(turn) > 1);
+        done.ids.extend(shelf.begun.remove(uid).unwrap_or_default());
+        drop(shelf);
         for id in done.ids {
             self.clone().let_go(id).await;
         }

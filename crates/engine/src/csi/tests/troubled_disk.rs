@@ -97,6 +97,7 @@ async fn a_pod_that_goes_leaves_its_walk_and_waits_for_its_end() {
     assert_eq!(gone.await.unwrap(), Ok(()));
     world.rest().await;
     assert_eq!(world.asked().await, ["unpublish /pods/a/v/mount", "unstage v"]);
+    assert!(keeper.shelf.lock().await.errands.is_empty(), "nothing is remembered of it");
 }
 
 /// The next try of the same pod comes after the thread of the first.
