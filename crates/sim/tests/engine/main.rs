@@ -164,6 +164,10 @@ impl Run {
                     }
                     let status = same.and_then(|k| k.status.clone());
                     inner.check.wanted(now, source, &pod, known.as_deref());
+                    if same.is_none() {
+                        // A server has one object of a name: the other was deleted before.
+                        cluster::remove(&mut inner, &name);
+                    }
                     cluster::store(&mut inner, Pod { status, ..(*pod).clone() });
                     return;
                 }
