@@ -210,13 +210,16 @@ async fn watches_that_were_cut_off_come_back_together() {
         }))
     };
     let mut watches = all().await;
-    assert_eq!(server.connections.load(Ordering::SeqCst), 1);
+    // One; on a machine so slow that some don't wait for it any longer a few more, but never one each.
+    let opened = server.connections.load(Ordering::SeqCst);
+    assert!(opened < 20, "{opened} connections");
     server.cut();
     for watch in &mut watches {
         assert!(matches!(watch.next().await, Some(Err(ApiError::Unavailable { .. }))));
     }
     let _again = all().await;
-    assert_eq!(server.connections.load(Ordering::SeqCst), 2, "one more for all");
+    let more = server.connections.load(Ordering::SeqCst) - opened;
+    assert!((1..20).contains(&more), "{more} more connections");
 }
 
 /// The others don't wait for the first for ever.

@@ -5,8 +5,10 @@
 //!   reading ──> shows what was there, and nothing that was removed ──> believed
 //!      ^   └──> contradicts ──> doubted ──> read again after DOUBT ──┐
 //!      │                                                            │
-//!      └── shows it after all: believed      contradicts still: believed
+//!      └── shows it after all: believed      contradicts still, by the same: believed
 //! ```
+//! One that contradicts by something else is no confirmation, and doubted anew: a runtime that is about to load what it has
+//! shows a little more each time.
 //!
 //! A list may lack a container because somebody else removed it, or the runtime lost it. Or because the list was
 //! incomplete, or older than the runtime's own answers: whoever starts the container again then has it twice. The first
@@ -24,6 +26,19 @@ use crate::state::{PodEntry, Reading};
 /// How much later than a reading that is doubted another one has to begin in order to be believed.
 pub const DOUBT: Duration = Duration::from_secs(1);
 
+/// So often; then whatever is shown is believed.
+pub const MOST_DOUBTS: u32 = 5;
+
+/// Readings that were not believed.
+#[derive(Clone, Debug)]
+struct Doubt {
+    since: Mono,
+    /// What spoke against them.
+    what: Vec<String>,
+    /// How many different ones there were.
+    times: u32,
+}
+
 /// Of one pod.
 #[derive(Clone, Debug, Default)]
 pub struct Witness {
@@ -33,8 +48,7 @@ pub struct Witness {
     removed: BTreeMap<String, Mono>,
     /// Whatever it was asked to remove by plans that have ended, however it answered.
     leaving: BTreeSet<String>,
-    /// When a reading was not believed.
-    doubted: Option<Mono>,
+    doubted: Option<Doubt>,
 }
 
 impl Witness {
@@ -71,10 +85,13 @@ impl Witness {
         }
     }
 
-    /// A reading that contradicts comes: whether it has to be confirmed first.
-    pub fn doubt(&mut self, at: Mono, now: Mono) -> bool {
-        let since = *self.doubted.get_or_insert(now);
-        at < since.plus(DOUBT)
+    /// A reading that contradicts by this comes: whether it has to be confirmed first.
+    pub fn doubt(&mut self, what: &[String], at: Mono, now: Mono) -> bool {
+        let doubt = self.doubted.get_or_insert(Doubt { since: now, what: what.to_vec(), times: 1 });
+        if doubt.what != what && doubt.times < MOST_DOUBTS {
+            *doubt = Doubt { since: now, what: what.to_vec(), times: doubt.times + 1 };
+        }
+        at < doubt.since.plus(DOUBT)
     }
 }
 
@@ -101,26 +118,26 @@ pub fn expected(entry: &PodEntry, at: Mono) -> BTreeMap<&str, &'static str> {
     sandboxes.chain(containers).chain(started).filter(|(id, _)| !leaves(id)).collect()
 }
 
-/// What speaks against a reading that began then, if anything does.
-pub fn contradiction(entry: &PodEntry, at: Mono, seen: &ObservedPod) -> Option<String> {
+/// All that speaks against a reading that began then.
+pub fn contradictions(entry: &PodEntry, at: Mono, seen: &ObservedPod) -> Vec<String> {
     let sandboxes = seen.sandboxes.iter().map(|sandbox| sandbox.id.as_str());
     let shown: BTreeSet<&str> =
         sandboxes.chain(seen.containers.iter().map(|container| container.id.as_str())).collect();
-    let expected = expected(entry, at);
-    if let Some((id, what)) = expected.iter().find(|(id, _)| !shown.contains(**id)) {
-        return Some(match *what {
+    let lacks =
+        expected(entry, at).into_iter().filter(|(id, _)| !shown.contains(id)).map(|(id, what)| match what {
             "started" => format!("it lacks {id}, which the runtime said to have started"),
             what => format!("it lacks {what} {id}, which was there and was not removed"),
         });
-    }
     let removed = entry.witness.removed.iter().filter(|(_, since)| **since <= at);
-    if let Some((id, _)) = removed.into_iter().find(|(id, _)| shown.contains(id.as_str())) {
-        return Some(format!("it shows {id}, which the runtime said to have removed"));
-    }
+    let removed = removed.filter(|(id, _)| shown.contains(id.as_str()));
+    let removed = removed.map(|(id, _)| format!("it shows {id}, which the runtime said to have removed"));
     let unstarted =
         |id: &str| seen.containers.iter().any(|c| c.id.as_str() == id && c.state == ContainerState::Created);
-    let late = entry.witness.started.iter().filter(|(_, since)| **since <= at).find(|(id, _)| unstarted(id));
-    late.map(|(id, _)| format!("it shows {id} as not started, which the runtime said to have started"))
+    let late =
+        entry.witness.started.iter().filter(|(_, since)| **since <= at).filter(|(id, _)| unstarted(id));
+    let late =
+        late.map(|(id, _)| format!("it shows {id} as not started, which the runtime said to have started"));
+    lacks.chain(removed).chain(late).collect()
 }
 
 #[cfg(test)]
@@ -147,8 +164,8 @@ mod tests {
         let check = |told: fn(&mut Witness), (began, shows): (f64, &str), expect: Option<&str>| {
             let mut entry = entry();
             told(&mut entry.witness);
-            let found = contradiction(&entry, at(began).mono, &observed("p", shows, at(began)));
-            assert_eq!(found.as_deref(), expect, "{shows} at {began}");
+            let found = contradictions(&entry, at(began).mono, &observed("p", shows, at(began)));
+            assert_eq!(found, Vec::from_iter(expect), "{shows} at {began}");
         };
         let nothing: fn(&mut Witness) = |_| {};
         check(nothing, (2.0, KNOWN), None);
@@ -185,14 +202,34 @@ mod tests {
     fn a_doubt_ends_with_the_first_reading_that_agrees_or_with_a_later_one_that_does_not() {
         let mut witness = Witness::default();
         let mono = |seconds: f64| at(seconds).mono;
-        assert!(witness.doubt(mono(2.0), mono(5.0)) && witness.doubts());
-        assert!(witness.doubt(mono(5.9), mono(6.0)), "begun too soon after the doubt");
-        assert!(!witness.doubt(mono(6.0), mono(6.1)));
+        let lacks = |ids: &[&str]| Vec::from_iter(ids.iter().map(|id| format!("it lacks {id}")));
+        let a = lacks(&["a"]);
+        assert!(witness.doubt(&a, mono(2.0), mono(5.0)) && witness.doubts());
+        assert!(witness.doubt(&a, mono(5.9), mono(6.0)), "begun too soon after the doubt");
+        assert!(!witness.doubt(&a, mono(6.0), mono(6.1)));
         witness.started("c#1", mono(7.0));
         witness.leaving.insert("c#0".into());
         witness.believe(mono(6.0), false);
         assert!(!witness.doubts() && witness.started.len() == 1 && witness.leaving.len() == 1);
         witness.believe(mono(7.0), true);
         assert!(witness.started.is_empty() && witness.leaving.is_empty());
+    }
+
+    #[test]
+    fn another_contradiction_is_no_confirmation() {
+        let mut witness = Witness::default();
+        let mono = |seconds: f64| at(seconds).mono;
+        let lacks = |ids: &[&str]| Vec::from_iter(ids.iter().map(|id| format!("it lacks {id}")));
+        assert!(witness.doubt(&lacks(&["a", "b"]), mono(1.0), mono(1.0)));
+        assert!(witness.doubt(&lacks(&["b"]), mono(2.0), mono(2.0)), "one of them is there by now");
+        assert!(!witness.doubt(&lacks(&["b"]), mono(3.0), mono(3.0)), "and the other is gone");
+        // It has an end.
+        let mut witness = Witness::default();
+        let different = |n: u32| lacks(&[&n.to_string()]);
+        let doubted = (0..).take_while(|n| {
+            let now = mono(f64::from(*n));
+            witness.doubt(&different(*n), now, now)
+        });
+        assert_eq!(doubted.count() as u32, MOST_DOUBTS);
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!   staged with this label, or nothing staged ──> Fits
-//!   staged with another ──> a pod has it ──> Waits, until that pod has let go of it
-//!                       └─> nobody has it ─> Anew
+//!   staged with another ──> another pod has it ──> Waits, until that pod has let go of it
+//!                       ├─> this pod has it ─────> Fits: it may be running on it
+//!                       └─> nobody has it ───────> Anew
 //! ```
 
 use model::PodUid;
@@ -32,16 +33,22 @@ pub fn labels_may_differ(staged: Option<&str>, wanted: &str) -> bool {
     staged.map_or(!wanted.is_empty(), |label| label != wanted)
 }
 
-/// `records`: all there are of the volume.
-pub fn relabelling<'a>(wanted: &str, records: impl Iterator<Item = Labelled<'a>> + Clone) -> Relabelling {
+/// `records`: all there are of the volume, which `own` wants.
+pub fn relabelling<'a>(
+    own: &PodUid,
+    wanted: &str,
+    records: impl Iterator<Item = Labelled<'a>> + Clone,
+) -> Relabelling {
     if !records.clone().any(|record| record.pod.is_none() && record.label != wanted) {
         return Relabelling::Fits;
     }
-    match records.filter_map(|record| record.pod).next() {
-        Some(user) => {
+    let mut users = records.filter_map(|record| record.pod);
+    match (users.clone().find(|user| *user != own), users.next()) {
+        (Some(user), _) => {
             Relabelling::Waits { message: format!("pod {user} has the volume with another SELinux label") }
         }
-        None => Relabelling::Anew,
+        (None, Some(_)) => Relabelling::Fits,
+        (None, None) => Relabelling::Anew,
     }
 }
 
@@ -65,10 +72,10 @@ mod tests {
 
     #[test]
     fn a_mount_is_made_anew_when_nobody_has_it() {
-        let (a, b) = (PodUid::new("a"), PodUid::new("b"));
+        let (a, b, own) = (PodUid::new("a"), PodUid::new("b"), PodUid::new("own"));
         let check = |wanted: &str, records: &[(Option<&PodUid>, &str)], expect: Relabelling| {
             let all = records.iter().map(|(pod, label)| Labelled { pod: *pod, label });
-            assert_eq!(relabelling(wanted, all), expect, "{wanted:?} {records:?}");
+            assert_eq!(relabelling(&PodUid::new("own"), wanted, all), expect, "{wanted:?} {records:?}");
         };
         let waits_for = |pod: &str| {
             let message = format!("pod {pod} has the volume with another SELinux label");
@@ -82,5 +89,7 @@ mod tests {
         check("", &[(None, "two")], Relabelling::Anew);
         check("one", &[(None, ""), (Some(&a), "")], waits_for("a"));
         check("one", &[(None, "two"), (Some(&b), "two"), (Some(&a), "two")], waits_for("b"));
+        check("one", &[(None, ""), (Some(&own), "")], Relabelling::Fits);
+        check("one", &[(None, ""), (Some(&own), ""), (Some(&a), "")], waits_for("a"));
     }
 }

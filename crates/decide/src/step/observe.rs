@@ -10,7 +10,7 @@ use super::{Context, pods, sweep};
 use crate::effect::{Effect, LogLevel, TimerKey};
 use crate::event::{Hint, RuntimeCheck};
 use crate::state::{NodeState, Reading};
-use crate::witness::{DOUBT, contradiction};
+use crate::witness::{DOUBT, contradictions};
 
 /// Hints about ids that no reading has shown yet: enough for a burst, and no more.
 const UNKNOWN_IDS_KEPT: usize = 4096;
@@ -86,12 +86,17 @@ fn one(state: &mut NodeState, cx: &mut Context, uid: &PodUid, at: Mono, pod: Arc
         return true;
     }
     let same = entry.observed.as_ref().is_some_and(|old| Arc::ptr_eq(&old.pod, &pod) || old.pod == pod);
-    if !(same && entry.witness.is_quiet())
-        && let Some(what) = contradiction(entry, at, &pod)
-        && entry.witness.doubt(at, cx.now.mono)
-    {
-        cx.log(LogLevel::Warn, Some(uid), format!("a reading of the runtime is not believed yet: {what}"));
-        return false;
+    if !(same && entry.witness.is_quiet()) {
+        let against = contradictions(entry, at, &pod);
+        if !against.is_empty() && entry.witness.doubt(&against, at, cx.now.mono) {
+            let what = against.join("; ");
+            cx.log(
+                LogLevel::Warn,
+                Some(uid),
+                format!("a reading of the runtime is not believed yet: {what}"),
+            );
+            return false;
+        }
     }
     entry.witness.believe(at, at >= entry.last_mutation);
     let was_fresh = entry.fresh().is_some();

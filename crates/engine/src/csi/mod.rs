@@ -185,10 +185,7 @@ impl CsiKeeper {
         let errand = (uid.clone(), volume.id.clone());
         let turn = self.shelf.lock().await.errands.entry(errand.clone()).or_default().clone();
         let own = turn.lock().await;
-        let result = match self.show(&errand, volume, cancel).await {
-            Ok(calls) => self.finish(volume, &calls, cancel).await,
-            Err(trouble) => Err(trouble),
-        };
+        let result = self.in_turn(&errand, volume, cancel).await;
         let mut shelf = self.shelf.lock().await;
         shelf.publishing.remove(&errand);
         drop(own);
@@ -197,6 +194,20 @@ impl CsiKeeper {
             shelf.errands.remove(&errand);
         }
         result
+    }
+
+    /// The walk of an earlier try may hang. It is waited for here, before the volume's lane, where that keeps nobody else.
+    async fn in_turn(
+        &self,
+        errand: &Errand,
+        volume: &CsiVolume,
+        cancel: &CancellationToken,
+    ) -> Result<(), Trouble> {
+        let rest = self.ports.files.at_rest(&volume.paths.target);
+        let rest = cancel.run_until_cancelled(rest).await.ok_or_else(canceled)?;
+        rest.map_err(|error| at(MountStage::SetUp, error.user_message()))?;
+        let calls = self.show(errand, volume, cancel).await?;
+        self.finish(volume, &calls, cancel).await
     }
 
     /// What the driver does, in the volume's lane. Between two calls `cancel` is looked at: a pod that is going gets
@@ -218,7 +229,7 @@ impl CsiKeeper {
         let can = self.ports.drivers.abilities(&volume.id.driver).await;
         let can = can.map_err(|error| no_client(volume, &error))?;
         let calls = calls(volume, can);
-        self.stage(volume, &calls, &mut lane).await?;
+        self.stage(&errand.0, volume, &calls, &mut lane).await?;
         if !self.may_publish(errand, cancel).await {
             return Err(canceled());
         }
@@ -236,10 +247,16 @@ impl CsiKeeper {
         true
     }
 
-    async fn stage(&self, volume: &CsiVolume, calls: &Calls, lane: &mut Lane) -> Result<(), Trouble> {
+    async fn stage(
+        &self,
+        uid: &PodUid,
+        volume: &CsiVolume,
+        calls: &Calls,
+        lane: &mut Lane,
+    ) -> Result<(), Trouble> {
         let (files, paths) = (&self.ports.files, &volume.paths);
         let device = |error: FilesError| at(MountStage::MountDevice, error.user_message());
-        self.unstage_other_label(volume, lane).await?;
+        self.unstage_other_label(uid, volume, lane).await?;
         let due = lane.staged.is_none();
         if let Some(record) = calls.stage_record.as_ref().filter(|_| due) {
             files.write_record(&paths.stage_record, record).await.map_err(device)?;
@@ -258,7 +275,12 @@ impl CsiKeeper {
     }
 
     /// A mount keeps the label that it was made with.
-    async fn unstage_other_label(&self, volume: &CsiVolume, lane: &mut Lane) -> Result<(), Trouble> {
+    async fn unstage_other_label(
+        &self,
+        uid: &PodUid,
+        volume: &CsiVolume,
+        lane: &mut Lane,
+    ) -> Result<(), Trouble> {
         if !labels_may_differ(lane.staged.as_deref(), &volume.label) {
             return Ok(());
         }
@@ -266,7 +288,7 @@ impl CsiKeeper {
         let found = self.ports.files.found().await.map_err(|error| device(error.user_message()))?;
         let here: Vec<(&FoundVolume, Labelled<'_>)> =
             found.iter().filter_map(|one| Some((one, labelled(one, &volume.id)?))).collect();
-        match relabelling(&volume.label, here.iter().map(|(_, seen)| *seen)) {
+        match relabelling(uid, &volume.label, here.iter().map(|(_, seen)| *seen)) {
             Relabelling::Fits => return Ok(()),
             Relabelling::Waits { message } => return Err(device(message)),
             Relabelling::Anew => lane.staged = None,
@@ -340,6 +362,8 @@ impl CsiKeeper {
         let mut shelf = self.shelf.lock().await;
         // Whoever ended while we waited for it has left its turn to us.
         shelf.errands.retain(|(of, _), turn| of != uid || Arc::strong_count(turn) > 1);
+        let Shelf { errands, publishing, .. } = &mut *shelf;
+        publishing.retain(|errand| errand.0 != *uid || errands.contains_key(errand));
         done.ids.extend(shelf.begun.remove(uid).unwrap_or_default());
         drop(shelf);
         for id in done.ids {

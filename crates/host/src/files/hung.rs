@@ -156,7 +156,7 @@ impl OfDrivers {
     fn new(temp: &Path) -> Self {
         let root = temp.join("root");
         // Records are synced to the disk, which may be busy.
-        let lanes = Lanes::with_quiet(Duration::from_secs(10));
+        let lanes = Lanes::with_quiet(Duration::from_secs(20));
         Self { files: HostCsiFiles { lanes, ..HostCsiFiles::new(&root) }, root }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use decide::Event;
 use decide::state::PodEntry;
-use decide::witness::{contradiction, expected};
+use decide::witness::{contradictions, expected};
 use model::observed::{Observation, ObservedPod, Scope};
 use model::{Mono, PodUid};
 
@@ -60,7 +60,7 @@ fn lie(rng: &mut Rng, entry: &PodEntry, seen: &Observation, uid: &PodUid) -> Opt
             less(rng, truth, &expected(entry, seen.at).into_keys().collect::<Vec<_>>())
         }
     };
-    let is_told = |at: Mono| contradiction(entry, at, &told).is_some();
+    let is_told = |at: Mono| !contradictions(entry, at, &told).is_empty();
     is_told(seen.at).then_some(told)
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use decide::effect::{ApiCall, PodObject};
 use decide::lifecycle::Lifecycle;
+use decide::witness::MOST_DOUBTS;
 use decide::{Action, Effect, Event, NodeState, Stage};
 use model::k8s::{PersistentVolumeClaim, Pod};
 use model::pod::Source;
@@ -172,7 +173,9 @@ impl Mutant {
                     entry.unread = false;
                 }
                 (Mutant::BelievesEverything, _) => {
-                    entry.witness.doubt(Mono::ZERO, Mono::ZERO);
+                    for number in 0..MOST_DOUBTS {
+                        entry.witness.doubt(&[number.to_string()], Mono::ZERO, Mono::ZERO);
+                    }
                 }
                 (Mutant::GraceGrows, Lifecycle::Terminating(end)) if spoken => end.grace_secs += 20,
                 (Mutant::ForgetsPrepared, Lifecycle::Syncing) => entry.ledger.prepared = false,

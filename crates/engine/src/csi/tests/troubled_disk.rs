@@ -110,6 +110,14 @@ async fn a_second_walk_waits_for_the_first() {
     assert!(set_up(&keeper, &grouped("a", "v"), "a").await.is_err());
     let walks = world.asked().await.into_iter().filter(|call| call == OF_A).count();
     assert_eq!(walks, 1);
+    // While one waits for it the volume is free for others.
+    let again = spawn_set_up(&keeper, "a", grouped("a", "v"), &CancellationToken::new());
+    world.rest().await;
+    let of_b = grouped("b", "v");
+    let other = tokio::time::timeout(Duration::from_secs(1), set_up(&keeper, &of_b, "b"));
+    assert!(other.await.expect("it does not wait").is_ok());
+    assert!(!again.is_finished());
+    assert!(again.await.unwrap().unwrap().is_err());
     world.heal(OF_A);
     assert!(set_up(&keeper, &grouped("a", "v"), "a").await.is_ok());
 }

@@ -206,6 +206,7 @@ impl CsiFiles for World {
     }
     async fn write_record(&self, path: &str, record: &VolumeRecord) -> Result<(), FilesError> {
         self.on_disk("write a record").await?;
+        self.walked(&path.replace("vol_data.json", "mount"), "writing the record of").await?;
         self.inner.lock().await.records.insert(path.to_owned(), record.clone());
         Ok(())
     }
@@ -233,8 +234,9 @@ impl CsiFiles for World {
     async fn at_rest(&self, place: &str) -> Result<(), FilesError> {
         self.walked(place, "earlier work on").await
     }
-    async fn remove(&self, _: &str, record: Option<&str>) -> Result<(), FilesError> {
+    async fn remove(&self, place: &str, record: Option<&str>) -> Result<(), FilesError> {
         self.on_disk("remove").await?;
+        self.walked(place, "removing").await?;
         if let Some(record) = record {
             self.inner.lock().await.records.remove(record);
         }
