@@ -192,6 +192,9 @@ async fn forward_feed(
             FeedNotice::Set(set) => outbox.send(Event::Pods { source: set.source, pods: set.pods }),
             FeedNotice::Changed { source, pod } => outbox.send(Event::PodChanged { source, pod }),
             FeedNotice::Gone { source, uid } => outbox.send(Event::PodGone { source, uid }),
+            FeedNotice::Unreadable { source, pods, complete } => {
+                outbox.send(Event::UnreadablePods { source, pods, complete });
+            }
             FeedNotice::RuntimeClasses { source, classes } => {
                 outbox.send(Event::RuntimeClasses { source, classes });
             }
@@ -277,7 +280,9 @@ impl Dispatcher {
     }
 
     fn answer(&mut self, query: Query) {
-        query.answer(&self.state, &self.events, &mut self.waiting, self.shop.clock.now());
+        let cluster = self.shop.ports.cluster.as_ref();
+        let watches = || cluster.map(|cluster| cluster.watches.watches()).unwrap_or_default();
+        query.answer(&self.state, &self.events, &mut self.waiting, self.shop.clock.now(), watches);
     }
 
     /// Counted here and not where it is carried out: an answer about a pod that is gone must not bring back what was

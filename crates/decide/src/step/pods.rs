@@ -7,7 +7,7 @@ use model::pod::{PodView, Source};
 use model::runtime_class::RuntimeClasses;
 use model::{ApiEvent, FullName, Mono, PodUid};
 
-use super::{Context, api, sweep};
+use super::{Context, api, sweep, unreadable};
 use crate::effect::{Effect, LogLevel};
 use crate::lifecycle::{Lifecycle, MINIMUM_GRACE_SECS, Termination, TerminationCause, grace_secs};
 use crate::mirror::is_mirror;
@@ -18,6 +18,7 @@ use crate::{admission, cgroups, runtime_class};
 
 pub(super) fn delivered(state: &mut NodeState, cx: &mut Context, source: Source, pods: Vec<Arc<Pod>>) {
     let was_ready = state.sources_ready();
+    unreadable::replace(state, cx, source);
     let set = state.sources.entry(source).or_default();
     let mut merged = merge(set, source, pods, cx.now.wall);
     // Who goes makes room. Then, who was here first has it: after a restart, no newcomer is let in before a pod that
@@ -43,10 +44,13 @@ pub(super) fn delivered(state: &mut NodeState, cx: &mut Context, source: Source,
             take_orphans(state, cx, at);
             sweep::first_look(state, cx);
         }
+    } else {
+        unreadable::release(state, cx);
     }
 }
 
 pub(super) fn changed(state: &mut NodeState, cx: &mut Context, source: Source, pod: Arc<Pod>) {
+    unreadable::forget(state, source, &PodUid::new(pod.metadata.uid.as_deref().unwrap_or_default()));
     let set = state.sources.entry(source).or_default();
     match merge_one(set, source, pod, cx.now.wall) {
         Ok(Some(change)) => apply(state, cx, change),
@@ -56,6 +60,9 @@ pub(super) fn changed(state: &mut NodeState, cx: &mut Context, source: Source, p
 }
 
 pub(super) fn gone(state: &mut NodeState, cx: &mut Context, source: Source, uid: &PodUid) {
+    if unreadable::forget(state, source, uid) {
+        unreadable::release(state, cx);
+    }
     let set = state.sources.entry(source).or_default();
     if let Some(change) = remove_one(set, uid) {
         apply(state, cx, change);
@@ -315,7 +322,7 @@ pub(super) fn take_orphans(state: &mut NodeState, cx: &mut Context, at: Mono) {
     if !state.sources_ready() {
         return;
     }
-    for (uid, pod) in std::mem::take(&mut state.unclaimed) {
+    for (uid, pod) in state.take_unclaimed() {
         let grace = pod.containers.iter().filter_map(|c| c.pod_grace).max().unwrap_or(MINIMUM_GRACE_SECS);
         cx.log(
             LogLevel::Info,
