@@ -242,7 +242,10 @@ impl Dispatcher {
         stop: CancellationToken,
     ) {
         // Before the first status: what was said of a pod is not to flip because the agent was restarted.
-        self.state.probe_records = probe_calls::load_records(&self.shop).await;
+        // But for a cluster that wants just that.
+        if !self.state.config.feature(decide::status::FORGET_READINESS_GATE) {
+            self.state.probe_records = probe_calls::load_records(&self.shop).await;
+        }
         // Before the first pod: ids that are in use must not be given to another.
         self.state.user_ids = load_user_ids(&self.shop).await;
         self.handle(Event::Started);

@@ -66,6 +66,7 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
     let (tracing, traces) = wire::tracing(&config, &node_name, &traces_stop)?;
     let mut ports = wire::ports(flags, &config, &node, &metrics, &tracing)?;
     if let Some(cluster) = &cluster {
+        cluster.api.connection().trace_with(tracing.clone());
         ports.cluster = Some(cluster.ports.clone());
         ports.events = wire::recorded_events(&cluster.ports, &node.setup, &metrics, &stop);
     }
@@ -81,7 +82,8 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
     let root_dir = Path::new(&root_dir);
     let agent: Arc<dyn AgentView> = Arc::new(agent);
     let stats = wire::stats(agent.clone(), &held, figures, &metrics)?;
-    let (endpoints, mut open) = wire::serve(&config, root_dir, agent, metrics.clone(), stats, &stop).await?;
+    let (endpoints, mut open) =
+        wire::serve(&config, root_dir, agent, metrics.clone(), stats, &tracing, &stop).await?;
     let health = endpoints.health.clone();
     let secure = SecurePort {
         flags,
@@ -98,7 +100,7 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
     if let Some((slot, serving)) = secure.open(&stop).await? {
         open.push(serving);
         if let Some(cluster) = cluster.as_ref().filter(|_| config.server_tls_bootstrap) {
-            cluster.keep_serving_certificate(slot, &flags.cert_dir, &node_name, &metrics, &stop)?;
+            cluster.keep_serving_certificate(slot, &flags.cert_dir, &node_name, &gates, &metrics, &stop)?;
         }
     }
     let engine = engine.with_node(duties).start();

@@ -14,7 +14,7 @@ use server::{AgentMetrics, CertificateFigures, MeteredNode, ServingCertificate};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::KubeletConfiguration;
+use crate::config::{FeatureGates, KubeletConfiguration};
 use crate::flags::{Flags, KUBERNETES_VERSION, RUBELET_VERSION};
 
 /// Below the directory of certificates.
@@ -39,6 +39,7 @@ impl Cluster {
         slot: Arc<ServingCertificate>,
         cert_dir: &Path,
         node_name: &str,
+        gates: &FeatureGates,
         metrics: &AgentMetrics,
         stop: &CancellationToken,
     ) -> anyhow::Result<()> {
@@ -49,12 +50,12 @@ impl Cluster {
         metrics.watch_certificate("server", figures(&rotation));
         tokio::spawn(rotator.run(stop.clone()));
         let mut nodes = self.ports.node.watch(node_name);
-        let name = node_name.to_owned();
+        let (name, names_suffice) = (node_name.to_owned(), gates.enabled("AllowDNSOnlyNodeCSR"));
         tokio::spawn(stop.clone().run_until_cancelled_owned(async move {
             while let Some(seen) = nodes.next().await {
                 let Seen::Is(node) = seen else { continue };
                 let status = node.status.as_ref().and_then(|status| status.addresses.as_deref());
-                let template = Template::serving(&name, status.unwrap_or_default());
+                let template = Template::serving(&name, status.unwrap_or_default(), names_suffice);
                 wanted.send_if_modified(|known| {
                     template.is_some() && std::mem::replace(known, template.clone()) != template
                 });

@@ -9,6 +9,7 @@ use model::{ApiEvent, FullName, Mono, PodUid};
 
 use super::{Context, api, sweep, unreadable};
 use crate::effect::{Effect, LogLevel};
+use crate::gated_fields::without_gated_fields;
 use crate::lifecycle::{Lifecycle, MINIMUM_GRACE_SECS, Termination, TerminationCause, grace_secs};
 use crate::mirror::is_mirror;
 use crate::resources::{Overhead, pod_requests};
@@ -82,6 +83,13 @@ fn ignored(cx: &mut Context, source: Source, Duplicate(view): Duplicate) {
 }
 
 fn apply(state: &mut NodeState, cx: &mut Context, change: Change) {
+    let ungated = |view: PodView| without_gated_fields(view, &state.config);
+    let change = match change {
+        Change::Added(view) => Change::Added(ungated(view)),
+        Change::Updated(view) => Change::Updated(ungated(view)),
+        Change::Reconciled(view) => Change::Reconciled(ungated(view)),
+        removed => removed,
+    };
     match change {
         Change::Removed(view) if api::is_known_mirror(state, &view) => {
             api::mirror_seen(state, cx, view.full_name, None);
