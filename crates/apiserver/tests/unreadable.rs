@@ -191,6 +191,8 @@ async fn pods_are_told_with_their_names() {
     let expect = [
         format!("unreadable (true) u1 odd_ns: {problem}"),
         "set of 1".into(),
+        // A second time by itself, because the mistake is new.
+        format!("unreadable (false) u1 odd_ns: {problem}"),
         "gone u1".into(),
         format!("unreadable (false) u3 odd_ns: {problem}"),
         "changed odd".into(),

@@ -25,7 +25,8 @@ pub(super) fn told(
         set.unreadable_in_next_set = found;
         return;
     }
-    for pod in found {
+    let news = found.into_iter().filter(|pod| set.unreadable.get(&pod.uid) != Some(pod));
+    for pod in news.collect::<Vec<_>>() {
         keep(state, cx, source, pod);
     }
 }

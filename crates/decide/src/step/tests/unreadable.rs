@@ -86,6 +86,7 @@ fn it_is_told_once() {
              | log The object of pod a_ns(a) can't be read, so nothing is done for it or to it: spec.x: wrong
         api-unreadable a                    => -
         api                                 => -
+        unreadable a                        => -
         ",
     );
 }
