@@ -19,3 +19,4 @@ pub mod profile;
 pub mod untrusted;
 pub mod unverified_tls;
 pub mod usage;
+pub mod verified_tls;

@@ -19,6 +19,7 @@ mod health;
 mod listen;
 mod metered;
 mod metrics;
+mod packed;
 mod pod_list;
 mod process;
 mod secure;
@@ -33,7 +34,7 @@ pub mod untrusted;
 use std::time::Duration;
 
 pub use access::{Access, AccessError, Authentication, Authorization};
-pub use api::{ApiSettings, SecureApi, SetVerbosity};
+pub use api::{ApiSettings, SecureApi, SetVerbosity, StreamingTls};
 pub use endpoints::Endpoints;
 pub use health::{HealthCheck, HealthChecks, Unhealthy, Verdict};
 pub use listen::{ServeError, Serving, serve_tcp, serve_unix};

@@ -73,6 +73,7 @@ pub struct AgentMetrics {
     pub(crate) health: HealthMetrics,
     pub(crate) pods: PodMetrics,
     pub(crate) cluster: ClusterMetrics,
+    websocket_streams: IntCounterVec,
     http_requests: IntCounterVec,
     http_requests_duration: HistogramVec,
     http_inflight: IntGaugeVec,
@@ -219,6 +220,11 @@ impl AgentMetrics {
             health: HealthMetrics::new(),
             pods: PodMetrics::new(&registry),
             cluster: ClusterMetrics::new(&registry),
+            websocket_streams: add.counters(
+                "kubelet_websocket_streaming_requests_total",
+                "Streams by a WebSocket protocol that this node translates for the runtime.",
+                &["subresource"],
+            ),
             http_requests: add.counters(
                 "kubelet_http_requests_total",
                 "Requests that were answered.",
@@ -331,6 +337,11 @@ impl AgentMetrics {
     /// A hook was answered in plain HTTP, though it asked for more.
     pub(crate) fn hook_fell_back(&self) {
         self.hook_fallbacks.inc();
+    }
+
+    /// Somebody streams by a WebSocket protocol that is translated here.
+    pub(crate) fn websocket_stream(&self, subresource: &str) {
+        self.websocket_streams.with_label_values(&[subresource]).inc();
     }
 
     pub(crate) fn sleep_cut_short(&self) {
