@@ -21,6 +21,7 @@ use crate::process;
 
 mod cluster;
 mod momentary;
+mod plugins;
 mod pods;
 mod probes;
 mod registrar;
@@ -28,6 +29,7 @@ mod registrar;
 pub use cluster::CertificateFigures;
 pub(crate) use cluster::ClusterMetrics;
 pub(crate) use momentary::{AgentFigures, Scrape};
+pub(crate) use plugins::{PluginMetrics, SocketState};
 pub(crate) use pods::PodMetrics;
 pub(crate) use probes::ProbeMetrics;
 use registrar::Registrar;
@@ -73,6 +75,7 @@ pub struct AgentMetrics {
     pub(crate) health: HealthMetrics,
     pub(crate) pods: PodMetrics,
     pub(crate) cluster: ClusterMetrics,
+    pub(crate) plugins: PluginMetrics,
     websocket_streams: IntCounterVec,
     http_requests: IntCounterVec,
     http_requests_duration: HistogramVec,
@@ -220,6 +223,7 @@ impl AgentMetrics {
             health: HealthMetrics::new(),
             pods: PodMetrics::new(&registry),
             cluster: ClusterMetrics::new(&registry),
+            plugins: PluginMetrics::new(&add),
             websocket_streams: add.counters(
                 "kubelet_websocket_streaming_requests_total",
                 "Streams by a WebSocket protocol that this node translates for the runtime.",
