@@ -6,11 +6,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures::StreamExt;
 use futures::stream::BoxStream;
-use model::credentials::CredentialPlugin;
+use model::credentials::{CredentialPlugin, DockerConfigFile};
 use model::csi::{Abilities, DriverNode, Expand, PluginInfo, Publish, Stage, Told};
-use ports::{
-    CsiDrivers, CsiError, DockerConfigFile, PluginError, PluginSockets, RegistryCredentials, SocketNotice,
-};
+use ports::{CsiDrivers, CsiError, PluginError, PluginSockets, RegistryCredentials, SocketNotice};
 use tokio::time::Instant;
 
 use crate::metrics::{AgentMetrics, SocketState};
