@@ -197,16 +197,19 @@ async fn container(
     let Some(status) = absent_is_none(shop.ports.runtime.container_status(&info.id).await)? else {
         return Ok(None);
     };
-    let words = last_words(shop, &status).await;
-    Ok(Some(observed(info, status, words)))
+    let message = termination_message(shop, &info, &status).await;
+    Ok(Some(observed(info, status, message)))
 }
 
-async fn last_words(shop: &Shop, status: &ContainerStatus) -> String {
+async fn termination_message(shop: &Shop, info: &ContainerInfo, status: &ContainerStatus) -> String {
     if status.state != ContainerState::Exited {
         return String::new();
     }
+    let label = |key: &str| info.labels.get(key).map(String::as_str);
     let annotation = |key: &str| status.annotations.get(key).map(String::as_str);
     let request = termination_message::request(&Ended {
+        pod: &label(LABEL_POD_UID).unwrap_or_default().into(),
+        container: label(LABEL_CONTAINER_NAME).unwrap_or(&info.name),
         path: annotation(ANNOTATION_TERMINATION_PATH),
         policy: annotation(ANNOTATION_TERMINATION_POLICY),
         mounts: &status.mounts,
@@ -214,8 +217,8 @@ async fn last_words(shop: &Shop, status: &ContainerStatus) -> String {
         reason: &status.reason,
         log_path: &status.log_path,
     });
-    let words = shop.ports.files.termination_message(&request).await;
-    termination_message::joined(&status.message, &words)
+    let message = shop.ports.files.termination_message(&request).await;
+    termination_message::joined(&status.message, &message)
 }
 
 fn observed(info: ContainerInfo, status: ContainerStatus, message: String) -> ObservedContainer {
