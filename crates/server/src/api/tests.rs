@@ -470,6 +470,15 @@ exit 1
     bench.check("GET", "/logs/?query=kubelet&query=other&query=sshd", 200, &said).await;
     let said = format!("said {words} --unit=kubelet --grep=a+\ncomplained\n");
     bench.check("GET", "/logs/?query=kubelet&pattern=a%2B", 200, &said).await;
+    // CVE-2024-9042: no shell sees the words of a query, and none of them is an option of its own.
+    let made = dir.path().join("made");
+    let pattern = format!("a%3B%20touch%20{0}%20%24%28touch%20{0}%29%20--file%3D{0}", made.display());
+    let said = format!(
+        "said {words} --unit=kubelet --grep=a; touch {0} $(touch {0}) --file={0}\ncomplained\n",
+        made.display()
+    );
+    bench.check("GET", &format!("/logs/?query=kubelet&pattern={pattern}"), 200, &said).await;
+    assert!(!made.exists());
 }
 
 fn requests(metrics: &crate::AgentMetrics) -> Vec<String> {
