@@ -9,7 +9,7 @@ use std::sync::Arc;
 use model::cri::{IdMapping, RuntimeHandler};
 use model::k8s::{Node, Pod, PodStatus};
 use model::node::{HostFacts, NodeConfig};
-use model::observed::ObservedPod;
+use model::observed::{ObservedPod, Scope};
 use model::pod::{PodView, QosClass, Source};
 use model::probe::ProbeRecord;
 use model::report::Counts;
@@ -97,6 +97,8 @@ pub struct FullObservation {
     pub in_flight: bool,
     /// Somebody wants one that began at or after this.
     pub wanted: Option<Mono>,
+    /// Why the last one failed, if it did.
+    pub failure: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -164,6 +166,8 @@ pub struct PodEntry {
     pub disk_watched: bool,
     pub observed: Option<Reading>,
     pub observing: Observing,
+    /// Statuses that the runtime did not give.
+    pub status_retry: Option<StatusRetry>,
     /// What a reading has to show in order to be believed at once.
     pub witness: Witness,
     pub ledger: Ledger,
@@ -191,6 +195,27 @@ pub struct Observing {
     pub in_flight: bool,
     /// A reading that began at or after this is wanted.
     pub wanted: Option<Mono>,
+}
+
+/// The runtime lists something of a pod, and does not give its status.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StatusRetry {
+    /// When the reading began that this follows from.
+    pub read_at: Mono,
+    /// What the runtime was asked for.
+    pub ids: BTreeSet<String>,
+    /// How many times in a row.
+    pub tries: u32,
+    /// Not asked again before this, unless the list shows a change.
+    pub at: Mono,
+}
+
+/// What was read of a pod before, for the next reading: a status is asked for only where it may be new.
+#[derive(Clone, Debug)]
+pub struct KnownPod {
+    pub pod: Arc<ObservedPod>,
+    /// It is time to ask again for statuses that the runtime did not give.
+    pub ask_again: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -272,6 +297,19 @@ impl NodeState {
         of("InternalIP").chain(of("ExternalIP")).map(|a| a.address.clone()).collect()
     }
 
+    /// What a reading that begins now need not ask for again.
+    pub fn known_readings(&self, scope: &Scope, now: Mono) -> BTreeMap<PodUid, KnownPod> {
+        let known = |(uid, entry): (&PodUid, &PodEntry)| {
+            let pod = entry.observed.as_ref()?.pod.clone();
+            let ask_again = entry.status_retry.as_ref().is_none_or(|retry| retry.at <= now);
+            Some((uid.clone(), KnownPod { pod, ask_again }))
+        };
+        match scope {
+            Scope::All => self.pods.iter().filter_map(known).collect(),
+            Scope::Pod(uid) => self.pods.get_key_value(uid).and_then(known).into_iter().collect(),
+        }
+    }
+
     /// Every configured source has delivered once: what nobody wants may go.
     pub fn sources_ready(&self) -> bool {
         self.sources.values().all(|s| s.seen)
@@ -295,6 +333,7 @@ impl PodEntry {
             disk_watched: false,
             observed: None,
             observing: Observing::default(),
+            status_retry: None,
             witness: Witness::default(),
             ledger: Ledger::default(),
             plan: None,

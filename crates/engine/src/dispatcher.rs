@@ -11,7 +11,7 @@ use decide::{Effect, Epoch, Event, NodeState, step};
 use futures::StreamExt;
 use model::cgroup::CgroupSpec;
 use model::cri::IdMapping;
-use model::observed::{ObservedPod, Scope};
+use model::observed::Scope;
 use model::pod::Source;
 use model::probe::ProbeRecord;
 use model::{ApiEvent, EventSubject, PodUid};
@@ -378,14 +378,7 @@ impl Dispatcher {
     }
 
     fn observe(&self, scope: Scope) {
-        let reading =
-            |uid: &PodUid| self.state.pods.get(uid).and_then(|e| e.observed.as_ref()).map(|r| r.pod.clone());
-        let known: BTreeMap<PodUid, Arc<ObservedPod>> = match &scope {
-            Scope::Pod(uid) => reading(uid).map(|pod| (uid.clone(), pod)).into_iter().collect(),
-            Scope::All => {
-                self.state.pods.keys().filter_map(|uid| Some((uid.clone(), reading(uid)?))).collect()
-            }
-        };
+        let known = self.state.known_readings(&scope, self.shop.clock.mono());
         tokio::spawn(observe::observe(self.shop.clone(), scope, known));
     }
 

@@ -34,6 +34,12 @@ pub enum Cause {
     },
     /// Waiting for a fresh observation of the runtime.
     Observing,
+    /// The runtime lists a sandbox or a container of the pod, and does not give its status.
+    StatusMissing {
+        /// `sandbox <id>` or `container <name>`
+        of: String,
+        message: String,
+    },
     /// A static pod of the same name has not finished yet.
     NameTaken {
         holder: String,

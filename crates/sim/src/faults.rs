@@ -58,6 +58,16 @@ pub struct Faults {
     pub storms: u64,
     /// Every call of this pod hangs.
     pub victim: Option<PodUid>,
+    /// The runtime does not give these statuses, for good.
+    pub refused_statuses: Option<RefusedStatuses>,
+}
+
+/// Which statuses of a pod the runtime refuses, over restarts and after everything else works again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RefusedStatuses {
+    pub uid: PodUid,
+    pub sandboxes: bool,
+    pub containers: bool,
 }
 
 /// What becomes of one call.
@@ -119,7 +129,30 @@ impl Faults {
             // Only where there are volumes: see the scenario.
             detached: 0,
             victim: None,
+            refused_statuses: None,
         }
+    }
+
+    /// One pod's statuses are refused for good.
+    pub fn refused_statuses(rng: &mut Rng, until: Nanos, uid: PodUid) -> Self {
+        let (sandboxes, containers) = *rng.pick(&[(true, false), (false, true), (true, true)]);
+        let refused_statuses = Some(RefusedStatuses { uid, sandboxes, containers });
+        Self { until, refused_statuses, ..Self::none() }
+    }
+
+    /// Whether the runtime refuses the status of this pod's sandboxes.
+    pub fn refuses_sandbox(&self, uid: &PodUid) -> bool {
+        self.refused_statuses.as_ref().is_some_and(|refused| refused.sandboxes && refused.uid == *uid)
+    }
+
+    /// The same of its containers.
+    pub fn refuses_container(&self, uid: &PodUid) -> bool {
+        self.refused_statuses.as_ref().is_some_and(|refused| refused.containers && refused.uid == *uid)
+    }
+
+    /// A pod that can't be what it should be for as long as the runtime is as it is.
+    pub fn held_up(&self, uid: &PodUid) -> bool {
+        self.refused_statuses.as_ref().is_some_and(|refused| refused.uid == *uid)
     }
 
     /// Every rate with the name that `--only` takes. How often a trouble comes is not among them: each of these is a

@@ -33,11 +33,13 @@ pub enum Profile {
     Stuck,
     /// As `Faults`, with pods of the API that have claims, and a storage driver.
     Storage,
+    /// Simple pods, one whose statuses the runtime refuses for good, and agents that die (K8, K10).
+    Refused,
 }
 
 impl Profile {
-    pub const ALL: [Profile; 5] =
-        [Profile::Calm, Profile::Faults, Profile::Short, Profile::Stuck, Profile::Storage];
+    pub const ALL: [Profile; 6] =
+        [Profile::Calm, Profile::Faults, Profile::Short, Profile::Stuck, Profile::Storage, Profile::Refused];
 
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|p| p.word() == word)
@@ -49,6 +51,7 @@ impl Profile {
             Profile::Short => "short",
             Profile::Stuck => "stuck",
             Profile::Storage => "storage",
+            Profile::Refused => "refused",
         }
     }
     /// How long everything may take to settle. Back-offs of a minute (crashes) and five minutes (pulls), and calls
@@ -57,7 +60,7 @@ impl Profile {
         match self {
             Profile::Calm => 420 * SECOND,
             Profile::Faults | Profile::Short | Profile::Storage => 900 * SECOND,
-            Profile::Stuck => 600 * SECOND,
+            Profile::Stuck | Profile::Refused => 600 * SECOND,
         }
     }
 }
@@ -186,7 +189,7 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
 }
 
 fn acts(sim: &mut Simulation, profile: Profile, during: Nanos, limit: u64) -> Nanos {
-    if profile == Profile::Stuck {
+    if matches!(profile, Profile::Stuck | Profile::Refused) {
         others_are_not_held_up(sim);
     }
     while sim.world.now < during && good(sim, limit) {
@@ -198,7 +201,10 @@ fn acts(sim: &mut Simulation, profile: Profile, during: Nanos, limit: u64) -> Na
         sim.run_until(quiet_from + QUIET_AT_LEAST);
     }
     wait_for(sim, profile.bound(), limit, |sim| match &sim.agent {
-        Some(agent) => unsettled(&sim.world, &agent.state, &sim.sources, sim.check.uids()),
+        Some(agent) => {
+            let uids = sim.check.uids().filter(|uid| !sim.faults.held_up(uid));
+            unsettled(&sim.world, &agent.state, &sim.sources, uids)
+        }
         None => Some("the agent is down".into()),
     });
     let settled_after = sim.world.now - quiet_from;
@@ -254,7 +260,8 @@ fn wait_for(sim: &mut Simulation, bound: Nanos, limit: u64, open: impl Fn(&Simul
 const PROMPT: Nanos = 15 * SECOND;
 
 fn others_are_not_held_up(sim: &mut Simulation) {
-    let victim = sim.faults.victim.clone();
+    let refused = sim.faults.refused_statuses.as_ref().map(|refused| refused.uid.clone());
+    let victim = sim.faults.victim.clone().or(refused);
     sim.run_until(SECOND + PROMPT);
     let late: Vec<_> = sim
         .check

@@ -35,6 +35,11 @@ fn one_stuck_pod_holds_up_nobody() {
     all_good(Profile::Stuck, 0..20);
 }
 
+#[test]
+fn one_refused_status_holds_up_nobody_else() {
+    all_good(Profile::Refused, 0..40);
+}
+
 /// The same seed is the same run: every event and every effect, to the last byte.
 #[test]
 fn a_seed_decides_everything() {

@@ -14,6 +14,7 @@ mod outcome;
 mod pods;
 mod probing;
 mod settle;
+mod statuses;
 mod sweep;
 mod volumes;
 

@@ -102,7 +102,7 @@ fn one(state: &mut NodeState, cx: &mut Context, uid: &PodUid, at: Mono, pod: Arc
     let was_fresh = entry.fresh().is_some();
     let old = entry.observed.replace(Reading { at, pod: pod.clone() });
     entry.unread &= at < entry.last_mutation;
-    if same && was_fresh {
+    if same && was_fresh && pod.missing_status.is_empty() {
         return true;
     }
     cx.touch(uid);
@@ -154,6 +154,9 @@ fn ids_of(pod: &ObservedPod) -> impl Iterator<Item = &str> {
 fn everything(state: &mut NodeState, cx: &mut Context, at: Mono, seen: Vec<Arc<ObservedPod>>) {
     let full = &mut state.full_observation;
     full.in_flight = false;
+    if full.failure.take().is_some() {
+        cx.log(LogLevel::Info, None, "the container runtime can be read again");
+    }
     let first = full.last.replace(at).is_none();
     let again = full.wanted.is_some_and(|wanted| at < wanted);
     if !again {
@@ -210,8 +213,14 @@ pub(super) fn failed(state: &mut NodeState, cx: &mut Context, scope: Scope, mess
     let retry = cx.now.mono.plus(OBSERVE_RETRY);
     match scope {
         Scope::All => {
-            state.full_observation.in_flight = false;
+            let full = &mut state.full_observation;
+            full.in_flight = false;
             cx.timer(TimerKey::FullRelist, Some(retry));
+            // Once for as long as the same holds: it is tried again each second.
+            if full.failure.as_ref() != Some(&message) {
+                cx.log(LogLevel::Warn, None, format!("reading the container runtime failed: {message}"));
+                full.failure = Some(message);
+            }
         }
         Scope::Pod(uid) => {
             let Some(entry) = state.pods.get_mut(&uid) else { return };

@@ -9,7 +9,7 @@ use model::why::{Cause, Why};
 use model::{ApiEvent, PodUid};
 
 use super::pods::Known;
-use super::{Context, api, disk_limits, images, objects, observe, pods, probing, volumes};
+use super::{Context, api, disk_limits, images, objects, observe, pods, probing, statuses, volumes};
 use crate::admission::Refusal;
 use crate::effect::{Effect, Epoch, TimerKey};
 use crate::ledger::{PodRetry, VolumeSize};
@@ -25,6 +25,7 @@ const ANNOUNCEMENTS_KEPT: usize = 64;
 
 pub(super) fn settle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let before = state.pods.get(uid).and_then(|e| e.status.clone());
+    statuses::follow_reading(state, cx, uid);
     loop {
         probing::attend(state, cx, uid);
         if let Some(entry) = state.pods.get_mut(uid) {
@@ -135,6 +136,10 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(reading) = entry.observed.as_ref().filter(|_| !entry.orphan) else { return };
     if state.runtime.is_nameless() && !reading.pod.containers.is_empty() {
         // Ids of containers begin with it. Reported without, each would look like another container.
+        return;
+    }
+    if statuses::is_needed(entry) && deadline(state, cx, uid).is_none_or(|at| at > cx.now.mono) {
+        // What was said of the pod stands until its status can be read.
         return;
     }
     let qos = entry.qos;
@@ -262,13 +267,20 @@ fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
             vec![Why { container: None, cause: Cause::Releasing, next_attempt: None }],
         );
     }
+    statuses::ask_when_due(state, cx, uid);
+    let Some(entry) = state.pods.get(uid) else { return };
+    if statuses::is_needed(entry) {
+        let mut waits = PodPlan::default();
+        statuses::add_to_plan(&mut waits, entry, &observed, cx.now.mono);
+        return carry_out(state, cx, uid, waits);
+    }
     let view = entry.view.clone();
     let place = match entry.lifecycle.may_start() {
         true => place::find(state, &view, &observed),
         false => Ok(Place::default()),
     };
     let Some(entry) = state.pods.get(uid) else { return };
-    let made = plan_pod(&PlanInputs {
+    let mut made = plan_pod(&PlanInputs {
         config: &state.config,
         facts: &state.facts,
         runtime: &state.runtime,
@@ -281,6 +293,7 @@ fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         node: state.node.as_deref(),
         now: cx.now,
     });
+    statuses::add_to_plan(&mut made, entry, &observed, cx.now.mono);
     carry_out(state, cx, uid, made);
 }
 

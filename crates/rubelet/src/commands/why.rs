@@ -92,6 +92,9 @@ fn sentence(cause: &Cause, now: Wall) -> String {
         Cause::RuntimeNotReady { message } => with("waits for the container runtime to be ready", message),
         Cause::NetworkNotReady { message } => with("waits for the pod network to be ready", message),
         Cause::Observing => "waits for a fresh look at the container runtime".into(),
+        Cause::StatusMissing { of, message } => {
+            with(&format!("the container runtime does not give the status of {of}"), message)
+        }
         Cause::NameTaken { holder } => {
             format!("waits until the pod that had this name before is gone ({holder})")
         }

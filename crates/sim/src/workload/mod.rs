@@ -161,6 +161,15 @@ impl Workload {
         }
         Self { config, facts: facts(), images, tasks, hints_by_id: rng.coin(), attaches: false }
     }
+
+    /// With some more simple pods that come later.
+    pub fn with_late(mut self, rng: &mut Rng, from: Nanos, to: Nanos) -> Self {
+        for number in 0..3 {
+            let template = Template::plain(&format!("late{number}"), &format!("late{number}-1"));
+            self.tasks.push((rng.between(from, to), template.put(self.config.sources[0])));
+        }
+        self
+    }
 }
 
 fn config(rng: &mut Rng) -> NodeConfig {

@@ -19,5 +19,6 @@ mod releasing;
 mod script;
 mod show;
 mod starting_over;
+mod statuses;
 
 use self::script::{check, check_on};

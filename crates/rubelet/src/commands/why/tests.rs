@@ -29,6 +29,10 @@ fn every_cause_has_its_sentence() {
     );
     check(Cause::Observing, "waits for a fresh look at the container runtime");
     check(
+        Cause::StatusMissing { of: "sandbox s1".into(), message: "device or resource busy".into() },
+        "the container runtime does not give the status of sandbox s1: device or resource busy",
+    );
+    check(
         Cause::NameTaken { holder: text("u1") },
         "waits until the pod that had this name before is gone (u1)",
     );
