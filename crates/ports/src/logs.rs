@@ -1,6 +1,7 @@
 //! Logs that the runtime writes on this node.
 
 use std::io;
+use std::time::Duration;
 use std::path::Path;
 
 use async_trait::async_trait;
@@ -30,6 +31,8 @@ pub struct LogOptions {
     pub timestamps: bool,
     /// Stop after so many bytes.
     pub limit_bytes: Option<u64>,
+    /// How long a log that holds nothing yet is waited for, when it is not followed.
+    pub first_line_within: Duration,
     pub output: LogOutput,
 }
 

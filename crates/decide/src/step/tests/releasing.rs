@@ -28,7 +28,7 @@ fn a_failed_release_is_tried_again_from_its_beginning() {
         fail a: drop-cgroup kubepods/besteffort/poda = busy
         due pod a @3s                       => run a: tear-down > drop-cgroup kubepods/besteffort/poda
         done a                              => run a: remove c#0 > remove-sandbox s0 > remove-dir + remove-logs ns_a_a
-        fail a: remove-sandbox s0 = no      => W a FailedKillPod: error killing pod: no | read a
+        fail a: remove-sandbox s0 = no      => node ContainerGCFailed: no | read a
         read a: s0 dead                     => -
         due pod a @4s                       => run a: remove-sandbox s0 > remove-dir + remove-logs ns_a_a
         done a
