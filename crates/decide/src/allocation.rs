@@ -43,13 +43,22 @@ pub struct Allocated {
 
 /// What was allocated to `before` stays.
 pub fn keep(view: PodView, before: &PodView) -> Allocated {
-    let of = |container: &Container| before.container(&container.name).map(|(_, c)| c.resources.clone());
+    let has = |container: &Container| before.container(&container.name).map(|(_, c)| &c.resources);
+    let mut containers = view.containers().iter().chain(view.init_containers());
+    // Almost every update is of something else.
+    if view.spec().resources == before.spec().resources
+        && containers.all(|c| has(c).is_none_or(|resources| *resources == c.resources))
+    {
+        return Allocated { view, pending: None };
+    }
+    let of = |container: &Container| has(container).cloned();
     overlay(view, Some(before.spec().resources.clone()), of)
 }
 
 /// What the pod's status says was allocated stays. `period_micros`: of CPU quotas.
 pub fn recall(view: PodView, period_micros: i64) -> Allocated {
-    let Some(status) = view.pod.status.clone().filter(|status| status.start_time.is_some()) else {
+    let pod = view.pod.clone();
+    let Some(status) = pod.status.as_ref().filter(|status| status.start_time.is_some()) else {
         return Allocated { view, pending: None };
     };
     let lists = [&status.container_statuses, &status.init_container_statuses];

@@ -1,8 +1,8 @@
 //! Logs that the runtime writes on this node.
 
 use std::io;
-use std::time::Duration;
 use std::path::Path;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;

@@ -441,3 +441,25 @@ pub async fn serve(
 fn port(configured: i32) -> Option<u16> {
     u16::try_from(configured).ok().filter(|port| *port != 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crashes_wait_as_configured_or_as_the_gate_says() {
+        const GATE: &str = "ReduceDefaultCrashLoopBackOffDecay";
+        let check = |reduced: bool, configured: Option<&str>, expect: (u64, u64)| {
+            let gates = FeatureGates::resolve(&[(GATE.to_owned(), reduced)].into()).expect("gates");
+            let mut config = KubeletConfiguration::default();
+            let period = configured.map(|text| serde_json::from_value(text.into()).expect("a duration"));
+            config.crash_loop_back_off.max_container_restart_period = period;
+            let (initial, most) = crash_back_off(&config, &gates);
+            assert_eq!((initial.as_secs(), most.as_secs()), expect, "{reduced} {configured:?}");
+        };
+        check(false, None, (10, 300));
+        check(false, Some("4s"), (4, 4));
+        check(true, None, (1, 60));
+        check(true, Some("5m"), (1, 300));
+    }
+}

@@ -8,8 +8,10 @@ mod harness;
 mod member;
 mod seen;
 
+use std::path::Path;
+
 use cluster::Cluster;
-use harness::SLOW;
+use harness::{Agent, Runtime, SLOW};
 use member::{BUSYBOX, BUSYBOX_2, Member, STAYS, condition, has, ready};
 use seen::Seen;
 use serde_json::{Value, json};
@@ -50,6 +52,39 @@ fn the_node_registers_is_ready_and_renews_its_lease() {
     cluster.kubectl(&["delete", "node", "member-c"]);
     let again = cluster.wait_for("node", "", "member-c", SLOW, ready);
     assert_ne!(again["metadata"]["uid"], node["metadata"]["uid"]);
+}
+
+fn told_of_node(cluster: &Cluster, name: &str, reason: &str) -> bool {
+    let about = format!("involvedObject.kind=Node,involvedObject.name={name},reason={reason}");
+    let args = ["get", "events", "--namespace", "default", "--field-selector", &about];
+    cluster.kubectl_json(&args)["items"].as_array().is_some_and(|items| !items.is_empty())
+}
+
+#[test]
+fn a_node_tells_what_is_true_of_it() {
+    let member = join("member-j");
+    let cluster = member.cluster;
+    let node = cluster.wait_for("node", "", "member-j", SLOW, ready);
+    let declared = node["status"]["declaredFeatures"].as_array().expect("features");
+    assert!(declared.iter().any(|name| name == "RestartAllContainersOnContainerExits"), "{declared:?}");
+    let resizes =
+        declared.iter().any(|name| name.as_str().is_some_and(|name| name.starts_with("InPlacePod")));
+    assert!(!resizes, "this agent resizes nothing: {declared:?}");
+    let version_1 = !Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    harness::wait_until("the Events of the start", SLOW, || {
+        let told = |reason: &str| told_of_node(cluster, "member-j", reason);
+        told("Starting") && (told("CgroupV1") == version_1)
+    });
+    // One that can't set itself up says why before it gives up.
+    let runtime = Runtime::start();
+    let kubeconfig = cluster.node_kubeconfig("member-k").to_string_lossy().into_owned();
+    let flags = ["--kubeconfig", &kubeconfig, "--hostname-override", "member-k"];
+    let root = Agent::prepare(&runtime, &flags, |_| {}).root_dir();
+    std::fs::create_dir_all(&root).expect("the agent's directory");
+    std::fs::write(root.join("pods"), "no directory").expect("a file");
+    let (_agent, status) = Agent::refused(&runtime, &flags);
+    assert!(!status.success());
+    harness::wait_until("the Event", SLOW, || told_of_node(cluster, "member-k", "KubeletSetupFailed"));
 }
 
 #[test]
@@ -166,7 +201,8 @@ fn what_was_not_applied_does_not_look_done() {
     let cluster = member.cluster;
     let namespace = cluster.namespace("truth");
     let mut sized: Value = serde_json::from_str(&member.pod("sized", STAYS, json!({}))).expect("JSON");
-    sized["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "20m"}, "limits": {"cpu": "500m"}});
+    sized["spec"]["containers"][0]["resources"] =
+        json!({"requests": {"cpu": "20m"}, "limits": {"cpu": "500m"}});
     // Its hook outlasts the grace.
     let hook = json!({"preStop": {"exec": {"command": ["sleep", "600"]}}});
     sized["spec"]["containers"][0]["lifecycle"] = hook;
@@ -178,9 +214,11 @@ fn what_was_not_applied_does_not_look_done() {
     assert_eq!(refused["status"]["reason"], "PodFeatureUnsupported", "{refused}");
 
     cluster.wait_for("pod", &namespace, "sized", SLOW, ready);
-    let patch = json!({"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "40m"}}}]}});
+    let patch =
+        json!({"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "40m"}}}]}});
     let patch = patch.to_string();
-    let resize = ["patch", "pod", "sized", "--namespace", &namespace, "--subresource", "resize", "-p", &patch];
+    let resize =
+        ["patch", "pod", "sized", "--namespace", &namespace, "--subresource", "resize", "-p", &patch];
     cluster.kubectl(&resize);
     let pod = cluster.wait_for("pod", &namespace, "sized", SLOW, |pod| has(pod, "PodResizePending"));
     assert_eq!(condition(&pod, "PodResizePending").expect("it is there")["reason"], "Infeasible");
@@ -188,7 +226,15 @@ fn what_was_not_applied_does_not_look_done() {
     assert_eq!(pod["status"]["containerStatuses"][0]["allocatedResources"]["cpu"], "20m", "{pod}");
     assert_eq!(pod["status"]["allocatedResources"]["cpu"], "20m", "{pod}");
 
-    cluster.kubectl(&["delete", "pod", "sized", "--namespace", &namespace, "--grace-period=2", "--wait=false"]);
+    cluster.kubectl(&[
+        "delete",
+        "pod",
+        "sized",
+        "--namespace",
+        &namespace,
+        "--grace-period=2",
+        "--wait=false",
+    ]);
     cluster.wait_gone("pod", &namespace, "sized", SLOW);
     let told = |reason: &str| cluster.events(&namespace, "sized").iter().any(|e| e["reason"] == reason);
     harness::wait_until("the Events", SLOW, || told("ResizeInfeasible") && told("FailedPreStopHook"));
