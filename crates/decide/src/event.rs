@@ -10,6 +10,7 @@ use model::credentials::PullHistory;
 use model::cri::{Image, RuntimeStatus};
 use model::csi::VolumeId;
 use model::disk_use::DiskUse;
+use model::files::EnvFileRead;
 use model::k8s::{CSIDriver, ClusterTrustBundle, Node, Pod, Service};
 use model::local::LocalObjects;
 use model::node::HostFacts;
@@ -63,6 +64,11 @@ pub enum Event {
     },
     /// Something may have changed in the runtime.
     Hint(Hint),
+    /// A lifecycle hook asked for HTTPS, and the server of the pod answered without. `host`: name and port.
+    HookFellBackToHttp {
+        uid: PodUid,
+        host: String,
+    },
     /// The runtime answered `Status` and `Version`, or did not.
     RuntimeChecked(RuntimeCheck),
     /// One action of a pod's plan ended.
@@ -179,6 +185,7 @@ impl Event {
             Event::Observed(_) => "observed",
             Event::ObserveFailed { .. } => "observe_failed",
             Event::Hint(_) => "hint",
+            Event::HookFellBackToHttp { .. } => "hook_fell_back_to_http",
             Event::RuntimeChecked(_) => "runtime_checked",
             Event::StepDone { .. } => "step_done",
             Event::PlanEnded { .. } => "plan_ended",
@@ -327,6 +334,8 @@ pub enum StepResult {
         failure: CallFailure,
     },
     Expanded(Expanded),
+    /// What was found in files of variables.
+    EnvFiles(Vec<EnvFileRead>),
     /// Stopped, but its hook failed. `message` is for the log only.
     HookFailed {
         message: String,

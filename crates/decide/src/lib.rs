@@ -8,6 +8,7 @@
 //! feeds every outcome back as an event; `sim` does the same over a simulated world.
 
 pub mod admission;
+pub mod allocation;
 pub mod back_off;
 pub mod cgroups;
 pub mod credentials;

@@ -17,6 +17,7 @@ use model::runtime_class::RuntimeClasses;
 use model::why::Why;
 use model::{FullName, Mono, PodUid, Wall};
 
+use crate::allocation::PendingResize;
 use crate::effect::{Epoch, Stage};
 use crate::images::ImageDesk;
 use crate::ledger::Ledger;
@@ -114,6 +115,7 @@ pub struct RuntimeHealth {
     pub failures: u32,
     pub last_ok: Option<Mono>,
     pub supplemental_groups_policy: bool,
+    pub user_namespaces_host_network: bool,
     /// What each of its handlers can do, by name. Older runtimes tell of none.
     pub handlers: BTreeMap<String, RuntimeHandler>,
 }
@@ -138,6 +140,7 @@ impl Default for RuntimeHealth {
             failures: 0,
             last_ok: None,
             supplemental_groups_policy: false,
+            user_namespaces_host_network: false,
             handlers: BTreeMap::new(),
         }
     }
@@ -154,6 +157,8 @@ pub struct PodEntry {
     pub requests: Arc<resources::Amounts>,
     /// The same, as the status shows it.
     pub resources: Arc<PodResources>,
+    /// Its spec asks for other resources than it has.
+    pub pending_resize: Option<PendingResize>,
     /// No source wants it any more.
     pub removed: bool,
     /// Wanted again under the same UID while it was still going: comes back when it has ended.
@@ -323,6 +328,7 @@ impl PodEntry {
             qos: resources::qos_class(&view),
             requests: Arc::new(requests),
             resources: Arc::new(pod_resources(&view)),
+            pending_resize: None,
             view,
             orphan: false,
             removed: false,
@@ -363,5 +369,6 @@ pub(crate) fn pod_resources(view: &PodView) -> PodResources {
         limits: list(resources::pod_limits(view, resources::Overhead::Included)),
         cpu_limited: declared.cpu,
         memory_limited: declared.memory,
+        pod_level: view.spec().resources.clone().unwrap_or_default(),
     }
 }

@@ -355,6 +355,10 @@ impl Dispatcher {
             Effect::RecordClaimEvent { claim, event } => {
                 self.shop.ports.events.record(&EventSubject::Claim(claim), &event);
             }
+            Effect::RecordNodeEvent { event } => {
+                let about = EventSubject::Node { name: self.state.config.setup.name.clone() };
+                self.shop.ports.events.record(&about, &event);
+            }
             Effect::EnsureCgroups { specs } => {
                 self.node_cgroups.send_replace(specs);
             }

@@ -9,6 +9,7 @@ use decide::Event;
 use decide::jitter::Seed;
 use decide::node::{self, RuntimeView};
 use futures::{FutureExt, StreamExt};
+use model::ApiEvent;
 use model::node::{HostAddresses, HostFacts, NodeSetup};
 use ports::{ClusterPorts, HostFactsSource, Images, NodeApi, Runtime, Seen};
 use tokio::sync::{Notify, watch};
@@ -32,6 +33,8 @@ pub struct NodeDuties {
     pub facts: Arc<dyn HostFactsSource>,
     /// Where randomness begins; another number on every start.
     pub seed: u64,
+    /// Told about the node when the agent starts.
+    pub events_at_start: Vec<ApiEvent>,
 }
 
 /// What runs for a node of a cluster.
@@ -80,7 +83,8 @@ pub(crate) fn start(
         None => watch::channel(None).1,
     };
     let watched = Watched { node: node.clone(), facts, runtime, images, storage };
-    start_keepers(shop, &cluster, setup, duties.seed, stop, watched);
+    let begins = Begins { seed: duties.seed, events: duties.events_at_start };
+    start_keepers(shop, &cluster, setup, begins, stop, watched);
     Some(Started { node, csi_node })
 }
 
@@ -92,11 +96,17 @@ struct Watched {
     storage: watch::Receiver<Option<String>>,
 }
 
+/// What the keepers begin with.
+struct Begins {
+    seed: u64,
+    events: Vec<ApiEvent>,
+}
+
 fn start_keepers(
     shop: &Shop,
     cluster: &ClusterPorts,
     setup: Arc<NodeSetup>,
-    seed: u64,
+    Begins { seed, events }: Begins,
     stop: &CancellationToken,
     Watched { node, facts, runtime, images, storage }: Watched,
 ) {
@@ -124,7 +134,7 @@ fn start_keepers(
         storage,
         volumes: shop.volumes_in_use.subscribe(),
     };
-    tokio::spawn(NodeKeeper::new(desk).run(stop.clone()));
+    tokio::spawn(NodeKeeper::new(desk).run(events, stop.clone()));
 }
 
 fn spawn_until(stop: &CancellationToken, task: impl Future<Output = ()> + Send + 'static) {

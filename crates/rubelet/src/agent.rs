@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use model::node::CgroupVersion;
 use model::pod::Source;
-use ports::{AgentView, HostFactsSource};
+use model::{ApiEvent, EventSubject};
+use ports::{AgentView, EventSink, HostFactsSource};
 use server::Serving;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -69,8 +70,11 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
         ports.cluster = Some(cluster.ports.clone());
         ports.events = wire::recorded_events(&cluster.ports, &node.setup, &metrics, &stop);
     }
-    let duties = wire::node_duties(&node, reader);
-    wire::prepare_node(&*ports.files).await?;
+    let duties = wire::node_duties(&node, &facts, reader);
+    if let Err(error) = wire::prepare_node(&*ports.files).await {
+        tell_failed_setup(&*ports.events, &node_name, &error).await;
+        return Err(error);
+    }
     let mut feeds = wire::feeds(&config, &gates, &node_name, cluster.is_none())?;
     feeds.extend(cluster.as_ref().map(|cluster| cluster.feed(&node_name)));
     let state = wire::state(node, facts, &ports);
@@ -126,6 +130,16 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
         traces.await.context("sending traces ended badly")?;
     }
     ended
+}
+
+/// How long the agent waits for an Event about its own end to be sent.
+const LAST_EVENT: Duration = Duration::from_secs(2);
+
+/// The agent ends, and whoever looks at the node should see why.
+async fn tell_failed_setup(events: &dyn EventSink, node_name: &str, error: &anyhow::Error) {
+    let about = EventSubject::Node { name: node_name.to_owned() };
+    events.record(&about, &ApiEvent::warning("KubeletSetupFailed", format!("{error:#}")));
+    tokio::time::sleep(LAST_EVENT).await;
 }
 
 fn check_swap(config: &KubeletConfiguration) -> anyhow::Result<()> {

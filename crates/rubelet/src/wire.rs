@@ -77,8 +77,7 @@ pub fn node_config(
     facts: &HostFacts,
     node_name: &str,
 ) -> anyhow::Result<NodeConfig> {
-    let crash_max = config.crash_loop_back_off.max_container_restart_period.map(|d| d.to_std());
-    let crash_max = crash_max.unwrap_or(Duration::from_secs(300));
+    let (crash_initial, crash_max) = crash_back_off(config, gates);
     let max_pods = u32::try_from(config.max_pods).unwrap_or(0);
     let ids_per_pod = config.user_namespaces.as_ref().and_then(|namespaces| namespaces.ids_per_pod);
     let ids_per_pod = ids_per_pod.and_then(|ids| u32::try_from(ids).ok()).unwrap_or(DEFAULT_IDS_PER_POD);
@@ -113,7 +112,7 @@ pub fn node_config(
         ids_per_pod,
         user_ids,
         setup: node_setup(flags, config, gates, facts, node_name)?,
-        crash_back_off_initial: Duration::from_secs(10).min(crash_max),
+        crash_back_off_initial: crash_initial,
         crash_back_off_max: crash_max,
         serialize_image_pulls: config.serialize_image_pulls,
         max_parallel_image_pulls: config.max_parallel_image_pulls.and_then(|n| u32::try_from(n).ok()),
@@ -308,14 +307,27 @@ pub fn recorded_events(
     Arc::new(MeteredEvents::new(Arc::new(BothEvents(recorder)), metrics.clone()))
 }
 
+/// The first wait and the longest one of a container that crashes. What is configured counts more than the gate that
+/// makes both shorter.
+fn crash_back_off(config: &KubeletConfiguration, gates: &FeatureGates) -> (Duration, Duration) {
+    let (initial, most) = match gates.enabled("ReduceDefaultCrashLoopBackOffDecay") {
+        true => (1, 60),
+        false => (10, 300),
+    };
+    let configured = config.crash_loop_back_off.max_container_restart_period;
+    let most = configured.map_or(Duration::from_secs(most), |period| period.to_std());
+    (Duration::from_secs(initial).min(most), most)
+}
+
 /// Another number on every start: what many nodes do at their own times must not fall together.
 fn seed() -> u64 {
     SystemClock.wall().0 as u64 ^ u64::from(std::process::id()).rotate_left(32)
 }
 
 /// What the agent does for its node beside running pods.
-pub fn node_duties(node: &NodeConfig, facts: HostFactsReader) -> NodeDuties {
-    NodeDuties { setup: node.setup.clone(), facts: Arc::new(facts), seed: seed() }
+pub fn node_duties(node: &NodeConfig, now: &HostFacts, facts: HostFactsReader) -> NodeDuties {
+    let events_at_start = decide::node::events_at_start(node, now, host::facts::swap_on());
+    NodeDuties { setup: node.setup.clone(), facts: Arc::new(facts), seed: seed(), events_at_start }
 }
 
 struct BothEvents(Arc<EventRecorder>);
@@ -428,4 +440,26 @@ pub async fn serve(
 /// Zero means no port.
 fn port(configured: i32) -> Option<u16> {
     u16::try_from(configured).ok().filter(|port| *port != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crashes_wait_as_configured_or_as_the_gate_says() {
+        const GATE: &str = "ReduceDefaultCrashLoopBackOffDecay";
+        let check = |reduced: bool, configured: Option<&str>, expect: (u64, u64)| {
+            let gates = FeatureGates::resolve(&[(GATE.to_owned(), reduced)].into()).expect("gates");
+            let mut config = KubeletConfiguration::default();
+            let period = configured.map(|text| serde_json::from_value(text.into()).expect("a duration"));
+            config.crash_loop_back_off.max_container_restart_period = period;
+            let (initial, most) = crash_back_off(&config, &gates);
+            assert_eq!((initial.as_secs(), most.as_secs()), expect, "{reduced} {configured:?}");
+        };
+        check(false, None, (10, 300));
+        check(false, Some("4s"), (4, 4));
+        check(true, None, (1, 60));
+        check(true, Some("5m"), (1, 300));
+    }
 }

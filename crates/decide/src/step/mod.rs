@@ -54,6 +54,7 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         Event::Observed(observation) => observe::observed(state, &mut cx, observation),
         Event::ObserveFailed { scope, message } => observe::failed(state, &mut cx, scope, message),
         Event::Hint(hint) => observe::hint(state, &mut cx, hint),
+        Event::HookFellBackToHttp { uid, host } => outcome::hook_fell_back(state, &mut cx, &uid, &host),
         Event::RuntimeChecked(check) => observe::runtime_checked(state, &mut cx, check),
         Event::StepDone { uid, epoch, stage, action, result } => {
             outcome::step_done(state, &mut cx, &uid, epoch, (stage, action), result);

@@ -290,6 +290,7 @@ pub(super) fn runtime_checked(state: &mut NodeState, cx: &mut Context, check: Ru
             health.failures = 0;
             health.last_ok = Some(cx.now.mono);
             health.supplemental_groups_policy = status.supplemental_groups_policy;
+            health.user_namespaces_host_network = status.user_namespaces_host_network;
             health.handlers = status.handlers.into_iter().map(|h| (h.name.clone(), h)).collect();
             health.ever_ready |= health.ready;
         }

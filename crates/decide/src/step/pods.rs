@@ -8,13 +8,14 @@ use model::runtime_class::RuntimeClasses;
 use model::{ApiEvent, FullName, Mono, PodUid};
 
 use super::{Context, api, sweep};
+use crate::allocation::{Allocated, PendingResize};
 use crate::effect::{Effect, LogLevel};
 use crate::lifecycle::{Lifecycle, MINIMUM_GRACE_SECS, Termination, TerminationCause, grace_secs};
 use crate::mirror::is_mirror;
-use crate::resources::{Overhead, pod_requests};
+use crate::resources::{Overhead, pod_requests, quota_period_micros};
 use crate::sources::{Change, Duplicate, merge, merge_one, remove_one};
 use crate::state::{NodeState, Observing, PodEntry, Reading};
-use crate::{admission, cgroups, runtime_class};
+use crate::{admission, allocation, cgroups, runtime_class};
 
 pub(super) fn delivered(state: &mut NodeState, cx: &mut Context, source: Source, pods: Vec<Arc<Pod>>) {
     let was_ready = state.sources_ready();
@@ -118,12 +119,30 @@ fn set_view(entry: &mut PodEntry, view: PodView) {
     entry.view = view;
 }
 
+/// Notes that the spec asks for other resources than the pod has, and tells of it when that is new.
+fn set_pending_resize(state: &mut NodeState, cx: &mut Context, uid: &PodUid, pending: Option<PendingResize>) {
+    let declares = state.config.features.get("NodeDeclaredFeatures") == Some(&true);
+    let Some(entry) = state.pods.get_mut(uid) else { return };
+    let told = entry.pending_resize.as_ref().map(|before| before.generation);
+    let news = pending.clone().filter(|now| told != Some(now.generation));
+    entry.pending_resize = pending;
+    let Some(news) = news else { return };
+    if declares && !news.features.is_empty() {
+        let missing = news.features.join(", ");
+        let text = format!("Pod requires node features that are not available: {missing}");
+        cx.record(state, uid, ApiEvent::warning("FailedNodeDeclaredFeaturesCheck", text));
+    }
+    cx.record(state, uid, news.event());
+}
+
 fn added(state: &mut NodeState, cx: &mut Context, view: PodView) {
     let uid = view.uid.clone();
     if let Some(entry) = state.pods.get_mut(&uid) {
         if entry.lifecycle.may_start() {
             entry.removed = false;
+            let Allocated { view, pending } = allocation::keep(view, &entry.view);
             set_view(entry, runtime_class::with_overhead(view, &state.runtime_classes));
+            set_pending_resize(state, cx, &uid, pending);
         } else {
             // Wanted again while it goes: it comes back as a new pod once it has ended.
             entry.comes_back = Some(view);
@@ -146,7 +165,10 @@ pub(super) struct Known {
 /// Makes the entry of a pod that is wanted. `known`: if it had been here already.
 pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, known: Option<Known>) {
     let uid = view.uid.clone();
+    let period = quota_period_micros(&state.config);
+    let Allocated { view, pending } = allocation::recall(view, period);
     let mut entry = PodEntry::new(runtime_class::with_overhead(view, &state.runtime_classes));
+    entry.pending_resize = pending;
     if let Some(known) = known {
         entry.observed = known.reading;
         entry.last_mutation = known.last_mutation;
@@ -237,6 +259,7 @@ fn updated(state: &mut NodeState, cx: &mut Context, view: PodView) {
         return;
     }
     let deleting = view.is_deleting();
+    let Allocated { view, pending } = allocation::keep(view, &entry.view);
     let view = runtime_class::with_overhead(view, &state.runtime_classes);
     for (_, container) in view.all_containers() {
         let old = entry.view.container(&container.name).and_then(|(_, c)| c.image.clone());
@@ -246,6 +269,7 @@ fn updated(state: &mut NodeState, cx: &mut Context, view: PodView) {
         }
     }
     set_view(entry, view);
+    set_pending_resize(state, cx, &uid, pending);
     state.recount(&uid);
     if deleting {
         let grace = deletion_grace(state, &uid);

@@ -1,5 +1,6 @@
 //! Bringing one touched pod up to date: lifecycle as far as it goes, status, then a plan.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::k8s::PodStatus;
@@ -144,6 +145,8 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     }
     let qos = entry.qos;
     let view = judged_view(entry);
+    let none = BTreeMap::new();
+    let must_restart = if entry.lifecycle.may_start() { &entry.ledger.must_restart } else { &none };
     let old = entry.status.clone().or_else(|| api::shown_status(state, entry));
     let derived = match &entry.rejection {
         Some((reason, message)) => status::rejected(&entry.view, qos, reason, message),
@@ -153,6 +156,7 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
                 observed: &reading.pod,
                 old: old.as_deref(),
                 failures: &entry.ledger.failures,
+                must_restart,
                 eviction: entry.eviction.as_ref().map(|(reason, message)| (&**reason, &**message)),
                 terminal: entry.lifecycle.is_terminated(),
                 probes: &entry.probes.reports(&entry.view),
@@ -163,6 +167,7 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
                 primary_family: state.primary_family(),
                 qos,
                 resources: &entry.resources,
+                resize_pending: entry.pending_resize.is_some(),
                 now: cx.now,
                 agent_started: state.started,
             };
@@ -367,6 +372,8 @@ fn remember(state: &mut NodeState, cx: &mut Context, uid: &PodUid, note: Note) -
             if let Some(at) = retry_at {
                 entry.ledger.retry_at.insert(container.clone(), at);
             }
+            // The next try looks at the files anew.
+            entry.ledger.env_files.remove(&container);
             entry.ledger.failures.insert(container, failure.clone()) != Some(failure)
         }
         Note::CrashAdvance { container, entry: advanced } => {
@@ -413,6 +420,17 @@ pub(super) fn pod_failed(
     event: model::ApiEvent,
 ) -> model::Mono {
     cx.record(state, uid, event);
+    retry_step(state, cx, uid, step, message)
+}
+
+/// The same without an Event about the pod.
+pub(super) fn retry_step(
+    state: &mut NodeState,
+    cx: &Context,
+    uid: &PodUid,
+    step: &'static str,
+    message: String,
+) -> model::Mono {
     let Some(entry) = state.pods.get_mut(uid) else { return cx.now.mono };
     let attempts = entry.ledger.pod_retry.as_ref().map_or(0, |r| r.attempts) + 1;
     let wait = match entry.lifecycle {

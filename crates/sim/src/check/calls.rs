@@ -13,7 +13,7 @@ use model::probe::ProbeKind;
 use model::{ContainerId, FullName, PodUid};
 
 use super::Checker;
-use crate::drive::{Op, Value};
+use crate::drive::{LEAST_GRACE_SECS, Op, Value};
 use crate::time::{Nanos, SECOND};
 use crate::workload::{VARIABLE, is_rejected, objects_of};
 use crate::world::{ASKS, Container, Refused, World, claims_of};
@@ -64,7 +64,8 @@ impl Checker {
                 if terminating {
                     self.grace_shrinks(world, id, *grace_secs);
                 }
-                if terminating && !orphan {
+                // When the grace is over nobody waits for anybody.
+                if terminating && !orphan && *grace_secs > LEAST_GRACE_SECS as i64 {
                     self.stops_in_order(world, uid, id);
                 }
                 self.stops_for_a_reason(world, entry, sources, uid, id);

@@ -26,6 +26,7 @@ pub use agent::Agent;
 use calls::{Call, CallId};
 pub use calls::{Op, Value};
 use errands::Errand;
+pub use executor::LEAST_GRACE_SECS;
 pub use mutants::Mutant;
 use reading::{ReadStep, ReadingJob};
 use trouble::Trouble;
@@ -300,6 +301,7 @@ impl Simulation {
             Effect::AskPlugins { .. } | Effect::NoteAccess { .. } => {}
             Effect::RecordEvent { .. }
             | Effect::RecordClaimEvent { .. }
+            | Effect::RecordNodeEvent { .. }
             | Effect::TellDriverPeriods { .. }
             | Effect::AskDriver { .. }
             | Effect::FollowTrustBundles

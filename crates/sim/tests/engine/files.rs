@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use model::cgroup::{CgroupDriver, CgroupName, CgroupSpec};
 use model::credentials::{CredentialPlugin, DockerConfigFile};
 use model::cri::IdMapping;
-use model::files::{ContainerFiles, TerminationMessageRequest};
+use model::files::{ContainerFiles, EnvFile, TerminationMessageRequest};
 use model::hook::HttpHook;
 use model::probe::{NetworkCheck, ProbeOutcome, ProbeRecord};
 use model::user_namespace::UserNamespacesFound;
@@ -69,6 +69,12 @@ impl PodFiles for SimFiles {
     async fn disk_use(&self, _: &PodUid, paths: &[String]) -> Result<Vec<u64>, FilesError> {
         self.0.alive().await;
         Ok(vec![0; paths.len()])
+    }
+
+    async fn read_env_file(&self, _: &PodUid, _: &EnvFile) -> Result<String, FilesError> {
+        // No container of this world has one.
+        self.0.alive().await;
+        Ok(String::new())
     }
 
     async fn write_user_ids(&self, uid: &PodUid, ids: &IdMapping) -> Result<(), FilesError> {

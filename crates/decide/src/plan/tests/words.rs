@@ -257,6 +257,10 @@ pub fn show_action(action: &Action) -> String {
             }
             _ => format!("volume {}", volume.name),
         },
+        Action::ReadEnvFiles { container, files } => {
+            let paths: Vec<_> = files.iter().map(|file| format!("{}/{}", file.volume, file.path)).collect();
+            format!("read {container} {}", paths.join(" "))
+        }
         Action::KeepUserIds { ids } => format!("ids {}", ids.host_id / ids.length.max(1)),
         Action::RunSandbox { config, handler } => {
             let by = if handler.is_empty() { String::new() } else { format!(" by {handler}") };

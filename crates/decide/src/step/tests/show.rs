@@ -61,6 +61,9 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
         Effect::RecordClaimEvent { claim, event } => {
             only("events", format!("{}/{} {}: {}", claim.namespace, claim.name, event.reason, event.message))
         }
+        Effect::RecordNodeEvent { event } => {
+            only("events", format!("node {}: {}", event.reason, event.message))
+        }
         Effect::EnsureCgroups { specs } => {
             let burstable = specs.iter().find(|s| s.name.0.last().is_some_and(|n| n == "burstable"));
             let shares = burstable.and_then(|s| s.values.cpu_shares).unwrap_or_default();
