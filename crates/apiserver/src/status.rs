@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
+use model::bounds::{Bound, cut, cut_output};
 use ports::ApiError;
 use serde::Deserialize;
-
-/// As much of an answer that is no `Status` as is shown.
-const MOST_WORDS: usize = 1024;
 
 #[derive(Deserialize, Default)]
 pub(crate) struct Status {
@@ -46,6 +44,7 @@ fn told(call: String, code: u16, wait: Option<Duration>, status: Status) -> ApiE
     let asked = status.details.map(|details| details.retry_after_seconds).filter(|seconds| *seconds > 0);
     let retry_after = wait.or(asked.map(Duration::from_secs));
     let message = if status.message.is_empty() { status.reason.clone() } else { status.message };
+    let message = cut(message, Bound::ServerMessage);
     match status.reason.as_str() {
         "NotFound" => ApiError::NotFound { call, message },
         "AlreadyExists" => ApiError::AlreadyExists { call, message },
@@ -87,8 +86,8 @@ fn by_code(call: String, code: u16, retry_after: Option<Duration>, message: Stri
 }
 
 fn plain(body: &[u8]) -> String {
-    let text = String::from_utf8_lossy(body);
-    text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(MOST_WORDS).collect()
+    let text = cut_output(body, Bound::ServerMessage);
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

@@ -68,7 +68,10 @@ pub struct NodeState {
     /// Of each source that knows of classes.
     pub runtime_classes: BTreeMap<Source, RuntimeClasses>,
     /// Ids of the host that belong to pods: reserved, in use, or of a directory that is not gone yet.
-    pub user_ids: BTreeMap<PodUid, IdMapping>,
+    /// `None`: the pod's record can't be read, so nobody can tell which are its own.
+    pub user_ids: BTreeMap<PodUid, Option<IdMapping>>,
+    /// The directories of pods could not be listed at the start: any id may be in use.
+    pub user_ids_unlisted: bool,
     pub full_observation: FullObservation,
     pub sweeping: BTreeSet<PodUid>,
     pub sweep_running: bool,
@@ -273,6 +276,7 @@ impl NodeState {
             probe_records: BTreeMap::new(),
             runtime_classes: BTreeMap::new(),
             user_ids: BTreeMap::new(),
+            user_ids_unlisted: false,
             full_observation: FullObservation::default(),
             sweeping: BTreeSet::new(),
             sweep_running: false,

@@ -207,12 +207,12 @@ async fn forward_feed(
 }
 
 /// Waits for as long as the disk takes: two pods with the same ids could read each other's files.
-async fn load_user_ids(shop: &Shop) -> BTreeMap<PodUid, IdMapping> {
+async fn load_user_ids(shop: &Shop) -> (BTreeMap<PodUid, Option<IdMapping>>, bool) {
     let found = shop.ports.files.user_ids().await;
     for problem in found.problems {
         tracing::error!("user namespaces of pods: {problem}");
     }
-    found.ids.into_iter().collect()
+    (found.ids.into_iter().collect(), found.unlisted)
 }
 
 async fn forward_hints(shop: Shop, stop: CancellationToken) {
@@ -241,7 +241,7 @@ impl Dispatcher {
         // Before the first status: what was said of a pod is not to flip because the agent was restarted.
         self.state.probe_records = probe_calls::load_records(&self.shop).await;
         // Before the first pod: ids that are in use must not be given to another.
-        self.state.user_ids = load_user_ids(&self.shop).await;
+        (self.state.user_ids, self.state.user_ids_unlisted) = load_user_ids(&self.shop).await;
         self.handle(Event::Started);
         loop {
             // Unbiased on purpose: a storm of events must not starve timers or whoever asks.

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use decide::Event;
+use model::bounds::{Bound, cut, cut_output};
+use model::cri::ExecResult;
 use model::hook::{Hook, HookCall};
 use model::{ContainerId, PodUid};
 use ports::HookAnswer;
@@ -50,15 +52,21 @@ pub(crate) async fn run(shop: Shop, uid: PodUid, id: ContainerId, call: HookCall
         Hook::Exec { command } => match shop.ports.runtime.exec_sync(&id, &command, Duration::ZERO).await {
             Ok(result) if result.exit_code == 0 => Ok(()),
             Ok(result) => {
-                let (out, err) =
-                    (String::from_utf8_lossy(&result.stdout), String::from_utf8_lossy(&result.stderr));
-                let command = command.join(" ");
-                let error = format!("command '{command}' exited with {}: {err}", result.exit_code);
-                Err(format!("{}, message: \"{out}{err}\"", failed(error)))
+                let (error, output) = exec_failure(&command, &result);
+                Err(format!("{}, message: \"{output}\"", failed(error)))
             }
             Err(error) => Err(format!("{}, message: \"\"", failed(error.user_message()))),
         },
     }
+}
+
+/// What a command that failed said: the sentence about its end, and all of its output.
+fn exec_failure(command: &[String], result: &ExecResult) -> (String, String) {
+    let complaint = cut_output(&result.stderr, Bound::HookOutput);
+    let command = cut(command.join(" "), Bound::HookOutput);
+    let error = format!("command '{command}' exited with {}: {complaint}", result.exit_code);
+    let output = [result.stdout.as_slice(), result.stderr.as_slice()].concat();
+    (error, cut_output(&output, Bound::HookOutput))
 }
 
 #[cfg(test)]
@@ -75,5 +83,29 @@ mod tests {
         assert_eq!(told.get(), 0);
         assert!(tokio::time::timeout(length / 2, nap()).await.is_err());
         assert_eq!(told.get(), 1);
+    }
+
+    #[test]
+    fn a_hook_that_prints_megabytes_is_told_of_in_a_few_lines() {
+        let command = ["sh".to_owned(), "-c".to_owned(), "exit 3".to_owned()];
+        let result = |stdout: &str, stderr: Vec<u8>| ExecResult {
+            exit_code: 3,
+            stdout: stdout.as_bytes().to_vec(),
+            stderr,
+        };
+        let (error, output) = exec_failure(&command, &result("out", b"err".to_vec()));
+        assert_eq!(
+            (error.as_str(), output.as_str()),
+            ("command 'sh -c exit 3' exited with 3: err", "outerr")
+        );
+        let (error, output) = exec_failure(&command, &result("begins ", vec![b'x'; 16 << 20]));
+        assert!(output.starts_with("begins xxx") && output.ends_with("bytes left out)"), "{output}");
+        assert!(
+            error.len() + output.len() <= 3 * Bound::HookOutput.bytes(),
+            "{}",
+            error.len() + output.len()
+        );
+        let loud = [vec!["echo".to_owned()], vec!["x".repeat(1000); 1000]].concat();
+        assert!(exec_failure(&loud, &result("", Vec::new())).0.len() < 2 * Bound::HookOutput.bytes());
     }
 }

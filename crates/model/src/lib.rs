@@ -4,6 +4,7 @@
 //! Nothing here decides and nothing here does I/O. Every other crate speaks in these words.
 
 pub mod api_event;
+pub mod bounds;
 pub mod cgroup;
 pub mod cluster;
 pub mod codec;

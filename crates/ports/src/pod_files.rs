@@ -97,6 +97,8 @@ pub trait PodFiles: Send + Sync {
     async fn remove_container_logs(&self, log: &str) -> Result<(), FilesError>;
     /// The highest N of files `N.log*` in a container's log directory.
     async fn highest_log_number(&self, container_log_dir: &str) -> Result<Option<u32>, FilesError>;
+    /// What the container wrote into the file that the agent made for it, or the end of its log. Failures, also a disk
+    /// that does not answer in time, are told in the message.
     async fn termination_message(&self, request: &TerminationMessageRequest) -> String;
     /// Unmounts sub-paths and volumes of the pod and removes what emptyDirs held. Never crosses a foreign mount.
     async fn tear_down_volumes(&self, uid: &PodUid) -> Result<(), FilesError>;

@@ -107,6 +107,10 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
     }
     let engine = engine.with_node(duties).start();
     tokio::spawn(stop.clone().run_until_cancelled_owned(keep_small()));
+    if config.make_iptables_util_chains {
+        let chains = host::iptables::IptablesChains::default();
+        tokio::spawn(stop.clone().run_until_cancelled_owned(chains.keep()));
+    }
     let ends = stop.clone();
     let told = tokio::spawn(async move { supervisor.keep_told(&health, ends).await });
     let lost = async {

@@ -20,6 +20,7 @@ mod volumes;
 
 use std::collections::BTreeSet;
 
+use model::bounds::{self, Bound};
 use model::{ApiEvent, FullName, Mono, Now, PodUid};
 
 use crate::effect::{Effect, LogLevel, TimerKey};
@@ -134,7 +135,8 @@ impl Context {
         }
     }
     fn log(&mut self, level: LogLevel, uid: Option<&PodUid>, message: impl Into<String>) {
-        self.emit(Effect::Log { level, uid: uid.cloned(), message: message.into() });
+        let message = bounds::cut(message, Bound::LogLine);
+        self.emit(Effect::Log { level, uid: uid.cloned(), message });
     }
     fn timer(&mut self, key: TimerKey, at: Option<Mono>) {
         self.emit(Effect::SetTimer { key, at });

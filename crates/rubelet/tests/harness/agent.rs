@@ -113,6 +113,8 @@ impl Agent {
             "cgroupRoot": runtime.cgroup_root,
             "failCgroupV1": false,
             "failSwapOn": false,
+            // Agents of tests are in the network of this machine, whose rules are not theirs.
+            "makeIPTablesUtilChains": false,
             "clusterDNS": ["10.0.0.10"],
             "clusterDomain": "cluster.local",
             // A full disk of the machine must not evict the test's pods or drop its images.

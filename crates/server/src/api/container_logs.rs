@@ -12,6 +12,7 @@ use futures::StreamExt;
 use http::{StatusCode, header};
 use model::observed::ContainerState;
 use model::{ContainerId, Wall};
+use model::pod::{LABEL_CONTAINER_NAME, LABEL_POD_UID};
 use ports::{LogOptions, PodInside};
 
 use super::log_query::{LogQuery, instance};
@@ -44,7 +45,7 @@ async fn open(api: &Arc<SecureApi>, place: &Place, pod: &PodInside, query: LogQu
     let status = pod.status.as_deref().or(pod.pod.status.as_ref());
     let id = instance(&place.pod, status, &place.container, query.previous)?;
     let id = ContainerId::from(id.split_once("://").map_or(id.as_str(), |(_, id)| id));
-    let path = log_path(api, pod, &id).await?;
+    let path = log_path(api, place, pod, &id).await?;
     let options =
         LogOptions { first_line_within: first_line_within(pod, &id, api.wall.wall()), ..query.options };
     let (agent, uid) = (api.endpoints.agent.clone(), pod.uid.clone());
@@ -68,13 +69,31 @@ fn first_line_within(pod: &PodInside, id: &ContainerId, now: Wall) -> Duration {
     ends.map_or(Duration::ZERO, |ends| ends.since(now)).min(FIRST_LINE)
 }
 
-async fn log_path(api: &SecureApi, pod: &PodInside, id: &ContainerId) -> Result<PathBuf, String> {
+/// The id comes from the pod's status, which others than this node may have written. So the runtime's own labels must
+/// say that the container is this one of this pod.
+async fn log_path(
+    api: &SecureApi,
+    place: &Place,
+    pod: &PodInside,
+    id: &ContainerId,
+) -> Result<PathBuf, String> {
+    let foreign = || format!("container {id} is not container {:?} of pod {:?}", place.container, place.pod);
     let mut seen = pod.observed.iter().flat_map(|observed| &observed.containers);
     let path = match seen.find(|container| container.id == *id) {
-        Some(container) => container.log_path.clone(),
+        // What was seen of a pod was put together by the label of its uid.
+        Some(container) if container.name == place.container => container.log_path.clone(),
+        Some(_) => return Err(foreign()),
         // An old instance that is not among those that were last seen may still be there.
         None => match api.runtime.container_status(id).await {
-            Ok(status) => status.log_path,
+            Ok(status) => {
+                let label = |key: &str| status.labels.get(key).map(String::as_str);
+                let is_own = label(LABEL_POD_UID) == Some(pod.uid.as_str())
+                    && label(LABEL_CONTAINER_NAME) == Some(place.container.as_str());
+                if !is_own {
+                    return Err(foreign());
+                }
+                status.log_path
+            }
             Err(error) => {
                 let text = error.user_message();
                 return Err(format!("unable to retrieve container logs for {id}: {text}"));

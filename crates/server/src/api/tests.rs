@@ -203,6 +203,17 @@ async fn logs_are_those_of_the_right_instance() {
     bench.check("POST", &format!("{path}/web"), 405, "405: Method Not Allowed").await;
 }
 
+/// Who may write a pod's status could name any container of the node there. The runtime's labels tell whose it is.
+#[tokio::test]
+async fn logs_of_a_container_of_another_pod_are_not_given() {
+    let bench = bench();
+    bench.check("GET", "/containerLogs/default/claims-own/old", 200, "/logs/own.log None\n").await;
+    for id in ["stolen", "renamed", "c2"] {
+        let refused = format!("container {id} is not container \"old\" of pod \"claims-{id}\"");
+        bench.check("GET", &format!("/containerLogs/default/claims-{id}/old"), 400, &refused).await;
+    }
+}
+
 #[tokio::test]
 async fn the_rest() {
     let bench = bench();

@@ -174,8 +174,10 @@ pub fn state(state: &NodeState, uid: &str) -> String {
 
 /// The block of ids of each pod: `a=1 b=2`.
 pub fn user_ids(state: &NodeState) -> String {
-    let one =
-        |(uid, ids): (&model::PodUid, &model::cri::IdMapping)| format!("{uid}={}", ids.host_id / ids.length);
+    let one = |(uid, ids): (&model::PodUid, &Option<model::cri::IdMapping>)| match ids {
+        Some(ids) => format!("{uid}={}", ids.host_id / ids.length),
+        None => format!("{uid}=?"),
+    };
     let all: Vec<String> = state.user_ids.iter().map(one).collect();
     if all.is_empty() { "none".into() } else { all.join(" ") }
 }
