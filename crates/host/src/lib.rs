@@ -20,4 +20,5 @@ pub mod profile;
 pub mod untrusted;
 pub mod unverified_tls;
 pub mod usage;
+pub mod verified_tls;
 mod walk;

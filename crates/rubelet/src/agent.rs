@@ -23,7 +23,7 @@ use crate::{cluster, wire};
 /// Runs until SIGTERM or SIGINT. Pods are left as they are: the next agent takes them over.
 pub fn run(flags: Flags) -> anyhow::Result<()> {
     let loaded = config::load(&flags.sources())?;
-    let log = logging::init(&loaded.config.logging.format, loaded.config.logging.verbosity)?;
+    let log = logging::init(&loaded.config.logging)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

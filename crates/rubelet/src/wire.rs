@@ -27,8 +27,9 @@ use otlp::OtlpTracer;
 use plugins::{DriverClients, PluginRegistry};
 use ports::{AgentView, ClusterPorts, EventSink, PodFeed, PodFiles, PullRecords, Tracing, WallClock};
 use server::{
-    AgentMetrics, BuildInfo, Endpoints, HealthChecks, MeteredCgroups, MeteredEvents, MeteredHooks,
-    MeteredImages, MeteredRuntime, NodeStats, Serving, StatsPorts, StatsSettings,
+    AgentMetrics, BuildInfo, Endpoints, HealthChecks, MeteredCgroups, MeteredCredentials, MeteredDrivers,
+    MeteredEvents, MeteredHooks, MeteredImages, MeteredRuntime, MeteredSockets, NodeStats, Serving,
+    StatsPorts, StatsSettings,
 };
 
 use tokio::task::JoinHandle;
@@ -147,7 +148,7 @@ fn verification_policy(config: &KubeletConfiguration) -> anyhow::Result<Verifica
 }
 
 /// Docker's files and, where they are configured, plugins. What is wrong with their configuration ends the start.
-fn credentials(flags: &Flags, root_dir: &Path) -> anyhow::Result<HostCredentials> {
+fn credentials(flags: &Flags, root_dir: &Path, metrics: &AgentMetrics) -> anyhow::Result<HostCredentials> {
     let home = std::env::var_os("HOME").map(Into::into);
     let places = DockerPlaces::standard(root_dir, std::env::current_dir().ok(), home);
     let found = HostCredentials::new(places);
@@ -163,6 +164,7 @@ fn credentials(flags: &Flags, root_dir: &Path) -> anyhow::Result<HostCredentials
     let context = "failed to register CRI auth plugins";
     let files = read_plugin_config(config).context(context)?;
     let plugins = decide::credentials::plugin_config::parse(&files).context(context)?;
+    metrics.set_credential_config(files.iter().map(|(_, bytes)| bytes.as_slice()));
     found.with_plugins(bin_dir, plugins).context(context)
 }
 
@@ -254,7 +256,10 @@ pub fn ports(
     Ok(Ports {
         runtime: Arc::new(MeteredRuntime::new(client.clone(), metrics.clone())),
         images: Arc::new(MeteredImages::new(client, metrics.clone())),
-        credentials: Arc::new(credentials(flags, root_dir)?),
+        credentials: Arc::new(MeteredCredentials::new(
+            Arc::new(credentials(flags, root_dir, metrics)?),
+            metrics.clone(),
+        )),
         pull_records: node
             .pull_verification
             .is_some()
@@ -275,9 +280,12 @@ pub fn ports(
         wall: Arc::new(SystemClock),
         meter: metrics.clone(),
         csi: Some(CsiPorts {
-            drivers: Arc::new(DriverClients::default()),
+            drivers: Arc::new(MeteredDrivers::new(Arc::new(DriverClients::default()), metrics.clone())),
             files: Arc::new(HostCsiFiles::new(root_dir).telling(&volume_news)),
-            sockets: Arc::new(PluginRegistry::new(root_dir.join("plugins_registry"))),
+            sockets: Arc::new(MeteredSockets::new(
+                Arc::new(PluginRegistry::new(root_dir.join("plugins_registry"))),
+                metrics.clone(),
+            )),
         }),
         volume_news: Arc::new(volume_news),
         tracing: tracing.clone(),

@@ -88,6 +88,7 @@ fn bench_with(streaming: Option<SocketAddr>, adjust: impl FnOnce(&mut ApiSetting
         debug_flags: true,
         profiling: true,
         split_log_streams: false,
+        extended_websockets: true,
         stream_idle: Duration::from_secs(3600),
         root_dir: "/var/lib/kubelet".into(),
         node_log_dir: "/nonexistent".into(),
@@ -107,7 +108,10 @@ fn bench_with(streaming: Option<SocketAddr>, adjust: impl FnOnce(&mut ApiSetting
         set_verbosity: Arc::new(move |level| heard.store(level, Ordering::SeqCst)),
         profiler: Arc::new(ThreeSamples),
         tracing: Tracing::default(),
-        streaming_tls: TestClient::new("", None).config,
+        streaming_tls: crate::StreamingTls {
+            this_machine: TestClient::new("", None).config,
+            elsewhere: Arc::new(|| Ok(TestClient::new("", None).config)),
+        },
         stop: CancellationToken::new(),
     };
     let access = Arc::new(Access {
