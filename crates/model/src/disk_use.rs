@@ -31,6 +31,9 @@ pub struct DiskUse {
 impl DiskUse {
     pub fn total(&self) -> u64 {
         let parts = [&self.volumes, &self.logs, &self.layers];
-        parts.into_iter().flat_map(|part| part.values()).sum::<u64>() + self.hosts
+        parts
+            .into_iter()
+            .flat_map(|part| part.values())
+            .fold(self.hosts, |sum, used| sum.saturating_add(*used))
     }
 }

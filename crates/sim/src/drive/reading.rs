@@ -10,6 +10,7 @@ use model::{ContainerId, FullName, Mono, PodUid, SandboxId, Wall};
 
 use super::{Happening, Mutant, Simulation};
 use crate::time::SECOND;
+use crate::workload::twist;
 use crate::world::{Container, Sandbox, World};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -160,6 +161,7 @@ impl ReadingJob {
         }
         let same = |mut pod: ObservedPod| {
             pod.sort();
+            twist(&mut pod);
             match self.known.get(&pod.uid) {
                 Some(known) if **known == pod => known.clone(),
                 _ => Arc::new(pod),
