@@ -229,6 +229,48 @@ pub enum TimerKey {
     NodeCgroups,
 }
 
+impl TimerKey {
+    /// The pod that it is about, if it is about one.
+    pub fn pod(&self) -> Option<&PodUid> {
+        match self {
+            TimerKey::Pod(uid)
+            | TimerKey::Probe(uid)
+            | TimerKey::Observe(uid)
+            | TimerKey::Disk(uid)
+            | TimerKey::Report(uid) => Some(uid),
+            TimerKey::Token(wanted) => Some(&wanted.pod_uid),
+            TimerKey::Storage(_)
+            | TimerKey::Mirror(_)
+            | TimerKey::FullRelist
+            | TimerKey::RuntimeCheck
+            | TimerKey::Sweep
+            | TimerKey::NodeCgroups => None,
+        }
+    }
+}
+
+impl Effect {
+    /// The pod that it is about, if it is about one.
+    pub fn pod(&self) -> Option<&PodUid> {
+        match self {
+            Effect::Observe(Scope::Pod(uid))
+            | Effect::Run { uid, .. }
+            | Effect::Cancel { uid, .. }
+            | Effect::PublishStatus { uid, .. }
+            | Effect::RunProbe { uid, .. }
+            | Effect::KeepProbeRecord { uid, .. }
+            | Effect::Forget { uid }
+            | Effect::RecordEvent { uid, .. }
+            | Effect::UpdateVolume { uid, .. }
+            | Effect::MeasureDisk { uid, .. } => Some(uid),
+            Effect::SetTimer { key, .. } => key.pod(),
+            Effect::RequestToken { wanted } => Some(&wanted.pod_uid),
+            Effect::Log { uid, .. } => uid.as_ref(),
+            _ => None,
+        }
+    }
+}
+
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Sweep {
     pub pod_dirs: Vec<PodUid>,

@@ -172,6 +172,30 @@ pub enum Event {
 }
 
 impl Event {
+    /// The pod that it is about, if it is about one.
+    pub fn pod(&self) -> Option<PodUid> {
+        match self {
+            Event::PodChanged { pod, .. } => pod.metadata.uid.as_deref().map(PodUid::from),
+            Event::Observed(Observation { scope: Scope::Pod(uid), .. })
+            | Event::ObserveFailed { scope: Scope::Pod(uid), .. }
+            | Event::Hint(Hint::Pod(uid))
+            | Event::PodGone { uid, .. }
+            | Event::StepDone { uid, .. }
+            | Event::PlanEnded { uid, .. }
+            | Event::ProbeDone { uid, .. }
+            | Event::DiskMeasured { uid, .. }
+            | Event::VolumeNews { uid, .. }
+            | Event::VolumeUpdated { uid, .. }
+            | Event::Evict { uid, .. }
+            | Event::ApiAnswered(ApiAnswer::StatusPatched { uid, .. } | ApiAnswer::PodDeleted { uid, .. }) => {
+                Some(uid.clone())
+            }
+            Event::TokenIssued { wanted, .. } => Some(wanted.pod_uid.clone()),
+            Event::Timer(key) => key.pod().cloned(),
+            _ => None,
+        }
+    }
+
     /// The name of its kind, for counting.
     pub fn kind(&self) -> &'static str {
         match self {

@@ -27,6 +27,7 @@ use crate::objects::ObjectDesk;
 use crate::probes::PodProbes;
 use crate::publish::Publication;
 use crate::resources;
+use crate::set_aside::SetAside;
 use crate::status::{IpFamily, PodResources};
 use crate::tally::Tally;
 use crate::witness::Witness;
@@ -78,6 +79,10 @@ pub struct NodeState {
     pub swept_once: bool,
     pub next_epoch: u64,
     pub burstable_shares_written: Option<u64>,
+    /// Pods that are set aside when they come, by what earlier agents left on record.
+    pub set_aside: BTreeMap<PodUid, SetAside>,
+    /// The pod that the step at hand is about, for whoever has to say over which pod it panicked.
+    pub in_work: Option<PodUid>,
     /// To be told, never to be decided by.
     pub counts: Counts,
 }
@@ -170,6 +175,8 @@ pub struct PodEntry {
     pub rejection: Option<(String, String)>,
     /// Reason and message that it fails with because the node could not keep it.
     pub eviction: Option<(String, String)>,
+    /// Nothing is done for it: steps about it panicked.
+    pub set_aside: Option<SetAside>,
     /// Its local storage is measured from time to time.
     pub disk_watched: bool,
     pub observed: Option<Reading>,
@@ -283,6 +290,8 @@ impl NodeState {
             swept_once: false,
             next_epoch: 1,
             burstable_shares_written: None,
+            set_aside: BTreeMap::new(),
+            in_work: None,
             counts: Counts::default(),
         }
     }
@@ -332,6 +341,16 @@ impl PodEntry {
             qos: resources::qos_class(&view),
             requests: Arc::new(requests),
             resources: Arc::new(pod_resources(&view)),
+            ..Self::without_amounts(view)
+        }
+    }
+
+    /// With nothing that is computed from the definition.
+    pub(crate) fn without_amounts(view: PodView) -> Self {
+        Self {
+            qos: QosClass::BestEffort,
+            requests: Arc::default(),
+            resources: Arc::default(),
             pending_resize: None,
             view,
             orphan: false,
@@ -340,6 +359,7 @@ impl PodEntry {
             lifecycle: Lifecycle::Syncing,
             rejection: None,
             eviction: None,
+            set_aside: None,
             disk_watched: false,
             observed: None,
             observing: Observing::default(),

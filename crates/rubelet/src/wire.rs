@@ -8,7 +8,7 @@ use anyhow::Context;
 use cri::{CriClient, RuntimeHints};
 use decide::NodeState;
 use decide::manifest::References;
-use engine::{CsiPorts, EventRecorder, NodeDuties, Ports};
+use engine::{CsiPorts, EssentialTasks, EventRecorder, NodeDuties, Ports};
 use host::cgroup::HostCgroups;
 use host::clock::SystemClock;
 use host::credentials::{DockerPlaces, HostCredentials, HostPullRecords, read_plugin_config};
@@ -16,6 +16,7 @@ use host::facts::{FactsConfig, HostFactsReader};
 use host::feed::{Decoded, Decoder, FileFeed, HttpFeed, without_secrets};
 use host::files::{HostCsiFiles, HostPodFiles, HostVolumeNews};
 use host::hook::HookClient;
+use host::panic_records::HostPanicRecords;
 use host::probe::{NetworkProber, PodProbeRecords};
 use host::usage::HostUsage;
 use model::cgroup::CgroupDriver;
@@ -277,6 +278,7 @@ pub fn ports(
         http_hooks: Arc::new(MeteredHooks::new(Arc::new(HookClient::default()), metrics.clone())),
         prober: Arc::new(NetworkProber::default()),
         probe_records: Arc::new(PodProbeRecords::new(&node.root_dir)),
+        panic_records: Arc::new(HostPanicRecords::new(&node.root_dir)),
         wall: Arc::new(SystemClock),
         meter: metrics.clone(),
         csi: Some(CsiPorts {
@@ -309,9 +311,11 @@ pub fn recorded_events(
     setup: &NodeSetup,
     metrics: &Arc<AgentMetrics>,
     stop: &CancellationToken,
+    essential: &EssentialTasks,
 ) -> Arc<dyn EventSink> {
     let events = cluster.events.clone();
-    let recorder = EventRecorder::start(events, setup, Arc::new(SystemClock), seed(), stop.clone());
+    let recorder =
+        EventRecorder::start(events, setup, Arc::new(SystemClock), seed(), stop.clone(), essential);
     Arc::new(MeteredEvents::new(Arc::new(BothEvents(recorder)), metrics.clone()))
 }
 

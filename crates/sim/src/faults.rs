@@ -1,5 +1,6 @@
 //! How the world misbehaves, and until when. Rates are per thousand.
 
+use decide::{Effect, NodeState};
 use model::PodUid;
 
 use crate::rng::Rng;
@@ -60,6 +61,10 @@ pub struct Faults {
     pub victim: Option<PodUid>,
     /// The runtime does not give these statuses, for good.
     pub refused_statuses: Option<RefusedStatuses>,
+    /// The Node object has extremes wherever a number, a word or a time may stand.
+    pub extreme: bool,
+    /// Every step that plans a pod of this name panics.
+    pub poison: Option<String>,
 }
 
 /// Which statuses of a pod the runtime refuses, over restarts and after everything else works again.
@@ -86,6 +91,22 @@ pub enum LateEffect {
 }
 
 impl Faults {
+    /// Whether steps that plan this pod panic. Its UID begins with its name.
+    pub fn is_poisonous(&self, uid: &PodUid) -> bool {
+        self.poison.as_ref().is_some_and(|name| uid.as_str().split('-').next() == Some(name))
+    }
+
+    /// At the edge of the step, as if planning the pod panicked.
+    pub fn make_mistake(&self, state: &mut NodeState, effects: &[Effect]) {
+        let planned = effects.iter().filter(|effect| matches!(effect, Effect::Run { .. }));
+        let starts = |uid: &PodUid| state.pods.get(uid).is_some_and(|e| e.lifecycle.may_start());
+        let found = planned.filter_map(Effect::pod).find(|uid| self.is_poisonous(uid) && starts(uid));
+        if let Some(uid) = found {
+            state.in_work = Some(uid.clone());
+            panic!("a mistake on purpose");
+        }
+    }
+
     pub fn none() -> Self {
         Self::default()
     }
@@ -130,6 +151,8 @@ impl Faults {
             detached: 0,
             victim: None,
             refused_statuses: None,
+            extreme: false,
+            poison: None,
         }
     }
 

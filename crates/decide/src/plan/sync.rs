@@ -573,5 +573,5 @@ fn target_of<'a>(
 fn restart_count(inputs: &PlanInputs, name: &str) -> u32 {
     let newest = inputs.observed.newest(name).map(|c| c.restart_count);
     let log = inputs.entry.ledger.log_numbers.get(name).copied();
-    newest.max(log).map_or(0, |n| n + 1)
+    newest.max(log).map_or(0, |n| n.saturating_add(1))
 }

@@ -13,6 +13,7 @@ mod observe;
 mod outcome;
 mod pods;
 mod probing;
+mod set_aside;
 mod settle;
 mod statuses;
 mod sweep;
@@ -29,6 +30,7 @@ use crate::images::PullKey;
 use crate::state::NodeState;
 
 pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
+    state.in_work = event.pod();
     let mut cx = Context { now, effects: Vec::new(), touched: BTreeSet::new(), mirrors: BTreeSet::new() };
     match event {
         Event::Started => started(state, &mut cx),
@@ -104,11 +106,14 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         }
     }
     while let Some(uid) = cx.touched.pop_first() {
+        state.in_work = Some(uid.clone());
         settle::settle(state, &mut cx, &uid);
     }
     while let Some(full_name) = cx.mirrors.pop_first() {
+        state.in_work = state.names.get(&full_name).and_then(|line| line.front().cloned());
         api::keep_mirror(state, &mut cx, &full_name);
     }
+    state.in_work = None;
     cx.effects
 }
 

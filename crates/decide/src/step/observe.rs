@@ -77,7 +77,14 @@ fn confirm(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
 
 /// `false`: it contradicts what the runtime said before, and has to be confirmed.
 fn one(state: &mut NodeState, cx: &mut Context, uid: &PodUid, at: Mono, pod: Arc<ObservedPod>) -> bool {
+    state.in_work = Some(uid.clone());
     let Some(entry) = state.pods.get_mut(uid) else { return true };
+    if entry.set_aside.is_some() {
+        // Only kept, for the day that it is not set aside any more.
+        entry.observed = Some(Reading { at, pod });
+        entry.observing.wanted = None;
+        return true;
+    }
     if entry.observing.wanted.is_some_and(|wanted| at >= wanted) {
         entry.observing.wanted = None;
     }

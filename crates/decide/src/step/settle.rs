@@ -10,7 +10,9 @@ use model::why::{Cause, Why};
 use model::{ApiEvent, PodUid};
 
 use super::pods::Known;
-use super::{Context, api, disk_limits, images, objects, observe, pods, probing, statuses, volumes};
+use super::{
+    Context, api, disk_limits, images, objects, observe, pods, probing, set_aside, statuses, volumes,
+};
 use crate::admission::Refusal;
 use crate::effect::{Effect, Epoch, TimerKey};
 use crate::ledger::{PodRetry, VolumeSize};
@@ -25,6 +27,9 @@ use crate::status::{self, Verdict};
 const ANNOUNCEMENTS_KEPT: usize = 64;
 
 pub(super) fn settle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    if state.pods.get(uid).is_some_and(|entry| entry.set_aside.is_some()) {
+        return set_aside::tell(state, cx, uid);
+    }
     let before = state.pods.get(uid).and_then(|e| e.status.clone());
     statuses::follow_reading(state, cx, uid);
     loop {
@@ -452,7 +457,7 @@ fn set_timer(state: &mut NodeState, cx: &mut Context, uid: &PodUid, at: Option<m
 }
 
 /// Replaces the pod's reasons; what already held keeps its time.
-fn say(state: &mut NodeState, cx: &Context, uid: &PodUid, why: Vec<Why>) {
+pub(super) fn say(state: &mut NodeState, cx: &Context, uid: &PodUid, why: Vec<Why>) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
     let old = std::mem::take(&mut entry.why);
     entry.why = why

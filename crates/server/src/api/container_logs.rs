@@ -11,8 +11,8 @@ use futures::FutureExt;
 use futures::StreamExt;
 use http::{StatusCode, header};
 use model::observed::ContainerState;
-use model::{ContainerId, Wall};
 use model::pod::{LABEL_CONTAINER_NAME, LABEL_POD_UID};
+use model::{ContainerId, Wall};
 use ports::{LogOptions, PodInside};
 
 use super::log_query::{LogQuery, instance};

@@ -16,7 +16,7 @@ use super::trouble::uid_of;
 use super::{Happening, Simulation};
 use crate::faults::{Fate, LateEffect};
 use crate::time::{MILLI, SECOND};
-use crate::workload::GATE;
+use crate::workload::{GATE, make_node_status_extreme};
 
 /// How long a call waits for its answer.
 const DEADLINE: u64 = 10 * SECOND;
@@ -45,6 +45,9 @@ impl Simulation {
         let addresses = json!([{"type": "InternalIP", "address": "192.0.2.7"}]);
         let mut status = self.world.storage.attachments.node_status();
         status["addresses"] = addresses;
+        if self.faults.extreme {
+            make_node_status_extreme(&mut status);
+        }
         let node = json!({"metadata": {"name": "node", "uid": "n1"}, "status": status});
         Arc::new(serde_json::from_value(node).unwrap_or_default())
     }

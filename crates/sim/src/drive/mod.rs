@@ -45,10 +45,9 @@ pub(crate) enum Happening {
     Dispatch {
         generation: u32,
     },
-    Timer {
+    /// Some timer of the agent is due.
+    Timers {
         generation: u32,
-        key: decide::TimerKey,
-        token: u64,
     },
     Apply(CallId),
     GraceOver(CallId),
@@ -195,7 +194,7 @@ impl Simulation {
     fn happen(&mut self, what: Happening) {
         match what {
             Happening::Dispatch { generation } => self.dispatch(generation),
-            Happening::Timer { generation, key, token } => self.timer_due(generation, key, token),
+            Happening::Timers { generation } => self.timers_due(generation),
             Happening::Apply(call) => self.apply(call),
             Happening::GraceOver(call) => self.grace_over(call),
             Happening::Reply(call) => self.reply(call),

@@ -9,14 +9,15 @@ use model::credentials::{CredentialPlugin, DockerConfigFile};
 use model::cri::IdMapping;
 use model::files::{ContainerFiles, EnvFile, TerminationMessageRequest};
 use model::hook::HttpHook;
+use model::panic_record::PanicRecord;
 use model::probe::{NetworkCheck, ProbeOutcome, ProbeRecord};
 use model::user_namespace::UserNamespacesFound;
 use model::volume::{VolumeNews, VolumeSetup};
 use model::{ApiEvent, EventSubject, FullName, PodUid, Wall};
 use ports::{
-    CgroupError, Cgroups, EventSink, FilesError, HookAnswer, HttpHooks, Leftovers, Meter, PluginError,
-    PodFiles, PodSeen, ProbeOf, ProbeRecordError, ProbeRecordStore, ProbeRecords, Prober,
-    RegistryCredentials, VolumeNewsFeed, WallClock,
+    CgroupError, Cgroups, EventSink, FilesError, HookAnswer, HttpHooks, Leftovers, Meter, PanicRecordError,
+    PanicRecords, PluginError, PodFiles, PodSeen, ProbeOf, ProbeRecordError, ProbeRecordStore, ProbeRecords,
+    Prober, RegistryCredentials, VolumeNewsFeed, WallClock,
 };
 
 use super::host::{CallError, Inner, Reach};
@@ -197,6 +198,19 @@ impl ProbeRecordStore for SimRecords {
     async fn save(&self, uid: &PodUid, record: &ProbeRecord) -> Result<(), ProbeRecordError> {
         self.0.alive().await;
         self.0.host.lock().await.world.disk.keep_probes(uid, record.clone());
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl PanicRecords for SimRecords {
+    async fn load(&self) -> Result<Vec<PanicRecord>, PanicRecordError> {
+        Ok(self.0.host.lock().await.world.disk.panic_records.clone())
+    }
+
+    async fn save(&self, records: &[PanicRecord]) -> Result<(), PanicRecordError> {
+        self.0.alive().await;
+        self.0.host.lock().await.world.disk.panic_records = records.to_vec();
         Ok(())
     }
 }
