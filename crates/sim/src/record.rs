@@ -54,7 +54,7 @@ impl Start {
     pub fn state(&self) -> NodeState {
         let mut state = NodeState::new(self.config.clone(), self.facts.clone(), self.wall);
         state.probe_records = self.probe_records.clone();
-        state.user_ids = self.user_ids.clone();
+        state.user_ids = self.user_ids.iter().map(|(uid, ids)| (uid.clone(), Some(ids.clone()))).collect();
         state.set_aside = decide::set_aside::judge(&self.panic_records);
         state
     }
