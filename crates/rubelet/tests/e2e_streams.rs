@@ -160,7 +160,7 @@ fn the_agents_end_and_silence_end_streams() {
 #[test]
 fn websocket_v5_is_translated_for_the_runtime() {
     const V5: &str = "v5.channel.k8s.io";
-    let node = node(|_| {});
+    let mut node = node(|_| {});
     let caller = Caller::new(node.agent.port);
     runtime().block_on(async {
         let path = |script: &str, flags: &str| {
@@ -207,6 +207,19 @@ fn websocket_v5_is_translated_for_the_runtime() {
         let line = format!("kubelet_websocket_streaming_requests_total{counted}");
         assert!(metrics.contains(&line), "{line}");
     }
+
+    // With the gate off they pass as they are, and the runtime speaks neither.
+    let config = node.runtime.dir.join("config.json");
+    let mut text: Value = serde_json::from_str(&fs::read_to_string(&config).unwrap()).unwrap();
+    text["featureGates"] = json!({ "ExtendWebSocketsToKubelet": false });
+    fs::write(&config, text.to_string()).unwrap();
+    node.agent.restart();
+    node.wait_pod("box", SLOW, is_running);
+    let refused = runtime().block_on(async {
+        let path = "/exec/default/box-node/c?command=true&output=1";
+        in_time("a refusal", caller.upgrade_to(V5, path)).await.err()
+    });
+    assert!(refused.is_some(), "protocol v5 without the gate");
 }
 
 /// containerd can stream over TLS, with a certificate that it makes itself.

@@ -98,17 +98,17 @@ pub(super) async fn translate(
     // Only the last ping of a side has to be answered.
     let (client_pings, client_asked) = mpsc::channel(1);
     let (runtime_pings, runtime_asked) = mpsc::channel(1);
-    let ended = {
+    let (ended, all_is_told) = {
         let inward =
             Inward { streams: &streams, last: &last, out: Some(to_runtime), message: Message::Between };
         let outward = Outward { streams: &streams, last: &last, out: to_client, status: Vec::new() };
         tokio::select! {
-            ended = inward.run(&mut from_client, client_pings, runtime_asked) => ended,
-            ended = outward.run(from_runtime, runtime_pings, client_asked) => ended,
-            () = silence(&last, limit_of(idle)) => return Ended::Idle,
+            ended = inward.run(&mut from_client, client_pings, runtime_asked) => (ended, false),
+            ended = outward.run(from_runtime, runtime_pings, client_asked) => (ended, true),
+            () = silence(&last, limit_of(idle)) => (Ended::Idle, false),
         }
     };
-    if ended == Ended::Closed {
+    if all_is_told && ended == Ended::Closed {
         // A connection that is closed while the client still sends may lose what the client has not read yet.
         let rest = async { while let Some(Ok(_)) = from_client.next().await {} };
         let _ = tokio::time::timeout(LINGER, rest).await;
