@@ -232,13 +232,13 @@ fn a_network_namespace_that_is_mounted_twice_holds_up_one_pod_only() {
     let dir = node.runtime.network_namespaces()[0].parent().expect("a directory").to_owned();
     let twice = MountedTwice::mount(dir);
     node.agent.remove_manifest("bad");
-    wait_log(&node, &["bad", "stop pod sandbox failed", "device or resource busy"]);
+    wait_log(&node, 'W', &["bad", "stop pod sandbox failed", "device or resource busy"]);
     node.agent.restart();
 
     node.agent.write_manifest("next", &sleeper("next"));
     seen.wait_pod("next", SLOW, |pod| pod.running().count() == 1);
     assert_eq!(wait_node(&node, true), "");
-    wait_log(&node, &["does not give the status of sandbox", "device or resource busy"]);
+    wait_log(&node, 'W', &["does not give the status of sandbox", "device or resource busy"]);
 
     drop(twice);
     seen.wait_pod("bad", SLOW, |pod| pod.sandboxes.is_empty());

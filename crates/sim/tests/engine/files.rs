@@ -87,8 +87,8 @@ impl PodFiles for SimFiles {
 
     async fn user_ids(&self) -> UserNamespacesFound {
         let inner = self.0.host.lock().await;
-        let ids = inner.world.disk.user_ids.iter().map(|(uid, ids)| (uid.clone(), ids.clone()));
-        UserNamespacesFound { ids: ids.collect(), problems: Vec::new() }
+        let ids = inner.world.disk.user_ids.iter().map(|(uid, ids)| (uid.clone(), Some(ids.clone())));
+        UserNamespacesFound { ids: ids.collect(), ..UserNamespacesFound::default() }
     }
 
     async fn prepare_container(&self, uid: &PodUid, files: &ContainerFiles) -> Result<(), FilesError> {
