@@ -366,8 +366,13 @@ impl Dispatcher {
         tasks::spawn_call(&self.shop.outbox, call, failed);
     }
 
+    /// Nothing is changed by an answer, so a panic costs whoever asked, and nobody else.
     fn answer(&mut self, query: Query) {
-        query.answer(&self.state, &self.events, &mut self.waiting, self.shop.clock.now());
+        let now = self.shop.clock.now();
+        let answer = || query.answer(&self.state, &self.events, &mut self.waiting, now);
+        if let Err(cause) = catch_unwind(AssertUnwindSafe(answer)) {
+            tracing::error!("answering a question panicked: {}", tasks::panic_message(&*cause));
+        }
     }
 
     /// Counted here and not where it is carried out: an answer about a pod that is gone must not bring back what was

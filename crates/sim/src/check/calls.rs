@@ -181,10 +181,10 @@ impl Checker {
 
     /// A second stop never gives more time than the first (two seconds are the least that is ever given).
     fn grace_shrinks(&mut self, world: &World, id: &ContainerId, grace_secs: i64) {
-        let kill = world.now + grace_secs.max(0) as u64 * SECOND;
+        let kill = world.now.saturating_add((grace_secs.max(0) as u64).saturating_mul(SECOND));
         let least = world.now + 2 * SECOND;
         if let Some(before) = self.kills.insert(id.clone(), kill)
-            && kill > before.max(least) + SECOND
+            && kill > before.max(least).saturating_add(SECOND)
         {
             let more = (kill - before) / SECOND;
             self.violate("K4", format!("container {id} is given {more} s more than before"));

@@ -170,7 +170,7 @@ impl Simulation {
     }
 
     pub(crate) fn plan_in(&mut self, wait: Nanos, what: Happening) {
-        self.queue.plan(self.world.now + wait, what);
+        self.queue.plan(self.world.now.saturating_add(wait), what);
     }
 
     pub(crate) fn number(&mut self) -> u64 {

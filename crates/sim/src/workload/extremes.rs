@@ -69,7 +69,8 @@ fn extreme(rng: &mut Rng, pod: &Pod, source: Source) -> Pod {
             (*rng.pick(&[1, 7, WHEEL_SECS, 70_000_000, i64::from(i32::MAX)])).into();
     }
     let graces = [0, 1, WHEEL_SECS, i64::from(i32::MAX), i64::MAX / 1_000_000_000, i64::MAX];
-    spec["terminationGracePeriodSeconds"] = (*rng.pick(&graces)).into();
+    let grace = *rng.pick(&graces);
+    spec["terminationGracePeriodSeconds"] = grace.into();
     spec["priority"] = (*rng.pick(&[i32::MIN, -1, i32::MAX])).into();
     spec["tolerations"] =
         json!([{"operator": "Exists", "tolerationSeconds": *rng.pick(&[i64::MIN, i64::MAX])}]);
@@ -88,7 +89,9 @@ fn extreme(rng: &mut Rng, pod: &Pod, source: Source) -> Pod {
         {"name": "AGAIN", "value": format!("$(WORD){}", rng.pick(&WORDS))}]);
     container["terminationMessagePath"] = json!("/dev/é");
     if rng.coin() {
-        let seconds = *rng.pick(&[1, WHEEL_SECS, i64::MAX]);
+        // A hook that may take years is waited for.
+        let longest = if grace <= 1 { i64::MAX } else { 1 };
+        let seconds = (*rng.pick(&[1, WHEEL_SECS, i64::MAX])).min(longest);
         container["lifecycle"] = json!({"preStop": {"sleep": {"seconds": seconds}}});
     }
     let meta = &mut value["metadata"];
