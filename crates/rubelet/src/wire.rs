@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::Context;
 use cri::{CriClient, RuntimeHints};
 use decide::NodeState;
-use decide::manifest::References;
+use decide::credentials::plugin_config;
+use decide::manifest::{References, StaticPodRules};
 use engine::{CsiPorts, EventRecorder, NodeDuties, Ports};
 use host::cgroup::HostCgroups;
 use host::clock::SystemClock;
@@ -186,8 +187,10 @@ pub fn feeds(
     let mut feeds: Vec<Box<dyn PodFeed>> = Vec::new();
     if !config.static_pod_path.is_empty() {
         let node = node_name.to_owned();
+    let own_users_on_host_network = gates.enabled("UserNamespacesHostNetworkSupport");
+    let rules = StaticPodRules { references: allowed, own_users_on_host_network };
         let decoder: Decoder = Arc::new(move |path, bytes| {
-            let content = decide::manifest::decode_file(bytes, path, &node, allowed);
+            let content = decide::manifest::decode_file(bytes, path, &node, rules);
             Decoded {
                 pods: content.pods,
                 runtime_classes: content.runtime_classes,
@@ -201,7 +204,7 @@ pub fn feeds(
     if !config.static_pod_url.is_empty() {
         let node = node_name.to_owned();
         let decoder: Decoder =
-            Arc::new(move |url, bytes| match decide::manifest::decode_http(bytes, url, &node, allowed) {
+            Arc::new(move |url, bytes| match decide::manifest::decode_http(bytes, url, &node, rules) {
                 Ok(pods) => Decoded { pods, ..Decoded::default() },
                 Err(problem) => Decoded { problems: vec![problem.to_string()], ..Decoded::default() },
             });

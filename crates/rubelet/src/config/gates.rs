@@ -44,6 +44,7 @@ const EFFECTIVE: &[&str] = &[
     "SELinuxMount",
 ];
 
+    "UserNamespacesHostNetworkSupport",
 /// Why a set of gates can't be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GateError {

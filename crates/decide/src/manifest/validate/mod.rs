@@ -30,7 +30,12 @@ const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
 
 /// Checks a defaulted pod as the API server would on creation.
 pub fn validate(pod: &Pod) -> Result<(), Vec<FieldError>> {
-    let mut report = Report::default();
+    validate_under(pod, false)
+}
+
+/// `own_users_on_host_network`: the gate that lets a pod have both.
+pub fn validate_under(pod: &Pod, own_users_on_host_network: bool) -> Result<(), Vec<FieldError>> {
+    let mut report = Report::under(own_users_on_host_network);
     let empty = PodSpec::default();
     let spec = pod.spec.as_ref().unwrap_or(&empty);
     metadata(&pod.metadata, &mut report);
