@@ -1,6 +1,6 @@
 //! The node: what was configured, and what was found on the host. Read by decisions, changed by nobody in them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -135,6 +135,8 @@ pub struct HostFacts {
     pub memory_bytes: u64,
     pub swap_bytes: u64,
     pub cpus: u32,
+    /// By their numbers. Empty: the host does not say.
+    pub online_cpus: BTreeSet<u32>,
     pub cgroup_version: CgroupVersion,
     /// Whether the kernel's swap accounting is there (decides the swap fields sent to the runtime).
     pub swap_controller: bool,
@@ -193,6 +195,7 @@ impl Default for HostFacts {
             memory_bytes: 0,
             swap_bytes: 0,
             cpus: 1,
+            online_cpus: BTreeSet::new(),
             cgroup_version: CgroupVersion::V2,
             swap_controller: false,
             hugepage_sizes: Vec::new(),

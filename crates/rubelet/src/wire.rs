@@ -10,7 +10,7 @@ use decide::NodeState;
 use decide::credentials::plugin_config;
 use decide::manifest::{References, StaticPodRules};
 use engine::{CsiPorts, EventRecorder, NodeDuties, Ports};
-use host::cgroup::HostCgroups;
+use host::cgroup::{HostCgroups, Layout};
 use host::clock::SystemClock;
 use host::credentials::{DockerPlaces, HostCredentials, HostPullRecords, read_plugin_config};
 use host::facts::{FactsConfig, HostFactsReader};
@@ -56,6 +56,8 @@ pub fn facts_reader(flags: &Flags, config: &KubeletConfiguration) -> anyhow::Res
         node_ips: (!given.is_empty()).then_some(given),
         root_dir: std::path::absolute(&flags.root_dir)?,
         hostname: node_name(flags)?,
+        machine_id_files: flags.machine_id_files.clone(),
+        boot_id_files: flags.boot_id_files.clone(),
         ..Default::default()
     }))
 }
@@ -255,6 +257,9 @@ pub fn ports(
     let root_dir = Path::new(&node.root_dir);
     let layout = host::cgroup::detect(Path::new(CGROUP_MOUNT)).context("finding the cgroup hierarchy")?;
     let volume_news = HostVolumeNews::default();
+    if node.cgroups_per_qos {
+        check_cgroup_root(&layout, &node.cgroup_root)?;
+    }
     Ok(Ports {
         runtime: Arc::new(MeteredRuntime::new(client.clone(), metrics.clone())),
         images: Arc::new(MeteredImages::new(client, metrics.clone())),
@@ -290,6 +295,17 @@ pub fn ports(
 }
 
 pub fn state(node: NodeConfig, facts: HostFacts, ports: &Ports) -> NodeState {
+/// The agent makes cgroups below its root, and never the root itself: whoever runs the machine decides where it is.
+fn check_cgroup_root(layout: &Layout, root: &[String]) -> anyhow::Result<()> {
+    let missing = layout.missing(&format!("/{}", root.join("/")));
+    anyhow::ensure!(
+        missing.is_empty(),
+        "invalid configuration: cgroup {root:?} (cgroupRoot) has some missing paths: {}",
+        missing.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+    );
+    Ok(())
+}
+
     let asked = ports.credentials.plugins().iter().filter(|plugin| !plugin.needs_service_account);
     let plugin_images = asked.flat_map(|plugin| plugin.match_images.clone()).collect();
     NodeState::new(NodeConfig { plugin_images, ..node }, facts, SystemClock.wall())
