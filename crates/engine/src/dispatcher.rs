@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use decide::effect::LogLevel;
-use decide::images::PullKey;
 use decide::lifecycle::Lifecycle;
 use decide::node::RuntimeView;
 use decide::{Effect, Epoch, Event, NodeState, step};
@@ -29,7 +28,8 @@ use crate::query::{EngineHandle, EventLog, Query};
 use crate::timers::Timers;
 use crate::waiting::Waiting;
 use crate::{
-    NodeDuties, Ports, api_calls, disk_calls, executor, image_calls, node_duties, observe, probe_calls, sweep,
+    NodeDuties, Ports, api_calls, disk_calls, executor, image_calls, node_duties, observe, plugin_calls,
+    probe_calls, sweep,
 };
 
 /// Where every outcome goes.
@@ -311,11 +311,11 @@ impl Dispatcher {
             Effect::InspectImage { image } => {
                 tokio::spawn(image_calls::inspect(self.shop.clone(), image));
             }
-            Effect::AskPlugins { image, access } => {
-                tokio::spawn(image_calls::ask_plugins(self.shop.clone(), PullKey { image, access }));
+            Effect::AskPlugins { pull, pod, for_access } => {
+                tokio::spawn(plugin_calls::ask_plugins(self.shop.clone(), pull, pod, for_access));
             }
-            Effect::PullImage { image, access, own } => {
-                tokio::spawn(image_calls::pull(self.shop.clone(), PullKey { image, access }, own));
+            Effect::PullImage { pull, own, context } => {
+                tokio::spawn(image_calls::pull(self.shop.clone(), pull, own, context));
             }
             Effect::NoteAccess { image, image_ref, secret } => {
                 tokio::spawn(image_calls::note_access(self.shop.clone(), image, image_ref, secret));

@@ -23,6 +23,7 @@ mod node_duties;
 mod node_keeper;
 mod objects;
 mod observe;
+mod plugin_calls;
 mod probe_calls;
 mod query;
 mod sweep;

@@ -123,7 +123,7 @@ pub fn node_config(
         registry_pull_qps: u32::try_from(config.registry_pull_qps).unwrap_or(0),
         registry_burst: u32::try_from(config.registry_burst).unwrap_or(0),
         // Known when the plugins are: see `state`.
-        plugin_images: Vec::new(),
+        credential_plugins: Vec::new(),
         pull_verification: gates
             .enabled("KubeletEnsureSecretPulledImages")
             .then(|| verification_policy(config))
@@ -151,9 +151,9 @@ fn verification_policy(config: &KubeletConfiguration) -> anyhow::Result<Verifica
 }
 
 /// Docker's files and, where they are configured, plugins. What is wrong with their configuration ends the start.
-fn credentials(flags: &Flags, root_dir: &Path) -> anyhow::Result<HostCredentials> {
+fn credentials(flags: &Flags, node: &NodeConfig) -> anyhow::Result<HostCredentials> {
     let home = std::env::var_os("HOME").map(Into::into);
-    let places = DockerPlaces::standard(root_dir, std::env::current_dir().ok(), home);
+    let places = DockerPlaces::standard(Path::new(&node.root_dir), std::env::current_dir().ok(), home);
     let found = HostCredentials::new(places);
     let (config, bin_dir) =
         (&flags.image_credential_provider_config, &flags.image_credential_provider_bin_dir);
@@ -166,7 +166,8 @@ fn credentials(flags: &Flags, root_dir: &Path) -> anyhow::Result<HostCredentials
     };
     let context = "failed to register CRI auth plugins";
     let files = read_plugin_config(config).context(context)?;
-    let plugins = decide::credentials::plugin_config::parse(&files).context(context)?;
+    let takes_tokens = node.feature(plugin_config::TOKEN_GATE);
+    let plugins = plugin_config::parse(&files, takes_tokens).context(context)?;
     found.with_plugins(bin_dir, plugins).context(context)
 }
 
@@ -186,11 +187,11 @@ pub fn feeds(
         (false, true) => References::Refused,
         (false, false) => References::Allowed,
     };
+    let own_users_on_host_network = gates.enabled("UserNamespacesHostNetworkSupport");
+    let rules = StaticPodRules { references: allowed, own_users_on_host_network };
     let mut feeds: Vec<Box<dyn PodFeed>> = Vec::new();
     if !config.static_pod_path.is_empty() {
         let node = node_name.to_owned();
-    let own_users_on_host_network = gates.enabled("UserNamespacesHostNetworkSupport");
-    let rules = StaticPodRules { references: allowed, own_users_on_host_network };
         let decoder: Decoder = Arc::new(move |path, bytes| {
             let content = decide::manifest::decode_file(bytes, path, &node, rules);
             Decoded {
@@ -256,14 +257,14 @@ pub fn ports(
     let hints = RuntimeHints::new(&config.container_runtime_endpoint).context("containerRuntimeEndpoint")?;
     let root_dir = Path::new(&node.root_dir);
     let layout = host::cgroup::detect(Path::new(CGROUP_MOUNT)).context("finding the cgroup hierarchy")?;
-    let volume_news = HostVolumeNews::default();
     if node.cgroups_per_qos {
         check_cgroup_root(&layout, &node.cgroup_root)?;
     }
+    let volume_news = HostVolumeNews::default();
     Ok(Ports {
         runtime: Arc::new(MeteredRuntime::new(client.clone(), metrics.clone())),
         images: Arc::new(MeteredImages::new(client, metrics.clone())),
-        credentials: Arc::new(credentials(flags, root_dir)?),
+        credentials: Arc::new(credentials(flags, node)?),
         pull_records: node
             .pull_verification
             .is_some()
@@ -294,7 +295,6 @@ pub fn ports(
     })
 }
 
-pub fn state(node: NodeConfig, facts: HostFacts, ports: &Ports) -> NodeState {
 /// The agent makes cgroups below its root, and never the root itself: whoever runs the machine decides where it is.
 fn check_cgroup_root(layout: &Layout, root: &[String]) -> anyhow::Result<()> {
     let missing = layout.missing(&format!("/{}", root.join("/")));
@@ -306,9 +306,9 @@ fn check_cgroup_root(layout: &Layout, root: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-    let asked = ports.credentials.plugins().iter().filter(|plugin| !plugin.needs_service_account);
-    let plugin_images = asked.flat_map(|plugin| plugin.match_images.clone()).collect();
-    NodeState::new(NodeConfig { plugin_images, ..node }, facts, SystemClock.wall())
+pub fn state(node: NodeConfig, facts: HostFacts, ports: &Ports) -> NodeState {
+    let credential_plugins = ports.credentials.plugins().to_vec();
+    NodeState::new(NodeConfig { credential_plugins, ..node }, facts, SystemClock.wall())
 }
 
 pub async fn prepare_node(files: &dyn PodFiles) -> anyhow::Result<()> {

@@ -6,7 +6,7 @@ use model::k8s::PodStatus;
 use model::observed::{ContainerState, ObservedPod};
 use model::pod::{ContainerKind, PodView};
 use model::why::{Cause, Why};
-use model::{ApiEvent, PodUid};
+use model::{ApiEvent, Now, PodUid};
 
 use super::pods::Known;
 use super::{Context, api, disk_limits, images, objects, observe, pods, probing, volumes};
@@ -14,7 +14,7 @@ use crate::admission::Refusal;
 use crate::effect::{Effect, Epoch, TimerKey};
 use crate::ledger::{PodRetry, VolumeSize};
 use crate::lifecycle::{Lifecycle, TerminationCause};
-use crate::place::{self, Place};
+use crate::place::{self, Place, PlaceError};
 use crate::plan::{Note, PlanInputs, PodPlan, plan_pod};
 use crate::sandbox::sandbox_change;
 use crate::state::{NodeState, PodEntry, RunningPlan, WhySince};
@@ -267,21 +267,31 @@ fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         true => place::find(state, &view, &observed),
         false => Ok(Place::default()),
     };
-    let Some(entry) = state.pods.get(uid) else { return };
-    let made = plan_pod(&PlanInputs {
+    let Some(inputs) = plan_inputs(state, uid, &observed, place, cx.now) else { return };
+    let made = plan_pod(&inputs);
+    carry_out(state, cx, uid, made);
+}
+
+pub(super) fn plan_inputs<'a>(
+    state: &'a NodeState,
+    uid: &PodUid,
+    observed: &'a ObservedPod,
+    place: Result<Place, PlaceError>,
+    now: Now,
+) -> Option<PlanInputs<'a>> {
+    Some(PlanInputs {
         config: &state.config,
         facts: &state.facts,
         runtime: &state.runtime,
-        entry,
-        observed: &observed,
+        entry: state.pods.get(uid)?,
+        observed,
         name_holder: pods::name_holder(state, uid),
         primary_family: state.primary_family(),
         place,
         cluster: state.objects.as_ref(),
         node: state.node.as_deref(),
-        now: cx.now,
-    });
-    carry_out(state, cx, uid, made);
+        now,
+    })
 }
 
 /// Why a pod that was not read freshly waits: for a moment, unless there is nobody who could be read.

@@ -37,14 +37,16 @@ const EFFECTIVE: &[&str] = &[
     "GracefulNodeShutdownBasedOnPodPriority",
     "KubeletCrashLoopBackOffMax",
     "KubeletEnsureSecretPulledImages",
+    "KubeletServiceAccountTokenForCredentialProviders",
     "LoggingAlphaOptions",
     "LoggingBetaOptions",
     "NodeDeclaredFeatures",
     "PodLevelResources",
+    "RuntimeClassInImageCriApi",
     "SELinuxMount",
+    "UserNamespacesHostNetworkSupport",
 ];
 
-    "UserNamespacesHostNetworkSupport",
 /// Why a set of gates can't be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GateError {

@@ -50,7 +50,11 @@ impl Line {
         // Whoever gives up must not take the runtime's work along.
         head.headers.remove("grpc-timeout");
         let Ok(body) = body.collect().await else { return refusal(UNAVAILABLE) };
-        let request = Request::from_parts(head, Full::new(body.to_bytes()));
+        let body = body.to_bytes();
+        if method == "PullImage" {
+            self.book.send_modify(|book| book.keep_pull(&body));
+        }
+        let request = Request::from_parts(head, Full::new(body));
         match STREAMS.contains(&method.as_str()) {
             true => self.stream(&method, fate, request).await,
             // To its end, also when the caller is gone meanwhile.

@@ -25,6 +25,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 pub use self::report::FieldError;
 use self::report::{Path, Report};
+pub(crate) use self::syntax::qualified_name;
 
 const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
 
