@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use model::cgroup::{CgroupDriver, CgroupName};
 use model::cluster::{ObjectKey, ObjectState, Token, TokenWanted};
-use model::credentials::PullHistory;
+use model::credentials::{PullHistory, PullServiceAccount};
 use model::cri::{Image, RuntimeStatus};
 use model::csi::VolumeId;
 use model::disk_use::DiskUse;
@@ -24,6 +24,7 @@ use model::{ContainerId, FullName, PodUid, SandboxId};
 use serde::{Deserialize, Serialize};
 
 use crate::effect::{Epoch, TimerKey};
+use crate::images::PullKey;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Event {
@@ -91,13 +92,14 @@ pub enum Event {
         history: PullHistory,
     },
     /// The credential plugins have answered, or had their time.
+    /// `account`: the service account on whose behalf one of them gave credentials for the image.
     PluginsAsked {
-        image: String,
-        access: u64,
+        pull: PullKey,
+        for_access: bool,
+        account: Option<PullServiceAccount>,
     },
     ImagePulled {
-        image: String,
-        access: u64,
+        pull: PullKey,
         result: Result<PulledImage, CallFailure>,
     },
     /// An attempt at a probe ended. `id`: the instance that was asked. `took` is for whoever counts.

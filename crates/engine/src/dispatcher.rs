@@ -5,7 +5,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use decide::effect::LogLevel;
-use decide::images::PullKey;
 use decide::lifecycle::Lifecycle;
 use decide::node::RuntimeView;
 use decide::{Effect, Epoch, Event, NodeState, step};
@@ -33,7 +32,7 @@ use crate::timers::Timers;
 use crate::waiting::Waiting;
 use crate::{
     NodeDuties, Ports, api_calls, disk_calls, executor, failed_calls, image_calls, node_duties, observe,
-    panics, probe_calls, sweep,
+    panics, plugin_calls, probe_calls, sweep,
 };
 
 /// Where every outcome goes.
@@ -408,15 +407,13 @@ impl Dispatcher {
                 let failed = failed_calls::inspect(image.clone());
                 self.call(image_calls::inspect(self.shop.clone(), image), failed);
             }
-            Effect::AskPlugins { image, access } => {
-                let pull = PullKey { image, access };
-                let failed = failed_calls::ask_plugins(pull.clone());
-                self.call(image_calls::ask_plugins(self.shop.clone(), pull), failed);
+            Effect::AskPlugins { pull, pod, for_access } => {
+                let failed = failed_calls::ask_plugins(pull.clone(), for_access);
+                self.call(plugin_calls::ask_plugins(self.shop.clone(), pull, pod, for_access), failed);
             }
-            Effect::PullImage { image, access, own } => {
-                let pull = PullKey { image, access };
+            Effect::PullImage { pull, own, context } => {
                 let failed = failed_calls::pull(pull.clone());
-                self.call(image_calls::pull(self.shop.clone(), pull, own), failed);
+                self.call(image_calls::pull(self.shop.clone(), pull, own, context), failed);
             }
             Effect::NoteAccess { image, image_ref, secret } => {
                 self.call(image_calls::note_access(self.shop.clone(), image, image_ref, secret), |_| None);

@@ -38,11 +38,13 @@ const EFFECTIVE: &[&str] = &[
     "GracefulNodeShutdownBasedOnPodPriority",
     "KubeletCrashLoopBackOffMax",
     "KubeletEnsureSecretPulledImages",
+    "KubeletServiceAccountTokenForCredentialProviders",
     "LoggingAlphaOptions",
     "LoggingBetaOptions",
     "NodeDeclaredFeatures",
     "PodLevelResources",
     "ReduceDefaultCrashLoopBackOffDecay",
+    "RuntimeClassInImageCriApi",
     "SELinuxMount",
     "UserNamespacesHostNetworkSupport",
 ];
