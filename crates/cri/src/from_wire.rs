@@ -65,6 +65,7 @@ pub(crate) fn status(answer: pb::StatusResponse) -> Result<m::RuntimeStatus, Mis
             })
             .collect(),
         supplemental_groups_policy: answer.features.is_some_and(|f| f.supplemental_groups_policy),
+        user_namespaces_host_network: answer.features.is_some_and(|f| f.user_namespaces_host_network),
     })
 }
 

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use model::ContainerId;
+use decide::Event;
 use model::bounds::{Bound, cut, cut_output};
 use model::cri::ExecResult;
 use model::hook::{Hook, HookCall};
+use model::{ContainerId, PodUid};
+use ports::HookAnswer;
 
 use crate::dispatcher::Shop;
 
@@ -27,7 +29,7 @@ impl<F: FnOnce()> Drop for OnDrop<F> {
 }
 
 /// Runs a hook to its end. The error is the whole sentence about it.
-pub(crate) async fn run(shop: Shop, id: ContainerId, call: HookCall) -> Result<(), String> {
+pub(crate) async fn run(shop: Shop, uid: PodUid, id: ContainerId, call: HookCall) -> Result<(), String> {
     let hook = match call.hook {
         Ok(hook) => hook,
         Err(error) => return Err(format!("{} failed - error: {error}", call.describe)),
@@ -39,7 +41,14 @@ pub(crate) async fn run(shop: Shop, id: ContainerId, call: HookCall) -> Result<(
             sleep(length, || shop.ports.meter.sleep_cut_short()).await;
             Ok(())
         }
-        Hook::Http(request) => shop.ports.http_hooks.get(&request).await.map(|_| ()).map_err(failed),
+        Hook::Http(request) => {
+            let answer = shop.ports.http_hooks.get(&request).await.map_err(failed)?;
+            if answer == HookAnswer::AnsweredWithoutTls {
+                let host = format!("{}:{}", request.host, request.port);
+                shop.outbox.send(Event::HookFellBackToHttp { uid, host });
+            }
+            Ok(())
+        }
         Hook::Exec { command } => match shop.ports.runtime.exec_sync(&id, &command, Duration::ZERO).await {
             Ok(result) if result.exit_code == 0 => Ok(()),
             Ok(result) => {

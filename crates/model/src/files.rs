@@ -22,6 +22,20 @@ pub struct FileContent {
     pub text: String,
 }
 
+/// A file of variables in an emptyDir of the pod. `path` is relative to the volume.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct EnvFile {
+    pub volume: String,
+    pub path: String,
+}
+
+/// Its text, or why it could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnvFileRead {
+    pub file: EnvFile,
+    pub text: Result<String, String>,
+}
+
 /// Where an ended container's termination message may be.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TerminationMessageRequest {

@@ -18,6 +18,7 @@ pub mod ids;
 pub mod local;
 pub mod node;
 pub mod observed;
+pub mod panic_record;
 pub mod pod;
 pub mod probe;
 pub mod quantity;

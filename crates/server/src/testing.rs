@@ -136,6 +136,7 @@ fn observed() -> ObservedPod {
         ..blank()
     };
     ObservedPod {
+        missing_status: Default::default(),
         sandboxes: vec![ObservedSandbox {
             id: "s1".into(),
             attempt: 0,

@@ -63,7 +63,8 @@ pub fn judge(pod: &PodView, old: Option<&k8s::PodStatus>, mut new: k8s::PodStatu
     }
 }
 
-fn illegal_transition(
+/// The container that ended for good in `old` and is shown in another state in `new`, if there is one.
+pub fn illegal_transition(
     pod: &PodView,
     old: &k8s::PodStatus,
     new: &k8s::PodStatus,

@@ -28,6 +28,7 @@ mod csi;
 mod disk;
 mod disk_use;
 mod empty_dir;
+mod env_file;
 mod host_path;
 mod lanes;
 mod layout;
@@ -54,7 +55,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use model::cri::IdMapping;
-use model::files::{ContainerFiles, TerminationMessageRequest};
+use model::files::{ContainerFiles, EnvFile, TerminationMessageRequest};
 use model::user_namespace::UserNamespacesFound;
 use model::volume::{VolumeKind, VolumeSetup};
 use model::{FullName, PodUid};
@@ -164,6 +165,13 @@ impl PodFiles for HostPodFiles {
 
     async fn user_ids(&self) -> UserNamespacesFound {
         self.blocking(user_ids::read_all).await
+    }
+
+    async fn read_env_file(&self, uid: &PodUid, file: &EnvFile) -> Result<String, FilesError> {
+        let (layout, own_uid, wanted) = (Arc::clone(&self.layout), uid.clone(), file.clone());
+        let what = format!("reading variables from {} in volume {}", file.path, file.volume);
+        let work = move |_: &Pulse| env_file::read(&layout, &own_uid, &wanted);
+        self.lanes.run(uid, Lane::Volume(&file.volume), what, work).await
     }
 
     async fn prepare_container(&self, uid: &PodUid, files: &ContainerFiles) -> Result<(), FilesError> {

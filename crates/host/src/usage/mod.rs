@@ -283,7 +283,7 @@ fn directory(path: &Path) -> Option<TreeFigures> {
     let files = fs::read_dir(path).ok()?.flatten().filter_map(|entry| entry.metadata().ok());
     let files = files.filter(|file| file.is_file());
     Some(files.fold(TreeFigures::default(), |sum, file| TreeFigures {
-        bytes: sum.bytes + file.len(),
+        bytes: sum.bytes.saturating_add(file.len()),
         inodes: sum.inodes + 1,
     }))
 }

@@ -91,9 +91,13 @@ fn next_attempt(seconds: f64) -> String {
 fn sentence(cause: &Cause, now: Wall) -> String {
     match cause {
         Cause::Rejected { reason, message } => with("was refused", message) + &format!(" [{reason}]"),
+        Cause::SetAside { message } => with("is set aside: nothing is done for it", message),
         Cause::RuntimeNotReady { message } => with("waits for the container runtime to be ready", message),
         Cause::NetworkNotReady { message } => with("waits for the pod network to be ready", message),
         Cause::Observing => "waits for a fresh look at the container runtime".into(),
+        Cause::StatusMissing { of, message } => {
+            with(&format!("the container runtime does not give the status of {of}"), message)
+        }
         Cause::NameTaken { holder } => {
             format!("waits until the pod that had this name before is gone ({holder})")
         }

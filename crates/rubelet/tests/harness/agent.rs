@@ -240,6 +240,17 @@ impl Agent {
         })
     }
 
+    /// Waits until it has ended by itself.
+    #[track_caller]
+    pub fn wait_ended(&mut self) -> ExitStatus {
+        let mut child = self.child.take().expect("an agent that runs");
+        wait("the agent to end by itself", SLOW, || match child.try_wait() {
+            Ok(Some(status)) => Ok(status),
+            Ok(None) => Err("it runs".to_owned()),
+            Err(error) => Err(error.to_string()),
+        })
+    }
+
     /// It does nothing until `resume`.
     pub fn hang(&self) {
         self.signal(Signal::STOP);

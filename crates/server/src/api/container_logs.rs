@@ -2,6 +2,7 @@
 
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
@@ -9,9 +10,10 @@ use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
 use futures::StreamExt;
 use http::{StatusCode, header};
-use model::ContainerId;
+use model::observed::ContainerState;
 use model::pod::{LABEL_CONTAINER_NAME, LABEL_POD_UID};
-use ports::PodInside;
+use model::{ContainerId, Wall};
+use ports::{LogOptions, PodInside};
 
 use super::log_query::{LogQuery, instance};
 use super::query::Parameters;
@@ -44,13 +46,27 @@ async fn open(api: &Arc<SecureApi>, place: &Place, pod: &PodInside, query: LogQu
     let id = instance(&place.pod, status, &place.container, query.previous)?;
     let id = ContainerId::from(id.split_once("://").map_or(id.as_str(), |(_, id)| id));
     let path = log_path(api, place, pod, &id).await?;
+    let options =
+        LogOptions { first_line_within: first_line_within(pod, &id, api.wall.wall()), ..query.options };
     let (agent, uid) = (api.endpoints.agent.clone(), pod.uid.clone());
     // Also over when the agent ends: nobody could tell then.
     let ended = async move { agent.container_ended(uid, id).await.unwrap_or_default() }.boxed();
-    let pieces = api.logs.open(&path, query.options, ended).await;
+    let pieces = api.logs.open(&path, options, ended).await;
     let pieces = pieces.map_err(|error| format!("failed to open log file {:?}: {error}", path.display()))?;
     let stop = api.stop.clone();
     Ok(Body::from_stream(pieces.take_until(async move { stop.cancelled().await })))
+}
+
+/// Whoever sees a container run and asks for its log expects what the container writes first. The status tells that it
+/// runs a few milliseconds after its start, which may be before its process has written anything.
+const FIRST_LINE: Duration = Duration::from_secs(1);
+
+/// What is left of that time for this container. Nothing, once it has run longer or has ended.
+fn first_line_within(pod: &PodInside, id: &ContainerId, now: Wall) -> Duration {
+    let mut seen = pod.observed.iter().flat_map(|observed| &observed.containers);
+    let runs = seen.find(|c| c.id == *id && c.state == ContainerState::Running);
+    let ends = runs.map(|container| container.started_at.plus(FIRST_LINE));
+    ends.map_or(Duration::ZERO, |ends| ends.since(now)).min(FIRST_LINE)
 }
 
 /// The id comes from the pod's status, which others than this node may have written. So the runtime's own labels must
