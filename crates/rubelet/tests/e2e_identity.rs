@@ -151,6 +151,8 @@ impl Joined {
         let patch = json!({
             "cgroupRoot": runtime.cgroup_root, "failCgroupV1": false, "port": runtime.free_port(),
             "podLogsDir": runtime.dir.join("logs"),
+            // The rules of this machine are not the tests'.
+            "makeIPTablesUtilChains": false,
         });
         let patch = patch.as_object().expect("fields").iter();
         let patch: String = patch.map(|(key, value)| format!("{key}: {value}\n")).collect();

@@ -204,3 +204,44 @@ fn a_runtime_that_hangs_hangs_nobody_else() {
     assert_kept(&before, &after);
     node.wait_pod(&names[2], SLOW, |pod| pod["status"]["phase"] == "Running");
 }
+
+/// Mounts a directory over itself with all that is mounted in it, and takes that away again at the end.
+struct MountedTwice(std::path::PathBuf);
+
+impl MountedTwice {
+    fn mount(dir: std::path::PathBuf) -> MountedTwice {
+        rustix::mount::mount_bind_recursive(&dir, &dir).expect("bind the directory over itself");
+        MountedTwice(dir)
+    }
+}
+
+impl Drop for MountedTwice {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+#[test]
+fn a_network_namespace_that_is_mounted_twice_holds_up_one_pod_only() {
+    // As `ip netns add` does it on a node that runs pods: containerd can't remove the namespace of a sandbox that ends,
+    // and refuses to tell its status from then on.
+    let mut node = Node::start();
+    let seen = Seen::new(&node.runtime);
+    node.agent.write_manifest("bad", &sleeper("bad"));
+    seen.wait_running(&["bad".to_owned()], 1, SLOW);
+    let dir = node.runtime.network_namespaces()[0].parent().expect("a directory").to_owned();
+    let twice = MountedTwice::mount(dir);
+    node.agent.remove_manifest("bad");
+    wait_log(&node, 'W', &["bad", "stop pod sandbox failed", "device or resource busy"]);
+    node.agent.restart();
+
+    node.agent.write_manifest("next", &sleeper("next"));
+    seen.wait_pod("next", SLOW, |pod| pod.running().count() == 1);
+    assert_eq!(wait_node(&node, true), "");
+    wait_log(&node, 'W', &["does not give the status of sandbox", "device or resource busy"]);
+
+    drop(twice);
+    seen.wait_pod("bad", SLOW, |pod| pod.sandboxes.is_empty());
+    node.agent.remove_manifest("next");
+    node.wait_clean(SLOW);
+}

@@ -371,7 +371,7 @@ impl AgentMetrics {
 
     /// Somebody showed a certificate that is good until then.
     pub(crate) fn observe_certificate(&self, expires: Wall) {
-        let seconds = (expires.0 - self.now().0) as f64 / 1e9;
+        let seconds = self.now().seconds_until(expires);
         self.certificate_life.with_label_values(&PLAIN).observe(seconds);
     }
 

@@ -107,7 +107,7 @@ pub const FIELDS: &[(&str, Effect)] = &[
     ("podsPerCore", Honoured),
     ("enableControllerAttachDetach", Honoured),
     ("protectKernelDefaults", NoEffectYet),
-    ("makeIPTablesUtilChains", NoEffectYet),
+    ("makeIPTablesUtilChains", Honoured),
     ("iptablesMasqueradeBit", Honoured),
     ("iptablesDropBit", Honoured),
     ("featureGates", Honoured),

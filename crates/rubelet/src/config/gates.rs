@@ -33,15 +33,20 @@ const EFFECTIVE: &[&str] = &[
     "CSIVolumeHealth",
     "ClusterTrustBundleProjection",
     "CustomCPUCFSQuotaPeriod",
+    "EnvFiles",
     "GracefulNodeShutdown",
     "GracefulNodeShutdownBasedOnPodPriority",
     "KubeletCrashLoopBackOffMax",
     "KubeletEnsureSecretPulledImages",
+    "KubeletServiceAccountTokenForCredentialProviders",
     "LoggingAlphaOptions",
     "LoggingBetaOptions",
     "NodeDeclaredFeatures",
     "PodLevelResources",
+    "ReduceDefaultCrashLoopBackOffDecay",
+    "RuntimeClassInImageCriApi",
     "SELinuxMount",
+    "UserNamespacesHostNetworkSupport",
 ];
 
 /// Why a set of gates can't be used.

@@ -207,6 +207,17 @@ async fn logs_are_those_of_the_right_instance() {
     bench.check("POST", &format!("{path}/web"), 405, "405: Method Not Allowed").await;
 }
 
+/// Who may write a pod's status could name any container of the node there. The runtime's labels tell whose it is.
+#[tokio::test]
+async fn logs_of_a_container_of_another_pod_are_not_given() {
+    let bench = bench();
+    bench.check("GET", "/containerLogs/default/claims-own/old", 200, "/logs/own.log None\n").await;
+    for id in ["stolen", "renamed", "c2"] {
+        let refused = format!("container {id} is not container \"old\" of pod \"claims-{id}\"");
+        bench.check("GET", &format!("/containerLogs/default/claims-{id}/old"), 400, &refused).await;
+    }
+}
+
 #[tokio::test]
 async fn the_rest() {
     let bench = bench();
@@ -474,6 +485,15 @@ exit 1
     bench.check("GET", "/logs/?query=kubelet&query=other&query=sshd", 200, &said).await;
     let said = format!("said {words} --unit=kubelet --grep=a+\ncomplained\n");
     bench.check("GET", "/logs/?query=kubelet&pattern=a%2B", 200, &said).await;
+    // CVE-2024-9042: no shell sees the words of a query, and none of them is an option of its own.
+    let made = dir.path().join("made");
+    let pattern = format!("a%3B%20touch%20{0}%20%24%28touch%20{0}%29%20--file%3D{0}", made.display());
+    let said = format!(
+        "said {words} --unit=kubelet --grep=a; touch {0} $(touch {0}) --file={0}\ncomplained\n",
+        made.display()
+    );
+    bench.check("GET", &format!("/logs/?query=kubelet&pattern={pattern}"), 200, &said).await;
+    assert!(!made.exists());
 }
 
 fn requests(metrics: &crate::AgentMetrics) -> Vec<String> {
