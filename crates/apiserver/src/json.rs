@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 
+use k8s_openapi::api::core::v1::ServiceAccount;
 use model::codec::{self, CodecError, Take};
 use model::k8s::CSINode;
 use model::k8s::{
@@ -194,6 +195,7 @@ reading! {
     CSINode, csi_node, WHOLE;
     ConfigMap, config_map, CONFIG_MAP;
     Secret, secret, SECRET;
+    ServiceAccount, service_account, WHOLE;
     Service, service, SERVICE;
     RuntimeClass, runtime_class, NAMED_SPEC;
     CsiDriver, csi_driver, NAMED_SPEC;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use apiserver::certificates::{ClientIdentity, Loss, Rotation, Rotator, Template};
 use apiserver::{Api, ApiPodFeed, AskedObjects};
+use engine::EssentialTasks;
 use futures::StreamExt;
 use host::clock::SystemClock;
 use ports::{ClusterPorts, PodFeed, Seen};
@@ -14,7 +15,7 @@ use server::{AgentMetrics, CertificateFigures, MeteredNode, ServingCertificate};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{FeatureGates, KubeletConfiguration};
+use crate::config::KubeletConfiguration;
 use crate::flags::{Flags, KUBERNETES_VERSION, RUBELET_VERSION};
 
 /// Below the directory of certificates.
@@ -28,6 +29,15 @@ pub struct Cluster {
     rotation: Option<Rotation>,
 }
 
+/// Which serving certificate is asked for.
+#[derive(Clone, Copy)]
+pub struct ServingRequest<'a> {
+    pub cert_dir: &'a Path,
+    pub node_name: &'a str,
+    /// The gate `AllowDNSOnlyNodeCSR`: a node that has names but no address may ask as well.
+    pub names_suffice: bool,
+}
+
 impl Cluster {
     pub fn feed(&self, node_name: &str) -> Box<dyn PodFeed> {
         Box::new(ApiPodFeed::new(&self.api, node_name))
@@ -37,21 +47,21 @@ impl Cluster {
     pub fn keep_serving_certificate(
         &self,
         slot: Arc<ServingCertificate>,
-        cert_dir: &Path,
-        node_name: &str,
-        gates: &FeatureGates,
+        request: &ServingRequest<'_>,
         metrics: &AgentMetrics,
         stop: &CancellationToken,
+        essential: &EssentialTasks,
     ) -> anyhow::Result<()> {
         let (wanted, template) = watch::channel(None);
+        let ServingRequest { cert_dir, node_name, names_suffice } = *request;
         let (rotator, rotation) =
             Rotator::serving(self.api.clone(), cert_dir, None, template, Arc::new(SystemClock))
                 .context("serverTLSBootstrap")?;
         metrics.watch_certificate("server", figures(&rotation));
-        tokio::spawn(rotator.run(stop.clone()));
+        essential.spawn("the rotation of the serving certificate", rotator.run(stop.clone()));
         let mut nodes = self.ports.node.watch(node_name);
-        let (name, names_suffice) = (node_name.to_owned(), gates.enabled("AllowDNSOnlyNodeCSR"));
-        tokio::spawn(stop.clone().run_until_cancelled_owned(async move {
+        let name = node_name.to_owned();
+        let follow = stop.clone().run_until_cancelled_owned(async move {
             while let Some(seen) = nodes.next().await {
                 let Seen::Is(node) = seen else { continue };
                 let status = node.status.as_ref().and_then(|status| status.addresses.as_deref());
@@ -60,9 +70,10 @@ impl Cluster {
                     template.is_some() && std::mem::replace(known, template.clone()) != template
                 });
             }
-        }));
+        });
+        essential.spawn("the watch of the node's addresses", follow);
         let file = cert_dir.join(ISSUED_FILE);
-        tokio::spawn(stop.clone().run_until_cancelled_owned(async move {
+        let show = stop.clone().run_until_cancelled_owned(async move {
             let mut held = rotation.held();
             loop {
                 if held.borrow_and_update().is_some() {
@@ -72,7 +83,8 @@ impl Cluster {
                     return;
                 }
             }
-        }));
+        });
+        essential.spawn("the use of the serving certificate", show);
         Ok(())
     }
 
@@ -92,6 +104,7 @@ pub async fn join(
     node_name: &str,
     metrics: &Arc<AgentMetrics>,
     stop: &CancellationToken,
+    essential: &EssentialTasks,
 ) -> anyhow::Result<Option<Cluster>> {
     let Some(kubeconfig) = path(&flags.kubeconfig) else { return Ok(None) };
     let bootstrap = path(&flags.bootstrap_kubeconfig);
@@ -111,9 +124,9 @@ pub async fn join(
         .with_context(|| format!("joining the cluster of --kubeconfig {}", kubeconfig.display()))?;
     identity.connection.count_with(metrics.clone());
     let (connection, ends) = (identity.connection.clone(), stop.clone());
-    tokio::spawn(async move { connection.follow_files(ends).await });
+    essential.spawn("the watch of credentials", async move { connection.follow_files(ends).await });
     let rotation = identity.rotation.map(|(rotator, rotation)| {
-        tokio::spawn(rotator.run(stop.clone()));
+        essential.spawn("the rotation of the client certificate", rotator.run(stop.clone()));
         metrics.watch_certificate("client", figures(&rotation));
         rotation
     });

@@ -17,8 +17,10 @@ mod placing;
 mod properties;
 mod releasing;
 mod script;
+mod set_aside;
 mod show;
 mod starting_over;
+mod statuses;
 mod unreadable;
 
 use self::script::{check, check_on};
