@@ -29,6 +29,7 @@ build_suite_images() {
     trap "rm -rf '$work'" EXIT
     local base pause
     busybox_tree "$work/busybox"
+    add_nmeter "$work/busybox"
     base=$(layer "$work" busybox)
     pause_tree "$work/pause"
     pause=$(layer "$work" pause)
@@ -45,6 +46,7 @@ build_suite_images() {
 
 # Of which the images get programs, with their libraries.
 install_suite_packages() {
+    unpack_package netcat-openbsd "$CACHE/netcat-openbsd/bin/nc.openbsd"
     [[ -x /usr/bin/curl && -x /usr/bin/ipcs ]] || apt_install curl util-linux >"$CACHE/apt-suite.log" 2>&1 </dev/null ||
         die "could not install curl and util-linux (see $CACHE/apt-suite.log)"
 }
@@ -70,10 +72,29 @@ small_images() {
 
 # --- trees -----------------------------------------------------------------------------------
 
-# add_program <tree> <path>: the program in /bin, and the shared libraries it names, where its loader looks for them.
+# Specs about the order of containers have each write the time, with milliseconds, as busybox' nmeter does when it is
+# asked for '%3t'. The distribution's busybox has no nmeter.
+add_nmeter() {
+    gcc -static -Os -s -o "$1/bin/nmeter" -x c - <<'TEXT'
+#include <stdio.h>
+#include <sys/time.h>
+#include <time.h>
+
+int main(void) {
+    struct timeval now;
+    char text[16];
+    gettimeofday(&now, NULL);
+    strftime(text, sizeof text, "%H:%M:%S", gmtime(&now.tv_sec));
+    printf("%s.%03ld\n", text, (long)now.tv_usec / 1000);
+    return 0;
+}
+TEXT
+}
+
+# add_program <tree> <path> [name]: the program in /bin, and the shared libraries it names, where its loader looks for them.
 add_program() {
     local tree=$1 library
-    install -D "$2" "$tree/bin/${2##*/}"
+    install -D "$2" "$tree/bin/${3:-${2##*/}}"
     while read -r library; do
         install -D "$library" "$tree$library"
     done < <(ldd "$2" | grep -oE '/[^ ]+')
@@ -94,6 +115,7 @@ agnhost_tree() {
         nogroup:x:65534: >"$tree/etc/group"
     add_program "$tree" /bin/bash
     add_program "$tree" /usr/bin/curl
+    add_program "$tree" "$CACHE/netcat-openbsd/bin/nc.openbsd" nc
     private_registry_tree "$tree/var/registry/pause" "$3"
 }
 
