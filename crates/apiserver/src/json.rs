@@ -1,6 +1,7 @@
 //! Between JSON and the Kubernetes types. Each pair of a type and a deserializer takes long to compile, so it happens
 //! here and nowhere else: one deserializer, and a plain function for each type.
 
+use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use model::k8s::CSINode;
 use model::k8s::{
@@ -143,6 +144,7 @@ reading! {
     CSINode, csi_node;
     ConfigMap, config_map;
     Secret, secret;
+    ServiceAccount, service_account;
     PersistentVolumeClaim, claim;
     PersistentVolume, persistent_volume;
     VolumeAttachment, volume_attachment;

@@ -19,6 +19,8 @@ pub const CRASH_FORGET: Duration = Duration::from_secs(600);
 pub const PULL_INITIAL: Duration = Duration::from_secs(10);
 pub const PULL_MAX: Duration = Duration::from_secs(300);
 pub const PULL_FORGET: Duration = Duration::from_secs(600);
+pub const STATUS_INITIAL: Duration = Duration::from_secs(1);
+pub const STATUS_MAX: Duration = Duration::from_secs(300);
 pub const VOLUME_INITIAL: Duration = Duration::from_millis(500);
 pub const VOLUME_MAX: Duration = Duration::from_secs(122);
 
@@ -53,6 +55,11 @@ pub fn crash_advance(
         _ => first,
     };
     CrashBackOff { key, delay, advanced_at: now }
+}
+
+/// When a status that the runtime did not give so many times in a row is asked for again.
+pub fn status_delay(failures: u32) -> Duration {
+    (STATUS_INITIAL * (1 << failures.saturating_sub(1).min(16))).min(STATUS_MAX)
 }
 
 /// How long a volume, or what is in it, waits after so many failures in a row.

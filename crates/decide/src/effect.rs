@@ -9,7 +9,7 @@ use model::credentials::PullSecret;
 use model::cri::{ContainerConfig, IdMapping, SandboxConfig};
 use model::csi::{ClaimObject, Expansion};
 use model::disk_use::DiskPlaces;
-use model::files::ContainerFiles;
+use model::files::{ContainerFiles, EnvFile};
 use model::hook::HookCall;
 use model::k8s::{Pod, PodStatus};
 use model::observed::Scope;
@@ -21,6 +21,7 @@ use model::{ApiEvent, ContainerId, FullName, Mono, PodUid, SandboxId};
 use serde::{Deserialize, Serialize};
 
 use crate::credentials::Candidate;
+use crate::images::PullKey;
 
 /// Number of a plan of one pod. Grows; a result with another epoch is late.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
@@ -48,17 +49,20 @@ pub enum Effect {
     InspectImage {
         image: String,
     },
-    /// Ask the credential plugins about an image and keep what they say for its pull. `PluginsAsked` follows.
+    /// Ask the credential plugins about an image on behalf of a pod, and keep what they say for its pull.
+    /// `for_access`: nothing is kept, what counts is whose credentials they have. `PluginsAsked` follows.
     AskPlugins {
-        image: String,
-        access: u64,
+        pull: PullKey,
+        pod: PullingPod,
+        for_access: bool,
     },
-    /// `own`: credentials of the pods that wait for it, tried before the node's. `access` tells them apart from others.
+    /// `own`: credentials of the pods that wait for it, tried before the node's. `context`: the pod that the runtime
+    /// is told of.
     PullImage {
-        image: String,
-        access: u64,
+        pull: PullKey,
         #[serde(skip)]
         own: Vec<Candidate>,
+        context: Box<PullContext>,
     },
     /// Put on record that a pod with this secret may use the image.
     NoteAccess {
@@ -131,6 +135,10 @@ pub enum Effect {
     /// An Event about a claim that a pod uses.
     RecordClaimEvent {
         claim: ClaimObject,
+        event: ApiEvent,
+    },
+    /// An Event about the node itself.
+    RecordNodeEvent {
         event: ApiEvent,
     },
     /// Write these cgroups (the levels above pods).
@@ -225,6 +233,48 @@ pub enum TimerKey {
     NodeCgroups,
 }
 
+impl TimerKey {
+    /// The pod that it is about, if it is about one.
+    pub fn pod(&self) -> Option<&PodUid> {
+        match self {
+            TimerKey::Pod(uid)
+            | TimerKey::Probe(uid)
+            | TimerKey::Observe(uid)
+            | TimerKey::Disk(uid)
+            | TimerKey::Report(uid) => Some(uid),
+            TimerKey::Token(wanted) => Some(&wanted.pod_uid),
+            TimerKey::Storage(_)
+            | TimerKey::Mirror(_)
+            | TimerKey::FullRelist
+            | TimerKey::RuntimeCheck
+            | TimerKey::Sweep
+            | TimerKey::NodeCgroups => None,
+        }
+    }
+}
+
+impl Effect {
+    /// The pod that it is about, if it is about one.
+    pub fn pod(&self) -> Option<&PodUid> {
+        match self {
+            Effect::Observe(Scope::Pod(uid))
+            | Effect::Run { uid, .. }
+            | Effect::Cancel { uid, .. }
+            | Effect::PublishStatus { uid, .. }
+            | Effect::RunProbe { uid, .. }
+            | Effect::KeepProbeRecord { uid, .. }
+            | Effect::Forget { uid }
+            | Effect::RecordEvent { uid, .. }
+            | Effect::UpdateVolume { uid, .. }
+            | Effect::MeasureDisk { uid, .. } => Some(uid),
+            Effect::SetTimer { key, .. } => key.pod(),
+            Effect::RequestToken { wanted } => Some(&wanted.pod_uid),
+            Effect::Log { uid, .. } => uid.as_ref(),
+            _ => None,
+        }
+    }
+}
+
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Sweep {
     pub pod_dirs: Vec<PodUid>,
@@ -242,22 +292,29 @@ impl Sweep {
     }
 }
 
-/// Actions that run at the same time. The next stage waits for all of them.
+/// Actions that run at the same time. The next stage waits for all of them, unless it has a time of its own.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Stage {
     pub actions: Vec<Action>,
     /// Whether the plan ends here when one of them fails.
     pub stop_on_failure: bool,
+    /// At this moment the stage begins although those before it have not ended.
+    pub not_after: Option<Mono>,
 }
 
 impl Stage {
     /// A stage whose failure ends the plan.
     pub fn must(actions: Vec<Action>) -> Self {
-        Self { actions, stop_on_failure: true }
+        Self { actions, stop_on_failure: true, not_after: None }
     }
     /// A stage after which the plan goes on in any case.
     pub fn may(actions: Vec<Action>) -> Self {
-        Self { actions, stop_on_failure: false }
+        Self { actions, stop_on_failure: false, not_after: None }
+    }
+    /// The same stage, which waits no longer than until `at` for those before it.
+    pub fn not_after(mut self, at: Mono) -> Self {
+        self.not_after = Some(at);
+        self
     }
 }
 
@@ -281,6 +338,11 @@ pub enum Action {
         expansion: Box<Expansion>,
     },
     /// Puts on record, in the pod's directory, which of the host's ids are the pod's.
+    /// What containers wrote for the variables of another, which is about to be started.
+    ReadEnvFiles {
+        container: String,
+        files: Vec<EnvFile>,
+    },
     KeepUserIds {
         ids: IdMapping,
     },
@@ -348,6 +410,7 @@ impl Action {
             Action::EnsureCgroup { .. } => "make pod cgroup",
             Action::SetUpVolume { .. } => "set up volume",
             Action::ExpandVolume { .. } => "expand volume",
+            Action::ReadEnvFiles { .. } => "read files of variables",
             Action::KeepUserIds { .. } => "record user namespace",
             Action::RunSandbox { .. } => "create pod sandbox",
             Action::StartContainer(_) => "start container",
@@ -378,4 +441,22 @@ pub struct StartContainer {
     pub log_path: String,
     /// Runs right after the start; until it is over, nothing further of the pod begins.
     pub post_start: Option<HookCall>,
+}
+
+/// The pod that the runtime is told of with a pull.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PullContext {
+    pub annotations: BTreeMap<String, String>,
+    /// `None`: it can't be made now.
+    pub sandbox: Option<SandboxConfig>,
+}
+
+/// The pod on whose behalf credential plugins are asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PullingPod {
+    pub namespace: String,
+    pub name: String,
+    pub uid: PodUid,
+    /// Empty: it has none.
+    pub service_account: String,
 }

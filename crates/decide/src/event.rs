@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use model::cgroup::{CgroupDriver, CgroupName};
 use model::cluster::{ObjectKey, ObjectState, Token, TokenWanted};
-use model::credentials::PullHistory;
+use model::credentials::{PullHistory, PullServiceAccount};
 use model::cri::{Image, RuntimeStatus};
 use model::csi::VolumeId;
 use model::disk_use::DiskUse;
+use model::files::EnvFileRead;
 use model::k8s::{CSIDriver, ClusterTrustBundle, Node, Pod, Service};
 use model::local::LocalObjects;
 use model::node::HostFacts;
@@ -23,6 +24,7 @@ use model::{ContainerId, FullName, PodUid, SandboxId};
 use serde::{Deserialize, Serialize};
 
 use crate::effect::{Epoch, TimerKey};
+use crate::images::PullKey;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Event {
@@ -63,6 +65,11 @@ pub enum Event {
     },
     /// Something may have changed in the runtime.
     Hint(Hint),
+    /// A lifecycle hook asked for HTTPS, and the server of the pod answered without. `host`: name and port.
+    HookFellBackToHttp {
+        uid: PodUid,
+        host: String,
+    },
     /// The runtime answered `Status` and `Version`, or did not.
     RuntimeChecked(RuntimeCheck),
     /// One action of a pod's plan ended.
@@ -85,13 +92,14 @@ pub enum Event {
         history: PullHistory,
     },
     /// The credential plugins have answered, or had their time.
+    /// `account`: the service account on whose behalf one of them gave credentials for the image.
     PluginsAsked {
-        image: String,
-        access: u64,
+        pull: PullKey,
+        for_access: bool,
+        account: Option<PullServiceAccount>,
     },
     ImagePulled {
-        image: String,
-        access: u64,
+        pull: PullKey,
         result: Result<PulledImage, CallFailure>,
     },
     /// An attempt at a probe ended. `id`: the instance that was asked. `took` is for whoever counts.
@@ -166,6 +174,30 @@ pub enum Event {
 }
 
 impl Event {
+    /// The pod that it is about, if it is about one.
+    pub fn pod(&self) -> Option<PodUid> {
+        match self {
+            Event::PodChanged { pod, .. } => pod.metadata.uid.as_deref().map(PodUid::from),
+            Event::Observed(Observation { scope: Scope::Pod(uid), .. })
+            | Event::ObserveFailed { scope: Scope::Pod(uid), .. }
+            | Event::Hint(Hint::Pod(uid))
+            | Event::PodGone { uid, .. }
+            | Event::StepDone { uid, .. }
+            | Event::PlanEnded { uid, .. }
+            | Event::ProbeDone { uid, .. }
+            | Event::DiskMeasured { uid, .. }
+            | Event::VolumeNews { uid, .. }
+            | Event::VolumeUpdated { uid, .. }
+            | Event::Evict { uid, .. }
+            | Event::ApiAnswered(ApiAnswer::StatusPatched { uid, .. } | ApiAnswer::PodDeleted { uid, .. }) => {
+                Some(uid.clone())
+            }
+            Event::TokenIssued { wanted, .. } => Some(wanted.pod_uid.clone()),
+            Event::Timer(key) => key.pod().cloned(),
+            _ => None,
+        }
+    }
+
     /// The name of its kind, for counting.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -179,6 +211,7 @@ impl Event {
             Event::Observed(_) => "observed",
             Event::ObserveFailed { .. } => "observe_failed",
             Event::Hint(_) => "hint",
+            Event::HookFellBackToHttp { .. } => "hook_fell_back_to_http",
             Event::RuntimeChecked(_) => "runtime_checked",
             Event::StepDone { .. } => "step_done",
             Event::PlanEnded { .. } => "plan_ended",
@@ -327,6 +360,8 @@ pub enum StepResult {
         failure: CallFailure,
     },
     Expanded(Expanded),
+    /// What was found in files of variables.
+    EnvFiles(Vec<EnvFileRead>),
     /// Stopped, but its hook failed. `message` is for the log only.
     HookFailed {
         message: String,

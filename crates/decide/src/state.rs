@@ -9,7 +9,7 @@ use std::sync::Arc;
 use model::cri::{IdMapping, RuntimeHandler};
 use model::k8s::{Node, Pod, PodStatus};
 use model::node::{HostFacts, NodeConfig};
-use model::observed::ObservedPod;
+use model::observed::{ObservedPod, Scope};
 use model::pod::{PodView, QosClass, Source};
 use model::probe::ProbeRecord;
 use model::report::Counts;
@@ -17,6 +17,7 @@ use model::runtime_class::RuntimeClasses;
 use model::why::Why;
 use model::{FullName, Mono, PodUid, Wall};
 
+use crate::allocation::PendingResize;
 use crate::effect::{Epoch, Stage};
 use crate::images::ImageDesk;
 use crate::ledger::Ledger;
@@ -26,6 +27,7 @@ use crate::objects::ObjectDesk;
 use crate::probes::PodProbes;
 use crate::publish::Publication;
 use crate::resources;
+use crate::set_aside::SetAside;
 use crate::status::{IpFamily, PodResources};
 use crate::tally::Tally;
 use crate::witness::Witness;
@@ -67,13 +69,20 @@ pub struct NodeState {
     /// Of each source that knows of classes.
     pub runtime_classes: BTreeMap<Source, RuntimeClasses>,
     /// Ids of the host that belong to pods: reserved, in use, or of a directory that is not gone yet.
-    pub user_ids: BTreeMap<PodUid, IdMapping>,
+    /// `None`: the pod's record can't be read, so nobody can tell which are its own.
+    pub user_ids: BTreeMap<PodUid, Option<IdMapping>>,
+    /// The directories of pods could not be listed at the start: any id may be in use.
+    pub user_ids_unlisted: bool,
     pub full_observation: FullObservation,
     pub sweeping: BTreeSet<PodUid>,
     pub sweep_running: bool,
     pub swept_once: bool,
     pub next_epoch: u64,
     pub burstable_shares_written: Option<u64>,
+    /// Pods that are set aside when they come, by what earlier agents left on record.
+    pub set_aside: BTreeMap<PodUid, SetAside>,
+    /// The pod that the step at hand is about, for whoever has to say over which pod it panicked.
+    pub in_work: Option<PodUid>,
     /// To be told, never to be decided by.
     pub counts: Counts,
 }
@@ -97,6 +106,8 @@ pub struct FullObservation {
     pub in_flight: bool,
     /// Somebody wants one that began at or after this.
     pub wanted: Option<Mono>,
+    /// Why the last one failed, if it did.
+    pub failure: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -112,6 +123,7 @@ pub struct RuntimeHealth {
     pub failures: u32,
     pub last_ok: Option<Mono>,
     pub supplemental_groups_policy: bool,
+    pub user_namespaces_host_network: bool,
     /// What each of its handlers can do, by name. Older runtimes tell of none.
     pub handlers: BTreeMap<String, RuntimeHandler>,
 }
@@ -136,6 +148,7 @@ impl Default for RuntimeHealth {
             failures: 0,
             last_ok: None,
             supplemental_groups_policy: false,
+            user_namespaces_host_network: false,
             handlers: BTreeMap::new(),
         }
     }
@@ -152,6 +165,8 @@ pub struct PodEntry {
     pub requests: Arc<resources::Amounts>,
     /// The same, as the status shows it.
     pub resources: Arc<PodResources>,
+    /// Its spec asks for other resources than it has.
+    pub pending_resize: Option<PendingResize>,
     /// No source wants it any more.
     pub removed: bool,
     /// Wanted again under the same UID while it was still going: comes back when it has ended.
@@ -160,10 +175,14 @@ pub struct PodEntry {
     pub rejection: Option<(String, String)>,
     /// Reason and message that it fails with because the node could not keep it.
     pub eviction: Option<(String, String)>,
+    /// Nothing is done for it: steps about it panicked.
+    pub set_aside: Option<SetAside>,
     /// Its local storage is measured from time to time.
     pub disk_watched: bool,
     pub observed: Option<Reading>,
     pub observing: Observing,
+    /// Statuses that the runtime did not give.
+    pub status_retry: Option<StatusRetry>,
     /// What a reading has to show in order to be believed at once.
     pub witness: Witness,
     pub ledger: Ledger,
@@ -191,6 +210,27 @@ pub struct Observing {
     pub in_flight: bool,
     /// A reading that began at or after this is wanted.
     pub wanted: Option<Mono>,
+}
+
+/// The runtime lists something of a pod, and does not give its status.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StatusRetry {
+    /// When the reading began that this follows from.
+    pub read_at: Mono,
+    /// What the runtime was asked for.
+    pub ids: BTreeSet<String>,
+    /// How many times in a row.
+    pub tries: u32,
+    /// Not asked again before this, unless the list shows a change.
+    pub at: Mono,
+}
+
+/// What was read of a pod before, for the next reading: a status is asked for only where it may be new.
+#[derive(Clone, Debug)]
+pub struct KnownPod {
+    pub pod: Arc<ObservedPod>,
+    /// It is time to ask again for statuses that the runtime did not give.
+    pub ask_again: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -243,12 +283,15 @@ impl NodeState {
             probe_records: BTreeMap::new(),
             runtime_classes: BTreeMap::new(),
             user_ids: BTreeMap::new(),
+            user_ids_unlisted: false,
             full_observation: FullObservation::default(),
             sweeping: BTreeSet::new(),
             sweep_running: false,
             swept_once: false,
             next_epoch: 1,
             burstable_shares_written: None,
+            set_aside: BTreeMap::new(),
+            in_work: None,
             counts: Counts::default(),
         }
     }
@@ -272,6 +315,19 @@ impl NodeState {
         of("InternalIP").chain(of("ExternalIP")).map(|a| a.address.clone()).collect()
     }
 
+    /// What a reading that begins now need not ask for again.
+    pub fn known_readings(&self, scope: &Scope, now: Mono) -> BTreeMap<PodUid, KnownPod> {
+        let known = |(uid, entry): (&PodUid, &PodEntry)| {
+            let pod = entry.observed.as_ref()?.pod.clone();
+            let ask_again = entry.status_retry.as_ref().is_none_or(|retry| retry.at <= now);
+            Some((uid.clone(), KnownPod { pod, ask_again }))
+        };
+        match scope {
+            Scope::All => self.pods.iter().filter_map(known).collect(),
+            Scope::Pod(uid) => self.pods.get_key_value(uid).and_then(known).into_iter().collect(),
+        }
+    }
+
     /// Every configured source has delivered once: what nobody wants may go.
     pub fn sources_ready(&self) -> bool {
         self.sources.values().all(|s| s.seen)
@@ -285,6 +341,17 @@ impl PodEntry {
             qos: resources::qos_class(&view),
             requests: Arc::new(requests),
             resources: Arc::new(pod_resources(&view)),
+            ..Self::without_amounts(view)
+        }
+    }
+
+    /// With nothing that is computed from the definition.
+    pub(crate) fn without_amounts(view: PodView) -> Self {
+        Self {
+            qos: QosClass::BestEffort,
+            requests: Arc::default(),
+            resources: Arc::default(),
+            pending_resize: None,
             view,
             orphan: false,
             removed: false,
@@ -292,9 +359,11 @@ impl PodEntry {
             lifecycle: Lifecycle::Syncing,
             rejection: None,
             eviction: None,
+            set_aside: None,
             disk_watched: false,
             observed: None,
             observing: Observing::default(),
+            status_retry: None,
             witness: Witness::default(),
             ledger: Ledger::default(),
             plan: None,
@@ -324,5 +393,6 @@ pub(crate) fn pod_resources(view: &PodView) -> PodResources {
         limits: list(resources::pod_limits(view, resources::Overhead::Included)),
         cpu_limited: declared.cpu,
         memory_limited: declared.memory,
+        pod_level: view.spec().resources.clone().unwrap_or_default(),
     }
 }

@@ -1,17 +1,23 @@
 //! Reading the runtime: lists first, and a status only for what the lists show to have changed.
 //!
-//! The time of a reading is taken before its first call. A container or sandbox that vanishes between list and status
-//! is simply not there; any other failure fails the reading as a whole, so that half of the truth is never shown.
+//! The time of a reading is taken before its first call. The two lists make a reading complete: if one of them fails, the
+//! reading fails. A container or sandbox that vanishes between list and status is simply not there. A status that the
+//! runtime refuses, gives too late or gives of something else is noted in its pod (`missing_status`), of which the list
+//! entry is known then; every other pod is read as usual.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use decide::event::{Event, RuntimeCheck};
+use decide::state::KnownPod;
 use decide::termination_message::{self, Ended};
-use futures::future::try_join_all;
+use futures::future::join_all;
 use model::cgroup::CgroupDriver;
-use model::cri::{RuntimeStatus, RuntimeVersion};
-use model::observed::{ContainerState, Observation, ObservedContainer, ObservedPod, ObservedSandbox, Scope};
+use model::cri::{NamespaceMode, RuntimeStatus, RuntimeVersion};
+use model::observed::{
+    ContainerState, EXIT_CODE_UNKNOWN, Observation, ObservedContainer, ObservedPod, ObservedSandbox, Scope,
+};
 use model::pod::{
     ANNOTATION_CONTAINER_HASH, ANNOTATION_POD_DELETION_GRACE, ANNOTATION_POD_GRACE, ANNOTATION_PRE_STOP,
     ANNOTATION_RESTART_COUNT, ANNOTATION_TERMINATION_PATH, ANNOTATION_TERMINATION_POLICY,
@@ -20,11 +26,18 @@ use model::pod::{
 use model::{FullName, PodUid, Wall};
 use ports::{
     ContainerFilter, ContainerInfo, ContainerStatus, Disposition, RuntimeError, SandboxFilter, SandboxInfo,
+    SandboxStatus,
 };
+use tokio::time::timeout;
 
 use crate::dispatcher::Shop;
 
-type Known = BTreeMap<PodUid, Arc<ObservedPod>>;
+type Known = BTreeMap<PodUid, KnownPod>;
+
+/// How long a complete reading waits for one status: every other pod waits along.
+const STATUS_DEADLINE_OF_ALL: Duration = Duration::from_secs(5);
+/// How long the reading of one pod does.
+const STATUS_DEADLINE_OF_POD: Duration = Duration::from_secs(20);
 
 pub(crate) async fn check_runtime(shop: Shop, ask_cgroup_driver: bool) {
     let answer = async {
@@ -123,56 +136,168 @@ async fn read(shop: &Shop, scope: &Scope, known: &Known) -> Result<Vec<Arc<Obser
         listed.name.get_or_insert(name);
         listed.containers.push(container);
     }
-    let readings = pods.into_iter().map(|(uid, listed)| one(shop, uid.clone(), listed, known.get(&uid)));
-    try_join_all(readings).await
-}
-
-async fn one(
-    shop: &Shop,
-    uid: PodUid,
-    listed: Listed,
-    known: Option<&Arc<ObservedPod>>,
-) -> Result<Arc<ObservedPod>, RuntimeError> {
-    let full_name = listed.name.unwrap_or_else(|| FullName::new("", ""));
-    let sandboxes = listed.sandboxes.into_iter().map(|info| sandbox(shop, info, known));
-    let containers = listed.containers.into_iter().map(|info| container(shop, info, known));
-    let (sandboxes, containers) = tokio::try_join!(try_join_all(sandboxes), try_join_all(containers))?;
-    let mut pod = ObservedPod {
-        uid,
-        full_name,
-        sandboxes: sandboxes.into_iter().flatten().collect(),
-        containers: containers.into_iter().flatten().collect(),
+    let deadline = match scope {
+        Scope::All => STATUS_DEADLINE_OF_ALL,
+        Scope::Pod(_) => STATUS_DEADLINE_OF_POD,
     };
-    pod.sort();
-    Ok(match known {
-        Some(same) if **same == pod => same.clone(),
-        _ => Arc::new(pod),
-    })
+    let asker = Asker { shop, deadline };
+    let readings = pods.into_iter().map(|(uid, listed)| {
+        let known = known.get(&uid);
+        asker.pod(uid, listed, known)
+    });
+    let readings = join_all(readings).await;
+    if readings.iter().any(|(_, unreachable)| *unreachable) {
+        // Either the runtime can't reach one sandbox, or nobody can reach the runtime any more.
+        shop.ports.runtime.version().await?;
+    }
+    Ok(readings.into_iter().map(|(pod, _)| pod).collect())
 }
 
-fn absent_is_none<T>(result: Result<T, RuntimeError>) -> Result<Option<T>, RuntimeError> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(error) if error.disposition() == Disposition::Absent => Ok(None),
-        Err(error) => Err(error),
+/// One sandbox or container after its status was asked for.
+enum Part<T> {
+    /// It is gone since the list was made.
+    Gone,
+    Read(T),
+    /// What the list tells, and why there is no status.
+    Listed(T, RuntimeError),
+}
+
+/// Asks for statuses.
+struct Asker<'a> {
+    shop: &'a Shop,
+    deadline: Duration,
+}
+
+impl Asker<'_> {
+    /// A pod, and whether the runtime said that something of it can't be reached.
+    async fn pod(&self, uid: PodUid, listed: Listed, known: Option<&KnownPod>) -> (Arc<ObservedPod>, bool) {
+        let full_name = listed.name.unwrap_or_else(|| FullName::new("", ""));
+        let sandboxes = listed.sandboxes.into_iter().map(|info| self.sandbox(info, known));
+        let containers = listed.containers.into_iter().map(|info| self.container(info, known));
+        let (sandboxes, containers) = tokio::join!(join_all(sandboxes), join_all(containers));
+        let mut pod = ObservedPod::empty(uid, full_name);
+        let mut unreachable = false;
+        let mut note = |id: String, error: RuntimeError| {
+            unreachable |= matches!(error, RuntimeError::Unavailable { .. });
+            pod.missing_status.insert(id, error.user_message());
+        };
+        for part in sandboxes {
+            let sandbox = match part {
+                Part::Gone => continue,
+                Part::Read(sandbox) => sandbox,
+                Part::Listed(sandbox, error) => {
+                    note(sandbox.id.to_string(), error);
+                    sandbox
+                }
+            };
+            pod.sandboxes.push(sandbox);
+        }
+        for part in containers {
+            let container = match part {
+                Part::Gone => continue,
+                Part::Read(container) => container,
+                Part::Listed(container, error) => {
+                    note(container.id.to_string(), error);
+                    container
+                }
+            };
+            pod.containers.push(container);
+        }
+        pod.sort();
+        let pod = match known {
+            Some(KnownPod { pod: same, .. }) if **same == pod => same.clone(),
+            _ => Arc::new(pod),
+        };
+        (pod, unreachable)
+    }
+
+    /// `Ok(None)`: it is gone.
+    async fn status<T>(
+        &self,
+        call: &'static str,
+        answer: impl Future<Output = Result<T, RuntimeError>>,
+    ) -> Result<Option<T>, RuntimeError> {
+        let late = || RuntimeError::TimedOut { call, after: self.deadline };
+        match timeout(self.deadline, answer).await.map_err(|_| late())? {
+            Ok(status) => Ok(Some(status)),
+            Err(error) if error.disposition() == Disposition::Absent => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn sandbox(&self, info: SandboxInfo, known: Option<&KnownPod>) -> Part<ObservedSandbox> {
+        let old = known.and_then(|known| known.pod.sandboxes.iter().find(|s| s.id == info.id));
+        let same = old.filter(|s| s.ready == info.ready);
+        if let Some((old, answer)) = same.zip(not_asked_again(known, info.id.as_str())) {
+            return Part::Listed(old.clone(), answer);
+        }
+        let read = same.filter(|s| !is_missing(known, s.id.as_str()));
+        // A ready sandbox without an address may still get one.
+        if let Some(old) = read.filter(|s| !s.ready || !s.ips.is_empty()) {
+            return Part::Read(old.clone());
+        }
+        let answer = self.status("PodSandboxStatus", self.shop.ports.runtime.pod_sandbox_status(&info.id));
+        let answer = answer.await.and_then(|status| match status {
+            Some(status) if status.info.id != info.id => {
+                Err(of_another("PodSandboxStatus", status.info.id.as_str()))
+            }
+            status => Ok(status),
+        });
+        match answer {
+            Ok(None) => Part::Gone,
+            Ok(Some(status)) => Part::Read(read_sandbox(info, status)),
+            // Its network is the node's, which has no address to wait for.
+            Err(_) if read.is_some_and(|s| s.network == NamespaceMode::Node) => {
+                read.map_or(Part::Gone, |old| Part::Read(old.clone()))
+            }
+            Err(error) => Part::Listed(listed_sandbox(info, old), error),
+        }
+    }
+
+    async fn container(&self, info: ContainerInfo, known: Option<&KnownPod>) -> Part<ObservedContainer> {
+        let old = known.and_then(|known| known.pod.containers.iter().find(|c| c.id == info.id));
+        let same = old.filter(|c| c.state == info.state);
+        if let Some((old, answer)) = same.zip(not_asked_again(known, info.id.as_str())) {
+            return Part::Listed(old.clone(), answer);
+        }
+        let settled = matches!(info.state, ContainerState::Running | ContainerState::Exited);
+        if let Some(old) = same.filter(|c| settled && !is_missing(known, c.id.as_str())) {
+            return Part::Read(old.clone());
+        }
+        let answer = self.status("ContainerStatus", self.shop.ports.runtime.container_status(&info.id));
+        let answer = answer.await.and_then(|status| match status {
+            Some(status) if status.id != info.id => Err(of_another("ContainerStatus", status.id.as_str())),
+            status => Ok(status),
+        });
+        match answer {
+            Ok(None) => Part::Gone,
+            Ok(Some(status)) => {
+                let message = termination_message(self.shop, &info, &status).await;
+                Part::Read(observed(info, status, message))
+            }
+            Err(error) => Part::Listed(listed_container(info, old), error),
+        }
     }
 }
 
-async fn sandbox(
-    shop: &Shop,
-    info: SandboxInfo,
-    known: Option<&Arc<ObservedPod>>,
-) -> Result<Option<ObservedSandbox>, RuntimeError> {
-    let old = known.and_then(|pod| pod.sandboxes.iter().find(|s| s.id == info.id));
-    // A ready sandbox without an address may still get one.
-    if let Some(old) = old.filter(|s| s.ready == info.ready && (!s.ready || !s.ips.is_empty())) {
-        return Ok(Some(old.clone()));
-    }
-    let Some(status) = absent_is_none(shop.ports.runtime.pod_sandbox_status(&info.id).await)? else {
-        return Ok(None);
-    };
+fn is_missing(known: Option<&KnownPod>, id: &str) -> bool {
+    known.is_some_and(|known| known.pod.missing_status.contains_key(id))
+}
+
+/// What the runtime answered before, where it is too early to ask again.
+fn not_asked_again(known: Option<&KnownPod>, id: &str) -> Option<RuntimeError> {
+    let answer = known.filter(|known| !known.ask_again)?.pod.missing_status.get(id)?;
+    Some(RuntimeError::Failed { call: "status", code: 0, message: answer.clone() })
+}
+
+fn of_another(call: &'static str, id: &str) -> RuntimeError {
+    let message = format!("the runtime answered with the status of {id:?}");
+    RuntimeError::Failed { call, code: 0, message }
+}
+
+fn read_sandbox(info: SandboxInfo, status: SandboxStatus) -> ObservedSandbox {
     let ready = status.info.ready;
-    Ok(Some(ObservedSandbox {
+    ObservedSandbox {
         id: info.id,
         attempt: info.attempt,
         created_at: Wall(info.created_at),
@@ -181,32 +306,76 @@ async fn sandbox(
         has_network_status: status.has_network,
         ips: if ready { status.ips } else { Vec::new() },
         runtime_handler: info.runtime_handler,
-    }))
-}
-
-async fn container(
-    shop: &Shop,
-    info: ContainerInfo,
-    known: Option<&Arc<ObservedPod>>,
-) -> Result<Option<ObservedContainer>, RuntimeError> {
-    let old = known.and_then(|pod| pod.containers.iter().find(|c| c.id == info.id));
-    let settled = matches!(info.state, ContainerState::Running | ContainerState::Exited);
-    if let Some(old) = old.filter(|c| settled && c.state == info.state) {
-        return Ok(Some(old.clone()));
     }
-    let Some(status) = absent_is_none(shop.ports.runtime.container_status(&info.id).await)? else {
-        return Ok(None);
-    };
-    let words = last_words(shop, &status).await;
-    Ok(Some(observed(info, status, words)))
 }
 
-async fn last_words(shop: &Shop, status: &ContainerStatus) -> String {
+/// A sandbox by its list entry, and by what was read of it earlier.
+fn listed_sandbox(info: SandboxInfo, old: Option<&ObservedSandbox>) -> ObservedSandbox {
+    ObservedSandbox {
+        id: info.id,
+        attempt: info.attempt,
+        created_at: Wall(info.created_at),
+        ready: info.ready,
+        network: old.map(|old| old.network).unwrap_or_default(),
+        has_network_status: false,
+        ips: old.filter(|_| info.ready).map(|old| old.ips.clone()).unwrap_or_default(),
+        runtime_handler: info.runtime_handler,
+    }
+}
+
+/// A container by its list entry, and by what was read of it earlier.
+fn listed_container(info: ContainerInfo, old: Option<&ObservedContainer>) -> ObservedContainer {
+    let (state, ended) = (info.state, info.state == ContainerState::Exited);
+    let status = ContainerStatus {
+        id: info.id.clone(),
+        name: info.name.clone(),
+        attempt: info.attempt,
+        state,
+        created_at: info.created_at,
+        // It did not start before it was made, and nothing tells when it did.
+        started_at: info.created_at,
+        finished_at: 0,
+        exit_code: EXIT_CODE_UNKNOWN,
+        image: info.image.clone(),
+        image_ref: info.image_ref.clone(),
+        image_id: info.image_id.clone(),
+        reason: String::new(),
+        message: String::new(),
+        labels: info.labels.clone(),
+        annotations: info.annotations.clone(),
+        mounts: Vec::new(),
+        log_path: String::new(),
+        resources: None,
+        user: None,
+        stop_signal: 0,
+    };
+    let listed = observed(info, status, String::new());
+    match old {
+        Some(old) => ObservedContainer {
+            state,
+            exit_code: listed.exit_code,
+            finished_at: listed.finished_at,
+            reason: listed.reason,
+            started_at: if ended && old.state == ContainerState::Created {
+                listed.started_at
+            } else {
+                old.started_at
+            },
+            ..old.clone()
+        },
+        None => listed,
+    }
+}
+
+async fn termination_message(shop: &Shop, info: &ContainerInfo, status: &ContainerStatus) -> String {
     if status.state != ContainerState::Exited {
         return String::new();
     }
+    let label = |key: &str| info.labels.get(key).map(String::as_str);
     let annotation = |key: &str| status.annotations.get(key).map(String::as_str);
     let request = termination_message::request(&Ended {
+        pod: &label(LABEL_POD_UID).unwrap_or_default().into(),
+        container: label(LABEL_CONTAINER_NAME).unwrap_or(&info.name),
         path: annotation(ANNOTATION_TERMINATION_PATH),
         policy: annotation(ANNOTATION_TERMINATION_POLICY),
         mounts: &status.mounts,
@@ -214,8 +383,8 @@ async fn last_words(shop: &Shop, status: &ContainerStatus) -> String {
         reason: &status.reason,
         log_path: &status.log_path,
     });
-    let words = shop.ports.files.termination_message(&request).await;
-    termination_message::joined(&status.message, &words)
+    let message = shop.ports.files.termination_message(&request).await;
+    termination_message::joined(&status.message, &message)
 }
 
 fn observed(info: ContainerInfo, status: ContainerStatus, message: String) -> ObservedContainer {

@@ -1,5 +1,6 @@
 //! What the runtime showed, at a known time. Never written from an event's payload, only from lists and statuses.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -84,11 +85,28 @@ pub struct ObservedPod {
     pub sandboxes: Vec<ObservedSandbox>,
     /// Newest first.
     pub containers: Vec<ObservedContainer>,
+    /// Sandboxes and containers whose status the runtime did not give, by id, with its answer. Of these only the list
+    /// entry is known.
+    #[serde(default)]
+    pub missing_status: BTreeMap<String, String>,
 }
+
+/// What a container is shown to have ended with when the runtime does not tell. As upstream has it.
+pub const EXIT_CODE_UNKNOWN: i32 = 137;
 
 impl ObservedPod {
     pub fn empty(uid: PodUid, full_name: FullName) -> Self {
-        Self { uid, full_name, sandboxes: Vec::new(), containers: Vec::new() }
+        let (sandboxes, containers) = Default::default();
+        Self { uid, full_name, sandboxes, containers, missing_status: BTreeMap::new() }
+    }
+    /// Something that decides what is to run is known by its list entry only: the addresses of a ready sandbox, or how
+    /// the newest instance of a container ended. A dead sandbox and older instances tell nothing that a list does not.
+    pub fn lacks_needed_status(&self) -> bool {
+        let missing = |id: &str| self.missing_status.contains_key(id);
+        let newest = |c: &ObservedContainer| self.newest(&c.name).is_some_and(|newest| newest.id == c.id);
+        !self.missing_status.is_empty()
+            && (self.sandboxes.iter().any(|s| s.ready && missing(s.id.as_str()))
+                || self.containers.iter().any(|c| newest(c) && missing(c.id.as_str())))
     }
     /// Puts sandboxes and containers into the order that every reader relies on.
     pub fn sort(&mut self) {

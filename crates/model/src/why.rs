@@ -24,6 +24,10 @@ pub enum Cause {
         reason: String,
         message: String,
     },
+    /// Steps about the pod panicked: nothing is done for it, and what runs of it is left alone.
+    SetAside {
+        message: String,
+    },
     /// The container runtime does not answer or is not ready.
     RuntimeNotReady {
         message: String,
@@ -34,6 +38,12 @@ pub enum Cause {
     },
     /// Waiting for a fresh observation of the runtime.
     Observing,
+    /// The runtime lists a sandbox or a container of the pod, and does not give its status.
+    StatusMissing {
+        /// `sandbox <id>` or `container <name>`
+        of: String,
+        message: String,
+    },
     /// A static pod of the same name has not finished yet.
     NameTaken {
         holder: String,

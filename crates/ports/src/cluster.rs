@@ -10,6 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use model::cluster::{ObjectKey, ObjectState, TokenWanted};
+use model::credentials::ServiceAccountFacts;
 use model::csi::ClaimObject;
 use model::k8s::{
     CSIDriver, CSINode, ClusterTrustBundle, Event, Lease, Node, PersistentVolumeClaim, Pod, RuntimeClass,
@@ -136,6 +137,8 @@ impl std::fmt::Debug for IssuedToken {
 /// Tokens of service accounts.
 #[async_trait]
 pub trait TokenApi: Send + Sync {
+    /// What credential plugins are told of a ServiceAccount.
+    async fn service_account(&self, namespace: &str, name: &str) -> Result<ServiceAccountFacts, ApiError>;
     async fn request(&self, wanted: &TokenWanted) -> Result<IssuedToken, ApiError>;
 }
 

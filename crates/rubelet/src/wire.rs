@@ -7,15 +7,17 @@ use std::time::Duration;
 use anyhow::Context;
 use cri::{CriClient, RuntimeHints};
 use decide::NodeState;
-use decide::manifest::References;
-use engine::{CsiPorts, EventRecorder, NodeDuties, Ports};
-use host::cgroup::HostCgroups;
+use decide::credentials::plugin_config;
+use decide::manifest::{References, StaticPodRules};
+use engine::{CsiPorts, EssentialTasks, EventRecorder, NodeDuties, Ports};
+use host::cgroup::{HostCgroups, Layout};
 use host::clock::SystemClock;
 use host::credentials::{DockerPlaces, HostCredentials, HostPullRecords, read_plugin_config};
 use host::facts::{FactsConfig, HostFactsReader};
 use host::feed::{Decoded, Decoder, FileFeed, HttpFeed, without_secrets};
 use host::files::{HostCsiFiles, HostPodFiles, HostVolumeNews};
 use host::hook::HookClient;
+use host::panic_records::HostPanicRecords;
 use host::probe::{NetworkProber, PodProbeRecords};
 use host::usage::HostUsage;
 use model::cgroup::CgroupDriver;
@@ -27,8 +29,9 @@ use otlp::OtlpTracer;
 use plugins::{DriverClients, PluginRegistry};
 use ports::{AgentView, ClusterPorts, EventSink, PodFeed, PodFiles, PullRecords, Tracing, WallClock};
 use server::{
-    AgentMetrics, BuildInfo, Endpoints, HealthChecks, MeteredCgroups, MeteredEvents, MeteredHooks,
-    MeteredImages, MeteredRuntime, NodeStats, Serving, StatsPorts, StatsSettings,
+    AgentMetrics, BuildInfo, Endpoints, HealthChecks, MeteredCgroups, MeteredCredentials, MeteredDrivers,
+    MeteredEvents, MeteredHooks, MeteredImages, MeteredRuntime, MeteredSockets, NodeStats, Serving,
+    StatsPorts, StatsSettings,
 };
 
 use tokio::task::JoinHandle;
@@ -55,6 +58,8 @@ pub fn facts_reader(flags: &Flags, config: &KubeletConfiguration) -> anyhow::Res
         node_ips: (!given.is_empty()).then_some(given),
         root_dir: std::path::absolute(&flags.root_dir)?,
         hostname: node_name(flags)?,
+        machine_id_files: flags.machine_id_files.clone(),
+        boot_id_files: flags.boot_id_files.clone(),
         ..Default::default()
     }))
 }
@@ -77,8 +82,7 @@ pub fn node_config(
     facts: &HostFacts,
     node_name: &str,
 ) -> anyhow::Result<NodeConfig> {
-    let crash_max = config.crash_loop_back_off.max_container_restart_period.map(|d| d.to_std());
-    let crash_max = crash_max.unwrap_or(Duration::from_secs(300));
+    let (crash_initial, crash_max) = crash_back_off(config, gates);
     let max_pods = u32::try_from(config.max_pods).unwrap_or(0);
     let ids_per_pod = config.user_namespaces.as_ref().and_then(|namespaces| namespaces.ids_per_pod);
     let ids_per_pod = ids_per_pod.and_then(|ids| u32::try_from(ids).ok()).unwrap_or(DEFAULT_IDS_PER_POD);
@@ -113,14 +117,14 @@ pub fn node_config(
         ids_per_pod,
         user_ids,
         setup: node_setup(flags, config, gates, facts, node_name)?,
-        crash_back_off_initial: Duration::from_secs(10).min(crash_max),
+        crash_back_off_initial: crash_initial,
         crash_back_off_max: crash_max,
         serialize_image_pulls: config.serialize_image_pulls,
         max_parallel_image_pulls: config.max_parallel_image_pulls.and_then(|n| u32::try_from(n).ok()),
         registry_pull_qps: u32::try_from(config.registry_pull_qps).unwrap_or(0),
         registry_burst: u32::try_from(config.registry_burst).unwrap_or(0),
         // Known when the plugins are: see `state`.
-        plugin_images: Vec::new(),
+        credential_plugins: Vec::new(),
         pull_verification: gates
             .enabled("KubeletEnsureSecretPulledImages")
             .then(|| verification_policy(config))
@@ -148,9 +152,9 @@ fn verification_policy(config: &KubeletConfiguration) -> anyhow::Result<Verifica
 }
 
 /// Docker's files and, where they are configured, plugins. What is wrong with their configuration ends the start.
-fn credentials(flags: &Flags, root_dir: &Path) -> anyhow::Result<HostCredentials> {
+fn credentials(flags: &Flags, node: &NodeConfig, metrics: &AgentMetrics) -> anyhow::Result<HostCredentials> {
     let home = std::env::var_os("HOME").map(Into::into);
-    let places = DockerPlaces::standard(root_dir, std::env::current_dir().ok(), home);
+    let places = DockerPlaces::standard(Path::new(&node.root_dir), std::env::current_dir().ok(), home);
     let found = HostCredentials::new(places);
     let (config, bin_dir) =
         (&flags.image_credential_provider_config, &flags.image_credential_provider_bin_dir);
@@ -163,7 +167,9 @@ fn credentials(flags: &Flags, root_dir: &Path) -> anyhow::Result<HostCredentials
     };
     let context = "failed to register CRI auth plugins";
     let files = read_plugin_config(config).context(context)?;
-    let plugins = decide::credentials::plugin_config::parse(&files).context(context)?;
+    metrics.set_credential_config(files.iter().map(|(_, bytes)| bytes.as_slice()));
+    let takes_tokens = node.feature(plugin_config::TOKEN_GATE);
+    let plugins = plugin_config::parse(&files, takes_tokens).context(context)?;
     found.with_plugins(bin_dir, plugins).context(context)
 }
 
@@ -183,11 +189,13 @@ pub fn feeds(
         (false, true) => References::Refused,
         (false, false) => References::Allowed,
     };
+    let own_users_on_host_network = gates.enabled("UserNamespacesHostNetworkSupport");
+    let rules = StaticPodRules { references: allowed, own_users_on_host_network };
     let mut feeds: Vec<Box<dyn PodFeed>> = Vec::new();
     if !config.static_pod_path.is_empty() {
         let node = node_name.to_owned();
         let decoder: Decoder = Arc::new(move |path, bytes| {
-            let content = decide::manifest::decode_file(bytes, path, &node, allowed);
+            let content = decide::manifest::decode_file(bytes, path, &node, rules);
             Decoded {
                 pods: content.pods,
                 runtime_classes: content.runtime_classes,
@@ -201,7 +209,7 @@ pub fn feeds(
     if !config.static_pod_url.is_empty() {
         let node = node_name.to_owned();
         let decoder: Decoder =
-            Arc::new(move |url, bytes| match decide::manifest::decode_http(bytes, url, &node, allowed) {
+            Arc::new(move |url, bytes| match decide::manifest::decode_http(bytes, url, &node, rules) {
                 Ok(pods) => Decoded { pods, ..Decoded::default() },
                 Err(problem) => Decoded { problems: vec![problem.to_string()], ..Decoded::default() },
             });
@@ -251,11 +259,17 @@ pub fn ports(
     let hints = RuntimeHints::new(&config.container_runtime_endpoint).context("containerRuntimeEndpoint")?;
     let root_dir = Path::new(&node.root_dir);
     let layout = host::cgroup::detect(Path::new(CGROUP_MOUNT)).context("finding the cgroup hierarchy")?;
+    if node.cgroups_per_qos {
+        check_cgroup_root(&layout, &node.cgroup_root)?;
+    }
     let volume_news = HostVolumeNews::default();
     Ok(Ports {
         runtime: Arc::new(MeteredRuntime::new(client.clone(), metrics.clone())),
         images: Arc::new(MeteredImages::new(client, metrics.clone())),
-        credentials: Arc::new(credentials(flags, root_dir)?),
+        credentials: Arc::new(MeteredCredentials::new(
+            Arc::new(credentials(flags, node, metrics)?),
+            metrics.clone(),
+        )),
         pull_records: node
             .pull_verification
             .is_some()
@@ -273,12 +287,16 @@ pub fn ports(
         http_hooks: Arc::new(MeteredHooks::new(Arc::new(HookClient::default()), metrics.clone())),
         prober: Arc::new(NetworkProber::default()),
         probe_records: Arc::new(PodProbeRecords::new(&node.root_dir)),
+        panic_records: Arc::new(HostPanicRecords::new(&node.root_dir)),
         wall: Arc::new(SystemClock),
         meter: metrics.clone(),
         csi: Some(CsiPorts {
-            drivers: Arc::new(DriverClients::default()),
+            drivers: Arc::new(MeteredDrivers::new(Arc::new(DriverClients::default()), metrics.clone())),
             files: Arc::new(HostCsiFiles::new(root_dir).telling(&volume_news)),
-            sockets: Arc::new(PluginRegistry::new(root_dir.join("plugins_registry"))),
+            sockets: Arc::new(MeteredSockets::new(
+                Arc::new(PluginRegistry::new(root_dir.join("plugins_registry"))),
+                metrics.clone(),
+            )),
         }),
         volume_news: Arc::new(volume_news),
         tracing: tracing.clone(),
@@ -286,10 +304,20 @@ pub fn ports(
     })
 }
 
+/// The agent makes cgroups below its root, and never the root itself: whoever runs the machine decides where it is.
+fn check_cgroup_root(layout: &Layout, root: &[String]) -> anyhow::Result<()> {
+    let missing = layout.missing(&format!("/{}", root.join("/")));
+    anyhow::ensure!(
+        missing.is_empty(),
+        "invalid configuration: cgroup {root:?} (cgroupRoot) has some missing paths: {}",
+        missing.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+    );
+    Ok(())
+}
+
 pub fn state(node: NodeConfig, facts: HostFacts, ports: &Ports) -> NodeState {
-    let asked = ports.credentials.plugins().iter().filter(|plugin| !plugin.needs_service_account);
-    let plugin_images = asked.flat_map(|plugin| plugin.match_images.clone()).collect();
-    NodeState::new(NodeConfig { plugin_images, ..node }, facts, SystemClock.wall())
+    let credential_plugins = ports.credentials.plugins().to_vec();
+    NodeState::new(NodeConfig { credential_plugins, ..node }, facts, SystemClock.wall())
 }
 
 pub async fn prepare_node(files: &dyn PodFiles) -> anyhow::Result<()> {
@@ -302,10 +330,24 @@ pub fn recorded_events(
     setup: &NodeSetup,
     metrics: &Arc<AgentMetrics>,
     stop: &CancellationToken,
+    essential: &EssentialTasks,
 ) -> Arc<dyn EventSink> {
     let events = cluster.events.clone();
-    let recorder = EventRecorder::start(events, setup, Arc::new(SystemClock), seed(), stop.clone());
+    let recorder =
+        EventRecorder::start(events, setup, Arc::new(SystemClock), seed(), stop.clone(), essential);
     Arc::new(MeteredEvents::new(Arc::new(BothEvents(recorder)), metrics.clone()))
+}
+
+/// The first wait and the longest one of a container that crashes. What is configured counts more than the gate that
+/// makes both shorter.
+fn crash_back_off(config: &KubeletConfiguration, gates: &FeatureGates) -> (Duration, Duration) {
+    let (initial, most) = match gates.enabled("ReduceDefaultCrashLoopBackOffDecay") {
+        true => (1, 60),
+        false => (10, 300),
+    };
+    let configured = config.crash_loop_back_off.max_container_restart_period;
+    let most = configured.map_or(Duration::from_secs(most), |period| period.to_std());
+    (Duration::from_secs(initial).min(most), most)
 }
 
 /// Another number on every start: what many nodes do at their own times must not fall together.
@@ -314,8 +356,9 @@ fn seed() -> u64 {
 }
 
 /// What the agent does for its node beside running pods.
-pub fn node_duties(node: &NodeConfig, facts: HostFactsReader) -> NodeDuties {
-    NodeDuties { setup: node.setup.clone(), facts: Arc::new(facts), seed: seed() }
+pub fn node_duties(node: &NodeConfig, now: &HostFacts, facts: HostFactsReader) -> NodeDuties {
+    let events_at_start = decide::node::events_at_start(node, now, host::facts::swap_on());
+    NodeDuties { setup: node.setup.clone(), facts: Arc::new(facts), seed: seed(), events_at_start }
 }
 
 struct BothEvents(Arc<EventRecorder>);
@@ -428,4 +471,26 @@ pub async fn serve(
 /// Zero means no port.
 fn port(configured: i32) -> Option<u16> {
     u16::try_from(configured).ok().filter(|port| *port != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crashes_wait_as_configured_or_as_the_gate_says() {
+        const GATE: &str = "ReduceDefaultCrashLoopBackOffDecay";
+        let check = |reduced: bool, configured: Option<&str>, expect: (u64, u64)| {
+            let gates = FeatureGates::resolve(&[(GATE.to_owned(), reduced)].into()).expect("gates");
+            let mut config = KubeletConfiguration::default();
+            let period = configured.map(|text| serde_json::from_value(text.into()).expect("a duration"));
+            config.crash_loop_back_off.max_container_restart_period = period;
+            let (initial, most) = crash_back_off(&config, &gates);
+            assert_eq!((initial.as_secs(), most.as_secs()), expect, "{reduced} {configured:?}");
+        };
+        check(false, None, (10, 300));
+        check(false, Some("4s"), (4, 4));
+        check(true, None, (1, 60));
+        check(true, Some("5m"), (1, 300));
+    }
 }

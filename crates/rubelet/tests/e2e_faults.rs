@@ -154,3 +154,66 @@ fn answers_never_come_or_make_no_sense_and_calls_are_made_twice() {
         some(100, MESSAGES, Fault::Swallowed),
     ]);
 }
+
+/// What containerd answers when a sandbox's network namespace can't be looked at.
+const NETNS_IS_BUSY: &str =
+    "failed to get sandbox ip: check network namespace closed: remove netns: device or resource busy";
+
+/// The id of the pod's only sandbox.
+fn sandbox_of(seen: &Seen, name: &str) -> String {
+    let pod = seen.wait_pod(name, LONG, |pod| pod.sandboxes.len() == 1);
+    pod.sandboxes[0].id.to_string()
+}
+
+fn told(node: &Node, args: &[&str]) -> String {
+    let output = node.agent.command(args);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn a_sandbox_whose_status_is_refused_costs_its_own_pod() {
+    let (mut node, proxy) = node_behind_proxy();
+    let seen = Seen::new(&node.runtime);
+    for name in ["bad", "steady"] {
+        node.agent.write_manifest(name, &seen::sleeper(name));
+    }
+    seen.wait_running(&["bad".into(), "steady".into()], 1, LONG);
+    let (before, id) = (seen.running(), sandbox_of(&seen, "bad"));
+    let refused = Rule::new(&["PodSandboxStatus"], When::Always, Fault::RefusedWith(UNKNOWN, NETNS_IS_BUSY));
+    proxy.play(Script { seed: 1, rules: vec![refused.about(&id)] });
+    node.agent.restart();
+
+    // Every other pod and the node go on.
+    node.agent.write_manifest("next", &seen::sleeper("next"));
+    seen.wait_pod("next", LONG, |pod| pod.running().count() == 1);
+    wait("a node that is ready", LONG, || {
+        let report = told(&node, &["get", "node", "-o", "json"]);
+        let node: serde_json::Value = serde_json::from_str(&report).map_err(|error| error.to_string())?;
+        if node["runtimeReady"] == true { Ok(()) } else { Err(report) }
+    });
+    // The bad one says what is wrong, and what runs of it is left alone.
+    let why = wait("the reason", LONG, || {
+        let why = told(&node, &["why", "bad"]);
+        let says = ["does not give the status of sandbox", NETNS_IS_BUSY, "FailedPodSandBoxStatus"];
+        if says.iter().all(|words| why.contains(words)) { Ok(why) } else { Err(why) }
+    });
+    assert!(why.contains("next attempt"), "{why}");
+    wait("more than one try", LONG, || match proxy.faults().get("PodSandboxStatus refused").copied() {
+        Some(tries) if tries > 2 => Ok(()),
+        tries => Err(format!("{tries:?}")),
+    });
+    let lines = node.agent.log().lines().filter(|line| line.contains("does not give the status of")).count();
+    assert_eq!(lines, 1, "told once:\n{}", node.agent.log_tail());
+    let kept = seen.running();
+    assert_eq!((&kept["bad"], &kept["steady"]), (&before["bad"], &before["steady"]));
+
+    // It can be stopped and removed all the same.
+    node.agent.remove_manifest("bad");
+    seen.wait_pod("bad", LONG, |pod| pod.sandboxes.is_empty() && pod.containers.is_empty());
+    for name in ["steady", "next"] {
+        node.agent.remove_manifest(name);
+    }
+    wait_no_trace(&node, |_| false);
+    assert_sound(&mut node);
+}

@@ -1,5 +1,6 @@
 //! How the world misbehaves, and until when. Rates are per thousand.
 
+use decide::{Effect, NodeState};
 use model::PodUid;
 
 use crate::rng::Rng;
@@ -58,6 +59,20 @@ pub struct Faults {
     pub storms: u64,
     /// Every call of this pod hangs.
     pub victim: Option<PodUid>,
+    /// The runtime does not give these statuses, for good.
+    pub refused_statuses: Option<RefusedStatuses>,
+    /// The Node object has extremes wherever a number, a word or a time may stand.
+    pub extreme: bool,
+    /// Every step that plans a pod of this name panics.
+    pub poison: Option<String>,
+}
+
+/// Which statuses of a pod the runtime refuses, over restarts and after everything else works again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RefusedStatuses {
+    pub uid: PodUid,
+    pub sandboxes: bool,
+    pub containers: bool,
 }
 
 /// What becomes of one call.
@@ -76,6 +91,22 @@ pub enum LateEffect {
 }
 
 impl Faults {
+    /// Whether steps that plan this pod panic. Its UID begins with its name.
+    pub fn is_poisonous(&self, uid: &PodUid) -> bool {
+        self.poison.as_ref().is_some_and(|name| uid.as_str().split('-').next() == Some(name))
+    }
+
+    /// At the edge of the step, as if planning the pod panicked.
+    pub fn make_mistake(&self, state: &mut NodeState, effects: &[Effect]) {
+        let planned = effects.iter().filter(|effect| matches!(effect, Effect::Run { .. }));
+        let starts = |uid: &PodUid| state.pods.get(uid).is_some_and(|e| e.lifecycle.may_start());
+        let found = planned.filter_map(Effect::pod).find(|uid| self.is_poisonous(uid) && starts(uid));
+        if let Some(uid) = found {
+            state.in_work = Some(uid.clone());
+            panic!("a mistake on purpose");
+        }
+    }
+
     pub fn none() -> Self {
         Self::default()
     }
@@ -119,7 +150,32 @@ impl Faults {
             // Only where there are volumes: see the scenario.
             detached: 0,
             victim: None,
+            refused_statuses: None,
+            extreme: false,
+            poison: None,
         }
+    }
+
+    /// One pod's statuses are refused for good.
+    pub fn refused_statuses(rng: &mut Rng, until: Nanos, uid: PodUid) -> Self {
+        let (sandboxes, containers) = *rng.pick(&[(true, false), (false, true), (true, true)]);
+        let refused_statuses = Some(RefusedStatuses { uid, sandboxes, containers });
+        Self { until, refused_statuses, ..Self::none() }
+    }
+
+    /// Whether the runtime refuses the status of this pod's sandboxes.
+    pub fn refuses_sandbox(&self, uid: &PodUid) -> bool {
+        self.refused_statuses.as_ref().is_some_and(|refused| refused.sandboxes && refused.uid == *uid)
+    }
+
+    /// The same of its containers.
+    pub fn refuses_container(&self, uid: &PodUid) -> bool {
+        self.refused_statuses.as_ref().is_some_and(|refused| refused.containers && refused.uid == *uid)
+    }
+
+    /// A pod that can't be what it should be for as long as the runtime is as it is.
+    pub fn held_up(&self, uid: &PodUid) -> bool {
+        self.refused_statuses.as_ref().is_some_and(|refused| refused.uid == *uid)
     }
 
     /// Every rate with the name that `--only` takes. How often a trouble comes is not among them: each of these is a

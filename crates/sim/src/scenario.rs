@@ -18,6 +18,9 @@ pub struct Scenario {
     pub during: Nanos,
 }
 
+/// By then pods that come at the beginning have to run.
+const FIRST_PODS_RUN: Nanos = 20 * SECOND;
+
 /// The names of parts: `t3` is a task, `x1` a trouble, a word the rate of a fault.
 pub type Parts = BTreeSet<String>;
 
@@ -37,12 +40,35 @@ impl Scenario {
                 let detached = if workload.attaches { rng.below(3) } else { 0 };
                 (workload, Faults { detached, ..Faults::seeded(rng, during) })
             }
+            Profile::Poisoned => {
+                let poison = Some("p0".to_owned());
+                match rng.coin() {
+                    true => (Workload::plain(rng, 5), Faults { poison, ..Faults::none() }),
+                    false => {
+                        let workload = Workload::seeded(rng, during, Size::Small);
+                        (workload, Faults { poison, ..Faults::seeded(rng, during) })
+                    }
+                }
+            }
+            Profile::Extreme => {
+                let clock_jumps = rng.below(3);
+                let (until, dies, extreme) = (during, rng.below(5), true);
+                (Workload::extreme(rng), Faults { until, clock_jumps, dies, extreme, ..Faults::none() })
+            }
             Profile::Stuck => {
                 let victim = Some("p0-1".into());
                 (Workload::plain(rng, 5), Faults { until: during, storms: 3, victim, ..Faults::none() })
             }
+            Profile::Refused => {
+                let workload = Workload::plain(rng, 5).with_late(rng, FIRST_PODS_RUN, during);
+                (workload, Faults::refused_statuses(rng, during, "p0-1".into()))
+            }
         };
-        let troubles = trouble::seeded(rng, &faults);
+        let mut troubles = trouble::seeded(rng, &faults);
+        if profile == Profile::Refused {
+            let dies = |rng: &mut Rng| (rng.between(FIRST_PODS_RUN, during), Trouble::AgentDies);
+            troubles.extend((0..rng.between(1, 4)).map(|_| dies(rng)));
+        }
         Self { workload, troubles, faults, during }
     }
 

@@ -63,6 +63,11 @@ fn one_that_drags_all_with_it() {
 }
 
 #[test]
+fn readings_that_fail_by_one_status() {
+    check(Mutant::FailsTheWholeReading, &["K8", "K10"]);
+}
+
+#[test]
 fn objects_whose_changes_are_not_told() {
     check(Mutant::LosesObjectNews, &["K8"]);
 }

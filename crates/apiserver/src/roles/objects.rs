@@ -9,6 +9,7 @@ use futures::stream::{BoxStream, StreamExt};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequestSpec};
 use model::Wall;
 use model::cluster::{ObjectContent, ObjectKey, ObjectKind, ObjectState, TokenWanted};
+use model::credentials::ServiceAccountFacts;
 use model::k8s::{CSIDriver, ClusterTrustBundle, ConfigMap, ObjectMeta, RuntimeClass, Secret, Service};
 use ports::{ApiError, IssuedToken, ObjectApi, SharedObjects, TokenApi};
 
@@ -252,8 +253,17 @@ impl Target for TrustBundles {
 
 #[async_trait]
 impl TokenApi for Api {
+    async fn service_account(&self, namespace: &str, name: &str) -> Result<ServiceAccountFacts, ApiError> {
+        let found = self.get_service_account(namespace, name).await?.metadata;
+        Ok(ServiceAccountFacts {
+            uid: found.uid.unwrap_or_default(),
+            annotations: found.annotations.unwrap_or_default(),
+        })
+    }
+
     async fn request(&self, wanted: &TokenWanted) -> Result<IssuedToken, ApiError> {
         let request = TokenRequest {
+            metadata: ObjectMeta { uid: wanted.account_uid.clone(), ..ObjectMeta::default() },
             spec: Some(TokenRequestSpec {
                 audiences: Some(wanted.audiences.clone()),
                 expiration_seconds: Some(wanted.expiration_secs),

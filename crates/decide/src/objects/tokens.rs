@@ -117,7 +117,7 @@ fn ask(wanted: &TokenWanted, entry: &mut Entry) -> Option<Effect> {
     Some(Effect::RequestToken { wanted: wanted.clone() })
 }
 
-fn refresh_at(wanted: &TokenWanted, token: &Token, now: Now) -> Mono {
+pub(crate) fn refresh_at(wanted: &TokenWanted, token: &Token, now: Now) -> Mono {
     let asked = Duration::from_secs(u64::try_from(wanted.expiration_secs).unwrap_or(0));
     let lasts = match token.expires.since(now.wall) {
         // The clocks differ: what was asked for is the better guess.
@@ -126,7 +126,7 @@ fn refresh_at(wanted: &TokenWanted, token: &Token, now: Now) -> Mono {
     };
     let text = format!("{}/{}/{:?}", described(wanted), wanted.pod_uid, token.expires);
     let jitter = JITTER.mul_f64((fnv1a_64(text.as_bytes()) % 1000) as f64 / 1000.0);
-    let wait = (lasts * 4 / 5).min(LONGEST_USE).saturating_sub(jitter).max(SHORTEST_USE);
+    let wait = (lasts.saturating_mul(4) / 5).min(LONGEST_USE).saturating_sub(jitter).max(SHORTEST_USE);
     now.mono.plus(wait)
 }
 

@@ -21,12 +21,17 @@ pub fn convert(
     restarting_all: bool,
 ) -> k8s::ContainerStatus {
     let id = container_id(inputs.runtime_name, instance);
+    let missing = inputs.observed.missing_status.get(instance.id.as_str());
+    let state = match missing.filter(|_| instance.state == ContainerState::Exited) {
+        Some(answer) => unreadable_end(answer, id.clone()),
+        None => instance_state(instance, &id, old, restarting_all),
+    };
     k8s::ContainerStatus {
         name: instance.name.clone(),
         image: instance.image.clone(),
         image_id: instance.image_ref.clone(),
         restart_count: i32::try_from(instance.restart_count).unwrap_or(i32::MAX),
-        state: Some(instance_state(instance, &id, old, restarting_all)),
+        state: Some(state),
         last_state: Some(k8s::ContainerState::default()),
         resources: Some(resources::of_container(container, instance, &id, old)),
         allocated_resources: resources::allocated_requests(container),
@@ -60,6 +65,13 @@ fn instance_state(
         }),
         ContainerState::Unknown => unknown_state(id, old, restarting_all),
     }
+}
+
+/// It ended, and the runtime does not tell how.
+fn unreadable_end(answer: &str, id: String) -> k8s::ContainerState {
+    let message = format!("The container runtime does not tell how the container ended: {answer}");
+    let end = state::lost(REASON_STATUS_UNKNOWN, &message);
+    state::terminated_state(k8s::ContainerStateTerminated { container_id: Some(id), ..end })
 }
 
 /// Something that ran and is not known to run any more has ended: "never ran" would let a pod that runs once run

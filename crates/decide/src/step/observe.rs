@@ -77,7 +77,14 @@ fn confirm(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
 
 /// `false`: it contradicts what the runtime said before, and has to be confirmed.
 fn one(state: &mut NodeState, cx: &mut Context, uid: &PodUid, at: Mono, pod: Arc<ObservedPod>) -> bool {
+    state.in_work = Some(uid.clone());
     let Some(entry) = state.pods.get_mut(uid) else { return true };
+    if entry.set_aside.is_some() {
+        // Only kept, for the day that it is not set aside any more.
+        entry.observed = Some(Reading { at, pod });
+        entry.observing.wanted = None;
+        return true;
+    }
     if entry.observing.wanted.is_some_and(|wanted| at >= wanted) {
         entry.observing.wanted = None;
     }
@@ -102,7 +109,7 @@ fn one(state: &mut NodeState, cx: &mut Context, uid: &PodUid, at: Mono, pod: Arc
     let was_fresh = entry.fresh().is_some();
     let old = entry.observed.replace(Reading { at, pod: pod.clone() });
     entry.unread &= at < entry.last_mutation;
-    if same && was_fresh {
+    if same && was_fresh && pod.missing_status.is_empty() {
         return true;
     }
     cx.touch(uid);
@@ -154,6 +161,9 @@ fn ids_of(pod: &ObservedPod) -> impl Iterator<Item = &str> {
 fn everything(state: &mut NodeState, cx: &mut Context, at: Mono, seen: Vec<Arc<ObservedPod>>) {
     let full = &mut state.full_observation;
     full.in_flight = false;
+    if full.failure.take().is_some() {
+        cx.log(LogLevel::Info, None, "the container runtime can be read again");
+    }
     let first = full.last.replace(at).is_none();
     let again = full.wanted.is_some_and(|wanted| at < wanted);
     if !again {
@@ -210,8 +220,14 @@ pub(super) fn failed(state: &mut NodeState, cx: &mut Context, scope: Scope, mess
     let retry = cx.now.mono.plus(OBSERVE_RETRY);
     match scope {
         Scope::All => {
-            state.full_observation.in_flight = false;
+            let full = &mut state.full_observation;
+            full.in_flight = false;
             cx.timer(TimerKey::FullRelist, Some(retry));
+            // Once for as long as the same holds: it is tried again each second.
+            if full.failure.as_ref() != Some(&message) {
+                cx.log(LogLevel::Warn, None, format!("reading the container runtime failed: {message}"));
+                full.failure = Some(message);
+            }
         }
         Scope::Pod(uid) => {
             let Some(entry) = state.pods.get_mut(&uid) else { return };
@@ -281,6 +297,7 @@ pub(super) fn runtime_checked(state: &mut NodeState, cx: &mut Context, check: Ru
             health.failures = 0;
             health.last_ok = Some(cx.now.mono);
             health.supplemental_groups_policy = status.supplemental_groups_policy;
+            health.user_namespaces_host_network = status.user_namespaces_host_network;
             health.handlers = status.handlers.into_iter().map(|h| (h.name.clone(), h)).collect();
             health.ever_ready |= health.ready;
         }

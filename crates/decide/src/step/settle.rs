@@ -1,20 +1,23 @@
 //! Bringing one touched pod up to date: lifecycle as far as it goes, status, then a plan.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::k8s::PodStatus;
 use model::observed::{ContainerState, ObservedPod};
 use model::pod::{ContainerKind, PodView};
 use model::why::{Cause, Why};
-use model::{ApiEvent, PodUid};
+use model::{ApiEvent, Now, PodUid};
 
 use super::pods::Known;
-use super::{Context, api, disk_limits, images, objects, observe, pods, probing, volumes};
+use super::{
+    Context, api, disk_limits, images, objects, observe, pods, probing, set_aside, statuses, volumes,
+};
 use crate::admission::Refusal;
 use crate::effect::{Effect, Epoch, TimerKey};
 use crate::ledger::{PodRetry, VolumeSize};
 use crate::lifecycle::{Lifecycle, TerminationCause};
-use crate::place::{self, Place};
+use crate::place::{self, Place, PlaceError};
 use crate::plan::{Note, PlanInputs, PodPlan, plan_pod};
 use crate::sandbox::sandbox_change;
 use crate::state::{NodeState, PodEntry, RunningPlan, WhySince};
@@ -24,7 +27,11 @@ use crate::status::{self, Verdict};
 const ANNOUNCEMENTS_KEPT: usize = 64;
 
 pub(super) fn settle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    if state.pods.get(uid).is_some_and(|entry| entry.set_aside.is_some()) {
+        return set_aside::tell(state, cx, uid);
+    }
     let before = state.pods.get(uid).and_then(|e| e.status.clone());
+    statuses::follow_reading(state, cx, uid);
     loop {
         probing::attend(state, cx, uid);
         if let Some(entry) = state.pods.get_mut(uid) {
@@ -137,8 +144,14 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         // Ids of containers begin with it. Reported without, each would look like another container.
         return;
     }
+    if statuses::is_needed(entry) && deadline(state, cx, uid).is_none_or(|at| at > cx.now.mono) {
+        // What was said of the pod stands until its status can be read.
+        return;
+    }
     let qos = entry.qos;
     let view = judged_view(entry);
+    let none = BTreeMap::new();
+    let must_restart = if entry.lifecycle.may_start() { &entry.ledger.must_restart } else { &none };
     let old = entry.status.clone().or_else(|| api::shown_status(state, entry));
     let derived = match &entry.rejection {
         Some((reason, message)) => status::rejected(&entry.view, qos, reason, message),
@@ -148,6 +161,7 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
                 observed: &reading.pod,
                 old: old.as_deref(),
                 failures: &entry.ledger.failures,
+                must_restart,
                 eviction: entry.eviction.as_ref().map(|(reason, message)| (&**reason, &**message)),
                 terminal: entry.lifecycle.is_terminated(),
                 probes: &entry.probes.reports(&entry.view),
@@ -158,6 +172,7 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
                 primary_family: state.primary_family(),
                 qos,
                 resources: &entry.resources,
+                resize_pending: entry.pending_resize.is_some(),
                 now: cx.now,
                 agent_started: state.started,
             };
@@ -262,26 +277,45 @@ fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
             vec![Why { container: None, cause: Cause::Releasing, next_attempt: None }],
         );
     }
+    statuses::ask_when_due(state, cx, uid);
+    let Some(entry) = state.pods.get(uid) else { return };
+    if statuses::is_needed(entry) {
+        let mut waits = PodPlan::default();
+        statuses::add_to_plan(&mut waits, entry, &observed, cx.now.mono);
+        return carry_out(state, cx, uid, waits);
+    }
     let view = entry.view.clone();
     let place = match entry.lifecycle.may_start() {
         true => place::find(state, &view, &observed),
         false => Ok(Place::default()),
     };
+    let Some(inputs) = plan_inputs(state, uid, &observed, place, cx.now) else { return };
+    let mut made = plan_pod(&inputs);
     let Some(entry) = state.pods.get(uid) else { return };
-    let made = plan_pod(&PlanInputs {
+    statuses::add_to_plan(&mut made, entry, &observed, cx.now.mono);
+    carry_out(state, cx, uid, made);
+}
+
+pub(super) fn plan_inputs<'a>(
+    state: &'a NodeState,
+    uid: &PodUid,
+    observed: &'a ObservedPod,
+    place: Result<Place, PlaceError>,
+    now: Now,
+) -> Option<PlanInputs<'a>> {
+    Some(PlanInputs {
         config: &state.config,
         facts: &state.facts,
         runtime: &state.runtime,
-        entry,
-        observed: &observed,
+        entry: state.pods.get(uid)?,
+        observed,
         name_holder: pods::name_holder(state, uid),
         primary_family: state.primary_family(),
         place,
         cluster: state.objects.as_ref(),
         node: state.node.as_deref(),
-        now: cx.now,
-    });
-    carry_out(state, cx, uid, made);
+        now,
+    })
 }
 
 /// Why a pod that was not read freshly waits: for a moment, unless there is nobody who could be read.
@@ -354,6 +388,8 @@ fn remember(state: &mut NodeState, cx: &mut Context, uid: &PodUid, note: Note) -
             if let Some(at) = retry_at {
                 entry.ledger.retry_at.insert(container.clone(), at);
             }
+            // The next try looks at the files anew.
+            entry.ledger.env_files.remove(&container);
             entry.ledger.failures.insert(container, failure.clone()) != Some(failure)
         }
         Note::CrashAdvance { container, entry: advanced } => {
@@ -400,6 +436,17 @@ pub(super) fn pod_failed(
     event: model::ApiEvent,
 ) -> model::Mono {
     cx.record(state, uid, event);
+    retry_step(state, cx, uid, step, message)
+}
+
+/// The same without an Event about the pod.
+pub(super) fn retry_step(
+    state: &mut NodeState,
+    cx: &Context,
+    uid: &PodUid,
+    step: &'static str,
+    message: String,
+) -> model::Mono {
     let Some(entry) = state.pods.get_mut(uid) else { return cx.now.mono };
     let attempts = entry.ledger.pod_retry.as_ref().map_or(0, |r| r.attempts) + 1;
     let wait = match entry.lifecycle {
@@ -421,7 +468,7 @@ fn set_timer(state: &mut NodeState, cx: &mut Context, uid: &PodUid, at: Option<m
 }
 
 /// Replaces the pod's reasons; what already held keeps its time.
-fn say(state: &mut NodeState, cx: &Context, uid: &PodUid, why: Vec<Why>) {
+pub(super) fn say(state: &mut NodeState, cx: &Context, uid: &PodUid, why: Vec<Why>) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
     let old = std::mem::take(&mut entry.why);
     entry.why = why

@@ -106,6 +106,14 @@ impl StorageApi for Cluster {
 
 #[async_trait]
 impl TokenApi for Cluster {
+    async fn service_account(
+        &self,
+        _: &str,
+        _: &str,
+    ) -> Result<model::credentials::ServiceAccountFacts, ApiError> {
+        nobody()
+    }
+
     async fn request(&self, wanted: &TokenWanted) -> Result<IssuedToken, ApiError> {
         let number = self.asked.fetch_add(1, Ordering::SeqCst);
         tokio::time::sleep(Duration::from_millis(20)).await;

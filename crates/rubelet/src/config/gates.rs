@@ -33,15 +33,21 @@ const EFFECTIVE: &[&str] = &[
     "CSIVolumeHealth",
     "ClusterTrustBundleProjection",
     "CustomCPUCFSQuotaPeriod",
+    "EnvFiles",
+    "ExtendWebSocketsToKubelet",
     "GracefulNodeShutdown",
     "GracefulNodeShutdownBasedOnPodPriority",
     "KubeletCrashLoopBackOffMax",
     "KubeletEnsureSecretPulledImages",
+    "KubeletServiceAccountTokenForCredentialProviders",
     "LoggingAlphaOptions",
     "LoggingBetaOptions",
     "NodeDeclaredFeatures",
     "PodLevelResources",
+    "ReduceDefaultCrashLoopBackOffDecay",
+    "RuntimeClassInImageCriApi",
     "SELinuxMount",
+    "UserNamespacesHostNetworkSupport",
 ];
 
 /// Why a set of gates can't be used.

@@ -45,12 +45,16 @@ struct Answer {
 impl Line {
     pub async fn relay(self, request: Request<Incoming>) -> Response<Body> {
         let method = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
-        let fate = self.fate(&method);
         let (mut head, body) = request.into_parts();
         // Whoever gives up must not take the runtime's work along.
         head.headers.remove("grpc-timeout");
         let Ok(body) = body.collect().await else { return refusal(UNAVAILABLE) };
-        let request = Request::from_parts(head, Full::new(body.to_bytes()));
+        let body = body.to_bytes();
+        let fate = self.fate(&method, &body);
+        if method == "PullImage" {
+            self.book.send_modify(|book| book.keep_pull(&body));
+        }
+        let request = Request::from_parts(head, Full::new(body));
         match STREAMS.contains(&method.as_str()) {
             true => self.stream(&method, fate, request).await,
             // To its end, also when the caller is gone meanwhile.
@@ -58,11 +62,11 @@ impl Line {
         }
     }
 
-    pub fn fate(&self, method: &str) -> Option<Fault> {
+    pub fn fate(&self, method: &str, request: &[u8]) -> Option<Fault> {
         let mut fate = None;
         // Nobody needs to be told that a call was counted.
         self.book.send_if_modified(|book| {
-            fate = book.fate(method);
+            fate = book.fate(method, request);
             false
         });
         fate
@@ -71,6 +75,7 @@ impl Line {
     async fn call(self, fate: Option<Fault>, request: Request<Full<Bytes>>) -> Response<Body> {
         match fate {
             Some(Fault::Refused(code)) => return refusal(code),
+            Some(Fault::RefusedWith(code, message)) => return refusal_with(code, message),
             Some(Fault::Swallowed) => return self.hold().await,
             Some(Fault::CutBefore) => return self.end().await,
             Some(Fault::Slow(pause)) => sleep(pause).await,
@@ -112,6 +117,7 @@ impl Line {
     ) -> Response<Body> {
         match fate {
             Some(Fault::Refused(code) | Fault::Forgotten(code)) => return refusal(code),
+            Some(Fault::RefusedWith(code, message)) => return refusal_with(code, message),
             Some(Fault::Swallowed | Fault::Mute) => return self.hold().await,
             Some(Fault::CutBefore | Fault::CutAfter | Fault::CutMidway) => return self.end().await,
             Some(Fault::Slow(pause) | Fault::Late(pause)) => sleep(pause).await,
@@ -182,10 +188,14 @@ fn garbled(mut answer: Answer) -> Answer {
 
 /// An answer that is nothing but a status.
 fn refusal(code: u16) -> Response<Body> {
+    refusal_with(code, "the proxy was told to")
+}
+
+fn refusal_with(code: u16, message: &'static str) -> Response<Body> {
     let mut response = Response::new(Empty::new().map_err(|never| match never {}).boxed_unsync());
     let headers = response.headers_mut();
     headers.insert("content-type", HeaderValue::from_static("application/grpc"));
     headers.insert("grpc-status", HeaderValue::from(code));
-    headers.insert("grpc-message", HeaderValue::from_static("the proxy was told to"));
+    headers.insert("grpc-message", HeaderValue::from_static(message));
     response
 }

@@ -12,6 +12,8 @@ pub enum Fault {
     Late(Duration),
     /// It never reaches the runtime, and fails with this gRPC code.
     Refused(u16),
+    /// The same, with this message.
+    RefusedWith(u16, &'static str),
     /// It is carried out, and its caller is told that it failed with this gRPC code.
     Forgotten(u16),
     /// It never reaches the runtime, and is never answered.
@@ -46,15 +48,24 @@ pub struct Rule {
     pub methods: &'static [&'static str],
     pub when: When,
     pub fault: Fault,
+    /// Only requests that contain this text, such as an id; empty: every request.
+    pub about: String,
 }
 
 impl Rule {
     pub fn new(methods: &'static [&'static str], when: When, fault: Fault) -> Rule {
-        Rule { methods, when, fault }
+        Rule { methods, when, fault, about: String::new() }
     }
 
-    fn fits(&self, method: &str) -> bool {
-        self.methods.is_empty() || self.methods.contains(&method)
+    /// The same rule, for requests that contain this text only.
+    pub fn about(self, text: &str) -> Rule {
+        Rule { about: text.to_owned(), ..self }
+    }
+
+    fn fits(&self, method: &str, request: &[u8]) -> bool {
+        let about = self.about.as_bytes();
+        (self.methods.is_empty() || self.methods.contains(&method))
+            && (about.is_empty() || request.windows(about.len()).any(|part| part == about))
     }
 }
 
@@ -74,6 +85,8 @@ pub struct Book {
     since_script: BTreeMap<String, u64>,
     ever: BTreeMap<String, u64>,
     faults: BTreeMap<String, u64>,
+    /// What was asked with each `PullImage`, as it stood on the wire.
+    pulls: Vec<Vec<u8>>,
 }
 
 impl Book {
@@ -91,8 +104,16 @@ impl Book {
         self.faults.clone()
     }
 
-    /// Counts a call, and says what becomes of it.
-    pub fn fate(&mut self, method: &str) -> Option<Fault> {
+    pub fn keep_pull(&mut self, request: &[u8]) {
+        self.pulls.push(request.to_vec());
+    }
+
+    pub fn pulls(&self) -> Vec<Vec<u8>> {
+        self.pulls.clone()
+    }
+
+    /// Counts a call, and says what becomes of it. `request`: its bytes.
+    pub fn fate(&mut self, method: &str, request: &[u8]) -> Option<Fault> {
         *self.ever.entry(method.to_owned()).or_default() += 1;
         let count = self.since_script.entry(method.to_owned()).or_default();
         *count += 1;
@@ -104,7 +125,7 @@ impl Book {
                 When::Nth(wanted) => nth == wanted,
                 When::PerMille(rate) => draw(seed, method, nth, index) % 1000 < rate,
             };
-            (rule.fits(method) && struck).then_some(rule.fault)
+            (rule.fits(method, request) && struck).then_some(rule.fault)
         };
         let fault = self.script.rules.iter().enumerate().find_map(strikes)?;
         *self.faults.entry(format!("{method} {}", name(fault))).or_default() += 1;
@@ -116,7 +137,7 @@ fn name(fault: Fault) -> &'static str {
     match fault {
         Fault::Slow(_) => "slow",
         Fault::Late(_) => "late",
-        Fault::Refused(_) => "refused",
+        Fault::Refused(_) | Fault::RefusedWith(..) => "refused",
         Fault::Forgotten(_) => "forgotten",
         Fault::Swallowed => "swallowed",
         Fault::Mute => "mute",

@@ -55,8 +55,14 @@ impl Passing {
         self.rest.extend_from_slice(data);
         while let Some(message) = first_message(&mut self.rest) {
             let frame = Frame::data(Bytes::from(message.clone()));
-            match self.line.fate(&self.name) {
-                Some(Fault::Refused(_) | Fault::Forgotten(_) | Fault::Swallowed | Fault::Mute) => {}
+            match self.line.fate(&self.name, &message) {
+                Some(
+                    Fault::Refused(_)
+                    | Fault::RefusedWith(..)
+                    | Fault::Forgotten(_)
+                    | Fault::Swallowed
+                    | Fault::Mute,
+                ) => {}
                 Some(Fault::Twice) => {
                     self.ready.push_back(frame);
                     self.ready.push_back(Frame::data(Bytes::from(message)));

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::machine::mounts_below;
+use super::waiting::{SLOW, wait_until};
 
 /// Ports of one instance. They lie below the range from which the kernel hands out ports, so that no
 /// passing connection holds one of them.
@@ -155,6 +156,29 @@ impl Runtime {
             Some(Task { id: id.to_owned(), pid: pid.parse().ok()?, status: status.to_owned() })
         };
         self.ctr(&["tasks", "ls"]).lines().skip(1).filter_map(parse).collect()
+    }
+
+    /// Ends every container and sandbox and removes them behind the CRI's back. The CRI lists them for ever then, and
+    /// answers that it does not know them when it is asked to remove them. The agent must not run meanwhile.
+    #[track_caller]
+    pub fn remove_behind_cri(&self) {
+        for task in self.tasks() {
+            let pid = i32::try_from(task.pid).ok().and_then(Pid::from_raw);
+            // It may have ended with another one.
+            let _ = kill_process(pid.expect("a pid"), Signal::KILL);
+        }
+        wait_until("the tasks to end", SLOW, || self.tasks().iter().all(|task| task.status != "RUNNING"));
+        for ids in self.containers().chunks(40) {
+            let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+            // The CRI has removed tasks that ended, or does so just now.
+            wait_until("the containers to be removed", SLOW, || {
+                let mut command = hack("runtime");
+                command.arg("ctr").arg(&self.dir).args(["containers", "rm"]).args(&ids);
+                let _ = command.output();
+                let left = self.containers();
+                !ids.iter().any(|id| left.iter().any(|other| other == id))
+            });
+        }
     }
 
     /// Network namespaces that the runtime holds open.

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use decide::Event;
 use decide::effect::ApiCall;
 use decide::event::{ApiFailure, CallFailure, LeftoversSeen, PulledImage, RuntimeCheck};
+use decide::images::PullKey;
+use decide::{Epoch, Event};
 use model::cgroup::CgroupName;
 use model::cluster::{ObjectKey, ObjectState, Token, TokenWanted};
 use model::cri::{RuntimeCondition, RuntimeHandler, RuntimeStatus};
@@ -22,8 +23,7 @@ pub enum Errand {
     CheckRuntime,
     Inspect(String),
     Pull {
-        image: String,
-        access: u64,
+        pull: PullKey,
         took: u64,
     },
     LookAt(ObjectKey),
@@ -65,6 +65,12 @@ pub enum Errand {
     Watch(Arc<Pod>),
     /// The watch shows that one is gone.
     WatchGone(PodUid),
+    /// A stage of a plan waits no longer for those before it.
+    StageDue {
+        uid: PodUid,
+        epoch: Epoch,
+        stage: usize,
+    },
 }
 
 pub enum Piece {
@@ -80,13 +86,13 @@ impl Simulation {
         self.plan_in(wait, Happening::Errand { generation: self.generation, errand });
     }
 
-    pub(super) fn begin_pull(&mut self, image: String, access: u64) {
+    pub(super) fn begin_pull(&mut self, pull: PullKey) {
         let took = if self.faults.pull_fails(&mut self.rng, self.world.now) && self.rng.per_mille(200) {
             self.rng.between(30 * SECOND, 90 * SECOND)
         } else {
             self.rng.between(20 * MILLI, 4 * SECOND)
         };
-        let errand = Errand::Pull { image, access, took };
+        let errand = Errand::Pull { pull, took };
         self.plan_in(took, Happening::Errand { generation: self.generation, errand });
     }
 
@@ -101,7 +107,7 @@ impl Simulation {
                 };
                 Event::ImageInspected { image, result, history: Default::default() }
             }
-            Errand::Pull { image, access, took } => self.pulled(image, access, took),
+            Errand::Pull { pull, took } => self.pulled(pull, took),
             Errand::LookAt(key) => match self.look_at(generation, &key) {
                 Some(state) => Event::ObjectSeen { key, state },
                 None => return,
@@ -145,6 +151,12 @@ impl Simulation {
             Errand::ApiFails { call, failure } => return self.api_fails(generation, call, failure),
             Errand::Watch(pod) => return self.watched(generation, pod),
             Errand::WatchGone(uid) => return self.watched_gone(generation, uid),
+            Errand::StageDue { uid, epoch, stage } => {
+                if generation == self.generation {
+                    self.stage_due(&uid, epoch, stage);
+                }
+                return;
+            }
             Errand::Swept(mut problems) => {
                 let stuck = !self.world.storage.registered && !self.world.storage.published.is_empty();
                 problems.extend(stuck.then(|| "the storage driver is away".to_owned()));
@@ -220,20 +232,20 @@ impl Simulation {
         RuntimeCheck::Answered { runtime_name: "simulated".into(), status, cgroup_driver: None }
     }
 
-    fn pulled(&mut self, image: String, access: u64, took: u64) -> Event {
+    fn pulled(&mut self, pull: PullKey, took: u64) -> Event {
         let failure = self.call_fails();
         let result = match failure {
             Some(failure) => Err(failure),
-            None => match self.world.pull(&image) {
+            None => match self.world.pull(&pull.image) {
                 Ok(reference) => Ok(PulledImage {
                     reference,
-                    image: self.world.images.look(&image),
+                    image: self.world.images.look(&pull.image),
                     took: std::time::Duration::from_nanos(took),
                 }),
                 Err(message) => Err(CallFailure { unreachable: false, message }),
             },
         };
-        Event::ImagePulled { image, access, result }
+        Event::ImagePulled { pull, result }
     }
 
     fn leftovers(&self) -> LeftoversSeen {

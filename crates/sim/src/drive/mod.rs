@@ -26,6 +26,7 @@ pub use agent::Agent;
 use calls::{Call, CallId};
 pub use calls::{Op, Value};
 use errands::Errand;
+pub use executor::LEAST_GRACE_SECS;
 pub use mutants::Mutant;
 use reading::{ReadStep, ReadingJob};
 use trouble::Trouble;
@@ -44,10 +45,9 @@ pub(crate) enum Happening {
     Dispatch {
         generation: u32,
     },
-    Timer {
+    /// Some timer of the agent is due.
+    Timers {
         generation: u32,
-        key: decide::TimerKey,
-        token: u64,
     },
     Apply(CallId),
     GraceOver(CallId),
@@ -170,7 +170,7 @@ impl Simulation {
     }
 
     pub(crate) fn plan_in(&mut self, wait: Nanos, what: Happening) {
-        self.queue.plan(self.world.now + wait, what);
+        self.queue.plan(self.world.now.saturating_add(wait), what);
     }
 
     pub(crate) fn number(&mut self) -> u64 {
@@ -194,7 +194,7 @@ impl Simulation {
     fn happen(&mut self, what: Happening) {
         match what {
             Happening::Dispatch { generation } => self.dispatch(generation),
-            Happening::Timer { generation, key, token } => self.timer_due(generation, key, token),
+            Happening::Timers { generation } => self.timers_due(generation),
             Happening::Apply(call) => self.apply(call),
             Happening::GraceOver(call) => self.grace_over(call),
             Happening::Reply(call) => self.reply(call),
@@ -262,7 +262,7 @@ impl Simulation {
             Effect::Run { uid, epoch, stages } => self.begin_plan(uid, epoch, stages),
             Effect::Cancel { uid, epoch } => self.cancel_plan(&uid, epoch),
             Effect::InspectImage { image } => self.errand_soon(Errand::Inspect(image)),
-            Effect::PullImage { image, access, .. } => self.begin_pull(image, access),
+            Effect::PullImage { pull, .. } => self.begin_pull(pull),
             Effect::WatchObject { key } => {
                 if let Some(agent) = &mut self.agent {
                     agent.watching.insert(key.clone());
@@ -300,6 +300,7 @@ impl Simulation {
             Effect::AskPlugins { .. } | Effect::NoteAccess { .. } => {}
             Effect::RecordEvent { .. }
             | Effect::RecordClaimEvent { .. }
+            | Effect::RecordNodeEvent { .. }
             | Effect::TellDriverPeriods { .. }
             | Effect::AskDriver { .. }
             | Effect::FollowTrustBundles

@@ -39,6 +39,8 @@ pub enum Mutant {
     SharesFate,
     /// Has volumes published that were not staged.
     SkipsStaging,
+    /// Takes a reading for failed when the runtime refuses one status.
+    FailsTheWholeReading,
 
     // In the decisions:
     /// Does not remember that it changed something: plans on readings from before.
@@ -74,7 +76,7 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    pub const DRIVER: [Mutant; 9] = [
+    pub const DRIVER: [Mutant; 10] = [
         Mutant::LateReadingTimes,
         Mutant::DropsPlanEnded,
         Mutant::IgnoresCancel,
@@ -84,6 +86,7 @@ impl Mutant {
         Mutant::LosesObjectNews,
         Mutant::SharesFate,
         Mutant::SkipsStaging,
+        Mutant::FailsTheWholeReading,
     ];
     pub const DECISIONS: [Mutant; 15] = [
         Mutant::ForgetsMutations,
@@ -107,6 +110,7 @@ impl Mutant {
     pub fn all() -> Vec<(Mutant, Profile)> {
         let profile = |mutant: Mutant| match mutant {
             Mutant::SharesFate => Profile::Stuck,
+            Mutant::FailsTheWholeReading => Profile::Refused,
             Mutant::SkipsStaging
             | Mutant::IgnoresBinding
             | Mutant::SharesClaims

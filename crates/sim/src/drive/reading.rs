@@ -5,11 +5,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use decide::Event;
-use model::observed::{ContainerState, Observation, ObservedContainer, ObservedPod, ObservedSandbox, Scope};
+use decide::state::KnownPod;
+use model::observed::{
+    ContainerState, EXIT_CODE_UNKNOWN, Observation, ObservedContainer, ObservedPod, ObservedSandbox, Scope,
+};
 use model::{ContainerId, FullName, Mono, PodUid, SandboxId, Wall};
 
 use super::{Happening, Mutant, Simulation};
+use crate::faults::Faults;
 use crate::time::SECOND;
+use crate::workload::twist;
 use crate::world::{Container, Sandbox, World};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,23 +30,29 @@ pub struct ReadingJob {
     generation: u32,
     at: Mono,
     scope: Scope,
-    known: BTreeMap<PodUid, Arc<ObservedPod>>,
+    known: BTreeMap<PodUid, KnownPod>,
+    faults: Faults,
     sandboxes: Vec<(SandboxId, Sandbox)>,
     containers: Vec<(ContainerId, ContainerState, PodUid, FullName)>,
     pods: Vec<Arc<ObservedPod>>,
+}
+
+/// What the runtime answers instead of a status.
+const REFUSAL: &str = "check network namespace closed: device or resource busy";
+
+enum Part<T> {
+    /// It is gone since the list was made.
+    Gone,
+    Read(T),
+    /// Its status is refused: what the list tells.
+    Listed(T),
 }
 
 impl Simulation {
     pub(super) fn begin_reading(&mut self, scope: Scope) {
         let Some(agent) = &mut self.agent else { return };
         let at = agent.clock.mono(self.world.now);
-        let reading = |(uid, entry): (&PodUid, &decide::state::PodEntry)| {
-            Some((uid.clone(), entry.observed.as_ref()?.pod.clone()))
-        };
-        let known = match &scope {
-            Scope::All => agent.state.pods.iter().filter_map(reading).collect(),
-            Scope::Pod(uid) => agent.state.pods.get_key_value(uid).and_then(reading).into_iter().collect(),
-        };
+        let known = agent.state.known_readings(&scope, at);
         let of_pod = match &scope {
             Scope::Pod(uid) => Some(uid.clone()),
             Scope::All => None,
@@ -56,6 +67,7 @@ impl Simulation {
             at,
             scope,
             known,
+            faults: self.faults.clone(),
             sandboxes: Vec::new(),
             containers: Vec::new(),
             pods: Vec::new(),
@@ -88,7 +100,13 @@ impl Simulation {
         match step {
             ReadStep::Sandboxes => job.list_sandboxes(&self.world),
             ReadStep::Containers => job.list_containers(&self.world),
-            ReadStep::Statuses => job.pods = job.statuses(&self.world),
+            ReadStep::Statuses => {
+                job.pods = job.statuses(&self.world);
+                let refused = job.pods.iter().any(|pod| !pod.missing_status.is_empty());
+                if refused && self.mutant == Mutant::FailsTheWholeReading {
+                    self.end_reading(number, false);
+                }
+            }
             ReadStep::Deliver | ReadStep::Fail => self.end_reading(number, step == ReadStep::Deliver),
         }
     }
@@ -116,6 +134,7 @@ impl Simulation {
             at: Mono::ZERO,
             scope: Scope::All,
             known: BTreeMap::new(),
+            faults: self.faults.clone(),
             sandboxes: Vec::new(),
             containers: Vec::new(),
             pods: Vec::new(),
@@ -151,40 +170,76 @@ impl ReadingJob {
             let pod = pods
                 .entry(listed.uid.clone())
                 .or_insert_with(|| ObservedPod::empty(listed.uid.clone(), listed.full_name.clone()));
-            pod.sandboxes.extend(self.sandbox(world, id, listed));
+            match self.sandbox(world, id, listed) {
+                Part::Gone => {}
+                Part::Read(sandbox) => pod.sandboxes.push(sandbox),
+                Part::Listed(sandbox) => {
+                    pod.missing_status.insert(id.to_string(), REFUSAL.into());
+                    pod.sandboxes.push(sandbox);
+                }
+            }
         }
         for (id, state, uid, full_name) in &self.containers {
             let pod =
                 pods.entry(uid.clone()).or_insert_with(|| ObservedPod::empty(uid.clone(), full_name.clone()));
-            pod.containers.extend(self.container(world, id, *state, uid));
+            match self.container(world, id, *state, uid) {
+                Part::Gone => {}
+                Part::Read(container) => pod.containers.push(container),
+                Part::Listed(container) => {
+                    pod.missing_status.insert(id.to_string(), REFUSAL.into());
+                    pod.containers.push(container);
+                }
+            }
         }
         let same = |mut pod: ObservedPod| {
             pod.sort();
+            twist(&mut pod);
             match self.known.get(&pod.uid) {
-                Some(known) if **known == pod => known.clone(),
+                Some(KnownPod { pod: known, .. }) if **known == pod => known.clone(),
                 _ => Arc::new(pod),
             }
         };
         pods.into_values().map(same).collect()
     }
 
-    fn sandbox(&self, world: &World, id: &SandboxId, listed: &Sandbox) -> Option<ObservedSandbox> {
+    /// The status was refused before, and it is too early to ask again.
+    fn asked_before(&self, uid: &PodUid, id: &str) -> bool {
+        let known = self.known.get(uid).filter(|known| !known.ask_again);
+        known.is_some_and(|known| known.pod.missing_status.contains_key(id))
+    }
+
+    fn was_read(&self, uid: &PodUid, id: &str) -> bool {
+        self.known.get(uid).is_some_and(|known| !known.pod.missing_status.contains_key(id))
+    }
+
+    fn sandbox(&self, world: &World, id: &SandboxId, listed: &Sandbox) -> Part<ObservedSandbox> {
         let known = self.known.get(&listed.uid);
-        let old = known.and_then(|pod| pod.sandboxes.iter().find(|s| s.id == *id));
-        if let Some(old) = old.filter(|s| s.ready == listed.ready && (!s.ready || !s.ips.is_empty())) {
-            return Some(old.clone());
+        let old = known.and_then(|known| known.pod.sandboxes.iter().find(|s| s.id == *id));
+        let same = old.filter(|s| s.ready == listed.ready);
+        if let Some(old) = same.filter(|_| self.asked_before(&listed.uid, id.as_str())) {
+            return Part::Listed(old.clone());
         }
-        let now = world.sandboxes.get(id)?;
-        Some(ObservedSandbox {
+        let read = same.filter(|_| self.was_read(&listed.uid, id.as_str()));
+        if let Some(old) = read.filter(|s| !s.ready || !s.ips.is_empty()) {
+            return Part::Read(old.clone());
+        }
+        let Some(now) = world.sandboxes.get(id) else { return Part::Gone };
+        let refused = self.faults.refuses_sandbox(&listed.uid);
+        let (ready, network) = match refused {
+            true => (listed.ready, old.map(|old| old.network).unwrap_or_default()),
+            false => (now.ready, now.network),
+        };
+        let sandbox = ObservedSandbox {
             id: id.clone(),
             attempt: listed.attempt,
             created_at: listed.created_at,
-            ready: now.ready,
-            network: now.network,
-            has_network_status: true,
-            ips: if now.ready { now.ips.clone() } else { Vec::new() },
+            ready,
+            network,
+            has_network_status: !refused,
+            ips: if ready && !refused { now.ips.clone() } else { Vec::new() },
             runtime_handler: String::new(),
-        })
+        };
+        if refused { Part::Listed(sandbox) } else { Part::Read(sandbox) }
     }
 
     fn container(
@@ -193,17 +248,27 @@ impl ReadingJob {
         id: &ContainerId,
         listed: ContainerState,
         uid: &PodUid,
-    ) -> Option<ObservedContainer> {
+    ) -> Part<ObservedContainer> {
         let known = self.known.get(uid);
-        let old = known.and_then(|pod| pod.containers.iter().find(|c| c.id == *id));
-        let settled = matches!(listed, ContainerState::Running | ContainerState::Exited);
-        if let Some(old) = old.filter(|c| settled && c.state == listed) {
-            return Some(old.clone());
+        let old = known.and_then(|known| known.pod.containers.iter().find(|c| c.id == *id));
+        let same = old.filter(|c| c.state == listed);
+        if let Some(old) = same.filter(|_| self.asked_before(uid, id.as_str())) {
+            return Part::Listed(old.clone());
         }
-        let now = world.containers.get(id)?;
-        let state = now.shown_state();
+        let settled = matches!(listed, ContainerState::Running | ContainerState::Exited);
+        if let Some(old) = same.filter(|_| settled && self.was_read(uid, id.as_str())) {
+            return Part::Read(old.clone());
+        }
+        let Some(now) = world.containers.get(id) else { return Part::Gone };
+        let refused = self.faults.refuses_container(uid);
+        let state = if refused { listed } else { now.shown_state() };
         let ended = state == ContainerState::Exited;
-        Some(ObservedContainer {
+        let (finished_at, exit_code, reason) = match (ended, refused) {
+            (true, false) => (now.finished_at, now.exit_code, now.reason.clone()),
+            (true, true) => (Wall(0), EXIT_CODE_UNKNOWN, String::new()),
+            (false, _) => (Wall(0), 0, String::new()),
+        };
+        let container = ObservedContainer {
             stop_signal: 0,
             pre_stop: None,
             id: id.clone(),
@@ -214,17 +279,18 @@ impl ReadingJob {
             hash: now.hash,
             created_at: now.created_at,
             started_at: if state == ContainerState::Created { Wall(0) } else { now.started_at },
-            finished_at: if ended { now.finished_at } else { Wall(0) },
-            exit_code: if ended { now.exit_code } else { 0 },
-            reason: if ended { now.reason.clone() } else { String::new() },
+            finished_at,
+            exit_code,
+            reason,
             message: String::new(),
             image: now.image.clone(),
             image_ref: now.image_ref.clone(),
             image_id: now.image_ref.clone(),
-            log_path: now.log_path.clone(),
+            log_path: if refused { String::new() } else { now.log_path.clone() },
             pod_grace: now.pod_grace,
             resources: None,
             user: None,
-        })
+        };
+        if refused { Part::Listed(container) } else { Part::Read(container) }
     }
 }

@@ -3,6 +3,7 @@
 
 mod claims;
 mod extras;
+mod extremes;
 mod pods;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use crate::time::{MILLI, Nanos, SECOND};
 use crate::world::{ClaimChange, ImageFate, Images, Script};
 
 pub use extras::GATE;
+pub use extremes::{is_extreme, make_node_status_extreme, twist};
 pub use pods::{CONTENT, Template, VARIABLE, is_rejected, is_unmountable, objects_of};
 
 pub enum Task {
@@ -160,6 +162,15 @@ impl Workload {
             tasks.push((SECOND + number * MILLI, template.put(config.sources[0])));
         }
         Self { config, facts: facts(), images, tasks, hints_by_id: rng.coin(), attaches: false }
+    }
+
+    /// With some more simple pods that come later.
+    pub fn with_late(mut self, rng: &mut Rng, from: Nanos, to: Nanos) -> Self {
+        for number in 0..3 {
+            let template = Template::plain(&format!("late{number}"), &format!("late{number}-1"));
+            self.tasks.push((rng.between(from, to), template.put(self.config.sources[0])));
+        }
+        self
     }
 }
 

@@ -10,13 +10,17 @@ use model::cri::{
     NamespaceOptions, RegistryAuth, RuntimeCondition, RuntimeHandler, RuntimeStatus, RuntimeVersion,
     SandboxConfig,
 };
+use model::observed::ContainerState;
 use model::{ContainerId, PodUid, SandboxId};
 use ports::{
     ContainerFilter, ContainerInfo, ContainerStatus, HintStream, Images, Runtime, RuntimeError,
     RuntimeEvents, SandboxFilter, SandboxInfo, SandboxStatus, StreamFlags,
 };
+use sim::rng::{Rng, mix};
+use sim::workload::is_extreme;
 use sim::world::{Refused, World};
 use tokio::sync::{Mutex, mpsc};
+use tokio::time::sleep;
 
 use super::host::{CallError, DEADLINE, Inner, Reach};
 
@@ -51,6 +55,37 @@ impl SimRuntime {
     async fn pod_of_sandbox(&self, id: &SandboxId) -> PodUid {
         let inner = self.0.host.lock().await;
         inner.world.sandboxes.get(id).map(|s| s.uid.clone()).unwrap_or_else(|| "nobody".into())
+    }
+}
+
+/// In which way the runtime gives no status where it is to give none.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum NoStatus {
+    Refused,
+    Late,
+    OfAnother,
+}
+
+impl SimRuntime {
+    /// `None`: the status is given.
+    async fn no_status(
+        &self,
+        refuses: impl FnOnce(&Inner) -> bool,
+    ) -> Result<Option<NoStatus>, RuntimeError> {
+        let mut inner = self.0.host.lock().await;
+        if !refuses(&inner) {
+            return Ok(None);
+        }
+        let how = *inner.rng.pick(&[NoStatus::Refused, NoStatus::Late, NoStatus::OfAnother]);
+        drop(inner);
+        match how {
+            NoStatus::Refused => Err(RuntimeError::refused("device or resource busy".into())),
+            NoStatus::Late => {
+                sleep(DEADLINE).await;
+                Err(RuntimeError::timed_out())
+            }
+            NoStatus::OfAnother => Ok(Some(how)),
+        }
     }
 }
 
@@ -92,7 +127,7 @@ fn container_info(inner: &Inner, id: &ContainerId) -> Option<ContainerInfo> {
 fn container_status(inner: &Inner, id: &ContainerId) -> Option<ContainerStatus> {
     let info = container_info(inner, id)?;
     let container = inner.world.containers.get(id)?;
-    Some(ContainerStatus {
+    let said = ContainerStatus {
         id: info.id,
         name: info.name,
         attempt: info.attempt,
@@ -113,7 +148,33 @@ fn container_status(inner: &Inner, id: &ContainerId) -> Option<ContainerStatus> 
         resources: None,
         user: None,
         stop_signal: 0,
-    })
+    };
+    Some(if is_extreme(&container.uid) { extreme(said) } else { said })
+}
+
+/// As far from what is usual as the wire allows, and the same at every reading.
+fn extreme(mut said: ContainerStatus) -> ContainerStatus {
+    let seed = said.id.as_str().bytes().fold(11, |sum, byte| mix(sum ^ u64::from(byte)));
+    let mut rng = Rng::new(seed);
+    let times = [i64::MIN, -1, 0, 1, i64::MAX];
+    let (started, finished) = (*rng.pick(&times), *rng.pick(&times));
+    let code = *rng.pick(&[i32::MIN, 0, i32::MAX]);
+    said.started_at = started;
+    if said.state == ContainerState::Exited {
+        said.finished_at = finished;
+        said.exit_code = code;
+    }
+    said.reason = "\u{10ffff}".repeat(300);
+    said.message = "é".repeat(20_000);
+    said.stop_signal = *rng.pick(&[i32::MIN, -1, i32::MAX]);
+    said.resources = Some(LinuxResources {
+        cpu_period: *rng.pick(&times),
+        cpu_quota: *rng.pick(&times),
+        cpu_shares: *rng.pick(&times),
+        memory_limit_in_bytes: *rng.pick(&times),
+        ..LinuxResources::default()
+    });
+    said
 }
 
 fn missing(what: &impl ToString) -> RuntimeError {
@@ -166,8 +227,13 @@ impl Runtime for SimRuntime {
     }
 
     async fn pod_sandbox_status(&self, id: &SandboxId) -> Result<SandboxStatus, RuntimeError> {
+        let uid = self.pod_of_sandbox(id).await;
+        let odd = self.no_status(|inner| inner.faults.refuses_sandbox(&uid)).await?;
         let effect = |inner: &mut Inner| {
-            let info = sandbox_info(inner, id).ok_or_else(|| missing(id))?;
+            let mut info = sandbox_info(inner, id).ok_or_else(|| missing(id))?;
+            if odd.is_some() {
+                info.id = "another".into();
+            }
             let sandbox = &inner.world.sandboxes[id];
             let namespaces = NamespaceOptions { network: sandbox.network, ..Default::default() };
             Ok(SandboxStatus { info, has_network: true, ips: sandbox.ips.clone(), namespaces })
@@ -250,7 +316,15 @@ impl Runtime for SimRuntime {
     }
 
     async fn container_status(&self, id: &ContainerId) -> Result<ContainerStatus, RuntimeError> {
-        let effect = |inner: &mut Inner| container_status(inner, id).ok_or_else(|| missing(id));
+        let uid = self.pod_of(id).await;
+        let odd = self.no_status(|inner| inner.faults.refuses_container(&uid)).await?;
+        let effect = |inner: &mut Inner| {
+            let mut status = container_status(inner, id).ok_or_else(|| missing(id))?;
+            if odd.is_some() {
+                status.id = "another".into();
+            }
+            Ok(status)
+        };
         self.0.call(&"everybody".into(), true, effect).await
     }
 

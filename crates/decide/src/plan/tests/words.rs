@@ -104,15 +104,19 @@ fn add_fields(pod: &mut Value, name: &str, fields: Value) {
 /// What the runtime shows of pod `uid` at `now`. Sandboxes: `s<attempt> ready|dead`, then any of `host` (network of
 /// the node), `by=<handler>`, `no-ip`, `silent` (says nothing of networks). Containers: `<name>#<restarts> created|running|unknown`
 /// or `exit(<code>) [<seconds>s] [reason=<r>]`, then any of `@s<attempt>`, `hash=old`, `hash=none`, `grace=<seconds>`,
-/// `age=<seconds>`. A container lives in the newest sandbox unless it says otherwise.
+/// `age=<seconds>`. A container lives in the newest sandbox unless it says otherwise. Either may be `refused`: the runtime
+/// lists it, and does not give its status.
 pub fn observed(uid: &str, text: &str, now: Now) -> ObservedPod {
     let mut pod = ObservedPod::empty(uid.into(), FullName::new(uid, "ns"));
     // Ids are of the whole runtime: only those of the pod `p`, of which most tables are, have no prefix.
     let prefix = if uid == "p" { String::new() } else { format!("{uid}.") };
     for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
-        let mut words = part.split_whitespace();
+        let mut words = part.split_whitespace().filter(|word| *word != "refused");
         let first = words.next().expect("a word");
         let id = format!("{prefix}{first}");
+        if part.ends_with(" refused") {
+            pod.missing_status.insert(id.clone(), "busy".into());
+        }
         match first.split_once('#') {
             Some((name, restarts)) => {
                 let restarts = restarts.parse().expect("a number of restarts");
@@ -253,6 +257,10 @@ pub fn show_action(action: &Action) -> String {
             }
             _ => format!("volume {}", volume.name),
         },
+        Action::ReadEnvFiles { container, files } => {
+            let paths: Vec<_> = files.iter().map(|file| format!("{}/{}", file.volume, file.path)).collect();
+            format!("read {container} {}", paths.join(" "))
+        }
         Action::KeepUserIds { ids } => format!("ids {}", ids.host_id / ids.length.max(1)),
         Action::RunSandbox { config, handler } => {
             let by = if handler.is_empty() { String::new() } else { format!(" by {handler}") };
@@ -294,9 +302,11 @@ fn show_cause(cause: &Cause) -> String {
     let reason = |reason: &Reason, message: &str| format!("{reason} ({message})");
     match cause {
         Cause::Rejected { reason, .. } => format!("rejected {reason}"),
+        Cause::SetAside { message } => format!("set aside ({message})"),
         Cause::RuntimeNotReady { message } => format!("runtime not ready ({message})"),
         Cause::NetworkNotReady { .. } => "network not ready".into(),
         Cause::Observing => "observing".into(),
+        Cause::StatusMissing { of, message } => format!("no status of {of} ({message})"),
         Cause::NameTaken { holder } => format!("name taken by {holder}"),
         Cause::PreparingDirectories => "preparing".into(),
         Cause::PreparingCgroup => "preparing cgroup".into(),

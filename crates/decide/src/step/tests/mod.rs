@@ -17,7 +17,9 @@ mod placing;
 mod properties;
 mod releasing;
 mod script;
+mod set_aside;
 mod show;
 mod starting_over;
+mod statuses;
 
 use self::script::{check, check_on};

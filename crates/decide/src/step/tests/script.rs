@@ -33,6 +33,7 @@ use crate::effect::{Action, ApiCall, Effect, Epoch, Stage, TimerKey};
 use crate::event::{
     CallFailure, Event, Hint, LeftoversSeen, PulledImage, RuntimeCheck, StartPoint, StepResult,
 };
+use crate::images::PullKey;
 use crate::plan::tests::words::{EPOCH, api_pod, at, observed, show_action, show_time, show_why};
 use crate::state::NodeState;
 use crate::step::step;
@@ -47,7 +48,7 @@ pub struct Script {
     /// The last token that each pod asked for.
     wanted: BTreeMap<PodUid, TokenWanted>,
     /// With which credentials each image was pulled last.
-    accesses: BTreeMap<String, u64>,
+    pulls: BTreeMap<String, PullKey>,
     /// Calls that the API server has not answered yet.
     pub calls: Vec<ApiCall>,
     /// Objects as the API server has them.
@@ -115,7 +116,7 @@ impl Script {
             plans: BTreeMap::new(),
             timers: BTreeMap::new(),
             wanted: BTreeMap::new(),
-            accesses: BTreeMap::new(),
+            pulls: BTreeMap::new(),
             calls: Vec::new(),
             objects: BTreeMap::new(),
             shown: BTreeSet::new(),
@@ -138,8 +139,8 @@ impl Script {
                     let old = self.plans.insert(uid.clone(), (*epoch, stages.clone()));
                     assert!(old.is_none(), "{uid} has two plans");
                 }
-                Effect::PullImage { image, access, .. } => {
-                    self.accesses.insert(image.clone(), *access);
+                Effect::PullImage { pull, .. } => {
+                    self.pulls.insert(pull.image.clone(), pull.clone());
                 }
                 Effect::RequestToken { wanted } => {
                     self.wanted.insert(wanted.pod_uid.clone(), wanted.clone());
@@ -234,8 +235,10 @@ impl Script {
             "gone" => self.event(Event::PodGone { source: Source::Api, uid: rest.into() }),
             _ => {
                 let mut event = parse_event(word, rest);
-                if let Event::ImagePulled { image, access, .. } = &mut event {
-                    *access = self.accesses.get(image).copied().unwrap_or_default();
+                if let Event::ImagePulled { pull, .. } = &mut event
+                    && let Some(begun) = self.pulls.get(&pull.image)
+                {
+                    *pull = begun.clone();
                 }
                 self.event(event)
             }
@@ -457,7 +460,8 @@ fn parse_event(word: &str, rest: &str) -> Event {
                 }),
                 message => Err(call_failure(message)),
             };
-            Event::ImagePulled { image: image.into(), access: 0, result }
+            let pull = PullKey { image: image.into(), ..PullKey::default() };
+            Event::ImagePulled { pull, result }
         }
         "services" => Event::Services(Vec::new()),
         "configmap" => object(ObjectKind::ConfigMap, rest),

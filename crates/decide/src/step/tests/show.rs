@@ -27,11 +27,11 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
             Some(format!("run {uid}: {}", show_stages(stages).replace(&own, " ")))
         }
         Effect::Cancel { uid, .. } => Some(format!("cancel {uid}")),
-        Effect::AskPlugins { image, .. } => Some(format!("ask plugins {image}")),
+        Effect::AskPlugins { pull, .. } => Some(format!("ask plugins {}", pull.image)),
         Effect::InspectImage { image } => Some(format!("look {image}")),
-        Effect::PullImage { image, own, .. } => {
+        Effect::PullImage { pull, own, .. } => {
             let users: String = own.iter().map(|c| format!(" as {}", c.login.username)).collect();
-            Some(format!("pull {image}{users}"))
+            Some(format!("pull {}{users}", pull.image))
         }
         Effect::NoteAccess { image, secret, .. } => Some(format!("note {image} by {}", secret.name)),
         Effect::WatchObject { key } => Some(format!("watch {} {}", key.kind.word(), key.name)),
@@ -60,6 +60,9 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
         Effect::TellDriverPeriods { periods } => only("periods", format!("periods {periods:?}")),
         Effect::RecordClaimEvent { claim, event } => {
             only("events", format!("{}/{} {}: {}", claim.namespace, claim.name, event.reason, event.message))
+        }
+        Effect::RecordNodeEvent { event } => {
+            only("events", format!("node {}: {}", event.reason, event.message))
         }
         Effect::EnsureCgroups { specs } => {
             let burstable = specs.iter().find(|s| s.name.0.last().is_some_and(|n| n == "burstable"));
@@ -171,8 +174,10 @@ pub fn state(state: &NodeState, uid: &str) -> String {
 
 /// The block of ids of each pod: `a=1 b=2`.
 pub fn user_ids(state: &NodeState) -> String {
-    let one =
-        |(uid, ids): (&model::PodUid, &model::cri::IdMapping)| format!("{uid}={}", ids.host_id / ids.length);
+    let one = |(uid, ids): (&model::PodUid, &Option<model::cri::IdMapping>)| match ids {
+        Some(ids) => format!("{uid}={}", ids.host_id / ids.length),
+        None => format!("{uid}=?"),
+    };
     let all: Vec<String> = state.user_ids.iter().map(one).collect();
     if all.is_empty() { "none".into() } else { all.join(" ") }
 }

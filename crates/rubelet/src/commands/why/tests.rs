@@ -19,6 +19,10 @@ fn every_cause_has_its_sentence() {
         "was refused: Node didn't have enough resource: cpu [OutOfcpu]",
     );
     check(
+        Cause::SetAside { message: text("The agent panicked 3 times over this pod") },
+        "is set aside: nothing is done for it: The agent panicked 3 times over this pod",
+    );
+    check(
         Cause::RuntimeNotReady { message: text("connection refused") },
         "waits for the container runtime to be ready: connection refused",
     );
@@ -28,6 +32,10 @@ fn every_cause_has_its_sentence() {
         "waits for the pod network to be ready: cni plugin not initialized",
     );
     check(Cause::Observing, "waits for a fresh look at the container runtime");
+    check(
+        Cause::StatusMissing { of: "sandbox s1".into(), message: "device or resource busy".into() },
+        "the container runtime does not give the status of sandbox s1: device or resource busy",
+    );
     check(
         Cause::NameTaken { holder: text("u1") },
         "waits until the pod that had this name before is gone (u1)",
