@@ -144,7 +144,6 @@ fn a_restarted_agent_keeps_what_was_said() {
         scene.keeps_readiness = false;
     };
     regular(probed(), &forgets, false);
-    regular(plain(), &forgets, true);
     let started = |scene: &mut Scene| {
         started_before("containerd://c0")(scene);
         scene.keeps_readiness = false;

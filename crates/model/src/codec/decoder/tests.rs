@@ -181,7 +181,7 @@ proptest! {
         for place in places {
             let left = all_pointers(&odd);
             if !left.is_empty() {
-                *odd.pointer_mut(place.get(&left)).unwrap() = Value::Null;
+                *odd.pointer_mut(place.get::<String>(&left)).unwrap() = Value::Null;
             }
         }
         prop_assert!(read::<Pod>(&odd).is_ok(), "{odd}: {:?}", read::<Pod>(&odd));
