@@ -81,7 +81,7 @@ impl Template {
                 _ => {}
             }
         }
-        if ips.is_empty() && !(names_suffice && !names.is_empty()) {
+        if ips.is_empty() && (!names_suffice || names.is_empty()) {
             return None;
         }
         let addresses = ips.into_iter().map(|(_, ip)| ip).collect();

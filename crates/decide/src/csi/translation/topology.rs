@@ -35,16 +35,11 @@ fn has_values(volume: &PersistentVolume, key: &str) -> bool {
 
 /// The keys of zone and region that the volume uses: the affinity counts more than labels.
 fn keys(volume: &PersistentVolume) -> (&'static str, &'static str) {
-    let new = (ZONE, REGION);
-    let old = (OLD_ZONE, OLD_REGION);
-    if has_key(volume, ZONE) {
-        new
-    } else if has_key(volume, OLD_ZONE) {
-        old
-    } else if label(volume, ZONE).is_none() && label(volume, OLD_ZONE).is_some() {
-        old
+    let old_labels = || label(volume, ZONE).is_none() && label(volume, OLD_ZONE).is_some();
+    if !has_key(volume, ZONE) && (has_key(volume, OLD_ZONE) || old_labels()) {
+        (OLD_ZONE, OLD_REGION)
     } else {
-        new
+        (ZONE, REGION)
     }
 }
 
