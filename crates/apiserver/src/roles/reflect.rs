@@ -34,6 +34,8 @@ const DOUBTED_REFUSALS: u32 = 3;
 const SHORT: Duration = Duration::from_secs(1);
 /// Changes that nobody has taken yet. Who is slow slows the watch, and the server keeps the rest.
 const ROOM: usize = 64;
+/// As many objects that can't be read are named to whoever asks.
+const MOST_LISTED: usize = 20;
 
 #[derive(Debug)]
 pub enum Notice<T> {
@@ -211,7 +213,12 @@ impl<T: Target> Reflector<T> {
 
     fn report_unreadable(&self) {
         let line = |object: &UnreadableObject| format!("{}: {}", object.identity, object.problem);
-        self.progress.unreadable(self.unreadable.values().map(line).collect());
+        let mut lines: Vec<String> = self.unreadable.values().take(MOST_LISTED).map(line).collect();
+        let others = self.unreadable.len() - lines.len();
+        if others > 0 {
+            lines.push(format!("and {others} others"));
+        }
+        self.progress.unreadable(lines);
     }
 
     /// The next round lists. A server that does not even know what it listed has to be waited for.

@@ -26,6 +26,7 @@ use serde::de::{
 use serde_json::Number;
 
 use super::{CodecError, one_line};
+use crate::bounds::{Bound, cut};
 
 /// Which fields of an object are decoded.
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +85,8 @@ fn failure(error: &serde_json::Error, trail: &Trail<'_>) -> CodecError {
     let text = one_line(&error.to_string());
     // serde_json repeats the place at the end of its message
     let detail = text.strip_suffix(&format!(" at line {line} column {column}")).unwrap_or(&text).to_owned();
-    match trail.to_string() {
+    let detail = cut(detail, Bound::ServerMessage);
+    match cut(trail.to_string(), Bound::ServerMessage) {
         path if error.is_data() && !path.is_empty() => CodecError::Field { path, detail },
         _ if line > 0 => CodecError::Syntax { line, column, detail },
         _ => CodecError::Unplaced { detail },

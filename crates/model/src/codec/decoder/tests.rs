@@ -192,7 +192,7 @@ proptest! {
     fn wrong_types_are_named(place in any::<Index>(), kind in 0..5usize) {
         let whole = pod();
         let pointers = all_pointers(&whole);
-        let pointer = place.get(&pointers);
+        let pointer = place.get::<String>(&pointers);
         let mut odd = whole.clone();
         *odd.pointer_mut(pointer).unwrap() =
             [json!(true), json!(-7), json!("\u{1F600}"), json!([[]]), json!({"a": {"b": 1}})][kind].clone();
@@ -242,6 +242,17 @@ fn what_is_skipped_cannot_be_wrong() {
     assert_eq!((pod.metadata.name.as_deref(), pod.metadata.uid), (Some("a"), None));
     let error = decode::<Pod>(object.as_bytes(), Take::Whole).unwrap_err();
     assert!(error.to_string().starts_with("metadata.labels: "), "{error}");
+}
+
+/// The text that is wrong is part of the message. It may be as long as an object.
+#[test]
+fn what_is_said_of_a_mistake_is_bounded() {
+    let pod = json!({"spec": {"hostNetwork": "x".repeat(1 << 20)}});
+    let error = read::<Pod>(&pod).unwrap_err().to_string();
+    assert!(error.starts_with("spec.hostNetwork: invalid type: string \"xxx"), "{}", &error[..100]);
+    assert!(error.len() < 5_000, "{} bytes", error.len());
+    let error = read::<ConfigMap>(&json!({"data": {"k".repeat(1 << 20): 5}})).unwrap_err().to_string();
+    assert!(error.len() < 9_000, "{} bytes", error.len());
 }
 
 #[test]
