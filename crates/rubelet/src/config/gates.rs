@@ -34,6 +34,7 @@ const EFFECTIVE: &[&str] = &[
     "ClusterTrustBundleProjection",
     "CustomCPUCFSQuotaPeriod",
     "EnvFiles",
+    "ExtendWebSocketsToKubelet",
     "GracefulNodeShutdown",
     "GracefulNodeShutdownBasedOnPodPriority",
     "KubeletCrashLoopBackOffMax",
