@@ -48,7 +48,7 @@ fn a_deployment_yields_pods_that_wait_for_a_node() {
          template: {{metadata: {{labels: {{app: web}}}}, spec: {{containers: [{{name: main, image: \"{PAUSE}\"}}]}}}}}}}}"
     );
     cluster.create(&namespace, &deployment);
-    cluster.wait_for("deployment", &namespace, "web", SLOW, |web| web["status"]["unavailableReplicas"] == 2);
+    cluster.wait_for("deployment", &namespace, "web", SLOW, |web| web["status"]["replicas"] == 2);
     let pods = cluster.kubectl_json(&["get", "pods", "--namespace", &namespace]);
     let pods = pods["items"].as_array().expect("a list");
     assert_eq!(pods.len(), 2);
