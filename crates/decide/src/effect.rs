@@ -208,6 +208,8 @@ pub enum TimerKey {
     Probe(PodUid),
     /// Another try at reading a pod whose reading failed.
     Observe(PodUid),
+    /// Readings that contradict what the runtime said before are made again.
+    Confirm,
     /// The pod's local storage is to be measured.
     Disk(PodUid),
     /// A token has to be asked for (again).

@@ -60,6 +60,8 @@ pub struct Faults {
     pub victim: Option<PodUid>,
     /// The runtime does not give these statuses, for good.
     pub refused_statuses: Option<RefusedStatuses>,
+    /// What the runtime removes of these pods stays in its lists, for good.
+    pub ghosts_of: Vec<PodUid>,
 }
 
 /// Which statuses of a pod the runtime refuses, over restarts and after everything else works again.
@@ -130,6 +132,7 @@ impl Faults {
             detached: 0,
             victim: None,
             refused_statuses: None,
+            ghosts_of: Vec::new(),
         }
     }
 

@@ -35,10 +35,12 @@ pub enum Profile {
     Storage,
     /// Simple pods, one whose statuses the runtime refuses for good, and agents that die (K8, K10).
     Refused,
+    /// Simple pods, agents that die, and a runtime that lists for ever what it said to have removed (`few removals`).
+    Ghosts,
 }
 
 impl Profile {
-    pub const ALL: [Profile; 6] =
+    pub const ALL: [Profile; 7] =
         [Profile::Calm, Profile::Faults, Profile::Short, Profile::Stuck, Profile::Storage, Profile::Refused];
 
     pub fn parse(word: &str) -> Option<Self> {
@@ -52,6 +54,7 @@ impl Profile {
             Profile::Stuck => "stuck",
             Profile::Storage => "storage",
             Profile::Refused => "refused",
+            Profile::Ghosts => "ghosts",
         }
     }
     /// How long everything may take to settle. Back-offs of a minute (crashes) and five minutes (pulls), and calls
@@ -60,7 +63,7 @@ impl Profile {
         match self {
             Profile::Calm => 420 * SECOND,
             Profile::Faults | Profile::Short | Profile::Storage => 900 * SECOND,
-            Profile::Stuck | Profile::Refused => 600 * SECOND,
+            Profile::Stuck | Profile::Refused | Profile::Ghosts => 600 * SECOND,
         }
     }
 }
@@ -136,6 +139,8 @@ impl fmt::Display for Outcome {
 
 /// More events than any good run needs: somebody wakes somebody who wakes the first.
 const STORM: u64 = 60_000;
+/// As often an agent asks for the removal of what the runtime lists for ever. A run lasts half an hour at most.
+const FEW_REMOVALS: u32 = 8;
 /// Long enough to tell a back-off from a standstill.
 const QUIET_AT_LEAST: Nanos = 100 * SECOND;
 const LOOK_EVERY: Nanos = 5 * SECOND;
@@ -189,7 +194,7 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
 }
 
 fn acts(sim: &mut Simulation, profile: Profile, during: Nanos, limit: u64) -> Nanos {
-    if matches!(profile, Profile::Stuck | Profile::Refused) {
+    if matches!(profile, Profile::Stuck | Profile::Refused | Profile::Ghosts) {
         others_are_not_held_up(sim);
     }
     while sim.world.now < during && good(sim, limit) {
@@ -213,6 +218,7 @@ fn acts(sim: &mut Simulation, profile: Profile, during: Nanos, limit: u64) -> Na
         sim.remove_everything();
         wait_for(sim, profile.bound(), limit, leftovers);
         if good(sim, limit)
+            && sim.world.ghosts.of.is_empty()
             && let Some(agent) = &sim.agent
         {
             sim.check.forgot_everything(&agent.state);
@@ -225,6 +231,10 @@ fn good(sim: &mut Simulation, limit: u64) -> bool {
     if sim.events > STORM {
         sim.check.violate("K10", format!("{} events: a storm", sim.events));
     }
+    if let Some((id, times)) = sim.world.ghosts.removals.iter().find(|(_, times)| **times > FEW_REMOVALS) {
+        let message = format!("{id} was removed {times} times by one agent, and is listed all the same");
+        sim.check.violate("few removals", message);
+    }
     sim.check.violation.is_none() && sim.events < limit
 }
 
@@ -235,7 +245,9 @@ fn leftovers(sim: &Simulation) -> Option<String> {
     if let Some(volume) = sim.world.storage.attachments.any() {
         return Some(format!("volume {volume} is attached for nobody"));
     }
-    let known = |uid: &model::PodUid| sim.agent.as_ref().is_some_and(|a| a.state.pods.contains_key(uid));
+    let known = |uid: &model::PodUid| {
+        !sim.world.ghosts.any_of(uid) && sim.agent.as_ref().is_some_and(|a| a.state.pods.contains_key(uid))
+    };
     sim.check.uids().find_map(|uid| {
         let left = nothing_left(&sim.world, uid).or_else(|| known(uid).then(|| "it is known".to_owned()));
         left.map(|what| format!("of pod {uid}, which nobody wants: {what}"))

@@ -40,6 +40,11 @@ fn one_refused_status_holds_up_nobody_else() {
     all_good(Profile::Refused, 0..40);
 }
 
+#[test]
+fn what_stays_listed_for_ever_costs_little() {
+    all_good(Profile::Ghosts, 0..40);
+}
+
 /// The same seed is the same run: every event and every effect, to the last byte.
 #[test]
 fn a_seed_decides_everything() {

@@ -153,6 +153,7 @@ pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, kno
         entry.unread = known.unread;
         entry.observing = known.observing;
     } else if let Some(pod) = state.unclaimed.remove(&uid) {
+        state.unclaimed_witnesses.remove(&uid);
         let at = state.full_observation.last.unwrap_or(Mono::ZERO);
         for id in
             pod.containers.iter().map(|c| c.id.as_str()).chain(pod.sandboxes.iter().map(|s| s.id.as_str()))
@@ -315,6 +316,7 @@ pub(super) fn take_orphans(state: &mut NodeState, cx: &mut Context, at: Mono) {
     if !state.sources_ready() {
         return;
     }
+    state.unclaimed_witnesses.clear();
     for (uid, pod) in std::mem::take(&mut state.unclaimed) {
         let grace = pod.containers.iter().filter_map(|c| c.pod_grace).max().unwrap_or(MINIMUM_GRACE_SECS);
         cx.log(
@@ -380,6 +382,7 @@ pub(super) fn forget(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.remove(uid) else { return };
     state.recount(uid);
     state.forgotten.insert(uid.clone(), cx.now.mono);
+    state.confirmations.remove(uid);
     if let Some(reading) = &entry.observed {
         for id in reading.pod.containers.iter().map(|c| c.id.as_str()) {
             state.ids.remove(id);
