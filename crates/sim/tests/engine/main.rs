@@ -209,7 +209,9 @@ impl Run {
             .flat_map(|(source, pods)| pods.into_iter().map(move |pod| PodView::new(pod, source)))
             .collect();
         let alone = |view: &PodView| views.iter().filter(|v| v.full_name == view.full_name).count() == 1;
-        let mut must = views.iter().filter(|view| alone(view) && must_run(&inner.world, view));
+        let held_up = |view: &PodView| inner.faults.held_up(&view.uid);
+        let must = views.iter().filter(|view| alone(view) && must_run(&inner.world, view));
+        let mut must = must.filter(|view| !held_up(view));
         must.find_map(|view| {
             let runs = |name: &str| inner.world.of_pod(&view.uid).any(|c| c.name == name && c.is_live());
             let missing = view.containers().iter().find(|c| !runs(&c.name))?;
@@ -360,6 +362,12 @@ fn the_engine_keeps_its_promises_first_half() {
 #[test]
 fn the_engine_keeps_its_promises_second_half() {
     seeds(40..80, Profile::Short);
+}
+
+/// One pod's statuses are refused, come too late or are another's, for good.
+#[test]
+fn the_engine_keeps_its_promises_beside_a_pod_without_statuses() {
+    seeds(0..40, Profile::Refused);
 }
 
 #[test]

@@ -17,6 +17,7 @@ use ports::{
 };
 use sim::world::{Refused, World};
 use tokio::sync::{Mutex, mpsc};
+use tokio::time::sleep;
 
 use super::host::{CallError, DEADLINE, Inner, Reach};
 
@@ -51,6 +52,37 @@ impl SimRuntime {
     async fn pod_of_sandbox(&self, id: &SandboxId) -> PodUid {
         let inner = self.0.host.lock().await;
         inner.world.sandboxes.get(id).map(|s| s.uid.clone()).unwrap_or_else(|| "nobody".into())
+    }
+}
+
+/// In which way the runtime gives no status where it is to give none.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum NoStatus {
+    Refused,
+    Late,
+    OfAnother,
+}
+
+impl SimRuntime {
+    /// `None`: the status is given.
+    async fn no_status(
+        &self,
+        refuses: impl FnOnce(&Inner) -> bool,
+    ) -> Result<Option<NoStatus>, RuntimeError> {
+        let mut inner = self.0.host.lock().await;
+        if !refuses(&inner) {
+            return Ok(None);
+        }
+        let how = *inner.rng.pick(&[NoStatus::Refused, NoStatus::Late, NoStatus::OfAnother]);
+        drop(inner);
+        match how {
+            NoStatus::Refused => Err(RuntimeError::refused("device or resource busy".into())),
+            NoStatus::Late => {
+                sleep(DEADLINE).await;
+                Err(RuntimeError::timed_out())
+            }
+            NoStatus::OfAnother => Ok(Some(how)),
+        }
     }
 }
 
@@ -166,8 +198,13 @@ impl Runtime for SimRuntime {
     }
 
     async fn pod_sandbox_status(&self, id: &SandboxId) -> Result<SandboxStatus, RuntimeError> {
+        let uid = self.pod_of_sandbox(id).await;
+        let odd = self.no_status(|inner| inner.faults.refuses_sandbox(&uid)).await?;
         let effect = |inner: &mut Inner| {
-            let info = sandbox_info(inner, id).ok_or_else(|| missing(id))?;
+            let mut info = sandbox_info(inner, id).ok_or_else(|| missing(id))?;
+            if odd.is_some() {
+                info.id = "another".into();
+            }
             let sandbox = &inner.world.sandboxes[id];
             let namespaces = NamespaceOptions { network: sandbox.network, ..Default::default() };
             Ok(SandboxStatus { info, has_network: true, ips: sandbox.ips.clone(), namespaces })
@@ -250,7 +287,15 @@ impl Runtime for SimRuntime {
     }
 
     async fn container_status(&self, id: &ContainerId) -> Result<ContainerStatus, RuntimeError> {
-        let effect = |inner: &mut Inner| container_status(inner, id).ok_or_else(|| missing(id));
+        let uid = self.pod_of(id).await;
+        let odd = self.no_status(|inner| inner.faults.refuses_container(&uid)).await?;
+        let effect = |inner: &mut Inner| {
+            let mut status = container_status(inner, id).ok_or_else(|| missing(id))?;
+            if odd.is_some() {
+                status.id = "another".into();
+            }
+            Ok(status)
+        };
         self.0.call(&"everybody".into(), true, effect).await
     }
 
