@@ -122,10 +122,28 @@ impl Witness {
         self.still_listed.get(id).map(|listed| listed.retry_at)
     }
 
-    /// A reading that began then and shows these ids is believed. `fresh`: nothing of ours has changed the runtime since.
-    /// Gives the ids that the runtime is found to list although it said to have removed them.
-    pub fn believe(&mut self, at: Mono, now: Mono, fresh: bool, shown: &BTreeSet<&str>) -> Vec<String> {
+    /// Whether anything is listed although the runtime said to have removed it.
+    pub fn has_still_listed(&self) -> bool {
+        !self.still_listed.is_empty()
+    }
+
+    /// A reading that began then is believed. `fresh`: nothing of ours has changed the runtime since. Gives the ids that the
+    /// runtime is found to list although it said to have removed them.
+    pub fn believe(&mut self, at: Mono, now: Mono, fresh: bool, seen: &ObservedPod) -> Vec<String> {
         self.doubted = None;
+        let found = match self.removed.is_empty() && self.still_listed.is_empty() {
+            true => Vec::new(),
+            false => self.find_still_listed(at, now, &shown_ids(seen)),
+        };
+        self.started.retain(|_, since| *since > at);
+        self.removed.retain(|_, since| *since > at);
+        if fresh {
+            self.leaving.clear();
+        }
+        found
+    }
+
+    fn find_still_listed(&mut self, at: Mono, now: Mono, shown: &BTreeSet<&str>) -> Vec<String> {
         self.still_listed.retain(|id, _| shown.contains(id.as_str()));
         let mut found = Vec::new();
         let removed = self.removed.iter().filter(|(_, since)| **since <= at).map(|(id, _)| id);
@@ -136,11 +154,6 @@ impl Witness {
             }
             let retry_at = now.plus(removal_delay(times));
             self.still_listed.insert(id.clone(), StillListed { times, retry_at });
-        }
-        self.started.retain(|_, since| *since > at);
-        self.removed.retain(|_, since| *since > at);
-        if fresh {
-            self.leaving.clear();
         }
         found
     }
@@ -238,6 +251,10 @@ mod tests {
 
     const KNOWN: &str = "s0 ready; c#0 running";
 
+    fn nothing() -> ObservedPod {
+        observed("p", "", at(0.0))
+    }
+
     /// A pod of which a reading that began at second 1 was believed.
     fn entry() -> PodEntry {
         let mut entry = PodEntry::new(PodView::new(api_pod("p", ""), Source::Api));
@@ -296,9 +313,9 @@ mod tests {
         assert!(!witness.doubt(&a, mono(6.0), mono(6.1)));
         witness.started("c#1", mono(7.0));
         witness.leaving.insert("c#0".into());
-        witness.believe(mono(6.0), mono(6.1), false, &BTreeSet::new());
+        witness.believe(mono(6.0), mono(6.1), false, &nothing());
         assert!(!witness.doubts() && witness.started.len() == 1 && witness.leaving.len() == 1);
-        witness.believe(mono(7.0), mono(7.1), true, &BTreeSet::new());
+        witness.believe(mono(7.0), mono(7.1), true, &nothing());
         assert!(witness.started.is_empty() && witness.leaving.is_empty());
     }
 
@@ -333,7 +350,7 @@ mod tests {
             waits.push(until.since(mono(now)).as_secs());
             now += until.since(mono(now)).as_secs_f64();
             assert!(!witness.doubt(&what, mono(now), mono(now)));
-            witness.believe(mono(now), mono(now), true, &BTreeSet::new());
+            witness.believe(mono(now), mono(now), true, &nothing());
         }
         assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]);
         // It is forgotten after a while.
@@ -346,7 +363,6 @@ mod tests {
     fn what_is_listed_although_it_was_removed_is_doubted_once_and_removed_ever_more_rarely() {
         let mut entry = entry();
         let shows = observed("p", KNOWN, at(1.0));
-        let shown = shown_ids(&shows);
         let mut now = 2.0;
         let mut waits = Vec::new();
         for time in 0..6 {
@@ -355,7 +371,7 @@ mod tests {
             entry.witness.leaving.insert("c#0".into());
             let against = contradictions(&entry, mono, &shows);
             assert_eq!(against.is_empty(), time > 0, "{against:?}");
-            let found = entry.witness.believe(mono, mono, true, &shown);
+            let found = entry.witness.believe(mono, mono, true, &shows);
             assert_eq!(found, if time == 0 { vec!["c#0".to_owned()] } else { Vec::new() });
             let retry = entry.witness.retry_removal("c#0").expect("a retry").since(mono).as_secs();
             waits.push(retry);
@@ -364,7 +380,7 @@ mod tests {
         assert_eq!(waits, [10, 40, 160, 600, 600, 600]);
         // It is gone after all.
         let gone = observed("p", "s0 ready", at(now));
-        entry.witness.believe(at(now).mono, at(now).mono, true, &shown_ids(&gone));
+        entry.witness.believe(at(now).mono, at(now).mono, true, &gone);
         assert_eq!(entry.witness.retry_removal("c#0"), None);
     }
 }

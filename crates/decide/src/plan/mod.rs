@@ -153,6 +153,9 @@ pub fn plan_pod(inputs: &PlanInputs) -> PodPlan {
 
 /// What the runtime lists although it said to have removed it is removed again, but not at every turn.
 fn hold_back_removals(inputs: &PlanInputs, plan: &mut PodPlan) {
+    if !inputs.entry.witness.has_still_listed() {
+        return;
+    }
     let retry = |id: &str| inputs.entry.witness.retry_removal(id);
     let early = |action: &Action| {
         let id = match action {

@@ -10,7 +10,7 @@ use super::{Context, confirm, pods, sweep};
 use crate::effect::{Effect, LogLevel, TimerKey};
 use crate::event::{Hint, RuntimeCheck};
 use crate::state::{NodeState, Reading};
-use crate::witness::{contradictions, shown_ids};
+use crate::witness::contradictions;
 
 /// Hints about ids that no reading has shown yet: enough for a burst, and no more.
 const UNKNOWN_IDS_KEPT: usize = 4096;
@@ -90,7 +90,7 @@ fn one(state: &mut NodeState, cx: &mut Context, uid: &PodUid, at: Mono, pod: Arc
         }
     }
     let fresh = at >= entry.last_mutation;
-    let still_listed = entry.witness.believe(at, cx.now.mono, fresh, &shown_ids(&pod));
+    let still_listed = entry.witness.believe(at, cx.now.mono, fresh, &pod);
     if !still_listed.is_empty() {
         let ids = still_listed.join(", ");
         let message = format!(

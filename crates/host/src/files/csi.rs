@@ -111,7 +111,9 @@ impl CsiFiles for HostCsiFiles {
             for uid in names(&root.join("pods"))?.into_iter().map(PodUid::new) {
                 match published(root, &uid) {
                     Ok(of_pod) => found.extend(of_pod),
-                    Err(error) => found.push(unlisted(Some(&uid), &root.join("pods").join(uid.as_str()), &error)),
+                    Err(error) => {
+                        found.push(unlisted(Some(&uid), &root.join("pods").join(uid.as_str()), &error))
+                    }
                 }
             }
             Ok(found)

@@ -223,7 +223,9 @@ impl ReadingJob {
         if let Some(old) = read.filter(|s| !s.ready || !s.ips.is_empty()) {
             return Part::Read(old.clone());
         }
-        let Some(now) = world.sandboxes.get(id).or_else(|| world.ghosts.sandboxes.get(id)) else { return Part::Gone };
+        let Some(now) = world.sandboxes.get(id).or_else(|| world.ghosts.sandboxes.get(id)) else {
+            return Part::Gone;
+        };
         let refused = self.faults.refuses_sandbox(&listed.uid);
         let (ready, network) = match refused {
             true => (listed.ready, old.map(|old| old.network).unwrap_or_default()),
@@ -259,7 +261,9 @@ impl ReadingJob {
         if let Some(old) = same.filter(|_| settled && self.was_read(uid, id.as_str())) {
             return Part::Read(old.clone());
         }
-        let Some(now) = world.containers.get(id).or_else(|| world.ghosts.containers.get(id)) else { return Part::Gone };
+        let Some(now) = world.containers.get(id).or_else(|| world.ghosts.containers.get(id)) else {
+            return Part::Gone;
+        };
         let refused = self.faults.refuses_container(uid);
         let state = if refused { listed } else { now.shown_state() };
         let ended = state == ContainerState::Exited;

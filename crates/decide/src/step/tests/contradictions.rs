@@ -23,8 +23,9 @@ const STILL_LISTED: &str = r"
 
 #[test]
 fn what_can_not_be_removed_is_told_once_and_tried_ever_more_rarely() {
-    check(&format!(
-        r"
+    check(
+        &format!(
+            r"
         {STILL_LISTED}
         show logs
         # nothing is doubted any more, and nothing is said again
@@ -51,8 +52,9 @@ fn what_can_not_be_removed_is_told_once_and_tried_ever_more_rarely() {
         # the runtime was restarted, and knows better
         read o @815s:                      => log pod is gone from here on | forget o
         "
-    )
-    .replace("log pod is gone from here on | ", ""));
+        )
+        .replace("log pod is gone from here on | ", ""),
+    );
 }
 
 #[test]
