@@ -54,8 +54,9 @@ fn set_timer(state: &NodeState, cx: &mut Context) {
 
 pub(super) fn due(state: &mut NodeState, cx: &mut Context) {
     let now = cx.now.mono;
-    let due: Vec<PodUid> =
-        state.confirmations.iter().filter(|(_, at)| **at <= now).map(|(uid, _)| uid.clone()).collect();
+    let due = state.confirmations.iter().filter(|(_, at)| **at <= now).map(|(uid, _)| uid);
+    // Another reading may have come in between.
+    let due: Vec<PodUid> = due.filter(|uid| still_waits(state, uid)).cloned().collect();
     state.confirmations.retain(|_, at| *at > now);
     // Who is not known as a pod yet is not read alone.
     let unknown = due.iter().any(|uid| !state.pods.contains_key(uid));
@@ -65,6 +66,13 @@ pub(super) fn due(state: &mut NodeState, cx: &mut Context) {
         due.iter().for_each(|uid| observe::again(state, cx, uid));
     }
     set_timer(state, cx);
+}
+
+fn still_waits(state: &NodeState, uid: &PodUid) -> bool {
+    match state.pods.get(uid) {
+        Some(entry) => entry.observing.wanted.is_some() && !entry.observing.in_flight,
+        None => state.unclaimed_witnesses.contains_key(uid),
+    }
 }
 
 /// What a complete reading shows of a pod that no source has claimed yet (`None`: nothing), against what was known of it.
