@@ -6,6 +6,9 @@ CONTROL_PLANE=(kube-apiserver kube-controller-manager kube-scheduler kubectl)
 # For comparisons with the upstream kubelet only: no test needs them.
 # shellcheck disable=SC2034
 NODE_PROGRAMS=("${CONTROL_PLANE[@]}" kubelet kubeadm)
+# Upstream's node suite, what runs it, and programs for the images that it pulls.
+# shellcheck disable=SC2034
+SUITE_PROGRAMS=(e2e_node.test ginkgo agnhost sample-device-plugin nonewprivs)
 
 kubernetes_version() { awk '$1 == "k8s.io/kubernetes" {print $2}' "$here/kubernetes/go.mod"; }
 
@@ -40,11 +43,23 @@ build_kubernetes() {
     go_run "$go" mod download
     for program in "${programs[@]}"; do
         say "  $((SECONDS - start))s: building $program"
-        go_run "$go" build -trimpath -ldflags "$(kubernetes_stamp)" -o "$work/$program" "k8s.io/kubernetes/cmd/$program"
+        build_program "$go" "$program" "$work/$program"
         mv "$work/$program" "$dir/$program"
     done
     rm -rf "$work"
     say "  $((SECONDS - start))s: done"
+}
+
+# build_program <go> <name> <output>
+build_program() {
+    local build=(build) package
+    case $2 in
+        *.test) build=(test -c -vet=off) && package=k8s.io/kubernetes/test/${2%.test} ;;
+        ginkgo) package=github.com/onsi/ginkgo/v2/ginkgo ;;
+        agnhost | sample-device-plugin | nonewprivs) package=k8s.io/kubernetes/test/images/$2 ;;
+        *) package=k8s.io/kubernetes/cmd/$2 ;;
+    esac
+    go_run "$1" "${build[@]}" -trimpath -ldflags "$(kubernetes_stamp)" -o "$3" "$package"
 }
 
 metrics_server_path() {

@@ -71,12 +71,16 @@ fn node(name: &'static str) -> Member {
 
 /// A service account that may read and create one thing of nodes, and its token.
 fn account(member: &Member, name: &str, subresource: Option<&str>) -> String {
+    account_with(member, name, "get,create", subresource)
+}
+
+fn account_with(member: &Member, name: &str, verbs: &str, subresource: Option<&str>) -> String {
     let (cluster, namespace) = (member.cluster, member.namespace.as_str());
     cluster.kubectl(&["create", "serviceaccount", name, "--namespace", namespace]);
     if let Some(subresource) = subresource {
         let role = format!("{namespace}-{name}");
         let resource = format!("--resource=nodes/{subresource}");
-        cluster.kubectl(&["create", "clusterrole", &role, "--verb=get,create", &resource]);
+        cluster.kubectl(&["create", "clusterrole", &role, &format!("--verb={verbs}"), &resource]);
         let (binds, who) = (format!("--clusterrole={role}"), format!("--serviceaccount={namespace}:{name}"));
         cluster.kubectl(&["create", "clusterrolebinding", &role, &binds, &who]);
     }
@@ -130,6 +134,25 @@ fn each_right_opens_its_paths_and_no_other() {
         for (method, path, ..) in TABLE {
             assert_eq!(who.ask(method, path).0, 403, "{method} {path}");
         }
+    }
+}
+
+/// A WebSocket begins with a GET. The right to read `nodes/proxy` must not be a right to run commands in every pod.
+#[test]
+fn whoever_may_only_read_opens_no_stream() {
+    let member = node("node-read-only");
+    let token = Some(account_with(&member, "reads-proxy", "get", Some("proxy")));
+    let who = Curl { member: &member, certificate: None, token };
+    wait("the right to read", SLOW, || match who.ask("GET", "/containerLogs/a/b/c") {
+        (404, _) => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    for path in
+        ["/exec/a/b/c?command=id&output=1", "/attach/a/b/c?output=1", "/run/a/b/c?cmd=id", "/portForward/a/b"]
+    {
+        let (status, body) = who.ask("GET", path);
+        assert_eq!(status, 403, "{path}: {body}");
+        assert!(body.contains("verb=create, resource=nodes, subresource(s)=[proxy]"), "{path}: {body}");
     }
 }
 

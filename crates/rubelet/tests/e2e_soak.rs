@@ -41,6 +41,8 @@ struct Held {
     threads: u64,
     /// Memory that is nobody's file.
     memory: u64,
+    /// All of it, with the pages of the program itself. Only shown: the kernel drops and reads those as it likes.
+    resident: u64,
     files: usize,
     mounts: usize,
     cgroups: usize,
@@ -59,10 +61,30 @@ impl Held {
             descriptors: entries(&process.join("fd")) as u64,
             threads: number("Threads").expect("a count of threads"),
             memory: number("RssAnon").expect("a size of memory") * 1024,
+            resident: number("VmRSS").expect("a size of memory") * 1024,
             files: files_below(&node.agent.root_dir()) + files_below(&node.agent.logs_dir()),
             mounts: mounts_below(&node.runtime.dir).len(),
             cgroups: cgroups_below(&node.runtime.cgroup_root).len(),
         }
+    }
+
+    /// The first lines of the table that a long soak leaves for docs/performance.md.
+    const HEADER: &'static str = "| minutes | pods so far | anonymous MiB | resident MiB | descriptors | threads | files | mounts | cgroups |\n\
+                                  | --- | --- | --- | --- | --- | --- | --- | --- | --- |";
+
+    fn row(&self, elapsed: Duration, pods: usize) -> String {
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        format!(
+            "| {:.1} | {pods} | {:.1} | {:.1} | {} | {} | {} | {} | {} |",
+            elapsed.as_secs_f64() / 60.0,
+            mib(self.memory),
+            mib(self.resident),
+            self.descriptors,
+            self.threads,
+            self.files,
+            self.mounts,
+            self.cgroups
+        )
     }
 
     /// No more than it was, but for what may vary.
@@ -95,11 +117,12 @@ fn after_any_number_of_pods_the_machine_is_as_before() {
     let twins = Twins::watch(&node.runtime);
     let mut warm = None;
     let mut turn = 0;
+    println!("{}", Held::HEADER);
     while turn < TURNS || start.elapsed() < duration() {
         turn_of_pods(&node, &seen, &diary, turn);
         wait_no_trace(&node, |_| false);
         let held = Held::of(&node);
-        println!("turn {turn}, after {:.0?}: {held:?}", start.elapsed());
+        println!("{}", held.row(start.elapsed(), (turn + 1) * PER_TURN * KINDS.len()));
         match &warm {
             None => warm = Some(held),
             Some(warm) => {

@@ -79,7 +79,7 @@ impl Authorization {
 
     pub(crate) async fn check(&self, who: &Identity, method: &Method, path: &str) -> Result<(), Refusal> {
         let Authorization::Webhook(reviewed) = self else { return Ok(()) };
-        let verb = verb(method);
+        let verb = verb(method, path);
         let subresources = subresources(path);
         for subresource in subresources {
             let user = || who.name.clone();
@@ -131,9 +131,15 @@ impl Reviewed {
     }
 }
 
-fn verb(method: &Method) -> &'static str {
+/// The paths below which a request runs something in a pod or opens a stream into it.
+const STREAMS: [&str; 4] = ["/exec", "/attach", "/run", "/portForward"];
+
+/// The verb of Kubernetes that a request needs. A WebSocket begins with a GET, so the right to read would be enough to
+/// run commands: streams into pods always need `create`, whatever method opens them.
+fn verb(method: &Method, path: &str) -> &'static str {
     match method.as_str() {
         "POST" => "create",
+        "GET" if STREAMS.iter().any(|stream| is_below(path, stream)) => "create",
         "GET" => "get",
         "PUT" => "update",
         "PATCH" => "patch",
@@ -157,9 +163,11 @@ fn subresources(path: &str) -> &'static [&'static str] {
         ("/flagz", &["configz"]),
         ("", &["proxy"]),
     ];
-    let below =
-        |prefix: &str| path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-    TABLE.iter().find(|(prefix, _)| below(prefix)).map_or(&["proxy"], |(_, found)| found)
+    TABLE.iter().find(|(prefix, _)| is_below(path, prefix)).map_or(&["proxy"], |(_, found)| found)
+}
+
+fn is_below(path: &str, prefix: &str) -> bool {
+    path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 #[cfg(test)]
@@ -215,7 +223,24 @@ mod tests {
             ("OPTIONS", ""),
             ("BREW", ""),
         ] {
-            assert_eq!(verb(&Method::from_bytes(method.as_bytes()).unwrap()), expect, "{method}");
+            let method = Method::from_bytes(method.as_bytes()).unwrap();
+            assert_eq!(verb(&method, "/pods"), expect, "{method}");
+        }
+    }
+
+    #[test]
+    fn a_stream_opened_by_get_needs_the_right_to_create() {
+        for (path, expect) in [
+            ("/exec/a/b/c", "create"),
+            ("/exec/a/b/uid/c", "create"),
+            ("/attach/a/b/c", "create"),
+            ("/portForward/a/b", "create"),
+            ("/run/a/b/c", "create"),
+            ("/runningpods/", "get"),
+            ("/containerLogs/a/b/c", "get"),
+            ("/execx", "get"),
+        ] {
+            assert_eq!(verb(&Method::GET, path), expect, "{path}");
         }
     }
 }
