@@ -98,6 +98,7 @@ fn many_removals_without_effect_are_looked_at_by_one_complete_reading() {
     let lines = |word: &str| names.map(|uid| format!("{word} {uid}\n")).concat();
     let dead = each("s0 dead");
     let done = lines("done");
+    let read = names.map(|uid| format!("read {uid}: s0 dead => -\n")).concat();
     check(&format!(
         r"
         started
@@ -108,8 +109,8 @@ fn many_removals_without_effect_are_looked_at_by_one_complete_reading() {
         read all: {dead}
         {done}
         {done}
+        {read}
         # every one of them was read after its removal, and is doubted
-        read all: {dead}                   => -
         due confirm @2s                    => read all
         read all @2s: {dead}               => -
         "
@@ -131,8 +132,8 @@ fn the_rest_of_a_pod_goes_on_beside_a_container_that_can_not_be_removed() {
         read a @1s: s0 ready; c#2 running; c#1 exit(1) age=100; c#0 exit(1) age=200 => -
         why a                              => running; still listed a.c#0 @11s
         hint a                             => read a
-        read a @1s: s0 ready; c#2 exit(1); c#1 exit(1) age=100; c#0 exit(1) age=200 => look img-c:1
-        looked img-c:1: yes                => run a: dirs + cgroup
+        read a @1s: s0 ready; c#2 exit(1); c#1 exit(1) age=100; c#0 exit(1) age=200
+                                           => run a: remove c#1? | look img-c:1
         ",
     );
 }
