@@ -30,9 +30,11 @@ build_rubelet() {
     watching=$1
     [[ $1 != dist ]] || watching=release
     [[ $1 != dev ]] || directory=debug
-    local features=()
-    [[ $1 != dist ]] || features=(--features rubelet/jemalloc)
-    (cd "$here/.." && cargo build --quiet --workspace --bin rubelet --profile "$1" "${features[@]}")
+    if [[ $1 == dist ]]; then
+        (cd "$here/.." && cargo dist --quiet)
+    else
+        (cd "$here/.." && cargo build --quiet --workspace --bin rubelet --profile "$1")
+    fi
     RUBELET_BENCH_RUBELET=$(realpath "${CARGO_TARGET_DIR:-$here/../target}/$directory/rubelet")
     export RUBELET_BENCH_RUBELET
 }

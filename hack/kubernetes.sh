@@ -98,6 +98,28 @@ build_pprof() {
     mv "$program.part" "$program"
 }
 
+# One line per package: what it is the interface of, and its directory in the module cache.
+protocol_paths() {
+    local go name source package dir
+    go=$(go_command)
+    while read -r name source package; do
+        dir=$(go_run "$go" mod download -json "$source" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
+        [[ -n $dir ]] || die "could not fetch $source"
+        echo "$name $dir/$package"
+    done <<'TEXT'
+cri k8s.io/cri-api pkg/apis/runtime/v1
+registration k8s.io/kubelet pkg/apis/pluginregistration/v1
+csi github.com/container-storage-interface/spec lib/go/csi
+containerd github.com/containerd/containerd/api services/events/v1
+containerd github.com/containerd/containerd/api types
+containerd github.com/containerd/containerd/api events
+otlp go.opentelemetry.io/proto/otlp collector/trace/v1
+otlp go.opentelemetry.io/proto/otlp trace/v1
+otlp go.opentelemetry.io/proto/otlp common/v1
+otlp go.opentelemetry.io/proto/otlp resource/v1
+TEXT
+}
+
 # Whoever builds may have other settings for their own work. The pinned module and its checksums rule.
 go_run() {
     local go=$1

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
+use model::bounds::{Bound, cut, cut_output};
 use ports::ApiError;
 use serde::Deserialize;
-
-/// As much of an answer that is no `Status` as is shown.
-const MOST_WORDS: usize = 1024;
 
 #[derive(Deserialize, Default)]
 pub(crate) struct Status {
@@ -27,8 +25,12 @@ struct Details {
     retry_after_seconds: u64,
 }
 
+/// A server that asks to be left alone for longer is asked again after this: nothing else would end such a wait.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(600);
+
 /// `wait` is what a header asked for; the body's own wish counts when there is none.
 pub(crate) fn failure(call: String, code: u16, wait: Option<Duration>, body: &[u8]) -> ApiError {
+    let wait = wait.map(|wait| wait.min(LONGEST_RETRY_AFTER));
     let status = serde_json::from_slice(body).ok().filter(|status: &Status| status.kind == "Status");
     match status {
         Some(status) => told(call, code, wait, status),
@@ -44,8 +46,10 @@ pub(crate) fn of_watch(call: String, status: Status) -> ApiError {
 
 fn told(call: String, code: u16, wait: Option<Duration>, status: Status) -> ApiError {
     let asked = status.details.map(|details| details.retry_after_seconds).filter(|seconds| *seconds > 0);
-    let retry_after = wait.or(asked.map(Duration::from_secs));
+    let asked = asked.map(|seconds| Duration::from_secs(seconds).min(LONGEST_RETRY_AFTER));
+    let retry_after = wait.or(asked);
     let message = if status.message.is_empty() { status.reason.clone() } else { status.message };
+    let message = cut(message, Bound::ServerMessage);
     match status.reason.as_str() {
         "NotFound" => ApiError::NotFound { call, message },
         "AlreadyExists" => ApiError::AlreadyExists { call, message },
@@ -87,8 +91,8 @@ fn by_code(call: String, code: u16, retry_after: Option<Duration>, message: Stri
 }
 
 fn plain(body: &[u8]) -> String {
-    let text = String::from_utf8_lossy(body);
-    text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(MOST_WORDS).collect()
+    let text = cut_output(body, Bound::ServerMessage);
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -143,6 +147,24 @@ mod tests {
             &status("", ""),
             ApiError::ServerFault { call: call(), code: 418, message: message() },
         );
+    }
+
+    #[test]
+    fn no_server_is_left_alone_for_ever() {
+        let check = |wait: Option<u64>, asked: &str, expect: u64| {
+            let body = format!(
+                r#"{{"kind":"Status","reason":"TooManyRequests","details":{{"retryAfterSeconds":{asked}}}}}"#
+            );
+            let wait = wait.map(Duration::from_secs);
+            let error = failure(call(), 429, wait, body.as_bytes());
+            assert_eq!(error.retry_after(), Some(Duration::from_secs(expect)), "{wait:?} {asked}");
+        };
+        check(None, "599", 599);
+        check(None, "601", 600);
+        check(None, "18446744073709551615", 600);
+        check(Some(u64::MAX), "3", 600);
+        check(Some(68_719_477), "3", 600);
+        check(Some(2), "3", 2);
     }
 
     #[test]

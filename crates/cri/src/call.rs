@@ -4,6 +4,7 @@ use std::error::Error;
 use std::path::Path;
 use std::time::Duration;
 
+use model::bounds::{Bound, cut};
 use ports::{RuntimeError, Span, SpanKind, Tracing};
 use tonic::{Code, Request, Response, Status};
 
@@ -98,7 +99,7 @@ pub(crate) fn classify(
             false => RuntimeError::Unavailable { call, message: transport_message(socket, cause) },
         };
     }
-    let message = status.message().to_owned();
+    let message = cut(status.message(), Bound::RuntimeMessage);
     match status.code() {
         Code::NotFound => RuntimeError::NotFound { call, message },
         Code::Unavailable => RuntimeError::Unavailable { call, message },

@@ -2,6 +2,7 @@
 //! answer without what the interface demands is refused by name (`Err` says what is missing), an unknown number
 //! takes the meaning that does least, and nothing panics.
 
+use model::bounds::{Bound, cut};
 use model::cri as m;
 use model::observed::{ContainerState, ObservedUser};
 use ports::{ContainerInfo, ContainerStatus, SandboxInfo, SandboxStatus};
@@ -48,7 +49,7 @@ pub(crate) fn status(answer: pb::StatusResponse) -> Result<m::RuntimeStatus, Mis
                 r#type: c.r#type,
                 status: c.status,
                 reason: c.reason,
-                message: c.message,
+                message: cut(c.message, Bound::RuntimeMessage),
             })
             .collect(),
         handlers: answer
@@ -64,6 +65,7 @@ pub(crate) fn status(answer: pb::StatusResponse) -> Result<m::RuntimeStatus, Mis
             })
             .collect(),
         supplemental_groups_policy: answer.features.is_some_and(|f| f.supplemental_groups_policy),
+        user_namespaces_host_network: answer.features.is_some_and(|f| f.user_namespaces_host_network),
     })
 }
 
@@ -177,8 +179,8 @@ pub(crate) fn container_status(answer: pb::ContainerStatusResponse) -> Result<Co
         image: required(s.image.map(|i| i.image).unwrap_or_default(), "image")?,
         image_ref: required(s.image_ref, "image reference")?,
         image_id: s.image_id,
-        reason: s.reason,
-        message: s.message,
+        reason: cut(s.reason, Bound::RuntimeMessage),
+        message: cut(s.message, Bound::RuntimeMessage),
         labels: s.labels,
         annotations: s.annotations,
         mounts: s.mounts.into_iter().map(mount).collect(),

@@ -367,7 +367,7 @@ async fn runtime_facts_come_back_whole() {
             {"name": "runc", "features": {"recursive_read_only_mounts": true, "user_namespaces": true}},
             {"name": "old"},
         ],
-        "features": {"supplemental_groups_policy": true},
+        "features": {"supplemental_groups_policy": true, "user_namespaces_host_network": true},
         "linux": {"cgroup_driver": 1},
     }));
     let status = serde_json::to_value(wire.client.status().await.expect("status")).expect("JSON");
@@ -377,6 +377,7 @@ async fn runtime_facts_come_back_whole() {
             {"name": "runc", "recursive_read_only_mounts": true, "user_namespaces": true}, {"name": "old"},
         ],
         "supplemental_groups_policy": true,
+        "user_namespaces_host_network": true,
     });
     assert_eq!(status, expect);
     let driver = wire.client.cgroup_driver().await;

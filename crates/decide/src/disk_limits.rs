@@ -77,7 +77,7 @@ pub fn verdict(pod: &PodView, used: &DiskUse) -> Option<Outgrown> {
         let of =
             |part: &std::collections::BTreeMap<String, u64>| part.get(&container.name).copied().unwrap_or(0);
         let name = &container.name;
-        exceeds(of(&used.logs) + of(&used.layers), &limit).then(|| Outgrown {
+        exceeds(of(&used.logs).saturating_add(of(&used.layers)), &limit).then(|| Outgrown {
             signal: "ephemeralcontainerfs.limit",
             message: format!("Container {name} exceeded its local ephemeral storage limit \"{limit}\". "),
         })

@@ -9,7 +9,7 @@ use model::credentials::PullSecret;
 use model::cri::{ContainerConfig, IdMapping, SandboxConfig};
 use model::csi::{ClaimObject, Expansion};
 use model::disk_use::DiskPlaces;
-use model::files::ContainerFiles;
+use model::files::{ContainerFiles, EnvFile};
 use model::hook::HookCall;
 use model::k8s::{Pod, PodStatus};
 use model::observed::Scope;
@@ -133,6 +133,10 @@ pub enum Effect {
         claim: ClaimObject,
         event: ApiEvent,
     },
+    /// An Event about the node itself.
+    RecordNodeEvent {
+        event: ApiEvent,
+    },
     /// Write these cgroups (the levels above pods).
     EnsureCgroups {
         specs: Vec<CgroupSpec>,
@@ -227,6 +231,48 @@ pub enum TimerKey {
     NodeCgroups,
 }
 
+impl TimerKey {
+    /// The pod that it is about, if it is about one.
+    pub fn pod(&self) -> Option<&PodUid> {
+        match self {
+            TimerKey::Pod(uid)
+            | TimerKey::Probe(uid)
+            | TimerKey::Observe(uid)
+            | TimerKey::Disk(uid)
+            | TimerKey::Report(uid) => Some(uid),
+            TimerKey::Token(wanted) => Some(&wanted.pod_uid),
+            TimerKey::Storage(_)
+            | TimerKey::Mirror(_)
+            | TimerKey::FullRelist
+            | TimerKey::RuntimeCheck
+            | TimerKey::Sweep
+            | TimerKey::NodeCgroups => None,
+        }
+    }
+}
+
+impl Effect {
+    /// The pod that it is about, if it is about one.
+    pub fn pod(&self) -> Option<&PodUid> {
+        match self {
+            Effect::Observe(Scope::Pod(uid))
+            | Effect::Run { uid, .. }
+            | Effect::Cancel { uid, .. }
+            | Effect::PublishStatus { uid, .. }
+            | Effect::RunProbe { uid, .. }
+            | Effect::KeepProbeRecord { uid, .. }
+            | Effect::Forget { uid }
+            | Effect::RecordEvent { uid, .. }
+            | Effect::UpdateVolume { uid, .. }
+            | Effect::MeasureDisk { uid, .. } => Some(uid),
+            Effect::SetTimer { key, .. } => key.pod(),
+            Effect::RequestToken { wanted } => Some(&wanted.pod_uid),
+            Effect::Log { uid, .. } => uid.as_ref(),
+            _ => None,
+        }
+    }
+}
+
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Sweep {
     pub pod_dirs: Vec<PodUid>,
@@ -244,22 +290,29 @@ impl Sweep {
     }
 }
 
-/// Actions that run at the same time. The next stage waits for all of them.
+/// Actions that run at the same time. The next stage waits for all of them, unless it has a time of its own.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Stage {
     pub actions: Vec<Action>,
     /// Whether the plan ends here when one of them fails.
     pub stop_on_failure: bool,
+    /// At this moment the stage begins although those before it have not ended.
+    pub not_after: Option<Mono>,
 }
 
 impl Stage {
     /// A stage whose failure ends the plan.
     pub fn must(actions: Vec<Action>) -> Self {
-        Self { actions, stop_on_failure: true }
+        Self { actions, stop_on_failure: true, not_after: None }
     }
     /// A stage after which the plan goes on in any case.
     pub fn may(actions: Vec<Action>) -> Self {
-        Self { actions, stop_on_failure: false }
+        Self { actions, stop_on_failure: false, not_after: None }
+    }
+    /// The same stage, which waits no longer than until `at` for those before it.
+    pub fn not_after(mut self, at: Mono) -> Self {
+        self.not_after = Some(at);
+        self
     }
 }
 
@@ -283,6 +336,11 @@ pub enum Action {
         expansion: Box<Expansion>,
     },
     /// Puts on record, in the pod's directory, which of the host's ids are the pod's.
+    /// What containers wrote for the variables of another, which is about to be started.
+    ReadEnvFiles {
+        container: String,
+        files: Vec<EnvFile>,
+    },
     KeepUserIds {
         ids: IdMapping,
     },
@@ -350,6 +408,7 @@ impl Action {
             Action::EnsureCgroup { .. } => "make pod cgroup",
             Action::SetUpVolume { .. } => "set up volume",
             Action::ExpandVolume { .. } => "expand volume",
+            Action::ReadEnvFiles { .. } => "read files of variables",
             Action::KeepUserIds { .. } => "record user namespace",
             Action::RunSandbox { .. } => "create pod sandbox",
             Action::StartContainer(_) => "start container",

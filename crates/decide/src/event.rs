@@ -10,6 +10,7 @@ use model::credentials::PullHistory;
 use model::cri::{Image, RuntimeStatus};
 use model::csi::VolumeId;
 use model::disk_use::DiskUse;
+use model::files::EnvFileRead;
 use model::k8s::{CSIDriver, ClusterTrustBundle, Node, Pod, Service};
 use model::local::LocalObjects;
 use model::node::HostFacts;
@@ -63,6 +64,11 @@ pub enum Event {
     },
     /// Something may have changed in the runtime.
     Hint(Hint),
+    /// A lifecycle hook asked for HTTPS, and the server of the pod answered without. `host`: name and port.
+    HookFellBackToHttp {
+        uid: PodUid,
+        host: String,
+    },
     /// The runtime answered `Status` and `Version`, or did not.
     RuntimeChecked(RuntimeCheck),
     /// One action of a pod's plan ended.
@@ -166,6 +172,30 @@ pub enum Event {
 }
 
 impl Event {
+    /// The pod that it is about, if it is about one.
+    pub fn pod(&self) -> Option<PodUid> {
+        match self {
+            Event::PodChanged { pod, .. } => pod.metadata.uid.as_deref().map(PodUid::from),
+            Event::Observed(Observation { scope: Scope::Pod(uid), .. })
+            | Event::ObserveFailed { scope: Scope::Pod(uid), .. }
+            | Event::Hint(Hint::Pod(uid))
+            | Event::PodGone { uid, .. }
+            | Event::StepDone { uid, .. }
+            | Event::PlanEnded { uid, .. }
+            | Event::ProbeDone { uid, .. }
+            | Event::DiskMeasured { uid, .. }
+            | Event::VolumeNews { uid, .. }
+            | Event::VolumeUpdated { uid, .. }
+            | Event::Evict { uid, .. }
+            | Event::ApiAnswered(ApiAnswer::StatusPatched { uid, .. } | ApiAnswer::PodDeleted { uid, .. }) => {
+                Some(uid.clone())
+            }
+            Event::TokenIssued { wanted, .. } => Some(wanted.pod_uid.clone()),
+            Event::Timer(key) => key.pod().cloned(),
+            _ => None,
+        }
+    }
+
     /// The name of its kind, for counting.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -179,6 +209,7 @@ impl Event {
             Event::Observed(_) => "observed",
             Event::ObserveFailed { .. } => "observe_failed",
             Event::Hint(_) => "hint",
+            Event::HookFellBackToHttp { .. } => "hook_fell_back_to_http",
             Event::RuntimeChecked(_) => "runtime_checked",
             Event::StepDone { .. } => "step_done",
             Event::PlanEnded { .. } => "plan_ended",
@@ -327,6 +358,8 @@ pub enum StepResult {
         failure: CallFailure,
     },
     Expanded(Expanded),
+    /// What was found in files of variables.
+    EnvFiles(Vec<EnvFileRead>),
     /// Stopped, but its hook failed. `message` is for the log only.
     HookFailed {
         message: String,

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use model::files::EnvFileRead;
 use model::k8s::Container;
 use model::quantity::Quantity;
 use model::{ContainerId, Mono, SandboxId};
@@ -23,6 +24,8 @@ pub struct Ledger {
     pub retry_at: BTreeMap<String, Mono>,
     /// The number of the instance whose start failed last, by container.
     pub failed_attempts: BTreeMap<String, u32>,
+    /// What the variables of a container that is about to start were found to be, by container. Read for each start.
+    pub env_files: BTreeMap<String, Vec<EnvFileRead>>,
     /// Preparation or sandbox is not tried again before this.
     pub pod_retry: Option<PodRetry>,
     /// Volumes that were set up, and not torn down since.

@@ -8,6 +8,7 @@
 //! feeds every outcome back as an event; `sim` does the same over a simulated world.
 
 pub mod admission;
+pub mod allocation;
 pub mod back_off;
 pub mod cgroups;
 pub mod credentials;
@@ -37,6 +38,7 @@ pub mod resources;
 pub mod restart;
 pub mod runtime_class;
 pub mod sandbox;
+pub mod set_aside;
 pub mod signals;
 pub mod sources;
 pub mod state;
@@ -44,6 +46,7 @@ pub mod status;
 mod step;
 pub mod tally;
 pub mod termination_message;
+pub mod timer_queue;
 pub mod user_namespaces;
 pub mod volumes;
 pub mod witness;
@@ -52,3 +55,4 @@ pub use effect::{Action, Effect, Epoch, Stage, StartContainer, Sweep, TimerKey};
 pub use event::{CallFailure, Event, Hint, StepResult};
 pub use state::NodeState;
 pub use step::step;
+pub use timer_queue::TimerQueue;

@@ -77,7 +77,7 @@ impl Termination {
     /// From now on there are at most this many seconds; says whether that changed anything. The end only ever comes
     /// sooner by it (K4).
     pub fn shorten(&mut self, grace_secs: i64, now: Mono) -> bool {
-        let in_all = self.spent_secs(now) + grace_secs.max(MINIMUM_GRACE_SECS);
+        let in_all = self.spent_secs(now).saturating_add(grace_secs.max(MINIMUM_GRACE_SECS));
         if in_all < self.grace_secs {
             self.grace_secs = in_all;
             return true;
@@ -86,12 +86,12 @@ impl Termination {
     }
 
     fn spent_secs(&self, now: Mono) -> i64 {
-        now.since(self.since).as_secs() as i64
+        i64::try_from(now.since(self.since).as_secs()).unwrap_or(i64::MAX)
     }
 
     /// What is left of the grace, for a container that has to be stopped now.
     pub fn left_secs(&self, now: Mono) -> i64 {
-        (self.grace_secs - self.spent_secs(now)).max(MINIMUM_STOP_SECS)
+        self.grace_secs.saturating_sub(self.spent_secs(now)).max(MINIMUM_STOP_SECS)
     }
 }
 
@@ -151,6 +151,19 @@ mod tests {
         assert!(!t.shorten(20, at(111)), "asked again");
         assert!(t.shorten(0, at(120)));
         assert_eq!(t.left_secs(at(120)), MINIMUM_STOP_SECS);
+    }
+
+    #[test]
+    fn no_grace_is_too_long() {
+        let at = |secs| Mono::from_duration(Duration::from_secs(secs));
+        let mut t = Termination { since: at(1), grace_secs: i64::MAX, cause: TerminationCause::Deleted };
+        assert!(!t.shorten(i64::MAX, at(9)), "as long as before, and later");
+        assert_eq!(t.left_secs(at(9)), i64::MAX - 8);
+        assert!(t.left_secs(Mono(u64::MAX)) < i64::MAX);
+        assert!(t.shorten(30, at(9)));
+        assert_eq!(t.left_secs(at(9)), 30);
+        let negative = Termination { grace_secs: i64::MIN, ..t };
+        assert_eq!(negative.left_secs(at(9)), MINIMUM_STOP_SECS);
     }
 
     #[test]

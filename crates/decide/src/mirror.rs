@@ -51,18 +51,28 @@ pub fn mirrors(mirror: &PodView, pod: &PodView) -> bool {
         && annotation(mirror, ANNOTATION_MIRROR) == annotation(pod, ANNOTATION_HASH)
 }
 
-/// `pod`: the static pod of that name that is wanted. `orphaned`: nothing of any such pod is left, for certain.
+/// What became of the static pods of a mirror's name, but for the one that is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OldPods {
+    /// Nothing of any such pod is left, for certain.
+    pub gone: bool,
+    /// The pod that the mirror shows has not ended. Whoever watches the mirror sees that pod until it has.
+    pub shown_pod_ending: bool,
+}
+
+/// `pod`: the static pod of that name that is wanted.
 pub fn next_step(
     mirror: Option<&PodView>,
     pod: Option<&PodView>,
-    orphaned: bool,
+    old_pods: OldPods,
     node: Option<&Node>,
 ) -> MirrorStep {
     match (mirror, pod) {
-        (Some(mirror), Some(pod)) if mirror.is_deleting() || !mirrors(mirror, pod) => {
+        (Some(mirror), Some(_)) if mirror.is_deleting() => MirrorStep::Delete(mirror.uid.clone()),
+        (Some(mirror), Some(pod)) if !mirrors(mirror, pod) && !old_pods.shown_pod_ending => {
             MirrorStep::Delete(mirror.uid.clone())
         }
-        (Some(mirror), None) if orphaned => MirrorStep::Delete(mirror.uid.clone()),
+        (Some(mirror), None) if old_pods.gone => MirrorStep::Delete(mirror.uid.clone()),
         (None, Some(pod)) => node
             .and_then(|node| object(pod, node))
             .map_or(MirrorStep::Nothing, |o| MirrorStep::Create(Box::new(o))),
@@ -136,17 +146,35 @@ mod tests {
         let delete = MirrorStep::Delete("m1".into());
         let here = node(json!({"name": "node", "uid": "n1"}));
         let dying = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
-        // name, mirror, pod, orphaned, expected
+        let none = OldPods::default();
+        let gone = OldPods { gone: true, ..none };
+        let ending = OldPods { shown_pod_ending: true, ..none };
+        let older = || Some(of_api("h0", json!({})));
+        // name, mirror, pod, pods before it, expected
         let table = [
-            ("shows it", Some(of_api("h1", json!({}))), Some(of_file("h1")), false, MirrorStep::Nothing),
-            ("shows an older pod", Some(of_api("h0", json!({}))), Some(of_file("h1")), false, delete.clone()),
-            ("is being deleted", Some(of_api("h1", dying)), Some(of_file("h1")), false, delete.clone()),
-            ("its pod still goes", Some(of_api("h1", json!({}))), None, false, MirrorStep::Nothing),
-            ("its pod is gone", Some(of_api("h1", json!({}))), None, true, delete),
-            ("neither", None, None, true, MirrorStep::Nothing),
+            ("shows it", Some(of_api("h1", json!({}))), Some(of_file("h1")), none, MirrorStep::Nothing),
+            ("shows an older pod", older(), Some(of_file("h1")), none, delete.clone()),
+            ("shows an older pod that ends", older(), Some(of_file("h1")), ending, MirrorStep::Nothing),
+            (
+                "is being deleted",
+                Some(of_api("h1", dying.clone())),
+                Some(of_file("h1")),
+                none,
+                delete.clone(),
+            ),
+            (
+                "is being deleted before",
+                Some(of_api("h0", dying)),
+                Some(of_file("h1")),
+                ending,
+                delete.clone(),
+            ),
+            ("its pod still goes", Some(of_api("h1", json!({}))), None, ending, MirrorStep::Nothing),
+            ("its pod is gone", Some(of_api("h1", json!({}))), None, gone, delete),
+            ("neither", None, None, gone, MirrorStep::Nothing),
         ];
-        for (name, mirror, pod, orphaned, expect) in table {
-            let step = next_step(mirror.as_ref(), pod.as_ref(), orphaned, Some(&here));
+        for (name, mirror, pod, old_pods, expect) in table {
+            let step = next_step(mirror.as_ref(), pod.as_ref(), old_pods, Some(&here));
             assert_eq!(step, expect, "{name}");
         }
     }
@@ -162,10 +190,14 @@ mod tests {
                 Some(node(json!({"name": "node", "uid": "n", "deletionTimestamp": "2026-01-01T00:00:00Z"}))),
             ),
         ] {
-            assert_eq!(next_step(None, Some(&pod), false, node.as_ref()), MirrorStep::Nothing, "{name}");
+            assert_eq!(
+                next_step(None, Some(&pod), OldPods::default(), node.as_ref()),
+                MirrorStep::Nothing,
+                "{name}"
+            );
         }
         let here = node(json!({"name": "node", "uid": "n1"}));
-        let MirrorStep::Create(made) = next_step(None, Some(&pod), false, Some(&here)) else {
+        let MirrorStep::Create(made) = next_step(None, Some(&pod), OldPods::default(), Some(&here)) else {
             panic!("not made");
         };
         assert_eq!(

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use model::PodUid;
 use model::cri::{IdMapping, RuntimeHandler};
 use model::observed::ObservedPod;
 use model::pod::PodView;
@@ -32,6 +33,15 @@ pub enum PlaceError {
     HandlerWithoutUserNamespaces { handler: String },
     #[error("could not find an empty slot to allocate a user namespace")]
     NoIdsLeft,
+    #[error(
+        "can't allocate a user namespace: the record of the ids of pod {pod} can't be read, so any id may be in use \
+         until that pod's directory is gone"
+    )]
+    IdsUnknown { pod: PodUid },
+    #[error(
+        "can't allocate a user namespace: the directories of pods could not be listed, so any id may be in use"
+    )]
+    IdsUnlisted,
 }
 
 /// Finds the pod's place, and reserves ids for it where it needs some.
@@ -54,12 +64,28 @@ pub fn find(state: &mut NodeState, pod: &PodView, observed: &ObservedPod) -> Res
                 false => PlaceError::HandlerWithoutUserNamespaces { handler: place.handler },
             });
         }
-        let per_pod = state.config.ids_per_pod;
-        let free = user_namespaces::first_free(state.config.user_ids, per_pod, state.user_ids.values());
-        state.user_ids.insert(pod.uid.clone(), free.ok_or(PlaceError::NoIdsLeft)?);
+        let free = free_ids(state)?;
+        state.user_ids.insert(pod.uid.clone(), Some(free));
     }
-    place.user_ids = state.user_ids.get(&pod.uid).cloned();
+    match state.user_ids.get(&pod.uid).cloned().flatten() {
+        Some(ids) => place.user_ids = Some(ids),
+        None => return Err(PlaceError::IdsUnknown { pod: pod.uid.clone() }),
+    }
     Ok(place)
+}
+
+/// A block that nobody has. As long as somebody's ids are not known there is none: two pods with the same ids could read
+/// each other's files.
+fn free_ids(state: &NodeState) -> Result<IdMapping, PlaceError> {
+    if state.user_ids_unlisted {
+        return Err(PlaceError::IdsUnlisted);
+    }
+    if let Some((pod, _)) = state.user_ids.iter().find(|(_, ids)| ids.is_none()) {
+        return Err(PlaceError::IdsUnknown { pod: pod.clone() });
+    }
+    let taken = state.user_ids.values().flatten();
+    let free = user_namespaces::first_free(state.config.user_ids, state.config.ids_per_pod, taken);
+    free.ok_or(PlaceError::NoIdsLeft)
 }
 
 /// A sandbox that is there has its handler, whatever became of the class that it was chosen by.

@@ -20,7 +20,11 @@ pub fn sandbox_change(pod: &PodView, observed: &ObservedPod) -> SandboxChange {
     let Some(newest) = observed.newest_sandbox() else {
         return SandboxChange { needed: true, attempt: 0, old: None };
     };
-    let replace = |old: Option<SandboxId>| SandboxChange { needed: true, attempt: newest.attempt + 1, old };
+    let replace = |old: Option<SandboxId>| SandboxChange {
+        needed: true,
+        attempt: newest.attempt.saturating_add(1),
+        old,
+    };
     let ready = observed.sandboxes.iter().filter(|sandbox| sandbox.ready).count();
     if ready > 1 || !newest.ready {
         return replace(Some(newest.id.clone()));

@@ -21,6 +21,17 @@ pub enum Change {
     Reconciled(PodView),
 }
 
+impl Change {
+    pub fn uid(&self) -> &PodUid {
+        match self {
+            Change::Removed(view)
+            | Change::Added(view)
+            | Change::Updated(view)
+            | Change::Reconciled(view) => &view.uid,
+        }
+    }
+}
+
 /// A pod that was ignored because another of its name stands before it in the same set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Duplicate(pub PodView);

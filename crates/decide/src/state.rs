@@ -17,6 +17,7 @@ use model::runtime_class::RuntimeClasses;
 use model::why::Why;
 use model::{FullName, Mono, PodUid, Wall};
 
+use crate::allocation::PendingResize;
 use crate::effect::{Epoch, Stage};
 use crate::images::ImageDesk;
 use crate::ledger::Ledger;
@@ -26,6 +27,7 @@ use crate::objects::ObjectDesk;
 use crate::probes::PodProbes;
 use crate::publish::Publication;
 use crate::resources;
+use crate::set_aside::SetAside;
 use crate::status::{IpFamily, PodResources};
 use crate::tally::Tally;
 use crate::witness::Witness;
@@ -71,13 +73,20 @@ pub struct NodeState {
     /// Of each source that knows of classes.
     pub runtime_classes: BTreeMap<Source, RuntimeClasses>,
     /// Ids of the host that belong to pods: reserved, in use, or of a directory that is not gone yet.
-    pub user_ids: BTreeMap<PodUid, IdMapping>,
+    /// `None`: the pod's record can't be read, so nobody can tell which are its own.
+    pub user_ids: BTreeMap<PodUid, Option<IdMapping>>,
+    /// The directories of pods could not be listed at the start: any id may be in use.
+    pub user_ids_unlisted: bool,
     pub full_observation: FullObservation,
     pub sweeping: BTreeSet<PodUid>,
     pub sweep_running: bool,
     pub swept_once: bool,
     pub next_epoch: u64,
     pub burstable_shares_written: Option<u64>,
+    /// Pods that are set aside when they come, by what earlier agents left on record.
+    pub set_aside: BTreeMap<PodUid, SetAside>,
+    /// The pod that the step at hand is about, for whoever has to say over which pod it panicked.
+    pub in_work: Option<PodUid>,
     /// To be told, never to be decided by.
     pub counts: Counts,
 }
@@ -118,6 +127,7 @@ pub struct RuntimeHealth {
     pub failures: u32,
     pub last_ok: Option<Mono>,
     pub supplemental_groups_policy: bool,
+    pub user_namespaces_host_network: bool,
     /// What each of its handlers can do, by name. Older runtimes tell of none.
     pub handlers: BTreeMap<String, RuntimeHandler>,
 }
@@ -142,6 +152,7 @@ impl Default for RuntimeHealth {
             failures: 0,
             last_ok: None,
             supplemental_groups_policy: false,
+            user_namespaces_host_network: false,
             handlers: BTreeMap::new(),
         }
     }
@@ -158,6 +169,8 @@ pub struct PodEntry {
     pub requests: Arc<resources::Amounts>,
     /// The same, as the status shows it.
     pub resources: Arc<PodResources>,
+    /// Its spec asks for other resources than it has.
+    pub pending_resize: Option<PendingResize>,
     /// No source wants it any more.
     pub removed: bool,
     /// Wanted again under the same UID while it was still going: comes back when it has ended.
@@ -166,6 +179,8 @@ pub struct PodEntry {
     pub rejection: Option<(String, String)>,
     /// Reason and message that it fails with because the node could not keep it.
     pub eviction: Option<(String, String)>,
+    /// Nothing is done for it: steps about it panicked.
+    pub set_aside: Option<SetAside>,
     /// Its local storage is measured from time to time.
     pub disk_watched: bool,
     pub observed: Option<Reading>,
@@ -274,12 +289,15 @@ impl NodeState {
             probe_records: BTreeMap::new(),
             runtime_classes: BTreeMap::new(),
             user_ids: BTreeMap::new(),
+            user_ids_unlisted: false,
             full_observation: FullObservation::default(),
             sweeping: BTreeSet::new(),
             sweep_running: false,
             swept_once: false,
             next_epoch: 1,
             burstable_shares_written: None,
+            set_aside: BTreeMap::new(),
+            in_work: None,
             counts: Counts::default(),
         }
     }
@@ -329,6 +347,17 @@ impl PodEntry {
             qos: resources::qos_class(&view),
             requests: Arc::new(requests),
             resources: Arc::new(pod_resources(&view)),
+            ..Self::without_amounts(view)
+        }
+    }
+
+    /// With nothing that is computed from the definition.
+    pub(crate) fn without_amounts(view: PodView) -> Self {
+        Self {
+            qos: QosClass::BestEffort,
+            requests: Arc::default(),
+            resources: Arc::default(),
+            pending_resize: None,
             view,
             orphan: false,
             removed: false,
@@ -336,6 +365,7 @@ impl PodEntry {
             lifecycle: Lifecycle::Syncing,
             rejection: None,
             eviction: None,
+            set_aside: None,
             disk_watched: false,
             observed: None,
             observing: Observing::default(),
@@ -369,5 +399,6 @@ pub(crate) fn pod_resources(view: &PodView) -> PodResources {
         limits: list(resources::pod_limits(view, resources::Overhead::Included)),
         cpu_limited: declared.cpu,
         memory_limited: declared.memory,
+        pod_level: view.spec().resources.clone().unwrap_or_default(),
     }
 }

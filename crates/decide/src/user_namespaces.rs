@@ -52,7 +52,7 @@ pub fn first_free<'a>(
         let (from, to) = (u64::from(ids.host_id), u64::from(ids.host_id) + u64::from(ids.length));
         used.extend((from / block)..to.div_ceil(block));
     }
-    let end = (range.first + range.count).min(END);
+    let end = range.first.saturating_add(range.count).min(END);
     let free = (range.first / block..end / block).find(|number| !used.contains(number))?;
     let host_id = u32::try_from(free * block).ok()?;
     Some(IdMapping { host_id, container_id: 0, length: ids_per_pod })

@@ -99,7 +99,11 @@ fn render_container(pod: &PodView, name: &str, restart_count: u32) -> Result<Val
     let has_target = ephemeral.is_some_and(|c| c.target_container_name.is_some());
     let inputs = ContainerInputs {
         target: has_target.then_some(&target),
-        env: render::EnvSources { objects: Some(&objects), services: render::Services::Read(&services) },
+        env: render::EnvSources {
+            objects: Some(&objects),
+            services: render::Services::Read(&services),
+            ..Default::default()
+        },
         ..ContainerInputs::new(&ips, &image, restart_count)
     };
     let container = ContainerRef::find(pod, name).unwrap_or_else(|| panic!("no container {name}"));

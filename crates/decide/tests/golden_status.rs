@@ -135,6 +135,7 @@ impl Recorded {
             limits: total("limits"),
             cpu_limited: limited("cpu"),
             memory_limited: limited("memory"),
+            pod_level: serde_json::from_value(own.clone()).unwrap_or_default(),
         }
     }
 
@@ -286,6 +287,7 @@ impl<'a> World<'a> {
             observed: &self.observed,
             old,
             failures: &self.failures,
+            must_restart: &BTreeMap::new(),
             probes: &self.probes,
             eviction: None,
             terminal,
@@ -296,6 +298,7 @@ impl<'a> World<'a> {
             primary_family: IpFamily::V4,
             qos: self.recorded.qos(),
             resources: &self.recorded.resources(),
+            resize_pending: false,
             now,
             agent_started: START,
         });

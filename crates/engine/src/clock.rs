@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use model::{Mono, Now};
 use ports::WallClock;
@@ -24,18 +23,18 @@ impl Clock {
     }
 
     pub fn mono(&self) -> Mono {
-        let real = self.origin.elapsed().as_nanos() as u64;
-        let before =
-            self.last.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |last| Some(real.max(last + 1)));
-        Mono(before.map_or(real, |last| real.max(last + 1)))
+        let real = Mono::from_duration(self.origin.elapsed()).0;
+        let next = |last: u64| real.max(last.saturating_add(1));
+        let before = self.last.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |last| Some(next(last)));
+        Mono(before.map_or(real, next))
     }
 
     pub fn now(&self) -> Now {
         Now { mono: self.mono(), wall: self.wall.wall() }
     }
 
-    /// The instant at which a point of the monotonic clock is reached.
+    /// The instant at which a point of the monotonic clock is reached. Instants reach further than that clock does.
     pub fn instant(&self, at: Mono) -> Instant {
-        self.origin + Duration::from_nanos(at.0)
+        self.origin + at.as_duration()
     }
 }

@@ -1,6 +1,7 @@
 //! The task that owns the state: takes one event at a time, steps, and sets the effects going.
 
 use std::collections::{BTreeMap, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use decide::effect::LogLevel;
@@ -12,6 +13,7 @@ use futures::StreamExt;
 use model::cgroup::CgroupSpec;
 use model::cri::IdMapping;
 use model::observed::Scope;
+use model::panic_record::PanicRecord;
 use model::pod::Source;
 use model::probe::ProbeRecord;
 use model::{ApiEvent, EventSubject, PodUid};
@@ -26,10 +28,12 @@ use crate::csi::registry::Registry;
 use crate::node_keeper::NodeNow;
 use crate::objects::ClusterObjects;
 use crate::query::{EngineHandle, EventLog, Query};
+use crate::tasks::{self, EssentialTasks};
 use crate::timers::Timers;
 use crate::waiting::Waiting;
 use crate::{
-    NodeDuties, Ports, api_calls, disk_calls, executor, image_calls, node_duties, observe, probe_calls, sweep,
+    NodeDuties, Ports, api_calls, disk_calls, executor, failed_calls, image_calls, node_duties, observe,
+    panics, probe_calls, sweep,
 };
 
 /// Where every outcome goes.
@@ -60,6 +64,8 @@ pub(crate) struct Shop {
     pub volumes_in_use: Arc<watch::Sender<Option<Vec<String>>>>,
     /// How often drivers are asked anew what the node can take, in seconds.
     pub driver_periods: Arc<watch::Sender<BTreeMap<String, u64>>>,
+    /// Starts tasks whose death is the engine's end.
+    pub essential: EssentialTasks,
 }
 
 /// A plan that is being carried out.
@@ -84,6 +90,24 @@ struct Dispatcher {
     /// Storage drivers that are registered. `None`: there can be none.
     registry: Option<Arc<Registry>>,
     api_room: Arc<Semaphore>,
+    /// What earlier agents left on record.
+    panics: Vec<PanicRecord>,
+    /// A step that plans a pod of this name, or with a container of this name, panics on purpose.
+    #[cfg(debug_assertions)]
+    mistake: Option<String>,
+}
+
+/// Why the engine ended without being told to.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EngineEnd {
+    #[error("a step on the event {event} panicked{}: {message}", about(.pod))]
+    Panicked { event: &'static str, pod: Option<String>, message: String },
+    #[error("{0}")]
+    LostTask(String),
+}
+
+fn about(pod: &Option<String>) -> String {
+    pod.as_ref().map(|pod| format!(" over pod {pod}")).unwrap_or_default()
 }
 
 /// Everything a start needs.
@@ -91,6 +115,7 @@ pub(crate) struct Ready {
     dispatcher: Dispatcher,
     inbox: mpsc::UnboundedReceiver<Event>,
     questions: mpsc::Receiver<Query>,
+    deaths: mpsc::UnboundedReceiver<String>,
     feeds: Vec<Box<dyn PodFeed>>,
     stop: CancellationToken,
     pub duties: Option<NodeDuties>,
@@ -111,6 +136,7 @@ pub(crate) fn prepare(
     let csi = ports.csi.clone().map(|csi| CsiKeeper::new(csi, outbox.clone()));
     let volumes_in_use = Arc::new(watch::Sender::new(None));
     let clock_of_shop = clock.clone();
+    let (essential, deaths) = EssentialTasks::new();
     let shop = Shop {
         ports,
         clock: clock_of_shop,
@@ -121,11 +147,13 @@ pub(crate) fn prepare(
         csi,
         volumes_in_use,
         driver_periods: Arc::default(),
+        essential,
     };
     let (probe_records, to_keep) = mpsc::unbounded_channel();
-    tokio::spawn(probe_calls::keep_records(shop.clone(), to_keep));
+    shop.essential.spawn("the keeper of probe results", probe_calls::keep_records(shop.clone(), to_keep));
     let (node_cgroups, wanted_cgroups) = watch::channel(Vec::new());
-    tokio::spawn(sweep::keep_cgroups(shop.clone(), wanted_cgroups));
+    shop.essential
+        .spawn("the keeper of the node's cgroups", sweep::keep_cgroups(shop.clone(), wanted_cgroups));
     let objects = ClusterObjects::new(shop.ports.cluster.clone(), shop.outbox.clone(), stop.clone());
     let dispatcher = Dispatcher {
         state,
@@ -139,12 +167,22 @@ pub(crate) fn prepare(
         objects,
         registry: None,
         api_room: Arc::new(Semaphore::new(api_calls::CALLS_AT_ONCE)),
+        panics: Vec::new(),
+        #[cfg(debug_assertions)]
+        mistake: None,
     };
-    (EngineHandle::new(queries), Ready { dispatcher, inbox, questions, feeds, stop, duties: None })
+    let ready = Ready { dispatcher, inbox, questions, deaths, feeds, stop, duties: None };
+    (EngineHandle::new(queries), ready)
 }
 
 impl Ready {
-    pub fn start(mut self) -> tokio::task::JoinHandle<()> {
+    /// See [`crate::Engine::with_mistake`].
+    #[cfg(debug_assertions)]
+    pub fn with_mistake(&mut self, name: String) {
+        self.dispatcher.mistake = Some(name);
+    }
+
+    pub fn start(mut self) -> tokio::task::JoinHandle<Result<(), EngineEnd>> {
         let shop = self.dispatcher.shop.clone();
         let node = self.duties.and_then(|duties| {
             let facts = self.dispatcher.state.facts.clone();
@@ -152,25 +190,28 @@ impl Ready {
         });
         let (node, csi_node) = node.map_or((None, None), |started| (Some(started.node), started.csi_node));
         if let Some(csi) = &shop.csi {
-            tokio::spawn(self.stop.clone().run_until_cancelled_owned(csi.clone().look_around()));
+            let look = self.stop.clone().run_until_cancelled_owned(csi.clone().look_around());
+            shop.essential.spawn("the search for volumes on this node", look);
         }
         if let Some(csi) = &shop.ports.csi {
             let periods = shop.driver_periods.subscribe();
             let registry = Registry::new(csi.clone(), csi_node, shop.outbox.clone(), periods);
             self.dispatcher.registry = Some(registry.clone());
-            tokio::spawn(registry.run(self.stop.clone()));
+            shop.essential.spawn("the registration of plugins", registry.run(self.stop.clone()));
         }
         for feed in self.feeds {
             let first = node.clone().filter(|_| feed.source() == Source::Api);
-            tokio::spawn(forward_feed(feed, first, shop.outbox.clone(), self.stop.clone()));
+            let forward = forward_feed(feed, first, shop.outbox.clone(), self.stop.clone());
+            shop.essential.spawn_until("a feed of pods", &self.stop, forward);
         }
-        tokio::spawn(image_calls::settle_intents(shop.clone()));
+        shop.essential.spawn("the keeper of pull records", image_calls::settle_intents(shop.clone()));
         self.dispatcher.objects.follow_services();
         self.dispatcher.objects.follow_runtime_classes();
         self.dispatcher.objects.follow_csi_drivers();
-        tokio::spawn(self.stop.clone().run_until_cancelled_owned(disk_calls::forward_news(shop.clone())));
-        tokio::spawn(forward_hints(shop, self.stop.clone()));
-        tokio::spawn(self.dispatcher.run(self.inbox, self.questions, self.stop))
+        shop.essential.spawn_until("news of volumes", &self.stop, disk_calls::forward_news(shop.clone()));
+        let hints = forward_hints(shop.clone(), self.stop.clone());
+        shop.essential.spawn_until("hints of the runtime", &self.stop, hints);
+        tokio::spawn(self.dispatcher.run(self.inbox, self.questions, self.deaths, self.stop))
     }
 }
 
@@ -207,12 +248,12 @@ async fn forward_feed(
 }
 
 /// Waits for as long as the disk takes: two pods with the same ids could read each other's files.
-async fn load_user_ids(shop: &Shop) -> BTreeMap<PodUid, IdMapping> {
+async fn load_user_ids(shop: &Shop) -> (BTreeMap<PodUid, Option<IdMapping>>, bool) {
     let found = shop.ports.files.user_ids().await;
     for problem in found.problems {
         tracing::error!("user namespaces of pods: {problem}");
     }
-    found.ids.into_iter().collect()
+    (found.ids.into_iter().collect(), found.unlisted)
 }
 
 async fn forward_hints(shop: Shop, stop: CancellationToken) {
@@ -236,21 +277,58 @@ impl Dispatcher {
         mut self,
         mut inbox: mpsc::UnboundedReceiver<Event>,
         mut questions: mpsc::Receiver<Query>,
+        mut deaths: mpsc::UnboundedReceiver<String>,
         stop: CancellationToken,
-    ) {
+    ) -> Result<(), EngineEnd> {
+        // Before the first pod: who is set aside must not be tried again.
+        self.panics = panics::load(&self.shop).await;
+        self.state.set_aside = decide::set_aside::judge(&self.panics);
         // Before the first status: what was said of a pod is not to flip because the agent was restarted.
         self.state.probe_records = probe_calls::load_records(&self.shop).await;
         // Before the first pod: ids that are in use must not be given to another.
-        self.state.user_ids = load_user_ids(&self.shop).await;
-        self.handle(Event::Started);
+        (self.state.user_ids, self.state.user_ids_unlisted) = load_user_ids(&self.shop).await;
+        let mut next = Event::Started;
         loop {
-            // Unbiased on purpose: a storm of events must not starve timers or whoever asks.
-            tokio::select! {
-                () = stop.cancelled() => return,
-                Some(event) = inbox.recv() => self.handle(event),
-                key = self.timers.fired() => self.handle(Event::Timer(key)),
-                Some(query) = questions.recv() => self.answer(query),
+            let event = next.kind();
+            // The state is not used after a panic but to say what it was about.
+            let handled = catch_unwind(AssertUnwindSafe(|| self.handle(next)));
+            if let Err(cause) = handled {
+                return Err(self.panicked(event, tasks::panic_message(&*cause)).await);
             }
+            next = loop {
+                // Unbiased on purpose: a storm of events must not starve timers or whoever asks.
+                tokio::select! {
+                    () = stop.cancelled() => return Ok(()),
+                    Some(event) = inbox.recv() => break event,
+                    key = self.timers.fired() => break Event::Timer(key),
+                    Some(query) = questions.recv() => self.answer(query),
+                    Some(death) = deaths.recv() => return Err(EngineEnd::LostTask(death)),
+                }
+            };
+        }
+    }
+
+    /// Leaves a record of the panic for the next start, which may have to set the pod aside.
+    async fn panicked(&mut self, event: &'static str, message: String) -> EngineEnd {
+        let at = self.shop.clock.now().wall;
+        let record = decide::set_aside::record(&self.state, event, &message, at);
+        let pod = record.pod.as_ref().map(|pod| format!("{}/{} ({})", pod.namespace, pod.name, pod.uid));
+        panics::save(&self.shop, decide::set_aside::keep(std::mem::take(&mut self.panics), record)).await;
+        EngineEnd::Panicked { event, pod, message }
+    }
+
+    /// A mistake on purpose, as if planning the pod panicked.
+    #[cfg(debug_assertions)]
+    fn make_mistake(&mut self, effects: &[Effect]) {
+        let Some(name) = &self.mistake else { return };
+        let planned = effects.iter().filter(|effect| matches!(effect, Effect::Run { .. }));
+        let about = |uid: &&PodUid| {
+            let entry = self.state.pods.get(uid).filter(|entry| entry.lifecycle.may_start());
+            entry.is_some_and(|e| e.view.name() == name || e.view.container(name).is_some())
+        };
+        if let Some(uid) = planned.filter_map(Effect::pod).find(about) {
+            self.state.in_work = Some(uid.clone());
+            panic!("a mistake on purpose");
         }
     }
 
@@ -267,17 +345,34 @@ impl Dispatcher {
         let (kind, began) = (event.kind(), Instant::now());
         let was_read = matches!(event, Event::Observed(_));
         let effects = step(&mut self.state, now, event);
+        #[cfg(debug_assertions)]
+        self.make_mistake(&effects);
         self.shop.ports.meter.step(kind, began.elapsed());
         if was_read || effects.iter().any(|effect| matches!(effect, Effect::Forget { .. })) {
             self.waiting.look(&self.state);
         }
         for effect in effects {
+            self.state.in_work = effect.pod().cloned();
             self.perform(effect);
         }
+        self.state.in_work = None;
     }
 
+    fn call(
+        &self,
+        call: impl Future<Output = ()> + Send + 'static,
+        failed: impl FnOnce(String) -> Option<Event> + Send + 'static,
+    ) {
+        tasks::spawn_call(&self.shop.outbox, call, failed);
+    }
+
+    /// Nothing is changed by an answer, so a panic costs whoever asked, and nobody else.
     fn answer(&mut self, query: Query) {
-        query.answer(&self.state, &self.events, &mut self.waiting, self.shop.clock.now());
+        let now = self.shop.clock.now();
+        let answer = || query.answer(&self.state, &self.events, &mut self.waiting, now);
+        if let Err(cause) = catch_unwind(AssertUnwindSafe(answer)) {
+            tracing::error!("answering a question panicked: {}", tasks::panic_message(&*cause));
+        }
     }
 
     /// Counted here and not where it is carried out: an answer about a pod that is gone must not bring back what was
@@ -293,7 +388,8 @@ impl Dispatcher {
         match effect {
             Effect::Observe(scope) => self.observe(scope),
             Effect::CheckRuntime { ask_cgroup_driver } => {
-                tokio::spawn(observe::check_runtime(self.shop.clone(), ask_cgroup_driver));
+                let check = observe::check_runtime(self.shop.clone(), ask_cgroup_driver);
+                self.call(check, failed_calls::check_runtime);
             }
             Effect::Run { uid, epoch, stages } => {
                 self.shop.ports.meter.plan_started(&uid);
@@ -309,16 +405,21 @@ impl Dispatcher {
                 }
             }
             Effect::InspectImage { image } => {
-                tokio::spawn(image_calls::inspect(self.shop.clone(), image));
+                let failed = failed_calls::inspect(image.clone());
+                self.call(image_calls::inspect(self.shop.clone(), image), failed);
             }
             Effect::AskPlugins { image, access } => {
-                tokio::spawn(image_calls::ask_plugins(self.shop.clone(), PullKey { image, access }));
+                let pull = PullKey { image, access };
+                let failed = failed_calls::ask_plugins(pull.clone());
+                self.call(image_calls::ask_plugins(self.shop.clone(), pull), failed);
             }
             Effect::PullImage { image, access, own } => {
-                tokio::spawn(image_calls::pull(self.shop.clone(), PullKey { image, access }, own));
+                let pull = PullKey { image, access };
+                let failed = failed_calls::pull(pull.clone());
+                self.call(image_calls::pull(self.shop.clone(), pull, own), failed);
             }
             Effect::NoteAccess { image, image_ref, secret } => {
-                tokio::spawn(image_calls::note_access(self.shop.clone(), image, image_ref, secret));
+                self.call(image_calls::note_access(self.shop.clone(), image, image_ref, secret), |_| None);
             }
             Effect::WatchObject { key } => self.objects.watch(key),
             Effect::UnwatchObject { key } => self.objects.unwatch(&key),
@@ -333,7 +434,7 @@ impl Dispatcher {
             }
             Effect::AskDriver { driver } => {
                 if let Some(registry) = self.registry.clone() {
-                    tokio::spawn(async move { registry.ask(&driver).await });
+                    self.call(async move { registry.ask(&driver).await }, |_| None);
                 }
             }
             Effect::SetTimer { key, at } => self.timers.set(key, at),
@@ -355,23 +456,30 @@ impl Dispatcher {
             Effect::RecordClaimEvent { claim, event } => {
                 self.shop.ports.events.record(&EventSubject::Claim(claim), &event);
             }
+            Effect::RecordNodeEvent { event } => {
+                let about = EventSubject::Node { name: self.state.config.setup.name.clone() };
+                self.shop.ports.events.record(&about, &event);
+            }
             Effect::EnsureCgroups { specs } => {
                 self.node_cgroups.send_replace(specs);
             }
             Effect::ListLeftovers => {
-                tokio::spawn(sweep::list(self.shop.clone(), self.state.config.clone()));
+                self.call(sweep::list(self.shop.clone(), self.state.config.clone()), failed_calls::sweep);
             }
             Effect::Sweep(what) => {
-                tokio::spawn(sweep::sweep(self.shop.clone(), what));
+                self.call(sweep::sweep(self.shop.clone(), what), failed_calls::sweep);
             }
             Effect::UpdateVolume { uid, volume } => {
-                tokio::spawn(disk_calls::update_volume(self.shop.clone(), uid, volume));
+                let failed = failed_calls::update_volume(uid.clone(), volume.clone());
+                self.call(disk_calls::update_volume(self.shop.clone(), uid, volume), failed);
             }
             Effect::MeasureDisk { uid, places } => {
-                tokio::spawn(disk_calls::measure(self.shop.clone(), uid, places));
+                let failed = failed_calls::measure(uid.clone());
+                self.call(disk_calls::measure(self.shop.clone(), uid, places), failed);
             }
             Effect::CallApi(call) => {
-                tokio::spawn(api_calls::call(self.shop.clone(), self.api_room.clone(), call));
+                let failed = failed_calls::api(&call);
+                self.call(api_calls::call(self.shop.clone(), self.api_room.clone(), call), failed);
             }
             Effect::Log { level, uid, message } => self.log(level, uid.as_ref(), &message),
         }
@@ -379,7 +487,8 @@ impl Dispatcher {
 
     fn observe(&self, scope: Scope) {
         let known = self.state.known_readings(&scope, self.shop.clock.mono());
-        tokio::spawn(observe::observe(self.shop.clone(), scope, known));
+        let failed = failed_calls::observe(scope.clone());
+        self.call(observe::observe(self.shop.clone(), scope, known), failed);
     }
 
     /// A plan as traces call it, in the reference's words.

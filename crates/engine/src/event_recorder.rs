@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
+use crate::tasks::EssentialTasks;
 
 const QUEUE: usize = 1000;
 const TRIES: u32 = 12;
@@ -41,6 +42,7 @@ impl EventRecorder {
         wall: Arc<dyn WallClock>,
         seed: u64,
         stop: CancellationToken,
+        essential: &EssentialTasks,
     ) -> Arc<Self> {
         let (queue, records) = mpsc::channel(QUEUE);
         let sender = Sender {
@@ -51,7 +53,8 @@ impl EventRecorder {
             clock: Clock::new(wall.clone()),
             seed: Seed(seed),
         };
-        tokio::spawn(async move { stop.run_until_cancelled(sender.run(records)).await });
+        let send = stop.run_until_cancelled_owned(sender.run(records));
+        essential.spawn("the sender of Events", send);
         Arc::new(Self { queue, wall, lost: AtomicU64::new(0) })
     }
 

@@ -1,5 +1,5 @@
-//! Carries out one plan of one pod. It makes no choice: stages in order, actions of a stage at the same time, every
-//! outcome sent as it comes.
+//! Carries out one plan of one pod. It makes no choice: stages in order (one that has a time of its own waits no longer
+//! than until then for those before it), actions of a stage at the same time, every outcome sent as it comes.
 //!
 //! Failures: a stage that must succeed ends the plan. Cancellation: nothing further begins; a wait for a container's
 //! end is cut short. A panic in an action becomes its failure, and the plan still ends.
@@ -11,9 +11,11 @@ use std::time::Duration;
 use decide::event::{CallFailure, Event, StartPoint};
 use decide::lifecycle::MINIMUM_STOP_SECS;
 use decide::{Action, Epoch, Stage, StartContainer, StepResult};
-use futures::FutureExt;
 use futures::future::join_all;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use model::csi::{CsiVolume, Expansion};
+use model::files::{EnvFile, EnvFileRead};
 use model::hook::HookCall;
 use model::volume::{VolumeKind, VolumeSetup};
 use model::{ContainerId, Mono, PodUid};
@@ -49,28 +51,51 @@ pub(crate) fn spawn(shop: Shop, job: Job, span: Option<Span>) {
 }
 
 async fn run(shop: &Shop, job: &Job) {
+    let mut running = FuturesUnordered::new();
+    let mut failed = false;
     for (number, stage) in job.stages.iter().enumerate() {
-        let actions = stage.actions.iter().enumerate().map(|(index, action)| async move {
-            let result = if job.cancel.is_cancelled() {
-                StepResult::Skipped
-            } else {
-                let work = std::panic::AssertUnwindSafe(perform(shop, job, action)).catch_unwind();
-                work.await.unwrap_or_else(|_| {
-                    let message = format!("internal error: {} panicked", action.name());
-                    StepResult::Failed(CallFailure { unreachable: false, message })
-                })
-            };
-            tracing::debug!(pod_uid = %job.uid, action = action.name(), ?result, "action ended");
-            let bad = !succeeded(&result);
-            let (uid, epoch) = (job.uid.clone(), job.epoch);
-            shop.outbox.send(Event::StepDone { uid, epoch, stage: number, action: index, result });
-            bad
-        });
-        let any_bad = join_all(actions).await.into_iter().any(|bad| bad);
-        if job.cancel.is_cancelled() || (any_bad && stage.stop_on_failure) {
-            return skip_rest(shop, job, number + 1);
+        let ended = wait_for(&mut running, &mut failed);
+        match stage.not_after {
+            Some(due) => drop(tokio::time::timeout_at(shop.clock.instant(due), ended).await),
+            None => ended.await,
         }
+        if failed || job.cancel.is_cancelled() {
+            // What was begun is waited for: the plan has not ended before it has.
+            wait_for(&mut running, &mut failed).await;
+            return skip_rest(shop, job, number);
+        }
+        running.push(run_stage(shop, job, number, stage));
     }
+    wait_for(&mut running, &mut failed).await;
+}
+
+/// Waits for all of these stages, and notes when one failed after which nothing is to follow.
+async fn wait_for(running: &mut FuturesUnordered<impl Future<Output = bool>>, failed: &mut bool) {
+    while let Some(ends_plan) = running.next().await {
+        *failed |= ends_plan;
+    }
+}
+
+/// Performs the actions of one stage at the same time. Says whether the plan ends with it.
+async fn run_stage(shop: &Shop, job: &Job, number: usize, stage: &Stage) -> bool {
+    let actions = stage.actions.iter().enumerate().map(|(index, action)| async move {
+        let result = if job.cancel.is_cancelled() {
+            StepResult::Skipped
+        } else {
+            let work = std::panic::AssertUnwindSafe(perform(shop, job, action)).catch_unwind();
+            work.await.unwrap_or_else(|_| {
+                let message = format!("internal error: {} panicked", action.name());
+                StepResult::Failed(CallFailure { unreachable: false, message })
+            })
+        };
+        tracing::debug!(pod_uid = %job.uid, action = action.name(), ?result, "action ended");
+        let bad = !succeeded(&result);
+        let (uid, epoch) = (job.uid.clone(), job.epoch);
+        shop.outbox.send(Event::StepDone { uid, epoch, stage: number, action: index, result });
+        bad
+    });
+    let any_bad = join_all(actions).await.into_iter().any(|bad| bad);
+    any_bad && stage.stop_on_failure
 }
 
 /// Says of everything that was not begun that it was not.
@@ -92,6 +117,7 @@ fn succeeded(result: &StepResult) -> bool {
             | StepResult::ContainerStarted { .. }
             | StepResult::HookFailed { .. }
             | StepResult::Expanded(_)
+            | StepResult::EnvFiles(_)
     )
 }
 
@@ -103,6 +129,7 @@ async fn perform(shop: &Shop, job: &Job, action: &Action) -> StepResult {
         Action::EnsureCgroup { spec } => cgroup_result(ports.cgroups.ensure(spec).await),
         Action::SetUpVolume { volume } => set_up_volume(shop, job, volume).await,
         Action::ExpandVolume { volume, expansion } => expand_volume(shop, job, volume, expansion).await,
+        Action::ReadEnvFiles { files, .. } => read_env_files(shop, uid, files).await,
         Action::KeepUserIds { ids } => files_result(ports.files.write_user_ids(uid, ids).await),
         Action::RunSandbox { config, handler } => {
             match ports.runtime.run_pod_sandbox(config, handler).await {
@@ -112,11 +139,11 @@ async fn perform(shop: &Shop, job: &Job, action: &Action) -> StepResult {
         }
         Action::StartContainer(start) => start_container(shop, job, start).await,
         Action::StopContainer { id, deadline, pre_stop, .. } => {
-            let work = stop_container(shop, id, *deadline, pre_stop.as_ref());
+            let work = stop_container(shop, uid, id, *deadline, pre_stop.as_ref());
             job.cancel.run_until_cancelled(work).await.unwrap_or(StepResult::Interrupted)
         }
         Action::PreStop { id, deadline, hook, .. } => {
-            let work = pre_stop(shop, id, *deadline, hook);
+            let work = pre_stop(shop, uid, id, *deadline, hook);
             match job.cancel.run_until_cancelled(work).await {
                 Some(Ok(())) => StepResult::Ok,
                 Some(Err(message)) => StepResult::HookFailed { message },
@@ -203,12 +230,13 @@ async fn set_up_volume(shop: &Shop, job: &Job, volume: &VolumeSetup) -> StepResu
 
 async fn stop_container(
     shop: &Shop,
+    uid: &PodUid,
     id: &ContainerId,
     deadline: Mono,
     hook: Option<&HookCall>,
 ) -> StepResult {
     let hooked = match hook {
-        Some(hook) => pre_stop(shop, id, deadline, hook).await,
+        Some(hook) => pre_stop(shop, uid, id, deadline, hook).await,
         None => Ok(()),
     };
     // Begun seconds count as whole ones in the container's favour.
@@ -221,18 +249,35 @@ async fn stop_container(
 }
 
 /// Waits for the hook as long as the grace lasts.
-async fn pre_stop(shop: &Shop, id: &ContainerId, deadline: Mono, hook: &HookCall) -> Result<(), String> {
-    let mut running = tokio::spawn(hooks::run(shop.clone(), id.clone(), hook.clone()));
+async fn pre_stop(
+    shop: &Shop,
+    uid: &PodUid,
+    id: &ContainerId,
+    deadline: Mono,
+    hook: &HookCall,
+) -> Result<(), String> {
+    let mut running = tokio::spawn(hooks::run(shop.clone(), uid.clone(), id.clone(), hook.clone()));
     match tokio::time::timeout_at(shop.clock.instant(deadline), &mut running).await {
         Ok(Ok(result)) => result,
         Ok(Err(error)) => Err(format!("{} failed - error: {error}", hook.describe)),
         Err(_) => {
             if decide::hooks::ends_with_grace(hook) {
                 running.abort();
+                return Ok(());
             }
-            Ok(())
+            Err(format!("{} did not end within the grace period", hook.describe))
         }
     }
+}
+
+/// One that can't be read is told as such: only the container's definition says whether it can do without.
+async fn read_env_files(shop: &Shop, uid: &PodUid, files: &[EnvFile]) -> StepResult {
+    let mut read = Vec::new();
+    for file in files {
+        let text = shop.ports.files.read_env_file(uid, file).await.map_err(|error| error.user_message());
+        read.push(EnvFileRead { file: file.clone(), text });
+    }
+    StepResult::EnvFiles(read)
 }
 
 async fn make_dirs(shop: &Shop, uid: &PodUid, log_dir: &str, containers: &[String]) -> StepResult {
@@ -288,7 +333,8 @@ async fn start_container(shop: &Shop, job: &Job, start: &StartContainer) -> Step
     }
     tracing::info!(pod = %start.pod, container = start.name, container_id = %id, attempt = start.config.metadata.attempt, "container started");
     let Some(hook) = &start.post_start else { return StepResult::ContainerStarted { id } };
-    match job.cancel.run_until_cancelled(hooks::run(shop.clone(), id.clone(), hook.clone())).await {
+    let work = hooks::run(shop.clone(), job.uid.clone(), id.clone(), hook.clone());
+    match job.cancel.run_until_cancelled(work).await {
         Some(Ok(())) => StepResult::ContainerStarted { id },
         Some(Err(message)) => {
             let failure = CallFailure { unreachable: false, message };

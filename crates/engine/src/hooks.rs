@@ -2,8 +2,12 @@
 
 use std::time::Duration;
 
-use model::ContainerId;
+use decide::Event;
+use model::bounds::{Bound, cut, cut_output};
+use model::cri::ExecResult;
 use model::hook::{Hook, HookCall};
+use model::{ContainerId, PodUid};
+use ports::HookAnswer;
 
 use crate::dispatcher::Shop;
 
@@ -25,7 +29,7 @@ impl<F: FnOnce()> Drop for OnDrop<F> {
 }
 
 /// Runs a hook to its end. The error is the whole sentence about it.
-pub(crate) async fn run(shop: Shop, id: ContainerId, call: HookCall) -> Result<(), String> {
+pub(crate) async fn run(shop: Shop, uid: PodUid, id: ContainerId, call: HookCall) -> Result<(), String> {
     let hook = match call.hook {
         Ok(hook) => hook,
         Err(error) => return Err(format!("{} failed - error: {error}", call.describe)),
@@ -37,19 +41,32 @@ pub(crate) async fn run(shop: Shop, id: ContainerId, call: HookCall) -> Result<(
             sleep(length, || shop.ports.meter.sleep_cut_short()).await;
             Ok(())
         }
-        Hook::Http(request) => shop.ports.http_hooks.get(&request).await.map(|_| ()).map_err(failed),
+        Hook::Http(request) => {
+            let answer = shop.ports.http_hooks.get(&request).await.map_err(failed)?;
+            if answer == HookAnswer::AnsweredWithoutTls {
+                let host = format!("{}:{}", request.host, request.port);
+                shop.outbox.send(Event::HookFellBackToHttp { uid, host });
+            }
+            Ok(())
+        }
         Hook::Exec { command } => match shop.ports.runtime.exec_sync(&id, &command, Duration::ZERO).await {
             Ok(result) if result.exit_code == 0 => Ok(()),
             Ok(result) => {
-                let (out, err) =
-                    (String::from_utf8_lossy(&result.stdout), String::from_utf8_lossy(&result.stderr));
-                let command = command.join(" ");
-                let error = format!("command '{command}' exited with {}: {err}", result.exit_code);
-                Err(format!("{}, message: \"{out}{err}\"", failed(error)))
+                let (error, output) = exec_failure(&command, &result);
+                Err(format!("{}, message: \"{output}\"", failed(error)))
             }
             Err(error) => Err(format!("{}, message: \"\"", failed(error.user_message()))),
         },
     }
+}
+
+/// What a command that failed said: the sentence about its end, and all of its output.
+fn exec_failure(command: &[String], result: &ExecResult) -> (String, String) {
+    let complaint = cut_output(&result.stderr, Bound::HookOutput);
+    let command = cut(command.join(" "), Bound::HookOutput);
+    let error = format!("command '{command}' exited with {}: {complaint}", result.exit_code);
+    let output = [result.stdout.as_slice(), result.stderr.as_slice()].concat();
+    (error, cut_output(&output, Bound::HookOutput))
 }
 
 #[cfg(test)]
@@ -66,5 +83,29 @@ mod tests {
         assert_eq!(told.get(), 0);
         assert!(tokio::time::timeout(length / 2, nap()).await.is_err());
         assert_eq!(told.get(), 1);
+    }
+
+    #[test]
+    fn a_hook_that_prints_megabytes_is_told_of_in_a_few_lines() {
+        let command = ["sh".to_owned(), "-c".to_owned(), "exit 3".to_owned()];
+        let result = |stdout: &str, stderr: Vec<u8>| ExecResult {
+            exit_code: 3,
+            stdout: stdout.as_bytes().to_vec(),
+            stderr,
+        };
+        let (error, output) = exec_failure(&command, &result("out", b"err".to_vec()));
+        assert_eq!(
+            (error.as_str(), output.as_str()),
+            ("command 'sh -c exit 3' exited with 3: err", "outerr")
+        );
+        let (error, output) = exec_failure(&command, &result("begins ", vec![b'x'; 16 << 20]));
+        assert!(output.starts_with("begins xxx") && output.ends_with("bytes left out)"), "{output}");
+        assert!(
+            error.len() + output.len() <= 3 * Bound::HookOutput.bytes(),
+            "{}",
+            error.len() + output.len()
+        );
+        let loud = [vec!["echo".to_owned()], vec!["x".repeat(1000); 1000]].concat();
+        assert!(exec_failure(&loud, &result("", Vec::new())).0.len() < 2 * Bound::HookOutput.bytes());
     }
 }

@@ -16,6 +16,7 @@ mod disk_calls;
 mod dispatcher;
 mod event_recorder;
 mod executor;
+mod failed_calls;
 mod hooks;
 mod image_calls;
 mod lease_keeper;
@@ -23,9 +24,11 @@ mod node_duties;
 mod node_keeper;
 mod objects;
 mod observe;
+mod panics;
 mod probe_calls;
 mod query;
 mod sweep;
+mod tasks;
 mod tear_down;
 #[cfg(test)]
 mod testing;
@@ -36,17 +39,20 @@ use std::sync::Arc;
 
 use decide::NodeState;
 use ports::{
-    Cgroups, ClusterPorts, EventSink, HttpHooks, Images, Meter, PodFeed, PodFiles, ProbeRecordStore, Prober,
-    PullRecords, RegistryCredentials, Runtime, RuntimeEvents, Tracing, VolumeNewsFeed, WallClock,
+    Cgroups, ClusterPorts, EventSink, HttpHooks, Images, Meter, PanicRecords, PodFeed, PodFiles,
+    ProbeRecordStore, Prober, PullRecords, RegistryCredentials, Runtime, RuntimeEvents, Tracing,
+    VolumeNewsFeed, WallClock,
 };
 use tokio_util::sync::CancellationToken;
 
 pub use clock::Clock;
 pub use csi::expand::Growing;
 pub use csi::{CsiKeeper, CsiPorts, Trouble};
+pub use dispatcher::EngineEnd;
 pub use event_recorder::EventRecorder;
 pub use node_duties::NodeDuties;
 pub use query::EngineHandle;
+pub use tasks::EssentialTasks;
 
 /// The outside, as the engine uses it.
 #[derive(Clone)]
@@ -64,6 +70,7 @@ pub struct Ports {
     pub http_hooks: Arc<dyn HttpHooks>,
     pub prober: Arc<dyn Prober>,
     pub probe_records: Arc<dyn ProbeRecordStore>,
+    pub panic_records: Arc<dyn PanicRecords>,
     pub wall: Arc<dyn WallClock>,
     pub meter: Arc<dyn Meter>,
     /// `None`: no storage driver can register.
@@ -84,8 +91,17 @@ impl Engine {
         self
     }
 
-    /// Runs until `stop` is cancelled; pods are left as they are then.
-    pub fn start(self) -> tokio::task::JoinHandle<()> {
+    /// Makes every step panic that plans a pod of this name, or one with a container of this name, so that tests see
+    /// what follows. Not in what ships.
+    #[cfg(debug_assertions)]
+    pub fn with_mistake(mut self, name: String) -> Self {
+        self.0.with_mistake(name);
+        self
+    }
+
+    /// Runs until `stop` is cancelled; pods are left as they are then. Any other end is an error, and the process must
+    /// not outlive it.
+    pub fn start(self) -> tokio::task::JoinHandle<Result<(), EngineEnd>> {
         self.0.start()
     }
 }

@@ -9,6 +9,7 @@ use decide::Event;
 use decide::jitter::Seed;
 use decide::node::{self, RuntimeView};
 use futures::{FutureExt, StreamExt};
+use model::ApiEvent;
 use model::node::{HostAddresses, HostFacts, NodeSetup};
 use ports::{ClusterPorts, HostFactsSource, Images, NodeApi, Runtime, Seen};
 use tokio::sync::{Notify, watch};
@@ -32,6 +33,8 @@ pub struct NodeDuties {
     pub facts: Arc<dyn HostFactsSource>,
     /// Where randomness begins; another number on every start.
     pub seed: u64,
+    /// Told about the node when the agent starts.
+    pub events_at_start: Vec<ApiEvent>,
 }
 
 /// What runs for a node of a cluster.
@@ -56,31 +59,32 @@ pub(crate) fn start(
     // A cluster is told of a new address with the next heartbeat; alone there is no hurry.
     let period = if shop.ports.cluster.is_some() { setup.status_period } else { FACTS_PERIOD_ALONE };
     let refresh = refresh_facts(duties.facts, period, facts_now, shop.outbox.clone());
-    spawn_until(stop, refresh);
+    spawn_until(shop, stop, "the reader of the host's facts", refresh);
     let configured = Some(setup.pod_cidr.clone()).filter(|cidr| !cidr.is_empty());
     let (cidrs_now, cidrs) = watch::channel(configured.filter(|_| shop.ports.cluster.is_none()));
-    spawn_until(stop, tell_pod_cidrs(shop.ports.runtime.clone(), cidrs));
+    let tell = tell_pod_cidrs(shop.ports.runtime.clone(), cidrs);
+    spawn_until(shop, stop, "the runtime's address ranges", tell);
     let cluster = shop.ports.cluster.clone()?;
 
     let (images_now, images) = watch::channel(ImageList::default());
-    spawn_until(
-        stop,
-        list_images(shop.ports.images.clone(), runtime.clone(), shop.image_news.clone(), images_now),
-    );
+    let list = list_images(shop.ports.images.clone(), runtime.clone(), shop.image_news.clone(), images_now);
+    spawn_until(shop, stop, "the list of images", list);
     let (node_now, node) = watch::channel(NodeNow::default());
     let name = setup.name.clone();
-    spawn_until(stop, follow_node(cluster.node.clone(), name, shop.outbox.clone(), node_now, cidrs_now));
+    let follow = follow_node(cluster.node.clone(), name, shop.outbox.clone(), node_now, cidrs_now);
+    spawn_until(shop, stop, "the watch of the Node", follow);
     let has_drivers = shop.ports.csi.is_some();
     let csi_node = has_drivers.then(|| CsiNodeKeeper::new(cluster.clone(), setup.name.clone()));
     let storage = match &csi_node {
         Some(keeper) => {
-            tokio::spawn(keeper.clone().run(node.clone(), stop.clone()));
+            shop.essential.spawn("the keeper of the CSINode", keeper.clone().run(node.clone(), stop.clone()));
             keeper.trouble()
         }
         None => watch::channel(None).1,
     };
     let watched = Watched { node: node.clone(), facts, runtime, images, storage };
-    start_keepers(shop, &cluster, setup, duties.seed, stop, watched);
+    let begins = Begins { seed: duties.seed, events: duties.events_at_start };
+    start_keepers(shop, &cluster, setup, begins, stop, watched);
     Some(Started { node, csi_node })
 }
 
@@ -92,11 +96,17 @@ struct Watched {
     storage: watch::Receiver<Option<String>>,
 }
 
+/// What the keepers begin with.
+struct Begins {
+    seed: u64,
+    events: Vec<ApiEvent>,
+}
+
 fn start_keepers(
     shop: &Shop,
     cluster: &ClusterPorts,
     setup: Arc<NodeSetup>,
-    seed: u64,
+    Begins { seed, events }: Begins,
     stop: &CancellationToken,
     Watched { node, facts, runtime, images, storage }: Watched,
 ) {
@@ -109,7 +119,7 @@ fn start_keepers(
         last: None,
     };
     if !setup.lease_duration.is_zero() {
-        tokio::spawn(keeper.run(stop.clone()));
+        shop.essential.spawn("the keeper of the Lease", keeper.run(stop.clone()));
     }
     let desk = Desk {
         setup,
@@ -124,12 +134,17 @@ fn start_keepers(
         storage,
         volumes: shop.volumes_in_use.subscribe(),
     };
-    tokio::spawn(NodeKeeper::new(desk).run(stop.clone()));
+    shop.essential.spawn("the keeper of the Node", NodeKeeper::new(desk).run(events, stop.clone()));
 }
 
-fn spawn_until(stop: &CancellationToken, task: impl Future<Output = ()> + Send + 'static) {
-    let stop = stop.clone();
-    tokio::spawn(async move { stop.run_until_cancelled(task).await });
+fn spawn_until(
+    shop: &Shop,
+    stop: &CancellationToken,
+    name: &'static str,
+    task: impl Future<Output = ()> + Send + 'static,
+) {
+    let task = stop.clone().run_until_cancelled_owned(task);
+    shop.essential.spawn(name, task);
 }
 
 /// Passes the node's own object on: every state to the keeper, and to the dispatcher what pods can notice.

@@ -87,8 +87,10 @@ impl NodeKeeper {
         }
     }
 
-    pub async fn run(mut self, stop: CancellationToken) {
+    /// `events`: told when the agent starts, beside that it does.
+    pub async fn run(mut self, events: Vec<ApiEvent>, stop: CancellationToken) {
         self.record(&[ApiEvent::normal("Starting", "Starting kubelet.")]);
+        self.record(&events);
         stop.run_until_cancelled(async move {
             loop {
                 if self.desk.setup.register && !self.registered {

@@ -21,6 +21,7 @@ use ports::{ApiError, ClusterPorts};
 use tokio_util::sync::CancellationToken;
 
 use crate::dispatcher::Outbox;
+use crate::tasks::spawn_call;
 
 /// Between the end of a stream that should have none and the next one.
 const BEGIN_ANEW: Duration = Duration::from_secs(1);
@@ -106,7 +107,10 @@ impl ClusterObjects {
     pub fn read_storage(&self, key: StorageKey) {
         let Some(cluster) = &self.cluster else { return };
         let (storage, outbox) = (cluster.storage.clone(), self.outbox.clone());
-        tokio::spawn(async move {
+        let asked = key.clone();
+        let failed =
+            |message| Some(Event::StorageRead { key: asked, state: StorageState::Unreachable { message } });
+        let read = async move {
             let state = match storage.read(&key).await {
                 Ok(object) => StorageState::Is(object),
                 Err(ApiError::NotFound { message, .. }) => StorageState::Absent { message },
@@ -114,7 +118,8 @@ impl ClusterObjects {
                 Err(error) => StorageState::Unreachable { message: error.to_string() },
             };
             outbox.send(Event::StorageRead { key, state });
-        });
+        };
+        spawn_call(&self.outbox, read, failed);
     }
 
     pub fn watch(&mut self, key: ObjectKey) {
@@ -150,7 +155,9 @@ impl ClusterObjects {
     pub fn request_token(&self, wanted: TokenWanted) {
         let Some(cluster) = &self.cluster else { return };
         let (tokens, outbox) = (cluster.tokens.clone(), self.outbox.clone());
-        tokio::spawn(async move {
+        let asked = wanted.clone();
+        let failed = |message| Some(Event::TokenIssued { wanted: asked, result: Err(message) });
+        let request = async move {
             let issued = tokens.request(&wanted).await;
             let result = issued.map(|issued| Token { token: issued.token, expires: issued.expires });
             // The server's own words are for users; which call it was is in the log.
@@ -159,7 +166,8 @@ impl ClusterObjects {
                 server_words(&error)
             });
             outbox.send(Event::TokenIssued { wanted, result });
-        });
+        };
+        spawn_call(&self.outbox, request, failed);
     }
 }
 

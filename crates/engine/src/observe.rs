@@ -272,8 +272,8 @@ impl Asker<'_> {
         match answer {
             Ok(None) => Part::Gone,
             Ok(Some(status)) => {
-                let words = last_words(self.shop, &status).await;
-                Part::Read(observed(info, status, words))
+                let message = termination_message(self.shop, &info, &status).await;
+                Part::Read(observed(info, status, message))
             }
             Err(error) => Part::Listed(listed_container(info, old), error),
         }
@@ -367,12 +367,15 @@ fn listed_container(info: ContainerInfo, old: Option<&ObservedContainer>) -> Obs
     }
 }
 
-async fn last_words(shop: &Shop, status: &ContainerStatus) -> String {
+async fn termination_message(shop: &Shop, info: &ContainerInfo, status: &ContainerStatus) -> String {
     if status.state != ContainerState::Exited {
         return String::new();
     }
+    let label = |key: &str| info.labels.get(key).map(String::as_str);
     let annotation = |key: &str| status.annotations.get(key).map(String::as_str);
     let request = termination_message::request(&Ended {
+        pod: &label(LABEL_POD_UID).unwrap_or_default().into(),
+        container: label(LABEL_CONTAINER_NAME).unwrap_or(&info.name),
         path: annotation(ANNOTATION_TERMINATION_PATH),
         policy: annotation(ANNOTATION_TERMINATION_POLICY),
         mounts: &status.mounts,
@@ -380,8 +383,8 @@ async fn last_words(shop: &Shop, status: &ContainerStatus) -> String {
         reason: &status.reason,
         log_path: &status.log_path,
     });
-    let words = shop.ports.files.termination_message(&request).await;
-    termination_message::joined(&status.message, &words)
+    let message = shop.ports.files.termination_message(&request).await;
+    termination_message::joined(&status.message, &message)
 }
 
 fn observed(info: ContainerInfo, status: ContainerStatus, message: String) -> ObservedContainer {

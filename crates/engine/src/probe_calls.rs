@@ -6,6 +6,7 @@ use std::time::Duration;
 use decide::Event;
 use decide::back_off::go_duration;
 use futures::FutureExt;
+use model::bounds::{Bound, cut_output};
 use model::cri::ExecResult;
 use model::probe::{ProbeCall, ProbeCheck, ProbeKind, ProbeOutcome, ProbeRecord};
 use model::{ContainerId, PodUid};
@@ -20,8 +21,6 @@ use crate::dispatcher::Shop;
 const RUNTIME_SLACK: Duration = Duration::from_secs(1);
 /// A disk that does not answer by then is not waited for any longer.
 const LOADING: Duration = Duration::from_secs(10);
-/// What is shown of a command's output.
-const SHOWN_OUTPUT: usize = 10 << 10;
 
 pub(crate) struct Attempt {
     pub uid: PodUid,
@@ -88,10 +87,8 @@ fn judged(command: &[String], timeout: Duration, ended: Result<ExecResult, Runti
     match ended {
         Ok(result) if result.exit_code == 0 => ProbeOutcome::Success,
         Ok(result) => {
-            let mut output = result.stdout;
-            output.extend(result.stderr);
-            output.truncate(SHOWN_OUTPUT);
-            ProbeOutcome::failure(String::from_utf8_lossy(&output))
+            let output = [result.stdout, result.stderr].concat();
+            ProbeOutcome::failure(cut_output(&output, Bound::ProbeOutput))
         }
         Err(RuntimeError::TimedOut { .. }) => {
             let (command, after) = (command.join(" "), go_duration(timeout));
@@ -156,8 +153,9 @@ mod tests {
         check(1, ended(1, "", ""), bad(""));
         check(1, ended(-1, "out\n", "err\n"), bad("out\nerr\n"));
         let (long, half) = ("x".repeat(20_000), "y".repeat(10_000));
-        check(1, ended(1, &long, "no more"), bad(&long[..10_240]));
-        check(1, ended(1, &half, &long), bad(&format!("{half}{}", &long[..240])));
+        let cut = |output: String| cut_output(output.as_bytes(), Bound::ProbeOutput);
+        check(1, ended(1, &long, "no more"), bad(&cut(format!("{long}no more"))));
+        check(1, ended(1, &half, &long), bad(&cut(format!("{half}{long}"))));
         let timed_out = |after| Err(RuntimeError::TimedOut { call: "ExecSync", after });
         let words =
             |after: &str| format!("command timed out: \"sh -c say \\\"x\\\"\" timed out after {after}");

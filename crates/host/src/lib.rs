@@ -8,14 +8,19 @@ pub mod facts;
 pub mod feed;
 pub mod files;
 pub mod hook;
+pub mod iptables;
 pub mod logs;
 pub mod mountinfo;
 pub mod own_pages;
+pub mod panic_records;
 pub mod probe;
 pub mod process;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub mod profile;
+mod sealed;
 #[doc(hidden)]
 pub mod untrusted;
 pub mod unverified_tls;
 pub mod usage;
+pub mod verified_tls;
+mod walk;

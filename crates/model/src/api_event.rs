@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::bounds::{Bound, cut};
 use crate::csi::ClaimObject;
 use crate::pod::ContainerKind;
 use crate::{FullName, PodUid};
@@ -39,10 +40,15 @@ pub struct ApiEvent {
 
 impl ApiEvent {
     pub fn normal(reason: &str, message: impl Into<String>) -> Self {
-        Self { kind: EventKind::Normal, reason: reason.into(), message: message.into(), container: None }
+        Self::new(EventKind::Normal, reason, message)
     }
     pub fn warning(reason: &str, message: impl Into<String>) -> Self {
-        Self { kind: EventKind::Warning, reason: reason.into(), message: message.into(), container: None }
+        Self::new(EventKind::Warning, reason, message)
+    }
+    /// Messages hold what runtimes, plugins and containers said: they are cut here, and nowhere else.
+    fn new(kind: EventKind, reason: &str, message: impl Into<String>) -> Self {
+        let message = cut(message, Bound::EventMessage);
+        Self { kind, reason: reason.into(), message, container: None }
     }
     pub fn about(mut self, kind: ContainerKind, name: &str) -> Self {
         self.container = Some((kind, name.into()));

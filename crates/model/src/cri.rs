@@ -200,6 +200,8 @@ wire_struct!(
         conditions: Vec<RuntimeCondition>,
         handlers: Vec<RuntimeHandler>,
         supplemental_groups_policy: bool,
+        /// Containers may be on the host's network and in a user namespace of their own.
+        user_namespaces_host_network: bool,
     }
 );
 

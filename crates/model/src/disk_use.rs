@@ -31,6 +31,10 @@ pub struct DiskUse {
 impl DiskUse {
     pub fn total(&self) -> u64 {
         let parts = [&self.volumes, &self.logs, &self.layers];
-        parts.into_iter().flat_map(|part| part.values()).sum::<u64>() + self.hosts
+        // A tree that could not be measured counts as larger than everything.
+        parts
+            .into_iter()
+            .flat_map(|part| part.values())
+            .fold(self.hosts, |sum, bytes| sum.saturating_add(*bytes))
     }
 }

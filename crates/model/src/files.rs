@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::PodUid;
 use crate::volume::SubPathMount;
 
 /// What has to be on disk before a container is created. All paths are absolute.
@@ -21,11 +22,28 @@ pub struct FileContent {
     pub text: String,
 }
 
-/// Where an ended container's last words are.
-#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
+/// A file of variables in an emptyDir of the pod. `path` is relative to the volume.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct EnvFile {
+    pub volume: String,
+    pub path: String,
+}
+
+/// Its text, or why it could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnvFileRead {
+    pub file: EnvFile,
+    pub text: Result<String, String>,
+}
+
+/// Where an ended container's termination message may be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TerminationMessageRequest {
-    /// Host path of the file, when the container had one mounted.
-    pub file: Option<String>,
+    pub pod: PodUid,
+    pub container: String,
+    /// Host paths of everything that was mounted at the message's path. Only the file that the agent made for this
+    /// container is read: a volume mounted at the same path is the pod's business, and its server may be dead.
+    pub mounted: Vec<String>,
     /// Path of the log whose tail is read when the file is empty or missing.
     pub log_fallback: Option<String>,
 }

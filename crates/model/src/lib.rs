@@ -4,6 +4,7 @@
 //! Nothing here decides and nothing here does I/O. Every other crate speaks in these words.
 
 pub mod api_event;
+pub mod bounds;
 pub mod cgroup;
 pub mod cluster;
 pub mod codec;
@@ -17,6 +18,7 @@ pub mod ids;
 pub mod local;
 pub mod node;
 pub mod observed;
+pub mod panic_record;
 pub mod pod;
 pub mod probe;
 pub mod quantity;

@@ -24,6 +24,10 @@ pub enum Cause {
         reason: String,
         message: String,
     },
+    /// Steps about the pod panicked: nothing is done for it, and what runs of it is left alone.
+    SetAside {
+        message: String,
+    },
     /// The container runtime does not answer or is not ready.
     RuntimeNotReady {
         message: String,

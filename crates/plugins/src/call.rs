@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
+use model::bounds::{Bound, cut};
 use ports::CsiError;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
@@ -63,7 +64,7 @@ fn failure(socket: &Path, status: &Status) -> CsiError {
         let message = format!("{}: {deepest}", socket.display());
         return CsiError::Rpc { code: "Unavailable", message };
     }
-    CsiError::Rpc { code: code_name(status.code()), message: status.message().to_owned() }
+    CsiError::Rpc { code: code_name(status.code()), message: cut(status.message(), Bound::PluginMessage) }
 }
 
 fn root<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -30,6 +31,8 @@ pub struct LogOptions {
     pub timestamps: bool,
     /// Stop after so many bytes.
     pub limit_bytes: Option<u64>,
+    /// How long a log that holds nothing yet is waited for, when it is not followed.
+    pub first_line_within: Duration,
     pub output: LogOutput,
 }
 

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use model::cri::IdMapping;
-use model::files::{ContainerFiles, TerminationMessageRequest};
+use model::files::{ContainerFiles, EnvFile, TerminationMessageRequest};
 use model::user_namespace::UserNamespacesFound;
 use model::volume::{MountStage, VolumeSetup};
 use model::{FullName, PodUid};
@@ -90,6 +90,8 @@ pub trait PodFiles: Send + Sync {
     async fn write_user_ids(&self, uid: &PodUid, ids: &IdMapping) -> Result<(), FilesError>;
     /// What is on record of all pods that have a directory.
     async fn user_ids(&self) -> UserNamespacesFound;
+    /// The text of a file that a container wrote into an emptyDir. Never through a link, and only a small regular file.
+    async fn read_env_file(&self, uid: &PodUid, file: &EnvFile) -> Result<String, FilesError>;
     async fn prepare_container(&self, uid: &PodUid, files: &ContainerFiles) -> Result<(), FilesError>;
     /// `<links>/<pod>_<ns>_<container>-<id>.log` to the log, if the log exists.
     async fn link_log(&self, pod: &FullName, container: &str, id: &str, log: &str) -> Result<(), FilesError>;
@@ -97,6 +99,8 @@ pub trait PodFiles: Send + Sync {
     async fn remove_container_logs(&self, log: &str) -> Result<(), FilesError>;
     /// The highest N of files `N.log*` in a container's log directory.
     async fn highest_log_number(&self, container_log_dir: &str) -> Result<Option<u32>, FilesError>;
+    /// What the container wrote into the file that the agent made for it, or the end of its log. Failures, also a disk
+    /// that does not answer in time, are told in the message.
     async fn termination_message(&self, request: &TerminationMessageRequest) -> String;
     /// Unmounts sub-paths and volumes of the pod and removes what emptyDirs held. Never crosses a foreign mount.
     async fn tear_down_volumes(&self, uid: &PodUid) -> Result<(), FilesError>;

@@ -5,11 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use engine::{Engine, EngineEnd, EssentialTasks};
 use model::node::CgroupVersion;
 use model::pod::Source;
-use ports::{AgentView, HostFactsSource};
+use model::{ApiEvent, EventSubject};
+use ports::{AgentView, EventSink, HostFactsSource};
 use server::Serving;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, Host, KubeletConfiguration, Loaded};
@@ -22,7 +25,7 @@ use crate::{cluster, wire};
 /// Runs until SIGTERM or SIGINT. Pods are left as they are: the next agent takes them over.
 pub fn run(flags: Flags) -> anyhow::Result<()> {
     let loaded = config::load(&flags.sources())?;
-    let log = logging::init(&loaded.config.logging.format, loaded.config.logging.verbosity)?;
+    let log = logging::init(&loaded.config.logging)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -55,8 +58,9 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
     let node_name = wire::node_name(flags)?;
     tracing::info!(node = node_name, kubernetes = KUBERNETES_VERSION, rubelet = RUBELET_VERSION, "starting");
     let stop = CancellationToken::new();
+    let (essential, mut deaths) = EssentialTasks::new();
     let metrics = wire::metrics(&facts, &gates);
-    let cluster = cluster::join(flags, &config, &node_name, &metrics, &stop).await?;
+    let cluster = cluster::join(flags, &config, &node_name, &metrics, &stop, &essential).await?;
     secure_port::settle(&mut config, &set, cluster.is_none());
     let mut node = wire::node_config(flags, &config, &gates, &facts, &node_name)?;
     node.sources.extend(cluster.as_ref().map(|_| Source::Api));
@@ -67,10 +71,13 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
     let mut ports = wire::ports(flags, &config, &node, &metrics, &tracing)?;
     if let Some(cluster) = &cluster {
         ports.cluster = Some(cluster.ports.clone());
-        ports.events = wire::recorded_events(&cluster.ports, &node.setup, &metrics, &stop);
+        ports.events = wire::recorded_events(&cluster.ports, &node.setup, &metrics, &stop, &essential);
     }
-    let duties = wire::node_duties(&node, reader);
-    wire::prepare_node(&*ports.files).await?;
+    let duties = wire::node_duties(&node, &facts, reader);
+    if let Err(error) = wire::prepare_node(&*ports.files).await {
+        tell_failed_setup(&*ports.events, &node_name, &error).await;
+        return Err(error);
+    }
     let mut feeds = wire::feeds(&config, &gates, &node_name, cluster.is_none())?;
     feeds.extend(cluster.as_ref().map(|cluster| cluster.feed(&node_name)));
     let state = wire::state(node, facts, &ports);
@@ -98,11 +105,16 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
     if let Some((slot, serving)) = secure.open(&stop).await? {
         open.push(serving);
         if let Some(cluster) = cluster.as_ref().filter(|_| config.server_tls_bootstrap) {
-            cluster.keep_serving_certificate(slot, &flags.cert_dir, &node_name, &metrics, &stop)?;
+            let cert_dir = &flags.cert_dir;
+            cluster.keep_serving_certificate(slot, cert_dir, &node_name, &metrics, &stop, &essential)?;
         }
     }
-    let engine = engine.with_node(duties).start();
+    let mut engine = with_mistake(engine.with_node(duties)).start();
     tokio::spawn(stop.clone().run_until_cancelled_owned(keep_small()));
+    if config.make_iptables_util_chains {
+        let chains = host::iptables::IptablesChains::default();
+        tokio::spawn(stop.clone().run_until_cancelled_owned(chains.keep()));
+    }
     let ends = stop.clone();
     let told = tokio::spawn(async move { supervisor.keep_told(&health, ends).await });
     let lost = async {
@@ -114,10 +126,14 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
     let ended = tokio::select! {
         signal = wait_for_signal() => signal,
         loss = lost => Err(loss.into()),
+        // What is left of the agent would hold its ports and manage nothing: the process ends at once.
+        end = &mut engine => return Err(engine_end(end)),
+        Some(death) = deaths.recv() => return Err(dead(death)),
+        address = first_closed(&mut open) => return Err(dead(format!("the server on {address} ended"))),
     };
     tracing::info!("ending; pods go on running");
     stop.cancel();
-    engine.await.context("the engine ended badly")?;
+    engine.await.context("the engine ended badly")?.context("the engine ended badly")?;
     told.await.context("telling the supervisor ended badly")?;
     // Whoever is being answered gets the rest, within a moment.
     futures::future::join_all(open.into_iter().map(Serving::ended)).await;
@@ -126,6 +142,53 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
         traces.await.context("sending traces ended badly")?;
     }
     ended
+}
+
+/// How long the agent waits for an Event about its own end to be sent.
+const LAST_EVENT: Duration = Duration::from_secs(2);
+
+/// The agent ends, and whoever looks at the node should see why.
+async fn tell_failed_setup(events: &dyn EventSink, node_name: &str, error: &anyhow::Error) {
+    let about = EventSubject::Node { name: node_name.to_owned() };
+    events.record(&about, &ApiEvent::warning("KubeletSetupFailed", format!("{error:#}")));
+    tokio::time::sleep(LAST_EVENT).await;
+}
+
+/// The engine ended without being told to.
+fn engine_end(end: Result<Result<(), EngineEnd>, JoinError>) -> anyhow::Error {
+    match end {
+        Ok(Ok(())) => dead("the engine ended without being told to".into()),
+        Ok(Err(end)) => dead(format!("the engine ended: {end}")),
+        Err(error) => dead(format!("the engine ended: {error}")),
+    }
+}
+
+/// The log tells as well: standard error may go nowhere.
+fn dead(reason: String) -> anyhow::Error {
+    tracing::error!("the agent ends, and pods go on running: {reason}");
+    anyhow::anyhow!(reason)
+}
+
+/// Where the first server listened that ended without being told to.
+async fn first_closed(open: &mut [Serving]) -> String {
+    let closed = open.iter_mut().map(|serving| {
+        let address =
+            serving.address().map_or("the control socket".to_owned(), |address| address.to_string());
+        Box::pin(async move {
+            serving.closed().await;
+            address
+        })
+    });
+    futures::future::select_all(closed).await.0
+}
+
+/// Tests name a pod or a container here whose planning panics, to see what follows. What ships does not have this.
+fn with_mistake(engine: Engine) -> Engine {
+    #[cfg(debug_assertions)]
+    if let Ok(name) = std::env::var("RUBELET_TEST_PANIC_ON") {
+        return engine.with_mistake(name);
+    }
+    engine
 }
 
 fn check_swap(config: &KubeletConfiguration) -> anyhow::Result<()> {

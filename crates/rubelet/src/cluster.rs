@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use apiserver::certificates::{ClientIdentity, Loss, Rotation, Rotator, Template};
 use apiserver::{Api, ApiPodFeed, AskedObjects};
+use engine::EssentialTasks;
 use futures::StreamExt;
 use host::clock::SystemClock;
 use ports::{ClusterPorts, PodFeed, Seen};
@@ -41,16 +42,17 @@ impl Cluster {
         node_name: &str,
         metrics: &AgentMetrics,
         stop: &CancellationToken,
+        essential: &EssentialTasks,
     ) -> anyhow::Result<()> {
         let (wanted, template) = watch::channel(None);
         let (rotator, rotation) =
             Rotator::serving(self.api.clone(), cert_dir, None, template, Arc::new(SystemClock))
                 .context("serverTLSBootstrap")?;
         metrics.watch_certificate("server", figures(&rotation));
-        tokio::spawn(rotator.run(stop.clone()));
+        essential.spawn("the rotation of the serving certificate", rotator.run(stop.clone()));
         let mut nodes = self.ports.node.watch(node_name);
         let name = node_name.to_owned();
-        tokio::spawn(stop.clone().run_until_cancelled_owned(async move {
+        let follow = stop.clone().run_until_cancelled_owned(async move {
             while let Some(seen) = nodes.next().await {
                 let Seen::Is(node) = seen else { continue };
                 let status = node.status.as_ref().and_then(|status| status.addresses.as_deref());
@@ -59,9 +61,10 @@ impl Cluster {
                     template.is_some() && std::mem::replace(known, template.clone()) != template
                 });
             }
-        }));
+        });
+        essential.spawn("the watch of the node's addresses", follow);
         let file = cert_dir.join(ISSUED_FILE);
-        tokio::spawn(stop.clone().run_until_cancelled_owned(async move {
+        let show = stop.clone().run_until_cancelled_owned(async move {
             let mut held = rotation.held();
             loop {
                 if held.borrow_and_update().is_some() {
@@ -71,7 +74,8 @@ impl Cluster {
                     return;
                 }
             }
-        }));
+        });
+        essential.spawn("the use of the serving certificate", show);
         Ok(())
     }
 
@@ -91,6 +95,7 @@ pub async fn join(
     node_name: &str,
     metrics: &Arc<AgentMetrics>,
     stop: &CancellationToken,
+    essential: &EssentialTasks,
 ) -> anyhow::Result<Option<Cluster>> {
     let Some(kubeconfig) = path(&flags.kubeconfig) else { return Ok(None) };
     let bootstrap = path(&flags.bootstrap_kubeconfig);
@@ -110,9 +115,9 @@ pub async fn join(
         .with_context(|| format!("joining the cluster of --kubeconfig {}", kubeconfig.display()))?;
     identity.connection.count_with(metrics.clone());
     let (connection, ends) = (identity.connection.clone(), stop.clone());
-    tokio::spawn(async move { connection.follow_files(ends).await });
+    essential.spawn("the watch of credentials", async move { connection.follow_files(ends).await });
     let rotation = identity.rotation.map(|(rotator, rotation)| {
-        tokio::spawn(rotator.run(stop.clone()));
+        essential.spawn("the rotation of the client certificate", rotator.run(stop.clone()));
         metrics.watch_certificate("client", figures(&rotation));
         rotation
     });

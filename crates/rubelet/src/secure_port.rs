@@ -12,7 +12,7 @@ use host::profile::SignalProfiler;
 use ports::{AccessReviews, Runtime, Tracing, WallClock};
 use server::{
     Access, ApiSettings, Authentication, Authorization, ClientAuthority, Endpoints, SecureApi, Serving,
-    ServingCertificate, Tls, TlsSettings,
+    ServingCertificate, StreamingTls, Tls, TlsSettings,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -158,6 +158,7 @@ impl SecurePort<'_> {
                 debug_flags: config.enable_debug_flags_handler,
                 profiling: config.enable_profiling_handler,
                 split_log_streams: self.gates.enabled("PodLogsQuerySplitStreams"),
+                extended_websockets: self.gates.enabled("ExtendWebSocketsToKubelet"),
                 stream_idle: config.streaming_connection_idle_timeout.to_std(),
                 root_dir: self.root_dir.to_owned(),
                 node_log_dir: NODE_LOG_DIR.into(),
@@ -168,7 +169,10 @@ impl SecurePort<'_> {
             set_verbosity: Arc::new(move |level| log.set_verbosity(level)),
             profiler: Arc::new(SignalProfiler),
             tracing: self.tracing,
-            streaming_tls: Arc::new(host::unverified_tls::client()),
+            streaming_tls: StreamingTls {
+                this_machine: Arc::new(host::unverified_tls::client()),
+                elsewhere: Arc::new(|| host::verified_tls::client().map(Arc::new)),
+            },
             stop: stop.clone(),
         }
     }

@@ -8,7 +8,7 @@ use anyhow::Context;
 use cri::{CriClient, RuntimeHints};
 use decide::NodeState;
 use decide::manifest::References;
-use engine::{CsiPorts, EventRecorder, NodeDuties, Ports};
+use engine::{CsiPorts, EssentialTasks, EventRecorder, NodeDuties, Ports};
 use host::cgroup::HostCgroups;
 use host::clock::SystemClock;
 use host::credentials::{DockerPlaces, HostCredentials, HostPullRecords, read_plugin_config};
@@ -16,6 +16,7 @@ use host::facts::{FactsConfig, HostFactsReader};
 use host::feed::{Decoded, Decoder, FileFeed, HttpFeed, without_secrets};
 use host::files::{HostCsiFiles, HostPodFiles, HostVolumeNews};
 use host::hook::HookClient;
+use host::panic_records::HostPanicRecords;
 use host::probe::{NetworkProber, PodProbeRecords};
 use host::usage::HostUsage;
 use model::cgroup::CgroupDriver;
@@ -27,8 +28,9 @@ use otlp::OtlpTracer;
 use plugins::{DriverClients, PluginRegistry};
 use ports::{AgentView, ClusterPorts, EventSink, PodFeed, PodFiles, PullRecords, Tracing, WallClock};
 use server::{
-    AgentMetrics, BuildInfo, Endpoints, HealthChecks, MeteredCgroups, MeteredEvents, MeteredHooks,
-    MeteredImages, MeteredRuntime, NodeStats, Serving, StatsPorts, StatsSettings,
+    AgentMetrics, BuildInfo, Endpoints, HealthChecks, MeteredCgroups, MeteredCredentials, MeteredDrivers,
+    MeteredEvents, MeteredHooks, MeteredImages, MeteredRuntime, MeteredSockets, NodeStats, Serving,
+    StatsPorts, StatsSettings,
 };
 
 use tokio::task::JoinHandle;
@@ -77,8 +79,7 @@ pub fn node_config(
     facts: &HostFacts,
     node_name: &str,
 ) -> anyhow::Result<NodeConfig> {
-    let crash_max = config.crash_loop_back_off.max_container_restart_period.map(|d| d.to_std());
-    let crash_max = crash_max.unwrap_or(Duration::from_secs(300));
+    let (crash_initial, crash_max) = crash_back_off(config, gates);
     let max_pods = u32::try_from(config.max_pods).unwrap_or(0);
     let ids_per_pod = config.user_namespaces.as_ref().and_then(|namespaces| namespaces.ids_per_pod);
     let ids_per_pod = ids_per_pod.and_then(|ids| u32::try_from(ids).ok()).unwrap_or(DEFAULT_IDS_PER_POD);
@@ -113,7 +114,7 @@ pub fn node_config(
         ids_per_pod,
         user_ids,
         setup: node_setup(flags, config, gates, facts, node_name)?,
-        crash_back_off_initial: Duration::from_secs(10).min(crash_max),
+        crash_back_off_initial: crash_initial,
         crash_back_off_max: crash_max,
         serialize_image_pulls: config.serialize_image_pulls,
         max_parallel_image_pulls: config.max_parallel_image_pulls.and_then(|n| u32::try_from(n).ok()),
@@ -148,7 +149,7 @@ fn verification_policy(config: &KubeletConfiguration) -> anyhow::Result<Verifica
 }
 
 /// Docker's files and, where they are configured, plugins. What is wrong with their configuration ends the start.
-fn credentials(flags: &Flags, root_dir: &Path) -> anyhow::Result<HostCredentials> {
+fn credentials(flags: &Flags, root_dir: &Path, metrics: &AgentMetrics) -> anyhow::Result<HostCredentials> {
     let home = std::env::var_os("HOME").map(Into::into);
     let places = DockerPlaces::standard(root_dir, std::env::current_dir().ok(), home);
     let found = HostCredentials::new(places);
@@ -164,6 +165,7 @@ fn credentials(flags: &Flags, root_dir: &Path) -> anyhow::Result<HostCredentials
     let context = "failed to register CRI auth plugins";
     let files = read_plugin_config(config).context(context)?;
     let plugins = decide::credentials::plugin_config::parse(&files).context(context)?;
+    metrics.set_credential_config(files.iter().map(|(_, bytes)| bytes.as_slice()));
     found.with_plugins(bin_dir, plugins).context(context)
 }
 
@@ -255,7 +257,10 @@ pub fn ports(
     Ok(Ports {
         runtime: Arc::new(MeteredRuntime::new(client.clone(), metrics.clone())),
         images: Arc::new(MeteredImages::new(client, metrics.clone())),
-        credentials: Arc::new(credentials(flags, root_dir)?),
+        credentials: Arc::new(MeteredCredentials::new(
+            Arc::new(credentials(flags, root_dir, metrics)?),
+            metrics.clone(),
+        )),
         pull_records: node
             .pull_verification
             .is_some()
@@ -273,12 +278,16 @@ pub fn ports(
         http_hooks: Arc::new(MeteredHooks::new(Arc::new(HookClient::default()), metrics.clone())),
         prober: Arc::new(NetworkProber::default()),
         probe_records: Arc::new(PodProbeRecords::new(&node.root_dir)),
+        panic_records: Arc::new(HostPanicRecords::new(&node.root_dir)),
         wall: Arc::new(SystemClock),
         meter: metrics.clone(),
         csi: Some(CsiPorts {
-            drivers: Arc::new(DriverClients::default()),
+            drivers: Arc::new(MeteredDrivers::new(Arc::new(DriverClients::default()), metrics.clone())),
             files: Arc::new(HostCsiFiles::new(root_dir).telling(&volume_news)),
-            sockets: Arc::new(PluginRegistry::new(root_dir.join("plugins_registry"))),
+            sockets: Arc::new(MeteredSockets::new(
+                Arc::new(PluginRegistry::new(root_dir.join("plugins_registry"))),
+                metrics.clone(),
+            )),
         }),
         volume_news: Arc::new(volume_news),
         tracing: tracing.clone(),
@@ -302,10 +311,24 @@ pub fn recorded_events(
     setup: &NodeSetup,
     metrics: &Arc<AgentMetrics>,
     stop: &CancellationToken,
+    essential: &EssentialTasks,
 ) -> Arc<dyn EventSink> {
     let events = cluster.events.clone();
-    let recorder = EventRecorder::start(events, setup, Arc::new(SystemClock), seed(), stop.clone());
+    let recorder =
+        EventRecorder::start(events, setup, Arc::new(SystemClock), seed(), stop.clone(), essential);
     Arc::new(MeteredEvents::new(Arc::new(BothEvents(recorder)), metrics.clone()))
+}
+
+/// The first wait and the longest one of a container that crashes. What is configured counts more than the gate that
+/// makes both shorter.
+fn crash_back_off(config: &KubeletConfiguration, gates: &FeatureGates) -> (Duration, Duration) {
+    let (initial, most) = match gates.enabled("ReduceDefaultCrashLoopBackOffDecay") {
+        true => (1, 60),
+        false => (10, 300),
+    };
+    let configured = config.crash_loop_back_off.max_container_restart_period;
+    let most = configured.map_or(Duration::from_secs(most), |period| period.to_std());
+    (Duration::from_secs(initial).min(most), most)
 }
 
 /// Another number on every start: what many nodes do at their own times must not fall together.
@@ -314,8 +337,9 @@ fn seed() -> u64 {
 }
 
 /// What the agent does for its node beside running pods.
-pub fn node_duties(node: &NodeConfig, facts: HostFactsReader) -> NodeDuties {
-    NodeDuties { setup: node.setup.clone(), facts: Arc::new(facts), seed: seed() }
+pub fn node_duties(node: &NodeConfig, now: &HostFacts, facts: HostFactsReader) -> NodeDuties {
+    let events_at_start = decide::node::events_at_start(node, now, host::facts::swap_on());
+    NodeDuties { setup: node.setup.clone(), facts: Arc::new(facts), seed: seed(), events_at_start }
 }
 
 struct BothEvents(Arc<EventRecorder>);
@@ -428,4 +452,26 @@ pub async fn serve(
 /// Zero means no port.
 fn port(configured: i32) -> Option<u16> {
     u16::try_from(configured).ok().filter(|port| *port != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crashes_wait_as_configured_or_as_the_gate_says() {
+        const GATE: &str = "ReduceDefaultCrashLoopBackOffDecay";
+        let check = |reduced: bool, configured: Option<&str>, expect: (u64, u64)| {
+            let gates = FeatureGates::resolve(&[(GATE.to_owned(), reduced)].into()).expect("gates");
+            let mut config = KubeletConfiguration::default();
+            let period = configured.map(|text| serde_json::from_value(text.into()).expect("a duration"));
+            config.crash_loop_back_off.max_container_restart_period = period;
+            let (initial, most) = crash_back_off(&config, &gates);
+            assert_eq!((initial.as_secs(), most.as_secs()), expect, "{reduced} {configured:?}");
+        };
+        check(false, None, (10, 300));
+        check(false, Some("4s"), (4, 4));
+        check(true, None, (1, 60));
+        check(true, Some("5m"), (1, 300));
+    }
 }

@@ -192,7 +192,7 @@ fn fields_without_effect_are_listed_once_and_only_when_they_differ() {
     .drop_in("10.conf", "hairpinMode: hairpin-veth\nkubeletCgroups: /a\npodsPerCore: 3\n");
     assert_eq!(
         files.loaded().warnings,
-        ["configuration fields are accepted but have no effect yet: hairpinMode, kubeAPIQPS, kubeletCgroups"]
+        ["configuration fields are accepted but have no effect yet: kubeAPIQPS, kubeletCgroups"]
     );
 }
 

@@ -19,7 +19,7 @@ fn complaints(node: &Node, name: &str) -> Vec<String> {
     let path = node.agent.manifests().join(format!("{name}.yaml"));
     let path = path.to_string_lossy().into_owned();
     let log = node.agent.log();
-    log.lines().filter(|line| line.contains("ERROR") && line.contains(&path)).map(str::to_owned).collect()
+    log.lines().filter(|line| line.starts_with('E') && line.contains(&path)).map(str::to_owned).collect()
 }
 
 #[track_caller]
@@ -130,7 +130,7 @@ fn ten_kinds_of_broken_manifests_are_named_and_hurt_nobody() {
     }
     for one in &broken {
         let line = wait_complaint(&node, one.name, one.words);
-        println!("{}: {}", one.name, line.split_once("ERROR").map_or(line.as_str(), |(_, rest)| rest));
+        println!("{}: {}", one.name, line.split_once("] ").map_or(line.as_str(), |(_, rest)| rest));
     }
     node.agent.write_manifest("later", &sleeper("later"));
     let after = seen.wait_running(&["good".to_owned(), "later".to_owned()], 1, SLOW);

@@ -323,6 +323,7 @@ fn a_disk_is_formatted_once_and_a_device_is_a_device() {
         "test -b /dev/own; printf 'from the pod' >/tmp/text; dd if=/tmp/text of=/dev/own conv=notrunc,fsync";
     storage.pod("raw", script, container, claimed("device"));
     storage.said("raw");
+    storage.wait_event("MapVolume.MapPodDevice succeeded for volume ");
     let written = run(Command::new("dd").args([&format!("if={device}"), "bs=12", "count=1"]));
     assert_eq!(written, "from the pod");
     storage.pod("wrong", "true", mounted(), claimed("device"));

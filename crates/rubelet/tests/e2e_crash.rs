@@ -9,7 +9,7 @@ mod seen;
 use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use harness::{Node, SLOW, wait, wait_until};
+use harness::{Agent, Node, Runtime, SLOW, wait, wait_until};
 use seen::{BURST, Seen, assert_kept, names, sleeper};
 use serde_json::json;
 
@@ -131,4 +131,88 @@ fn restart_counts_go_on_over_a_crash_of_the_agent() {
         attempts.dedup();
         if before == attempts.len() { Ok(()) } else { Err(format!("{:?}", pod.containers)) }
     });
+}
+
+/// A pod whose deadline and probes are further away than timers of most programs reach.
+const FAR: &str = "apiVersion: v1
+kind: Pod
+metadata:
+  name: far
+spec:
+  terminationGracePeriodSeconds: 5
+  activeDeadlineSeconds: 70000000
+  containers:
+  - name: main
+    image: rubelet.test/busybox:1
+    command: [sh, -c, \"trap 'exit 0' TERM; sleep 1000000 & wait\"]
+    livenessProbe: {exec: {command: ['false']}, initialDelaySeconds: 68719477}
+    readinessProbe: {exec: {command: ['true']}, periodSeconds: 68719477}
+";
+
+#[test]
+fn a_pod_that_asks_for_the_far_future_runs_and_so_do_the_others() {
+    let mut node = Node::start();
+    node.agent.write_manifest("far", FAR);
+    node.wait_pod("far", SLOW, |pod| pod["status"]["containerStatuses"][0]["ready"] == true);
+    // It is timers of the running pod that are far away: whoever comes after it shows that they did no harm.
+    node.agent.write_manifest("after", &sleeper("after"));
+    node.wait_pod("after", SLOW, |pod| pod["status"]["phase"] == "Running");
+    assert!(node.agent.is_running(), "{}", node.agent.log_tail());
+    for name in ["far", "after"] {
+        node.agent.remove_manifest(name);
+    }
+    node.wait_clean(SLOW);
+}
+
+/// The agent makes a mistake on purpose whenever it plans a pod with a container of this name.
+const MISTAKE: &str = "mistake";
+
+#[test]
+fn a_pod_over_which_the_agent_panics_is_set_aside_and_the_others_run() {
+    let runtime = Runtime::start();
+    let agent = Agent::start_in(&runtime, &[("RUBELET_TEST_PANIC_ON", MISTAKE)], &[], |_| {});
+    let mut node = Node { agent, runtime };
+    let seen = Seen::new(&node.runtime);
+    node.agent.write_manifest("before", &sleeper("before"));
+    let before = seen.wait_running(&["before".to_owned()], 1, SLOW);
+
+    // Each panic is the end of the process, which says why; the third one is the last.
+    node.agent
+        .write_manifest("poison", &sleeper("poison").replace("name: main", &format!("name: {MISTAKE}")));
+    for count in 1..=3 {
+        let status = node.agent.wait_ended();
+        assert_eq!(status.code(), Some(1), "{}", node.agent.log_tail());
+        let log = node.agent.log();
+        let errors = log.lines().filter(|line| {
+            line.starts_with("Error: the engine ended: a step on the event")
+                && line.contains("default/poison-node")
+        });
+        assert_eq!(errors.count(), count, "{}", node.agent.log_tail());
+        node.agent.launch();
+    }
+    node.agent.wait_healthy();
+    let pod = node.wait_pod("poison", SLOW, |pod| pod["status"]["reason"] == "SetAside");
+    assert_eq!(pod["status"]["phase"], "Pending", "{pod}");
+    let why = node.agent.command(&["why", "poison-node"]);
+    let why = String::from_utf8_lossy(&why.stdout).into_owned();
+    assert!(
+        why.contains("is set aside") && why.contains("The agent panicked 3 times over this pod"),
+        "{why}"
+    );
+    assert!(node.agent.log().contains("reason=\"SetAside\""), "{}", node.agent.log_tail());
+
+    // Everybody else goes on, and another start changes nothing.
+    node.agent.write_manifest("after", &sleeper("after"));
+    let others = ["before".to_owned(), "after".to_owned()];
+    let running = seen.wait_running(&others, 1, SLOW);
+    node.agent.restart();
+    node.wait_pod("poison", SLOW, |pod| pod["status"]["reason"] == "SetAside");
+    let again = seen.wait_running(&others, 1, SLOW);
+    assert_kept(&before, &again);
+    assert_kept(&running, &again);
+
+    // Another definition is another try.
+    node.agent.write_manifest("poison", &sleeper("poison"));
+    node.wait_pod("poison", SLOW, |pod| pod["status"]["phase"] == "Running");
+    assert!(node.agent.is_running(), "{}", node.agent.log_tail());
 }

@@ -281,6 +281,17 @@ fn bodies(node: &Node) {
     assert_eq!((status, body.as_str()), (200, "hello\n"));
 }
 
+/// A container is called running a moment before it has written anything, and who asks at once expects its first words.
+#[test]
+fn the_log_of_a_container_that_just_started_has_its_first_line() {
+    let node = Node::start();
+    let manifest = WEB.replace("echo hello", "sleep 0.4; echo hello").replace("name: web", "name: fresh");
+    node.agent.write_manifest("fresh", &manifest);
+    node.wait_pod("fresh", SLOW, |pod| pod["status"]["phase"] == "Running");
+    let (status, _, body) = ask(&node, &[], "/containerLogs/default/fresh-node/main");
+    assert_eq!((status, body.as_str()), (200, "hello\n"));
+}
+
 #[test]
 fn a_profile_of_the_agent_is_read_by_pprof() {
     let node = Node::start();

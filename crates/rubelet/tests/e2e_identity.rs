@@ -151,6 +151,8 @@ impl Joined {
         let patch = json!({
             "cgroupRoot": runtime.cgroup_root, "failCgroupV1": false, "port": runtime.free_port(),
             "podLogsDir": runtime.dir.join("logs"),
+            // The rules of this machine are not the tests'.
+            "makeIPTablesUtilChains": false,
         });
         let patch = patch.as_object().expect("fields").iter();
         let patch: String = patch.map(|(key, value)| format!("{key}: {value}\n")).collect();
@@ -166,7 +168,8 @@ impl Joined {
     fn start(&mut self) {
         let dir = self.runtime.dir.to_string_lossy().into_owned();
         let lib = self.runtime.dir.join("var/lib/kubelet");
-        let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../hack/systemd/rubelet.service");
+        let unit = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../hack/systemd/kubelet.service.d/20-rubelet.conf");
         let unit = fs::read_to_string(unit).expect("the unit");
         let environment = unit.lines().filter_map(|line| line.strip_prefix("Environment="));
         let mut variables: Vec<String> = environment.map(|line| line.trim_matches('"').to_owned()).collect();
@@ -177,7 +180,8 @@ impl Joined {
             "KUBELET_EXTRA_ARGS=--root-dir={dir}/var/lib/kubelet --cert-dir={dir}/var/lib/kubelet/pki"
         );
         variables.push(own);
-        let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).expect("what it starts");
+        let starts = unit.lines().filter_map(|line| line.strip_prefix("ExecStart="));
+        let start = starts.last().expect("what it starts");
         let value = |word: &str| {
             let name = word.trim_start_matches('$');
             let found = variables.iter().find_map(|set| set.strip_prefix(&format!("{name}=")));

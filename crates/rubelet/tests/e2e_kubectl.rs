@@ -137,6 +137,16 @@ fn commands_inside_by_both_protocols() {
     assert!(text(&missing.stderr).contains("no such file"), "{}", text(&missing.stderr));
 
     copies(&member);
+    translated(&member, "exec");
+}
+
+/// The API server handed WebSocket streams to the node as they are, since the node declares that it translates them. So no
+/// kubectl fell back to SPDY.
+fn translated(member: &Member, subresource: &str) {
+    let metrics = member.agent.get("/metrics").expect("metrics").text();
+    let begins = format!("kubelet_websocket_streaming_requests_total{{subresource=\"{subresource}\"}} ");
+    let count = metrics.lines().find_map(|line| line.strip_prefix(&begins));
+    assert!(count.is_some_and(|count| count != "0"), "{subresource}: {count:?}");
 }
 
 /// A program at a terminal of its own, and the lines that it says.
@@ -247,6 +257,7 @@ fn attached_to_what_runs() {
         terminal.type_in("\r");
         terminal.ended();
     }
+    translated(&member, "attach");
 }
 
 /// The port here that leads to that port of the pod. Both families are told of.
@@ -314,6 +325,7 @@ fn ports_are_forwarded_under_load() {
         kubectl.kill().unwrap();
         kubectl.wait().unwrap();
     }
+    translated(&member, "portforward");
 }
 
 /// `kubectl debug`: a container that comes later, and sees the processes of the one it looks at.

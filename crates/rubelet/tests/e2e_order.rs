@@ -335,6 +335,33 @@ fn a_hook_that_outlasts_the_grace_is_cut_off_and_the_container_has_a_moment_left
     assert!(lived < f64::from(HOOK) / 4.0, "it lived on for {lived} seconds");
 }
 
+#[test]
+fn hooks_of_sidecars_that_do_not_end_are_cut_off_together() {
+    const GRACE: u32 = 4;
+    let node = Node::start();
+    let stamps = Stamps::new(&node, "together");
+    let names = ["s1", "s2", "s3"];
+    let endless = |name: &str| {
+        let hook = exec(&format!("while :; do stamp {name}-hook; sleep 0.1; done"));
+        sidecar(name, &stays(name), json!({ "lifecycle": { "preStop": hook } }))
+    };
+    let spec = json!({
+        "terminationGracePeriodSeconds": GRACE,
+        "initContainers": names.map(endless),
+        "containers": [container("c", &stays("c"), json!({}))],
+    });
+    node.agent.write_manifest("together", &stamps.pod("together", spec));
+    node.wait_pod("together", SLOW, is_running);
+    stamps.wait_for("c-up");
+    let asked = clear(&node, &["together"]);
+    let ends = names.map(|name| stamps.last(&format!("{name}-hook")));
+    let first = ends.into_iter().fold(f64::INFINITY, f64::min);
+    let last = ends.into_iter().fold(0.0, f64::max);
+    assert!(first - asked >= f64::from(GRACE), "they had {} seconds", first - asked);
+    // One after the other each of them would have its own two seconds.
+    assert!(last - first < 1.9, "the hooks ended {ends:?}");
+}
+
 // ---- another image, in every phase ------------------------------------------------------------------------------
 
 /// Notes its name and the last digit of its image.

@@ -46,11 +46,13 @@ fn wait_node(node: &Node, ready: bool) -> String {
     })
 }
 
+/// The severity is klog's letter.
 #[track_caller]
-fn wait_log(node: &Node, words: &[&str]) {
+fn wait_log(node: &Node, severity: char, words: &[&str]) {
     wait(&format!("a line of the log with {words:?}"), SLOW, || {
         let log = node.agent.log();
-        let found = log.lines().any(|line| words.iter().all(|word| line.contains(word)));
+        let found = |line: &str| line.starts_with(severity) && words.iter().all(|word| line.contains(word));
+        let found = log.lines().any(found);
         if found { Ok(()) } else { Err(node.agent.log_tail()) }
     });
 }
@@ -64,7 +66,7 @@ fn an_agent_without_a_runtime_says_which_socket_and_waits_for_it() {
     let mut node = Node { agent: Agent::start(&runtime, |_| {}), runtime };
     node.agent.write_manifest("early", &sleeper("early"));
 
-    wait_log(&node, &["ERROR", "container runtime is down", &socket.to_string_lossy(), "No such file"]);
+    wait_log(&node, 'E', &["container runtime is down", &socket.to_string_lossy(), "No such file"]);
     wait_until("the agent to know of the pod", SLOW, || node.agent.pod("early").is_ok());
     let message = wait_node(&node, false);
     assert!(message.contains(&*socket.to_string_lossy()), "{message}");
@@ -76,7 +78,7 @@ fn an_agent_without_a_runtime_says_which_socket_and_waits_for_it() {
 
     node.runtime.restart();
     node.wait_pod("early", SLOW, |pod| pod["status"]["phase"] == "Running");
-    wait_log(&node, &["INFO", "container runtime containerd is ready"]);
+    wait_log(&node, 'I', &["container runtime containerd is ready"]);
     assert_eq!(wait_node(&node, true), "");
 }
 
@@ -96,7 +98,7 @@ fn pods_outlive_a_crash_of_the_runtime_and_what_died_meanwhile_is_restarted() {
     let pid = node.runtime.tasks().into_iter().find(|task| task.id == victim).expect("its task").pid;
 
     node.runtime.kill9();
-    wait_log(&node, &["ERROR", "container runtime is down", "containerd.sock"]);
+    wait_log(&node, 'E', &["container runtime is down", "containerd.sock"]);
     wait_node(&node, false);
     assert_responsive(&mut node);
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a pid");
@@ -191,7 +193,7 @@ fn a_runtime_that_hangs_hangs_nobody_else() {
     }
     wait_until("the agent to know of the new pods", SLOW, || node.agent.pod(&names[2]).is_ok());
     assert_responsive(&mut node);
-    wait_log(&node, &["ERROR", "container runtime is down", "no answer within 2s"]);
+    wait_log(&node, 'E', &["container runtime is down", "no answer within 2s"]);
     wait_node(&node, false);
     assert_responsive(&mut node);
     std::thread::sleep(Duration::from_secs(2));
@@ -230,13 +232,13 @@ fn a_network_namespace_that_is_mounted_twice_holds_up_one_pod_only() {
     let dir = node.runtime.network_namespaces()[0].parent().expect("a directory").to_owned();
     let twice = MountedTwice::mount(dir);
     node.agent.remove_manifest("bad");
-    wait_log(&node, &["bad", "stop pod sandbox failed", "device or resource busy"]);
+    wait_log(&node, 'W', &["bad", "stop pod sandbox failed", "device or resource busy"]);
     node.agent.restart();
 
     node.agent.write_manifest("next", &sleeper("next"));
     seen.wait_pod("next", SLOW, |pod| pod.running().count() == 1);
     assert_eq!(wait_node(&node, true), "");
-    wait_log(&node, &["does not give the status of sandbox", "device or resource busy"]);
+    wait_log(&node, 'W', &["does not give the status of sandbox", "device or resource busy"]);
 
     drop(twice);
     seen.wait_pod("bad", SLOW, |pod| pod.sandboxes.is_empty());

@@ -184,7 +184,7 @@ fn figures_are_those_of_the_cgroups(node: &Node, admin: &Caller<'_>) {
 
 /// `/debug/flags/v` changes what is logged from then on.
 fn verbosity_can_be_changed(node: &Node, admin: &Caller<'_>) {
-    let is_debug = || node.agent.log().lines().any(|line| line.contains(" DEBUG "));
+    let is_debug = || node.agent.log().lines().any(|line| line.contains("] status changed "));
     assert!(!is_debug(), "it was quiet before");
     let put = |level: &str| admin.ask_with("PUT", "/debug/flags/v", &["-d", level]);
     let (status, text) = put("5");

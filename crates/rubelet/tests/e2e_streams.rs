@@ -14,7 +14,7 @@ use std::time::Duration;
 use harness::{Node, SLOW, wait};
 use pods::{UNTIL_TERM, is_running, manifest, shell};
 use serde_json::{Value, json};
-use streams::{Caller, STDIN, STDOUT, Stream};
+use streams::{CLOSE, Caller, RESIZE, STATUS, STDERR, STDIN, STDOUT, Stream};
 
 /// A busy machine starts a hundred processes in a container in minutes, not seconds.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -153,6 +153,73 @@ fn the_agents_end_and_silence_end_streams() {
     wait_marked("silent", 0);
     assert!(node.agent.terminate().success());
     runtime.block_on(in_time("the end of the stream", busy.until_ended()));
+}
+
+/// Protocol v5 of WebSocket, which the node translates to what runtimes speak: input that ends before the output does, a
+/// terminal's size, exit codes, and SPDY inside of a WebSocket.
+#[test]
+fn websocket_v5_is_translated_for_the_runtime() {
+    const V5: &str = "v5.channel.k8s.io";
+    let mut node = node(|_| {});
+    let caller = Caller::new(node.agent.port);
+    runtime().block_on(async {
+        let path = |script: &str, flags: &str| {
+            format!("/exec/default/box-node/c?command=sh&command=-c&command={script}&{flags}")
+        };
+        // The input ends, and everything that is said after it still comes, the status last.
+        let script = "cat%3B%20sleep%201%3B%20echo%20err%20%3E%262%3B%20exit%207";
+        let streams = path(script, "input=1&output=1&error=1");
+        let mut stream = in_time("an upgrade", caller.upgrade_to(V5, &streams)).await.expect("a stream");
+        stream.send(STDIN, b"hello ").await.unwrap();
+        in_time("its echo", stream.expect(STDOUT, b"hello ")).await.unwrap();
+        stream.send(STDIN, &[b'x'; 50_000]).await.unwrap();
+        stream.send(CLOSE, &[STDIN]).await.unwrap();
+        let said = in_time("the end", stream.rest()).await.unwrap();
+        assert_eq!((said[&STDOUT].len(), &*said[&STDERR]), (50_000, "err\n"));
+        let status: Value = serde_json::from_str(&said[&STATUS]).unwrap();
+        assert_eq!((&status["status"], &status["reason"]), (&json!("Failure"), &json!("NonZeroExitCode")));
+        assert_eq!(status["details"]["causes"][0]["message"], "7", "{status}");
+
+        let mut stream =
+            in_time("an upgrade", caller.upgrade_to(V5, &path("true", "output=1"))).await.expect("a stream");
+        let said = in_time("the end", stream.rest()).await.unwrap();
+        let status: Value = serde_json::from_str(&said[&STATUS]).unwrap();
+        assert_eq!((said.len(), &status["status"]), (1, &json!("Success")), "{said:?}");
+
+        let script =
+            "until%20%5B%20%22$(stty%20size)%22%20=%20%2233%2077%22%20%5D%3B%20do%20sleep%200.1%3B%20done";
+        let terminal = path(script, "input=1&output=1&tty=1");
+        let mut stream = in_time("an upgrade", caller.upgrade_to(V5, &terminal)).await.expect("a stream");
+        stream.send(RESIZE, br#"{"Width":77,"Height":33}"#).await.unwrap();
+        let said = in_time("the size", stream.rest()).await.unwrap();
+        assert!(said[&STATUS].contains("Success"), "{said:?}");
+
+        // The runtime itself answers a ping of SPDY.
+        let tunnel = caller.upgrade_to("SPDY/3.1+portforward.k8s.io", "/portForward/default/box-node");
+        let mut stream = in_time("an upgrade", tunnel).await.expect("a tunnel");
+        let ping = [0x80, 3, 0, 6, 0, 0, 0, 4, 0, 0, 0, 1];
+        stream.send_message(&ping).await.unwrap();
+        let (first, rest) = in_time("the answer", stream.next()).await.unwrap().expect("an answer");
+        assert_eq!([&[first], &rest[..]].concat(), ping);
+    });
+    let metrics = node.agent.get("/metrics").unwrap().text();
+    for counted in [r#"{subresource="exec"} 3"#, r#"{subresource="portforward"} 1"#] {
+        let line = format!("kubelet_websocket_streaming_requests_total{counted}");
+        assert!(metrics.contains(&line), "{line}");
+    }
+
+    // With the gate off they pass as they are, and the runtime speaks neither.
+    let config = node.runtime.dir.join("config.json");
+    let mut text: Value = serde_json::from_str(&fs::read_to_string(&config).unwrap()).unwrap();
+    text["featureGates"] = json!({ "ExtendWebSocketsToKubelet": false });
+    fs::write(&config, text.to_string()).unwrap();
+    node.agent.restart();
+    node.wait_pod("box", SLOW, is_running);
+    let refused = runtime().block_on(async {
+        let path = "/exec/default/box-node/c?command=true&output=1";
+        in_time("a refusal", caller.upgrade_to(V5, path)).await.err()
+    });
+    assert!(refused.is_some(), "protocol v5 without the gate");
 }
 
 /// containerd can stream over TLS, with a certificate that it makes itself.

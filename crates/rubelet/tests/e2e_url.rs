@@ -110,7 +110,8 @@ fn a_list_behind_a_header_is_kept_running_through_failures_of_its_endpoint() {
         endpoint.choose(answer);
         wait("a complaint that names the endpoint", SLOW, || {
             let log = node.agent.log();
-            let found = |line: &str| ["ERROR", &endpoint.url, words].iter().all(|word| line.contains(word));
+            let found =
+                |line: &str| line.starts_with('E') && line.contains(&endpoint.url) && line.contains(words);
             if log.lines().any(found) { Ok(()) } else { Err(node.agent.log_tail()) }
         });
         assert_eq!(seen.wait_running(&all, 1, SLOW), before);

@@ -1,7 +1,7 @@
 //! Who may ask what of the secure port.
 //!
 //! ```text
-//!   request ─> client certificate? ─> bearer token? ─> anonymous, if that is allowed ─> nobody: 401
+//!   request ─> client certificate? ─> bearer token? (in its header or a WebSocket's protocols) ─> anonymous, if that is allowed ─> nobody: 401
 //!                    └──────────┬──────────┘
 //!                       may they? (everybody, or as the API server says) ─> no: 403
 //! ```
@@ -12,6 +12,7 @@ mod authentication;
 mod authorization;
 mod cache;
 mod peer;
+mod websocket_token;
 
 use std::sync::Arc;
 
@@ -44,9 +45,10 @@ pub struct Access {
 }
 
 /// Stands before every route of the secure port.
-pub(crate) async fn guard(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+pub(crate) async fn guard(State(access): State<Arc<Access>>, mut request: Request, next: Next) -> Response {
     let peer = request.extensions().get::<Peer>().cloned().unwrap_or_default();
-    let who = match access.authentication.identify(&peer, request.headers()).await {
+    let websocket_token = websocket_token::take(request.headers_mut());
+    let who = match access.authentication.identify(&peer, request.headers(), websocket_token).await {
         Ok(Some(who)) => who,
         Ok(None) => return plain(StatusCode::UNAUTHORIZED, "Unauthorized".into()),
         Err(reason) => {

@@ -1,7 +1,7 @@
 //! Everything behind the secure port, after [`crate::access`] let the request through.
 //!
 //! ```text
-//!   /exec /attach /portForward ─> target ─> CRI: a URL ─> proxy (upgrade on both sides) ─> splice
+//!   /exec /attach /portForward ─> target ─> CRI: a URL ─> proxy (upgrade on both sides) ─> splice, translate or tunnel
 //!   /containerLogs ─> which instance, by the pod's status ─> its file
 //!   /pods /runningpods /metrics ... ─> the same answers as the read-only port gives
 //! ```
@@ -17,9 +17,13 @@ mod port_forward;
 mod profiling;
 mod proxy;
 pub(crate) mod query;
+mod spdy;
 mod splice;
 mod target;
 mod traced;
+mod translate;
+mod tunnel;
+mod websocket;
 mod zpages;
 
 use std::collections::BTreeMap;
@@ -31,12 +35,14 @@ use axum::Router;
 use axum::middleware;
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{any, get, post, put};
-use http::{Method, StatusCode, Uri, header};
+use http::{HeaderMap, Method, StatusCode, Uri, header};
 use ports::{ContainerLogs, CpuProfiler, Runtime, Tracing, WallClock};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+pub use self::proxy::StreamingTls;
 use self::traced::traced;
+pub(crate) use self::websocket::offered_protocols;
 use crate::Endpoints;
 use crate::access::{Access, guard};
 use crate::counted::count_requests;
@@ -58,6 +64,8 @@ pub struct ApiSettings {
     pub profiling: bool,
     /// Gate `PodLogsQuerySplitStreams`.
     pub split_log_streams: bool,
+    /// Gate `ExtendWebSocketsToKubelet`.
+    pub extended_websockets: bool,
     /// `streamingConnectionIdleTimeout`; zero is no limit.
     pub stream_idle: Duration,
     /// Where `checkpoints/` is.
@@ -87,7 +95,7 @@ pub struct SecureApi {
     /// What requests are put under.
     pub tracing: Tracing,
     /// For a runtime that streams over TLS.
-    pub streaming_tls: Arc<rustls::ClientConfig>,
+    pub streaming_tls: StreamingTls,
     /// Ends streams that outlive their connection's request.
     pub stop: CancellationToken,
 }
@@ -184,6 +192,11 @@ async fn nothing_there(method: Method, uri: Uri) -> Response {
         true => plain(StatusCode::NOT_FOUND, "404: Page Not Found".into()),
         false => plain(StatusCode::NOT_FOUND, "404 page not found\n".into()),
     }
+}
+
+/// Does a request want to become a WebSocket?
+pub(crate) fn is_websocket(headers: &HeaderMap) -> bool {
+    proxy::wants_upgrade(headers) && websocket::is_requested(headers)
 }
 
 fn disabled(text: &'static str) -> Response {

@@ -15,6 +15,7 @@ use ports::AgentView;
 use crate::counted::count_requests;
 use crate::health::{self, HealthChecks, plain};
 use crate::metrics::{AgentFigures, AgentMetrics, Scrape};
+use crate::packed::packed;
 use crate::stats::NodeStats;
 use crate::{PATIENCE, api, control, pod_list};
 
@@ -47,17 +48,19 @@ impl Endpoints {
 
     /// What the read-only port and the secure port have in common.
     pub(crate) fn common(&self) -> Router {
-        Router::new()
-            .route("/pods", get(pods))
-            .route("/pods/", get(pods))
-            // Any method will do, as with the kubelet.
+        // Any method will do for metrics, as with the kubelet.
+        let metrics = Router::new()
             .route("/metrics", any(metrics))
             .route("/metrics/probes", any(probe_metrics))
             .route("/metrics/resource", any(resource_metrics))
             .route("/metrics/cadvisor", any(cgroup_metrics))
-            .route("/metrics/slis", any(sli_metrics))
+            .route("/metrics/slis", any(sli_metrics));
+        Router::new()
+            .route("/pods", get(pods))
+            .route("/pods/", get(pods))
             .route("/stats/summary", get(summary).post(summary))
             .route("/stats/summary/", get(summary).post(summary))
+            .merge(packed(metrics))
             .with_state(self.clone())
             .merge(health::routes(self.health.clone(), self.metrics.clone()))
     }

@@ -76,6 +76,11 @@ impl Serving {
         self.address
     }
 
+    /// Waits until it has ended, for whatever reason. It is not to be waited for again after that.
+    pub async fn closed(&mut self) {
+        let _ = (&mut self.task).await;
+    }
+
     /// Waits until it was told to stop and open requests had their time.
     pub async fn ended(self) {
         // A panic was already printed, and there is nothing left to end.

@@ -21,6 +21,7 @@ use crate::process;
 
 mod cluster;
 mod momentary;
+mod plugins;
 mod pods;
 mod probes;
 mod registrar;
@@ -28,6 +29,7 @@ mod registrar;
 pub use cluster::CertificateFigures;
 pub(crate) use cluster::ClusterMetrics;
 pub(crate) use momentary::{AgentFigures, Scrape};
+pub(crate) use plugins::{PluginMetrics, SocketState};
 pub(crate) use pods::PodMetrics;
 pub(crate) use probes::ProbeMetrics;
 use registrar::Registrar;
@@ -73,6 +75,8 @@ pub struct AgentMetrics {
     pub(crate) health: HealthMetrics,
     pub(crate) pods: PodMetrics,
     pub(crate) cluster: ClusterMetrics,
+    pub(crate) plugins: PluginMetrics,
+    websocket_streams: IntCounterVec,
     http_requests: IntCounterVec,
     http_requests_duration: HistogramVec,
     http_inflight: IntGaugeVec,
@@ -219,6 +223,12 @@ impl AgentMetrics {
             health: HealthMetrics::new(),
             pods: PodMetrics::new(&registry),
             cluster: ClusterMetrics::new(&registry),
+            plugins: PluginMetrics::new(&add),
+            websocket_streams: add.counters(
+                "kubelet_websocket_streaming_requests_total",
+                "Streams by a WebSocket protocol that this node translates for the runtime.",
+                &["subresource"],
+            ),
             http_requests: add.counters(
                 "kubelet_http_requests_total",
                 "Requests that were answered.",
@@ -333,6 +343,11 @@ impl AgentMetrics {
         self.hook_fallbacks.inc();
     }
 
+    /// Somebody streams by a WebSocket protocol that is translated here.
+    pub(crate) fn websocket_stream(&self, subresource: &str) {
+        self.websocket_streams.with_label_values(&[subresource]).inc();
+    }
+
     pub(crate) fn sleep_cut_short(&self) {
         self.sleeps_cut_short.inc();
     }
@@ -356,7 +371,7 @@ impl AgentMetrics {
 
     /// Somebody showed a certificate that is good until then.
     pub(crate) fn observe_certificate(&self, expires: Wall) {
-        let seconds = (expires.0 - self.now().0) as f64 / 1e9;
+        let seconds = self.now().seconds_until(expires);
         self.certificate_life.with_label_values(&PLAIN).observe(seconds);
     }
 

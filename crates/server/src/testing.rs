@@ -110,6 +110,21 @@ fn inside() -> PodInside {
     }
 }
 
+/// The same pod with one more container, of which its status says that it runs as `id`.
+fn inside_claiming(id: &str) -> PodInside {
+    let mut pod = inside();
+    let container = serde_json::json!({ "name": "old" });
+    let status = serde_json::json!({
+        "name": "old", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+        "containerID": format!("containerd://{id}"), "state": { "running": {} },
+    });
+    let spec = Arc::make_mut(&mut pod.pod).spec.as_mut().unwrap();
+    spec.containers.push(serde_json::from_value(container).unwrap());
+    let known = Arc::make_mut(pod.status.as_mut().unwrap()).container_statuses.as_mut().unwrap();
+    known.push(serde_json::from_value(status).unwrap());
+    pod
+}
+
 fn observed() -> ObservedPod {
     let name = model::FullName { name: "web-vm".into(), namespace: "default".into() };
     let container = |id: &str, name: &str, state: ContainerState| ObservedContainer {
@@ -201,7 +216,11 @@ impl AgentView for FakeAgent {
         self.say(vec![report]).await
     }
     async fn find(&self, namespace: String, name: String) -> Option<Option<PodInside>> {
-        self.say((namespace == "default" && name == "web-vm").then(inside)).await
+        let found = match name.strip_prefix("claims-") {
+            Some(id) => Some(inside_claiming(id)),
+            None => (namespace == "default" && name == "web-vm").then(inside),
+        };
+        self.say(found).await
     }
     /// Only `c1` runs.
     async fn container_ended(&self, _: model::PodUid, container: ContainerId) -> Option<()> {
@@ -351,6 +370,16 @@ macro_rules! not_asked {
             ) -> Result<Vec<model::cri::ContainerStats>, RuntimeError> {
                 Ok(Vec::new())
             }
+            /// What runs as `own`, `stolen` and `renamed` was not seen in the last reading; the labels tell whose it is.
+            async fn container_status(&self, id: &ContainerId) -> Result<ports::ContainerStatus, RuntimeError> {
+                let (pod, name) = match id.as_str() {
+                    "own" => ("u1", "old"),
+                    "stolen" => ("u2", "old"),
+                    "renamed" => ("u1", "web"),
+                    _ => unreachable!("nobody asks for {id}"),
+                };
+                Ok(status_with_labels(id, pod, name))
+            }
             async fn checkpoint_container(
                 &self,
                 id: &ContainerId,
@@ -364,6 +393,32 @@ macro_rules! not_asked {
             }
         }
     };
+}
+
+fn status_with_labels(id: &ContainerId, pod: &str, name: &str) -> ports::ContainerStatus {
+    let labels = [(model::pod::LABEL_POD_UID, pod), (model::pod::LABEL_CONTAINER_NAME, name)];
+    ports::ContainerStatus {
+        id: id.clone(),
+        name: name.into(),
+        attempt: 0,
+        state: ContainerState::Exited,
+        created_at: 0,
+        started_at: 0,
+        finished_at: 0,
+        exit_code: 0,
+        image: String::new(),
+        image_ref: String::new(),
+        image_id: String::new(),
+        reason: String::new(),
+        message: String::new(),
+        labels: labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+        annotations: Default::default(),
+        mounts: Vec::new(),
+        log_path: format!("/logs/{id}.log"),
+        resources: None,
+        user: None,
+        stop_signal: 0,
+    }
 }
 
 not_asked! {
@@ -382,7 +437,6 @@ not_asked! {
     stop_container(&ContainerId, Duration) -> ();
     remove_container(&ContainerId) -> ();
     list_containers(&ports::ContainerFilter) -> Vec<ports::ContainerInfo>;
-    container_status(&ContainerId) -> ports::ContainerStatus;
     update_container_resources(&ContainerId, &LinuxResources) -> ();
     reopen_container_log(&ContainerId) -> ();
     container_stats(&ContainerId) -> model::cri::ContainerStats;

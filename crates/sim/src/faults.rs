@@ -1,5 +1,6 @@
 //! How the world misbehaves, and until when. Rates are per thousand.
 
+use decide::{Effect, NodeState};
 use model::PodUid;
 
 use crate::rng::Rng;
@@ -62,6 +63,10 @@ pub struct Faults {
     pub refused_statuses: Option<RefusedStatuses>,
     /// What the runtime removes of these pods stays in its lists, for good.
     pub ghosts_of: Vec<PodUid>,
+    /// The Node object has extremes wherever a number, a word or a time may stand.
+    pub extreme: bool,
+    /// Every step that plans a pod of this name panics.
+    pub poison: Option<String>,
 }
 
 /// Which statuses of a pod the runtime refuses, over restarts and after everything else works again.
@@ -88,6 +93,22 @@ pub enum LateEffect {
 }
 
 impl Faults {
+    /// Whether steps that plan this pod panic. Its UID begins with its name.
+    pub fn is_poisonous(&self, uid: &PodUid) -> bool {
+        self.poison.as_ref().is_some_and(|name| uid.as_str().split('-').next() == Some(name))
+    }
+
+    /// At the edge of the step, as if planning the pod panicked.
+    pub fn make_mistake(&self, state: &mut NodeState, effects: &[Effect]) {
+        let planned = effects.iter().filter(|effect| matches!(effect, Effect::Run { .. }));
+        let starts = |uid: &PodUid| state.pods.get(uid).is_some_and(|e| e.lifecycle.may_start());
+        let found = planned.filter_map(Effect::pod).find(|uid| self.is_poisonous(uid) && starts(uid));
+        if let Some(uid) = found {
+            state.in_work = Some(uid.clone());
+            panic!("a mistake on purpose");
+        }
+    }
+
     pub fn none() -> Self {
         Self::default()
     }
@@ -133,6 +154,8 @@ impl Faults {
             victim: None,
             refused_statuses: None,
             ghosts_of: Vec::new(),
+            extreme: false,
+            poison: None,
         }
     }
 

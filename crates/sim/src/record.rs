@@ -9,6 +9,7 @@ use std::path::Path;
 use decide::{Event, NodeState};
 use model::cri::IdMapping;
 use model::node::{HostFacts, NodeConfig};
+use model::panic_record::PanicRecord;
 use model::probe::ProbeRecord;
 use model::{Now, PodUid, Wall};
 use serde::{Deserialize, Serialize};
@@ -45,13 +46,16 @@ pub struct Start {
     pub wall: Wall,
     pub probe_records: BTreeMap<PodUid, ProbeRecord>,
     pub user_ids: BTreeMap<PodUid, IdMapping>,
+    #[serde(default)]
+    pub panic_records: Vec<PanicRecord>,
 }
 
 impl Start {
     pub fn state(&self) -> NodeState {
         let mut state = NodeState::new(self.config.clone(), self.facts.clone(), self.wall);
         state.probe_records = self.probe_records.clone();
-        state.user_ids = self.user_ids.clone();
+        state.user_ids = self.user_ids.iter().map(|(uid, ids)| (uid.clone(), Some(ids.clone()))).collect();
+        state.set_aside = decide::set_aside::judge(&self.panic_records);
         state
     }
 }

@@ -7,9 +7,12 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use decide::event::Hint;
 use decide::{Effect, Event};
+use model::PodUid;
+use model::k8s::Pod;
 use model::observed::{Observation, Scope};
 
 use crate::check::{Violation, nothing_left, unsettled};
@@ -19,6 +22,7 @@ use crate::report::Log;
 use crate::rng::Rng;
 use crate::scenario::{Parts, Scenario};
 use crate::time::{Nanos, SECOND};
+use crate::workload::is_extreme;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Profile {
@@ -37,11 +41,24 @@ pub enum Profile {
     Refused,
     /// Simple pods, agents that die, and a runtime that lists for ever what it said to have removed (`few removals`).
     Ghosts,
+    /// As `Short`, or with simple pods only; and every step that plans the pods of one name panics.
+    Poisoned,
+    /// Simple pods beside some whose numbers, words and times are as extreme as the API allows.
+    Extreme,
 }
 
 impl Profile {
-    pub const ALL: [Profile; 7] =
-        [Profile::Calm, Profile::Faults, Profile::Short, Profile::Stuck, Profile::Storage, Profile::Refused];
+    pub const ALL: [Profile; 9] = [
+        Profile::Calm,
+        Profile::Faults,
+        Profile::Short,
+        Profile::Stuck,
+        Profile::Storage,
+        Profile::Refused,
+        Profile::Ghosts,
+        Profile::Poisoned,
+        Profile::Extreme,
+    ];
 
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|p| p.word() == word)
@@ -55,6 +72,8 @@ impl Profile {
             Profile::Storage => "storage",
             Profile::Refused => "refused",
             Profile::Ghosts => "ghosts",
+            Profile::Poisoned => "poisoned",
+            Profile::Extreme => "extreme",
         }
     }
     /// How long everything may take to settle. Back-offs of a minute (crashes) and five minutes (pulls), and calls
@@ -62,8 +81,8 @@ impl Profile {
     fn bound(self) -> Nanos {
         match self {
             Profile::Calm => 420 * SECOND,
-            Profile::Faults | Profile::Short | Profile::Storage => 900 * SECOND,
-            Profile::Stuck | Profile::Refused | Profile::Ghosts => 600 * SECOND,
+            Profile::Faults | Profile::Short | Profile::Storage | Profile::Poisoned => 900 * SECOND,
+            Profile::Stuck | Profile::Refused | Profile::Ghosts | Profile::Extreme => 600 * SECOND,
         }
     }
 }
@@ -194,7 +213,8 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
 }
 
 fn acts(sim: &mut Simulation, profile: Profile, during: Nanos, limit: u64) -> Nanos {
-    if matches!(profile, Profile::Stuck | Profile::Refused | Profile::Ghosts) {
+    let only_poison = profile == Profile::Poisoned && sim.faults.until == 0;
+    if only_poison || matches!(profile, Profile::Stuck | Profile::Refused | Profile::Ghosts) {
         others_are_not_held_up(sim);
     }
     while sim.world.now < during && good(sim, limit) {
@@ -207,8 +227,14 @@ fn acts(sim: &mut Simulation, profile: Profile, during: Nanos, limit: u64) -> Na
     }
     wait_for(sim, profile.bound(), limit, |sim| match &sim.agent {
         Some(agent) => {
-            let uids = sim.check.uids().filter(|uid| !sim.faults.held_up(uid));
-            unsettled(&sim.world, &agent.state, &sim.sources, uids)
+            // Of a pod over which steps panic, and of an extreme one, nothing is promised while it is wanted.
+            let wanted = |uid: &PodUid| {
+                let of = |pod: &Arc<Pod>| pod.metadata.uid.as_deref() == Some(uid.as_str());
+                sim.sources.values().any(|set| set.values().any(of))
+            };
+            let odd = |uid: &PodUid| (sim.faults.is_poisonous(uid) || is_extreme(uid)) && wanted(uid);
+            let promised = |uid: &&PodUid| !sim.faults.held_up(uid) && !odd(uid);
+            unsettled(&sim.world, &agent.state, &sim.sources, sim.check.uids().filter(promised))
         }
         None => Some("the agent is down".into()),
     });
@@ -270,11 +296,14 @@ fn wait_for(sim: &mut Simulation, bound: Nanos, limit: u64, open: impl Fn(&Simul
 
 /// How long a pod may take to run while another one is stuck.
 const PROMPT: Nanos = 15 * SECOND;
+/// Until a pod over which steps panic is set aside: three starts and what is between them.
+const SET_ASIDE: Nanos = 45 * SECOND;
 
 fn others_are_not_held_up(sim: &mut Simulation) {
     let refused = sim.faults.refused_statuses.as_ref().map(|refused| refused.uid.clone());
-    let victim = sim.faults.victim.clone().or(refused);
-    sim.run_until(SECOND + PROMPT);
+    let poison = sim.faults.poison.is_some();
+    let victim = if poison { Some("p0-1".into()) } else { sim.faults.victim.clone().or(refused) };
+    sim.run_until(SECOND + PROMPT + if poison { SET_ASIDE } else { 0 });
     let late: Vec<_> = sim
         .check
         .uids()

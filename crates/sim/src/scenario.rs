@@ -40,6 +40,21 @@ impl Scenario {
                 let detached = if workload.attaches { rng.below(3) } else { 0 };
                 (workload, Faults { detached, ..Faults::seeded(rng, during) })
             }
+            Profile::Poisoned => {
+                let poison = Some("p0".to_owned());
+                match rng.coin() {
+                    true => (Workload::plain(rng, 5), Faults { poison, ..Faults::none() }),
+                    false => {
+                        let workload = Workload::seeded(rng, during, Size::Small);
+                        (workload, Faults { poison, ..Faults::seeded(rng, during) })
+                    }
+                }
+            }
+            Profile::Extreme => {
+                let clock_jumps = rng.below(3);
+                let (until, dies, extreme) = (during, rng.below(5), true);
+                (Workload::extreme(rng), Faults { until, clock_jumps, dies, extreme, ..Faults::none() })
+            }
             Profile::Stuck => {
                 let victim = Some("p0-1".into());
                 (Workload::plain(rng, 5), Faults { until: during, storms: 3, victim, ..Faults::none() })

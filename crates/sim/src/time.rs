@@ -33,6 +33,11 @@ impl AgentClock {
         Now { mono: self.mono(now), wall }
     }
 
+    /// The point that it shows at least.
+    pub fn reached(&self, now: Nanos) -> Mono {
+        Mono((now - self.origin).max(self.last))
+    }
+
     /// The world's time at which a point of this clock is reached.
     pub fn world_time(&self, at: Mono) -> Nanos {
         self.origin.saturating_add(at.0)

@@ -45,6 +45,17 @@ fn what_stays_listed_for_ever_costs_little() {
     all_good(Profile::Ghosts, 0..40);
 }
 
+/// K8 and K10 for everybody else, over the restarts that the panics make.
+#[test]
+fn one_pod_over_which_steps_panic_holds_up_nobody() {
+    all_good(Profile::Poisoned, 0..60);
+}
+
+#[test]
+fn extreme_pods_hold_up_nobody() {
+    all_good(Profile::Extreme, 0..60);
+}
+
 /// The same seed is the same run: every event and every effect, to the last byte.
 #[test]
 fn a_seed_decides_everything() {

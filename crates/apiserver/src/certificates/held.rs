@@ -37,8 +37,8 @@ impl Held {
             value.as_str().map(str::to_owned).unwrap_or_default()
         };
         let mut held = Held {
-            not_before: Wall(leaf.validity().not_before.timestamp().saturating_mul(1_000_000_000)),
-            not_after: Wall(leaf.validity().not_after.timestamp().saturating_mul(1_000_000_000)),
+            not_before: Wall::from_seconds(leaf.validity().not_before.timestamp()),
+            not_after: Wall::from_seconds(leaf.validity().not_after.timestamp()),
             common_name: leaf.subject().iter_common_name().next().map(text).unwrap_or_default(),
             organizations: leaf.subject().iter_organization().map(text).collect(),
             dns_names: Vec::new(),
@@ -75,5 +75,5 @@ pub fn earliest_end(chain: &[CertificateDer<'_>]) -> Option<Wall> {
         .iter()
         .map(|der| X509Certificate::from_der(der).ok().map(|(_, cert)| cert.validity().not_after.timestamp()))
         .collect();
-    ends?.into_iter().min().map(|seconds| Wall(seconds.saturating_mul(1_000_000_000)))
+    ends?.into_iter().min().map(Wall::from_seconds)
 }

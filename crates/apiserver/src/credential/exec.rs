@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use model::Wall;
+use model::bounds::{Bound, cut_output};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::process::Command;
@@ -17,8 +18,6 @@ use crate::kubeconfig::{ExecPlugin, InteractiveMode, KeyPair};
 
 /// A plugin may ask somebody over the network, but not for ever: everybody waits for it.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// As much of its complaints as is passed on.
-const MOST_WORDS: usize = 2048;
 
 pub struct Exec {
     plugin: ExecPlugin,
@@ -100,9 +99,8 @@ async fn ask(plugin: &ExecPlugin) -> Result<Answer, CredentialError> {
         .map_err(|_| CredentialError::TimedOut { command: named(), after: PATIENCE })?
         .map_err(|source| CredentialError::Start { command: named(), hint: String::new(), source })?;
     if !output.status.success() {
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        let words: String = stderr.trim().chars().take(MOST_WORDS).collect();
-        return Err(CredentialError::Failed { command: named(), status: output.status, stderr: words });
+        let stderr = cut_output(output.stderr.trim_ascii(), Bound::PluginMessage);
+        return Err(CredentialError::Failed { command: named(), status: output.status, stderr });
     }
     answer(plugin, &output.stdout)
 }

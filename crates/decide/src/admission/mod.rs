@@ -54,7 +54,22 @@ pub fn admit(pod: &PodView, place: &Place<'_>) -> Result<(), Refusal> {
     predicates::check(pod, place)?;
     app_armor(pod, facts)?;
     pod_level_resources(pod, config)?;
-    declared_features(pod, config)
+    resource_claims(pod)?;
+    declared_features(pod, place)
+}
+
+/// A container that starts without the device which it was promised fails in ways that nobody can explain.
+fn resource_claims(pod: &PodView) -> Result<(), Refusal> {
+    let status = pod.pod.status.as_ref();
+    let named = pod.spec().resource_claims.as_ref().is_some_and(|claims| !claims.is_empty());
+    let made = status.is_some_and(|status| status.extended_resource_claim_status.is_some());
+    if !named && !made {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        "PodFeatureUnsupported",
+        "Pod uses resource claims, and this node does not support dynamic resource allocation yet",
+    ))
 }
 
 fn operating_system(pod: &PodView) -> Result<(), Refusal> {
@@ -107,7 +122,8 @@ fn pod_level_resources(pod: &PodView, config: &NodeConfig) -> Result<(), Refusal
 }
 
 /// What the pod needs of the node that not every node has.
-fn declared_features(pod: &PodView, config: &NodeConfig) -> Result<(), Refusal> {
+fn declared_features(pod: &PodView, place: &Place<'_>) -> Result<(), Refusal> {
+    let config = place.config;
     if config.features.get("NodeDeclaredFeatures") != Some(&true) {
         return Ok(());
     }
@@ -120,7 +136,9 @@ fn declared_features(pod: &PodView, config: &NodeConfig) -> Result<(), Refusal> 
         ("RestartAllContainersOnContainerExits", restarts_all),
         ("UserNamespacesHostNetworkSupport", pod.host_network() && spec.host_users == Some(false)),
     ];
-    let declared = |name: &str| config.setup.declared_features.iter().any(|declared| declared == name);
+    let of_node =
+        crate::node::features_with_runtime(&config.setup, place.runtime.user_namespaces_host_network);
+    let declared = |name: &str| of_node.iter().any(|declared| declared == name);
     let missing: Vec<&str> =
         wanted.iter().filter(|(name, needs)| *needs && !declared(name)).map(|(name, _)| *name).collect();
     if missing.is_empty() {

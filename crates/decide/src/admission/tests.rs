@@ -255,7 +255,21 @@ fn features_of_the_node() {
         ["RestartAllContainersOnContainerExits", "UserNamespacesHostNetworkSupport"]
             .map(str::to_owned)
             .into();
+    world.check(
+        both.clone(),
+        "PodFeatureUnsupported: Pod requires node features that are not available: \
+         UserNamespacesHostNetworkSupport",
+    );
+    world.runtime.user_namespaces_host_network = true;
     world.check(both, "fine");
+    let claims = "PodFeatureUnsupported: Pod uses resource claims, \
+                  and this node does not support dynamic resource allocation yet";
+    world.check(json!({"resourceClaims": [], "containers": []}), "fine");
+    world.check(json!({"resourceClaims": [{"name": "gpu"}], "containers": []}), claims);
+    let made = json!({"spec": {"containers": []}, "status": {
+        "extendedResourceClaimStatus": {"resourceClaimName": "c", "requestMappings": []},
+    }});
+    assert_eq!(world.verdict(made, Source::Api), claims);
     world.config.features.insert("PodLevelResources".into(), false);
     let pod_level = json!({"resources": {"requests": {"cpu": "1"}}, "containers": []});
     assert!(

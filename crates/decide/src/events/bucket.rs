@@ -25,7 +25,7 @@ impl Bucket {
 
     /// When there is a token, at the earliest now.
     pub fn next(&self, now: Mono) -> Mono {
-        let held = self.per_token.saturating_mul(self.burst - 1).as_nanos() as u64;
+        let held = model::time::nanos(self.per_token.saturating_mul(self.burst - 1));
         now.max(Mono(self.full_at.0.saturating_sub(held)))
     }
 

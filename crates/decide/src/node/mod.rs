@@ -13,6 +13,7 @@ mod object;
 mod patch;
 mod report;
 mod runtime;
+mod start;
 mod status;
 
 pub use addresses::{AddressError, UnusableAddress};
@@ -21,6 +22,7 @@ pub use object::{bare, reconcile, require_platform_labels};
 pub use patch::patch;
 pub use report::{Reports, pod_cidrs, pods_notice, status_changed};
 pub use runtime::RuntimeView;
+pub use start::events_at_start;
 pub use status::{Inputs, Outcome, Told, set_status};
 
 pub use model::node::{CapacityRules, NodeSetup, Share};
@@ -41,19 +43,21 @@ pub(crate) fn is_extended(name: &str) -> bool {
     !native && !name.starts_with("requests.")
 }
 
-/// The features that pods may ask a node for, of those whose gates are on. Sorted.
+const USER_NAMESPACES_HOST_NETWORK: &str = "UserNamespacesHostNetworkSupport";
+
+/// The features that pods may ask a node for, of those that this agent has and whose gates are on. Sorted.
 pub fn declared_features(enabled: impl Fn(&str) -> bool) -> Vec<String> {
-    const KNOWN: [&str; 5] = [
-        "ExtendWebSocketsToKubelet",
-        "InPlacePodLevelResourcesVerticalScaling",
-        "InPlacePodVerticalScalingInitContainers",
-        "RestartAllContainersOnContainerExits",
-        "UserNamespacesHostNetworkSupport",
-    ];
+    const KNOWN: [&str; 2] = ["RestartAllContainersOnContainerExits", USER_NAMESPACES_HOST_NETWORK];
     if !enabled("NodeDeclaredFeatures") {
         return Vec::new();
     }
     KNOWN.into_iter().filter(|gate| enabled(gate)).map(str::to_owned).collect()
+}
+
+/// Those of them that the runtime has too. Of a runtime that has not answered nothing is promised.
+pub(crate) fn features_with_runtime(setup: &NodeSetup, user_namespaces_host_network: bool) -> Vec<String> {
+    let there = |name: &&String| *name != USER_NAMESPACES_HOST_NETWORK || user_namespaces_host_network;
+    setup.declared_features.iter().filter(there).cloned().collect()
 }
 
 #[cfg(test)]

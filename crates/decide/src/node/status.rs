@@ -85,7 +85,8 @@ pub fn set_status(node: &mut Node, inputs: &Inputs<'_>, told: &mut Told, now: No
         let reason = if unschedulable { "NodeNotSchedulable" } else { "NodeSchedulable" };
         outcome.events.push(conditions::status_event(&inputs.setup.name, reason));
     }
-    status.declared_features = some(inputs.setup.declared_features.clone());
+    let host_network = inputs.runtime.status.as_ref().is_some_and(|s| s.user_namespaces_host_network);
+    status.declared_features = some(super::features_with_runtime(inputs.setup, host_network));
     outcome
 }
 

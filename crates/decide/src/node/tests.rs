@@ -127,7 +127,7 @@ fn images(recorded: &Value) -> Vec<Image> {
 
 #[test]
 fn the_recorded_node_comes_out() {
-    let recorded = recorded();
+    let mut recorded = recorded();
     let mut world = World::new();
     world.images = images(&recorded);
     let (node, _) = world.initial(1);
@@ -141,7 +141,37 @@ fn the_recorded_node_comes_out() {
     let expect =
         json!([{"type": "InternalIP", "address": "192.0.2.1"}, {"type": "Hostname", "address": "vm"}]);
     assert_eq!(addresses, Some(expect));
+    // It declares less: what this agent lacks.
+    let features = |node: &mut Value| node["status"].as_object_mut().unwrap().remove("declaredFeatures");
+    assert_eq!(features(&mut made), Some(json!(["RestartAllContainersOnContainerExits"])));
+    let of_upstream = json!([
+        "ExtendWebSocketsToKubelet",
+        "InPlacePodLevelResourcesVerticalScaling",
+        "InPlacePodVerticalScalingInitContainers",
+        "RestartAllContainersOnContainerExits",
+    ]);
+    assert_eq!(features(&mut recorded), Some(of_upstream));
     assert_eq!(made, recorded);
+}
+
+#[test]
+fn a_feature_of_the_runtime_is_declared_when_the_runtime_has_it() {
+    const NAME: &str = "UserNamespacesHostNetworkSupport";
+    let check = |gate: bool, runtime: Option<bool>, expect: bool| {
+        let mut world = World::new();
+        world.setup.declared_features = declared_features(|name| name != NAME || gate);
+        world.runtime.status = runtime.map(|user_namespaces_host_network| RuntimeStatus {
+            user_namespaces_host_network,
+            ..RuntimeStatus::default()
+        });
+        let (node, _) = world.initial(1);
+        let declared = node.status.unwrap().declared_features.unwrap_or_default();
+        assert_eq!(declared.iter().any(|name| name == NAME), expect, "{gate} {runtime:?}");
+    };
+    check(true, Some(true), true);
+    check(true, Some(false), false);
+    check(true, None, false);
+    check(false, Some(true), false);
 }
 
 #[test]

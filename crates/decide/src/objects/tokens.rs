@@ -126,7 +126,7 @@ fn refresh_at(wanted: &TokenWanted, token: &Token, now: Now) -> Mono {
     };
     let text = format!("{}/{}/{:?}", described(wanted), wanted.pod_uid, token.expires);
     let jitter = JITTER.mul_f64((fnv1a_64(text.as_bytes()) % 1000) as f64 / 1000.0);
-    let wait = (lasts * 4 / 5).min(LONGEST_USE).saturating_sub(jitter).max(SHORTEST_USE);
+    let wait = (lasts.saturating_mul(4) / 5).min(LONGEST_USE).saturating_sub(jitter).max(SHORTEST_USE);
     now.mono.plus(wait)
 }
 

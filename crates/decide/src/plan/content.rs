@@ -2,17 +2,40 @@
 
 use model::ApiEvent;
 use model::cluster::{ObjectKey, ObjectKind};
+use model::files::EnvFileRead;
 use model::k8s::Container;
 use model::why::Cause;
 
 use super::{PlanInputs, PodPlan};
+use crate::effect::{Action, Stage};
 use crate::objects::{Known, pull_secrets, waits_for};
-use crate::render::{EnvObjects, Services};
+use crate::render::{EnvObjects, Services, env};
 
 /// Variables of a container that are made of objects. `objects`: `None` without a cluster.
 pub(super) struct Variables<'a> {
     pub objects: Option<EnvObjects>,
     pub services: Services<'a>,
+    pub files: &'a [EnvFileRead],
+}
+
+/// The same with what the container's files of variables hold; `None` while they have to be read first.
+pub(super) fn with_files<'a>(
+    inputs: &PlanInputs<'a>,
+    container: &Container,
+    variables: Variables<'a>,
+    plan: &mut PodPlan,
+) -> Option<Variables<'a>> {
+    let on = inputs.config.feature(env::file::GATE);
+    let files = if on { env::file::env_files(&inputs.entry.view, container) } else { Vec::new() };
+    if files.is_empty() {
+        return Some(variables);
+    }
+    if let Some(files) = inputs.entry.ledger.env_files.get(&container.name) {
+        return Some(Variables { files, ..variables });
+    }
+    plan.because(Some(&container.name), Cause::Starting, None);
+    plan.stages.push(Stage::may(vec![Action::ReadEnvFiles { container: container.name.clone(), files }]));
+    None
 }
 
 /// `None`, with the reason noted, while something is not known yet.
@@ -22,7 +45,7 @@ pub(super) fn variables<'a>(
     plan: &mut PodPlan,
 ) -> Option<Variables<'a>> {
     let Some(desk) = inputs.cluster else {
-        return Some(Variables { objects: None, services: Services::Standalone });
+        return Some(Variables { objects: None, services: Services::Standalone, files: &[] });
     };
     let view = &inputs.entry.view;
     let services = if desk.is_alone() { Services::Standalone } else { desk.services() };
@@ -31,7 +54,7 @@ pub(super) fn variables<'a>(
         return None;
     }
     match desk.env_objects(view.namespace(), container) {
-        Ok(objects) => Some(Variables { objects: Some(objects), services }),
+        Ok(objects) => Some(Variables { objects: Some(objects), services, files: &[] }),
         Err(cause) => {
             plan.because(Some(&container.name), cause, None);
             None

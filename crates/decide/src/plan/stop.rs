@@ -110,7 +110,10 @@ pub(super) fn stop_everything(inputs: &PlanInputs, grace: i64) -> Vec<Stage> {
     let mut stages = vec![Stage::must(first)];
     let mut sidecars: Vec<_> = sidecars.into_iter().map(|c| (sidecar_rank(&c), c)).collect();
     sidecars.sort_by_key(|(rank, _)| std::cmp::Reverse(*rank));
-    stages.extend(sidecars.into_iter().map(|(_, c)| Stage::must(vec![stop_without_hook(inputs, c, grace)])));
+    // Sidecars end one after the other for as long as there is grace. Then all of those that are left end together.
+    let in_turn =
+        |c| Stage::must(vec![stop_without_hook(inputs, c, grace)]).not_after(deadline(inputs, grace));
+    stages.extend(sidecars.into_iter().map(|(_, c)| in_turn(c)));
     stages.push(Stage::must(stop_sandboxes(inputs)));
     stages
 }

@@ -490,6 +490,7 @@ fn start(
     let view = &entry.view;
     let name = &container.name;
     let Some(variables) = content::variables(inputs, container, plan) else { return };
+    let Some(variables) = content::with_files(inputs, container, variables, plan) else { return };
     let Some(places) = volumes::places(inputs, plan) else { return };
     match rendered_start(inputs, sandbox, (kind, container), images, &variables, &places) {
         Ok(action) => {
@@ -536,7 +537,11 @@ fn rendered_start(
         places: Some(places),
         recursive_read_only: place.recursive_read_only,
         target,
-        env: EnvSources { objects: variables.objects.as_ref(), services: variables.services },
+        env: EnvSources {
+            objects: variables.objects.as_ref(),
+            services: variables.services,
+            files: variables.files,
+        },
         ..ContainerInputs::new(&ips, &images.own, restart_count(inputs, &container.name))
     };
     let rendered = render::container_config(&context, view, &ContainerRef::new(kind, container), &made_with)?;
@@ -568,5 +573,5 @@ fn target_of<'a>(
 fn restart_count(inputs: &PlanInputs, name: &str) -> u32 {
     let newest = inputs.observed.newest(name).map(|c| c.restart_count);
     let log = inputs.entry.ledger.log_numbers.get(name).copied();
-    newest.max(log).map_or(0, |n| n + 1)
+    newest.max(log).map_or(0, |n| n.saturating_add(1))
 }

@@ -43,7 +43,7 @@ pub(super) struct Grid {
 impl Grid {
     pub fn new(uid: &PodUid, container: &str, kind: ProbeKind, period: Duration) -> Self {
         let name = format!("{uid}/{container}/{}", kind.as_str());
-        let period = (period.as_nanos() as u64).max(1);
+        let period = model::time::nanos(period).max(1);
         Self { offset: stirred(fnv1a_64(name.as_bytes())) % period, period }
     }
 

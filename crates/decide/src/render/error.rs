@@ -30,8 +30,12 @@ pub enum RenderError {
     Object { message: String },
     #[error("couldn't find key {key} in {kind} {namespace}/{name}")]
     KeyMissing { kind: &'static str, key: String, namespace: String, name: String },
-    #[error("environment variable {name:?}: fileKeyRef is not supported yet")]
-    EnvFile { name: String },
+    #[error("cannot find the volume {volume:?} referenced by FileKeyRef")]
+    EnvFileVolume { volume: String },
+    #[error("couldn't parse env file: {cause}")]
+    EnvFile { cause: String },
+    #[error("environment variable key {key:?} not found in file {path:?}")]
+    EnvFileKey { key: String, path: String },
     #[error("unsupported pod version: {version}")]
     FieldVersion { version: String },
     #[error("field label not supported: {path}")]

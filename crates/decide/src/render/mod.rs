@@ -35,6 +35,7 @@ use model::{ApiEvent, ContainerId, k8s};
 use crate::volumes::Places;
 
 pub use container::container_config;
+pub(crate) use dns::resolver_file_fault;
 pub use env::{EnvObjects, EnvSources, ObjectError, Services};
 pub use error::RenderError;
 pub use hash::{container_hash, termination_log_name};

@@ -31,7 +31,7 @@ pub fn limits_by_page_size(amounts: &Amounts, host_sizes: &[String]) -> BTreeMap
     for (resource, amount) in amounts.iter() {
         let size = page_size_of_resource(resource).and_then(page_size_name);
         if let Some(limit) = size.and_then(|size| limits.get_mut(&size)) {
-            *limit += u64::try_from(amount.value()).unwrap_or(0);
+            *limit = limit.saturating_add(u64::try_from(amount.value()).unwrap_or(0));
         }
     }
     limits
@@ -56,6 +56,16 @@ mod tests {
         check("hugepages-", None, None);
         check("hugepages-x", None, None);
         check("memory", None, None);
+    }
+
+    /// One size may be spelled in many ways, and each may ask for all there can be.
+    #[test]
+    fn limits_of_one_size_do_not_run_over() {
+        let all: Quantity = i64::MAX.to_string().parse().unwrap();
+        let names = ["hugepages-2Mi", "hugepages-2048Ki", "hugepages-2097152"];
+        let amounts: Amounts = names.into_iter().map(|name| (name, all)).collect();
+        let limits = limits_by_page_size(&amounts, &["2MB".to_owned()]);
+        assert_eq!(limits["2MB"], u64::MAX);
     }
 
     #[test]

@@ -63,7 +63,7 @@ fn spare_pod_memory_per_container(pod: &PodView) -> i64 {
         return 0;
     }
     let count = pod.containers().len() + pod.init_containers().len();
-    let spare = pod_level.memory_bytes() - requests_of_containers(pod).memory_bytes();
+    let spare = pod_level.memory_bytes().saturating_sub(requests_of_containers(pod).memory_bytes());
     spare / i64::try_from(count.max(1)).unwrap_or(i64::MAX)
 }
 

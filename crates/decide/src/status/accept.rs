@@ -2,15 +2,13 @@
 
 use std::fmt;
 
+use model::bounds::{Bound, cut};
 use model::pod::{PodView, RestartPolicy, is_sidecar};
 use model::{Now, k8s};
 
 use super::conditions::{DISRUPTION_TARGET, RESIZE_IN_PROGRESS, RESIZE_PENDING, find, is_owned};
 use super::state;
 use crate::restart::{all_may_restart, container_should_restart};
-
-/// Bytes that the termination messages of all containers of a pod share.
-const MESSAGE_BYTES_PER_POD: usize = 12 * 1024;
 
 /// What becomes of a new status.
 #[derive(Clone, PartialEq, Debug)]
@@ -65,7 +63,8 @@ pub fn judge(pod: &PodView, old: Option<&k8s::PodStatus>, mut new: k8s::PodStatu
     }
 }
 
-fn illegal_transition(
+/// The container that ended for good in `old` and is shown in another state in `new`, if there is one.
+pub fn illegal_transition(
     pod: &PodView,
     old: &k8s::PodStatus,
     new: &k8s::PodStatus,
@@ -116,10 +115,14 @@ fn is_ours(kind: &str) -> bool {
 fn normalize(pod: &PodView, status: &mut k8s::PodStatus) {
     let ephemeral = pod.spec().ephemeral_containers.as_ref().map_or(0, Vec::len);
     let containers = pod.containers().len() + pod.init_containers().len() + ephemeral;
-    let share = MESSAGE_BYTES_PER_POD / containers.max(1);
+    let share = Bound::TerminationMessagesOfPod.bytes() / containers.max(1);
 
     status.start_time = status.start_time.take().map(whole_seconds);
+    cut_message(&mut status.message);
     for condition in status.conditions.iter_mut().flatten() {
+        if is_ours(&condition.type_) {
+            cut_message(&mut condition.message);
+        }
         condition.last_probe_time = condition.last_probe_time.take().map(whole_seconds);
         condition.last_transition_time = condition.last_transition_time.take().map(whole_seconds);
     }
@@ -142,7 +145,16 @@ fn normalize(pod: &PodView, status: &mut k8s::PodStatus) {
     status.init_container_statuses.iter_mut().for_each(|list| list.sort_by_key(in_order));
 }
 
+fn cut_message(message: &mut Option<String>) {
+    if let Some(text) = message.take() {
+        *message = Some(cut(text, Bound::StatusMessage));
+    }
+}
+
 fn normalize_state(state: &mut k8s::ContainerState, share: usize) {
+    if let Some(waiting) = &mut state.waiting {
+        cut_message(&mut waiting.message);
+    }
     if let Some(running) = &mut state.running {
         running.started_at = running.started_at.take().map(whole_seconds);
     }

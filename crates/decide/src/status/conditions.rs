@@ -5,6 +5,7 @@ use model::pod::{PodView, is_sidecar};
 
 use super::phase::Phase;
 use super::{StatusInputs, observed_generation, state};
+use crate::allocation;
 use crate::restart::{self, ALL_CONTAINERS_RESTARTING};
 use crate::sandbox::sandbox_change;
 
@@ -65,6 +66,11 @@ pub fn conditions(
         list.push(condition);
     }
     list.extend(all_restarting(inputs, phase));
+    if inputs.resize_pending && !phase.is_terminal() {
+        let mut pending = condition(RESIZE_PENDING, true, allocation::INFEASIBLE, allocation::MESSAGE);
+        pending.observed_generation = generation;
+        list.push(pending);
+    }
     list
 }
 

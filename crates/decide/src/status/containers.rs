@@ -187,7 +187,14 @@ impl List<'_> {
         if let Some(before) = before.filter(|c| c.state == ContainerState::Exited && !given_up) {
             status.last_state = convert(self.inputs, container, before, old, self.restarting_all).state;
         }
+        if newest.state == ContainerState::Exited && self.must_restart(newest) {
+            show_awaited_restart(&mut status);
+        }
         status
+    }
+
+    fn must_restart(&self, newest: &ObservedContainer) -> bool {
+        self.inputs.must_restart.get(&newest.name) == Some(&newest.id)
     }
 
     /// Step D.
@@ -224,6 +231,13 @@ impl List<'_> {
         }
         status.state = Some(state::waiting_state(failure.reason.as_str(), &failure.message));
     }
+}
+
+/// The API server lets no container leave the terminated state against its restart policy. One that was killed in
+/// order to be started again has not ended for good, so its end is shown as that of the last instance.
+fn show_awaited_restart(status: &mut k8s::ContainerStatus) {
+    status.last_state = status.state.take();
+    status.state = Some(state::waiting_state(Reason::ContainerCreating.as_str(), ""));
 }
 
 fn is_waiting_for(status: &k8s::ContainerStatus, reason: &str) -> bool {

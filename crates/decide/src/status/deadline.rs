@@ -12,7 +12,7 @@ pub fn deadline(pod: &PodView, old: Option<&k8s::PodStatus>) -> Option<Wall> {
     let start_of = |status: &k8s::PodStatus| status.start_time.clone();
     let start = old.and_then(start_of).or_else(|| pod.pod.status.as_ref().and_then(start_of))?;
     let start = Wall::from_timestamp(start.0);
-    Some(Wall(start.0.saturating_add(seconds.saturating_mul(1_000_000_000))))
+    Some(Wall(start.0.saturating_add(Wall::from_seconds(seconds).0)))
 }
 
 pub fn deadline_exceeded(pod: &PodView, old: Option<&k8s::PodStatus>, now: Now) -> bool {

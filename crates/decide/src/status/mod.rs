@@ -33,9 +33,9 @@ use std::collections::BTreeMap;
 
 use model::observed::ObservedPod;
 use model::pod::{ContainerKind, PodView, QosClass};
-use model::{Now, Reason, Wall, k8s};
+use model::{ContainerId, Now, Reason, Wall, k8s};
 
-pub use self::accept::{IllegalTransition, Verdict, accept, judge};
+pub use self::accept::{IllegalTransition, Verdict, accept, illegal_transition, judge};
 pub use self::addresses::{IpFamily, host_ips, pod_ips};
 pub use self::conditions::{
     DISRUPTION_TARGET, READY_TO_START, conditions, containers_ready, initialized,
@@ -75,6 +75,8 @@ pub struct StatusInputs<'a> {
     pub old: Option<&'a k8s::PodStatus>,
     /// By container name.
     pub failures: &'a BTreeMap<String, StartFailure>,
+    /// Instances that were killed in order to be started again, by container name.
+    pub must_restart: &'a BTreeMap<String, ContainerId>,
     /// By container name. A container without an entry is waiting for the first result of the probes it defines.
     pub probes: &'a BTreeMap<String, ProbeReport>,
     /// Reason and message of a pod that the node could not keep.
@@ -93,6 +95,8 @@ pub struct StatusInputs<'a> {
     pub primary_family: IpFamily,
     pub qos: QosClass,
     pub resources: &'a PodResources,
+    /// The spec asks for other resources than these.
+    pub resize_pending: bool,
     pub now: Now,
     /// Containers that started well before this were somebody else's to judge: they keep what was said of them.
     pub agent_started: Wall,

@@ -9,6 +9,7 @@ use model::quantity::{Format, Quantity};
 
 use super::phase::Phase;
 use super::state;
+use crate::resources::cpu_shares;
 
 pub type ResourceList = BTreeMap<String, k8s::Quantity>;
 
@@ -29,6 +30,8 @@ pub struct PodResources {
     /// Whether the pod as a whole is limited: one container without a limit leaves the pod without.
     pub cpu_limited: bool,
     pub memory_limited: bool,
+    /// What the pod as a whole asks for, as its spec has it.
+    pub pod_level: k8s::ResourceRequirements,
 }
 
 /// Pod-level part of a status.
@@ -37,25 +40,48 @@ pub struct Shown {
     pub applied: k8s::ResourceRequirements,
 }
 
-/// Once a pod runs, only limits that its cgroup enforces are shown.
+/// Before a pod runs, what it asks for. Once it runs, what is in force: its own values, and the CPU and memory of its
+/// cgroup. One container without a limit leaves the cgroup without.
 pub fn of_pod(resources: &PodResources, api_phase: Option<Phase>) -> Shown {
-    let enforced = |name: &str| match name {
-        CPU => resources.cpu_limited,
-        MEMORY => resources.memory_limited,
-        _ => true,
+    let (requests, limits) = match api_phase {
+        Some(Phase::Running) => (requests_in_force(resources), limits_in_force(resources)),
+        _ => (resources.requests.clone(), resources.limits.clone()),
     };
-    let mut limits = resources.limits.clone();
-    if api_phase == Some(Phase::Running) {
-        limits.retain(|name, _| enforced(name));
-    }
     Shown {
         allocated: some_unless_empty(resources.requests.clone()),
         applied: k8s::ResourceRequirements {
-            requests: some_unless_empty(resources.requests.clone()),
+            requests: some_unless_empty(requests),
             limits: some_unless_empty(limits),
             claims: None,
         },
     }
+}
+
+fn requests_in_force(resources: &PodResources) -> ResourceList {
+    let mut list = resources.pod_level.requests.clone().unwrap_or_default();
+    let shares = cpu_shares(millis_of(&resources.requests, CPU));
+    let cpu = Quantity::from_millis(shares_to_millis(i64::try_from(shares).unwrap_or(i64::MAX)));
+    correct(&mut list, CPU, Some(cpu), MIN_REQUEST_MILLIS, None);
+    if let Some(memory) = resources.requests.get(MEMORY).filter(|_| !list.contains_key(MEMORY)) {
+        list.insert(MEMORY.to_owned(), memory.clone());
+    }
+    list
+}
+
+fn limits_in_force(resources: &PodResources) -> ResourceList {
+    let mut list = resources.pod_level.limits.clone().unwrap_or_default();
+    if resources.cpu_limited {
+        let cpu = Quantity::from_millis(millis_of(&resources.limits, CPU).max(MIN_LIMIT_MILLIS));
+        correct(&mut list, CPU, Some(cpu), MIN_LIMIT_MILLIS, None);
+    }
+    if let Some(memory) = resources.limits.get(MEMORY).filter(|_| resources.memory_limited) {
+        list.insert(MEMORY.to_owned(), memory.clone());
+    }
+    list
+}
+
+fn millis_of(list: &ResourceList, name: &str) -> i64 {
+    list.get(name).and_then(|text| Quantity::try_from(text).ok()).unwrap_or_default().milli_value()
 }
 
 pub fn allocated_requests(container: &k8s::Container) -> Option<ResourceList> {
@@ -102,8 +128,7 @@ fn correct(
 ) {
     match reported {
         Some(amount) => {
-            let allocated = list.get(name).and_then(|text| Quantity::try_from(text).ok()).unwrap_or_default();
-            if amount.milli_value() > floor_millis || allocated.milli_value() > floor_millis {
+            if amount.milli_value() > floor_millis || millis_of(list, name) > floor_millis {
                 list.insert(name.to_owned(), amount.to_api());
             }
         }

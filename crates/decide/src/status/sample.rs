@@ -135,6 +135,7 @@ pub struct Scene {
     pub observed: ObservedPod,
     pub old: Option<k8s::PodStatus>,
     pub failures: BTreeMap<String, StartFailure>,
+    pub must_restart: BTreeMap<String, ContainerId>,
     pub probes: BTreeMap<String, ProbeReport>,
     pub terminal: bool,
     pub recursive_read_only: bool,
@@ -142,6 +143,7 @@ pub struct Scene {
     pub host_ips: Vec<String>,
     pub primary_family: IpFamily,
     pub resources: PodResources,
+    pub resize_pending: bool,
     pub now: Now,
     pub agent_started: Wall,
 }
@@ -153,6 +155,7 @@ impl Scene {
             observed,
             old: None,
             failures: BTreeMap::new(),
+            must_restart: BTreeMap::new(),
             probes: BTreeMap::new(),
             terminal: false,
             recursive_read_only: false,
@@ -160,6 +163,7 @@ impl Scene {
             host_ips: Vec::new(),
             primary_family: IpFamily::V4,
             resources: PodResources::default(),
+            resize_pending: false,
             now: at(100),
             agent_started: EPOCH,
         }
@@ -175,6 +179,7 @@ impl Scene {
             observed: &self.observed,
             old: self.old.as_ref(),
             failures: &self.failures,
+            must_restart: &self.must_restart,
             probes: &self.probes,
             eviction: None,
             terminal: self.terminal,
@@ -185,6 +190,7 @@ impl Scene {
             primary_family: self.primary_family,
             qos: QosClass::BestEffort,
             resources: &self.resources,
+            resize_pending: self.resize_pending,
             now: self.now,
             agent_started: self.agent_started,
         }

@@ -12,7 +12,7 @@ use crate::effect::{ApiCall, Effect, LogLevel, PodObject, TimerKey};
 use crate::event::{ApiAnswer, ApiFailure};
 use crate::hash::fnv1a_64;
 use crate::lifecycle::Lifecycle;
-use crate::mirror::{self, Mirror, MirrorStep};
+use crate::mirror::{self, Mirror, MirrorStep, OldPods};
 use crate::publish::{self, Deletion, RECONCILE_PAUSE, Shown};
 use crate::state::{NodeState, PodEntry};
 use crate::status::READY_TO_START;
@@ -274,7 +274,12 @@ pub(super) fn keep_mirror(state: &mut NodeState, cx: &mut Context, full_name: &F
     let wanted = here.iter().find(|e| !e.removed && e.rejection.is_none()).map(|e| e.view.clone());
     // Who watches the mirror sees the pod's last status before it goes.
     let over = |e: &&PodEntry| e.lifecycle.is_terminated() && !e.publication.in_flight;
-    let orphaned = state.sources_ready() && here.iter().all(over);
+    let seen = state.mirrors.get(full_name).and_then(|mirror| mirror.seen.as_ref());
+    let shown = |e: &&PodEntry| seen.is_some_and(|seen| mirror::mirrors(seen, &e.view));
+    let old_pods = OldPods {
+        gone: state.sources_ready() && here.iter().all(over),
+        shown_pod_ending: here.iter().any(|e| e.removed && shown(e) && !over(e)),
+    };
     let Some(mirror) =
         state.mirrors.get(full_name).cloned().or_else(|| wanted.as_ref().map(|_| Mirror::default()))
     else {
@@ -287,7 +292,7 @@ pub(super) fn keep_mirror(state: &mut NodeState, cx: &mut Context, full_name: &F
         state.mirrors.remove(full_name);
         return;
     }
-    let step = mirror::next_step(mirror.seen.as_ref(), wanted.as_ref(), orphaned, state.node.as_deref());
+    let step = mirror::next_step(mirror.seen.as_ref(), wanted.as_ref(), old_pods, state.node.as_deref());
     let call = match step {
         MirrorStep::Nothing => None,
         MirrorStep::Create(pod) => {

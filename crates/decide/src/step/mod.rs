@@ -14,6 +14,7 @@ mod observe;
 mod outcome;
 mod pods;
 mod probing;
+mod set_aside;
 mod settle;
 mod statuses;
 mod sweep;
@@ -21,6 +22,7 @@ mod volumes;
 
 use std::collections::BTreeSet;
 
+use model::bounds::{self, Bound};
 use model::{ApiEvent, FullName, Mono, Now, PodUid};
 
 use crate::effect::{Effect, LogLevel, TimerKey};
@@ -29,6 +31,7 @@ use crate::images::PullKey;
 use crate::state::NodeState;
 
 pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
+    state.in_work = event.pod();
     let mut cx = Context { now, effects: Vec::new(), touched: BTreeSet::new(), mirrors: BTreeSet::new() };
     match event {
         Event::Started => started(state, &mut cx),
@@ -55,6 +58,7 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         Event::Observed(observation) => observe::observed(state, &mut cx, observation),
         Event::ObserveFailed { scope, message } => observe::failed(state, &mut cx, scope, message),
         Event::Hint(hint) => observe::hint(state, &mut cx, hint),
+        Event::HookFellBackToHttp { uid, host } => outcome::hook_fell_back(state, &mut cx, &uid, &host),
         Event::RuntimeChecked(check) => observe::runtime_checked(state, &mut cx, check),
         Event::StepDone { uid, epoch, stage, action, result } => {
             outcome::step_done(state, &mut cx, &uid, epoch, (stage, action), result);
@@ -103,11 +107,14 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         }
     }
     while let Some(uid) = cx.touched.pop_first() {
+        state.in_work = Some(uid.clone());
         settle::settle(state, &mut cx, &uid);
     }
     while let Some(full_name) = cx.mirrors.pop_first() {
+        state.in_work = state.names.get(&full_name).and_then(|line| line.front().cloned());
         api::keep_mirror(state, &mut cx, &full_name);
     }
+    state.in_work = None;
     cx.effects
 }
 
@@ -134,7 +141,8 @@ impl Context {
         }
     }
     fn log(&mut self, level: LogLevel, uid: Option<&PodUid>, message: impl Into<String>) {
-        self.emit(Effect::Log { level, uid: uid.cloned(), message: message.into() });
+        let message = bounds::cut(message, Bound::LogLine);
+        self.emit(Effect::Log { level, uid: uid.cloned(), message });
     }
     fn timer(&mut self, key: TimerKey, at: Option<Mono>) {
         self.emit(Effect::SetTimer { key, at });

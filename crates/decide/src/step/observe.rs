@@ -68,7 +68,14 @@ pub(super) fn observed(state: &mut NodeState, cx: &mut Context, observation: Obs
 
 /// `false`: it contradicts what the runtime said before, and has to be confirmed.
 fn one(state: &mut NodeState, cx: &mut Context, uid: &PodUid, at: Mono, pod: Arc<ObservedPod>) -> bool {
+    state.in_work = Some(uid.clone());
     let Some(entry) = state.pods.get_mut(uid) else { return true };
+    if entry.set_aside.is_some() {
+        // Only kept, for the day that it is not set aside any more.
+        entry.observed = Some(Reading { at, pod });
+        entry.observing.wanted = None;
+        return true;
+    }
     if entry.observing.wanted.is_some_and(|wanted| at >= wanted) {
         entry.observing.wanted = None;
     }
@@ -298,6 +305,7 @@ pub(super) fn runtime_checked(state: &mut NodeState, cx: &mut Context, check: Ru
             health.failures = 0;
             health.last_ok = Some(cx.now.mono);
             health.supplemental_groups_policy = status.supplemental_groups_policy;
+            health.user_namespaces_host_network = status.user_namespaces_host_network;
             health.handlers = status.handlers.into_iter().map(|h| (h.name.clone(), h)).collect();
             health.ever_ready |= health.ready;
         }

@@ -9,7 +9,7 @@ use model::{ApiEvent, ContainerId, Mono, PodUid, Reason};
 
 use super::{Context, confirm, growth, observe, settle};
 use crate::back_off::volume_delay;
-use crate::effect::{Action, Epoch, LogLevel, StartContainer};
+use crate::effect::{Action, Effect, Epoch, LogLevel, StartContainer};
 use crate::event::{CallFailure, StartPoint, StepResult};
 use crate::ledger::{StartFailure, VolumeRetry};
 use crate::lifecycle::Lifecycle;
@@ -89,13 +89,17 @@ fn succeeded(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Act
         }
         (Action::SetUpVolume { volume }, _) => {
             entry.ledger.volume_retry.remove(&volume.name);
-            entry.ledger.set_up.insert(volume.name.clone());
+            let first = entry.ledger.set_up.insert(volume.name.clone());
             if let VolumeKind::Content(content) = &volume.kind {
                 entry.ledger.content.insert(volume.name.clone(), content.version);
             }
             if matches!(&volume.kind, VolumeKind::Csi(csi) if csi.republish) {
                 let at = cx.now.mono.plus(state.config.sync_frequency);
                 entry.ledger.republish.insert(volume.name.clone(), at);
+            }
+            if first && volume.is_block() {
+                let event = mapped_device(&state.config.root_dir, uid, volume);
+                cx.record(state, uid, event);
             }
         }
         (Action::ExpandVolume { volume, expansion }, StepResult::Expanded(how)) => {
@@ -108,8 +112,12 @@ fn succeeded(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Act
             entry.ledger.set_up.clear();
             entry.ledger.republish.clear();
         }
+        (Action::ReadEnvFiles { container, .. }, StepResult::EnvFiles(read)) => {
+            entry.ledger.env_files.insert(container.clone(), read);
+        }
         (Action::StartContainer(start), StepResult::ContainerStarted { .. }) => {
             let (kind, name) = (start.kind, start.name.clone());
+            entry.ledger.env_files.remove(&name);
             entry.ledger.failures.remove(&name);
             entry.ledger.retry_at.remove(&name);
             entry.ledger.failed_attempts.remove(&name);
@@ -136,6 +144,19 @@ fn testify(witness: &mut Witness, action: &Action, result: &StepResult, now: Mon
     }
 }
 
+fn mapped_device(root_dir: &str, uid: &PodUid, volume: &VolumeSetup) -> ApiEvent {
+    let plugin = volume.plugin().replace('/', "~");
+    let path = format!("{root_dir}/pods/{uid}/volumeDevices/{plugin}");
+    let name = &volume.spec_name;
+    let text = format!("MapVolume.MapPodDevice succeeded for volume {name:?} volumeMapPath {path:?}");
+    ApiEvent::normal("SuccessfulMountVolume", text)
+}
+
+pub(super) fn hook_fell_back(state: &NodeState, cx: &mut Context, uid: &PodUid, host: &str) {
+    let text = format!("request to HTTPS lifecycle hook {host} got HTTP response, retry with HTTP succeeded");
+    cx.record(state, uid, ApiEvent::warning("LifecycleHTTPFallback", text));
+}
+
 /// The details of a failed preStop hook are withheld on purpose: they may hold what the container knows.
 fn hook_ended(state: &NodeState, cx: &mut Context, uid: &PodUid, name: &str, result: StepResult) {
     let StepResult::HookFailed { message } = result else { return };
@@ -157,6 +178,9 @@ fn start_failed(
     failure: CallFailure,
 ) {
     let Action::StartContainer(start) = action else { return };
+    if let Some(entry) = state.pods.get_mut(uid) {
+        entry.ledger.env_files.remove(&start.name);
+    }
     let message = in_clear_words(start, at, failure.message);
     let (kind, name): (ContainerKind, &str) = (start.kind, &start.name);
     let reason = match at {
@@ -229,7 +253,13 @@ fn failed(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Action
         _ => ApiEvent::warning("FailedKillPod", format!("error killing pod: {message}")),
     };
     cx.log(LogLevel::Warn, Some(uid), format!("{} failed: {message}", action.name()));
-    settle::pod_failed(state, cx, uid, action.name(), message, event);
+    if matches!(action, Action::RemoveContainer { .. } | Action::RemoveSandbox { .. }) {
+        // What is dead and can't be removed is the node's trouble, not the pod's.
+        cx.emit(Effect::RecordNodeEvent { event: ApiEvent::warning("ContainerGCFailed", message.clone()) });
+        settle::retry_step(state, cx, uid, action.name(), message);
+    } else {
+        settle::pod_failed(state, cx, uid, action.name(), message, event);
+    }
     if failure.unreachable {
         observe::check_runtime(state, cx);
     }

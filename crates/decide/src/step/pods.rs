@@ -7,14 +7,16 @@ use model::pod::{PodView, Source};
 use model::runtime_class::RuntimeClasses;
 use model::{ApiEvent, FullName, Mono, PodUid};
 
-use super::{Context, api, sweep};
+use super::{Context, api, set_aside, sweep};
+use crate::allocation::{Allocated, PendingResize};
 use crate::effect::{Effect, LogLevel};
 use crate::lifecycle::{Lifecycle, MINIMUM_GRACE_SECS, Termination, TerminationCause, grace_secs};
 use crate::mirror::is_mirror;
-use crate::resources::{Overhead, pod_requests};
+use crate::resources::{Overhead, pod_requests, quota_period_micros};
+use crate::set_aside::definition;
 use crate::sources::{Change, Duplicate, merge, merge_one, remove_one};
 use crate::state::{NodeState, Observing, PodEntry, Reading};
-use crate::{admission, cgroups, runtime_class};
+use crate::{admission, allocation, cgroups, runtime_class};
 
 pub(super) fn delivered(state: &mut NodeState, cx: &mut Context, source: Source, pods: Vec<Arc<Pod>>) {
     let was_ready = state.sources_ready();
@@ -31,8 +33,10 @@ pub(super) fn delivered(state: &mut NodeState, cx: &mut Context, source: Source,
         ignored(cx, source, duplicate);
     }
     for change in merged.changes {
+        state.in_work = Some(change.uid().clone());
         apply(state, cx, change);
     }
+    state.in_work = None;
     if source == Source::Api {
         api::all_mirrors(state, cx);
     }
@@ -97,7 +101,7 @@ pub(super) fn classes_told(state: &mut NodeState, cx: &mut Context, source: Sour
     *known = classes;
     let mut changed = Vec::new();
     for (uid, entry) in &mut state.pods {
-        if runtime_class::class_name(&entry.view).is_none() {
+        if entry.set_aside.is_some() || runtime_class::class_name(&entry.view).is_none() {
             continue;
         }
         if !entry.ledger.prepared && entry.plan.is_none() {
@@ -118,12 +122,33 @@ fn set_view(entry: &mut PodEntry, view: PodView) {
     entry.view = view;
 }
 
+/// Notes that the spec asks for other resources than the pod has, and tells of it when that is new.
+fn set_pending_resize(state: &mut NodeState, cx: &mut Context, uid: &PodUid, pending: Option<PendingResize>) {
+    let declares = state.config.features.get("NodeDeclaredFeatures") == Some(&true);
+    let Some(entry) = state.pods.get_mut(uid) else { return };
+    let told = entry.pending_resize.as_ref().map(|before| before.generation);
+    let news = pending.clone().filter(|now| told != Some(now.generation));
+    entry.pending_resize = pending;
+    let Some(news) = news else { return };
+    if declares && !news.features.is_empty() {
+        let missing = news.features.join(", ");
+        let text = format!("Pod requires node features that are not available: {missing}");
+        cx.record(state, uid, ApiEvent::warning("FailedNodeDeclaredFeaturesCheck", text));
+    }
+    cx.record(state, uid, news.event());
+}
+
 fn added(state: &mut NodeState, cx: &mut Context, view: PodView) {
     let uid = view.uid.clone();
+    if state.pods.get(&uid).is_some_and(|entry| entry.set_aside.is_some()) {
+        return updated(state, cx, view);
+    }
     if let Some(entry) = state.pods.get_mut(&uid) {
         if entry.lifecycle.may_start() {
             entry.removed = false;
+            let Allocated { view, pending } = allocation::keep(view, &entry.view);
             set_view(entry, runtime_class::with_overhead(view, &state.runtime_classes));
+            set_pending_resize(state, cx, &uid, pending);
         } else {
             // Wanted again while it goes: it comes back as a new pod once it has ended.
             entry.comes_back = Some(view);
@@ -145,8 +170,14 @@ pub(super) struct Known {
 
 /// Makes the entry of a pod that is wanted. `known`: if it had been here already.
 pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, known: Option<Known>) {
+    if let Some(why) = set_aside::of(state, &view) {
+        return set_aside::create(state, cx, view, why, false);
+    }
     let uid = view.uid.clone();
+    let period = quota_period_micros(&state.config);
+    let Allocated { view, pending } = allocation::recall(view, period);
     let mut entry = PodEntry::new(runtime_class::with_overhead(view, &state.runtime_classes));
+    entry.pending_resize = pending;
     if let Some(known) = known {
         entry.observed = known.reading;
         entry.last_mutation = known.last_mutation;
@@ -232,12 +263,20 @@ pub(super) fn reject_late(
 fn updated(state: &mut NodeState, cx: &mut Context, view: PodView) {
     let uid = view.uid.clone();
     let Some(entry) = state.pods.get_mut(&uid) else { return added(state, cx, view) };
+    if let Some(why) = &entry.set_aside {
+        if why.definition != definition(&view.pod) {
+            return set_aside::lift(state, cx, &uid, view);
+        }
+        entry.view = view;
+        return cx.touch(&uid);
+    }
     if entry.comes_back.is_some() {
         // What is still going is the pod as it was; the change is to the one that follows it.
         entry.comes_back = Some(view);
         return;
     }
     let deleting = view.is_deleting();
+    let Allocated { view, pending } = allocation::keep(view, &entry.view);
     let view = runtime_class::with_overhead(view, &state.runtime_classes);
     for (_, container) in view.all_containers() {
         let old = entry.view.container(&container.name).and_then(|(_, c)| c.image.clone());
@@ -247,6 +286,7 @@ fn updated(state: &mut NodeState, cx: &mut Context, view: PodView) {
         }
     }
     set_view(entry, view);
+    set_pending_resize(state, cx, &uid, pending);
     state.recount(&uid);
     if deleting {
         let grace = deletion_grace(state, &uid);
@@ -256,6 +296,10 @@ fn updated(state: &mut NodeState, cx: &mut Context, view: PodView) {
 }
 
 fn removed(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    if let Some(entry) = state.pods.get(uid).filter(|entry| entry.set_aside.is_some()) {
+        let view = entry.view.clone();
+        set_aside::lift(state, cx, uid, view);
+    }
     let Some(entry) = state.pods.get_mut(uid) else { return };
     entry.removed = true;
     entry.comes_back = None;
@@ -293,7 +337,7 @@ pub(super) fn terminate(
     cause: TerminationCause,
     grace_secs: i64,
 ) {
-    let Some(entry) = state.pods.get_mut(uid) else { return };
+    let Some(entry) = state.pods.get_mut(uid).filter(|entry| entry.set_aside.is_none()) else { return };
     let interrupt = match &mut entry.lifecycle {
         Lifecycle::Syncing => {
             entry.lifecycle = Lifecycle::Terminating(Termination { since: cx.now.mono, grace_secs, cause });
@@ -318,6 +362,7 @@ pub(super) fn take_orphans(state: &mut NodeState, cx: &mut Context, at: Mono) {
     }
     state.unclaimed_witnesses.clear();
     for (uid, pod) in std::mem::take(&mut state.unclaimed) {
+        state.in_work = Some(uid.clone());
         let grace = pod.containers.iter().filter_map(|c| c.pod_grace).max().unwrap_or(MINIMUM_GRACE_SECS);
         cx.log(
             LogLevel::Info,
@@ -328,7 +373,13 @@ pub(super) fn take_orphans(state: &mut NodeState, cx: &mut Context, at: Mono) {
         spec.metadata.uid = Some(uid.to_string());
         spec.metadata.name = Some(pod.full_name.name.to_string());
         spec.metadata.namespace = Some(pod.full_name.namespace.to_string());
-        let mut entry = PodEntry::new(PodView::new(Arc::new(spec), Source::File));
+        let view = PodView::new(Arc::new(spec), Source::File);
+        if let Some(why) = set_aside::of(state, &view) {
+            state.unclaimed.insert(uid, pod);
+            set_aside::create(state, cx, view, why, true);
+            continue;
+        }
+        let mut entry = PodEntry::new(view);
         entry.orphan = true;
         state.counts.orphans += 1;
         entry.removed = true;

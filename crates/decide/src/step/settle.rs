@@ -1,5 +1,6 @@
 //! Bringing one touched pod up to date: lifecycle as far as it goes, status, then a plan.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::k8s::PodStatus;
@@ -9,7 +10,9 @@ use model::why::{Cause, Why};
 use model::{ApiEvent, PodUid};
 
 use super::pods::Known;
-use super::{Context, api, disk_limits, images, objects, observe, pods, probing, statuses, volumes};
+use super::{
+    Context, api, disk_limits, images, objects, observe, pods, probing, set_aside, statuses, volumes,
+};
 use crate::admission::Refusal;
 use crate::effect::{Effect, Epoch, TimerKey};
 use crate::ledger::{PodRetry, VolumeSize};
@@ -24,6 +27,9 @@ use crate::status::{self, Verdict};
 const ANNOUNCEMENTS_KEPT: usize = 64;
 
 pub(super) fn settle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    if state.pods.get(uid).is_some_and(|entry| entry.set_aside.is_some()) {
+        return set_aside::tell(state, cx, uid);
+    }
     let before = state.pods.get(uid).and_then(|e| e.status.clone());
     statuses::follow_reading(state, cx, uid);
     loop {
@@ -144,6 +150,8 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     }
     let qos = entry.qos;
     let view = judged_view(entry);
+    let none = BTreeMap::new();
+    let must_restart = if entry.lifecycle.may_start() { &entry.ledger.must_restart } else { &none };
     let old = entry.status.clone().or_else(|| api::shown_status(state, entry));
     let derived = match &entry.rejection {
         Some((reason, message)) => status::rejected(&entry.view, qos, reason, message),
@@ -153,6 +161,7 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
                 observed: &reading.pod,
                 old: old.as_deref(),
                 failures: &entry.ledger.failures,
+                must_restart,
                 eviction: entry.eviction.as_ref().map(|(reason, message)| (&**reason, &**message)),
                 terminal: entry.lifecycle.is_terminated(),
                 probes: &entry.probes.reports(&entry.view),
@@ -163,6 +172,7 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
                 primary_family: state.primary_family(),
                 qos,
                 resources: &entry.resources,
+                resize_pending: entry.pending_resize.is_some(),
                 now: cx.now,
                 agent_started: state.started,
             };
@@ -367,6 +377,8 @@ fn remember(state: &mut NodeState, cx: &mut Context, uid: &PodUid, note: Note) -
             if let Some(at) = retry_at {
                 entry.ledger.retry_at.insert(container.clone(), at);
             }
+            // The next try looks at the files anew.
+            entry.ledger.env_files.remove(&container);
             entry.ledger.failures.insert(container, failure.clone()) != Some(failure)
         }
         Note::CrashAdvance { container, entry: advanced } => {
@@ -413,6 +425,17 @@ pub(super) fn pod_failed(
     event: model::ApiEvent,
 ) -> model::Mono {
     cx.record(state, uid, event);
+    retry_step(state, cx, uid, step, message)
+}
+
+/// The same without an Event about the pod.
+pub(super) fn retry_step(
+    state: &mut NodeState,
+    cx: &Context,
+    uid: &PodUid,
+    step: &'static str,
+    message: String,
+) -> model::Mono {
     let Some(entry) = state.pods.get_mut(uid) else { return cx.now.mono };
     let attempts = entry.ledger.pod_retry.as_ref().map_or(0, |r| r.attempts) + 1;
     let wait = match entry.lifecycle {
@@ -434,7 +457,7 @@ fn set_timer(state: &mut NodeState, cx: &mut Context, uid: &PodUid, at: Option<m
 }
 
 /// Replaces the pod's reasons; what already held keeps its time.
-fn say(state: &mut NodeState, cx: &Context, uid: &PodUid, why: Vec<Why>) {
+pub(super) fn say(state: &mut NodeState, cx: &Context, uid: &PodUid, why: Vec<Why>) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
     let old = std::mem::take(&mut entry.why);
     entry.why = why

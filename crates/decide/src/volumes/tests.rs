@@ -154,6 +154,11 @@ fn other_types_are_named() {
         json!({"iscsi": {"targetPortal": "p", "iqn": "q", "lun": 0}}),
         Some("volume \"v\" of type iscsi is not supported yet"),
     );
+    // CVE-2024-10220: a repository's hooks ran on the node, as root. Nothing here runs git.
+    check(
+        json!({"gitRepo": {"repository": "https://example.com/r", "directory": "."}}),
+        Some("volume \"v\" of type gitRepo is not supported yet"),
+    );
     check(json!({"image": {"reference": "x"}}), None);
 }
 

@@ -99,7 +99,8 @@ impl Registry {
         let mut asked = Instant::now();
         loop {
             let period = periods.borrow_and_update().get(driver).map(|seconds| Duration::from_secs(*seconds));
-            let Some(due) = period.map(|period| asked + period) else {
+            // A period whose end no clock will show is as good as none.
+            let Some(due) = period.and_then(|period| asked.checked_add(period)) else {
                 if periods.changed().await.is_err() {
                     return;
                 }

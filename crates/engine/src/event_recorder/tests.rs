@@ -9,7 +9,8 @@ use crate::testing::{FakeApi, Fault, TestWall};
 fn start(api: &Arc<FakeApi>) -> (Arc<EventRecorder>, tokio_util::sync::DropGuard) {
     let stop = CancellationToken::new();
     let setup = NodeSetup { name: "n".into(), ..NodeSetup::default() };
-    let recorder = EventRecorder::start(api.clone(), &setup, TestWall::new(), 1, stop.clone());
+    let recorder =
+        EventRecorder::start(api.clone(), &setup, TestWall::new(), 1, stop.clone(), &EssentialTasks::new().0);
     (recorder, stop.drop_guard())
 }
 

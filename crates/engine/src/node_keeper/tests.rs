@@ -79,7 +79,7 @@ impl Bench {
             storage: storage.subscribe(),
             volumes: volumes.subscribe(),
         };
-        tokio::spawn(NodeKeeper::new(desk).run(stop.clone()));
+        tokio::spawn(NodeKeeper::new(desk).run(Vec::new(), stop.clone()));
         Self {
             api,
             ear,

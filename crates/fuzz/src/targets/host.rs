@@ -81,6 +81,7 @@ fn container_log(data: &[u8]) {
         timestamps: pick & 8 != 0,
         limit_bytes: (pick & 16 != 0).then_some(10),
         output,
+        ..LogOptions::default()
     };
     let whole = untrusted::log(&options, log, usize::MAX);
     // However the file happens to be read, the same is in it.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use model::bounds::Bound;
 use model::credentials::CredentialPlugin;
 use ports::PluginError;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -16,7 +17,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// More than any answer has.
 const MOST_BYTES: u64 = 1 << 20;
 /// As much of a plugin's complaints as is passed on.
-const MOST_WORDS: usize = 2048;
+const MOST_WORDS: usize = Bound::PluginMessage.bytes();
 
 #[derive(thiserror::Error, Debug)]
 pub enum PluginPathError {

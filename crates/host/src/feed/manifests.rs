@@ -79,9 +79,9 @@ impl Stamp {
     /// Only a stamp that is older than the clock's grain tells a later write apart.
     #[allow(clippy::disallowed_methods)] // Compared with a file's own stamp, which no paused clock moves.
     fn if_settled(self) -> Option<Self> {
-        let changed =
-            SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(self.changed.0).unwrap_or(0));
-        let age = SystemTime::now().duration_since(changed).unwrap_or_default();
+        let changed = Duration::from_secs(u64::try_from(self.changed.0).unwrap_or(0));
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let age = now.saturating_sub(changed);
         (age > STAMP_GRAIN).then_some(self)
     }
 }

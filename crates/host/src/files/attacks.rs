@@ -253,9 +253,13 @@ fn files_of_containers_that_became_links() {
     node.put_secret();
 
     let request = |file: Option<&Path>, log_fallback: Option<&Path>| {
-        let request =
-            TerminationMessageRequest { file: file.map(text), log_fallback: log_fallback.map(text) };
-        termination::message(&node.layout.pod_logs, &request)
+        let request = TerminationMessageRequest {
+            pod: node.uid.clone(),
+            container: "c".into(),
+            mounted: file.map(text).into_iter().collect(),
+            log_fallback: log_fallback.map(text),
+        };
+        termination::message(&node.layout, &request)
     };
     for said in [request(Some(&last_words), None), request(None, Some(&log))] {
         assert!(said.starts_with("Error on reading termination") && !said.contains("of the host"), "{said}");

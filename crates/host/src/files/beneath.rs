@@ -58,6 +58,27 @@ pub fn open_on_mount(parent: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Err
     }
 }
 
+/// Opens a file by a path on which nothing is a symlink or a mount point, the file itself included.
+pub fn open_file_on_mount(base: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::NOFOLLOW;
+    let resolve = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    match by_kernel(base, path, flags, Mode::empty(), resolve | ResolveFlags::BENEATH) {
+        Err(Errno::NOSYS | Errno::PERM) => {
+            // First without touching the content: the server of a mounted file may not answer.
+            let own = mount_id(base)?;
+            let (parent, name) = walk_to_parent(base, path)?;
+            let way = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let looked = rustix::fs::openat(&parent, &name, way, Mode::empty())?;
+            if mount_id(looked.as_fd())? != own {
+                return Err(Errno::XDEV);
+            }
+            let found = rustix::fs::openat(&parent, &name, flags | OFlags::CLOEXEC, Mode::empty())?;
+            if mount_id(found.as_fd())? == own { Ok(found) } else { Err(Errno::XDEV) }
+        }
+        other => other,
+    }
+}
+
 fn by_kernel(
     base: BorrowedFd<'_>,
     path: &Path,

@@ -1,23 +1,24 @@
-//! How much of the disk a tree takes.
+//! How much of the disk a tree takes, for limits of local storage.
 //!
-//! Containers write these trees while they are measured: directories are opened through their parents, never through a
-//! symlink and never onto another mount; what vanishes is not counted; a file with several names counts once.
+//! Containers write these trees while they are measured; [`crate::walk`] says how they are looked at. A figure that is
+//! not complete, because the tree changes all the time or parts can't be read, is still the least that is there. A tree
+//! that is nested too deep to be looked at counts as larger than any limit: nobody may hide files from it that way.
 
-use std::collections::BTreeSet;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::os::fd::AsFd;
+use std::path::Path;
 
 use ports::FilesError;
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
+use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::layout::failed;
-use super::ownership::open_far;
-use super::steps::step;
+use super::steps::Pulse;
+use crate::usage::count;
 
 /// `st_blocks` are of this size, whatever the filesystem's are.
 const BLOCK: u64 = 512;
+/// How often a tree is looked at whose directories are moved meanwhile.
+const TRIES: u32 = 3;
 
 /// Bytes of a directory with all in it, or of a file. Nothing there is nothing.
 pub fn measure(path: &Path) -> Result<u64, FilesError> {
@@ -28,54 +29,26 @@ pub fn measure(path: &Path) -> Result<u64, FilesError> {
         Err(errno) => return Err(failed("measure", path)(errno)),
     };
     let stat = rustix::fs::fstat(&root).map_err(failed("measure", path))?;
-    let mut count = Count { bytes: 0, seen: BTreeSet::new() };
-    count.add(&stat);
-    if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-        let mut stack = Vec::new();
-        count.directory(&root, Path::new(""), &mut stack);
-        while let Some(inner) = stack.pop() {
-            step("measure a directory");
-            // A mount point, or gone meanwhile: not ours to count.
-            if let Ok(dir) = open_far(root.as_fd(), &inner) {
-                count.directory(&dir, &inner, &mut stack);
-            }
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+        return Ok(u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(BLOCK));
+    }
+    let pulse = Pulse::current();
+    let is_left = || {
+        pulse.beat();
+        pulse.is_left()
+    };
+    let mut most = 0;
+    for _ in 0..TRIES {
+        let counted = count(root.as_fd(), &is_left);
+        most = most.max(counted.figures.bytes);
+        match counted.trouble {
+            Some(Errno::STALE) => {}
+            Some(Errno::CANCELED) => return Err(failed("measure", path)(Errno::CANCELED)),
+            Some(Errno::NAMETOOLONG) => return Ok(u64::MAX),
+            _ => break,
         }
     }
-    Ok(count.bytes)
-}
-
-struct Count {
-    bytes: u64,
-    /// Files with more than one name.
-    seen: BTreeSet<(u64, u64)>,
-}
-
-impl Count {
-    fn add(&mut self, stat: &Stat) {
-        let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-        if directory || stat.st_nlink < 2 || self.seen.insert((stat.st_dev, stat.st_ino)) {
-            self.bytes += u64::try_from(stat.st_blocks).unwrap_or(0) * BLOCK;
-        }
-    }
-
-    fn directory(&mut self, dir: &OwnedFd, inner: &Path, stack: &mut Vec<PathBuf>) {
-        let Ok(entries) = Dir::read_from(dir) else { return };
-        let own = rustix::fs::fstat(dir).map(|stat| stat.st_dev);
-        for entry in entries.flatten() {
-            let name = entry.file_name();
-            if matches!(name.to_bytes(), b"." | b"..") {
-                continue;
-            }
-            let Ok(stat) = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
-            if own != Ok(stat.st_dev) {
-                continue;
-            }
-            self.add(&stat);
-            if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-                stack.push(inner.join(std::ffi::OsStr::from_bytes(name.to_bytes())));
-            }
-        }
-    }
+    Ok(most)
 }
 
 #[cfg(test)]
@@ -131,5 +104,36 @@ mod tests {
         fs::write(&hosts, vec![b'x'; 3 << 20]).unwrap();
         let after = measure(&hosts).unwrap();
         assert!(before < 64 * 1024 && blocks(3 << 20).contains(&after), "{before} {after}");
+    }
+
+    #[test]
+    fn a_comb_is_measured_with_work_that_grows_as_it_does() {
+        use crate::walk::tests::{make_comb, operations_of};
+        let temp = tempfile::tempdir().unwrap();
+        let mut last = 0;
+        for depth in [500, 1000, 2000] {
+            let tree = temp.path().join(format!("tree-{depth}"));
+            make_comb(&tree, depth, 2);
+            let mut bytes = 0;
+            let operations = operations_of(|| bytes = measure(&tree).unwrap());
+            assert!(operations as usize >= 3 * depth, "every directory is opened: {operations}");
+            assert!(last == 0 || operations <= last * 5 / 2, "{last} {operations}");
+            last = operations;
+            let pulse = Pulse::default();
+            assert_eq!(pulse.during(|| measure(&tree)).unwrap(), bytes);
+            assert!(pulse.beats() as usize >= 3 * depth, "{}", pulse.beats());
+            crate::files::remove_tree(&tree).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_measuring_that_nobody_waits_for_ends() {
+        let temp = tempfile::tempdir().unwrap();
+        fs::write(temp.path().join("file"), "x").unwrap();
+        let pulse = Pulse::default();
+        drop(pulse.waited_for());
+        let error = pulse.during(|| measure(temp.path())).unwrap_err();
+        assert!(error.to_string().starts_with("measure "), "{error}");
+        assert_eq!(pulse.beats(), 1, "it looked at nothing more");
     }
 }

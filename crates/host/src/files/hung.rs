@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use model::PodUid;
 use model::csi::VolumeRecord;
+use model::files::TerminationMessageRequest;
 use model::volume::{EmptyDirMedium, HostPathCheck, VolumeKind, VolumeSetup};
 use ports::{CsiFiles, FilesError, PodFiles};
 use rustix::fs::{Mode, OFlags};
@@ -38,7 +39,9 @@ async fn bench() -> Bench {
     let temp = tempfile::tempdir().unwrap();
     let at = |name: &str| temp.path().join(name);
     let lanes = Lanes::with_quiet(Duration::from_secs(4));
-    let files = HostPodFiles { lanes, ..HostPodFiles::new(at("root"), at("logs"), at("links")) };
+    let message_lanes = Lanes::with_quiet(Duration::from_secs(4));
+    let new = HostPodFiles::new(at("root"), at("logs"), at("links"));
+    let files = HostPodFiles { lanes, message_lanes, ..new };
     let mounts = Mounts::below(temp.path());
     files.prepare_node().await.unwrap();
     Bench { mounts, files, temp }
@@ -144,6 +147,58 @@ async fn a_dead_server_inside_a_volume_is_left_alone() {
     rustix::mount::unmount(volume.join("mounted"), rustix::mount::UnmountFlags::NOFOLLOW).unwrap();
     b.take_away(&uid).await.unwrap();
     assert!(!b.temp.path().join("root/pods/inner").exists());
+}
+
+/// A reading of the runtime waits for termination messages, so none of them may wait for a volume.
+#[tokio::test]
+async fn a_dead_server_holds_up_no_termination_message() {
+    let b = bench().await;
+    let share = b.temp.path().join("share");
+    fs::create_dir(&share).unwrap();
+    let server = mount_dead_server(&share);
+    let bad = b.pod("bad").await;
+    let own = b.temp.path().join("root/pods/bad/containers/c/0a1b2c3d");
+    fs::create_dir_all(own.parent().unwrap()).unwrap();
+    fs::write(&own, "the end").unwrap();
+    let path = |path: &Path| path.to_str().unwrap().to_owned();
+    let request = TerminationMessageRequest {
+        pod: bad.clone(),
+        container: "c".into(),
+        mounted: vec![path(&share.join("inside")), path(&own)],
+        log_fallback: None,
+    };
+    // Every thread that volumes of this pod may have is stuck.
+    let volumes = ["a", "b", "c", "d"].map(|name| {
+        let kind = VolumeKind::HostPath { path: path(&share.join(name)), check: HostPathCheck::Directory };
+        VolumeSetup { name: name.into(), spec_name: name.into(), kind }
+    });
+    let stuck = volumes.iter().map(|volume| b.files.set_up_volume(&bad, volume));
+    let stuck = futures::future::join_all(stuck);
+    let message = async {
+        let read = b.files.termination_message(&request);
+        tokio::time::timeout(Duration::from_secs(60), read).await.expect("nothing to wait for")
+    };
+    let (stuck, message) = tokio::join!(stuck, message);
+    assert!(stuck.iter().all(|result| matches!(result, Err(FilesError::Hangs { .. }))), "{stuck:?}");
+    assert_eq!(message, "the end");
+    assert_eq!(b.files.termination_message(&request).await, "the end");
+    drop(server);
+
+    // The agent's own disk does not answer: the read is left behind, and the message says so.
+    let pods = b.temp.path().join("root/pods");
+    let server = mount_dead_server(&pods);
+    let message = b.files.termination_message(&request).await;
+    let expect =
+        "Error on reading termination log: reading the termination message of container c has not ended";
+    assert!(message.starts_with(expect), "{message}");
+    drop(server);
+    rustix::mount::unmount(&pods, rustix::mount::UnmountFlags::DETACH).unwrap();
+    for _ in 0..100 {
+        if b.files.termination_message(&request).await == "the end" {
+            return;
+        }
+    }
+    panic!("the message can't be read after the disk answers again");
 }
 
 /// Volumes of drivers, as they are on disk.

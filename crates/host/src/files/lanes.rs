@@ -16,6 +16,7 @@
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use model::PodUid;
@@ -50,7 +51,7 @@ pub enum Lane<'a> {
     Volume(&'a str),
     /// One container's files: a part of the pod like a volume, but not one.
     Container(&'a str),
-    /// Looks only; one at a time.
+    /// Looks only; one at a time. Ends when work on the pod as a whole is asked for.
     Measuring,
     /// Looks only, at what no server is behind.
     Looking,
@@ -100,6 +101,24 @@ struct OwnLanes {
     places: Arc<Semaphore>,
     turns: Turns,
     activity: Pulse,
+    /// How many ask for the pod as a whole: who only looks gives way to them.
+    asks_for_all: Arc<AtomicUsize>,
+}
+
+/// Counts while somebody asks for the pod as a whole.
+struct AsksForAll(Arc<AtomicUsize>);
+
+impl AsksForAll {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for AsksForAll {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -192,6 +211,7 @@ impl Lanes {
         what: &str,
     ) -> Result<Place, FilesError> {
         let own = self.own(&owner).await;
+        let _asks = matches!(lane, Lane::Pod).then(|| AsksForAll::new(&own.asks_for_all));
         let mut turns = Vec::new();
         let mut activities = vec![own.activity.clone()];
         if let Some(name) = lane.turn() {
@@ -207,6 +227,10 @@ impl Lanes {
         let (places, guards) = self.take_shared(&own, lane.places(), &others, what).await?;
         turns.extend(guards);
         let pulse = Pulse::heard_by(activities);
+        let pulse = match lane {
+            Lane::Measuring => pulse.giving_way_to(&own.asks_for_all),
+            _ => pulse,
+        };
         let pulse = match &owner {
             Owner::Pod(uid) => pulse.telling(uid, self.teller.clone()),
             Owner::Node(_) => pulse,
@@ -268,7 +292,12 @@ impl Lanes {
         owners.retain(|_, own| Arc::strong_count(own) > 1);
         let made = || {
             let places = Arc::new(Semaphore::new(PLACES as usize));
-            Arc::new(OwnLanes { places, turns: Turns::default(), activity: Pulse::default() })
+            Arc::new(OwnLanes {
+                places,
+                turns: Turns::default(),
+                activity: Pulse::default(),
+                asks_for_all: Arc::default(),
+            })
         };
         owners.entry(owner.clone()).or_insert_with(made).clone()
     }
@@ -365,6 +394,32 @@ mod tests {
         let done = lanes.run(&uid("a"), Lane::Volume("v"), "a long walk".into(), work).await;
         assert_eq!(done.unwrap(), 10);
         drop(hold);
+    }
+
+    /// A pod that goes does not wait for the end of a walk over its million files.
+    #[tokio::test]
+    async fn measuring_gives_way_to_work_on_the_whole_pod() {
+        let lanes = lanes();
+        let (begun, begins) = tokio::sync::oneshot::channel();
+        let endless = move |pulse: &Pulse| {
+            let _ = begun.send(());
+            while !pulse.is_left() {
+                pulse.beat();
+                std::thread::yield_now();
+            }
+            Ok(())
+        };
+        let pod = uid("a");
+        let measuring = lanes.run(&pod, Lane::Measuring, "measuring".into(), endless);
+        let removing = async {
+            begins.await.unwrap();
+            quick(&lanes, "a", Lane::Volume("v")).await.unwrap();
+            quick(&lanes, "a", Lane::Pod).await
+        };
+        let both = async { tokio::join!(measuring, removing) };
+        let (measured, removed) = tokio::time::timeout(Duration::from_secs(60), both).await.expect("no end");
+        assert_eq!((measured.unwrap(), removed.unwrap()), ((), 7));
+        assert_eq!(quick(&lanes, "a", Lane::Measuring).await.unwrap(), 7, "a later one is not told to end");
     }
 
     /// Who waits for it waits as long: a disk that one pod has formatted is no reason to call another's hung.

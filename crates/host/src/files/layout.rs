@@ -33,6 +33,18 @@ impl Layout {
         below(&self.pod(uid)?, path)
     }
 
+    /// The file for termination messages that `path` means, relative to [`Layout::pods`]. `None`: it is not the one that
+    /// the agent makes for this container. Runtimes may tell the path with the links of the root directory resolved.
+    pub fn own_termination_log(&self, uid: &PodUid, container: &str, path: &str) -> Option<PathBuf> {
+        let uid = single_name("pod uid", uid.as_str()).ok()?;
+        let dir = Path::new(uid).join("containers").join(single_name("container", container).ok()?);
+        let is_own = |pods: PathBuf| {
+            let name = Path::new(path).strip_prefix(pods.join(&dir)).ok()?.to_str()?.to_owned();
+            single_name("termination log", &name).ok().map(|name| dir.join(name))
+        };
+        is_own(self.pods()).or_else(|| is_own(self.root.canonicalize().ok()?.join("pods")))
+    }
+
     /// A path that must lie in the pod logs directory.
     pub fn in_pod_logs(&self, path: &str) -> Result<PathBuf, FilesError> {
         below(&self.pod_logs, path)
@@ -105,6 +117,23 @@ mod tests {
         }
         assert_eq!(layout.in_pod(&uid, "/r/pods/u/a/b").unwrap(), Path::new("/r/pods/u/a/b"));
         assert!(layout.in_pod_logs("/l/../etc/x").is_err());
+        let own = |path: &str| layout.own_termination_log(&uid, "c", path);
+        let expect = PathBuf::from("u/containers/c/0a1b");
+        assert_eq!(own("/r/pods/u/containers/c/0a1b"), Some(expect));
+        for other in [
+            "/r/pods/u/containers/c",
+            "/r/pods/u/containers/c/a/b",
+            "/r/pods/u/containers/c/../d/0a1b",
+            "/r/pods/u/containers/d/0a1b",
+            "/r/pods/v/containers/c/0a1b",
+            "/r/pods/u/volumes/kubernetes.io~empty-dir/v/0a1b",
+            "/x/r/pods/u/containers/c/0a1b",
+            "",
+        ] {
+            assert_eq!(own(other), None, "{other:?}");
+        }
+        assert_eq!(layout.own_termination_log(&"..".into(), "c", "/r/pods/../containers/c/x"), None);
+        assert_eq!(layout.own_termination_log(&uid, "..", "/r/pods/u/containers/../x"), None);
         assert_eq!(layout.in_pod_logs("/l/x/0.log").unwrap(), Path::new("/l/x/0.log"));
     }
 

@@ -1,12 +1,21 @@
 //! Log files of containers, the links to them, and what is left of pods that are gone.
+//!
+//! A container with a hostPath on the logs can swap a directory for a link at any moment. What is listed and removed is
+//! therefore named by descriptors: the directory is opened below the logs directory through no link, and its entries are
+//! unlinked in it.
 
-use std::path::Path;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use model::{FullName, PodUid};
 use ports::{FilesError, Leftovers};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::beneath::open_plain;
 use super::layout::{Layout, failed, single_name};
 use super::tree::remove_tree;
 
@@ -54,12 +63,70 @@ pub fn remove_logs(layout: &Layout, log: &str) -> Result<(), FilesError> {
     };
     let rotated = format!("{name}.");
     let mut result = Ok(());
-    for found in names(dir)? {
-        if found == name || found.starts_with(&rotated) {
-            result = result.and(unlink(&dir.join(found)));
+    if let Some(dir) = OpenDir::of_logs(layout, dir)? {
+        for found in dir.names()? {
+            if found == name || found.starts_with(&rotated) {
+                result = result.and(dir.unlink(&found));
+            }
         }
     }
     result.and(unlink_all(layout, |target| target == log))
+}
+
+/// A directory whose entries are listed and unlinked by its descriptor.
+struct OpenDir {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl OpenDir {
+    /// A directory that the agent is configured with. `None`: there is none.
+    fn trusted(path: &Path) -> Result<Option<Self>, FilesError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Self::opened(path, rustix::fs::open(path, flags, Mode::empty()))
+    }
+
+    /// One below the logs directory, through no link.
+    fn of_logs(layout: &Layout, path: &Path) -> Result<Option<Self>, FilesError> {
+        let Some(base) = Self::trusted(&layout.pod_logs)? else { return Ok(None) };
+        let inner = path.strip_prefix(&layout.pod_logs).map_err(|_| failed("open", path)(Errno::XDEV))?;
+        let inner = if inner.as_os_str().is_empty() { Path::new(".") } else { inner };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        Self::opened(path, open_plain(base.fd.as_fd(), inner, flags, Mode::empty()))
+    }
+
+    fn opened(path: &Path, fd: Result<OwnedFd, Errno>) -> Result<Option<Self>, FilesError> {
+        match fd {
+            Ok(fd) => Ok(Some(Self { fd, path: path.to_owned() })),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(failed("open", path)(errno)),
+        }
+    }
+
+    /// Sorted; names that are not text are nobody's here.
+    fn names(&self) -> Result<Vec<String>, FilesError> {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.fd).map_err(failed("list", &self.path))? {
+            let entry = entry.map_err(failed("list", &self.path))?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            names.extend(name.to_str().filter(|name| !matches!(*name, "." | "..")).map(str::to_owned));
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn unlink(&self, name: &str) -> Result<(), FilesError> {
+        match rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(failed("remove", &self.path.join(name))(errno)),
+        }
+    }
+
+    /// Where a link in it leads.
+    fn target(&self, name: &str) -> Option<PathBuf> {
+        let target = rustix::fs::readlinkat(&self.fd, name, Vec::new()).ok()?;
+        Some(OsString::from_vec(target.into_bytes()).into())
+    }
 }
 
 /// Removes a pod's directory of logs, and the links into it: they would lead nowhere.
@@ -70,35 +137,39 @@ pub fn remove_dir(layout: &Layout, name: &str) -> Result<(), FilesError> {
 }
 
 fn unlink_all(layout: &Layout, leads_there: impl Fn(&Path) -> bool) -> Result<(), FilesError> {
+    let Some(links) = OpenDir::trusted(&layout.links)? else { return Ok(()) };
     let mut result = Ok(());
-    for found in names(&layout.links)? {
-        let path = layout.links.join(found);
-        if std::fs::read_link(&path).is_ok_and(|target| leads_there(&target)) {
-            result = result.and(unlink(&path));
+    for found in links.names()? {
+        if links.target(&found).is_some_and(|target| leads_there(&target)) {
+            result = result.and(links.unlink(&found));
         }
     }
     result
 }
 
 pub fn remove_link(layout: &Layout, name: &str) -> Result<(), FilesError> {
-    let path = layout.links.join(single_name("log link", name)?);
-    match path.symlink_metadata() {
-        Ok(meta) if !meta.is_symlink() => {
+    let name = single_name("log link", name)?;
+    let Some(links) = OpenDir::trusted(&layout.links)? else { return Ok(()) };
+    match rustix::fs::statat(&links.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(found) if FileType::from_raw_mode(found.st_mode) != FileType::Symlink => {
+            let path = layout.links.join(name);
             Err(FilesError::Refused { message: format!("{} is not a link, not removing it", path.display()) })
         }
-        _ => unlink(&path),
+        _ => links.unlink(name),
     }
 }
 
 /// The highest N of `N.log` and what was rotated from it (`N.log.20240102-030405.gz`).
-pub fn highest_number(dir: &Path) -> Result<Option<u32>, FilesError> {
+pub fn highest_number(layout: &Layout, dir: &str) -> Result<Option<u32>, FilesError> {
+    let dir = layout.in_pod_logs(dir)?;
+    let Some(dir) = OpenDir::of_logs(layout, &dir)? else { return Ok(None) };
     let number = |name: String| {
         let (number, rest) = name.split_once('.')?;
         let plain = number.bytes().all(|byte| byte.is_ascii_digit());
         let log = rest == "log" || rest.starts_with("log.");
         number.parse().ok().filter(|_| plain && log)
     };
-    Ok(names(dir)?.into_iter().filter_map(number).max())
+    Ok(dir.names()?.into_iter().filter_map(number).max())
 }
 
 pub fn leftovers(layout: &Layout) -> Result<Leftovers, FilesError> {
@@ -124,27 +195,9 @@ pub fn leftovers(layout: &Layout) -> Result<Leftovers, FilesError> {
     Ok(Leftovers { pod_dirs, log_dirs, dead_links, problems })
 }
 
-fn unlink(path: &Path) -> Result<(), FilesError> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed("remove", path)(error)),
-        _ => Ok(()),
-    }
-}
-
-/// Names in a directory, sorted. A missing directory has none, and names that are not text are nobody's here.
+/// Names in a directory of the agent's, sorted. A missing directory has none.
 fn names(dir: &Path) -> Result<Vec<String>, FilesError> {
-    let entries = match std::fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(failed("list", dir)(error)),
-    };
-    let mut names = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(failed("list", dir))?;
-        names.extend(entry.file_name().into_string().ok());
-    }
-    names.sort();
-    Ok(names)
+    OpenDir::trusted(dir)?.map_or(Ok(Vec::new()), |dir| dir.names())
 }
 
 #[cfg(test)]
@@ -218,20 +271,57 @@ mod tests {
 
     #[test]
     fn the_highest_log_number_counts_rotated_files() {
-        let (temp, _) = bench();
+        let (_temp, layout) = bench();
         let check = |names: &[&str], expect: Option<u32>| {
-            let dir = tempfile::tempdir_in(temp.path()).unwrap();
+            let dir = tempfile::tempdir_in(&layout.pod_logs).unwrap();
             for name in names {
                 fs::write(dir.path().join(name), "").unwrap();
             }
-            assert_eq!(highest_number(dir.path()).unwrap(), expect, "{names:?}");
+            let found = highest_number(&layout, dir.path().to_str().unwrap());
+            assert_eq!(found.unwrap(), expect, "{names:?}");
         };
         check(&[], None);
         check(&["0.log"], Some(0));
         check(&["2.log", "10.log", "9.log"], Some(10));
         check(&["2.log", "3.log.20240102-030405.gz"], Some(3));
         check(&["x.log", "5", "5.txt", "+6.log", "99999999999.log", "7.logs"], None);
-        assert_eq!(highest_number(&temp.path().join("missing")).unwrap(), None);
+        let missing = layout.pod_logs.join("missing");
+        assert_eq!(highest_number(&layout, missing.to_str().unwrap()).unwrap(), None);
+    }
+
+    /// A directory of logs that has become a link, or becomes one at any moment: nothing that it leads to is removed.
+    #[test]
+    fn nothing_is_removed_through_a_link() {
+        let (temp, layout) = bench();
+        let (dir, spare) = (layout.pod_logs.join("ns_p_u/c"), layout.pod_logs.join("ns_p_u/spare"));
+        let precious = temp.path().join("precious");
+        fs::create_dir(&precious).unwrap();
+        symlink(&precious, &spare).unwrap();
+        let log = dir.join("0.log").to_str().unwrap().to_owned();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let flags = rustix::fs::RenameFlags::EXCHANGE;
+                    let _ = rustix::fs::renameat_with(rustix::fs::CWD, &dir, rustix::fs::CWD, &spare, flags);
+                }
+            });
+            let (mut removed, mut refused, mut harmed) = (0, 0, false);
+            // Until both ends were seen often; the number of rounds only bounds a broken run.
+            for _ in 0..1_000_000 {
+                if harmed || (removed >= 500 && refused >= 500) {
+                    break;
+                }
+                fs::write(precious.join("0.log"), "of the host").unwrap();
+                match remove_logs(&layout, &log) {
+                    Ok(()) => removed += 1,
+                    Err(_) => refused += 1,
+                }
+                harmed = !precious.join("0.log").exists();
+            }
+            stop.store(true, Ordering::Relaxed);
+            assert!(!harmed && removed >= 500 && refused >= 500, "{removed} {refused} {harmed}");
+        });
     }
 
     #[test]

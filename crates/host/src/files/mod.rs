@@ -28,6 +28,7 @@ mod csi;
 mod disk;
 mod disk_use;
 mod empty_dir;
+mod env_file;
 mod host_path;
 mod lanes;
 mod layout;
@@ -45,13 +46,16 @@ mod tree;
 mod user_ids;
 
 pub(crate) use beneath::{open_plain, open_same_mount};
+#[cfg(test)]
+pub(crate) use tree::remove_tree;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use model::cri::IdMapping;
-use model::files::{ContainerFiles, TerminationMessageRequest};
+use model::files::{ContainerFiles, EnvFile, TerminationMessageRequest};
 use model::user_namespace::UserNamespacesFound;
 use model::volume::{VolumeKind, VolumeSetup};
 use model::{FullName, PodUid};
@@ -64,11 +68,17 @@ use steps::Pulse;
 pub use csi::HostCsiFiles;
 pub use news::HostVolumeNews;
 
+/// How long the disk may take for a termination message. A reading of the runtime waits for it, so it is far less than
+/// what a volume gets.
+const MESSAGE_QUIET: Duration = Duration::from_secs(10);
+
 /// [`PodFiles`] on the real disk.
 #[derive(Clone, Debug)]
 pub struct HostPodFiles {
     layout: Arc<Layout>,
     lanes: Lanes,
+    /// Those of termination messages, which are read while volumes of the same pod hang.
+    message_lanes: Lanes,
 }
 
 impl HostPodFiles {
@@ -79,7 +89,11 @@ impl HostPodFiles {
         links_dir: impl Into<PathBuf>,
     ) -> Self {
         let (root, pod_logs, links) = (root_dir.into(), pod_logs_dir.into(), links_dir.into());
-        Self { layout: Arc::new(Layout { root, pod_logs, links }), lanes: Lanes::new() }
+        Self {
+            layout: Arc::new(Layout { root, pod_logs, links }),
+            lanes: Lanes::new(),
+            message_lanes: Lanes::with_quiet(MESSAGE_QUIET),
+        }
     }
 
     /// What there is to say about its work is heard there.
@@ -153,6 +167,13 @@ impl PodFiles for HostPodFiles {
         self.blocking(user_ids::read_all).await
     }
 
+    async fn read_env_file(&self, uid: &PodUid, file: &EnvFile) -> Result<String, FilesError> {
+        let (layout, own_uid, wanted) = (Arc::clone(&self.layout), uid.clone(), file.clone());
+        let what = format!("reading variables from {} in volume {}", file.path, file.volume);
+        let work = move |_: &Pulse| env_file::read(&layout, &own_uid, &wanted);
+        self.lanes.run(uid, Lane::Volume(&file.volume), what, work).await
+    }
+
     async fn prepare_container(&self, uid: &PodUid, files: &ContainerFiles) -> Result<(), FilesError> {
         let wanted = files.clone();
         let work = move |layout: &Layout, uid: &PodUid| container::prepare(layout, uid, &wanted);
@@ -172,12 +193,16 @@ impl PodFiles for HostPodFiles {
 
     async fn highest_log_number(&self, container_log_dir: &str) -> Result<Option<u32>, FilesError> {
         let dir = container_log_dir.to_owned();
-        self.blocking(move |layout| log_files::highest_number(&layout.in_pod_logs(&dir)?)).await
+        self.blocking(move |layout| log_files::highest_number(layout, &dir)).await
     }
 
     async fn termination_message(&self, request: &TerminationMessageRequest) -> String {
-        let request = request.clone();
-        self.blocking(move |layout| termination::message(&layout.pod_logs, &request)).await
+        let (layout, wanted) = (Arc::clone(&self.layout), request.clone());
+        let work = move |_: &Pulse| Ok(termination::message(&layout, &wanted));
+        let what = format!("reading the termination message of container {}", request.container);
+        let lane = Lane::Container(&request.container);
+        let message = self.message_lanes.run(&request.pod, lane, what, work).await;
+        message.unwrap_or_else(|error| format!("Error on reading termination log: {}", error.user_message()))
     }
 
     async fn tear_down_volumes(&self, uid: &PodUid) -> Result<(), FilesError> {

@@ -1,32 +1,33 @@
 //! fsGroup: a volume's files are made the group's, and usable for it.
 //!
 //! ```text
-//!   a stack of directories ──(a batch, several threads)──> their files, then themselves; found ones on the stack
-//!   ... until it is empty ──> the volume's root, last: an interrupted walk is not taken for a finished one
+//!   the walk that everybody shares ──> directories, when they are left
+//!                                 └──> files of a directory, a batch at a time ──> threads that change them
+//!   ... until it has ended ──> the volume's root, last: an interrupted walk is not taken for a finished one
 //! ```
-//! A container may have written the tree, and others may be writing it now. So nothing is looked up by a path that could
-//! lead out: directories are opened beneath the root's descriptor, through no symlink and onto no other mount; files are
-//! changed by descriptors that name them. A thread holds three descriptors, however deep or wide the tree is. What
-//! vanishes meanwhile is nobody's loss; single files that can't be changed are logged, as in the reference: the volume
-//! stays usable. A walk that nobody waits for any more ends at its next file: the volume may soon be somebody else's.
+//! A container may have written the tree, and others may be writing it now. [`crate::walk`] says how it is walked over
+//! with bounded memory and few descriptors; files are changed by descriptors that name them. What vanishes meanwhile is
+//! nobody's loss; single files that can't be changed are logged, as in the reference: the volume stays usable. A walk that
+//! nobody waits for any more ends at its next file: the volume may soon be somebody else's.
 
-use std::ffi::{CStr, CString, OsStr};
+use std::ffi::{CStr, CString};
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
 
 use model::volume::VolumeNews;
 use ports::FilesError;
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags};
 use rustix::io::Errno;
 use tokio::time::Instant;
 
-use super::beneath::{open_on_mount, open_same_mount};
 use super::layout::failed;
 use super::steps::{Pulse, step};
+use crate::walk::{Visitor, walk};
 
 /// What the group may do with the files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,12 +51,17 @@ const FIRST_TOLD: Duration = Duration::from_secs(30);
 const TOLD_AGAIN: Duration = Duration::from_secs(60);
 /// After so many files it is looked how late it is.
 const LOOKED_AT_CLOCK: u64 = 64;
-/// Directories given to threads at a time; bounds what is on the stack twice.
-const BATCH: usize = 1024;
+/// Names given to a thread at a time, and batches that wait for it: what they need is bounded by both.
+const BATCH: usize = 256;
+const WAITING_BATCHES: usize = 2;
+/// So few files are not worth a thread.
+const FEW: usize = 8;
 /// More threads than this wait for the disk, not for each other.
 const MOST_THREADS: usize = 8;
-/// The kernel takes paths below 4096 bytes in one piece.
-const PIECE: usize = 2048;
+/// How often a volume is walked over whose directories are moved meanwhile.
+const TRIES: u32 = 3;
+/// Single files that can't be changed are named in the log up to this many.
+const NAMED_IN_LOG: u64 = 20;
 
 /// Gives everything in the volume to the group.
 pub fn apply(path: &Path, group: i64, access: Access) -> Result<(), FilesError> {
@@ -67,7 +73,8 @@ fn apply_telling(path: &Path, group: i64, access: Access, first: Duration) -> Re
         .map_err(|_| FilesError::Refused { message: format!("fsGroup {group} is not a group id") })?;
     let root = open_root(path).map_err(failed("open", path))?;
     let to = Change { group: Gid::from_raw(group), bits: access.bits() };
-    walk(&root, path, to, Progress::new(first)).map_err(failed("give to fsGroup what is in", path))
+    let progress = Progress::new(first);
+    give(&root, path, to, progress).map_err(failed("give to fsGroup what is in", path))
 }
 
 fn open_root(path: &Path) -> Result<OwnedFd, Errno> {
@@ -87,24 +94,154 @@ impl Change {
     }
 }
 
-/// Paths on the stack are relative to the volume's root. The root comes last, and only after everything else: it says that the
-/// walk was finished.
-fn walk(root: &OwnedFd, path: &Path, to: Change, progress: Progress) -> Result<(), Errno> {
-    let trouble = AtomicI32::new(0);
-    let tree = Tree { root: root.as_fd(), path, to, pulse: Pulse::current(), progress, trouble };
-    let mut stack = tree.entries(root, Path::new(""));
-    while !stack.is_empty() && !tree.pulse.is_left() {
-        let batch = stack.split_off(stack.len().saturating_sub(BATCH));
-        stack.extend(tree.batch(&batch));
-    }
+/// The root comes last, and only after everything else: it says that the walk was finished.
+fn give(root: &OwnedFd, path: &Path, to: Change, progress: Progress) -> Result<(), Errno> {
+    let tree = Tree::new(path, to, progress);
+    let walked = std::thread::scope(|scope| {
+        let mut walked = Err(Errno::STALE);
+        for _ in 0..TRIES {
+            let mut giver = Giver { tree: &tree, workers: Workers::new(scope, &tree), batch: Vec::new() };
+            walked = walk(root.as_fd(), &mut giver);
+            giver.workers.finish();
+            if walked != Err(Errno::STALE) {
+                break;
+            }
+        }
+        walked
+    });
+    tree.log_unnamed();
     tree.finished()?;
+    walked?;
     step("give the root to the group");
-    tree.directory(root, Path::new(""));
+    tree.directory(root.as_fd());
     Ok(())
 }
 
+/// Files of one directory.
+struct Batch {
+    dir: OwnedFd,
+    names: Vec<CString>,
+}
+
+/// Threads that change files, so that one does not wait for the disk or the server while the others could go on.
+struct Workers<'scope> {
+    senders: Vec<SyncSender<Batch>>,
+    threads: Vec<ScopedJoinHandle<'scope, ()>>,
+    next: usize,
+}
+
+impl<'scope> Workers<'scope> {
+    fn new<'env>(scope: &'scope Scope<'scope, 'env>, tree: &'scope Tree<'scope>) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let (mut senders, mut threads) = (Vec::new(), Vec::new());
+        for _ in 1..cores.min(MOST_THREADS) {
+            let (sender, batches) = sync_channel(WAITING_BATCHES);
+            // Without threads the walk does all itself.
+            let work = move || tree.change_batches(&batches);
+            let Ok(thread) = std::thread::Builder::new().name("fsgroup".into()).spawn_scoped(scope, work)
+            else {
+                break;
+            };
+            senders.push(sender);
+            threads.push(thread);
+        }
+        Self { senders, threads, next: 0 }
+    }
+
+    /// The batch is given back when no thread takes it.
+    fn give(&mut self, mut batch: Batch) -> Result<(), Batch> {
+        for _ in 0..self.senders.len() {
+            self.next = (self.next + 1) % self.senders.len();
+            match self.senders[self.next].try_send(batch) {
+                Ok(()) => return Ok(()),
+                Err(TrySendError::Full(refused) | TrySendError::Disconnected(refused)) => batch = refused,
+            }
+        }
+        Err(batch)
+    }
+
+    fn finish(self) {
+        drop(self.senders);
+        for thread in self.threads {
+            if let Err(panic) = thread.join() {
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+}
+
+/// What the walk does with what it finds.
+struct Giver<'scope> {
+    tree: &'scope Tree<'scope>,
+    workers: Workers<'scope>,
+    /// Files of the directory that is read.
+    batch: Vec<CString>,
+}
+
+impl Giver<'_> {
+    fn flush(&mut self, dir: BorrowedFd<'_>) {
+        let names = std::mem::take(&mut self.batch);
+        if names.is_empty() {
+            return;
+        }
+        if names.len() > FEW
+            && let Ok(own) = dir.try_clone_to_owned()
+        {
+            if let Err(batch) = self.workers.give(Batch { dir: own, names }) {
+                self.tree.files(batch.dir.as_fd(), &batch.names);
+            }
+            return;
+        }
+        self.tree.files(dir, &names);
+    }
+}
+
+impl Visitor for Giver<'_> {
+    fn entry(&mut self, dir: BorrowedFd<'_>, name: &CStr, kind: FileType) -> Result<bool, Errno> {
+        if self.tree.pulse.is_left() {
+            return Err(Errno::CANCELED);
+        }
+        let kind = match kind {
+            FileType::Unknown => match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(found) => FileType::from_raw_mode(found.st_mode),
+                Err(errno) => {
+                    self.tree.warn(dir, name, errno);
+                    return Ok(false);
+                }
+            },
+            known => known,
+        };
+        if kind == FileType::Directory {
+            self.flush(dir);
+            return Ok(true);
+        }
+        self.batch.push(name.to_owned());
+        if self.batch.len() >= BATCH {
+            self.flush(dir);
+        }
+        Ok(false)
+    }
+
+    fn not_entered(&mut self, dir: BorrowedFd<'_>, name: &CStr, errno: Errno) -> Result<(), Errno> {
+        self.tree.warn(dir, name, errno);
+        Ok(())
+    }
+
+    fn unreadable(&mut self, dir: BorrowedFd<'_>, errno: Errno) -> Result<(), Errno> {
+        self.tree.warn(dir, c"", errno);
+        Ok(())
+    }
+
+    fn leave(&mut self, dir: BorrowedFd<'_>, depth: usize) -> Result<(), Errno> {
+        self.flush(dir);
+        if depth > 0 {
+            self.tree.directory(dir);
+        }
+        Ok(())
+    }
+}
+
 struct Tree<'a> {
-    root: BorrowedFd<'a>,
     path: &'a Path,
     to: Change,
     /// Threads that share in the work tell of it as their own would.
@@ -112,6 +249,8 @@ struct Tree<'a> {
     progress: Progress,
     /// The first error that is of the machine, not of a file: parts of the volume may not have been seen.
     trouble: AtomicI32,
+    /// Files that could not be changed.
+    unchanged: AtomicU64,
 }
 
 /// When users are told of a walk that takes long: once that it does, then again and again how far it came.
@@ -149,7 +288,12 @@ impl Progress {
     }
 }
 
-impl Tree<'_> {
+impl<'a> Tree<'a> {
+    fn new(path: &'a Path, to: Change, progress: Progress) -> Self {
+        let (trouble, unchanged) = (AtomicI32::new(0), AtomicU64::new(0));
+        Self { path, to, pulse: Pulse::current(), progress, trouble, unchanged }
+    }
+
     fn beat(&self) {
         self.pulse.step("give it to the group");
         if let Some(files) = self.progress.file() {
@@ -158,77 +302,21 @@ impl Tree<'_> {
         }
     }
 
-    /// Directories found in those of the batch.
-    fn batch(&self, batch: &[PathBuf]) -> Vec<PathBuf> {
-        let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        let share = batch.len().div_ceil(cores.min(MOST_THREADS)).max(16);
-        let mut shares = batch.chunks(share);
-        let own = shares.next().unwrap_or_default();
-        std::thread::scope(|scope| {
-            let others: Vec<_> = shares.map(|share| scope.spawn(move || self.share(share))).collect();
-            let mut found = self.share(own);
-            for other in others {
-                match other.join() {
-                    Ok(more) => found.extend(more),
-                    Err(panic) => std::panic::resume_unwind(panic),
-                }
-            }
-            found
-        })
+    fn change_batches(&self, batches: &Receiver<Batch>) {
+        while let Ok(batch) = batches.recv() {
+            self.files(batch.dir.as_fd(), &batch.names);
+        }
     }
 
-    fn share(&self, directories: &[PathBuf]) -> Vec<PathBuf> {
-        let mut found = Vec::new();
-        for inner in directories {
+    fn files(&self, dir: BorrowedFd<'_>, names: &[CString]) {
+        for name in names {
             if self.pulse.is_left() {
-                break;
+                return;
             }
-            match open_far(self.root, inner) {
-                Ok(dir) => {
-                    found.extend(self.entries(&dir, inner));
-                    self.directory(&dir, inner);
-                }
-                Err(errno) => self.warn(inner, errno),
+            if let Err(errno) = self.file(dir, name) {
+                self.warn(dir, name, errno);
             }
         }
-        found
-    }
-
-    /// Changes all in the directory but directories, and gives their paths.
-    fn entries(&self, dir: &OwnedFd, inner: &Path) -> Vec<PathBuf> {
-        let mut found = Vec::new();
-        let mut entries = match Dir::read_from(dir) {
-            Ok(entries) => entries,
-            Err(errno) => {
-                self.warn(inner, errno);
-                return found;
-            }
-        };
-        while let Some(entry) = entries.read().filter(|_| !self.pulse.is_left()) {
-            let entry = match entry {
-                Ok(entry) => entry,
-                Err(errno) => {
-                    self.warn(inner, errno);
-                    break;
-                }
-            };
-            let name = entry.file_name();
-            if matches!(name.to_bytes(), b"." | b"..") {
-                continue;
-            }
-            let path = || inner.join(OsStr::from_bytes(name.to_bytes()));
-            let is_dir = match entry.file_type() {
-                FileType::Directory => true,
-                FileType::Unknown => open_same_mount(dir.as_fd(), name).is_ok(),
-                _ => false,
-            };
-            if is_dir {
-                found.push(path());
-            } else if let Err(errno) = self.file(dir.as_fd(), name) {
-                self.warn(&path(), errno);
-            }
-        }
-        found
     }
 
     /// Through a descriptor that names the file itself: it can't become a symlink in between. What is mounted on it
@@ -255,13 +343,13 @@ impl Tree<'_> {
         rustix::fs::chmod(itself, widened(stat.st_mode, self.to.bits))
     }
 
-    fn directory(&self, dir: &OwnedFd, inner: &Path) {
+    fn directory(&self, dir: BorrowedFd<'_>) {
         self.beat();
         let change = rustix::fs::fchown(dir, None, Some(self.to.group))
             .and_then(|()| rustix::fs::fstat(dir))
             .and_then(|stat| rustix::fs::fchmod(dir, widened(stat.st_mode, self.to.of_directory())));
         if let Err(errno) = change {
-            self.warn(inner, errno);
+            self.warn(dir, c"", errno);
         }
     }
 
@@ -275,14 +363,24 @@ impl Tree<'_> {
         }
     }
 
-    fn warn(&self, inner: &Path, errno: Errno) {
+    fn warn(&self, dir: BorrowedFd<'_>, name: &CStr, errno: Errno) {
         if matches!(errno, Errno::IO | Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::STALE) {
             let _ =
                 self.trouble.compare_exchange(0, errno.raw_os_error(), Ordering::Relaxed, Ordering::Relaxed);
         }
-        if errno != Errno::NOENT {
-            let path = self.path.join(inner);
+        if errno != Errno::NOENT && self.unchanged.fetch_add(1, Ordering::Relaxed) < NAMED_IN_LOG {
+            // Of a directory that lies too deep for a path nothing better is known than its volume.
+            let dir = std::fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd()));
+            let path = dir.unwrap_or_else(|_| self.path.to_owned()).join(&*name.to_string_lossy());
             tracing::warn!(path = %path.display(), error = %errno, "could not give the file to fsGroup");
+        }
+    }
+
+    fn log_unnamed(&self) {
+        let unnamed = self.unchanged.load(Ordering::Relaxed).saturating_sub(NAMED_IN_LOG);
+        if unnamed > 0 {
+            let path = self.path.display();
+            tracing::warn!(%path, "could not give {unnamed} more files of the volume to fsGroup");
         }
     }
 }
@@ -291,22 +389,6 @@ impl Tree<'_> {
 fn is_mount_point(file: BorrowedFd<'_>) -> bool {
     rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, rustix::fs::StatxFlags::empty())
         .is_ok_and(|stat| stat.stx_attributes.contains(rustix::fs::StatxAttributes::MOUNT_ROOT))
-}
-
-/// A path of any length, in pieces that the kernel takes.
-pub fn open_far(root: BorrowedFd<'_>, inner: &Path) -> Result<OwnedFd, Errno> {
-    let mut at: Option<OwnedFd> = None;
-    let mut piece = PathBuf::new();
-    let mut parts = inner.components().peekable();
-    while let Some(part) = parts.next() {
-        piece.push(part);
-        let long = piece.as_os_str().len() + parts.peek().map_or(0, |next| next.as_os_str().len()) > PIECE;
-        if long || parts.peek().is_none() {
-            let from = at.as_ref().map_or(root, |dir| dir.as_fd());
-            at = Some(open_on_mount(from, &std::mem::take(&mut piece))?);
-        }
-    }
-    at.ok_or(Errno::INVAL)
 }
 
 fn widened(mode: u32, by: u32) -> Mode {

@@ -9,6 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
+use model::bounds::{Bound, cut_output};
 use ports::FilesError;
 
 use super::steps::Pulse;
@@ -40,7 +41,7 @@ fn judge(program: &str, words: &[&str], output: io::Result<Output>) -> Result<()
         "{program} failed: {}\nMounting command: {program}\nMounting arguments: {}\nOutput: {}",
         output.status,
         words.join(" "),
-        String::from_utf8_lossy(&said).trim()
+        cut_output(said.trim_ascii(), Bound::ProgramOutput)
     )))
 }
 

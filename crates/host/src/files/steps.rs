@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use model::PodUid;
 use model::volume::VolumeNews;
@@ -19,6 +19,8 @@ pub struct Pulse {
     beats: Arc<AtomicU64>,
     heard_by: Arc<[Pulse]>,
     left: Arc<AtomicBool>,
+    /// Who is to be given way to, where the work may be left for somebody else.
+    gives_way: Option<Arc<AtomicUsize>>,
     /// For what is worth more than a beat.
     teller: Option<(PodUid, Teller)>,
 }
@@ -34,14 +36,20 @@ impl Pulse {
         Self { teller: teller.map(|teller| (uid.clone(), teller)), ..self }
     }
 
+    /// Of work that ends when the count is not zero.
+    pub fn giving_way_to(self, count: &Arc<AtomicUsize>) -> Self {
+        Self { gives_way: Some(Arc::clone(count)), ..self }
+    }
+
     /// As long as the answer is kept somebody waits for the work.
     pub fn waited_for(&self) -> Waits {
         Waits(Arc::clone(&self.left))
     }
 
-    /// Nobody waits for it any more: work that can be begun anew ends here.
+    /// Nobody waits for it any more, or it is in the way: work that can be begun anew ends here.
     pub fn is_left(&self) -> bool {
-        self.left.load(Ordering::Relaxed)
+        let asked_to_go = |count: &Arc<AtomicUsize>| count.load(Ordering::Relaxed) > 0;
+        self.left.load(Ordering::Relaxed) || self.gives_way.as_ref().is_some_and(asked_to_go)
     }
 
     pub fn tell(&self, news: VolumeNews) {

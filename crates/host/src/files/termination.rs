@@ -1,35 +1,58 @@
-//! A container's last words: from the file it could write, or else the end of its log.
+//! A container's termination message: from the file that the agent made for it, or else the end of its log.
+//!
+//! The container could write to the directory of that file only through the file itself, but somebody with rights on the
+//! node may have put a link, a fifo or a mount in its way. So the file is opened below the directory of all pods through
+//! no link and onto no other mount, it must be a regular file, and only its end is read. All of this runs in a lane of
+//! its own ([`super::lanes`]): a disk that does not answer costs this message, not the reading of the runtime.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::AsFd;
 use std::path::Path;
 
+use model::bounds::Bound;
 use model::files::TerminationMessageRequest;
+use rustix::fs::{Mode, OFlags};
 
-use crate::logs::{open_log, open_regular, read_tail};
+use super::beneath::open_file_on_mount;
+use super::layout::Layout;
+use crate::logs::{open_log, read_tail, regular};
 
-const MAX_FILE_BYTES: u64 = 4096;
-const MAX_LOG_BYTES: usize = 2048;
+const MAX_FILE_BYTES: u64 = Bound::TerminationMessage.bytes() as u64;
+const MAX_LOG_BYTES: usize = Bound::TerminationMessageFromLog.bytes();
 const MAX_LOG_LINES: u64 = 80;
 
 /// Failures to read become the message: the user asked for one, and this is why there is none.
-pub fn message(logs_dir: &Path, request: &TerminationMessageRequest) -> String {
-    if let Some(path) = &request.file {
-        match open_regular(Path::new(path)).and_then(|file| end_of(file, MAX_FILE_BYTES)) {
+pub fn message(layout: &Layout, request: &TerminationMessageRequest) -> String {
+    let own = |path: &String| layout.own_termination_log(&request.pod, &request.container, path);
+    if let Some(file) = request.mounted.iter().find_map(own) {
+        match open(layout, &file).and_then(|file| end_of(file, MAX_FILE_BYTES)) {
             Ok(text) if text.is_empty() => {}
             Ok(text) => return String::from_utf8_lossy(&text).into_owned(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return format!("Error on reading termination log {path}: {}", plain(&error)),
+            Err(error) => {
+                let path = layout.pods().join(file);
+                return format!("Error on reading termination log {}: {}", path.display(), plain(&error));
+            }
         }
     }
     let Some(path) = &request.log_fallback else { return String::new() };
-    match open_log(logs_dir, Path::new(path)).and_then(|file| read_tail(file, MAX_LOG_LINES, MAX_LOG_BYTES)) {
+    let log = open_log(&layout.pod_logs, Path::new(path));
+    match log.and_then(|file| read_tail(file, MAX_LOG_LINES, MAX_LOG_BYTES)) {
         Ok(text) => String::from_utf8_lossy(&text).into_owned(),
         Err(error) => format!(
             "Error on reading termination message from logs: failed to open log file {path:?}: {}",
             plain(&error)
         ),
     }
+}
+
+fn open(layout: &Layout, file: &Path) -> io::Result<File> {
+    let way = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let pods = rustix::fs::open(layout.pods(), way, Mode::empty())?;
+    // Not blocking: opening a fifo would wait for its writer.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    regular(File::from(open_file_on_mount(pods.as_fd(), file, flags)?))
 }
 
 fn end_of(mut file: File, bytes: u64) -> io::Result<Vec<u8>> {
@@ -52,6 +75,7 @@ fn plain(error: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::testing::{Mounts, bind};
     use std::fs;
     use std::os::unix::fs::symlink;
     use std::path::PathBuf;
@@ -64,19 +88,30 @@ mod tests {
 
     fn bench() -> Bench {
         let temp = tempfile::tempdir().unwrap();
-        fs::create_dir_all(temp.path().join("logs/pod/c")).unwrap();
+        for dir in ["logs/pod/c", "root/pods/u/containers/c"] {
+            fs::create_dir_all(temp.path().join(dir)).unwrap();
+        }
         fs::write(temp.path().join("secret"), "secret").unwrap();
-        Bench { file: temp.path().join("file"), log: temp.path().join("logs/pod/c/0.log"), temp }
+        let file = temp.path().join("root/pods/u/containers/c/0a1b2c3d");
+        Bench { file, log: temp.path().join("logs/pod/c/0.log"), temp }
     }
 
     impl Bench {
         fn message(&self, file: bool, log: bool) -> String {
+            let mounted: &[&Path] = if file { &[&self.file] } else { &[] };
+            self.message_of(mounted, log)
+        }
+
+        fn message_of(&self, mounted: &[&Path], log: bool) -> String {
             let text = |path: &Path| path.to_str().unwrap().to_owned();
             let request = TerminationMessageRequest {
-                file: file.then(|| text(&self.file)),
+                pod: "u".into(),
+                container: "c".into(),
+                mounted: mounted.iter().map(|path| text(path)).collect(),
                 log_fallback: log.then(|| text(&self.log)),
             };
-            message(&self.temp.path().join("logs"), &request)
+            let at = |name: &str| self.temp.path().join(name);
+            message(&Layout { root: at("root"), pod_logs: at("logs"), links: at("links") }, &request)
         }
     }
 
@@ -136,5 +171,45 @@ mod tests {
         fs::remove_file(&b.log).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, &b.log, rustix::fs::Mode::RWXU).unwrap();
         assert_eq!(b.message(false, true), expect("not a regular file"));
+    }
+
+    #[test]
+    fn only_the_file_that_the_agent_made_is_read() {
+        let b = bench();
+        let secret = b.temp.path().join("secret");
+        let of_other = b.temp.path().join("root/pods/u/containers/other/0a1b2c3d");
+        fs::create_dir(of_other.parent().unwrap()).unwrap();
+        fs::write(&of_other, "of another").unwrap();
+        fs::write(&b.file, "own").unwrap();
+        assert_eq!(b.message_of(&[&secret, &of_other, &b.file], false), "own");
+        assert_eq!(b.message_of(&[&secret, &of_other], false), "");
+        // The runtime has resolved a link on the way to the agent's directory.
+        let moved = b.temp.path().join("moved");
+        fs::rename(b.temp.path().join("root"), &moved).unwrap();
+        symlink("moved", b.temp.path().join("root")).unwrap();
+        assert_eq!(b.message_of(&[&moved.join("pods/u/containers/c/0a1b2c3d")], false), "own");
+        assert_eq!(b.message(true, false), "own");
+    }
+
+    #[test]
+    fn neither_a_link_nor_a_mount_on_the_way_is_followed() {
+        let b = bench();
+        let _mounts = Mounts::below(b.temp.path());
+        let expect = |why: &str| format!("Error on reading termination log {}: {why}", b.file.display());
+        let (dir, evil) = (b.file.parent().unwrap(), b.temp.path().join("evil"));
+        fs::create_dir(&evil).unwrap();
+        fs::write(evil.join("0a1b2c3d"), "secret").unwrap();
+        fs::write(&b.file, "own").unwrap();
+        for (from, to) in [(evil.join("0a1b2c3d"), b.file.as_path()), (evil.clone(), dir)] {
+            bind(&from, to);
+            assert_eq!(fs::read_to_string(&b.file).unwrap(), "secret", "the attack works on who just reads");
+            assert_eq!(b.message(true, false), expect("invalid cross-device link"));
+            rustix::mount::unmount(to, rustix::mount::UnmountFlags::NOFOLLOW).unwrap();
+        }
+        assert_eq!(b.message(true, false), "own");
+        fs::remove_dir_all(dir).unwrap();
+        symlink(&evil, dir).unwrap();
+        assert_eq!(fs::read_to_string(&b.file).unwrap(), "secret", "the attack works on who just reads");
+        assert_eq!(b.message(true, false), expect("too many levels of symbolic links"));
     }
 }

@@ -79,7 +79,12 @@ async fn a_pod_comes_works_and_goes() {
     b.files.link_log(&FullName::new("p", "ns"), "c", "cid", &log).await.unwrap();
     assert_eq!(fs::read_link(b.at("links/p_ns_c-cid.log")).unwrap().to_str().unwrap(), log);
     assert_eq!(b.files.highest_log_number(&format!("{log_dir}/c")).await.unwrap(), Some(0));
-    let request = TerminationMessageRequest { file: Some(termination_log), log_fallback: Some(log.clone()) };
+    let request = TerminationMessageRequest {
+        pod: uid.clone(),
+        container: "c".into(),
+        mounted: vec![termination_log],
+        log_fallback: Some(log.clone()),
+    };
     assert_eq!(b.files.termination_message(&request).await, "done\n");
 
     let left = b.files.leftovers().await.unwrap();

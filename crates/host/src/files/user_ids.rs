@@ -37,25 +37,34 @@ pub fn write(layout: &Layout, uid: &PodUid, ids: &IdMapping) -> Result<(), Files
 pub fn read_all(layout: &Layout) -> UserNamespacesFound {
     let mut found = UserNamespacesFound::default();
     let pods = layout.root.join("pods");
-    let entries = match fs::read_dir(&pods) {
-        Ok(entries) => entries,
+    let mut names = match names(&pods) {
+        Ok(names) => names,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return found,
         Err(error) => {
+            found.unlisted = true;
             found.problems.push(format!("list {}: {error}", pods.display()));
             return found;
         }
     };
-    let mut names: Vec<_> = entries.flatten().filter_map(|e| e.file_name().into_string().ok()).collect();
     names.sort();
     for name in names {
         let path = pods.join(&name).join(FILE);
         match read(&path) {
-            Ok(Some(ids)) => found.ids.push((PodUid::new(name), ids)),
+            Ok(Some(ids)) => found.ids.push((PodUid::new(name), Some(ids))),
             Ok(None) => {}
-            Err(error) => found.problems.push(format!("{}: {error}", path.display())),
+            Err(error) => {
+                found.problems.push(format!("{}: {error}", path.display()));
+                found.ids.push((PodUid::new(name), None));
+            }
         }
     }
     found
+}
+
+/// Names that are not text are no pods.
+fn names(dir: &Path) -> io::Result<Vec<String>> {
+    let names = fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name().into_string().ok()));
+    names.filter_map(io::Result::transpose).collect()
 }
 
 fn read(path: &Path) -> io::Result<Option<IdMapping>> {
@@ -102,7 +111,7 @@ mod tests {
         }
         fs::create_dir_all(root.path().join("pods/without")).unwrap();
         let found = read_all(&layout);
-        assert_eq!(found.ids, [("a".into(), ids(65_536)), ("b".into(), ids(196_608))]);
+        assert_eq!(found.ids, [("a".into(), Some(ids(65_536))), ("b".into(), Some(ids(196_608)))]);
         assert_eq!(found.problems, [""; 0]);
         let left: Vec<_> = fs::read_dir(root.path().join("pods/b")).unwrap().flatten().collect();
         assert_eq!(left.len(), 1, "no draft stays");
@@ -120,7 +129,18 @@ mod tests {
         fs::create_dir_all(root.path().join("pods/c")).unwrap();
         write(&layout, &"c".into(), &ids(65_536)).unwrap();
         let found = read_all(&layout);
-        assert_eq!((found.ids.len(), found.problems.len()), (1, 2), "{:?}", found.problems);
+        assert_eq!(found.ids, [("a".into(), None), ("b".into(), None), ("c".into(), Some(ids(65_536)))]);
+        assert_eq!((found.problems.len(), found.unlisted), (2, false), "{:?}", found.problems);
+    }
+
+    #[test]
+    fn directories_that_can_not_be_listed_are_told() {
+        let root = tempfile::tempdir().unwrap();
+        let layout = layout(root.path().to_owned());
+        assert!(!read_all(&layout).unlisted, "none are there yet");
+        fs::write(root.path().join("pods"), "no directory").unwrap();
+        let found = read_all(&layout);
+        assert!(found.unlisted && found.ids.is_empty() && found.problems.len() == 1, "{found:?}");
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub use open::open_log;
 pub use ports::{LogOptions, LogOutput};
 pub use stream::stream;
 
-pub(crate) use open::open_regular;
+pub(crate) use open::regular;
 pub(crate) use tail::read_tail;
 
 /// The logs below one directory.

@@ -26,13 +26,8 @@ pub fn open_log(logs_dir: &Path, path: &Path) -> io::Result<File> {
     regular(File::from(file))
 }
 
-/// Opens a file that a container could have replaced: not through a link, and only a regular one.
-pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    regular(File::from(rustix::fs::open(path, flags, Mode::empty())?))
-}
-
-fn regular(file: File) -> io::Result<File> {
+/// Refuses what is not a regular file: reading a fifo or a device may wait for ever.
+pub(crate) fn regular(file: File) -> io::Result<File> {
     let stat = rustix::fs::fstat(&file)?;
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => Ok(file),

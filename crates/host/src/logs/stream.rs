@@ -25,6 +25,7 @@ use futures::stream::{self, BoxStream};
 use inotify::{EventStream, Inotify, WatchMask};
 use ports::LogOptions;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
+use tokio::time::Instant;
 
 use super::open::open_log;
 use super::render::Renderer;
@@ -98,6 +99,8 @@ struct Reader {
     successors: VecDeque<tokio::fs::File>,
     siblings: Siblings,
     changes: Changes,
+    /// Until then a file that holds nothing is waited for, although it is not followed.
+    first_line_until: Option<Instant>,
     has_ended: bool,
     is_over: bool,
 }
@@ -118,8 +121,18 @@ impl Reader {
         }
         let renderer = Renderer::new(&start.options);
         let changes = Changes::NotWatched;
-        let (successors, has_ended, is_over) = (VecDeque::new(), false, false);
-        Ok(Box::new(Self { start, file, renderer, successors, siblings, changes, has_ended, is_over }))
+        let waits = start.options.first_line_within;
+        Ok(Box::new(Self {
+            start,
+            file,
+            renderer,
+            successors: VecDeque::new(),
+            siblings,
+            changes,
+            first_line_until: (!waits.is_zero()).then(|| Instant::now() + waits),
+            has_ended: false,
+            is_over: false,
+        }))
     }
 
     async fn next(&mut self) -> io::Result<Option<Bytes>> {
@@ -141,6 +154,9 @@ impl Reader {
 
     /// All of the file is read. Returns what the end itself brings out.
     async fn at_end(&mut self) -> io::Result<Bytes> {
+        if self.waits_for_first_line().await? {
+            return Ok(Bytes::new());
+        }
         if !self.start.options.follow || (self.has_ended && self.successors.is_empty()) {
             self.is_over = true;
             return Ok(self.renderer.finish());
@@ -167,6 +183,29 @@ impl Reader {
             }
         }
         Ok(Bytes::new())
+    }
+
+    /// False when there is nothing to wait for. A container is called running as soon as its process is, which may be
+    /// a moment before that process has written its first line.
+    async fn waits_for_first_line(&mut self) -> io::Result<bool> {
+        let Some(until) = self.first_line_until.filter(|_| !self.start.options.follow) else {
+            return Ok(false);
+        };
+        if self.file.metadata().await?.len() > 0 || Instant::now() >= until {
+            self.first_line_until = None;
+            // Something may have come since the end was read.
+            return Ok(true);
+        }
+        if !self.changes.are_watched() {
+            self.changes = Changes::watch(self.start.path.parent());
+            return Ok(true);
+        }
+        tokio::select! {
+            () = &mut self.start.ended => self.first_line_until = None,
+            () = self.changes.next() => {}
+            () = tokio::time::sleep_until(until) => {}
+        }
+        Ok(true)
     }
 
     /// True if another file is at the log's path: the runtime writes there from now on.

@@ -252,3 +252,33 @@ async fn a_slow_reader_gets_small_pieces() {
     assert_eq!(total, 2000 * 1001);
     assert!(pieces > 20);
 }
+
+/// A container is called running a moment before it has written anything.
+#[tokio::test]
+async fn the_first_line_of_a_fresh_log_is_waited_for() {
+    let b = bench();
+    let patient = || LogOptions { first_line_within: Duration::from_secs(60), ..LogOptions::default() };
+    let read = async {
+        let read = b.all(patient()).await;
+        assert_eq!(read, "hello\n");
+    };
+    let write = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        b.say("hello");
+    };
+    tokio::join!(read, write);
+    // One that holds something is read as it is.
+    assert_eq!(b.all(patient()).await, "hello\n");
+}
+
+#[tokio::test]
+async fn a_log_that_stays_empty_is_not_waited_for_any_longer() {
+    let b = bench();
+    assert_eq!(b.all(LogOptions::default()).await, "");
+    let moment = LogOptions { first_line_within: Duration::from_millis(50), ..LogOptions::default() };
+    assert_eq!(b.all(moment).await, "");
+    // Nor is one whose container has ended.
+    let patient = LogOptions { first_line_within: Duration::from_secs(3600), ..LogOptions::default() };
+    let ended = stream(&b.logs, &b.path, patient, std::future::ready(()));
+    assert_eq!(ended.count().await, 0);
+}

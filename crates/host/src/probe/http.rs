@@ -11,6 +11,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use model::bounds::Bound;
 use model::probe::{ErrorState, HttpCheck, ProbeOutcome};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -20,7 +21,7 @@ use super::url::{Url, is_relative};
 use super::{USER_AGENT, dial, tls};
 
 /// Of the body, for messages.
-const MAX_BODY: usize = 10 << 10;
+const MAX_BODY: usize = Bound::ProbeOutput.bytes();
 const MAX_REQUESTS: usize = 10;
 
 const NO_HEADERS_YET: &str = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)";

@@ -15,9 +15,10 @@ use model::probe::ProbeRecord;
 use ports::{ProbeRecordError, ProbeRecordStore, ProbeRecords};
 use rustix::fs::{Mode, OFlags};
 
+use crate::sealed::{seal, unseal};
+
 const FILE: &str = "probe-results";
 const DRAFT: &str = "probe-results.new";
-const VERSION: &str = "1";
 /// More than any pod's record comes to.
 const MAX_BYTES: u64 = 1 << 20;
 
@@ -91,14 +92,7 @@ fn read(path: &Path) -> Result<Option<ProbeRecord>, ProbeRecordError> {
         return Err(damaged("it is no small file".into()));
     }
     let text = io::read_to_string(file).map_err(failed("read", path))?;
-    let (seal, body) = text.split_once('\n').ok_or_else(|| damaged("it has no first line".into()))?;
-    let (version, sum) = seal.split_once(' ').ok_or_else(|| damaged("it has no checksum".into()))?;
-    if version != VERSION {
-        return Err(damaged(format!("version {version:?} is not known")));
-    }
-    if sum != checksum(body) {
-        return Err(damaged("the checksum differs".into()));
-    }
+    let body = unseal(&text).map_err(damaged)?;
     serde_json::from_str(body).map(Some).map_err(|error| damaged(error.to_string()))
 }
 
@@ -132,15 +126,7 @@ fn save(pods: &Path, uid: &PodUid, record: &ProbeRecord) -> Result<(), ProbeReco
 
 fn sealed(record: &ProbeRecord) -> String {
     let body = serde_json::to_string(record).expect("a record is plain data");
-    format!("{VERSION} {}\n{body}", checksum(&body))
-}
-
-/// FNV-1a: against accidents, not against intent.
-fn checksum(text: &str) -> String {
-    let sum = text
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325u64, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-    format!("{sum:016x}")
+    seal(&body)
 }
 
 /// A static pod may choose its uid: it must not be able to say `..` or `a/b`.

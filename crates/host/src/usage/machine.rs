@@ -69,7 +69,7 @@ fn meminfo(text: &str) -> BTreeMap<String, u64> {
     let line = |line: &str| {
         let (name, rest) = line.split_once(':')?;
         let kilobytes: u64 = rest.split_whitespace().next()?.parse().ok()?;
-        Some((name.to_owned(), kilobytes * 1024))
+        Some((name.to_owned(), kilobytes.saturating_mul(1024)))
     };
     text.lines().filter_map(line).collect()
 }
@@ -80,12 +80,12 @@ fn busy_nanos(stat: &str) -> Option<u64> {
     let ticks: Vec<u64> = line.split_whitespace().skip(1).map_while(|word| word.parse().ok()).collect();
     let busy: u64 =
         ticks.iter().take(8).enumerate().filter(|(at, _)| !matches!(at, 3 | 4)).map(|(_, t)| t).sum();
-    Some(busy * TICK_NANOS)
+    Some(busy.saturating_mul(TICK_NANOS))
 }
 
 fn boot(stat: &str) -> Option<Wall> {
     let seconds: i64 = stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
-    Some(Wall(seconds * 1_000_000_000))
+    Some(Wall::from_seconds(seconds))
 }
 
 /// The total of the fourth field.
@@ -136,9 +136,9 @@ fn unescaped(place: &str) -> String {
 pub(super) fn filesystem(path: &Path) -> io::Result<FilesystemFigures> {
     let stat = rustix::fs::statvfs(path)?;
     Ok(FilesystemFigures {
-        available_bytes: stat.f_bavail * stat.f_frsize,
-        capacity_bytes: stat.f_blocks * stat.f_frsize,
-        used_bytes: stat.f_blocks.saturating_sub(stat.f_bfree) * stat.f_frsize,
+        available_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
+        capacity_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
+        used_bytes: stat.f_blocks.saturating_sub(stat.f_bfree).saturating_mul(stat.f_frsize),
         inodes: stat.f_files,
         inodes_free: stat.f_ffree,
     })

@@ -32,6 +32,7 @@ use files::Files;
 pub(crate) use machine::interfaces;
 use questions::Questions;
 use trees::Trees;
+pub(crate) use walk::count;
 
 /// A rate over less than this says little.
 const SHORTEST_RATE: Duration = Duration::from_secs(1);
@@ -52,6 +53,8 @@ pub struct HostUsage {
     samples: Mutex<BTreeMap<String, Sample>>,
     facts: OnceCell<MachineFacts>,
     questions: Questions,
+    /// Walks over trees take long and may hang: they have threads of their own, one for each tree.
+    walks: Questions,
 }
 
 /// Where to read.
@@ -65,7 +68,8 @@ impl HostUsage {
     pub fn new(layout: Layout, wall: Arc<dyn WallClock>) -> Self {
         let place = Place { trees: Trees::new(&layout), proc: "/proc".into(), sys: "/sys".into() };
         let (samples, facts) = (Mutex::new(BTreeMap::new()), OnceCell::new());
-        Self { place: Arc::new(place), wall, samples, facts, questions: Questions::default() }
+        let (questions, walks) = (Questions::default(), Questions::default());
+        Self { place: Arc::new(place), wall, samples, facts, questions, walks }
     }
 
     async fn blocking<T: Send + 'static>(
@@ -254,7 +258,7 @@ impl UsageReader for HostUsage {
     async fn tree(&self, path: &str) -> io::Result<TreeFigures> {
         let (path, stop) = (PathBuf::from(path), Arc::new(AtomicBool::new(false)));
         let _stop_when_gone = StopOnDrop(stop.clone());
-        self.blocking(move |_| walk::measure(&path, &stop)).await?
+        self.walks.ask(path, move |path| walk::measure(path, &stop)).await
     }
 }
 
@@ -279,7 +283,7 @@ fn directory(path: &Path) -> Option<TreeFigures> {
     let files = fs::read_dir(path).ok()?.flatten().filter_map(|entry| entry.metadata().ok());
     let files = files.filter(|file| file.is_file());
     Some(files.fold(TreeFigures::default(), |sum, file| TreeFigures {
-        bytes: sum.bytes + file.len(),
+        bytes: sum.bytes.saturating_add(file.len()),
         inodes: sum.inodes + 1,
     }))
 }

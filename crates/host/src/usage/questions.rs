@@ -1,4 +1,4 @@
-//! Questions about filesystems. A server that is dead never answers, and nothing ends who asked it: so each question has a
+//! Questions about filesystems and trees. A server that is dead never answers, and nothing ends who asked it: so each question has a
 //! thread, and there is one per path. Who asks again waits for the earlier one, or leaves.
 
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ impl Questions {
             // Who asked may have left.
             let _ = told.send(found);
         };
-        std::thread::Builder::new().name("statfs".into()).spawn(ask)?;
+        std::thread::Builder::new().name("usage".into()).spawn(ask)?;
         answer.await.map_err(io::Error::other)?
     }
 }

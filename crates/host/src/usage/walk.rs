@@ -1,136 +1,126 @@
-//! How much a tree of files takes. Containers write such trees, so the walk
-//! - opens every directory through its parent's descriptor, and never through a symlink;
-//! - counts nothing that is mounted into the tree, neither a filesystem nor a file;
-//! - holds at most [`MAX_OPEN`] descriptors: on the way back it goes through `..`, and only to the directory that it
-//!   came from;
-//! - ends soon after it is told to.
+//! How much a tree of files takes, by the walk that everybody shares ([`crate::walk`]). What is mounted into the tree,
+//! be it a filesystem or a file, is not counted; a file with several names counts once.
 
 use std::collections::HashSet;
-use std::ffi::CString;
+use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ports::TreeFigures;
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxAttributes, StatxFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxAttributes};
 use rustix::io::Errno;
 
-use crate::files::open_same_mount;
+use crate::walk::{Identity, Visitor, identity, look, walk};
 
-const MAX_OPEN: usize = 32;
 const BLOCK: u64 = 512;
-
-/// Device and inode.
-type Identity = (u32, u32, u64);
-
-/// A directory on the way down to the one that is looked at.
-struct Level {
-    dir: Option<OwnedFd>,
-    is: Identity,
-    /// Directories in it that are still to be looked at.
-    left: Vec<CString>,
-}
+/// Files with several names that are told apart. Each name of one more counts with its share of the file, so that a
+/// million of them take no more memory.
+const MAX_LINKED: usize = 1 << 18;
 
 pub(super) fn measure(top: &Path, stop: &AtomicBool) -> io::Result<TreeFigures> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let dir = rustix::fs::open(top, flags, Mode::empty())?;
-    let mut walk = Walk { figures: TreeFigures::default(), linked: HashSet::new(), stop };
-    walk.count(&look(&dir, c"", AtFlags::EMPTY_PATH)?);
-    let mut levels = vec![walk.enter(dir)?];
-    while let Some(level) = levels.last_mut() {
-        let Some(name) = level.left.pop() else {
-            climb(&mut levels)?;
-            continue;
-        };
-        let Some(dir) = &level.dir else { return Err(moved(top)) };
-        match open_same_mount(dir.as_fd(), &name) {
-            Ok(dir) => levels.push(walk.enter(dir)?),
-            // Gone, no directory any more, a mount point, or not ours to read.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::ACCESS) => continue,
-            Err(errno) => return Err(errno.into()),
+    let counted = count(dir.as_fd(), &|| stop.load(Ordering::Relaxed));
+    match counted.trouble {
+        None => Ok(counted.figures),
+        Some(Errno::CANCELED) => Err(io::ErrorKind::Interrupted.into()),
+        Some(Errno::STALE) => {
+            Err(io::Error::other(format!("{} changed while it was measured", top.display())))
         }
-        if let Some(far) = levels.len().checked_sub(MAX_OPEN + 1) {
-            levels[far].dir = None;
-        }
+        Some(errno) => Err(errno.into()),
     }
-    Ok(walk.figures)
 }
 
-/// Leaves the lowest level. The one above may have been closed: it is opened again from below.
-fn climb(levels: &mut Vec<Level>) -> io::Result<()> {
-    let below = levels.pop().and_then(|level| level.dir);
-    let (Some(above), Some(below)) = (levels.last_mut(), below) else { return Ok(()) };
-    if above.dir.is_none() {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let dir = rustix::fs::openat(&below, c"..", flags, Mode::empty())?;
-        if identity(&look(&dir, c"", AtFlags::EMPTY_PATH)?) == above.is {
-            above.dir = Some(dir);
-        } else {
-            above.left.clear();
-            return Err(io::Error::other("a directory was moved away while it was measured"));
-        }
-    }
-    Ok(())
+/// What was counted, and the first thing that kept the rest from being counted.
+pub(crate) struct Counted {
+    pub figures: TreeFigures,
+    /// `CANCELED`: it was left; `STALE`: the tree changed in a way that lost the way back; `NAMETOOLONG`: parts lie too
+    /// deep to be looked at.
+    pub trouble: Option<Errno>,
 }
 
-fn moved(top: &Path) -> io::Error {
-    io::Error::other(format!("{} changed while it was measured", top.display()))
+/// Counts a directory with all in it. `is_left` is asked at each entry.
+pub(crate) fn count(top: BorrowedFd<'_>, is_left: &dyn Fn() -> bool) -> Counted {
+    let mut counter = Counter {
+        counted: Counted { figures: TreeFigures::default(), trouble: None },
+        linked: HashSet::new(),
+        is_left,
+    };
+    let result = look(top, c"", AtFlags::EMPTY_PATH).and_then(|found| {
+        counter.add(&found);
+        walk(top, &mut counter)
+    });
+    let mut counted = counter.counted;
+    counted.trouble = result.err().or(counted.trouble);
+    counted
 }
 
-fn look(dir: &OwnedFd, name: &std::ffi::CStr, more: AtFlags) -> rustix::io::Result<Statx> {
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | more;
-    rustix::fs::statx(dir, name, flags, StatxFlags::BASIC_STATS)
-}
-
-fn identity(found: &Statx) -> Identity {
-    (found.stx_dev_major, found.stx_dev_minor, found.stx_ino)
-}
-
-struct Walk<'a> {
-    figures: TreeFigures,
-    /// Files with several names, which are counted once.
+struct Counter<'a> {
+    counted: Counted,
     linked: HashSet<Identity>,
-    stop: &'a AtomicBool,
+    is_left: &'a dyn Fn() -> bool,
 }
 
-impl Walk<'_> {
-    fn count(&mut self, found: &Statx) {
-        self.figures.bytes += found.stx_blocks * BLOCK;
-        self.figures.inodes += 1;
+impl Counter<'_> {
+    fn add(&mut self, found: &Statx) {
+        self.counted.figures.bytes += found.stx_blocks * BLOCK;
+        self.counted.figures.inodes += 1;
     }
 
-    /// Counts what is in a directory.
-    fn enter(&mut self, dir: OwnedFd) -> io::Result<Level> {
-        let is = identity(&look(&dir, c"", AtFlags::EMPTY_PATH)?);
-        let mut left = Vec::new();
-        let mut entries = Dir::read_from(&dir)?;
-        while let Some(entry) = entries.read() {
-            if self.stop.load(Ordering::Relaxed) {
-                return Err(io::ErrorKind::Interrupted.into());
-            }
-            let entry = entry?;
-            let name = entry.file_name();
-            if matches!(name.to_bytes(), b"." | b"..") {
-                continue;
-            }
-            let found = match look(&dir, name, AtFlags::empty()) {
-                Ok(found) => found,
-                Err(Errno::NOENT) => continue,
-                Err(errno) => return Err(errno.into()),
-            };
-            if found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
-                continue;
-            }
-            let directory = FileType::from_raw_mode(found.stx_mode.into()) == FileType::Directory;
-            if directory {
-                left.push(name.to_owned());
-            } else if found.stx_nlink > 1 && !self.linked.insert(identity(&found)) {
-                continue;
-            }
-            self.count(&found);
+    fn add_linked(&mut self, found: &Statx) {
+        if self.linked.len() >= MAX_LINKED && !self.linked.contains(&identity(found)) {
+            self.counted.figures.bytes += found.stx_blocks * BLOCK / u64::from(found.stx_nlink.max(1));
+        } else if self.linked.insert(identity(found)) {
+            self.add(found);
         }
-        Ok(Level { dir: Some(dir), is, left })
+    }
+
+    fn note(&mut self, errno: Errno) {
+        // Gone, no directory any more, a mount point, or not ours to read.
+        if !matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::ACCESS) {
+            self.counted.trouble.get_or_insert(errno);
+        }
+    }
+}
+
+impl Visitor for Counter<'_> {
+    fn entry(&mut self, dir: BorrowedFd<'_>, name: &CStr, _: FileType) -> Result<bool, Errno> {
+        if (self.is_left)() {
+            return Err(Errno::CANCELED);
+        }
+        let found = match look(dir, name, AtFlags::empty()) {
+            Ok(found) => found,
+            Err(errno) => {
+                self.note(errno);
+                return Ok(false);
+            }
+        };
+        if found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
+            return Ok(false);
+        }
+        let directory = FileType::from_raw_mode(found.stx_mode.into()) == FileType::Directory;
+        if directory || found.stx_nlink < 2 {
+            self.add(&found);
+        } else {
+            self.add_linked(&found);
+        }
+        Ok(directory)
+    }
+
+    fn not_entered(&mut self, _: BorrowedFd<'_>, _: &CStr, errno: Errno) -> Result<(), Errno> {
+        self.note(errno);
+        Ok(())
+    }
+
+    fn unreadable(&mut self, _: BorrowedFd<'_>, errno: Errno) -> Result<(), Errno> {
+        self.note(errno);
+        Ok(())
+    }
+
+    fn leave(&mut self, _: BorrowedFd<'_>, _: usize) -> Result<(), Errno> {
+        Ok(())
     }
 }
 
@@ -159,18 +149,6 @@ mod tests {
         assert_eq!(full.inodes, 5);
         let grown = full.bytes - empty.bytes;
         assert!((100_000..150_000).contains(&grown), "{grown}");
-    }
-
-    #[test]
-    fn goes_deeper_than_it_holds_descriptors() {
-        let temp = tempfile::tempdir().unwrap();
-        let mut dir = temp.path().join("tree");
-        for _ in 0..(MAX_OPEN * 3) {
-            fs::create_dir_all(dir.join("side")).unwrap();
-            dir.push("deep");
-        }
-        fs::create_dir(&dir).unwrap();
-        assert_eq!(measured(&temp.path().join("tree")).inodes, (MAX_OPEN * 3 * 2 + 1) as u64);
     }
 
     #[test]

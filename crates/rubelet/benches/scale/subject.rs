@@ -38,6 +38,7 @@ impl Subject {
             "containerRuntimeEndpoint": format!("unix://{}", socket.display()),
             "staticPodPath": path.join("manifests"), "podLogsDir": path.join("logs"),
             "cgroupDriver": "cgroupfs", "failCgroupV1": false, "failSwapOn": false,
+            "makeIPTablesUtilChains": false,
             // There are no processes to put into cgroups.
             "cgroupsPerQOS": false, "enforceNodeAllocatable": [],
             "maxPods": max_pods, "registryPullQPS": 0,

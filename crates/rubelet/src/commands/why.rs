@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use model::bounds::{Bound, cut};
 use model::report::{RecentEvent, WhyLine, WhyReport};
 use model::why::Cause;
 use model::{EventKind, Wall};
@@ -74,7 +75,8 @@ fn reason(line: &WhyLine, now: Wall) -> String {
     let subject = line.container.as_deref().map_or("pod".to_owned(), |name| format!("container {name}"));
     let mut times = vec![format!("since {} ago", age_at(now, line.since))];
     times.extend(line.next_attempt_secs.map(next_attempt));
-    format!("{subject}: {} ({})", sentence(&line.cause, now), times.join(", "))
+    let cause = cut(sentence(&line.cause, now), Bound::Why);
+    format!("{subject}: {cause} ({})", times.join(", "))
 }
 
 fn next_attempt(seconds: f64) -> String {
@@ -89,6 +91,7 @@ fn next_attempt(seconds: f64) -> String {
 fn sentence(cause: &Cause, now: Wall) -> String {
     match cause {
         Cause::Rejected { reason, message } => with("was refused", message) + &format!(" [{reason}]"),
+        Cause::SetAside { message } => with("is set aside: nothing is done for it", message),
         Cause::RuntimeNotReady { message } => with("waits for the container runtime to be ready", message),
         Cause::NetworkNotReady { message } => with("waits for the pod network to be ready", message),
         Cause::Observing => "waits for a fresh look at the container runtime".into(),

@@ -33,6 +33,7 @@ const EFFECTIVE: &[&str] = &[
     "CSIVolumeHealth",
     "ClusterTrustBundleProjection",
     "CustomCPUCFSQuotaPeriod",
+    "EnvFiles",
     "GracefulNodeShutdown",
     "GracefulNodeShutdownBasedOnPodPriority",
     "KubeletCrashLoopBackOffMax",
@@ -41,7 +42,9 @@ const EFFECTIVE: &[&str] = &[
     "LoggingBetaOptions",
     "NodeDeclaredFeatures",
     "PodLevelResources",
+    "ReduceDefaultCrashLoopBackOffDecay",
     "SELinuxMount",
+    "UserNamespacesHostNetworkSupport",
 ];
 
 /// Why a set of gates can't be used.

@@ -8,8 +8,8 @@ use super::table::{Flag, Group, Target, flags};
 use crate::config::{Effect, KubeletConfiguration, Stage, known_gates};
 
 const INTRODUCTION: &str = "\
-Rubelet runs the pods of one node: those of the static pod files and of the URL it is given. It takes the
-flags and the files of the kubelet. It does not join a cluster yet.
+Rubelet runs the pods of one node: those that an API server has for it (--kubeconfig), and static pods of files
+and of a URL. It takes the flags and the files of the kubelet. Without --kubeconfig it stands alone.
 ";
 
 /// All of it; `commands` are our sub-commands with a line about each.

@@ -180,15 +180,7 @@ mod tests {
         assert_eq!((setup.capacity.max_pods, setup.capacity.pods_per_core), (110, 10));
         assert_eq!(setup.lease_duration, Duration::from_secs(20));
         assert_eq!(setup.kubelet_version, "v1.36.4");
-        assert_eq!(
-            setup.declared_features,
-            [
-                "ExtendWebSocketsToKubelet",
-                "InPlacePodLevelResourcesVerticalScaling",
-                "InPlacePodVerticalScalingInitContainers",
-                "RestartAllContainersOnContainerExits",
-            ]
-        );
+        assert_eq!(setup.declared_features, ["RestartAllContainersOnContainerExits"]);
     }
 
     #[test]

@@ -125,3 +125,39 @@ fn variables_arguments_and_directories() {
     assert_eq!(seen(&node, &pod, "dir"), ["/made/for/it"]);
     clear(&node, &["env"]);
 }
+
+#[test]
+fn variables_from_a_file_that_another_container_wrote() {
+    let node = Node::start();
+    let in_file = |name: &str, key: &str, optional: bool| {
+        let reference = json!({ "volumeName": "v", "path": "sub/vars", "key": key, "optional": optional });
+        json!({ "name": name, "valueFrom": { "fileKeyRef": reference } })
+    };
+    let mounts = json!({ "volumeMounts": [{ "name": "v", "mountPath": "/v" }] });
+    let write = "mkdir /v/sub; printf \"# a note\\nA='one'\\nB='two\\n lines' # the rest\\n\" > /v/sub/vars";
+    let reads = looks(
+        "reads",
+        "echo \"a=$FROM_A\"; echo \"b=$(echo $FROM_B)\"; echo \"c=${FROM_C-unset}\"; echo \"word=$1\"",
+        json!({
+            "env": [in_file("FROM_A", "A", false), in_file("FROM_B", "B", false), in_file("FROM_C", "C", true)],
+            "args": ["the shell", "$(FROM_A)"],
+        }),
+    );
+    let lacks = looks("lacks", "true", json!({ "env": [in_file("X", "MISSING", false)] }));
+    let more = json!({
+        "volumes": [{ "name": "v", "emptyDir": {} }],
+        "initContainers": [crate::pods::shell_with("writes", write, mounts)],
+    });
+    node.agent.write_manifest("files", &crate::pods::manifest("files", spec(json!([reads, lacks]), more)));
+    let pod = node.wait_pod("files", SLOW, |pod| {
+        let waiting = &crate::pods::container(pod, "lacks")["state"]["waiting"];
+        waiting["reason"] == "CreateContainerConfigError"
+            && crate::pods::container(pod, "reads")["state"]["running"].is_object()
+    });
+    let told = crate::pods::container(&pod, "lacks")["state"]["waiting"]["message"].to_string();
+    assert!(told.contains("environment variable key") && told.contains("not found in file"), "{told}");
+    let seen = facts(&node, &pod, "reads");
+    let expect = [("a", "one"), ("b", "two lines"), ("c", "unset"), ("word", "one")];
+    assert_eq!(seen, expect.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
+    clear(&node, &["files"]);
+}

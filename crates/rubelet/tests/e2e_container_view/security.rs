@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Node, SLOW};
-use crate::pods::{container, is_running, manifest, waiting};
+use crate::harness::{Node, SLOW, wait};
+use crate::pods::{container, is_running, manifest, printed, waiting};
 use crate::{clear, facts, looks, spec};
 
 const STATUS: &str = "sed -n 's/:\\t/=/p' /proc/self/status";
@@ -189,4 +189,28 @@ fn non_root_is_held() {
         );
     }
     clear(&node, &["n"]);
+}
+
+/// CVE-2019-11245: a container whose user comes from its image ran as root once it was restarted.
+#[test]
+fn a_restarted_container_keeps_the_user_of_its_image() {
+    let node = Node::start();
+    let script = "id -u; test -e /scratch/seen && sleep 3600; touch /scratch/seen; exit 1";
+    let mount = json!([{ "name": "scratch", "mountPath": "/scratch" }]);
+    let more = json!({ "image": "rubelet.test/user1000:1", "volumeMounts": mount });
+    let volumes = json!({ "volumes": [{ "name": "scratch", "emptyDir": {} }] });
+    let containers = json!([crate::pods::shell_with("c", script, more)]);
+    node.agent.write_manifest("u", &manifest("u", spec(containers, volumes)));
+    let pod = node.wait_pod("u", SLOW, |pod| {
+        let status = container(pod, "c");
+        status["restartCount"] == 1 && status["state"]["running"].is_object()
+    });
+    for instance in [0, 1] {
+        let lines = wait("the user's number", SLOW, || match printed(&node.agent, &pod, "c", instance) {
+            lines if lines.is_empty() => Err("nothing printed yet"),
+            lines => Ok(lines),
+        });
+        assert_eq!(lines, ["1000"], "instance {instance}");
+    }
+    clear(&node, &["u"]);
 }

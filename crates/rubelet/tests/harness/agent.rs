@@ -113,6 +113,8 @@ impl Agent {
             "cgroupRoot": runtime.cgroup_root,
             "failCgroupV1": false,
             "failSwapOn": false,
+            // Agents of tests are in the network of this machine, whose rules are not theirs.
+            "makeIPTablesUtilChains": false,
             "clusterDNS": ["10.0.0.10"],
             "clusterDomain": "cluster.local",
             // A full disk of the machine must not evict the test's pods or drop its images.
@@ -232,6 +234,17 @@ impl Agent {
         self.signal(Signal::TERM);
         let mut child = self.child.take().expect("an agent that runs");
         wait("the agent to end on SIGTERM", SLOW, || match child.try_wait() {
+            Ok(Some(status)) => Ok(status),
+            Ok(None) => Err("it runs".to_owned()),
+            Err(error) => Err(error.to_string()),
+        })
+    }
+
+    /// Waits until it has ended by itself.
+    #[track_caller]
+    pub fn wait_ended(&mut self) -> ExitStatus {
+        let mut child = self.child.take().expect("an agent that runs");
+        wait("the agent to end by itself", SLOW, || match child.try_wait() {
             Ok(Some(status)) => Ok(status),
             Ok(None) => Err("it runs".to_owned()),
             Err(error) => Err(error.to_string()),

@@ -16,6 +16,11 @@ use tokio_rustls::client::TlsStream;
 
 pub const STDIN: u8 = 0;
 pub const STDOUT: u8 = 1;
+pub const STDERR: u8 = 2;
+pub const STATUS: u8 = 3;
+pub const RESIZE: u8 = 4;
+/// Of protocol v5: the message names a stream that has come to its end.
+pub const CLOSE: u8 = 255;
 
 /// Opens connections to one port, and believes whoever answers there.
 #[derive(Clone)]
@@ -37,11 +42,16 @@ impl Caller {
 
     /// A stream that is upgraded, or what was said instead.
     pub async fn upgrade(&self, path: &str) -> io::Result<Stream> {
+        self.upgrade_to("v4.channel.k8s.io", path).await
+    }
+
+    /// By one protocol, which has to be the one that is chosen.
+    pub async fn upgrade_to(&self, protocol: &str, path: &str) -> io::Result<Stream> {
         let mut wire = self.connect().await?;
         let head = format!(
             "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
              Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
-             Sec-WebSocket-Protocol: v4.channel.k8s.io\r\n\r\n"
+             Sec-WebSocket-Protocol: {protocol}\r\n\r\n"
         );
         wire.write_all(head.as_bytes()).await?;
         wire.flush().await?;
@@ -50,7 +60,8 @@ impl Caller {
             answer.push(wire.read_u8().await?);
         }
         let answer = String::from_utf8_lossy(&answer).into_owned();
-        match answer.starts_with("HTTP/1.1 101") {
+        let chosen = format!("sec-websocket-protocol: {}\r\n", protocol.to_lowercase());
+        match answer.starts_with("HTTP/1.1 101") && answer.to_lowercase().contains(&chosen) {
             true => Ok(Stream { wire }),
             false => Err(io::Error::other(answer)),
         }
@@ -64,7 +75,12 @@ pub struct Stream {
 impl Stream {
     /// Sends bytes to one of the streams.
     pub async fn send(&mut self, to: u8, bytes: &[u8]) -> io::Result<()> {
-        let length = u16::try_from(bytes.len() + 1).expect("a short message");
+        self.send_message(&[&[to], bytes].concat()).await
+    }
+
+    /// Sends a message as it is.
+    pub async fn send_message(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let length = u16::try_from(bytes.len()).expect("a short message");
         let mut frame = vec![0x82];
         match u8::try_from(length).ok().filter(|short| *short < 126) {
             Some(short) => frame.push(0x80 | short),
@@ -75,7 +91,6 @@ impl Stream {
         }
         // A mask of zeros is a mask.
         frame.extend([0; 4]);
-        frame.push(to);
         frame.extend(bytes);
         self.wire.write_all(&frame).await?;
         self.wire.flush().await
@@ -118,6 +133,15 @@ impl Stream {
             }
         }
         if got == expect { Ok(()) } else { Err(io::Error::other(String::from_utf8_lossy(&got).into_owned())) }
+    }
+
+    /// All that is said until the end, by stream.
+    pub async fn rest(&mut self) -> io::Result<std::collections::BTreeMap<u8, String>> {
+        let mut said = std::collections::BTreeMap::<u8, String>::new();
+        while let Some((stream, bytes)) = self.next().await? {
+            said.entry(stream).or_default().push_str(&String::from_utf8_lossy(&bytes));
+        }
+        Ok(said)
     }
 
     /// Reads on until there is nothing more.

@@ -26,6 +26,8 @@ pub enum BadCredentials {
     Certificate(String),
     #[error("invalid bearer token")]
     Token,
+    #[error("{0}")]
+    Subprotocol(&'static str),
     #[error("the token could not be reviewed")]
     Unreviewed(#[source] ApiError),
 }
@@ -74,11 +76,12 @@ impl Authentication {
         }
     }
 
-    /// `None`: nobody.
+    /// `None`: nobody. The header `Authorization` goes before a token that a WebSocket offered as a protocol.
     pub(crate) async fn identify(
         &self,
         peer: &Peer,
         headers: &HeaderMap,
+        websocket_token: Result<Option<String>, BadCredentials>,
     ) -> Result<Option<Identity>, BadCredentials> {
         let by_certificate = match &self.authority {
             Some(authority) => authority.identify(&peer.certificates),
@@ -89,6 +92,10 @@ impl Authentication {
         }
         if let (Some(tokens), Some(token)) = (&self.tokens, bearer(headers)) {
             let who = tokens.review(token).await?.ok_or(BadCredentials::Token)?;
+            return Ok(Some(as_authenticated(who)));
+        }
+        if let (Some(tokens), Some(token)) = (&self.tokens, websocket_token?) {
+            let who = tokens.review(&token).await?.ok_or(BadCredentials::Token)?;
             return Ok(Some(as_authenticated(who)));
         }
         by_certificate.map_err(|error| BadCredentials::Certificate(error.to_string()))?;

@@ -19,7 +19,7 @@ pub(crate) struct Peer {
 impl Peer {
     pub fn new(certificates: Vec<CertificateDer<'static>>, welcome: Arc<AtomicBool>) -> Self {
         let leaf = certificates.first().and_then(|leaf| x509_parser::parse_x509_certificate(leaf).ok());
-        let expires = leaf.map(|(_, leaf)| Wall(leaf.validity().not_after.timestamp() * 1_000_000_000));
+        let expires = leaf.map(|(_, leaf)| Wall::from_seconds(leaf.validity().not_after.timestamp()));
         Self { certificates: Arc::new(certificates), expires, welcome }
     }
 

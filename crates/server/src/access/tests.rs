@@ -138,6 +138,24 @@ async fn tokens_and_what_they_open() {
     assert_eq!(bench.client(None).get(bench.at, "/healthz").await, unauthorized());
 }
 
+/// Browsers can't set a header: the token is one of the protocols that they offer.
+#[tokio::test]
+async fn a_token_among_the_protocols_of_a_websocket() {
+    let bench = bench(false, "Webhook").await;
+    let offer = async |protocols: &str, upgrade: &str| {
+        let request = http::Request::get("/exec/a/b/c").header("connection", "Upgrade");
+        let request = request.header("upgrade", upgrade).header("sec-websocket-protocol", protocols);
+        bench.client(None).ask(bench.at, request).await.unwrap()
+    };
+    // "admin", "unknown" and "reader".
+    let token = |encoded: &str| format!("base64url.bearer.authorization.k8s.io.{encoded}");
+    assert_eq!(offer(&format!("{}, v5.channel.k8s.io", token("YWRtaW4")), "websocket").await, let_in());
+    assert_eq!(offer(&format!("{}, v5", token("dW5rbm93bg")), "websocket").await, unauthorized());
+    assert_eq!(offer(&format!("{}, v5", token("cmVhZGVy")), "websocket").await.0, 403);
+    assert_eq!(offer(&token("YWRtaW4"), "websocket").await, unauthorized(), "no other protocol");
+    assert_eq!(offer(&format!("{}, v5", token("YWRtaW4")), "SPDY/3.1").await, unauthorized());
+}
+
 #[tokio::test]
 async fn answers_are_remembered() {
     let bench = bench(false, "Webhook").await;

@@ -2,6 +2,7 @@
 
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
@@ -9,8 +10,10 @@ use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
 use futures::StreamExt;
 use http::{StatusCode, header};
-use model::ContainerId;
-use ports::PodInside;
+use model::observed::ContainerState;
+use model::pod::{LABEL_CONTAINER_NAME, LABEL_POD_UID};
+use model::{ContainerId, Wall};
+use ports::{LogOptions, PodInside};
 
 use super::log_query::{LogQuery, instance};
 use super::query::Parameters;
@@ -42,23 +45,55 @@ async fn open(api: &Arc<SecureApi>, place: &Place, pod: &PodInside, query: LogQu
     let status = pod.status.as_deref().or(pod.pod.status.as_ref());
     let id = instance(&place.pod, status, &place.container, query.previous)?;
     let id = ContainerId::from(id.split_once("://").map_or(id.as_str(), |(_, id)| id));
-    let path = log_path(api, pod, &id).await?;
+    let path = log_path(api, place, pod, &id).await?;
+    let options =
+        LogOptions { first_line_within: first_line_within(pod, &id, api.wall.wall()), ..query.options };
     let (agent, uid) = (api.endpoints.agent.clone(), pod.uid.clone());
     // Also over when the agent ends: nobody could tell then.
     let ended = async move { agent.container_ended(uid, id).await.unwrap_or_default() }.boxed();
-    let pieces = api.logs.open(&path, query.options, ended).await;
+    let pieces = api.logs.open(&path, options, ended).await;
     let pieces = pieces.map_err(|error| format!("failed to open log file {:?}: {error}", path.display()))?;
     let stop = api.stop.clone();
     Ok(Body::from_stream(pieces.take_until(async move { stop.cancelled().await })))
 }
 
-async fn log_path(api: &SecureApi, pod: &PodInside, id: &ContainerId) -> Result<PathBuf, String> {
+/// Whoever sees a container run and asks for its log expects what the container writes first. The status tells that it
+/// runs a few milliseconds after its start, which may be before its process has written anything.
+const FIRST_LINE: Duration = Duration::from_secs(1);
+
+/// What is left of that time for this container. Nothing, once it has run longer or has ended.
+fn first_line_within(pod: &PodInside, id: &ContainerId, now: Wall) -> Duration {
+    let mut seen = pod.observed.iter().flat_map(|observed| &observed.containers);
+    let runs = seen.find(|c| c.id == *id && c.state == ContainerState::Running);
+    let ends = runs.map(|container| container.started_at.plus(FIRST_LINE));
+    ends.map_or(Duration::ZERO, |ends| ends.since(now)).min(FIRST_LINE)
+}
+
+/// The id comes from the pod's status, which others than this node may have written. So the runtime's own labels must
+/// say that the container is this one of this pod.
+async fn log_path(
+    api: &SecureApi,
+    place: &Place,
+    pod: &PodInside,
+    id: &ContainerId,
+) -> Result<PathBuf, String> {
+    let foreign = || format!("container {id} is not container {:?} of pod {:?}", place.container, place.pod);
     let mut seen = pod.observed.iter().flat_map(|observed| &observed.containers);
     let path = match seen.find(|container| container.id == *id) {
-        Some(container) => container.log_path.clone(),
+        // What was seen of a pod was put together by the label of its uid.
+        Some(container) if container.name == place.container => container.log_path.clone(),
+        Some(_) => return Err(foreign()),
         // An old instance that is not among those that were last seen may still be there.
         None => match api.runtime.container_status(id).await {
-            Ok(status) => status.log_path,
+            Ok(status) => {
+                let label = |key: &str| status.labels.get(key).map(String::as_str);
+                let is_own = label(LABEL_POD_UID) == Some(pod.uid.as_str())
+                    && label(LABEL_CONTAINER_NAME) == Some(place.container.as_str());
+                if !is_own {
+                    return Err(foreign());
+                }
+                status.log_path
+            }
             Err(error) => {
                 let text = error.user_message();
                 return Err(format!("unable to retrieve container logs for {id}: {text}"));

@@ -7,9 +7,10 @@ use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
 use ports::StreamFlags;
 
+use super::proxy::{self, Translation};
 use super::query::Parameters;
 use super::target::{Place, running, tty};
-use super::{Api, failure, proxy};
+use super::{Api, SecureApi, failure};
 
 const NO_STREAM: &str = "you must specify at least 1 of stdin, stdout, stderr";
 
@@ -29,6 +30,18 @@ fn streams(parameters: &Parameters) -> Option<StreamFlags> {
     (flags.stdin || flags.stdout || flags.stderr).then_some(flags)
 }
 
+impl SecureApi {
+    /// What has to be translated for the client of a command.
+    fn translate_command(&self, kind: &str, request: &Request, streams: StreamFlags) -> Translation {
+        let gate = self.settings.extended_websockets;
+        let translation = Translation::of_command(gate, request.headers(), streams);
+        if translation.is_needed() {
+            self.endpoints.metrics.websocket_stream(kind);
+        }
+        translation
+    }
+}
+
 pub(super) async fn exec(State(api): Api, Path(place): Path<Place>, request: Request) -> Response {
     let parameters = Parameters::of(request.uri());
     let Some(streams) = streams(&parameters) else {
@@ -43,7 +56,8 @@ pub(super) async fn exec(State(api): Api, Path(place): Path<Place>, request: Req
         return failure(StatusCode::INTERNAL_SERVER_ERROR, text);
     };
     let command: Vec<String> = parameters.all("command").map(str::to_owned).collect();
-    proxy::carry(&api, request, async { api.runtime.exec(id, &command, streams).await }).await
+    let translation = api.translate_command("exec", &request, streams);
+    proxy::carry(&api, request, translation, async { api.runtime.exec(id, &command, streams).await }).await
 }
 
 pub(super) async fn attach(State(api): Api, Path(place): Path<Place>, request: Request) -> Response {
@@ -60,7 +74,8 @@ pub(super) async fn attach(State(api): Api, Path(place): Path<Place>, request: R
     };
     // Not the caller's choice: the container has a terminal or has none.
     let streams = StreamFlags { tty, stderr: streams.stderr && !tty, ..streams };
-    proxy::carry(&api, request, async { api.runtime.attach(id, streams).await }).await
+    let translation = api.translate_command("attach", &request, streams);
+    proxy::carry(&api, request, translation, async { api.runtime.attach(id, streams).await }).await
 }
 
 pub(super) async fn run(State(api): Api, Path(place): Path<Place>, request: Request) -> Response {

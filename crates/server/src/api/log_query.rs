@@ -67,6 +67,7 @@ impl LogQuery {
                 timestamps: flag(parameters, "timestamps"),
                 limit_bytes: limit.map(i64::unsigned_abs),
                 output,
+                ..LogOptions::default()
             },
             previous: flag(parameters, "previous"),
         })

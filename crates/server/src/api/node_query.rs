@@ -1,5 +1,6 @@
 //! Node log query: `/logs/?query=kubelet` asks the journal or a log file by the name of a service.
 
+use std::convert::Infallible;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::Stdio;
@@ -179,7 +180,7 @@ async fn of_services(api: &SecureApi, query: NodeQuery) -> Response {
     let (native, files): (Vec<String>, Vec<String>) = query.services.iter().cloned().partition(in_journal);
     let mut bodies = Vec::new();
     if !native.is_empty() {
-        let told = journal(program, &query.journal_words(&native));
+        let told = journal(program, &query.journal_words(&native), PATIENCE);
         bodies.push(told.unwrap_or_else(|error| Body::from(format!("\njournalctl: {error}\n"))));
     }
     if !files.is_empty() && query.has_options() {
@@ -252,10 +253,11 @@ async fn journal_units(program: &Path) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What it says, and what it complains about, in its order; ends it when the client goes or the time is over.
-fn journal(program: &Path, words: &[String]) -> io::Result<Body> {
+/// What it says, and what it complains about, in its order. The program ends when the client goes, and after `patience`
+/// whether or not anybody has read what it says.
+fn journal(program: &Path, words: &[String], patience: Duration) -> io::Result<Body> {
     let (said, says) = io::pipe()?;
-    let child = Command::new(program)
+    let mut child = Command::new(program)
         .args(words)
         .stdin(Stdio::null())
         .stdout(says.try_clone()?)
@@ -263,10 +265,19 @@ fn journal(program: &Path, words: &[String]) -> io::Result<Body> {
         .kill_on_drop(true)
         .spawn()?;
     let said = pipe::Receiver::from_owned_fd(said.into())?;
-    let lines = ReaderStream::new(said).take_until(tokio::time::sleep(PATIENCE));
-    // The child lives as long as its output is read.
-    let lines = lines.map(move |piece| {
-        let _held = &child;
+    let (read, gone) = tokio::sync::oneshot::channel::<Infallible>();
+    // A task of its own: a body that nobody reads is not polled, and would not notice that the time is over.
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = child.wait() => return,
+            () = tokio::time::sleep(patience) => {}
+            _ = gone => {}
+        }
+        // Fails only when it has ended by itself.
+        let _ = child.kill().await;
+    });
+    let lines = ReaderStream::new(said).map(move |piece| {
+        let _held = &read;
         piece
     });
     Ok(Body::from_stream(lines))
@@ -312,6 +323,30 @@ mod tests {
         let mut unpacked = String::new();
         std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(&packed[..]), &mut unpacked).unwrap();
         assert!(unpacked == text);
+    }
+
+    /// Its output fills the pipe, and the client does not read: it must not stay for as long as the connection does.
+    #[tokio::test]
+    async fn a_journal_that_nobody_reads_ends_in_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let pid = dir.path().join("pid");
+        let script = format!("echo $$ > {0}.new; mv {0}.new {0}; exec yes", pid.display());
+        let words = ["-c".to_owned(), script];
+        let body = journal(Path::new("/bin/sh"), &words, Duration::from_millis(200)).unwrap();
+        let process = loop {
+            match std::fs::read_to_string(&pid) {
+                Ok(number) => break format!("/proc/{}", number.trim()),
+                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        };
+        let ended = async {
+            while Path::new(&process).exists() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), ended).await.expect("the program has ended");
+        let rest = http_body_util::BodyExt::collect(body).await.unwrap().to_bytes();
+        assert!(rest.starts_with(b"y\ny\n"), "what was said before can still be read");
     }
 
     #[test]

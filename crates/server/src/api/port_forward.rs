@@ -2,17 +2,16 @@
 
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, StatusCode};
 
+use super::proxy::{self, Translation};
 use super::query::Parameters;
 use super::target::Place;
-use super::{Api, failure, proxy};
-
-/// SPDY inside a WebSocket: ports are named inside of it.
-const TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
+use super::{Api, failure, websocket};
 
 pub(super) async fn forward(State(api): Api, Path(place): Path<Place>, request: Request) -> Response {
-    let ports = match ports(request.headers(), &Parameters::of(request.uri())) {
+    let translation = Translation::of_ports(api.settings.extended_websockets, request.headers());
+    let ports = match ports(&translation, request.headers(), &Parameters::of(request.uri())) {
         Ok(ports) => ports,
         Err(text) => return failure(StatusCode::BAD_REQUEST, text),
     };
@@ -28,15 +27,19 @@ pub(super) async fn forward(State(api): Api, Path(place): Path<Place>, request: 
         let text = format!("pod not found ({:?})", place.full_name());
         return failure(StatusCode::INTERNAL_SERVER_ERROR, text);
     };
-    proxy::carry(&api, request, async { api.runtime.port_forward(&sandbox, &ports).await }).await
+    if translation.is_needed() {
+        api.endpoints.metrics.websocket_stream("portforward");
+    }
+    proxy::carry(&api, request, translation, async { api.runtime.port_forward(&sandbox, &ports).await }).await
 }
 
 /// Ports that must be known before: only those of a WebSocket that does not name them itself.
-fn ports(headers: &HeaderMap, parameters: &Parameters) -> Result<Vec<i32>, String> {
-    let upgrade = headers.get(header::UPGRADE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let offered = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|v| v.to_str().ok());
-    let mut offered = offered.flat_map(|list| list.split(',')).map(str::trim);
-    if !upgrade.eq_ignore_ascii_case("websocket") || offered.any(|protocol| protocol == TUNNEL) {
+fn ports(
+    translation: &Translation,
+    headers: &HeaderMap,
+    parameters: &Parameters,
+) -> Result<Vec<i32>, String> {
+    if !websocket::is_requested(headers) || translation.is_needed() {
         return Ok(Vec::new());
     }
     let words: Vec<&str> = parameters.all("port").flat_map(|list| list.split(',')).collect();
@@ -54,6 +57,7 @@ fn ports(headers: &HeaderMap, parameters: &Parameters) -> Result<Vec<i32>, Strin
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::header;
 
     #[test]
     fn ports_are_asked_for_only_by_old_websockets() {
@@ -62,11 +66,12 @@ mod tests {
             headers.insert(header::UPGRADE, upgrade.parse().unwrap());
             headers.insert(header::SEC_WEBSOCKET_PROTOCOL, protocol.parse().unwrap());
             let uri = format!("/portForward/a/b?{query}").parse().unwrap();
-            let found = ports(&headers, &Parameters::of(&uri));
+            let found = ports(&Translation::of_ports(true, &headers), &headers, &Parameters::of(&uri));
             assert_eq!(found.as_deref().map_err(String::as_str), expect, "{upgrade} {protocol} {query}");
         };
         check("SPDY/3.1", "", "", Ok(&[]));
         check("websocket", "v4.channel.k8s.io, SPDY/3.1+portforward.k8s.io", "", Ok(&[]));
+        check("websocket", "SPDY/3.1+portforward.k8s.io", "", Ok(&[]));
         check("websocket", "v4.channel.k8s.io", "port=80,81&port=443", Ok(&[80, 81, 443]));
         check("WebSocket", "v4.channel.k8s.io", "", Err(r#"query parameter "port" is required"#));
         check("websocket", "", "port=0", Err(r#"port "0" must be > 0"#));

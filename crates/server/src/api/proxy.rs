@@ -6,20 +6,23 @@
 //!      <═══════════════ splice ═══════════════>
 //! ```
 //!
-//! SPDY and WebSocket pass unread. Bytes that come together with the head of a request or answer are kept.
+//! SPDY and the older WebSocket protocols pass unread. What runtimes don't speak is translated on the way
+//! ([`Translation`]): WebSocket v5 by [`super::translate`], SPDY inside of WebSocket by [`super::tunnel`]. Bytes that come
+//! together with the head of a request or answer are kept.
 
 use std::future::Future;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
-use http::{HeaderMap, HeaderName, Method, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Limited};
 use hyper_util::rt::TokioIo;
-use ports::RuntimeError;
+use ports::{RuntimeError, StreamFlags};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -27,7 +30,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::splice::{Ended, splice};
-use super::{SecureApi, failure};
+use super::translate::{self, translate};
+use super::tunnel::tunnel;
+use super::{SecureApi, failure, spdy, websocket};
 use crate::counted::Counted;
 
 /// The streaming server is on this machine.
@@ -52,32 +57,135 @@ enum ProxyError {
     Exchange { address: String, source: hyper::Error },
 }
 
+/// What begins the name of a protocol that is SPDY inside of a WebSocket.
+const TUNNEL_PREFIX: &str = "SPDY/3.1+";
+const TUNNEL_SUFFIX: &str = ".k8s.io";
+
+/// How what a client speaks becomes what runtimes speak.
+#[derive(Clone, Debug)]
+pub(super) enum Translation {
+    /// Both speak the same.
+    Unchanged,
+    /// WebSocket v5 to the SPDY streams of a command.
+    Channels(StreamFlags),
+    /// The SPDY inside of a WebSocket, by the protocols that the client offers for it.
+    Tunnel(Vec<String>),
+}
+
+impl Translation {
+    /// For a command with these streams. Nothing is translated when the gate is off.
+    pub(super) fn of_command(gate: bool, headers: &HeaderMap, streams: StreamFlags) -> Self {
+        let mut offered = websocket::offered_protocols(headers);
+        let wanted = gate && websocket::is_requested(headers);
+        match wanted && offered.any(|protocol| protocol == translate::CLIENT_PROTOCOL) {
+            true => Translation::Channels(streams),
+            false => Translation::Unchanged,
+        }
+    }
+
+    /// For forwarded ports. Nothing is translated when the gate is off.
+    pub(super) fn of_ports(gate: bool, headers: &HeaderMap) -> Self {
+        if !gate || !websocket::is_requested(headers) {
+            return Translation::Unchanged;
+        }
+        let inner = |name: &str| {
+            let inner = name.strip_prefix(TUNNEL_PREFIX).filter(|inner| inner.ends_with(TUNNEL_SUFFIX));
+            inner.map(str::to_owned)
+        };
+        let inner: Vec<String> = websocket::offered_protocols(headers).filter_map(inner).collect();
+        if inner.is_empty() { Translation::Unchanged } else { Translation::Tunnel(inner) }
+    }
+
+    /// Does the node translate anything?
+    pub(super) fn is_needed(&self) -> bool {
+        !matches!(self, Translation::Unchanged)
+    }
+
+    /// What the runtime is asked.
+    fn asked(&self, method: &Method, headers: &HeaderMap) -> (Method, HeaderMap) {
+        let protocols: Vec<&str> = match self {
+            Translation::Unchanged => return (method.clone(), headers.clone()),
+            Translation::Channels(_) => vec![translate::RUNTIME_PROTOCOL],
+            Translation::Tunnel(inner) => inner.iter().map(String::as_str).collect(),
+        };
+        const WEBSOCKET: [HeaderName; 5] = [
+            header::SEC_WEBSOCKET_KEY,
+            header::SEC_WEBSOCKET_VERSION,
+            header::SEC_WEBSOCKET_PROTOCOL,
+            header::SEC_WEBSOCKET_EXTENSIONS,
+            header::ORIGIN,
+        ];
+        let mut asked = headers.clone();
+        WEBSOCKET.iter().for_each(|name| drop(asked.remove(name)));
+        asked.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+        asked.insert(header::UPGRADE, HeaderValue::from_static(spdy::UPGRADE));
+        asked.remove(spdy::PROTOCOL_VERSION);
+        for protocol in protocols.into_iter().filter_map(|protocol| protocol.parse().ok()) {
+            asked.append(spdy::PROTOCOL_VERSION, protocol);
+        }
+        (Method::POST, asked)
+    }
+
+    /// What the client is answered once the runtime has agreed.
+    fn answered(
+        &self,
+        method: &Method,
+        headers: &HeaderMap,
+        runtime: &HeaderMap,
+    ) -> Result<HeaderMap, websocket::BadHandshake> {
+        match self {
+            Translation::Unchanged => Ok(runtime.clone()),
+            Translation::Channels(_) => websocket::accept(method, headers, Some(translate::CLIENT_PROTOCOL)),
+            Translation::Tunnel(_) => {
+                let inner = runtime.get(spdy::PROTOCOL_VERSION).and_then(|value| value.to_str().ok());
+                let chosen = inner.map(|inner| format!("{TUNNEL_PREFIX}{}", inner.trim()));
+                websocket::accept(method, headers, chosen.as_deref())
+            }
+        }
+    }
+
+    async fn carry(self, client: impl Wire, runtime: impl Wire, idle: Duration) -> Ended {
+        match self {
+            Translation::Unchanged => splice(client, runtime, idle).await,
+            Translation::Channels(streams) => translate(client, runtime, streams, idle).await,
+            Translation::Tunnel(_) => tunnel(client, runtime, idle).await,
+        }
+    }
+}
+
 /// Asks the runtime where to stream, and carries the request there.
 pub(super) async fn carry(
     api: &SecureApi,
     mut request: Request,
+    translation: Translation,
     url: impl Future<Output = Result<String, RuntimeError>>,
 ) -> Response {
     if !wants_upgrade(request.headers()) {
         return failure(StatusCode::INTERNAL_SERVER_ERROR, "Upgrade request required\n");
     }
+    // A handshake that can't be answered is refused before the runtime makes anything for it.
+    if let Err(bad) = translation.answered(request.method(), request.headers(), &HeaderMap::new()) {
+        return failure(bad.status(), bad);
+    }
     let url = match url.await {
         Ok(url) => url,
         Err(error) => return refused(&error),
     };
-    let upgraded =
-        match offer(api.streaming_tls.clone(), &url, request.method().clone(), request.headers().clone())
-            .await
-        {
-            Ok(answer) => answer,
-            Err(error) => return failure(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
-        };
+    let (method, headers) = translation.asked(request.method(), request.headers());
+    let upgraded = match offer(&api.streaming_tls, &url, method, headers).await {
+        Ok(answer) => answer,
+        Err(error) => return failure(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+    };
     if upgraded.status() != StatusCode::SWITCHING_PROTOCOLS {
         return told(upgraded).await;
     }
+    let headers = match translation.answered(request.method(), request.headers(), upgraded.headers()) {
+        Ok(headers) => headers,
+        Err(bad) => return failure(bad.status(), bad),
+    };
     let mut answer = Response::new(Body::empty());
     *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    *answer.headers_mut() = upgraded.headers().clone();
+    *answer.headers_mut() = headers;
     let client = hyper::upgrade::on(&mut request);
     let (idle, stop) = (api.settings.stream_idle, api.stop.clone());
     // The request is in progress for as long as its stream.
@@ -86,7 +194,8 @@ pub(super) async fn carry(
         let _counted = counted;
         let streaming = async {
             let (client, server) = tokio::try_join!(client, hyper::upgrade::on(upgraded))?;
-            Ok::<Ended, hyper::Error>(splice(TokioIo::new(client), TokioIo::new(server), idle).await)
+            let carried = translation.carry(TokioIo::new(client), TokioIo::new(server), idle);
+            Ok::<Ended, hyper::Error>(carried.await)
         };
         match stop.run_until_cancelled(streaming).await {
             Some(Ok(ended)) => tracing::debug!(?ended, "a stream ended"),
@@ -97,7 +206,7 @@ pub(super) async fn carry(
     answer
 }
 
-fn wants_upgrade(headers: &HeaderMap) -> bool {
+pub(super) fn wants_upgrade(headers: &HeaderMap) -> bool {
     let words = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
     let mut words = words.flat_map(|list| list.split(','));
     headers.contains_key(header::UPGRADE) && words.any(|word| word.trim().eq_ignore_ascii_case("upgrade"))
@@ -119,7 +228,7 @@ fn refused(error: &RuntimeError) -> Response {
 
 /// Sends the head of the request to the runtime, and gives its answer.
 async fn offer(
-    config: Arc<ClientConfig>,
+    tls_settings: &StreamingTls,
     url: &str,
     method: Method,
     headers: HeaderMap,
@@ -142,7 +251,7 @@ async fn offer(
     let _ = stream.set_nodelay(true);
     let stream: Box<dyn Wire> = match tls {
         false => Box::new(stream),
-        true => match tokio::time::timeout(CONNECT, over_tls(config, stream)).await {
+        true => match tokio::time::timeout(CONNECT, tls_settings.connect(host, stream)).await {
             Ok(Ok(stream)) => Box::new(stream),
             Ok(Err(source)) => return Err(ProxyError::Connect { address, source }),
             Err(_) => return Err(ProxyError::Silent(address)),
@@ -169,18 +278,42 @@ async fn offer(
 trait Wire: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Wire for T {}
 
-/// The runtime's streaming server makes its own certificate, which nobody vouches for. So this is only for a peer on this
-/// very machine, and the address says that: whoever could listen there in the runtime's place is root here.
-async fn over_tls(
-    config: Arc<ClientConfig>,
-    stream: TcpStream,
-) -> io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
-    let peer = stream.peer_addr()?;
-    if !peer.ip().is_loopback() && peer.ip() != stream.local_addr()?.ip() {
-        let text = "TLS to a streaming server on another machine is not supported, nobody vouches for it";
-        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+/// TLS with the runtime's streaming server.
+#[derive(Clone)]
+pub struct StreamingTls {
+    /// For a server on this very machine, which makes its own certificate that nobody vouches for. Whoever could listen
+    /// there in the runtime's place is root here.
+    pub this_machine: Arc<ClientConfig>,
+    /// For one elsewhere, that somebody whom this machine trusts has to vouch for. Made when it is needed: hardly any node
+    /// has such a runtime, and the certificates are many.
+    pub elsewhere: Arc<dyn Fn() -> io::Result<Arc<ClientConfig>> + Send + Sync>,
+}
+
+impl StreamingTls {
+    /// How to speak to who is at the other end, and what it has to be called.
+    fn towards(
+        &self,
+        host: &str,
+        peer: IpAddr,
+        local: IpAddr,
+    ) -> io::Result<(Arc<ClientConfig>, ServerName<'static>)> {
+        if peer.is_loopback() || peer == local {
+            return Ok((self.this_machine.clone(), ServerName::from(peer)));
+        }
+        let name = ServerName::try_from(host.to_owned());
+        let name = name.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        Ok(((self.elsewhere)()?, name))
     }
-    TlsConnector::from(config).connect(ServerName::from(peer.ip()), stream).await
+
+    async fn connect(
+        &self,
+        host: &str,
+        stream: TcpStream,
+    ) -> io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+        let (peer, local) = (stream.peer_addr()?.ip(), stream.local_addr()?.ip());
+        let (config, name) = self.towards(host, peer, local)?;
+        TlsConnector::from(config).connect(name, stream).await
+    }
 }
 
 /// All headers but those that are about us: whom the client spoke to, and who it is.
@@ -207,4 +340,66 @@ async fn told(answer: http::Response<hyper::body::Incoming>) -> Response {
     let read = tokio::time::timeout(ANSWER, Limited::new(body, REFUSAL).collect()).await;
     let text = read.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default();
     failure(head.status, String::from_utf8_lossy(&text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::tests::TestClient;
+
+    #[test]
+    fn who_has_to_prove_who_it_is() {
+        let (here, elsewhere) = (TestClient::new("", None).config, TestClient::new("", None).config);
+        let given = elsewhere.clone();
+        let tls = StreamingTls { this_machine: here.clone(), elsewhere: Arc::new(move || Ok(given.clone())) };
+        let check = |host: &str, peer: &str, local: &str, expect: Option<&str>| {
+            let (config, name) = tls.towards(host, peer.parse().unwrap(), local.parse().unwrap()).unwrap();
+            let verified = Arc::ptr_eq(&config, &elsewhere);
+            assert!(verified || Arc::ptr_eq(&config, &here));
+            let expect = expect.map(|name| ServerName::try_from(name.to_owned()).unwrap());
+            assert_eq!(verified.then_some(name), expect, "{host} {peer} {local}");
+        };
+        check("127.0.0.1", "127.0.0.1", "127.0.0.1", None);
+        check("::1", "::1", "::1", None);
+        check("node.example", "10.0.0.1", "10.0.0.1", None);
+        check("runtime.example", "10.0.0.2", "10.0.0.1", Some("runtime.example"));
+        check("10.0.0.2", "10.0.0.2", "10.0.0.1", Some("10.0.0.2"));
+    }
+
+    #[test]
+    fn what_is_translated_and_what_is_not() {
+        let streams = StreamFlags { stdin: true, stdout: true, stderr: false, tty: false };
+        let headers = |upgrade: &str, protocols: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::UPGRADE, upgrade.parse().unwrap());
+            headers.insert(header::SEC_WEBSOCKET_PROTOCOL, protocols.parse().unwrap());
+            headers.insert(header::USER_AGENT, HeaderValue::from_static("me"));
+            headers.insert(header::SEC_WEBSOCKET_KEY, HeaderValue::from_static("k"));
+            headers
+        };
+        let both = headers("websocket", "v5.channel.k8s.io, v4.channel.k8s.io");
+        let old = headers("websocket", "v4.channel.k8s.io");
+        let spdy_itself = headers("SPDY/3.1", "v5.channel.k8s.io");
+        let command = |gate, headers: &HeaderMap| Translation::of_command(gate, headers, streams);
+        let channels = command(true, &both);
+        assert!(matches!(channels, Translation::Channels(wanted) if wanted.stdin && !wanted.stderr));
+        for (gate, headers) in [(false, &both), (true, &old), (true, &spdy_itself)] {
+            assert!(!command(gate, headers).is_needed(), "{gate} {headers:?}");
+        }
+        let ports = headers("websocket", "SPDY/3.1+portforward.k8s.io, SPDY/3.1+other, v4.channel.k8s.io");
+        let tunnel = Translation::of_ports(true, &ports);
+        assert!(matches!(&tunnel, Translation::Tunnel(inner) if *inner == ["portforward.k8s.io"]));
+        assert!(!Translation::of_ports(false, &ports).is_needed());
+        assert!(!Translation::of_ports(true, &old).is_needed());
+
+        let (method, asked) = tunnel.asked(&Method::GET, &ports);
+        assert_eq!((method, &asked[header::UPGRADE]), (Method::POST, &HeaderValue::from_static("SPDY/3.1")));
+        assert_eq!(asked[spdy::PROTOCOL_VERSION], "portforward.k8s.io");
+        assert_eq!(asked[header::USER_AGENT], "me");
+        assert!(
+            !asked.contains_key(header::SEC_WEBSOCKET_KEY)
+                && !asked.contains_key(header::SEC_WEBSOCKET_PROTOCOL)
+        );
+        assert_eq!(channels.asked(&Method::GET, &both).1[spdy::PROTOCOL_VERSION], "v4.channel.k8s.io");
+    }
 }

@@ -7,9 +7,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
 /// Held per direction.
-const BUFFER: usize = 16 * 1024;
+pub(super) const BUFFER: usize = 16 * 1024;
 /// What the other direction gets after one has ended: its last bytes pass, and nobody keeps a dead stream open.
-const LINGER: Duration = Duration::from_secs(30);
+pub(super) const LINGER: Duration = Duration::from_secs(30);
 
 /// Why a splice ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(super) async fn splice(
     let (mut from_client, mut to_client) = tokio::io::split(client);
     let (mut from_server, mut to_server) = tokio::io::split(server);
     let last = LastWord::new();
-    let limit = if idle.is_zero() { Duration::from_secs(u64::from(u32::MAX)) } else { idle };
+    let limit = limit_of(idle);
     let mut there = std::pin::pin!(one_way(&mut from_client, &mut to_server, &last));
     let mut back = std::pin::pin!(one_way(&mut from_server, &mut to_client, &last));
     let (first, there_is_left) = tokio::select! {
@@ -69,16 +69,16 @@ async fn one_way(
 }
 
 /// When something passed last, in either direction.
-struct LastWord {
+pub(super) struct LastWord {
     begun: Instant,
     millis: AtomicU64,
 }
 
 impl LastWord {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { begun: Instant::now(), millis: AtomicU64::new(0) }
     }
-    fn is_now(&self) {
+    pub(super) fn is_now(&self) {
         let millis = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.millis.store(millis, Ordering::Relaxed);
     }
@@ -87,8 +87,13 @@ impl LastWord {
     }
 }
 
+/// How long nothing may pass; a configured zero is no limit.
+pub(super) fn limit_of(idle: Duration) -> Duration {
+    if idle.is_zero() { Duration::from_secs(u64::from(u32::MAX)) } else { idle }
+}
+
 /// Ends when nothing passed for so long.
-async fn silence(last: &LastWord, limit: Duration) {
+pub(super) async fn silence(last: &LastWord, limit: Duration) {
     loop {
         let due = last.at() + limit;
         if due <= Instant::now() {

@@ -88,6 +88,7 @@ fn bench_with(streaming: Option<SocketAddr>, adjust: impl FnOnce(&mut ApiSetting
         debug_flags: true,
         profiling: true,
         split_log_streams: false,
+        extended_websockets: true,
         stream_idle: Duration::from_secs(3600),
         root_dir: "/var/lib/kubelet".into(),
         node_log_dir: "/nonexistent".into(),
@@ -107,7 +108,10 @@ fn bench_with(streaming: Option<SocketAddr>, adjust: impl FnOnce(&mut ApiSetting
         set_verbosity: Arc::new(move |level| heard.store(level, Ordering::SeqCst)),
         profiler: Arc::new(ThreeSamples),
         tracing: Tracing::default(),
-        streaming_tls: TestClient::new("", None).config,
+        streaming_tls: crate::StreamingTls {
+            this_machine: TestClient::new("", None).config,
+            elsewhere: Arc::new(|| Ok(TestClient::new("", None).config)),
+        },
         stop: CancellationToken::new(),
     };
     let access = Arc::new(Access {
@@ -201,6 +205,17 @@ async fn logs_are_those_of_the_right_instance() {
     let (status, text) = bench.ask("GET", &format!("{path}/web?previous=1")).await;
     assert_eq!((status, text.contains("/logs/c0.log")), (400, true), "{text}");
     bench.check("POST", &format!("{path}/web"), 405, "405: Method Not Allowed").await;
+}
+
+/// Who may write a pod's status could name any container of the node there. The runtime's labels tell whose it is.
+#[tokio::test]
+async fn logs_of_a_container_of_another_pod_are_not_given() {
+    let bench = bench();
+    bench.check("GET", "/containerLogs/default/claims-own/old", 200, "/logs/own.log None\n").await;
+    for id in ["stolen", "renamed", "c2"] {
+        let refused = format!("container {id} is not container \"old\" of pod \"claims-{id}\"");
+        bench.check("GET", &format!("/containerLogs/default/claims-{id}/old"), 400, &refused).await;
+    }
 }
 
 #[tokio::test]
@@ -470,6 +485,15 @@ exit 1
     bench.check("GET", "/logs/?query=kubelet&query=other&query=sshd", 200, &said).await;
     let said = format!("said {words} --unit=kubelet --grep=a+\ncomplained\n");
     bench.check("GET", "/logs/?query=kubelet&pattern=a%2B", 200, &said).await;
+    // CVE-2024-9042: no shell sees the words of a query, and none of them is an option of its own.
+    let made = dir.path().join("made");
+    let pattern = format!("a%3B%20touch%20{0}%20%24%28touch%20{0}%29%20--file%3D{0}", made.display());
+    let said = format!(
+        "said {words} --unit=kubelet --grep=a; touch {0} $(touch {0}) --file={0}\ncomplained\n",
+        made.display()
+    );
+    bench.check("GET", &format!("/logs/?query=kubelet&pattern={pattern}"), 200, &said).await;
+    assert!(!made.exists());
 }
 
 fn requests(metrics: &crate::AgentMetrics) -> Vec<String> {

@@ -29,7 +29,7 @@ pub(super) async fn flagz(State(api): Api, headers: HeaderMap) -> Response {
             }
             failure(StatusCode::OK, text)
         }
-        Form::Json(version) => object("Flagz", version, json!({ "flags": api.settings.flags })),
+        Form::Object(form) => object("Flagz", form, json!({ "flags": api.settings.flags })),
         Form::Unknown => not_acceptable(),
     }
 }
@@ -50,7 +50,7 @@ pub(super) async fn statusz(State(api): Api, headers: HeaderMap) -> Response {
             );
             failure(StatusCode::OK, text)
         }
-        Form::Json(version) => {
+        Form::Object(form) => {
             let body = json!({
                 "startTime": facts.started,
                 "uptimeSeconds": facts.up,
@@ -59,7 +59,7 @@ pub(super) async fn statusz(State(api): Api, headers: HeaderMap) -> Response {
                 "emulationVersion": facts.minor,
                 "paths": PATHS,
             });
-            object("Statusz", version, body)
+            object("Statusz", form, body)
         }
         Form::Unknown => not_acceptable(),
     }
@@ -86,10 +86,19 @@ impl Facts {
 #[derive(Debug, PartialEq, Eq)]
 enum Form {
     Text,
-    /// Of this version of the object.
-    Json(&'static str),
+    Object(ObjectForm),
     Unknown,
 }
+
+/// How an object is written, and of which version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ObjectForm {
+    media: &'static str,
+    version: &'static str,
+}
+
+const MEDIA: [&str; 2] = ["application/json", "application/yaml"];
+const VERSIONS: [&str; 2] = ["v1beta1", "v1alpha1"];
 
 /// What the caller takes, the first that we have.
 fn wanted(headers: &HeaderMap, kind: &str) -> Form {
@@ -105,11 +114,11 @@ fn wanted(headers: &HeaderMap, kind: &str) -> Form {
         let says = |key: &str| parts.iter().find_map(|part| part.strip_prefix(key)?.strip_prefix('='));
         match name {
             "*/*" | "text/plain" | "text/*" => return Form::Text,
-            "application/json" if says("as") == Some(kind) && says("g") == Some("config.k8s.io") => {
-                match says("v") {
-                    Some("v1beta1") => return Form::Json("v1beta1"),
-                    Some("v1alpha1") => return Form::Json("v1alpha1"),
-                    _ => {}
+            _ if says("as") == Some(kind) && says("g") == Some("config.k8s.io") => {
+                let media = MEDIA.into_iter().find(|media| *media == name);
+                let version = VERSIONS.into_iter().find(|version| says("v") == Some(version));
+                if let (Some(media), Some(version)) = (media, version) {
+                    return Form::Object(ObjectForm { media, version });
                 }
             }
             _ => {}
@@ -118,7 +127,7 @@ fn wanted(headers: &HeaderMap, kind: &str) -> Form {
     Form::Unknown
 }
 
-fn object(kind: &str, version: &str, fields: Value) -> Response {
+fn object(kind: &str, ObjectForm { media, version }: ObjectForm, fields: Value) -> Response {
     let mut object = json!({
         "kind": kind,
         "apiVersion": format!("config.k8s.io/{version}"),
@@ -127,8 +136,15 @@ fn object(kind: &str, version: &str, fields: Value) -> Response {
     if let (Value::Object(object), Value::Object(fields)) = (&mut object, fields) {
         object.extend(fields);
     }
-    let of_kind = format!("application/json;g=config.k8s.io;v={version};as={kind}");
-    ([(header::CONTENT_TYPE, of_kind)], object.to_string()).into_response()
+    let text = match media {
+        "application/yaml" => match serde_saphyr::to_string(&object) {
+            Ok(text) => text,
+            Err(error) => return failure(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+        },
+        _ => object.to_string(),
+    };
+    let of_kind = format!("{media};g=config.k8s.io;v={version};as={kind}");
+    ([(header::CONTENT_TYPE, of_kind)], text).into_response()
 }
 
 fn not_acceptable() -> Response {
@@ -137,7 +153,7 @@ fn not_acceptable() -> Response {
         "apiVersion": "v1",
         "metadata": {},
         "status": "Failure",
-        "message": "only the following media types are accepted: application/json (with as, g and v), text/plain",
+        "message": "only the following media types are accepted: application/json, application/yaml (with as, g and v), text/plain",
         "reason": "NotAcceptable",
         "code": 406,
     });
@@ -157,10 +173,32 @@ mod tests {
         check("", Form::Text);
         check("*/*", Form::Text);
         check("text/html, text/plain;q=0.5", Form::Text);
-        check("application/json;as=Flagz;g=config.k8s.io;v=v1beta1", Form::Json("v1beta1"));
-        check("application/json; as=Flagz; g=config.k8s.io; v=v1alpha1, text/plain", Form::Json("v1alpha1"));
+        let object = |media, version| Form::Object(ObjectForm { media, version });
+        check("application/json;as=Flagz;g=config.k8s.io;v=v1beta1", object(MEDIA[0], "v1beta1"));
+        check(
+            "application/json; as=Flagz; g=config.k8s.io; v=v1alpha1, text/plain",
+            object(MEDIA[0], "v1alpha1"),
+        );
+        check("application/yaml;as=Flagz;g=config.k8s.io;v=v1beta1", object(MEDIA[1], "v1beta1"));
+        check("application/cbor;as=Flagz;g=config.k8s.io;v=v1beta1", Form::Unknown);
         check("application/json;as=Statusz;g=config.k8s.io;v=v1beta1", Form::Unknown);
         check("application/json", Form::Unknown);
         assert_eq!(wanted(&HeaderMap::new(), "Flagz"), Form::Text);
+    }
+
+    #[tokio::test]
+    async fn objects_in_both_forms() {
+        for media in MEDIA {
+            let fields = json!({ "flags": { "config": "/a: b", "v": "2" } });
+            let answer = object("Flagz", ObjectForm { media, version: "v1beta1" }, fields.clone());
+            let kind = answer.headers()[header::CONTENT_TYPE].to_str().unwrap().to_owned();
+            assert_eq!(kind, format!("{media};g=config.k8s.io;v=v1beta1;as=Flagz"));
+            let body = axum::body::to_bytes(answer.into_body(), 1 << 16).await.unwrap();
+            let text = std::str::from_utf8(&body).unwrap();
+            assert_eq!(text.starts_with('{'), media == "application/json", "{text}");
+            // JSON is YAML.
+            let read: Value = serde_saphyr::from_str(text).unwrap();
+            assert_eq!((&read["flags"], &read["kind"]), (&fields["flags"], &"Flagz".into()), "{text}");
+        }
     }
 }

@@ -41,6 +41,23 @@ async fn healthz_of_an_agent_that_is_well() {
     check(&get_tcp(at, "/pods").await, 404, PLAIN, "404 page not found\n");
 }
 
+/// CVE-2019-11248: profiles were served on the health port, where nobody is asked who they are.
+#[tokio::test]
+async fn the_health_port_serves_nothing_but_health() {
+    let (_serving, at) = serve(endpoints(Mood::Well).healthz()).await;
+    for path in [
+        "/debug/pprof/",
+        "/debug/pprof/profile",
+        "/debug/flags/v",
+        "/metrics",
+        "/logs/",
+        "/configz",
+        "/exec/a/b/c",
+    ] {
+        check(&get_tcp(at, path).await, 404, PLAIN, "404 page not found\n");
+    }
+}
+
 #[tokio::test]
 async fn healthz_of_an_agent_that_has_ended() {
     let (_serving, at) = serve(endpoints(Mood::Ended).healthz()).await;
@@ -123,6 +140,8 @@ async fn the_read_only_port_tells_pods_and_nothing_more() {
     for method in ["POST", "PUT", "DELETE", "PATCH"] {
         assert_eq!(tcp(at, method, "/pods").await.status, 405, "{method}");
     }
+    // CVE-2025-0426: anybody could fill the disk with checkpoints of containers.
+    assert_eq!(tcp(at, "POST", "/checkpoint/default/web-vm/web").await.status, 404);
     let head = tcp(at, "HEAD", "/pods").await;
     assert_eq!((head.status, head.body.as_str()), (200, ""));
 }

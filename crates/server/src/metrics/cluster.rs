@@ -129,7 +129,7 @@ impl ClusterMetrics {
             let (end, errors) = figures();
             if let Some(end) = end {
                 let name = format!("kubelet_certificate_manager_{kind}_ttl_seconds");
-                add.gauge(&name, "Seconds until the certificate ends.", (end.0 - now.0) as f64 / 1e9);
+                add.gauge(&name, "Seconds until the certificate ends.", now.seconds_until(end));
             }
             let name = match *kind {
                 "client" => "kubelet_certificate_manager_client_expiration_renew_errors",

@@ -191,7 +191,7 @@ impl PodMetrics {
         let since_seen = tracked.seen.elapsed().as_secs_f64();
         let made = pod.pod.metadata.creation_timestamp.as_ref().map(|at| Wall::from_timestamp(at.0));
         // Whole seconds, and another machine's clock: never less than what was seen here.
-        let total = made.map_or(since_seen, |made| ((now.0 - made.0) as f64 / 1e9).max(since_seen));
+        let total = made.map_or(since_seen, |made| made.seconds_until(now).max(since_seen));
         self.start.with_label_values(&PLAIN).observe(since_seen);
         self.start_total.with_label_values(&PLAIN).observe(total);
         if pod.init_containers().is_empty() {

@@ -106,7 +106,65 @@ fn lived() -> Arc<AgentMetrics> {
     let pod = FullName::new("web", "ns");
     let of = ProbeOf { uid: &uid, pod: &pod, container: "c", kind: ProbeKind::Readiness };
     metrics.probe(&of, &ProbeOutcome::Success, took);
+    metrics.websocket_stream("exec");
+    metrics.plugins.observe_driver_call("d", "/csi.v1.Node/NodeGetInfo", "OK", took);
+    metrics.plugins.observe_credential_plugin("p", false, took);
+    metrics.plugins.socket_is("/s", SocketState::Seen);
+    metrics.set_credential_config(std::iter::empty());
     metrics
+}
+
+/// What upstream v1.36.4 registers and the recorded run did not come by.
+const REGISTERED: [&str; 36] = [
+    "csi_operations_seconds",
+    "kubelet_certificate_manager_server_rotation_seconds",
+    "kubelet_container_aligned_compute_resources_count",
+    "kubelet_container_aligned_compute_resources_failure_count",
+    "kubelet_container_requested_resizes_total",
+    "kubelet_credential_provider_config_info",
+    "kubelet_credential_provider_plugin_duration",
+    "kubelet_credential_provider_plugin_errors_total",
+    "kubelet_device_plugin_alloc_duration_seconds",
+    "kubelet_device_plugin_registration_total",
+    "kubelet_eviction_stats_age_seconds",
+    "kubelet_image_garbage_collected_total",
+    "kubelet_memory_qos_node_memory_low_bytes",
+    "kubelet_memory_qos_node_memory_min_bytes",
+    "kubelet_pod_deferred_accepted_resizes_total",
+    "kubelet_pod_infeasible_resizes_total",
+    "kubelet_pod_pending_resizes",
+    "kubelet_pod_resize_duration_milliseconds",
+    "kubelet_pod_resources_endpoint_requests_total",
+    "kubelet_podcertificate_states",
+    "kubelet_preemptions",
+    "kubelet_started_host_process_containers_errors_total",
+    "kubelet_started_host_process_containers_total",
+    "kubelet_websocket_streaming_requests_total",
+    "plugin_manager_total_plugins",
+    "resource_manager_allocation_errors_total",
+    "resource_manager_allocations_total",
+    "resource_manager_container_assignments",
+    "scrape_error",
+    "volume_manager_selinux_container_errors_total",
+    "volume_manager_selinux_container_warnings_total",
+    "volume_manager_selinux_pod_context_mismatch_errors_total",
+    "volume_manager_selinux_pod_context_mismatch_warnings_total",
+    "volume_manager_selinux_volume_context_mismatch_errors_total",
+    "volume_manager_selinux_volume_context_mismatch_warnings_total",
+    "volume_manager_selinux_volumes_admitted_total",
+];
+
+#[tokio::test]
+async fn what_upstream_registers_is_served_or_told_to_be_absent() {
+    let served: BTreeSet<String> =
+        served().into_iter().flat_map(|(_, families)| families.into_keys()).collect();
+    for name in REGISTERED {
+        assert_ne!(
+            served.contains(name),
+            is_absent(name),
+            "{name}: served, or in the page's table, and not both"
+        );
+    }
 }
 
 fn served() -> Vec<(&'static str, Families)> {

@@ -88,8 +88,8 @@ async fn pod_files(
     let found = usage.directories(places).await?;
     let sum = |parts: &[Option<TreeFigures>]| {
         parts.iter().flatten().fold(TreeFigures::default(), |sum, part| TreeFigures {
-            bytes: sum.bytes + part.bytes,
-            inodes: sum.inodes + part.inodes,
+            bytes: sum.bytes.saturating_add(part.bytes),
+            inodes: sum.inodes.saturating_add(part.inodes),
         })
     };
     Ok(reading

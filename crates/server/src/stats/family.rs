@@ -1,4 +1,5 @@
-//! The text format, with the time of each sample, which the metrics library does not write.
+//! The text format for figures that are read anew for each answer: a sample is appended to a string together with the time of
+//! its reading, so that no family of the metrics library has to be built and thrown away for it.
 
 use std::fmt::Write;
 

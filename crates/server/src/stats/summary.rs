@@ -94,8 +94,8 @@ fn full_pod<'a>(
 ) -> PodStats<'a> {
     let mut used = disks.pods.get(pod.uid.as_str()).copied().unwrap_or_default();
     let mut add = |part: TreeFigures| {
-        used.bytes += part.bytes;
-        used.inodes += part.inodes;
+        used.bytes = used.bytes.saturating_add(part.bytes);
+        used.inodes = used.inodes.saturating_add(part.inodes);
     };
     let mut containers = Vec::new();
     for container in &pod.containers {

@@ -13,7 +13,7 @@ use model::probe::ProbeKind;
 use model::{ContainerId, FullName, PodUid};
 
 use super::Checker;
-use crate::drive::{Op, Value};
+use crate::drive::{LEAST_GRACE_SECS, Op, Value};
 use crate::time::{Nanos, SECOND};
 use crate::workload::{VARIABLE, is_rejected, objects_of};
 use crate::world::{ASKS, Container, Refused, World, claims_of};
@@ -64,7 +64,8 @@ impl Checker {
                 if terminating {
                     self.grace_shrinks(world, id, *grace_secs);
                 }
-                if terminating && !orphan {
+                // When the grace is over nobody waits for anybody.
+                if terminating && !orphan && *grace_secs > LEAST_GRACE_SECS as i64 {
                     self.stops_in_order(world, uid, id);
                 }
                 self.stops_for_a_reason(world, entry, sources, uid, id);
@@ -180,10 +181,10 @@ impl Checker {
 
     /// A second stop never gives more time than the first (two seconds are the least that is ever given).
     fn grace_shrinks(&mut self, world: &World, id: &ContainerId, grace_secs: i64) {
-        let kill = world.now + grace_secs.max(0) as u64 * SECOND;
+        let kill = world.now.saturating_add((grace_secs.max(0) as u64).saturating_mul(SECOND));
         let least = world.now + 2 * SECOND;
         if let Some(before) = self.kills.insert(id.clone(), kill)
-            && kill > before.max(least) + SECOND
+            && kill > before.max(least).saturating_add(SECOND)
         {
             let more = (kill - before) / SECOND;
             self.violate("K4", format!("container {id} is given {more} s more than before"));

@@ -52,7 +52,7 @@ impl Checker {
         let everything = full.in_flight || full.wanted.is_some() || full.last.is_none();
         let unread = state.pods.iter().find(|(_, e)| {
             let coming = e.observing.in_flight || e.observing.wanted.is_some();
-            e.plan.is_none() && e.fresh().is_none() && !coming && !everything
+            e.set_aside.is_none() && e.plan.is_none() && e.fresh().is_none() && !coming && !everything
         });
         if let Some((uid, _)) = unread {
             self.violate("K7", format!("pod {uid} waits for a reading that nobody makes"));

@@ -1,11 +1,12 @@
 //! One life of the agent: its state, its inbox, its timers. All of it is gone when it is killed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use decide::{Effect, Epoch, Event, NodeState, TimerKey};
+use decide::{Effect, Epoch, Event, NodeState, TimerKey, TimerQueue};
 use model::cluster::ObjectKey;
 use model::pod::Source;
-use model::{Mono, PodUid};
+use model::{Mono, PodUid, Wall};
 
 use super::attach::InUse;
 use super::errands::Errand;
@@ -13,7 +14,10 @@ use super::executor::PlanRun;
 use super::trouble::Trouble;
 use super::{Happening, Mutant, Simulation};
 use crate::record::Start;
-use crate::time::{AgentClock, MICRO, MILLI, SECOND};
+use crate::time::{AgentClock, MICRO, MILLI, Nanos, SECOND};
+
+/// After an end that nobody asked for: `RestartSec` of the systemd unit.
+const RESTART_AFTER: Nanos = 10 * SECOND;
 
 pub struct Agent {
     pub state: NodeState,
@@ -21,7 +25,7 @@ pub struct Agent {
     pub(super) inbox: VecDeque<Event>,
     /// Something is planned that will take the next event.
     pub(super) awake: bool,
-    pub(super) timers: BTreeMap<TimerKey, u64>,
+    pub(super) timers: TimerQueue,
     pub(super) plans: BTreeMap<(PodUid, Epoch), PlanRun>,
     /// Objects of the cluster that it wants to hear of.
     pub(super) watching: BTreeSet<ObjectKey>,
@@ -60,6 +64,7 @@ impl Simulation {
             wall: self.world.wall(),
             probe_records: self.world.disk.probe_records.clone(),
             user_ids: self.world.disk.user_ids.clone(),
+            panic_records: self.world.disk.panic_records.clone(),
         };
         let state = start.state();
         self.log.started(|| start);
@@ -68,7 +73,7 @@ impl Simulation {
             clock: AgentClock::new(self.world.now),
             inbox: VecDeque::new(),
             awake: false,
-            timers: BTreeMap::new(),
+            timers: TimerQueue::default(),
             plans: BTreeMap::new(),
             watching: BTreeSet::new(),
             looked: false,
@@ -92,7 +97,7 @@ impl Simulation {
 
     /// Kill -9: what was decided but not done is lost, what was on its way to the runtime may arrive or not.
     pub(super) fn kill_agent(&mut self) {
-        if self.agent.take().is_none() {
+        if self.agent.is_none() {
             return;
         }
         let down = match self.rng.below(3) {
@@ -100,6 +105,12 @@ impl Simulation {
             1 => self.rng.between(SECOND, 5 * SECOND),
             _ => self.rng.between(5 * SECOND, 40 * SECOND),
         };
+        self.agent_ended(down);
+    }
+
+    /// It is started again after `down`.
+    fn agent_ended(&mut self, down: Nanos) {
+        self.agent = None;
         self.log.note(self.world.now, || format!("agent is killed, for {} ms", down / MILLI));
         self.abandon_calls(down);
         self.readings.clear();
@@ -172,13 +183,33 @@ impl Simulation {
         self.check.told(&event);
         let at = agent.clock.now(now, wall);
         let kept = event.clone();
-        let effects = self.mutant.step(&mut agent.state, at, event);
+        let (mutant, poisoned) = (self.mutant, self.faults.poison.is_some());
+        let state = &mut agent.state;
+        let step = AssertUnwindSafe(|| {
+            let effects = mutant.step(state, at, event);
+            self.faults.make_mistake(state, &effects);
+            effects
+        });
+        let effects = match catch_unwind(step) {
+            Ok(effects) => effects,
+            Err(_) if poisoned && agent.state.in_work.is_some() => return self.panicked(&kept, wall),
+            Err(cause) => resume_unwind(cause),
+        };
         self.log.step(now, at, &kept, &effects, &agent.state);
         self.check.stepped(&agent.state, at, &effects);
         self.check.nothing_follows(&lied_about, &effects);
         let cut =
             self.faults.dies(&mut self.rng, now).then(|| self.rng.below(effects.len() as u64 + 1) as usize);
         self.carry_out(effects, cut);
+    }
+
+    /// As the engine does: a record is left, the process ends, and the service manager starts it again.
+    fn panicked(&mut self, event: &Event, wall: Wall) {
+        let Some(agent) = &self.agent else { return };
+        let record = decide::set_aside::record(&agent.state, event.kind(), "a mistake on purpose", wall);
+        let records = std::mem::take(&mut self.world.disk.panic_records);
+        self.world.disk.panic_records = decide::set_aside::keep(records, record);
+        self.agent_ended(RESTART_AFTER);
     }
 
     fn carry_out(&mut self, effects: Vec<Effect>, cut: Option<usize>) {
@@ -191,28 +222,23 @@ impl Simulation {
     }
 
     pub(super) fn set_timer(&mut self, key: TimerKey, at: Option<Mono>) {
-        let token = self.number();
-        let (generation, drop_it) = (self.generation, self.mutant == Mutant::DropsTimers);
         let Some(agent) = &mut self.agent else { return };
-        let Some(at) = at else {
-            agent.timers.remove(&key);
+        if self.mutant == Mutant::DropsTimers {
             return;
-        };
-        agent.timers.insert(key.clone(), token);
-        let due = agent.clock.world_time(at);
-        let late = self.rng.below(2 * MILLI);
-        if !drop_it {
-            self.plan_at(due.saturating_add(late), Happening::Timer { generation, key, token });
         }
+        agent.timers.set(key, at);
+        let Some(due) = at.map(|at| agent.clock.world_time(at)) else { return };
+        let late = self.rng.below(2 * MILLI);
+        let generation = self.generation;
+        self.plan_at(due.saturating_add(late), Happening::Timers { generation });
     }
 
-    pub(super) fn timer_due(&mut self, generation: u32, key: TimerKey, token: u64) {
-        if generation != self.generation {
-            return;
-        }
-        let Some(agent) = &mut self.agent else { return };
-        if agent.timers.get(&key) == Some(&token) {
-            agent.timers.remove(&key);
+    /// Every timer plans such a moment of its own, so that one is left for each that was not taken here.
+    pub(super) fn timers_due(&mut self, generation: u32) {
+        let now = self.world.now;
+        while generation == self.generation {
+            let Some(agent) = &mut self.agent else { return };
+            let Some(key) = agent.timers.take_due(agent.clock.reached(now)) else { return };
             self.step(Event::Timer(key));
         }
     }

@@ -116,7 +116,9 @@ impl Op {
     fn deadline(&self) -> Nanos {
         match self {
             Op::RunSandbox(_) => 2 * DEADLINE,
-            Op::Stop { grace_secs, .. } => DEADLINE + (*grace_secs).max(0) as u64 * SECOND,
+            Op::Stop { grace_secs, .. } => {
+                DEADLINE.saturating_add(((*grace_secs).max(0) as u64).saturating_mul(SECOND))
+            }
             _ => DEADLINE,
         }
     }
@@ -352,7 +354,7 @@ impl Simulation {
         }
         self.world.terminate(container);
         self.stopping.entry(container.clone()).or_default().push(call);
-        let grace = grace_secs.max(0) as u64 * SECOND;
+        let grace = (grace_secs.max(0) as u64).saturating_mul(SECOND);
         self.plan_in(grace, Happening::GraceOver(call));
         true
     }

@@ -6,8 +6,9 @@ use std::time::Duration;
 use decide::Event;
 use decide::effect::{ApiCall, PodObject};
 use decide::event::{ApiAnswer, ApiFailure, ApiFailureKind};
-use model::k8s::{Node, Pod};
-use model::pod::{ANNOTATION_MIRROR, Source};
+use decide::status::IllegalTransition;
+use model::k8s::{Node, Pod, PodStatus};
+use model::pod::{ANNOTATION_MIRROR, PodView, Source};
 use serde_json::{Value, json};
 
 use super::errands::Errand;
@@ -15,13 +16,19 @@ use super::trouble::uid_of;
 use super::{Happening, Simulation};
 use crate::faults::{Fate, LateEffect};
 use crate::time::{MILLI, SECOND};
-use crate::workload::GATE;
+use crate::workload::{GATE, make_node_status_extreme};
 
 /// How long a call waits for its answer.
 const DEADLINE: u64 = 10 * SECOND;
 
 pub fn is_mirror(pod: &Pod) -> bool {
     pod.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(ANNOTATION_MIRROR))
+}
+
+/// What the API server checks of containers that had ended, by the spec that it holds.
+fn illegal_transition(object: &Arc<Pod>, new: &PodStatus) -> Option<IllegalTransition> {
+    let view = PodView::new(object.clone(), Source::Api);
+    decide::status::illegal_transition(&view, object.status.as_ref()?, new)
 }
 
 impl Simulation {
@@ -38,6 +45,9 @@ impl Simulation {
         let addresses = json!([{"type": "InternalIP", "address": "192.0.2.7"}]);
         let mut status = self.world.storage.attachments.node_status();
         status["addresses"] = addresses;
+        if self.faults.extreme {
+            make_node_status_extreme(&mut status);
+        }
         let node = json!({"metadata": {"name": "node", "uid": "n1"}, "status": status});
         Arc::new(serde_json::from_value(node).unwrap_or_default())
     }
@@ -178,6 +188,10 @@ impl Simulation {
             self.check.violate("readable status", format!("{} gets {patch}", pod.uid));
             return Err(gone());
         };
+        if let Some(illegal) = illegal_transition(object, &status) {
+            // The server would refuse this status, and every later one, for as long as the pod lives.
+            self.check.violate("legal status", format!("{}: {illegal}", pod.uid));
+        }
         let object = Arc::make_mut(object);
         object.status = Some(status);
         object.metadata.resource_version = Some(version.to_string());

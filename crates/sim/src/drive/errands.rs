@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use decide::Event;
 use decide::effect::ApiCall;
 use decide::event::{ApiFailure, CallFailure, LeftoversSeen, PulledImage, RuntimeCheck};
+use decide::{Epoch, Event};
 use model::cgroup::CgroupName;
 use model::cluster::{ObjectKey, ObjectState, Token, TokenWanted};
 use model::cri::{RuntimeCondition, RuntimeHandler, RuntimeStatus};
@@ -65,6 +65,12 @@ pub enum Errand {
     Watch(Arc<Pod>),
     /// The watch shows that one is gone.
     WatchGone(PodUid),
+    /// A stage of a plan waits no longer for those before it.
+    StageDue {
+        uid: PodUid,
+        epoch: Epoch,
+        stage: usize,
+    },
 }
 
 pub enum Piece {
@@ -145,6 +151,12 @@ impl Simulation {
             Errand::ApiFails { call, failure } => return self.api_fails(generation, call, failure),
             Errand::Watch(pod) => return self.watched(generation, pod),
             Errand::WatchGone(uid) => return self.watched_gone(generation, uid),
+            Errand::StageDue { uid, epoch, stage } => {
+                if generation == self.generation {
+                    self.stage_due(&uid, epoch, stage);
+                }
+                return;
+            }
             Errand::Swept(mut problems) => {
                 let stuck = !self.world.storage.registered && !self.world.storage.published.is_empty();
                 problems.extend(stuck.then(|| "the storage driver is away".to_owned()));

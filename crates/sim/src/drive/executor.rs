@@ -9,13 +9,17 @@ use model::volume::{MountStage, VolumeKind, VolumeSetup};
 use model::{Mono, PodUid};
 
 use super::calls::{Failure, Op, Value};
-use super::{Mutant, Simulation};
+use super::errands::Errand;
+use super::{Happening, Mutant, Simulation};
 use crate::time::{Nanos, SECOND};
+
+/// The least that a container is given to end.
+pub const LEAST_GRACE_SECS: u64 = 2;
 
 pub struct PlanRun {
     pub stages: Arc<Vec<Stage>>,
     pub stage: usize,
-    /// Actions of this stage that have not ended.
+    /// Actions of this stage, and of those before it, that have not ended.
     pub open: usize,
     pub any_bad: bool,
     pub cancelled: bool,
@@ -60,18 +64,9 @@ impl Simulation {
             if plan.stage >= plan.stages.len() {
                 return self.end_plan(uid, epoch);
             }
-            let stages = plan.stages.clone();
-            let first = plan.stage;
-            let last = if at_once { stages.len() - 1 } else { first };
-            plan.open = stages[first..=last].iter().map(|s| s.actions.len()).sum();
+            let last = if at_once { plan.stages.len() - 1 } else { plan.stage };
             plan.any_bad = false;
-            plan.stage = last;
-            for (stage, actions) in stages.iter().enumerate().take(last + 1).skip(first) {
-                for (action, what) in actions.actions.iter().enumerate() {
-                    let place = Place { uid: uid.clone(), epoch, stage, action };
-                    self.begin_action(place, what);
-                }
-            }
+            self.begin_stages(uid, epoch, last);
             match self.plan(uid, epoch) {
                 Some(plan) if plan.open == 0 => {
                     if !self.next_stage(uid, epoch) {
@@ -83,12 +78,44 @@ impl Simulation {
         }
     }
 
+    /// Begins the stages from the plan's present one to `last`, beside whatever has not ended of those before.
+    fn begin_stages(&mut self, uid: &PodUid, epoch: Epoch, last: usize) {
+        let Some(plan) = self.plan(uid, epoch) else { return };
+        let stages = plan.stages.clone();
+        let first = plan.stage;
+        plan.open += stages[first..=last].iter().map(|s| s.actions.len()).sum::<usize>();
+        plan.stage = last;
+        for (stage, actions) in stages.iter().enumerate().take(last + 1).skip(first) {
+            for (action, what) in actions.actions.iter().enumerate() {
+                let place = Place { uid: uid.clone(), epoch, stage, action };
+                self.begin_action(place, what);
+            }
+        }
+        if let Some(due) = stages.get(last + 1).and_then(|next| next.not_after) {
+            let wait = self.world_time(due).saturating_sub(self.world.now);
+            let errand = Errand::StageDue { uid: uid.clone(), epoch, stage: last + 1 };
+            self.plan_in(wait, Happening::Errand { generation: self.generation, errand });
+        }
+    }
+
+    /// The time of a stage has come that waits no longer for those before it.
+    pub(super) fn stage_due(&mut self, uid: &PodUid, epoch: Epoch, stage: usize) {
+        let Some(plan) = self.plan(uid, epoch) else { return };
+        let waits = plan.stage + 1 == stage && plan.open > 0;
+        if !waits || plan.cancelled || (plan.any_bad && plan.stages[plan.stage].stop_on_failure) {
+            return;
+        }
+        plan.stage = stage;
+        self.begin_stages(uid, epoch, stage);
+        self.after_action(uid, epoch);
+    }
+
     fn begin_action(&mut self, place: Place, action: &Action) {
         let ignore = self.mutant == Mutant::IgnoresCancel;
         if self.plan(&place.uid, place.epoch).is_some_and(|p| p.cancelled && !ignore) {
             self.action_ended(place, StepResult::Skipped);
         } else {
-            let op = match first_call(action, &|at| self.world_time(at)) {
+            let op = match first_call(action, self.world.now, &|at| self.world_time(at)) {
                 Op::Stage { name, handle } if self.mutant == Mutant::SkipsStaging => {
                     Op::Publish { name, handle }
                 }
@@ -112,6 +139,7 @@ impl Simulation {
                 | StepResult::SandboxRunning { .. }
                 | StepResult::ContainerStarted { .. }
                 | StepResult::HookFailed { .. }
+                | StepResult::EnvFiles(_)
         );
         if let Some(plan) = self.plan(&place.uid, place.epoch) {
             plan.open -= 1;
@@ -198,7 +226,7 @@ impl Simulation {
     }
 }
 
-fn first_call(action: &Action, when: &dyn Fn(Mono) -> Nanos) -> Op {
+fn first_call(action: &Action, now: Nanos, when: &dyn Fn(Mono) -> Nanos) -> Op {
     match action {
         Action::MakePodDirs { log_dir, containers } => {
             Op::MakeDirs { log_dir: log_dir.clone(), containers: containers.clone() }
@@ -210,6 +238,8 @@ fn first_call(action: &Action, when: &dyn Fn(Mono) -> Nanos) -> Op {
         },
         // No claim of this world grows.
         Action::ExpandVolume { volume, .. } => Op::SetUpVolume(volume.name.clone(), None),
+        // No container of this world has one.
+        Action::ReadEnvFiles { container, .. } => Op::SetUpVolume(container.clone(), None),
         Action::KeepUserIds { ids } => Op::KeepUserIds(ids.clone()),
         Action::RunSandbox { config, .. } => Op::RunSandbox(config.clone()),
         Action::StartContainer(start) => Op::PrepareContainer(start.clone()),
@@ -217,8 +247,9 @@ fn first_call(action: &Action, when: &dyn Fn(Mono) -> Nanos) -> Op {
         | Action::PreStop { id, name, deadline, .. } => {
             Op::Hook { id: id.clone(), name: name.clone(), until: Some(when(*deadline)) }
         }
-        Action::StopContainer { id, grace_secs, .. } => {
-            Op::Stop { id: id.clone(), grace_secs: *grace_secs, hook_failed: false }
+        Action::StopContainer { id, deadline, .. } => {
+            let grace_secs = grace_left(when(*deadline).saturating_sub(now));
+            Op::Stop { id: id.clone(), grace_secs, hook_failed: false }
         }
         Action::StopSandbox { id } => Op::StopSandbox(id.clone()),
         Action::RemoveContainer { id, .. } => Op::RemoveContainer(id.clone()),
@@ -228,6 +259,11 @@ fn first_call(action: &Action, when: &dyn Fn(Mono) -> Nanos) -> Op {
         Action::RemovePodDir => Op::RemovePodDir,
         Action::RemoveLogDir { name } => Op::RemoveLogDir(name.clone()),
     }
+}
+
+/// Begun seconds count as whole ones, and there are two at least.
+fn grace_left(left: Nanos) -> i64 {
+    left.div_ceil(SECOND).max(LEAST_GRACE_SECS) as i64
 }
 
 /// All files, one after the other.
@@ -253,7 +289,7 @@ fn next(
     };
     match (action, op) {
         (Action::StopContainer { id, deadline, .. }, Op::Hook { .. }) => {
-            let grace_secs = left(*deadline).div_ceil(SECOND).max(2) as i64;
+            let grace_secs = grace_left(left(*deadline));
             return Next::Call(Op::Stop { id: id.clone(), grace_secs, hook_failed: outcome.is_err() });
         }
         (_, Op::Hook { .. }) => return Next::Done(hook_failed(outcome.is_err())),

@@ -26,6 +26,7 @@ pub use agent::Agent;
 use calls::{Call, CallId};
 pub use calls::{Op, Value};
 use errands::Errand;
+pub use executor::LEAST_GRACE_SECS;
 pub use mutants::Mutant;
 use reading::{ReadStep, ReadingJob};
 use trouble::Trouble;
@@ -44,10 +45,9 @@ pub(crate) enum Happening {
     Dispatch {
         generation: u32,
     },
-    Timer {
+    /// Some timer of the agent is due.
+    Timers {
         generation: u32,
-        key: decide::TimerKey,
-        token: u64,
     },
     Apply(CallId),
     GraceOver(CallId),
@@ -171,7 +171,7 @@ impl Simulation {
     }
 
     pub(crate) fn plan_in(&mut self, wait: Nanos, what: Happening) {
-        self.queue.plan(self.world.now + wait, what);
+        self.queue.plan(self.world.now.saturating_add(wait), what);
     }
 
     pub(crate) fn number(&mut self) -> u64 {
@@ -195,7 +195,7 @@ impl Simulation {
     fn happen(&mut self, what: Happening) {
         match what {
             Happening::Dispatch { generation } => self.dispatch(generation),
-            Happening::Timer { generation, key, token } => self.timer_due(generation, key, token),
+            Happening::Timers { generation } => self.timers_due(generation),
             Happening::Apply(call) => self.apply(call),
             Happening::GraceOver(call) => self.grace_over(call),
             Happening::Reply(call) => self.reply(call),
@@ -301,6 +301,7 @@ impl Simulation {
             Effect::AskPlugins { .. } | Effect::NoteAccess { .. } => {}
             Effect::RecordEvent { .. }
             | Effect::RecordClaimEvent { .. }
+            | Effect::RecordNodeEvent { .. }
             | Effect::TellDriverPeriods { .. }
             | Effect::AskDriver { .. }
             | Effect::FollowTrustBundles

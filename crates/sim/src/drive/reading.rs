@@ -14,6 +14,7 @@ use model::{ContainerId, FullName, Mono, PodUid, SandboxId, Wall};
 use super::{Happening, Mutant, Simulation};
 use crate::faults::Faults;
 use crate::time::SECOND;
+use crate::workload::twist;
 use crate::world::{Container, Sandbox, World};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -194,6 +195,7 @@ impl ReadingJob {
         }
         let same = |mut pod: ObservedPod| {
             pod.sort();
+            twist(&mut pod);
             match self.known.get(&pod.uid) {
                 Some(KnownPod { pod: known, .. }) if **known == pod => known.clone(),
                 _ => Arc::new(pod),

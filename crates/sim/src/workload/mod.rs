@@ -3,6 +3,7 @@
 
 mod claims;
 mod extras;
+mod extremes;
 mod pods;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use crate::time::{MILLI, Nanos, SECOND};
 use crate::world::{ClaimChange, ImageFate, Images, Script};
 
 pub use extras::GATE;
+pub use extremes::{is_extreme, make_node_status_extreme, twist};
 pub use pods::{CONTENT, Template, VARIABLE, is_rejected, is_unmountable, objects_of};
 
 pub enum Task {

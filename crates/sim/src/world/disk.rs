@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::PodUid;
 use model::cri::IdMapping;
+use model::panic_record::PanicRecord;
 use model::probe::ProbeRecord;
 
 use super::Refused;
@@ -15,6 +16,8 @@ pub struct Disk {
     /// Small files in the directories of pods.
     pub probe_records: BTreeMap<PodUid, ProbeRecord>,
     pub user_ids: BTreeMap<PodUid, IdMapping>,
+    /// What panics of earlier agents left.
+    pub panic_records: Vec<PanicRecord>,
     /// Files of volumes that are made by the agent, in one text.
     pub content: BTreeMap<(PodUid, String), String>,
     /// `<ns>_<name>_<uid>` to the log numbers of each container.

@@ -7,16 +7,17 @@ use async_trait::async_trait;
 use model::cgroup::{CgroupDriver, CgroupName, CgroupSpec};
 use model::credentials::{CredentialPlugin, DockerConfigFile};
 use model::cri::IdMapping;
-use model::files::{ContainerFiles, TerminationMessageRequest};
+use model::files::{ContainerFiles, EnvFile, TerminationMessageRequest};
 use model::hook::HttpHook;
+use model::panic_record::PanicRecord;
 use model::probe::{NetworkCheck, ProbeOutcome, ProbeRecord};
 use model::user_namespace::UserNamespacesFound;
 use model::volume::{VolumeNews, VolumeSetup};
 use model::{ApiEvent, EventSubject, FullName, PodUid, Wall};
 use ports::{
-    CgroupError, Cgroups, EventSink, FilesError, HookAnswer, HttpHooks, Leftovers, Meter, PluginError,
-    PodFiles, PodSeen, ProbeOf, ProbeRecordError, ProbeRecordStore, ProbeRecords, Prober,
-    RegistryCredentials, VolumeNewsFeed, WallClock,
+    CgroupError, Cgroups, EventSink, FilesError, HookAnswer, HttpHooks, Leftovers, Meter, PanicRecordError,
+    PanicRecords, PluginError, PodFiles, PodSeen, ProbeOf, ProbeRecordError, ProbeRecordStore, ProbeRecords,
+    Prober, RegistryCredentials, VolumeNewsFeed, WallClock,
 };
 
 use super::host::{CallError, Inner, Reach};
@@ -71,6 +72,12 @@ impl PodFiles for SimFiles {
         Ok(vec![0; paths.len()])
     }
 
+    async fn read_env_file(&self, _: &PodUid, _: &EnvFile) -> Result<String, FilesError> {
+        // No container of this world has one.
+        self.0.alive().await;
+        Ok(String::new())
+    }
+
     async fn write_user_ids(&self, uid: &PodUid, ids: &IdMapping) -> Result<(), FilesError> {
         let keep = |inner: &mut Inner| {
             inner.world.disk.user_ids.insert(uid.clone(), ids.clone());
@@ -80,8 +87,8 @@ impl PodFiles for SimFiles {
 
     async fn user_ids(&self) -> UserNamespacesFound {
         let inner = self.0.host.lock().await;
-        let ids = inner.world.disk.user_ids.iter().map(|(uid, ids)| (uid.clone(), ids.clone()));
-        UserNamespacesFound { ids: ids.collect(), problems: Vec::new() }
+        let ids = inner.world.disk.user_ids.iter().map(|(uid, ids)| (uid.clone(), Some(ids.clone())));
+        UserNamespacesFound { ids: ids.collect(), ..UserNamespacesFound::default() }
     }
 
     async fn prepare_container(&self, uid: &PodUid, files: &ContainerFiles) -> Result<(), FilesError> {
@@ -192,6 +199,19 @@ impl ProbeRecordStore for SimRecords {
     async fn save(&self, uid: &PodUid, record: &ProbeRecord) -> Result<(), ProbeRecordError> {
         self.0.alive().await;
         self.0.host.lock().await.world.disk.keep_probes(uid, record.clone());
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl PanicRecords for SimRecords {
+    async fn load(&self) -> Result<Vec<PanicRecord>, PanicRecordError> {
+        Ok(self.0.host.lock().await.world.disk.panic_records.clone())
+    }
+
+    async fn save(&self, records: &[PanicRecord]) -> Result<(), PanicRecordError> {
+        self.0.alive().await;
+        self.0.host.lock().await.world.disk.panic_records = records.to_vec();
         Ok(())
     }
 }

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use decide::NodeState;
-use engine::{CsiPorts, EngineHandle, Ports};
+use engine::{CsiPorts, EngineEnd, EngineHandle, Ports};
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use model::PodUid;
@@ -26,10 +26,11 @@ use ports::{AgentView, FeedNotice, PodFeed, PodSet};
 use sim::check::nothing_left;
 use sim::drive::cluster::is_mirror;
 use sim::rng::Rng;
-use sim::workload::{Task, is_rejected, is_unmountable};
+use sim::workload::{Task, is_extreme, is_rejected, is_unmountable, make_node_status_extreme};
 use sim::world::{Life, World, claims_of};
 use sim::{Profile, Scenario};
 use tokio::sync::{Mutex, mpsc};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -65,6 +66,10 @@ struct Run {
     facts: HostFacts,
     sets: Sets,
     agent: Option<(EngineHandle, CancellationToken)>,
+    /// The engine of that agent, whose end is the agent's.
+    engine: Option<JoinHandle<Result<(), EngineEnd>>>,
+    /// How often an engine ended over the pod whose steps panic.
+    panics: u32,
 }
 
 impl Run {
@@ -91,7 +96,10 @@ impl Run {
         let mut state = NodeState::new(self.config.clone(), self.facts.clone(), self.host.wall());
         let clustered = self.config.sources.contains(&Source::Api);
         if clustered {
-            let node = serde_json::json!({"metadata": {"name": "node", "uid": "n1"}});
+            let mut node = serde_json::json!({"metadata": {"name": "node", "uid": "n1"}});
+            if self.host.lock().await.faults.extreme {
+                make_node_status_extreme(&mut node["status"]);
+            }
             state.node = Some(Arc::new(serde_json::from_value(node).expect("a node")));
         }
         let nothing = Arc::new(files::Nothing(reach()));
@@ -109,6 +117,7 @@ impl Run {
             http_hooks: nothing.clone(),
             prober: nothing.clone(),
             probe_records: Arc::new(files::SimRecords(reach())),
+            panic_records: Arc::new(files::SimRecords(reach())),
             wall: nothing.clone(),
             meter: nothing,
             csi: clustered.then(|| CsiPorts {
@@ -121,8 +130,31 @@ impl Run {
         };
         let stop = CancellationToken::new();
         let (handle, engine) = engine::new(state, ports, feeds, stop.clone());
-        engine.start();
+        let engine = match self.host.lock().await.faults.poison.clone() {
+            Some(name) => engine.with_mistake(name),
+            None => engine,
+        };
+        self.engine = Some(engine.start());
         self.agent = Some((handle, stop));
+    }
+
+    /// Does what a service manager does: an engine that ended over the pod whose steps panic is started again. Any other
+    /// end is a failure of the run.
+    async fn supervise(&mut self) -> Result<(), String> {
+        let Some(engine) = self.engine.take_if(|engine| engine.is_finished()) else { return Ok(()) };
+        let poison = self.host.lock().await.faults.poison.clone();
+        match engine.await {
+            Ok(Err(EngineEnd::Panicked { pod: Some(pod), .. }))
+                if poison.as_ref().is_some_and(|name| pod.contains(&format!("/{name} "))) =>
+            {
+                self.panics += 1;
+                self.kill_agent().await;
+                sleep(Duration::from_secs(10)).await;
+                self.start_agent().await;
+                Ok(())
+            }
+            end => Err(format!("the engine ended: {end:?}")),
+        }
     }
 
     fn set(&self, inner: &Inner, source: Source) -> PodSet {
@@ -209,9 +241,9 @@ impl Run {
             .flat_map(|(source, pods)| pods.into_iter().map(move |pod| PodView::new(pod, source)))
             .collect();
         let alone = |view: &PodView| views.iter().filter(|v| v.full_name == view.full_name).count() == 1;
-        let held_up = |view: &PodView| inner.faults.held_up(&view.uid);
+        let held_up = |uid: &PodUid| inner.faults.held_up(uid) || inner.faults.is_poisonous(uid);
         let must = views.iter().filter(|view| alone(view) && must_run(&inner.world, view));
-        let mut must = must.filter(|view| !held_up(view));
+        let mut must = must.filter(|view| !held_up(&view.uid));
         must.find_map(|view| {
             let runs = |name: &str| inner.world.of_pod(&view.uid).any(|c| c.name == name && c.is_live());
             let missing = view.containers().iter().find(|c| !runs(&c.name))?;
@@ -234,9 +266,10 @@ impl Run {
     }
 
     /// Looks until nothing is open, for as long as the bound says.
-    async fn settle(&self, late: bool) -> Result<(), String> {
+    async fn settle(&mut self, late: bool) -> Result<(), String> {
         let end = Instant::now() + BOUND;
         loop {
+            self.supervise().await?;
             let open = if late { self.late().await } else { self.leftovers().await };
             let Some(open) = open else { return Ok(()) };
             if Instant::now() > end {
@@ -262,6 +295,9 @@ impl Run {
 
 /// Nothing about it can fail for good, end by itself or be missing.
 fn must_run(world: &World, view: &PodView) -> bool {
+    if is_extreme(&view.uid) {
+        return false;
+    }
     let script = |name: &str| world.scripts.get(&(view.uid.clone(), name.to_owned()));
     let image = |name: Option<&str>| {
         world
@@ -310,11 +346,14 @@ async fn live(seed: u64, profile: Profile) -> Result<u64, String> {
         facts: workload.facts,
         sets: Sets::new(),
         agent: None,
+        engine: None,
+        panics: 0,
     };
     let began = Instant::now();
     run.start_agent().await;
     for (at, step) in steps {
         sleep_until(began + Duration::from_nanos(at)).await;
+        run.supervise().await?;
         match step {
             Some(task) => run.perform(task).await,
             None => {
@@ -368,6 +407,18 @@ fn the_engine_keeps_its_promises_second_half() {
 #[test]
 fn the_engine_keeps_its_promises_beside_a_pod_without_statuses() {
     seeds(0..40, Profile::Refused);
+}
+
+/// Timers are the shipped ones: a pod may ask for what is further away than any of them reaches.
+#[test]
+fn extreme_pods_stop_nobody() {
+    seeds(0..60, Profile::Extreme);
+}
+
+/// The engine ends over one pod again and again, until that pod is set aside.
+#[test]
+fn a_pod_over_which_steps_panic_stops_nobody_else() {
+    seeds(0..40, Profile::Poisoned);
 }
 
 #[test]

@@ -10,11 +10,14 @@ use model::cri::{
     NamespaceOptions, RegistryAuth, RuntimeCondition, RuntimeHandler, RuntimeStatus, RuntimeVersion,
     SandboxConfig,
 };
+use model::observed::ContainerState;
 use model::{ContainerId, PodUid, SandboxId};
 use ports::{
     ContainerFilter, ContainerInfo, ContainerStatus, HintStream, Images, Runtime, RuntimeError,
     RuntimeEvents, SandboxFilter, SandboxInfo, SandboxStatus, StreamFlags,
 };
+use sim::rng::{Rng, mix};
+use sim::workload::is_extreme;
 use sim::world::{Refused, World};
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::sleep;
@@ -124,7 +127,7 @@ fn container_info(inner: &Inner, id: &ContainerId) -> Option<ContainerInfo> {
 fn container_status(inner: &Inner, id: &ContainerId) -> Option<ContainerStatus> {
     let info = container_info(inner, id)?;
     let container = inner.world.containers.get(id)?;
-    Some(ContainerStatus {
+    let said = ContainerStatus {
         id: info.id,
         name: info.name,
         attempt: info.attempt,
@@ -145,7 +148,33 @@ fn container_status(inner: &Inner, id: &ContainerId) -> Option<ContainerStatus> 
         resources: None,
         user: None,
         stop_signal: 0,
-    })
+    };
+    Some(if is_extreme(&container.uid) { extreme(said) } else { said })
+}
+
+/// As far from what is usual as the wire allows, and the same at every reading.
+fn extreme(mut said: ContainerStatus) -> ContainerStatus {
+    let seed = said.id.as_str().bytes().fold(11, |sum, byte| mix(sum ^ u64::from(byte)));
+    let mut rng = Rng::new(seed);
+    let times = [i64::MIN, -1, 0, 1, i64::MAX];
+    let (started, finished) = (*rng.pick(&times), *rng.pick(&times));
+    let code = *rng.pick(&[i32::MIN, 0, i32::MAX]);
+    said.started_at = started;
+    if said.state == ContainerState::Exited {
+        said.finished_at = finished;
+        said.exit_code = code;
+    }
+    said.reason = "\u{10ffff}".repeat(300);
+    said.message = "é".repeat(20_000);
+    said.stop_signal = *rng.pick(&[i32::MIN, -1, i32::MAX]);
+    said.resources = Some(LinuxResources {
+        cpu_period: *rng.pick(&times),
+        cpu_quota: *rng.pick(&times),
+        cpu_shares: *rng.pick(&times),
+        memory_limit_in_bytes: *rng.pick(&times),
+        ..LinuxResources::default()
+    });
+    said
 }
 
 fn missing(what: &impl ToString) -> RuntimeError {

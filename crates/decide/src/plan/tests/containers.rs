@@ -3,10 +3,12 @@
 use super::words::at;
 use super::{NOW, Scene, check};
 use crate::back_off::CrashBackOff;
+use crate::effect::Action;
 use crate::images::ImageState;
 use crate::ledger::StartFailure;
 use crate::plan::Note;
 use model::Reason;
+use model::files::{EnvFile, EnvFileRead};
 
 #[test]
 fn restart_policies_and_states() {
@@ -275,4 +277,43 @@ fn nothing_starts_without_its_image_or_its_files() {
 fn a_deleted_pod_restarts_nothing() {
     let deleted = "meta: {deletionTimestamp: \"2024-01-01T00:00:00Z\"}; run c d";
     Scene::new(deleted, "s0 ready; c#0 exit(1); d#0 running").stages("-");
+}
+
+#[test]
+fn variables_in_files_are_read_before_the_start() {
+    let file = EnvFile { volume: "v".into(), path: "f".into() };
+    let pod = "spec: {volumes: [{name: v, emptyDir: {}}]}; \
+               c: {args: [$(A)], env: [{name: A, valueFrom: {fileKeyRef: {volumeName: v, path: f, key: K}}}]}";
+    let scene = |read: Option<Result<&str, &str>>| {
+        Scene::new(pod, "s0 ready").with(|scene| {
+            scene.config.features.insert("EnvFiles".into(), true);
+            scene.entry.ledger.set_up.insert("v".into());
+            if let Some(text) = read {
+                let text = text.map(str::to_owned).map_err(str::to_owned);
+                let read = vec![EnvFileRead { file: file.clone(), text }];
+                scene.entry.ledger.env_files.insert("c".into(), read);
+            }
+        })
+    };
+    scene(None).stages("read c v/f?");
+    let plan = scene(Some(Ok("K='x'"))).plan();
+    let Action::StartContainer(start) = &plan.stages[0].actions[0] else { panic!("{plan:?}") };
+    assert_eq!(start.config.args, ["x"], "a variable of a file counts as any other");
+    let failure = |read: Result<&str, &str>| {
+        let plan = scene(Some(read)).plan();
+        let failure = plan.notes.into_iter().find_map(|note| match note {
+            Note::Failure { failure, .. } => Some(failure),
+            _ => None,
+        });
+        let failure = failure.expect("a failure");
+        assert_eq!(failure.reason, Reason::CreateContainerConfigError);
+        failure.message
+    };
+    assert!(failure(Ok("")).starts_with("environment variable key \"K\" not found in file \""));
+    assert_eq!(failure(Err("no such file")), "couldn't parse env file: no such file");
+    // Without the gate the reference means nothing.
+    let off = scene(None).with(|scene| {
+        scene.config.features.insert("EnvFiles".into(), false);
+    });
+    off.stages("start c#0?");
 }

@@ -49,6 +49,15 @@ fn sidecars_stop_after_the_others_and_in_reverse() {
 }
 
 #[test]
+fn sidecars_wait_for_each_other_only_as_long_as_there_is_grace() {
+    let reading = "s0 ready; s#0 running; t#0 running; c#0 running";
+    let plan = Scene::new("init s* t*; run c", reading).terminating(30, 10.0).plan();
+    let over = Some(at(NOW + 20.0).mono);
+    let begins: Vec<_> = plan.stages.iter().map(|stage| stage.not_after).collect();
+    assert_eq!(begins, [None, over, over, None], "{}", show_stages(&plan.stages));
+}
+
+#[test]
 fn each_stop_is_told_and_announced() {
     let scene = Scene::new("init s*; run c", "s0 ready; s#0 running; c#0 running").terminating(30, 10.0);
     scene.why("s: stopping 20s; c: stopping 20s");

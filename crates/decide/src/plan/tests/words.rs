@@ -257,6 +257,10 @@ pub fn show_action(action: &Action) -> String {
             }
             _ => format!("volume {}", volume.name),
         },
+        Action::ReadEnvFiles { container, files } => {
+            let paths: Vec<_> = files.iter().map(|file| format!("{}/{}", file.volume, file.path)).collect();
+            format!("read {container} {}", paths.join(" "))
+        }
         Action::KeepUserIds { ids } => format!("ids {}", ids.host_id / ids.length.max(1)),
         Action::RunSandbox { config, handler } => {
             let by = if handler.is_empty() { String::new() } else { format!(" by {handler}") };
@@ -298,6 +302,7 @@ fn show_cause(cause: &Cause) -> String {
     let reason = |reason: &Reason, message: &str| format!("{reason} ({message})");
     match cause {
         Cause::Rejected { reason, .. } => format!("rejected {reason}"),
+        Cause::SetAside { message } => format!("set aside ({message})"),
         Cause::RuntimeNotReady { message } => format!("runtime not ready ({message})"),
         Cause::NetworkNotReady { .. } => "network not ready".into(),
         Cause::Observing => "observing".into(),

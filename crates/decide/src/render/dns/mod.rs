@@ -5,6 +5,7 @@ pub mod resolv_conf;
 use model::ApiEvent;
 use model::cri::DnsConfig;
 use model::k8s;
+use model::node::{HostFacts, NodeConfig};
 use model::pod::PodView;
 
 use super::{RenderContext, RenderError, Rendered};
@@ -129,6 +130,34 @@ fn limit_servers(servers: &mut Vec<String>) -> Option<ApiEvent> {
         servers.join(" ")
     );
     Some(ApiEvent::warning("DNSConfigForming", message))
+}
+
+/// What is wrong with the host's resolver file, if it holds more than a pod's file may. Pods of the cluster's domain have
+/// three domains of their own before those of the host.
+pub(crate) fn resolver_file_fault(config: &NodeConfig, facts: &HostFacts) -> Option<String> {
+    let path = &config.resolv_conf;
+    if path.is_empty() {
+        return None;
+    }
+    let searches = match resolv_conf::parse(path, &facts.resolv_conf) {
+        Ok(host) => host.searches,
+        Err(error) => return Some(error.to_string()),
+    };
+    let most = if config.cluster_domain.is_empty() { SEARCHES_MAX } else { SEARCHES_MAX - 3 };
+    if searches.len() > most {
+        return Some(format!(
+            "Resolv.conf file '{path}' contains search line consisting of more than {most} domains!"
+        ));
+    }
+    if searches.iter().any(|search| search.len() > SEARCH_LENGTH_MAX) {
+        return Some(format!(
+            "Resolv.conf file {path:?} contains a search path which length is more than allowed {SEARCH_LENGTH_MAX} chars!"
+        ));
+    }
+    let long = searches.join(" ").len() > SEARCH_LINE_MAX;
+    long.then(|| {
+        format!("Resolv.conf file '{path}' contains search line which length is more than allowed {SEARCH_LINE_MAX} chars!")
+    })
 }
 
 /// Some resolvers end their process over what they can't hold, so it is cut here.

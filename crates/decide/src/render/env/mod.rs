@@ -3,9 +3,12 @@
 //! First what `envFrom` names, in its order; then `env` in its order, each overriding what was there; then the
 //! services' variables that nothing else has set. The list keeps that order.
 
+pub mod file;
+
 use std::collections::BTreeMap;
 
 use model::cri::KeyValue;
+use model::files::EnvFileRead;
 use model::k8s;
 use model::pod::PodView;
 
@@ -44,6 +47,8 @@ pub enum Services<'a> {
 pub struct EnvSources<'a> {
     pub objects: Option<&'a EnvObjects>,
     pub services: Services<'a>,
+    /// The files that variables are kept in, as they were read for this container.
+    pub files: &'a [EnvFileRead],
 }
 
 /// Variables in order, each name once.
@@ -97,7 +102,7 @@ pub fn environment(
         let value = match &variable.value_from {
             Some(source) if text.is_empty() => {
                 let resolver = Resolver { ctx, pod, container, inputs, objects: &objects };
-                resolver.value(&variable.name, source)?
+                resolver.value(source)?
             }
             _ => Some(expand(text, |name| {
                 env.get(name).or_else(|| service_variables.get(name).map(String::as_str)).map(str::to_owned)
@@ -210,7 +215,7 @@ struct Resolver<'a> {
 
 impl Resolver<'_> {
     /// The value, or None when the variable is not set at all because something optional is missing.
-    fn value(&self, variable: &str, source: &k8s::EnvVarSource) -> Result<Option<String>, RenderError> {
+    fn value(&self, source: &k8s::EnvVarSource) -> Result<Option<String>, RenderError> {
         if let Some(selector) = &source.field_ref {
             let ips = pod_ips(self.ctx, self.pod, self.inputs.sandbox_ips);
             fields::field(self.ctx, self.pod, ips, selector).map(Some)
@@ -226,11 +231,31 @@ impl Resolver<'_> {
             let Some(entries) = entries else { return Ok(None) };
             let value = entries.get(&selector.key).map(|bytes| text_of(bytes));
             self.key("Secret", &selector.name, &selector.key, selector.optional, value)
-        } else if source.file_key_ref.is_some() {
-            Err(RenderError::EnvFile { name: variable.to_owned() })
+        } else if let Some(selector) = source.file_key_ref.as_ref().filter(|_| self.env_files_on()) {
+            self.in_file(selector)
         } else {
             Ok(Some(String::new()))
         }
+    }
+
+    fn env_files_on(&self) -> bool {
+        self.ctx.config.feature(file::GATE)
+    }
+
+    fn in_file(&self, selector: &k8s::FileKeySelector) -> Result<Option<String>, RenderError> {
+        let (volume, path) = (&selector.volume_name, &selector.path);
+        let found =
+            self.inputs.env.files.iter().find(|read| read.file.volume == *volume && read.file.path == *path);
+        let Some(read) = found else { return Err(RenderError::EnvFileVolume { volume: volume.clone() }) };
+        let unreadable = |cause: String| RenderError::EnvFile { cause };
+        let text = read.text.as_ref().map_err(|cause| unreadable(cause.clone()))?;
+        let value = file::find(text, &selector.key).map_err(unreadable)?;
+        if value.is_some() || selector.optional == Some(true) {
+            return Ok(value);
+        }
+        let pod_dir = self.ctx.config.pod_dir(&self.pod.uid);
+        let path = format!("{pod_dir}/volumes/kubernetes.io~empty-dir/{volume}/{path}");
+        Err(RenderError::EnvFileKey { key: selector.key.clone(), path })
     }
 
     fn key(

@@ -48,7 +48,8 @@ fn render(pod: &PodView, env: EnvSources<'_>) -> Result<Environment, String> {
 
 fn lines(container: Value) -> Result<Vec<String>, String> {
     let (objects, services) = (objects(), services());
-    let sources = EnvSources { objects: Some(&objects), services: Services::Read(&services) };
+    let sources =
+        EnvSources { objects: Some(&objects), services: Services::Read(&services), ..Default::default() };
     let env = render(&pod_of(container, json!(false)), sources)?;
     Ok(env.into_list().into_iter().map(|variable| format!("{}={}", variable.key, variable.value)).collect())
 }
@@ -119,10 +120,8 @@ fn sources_of_values() {
     check(secret("gone", "k", false), Err("secret \"gone\" not found"));
     check(json!({"fieldRef": {"fieldPath": "status.podIP"}}), Ok(Some("10.1.0.5")));
     check(json!({"resourceFieldRef": {"resource": "limits.cpu"}}), Ok(Some("4")));
-    check(
-        json!({"fileKeyRef": {"volumeName": "v", "path": "p", "key": "k"}}),
-        Err("environment variable \"V\": fileKeyRef is not supported yet"),
-    );
+    // without its gate
+    check(json!({"fileKeyRef": {"volumeName": "v", "path": "p", "key": "k"}}), Ok(Some("")));
     check(json!({}), Ok(Some("")));
 }
 
@@ -157,7 +156,7 @@ fn without_an_api_there_are_no_objects() {
 #[test]
 fn service_variables_come_last_and_override_nothing() {
     let services = services();
-    let sources = EnvSources { objects: None, services: Services::Read(&services) };
+    let sources = EnvSources { objects: None, services: Services::Read(&services), ..Default::default() };
     let container = json!({"env": [
         {"name": "S_SERVICE_PORT", "value": "mine"},
         {"name": "URL", "value": "$(S_SERVICE_HOST):$(S_SERVICE_PORT)"},
@@ -173,7 +172,7 @@ fn service_variables_come_last_and_override_nothing() {
 
 #[test]
 fn services_must_be_known_to_pods_of_the_api() {
-    let not_read = EnvSources { objects: None, services: Services::NotRead };
+    let not_read = EnvSources { objects: None, services: Services::NotRead, ..Default::default() };
     let spec = json!({"containers": [{"name": "c"}], "enableServiceLinks": true});
     assert_eq!(
         render(&sample::pod(spec.clone()), not_read),

@@ -229,3 +229,16 @@ fn restart_of_all_containers() {
     assert_eq!(restarting(&without), None);
     assert_eq!(restarting(&Scene::new(deleting(&pod_with_rule), observed(vec![]))).as_deref(), Some("False"));
 }
+
+#[test]
+fn a_resize_that_is_not_applied_is_told() {
+    let told = |scene: &Scene| {
+        let conditions = scene.derive().conditions.unwrap();
+        find(&conditions, "PodResizePending").map(words)
+    };
+    let mut scene = Scene::new(pod(json!({"containers": [{"name": "c"}]})), observed(vec![]));
+    assert_eq!(told(&scene), None);
+    scene.resize_pending = true;
+    let expect = "True Infeasible: In-place pod resize is not supported on this node";
+    assert_eq!(told(&scene).as_deref(), Some(expect));
+}

@@ -42,6 +42,32 @@ fn end(name: &str, attempt: u64, exit_code: i32, reason: &str) -> Value {
 }
 
 #[test]
+fn one_that_is_killed_to_be_started_again_waits() {
+    let ended = || one(vec![instance("c", 0, Exited, 0)]);
+    let killed = |id: &str| {
+        let mut scene = ended();
+        scene.must_restart.insert("c".into(), id.into());
+        scene
+    };
+    let all = |state: Value, last: Value| json!({"containerID": "containerd://c0", "restartCount": 0, "state": state, "lastState": last});
+    let end = || end("c", 0, 0, "Completed");
+    assert_eq!(shown(&ended(), ContainerKind::Regular), all(end(), json!({})));
+    // an earlier instance was killed: this one ended by itself
+    assert_eq!(shown(&killed("c9"), ContainerKind::Regular), all(end(), json!({})));
+    let waits = json!({"waiting": {"reason": "ContainerCreating"}});
+    assert_eq!(shown(&killed("c0"), ContainerKind::Regular), all(waits, end()));
+    // what keeps it from starting is told as of any other
+    let mut failing = killed("c0");
+    failing.fail("c", Reason::CrashLoopBackOff, "back-off");
+    let waits = json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}});
+    assert_eq!(shown(&failing, ContainerKind::Regular), all(waits, end()));
+    // and it is running as soon as the next instance is
+    let mut back = killed("c0");
+    back.observed = observed(vec![instance("c", 1, Running, 0), instance("c", 0, Exited, 0)]);
+    assert!(shown(&back, ContainerKind::Regular)["state"]["running"].is_object());
+}
+
+#[test]
 fn defaults() {
     let check = |spec: Value, kind: ContainerKind, expect: &str| {
         let scene = Scene::new(pod(spec), observed(vec![]));

@@ -165,13 +165,30 @@ fn resources_of_the_pod() {
         limits: list(json!({"cpu": "2", "memory": "1Gi", "hugepages-2Mi": "2Mi"})),
         cpu_limited: true,
         memory_limited: false,
+        ..PodResources::default()
     };
     let all =
         json!({"requests": {"cpu": "1"}, "limits": {"cpu": "2", "memory": "1Gi", "hugepages-2Mi": "2Mi"}});
     assert_eq!(shown(&scene), json!([{"cpu": "1"}, all]));
     scene.pod = view(json!({}), spec("Always"), json!({"phase": "Running"}), Source::Api);
-    let enforced = json!({"requests": {"cpu": "1"}, "limits": {"cpu": "2", "hugepages-2Mi": "2Mi"}});
+    let enforced = json!({"requests": {"cpu": "1"}, "limits": {"cpu": "2"}});
     assert_eq!(shown(&scene), json!([{"cpu": "1"}, enforced]));
+    // Of requests, those that a cgroup knows; the kernel's least CPU stands for nothing.
+    scene.resources = PodResources {
+        requests: list(json!({"cpu": "2m", "memory": "16Mi", "ephemeral-storage": "1Gi"})),
+        ..PodResources::default()
+    };
+    assert_eq!(shown(&scene)[1], json!({"requests": {"memory": "16Mi"}}));
+    // What the spec says of the pod as a whole stays, whatever it is of.
+    scene.resources.pod_level = serde_json::from_value(json!({
+        "requests": {"cpu": "1m", "hugepages-2Mi": "4Mi"}, "limits": {"hugepages-2Mi": "4Mi"},
+    }))
+    .unwrap();
+    let whole = json!({
+        "requests": {"cpu": "1m", "memory": "16Mi", "hugepages-2Mi": "4Mi"},
+        "limits": {"hugepages-2Mi": "4Mi"},
+    });
+    assert_eq!(shown(&scene)[1], whole);
 }
 
 #[test]

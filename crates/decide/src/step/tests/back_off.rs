@@ -297,7 +297,7 @@ fn a_changed_definition_runs_whatever_the_policy() {
             pod a = restart {policy}; c: {{image: img-c:2}}
             file a                                   => run a: stop c#0 30s | keep probes a
             done a                                   => read a
-            read a: s0 ready; c#0 exit({code})       => status a Running c=exit({code}) | look img-c:2
+            read a: s0 ready; c#0 exit({code})       => status a Running c=wait:ContainerCreating | look img-c:2
             looked img-c:2: no                       => pull img-c:2
             pulled img-c:2: ok                       => run a: dirs + cgroup
             done a                                   => run a: start c#1?
@@ -322,12 +322,12 @@ fn a_changed_definition_that_cannot_run_yet_waits_whatever_the_policy() {
         ";
     check(&format!(
         r"{killed}
-        read a: s0 ready; c#0 exit(137)          => status a Running c=exit(137) | look img-c:2
+        read a: s0 ready; c#0 exit(137)          => status a Running c=wait:ContainerCreating | look img-c:2
         looked img-c:2: no                       => pull img-c:2
         pulled img-c:2: denied                   => status a Running c=wait:ErrImagePull
         due pod a @1s                            => status a Running c=wait:ImagePullBackOff
         due pod a @10s                           => look img-c:2
-        looked img-c:2: yes                      => status a Running c=exit(137) | run a: dirs + cgroup
+        looked img-c:2: yes                      => status a Running c=wait:ContainerCreating | run a: dirs + cgroup
         done a                                   => run a: start c#1?
         "
     ));
@@ -339,8 +339,8 @@ fn a_changed_definition_that_cannot_run_yet_waits_whatever_the_policy() {
     ));
     check(&format!(
         r"{killed}
-        read a: s0 ready; c#0 exit(137)          => status a Running c=exit(137) | look img-c:2
-        file                                     => run a: stop-sandbox s0
+        read a: s0 ready; c#0 exit(137)          => status a Running c=wait:ContainerCreating | look img-c:2
+        file                                     => status a Running c=exit(137) | run a: stop-sandbox s0
         done a                                   => read a
         read a: s0 dead; c#0 exit(137)           => status a Failed c=exit(137) | run a: tear-down > drop-cgroup kubepods/besteffort/poda
         "

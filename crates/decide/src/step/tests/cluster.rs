@@ -399,6 +399,95 @@ fn the_mirror_goes_with_its_pod_not_before() {
     }
 }
 
+/// Whoever watches the mirror of a static pod that was changed sees the old pod until that has ended.
+#[test]
+fn the_mirror_of_a_changed_pod_stays_until_the_old_pod_has_ended() {
+    let mut script = mirrored();
+    script.line("pod b = meta: {name: a, annotations: {kubernetes.io/config.hash: h2}}");
+    let table = [
+        ("file b", vec!["run a: stop c#0 30s > stop-sandbox s0"]),
+        ("done a", vec!["read a"]),
+        (
+            "read a: s0 dead; c#0 exit(0)",
+            vec!["run a: tear-down > drop-cgroup kubepods/besteffort/poda", "patch m-a"],
+        ),
+        ("answer patch", vec!["unmirror m-a"]),
+        ("answer unmirror", vec!["mirror a"]),
+    ];
+    for (line, expect) in table {
+        assert_eq!(script.line(line), expect, "{line}");
+    }
+}
+
+/// The API server refuses every status in which a container left the terminated state against its policy.
+#[test]
+fn a_container_that_is_killed_to_be_started_again_is_never_shown_as_ended() {
+    for policy in ["Never", "OnFailure", "Always"] {
+        let mut script = check_on(
+            cluster(),
+            &format!(
+                "pod a = restart {policy}\nstarted\nready\nnode n1\nshow api\napi a\nread all: a = s0 ready; c#0 running"
+            ),
+        );
+        script.line(&format!("pod a = restart {policy}; c: {{image: another:1}}"));
+        assert!(script.line("api a").contains(&"run a: stop c#0 30s".to_owned()), "{policy}");
+        for line in ["done a", "read a: s0 ready; c#0 exit(0)"] {
+            script.line(line);
+        }
+        let entry = &script.state.pods[&"a".into()];
+        let status = entry.status.as_ref().expect("a status");
+        assert_eq!(status.phase.as_deref(), Some("Running"), "{policy}");
+        let shown = &status.container_statuses.as_ref().expect("statuses")[0];
+        let waiting = shown.state.as_ref().and_then(|state| state.waiting.as_ref());
+        assert!(waiting.is_some(), "{policy}: {shown:?}");
+        let ended = shown.last_state.as_ref().and_then(|state| state.terminated.as_ref());
+        assert_eq!(ended.map(|end| end.exit_code), Some(0), "{policy}");
+    }
+}
+
+/// This node does not resize pods: what a pod has stays what is told and counted, and that is told too.
+#[test]
+fn a_resize_that_nobody_applies_does_not_look_done() {
+    let text = |generation: u32, cpu: &str| {
+        format!("pod a = meta: {{generation: {generation}}}; c: {{resources: {{requests: {{cpu: {cpu}}}}}}}")
+    };
+    let begin = format!(
+        "{}\nstarted\nready\nnode n1\nshow events\napi a\nread all: a = s0 ready; c#0 running",
+        text(1, "100m")
+    );
+    let mut script = check_on(cluster(), &begin);
+    let told = |script: &Script| {
+        let entry = &script.state.pods[&"a".into()];
+        let status = serde_json::to_value(entry.status.as_deref().expect("a status")).expect("JSON");
+        let conditions = status["conditions"].as_array().expect("conditions").iter();
+        let pending = conditions.into_iter().find(|c| c["type"] == "PodResizePending");
+        let allocated = &status["containerStatuses"][0]["allocatedResources"]["cpu"];
+        let words = (
+            allocated.clone(),
+            status["allocatedResources"]["cpu"].clone(),
+            pending.map(|c| (c["reason"].clone(), c["observedGeneration"].clone())),
+        );
+        (words, entry.requests.cpu_millis(), script.state.tally.burstable_milli())
+    };
+    let as_admitted = || (json!("100m"), json!("100m"));
+    let (allocated, whole) = as_admitted();
+    assert_eq!(told(&script), ((allocated, whole, None), 100, 100));
+    script.line(&text(2, "300m"));
+    let effects = script.line("api a");
+    let count = |reason: &str, effects: &[String]| effects.iter().filter(|e| e.contains(reason)).count();
+    assert_eq!(count("W a ResizeInfeasible: Pod resize Infeasible: ", &effects), 1, "{effects:?}");
+    assert_eq!(count("run a", &effects), 0, "{effects:?}");
+    let (allocated, whole) = as_admitted();
+    let pending = Some((json!("Infeasible"), json!(2)));
+    assert_eq!(told(&script), ((allocated, whole, pending), 100, 100));
+    // told once, and taken back when the spec asks for what the pod has
+    assert_eq!(count("ResizeInfeasible", &script.line("api a")), 0);
+    script.line(&text(3, "100m"));
+    assert_eq!(count("ResizeInfeasible", &script.line("api a")), 0);
+    let (allocated, whole) = as_admitted();
+    assert_eq!(told(&script), ((allocated, whole, None), 100, 100));
+}
+
 #[test]
 fn a_last_status_that_cannot_be_told_keeps_no_mirror() {
     let mut script = mirrored();

@@ -18,6 +18,7 @@ mod placing;
 mod properties;
 mod releasing;
 mod script;
+mod set_aside;
 mod show;
 mod starting_over;
 mod statuses;

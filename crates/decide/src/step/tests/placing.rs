@@ -188,7 +188,7 @@ fn what_is_found_on_disk_is_used_again() {
     let mut run = super::script::Script::new(NodeConfig::default());
     let ids = |block: u32| model::cri::IdMapping { host_id: block * 65536, container_id: 0, length: 65536 };
     // as the engine does before the first event: pod a and one that nobody knows any more
-    run.state.user_ids = [("a".into(), ids(2)), ("gone".into(), ids(1))].into();
+    run.state.user_ids = [("a".into(), Some(ids(2))), ("gone".into(), Some(ids(1)))].into();
     for (line, expect) in [
         ("pod a = spec: {hostUsers: false}", ""),
         ("pod b = spec: {hostUsers: false}", ""),
@@ -208,6 +208,47 @@ fn what_is_found_on_disk_is_used_again() {
         ("leftovers dirs=a,b,gone", "sweep dirs=gone"),
         ("swept", ""),
         ("ids", "a=2 b=3"),
+    ] {
+        assert_eq!(run.line(line).join(" | "), expect, "{line}");
+    }
+}
+
+/// Some ids are in use by a pod whose record can't be read. Whoever got them as well could read that pod's files.
+#[test]
+fn a_record_that_can_not_be_read_frees_no_ids() {
+    let mut run = super::script::Script::new(NodeConfig::default());
+    let ids = |block: u32| model::cri::IdMapping { host_id: block * 65536, container_id: 0, length: 65536 };
+    run.state.user_ids = [("a".into(), Some(ids(2))), ("bad".into(), None)].into();
+    let why = "create pod sandbox failed (can't allocate a user namespace: the record of the ids of pod bad can't be \
+               read, so any id may be in use until that pod's directory is gone)";
+    for (line, expect) in [
+        ("pod a = spec: {hostUsers: false}", ""),
+        ("pod b = spec: {hostUsers: false}", ""),
+        ("started", "check+driver | read all"),
+        ("ready handlers=default", ""),
+        ("file a b", ""),
+        ("read all:", "run a: dirs + cgroup > ids 2 > sandbox#0 | look img-c:1"),
+        ("why b", why),
+        ("ids", "a=2 bad=?"),
+    ] {
+        assert_eq!(run.line(line).join(" | "), expect, "{line}");
+    }
+}
+
+#[test]
+fn nothing_is_given_when_the_pods_directories_can_not_be_listed() {
+    let mut run = super::script::Script::new(NodeConfig::default());
+    run.state.user_ids_unlisted = true;
+    let why = "create pod sandbox failed (can't allocate a user namespace: the directories of pods could not be \
+               listed, so any id may be in use)";
+    for (line, expect) in [
+        ("pod b = spec: {hostUsers: false}", ""),
+        ("started", "check+driver | read all"),
+        ("ready handlers=default", ""),
+        ("file b", ""),
+        ("read all:", ""),
+        ("why b", why),
+        ("ids", "none"),
     ] {
         assert_eq!(run.line(line).join(" | "), expect, "{line}");
     }

@@ -4,6 +4,7 @@ use model::node::NodeConfig;
 use model::pod::Source;
 
 use super::{check, check_on};
+use crate::Event;
 
 const RUNNING: &str = r"
     started
@@ -28,7 +29,7 @@ fn a_failed_release_is_tried_again_from_its_beginning() {
         fail a: drop-cgroup kubepods/besteffort/poda = busy
         due pod a @3s                       => run a: tear-down > drop-cgroup kubepods/besteffort/poda
         done a                              => run a: remove c#0 > remove-sandbox s0 > remove-dir + remove-logs ns_a_a
-        fail a: remove-sandbox s0 = no      => W a FailedKillPod: error killing pod: no | read a
+        fail a: remove-sandbox s0 = no      => node ContainerGCFailed: no | read a
         read a: s0 dead                     => -
         due pod a @4s                       => run a: remove-sandbox s0 > remove-dir + remove-logs ns_a_a
         done a
@@ -328,4 +329,13 @@ fn a_finished_pod_does_not_hold_its_name() {
             "
         ),
     );
+}
+
+#[test]
+fn a_hook_that_was_answered_without_tls_is_told() {
+    let mut script = check(&format!("show events\n{RUNNING}"));
+    let event = Event::HookFellBackToHttp { uid: "a".into(), host: "10.0.0.1:8443".into() };
+    let expect = "W a LifecycleHTTPFallback: request to HTTPS lifecycle hook 10.0.0.1:8443 got HTTP response, \
+                  retry with HTTP succeeded";
+    assert_eq!(script.event(event), [expect]);
 }

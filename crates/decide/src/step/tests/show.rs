@@ -61,6 +61,9 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
         Effect::RecordClaimEvent { claim, event } => {
             only("events", format!("{}/{} {}: {}", claim.namespace, claim.name, event.reason, event.message))
         }
+        Effect::RecordNodeEvent { event } => {
+            only("events", format!("node {}: {}", event.reason, event.message))
+        }
         Effect::EnsureCgroups { specs } => {
             let burstable = specs.iter().find(|s| s.name.0.last().is_some_and(|n| n == "burstable"));
             let shares = burstable.and_then(|s| s.values.cpu_shares).unwrap_or_default();
@@ -172,8 +175,10 @@ pub fn state(state: &NodeState, uid: &str) -> String {
 
 /// The block of ids of each pod: `a=1 b=2`.
 pub fn user_ids(state: &NodeState) -> String {
-    let one =
-        |(uid, ids): (&model::PodUid, &model::cri::IdMapping)| format!("{uid}={}", ids.host_id / ids.length);
+    let one = |(uid, ids): (&model::PodUid, &Option<model::cri::IdMapping>)| match ids {
+        Some(ids) => format!("{uid}={}", ids.host_id / ids.length),
+        None => format!("{uid}=?"),
+    };
     let all: Vec<String> = state.user_ids.iter().map(one).collect();
     if all.is_empty() { "none".into() } else { all.join(" ") }
 }

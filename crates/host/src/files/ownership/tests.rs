@@ -1,9 +1,11 @@
 //! On real trees: whole, deep, wide, hostile and changing.
 
 use super::*;
+use crate::files::beneath::open_same_mount;
 use crate::files::testing::{Mounts, bind, tmpfs};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 fn of(path: &Path) -> (u32, u32) {
@@ -108,6 +110,25 @@ fn deep_and_wide_trees_with_few_descriptors() {
     crate::files::tree::remove_tree(&volume).unwrap();
 }
 
+#[test]
+fn the_work_on_a_comb_grows_as_it_does() {
+    use crate::walk::tests::{make_comb, operations_of};
+    let (_temp, volume) = volume();
+    let mut last = 0;
+    for depth in [500, 1000, 2000] {
+        let tree = volume.join(format!("tree-{depth}"));
+        make_comb(&tree, depth, 2);
+        let pulse = Pulse::default();
+        let operations = operations_of(|| pulse.during(|| apply(&tree, 4711, Access::ReadWrite)).unwrap());
+        assert!(operations as usize >= 3 * depth, "every directory is opened: {operations}");
+        assert!(last == 0 || operations <= last * 5 / 2, "{last} {operations}");
+        assert!(pulse.beats() as usize > 3 * depth, "every directory is changed: {}", pulse.beats());
+        assert_eq!(of(&tree.join("tooth-1")).0, 4711);
+        last = operations;
+        crate::files::tree::remove_tree(&tree).unwrap();
+    }
+}
+
 /// Others make, move and remove files and swap them for links while the walk goes on.
 #[test]
 fn a_tree_that_changes_meanwhile_leads_nowhere() {
@@ -186,19 +207,13 @@ fn errors_of_the_machine_leave_the_walk_unfinished() {
     let (_temp, volume) = volume();
     let root = open_root(&volume).unwrap();
     let to = Change { group: Gid::from_raw(4000), bits: 0o660 };
-    let tree = Tree {
-        root: root.as_fd(),
-        path: &volume,
-        to,
-        pulse: Pulse::current(),
-        progress: Progress::new(FIRST_TOLD),
-        trouble: AtomicI32::new(0),
-    };
+    let tree = Tree::new(&volume, to, Progress::new(FIRST_TOLD));
+    let root = root.as_fd();
     for of_a_file in [Errno::NOENT, Errno::XDEV, Errno::ACCESS, Errno::ISDIR] {
-        tree.warn(Path::new("x"), of_a_file);
+        tree.warn(root, c"x", of_a_file);
     }
     assert_eq!(tree.finished(), Ok(()));
-    tree.warn(Path::new("x"), Errno::IO);
-    tree.warn(Path::new("y"), Errno::MFILE);
+    tree.warn(root, c"x", Errno::IO);
+    tree.warn(root, c"y", Errno::MFILE);
     assert_eq!(tree.finished(), Err(Errno::IO), "the first one");
 }

@@ -19,6 +19,10 @@ fn every_cause_has_its_sentence() {
         "was refused: Node didn't have enough resource: cpu [OutOfcpu]",
     );
     check(
+        Cause::SetAside { message: text("The agent panicked 3 times over this pod") },
+        "is set aside: nothing is done for it: The agent panicked 3 times over this pod",
+    );
+    check(
         Cause::RuntimeNotReady { message: text("connection refused") },
         "waits for the container runtime to be ready: connection refused",
     );

@@ -1,0 +1,230 @@
+//! Pods that are set aside: a step about such a pod panicked again and again, and with it the whole agent would end again
+//! and again.
+//!
+//! ```text
+//!   step panics ── record (pod, definition, event) ── the agent ends and starts again
+//!   several records of one pod and definition in a short time ──> at the next start the pod is set aside
+//! ```
+//!
+//! Nothing is planned for a pod that is set aside, and what runs of it is left alone. Its status, an Event and `why` say
+//! so. It comes back with another definition (its deletion is one, and so is its removal from its source), with another
+//! version of the agent, or when somebody removes the records.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use model::k8s::Pod;
+use model::panic_record::{PanicRecord, PanickedPod};
+use model::{PodUid, Wall};
+
+use crate::hash::fnv1a_64;
+use crate::state::NodeState;
+
+/// The reason of the status and of the Event.
+pub const REASON: &str = "SetAside";
+
+/// So many panics ...
+const PANICS: usize = 3;
+/// ... within this time set a pod aside. The service manager starts the agent again within seconds.
+const WITHIN: Duration = Duration::from_secs(600);
+/// So many records are kept in all.
+const MOST_RECORDS: usize = 64;
+const MESSAGE_BYTES: usize = 512;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Why and until when a pod is set aside.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SetAside {
+    /// It counts for this definition only.
+    pub definition: u64,
+    /// Even its status could not be reported without a panic, so that only `why` and the log tell of it.
+    pub unreported: bool,
+    pub message: String,
+}
+
+/// Whom the records name often enough, by the records of this version of the agent.
+pub fn judge(records: &[PanicRecord]) -> BTreeMap<PodUid, SetAside> {
+    let mut found: BTreeMap<(&PodUid, u64), Vec<&PanicRecord>> = BTreeMap::new();
+    for record in records.iter().filter(|record| record.version == VERSION) {
+        if let Some(pod) = &record.pod {
+            found.entry((&pod.uid, pod.definition)).or_default().push(record);
+        }
+    }
+    let mut set_aside = BTreeMap::new();
+    for ((uid, definition), mut records) in found {
+        records.sort_by_key(|record| record.at);
+        let soon = |three: &&[&PanicRecord]| three[PANICS - 1].at.since(three[0].at) <= WITHIN;
+        let Some(last) = records.windows(PANICS).rev().find(soon).map(|three| three[PANICS - 1]) else {
+            continue;
+        };
+        let unreported = records.iter().any(|r| r.pod.as_ref().is_some_and(|pod| pod.set_aside));
+        let message = format!(
+            "The agent panicked {} times over this pod, last at {} on {}: {}. It is left as it is until its \
+             definition changes",
+            records.len(),
+            last.at.api_time().0,
+            last.event,
+            last.message
+        );
+        set_aside.insert(uid.clone(), SetAside { definition, unreported, message });
+    }
+    set_aside
+}
+
+/// The record of a panic in a step: about whom it was is what the state was working on.
+pub fn record(state: &NodeState, event: &str, message: &str, at: Wall) -> PanicRecord {
+    let pod = state.in_work.as_ref().map(|uid| {
+        let of_sources = || state.sources.values().find_map(|set| set.pods.get(uid));
+        let entry = state.pods.get(uid);
+        let view = entry.map(|entry| &entry.view).or_else(of_sources);
+        let named =
+            |part: fn(&model::FullName) -> String| view.map(|v| part(&v.full_name)).unwrap_or_default();
+        PanickedPod {
+            uid: uid.clone(),
+            namespace: named(|name| name.namespace.to_string()),
+            name: named(|name| name.name.to_string()),
+            definition: view.map_or(0, |view| definition(&view.pod)),
+            set_aside: entry.is_some_and(|entry| entry.set_aside.is_some()),
+        }
+    });
+    let message = message[..message.floor_char_boundary(MESSAGE_BYTES)].to_owned();
+    PanicRecord { version: VERSION.into(), pod, event: event.into(), message, at }
+}
+
+/// The records with one more. Of each pod and definition the last few are kept, as the first ones decide nothing more.
+pub fn keep(mut records: Vec<PanicRecord>, new: PanicRecord) -> Vec<PanicRecord> {
+    let same = |r: &PanicRecord| {
+        let key =
+            |r: &PanicRecord| r.pod.as_ref().map(|pod| (pod.uid.clone(), pod.definition, pod.set_aside));
+        key(r) == key(&new)
+    };
+    while records.iter().filter(|r| same(r)).count() >= PANICS
+        && let Some(first) = records.iter().position(same)
+    {
+        records.remove(first);
+    }
+    records.push(new);
+    let surplus = records.len().saturating_sub(MOST_RECORDS);
+    records.drain(..surplus);
+    records
+}
+
+/// What makes it another pod to try: its spec, and whether it is to go.
+pub fn definition(pod: &Pod) -> u64 {
+    let spec = serde_json::to_vec(&pod.spec).unwrap_or_default();
+    fnv1a_64(&spec) ^ u64::from(pod.metadata.deletion_timestamp.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use model::node::{HostFacts, NodeConfig};
+    use model::pod::{PodView, Source};
+    use serde_json::json;
+
+    use super::*;
+
+    fn panicked(uid: &str, definition: u64, secs: i64) -> PanicRecord {
+        let (namespace, name) = ("default".to_owned(), uid.to_owned());
+        let pod = Some(PanickedPod { uid: uid.into(), namespace, name, definition, set_aside: false });
+        let (event, message) = ("timer".to_owned(), "far away".to_owned());
+        PanicRecord { version: VERSION.into(), pod, event, message, at: Wall::from_seconds(secs) }
+    }
+
+    fn check(records: &[PanicRecord], expect: &[(&str, u64)]) {
+        let judged = judge(records);
+        let got: Vec<_> = judged.iter().map(|(uid, found)| (uid.as_str(), found.definition)).collect();
+        assert_eq!(got, expect, "{records:?}");
+    }
+
+    #[test]
+    fn several_panics_in_a_short_time_set_a_pod_aside() {
+        let a = |secs| panicked("a", 1, secs);
+        check(&[], &[]);
+        check(&[a(0), a(10)], &[]);
+        check(&[a(0), a(10), a(20)], &[("a", 1)]);
+        check(&[a(20), a(0), a(600)], &[("a", 1)]);
+        check(&[a(0), a(10), a(601)], &[]);
+        check(&[a(0), a(601), a(1200), a(1201)], &[("a", 1)]);
+        // What sets it aside stands until something changes, however long ago it was and whatever the clock did.
+        check(&[a(-90_000_000), a(-90_000_001), a(-90_000_002)], &[("a", 1)]);
+        check(&[a(i64::MIN), a(i64::MAX), a(0)], &[]);
+        // Every definition and every pod counts by itself.
+        check(&[a(0), a(10), panicked("a", 2, 20)], &[]);
+        check(&[a(0), panicked("b", 1, 1), a(10), panicked("b", 1, 11), a(20)], &[("a", 1)]);
+        // So does every version.
+        let other = |secs| PanicRecord { version: "0.0.0-other".into(), ..a(secs) };
+        check(&[other(0), a(10), a(20)], &[]);
+        // Steps that were about no pod set nobody aside.
+        let nobody = |secs| PanicRecord { pod: None, ..a(secs) };
+        check(&[nobody(0), nobody(1), nobody(2), nobody(3)], &[]);
+    }
+
+    #[test]
+    fn the_message_tells_what_happened_and_how_it_ends() {
+        let judged = judge(&[panicked("a", 1, 0), panicked("a", 1, 10), panicked("a", 1, 20)]);
+        assert_eq!(
+            judged[&PodUid::from("a")].message,
+            "The agent panicked 3 times over this pod, last at 1970-01-01T00:00:20Z on timer: far away. It is left \
+             as it is until its definition changes"
+        );
+        assert!(!judged[&PodUid::from("a")].unreported);
+        let mut records =
+            [panicked("a", 1, 0), panicked("a", 1, 10), panicked("a", 1, 20), panicked("a", 1, 30)];
+        records[3].pod.as_mut().unwrap().set_aside = true;
+        assert!(judge(&records)[&PodUid::from("a")].unreported);
+    }
+
+    #[test]
+    fn records_are_bounded_and_keep_who_is_set_aside() {
+        let mut records = Vec::new();
+        for secs in 0..5 {
+            records = keep(records, panicked("a", 1, secs));
+        }
+        assert_eq!(records.iter().map(|r| r.at).collect::<Vec<_>>(), [2, 3, 4].map(Wall::from_seconds));
+        for number in 0..200 {
+            records = keep(records, panicked(&format!("b{number}"), 1, 10));
+        }
+        assert_eq!(records.len(), MOST_RECORDS);
+        let nobody = |secs| PanicRecord { pod: None, ..panicked("", 0, secs) };
+        let records = (0..9).fold(records, |records, secs| keep(records, nobody(secs)));
+        assert_eq!(records.iter().filter(|r| r.pod.is_none()).count(), PANICS);
+    }
+
+    #[test]
+    fn a_record_names_the_pod_in_work() {
+        let config = NodeConfig { sources: [Source::File].into(), ..NodeConfig::default() };
+        let mut state = NodeState::new(config, HostFacts::default(), Wall(0));
+        let got = record(&state, "services", "x", Wall(7));
+        assert_eq!((got.pod, got.event.as_str(), got.at), (None, "services", Wall(7)));
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"uid": "u", "name": "n", "namespace": "s"}, "spec": {"containers": []},
+        }))
+        .unwrap();
+        let set = state.sources.entry(Source::File).or_default();
+        set.pods.insert("u".into(), PodView::new(Arc::new(pod.clone()), Source::File));
+        state.in_work = Some("u".into());
+        let got = record(&state, "pods", &"ä".repeat(400), Wall(7));
+        let about = got.pod.expect("a pod");
+        assert_eq!((about.name.as_str(), about.namespace.as_str(), about.uid.as_str()), ("n", "s", "u"));
+        assert_eq!((about.definition, about.set_aside), (definition(&pod), false));
+        assert_eq!(got.message, "ä".repeat(256));
+    }
+
+    #[test]
+    fn another_spec_and_a_deletion_are_other_definitions() {
+        let pod = |value| -> Pod { serde_json::from_value(value).unwrap() };
+        let plain = pod(json!({"metadata": {"name": "a"}, "spec": {"containers": []}}));
+        let same = pod(json!({"metadata": {"name": "a", "resourceVersion": "7"}, "spec": {"containers": []},
+            "status": {"phase": "Running"}}));
+        let other = pod(json!({"spec": {"containers": [], "activeDeadlineSeconds": 3}}));
+        let going = pod(
+            json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"containers": []}}),
+        );
+        assert_eq!(definition(&plain), definition(&same));
+        assert_ne!(definition(&plain), definition(&other));
+        assert_ne!(definition(&plain), definition(&going));
+    }
+}

@@ -1,0 +1,119 @@
+//! Tasks beside the dispatcher, and what becomes of one that panics.
+//!
+//! ```text
+//!   a call for the dispatcher ── panics ──> its outcome is a failure, and the next plan decides
+//!   an essential task ────────── panics ──> the engine ends, and the process with it
+//! ```
+//!
+//! tokio keeps a panic in the task: without this the agent would go on without it, and nobody would notice.
+
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
+
+use decide::Event;
+use futures::FutureExt;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::dispatcher::Outbox;
+
+/// What a panic said.
+pub(crate) fn panic_message(cause: &(dyn Any + Send)) -> String {
+    let text = cause.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| cause.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned()
+}
+
+/// Runs a call beside the dispatcher. `failed` makes the outcome of one that panics, so that nobody waits for ever.
+pub(crate) fn spawn_call(
+    outbox: &Outbox,
+    call: impl Future<Output = ()> + Send + 'static,
+    failed: impl FnOnce(String) -> Option<Event> + Send + 'static,
+) {
+    let outbox = outbox.clone();
+    tokio::spawn(async move {
+        if let Err(cause) = AssertUnwindSafe(call).catch_unwind().await {
+            let message = format!("internal error: {}", panic_message(&*cause));
+            tracing::error!("a call panicked: {message}");
+            if let Some(event) = failed(message) {
+                outbox.send(event);
+            }
+        }
+    });
+}
+
+/// Starts tasks without which the agent is none. Each that dies is told to whoever holds the other end.
+#[derive(Clone)]
+pub struct EssentialTasks(mpsc::UnboundedSender<String>);
+
+impl EssentialTasks {
+    /// The receiver is told which task died, and how.
+    pub fn new() -> (Self, mpsc::UnboundedReceiver<String>) {
+        let (deaths, told) = mpsc::unbounded_channel();
+        (Self(deaths), told)
+    }
+
+    /// A task that may end when its work is done.
+    pub fn spawn<W>(&self, name: &'static str, work: W)
+    where
+        W: Future<Output: Send> + Send + 'static,
+    {
+        let deaths = self.0.clone();
+        tokio::spawn(async move {
+            if let Err(cause) = AssertUnwindSafe(work).catch_unwind().await {
+                // Nobody listens while the agent ends.
+                let _ = deaths.send(format!("{name} panicked: {}", panic_message(&*cause)));
+            }
+        });
+    }
+
+    /// A task that ends only when `stop` says so.
+    pub fn spawn_until(
+        &self,
+        name: &'static str,
+        stop: &CancellationToken,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let (deaths, stop) = (self.0.clone(), stop.clone());
+        self.spawn(name, async move {
+            if stop.run_until_cancelled(work).await.is_some() && !stop.is_cancelled() {
+                let _ = deaths.send(format!("{name} ended without being told to"));
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_death_of_an_essential_task_is_told() {
+        let (tasks, mut deaths) = EssentialTasks::new();
+        let stop = CancellationToken::new();
+        tasks.spawn("one", async {});
+        tasks.spawn_until("two", &stop, std::future::pending());
+        tasks.spawn_until("three", &stop, async {});
+        assert_eq!(deaths.recv().await.as_deref(), Some("three ended without being told to"));
+        tasks.spawn("four", async { panic!("far {}", "away") });
+        assert_eq!(deaths.recv().await.as_deref(), Some("four panicked: far away"));
+        tasks.spawn_until("five", &stop, async { panic!("here") });
+        assert_eq!(deaths.recv().await.as_deref(), Some("five panicked: here"));
+        stop.cancel();
+        drop(tasks);
+        assert_eq!(deaths.recv().await, None, "an end that was asked for is none");
+    }
+
+    #[tokio::test]
+    async fn a_call_that_panics_has_an_outcome() {
+        let (events, mut inbox) = mpsc::unbounded_channel();
+        let outbox = Outbox(events);
+        let failed = |message| Some(Event::Swept { problems: vec![message] });
+        spawn_call(&outbox, async { panic!("no such luck") }, failed);
+        let Some(Event::Swept { problems }) = inbox.recv().await else { panic!("another event") };
+        assert_eq!(problems, ["internal error: no such luck"]);
+        spawn_call(&outbox, async {}, failed);
+        spawn_call(&outbox, async { panic!("nobody waits") }, |_| None);
+        drop(outbox);
+        assert!(inbox.recv().await.is_none());
+    }
+}

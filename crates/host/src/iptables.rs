@@ -1,0 +1,411 @@
+//! The chains and rules of iptables that others on the node expect from a kubelet (`makeIPTablesUtilChains`).
+//!
+//! ```text
+//!   mangle  KUBE-IPTABLES-HINT   empty: tells others by its being there which iptables this node uses
+//!   filter  KUBE-FIREWALL        drops what comes from elsewhere for 127.0.0.0/8 and belongs to no connection
+//!           OUTPUT, INPUT        jump there first
+//!   mangle, nat, filter          KUBE-KUBELET-CANARY: empty, and gone when somebody has flushed the rules
+//! ```
+//! kube-proxy may make addresses of the loopback reachable by route (`route_localnet`); without the rule a neighbour on the
+//! node's network could reach services that listen on 127.0.0.1 only (CVE-2020-8558). IPv6 has no such addresses.
+//!
+//! Nothing tells of a flush, in the older of the two iptables not even the kernel. So the canary is looked for once a
+//! minute, as the kubelet does, and everything is made again when it is gone. The agent itself needs none of this: a node
+//! without iptables is told of once, and everything else goes on.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use model::bounds::{Bound, cut_output};
+use tokio::process::Command;
+
+const HINT: &str = "KUBE-IPTABLES-HINT";
+const FIREWALL: &str = "KUBE-FIREWALL";
+const CANARY: &str = "KUBE-KUBELET-CANARY";
+/// The first is the one that is looked at.
+const TABLES_WITH_CANARY: [&str; 3] = ["mangle", "nat", "filter"];
+/// The rule of the kubelet and of kube-proxy, word for word: each must find the other's.
+const DROP_FOREIGN_LOCALNET: [&str; 16] = [
+    "-m",
+    "comment",
+    "--comment",
+    "block incoming localnet connections",
+    "--dst",
+    "127.0.0.0/8",
+    "!",
+    "--src",
+    "127.0.0.0/8",
+    "-m",
+    "conntrack",
+    "!",
+    "--ctstate",
+    "RELATED,ESTABLISHED,DNAT",
+    "-j",
+    "DROP",
+];
+/// How often it is looked whether somebody has flushed the rules.
+const PERIOD: Duration = Duration::from_secs(60);
+/// How long iptables may wait for its lock, and how long all of it may take.
+const LOCK_SECONDS: &str = "5";
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[derive(thiserror::Error, Debug)]
+enum IptablesError {
+    #[error("run {program}")]
+    Run {
+        program: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{command} has not ended in {PATIENCE:?}")]
+    Hangs { command: String },
+    #[error("{command}: {message}")]
+    Failed { command: String, message: String },
+}
+
+/// The programs of one machine.
+#[derive(Clone, Debug)]
+pub struct IptablesChains {
+    ipv4: PathBuf,
+    ipv6: PathBuf,
+    period: Duration,
+}
+
+impl Default for IptablesChains {
+    fn default() -> Self {
+        Self { ipv4: "iptables".into(), ipv6: "ip6tables".into(), period: PERIOD }
+    }
+}
+
+impl IptablesChains {
+    /// Makes the chains and rules, and makes them again when somebody has removed them. Ends only when neither program
+    /// can be used.
+    pub async fn keep(self) {
+        let of = |program: &PathBuf, loopback_rule| Family { program: program.clone(), loopback_rule };
+        let (ipv4, ipv6) = (of(&self.ipv4, true), of(&self.ipv6, false));
+        tokio::join!(ipv4.keep(self.period), ipv6.keep(self.period));
+    }
+}
+
+/// IPv4 or IPv6.
+struct Family {
+    program: PathBuf,
+    loopback_rule: bool,
+}
+
+impl Family {
+    async fn keep(self, period: Duration) {
+        let program = self.program.display();
+        if let Err(error) = self.probe().await {
+            let error = with_cause(&error);
+            tracing::warn!("{program} can't be used, not making its chains for other components: {error}");
+            return;
+        }
+        let mut told = None;
+        loop {
+            match self.ensure_all().await {
+                Ok(()) => {
+                    tracing::info!("chains and rules of {program} are set up");
+                    told = None;
+                    self.wait_for_flush(period).await;
+                    tracing::info!("somebody has flushed the rules of {program}, they are made again");
+                }
+                Err(error) => {
+                    let error = with_cause(&error);
+                    if told.as_ref() != Some(&error) {
+                        tracing::warn!("chains and rules of {program} are not complete: {error}");
+                    }
+                    told = Some(error);
+                    tokio::time::sleep(period).await;
+                }
+            }
+        }
+    }
+
+    /// Whether this family is there at all: the program may be missing, or the kernel may not have it.
+    async fn probe(&self) -> Result<(), IptablesError> {
+        self.must(&["-t", "nat", "-S", "POSTROUTING"]).await
+    }
+
+    async fn wait_for_flush(&self, period: Duration) {
+        loop {
+            tokio::time::sleep(period).await;
+            // A look that fails in another way than by its answer says nothing about the chain.
+            if let Ok(false) = self.ask(&["-t", TABLES_WITH_CANARY[0], "-S", CANARY]).await {
+                return;
+            }
+        }
+    }
+
+    /// The canaries come last: while one is missing, everything is tried again.
+    async fn ensure_all(&self) -> Result<(), IptablesError> {
+        self.ensure_chain("mangle", HINT).await?;
+        if self.loopback_rule {
+            self.ensure_chain("filter", FIREWALL).await?;
+            self.ensure_rule("-I", "filter", "OUTPUT", &["-j", FIREWALL]).await?;
+            self.ensure_rule("-I", "filter", "INPUT", &["-j", FIREWALL]).await?;
+            self.ensure_rule("-A", "filter", FIREWALL, &DROP_FOREIGN_LOCALNET).await?;
+        }
+        for table in TABLES_WITH_CANARY {
+            self.ensure_chain(table, CANARY).await?;
+        }
+        Ok(())
+    }
+
+    async fn ensure_chain(&self, table: &str, chain: &str) -> Result<(), IptablesError> {
+        if !self.ask(&["-t", table, "-S", chain]).await? {
+            self.must(&["-t", table, "-N", chain]).await?;
+        }
+        Ok(())
+    }
+
+    /// `operation` says at which end of the chain a missing rule is put.
+    async fn ensure_rule(
+        &self,
+        operation: &str,
+        table: &str,
+        chain: &str,
+        rule: &[&str],
+    ) -> Result<(), IptablesError> {
+        let words = |operation| [&["-t", table, operation, chain], rule].concat();
+        if !self.ask(&words("-C")).await? {
+            self.must(&words(operation)).await?;
+        }
+        Ok(())
+    }
+
+    /// A question to iptables, which says no with exit status 1.
+    async fn ask(&self, words: &[&str]) -> Result<bool, IptablesError> {
+        let output = self.run(words).await?;
+        match output.status.code() {
+            Some(0) => Ok(true),
+            Some(1) => Ok(false),
+            _ => Err(self.failed(words, &output)),
+        }
+    }
+
+    async fn must(&self, words: &[&str]) -> Result<(), IptablesError> {
+        let output = self.run(words).await?;
+        if output.status.success() { Ok(()) } else { Err(self.failed(words, &output)) }
+    }
+
+    fn failed(&self, words: &[&str], output: &Output) -> IptablesError {
+        let said = cut_output(output.stderr.trim_ascii(), Bound::ProgramOutput);
+        IptablesError::Failed { command: self.command(words), message: format!("{}: {said}", output.status) }
+    }
+
+    fn command(&self, words: &[&str]) -> String {
+        format!("{} {}", self.program.display(), words.join(" "))
+    }
+
+    async fn run(&self, words: &[&str]) -> Result<Output, IptablesError> {
+        let output = Command::new(&self.program)
+            .args(["-w", LOCK_SECONDS])
+            .args(words)
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .output();
+        match tokio::time::timeout(PATIENCE, output).await {
+            Ok(Ok(output)) => Ok(output),
+            Ok(Err(source)) => {
+                Err(IptablesError::Run { program: self.program.display().to_string(), source })
+            }
+            Err(_) => Err(IptablesError::Hangs { command: self.command(words) }),
+        }
+    }
+}
+
+fn with_cause(error: &IptablesError) -> String {
+    match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::PermissionsExt;
+    use std::process::{Child, Command as Process};
+
+    /// A network of its own, with programs that work in it and not on this machine.
+    struct Network {
+        process: Child,
+        dir: tempfile::TempDir,
+    }
+
+    impl Drop for Network {
+        fn drop(&mut self) {
+            let _ = self.process.kill();
+            let _ = self.process.wait();
+        }
+    }
+
+    impl Network {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let ready = dir.path().join("ready");
+            let script =
+                format!("mount -t tmpfs none /run && touch {} && exec sleep infinity", ready.display());
+            let words = ["-n", "-m", "--propagation", "private", "sh", "-c", &script];
+            let process = Process::new("unshare").args(words).spawn().unwrap();
+            let network = Self { process, dir };
+            while !ready.exists() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            for name in ["iptables", "ip6tables"] {
+                let path = network.program(name);
+                let text =
+                    format!("#!/bin/sh\nexec nsenter -t {} -n -m {name} \"$@\"\n", network.process.id());
+                fs::write(&path, text).unwrap();
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            }
+            network
+        }
+
+        fn program(&self, name: &str) -> PathBuf {
+            self.dir.path().join(name)
+        }
+
+        fn chains(&self) -> IptablesChains {
+            let (ipv4, ipv6) = (self.program("iptables"), self.program("ip6tables"));
+            IptablesChains { ipv4, ipv6, period: Duration::from_millis(50) }
+        }
+
+        fn rules(&self, program: &str, table: &str) -> Vec<String> {
+            let output =
+                Process::new(self.program(program)).args(["-w", "5", "-t", table, "-S"]).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+            let text = String::from_utf8(output.stdout).unwrap();
+            text.lines().filter(|line| line.contains("KUBE-")).map(str::to_owned).collect()
+        }
+
+        async fn wait_for(&self, program: &str, table: &str, expect: &[&str]) {
+            let wait = async {
+                while self.rules(program, table) != expect {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            };
+            let found = tokio::time::timeout(Duration::from_secs(120), wait).await;
+            assert!(
+                found.is_ok(),
+                "{program} {table}: {:?} instead of {expect:?}",
+                self.rules(program, table)
+            );
+        }
+    }
+
+    const HINTS: [&str; 2] = ["-N KUBE-IPTABLES-HINT", "-N KUBE-KUBELET-CANARY"];
+    const FILTER: [&str; 5] = [
+        "-N KUBE-FIREWALL",
+        "-N KUBE-KUBELET-CANARY",
+        "-A INPUT -j KUBE-FIREWALL",
+        "-A OUTPUT -j KUBE-FIREWALL",
+        "-A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment \"block incoming localnet connections\" \
+         -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP",
+    ];
+
+    #[tokio::test]
+    async fn chains_are_made_once_and_again_after_a_flush() {
+        let network = Network::new();
+        let keeper = tokio::spawn(network.chains().keep());
+        network.wait_for("iptables", "mangle", &HINTS).await;
+        network.wait_for("iptables", "filter", &FILTER).await;
+        network.wait_for("iptables", "nat", &["-N KUBE-KUBELET-CANARY"]).await;
+        network.wait_for("ip6tables", "mangle", &HINTS).await;
+        network.wait_for("ip6tables", "filter", &["-N KUBE-KUBELET-CANARY"]).await;
+        // Somebody reloads a firewall of the node.
+        for table in ["mangle", "filter", "nat"] {
+            for words in [["-F"], ["-X"]] {
+                let mut flush = Process::new(network.program("iptables"));
+                let flushed = flush.args(["-w", "5", "-t", table]).args(words).status().unwrap();
+                assert!(flushed.success(), "{table} {words:?}");
+            }
+        }
+        network.wait_for("iptables", "mangle", &HINTS).await;
+        network.wait_for("iptables", "filter", &FILTER).await;
+        network.wait_for("iptables", "nat", &["-N KUBE-KUBELET-CANARY"]).await;
+        keeper.abort();
+        assert!(keeper.await.unwrap_err().is_cancelled(), "it goes on until it is told to end");
+
+        // An agent that comes up again finds everything and adds nothing.
+        let family = Family { program: network.program("iptables"), loopback_rule: true };
+        family.ensure_all().await.unwrap();
+        assert_eq!(network.rules("iptables", "filter"), FILTER);
+    }
+
+    /// Runs `work` on a thread in that network.
+    fn inside<T: Send + 'static>(network: &Network, work: impl FnOnce() -> T + Send + 'static) -> T {
+        let namespace = fs::File::open(format!("/proc/{}/ns/net", network.process.id())).unwrap();
+        let thread = std::thread::spawn(move || {
+            let kind = rustix::thread::LinkNameSpaceType::Network;
+            rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(kind)).unwrap();
+            work()
+        });
+        thread.join().unwrap()
+    }
+
+    fn ip(network: &Network, words: &str) {
+        let pid = network.process.id().to_string();
+        let status =
+            Process::new("nsenter").args(["-t", &pid, "-n", "ip"]).args(words.split(' ')).status().unwrap();
+        assert!(status.success(), "ip {words}");
+    }
+
+    fn route_loopback_addresses(device: &'static str) {
+        for (name, value) in [("route_localnet", "1"), ("rp_filter", "0")] {
+            for device in ["all", device] {
+                fs::write(format!("/proc/sys/net/ipv4/conf/{device}/{name}"), value).unwrap();
+            }
+        }
+    }
+
+    /// CVE-2020-8558: a neighbour sends packets for 127.0.0.1 to a node that routes such addresses.
+    #[tokio::test]
+    async fn a_neighbour_does_not_reach_the_loopback() {
+        let (node, neighbour) = (Network::new(), Network::new());
+        ip(
+            &node,
+            &format!("link add to-neighbour type veth peer name to-node netns {}", neighbour.process.id()),
+        );
+        for words in ["addr add 10.9.0.1/24 dev to-neighbour", "link set to-neighbour up", "link set lo up"] {
+            ip(&node, words);
+        }
+        for words in ["addr add 10.9.0.2/24 dev to-node", "link set to-node up"] {
+            ip(&neighbour, words);
+        }
+        inside(&node, || route_loopback_addresses("to-neighbour"));
+        inside(&neighbour, || route_loopback_addresses("to-node"));
+        ip(&neighbour, "route add 127.0.0.0/8 via 10.9.0.1");
+        let listener = inside(&node, || TcpListener::bind("127.0.0.1:0").unwrap());
+        let address = listener.local_addr().unwrap();
+        let connects = move || TcpStream::connect_timeout(&address, Duration::from_secs(3)).is_ok();
+        assert!(inside(&neighbour, connects), "the attack works");
+        let family = Family { program: node.program("iptables"), loopback_rule: true };
+        family.ensure_all().await.unwrap();
+        assert!(!inside(&neighbour, connects), "it does not any more");
+        assert!(inside(&node, connects), "the node itself reaches it");
+    }
+
+    #[tokio::test]
+    async fn without_the_programs_there_is_nothing_to_keep() {
+        let missing = IptablesChains {
+            ipv4: "/nonexistent/a".into(),
+            ipv6: "/nonexistent/b".into(),
+            ..Default::default()
+        };
+        tokio::time::timeout(Duration::from_secs(60), missing.keep()).await.expect("it ends");
+        let dir = tempfile::tempdir().unwrap();
+        let refuses = dir.path().join("refuses");
+        fs::write(&refuses, "#!/bin/sh\necho no kernel support >&2\nexit 3\n").unwrap();
+        fs::set_permissions(&refuses, fs::Permissions::from_mode(0o755)).unwrap();
+        let family = Family { program: refuses, loopback_rule: false };
+        let error = family.probe().await.unwrap_err().to_string();
+        assert!(error.contains("-S POSTROUTING: exit status: 3: no kernel support"), "{error}");
+    }
+}

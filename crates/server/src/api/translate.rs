@@ -1,0 +1,293 @@
+//! A client's WebSocket of protocol v5 becomes the SPDY streams that runtimes speak: exec and attach.
+//!
+//! ```text
+//!   v5 message: channel | bytes            SPDY stream, by its header streamtype
+//!     0 stdin, 4 resize          ──────>   stdin, resize
+//!     255 | 0: stdin is at its end ───>    stdin, FIN
+//!     1 stdout, 2 stderr         <──────   stdout, stderr
+//!     3 status, at the very end  <──────   error
+//! ```
+//!
+//! Runtimes speak protocol v4. Over WebSocket that has no way to end the input alone, which is why SPDY is spoken to them.
+//! The status comes last: whoever has read it has read all output. When the client goes, the runtime's connection goes.
+
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use futures::StreamExt;
+use ports::StreamFlags;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::sync::mpsc;
+use tokio_util::codec::FramedRead;
+
+use super::splice::{Ended, LINGER, LastWord, limit_of, silence};
+use super::{spdy, websocket};
+
+/// The protocol that a client has to offer.
+pub(super) const CLIENT_PROTOCOL: &str = "v5.channel.k8s.io";
+/// The protocol that the runtime is offered.
+pub(super) const RUNTIME_PROTOCOL: &str = "v4.channel.k8s.io";
+
+const STDIN: u8 = 0;
+const STDOUT: u8 = 1;
+const STDERR: u8 = 2;
+const STATUS: u8 = 3;
+const RESIZE: u8 = 4;
+const CLOSE: u8 = 255;
+/// Bytes of a status at most; runtimes put the words of what failed into it.
+const LONGEST_STATUS: usize = 64 * 1024;
+/// For a runtime whose connection ended before it said how the command did.
+const NO_STATUS: &[u8] = br#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the container runtime ended the stream without a status","reason":"InternalError","code":500}"#;
+
+/// The streams of one command: a channel, its name and its SPDY id.
+struct Streams {
+    wanted: Vec<(u8, &'static str)>,
+}
+
+impl Streams {
+    fn of(flags: StreamFlags) -> Self {
+        let all = [
+            (STATUS, "error", true),
+            (STDIN, "stdin", flags.stdin),
+            (STDOUT, "stdout", flags.stdout),
+            (STDERR, "stderr", flags.stderr),
+            (RESIZE, "resize", flags.tty),
+        ];
+        let wanted = all.into_iter().filter(|(.., wanted)| *wanted);
+        Self { wanted: wanted.map(|(channel, name, _)| (channel, name)).collect() }
+    }
+
+    /// A client's ids are odd.
+    fn ids(&self) -> impl Iterator<Item = (u32, u8, &'static str)> {
+        self.wanted.iter().zip((1..).step_by(2)).map(|((channel, name), id)| (id, *channel, *name))
+    }
+
+    fn id_of(&self, channel: u8) -> Option<u32> {
+        self.ids().find(|(_, other, _)| *other == channel).map(|(id, ..)| id)
+    }
+
+    fn channel_of(&self, id: u32) -> Option<u8> {
+        self.ids().find(|(other, ..)| *other == id).map(|(_, channel, _)| channel)
+    }
+
+    /// What the runtime writes to.
+    fn outputs(&self) -> Vec<u8> {
+        let is_output = |channel: &u8| matches!(*channel, STATUS | STDOUT | STDERR);
+        self.wanted.iter().map(|(channel, _)| *channel).filter(is_output).collect()
+    }
+
+    /// Where a client is told that the stream is there.
+    fn first_output(&self) -> u8 {
+        self.outputs().into_iter().filter(|channel| *channel != STATUS).min().unwrap_or(STATUS)
+    }
+}
+
+/// Translates until the command has ended, the client is gone, or nothing passes for `idle`.
+pub(super) async fn translate(
+    client: impl AsyncRead + AsyncWrite + Unpin,
+    runtime: impl AsyncRead + AsyncWrite + Unpin,
+    flags: StreamFlags,
+    idle: Duration,
+) -> Ended {
+    let streams = Streams::of(flags);
+    let last = LastWord::new();
+    let (from_client, to_client) = tokio::io::split(client);
+    let (from_runtime, to_runtime) = tokio::io::split(runtime);
+    let mut from_client = FramedRead::new(from_client, websocket::Decoder::default());
+    let from_runtime = FramedRead::new(from_runtime, spdy::Decoder::default());
+    // Only the last ping of a side has to be answered.
+    let (client_pings, client_asked) = mpsc::channel(1);
+    let (runtime_pings, runtime_asked) = mpsc::channel(1);
+    let (ended, all_is_told) = {
+        let inward =
+            Inward { streams: &streams, last: &last, out: Some(to_runtime), message: Message::Between };
+        let outward = Outward { streams: &streams, last: &last, out: to_client, status: Vec::new() };
+        tokio::select! {
+            ended = inward.run(&mut from_client, client_pings, runtime_asked) => (ended, false),
+            ended = outward.run(from_runtime, runtime_pings, client_asked) => (ended, true),
+            () = silence(&last, limit_of(idle)) => (Ended::Idle, false),
+        }
+    };
+    if all_is_told && ended == Ended::Closed {
+        // A connection that is closed while the client still sends may lose what the client has not read yet.
+        let rest = async { while let Some(Ok(_)) = from_client.next().await {} };
+        let _ = tokio::time::timeout(LINGER, rest).await;
+    }
+    ended
+}
+
+/// From the client to the runtime.
+struct Inward<'a, R> {
+    streams: &'a Streams,
+    last: &'a LastWord,
+    /// `None`: the runtime takes nothing any more, and may still have something to say.
+    out: Option<WriteHalf<R>>,
+    message: Message,
+}
+
+/// The message that is being read.
+#[derive(Clone, Copy)]
+enum Message {
+    Between,
+    /// Its first byte has not come.
+    Begun,
+    Of(u8),
+}
+
+impl<R: AsyncWrite> Inward<'_, R> {
+    async fn run<C: AsyncRead>(
+        mut self,
+        pieces: &mut FramedRead<ReadHalf<C>, websocket::Decoder>,
+        pings: mpsc::Sender<Bytes>,
+        mut asked: mpsc::Receiver<u32>,
+    ) -> Ended {
+        let mut encoder = spdy::Encoder::default();
+        for (id, _, name) in self.streams.ids() {
+            self.send(&encoder.open(id, &[("streamtype", name)])).await;
+        }
+        loop {
+            let piece = tokio::select! {
+                piece = pieces.next() => piece,
+                Some(id) = asked.recv() => {
+                    self.send(&spdy::Encoder::ping(id)).await;
+                    continue;
+                }
+            };
+            self.last.is_now();
+            match piece {
+                Some(Ok(websocket::Piece::Data { begins, bytes, ends })) => {
+                    self.data(begins, bytes).await;
+                    if ends {
+                        self.message = Message::Between;
+                    }
+                }
+                Some(Ok(websocket::Piece::Ping(payload))) => drop(pings.try_send(payload)),
+                Some(Ok(websocket::Piece::Close)) | None => return self.gone().await,
+                Some(Err(error)) => {
+                    tracing::debug!(%error, "a client's stream broke");
+                    self.gone().await;
+                    return Ended::Broken;
+                }
+            }
+        }
+    }
+
+    /// The client is gone: the runtime is told at once.
+    async fn gone(&mut self) -> Ended {
+        if let Some(out) = &mut self.out {
+            let _ = out.shutdown().await;
+        }
+        Ended::Closed
+    }
+
+    async fn data(&mut self, begins: bool, mut bytes: Bytes) {
+        if begins {
+            self.message = Message::Begun;
+        }
+        if matches!(self.message, Message::Begun) && bytes.has_remaining() {
+            self.message = Message::Of(bytes.get_u8());
+        }
+        let Message::Of(channel) = self.message else { return };
+        if bytes.is_empty() {
+            return;
+        }
+        match channel {
+            STDIN | RESIZE => self.write(channel, &bytes, false).await,
+            CLOSE if matches!(bytes[0], STDIN | RESIZE) => self.write(bytes[0], &[], true).await,
+            _ => {}
+        }
+        self.last.is_now();
+    }
+
+    async fn write(&mut self, channel: u8, bytes: &[u8], ends: bool) {
+        if let Some(id) = self.streams.id_of(channel) {
+            self.send(&spdy::Encoder::data(id, bytes, ends)).await;
+        }
+    }
+
+    async fn send(&mut self, frame: &[u8]) {
+        let Some(out) = &mut self.out else { return };
+        if out.write_all(frame).await.is_err() || out.flush().await.is_err() {
+            self.out = None;
+        }
+    }
+}
+
+/// From the runtime to the client.
+struct Outward<'a, C> {
+    streams: &'a Streams,
+    last: &'a LastWord,
+    out: WriteHalf<C>,
+    status: Vec<u8>,
+}
+
+impl<C: AsyncWrite> Outward<'_, C> {
+    async fn run<R: AsyncRead>(
+        mut self,
+        mut pieces: FramedRead<ReadHalf<R>, spdy::Decoder>,
+        pings: mpsc::Sender<u32>,
+        mut asked: mpsc::Receiver<Bytes>,
+    ) -> Ended {
+        let mut open = self.streams.outputs();
+        let mut fine = self.send(&websocket::message(&[self.streams.first_output()], &[])).await;
+        while fine.is_ok() && !open.is_empty() {
+            let piece = tokio::select! {
+                piece = pieces.next() => piece,
+                Some(payload) = asked.recv() => {
+                    fine = self.send(&websocket::pong(&payload)).await;
+                    continue;
+                }
+            };
+            self.last.is_now();
+            let ended = match piece {
+                Some(Ok(spdy::Piece::Data { stream, bytes, ends })) => {
+                    let channel = self.streams.channel_of(stream);
+                    fine = self.data(channel, &bytes).await;
+                    channel.filter(|_| ends)
+                }
+                Some(Ok(spdy::Piece::Reset { stream })) => self.streams.channel_of(stream),
+                Some(Ok(spdy::Piece::Ping { id })) => {
+                    // Its own ids are even; an odd one would be the answer to a ping of ours.
+                    if id % 2 == 0 {
+                        let _ = pings.try_send(id);
+                    }
+                    None
+                }
+                Some(Err(error)) => {
+                    tracing::debug!(%error, "a runtime's stream broke");
+                    break;
+                }
+                None => break,
+            };
+            open.retain(|channel| Some(*channel) != ended);
+        }
+        let status = if self.status.is_empty() { NO_STATUS } else { &self.status };
+        let end = [websocket::message(&[STATUS], status), websocket::close()].concat();
+        fine = fine.and(self.send(&end).await);
+        let _ = self.out.shutdown().await;
+        if fine.is_ok() { Ended::Closed } else { Ended::Broken }
+    }
+
+    async fn data(&mut self, channel: Option<u8>, bytes: &[u8]) -> std::io::Result<()> {
+        match channel {
+            Some(STATUS) => {
+                let room = LONGEST_STATUS.saturating_sub(self.status.len());
+                self.status.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            }
+            Some(channel @ (STDOUT | STDERR)) if !bytes.is_empty() => {
+                self.send(&websocket::message(&[channel], bytes)).await?;
+                self.last.is_now();
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    async fn send(&mut self, frame: &[u8]) -> std::io::Result<()> {
+        self.out.write_all(frame).await?;
+        self.out.flush().await
+    }
+}
+
+#[cfg(test)]
+mod tests;
