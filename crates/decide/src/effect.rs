@@ -243,6 +243,7 @@ impl TimerKey {
             TimerKey::Token(wanted) => Some(&wanted.pod_uid),
             TimerKey::Storage(_)
             | TimerKey::Mirror(_)
+            | TimerKey::Confirm
             | TimerKey::FullRelist
             | TimerKey::RuntimeCheck
             | TimerKey::Sweep
