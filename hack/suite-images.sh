@@ -29,6 +29,8 @@ build_suite_images() {
     trap "rm -rf '$work'" EXIT
     local base pause
     busybox_tree "$work/busybox"
+    add_shell "$work/busybox"
+    add_nmeter "$work/busybox"
     base=$(layer "$work" busybox)
     pause_tree "$work/pause"
     pause=$(layer "$work" pause)
@@ -45,6 +47,8 @@ build_suite_images() {
 
 # Of which the images get programs, with their libraries.
 install_suite_packages() {
+    unpack_package netcat-openbsd "$CACHE/netcat-openbsd/bin/nc.openbsd"
+    unpack_package bash-static "$CACHE/bash-static/bin/bash-static"
     [[ -x /usr/bin/curl && -x /usr/bin/ipcs ]] || apt_install curl util-linux >"$CACHE/apt-suite.log" 2>&1 </dev/null ||
         die "could not install curl and util-linux (see $CACHE/apt-suite.log)"
 }
@@ -70,10 +74,55 @@ small_images() {
 
 # --- trees -----------------------------------------------------------------------------------
 
-# add_program <tree> <path>: the program in /bin, and the shared libraries it names, where its loader looks for them.
+# The shell of the distribution's busybox drops variables whose names it does not like, which some specs set, and bash does
+# not. Other specs want the words of busybox' shell, so it is bash only where such a variable is there.
+add_shell() {
+    install "$CACHE/bash-static/bin/bash-static" "$1/bin/bash"
+    rm -f "$1/bin/sh"
+    gcc -static -Os -s -o "$1/bin/sh" -x c - <<'TEXT'
+#include <ctype.h>
+#include <unistd.h>
+
+extern char **environ;
+
+static int is_name(const char *c) {
+    while (isalnum((unsigned char)*c) || *c == '_') c++;
+    return *c == '=';
+}
+
+int main(int count, char **arguments) {
+    (void)count;
+    for (char **variable = environ; *variable; variable++)
+        if (!is_name(*variable)) execv("/bin/bash", arguments);
+    execv("/bin/busybox", arguments);
+    return 127;
+}
+TEXT
+}
+
+# Specs about the order of containers have each write the time, with milliseconds, as busybox' nmeter does when it is
+# asked for '%3t'. The distribution's busybox has no nmeter.
+add_nmeter() {
+    gcc -static -Os -s -o "$1/bin/nmeter" -x c - <<'TEXT'
+#include <stdio.h>
+#include <sys/time.h>
+#include <time.h>
+
+int main(void) {
+    struct timeval now;
+    char text[16];
+    gettimeofday(&now, NULL);
+    strftime(text, sizeof text, "%H:%M:%S", gmtime(&now.tv_sec));
+    printf("%s.%03ld\n", text, (long)now.tv_usec / 1000);
+    return 0;
+}
+TEXT
+}
+
+# add_program <tree> <path> [name]: the program in /bin, and the shared libraries it names, where its loader looks for them.
 add_program() {
     local tree=$1 library
-    install -D "$2" "$tree/bin/${2##*/}"
+    install -D "$2" "$tree/bin/${3:-${2##*/}}"
     while read -r library; do
         install -D "$library" "$tree$library"
     done < <(ldd "$2" | grep -oE '/[^ ]+')
@@ -86,14 +135,17 @@ agnhost_tree() {
     mkdir -p "$tree"/{uploads,etc}
     install "$2" "$tree/agnhost"
     ln -s agnhost "$tree/agnhost-2"
+    # Busybox' shell takes its own programs before those in the image, such as nc.
+    mkdir -p "$tree/bin"
+    ln -s bash "$tree/bin/sh"
     install -m 644 "$source/porter/localhost.crt" "$source/porter/localhost.key" "$tree/"
     # A spec wants groups that the image itself gives to this user.
     printf '%s\n' root:x:0:0:root:/root:/bin/sh user-defined-in-image:x:1000:1000::/home/user:/bin/sh \
         nobody:x:65534:65534:nobody:/:/bin/sh >"$tree/etc/passwd"
     printf '%s\n' root:x:0: user-defined-in-image:x:1000: group-defined-in-image:x:50000:user-defined-in-image \
         nogroup:x:65534: >"$tree/etc/group"
-    add_program "$tree" /bin/bash
     add_program "$tree" /usr/bin/curl
+    add_program "$tree" "$CACHE/netcat-openbsd/bin/nc.openbsd" nc
     private_registry_tree "$tree/var/registry/pause" "$3"
 }
 

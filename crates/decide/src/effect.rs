@@ -21,6 +21,7 @@ use model::{ApiEvent, ContainerId, FullName, Mono, PodUid, SandboxId};
 use serde::{Deserialize, Serialize};
 
 use crate::credentials::Candidate;
+use crate::images::PullKey;
 
 /// Number of a plan of one pod. Grows; a result with another epoch is late.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
@@ -48,17 +49,20 @@ pub enum Effect {
     InspectImage {
         image: String,
     },
-    /// Ask the credential plugins about an image and keep what they say for its pull. `PluginsAsked` follows.
+    /// Ask the credential plugins about an image on behalf of a pod, and keep what they say for its pull.
+    /// `for_access`: nothing is kept, what counts is whose credentials they have. `PluginsAsked` follows.
     AskPlugins {
-        image: String,
-        access: u64,
+        pull: PullKey,
+        pod: PullingPod,
+        for_access: bool,
     },
-    /// `own`: credentials of the pods that wait for it, tried before the node's. `access` tells them apart from others.
+    /// `own`: credentials of the pods that wait for it, tried before the node's. `context`: the pod that the runtime
+    /// is told of.
     PullImage {
-        image: String,
-        access: u64,
+        pull: PullKey,
         #[serde(skip)]
         own: Vec<Candidate>,
+        context: Box<PullContext>,
     },
     /// Put on record that a pod with this secret may use the image.
     NoteAccess {
@@ -440,4 +444,22 @@ pub struct StartContainer {
     pub log_path: String,
     /// Runs right after the start; until it is over, nothing further of the pod begins.
     pub post_start: Option<HookCall>,
+}
+
+/// The pod that the runtime is told of with a pull.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PullContext {
+    pub annotations: BTreeMap<String, String>,
+    /// `None`: it can't be made now.
+    pub sandbox: Option<SandboxConfig>,
+}
+
+/// The pod on whose behalf credential plugins are asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PullingPod {
+    pub namespace: String,
+    pub name: String,
+    pub uid: PodUid,
+    /// Empty: it has none.
+    pub service_account: String,
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use model::cgroup::{CgroupDriver, CgroupName};
 use model::cluster::{ObjectKey, ObjectState, Token, TokenWanted};
-use model::credentials::PullHistory;
+use model::credentials::{PullHistory, PullServiceAccount};
 use model::cri::{Image, RuntimeStatus};
 use model::csi::VolumeId;
 use model::disk_use::DiskUse;
@@ -15,7 +15,7 @@ use model::k8s::{CSIDriver, ClusterTrustBundle, Node, Pod, Service};
 use model::local::LocalObjects;
 use model::node::HostFacts;
 use model::observed::{Observation, Scope};
-use model::pod::Source;
+use model::pod::{Source, UnreadablePod};
 use model::probe::{ProbeKind, ProbeOutcome};
 use model::runtime_class::RuntimeClasses;
 use model::storage::{StorageKey, StorageState};
@@ -24,6 +24,7 @@ use model::{ContainerId, FullName, PodUid, SandboxId};
 use serde::{Deserialize, Serialize};
 
 use crate::effect::{Epoch, TimerKey};
+use crate::images::PullKey;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Event {
@@ -43,6 +44,12 @@ pub enum Event {
     PodGone {
         source: Source,
         uid: PodUid,
+    },
+    /// A source told of pods whose objects can't be decoded. `complete`: all of them, before the complete set without them.
+    UnreadablePods {
+        source: Source,
+        pods: Vec<UnreadablePod>,
+        complete: bool,
     },
     /// The node's own object in the cluster, or that there is none.
     NodeSeen(Option<Arc<Node>>),
@@ -91,13 +98,14 @@ pub enum Event {
         history: PullHistory,
     },
     /// The credential plugins have answered, or had their time.
+    /// `account`: the service account on whose behalf one of them gave credentials for the image.
     PluginsAsked {
-        image: String,
-        access: u64,
+        pull: PullKey,
+        for_access: bool,
+        account: Option<PullServiceAccount>,
     },
     ImagePulled {
-        image: String,
-        access: u64,
+        pull: PullKey,
         result: Result<PulledImage, CallFailure>,
     },
     /// An attempt at a probe ended. `id`: the instance that was asked. `took` is for whoever counts.
@@ -203,6 +211,7 @@ impl Event {
             Event::Pods { .. } => "pods",
             Event::PodChanged { .. } => "pod_changed",
             Event::PodGone { .. } => "pod_gone",
+            Event::UnreadablePods { .. } => "unreadable_pods",
             Event::NodeSeen(_) => "node_seen",
             Event::RuntimeClasses { .. } => "runtime_classes",
             Event::LocalObjects { .. } => "local_objects",

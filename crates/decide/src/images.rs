@@ -12,16 +12,18 @@
 //!
 //! Images of one name that are for handlers with storage of their own are different images here.
 //!
-//! All waiters of one pull share its credentials: those of the node, or those and the same ones of their own.
+//! All waiters of one pull share its credentials: those of the node, or those and the same ones of their own. They also
+//! look alike to the runtime, which is told of one of them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use model::credentials::PullHistory;
 use model::cri::Image;
 use model::node::NodeConfig;
 use model::{Mono, PodUid};
+use serde::{Deserialize, Serialize};
 
-use crate::credentials::matching::matches;
-use crate::credentials::{Candidate, access_id, repository};
+use crate::credentials::Candidate;
 use crate::effect::Effect;
 use crate::pull_rate::PullRate;
 
@@ -101,20 +103,35 @@ pub fn volume_of_key(key: &str) -> Option<&str> {
     key.strip_prefix(VOLUME_PREFIX)
 }
 
-/// A pull. The same image with other credentials is another one.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+/// A pull. The same image with other credentials, or for pods that the runtime may treat differently, is another one.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct PullKey {
     pub image: String,
     /// Which of the pods' own credentials it is tried with. Zero: none.
     pub access: u64,
+    /// A hash of what the runtime and credential plugins learn of the pods: see `pull_context::requester_id`.
+    pub requester: u64,
+}
+
+/// A pull that a pod asks for.
+#[derive(Clone, Debug)]
+pub struct PullRequest {
+    pub key: PullKey,
+    /// Credentials that the pod brings.
+    pub own: Vec<Candidate>,
+    /// Some credential plugin knows about the image.
+    pub asks_plugins: bool,
 }
 
 /// What is to be done for a pull now.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Turn {
-    Ask(PullKey),
-    /// With these credentials before those of the node.
-    Begin(PullKey, Vec<Candidate>),
+    /// On behalf of this pod.
+    Ask(PullKey, PodUid),
+    /// On behalf of this pod, only to learn whether its service account may use an image that is there.
+    AskForAccess(PullKey, PodUid),
+    /// With these credentials before those of the node, on behalf of this pod.
+    Begin(PullKey, Vec<Candidate>, PodUid),
     /// Too many began lately: it has failed.
     TooOften(PullKey),
 }
@@ -124,11 +141,21 @@ impl Turn {
     pub const TOO_OFTEN: &'static str = "pull QPS exceeded";
 }
 
+/// An image that is there, and those who wait to hear whether they may use it.
+#[derive(Clone, Debug)]
+pub struct AccessCheck {
+    pub waiters: BTreeSet<Waiter>,
+    pub found: Image,
+    pub history: PullHistory,
+}
+
 #[derive(Clone, Debug, Default)]
 pub struct ImageDesk {
     inspecting: BTreeMap<String, BTreeSet<Waiter>>,
     asking: BTreeMap<PullKey, BTreeSet<Waiter>>,
     pulling: BTreeMap<PullKey, BTreeSet<Waiter>>,
+    /// Whose image is there, while plugins are asked what their service account may use.
+    checking: BTreeMap<PullKey, AccessCheck>,
     /// Those that wait for a slot, in order.
     queue: VecDeque<PullKey>,
     queued: BTreeMap<PullKey, BTreeSet<Waiter>>,
@@ -147,30 +174,51 @@ impl ImageDesk {
         first.then(|| Effect::InspectImage { image: image.to_owned() })
     }
 
-    /// `own`: credentials that the pod brings.
+    /// The plugins are to be asked whether the waiter's service account may use the image that was found.
+    pub fn check_access(
+        &mut self,
+        key: PullKey,
+        waiter: Waiter,
+        found: &Image,
+        history: &PullHistory,
+    ) -> Option<Turn> {
+        if let Some(check) = self.checking.get_mut(&key) {
+            check.waiters.insert(waiter);
+            return None;
+        }
+        let asker = waiter.uid.clone();
+        let waiters = BTreeSet::from([waiter]);
+        let check = AccessCheck { waiters, found: found.clone(), history: history.clone() };
+        self.checking.insert(key.clone(), check);
+        Some(Turn::AskForAccess(key, asker))
+    }
+
+    pub fn access_checked(&mut self, key: &PullKey) -> Option<AccessCheck> {
+        self.checking.remove(key)
+    }
+
     pub fn pull(
         &mut self,
-        image: &str,
-        own: Vec<Candidate>,
+        request: PullRequest,
         waiter: Waiter,
         config: &NodeConfig,
         now: Mono,
     ) -> Option<Turn> {
-        let key = PullKey { image: image.to_owned(), access: access_id(&own) };
+        let PullRequest { key, own, asks_plugins } = request;
         for waiters in [&mut self.asking, &mut self.pulling, &mut self.queued] {
             if let Some(waiters) = waiters.get_mut(&key) {
                 waiters.insert(waiter);
                 return None;
             }
         }
+        let asker = waiter.uid.clone();
         let waiters = BTreeSet::from([waiter]);
         if !own.is_empty() {
             self.own.insert(key.clone(), own);
         }
-        let repository = repository(split_key(image).0);
-        if config.plugin_images.iter().any(|pattern| matches(pattern, &repository)) {
+        if asks_plugins {
             self.asking.insert(key.clone(), waiters);
-            return Some(Turn::Ask(key));
+            return Some(Turn::Ask(key, asker));
         }
         self.line_up(key, waiters, config, now)
     }
@@ -200,11 +248,13 @@ impl ImageDesk {
         None
     }
 
+    /// The runtime is told of one pod, of those that wait at this moment: the one that asked may have gone.
     fn begin(&mut self, key: PullKey, waiters: BTreeSet<Waiter>, config: &NodeConfig, now: Mono) -> Turn {
+        let pod = waiters.first().map_or_else(|| "".into(), |waiter| waiter.uid.clone());
         self.pulling.insert(key.clone(), waiters);
         let own = self.own.remove(&key).unwrap_or_default();
         match self.rate.take(config.registry_pull_qps, config.registry_burst, now) {
-            true => Turn::Begin(key, own),
+            true => Turn::Begin(key, own, pod),
             false => Turn::TooOften(key),
         }
     }
@@ -244,6 +294,7 @@ impl ImageDesk {
     pub fn leave(&mut self, uid: &PodUid) {
         self.stuck.remove(uid);
         self.inspecting.values_mut().for_each(|waiters| waiters.retain(|w| w.uid != *uid));
+        self.checking.values_mut().for_each(|check| check.waiters.retain(|w| w.uid != *uid));
         for waiting in [&mut self.asking, &mut self.pulling, &mut self.queued] {
             waiting.values_mut().for_each(|waiters| waiters.retain(|w| w.uid != *uid));
         }
@@ -358,11 +409,14 @@ mod tests {
     fn waiter(pod: &str) -> Waiter {
         Waiter { uid: pod.into(), container: "c".into() }
     }
-    fn pull(image: &str) -> Option<Turn> {
-        Some(Turn::Begin(key(image), Vec::new()))
+    fn pull(image: &str, pod: &str) -> Option<Turn> {
+        Some(Turn::Begin(key(image), Vec::new(), pod.into()))
     }
     fn key(image: &str) -> PullKey {
-        PullKey { image: image.into(), access: 0 }
+        PullKey { image: image.into(), ..PullKey::default() }
+    }
+    fn request(image: &str) -> PullRequest {
+        PullRequest { key: key(image), own: Vec::new(), asks_plugins: image.starts_with("h.test/") }
     }
     const NOW: Mono = Mono::ZERO;
 
@@ -426,12 +480,12 @@ mod tests {
     fn serial_pulls_wait_in_line_and_share() {
         let config = NodeConfig::default();
         let mut desk = ImageDesk::default();
-        assert_eq!(desk.pull("a", Vec::new(), waiter("1"), &config, NOW), pull("a"));
-        assert_eq!(desk.pull("a", Vec::new(), waiter("2"), &config, NOW), None);
-        assert_eq!(desk.pull("b", Vec::new(), waiter("3"), &config, NOW), None);
+        assert_eq!(desk.pull(request("a"), waiter("1"), &config, NOW), pull("a", "1"));
+        assert_eq!(desk.pull(request("a"), waiter("2"), &config, NOW), None);
+        assert_eq!(desk.pull(request("b"), waiter("3"), &config, NOW), None);
         assert!(desk.is_queued("b"));
         let (served, next) = desk.pulled(&key("a"), &config, NOW);
-        assert_eq!((served.len(), next), (2, pull("b")));
+        assert_eq!((served.len(), next), (2, pull("b", "3")));
         assert_eq!(desk.pulled(&key("b"), &config, NOW).1, None);
     }
 
@@ -443,23 +497,23 @@ mod tests {
             ..Default::default()
         };
         let mut desk = ImageDesk::default();
-        assert!(desk.pull("a", Vec::new(), waiter("1"), &config, NOW).is_some());
-        assert!(desk.pull("b", Vec::new(), waiter("2"), &config, NOW).is_some());
-        assert!(desk.pull("c", Vec::new(), waiter("3"), &config, NOW).is_none());
+        assert!(desk.pull(request("a"), waiter("1"), &config, NOW).is_some());
+        assert!(desk.pull(request("b"), waiter("2"), &config, NOW).is_some());
+        assert!(desk.pull(request("c"), waiter("3"), &config, NOW).is_none());
         let unlimited = NodeConfig { max_parallel_image_pulls: None, ..config };
-        assert!(desk.pull("d", Vec::new(), waiter("4"), &unlimited, NOW).is_some());
+        assert!(desk.pull(request("d"), waiter("4"), &unlimited, NOW).is_some());
     }
 
     #[test]
     fn a_pod_that_leaves_frees_its_place_in_the_line() {
         let config = NodeConfig::default();
         let mut desk = ImageDesk::default();
-        desk.pull("a", Vec::new(), waiter("1"), &config, NOW);
-        desk.pull("b", Vec::new(), waiter("2"), &config, NOW);
-        desk.pull("c", Vec::new(), waiter("3"), &config, NOW);
+        desk.pull(request("a"), waiter("1"), &config, NOW);
+        desk.pull(request("b"), waiter("2"), &config, NOW);
+        desk.pull(request("c"), waiter("3"), &config, NOW);
         desk.leave(&"2".into());
         assert!(!desk.is_queued("b"));
-        assert_eq!(desk.pulled(&key("a"), &config, NOW).1, pull("c"));
+        assert_eq!(desk.pulled(&key("a"), &config, NOW).1, pull("c", "3"));
     }
 
     #[test]
@@ -473,7 +527,7 @@ mod tests {
         let mut desk = ImageDesk::default();
         let granted = |desk: &mut ImageDesk, image: &str, seconds: u64| {
             let now = Mono::from_duration(std::time::Duration::from_secs(seconds));
-            desk.pull(image, Vec::new(), waiter("1"), &config, now)
+            desk.pull(request(image), waiter("1"), &config, now)
                 .map(|turn| matches!(turn, Turn::Begin { .. }))
         };
         assert_eq!(granted(&mut desk, "a", 0), Some(true));
@@ -485,27 +539,27 @@ mod tests {
 
     #[test]
     fn plugins_are_asked_before_the_pull_stands_in_line() {
-        let config = NodeConfig { plugin_images: vec!["*.test".into()], ..Default::default() };
+        let config = NodeConfig::default();
         let mut desk = ImageDesk::default();
         let image = "h.test/a:1";
-        let ask = Some(Turn::Ask(key(image)));
-        assert_eq!(desk.pull(image, Vec::new(), waiter("1"), &config, NOW), ask);
-        assert_eq!(desk.pull(image, Vec::new(), waiter("2"), &config, NOW), None);
+        let ask = Some(Turn::Ask(key(image), "1".into()));
+        assert_eq!(desk.pull(request(image), waiter("1"), &config, NOW), ask);
+        assert_eq!(desk.pull(request(image), waiter("2"), &config, NOW), None);
         // Who needs no plugin does not wait for it, although pulls are serial.
-        assert_eq!(desk.pull("other", Vec::new(), waiter("3"), &config, NOW), pull("other"));
+        assert_eq!(desk.pull(request("other"), waiter("3"), &config, NOW), pull("other", "3"));
         assert_eq!(desk.asked(&key(image), &config, NOW), None);
         assert!(desk.is_queued(image));
-        assert_eq!(desk.pulled(&key("other"), &config, NOW).1, pull(image));
+        assert_eq!(desk.pulled(&key("other"), &config, NOW).1, pull(image, "1"));
         assert_eq!(desk.pulled(&key(image), &config, NOW).0.len(), 2);
     }
 
     #[test]
     fn an_answer_that_nobody_waits_for_begins_nothing() {
-        let config = NodeConfig { plugin_images: vec!["*.test".into()], ..Default::default() };
+        let config = NodeConfig::default();
         let mut desk = ImageDesk::default();
-        desk.pull("h.test/a:1", Vec::new(), waiter("1"), &config, NOW);
+        desk.pull(request("h.test/a:1"), waiter("1"), &config, NOW);
         desk.leave(&"1".into());
         assert_eq!(desk.asked(&key("h.test/a:1"), &config, NOW), None);
-        assert!(desk.pull("h.test/a:1", Vec::new(), waiter("1"), &config, NOW).is_some());
+        assert!(desk.pull(request("h.test/a:1"), waiter("1"), &config, NOW).is_some());
     }
 }

@@ -18,6 +18,7 @@ use model::volume::{EmptyDirMedium, HostPathCheck, MountStage, NfsVolume, Volume
 use model::why::Cause;
 
 use crate::cgroups::pod_memory_limit;
+use crate::csi::translation::is_migrated;
 use crate::resources::{
     Amounts, MEMORY, Overhead, container_requests, has_pod_level_resources, node_allocatable,
     page_size_of_resource, pod_requests,
@@ -99,9 +100,9 @@ pub struct Places {
 /// Where the pod's claims are. Fails with what is not known yet.
 pub fn places(inputs: &ContentInputs<'_>) -> Result<Places, Held> {
     let mut found = Places::default();
-    for claim in persistent::claims(inputs.pod) {
-        let name = claim.volume.name.clone();
-        let resolved = persistent::resolve(inputs, claim)?;
+    for volume in mounted(inputs.pod) {
+        let Some(resolved) = persistent::resolve_volume(inputs, volume) else { continue };
+        let (name, resolved) = (volume.name.clone(), resolved?);
         found.groups.extend(resolved.gid.filter(|gid| !found.groups.contains(gid)));
         found.volumes.extend(place(inputs, &resolved).map(|place| (name, place)));
     }
@@ -125,7 +126,7 @@ pub fn of_drivers(pod: &PodView) -> Vec<String> {
 }
 
 fn may_be_of_driver(pod: &PodView, volume: &k8s::Volume) -> bool {
-    volume.csi.is_some() || persistent::claim_of(pod, volume).is_some()
+    volume.csi.is_some() || is_migrated(volume) || persistent::claim_of(pod, volume).is_some()
 }
 
 /// Set-ups of volumes that their drivers want to publish again now and then.
@@ -202,6 +203,7 @@ pub fn setups(inputs: &ContentInputs<'_>) -> Result<Setups, VolumeError> {
                 Ok(Some(VolumeSetup::inline(&volume.name, kind)))
             }
             "persistentVolumeClaim" | "ephemeral" => persistent(inputs, volume).map(Some),
+            _ if is_migrated(volume) && inputs.cluster.is_some() => persistent(inputs, volume).map(Some),
             "csi" => csi::setup(inputs, volume, None).map(Some),
             "nfs" => Ok(Some(nfs_volume(inputs, volume)?)),
             kind if is_made_here(inputs, kind) => content::setup(inputs, volume, None),
@@ -262,10 +264,10 @@ fn nfs_volume(inputs: &ContentInputs<'_>, volume: &k8s::Volume) -> Result<Volume
 
 /// A volume with a claim: by what stands behind it.
 fn persistent(inputs: &ContentInputs<'_>, volume: &k8s::Volume) -> Result<VolumeSetup, Held> {
-    let Some(claim) = persistent::claim_of(inputs.pod, volume) else {
+    let Some(resolved) = persistent::resolve_volume(inputs, volume) else {
         return Err(Held::Refused { volume: volume.name.clone(), message: "it has no claim".into() });
     };
-    let resolved = persistent::resolve(inputs, claim)?;
+    let resolved = resolved?;
     persistent::check(inputs, &resolved)?;
     persistent::setup(inputs, &resolved)
 }

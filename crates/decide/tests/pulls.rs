@@ -4,9 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use decide::effect::{PullContext, PullingPod};
 use decide::event::{CallFailure, Event, PulledImage, RuntimeCheck, StepResult};
+use decide::images::PullKey;
 use decide::{Action, Effect, NodeState, StartContainer, step};
-use model::credentials::{PullCredentials, PullHistory, PulledRecord, VerificationPolicy};
+use model::credentials::{
+    CredentialPlugin, PullCredentials, PullHistory, PullServiceAccount, PulledRecord, TokenAttributes,
+    TokenCacheType, VerificationPolicy,
+};
 use model::cri::{Image, ImageSpec, NamespaceMode, RuntimeCondition, RuntimeStatus};
 use model::node::{HostFacts, NodeConfig};
 use model::observed::{Observation, ObservedPod, ObservedSandbox, Scope};
@@ -21,13 +26,15 @@ struct Bench {
     state: NodeState,
     now: Duration,
     effects: Vec<Effect>,
+    /// The pulls that began, by their image.
+    pulls: BTreeMap<String, PullKey>,
 }
 
 impl Bench {
     fn new(config: NodeConfig) -> Self {
         let config = NodeConfig { sources: vec![Source::File], ..config };
         let state = NodeState::new(config, HostFacts::default(), Wall(START));
-        let mut bench = Self { state, now: Duration::ZERO, effects: Vec::new() };
+        let mut bench = Self { state, now: Duration::ZERO, effects: Vec::new(), pulls: BTreeMap::new() };
         let condition = |kind: &str| RuntimeCondition {
             r#type: kind.into(),
             status: true,
@@ -45,12 +52,21 @@ impl Bench {
 
     fn send(&mut self, event: Event) {
         let now = Now { mono: Mono::from_duration(self.now), wall: Wall(START).plus(self.now) };
-        self.effects.extend(step(&mut self.state, now, event));
+        let effects = step(&mut self.state, now, event);
+        for effect in &effects {
+            if let Effect::PullImage { pull, .. } = effect {
+                self.pulls.insert(pull.image.clone(), pull.clone());
+            }
+        }
+        self.effects.extend(effects);
     }
 
     /// Delivers the pods and shows their sandboxes.
     fn pods(&mut self, manifests: &[Value]) {
         let decode = |manifest: &Value| {
+            // A static pod can't name a service account, so it gets the one of the manifest afterwards.
+            let mut manifest = manifest.clone();
+            let account = manifest["spec"].as_object_mut().and_then(|spec| spec.remove("serviceAccountName"));
             let bytes = manifest.to_string().into_bytes();
             let content = decide::manifest::decode_file(
                 &bytes,
@@ -60,7 +76,11 @@ impl Bench {
             );
             let (pods, problems) = (content.pods, content.errors);
             assert!(problems.is_empty(), "{problems:?}");
-            Arc::new(pods.into_iter().next().expect("a pod"))
+            let mut pod = pods.into_iter().next().expect("a pod");
+            if let Some(spec) = &mut pod.spec {
+                spec.service_account_name = account.and_then(|name| name.as_str().map(str::to_owned));
+            }
+            Arc::new(pod)
         };
         let pods: Vec<_> = manifests.iter().map(decode).collect();
         self.send(Event::Pods { source: Source::File, pods });
@@ -92,7 +112,7 @@ impl Bench {
     fn told(&mut self) -> Vec<String> {
         let text = |effect: &Effect| match effect {
             Effect::InspectImage { image } => Some(format!("inspect {image}")),
-            Effect::PullImage { image, .. } => Some(format!("pull {image}")),
+            Effect::PullImage { pull, .. } => Some(format!("pull {}", pull.image)),
             Effect::RecordEvent { event, .. } => {
                 let about = event.container.as_ref().map(|(_, name)| format!("{name}: ")).unwrap_or_default();
                 Some(format!("{about}{} {}", event.reason, event.message))
@@ -113,12 +133,12 @@ impl Bench {
             image: Some(sample_image(image)),
             took: Duration::from_millis(1500),
         };
-        self.send(Event::ImagePulled { image: image.into(), access: 0, result: Ok(result) });
+        self.send(Event::ImagePulled { pull: self.pulls[image].clone(), result: Ok(result) });
     }
 
     fn pull_failed(&mut self, image: &str, message: &str) {
         let failure = CallFailure { unreachable: false, message: message.into() };
-        self.send(Event::ImagePulled { image: image.into(), access: 0, result: Err(failure) });
+        self.send(Event::ImagePulled { pull: self.pulls[image].clone(), result: Err(failure) });
     }
 
     /// The pod's timer, if it is due by then.
@@ -416,10 +436,142 @@ fn an_image_that_is_both_container_and_volume_is_pulled_once() {
 
 #[test]
 fn plugins_are_asked_before_the_pull() {
-    let config = NodeConfig { plugin_images: vec!["*.test".into()], ..NodeConfig::default() };
-    let mut b = Bench::new(config);
+    let mut b = Bench::new(with_plugin(None));
     b.pods(&[pod("p", IMAGE, "Always")]);
-    assert!(b.taken().contains(&Effect::AskPlugins { image: IMAGE.into(), access: 0 }));
-    b.send(Event::PluginsAsked { image: IMAGE.into(), access: 0 });
+    let asked = b.asked();
+    assert_eq!((asked.0.image.as_str(), asked.1), (IMAGE, false));
+    b.send(Event::PluginsAsked { pull: asked.0, for_access: false, account: None });
     assert_eq!(b.told(), ["pull h.test/a:1"]);
+}
+
+fn with_plugin(token: Option<TokenAttributes>) -> NodeConfig {
+    let plugin = CredentialPlugin {
+        name: "plugin".into(),
+        match_images: vec!["*.test".into()],
+        default_cache: Duration::from_secs(60),
+        api_version: "credentialprovider.kubelet.k8s.io/v1".into(),
+        args: Vec::new(),
+        env: Vec::new(),
+        token,
+    };
+    NodeConfig { credential_plugins: vec![plugin], serialize_image_pulls: false, ..NodeConfig::default() }
+}
+
+fn takes_tokens(required: bool) -> NodeConfig {
+    with_plugin(Some(TokenAttributes {
+        audience: "registry".into(),
+        required,
+        required_annotations: Vec::new(),
+        optional_annotations: Vec::new(),
+        cache: TokenCacheType::ServiceAccount,
+    }))
+}
+
+impl Bench {
+    /// The only question to plugins since the last look, and whether it is only about access.
+    fn asked(&mut self) -> (PullKey, bool, PullingPod) {
+        let asks = |effect: &Effect| match effect {
+            Effect::AskPlugins { pull, pod, for_access } => Some((pull.clone(), *for_access, pod.clone())),
+            _ => None,
+        };
+        let asked: Vec<_> = self.taken().iter().filter_map(asks).collect();
+        let [only] = &asked[..] else { panic!("{asked:?}") };
+        only.clone()
+    }
+
+    fn contexts(&mut self) -> Vec<PullContext> {
+        let context = |effect: &Effect| match effect {
+            Effect::PullImage { context, .. } => Some((**context).clone()),
+            _ => None,
+        };
+        self.taken().iter().filter_map(context).collect()
+    }
+}
+
+fn in_namespace(name: &str, namespace: &str, annotations: Value) -> Value {
+    let mut pod = pod(name, IMAGE, "Always");
+    pod["metadata"]["namespace"] = json!(namespace);
+    pod["metadata"]["annotations"] = annotations;
+    pod
+}
+
+#[test]
+fn a_pull_carries_the_pods_sandbox_and_annotations() {
+    let mut b = Bench::new(NodeConfig::default());
+    b.pods(&[in_namespace("p", "team", json!({ "io.containerd.cri.runtime-handler": "kata" }))]);
+    let [context] = &b.contexts()[..] else { panic!("one pull") };
+    assert_eq!(context.annotations["io.containerd.cri.runtime-handler"], "kata");
+    let sandbox = context.sandbox.as_ref().expect("the sandbox's configuration");
+    assert_eq!((sandbox.metadata.name.as_str(), sandbox.metadata.namespace.as_str()), ("p-node", "team"));
+    assert_eq!(sandbox.annotations, context.annotations);
+    assert!(!sandbox.linux.as_ref().expect("linux").cgroup_parent.is_empty());
+}
+
+#[test]
+fn pods_share_a_pull_only_if_the_runtime_sees_no_difference() {
+    let check = |pods: &[(&str, Value)], expect: usize| {
+        let mut b = Bench::new(NodeConfig { serialize_image_pulls: false, ..NodeConfig::default() });
+        let manifests: Vec<Value> = pods
+            .iter()
+            .enumerate()
+            .map(|(n, (namespace, annotations))| {
+                in_namespace(&format!("p{n}"), namespace, annotations.clone())
+            })
+            .collect();
+        b.pods(&manifests);
+        assert_eq!(b.contexts().len(), expect, "{pods:?}");
+    };
+    check(&[("a", json!({})), ("a", json!({}))], 1);
+    check(&[("a", json!({ "x": "1" })), ("a", json!({ "x": "1" }))], 1);
+    check(&[("a", json!({})), ("b", json!({}))], 2);
+    check(&[("a", json!({ "x": "1" })), ("a", json!({ "x": "2" }))], 2);
+}
+
+fn with_account(name: &str, account: &str) -> Value {
+    let mut pod = pod(name, IMAGE, "IfNotPresent");
+    pod["spec"]["serviceAccountName"] = json!(account);
+    pod
+}
+
+#[test]
+fn plugins_that_take_tokens_are_asked_by_service_account() {
+    let mut b = Bench::new(takes_tokens(true));
+    b.pods(&[pod("static", IMAGE, "Always")]);
+    assert_eq!(
+        b.told().last().map(String::as_str),
+        Some("pull h.test/a:1"),
+        "asked by nobody without an account"
+    );
+    let mut b = Bench::new(takes_tokens(false));
+    b.pods(&[pod("static", IMAGE, "Always")]);
+    assert_eq!(b.asked().2.service_account, "");
+}
+
+#[test]
+fn a_service_account_that_opened_an_image_opens_it_again() {
+    let account = PullServiceAccount { uid: "1".into(), namespace: "default".into(), name: "sa".into() };
+    let record = PulledRecord {
+        last_updated_time: None,
+        image_ref: sample_image(IMAGE).id,
+        credential_mapping: BTreeMap::from([(
+            "h.test/a".to_owned(),
+            PullCredentials {
+                kubernetes_service_accounts: vec![account.clone()],
+                ..PullCredentials::default()
+            },
+        )]),
+    };
+    let check = |given: Option<PullServiceAccount>, expect: &str| {
+        let mut b = Bench::new(takes_tokens(true));
+        b.pods(&[with_account("p", "sa")]);
+        b.inspected(IMAGE, true, PullHistory::Pulled(record.clone()));
+        let (pull, for_access, pod) = b.asked();
+        assert_eq!((for_access, pod.service_account.as_str()), (true, "sa"));
+        b.send(Event::PluginsAsked { pull, for_access: true, account: given.clone() });
+        let told = b.told();
+        assert!(told.iter().any(|text| text.contains(expect)), "{given:?}: {told:?}");
+    };
+    check(Some(account.clone()), "can be accessed by the pod");
+    check(Some(PullServiceAccount { uid: "2".into(), ..account.clone() }), "Pulling image");
+    check(None, "Pulling image");
 }

@@ -26,15 +26,12 @@ pub(crate) fn inspect(image: String) -> impl FnOnce(String) -> Option<Event> {
     }
 }
 
-pub(crate) fn ask_plugins(pull: PullKey) -> impl FnOnce(String) -> Option<Event> {
-    move |_| Some(Event::PluginsAsked { image: pull.image, access: pull.access })
+pub(crate) fn ask_plugins(pull: PullKey, for_access: bool) -> impl FnOnce(String) -> Option<Event> {
+    move |_| Some(Event::PluginsAsked { pull, for_access, account: None })
 }
 
 pub(crate) fn pull(pull: PullKey) -> impl FnOnce(String) -> Option<Event> {
-    move |message| {
-        let PullKey { image, access } = pull;
-        Some(Event::ImagePulled { image, access, result: Err(refused(message)) })
-    }
+    move |message| Some(Event::ImagePulled { pull, result: Err(refused(message)) })
 }
 
 pub(crate) fn sweep(message: String) -> Option<Event> {

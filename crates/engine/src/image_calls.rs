@@ -2,7 +2,6 @@
 //!
 //! ```text
 //!   inspect:     runtime ──> records ──> ImageInspected
-//!   ask_plugins: each that is for the image ──> their answers are kept for the pull ──> PluginsAsked
 //!   pull:        note that it begins ──> read files ──> try each credential ──> note how it went ──> ImagePulled
 //! ```
 //! A credential source that fails is told of in the log, and the pull goes on with the others.
@@ -10,13 +9,12 @@
 use std::collections::BTreeMap;
 
 use decide::credentials::{
-    self, Candidate, CredentialSource, Keyring, PluginCache, candidates, node_logins, plugin, records,
-    repository,
+    self, Candidate, CredentialSource, Keyring, PluginCache, PluginTokens, candidates, node_logins, records,
 };
+use decide::effect::PullContext;
 use decide::event::{CallFailure, Event, PulledImage};
 use decide::images::{PullKey, split_key};
-use futures::future::join_all;
-use model::credentials::{CredentialPlugin, Logins, PullCredentials, PullHistory, PullSecret};
+use model::credentials::{PullCredentials, PullHistory, PullSecret};
 use model::cri::{Image, ImageSpec, RegistryAuth};
 use ports::{Disposition, PullRecords, RecordError};
 use tokio::sync::Mutex;
@@ -28,9 +26,11 @@ use crate::executor::call_failure;
 /// What image calls share. What plugins say stays here: events carry no secrets.
 #[derive(Default)]
 pub(crate) struct ImageRoom {
-    answers: Mutex<PluginCache>,
+    pub(crate) answers: Mutex<PluginCache>,
+    /// Tokens of service accounts that plugins were shown.
+    pub(crate) tokens: Mutex<PluginTokens>,
     /// What plugins said about images whose pulls are about to begin.
-    gathered: Mutex<BTreeMap<PullKey, Keyring>>,
+    pub(crate) gathered: Mutex<BTreeMap<PullKey, Keyring>>,
     /// Held while records are read and written back, so that no writer loses another's entry.
     records: Mutex<()>,
 }
@@ -74,10 +74,10 @@ async fn read_history(
     Ok(PullHistory::Foreign)
 }
 
-pub(crate) async fn pull(shop: Shop, pull: PullKey, own: Vec<Candidate>) {
+pub(crate) async fn pull(shop: Shop, pull: PullKey, own: Vec<Candidate>, context: Box<PullContext>) {
     let image = &pull.image;
     let result = match note_begin(&shop, split_key(image).0).await {
-        Ok(()) => pull_noted(&shop, &pull, own).await,
+        Ok(()) => pull_noted(&shop, &pull, own, &context).await,
         Err(error) => {
             let (image, cause) = (split_key(image).0, error.user_message());
             let message = format!(
@@ -86,14 +86,18 @@ pub(crate) async fn pull(shop: Shop, pull: PullKey, own: Vec<Candidate>) {
             Err(CallFailure { unreachable: false, message })
         }
     };
-    let PullKey { image, access } = pull;
-    shop.outbox.send(Event::ImagePulled { image, access, result });
+    shop.outbox.send(Event::ImagePulled { pull, result });
 }
 
-async fn pull_noted(shop: &Shop, pull: &PullKey, own: Vec<Candidate>) -> Result<PulledImage, CallFailure> {
+async fn pull_noted(
+    shop: &Shop,
+    pull: &PullKey,
+    own: Vec<Candidate>,
+    context: &PullContext,
+) -> Result<PulledImage, CallFailure> {
     let image = pull.image.as_str();
     let began = Instant::now();
-    let result = pull_somehow(shop, pull, own).await;
+    let result = pull_somehow(shop, pull, own, context).await;
     // At once: whatever fails after this, the image is there and was pulled by us.
     note_end(shop, split_key(image).0, &result).await;
     let (reference, _) = result?;
@@ -107,19 +111,22 @@ async fn pull_somehow(
     shop: &Shop,
     pull: &PullKey,
     own: Vec<Candidate>,
+    context: &PullContext,
 ) -> Result<(String, PullCredentials), CallFailure> {
     let image = pull.image.as_str();
+    let spec = ImageSpec { annotations: context.annotations.clone(), ..spec(image) };
+    let sandbox = context.sandbox.as_ref();
     let of_plugins = shop.image_room.gathered.lock().await.remove(pull).unwrap_or_default();
     let of_node = candidates(split_key(image).0, &Keyring::default(), &from_files(shop).await, &of_plugins);
     let candidates: Vec<Candidate> = own.into_iter().chain(of_node).collect();
     if candidates.is_empty() {
-        let pulled = shop.ports.images.pull_image(&spec(image), None, None).await;
+        let pulled = shop.ports.images.pull_image(&spec, None, sandbox).await;
         let anyone = PullCredentials { node_pods_accessible: true, ..PullCredentials::default() };
         return Ok((pulled.map_err(|e| call_failure(&e))?, anyone));
     }
     let mut messages = Vec::new();
     for candidate in &candidates {
-        match shop.ports.images.pull_image(&spec(image), Some(&auth(candidate)), None).await {
+        match shop.ports.images.pull_image(&spec, Some(&auth(candidate)), sandbox).await {
             Ok(reference) => return Ok((reference, candidate.recorded())),
             Err(error) => {
                 let failure = call_failure(&error);
@@ -153,44 +160,6 @@ async fn from_files(shop: &Shop) -> Keyring {
     let mut keyring = Keyring::default();
     keyring.add(CredentialSource::Node, &found.logins);
     keyring
-}
-
-/// All that are for the image, at the same time.
-pub(crate) async fn ask_plugins(shop: Shop, pull: PullKey) {
-    let repository = repository(split_key(&pull.image).0);
-    let plugins = shop.ports.credentials.plugins().iter();
-    let asked = plugins.filter(|plugin| plugin::is_asked(plugin, &repository, false));
-    let mut keyring = Keyring::default();
-    for logins in join_all(asked.map(|plugin| ask(&shop, plugin, &repository))).await {
-        keyring.add(CredentialSource::Node, &logins);
-    }
-    shop.image_room.gathered.lock().await.insert(pull.clone(), keyring);
-    shop.outbox.send(Event::PluginsAsked { image: pull.image, access: pull.access });
-}
-
-/// What the plugin says about an image, now or lately.
-async fn ask(shop: &Shop, plugin: &CredentialPlugin, repository: &str) -> Logins {
-    let now = shop.clock.now().mono;
-    if let Some(known) = shop.image_room.answers.lock().await.lookup(plugin, repository, now) {
-        return known.clone();
-    }
-    let request = plugin::request(plugin, repository);
-    let answer = match shop.ports.credentials.ask(plugin, repository, &request).await {
-        Ok(stdout) => plugin::parse_answer(plugin, &stdout).map_err(|error| error.to_string()),
-        Err(error) => Err(error.user_message()),
-    };
-    match answer {
-        Ok(answer) => {
-            let now = shop.clock.now().mono;
-            shop.image_room.answers.lock().await.keep(plugin, repository, &answer, now);
-            answer.logins
-        }
-        Err(message) => {
-            let plugin = &plugin.name;
-            tracing::error!(plugin, image = repository, "no credentials from this plugin: {message}");
-            Logins::new()
-        }
-    }
 }
 
 // ---- records ----------------------------------------------------------------------------------------------------

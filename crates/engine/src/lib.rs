@@ -25,6 +25,7 @@ mod node_keeper;
 mod objects;
 mod observe;
 mod panics;
+mod plugin_calls;
 mod probe_calls;
 mod query;
 mod sweep;

@@ -8,7 +8,7 @@
 //! ```
 //! A container may nest a million directories with long names, or put a million of them side by side at every depth. So
 //! - no path and no list of names is kept: a directory that is left for one below it is remembered by its identity and by
-//!   the position in it, which is [`LEVEL_BYTES`] per level, and at most [`MAX_DEPTH`] levels are entered;
+//!   the position in it, which is 24 bytes per level, and at most [`MAX_DEPTH`] levels are entered;
 //! - at most [`MAX_OPEN`] directories are open: one further up is opened again from below, through `..`, and only if that
 //!   is the directory that it was left from;
 //! - each directory is opened, read and climbed out of once, so the work grows with the number of entries;
@@ -28,8 +28,8 @@ use crate::files::open_same_mount;
 pub(crate) const MAX_OPEN: usize = 32;
 /// Levels below the top that are entered. No program nests a fraction of this; it bounds what a hostile one costs.
 pub(crate) const MAX_DEPTH: usize = 1 << 20;
-/// What a level costs in memory.
-pub(crate) const LEVEL_BYTES: usize = size_of::<Level>();
+/// What a level costs in memory, and so [`MAX_DEPTH`] of them 24 MiB.
+const _: () = assert!(size_of::<Level>() == 24);
 
 /// What is done with what is found. An error ends the walk with it.
 pub(crate) trait Visitor {
@@ -255,7 +255,6 @@ pub(crate) mod tests {
     /// Twice as many directories are twice as much work, and no level keeps a name.
     #[test]
     fn the_work_grows_with_the_number_of_directories() {
-        assert_eq!(LEVEL_BYTES, 24);
         struct Count;
         impl Visitor for Count {
             fn entry(&mut self, _: BorrowedFd<'_>, _: &CStr, kind: FileType) -> Result<bool, Errno> {

@@ -79,6 +79,8 @@ pub enum ObjectState {
 pub struct TokenWanted {
     pub namespace: String,
     pub service_account: String,
+    /// The token is for this service account only, not for another one of the same name.
+    pub account_uid: Option<String>,
     /// Empty: the API server's own.
     pub audiences: Vec<String>,
     pub expiration_secs: i64,

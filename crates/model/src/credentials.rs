@@ -49,7 +49,7 @@ impl fmt::Debug for DockerConfigFile {
 }
 
 /// A program that knows credentials: one entry of the CredentialProviderConfig.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CredentialPlugin {
     /// Also the name of the program.
     pub name: String,
@@ -60,8 +60,29 @@ pub struct CredentialPlugin {
     pub api_version: String,
     pub args: Vec<String>,
     pub env: Vec<(String, String)>,
-    /// It is asked only on behalf of pods that have a service account.
-    pub needs_service_account: bool,
+    /// It takes tokens of service accounts (`tokenAttributes`).
+    pub token: Option<TokenAttributes>,
+}
+
+/// How a credential plugin is told on whose behalf it is asked.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TokenAttributes {
+    pub audience: String,
+    /// The plugin is asked only on behalf of pods that have a service account.
+    pub required: bool,
+    /// Annotations of the ServiceAccount without which the plugin is not asked.
+    pub required_annotations: Vec<String>,
+    pub optional_annotations: Vec<String>,
+    pub cache: TokenCacheType,
+}
+
+/// For whom an answer that was given for a token is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum TokenCacheType {
+    /// For whoever shows the same token.
+    Token,
+    /// For all pods of the service account.
+    ServiceAccount,
 }
 
 /// Which images that are on the node already a pod may use without showing that it could pull them.
@@ -96,6 +117,13 @@ pub struct PullServiceAccount {
     pub uid: String,
     pub namespace: String,
     pub name: String,
+}
+
+/// What of a ServiceAccount concerns credential plugins.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ServiceAccountFacts {
+    pub uid: String,
+    pub annotations: BTreeMap<String, String>,
 }
 
 /// What an image was pulled with, over time.

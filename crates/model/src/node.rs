@@ -1,13 +1,13 @@
 //! The node: what was configured, and what was found on the host. Read by decisions, changed by nobody in them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::CgroupDriver;
-use crate::credentials::VerificationPolicy;
+use crate::credentials::{CredentialPlugin, VerificationPolicy};
 pub use crate::setup::{CapacityRules, NodeSetup, Share};
 use crate::user_namespace::{DEFAULT_IDS_PER_POD, IdRange};
 
@@ -45,8 +45,8 @@ pub struct NodeConfig {
     pub registry_pull_qps: u32,
     /// Pulls that may begin at once after a quiet time.
     pub registry_burst: u32,
-    /// Patterns of the images that some credential plugin is asked about.
-    pub plugin_images: Vec<String>,
+    /// Programs that are asked for credentials of registries, in the order of their configuration.
+    pub credential_plugins: Vec<CredentialPlugin>,
     /// `None`: pulls are not recorded, and who may use an image is not asked.
     pub pull_verification: Option<VerificationPolicy>,
     pub max_dead_containers_per_container: i32,
@@ -91,7 +91,7 @@ impl Default for NodeConfig {
             max_parallel_image_pulls: None,
             registry_pull_qps: 5,
             registry_burst: 10,
-            plugin_images: Vec::new(),
+            credential_plugins: Vec::new(),
             pull_verification: Some(VerificationPolicy::default()),
             max_dead_containers_per_container: 1,
             max_dead_containers: -1,
@@ -135,6 +135,8 @@ pub struct HostFacts {
     pub memory_bytes: u64,
     pub swap_bytes: u64,
     pub cpus: u32,
+    /// By their numbers. Empty: the host does not say.
+    pub online_cpus: BTreeSet<u32>,
     pub cgroup_version: CgroupVersion,
     /// Whether the kernel's swap accounting is there (decides the swap fields sent to the runtime).
     pub swap_controller: bool,
@@ -193,6 +195,7 @@ impl Default for HostFacts {
             memory_bytes: 0,
             swap_bytes: 0,
             cpus: 1,
+            online_cpus: BTreeSet::new(),
             cgroup_version: CgroupVersion::V2,
             swap_controller: false,
             hugepage_sizes: Vec::new(),

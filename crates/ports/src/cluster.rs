@@ -10,11 +10,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use model::cluster::{ObjectKey, ObjectState, TokenWanted};
+use model::credentials::ServiceAccountFacts;
 use model::csi::ClaimObject;
 use model::k8s::{
     CSIDriver, CSINode, ClusterTrustBundle, Event, Lease, Node, PersistentVolumeClaim, Pod, RuntimeClass,
     Service,
 };
+use model::report::WatchReport;
 use model::storage::{StorageKey, StorageObject};
 use model::{PodUid, Wall};
 use serde_json::Value;
@@ -136,6 +138,8 @@ impl std::fmt::Debug for IssuedToken {
 /// Tokens of service accounts.
 #[async_trait]
 pub trait TokenApi: Send + Sync {
+    /// What credential plugins are told of a ServiceAccount.
+    async fn service_account(&self, namespace: &str, name: &str) -> Result<ServiceAccountFacts, ApiError>;
     async fn request(&self, wanted: &TokenWanted) -> Result<IssuedToken, ApiError>;
 }
 
@@ -174,6 +178,11 @@ pub trait AccessReviews: Send + Sync {
     async fn access(&self, wanted: &NodeAccess) -> Result<AccessVerdict, ApiError>;
 }
 
+/// How the watches of all these objects are doing.
+pub trait WatchReports: Send + Sync {
+    fn watches(&self) -> Vec<WatchReport>;
+}
+
 /// Everything a node of a cluster stands on.
 #[derive(Clone)]
 pub struct ClusterPorts {
@@ -187,4 +196,5 @@ pub struct ClusterPorts {
     pub shared: Arc<dyn SharedObjects>,
     pub tokens: Arc<dyn TokenApi>,
     pub reviews: Arc<dyn AccessReviews>,
+    pub watches: Arc<dyn WatchReports>,
 }

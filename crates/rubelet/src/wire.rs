@@ -7,9 +7,10 @@ use std::time::Duration;
 use anyhow::Context;
 use cri::{CriClient, RuntimeHints};
 use decide::NodeState;
-use decide::manifest::References;
+use decide::credentials::plugin_config;
+use decide::manifest::{References, StaticPodRules};
 use engine::{CsiPorts, EssentialTasks, EventRecorder, NodeDuties, Ports};
-use host::cgroup::HostCgroups;
+use host::cgroup::{HostCgroups, Layout};
 use host::clock::SystemClock;
 use host::credentials::{DockerPlaces, HostCredentials, HostPullRecords, read_plugin_config};
 use host::facts::{FactsConfig, HostFactsReader};
@@ -57,6 +58,8 @@ pub fn facts_reader(flags: &Flags, config: &KubeletConfiguration) -> anyhow::Res
         node_ips: (!given.is_empty()).then_some(given),
         root_dir: std::path::absolute(&flags.root_dir)?,
         hostname: node_name(flags)?,
+        machine_id_files: flags.machine_id_files.clone(),
+        boot_id_files: flags.boot_id_files.clone(),
         ..Default::default()
     }))
 }
@@ -121,7 +124,7 @@ pub fn node_config(
         registry_pull_qps: u32::try_from(config.registry_pull_qps).unwrap_or(0),
         registry_burst: u32::try_from(config.registry_burst).unwrap_or(0),
         // Known when the plugins are: see `state`.
-        plugin_images: Vec::new(),
+        credential_plugins: Vec::new(),
         pull_verification: gates
             .enabled("KubeletEnsureSecretPulledImages")
             .then(|| verification_policy(config))
@@ -149,9 +152,9 @@ fn verification_policy(config: &KubeletConfiguration) -> anyhow::Result<Verifica
 }
 
 /// Docker's files and, where they are configured, plugins. What is wrong with their configuration ends the start.
-fn credentials(flags: &Flags, root_dir: &Path, metrics: &AgentMetrics) -> anyhow::Result<HostCredentials> {
+fn credentials(flags: &Flags, node: &NodeConfig, metrics: &AgentMetrics) -> anyhow::Result<HostCredentials> {
     let home = std::env::var_os("HOME").map(Into::into);
-    let places = DockerPlaces::standard(root_dir, std::env::current_dir().ok(), home);
+    let places = DockerPlaces::standard(Path::new(&node.root_dir), std::env::current_dir().ok(), home);
     let found = HostCredentials::new(places);
     let (config, bin_dir) =
         (&flags.image_credential_provider_config, &flags.image_credential_provider_bin_dir);
@@ -164,8 +167,9 @@ fn credentials(flags: &Flags, root_dir: &Path, metrics: &AgentMetrics) -> anyhow
     };
     let context = "failed to register CRI auth plugins";
     let files = read_plugin_config(config).context(context)?;
-    let plugins = decide::credentials::plugin_config::parse(&files).context(context)?;
     metrics.set_credential_config(files.iter().map(|(_, bytes)| bytes.as_slice()));
+    let takes_tokens = node.feature(plugin_config::TOKEN_GATE);
+    let plugins = plugin_config::parse(&files, takes_tokens).context(context)?;
     found.with_plugins(bin_dir, plugins).context(context)
 }
 
@@ -185,11 +189,13 @@ pub fn feeds(
         (false, true) => References::Refused,
         (false, false) => References::Allowed,
     };
+    let own_users_on_host_network = gates.enabled("UserNamespacesHostNetworkSupport");
+    let rules = StaticPodRules { references: allowed, own_users_on_host_network };
     let mut feeds: Vec<Box<dyn PodFeed>> = Vec::new();
     if !config.static_pod_path.is_empty() {
         let node = node_name.to_owned();
         let decoder: Decoder = Arc::new(move |path, bytes| {
-            let content = decide::manifest::decode_file(bytes, path, &node, allowed);
+            let content = decide::manifest::decode_file(bytes, path, &node, rules);
             Decoded {
                 pods: content.pods,
                 runtime_classes: content.runtime_classes,
@@ -203,7 +209,7 @@ pub fn feeds(
     if !config.static_pod_url.is_empty() {
         let node = node_name.to_owned();
         let decoder: Decoder =
-            Arc::new(move |url, bytes| match decide::manifest::decode_http(bytes, url, &node, allowed) {
+            Arc::new(move |url, bytes| match decide::manifest::decode_http(bytes, url, &node, rules) {
                 Ok(pods) => Decoded { pods, ..Decoded::default() },
                 Err(problem) => Decoded { problems: vec![problem.to_string()], ..Decoded::default() },
             });
@@ -253,12 +259,15 @@ pub fn ports(
     let hints = RuntimeHints::new(&config.container_runtime_endpoint).context("containerRuntimeEndpoint")?;
     let root_dir = Path::new(&node.root_dir);
     let layout = host::cgroup::detect(Path::new(CGROUP_MOUNT)).context("finding the cgroup hierarchy")?;
+    if node.cgroups_per_qos {
+        check_cgroup_root(&layout, &node.cgroup_root)?;
+    }
     let volume_news = HostVolumeNews::default();
     Ok(Ports {
         runtime: Arc::new(MeteredRuntime::new(client.clone(), metrics.clone())),
         images: Arc::new(MeteredImages::new(client, metrics.clone())),
         credentials: Arc::new(MeteredCredentials::new(
-            Arc::new(credentials(flags, root_dir, metrics)?),
+            Arc::new(credentials(flags, node, metrics)?),
             metrics.clone(),
         )),
         pull_records: node
@@ -295,10 +304,20 @@ pub fn ports(
     })
 }
 
+/// The agent makes cgroups below its root, and never the root itself: whoever runs the machine decides where it is.
+fn check_cgroup_root(layout: &Layout, root: &[String]) -> anyhow::Result<()> {
+    let missing = layout.missing(&format!("/{}", root.join("/")));
+    anyhow::ensure!(
+        missing.is_empty(),
+        "invalid configuration: cgroup {root:?} (cgroupRoot) has some missing paths: {}",
+        missing.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+    );
+    Ok(())
+}
+
 pub fn state(node: NodeConfig, facts: HostFacts, ports: &Ports) -> NodeState {
-    let asked = ports.credentials.plugins().iter().filter(|plugin| !plugin.needs_service_account);
-    let plugin_images = asked.flat_map(|plugin| plugin.match_images.clone()).collect();
-    NodeState::new(NodeConfig { plugin_images, ..node }, facts, SystemClock.wall())
+    let credential_plugins = ports.credentials.plugins().to_vec();
+    NodeState::new(NodeConfig { credential_plugins, ..node }, facts, SystemClock.wall())
 }
 
 pub async fn prepare_node(files: &dyn PodFiles) -> anyhow::Result<()> {
@@ -431,6 +450,7 @@ pub async fn serve(
     agent: Arc<dyn AgentView>,
     metrics: Arc<AgentMetrics>,
     stats: Arc<NodeStats>,
+    tracing: &Tracing,
     stop: &CancellationToken,
 ) -> anyhow::Result<(Endpoints, Vec<Serving>)> {
     let health = Arc::new(HealthChecks::of_agent(agent.clone(), server::PATIENCE));
@@ -443,7 +463,7 @@ pub async fn serve(
         open.push(server::serve_tcp("health port", host, port, endpoints.healthz(), stop.clone()).await?);
     }
     if let Some(port) = port(config.read_only_port).filter(|_| config.enable_server) {
-        let (host, router) = (&config.address, endpoints.read_only());
+        let (host, router) = (&config.address, endpoints.read_only(tracing));
         open.push(server::serve_tcp("read-only port", host, port, router, stop.clone()).await?);
     }
     Ok((endpoints, open))

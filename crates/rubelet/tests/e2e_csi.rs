@@ -174,6 +174,45 @@ fn a_volume_of_the_pod_itself_is_published_again_and_again() {
     wait_nothing_left(&member);
 }
 
+/// The cluster's controller attaches it as the driver's: both must speak of the same attachment.
+#[test]
+fn a_volume_that_a_driver_took_over_is_the_drivers() {
+    const MIGRATED: &str = "storage.alpha.kubernetes.io/migrated-plugins";
+    let mut member = Member::join(Cluster::shared(), "csi-migrated");
+    let (cluster, name) = (member.cluster, "cinder.csi.openstack.org");
+    let driver = start(&member, name, json!({"attachRequired": true}));
+    wait_registered(&member, name);
+    let namespace = cluster.namespace("csi-migrated");
+    let runs = |pod_name: &str, source: Value, handle: &str| {
+        cluster.create_pod(&namespace, &pod(&member, pod_name, STAYS, source));
+        let attachment = wait_attachment(cluster, name);
+        told(cluster, &attachment, json!({"attached": true}));
+        cluster.wait_for("pod", &namespace, pod_name, 3 * SLOW, running);
+        assert_eq!(driver.last("Publish")["volume"], handle);
+        cluster.delete("pod", &namespace, pod_name);
+        cluster.wait_gone("pod", &namespace, pod_name, 2 * SLOW);
+        cluster.wait_gone("volumeattachment", "", &attachment, 3 * SLOW);
+    };
+    runs("own", json!({"cinder": {"volumeID": "disk-1"}}), "disk-1");
+    claim(cluster, &namespace, "c", name, json!({"csi": null, "cinder": {"volumeID": "disk-2"}}));
+    runs("claimed", claimed("c"), "disk-2");
+    wait_nothing_left(&member);
+
+    // What an agent of another version has said is set right.
+    cluster.kubectl(&[
+        "annotate",
+        "csinode",
+        member.name,
+        &format!("{MIGRATED}=kubernetes.io/other"),
+        "--overwrite",
+    ]);
+    member.node.agent.restart();
+    cluster.wait_for("csinode", "", member.name, SLOW, |object| {
+        let said = object["metadata"]["annotations"][MIGRATED].as_str().unwrap_or_default();
+        said.contains("kubernetes.io/cinder") && !said.contains("other")
+    });
+}
+
 /// Killed while the driver is at work, and after its work with the answer still out, for each of the four calls.
 #[test]
 fn a_killed_agent_finishes_what_it_began() {

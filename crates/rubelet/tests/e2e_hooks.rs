@@ -104,7 +104,8 @@ fn hooks_run_at_their_time() {
     add(&node, "plain", spec(&plain, 20, vec![hooked, speaker("second")]));
     let endless = json!({"preStop": exec(&format!("{}; sleep 60; {}", say("pre-begin"), say("pre-end")))});
     add(&node, "slow", spec(&slow, 3, vec![with(speaker("c"), "lifecycle", endless)]));
-    let failing = json!({"postStart": exec("exit 7")});
+    // It prints megabytes of the letter q.
+    let failing = json!({"postStart": exec("head -c 5000000 /dev/zero | tr '\\0' q; exit 7")});
     add(&node, "bad", spec(&bad, 2, vec![with(speaker("c"), "lifecycle", failing)]));
 
     node.wait_pod("plain", SLOW, |pod| runs(pod, "c") && runs(pod, "second"));
@@ -120,6 +121,11 @@ fn hooks_run_at_their_time() {
     node.wait_pod("bad", SLOW, |pod| restarts(pod, "c") >= 1);
     let told = why(&node, "bad");
     assert!(told.contains("FailedPostStartHook") && told.contains("PostStartHook failed"), "{told}");
+    let qs = |text: &str| text.split(|letter| letter != 'q').map(str::len).max().unwrap_or(0);
+    let status = node.agent.pod("bad").expect("the pod").to_string();
+    for (place, text) in [("why", told), ("the status", status), ("the log", node.agent.log())] {
+        assert!(qs(&text) < 20_000, "{place} has {} letters of the hook's output in one piece", qs(&text));
+    }
 
     remove_and_wait(&node, "plain");
     plain.check_order(&["pre", "c-down"]);

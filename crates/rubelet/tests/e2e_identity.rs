@@ -180,8 +180,8 @@ impl Joined {
             "KUBELET_EXTRA_ARGS=--root-dir={dir}/var/lib/kubelet --cert-dir={dir}/var/lib/kubelet/pki"
         );
         variables.push(own);
-        let starts = unit.lines().filter_map(|line| line.strip_prefix("ExecStart="));
-        let start = starts.last().expect("what it starts");
+        let mut lines = unit.lines().rev();
+        let start = lines.find_map(|line| line.strip_prefix("ExecStart=")).expect("what it starts");
         let value = |word: &str| {
             let name = word.trim_start_matches('$');
             let found = variables.iter().find_map(|set| set.strip_prefix(&format!("{name}=")));

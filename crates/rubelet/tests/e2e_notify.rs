@@ -61,3 +61,19 @@ fn a_supervisor_hears_of_start_life_and_end() {
     let words: Vec<String> = std::iter::from_fn(|| listener.next(Duration::from_millis(1))).collect();
     assert_eq!(words.last().map(String::as_str), Some("STOPPING=1"), "{words:?} {:?}", start.elapsed());
 }
+
+#[test]
+fn a_configuration_that_does_not_fit_the_machine_is_refused() {
+    let runtime = Runtime::start();
+    let refused = |flag: &str, expect: &str| {
+        let (agent, status) = Agent::refused(&runtime, &[flag]);
+        assert!(!status.success(), "{flag}");
+        let log = agent.log();
+        assert!(log.contains(expect), "{flag}: {log}");
+    };
+    refused(
+        "--cgroup-root=/there/is/no/such/cgroup",
+        "invalid configuration: cgroup [\"there\", \"is\", \"no\", \"such\", \"cgroup\"] (cgroupRoot) has some missing paths: ",
+    );
+    refused("--reserved-cpus=60000", "reservedSystemCPUs: 60000 is not a subset of the online CPUs: ");
+}

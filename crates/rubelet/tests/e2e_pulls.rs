@@ -3,6 +3,7 @@
 // These tests run real processes in real time.
 #![allow(clippy::disallowed_methods)]
 
+mod cri_proxy;
 mod harness;
 
 use std::collections::BTreeSet;
@@ -10,6 +11,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use cri_proxy::Proxy;
 use harness::{Agent, Node, PASSWORD, Registry, Runtime, SLOW, USER, wait};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -461,5 +463,41 @@ fn a_runtime_that_can_not_mount_images_says_so() {
         let message = waiting(&refused)["message"].as_str().unwrap_or_default();
         assert!(message.starts_with("the container runtime can't mount images as volumes: "), "{message}");
         node.wait_pod("reader", SLOW, |pod| pod["status"]["containerStatuses"][1]["ready"] == true);
+    }
+}
+
+fn occurrences(text: &[u8], part: &str) -> usize {
+    text.windows(part.len()).filter(|window| *window == part.as_bytes()).count()
+}
+
+/// A runtime chooses the storage that it unpacks an image into by what it is told of the pod.
+#[test]
+fn the_runtime_is_told_of_the_pod_that_an_image_is_pulled_for() {
+    let runtime = Runtime::start();
+    let proxy = Proxy::start(&runtime);
+    let agent = Agent::start(&runtime, |config| {
+        config["containerRuntimeEndpoint"] = proxy.endpoint().into();
+    });
+    let node = Node { agent, runtime };
+    let registry = Registry::start(&node.runtime);
+    let image = registry.push(&node.runtime, LOCAL, "team/app:1");
+    for (name, namespace) in [("one", "first-space"), ("two", "second-space")] {
+        let mut manifest: Value = serde_json::from_str(&pod(name, &image, "Always")).expect("JSON");
+        manifest["metadata"]["namespace"] = json!(namespace);
+        manifest["metadata"]["annotations"] = json!({ "snapshotter.example": "of-its-own" });
+        node.agent.write_manifest(name, &manifest.to_string());
+        node.wait_pod(name, SLOW, runs);
+    }
+    let pulls = proxy.pulls();
+    let [one, two] = &pulls[..] else { panic!("{} pulls", pulls.len()) };
+    for (pull, namespace, other) in
+        [(one, "first-space", "second-space"), (two, "second-space", "first-space")]
+    {
+        // In the image's own annotations, and in the sandbox's.
+        assert_eq!(occurrences(pull, "snapshotter.example"), 2);
+        assert!(occurrences(pull, namespace) > 1 && occurrences(pull, other) == 0);
+        // Where the sandbox's logs and cgroup are: only its configuration tells that.
+        assert!(occurrences(pull, &node.agent.logs_dir().to_string_lossy()) == 1);
+        assert!(occurrences(pull, "kubepods") > 0);
     }
 }

@@ -126,6 +126,8 @@ fn defaults_of_the_other_flags() {
     assert_eq!((flags.maximum_dead_containers, flags.maximum_dead_containers_per_container), (-1, 1));
     assert_eq!(flags.minimum_container_ttl_duration.to_string(), "0s");
     assert_eq!(flags.housekeeping_interval.to_string(), "10s");
+    assert_eq!(flags.machine_id_files, ["/etc/machine-id", "/var/lib/dbus/machine-id"]);
+    assert_eq!(flags.boot_id_files, ["/proc/sys/kernel/random/boot_id"]);
     assert!(!flags.seccomp_default && !flags.exit_on_lock_contention);
     assert!(flags.node_labels.is_empty() && flags.node_ips.is_empty());
     assert!(flags.overrides.is_empty() && flags.warnings.is_empty());

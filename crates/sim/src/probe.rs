@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use decide::images::PullKey;
 use decide::{Effect, Event};
 
 use crate::drive::{Happening, Simulation};
@@ -34,7 +35,9 @@ impl Simulation {
                         format!("pod {uid} had a plan to make that nobody woke it for: {actions:?}"),
                     );
                 }
-                Effect::PullImage { image, .. } | Effect::InspectImage { image } if due.is_empty() => {
+                Effect::PullImage { pull: PullKey { image, .. }, .. } | Effect::InspectImage { image }
+                    if due.is_empty() =>
+                {
                     self.check.violate("K7", format!("image {image} was needed and nobody asked for it"));
                 }
                 _ => {}

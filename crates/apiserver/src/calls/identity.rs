@@ -1,5 +1,6 @@
 //! Who somebody is, what he may do, and certificates.
 
+use k8s_openapi::api::core::v1::ServiceAccount;
 use ports::ApiError;
 
 use super::{Api, Freshness, Listed, Resource, named};
@@ -18,6 +19,10 @@ fn only(name: &str) -> String {
 }
 
 impl Api {
+    pub async fn get_service_account(&self, namespace: &str, name: &str) -> Result<ServiceAccount, ApiError> {
+        self.get("get serviceaccount", &SERVICE_ACCOUNTS, (namespace, name), json::service_account).await
+    }
+
     /// A token of a service account.
     pub async fn create_token(
         &self,

@@ -7,6 +7,7 @@
 //!                        image is present, policy is not Always ──> verdict <───────────────┘
 //! ```
 
+pub mod account;
 pub mod docker_config;
 pub mod keyring;
 pub mod matching;
@@ -18,12 +19,13 @@ pub mod records;
 pub mod span;
 pub mod verify;
 
+pub use account::{Asking, OnBehalfOf, PluginTokens, asking, token_wanted, told_annotations};
 pub use docker_config::{NodeLogins, node_logins};
 pub use keyring::{Candidate, CredentialSource, Keyring};
 pub use matching::repository;
 pub use plugin_cache::PluginCache;
 pub use pod::{access_id, own_candidates, shown_secrets};
-pub use verify::{PodCredentials, Verdict, result_word, verdict};
+pub use verify::{PodCredentials, Verdict, accounts_on_record, result_word, verdict};
 
 /// The credentials to try for an image, first to last. None: it is pulled without any.
 ///

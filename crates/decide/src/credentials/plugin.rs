@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use model::credentials::{CredentialPlugin, Login, Logins};
+use model::credentials::{CredentialPlugin, Login, Logins, TokenCacheType};
 use serde_json::{Value, json};
 
+use super::account::OnBehalfOf;
 use super::{matching, span};
 
 pub const API_VERSIONS: [&str; 3] = [
@@ -41,26 +42,40 @@ pub enum AnswerError {
     ApiVersion { expected: String, actual: String },
     #[error("error decoding credential provider plugin response from stdout: {field}")]
     Malformed { field: &'static str },
+    #[error(
+        "credential provider plugin returned the service account token as the password which is not allowed when service account cache type is not set to 'Token'"
+    )]
+    TokenEchoed,
     #[error("credential provider plugin did not return a valid cacheKeyType: {given}")]
     CacheKeyType { given: String },
 }
 
 /// Whether a plugin is asked about an image. `repository` is its name with the registry and without tag.
 pub fn is_asked(plugin: &CredentialPlugin, repository: &str, has_service_account: bool) -> bool {
-    (has_service_account || !plugin.needs_service_account)
+    (has_service_account || !plugin.token.as_ref().is_some_and(|token| token.required))
         && plugin.match_images.iter().any(|pattern| matching::matches(pattern, repository))
 }
 
-pub fn request(plugin: &CredentialPlugin, repository: &str) -> String {
-    let request = json!({
+pub fn request(plugin: &CredentialPlugin, repository: &str, on_behalf_of: Option<&OnBehalfOf>) -> String {
+    let mut request = json!({
         "kind": "CredentialProviderRequest",
         "apiVersion": plugin.api_version,
         "image": repository,
     });
+    if let Some(OnBehalfOf { annotations, token, .. }) = on_behalf_of {
+        request["serviceAccountToken"] = json!(token);
+        if !annotations.is_empty() {
+            request["serviceAccountAnnotations"] = json!(annotations);
+        }
+    }
     format!("{request}\n")
 }
 
-pub fn parse_answer(plugin: &CredentialPlugin, stdout: &[u8]) -> Result<PluginAnswer, AnswerError> {
+pub fn parse_answer(
+    plugin: &CredentialPlugin,
+    stdout: &[u8],
+    on_behalf_of: Option<&OnBehalfOf>,
+) -> Result<PluginAnswer, AnswerError> {
     let document: Value = serde_json::from_slice(stdout).map_err(|_| AnswerError::NotJson)?;
     if !document.is_object() {
         return Err(AnswerError::NotJson);
@@ -88,6 +103,13 @@ pub fn parse_answer(plugin: &CredentialPlugin, stdout: &[u8]) -> Result<PluginAn
             .collect::<Result<_, AnswerError>>()?,
         _ => return Err(AnswerError::Malformed { field: "auth" }),
     };
+    // Such an answer is one pod's, and must not be kept for the others of its service account.
+    let of_account = plugin.token.as_ref().is_some_and(|token| token.cache == TokenCacheType::ServiceAccount);
+    if let Some(OnBehalfOf { token, .. }) = on_behalf_of.filter(|_| of_account)
+        && logins.values().any(|login| login.password == *token)
+    {
+        return Err(AnswerError::TokenEchoed);
+    }
     let key = match text("cacheKeyType").as_str() {
         "Image" => CacheKeyType::Image,
         "Registry" => CacheKeyType::Registry,
@@ -120,13 +142,14 @@ pub(super) fn sample() -> CredentialPlugin {
         api_version: API_VERSIONS[0].into(),
         args: Vec::new(),
         env: Vec::new(),
-        needs_service_account: false,
+        token: None,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::credentials::{PullServiceAccount, TokenAttributes};
 
     #[test]
     fn only_images_that_it_is_for() {
@@ -144,14 +167,60 @@ mod tests {
 
     #[test]
     fn one_that_needs_a_service_account_is_not_asked_without() {
-        let plugin = CredentialPlugin { needs_service_account: true, ..sample() };
+        let plugin = CredentialPlugin { token: Some(token(TokenCacheType::Token)), ..sample() };
         assert!(!is_asked(&plugin, "h.test/a", false));
         assert!(is_asked(&plugin, "h.test/a", true));
     }
 
+    fn token(cache: TokenCacheType) -> TokenAttributes {
+        TokenAttributes {
+            audience: "a".into(),
+            required: true,
+            required_annotations: Vec::new(),
+            optional_annotations: Vec::new(),
+            cache,
+        }
+    }
+
+    fn on_behalf_of(annotations: &[(&str, &str)]) -> OnBehalfOf {
+        let annotations = annotations.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        OnBehalfOf { account: PullServiceAccount::default(), annotations, token: "t0ken".into() }
+    }
+
+    #[test]
+    fn the_request_on_behalf_of_a_service_account() {
+        let told = |pod: &OnBehalfOf| -> Value {
+            serde_json::from_str(&request(&sample(), "h.test/a", Some(pod))).unwrap()
+        };
+        let with = told(&on_behalf_of(&[("k", "v")]));
+        assert_eq!(
+            (&with["serviceAccountToken"], &with["serviceAccountAnnotations"]),
+            (&json!("t0ken"), &json!({"k": "v"}))
+        );
+        let without = told(&on_behalf_of(&[]));
+        assert!(without.get("serviceAccountAnnotations").is_none(), "{without}");
+        assert!(!format!("{:?}", on_behalf_of(&[])).contains("t0ken"));
+    }
+
+    #[test]
+    fn a_token_as_the_password_is_for_who_showed_it() {
+        let document = json!({
+            "kind": "CredentialProviderResponse",
+            "apiVersion": "credentialprovider.kubelet.k8s.io/v1",
+            "cacheKeyType": "Registry",
+            "auth": { "*.test": { "username": "u", "password": "t0ken" } },
+        });
+        let parsed = |cache: TokenCacheType| {
+            let plugin = CredentialPlugin { token: Some(token(cache)), ..sample() };
+            parse_answer(&plugin, document.to_string().as_bytes(), Some(&on_behalf_of(&[])))
+        };
+        assert!(parsed(TokenCacheType::Token).is_ok());
+        assert_eq!(parsed(TokenCacheType::ServiceAccount), Err(AnswerError::TokenEchoed));
+    }
+
     #[test]
     fn the_request() {
-        let request: Value = serde_json::from_str(&request(&sample(), "h.test/a")).unwrap();
+        let request: Value = serde_json::from_str(&request(&sample(), "h.test/a", None)).unwrap();
         assert_eq!(
             request,
             json!({
@@ -171,7 +240,7 @@ mod tests {
             "auth": { "*.test": { "username": "u", "password": "p" } },
         });
         edit(&mut document);
-        parse_answer(&sample(), document.to_string().as_bytes())
+        parse_answer(&sample(), document.to_string().as_bytes(), None)
     }
 
     #[test]
@@ -213,7 +282,7 @@ mod tests {
         check(|d| d["cacheDuration"] = json!("soon"), &format!("{decoding}cacheDuration"));
         check(|d| d["cacheDuration"] = json!(5), &format!("{decoding}cacheDuration"));
         for garbage in ["", "hidden", "[]", "\"hidden\""] {
-            let error = parse_answer(&sample(), garbage.as_bytes()).unwrap_err();
+            let error = parse_answer(&sample(), garbage.as_bytes(), None).unwrap_err();
             assert_eq!(error, AnswerError::NotJson, "{garbage}");
             assert!(!error.to_string().contains("hidden"));
         }

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use model::Mono;
-use model::credentials::{CredentialPlugin, Logins};
+use model::credentials::{CredentialPlugin, Logins, PullServiceAccount, TokenCacheType};
 
+use super::account::OnBehalfOf;
 use super::matching::registry;
 use super::plugin::{CacheKeyType, PluginAnswer};
 
@@ -16,6 +17,25 @@ enum Scope {
     Global,
 }
 
+/// For whom an answer is: the pods of a service account with these annotations, and only who shows the same token where
+/// the plugin wants that.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct ForAccount {
+    account: PullServiceAccount,
+    annotations: BTreeMap<String, String>,
+    token_hash: Option<String>,
+}
+
+fn for_account(plugin: &CredentialPlugin, on_behalf_of: Option<&OnBehalfOf>) -> Option<ForAccount> {
+    let pod = on_behalf_of?;
+    let by_token = plugin.token.as_ref().is_some_and(|token| token.cache == TokenCacheType::Token);
+    Some(ForAccount {
+        account: pod.account.clone(),
+        annotations: pod.annotations.clone(),
+        token_hash: by_token.then(|| pod.token_hash()),
+    })
+}
+
 #[derive(Clone, Debug)]
 struct Kept {
     logins: Logins,
@@ -24,25 +44,39 @@ struct Kept {
 
 #[derive(Clone, Debug, Default)]
 pub struct PluginCache {
-    kept: BTreeMap<(String, Scope), Kept>,
+    kept: BTreeMap<(String, Scope, Option<ForAccount>), Kept>,
 }
 
 impl PluginCache {
     /// What the plugin would say about an image, if that is known. The narrowest answer wins.
-    pub fn lookup(&self, plugin: &CredentialPlugin, repository: &str, now: Mono) -> Option<&Logins> {
+    pub fn lookup(
+        &self,
+        plugin: &CredentialPlugin,
+        repository: &str,
+        on_behalf_of: Option<&OnBehalfOf>,
+        now: Mono,
+    ) -> Option<&Logins> {
+        let account = for_account(plugin, on_behalf_of);
         let scopes = [
             Scope::Image(repository.to_owned()),
             Scope::Registry(registry(repository).to_owned()),
             Scope::Global,
         ];
         scopes.into_iter().find_map(|scope| {
-            let kept = self.kept.get(&(plugin.name.clone(), scope))?;
+            let kept = self.kept.get(&(plugin.name.clone(), scope, account.clone()))?;
             (now <= kept.until).then_some(&kept.logins)
         })
     }
 
     /// Keeps an answer for as long as it says, and drops those that are no longer good.
-    pub fn keep(&mut self, plugin: &CredentialPlugin, repository: &str, answer: &PluginAnswer, now: Mono) {
+    pub fn keep(
+        &mut self,
+        plugin: &CredentialPlugin,
+        repository: &str,
+        on_behalf_of: Option<&OnBehalfOf>,
+        answer: &PluginAnswer,
+        now: Mono,
+    ) {
         self.kept.retain(|_, kept| now <= kept.until);
         let span = answer.cache.unwrap_or(plugin.default_cache);
         if span.is_zero() {
@@ -54,7 +88,7 @@ impl PluginCache {
             CacheKeyType::Global => Scope::Global,
         };
         let kept = Kept { logins: answer.logins.clone(), until: now.plus(span) };
-        self.kept.insert((plugin.name.clone(), scope), kept);
+        self.kept.insert((plugin.name.clone(), scope, for_account(plugin, on_behalf_of)), kept);
     }
 
     #[cfg(test)]
@@ -67,7 +101,7 @@ impl PluginCache {
 mod tests {
     use super::*;
     use crate::credentials::plugin::sample;
-    use model::credentials::Login;
+    use model::credentials::{Login, TokenAttributes};
     use std::time::Duration;
 
     fn answer(name: &str, key: CacheKeyType, seconds: Option<u64>) -> PluginAnswer {
@@ -81,7 +115,7 @@ mod tests {
     }
 
     fn found(cache: &PluginCache, repository: &str, seconds: u64) -> Option<String> {
-        let logins = cache.lookup(&sample(), repository, at(seconds))?;
+        let logins = cache.lookup(&sample(), repository, None, at(seconds))?;
         logins.values().next().map(|login| login.username.clone())
     }
 
@@ -89,7 +123,7 @@ mod tests {
     fn an_answer_is_good_for_what_it_says() {
         let check = |key: CacheKeyType, expect: [bool; 3]| {
             let mut cache = PluginCache::default();
-            cache.keep(&sample(), "h.test/a", &answer("x", key, None), at(0));
+            cache.keep(&sample(), "h.test/a", None, &answer("x", key, None), at(0));
             let seen = ["h.test/a", "h.test/b", "i.test/a"].map(|image| found(&cache, image, 1).is_some());
             assert_eq!(seen, expect, "{key:?}");
         };
@@ -99,11 +133,44 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_for_a_service_account_is_kept_for_it() {
+        let pod = |uid: &str, annotation: &str, token: &str| OnBehalfOf {
+            account: PullServiceAccount { uid: uid.into(), namespace: "ns".into(), name: "sa".into() },
+            annotations: BTreeMap::from([("k".to_owned(), annotation.to_owned())]),
+            token: token.into(),
+        };
+        let check = |cache_type: TokenCacheType, other: Option<OnBehalfOf>, expect: bool| {
+            let token = TokenAttributes {
+                audience: "a".into(),
+                required: false,
+                required_annotations: Vec::new(),
+                optional_annotations: Vec::new(),
+                cache: cache_type,
+            };
+            let plugin = CredentialPlugin { token: Some(token), ..sample() };
+            let mut cache = PluginCache::default();
+            let said = answer("x", CacheKeyType::Global, None);
+            cache.keep(&plugin, "h.test/a", Some(&pod("1", "v", "t")), &said, at(0));
+            let seen = cache.lookup(&plugin, "h.test/a", other.as_ref(), at(1)).is_some();
+            assert_eq!(seen, expect, "{cache_type:?} {other:?}");
+        };
+        use TokenCacheType::{ServiceAccount, Token};
+        for cache_type in [ServiceAccount, Token] {
+            check(cache_type, Some(pod("1", "v", "t")), true);
+            check(cache_type, Some(pod("2", "v", "t")), false);
+            check(cache_type, Some(pod("1", "w", "t")), false);
+            check(cache_type, None, false);
+        }
+        check(ServiceAccount, Some(pod("1", "v", "another")), true);
+        check(Token, Some(pod("1", "v", "another")), false);
+    }
+
+    #[test]
     fn the_narrowest_answer_wins() {
         let mut cache = PluginCache::default();
-        cache.keep(&sample(), "h.test/a", &answer("global", CacheKeyType::Global, None), at(0));
-        cache.keep(&sample(), "h.test/a", &answer("registry", CacheKeyType::Registry, None), at(0));
-        cache.keep(&sample(), "h.test/a", &answer("image", CacheKeyType::Image, None), at(0));
+        cache.keep(&sample(), "h.test/a", None, &answer("global", CacheKeyType::Global, None), at(0));
+        cache.keep(&sample(), "h.test/a", None, &answer("registry", CacheKeyType::Registry, None), at(0));
+        cache.keep(&sample(), "h.test/a", None, &answer("image", CacheKeyType::Image, None), at(0));
         let seen = ["h.test/a", "h.test/b", "i.test/a"].map(|image| found(&cache, image, 1).unwrap());
         assert_eq!(seen, ["image", "registry", "global"]);
     }
@@ -112,7 +179,7 @@ mod tests {
     fn an_answer_is_good_as_long_as_it_says() {
         let check = |seconds: Option<u64>, then: u64, expect: bool| {
             let mut cache = PluginCache::default();
-            cache.keep(&sample(), "h.test/a", &answer("x", CacheKeyType::Image, seconds), at(100));
+            cache.keep(&sample(), "h.test/a", None, &answer("x", CacheKeyType::Image, seconds), at(100));
             assert_eq!(found(&cache, "h.test/a", 100 + then).is_some(), expect, "{seconds:?} {then}");
         };
         // its own span
@@ -124,7 +191,7 @@ mod tests {
         check(None, 61, false);
         let never = CredentialPlugin { default_cache: Duration::ZERO, ..sample() };
         let mut cache = PluginCache::default();
-        cache.keep(&never, "h.test/a", &answer("x", CacheKeyType::Image, None), at(0));
+        cache.keep(&never, "h.test/a", None, &answer("x", CacheKeyType::Image, None), at(0));
         assert_eq!(cache.len(), 0);
     }
 
@@ -132,7 +199,7 @@ mod tests {
     fn plugins_do_not_see_each_others_answers() {
         let mut cache = PluginCache::default();
         let other = CredentialPlugin { name: "other".into(), ..sample() };
-        cache.keep(&other, "h.test/a", &answer("x", CacheKeyType::Global, None), at(0));
+        cache.keep(&other, "h.test/a", None, &answer("x", CacheKeyType::Global, None), at(0));
         assert_eq!(found(&cache, "h.test/a", 1), None);
     }
 
@@ -141,7 +208,13 @@ mod tests {
         let mut cache = PluginCache::default();
         for image in 0..100 {
             let repository = format!("h.test/{image}");
-            cache.keep(&sample(), &repository, &answer("x", CacheKeyType::Image, Some(1)), at(2 * image));
+            cache.keep(
+                &sample(),
+                &repository,
+                None,
+                &answer("x", CacheKeyType::Image, Some(1)),
+                at(2 * image),
+            );
         }
         assert_eq!(cache.len(), 1);
     }

@@ -3,16 +3,19 @@
 use std::collections::BTreeSet;
 
 use model::codec;
-use model::credentials::CredentialPlugin;
+use model::credentials::{CredentialPlugin, TokenAttributes, TokenCacheType};
 use serde_json::Value;
 
 use super::plugin::API_VERSIONS;
 use super::{matching, span};
+use crate::manifest::qualified_name;
 
 const KIND: &str = "CredentialProviderConfig";
 const GROUP_VERSIONS: [&str; 3] =
     ["kubelet.config.k8s.io/v1", "kubelet.config.k8s.io/v1alpha1", "kubelet.config.k8s.io/v1beta1"];
 const CACHE_TYPES: [&str; 2] = ["ServiceAccount", "Token"];
+/// With it plugins may get tokens of service accounts.
+pub const TOKEN_GATE: &str = "KubeletServiceAccountTokenForCredentialProviders";
 
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
 pub enum PluginConfigError {
@@ -32,13 +35,17 @@ pub enum PluginConfigError {
     Invalid { faults: Vec<String> },
 }
 
-/// Reads the files of the configuration, in the order given, as one.
-pub fn parse(files: &[(String, Vec<u8>)]) -> Result<Vec<CredentialPlugin>, PluginConfigError> {
+/// Reads the files of the configuration, in the order given, as one. `takes_tokens`: plugins may get tokens of service
+/// accounts (the gate `KubeletServiceAccountTokenForCredentialProviders`).
+pub fn parse(
+    files: &[(String, Vec<u8>)],
+    takes_tokens: bool,
+) -> Result<Vec<CredentialPlugin>, PluginConfigError> {
     let mut plugins: Vec<CredentialPlugin> = Vec::new();
     let mut faults = Vec::new();
     for (path, bytes) in files {
         for entry in entries(path, bytes)? {
-            let plugin = plugin(path, &entry, &mut faults)?;
+            let plugin = plugin(path, &entry, takes_tokens, &mut faults)?;
             if plugins.iter().any(|known| known.name == plugin.name) {
                 return Err(PluginConfigError::Duplicate { name: plugin.name });
             }
@@ -95,6 +102,7 @@ fn texts(path: &str, entry: &Value, field: &str) -> Result<Vec<String>, PluginCo
 fn plugin(
     path: &str,
     entry: &Value,
+    takes_tokens: bool,
     faults: &mut Vec<String>,
 ) -> Result<CredentialPlugin, PluginConfigError> {
     let name = text(path, entry, "name")?;
@@ -113,18 +121,20 @@ fn plugin(
         )),
         Some(_) => {}
     }
-    let plugin = CredentialPlugin {
+    let mut plugin = CredentialPlugin {
         name,
         match_images: texts(path, entry, "matchImages")?,
         default_cache: default_cache.unwrap_or_default(),
         api_version: text(path, entry, "apiVersion")?,
         args: texts(path, entry, "args")?,
         env,
-        needs_service_account: entry["tokenAttributes"]["requireServiceAccount"].as_bool() == Some(true),
+        token: None,
     };
     check_images(&plugin, faults);
     check_api_version(&plugin, faults);
-    check_token(path, entry, &plugin, faults)?;
+    if !entry["tokenAttributes"].is_null() {
+        plugin.token = token_attributes(path, entry, &plugin, takes_tokens, faults)?;
+    }
     Ok(plugin)
 }
 
@@ -166,23 +176,34 @@ fn check_api_version(plugin: &CredentialPlugin, faults: &mut Vec<String>) {
     }
 }
 
-fn check_token(
+/// `None` where there is a fault: nothing is made of the configuration then.
+fn token_attributes(
     path: &str,
     entry: &Value,
     plugin: &CredentialPlugin,
+    takes_tokens: bool,
     faults: &mut Vec<String>,
-) -> Result<(), PluginConfigError> {
+) -> Result<Option<TokenAttributes>, PluginConfigError> {
     let token = &entry["tokenAttributes"];
-    if token.is_null() {
-        return Ok(());
-    }
     let mut fault = |detail: String| faults.push(format!("providers.tokenAttributes{detail}"));
-    if text(path, token, "serviceAccountTokenAudience")?.is_empty() {
+    if !takes_tokens {
+        fault(format!(
+            ": Forbidden: tokenAttributes is not supported when {TOKEN_GATE} feature gate is disabled"
+        ));
+    }
+    let audience = text(path, token, "serviceAccountTokenAudience")?;
+    if audience.is_empty() {
         fault(".serviceAccountTokenAudience: Required value".to_owned());
     }
     let required = texts(path, token, "requiredServiceAccountAnnotationKeys")?;
     let optional = texts(path, token, "optionalServiceAccountAnnotationKeys")?;
-    match token["requireServiceAccount"].as_bool() {
+    for (field, keys) in [("required", &required), ("optional", &optional)] {
+        annotation_key_faults(keys).into_iter().for_each(|detail| {
+            fault(format!(".{field}ServiceAccountAnnotationKeys: {detail}"));
+        });
+    }
+    let require = token["requireServiceAccount"].as_bool();
+    match require {
         None => fault(".requireServiceAccount: Required value".to_owned()),
         Some(false) if !required.is_empty() => fault(".requiredServiceAccountAnnotationKeys: Forbidden: requireServiceAccount cannot be false when requiredServiceAccountAnnotationKeys is set".to_owned()),
         Some(_) => {}
@@ -205,7 +226,29 @@ fn check_token(
             ".cacheType: Unsupported value: {cache_type:?}: supported values: \"ServiceAccount\", \"Token\""
         ));
     }
-    Ok(())
+    let cache = match cache_type.as_str() {
+        "Token" => TokenCacheType::Token,
+        _ => TokenCacheType::ServiceAccount,
+    };
+    Ok(require.map(|is_required| TokenAttributes {
+        audience,
+        required: is_required,
+        required_annotations: required,
+        optional_annotations: optional,
+        cache,
+    }))
+}
+
+fn annotation_key_faults(keys: &[String]) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (place, key) in keys.iter().enumerate() {
+        let invalid = qualified_name(&key.to_lowercase()).into_iter();
+        faults.extend(invalid.map(|detail| format!("Invalid value: {key:?}: {detail}")));
+        if keys[..place].contains(key) {
+            faults.push(format!("Duplicate value: {key:?}"));
+        }
+    }
+    faults
 }
 
 #[cfg(test)]
@@ -249,7 +292,7 @@ providers:
       - name: A
         value: b
 ";
-        let plugins = parse(&[("/c.yaml".into(), text.into())]).unwrap();
+        let plugins = parse(&[("/c.yaml".into(), text.into())], true).unwrap();
         let expect = CredentialPlugin {
             name: "p".into(),
             match_images: vec!["*.test".into(), "h:5000/path".into()],
@@ -257,7 +300,7 @@ providers:
             api_version: "credentialprovider.kubelet.k8s.io/v1".into(),
             args: vec!["get".into(), "--fast".into()],
             env: vec![("A".into(), "b".into())],
-            needs_service_account: false,
+            token: None,
         };
         assert_eq!(plugins, [expect]);
     }
@@ -265,14 +308,14 @@ providers:
     #[test]
     fn several_files_are_one_configuration() {
         let second = provider(|p| p["name"] = json!("q"));
-        let plugins = parse(&[file(json!([provider(|_| {})])), file(json!([second]))]).unwrap();
+        let plugins = parse(&[file(json!([provider(|_| {})])), file(json!([second]))], true).unwrap();
         assert_eq!(plugins.iter().map(|p| p.name.as_str()).collect::<Vec<_>>(), ["p", "q"]);
-        let twice = parse(&[file(json!([provider(|_| {})])), file(json!([provider(|_| {})]))]);
+        let twice = parse(&[file(json!([provider(|_| {})])), file(json!([provider(|_| {})]))], true);
         assert_eq!(twice, Err(PluginConfigError::Duplicate { name: "p".into() }));
     }
 
     fn faults(edit: impl FnOnce(&mut Value)) -> String {
-        match parse(&[file(json!([provider(edit)]))]) {
+        match parse(&[file(json!([provider(edit)]))], true) {
             Err(PluginConfigError::Invalid { faults }) => faults.join("\n"),
             other => panic!("{other:?}"),
         }
@@ -310,10 +353,28 @@ providers:
     #[test]
     fn a_plugin_may_need_a_service_account() {
         let token = json!({
-            "serviceAccountTokenAudience": "a", "requireServiceAccount": true, "cacheType": "Token"
+            "serviceAccountTokenAudience": "a", "requireServiceAccount": true, "cacheType": "Token",
+            "requiredServiceAccountAnnotationKeys": ["h.test/must"],
+            "optionalServiceAccountAnnotationKeys": ["may"],
         });
         let with = provider(|p| p["tokenAttributes"] = token.clone());
-        assert!(parse(&[file(json!([with]))]).unwrap()[0].needs_service_account);
+        let expect = TokenAttributes {
+            audience: "a".into(),
+            required: true,
+            required_annotations: vec!["h.test/must".into()],
+            optional_annotations: vec!["may".into()],
+            cache: TokenCacheType::Token,
+        };
+        assert_eq!(parse(&[file(json!([with]))], true).unwrap()[0].token, Some(expect));
+        let off = parse(&[file(json!([with]))], false).unwrap_err().to_string();
+        assert!(off.contains("tokenAttributes: Forbidden: tokenAttributes is not supported"), "{off}");
+        let keys = faults(|p| {
+            p["tokenAttributes"] = token.clone();
+            p["tokenAttributes"]["requiredServiceAccountAnnotationKeys"] = json!(["a", "a"]);
+            p["tokenAttributes"]["optionalServiceAccountAnnotationKeys"] = json!(["-b"]);
+        });
+        assert!(keys.contains("requiredServiceAccountAnnotationKeys: Duplicate value: \"a\""), "{keys}");
+        assert!(keys.contains("optionalServiceAccountAnnotationKeys: Invalid value: \"-b\": "), "{keys}");
         let bad = faults(|p| p["tokenAttributes"] = json!({}));
         for field in ["serviceAccountTokenAudience", "requireServiceAccount", "cacheType"] {
             assert!(bad.contains(&format!("tokenAttributes.{field}: Required value")), "{bad}");
@@ -323,7 +384,7 @@ providers:
     #[test]
     fn what_is_no_such_configuration_is_refused() {
         let check = |text: &str, expect: &str| {
-            let error = parse(&[("/c".into(), text.into())]).unwrap_err();
+            let error = parse(&[("/c".into(), text.into())], true).unwrap_err();
             assert!(error.to_string().contains(expect), "{text}: {error}");
         };
         check("{", "error decoding config \"/c\"");

@@ -46,6 +46,13 @@ pub fn verdict(
     }
 }
 
+/// Whether service accounts have opened the image before.
+pub fn accounts_on_record(history: &PullHistory, named: &str) -> bool {
+    let PullHistory::Pulled(record) = history else { return false };
+    let known = record.credential_mapping.get(without_tag(named));
+    known.is_some_and(|known| !known.kubernetes_service_accounts.is_empty())
+}
+
 /// The kubelet's word for what a check came to.
 pub fn result_word(
     policy: &VerificationPolicy,

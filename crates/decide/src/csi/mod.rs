@@ -15,6 +15,7 @@ mod expand;
 mod node_object;
 mod registration;
 mod relabel;
+pub mod translation;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use sha2::{Digest, Sha256};
 pub use calls::{Calls, calls};
 pub use desk::CsiDesk;
 pub use expand::{Due, Failure, FailureKind, Growth, Turn, capacity_of, expand_call, growth, quantity};
-pub use node_object::{NODE_ID, installed, new_csi_node, node_patch, owned_by, uninstalled};
+pub use node_object::{NODE_ID, installed, migrated, new_csi_node, node_patch, owned_by, uninstalled};
 pub use registration::{CSI_PLUGIN, Version, judge, registration_failed, unknown_kind};
 pub use relabel::{Labelled, Relabelling, labels_may_differ, relabelling};
 
@@ -75,6 +76,8 @@ pub fn no_place_for_device(spec_name: &str) -> Option<String> {
 pub fn paths(config: &NodeConfig, uid: &PodUid, id: &VolumeId, spec_name: &str, block: bool) -> Paths {
     let plugin = format!("{}/plugins/{PLUGIN}", config.root_dir);
     let pod = config.pod_dir(uid);
+    // Names of volumes that stand in a pod's definition may be paths.
+    let spec_name = spec_name.replace('/', "~");
     if block {
         let devices = format!("{plugin}/volumeDevices");
         let record = format!("{devices}/{spec_name}/data/vol_data.json");

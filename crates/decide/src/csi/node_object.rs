@@ -42,6 +42,23 @@ pub fn new_csi_node(node: &Node) -> CSINode {
     }
 }
 
+/// The patch that makes the annotation of migrated plugins say what this agent does. `None`: it does.
+pub fn migrated(object: &CSINode) -> Option<Value> {
+    let annotations = object.metadata.annotations.as_ref();
+    let said: BTreeSet<&str> = annotations
+        .and_then(|all| all.get(MIGRATED))
+        .map(|text| text.split(',').filter(|name| !name.is_empty()).collect())
+        .unwrap_or_default();
+    (said != MIGRATED_PLUGINS.into()).then(|| {
+        json!({
+            "metadata": {
+                "resourceVersion": object.metadata.resource_version,
+                "annotations": { MIGRATED: MIGRATED_PLUGINS.join(",") },
+            },
+        })
+    })
+}
+
 /// One that an earlier node of this name has left is not ours.
 pub fn owned_by(object: &CSINode, node: &Node) -> bool {
     let owners = object.metadata.owner_references.iter().flatten();
@@ -145,6 +162,22 @@ mod tests {
         assert!(owned_by(&object, &ours));
         assert!(!owned_by(&object, &node(json!({"name": "n", "uid": "2"}))));
         assert!(!owned_by(&CSINode::default(), &ours));
+    }
+
+    #[test]
+    fn migrated_plugins_are_told_where_they_are_not() {
+        let mut object = new_csi_node(&node(json!({"name": "n", "uid": "1"})));
+        assert_eq!(migrated(&object), None);
+        let all = object.metadata.annotations.clone().unwrap().remove(MIGRATED).unwrap();
+        for said in [None, Some("kubernetes.io/aws-ebs"), Some("kubernetes.io/aws-ebs,other")] {
+            let annotations = said.map(|text| [(MIGRATED.to_owned(), text.to_owned())].into());
+            object.metadata.annotations = annotations;
+            let patch = migrated(&object).unwrap();
+            assert_eq!(patch["metadata"]["annotations"][MIGRATED], all.as_str(), "{said:?}");
+        }
+        let shuffled = all.split(',').rev().collect::<Vec<_>>().join(",");
+        object.metadata.annotations = Some([(MIGRATED.to_owned(), shuffled)].into());
+        assert_eq!(migrated(&object), None);
     }
 
     #[test]

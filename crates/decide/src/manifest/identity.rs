@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{Pod, Toleration};
 use model::codec;
 
 use super::error::{ManifestError, Refusal};
-use super::references::{self, References};
+use super::references::{self, StaticPodRules};
 use super::{defaults, validate};
 
 /// The annotation that carries the UID (hence a hash of the content) to the mirror pod.
@@ -28,16 +28,18 @@ pub fn static_pod(
     mut pod: Pod,
     origin: &Origin,
     node_name: &str,
-    allowed: References,
+    rules: impl Into<StaticPodRules>,
 ) -> Result<Pod, ManifestError> {
+    let rules: StaticPodRules = rules.into();
     let refuse = |refusal| ManifestError { origin: origin.clone(), refusal };
     if pod.metadata.name.as_ref().is_none_or(String::is_empty) {
         return Err(refuse(Refusal::Nameless));
     }
     defaults::defaults(&mut pod);
     mark(&mut pod, origin, node_name);
-    validate::validate(&pod).map_err(|errors| refuse(Refusal::Invalid(errors)))?;
-    references::check(&pod, allowed).map_err(|reason| refuse(Refusal::References(reason)))?;
+    validate::validate_under(&pod, rules.own_users_on_host_network)
+        .map_err(|errors| refuse(Refusal::Invalid(errors)))?;
+    references::check(&pod, rules.references).map_err(|reason| refuse(Refusal::References(reason)))?;
     Ok(pod)
 }
 

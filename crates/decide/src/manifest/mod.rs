@@ -28,7 +28,8 @@ pub use self::defaults::defaults;
 pub use self::error::{ManifestError, Refusal};
 pub use self::identity::{CONFIG_HASH_ANNOTATION, Origin, static_pod};
 use self::objects::LocalKind;
-pub use self::references::{References, always_refused, references};
+pub use self::references::{References, StaticPodRules, always_refused, references};
+pub(crate) use self::validate::qualified_name;
 pub use self::validate::{FieldError, validate};
 
 /// What a document says it is.
@@ -70,7 +71,13 @@ pub struct FileContent {
 }
 
 /// The static pods of one file, and what pods beside it may name: runtime classes and, without a cluster, objects.
-pub fn decode_file(bytes: &[u8], path: &str, node_name: &str, allowed: References) -> FileContent {
+pub fn decode_file(
+    bytes: &[u8],
+    path: &str,
+    node_name: &str,
+    rules: impl Into<StaticPodRules>,
+) -> FileContent {
+    let rules: StaticPodRules = rules.into();
     let origin = |document| Origin::File { path: path.to_owned(), document };
     let refuse = |refusal| ManifestError { origin: origin(0), refusal };
     let of_error = |error| FileContent { errors: vec![error], ..FileContent::default() };
@@ -90,13 +97,13 @@ pub fn decode_file(bytes: &[u8], path: &str, node_name: &str, allowed: Reference
             }
             continue;
         }
-        if let (Kind::Object(kind), References::Local) = (kind(&document), allowed) {
+        if let (Kind::Object(kind), References::Local) = (kind(&document), rules.references) {
             let read = objects::decode(kind, document, &mut content.objects);
             let refused = read.err().map(|refusal| ManifestError { origin: origin(index), refusal });
             content.errors.extend(refused);
             continue;
         }
-        match pod_document(document, &origin(index), node_name, allowed) {
+        match pod_document(document, &origin(index), node_name, rules) {
             Ok(pod) => content.pods.push(pod),
             Err(error) => content.errors.push(error),
         }
@@ -108,7 +115,7 @@ fn pod_document(
     document: Value,
     origin: &Origin,
     node_name: &str,
-    allowed: References,
+    rules: StaticPodRules,
 ) -> Result<Pod, ManifestError> {
     let refuse = |refusal| ManifestError { origin: origin.clone(), refusal };
     match kind(&document) {
@@ -125,7 +132,7 @@ fn pod_document(
         Kind::Other(what) => return Err(refuse(Refusal::OtherKind(what))),
     }
     let pod = codec::pod_from_value(document).map_err(|error| refuse(Refusal::Undecodable(error)))?;
-    static_pod(pod, origin, node_name, allowed)
+    static_pod(pod, origin, node_name, rules)
 }
 
 /// The static pods that an HTTP server sent: one Pod or one list of them.
@@ -133,8 +140,9 @@ pub fn decode_http(
     bytes: &[u8],
     url: &str,
     node_name: &str,
-    allowed: References,
+    rules: impl Into<StaticPodRules>,
 ) -> Result<Vec<Pod>, ManifestError> {
+    let rules: StaticPodRules = rules.into();
     let origin = Origin::Http { url: url.to_owned() };
     let refuse = |refusal| ManifestError { origin: origin.clone(), refusal };
     let undecodable = |error: CodecError| refuse(Refusal::Undecodable(error));
@@ -156,7 +164,7 @@ pub fn decode_http(
         }
         Kind::Other(what) => return Err(refuse(Refusal::OtherKind(what))),
     };
-    pods.into_iter().map(|pod| static_pod(pod, &origin, node_name, allowed)).collect()
+    pods.into_iter().map(|pod| static_pod(pod, &origin, node_name, rules)).collect()
 }
 
 #[cfg(test)]

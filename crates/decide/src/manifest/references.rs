@@ -15,6 +15,20 @@ pub enum References {
     Local,
 }
 
+/// What a static pod may be on this node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StaticPodRules {
+    pub references: References,
+    /// `hostUsers: false` goes with `hostNetwork` (the gate `UserNamespacesHostNetworkSupport`).
+    pub own_users_on_host_network: bool,
+}
+
+impl From<References> for StaticPodRules {
+    fn from(references: References) -> Self {
+        Self { references, own_users_on_host_network: false }
+    }
+}
+
 pub fn check(pod: &Pod, allowed: References) -> Result<(), String> {
     match allowed {
         References::Refused => references(pod),

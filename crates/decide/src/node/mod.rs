@@ -47,7 +47,8 @@ const USER_NAMESPACES_HOST_NETWORK: &str = "UserNamespacesHostNetworkSupport";
 
 /// The features that pods may ask a node for, of those that this agent has and whose gates are on. Sorted.
 pub fn declared_features(enabled: impl Fn(&str) -> bool) -> Vec<String> {
-    const KNOWN: [&str; 2] = ["RestartAllContainersOnContainerExits", USER_NAMESPACES_HOST_NETWORK];
+    const KNOWN: [&str; 3] =
+        ["ExtendWebSocketsToKubelet", "RestartAllContainersOnContainerExits", USER_NAMESPACES_HOST_NETWORK];
     if !enabled("NodeDeclaredFeatures") {
         return Vec::new();
     }

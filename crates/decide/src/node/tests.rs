@@ -143,7 +143,8 @@ fn the_recorded_node_comes_out() {
     assert_eq!(addresses, Some(expect));
     // It declares less: what this agent lacks.
     let features = |node: &mut Value| node["status"].as_object_mut().unwrap().remove("declaredFeatures");
-    assert_eq!(features(&mut made), Some(json!(["RestartAllContainersOnContainerExits"])));
+    let ours = json!(["ExtendWebSocketsToKubelet", "RestartAllContainersOnContainerExits"]);
+    assert_eq!(features(&mut made), Some(ours));
     let of_upstream = json!([
         "ExtendWebSocketsToKubelet",
         "InPlacePodLevelResourcesVerticalScaling",

@@ -25,6 +25,7 @@ use model::{Now, PodUid};
 
 pub use names::{Named, named, pull_secrets, token_wanted};
 pub use storage::{Lack, StorageDesk};
+pub(crate) use tokens::refresh_at;
 pub use tokens::{KnownToken, TokenDesk};
 pub use trust::{TrustDesk, needs_trust};
 

@@ -51,6 +51,7 @@ pub fn token_wanted(pod: &PodView, source: &ServiceAccountTokenProjection) -> To
     TokenWanted {
         namespace: pod.namespace().to_owned(),
         service_account: pod.spec().service_account_name.clone().unwrap_or_default(),
+        account_uid: None,
         audiences: source.audience.iter().filter(|audience| !audience.is_empty()).cloned().collect(),
         expiration_secs: source.expiration_seconds.unwrap_or(DEFAULT_TOKEN_SECS),
         pod_name: pod.name().to_owned(),

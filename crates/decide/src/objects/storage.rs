@@ -15,10 +15,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::k8s::{CSIDriver, PersistentVolume, PersistentVolumeClaim, VolumeAttachment};
+use model::pod::PodView;
 use model::storage::{StorageKey, StorageObject, StorageState};
 use model::{Now, PodUid};
 
 use crate::back_off::volume_delay;
+use crate::csi::translation::{is_migrated, translate_inline, translate_volume};
 use crate::effect::{Effect, TimerKey};
 
 /// Nothing tells when a claim is bound. Whoever waits for that should not wait much longer than it takes.
@@ -35,6 +37,8 @@ pub struct StorageDesk {
     /// The same by pods.
     held: BTreeMap<PodUid, BTreeSet<StorageKey>>,
     drivers: Option<BTreeMap<String, Arc<CSIDriver>>>,
+    /// Volumes that stand in the definitions of pods and that a driver took over, by pod and name.
+    inline: BTreeMap<PodUid, BTreeMap<String, Arc<PersistentVolume>>>,
     /// What files beside the pods tell. `None`: a cluster tells.
     local: Option<BTreeMap<StorageKey, StorageObject>>,
 }
@@ -53,6 +57,18 @@ struct Entry {
     /// Somebody came while it was asked for.
     again: bool,
     attempts: u32,
+}
+
+/// A volume that a driver took over is the driver's from here on. One that can't be translated stays what it is, and
+/// whoever resolves its claim tells why.
+fn translated(state: StorageState) -> StorageState {
+    match state {
+        StorageState::Is(StorageObject::Volume(volume)) => {
+            let made = translate_volume(&volume).and_then(Result::ok).map(Arc::new);
+            StorageState::Is(StorageObject::Volume(made.unwrap_or(volume)))
+        }
+        state => state,
+    }
 }
 
 /// What a pod may know of an object.
@@ -86,6 +102,24 @@ impl StorageDesk {
         }
         self.local = Some(told);
         concerned
+    }
+
+    /// The pod's own volumes, as far as a driver took them over. Those that can't be translated are left out.
+    pub fn translate_inline(&mut self, pod: &PodView) {
+        let volumes = pod.spec().volumes.iter().flatten().filter(|volume| is_migrated(volume));
+        let translated: BTreeMap<_, _> = volumes
+            .filter_map(|volume| {
+                let made = translate_inline(volume, pod.namespace())?.ok()?;
+                Some((volume.name.clone(), Arc::new(made)))
+            })
+            .collect();
+        if !translated.is_empty() {
+            self.inline.insert(pod.uid.clone(), translated);
+        }
+    }
+
+    pub fn inline_volume(&self, uid: &PodUid, volume: &str) -> Option<&PersistentVolume> {
+        self.inline.get(uid)?.get(volume).map(|volume| &**volume)
     }
 
     /// The pod needs these, and nothing else any more.
@@ -124,6 +158,7 @@ impl StorageDesk {
     /// The pod needs nothing any more. Gives those who may have waited for that.
     pub fn release(&mut self, uid: &PodUid) -> (BTreeSet<PodUid>, Vec<Effect>) {
         let effects = self.want(uid, BTreeSet::new());
+        self.inline.remove(uid);
         let mut freed = BTreeSet::new();
         for key in self.held.remove(uid).unwrap_or_default() {
             if let Some(holders) = self.holders.get_mut(&key) {
@@ -163,7 +198,7 @@ impl StorageDesk {
         now: Now,
     ) -> (BTreeSet<PodUid>, Vec<Effect>) {
         let Some(entry) = self.objects.get_mut(key) else { return Default::default() };
-        let news = entry.take(state);
+        let news = entry.take(translated(state));
         let again = std::mem::take(&mut entry.again);
         let mut effects = Vec::new();
         if again {

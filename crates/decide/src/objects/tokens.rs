@@ -117,7 +117,7 @@ fn ask(wanted: &TokenWanted, entry: &mut Entry) -> Option<Effect> {
     Some(Effect::RequestToken { wanted: wanted.clone() })
 }
 
-fn refresh_at(wanted: &TokenWanted, token: &Token, now: Now) -> Mono {
+pub(crate) fn refresh_at(wanted: &TokenWanted, token: &Token, now: Now) -> Mono {
     let asked = Duration::from_secs(u64::try_from(wanted.expiration_secs).unwrap_or(0));
     let lasts = match token.expires.since(now.wall) {
         // The clocks differ: what was asked for is the better guess.

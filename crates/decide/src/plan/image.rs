@@ -3,16 +3,18 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use model::cri::ImageSpec;
+use model::cri::{ImageSpec, SandboxConfig};
 use model::k8s::{Container, Volume};
 use model::pod::ContainerKind;
 use model::why::Cause;
 use model::{ApiEvent, Reason};
 
-use super::{ImageNeed, Note, PlanInputs, PodPlan, content};
+use super::{ImageNeed, Note, PlanInputs, PodPlan, content, volumes};
 use crate::back_off;
 use crate::images::{ImageState, PullPolicy, ResolvedImage, volume_key, volume_of_key};
 use crate::ledger::StartFailure;
+use crate::render;
+use crate::sandbox::sandbox_change;
 
 /// A failed pull is shown as such for this long before it is shown as waiting.
 const SHOW_PULL_ERROR: Duration = Duration::from_secs(1);
@@ -114,12 +116,21 @@ pub(super) fn of_volumes(
             image: resolved.reference,
             annotations: annotations.clone(),
             user_specified_image: wanted.image,
-            runtime_handler: inputs.handler().to_owned(),
+            runtime_handler: inputs.image_handler().to_owned(),
         };
         let volume = volume_of_key(&wanted.key).unwrap_or_default().to_owned();
         found.insert(volume, spec);
     }
     (!missing).then_some(found)
+}
+
+/// The configuration of the sandbox that the pod has or is about to get, which goes with its pulls.
+pub fn pull_sandbox_config(inputs: &PlanInputs) -> Option<SandboxConfig> {
+    let view = &inputs.entry.view;
+    let attempt = sandbox_change(view, inputs.observed).attempt;
+    let groups = volumes::groups(inputs);
+    let rendered = render::sandbox_config(&inputs.render_context(&groups), view, attempt);
+    rendered.ok().map(|rendered| rendered.value)
 }
 
 /// What went wrong with a volume's image keeps the container that mounts it from starting, and is shown there.
@@ -169,7 +180,7 @@ fn at_hand(inputs: &PlanInputs, wanted: &Wanted, plan: &mut PodPlan) -> Option<R
         kind: wanted.kind,
         image,
         policy: wanted.policy,
-        handler: inputs.handler().to_owned(),
+        handler: inputs.image_handler().to_owned(),
     };
     if !plan.notes.contains(&Note::Need(need.clone())) {
         plan.notes.push(Note::Need(need));

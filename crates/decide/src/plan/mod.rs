@@ -37,7 +37,11 @@ use crate::state::{PodEntry, RuntimeHealth};
 use crate::status::IpFamily;
 
 pub use collect::{dead_beyond_limits, dead_overall};
+pub use image::pull_sandbox_config;
 pub use sync::RETRY;
+
+/// With it images of handlers with storage of their own are told apart.
+const IMAGE_HANDLER_GATE: &str = "RuntimeClassInImageCriApi";
 
 /// Everything a plan may depend on.
 pub struct PlanInputs<'a> {
@@ -132,6 +136,11 @@ pub struct ImageNeed {
 impl PlanInputs<'_> {
     fn handler(&self) -> &str {
         self.place.as_ref().map_or("", |place| &place.handler)
+    }
+
+    /// For whose storage an image is meant. Runtimes are told only with the gate, as KEP-4216 has it.
+    fn image_handler(&self) -> &str {
+        if self.config.feature(IMAGE_HANDLER_GATE) { self.handler() } else { "" }
     }
 
     fn render_context<'a>(&'a self, volume_groups: &'a [i64]) -> RenderContext<'a> {

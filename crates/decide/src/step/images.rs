@@ -2,21 +2,22 @@
 
 use std::time::Duration;
 
-use model::credentials::PullHistory;
+use model::credentials::{PullHistory, PullServiceAccount};
 use model::cri::Image;
 use model::pod::{ContainerKind, PodView};
 use model::{ApiEvent, PodUid, Reason};
 
-use super::{Context, observe};
+use super::{Context, observe, pull_context};
 use crate::back_off::{self, go_duration};
 use crate::credentials::{
-    Candidate, PodCredentials, Verdict, own_candidates, result_word, shown_secrets, verdict,
+    Candidate, PodCredentials, Verdict, accounts_on_record, own_candidates, result_word, shown_secrets,
+    verdict,
 };
 use crate::effect::Effect;
 use crate::event::{CallFailure, PulledImage};
 use crate::images::{
-    ImageState, PullKey, PullPolicy, ResolvedImage, Turn, Waiter, desk_key, normalise, resolved, split_key,
-    volume_of_key,
+    AccessCheck, ImageState, PullKey, PullPolicy, ResolvedImage, Turn, Waiter, desk_key, normalise, resolved,
+    split_key, volume_of_key,
 };
 use crate::ledger::StartFailure;
 use crate::plan::{ImageNeed, RETRY};
@@ -62,9 +63,9 @@ fn begin_pull(state: &mut NodeState, cx: &mut Context, image: &str, waiter: Wait
     let event = ApiEvent::normal("Pulling", format!("Pulling image \"{}\"", subject.named));
     cx.record(state, &waiter.uid, subject.about(event, &waiter));
     let config = state.config.clone();
-    let own = own_of(state, &waiter.uid, image);
-    let turn = state.images.pull(image, own, waiter, &config, cx.now.mono);
-    if let Some(refused) = take_turn(cx, turn) {
+    let request = pull_context::request(state, &waiter.uid, image);
+    let turn = state.images.pull(request, waiter, &config, cx.now.mono);
+    if let Some(refused) = take_turn(state, cx, turn) {
         pulled(state, cx, &refused, Err(too_often()));
     }
 }
@@ -78,17 +79,25 @@ fn own_of(state: &NodeState, uid: &PodUid, image: &str) -> Vec<Candidate> {
 pub(super) fn plugins_asked(state: &mut NodeState, cx: &mut Context, pull: &PullKey) {
     let config = state.config.clone();
     let turn = state.images.asked(pull, &config, cx.now.mono);
-    if let Some(refused) = take_turn(cx, turn) {
+    if let Some(refused) = take_turn(state, cx, turn) {
         pulled(state, cx, &refused, Err(too_often()));
     }
 }
 
 /// Sets going what is to be done for a pull. Gives it back when it may not begin.
-fn take_turn(cx: &mut Context, turn: Option<Turn>) -> Option<PullKey> {
+fn take_turn(state: &mut NodeState, cx: &mut Context, turn: Option<Turn>) -> Option<PullKey> {
     let effect = match turn? {
         Turn::TooOften(pull) => return Some(pull),
-        Turn::Ask(PullKey { image, access }) => Effect::AskPlugins { image, access },
-        Turn::Begin(PullKey { image, access }, own) => Effect::PullImage { image, access, own },
+        Turn::Ask(pull, uid) => {
+            Effect::AskPlugins { pull, pod: pull_context::pulling_pod(state, &uid), for_access: false }
+        }
+        Turn::AskForAccess(pull, uid) => {
+            Effect::AskPlugins { pull, pod: pull_context::pulling_pod(state, &uid), for_access: true }
+        }
+        Turn::Begin(pull, own, uid) => {
+            let context = Box::new(pull_context::pull_context(state, cx, &uid));
+            Effect::PullImage { pull, own, context }
+        }
     };
     cx.emit(effect);
     None
@@ -110,25 +119,20 @@ pub(super) fn inspected(
             continue;
         }
         let subject = subject(state, &waiter);
-        let usable = match &result {
-            Ok(Some(found)) => may_use(state, cx, &waiter, (&subject.named, image, &found.id), history),
-            _ => false,
-        };
-        count_request(state, subject.policy, &result, usable);
         match &result {
-            Ok(Some(found)) if usable => {
-                let access = match state.config.pull_verification {
-                    Some(_) => " and can be accessed by the pod",
-                    None => "",
-                };
-                let text =
-                    format!("Container image \"{}\" already present on machine{access}", subject.named);
-                let event = ApiEvent::normal("Pulled", text);
-                cx.record(state, &waiter.uid, subject.about(event, &waiter));
-                ready(state, cx, &waiter, resolved(found));
+            Ok(Some(found)) if asks_for_access(state, &waiter, image, history) => {
+                let key = pull_context::request(state, &waiter.uid, image).key;
+                let turn = state.images.check_access(key, waiter, found, history);
+                // Asking has no limit of its own: it is never refused.
+                take_turn(state, cx, turn);
             }
-            Ok(_) => not_at_hand(state, cx, image, waiter),
+            Ok(Some(found)) => use_or_pull(state, cx, (image, found, history), waiter, None),
+            Ok(None) => {
+                count_request(state, subject.policy, &result, false);
+                not_at_hand(state, cx, image, waiter);
+            }
             Err(failure) => {
+                count_request(state, subject.policy, &result, false);
                 let text = format!("Failed to inspect image \"\": {}", failure.message);
                 let event = ApiEvent::warning("InspectFailed", text.clone());
                 cx.record(state, &waiter.uid, subject.about(event, &waiter));
@@ -141,6 +145,56 @@ pub(super) fn inspected(
     if result.is_err_and(|f| f.unreachable) {
         observe::check_runtime(state, cx);
     }
+}
+
+/// Whether only a service account may show that the pod may use the image: plugins know, and are asked first.
+fn asks_for_access(state: &NodeState, waiter: &Waiter, image: &str, history: &PullHistory) -> bool {
+    let Some(policy) = &state.config.pull_verification else { return false };
+    let named = subject(state, waiter).named;
+    if !accounts_on_record(history, &named) || !pull_context::account_may_open(state, &waiter.uid, image) {
+        return false;
+    }
+    let secrets = shown_secrets(&own_of(state, &waiter.uid, image));
+    let shown = PodCredentials { secrets, service_account: None };
+    verdict(policy, &named, history, &shown) == Verdict::MustPull
+}
+
+/// The plugins have said whose credentials they have for an image that is there.
+pub(super) fn access_checked(
+    state: &mut NodeState,
+    cx: &mut Context,
+    pull: &PullKey,
+    account: Option<&PullServiceAccount>,
+) {
+    let Some(AccessCheck { waiters, found, history }) = state.images.access_checked(pull) else { return };
+    for waiter in waiters {
+        if still_waits(state, &waiter, &pull.image) {
+            use_or_pull(state, cx, (&pull.image, &found, &history), waiter, account);
+        }
+    }
+}
+
+/// The image is there: the pod uses it if it may, and has to pull it otherwise.
+fn use_or_pull(
+    state: &mut NodeState,
+    cx: &mut Context,
+    (image, found, history): (&str, &Image, &PullHistory),
+    waiter: Waiter,
+    account: Option<&PullServiceAccount>,
+) {
+    let subject = subject(state, &waiter);
+    let usable = may_use(state, cx, &waiter, (&subject.named, image, &found.id), history, account);
+    count_request(state, subject.policy, &Ok(Some(found.clone())), usable);
+    if !usable {
+        return not_at_hand(state, cx, image, waiter);
+    }
+    let access = match state.config.pull_verification {
+        Some(_) => " and can be accessed by the pod",
+        None => "",
+    };
+    let text = format!("Container image \"{}\" already present on machine{access}", subject.named);
+    cx.record(state, &waiter.uid, subject.about(ApiEvent::normal("Pulled", text), &waiter));
+    ready(state, cx, &waiter, resolved(found));
 }
 
 /// What the look at an image means for who asked for it. Where no pull is allowed, none can be required.
@@ -167,10 +221,12 @@ fn may_use(
     waiter: &Waiter,
     (named, image, image_ref): (&str, &str, &str),
     history: &PullHistory,
+    account: Option<&PullServiceAccount>,
 ) -> bool {
     let Some(policy) = &state.config.pull_verification else { return true };
     let secrets = shown_secrets(&own_of(state, &waiter.uid, image));
-    let found = verdict(policy, named, history, &PodCredentials { secrets, service_account: None });
+    let shown = PodCredentials { secrets, service_account: account.cloned() };
+    let found = verdict(policy, named, history, &shown);
     let word = result_word(policy, named, history, &found);
     *state.counts.access_checks.entry(word.to_owned()).or_default() += 1;
     match found {
@@ -218,7 +274,7 @@ pub(super) fn pulled(
     let mut ended = Some((pull.clone(), result));
     while let Some((pull, result)) = ended {
         let (waiters, next) = state.images.pulled(&pull, &config, cx.now.mono);
-        ended = take_turn(cx, next).map(|refused| (refused, Err(too_often())));
+        ended = take_turn(state, cx, next).map(|refused| (refused, Err(too_often())));
         for waiter in waiters {
             if !still_waits(state, &waiter, &pull.image) {
                 continue;

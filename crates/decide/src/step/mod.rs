@@ -14,10 +14,12 @@ mod observe;
 mod outcome;
 mod pods;
 mod probing;
+mod pull_context;
 mod set_aside;
 mod settle;
 mod statuses;
 mod sweep;
+mod unreadable;
 mod volumes;
 
 use std::collections::BTreeSet;
@@ -27,7 +29,6 @@ use model::{ApiEvent, FullName, Mono, Now, PodUid};
 
 use crate::effect::{Effect, LogLevel, TimerKey};
 use crate::event::Event;
-use crate::images::PullKey;
 use crate::state::NodeState;
 
 pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
@@ -38,6 +39,9 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         Event::Pods { source, pods } => pods::delivered(state, &mut cx, source, pods),
         Event::PodChanged { source, pod } => pods::changed(state, &mut cx, source, pod),
         Event::PodGone { source, uid } => pods::gone(state, &mut cx, source, &uid),
+        Event::UnreadablePods { source, pods, complete } => {
+            unreadable::told(state, &mut cx, source, pods, complete);
+        }
         Event::NodeSeen(node) => {
             let before = (state.host_ips(), node_identity(state));
             let volumes = |state: &NodeState| {
@@ -67,11 +71,14 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         Event::ImageInspected { image, result, history } => {
             images::inspected(state, &mut cx, &image, result, &history);
         }
-        Event::PluginsAsked { image, access } => {
-            images::plugins_asked(state, &mut cx, &PullKey { image, access });
+        Event::PluginsAsked { pull, for_access: true, account } => {
+            images::access_checked(state, &mut cx, &pull, account.as_ref());
         }
-        Event::ImagePulled { image, access, result } => {
-            images::pulled(state, &mut cx, &PullKey { image, access }, result);
+        Event::PluginsAsked { pull, for_access: false, .. } => {
+            images::plugins_asked(state, &mut cx, &pull);
+        }
+        Event::ImagePulled { pull, result } => {
+            images::pulled(state, &mut cx, &pull, result);
         }
         Event::ObjectSeen { key, state: seen } => objects::seen(state, &mut cx, &key, seen),
         Event::StorageRead { key, state: read } => objects::storage_read(state, &mut cx, &key, read),

@@ -43,6 +43,11 @@ pub(super) fn trust_bundles(state: &mut NodeState, cx: &mut Context, bundles: Ve
 
 /// What a pod needs of claims grows with what is read of them: a bound claim names a volume.
 fn attend_storage(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    if let (Some(desk), Some(entry)) = (&mut state.objects, state.pods.get(uid))
+        && matches!(entry.lifecycle, Lifecycle::Syncing)
+    {
+        desk.storage.translate_inline(&entry.view);
+    }
     let needs = super::csi::needs_of(state, cx, uid);
     let attachments = needs.attachments.clone();
     super::csi::attend(state, cx, uid, needs);

@@ -7,7 +7,7 @@ use model::k8s::PodStatus;
 use model::observed::{ContainerState, ObservedPod};
 use model::pod::{ContainerKind, PodView};
 use model::why::{Cause, Why};
-use model::{ApiEvent, PodUid};
+use model::{ApiEvent, Now, PodUid};
 
 use super::pods::Known;
 use super::{
@@ -17,7 +17,7 @@ use crate::admission::Refusal;
 use crate::effect::{Effect, Epoch, TimerKey};
 use crate::ledger::{PodRetry, VolumeSize};
 use crate::lifecycle::{Lifecycle, TerminationCause};
-use crate::place::{self, Place};
+use crate::place::{self, Place, PlaceError};
 use crate::plan::{Note, PlanInputs, PodPlan, plan_pod};
 use crate::sandbox::sandbox_change;
 use crate::state::{NodeState, PodEntry, RunningPlan, WhySince};
@@ -168,6 +168,8 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
                 runtime_name: &state.runtime.name,
                 recursive_read_only: recursive_read_only(state, &reading.pod),
                 stop_signals: state.config.feature(crate::signals::GATE),
+                ready_to_start: state.config.features.get(status::READY_TO_START_GATE) != Some(&false),
+                keeps_readiness: !state.config.feature(status::FORGET_READINESS_GATE),
                 host_ips: &state.host_ips(),
                 primary_family: state.primary_family(),
                 qos,
@@ -289,22 +291,33 @@ fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         true => place::find(state, &view, &observed),
         false => Ok(Place::default()),
     };
+    let Some(inputs) = plan_inputs(state, uid, &observed, place, cx.now) else { return };
+    let mut made = plan_pod(&inputs);
     let Some(entry) = state.pods.get(uid) else { return };
-    let mut made = plan_pod(&PlanInputs {
+    statuses::add_to_plan(&mut made, entry, &observed, cx.now.mono);
+    carry_out(state, cx, uid, made);
+}
+
+pub(super) fn plan_inputs<'a>(
+    state: &'a NodeState,
+    uid: &PodUid,
+    observed: &'a ObservedPod,
+    place: Result<Place, PlaceError>,
+    now: Now,
+) -> Option<PlanInputs<'a>> {
+    Some(PlanInputs {
         config: &state.config,
         facts: &state.facts,
         runtime: &state.runtime,
-        entry,
-        observed: &observed,
+        entry: state.pods.get(uid)?,
+        observed,
         name_holder: pods::name_holder(state, uid),
         primary_family: state.primary_family(),
         place,
         cluster: state.objects.as_ref(),
         node: state.node.as_deref(),
-        now: cx.now,
-    });
-    statuses::add_to_plan(&mut made, entry, &observed, cx.now.mono);
-    carry_out(state, cx, uid, made);
+        now,
+    })
 }
 
 /// Why a pod that was not read freshly waits: for a moment, unless there is nobody who could be read.

@@ -8,6 +8,8 @@
 
 mod attach;
 mod label;
+#[cfg(test)]
+mod migrated_tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,8 +53,7 @@ pub fn needs(inputs: &ContentInputs<'_>, late: bool) -> Needs {
             found.named.objects.extend(secret.map(|name| secret_key(namespace, name)));
             found.add_tokens(inputs, &source.driver);
         }
-        let Some(claim) = persistent::claim_of(inputs.pod, volume) else { continue };
-        let Ok(resolved) = persistent::resolve(inputs, claim) else { continue };
+        let Some(Ok(resolved)) = persistent::resolve_volume(inputs, volume) else { continue };
         let Source::Csi(source) = resolved.source else { continue };
         let secrets =
             [&source.node_stage_secret_ref, &source.node_publish_secret_ref, &source.node_expand_secret_ref];

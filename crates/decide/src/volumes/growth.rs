@@ -28,9 +28,9 @@ pub fn sizes(inputs: &ContentInputs<'_>, known: &BTreeMap<String, VolumeSize>, o
     for volume in mounted(inputs.pod) {
         let Some(claim) = persistent::claim_of(inputs.pod, volume) else { continue };
         let Ok(resolved) = persistent::resolve(inputs, claim) else { continue };
-        let Source::Csi(source) = resolved.source else { continue };
+        let (Source::Csi(source), Some(object)) = (resolved.source, resolved.claim_object) else { continue };
         let known = known.get(&volume.name);
-        let told = capacity_of(resolved.claim_object);
+        let told = capacity_of(object);
         if let (None, Some(size)) = (known, told) {
             found.first_seen.push((volume.name.clone(), size));
         }
@@ -39,7 +39,7 @@ pub fn sizes(inputs: &ContentInputs<'_>, known: &BTreeMap<String, VolumeSize>, o
             found.read_only.push((resolved.spec_name.to_owned(), claim_object(&resolved)));
             continue;
         }
-        if let Growth::Due(_) = growth(resolved.claim_object, behind) {
+        if let Growth::Due(_) = growth(object, behind) {
             found.growing.extend(expansion(inputs, volume, &resolved, source, (behind, online)));
         }
     }
@@ -50,7 +50,7 @@ pub fn sizes(inputs: &ContentInputs<'_>, known: &BTreeMap<String, VolumeSize>, o
 fn larger(resolved: &Resolved<'_>, known: Option<&VolumeSize>, told: Option<Quantity>) -> Option<Quantity> {
     let spec = resolved.volume.spec.as_ref()?;
     let behind = quantity(spec.capacity.as_ref())?;
-    let version = resolved.claim_object.metadata.resource_version.as_ref();
+    let version = resolved.claim_object?.metadata.resource_version.as_ref();
     if known.is_some_and(|known| known.in_use || (known.judged.is_some() && known.judged.as_ref() == version))
     {
         return None;
@@ -69,7 +69,7 @@ fn expansion(
 ) -> Option<(VolumeSetup, Expansion)> {
     let setup = super::persistent(inputs, volume).ok()?;
     let secrets = csi::expand_secrets(inputs, resolved, source).ok()?;
-    let version = resolved.claim_object.metadata.resource_version.clone().unwrap_or_default();
+    let version = resolved.claim_object?.metadata.resource_version.clone().unwrap_or_default();
     let claim = claim_object(resolved);
     Some((setup, Expansion { claim, size: size.to_string(), secrets, version, online }))
 }
@@ -78,6 +78,6 @@ fn claim_object(resolved: &Resolved<'_>) -> ClaimObject {
     ClaimObject {
         namespace: resolved.claim.namespace.to_owned(),
         name: resolved.claim.name.clone(),
-        uid: resolved.claim_object.metadata.uid.clone().unwrap_or_default(),
+        uid: resolved.claim_object.and_then(|object| object.metadata.uid.clone()).unwrap_or_default(),
     }
 }

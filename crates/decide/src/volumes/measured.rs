@@ -9,14 +9,14 @@ use model::k8s;
 use model::report::VolumeCount;
 use model::volume::MeasuredVolume;
 
-use super::persistent::{self, ClaimOf, Source};
+use super::persistent::{self, Resolved, Source};
 use super::{ContentInputs, VolumePlace, host_path, kind_name, mounted, place};
 use crate::csi::{inline_handle, paths};
 
 /// A claim that is not known (yet) has no figures.
 pub fn measured(inputs: &ContentInputs<'_>) -> Vec<MeasuredVolume> {
-    let measure = |volume| match persistent::claim_of(inputs.pod, volume) {
-        Some(claim) => claimed(inputs, claim),
+    let measure = |volume| match persistent::resolve_volume(inputs, volume) {
+        Some(resolved) => claimed(inputs, resolved.ok()?),
         None => named(inputs, volume),
     };
     inputs.pod.spec().volumes.iter().flatten().filter_map(measure).collect()
@@ -61,13 +61,13 @@ fn of_driver(
     }
 }
 
-fn claimed(inputs: &ContentInputs<'_>, claim: ClaimOf<'_>) -> Option<MeasuredVolume> {
-    let resolved = persistent::resolve(inputs, claim).ok()?;
+fn claimed(inputs: &ContentInputs<'_>, resolved: Resolved<'_>) -> Option<MeasuredVolume> {
     let name = resolved.claim.volume.name.clone();
     if let Source::Csi(source) = resolved.source {
         let id = VolumeId { driver: source.driver.clone(), handle: source.volume_handle.clone() };
         let spec = (resolved.spec_name, resolved.block);
-        return Some(of_driver(inputs, &name, id, spec, Some(resolved.claim.name)));
+        let claim = Some(resolved.claim.name).filter(|claim| !claim.is_empty());
+        return Some(of_driver(inputs, &name, id, spec, claim));
     }
     if !matches!(resolved.source, Source::Local(_) | Source::Nfs(_)) {
         return None;
@@ -101,8 +101,8 @@ pub fn count_volumes(
 
 /// A claim that is not known (yet) may be anything.
 fn plugin_name(inputs: &ContentInputs<'_>, volume: &k8s::Volume) -> Option<&'static str> {
-    if let Some(claim) = persistent::claim_of(inputs.pod, volume) {
-        return match persistent::resolve(inputs, claim).ok()?.source {
+    if let Some(resolved) = persistent::resolve_volume(inputs, volume) {
+        return match resolved.ok()?.source {
             Source::HostPath(_) => Some("kubernetes.io/host-path"),
             Source::Local(_) => Some("kubernetes.io/local-volume"),
             Source::Nfs(_) => Some("kubernetes.io/nfs"),

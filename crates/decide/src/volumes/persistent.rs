@@ -20,6 +20,7 @@ use model::why::Cause;
 
 use super::{ContentInputs, Held, VolumePlace, VolumeSource, mounted};
 use crate::admission::node_selected;
+use crate::csi::translation::{is_migrated, translate_inline, translate_volume};
 use crate::objects::{Lack, ObjectDesk, StorageDesk};
 
 const GID: &str = "pv.beta.kubernetes.io/gid";
@@ -86,8 +87,10 @@ pub enum Source<'a> {
 /// A claim with the persistent volume that it is bound to.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Resolved<'a> {
+    /// Of a volume that stands in the pod's definition it has only the volume: there is no claim.
     pub claim: ClaimOf<'a>,
-    pub claim_object: &'a PersistentVolumeClaim,
+    /// `None`: the volume stands in the pod's definition.
+    pub claim_object: Option<&'a PersistentVolumeClaim>,
     pub volume: &'a PersistentVolume,
     /// The persistent volume's name: messages and directories have this one.
     pub spec_name: &'a str,
@@ -118,6 +121,51 @@ impl Resolved<'_> {
             message: message.into(),
         }
     }
+}
+
+/// What stands behind a volume of the pod: of a claim, or of a volume that a driver took over. `None`: it is another kind.
+pub fn resolve_volume<'a>(
+    inputs: &ContentInputs<'a>,
+    volume: &'a k8s::Volume,
+) -> Option<Result<Resolved<'a>, Held>> {
+    match claim_of(inputs.pod, volume) {
+        Some(claim) => Some(resolve(inputs, claim)),
+        None => inline(inputs, volume),
+    }
+}
+
+/// A volume that stands in the pod's definition and that a driver took over.
+fn inline<'a>(inputs: &ContentInputs<'a>, volume: &'a k8s::Volume) -> Option<Result<Resolved<'a>, Held>> {
+    let desk = inputs.cluster.filter(|_| is_migrated(volume))?;
+    let namespace = inputs.pod.namespace();
+    let claim = ClaimOf {
+        volume,
+        key: StorageKey::Claim { namespace: namespace.to_owned(), name: String::new() },
+        namespace,
+        name: String::new(),
+        read_only: false,
+        ephemeral: false,
+    };
+    if let Some(made) = desk.storage.inline_volume(&inputs.pod.uid, &volume.name) {
+        let name = made.metadata.name.as_deref().unwrap_or_default();
+        return Some(Ok(described(claim, None, made, name)));
+    }
+    let message = match translate_inline(volume, namespace)? {
+        Err(message) => untranslated(&message),
+        Ok(_) => {
+            let cause = Cause::WaitingForVolume {
+                volume: volume.name.clone(),
+                claim: String::new(),
+                message: "its driver is not known yet".into(),
+            };
+            return Some(Err(Held::Waits { volume: volume.name.clone(), cause }));
+        }
+    };
+    Some(Err(Held::Unprocessed { volume: volume.name.clone(), claim: String::new(), message }))
+}
+
+fn untranslated(message: &str) -> String {
+    format!("failed to translate in-tree pv to CSI: {message}")
 }
 
 /// The claim and what is behind it, in the order in which the reference looks. The texts are a contract.
@@ -151,7 +199,10 @@ pub fn resolve<'a>(inputs: &ContentInputs<'a>, claim: ClaimOf<'a>) -> Result<Res
             .unwrap_or_else(|message| about(format!("failed to fetch PV {name} from API server: {message}")))
     })?;
     claimed_by(volume, name, object).map_err(about)?;
-    let resolved = described(claim, object, volume, name);
+    if let Some(Err(message)) = translate_volume(volume) {
+        return Err(unprocessed(untranslated(&message)));
+    }
+    let resolved = described(claim, Some(object), volume, name);
     right_mode(inputs.pod, &resolved).map_err(unprocessed)?;
     Ok(resolved)
 }
@@ -209,7 +260,7 @@ fn claimed_by(volume: &PersistentVolume, name: &str, claim: &PersistentVolumeCla
 
 fn described<'a>(
     claim: ClaimOf<'a>,
-    claim_object: &'a PersistentVolumeClaim,
+    claim_object: Option<&'a PersistentVolumeClaim>,
     volume: &'a PersistentVolume,
     spec_name: &'a str,
 ) -> Resolved<'a> {

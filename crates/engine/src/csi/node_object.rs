@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use decide::back_off::volume_delay;
-use decide::csi::{installed, new_csi_node, node_patch, owned_by, uninstalled};
+use decide::csi::{installed, migrated, new_csi_node, node_patch, owned_by, uninstalled};
 use model::csi::DriverNode;
 use model::k8s::{CSINode, Node};
 use ports::{ApiError, ClusterPorts};
@@ -152,7 +152,11 @@ impl CsiNodeKeeper {
             Err(error) => return Err(said(error)),
         };
         if owned_by(&object, node) {
-            return Ok(object);
+            // An agent of another version may have said otherwise.
+            return match migrated(&object) {
+                Some(patch) => api.patch(&self.name, &patch).await.map_err(said),
+                None => Ok(object),
+            };
         }
         api.delete(&self.name).await.map_err(said)?;
         Err(format!("CSINode {:?} was owned by a different node, deleted it", self.name))

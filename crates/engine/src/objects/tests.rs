@@ -106,6 +106,14 @@ impl StorageApi for Cluster {
 
 #[async_trait]
 impl TokenApi for Cluster {
+    async fn service_account(
+        &self,
+        _: &str,
+        _: &str,
+    ) -> Result<model::credentials::ServiceAccountFacts, ApiError> {
+        nobody()
+    }
+
     async fn request(&self, wanted: &TokenWanted) -> Result<IssuedToken, ApiError> {
         let number = self.asked.fetch_add(1, Ordering::SeqCst);
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -120,6 +128,12 @@ impl TokenApi for Cluster {
 
 /// The other roles are not played here.
 struct Nobody;
+
+impl ports::WatchReports for Nobody {
+    fn watches(&self) -> Vec<model::report::WatchReport> {
+        Vec::new()
+    }
+}
 
 fn nobody<T>() -> Result<T, ApiError> {
     Err(ApiError::Unavailable { call: "any".into(), message: "nobody is there".into() })
@@ -245,6 +259,7 @@ impl Bench {
             shared: cluster.clone(),
             tokens: cluster.clone(),
             reviews: Arc::new(Nobody),
+            watches: Arc::new(Nobody),
         };
         let objects = ClusterObjects::new(Some(ports), Outbox(sender), CancellationToken::new());
         objects.follow_services();

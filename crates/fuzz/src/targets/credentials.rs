@@ -54,16 +54,16 @@ fn asked() -> CredentialPlugin {
         api_version: "credentialprovider.kubelet.k8s.io/v1".into(),
         args: Vec::new(),
         env: Vec::new(),
-        needs_service_account: false,
+        token: None,
     }
 }
 
 fn answer(data: &[u8]) {
-    let _ = plugin::parse_answer(&asked(), data);
+    let _ = plugin::parse_answer(&asked(), data, None);
 }
 
 fn config(data: &[u8]) {
-    let _ = plugin_config::parse(&[("/p.yaml".to_owned(), data.to_vec())]);
+    let _ = plugin_config::parse(&[("/p.yaml".to_owned(), data.to_vec())], true);
 }
 
 /// A name of an image, and a pattern after the first line.

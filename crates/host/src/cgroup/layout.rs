@@ -47,6 +47,18 @@ impl Layout {
         }
     }
 
+    /// Directories that a cgroup needs and does not have: of a path as the configuration has it.
+    pub fn missing(&self, path: &str) -> Vec<PathBuf> {
+        let below = path.trim_start_matches('/');
+        let wanted: Vec<PathBuf> = match self {
+            Layout::V1(hierarchies) => {
+                hierarchies.iter().filter(|h| h.needed()).map(|h| h.mount.join(below)).collect()
+            }
+            Layout::V2 { root } => vec![root.join(below)],
+        };
+        wanted.into_iter().filter(|path| !path.is_dir()).collect()
+    }
+
     /// Where a cgroup has directories: `path` as `CgroupName::spell` gives it.
     pub(super) fn directories(&self, path: &str) -> Vec<PathBuf> {
         let below = path.trim_start_matches('/');

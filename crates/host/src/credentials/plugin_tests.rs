@@ -25,7 +25,7 @@ impl Bench {
             api_version: String::new(),
             args: vec!["one".into(), "two words".into()],
             env: vec![("PLUGIN_VARIABLE".into(), "value".into())],
-            needs_service_account: false,
+            token: None,
         };
         let path = dir.path().join("plug");
         std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();

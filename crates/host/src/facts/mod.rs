@@ -41,6 +41,10 @@ pub struct FactsConfig {
     pub root_dir: PathBuf,
     /// The name to look the node's address up by. Empty: the kernel's.
     pub hostname: String,
+    /// Files that tell the machine's id: the first that says something counts.
+    pub machine_id_files: Vec<String>,
+    /// The same of the id of this boot.
+    pub boot_id_files: Vec<String>,
     /// Where `/proc`, `/sys` and `/etc` are found: `/`, but in tests.
     pub root: PathBuf,
 }
@@ -52,6 +56,8 @@ impl Default for FactsConfig {
             node_ips: None,
             root_dir: PathBuf::from("/var/lib/kubelet"),
             hostname: String::new(),
+            machine_id_files: vec!["/etc/machine-id".into(), "/var/lib/dbus/machine-id".into()],
+            boot_id_files: vec!["/proc/sys/kernel/random/boot_id".into()],
             root: PathBuf::from("/"),
         }
     }
@@ -118,6 +124,7 @@ fn read(config: &FactsConfig) -> Result<HostFacts, FactsError> {
         memory_bytes,
         swap_bytes: parse::meminfo_bytes(&meminfo, "SwapTotal").unwrap_or(0),
         cpus: host.cpus(),
+        online_cpus: parse::cpu_set(&host.text(&format!("{CPU_ROOT}/online"))).unwrap_or_default(),
         // As upstream has it, what is not the unified hierarchy is version 1.
         cgroup_version: cgroups.as_ref().map_or(CgroupVersion::V1, Layout::version),
         swap_controller: cgroups.is_some_and(|layout| host.swap_controller(&layout)),
@@ -134,8 +141,8 @@ fn read(config: &FactsConfig) -> Result<HostFacts, FactsError> {
         apparmor_enabled: host.text("/sys/module/apparmor/parameters/enabled").starts_with('Y'),
         selinux_enabled: host.at("/sys/fs/selinux/enforce").exists(),
         selinux_file_label: host.selinux_file_label(),
-        boot_id: host.word("/proc/sys/kernel/random/boot_id"),
-        machine_id: host.machine_id(),
+        boot_id: host.first_word(&config.boot_id_files),
+        machine_id: host.first_word(&config.machine_id_files),
         subordinate_ids: subordinate_ids(&host)?,
         system_uuid: host.system_uuid(),
         os_image: host.os_image(),
@@ -265,9 +272,10 @@ impl Host {
         }
     }
 
-    fn machine_id(&self) -> String {
-        let ids = ["/etc/machine-id", "/var/lib/dbus/machine-id"].map(|path| self.word(path));
-        ids.into_iter().find(|id| !id.is_empty()).unwrap_or_default()
+    /// Of the first file that says something.
+    fn first_word(&self, paths: &[String]) -> String {
+        let words = paths.iter().map(|path| self.word(path));
+        words.into_iter().find(|word| !word.is_empty()).unwrap_or_default()
     }
 
     /// Firmware first; the device trees of PowerPC and s390 after it.

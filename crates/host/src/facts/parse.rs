@@ -1,5 +1,6 @@
 //! The kernel's small text formats. Pure, and for any input: what makes no sense is absent, never a panic.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use model::user_namespace::IdRange;
@@ -31,6 +32,21 @@ pub fn subordinate_ids(users: &str, groups: &str) -> Result<IdRange, String> {
         [_, "kubelet", first, count] => Ok(IdRange { first: number(first)?, count: number(count)? }),
         _ => Err(format!("{line:?} are no ids for user \"kubelet\"")),
     }
+}
+
+/// The cpus that a list as `0-3,8` names. `None`: it is no such list, or names more than any machine has.
+pub fn cpu_set(list: &str) -> Option<BTreeSet<u32>> {
+    const MOST: u32 = 1 << 16;
+    let mut found = BTreeSet::new();
+    for range in list.trim().split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        if last >= MOST {
+            return None;
+        }
+        found.extend(first..=last);
+    }
+    Some(found)
 }
 
 /// How many cpus a list as `0-3,8` names.

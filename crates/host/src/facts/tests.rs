@@ -65,6 +65,7 @@ async fn a_host_with_everything() {
         memory_bytes: 1_024_000,
         swap_bytes: 10_240,
         cpus: 4,
+        online_cpus: (0..4).collect(),
         cgroup_version: CgroupVersion::V2,
         swap_controller: true,
         hugepage_sizes: vec!["2MB".into(), "1GB".into()],
@@ -88,6 +89,20 @@ async fn a_host_with_everything() {
         ..HostFacts::default()
     };
     assert_eq!(facts(&dir).await, expect);
+}
+
+#[tokio::test]
+async fn ids_come_from_the_first_file_that_has_one() {
+    let dir = host(&[MEMINFO, ("run/empty", "\n"), ("run/machine", "m2\n"), ("run/boot", "b2\n")]);
+    let config = FactsConfig {
+        root: dir.path().to_path_buf(),
+        machine_id_files: ["/run/missing", "/run/empty", "/run/machine"].map(str::to_owned).to_vec(),
+        boot_id_files: vec!["/run/boot".into()],
+        node_ips: Some(vec!["192.0.2.1".into()]),
+        ..FactsConfig::default()
+    };
+    let facts = HostFactsReader::new(config).read().await.unwrap();
+    assert_eq!((facts.machine_id.as_str(), facts.boot_id.as_str()), ("m2", "b2"));
 }
 
 #[tokio::test]

@@ -56,6 +56,9 @@ pub struct Flags {
     pub experimental_mounter_path: Option<PathBuf>,
     pub experimental_allocatable_ignore_eviction: bool,
     pub housekeeping_interval: GoDuration,
+    /// The first of them that says something counts.
+    pub boot_id_files: Vec<String>,
+    pub machine_id_files: Vec<String>,
     /// A version to report instead of [`KUBERNETES_VERSION`].
     pub reported_version: Option<String>,
 

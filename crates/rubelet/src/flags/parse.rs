@@ -190,6 +190,8 @@ impl Given {
             experimental_mounter_path: self.text("experimental-mounter-path"),
             experimental_allocatable_ignore_eviction: self.value("experimental-allocatable-ignore-eviction"),
             housekeeping_interval: self.value("housekeeping-interval"),
+            boot_id_files: paths(self.text("boot-id-file")),
+            machine_id_files: paths(self.text("machine-id-file")),
             reported_version: self.text("version").filter(|text: &String| text.starts_with('v')),
             overrides: self.overrides(),
             warnings,
@@ -218,6 +220,12 @@ impl Given {
     fn warnings(&self) -> Vec<String> {
         self.values.iter().filter_map(|(flag, _)| warning(flag)).collect()
     }
+}
+
+/// A list of files, comma-separated.
+fn paths(list: Option<String>) -> Vec<String> {
+    let list = list.unwrap_or_default();
+    list.split(',').map(str::trim).filter(|path| !path.is_empty()).map(str::to_owned).collect()
 }
 
 fn warning(flag: &Flag) -> Option<String> {

@@ -9,8 +9,10 @@
 
 use std::fmt::{self, Write};
 
+use host::clock::SystemClock;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use ports::WallClock;
 use serde_json::Value;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -40,9 +42,10 @@ where
         }
         let mut fields = Fields::default();
         event.record(&mut fields);
+        let now = SystemClock.wall().timestamp();
         match self.json {
-            true => write_json(&mut to, Timestamp::now(), event.metadata(), fields),
-            false => self.write_text(&mut to, Timestamp::now(), event.metadata(), fields),
+            true => write_json(&mut to, now, event.metadata(), fields),
+            false => self.write_text(&mut to, now, event.metadata(), fields),
         }
     }
 }

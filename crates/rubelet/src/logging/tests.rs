@@ -111,7 +111,7 @@ fn the_journal_is_known_by_device_and_inode() {
     let told = format!("{}:{}", stat.st_dev, stat.st_ino);
     assert!(is_journal(Some(&told), &file));
     assert!(!is_journal(Some(&format!("{told}1")), &file));
-    assert!(!is_journal(Some(&told), &tempfile::tempfile().unwrap()));
+    assert!(!is_journal(Some(&told), tempfile::tempfile().unwrap()));
     assert!(!is_journal(None, &file));
 }
 

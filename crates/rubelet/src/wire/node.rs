@@ -1,6 +1,6 @@
 //! From flags and configuration to what this node is in a cluster.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -26,13 +26,19 @@ pub fn node_setup(
         ["", "external"].contains(&cloud),
         "--cloud-provider={cloud}: only \"external\" and none are possible"
     );
-    let rules = capacity_rules(flags, config)?;
+    // Nobody would attach anything, and pods with such volumes would wait for ever.
+    ensure!(
+        config.enable_controller_attach_detach || flags.kubeconfig.is_none(),
+        "enableControllerAttachDetach: false is not possible in a cluster: attaching is left to the controller"
+    );
+    let rules = capacity_rules(flags, config, &facts.online_cpus)?;
     check_reservation(&rules, facts)?;
     let whole = |number: i32| u32::try_from(number).unwrap_or(0);
     Ok(NodeSetup {
         name: name.to_owned(),
         hostname: name.to_owned(),
         register: config.register_node,
+        get_on_exists_only: gates.enabled("KubeletRegistrationGetOnExistsOnly"),
         node_ips: flags.node_ips.clone(),
         labels: flags.node_labels.clone(),
         taints: config.register_with_taints.iter().map(taint).collect::<anyhow::Result<_>>()?,
@@ -60,18 +66,26 @@ fn taint(taint: &crate::config::Taint) -> anyhow::Result<Taint> {
     serde_json::from_value(value).with_context(|| format!("registerWithTaints: {}", taint.key))
 }
 
-fn capacity_rules(flags: &Flags, config: &KubeletConfiguration) -> anyhow::Result<CapacityRules> {
+fn capacity_rules(
+    flags: &Flags,
+    config: &KubeletConfiguration,
+    online: &BTreeSet<u32>,
+) -> anyhow::Result<CapacityRules> {
     let list = |texts: &BTreeMap<String, String>| -> BTreeMap<String, Quantity> {
         texts.iter().map(|(name, amount)| (name.clone(), Quantity(amount.clone()))).collect()
     };
     let mut system = list(&config.system_reserved);
     let mut kube = list(&config.kube_reserved);
     if !config.reserved_system_cpus.is_empty() {
-        let cpus = cpu_count(&config.reserved_system_cpus)
-            .with_context(|| format!("reservedSystemCPUs: {:?}", config.reserved_system_cpus))?;
+        let given = &config.reserved_system_cpus;
+        let cpus = cpu_set(given).with_context(|| format!("reservedSystemCPUs: {given:?}"))?;
+        ensure!(
+            online.is_empty() || cpus.is_subset(online),
+            "reservedSystemCPUs: {given} is not a subset of the online CPUs: {online:?}"
+        );
         // These cpus are the whole reservation, whatever else was said of cpus.
         kube.remove("cpu");
-        system.insert("cpu".into(), Quantity(cpus.to_string()));
+        system.insert("cpu".into(), Quantity(cpus.len().to_string()));
     }
     let threshold = |signal: &str| match config.eviction_hard.get(signal) {
         Some(text) if !flags.experimental_allocatable_ignore_eviction => share(signal, text),
@@ -99,16 +113,16 @@ fn share(signal: &str, text: &str) -> anyhow::Result<Option<Share>> {
     Ok((percent > 0.0 && percent < 100.0).then(|| Share::Fraction(percent / 100.0)))
 }
 
-/// How many cpus a list as `0-3,8` names.
-fn cpu_count(list: &str) -> anyhow::Result<usize> {
-    let mut cpus = std::collections::BTreeSet::new();
+/// The cpus that a list as `0-3,8` names.
+fn cpu_set(list: &str) -> anyhow::Result<BTreeSet<u32>> {
+    let mut cpus = BTreeSet::new();
     for range in list.split(',').map(str::trim) {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let (first, last): (u16, u16) = (first.parse()?, last.parse()?);
         ensure!(first <= last, "{range:?} is no range");
-        cpus.extend(first..=last);
+        cpus.extend((first..=last).map(u32::from));
     }
-    Ok(cpus.len())
+    Ok(cpus)
 }
 
 fn check_reservation(rules: &CapacityRules, facts: &HostFacts) -> anyhow::Result<()> {
@@ -133,7 +147,14 @@ mod tests {
     use crate::flags::{Invocation, parse};
 
     fn facts() -> HostFacts {
-        HostFacts { cpus: 4, memory_bytes: 8 << 30, root_fs_bytes: 100 << 30, ..HostFacts::default() }
+        let online_cpus = (0..4).collect();
+        HostFacts {
+            cpus: 4,
+            online_cpus,
+            memory_bytes: 8 << 30,
+            root_fs_bytes: 100 << 30,
+            ..HostFacts::default()
+        }
     }
 
     fn set_up(
@@ -180,7 +201,18 @@ mod tests {
         assert_eq!((setup.capacity.max_pods, setup.capacity.pods_per_core), (110, 10));
         assert_eq!(setup.lease_duration, Duration::from_secs(20));
         assert_eq!(setup.kubelet_version, "v1.36.4");
-        assert_eq!(setup.declared_features, ["RestartAllContainersOnContainerExits"]);
+        assert_eq!(
+            setup.declared_features,
+            ["ExtendWebSocketsToKubelet", "RestartAllContainersOnContainerExits"]
+        );
+    }
+
+    #[test]
+    fn attaching_is_left_to_the_controller() {
+        let off = |config: &mut KubeletConfiguration| config.enable_controller_attach_detach = false;
+        let refused = set_up(&["--kubeconfig=/k"], off).unwrap_err().to_string();
+        assert!(refused.starts_with("enableControllerAttachDetach: false is not possible"), "{refused}");
+        assert!(!set_up(&[], off).unwrap().attach_by_controller, "alone, nothing is attached");
     }
 
     #[test]
@@ -202,6 +234,11 @@ mod tests {
         for bad in ["x", "3-1", "1-"] {
             assert!(set_up(&[], |config| config.reserved_system_cpus = bad.into()).is_err(), "{bad}");
         }
+        let beyond = set_up(&[], |config| config.reserved_system_cpus = "3-4".into());
+        assert_eq!(
+            beyond.unwrap_err().to_string(),
+            "reservedSystemCPUs: 3-4 is not a subset of the online CPUs: {0, 1, 2, 3}"
+        );
         for none in ["0%", "100%"] {
             assert_eq!(share("s", none).unwrap(), None);
         }

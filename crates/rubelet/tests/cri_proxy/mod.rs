@@ -92,6 +92,11 @@ impl Proxy {
         self.book.borrow().calls(method)
     }
 
+    /// What was asked with each `PullImage`, as it stood on the wire.
+    pub fn pulls(&self) -> Vec<Vec<u8>> {
+        self.book.borrow().pulls()
+    }
+
     /// What went wrong since the proxy began, as `Method fault`, with how often.
     pub fn faults(&self) -> BTreeMap<String, u64> {
         self.book.borrow().faults()

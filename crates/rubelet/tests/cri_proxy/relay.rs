@@ -51,6 +51,9 @@ impl Line {
         let Ok(body) = body.collect().await else { return refusal(UNAVAILABLE) };
         let body = body.to_bytes();
         let fate = self.fate(&method, &body);
+        if method == "PullImage" {
+            self.book.send_modify(|book| book.keep_pull(&body));
+        }
         let request = Request::from_parts(head, Full::new(body));
         match STREAMS.contains(&method.as_str()) {
             true => self.stream(&method, fate, request).await,

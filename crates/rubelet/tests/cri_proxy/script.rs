@@ -85,6 +85,8 @@ pub struct Book {
     since_script: BTreeMap<String, u64>,
     ever: BTreeMap<String, u64>,
     faults: BTreeMap<String, u64>,
+    /// What was asked with each `PullImage`, as it stood on the wire.
+    pulls: Vec<Vec<u8>>,
 }
 
 impl Book {
@@ -100,6 +102,14 @@ impl Book {
 
     pub fn faults(&self) -> BTreeMap<String, u64> {
         self.faults.clone()
+    }
+
+    pub fn keep_pull(&mut self, request: &[u8]) {
+        self.pulls.push(request.to_vec());
+    }
+
+    pub fn pulls(&self) -> Vec<Vec<u8>> {
+        self.pulls.clone()
     }
 
     /// Counts a call, and says what becomes of it. `request`: its bytes.

@@ -34,10 +34,22 @@ impl Member {
         name: &'static str,
         adjust: impl FnOnce(&mut Value),
     ) -> Member {
-        let runtime = Runtime::start();
+        Member::join_on(Runtime::start(), cluster, name, &[], adjust)
+    }
+
+    /// With a runtime that is there already, and flags on top of a member's own.
+    #[track_caller]
+    pub fn join_on(
+        runtime: Runtime,
+        cluster: &'static Cluster,
+        name: &'static str,
+        more_flags: &[&str],
+        adjust: impl FnOnce(&mut Value),
+    ) -> Member {
         let kubeconfig = cluster.node_kubeconfig(name);
         let kubeconfig = kubeconfig.to_string_lossy().into_owned();
-        let flags = ["--kubeconfig", &kubeconfig, "--hostname-override", name];
+        let mut flags = vec!["--kubeconfig", &kubeconfig, "--hostname-override", name];
+        flags.extend(more_flags);
         let agent = Agent::start_with_flags(&runtime, &flags, adjust);
         Member { node: Node { agent, runtime }, cluster, name }
     }

@@ -123,7 +123,7 @@ async fn credential_plugins_and_their_configuration() {
         api_version: String::new(),
         args: Vec::new(),
         env: Vec::new(),
-        needs_service_account: false,
+        token: None,
     };
     let credentials = MeteredCredentials::new(Arc::new(Plugins(vec![plugin.clone()])), metrics.clone());
     credentials.ask(&plugin, "good", "").await.unwrap();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use decide::effect::ApiCall;
 use decide::event::{ApiFailure, CallFailure, LeftoversSeen, PulledImage, RuntimeCheck};
+use decide::images::PullKey;
 use decide::{Epoch, Event};
 use model::cgroup::CgroupName;
 use model::cluster::{ObjectKey, ObjectState, Token, TokenWanted};
@@ -22,8 +23,7 @@ pub enum Errand {
     CheckRuntime,
     Inspect(String),
     Pull {
-        image: String,
-        access: u64,
+        pull: PullKey,
         took: u64,
     },
     LookAt(ObjectKey),
@@ -86,13 +86,13 @@ impl Simulation {
         self.plan_in(wait, Happening::Errand { generation: self.generation, errand });
     }
 
-    pub(super) fn begin_pull(&mut self, image: String, access: u64) {
+    pub(super) fn begin_pull(&mut self, pull: PullKey) {
         let took = if self.faults.pull_fails(&mut self.rng, self.world.now) && self.rng.per_mille(200) {
             self.rng.between(30 * SECOND, 90 * SECOND)
         } else {
             self.rng.between(20 * MILLI, 4 * SECOND)
         };
-        let errand = Errand::Pull { image, access, took };
+        let errand = Errand::Pull { pull, took };
         self.plan_in(took, Happening::Errand { generation: self.generation, errand });
     }
 
@@ -107,7 +107,7 @@ impl Simulation {
                 };
                 Event::ImageInspected { image, result, history: Default::default() }
             }
-            Errand::Pull { image, access, took } => self.pulled(image, access, took),
+            Errand::Pull { pull, took } => self.pulled(pull, took),
             Errand::LookAt(key) => match self.look_at(generation, &key) {
                 Some(state) => Event::ObjectSeen { key, state },
                 None => return,
@@ -232,20 +232,20 @@ impl Simulation {
         RuntimeCheck::Answered { runtime_name: "simulated".into(), status, cgroup_driver: None }
     }
 
-    fn pulled(&mut self, image: String, access: u64, took: u64) -> Event {
+    fn pulled(&mut self, pull: PullKey, took: u64) -> Event {
         let failure = self.call_fails();
         let result = match failure {
             Some(failure) => Err(failure),
-            None => match self.world.pull(&image) {
+            None => match self.world.pull(&pull.image) {
                 Ok(reference) => Ok(PulledImage {
                     reference,
-                    image: self.world.images.look(&image),
+                    image: self.world.images.look(&pull.image),
                     took: std::time::Duration::from_nanos(took),
                 }),
                 Err(message) => Err(CallFailure { unreachable: false, message }),
             },
         };
-        Event::ImagePulled { image, access, result }
+        Event::ImagePulled { pull, result }
     }
 
     fn leftovers(&self) -> LeftoversSeen {

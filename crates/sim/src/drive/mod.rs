@@ -263,7 +263,7 @@ impl Simulation {
             Effect::Run { uid, epoch, stages } => self.begin_plan(uid, epoch, stages),
             Effect::Cancel { uid, epoch } => self.cancel_plan(&uid, epoch),
             Effect::InspectImage { image } => self.errand_soon(Errand::Inspect(image)),
-            Effect::PullImage { image, access, .. } => self.begin_pull(image, access),
+            Effect::PullImage { pull, .. } => self.begin_pull(pull),
             Effect::WatchObject { key } => {
                 if let Some(agent) = &mut self.agent {
                     agent.watching.insert(key.clone());

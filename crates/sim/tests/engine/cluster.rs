@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use model::cluster::{ObjectKey, ObjectState, TokenWanted};
+use model::credentials::ServiceAccountFacts;
 use model::k8s::{CSIDriver, CSINode, ClusterTrustBundle, Event, Lease, Node, Pod, RuntimeClass, Service};
 use model::pod::Source;
 use model::storage::{StorageKey, StorageObject, StorageState};
@@ -49,8 +50,15 @@ impl SimCluster {
             csi_node: me.clone(),
             shared: me.clone(),
             tokens: me.clone(),
-            reviews: me,
+            reviews: me.clone(),
+            watches: me,
         }
+    }
+}
+
+impl ports::WatchReports for SimCluster {
+    fn watches(&self) -> Vec<model::report::WatchReport> {
+        Vec::new()
     }
 }
 
@@ -252,6 +260,11 @@ impl SharedObjects for SimCluster {
 
 #[async_trait]
 impl TokenApi for SimCluster {
+    async fn service_account(&self, namespace: &str, name: &str) -> Result<ServiceAccountFacts, ApiError> {
+        let facts = ServiceAccountFacts { uid: format!("{namespace}/{name}"), ..Default::default() };
+        self.0.call(&"the API server".into(), true, |_: &mut Inner| Ok(facts)).await
+    }
+
     async fn request(&self, wanted: &TokenWanted) -> Result<IssuedToken, ApiError> {
         let lasts = Duration::from_secs(wanted.expiration_secs.max(0) as u64);
         let issue = |inner: &mut Inner| {

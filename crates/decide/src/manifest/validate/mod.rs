@@ -25,12 +25,18 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 pub use self::report::FieldError;
 use self::report::{Path, Report};
+pub(crate) use self::syntax::qualified_name;
 
 const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
 
 /// Checks a defaulted pod as the API server would on creation.
 pub fn validate(pod: &Pod) -> Result<(), Vec<FieldError>> {
-    let mut report = Report::default();
+    validate_under(pod, false)
+}
+
+/// `own_users_on_host_network`: the gate that lets a pod have both.
+pub fn validate_under(pod: &Pod, own_users_on_host_network: bool) -> Result<(), Vec<FieldError>> {
+    let mut report = Report::under(own_users_on_host_network);
     let empty = PodSpec::default();
     let spec = pod.spec.as_ref().unwrap_or(&empty);
     metadata(&pod.metadata, &mut report);

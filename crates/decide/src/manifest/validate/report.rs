@@ -70,20 +70,28 @@ shown_bare!(i32 i64 usize bool);
 
 /// Collects the broken rules in the order in which they are found.
 #[derive(Debug, Default)]
-pub(super) struct Report(Vec<FieldError>);
+pub(super) struct Report {
+    errors: Vec<FieldError>,
+    /// A pod may have users of its own on the host's network.
+    pub(super) own_users_on_host_network: bool,
+}
 
 impl Report {
+    pub(super) fn under(own_users_on_host_network: bool) -> Self {
+        Self { errors: Vec::new(), own_users_on_host_network }
+    }
+
     pub(super) fn into_result(self) -> Result<(), Vec<FieldError>> {
-        if self.0.is_empty() { Ok(()) } else { Err(self.0) }
+        if self.errors.is_empty() { Ok(()) } else { Err(self.errors) }
     }
 
     /// How many rules were broken so far; a later count tells whether a part is sound.
     pub(super) fn count(&self) -> usize {
-        self.0.len()
+        self.errors.len()
     }
 
     fn push(&mut self, path: &Path, detail: String) {
-        self.0.push(FieldError { path: path.0.clone(), detail });
+        self.errors.push(FieldError { path: path.0.clone(), detail });
     }
 
     pub(super) fn required(&mut self, path: &Path) {

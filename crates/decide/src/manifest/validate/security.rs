@@ -47,7 +47,9 @@ fn user_namespace(spec: &PodSpec, path: &Path, report: &mut Report) {
         return;
     }
     let shared = [("hostNetwork", spec.host_network), ("hostPID", spec.host_pid), ("hostIPC", spec.host_ipc)];
-    for (field, _) in shared.into_iter().filter(|(_, shared)| *shared == Some(true)) {
+    let allows_network = report.own_users_on_host_network;
+    let refused = |field: &str| field != "hostNetwork" || !allows_network;
+    for (field, _) in shared.into_iter().filter(|(field, shared)| *shared == Some(true) && refused(field)) {
         report.forbidden(&path.child(field), "must not be true when hostUsers is false");
     }
     for (container, path) in all_containers(spec, path) {

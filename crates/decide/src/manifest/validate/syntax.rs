@@ -72,7 +72,7 @@ fn is_qualified_part(text: &str) -> bool {
 }
 
 /// A key such as `app` or `example.com/role`.
-pub(super) fn qualified_name(text: &str) -> Vec<String> {
+pub(crate) fn qualified_name(text: &str) -> Vec<String> {
     let (prefix, name) = match text.split_once('/') {
         Some((_, name)) if name.contains('/') => {
             return vec!["must be a name with at most one prefix before a '/'".to_owned()];

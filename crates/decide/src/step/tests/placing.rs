@@ -2,7 +2,32 @@
 
 use model::node::NodeConfig;
 
-use super::{check, check_on};
+use super::check_on;
+use super::script::Script;
+
+/// With the gate under which images are told apart by the handlers that they are for.
+#[track_caller]
+fn check(script: &str) -> Script {
+    let features = [("RuntimeClassInImageCriApi".to_owned(), true)].into();
+    check_on(NodeConfig { features, ..NodeConfig::default() }, script)
+}
+
+#[test]
+fn without_the_gate_the_runtime_is_not_told_whose_images_they_are() {
+    check_on(
+        NodeConfig::default(),
+        r"
+        pod a = spec: {runtimeClassName: fast}
+        pod b =
+        classes fast=crun
+        up
+        file a b
+        => run a: dirs + cgroup > sandbox#0 by crun | look img-c:1
+        => run b: dirs + cgroup > sandbox#0
+        looked img-c:1: no            => pull img-c:1
+        ",
+    );
+}
 
 #[test]
 fn the_class_chooses_the_handler_and_its_images() {
@@ -117,7 +142,7 @@ fn the_clusters_class_counts_more_than_a_files() {
         up
         classes fast=crun
         api-classes fast=kata
-        api a                         => run a: dirs + cgroup > sandbox#0 by kata | look img-c:1 kata
+        api a                         => run a: dirs + cgroup > sandbox#0 by kata | look img-c:1
         ",
     );
 }

@@ -23,9 +23,9 @@ use model::cri::{Image, RuntimeCondition, RuntimeHandler, RuntimeStatus};
 use model::disk_use::DiskUse;
 use model::node::{HostFacts, NodeConfig};
 use model::observed::{Observation, Scope};
-use model::pod::Source;
+use model::pod::{Source, UnreadablePod};
 use model::runtime_class::RuntimeClass;
-use model::{Mono, Now, PodUid, k8s};
+use model::{FullName, Mono, Now, PodUid, k8s};
 use serde_json::json;
 
 use super::show;
@@ -33,6 +33,7 @@ use crate::effect::{Action, ApiCall, Effect, Epoch, Stage, TimerKey};
 use crate::event::{
     CallFailure, Event, Hint, LeftoversSeen, PulledImage, RuntimeCheck, StartPoint, StepResult,
 };
+use crate::images::PullKey;
 use crate::plan::tests::words::{EPOCH, api_pod, at, observed, show_action, show_time, show_why};
 use crate::state::NodeState;
 use crate::step::step;
@@ -47,7 +48,7 @@ pub struct Script {
     /// The last token that each pod asked for.
     wanted: BTreeMap<PodUid, TokenWanted>,
     /// With which credentials each image was pulled last.
-    accesses: BTreeMap<String, u64>,
+    pulls: BTreeMap<String, PullKey>,
     /// Calls that the API server has not answered yet.
     pub calls: Vec<ApiCall>,
     /// Objects as the API server has them.
@@ -115,7 +116,7 @@ impl Script {
             plans: BTreeMap::new(),
             timers: BTreeMap::new(),
             wanted: BTreeMap::new(),
-            accesses: BTreeMap::new(),
+            pulls: BTreeMap::new(),
             calls: Vec::new(),
             objects: BTreeMap::new(),
             shown: BTreeSet::new(),
@@ -138,8 +139,8 @@ impl Script {
                     let old = self.plans.insert(uid.clone(), (*epoch, stages.clone()));
                     assert!(old.is_none(), "{uid} has two plans");
                 }
-                Effect::PullImage { image, access, .. } => {
-                    self.accesses.insert(image.clone(), *access);
+                Effect::PullImage { pull, .. } => {
+                    self.pulls.insert(pull.image.clone(), pull.clone());
                 }
                 Effect::RequestToken { wanted } => {
                     self.wanted.insert(wanted.pod_uid.clone(), wanted.clone());
@@ -231,11 +232,15 @@ impl Script {
             }
             "answer" => self.answer(rest),
             "node" => self.event(Event::NodeSeen((!rest.is_empty()).then(|| super::cluster::node(rest)))),
+            "unreadable" => self.unreadable(rest, false),
+            "api-unreadable" => self.unreadable(rest, true),
             "gone" => self.event(Event::PodGone { source: Source::Api, uid: rest.into() }),
             _ => {
                 let mut event = parse_event(word, rest);
-                if let Event::ImagePulled { image, access, .. } = &mut event {
-                    *access = self.accesses.get(image).copied().unwrap_or_default();
+                if let Event::ImagePulled { pull, .. } = &mut event
+                    && let Some(begun) = self.pulls.get(&pull.image)
+                {
+                    *pull = begun.clone();
                 }
                 self.event(event)
             }
@@ -255,6 +260,17 @@ impl Script {
             }
         };
         self.event(Event::TokenIssued { wanted, result })
+    }
+
+    /// Objects of the API that can't be decoded, by the names of their pods.
+    fn unreadable(&mut self, names: &str, complete: bool) -> Vec<String> {
+        let pod = |name: &str| UnreadablePod {
+            uid: name.into(),
+            full_name: FullName::new(name, "ns"),
+            problem: "spec.x: wrong".into(),
+        };
+        let pods = names.split_whitespace().map(pod).collect();
+        self.event(Event::UnreadablePods { source: Source::Api, pods, complete })
     }
 
     fn deliver(&mut self, source: Source, names: &str) -> Vec<String> {
@@ -458,7 +474,8 @@ fn parse_event(word: &str, rest: &str) -> Event {
                 }),
                 message => Err(call_failure(message)),
             };
-            Event::ImagePulled { image: image.into(), access: 0, result }
+            let pull = PullKey { image: image.into(), ..PullKey::default() };
+            Event::ImagePulled { pull, result }
         }
         "services" => Event::Services(Vec::new()),
         "configmap" => object(ObjectKind::ConfigMap, rest),

@@ -27,11 +27,11 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
             Some(format!("run {uid}: {}", show_stages(stages).replace(&own, " ")))
         }
         Effect::Cancel { uid, .. } => Some(format!("cancel {uid}")),
-        Effect::AskPlugins { image, .. } => Some(format!("ask plugins {image}")),
+        Effect::AskPlugins { pull, .. } => Some(format!("ask plugins {}", pull.image)),
         Effect::InspectImage { image } => Some(format!("look {image}")),
-        Effect::PullImage { image, own, .. } => {
+        Effect::PullImage { pull, own, .. } => {
             let users: String = own.iter().map(|c| format!(" as {}", c.login.username)).collect();
-            Some(format!("pull {image}{users}"))
+            Some(format!("pull {}{users}", pull.image))
         }
         Effect::NoteAccess { image, secret, .. } => Some(format!("note {image} by {}", secret.name)),
         Effect::WatchObject { key } => Some(format!("watch {} {}", key.kind.word(), key.name)),

@@ -27,8 +27,7 @@ pub struct Unattached {
 pub fn unattached(inputs: &ContentInputs<'_>) -> Vec<Unattached> {
     let mut found = Vec::new();
     for volume in mounted(inputs.pod) {
-        let Some(claim) = persistent::claim_of(inputs.pod, volume) else { continue };
-        let Ok(resolved) = persistent::resolve(inputs, claim) else { continue };
+        let Some(Ok(resolved)) = persistent::resolve_volume(inputs, volume) else { continue };
         let Source::Csi(source) = resolved.source else { continue };
         let id = VolumeId { driver: source.driver.clone(), handle: source.volume_handle.clone() };
         let waits =

@@ -44,6 +44,22 @@ fn tree(below: &[&str]) -> (TempDir, HostCgroups) {
     (dir, HostCgroups::new(layout, CgroupDriver::Cgroupfs))
 }
 
+#[test]
+fn a_root_that_is_not_there_is_told_by_its_paths() {
+    let (dir, _) = tree(&["pods"]);
+    let layout = Layout::V2 { root: dir.path().to_path_buf() };
+    assert!(layout.missing("/").is_empty() && layout.missing("/pods").is_empty());
+    assert_eq!(layout.missing("/other"), [dir.path().join("other")]);
+    // Of version 1 only what pods need is insisted on.
+    let hierarchy = |name: &str| {
+        fs::create_dir_all(dir.path().join(name)).unwrap();
+        super::super::Hierarchy { mount: dir.path().join(name), controllers: vec![name.to_owned()] }
+    };
+    let layout = Layout::V1(vec![hierarchy("memory"), hierarchy("freezer")]);
+    assert!(layout.missing("/").is_empty());
+    assert_eq!(layout.missing("/other"), [dir.path().join("memory/other")]);
+}
+
 #[tokio::test]
 async fn controllers_are_handed_down_and_values_written() {
     let (dir, cgroups) = tree(&["kubepods", "kubepods/burstable", "kubepods/burstable/pod1"]);

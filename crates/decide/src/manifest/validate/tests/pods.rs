@@ -394,6 +394,21 @@ fn pod_security() {
 }
 
 #[test]
+fn own_users_on_the_hosts_network_need_the_gate() {
+    let validated = |more: &str, gate: bool| {
+        let mut pod = base();
+        overlay(&mut pod, "/spec", yaml(&format!("hostUsers: false\nhostNetwork: true\n{more}")));
+        let mut pod = model::codec::pod_from_value(pod).unwrap();
+        crate::manifest::defaults(&mut pod);
+        let errors = validate_under(&pod, gate).err().unwrap_or_default();
+        errors.into_iter().map(|error| error.path.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(validated("", false), ["spec.hostNetwork"]);
+    assert!(validated("", true).is_empty());
+    assert_eq!(validated("hostPID: true", true), ["spec.hostPID"]);
+}
+
+#[test]
 fn namespaces_and_systems() {
     spec("hostPID: true\nshareProcessNamespace: true", &["spec.shareProcessNamespace: Invalid value"]);
     spec("hostUsers: false\nhostNetwork: true", &["spec.hostNetwork: Forbidden"]);
