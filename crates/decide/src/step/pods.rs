@@ -375,8 +375,10 @@ pub(super) fn take_orphans(state: &mut NodeState, cx: &mut Context, at: Mono) {
     if !state.sources_ready() {
         return;
     }
-    state.unclaimed_witnesses.clear();
-    for (uid, pod) in state.take_unclaimed() {
+    let taken = state.take_unclaimed();
+    // Those that can't be read stay, and with them what is doubted of them.
+    state.unclaimed_witnesses.retain(|uid, _| state.unclaimed.contains_key(uid));
+    for (uid, pod) in taken {
         state.in_work = Some(uid.clone());
         let grace = pod.containers.iter().filter_map(|c| c.pod_grace).max().unwrap_or(MINIMUM_GRACE_SECS);
         cx.log(
