@@ -216,6 +216,8 @@ pub enum TimerKey {
     Probe(PodUid),
     /// Another try at reading a pod whose reading failed.
     Observe(PodUid),
+    /// Readings that contradict what the runtime said before are made again.
+    Confirm,
     /// The pod's local storage is to be measured.
     Disk(PodUid),
     /// A token has to be asked for (again).
@@ -245,6 +247,7 @@ impl TimerKey {
             TimerKey::Token(wanted) => Some(&wanted.pod_uid),
             TimerKey::Storage(_)
             | TimerKey::Mirror(_)
+            | TimerKey::Confirm
             | TimerKey::FullRelist
             | TimerKey::RuntimeCheck
             | TimerKey::Sweep

@@ -51,6 +51,10 @@ pub struct NodeState {
     pub names: BTreeMap<FullName, VecDeque<PodUid>>,
     /// Runtime pods that no source has claimed, until all sources have spoken.
     pub unclaimed: BTreeMap<PodUid, Arc<ObservedPod>>,
+    /// Those of them of which the last reading lacked something: it has to be confirmed.
+    pub unclaimed_witnesses: BTreeMap<PodUid, Witness>,
+    /// Pods whose last reading has to be confirmed by another one, and when that may begin.
+    pub confirmations: BTreeMap<PodUid, Mono>,
     /// When a pod was last forgotten: what a reading that began before shows of it is gone.
     pub forgotten: BTreeMap<PodUid, Mono>,
     /// Container and sandbox ids to their pods, for hints.
@@ -277,6 +281,8 @@ impl NodeState {
             tally: Tally::default(),
             names: BTreeMap::new(),
             unclaimed: BTreeMap::new(),
+            unclaimed_witnesses: BTreeMap::new(),
+            confirmations: BTreeMap::new(),
             forgotten: BTreeMap::new(),
             ids: BTreeMap::new(),
             unknown_ids: BTreeMap::new(),

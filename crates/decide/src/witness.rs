@@ -13,6 +13,10 @@
 //! A list may lack a container because somebody else removed it, or the runtime lost it. Or because the list was
 //! incomplete, or older than the runtime's own answers: whoever starts the container again then has it twice. The first
 //! is rare and does not hurry; so it waits until it is certain.
+//!
+//! A runtime may also contradict itself for good: it answers that it removed something, and lists it for ever. That is
+//! doubted once. From then on it is known ([`Witness::retry_removal`]): no reading is doubted because of it, and its removal
+//! is tried ever more rarely. A pod whose doubts are confirmed again and again is doubted for ever longer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -26,8 +30,23 @@ use crate::state::{PodEntry, Reading};
 /// How much later than a reading that is doubted another one has to begin in order to be believed.
 pub const DOUBT: Duration = Duration::from_secs(1);
 
+/// The same for a pod whose last doubts were all confirmed: twice as long each time, up to this.
+pub const LONGEST_DOUBT: Duration = Duration::from_secs(300);
+
+/// After this long without a confirmed doubt, the next one is as short as the first.
+const CONFIRMED_FORGET: Duration = Duration::from_secs(600);
+
 /// So often; then whatever is shown is believed.
 pub const MOST_DOUBTS: u32 = 5;
+
+/// When the removal of something that the runtime lists although it said to have removed it is tried again: four times as
+/// late each time.
+const REMOVAL_INITIAL: Duration = Duration::from_secs(10);
+const REMOVAL_MAX: Duration = Duration::from_secs(600);
+
+fn removal_delay(times: u32) -> Duration {
+    (REMOVAL_INITIAL * 4_u32.pow(times.saturating_sub(1).min(6))).min(REMOVAL_MAX)
+}
 
 /// Readings that were not believed.
 #[derive(Clone, Debug)]
@@ -37,6 +56,16 @@ struct Doubt {
     what: Vec<String>,
     /// How many different ones there were.
     times: u32,
+    /// How much later a reading has to begin in order to be believed.
+    wait: Duration,
+}
+
+/// Something that the runtime said to have removed, and lists.
+#[derive(Clone, Debug)]
+struct StillListed {
+    /// How many times it was removed without effect.
+    times: u32,
+    retry_at: Mono,
 }
 
 /// Of one pod.
@@ -49,6 +78,9 @@ pub struct Witness {
     /// Whatever it was asked to remove by plans that have ended, however it answered.
     leaving: BTreeSet<String>,
     doubted: Option<Doubt>,
+    still_listed: BTreeMap<String, StillListed>,
+    /// How many doubts in a row ended because a later reading said the same, and when the last of them did.
+    confirmed: (u32, Mono),
 }
 
 impl Witness {
@@ -75,24 +107,93 @@ impl Witness {
         self.doubted.is_some()
     }
 
-    /// A reading that began then is believed. `fresh`: nothing of ours has changed the runtime since.
-    pub fn believe(&mut self, at: Mono, fresh: bool) {
+    /// Whether just this is doubted already.
+    pub fn doubts_just(&self, what: &[String]) -> bool {
+        self.doubted.as_ref().is_some_and(|doubt| doubt.what == what)
+    }
+
+    /// When a reading has to begin that can end the doubt.
+    pub fn doubted_until(&self) -> Option<Mono> {
+        self.doubted.as_ref().map(|doubt| doubt.since.plus(doubt.wait))
+    }
+
+    /// When the removal of this may be tried again. `None`: nothing speaks against trying it now.
+    pub fn retry_removal(&self, id: &str) -> Option<Mono> {
+        self.still_listed.get(id).map(|listed| listed.retry_at)
+    }
+
+    /// Whether anything is listed although the runtime said to have removed it.
+    pub fn has_still_listed(&self) -> bool {
+        !self.still_listed.is_empty()
+    }
+
+    /// A reading that began then is believed. `fresh`: nothing of ours has changed the runtime since. Gives the ids that the
+    /// runtime is found to list although it said to have removed them.
+    pub fn believe(&mut self, at: Mono, now: Mono, fresh: bool, seen: &ObservedPod) -> Vec<String> {
         self.doubted = None;
+        let found = match self.removed.is_empty() && self.still_listed.is_empty() {
+            true => Vec::new(),
+            false => self.find_still_listed(at, now, &shown_ids(seen)),
+        };
         self.started.retain(|_, since| *since > at);
         self.removed.retain(|_, since| *since > at);
         if fresh {
             self.leaving.clear();
         }
+        found
+    }
+
+    fn find_still_listed(&mut self, at: Mono, now: Mono, shown: &BTreeSet<&str>) -> Vec<String> {
+        self.still_listed.retain(|id, _| shown.contains(id.as_str()));
+        let mut found = Vec::new();
+        let removed = self.removed.iter().filter(|(_, since)| **since <= at).map(|(id, _)| id);
+        for id in removed.filter(|id| shown.contains(id.as_str())) {
+            let times = self.still_listed.get(id).map_or(0, |listed| listed.times) + 1;
+            if times == 1 {
+                found.push(id.clone());
+            }
+            let retry_at = now.plus(removal_delay(times));
+            self.still_listed.insert(id.clone(), StillListed { times, retry_at });
+        }
+        found
     }
 
     /// A reading that contradicts by this comes: whether it has to be confirmed first.
     pub fn doubt(&mut self, what: &[String], at: Mono, now: Mono) -> bool {
-        let doubt = self.doubted.get_or_insert(Doubt { since: now, what: what.to_vec(), times: 1 });
+        let wait = self.wait(now);
+        let new = |times: u32| Doubt { since: now, what: what.to_vec(), times, wait };
+        let doubt = self.doubted.get_or_insert_with(|| new(1));
         if doubt.what != what && doubt.times < MOST_DOUBTS {
-            *doubt = Doubt { since: now, what: what.to_vec(), times: doubt.times + 1 };
+            *doubt = new(doubt.times + 1);
         }
-        at < doubt.since.plus(DOUBT)
+        let doubted = at < doubt.since.plus(doubt.wait);
+        if !doubted {
+            self.confirmed = (self.confirmed_lately(now) + 1, now);
+        }
+        doubted
     }
+
+    fn confirmed_lately(&self, now: Mono) -> u32 {
+        let (times, last) = self.confirmed;
+        if now.since(last) < CONFIRMED_FORGET { times } else { 0 }
+    }
+
+    fn wait(&self, now: Mono) -> Duration {
+        (DOUBT * (1 << self.confirmed_lately(now).min(10))).min(LONGEST_DOUBT)
+    }
+}
+
+/// Ids of all that a reading shows of a pod.
+pub fn shown_ids(pod: &ObservedPod) -> BTreeSet<&str> {
+    let sandboxes = pod.sandboxes.iter().map(|sandbox| sandbox.id.as_str());
+    sandboxes.chain(pod.containers.iter().map(|container| container.id.as_str())).collect()
+}
+
+/// Whether this does nothing but remove again what the runtime said to have removed.
+pub fn only_retries_removals(witness: &Witness, stages: &[Stage]) -> bool {
+    let actions = stages.iter().flat_map(|stage| &stage.actions).count();
+    let retried = removals(stages).filter(|id| witness.still_listed.contains_key(*id)).count();
+    actions > 0 && actions == retried
 }
 
 fn removals(stages: &[Stage]) -> impl Iterator<Item = &str> {
@@ -120,16 +221,15 @@ pub fn expected(entry: &PodEntry, at: Mono) -> BTreeMap<&str, &'static str> {
 
 /// All that speaks against a reading that began then.
 pub fn contradictions(entry: &PodEntry, at: Mono, seen: &ObservedPod) -> Vec<String> {
-    let sandboxes = seen.sandboxes.iter().map(|sandbox| sandbox.id.as_str());
-    let shown: BTreeSet<&str> =
-        sandboxes.chain(seen.containers.iter().map(|container| container.id.as_str())).collect();
+    let shown = shown_ids(seen);
     let lacks =
         expected(entry, at).into_iter().filter(|(id, _)| !shown.contains(id)).map(|(id, what)| match what {
             "started" => format!("it lacks {id}, which the runtime said to have started"),
             what => format!("it lacks {what} {id}, which was there and was not removed"),
         });
     let removed = entry.witness.removed.iter().filter(|(_, since)| **since <= at);
-    let removed = removed.filter(|(id, _)| shown.contains(id.as_str()));
+    let known = &entry.witness.still_listed;
+    let removed = removed.filter(|(id, _)| shown.contains(id.as_str()) && !known.contains_key(*id));
     let removed = removed.map(|(id, _)| format!("it shows {id}, which the runtime said to have removed"));
     let unstarted =
         |id: &str| seen.containers.iter().any(|c| c.id.as_str() == id && c.state == ContainerState::Created);
@@ -150,6 +250,10 @@ mod tests {
     use crate::plan::tests::words::{api_pod, at, observed};
 
     const KNOWN: &str = "s0 ready; c#0 running";
+
+    fn nothing() -> ObservedPod {
+        observed("p", "", at(0.0))
+    }
 
     /// A pod of which a reading that began at second 1 was believed.
     fn entry() -> PodEntry {
@@ -209,9 +313,9 @@ mod tests {
         assert!(!witness.doubt(&a, mono(6.0), mono(6.1)));
         witness.started("c#1", mono(7.0));
         witness.leaving.insert("c#0".into());
-        witness.believe(mono(6.0), false);
+        witness.believe(mono(6.0), mono(6.1), false, &nothing());
         assert!(!witness.doubts() && witness.started.len() == 1 && witness.leaving.len() == 1);
-        witness.believe(mono(7.0), true);
+        witness.believe(mono(7.0), mono(7.1), true, &nothing());
         assert!(witness.started.is_empty() && witness.leaving.is_empty());
     }
 
@@ -231,5 +335,52 @@ mod tests {
             witness.doubt(&different(*n), now, now)
         });
         assert_eq!(doubted.count() as u32, MOST_DOUBTS);
+    }
+
+    #[test]
+    fn a_pod_whose_doubts_are_confirmed_again_and_again_is_doubted_for_longer() {
+        let mut witness = Witness::default();
+        let mono = |seconds: f64| at(seconds).mono;
+        let mut now = 0.0;
+        let mut waits = Vec::new();
+        for number in 0..12 {
+            let what = [format!("it lacks {number}")];
+            assert!(witness.doubt(&what, mono(now), mono(now)));
+            let until = witness.doubted_until().expect("a doubt");
+            waits.push(until.since(mono(now)).as_secs());
+            now += until.since(mono(now)).as_secs_f64();
+            assert!(!witness.doubt(&what, mono(now), mono(now)));
+            witness.believe(mono(now), mono(now), true, &nothing());
+        }
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]);
+        // It is forgotten after a while.
+        now += 600.0;
+        assert!(witness.doubt(&["it lacks x".to_owned()], mono(now), mono(now)));
+        assert_eq!(witness.doubted_until(), Some(mono(now + 1.0)));
+    }
+
+    #[test]
+    fn what_is_listed_although_it_was_removed_is_doubted_once_and_removed_ever_more_rarely() {
+        let mut entry = entry();
+        let shows = observed("p", KNOWN, at(1.0));
+        let mut now = 2.0;
+        let mut waits = Vec::new();
+        for time in 0..6 {
+            let mono = at(now).mono;
+            entry.witness.removed("c#0", mono);
+            entry.witness.leaving.insert("c#0".into());
+            let against = contradictions(&entry, mono, &shows);
+            assert_eq!(against.is_empty(), time > 0, "{against:?}");
+            let found = entry.witness.believe(mono, mono, true, &shows);
+            assert_eq!(found, if time == 0 { vec!["c#0".to_owned()] } else { Vec::new() });
+            let retry = entry.witness.retry_removal("c#0").expect("a retry").since(mono).as_secs();
+            waits.push(retry);
+            now += retry as f64;
+        }
+        assert_eq!(waits, [10, 40, 160, 600, 600, 600]);
+        // It is gone after all.
+        let gone = observed("p", "s0 ready", at(now));
+        entry.witness.believe(at(now).mono, at(now).mono, true, &gone);
+        assert_eq!(entry.witness.retry_removal("c#0"), None);
     }
 }

@@ -50,6 +50,9 @@ pub(crate) async fn list(shop: Shop, config: Arc<NodeConfig>) {
             seen.pod_dirs = found.pod_dirs;
             seen.log_dirs = found.log_dirs;
             seen.dead_links = found.dead_links;
+            for problem in found.problems {
+                tracing::warn!("looking for leftovers of pods: {problem}");
+            }
         }
         Err(error) => tracing::warn!("looking for leftovers of pods: {}", error.user_message()),
     }

@@ -48,6 +48,10 @@ pub enum Cause {
         of: String,
         message: String,
     },
+    /// The runtime said that it removed these sandboxes and containers, and lists them still.
+    StillListed {
+        ids: Vec<String>,
+    },
     /// A static pod of the same name has not finished yet.
     NameTaken {
         holder: String,

@@ -73,6 +73,8 @@ pub struct Leftovers {
     pub log_dirs: Vec<String>,
     /// Links below the container links directory whose target is missing.
     pub dead_links: Vec<String>,
+    /// Directories that could not be listed: nothing is known of what is in them.
+    pub problems: Vec<String>,
 }
 
 #[async_trait]

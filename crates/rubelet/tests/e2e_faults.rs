@@ -217,3 +217,44 @@ fn a_sandbox_whose_status_is_refused_costs_its_own_pod() {
     wait_no_trace(&node, |_| false);
     assert_sound(&mut node);
 }
+
+#[test]
+fn what_the_runtime_lists_for_ever_is_removed_ever_more_rarely() {
+    let (mut node, proxy) = node_behind_proxy();
+    let seen = Seen::new(&node.runtime);
+    let ghosts = seen::names("ghost", 5);
+    for name in &ghosts {
+        node.agent.write_manifest(name, &seen::sleeper(name));
+    }
+    seen.wait_running(&ghosts, 1, LONG);
+    node.agent.kill9();
+    ghosts.iter().for_each(|name| node.agent.remove_manifest(name));
+    node.runtime.remove_behind_cri();
+    assert_eq!(seen.pods().expect("a list").len(), ghosts.len(), "the CRI lists what it does not have");
+    let before = proxy.calls("RemovePodSandbox");
+    node.agent.restart();
+
+    let told = |node: &Node| {
+        let log = node.agent.log();
+        log.lines().filter(|line| line.contains("lists what it said to have removed")).count()
+    };
+    wait("every one to be told of", LONG, || match told(&node) {
+        lines if lines == ghosts.len() => Ok(()),
+        lines => Err(format!("{lines} lines: {}", node.agent.log_tail())),
+    });
+    // Another pod does not notice.
+    node.agent.write_manifest("next", &seen::sleeper("next"));
+    seen.wait_pod("next", LONG, |pod| pod.running().count() == 1);
+    // Each second another one would be many more.
+    std::thread::sleep(Duration::from_secs(20));
+    let removals = proxy.calls("RemovePodSandbox") - before;
+    let few = 4 * ghosts.len() as u64;
+    assert!(removals <= few, "{removals} removals of {} sandboxes", ghosts.len());
+    assert_eq!(told(&node), ghosts.len(), "told once");
+
+    // A runtime that is started anew knows what it has.
+    node.runtime.restart();
+    node.agent.remove_manifest("next");
+    wait_no_trace(&node, |_| false);
+    assert_sound(&mut node);
+}

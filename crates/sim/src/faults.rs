@@ -61,6 +61,8 @@ pub struct Faults {
     pub victim: Option<PodUid>,
     /// The runtime does not give these statuses, for good.
     pub refused_statuses: Option<RefusedStatuses>,
+    /// What the runtime removes of these pods stays in its lists, for good.
+    pub ghosts_of: Vec<PodUid>,
     /// The Node object has extremes wherever a number, a word or a time may stand.
     pub extreme: bool,
     /// Every step that plans a pod of this name panics.
@@ -151,6 +153,7 @@ impl Faults {
             detached: 0,
             victim: None,
             refused_statuses: None,
+            ghosts_of: Vec::new(),
             extreme: false,
             poison: None,
         }

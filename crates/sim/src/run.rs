@@ -39,6 +39,8 @@ pub enum Profile {
     Storage,
     /// Simple pods, one whose statuses the runtime refuses for good, and agents that die (K8, K10).
     Refused,
+    /// Simple pods, agents that die, and a runtime that lists for ever what it said to have removed (`few removals`).
+    Ghosts,
     /// As `Short`, or with simple pods only; and every step that plans the pods of one name panics.
     Poisoned,
     /// Simple pods beside some whose numbers, words and times are as extreme as the API allows.
@@ -46,13 +48,14 @@ pub enum Profile {
 }
 
 impl Profile {
-    pub const ALL: [Profile; 8] = [
+    pub const ALL: [Profile; 9] = [
         Profile::Calm,
         Profile::Faults,
         Profile::Short,
         Profile::Stuck,
         Profile::Storage,
         Profile::Refused,
+        Profile::Ghosts,
         Profile::Poisoned,
         Profile::Extreme,
     ];
@@ -68,6 +71,7 @@ impl Profile {
             Profile::Stuck => "stuck",
             Profile::Storage => "storage",
             Profile::Refused => "refused",
+            Profile::Ghosts => "ghosts",
             Profile::Poisoned => "poisoned",
             Profile::Extreme => "extreme",
         }
@@ -78,7 +82,7 @@ impl Profile {
         match self {
             Profile::Calm => 420 * SECOND,
             Profile::Faults | Profile::Short | Profile::Storage | Profile::Poisoned => 900 * SECOND,
-            Profile::Stuck | Profile::Refused | Profile::Extreme => 600 * SECOND,
+            Profile::Stuck | Profile::Refused | Profile::Ghosts | Profile::Extreme => 600 * SECOND,
         }
     }
 }
@@ -154,6 +158,8 @@ impl fmt::Display for Outcome {
 
 /// More events than any good run needs: somebody wakes somebody who wakes the first.
 const STORM: u64 = 60_000;
+/// As often an agent asks for the removal of what the runtime lists for ever. A run lasts half an hour at most.
+const FEW_REMOVALS: u32 = 8;
 /// Long enough to tell a back-off from a standstill.
 const QUIET_AT_LEAST: Nanos = 100 * SECOND;
 const LOOK_EVERY: Nanos = 5 * SECOND;
@@ -208,7 +214,7 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
 
 fn acts(sim: &mut Simulation, profile: Profile, during: Nanos, limit: u64) -> Nanos {
     let only_poison = profile == Profile::Poisoned && sim.faults.until == 0;
-    if only_poison || matches!(profile, Profile::Stuck | Profile::Refused) {
+    if only_poison || matches!(profile, Profile::Stuck | Profile::Refused | Profile::Ghosts) {
         others_are_not_held_up(sim);
     }
     while sim.world.now < during && good(sim, limit) {
@@ -238,6 +244,7 @@ fn acts(sim: &mut Simulation, profile: Profile, during: Nanos, limit: u64) -> Na
         sim.remove_everything();
         wait_for(sim, profile.bound(), limit, leftovers);
         if good(sim, limit)
+            && sim.world.ghosts.of.is_empty()
             && let Some(agent) = &sim.agent
         {
             sim.check.forgot_everything(&agent.state);
@@ -250,6 +257,10 @@ fn good(sim: &mut Simulation, limit: u64) -> bool {
     if sim.events > STORM {
         sim.check.violate("K10", format!("{} events: a storm", sim.events));
     }
+    if let Some((id, times)) = sim.world.ghosts.removals.iter().find(|(_, times)| **times > FEW_REMOVALS) {
+        let message = format!("{id} was removed {times} times by one agent, and is listed all the same");
+        sim.check.violate("few removals", message);
+    }
     sim.check.violation.is_none() && sim.events < limit
 }
 
@@ -260,7 +271,9 @@ fn leftovers(sim: &Simulation) -> Option<String> {
     if let Some(volume) = sim.world.storage.attachments.any() {
         return Some(format!("volume {volume} is attached for nobody"));
     }
-    let known = |uid: &model::PodUid| sim.agent.as_ref().is_some_and(|a| a.state.pods.contains_key(uid));
+    let known = |uid: &model::PodUid| {
+        !sim.world.ghosts.any_of(uid) && sim.agent.as_ref().is_some_and(|a| a.state.pods.contains_key(uid))
+    };
     sim.check.uids().find_map(|uid| {
         let left = nothing_left(&sim.world, uid).or_else(|| known(uid).then(|| "it is known".to_owned()));
         left.map(|what| format!("of pod {uid}, which nobody wants: {what}"))

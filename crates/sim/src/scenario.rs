@@ -63,9 +63,16 @@ impl Scenario {
                 let workload = Workload::plain(rng, 5).with_late(rng, FIRST_PODS_RUN, during);
                 (workload, Faults::refused_statuses(rng, during, "p0-1".into()))
             }
+            Profile::Ghosts => {
+                let workload = Workload::plain(rng, 6).with_late(rng, FIRST_PODS_RUN, during);
+                let gone = ["p0", "p1", "p2", "p3", "p4"];
+                let ghosts_of = gone.map(|name| format!("{name}-1").as_str().into()).to_vec();
+                let faults = Faults { until: during, ghosts_of, ..Faults::none() };
+                (workload.without(rng, &gone, FIRST_PODS_RUN, during), faults)
+            }
         };
         let mut troubles = trouble::seeded(rng, &faults);
-        if profile == Profile::Refused {
+        if matches!(profile, Profile::Refused | Profile::Ghosts) {
             let dies = |rng: &mut Rng| (rng.between(FIRST_PODS_RUN, during), Trouble::AgentDies);
             troubles.extend((0..rng.between(1, 4)).map(|_| dies(rng)));
         }

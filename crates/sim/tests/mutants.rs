@@ -138,6 +138,11 @@ fn decisions_that_believe_every_list() {
 }
 
 #[test]
+fn decisions_that_forget_what_was_removed() {
+    check(Mutant::ForgetsRemovals, &["few removals"]);
+}
+
+#[test]
 fn decisions_that_do_not_wait_for_an_attachment() {
     check(Mutant::IgnoresAttachments, &["attach first"]);
 }

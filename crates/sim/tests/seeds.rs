@@ -40,6 +40,11 @@ fn one_refused_status_holds_up_nobody_else() {
     all_good(Profile::Refused, 0..40);
 }
 
+#[test]
+fn what_stays_listed_for_ever_costs_little() {
+    all_good(Profile::Ghosts, 0..40);
+}
+
 /// K8 and K10 for everybody else, over the restarts that the panics make.
 #[test]
 fn one_pod_over_which_steps_panic_holds_up_nobody() {

@@ -26,7 +26,7 @@ use model::why::{Cause, Why};
 use model::{ApiEvent, ContainerId, Mono, Now};
 
 use crate::back_off::CrashBackOff;
-use crate::effect::Stage;
+use crate::effect::{Action, Stage};
 use crate::images::PullPolicy;
 use crate::ledger::StartFailure;
 use crate::lifecycle::Lifecycle;
@@ -155,8 +155,37 @@ pub fn plan_pod(inputs: &PlanInputs) -> PodPlan {
         Lifecycle::Terminating(termination) => stop::plan(inputs, termination),
         Lifecycle::Terminated | Lifecycle::Finished => release::plan(inputs),
     };
+    hold_back_removals(inputs, &mut plan);
     plan.stages.retain(|stage| !stage.actions.is_empty());
     plan
+}
+
+/// What the runtime lists although it said to have removed it is removed again, but not at every turn.
+fn hold_back_removals(inputs: &PlanInputs, plan: &mut PodPlan) {
+    if !inputs.entry.witness.has_still_listed() {
+        return;
+    }
+    let retry = |id: &str| inputs.entry.witness.retry_removal(id);
+    let early = |action: &Action| {
+        let id = match action {
+            Action::RemoveContainer { id, .. } => id.as_str(),
+            Action::RemoveSandbox { id } => id.as_str(),
+            _ => return None,
+        };
+        retry(id).filter(|at| *at > inputs.now.mono)
+    };
+    let actions = plan.stages.iter().flat_map(|stage| &stage.actions);
+    let next = actions.filter_map(early).min();
+    for stage in &mut plan.stages {
+        stage.actions.retain(|action| early(action).is_none());
+    }
+    let observed = inputs.observed;
+    let containers = observed.containers.iter().map(|c| c.id.as_str());
+    let ids = observed.sandboxes.iter().map(|s| s.id.as_str()).chain(containers);
+    let ids: Vec<String> = ids.filter(|id| retry(id).is_some()).map(str::to_owned).collect();
+    if !ids.is_empty() {
+        plan.because(None, Cause::StillListed { ids }, next);
+    }
 }
 
 impl PodPlan {

@@ -63,7 +63,13 @@ fn asking<'a>(inputs: &'a PlanInputs) -> impl Iterator<Item = &'a ObservedContai
     let newest = |c: &&ObservedContainer| inputs.observed.newest(&c.name).is_some_and(|n| n.id == c.id);
     let forced = |c: &&ObservedContainer| entry.ledger.must_restart.contains_key(&c.name);
     let asks = |c: &&ObservedContainer| restart::asks_for_all(&entry.view, c);
-    inputs.observed.containers.iter().filter(move |c| newest(c) && !forced(c) && asks(c))
+    let counts = move |c: &&ObservedContainer| !is_removed(inputs, c) && newest(c) && !forced(c) && asks(c);
+    inputs.observed.containers.iter().filter(counts)
+}
+
+/// It has ended, and the runtime said to have removed it. That it is still listed must not hold up the others.
+fn is_removed(inputs: &PlanInputs, container: &ObservedContainer) -> bool {
+    !is_alive(container) && inputs.entry.witness.retry_removal(container.id.as_str()).is_some()
 }
 
 fn is_alive(container: &ObservedContainer) -> bool {
@@ -79,7 +85,7 @@ fn remove(container: &ObservedContainer) -> Action {
 fn in_order<'a>(inputs: &'a PlanInputs) -> [Vec<&'a ObservedContainer>; 4] {
     let view = &inputs.entry.view;
     let mut groups: [Vec<&ObservedContainer>; 4] = Default::default();
-    for container in &inputs.observed.containers {
+    for container in inputs.observed.containers.iter().filter(|c| !is_removed(inputs, c)) {
         let place = match view.container(&container.name) {
             Some((ContainerKind::Regular, _)) => 0,
             Some((ContainerKind::Init, _)) => 1,

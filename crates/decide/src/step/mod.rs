@@ -4,6 +4,7 @@
 //! moves as far as it may, its status is derived, and, if no plan of it runs and its reading is fresh, it is planned.
 
 mod api;
+mod confirm;
 mod csi;
 mod disk_limits;
 mod growth;
@@ -178,6 +179,7 @@ fn timer(state: &mut NodeState, cx: &mut Context, key: TimerKey) {
         TimerKey::Token(wanted) => objects::token_due(state, cx, &wanted),
         TimerKey::Storage(key) => objects::storage_due(state, cx, &key),
         TimerKey::Observe(uid) => observe::again(state, cx, &uid),
+        TimerKey::Confirm => confirm::due(state, cx),
         TimerKey::Disk(uid) => disk_limits::due(state, cx, &uid),
         TimerKey::Report(uid) => api::timer(state, cx, &uid),
         TimerKey::Mirror(full_name) => api::mirror_timer(state, cx, full_name),

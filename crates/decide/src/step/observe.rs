@@ -6,11 +6,11 @@ use std::time::Duration;
 use model::observed::{ContainerState, Observation, ObservedPod, Scope};
 use model::{Mono, PodUid};
 
-use super::{Context, pods, sweep};
+use super::{Context, confirm, pods, sweep};
 use crate::effect::{Effect, LogLevel, TimerKey};
 use crate::event::{Hint, RuntimeCheck};
 use crate::state::{NodeState, Reading};
-use crate::witness::{DOUBT, contradictions};
+use crate::witness::contradictions;
 
 /// Hints about ids that no reading has shown yet: enough for a burst, and no more.
 const UNKNOWN_IDS_KEPT: usize = 4096;
@@ -55,7 +55,7 @@ pub(super) fn observed(state: &mut NodeState, cx: &mut Context, observation: Obs
             let empty = || Arc::new(ObservedPod::empty(uid.clone(), full_name));
             let pod = pods.find(|p| p.uid == uid).unwrap_or_else(empty);
             if !one(state, cx, &uid, at, pod) {
-                return confirm(state, cx, &uid);
+                return confirm::doubted(state, cx, &uid);
             }
             let entry = state.pods.get_mut(&uid);
             if entry.is_some_and(|e| e.observing.wanted.is_some_and(|wanted| at < wanted)) {
@@ -63,15 +63,6 @@ pub(super) fn observed(state: &mut NodeState, cx: &mut Context, observation: Obs
             }
         }
         Scope::All => everything(state, cx, at, pods.collect()),
-    }
-}
-
-/// A reading that was not believed is made again, a while later.
-fn confirm(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
-    let Some(entry) = state.pods.get_mut(uid) else { return };
-    entry.observing.wanted = Some(cx.now.mono);
-    if !entry.observing.in_flight {
-        cx.timer(TimerKey::Observe(uid.clone()), Some(cx.now.mono.plus(DOUBT)));
     }
 }
 
@@ -95,17 +86,25 @@ fn one(state: &mut NodeState, cx: &mut Context, uid: &PodUid, at: Mono, pod: Arc
     let same = entry.observed.as_ref().is_some_and(|old| Arc::ptr_eq(&old.pod, &pod) || old.pod == pod);
     if !(same && entry.witness.is_quiet()) {
         let against = contradictions(entry, at, &pod);
+        let told = entry.witness.doubts_just(&against);
         if !against.is_empty() && entry.witness.doubt(&against, at, cx.now.mono) {
             let what = against.join("; ");
-            cx.log(
-                LogLevel::Warn,
-                Some(uid),
-                format!("a reading of the runtime is not believed yet: {what}"),
-            );
+            if !told {
+                let message = format!("a reading of the runtime is not believed yet: {what}");
+                cx.log(LogLevel::Warn, Some(uid), message);
+            }
             return false;
         }
     }
-    entry.witness.believe(at, at >= entry.last_mutation);
+    let fresh = at >= entry.last_mutation;
+    let still_listed = entry.witness.believe(at, cx.now.mono, fresh, &pod);
+    if !still_listed.is_empty() {
+        let ids = still_listed.join(", ");
+        let message = format!(
+            "the container runtime lists what it said to have removed: {ids}; it is removed again ever more rarely"
+        );
+        cx.log(LogLevel::Warn, Some(uid), message);
+    }
     let was_fresh = entry.fresh().is_some();
     let old = entry.observed.replace(Reading { at, pod: pod.clone() });
     entry.unread &= at < entry.last_mutation;
@@ -173,17 +172,26 @@ fn everything(state: &mut NodeState, cx: &mut Context, at: Mono, seen: Vec<Arc<O
     for held in unclaimed_before.values() {
         cx.touched.extend(state.names.get(&held.full_name).into_iter().flatten().cloned());
     }
+    let mut unseen = unclaimed_before.clone();
     let mut missing: std::collections::BTreeSet<PodUid> = state.pods.keys().cloned().collect();
     for pod in seen {
         let uid = pod.uid.clone();
         missing.remove(&uid);
         if state.pods.contains_key(&uid) {
             if !one(state, cx, &uid, at, pod) {
-                confirm(state, cx, &uid);
+                confirm::doubted(state, cx, &uid);
             }
         } else if state.forgotten.get(&uid).is_none_or(|when| *when <= at) {
-            state.unclaimed.insert(uid, pod);
+            let kept = match unseen.remove(&uid) {
+                Some(known) => confirm::unclaimed(state, cx, at, known, Some(pod)),
+                None => Some(pod),
+            };
+            state.unclaimed.extend(kept.map(|pod| (uid, pod)));
         }
+    }
+    for (uid, known) in unseen.into_iter().filter(|(uid, _)| !missing.contains(uid)) {
+        let kept = confirm::unclaimed(state, cx, at, known, None);
+        state.unclaimed.extend(kept.map(|pod| (uid, pod)));
     }
     state.forgotten.retain(|_, when| *when > at);
     for uid in missing {
@@ -193,7 +201,7 @@ fn everything(state: &mut NodeState, cx: &mut Context, at: Mono, seen: Vec<Arc<O
             _ => Arc::new(ObservedPod::empty(uid.clone(), entry.view.full_name.clone())),
         };
         if !one(state, cx, &uid, at, empty) {
-            confirm(state, cx, &uid);
+            confirm::doubted(state, cx, &uid);
         }
     }
     for pod in unclaimed_before.values().filter(|pod| !state.unclaimed.contains_key(&pod.uid)) {

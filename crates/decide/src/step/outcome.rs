@@ -7,7 +7,7 @@ use model::pod::ContainerKind;
 use model::volume::{MountStage, VolumeKind, VolumeSetup};
 use model::{ApiEvent, ContainerId, Mono, PodUid, Reason};
 
-use super::{Context, growth, observe, settle};
+use super::{Context, confirm, growth, observe, settle};
 use crate::back_off::volume_delay;
 use crate::effect::{Action, Effect, Epoch, LogLevel, StartContainer};
 use crate::event::{CallFailure, StartPoint, StepResult};
@@ -16,7 +16,7 @@ use crate::lifecycle::Lifecycle;
 use crate::plan::{self, RETRY};
 use crate::state::NodeState;
 use crate::volumes;
-use crate::witness::Witness;
+use crate::witness::{Witness, only_retries_removals};
 
 pub(super) fn step_done(
     state: &mut NodeState,
@@ -306,7 +306,10 @@ pub(super) fn plan_ended(state: &mut NodeState, cx: &mut Context, uid: &PodUid, 
     if plan.mutated {
         entry.last_mutation = cx.now.mono;
         entry.unread = true;
-        observe::want(state, cx, uid);
+        match only_retries_removals(&entry.witness, &plan.stages) {
+            true => confirm::without_hurry(state, cx, uid),
+            false => observe::want(state, cx, uid),
+        }
     }
     cx.touch(uid);
 }

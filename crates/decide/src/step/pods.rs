@@ -199,6 +199,7 @@ pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, kno
         entry.unread = known.unread;
         entry.observing = known.observing;
     } else if let Some(pod) = state.unclaimed.remove(&uid) {
+        state.unclaimed_witnesses.remove(&uid);
         let at = state.full_observation.last.unwrap_or(Mono::ZERO);
         for id in
             pod.containers.iter().map(|c| c.id.as_str()).chain(pod.sandboxes.iter().map(|s| s.id.as_str()))
@@ -374,7 +375,10 @@ pub(super) fn take_orphans(state: &mut NodeState, cx: &mut Context, at: Mono) {
     if !state.sources_ready() {
         return;
     }
-    for (uid, pod) in state.take_unclaimed() {
+    let taken = state.take_unclaimed();
+    // Those that can't be read stay, and with them what is doubted of them.
+    state.unclaimed_witnesses.retain(|uid, _| state.unclaimed.contains_key(uid));
+    for (uid, pod) in taken {
         state.in_work = Some(uid.clone());
         let grace = pod.containers.iter().filter_map(|c| c.pod_grace).max().unwrap_or(MINIMUM_GRACE_SECS);
         cx.log(
@@ -446,6 +450,7 @@ pub(super) fn forget(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.remove(uid) else { return };
     state.recount(uid);
     state.forgotten.insert(uid.clone(), cx.now.mono);
+    state.confirmations.remove(uid);
     if let Some(reading) = &entry.observed {
         for id in reading.pod.containers.iter().map(|c| c.id.as_str()) {
             state.ids.remove(id);

@@ -108,8 +108,13 @@ impl CsiFiles for HostCsiFiles {
     async fn found(&self) -> Result<Vec<FoundVolume>, FilesError> {
         self.look("records of all volumes of drivers".into(), |root| {
             let mut found = staged(root)?;
-            for uid in names(&root.join("pods"))? {
-                found.extend(published(root, &PodUid::new(uid))?);
+            for uid in names(&root.join("pods"))?.into_iter().map(PodUid::new) {
+                match published(root, &uid) {
+                    Ok(of_pod) => found.extend(of_pod),
+                    Err(error) => {
+                        found.push(unlisted(Some(&uid), &root.join("pods").join(uid.as_str()), &error))
+                    }
+                }
             }
             Ok(found)
         })
@@ -241,8 +246,13 @@ fn staged(root: &Path) -> Result<Vec<FoundVolume>, FilesError> {
     let plugin = root.join(PLUGIN);
     let mut found = Vec::new();
     for driver in names(&plugin)?.into_iter().filter(|name| name != DEVICES) {
-        for volume in names(&plugin.join(&driver))? {
-            let dir = plugin.join(&driver).join(&volume);
+        let of_driver = plugin.join(&driver);
+        let volumes = names(&of_driver).unwrap_or_else(|error| {
+            found.push(unlisted(None, &of_driver, &error));
+            Vec::new()
+        });
+        for volume in volumes {
+            let dir = of_driver.join(&volume);
             found.push(volume_at(None, &volume, &dir.join("globalmount"), &dir.join(RECORD), None));
         }
     }
@@ -272,6 +282,12 @@ fn published(root: &Path, uid: &PodUid) -> Result<Vec<FoundVolume>, FilesError> 
         found.push(volume_at(Some(uid), &name, &place, &record, Some(&links.join(&name))));
     }
     Ok(found)
+}
+
+/// Volumes of one pod or one driver that can't be listed. They are known to be there, and every other one is listed.
+fn unlisted(pod: Option<&PodUid>, dir: &Path, error: &FilesError) -> FoundVolume {
+    let record = Err(error.user_message());
+    FoundVolume { record, ..volume_at(pod, "", dir, dir, None) }
 }
 
 fn volume_at(
@@ -396,6 +412,22 @@ mod tests {
 
     fn text(path: &Path) -> String {
         path.to_str().unwrap().to_owned()
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_cannot_be_listed_hides_nothing_else() {
+        let temp = tempfile::tempdir().unwrap();
+        let files = HostCsiFiles::new(temp.path().to_owned());
+        let volumes = |uid: &str| temp.path().join("pods").join(uid).join("volumes");
+        for uid in ["a", "b", "c"] {
+            fs::create_dir_all(volumes(uid)).unwrap();
+        }
+        fs::create_dir_all(volumes("c").join(ESCAPED).join("v")).unwrap();
+        // A link to itself can't be listed.
+        std::os::unix::fs::symlink(volumes("b").join(ESCAPED), volumes("b").join(ESCAPED)).unwrap();
+        let found = files.found().await.expect("the others");
+        let pods: Vec<_> = found.iter().map(|one| (one.pod.clone().unwrap(), one.record.is_err())).collect();
+        assert_eq!(pods, [(PodUid::new("b"), true), (PodUid::new("c"), false)]);
     }
 
     #[tokio::test]

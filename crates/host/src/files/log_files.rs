@@ -173,21 +173,26 @@ pub fn highest_number(layout: &Layout, dir: &str) -> Result<Option<u32>, FilesEr
 }
 
 pub fn leftovers(layout: &Layout) -> Result<Leftovers, FilesError> {
-    let dirs = |base: &Path| -> Result<Vec<String>, FilesError> {
-        let is_dir = |name: &String| base.join(name).symlink_metadata().is_ok_and(|meta| meta.is_dir());
-        Ok(names(base)?.into_iter().filter(is_dir).collect())
+    let mut problems = Vec::new();
+    let mut list = |dir: &Path| {
+        names(dir).unwrap_or_else(|error| {
+            problems.push(error.user_message());
+            Vec::new()
+        })
     };
+    let is_dir =
+        |base: &Path, name: &String| base.join(name).symlink_metadata().is_ok_and(|meta| meta.is_dir());
     let dead = |name: &String| {
         let path = layout.links.join(name);
         name.ends_with(LINK_SUFFIX)
             && path.is_symlink()
             && matches!(path.metadata(), Err(error) if error.kind() == std::io::ErrorKind::NotFound)
     };
-    Ok(Leftovers {
-        pod_dirs: dirs(&layout.pods())?.into_iter().map(PodUid::from).collect(),
-        log_dirs: dirs(&layout.pod_logs)?,
-        dead_links: names(&layout.links)?.into_iter().filter(dead).collect(),
-    })
+    let pod_dirs = list(&layout.pods()).into_iter().filter(|name| is_dir(&layout.pods(), name));
+    let pod_dirs = pod_dirs.map(PodUid::from).collect();
+    let log_dirs = list(&layout.pod_logs).into_iter().filter(|name| is_dir(&layout.pod_logs, name)).collect();
+    let dead_links = list(&layout.links).into_iter().filter(dead).collect();
+    Ok(Leftovers { pod_dirs, log_dirs, dead_links, problems })
 }
 
 /// Names in a directory of the agent's, sorted. A missing directory has none.
@@ -317,6 +322,17 @@ mod tests {
             stop.store(true, Ordering::Relaxed);
             assert!(!harmed && removed >= 500 && refused >= 500, "{removed} {refused} {harmed}");
         });
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_listed_hides_no_leftovers_of_the_others() {
+        let (_temp, layout) = bench();
+        fs::create_dir_all(layout.pods().join("uid-a")).unwrap();
+        fs::remove_dir(&layout.links).unwrap();
+        symlink(&layout.links, &layout.links).unwrap();
+        let found = leftovers(&layout).unwrap();
+        assert_eq!((found.pod_dirs.len(), found.log_dirs.len()), (1, 1));
+        assert_eq!(found.problems.len(), 1, "{:?}", found.problems);
     }
 
     #[test]

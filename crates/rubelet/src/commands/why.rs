@@ -114,6 +114,9 @@ fn sentence(cause: &Cause, now: Wall) -> String {
         Cause::StatusMissing { of, message } => {
             with(&format!("the container runtime does not give the status of {of}"), message)
         }
+        Cause::StillListed { ids } => {
+            format!("the container runtime lists what it said to have removed: {}", ids.join(", "))
+        }
         Cause::NameTaken { holder } => {
             format!("waits until the pod that had this name before is gone ({holder})")
         }

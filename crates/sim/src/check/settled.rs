@@ -35,8 +35,10 @@ pub fn unsettled<'a>(
                 world.anything_live(uid).then(|| "runs beside another of its name".to_owned())
             }
             Some(view) => pod(world, state, view),
-            None => nothing_left(world, uid)
-                .or_else(|| state.pods.contains_key(uid).then(|| "is still known".to_owned())),
+            None => nothing_left(world, uid).or_else(|| {
+                let known = state.pods.contains_key(uid) && !world.ghosts.any_of(uid);
+                known.then(|| "is still known".to_owned())
+            }),
         };
         if let Some(problem) = problem {
             let why = state.pods.get(uid).map(|e| (&e.lifecycle, &e.why));

@@ -66,6 +66,8 @@ impl Checker {
             ("names", state.names.len()),
             ("ids", state.ids.len()),
             ("unclaimed", state.unclaimed.len()),
+            ("witnesses of unclaimed pods", state.unclaimed_witnesses.len()),
+            ("confirmations", state.confirmations.len()),
             ("stuck images", state.images.stuck.len()),
             ("sweeping", state.sweeping.len()),
             ("user ids", state.user_ids.len()),

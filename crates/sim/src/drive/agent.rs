@@ -114,6 +114,7 @@ impl Simulation {
         self.log.note(self.world.now, || format!("agent is killed, for {} ms", down / MILLI));
         self.abandon_calls(down);
         self.readings.clear();
+        self.world.ghosts.removals.clear();
         self.check.agent_killed(self.sources.get(&Source::Api));
         self.plan_in(down, Happening::Trouble(Trouble::AgentStarts));
     }

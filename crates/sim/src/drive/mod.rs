@@ -121,6 +121,7 @@ impl Simulation {
         let Workload { config, facts, images, tasks, hints_by_id, attaches } = workload;
         let mut world = World::new();
         world.images = images;
+        world.ghosts.of.extend(faults.ghosts_of.iter().cloned());
         world.storage.attachments.required = attaches;
         let sources = config.sources.iter().map(|s| (*s, BTreeMap::new())).collect();
         let mut sim = Self {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use decide::effect::{ApiCall, PodObject};
 use decide::lifecycle::Lifecycle;
-use decide::witness::MOST_DOUBTS;
+use decide::witness::{MOST_DOUBTS, Witness};
 use decide::{Action, Effect, Event, NodeState, Stage};
 use model::k8s::{PersistentVolumeClaim, Pod};
 use model::pod::Source;
@@ -73,6 +73,8 @@ pub enum Mutant {
     IgnoresAttachments,
     /// Counts as used only what pods are to have, and not what is still on the node.
     ForgetsWhatIsStaged,
+    /// Does not remember what the runtime said to have removed.
+    ForgetsRemovals,
 }
 
 impl Mutant {
@@ -88,7 +90,7 @@ impl Mutant {
         Mutant::SkipsStaging,
         Mutant::FailsTheWholeReading,
     ];
-    pub const DECISIONS: [Mutant; 15] = [
+    pub const DECISIONS: [Mutant; 16] = [
         Mutant::ForgetsMutations,
         Mutant::TerminalPhaseFlips,
         Mutant::DeafToDeletion,
@@ -104,6 +106,7 @@ impl Mutant {
         Mutant::BelievesEverything,
         Mutant::IgnoresAttachments,
         Mutant::ForgetsWhatIsStaged,
+        Mutant::ForgetsRemovals,
     ];
 
     /// Every mistake, with the kind of run that shows it best.
@@ -111,6 +114,7 @@ impl Mutant {
         let profile = |mutant: Mutant| match mutant {
             Mutant::SharesFate => Profile::Stuck,
             Mutant::FailsTheWholeReading => Profile::Refused,
+            Mutant::ForgetsRemovals => Profile::Ghosts,
             Mutant::SkipsStaging
             | Mutant::IgnoresBinding
             | Mutant::SharesClaims
@@ -181,6 +185,7 @@ impl Mutant {
                         entry.witness.doubt(&[number.to_string()], Mono::ZERO, Mono::ZERO);
                     }
                 }
+                (Mutant::ForgetsRemovals, _) => entry.witness = Witness::default(),
                 (Mutant::GraceGrows, Lifecycle::Terminating(end)) if spoken => end.grace_secs += 20,
                 (Mutant::ForgetsPrepared, Lifecycle::Syncing) => entry.ledger.prepared = false,
                 (Mutant::ForgetsBackOffs, _) => entry.ledger.crash.clear(),

@@ -154,12 +154,14 @@ impl ReadingJob {
     }
 
     fn list_sandboxes(&mut self, world: &World) {
-        let listed = world.sandboxes.iter().filter(|(_, s)| self.wants(&s.uid));
+        let listed = world.sandboxes.iter().chain(&world.ghosts.sandboxes);
+        let listed = listed.filter(|(_, s)| self.wants(&s.uid));
         self.sandboxes = listed.map(|(id, s)| (id.clone(), s.clone())).collect();
     }
 
     fn list_containers(&mut self, world: &World) {
-        let listed = world.containers.values().filter(|c| self.wants(&c.uid));
+        let listed = world.containers.values().chain(world.ghosts.containers.values());
+        let listed = listed.filter(|c| self.wants(&c.uid));
         let info = |c: &Container| (c.id.clone(), c.shown_state(), c.uid.clone(), c.full_name.clone());
         self.containers = listed.map(info).collect();
     }
@@ -223,7 +225,9 @@ impl ReadingJob {
         if let Some(old) = read.filter(|s| !s.ready || !s.ips.is_empty()) {
             return Part::Read(old.clone());
         }
-        let Some(now) = world.sandboxes.get(id) else { return Part::Gone };
+        let Some(now) = world.sandboxes.get(id).or_else(|| world.ghosts.sandboxes.get(id)) else {
+            return Part::Gone;
+        };
         let refused = self.faults.refuses_sandbox(&listed.uid);
         let (ready, network) = match refused {
             true => (listed.ready, old.map(|old| old.network).unwrap_or_default()),
@@ -259,7 +263,9 @@ impl ReadingJob {
         if let Some(old) = same.filter(|_| settled && self.was_read(uid, id.as_str())) {
             return Part::Read(old.clone());
         }
-        let Some(now) = world.containers.get(id) else { return Part::Gone };
+        let Some(now) = world.containers.get(id).or_else(|| world.ghosts.containers.get(id)) else {
+            return Part::Gone;
+        };
         let refused = self.faults.refuses_container(uid);
         let state = if refused { listed } else { now.shown_state() };
         let ended = state == ContainerState::Exited;

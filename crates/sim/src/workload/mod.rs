@@ -164,6 +164,15 @@ impl Workload {
         Self { config, facts: facts(), images, tasks, hints_by_id: rng.coin(), attaches: false }
     }
 
+    /// With some of its pods taken out later.
+    pub fn without(mut self, rng: &mut Rng, names: &[&str], from: Nanos, to: Nanos) -> Self {
+        for name in names {
+            let task = Task::Remove { source: self.config.sources[0], name: (*name).to_owned() };
+            self.tasks.push((rng.between(from, to), task));
+        }
+        self
+    }
+
     /// With some more simple pods that come later.
     pub fn with_late(mut self, rng: &mut Rng, from: Nanos, to: Nanos) -> Self {
         for number in 0..3 {

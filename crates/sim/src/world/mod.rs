@@ -17,7 +17,7 @@ pub use attach::Attachments;
 pub use disk::Disk;
 pub use images::{ImageFate, Images};
 pub use objects::{ClusterObjects, VERSION};
-pub use runtime::{Container, Sandbox, container_name, sandbox_name};
+pub use runtime::{Container, Ghosts, Sandbox, container_name, sandbox_name};
 pub use storage::{ClaimChange, DRIVER, Storage, claims_of};
 
 use crate::time::{EPOCH, Nanos};
@@ -88,6 +88,7 @@ pub struct World {
     pub wall_shift: i64,
     pub sandboxes: BTreeMap<SandboxId, Sandbox>,
     pub containers: BTreeMap<ContainerId, Container>,
+    pub ghosts: Ghosts,
     /// Names that a call in progress holds.
     pub reserved: BTreeSet<String>,
     pub scripts: BTreeMap<(PodUid, String), Script>,
@@ -112,6 +113,7 @@ impl World {
             wall_shift: 0,
             sandboxes: BTreeMap::new(),
             containers: BTreeMap::new(),
+            ghosts: Ghosts::default(),
             reserved: BTreeSet::new(),
             scripts: BTreeMap::new(),
             images: Images::default(),

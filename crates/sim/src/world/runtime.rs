@@ -1,5 +1,7 @@
 //! The runtime's objects and what its calls do to them.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use model::cri::{ContainerConfig, IdMapping, NamespaceMode, SandboxConfig};
 use model::observed::ContainerState;
 use model::pod::{
@@ -308,24 +310,57 @@ impl World {
     }
 
     pub fn remove_container(&mut self, id: &ContainerId) -> Result<(), Refused> {
+        self.ghosts.count(id.as_str());
         let Some(container) = self.containers.get(id) else { return Err(Refused::absent(id)) };
         if container.starting {
             return Err(Refused::because(format!("container {id} is in starting state, can't be removed")));
         }
         let uid = container.uid.clone();
         self.kill(id);
-        self.containers.remove(id);
+        if let Some(container) = self.containers.remove(id).filter(|_| self.ghosts.of.contains(&uid)) {
+            self.ghosts.containers.insert(id.clone(), container);
+        }
         self.told(&uid, id.as_str());
         Ok(())
     }
 
     pub fn remove_sandbox(&mut self, id: &SandboxId) -> Result<(), Refused> {
+        self.ghosts.count(id.as_str());
         let Some(sandbox) = self.sandboxes.get(id) else { return Err(Refused::absent(id)) };
         let uid = sandbox.uid.clone();
         self.break_sandbox(id);
-        self.containers.retain(|_, c| c.sandbox != *id);
-        self.sandboxes.remove(id);
+        let inside = self.containers.extract_if(.., |_, c| c.sandbox == *id).collect::<Vec<_>>();
+        let sandbox = self.sandboxes.remove(id);
+        if self.ghosts.of.contains(&uid) {
+            self.ghosts.containers.extend(inside);
+            self.ghosts.sandboxes.extend(sandbox.map(|sandbox| (id.clone(), sandbox)));
+        }
         self.told(&uid, id.as_str());
         Ok(())
+    }
+}
+
+/// What was removed, and stays in the runtime's lists for ever.
+#[derive(Clone, Debug, Default)]
+pub struct Ghosts {
+    /// Whatever is removed of these pods becomes one.
+    pub of: BTreeSet<PodUid>,
+    pub sandboxes: BTreeMap<SandboxId, Sandbox>,
+    pub containers: BTreeMap<ContainerId, Container>,
+    /// How many times this agent asked to remove each of them since it became one.
+    pub removals: BTreeMap<String, u32>,
+}
+
+impl Ghosts {
+    pub fn any_of(&self, uid: &PodUid) -> bool {
+        self.sandboxes.values().any(|s| s.uid == *uid) || self.containers.values().any(|c| c.uid == *uid)
+    }
+
+    fn count(&mut self, id: &str) {
+        let listed = self.sandboxes.contains_key(&SandboxId::from(id.to_owned()))
+            || self.containers.contains_key(&ContainerId::from(id.to_owned()));
+        if listed {
+            *self.removals.entry(id.to_owned()).or_default() += 1;
+        }
     }
 }

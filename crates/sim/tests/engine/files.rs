@@ -144,6 +144,7 @@ impl PodFiles for SimFiles {
         let inner = self.0.host.lock().await;
         let disk = &inner.world.disk;
         Ok(Leftovers {
+            problems: Vec::new(),
             pod_dirs: disk.pods.keys().cloned().collect(),
             log_dirs: disk.logs.keys().cloned().collect(),
             dead_links: disk.dead_links(),

@@ -308,6 +308,7 @@ fn show_cause(cause: &Cause) -> String {
         Cause::NetworkNotReady { .. } => "network not ready".into(),
         Cause::Observing => "observing".into(),
         Cause::StatusMissing { of, message } => format!("no status of {of} ({message})"),
+        Cause::StillListed { ids } => format!("still listed {}", ids.join(" ")),
         Cause::NameTaken { holder } => format!("name taken by {holder}"),
         Cause::PreparingDirectories => "preparing".into(),
         Cause::PreparingCgroup => "preparing cgroup".into(),

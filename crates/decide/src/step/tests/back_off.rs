@@ -47,8 +47,10 @@ fn every_delay_up_to_the_maximum() {
     let mut now = 1;
     for (restart, delay) in [10, 20, 40, 80, 160, 300, 300].into_iter().enumerate() {
         let n = restart + 1;
-        script += &format!("done a\nread a: s0 ready; c#{n} running\n+1s\nread a: s0 ready; c#{n} exit(1)\n");
-        now += 1 + delay;
+        // Long enough to confirm that the instance before is gone, however often that was doubted.
+        script +=
+            &format!("done a\nread a: s0 ready; c#{n} running\n+300s\nread a: s0 ready; c#{n} exit(1)\n");
+        now += 300 + delay;
         script += &format!("=> timer pod a @{now}s\n");
         script +=
             &format!("due pod a @{now}s => look img-c:1\nlooked img-c:1: yes => run a: start c#{}?\n", n + 1);

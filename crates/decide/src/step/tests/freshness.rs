@@ -283,7 +283,7 @@ fn what_vanishes_between_two_full_readings_is_noticed() {
         {RUNNING}
         due full
         read all:                          => -
-        due observe a                      => read a
+        due confirm                        => read a
         read a:                            => run a: dirs + cgroup > sandbox#0 | look img-c:1
         "
     ));
@@ -371,7 +371,7 @@ fn a_list_that_lacks_what_was_there_has_to_be_confirmed() {
         hint a                             => read a
         read a @5s: s0 ready               => -
         why a                              => running
-        due observe a @6s                  => read a
+        due confirm @6s                    => read a
         "
     );
     // It was not true.
@@ -397,7 +397,7 @@ fn a_list_that_lacks_what_was_there_has_to_be_confirmed() {
         +5s
         hint-all                           => check | read all
         read all @5s:                      => -
-        due observe a @6s                  => read a
+        due confirm @6s                    => read a
         read a @6s: s0 ready; c#0 running  => -
         "
     ));
@@ -414,12 +414,12 @@ fn a_list_older_than_the_runtimes_own_answers_has_to_be_confirmed() {
         done a                             => read a
         # the runtime said that the sandbox runs
         read a @1s:                        => -
-        due observe a @2s                  => read a
+        due confirm @2s                    => read a
         read a @2s: s0 ready               => run a: start c#0?
         +1s
         done a                             => read a
         read a @3s: s0 ready               => -
-        due observe a @4s                  => read a
+        due confirm @4s                    => read a
         read a @4s: s0 ready; c#0 running  => -
         why a                              => running
         ",

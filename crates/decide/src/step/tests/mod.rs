@@ -4,6 +4,7 @@ mod attaching;
 mod back_off;
 mod claims;
 mod cluster;
+mod contradictions;
 mod converged;
 mod debugging;
 mod disk_limits;

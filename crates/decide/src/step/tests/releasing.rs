@@ -261,7 +261,15 @@ fn what_nobody_has_claimed_yet_holds_its_name_too() {
     // it vanishes
     check_on(
         config,
-        &format!("{unclaimed}\nhint-all\nread all: => run b: dirs + cgroup > sandbox#0 | look img-c:1"),
+        &format!(
+            r"
+            {unclaimed}
+            hint-all
+            read all:                       => -
+            due confirm @1s                 => read all
+            read all @1s:                   => run b: dirs + cgroup > sandbox#0 | look img-c:1
+            "
+        ),
     );
 }
 

@@ -422,6 +422,7 @@ fn timer(name: &str) -> TimerKey {
         Some(("disk", uid)) => TimerKey::Disk(uid.into()),
         _ => match name {
             "full" => TimerKey::FullRelist,
+            "confirm" => TimerKey::Confirm,
             "check" => TimerKey::RuntimeCheck,
             "sweep" => TimerKey::Sweep,
             other => panic!("no timer {other}"),

@@ -92,6 +92,7 @@ fn timer(key: &TimerKey) -> String {
         TimerKey::Report(uid) => format!("report {uid}"),
         TimerKey::Mirror(name) => format!("mirror {}", name.name),
         TimerKey::FullRelist => "full".into(),
+        TimerKey::Confirm => "confirm".into(),
         TimerKey::RuntimeCheck => "check".into(),
         TimerKey::Sweep => "sweep".into(),
         TimerKey::NodeCgroups => "node-cgroups".into(),

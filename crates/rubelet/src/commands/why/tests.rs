@@ -33,6 +33,10 @@ fn every_cause_has_its_sentence() {
     );
     check(Cause::Observing, "waits for a fresh look at the container runtime");
     check(
+        Cause::StillListed { ids: vec!["s1".into(), "c1".into()] },
+        "the container runtime lists what it said to have removed: s1, c1",
+    );
+    check(
         Cause::StatusMissing { of: "sandbox s1".into(), message: "device or resource busy".into() },
         "the container runtime does not give the status of sandbox s1: device or resource busy",
     );
