@@ -19,7 +19,7 @@ use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use ports::{ApiError, ApiMeter, ApiRequest, WallClock};
+use ports::{ApiError, ApiMeter, ApiRequest, Span, SpanKind, Tracing, WallClock};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -30,6 +30,9 @@ use crate::file_watch::FileWatch;
 use crate::kubeconfig::{self, Access, KeyPair, KubeconfigError};
 use crate::request::Call;
 use crate::transport::{Place, Wire, WireError, causes};
+
+/// Thousands of spans wait for their collector at a time.
+const LONGEST_PATH: usize = 512;
 
 #[derive(thiserror::Error, Debug)]
 pub enum ConnectError {
@@ -60,6 +63,7 @@ pub struct Connection {
     /// `kubelet/v1.36.4 (linux/amd64)`
     agent: String,
     meter: OnceLock<Arc<dyn ApiMeter>>,
+    tracing: OnceLock<Tracing>,
 }
 
 struct Era {
@@ -106,6 +110,7 @@ impl Connection {
             wall,
             agent: agent.to_owned(),
             meter: OnceLock::new(),
+            tracing: OnceLock::new(),
         }))
     }
 
@@ -186,6 +191,11 @@ impl Connection {
         let _ = self.meter.set(meter);
     }
 
+    /// What requests are put under from now on. The first one stays.
+    pub fn trace_with(&self, tracing: Tracing) {
+        let _ = self.tracing.set(tracing);
+    }
+
     fn tell(&self, era: &Era, call: &Call, took: Duration, answer: Option<&Response<Incoming>>) {
         let Some(meter) = self.meter.get() else { return };
         let length = answer.and_then(|answer| answer.headers().get(http::header::CONTENT_LENGTH));
@@ -209,7 +219,33 @@ impl Connection {
         self.send_on(call, Way::OwnPlace).await
     }
 
+    /// Under a span of its own, which ends with the head of the answer.
     async fn send_on(&self, call: &Call, way: Way) -> Result<Sent, ApiError> {
+        let Some(tracing) = self.tracing.get().filter(|tracing| tracing.is_on()) else {
+            return self.send_untraced(call, way).await;
+        };
+        let failed = |sent: &Result<Sent, ApiError>| match sent {
+            Ok(sent) => sent.answer.status().is_server_error().then(|| sent.answer.status().to_string()),
+            Err(error) => Some(error.to_string()),
+        };
+        tracing.under(|| self.span(call), self.send_untraced(call, way), failed).await
+    }
+
+    fn span(&self, call: &Call) -> Span {
+        let server = self.access().server.authority().map(ToString::to_string).unwrap_or_default();
+        let path = call.path.split('?').next().unwrap_or_default();
+        Span {
+            name: format!("HTTP {}", call.method).into(),
+            kind: SpanKind::Client,
+            attributes: vec![
+                ("http.request.method", call.method.to_string()),
+                ("server.address", server),
+                ("url.path", path.chars().take(LONGEST_PATH).collect()),
+            ],
+        }
+    }
+
+    async fn send_untraced(&self, call: &Call, way: Way) -> Result<Sent, ApiError> {
         let name = call.name();
         let (era, shown) = self.credential(&name).await?;
         let request = request(&era.wire, call, &shown)
@@ -310,6 +346,9 @@ fn request(wire: &Wire, call: &Call, shown: &Shown) -> Result<Request<Full<Bytes
         .method(call.method.clone())
         .uri(wire.uri(&call.path)?)
         .header(ACCEPT, HeaderValue::from_static("application/json"));
+    if let Some(trace) = Tracing::current() {
+        request = request.header("traceparent", trace.traceparent());
+    }
     if let Some(authorization) = &shown.authorization {
         request = request.header(AUTHORIZATION, authorization.clone());
     }

@@ -1,8 +1,10 @@
 //! Between JSON and the Kubernetes types. Each pair of a type and a deserializer takes long to compile, so it happens
 //! here and nowhere else: one deserializer, and a plain function for each type.
 
+use std::borrow::Cow;
+
 use k8s_openapi::api::core::v1::ServiceAccount;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use model::codec::{self, CodecError, Take};
 use model::k8s::CSINode;
 use model::k8s::{
     ClusterTrustBundle, ConfigMap, Event, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret,
@@ -10,15 +12,49 @@ use model::k8s::{
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use crate::status::Status;
 use crate::{
-    CertificateSigningRequest, CsiDriver, Lease, Listed, RuntimeClass, SubjectAccessReview, TokenRequest,
-    TokenReview, WatchEvent,
+    CertificateSigningRequest, CsiDriver, Lease, Listed, ObjectIdentity, RuntimeClass, SubjectAccessReview,
+    TokenRequest, TokenReview, UnreadableObject, WatchEvent,
 };
 
 /// Set on the bookmark that ends the initial events of a streamed list.
 const INITIAL_END: &str = "k8s.io/initial-events-end";
+
+/// Enough to tell objects apart and to know whether one has changed.
+const IDENTITY: Take = Take::Only(&[
+    ("name", Take::Whole),
+    ("namespace", Take::Whole),
+    ("uid", Take::Whole),
+    ("resourceVersion", Take::Whole),
+]);
+
+/// What is decoded of each kind: what stands beside it may be as odd as it likes.
+mod parts {
+    use super::{IDENTITY, Take};
+
+    const ALL: Take = Take::Whole;
+    /// But for what the codec leaves out of every object's metadata. The status of nodes and claims is compared with what
+    /// the agent has to say, so nothing may be missing in it.
+    pub const WHOLE: Take = Take::Whole;
+    /// The variables of containers are made of these.
+    pub const SERVICE: Take = Take::Only(&[("metadata", IDENTITY), ("spec", SERVICE_SPEC)]);
+    const SERVICE_SPEC: Take = Take::Only(&[("clusterIP", ALL), ("ports", SERVICE_PORT)]);
+    const SERVICE_PORT: Take = Take::Only(&[("name", ALL), ("protocol", ALL), ("port", ALL)]);
+    pub const CONFIG_MAP: Take =
+        Take::Only(&[("metadata", IDENTITY), ("data", ALL), ("binaryData", ALL), ("immutable", ALL)]);
+    pub const SECRET: Take =
+        Take::Only(&[("metadata", IDENTITY), ("data", ALL), ("type", ALL), ("immutable", ALL)]);
+    /// Runtime classes and storage drivers have no status.
+    pub const NAMED_SPEC: Take = Take::Except(&[("metadata", IDENTITY)]);
+    /// A projection may choose bundles by their labels.
+    pub const TRUST_BUNDLE: Take = Take::Only(&[("metadata", LABELLED), ("spec", ALL)]);
+    const LABELLED: Take =
+        Take::Only(&[("name", ALL), ("uid", ALL), ("resourceVersion", ALL), ("labels", ALL)]);
+    pub const PERSISTENT_VOLUME: Take = Take::Except(&[("status", Take::Skip)]);
+}
 
 /// Why a line of a watch is no event.
 pub enum Unread {
@@ -34,14 +70,19 @@ impl From<serde_json::Error> for Unread {
 }
 
 #[derive(Deserialize)]
-struct Sort {
-    #[serde(rename = "type")]
-    sort: String,
+struct Line<'a> {
+    #[serde(rename = "type", borrow)]
+    sort: Cow<'a, str>,
+    #[serde(borrow)]
+    object: &'a RawValue,
 }
 
 #[derive(Deserialize)]
-struct With<T> {
-    object: T,
+struct ItemList<'a> {
+    #[serde(default)]
+    metadata: BareMeta,
+    #[serde(borrow)]
+    items: Option<Vec<&'a RawValue>>,
 }
 
 #[derive(Deserialize)]
@@ -60,45 +101,55 @@ struct BareMeta {
 }
 
 #[derive(Deserialize)]
-struct ItemList<T> {
+struct Named {
     #[serde(default)]
-    metadata: BareMeta,
-    items: Option<Vec<T>>,
+    metadata: ObjectIdentity,
 }
 
-fn object<T: DeserializeOwned>(json: &[u8], meta: fn(&mut T) -> &mut ObjectMeta) -> serde_json::Result<T> {
-    let mut found: T = serde_json::from_slice(json)?;
-    trim(meta(&mut found));
-    Ok(found)
+/// What every object has, whatever else is wrong with it. An object without even that has an empty identity.
+fn identity(object: &[u8]) -> ObjectIdentity {
+    const NAMED: Take = Take::Only(&[("metadata", IDENTITY)]);
+    codec::decode::<Named>(object, NAMED).map(|named| named.metadata).unwrap_or_default()
 }
 
-fn list<T: DeserializeOwned>(
-    json: &[u8],
-    meta: fn(&mut T) -> &mut ObjectMeta,
-) -> serde_json::Result<Listed<T>> {
-    let found: ItemList<T> = serde_json::from_slice(json)?;
-    let mut items = found.items.unwrap_or_default();
-    items.iter_mut().for_each(|item| trim(meta(item)));
-    Ok(Listed { items, resource_version: found.metadata.resource_version, more: found.metadata.r#continue })
+fn unreadable(object: &[u8], error: &CodecError) -> UnreadableObject {
+    UnreadableObject { identity: identity(object), problem: error.to_string() }
 }
 
-fn event<T: DeserializeOwned>(
-    line: &[u8],
-    meta: fn(&mut T) -> &mut ObjectMeta,
-) -> Result<WatchEvent<T>, Unread> {
-    let sort: Sort = serde_json::from_slice(line)?;
-    let read = || {
-        let mut found: T = serde_json::from_slice::<With<T>>(line)?.object;
-        trim(meta(&mut found));
-        Ok::<T, serde_json::Error>(found)
+/// Each item by itself: one that can't be read costs nobody else.
+fn list<T>(json: &[u8], read: fn(&[u8]) -> Result<T, CodecError>) -> Result<Listed<T>, CodecError> {
+    let found: ItemList<'_> =
+        serde_json::from_slice(json).map_err(|error| CodecError::Unplaced { detail: error.to_string() })?;
+    let mut listed = Listed {
+        items: Vec::new(),
+        unreadable: Vec::new(),
+        resource_version: found.metadata.resource_version,
+        more: found.metadata.r#continue,
     };
-    Ok(match sort.sort.as_str() {
-        "ADDED" => WatchEvent::Added(read()?),
-        "MODIFIED" => WatchEvent::Modified(read()?),
-        "DELETED" => WatchEvent::Deleted(read()?),
-        "ERROR" => return Err(Unread::Told(serde_json::from_slice::<With<Status>>(line)?.object)),
+    for item in found.items.unwrap_or_default() {
+        let item = item.get().as_bytes();
+        match read(item) {
+            Ok(object) => listed.items.push(object),
+            Err(error) => listed.unreadable.push(unreadable(item, &error)),
+        }
+    }
+    Ok(listed)
+}
+
+fn event<T>(line: &[u8], read: fn(&[u8]) -> Result<T, CodecError>) -> Result<WatchEvent<T>, Unread> {
+    let line: Line<'_> = serde_json::from_slice(line)?;
+    let object = line.object.get().as_bytes();
+    let event = |of: fn(T) -> WatchEvent<T>| match read(object) {
+        Ok(found) => of(found),
+        Err(error) => WatchEvent::Unreadable(unreadable(object, &error)),
+    };
+    Ok(match &*line.sort {
+        "ADDED" => event(WatchEvent::Added),
+        "MODIFIED" => event(WatchEvent::Modified),
+        "DELETED" => WatchEvent::Deleted(identity(object)),
+        "ERROR" => return Err(Unread::Told(serde_json::from_slice(object)?)),
         "BOOKMARK" => {
-            let metadata = serde_json::from_slice::<With<Bare>>(line)?.object.metadata;
+            let metadata = serde_json::from_slice::<Bare>(object)?.metadata;
             let ends =
                 metadata.annotations.is_some_and(|all| all.get(INITIAL_END).is_some_and(|v| v == "true"));
             WatchEvent::Bookmark { resource_version: metadata.resource_version, initial_end: ends }
@@ -110,62 +161,66 @@ fn event<T: DeserializeOwned>(
     })
 }
 
-/// Who wrote which field is half of many objects, and nothing to us.
-fn trim(meta: &mut ObjectMeta) {
-    meta.managed_fields = None;
+fn object<T: DeserializeOwned>(json: &[u8], take: Take) -> Result<T, CodecError> {
+    codec::decode(json, take)
 }
 
 /// One object of a type.
 macro_rules! reading {
-    ($($type:ty, $object:ident);+ $(;)?) => {
-        $(pub fn $object(json: &[u8]) -> serde_json::Result<$type> {
-            object(json, |found: &mut $type| &mut found.metadata)
+    ($($type:ty, $object:ident, $take:ident);+ $(;)?) => {
+        $(pub fn $object(json: &[u8]) -> Result<$type, CodecError> {
+            object(json, parts::$take)
         })+
     };
 }
 
 /// Lists and watch events of a type.
 macro_rules! listing {
-    ($($type:ty, $list:ident, $event:ident);+ $(;)?) => {
+    ($($type:ty, $object:path, $list:ident, $event:ident);+ $(;)?) => {
         $(
-            pub fn $list(json: &[u8]) -> serde_json::Result<Listed<$type>> {
-                list(json, |found: &mut $type| &mut found.metadata)
+            pub fn $list(json: &[u8]) -> Result<Listed<$type>, CodecError> {
+                list(json, $object)
             }
             pub fn $event(line: &[u8]) -> Result<WatchEvent<$type>, Unread> {
-                event(line, |found: &mut $type| &mut found.metadata)
+                event(line, $object)
             }
         )+
     };
 }
 
+pub use codec::pod_from_json as pod;
+
 reading! {
-    Pod, pod;
-    Node, node;
-    CSINode, csi_node;
-    ConfigMap, config_map;
-    Secret, secret;
-    ServiceAccount, service_account;
-    PersistentVolumeClaim, claim;
-    PersistentVolume, persistent_volume;
-    VolumeAttachment, volume_attachment;
-    CertificateSigningRequest, signing_request;
-    Lease, lease;
-    Event, core_event;
-    TokenRequest, token_request;
-    TokenReview, token_review;
-    SubjectAccessReview, access_review;
+    Node, node, WHOLE;
+    CSINode, csi_node, WHOLE;
+    ConfigMap, config_map, CONFIG_MAP;
+    Secret, secret, SECRET;
+    ServiceAccount, service_account, WHOLE;
+    Service, service, SERVICE;
+    RuntimeClass, runtime_class, NAMED_SPEC;
+    CsiDriver, csi_driver, NAMED_SPEC;
+    ClusterTrustBundle, trust_bundle, TRUST_BUNDLE;
+    PersistentVolumeClaim, claim, WHOLE;
+    PersistentVolume, persistent_volume, PERSISTENT_VOLUME;
+    VolumeAttachment, volume_attachment, WHOLE;
+    CertificateSigningRequest, signing_request, WHOLE;
+    Lease, lease, WHOLE;
+    Event, core_event, WHOLE;
+    TokenRequest, token_request, WHOLE;
+    TokenReview, token_review, WHOLE;
+    SubjectAccessReview, access_review, WHOLE;
 }
 
 listing! {
-    Pod, pods, pod_event;
-    Node, nodes, node_event;
-    ConfigMap, config_maps, config_map_event;
-    Secret, secrets, secret_event;
-    Service, services, service_event;
-    RuntimeClass, runtime_classes, runtime_class_event;
-    CsiDriver, csi_drivers, csi_driver_event;
-    ClusterTrustBundle, trust_bundles, trust_bundle_event;
-    CertificateSigningRequest, signing_requests, signing_request_event;
+    Pod, pod, pods, pod_event;
+    Node, node, nodes, node_event;
+    ConfigMap, config_map, config_maps, config_map_event;
+    Secret, secret, secrets, secret_event;
+    Service, service, services, service_event;
+    RuntimeClass, runtime_class, runtime_classes, runtime_class_event;
+    CsiDriver, csi_driver, csi_drivers, csi_driver_event;
+    ClusterTrustBundle, trust_bundle, trust_bundles, trust_bundle_event;
+    CertificateSigningRequest, signing_request, signing_requests, signing_request_event;
 }
 
 /// All that we send is made of strings, numbers and maps with string keys: it can always be written.
@@ -195,50 +250,4 @@ writing! {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn events_are_told_apart() {
-        let pod =
-            r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","managedFields":[{"manager":"m"}]}}"#;
-        let line = |sort: &str, object: &str| format!(r#"{{"type":"{sort}","object":{object}}}"#);
-        let read = |sort: &str, object: &str| pod_event(line(sort, object).as_bytes()).ok();
-        let name = |pod: Pod| (pod.metadata.name, pod.metadata.managed_fields);
-        for sort in ["ADDED", "MODIFIED", "DELETED"] {
-            let found = match (sort, read(sort, pod)) {
-                ("ADDED", Some(WatchEvent::Added(pod))) => name(pod),
-                ("MODIFIED", Some(WatchEvent::Modified(pod))) => name(pod),
-                ("DELETED", Some(WatchEvent::Deleted(pod))) => name(pod),
-                other => panic!("{sort} was read as {:?}", other.1),
-            };
-            assert_eq!(found, (Some("a".into()), None), "{sort}");
-        }
-        let bookmark = |annotations: &str| {
-            let object = format!(
-                r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{"resourceVersion":"7","creationTimestamp":null{annotations}}},"spec":{{"containers":null}},"status":{{}}}}"#
-            );
-            read("BOOKMARK", &object)
-        };
-        let expect = |initial_end| Some(WatchEvent::Bookmark { resource_version: "7".into(), initial_end });
-        assert_eq!(bookmark(""), expect(false));
-        assert_eq!(bookmark(r#","annotations":{"k8s.io/initial-events-end":"true"}"#), expect(true));
-        assert_eq!(read("LATER", pod), None);
-        assert!(matches!(
-            pod_event(line("ERROR", r#"{"kind":"Status","code":410}"#).as_bytes()),
-            Err(Unread::Told(_))
-        ));
-        assert!(matches!(pod_event(b"{\"type\":\"ADD"), Err(Unread::Malformed(_))));
-    }
-
-    #[test]
-    fn lists_may_be_null() {
-        let read = |json: &str| {
-            pods(json.as_bytes()).map(|list| (list.items.len(), list.resource_version, list.more))
-        };
-        let json = r#"{"kind":"PodList","metadata":{"resourceVersion":"5","continue":"c"},"items":[{"metadata":{"name":"a"}}]}"#;
-        assert_eq!(read(json).expect("a list"), (1, "5".into(), "c".into()));
-        let json = r#"{"kind":"PodList","metadata":{"resourceVersion":"5"},"items":null}"#;
-        assert_eq!(read(json).expect("a list"), (0, "5".into(), String::new()));
-    }
-}
+mod tests;

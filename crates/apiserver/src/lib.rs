@@ -34,4 +34,4 @@ pub use ports::{ApiError, TlsFault};
 pub use calls::{Api, DEADLINE, DeletePod, Freshness, Listed};
 pub use connection::{ConnectError, Connection};
 pub use roles::{ApiPodFeed, AskedObjects, cluster_ports};
-pub use watch::{Since, Watch, WatchEvent};
+pub use watch::{ObjectIdentity, Since, UnreadableObject, Watch, WatchEvent};

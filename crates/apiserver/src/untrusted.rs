@@ -17,7 +17,8 @@ pub fn pod_watch(answer: &[u8], piece: usize) -> (Vec<String>, usize) {
             words.push(match pod_event(&line) {
                 Ok(WatchEvent::Added(pod)) => format!("+ {}", name(pod)),
                 Ok(WatchEvent::Modified(pod)) => format!("~ {}", name(pod)),
-                Ok(WatchEvent::Deleted(pod)) => format!("- {}", name(pod)),
+                Ok(WatchEvent::Deleted(identity)) => format!("- {identity}"),
+                Ok(WatchEvent::Unreadable(object)) => format!("? {}: {}", object.identity, object.problem),
                 Ok(WatchEvent::Bookmark { resource_version, initial_end }) => {
                     format!("| {resource_version} {initial_end}")
                 }

@@ -3,6 +3,7 @@
 //! It ends quietly (`None`) when the server closes it, as it does after the time that was asked for, and when the
 //! connection's era is over. Everything else is told: an ERROR event, a line that is cut off, a broken connection.
 
+use std::fmt;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -10,6 +11,7 @@ use futures::stream::{BoxStream, StreamExt};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use ports::ApiError;
+use serde::Deserialize;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -27,11 +29,42 @@ const SLACK: Duration = Duration::from_secs(30);
 /// The largest object that an API server stores has 1.5 MiB; as JSON it may be larger.
 const LONGEST_LINE: usize = 64 << 20;
 
+/// Which object it is, and which version of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ObjectIdentity {
+    /// Empty for an object that is in none.
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    pub resource_version: String,
+}
+
+impl fmt::Display for ObjectIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.namespace.as_str(), self.name.as_str()) {
+            ("", "") => f.write_str("without a name"),
+            ("", name) => f.write_str(name),
+            (namespace, name) => write!(f, "{namespace}/{name}"),
+        }
+    }
+}
+
+/// An object that can't be decoded. It costs itself only: everything else of its list or watch goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadableObject {
+    pub identity: ObjectIdentity,
+    /// The field, and what is wrong with it.
+    pub problem: String,
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub enum WatchEvent<T> {
     Added(T),
     Modified(T),
-    Deleted(T),
+    Deleted(ObjectIdentity),
+    /// It was added or modified, and can't be decoded.
+    Unreadable(UnreadableObject),
     /// Nothing happened up to here. `initial_end`: the initial events are complete.
     Bookmark {
         resource_version: String,

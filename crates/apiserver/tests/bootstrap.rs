@@ -163,7 +163,7 @@ fn addresses(ips: &[&str]) -> Option<Template> {
         |(type_, address): (&str, &str)| NodeAddress { type_: type_.into(), address: address.into() };
     let mut found = vec![address(("Hostname", "serving"))];
     found.extend(ips.iter().map(|ip| address(("InternalIP", ip))));
-    Template::serving("serving", &found)
+    Template::serving("serving", &found, false)
 }
 
 /// Approves or denies the request of this node that waits, as an administrator does. Gives its name.

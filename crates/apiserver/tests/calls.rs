@@ -142,7 +142,7 @@ async fn pods_are_listed_watched_patched_and_deleted() {
         match next(&mut watch).await {
             // First it has no grace any more.
             WatchEvent::Modified(pod) => assert_eq!(pod.metadata.deletion_grace_period_seconds, Some(0)),
-            WatchEvent::Deleted(pod) => break assert_eq!(pod.metadata.uid, late.metadata.uid),
+            WatchEvent::Deleted(pod) => break assert_eq!(Some(pod.uid), late.metadata.uid),
             other => panic!("{other:?}"),
         }
     }

@@ -12,7 +12,7 @@ use futures::StreamExt;
 use http::Response;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
-use ports::Disposition;
+use ports::{Disposition, FinishedSpan, SpanKind, TraceContext, Tracer, Tracing};
 use tls_server::{Authority, Body, Handler, Server, Setup, clock, kubeconfig, packed, serve, text};
 use tokio_util::sync::CancellationToken;
 
@@ -497,4 +497,47 @@ async fn a_plugin_that_gives_another_certificate_changes_the_connection() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// Every span is kept, and sent to the test.
+struct Numbering(tokio::sync::mpsc::UnboundedSender<FinishedSpan>);
+
+impl Tracer for Numbering {
+    fn begin(&self, _: Option<TraceContext>) -> TraceContext {
+        TraceContext { trace: 0xabc, span: 7, sampled: true }
+    }
+    fn finish(&self, span: FinishedSpan) {
+        let _ = self.0.send(span);
+    }
+    fn now(&self) -> model::Wall {
+        model::Wall(1)
+    }
+}
+
+#[tokio::test]
+async fn calls_are_parts_of_traces() {
+    let ours = Authority::new("ours");
+    let handler: Handler = Arc::new(|request, _| {
+        Box::pin(async move {
+            let heard = request.headers().get("traceparent").map(|value| value.to_str().unwrap().to_owned());
+            match heard.as_deref() {
+                None => text(200, "nothing"),
+                Some("00-00000000000000000000000000000abc-0000000000000007-01") => text(200, "the trace"),
+                Some(_) => text(200, "another trace"),
+            }
+        })
+    });
+    let server = serve(Setup::new(ours.sign(&LOCAL, |_| {})), handler).await;
+    let api = api(&trusting(&server, &ours), "token: t");
+    assert_eq!(api.get_plain("/healthz").await.expect("an answer"), "nothing");
+    let (ended, mut spans) = tokio::sync::mpsc::unbounded_channel();
+    api.connection().trace_with(Tracing::by(Arc::new(Numbering(ended))));
+    assert_eq!(api.get_plain("/healthz").await.expect("an answer"), "the trace");
+    let span = spans.try_recv().expect("a span");
+    assert_eq!((span.span.name.as_ref(), span.span.kind, span.error), ("HTTP GET", SpanKind::Client, None));
+    assert!(span.span.attributes.contains(&("url.path", "/healthz".into())), "{:?}", span.span.attributes);
+    drop(server);
+    let failed = api.within(Duration::from_secs(2)).get_plain("/livez").await.expect_err("nobody is there");
+    let span = spans.recv().await.expect("a span");
+    assert!(span.error.is_some(), "{failed}");
 }

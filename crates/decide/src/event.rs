@@ -15,7 +15,7 @@ use model::k8s::{CSIDriver, ClusterTrustBundle, Node, Pod, Service};
 use model::local::LocalObjects;
 use model::node::HostFacts;
 use model::observed::{Observation, Scope};
-use model::pod::Source;
+use model::pod::{Source, UnreadablePod};
 use model::probe::{ProbeKind, ProbeOutcome};
 use model::runtime_class::RuntimeClasses;
 use model::storage::{StorageKey, StorageState};
@@ -44,6 +44,12 @@ pub enum Event {
     PodGone {
         source: Source,
         uid: PodUid,
+    },
+    /// A source told of pods whose objects can't be decoded. `complete`: all of them, before the complete set without them.
+    UnreadablePods {
+        source: Source,
+        pods: Vec<UnreadablePod>,
+        complete: bool,
     },
     /// The node's own object in the cluster, or that there is none.
     NodeSeen(Option<Arc<Node>>),
@@ -205,6 +211,7 @@ impl Event {
             Event::Pods { .. } => "pods",
             Event::PodChanged { .. } => "pod_changed",
             Event::PodGone { .. } => "pod_gone",
+            Event::UnreadablePods { .. } => "unreadable_pods",
             Event::NodeSeen(_) => "node_seen",
             Event::RuntimeClasses { .. } => "runtime_classes",
             Event::LocalObjects { .. } => "local_objects",

@@ -17,6 +17,7 @@ pub mod disk_limits;
 pub mod effect;
 pub mod event;
 pub mod events;
+mod gated_fields;
 pub mod hash;
 pub mod hooks;
 pub mod images;

@@ -103,7 +103,11 @@ fn merge_all(set: &mut SourceSet, source: Source, pods: &[Arc<Pod>], now: Wall) 
     set.distinct = kept.len() == pods.len();
     set.names = names;
     let before = std::mem::replace(&mut set.pods, kept);
-    let removed = before.into_values().filter(|old| !set.pods.contains_key(&old.uid)).collect();
+    let missing = before.into_values().filter(|old| !set.pods.contains_key(&old.uid));
+    // An object that can't be read is no object that is gone: its older version goes on.
+    let (unreadable, removed): (Vec<PodView>, Vec<PodView>) =
+        missing.partition(|old| set.unreadable.contains_key(&old.uid));
+    unreadable.into_iter().for_each(|view| set.put(view));
     Merge { changes: news.after(removed), duplicates }
 }
 

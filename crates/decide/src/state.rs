@@ -10,7 +10,7 @@ use model::cri::{IdMapping, RuntimeHandler};
 use model::k8s::{Node, Pod, PodStatus};
 use model::node::{HostFacts, NodeConfig};
 use model::observed::{ObservedPod, Scope};
-use model::pod::{PodView, QosClass, Source};
+use model::pod::{PodView, QosClass, Source, UnreadablePod};
 use model::probe::ProbeRecord;
 use model::report::Counts;
 use model::runtime_class::RuntimeClasses;
@@ -97,6 +97,10 @@ pub struct SourceSet {
     pub(crate) delivered: Vec<Arc<Pod>>,
     /// Every object of that set counts: no two share a name.
     pub(crate) distinct: bool,
+    /// Whose objects are there and can't be decoded.
+    pub(crate) unreadable: BTreeMap<PodUid, UnreadablePod>,
+    /// Told before the set that they belong to.
+    pub(crate) unreadable_in_next_set: Vec<UnreadablePod>,
 }
 
 #[derive(Clone, Debug, Default)]

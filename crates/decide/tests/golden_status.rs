@@ -294,6 +294,8 @@ impl<'a> World<'a> {
             runtime_name: "containerd",
             recursive_read_only: false,
             stop_signals: false,
+            ready_to_start: true,
+            keeps_readiness: true,
             host_ips: &[],
             primary_family: IpFamily::V4,
             qos: self.recorded.qos(),

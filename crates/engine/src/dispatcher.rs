@@ -232,6 +232,9 @@ async fn forward_feed(
             FeedNotice::Set(set) => outbox.send(Event::Pods { source: set.source, pods: set.pods }),
             FeedNotice::Changed { source, pod } => outbox.send(Event::PodChanged { source, pod }),
             FeedNotice::Gone { source, uid } => outbox.send(Event::PodGone { source, uid }),
+            FeedNotice::Unreadable { source, pods, complete } => {
+                outbox.send(Event::UnreadablePods { source, pods, complete });
+            }
             FeedNotice::RuntimeClasses { source, classes } => {
                 outbox.send(Event::RuntimeClasses { source, classes });
             }
@@ -283,7 +286,10 @@ impl Dispatcher {
         self.panics = panics::load(&self.shop).await;
         self.state.set_aside = decide::set_aside::judge(&self.panics);
         // Before the first status: what was said of a pod is not to flip because the agent was restarted.
-        self.state.probe_records = probe_calls::load_records(&self.shop).await;
+        // But for a cluster that wants just that.
+        if !self.state.config.feature(decide::status::FORGET_READINESS_GATE) {
+            self.state.probe_records = probe_calls::load_records(&self.shop).await;
+        }
         // Before the first pod: ids that are in use must not be given to another.
         (self.state.user_ids, self.state.user_ids_unlisted) = load_user_ids(&self.shop).await;
         let mut next = Event::Started;
@@ -367,8 +373,10 @@ impl Dispatcher {
 
     /// Nothing is changed by an answer, so a panic costs whoever asked, and nobody else.
     fn answer(&mut self, query: Query) {
+        let cluster = self.shop.ports.cluster.as_ref();
+        let watches = || cluster.map(|cluster| cluster.watches.watches()).unwrap_or_default();
         let now = self.shop.clock.now();
-        let answer = || query.answer(&self.state, &self.events, &mut self.waiting, now);
+        let answer = || query.answer(&self.state, &self.events, &mut self.waiting, now, watches);
         if let Err(cause) = catch_unwind(AssertUnwindSafe(answer)) {
             tracing::error!("answering a question panicked: {}", tasks::panic_message(&*cause));
         }

@@ -182,7 +182,9 @@ impl NodeKeeper {
                 self.reports.sent(true, self.desk.setup.report_period, &mut self.desk.seed, now.mono);
                 return Ok(made);
             }
-            Err(ApiError::AlreadyExists { .. } | ApiError::Forbidden { .. }) => {}
+            Err(ApiError::AlreadyExists { .. }) => {}
+            // Who may not make nodes may have one that others made.
+            Err(ApiError::Forbidden { .. }) if !self.desk.setup.get_on_exists_only => {}
             Err(error) => return Err(error),
         }
         let name = self.desk.setup.name.clone();

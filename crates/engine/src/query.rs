@@ -9,7 +9,11 @@ use decide::lifecycle::Lifecycle;
 use decide::state::PodEntry;
 use decide::volumes::ContentInputs;
 use model::k8s::{Pod, PodList};
-use model::report::{ContainerView, NodeReport, PodReport, RecentEvent, VolumeCount, WhyLine, WhyReport};
+use model::pod::{Source, UnreadablePod};
+use model::report::{
+    ContainerView, NodeReport, PodReport, RecentEvent, VolumeCount, WatchReport, WhyLine, WhyReport,
+};
+use model::why::Cause;
 use model::{ApiEvent, ContainerId, Now, PodUid, Wall};
 use ports::{AgentView, PodInside};
 use tokio::sync::{mpsc, oneshot};
@@ -84,19 +88,35 @@ impl AgentView for EngineHandle {
 }
 
 impl Query {
-    pub fn answer(self, state: &NodeState, events: &EventLog, waiting: &mut Waiting, now: Now) {
+    pub fn answer(
+        self,
+        state: &NodeState,
+        events: &EventLog,
+        waiting: &mut Waiting,
+        now: Now,
+        watches: impl FnOnce() -> Vec<WatchReport>,
+    ) {
         let wanted = || state.pods.values().filter(|e| !e.orphan);
         // Who asked may have left; that is theirs to know.
         match self {
             Query::Pods(to) => drop(to.send(wanted().filter(|e| !e.removed).map(with_status).collect())),
             Query::Running(to) => drop(to.send(state.pods.values().filter_map(running).collect())),
-            Query::Reports(to) => drop(to.send(wanted().map(|e| report(state, e)).collect())),
+            Query::Reports(to) => {
+                let known = wanted().map(|e| report(state, e));
+                drop(to.send(known.chain(strangers(state).map(unreadable_report)).collect()));
+            }
             Query::Why { namespace, name, answer } => {
                 let same = |e: &&PodEntry| {
                     (e.view.name() == name || e.view.uid.as_str() == name)
                         && namespace.as_deref().is_none_or(|ns| ns == e.view.namespace())
                 };
-                drop(answer.send(state.pods.values().filter(same).map(|e| why(e, events, now)).collect()));
+                let known = state.pods.values().filter(same).map(|e| why(state, e, events, now));
+                let asked = |pod: &&UnreadablePod| {
+                    (*pod.full_name.name == *name || pod.uid.as_str() == name)
+                        && namespace.as_deref().is_none_or(|ns| &*pod.full_name.namespace == ns)
+                };
+                let strangers = strangers(state).filter(asked).map(|pod| why_unreadable(pod, events, now));
+                drop(answer.send(known.chain(strangers).collect()));
             }
             Query::Find { namespace, name, answer } => {
                 let same = |e: &&PodEntry| e.view.name() == name && e.view.namespace() == namespace;
@@ -105,8 +125,49 @@ impl Query {
             }
             Query::Ended { pod, container, told } => waiting.add(state, pod, container, told),
             Query::Insides(to) => drop(to.send(wanted().map(|e| inside(state, e, now)).collect())),
-            Query::Node(to) => drop(to.send(node(state, now))),
+            Query::Node(to) => {
+                let report = NodeReport { watches: watches(), ..node(state, now) };
+                drop(to.send(report));
+            }
         }
+    }
+}
+
+/// Pods that can't be read and of which no older version is known.
+fn strangers(state: &NodeState) -> impl Iterator<Item = &UnreadablePod> {
+    state.unreadable().filter(|pod| !state.pods.contains_key(&pod.uid))
+}
+
+fn unreadable_report(pod: &UnreadablePod) -> PodReport {
+    PodReport {
+        namespace: pod.full_name.namespace.to_string(),
+        name: pod.full_name.name.to_string(),
+        uid: pod.uid.to_string(),
+        source: Source::Api.as_str().to_owned(),
+        lifecycle: String::new(),
+        status: "Unreadable".to_owned(),
+        ready: 0,
+        containers: Vec::new(),
+        restarts: 0,
+        ip: String::new(),
+        since: None,
+        log_dir: String::new(),
+    }
+}
+
+fn unreadable_line(pod: &UnreadablePod, now: Now) -> WhyLine {
+    let cause = Cause::Unreadable { problem: pod.problem.clone() };
+    WhyLine { container: None, cause, since: now.wall, next_attempt_secs: None }
+}
+
+fn why_unreadable(pod: &UnreadablePod, events: &EventLog, now: Now) -> WhyReport {
+    WhyReport {
+        namespace: pod.full_name.namespace.to_string(),
+        name: pod.full_name.name.to_string(),
+        uid: pod.uid.to_string(),
+        phase: String::new(),
+        reasons: vec![unreadable_line(pod, now)],
+        events: events.of(&pod.uid),
     }
 }
 
@@ -249,7 +310,8 @@ fn headline(entry: &PodEntry) -> String {
     }
 }
 
-fn why(entry: &PodEntry, events: &EventLog, now: Now) -> WhyReport {
+fn why(state: &NodeState, entry: &PodEntry, events: &EventLog, now: Now) -> WhyReport {
+    let unreadable = state.unreadable().find(|pod| pod.uid == entry.view.uid);
     let line = |w: &decide::state::WhySince| WhyLine {
         container: w.why.container.clone(),
         cause: w.why.cause.clone(),
@@ -261,7 +323,11 @@ fn why(entry: &PodEntry, events: &EventLog, now: Now) -> WhyReport {
         name: entry.view.name().to_owned(),
         uid: entry.view.uid.to_string(),
         phase: entry.status.as_ref().and_then(|s| s.phase.clone()).unwrap_or_default(),
-        reasons: entry.why.iter().map(line).collect(),
+        reasons: unreadable
+            .map(|pod| unreadable_line(pod, now))
+            .into_iter()
+            .chain(entry.why.iter().map(line))
+            .collect(),
         events: events.of(&entry.view.uid),
     }
 }
@@ -301,6 +367,7 @@ fn node(state: &NodeState, now: Now) -> NodeReport {
         ephemeral_containers: state.pods.values().map(|e| e.view.ephemeral_containers().len()).sum(),
         counts: state.counts.clone(),
         volumes: volume_counts(state, now),
+        watches: Vec::new(),
     }
 }
 

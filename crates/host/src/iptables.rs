@@ -247,6 +247,8 @@ mod tests {
     }
 
     impl Network {
+        // It waits for a real process in real time.
+        #[allow(clippy::disallowed_methods)]
         fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
             let ready = dir.path().join("ready");

@@ -155,7 +155,7 @@ mod tests {
             let short = cut(text.as_str(), Bound::EventMessage);
             assert!(short.len() <= Bound::EventMessage.bytes(), "{}", short.len());
             let kept = short.find("...").unwrap();
-            assert!(text.starts_with(&short[..kept]) && (kept - shift) % 4 == 0);
+            assert!(text.starts_with(&short[..kept]) && (kept - shift).is_multiple_of(4));
         }
     }
 

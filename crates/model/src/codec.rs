@@ -3,12 +3,16 @@
 //! Each pair of deserializer and Kubernetes type is slow to compile, so all of them live here: text becomes a
 //! [`serde_json::Value`] first (YAML or JSON), and only values become types.
 
+mod decoder;
 mod json;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::quantity::Quantity;
+pub use decoder::{Take, decode};
+
+use decoder::Quantities;
 
 /// A manifest of this size or more is refused by whoever reads it.
 pub const MAX_MANIFEST_BYTES: usize = 10 << 20;
@@ -104,12 +108,21 @@ pub fn api_version_of(document: &Value) -> Option<&str> {
 }
 
 /// A Pod from its JSON form. Unknown fields are ignored; a field of a wrong type is named by its path.
-pub fn pod_from_value(mut value: Value) -> Result<Pod, CodecError> {
-    normalise(&mut value)?;
-    serde_path_to_error::deserialize(value).map_err(|error| CodecError::Field {
-        path: error.path().to_string(),
-        detail: one_line(&error.into_inner().to_string()),
-    })
+pub fn pod_from_value(value: Value) -> Result<Pod, CodecError> {
+    from_value(&value)
+}
+
+/// An object of a manifest from its JSON form. Nobody has checked it before.
+pub fn from_value<T: DeserializeOwned>(value: &Value) -> Result<T, CodecError> {
+    // Through bytes, so that each type is compiled with one deserializer only. Manifests are few and small.
+    let bytes =
+        serde_json::to_vec(value).expect("values have text keys only, so they always have a JSON form");
+    decoder::decode_with(&bytes, Take::Whole, Quantities::Checked)
+}
+
+/// A Pod as an API server sends it.
+pub fn pod_from_json(json: &[u8]) -> Result<Pod, CodecError> {
+    decode(json, Take::Whole)
 }
 
 /// The pods of a `PodList` or of a `List` whose items are pods.
@@ -152,109 +165,6 @@ pub fn pod_status_to_value(status: &PodStatus) -> Value {
 /// generated types, map keys sorted.
 pub fn pod_to_canonical_json(pod: &Pod) -> Vec<u8> {
     serde_json::to_vec(pod).expect("pods have text keys only, so they always have a JSON form")
-}
-
-/// Where quantities stand in a Pod. `*` is every element of a list or every value of a map.
-const QUANTITY_PATHS: &[&str] = &[
-    "spec.overhead.*",
-    "spec.resources.limits.*",
-    "spec.resources.requests.*",
-    "spec.containers.*.resources.limits.*",
-    "spec.containers.*.resources.requests.*",
-    "spec.containers.*.env.*.valueFrom.resourceFieldRef.divisor",
-    "spec.initContainers.*.resources.limits.*",
-    "spec.initContainers.*.resources.requests.*",
-    "spec.initContainers.*.env.*.valueFrom.resourceFieldRef.divisor",
-    "spec.ephemeralContainers.*.resources.limits.*",
-    "spec.ephemeralContainers.*.resources.requests.*",
-    "spec.ephemeralContainers.*.env.*.valueFrom.resourceFieldRef.divisor",
-    "spec.volumes.*.emptyDir.sizeLimit",
-    "spec.volumes.*.downwardAPI.items.*.resourceFieldRef.divisor",
-    "spec.volumes.*.projected.sources.*.downwardAPI.items.*.resourceFieldRef.divisor",
-    "spec.volumes.*.ephemeral.volumeClaimTemplate.spec.resources.limits.*",
-    "spec.volumes.*.ephemeral.volumeClaimTemplate.spec.resources.requests.*",
-];
-
-/// Where plain texts stand in lists and maps. Absent ones (`nodeSelector: {some-label: }`) count as empty.
-const TEXT_PATHS: &[&str] = &[
-    "metadata.labels.*",
-    "metadata.annotations.*",
-    "spec.nodeSelector.*",
-    "spec.containers.*.command.*",
-    "spec.containers.*.args.*",
-    "spec.initContainers.*.command.*",
-    "spec.initContainers.*.args.*",
-    "spec.volumes.*.flexVolume.options.*",
-    "spec.volumes.*.csi.volumeAttributes.*",
-];
-
-type Normalise = fn(&mut Value, &str) -> Result<(), CodecError>;
-
-/// The types are stricter than the API in a few places; what it accepts there is brought into their form.
-fn normalise(pod: &mut Value) -> Result<(), CodecError> {
-    for (patterns, action) in
-        [(QUANTITY_PATHS, normalise_quantity as Normalise), (TEXT_PATHS, normalise_text)]
-    {
-        for pattern in patterns {
-            let steps: Vec<&str> = pattern.split('.').collect();
-            normalise_below(pod, &steps, &mut String::new(), action)?;
-        }
-    }
-    Ok(())
-}
-
-fn normalise_below(
-    value: &mut Value,
-    steps: &[&str],
-    path: &mut String,
-    action: Normalise,
-) -> Result<(), CodecError> {
-    let Some((step, rest)) = steps.split_first() else {
-        return action(value, path);
-    };
-    let length = path.len();
-    match value {
-        Value::Array(elements) if *step == "*" => {
-            for (index, element) in elements.iter_mut().enumerate() {
-                path.push_str(&format!("[{index}]"));
-                normalise_below(element, rest, path, action)?;
-                path.truncate(length);
-            }
-        }
-        Value::Object(fields) => {
-            for (name, field) in fields.iter_mut().filter(|(name, _)| *step == "*" || name == step) {
-                path.push_str(if length == 0 { "" } else { "." });
-                path.push_str(name);
-                normalise_below(field, rest, path, action)?;
-                path.truncate(length);
-            }
-        }
-        _ => {}
-    }
-    Ok(())
-}
-
-/// Quantities may be written as bare numbers (`cpu: 2`), which the types do not take: they become text here.
-/// What is no quantity at all is refused here as well, since the types would take any text.
-fn normalise_quantity(value: &mut Value, path: &str) -> Result<(), CodecError> {
-    if let Value::Number(number) = value {
-        *value = Value::String(number.to_string());
-    }
-    match value {
-        Value::String(text) => text
-            .parse::<Quantity>()
-            .map(|_| ())
-            .map_err(|error| CodecError::Field { path: path.to_owned(), detail: error.to_string() }),
-        // a wrong type: the typed decoding says so
-        _ => Ok(()),
-    }
-}
-
-fn normalise_text(value: &mut Value, _path: &str) -> Result<(), CodecError> {
-    if value.is_null() {
-        *value = Value::String(String::new());
-    }
-    Ok(())
 }
 
 #[cfg(test)]

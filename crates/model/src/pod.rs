@@ -48,6 +48,15 @@ impl Source {
     }
 }
 
+/// A pod whose object can't be decoded.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct UnreadablePod {
+    pub uid: PodUid,
+    pub full_name: FullName,
+    /// The field, and what is wrong with it.
+    pub problem: String,
+}
+
 /// The list of the pod spec that a container stands in.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum ContainerKind {

@@ -97,6 +97,43 @@ pub struct NodeReport {
     pub counts: Counts,
     #[serde(default)]
     pub volumes: Vec<VolumeCount>,
+    /// Of the API server's objects. Empty without a cluster.
+    #[serde(default)]
+    pub watches: Vec<WatchReport>,
+}
+
+/// How one watch of the API server's objects is doing.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WatchReport {
+    /// Such as `services`.
+    pub resource: String,
+    /// `namespace/name`, where it is a watch of one object.
+    #[serde(default)]
+    pub object: String,
+    /// How long ago the API server last said something in it. A healthy watch hears something every minute or two.
+    pub last_word_secs: f64,
+    /// What holds it; empty when nothing does.
+    #[serde(default)]
+    pub problem: String,
+    /// Objects that can't be decoded, each with the field that is wrong. The others are not held up by them.
+    #[serde(default)]
+    pub unreadable: Vec<String>,
+}
+
+/// The server ends a watch after ten minutes at the latest, and the next one begins: whoever heard nothing for longer than
+/// that is held by something that nobody has noticed.
+const QUIET_SECS: f64 = 720.0;
+
+impl WatchReport {
+    pub fn is_held(&self) -> bool {
+        !self.problem.is_empty() || self.last_word_secs > QUIET_SECS
+    }
+
+    /// `secret default/web`, as people would say it.
+    pub fn name(&self) -> String {
+        format!("{} {}", self.resource, self.object).trim_end().to_owned()
+    }
 }
 
 /// What happened since the agent came up. Nothing is decided by it.

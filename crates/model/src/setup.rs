@@ -16,6 +16,8 @@ pub struct NodeSetup {
     pub hostname: String,
     /// `--register-node`: whether this agent makes the object when there is none.
     pub register: bool,
+    /// The gate `KubeletRegistrationGetOnExistsOnly`: a refused creation is not followed by a look for an object of others.
+    pub get_on_exists_only: bool,
     /// `--node-ip`: none, one, or one per family. An unspecified one only says which family is preferred.
     pub node_ips: Vec<IpAddr>,
     /// `--node-labels`.
@@ -57,6 +59,7 @@ impl Default for NodeSetup {
             name: "node".into(),
             hostname: "node".into(),
             register: true,
+            get_on_exists_only: false,
             node_ips: Vec::new(),
             labels: BTreeMap::new(),
             taints: Vec::new(),

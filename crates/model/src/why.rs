@@ -19,6 +19,10 @@ pub struct Why {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "cause", rename_all = "camelCase")]
 pub enum Cause {
+    /// The pod's object in the API can't be decoded. What is known of an older version goes on.
+    Unreadable {
+        problem: String,
+    },
     /// The pod was refused by admission.
     Rejected {
         reason: String,

@@ -16,6 +16,7 @@ use model::k8s::{
     CSIDriver, CSINode, ClusterTrustBundle, Event, Lease, Node, PersistentVolumeClaim, Pod, RuntimeClass,
     Service,
 };
+use model::report::WatchReport;
 use model::storage::{StorageKey, StorageObject};
 use model::{PodUid, Wall};
 use serde_json::Value;
@@ -177,6 +178,11 @@ pub trait AccessReviews: Send + Sync {
     async fn access(&self, wanted: &NodeAccess) -> Result<AccessVerdict, ApiError>;
 }
 
+/// How the watches of all these objects are doing.
+pub trait WatchReports: Send + Sync {
+    fn watches(&self) -> Vec<WatchReport>;
+}
+
 /// Everything a node of a cluster stands on.
 #[derive(Clone)]
 pub struct ClusterPorts {
@@ -190,4 +196,5 @@ pub struct ClusterPorts {
     pub shared: Arc<dyn SharedObjects>,
     pub tokens: Arc<dyn TokenApi>,
     pub reviews: Arc<dyn AccessReviews>,
+    pub watches: Arc<dyn WatchReports>,
 }

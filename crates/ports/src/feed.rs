@@ -6,7 +6,7 @@ use futures::stream::BoxStream;
 use model::PodUid;
 use model::k8s::Pod;
 use model::local::LocalObjects;
-use model::pod::Source;
+use model::pod::{Source, UnreadablePod};
 use model::runtime_class::RuntimeClasses;
 
 /// The whole set of pods that a source wants now.
@@ -29,6 +29,13 @@ pub enum FeedNotice {
     Gone {
         source: Source,
         uid: PodUid,
+    },
+    /// Pods of the source whose objects can't be decoded: what is known of them stays as it is. `complete`: these are all of
+    /// them, and the set that comes next is without them. Otherwise they are told one by one, between sets.
+    Unreadable {
+        source: Source,
+        pods: Vec<UnreadablePod>,
+        complete: bool,
     },
     /// All runtime classes that the source tells of. Comes before the set that may need them.
     RuntimeClasses {

@@ -15,12 +15,13 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 
+use crate::cluster::{self, ServingRequest};
 use crate::config::{self, Host, KubeletConfiguration, Loaded};
 use crate::flags::{Flags, KUBERNETES_VERSION, RUBELET_VERSION};
 use crate::logging::{self, LogHandle};
 use crate::notify::Supervisor;
 use crate::secure_port::{self, SecurePort};
-use crate::{cluster, wire};
+use crate::wire;
 
 /// Runs until SIGTERM or SIGINT. Pods are left as they are: the next agent takes them over.
 pub fn run(flags: Flags) -> anyhow::Result<()> {
@@ -70,6 +71,7 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
     let (tracing, traces) = wire::tracing(&config, &node_name, &traces_stop)?;
     let mut ports = wire::ports(flags, &config, &node, &metrics, &tracing)?;
     if let Some(cluster) = &cluster {
+        cluster.api.connection().trace_with(tracing.clone());
         ports.cluster = Some(cluster.ports.clone());
         ports.events = wire::recorded_events(&cluster.ports, &node.setup, &metrics, &stop, &essential);
     }
@@ -88,7 +90,8 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
     let root_dir = Path::new(&root_dir);
     let agent: Arc<dyn AgentView> = Arc::new(agent);
     let stats = wire::stats(agent.clone(), &held, figures, &metrics)?;
-    let (endpoints, mut open) = wire::serve(&config, root_dir, agent, metrics.clone(), stats, &stop).await?;
+    let (endpoints, mut open) =
+        wire::serve(&config, root_dir, agent, metrics.clone(), stats, &tracing, &stop).await?;
     let health = endpoints.health.clone();
     let secure = SecurePort {
         flags,
@@ -105,8 +108,9 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
     if let Some((slot, serving)) = secure.open(&stop).await? {
         open.push(serving);
         if let Some(cluster) = cluster.as_ref().filter(|_| config.server_tls_bootstrap) {
-            let cert_dir = &flags.cert_dir;
-            cluster.keep_serving_certificate(slot, cert_dir, &node_name, &metrics, &stop, &essential)?;
+            let names_suffice = gates.enabled("AllowDNSOnlyNodeCSR");
+            let request = ServingRequest { cert_dir: &flags.cert_dir, node_name: &node_name, names_suffice };
+            cluster.keep_serving_certificate(slot, &request, &metrics, &stop, &essential)?;
         }
     }
     let mut engine = with_mistake(engine.with_node(duties)).start();

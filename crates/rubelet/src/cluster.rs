@@ -29,6 +29,15 @@ pub struct Cluster {
     rotation: Option<Rotation>,
 }
 
+/// Which serving certificate is asked for.
+#[derive(Clone, Copy)]
+pub struct ServingRequest<'a> {
+    pub cert_dir: &'a Path,
+    pub node_name: &'a str,
+    /// The gate `AllowDNSOnlyNodeCSR`: a node that has names but no address may ask as well.
+    pub names_suffice: bool,
+}
+
 impl Cluster {
     pub fn feed(&self, node_name: &str) -> Box<dyn PodFeed> {
         Box::new(ApiPodFeed::new(&self.api, node_name))
@@ -38,13 +47,13 @@ impl Cluster {
     pub fn keep_serving_certificate(
         &self,
         slot: Arc<ServingCertificate>,
-        cert_dir: &Path,
-        node_name: &str,
+        request: &ServingRequest<'_>,
         metrics: &AgentMetrics,
         stop: &CancellationToken,
         essential: &EssentialTasks,
     ) -> anyhow::Result<()> {
         let (wanted, template) = watch::channel(None);
+        let ServingRequest { cert_dir, node_name, names_suffice } = *request;
         let (rotator, rotation) =
             Rotator::serving(self.api.clone(), cert_dir, None, template, Arc::new(SystemClock))
                 .context("serverTLSBootstrap")?;
@@ -56,7 +65,7 @@ impl Cluster {
             while let Some(seen) = nodes.next().await {
                 let Seen::Is(node) = seen else { continue };
                 let status = node.status.as_ref().and_then(|status| status.addresses.as_deref());
-                let template = Template::serving(&name, status.unwrap_or_default());
+                let template = Template::serving(&name, status.unwrap_or_default(), names_suffice);
                 wanted.send_if_modified(|known| {
                     template.is_some() && std::mem::replace(known, template.clone()) != template
                 });

@@ -87,7 +87,10 @@ impl SecurePort<'_> {
         let certificate = self.certificate(stop)?;
         let ca_file = &config.authentication.x509.client_ca_file;
         let authority = (!ca_file.is_empty())
-            .then(|| ClientAuthority::from_file(Path::new(ca_file), stop.clone()))
+            .then(|| {
+                let follow = self.until(stop, "ReloadKubeletClientCAFile");
+                ClientAuthority::from_file(Path::new(ca_file), follow)
+            })
             .transpose()?;
         let settings = TlsSettings {
             min_version: config.tls_min_version.clone(),
@@ -106,10 +109,20 @@ impl SecurePort<'_> {
         Ok(Some((certificate, serving)))
     }
 
+    /// How long a file is followed: to the end, or not at all without this gate.
+    fn until(&self, stop: &CancellationToken, gate: &str) -> CancellationToken {
+        let until = stop.child_token();
+        if !self.gates.enabled(gate) {
+            until.cancel();
+        }
+        until
+    }
+
     fn certificate(&self, stop: &CancellationToken) -> anyhow::Result<Arc<ServingCertificate>> {
         let (file, key) = (&self.config.tls_cert_file, &self.config.tls_private_key_file);
         if !file.is_empty() && !key.is_empty() {
-            return ServingCertificate::from_files(Path::new(file), Path::new(key), stop.clone())
+            let follow = self.until(stop, "ReloadKubeletServerCertificateFile");
+            return ServingCertificate::from_files(Path::new(file), Path::new(key), follow)
                 .context("tlsCertFile and tlsPrivateKeyFile");
         }
         if self.config.server_tls_bootstrap {
@@ -158,6 +171,9 @@ impl SecurePort<'_> {
                 debug_flags: config.enable_debug_flags_handler,
                 profiling: config.enable_profiling_handler,
                 split_log_streams: self.gates.enabled("PodLogsQuerySplitStreams"),
+                checkpoint: self.gates.enabled("ContainerCheckpoint"),
+                flagz: self.gates.enabled("ComponentFlagz"),
+                statusz: self.gates.enabled("ComponentStatusz"),
                 extended_websockets: self.gates.enabled("ExtendWebSocketsToKubelet"),
                 stream_idle: config.streaming_connection_idle_timeout.to_std(),
                 root_dir: self.root_dir.to_owned(),

@@ -450,6 +450,7 @@ pub async fn serve(
     agent: Arc<dyn AgentView>,
     metrics: Arc<AgentMetrics>,
     stats: Arc<NodeStats>,
+    tracing: &Tracing,
     stop: &CancellationToken,
 ) -> anyhow::Result<(Endpoints, Vec<Serving>)> {
     let health = Arc::new(HealthChecks::of_agent(agent.clone(), server::PATIENCE));
@@ -462,7 +463,7 @@ pub async fn serve(
         open.push(server::serve_tcp("health port", host, port, endpoints.healthz(), stop.clone()).await?);
     }
     if let Some(port) = port(config.read_only_port).filter(|_| config.enable_server) {
-        let (host, router) = (&config.address, endpoints.read_only());
+        let (host, router) = (&config.address, endpoints.read_only(tracing));
         open.push(server::serve_tcp("read-only port", host, port, router, stop.clone()).await?);
     }
     Ok((endpoints, open))

@@ -99,3 +99,56 @@ fn a_pod_waits_for_its_objects_and_follows_them() {
     cluster.kubectl(&["label", "pod", "late", "--namespace", &namespace, "--overwrite", "stage=two"]);
     assert_eq!(said(&member, &namespace, "late"), "old new old \n");
 }
+
+/// Fields that a Service may have, each of which once stopped every node's watch of all Services: a condition without a
+/// time, who wrote what in the year 10000, and a tree of fields that is deeper than decoders like.
+#[test]
+fn an_odd_service_holds_up_no_other() {
+    let member = Member::join(Cluster::shared(), "objects-c");
+    let cluster = member.cluster;
+    let namespace = cluster.namespace("odd");
+    let service = |name: &str| {
+        let spec = json!({"selector": {"app": name}, "ports": [{"port": 80}]});
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}).to_string()
+    };
+    // A service may reach the node after the pod does, so the container asks again at its next start.
+    let knows = |service: &str| {
+        let script = format!("test -n \"${service}_SERVICE_HOST\"");
+        let name = format!("knows-{}", service.to_lowercase());
+        cluster.create_pod(
+            &namespace,
+            &pod(&member, &name, &script, json!({}), json!({"restartPolicy": "OnFailure"})),
+        );
+        said(&member, &namespace, &name);
+    };
+    cluster.create(&namespace, &service("odd"));
+    knows("ODD");
+    let condition =
+        json!({"type": "Odd", "status": "True", "reason": "Odd", "message": "", "lastTransitionTime": null});
+    let status = json!({"status": {"conditions": [condition]}}).to_string();
+    let patch = |what: &str, more: &[&str]| {
+        let of = ["patch", "service", "odd", "--namespace", &namespace, "--type=merge", "--patch", what];
+        cluster.kubectl(&[&of[..], more].concat())
+    };
+    patch(&status, &["--subresource=status"]);
+    let deep = format!("{}{{}}{}", r#"{"f:a":"#.repeat(200), "}".repeat(200));
+    let written = format!(
+        r#"{{"metadata":{{"managedFields":[{{"manager":"odd","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1","time":"9999-12-31T23:59:59-01:00","fieldsV1":{{"f:metadata":{deep}}}}}]}}}}"#
+    );
+    patch(&written, &[]);
+    let odd = cluster.kubectl(&[
+        "get",
+        "service",
+        "odd",
+        "--namespace",
+        &namespace,
+        "-o",
+        "json",
+        "--show-managed-fields",
+    ]);
+    for part in ["\"lastTransitionTime\": null", "\"10000-01-01T00:59:59Z\"", "\"f:a\":"] {
+        assert!(odd.contains(part), "the API server did not keep {part}: {odd}");
+    }
+    cluster.create(&namespace, &service("later"));
+    knows("LATER");
+}

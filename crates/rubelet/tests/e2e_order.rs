@@ -343,7 +343,7 @@ fn hooks_of_sidecars_that_do_not_end_are_cut_off_together() {
     let names = ["s1", "s2", "s3"];
     let endless = |name: &str| {
         let hook = exec(&format!("while :; do stamp {name}-hook; sleep 0.1; done"));
-        sidecar(name, &stays(name), json!({ "lifecycle": { "preStop": hook } }))
+        sidecar(name, &deaf(name), json!({ "lifecycle": { "preStop": hook } }))
     };
     let spec = json!({
         "terminationGracePeriodSeconds": GRACE,

@@ -20,7 +20,7 @@ pub(crate) mod query;
 mod spdy;
 mod splice;
 mod target;
-mod traced;
+pub(crate) mod traced;
 mod translate;
 mod tunnel;
 mod websocket;
@@ -41,7 +41,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 pub use self::proxy::StreamingTls;
-use self::traced::traced;
+use self::traced::{Callers, traced};
 pub(crate) use self::websocket::offered_protocols;
 use crate::Endpoints;
 use crate::access::{Access, guard};
@@ -64,6 +64,12 @@ pub struct ApiSettings {
     pub profiling: bool,
     /// Gate `PodLogsQuerySplitStreams`.
     pub split_log_streams: bool,
+    /// Gate `ContainerCheckpoint`.
+    pub checkpoint: bool,
+    /// Gate `ComponentFlagz`.
+    pub flagz: bool,
+    /// Gate `ComponentStatusz`.
+    pub statusz: bool,
     /// Gate `ExtendWebSocketsToKubelet`.
     pub extended_websockets: bool,
     /// `streamingConnectionIdleTimeout`; zero is no limit.
@@ -119,7 +125,7 @@ impl SecureApi {
             true => closed(router).fallback(nothing_there),
             false => closed(router),
         };
-        let router = traced(router, tracing);
+        let router = traced(router, tracing, Callers::Known);
         let router = router.layer(middleware::from_fn_with_state(access, guard));
         count_requests(router, metrics, "readwrite")
     }
@@ -136,12 +142,10 @@ fn debugging_routes(settings: &ApiSettings) -> Router<Arc<SecureApi>> {
         .route("/portForward/{namespace}/{pod}", get(port_forward::forward).post(port_forward::forward))
         .route("/portForward/{namespace}/{pod}/{uid}", get(port_forward::forward).post(port_forward::forward))
         .route("/containerLogs/{namespace}/{pod}/{container}", get(container_logs::read))
-        .route("/checkpoint/{namespace}/{pod}/{container}", post(checkpoint::make))
         // Any method will do, as with the kubelet.
         .route("/configz", any(zpages::configz))
-        .route("/flagz", any(zpages::flagz))
-        .route("/statusz", any(zpages::statusz))
         .route("/debug/why/{namespace}/{pod}", get(debug::why));
+    let routes = gated_routes(settings, routes);
     let routes = match settings.profiling {
         true => routes
             .route("/debug/pprof/", get(profiling::index))
@@ -161,6 +165,21 @@ fn debugging_routes(settings: &ApiSettings) -> Router<Arc<SecureApi>> {
         false => routes
             .route("/logs/", any(async || disabled("logs endpoint is disabled.\n")))
             .route("/logs/{*path}", any(async || disabled("logs endpoint is disabled.\n"))),
+    }
+}
+
+/// With its gate off, a path is not there at all.
+fn gated_routes(settings: &ApiSettings, mut routes: Router<Arc<SecureApi>>) -> Router<Arc<SecureApi>> {
+    if settings.flagz {
+        routes = routes.route("/flagz", any(zpages::flagz));
+    }
+    if settings.statusz {
+        routes = routes.route("/statusz", any(zpages::statusz));
+    }
+    let absent = || any(async || plain(StatusCode::NOT_FOUND, "404 page not found\n".into()));
+    match settings.checkpoint {
+        true => routes.route("/checkpoint/{namespace}/{pod}/{container}", post(checkpoint::make)),
+        false => routes.route("/checkpoint", absent()).route("/checkpoint/{*rest}", absent()),
     }
 }
 

@@ -10,8 +10,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use http::{StatusCode, header};
 use model::k8s::PodList;
-use ports::AgentView;
+use ports::{AgentView, Tracing};
 
+use crate::api::traced::{Callers, traced};
 use crate::counted::count_requests;
 use crate::health::{self, HealthChecks, plain};
 use crate::metrics::{AgentFigures, AgentMetrics, Scrape};
@@ -41,9 +42,10 @@ impl Endpoints {
     }
 
     /// The read-only port: pods, metrics and health for everybody who can reach it.
-    pub fn read_only(&self) -> Router {
+    pub fn read_only(&self, tracing: &Tracing) -> Router {
         let routes = self.common().merge(api::disabled_routes());
-        count_requests(closed(routes), self.metrics.clone(), "readonly")
+        let routes = traced(closed(routes), tracing.clone(), Callers::Anybody);
+        count_requests(routes, self.metrics.clone(), "readonly")
     }
 
     /// What the read-only port and the secure port have in common.

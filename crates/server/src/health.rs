@@ -11,6 +11,7 @@ use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use http::{StatusCode, header};
+use model::report::WatchReport;
 use ports::AgentView;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::Mutex;
@@ -38,6 +39,8 @@ pub struct Verdict {
 
 /// The checks of `/healthz`, which are also those that a watchdog wants to pass.
 pub struct HealthChecks {
+    agent: Arc<dyn AgentView>,
+    patience: Duration,
     checks: Vec<(&'static str, Box<dyn HealthCheck>)>,
     /// Lines about failures: everybody may ask.
     failures: Sparing,
@@ -47,7 +50,8 @@ impl HealthChecks {
     /// `ping`, which is only that the process serves at all, `log`, which is that its log is taken, and `syncloop`, which is
     /// that the agent answers.
     pub fn of_agent(agent: Arc<dyn AgentView>, patience: Duration) -> Self {
-        let checks = Self { checks: Vec::new(), failures: Sparing::default() };
+        let checks =
+            Self { agent: agent.clone(), patience, checks: Vec::new(), failures: Sparing::default() };
         checks.with("ping", Ping).with("log", Log::default()).with("syncloop", SyncLoop { agent, patience })
     }
 
@@ -72,6 +76,13 @@ impl HealthChecks {
         verdicts
     }
 
+    /// A line for each watch of the API server's objects. No verdict: a watch that is held stops nobody's pods, and a
+    /// restart of the agent would not let it go on.
+    async fn watches(&self) -> Vec<String> {
+        let node = tokio::time::timeout(self.patience, self.agent.node()).await.ok().flatten();
+        node.map(|node| node.watches.iter().map(watch_line).collect()).unwrap_or_default()
+    }
+
     fn names(&self) -> impl Iterator<Item = &'static str> {
         self.checks.iter().map(|(name, _)| *name)
     }
@@ -91,6 +102,9 @@ impl HealthCheck for Ping {
 struct Log {
     full_since: Mutex<Option<Instant>>,
 }
+
+/// As much of what holds a watch as is shown.
+const MOST_WORDS: usize = 512;
 
 /// How long the log may wait.
 const LOG_PATIENCE: Duration = Duration::from_secs(120);
@@ -163,7 +177,8 @@ async fn all(
         }
     }
     let names: Vec<_> = checks.names().collect();
-    let (healthy, text) = summary(&names, &excluded, &verdicts);
+    let watches = if verbose { checks.watches().await } else { Vec::new() };
+    let (healthy, text) = summary(&names, &excluded, &verdicts, &watches);
     match (healthy, verbose) {
         (true, false) => plain(StatusCode::OK, "ok".into()),
         (true, true) => plain(StatusCode::OK, text),
@@ -181,8 +196,24 @@ async fn one(State(Asked { checks, .. }): State<Asked>, Path(name): Path<String>
     }
 }
 
+fn watch_line(watch: &WatchReport) -> String {
+    let mut line = format!("[i]watch {} last word {:.0}s ago", watch.name(), watch.last_word_secs);
+    if !watch.problem.is_empty() {
+        let _ = write!(line, ", held by: {}", on_one_line(&watch.problem));
+    }
+    if !watch.unreadable.is_empty() {
+        let _ = write!(line, ", {} objects can't be read", watch.unreadable.len());
+    }
+    line
+}
+
+/// Words of an API server or of whatever stands in its place.
+fn on_one_line(words: &str) -> String {
+    words.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MOST_WORDS).collect()
+}
+
 /// Whether all is well, and the long text. Reasons are for our log: whoever may ask here may not know them.
-fn summary(names: &[&str], excluded: &[String], verdicts: &[Verdict]) -> (bool, String) {
+fn summary(names: &[&str], excluded: &[String], verdicts: &[Verdict], watches: &[String]) -> (bool, String) {
     let mut text = String::new();
     for name in names {
         // Writing to a String cannot fail.
@@ -191,6 +222,9 @@ fn summary(names: &[&str], excluded: &[String], verdicts: &[Verdict]) -> (bool, 
             Some(Err(_)) => writeln!(text, "[-]{name} failed: reason withheld"),
             None => writeln!(text, "[+]{name} excluded: ok"),
         };
+    }
+    for watch in watches {
+        let _ = writeln!(text, "{watch}");
     }
     let strange: Vec<_> = excluded
         .iter()
@@ -229,6 +263,28 @@ mod tests {
     }
 
     #[test]
+    fn watches_are_told_with_their_age_and_what_holds_them() {
+        let watch = |object: &str, problem: &str, unreadable: &[&str]| WatchReport {
+            resource: "services".into(),
+            object: object.into(),
+            last_word_secs: 7.4,
+            problem: problem.into(),
+            unreadable: unreadable.iter().map(ToString::to_string).collect(),
+        };
+        let check = |watch: WatchReport, expect: &str| assert_eq!(watch_line(&watch), expect);
+        check(watch("", "", &[]), "[i]watch services last word 7s ago");
+        check(
+            watch("a/b", "list services:\nno", &[]),
+            "[i]watch services a/b last word 7s ago, held by: list services: no",
+        );
+        check(watch("", "", &["x"]), "[i]watch services last word 7s ago, 1 objects can't be read");
+        let lines = [watch_line(&watch("", "", &[]))];
+        let (healthy, text) = summary(&["ping"], &[], &[Verdict { name: "ping", outcome: Ok(()) }], &lines);
+        assert!(healthy);
+        assert_eq!(text, "[+]ping ok\n[i]watch services last word 7s ago\nhealthz check passed\n");
+    }
+
+    #[test]
     fn summaries_say_which_check_failed_but_not_why() {
         let verdict = |name, failed: bool| Verdict {
             name,
@@ -236,7 +292,7 @@ mod tests {
         };
         let check = |excluded: &[&str], verdicts: &[Verdict], expect: (bool, &str)| {
             let excluded: Vec<String> = excluded.iter().map(ToString::to_string).collect();
-            let (healthy, text) = summary(&["ping", "syncloop"], &excluded, verdicts);
+            let (healthy, text) = summary(&["ping", "syncloop"], &excluded, verdicts, &[]);
             assert_eq!((healthy, text.as_str()), expect);
         };
         check(

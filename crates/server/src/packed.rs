@@ -82,7 +82,7 @@ mod tests {
 
     #[tokio::test]
     async fn metrics_are_packed_when_asked_for() {
-        let router = endpoints(Mood::Well).read_only();
+        let router = endpoints(Mood::Well).read_only(&ports::Tracing::default());
         let ask = async |path: &str, accepted: &str| {
             let request = http::Request::get(path).header("accept-encoding", accepted);
             let answer = router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();

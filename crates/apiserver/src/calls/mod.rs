@@ -11,12 +11,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
+use model::codec::CodecError;
 use ports::ApiError;
 
 use crate::connection::Connection;
 use crate::json::Unread;
 use crate::request::{Call, JSON, STRATEGIC_MERGE, escaped};
-use crate::watch::{self, Since, Watch, WatchEvent};
+use crate::roles::WatchEntries;
+use crate::watch::{self, Since, UnreadableObject, Watch, WatchEvent};
 
 pub use pods::DeletePod;
 
@@ -27,6 +29,8 @@ pub const DEADLINE: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, PartialEq)]
 pub struct Listed<T> {
     pub items: Vec<T>,
+    /// What is there and can't be decoded.
+    pub unreadable: Vec<UnreadableObject>,
     /// Where a watch goes on.
     pub resource_version: String,
     /// Not empty when there is more; these calls ask for everything, so it is.
@@ -47,6 +51,7 @@ pub enum Freshness {
 pub struct Api {
     connection: Arc<Connection>,
     within: Duration,
+    watches: WatchEntries,
 }
 
 /// One kind of object in the API.
@@ -80,20 +85,24 @@ fn named(namespace: &str, name: &str) -> String {
     if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") }
 }
 
-type Decoder<T> = fn(&[u8]) -> serde_json::Result<T>;
+type Decoder<T> = fn(&[u8]) -> Result<T, CodecError>;
 
 impl Api {
     pub fn new(connection: Arc<Connection>) -> Api {
-        Api { connection, within: DEADLINE }
+        Api { connection, within: DEADLINE, watches: WatchEntries::default() }
     }
 
     /// The same calls with another deadline. It bounds the whole call; for watches, the time until they begin.
     pub fn within(&self, deadline: Duration) -> Api {
-        Api { connection: self.connection.clone(), within: deadline }
+        Api { within: deadline, ..self.clone() }
     }
 
     pub fn connection(&self) -> &Arc<Connection> {
         &self.connection
+    }
+
+    pub(crate) fn watch_entries(&self) -> &WatchEntries {
+        &self.watches
     }
 
     /// Asks the server how it is. `/healthz`, `/readyz`, `/livez`, `/version`.

@@ -135,6 +135,10 @@ fn may_pass(error: &ApiError) -> bool {
 async fn follow(api: &Api, made: &Made) -> Result<Option<Vec<u8>>, CertificateError> {
     let deleted = || CertificateError::Deleted { name: made.name.clone() };
     let listed = api.list_signing_request(&made.name, Freshness::Latest).await?;
+    if let Some(odd) = listed.unreadable.first() {
+        let call = format!("list certificatesigningrequest {}", made.name);
+        return Err(ApiError::Decode { call, message: odd.problem.clone() }.into());
+    }
     let found = listed.items.first().ok_or_else(deleted)?;
     if let Some(chain) = verdict(found, made)? {
         return Ok(Some(chain));
@@ -148,7 +152,8 @@ async fn follow(api: &Api, made: &Made) -> Result<Option<Vec<u8>>, CertificateEr
                 }
             }
             WatchEvent::Deleted(_) => return Err(deleted()),
-            WatchEvent::Bookmark { .. } => {}
+            // What is decided may be readable: the next list tells.
+            WatchEvent::Unreadable(_) | WatchEvent::Bookmark { .. } => {}
         }
     }
     Ok(None)

@@ -68,8 +68,9 @@ impl Template {
         }
     }
 
-    /// None while the node has no address: nobody signs that.
-    pub fn serving(node: &str, addresses: &[NodeAddress]) -> Option<Template> {
+    /// None while the node has no address: nobody signs that. `names_suffice`: unless it has a name, with the gate
+    /// `AllowDNSOnlyNodeCSR`.
+    pub fn serving(node: &str, addresses: &[NodeAddress], names_suffice: bool) -> Option<Template> {
         let mut names = BTreeSet::new();
         let mut ips = BTreeSet::new();
         for NodeAddress { address, type_ } in addresses.iter().filter(|found| !found.address.is_empty()) {
@@ -80,7 +81,7 @@ impl Template {
                 _ => {}
             }
         }
-        if ips.is_empty() {
+        if ips.is_empty() && (!names_suffice || names.is_empty()) {
             return None;
         }
         let addresses = ips.into_iter().map(|(_, ip)| ip).collect();

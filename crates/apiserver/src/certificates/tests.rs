@@ -79,7 +79,8 @@ fn usages_depend_on_the_key() {
 
 #[test]
 fn a_request_says_what_the_template_says() {
-    let template = Template::serving("n1", &addresses(&[("InternalIP", "10.0.0.1"), ("Hostname", "n1")]));
+    let template =
+        Template::serving("n1", &addresses(&[("InternalIP", "10.0.0.1"), ("Hostname", "n1")]), false);
     let template = template.expect("an address");
     let pem = Key::generate().expect("a key").request(&template).expect("a request");
     let (_, pem) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).expect("PEM");
@@ -112,7 +113,7 @@ fn addresses(found: &[(&str, &str)]) -> Vec<NodeAddress> {
 #[test]
 fn addresses_become_names() {
     let check = |found: &[(&str, &str)], expect: Option<(&[&str], &[&str])>| {
-        let template = Template::serving("n", &addresses(found));
+        let template = Template::serving("n", &addresses(found), false);
         let expect = expect.map(|(names, ips)| Template {
             dns_names: names.iter().map(|name| (*name).to_owned()).collect(),
             addresses: ips.iter().map(|ip| ip.parse().expect("an address")).collect(),
@@ -122,6 +123,10 @@ fn addresses_become_names() {
     };
     check(&[], None);
     check(&[("Hostname", "host")], None);
+    // With the gate AllowDNSOnlyNodeCSR a name is enough, but there has to be one.
+    let named = Template::serving("n", &addresses(&[("Hostname", "host")]), true);
+    assert_eq!(named.map(|template| template.dns_names), Some(vec!["host".to_owned()]));
+    assert_eq!(Template::serving("n", &[], true), None);
     check(&[("InternalDNS", "a"), ("Hostname", "10.1.1.1")], Some((&["a"], &["10.1.1.1"])));
     check(
         &[

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use futures::stream::{BoxStream, StreamExt};
-use model::PodUid;
+use futures::stream::{self, BoxStream, StreamExt};
 use model::k8s::{ObjectMeta, Pod};
-use model::pod::Source;
+use model::pod::{Source, UnreadablePod};
+use model::{FullName, PodUid};
 use ports::{ApiError, FeedNotice, PodFeed, PodSet};
 
+use super::progress::WatchEntries;
 use super::reflect::{Notice, Target, reflect};
 use crate::calls::{Api, Freshness, Listed};
-use crate::watch::{Since, Watch};
+use crate::watch::{Since, UnreadableObject, Watch};
 
 pub struct ApiPodFeed {
     api: Api,
@@ -36,6 +37,14 @@ impl Target for ApiPodFeed {
         Box::pin(self.api.watch_pods(&self.node, Since::Version(version)))
     }
 
+    fn entries(&self) -> &WatchEntries {
+        self.api.watch_entries()
+    }
+
+    fn name(&self) -> (&'static str, String) {
+        ("pods", String::new())
+    }
+
     fn meta(pod: &Pod) -> &ObjectMeta {
         &pod.metadata
     }
@@ -48,24 +57,38 @@ impl PodFeed for ApiPodFeed {
 
     fn stream(self: Box<Self>) -> BoxStream<'static, FeedNotice> {
         let origin = self.api.connection().access().server.to_string();
-        reflect(*self).map(move |notice| feed_notice(notice, &origin)).boxed()
+        reflect(*self).flat_map(move |notice| stream::iter(feed_notices(notice, &origin))).boxed()
     }
 }
 
-fn feed_notice(notice: Notice<Pod>, origin: &str) -> FeedNotice {
+fn feed_notices(notice: Notice<Pod>, origin: &str) -> Vec<FeedNotice> {
     let source = Source::Api;
-    match notice {
-        Notice::All(pods) => {
-            FeedNotice::Set(PodSet { source, pods: pods.into_iter().map(Arc::new).collect() })
+    vec![match notice {
+        Notice::All { items, unreadable } => {
+            let pods = unreadable.into_iter().filter_map(unreadable_pod).collect();
+            let set = PodSet { source, pods: items.into_iter().map(Arc::new).collect() };
+            return vec![FeedNotice::Unreadable { source, pods, complete: true }, FeedNotice::Set(set)];
         }
         Notice::Changed(pod) => FeedNotice::Changed { source, pod: Arc::new(pod) },
-        Notice::Gone(pod) => {
-            let uid = PodUid::new(pod.metadata.uid.as_deref().unwrap_or_default());
-            FeedNotice::Gone { source, uid }
+        Notice::Gone(identity) => FeedNotice::Gone { source, uid: PodUid::new(identity.uid.as_str()) },
+        Notice::Unreadable(object) => {
+            let Some(pod) = unreadable_pod(object) else { return Vec::new() };
+            FeedNotice::Unreadable { source, pods: vec![pod], complete: false }
         }
         Notice::Failing(error) => {
             FeedNotice::Problem { source, origin: origin.to_owned(), message: error.to_string() }
         }
         Notice::Recovered => FeedNotice::Resolved { source, origin: origin.to_owned() },
+    }]
+}
+
+/// `None`: nobody can tell which pod it is.
+fn unreadable_pod(object: UnreadableObject) -> Option<UnreadablePod> {
+    let UnreadableObject { identity, problem } = object;
+    if identity.uid.is_empty() || identity.name.is_empty() {
+        tracing::warn!("pod {identity} can't be read, nor which one it is: {problem}");
+        return None;
     }
+    let full_name = FullName::new(&identity.name, &identity.namespace);
+    Some(UnreadablePod { uid: PodUid::new(identity.uid.as_str()), full_name, problem })
 }

@@ -6,6 +6,7 @@ mod feed;
 mod node;
 mod objects;
 mod pods;
+mod progress;
 mod reflect;
 mod storage;
 
@@ -17,6 +18,7 @@ use crate::Api;
 
 pub use asked::AskedObjects;
 pub use feed::ApiPodFeed;
+pub(crate) use progress::WatchEntries;
 
 /// All roles over one connection.
 pub fn cluster_ports(api: &Api) -> ClusterPorts {
@@ -31,6 +33,7 @@ pub fn cluster_ports(api: &Api) -> ClusterPorts {
         storage: api.clone(),
         shared: api.clone(),
         tokens: api.clone(),
-        reviews: api,
+        reviews: api.clone(),
+        watches: api,
     }
 }

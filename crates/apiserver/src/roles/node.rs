@@ -10,6 +10,8 @@ use model::k8s::{CSINode, Event, Lease, Node, ObjectMeta};
 use ports::{ApiError, CsiNodeApi, EventApi, LeaseApi, NodeApi, Seen};
 use serde_json::Value;
 
+use super::objects::tell_unreadable;
+use super::progress::WatchEntries;
 use super::reflect::{Notice, Target, reflect};
 use crate::calls::{Api, Freshness, Listed};
 use crate::watch::{Since, Watch};
@@ -44,11 +46,17 @@ impl NodeApi for Api {
         reflect(target)
             .filter_map(|notice| async {
                 match notice {
-                    Notice::All(nodes) => {
-                        Some(nodes.into_iter().next().map_or(Seen::Absent, |node| Seen::Is(Arc::new(node))))
+                    // It is there, and goes on as it was known before.
+                    Notice::All { items, unreadable } if items.is_empty() && !unreadable.is_empty() => None,
+                    Notice::All { items, .. } => {
+                        Some(items.into_iter().next().map_or(Seen::Absent, |node| Seen::Is(Arc::new(node))))
                     }
                     Notice::Changed(node) => Some(Seen::Is(Arc::new(node))),
                     Notice::Gone(_) => Some(Seen::Absent),
+                    Notice::Unreadable(odd) => {
+                        tell_unreadable("node", &odd, true);
+                        None
+                    }
                     Notice::Failing(error) => {
                         tracing::warn!("watching the node's own object: {error}");
                         None
@@ -77,6 +85,14 @@ impl Target for OneNode {
 
     fn watch<'a>(&'a self, version: &'a str) -> BoxFuture<'a, Result<Watch<Node>, ApiError>> {
         Box::pin(self.api.watch_node(&self.name, Since::Version(version)))
+    }
+
+    fn entries(&self) -> &WatchEntries {
+        self.api.watch_entries()
+    }
+
+    fn name(&self) -> (&'static str, String) {
+        ("nodes", self.name.clone())
     }
 
     fn meta(node: &Node) -> &ObjectMeta {

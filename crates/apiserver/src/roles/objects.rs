@@ -13,48 +13,99 @@ use model::credentials::ServiceAccountFacts;
 use model::k8s::{CSIDriver, ClusterTrustBundle, ConfigMap, ObjectMeta, RuntimeClass, Secret, Service};
 use ports::{ApiError, IssuedToken, ObjectApi, SharedObjects, TokenApi};
 
+use super::progress::WatchEntries;
 use super::reflect::{Notice, Target, reflect};
 use crate::TokenRequest;
 use crate::calls::{Api, Freshness, Listed};
-use crate::watch::{Since, Watch};
+use crate::watch::{ObjectIdentity, Since, UnreadableObject, Watch};
 
 impl ObjectApi for Api {
     fn watch(&self, key: &ObjectKey) -> BoxStream<'static, ObjectState> {
         let one = One { api: self.clone(), key: key.clone() };
-        let absent = absent(key);
         match key.kind {
-            ObjectKind::ConfigMap => {
-                let states = reflect(ConfigMapOf(one));
-                states.filter_map(move |n| std::future::ready(state(n, config_map, &absent))).boxed()
-            }
-            ObjectKind::Secret => {
-                let states = reflect(SecretOf(one));
-                states.filter_map(move |n| std::future::ready(state(n, secret, &absent))).boxed()
-            }
+            ObjectKind::ConfigMap => states(reflect(ConfigMapOf(one)), key, config_map),
+            ObjectKind::Secret => states(reflect(SecretOf(one)), key, secret),
         }
     }
 }
 
-pub(super) fn absent(key: &ObjectKey) -> String {
-    let kind = match key.kind {
-        ObjectKind::ConfigMap => "configmap",
-        ObjectKind::Secret => "secret",
-    };
-    format!("{kind} {:?} not found", key.name)
+fn states<T: Send + 'static>(
+    notices: BoxStream<'static, Notice<T>>,
+    key: &ObjectKey,
+    content: fn(T) -> ObjectContent,
+) -> BoxStream<'static, ObjectState> {
+    let watched = WatchedObject { key: key.clone(), content, known: None };
+    let states = notices.scan(watched, |watched, notice| std::future::ready(Some(watched.state(notice))));
+    states.filter_map(std::future::ready).boxed()
 }
 
-/// `None`: nothing to tell.
-fn state<T>(notice: Notice<T>, content: fn(T) -> ObjectContent, absent: &str) -> Option<ObjectState> {
-    let is = |object: T| ObjectState::Is(Arc::new(content(object)));
-    let absent = || ObjectState::Absent { message: absent.to_owned() };
-    match notice {
-        Notice::All(objects) => Some(objects.into_iter().next().map_or_else(absent, is)),
-        Notice::Changed(object) => Some(is(object)),
-        Notice::Gone(_) => Some(absent()),
-        Notice::Failing(ApiError::Forbidden { message, .. }) => Some(ObjectState::Denied { message }),
-        Notice::Failing(error) => Some(ObjectState::Unreachable { message: error.to_string() }),
-        Notice::Recovered => None,
+struct WatchedObject<T> {
+    key: ObjectKey,
+    content: fn(T) -> ObjectContent,
+    /// UID of the version that pods use.
+    known: Option<String>,
+}
+
+impl<T> WatchedObject<T> {
+    /// `None`: nothing to tell.
+    fn state(&mut self, notice: Notice<T>) -> Option<ObjectState> {
+        match notice {
+            Notice::All { items, unreadable } => match (items.into_iter().next(), unreadable.first()) {
+                (Some(object), _) => Some(self.is(object)),
+                (None, Some(odd)) => self.unread(odd),
+                (None, None) => Some(self.absent()),
+            },
+            Notice::Changed(object) => Some(self.is(object)),
+            Notice::Gone(_) => Some(self.absent()),
+            Notice::Unreadable(odd) => {
+                let kept = self.known.as_ref() == Some(&odd.identity.uid);
+                tell_unreadable(kind(&self.key), &odd, kept);
+                self.unread(&odd)
+            }
+            Notice::Failing(ApiError::Forbidden { message, .. }) => Some(ObjectState::Denied { message }),
+            Notice::Failing(error) => Some(ObjectState::Unreachable { message: error.to_string() }),
+            Notice::Recovered => None,
+        }
     }
+
+    fn is(&mut self, object: T) -> ObjectState {
+        let content = (self.content)(object);
+        self.known = Some(content.uid.clone());
+        ObjectState::Is(Arc::new(content))
+    }
+
+    fn absent(&mut self) -> ObjectState {
+        self.known = None;
+        ObjectState::Absent { message: absent(&self.key) }
+    }
+
+    /// Pods go on with an older version of the same object.
+    fn unread(&mut self, odd: &UnreadableObject) -> Option<ObjectState> {
+        if self.known.as_ref() == Some(&odd.identity.uid) {
+            return None;
+        }
+        self.known = None;
+        let message = format!("{} {:?} can't be read: {}", kind(&self.key), self.key.name, odd.problem);
+        Some(ObjectState::Unreachable { message })
+    }
+}
+
+/// Once for each object and mistake.
+pub(super) fn tell_unreadable(kind: &str, object: &UnreadableObject, kept: bool) {
+    let UnreadableObject { identity, problem } = object;
+    let meanwhile = if kept { "its last readable version stays in use" } else { "it is left out" };
+    tracing::warn!("{kind} {identity} can't be read, so {meanwhile}: {problem}");
+}
+
+fn kind(key: &ObjectKey) -> &'static str {
+    match key.kind {
+        ObjectKind::ConfigMap => "configmap",
+        ObjectKind::Secret => "secret",
+    }
+}
+
+pub(super) fn absent(key: &ObjectKey) -> String {
+    format!("{} {:?} not found", kind(key), key.name)
 }
 
 pub(super) fn config_map(object: ConfigMap) -> ObjectContent {
@@ -104,6 +155,14 @@ impl Target for ConfigMapOf {
         Box::pin(api.watch_config_map(&key.namespace, &key.name, Since::Version(version)))
     }
 
+    fn entries(&self) -> &WatchEntries {
+        self.0.api.watch_entries()
+    }
+
+    fn name(&self) -> (&'static str, String) {
+        ("configmaps", format!("{}/{}", self.0.key.namespace, self.0.key.name))
+    }
+
     fn meta(object: &ConfigMap) -> &ObjectMeta {
         &object.metadata
     }
@@ -124,6 +183,14 @@ impl Target for SecretOf {
         Box::pin(api.watch_secret(&key.namespace, &key.name, Since::Version(version)))
     }
 
+    fn entries(&self) -> &WatchEntries {
+        self.0.api.watch_entries()
+    }
+
+    fn name(&self) -> (&'static str, String) {
+        ("secrets", format!("{}/{}", self.0.key.namespace, self.0.key.name))
+    }
+
     fn meta(object: &Secret) -> &ObjectMeta {
         &object.metadata
     }
@@ -131,52 +198,89 @@ impl Target for SecretOf {
 
 impl SharedObjects for Api {
     fn services(&self) -> BoxStream<'static, Vec<Arc<Service>>> {
-        whole_sets(reflect(Services(self.clone())), |service: &Service| &service.metadata)
+        whole_sets(reflect(Services(self.clone())), "service", |service: &Service| &service.metadata)
     }
 
     fn runtime_classes(&self) -> BoxStream<'static, Vec<Arc<RuntimeClass>>> {
-        whole_sets(reflect(RuntimeClasses(self.clone())), |class: &RuntimeClass| &class.metadata)
+        let notices = reflect(RuntimeClasses(self.clone()));
+        whole_sets(notices, "runtimeclass", |class: &RuntimeClass| &class.metadata)
     }
 
     fn csi_drivers(&self) -> BoxStream<'static, Vec<Arc<CSIDriver>>> {
-        whole_sets(reflect(CsiDrivers(self.clone())), |driver: &CSIDriver| &driver.metadata)
+        whole_sets(reflect(CsiDrivers(self.clone())), "csidriver", |driver: &CSIDriver| &driver.metadata)
     }
 
     fn trust_bundles(&self) -> BoxStream<'static, Vec<Arc<ClusterTrustBundle>>> {
-        whole_sets(reflect(TrustBundles(self.clone())), |bundle: &ClusterTrustBundle| &bundle.metadata)
+        let notices = reflect(TrustBundles(self.clone()));
+        whole_sets(notices, "clustertrustbundle", |bundle: &ClusterTrustBundle| &bundle.metadata)
     }
 }
 
 /// The set after each change. These sets are small and change seldom.
 fn whole_sets<T: Send + Sync + 'static>(
     notices: BoxStream<'static, Notice<T>>,
+    kind: &'static str,
     meta: fn(&T) -> &ObjectMeta,
 ) -> BoxStream<'static, Vec<Arc<T>>> {
-    let key = move |object: &T| {
-        let meta = meta(object);
-        (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
-    };
-    let known: BTreeMap<(String, String), Arc<T>> = BTreeMap::new();
-    let sets = notices.scan(known, move |known, notice| {
-        let told = match notice {
-            Notice::All(all) => {
-                *known = all.into_iter().map(|object| (key(&object), Arc::new(object))).collect();
+    let set = ObjectSet { kind, meta, known: BTreeMap::new() };
+    let sets = notices.scan(set, |set, notice| {
+        let changed = set.take(notice);
+        std::future::ready(Some(changed.then(|| set.known.values().cloned().collect())))
+    });
+    sets.filter_map(std::future::ready).boxed()
+}
+
+struct ObjectSet<T> {
+    kind: &'static str,
+    meta: fn(&T) -> &ObjectMeta,
+    known: BTreeMap<(String, String), Arc<T>>,
+}
+
+impl<T> ObjectSet<T> {
+    /// True when the set is another one now.
+    fn take(&mut self, notice: Notice<T>) -> bool {
+        match notice {
+            Notice::All { items, unreadable } => {
+                let before = std::mem::take(&mut self.known);
+                self.known = items.into_iter().map(|object| (self.key(&object), Arc::new(object))).collect();
+                for odd in unreadable {
+                    let old = before.get(&key_of(&odd.identity)).filter(|old| self.is_same(old, &odd));
+                    self.known.extend(old.map(|old| (key_of(&odd.identity), old.clone())));
+                }
                 true
             }
             Notice::Changed(object) => {
-                known.insert(key(&object), Arc::new(object));
+                self.known.insert(self.key(&object), Arc::new(object));
                 true
             }
-            Notice::Gone(object) => known.remove(&key(&object)).is_some(),
+            Notice::Gone(identity) => self.known.remove(&key_of(&identity)).is_some(),
+            Notice::Unreadable(odd) => {
+                let old = self.known.get(&key_of(&odd.identity));
+                let kept = old.is_some_and(|old| self.is_same(old, &odd));
+                tell_unreadable(self.kind, &odd, kept);
+                // Another object of that name is gone.
+                !kept && self.known.remove(&key_of(&odd.identity)).is_some()
+            }
             Notice::Failing(error) => {
                 tracing::warn!("{error}");
                 false
             }
             Notice::Recovered => false,
-        };
-        std::future::ready(Some(told.then(|| known.values().cloned().collect())))
-    });
-    sets.filter_map(std::future::ready).boxed()
+        }
+    }
+
+    fn key(&self, object: &T) -> (String, String) {
+        let meta = (self.meta)(object);
+        (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
+    }
+
+    fn is_same(&self, old: &T, odd: &UnreadableObject) -> bool {
+        (self.meta)(old).uid.as_deref().unwrap_or_default() == odd.identity.uid
+    }
+}
+
+fn key_of(identity: &ObjectIdentity) -> (String, String) {
+    (identity.namespace.clone(), identity.name.clone())
 }
 
 struct Services(Api);
@@ -190,6 +294,14 @@ impl Target for Services {
 
     fn watch<'a>(&'a self, version: &'a str) -> BoxFuture<'a, Result<Watch<Service>, ApiError>> {
         Box::pin(self.0.watch_services(Since::Version(version)))
+    }
+
+    fn entries(&self) -> &WatchEntries {
+        self.0.watch_entries()
+    }
+
+    fn name(&self) -> (&'static str, String) {
+        ("services", String::new())
     }
 
     fn meta(service: &Service) -> &ObjectMeta {
@@ -210,6 +322,14 @@ impl Target for RuntimeClasses {
         Box::pin(self.0.watch_runtime_classes(Since::Version(version)))
     }
 
+    fn entries(&self) -> &WatchEntries {
+        self.0.watch_entries()
+    }
+
+    fn name(&self) -> (&'static str, String) {
+        ("runtimeclasses", String::new())
+    }
+
     fn meta(class: &RuntimeClass) -> &ObjectMeta {
         &class.metadata
     }
@@ -228,6 +348,14 @@ impl Target for CsiDrivers {
         Box::pin(self.0.watch_csi_drivers(Since::Version(version)))
     }
 
+    fn entries(&self) -> &WatchEntries {
+        self.0.watch_entries()
+    }
+
+    fn name(&self) -> (&'static str, String) {
+        ("csidrivers", String::new())
+    }
+
     fn meta(driver: &CSIDriver) -> &ObjectMeta {
         &driver.metadata
     }
@@ -244,6 +372,14 @@ impl Target for TrustBundles {
 
     fn watch<'a>(&'a self, version: &'a str) -> BoxFuture<'a, Result<Watch<ClusterTrustBundle>, ApiError>> {
         Box::pin(self.0.watch_trust_bundles(Since::Version(version)))
+    }
+
+    fn entries(&self) -> &WatchEntries {
+        self.0.watch_entries()
+    }
+
+    fn name(&self) -> (&'static str, String) {
+        ("clustertrustbundles", String::new())
     }
 
     fn meta(bundle: &ClusterTrustBundle) -> &ObjectMeta {

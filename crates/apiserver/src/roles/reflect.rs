@@ -7,6 +7,7 @@
 //!    └── 410 ──────────┴──────────────────────────────────────────────┘   failures: told once, growing waits
 //! ```
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -14,11 +15,14 @@ use futures::stream::{BoxStream, StreamExt};
 use model::k8s::ObjectMeta;
 use ports::ApiError;
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::calls::Listed;
-use crate::watch::{Watch, WatchEvent};
+use crate::watch::{ObjectIdentity, UnreadableObject, Watch, WatchEvent};
+
+use super::progress::{WatchEntries, WatchProgress};
 
 const FIRST_WAIT: Duration = Duration::from_millis(200);
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
@@ -30,13 +34,20 @@ const DOUBTED_REFUSALS: u32 = 3;
 const SHORT: Duration = Duration::from_secs(1);
 /// Changes that nobody has taken yet. Who is slow slows the watch, and the server keeps the rest.
 const ROOM: usize = 64;
+/// As many objects that can't be read are named to whoever asks.
+const MOST_LISTED: usize = 20;
 
 #[derive(Debug)]
 pub enum Notice<T> {
-    /// The whole set.
-    All(Vec<T>),
+    /// The whole set: what can be read of it, and what is there and can't be.
+    All {
+        items: Vec<T>,
+        unreadable: Vec<UnreadableObject>,
+    },
     Changed(T),
-    Gone(T),
+    Gone(ObjectIdentity),
+    /// The newest version of this object can't be read. Told once, until something else is wrong with it.
+    Unreadable(UnreadableObject),
     /// The server can't be asked, or says no. Told when it begins and when its text changes.
     Failing(ApiError),
     /// After `Failing`: all is well again.
@@ -49,6 +60,10 @@ pub trait Target: Send + Sync + 'static {
     fn list(&self) -> BoxFuture<'_, Result<Listed<Self::Item>, ApiError>>;
     fn watch<'a>(&'a self, version: &'a str) -> BoxFuture<'a, Result<Watch<Self::Item>, ApiError>>;
     fn meta(item: &Self::Item) -> &ObjectMeta;
+    /// Of which connection it is one.
+    fn entries(&self) -> &WatchEntries;
+    /// `services`, and which of them if it is one only.
+    fn name(&self) -> (&'static str, String);
 }
 
 /// Never ends by itself; dropping the stream ends the watch.
@@ -56,8 +71,18 @@ pub fn reflect<T: Target>(target: T) -> BoxStream<'static, Notice<T::Item>> {
     let (notices, stream) = mpsc::channel(ROOM);
     tokio::spawn(async move {
         let gone = notices.clone();
-        let mut reflector =
-            Reflector { target, notices, version: None, failing: None, failures: 0, forgotten: false };
+        let (resource, object) = target.name();
+        let progress = target.entries().add(resource, object);
+        let mut reflector = Reflector {
+            target,
+            notices,
+            progress,
+            unreadable: BTreeMap::new(),
+            version: None,
+            failing: None,
+            failures: 0,
+            forgotten: false,
+        };
         tokio::select! {
             () = gone.closed() => {}
             () = reflector.run() => {}
@@ -66,9 +91,16 @@ pub fn reflect<T: Target>(target: T) -> BoxStream<'static, Notice<T::Item>> {
     ReceiverStream::new(stream).boxed()
 }
 
+fn key(identity: &ObjectIdentity) -> (String, String) {
+    (identity.namespace.clone(), identity.name.clone())
+}
+
 struct Reflector<T: Target> {
     target: T,
     notices: mpsc::Sender<Notice<T::Item>>,
+    progress: WatchProgress,
+    /// By namespace and name: what was told.
+    unreadable: BTreeMap<(String, String), UnreadableObject>,
     /// Where the next watch goes on.
     version: Option<String>,
     /// What was told of the failure that holds.
@@ -95,12 +127,14 @@ impl<T: Target> Reflector<T> {
             Some(version) => version.clone(),
             None => {
                 let listed = self.target.list().await?;
+                self.progress.heard();
                 self.version = Some(listed.resource_version.clone());
-                self.tell(Notice::All(listed.items)).await;
+                self.listed(listed.items, listed.unreadable).await;
                 listed.resource_version
             }
         };
         let mut watch = self.target.watch(&version).await?;
+        self.progress.heard();
         let began = Instant::now();
         let mut lasts = false;
         loop {
@@ -124,17 +158,67 @@ impl<T: Target> Reflector<T> {
     }
 
     async fn take(&mut self, event: WatchEvent<T::Item>) {
+        self.progress.heard();
         match event {
             WatchEvent::Added(item) | WatchEvent::Modified(item) => {
-                self.at(&item);
+                let meta = T::meta(&item);
+                self.at(meta.resource_version.clone().unwrap_or_default());
+                self.readable(meta.namespace.as_deref(), meta.name.as_deref());
                 self.tell(Notice::Changed(item)).await;
             }
-            WatchEvent::Deleted(item) => {
-                self.at(&item);
-                self.tell(Notice::Gone(item)).await;
+            WatchEvent::Deleted(identity) => {
+                self.at(identity.resource_version.clone());
+                self.readable(Some(&identity.namespace), Some(&identity.name));
+                self.tell(Notice::Gone(identity)).await;
             }
-            WatchEvent::Bookmark { resource_version, .. } => self.version = Some(resource_version),
+            WatchEvent::Unreadable(object) => {
+                self.at(object.identity.resource_version.clone());
+                if self.is_news(&object) {
+                    self.report_unreadable();
+                    self.tell(Notice::Unreadable(object)).await;
+                }
+            }
+            WatchEvent::Bookmark { resource_version, .. } => self.at(resource_version),
         }
+    }
+
+    async fn listed(&mut self, items: Vec<T::Item>, unreadable: Vec<UnreadableObject>) {
+        let there = |object: &UnreadableObject| key(&object.identity);
+        self.unreadable.retain(|key, _| unreadable.iter().any(|object| there(object) == *key));
+        let news: Vec<_> = unreadable.iter().filter(|object| self.is_news(object)).cloned().collect();
+        self.report_unreadable();
+        self.tell(Notice::All { items, unreadable }).await;
+        for object in news {
+            self.tell(Notice::Unreadable(object)).await;
+        }
+    }
+
+    /// Notes it. Another version with the same mistake is no news.
+    fn is_news(&mut self, object: &UnreadableObject) -> bool {
+        let before = self.unreadable.insert(key(&object.identity), object.clone());
+        before.is_none_or(|before| {
+            (before.identity.uid, before.problem) != (object.identity.uid.clone(), object.problem.clone())
+        })
+    }
+
+    fn readable(&mut self, namespace: Option<&str>, name: Option<&str>) {
+        if self.unreadable.is_empty() {
+            return;
+        }
+        let key = (namespace.unwrap_or_default().to_owned(), name.unwrap_or_default().to_owned());
+        if self.unreadable.remove(&key).is_some() {
+            self.report_unreadable();
+        }
+    }
+
+    fn report_unreadable(&self) {
+        let line = |object: &UnreadableObject| format!("{}: {}", object.identity, object.problem);
+        let mut lines: Vec<String> = self.unreadable.values().take(MOST_LISTED).map(line).collect();
+        let others = self.unreadable.len() - lines.len();
+        if others > 0 {
+            lines.push(format!("and {others} others"));
+        }
+        self.progress.unreadable(lines);
     }
 
     /// The next round lists. A server that does not even know what it listed has to be waited for.
@@ -146,15 +230,18 @@ impl<T: Target> Reflector<T> {
         self.forgotten = true;
     }
 
-    fn at(&mut self, item: &T::Item) {
-        if let Some(version) = &T::meta(item).resource_version {
-            self.version = Some(version.clone());
+    fn at(&mut self, version: String) {
+        if !version.is_empty() {
+            self.version = Some(version);
         }
     }
 
     async fn tell(&self, notice: Notice<T::Item>) {
         // Nobody is left to tell when this fails, and the task is about to end.
-        let _ = self.notices.send(notice).await;
+        if let Err(TrySendError::Full(notice)) = self.notices.try_send(notice) {
+            self.progress.held_by("the agent does not take its changes".to_owned());
+            let _ = self.notices.send(notice).await;
+        }
     }
 
     async fn well(&mut self) {
@@ -167,6 +254,7 @@ impl<T: Target> Reflector<T> {
 
     async fn failed(&mut self, error: ApiError) {
         let text = error.to_string();
+        self.progress.held_by(text.clone());
         let wait = error.retry_after();
         let doubted = matches!(error, ApiError::Forbidden { .. }) && self.failures < DOUBTED_REFUSALS;
         if !doubted && self.failing.as_ref() != Some(&text) {
@@ -186,53 +274,4 @@ impl<T: Target> Reflector<T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU32, Ordering};
-
-    use model::k8s::Service;
-
-    use super::*;
-
-    /// Says no so many times, and then that there is nothing.
-    struct Refusing {
-        refusals: u32,
-        asked: Arc<AtomicU32>,
-    }
-
-    impl Target for Refusing {
-        type Item = Service;
-
-        fn list(&self) -> BoxFuture<'_, Result<Listed<Service>, ApiError>> {
-            let refused = self.asked.fetch_add(1, Ordering::Relaxed) < self.refusals;
-            Box::pin(async move {
-                if refused {
-                    return Err(ApiError::Forbidden { call: "list".into(), message: "no".into() });
-                }
-                Ok(Listed { items: Vec::new(), resource_version: "1".into(), more: String::new() })
-            })
-        }
-
-        fn watch<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Watch<Service>, ApiError>> {
-            Box::pin(std::future::pending())
-        }
-
-        fn meta(service: &Service) -> &ObjectMeta {
-            &service.metadata
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_refusal_is_told_when_it_lasts() {
-        for (refusals, expect) in [(0, "all"), (1, "all"), (3, "all"), (4, "failing"), (9, "failing")] {
-            let asked = Arc::new(AtomicU32::new(0));
-            let mut notices = reflect(Refusing { refusals, asked: asked.clone() });
-            let first = match notices.next().await {
-                Some(Notice::All(_)) => "all",
-                Some(Notice::Failing(_)) => "failing",
-                other => panic!("{other:?}"),
-            };
-            assert_eq!(first, expect, "after {refusals} refusals");
-        }
-    }
-}
+mod tests;

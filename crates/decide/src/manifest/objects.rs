@@ -5,6 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use model::cluster::{ObjectContent, ObjectKey, ObjectKind};
+use model::codec;
 use model::local::LocalObjects;
 use serde_json::Value;
 
@@ -39,20 +40,20 @@ pub fn decode(kind: LocalKind, document: Value, objects: &mut LocalObjects) -> R
     let version = format!("{:016x}", fnv1a_64(document.to_string().as_bytes()));
     match kind {
         LocalKind::ConfigMap => {
-            let map: ConfigMap = serde_json::from_value(document).map_err(|e| invalid(e.to_string()))?;
+            let map: ConfigMap = codec::from_value(&document).map_err(|e| invalid(e.to_string()))?;
             let key = object_key(ObjectKind::ConfigMap, &map.metadata).map_err(invalid)?;
             let content = config_map(map, version).map_err(invalid)?;
             keep(&mut objects.contents, key, Arc::new(content));
         }
         LocalKind::Secret => {
-            let secret: Secret = serde_json::from_value(document).map_err(|e| invalid(e.to_string()))?;
+            let secret: Secret = codec::from_value(&document).map_err(|e| invalid(e.to_string()))?;
             let key = object_key(ObjectKind::Secret, &secret.metadata).map_err(invalid)?;
             let content = secret_content(secret, version).map_err(invalid)?;
             keep(&mut objects.contents, key, Arc::new(content));
         }
         LocalKind::Claim => {
             let mut claim: PersistentVolumeClaim =
-                serde_json::from_value(document).map_err(|e| invalid(e.to_string()))?;
+                codec::from_value(&document).map_err(|e| invalid(e.to_string()))?;
             let key = object_key(ObjectKind::ConfigMap, &claim.metadata).map_err(invalid)?;
             let mode = claim.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref());
             if mode.is_some_and(|mode| mode != "Filesystem") {

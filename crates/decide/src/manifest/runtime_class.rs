@@ -11,7 +11,7 @@ use super::validate::syntax;
 pub fn decode(document: Value) -> Result<(String, RuntimeClass), Refusal> {
     let invalid = |what: String| Refusal::RuntimeClass(what);
     let class: api::RuntimeClass =
-        serde_json::from_value(document).map_err(|error| invalid(error.to_string()))?;
+        model::codec::from_value(&document).map_err(|error| invalid(error.to_string()))?;
     let name = class.metadata.name.unwrap_or_default();
     if let Some(fault) = syntax::dns_subdomain(&name).first() {
         return Err(invalid(format!("metadata.name: {name:?}: {fault}")));

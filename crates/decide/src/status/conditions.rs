@@ -63,7 +63,9 @@ pub fn conditions(
         condition(POD_SCHEDULED, true, "", ""),
     ] {
         condition.observed_generation = generation;
-        list.push(condition);
+        if inputs.ready_to_start || condition.type_ != READY_TO_START {
+            list.push(condition);
+        }
     }
     list.extend(all_restarting(inputs, phase));
     if inputs.resize_pending && !phase.is_terminal() {

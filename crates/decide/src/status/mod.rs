@@ -65,6 +65,11 @@ pub struct ProbeReport {
     pub has_readiness_worker: bool,
 }
 
+/// Beta, on.
+pub const READY_TO_START_GATE: &str = "PodReadyToStartContainersCondition";
+/// Deprecated, off: with it, containers with probes are not ready after a restart of the agent until they are probed again.
+pub const FORGET_READINESS_GATE: &str = "ChangeContainerStatusOnKubeletRestart";
+
 /// Everything that a status is made of.
 #[derive(Clone, Copy)]
 pub struct StatusInputs<'a> {
@@ -89,6 +94,10 @@ pub struct StatusInputs<'a> {
     pub recursive_read_only: bool,
     /// Whether containers may choose the signal that they are stopped with.
     pub stop_signals: bool,
+    /// Whether the condition `PodReadyToStartContainers` is told.
+    pub ready_to_start: bool,
+    /// Whether what an earlier agent said of `started` and `ready` holds until the first result of a probe.
+    pub keeps_readiness: bool,
     /// Addresses of the node in the order of preference; empty when the status is not for an API server.
     pub host_ips: &'a [String],
     /// Family of the node's first address.

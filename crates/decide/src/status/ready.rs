@@ -19,7 +19,7 @@ pub fn fill(
 ) {
     let normal_init = kind == ContainerKind::Init && !is_sidecar(container);
     let probes = report(inputs, container, normal_init);
-    let started = is_started(status, probes);
+    let started = is_started(inputs, status, probes);
     status.started = Some(started);
     status.ready = if normal_init {
         state::terminated(status).is_some_and(|end| end.exit_code == 0)
@@ -38,11 +38,12 @@ fn report(inputs: &StatusInputs<'_>, container: &k8s::Container, normal_init: bo
     inputs.probes.get(&container.name).copied().unwrap_or(expected)
 }
 
-fn is_started(status: &k8s::ContainerStatus, probes: ProbeReport) -> bool {
+fn is_started(inputs: &StatusInputs<'_>, status: &k8s::ContainerStatus, probes: ProbeReport) -> bool {
     if state::running(status).is_none() {
         return false;
     }
-    probes.startup.unwrap_or_else(|| status.started == Some(true) || !probes.has_startup_worker)
+    let said_before = inputs.keeps_readiness && status.started == Some(true);
+    probes.startup.unwrap_or(said_before || !probes.has_startup_worker)
 }
 
 fn is_ready(
@@ -52,7 +53,8 @@ fn is_ready(
     probes: ProbeReport,
 ) -> bool {
     let ready = probes.readiness == Some(true) || !probes.has_readiness_worker;
-    if ready || probes.readiness.is_some() || !judged_before(inputs, status) {
+    let keeps = inputs.keeps_readiness && judged_before(inputs, status);
+    if ready || probes.readiness.is_some() || !keeps {
         return ready;
     }
     // what was said before the agent started holds until the first result

@@ -18,6 +18,7 @@ mod set_aside;
 mod settle;
 mod statuses;
 mod sweep;
+mod unreadable;
 mod volumes;
 
 use std::collections::BTreeSet;
@@ -37,6 +38,9 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         Event::Pods { source, pods } => pods::delivered(state, &mut cx, source, pods),
         Event::PodChanged { source, pod } => pods::changed(state, &mut cx, source, pod),
         Event::PodGone { source, uid } => pods::gone(state, &mut cx, source, &uid),
+        Event::UnreadablePods { source, pods, complete } => {
+            unreadable::told(state, &mut cx, source, pods, complete);
+        }
         Event::NodeSeen(node) => {
             let before = (state.host_ips(), node_identity(state));
             let volumes = |state: &NodeState| {

@@ -7,9 +7,10 @@ use model::pod::{PodView, Source};
 use model::runtime_class::RuntimeClasses;
 use model::{ApiEvent, FullName, Mono, PodUid};
 
-use super::{Context, api, set_aside, sweep};
+use super::{Context, api, set_aside, sweep, unreadable};
 use crate::allocation::{Allocated, PendingResize};
 use crate::effect::{Effect, LogLevel};
+use crate::gated_fields::without_gated_fields;
 use crate::lifecycle::{Lifecycle, MINIMUM_GRACE_SECS, Termination, TerminationCause, grace_secs};
 use crate::mirror::is_mirror;
 use crate::resources::{Overhead, pod_requests, quota_period_micros};
@@ -20,6 +21,7 @@ use crate::{admission, allocation, cgroups, runtime_class};
 
 pub(super) fn delivered(state: &mut NodeState, cx: &mut Context, source: Source, pods: Vec<Arc<Pod>>) {
     let was_ready = state.sources_ready();
+    unreadable::replace(state, cx, source);
     let set = state.sources.entry(source).or_default();
     let mut merged = merge(set, source, pods, cx.now.wall);
     // Who goes makes room. Then, who was here first has it: after a restart, no newcomer is let in before a pod that
@@ -47,10 +49,13 @@ pub(super) fn delivered(state: &mut NodeState, cx: &mut Context, source: Source,
             take_orphans(state, cx, at);
             sweep::first_look(state, cx);
         }
+    } else {
+        unreadable::release(state, cx);
     }
 }
 
 pub(super) fn changed(state: &mut NodeState, cx: &mut Context, source: Source, pod: Arc<Pod>) {
+    unreadable::forget(state, source, &PodUid::new(pod.metadata.uid.as_deref().unwrap_or_default()));
     let set = state.sources.entry(source).or_default();
     match merge_one(set, source, pod, cx.now.wall) {
         Ok(Some(change)) => apply(state, cx, change),
@@ -60,6 +65,9 @@ pub(super) fn changed(state: &mut NodeState, cx: &mut Context, source: Source, p
 }
 
 pub(super) fn gone(state: &mut NodeState, cx: &mut Context, source: Source, uid: &PodUid) {
+    if unreadable::forget(state, source, uid) {
+        unreadable::release(state, cx);
+    }
     let set = state.sources.entry(source).or_default();
     if let Some(change) = remove_one(set, uid) {
         apply(state, cx, change);
@@ -79,6 +87,13 @@ fn ignored(cx: &mut Context, source: Source, Duplicate(view): Duplicate) {
 }
 
 fn apply(state: &mut NodeState, cx: &mut Context, change: Change) {
+    let ungated = |view: PodView| without_gated_fields(view, &state.config);
+    let change = match change {
+        Change::Added(view) => Change::Added(ungated(view)),
+        Change::Updated(view) => Change::Updated(ungated(view)),
+        Change::Reconciled(view) => Change::Reconciled(ungated(view)),
+        removed => removed,
+    };
     match change {
         Change::Removed(view) if api::is_known_mirror(state, &view) => {
             api::mirror_seen(state, cx, view.full_name, None);
@@ -359,7 +374,7 @@ pub(super) fn take_orphans(state: &mut NodeState, cx: &mut Context, at: Mono) {
     if !state.sources_ready() {
         return;
     }
-    for (uid, pod) in std::mem::take(&mut state.unclaimed) {
+    for (uid, pod) in state.take_unclaimed() {
         state.in_work = Some(uid.clone());
         let grace = pod.containers.iter().filter_map(|c| c.pod_grace).max().unwrap_or(MINIMUM_GRACE_SECS);
         cx.log(

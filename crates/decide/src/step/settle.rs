@@ -168,6 +168,8 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
                 runtime_name: &state.runtime.name,
                 recursive_read_only: recursive_read_only(state, &reading.pod),
                 stop_signals: state.config.feature(crate::signals::GATE),
+                ready_to_start: state.config.features.get(status::READY_TO_START_GATE) != Some(&false),
+                keeps_readiness: !state.config.feature(status::FORGET_READINESS_GATE),
                 host_ips: &state.host_ips(),
                 primary_family: state.primary_family(),
                 qos,

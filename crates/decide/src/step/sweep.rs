@@ -30,7 +30,9 @@ pub(super) fn look(state: &mut NodeState, cx: &mut Context) {
 pub(super) fn leftovers(state: &mut NodeState, cx: &mut Context, seen: LeftoversSeen) {
     // With the directory goes the record of its ids: nobody can take them for used any more.
     state.user_ids.retain(|uid, _| state.pods.contains_key(uid) || seen.pod_dirs.contains(uid));
-    let unknown = |uid: &PodUid| !state.pods.contains_key(uid) && !state.unclaimed.contains_key(uid);
+    let unknown = |uid: &PodUid| {
+        !state.pods.contains_key(uid) && !state.unclaimed.contains_key(uid) && !state.is_unreadable(uid)
+    };
     let of_unknown = |uid: Option<&str>| uid.is_some_and(|uid| !uid.is_empty() && unknown(&uid.into()));
     let last_part = |name: &model::cgroup::CgroupName| name.0.last().cloned().unwrap_or_default();
     let sweep = Sweep {

@@ -227,6 +227,14 @@ async fn who_may_not_make_a_node_takes_the_one_there_is() {
     let bench = Bench::start(api, setup(), ready);
     soon().await;
     assert_eq!(bench.condition().status, "True");
+    // With the gate KubeletRegistrationGetOnExistsOnly nobody looks for it.
+    let api = FakeApi::new();
+    api.put_node(Node::default()).await;
+    api.fail("create node", Fault::Forbidden, 1).await;
+    let bench = Bench::start(api, NodeSetup { get_on_exists_only: true, ..setup() }, ready);
+    bench.live(5).await;
+    let calls = bench.api.calls().await;
+    assert_eq!(calls[..3], ["create node", "create node", "get node"], "{calls:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -129,6 +129,12 @@ impl TokenApi for Cluster {
 /// The other roles are not played here.
 struct Nobody;
 
+impl ports::WatchReports for Nobody {
+    fn watches(&self) -> Vec<model::report::WatchReport> {
+        Vec::new()
+    }
+}
+
 fn nobody<T>() -> Result<T, ApiError> {
     Err(ApiError::Unavailable { call: "any".into(), message: "nobody is there".into() })
 }
@@ -253,6 +259,7 @@ impl Bench {
             shared: cluster.clone(),
             tokens: cluster.clone(),
             reviews: Arc::new(Nobody),
+            watches: Arc::new(Nobody),
         };
         let objects = ClusterObjects::new(Some(ports), Outbox(sender), CancellationToken::new());
         objects.follow_services();

@@ -68,6 +68,7 @@ pub fn show(notice: &FeedNotice) -> String {
             format!("changed {namespace}/{name}")
         }
         FeedNotice::Gone { uid, .. } => format!("gone {uid}"),
+        FeedNotice::Unreadable { pods, .. } => format!("unreadable {}", pods.len()),
         FeedNotice::RuntimeClasses { classes, .. } => {
             let classes: Vec<_> = classes.iter().map(|(name, c)| format!(" {name}={}", c.handler)).collect();
             format!("classes{}", classes.concat())

@@ -142,6 +142,29 @@ fn absent_texts_are_empty() {
     check("/spec/containers/0/args", json!(["x", ""]));
 }
 
+/// As Go reads a manifest: what is null is not there.
+#[test]
+fn nulls_of_a_manifest_are_zero_values() {
+    let pod = pod_from_value(json!({
+        "metadata": {"name": "a", "labels": null, "creationTimestamp": null, "finalizers": [null]},
+        "spec": {
+            "hostNetwork": null, "terminationGracePeriodSeconds": null, "volumes": null, "initContainers": [],
+            "containers": [null, {
+                "name": null, "ports": [null, {"containerPort": null}], "env": [{"name": "A", "value": null}],
+                "resources": {"limits": {"cpu": null}, "requests": null},
+                "livenessProbe": {"httpGet": {"port": null}, "periodSeconds": null},
+            }],
+        },
+        "status": null,
+    }))
+    .unwrap();
+    let spec = pod.spec.as_ref().unwrap();
+    assert_eq!(spec.containers[0], Default::default());
+    assert_eq!(spec.containers[1].ports.as_ref().unwrap().len(), 2);
+    let limits = spec.containers[1].resources.as_ref().unwrap().limits.as_ref().unwrap();
+    assert_eq!(limits["cpu"].0, "0");
+}
+
 #[test]
 fn unknown_fields_are_ignored_and_lists_decoded() {
     let pods = pod_list_from_value(json!({

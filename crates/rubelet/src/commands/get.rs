@@ -1,11 +1,13 @@
 //! `get pods` and `get node`.
 
+use std::time::Duration;
+
 use model::Wall;
-use model::report::{NodeReport, PodReport};
+use model::report::{NodeReport, PodReport, WatchReport};
 
 use super::client::Client;
 use super::options::{Given, Switch, UsageError};
-use super::show::{age_at, one_line, table};
+use super::show::{age as age_of, age_at, one_line, table};
 use super::{CommandError, Out, find, now, print, print_json};
 
 pub const ABOUT: &str = "Shows the pods of the agent that runs on this node, or the node itself.";
@@ -32,7 +34,10 @@ pub async fn run(client: &Client, given: &Given, out: Out<'_>) -> Result<(), Com
         ["pods" | "pod" | "po", name] => pods(client, given, Some(name), format, out).await,
         ["node" | "nodes" | "no"] => {
             let node = client.node().await?;
-            if format == Format::Json { print_json(out, &node) } else { print(out, &node_table(&node)) }
+            match format {
+                Format::Json => print_json(out, &node),
+                _ => print(out, &(node_table(&node) + &watch_table(&node, format == Format::Wide))),
+            }
         }
         [] => Err(UsageError::Arguments("say what to get: pods or node".into()).into()),
         ["pods" | "pod" | "po" | "node" | "nodes" | "no", ..] => {
@@ -122,6 +127,20 @@ fn node_table(node: &NodeReport) -> String {
     table(&[heading.iter().map(ToString::to_string).collect(), row])
 }
 
+/// Watches of the API server's objects: of a set always, of single objects where something is wrong or all are wanted.
+fn watch_table(node: &NodeReport, all: bool) -> String {
+    let is_shown = |watch: &&WatchReport| {
+        all || watch.object.is_empty() || watch.is_held() || !watch.unreadable.is_empty()
+    };
+    let mut rows = vec![["WATCH", "LAST WORD", "HELD BY", "UNREADABLE"].map(str::to_owned).to_vec()];
+    for watch in node.watches.iter().filter(is_shown) {
+        let age = Duration::try_from_secs_f64(watch.last_word_secs).unwrap_or_default();
+        let unreadable: Vec<String> = watch.unreadable.iter().map(|object| one_line(object)).collect();
+        rows.push(vec![watch.name(), age_of(age) + " ago", one_line(&watch.problem), unreadable.join("; ")]);
+    }
+    if rows.len() == 1 { String::new() } else { format!("\n{}", table(&rows)) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,12 +203,35 @@ kube-system   etcd-vm   0/0     Pending            0          <unknown>   <none>
             ephemeral_containers: 0,
             counts: Default::default(),
             volumes: Vec::new(),
+            watches: vec![
+                WatchReport { resource: "pods".into(), last_word_secs: 61.2, ..WatchReport::default() },
+                WatchReport {
+                    resource: "secrets".into(),
+                    object: "a/quiet".into(),
+                    ..WatchReport::default()
+                },
+                WatchReport {
+                    resource: "secrets".into(),
+                    object: "a/b".into(),
+                    last_word_secs: 700.0,
+                    problem: "list secrets:\nno".into(),
+                    unreadable: vec!["a/b: data: wrong".into()],
+                },
+            ],
         };
         let expect = "\
 NAME   RUNTIME             READY   NETWORK   SOURCES   PODS   RUNNING   CONTAINERS            MESSAGE
 vm     containerd 1.6.20   yes     no        yes       3      2         1 exited, 4 running   cni plugin not initialized
 ";
         assert_eq!(node_table(&node), expect);
+        let expect = "
+WATCH         LAST WORD   HELD BY            UNREADABLE
+pods          61s ago
+secrets a/b   11m ago     list secrets: no   a/b: data: wrong
+";
+        assert_eq!(watch_table(&node, false), expect);
+        assert!(watch_table(&node, true).contains("a/quiet"));
+        assert_eq!(watch_table(&NodeReport { watches: Vec::new(), ..node }, true), "");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use model::bounds::{Bound, cut};
-use model::report::{RecentEvent, WhyLine, WhyReport};
+use model::report::{RecentEvent, WatchReport, WhyLine, WhyReport};
 use model::why::Cause;
 use model::{EventKind, Wall};
 
@@ -33,7 +33,8 @@ pub async fn run(client: &Client, given: &Given, out: Out<'_>) -> Result<(), Com
         return Err(UsageError::Arguments("name one pod".into()).into());
     };
     let pods = client.pods().await?;
-    let found = find(&pods, &client.node().await?.name, wanted, given.value("namespace"))?;
+    let node = client.node().await?;
+    let found = find(&pods, &node.name, wanted, given.value("namespace"))?;
     let mut reports = Vec::new();
     for pod in found {
         reports.extend(client.why(&pod.namespace, &pod.uid).await?);
@@ -46,8 +47,19 @@ pub async fn run(client: &Client, given: &Given, out: Out<'_>) -> Result<(), Com
     match texts.as_slice() {
         // It went away between the two questions.
         [] => print(out, "The pod is gone.\n"),
-        texts => print(out, &texts.join("\n")),
+        texts => print(out, &(texts.join("\n") + &held_watches(&node.watches))),
     }
+}
+
+/// Watches that bring nothing: what a pod waits for may have happened without the node's knowing.
+fn held_watches(watches: &[WatchReport]) -> String {
+    let mut text = String::new();
+    for watch in watches.iter().filter(|watch| watch.is_held()) {
+        let age = age(Duration::try_from_secs_f64(watch.last_word_secs).unwrap_or_default());
+        let statement = format!("{} (last word {age} ago)", watch.name());
+        let _ = writeln!(text, "  {}", with(&statement, &watch.problem));
+    }
+    if text.is_empty() { text } else { format!("\nThe node does not hear from the API server of:\n{text}") }
 }
 
 fn describe(report: &WhyReport, now: Wall) -> String {
@@ -90,6 +102,10 @@ fn next_attempt(seconds: f64) -> String {
 /// What each cause means to somebody who knows pods, but not this program.
 fn sentence(cause: &Cause, now: Wall) -> String {
     match cause {
+        Cause::Unreadable { problem } => with(
+            "its object in the API can't be read; what was known of it before goes on, and nothing else is done",
+            problem,
+        ),
         Cause::Rejected { reason, message } => with("was refused", message) + &format!(" [{reason}]"),
         Cause::SetAside { message } => with("is set aside: nothing is done for it", message),
         Cause::RuntimeNotReady { message } => with("waits for the container runtime to be ready", message),

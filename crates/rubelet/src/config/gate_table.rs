@@ -150,6 +150,7 @@ pub(super) const GATES: &[Gate] = &[
     free("MutableSchedulingDirectivesForSuspendedJobs", true, Beta),
     free("MutatingAdmissionPolicy", true, Ga),
     locked("NFTablesProxyMode", true, Ga),
+    free("NativeHistograms", false, Alpha),
     free("NodeDeclaredFeatures", true, Beta),
     locked("NodeInclusionPolicyInPodTopologySpread", true, Ga),
     locked("NodeLogQuery", true, Ga),

@@ -30,21 +30,38 @@ const ALL_BETA: &str = "AllBeta";
 /// The gates whose setting changes what this build does. Any other one may be set, but is reported to
 /// have no effect yet when it is moved away from its default.
 const EFFECTIVE: &[&str] = &[
+    "AllowDNSOnlyNodeCSR",
     "CSIVolumeHealth",
+    "ChangeContainerStatusOnKubeletRestart",
     "ClusterTrustBundleProjection",
+    "ComponentFlagz",
+    "ComponentStatusz",
+    "ContainerCheckpoint",
+    "ContainerRestartRules",
+    "ContainerStopSignals",
     "CustomCPUCFSQuotaPeriod",
     "EnvFiles",
     "ExtendWebSocketsToKubelet",
     "GracefulNodeShutdown",
     "GracefulNodeShutdownBasedOnPodPriority",
+    "HostnameOverride",
     "KubeletCrashLoopBackOffMax",
     "KubeletEnsureSecretPulledImages",
+    "KubeletRegistrationGetOnExistsOnly",
     "KubeletServiceAccountTokenForCredentialProviders",
     "LoggingAlphaOptions",
     "LoggingBetaOptions",
+    "MemoryQoS",
     "NodeDeclaredFeatures",
     "PodLevelResources",
+    "PodLogsQuerySplitStreams",
+    "PodReadyToStartContainersCondition",
+    "PreventStaticPodAPIReferences",
     "ReduceDefaultCrashLoopBackOffDecay",
+    "ReloadKubeletClientCAFile",
+    "ReloadKubeletServerCertificateFile",
+    "RestartAllContainersOnContainerExits",
+    "RotateKubeletServerCertificate",
     "RuntimeClassInImageCriApi",
     "SELinuxMount",
     "UserNamespacesHostNetworkSupport",
@@ -173,6 +190,57 @@ mod tests {
         assert!(EFFECTIVE.iter().all(|name| known(name).is_some()));
     }
 
+    /// What the table calls effective is asked for somewhere, and what is asked for is called effective: otherwise the start
+    /// would warn of gates that act, or keep silent about those that don't.
+    #[test]
+    fn the_table_knows_which_gates_are_asked_for() {
+        let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let asked = asked_for(&crates);
+        let effective: std::collections::BTreeSet<&str> = EFFECTIVE.iter().copied().collect();
+        assert_eq!(asked, effective);
+    }
+
+    /// Names of gates in double quotes in the product's sources, but for tests, the two tables, and where names of features are
+    /// meant that a node declares or a pod needs.
+    fn asked_for(crates: &std::path::Path) -> std::collections::BTreeSet<&'static str> {
+        let mut found = std::collections::BTreeSet::new();
+        let mut left: Vec<_> =
+            ["decide", "engine", "apiserver", "host", "server", "plugins", "cri", "rubelet"]
+                .map(|name| crates.join(name).join("src"))
+                .to_vec();
+        while let Some(path) = left.pop() {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if path.is_dir() {
+                let below = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path());
+                let features = ["decide/src/node/mod.rs", "decide/src/allocation.rs"];
+                let is_read = |path: &std::path::PathBuf| {
+                    !path.ends_with("tests") && !features.iter().any(|file| path.ends_with(file))
+                };
+                left.extend(below.filter(is_read));
+            } else if name.ends_with(".rs") && !["gates.rs", "gate_table.rs", "tests.rs"].contains(&&*name) {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let product = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+                found.extend(
+                    GATES
+                        .iter()
+                        .map(|gate| gate.name)
+                        .filter(|gate| product.contains(&format!("\"{gate}\""))),
+                );
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn a_gate_that_exists_is_never_refused() {
+        for gate in GATES.iter().filter(|gate| !gate.locked) {
+            let refused = resolve(&[(gate.name, !gate.default)]).err().unwrap_or_default();
+            let depends = refused.iter().all(|error| matches!(error, GateError::Dependency { .. }));
+            assert!(depends, "{}: {refused:?}", gate.name);
+        }
+        assert!(resolve(&[("NativeHistograms", true)]).is_ok());
+    }
+
     #[test]
     fn defaults_are_those_of_the_release() {
         let gates = resolve(&[]).unwrap();
@@ -240,7 +308,7 @@ mod tests {
     #[test]
     fn the_user_hears_of_gates_that_do_nothing() {
         let set = given(&[
-            ("MemoryQoS", true),
+            ("QOSReserved", true),
             ("NodeSwap", true),
             ("LoggingAlphaOptions", true),
             ("AllAlpha", false),
@@ -250,7 +318,7 @@ mod tests {
             remarks,
             [
                 "feature gate NodeSwap is generally available and will go away in a later release",
-                "feature gates are set but have no effect yet: MemoryQoS",
+                "feature gates are set but have no effect yet: QOSReserved",
             ]
         );
     }

@@ -38,6 +38,7 @@ pub fn node_setup(
         name: name.to_owned(),
         hostname: name.to_owned(),
         register: config.register_node,
+        get_on_exists_only: gates.enabled("KubeletRegistrationGetOnExistsOnly"),
         node_ips: flags.node_ips.clone(),
         labels: flags.node_labels.clone(),
         taints: config.register_with_taints.iter().map(taint).collect::<anyhow::Result<_>>()?,

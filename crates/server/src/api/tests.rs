@@ -88,6 +88,9 @@ fn bench_with(streaming: Option<SocketAddr>, adjust: impl FnOnce(&mut ApiSetting
         debug_flags: true,
         profiling: true,
         split_log_streams: false,
+        checkpoint: true,
+        flagz: true,
+        statusz: true,
         extended_websockets: true,
         stream_idle: Duration::from_secs(3600),
         root_dir: "/var/lib/kubelet".into(),
@@ -142,6 +145,21 @@ impl Bench {
     async fn upgrade(&self, method: &str, path: &str) -> (u16, String) {
         let request = http::Request::builder().method(method).uri(path).header("connection", "Upgrade");
         self.send(request.header("upgrade", "SPDY/3.1").body(Body::empty()).unwrap()).await
+    }
+}
+
+#[tokio::test]
+async fn paths_of_gates_that_are_off_are_not_there() {
+    let bench = bench_with(None, |settings| {
+        (settings.checkpoint, settings.flagz, settings.statusz) = (false, false, false);
+    });
+    for path in ["/checkpoint", "/checkpoint/default/web-vm/web", "/flagz", "/statusz"] {
+        bench.check("POST", path, 404, "404 page not found\n").await;
+    }
+    let on = self::bench();
+    for path in ["/checkpoint/default/web-vm/no", "/flagz", "/statusz"] {
+        let (_, body) = on.ask("POST", path).await;
+        assert_ne!(body, "404 page not found\n", "{path}");
     }
 }
 

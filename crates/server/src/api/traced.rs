@@ -11,15 +11,23 @@ use crate::endpoints::{known_method, known_path};
 /// Whoever is allowed anything may ask for long paths and have them sampled; thousands of spans wait at a time.
 const LONGEST_PATH: usize = 512;
 
-/// Puts each request under a span, if traces are made at all. Stands behind the two questions of `access`: strangers
-/// make no traces.
-pub(super) fn traced(router: Router, tracing: Tracing) -> Router {
+/// Whose traces go on here.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Callers {
+    /// They are known: `access` stands before them.
+    Known,
+    /// Nobody asks who they are. Their word that a trace is to be kept counts nothing: the rate alone decides.
+    Anybody,
+}
+
+/// Puts each request under a span, if traces are made at all.
+pub(crate) fn traced(router: Router, tracing: Tracing, callers: Callers) -> Router {
     if !tracing.is_on() {
         return router;
     }
-    let put_under = |State(tracing): State<Tracing>, request: Request, next: Next| async move {
+    let put_under = move |State(tracing): State<Tracing>, request: Request, next: Next| async move {
         let cause = request.headers().get("traceparent").and_then(|value| value.to_str().ok());
-        let cause = cause.and_then(TraceContext::parse);
+        let cause = cause.and_then(TraceContext::parse).filter(|_| callers == Callers::Known);
         let (method, path) = (known_method(request.method()), known_path(request.uri().path()));
         let target = shortened(request.uri().path());
         let span = || Span {

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use http_body_util::BodyExt;
+use ports::{FinishedSpan, TraceContext, Tracer, Tracing};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
@@ -84,7 +85,7 @@ async fn ask_directly(router: &axum::Router, path: &str) -> (u16, String) {
 
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_hangs_is_unhealthy_and_hangs_nobody_else() {
-    let router = endpoints(Mood::Hanging).read_only();
+    let router = endpoints(Mood::Hanging).read_only(&Tracing::default());
     let late = "internal server error: sync Loop took longer than expected\n";
     assert_eq!(ask_directly(&router, "/healthz/syncloop").await, (500, late.into()));
     let unanswered = "the agent did not answer within 10 seconds\n";
@@ -98,7 +99,7 @@ async fn an_agent_that_hangs_is_unhealthy_and_hangs_nobody_else() {
 
 #[tokio::test]
 async fn checks_are_counted_when_they_are_made() {
-    let router = endpoints(Mood::Well).read_only();
+    let router = endpoints(Mood::Well).read_only(&Tracing::default());
     let (_, before) = ask_directly(&router, "/metrics/slis").await;
     assert!(!before.contains("kubernetes_healthcheck"), "{before}");
     for _ in 0..3 {
@@ -117,7 +118,7 @@ async fn checks_are_counted_when_they_are_made() {
 
 #[tokio::test]
 async fn the_read_only_port_tells_pods_and_nothing_more() {
-    let (_serving, at) = serve(endpoints(Mood::Well).read_only()).await;
+    let (_serving, at) = serve(endpoints(Mood::Well).read_only(&Tracing::default())).await;
     for (path, names) in [("/pods", vec!["web-vm", "db-vm"]), ("/pods/", vec!["web-vm", "db-vm"])] {
         let answer = get_tcp(at, path).await;
         assert_eq!((answer.status, answer.content_type.as_str()), (200, "application/json"), "{path}");
@@ -148,7 +149,7 @@ async fn the_read_only_port_tells_pods_and_nothing_more() {
 
 #[tokio::test]
 async fn requests_are_counted_under_names_that_callers_cannot_choose() {
-    let (_serving, at) = serve(endpoints(Mood::Well).read_only()).await;
+    let (_serving, at) = serve(endpoints(Mood::Well).read_only(&Tracing::default())).await;
     get_tcp(at, "/pods").await;
     get_tcp(at, "/pods/").await;
     get_tcp(at, "/a-name-of-my-own").await;
@@ -213,4 +214,31 @@ async fn the_control_socket_of_an_ending_agent() {
         let answer = get_unix(&path, question).await;
         check(&answer, 503, "application/json", r#"{"error":"the agent is ending"}"#);
     }
+}
+
+struct Kept(std::sync::mpsc::Sender<FinishedSpan>);
+
+impl Tracer for Kept {
+    fn begin(&self, parent: Option<TraceContext>) -> TraceContext {
+        parent.unwrap_or(TraceContext { trace: 1, span: 2, sampled: true })
+    }
+    fn finish(&self, span: FinishedSpan) {
+        let _ = self.0.send(span);
+    }
+    fn now(&self) -> model::Wall {
+        model::Wall(1)
+    }
+}
+
+/// Who asks on the read-only port is not known, so a trace of theirs is not gone on with.
+#[tokio::test]
+async fn the_read_only_port_makes_traces_of_its_own() {
+    let (sender, spans) = std::sync::mpsc::channel();
+    let tracing = Tracing::by(std::sync::Arc::new(Kept(sender)));
+    let router = endpoints(Mood::Well).read_only(&tracing);
+    let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let request = http::Request::builder().uri("/pods").header("traceparent", trace);
+    router.oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+    let span = spans.try_recv().unwrap();
+    assert_eq!((span.span.name.as_ref(), span.parent, span.context.trace), ("GET /pods", None, 1));
 }

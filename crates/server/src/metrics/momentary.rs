@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use model::Wall;
-use model::report::{Counts, NodeReport, PodReport, VolumeCount};
+use model::report::{Counts, NodeReport, PodReport, VolumeCount, WatchReport};
 use prometheus::Registry;
 
 use super::BuildInfo;
@@ -160,6 +160,7 @@ pub(super) fn add_agent(registry: &Registry, figures: &AgentFigures) {
     }
     add_counts(&add, &node.counts);
     add_volumes(&add, &node.volumes);
+    add_watches(&add, &node.watches);
     let flag = |name, about, set: bool| add.gauge(name, about, f64::from(u8::from(set)));
     flag("rubelet_runtime_ready", "Whether the container runtime says that it is ready.", node.runtime_ready);
     flag("rubelet_network_ready", "Whether the runtime says that its network is ready.", node.network_ready);
@@ -206,6 +207,26 @@ fn add_volumes(add: &Registrar<'_>, volumes: &[VolumeCount]) {
         let of = |state| gauges.with_label_values(&[count.plugin.as_str(), state]);
         of("desired_state_of_world").set(whole(count.wanted));
         of("actual_state_of_world").set(whole(count.set_up));
+    }
+}
+
+/// By resource, and not by object: a node may watch hundreds of secrets.
+fn add_watches(add: &Registrar<'_>, watches: &[WatchReport]) {
+    if watches.is_empty() {
+        return;
+    }
+    let about = "Seconds since the API server last said something in the quietest watch of a resource.";
+    let ages = add.gauges("rubelet_watch_last_word_age_seconds", about, &["resource"]);
+    let about = "Watches of a resource that something holds: the API server's refusal, a broken connection, the agent itself.";
+    let held = add.gauges("rubelet_watches_held", about, &["resource"]);
+    let about = "Objects of a resource that can't be decoded.";
+    let unreadable = add.gauges("rubelet_unreadable_objects", about, &["resource"]);
+    for watch in watches {
+        let label = [watch.resource.as_str()];
+        let age = ages.with_label_values(&label);
+        age.set(age.get().max(watch.last_word_secs as i64));
+        held.with_label_values(&label).add(i64::from(!watch.problem.is_empty()));
+        unreadable.with_label_values(&label).add(whole(watch.unreadable.len()));
     }
 }
 

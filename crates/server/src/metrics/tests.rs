@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::*;
 use crate::stats::VolumeFigures;
 use crate::testing::metrics;
-use model::report::{Counts, ImageRequests, NodeReport, PodReport, VolumeCount};
+use model::report::{Counts, ImageRequests, NodeReport, PodReport, VolumeCount, WatchReport};
 
 /// Reads the text format strictly: each family once, with HELP before TYPE before its samples, no sample twice, and
 /// histograms whose buckets grow to `+Inf` and agree with their count. Gives type and label names per family.
@@ -112,6 +112,7 @@ fn figures() -> AgentFigures {
             access_checks: [("mustAuthenticate".to_owned(), 2)].into(),
         },
         volumes: vec![VolumeCount { plugin: "kubernetes.io/secret".into(), wanted: 5, set_up: 4 }],
+        watches: vec![WatchReport { resource: "services".into(), last_word_secs: 7.0, ..Default::default() }],
     };
     let pod = |source: &str, lifecycle: &str| PodReport {
         source: source.into(),
@@ -247,6 +248,9 @@ fn the_text_is_well_formed_and_has_the_kubelets_names_types_and_labels() {
         ("rubelet_runtime_ready", "gauge", ""),
         ("rubelet_sources_ready", "gauge", ""),
         ("rubelet_step_duration_seconds", "histogram", ""),
+        ("rubelet_unreadable_objects", "gauge", "resource"),
+        ("rubelet_watch_last_word_age_seconds", "gauge", "resource"),
+        ("rubelet_watches_held", "gauge", "resource"),
         ("storage_operation_duration_seconds", "histogram", "migrated,operation_name,status,volume_plugin"),
         ("volume_manager_total_volumes", "gauge", "plugin_name,state"),
         ("volume_operation_total_seconds", "histogram", "operation_name,plugin_name"),

@@ -189,8 +189,8 @@ impl Simulation {
             return Err(gone());
         };
         if let Some(illegal) = illegal_transition(object, &status) {
-            // The server would refuse this status, and every later one, for as long as the pod lives.
-            self.check.violate("legal status", format!("{}: {illegal}", pod.uid));
+            // An agent that insists on it is never believed again, and does not converge.
+            return Err(failure(ApiFailureKind::Refused, &format!("422: {illegal}")));
         }
         let object = Arc::make_mut(object);
         object.status = Some(status);

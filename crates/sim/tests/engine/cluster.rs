@@ -50,8 +50,15 @@ impl SimCluster {
             csi_node: me.clone(),
             shared: me.clone(),
             tokens: me.clone(),
-            reviews: me,
+            reviews: me.clone(),
+            watches: me,
         }
+    }
+}
+
+impl ports::WatchReports for SimCluster {
+    fn watches(&self) -> Vec<model::report::WatchReport> {
+        Vec::new()
     }
 }
 

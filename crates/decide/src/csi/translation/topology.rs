@@ -35,16 +35,10 @@ fn has_values(volume: &PersistentVolume, key: &str) -> bool {
 
 /// The keys of zone and region that the volume uses: the affinity counts more than labels.
 fn keys(volume: &PersistentVolume) -> (&'static str, &'static str) {
-    let new = (ZONE, REGION);
-    let old = (OLD_ZONE, OLD_REGION);
-    if has_key(volume, ZONE) {
-        new
-    } else if has_key(volume, OLD_ZONE) {
-        old
-    } else if label(volume, ZONE).is_none() && label(volume, OLD_ZONE).is_some() {
-        old
-    } else {
-        new
+    let old_label = label(volume, ZONE).is_none() && label(volume, OLD_ZONE).is_some();
+    match !has_key(volume, ZONE) && (has_key(volume, OLD_ZONE) || old_label) {
+        true => (OLD_ZONE, OLD_REGION),
+        false => (ZONE, REGION),
     }
 }
 

@@ -302,6 +302,7 @@ fn show_cause(cause: &Cause) -> String {
     let reason = |reason: &Reason, message: &str| format!("{reason} ({message})");
     match cause {
         Cause::Rejected { reason, .. } => format!("rejected {reason}"),
+        Cause::Unreadable { problem } => format!("unreadable ({problem})"),
         Cause::SetAside { message } => format!("set aside ({message})"),
         Cause::RuntimeNotReady { message } => format!("runtime not ready ({message})"),
         Cause::NetworkNotReady { .. } => "network not ready".into(),

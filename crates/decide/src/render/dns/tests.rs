@@ -1,3 +1,4 @@
+use model::bounds::{Bound, cut};
 use model::node::{HostFacts, NodeConfig};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -136,7 +137,7 @@ fn too_many_or_too_long_searches_are_cut() {
         let expect = if kept == searches.len() {
             vec![]
         } else {
-            vec![format!("{prefix}{}", config.searches.join(" "))]
+            vec![cut(format!("{prefix}{}", config.searches.join(" ")), Bound::EventMessage)]
         };
         assert_eq!(messages, expect);
     };

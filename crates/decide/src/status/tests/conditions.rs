@@ -188,6 +188,9 @@ fn readiness_to_start_is_that_of_the_sandbox() {
     check(vec![sandbox("a", 0, true)], "True");
     check(vec![sandbox("a", 0, false)], "False");
     check(vec![sandbox("a", 0, false), sandbox("b", 1, true)], "True");
+    let mut off = Scene::new(pod.clone(), observed(Vec::new()));
+    off.ready_to_start = false;
+    assert_eq!(find(&off.derive().conditions.unwrap(), "PodReadyToStartContainers"), None);
 }
 
 #[test]

@@ -138,6 +138,17 @@ fn a_restarted_agent_keeps_what_was_said() {
     // started too late for an earlier agent to have judged it
     regular(probed(), &judged(10, "True", None), false);
     regular(probed(), &judged(0, "True", None), false);
+    // with the gate ChangeContainerStatusOnKubeletRestart the first probe decides
+    let forgets = |scene: &mut Scene| {
+        judged(60, "True", None)(scene);
+        scene.keeps_readiness = false;
+    };
+    regular(probed(), &forgets, false);
+    let started = |scene: &mut Scene| {
+        started_before("containerd://c0")(scene);
+        scene.keeps_readiness = false;
+    };
+    check(ContainerKind::Regular, plain(), Running, 0, started, (false, false));
 }
 
 #[test]

@@ -21,5 +21,6 @@ mod set_aside;
 mod show;
 mod starting_over;
 mod statuses;
+mod unreadable;
 
 use self::script::{check, check_on};

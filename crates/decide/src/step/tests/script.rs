@@ -23,9 +23,9 @@ use model::cri::{Image, RuntimeCondition, RuntimeHandler, RuntimeStatus};
 use model::disk_use::DiskUse;
 use model::node::{HostFacts, NodeConfig};
 use model::observed::{Observation, Scope};
-use model::pod::Source;
+use model::pod::{Source, UnreadablePod};
 use model::runtime_class::RuntimeClass;
-use model::{Mono, Now, PodUid, k8s};
+use model::{FullName, Mono, Now, PodUid, k8s};
 use serde_json::json;
 
 use super::show;
@@ -232,6 +232,8 @@ impl Script {
             }
             "answer" => self.answer(rest),
             "node" => self.event(Event::NodeSeen((!rest.is_empty()).then(|| super::cluster::node(rest)))),
+            "unreadable" => self.unreadable(rest, false),
+            "api-unreadable" => self.unreadable(rest, true),
             "gone" => self.event(Event::PodGone { source: Source::Api, uid: rest.into() }),
             _ => {
                 let mut event = parse_event(word, rest);
@@ -258,6 +260,17 @@ impl Script {
             }
         };
         self.event(Event::TokenIssued { wanted, result })
+    }
+
+    /// Objects of the API that can't be decoded, by the names of their pods.
+    fn unreadable(&mut self, names: &str, complete: bool) -> Vec<String> {
+        let pod = |name: &str| UnreadablePod {
+            uid: name.into(),
+            full_name: FullName::new(name, "ns"),
+            problem: "spec.x: wrong".into(),
+        };
+        let pods = names.split_whitespace().map(pod).collect();
+        self.event(Event::UnreadablePods { source: Source::Api, pods, complete })
     }
 
     fn deliver(&mut self, source: Source, names: &str) -> Vec<String> {

@@ -1,0 +1,110 @@
+//! How each watch is doing: when the server last said something in it, and what holds it.
+//!
+//! A watch that makes no progress looks like one in which nothing happens. So each [`super::reflect`] keeps an entry here,
+//! which people, metrics and health checks read.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use model::report::WatchReport;
+use ports::WatchReports;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::Api;
+
+/// The entries of all watches over one connection. Cheap to clone.
+#[derive(Clone)]
+pub struct WatchEntries {
+    entries: Arc<watch::Sender<BTreeMap<u64, Entry>>>,
+    next: Arc<AtomicU64>,
+}
+
+struct Entry {
+    resource: &'static str,
+    object: String,
+    last_word: Instant,
+    problem: Option<String>,
+    unreadable: Vec<String>,
+}
+
+impl Default for WatchEntries {
+    fn default() -> Self {
+        Self { entries: Arc::new(watch::Sender::new(BTreeMap::new())), next: Arc::default() }
+    }
+}
+
+impl WatchEntries {
+    /// An entry for a watch that begins. It goes with what is given back.
+    pub fn add(&self, resource: &'static str, object: String) -> WatchProgress {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let problem = Some("the API server has not answered yet".to_owned());
+        let entry = Entry { resource, object, last_word: Instant::now(), problem, unreadable: Vec::new() };
+        self.entries.send_modify(|entries| drop(entries.insert(id, entry)));
+        WatchProgress { entries: self.clone(), id }
+    }
+
+    pub fn reports(&self) -> Vec<WatchReport> {
+        let entries = self.entries.borrow();
+        let mut reports: Vec<WatchReport> = entries.values().map(Entry::report).collect();
+        reports.sort_by_cached_key(WatchReport::name);
+        reports
+    }
+}
+
+impl Entry {
+    fn report(&self) -> WatchReport {
+        WatchReport {
+            resource: self.resource.to_owned(),
+            object: self.object.clone(),
+            last_word_secs: self.last_word.elapsed().as_secs_f64(),
+            problem: self.problem.clone().unwrap_or_default(),
+            unreadable: self.unreadable.clone(),
+        }
+    }
+}
+
+/// The entry of one watch, which only that watch writes.
+pub struct WatchProgress {
+    entries: WatchEntries,
+    id: u64,
+}
+
+impl WatchProgress {
+    /// The server said something.
+    pub fn heard(&self) {
+        self.change(|entry| {
+            entry.last_word = Instant::now();
+            entry.problem = None;
+        });
+    }
+
+    pub fn held_by(&self, problem: String) {
+        self.change(|entry| entry.problem = Some(problem));
+    }
+
+    pub fn unreadable(&self, objects: Vec<String>) {
+        self.change(|entry| entry.unreadable = objects);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Entry)) {
+        self.entries.entries.send_modify(|entries| {
+            if let Some(entry) = entries.get_mut(&self.id) {
+                change(entry);
+            }
+        });
+    }
+}
+
+impl Drop for WatchProgress {
+    fn drop(&mut self) {
+        self.entries.entries.send_modify(|entries| drop(entries.remove(&self.id)));
+    }
+}
+
+impl WatchReports for Api {
+    fn watches(&self) -> Vec<WatchReport> {
+        self.watch_entries().reports()
+    }
+}

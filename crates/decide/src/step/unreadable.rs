@@ -1,0 +1,95 @@
+//! Pods whose objects can't be decoded. Each costs itself only.
+//!
+//! What is known of such a pod from an older version of its object goes on. Of one that was never read, nothing is
+//! planned; what runs of it is left alone, and so are its directories: it is wanted, only nobody knows how.
+
+use std::collections::BTreeMap;
+
+use model::pod::{Source, UnreadablePod};
+use model::{ApiEvent, PodUid};
+
+use super::{Context, pods};
+use crate::effect::{Effect, LogLevel};
+use crate::state::NodeState;
+
+pub(super) fn told(
+    state: &mut NodeState,
+    cx: &mut Context,
+    source: Source,
+    found: Vec<UnreadablePod>,
+    complete: bool,
+) {
+    let set = state.sources.entry(source).or_default();
+    if complete {
+        // Which of the old ones are readable now is only known with the set that follows.
+        set.unreadable_in_next_set = found;
+        return;
+    }
+    let news = found.into_iter().filter(|pod| set.unreadable.get(&pod.uid) != Some(pod));
+    for pod in news.collect::<Vec<_>>() {
+        keep(state, cx, source, pod);
+    }
+}
+
+/// With a complete set: exactly those that were told just before it can't be read.
+pub(super) fn replace(state: &mut NodeState, cx: &mut Context, source: Source) {
+    let set = state.sources.entry(source).or_default();
+    let found = std::mem::take(&mut set.unreadable_in_next_set);
+    let mut before = std::mem::take(&mut set.unreadable);
+    for pod in found {
+        // Told once, unless there is something new to say about it.
+        match before.remove(&pod.uid).filter(|old| *old == pod) {
+            Some(same) => {
+                let set = state.sources.entry(source).or_default();
+                set.unreadable.insert(same.uid.clone(), same);
+            }
+            None => keep(state, cx, source, pod),
+        }
+    }
+}
+
+fn keep(state: &mut NodeState, cx: &mut Context, source: Source, pod: UnreadablePod) {
+    let set = state.sources.entry(source).or_default();
+    let meanwhile = match set.pods.contains_key(&pod.uid) {
+        true => "it goes on as it was known before",
+        false => "nothing is done for it or to it",
+    };
+    let UnreadablePod { uid, full_name, problem } = pod.clone();
+    let text = format!("The object of pod {full_name}({uid}) can't be read, so {meanwhile}: {problem}");
+    set.unreadable.insert(uid.clone(), pod);
+    cx.log(LogLevel::Warn, Some(&uid), text.clone());
+    cx.emit(Effect::RecordEvent { uid, full_name, event: ApiEvent::warning("UnreadablePod", text) });
+}
+
+/// A pod can be read again, or its object is gone.
+pub(super) fn forget(state: &mut NodeState, source: Source, uid: &PodUid) -> bool {
+    state.sources.entry(source).or_default().unreadable.remove(uid).is_some()
+}
+
+/// After such pods went: what runs of them is an orphan now.
+pub(super) fn release(state: &mut NodeState, cx: &mut Context) {
+    if let Some(at) = state.full_observation.last {
+        pods::take_orphans(state, cx, at);
+    }
+}
+
+impl NodeState {
+    /// All pods whose objects can't be read.
+    pub fn unreadable(&self) -> impl Iterator<Item = &UnreadablePod> {
+        self.sources.values().flat_map(|set| set.unreadable.values())
+    }
+
+    pub(crate) fn is_unreadable(&self, uid: &PodUid) -> bool {
+        self.sources.values().any(|set| set.unreadable.contains_key(uid))
+    }
+
+    /// Takes what runs and nobody wants, but for pods that can't be read.
+    pub(super) fn take_unclaimed(
+        &mut self,
+    ) -> BTreeMap<PodUid, std::sync::Arc<model::observed::ObservedPod>> {
+        let unclaimed = std::mem::take(&mut self.unclaimed);
+        let (kept, taken) = unclaimed.into_iter().partition(|(uid, _)| self.is_unreadable(uid));
+        self.unclaimed = kept;
+        taken
+    }
+}
