@@ -85,6 +85,42 @@ async fn files_come_change_and_go() {
     b.expect_nothing_but("d", "set ns/c ns/d ns/z ns/a").await;
 }
 
+/// As upstream: the pod ends and starts again, although the manifest is the same.
+#[tokio::test]
+async fn a_file_deleted_and_written_again_ends_its_pods_first() {
+    let mut b = start().await;
+    b.write("a", "pod a\npod b");
+    b.expect(&["set ns/a ns/b"]).await;
+    b.write("c", "pod c");
+    b.expect(&["set ns/a ns/b ns/c"]).await;
+    b.remove("a");
+    b.write("a", "pod a\npod b");
+    b.expect(&["set ns/c", "set ns/a ns/b ns/c"]).await;
+    // While it is written, it says nothing new.
+    b.remove("a");
+    let mut file = fs::File::create(b.path.join("a")).unwrap();
+    file.write_all(b"pod a\n").unwrap();
+    b.expect_nothing_but("d", "set ns/a ns/b ns/c ns/d").await;
+    file.write_all(b"pod b").unwrap();
+    drop(file);
+    b.expect(&["set ns/c ns/d", "set ns/a ns/b ns/c ns/d"]).await;
+}
+
+#[tokio::test]
+async fn a_pod_whose_manifest_moves_to_another_file_is_not_told_to_be_gone() {
+    let mut b = start().await;
+    b.write("a", "pod a");
+    b.expect(&["set ns/a"]).await;
+    b.write("b", "pod a");
+    b.remove("a");
+    b.expect_nothing_but("c", "set ns/a ns/c").await;
+    // Editors that rename the old content away and write the new one.
+    fs::rename(b.path.join("b"), b.path.join("b~")).unwrap();
+    b.write("b", "pod a");
+    b.remove("b~");
+    b.expect_nothing_but("d", "set ns/a ns/c ns/d").await;
+}
+
 #[tokio::test]
 async fn a_rewrite_of_the_same_size_is_seen_however_quick() {
     let mut b = start().await;

@@ -19,7 +19,7 @@ use model::local::LocalObjects;
 use model::runtime_class::RuntimeClasses;
 use rustix::fs::OFlags;
 
-use super::notices::Reading;
+use super::notices::{PodName, Reading, pod_name};
 use super::objects::{self, Gathered};
 use super::{Decoder, MAX_BYTES, decode, key};
 
@@ -39,6 +39,8 @@ pub struct Hints {
     pub changed: BTreeSet<OsString>,
     /// Somebody is writing them right now: what is in them is not looked at.
     pub unfinished: BTreeSet<OsString>,
+    /// Deleted, and perhaps written again since: whoever deletes a manifest wants its pods to end first.
+    pub deleted: BTreeSet<OsString>,
 }
 
 #[derive(Default)]
@@ -133,8 +135,12 @@ impl Manifests {
             Err(error) => return self.trouble(&error.to_string()),
         };
         let mut before = std::mem::take(&mut self.files);
+        let mut ended = BTreeSet::new();
         for name in names {
             let known = before.remove(&name);
+            if hints.deleted.contains(&name) {
+                ended.extend(known.iter().flat_map(Known::pod_names));
+            }
             let now = if hints.unfinished.contains(&name) {
                 known
             } else {
@@ -144,13 +150,15 @@ impl Manifests {
                 self.files.insert(name, now);
             }
         }
-        self.collect()
+        Reading { ended, ..self.collect() }
     }
 
     fn read_single(&mut self, hints: &Hints) -> Reading {
         let name = self.path.file_name().unwrap_or_default().to_owned();
         let known = self.files.remove(&name);
         self.files.clear();
+        let was_deleted = hints.deleted.contains(&name);
+        let ended = known.iter().filter(|_| was_deleted).flat_map(Known::pod_names).collect();
         let now = if hints.unfinished.contains(&name) {
             known
         } else {
@@ -159,7 +167,7 @@ impl Manifests {
         // A file that never made sense says nothing, not even that there are no pods.
         let was_good = now.as_ref().is_some_and(|known| known.was_good);
         self.files.extend(now.map(|now| (name, now)));
-        let mut reading = self.collect();
+        let mut reading = Reading { ended, ..self.collect() };
         if !was_good {
             reading.pods = None;
         }
@@ -207,7 +215,8 @@ impl Manifests {
                 pods.push(Arc::clone(pod));
             }
         }
-        Reading { pods: Some(pods), runtime_classes, objects: objects.into_objects(), problems }
+        let objects = objects.into_objects();
+        Reading { pods: Some(pods), runtime_classes, objects, problems, ended: BTreeSet::new() }
     }
 }
 
@@ -269,6 +278,10 @@ fn content(path: &Path) -> io::Result<(Vec<u8>, Stamp)> {
 }
 
 impl Known {
+    fn pod_names(&self) -> impl Iterator<Item = PodName> {
+        self.pods.iter().map(|pod| pod_name(pod))
+    }
+
     /// Its pods stay, and it is looked at again next time.
     fn failing(self, why: &str) -> Self {
         Self { problem: Some(format!("{}: {why}", self.origin)), stamp: None, content_hash: None, ..self }

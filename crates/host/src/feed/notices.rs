@@ -1,6 +1,6 @@
 //! From readings to notices: only what changed is told.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use model::k8s::Pod;
@@ -8,6 +8,14 @@ use model::local::LocalObjects;
 use model::pod::Source;
 use model::runtime_class::RuntimeClasses;
 use ports::{FeedNotice, PodSet};
+
+/// Namespace and name.
+pub type PodName = (String, String);
+
+pub fn pod_name(pod: &Pod) -> PodName {
+    let (namespace, name) = super::key(pod);
+    (namespace.to_owned(), name.to_owned())
+}
 
 /// What one look at the source found.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +28,8 @@ pub struct Reading {
     pub objects: LocalObjects,
     /// All problems there are now, by origin.
     pub problems: BTreeMap<String, String>,
+    /// Pods that were gone for a moment since the look before: they are told to be gone, although they are there again.
+    pub ended: BTreeSet<PodName>,
 }
 
 #[derive(Debug)]
@@ -60,11 +70,12 @@ impl Notices {
             self.queue.push_back(FeedNotice::Objects { source, objects: objects.clone() });
             self.told_objects = objects;
         }
-        if let Some(pods) = reading.pods
-            && !self.told_pods.as_ref().is_some_and(|told| same(told, &pods))
-        {
-            self.queue.push_back(FeedNotice::Set(PodSet { source, pods: pods.clone() }));
-            self.told_pods = Some(pods);
+        if let Some(pods) = reading.pods {
+            if !reading.ended.is_empty() {
+                let others = pods.iter().filter(|pod| !reading.ended.contains(&pod_name(pod)));
+                self.tell_pods(others.cloned().collect());
+            }
+            self.tell_pods(pods);
         }
         let before = std::mem::replace(&mut self.told_problems, reading.problems);
         for (origin, message) in &self.told_problems {
@@ -78,6 +89,14 @@ impl Notices {
                 self.queue.push_back(FeedNotice::Resolved { source, origin });
             }
         }
+    }
+
+    fn tell_pods(&mut self, pods: Vec<Arc<Pod>>) {
+        if self.told_pods.as_ref().is_some_and(|told| same(told, &pods)) {
+            return;
+        }
+        self.queue.push_back(FeedNotice::Set(PodSet { source: self.source, pods: pods.clone() }));
+        self.told_pods = Some(pods);
     }
 }
 

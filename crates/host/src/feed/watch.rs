@@ -51,6 +51,8 @@ impl Watch {
     pub fn take_hints(&mut self) -> Hints {
         let mut hints = std::mem::take(&mut self.hints);
         hints.unfinished = self.writing.keys().cloned().collect();
+        // What is written again is not read yet: that it was deleted is told together with what is in it then.
+        self.hints.deleted = hints.deleted.extract_if(.., |name| self.writing.contains_key(name)).collect();
         hints
     }
 
@@ -177,6 +179,9 @@ impl Watch {
             return false;
         }
         self.writing.remove(&name);
+        if mask.contains(EventMask::DELETE) {
+            self.hints.deleted.insert(name.clone());
+        }
         if written || mask.contains(EventMask::CREATE) {
             self.hints.changed.insert(name);
         }
