@@ -83,7 +83,7 @@ fn it_is_told_once() {
         up
         unreadable a
             => log The object of pod a_ns(a) can't be read, so nothing is done for it or to it: spec.x: wrong
-             | W a UnreadablePod: The object of pod a_ns(a) can't be read, so nothing is done for it or to it: spec.x: wrong
+            => W a UnreadablePod: The object of pod a_ns(a) can't be read, so nothing is done for it or to it: spec.x: wrong
         api-unreadable a                    => -
         api                                 => -
         unreadable a                        => -
