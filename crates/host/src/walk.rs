@@ -271,7 +271,7 @@ pub(crate) mod tests {
             }
         }
         let temp = tempfile::tempdir().unwrap();
-        for (depth, teeth) in [(2000, 0), (4000, 0), (500, 4), (1000, 4)] {
+        for (depth, teeth) in [(400, 0), (800, 0), (100, 4), (200, 4)] {
             let tree = temp.path().join(format!("tree-{depth}-{teeth}"));
             make_comb(&tree, depth, teeth);
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -111,7 +111,7 @@ mod tests {
         use crate::walk::tests::{make_comb, operations_of};
         let temp = tempfile::tempdir().unwrap();
         let mut last = 0;
-        for depth in [500, 1000, 2000] {
+        for depth in [150, 300, 600] {
             let tree = temp.path().join(format!("tree-{depth}"));
             make_comb(&tree, depth, 2);
             let mut bytes = 0;

@@ -64,14 +64,19 @@ struct Counter<'a> {
 }
 
 impl Counter<'_> {
+    /// Whoever serves the volume says how large a file is, and may say anything.
+    fn add_bytes(&mut self, bytes: u64) {
+        self.counted.figures.bytes = self.counted.figures.bytes.saturating_add(bytes);
+    }
+
     fn add(&mut self, found: &Statx) {
-        self.counted.figures.bytes += found.stx_blocks * BLOCK;
+        self.add_bytes(found.stx_blocks.saturating_mul(BLOCK));
         self.counted.figures.inodes += 1;
     }
 
     fn add_linked(&mut self, found: &Statx) {
         if self.linked.len() >= MAX_LINKED && !self.linked.contains(&identity(found)) {
-            self.counted.figures.bytes += found.stx_blocks * BLOCK / u64::from(found.stx_nlink.max(1));
+            self.add_bytes(found.stx_blocks.saturating_mul(BLOCK) / u64::from(found.stx_nlink.max(1)));
         } else if self.linked.insert(identity(found)) {
             self.add(found);
         }
