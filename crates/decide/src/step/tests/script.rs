@@ -212,7 +212,9 @@ impl Script {
                 vec![show_why(&why)]
             }
             "state" => vec![show::state(&self.state, rest)],
-            "counted" => vec![show::counts(&self.state)],
+            "counted" => {
+                Some(show::counts(&self.state)).filter(|shown| !shown.is_empty()).into_iter().collect()
+            }
             "classes" => self.event(classes(Source::File, rest)),
             "api-classes" => self.event(classes(Source::Api, rest)),
             "ids" => vec![show::user_ids(&self.state)],
