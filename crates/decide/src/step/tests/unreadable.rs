@@ -50,7 +50,7 @@ fn what_runs_of_a_pod_that_was_never_read_is_left_alone() {
         api
         api-unreadable
         api a
-        counted                             =>
+        counted                             => -
         why a                               => running
         ",
     );
