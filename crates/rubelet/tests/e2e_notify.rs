@@ -71,9 +71,9 @@ fn a_configuration_that_does_not_fit_the_machine_is_refused() {
         let log = agent.log();
         assert!(log.contains(expect), "{flag}: {log}");
     };
-    refused(
-        "--cgroup-root=/there/is/no/such/cgroup",
-        "invalid configuration: cgroup [\"there\", \"is\", \"no\", \"such\", \"cgroup\"] (cgroupRoot) has some missing paths: ",
-    );
+    // A name of this run: an agent that takes it all the same would make the cgroup, and the next run would find it.
+    let name = format!("no-such-cgroup-{}", std::process::id());
+    let missing = format!("invalid configuration: cgroup [\"{name}\"] (cgroupRoot) has some missing paths: ");
+    refused(&format!("--cgroup-root=/{name}"), &missing);
     refused("--reserved-cpus=60000", "reservedSystemCPUs: 60000 is not a subset of the online CPUs: ");
 }
