@@ -8,15 +8,16 @@
 #![allow(clippy::disallowed_methods)]
 
 mod figures;
-#[path = "../tests/harness/mod.rs"]
-mod harness;
+
+#[path = "../tests/support/mod.rs"]
+mod support;
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use figures::{CpuClock, Samples, machine, number};
-use harness::{Node, wait};
 use serde_json::json;
+use support::harness::{Node, wait};
 
 /// Pods that are made at a time.
 const BATCH: usize = 10;

@@ -6,8 +6,8 @@
 // Real processes live in real time.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
-#[path = "../tests/harness/mod.rs"]
-mod harness;
+#[path = "../tests/support/mod.rs"]
+mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,8 +17,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use harness::{Node, wait};
 use serde_json::{Value, json};
+use support::harness::{Node, wait};
 
 const PERIOD: Duration = Duration::from_secs(1);
 /// Pods that are made at a time: containerd is not what is measured.

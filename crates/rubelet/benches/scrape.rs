@@ -8,15 +8,15 @@
 
 #[path = "figures/mod.rs"]
 mod figures;
-#[path = "../tests/harness/mod.rs"]
-mod harness;
+#[path = "../tests/support/mod.rs"]
+mod support;
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use figures::{number, whole_cpu_seconds};
-use harness::{Node, wait};
 use serde_json::{Value, json};
+use support::harness::{Node, wait};
 
 const ENDPOINTS: [&str; 5] =
     ["/stats/summary", "/metrics/resource", "/metrics/cadvisor", "/metrics/probes", "/metrics"];

@@ -11,12 +11,10 @@
 // Real processes live in real time.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
-#[path = "../tests/cluster/mod.rs"]
-mod cluster;
 #[path = "figures/mod.rs"]
 mod figures;
-#[path = "../tests/harness/mod.rs"]
-mod harness;
+#[path = "../tests/support/mod.rs"]
+mod support;
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -24,9 +22,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use cluster::{Cluster, Record};
-use harness::{Agent, Node, Runtime};
 use serde_json::{Value, json};
+use support::cluster::{Cluster, Record};
+use support::harness::{Agent, Node, Runtime};
 
 const NODE: &str = "bench-node";
 const NAMESPACE: &str = "bench";

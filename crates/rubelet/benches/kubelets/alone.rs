@@ -10,8 +10,8 @@ use ports::{ContainerFilter, Runtime as _, SandboxFilter};
 use serde_json::{Value, json};
 
 use crate::figures::{CpuClock, Samples, between, memory, peak_memory, soon, whole_cpu_seconds};
-use crate::harness::{Agent, Node, Runtime, cgroups_below};
 use crate::marks::{Marks, PATIENCE, any_alive, processes_of};
+use crate::support::harness::{Agent, Node, Runtime, cgroups_below};
 use crate::{Out, Sizes};
 
 /// What a start, or a burst, leaves to do is over then.

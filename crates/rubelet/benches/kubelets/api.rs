@@ -9,10 +9,10 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::Value;
 
 use crate::alone::configure;
-use crate::cluster::{Cluster, Record};
 use crate::figures::{Samples, between, soon};
-use crate::harness::{Agent, Node, Runtime};
 use crate::marks::{Marks, PATIENCE};
+use crate::support::cluster::{Cluster, Record};
+use crate::support::harness::{Agent, Node, Runtime};
 use crate::{Out, Sizes};
 
 const NODE: &str = "bench-node";

@@ -13,12 +13,10 @@
 // Real processes live in real time.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
-#[path = "../../tests/cluster/mod.rs"]
-mod cluster;
 #[path = "../figures/mod.rs"]
 mod figures;
-#[path = "../../tests/harness/mod.rs"]
-mod harness;
+#[path = "../../tests/support/mod.rs"]
+mod support;
 
 mod alone;
 mod api;

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 
 use crate::figures::{soon, written};
-use crate::harness::cgroups_below;
+use crate::support::harness::cgroups_below;
 
 pub const IMAGE: &str = "rubelet.test/busybox:1";
 pub const PATIENCE: Duration = Duration::from_secs(240);

@@ -14,8 +14,8 @@ use model::{ContainerId, SandboxId};
 use ports::Runtime as _;
 
 use crate::figures::{Samples, between, soon};
-use crate::harness::Runtime;
 use crate::marks::{IMAGE, Marks, PATIENCE, any_alive, processes_of};
+use crate::support::harness::Runtime;
 use crate::{Out, Sizes};
 
 struct Reference {

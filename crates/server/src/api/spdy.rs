@@ -245,7 +245,7 @@ mod tests {
         Ok(found)
     }
 
-    /// A reader that knows the dictionary takes it out again; a real runtime does in `e2e_streams`.
+    /// A reader that knows the dictionary takes it out again; a real runtime does in `server/streams`.
     #[test]
     fn header_blocks_are_one_stream_of_zlib() {
         let mut encoder = Encoder::default();
