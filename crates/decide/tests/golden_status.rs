@@ -202,6 +202,7 @@ impl<'a> World<'a> {
         let spec = self.recorded.containers().into_iter().find(|c| c["name"] == json!(name)).unwrap();
         ObservedContainer {
             stop_signal: 0,
+            image_mounts: Default::default(),
             id,
             sandbox_id: SandboxId::from("sandbox"),
             name: name.to_owned(),
@@ -294,6 +295,7 @@ impl<'a> World<'a> {
             runtime_name: "containerd",
             recursive_read_only: false,
             stop_signals: false,
+            image_volume_digests: false,
             ready_to_start: true,
             keeps_readiness: true,
             host_ips: &[],

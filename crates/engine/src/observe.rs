@@ -14,7 +14,7 @@ use decide::state::KnownPod;
 use decide::termination_message::{self, Ended};
 use futures::future::join_all;
 use model::cgroup::CgroupDriver;
-use model::cri::{NamespaceMode, RuntimeStatus, RuntimeVersion};
+use model::cri::{Mount, NamespaceMode, RuntimeStatus, RuntimeVersion};
 use model::observed::{
     ContainerState, EXIT_CODE_UNKNOWN, Observation, ObservedContainer, ObservedPod, ObservedSandbox, Scope,
 };
@@ -394,6 +394,7 @@ fn observed(info: ContainerInfo, status: ContainerStatus, message: String) -> Ob
     let name = info.labels.get(LABEL_CONTAINER_NAME).cloned().unwrap_or(info.name);
     ObservedContainer {
         stop_signal: status.stop_signal,
+        image_mounts: image_mounts(status.mounts),
         id: info.id,
         sandbox_id: info.sandbox_id,
         name,
@@ -417,4 +418,9 @@ fn observed(info: ContainerInfo, status: ContainerStatus, message: String) -> Ob
         resources: status.resources,
         user: status.user,
     }
+}
+
+fn image_mounts(mounts: Vec<Mount>) -> BTreeMap<String, String> {
+    let images = mounts.into_iter().filter_map(|mount| Some((mount.container_path, mount.image?.image)));
+    images.filter(|(_, image)| !image.is_empty()).collect()
 }

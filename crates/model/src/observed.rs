@@ -67,6 +67,9 @@ pub struct ObservedContainer {
     /// The CRI's number of the signal that it is stopped with; zero when the runtime does not tell.
     #[serde(default)]
     pub stop_signal: i32,
+    /// The image behind each image volume that is mounted, as the runtime tells it, by the path in the container.
+    #[serde(default)]
+    pub image_mounts: BTreeMap<String, String>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -179,6 +179,7 @@ fn blank() -> ObservedContainer {
         resources: None,
         user: None,
         stop_signal: 0,
+        image_mounts: Default::default(),
     }
 }
 

@@ -3,6 +3,8 @@
 //! Per container: (A) what a container is before anything happened, or what it was when it is over; (B) a container
 //! that was there and vanished; (C) what the runtime shows; (D) starts that failed.
 
+use std::collections::BTreeSet;
+
 use model::k8s;
 use model::observed::{ContainerState, ObservedContainer};
 use model::pod::{ContainerKind, PodView, is_sidecar};
@@ -165,6 +167,21 @@ impl List<'_> {
         some_unless_empty(container.volume_mounts.iter().flatten().map(status).collect())
     }
 
+    /// Which image is mounted is known once the runtime has made the container, and is told for image volumes only.
+    fn set_image_references(&self, status: &mut k8s::ContainerStatus, instance: &ObservedContainer) {
+        let volumes = self.inputs.pod.spec().volumes.iter().flatten();
+        let images: BTreeSet<&str> =
+            volumes.filter(|volume| volume.image.is_some()).map(|volume| volume.name.as_str()).collect();
+        for mount in status.volume_mounts.iter_mut().flatten() {
+            let Some(image) = instance.image_mounts.get(&mount.mount_path) else { continue };
+            if images.contains(mount.name.as_str()) {
+                mount.volume_status = Some(k8s::VolumeStatus {
+                    image: Some(k8s::ImageVolumeStatus { image_ref: image.clone() }),
+                });
+            }
+        }
+    }
+
     /// Step C.
     fn seen(
         &self,
@@ -180,6 +197,9 @@ impl List<'_> {
         // mounts never change, so what was said stays
         status.volume_mounts =
             old.and_then(|old| old.volume_mounts.clone()).or_else(|| self.volume_mounts(container));
+        if self.inputs.image_volume_digests {
+            self.set_image_references(&mut status, newest);
+        }
         // an earlier instance that did not end says less than what is carried over, and so does any where the
         // end of the newest was already given up
         let given_up = newest.state == ContainerState::Unknown

@@ -65,6 +65,8 @@ pub struct ProbeReport {
     pub has_readiness_worker: bool,
 }
 
+/// Alpha, off: mounts of image volumes tell which image is behind them.
+pub const IMAGE_VOLUME_DIGEST_GATE: &str = "ImageVolumeWithDigest";
 /// Beta, on.
 pub const READY_TO_START_GATE: &str = "PodReadyToStartContainersCondition";
 /// Deprecated, off: with it, containers with probes are not ready after a restart of the agent until they are probed again.
@@ -94,6 +96,8 @@ pub struct StatusInputs<'a> {
     pub recursive_read_only: bool,
     /// Whether containers may choose the signal that they are stopped with.
     pub stop_signals: bool,
+    /// Gate `ImageVolumeWithDigest`: whether mounts of image volumes tell which image is behind them.
+    pub image_volume_digests: bool,
     /// Whether the condition `PodReadyToStartContainers` is told.
     pub ready_to_start: bool,
     /// Whether what an earlier agent said of `started` and `ready` holds until the first result of a probe.

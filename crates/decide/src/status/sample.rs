@@ -69,6 +69,7 @@ pub fn instance(name: &str, attempt: u32, state: ContainerState, exit_code: i32)
     let ended = state == ContainerState::Exited;
     ObservedContainer {
         stop_signal: 0,
+        image_mounts: Default::default(),
         id: ContainerId::from(format!("{name}{attempt}")),
         sandbox_id: SandboxId::from(SANDBOX),
         name: name.to_owned(),
@@ -140,6 +141,7 @@ pub struct Scene {
     pub terminal: bool,
     pub recursive_read_only: bool,
     pub stop_signals: bool,
+    pub image_volume_digests: bool,
     pub ready_to_start: bool,
     pub keeps_readiness: bool,
     pub host_ips: Vec<String>,
@@ -162,6 +164,7 @@ impl Scene {
             terminal: false,
             recursive_read_only: false,
             stop_signals: false,
+            image_volume_digests: false,
             ready_to_start: true,
             keeps_readiness: true,
             host_ips: Vec::new(),
@@ -190,6 +193,7 @@ impl Scene {
             runtime_name: "containerd",
             recursive_read_only: self.recursive_read_only,
             stop_signals: self.stop_signals,
+            image_volume_digests: self.image_volume_digests,
             ready_to_start: self.ready_to_start,
             keeps_readiness: self.keeps_readiness,
             host_ips: &self.host_ips,

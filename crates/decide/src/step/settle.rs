@@ -168,6 +168,7 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
                 runtime_name: &state.runtime.name,
                 recursive_read_only: recursive_read_only(state, &reading.pod),
                 stop_signals: state.config.feature(crate::signals::GATE),
+                image_volume_digests: state.config.feature(status::IMAGE_VOLUME_DIGEST_GATE),
                 ready_to_start: state.config.features.get(status::READY_TO_START_GATE) != Some(&false),
                 keeps_readiness: !state.config.feature(status::FORGET_READINESS_GATE),
                 host_ips: &state.host_ips(),

@@ -184,6 +184,7 @@ pub fn container(
 ) -> ObservedContainer {
     ObservedContainer {
         stop_signal: 0,
+        image_mounts: Default::default(),
         pre_stop: None,
         id: format!("{name}-{count}").into(),
         sandbox_id: "s".into(),

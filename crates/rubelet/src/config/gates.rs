@@ -45,6 +45,7 @@ const EFFECTIVE: &[&str] = &[
     "GracefulNodeShutdown",
     "GracefulNodeShutdownBasedOnPodPriority",
     "HostnameOverride",
+    "ImageVolumeWithDigest",
     "KubeletCrashLoopBackOffMax",
     "KubeletEnsureSecretPulledImages",
     "KubeletRegistrationGetOnExistsOnly",

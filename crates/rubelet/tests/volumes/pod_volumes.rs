@@ -285,7 +285,8 @@ fn read_only_to_the_last_mount_and_images_as_volumes() {
     let runc = harness::run(harness::hack("parts").arg("runc")).trim().to_owned();
     let runtime = Runtime::start_with_runc("2.1", &runc);
     let dir = runtime.dir.join("nested");
-    let node = Node { agent: Agent::start(&runtime, |_| {}), runtime };
+    let digests = |config: &mut Value| config["featureGates"] = json!({"ImageVolumeWithDigest": true});
+    let node = Node { agent: Agent::start(&runtime, digests), runtime };
     let nested = Nested::make(&dir);
     let script = format!(
         "for way in plain whole if-possible; do
@@ -328,6 +329,16 @@ fn read_only_to_the_last_mount_and_images_as_volumes() {
     });
     let expect = ["plain written", "whole refused", "if-possible refused", "image", "image refused", "over"];
     assert_eq!(lines, expect);
+    let status = node.agent.pod("r").expect("the pod");
+    let status = &status["status"]["containerStatuses"][0];
+    let mounts = status["volumeMounts"].as_array().expect("mounts in the status");
+    let reference = |name: &str| {
+        let mount = mounts.iter().find(|mount| mount["name"] == name).expect("the mount");
+        mount["volumeStatus"]["image"]["imageRef"].clone()
+    };
+    // The container runs from the image that it also mounts.
+    assert_eq!(reference("image"), status["imageID"], "{mounts:#?}");
+    assert_eq!(reference("h"), Value::Null);
     node.agent.remove_manifest("r.json");
     wait("nothing but the host's own mount to be left", SLOW, || {
         let foreign: Vec<String> =

@@ -276,6 +276,7 @@ impl ReadingJob {
         };
         let container = ObservedContainer {
             stop_signal: 0,
+            image_mounts: Default::default(),
             pre_stop: None,
             id: id.clone(),
             sandbox_id: now.sandbox.clone(),

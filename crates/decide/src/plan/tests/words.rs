@@ -182,6 +182,7 @@ fn instance<'a>(
 ) -> ObservedContainer {
     let mut c = ObservedContainer {
         stop_signal: 0,
+        image_mounts: Default::default(),
         id: id.clone().into(),
         sandbox_id: "".into(),
         name: name.into(),

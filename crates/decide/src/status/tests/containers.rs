@@ -441,6 +441,33 @@ fn stop_signals_are_shown_where_containers_may_choose_them() {
 }
 
 #[test]
+fn mounts_of_image_volumes_tell_their_image_with_the_gate_once_the_runtime_told_it() {
+    let references = |gate: bool, told: &[(&str, &str)]| {
+        let spec = json!({
+            "containers": [{"name": "c", "volumeMounts": [
+                {"name": "image", "mountPath": "/image"}, {"name": "data", "mountPath": "/data"},
+            ]}],
+            "volumes": [{"name": "image", "image": {"reference": "a/b:1"}}, {"name": "data", "emptyDir": {}}],
+        });
+        let mut running = instance("c", 0, Running, 0);
+        running.image_mounts = told.iter().map(|(path, image)| ((*path).into(), (*image).into())).collect();
+        let mut scene = Scene::new(pod(spec), observed(vec![running]));
+        scene.image_volume_digests = gate;
+        let mounts = scene.derive().container_statuses.unwrap().remove(0).volume_mounts.unwrap();
+        let image = |mount: model::k8s::VolumeMountStatus| Some(mount.volume_status?.image?.image_ref);
+        mounts.into_iter().map(image).collect::<Vec<_>>()
+    };
+    let told = [("/image", "sha256:1"), ("/data", "sha256:2")];
+    assert_eq!(
+        references(true, &told),
+        [Some("sha256:1".to_owned()), None],
+        "only a volume that is an image"
+    );
+    assert_eq!(references(true, &[]), [None, None], "an older runtime");
+    assert_eq!(references(false, &told), [None, None]);
+}
+
+#[test]
 fn ephemeral_containers_have_a_list_of_their_own_and_no_say_in_the_phase() {
     let spec = json!({
         "restartPolicy": "Never",

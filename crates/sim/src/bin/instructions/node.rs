@@ -284,6 +284,7 @@ fn observed(number: usize) -> ObservedPod {
         resources: None,
         user: None,
         stop_signal: 0,
+        image_mounts: Default::default(),
     });
     pod
 }
