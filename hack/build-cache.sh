@@ -42,7 +42,7 @@ forget_other_tree() {
     prune_build_cache "$dir"
     for member in crates/*/; do
         member=$(basename "$member")
-        find "$dir" -maxdepth 4 -type d -regex ".*/\.fingerprint/$member-[0-9a-f]+" -exec rm -rf {} +
+        find "$dir" -maxdepth 4 -type d -regex ".*/\.fingerprint/$member-[0-9a-f]+" -prune -exec rm -rf {} +
     done
     echo "$tree" >"$dir/tree"
 }
