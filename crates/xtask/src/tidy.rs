@@ -62,7 +62,7 @@ fn collect(root: &Path, dir: &Path, paths: &mut Vec<String>) -> Result<()> {
         let name = entry.file_name().to_string_lossy().into_owned();
         let path = entry.path();
         if entry.file_type()?.is_dir() {
-            let ours = !name.starts_with('.') || [".ci", ".cargo"].contains(&name.as_str());
+            let ours = !name.starts_with('.') || [".ci", ".cargo", ".config"].contains(&name.as_str());
             if ours && name != "target" {
                 collect(root, &path, paths)?;
             }

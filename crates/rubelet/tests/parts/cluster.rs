@@ -39,7 +39,7 @@ fn a_deployment_yields_pods_that_wait_for_a_node() {
     let namespace = cluster.namespace("deployment");
     let deployment = format!(
         "{{apiVersion: apps/v1, kind: Deployment, metadata: {{name: web}}, spec: {{replicas: 2, selector: {{matchLabels: {{app: web}}}}, \
-         template: {{metadata: {{labels: {{app: web}}}}, spec: {{containers: [{{name: main, image: \"{PAUSE}\"}}]}}}}}}}}"
+         template: {{metadata: {{labels: {{app: web}}}}, spec: {{nodeSelector: {{only: nowhere}}, containers: [{{name: main, image: \"{PAUSE}\"}}]}}}}}}}}"
     );
     cluster.create(&namespace, &deployment);
     cluster.wait_for("deployment", &namespace, "web", SLOW, |web| web["status"]["replicas"] == 2);

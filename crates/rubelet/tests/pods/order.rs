@@ -211,7 +211,9 @@ fn a_sidecar_that_fails_comes_back_and_stops_nobody() {
         let works =
             if *policy == "Always" { container("work", &stays("work"), json!({})) } else { work("work") };
         // One comes back once. The other never stays up, and waits out its back-off when the work is done.
-        let hopeless = sidecar("hopeless", "stamp hopeless-run; exit 3", json!({}));
+        // Nobody starts behind a sidecar that was never seen running, so its first run stays until the work has begun.
+        let script = "stamp hopeless-run; until grep -q work-up /stamps/log; do sleep 0.05; done; exit 3";
+        let hopeless = sidecar("hopeless", script, json!({}));
         let spec = json!({
             "restartPolicy": policy, "terminationGracePeriodSeconds": 10,
             "initContainers": [failing_sidecar("side"), hopeless], "containers": [works],

@@ -37,8 +37,8 @@ pub struct Cluster {
     /// Everything of the cluster is below this directory: `<program>.log`, `audit.log`, `pki/`.
     pub dir: PathBuf,
     facts: BTreeMap<String, String>,
-    /// Stops the cluster when this process ends, in whatever way: its pipe closes then.
-    guard: Child,
+    /// Stops the cluster when this process ends, in whatever way: its pipe closes then. A cluster of the whole run has none.
+    guard: Option<Child>,
 }
 
 impl Cluster {
@@ -65,8 +65,7 @@ impl Cluster {
             .arg(&dir)
             .args(options)
             .env("RUBELET_TEST_OWNER", std::process::id().to_string()));
-        let facts = facts.lines().filter_map(|line| line.split_once('='));
-        let facts = facts.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+        let facts = parse_facts(&facts);
         // It must not hold this process's output open beyond its end: a pipe's reader would wait.
         let guard = hack("cluster")
             .arg("guard")
@@ -76,21 +75,29 @@ impl Cluster {
             .stderr(Stdio::null())
             .spawn()
             .expect("start the cluster's guard");
-        Cluster { dir, facts, guard }
+        Cluster { dir, facts, guard: Some(guard) }
     }
 
-    /// One whole cluster for all tests of a program.
+    /// The cluster that `hack/test` keeps for all test programs of a run, each of which would otherwise start its own.
+    fn of_the_run(kind: &str) -> Option<Cluster> {
+        let dir = PathBuf::from(std::env::var_os("RUBELET_TEST_CLUSTERS")?).join(kind);
+        let facts = std::fs::read_to_string(dir.join("facts"));
+        let facts = facts.unwrap_or_else(|error| panic!("the run's cluster in {}: {error}", dir.display()));
+        Some(Cluster { dir, facts: parse_facts(&facts), guard: None })
+    }
+
+    /// One whole cluster for all tests of a program, or of a run of `hack/test`. Tests in it choose their nodes by name.
     #[track_caller]
     pub fn shared() -> &'static Cluster {
         static SHARED: OnceLock<Cluster> = OnceLock::new();
-        SHARED.get_or_init(Cluster::start)
+        SHARED.get_or_init(|| Cluster::of_the_run("whole").unwrap_or_else(Cluster::start))
     }
 
-    /// One bare cluster for all tests of a program.
+    /// One bare cluster for all tests of a program, or of a run of `hack/test`.
     #[track_caller]
     pub fn shared_bare() -> &'static Cluster {
         static SHARED: OnceLock<Cluster> = OnceLock::new();
-        SHARED.get_or_init(Cluster::start_bare)
+        SHARED.get_or_init(|| Cluster::of_the_run("bare").unwrap_or_else(Cluster::start_bare))
     }
 
     #[track_caller]
@@ -214,11 +221,18 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        drop(self.guard.stdin.take());
-        if !self.guard.wait().is_ok_and(|status| status.success()) {
+        let Some(guard) = &mut self.guard else { return };
+        drop(guard.stdin.take());
+        if !guard.wait().is_ok_and(|status| status.success()) {
             eprintln!("could not stop the cluster in {}", self.dir.display());
         }
     }
+}
+
+/// What `hack/cluster` tells of a cluster, as key=value lines.
+fn parse_facts(text: &str) -> BTreeMap<String, String> {
+    let facts = text.lines().filter_map(|line| line.split_once('='));
+    facts.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
 /// A directory that no other test on this machine has.

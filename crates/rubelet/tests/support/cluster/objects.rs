@@ -14,7 +14,8 @@ impl Cluster {
     #[track_caller]
     pub fn namespace(&self, prefix: &str) -> String {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("{prefix}-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        // Other processes make namespaces in the same cluster.
+        let name = format!("{prefix}-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         self.kubectl(&["create", "namespace", &name]);
         // Before its service account is there, a pod is refused.
         if self.fact("bare").is_empty() {

@@ -139,7 +139,22 @@ impl Runtime {
     /// Runs ctr on this instance, in Kubernetes' namespace.
     #[track_caller]
     pub fn ctr(&self, args: &[&str]) -> String {
-        run(hack("runtime").arg("ctr").arg(&self.dir).args(args))
+        // `hack/runtime` gives what is run past CRI directories of its own.
+        let of_script = args.first() == Some(&"run");
+        let mut command = if of_script { self.scripted_ctr() } else { self.ctr_command() };
+        run(command.args(args))
+    }
+
+    fn scripted_ctr(&self) -> Command {
+        let mut command = hack("runtime");
+        command.arg("ctr").arg(&self.dir);
+        command
+    }
+
+    fn ctr_command(&self) -> Command {
+        let mut command = Command::new(self.fact("ctr"));
+        command.args(["--address", self.fact("socket"), "--namespace", "k8s.io"]).stdin(Stdio::null());
+        command
     }
 
     /// Ids of all containers that the runtime knows, sandboxes included.
@@ -172,9 +187,7 @@ impl Runtime {
             let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
             // The CRI has removed tasks that ended, or does so just now.
             wait_until("the containers to be removed", SLOW, || {
-                let mut command = hack("runtime");
-                command.arg("ctr").arg(&self.dir).args(["containers", "rm"]).args(&ids);
-                let _ = command.output();
+                let _ = self.ctr_command().args(["containers", "rm"]).args(&ids).output();
                 let left = self.containers();
                 !ids.iter().any(|id| left.iter().any(|other| other == id))
             });
