@@ -53,6 +53,7 @@ const EFFECTIVE: &[&str] = &[
     "LoggingBetaOptions",
     "MemoryQoS",
     "NodeDeclaredFeatures",
+    "PodCertificateRequest",
     "PodLevelResources",
     "PodLogsQuerySplitStreams",
     "PodReadyToStartContainersCondition",
