@@ -81,8 +81,8 @@ impl PodKey {
     }
 }
 
-/// The key is its seed. Written by hand, because the form that the library gives has the public key in it as well, which many
-/// programs can't read.
+/// The key is its seed. Written by hand, because the form that the library gives has the public key in it as well, which not
+/// every reader of keys knows.
 fn ed25519() -> Result<PodKey, CertificateError> {
     let mut seed = [0; 32];
     SystemRandom::new().fill(&mut seed).map_err(refused)?;
