@@ -50,12 +50,14 @@ pub struct PodKey {
     pub stub_request: Vec<u8>,
 }
 
+type Signature = Result<Vec<u8>, CertificateError>;
+
 /// What a request is made from.
 struct Signer<'a> {
     /// Of the public key and of the signature.
     algorithms: (&'a [u8], &'a [u8]),
     public: &'a [u8],
-    sign: &'a dyn Fn(&[u8]) -> Result<Vec<u8>, CertificateError>,
+    sign: &'a dyn Fn(&[u8]) -> Signature,
 }
 
 fn refused(error: impl std::fmt::Display) -> CertificateError {

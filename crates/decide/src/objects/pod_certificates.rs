@@ -127,9 +127,7 @@ pub struct RequestingNode<'a> {
 }
 
 /// Sources of volumes that some container mounts.
-fn sources_of<'a>(
-    pod: &'a PodView,
-) -> impl Iterator<Item = (CertificateSource, &'a PodCertificateProjection)> {
+fn sources_of(pod: &PodView) -> impl Iterator<Item = (CertificateSource, &PodCertificateProjection)> {
     let volumes = pod.spec().volumes.iter().flatten();
     volumes.flat_map(move |volume| {
         let sources = volume.projected.iter().flat_map(|projected| projected.sources.iter().flatten());
