@@ -16,8 +16,8 @@ use serde_json::value::RawValue;
 
 use crate::status::Status;
 use crate::{
-    CertificateSigningRequest, CsiDriver, Lease, Listed, ObjectIdentity, RuntimeClass, SubjectAccessReview,
-    TokenRequest, TokenReview, UnreadableObject, WatchEvent,
+    CertificateSigningRequest, CsiDriver, Lease, Listed, ObjectIdentity, PodCertificateRequest, RuntimeClass,
+    SubjectAccessReview, TokenRequest, TokenReview, UnreadableObject, WatchEvent,
 };
 
 /// Set on the bookmark that ends the initial events of a streamed list.
@@ -47,7 +47,8 @@ mod parts {
         Take::Only(&[("metadata", IDENTITY), ("data", ALL), ("binaryData", ALL), ("immutable", ALL)]);
     pub const SECRET: Take =
         Take::Only(&[("metadata", IDENTITY), ("data", ALL), ("type", ALL), ("immutable", ALL)]);
-    /// Runtime classes and storage drivers have no status.
+    /// Of runtime classes and storage drivers, which have no status, and of requests for certificates, whose status is an
+    /// answer.
     pub const NAMED_SPEC: Take = Take::Except(&[("metadata", IDENTITY)]);
     /// A projection may choose bundles by their labels.
     pub const TRUST_BUNDLE: Take = Take::Only(&[("metadata", LABELLED), ("spec", ALL)]);
@@ -204,6 +205,7 @@ reading! {
     PersistentVolume, persistent_volume, PERSISTENT_VOLUME;
     VolumeAttachment, volume_attachment, WHOLE;
     CertificateSigningRequest, signing_request, WHOLE;
+    PodCertificateRequest, certificate_request, NAMED_SPEC;
     Lease, lease, WHOLE;
     Event, core_event, WHOLE;
     TokenRequest, token_request, WHOLE;
@@ -221,6 +223,7 @@ listing! {
     CsiDriver, csi_driver, csi_drivers, csi_driver_event;
     ClusterTrustBundle, trust_bundle, trust_bundles, trust_bundle_event;
     CertificateSigningRequest, signing_request, signing_requests, signing_request_event;
+    PodCertificateRequest, certificate_request, certificate_requests, certificate_request_event;
 }
 
 /// All that we send is made of strings, numbers and maps with string keys: it can always be written.
@@ -243,6 +246,7 @@ writing! {
     Lease, write_lease;
     Event, write_core_event;
     CertificateSigningRequest, write_signing_request;
+    PodCertificateRequest, write_certificate_request;
     TokenRequest, write_token_request;
     TokenReview, write_token_review;
     SubjectAccessReview, write_access_review;

@@ -26,6 +26,7 @@ mod watch;
 pub use k8s_openapi::api::authentication::v1::{TokenRequest, TokenReview};
 pub use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 pub use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+pub use k8s_openapi::api::certificates::v1beta1::PodCertificateRequest;
 pub use k8s_openapi::api::coordination::v1::Lease;
 pub use k8s_openapi::api::node::v1::RuntimeClass;
 pub use k8s_openapi::api::storage::v1::CSIDriver as CsiDriver;

@@ -14,6 +14,7 @@ use model::hook::HookCall;
 use model::k8s::{Pod, PodStatus};
 use model::observed::Scope;
 use model::pod::ContainerKind;
+use model::pod_certificate::{CertificateSource, CertificateWanted};
 use model::probe::{ProbeCall, ProbeKind, ProbeRecord};
 use model::storage::StorageKey;
 use model::volume::VolumeSetup;
@@ -84,6 +85,16 @@ pub enum Effect {
     /// Ask for this object once. `StorageRead` follows.
     ReadStorage {
         key: StorageKey,
+    },
+    /// Make a key and ask the cluster for a certificate. `CertificateRequested` follows, with the number of the call.
+    RequestCertificate {
+        source: CertificateSource,
+        call: u64,
+        wanted: Box<CertificateWanted>,
+    },
+    /// Follow this node's requests for certificates of pods, from now on. `CertificateRequests` follow.
+    FollowCertificateRequests {
+        node: String,
     },
     /// Follow the certificates that the cluster vouches for, from now on. `TrustBundles` follow.
     FollowTrustBundles,
@@ -222,6 +233,8 @@ pub enum TimerKey {
     Disk(PodUid),
     /// A token has to be asked for (again).
     Token(TokenWanted),
+    /// A certificate of a pod has to be asked for (again), or something is to be told of it.
+    Certificate(CertificateSource),
     /// A claim, a persistent volume or an attachment is asked for again.
     Storage(StorageKey),
     /// Another try at reporting a pod's status.
@@ -245,6 +258,7 @@ impl TimerKey {
             | TimerKey::Disk(uid)
             | TimerKey::Report(uid) => Some(uid),
             TimerKey::Token(wanted) => Some(&wanted.pod_uid),
+            TimerKey::Certificate(source) => Some(&source.pod),
             TimerKey::Storage(_)
             | TimerKey::Mirror(_)
             | TimerKey::Confirm
@@ -272,6 +286,7 @@ impl Effect {
             | Effect::MeasureDisk { uid, .. } => Some(uid),
             Effect::SetTimer { key, .. } => key.pod(),
             Effect::RequestToken { wanted } => Some(&wanted.pod_uid),
+            Effect::RequestCertificate { source, .. } => Some(&source.pod),
             Effect::Log { uid, .. } => uid.as_ref(),
             _ => None,
         }

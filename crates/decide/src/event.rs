@@ -11,11 +11,12 @@ use model::cri::{Image, RuntimeStatus};
 use model::csi::VolumeId;
 use model::disk_use::DiskUse;
 use model::files::EnvFileRead;
-use model::k8s::{CSIDriver, ClusterTrustBundle, Node, Pod, Service};
+use model::k8s::{CSIDriver, ClusterTrustBundle, Node, Pod, PodCertificateRequest, Service};
 use model::local::LocalObjects;
 use model::node::HostFacts;
 use model::observed::{Observation, Scope};
 use model::pod::{Source, UnreadablePod};
+use model::pod_certificate::{CertificateRequested, CertificateSource};
 use model::probe::{ProbeKind, ProbeOutcome};
 use model::runtime_class::RuntimeClasses;
 use model::storage::{StorageKey, StorageState};
@@ -142,6 +143,14 @@ pub enum Event {
         wanted: TokenWanted,
         result: Result<Token, String>,
     },
+    /// A certificate was asked for, or why not.
+    CertificateRequested {
+        source: CertificateSource,
+        call: u64,
+        result: Result<CertificateRequested, String>,
+    },
+    /// All requests for certificates of pods that this node has made.
+    CertificateRequests(Vec<Arc<PodCertificateRequest>>),
     /// The API server answered one of our calls, or could not be asked.
     ApiAnswered(ApiAnswer),
     Timer(TimerKey),
@@ -198,6 +207,7 @@ impl Event {
             | Event::ApiAnswered(ApiAnswer::StatusPatched { uid, .. } | ApiAnswer::PodDeleted { uid, .. }) => {
                 Some(uid.clone())
             }
+            Event::CertificateRequested { source, .. } => Some(source.pod.clone()),
             Event::TokenIssued { wanted, .. } => Some(wanted.pod_uid.clone()),
             Event::Timer(key) => key.pod().cloned(),
             _ => None,
@@ -234,6 +244,8 @@ impl Event {
             Event::CsiOnNode(_) => "csi_on_node",
             Event::Services(_) => "services",
             Event::TokenIssued { .. } => "token_issued",
+            Event::CertificateRequested { .. } => "certificate_requested",
+            Event::CertificateRequests(_) => "certificate_requests",
             Event::ApiAnswered(_) => "api_answered",
             Event::Timer(_) => "timer",
             Event::NodeCgroupsFailed => "node_cgroups_failed",

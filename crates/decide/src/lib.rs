@@ -29,6 +29,7 @@ pub mod manifest;
 pub mod mirror;
 pub mod node;
 pub mod objects;
+mod pem;
 pub mod place;
 pub mod plan;
 pub mod probes;

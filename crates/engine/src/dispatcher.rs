@@ -431,6 +431,10 @@ impl Dispatcher {
             Effect::ReadStorage { key } => self.objects.read_storage(key),
             Effect::FollowTrustBundles => self.objects.follow_trust_bundles(),
             Effect::RequestToken { wanted } => self.objects.request_token(wanted),
+            Effect::FollowCertificateRequests { node } => self.objects.follow_certificate_requests(node),
+            Effect::RequestCertificate { source, call, wanted } => {
+                self.objects.request_certificate(source, call, *wanted);
+            }
             Effect::TellVolumesInUse { volumes } => {
                 self.shop.volumes_in_use.send_replace(Some(volumes));
             }

@@ -3,6 +3,7 @@
 //! ```text
 //!   WatchObject ──> a task that forwards what it sees ──> ObjectSeen ...   until UnwatchObject
 //!   RequestToken ──> one call ──> TokenIssued
+//!   RequestCertificate ──> one call ──> CertificateRequested
 //!   ReadStorage ──> one call ──> StorageRead
 //! ```
 //! Streams reconnect by themselves. One that ends all the same is begun anew after a moment.
@@ -15,9 +16,10 @@ use futures::StreamExt;
 use model::cluster::{ObjectKey, Token, TokenWanted};
 use model::k8s;
 use model::pod::Source;
+use model::pod_certificate::{CertificateSource, CertificateWanted};
 use model::runtime_class::RuntimeClass;
 use model::storage::{StorageKey, StorageState};
-use ports::{ApiError, ClusterPorts};
+use ports::{ApiError, CertificateRequestError, ClusterPorts};
 use tokio_util::sync::CancellationToken;
 
 use crate::dispatcher::Outbox;
@@ -103,6 +105,21 @@ impl ClusterObjects {
         }));
     }
 
+    pub fn follow_certificate_requests(&self, node: String) {
+        let Some(cluster) = &self.cluster else { return };
+        let (certificates, outbox) = (cluster.certificates.clone(), self.outbox.clone());
+        let stop = self.stop.clone();
+        tokio::spawn(stop.run_until_cancelled_owned(async move {
+            loop {
+                let mut sets = certificates.requests(&node);
+                while let Some(requests) = sets.next().await {
+                    outbox.send(Event::CertificateRequests(requests));
+                }
+                tokio::time::sleep(BEGIN_ANEW).await;
+            }
+        }));
+    }
+
     /// Asked once: when it is asked again is a decision.
     pub fn read_storage(&self, key: StorageKey) {
         let Some(cluster) = &self.cluster else { return };
@@ -168,6 +185,29 @@ impl ClusterObjects {
             outbox.send(Event::TokenIssued { wanted, result });
         };
         spawn_call(&self.outbox, request, failed);
+    }
+
+    pub fn request_certificate(&self, source: CertificateSource, call: u64, wanted: CertificateWanted) {
+        let Some(cluster) = &self.cluster else { return };
+        let (certificates, outbox) = (cluster.certificates.clone(), self.outbox.clone());
+        let asked = source.clone();
+        let failed =
+            move |message| Some(Event::CertificateRequested { source: asked, call, result: Err(message) });
+        let request = async move {
+            let result = certificates.request(&wanted).await;
+            let result = result.map_err(|error| with_cause(&error));
+            outbox.send(Event::CertificateRequested { source, call, result });
+        };
+        spawn_call(&self.outbox, request, failed);
+    }
+}
+
+fn with_cause(error: &CertificateRequestError) -> String {
+    match error {
+        CertificateRequestError::Key { .. } => error.to_string(),
+        CertificateRequestError::ServiceAccount(cause) | CertificateRequestError::Create(cause) => {
+            format!("{error}: {}", server_words(cause))
+        }
     }
 }
 

@@ -11,7 +11,8 @@ use decide::volumes::ContentInputs;
 use model::k8s::{Pod, PodList};
 use model::pod::{Source, UnreadablePod};
 use model::report::{
-    ContainerView, NodeReport, PodReport, RecentEvent, VolumeCount, WatchReport, WhyLine, WhyReport,
+    CertificateCount, ContainerView, NodeReport, PodReport, RecentEvent, VolumeCount, WatchReport, WhyLine,
+    WhyReport,
 };
 use model::why::Cause;
 use model::{ApiEvent, ContainerId, Now, PodUid, Wall};
@@ -341,6 +342,16 @@ fn volume_counts(state: &NodeState, now: Now) -> Vec<VolumeCount> {
     counted.into_iter().map(|(plugin, count)| VolumeCount { plugin: plugin.to_owned(), ..count }).collect()
 }
 
+fn certificate_counts(state: &NodeState, now: Now) -> Vec<CertificateCount> {
+    let states = state.objects.as_ref().map(|desk| desk.certificates.states(now.wall)).unwrap_or_default();
+    let count = |((signer_name, state), count): ((String, &str), usize)| CertificateCount {
+        signer_name,
+        state: state.to_owned(),
+        count,
+    };
+    states.into_iter().map(count).collect()
+}
+
 fn node(state: &NodeState, now: Now) -> NodeReport {
     let mut containers: BTreeMap<String, usize> = BTreeMap::new();
     let mut running_pods = 0;
@@ -367,6 +378,7 @@ fn node(state: &NodeState, now: Now) -> NodeReport {
         ephemeral_containers: state.pods.values().map(|e| e.view.ephemeral_containers().len()).sum(),
         counts: state.counts.clone(),
         volumes: volume_counts(state, now),
+        pod_certificates: certificate_counts(state, now),
         watches: Vec::new(),
     }
 }

@@ -20,6 +20,7 @@ pub mod node;
 pub mod observed;
 pub mod panic_record;
 pub mod pod;
+pub mod pod_certificate;
 pub mod probe;
 pub mod quantity;
 pub mod reason;
@@ -40,7 +41,9 @@ pub use time::{Mono, Now, Wall};
 /// The Kubernetes API types that the rooms share, under one name.
 pub mod k8s {
     pub use k8s_openapi::List;
-    pub use k8s_openapi::api::certificates::v1beta1::ClusterTrustBundle;
+    pub use k8s_openapi::api::certificates::v1beta1::{
+        ClusterTrustBundle, PodCertificateRequest, PodCertificateRequestSpec, PodCertificateRequestStatus,
+    };
     pub use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
     pub use k8s_openapi::api::core::v1::*;
     pub use k8s_openapi::api::node::v1::RuntimeClass;
@@ -51,7 +54,7 @@ pub mod k8s {
     };
     pub use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
     pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
-        LabelSelector, MicroTime, ObjectMeta, OwnerReference, Time,
+        Condition, LabelSelector, MicroTime, ObjectMeta, OwnerReference, Time,
     };
     pub use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 

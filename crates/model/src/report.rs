@@ -97,9 +97,21 @@ pub struct NodeReport {
     pub counts: Counts,
     #[serde(default)]
     pub volumes: Vec<VolumeCount>,
+    #[serde(default)]
+    pub pod_certificates: Vec<CertificateCount>,
     /// Of the API server's objects. Empty without a cluster.
     #[serde(default)]
     pub watches: Vec<WatchReport>,
+}
+
+/// How many certificates of pods, of one signer, are in one state.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CertificateCount {
+    pub signer_name: String,
+    /// `not_yet_issued`, `fresh`, `overdue_for_refresh`, `expired`, `denied` or `failed`.
+    pub state: String,
+    pub count: usize,
 }
 
 /// How one watch of the API server's objects is doing.

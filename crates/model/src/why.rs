@@ -71,6 +71,10 @@ pub enum Cause {
     WaitingForToken {
         service_account: String,
     },
+    /// No certificate was asked for yet.
+    WaitingForCertificate {
+        signer_name: String,
+    },
     /// The certificates that the cluster vouches for were not read yet.
     WaitingForTrustBundles,
     /// What stands behind a claim is not ready, or not known, yet.

@@ -13,15 +13,16 @@ use model::cluster::{ObjectKey, ObjectState, TokenWanted};
 use model::credentials::ServiceAccountFacts;
 use model::csi::ClaimObject;
 use model::k8s::{
-    CSIDriver, CSINode, ClusterTrustBundle, Event, Lease, Node, PersistentVolumeClaim, Pod, RuntimeClass,
-    Service,
+    CSIDriver, CSINode, ClusterTrustBundle, Event, Lease, Node, PersistentVolumeClaim, Pod,
+    PodCertificateRequest, RuntimeClass, Service,
 };
+use model::pod_certificate::{CertificateRequested, CertificateWanted};
 use model::report::WatchReport;
 use model::storage::{StorageKey, StorageObject};
 use model::{PodUid, Wall};
 use serde_json::Value;
 
-use crate::ApiError;
+use crate::{ApiError, Disposition};
 
 /// Which pod object is meant. A call with a UID fails with `Conflict` when another pod has the name by now.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -143,6 +144,40 @@ pub trait TokenApi: Send + Sync {
     async fn request(&self, wanted: &TokenWanted) -> Result<IssuedToken, ApiError>;
 }
 
+/// Why no certificate could be asked for.
+#[derive(thiserror::Error, Clone, Debug, PartialEq)]
+pub enum CertificateRequestError {
+    #[error("a key of type {key_type:?} could not be made: {message}")]
+    Key { key_type: String, message: String },
+    #[error("the service account could not be read")]
+    ServiceAccount(#[source] ApiError),
+    #[error("the request could not be made")]
+    Create(#[source] ApiError),
+}
+
+impl CertificateRequestError {
+    pub fn disposition(&self) -> Disposition {
+        match self {
+            CertificateRequestError::Key { .. } => Disposition::Refused,
+            CertificateRequestError::ServiceAccount(cause) | CertificateRequestError::Create(cause) => {
+                cause.disposition()
+            }
+        }
+    }
+}
+
+/// Requests for certificates of pods. A node may make them for its own pods, and see its own.
+#[async_trait]
+pub trait CertificateApi: Send + Sync {
+    /// Makes a key, and a request for it. The key is nowhere but in the answer.
+    async fn request(
+        &self,
+        wanted: &CertificateWanted,
+    ) -> Result<CertificateRequested, CertificateRequestError>;
+    /// All requests of the node, now and after every change.
+    fn requests(&self, node: &str) -> BoxStream<'static, Vec<Arc<PodCertificateRequest>>>;
+}
+
 /// Who somebody is, as the API server says.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Identity {
@@ -195,6 +230,7 @@ pub struct ClusterPorts {
     pub storage: Arc<dyn StorageApi>,
     pub shared: Arc<dyn SharedObjects>,
     pub tokens: Arc<dyn TokenApi>,
+    pub certificates: Arc<dyn CertificateApi>,
     pub reviews: Arc<dyn AccessReviews>,
     pub watches: Arc<dyn WatchReports>,
 }

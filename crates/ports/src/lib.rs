@@ -28,8 +28,9 @@ pub use api::{ApiError, TlsFault};
 pub use cgroups::{CgroupError, Cgroups};
 pub use clock::{ApiMeter, ApiRequest, EventSink, Meter, PodSeen, ProbeOf, WallClock};
 pub use cluster::{
-    AccessReviews, AccessVerdict, ClusterPorts, CsiNodeApi, EventApi, Identity, IssuedToken, LeaseApi,
-    NodeAccess, NodeApi, ObjectApi, PodApi, PodRef, Seen, SharedObjects, StorageApi, TokenApi, WatchReports,
+    AccessReviews, AccessVerdict, CertificateApi, CertificateRequestError, ClusterPorts, CsiNodeApi,
+    EventApi, Identity, IssuedToken, LeaseApi, NodeAccess, NodeApi, ObjectApi, PodApi, PodRef, Seen,
+    SharedObjects, StorageApi, TokenApi, WatchReports,
 };
 pub use credentials::{PluginError, PullRecords, RecordError, RegistryCredentials};
 pub use csi::{CsiDrivers, CsiError, CsiFiles, FoundVolume, PluginSockets, SocketNotice};

@@ -37,6 +37,8 @@ pub enum Profile {
     Stuck,
     /// As `Faults`, with pods of the API that have claims, and a storage driver.
     Storage,
+    /// As `Faults`, with pods of the API that have certificates, and signers that are late, say no or lose requests.
+    Certificates,
     /// Simple pods, one whose statuses the runtime refuses for good, and agents that die (K8, K10).
     Refused,
     /// Simple pods, agents that die, and a runtime that lists for ever what it said to have removed (`few removals`).
@@ -48,12 +50,13 @@ pub enum Profile {
 }
 
 impl Profile {
-    pub const ALL: [Profile; 9] = [
+    pub const ALL: [Profile; 10] = [
         Profile::Calm,
         Profile::Faults,
         Profile::Short,
         Profile::Stuck,
         Profile::Storage,
+        Profile::Certificates,
         Profile::Refused,
         Profile::Ghosts,
         Profile::Poisoned,
@@ -70,6 +73,7 @@ impl Profile {
             Profile::Short => "short",
             Profile::Stuck => "stuck",
             Profile::Storage => "storage",
+            Profile::Certificates => "certificates",
             Profile::Refused => "refused",
             Profile::Ghosts => "ghosts",
             Profile::Poisoned => "poisoned",
@@ -82,6 +86,8 @@ impl Profile {
         match self {
             Profile::Calm => 420 * SECOND,
             Profile::Faults | Profile::Short | Profile::Storage | Profile::Poisoned => 900 * SECOND,
+            // A request that vanished before it was ever seen is given up after a quarter of an hour.
+            Profile::Certificates => 1200 * SECOND,
             Profile::Stuck | Profile::Refused | Profile::Ghosts | Profile::Extreme => 600 * SECOND,
         }
     }

@@ -28,13 +28,16 @@ impl Scenario {
     pub fn seeded(rng: &mut Rng, profile: Profile) -> Self {
         let during = match profile {
             Profile::Short => rng.between(3, 15) * SECOND,
-            Profile::Storage => rng.between(10, 60) * SECOND,
+            Profile::Storage | Profile::Certificates => rng.between(10, 60) * SECOND,
             _ => rng.between(40, 180) * SECOND,
         };
         let (workload, faults) = match profile {
             Profile::Calm => (Workload::seeded(rng, during, Size::Full), Faults::none()),
             Profile::Faults => (Workload::seeded(rng, during, Size::Full), Faults::seeded(rng, during)),
             Profile::Short => (Workload::seeded(rng, during, Size::Small), Faults::seeded(rng, during)),
+            Profile::Certificates => {
+                (Workload::seeded(rng, during, Size::Certified), Faults::seeded(rng, during))
+            }
             Profile::Storage => {
                 let workload = Workload::seeded(rng, during, Size::Stored);
                 let detached = if workload.attaches { rng.below(3) } else { 0 };

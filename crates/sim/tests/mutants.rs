@@ -156,3 +156,13 @@ fn decisions_that_forget_what_is_still_staged() {
 fn decisions_that_share_what_is_for_one_pod() {
     check(Mutant::SharesClaims, &["one pod"]);
 }
+
+#[test]
+fn certificates_of_which_nothing_is_heard() {
+    check(Mutant::LosesCertificateNews, &["K8"]);
+}
+
+#[test]
+fn decisions_that_write_a_certificate_beside_another_key() {
+    check(Mutant::MixesKeys, &["one key"]);
+}

@@ -30,6 +30,12 @@ fn storage() {
     all_good(Profile::Storage, 0..40);
 }
 
+/// Signers that are late, say no or lose requests.
+#[test]
+fn certificates() {
+    all_good(Profile::Certificates, 0..40);
+}
+
 #[test]
 fn one_stuck_pod_holds_up_nobody() {
     all_good(Profile::Stuck, 0..20);

@@ -6,13 +6,23 @@ use ports::ApiError;
 use super::{Api, Freshness, Listed, Resource, named};
 use crate::json;
 use crate::watch::{Since, Watch};
-use crate::{CertificateSigningRequest, SubjectAccessReview, TokenRequest, TokenReview};
+use crate::{
+    CertificateSigningRequest, PodCertificateRequest, SubjectAccessReview, TokenRequest, TokenReview,
+};
 
 const SERVICE_ACCOUNTS: Resource = Resource::new("/api/v1", "serviceaccounts");
 const TOKEN_REVIEWS: Resource = Resource::new("/apis/authentication.k8s.io/v1", "tokenreviews");
 const ACCESS_REVIEWS: Resource = Resource::new("/apis/authorization.k8s.io/v1", "subjectaccessreviews");
 const SIGNING_REQUESTS: Resource =
     Resource::new("/apis/certificates.k8s.io/v1", "certificatesigningrequests");
+
+const CERTIFICATE_REQUESTS: Resource =
+    Resource::new("/apis/certificates.k8s.io/v1beta1", "podcertificaterequests");
+
+/// The only selection of these that a node is allowed to watch.
+fn of_node(node: &str) -> String {
+    format!("spec.nodeName={node}")
+}
 
 fn only(name: &str) -> String {
     format!("metadata.name={name}")
@@ -83,6 +93,41 @@ impl Api {
         let path = SIGNING_REQUESTS.all("");
         let selector = only(name);
         self.watch("watch certificatesigningrequests", path, &selector, since, json::signing_request_event)
+            .await
+    }
+
+    /// For a certificate of a pod. The server gives it its name.
+    pub async fn create_certificate_request(
+        &self,
+        request: &PodCertificateRequest,
+    ) -> Result<PodCertificateRequest, ApiError> {
+        let body = json::write_certificate_request(request);
+        let namespace = request.metadata.namespace.as_deref().unwrap_or_default();
+        let path = CERTIFICATE_REQUESTS.all(namespace);
+        let object = named(namespace, &request.spec.pod_name);
+        self.create("create podcertificaterequest for pod", path, object, body, json::certificate_request)
+            .await
+    }
+
+    /// Those that the node has made, in all namespaces.
+    pub async fn list_certificate_requests(
+        &self,
+        node: &str,
+        freshness: Freshness,
+    ) -> Result<Listed<PodCertificateRequest>, ApiError> {
+        let path = CERTIFICATE_REQUESTS.all("");
+        let selector = of_node(node);
+        self.list("list podcertificaterequests", path, &selector, freshness, json::certificate_requests).await
+    }
+
+    pub async fn watch_certificate_requests(
+        &self,
+        node: &str,
+        since: Since<'_>,
+    ) -> Result<Watch<PodCertificateRequest>, ApiError> {
+        let path = CERTIFICATE_REQUESTS.all("");
+        let selector = of_node(node);
+        self.watch("watch podcertificaterequests", path, &selector, since, json::certificate_request_event)
             .await
     }
 }

@@ -39,7 +39,7 @@ fn wrapped(algorithm: &[u8], key: &[u8]) -> Vec<u8> {
     whole
 }
 
-fn tagged(tag: u8, content: &[u8], out: &mut Vec<u8>) {
+pub(super) fn tagged(tag: u8, content: &[u8], out: &mut Vec<u8>) {
     out.push(tag);
     let length = content.len();
     if length < 0x80 {

@@ -2,6 +2,7 @@
 
 mod access;
 mod asked;
+mod certificates;
 mod feed;
 mod node;
 mod objects;
@@ -33,6 +34,7 @@ pub fn cluster_ports(api: &Api) -> ClusterPorts {
         storage: api.clone(),
         shared: api.clone(),
         tokens: api.clone(),
+        certificates: api.clone(),
         reviews: api.clone(),
         watches: api,
     }

@@ -217,7 +217,7 @@ impl SharedObjects for Api {
 }
 
 /// The set after each change. These sets are small and change seldom.
-fn whole_sets<T: Send + Sync + 'static>(
+pub(super) fn whole_sets<T: Send + Sync + 'static>(
     notices: BoxStream<'static, Notice<T>>,
     kind: &'static str,
     meta: fn(&T) -> &ObjectMeta,

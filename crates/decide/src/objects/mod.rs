@@ -1,4 +1,4 @@
-//! What the cluster tells about the objects that pods name: config maps, secrets, tokens, services.
+//! What the cluster tells about the objects that pods name: config maps, secrets, tokens, certificates, services.
 //!
 //! ```text
 //!   a pod comes ──> claim ──> WatchObject, RequestToken ──> ObjectSeen, TokenIssued ──> exactly its users are woken
@@ -9,6 +9,7 @@
 //! Failures: what can't be read now is as it was; who needs something that was never read waits, and says for what.
 
 mod names;
+mod pod_certificates;
 mod storage;
 mod tokens;
 mod trust;
@@ -24,6 +25,9 @@ use model::why::Cause;
 use model::{Now, PodUid};
 
 pub use names::{Named, named, pull_secrets, token_wanted};
+pub use pod_certificates::{
+    GATE as CERTIFICATES_GATE, KnownCertificate, PodCertificates, RequestingNode, needs_certificates,
+};
 pub use storage::{Lack, StorageDesk};
 pub(crate) use tokens::refresh_at;
 pub use tokens::{KnownToken, TokenDesk};
@@ -42,6 +46,7 @@ pub struct ObjectDesk {
     pub storage: StorageDesk,
     pub csi: CsiDesk,
     pub trust: TrustDesk,
+    pub certificates: PodCertificates,
     /// What pods use beside what their definitions name: what their claims led to.
     more: BTreeMap<PodUid, Named>,
     services: Option<Vec<ServiceView>>,

@@ -4,6 +4,7 @@
 //! moves as far as it may, its status is derived, and, if no plan of it runs and its reading is fresh, it is planned.
 
 mod api;
+mod certificates;
 mod confirm;
 mod csi;
 mod disk_limits;
@@ -89,6 +90,10 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         Event::LocalObjects { source: _, objects } => objects::local_told(state, &mut cx, &objects),
         Event::Services(services) => objects::services(state, &mut cx, &services),
         Event::TokenIssued { wanted, result } => objects::token_issued(state, &mut cx, &wanted, result),
+        Event::CertificateRequested { source, call, result } => {
+            certificates::requested(state, &mut cx, &source, call, result);
+        }
+        Event::CertificateRequests(requests) => certificates::read(state, &mut cx, &requests),
         Event::ProbeDone { uid, container, kind, id, outcome, took: _ } => {
             probing::done(state, &mut cx, &uid, (&container, kind), &id, &outcome);
         }
@@ -177,6 +182,7 @@ fn timer(state: &mut NodeState, cx: &mut Context, key: TimerKey) {
         }
         TimerKey::Probe(uid) => probing::timer(state, cx, &uid),
         TimerKey::Token(wanted) => objects::token_due(state, cx, &wanted),
+        TimerKey::Certificate(source) => certificates::due(state, cx, &source),
         TimerKey::Storage(key) => objects::storage_due(state, cx, &key),
         TimerKey::Observe(uid) => observe::again(state, cx, &uid),
         TimerKey::Confirm => confirm::due(state, cx),

@@ -29,6 +29,7 @@ pub(super) fn attend(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     if trusts && !desk.is_alone() && desk.trust.follow() {
         cx.emit(Effect::FollowTrustBundles);
     }
+    super::certificates::attend(state, cx, uid);
     attend_storage(state, cx, uid);
 }
 
@@ -141,6 +142,9 @@ pub(super) fn csi_drivers(state: &mut NodeState, cx: &mut Context, drivers: &[Ar
 pub(super) fn release(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let effects = state.objects.as_mut().map(|desk| desk.release(uid)).unwrap_or_default();
     effects.into_iter().for_each(|effect: Effect| cx.emit(effect));
+    if let Some(desk) = &mut state.objects {
+        super::certificates::release(desk, cx, uid);
+    }
     release_storage(state, cx, uid);
 }
 

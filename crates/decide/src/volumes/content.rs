@@ -13,10 +13,12 @@ use std::collections::BTreeMap;
 use model::Wall;
 use model::cluster::{ObjectContent, ObjectKey, ObjectKind};
 use model::k8s::{
-    self, ClusterTrustBundleProjection, DownwardAPIVolumeFile, KeyToPath, ServiceAccountTokenProjection,
+    self, ClusterTrustBundleProjection, DownwardAPIVolumeFile, KeyToPath, PodCertificateProjection,
+    ServiceAccountTokenProjection,
 };
 use model::node::{HostFacts, NodeConfig};
 use model::pod::PodView;
+use model::pod_certificate::CertificateSource;
 use model::volume::{ContentBacking, ContentFile, ContentVolume, VolumeKind, VolumeSetup};
 use model::why::Cause;
 
@@ -24,7 +26,9 @@ use super::paths::{checked_path, mount_points};
 use super::{Held, host_path, memory_size};
 use crate::credentials::aggregate;
 use crate::hash::fnv1a_64;
-use crate::objects::{Known, KnownToken, ObjectDesk, token_wanted, waits_for};
+use crate::objects::{
+    CERTIFICATES_GATE, Known, KnownCertificate, KnownToken, ObjectDesk, token_wanted, waits_for,
+};
 use crate::render::{ContainerRef, RenderContext, RenderError, fields};
 
 pub use trust::GATE as TRUST_GATE;
@@ -99,7 +103,7 @@ enum Part<'a> {
         items: &'a [KeyToPath],
         optional: bool,
     },
-    /// A token, or certificates.
+    /// A token, certificates, or a key.
     File {
         path: &'a str,
         bytes: Cow<'a, [u8]>,
@@ -138,8 +142,9 @@ fn gather<'a>(inputs: &ContentInputs<'a>, volume: &'a k8s::Volume) -> Result<Gat
             ));
         }
         let source = volume.projected.as_ref();
-        for one in source.iter().flat_map(|source| source.sources.iter().flatten()) {
-            sources.projection(one);
+        let all = source.iter().flat_map(|source| source.sources.iter().flatten());
+        for (index, one) in all.enumerate() {
+            sources.projection(&volume.name, index, one);
         }
         source.and_then(|source| source.default_mode)
     };
@@ -154,7 +159,7 @@ struct Sources<'a> {
 }
 
 impl<'a> Sources<'a> {
-    fn projection(&mut self, source: &'a k8s::VolumeProjection) {
+    fn projection(&mut self, volume: &str, index: usize, source: &'a k8s::VolumeProjection) {
         if let Some(map) = &source.config_map {
             self.object(ObjectKind::ConfigMap, &map.name, map.items.as_deref(), map.optional);
         } else if let Some(secret) = &source.secret {
@@ -165,8 +170,10 @@ impl<'a> Sources<'a> {
             self.token(token);
         } else if let Some(bundle) = &source.cluster_trust_bundle {
             self.trust_bundle(bundle);
-        } else if source.pod_certificate.is_some() {
-            self.parts.push(Err(NO_POD_CERTIFICATES.to_owned()));
+        } else if let Some(certificate) = &source.pod_certificate {
+            let source =
+                CertificateSource { pod: self.inputs.pod.uid.clone(), volume: volume.to_owned(), index };
+            self.pod_certificate(&source, certificate);
         }
     }
 
@@ -227,6 +234,37 @@ impl<'a> Sources<'a> {
         self.parts.push(file);
     }
 
+    fn pod_certificate(&mut self, source: &CertificateSource, projection: &'a PodCertificateProjection) {
+        let on = self.inputs.config.feature(CERTIFICATES_GATE);
+        let Some(desk) = self.inputs.cluster.filter(|desk| on && !desk.is_alone()) else {
+            return self.parts.push(Err(NO_POD_CERTIFICATES.to_owned()));
+        };
+        let (key, chain) = match desk.certificates.look(source) {
+            KnownCertificate::Issued { key, chain } => (key.0.as_str(), chain),
+            KnownCertificate::Asking => {
+                let signer_name = projection.signer_name.clone();
+                return self.waits.push(Cause::WaitingForCertificate { signer_name });
+            }
+            KnownCertificate::NotIssued { trouble: "" } => {
+                return self.parts.push(Err(NOT_YET_ISSUED.to_owned()));
+            }
+            KnownCertificate::NotIssued { trouble } => {
+                return self.parts.push(Err(format!("{NOT_YET_ISSUED}: {trouble}")));
+            }
+            KnownCertificate::Refused(message) => return self.parts.push(Err(message.to_owned())),
+        };
+        let files = [
+            (&projection.credential_bundle_path, Cow::Owned([key, chain].concat().into_bytes())),
+            (&projection.key_path, Cow::Borrowed(key.as_bytes())),
+            (&projection.certificate_chain_path, Cow::Borrowed(chain.as_bytes())),
+        ];
+        for (path, bytes) in files {
+            let Some(path) = path.as_deref().filter(|path| !path.is_empty()) else { continue };
+            let serial = fnv1a_64(&bytes);
+            self.parts.push(Ok(owned_file(self.inputs.pod, path, bytes, serial)));
+        }
+    }
+
     fn fields(&mut self, items: Option<&'a [DownwardAPIVolumeFile]>) {
         let (mut found, mut problems) = (Vec::new(), Vec::new());
         for item in items.unwrap_or_default() {
@@ -252,6 +290,8 @@ const NO_TRUST_BUNDLES: &str = "ClusterTrustBundle projection is not supported i
 /// There is nobody who could issue one.
 const NO_TOKENS: &str = "service account tokens need a cluster, and this node has none";
 const NO_POD_CERTIFICATES: &str = "unimplemented";
+/// In upstream's words.
+const NOT_YET_ISSUED: &str = "credential bundle is not issued yet";
 
 /// Only what stays the same for all of the pod's life, and its maps.
 fn field_text(inputs: &ContentInputs<'_>, item: &DownwardAPIVolumeFile) -> Result<String, RenderError> {

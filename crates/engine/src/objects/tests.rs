@@ -140,6 +140,19 @@ fn nobody<T>() -> Result<T, ApiError> {
 }
 
 #[async_trait]
+impl ports::CertificateApi for Nobody {
+    async fn request(
+        &self,
+        _: &model::pod_certificate::CertificateWanted,
+    ) -> Result<model::pod_certificate::CertificateRequested, ports::CertificateRequestError> {
+        nobody().map_err(ports::CertificateRequestError::Create)
+    }
+    fn requests(&self, _: &str) -> BoxStream<'static, Vec<Arc<model::k8s::PodCertificateRequest>>> {
+        Box::pin(futures::stream::pending())
+    }
+}
+
+#[async_trait]
 impl PodApi for Nobody {
     async fn patch_status(&self, _: &PodRef, _: &Value) -> Result<Arc<Pod>, ApiError> {
         nobody()
@@ -258,6 +271,7 @@ impl Bench {
             storage: cluster.clone(),
             shared: cluster.clone(),
             tokens: cluster.clone(),
+            certificates: Arc::new(Nobody),
             reviews: Arc::new(Nobody),
             watches: Arc::new(Nobody),
         };

@@ -203,6 +203,7 @@ kube-system   etcd-vm   0/0     Pending            0          <unknown>   <none>
             ephemeral_containers: 0,
             counts: Default::default(),
             volumes: Vec::new(),
+            pod_certificates: Vec::new(),
             watches: vec![
                 WatchReport { resource: "pods".into(), last_word_secs: 61.2, ..WatchReport::default() },
                 WatchReport {

@@ -84,6 +84,7 @@ impl AgentView for FakeAgent {
             ephemeral_containers: 0,
             counts: Default::default(),
             volumes: Vec::new(),
+            pod_certificates: Vec::new(),
             watches: Vec::new(),
         })
     }

@@ -130,6 +130,9 @@ fn sentence(cause: &Cause, now: Wall) -> String {
         Cause::WaitingForToken { service_account } => {
             format!("waits for a token of service account {service_account}")
         }
+        Cause::WaitingForCertificate { signer_name } => {
+            format!("a certificate of signer {signer_name} is being asked for")
+        }
         Cause::WaitingForTrustBundles => "waits for the cluster's trust bundles to be read".into(),
         Cause::WaitingForVolume { volume, claim, message } if claim.is_empty() => {
             with(&format!("waits for volume {volume}"), message)

@@ -54,6 +54,7 @@ const EFFECTIVE: &[&str] = &[
     "LoggingBetaOptions",
     "MemoryQoS",
     "NodeDeclaredFeatures",
+    "PodCertificateRequest",
     "PodLevelResources",
     "PodLogsQuerySplitStreams",
     "PodReadyToStartContainersCondition",

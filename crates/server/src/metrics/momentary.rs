@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use model::Wall;
-use model::report::{Counts, NodeReport, PodReport, VolumeCount, WatchReport};
+use model::report::{CertificateCount, Counts, NodeReport, PodReport, VolumeCount, WatchReport};
 use prometheus::Registry;
 
 use super::BuildInfo;
@@ -160,6 +160,7 @@ pub(super) fn add_agent(registry: &Registry, figures: &AgentFigures) {
     }
     add_counts(&add, &node.counts);
     add_volumes(&add, &node.volumes);
+    add_certificates(&add, &node.pod_certificates);
     add_watches(&add, &node.watches);
     let flag = |name, about, set: bool| add.gauge(name, about, f64::from(u8::from(set)));
     flag("rubelet_runtime_ready", "Whether the container runtime says that it is ready.", node.runtime_ready);
@@ -207,6 +208,17 @@ fn add_volumes(add: &Registrar<'_>, volumes: &[VolumeCount]) {
         let of = |state| gauges.with_label_values(&[count.plugin.as_str(), state]);
         of("desired_state_of_world").set(whole(count.wanted));
         of("actual_state_of_world").set(whole(count.set_up));
+    }
+}
+
+fn add_certificates(add: &Registrar<'_>, certificates: &[CertificateCount]) {
+    if certificates.is_empty() {
+        return;
+    }
+    let about = "Sources of projected volumes that are certificates of pods, by signer and state.";
+    let gauges = add.gauges("kubelet_podcertificate_states", about, &["signer_name", "state"]);
+    for CertificateCount { signer_name, state, count } in certificates {
+        gauges.with_label_values(&[signer_name, state]).set(whole(*count));
     }
 }
 

@@ -3,7 +3,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::*;
 use crate::stats::VolumeFigures;
 use crate::testing::metrics;
-use model::report::{Counts, ImageRequests, NodeReport, PodReport, VolumeCount, WatchReport};
+use model::report::{
+    CertificateCount, Counts, ImageRequests, NodeReport, PodReport, VolumeCount, WatchReport,
+};
 
 /// Reads the text format strictly: each family once, with HELP before TYPE before its samples, no sample twice, and
 /// histograms whose buckets grow to `+Inf` and agree with their count. Gives type and label names per family.
@@ -112,6 +114,11 @@ fn figures() -> AgentFigures {
             access_checks: [("mustAuthenticate".to_owned(), 2)].into(),
         },
         volumes: vec![VolumeCount { plugin: "kubernetes.io/secret".into(), wanted: 5, set_up: 4 }],
+        pod_certificates: vec![CertificateCount {
+            signer_name: "a.b/c".into(),
+            state: "fresh".into(),
+            count: 2,
+        }],
         watches: vec![WatchReport { resource: "services".into(), last_word_secs: 7.0, ..Default::default() }],
     };
     let pod = |source: &str, lifecycle: &str| PodReport {
@@ -203,6 +210,7 @@ fn the_text_is_well_formed_and_has_the_kubelets_names_types_and_labels() {
         ("kubelet_pleg_pod_relist_duration_seconds", "histogram", ""),
         ("kubelet_pleg_relist_duration_seconds", "histogram", ""),
         ("kubelet_pleg_relist_interval_seconds", "histogram", ""),
+        ("kubelet_podcertificate_states", "gauge", "signer_name,state"),
         ("kubelet_restarted_pods_total", "counter", "static"),
         ("kubelet_run_podsandbox_duration_seconds", "histogram", "runtime_handler"),
         ("kubelet_run_podsandbox_errors_total", "counter", "runtime_handler"),

@@ -13,7 +13,7 @@ use model::{PodUid, Wall};
 use crate::drive::cluster::is_mirror;
 use crate::time::{Nanos, SECOND};
 use crate::workload::{CONTENT, is_rejected, is_unmountable, objects_of};
-use crate::world::{ASKS, Life, VERSION, World, claims_of};
+use crate::world::{ASKS, Life, VERSION, World, claims_of, signers_of};
 
 /// Why the node is not yet where it has to come to, if so.
 pub fn unsettled<'a>(
@@ -115,6 +115,7 @@ fn pod(world: &World, state: &NodeState, view: &PodView) -> Option<String> {
         _ if ready_against_gate(view, status) => Some("is ready although its gate is shut".into()),
         // What is for one pod has another one.
         _ if claims_of(&view.pod).any(|(_, claim)| world.storage.taken_from(uid, claim)) => None,
+        _ if lacks_certificate(world, view) => Some("has no certificate that is good".into()),
         _ if old_files(world, view) => Some("its volume shows an old version".into()),
         _ => going(&Going { world, view, status, entry, longest_wait: longest_wait(state) }),
     }
@@ -145,6 +146,15 @@ fn old_files(world: &World, view: &PodView) -> bool {
     let newest = world.objects.text(&object).unwrap_or_default();
     world.anything_live(&view.uid)
         && !shown.is_some_and(|shown| shown.contains(&format!("{VERSION}={newest};")))
+}
+
+/// Whoever runs has a certificate that has not ended.
+fn lacks_certificate(world: &World, view: &PodView) -> bool {
+    let shown = world.disk.content.get(&(view.uid.clone(), CONTENT.to_owned()));
+    let ends = shown.and_then(|files| world.signer.ends(files));
+    signers_of(&view.pod).next().is_some()
+        && world.anything_live(&view.uid)
+        && ends.is_none_or(|ends| ends <= world.wall())
 }
 
 /// The API server has what the agent says, and nothing that was to go.

@@ -29,6 +29,8 @@ pub struct Agent {
     pub(super) plans: BTreeMap<(PodUid, Epoch), PlanRun>,
     /// Objects of the cluster that it wants to hear of.
     pub(super) watching: BTreeSet<ObjectKey>,
+    /// It wants to hear of its requests for certificates.
+    pub(super) follows_requests: bool,
     /// It has looked which volumes are on the node, and tells when that changes.
     pub(super) looked: bool,
     /// Volumes in use that the Node has yet to be told of.
@@ -45,6 +47,7 @@ fn may_repeat(event: &Event) -> bool {
             // One question, one answer; and sets that are told as they are.
             | Event::StorageRead { .. }
             | Event::TrustBundles(_)
+            | Event::CertificateRequests(_)
             | Event::CsiDrivers(_)
             | Event::CsiRegistered(_)
             | Event::CsiOnNode(_)
@@ -76,6 +79,7 @@ impl Simulation {
             timers: TimerQueue::default(),
             plans: BTreeMap::new(),
             watching: BTreeSet::new(),
+            follows_requests: false,
             looked: false,
             in_use: InUse::default(),
         });

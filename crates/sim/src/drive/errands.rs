@@ -10,6 +10,7 @@ use model::cgroup::CgroupName;
 use model::cluster::{ObjectKey, ObjectState, Token, TokenWanted};
 use model::cri::{RuntimeCondition, RuntimeHandler, RuntimeStatus};
 use model::k8s::Pod;
+use model::pod_certificate::{CertificateSource, CertificateWanted};
 use model::probe::{ProbeKind, ProbeOutcome};
 use model::storage::StorageKey;
 use model::volume::VolumeSetup;
@@ -37,6 +38,13 @@ pub enum Errand {
     SayInUseAgain,
     Services,
     Token(TokenWanted),
+    AskCertificate {
+        source: CertificateSource,
+        call: u64,
+        wanted: Box<CertificateWanted>,
+    },
+    /// The watch shows all requests for certificates.
+    ShowRequests,
     UpdateVolume {
         uid: PodUid,
         volume: Box<VolumeSetup>,
@@ -112,7 +120,9 @@ impl Simulation {
                 Some(state) => Event::ObjectSeen { key, state },
                 None => return,
             },
-            later @ (Errand::Services | Errand::ShowNode | Errand::Drivers) if self.api_away => {
+            later @ (Errand::Services | Errand::ShowNode | Errand::Drivers | Errand::ShowRequests)
+                if self.api_away =>
+            {
                 let wait = self.rng.between(MILLI, SECOND);
                 return self.plan_in(wait, Happening::Errand { generation, errand: later });
             }
@@ -124,6 +134,11 @@ impl Simulation {
             Errand::SayInUseAgain => return self.send_in_use(generation),
             Errand::Services => Event::Services(Vec::new()),
             Errand::Token(wanted) => Event::TokenIssued { result: self.token(&wanted), wanted },
+            Errand::AskCertificate { source, call, wanted } => self.ask_certificate(source, call, &wanted),
+            Errand::ShowRequests => match self.show_requests() {
+                Some(event) => event,
+                None => return,
+            },
             Errand::UpdateVolume { uid, volume } => {
                 self.world.disk.set_up_volume(&uid, &volume.name, content_of(&volume).as_deref());
                 Event::VolumeUpdated { uid, volume, result: Ok(()) }

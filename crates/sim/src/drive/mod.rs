@@ -10,6 +10,7 @@ mod executor;
 mod lies;
 mod mutants;
 mod reading;
+mod signer;
 mod storage;
 pub(crate) mod trouble;
 
@@ -78,6 +79,8 @@ pub(crate) enum Happening {
     Trouble(Trouble),
     /// Whoever attaches volumes has its turn.
     Controller,
+    /// The signer of a certificate has its turn.
+    Sign(String),
     /// Plan everything again on a copy of the state: nothing may come of it.
     Probe,
 }
@@ -211,6 +214,7 @@ impl Simulation {
             Happening::Task(number) => self.run_task(number),
             Happening::Trouble(trouble) => self.trouble(trouble),
             Happening::Controller => self.controller_turn(),
+            Happening::Sign(request) => self.sign(request),
             Happening::Probe => self.probe(),
         }
     }
@@ -257,6 +261,7 @@ impl Simulation {
     }
 
     pub(crate) fn perform(&mut self, effect: Effect) {
+        self.look_at_files(&effect);
         match effect {
             Effect::Observe(scope) => self.begin_reading(scope),
             Effect::CheckRuntime { .. } => self.errand_soon(Errand::CheckRuntime),
@@ -277,6 +282,10 @@ impl Simulation {
             }
             Effect::ReadStorage { key } => self.errand_soon(Errand::ReadStorage(key)),
             Effect::RequestToken { wanted } => self.errand_soon(Errand::Token(wanted)),
+            Effect::FollowCertificateRequests { .. } => self.follow_requests(),
+            Effect::RequestCertificate { source, call, wanted } => {
+                self.errand_soon(Errand::AskCertificate { source, call, wanted });
+            }
             Effect::TellVolumesInUse { volumes } => self.tell_in_use(volumes),
             Effect::SetTimer { key, at } => self.set_timer(key, at),
             Effect::PublishStatus { uid, status } => {

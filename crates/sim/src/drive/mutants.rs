@@ -35,6 +35,8 @@ pub enum Mutant {
     DropsTimers,
     /// Tells what an object is, and never that it has changed.
     LosesObjectNews,
+    /// Never tells what became of requests for certificates.
+    LosesCertificateNews,
     /// Reads nobody while one pod is stuck.
     SharesFate,
     /// Has volumes published that were not staged.
@@ -75,10 +77,12 @@ pub enum Mutant {
     ForgetsWhatIsStaged,
     /// Does not remember what the runtime said to have removed.
     ForgetsRemovals,
+    /// Writes a new certificate beside the old key.
+    MixesKeys,
 }
 
 impl Mutant {
-    pub const DRIVER: [Mutant; 10] = [
+    pub const DRIVER: [Mutant; 11] = [
         Mutant::LateReadingTimes,
         Mutant::DropsPlanEnded,
         Mutant::IgnoresCancel,
@@ -86,11 +90,12 @@ impl Mutant {
         Mutant::HidesFailures,
         Mutant::DropsTimers,
         Mutant::LosesObjectNews,
+        Mutant::LosesCertificateNews,
         Mutant::SharesFate,
         Mutant::SkipsStaging,
         Mutant::FailsTheWholeReading,
     ];
-    pub const DECISIONS: [Mutant; 16] = [
+    pub const DECISIONS: [Mutant; 17] = [
         Mutant::ForgetsMutations,
         Mutant::TerminalPhaseFlips,
         Mutant::DeafToDeletion,
@@ -107,6 +112,7 @@ impl Mutant {
         Mutant::IgnoresAttachments,
         Mutant::ForgetsWhatIsStaged,
         Mutant::ForgetsRemovals,
+        Mutant::MixesKeys,
     ];
 
     /// Every mistake, with the kind of run that shows it best.
@@ -115,6 +121,7 @@ impl Mutant {
             Mutant::SharesFate => Profile::Stuck,
             Mutant::FailsTheWholeReading => Profile::Refused,
             Mutant::ForgetsRemovals => Profile::Ghosts,
+            Mutant::LosesCertificateNews | Mutant::MixesKeys => Profile::Certificates,
             Mutant::SkipsStaging
             | Mutant::IgnoresBinding
             | Mutant::SharesClaims
@@ -162,6 +169,9 @@ impl Mutant {
             }
             (Mutant::IgnoresAttachments, Event::CsiDrivers(drivers)) => {
                 drivers.iter_mut().for_each(|d| Arc::make_mut(d).spec.attach_required = Some(false));
+            }
+            (Mutant::MixesKeys, Event::CertificateRequested { result: Ok(requested), .. }) => {
+                requested.key.0 = "key req-0\n".to_owned();
             }
             (Mutant::ForgetsWhatIsStaged, Event::CsiOnNode(volumes)) => volumes.clear(),
             (Mutant::DistrustsPast, Event::Observed(seen)) => {

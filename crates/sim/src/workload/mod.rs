@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use decide::objects::CERTIFICATES_GATE;
 use model::PodUid;
 use model::k8s::Pod;
 use model::node::{HostFacts, NodeConfig};
@@ -120,6 +121,8 @@ pub enum Size {
     Small,
     /// With claims behind the volumes of pods.
     Stored,
+    /// With certificates in the volumes of pods.
+    Certified,
 }
 
 impl Workload {
@@ -127,6 +130,10 @@ impl Workload {
         let mut config = config(rng);
         if size == Size::Stored {
             config.sources = vec![Source::File, Source::Api];
+        }
+        if size == Size::Certified {
+            config.sources = vec![Source::Api];
+            config.features.insert(CERTIFICATES_GATE.to_owned(), true);
         }
         let (images, mut tasks) = images(rng, during);
         if config.sources.contains(&Source::Api) {
@@ -288,7 +295,11 @@ fn life_of_a_name(
         let uid = format!("{name}-{}{next_uid}", &source.as_str()[..1]);
         next_uid += 1;
         let template = Template::seeded(rng, name, &uid);
-        if size == Size::Stored { template.with_claim(rng) } else { template }
+        match size {
+            Size::Stored => template.with_claim(rng),
+            Size::Certified => template.with_certificate(rng),
+            Size::Full | Size::Small => template,
+        }
     };
     let mut template = fresh(rng);
     tasks.push((now, template.put(source)));

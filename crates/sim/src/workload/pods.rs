@@ -13,7 +13,7 @@ use super::extras::Extras;
 use super::{ALWAYS_PRESENT, IMAGES, NO_IMAGE, OBJECTS, Task, image_name, object_name};
 use crate::rng::Rng;
 use crate::time::{EPOCH, MILLI, SECOND};
-use crate::world::{ASKS, Life, OnTerm, Script, VERSION};
+use crate::world::{ASKS, DENIES, Life, OnTerm, SIGNERS, Script, VERSION, signers_of};
 
 #[derive(Clone, Debug)]
 pub struct Template {
@@ -39,12 +39,14 @@ struct Needs {
     volume: Option<u64>,
     token: bool,
     claim: Option<u64>,
+    /// The signer of a certificate.
+    certificate: Option<&'static str>,
 }
 
 impl Needs {
     fn seeded(rng: &mut Rng) -> Self {
         let mut one = || rng.per_mille(400).then(|| rng.below(OBJECTS));
-        Self { variable: one(), volume: one(), token: rng.per_mille(300), claim: None }
+        Self { variable: one(), volume: one(), token: rng.per_mille(300), claim: None, certificate: None }
     }
 
     fn add_to(&self, pod: &mut Pod) {
@@ -62,7 +64,7 @@ impl Needs {
                     serde_json::from_value(json!({"name": CLAIMED, "mountPath": "/claimed"})).expect(bad);
                 container.volume_mounts.get_or_insert_default().push(mount);
             }
-            if self.volume.is_some() || self.token {
+            if self.volume.is_some() || self.token || self.certificate.is_some() {
                 let mount =
                     serde_json::from_value(json!({"name": CONTENT, "mountPath": "/content"})).expect(bad);
                 container.volume_mounts.get_or_insert_default().push(mount);
@@ -75,7 +77,13 @@ impl Needs {
         let map = self.volume.map(|number| json!({"configMap": {"name": object_name(number)}}));
         let token =
             self.token.then(|| json!({"serviceAccountToken": {"path": "token", "expirationSeconds": 600}}));
-        let sources: Vec<Value> = map.into_iter().chain(token).collect();
+        let certificate = self.certificate.map(|signer| {
+            json!({"podCertificate": {
+                "signerName": signer, "keyType": "ED25519",
+                "credentialBundlePath": "bundle", "keyPath": "key", "certificateChainPath": "chain",
+            }})
+        });
+        let sources: Vec<Value> = map.into_iter().chain(token).chain(certificate).collect();
         if !sources.is_empty() {
             let volume = json!({"name": CONTENT, "projected": {"sources": sources}});
             spec.volumes.get_or_insert_default().push(serde_json::from_value(volume).expect(bad));
@@ -122,6 +130,7 @@ const UNMOUNTABLE: &str = "/a/../b";
 pub fn is_unmountable(pod: &Pod) -> bool {
     let volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
     volumes.filter_map(|v| v.host_path.as_ref()).any(|p| p.path == UNMOUNTABLE)
+        || signers_of(pod).any(|signer| signer == DENIES)
 }
 
 /// Whether the node refuses this pod.
@@ -285,6 +294,13 @@ impl Template {
     /// Most have one.
     pub fn with_claim(mut self, rng: &mut Rng) -> Self {
         self.needs.claim = rng.per_mille(700).then(|| rng.below(CLAIMS));
+        self
+    }
+
+    /// Most have one, and few of a signer that says no.
+    pub fn with_certificate(mut self, rng: &mut Rng) -> Self {
+        let signer = if rng.per_mille(100) { DENIES } else { rng.pick::<&str>(&SIGNERS[..2]) };
+        self.needs.certificate = rng.per_mille(800).then_some(signer);
         self
     }
 

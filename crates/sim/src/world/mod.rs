@@ -6,6 +6,7 @@ mod disk;
 mod images;
 mod objects;
 mod runtime;
+mod signer;
 mod storage;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +19,7 @@ pub use disk::Disk;
 pub use images::{ImageFate, Images};
 pub use objects::{ClusterObjects, VERSION};
 pub use runtime::{Container, Ghosts, Sandbox, container_name, sandbox_name};
+pub use signer::{DENIES, SIGNERS, Signer, names_in, signers_of};
 pub use storage::{ClaimChange, DRIVER, Storage, claims_of};
 
 use crate::time::{EPOCH, Nanos};
@@ -95,6 +97,7 @@ pub struct World {
     pub images: Images,
     pub objects: ClusterObjects,
     pub storage: Storage,
+    pub signer: Signer,
     pub disk: Disk,
     pub cgroups: BTreeSet<CgroupName>,
     /// Containers that somebody else has removed while they ran, by pod and name.
@@ -118,6 +121,7 @@ impl World {
             scripts: BTreeMap::new(),
             images: Images::default(),
             objects: ClusterObjects::default(),
+            signer: Signer::default(),
             storage: Storage::default(),
             disk: Disk::default(),
             cgroups: BTreeSet::new(),

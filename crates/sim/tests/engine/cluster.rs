@@ -9,13 +9,17 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use model::cluster::{ObjectKey, ObjectState, TokenWanted};
 use model::credentials::ServiceAccountFacts;
-use model::k8s::{CSIDriver, CSINode, ClusterTrustBundle, Event, Lease, Node, Pod, RuntimeClass, Service};
+use model::k8s::{
+    CSIDriver, CSINode, ClusterTrustBundle, Event, Lease, Node, Pod, PodCertificateRequest, RuntimeClass,
+    Service,
+};
 use model::pod::Source;
+use model::pod_certificate::{CertificateRequested, CertificateWanted};
 use model::storage::{StorageKey, StorageObject, StorageState};
 use ports::{
-    AccessReviews, AccessVerdict, ApiError, ClusterPorts, CsiNodeApi, EventApi, FeedNotice, Identity,
-    IssuedToken, LeaseApi, NodeAccess, NodeApi, ObjectApi, PodApi, PodRef, Seen, SharedObjects, StorageApi,
-    TokenApi,
+    AccessReviews, AccessVerdict, ApiError, CertificateApi, CertificateRequestError, ClusterPorts,
+    CsiNodeApi, EventApi, FeedNotice, Identity, IssuedToken, LeaseApi, NodeAccess, NodeApi, ObjectApi,
+    PodApi, PodRef, Seen, SharedObjects, StorageApi, TokenApi,
 };
 use serde_json::Value;
 
@@ -50,6 +54,7 @@ impl SimCluster {
             csi_node: me.clone(),
             shared: me.clone(),
             tokens: me.clone(),
+            certificates: me.clone(),
             reviews: me.clone(),
             watches: me,
         }
@@ -273,5 +278,16 @@ impl TokenApi for SimCluster {
             Ok(IssuedToken { token: format!("token {}", inner.versions), expires })
         };
         self.0.call(&"the API server".into(), true, issue).await
+    }
+}
+
+/// Nobody signs in these runs, and no pod of theirs has a certificate.
+#[async_trait]
+impl CertificateApi for SimCluster {
+    async fn request(&self, _: &CertificateWanted) -> Result<CertificateRequested, CertificateRequestError> {
+        Err(CertificateRequestError::Create(absent()))
+    }
+    fn requests(&self, _: &str) -> BoxStream<'static, Vec<Arc<PodCertificateRequest>>> {
+        futures::stream::pending().boxed()
     }
 }

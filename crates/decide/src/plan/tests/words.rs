@@ -318,6 +318,7 @@ fn show_cause(cause: &Cause) -> String {
             format!("waits for {kind} {name}")
         }
         Cause::WaitingForObject { kind, name, message } => format!("waits for {kind} {name} ({message})"),
+        Cause::WaitingForCertificate { signer_name } => format!("waits for certificate of {signer_name}"),
         Cause::WaitingForTrustBundles => "waits for trust bundles".to_owned(),
         Cause::WaitingForToken { service_account } => format!("waits for token of {service_account}"),
         Cause::WaitingForVolume { volume, claim, message } => {

@@ -2,6 +2,7 @@
 
 mod attaching;
 mod back_off;
+mod certificates;
 mod claims;
 mod cluster;
 mod contradictions;

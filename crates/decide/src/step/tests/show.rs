@@ -39,6 +39,11 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
         Effect::RequestToken { wanted } => {
             Some(format!("ask token {}/{}", wanted.pod_uid, wanted.service_account))
         }
+        Effect::RequestCertificate { source, call, wanted } => Some(format!(
+            "ask certificate {}/{} of {} ({call})",
+            source.pod, source.volume, wanted.signer_name
+        )),
+        Effect::FollowCertificateRequests { node } => Some(format!("follow certificate requests of {node}")),
         Effect::Forget { uid } => Some(format!("forget {uid}")),
         Effect::ListLeftovers => only("sweeps", "list leftovers".into()),
         Effect::Sweep(what) => Some(format!("sweep {}", sweep(what))),
@@ -88,6 +93,7 @@ fn timer(key: &TimerKey) -> String {
         TimerKey::Observe(uid) => format!("observe {uid}"),
         TimerKey::Disk(uid) => format!("disk {uid}"),
         TimerKey::Token(wanted) => format!("token {}", wanted.pod_uid),
+        TimerKey::Certificate(source) => format!("certificate {}/{}", source.pod, source.volume),
         TimerKey::Storage(key) => format!("{} {}", super::claims::word(key), key.name()),
         TimerKey::Report(uid) => format!("report {uid}"),
         TimerKey::Mirror(name) => format!("mirror {}", name.name),

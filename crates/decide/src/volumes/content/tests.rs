@@ -317,3 +317,62 @@ fn certificates_that_the_cluster_vouches_for() {
     desk.trust.set(bundle(&pem.replace("AAAA", "BBBB")));
     assert_ne!(file(&pod, &desk).0, version);
 }
+
+#[test]
+fn certificates_of_the_pod() {
+    use model::pod_certificate::{CertificateRequested, PrivateKey};
+
+    let paths = json!({"credentialBundlePath": "all", "keyPath": "d/key", "certificateChainPath": "d/chain"});
+    let pod = |paths: Value, more: Value| {
+        let mut certificate = paths;
+        certificate["signerName"] = json!("a.b/c");
+        certificate["keyType"] = json!("ED25519");
+        let source = json!({ "podCertificate": certificate });
+        pod_with(json!({"projected": {"sources": [source], "defaultMode": 0o440}}), more)
+    };
+    let (mut config, facts) = (sample::config(), sample::facts());
+    config.features.insert(CERTIFICATES_GATE.into(), true);
+    let made = |pod: &PodView, desk: &ObjectDesk, config: &NodeConfig| {
+        let inputs = ContentInputs { config, facts: &facts, pod, cluster: Some(desk), node: None, now: NOW };
+        setup(&inputs, &pod.spec().volumes.as_deref().unwrap()[0], None).map(|found| found.unwrap().kind)
+    };
+    let refused = |message: &str| Err(Held::Refused { volume: "v".into(), message: message.into() });
+    let view = pod(paths.clone(), json!({}));
+    let mut desk = ObjectDesk::default();
+    assert_eq!(made(&view, &desk, &sample::config()), refused("unimplemented"), "the gate is off");
+    assert_eq!(made(&view, &ObjectDesk::alone(), &config), refused("unimplemented"));
+    let cause = Cause::WaitingForCertificate { signer_name: "a.b/c".into() };
+    assert_eq!(made(&view, &desk, &config), Err(Held::Waits { volume: "v".into(), cause }));
+
+    let now = Now { mono: model::Mono::ZERO, wall: NOW };
+    let node = crate::objects::RequestingNode { name: "n", uid: Some("n-1") };
+    desk.certificates.claim(&view, node, now);
+    let source = CertificateSource { pod: view.uid.clone(), volume: "v".into(), index: 0 };
+    let requested = CertificateRequested { name: "r".into(), key: PrivateKey("KEY\n".into()) };
+    desk.certificates.requested(&source, 1, Ok(requested), now);
+    assert_eq!(made(&view, &desk, &config), refused("credential bundle is not issued yet"));
+
+    let pem = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let time = "2023-12-01T00:00:00Z";
+    let condition =
+        json!({"type": "Issued", "status": "True", "reason": "", "message": "", "lastTransitionTime": time});
+    let object = json!({
+        "metadata": {"namespace": view.namespace(), "name": "r"}, "spec": {},
+        "status": {"conditions": [condition], "certificateChain": pem, "beginRefreshAt": time, "notAfter": time},
+    });
+    desk.certificates.read(&[Arc::new(serde_json::from_value(object).unwrap())], now);
+    let shown = |pod: &PodView| match made(pod, &desk, &config).unwrap() {
+        VolumeKind::Content(content) => (content.backing, show(&content)),
+        other => panic!("{other:?}"),
+    };
+    let memory = ContentBacking::Memory { size_bytes: Some(8 << 30) };
+    let files = |mode: &str| {
+        let file = |path: &str, text: &str| format!("{path} {mode} {text}");
+        vec![file("all", &format!("KEY\n{pem}")), file("d/chain", pem), file("d/key", "KEY\n")]
+    };
+    assert_eq!(shown(&view), (memory, files("440")));
+    let owned = pod(paths, json!({"securityContext": {"runAsUser": 7}}));
+    assert_eq!(shown(&owned), (memory, files("600@7")));
+    let one = pod(json!({"keyPath": "k", "certificateChainPath": ""}), json!({}));
+    assert_eq!(shown(&one).1, ["k 440 KEY\n"]);
+}

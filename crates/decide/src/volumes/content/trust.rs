@@ -6,12 +6,9 @@ use std::sync::Arc;
 
 use model::k8s::{ClusterTrustBundle, ClusterTrustBundleProjection, LabelSelector};
 
-pub const GATE: &str = "ClusterTrustBundleProjection";
+use crate::pem;
 
-const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
-const END: &str = "-----END CERTIFICATE-----";
-/// Characters in a line, as in all such files.
-const LINE: usize = 64;
+pub const GATE: &str = "ClusterTrustBundleProjection";
 
 type Bundles = BTreeMap<String, Arc<ClusterTrustBundle>>;
 
@@ -78,41 +75,10 @@ fn selects(selector: Option<&LabelSelector>, labels: &BTreeMap<String, String>) 
     Ok(all)
 }
 
-/// The bytes of equal certificates are equal, and so is how they are written. Text around them is left out.
 fn written(bundles: &[&ClusterTrustBundle]) -> Vec<u8> {
-    let all: BTreeSet<String> = bundles.iter().flat_map(|bundle| bodies(&bundle.spec.trust_bundle)).collect();
-    let mut text = String::new();
-    for body in all {
-        text.push_str(BEGIN);
-        for (at, letter) in body.chars().enumerate() {
-            if at % LINE == 0 {
-                text.push('\n');
-            }
-            text.push(letter);
-        }
-        text.push('\n');
-        text.push_str(END);
-        text.push('\n');
-    }
-    text.into_bytes()
-}
-
-/// What stands between the marks, without line ends.
-fn bodies(pem: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut open: Option<String> = None;
-    for line in pem.lines().map(str::trim) {
-        match (line, &mut open) {
-            (BEGIN, _) => open = Some(String::new()),
-            (END, Some(body)) => {
-                found.push(std::mem::take(body));
-                open = None;
-            }
-            (line, Some(body)) => body.push_str(line),
-            _ => {}
-        }
-    }
-    found
+    let all: BTreeSet<String> =
+        bundles.iter().flat_map(|bundle| pem::bodies(&bundle.spec.trust_bundle)).collect();
+    pem::written(all).into_bytes()
 }
 
 #[cfg(test)]
@@ -122,7 +88,7 @@ mod tests {
     use super::*;
 
     fn pem(bodies: &[&str]) -> String {
-        bodies.iter().map(|body| format!("{BEGIN}\n{body}\n{END}\n")).collect()
+        pem::written(bodies.iter().map(|body| (*body).to_owned()))
     }
 
     fn bundles() -> Bundles {
@@ -179,14 +145,5 @@ mod tests {
             by("Like", Value::Null),
             Err("while parsing label selector: \"Like\" is not a valid label selector operator"),
         );
-    }
-
-    #[test]
-    fn lines_are_as_long_as_others_write_them() {
-        let body = "A".repeat(100);
-        let object = json!({"metadata": {"name": "b"}, "spec": {"trustBundle": pem(&[&body])}});
-        let bundle: ClusterTrustBundle = serde_json::from_value(object).unwrap();
-        let expect = format!("{BEGIN}\n{}\n{}\n{END}\n", "A".repeat(64), "A".repeat(36));
-        assert_eq!(String::from_utf8(written(&[&bundle])).unwrap(), expect);
     }
 }

@@ -59,6 +59,8 @@ fn every_cause_has_its_sentence() {
         Cause::WaitingForToken { service_account: text("default") },
         "waits for a token of service account default",
     );
+    let signer_name = text("a.b/c");
+    check(Cause::WaitingForCertificate { signer_name }, "a certificate of signer a.b/c is being asked for");
     check(Cause::WaitingForTrustBundles, "waits for the cluster's trust bundles to be read");
     check(
         Cause::WaitingForVolume { volume: text("data"), claim: text("c"), message: text("PVC is not bound") },

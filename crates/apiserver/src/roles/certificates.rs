@@ -1,0 +1,118 @@
+//! Requests for certificates of pods.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use k8s_openapi::ByteString;
+use model::k8s::{ObjectMeta, OwnerReference, PodCertificateRequestSpec};
+use model::pod_certificate::{CertificateRequested, CertificateWanted, PrivateKey};
+use ports::{ApiError, CertificateApi, CertificateRequestError};
+
+use super::objects::whole_sets;
+use super::progress::WatchEntries;
+use super::reflect::{Target, reflect};
+use crate::PodCertificateRequest;
+use crate::calls::{Api, Freshness, Listed};
+use crate::certificates::PodKey;
+use crate::watch::{Since, Watch};
+
+#[async_trait]
+impl CertificateApi for Api {
+    async fn request(
+        &self,
+        wanted: &CertificateWanted,
+    ) -> Result<CertificateRequested, CertificateRequestError> {
+        let account = self.get_service_account(&wanted.namespace, &wanted.service_account).await;
+        let account = account.map_err(CertificateRequestError::ServiceAccount)?;
+        let account_uid = account.metadata.uid.unwrap_or_default();
+        let key = generated(&wanted.key_type).await?;
+        let request = written(wanted, account_uid, key.stub_request);
+        let made = self.create_certificate_request(&request).await;
+        let made = made.map_err(CertificateRequestError::Create)?;
+        Ok(CertificateRequested { name: made.metadata.name.unwrap_or_default(), key: PrivateKey(key.pem) })
+    }
+
+    fn requests(&self, node: &str) -> BoxStream<'static, Vec<Arc<PodCertificateRequest>>> {
+        let notices = reflect(OfNode { api: self.clone(), node: node.to_owned() });
+        whole_sets(notices, "podcertificaterequest", |request: &PodCertificateRequest| &request.metadata)
+    }
+}
+
+/// A large key of RSA takes a processor for seconds.
+async fn generated(key_type: &str) -> Result<PodKey, CertificateRequestError> {
+    let failed = |message: String| CertificateRequestError::Key { key_type: key_type.to_owned(), message };
+    let wanted = key_type.to_owned();
+    let made = tokio::task::spawn_blocking(move || PodKey::generate(&wanted)).await;
+    made.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))
+}
+
+fn written(
+    wanted: &CertificateWanted,
+    service_account_uid: String,
+    stub_request: Vec<u8>,
+) -> PodCertificateRequest {
+    let annotations = &wanted.user_annotations;
+    PodCertificateRequest {
+        metadata: ObjectMeta {
+            namespace: Some(wanted.namespace.clone()),
+            generate_name: Some("req-".into()),
+            // It goes with its pod.
+            owner_references: Some(vec![OwnerReference {
+                api_version: "v1".into(),
+                kind: "Pod".into(),
+                name: wanted.pod_name.clone(),
+                uid: wanted.pod_uid.to_string(),
+                ..OwnerReference::default()
+            }]),
+            ..ObjectMeta::default()
+        },
+        spec: PodCertificateRequestSpec {
+            signer_name: wanted.signer_name.clone(),
+            pod_name: wanted.pod_name.clone(),
+            pod_uid: wanted.pod_uid.to_string(),
+            service_account_name: wanted.service_account.clone(),
+            service_account_uid,
+            node_name: wanted.node_name.clone(),
+            node_uid: wanted.node_uid.clone(),
+            max_expiration_seconds: wanted.max_expiration_secs,
+            stub_pkc_s10_request: ByteString(stub_request),
+            unverified_user_annotations: (!annotations.is_empty()).then(|| annotations.clone()),
+            ..PodCertificateRequestSpec::default()
+        },
+        status: None,
+    }
+}
+
+struct OfNode {
+    api: Api,
+    node: String,
+}
+
+impl Target for OfNode {
+    type Item = PodCertificateRequest;
+
+    fn list(&self) -> BoxFuture<'_, Result<Listed<PodCertificateRequest>, ApiError>> {
+        Box::pin(self.api.list_certificate_requests(&self.node, Freshness::Cached))
+    }
+
+    fn watch<'a>(
+        &'a self,
+        version: &'a str,
+    ) -> BoxFuture<'a, Result<Watch<PodCertificateRequest>, ApiError>> {
+        Box::pin(self.api.watch_certificate_requests(&self.node, Since::Version(version)))
+    }
+
+    fn entries(&self) -> &WatchEntries {
+        self.api.watch_entries()
+    }
+
+    fn name(&self) -> (&'static str, String) {
+        ("podcertificaterequests", String::new())
+    }
+
+    fn meta(request: &PodCertificateRequest) -> &ObjectMeta {
+        &request.metadata
+    }
+}
