@@ -1,24 +1,17 @@
 //! Certificates of pods (`podCertificate` in a projected volume) against a real API server, whose node authorizer and
 //! NodeRestriction judge what the agent asks for. The test is the signer.
 
-// These tests run real processes in real time.
-#![allow(clippy::disallowed_methods)]
-
-mod cluster;
-mod harness;
-mod member;
-mod pods;
-
+use crate::support::member;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use cluster::Cluster;
-use harness::{SLOW, hack, run, wait};
-use member::Member;
-use pods::printed;
+use crate::support::cluster::Cluster;
+use crate::support::harness::{SLOW, hack, run, wait};
+use crate::support::member::Member;
+use crate::support::pods::printed;
 use serde_json::{Value, json};
 
 const SIGNER: &str = "test.example/mine";
