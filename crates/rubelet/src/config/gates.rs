@@ -31,6 +31,7 @@ const ALL_BETA: &str = "AllBeta";
 /// have no effect yet when it is moved away from its default.
 const EFFECTIVE: &[&str] = &[
     "AllowDNSOnlyNodeCSR",
+    "CRIListStreaming",
     "CSIVolumeHealth",
     "ChangeContainerStatusOnKubeletRestart",
     "ClusterTrustBundleProjection",
@@ -53,6 +54,7 @@ const EFFECTIVE: &[&str] = &[
     "LoggingBetaOptions",
     "MemoryQoS",
     "NodeDeclaredFeatures",
+    "PodAndContainerStatsFromCRI",
     "PodLevelResources",
     "PodLogsQuerySplitStreams",
     "PodReadyToStartContainersCondition",
