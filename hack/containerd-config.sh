@@ -5,7 +5,7 @@
 
 PAUSE_IMAGE=rubelet.test/pause:1
 
-# containerd_config <dir> <1.6|1.7|2.1> <snapshotter>
+# containerd_config <dir> <1.6|1.7|2.1|2.4> <snapshotter>
 containerd_config() {
     local dir=$1 version=$2 snapshotter=$3
     case $version in

@@ -141,7 +141,8 @@ kubernetes_stamp() {
 
 # --- the Go toolchain ------------------------------------------------------------------------
 
-go_wanted() { awk '$1 == "go" {print $2}' "$here/kubernetes/go.mod"; }
+# The newest that any of our modules asks for.
+go_wanted() { awk '$1 == "go" {print $2}' "$here"/*/go.mod | sort -V | tail -n 1; }
 
 # The first Go of this machine that is new enough. Without one, the release comes as a module, by whatever
 # Go there is or by the distribution's: checked against the checksum database like any other.

@@ -8,6 +8,8 @@ use model::bounds::{Bound, cut};
 use ports::{RuntimeError, Span, SpanKind, Tracing};
 use tonic::{Code, Request, Response, Status};
 
+use crate::lists::StreamRefusal;
+
 /// What containerd says, with no better code, while its CRI part still restores its state after a start.
 const NOT_INITIALIZED: &str = "server is not initialized yet";
 
@@ -20,6 +22,8 @@ pub(crate) struct Line<'a> {
     /// The service's name on the wire.
     pub service: &'static str,
     pub tracing: &'a Tracing,
+    /// Set when lists are to be asked for as streams: where a refusal is noted.
+    pub streams: Option<&'a StreamRefusal>,
 }
 
 impl Line<'_> {

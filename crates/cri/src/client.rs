@@ -9,6 +9,7 @@ use tonic::transport::Channel;
 
 use crate::call::Line;
 use crate::endpoint::{EndpointError, MAX_MESSAGE, Socket};
+use crate::lists::StreamRefusal;
 use crate::pb::image_service_client::ImageServiceClient;
 use crate::pb::runtime_service_client::RuntimeServiceClient;
 
@@ -21,6 +22,9 @@ pub struct CriClient {
     pub(crate) image_socket: Arc<Path>,
     pub(crate) request_timeout: Duration,
     tracing: Tracing,
+    list_streaming: bool,
+    runtime_refusal: StreamRefusal,
+    image_refusal: StreamRefusal,
 }
 
 impl CriClient {
@@ -36,10 +40,16 @@ impl CriClient {
             Some(endpoint) => Socket::parse(endpoint)?,
             None => runtime_socket.clone(),
         };
-        let runtime_channel = runtime_socket.channel();
-        let image_channel = match image_socket == runtime_socket {
-            true => runtime_channel.clone(),
-            false => image_socket.channel(),
+        let (runtime_refusal, image_refusal) = (StreamRefusal::default(), StreamRefusal::default());
+        let (runtime_channel, image_channel) = match image_socket == runtime_socket {
+            true => {
+                let shared = runtime_socket.channel(vec![runtime_refusal.clone(), image_refusal.clone()]);
+                (shared.clone(), shared)
+            }
+            false => {
+                let of_runtime = runtime_socket.channel(vec![runtime_refusal.clone()]);
+                (of_runtime, image_socket.channel(vec![image_refusal.clone()]))
+            }
         };
         Ok(Self {
             runtime: RuntimeServiceClient::new(runtime_channel).max_decoding_message_size(MAX_MESSAGE),
@@ -48,6 +58,9 @@ impl CriClient {
             image_socket: PathBuf::from(image_socket.path()).into(),
             request_timeout,
             tracing: Tracing::default(),
+            list_streaming: false,
+            runtime_refusal,
+            image_refusal,
         })
     }
 
@@ -56,12 +69,23 @@ impl CriClient {
         Self { tracing, ..self }
     }
 
+    /// Asks for lists as streams, where the runtime has them.
+    pub fn with_list_streaming(self, list_streaming: bool) -> Self {
+        Self { list_streaming, ..self }
+    }
+
     pub(crate) fn runtime_line(&self) -> Line<'_> {
         let service = "runtime.v1.RuntimeService";
-        Line { socket: &self.runtime_socket, service, tracing: &self.tracing }
+        let streams = self.streams(&self.runtime_refusal);
+        Line { socket: &self.runtime_socket, service, tracing: &self.tracing, streams }
     }
 
     pub(crate) fn image_line(&self) -> Line<'_> {
-        Line { socket: &self.image_socket, service: "runtime.v1.ImageService", tracing: &self.tracing }
+        let (service, streams) = ("runtime.v1.ImageService", self.streams(&self.image_refusal));
+        Line { socket: &self.image_socket, service, tracing: &self.tracing, streams }
+    }
+
+    fn streams<'a>(&self, refusal: &'a StreamRefusal) -> Option<&'a StreamRefusal> {
+        (self.list_streaming && !refusal.is_set()).then_some(refusal)
     }
 }

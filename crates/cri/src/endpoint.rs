@@ -6,6 +6,8 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 
+use crate::lists::StreamRefusal;
+
 /// The largest message that we take, as the reference does: lists of a full node go beyond gRPC's own 4 MiB.
 pub(crate) const MAX_MESSAGE: usize = 16 * 1024 * 1024;
 
@@ -52,15 +54,18 @@ impl Socket {
         &self.0
     }
 
-    /// A channel that connects at its first call, and again at the next call after its connection ended. Needs a
-    /// tokio runtime around it.
-    pub(crate) fn channel(&self) -> Channel {
+    /// A channel that connects at its first call, and again at the next call after its connection ended. What was
+    /// refused on a connection is forgotten with it. Needs a tokio runtime around it.
+    pub(crate) fn channel(&self, refusals: Vec<StreamRefusal>) -> Channel {
         let path = self.0.clone();
         let connector = tower::service_fn(move |_: Uri| {
-            let path = path.clone();
+            let (path, refusals) = (path.clone(), refusals.clone());
             async move {
                 match UnixStream::connect(&path).await {
-                    Ok(stream) => Ok(TokioIo::new(stream)),
+                    Ok(stream) => {
+                        refusals.iter().for_each(StreamRefusal::forget);
+                        Ok(TokioIo::new(stream))
+                    }
                     Err(source) => Err(ConnectError { path, source }),
                 }
             }

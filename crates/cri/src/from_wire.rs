@@ -264,29 +264,90 @@ fn number(value: Option<pb::UInt64Value>) -> Option<u64> {
     value.map(|v| v.value)
 }
 
-pub(crate) fn container_stats(s: pb::ContainerStats) -> Result<m::ContainerStats, Missing> {
-    let attributes = s.attributes.ok_or("attributes of stats")?;
-    let metadata = attributes.metadata.unwrap_or_default();
-    let cpu = s.cpu.unwrap_or_default();
-    let memory = s.memory.unwrap_or_default();
-    let swap = s.swap.unwrap_or_default();
-    Ok(m::ContainerStats {
-        id: required(attributes.id, "the id of a container")?,
-        name: metadata.name,
-        attempt: metadata.attempt,
-        labels: attributes.labels,
-        annotations: attributes.annotations,
+fn pressure(psi: Option<pb::PsiStats>) -> Option<m::Pressure> {
+    let stall = |data: Option<pb::PsiData>| {
+        let data = data.unwrap_or_default();
+        m::PressureStall { total: data.total, avg10: data.avg10, avg60: data.avg60, avg300: data.avg300 }
+    };
+    psi.map(|psi| m::Pressure { some: stall(psi.some), full: stall(psi.full) })
+}
+
+fn resource_usage(
+    cpu: Option<pb::CpuUsage>,
+    memory: Option<pb::MemoryUsage>,
+    swap: Option<pb::SwapUsage>,
+    io: Option<pb::IoUsage>,
+) -> m::ResourceUsage {
+    let (cpu, memory) = (cpu.unwrap_or_default(), memory.unwrap_or_default());
+    let swap = swap.unwrap_or_default();
+    m::ResourceUsage {
         timestamp: if cpu.timestamp != 0 { cpu.timestamp } else { memory.timestamp },
         cpu_usage_core_nano_seconds: number(cpu.usage_core_nano_seconds),
         cpu_usage_nano_cores: number(cpu.usage_nano_cores),
+        cpu_pressure: pressure(cpu.psi),
         memory_working_set_bytes: number(memory.working_set_bytes),
         memory_available_bytes: number(memory.available_bytes),
         memory_usage_bytes: number(memory.usage_bytes),
         memory_rss_bytes: number(memory.rss_bytes),
         memory_page_faults: number(memory.page_faults),
         memory_major_page_faults: number(memory.major_page_faults),
+        memory_pressure: pressure(memory.psi),
         swap_available_bytes: number(swap.swap_available_bytes),
         swap_usage_bytes: number(swap.swap_usage_bytes),
+        io_pressure: pressure(io.and_then(|io| io.psi)),
+    }
+}
+
+pub(crate) fn container_stats(s: pb::ContainerStats) -> Result<m::ContainerStats, Missing> {
+    let attributes = s.attributes.ok_or("attributes of stats")?;
+    let metadata = attributes.metadata.unwrap_or_default();
+    Ok(m::ContainerStats {
+        id: required(attributes.id, "the id of a container")?,
+        name: metadata.name,
+        attempt: metadata.attempt,
+        labels: attributes.labels,
+        annotations: attributes.annotations,
+        usage: resource_usage(s.cpu, s.memory, s.swap, s.io),
         writable_layer: s.writable_layer.map(filesystem),
+    })
+}
+
+fn interface_stats(i: pb::NetworkInterfaceUsage) -> m::InterfaceStats {
+    m::InterfaceStats {
+        name: i.name,
+        rx_bytes: number(i.rx_bytes),
+        rx_errors: number(i.rx_errors),
+        tx_bytes: number(i.tx_bytes),
+        tx_errors: number(i.tx_errors),
+    }
+}
+
+/// A container without attributes is left out, and the sandbox keeps the others.
+pub(crate) fn sandbox_stats(s: pb::PodSandboxStats) -> Result<m::SandboxStats, Missing> {
+    let attributes = s.attributes.ok_or("attributes of stats")?;
+    let linux = s.linux.ok_or("stats of Linux")?;
+    let network = linux.network.unwrap_or_default();
+    Ok(m::SandboxStats {
+        id: required(attributes.id, "the id of a sandbox")?,
+        usage: resource_usage(linux.cpu, linux.memory, None, linux.io),
+        default_interface: network.default_interface.map(interface_stats),
+        interfaces: network.interfaces.into_iter().map(interface_stats).collect(),
+        process_count: linux.process.and_then(|process| number(process.process_count)),
+        containers: linux.containers.into_iter().filter_map(|one| container_stats(one).ok()).collect(),
+    })
+}
+
+pub(crate) fn metric_descriptor(d: pb::MetricDescriptor) -> Result<m::MetricDescriptor, Missing> {
+    let name = required(d.name, "the name of a metric")?;
+    Ok(m::MetricDescriptor { name, help: d.help, label_keys: d.label_keys })
+}
+
+pub(crate) fn metric(x: pb::Metric) -> Result<m::Metric, Missing> {
+    Ok(m::Metric {
+        name: required(x.name, "the name of a metric")?,
+        timestamp: x.timestamp,
+        is_gauge: x.metric_type == pb::MetricType::Gauge as i32,
+        label_values: x.label_values,
+        value: number(x.value).ok_or("the value of a metric")?,
     })
 }

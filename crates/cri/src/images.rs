@@ -7,6 +7,7 @@ use ports::{Images, RuntimeError};
 use crate::call::{call, malformed};
 use crate::client::CriClient;
 use crate::from_wire;
+use crate::lists::list;
 use crate::runtime::sound_entries;
 use crate::{pb, to_wire};
 
@@ -22,9 +23,12 @@ macro_rules! rpc {
 #[async_trait]
 impl Images for CriClient {
     async fn list_images(&self) -> Result<Vec<Image>, RuntimeError> {
-        let deadline = Some(self.request_timeout);
-        let answer = rpc!(self, "ListImages", list_images, deadline, pb::ListImagesRequest {})?;
-        Ok(sound_entries("ListImages", answer.images, from_wire::image))
+        let images = list!(
+            self.images, self.image_line(), Some(self.request_timeout),
+            "StreamImages" stream_images(pb::StreamImagesRequest {}) images,
+            "ListImages" list_images(pb::ListImagesRequest {}) images
+        )?;
+        Ok(sound_entries("ListImages", images, from_wire::image))
     }
 
     async fn image_status(&self, image: &ImageSpec) -> Result<Option<Image>, RuntimeError> {

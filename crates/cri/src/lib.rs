@@ -5,7 +5,7 @@
 //!              |                                  |
 //!          CriClient ---- to_wire, from_wire   RuntimeHints
 //!              |              (pure)              |
-//!             call (deadline, status to error)    |
+//!        lists, call (deadline, status to error) |
 //!              +------------- endpoint -----------+
 //!                                |
 //!                           unix socket
@@ -21,6 +21,7 @@ mod endpoint;
 mod from_wire;
 mod hints;
 mod images;
+mod lists;
 mod runtime;
 mod to_wire;
 #[doc(hidden)]

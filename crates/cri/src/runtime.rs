@@ -6,7 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use model::cgroup::CgroupDriver;
 use model::cri::{
-    ContainerConfig, ContainerStats, ExecResult, LinuxResources, RuntimeStatus, RuntimeVersion, SandboxConfig,
+    ContainerConfig, ContainerStats, ExecResult, LinuxResources, Metric, MetricDescriptor, RuntimeStatus,
+    RuntimeVersion, SandboxConfig, SandboxStats,
 };
 use model::{ContainerId, PodUid, SandboxId};
 use ports::{
@@ -17,6 +18,7 @@ use ports::{
 use crate::call::{call, malformed};
 use crate::client::CriClient;
 use crate::from_wire::{self, Missing};
+use crate::lists::list;
 use crate::{pb, to_wire};
 
 /// The version of the kubelet's side of the interface, which a runtime must answer with.
@@ -99,9 +101,14 @@ impl Runtime for CriClient {
             id: filter.id.as_ref().map(ToString::to_string).unwrap_or_default(),
             label_selector: selector(filter.pod_uid.as_ref()),
         };
-        let request = pb::ListPodSandboxRequest { filter: Some(filter) };
-        let answer = rpc!(self, "ListPodSandbox", list_pod_sandbox, self.usual(), request)?;
-        Ok(sound_entries("ListPodSandbox", answer.items, from_wire::sandbox_info))
+        let filter = Some(filter);
+        let sandboxes = list!(
+            self.runtime, self.runtime_line(), self.usual(),
+            "StreamPodSandboxes"
+                stream_pod_sandboxes(pb::StreamPodSandboxesRequest { filter: filter.clone() }) pod_sandboxes,
+            "ListPodSandbox" list_pod_sandbox(pb::ListPodSandboxRequest { filter }) items
+        )?;
+        Ok(sound_entries("ListPodSandbox", sandboxes, from_wire::sandbox_info))
     }
 
     async fn update_pod_sandbox_resources(
@@ -155,9 +162,14 @@ impl Runtime for CriClient {
             id: filter.id.as_ref().map(ToString::to_string).unwrap_or_default(),
             label_selector: selector(filter.pod_uid.as_ref()),
         };
-        let request = pb::ListContainersRequest { filter: Some(filter) };
-        let answer = rpc!(self, "ListContainers", list_containers, self.usual(), request)?;
-        Ok(sound_entries("ListContainers", answer.containers, from_wire::container_info))
+        let filter = Some(filter);
+        let containers = list!(
+            self.runtime, self.runtime_line(), self.usual(),
+            "StreamContainers"
+                stream_containers(pb::StreamContainersRequest { filter: filter.clone() }) containers,
+            "ListContainers" list_containers(pb::ListContainersRequest { filter }) containers
+        )?;
+        Ok(sound_entries("ListContainers", containers, from_wire::container_info))
     }
 
     async fn container_status(&self, id: &ContainerId) -> Result<ContainerStatus, RuntimeError> {
@@ -272,9 +284,52 @@ impl Runtime for CriClient {
             id: filter.id.as_ref().map(ToString::to_string).unwrap_or_default(),
             label_selector: selector(filter.pod_uid.as_ref()),
         };
-        let request = pb::ListContainerStatsRequest { filter: Some(filter) };
-        let answer = rpc!(self, "ListContainerStats", list_container_stats, self.usual(), request)?;
-        Ok(sound_entries("ListContainerStats", answer.stats, from_wire::container_stats))
+        let filter = Some(filter);
+        let stats = list!(
+            self.runtime, self.runtime_line(), self.usual(),
+            "StreamContainerStats"
+                stream_container_stats(pb::StreamContainerStatsRequest { filter: filter.clone() }) container_stats,
+            "ListContainerStats" list_container_stats(pb::ListContainerStatsRequest { filter }) stats
+        )?;
+        Ok(sound_entries("ListContainerStats", stats, from_wire::container_stats))
+    }
+
+    async fn list_pod_sandbox_stats(
+        &self,
+        filter: &SandboxFilter,
+    ) -> Result<Vec<SandboxStats>, RuntimeError> {
+        let filter = Some(pb::PodSandboxStatsFilter {
+            id: filter.id.as_ref().map(ToString::to_string).unwrap_or_default(),
+            label_selector: selector(filter.pod_uid.as_ref()),
+        });
+        let stats = list!(
+            self.runtime, self.runtime_line(), self.usual(),
+            "StreamPodSandboxStats"
+                stream_pod_sandbox_stats(pb::StreamPodSandboxStatsRequest { filter: filter.clone() }) pod_sandbox_stats,
+            "ListPodSandboxStats" list_pod_sandbox_stats(pb::ListPodSandboxStatsRequest { filter }) stats
+        )?;
+        Ok(sound_entries("ListPodSandboxStats", stats, from_wire::sandbox_stats))
+    }
+
+    async fn list_metric_descriptors(&self) -> Result<Vec<MetricDescriptor>, RuntimeError> {
+        let request = pb::ListMetricDescriptorsRequest {};
+        let answer = rpc!(self, "ListMetricDescriptors", list_metric_descriptors, self.usual(), request)?;
+        Ok(sound_entries("ListMetricDescriptors", answer.descriptors, from_wire::metric_descriptor))
+    }
+
+    async fn list_pod_sandbox_metrics(&self) -> Result<Vec<Metric>, RuntimeError> {
+        let pods = list!(
+            self.runtime, self.runtime_line(), self.usual(),
+            "StreamPodSandboxMetrics"
+                stream_pod_sandbox_metrics(pb::StreamPodSandboxMetricsRequest {}) pod_sandbox_metrics,
+            "ListPodSandboxMetrics" list_pod_sandbox_metrics(pb::ListPodSandboxMetricsRequest {}) pod_metrics
+        )?;
+        let of_pod = |pod: pb::PodSandboxMetrics| {
+            let of_containers = pod.container_metrics.into_iter().flat_map(|one| one.metrics);
+            pod.metrics.into_iter().chain(of_containers)
+        };
+        let metrics = pods.into_iter().flat_map(of_pod).collect();
+        Ok(sound_entries("ListPodSandboxMetrics", metrics, from_wire::metric))
     }
 }
 

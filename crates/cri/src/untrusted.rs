@@ -15,5 +15,7 @@ pub fn answers(bytes: &[u8]) -> usize {
         + read(bytes, from_wire::sandbox_info)
         + read(bytes, from_wire::container_info)
         + read(bytes, from_wire::container_stats)
+        + read(bytes, from_wire::sandbox_stats)
+        + read(bytes, from_wire::metric)
         + read(bytes, from_wire::image)
 }

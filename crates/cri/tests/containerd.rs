@@ -290,12 +290,55 @@ async fn containers_have_numbers() {
     let stats = client.container_stats(&id).await.expect("stats");
     assert_eq!((stats.id.as_str(), stats.name.as_str()), (id.as_str(), "main"));
     assert_eq!(stats.labels, config.labels);
-    assert!(stats.timestamp > 0);
-    assert!(stats.cpu_usage_core_nano_seconds.is_some_and(|n| n > 0), "{stats:?}");
-    assert!(stats.memory_working_set_bytes.is_some_and(|n| n > 0), "{stats:?}");
+    assert!(stats.usage.timestamp > 0);
+    assert!(stats.usage.cpu_usage_core_nano_seconds.is_some_and(|n| n > 0), "{stats:?}");
+    assert!(stats.usage.memory_working_set_bytes.is_some_and(|n| n > 0), "{stats:?}");
     let filter = ContainerFilter { pod_uid: Some(config.metadata.uid.as_str().into()), id: None };
     let listed = client.list_container_stats(&filter).await.expect("list");
     assert_eq!(listed.iter().map(|s| s.id.as_str()).collect::<Vec<_>>(), [id.as_str()]);
+}
+
+/// containerd 2.4 is the first that has these calls.
+#[tokio::test]
+async fn lists_come_as_streams_and_figures_from_a_runtime_that_has_them() {
+    let runtime = PrivateRuntime::start_version("2.4");
+    let (plain, streaming) = (runtime.client(), runtime.client().with_list_streaming(true));
+    let mut config = pod(&runtime, "figures");
+    // It has no figures of a sandbox without one.
+    config.linux.get_or_insert_default().cgroup_parent = runtime.cgroup_root();
+    let sandbox = plain.run_pod_sandbox(&config, "").await.expect("run");
+    let id = start(&plain, &sandbox, &container(&config, "main", OBEDIENT), &config).await;
+
+    let (sandboxes, containers) = (SandboxFilter::default(), ContainerFilter::default());
+    assert_eq!(streaming.list_pod_sandboxes(&sandboxes).await, plain.list_pod_sandboxes(&sandboxes).await);
+    assert_eq!(streaming.list_containers(&containers).await, plain.list_containers(&containers).await);
+    let by_id = |images: Result<Vec<model::cri::Image>, RuntimeError>| {
+        let mut ids: Vec<String> = images.expect("images").into_iter().map(|image| image.id).collect();
+        ids.sort();
+        ids
+    };
+    assert_eq!(by_id(streaming.list_images().await), by_id(plain.list_images().await));
+    for client in [&plain, &streaming] {
+        let stats = client.list_container_stats(&containers).await.expect("stats");
+        assert_eq!(stats.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(), [id.as_str()]);
+
+        let stats = client.list_pod_sandbox_stats(&sandboxes).await.expect("stats");
+        let [of_pod] = stats.as_slice() else { panic!("{stats:?}") };
+        assert_eq!(of_pod.id, sandbox.as_str());
+        assert!(of_pod.usage.memory_working_set_bytes.is_some_and(|bytes| bytes > 0), "{of_pod:?}");
+        assert!(of_pod.process_count.is_some_and(|count| count > 0), "{of_pod:?}");
+        assert_eq!(of_pod.default_interface.as_ref().map(|one| one.name.as_str()), Some("eth0"));
+        assert_eq!(of_pod.containers.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(), [id.as_str()]);
+        assert!(of_pod.containers[0].usage.cpu_usage_core_nano_seconds.is_some_and(|nanos| nanos > 0));
+
+        let described = client.list_metric_descriptors().await.expect("descriptors");
+        let metrics = client.list_pod_sandbox_metrics().await.expect("metrics");
+        let name = "container_memory_working_set_bytes";
+        let descriptor = described.iter().find(|one| one.name == name).expect(name);
+        let metric = metrics.iter().find(|one| one.name == name).expect(name);
+        assert_eq!(descriptor.label_keys.len(), metric.label_values.len(), "{descriptor:?} {metric:?}");
+        assert!(metric.is_gauge && metric.value > 0 && metric.label_values.contains(&"main".to_owned()));
+    }
 }
 
 #[tokio::test]

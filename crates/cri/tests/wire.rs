@@ -401,10 +401,13 @@ async fn numbers_come_back_whole_and_absent_ones_stay_absent() {
     }}));
     let stats = wire.client.container_stats(&"c".into()).await.expect("stats");
     let expect = json!({
-        "id": "c", "name": "n", "attempt": 1, "labels": {"l": "1"}, "annotations": {"a": "1"}, "timestamp": 5,
-        "cpu_usage_core_nano_seconds": 1, "cpu_usage_nano_cores": 2, "memory_working_set_bytes": 3,
-        "memory_available_bytes": 4, "memory_usage_bytes": 5, "memory_rss_bytes": 6, "memory_page_faults": 7,
-        "swap_usage_bytes": 9, "writable_layer": {"timestamp": 7, "mountpoint": "/fs", "used_bytes": 8},
+        "id": "c", "name": "n", "attempt": 1, "labels": {"l": "1"}, "annotations": {"a": "1"},
+        "usage": {
+            "timestamp": 5, "cpu_usage_core_nano_seconds": 1, "cpu_usage_nano_cores": 2,
+            "memory_working_set_bytes": 3, "memory_available_bytes": 4, "memory_usage_bytes": 5,
+            "memory_rss_bytes": 6, "memory_page_faults": 7, "swap_usage_bytes": 9,
+        },
+        "writable_layer": {"timestamp": 7, "mountpoint": "/fs", "used_bytes": 8},
     });
     assert_eq!(serde_json::to_value(stats).expect("JSON"), expect);
 }

@@ -238,24 +238,77 @@ wire_struct!(
 wire_struct!(FilesystemUsage { timestamp: i64, mountpoint: String, used_bytes: u64, inodes_used: u64 });
 wire_struct!(ExecResult { stdout: Vec<u8>, stderr: Vec<u8>, exit_code: i32 });
 wire_struct!(
-    /// Numbers of one container, as `ContainerStats` gives them. Absent ones are not known.
-    ContainerStats {
-        id: String,
-        name: String,
-        attempt: u32,
-        labels: BTreeMap<String, String>,
-        annotations: BTreeMap<String, String>,
+    /// Time that was lost waiting, in the unit in which the runtime tells it, and percent over 10, 60 and 300 seconds.
+    PressureStall { total: u64, avg10: f64, avg60: f64, avg300: f64 }
+);
+wire_struct!(
+    /// `some`: somebody waited; `full`: everybody did.
+    Pressure { some: PressureStall, full: PressureStall }
+);
+wire_struct!(
+    /// Numbers of a container or of a whole sandbox. Absent ones are not known.
+    ResourceUsage {
         timestamp: i64,
         cpu_usage_core_nano_seconds: Option<u64>,
         cpu_usage_nano_cores: Option<u64>,
+        cpu_pressure: Option<Pressure>,
         memory_working_set_bytes: Option<u64>,
         memory_available_bytes: Option<u64>,
         memory_usage_bytes: Option<u64>,
         memory_rss_bytes: Option<u64>,
         memory_page_faults: Option<u64>,
         memory_major_page_faults: Option<u64>,
+        memory_pressure: Option<Pressure>,
         swap_available_bytes: Option<u64>,
         swap_usage_bytes: Option<u64>,
+        io_pressure: Option<Pressure>,
+    }
+);
+wire_struct!(
+    /// Numbers of one container, as `ContainerStats` gives them.
+    ContainerStats {
+        id: String,
+        name: String,
+        attempt: u32,
+        labels: BTreeMap<String, String>,
+        annotations: BTreeMap<String, String>,
+        usage: ResourceUsage,
         writable_layer: Option<FilesystemUsage>,
+    }
+);
+wire_struct!(
+    /// What went through one network interface. Absent numbers are not known.
+    InterfaceStats {
+        name: String,
+        rx_bytes: Option<u64>,
+        rx_errors: Option<u64>,
+        tx_bytes: Option<u64>,
+        tx_errors: Option<u64>,
+    }
+);
+wire_struct!(
+    /// Numbers of a sandbox as a whole and of each container in it, as `ListPodSandboxStats` gives them.
+    SandboxStats {
+        id: String,
+        usage: ResourceUsage,
+        default_interface: Option<InterfaceStats>,
+        interfaces: Vec<InterfaceStats>,
+        process_count: Option<u64>,
+        containers: Vec<ContainerStats>,
+    }
+);
+wire_struct!(
+    /// What a metric of the runtime means, and the names of its labels in the order of their values.
+    MetricDescriptor { name: String, help: String, label_keys: Vec<String> }
+);
+wire_struct!(
+    /// One sample of a metric that the runtime describes.
+    Metric {
+        name: String,
+        /// In nanoseconds; zero when it was measured for this answer.
+        timestamp: i64,
+        is_gauge: bool,
+        label_values: Vec<String>,
+        value: u64,
     }
 );

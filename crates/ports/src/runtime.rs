@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use model::cri::{
-    ContainerConfig, ContainerStats, ExecResult, LinuxResources, Mount, NamespaceOptions, RuntimeStatus,
-    RuntimeVersion, SandboxConfig,
+    ContainerConfig, ContainerStats, ExecResult, LinuxResources, Metric, MetricDescriptor, Mount,
+    NamespaceOptions, RuntimeStatus, RuntimeVersion, SandboxConfig, SandboxStats,
 };
 use model::observed::{ContainerState, ObservedUser};
 use model::{ContainerId, PodUid, SandboxId};
@@ -196,6 +196,13 @@ pub trait Runtime: Send + Sync {
         &self,
         filter: &ContainerFilter,
     ) -> Result<Vec<ContainerStats>, RuntimeError>;
+    /// With the numbers of each container in them.
+    async fn list_pod_sandbox_stats(&self, filter: &SandboxFilter)
+    -> Result<Vec<SandboxStats>, RuntimeError>;
+    /// Which metrics the runtime has of pods and containers.
+    async fn list_metric_descriptors(&self) -> Result<Vec<MetricDescriptor>, RuntimeError>;
+    /// Samples of these metrics, of all pods and containers.
+    async fn list_pod_sandbox_metrics(&self) -> Result<Vec<Metric>, RuntimeError>;
 }
 
 #[derive(Clone, Copy, Debug, Default)]

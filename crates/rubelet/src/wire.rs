@@ -254,7 +254,8 @@ pub fn ports(
     let client = Arc::new(
         CriClient::connect(&config.container_runtime_endpoint, image_endpoint, timeout)
             .context("containerRuntimeEndpoint")?
-            .with_tracing(tracing.clone()),
+            .with_tracing(tracing.clone())
+            .with_list_streaming(node.feature("CRIListStreaming")),
     );
     let hints = RuntimeHints::new(&config.container_runtime_endpoint).context("containerRuntimeEndpoint")?;
     let root_dir = Path::new(&node.root_dir);
@@ -439,6 +440,7 @@ pub fn stats_settings(flags: &Flags, config: &KubeletConfiguration, node: &NodeC
         // A negative period, which is not one, turns it off.
         volume_period: (!period.is_zero()).then_some(period),
         volume_health: node.feature("CSIVolumeHealth"),
+        stats_from_runtime: node.feature("PodAndContainerStatsFromCRI"),
     }
 }
 

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 use model::cgroup::{CgroupDriver, CgroupName, CgroupSpec};
 use model::cri::{
-    ContainerConfig, ContainerStats, ExecResult, FilesystemUsage, Image, ImageSpec, LinuxResources,
-    RegistryAuth, RuntimeStatus, RuntimeVersion, SandboxConfig,
+    ContainerConfig, ContainerStats, ExecResult, FilesystemUsage, Image, ImageSpec, LinuxResources, Metric,
+    MetricDescriptor, RegistryAuth, RuntimeStatus, RuntimeVersion, SandboxConfig, SandboxStats,
 };
 use model::hook::HttpHook;
 use model::k8s::Node;
@@ -142,6 +142,9 @@ metered!(Runtime for MeteredRuntime {
 
     "container_stats": container_stats(id: &ContainerId) -> ContainerStats;
     "list_container_stats": list_container_stats(filter: &ContainerFilter) -> Vec<ContainerStats>;
+    "list_podsandbox_stats": list_pod_sandbox_stats(filter: &SandboxFilter) -> Vec<SandboxStats>;
+    "list_metric_descriptors": list_metric_descriptors() -> Vec<MetricDescriptor>;
+    "list_podsandbox_metrics": list_pod_sandbox_metrics() -> Vec<Metric>;
 });
 
 /// An image service whose calls are counted.

@@ -5,6 +5,7 @@
 //! left out, because an old value would be a lie.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwapOption;
 use model::Wall;
@@ -48,6 +49,8 @@ pub struct AgentMetrics {
     build: BuildInfo,
     wall: Arc<dyn WallClock>,
     cgroup_version: IntGaugeVec,
+    /// Figures of pods and containers come from the runtime.
+    of_runtime: AtomicBool,
     started_pods: IntCounter,
     started_pods_errors: IntCounter,
     started_containers: IntCounterVec,
@@ -107,6 +110,7 @@ impl AgentMetrics {
         Arc::new(Self {
             build,
             wall,
+            of_runtime: AtomicBool::new(false),
             cgroup_version: add.gauges(
                 "kubelet_cgroup_version",
                 "Version of the cgroup hierarchy in use.",
@@ -274,6 +278,11 @@ impl AgentMetrics {
 
     pub(crate) fn kubernetes_version(&self) -> &str {
         &self.build.kubernetes
+    }
+
+    /// Until this is said, figures of pods and containers come from cgroups.
+    pub(crate) fn figures_come_from_the_runtime(&self) {
+        self.of_runtime.store(true, Ordering::Relaxed);
     }
 
     /// 1 or 2.
@@ -445,7 +454,8 @@ impl AgentMetrics {
             "Changes in the runtime that were lost on the way: never any.",
         );
         let provider = "Where figures about pods come from; the value is always 1.";
-        add.gauges("kubelet_metrics_provider", provider, &["provider"]).with_label_values(&["cgroup"]).set(1);
+        let name = if self.of_runtime.load(Ordering::Relaxed) { "cri" } else { "cgroup" };
+        add.gauges("kubelet_metrics_provider", provider, &["provider"]).with_label_values(&[name]).set(1);
     }
 }
 

@@ -3,7 +3,8 @@
 //! ```text
 //!   summary ──┐                      ┌── cgroups, /proc  (one batch)
 //!   resource ─┼──> Shared<Reading> ──┤
-//!   cadvisor ─┘                      └── the agent's pods
+//!   cadvisor ─┘                      └── the agent's pods; with a gate, their figures from the runtime
+//!   cadvisor ────> Shared<RuntimeMetrics>, with the same gate
 //!   summary ─────> Shared<Disks>  ──── the runtime's layers and images
 //!   summary ─┬───> Shared<Logs>   ──── sizes of logs
 //!   /metrics ┴───> Shared<records of pulls>
@@ -15,8 +16,10 @@
 mod cadvisor;
 mod disks;
 mod family;
+mod of_runtime;
 mod reading;
 mod resource;
+mod runtime_metrics;
 mod shared;
 mod summary;
 mod volumes;
@@ -26,13 +29,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::FullName;
-use ports::{AgentView, CsiDrivers, Depth, EventSink, Images, Runtime, UsageReader, WallClock};
+use ports::{AgentView, CsiDrivers, Depth, EventSink, Images, Runtime, RuntimeError, UsageReader, WallClock};
 
 use crate::endpoints::Unanswered;
 use crate::metrics::AgentMetrics;
 use crate::sparing::Sparing;
 use disks::{Disks, Logs};
+use of_runtime::RuntimeFigures;
 use reading::{ContainerFigures, PodFigures, Reading};
+use runtime_metrics::RuntimeMetrics;
 use shared::Shared;
 pub(crate) use volumes::VolumeFigures;
 use volumes::{Asked, VolumeSizes};
@@ -55,6 +60,10 @@ pub(crate) enum StatsError {
     RootFs(#[source] std::io::Error),
     #[error("failed to get imageFs stats: {0}")]
     ImageFs(String),
+    #[error("failed to list pod stats: {0}")]
+    Runtime(#[source] RuntimeError),
+    #[error("failed to list pod metrics: {0}")]
+    RuntimeMetrics(#[source] RuntimeError),
 }
 
 /// What the figures are read from.
@@ -83,6 +92,8 @@ pub struct StatsSettings {
     pub volume_period: Option<Duration>,
     /// What drivers say of the health of volumes is told.
     pub volume_health: bool,
+    /// Figures of pods and containers come from the runtime, and from cgroups only when it has none.
+    pub stats_from_runtime: bool,
 }
 
 /// Reads, and shares what was read.
@@ -90,6 +101,8 @@ pub struct NodeStats {
     ports: StatsPorts,
     settings: StatsSettings,
     reading: Shared<Reading>,
+    of_runtime: RuntimeFigures,
+    runtime_metrics: Shared<RuntimeMetrics>,
     disks: Shared<Disks>,
     logs: Shared<Logs>,
     pull_records: Shared<[u64; 2]>,
@@ -100,11 +113,16 @@ pub struct NodeStats {
 
 impl NodeStats {
     pub fn new(ports: StatsPorts, settings: StatsSettings, metrics: Arc<AgentMetrics>) -> Self {
+        if settings.stats_from_runtime {
+            metrics.figures_come_from_the_runtime();
+        }
         let volumes = VolumeSizes::new(&ports, &settings, metrics);
         Self {
             ports,
             settings,
             reading: Shared::default(),
+            of_runtime: RuntimeFigures::default(),
+            runtime_metrics: Shared::default(),
             disks: Shared::default(),
             logs: Shared::default(),
             pull_records: Shared::default(),
@@ -114,7 +132,7 @@ impl NodeStats {
     }
 
     async fn reading(&self, depth: Depth) -> Result<Arc<Reading>, StatsError> {
-        let read = reading::read(&*self.ports.agent, &*self.ports.usage, &self.settings, depth);
+        let read = reading::read(&self.ports, &self.of_runtime, &self.settings, depth);
         self.reading.get(FRESH, |reading| reading.depth >= depth, read).await
     }
 
@@ -131,6 +149,9 @@ impl NodeStats {
 
     /// The text of `/metrics/cadvisor`.
     pub(crate) async fn cgroup_metrics(&self) -> String {
+        if self.settings.stats_from_runtime {
+            return self.metrics_of_runtime().await;
+        }
         match self.reading(Depth::Full).await {
             Ok(reading) => cadvisor::text(Some(&reading)),
             Err(error) => {
@@ -138,6 +159,15 @@ impl NodeStats {
                 cadvisor::text(None)
             }
         }
+    }
+
+    async fn metrics_of_runtime(&self) -> String {
+        let read = RuntimeMetrics::read(&*self.ports.runtime);
+        let told = self.runtime_metrics.get(FRESH, |_| true, read).await;
+        let told = told.inspect_err(|error| self.failed("metrics of the runtime", error)).ok();
+        let machine = self.ports.usage.machine(Depth::Basic).await.map_err(StatsError::Machine);
+        let machine = machine.inspect_err(|error| self.failed("metrics of the machine", error)).ok();
+        cadvisor::text_of_runtime(machine.as_ref(), told.as_deref())
     }
 
     /// The JSON of `/stats/summary`.

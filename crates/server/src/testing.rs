@@ -315,12 +315,27 @@ async fn exchange(
 }
 
 /// Answers what the API asks of a runtime; nothing else is asked.
+#[derive(Default)]
 pub struct FakeRuntime {
     /// Where streams go.
     pub streaming: Option<String>,
+    /// What it says of figures. `None`: it has no such calls.
+    pub figures: Option<Result<FakeFigures, RuntimeError>>,
+}
+
+/// Of pods and containers.
+#[derive(Clone, Default)]
+pub struct FakeFigures {
+    pub sandboxes: Vec<model::cri::SandboxStats>,
+    pub descriptors: Vec<model::cri::MetricDescriptor>,
+    pub metrics: Vec<model::cri::Metric>,
 }
 
 impl FakeRuntime {
+    fn figures(&self, call: &'static str) -> Result<FakeFigures, RuntimeError> {
+        self.figures.clone().unwrap_or(Err(RuntimeError::Unsupported { call }))
+    }
+
     fn url(&self, what: &str) -> Result<String, RuntimeError> {
         let call = "Exec";
         match what {
@@ -372,6 +387,18 @@ macro_rules! not_asked {
                 _: &ports::ContainerFilter,
             ) -> Result<Vec<model::cri::ContainerStats>, RuntimeError> {
                 Ok(Vec::new())
+            }
+            async fn list_pod_sandbox_stats(
+                &self,
+                _: &ports::SandboxFilter,
+            ) -> Result<Vec<model::cri::SandboxStats>, RuntimeError> {
+                Ok(self.figures("ListPodSandboxStats")?.sandboxes)
+            }
+            async fn list_metric_descriptors(&self) -> Result<Vec<model::cri::MetricDescriptor>, RuntimeError> {
+                Ok(self.figures("ListMetricDescriptors")?.descriptors)
+            }
+            async fn list_pod_sandbox_metrics(&self) -> Result<Vec<model::cri::Metric>, RuntimeError> {
+                Ok(self.figures("ListPodSandboxMetrics")?.metrics)
             }
             /// What runs as `own`, `stolen` and `renamed` was not seen in the last reading; the labels tell whose it is.
             async fn container_status(&self, id: &ContainerId) -> Result<ports::ContainerStatus, RuntimeError> {

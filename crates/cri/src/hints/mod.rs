@@ -164,7 +164,7 @@ impl Listener {
     }
 
     async fn subscribe(&mut self) -> Result<Subscription, Failure> {
-        let channel = self.socket.channel();
+        let channel = self.socket.channel(Vec::new());
         let mut runtime = RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE);
         let version = ask_version(&mut runtime).await.map_err(Failure::Away)?;
         for source in preference(&version.runtime_name, &version.runtime_version) {

@@ -41,10 +41,21 @@ fn run(command: &mut Command) -> String {
 
 impl PrivateRuntime {
     pub fn start() -> Self {
+        Self::start_as(None)
+    }
+
+    pub fn start_version(version: &str) -> Self {
+        Self::start_as(Some(version))
+    }
+
+    fn start_as(version: Option<&str>) -> Self {
         let home = tempfile::Builder::new().prefix("cri").tempdir().expect("temporary directory");
         let owner = std::process::id().to_string();
+        let cgroup_root = Self::cgroup_root_of(&home);
         let directory = home.path().join("r");
-        run(Command::new(script()).arg("start").arg(directory).env("RUBELET_TEST_OWNER", owner));
+        let mut start = Command::new(script());
+        start.arg("start").arg(directory).args(version);
+        run(start.env("RUBELET_TEST_OWNER", owner).env("RUBELET_TEST_CGROUP_ROOT", cgroup_root));
         Self { home, restarted: Mutex::new(None) }
     }
 
@@ -61,6 +72,15 @@ impl PrivateRuntime {
 
     pub fn directory(&self) -> PathBuf {
         self.home.path().join("r")
+    }
+
+    fn cgroup_root_of(home: &TempDir) -> String {
+        format!("/{}", home.path().file_name().unwrap_or_default().to_string_lossy())
+    }
+
+    /// A cgroup that goes with this runtime.
+    pub fn cgroup_root(&self) -> String {
+        Self::cgroup_root_of(&self.home)
     }
 
     pub fn socket(&self) -> PathBuf {

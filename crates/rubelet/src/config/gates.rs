@@ -31,6 +31,7 @@ const ALL_BETA: &str = "AllBeta";
 /// have no effect yet when it is moved away from its default.
 const EFFECTIVE: &[&str] = &[
     "AllowDNSOnlyNodeCSR",
+    "CRIListStreaming",
     "CSIVolumeHealth",
     "ChangeContainerStatusOnKubeletRestart",
     "ClusterTrustBundleProjection",
@@ -54,6 +55,7 @@ const EFFECTIVE: &[&str] = &[
     "LoggingBetaOptions",
     "MemoryQoS",
     "NodeDeclaredFeatures",
+    "PodAndContainerStatsFromCRI",
     "PodCertificateRequest",
     "PodLevelResources",
     "PodLogsQuerySplitStreams",

@@ -2,13 +2,11 @@
 //! those that were recorded of the kubelet, but for what docs/metrics.md tells.
 
 use std::collections::BTreeSet;
-use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use crate::support::cluster::Cluster;
-use crate::support::exposition::{Families, families, value};
-use crate::support::harness::{Agent, SLOW, hack, run, wait};
+use crate::support::exposition::{Families, check_with_promtool, families, value};
+use crate::support::harness::{Agent, SLOW, wait};
 use crate::support::member::{self, Member, STAYS};
 use serde_json::{Value, json};
 
@@ -86,26 +84,6 @@ fn differences(endpoint: &str, served: &Families, told: &Told) -> Vec<String> {
     let unknown = more.filter(|name| !told.mentioned.contains(*name));
     found.extend(unknown.map(|name| format!("{name} is served, and the page does not mention it")));
     found
-}
-
-/// Prometheus' own reader; its remarks about names are not errors (exit 3), since the names are the kubelet's.
-fn check_with_promtool(endpoint: &str, text: &str) {
-    let promtool = run(hack("parts").arg("promtool"));
-    let mut child = Command::new(promtool.trim())
-        .args(["check", "metrics"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("start promtool");
-    let mut input = child.stdin.take().expect("its input");
-    let text = text.to_owned();
-    let writing = std::thread::spawn(move || input.write_all(text.as_bytes()));
-    let output = child.wait_with_output().expect("promtool's end");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    writing.join().expect("the input").unwrap_or_else(|error| panic!("{endpoint}: {error}: {said}"));
-    assert!(matches!(output.status.code(), Some(0 | 3)), "{endpoint}: {}: {said}", output.status);
-    assert!(!said.contains("error while linting"), "{endpoint}: {said}");
 }
 
 /// Pods that let everything happen that is counted: volumes, probes, limits, ends, failed starts, rejections.

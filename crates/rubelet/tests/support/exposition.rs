@@ -1,6 +1,10 @@
 //! The text format of metrics, as far as tests compare it: families with their types and the names of their labels.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use crate::harness::{hack, run};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Family {
@@ -57,4 +61,24 @@ pub fn value(text: &str, start: &str) -> Option<f64> {
     let line = text.lines().find(|line| line.starts_with(start))?;
     let rest = line[start.len()..].trim_start_matches(|c| c != ' ');
     rest.split_whitespace().next()?.parse().ok()
+}
+
+/// Prometheus' own reader; its remarks about names are not errors (exit 3), since the names are the kubelet's.
+pub fn check_with_promtool(endpoint: &str, text: &str) {
+    let promtool = run(hack("parts").arg("promtool"));
+    let mut child = Command::new(promtool.trim())
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("start promtool");
+    let mut input = child.stdin.take().expect("its input");
+    let text = text.to_owned();
+    let writing = std::thread::spawn(move || input.write_all(text.as_bytes()));
+    let output = child.wait_with_output().expect("promtool's end");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    writing.join().expect("the input").unwrap_or_else(|error| panic!("{endpoint}: {error}: {said}"));
+    assert!(matches!(output.status.code(), Some(0 | 3)), "{endpoint}: {}: {said}", output.status);
+    assert!(!said.contains("error while linting"), "{endpoint}: {said}");
 }

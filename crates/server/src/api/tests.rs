@@ -104,7 +104,10 @@ fn bench_with(streaming: Option<SocketAddr>, adjust: impl FnOnce(&mut ApiSetting
     let heard = verbosity.clone();
     let api = SecureApi {
         endpoints: endpoints(Mood::Well),
-        runtime: Arc::new(FakeRuntime { streaming: streaming.map(|at| format!("http://{at}")) }),
+        runtime: Arc::new(FakeRuntime {
+            streaming: streaming.map(|at| format!("http://{at}")),
+            ..Default::default()
+        }),
         logs: Arc::new(EchoLogs),
         wall: Arc::new(Noon),
         settings,

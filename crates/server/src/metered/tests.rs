@@ -169,6 +169,9 @@ refusing_runtime! {
     port_forward(id: &SandboxId = &"s".into(), ports: &[i32] = &[]) -> String;
     container_stats(id: &ContainerId = &"c".into()) -> ContainerStats;
     list_container_stats(filter: &ContainerFilter = &ContainerFilter::default()) -> Vec<ContainerStats>;
+    list_pod_sandbox_stats(filter: &SandboxFilter = &SandboxFilter::default()) -> Vec<SandboxStats>;
+    list_metric_descriptors() -> Vec<MetricDescriptor>;
+    list_pod_sandbox_metrics() -> Vec<Metric>;
 }
 
 #[tokio::test]
@@ -181,7 +184,7 @@ async fn every_call_of_the_runtime_is_counted_under_the_kubelets_word() {
         remove_podsandbox podsandbox_status list_podsandbox update_podsandbox_resources create_container \
         start_container stop_container remove_container list_containers container_status update_container \
         reopen_container_log checkpoint_container exec_sync exec attach port_forward container_stats \
-        list_container_stats"
+        list_container_stats list_podsandbox_stats list_metric_descriptors list_podsandbox_metrics"
         .split_whitespace()
     {
         has(

@@ -6,10 +6,11 @@ mod machine;
 mod single;
 
 use model::Wall;
-use ports::{CgroupUsage, InterfaceFigures, TrafficFigures};
+use ports::{CgroupUsage, InterfaceFigures, MachineUsage, TrafficFigures};
 
 use super::Reading;
 use super::family::{Family, Labels};
+use super::runtime_metrics::RuntimeMetrics;
 
 /// Whose numbers these are. Empty where cAdvisor leaves them empty.
 #[derive(Clone, Copy, Default)]
@@ -47,13 +48,26 @@ impl<'a> Owned<'a> {
 /// Without a reading, only that there was none.
 pub(super) fn text(reading: Option<&Reading>) -> String {
     let mut families = reading.map(families).unwrap_or_default();
-    let failed = if reading.is_some() { 0.0 } else { 1.0 };
-    for name in ["container_scrape_error", "machine_scrape_error"] {
-        let mut error = Family::new(name, "gauge", "1 if the figures could not be read.");
-        error.add("", Some(failed), None);
-        families.push(error);
-    }
+    families.extend(errors(reading.is_none(), reading.is_none()));
     Family::all_text(&families)
+}
+
+/// The machine's own figures, and of pods and containers what the runtime tells.
+pub(super) fn text_of_runtime(machine: Option<&MachineUsage>, told: Option<&RuntimeMetrics>) -> String {
+    let mut families = machine.map(machine::families).unwrap_or_default();
+    families.extend(errors(told.is_none(), machine.is_none()));
+    let taken = families.iter().map(|family| family.name().to_owned()).collect();
+    families.extend(told.map(|told| told.families(&taken)).unwrap_or_default());
+    Family::all_text(&families)
+}
+
+fn errors(of_containers: bool, of_machine: bool) -> [Family; 2] {
+    let named = [("container_scrape_error", of_containers), ("machine_scrape_error", of_machine)];
+    named.map(|(name, failed)| {
+        let mut error = Family::new(name, "gauge", "1 if the figures could not be read.");
+        error.add("", Some(if failed { 1.0 } else { 0.0 }), None);
+        error
+    })
 }
 
 fn families(reading: &Reading) -> Vec<Family> {

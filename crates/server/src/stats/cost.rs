@@ -13,7 +13,7 @@ use crate::testing::{FakeAgent, FakeRuntime, Mood, StoppedClock, metrics};
 
 /// Remembers what was looked at.
 #[derive(Default)]
-struct Looks(watch::Sender<Vec<String>>);
+pub(super) struct Looks(watch::Sender<Vec<String>>);
 
 impl Looks {
     fn at(&self, what: impl ToString) {
@@ -63,7 +63,7 @@ async fn nothing_is_looked_at_twice_in_a_moment() {
     let ports = StatsPorts {
         agent: Arc::new(FakeAgent(Mood::Well)),
         usage: usage.clone(),
-        runtime: Arc::new(FakeRuntime { streaming: None }),
+        runtime: Arc::new(FakeRuntime::default()),
         images: Arc::new(Shelf),
         drivers: None,
         events: Arc::new(Ledger::default()),

@@ -54,8 +54,11 @@ pub(super) async fn read(
         true => root.clone(),
         false => ports.usage.filesystem(&place).await.map_err(|error| failed(&error))?,
     };
-    // A runtime that can't tell leaves these figures out.
-    let stats = ports.runtime.list_container_stats(&ContainerFilter::default()).await.unwrap_or_default();
+    // A runtime that can't tell leaves these figures out. One that told all figures has told these.
+    let stats = match reading.is_of_runtime {
+        true => Vec::new(),
+        false => ports.runtime.list_container_stats(&ContainerFilter::default()).await.unwrap_or_default(),
+    };
     let layers = stats.into_iter().filter_map(|stats| Some((stats.id, stats.writable_layer?))).collect();
     let logs = logs.await.map_err(StatsError::RootFs)?;
     let pods = pod_files(&*ports.usage, root_dir, reading).await.map_err(StatsError::RootFs)?;

@@ -1,26 +1,35 @@
 //! The text format for figures that are read anew for each answer: a sample is appended to a string together with the time of
 //! its reading, so that no family of the metrics library has to be built and thrown away for it.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use model::Wall;
 
 /// One family; empty ones are not shown.
 pub(super) struct Family {
-    name: &'static str,
+    name: Cow<'static, str>,
     kind: &'static str,
-    about: &'static str,
+    about: Cow<'static, str>,
     lines: String,
 }
 
 impl Family {
-    pub fn new(name: &'static str, kind: &'static str, about: &'static str) -> Self {
-        Self { name, kind, about, lines: String::new() }
+    pub fn new(
+        name: impl Into<Cow<'static, str>>,
+        kind: &'static str,
+        about: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self { name: name.into(), kind, about: about.into(), lines: String::new() }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     pub fn add(&mut self, labels: &str, value: Option<f64>, at: Option<Wall>) {
         let Some(value) = value else { return };
-        self.lines += self.name;
+        self.lines += &self.name;
         self.lines += labels;
         // Writing to a String cannot fail.
         let _ = match at {

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
+use model::cri::FilesystemUsage;
 use model::observed::{ContainerState, ObservedPod};
 use model::volume::MeasuredVolume;
 use model::{ContainerId, PodUid, Wall};
 use ports::{
-    AgentView, CgroupUsage, Depth, InterfaceFigures, MachineUsage, NamedUsage, PodInside, PodQuery,
-    UsageReader,
+    CgroupUsage, Depth, InterfaceFigures, MachineUsage, NamedUsage, PodInside, PodQuery, UsageReader,
 };
 
-use super::{StatsError, StatsSettings};
+use super::of_runtime::RuntimeFigures;
+use super::{StatsError, StatsPorts, StatsSettings};
 use crate::endpoints::ask;
 
 pub(crate) struct PodFigures {
@@ -24,6 +25,8 @@ pub(crate) struct PodFigures {
     pub started: Wall,
     pub usage: Option<CgroupUsage>,
     pub interfaces: Vec<InterfaceFigures>,
+    /// The one that a summary shows by itself, where the runtime has told.
+    pub default_interface: Option<InterfaceFigures>,
     pub containers: Vec<ContainerFigures>,
     pub volumes: Vec<MeasuredVolume>,
 }
@@ -36,6 +39,8 @@ pub(crate) struct ContainerFigures {
     pub image: String,
     pub cgroup: String,
     pub usage: CgroupUsage,
+    /// Where the runtime has told it together with the rest.
+    pub layer: Option<FilesystemUsage>,
 }
 
 /// A part of the system that has a cgroup of its own.
@@ -53,29 +58,51 @@ pub(crate) struct Reading {
     /// Cgroups between the pods' root and the pods: one per class of service. With [`Depth::Full`].
     pub classes: Vec<(String, CgroupUsage)>,
     pub pods: Vec<PodFigures>,
+    /// The runtime told the figures of pods and containers.
+    pub is_of_runtime: bool,
 }
 
 pub(super) async fn read(
-    agent: &dyn AgentView,
-    usage: &dyn UsageReader,
+    ports: &StatsPorts,
+    of_runtime: &RuntimeFigures,
     settings: &StatsSettings,
     depth: Depth,
 ) -> Result<Reading, StatsError> {
+    let usage = &*ports.usage;
     let machine = usage.machine(depth).await.map_err(StatsError::Machine)?;
-    let wanted: Vec<_> = ask(agent.insides()).await?.iter().filter_map(Wanted::of).collect();
-    let queries = wanted.iter().map(|pod| pod.query.clone()).collect();
-    let found = usage.pods(queries, depth).await.map_err(StatsError::Machine)?;
-    let pods: Vec<_> = wanted.into_iter().zip(found).map(|(pod, found)| pod.with(found)).collect();
+    let insides = ask(ports.agent.insides()).await?;
+    let wanted = || insides.iter().filter_map(Wanted::of);
+    let told = match settings.stats_from_runtime {
+        true => of_runtime.pods(&*ports.runtime, wanted().collect()).await?,
+        false => None,
+    };
+    let is_of_runtime = told.is_some();
+    let pods = match told {
+        Some(pods) => pods,
+        None => {
+            of_cgroups(usage, wanted().filter(|pod| pod.inside.cgroup.is_some()).collect(), depth).await?
+        }
+    };
     let system = system(usage, settings, depth).await?;
     let classes = match depth {
         Depth::Basic => Vec::new(),
         Depth::Full => classes(usage, &pods, settings).await?,
     };
-    Ok(Reading { depth, machine, system, classes, pods })
+    Ok(Reading { depth, machine, system, classes, pods, is_of_runtime })
 }
 
-/// A pod with a sandbox and a cgroup: only these have figures.
-struct Wanted {
+async fn of_cgroups(
+    usage: &dyn UsageReader,
+    wanted: Vec<Wanted>,
+    depth: Depth,
+) -> Result<Vec<PodFigures>, StatsError> {
+    let queries = wanted.iter().map(|pod| pod.query.clone()).collect();
+    let found = usage.pods(queries, depth).await.map_err(StatsError::Machine)?;
+    Ok(wanted.into_iter().zip(found).map(|(pod, found)| pod.with(found)).collect())
+}
+
+/// A pod with a sandbox: only these have figures. A cgroup is needed as well where they come from there.
+pub(super) struct Wanted {
     inside: PodInside,
     query: PodQuery,
     observed: Arc<ObservedPod>,
@@ -93,7 +120,7 @@ impl Wanted {
         let mut running: Vec<usize> = (0..containers.len()).filter(runs).collect();
         running.sort_by(|a, b| containers[*a].name.cmp(&containers[*b].name));
         let query = PodQuery {
-            cgroup: inside.cgroup.clone()?,
+            cgroup: inside.cgroup.clone().unwrap_or_default(),
             sandbox: sandbox.id.to_string(),
             containers: running.iter().map(|index| containers[*index].id.to_string()).collect(),
             own_network: sandbox.network != model::cri::NamespaceMode::Node,
@@ -102,17 +129,38 @@ impl Wanted {
         Some(Self { inside: inside.clone(), query, observed, running, started })
     }
 
+    pub fn sandbox_id(&self) -> &str {
+        &self.query.sandbox
+    }
+
     fn with(self, found: ports::PodUsage) -> PodFigures {
-        let containers = self.running.iter().zip(found.containers).filter_map(|(index, found)| {
-            let (container, found) = (&self.observed.containers[*index], found?);
+        let mut containers = found.containers.into_iter();
+        // They are in the order of the question, which is that of the figures.
+        let of_container = |_: &str| containers.next().flatten().map(|found| (found.path, found.usage, None));
+        let mut figures = self.figures(of_container);
+        figures.sandbox = found.sandbox;
+        figures.usage = found.whole;
+        figures.interfaces = found.interfaces;
+        figures
+    }
+
+    /// With what is found of each running container: its cgroup, its numbers and its layer.
+    pub fn figures(
+        self,
+        mut of_container: impl FnMut(&str) -> Option<(String, CgroupUsage, Option<FilesystemUsage>)>,
+    ) -> PodFigures {
+        let containers = self.running.iter().filter_map(|index| {
+            let container = &self.observed.containers[*index];
+            let (cgroup, usage, layer) = of_container(container.id.as_str())?;
             Some(ContainerFigures {
                 id: container.id.clone(),
                 name: container.name.clone(),
                 started: container.started_at,
                 log_dir: container.log_path.rsplit_once('/').map_or("", |(dir, _)| dir).to_owned(),
                 image: container.image.clone(),
-                cgroup: found.path,
-                usage: found.usage,
+                cgroup,
+                usage,
+                layer,
             })
         });
         let containers = containers.collect();
@@ -123,10 +171,11 @@ impl Wanted {
             uid: self.inside.uid,
             cgroup: self.query.cgroup,
             sandbox_id: self.query.sandbox,
-            sandbox: found.sandbox,
+            sandbox: None,
             started: self.started,
-            usage: found.whole,
-            interfaces: found.interfaces,
+            usage: None,
+            interfaces: Vec::new(),
+            default_interface: None,
             containers,
             volumes: self.inside.volumes,
         }

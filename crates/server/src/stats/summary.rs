@@ -69,7 +69,7 @@ pub(super) fn full<'a>(
         cpu: Some(cpu(root)),
         memory: Some(memory(root)),
         io: Some(io(root)),
-        network: network(&machine.interfaces, at),
+        network: network(None, &machine.interfaces, at),
         fs: Some(disk(&disks.root, at, None)),
         runtime: Some(RuntimeStats {
             image_fs: used(&disks.image_use),
@@ -99,7 +99,7 @@ fn full_pod<'a>(
     };
     let mut containers = Vec::new();
     for container in &pod.containers {
-        let layer = disks.layers.get(container.id.as_str());
+        let layer = container.layer.as_ref().or_else(|| disks.layers.get(container.id.as_str()));
         let layer = layer.map(|layer| TreeFigures { bytes: layer.used_bytes, inodes: layer.inodes_used });
         let logs = disks.logs.get(container.id.as_str()).copied();
         [layer, logs].into_iter().flatten().for_each(&mut add);
@@ -118,7 +118,7 @@ fn full_pod<'a>(
         cpu: usage.map(cpu),
         memory: usage.map(memory),
         io: usage.map(io),
-        network: network(&pod.interfaces, at),
+        network: network(pod.default_interface.as_ref(), &pod.interfaces, at),
         volume: volumes.iter().map(|one| volume(one, &pod.namespace)).collect(),
         ephemeral_storage: Some(disk(&disks.root, at, Some(used))),
         process_stats: usage.and_then(|usage| Some(ProcessStats { process_count: usage.tasks? })),
@@ -201,17 +201,22 @@ fn swap(usage: &CgroupUsage) -> SwapStats {
     }
 }
 
-fn network(interfaces: &[InterfaceFigures], at: Wall) -> Option<NetworkStats<'_>> {
+/// Where nobody has said which the default interface is, its name tells.
+fn network<'a>(
+    default: Option<&'a InterfaceFigures>,
+    interfaces: &'a [InterfaceFigures],
+    at: Wall,
+) -> Option<NetworkStats<'a>> {
     let show = |one: &'_ InterfaceFigures| InterfaceCounts {
         rx_bytes: one.rx.bytes,
         rx_errors: one.rx.errors,
         tx_bytes: one.tx.bytes,
         tx_errors: one.tx.errors,
     };
-    if interfaces.is_empty() {
+    if interfaces.is_empty() && default.is_none() {
         return None;
     }
-    let main = interfaces.iter().find(|one| one.name == MAIN_INTERFACE);
+    let main = default.or_else(|| interfaces.iter().find(|one| one.name == MAIN_INTERFACE));
     let all = interfaces.iter().map(|one| Interface { name: &one.name, counts: Some(show(one)) });
     let main = Interface { name: main.map_or("", |one| &one.name), counts: main.map(show) };
     Some(NetworkStats { time: Time(at), main, interfaces: all.collect() })

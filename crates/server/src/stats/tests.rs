@@ -12,6 +12,9 @@ use reading::SystemFigures;
 use serde_json::{Value, json};
 use volumes::{Sizes, VolumeFigures};
 
+use crate::metered::tests::{Ledger, Shelf};
+use crate::testing::{FakeAgent, FakeFigures, FakeRuntime, Mood, StoppedClock, metrics};
+
 fn usage(cpu: u64) -> CgroupUsage {
     CgroupUsage {
         at: Wall(1_700_000_000_500_000_000),
@@ -87,6 +90,7 @@ fn reading_of(usage: fn(u64) -> CgroupUsage) -> Reading {
         cgroup: "/kubepods/podu1/c1".into(),
         image: "example/web:1".into(),
         usage: usage(1_500_000_000),
+        layer: None,
     };
     let volume = |name: &str, on_disk| MeasuredVolume {
         name: name.into(),
@@ -107,6 +111,7 @@ fn reading_of(usage: fn(u64) -> CgroupUsage) -> Reading {
         started,
         usage: Some(usage(2_000_000_000)),
         interfaces: Vec::new(),
+        default_interface: None,
         containers: vec![container],
         volumes: vec![volume("cache", true), volume("claimed", false)],
     };
@@ -118,6 +123,7 @@ fn reading_of(usage: fn(u64) -> CgroupUsage) -> Reading {
         system: vec![pods],
         classes: Vec::new(),
         pods: vec![pod],
+        is_of_runtime: false,
     }
 }
 
@@ -331,4 +337,117 @@ fn cgroup_metrics_tell_everything_that_was_read() {
         let series = line.rsplit_once("} ").map_or(line, |(series, _)| series);
         assert!(seen.insert(series), "twice: {series}");
     }
+}
+
+/// Of a node whose runtime answers so.
+fn node_stats(figures: Option<Result<FakeFigures, RuntimeError>>) -> NodeStats {
+    let ports = StatsPorts {
+        agent: Arc::new(FakeAgent(Mood::Well)),
+        usage: Arc::new(cost::Looks::default()),
+        runtime: Arc::new(FakeRuntime { figures, ..Default::default() }),
+        images: Arc::new(Shelf),
+        drivers: None,
+        events: Arc::new(Ledger::default()),
+        wall: Arc::new(StoppedClock),
+    };
+    let settings =
+        StatsSettings { root_dir: "/root-dir".into(), stats_from_runtime: true, ..Default::default() };
+    NodeStats::new(ports, settings, metrics())
+}
+
+/// The pod of [`FakeAgent`], and one that nobody knows.
+fn told_figures() -> FakeFigures {
+    let usage = |cpu: u64| model::cri::ResourceUsage {
+        timestamp: 1_700_000_000_500_000_000,
+        cpu_usage_core_nano_seconds: Some(cpu),
+        cpu_usage_nano_cores: Some(5),
+        memory_working_set_bytes: Some(700),
+        memory_available_bytes: Some(1300),
+        ..Default::default()
+    };
+    let container = |id: &str, used_bytes| model::cri::ContainerStats {
+        id: id.into(),
+        usage: model::cri::ResourceUsage {
+            swap_usage_bytes: Some(3),
+            swap_available_bytes: Some(4),
+            ..usage(1_500_000_000)
+        },
+        writable_layer: Some(FilesystemUsage { used_bytes, ..Default::default() }),
+        ..Default::default()
+    };
+    let lo0 = model::cri::InterfaceStats {
+        name: "net1".into(),
+        rx_bytes: Some(1),
+        rx_errors: Some(2),
+        tx_bytes: Some(3),
+        tx_errors: Some(4),
+    };
+    let sandbox = |id: &str| model::cri::SandboxStats {
+        id: id.into(),
+        usage: usage(2_000_000_000),
+        default_interface: Some(lo0.clone()),
+        interfaces: Vec::new(),
+        process_count: Some(9),
+        containers: vec![container("c1", 50), container("gone", 1_000_000), container("c2", 60)],
+    };
+    let label_keys = vec!["pod".to_owned()];
+    let descriptor = model::cri::MetricDescriptor { name: "a_total".into(), help: "A.".into(), label_keys };
+    let label_values = vec!["web-vm".to_owned()];
+    let metric = model::cri::Metric { name: "a_total".into(), label_values, value: 7, ..Default::default() };
+    FakeFigures {
+        sandboxes: vec![sandbox("unknown"), sandbox("s1")],
+        descriptors: vec![descriptor],
+        metrics: vec![metric],
+    }
+}
+
+#[tokio::test]
+async fn figures_of_pods_are_the_runtimes_with_the_gate() {
+    let stats = node_stats(Some(Ok(told_figures())));
+    let summary = value(&stats.summary(false).await.unwrap());
+    let pods = summary["pods"].as_array().unwrap();
+    let [pod] = pods.as_slice() else { panic!("{summary}") };
+    let time = "2023-11-14T22:13:20Z";
+    assert_eq!(
+        pod["cpu"],
+        json!({ "time": time, "usageNanoCores": 5, "usageCoreNanoSeconds": 2_000_000_000 })
+    );
+    assert_eq!(pod["memory"], json!({ "time": time, "availableBytes": 1300, "workingSetBytes": 700 }));
+    assert_eq!(pod["swap"], json!({ "time": time, "swapAvailableBytes": 8, "swapUsageBytes": 6 }));
+    assert_eq!(pod["process_stats"]["process_count"], 9);
+    assert_eq!((&pod["network"]["name"], &pod["network"]["txBytes"]), (&json!("net1"), &json!(3)));
+    let containers = pod["containers"].as_array().unwrap();
+    let told: Vec<_> = containers.iter().map(|one| (&one["name"], &one["rootfs"]["usedBytes"])).collect();
+    assert_eq!(told, [(&json!("shell"), &json!(60)), (&json!("web"), &json!(50))]);
+    assert_eq!(containers[0]["cpu"]["usageCoreNanoSeconds"], 1_500_000_000);
+    assert!(summary["node"]["cpu"]["time"].is_string(), "the machine's own are there");
+
+    let resource = stats.resource_metrics().await;
+    let line = r#"container_memory_working_set_bytes{container="web",namespace="default",pod="web-vm"} 700 "#;
+    assert!(resource.contains(line), "{resource}");
+    let text = stats.cgroup_metrics().await;
+    for line in ["a_total{pod=\"web-vm\"} 7", "container_scrape_error 0", "machine_scrape_error 0"] {
+        assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
+    }
+    assert!(text.contains("\nmachine_cpu_cores{") && !text.contains("container_cpu_usage"), "{text}");
+}
+
+#[tokio::test]
+async fn a_runtime_without_figures_leaves_them_to_cgroups_and_its_metrics_out() {
+    let stats = node_stats(None);
+    let summary = value(&stats.summary(false).await.unwrap());
+    assert_eq!(summary["pods"][0]["containers"].as_array().map(Vec::len), Some(2), "{summary}");
+    let text = stats.cgroup_metrics().await;
+    assert!(text.lines().any(|line| line == "container_scrape_error 1"), "{text}");
+    assert!(text.contains("\nmachine_cpu_cores{"), "{text}");
+}
+
+#[tokio::test]
+async fn a_runtime_that_fails_is_an_error_of_the_answer() {
+    let refused = RuntimeError::Failed { call: "ListPodSandboxStats", code: 2, message: "broken".into() };
+    let stats = node_stats(Some(Err(refused)));
+    let error = stats.summary(false).await.unwrap_err();
+    assert_eq!(error.to_string(), "failed to list pod stats: ListPodSandboxStats: broken");
+    assert!(stats.resource_metrics().await.contains("\nresource_scrape_error 1\n"));
+    assert!(stats.cgroup_metrics().await.contains("\ncontainer_scrape_error 1\n"));
 }

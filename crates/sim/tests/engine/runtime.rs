@@ -6,9 +6,9 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use model::cgroup::CgroupDriver;
 use model::cri::{
-    ContainerConfig, ContainerStats, ExecResult, FilesystemUsage, Image, ImageSpec, LinuxResources,
-    NamespaceOptions, RegistryAuth, RuntimeCondition, RuntimeHandler, RuntimeStatus, RuntimeVersion,
-    SandboxConfig,
+    ContainerConfig, ContainerStats, ExecResult, FilesystemUsage, Image, ImageSpec, LinuxResources, Metric,
+    MetricDescriptor, NamespaceOptions, RegistryAuth, RuntimeCondition, RuntimeHandler, RuntimeStatus,
+    RuntimeVersion, SandboxConfig, SandboxStats,
 };
 use model::observed::ContainerState;
 use model::{ContainerId, PodUid, SandboxId};
@@ -381,6 +381,18 @@ impl Runtime for SimRuntime {
 
     async fn list_container_stats(&self, _: &ContainerFilter) -> Result<Vec<ContainerStats>, RuntimeError> {
         unsupported("ListContainerStats")
+    }
+
+    async fn list_pod_sandbox_stats(&self, _: &SandboxFilter) -> Result<Vec<SandboxStats>, RuntimeError> {
+        unsupported("ListPodSandboxStats")
+    }
+
+    async fn list_metric_descriptors(&self) -> Result<Vec<MetricDescriptor>, RuntimeError> {
+        unsupported("ListMetricDescriptors")
+    }
+
+    async fn list_pod_sandbox_metrics(&self) -> Result<Vec<Metric>, RuntimeError> {
+        unsupported("ListPodSandboxMetrics")
     }
 }
 

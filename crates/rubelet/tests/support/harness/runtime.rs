@@ -118,7 +118,7 @@ impl Runtime {
         self.fact("bridge")
     }
 
-    /// "1.6", "1.7" or "2.1".
+    /// "1.6", "1.7", "2.1" or "2.4".
     pub fn version(&self) -> &str {
         self.fact("version")
     }

@@ -4,7 +4,7 @@ use ports::MachineUsage;
 
 use crate::stats::family::{Family, Labels};
 
-pub(super) fn families(machine: &MachineUsage) -> Vec<Family> {
+pub(in crate::stats) fn families(machine: &MachineUsage) -> Vec<Family> {
     let facts = &machine.facts;
     let labels = Labels::new(&[
         ("boot_id", &facts.boot_id),

@@ -149,7 +149,7 @@ pub(super) fn families(owned: &[Owned<'_>]) -> Vec<Family> {
 }
 
 fn family((name, kind, about, value): &Row, owned: &[Owned<'_>]) -> Family {
-    let mut family = Family::new(name, kind, about);
+    let mut family = Family::new(*name, kind, *about);
     for one in owned {
         family.add(one.labels.text(), value(one.usage), Some(one.usage.at));
     }

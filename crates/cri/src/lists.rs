@@ -1,0 +1,100 @@
+//! Lists that come in parts, with the gate `CRIListStreaming`: an answer has 16 MiB at most, a stream of answers has not.
+//!
+//! ```text
+//!   asked for, and not refused on this connection? ──yes──> stream of parts, put together
+//!                        | no                                   | Unimplemented, which is remembered
+//!                        +────────> one answer <────────────────+
+//! ```
+//!
+//! A service that lacks one of the streams is asked for none of them until its connection is made anew: another runtime may
+//! be there then.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ports::RuntimeError;
+use prost::Message;
+use tonic::{Response, Status, Streaming};
+
+use crate::endpoint::MAX_MESSAGE;
+
+/// A runtime that never ends its list must not take all memory. Far more than the list of any node has.
+const MAX_LIST: usize = 16 * MAX_MESSAGE;
+
+/// Whether a service said, on its present connection, that it has no streams of lists.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StreamRefusal(Arc<AtomicBool>);
+
+impl StreamRefusal {
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub fn forget(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+
+    /// `None` when the call is not implemented: then the plain list is to be asked for, now and later.
+    pub fn or_note<T>(
+        &self,
+        call: &'static str,
+        answer: Result<T, RuntimeError>,
+    ) -> Option<Result<T, RuntimeError>> {
+        if matches!(answer, Err(RuntimeError::Unsupported { .. })) {
+            tracing::info!(call, "the runtime has no streams of lists; plain lists are asked for");
+            self.0.store(true, Ordering::Relaxed);
+            return None;
+        }
+        Some(answer)
+    }
+}
+
+/// Puts the parts together. A stream that breaks off gives nothing: what is missing can't be told.
+pub(crate) async fn collect<P: Message, T>(
+    mut stream: Streaming<P>,
+    items: impl Fn(P) -> Vec<T>,
+) -> Result<Response<Vec<T>>, Status> {
+    let (mut all, mut bytes) = (Vec::new(), 0_usize);
+    while let Some(part) = stream.message().await? {
+        bytes = bytes.saturating_add(part.encoded_len());
+        if bytes > MAX_LIST {
+            let message = format!("the streamed list has more than {MAX_LIST} bytes");
+            return Err(Status::resource_exhausted(message));
+        }
+        all.extend(items(part));
+    }
+    Ok(Response::new(all))
+}
+
+/// `list!(service, line, deadline, "Stream" stream(request) field, "List" list(request) field)`: the entries, from the
+/// stream where [`Line::streams`](crate::call::Line) wants it and the service has it.
+macro_rules! list {
+    (
+        $service:expr, $line:expr, $deadline:expr,
+        $stream_name:literal $stream:ident($stream_request:expr) $parts:ident,
+        $list_name:literal $list:ident($list_request:expr) $items:ident
+    ) => {{
+        let streamed = match $line.streams {
+            None => None,
+            Some(refusal) => {
+                let mut service = $service.clone();
+                let send = |request| async move {
+                    let stream = service.$stream(request).await?.into_inner();
+                    $crate::lists::collect(stream, |part| part.$parts).await
+                };
+                let answer = $crate::call::call($stream_name, $line, $deadline, $stream_request, send).await;
+                refusal.or_note($stream_name, answer)
+            }
+        };
+        match streamed {
+            Some(entries) => entries,
+            None => {
+                let mut service = $service.clone();
+                let send = |request| async move { service.$list(request).await };
+                let answer = $crate::call::call($list_name, $line, $deadline, $list_request, send).await;
+                answer.map(|answer| answer.$items)
+            }
+        }
+    }};
+}
+pub(crate) use list;

@@ -1,0 +1,211 @@
+//! Figures of pods and containers as the runtime tells them, with the gate `PodAndContainerStatsFromCRI`.
+//!
+//! ```text
+//!   ListPodSandboxStats ──> those of pods that the agent knows ──> PodFigures
+//!            | not implemented
+//!            +──> None: they come from cgroups
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use model::Wall;
+use model::cri::{ContainerStats, InterfaceStats, ResourceUsage, SandboxStats};
+use ports::{
+    CgroupUsage, Disposition, InterfaceFigures, Pressure, Pressures, Runtime, SandboxFilter, Stall,
+    TrafficFigures,
+};
+use tokio::sync::Mutex;
+
+use super::StatsError;
+use super::reading::{PodFigures, Wanted};
+
+/// CPU use over less than this says little.
+const SHORTEST_RATE: i64 = 1_000_000_000;
+
+/// What is remembered between two answers of the runtime.
+#[derive(Default)]
+pub(super) struct RuntimeFigures {
+    rates: Mutex<Rates>,
+    /// Somebody was told that figures come from cgroups after all.
+    fell_back: AtomicBool,
+}
+
+impl RuntimeFigures {
+    /// Figures of the pods of which the runtime tells some. `None` when it has no such call.
+    pub async fn pods(
+        &self,
+        runtime: &dyn Runtime,
+        wanted: Vec<Wanted>,
+    ) -> Result<Option<Vec<PodFigures>>, StatsError> {
+        let stats = match runtime.list_pod_sandbox_stats(&SandboxFilter::default()).await {
+            Ok(stats) => stats,
+            Err(error) if error.disposition() == Disposition::Unsupported => {
+                if !self.fell_back.swap(true, Ordering::Relaxed) {
+                    let gate = "PodAndContainerStatsFromCRI";
+                    tracing::warn!(gate, %error, "figures of pods and containers come from cgroups");
+                }
+                return Ok(None);
+            }
+            Err(error) => return Err(StatsError::Runtime(error)),
+        };
+        self.fell_back.store(false, Ordering::Relaxed);
+        let mut by_id: BTreeMap<String, SandboxStats> =
+            stats.into_iter().map(|one| (one.id.clone(), one)).collect();
+        let mut rates = self.rates.lock().await;
+        rates.0.retain(|id, _| by_id.values().any(|sandbox| names(sandbox, id)));
+        let figures = |pod: Wanted| {
+            let stats = by_id.remove(pod.sandbox_id())?;
+            Some(figures(pod, stats, &mut rates))
+        };
+        Ok(Some(wanted.into_iter().filter_map(figures).collect()))
+    }
+}
+
+fn names(sandbox: &SandboxStats, id: &str) -> bool {
+    sandbox.id == id || sandbox.containers.iter().any(|container| container.id == id)
+}
+
+fn figures(pod: Wanted, stats: SandboxStats, rates: &mut Rates) -> PodFigures {
+    let mut usage = usage(&stats.id, &stats.usage, rates);
+    usage.tasks = stats.process_count;
+    // The interface has no swap of a sandbox.
+    let swap = |part: fn(&ResourceUsage) -> Option<u64>| {
+        stats.containers.iter().filter_map(|one| part(&one.usage)).reduce(u64::saturating_add)
+    };
+    usage.swap_bytes = swap(|usage| usage.swap_usage_bytes);
+    let available = swap(|usage| usage.swap_available_bytes);
+    usage.swap_limit_bytes = limit(available, usage.swap_bytes);
+    let mut containers: BTreeMap<String, ContainerStats> =
+        stats.containers.into_iter().map(|one| (one.id.clone(), one)).collect();
+    let of_container = |id: &str| {
+        let stats = containers.remove(id)?;
+        let usage = self::usage(&stats.id, &stats.usage, rates);
+        Some((String::new(), usage, stats.writable_layer))
+    };
+    let mut figures = pod.figures(of_container);
+    figures.usage = Some(usage);
+    figures.default_interface = stats.default_interface.as_ref().and_then(interface);
+    figures.interfaces = stats.interfaces.iter().filter_map(interface).collect();
+    figures
+}
+
+fn usage(id: &str, told: &ResourceUsage, rates: &mut Rates) -> CgroupUsage {
+    CgroupUsage {
+        at: Wall(told.timestamp),
+        cpu_nanos: told.cpu_usage_core_nano_seconds,
+        cpu_nano_cores: told.cpu_usage_nano_cores.or_else(|| rates.since_last(id, told)),
+        memory_bytes: told.memory_usage_bytes,
+        working_set_bytes: told.memory_working_set_bytes,
+        rss_bytes: told.memory_rss_bytes,
+        page_faults: told.memory_page_faults,
+        major_page_faults: told.memory_major_page_faults,
+        memory_limit_bytes: limit(told.memory_available_bytes, told.memory_working_set_bytes),
+        swap_bytes: told.swap_usage_bytes,
+        swap_limit_bytes: limit(told.swap_available_bytes, told.swap_usage_bytes),
+        pressure: Pressures {
+            cpu: told.cpu_pressure.as_ref().map(pressure),
+            memory: told.memory_pressure.as_ref().map(pressure),
+            io: told.io_pressure.as_ref().map(pressure),
+        },
+        ..Default::default()
+    }
+}
+
+/// What is available is told instead of the limit.
+fn limit(available: Option<u64>, used: Option<u64>) -> Option<u64> {
+    available.map(|available| available.saturating_add(used.unwrap_or(0)))
+}
+
+/// The total is handed on in the unit that the runtime has chosen, as upstream does: the interface says nanoseconds, and
+/// runtimes copy the kernel's microseconds.
+fn pressure(told: &model::cri::Pressure) -> Pressure {
+    let stall = |told: &model::cri::PressureStall| Stall {
+        total_micros: told.total,
+        averages: [told.avg10, told.avg60, told.avg300],
+    };
+    Pressure { some: stall(&told.some), full: stall(&told.full) }
+}
+
+/// `None` unless all numbers of a summary are told: a zero is never invented.
+fn interface(told: &InterfaceStats) -> Option<InterfaceFigures> {
+    let traffic = |bytes: Option<u64>, errors: Option<u64>| {
+        Some(TrafficFigures { bytes: bytes?, errors: errors?, ..Default::default() })
+    };
+    let (rx, tx) = (traffic(told.rx_bytes, told.rx_errors)?, traffic(told.tx_bytes, told.tx_errors)?);
+    Some(InterfaceFigures { name: told.name.clone(), rx, tx })
+}
+
+/// CPU use of those of which the runtime tells only how much they had so far, by id.
+#[derive(Default)]
+struct Rates(BTreeMap<String, Sample>);
+
+struct Sample {
+    at: i64,
+    cpu_nanos: u64,
+    nano_cores: Option<u64>,
+}
+
+impl Rates {
+    /// Over the time since the last answer that is old enough.
+    fn since_last(&mut self, id: &str, told: &ResourceUsage) -> Option<u64> {
+        let (at, cpu_nanos) = (told.timestamp, told.cpu_usage_core_nano_seconds?);
+        let nano_cores = match self.0.get(id) {
+            Some(last) if at.saturating_sub(last.at) < SHORTEST_RATE => return last.nano_cores,
+            Some(last) => cpu_nanos.checked_sub(last.cpu_nanos).map(|used| {
+                let seconds = at.saturating_sub(last.at) as f64 / 1e9;
+                (used as f64 / seconds) as u64
+            }),
+            None => None,
+        };
+        self.0.insert(id.to_owned(), Sample { at, cpu_nanos, nano_cores });
+        nano_cores
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_use_is_told_over_a_second_at_least() {
+        let mut rates = Rates::default();
+        let mut check = |millis: i64, cpu_millis: u64, expect: Option<u64>| {
+            let told = ResourceUsage {
+                timestamp: millis * 1_000_000,
+                cpu_usage_core_nano_seconds: Some(cpu_millis * 1_000_000),
+                ..Default::default()
+            };
+            assert_eq!(usage("c1", &told, &mut rates).cpu_nano_cores, expect, "{millis} {cpu_millis}");
+        };
+        check(1000, 10, None);
+        check(1500, 400, None);
+        check(3000, 1010, Some(500_000_000));
+        check(3500, 9000, Some(500_000_000));
+        // A container that was started anew under its id would have used less than before.
+        check(5000, 20, None);
+        check(7000, 20, Some(0));
+    }
+
+    #[test]
+    fn what_is_available_makes_the_limit() {
+        assert_eq!(limit(Some(5), Some(7)), Some(12));
+        assert_eq!(limit(Some(u64::MAX), Some(7)), Some(u64::MAX));
+        assert_eq!(limit(None, Some(7)), None);
+    }
+
+    #[test]
+    fn an_interface_is_told_whole_or_not_at_all() {
+        let number = |value| Some(value);
+        let whole = InterfaceStats {
+            name: "eth0".into(),
+            rx_bytes: number(1),
+            rx_errors: number(2),
+            tx_bytes: number(3),
+            tx_errors: number(4),
+        };
+        let found = interface(&whole).unwrap();
+        assert_eq!((found.rx.bytes, found.rx.errors, found.tx.bytes, found.tx.errors), (1, 2, 3, 4));
+        assert_eq!(interface(&InterfaceStats { tx_errors: None, ..whole }), None);
+    }
+}
