@@ -13,6 +13,7 @@ mod kubectl_top;
 mod metrics;
 mod notify;
 mod rights;
+mod runtime_figures;
 mod secure_port;
 mod streams;
 mod tracing;

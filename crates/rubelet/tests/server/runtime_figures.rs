@@ -1,18 +1,10 @@
 //! The gates `CRIListStreaming` and `PodAndContainerStatsFromCRI` on a runtime that has the calls they need, and on one that
 //! has none of them.
 
-// These tests run real processes in real time.
-#![allow(clippy::disallowed_methods)]
-
-mod cri_proxy;
-mod exposition;
-mod harness;
-mod pods;
-
-use cri_proxy::{Fault, Proxy, Rule, Script, When};
-use exposition::{check_with_promtool, families};
-use harness::{Agent, Node, Runtime, SLOW, wait};
-use pods::{UNTIL_TERM, is_running, manifest, shell};
+use crate::support::cri_proxy::{Fault, Proxy, Rule, Script, When};
+use crate::support::exposition::{check_with_promtool, families};
+use crate::support::harness::{Agent, Node, Runtime, SLOW, wait};
+use crate::support::pods::{UNTIL_TERM, is_running, manifest, shell};
 use serde_json::{Value, json};
 
 /// An agent with both gates, whose calls to this runtime are counted, and a pod on it.
