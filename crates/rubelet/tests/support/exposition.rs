@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use crate::harness::{hack, run};
+use crate::support::harness::{hack, run};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Family {
