@@ -15,7 +15,8 @@ fn write_tree(dir: &Path, word: &str) {
     fs::write(dir.join("Cargo.toml"), "[workspace]\nresolver = \"3\"\nmembers = [\"crates/*\"]\n").unwrap();
     let manifest = "[package]\nname = \"toy\"\nversion = \"0.1.0\"\nedition = \"2024\"\n";
     fs::write(dir.join("crates/toy/Cargo.toml"), manifest).unwrap();
-    fs::write(dir.join("crates/toy/src/main.rs"), format!("fn main() {{ println!(\"{word}\"); }}\n")).unwrap();
+    fs::write(dir.join("crates/toy/src/main.rs"), format!("fn main() {{ println!(\"{word}\"); }}\n"))
+        .unwrap();
 }
 
 /// Runs a script in a tree, after `hack/build-cache.sh`, and gives its output.

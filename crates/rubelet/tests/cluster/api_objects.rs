@@ -1,12 +1,12 @@
 //! Objects that pods of a real API server name: waited for, seen by their containers, followed.
 
 use crate::support::cluster::Cluster;
+use crate::support::cluster_node::{BUSYBOX, ClusterNode, merge};
 use crate::support::harness::{SLOW, wait_until};
-use crate::support::member::{BUSYBOX, Member, merge};
 use serde_json::{Value, json};
 
 /// A pod whose container says at its end what it has seen.
-fn pod(member: &Member, name: &str, script: &str, container: Value, spec: Value) -> String {
+fn pod(member: &ClusterNode, name: &str, script: &str, container: Value, spec: Value) -> String {
     let script = format!("set -e; {script}");
     let mut main = json!({"name": "main", "image": BUSYBOX, "imagePullPolicy": "Never", "command": ["sh", "-c", script]});
     merge(&mut main, container);
@@ -22,7 +22,7 @@ fn pod(member: &Member, name: &str, script: &str, container: Value, spec: Value)
 }
 
 /// What the container of a pod that succeeded has said.
-fn said(member: &Member, namespace: &str, name: &str) -> String {
+fn said(member: &ClusterNode, namespace: &str, name: &str) -> String {
     let over = |pod: &Value| matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
     let pod = member.cluster.wait_for("pod", namespace, name, SLOW, over);
     assert_eq!(pod["status"]["phase"], "Succeeded", "{pod}\n{}", member.agent().log_tail());
@@ -33,7 +33,7 @@ fn said(member: &Member, namespace: &str, name: &str) -> String {
 /// What admission gives every pod: a token, the cluster's authority, its namespace, and where the API is.
 #[test]
 fn a_default_pod_knows_its_cluster() {
-    let member = Member::join(Cluster::shared(), "objects-a");
+    let member = ClusterNode::join(Cluster::shared(), "objects-a");
     let cluster = member.cluster;
     let namespace = cluster.namespace("default-pod");
     let script = "cd /var/run/secrets/kubernetes.io/serviceaccount
@@ -53,7 +53,7 @@ fn a_default_pod_knows_its_cluster() {
 
 #[test]
 fn a_pod_waits_for_its_objects_and_follows_them() {
-    let member = Member::join(Cluster::shared(), "objects-b");
+    let member = ClusterNode::join(Cluster::shared(), "objects-b");
     let cluster = member.cluster;
     let namespace = cluster.namespace("late");
     let script = "trap 'exit 0' TERM
@@ -97,7 +97,7 @@ fn a_pod_waits_for_its_objects_and_follows_them() {
 /// time, who wrote what in the year 10000, and a tree of fields that is deeper than decoders like.
 #[test]
 fn an_odd_service_holds_up_no_other() {
-    let member = Member::join(Cluster::shared(), "objects-c");
+    let member = ClusterNode::join(Cluster::shared(), "objects-c");
     let cluster = member.cluster;
     let namespace = cluster.namespace("odd");
     let service = |name: &str| {

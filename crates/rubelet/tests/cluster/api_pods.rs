@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use crate::support::cluster::Cluster;
+use crate::support::cluster_node::{BUSYBOX, BUSYBOX_2, ClusterNode, STAYS, condition, has, ready};
 use crate::support::harness::{self, Agent, Runtime, SLOW};
-use crate::support::member::{BUSYBOX, BUSYBOX_2, Member, STAYS, condition, has, ready};
-use crate::support::seen::Seen;
+use crate::support::runtime_view::RuntimeView;
 use serde_json::{Value, json};
 
-fn join(name: &'static str) -> Member {
-    Member::join(Cluster::shared_bare(), name)
+fn join(name: &'static str) -> ClusterNode {
+    ClusterNode::join(Cluster::shared_bare(), name)
 }
 
 #[test]
@@ -268,7 +268,7 @@ fn a_runtime_class_of_the_cluster_chooses_the_handler() {
     let member = join("member-f");
     let cluster = member.cluster;
     let namespace = cluster.namespace("classes");
-    let seen = Seen::new(&member.node.runtime);
+    let seen = RuntimeView::new(&member.node.runtime);
     // The private containerd knows runc a second time, as `second`.
     let class = json!({
         "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "other"}, "handler": "second",

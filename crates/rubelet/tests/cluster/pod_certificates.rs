@@ -1,7 +1,7 @@
 //! Certificates of pods (`podCertificate` in a projected volume) against a real API server, whose node authorizer and
 //! NodeRestriction judge what the agent asks for. The test is the signer.
 
-use crate::support::member;
+use crate::support::cluster_node;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use crate::support::cluster::Cluster;
+use crate::support::cluster_node::ClusterNode;
 use crate::support::harness::{SLOW, hack, run, wait};
-use crate::support::member::Member;
 use crate::support::pods::printed;
 use serde_json::{Value, json};
 
@@ -31,8 +31,8 @@ fn cluster() -> &'static Cluster {
     })
 }
 
-fn join(name: &'static str) -> Member {
-    Member::join_with(cluster(), name, |config| {
+fn join(name: &'static str) -> ClusterNode {
+    ClusterNode::join_with(cluster(), name, |config| {
         config["featureGates"]["PodCertificateRequest"] = json!(true);
     })
 }
@@ -44,12 +44,12 @@ fn namespace(prefix: &str) -> String {
     namespace
 }
 
-fn pod(member: &Member, name: &str, script: &str, sources: &Value, more: Value) -> String {
+fn pod(node: &ClusterNode, name: &str, script: &str, sources: &Value, more: Value) -> String {
     let volumes = json!([{"name": "certs", "projected": {"defaultMode": 0o440, "sources": sources}}]);
     let mut spec =
         json!({"serviceAccountName": "sa", "automountServiceAccountToken": false, "volumes": volumes});
-    member::merge(&mut spec, more);
-    let mut pod: Value = serde_json::from_str(&member.pod(name, script, spec)).expect("a pod");
+    cluster_node::merge(&mut spec, more);
+    let mut pod: Value = serde_json::from_str(&node.pod(name, script, spec)).expect("a pod");
     pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "certs", "mountPath": "/certs"}]);
     pod.to_string()
 }
@@ -183,9 +183,9 @@ fn answer_in_the_store(namespace: &str, request: &Value, status: &Value) {
 
 /// The text of the pod's container between these marks, once it is there.
 #[track_caller]
-fn between(member: &Member, pod: &Value, mark: &str) -> String {
+fn between(node: &ClusterNode, pod: &Value, mark: &str) -> String {
     wait(&format!("the container's words for {mark}"), 2 * SLOW, || {
-        let lines = printed(member.agent(), pod, "main", 0);
+        let lines = printed(node.agent(), pod, "main", 0);
         let place = |word: String| lines.iter().position(|line| *line == word);
         match (place(format!("begin {mark}")), place(format!("end {mark}"))) {
             (Some(begin), Some(end)) => Ok(lines[begin + 1..end].join("\n") + "\n"),
@@ -211,9 +211,9 @@ fn wait_event(namespace: &str, pod: &str, reason: &str, message: &str) {
 /// what it reads belongs together, with its mode and owner, in memory only.
 #[test]
 fn keys_of_every_type_are_certified() {
-    let member = join("certs-types");
+    let node = join("certs-types");
     let namespace = namespace("types");
-    let signer = Signer::new(&member.node.runtime.dir);
+    let signer = Signer::new(&node.node.runtime.dir);
     let sources: Vec<Value> = KEY_TYPES
         .iter()
         .map(|key_type| {
@@ -232,21 +232,21 @@ fn keys_of_every_type_are_certified() {
         echo \"begin modes\"; stat -L -c %a-%u */key */chain */bundle | sort -u; echo \"end modes\"
         trap 'exit 0' TERM; sleep 3600 & wait";
     let more = json!({"securityContext": {"runAsUser": 4711}});
-    let made = cluster().create_pod(&namespace, &pod(&member, "types", script, &json!(sources), more));
+    let made = cluster().create_pod(&namespace, &pod(&node, "types", script, &json!(sources), more));
     let requests = open_requests(&namespace, KEY_TYPES.len());
     wait_event(&namespace, "types", "FailedMount", "credential bundle is not issued yet");
 
     let uid = |kind: &str, namespace: &str, name: &str| {
         cluster().get(kind, namespace, name).expect("it is there")["metadata"]["uid"].clone()
     };
-    let (account, node) = (uid("serviceaccount", &namespace, "sa"), uid("node", "", member.name));
+    let (account, node_uid) = (uid("serviceaccount", &namespace, "sa"), uid("node", "", node.name));
     let mut kinds: Vec<&str> = Vec::new();
     for request in &requests {
         let spec = &request["spec"];
         assert_eq!((&spec["signerName"], &spec["maxExpirationSeconds"]), (&json!(SIGNER), &json!(86400)));
         assert_eq!((&spec["podName"], &spec["podUID"]), (&json!("types"), &made["metadata"]["uid"]));
         assert_eq!((&spec["serviceAccountName"], &spec["serviceAccountUID"]), (&json!("sa"), &account));
-        assert_eq!((&spec["nodeName"], &spec["nodeUID"]), (&json!(member.name), &node));
+        assert_eq!((&spec["nodeName"], &spec["nodeUID"]), (&json!(node.name), &node_uid));
         let owner = &request["metadata"]["ownerReferences"][0];
         assert_eq!((&owner["kind"], &owner["uid"]), (&json!("Pod"), &made["metadata"]["uid"]));
         kinds.push(spec["unverifiedUserAnnotations"]["test.example/kind"].as_str().expect("its type"));
@@ -257,13 +257,13 @@ fn keys_of_every_type_are_certified() {
     expect.sort_unstable();
     assert_eq!(kinds, expect);
 
-    let pod = cluster().wait_for("pod", &namespace, "types", 2 * SLOW, member::ready);
+    let pod = cluster().wait_for("pod", &namespace, "types", 2 * SLOW, cluster_node::ready);
     for key_type in KEY_TYPES {
-        let (of_key, of_certificate) = public_keys(&between(&member, &pod, key_type));
+        let (of_key, of_certificate) = public_keys(&between(&node, &pod, key_type));
         assert_eq!(of_key, of_certificate, "{key_type}");
     }
-    assert_eq!(between(&member, &pod, "modes"), "600-4711\n");
-    let metrics = member.agent().get("/metrics").expect("metrics").text();
+    assert_eq!(between(&node, &pod, "modes"), "600-4711\n");
+    let metrics = node.agent().get("/metrics").expect("metrics").text();
     let states = format!("kubelet_podcertificate_states{{signer_name=\"{SIGNER}\",state=\"fresh\"}} 6");
     assert!(metrics.contains(&states), "{metrics}");
     let mounts = fs::read_to_string("/proc/mounts").expect("mounts");
@@ -271,7 +271,7 @@ fn keys_of_every_type_are_certified() {
         |line: &&str| line.contains(pod["metadata"]["uid"].as_str().unwrap()) && line.contains("/certs ");
     let volume = mounts.lines().find(is_volume).expect("the volume is a mount");
     assert!(volume.starts_with("tmpfs "), "{volume}");
-    assert!(!member.agent().log().contains("PRIVATE KEY"));
+    assert!(!node.agent().log().contains("PRIVATE KEY"));
     cluster().delete("pod", &namespace, "types");
     cluster().wait_gone("pod", &namespace, "types", 2 * SLOW);
 }
@@ -279,11 +279,11 @@ fn keys_of_every_type_are_certified() {
 /// A signer's no is for good: the pod says so and waits, and nobody is asked again.
 #[test]
 fn a_signer_may_say_no() {
-    let member = join("certs-denied");
+    let node = join("certs-denied");
     let namespace = namespace("denied");
     let sources = json!([{"podCertificate": {"signerName": SIGNER, "keyType": "ED25519", "keyPath": "key"}}]);
     for (name, kind, words) in [("no", "Denied", "denied"), ("fails", "Failed", "failed")] {
-        cluster().create_pod(&namespace, &pod(&member, name, "sleep 3600", &sources, json!({})));
+        cluster().create_pod(&namespace, &pod(&node, name, "sleep 3600", &sources, json!({})));
         let requests = open_requests(&namespace, 1);
         answer(&namespace, &requests[0], &json!({"conditions": [condition(kind)]}));
         let reason = "reason=\"ByTest\" message=\"not \\\"you\\\"\"";
@@ -296,7 +296,7 @@ fn a_signer_may_say_no() {
             &format!("PodCertificateRequest {namespace}/{} ", name_of(&requests[0])),
         );
         assert_eq!(cluster().pod_status(&namespace, name)["phase"], "Pending");
-        let metrics = member.agent().get("/metrics").expect("metrics").text();
+        let metrics = node.agent().get("/metrics").expect("metrics").text();
         let states = format!("kubelet_podcertificate_states{{signer_name=\"{SIGNER}\",state=\"{words}\"}} 1");
         assert!(metrics.contains(&states), "{metrics}");
     }
@@ -311,9 +311,9 @@ fn a_signer_may_say_no() {
 /// files of a pod that runs stay as they are until there are new ones. A refresh leaves the old pair until the new one is there.
 #[test]
 fn keys_are_replaced_as_a_whole_over_refreshes_and_crashes() {
-    let mut member = join("certs-refresh");
+    let mut node = join("certs-refresh");
     let namespace = namespace("refresh");
-    let signer = Signer::new(&member.node.runtime.dir);
+    let signer = Signer::new(&node.node.runtime.dir);
     let sources = json!([{"podCertificate": {
         "signerName": SIGNER, "keyType": "ECDSAP256", "credentialBundlePath": "bundle", "keyPath": "key",
     }}]);
@@ -323,46 +323,46 @@ fn keys_are_replaced_as_a_whole_over_refreshes_and_crashes() {
             while cmp -s /certs/bundle /tmp/now; do sleep 0.1; done
             n=$((n + 1))
         done & trap 'exit 0' TERM; wait";
-    cluster().create_pod(&namespace, &pod(&member, "refresh", script, &sources, json!({})));
+    cluster().create_pod(&namespace, &pod(&node, "refresh", script, &sources, json!({})));
     let first = open_requests(&namespace, 1).remove(0);
-    member.node.agent.kill9();
+    node.node.agent.kill9();
     answer(&namespace, &first, &signer.issue(&first, None));
-    member.node.agent.restart();
+    node.node.agent.restart();
     let second = open_requests(&namespace, 1).remove(0);
     assert_ne!(second["spec"]["stubPKCS10Request"], first["spec"]["stubPKCS10Request"], "another key");
     answer_in_the_store(&namespace, &second, &signer.issue(&second, Some((5, 15))));
-    let pod = cluster().wait_for("pod", &namespace, "refresh", 2 * SLOW, member::ready);
-    let check = |member: &Member, number: &str| {
-        let bundle = between(member, &pod, number);
+    let pod = cluster().wait_for("pod", &namespace, "refresh", 2 * SLOW, cluster_node::ready);
+    let check = |node: &ClusterNode, number: &str| {
+        let bundle = between(node, &pod, number);
         assert!(!bundle.contains("a remark"), "{bundle}");
         let (of_key, of_certificate) = public_keys(&bundle);
         assert_eq!(of_key, of_certificate, "state {number} of the files");
         of_key
     };
-    let mut keys = vec![check(&member, "1")];
+    let mut keys = vec![check(&node, "1")];
 
     let third = open_requests(&namespace, 1).remove(0);
     wait_event(&namespace, "refresh", "CertificateExpired", "PodCertificate expired");
-    assert!(!printed(member.agent(), &pod, "main", 0).contains(&"begin 2".to_owned()), "the old ones stay");
+    assert!(!printed(node.agent(), &pod, "main", 0).contains(&"begin 2".to_owned()), "the old ones stay");
     answer(&namespace, &third, &signer.issue(&third, None));
-    keys.push(check(&member, "2"));
+    keys.push(check(&node, "2"));
 
-    member.node.agent.restart();
+    node.node.agent.restart();
     let fourth = open_requests(&namespace, 1).remove(0);
-    assert!(!printed(member.agent(), &pod, "main", 0).contains(&"begin 3".to_owned()), "the old ones stay");
+    assert!(!printed(node.agent(), &pod, "main", 0).contains(&"begin 3".to_owned()), "the old ones stay");
     // Whoever deletes a request is asked again.
     cluster().kubectl(&["delete", "podcertificaterequest", name_of(&fourth), "--namespace", &namespace]);
     let fifth = open_requests(&namespace, 1).remove(0);
     assert_ne!(name_of(&fifth), name_of(&fourth));
     answer(&namespace, &fifth, &signer.issue(&fifth, None));
-    keys.push(check(&member, "3"));
+    keys.push(check(&node, "3"));
 
     keys.sort();
     keys.dedup();
     assert_eq!(keys.len(), 3, "a new key each time");
     let status = cluster().pod_status(&namespace, "refresh");
     assert_eq!(status["containerStatuses"][0]["restartCount"], 0);
-    assert!(!member.agent().log().contains("PRIVATE KEY"));
+    assert!(!node.agent().log().contains("PRIVATE KEY"));
     cluster().delete("pod", &namespace, "refresh");
     cluster().wait_gone("pod", &namespace, "refresh", 2 * SLOW);
 }

@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use crate::support::cluster::Cluster;
+use crate::support::cluster_node::{BUSYBOX, ClusterNode, STAYS, ready};
 use crate::support::harness::{self, PASSWORD, Registry, Runtime, SLOW, USER};
-use crate::support::member::{BUSYBOX, Member, STAYS, ready};
 use serde_json::{Value, json};
 
 fn waits_with(reason: &'static str) -> impl Fn(&Value) -> bool {
@@ -14,7 +14,7 @@ fn waits_with(reason: &'static str) -> impl Fn(&Value) -> bool {
 }
 
 /// A pod of that image which shows the secrets.
-fn pod(member: &Member, name: &str, image: &str, secrets: &[&str]) -> String {
+fn pod(member: &ClusterNode, name: &str, image: &str, secrets: &[&str]) -> String {
     let secrets: Vec<Value> = secrets.iter().map(|name| json!({ "name": name })).collect();
     let container = json!({
         "name": "main", "image": image, "command": ["sh", "-c", STAYS], "imagePullPolicy": "IfNotPresent",
@@ -28,7 +28,7 @@ fn pod(member: &Member, name: &str, image: &str, secrets: &[&str]) -> String {
 #[test]
 fn the_secret_of_one_pod_is_no_door_for_another() {
     let cluster = Cluster::shared_bare();
-    let member = Member::join(cluster, "puller");
+    let member = ClusterNode::join(cluster, "puller");
     let registry = Registry::start_with_password(&member.node.runtime);
     let image = registry.push(&member.node.runtime, BUSYBOX, "secret/app:1");
     let namespace = cluster.namespace("pulls");
@@ -127,7 +127,7 @@ fn a_plugin_gets_the_token_of_the_pods_service_account() {
     let flags = write_token_plugin(&runtime.dir, &registry);
     let asked_file = runtime.dir.join("asked");
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    let member = Member::join_on(runtime, cluster, "token-puller", &flags, |_| {});
+    let member = ClusterNode::join_on(runtime, cluster, "token-puller", &flags, |_| {});
     let image = registry.push(&member.node.runtime, BUSYBOX, "secret/app:1");
     let namespace = cluster.namespace("tokens");
     // Nodes may ask for tokens of audiences that no pod names only where somebody lets them.

@@ -3,8 +3,8 @@
 use std::process::{Command, Stdio};
 
 use crate::support::cluster::Cluster;
+use crate::support::cluster_node::ClusterNode;
 use crate::support::harness::{SLOW, wait};
-use crate::support::member::Member;
 use serde_json::{Value, json};
 
 /// What somebody who trusts only the cluster's authority sees at that address.
@@ -28,7 +28,7 @@ fn handshake(cluster: &Cluster, address: &str) -> Result<String, String> {
 #[test]
 fn the_secure_port_shows_what_the_cluster_signed() {
     let cluster = Cluster::shared();
-    let mut member = Member::join_with(cluster, "served", |config| {
+    let mut member = ClusterNode::join_with(cluster, "served", |config| {
         config["serverTLSBootstrap"] = json!(true);
         config["address"] = json!("0.0.0.0");
     });

@@ -6,20 +6,20 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::support::cluster::{ApiRequest, Cluster, Record};
+use crate::support::cluster_node::{BUSYBOX, BUSYBOX_2, ClusterNode, STAYS, condition, has, merge, ready};
 use crate::support::harness::{SLOW, run, wait, wait_until};
-use crate::support::member::{BUSYBOX, BUSYBOX_2, Member, STAYS, condition, has, merge, ready};
 use serde_json::{Value, json};
 
 /// Many pods on a machine that has other things to do.
 const MANY: Duration = Duration::from_secs(300);
 
-fn join(name: &'static str) -> Member {
-    let member = Member::join(Cluster::shared(), name);
+fn join(name: &'static str) -> ClusterNode {
+    let member = ClusterNode::join(Cluster::shared(), name);
     member.wait_ready();
     member
 }
 
-impl Member {
+impl ClusterNode {
     fn selector(&self) -> Value {
         json!({"kubernetes.io/hostname": self.name})
     }
@@ -242,7 +242,7 @@ fn assert_evictions_are_told(events: &[Value], expect: usize) {
     assert_eq!(gone, expect, "each evicted pod was seen to its end");
 }
 
-fn wait_node_event(member: &Member, reason: &str) {
+fn wait_node_event(member: &ClusterNode, reason: &str) {
     let about = format!("involvedObject.kind=Node,involvedObject.name={}", member.name);
     wait(&format!("the event {reason}"), SLOW, || {
         let list =
@@ -256,7 +256,7 @@ fn wait_node_event(member: &Member, reason: &str) {
 /// Nothing periodic is left in this agent: what the API server hears, events told.
 #[test]
 fn an_exit_is_told_without_any_tick() {
-    let member = Member::join_with(Cluster::shared(), "work-exit", |config| {
+    let member = ClusterNode::join_with(Cluster::shared(), "work-exit", |config| {
         let never =
             ["syncFrequency", "fileCheckFrequency", "nodeStatusUpdateFrequency", "nodeStatusReportFrequency"];
         for field in never {

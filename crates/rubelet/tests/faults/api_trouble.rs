@@ -7,9 +7,9 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::support::api_proxy::{Between, Broken, Proxy, altered};
 use crate::support::cluster::Cluster;
 use crate::support::harness::{Agent, Runtime, SLOW, wait, wait_until};
-use crate::support::trouble::{Between, Broken, Proxy, altered};
 use serde_json::{Value, json};
 
 const BUSYBOX: &str = "rubelet.test/busybox:1";

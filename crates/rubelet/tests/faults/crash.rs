@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::support::harness::{Agent, Node, Runtime, SLOW, wait, wait_until};
-use crate::support::seen::{BURST, Seen, assert_kept, names, sleeper};
+use crate::support::runtime_view::{BURST, RuntimeView, assert_kept, names, sleeper};
 use serde_json::json;
 
 const PODS: usize = 50;
@@ -44,7 +44,7 @@ impl Chance {
 #[test]
 fn an_agent_killed_in_a_burst_finishes_it_and_touches_nothing_that_runs() {
     let mut node = Node::start();
-    let seen = Seen::new(&node.runtime);
+    let seen = RuntimeView::new(&node.runtime);
     let names = names("crash", PODS);
     for name in &names {
         node.agent.write_manifest(name, &sleeper(name));
@@ -66,7 +66,7 @@ fn an_agent_killed_in_a_burst_finishes_it_and_touches_nothing_that_runs() {
 #[test]
 fn an_agent_killed_again_and_again_converges_in_both_directions() {
     let mut node = Node::start();
-    let seen = Seen::new(&node.runtime);
+    let seen = RuntimeView::new(&node.runtime);
     let names = names("again", 20);
     let mut chance = Chance::new();
 
@@ -106,7 +106,7 @@ fn short_back_off(config: &mut serde_json::Value) {
 #[test]
 fn restart_counts_go_on_over_a_crash_of_the_agent() {
     let mut node = Node::start_with(short_back_off);
-    let seen = Seen::new(&node.runtime);
+    let seen = RuntimeView::new(&node.runtime);
     node.agent.write_manifest("crashing", CRASHING);
     let mut count = 0;
     for _ in 0..3 {
@@ -166,7 +166,7 @@ fn a_pod_over_which_the_agent_panics_is_set_aside_and_the_others_run() {
     let runtime = Runtime::start();
     let agent = Agent::start_in(&runtime, &[("RUBELET_TEST_PANIC_ON", MISTAKE)], &[], |_| {});
     let mut node = Node { agent, runtime };
-    let seen = Seen::new(&node.runtime);
+    let seen = RuntimeView::new(&node.runtime);
     node.agent.write_manifest("before", &sleeper("before"));
     let before = seen.wait_running(&["before".to_owned()], 1, SLOW);
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use crate::support::harness::{Node, SLOW, wait};
-use crate::support::seen::{Seen, sleeper};
+use crate::support::runtime_view::{RuntimeView, sleeper};
 
 /// A directory of the host into which containers write what they live through.
 fn diary(node: &Node) -> PathBuf {
@@ -58,7 +58,7 @@ fn wait_diary(node: &Node, name: &str, wanted: &str) {
 #[test]
 fn a_pod_whose_manifest_went_is_stopped_with_its_own_grace_and_its_neighbour_stays() {
     let mut node = Node::start();
-    let seen = Seen::new(&node.runtime);
+    let seen = RuntimeView::new(&node.runtime);
     node.agent.write_manifest("stays", &sleeper("stays"));
     node.agent.write_manifest("goes", &slow_to_end(&node, "goes", "1", 30));
     let before = seen.wait_running(&["goes".to_owned(), "stays".to_owned()], 1, SLOW);
@@ -81,7 +81,7 @@ fn a_pod_whose_manifest_went_is_stopped_with_its_own_grace_and_its_neighbour_sta
 #[test]
 fn a_pod_that_does_not_listen_is_killed_when_its_grace_is_over() {
     let mut node = Node::start();
-    let seen = Seen::new(&node.runtime);
+    let seen = RuntimeView::new(&node.runtime);
     // It says that it was told, and goes on.
     let deaf = slow_to_end(&node, "deaf", "1", 3)
         .replace("sleep 2; note ended; exit 0", "")
@@ -100,7 +100,7 @@ fn a_pod_that_does_not_listen_is_killed_when_its_grace_is_over() {
 #[test]
 fn of_a_manifest_that_changed_the_old_pod_goes_before_the_new_one_comes() {
     let mut node = Node::start();
-    let seen = Seen::new(&node.runtime);
+    let seen = RuntimeView::new(&node.runtime);
     node.agent.write_manifest("changes", &slow_to_end(&node, "changes", "1", 30));
     let before = seen.wait_running(&["changes".to_owned()], 1, SLOW);
     wait_diary(&node, "changes", "1 up");

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::support::harness::{Node, Registry, SLOW, wait_until};
 use crate::support::pods::{self, is_running, phase, restarts, terminated};
-use crate::support::stamps::{Stamps, container, exec, stays, until};
+use crate::support::timestamps::{Timestamps, container, exec, stays, until};
 use serde_json::{Value, json};
 
 /// What has to be the same with and without the kill.
@@ -19,7 +19,7 @@ struct Outcome {
 }
 
 impl Outcome {
-    fn of(pod: &Value, stamps: &Stamps) -> Outcome {
+    fn of(pod: &Value, stamps: &Timestamps) -> Outcome {
         let lists = ["initContainers", "containers"].iter().filter_map(|list| pod["spec"][list].as_array());
         let names = lists.flatten().filter_map(|container| container["name"].as_str());
         let of =
@@ -28,7 +28,7 @@ impl Outcome {
     }
 }
 
-fn counts(stamps: &Stamps) -> BTreeMap<String, usize> {
+fn counts(stamps: &Timestamps) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for word in stamps.words() {
         *counts.entry(word).or_default() += 1;
@@ -92,7 +92,7 @@ fn killed_during_initialisation() {
         let mut outcomes = Vec::new();
         for fate in [Fate::Calm, Fate::Struck, Fate::Away] {
             let name = format!("{policy}-{fate:?}").to_lowercase();
-            let stamps = Stamps::new(&node, &name);
+            let stamps = Timestamps::new(&node, &name);
             node.agent.write_manifest(&name, &stamps.pod(&name, worker(policy, code)));
             stamps.wait_for("held-up");
             meet(&mut node, fate, || {
@@ -117,7 +117,7 @@ fn killed_during_post_start() {
     let mut outcomes = Vec::new();
     for fate in [Fate::Calm, Fate::Struck] {
         let name = format!("post-{fate:?}").to_lowercase();
-        let stamps = Stamps::new(&node, &name);
+        let stamps = Timestamps::new(&node, &name);
         let hook = json!({ "lifecycle": { "postStart": exec(&format!("stamp post-begin; {}; stamp post-end", until("go"))) } });
         let spec = json!({
             "terminationGracePeriodSeconds": 5,
@@ -156,7 +156,7 @@ fn killed_during_pre_stop() {
     let mut lives = Vec::new();
     for fate in [Fate::Calm, Fate::Struck, Fate::Away] {
         let name = format!("pre-{fate:?}").to_lowercase();
-        let stamps = Stamps::new(&node, &name);
+        let stamps = Timestamps::new(&node, &name);
         let hook = json!({ "lifecycle": { "preStop": exec(&format!("stamp pre-begin; {}; stamp pre-end", until("go"))) } });
         let spec = json!({
             "terminationGracePeriodSeconds": 40,
@@ -222,13 +222,13 @@ fn killed_while_a_container_is_replaced() {
 struct Swap {
     name: String,
     policy: &'static str,
-    stamps: Stamps,
+    stamps: Timestamps,
 }
 
 impl Swap {
     fn new(node: &Node, policy: &'static str, fate: Fate) -> Swap {
         let name = format!("swap-{policy}-{fate:?}").to_lowercase();
-        Swap { stamps: Stamps::new(node, &name), name, policy }
+        Swap { stamps: Timestamps::new(node, &name), name, policy }
     }
 
     fn manifest(&self, image: &str) -> String {
@@ -277,7 +277,7 @@ fn killed_during_a_pull() {
     let images = [pods::OTHER_IMAGE, "rubelet.test/user1000:1", "rubelet.test/nobody:1"];
     for (fate, local) in [Fate::Calm, Fate::Struck, Fate::Away].into_iter().zip(images) {
         let name = format!("pull-{fate:?}").to_lowercase();
-        let stamps = Stamps::new(&node, &name);
+        let stamps = Timestamps::new(&node, &name);
         let image = registry.push(&node.runtime, local, &format!("team/{name}:1"));
         drop_image(&node, local);
         registry.shut_for("/blobs/");

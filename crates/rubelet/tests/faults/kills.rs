@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::harness::{Node, live_processes, wait};
 use crate::support::kinds::{
-    Diary, KINDS, Kind, LONG, Twins, assert_sound, impatient, wait_no_trace, wait_settled,
+    DuplicateWatcher, KINDS, Kind, LONG, RunLog, assert_sound, impatient, wait_no_trace, wait_settled,
 };
 use crate::support::pods::{UNTIL_TERM, container_id, is_running, manifest, phase, shell, terminated};
-use crate::support::seen::Seen;
+use crate::support::runtime_view::RuntimeView;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
@@ -19,7 +19,7 @@ fn left_by_containerd(what: &str) -> bool {
 
 /// Kills the shim of a pod: the parent of all its containers, and the only one who knows how they end.
 #[track_caller]
-fn kill_shim(node: &Node, seen: &Seen, pod: &str) {
+fn kill_shim(node: &Node, seen: &RuntimeView, pod: &str) {
     // A runtime that was just started answers, and has not found its containers yet.
     let pids: Vec<i32> = wait(&format!("the shim of {pod}"), LONG, || {
         let found = seen.pods()?.remove(pod).unwrap_or_default();
@@ -52,9 +52,9 @@ fn worker(node: &Node, name: &str, policy: &str) -> String {
 #[test]
 fn pods_whose_shim_was_killed_go_on_as_their_restart_policy_says() {
     let mut node = Node::start_with(impatient);
-    let seen = Seen::new(&node.runtime);
-    let diary = Diary::new(&node);
-    let twins = Twins::watch(&node.runtime);
+    let seen = RuntimeView::new(&node.runtime);
+    let diary = RunLog::new(&node);
+    let twins = DuplicateWatcher::watch(&node.runtime);
     let policies = [("always", "Always"), ("failing", "OnFailure"), ("never", "Never"), ("spared", "Always")];
     let mut before = BTreeMap::new();
     for (name, policy) in policies {
@@ -102,7 +102,7 @@ enum Blow {
     Shim(Kind),
 }
 
-fn strike(node: &mut Node, seen: &Seen, number: usize, blow: Blow) {
+fn strike(node: &mut Node, seen: &RuntimeView, number: usize, blow: Blow) {
     println!("killing: {blow:?}");
     match blow {
         Blow::Agent => node.agent.restart(),
@@ -123,9 +123,9 @@ fn strike(node: &mut Node, seen: &Seen, number: usize, blow: Blow) {
 #[test]
 fn everything_is_killed_in_turn_while_pods_come_and_go() {
     let mut node = Node::start_with(impatient);
-    let seen = Seen::new(&node.runtime);
-    let diary = Diary::new(&node);
-    let twins = Twins::watch(&node.runtime);
+    let seen = RuntimeView::new(&node.runtime);
+    let diary = RunLog::new(&node);
+    let twins = DuplicateWatcher::watch(&node.runtime);
     let mut wanted: BTreeMap<String, Kind> = BTreeMap::new();
     let blows = [
         Blow::Agent,

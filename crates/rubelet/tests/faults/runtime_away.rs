@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use crate::support::harness::{Agent, Node, Runtime, SLOW, wait, wait_until};
-use crate::support::seen::{BURST, Seen, assert_kept, names, sleeper};
+use crate::support::runtime_view::{BURST, RuntimeView, assert_kept, names, sleeper};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
@@ -79,7 +79,7 @@ fn an_agent_without_a_runtime_says_which_socket_and_waits_for_it() {
 #[test]
 fn pods_outlive_a_crash_of_the_runtime_and_what_died_meanwhile_is_restarted() {
     let mut node = Node::start();
-    let seen = Seen::new(&node.runtime);
+    let seen = RuntimeView::new(&node.runtime);
     let names = names("away", 6);
     for name in &names {
         node.agent.write_manifest(name, &sleeper(name));
@@ -120,7 +120,7 @@ fn pods_outlive_a_crash_of_the_runtime_and_what_died_meanwhile_is_restarted() {
 #[test]
 fn the_agent_and_the_runtime_may_crash_together() {
     let mut node = Node::start();
-    let seen = Seen::new(&node.runtime);
+    let seen = RuntimeView::new(&node.runtime);
     let names = names("both", 4);
     for name in &names {
         node.agent.write_manifest(name, &sleeper(name));
@@ -147,7 +147,7 @@ fn the_agent_and_the_runtime_may_crash_together() {
 #[test]
 fn a_burst_goes_on_when_the_runtime_is_back() {
     let node = Node::start();
-    let seen = Seen::new(&node.runtime);
+    let seen = RuntimeView::new(&node.runtime);
     let names = names("flight", 20);
     for name in &names {
         node.agent.write_manifest(name, &sleeper(name));
@@ -176,7 +176,7 @@ fn a_burst_goes_on_when_the_runtime_is_back() {
 #[test]
 fn a_runtime_that_hangs_hangs_nobody_else() {
     let mut node = Node::start_with(|config| config["runtimeRequestTimeout"] = json!("2s"));
-    let seen = Seen::new(&node.runtime);
+    let seen = RuntimeView::new(&node.runtime);
     let names = names("hang", 3);
     node.agent.write_manifest(&names[0], &sleeper(&names[0]));
     let before = seen.wait_running(&names[..1], 1, SLOW);
@@ -220,7 +220,7 @@ fn a_network_namespace_that_is_mounted_twice_holds_up_one_pod_only() {
     // As `ip netns add` does it on a node that runs pods: containerd can't remove the namespace of a sandbox that ends,
     // and refuses to tell its status from then on.
     let mut node = Node::start();
-    let seen = Seen::new(&node.runtime);
+    let seen = RuntimeView::new(&node.runtime);
     node.agent.write_manifest("bad", &sleeper("bad"));
     seen.wait_running(&["bad".to_owned()], 1, SLOW);
     let dir = node.runtime.network_namespaces()[0].parent().expect("a directory").to_owned();

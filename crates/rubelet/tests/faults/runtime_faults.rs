@@ -10,9 +10,9 @@ use std::time::Duration;
 use crate::support::cri_proxy::{Fault, Proxy, Rule, Script, When};
 use crate::support::harness::{Agent, Node, Runtime, wait};
 use crate::support::kinds::{
-    Diary, KINDS, Kind, LONG, Twins, assert_sound, impatient, wait_no_trace, wait_settled,
+    DuplicateWatcher, KINDS, Kind, LONG, RunLog, assert_sound, impatient, wait_no_trace, wait_settled,
 };
-use crate::support::seen::{self, Seen};
+use crate::support::runtime_view::{self, RuntimeView};
 
 const INTERNAL: u16 = 13;
 const UNAVAILABLE: u16 = 14;
@@ -72,9 +72,9 @@ fn wait_faults(proxy: &Proxy, more: u64) {
 /// Pods come, half of them go, others come, one changes, all while the script is played. Then it is quiet.
 fn survive(rules: Vec<Rule>) {
     let (mut node, proxy) = node_behind_proxy();
-    let seen = Seen::new(&node.runtime);
-    let diary = Diary::new(&node);
-    let twins = Twins::watch(&node.runtime);
+    let seen = RuntimeView::new(&node.runtime);
+    let diary = RunLog::new(&node);
+    let twins = DuplicateWatcher::watch(&node.runtime);
     let mut wanted: BTreeMap<String, Kind> = BTreeMap::new();
 
     proxy.play(Script { seed: seed(), rules });
@@ -153,7 +153,7 @@ const NETNS_IS_BUSY: &str =
     "failed to get sandbox ip: check network namespace closed: remove netns: device or resource busy";
 
 /// The id of the pod's only sandbox.
-fn sandbox_of(seen: &Seen, name: &str) -> String {
+fn sandbox_of(seen: &RuntimeView, name: &str) -> String {
     let pod = seen.wait_pod(name, LONG, |pod| pod.sandboxes.len() == 1);
     pod.sandboxes[0].id.to_string()
 }
@@ -167,9 +167,9 @@ fn told(node: &Node, args: &[&str]) -> String {
 #[test]
 fn a_sandbox_whose_status_is_refused_costs_its_own_pod() {
     let (mut node, proxy) = node_behind_proxy();
-    let seen = Seen::new(&node.runtime);
+    let seen = RuntimeView::new(&node.runtime);
     for name in ["bad", "steady"] {
-        node.agent.write_manifest(name, &seen::sleeper(name));
+        node.agent.write_manifest(name, &runtime_view::sleeper(name));
     }
     seen.wait_running(&["bad".into(), "steady".into()], 1, LONG);
     let (before, id) = (seen.running(), sandbox_of(&seen, "bad"));
@@ -178,7 +178,7 @@ fn a_sandbox_whose_status_is_refused_costs_its_own_pod() {
     node.agent.restart();
 
     // Every other pod and the node go on.
-    node.agent.write_manifest("next", &seen::sleeper("next"));
+    node.agent.write_manifest("next", &runtime_view::sleeper("next"));
     seen.wait_pod("next", LONG, |pod| pod.running().count() == 1);
     wait("a node that is ready", LONG, || {
         let report = told(&node, &["get", "node", "-o", "json"]);
@@ -214,10 +214,10 @@ fn a_sandbox_whose_status_is_refused_costs_its_own_pod() {
 #[test]
 fn what_the_runtime_lists_for_ever_is_removed_ever_more_rarely() {
     let (mut node, proxy) = node_behind_proxy();
-    let seen = Seen::new(&node.runtime);
-    let ghosts = seen::names("ghost", 5);
+    let seen = RuntimeView::new(&node.runtime);
+    let ghosts = runtime_view::names("ghost", 5);
     for name in &ghosts {
-        node.agent.write_manifest(name, &seen::sleeper(name));
+        node.agent.write_manifest(name, &runtime_view::sleeper(name));
     }
     seen.wait_running(&ghosts, 1, LONG);
     node.agent.kill9();
@@ -236,7 +236,7 @@ fn what_the_runtime_lists_for_ever_is_removed_ever_more_rarely() {
         lines => Err(format!("{lines} lines: {}", node.agent.log_tail())),
     });
     // Another pod does not notice.
-    node.agent.write_manifest("next", &seen::sleeper("next"));
+    node.agent.write_manifest("next", &runtime_view::sleeper("next"));
     seen.wait_pod("next", LONG, |pod| pod.running().count() == 1);
     // Each second another one would be many more.
     std::thread::sleep(Duration::from_secs(20));

@@ -3,14 +3,14 @@
 use std::time::Instant;
 
 use crate::support::harness::{Node, wait};
-use crate::support::seen::{BURST, Seen, names, sleeper};
+use crate::support::runtime_view::{BURST, RuntimeView, names, sleeper};
 
 const PODS: usize = 50;
 
 #[test]
 fn fifty_pods_come_at_once_and_go_at_once() {
     let node = Node::start();
-    let seen = Seen::new(&node.runtime);
+    let seen = RuntimeView::new(&node.runtime);
     let names = names("burst", PODS);
 
     let start = Instant::now();

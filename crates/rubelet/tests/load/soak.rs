@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use crate::support::harness::{Node, cgroups_below, mounts_below, wait};
 use crate::support::kinds::{
-    Diary, KINDS, Kind, LONG, Twins, assert_sound, impatient, wait_no_trace, wait_settled,
+    DuplicateWatcher, KINDS, Kind, LONG, RunLog, assert_sound, impatient, wait_no_trace, wait_settled,
 };
-use crate::support::seen::Seen;
+use crate::support::runtime_view::RuntimeView;
 
 /// Turns that are always made: the first warms up.
 const TURNS: usize = 3;
@@ -106,9 +106,9 @@ fn files_below(dir: &Path) -> usize {
 fn after_any_number_of_pods_the_machine_is_as_before() {
     let start = Instant::now();
     let mut node = Node::start_with(impatient);
-    let seen = Seen::new(&node.runtime);
-    let diary = Diary::new(&node);
-    let twins = Twins::watch(&node.runtime);
+    let seen = RuntimeView::new(&node.runtime);
+    let diary = RunLog::new(&node);
+    let twins = DuplicateWatcher::watch(&node.runtime);
     let mut warm = None;
     let mut turn = 0;
     println!("{}", Held::HEADER);
@@ -131,7 +131,7 @@ fn after_any_number_of_pods_the_machine_is_as_before() {
 }
 
 /// Pods come; a third of them goes before it is up, the others when they are what they have to be.
-fn turn_of_pods(node: &Node, seen: &Seen, diary: &Diary, turn: usize) {
+fn turn_of_pods(node: &Node, seen: &RuntimeView, diary: &RunLog, turn: usize) {
     let mut wanted: BTreeMap<String, Kind> = BTreeMap::new();
     for (index, kind) in KINDS.into_iter().cycle().take(KINDS.len() * PER_TURN).enumerate() {
         let number = turn * PER_TURN + index / KINDS.len();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::support::cri_proxy::{Fault, Proxy, Rule, Script, When};
 use crate::support::harness::{Runtime, SLOW, wait};
-use crate::support::seen::Seen;
+use crate::support::runtime_view::RuntimeView;
 use cri::{CriClient, RuntimeHints};
 use futures::StreamExt;
 use model::cri::{LinuxSandboxConfig, SandboxConfig, SandboxMetadata};
@@ -20,7 +20,7 @@ const LIST: &[&str] = &["ListPodSandbox"];
 struct Bench {
     io: tokio::runtime::Runtime,
     proxy: Proxy,
-    seen: Seen,
+    seen: RuntimeView,
     runtime: Runtime,
 }
 
@@ -31,7 +31,7 @@ impl Bench {
         Bench {
             io: io.expect("an async runtime"),
             proxy: Proxy::start(&runtime),
-            seen: Seen::new(&runtime),
+            seen: RuntimeView::new(&runtime),
             runtime,
         }
     }

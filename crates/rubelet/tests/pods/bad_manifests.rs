@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use crate::support::harness::{Node, SLOW, wait};
-use crate::support::seen::{BURST, Seen, sleeper};
+use crate::support::runtime_view::{BURST, RuntimeView, sleeper};
 use serde_json::json;
 
 /// Lines of the log that complain about this manifest.
@@ -114,7 +114,7 @@ fn ten_kinds() -> Vec<Broken> {
 fn ten_kinds_of_broken_manifests_are_named_and_hurt_nobody() {
     // It looks again often: what it has said once it must not say again.
     let mut node = Node::start_with(|config| config["fileCheckFrequency"] = json!("1s"));
-    let seen = Seen::new(&node.runtime);
+    let seen = RuntimeView::new(&node.runtime);
     node.agent.write_manifest("good", &sleeper("good"));
     let before = seen.wait_running(&["good".to_owned()], 1, SLOW);
 
@@ -148,7 +148,7 @@ fn ten_kinds_of_broken_manifests_are_named_and_hurt_nobody() {
 #[test]
 fn a_good_manifest_that_breaks_keeps_its_pod_until_it_goes() {
     let node = Node::start();
-    let seen = Seen::new(&node.runtime);
+    let seen = RuntimeView::new(&node.runtime);
     let name = ["turns".to_owned()];
     node.agent.write_manifest("turns", &sleeper("turns"));
     let before = seen.wait_running(&name, 1, SLOW);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::support::harness::{Agent, Node, Runtime, SLOW, cgroups_below, wait};
-use crate::support::seen::{Seen, sleeper};
+use crate::support::runtime_view::{RuntimeView, sleeper};
 use serde_json::json;
 
 /// Where links for log collectors are; every agent of the machine uses the same directory.
@@ -56,7 +56,7 @@ fn of_dead_containers_only_the_newest_is_kept() {
         config["featureGates"] = json!({ "KubeletCrashLoopBackOffMax": true });
         config["crashLoopBackOff"] = json!({ "maxContainerRestartPeriod": "1s" });
     });
-    let seen = Seen::new(&node.runtime);
+    let seen = RuntimeView::new(&node.runtime);
     node.agent.write_manifest("failing", THREE_FAILURES);
     let pod = node.wait_pod("failing", SLOW, |pod| {
         let status = &pod["status"]["containerStatuses"][0];
@@ -155,7 +155,7 @@ fn leftovers_go_and_foreign_things_stay() {
     let bystander = start_bystanders(&runtime);
 
     let node = Node { agent: Agent::start(&runtime, |_| {}), runtime };
-    let seen = Seen::new(&node.runtime);
+    let seen = RuntimeView::new(&node.runtime);
     wait("what is left of the old pod to go", SLOW, || {
         let mut left: Vec<&PathBuf> = old_cgroups.iter().chain([&old_dir, &old_logs, &old_link]).collect();
         left.retain(|path| path.symlink_metadata().is_ok());

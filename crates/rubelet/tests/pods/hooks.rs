@@ -7,13 +7,13 @@ use crate::support::pods::{container, manifest, phase, restarts};
 use serde_json::{Value, json};
 
 /// A directory of the test that containers see as `/d`: each appends its words to the file `log` there.
-struct Diary(PathBuf);
+struct RunLog(PathBuf);
 
-impl Diary {
+impl RunLog {
     fn new(node: &Node, name: &str) -> Self {
         let dir = node.agent.root_dir().with_file_name(format!("diary-{name}"));
         std::fs::create_dir_all(&dir).expect("a directory");
-        Diary(dir)
+        RunLog(dir)
     }
     fn volume(&self) -> Value {
         json!({"name": "d", "hostPath": {"path": self.0, "type": "Directory"}})
@@ -61,7 +61,7 @@ fn exec(script: &str) -> Value {
     json!({"exec": {"command": ["sh", "-c", script]}})
 }
 
-fn spec(diary: &Diary, grace: i64, containers: Vec<Value>) -> Value {
+fn spec(diary: &RunLog, grace: i64, containers: Vec<Value>) -> Value {
     json!({"terminationGracePeriodSeconds": grace, "volumes": [diary.volume()], "containers": containers})
 }
 
@@ -89,7 +89,7 @@ fn why(node: &Node, name: &str) -> String {
 fn hooks_run_at_their_time() {
     let node = Node::start();
     let (plain, slow, bad) =
-        (Diary::new(&node, "plain"), Diary::new(&node, "slow"), Diary::new(&node, "bad"));
+        (RunLog::new(&node, "plain"), RunLog::new(&node, "slow"), RunLog::new(&node, "bad"));
     let hooked = with(
         speaker("c"),
         "lifecycle",
@@ -134,7 +134,7 @@ fn hooks_run_at_their_time() {
 #[test]
 fn sidecars_come_first_and_go_last() {
     let node = Node::start();
-    let diary = Diary::new(&node, "sidecars");
+    let diary = RunLog::new(&node, "sidecars");
     let sidecar = |name: &str| with(speaker(name), "restartPolicy", json!("Always"));
     let init = json!({
         "name": "i",
@@ -165,7 +165,7 @@ fn sidecars_come_first_and_go_last() {
 #[test]
 fn a_pod_has_its_time() {
     let node = Node::start();
-    let diary = Diary::new(&node, "deadline");
+    let diary = RunLog::new(&node, "deadline");
     let mut wanted = spec(&diary, 5, vec![speaker("c")]);
     wanted["activeDeadlineSeconds"] = json!(4);
     add(&node, "brief", wanted);
@@ -183,7 +183,7 @@ fn a_pod_has_its_time() {
 #[test]
 fn another_image_replaces_one_container() {
     let node = Node::start();
-    let diary = Diary::new(&node, "image");
+    let diary = RunLog::new(&node, "image");
     let pod = |image: &str| {
         let mut wanted = spec(&diary, 5, vec![with(speaker("c"), "image", json!(image)), speaker("d")]);
         wanted["restartPolicy"] = json!("Never");

@@ -2,7 +2,7 @@
 
 use crate::support::harness::{Node, SLOW, wait};
 use crate::support::pods::{self, is_ready, is_running, phase, restarts, terminated, waiting};
-use crate::support::stamps::{Stamps, container, deaf, exec, now, sidecar, stays, until};
+use crate::support::timestamps::{Timestamps, container, deaf, exec, now, sidecar, stays, until};
 use serde_json::{Value, json};
 
 fn runs(pod: &Value, name: &str) -> bool {
@@ -29,7 +29,7 @@ fn brief(name: &str) -> Value {
 fn init_containers_and_sidecars_take_their_turns() {
     const GRACE: u32 = 30;
     let node = Node::start();
-    let stamps = Stamps::new(&node, "turns");
+    let stamps = Timestamps::new(&node, "turns");
     // A sidecar counts once its startup probe said yes, and once its hook has returned.
     let probe = json!({ "exec": { "command": ["test", "-e", "/stamps/s1-is-ready"] }, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 100 });
     let slow_start =
@@ -84,7 +84,7 @@ fn init_containers_and_sidecars_take_their_turns() {
     assert!(took < f64::from(GRACE), "the last one ended {took} seconds after the request");
 }
 
-/// Ends with each code in turn, and stays when there is none left. Stamps `<name>-<run>`.
+/// Ends with each code in turn, and stays when there is none left. Timestamps `<name>-<run>`.
 fn ends_with(name: &str, codes: &[i32], more: Value) -> Value {
     let mut script = format!(
         "run=$(grep -c ' {name}-run' /stamps/log 2>/dev/null); stamp {name}-run\ncase ${{run:-0}} in\n"
@@ -138,7 +138,7 @@ fn a_containers_own_policy_and_rules_decide_whether_it_comes_back() {
         Endings { name: "rule-notin", codes: &[5, 0], fields: rule("NotIn", 0), comes_back: false },
     ];
     let policies = ["Always", "OnFailure", "Never"];
-    let all: Vec<Stamps> = policies.iter().map(|policy| Stamps::new(&node, policy)).collect();
+    let all: Vec<Timestamps> = policies.iter().map(|policy| Timestamps::new(&node, policy)).collect();
     for (policy, stamps) in policies.iter().zip(&all) {
         let name = policy.to_lowercase();
         let ending = |case: &Endings| ends_with(case.name, case.codes, case.fields.clone());
@@ -169,7 +169,7 @@ fn a_containers_own_policy_and_rules_decide_whether_it_comes_back() {
 #[test]
 fn an_init_containers_own_policy_decides_over_the_pod() {
     let node = Node::start();
-    let (strict, patient) = (Stamps::new(&node, "strict"), Stamps::new(&node, "patient"));
+    let (strict, patient) = (Timestamps::new(&node, "strict"), Timestamps::new(&node, "patient"));
     let spec = |pod: &str, own: &str, codes: &[i32]| {
         json!({
             "restartPolicy": pod, "terminationGracePeriodSeconds": 2,
@@ -205,7 +205,7 @@ fn a_sidecar_that_fails_comes_back_and_stops_nobody() {
     let work =
         |name: &str| container(name, &format!("stamp work-up; {}; stamp work-down", until("go")), json!({}));
     let policies = ["Always", "OnFailure", "Never"];
-    let all: Vec<Stamps> = policies.iter().map(|policy| Stamps::new(&node, policy)).collect();
+    let all: Vec<Timestamps> = policies.iter().map(|policy| Timestamps::new(&node, policy)).collect();
     for (policy, stamps) in policies.iter().zip(&all) {
         let name = policy.to_lowercase();
         let works =
@@ -254,7 +254,7 @@ fn nothing_but_its_start_is_asked_of_a_container_that_starts_slowly() {
     /// Of readiness: so long that no turn of it comes up in this test.
     const PERIOD: u32 = 60;
     let node = Node::start();
-    let stamps = Stamps::new(&node, "slow");
+    let stamps = Timestamps::new(&node, "slow");
     let probe = |script: &str, period: u32| {
         let mut probe = exec(script);
         probe["periodSeconds"] = json!(period);
@@ -309,7 +309,7 @@ fn a_hook_that_outlasts_the_grace_is_cut_off_and_the_container_has_a_moment_left
     const GRACE: u32 = 4;
     const HOOK: u32 = 600;
     let node = Node::start();
-    let stamps = Stamps::new(&node, "hook");
+    let stamps = Timestamps::new(&node, "hook");
     let hook = json!({ "preStop": exec(&format!("stamp pre-begin; sleep {HOOK}; stamp pre-end")) });
     let spec = json!({
         "terminationGracePeriodSeconds": GRACE,
@@ -334,7 +334,7 @@ fn a_hook_that_outlasts_the_grace_is_cut_off_and_the_container_has_a_moment_left
 fn hooks_of_sidecars_that_do_not_end_are_cut_off_together() {
     const GRACE: u32 = 4;
     let node = Node::start();
-    let stamps = Stamps::new(&node, "together");
+    let stamps = Timestamps::new(&node, "together");
     let names = ["s1", "s2", "s3"];
     let endless = |name: &str| {
         let hook = exec(&format!("while :; do stamp {name}-hook; sleep 0.1; done"));
@@ -370,7 +370,7 @@ const STAYS: &str = "trap 'exit 0' TERM; sleep 3600 & wait";
 struct Scene<'a> {
     node: &'a Node,
     name: &'static str,
-    stamps: Stamps,
+    stamps: Timestamps,
 }
 
 impl Scene<'_> {
@@ -393,7 +393,7 @@ impl Scene<'_> {
 
 #[track_caller]
 fn scene<'a>(node: &'a Node, name: &'static str) -> Scene<'a> {
-    Scene { node, name, stamps: Stamps::new(node, name) }
+    Scene { node, name, stamps: Timestamps::new(node, name) }
 }
 
 #[test]

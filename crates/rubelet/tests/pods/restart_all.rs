@@ -4,7 +4,7 @@ use crate::support::harness::{Node, SLOW, wait};
 use crate::support::pods::{
     Journal, condition, container_id, is_running, manifest, restarts, shell_with, wait_printed,
 };
-use crate::support::seen::Seen;
+use crate::support::runtime_view::RuntimeView;
 use serde_json::{Value, json};
 
 const RULES: &str = "restartPolicyRules";
@@ -54,7 +54,7 @@ fn wait_counted(journal: &Journal, times: usize) {
 fn all_containers_run_a_second_time_in_the_same_sandbox_and_logs_stay() {
     let node = Node::start();
     let journal = Journal::new(&node);
-    let seen = Seen::new(&node.runtime);
+    let seen = RuntimeView::new(&node.runtime);
     node.agent.write_manifest("over.json", &pod(&journal, "over"));
     let before = node.wait_pod("over", SLOW, is_running);
     assert_eq!(condition(&before, "AllContainersRestarting")["status"], "False");
@@ -86,7 +86,7 @@ fn all_containers_run_a_second_time_in_the_same_sandbox_and_logs_stay() {
 fn an_agent_that_is_killed_while_all_start_over_finishes_it() {
     let mut node = Node::start();
     let journal = Journal::new(&node);
-    let seen = Seen::new(&node.runtime);
+    let seen = RuntimeView::new(&node.runtime);
     node.agent.write_manifest("cut.json", &pod(&journal, "cut"));
     node.wait_pod("cut", SLOW, is_running);
 

@@ -4,7 +4,7 @@ use crate::support::harness::{Node, SLOW, wait};
 use crate::support::pods::{
     self, UNTIL_TERM, condition, is_running, manifest, printed, shell, uid, wait_printed,
 };
-use crate::support::seen::Seen;
+use crate::support::runtime_view::RuntimeView;
 use serde_json::json;
 
 /// The private containerd knows runc a second time, as `second`.
@@ -16,7 +16,7 @@ overhead:
   podFixed: {memory: 4Mi}
 ";
 
-fn handler(seen: &Seen, pod: &str) -> String {
+fn handler(seen: &RuntimeView, pod: &str) -> String {
     let pods = seen.pods().expect("the runtime's pods");
     pods[pod].sandboxes[0].runtime_handler.clone()
 }
@@ -30,7 +30,7 @@ fn why(node: &Node, pod: &str) -> String {
 #[test]
 fn a_class_in_the_manifest_directory_chooses_the_handler() {
     let node = Node::start();
-    let seen = Seen::new(&node.runtime);
+    let seen = RuntimeView::new(&node.runtime);
     let spec = |class: Option<&str>| {
         json!({
             "terminationGracePeriodSeconds": 2,

@@ -4,7 +4,7 @@
 
 use crate::support::harness::{Node, SLOW, wait};
 use crate::support::pods::{is_running, phase, terminated};
-use crate::support::stamps::{self, Stamps, container, deaf, now, stays};
+use crate::support::timestamps::{self, Timestamps, container, deaf, now, stays};
 use serde_json::{Value, json};
 
 /// Of every look at the runtime and at the manifests that nothing asked for.
@@ -37,8 +37,8 @@ fn wait_gone(node: &Node, name: &str) -> f64 {
 fn one_that_does_not_listen_has_its_grace_and_little_more() {
     const GRACE: u32 = 6;
     let node = start();
-    let stamps = Stamps::new(&node, "deaf");
-    let (short, listens) = (Stamps::new(&node, "short"), Stamps::new(&node, "listens"));
+    let stamps = Timestamps::new(&node, "deaf");
+    let (short, listens) = (Timestamps::new(&node, "short"), Timestamps::new(&node, "listens"));
     node.agent.write_manifest(
         "deaf",
         &stamps.pod("deaf", spec(GRACE, json!([container("c", &deaf("c"), json!({}))]))),
@@ -82,7 +82,7 @@ fn one_that_does_not_listen_has_its_grace_and_little_more() {
 fn one_that_ends_at_once_is_reported_at_once() {
     const GRACE: u32 = 600;
     let node = start();
-    let (told, own) = (Stamps::new(&node, "told"), Stamps::new(&node, "own"));
+    let (told, own) = (Timestamps::new(&node, "told"), Timestamps::new(&node, "own"));
     let ends = "trap 'stamp c-down; exit 0' TERM; stamp c-up; sleep 3600 & wait";
     node.agent
         .write_manifest("told", &told.pod("told", spec(GRACE, json!([container("c", ends, json!({}))]))));
@@ -90,7 +90,7 @@ fn one_that_ends_at_once_is_reported_at_once() {
         GRACE,
         json!([container(
             "c",
-            &format!("stamp c-up; {}; stamp c-down; exit 3", stamps::until("go")),
+            &format!("stamp c-up; {}; stamp c-down; exit 3", timestamps::until("go")),
             json!({})
         )]),
     );
@@ -122,7 +122,7 @@ fn one_that_ends_at_once_is_reported_at_once() {
 fn a_second_request_makes_the_end_come_sooner() {
     const SHORT: u32 = 4;
     let node = start();
-    let stamps = Stamps::new(&node, "hurried");
+    let stamps = Timestamps::new(&node, "hurried");
     let pod = |metadata: Value| {
         stamps.pod_with_uid("hurried", spec(900, json!([container("c", &deaf("c"), json!({}))])), metadata)
     };

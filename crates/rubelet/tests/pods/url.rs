@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::support::harness::{Node, SLOW, wait};
-use crate::support::seen::{Seen, sleeper};
+use crate::support::runtime_view::{RuntimeView, sleeper};
 use serde_json::{Value, json};
 
 const HEADER: &str = "X-Manifest-Key";
@@ -93,7 +93,7 @@ fn a_list_behind_a_header_is_kept_running_through_failures_of_its_endpoint() {
         config["staticPodURLHeader"] = json!({ HEADER: [KEY] });
         config["httpCheckFrequency"] = json!("500ms");
     });
-    let seen = Seen::new(&node.runtime);
+    let seen = RuntimeView::new(&node.runtime);
     node.agent.write_manifest("file", &sleeper("file"));
     let all = ["file", "one", "two"].map(str::to_owned);
     let before = seen.wait_running(&all, 1, SLOW);

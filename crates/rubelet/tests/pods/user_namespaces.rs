@@ -2,7 +2,7 @@
 
 use crate::support::harness::{self, Agent, Node, Runtime, SLOW, wait};
 use crate::support::pods::{UNTIL_TERM, is_running, manifest, printed, shell, uid};
-use crate::support::seen::Seen;
+use crate::support::runtime_view::RuntimeView;
 use serde_json::{Value, json};
 
 const CLASS: &str =
@@ -46,7 +46,7 @@ fn each_pod_has_ids_of_its_own_also_after_a_crash() {
     let runc = harness::run(harness::hack("parts").arg("runc")).trim().to_owned();
     let runtime = Runtime::start_with_runc("2.1", &runc);
     let mut node = Node { agent: Agent::start(&runtime, |_| {}), runtime };
-    let seen = Seen::new(&node.runtime);
+    let seen = RuntimeView::new(&node.runtime);
     node.agent.write_manifest("class.yaml", CLASS);
     for name in ["one", "two"] {
         node.agent.write_manifest(&format!("{name}.json"), &pod(name));

@@ -8,12 +8,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
 use crate::support::harness::{SLOW, run, wait};
-use crate::support::served::{BUSYBOX, Member, text};
+use crate::support::serving_node::{BUSYBOX, ServingNode, text};
 use serde_json::json;
 
 #[test]
 fn logs_in_all_their_forms() {
-    let member = Member::join("kubectl-logs");
+    let member = ServingNode::join("kubectl-logs");
     // It sleeps before it ends, so that the command that asks it to is over by then.
     let script = "until_there() { while [ ! -e $1 ]; do sleep 0.1; done; }; \
                   for i in 1 2 3 4 5; do echo line $i; done; until_there /tmp/err; echo oops >&2; \
@@ -80,7 +80,7 @@ fn logs_in_all_their_forms() {
 /// The file is replaced by another, and cut in place: who follows sees each line once, and the end.
 #[test]
 fn a_log_is_followed_wherever_it_goes() {
-    let member = Member::join("kubectl-follow");
+    let member = ServingNode::join("kubectl-follow");
     let script = "echo first; trap 'exit 0' TERM; while [ ! -e /tmp/go ]; do sleep 0.1; done; sleep 2";
     let pod = member.start("talker", json!({ "command": ["sh", "-c", script] }));
     let mut follower = member.kubectl(&["logs", "-f", "talker"]).stdout(Stdio::piped()).spawn().unwrap();
@@ -112,7 +112,7 @@ fn a_log_is_followed_wherever_it_goes() {
 
 #[test]
 fn commands_inside_by_both_protocols() {
-    let member = Member::join("kubectl-exec");
+    let member = ServingNode::join("kubectl-exec");
     member.start("box", json!({ "command": ["sh", "-c", "trap 'exit 0' TERM; sleep 3600 & wait"] }));
     for websocket in [true, false] {
         let script = "echo out; echo err >&2; exit 7";
@@ -135,7 +135,7 @@ fn commands_inside_by_both_protocols() {
 
 /// The API server handed WebSocket streams to the node as they are, since the node declares that it translates them. So no
 /// kubectl fell back to SPDY.
-fn translated(member: &Member, subresource: &str) {
+fn translated(member: &ServingNode, subresource: &str) {
     let metrics = member.agent.get("/metrics").expect("metrics").text();
     let begins = format!("kubelet_websocket_streaming_requests_total{{subresource=\"{subresource}\"}} ");
     let count = metrics.lines().find_map(|line| line.strip_prefix(&begins));
@@ -198,7 +198,7 @@ impl Terminal {
 
 #[test]
 fn a_terminal_that_changes_its_size() {
-    let member = Member::join("kubectl-tty");
+    let member = ServingNode::join("kubectl-tty");
     member.start("box", json!({ "command": ["sh", "-c", "trap 'exit 0' TERM; sleep 3600 & wait"] }));
     let script = "test -t 0 || exit 9; until [ \"$(stty size)\" = '33 77' ]; do sleep 0.1; done; echo first; \
                   until [ \"$(stty size)\" = '44 99' ]; do sleep 0.1; done; echo second; exit 5";
@@ -214,7 +214,7 @@ fn a_terminal_that_changes_its_size() {
 }
 
 /// `kubectl cp` is exec with tar, in both directions.
-fn copies(member: &Member) {
+fn copies(member: &ServingNode) {
     let dir = member.runtime.dir.join("cp");
     fs::create_dir_all(&dir).unwrap();
     let content: Vec<u8> = (0..2_000_000_u32).map(|n| (n * 7 % 253) as u8).collect();
@@ -228,7 +228,7 @@ fn copies(member: &Member) {
 
 #[test]
 fn attached_to_what_runs() {
-    let member = Member::join("kubectl-attach");
+    let member = ServingNode::join("kubectl-attach");
     let script = "while read line; do echo got $line; done; echo bye";
     for (name, websocket) in [("reader", true), ("older", false)] {
         member.start(name, json!({ "command": ["sh", "-c", script], "stdin": true, "stdinOnce": true }));
@@ -282,7 +282,7 @@ fn comes_back(port: &str, seed: u32) {
 
 #[test]
 fn ports_are_forwarded_under_load() {
-    let member = Member::join("kubectl-ports");
+    let member = ServingNode::join("kubectl-ports");
     let script = "mkdir /www; dd if=/dev/zero of=/www/zero bs=1024 count=2048 2>/dev/null; \
                   trap 'exit 0' TERM; nc -ll -p 9000 -e cat & httpd -f -p 8080 -h /www & wait";
     member.start("web", json!({ "command": ["sh", "-c", script] }));
@@ -324,7 +324,7 @@ fn ports_are_forwarded_under_load() {
 /// `kubectl debug`: a container that comes later, and sees the processes of the one it looks at.
 #[test]
 fn a_debugging_container_sees_its_target() {
-    let member = Member::join("kubectl-debug");
+    let member = ServingNode::join("kubectl-debug");
     member.start("box", json!({ "command": ["sh", "-c", "trap 'exit 0' TERM; sleep 3611 & wait"] }));
     let image = format!("--image={BUSYBOX}");
     let script = "ps | grep -q 'sleep 3611' && echo found it";

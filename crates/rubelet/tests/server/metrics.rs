@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::support::cluster::Cluster;
-use crate::support::exposition::{Families, check_with_promtool, families, value};
+use crate::support::cluster_node::{self, ClusterNode, STAYS};
 use crate::support::harness::{Agent, SLOW, wait};
-use crate::support::member::{self, Member, STAYS};
+use crate::support::metrics_text::{Families, check_with_promtool, families, value};
 use serde_json::{Value, json};
 
 const ENDPOINTS: [&str; 5] =
@@ -87,13 +87,13 @@ fn differences(endpoint: &str, served: &Families, told: &Told) -> Vec<String> {
 }
 
 /// Pods that let everything happen that is counted: volumes, probes, limits, ends, failed starts, rejections.
-fn make_pods(member: &Member, namespace: &str) {
+fn make_pods(member: &ClusterNode, namespace: &str) {
     let cluster = member.cluster;
     cluster.kubectl(&["--namespace", namespace, "create", "configmap", "words", "--from-literal=one=1"]);
     let script = format!("dd if=/dev/zero of=/cache/file bs=1k count=64 2>/dev/null; {STAYS}");
     let rich = json!({
         "containers": [{
-            "name": "main", "image": member::BUSYBOX, "imagePullPolicy": "Never", "command": ["sh", "-c", script],
+            "name": "main", "image": cluster_node::BUSYBOX, "imagePullPolicy": "Never", "command": ["sh", "-c", script],
             "resources": { "limits": { "cpu": "500m", "memory": "64Mi" } },
             "readinessProbe": { "exec": { "command": ["true"] }, "periodSeconds": 1 },
             "volumeMounts": [
@@ -112,7 +112,7 @@ fn make_pods(member: &Member, namespace: &str) {
     cluster.create_pod(namespace, &member.pod("absent", STAYS, absent));
     let greedy = json!({
         "containers": [{
-            "name": "main", "image": member::BUSYBOX, "resources": { "requests": { "cpu": "100000" } },
+            "name": "main", "image": cluster_node::BUSYBOX, "resources": { "requests": { "cpu": "100000" } },
         }],
     });
     cluster.create_pod(namespace, &member.pod("greedy", STAYS, greedy));
@@ -121,15 +121,15 @@ fn make_pods(member: &Member, namespace: &str) {
 #[test]
 fn names_types_and_labels_are_the_kubelets_and_promtool_agrees() {
     let cluster = Cluster::shared_bare();
-    let member = Member::join_with(cluster, "metrics-names", |config| {
+    let member = ClusterNode::join_with(cluster, "metrics-names", |config| {
         // The whole runtime is read twice soon.
         config["syncFrequency"] = json!("2s");
     });
     // Nobody takes the taint of a new node away here, and nobody looks at it.
-    cluster.wait_for("node", "", member.name, SLOW, member::ready);
+    cluster.wait_for("node", "", member.name, SLOW, cluster_node::ready);
     let namespace = cluster.namespace("metrics-names");
     make_pods(&member, &namespace);
-    cluster.wait_for("pod", &namespace, "rich", SLOW, member::ready);
+    cluster.wait_for("pod", &namespace, "rich", SLOW, cluster_node::ready);
     cluster.wait_for("pod", &namespace, "ends", SLOW, |pod| pod["status"]["phase"] == "Failed");
     cluster.wait_for("pod", &namespace, "greedy", SLOW, |pod| pod["status"]["reason"] == "OutOfcpu");
     let agent = member.agent();
@@ -180,7 +180,7 @@ fn values_are_true(agent: &Agent, namespace: &str) {
 }
 
 /// The summary tells what the volumes hold.
-fn sizes_are_true(member: &Member, namespace: &str) {
+fn sizes_are_true(member: &ClusterNode, namespace: &str) {
     let summary = wait("the sizes of the volumes", SLOW, || {
         let summary: Value = serde_json::from_str(&read(member.agent(), "/stats/summary")).expect("JSON");
         let pods = summary["pods"].as_array().cloned().unwrap_or_default();

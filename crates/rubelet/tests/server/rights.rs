@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use crate::support::cluster::KeyPair;
 use crate::support::harness::{SLOW, run, wait};
-use crate::support::served::{Curl, Member, foreign};
+use crate::support::serving_node::{Curl, ServingNode, foreign};
 use serde_json::json;
 
 /// Each is the whole right of one service account.
@@ -52,8 +52,8 @@ const TABLE: [(&str, &str, &[&str], u16); 33] = [
     ("GET", "//metrics", &["proxy"], 404),
 ];
 
-fn node(name: &'static str) -> Member {
-    Member::join_with(name, |config| {
+fn node(name: &'static str) -> ServingNode {
+    ServingNode::join_with(name, |config| {
         config["authorization"] = json!({
             "mode": "Webhook",
             // Rights are given after the node was first asked.
@@ -63,11 +63,11 @@ fn node(name: &'static str) -> Member {
 }
 
 /// A service account that may read and create one thing of nodes, and its token.
-fn account(member: &Member, name: &str, subresource: Option<&str>) -> String {
+fn account(member: &ServingNode, name: &str, subresource: Option<&str>) -> String {
     account_with(member, name, "get,create", subresource)
 }
 
-fn account_with(member: &Member, name: &str, verbs: &str, subresource: Option<&str>) -> String {
+fn account_with(member: &ServingNode, name: &str, verbs: &str, subresource: Option<&str>) -> String {
     let (cluster, namespace) = (member.cluster, member.namespace.as_str());
     cluster.kubectl(&["create", "serviceaccount", name, "--namespace", namespace]);
     if let Some(subresource) = subresource {
@@ -151,7 +151,7 @@ fn whoever_may_only_read_opens_no_stream() {
 
 #[test]
 fn strangers_get_nothing() {
-    let member = Member::join("node-strangers");
+    let member = ServingNode::join("node-strangers");
     for (what, certificate, token) in [
         ("nobody", None, None),
         ("a made-up token", None, Some("made-up".to_owned())),
@@ -204,7 +204,7 @@ fn answers_are_remembered() {
 }
 
 /// Certificate and key of a kubeconfig that `hack/cluster` made.
-fn client_of(member: &Member, kubeconfig: &std::path::Path) -> KeyPair {
+fn client_of(member: &ServingNode, kubeconfig: &std::path::Path) -> KeyPair {
     let kubeconfig = kubeconfig.to_string_lossy();
     let field = |name: &str| {
         let path = format!("jsonpath={{.users[0].user.{name}}}");
@@ -235,7 +235,7 @@ fn decoded(base64: &str) -> String {
 }
 
 /// A certificate of an administrator by the cluster's own CA, for a time of our choice.
-fn signed(member: &Member, name: &str, from: &str, until: &str) -> KeyPair {
+fn signed(member: &ServingNode, name: &str, from: &str, until: &str) -> KeyPair {
     let dir = member.runtime.dir.join(format!("ca-{name}"));
     fs::create_dir_all(dir.join("new")).unwrap();
     fs::write(dir.join("index.txt"), "").unwrap();

@@ -2,8 +2,8 @@
 //! has none of them.
 
 use crate::support::cri_proxy::{Fault, Proxy, Rule, Script, When};
-use crate::support::exposition::{check_with_promtool, families};
 use crate::support::harness::{Agent, Node, Runtime, SLOW, wait};
+use crate::support::metrics_text::{check_with_promtool, families};
 use crate::support::pods::{UNTIL_TERM, is_running, manifest, shell};
 use serde_json::{Value, json};
 

@@ -5,16 +5,16 @@
 // Real processes live in real time.
 #![allow(clippy::disallowed_methods)]
 
+pub mod api_proxy;
 pub mod cluster;
+pub mod cluster_node;
 pub mod cri_proxy;
 pub mod csi_driver;
-pub mod exposition;
 pub mod harness;
 pub mod kinds;
-pub mod member;
+pub mod metrics_text;
 pub mod pods;
-pub mod seen;
-pub mod served;
-pub mod stamps;
+pub mod runtime_view;
+pub mod serving_node;
 pub mod streams;
-pub mod trouble;
+pub mod timestamps;

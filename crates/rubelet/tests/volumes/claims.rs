@@ -6,8 +6,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::support::cluster::Cluster;
+use crate::support::cluster_node::{BUSYBOX, ClusterNode, merge};
 use crate::support::harness::{mounts_below, run, wait};
-use crate::support::member::{BUSYBOX, Member, merge};
 use serde_json::{Value, json};
 
 /// Much happens here, by controllers that have their own pace.
@@ -15,7 +15,7 @@ const LONG: Duration = Duration::from_secs(240);
 
 /// A node with directories and disks, and a namespace whose claims are for them.
 struct Storage {
-    member: Member,
+    member: ClusterNode,
     namespace: String,
     loops: Vec<String>,
 }
@@ -33,7 +33,7 @@ impl Drop for Storage {
 
 impl Storage {
     fn join(name: &'static str) -> Storage {
-        let member = Member::join(Cluster::shared(), name);
+        let member = ClusterNode::join(Cluster::shared(), name);
         let namespace = member.cluster.namespace(name);
         Storage { member, namespace, loops: Vec::new() }
     }

@@ -5,24 +5,24 @@
 use std::path::PathBuf;
 
 use crate::support::cluster::Cluster;
+use crate::support::cluster_node::{ClusterNode, STAYS};
 use crate::support::csi_driver::scene::{
     claim, claimed, pod, running, wait_nothing_left, wait_registered, why,
 };
 use crate::support::csi_driver::{self, Driver};
 use crate::support::harness::{SLOW, wait, wait_until};
-use crate::support::member::{Member, STAYS};
 use serde_json::{Value, json};
 
 const ROLE: &str = "csi::a_driver_registers_and_goes";
 
-fn start(member: &Member, name: &str, spec: Value) -> Driver {
+fn start(member: &ClusterNode, name: &str, spec: Value) -> Driver {
     csi_driver::scene::start(ROLE, member, name, spec, json!({}))
 }
 
 #[test]
 fn a_driver_registers_and_goes() {
     csi_driver::be_the_driver_if_asked();
-    let member = Member::join(Cluster::shared(), "csi-registers");
+    let member = ClusterNode::join(Cluster::shared(), "csi-registers");
     let name = "registers.test.example";
     let spec = json!({"attachRequired": false, "nodeAllocatableUpdatePeriodSeconds": 10});
     let mut driver = start(&member, name, spec);
@@ -74,7 +74,7 @@ fn told(cluster: &Cluster, attachment: &str, status: Value) {
 
 #[test]
 fn a_shared_claim_is_attached_and_staged_once() {
-    let member = Member::join(Cluster::shared(), "csi-shared");
+    let member = ClusterNode::join(Cluster::shared(), "csi-shared");
     let (cluster, name) = (member.cluster, "shared.test.example");
     let driver = start(&member, name, json!({"attachRequired": true, "podInfoOnMount": true}));
     let namespace = cluster.namespace("csi-shared");
@@ -122,7 +122,7 @@ fn a_shared_claim_is_attached_and_staged_once() {
 
 #[test]
 fn a_volume_of_the_pod_itself_is_published_again_and_again() {
-    let member = Member::join_with(Cluster::shared(), "csi-inline", |config| {
+    let member = ClusterNode::join_with(Cluster::shared(), "csi-inline", |config| {
         config["syncFrequency"] = json!("1s");
     });
     let (cluster, name) = (member.cluster, "inline.test.example");
@@ -172,7 +172,7 @@ fn a_volume_of_the_pod_itself_is_published_again_and_again() {
 #[test]
 fn a_volume_that_a_driver_took_over_is_the_drivers() {
     const MIGRATED: &str = "storage.alpha.kubernetes.io/migrated-plugins";
-    let mut member = Member::join(Cluster::shared(), "csi-migrated");
+    let mut member = ClusterNode::join(Cluster::shared(), "csi-migrated");
     let (cluster, name) = (member.cluster, "cinder.csi.openstack.org");
     let driver = start(&member, name, json!({"attachRequired": true}));
     wait_registered(&member, name);
@@ -210,7 +210,7 @@ fn a_volume_that_a_driver_took_over_is_the_drivers() {
 /// Killed while the driver is at work, and after its work with the answer still out, for each of the four calls.
 #[test]
 fn a_killed_agent_finishes_what_it_began() {
-    let mut member = Member::join(Cluster::shared(), "csi-killed");
+    let mut member = ClusterNode::join(Cluster::shared(), "csi-killed");
     let (cluster, name) = (member.cluster, "killed.test.example");
     let driver = start(&member, name, json!({"attachRequired": false}));
     let namespace = cluster.namespace("csi-killed");
@@ -262,7 +262,7 @@ fn a_killed_agent_finishes_what_it_began() {
 
 #[test]
 fn a_driver_that_is_away_holds_up_its_own_pod_only() {
-    let member = Member::join(Cluster::shared(), "csi-away");
+    let member = ClusterNode::join(Cluster::shared(), "csi-away");
     let (cluster, name) = (member.cluster, "away.test.example");
     let mut driver = start(&member, name, json!({"attachRequired": false}));
     let namespace = cluster.namespace("csi-away");
@@ -297,7 +297,7 @@ fn a_driver_that_is_away_holds_up_its_own_pod_only() {
 /// A record that can't be read keeps its pod, and a volume that it might name; nothing else.
 #[test]
 fn a_broken_record_is_told_and_unstages_nothing() {
-    let mut member = Member::join(Cluster::shared(), "csi-record");
+    let mut member = ClusterNode::join(Cluster::shared(), "csi-record");
     let (cluster, name) = (member.cluster, "record.test.example");
     let driver = start(&member, name, json!({"attachRequired": false}));
     let namespace = cluster.namespace("csi-record");
@@ -330,7 +330,7 @@ fn a_broken_record_is_told_and_unstages_nothing() {
 
 #[test]
 fn a_device_is_given_to_the_container() {
-    let member = Member::join(Cluster::shared(), "csi-block");
+    let member = ClusterNode::join(Cluster::shared(), "csi-block");
     let (cluster, name) = (member.cluster, "block.test.example");
     let driver = start(&member, name, json!({"attachRequired": false}));
     let namespace = cluster.namespace("csi-block");
@@ -355,7 +355,7 @@ fn a_device_is_given_to_the_container() {
 /// The node is full, and whoever placed the pod did not know. It has waited for two minutes then.
 #[test]
 fn a_pod_is_rejected_when_the_node_takes_no_more_volumes() {
-    let member = Member::join(Cluster::shared(), "csi-full");
+    let member = ClusterNode::join(Cluster::shared(), "csi-full");
     let (cluster, name) = (member.cluster, "full.test.example");
     let spec = json!({"attachRequired": true, "nodeAllocatableUpdatePeriodSeconds": 36000});
     let driver = start(&member, name, spec);
@@ -389,7 +389,7 @@ fn a_pod_is_rejected_when_the_node_takes_no_more_volumes() {
 /// The label is a mount option only where the kernel has SELinux on.
 #[test]
 fn labels_are_mount_options_where_there_are_labels() {
-    let member = Member::join_with(Cluster::shared(), "csi-labels", |config| {
+    let member = ClusterNode::join_with(Cluster::shared(), "csi-labels", |config| {
         config["featureGates"]["SELinuxMount"] = json!(true);
     });
     let (cluster, name) = (member.cluster, "labels.test.example");
@@ -415,7 +415,7 @@ fn labels_are_mount_options_where_there_are_labels() {
 #[test]
 fn options_reach_the_driver_and_sub_paths_the_container() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-    let member = Member::join(Cluster::shared(), "csi-options");
+    let member = ClusterNode::join(Cluster::shared(), "csi-options");
     let (cluster, name) = (member.cluster, "options.test.example");
     let driver = start(&member, name, json!({"attachRequired": false, "fsGroupPolicy": "File"}));
     let namespace = cluster.namespace("csi-options");

@@ -2,10 +2,10 @@
 //! larger, what their driver tells of them. On a real API server, with a driver process of ours. See `csi_driver`.
 
 use crate::support::cluster::Cluster;
+use crate::support::cluster_node::{ClusterNode, STAYS, has};
 use crate::support::csi_driver;
 use crate::support::csi_driver::scene::{claim, claimed, pod, running, start, wait_nothing_left, why};
 use crate::support::harness::{SLOW, wait};
-use crate::support::member::{Member, STAYS, has};
 use serde_json::{Value, json};
 
 const ROLE: &str = "csi_calls::containers_of_a_deleted_pod_stop_while_a_call_hangs";
@@ -15,7 +15,7 @@ const ROLE: &str = "csi_calls::containers_of_a_deleted_pod_stop_while_a_call_han
 #[test]
 fn calls_that_hang_hurt_only_their_pods() {
     const CALLS: [&str; 4] = ["Stage", "Publish", "Unpublish", "Unstage"];
-    let member = Member::join(Cluster::shared(), "csi-hangs");
+    let member = ClusterNode::join(Cluster::shared(), "csi-hangs");
     let (cluster, name) = (member.cluster, "hangs.test.example");
     let driver = start(ROLE, &member, name, json!({"attachRequired": false}), json!({}));
     let namespace = cluster.namespace("csi-hangs");
@@ -86,7 +86,7 @@ fn calls_that_hang_hurt_only_their_pods() {
 }
 
 /// In four times: what a node takes by default leaves room for no more. Every other one has a volume of the driver.
-fn hundred_others(member: &Member, namespace: &str) {
+fn hundred_others(member: &ClusterNode, namespace: &str) {
     const TIMES: usize = 4;
     const AT_ONCE: usize = 25;
     let cluster = member.cluster;
@@ -115,7 +115,7 @@ fn hundred_others(member: &Member, namespace: &str) {
 #[test]
 fn containers_of_a_deleted_pod_stop_while_a_call_hangs() {
     csi_driver::be_the_driver_if_asked();
-    let member = Member::join_with(Cluster::shared(), "csi-leaves", |config| {
+    let member = ClusterNode::join_with(Cluster::shared(), "csi-leaves", |config| {
         config["syncFrequency"] = json!("1s");
     });
     let (cluster, name) = (member.cluster, "leaves.test.example");
@@ -154,13 +154,13 @@ fn containers_of_a_deleted_pod_stop_while_a_call_hangs() {
 /// the volume meanwhile, and the agent ends when it is told to.
 #[test]
 fn a_dead_server_behind_a_volume_holds_up_its_own_pod_only() {
-    let mut member = Member::join(Cluster::shared(), "csi-dead");
+    let mut member = ClusterNode::join(Cluster::shared(), "csi-dead");
     let (cluster, name) = (member.cluster, "dead.test.example");
     let spec = json!({"attachRequired": false, "fsGroupPolicy": "File"});
     let mut driver = start(ROLE, &member, name, spec, json!({}));
     let namespace = cluster.namespace("csi-dead");
     claim(cluster, &namespace, "c", name, json!({}));
-    let create = |member: &Member, pod_name: &str| {
+    let create = |member: &ClusterNode, pod_name: &str| {
         let mut one: Value = serde_json::from_str(&pod(member, pod_name, STAYS, claimed("c"))).unwrap();
         one["spec"]["securityContext"] = json!({"fsGroup": 4711});
         cluster.create_pod(&namespace, &one.to_string());
@@ -257,7 +257,7 @@ fn wait_event(cluster: &Cluster, namespace: &str, object: &str, reason: &str, wo
 
 #[test]
 fn volumes_grow_under_pods_and_before_them() {
-    let mut member = Member::join_with(Cluster::shared(), "csi-grows", |config| {
+    let mut member = ClusterNode::join_with(Cluster::shared(), "csi-grows", |config| {
         config["syncFrequency"] = json!("1s");
     });
     let (cluster, name) = (member.cluster, "grows.test.example");
@@ -345,7 +345,7 @@ fn volumes_grow_under_pods_and_before_them() {
 }
 
 /// What the agent tells of the volume behind this claim.
-fn told_of(member: &Member, claim: &Value) -> Result<Value, String> {
+fn told_of(member: &ClusterNode, claim: &Value) -> Result<Value, String> {
     let answer = member.agent().get("/stats/summary").map_err(|error| error.to_string())?;
     let summary: Value = serde_json::from_slice(&answer.body).map_err(|error| error.to_string())?;
     let pods = summary["pods"].as_array().into_iter().flatten();
@@ -355,7 +355,7 @@ fn told_of(member: &Member, claim: &Value) -> Result<Value, String> {
 
 #[test]
 fn a_driver_tells_how_full_and_how_well_its_volumes_are() {
-    let member = Member::join_with(Cluster::shared(), "csi-tells", |config| {
+    let member = ClusterNode::join_with(Cluster::shared(), "csi-tells", |config| {
         config["volumeStatsAggPeriod"] = json!("1s");
         config["featureGates"]["CSIVolumeHealth"] = json!(true);
     });

@@ -7,8 +7,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use crate::support::cluster::Cluster;
+use crate::support::cluster_node::{self, ClusterNode, STAYS};
 use crate::support::harness::{self, Agent, Node, Runtime, SLOW, wait};
-use crate::support::member::{self, Member, STAYS};
 use crate::support::pods::{UNTIL_TERM, is_running, manifest, printed, shell_with};
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ fn mount(name: &str) -> Value {
 /// The pod's only container gets these fields too.
 fn with_container(pod: &str, fields: Value) -> String {
     let mut pod: Value = serde_json::from_str(pod).expect("a pod");
-    member::merge(&mut pod["spec"]["containers"][0], fields);
+    cluster_node::merge(&mut pod["spec"]["containers"][0], fields);
     pod.to_string()
 }
 
@@ -35,7 +35,7 @@ fn object(kind: &str, name: &str, field: &str, data: Value, immutable: bool) -> 
 #[test]
 fn contents_with_their_modes_follow_the_cluster() {
     let cluster = Cluster::shared();
-    let member = Member::join(cluster, "volumes-contents");
+    let member = ClusterNode::join(cluster, "volumes-contents");
     member.wait_ready();
     let namespace = cluster.namespace("contents");
     cluster.create(&namespace, &object("ConfigMap", "map", "data", json!({"k": "old", "other": "o"}), false));
@@ -68,7 +68,7 @@ fn contents_with_their_modes_follow_the_cluster() {
     let mounts: Vec<Value> = ["map", "fixed", "none", "secret", "all"].map(mount).into();
     let pod = with_container(&member.pod("contents", script, spec), json!({"volumeMounts": mounts}));
     cluster.create_pod(&namespace, &pod);
-    let pod = cluster.wait_for("pod", &namespace, "contents", SLOW, member::ready);
+    let pod = cluster.wait_for("pod", &namespace, "contents", SLOW, cluster_node::ready);
     let said = |count: usize| {
         wait("the container's words", SLOW, || match printed(member.agent(), &pod, "main", 0) {
             lines if lines.len() >= count => Ok(lines),
@@ -125,7 +125,7 @@ fn authority(dir: &Path, name: &str) -> String {
 #[test]
 fn certificates_that_the_cluster_vouches_for_follow_it() {
     let cluster = cluster_that_vouches();
-    let member = Member::join_with(cluster, "volumes-trust", |config| {
+    let member = ClusterNode::join_with(cluster, "volumes-trust", |config| {
         config["featureGates"]["ClusterTrustBundle"] = json!(true);
         config["featureGates"]["ClusterTrustBundleProjection"] = json!(true);
     });
@@ -150,7 +150,7 @@ fn certificates_that_the_cluster_vouches_for_follow_it() {
     let spec = json!({"volumes": [{"name": "trust", "projected": {"sources": sources}}]});
     let pod = with_container(&member.pod("trust", script, spec), json!({"volumeMounts": [mount("trust")]}));
     cluster.create_pod(&namespace, &pod);
-    let pod = cluster.wait_for("pod", &namespace, "trust", 2 * SLOW, member::ready);
+    let pod = cluster.wait_for("pod", &namespace, "trust", 2 * SLOW, cluster_node::ready);
     let said = |last: &str| {
         wait("the container's words", 2 * SLOW, || match printed(member.agent(), &pod, "main", 0) {
             lines if lines.last().is_some_and(|line| line.trim() == last) => Ok(lines),
@@ -170,7 +170,7 @@ fn certificates_that_the_cluster_vouches_for_follow_it() {
 #[test]
 fn objects_that_are_asked_for_instead_of_watched() {
     let cluster = Cluster::shared();
-    let member = Member::join_with(cluster, "volumes-asked", |config| {
+    let member = ClusterNode::join_with(cluster, "volumes-asked", |config| {
         config["configMapAndSecretChangeDetectionStrategy"] = json!("Get");
         config["syncFrequency"] = json!("1s");
     });
@@ -182,7 +182,7 @@ fn objects_that_are_asked_for_instead_of_watched() {
     let spec = json!({"volumes": [{"name": "map", "configMap": {"name": "map"}}], "automountServiceAccountToken": false});
     let pod = with_container(&member.pod("asked", script, spec), json!({"volumeMounts": [mount("map")]}));
     cluster.create_pod(&namespace, &pod);
-    let pod = cluster.wait_for("pod", &namespace, "asked", SLOW, member::ready);
+    let pod = cluster.wait_for("pod", &namespace, "asked", SLOW, cluster_node::ready);
     let said = |count: usize| {
         wait("the container's words", SLOW, || match printed(member.agent(), &pod, "main", 0) {
             lines if lines.len() >= count => Ok(lines),
@@ -211,7 +211,7 @@ fn objects_that_are_asked_for_instead_of_watched() {
 #[test]
 fn who_outgrows_local_storage_is_evicted() {
     let cluster = Cluster::shared();
-    let member = Member::join(cluster, "volumes-storage");
+    let member = ClusterNode::join(cluster, "volumes-storage");
     member.wait_ready();
     let namespace = cluster.namespace("storage");
     let volume = json!({"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1Mi"}}]});
@@ -257,7 +257,7 @@ fn who_outgrows_local_storage_is_evicted() {
             if found { Ok(()) } else { Err(format!("{events:?}")) }
         });
     }
-    let fits = cluster.wait_for("pod", &namespace, "fits", SLOW, member::ready);
+    let fits = cluster.wait_for("pod", &namespace, "fits", SLOW, cluster_node::ready);
     assert_eq!(fits["status"]["phase"], "Running", "who fits goes on");
 }
 

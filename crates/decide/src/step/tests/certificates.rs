@@ -48,7 +48,7 @@ fn issued() -> Value {
 #[test]
 fn a_pod_waits_for_its_certificate_and_says_why() {
     let mut run = node(true);
-    assert_eq!(run.line("api a"), ["follow certificate requests of ", "look img-c:1"]);
+    assert_eq!(run.line("api a"), ["follow certificate requests of node", "look img-c:1"]);
     run.line("looked img-c:1: yes");
     assert_eq!(run.line("why a"), ["waits for certificate of a.b/c"]);
     assert_eq!(run.line("node n1"), ["ask certificate a/v of a.b/c (1)"]);

@@ -2,7 +2,7 @@
 //! API server: what each one settles to, its Events, the way there and its end are those of the record.
 //!
 //! ```text
-//! record.rs   what was recorded           seen.rs     what the API server tells now
+//! record.rs   what was recorded           observed.rs what the API server tells now
 //! trial.rs    one pod on its way          compare.rs  both made comparable, and compared
 //! allowed.rs  the differences that are wanted or can't be helped; any other fails, and so does an entry without one
 //! ```
@@ -12,14 +12,14 @@
 
 mod allowed;
 mod compare;
+mod observed;
 mod record;
-mod seen;
 mod trial;
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use self::seen::Seen;
+use self::observed::Observed;
 use self::trial::{Stage, Trial};
 use crate::support::cluster::Cluster;
 use crate::support::harness::{Agent, Runtime, SLOW};
@@ -128,7 +128,7 @@ fn next(trials: &mut [Trial], stage: Stage, busy: usize) -> Vec<&mut Trial> {
 }
 
 /// Brings every pod to its end.
-fn run(node: &Node, trials: &mut [Trial], seen: &mut Seen) {
+fn run(node: &Node, trials: &mut [Trial], seen: &mut Observed) {
     let mut debugged = false;
     let mut last_change = Instant::now();
     while count(trials, |stage| stage != Stage::Gone) > 0 && last_change.elapsed() < SLOW * 2 {
@@ -167,7 +167,7 @@ fn pods_become_what_they_became_on_the_recorded_kubelet() {
     let trials = record::all().into_iter().map(|record| Trial::new(record, allowed.clone()));
     let mut trials: Vec<Trial> = trials.collect();
     assert_eq!(trials.len(), 54);
-    let mut seen = Seen::begin(&node.cluster, NAMESPACE);
+    let mut seen = Observed::begin(&node.cluster, NAMESPACE);
     run(&node, &mut trials, &mut seen);
     let found: Vec<_> = trials.iter().flat_map(|trial| trial.differences(&seen)).collect();
     compare::judge(&found, &allowed);

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::allowed::Allowed;
 use super::compare::{self, Difference, Particulars};
+use super::observed::Observed;
 use super::record::Record;
-use super::seen::Seen;
 
 /// How long a pod may take to look as recorded, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(150);
@@ -56,7 +56,7 @@ impl Trial {
     }
 
     /// Looks at what is new.
-    pub fn follow(&mut self, seen: &Seen) {
+    pub fn follow(&mut self, seen: &Observed) {
         match self.stage {
             Stage::Made(since) => {
                 self.compare_states(seen);
@@ -73,7 +73,7 @@ impl Trial {
     }
 
     /// Of a pod in a loop the best state counts, of any other the last one.
-    fn compare_states(&mut self, seen: &Seen) {
+    fn compare_states(&mut self, seen: &Observed) {
         let states = seen.pod(self.name());
         for event in &states[self.compared.min(states.len())..] {
             let pod = &event["object"];
@@ -105,14 +105,14 @@ impl Trial {
     }
 
     /// Recorded Events that are not there, and that nobody excuses; before the deletion without those of the end.
-    pub fn missing_events(&self, seen: &Seen, before_deletion: bool) -> Vec<Difference> {
+    pub fn missing_events(&self, seen: &Observed, before_deletion: bool) -> Vec<Difference> {
         let found = self.event_differences(seen);
         let missing = found.into_iter().filter(|difference| difference.ours.is_empty());
         let missing = missing.filter(|difference| self.unwanted(std::slice::from_ref(difference)) > 0);
         missing.filter(|d| !before_deletion || !d.path.contains(STOPPING)).collect()
     }
 
-    fn event_differences(&self, seen: &Seen) -> Vec<Difference> {
+    fn event_differences(&self, seen: &Observed) -> Vec<Difference> {
         let mut ours = compare::events(seen.events(self.name()), &self.particulars);
         let theirs = compare::events(&self.record.events, &self.particulars);
         if self.record.loops() {
@@ -136,7 +136,7 @@ impl Trial {
     }
 
     /// Everything that differs, once the pod is gone.
-    pub fn differences(&self, seen: &Seen) -> Vec<Difference> {
+    pub fn differences(&self, seen: &Observed) -> Vec<Difference> {
         let states = seen.pod(self.name());
         let transitions: Vec<Value> =
             states.iter().map(|event| compare::transition(&event["object"])).collect();

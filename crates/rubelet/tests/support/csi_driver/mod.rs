@@ -52,7 +52,7 @@ impl Driver {
             "name": name, "stage": true,
             "socket": dir.join("csi.sock"), "registration": registry.join(format!("{name}-reg.sock")),
         });
-        crate::support::member::merge(&mut all, settings);
+        crate::support::cluster_node::merge(&mut all, settings);
         fs::write(dir.join("settings.json"), all.to_string()).unwrap();
         let mut driver = Driver { dir, name: name.to_owned(), role, child: None };
         driver.restart();

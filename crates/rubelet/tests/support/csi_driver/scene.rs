@@ -4,11 +4,11 @@ use serde_json::{Value, json};
 
 use super::Driver;
 use crate::support::cluster::Cluster;
+use crate::support::cluster_node::{ClusterNode, merge};
 use crate::support::harness::{SLOW, mounts_below, wait};
-use crate::support::member::{Member, merge};
 
 /// With what its CSIDriver object says, and settings of the driver itself. `role`: see [`Driver::start`].
-pub fn start(role: &'static str, member: &Member, name: &str, spec: Value, settings: Value) -> Driver {
+pub fn start(role: &'static str, member: &ClusterNode, name: &str, spec: Value, settings: Value) -> Driver {
     let object = json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": name}, "spec": spec,
     });
@@ -20,7 +20,7 @@ pub fn start(role: &'static str, member: &Member, name: &str, spec: Value, setti
     driver
 }
 
-pub fn wait_registered(member: &Member, name: &str) -> Value {
+pub fn wait_registered(member: &ClusterNode, name: &str) -> Value {
     let listed = |object: &Value| {
         object["spec"]["drivers"].as_array().is_some_and(|all| all.iter().any(|one| one["name"] == name))
     };
@@ -56,7 +56,7 @@ pub fn claim(cluster: &Cluster, namespace: &str, name: &str, driver: &str, volum
     cluster.wait_for("pvc", namespace, name, SLOW, |claim| claim["status"]["phase"] == "Bound");
 }
 
-pub fn pod(member: &Member, name: &str, script: &str, volume: Value) -> String {
+pub fn pod(member: &ClusterNode, name: &str, script: &str, volume: Value) -> String {
     let mut volume = volume;
     volume["name"] = json!("data");
     let mut pod: Value = serde_json::from_str(&member.pod(
@@ -78,7 +78,7 @@ pub fn running(pod: &Value) -> bool {
 }
 
 /// What of drivers is left on the node: mounts and records.
-pub fn left(member: &Member) -> Vec<String> {
+pub fn left(member: &ClusterNode) -> Vec<String> {
     let root = member.agent().root_dir();
     let csi = root.join("plugins/kubernetes.io/csi");
     let mut found: Vec<String> =
@@ -96,7 +96,7 @@ pub fn left(member: &Member) -> Vec<String> {
 }
 
 #[track_caller]
-pub fn wait_nothing_left(member: &Member) {
+pub fn wait_nothing_left(member: &ClusterNode) {
     wait("nothing of the driver to be left", 3 * SLOW, || match left(member) {
         left if left.is_empty() => Ok(()),
         left => Err(left.join("\n")),
@@ -104,6 +104,6 @@ pub fn wait_nothing_left(member: &Member) {
     member.node.wait_clean(3 * SLOW);
 }
 
-pub fn why(member: &Member, pod: &str) -> String {
+pub fn why(member: &ClusterNode, pod: &str) -> String {
     String::from_utf8_lossy(&member.agent().command(&["why", pod]).stdout).into_owned()
 }

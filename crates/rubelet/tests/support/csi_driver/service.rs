@@ -57,7 +57,7 @@ pub fn serve(dir: &Path) -> ! {
 impl Service {
     fn note(&self, call: &str, volume: &str, done: bool, more: &Value) {
         let mut line = json!({"call": call, "volume": volume, "done": done});
-        crate::support::member::merge(&mut line, more.clone());
+        crate::support::cluster_node::merge(&mut line, more.clone());
         self.write(&line);
     }
 

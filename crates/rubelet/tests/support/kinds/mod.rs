@@ -1,7 +1,7 @@
 //! Pods of several kinds, what each must come to, and a watcher that asks the runtime itself whether anything lives
 //! twice. For tests in which things go wrong: crashes, faults, churn.
 
-mod twins;
+mod duplicates;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use crate::support::harness::{Node, cgroups_below, live_processes, wait};
 use crate::support::pods::{IMAGE, UNTIL_TERM, is_ready, manifest, phase, restarts, shell, shell_with};
-use crate::support::seen::{Seen, SeenPod};
-pub use twins::Twins;
+use crate::support::runtime_view::{RuntimePod, RuntimeView};
+pub use duplicates::DuplicateWatcher;
 
 /// Much happens, on a machine that does other things as well: against hanging, not a measure.
 pub const LONG: Duration = Duration::from_secs(420);
@@ -53,13 +53,13 @@ pub const KINDS: [Kind; 8] = [
 ];
 
 /// Where pods write down that they ran, so that nobody has to be believed.
-pub struct Diary(PathBuf);
+pub struct RunLog(PathBuf);
 
-impl Diary {
-    pub fn new(node: &Node) -> Diary {
+impl RunLog {
+    pub fn new(node: &Node) -> RunLog {
         let dir = node.runtime.dir.join("diary");
         fs::create_dir_all(&dir).expect("make the diary's directory");
-        Diary(dir)
+        RunLog(dir)
     }
 
     fn volume(&self) -> Value {
@@ -87,7 +87,7 @@ impl Kind {
         format!("{}-{number}", format!("{self:?}").to_lowercase())
     }
 
-    pub fn manifest(self, number: usize, diary: &Diary) -> String {
+    pub fn manifest(self, number: usize, diary: &RunLog) -> String {
         let name = self.name(number);
         let note = format!("echo ran >>/diary/{name}");
         let mounts = json!([
@@ -140,7 +140,7 @@ fn probed(mounts: &Value) -> Value {
     })
 }
 
-fn with_rest(mut spec: Value, diary: &Diary) -> Value {
+fn with_rest(mut spec: Value, diary: &RunLog) -> Value {
     spec["terminationGracePeriodSeconds"] = json!(3);
     let scratch = json!({ "name": "scratch", "emptyDir": { "medium": "Memory", "sizeLimit": "1Mi" } });
     spec["volumes"] = json!([diary.volume(), scratch]);
@@ -157,7 +157,7 @@ pub fn impatient(config: &mut Value) {
 
 /// Waits until every pod is what its kind has to come to, by the runtime and by the agent, and no other pod is there.
 #[track_caller]
-pub fn wait_settled(node: &Node, seen: &Seen, pods: &BTreeMap<String, Kind>) {
+pub fn wait_settled(node: &Node, seen: &RuntimeView, pods: &BTreeMap<String, Kind>) {
     wait("every pod to come to its end", LONG, || {
         let in_runtime = seen.pods()?;
         let told = node.agent.pods()?;
@@ -175,7 +175,7 @@ pub fn wait_settled(node: &Node, seen: &Seen, pods: &BTreeMap<String, Kind>) {
     });
 }
 
-fn settled(kind: Kind, seen: &SeenPod, told: &Value) -> Result<(), String> {
+fn settled(kind: Kind, seen: &RuntimePod, told: &Value) -> Result<(), String> {
     let is = |wanted: bool, what: &str| match wanted {
         true => Ok(()),
         false => Err(format!("{what}: {}", told["status"])),

@@ -16,18 +16,18 @@ enum Kind {
     Events,
 }
 
-pub struct Seen {
+pub struct Observed {
     /// By pod, in the order of the watch.
     stories: BTreeMap<(Kind, String), Vec<Value>>,
     news: Receiver<(Kind, Value)>,
     watches: Vec<Child>,
 }
 
-impl Seen {
-    pub fn begin(cluster: &Cluster, namespace: &str) -> Seen {
+impl Observed {
+    pub fn begin(cluster: &Cluster, namespace: &str) -> Observed {
         let (sender, news) = channel();
         let watches = [Kind::Pods, Kind::Events].map(|kind| watch(cluster, namespace, kind, sender.clone()));
-        Seen { stories: BTreeMap::new(), news, watches: watches.into() }
+        Observed { stories: BTreeMap::new(), news, watches: watches.into() }
     }
 
     /// Takes in what was told since.
@@ -80,7 +80,7 @@ fn watch(cluster: &Cluster, namespace: &str, kind: Kind, news: Sender<(Kind, Val
     child
 }
 
-impl Drop for Seen {
+impl Drop for Observed {
     fn drop(&mut self) {
         for watch in &mut self.watches {
             let _ = watch.kill();

@@ -10,7 +10,7 @@ use crate::support::harness::{Agent, Runtime, SLOW, run};
 
 pub const BUSYBOX: &str = "rubelet.test/busybox:1";
 
-pub struct Member {
+pub struct ServingNode {
     pub agent: Agent,
     pub runtime: Runtime,
     pub cluster: &'static Cluster,
@@ -18,14 +18,14 @@ pub struct Member {
     pub namespace: String,
 }
 
-impl Member {
+impl ServingNode {
     /// A node whose callers the API server vouches for, and an object for it that says where it listens.
-    pub fn join(name: &'static str) -> Member {
-        Member::join_with(name, |_| {})
+    pub fn join(name: &'static str) -> ServingNode {
+        ServingNode::join_with(name, |_| {})
     }
 
     /// With changes to the agent's KubeletConfiguration.
-    pub fn join_with(name: &'static str, adjust: impl FnOnce(&mut Value)) -> Member {
+    pub fn join_with(name: &'static str, adjust: impl FnOnce(&mut Value)) -> ServingNode {
         let cluster = Cluster::shared_bare();
         let runtime = Runtime::start();
         let kubeconfig = cluster.node_kubeconfig(name);
@@ -54,7 +54,7 @@ impl Member {
         let status = json!({ "status": node["status"] }).to_string();
         cluster.kubectl(&["patch", "node", name, "--subresource=status", "--type=merge", "-p", &status]);
         let namespace = cluster.namespace(name);
-        Member { agent, runtime, cluster, name, namespace }
+        ServingNode { agent, runtime, cluster, name, namespace }
     }
 
     pub fn start(&self, name: &str, container: Value) -> Value {
@@ -110,7 +110,7 @@ pub fn text(bytes: &[u8]) -> String {
 
 /// Asks the node itself.
 pub struct Curl<'a> {
-    pub member: &'a Member,
+    pub member: &'a ServingNode,
     pub certificate: Option<KeyPair>,
     pub token: Option<String>,
 }
@@ -139,7 +139,7 @@ impl Curl<'_> {
 }
 
 /// A certificate of the right name that nobody vouches for.
-pub fn foreign(member: &Member) -> KeyPair {
+pub fn foreign(member: &ServingNode) -> KeyPair {
     let dir = &member.runtime.dir;
     let pair = KeyPair { certificate: dir.join("foreign.crt"), key: dir.join("foreign.key") };
     let mut openssl = Command::new("openssl");

@@ -17,39 +17,39 @@ const LABEL_POD_NAME: &str = "io.kubernetes.pod.name";
 const ANNOTATION_RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
 
 /// A line to the private containerd.
-pub struct Seen {
+pub struct RuntimeView {
     client: CriClient,
     io: tokio::runtime::Runtime,
 }
 
 /// One pod, as the runtime lists it.
 #[derive(Clone, Debug, Default)]
-pub struct SeenPod {
+pub struct RuntimePod {
     pub sandboxes: Vec<SandboxInfo>,
     pub containers: Vec<ContainerInfo>,
 }
 
-impl Seen {
-    pub fn new(runtime: &Runtime) -> Seen {
+impl RuntimeView {
+    pub fn new(runtime: &Runtime) -> RuntimeView {
         let io = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let io = io.expect("an async runtime");
         let inside = io.enter();
         let client = CriClient::connect(&runtime.endpoint(), None, ANSWER).expect("the runtime's endpoint");
         drop(inside);
-        Seen { client, io }
+        RuntimeView { client, io }
     }
 
     /// Every pod of the runtime by the name in its manifest.
-    pub fn pods(&self) -> Result<BTreeMap<String, SeenPod>, String> {
+    pub fn pods(&self) -> Result<BTreeMap<String, RuntimePod>, String> {
         self.list().map_err(|error| error.to_string())
     }
 
-    fn list(&self) -> Result<BTreeMap<String, SeenPod>, RuntimeError> {
+    fn list(&self) -> Result<BTreeMap<String, RuntimePod>, RuntimeError> {
         let (sandboxes, containers) = self.io.block_on(async {
             let sandboxes = self.client.list_pod_sandboxes(&SandboxFilter::default()).await?;
             Ok((sandboxes, self.client.list_containers(&ContainerFilter::default()).await?))
         })?;
-        let mut pods: BTreeMap<String, SeenPod> = BTreeMap::new();
+        let mut pods: BTreeMap<String, RuntimePod> = BTreeMap::new();
         for sandbox in sandboxes {
             pods.entry(manifest_name(&sandbox.name)).or_default().sandboxes.push(sandbox);
         }
@@ -85,7 +85,12 @@ impl Seen {
 
     /// Waits until the pod is as wanted, and gives it.
     #[track_caller]
-    pub fn wait_pod(&self, name: &str, deadline: Duration, wanted: impl Fn(&SeenPod) -> bool) -> SeenPod {
+    pub fn wait_pod(
+        &self,
+        name: &str,
+        deadline: Duration,
+        wanted: impl Fn(&RuntimePod) -> bool,
+    ) -> RuntimePod {
         wait(&format!("the pod {name} in the runtime"), deadline, || {
             let pod = self.pods()?.remove(name).unwrap_or_default();
             if wanted(&pod) { Ok(pod) } else { Err(format!("{pod:?}")) }
@@ -97,7 +102,7 @@ impl Seen {
     pub fn running(&self) -> RunningIds {
         // A runtime that was just started may answer that it is not ready to.
         let pods = wait("a list of the runtime", ANSWER * 4, || self.pods());
-        let ids = |pod: &SeenPod| pod.running().map(|c| c.id.to_string()).collect();
+        let ids = |pod: &RuntimePod| pod.running().map(|c| c.id.to_string()).collect();
         pods.iter().map(|(name, pod)| (name.clone(), ids(pod))).collect()
     }
 }
@@ -114,7 +119,7 @@ pub fn assert_kept(before: &RunningIds, after: &RunningIds) {
     }
 }
 
-impl SeenPod {
+impl RuntimePod {
     pub fn running(&self) -> impl Iterator<Item = &ContainerInfo> {
         self.containers.iter().filter(|c| c.state == ContainerState::Running)
     }

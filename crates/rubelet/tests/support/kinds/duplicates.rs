@@ -11,13 +11,13 @@ use std::thread::{JoinHandle, sleep, spawn};
 use std::time::Duration;
 
 use crate::support::harness::Runtime;
-use crate::support::seen::{Seen, SeenPod};
+use crate::support::runtime_view::{RuntimePod, RuntimeView};
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(150);
 const LABEL_POD_UID: &str = "io.kubernetes.pod.uid";
 
 /// A watcher on a thread of its own.
-pub struct Twins {
+pub struct DuplicateWatcher {
     done: Arc<AtomicBool>,
     thread: JoinHandle<Report>,
 }
@@ -28,9 +28,9 @@ struct Report {
     found: Vec<String>,
 }
 
-impl Twins {
-    pub fn watch(runtime: &Runtime) -> Twins {
-        let seen = Seen::new(runtime);
+impl DuplicateWatcher {
+    pub fn watch(runtime: &Runtime) -> DuplicateWatcher {
+        let seen = RuntimeView::new(runtime);
         let done = Arc::new(AtomicBool::new(false));
         let ended = done.clone();
         let thread = spawn(move || {
@@ -45,7 +45,7 @@ impl Twins {
             }
             report
         });
-        Twins { done, thread }
+        DuplicateWatcher { done, thread }
     }
 
     /// Ends watching.
@@ -62,7 +62,7 @@ impl Twins {
     }
 }
 
-fn twins(name: &str, pod: &SeenPod) -> Vec<String> {
+fn twins(name: &str, pod: &RuntimePod) -> Vec<String> {
     let mut counts: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for sandbox in pod.ready_sandboxes() {
         counts.entry(format!("sandbox of {name} {}", sandbox.uid)).or_default().push(sandbox.id.to_string());

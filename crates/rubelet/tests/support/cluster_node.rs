@@ -11,16 +11,16 @@ pub const BUSYBOX_2: &str = "rubelet.test/busybox:2";
 /// Waits for its end without using a core, and listens.
 pub const STAYS: &str = "trap 'exit 0' TERM; sleep 1000 & wait";
 
-pub struct Member {
+pub struct ClusterNode {
     pub node: Node,
     pub cluster: &'static Cluster,
     pub name: &'static str,
 }
 
-impl Member {
+impl ClusterNode {
     #[track_caller]
-    pub fn join(cluster: &'static Cluster, name: &'static str) -> Member {
-        Member::join_with(cluster, name, |_| {})
+    pub fn join(cluster: &'static Cluster, name: &'static str) -> ClusterNode {
+        ClusterNode::join_with(cluster, name, |_| {})
     }
 
     /// With changes to the agent's KubeletConfiguration.
@@ -29,8 +29,8 @@ impl Member {
         cluster: &'static Cluster,
         name: &'static str,
         adjust: impl FnOnce(&mut Value),
-    ) -> Member {
-        Member::join_on(Runtime::start(), cluster, name, &[], adjust)
+    ) -> ClusterNode {
+        ClusterNode::join_on(Runtime::start(), cluster, name, &[], adjust)
     }
 
     /// With a runtime that is there already, and flags on top of a member's own.
@@ -41,13 +41,13 @@ impl Member {
         name: &'static str,
         more_flags: &[&str],
         adjust: impl FnOnce(&mut Value),
-    ) -> Member {
+    ) -> ClusterNode {
         let kubeconfig = cluster.node_kubeconfig(name);
         let kubeconfig = kubeconfig.to_string_lossy().into_owned();
         let mut flags = vec!["--kubeconfig", &kubeconfig, "--hostname-override", name];
         flags.extend(more_flags);
         let agent = Agent::start_with_flags(&runtime, &flags, adjust);
-        Member { node: Node { agent, runtime }, cluster, name }
+        ClusterNode { node: Node { agent, runtime }, cluster, name }
     }
 
     pub fn agent(&self) -> &Agent {

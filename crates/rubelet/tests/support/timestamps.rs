@@ -1,4 +1,4 @@
-//! Stamps that containers set themselves: what happened, in the order in which it happened, and when by the machine's
+//! Timestamps that containers set themselves: what happened, in the order in which it happened, and when by the machine's
 //! own clock. Tests judge by them, not by what anybody says.
 
 use std::fs;
@@ -10,13 +10,13 @@ use crate::support::harness::{Node, SLOW, wait};
 use crate::support::pods::{manifest, shell_with};
 
 /// A directory of the host that the containers of one pod see as `/stamps`.
-pub struct Stamps {
+pub struct Timestamps {
     dir: PathBuf,
 }
 
 /// Seconds since the machine came up, in hundredths: the same clock for everybody on it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stamp {
+pub struct Timestamp {
     pub at: f64,
     pub word: String,
 }
@@ -24,7 +24,7 @@ pub struct Stamp {
 /// Appending one line is one write: lines never mix, and their order is that of the writes.
 const STAMP: &str = "stamp() { read at rest </proc/uptime; echo $at $1 >>/stamps/log; }\n";
 
-/// Waits for [`Stamps::put`].
+/// Waits for [`Timestamps::put`].
 pub fn until(name: &str) -> String {
     format!("until test -e /stamps/{name}; do sleep 0.05; done")
 }
@@ -71,11 +71,11 @@ pub fn now() -> f64 {
     text.split(' ').next().and_then(|word| word.parse().ok()).expect("seconds")
 }
 
-impl Stamps {
-    pub fn new(node: &Node, name: &str) -> Stamps {
+impl Timestamps {
+    pub fn new(node: &Node, name: &str) -> Timestamps {
         let dir = node.runtime.dir.join(format!("stamps-{name}"));
         fs::create_dir_all(&dir).expect("make a directory for stamps");
-        Stamps { dir }
+        Timestamps { dir }
     }
 
     /// The manifest of a pod whose containers stamp here.
@@ -100,11 +100,11 @@ impl Stamps {
         fs::write(self.dir.join(name), "").expect("write for the containers");
     }
 
-    pub fn all(&self) -> Vec<Stamp> {
+    pub fn all(&self) -> Vec<Timestamp> {
         let text = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
         let stamp = |line: &str| {
             let (at, word) = line.split_once(' ').expect("a time and a word");
-            Stamp { at: at.parse().expect("a time"), word: word.to_owned() }
+            Timestamp { at: at.parse().expect("a time"), word: word.to_owned() }
         };
         text.lines().map(stamp).collect()
     }
