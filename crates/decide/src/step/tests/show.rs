@@ -55,6 +55,9 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
             let about = event.container.as_ref().map(|(_, name)| format!("/{name}")).unwrap_or_default();
             only("events", format!("{kind} {uid}{about} {}: {}", event.reason, event.message))
         }
+        Effect::CallVolume { call, .. } => Some(format!("call {call:?}")),
+        Effect::CancelVolumeCall { id } => Some(format!("cancel call {}", id.0)),
+        Effect::AnswerVolumeRequest { request, result } => Some(format!("answer {}: {result:?}", request.uid)),
         Effect::FollowTrustBundles => Some("follow trust bundles".into()),
         Effect::AskDriver { driver } => Some(format!("ask driver {driver}")),
         Effect::TellDriverPeriods { periods } => only("periods", format!("periods {periods:?}")),
