@@ -265,8 +265,11 @@ fn good(sim: &mut Simulation, limit: u64) -> bool {
 }
 
 fn leftovers(sim: &Simulation) -> Option<String> {
-    if let Some(volume) = sim.world.storage.staged.first() {
+    if let Some(volume) = sim.world.storage.staged.keys().next() {
         return Some(format!("volume {volume} is staged for nobody"));
+    }
+    if let Some(record) = sim.world.storage.records.keys().next() {
+        return Some(format!("the record {record} is left"));
     }
     if let Some(volume) = sim.world.storage.attachments.any() {
         return Some(format!("volume {volume} is attached for nobody"));

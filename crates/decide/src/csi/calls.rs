@@ -16,28 +16,73 @@ pub enum VolumeCall {
     /// The records of all volumes on the node. The answer is [`VolumeCallAnswer::Records`].
     ListRecords,
     /// Those of one pod.
-    ListPodRecords { uid: PodUid },
+    ListPodRecords {
+        uid: PodUid,
+    },
     /// Ends when nothing that was begun for the volume at this place is at work any more. May be cancelled.
-    WaitForEarlierWork { place: String },
-    MakeDir { path: String },
-    WriteRecord { path: String, record: VolumeRecord },
+    WaitForEarlierWork {
+        place: String,
+    },
+    MakeDir {
+        path: String,
+    },
+    WriteRecord {
+        path: String,
+        record: VolumeRecord,
+    },
     /// The place, then its record. Refused while something is mounted there.
-    Remove { place: String, record: Option<String> },
+    Remove {
+        place: String,
+        record: Option<String>,
+    },
     /// Gives all files of a volume to a group. May be cancelled.
-    ApplyGroup { path: String, group: i64, on_root_mismatch: bool },
-    LinkDevice { device: String, link: String },
-    UnlinkDevice { link: String },
+    ApplyGroup {
+        path: String,
+        group: i64,
+        on_root_mismatch: bool,
+    },
+    LinkDevice {
+        device: String,
+        link: String,
+    },
+    UnlinkDevice {
+        link: String,
+    },
     /// The answer is [`VolumeCallAnswer::Capabilities`].
-    NodeGetCapabilities { driver: String },
-    NodeStageVolume { driver: String, call: Stage },
-    NodePublishVolume { driver: String, call: Publish },
-    NodeUnpublishVolume { driver: String, handle: String, target: String },
-    NodeUnstageVolume { driver: String, handle: String, staging: String },
-    NodeExpandVolume { driver: String, call: Expand },
+    NodeGetCapabilities {
+        driver: String,
+    },
+    NodeStageVolume {
+        driver: String,
+        call: Stage,
+    },
+    NodePublishVolume {
+        driver: String,
+        call: Publish,
+    },
+    NodeUnpublishVolume {
+        driver: String,
+        handle: String,
+        target: String,
+    },
+    NodeUnstageVolume {
+        driver: String,
+        handle: String,
+        staging: String,
+    },
+    NodeExpandVolume {
+        driver: String,
+        call: Expand,
+    },
     /// The answer is [`VolumeCallAnswer::Claim`].
-    ReadClaim { claim: ClaimObject },
+    ReadClaim {
+        claim: ClaimObject,
+    },
     /// The answer is [`VolumeCallAnswer::Claim`], as it is afterwards.
-    PatchClaimStatus { claim: ClaimObject, patch: serde_json::Value },
+    PatchClaimStatus {
+        claim: ClaimObject,
+        patch: serde_json::Value,
+    },
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

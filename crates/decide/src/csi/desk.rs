@@ -87,7 +87,11 @@ mod tests {
         let mut desk = CsiDesk::default();
         let mut on_node: Option<BTreeSet<VolumeId>> = None;
         desk.want(&a, [id("d", "1")].into());
-        assert_eq!(desk.report(on_node.as_ref(), attached), None, "before the disk was looked at nothing is taken back");
+        assert_eq!(
+            desk.report(on_node.as_ref(), attached),
+            None,
+            "before the disk was looked at nothing is taken back"
+        );
         on_node = Some([id("d", "2"), id("loose", "3")].into());
         desk.on_node_changed();
         let names = |list: &[&str]| Some(list.iter().map(|n| format!("kubernetes.io/csi/{n}")).collect());

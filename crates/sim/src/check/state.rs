@@ -71,6 +71,7 @@ impl Checker {
             ("stuck images", state.images.stuck.len()),
             ("sweeping", state.sweeping.len()),
             ("user ids", state.user_ids.len()),
+            ("parts of volumes", state.csi_volumes.remembered()),
         ];
         if let Some((what, count)) = left.iter().find(|(_, count)| *count > 0) {
             self.violate("no leaks", format!("{count} {what} are left in the state without any pod"));

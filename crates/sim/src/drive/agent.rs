@@ -29,8 +29,9 @@ pub struct Agent {
     pub(super) plans: BTreeMap<(PodUid, Epoch), PlanRun>,
     /// Objects of the cluster that it wants to hear of.
     pub(super) watching: BTreeSet<ObjectKey>,
-    /// It has looked which volumes are on the node, and tells when that changes.
-    pub(super) looked: bool,
+    /// Pods that nobody knows, whose volumes are being torn down; and what could not be.
+    pub(super) sweeping: BTreeSet<PodUid>,
+    pub(super) sweep_problems: Vec<String>,
     /// Volumes in use that the Node has yet to be told of.
     pub(super) in_use: InUse,
 }
@@ -47,7 +48,8 @@ fn may_repeat(event: &Event) -> bool {
             | Event::TrustBundles(_)
             | Event::CsiDrivers(_)
             | Event::CsiRegistered(_)
-            | Event::CsiOnNode(_)
+            | Event::CsiEnabled
+            | Event::VolumeRequested { .. }
             | Event::FactsChanged(_)
             | Event::NodeSeen(_)
     )
@@ -76,7 +78,8 @@ impl Simulation {
             timers: TimerQueue::default(),
             plans: BTreeMap::new(),
             watching: BTreeSet::new(),
-            looked: false,
+            sweeping: BTreeSet::new(),
+            sweep_problems: Vec::new(),
             in_use: InUse::default(),
         });
         self.post(generation, Event::Started);
@@ -113,6 +116,7 @@ impl Simulation {
         self.agent = None;
         self.log.note(self.world.now, || format!("agent is killed, for {} ms", down / MILLI));
         self.abandon_calls(down);
+        self.abandon_volume_calls(down);
         self.readings.clear();
         self.world.ghosts.removals.clear();
         self.check.agent_killed(self.sources.get(&Source::Api));

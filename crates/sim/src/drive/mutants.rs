@@ -2,12 +2,15 @@
 //! is told wrongly. The second is in the decisions: [`Mutant::step`] stands in for [`decide::step`] and makes it forget
 //! or overlook something, or changes what it decided, as a mistake inside it would.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use decide::csi::{CsiVolumes, VolumeCallAnswer};
 use decide::effect::{ApiCall, PodObject};
 use decide::lifecycle::Lifecycle;
 use decide::witness::{MOST_DOUBTS, Witness};
-use decide::{Action, Effect, Event, NodeState, Stage};
+use decide::{Action, Effect, Event, NodeState, Stage, TimerKey};
+use model::csi::FoundVolume;
 use model::k8s::{PersistentVolumeClaim, Pod};
 use model::pod::Source;
 use model::storage::{StorageObject, StorageState};
@@ -39,6 +42,16 @@ pub enum Mutant {
     SharesFate,
     /// Has volumes published that were not staged.
     SkipsStaging,
+    /// Keeps no record of volumes.
+    SkipsRecords,
+    /// Says that a driver has not answered while it is at work.
+    GivesUpEarly,
+    /// Does not wait for a thread that goes through a volume.
+    LeavesWalks,
+    /// Says that a pod's volumes are gone without a look at those of drivers.
+    AnswersTearDownsAtOnce,
+    /// Does not tell an agent that volumes of an earlier one may be on the node.
+    ForgetsPastVolumes,
     /// Takes a reading for failed when the runtime refuses one status.
     FailsTheWholeReading,
 
@@ -75,10 +88,18 @@ pub enum Mutant {
     ForgetsWhatIsStaged,
     /// Does not remember what the runtime said to have removed.
     ForgetsRemovals,
+    /// Has volumes published for pods that are going.
+    PublishesForGoingPods,
+    /// Overlooks records of pods when it looks who has a volume.
+    OverlooksUsers,
+    /// Takes a record that can't be read for none.
+    OverlooksBrokenRecords,
+    /// Does not try again to unstage a volume.
+    UnstagesOnce,
 }
 
 impl Mutant {
-    pub const DRIVER: [Mutant; 10] = [
+    pub const DRIVER: [Mutant; 15] = [
         Mutant::LateReadingTimes,
         Mutant::DropsPlanEnded,
         Mutant::IgnoresCancel,
@@ -88,9 +109,14 @@ impl Mutant {
         Mutant::LosesObjectNews,
         Mutant::SharesFate,
         Mutant::SkipsStaging,
+        Mutant::SkipsRecords,
+        Mutant::GivesUpEarly,
+        Mutant::LeavesWalks,
+        Mutant::AnswersTearDownsAtOnce,
+        Mutant::ForgetsPastVolumes,
         Mutant::FailsTheWholeReading,
     ];
-    pub const DECISIONS: [Mutant; 16] = [
+    pub const DECISIONS: [Mutant; 20] = [
         Mutant::ForgetsMutations,
         Mutant::TerminalPhaseFlips,
         Mutant::DeafToDeletion,
@@ -107,6 +133,10 @@ impl Mutant {
         Mutant::IgnoresAttachments,
         Mutant::ForgetsWhatIsStaged,
         Mutant::ForgetsRemovals,
+        Mutant::PublishesForGoingPods,
+        Mutant::OverlooksUsers,
+        Mutant::OverlooksBrokenRecords,
+        Mutant::UnstagesOnce,
     ];
 
     /// Every mistake, with the kind of run that shows it best.
@@ -116,6 +146,15 @@ impl Mutant {
             Mutant::FailsTheWholeReading => Profile::Refused,
             Mutant::ForgetsRemovals => Profile::Ghosts,
             Mutant::SkipsStaging
+            | Mutant::SkipsRecords
+            | Mutant::GivesUpEarly
+            | Mutant::LeavesWalks
+            | Mutant::AnswersTearDownsAtOnce
+            | Mutant::ForgetsPastVolumes
+            | Mutant::PublishesForGoingPods
+            | Mutant::OverlooksUsers
+            | Mutant::OverlooksBrokenRecords
+            | Mutant::UnstagesOnce
             | Mutant::IgnoresBinding
             | Mutant::SharesClaims
             | Mutant::IgnoresAttachments
@@ -138,7 +177,9 @@ impl Mutant {
             .filter(|(_, e)| e.status.as_ref().is_some_and(|s| is_terminal(s.phase.as_deref())))
             .map(|(uid, _)| uid.clone())
             .collect();
+        let volumes = state.csi_volumes.clone();
         let mut effects = decide::step(state, now, event);
+        self.after_volumes(state, volumes, &mut effects);
         self.after(state, &ended, &mut effects);
         effects
     }
@@ -163,7 +204,10 @@ impl Mutant {
             (Mutant::IgnoresAttachments, Event::CsiDrivers(drivers)) => {
                 drivers.iter_mut().for_each(|d| Arc::make_mut(d).spec.attach_required = Some(false));
             }
-            (Mutant::ForgetsWhatIsStaged, Event::CsiOnNode(volumes)) => volumes.clear(),
+            (
+                Mutant::OverlooksUsers | Mutant::OverlooksBrokenRecords,
+                Event::VolumeCallEnded { result: Ok(VolumeCallAnswer::Records(found)), .. },
+            ) => self.overlook(found),
             (Mutant::DistrustsPast, Event::Observed(seen)) => {
                 for pod in &mut seen.pods {
                     if pod.containers.iter().any(|c| c.created_at < state.started) {
@@ -191,6 +235,49 @@ impl Mutant {
                 (Mutant::ForgetsBackOffs, _) => entry.ledger.crash.clear(),
                 _ => {}
             }
+        }
+    }
+
+    /// When it is looked who has a volume, and not which volumes a pod has.
+    fn overlook(self, found: &mut Vec<FoundVolume>) {
+        let of_node = found.iter().any(|one| one.pod.is_none());
+        if self == Mutant::OverlooksUsers && of_node {
+            found.retain(|one| one.pod.is_none());
+        }
+        for one in found.iter_mut().filter(|_| self == Mutant::OverlooksBrokenRecords) {
+            if one.record.is_err() {
+                one.record = Ok(None);
+            }
+        }
+    }
+
+    /// `before`: what was wanted and at work before the step.
+    fn after_volumes(self, state: &mut NodeState, before: CsiVolumes, effects: &mut Vec<Effect>) {
+        match self {
+            Mutant::PublishesForGoingPods if effects.iter().any(|e| matches!(e, Effect::Cancel { .. })) => {
+                // They are not told that their pod is going.
+                state.csi_volumes = before;
+                effects.retain(|effect| {
+                    !matches!(
+                        effect,
+                        Effect::CallVolume { .. }
+                            | Effect::CancelVolumeCall { .. }
+                            | Effect::AnswerVolumeRequest { .. }
+                    )
+                });
+            }
+            Mutant::UnstagesOnce => {
+                effects.retain(|effect| !matches!(effect, Effect::SetTimer { key: TimerKey::Unstage(_), .. }))
+            }
+            Mutant::ForgetsWhatIsStaged => {
+                effects.retain(|effect| !matches!(effect, Effect::TellVolumesInUse { .. }));
+                let nothing = state.csi_volumes.on_node().map(|_| BTreeSet::new());
+                let Some(desk) = &mut state.objects else { return };
+                desk.csi.on_node_changed();
+                let told = desk.csi.report(nothing.as_ref(), |_| true);
+                effects.extend(told.map(|volumes| Effect::TellVolumesInUse { volumes }));
+            }
+            _ => {}
         }
     }
 

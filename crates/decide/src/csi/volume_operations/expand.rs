@@ -30,14 +30,27 @@ pub(super) struct ExpandVolume {
 enum Step {
     Lane,
     Claim,
-    Capabilities { due: Due, claim: Arc<PersistentVolumeClaim> },
+    Capabilities {
+        due: Due,
+        claim: Arc<PersistentVolumeClaim>,
+    },
     /// The claim says that the node is at it.
-    Mark { due: Due, can: Abilities },
-    NodeExpand { due: Due, claim: Arc<PersistentVolumeClaim> },
+    Mark {
+        due: Due,
+        can: Abilities,
+    },
+    NodeExpand {
+        due: Due,
+        claim: Arc<PersistentVolumeClaim>,
+    },
     /// The claim says how it failed.
-    FailureTold { how: Result<Expanded, String> },
+    FailureTold {
+        how: Result<Expanded, String>,
+    },
     /// The claim says its new size.
-    SizeTold { due: Due },
+    SizeTold {
+        due: Due,
+    },
 }
 
 /// What an answer leads to.
@@ -80,7 +93,12 @@ impl CsiVolumes {
     }
 
     /// One that waits ends now; one that has begun ends by itself.
-    pub(super) fn cancel_expand(&mut self, out: &mut Outputs, id: OperationId, mut expand: Box<ExpandVolume>) {
+    pub(super) fn cancel_expand(
+        &mut self,
+        out: &mut Outputs,
+        id: OperationId,
+        mut expand: Box<ExpandVolume>,
+    ) {
         expand.cancelled = true;
         out.answer(expand.request.clone(), StepResult::Interrupted);
         match expand.step {
@@ -168,7 +186,9 @@ impl CsiVolumes {
                 // What can't be told now is told when it fails again.
                 if let Err(message) = expand.patched(input) {
                     let id = &expand.volume.id;
-                    out.warn(format!("the claim of {id} is not told that its volume does not grow: {message}"));
+                    out.warn(format!(
+                        "the claim of {id} is not told that its volume does not grow: {message}"
+                    ));
                 }
                 Ok(Next::Done(how))
             }

@@ -36,7 +36,9 @@ use self::expand::ExpandVolume;
 use self::set_up::SetUp;
 use self::tear_down::{TearDown, Unpublish};
 use self::unstage::{Retry, Unstage};
-use super::calls::{VolumeCall, VolumeCallAnswer, VolumeCallFailure, VolumeCallFailureKind, VolumeCallResult};
+use super::calls::{
+    VolumeCall, VolumeCallAnswer, VolumeCallFailure, VolumeCallFailureKind, VolumeCallResult,
+};
 use crate::back_off::volume_delay;
 use crate::effect::{Effect, Epoch, LogLevel, TimerKey};
 use crate::event::StepResult;
@@ -63,8 +65,13 @@ pub enum VolumeRequestFrom {
 /// What is wanted for a pod.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum VolumeRequest {
-    SetUp { volume: Box<CsiVolume> },
-    Expand { volume: Box<CsiVolume>, expansion: Box<Expansion> },
+    SetUp {
+        volume: Box<CsiVolume>,
+    },
+    Expand {
+        volume: Box<CsiVolume>,
+        expansion: Box<Expansion>,
+    },
     /// Of everything that drivers have published for the pod. Goes on past failures.
     TearDown,
 }

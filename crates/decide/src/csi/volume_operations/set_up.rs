@@ -291,13 +291,11 @@ impl CsiVolumes {
                 }
             }
             Step::Labels => self.labels_read(set_up, input.records().map_err(device)?)?,
-            Step::UnstageOtherLabel(unstage) => {
-                match unstage.next(input) {
-                    Ok(UnstageStep::Call(call)) => Next::Call(Step::UnstageOtherLabel(unstage.clone()), call),
-                    Ok(UnstageStep::Done) => set_up.stage(false),
-                    Err(message) => Next::Failed(Failed { stage: MountStage::MountDevice, message }),
-                }
-            }
+            Step::UnstageOtherLabel(unstage) => match unstage.next(input) {
+                Ok(UnstageStep::Call(call)) => Next::Call(Step::UnstageOtherLabel(unstage.clone()), call),
+                Ok(UnstageStep::Done) => set_up.stage(false),
+                Err(message) => Next::Failed(Failed { stage: MountStage::MountDevice, message }),
+            },
             Step::StageRecord => {
                 input.done().map_err(device)?;
                 set_up.staging_dir(false)

@@ -128,16 +128,13 @@ impl CsiVolumes {
         }
         let messages: Vec<String> = failures.into_values().collect();
         let failure = || CallFailure { unreachable: false, message: messages.join("; ") };
-        let result =
-            if messages.is_empty() { StepResult::Ok } else { StepResult::Failed(failure()) };
+        let result = if messages.is_empty() { StepResult::Ok } else { StepResult::Failed(failure()) };
         out.answer(request, result);
     }
 
     /// Whoever waits for the end of this set-up goes on.
     pub(super) fn publication_ended(&mut self, out: &mut Outputs, set_up: OperationId) {
-        let waits = |operation: &Operation| {
-            matches!(operation, Operation::TearDown(tear_down) if tear_down.waits_for.contains(&set_up))
-        };
+        let waits = |operation: &Operation| matches!(operation, Operation::TearDown(tear_down) if tear_down.waits_for.contains(&set_up));
         let waiting: Vec<OperationId> =
             self.operations.iter().filter(|(_, one)| waits(one)).map(|(id, _)| *id).collect();
         for id in waiting {

@@ -57,7 +57,9 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
         }
         Effect::CallVolume { call, .. } => Some(format!("call {call:?}")),
         Effect::CancelVolumeCall { id } => Some(format!("cancel call {}", id.0)),
-        Effect::AnswerVolumeRequest { request, result } => Some(format!("answer {}: {result:?}", request.uid)),
+        Effect::AnswerVolumeRequest { request, result } => {
+            Some(format!("answer {}: {result:?}", request.uid))
+        }
         Effect::FollowTrustBundles => Some("follow trust bundles".into()),
         Effect::AskDriver { driver } => Some(format!("ask driver {driver}")),
         Effect::TellDriverPeriods { periods } => only("periods", format!("periods {periods:?}")),
