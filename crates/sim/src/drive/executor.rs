@@ -125,7 +125,9 @@ impl Simulation {
     }
 
     fn request_volume(&mut self, place: Place, what: VolumeRequest) {
-        if self.mutant == Mutant::AnswersTearDownsAtOnce && what == VolumeRequest::TearDown {
+        // On a node without storage drivers nobody is asked.
+        let at_once = !self.stored || self.mutant == Mutant::AnswersTearDownsAtOnce;
+        if at_once && what == VolumeRequest::TearDown {
             let (uid, epoch) = place.key();
             self.action_ended(place, StepResult::Ok);
             return self.after_action(&uid, epoch);

@@ -93,7 +93,7 @@ impl CsiDrivers for SimDrivers {
     async fn abilities(&self, driver: &str) -> Result<Abilities, CsiError> {
         self.0.alive().await;
         match self.0.host.lock().await.world.storage.registered {
-            true => Ok(Abilities { stage: true, ..Abilities::default() }),
+            true => Ok(Abilities { stage: true, expand: true, ..Abilities::default() }),
             false => Err(CsiError::NotRegistered { driver: driver.to_owned() }),
         }
     }

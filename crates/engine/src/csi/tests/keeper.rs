@@ -220,7 +220,6 @@ impl State {
     }
 }
 
-/// Calls of the other tests are told apart from this one's by their numbers.
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_cancelled_tells_nothing() {
     let world = super::world::World::new();
