@@ -59,7 +59,7 @@ impl Keeper {
     }
 
     fn send(&self, order: Order) {
-        self.orders.send(order).ok().expect("the state lives");
+        self.orders.send(order).expect("the state lives");
     }
 
     pub async fn look_around(self: Arc<Self>) {
