@@ -296,11 +296,15 @@ impl CsiVolumes {
 
     /// The next one may go on. Also for one that has not had its turn.
     fn leave_lane(&mut self, id: OperationId, volume: &VolumeId) {
-        let Some(lane) = self.volumes.get_mut(volume).map(|volume| &mut volume.lane) else { return };
-        let was_first = lane.front() == Some(&id);
-        lane.retain(|other| *other != id);
+        let Some(known) = self.volumes.get_mut(volume) else { return };
+        let was_first = known.lane.front() == Some(&id);
+        known.lane.retain(|other| *other != id);
         if was_first {
-            self.ready.extend(lane.front());
+            self.ready.extend(known.lane.front());
+        }
+        // A claim may have another volume by now than its pod: one that was never on the node is not remembered.
+        if known.lane.is_empty() && known.unstaging.is_none() && !self.on_node.contains(volume) {
+            self.volumes.remove(volume);
         }
     }
 

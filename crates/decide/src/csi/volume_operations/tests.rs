@@ -278,3 +278,22 @@ fn an_unstaging_that_failed_is_tried_again_by_a_timer() {
     script.until("");
     assert_eq!((script.records.len(), script.volumes.remembered()), (0, 0));
 }
+
+/// Found by the simulator (storage, seed 37): the claim of a running pod came again with another volume.
+#[test]
+fn a_volume_that_was_never_on_the_node_is_not_remembered() {
+    let mut script = Script::default();
+    let expansion = Expansion {
+        claim: model::csi::ClaimObject { namespace: "ns".into(), name: "c".into(), uid: "u".into() },
+        size: "2Gi".into(),
+        secrets: Default::default(),
+        version: "1".into(),
+        online: true,
+    };
+    let what = VolumeRequest::Expand { volume: Box::new(volume("a", "v")), expansion: Box::new(expansion) };
+    script.request("a", what);
+    let [(_, read)] = &script.open[..] else { panic!("{:?}", script.open()) };
+    let read = read.clone();
+    script.end(&read, Some(VolumeCallFailureKind::Open));
+    assert_eq!((script.told().len(), script.volumes.remembered()), (1, 0));
+}
