@@ -10,7 +10,7 @@ use decide::effect::{ApiCall, PodObject};
 use decide::lifecycle::Lifecycle;
 use decide::witness::{MOST_DOUBTS, Witness};
 use decide::{Action, Effect, Event, NodeState, Stage, TimerKey};
-use model::csi::FoundVolume;
+use model::csi::{FoundVolume, VolumeId};
 use model::k8s::{PersistentVolumeClaim, Pod};
 use model::pod::Source;
 use model::storage::{StorageObject, StorageState};
@@ -177,9 +177,9 @@ impl Mutant {
             .filter(|(_, e)| e.status.as_ref().is_some_and(|s| is_terminal(s.phase.as_deref())))
             .map(|(uid, _)| uid.clone())
             .collect();
-        let volumes = state.csi_volumes.clone();
+        let before = (state.csi_volumes.clone(), wanted(state));
         let mut effects = decide::step(state, now, event);
-        self.after_volumes(state, volumes, &mut effects);
+        self.after_volumes(state, before, &mut effects);
         self.after(state, &ended, &mut effects);
         effects
     }
@@ -251,8 +251,13 @@ impl Mutant {
         }
     }
 
-    /// `before`: what was wanted and at work before the step.
-    fn after_volumes(self, state: &mut NodeState, before: CsiVolumes, effects: &mut Vec<Effect>) {
+    /// `before`: what was at work before the step, and what pods were to have.
+    fn after_volumes(
+        self,
+        state: &mut NodeState,
+        (before, wanted_before): (CsiVolumes, Vec<String>),
+        effects: &mut Vec<Effect>,
+    ) {
         match self {
             Mutant::PublishesForGoingPods if effects.iter().any(|e| matches!(e, Effect::Cancel { .. })) => {
                 // They are not told that their pod is going.
@@ -270,12 +275,13 @@ impl Mutant {
                 effects.retain(|effect| !matches!(effect, Effect::SetTimer { key: TimerKey::Unstage(_), .. }))
             }
             Mutant::ForgetsWhatIsStaged => {
+                let told = effects.len();
                 effects.retain(|effect| !matches!(effect, Effect::TellVolumesInUse { .. }));
-                let nothing = state.csi_volumes.on_node().map(|_| BTreeSet::new());
-                let Some(desk) = &mut state.objects else { return };
-                desk.csi.on_node_changed();
-                let told = desk.csi.report(nothing.as_ref(), |_| true);
-                effects.extend(told.map(|volumes| Effect::TellVolumesInUse { volumes }));
+                let volumes = wanted(state);
+                let known = state.csi_volumes.on_node().is_some();
+                if known && (told != effects.len() || volumes != wanted_before) {
+                    effects.push(Effect::TellVolumesInUse { volumes });
+                }
             }
             _ => {}
         }
@@ -315,6 +321,16 @@ impl Mutant {
         }
         effects.extend(more);
     }
+}
+
+/// What pods are to have, by unique names. Another report before makes sure that it is one.
+fn wanted(state: &NodeState) -> Vec<String> {
+    let Some(mut csi) = state.objects.as_ref().map(|desk| desk.csi.clone()) else { return Vec::new() };
+    let other = VolumeId { driver: "other".into(), handle: "other".into() };
+    csi.on_node_changed();
+    csi.report(Some(&BTreeSet::from([other])), |_| true);
+    csi.on_node_changed();
+    csi.report(Some(&BTreeSet::new()), |_| true).unwrap_or_default()
 }
 
 fn is_terminal(phase: Option<&str>) -> bool {
