@@ -7,7 +7,7 @@ use model::cgroup::{CgroupName, CgroupSpec};
 use model::cluster::{ObjectKey, TokenWanted};
 use model::credentials::PullSecret;
 use model::cri::{ContainerConfig, IdMapping, SandboxConfig};
-use model::csi::{ClaimObject, Expansion};
+use model::csi::{ClaimObject, Expansion, VolumeId};
 use model::disk_use::DiskPlaces;
 use model::files::{ContainerFiles, EnvFile};
 use model::hook::HookCall;
@@ -22,6 +22,8 @@ use model::{ApiEvent, ContainerId, FullName, Mono, PodUid, SandboxId};
 use serde::{Deserialize, Serialize};
 
 use crate::credentials::Candidate;
+use crate::csi::{VolumeCall, VolumeCallId, VolumeRequestId};
+use crate::event::StepResult;
 use crate::images::PullKey;
 
 /// Number of a plan of one pod. Grows; a result with another epoch is late.
@@ -165,6 +167,20 @@ pub enum Effect {
         uid: PodUid,
         volume: Box<VolumeSetup>,
     },
+    /// Make a call about a volume of a storage driver. `VolumeCallEnded` follows, unless it is cancelled.
+    CallVolume {
+        id: VolumeCallId,
+        call: VolumeCall,
+    },
+    /// Nobody waits for this call any more: it is to end at its next step.
+    CancelVolumeCall {
+        id: VolumeCallId,
+    },
+    /// How an operation on volumes of storage drivers ended, for whoever has asked for it (`VolumeRequested`).
+    AnswerVolumeRequest {
+        request: VolumeRequestId,
+        result: StepResult,
+    },
     /// Measure what a pod keeps on the node's disk. `DiskMeasured` follows.
     MeasureDisk {
         uid: PodUid,
@@ -237,6 +253,10 @@ pub enum TimerKey {
     Certificate(CertificateSource),
     /// A claim, a persistent volume or an attachment is asked for again.
     Storage(StorageKey),
+    /// Another try at unstaging a volume that nobody uses.
+    Unstage(VolumeId),
+    /// Another try at reading the records of volumes of storage drivers.
+    ListVolumes,
     /// Another try at reporting a pod's status.
     Report(PodUid),
     /// Another try at a mirror.
@@ -260,6 +280,8 @@ impl TimerKey {
             TimerKey::Token(wanted) => Some(&wanted.pod_uid),
             TimerKey::Certificate(source) => Some(&source.pod),
             TimerKey::Storage(_)
+            | TimerKey::Unstage(_)
+            | TimerKey::ListVolumes
             | TimerKey::Mirror(_)
             | TimerKey::Confirm
             | TimerKey::FullRelist
@@ -287,6 +309,7 @@ impl Effect {
             Effect::SetTimer { key, .. } => key.pod(),
             Effect::RequestToken { wanted } => Some(&wanted.pod_uid),
             Effect::RequestCertificate { source, .. } => Some(&source.pod),
+            Effect::AnswerVolumeRequest { request, .. } => Some(&request.uid),
             Effect::Log { uid, .. } => uid.as_ref(),
             _ => None,
         }

@@ -8,7 +8,6 @@ use model::cgroup::{CgroupDriver, CgroupName};
 use model::cluster::{ObjectKey, ObjectState, Token, TokenWanted};
 use model::credentials::{PullHistory, PullServiceAccount};
 use model::cri::{Image, RuntimeStatus};
-use model::csi::VolumeId;
 use model::disk_use::DiskUse;
 use model::files::EnvFileRead;
 use model::k8s::{CSIDriver, ClusterTrustBundle, Node, Pod, PodCertificateRequest, Service};
@@ -24,6 +23,7 @@ use model::volume::{MountStage, VolumeNews, VolumeSetup};
 use model::{ContainerId, FullName, PodUid, SandboxId};
 use serde::{Deserialize, Serialize};
 
+use crate::csi::{VolumeCallId, VolumeCallResult, VolumeRequest, VolumeRequestId};
 use crate::effect::{Epoch, TimerKey};
 use crate::images::PullKey;
 
@@ -134,8 +134,18 @@ pub enum Event {
     CsiDrivers(Vec<Arc<CSIDriver>>),
     /// The storage drivers that are registered on this node.
     CsiRegistered(BTreeSet<String>),
-    /// The volumes of storage drivers that are staged or published here.
-    CsiOnNode(BTreeSet<VolumeId>),
+    /// Storage drivers can register on this node: what an earlier agent has left of their volumes has to be found.
+    CsiEnabled,
+    /// An operation on volumes of storage drivers is wanted. `AnswerVolumeRequest` follows.
+    VolumeRequested {
+        request: VolumeRequestId,
+        what: VolumeRequest,
+    },
+    /// A call about a volume ended.
+    VolumeCallEnded {
+        id: VolumeCallId,
+        result: VolumeCallResult,
+    },
     /// All services of the cluster.
     Services(Vec<Arc<Service>>),
     /// A token was issued, or why not.
@@ -209,6 +219,7 @@ impl Event {
             }
             Event::CertificateRequested { source, .. } => Some(source.pod.clone()),
             Event::TokenIssued { wanted, .. } => Some(wanted.pod_uid.clone()),
+            Event::VolumeRequested { request, .. } => Some(request.uid.clone()),
             Event::Timer(key) => key.pod().cloned(),
             _ => None,
         }
@@ -241,7 +252,9 @@ impl Event {
             Event::TrustBundles(_) => "trust_bundles",
             Event::CsiDrivers(_) => "csi_drivers",
             Event::CsiRegistered(_) => "csi_registered",
-            Event::CsiOnNode(_) => "csi_on_node",
+            Event::CsiEnabled => "csi_enabled",
+            Event::VolumeRequested { .. } => "volume_requested",
+            Event::VolumeCallEnded { .. } => "volume_call_ended",
             Event::Services(_) => "services",
             Event::TokenIssued { .. } => "token_issued",
             Event::CertificateRequested { .. } => "certificate_requested",

@@ -18,6 +18,7 @@ use model::why::Why;
 use model::{FullName, Mono, PodUid, Wall};
 
 use crate::allocation::PendingResize;
+use crate::csi::CsiVolumes;
 use crate::effect::{Epoch, Stage};
 use crate::images::ImageDesk;
 use crate::ledger::Ledger;
@@ -68,6 +69,8 @@ pub struct NodeState {
     pub images: ImageDesk,
     /// What pods name: of the cluster, or of files beside the pods.
     pub objects: Option<ObjectDesk>,
+    /// Which operations on volumes of storage drivers are wanted and at work.
+    pub csi_volumes: CsiVolumes,
     /// What an earlier agent knew of probes, of pods that were not seen yet.
     pub probe_records: BTreeMap<PodUid, ProbeRecord>,
     /// Of each source that knows of classes.
@@ -290,6 +293,7 @@ impl NodeState {
             api_away: false,
             images: ImageDesk::default(),
             objects: Some(objects),
+            csi_volumes: CsiVolumes::default(),
             probe_records: BTreeMap::new(),
             runtime_classes: BTreeMap::new(),
             user_ids: BTreeMap::new(),

@@ -22,8 +22,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::csi::CsiKeeper;
 use crate::csi::registry::Registry;
+use crate::csi::{VolumeCalls, VolumeRequests, VolumeWork, WantedVolumeOperation};
 use crate::node_keeper::NodeNow;
 use crate::objects::ClusterObjects;
 use crate::query::{EngineHandle, EventLog, Query};
@@ -58,7 +58,7 @@ pub(crate) struct Shop {
     /// Images came, changed or may have: for whoever lists them in the Node object.
     pub image_news: Arc<Notify>,
     /// `None`: no storage driver can register.
-    pub csi: Option<Arc<CsiKeeper>>,
+    pub csi: Option<VolumeRequests>,
     /// For whoever keeps the Node object. `None`: not known yet.
     pub volumes_in_use: Arc<watch::Sender<Option<Vec<String>>>>,
     /// How often drivers are asked anew what the node can take, in seconds.
@@ -86,6 +86,7 @@ struct Dispatcher {
     probe_records: mpsc::UnboundedSender<(PodUid, ProbeRecord)>,
     node_cgroups: watch::Sender<Vec<CgroupSpec>>,
     objects: ClusterObjects,
+    volume_work: VolumeWork,
     /// Storage drivers that are registered. `None`: there can be none.
     registry: Option<Arc<Registry>>,
     api_room: Arc<Semaphore>,
@@ -115,6 +116,7 @@ pub(crate) struct Ready {
     inbox: mpsc::UnboundedReceiver<Event>,
     questions: mpsc::Receiver<Query>,
     deaths: mpsc::UnboundedReceiver<String>,
+    wanted_volumes: mpsc::UnboundedReceiver<WantedVolumeOperation>,
     feeds: Vec<Box<dyn PodFeed>>,
     stop: CancellationToken,
     pub duties: Option<NodeDuties>,
@@ -132,7 +134,10 @@ pub(crate) fn prepare(
     let image_room = Arc::default();
     let runtime_view = Arc::new(watch::Sender::new(RuntimeView::default()));
     let (outbox, image_news) = (Outbox(events), Arc::default());
-    let csi = ports.csi.clone().map(|csi| CsiKeeper::new(csi, outbox.clone()));
+    let (volume_requests, wanted_volumes) = VolumeRequests::new();
+    let csi = ports.csi.is_some().then_some(volume_requests);
+    let storage = ports.cluster.as_ref().map(|cluster| cluster.storage.clone());
+    let volume_calls = ports.csi.clone().map(|ports| VolumeCalls { ports, storage });
     let volumes_in_use = Arc::new(watch::Sender::new(None));
     let clock_of_shop = clock.clone();
     let (essential, deaths) = EssentialTasks::new();
@@ -164,13 +169,14 @@ pub(crate) fn prepare(
         probe_records,
         node_cgroups,
         objects,
+        volume_work: VolumeWork::new(volume_calls),
         registry: None,
         api_room: Arc::new(Semaphore::new(api_calls::CALLS_AT_ONCE)),
         panics: Vec::new(),
         #[cfg(debug_assertions)]
         mistake: None,
     };
-    let ready = Ready { dispatcher, inbox, questions, deaths, feeds, stop, duties: None };
+    let ready = Ready { dispatcher, inbox, questions, deaths, wanted_volumes, feeds, stop, duties: None };
     (EngineHandle::new(queries), ready)
 }
 
@@ -188,11 +194,8 @@ impl Ready {
             node_duties::start(&shop, duties, facts, shop.runtime_view.subscribe(), &self.stop)
         });
         let (node, csi_node) = node.map_or((None, None), |started| (Some(started.node), started.csi_node));
-        if let Some(csi) = &shop.csi {
-            let look = self.stop.clone().run_until_cancelled_owned(csi.clone().look_around());
-            shop.essential.spawn("the search for volumes on this node", look);
-        }
         if let Some(csi) = &shop.ports.csi {
+            shop.outbox.send(Event::CsiEnabled);
             let periods = shop.driver_periods.subscribe();
             let registry = Registry::new(csi.clone(), csi_node, shop.outbox.clone(), periods);
             self.dispatcher.registry = Some(registry.clone());
@@ -210,7 +213,13 @@ impl Ready {
         shop.essential.spawn_until("news of volumes", &self.stop, disk_calls::forward_news(shop.clone()));
         let hints = forward_hints(shop.clone(), self.stop.clone());
         shop.essential.spawn_until("hints of the runtime", &self.stop, hints);
-        tokio::spawn(self.dispatcher.run(self.inbox, self.questions, self.deaths, self.stop))
+        let inputs = Inputs {
+            inbox: self.inbox,
+            questions: self.questions,
+            deaths: self.deaths,
+            wanted_volumes: self.wanted_volumes,
+        };
+        tokio::spawn(self.dispatcher.run(inputs, self.stop))
     }
 }
 
@@ -274,14 +283,17 @@ async fn forward_hints(shop: Shop, stop: CancellationToken) {
     }
 }
 
+/// All that the dispatcher listens to, beside its timers.
+struct Inputs {
+    inbox: mpsc::UnboundedReceiver<Event>,
+    questions: mpsc::Receiver<Query>,
+    deaths: mpsc::UnboundedReceiver<String>,
+    wanted_volumes: mpsc::UnboundedReceiver<WantedVolumeOperation>,
+}
+
 impl Dispatcher {
-    async fn run(
-        mut self,
-        mut inbox: mpsc::UnboundedReceiver<Event>,
-        mut questions: mpsc::Receiver<Query>,
-        mut deaths: mpsc::UnboundedReceiver<String>,
-        stop: CancellationToken,
-    ) -> Result<(), EngineEnd> {
+    async fn run(mut self, inputs: Inputs, stop: CancellationToken) -> Result<(), EngineEnd> {
+        let Inputs { mut inbox, mut questions, mut deaths, mut wanted_volumes } = inputs;
         // Before the first pod: who is set aside must not be tried again.
         self.panics = panics::load(&self.shop).await;
         self.state.set_aside = decide::set_aside::judge(&self.panics);
@@ -305,6 +317,7 @@ impl Dispatcher {
                 tokio::select! {
                     () = stop.cancelled() => return Ok(()),
                     Some(event) = inbox.recv() => break event,
+                    Some(wanted) = wanted_volumes.recv() => break self.volume_work.wanted(wanted),
                     key = self.timers.fired() => break Event::Timer(key),
                     Some(query) = questions.recv() => self.answer(query),
                     Some(death) = deaths.recv() => return Err(EngineEnd::LostTask(death)),
@@ -345,6 +358,9 @@ impl Dispatcher {
             && let Some(plan) = self.plans.remove(uid)
         {
             self.shop.ports.meter.plan_ended(uid, plan.ending, plan.begun.elapsed());
+        }
+        if let Event::VolumeCallEnded { id, .. } = &event {
+            self.volume_work.ended(*id);
         }
         self.meter_probe(&event);
         let (kind, began) = (event.kind(), Instant::now());
@@ -482,6 +498,9 @@ impl Dispatcher {
                 let failed = failed_calls::update_volume(uid.clone(), volume.clone());
                 self.call(disk_calls::update_volume(self.shop.clone(), uid, volume), failed);
             }
+            Effect::CallVolume { id, call } => self.volume_work.call(&self.shop.outbox, id, call),
+            Effect::CancelVolumeCall { id } => self.volume_work.cancel(id),
+            Effect::AnswerVolumeRequest { request, result } => self.volume_work.answer(&request, result),
             Effect::MeasureDisk { uid, places } => {
                 let failed = failed_calls::measure(uid.clone());
                 self.call(disk_calls::measure(self.shop.clone(), uid, places), failed);

@@ -8,13 +8,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use decide::csi::{VolumeRequest, VolumeRequestFrom, VolumeRequestId};
 use decide::event::{CallFailure, Event, StartPoint};
 use decide::lifecycle::MINIMUM_STOP_SECS;
 use decide::{Action, Epoch, Stage, StartContainer, StepResult};
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
-use model::csi::{CsiVolume, Expansion};
+use model::csi::Expansion;
 use model::files::{EnvFile, EnvFileRead};
 use model::hook::HookCall;
 use model::volume::{VolumeKind, VolumeSetup};
@@ -23,7 +24,6 @@ use ports::{CgroupError, Disposition, FilesError, RuntimeError, Span};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::csi::expand::Growing;
 use crate::dispatcher::Shop;
 use crate::hooks;
 use crate::tear_down;
@@ -36,6 +36,22 @@ pub(crate) struct Job {
     pub epoch: Epoch,
     pub stages: Arc<Vec<Stage>>,
     pub cancel: CancellationToken,
+}
+
+/// One action of a plan.
+#[derive(Clone, Copy)]
+struct PlannedAction<'a> {
+    job: &'a Job,
+    stage: usize,
+    action: usize,
+}
+
+impl PlannedAction<'_> {
+    fn request(&self) -> VolumeRequestId {
+        let PlannedAction { job, stage, action } = *self;
+        let from = VolumeRequestFrom::Plan { epoch: job.epoch, stage, action };
+        VolumeRequestId { uid: job.uid.clone(), from }
+    }
 }
 
 /// `span`: what it is called in a trace, if anybody makes one.
@@ -82,7 +98,8 @@ async fn run_stage(shop: &Shop, job: &Job, number: usize, stage: &Stage) -> bool
         let result = if job.cancel.is_cancelled() {
             StepResult::Skipped
         } else {
-            let work = std::panic::AssertUnwindSafe(perform(shop, job, action)).catch_unwind();
+            let at = PlannedAction { job, stage: number, action: index };
+            let work = std::panic::AssertUnwindSafe(perform(shop, at, action)).catch_unwind();
             work.await.unwrap_or_else(|_| {
                 let message = format!("internal error: {} panicked", action.name());
                 StepResult::Failed(CallFailure { unreachable: false, message })
@@ -121,14 +138,14 @@ fn succeeded(result: &StepResult) -> bool {
     )
 }
 
-async fn perform(shop: &Shop, job: &Job, action: &Action) -> StepResult {
-    let ports = &shop.ports;
+async fn perform(shop: &Shop, at: PlannedAction<'_>, action: &Action) -> StepResult {
+    let (ports, job) = (&shop.ports, at.job);
     let uid = &job.uid;
     match action {
         Action::MakePodDirs { log_dir, containers } => make_dirs(shop, uid, log_dir, containers).await,
         Action::EnsureCgroup { spec } => cgroup_result(ports.cgroups.ensure(spec).await),
-        Action::SetUpVolume { volume } => set_up_volume(shop, job, volume).await,
-        Action::ExpandVolume { volume, expansion } => expand_volume(shop, job, volume, expansion).await,
+        Action::SetUpVolume { volume } => set_up_volume(shop, at, volume).await,
+        Action::ExpandVolume { volume, expansion } => expand_volume(shop, at, volume, expansion).await,
         Action::ReadEnvFiles { files, .. } => read_env_files(shop, uid, files).await,
         Action::KeepUserIds { ids } => files_result(ports.files.write_user_ids(uid, ids).await),
         Action::RunSandbox { config, handler } => {
@@ -159,62 +176,51 @@ async fn perform(shop: &Shop, job: &Job, action: &Action) -> StepResult {
             }
         }
         Action::RemoveSandbox { id } => gone_is_fine(ports.runtime.remove_pod_sandbox(id).await),
-        Action::TearDownVolumes => tear_down_volumes(shop, uid).await,
+        Action::TearDownVolumes => {
+            let own = ports.files.tear_down_volumes(uid);
+            match tear_down::volumes(own, shop.csi.as_ref(), at.request()).await {
+                Ok(()) => StepResult::Ok,
+                Err(message) => StepResult::Failed(CallFailure { unreachable: false, message }),
+            }
+        }
         Action::DestroyCgroup { name } => cgroup_result(ports.cgroups.destroy(name).await),
         Action::RemovePodDir => files_result(ports.files.remove_pod_dir(uid).await),
         Action::RemoveLogDir { name } => files_result(ports.files.remove_log_dir(name).await),
     }
 }
 
-async fn set_up_by_driver(shop: &Shop, job: &Job, volume: &CsiVolume) -> StepResult {
-    let Some(csi) = &shop.csi else {
-        let message = format!("this agent knows no storage drivers, not {} either", volume.id.driver);
-        return StepResult::Failed(CallFailure { unreachable: false, message });
-    };
-    match csi.set_up(&job.uid, volume, &job.cancel).await {
-        None => StepResult::Interrupted,
-        Some(Ok(())) => StepResult::Ok,
-        Some(Err(_)) if job.cancel.is_cancelled() => StepResult::Interrupted,
-        Some(Err(trouble)) => {
-            let failure = CallFailure { unreachable: false, message: trouble.message };
-            StepResult::VolumeFailed { stage: trouble.stage, failure }
+/// Asks for an operation on a volume of a storage driver. It is interrupted when the plan is cancelled.
+async fn ask_for_volume(shop: &Shop, at: PlannedAction<'_>, driver: &str, what: VolumeRequest) -> StepResult {
+    match &shop.csi {
+        Some(csi) => csi.perform(at.request(), what).await,
+        None => {
+            let message = format!("this agent knows no storage drivers, not {driver} either");
+            StepResult::Failed(CallFailure { unreachable: false, message })
         }
     }
 }
 
-async fn expand_volume(shop: &Shop, job: &Job, volume: &VolumeSetup, wanted: &Expansion) -> StepResult {
-    let failed = |message: String| StepResult::Failed(CallFailure { unreachable: false, message });
-    let (Some(csi), Some(cluster), VolumeKind::Csi(of_driver)) =
-        (&shop.csi, &shop.ports.cluster, &volume.kind)
-    else {
-        return failed(format!("volume {} is of no storage driver that could make it larger", volume.name));
+async fn expand_volume(
+    shop: &Shop,
+    at: PlannedAction<'_>,
+    volume: &VolumeSetup,
+    expansion: &Expansion,
+) -> StepResult {
+    let (Some(_), VolumeKind::Csi(csi)) = (&shop.ports.cluster, &volume.kind) else {
+        let message = format!("volume {} is of no storage driver that could make it larger", volume.name);
+        return StepResult::Failed(CallFailure { unreachable: false, message });
     };
-    let growing = Growing {
-        storage: cluster.storage.clone(),
-        volume: (**of_driver).clone(),
-        wanted: wanted.clone(),
-        at: shop.clock.now().wall,
-    };
-    match csi.expand(growing, &job.cancel).await {
-        None => StepResult::Interrupted,
-        Some(Err(_)) if job.cancel.is_cancelled() => StepResult::Interrupted,
-        Some(Ok(how)) => StepResult::Expanded(how),
-        Some(Err(message)) => failed(message),
-    }
+    let what = VolumeRequest::Expand { volume: csi.clone(), expansion: Box::new(expansion.clone()) };
+    ask_for_volume(shop, at, &csi.id.driver, what).await
 }
 
-async fn tear_down_volumes(shop: &Shop, uid: &PodUid) -> StepResult {
-    let own = shop.ports.files.tear_down_volumes(uid);
-    match tear_down::volumes(own, shop.csi.as_ref(), uid).await {
-        Ok(()) => StepResult::Ok,
-        Err(message) => StepResult::Failed(CallFailure { unreachable: false, message }),
-    }
-}
-
-async fn set_up_volume(shop: &Shop, job: &Job, volume: &VolumeSetup) -> StepResult {
-    let (ports, begun) = (&shop.ports, Instant::now());
+async fn set_up_volume(shop: &Shop, at: PlannedAction<'_>, volume: &VolumeSetup) -> StepResult {
+    let (ports, job, begun) = (&shop.ports, at.job, Instant::now());
     let result = match &volume.kind {
-        VolumeKind::Csi(csi) => set_up_by_driver(shop, job, csi).await,
+        VolumeKind::Csi(csi) => {
+            let what = VolumeRequest::SetUp { volume: csi.clone() };
+            ask_for_volume(shop, at, &csi.id.driver, what).await
+        }
         _ => {
             // What is behind it may not answer: who wants the pod gone does not wait for that. The disk's side keeps
             // the volume until the work has ended, so that no tear-down overtakes it.

@@ -47,8 +47,7 @@ use ports::{
 use tokio_util::sync::CancellationToken;
 
 pub use clock::Clock;
-pub use csi::expand::Growing;
-pub use csi::{CsiKeeper, CsiPorts, Trouble};
+pub use csi::{CsiPorts, VolumeCalls};
 pub use dispatcher::EngineEnd;
 pub use event_recorder::EventRecorder;
 pub use node_duties::NodeDuties;

@@ -4,6 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use decide::Sweep;
+use decide::csi::{VolumeRequestFrom, VolumeRequestId};
 use decide::event::{Event, LeftoversSeen};
 use futures::{FutureExt, StreamExt};
 use model::PodUid;
@@ -106,7 +107,8 @@ async fn remove_all(removals: Vec<(PodUid, impl Future<Output = Result<(), Strin
 
 async fn remove_pod(shop: Shop, uid: PodUid) -> Result<(), String> {
     let files = &shop.ports.files;
-    tear_down::volumes(files.tear_down_volumes(&uid), shop.csi.as_ref(), &uid).await?;
+    let request = VolumeRequestId { uid: uid.clone(), from: VolumeRequestFrom::Sweep };
+    tear_down::volumes(files.tear_down_volumes(&uid), shop.csi.as_ref(), request).await?;
     files.remove_pod_dir(&uid).await.map_err(|error| error.user_message())
 }
 

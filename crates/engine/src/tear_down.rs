@@ -1,22 +1,24 @@
 //! Taking the volumes of a pod away: what the agent itself has mounted, then what storage drivers have.
 
-use std::sync::Arc;
-
-use model::PodUid;
+use decide::StepResult;
+use decide::csi::{VolumeRequest, VolumeRequestId};
 use ports::FilesError;
 
-use crate::csi::CsiKeeper;
+use crate::csi::VolumeRequests;
 
 /// Binds of sub-paths are the agent's own, and go first. While one of them is left the volume is still in use here, whatever
-/// its driver says: it must not be let go of, for another node to have.
+/// its driver says: it must not be unstaged, for another node to have. `drivers`: there may be storage drivers.
 pub(crate) async fn volumes(
     own: impl Future<Output = Result<(), FilesError>>,
-    csi: Option<&Arc<CsiKeeper>>,
-    uid: &PodUid,
+    drivers: Option<&VolumeRequests>,
+    request: VolumeRequestId,
 ) -> Result<(), String> {
     own.await.map_err(|error| error.user_message())?;
-    match csi {
-        Some(csi) => csi.tear_down(uid).await,
-        None => Ok(()),
+    let Some(drivers) = drivers else { return Ok(()) };
+    match drivers.perform(request, VolumeRequest::TearDown).await {
+        StepResult::Ok => Ok(()),
+        StepResult::Failed(failure) => Err(failure.message),
+        // Nobody interrupts a tear-down.
+        _ => Err("the agent ends".to_owned()),
     }
 }

@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::PodUid;
+
 /// Name of the plugin in paths, messages and unique names.
 pub const PLUGIN: &str = "kubernetes.io/csi";
 
@@ -134,6 +136,43 @@ impl VolumeRecord {
     }
 }
 
+/// One volume that is on disk, with its record or what is wrong with that.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FoundVolume {
+    /// `None`: of the whole node.
+    pub pod: Option<PodUid>,
+    pub block: bool,
+    pub spec_name: String,
+    /// Where it is staged or published.
+    pub place: String,
+    /// The record's path, and what is in it. `Ok(None)`: there is none, so no driver was asked for anything.
+    pub record_path: String,
+    pub record: Result<Option<VolumeRecord>, String>,
+    /// Block: the pod's link.
+    pub link: Option<String>,
+}
+
+impl FoundVolume {
+    /// Which volume it is. `None`: its record is missing or can't be read.
+    pub fn id(&self) -> Option<VolumeId> {
+        self.record.as_ref().ok()?.as_ref().map(VolumeRecord::id)
+    }
+
+    /// It was made for one pod, and is not on the node beyond it.
+    pub fn is_ephemeral(&self) -> bool {
+        matches!(&self.record, Ok(Some(record)) if record.volume_lifecycle_mode == "Ephemeral")
+    }
+
+    /// What is wrong with its record, and what to do about it.
+    pub fn unreadable_message(&self) -> String {
+        let cause = self.record.as_ref().err().map(String::as_str).unwrap_or_default();
+        format!(
+            "{} can't be read ({cause}), so its driver is not known: write it anew, or unmount {} and remove both",
+            self.record_path, self.place
+        )
+    }
+}
+
 /// What a driver's node service can do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Abilities {
@@ -173,7 +212,7 @@ pub enum CapabilityMode {
 }
 
 /// What is asked of a volume.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Capability {
     pub access: Access,
     pub mode: CapabilityMode,
@@ -181,7 +220,7 @@ pub struct Capability {
     pub mount_group: Option<i64>,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Stage {
     pub handle: String,
     pub publish_context: BTreeMap<String, String>,
@@ -191,7 +230,7 @@ pub struct Stage {
     pub attributes: BTreeMap<String, String>,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Publish {
     pub handle: String,
     pub publish_context: BTreeMap<String, String>,
@@ -205,7 +244,7 @@ pub struct Publish {
     pub attributes: Secrets,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Expand {
     pub handle: String,
     /// Where it is published.

@@ -5,6 +5,8 @@ use futures::stream::BoxStream;
 use model::PodUid;
 use model::csi::{Abilities, DriverNode, Expand, PluginInfo, Publish, Stage, Told, VolumeRecord};
 
+pub use model::csi::FoundVolume;
+
 use crate::{Disposition, FilesError};
 
 /// A call to a plugin that did not succeed, in the words that users know from upstream.
@@ -93,22 +95,6 @@ pub trait CsiDrivers: Send + Sync {
     async fn expand(&self, driver: &str, call: &Expand) -> Result<(), CsiError>;
     /// How full it is, and how well. `path`: where it is published.
     async fn tell(&self, driver: &str, handle: &str, path: &str) -> Result<Told, CsiError>;
-}
-
-/// One volume that is on disk, with its record or what is wrong with that.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct FoundVolume {
-    /// `None`: of the whole node.
-    pub pod: Option<PodUid>,
-    pub block: bool,
-    pub spec_name: String,
-    /// Where it is staged or published.
-    pub place: String,
-    /// The record's path, and what is in it. `Ok(None)`: there is none, so no driver was asked for anything.
-    pub record_path: String,
-    pub record: Result<Option<VolumeRecord>, String>,
-    /// Block: the pod's link.
-    pub link: Option<String>,
 }
 
 /// Records and directories of volumes of drivers. What is mounted there may not answer: then the call fails after a while

@@ -55,6 +55,10 @@ pub struct Faults {
     pub partitions: u64,
     /// A volume is taken away from the node by force so many times.
     pub detached: u64,
+    /// The record of a pod's volume can't be read for a while so many times.
+    pub broken_records: u64,
+    /// The storage driver says that it has taken away what it has not.
+    pub driver_lies: u64,
     /// Hints about everybody and nobody come by the hundred.
     pub storms: u64,
     /// Every call of this pod hangs.
@@ -151,6 +155,8 @@ impl Faults {
             storms: some(3),
             // Only where there are volumes: see the scenario.
             detached: 0,
+            broken_records: 0,
+            driver_lies: 0,
             victim: None,
             refused_statuses: None,
             ghosts_of: Vec::new(),
@@ -183,7 +189,7 @@ impl Faults {
 
     /// Every rate with the name that `--only` takes. How often a trouble comes is not among them: each of these is a
     /// part of its own.
-    pub fn rates(&mut self) -> [(&'static str, &mut u64); 18] {
+    pub fn rates(&mut self) -> [(&'static str, &mut u64); 19] {
         [
             ("refused", &mut self.refused),
             ("fails-applied", &mut self.fails_applied),
@@ -203,6 +209,7 @@ impl Faults {
             ("api-refuses", &mut self.api_refuses),
             ("api-busy", &mut self.api_busy),
             ("api-conflicts", &mut self.api_conflicts),
+            ("driver-lies", &mut self.driver_lies),
         ]
     }
 
@@ -258,6 +265,9 @@ impl Faults {
 
     pub fn reading_lies(&self, rng: &mut Rng, now: Nanos) -> bool {
         self.happens(rng, now, self.reading_lies)
+    }
+    pub fn driver_lies(&self, rng: &mut Rng, now: Nanos) -> bool {
+        self.happens(rng, now, self.driver_lies)
     }
     pub fn loses_hint(&self, rng: &mut Rng, now: Nanos) -> bool {
         self.happens(rng, now, self.hint_lost)

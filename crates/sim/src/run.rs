@@ -271,11 +271,17 @@ fn good(sim: &mut Simulation, limit: u64) -> bool {
 }
 
 fn leftovers(sim: &Simulation) -> Option<String> {
-    if let Some(volume) = sim.world.storage.staged.first() {
+    if let Some(volume) = sim.world.storage.staged.keys().next() {
         return Some(format!("volume {volume} is staged for nobody"));
+    }
+    if let Some(record) = sim.world.storage.records.keys().next() {
+        return Some(format!("the record {record} is left"));
     }
     if let Some(volume) = sim.world.storage.attachments.any() {
         return Some(format!("volume {volume} is attached for nobody"));
+    }
+    if sim.agent.as_ref().is_some_and(|agent| agent.state.csi_volumes.remembered() > 0) {
+        return Some("something is at work on a volume".into());
     }
     let known = |uid: &model::PodUid| {
         !sim.world.ghosts.any_of(uid) && sim.agent.as_ref().is_some_and(|a| a.state.pods.contains_key(uid))

@@ -41,7 +41,10 @@ impl Scenario {
             Profile::Storage => {
                 let workload = Workload::seeded(rng, during, Size::Stored);
                 let detached = if workload.attaches { rng.below(3) } else { 0 };
-                (workload, Faults { detached, ..Faults::seeded(rng, during) })
+                let broken_records = rng.below(3);
+                let driver_lies = if rng.coin() { rng.below(200) } else { 0 };
+                let faults = Faults::seeded(rng, during);
+                (workload, Faults { detached, broken_records, driver_lies, ..faults })
             }
             Profile::Poisoned => {
                 let poison = Some("p0".to_owned());

@@ -166,3 +166,48 @@ fn certificates_of_which_nothing_is_heard() {
 fn decisions_that_write_a_certificate_beside_another_key() {
     check(Mutant::MixesKeys, &["one key"]);
 }
+
+#[test]
+fn volumes_without_a_record() {
+    check(Mutant::SkipsRecords, &["record first"]);
+}
+
+#[test]
+fn drivers_that_are_asked_while_they_are_at_work() {
+    check(Mutant::GivesUpEarly, &["one at a time"]);
+}
+
+#[test]
+fn walks_that_nobody_waits_for() {
+    check(Mutant::LeavesWalks, &["walk first"]);
+}
+
+#[test]
+fn pods_that_end_before_their_volumes() {
+    check(Mutant::AnswersTearDownsAtOnce, &["publication first", "no deletion through a mount"]);
+}
+
+#[test]
+fn volumes_of_an_earlier_agent_that_nobody_finds() {
+    check(Mutant::ForgetsPastVolumes, &["K8", "detach last"]);
+}
+
+#[test]
+fn volumes_that_are_published_for_going_pods() {
+    check(Mutant::PublishesForGoingPods, &["no late publish"]);
+}
+
+#[test]
+fn volumes_that_are_unstaged_under_their_users() {
+    check(Mutant::OverlooksUsers, &["unstage last"]);
+}
+
+#[test]
+fn volumes_that_broken_records_may_name() {
+    check(Mutant::OverlooksBrokenRecords, &["unstage last"]);
+}
+
+#[test]
+fn volumes_that_are_unstaged_once_only() {
+    check(Mutant::UnstagesOnce, &["K8"]);
+}

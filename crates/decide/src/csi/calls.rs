@@ -1,9 +1,128 @@
-//! The calls that set a volume up, from what it is and what its driver can do.
+//! The calls that are made for a volume, one by one, and those that set it up, from what it is and what its driver can do.
 
+use std::sync::Arc;
+
+use model::PodUid;
 use model::csi::{
-    Abilities, Access, AccessMode, Capability, CapabilityMode, CsiVolume, Publish, Secrets, Stage,
-    VolumeRecord,
+    Abilities, Access, AccessMode, Capability, CapabilityMode, ClaimObject, CsiVolume, Expand, FoundVolume,
+    Publish, Secrets, Stage, VolumeRecord,
 };
+use model::k8s::PersistentVolumeClaim;
+use serde::{Deserialize, Serialize};
+
+/// One call to a disk, a storage driver or the API server about a volume. The engine makes it and tells how it ended.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum VolumeCall {
+    /// The records of all volumes on the node. The answer is [`VolumeCallAnswer::Records`].
+    ListRecords,
+    /// Those of one pod.
+    ListPodRecords {
+        uid: PodUid,
+    },
+    /// Ends when nothing that was begun for the volume at this place is at work any more. May be cancelled.
+    WaitForEarlierWork {
+        place: String,
+    },
+    MakeDir {
+        path: String,
+    },
+    WriteRecord {
+        path: String,
+        record: VolumeRecord,
+    },
+    /// The place, then its record. Refused while something is mounted there.
+    Remove {
+        place: String,
+        record: Option<String>,
+    },
+    /// Gives all files of a volume to a group. May be cancelled.
+    ApplyGroup {
+        path: String,
+        group: i64,
+        on_root_mismatch: bool,
+    },
+    LinkDevice {
+        device: String,
+        link: String,
+    },
+    UnlinkDevice {
+        link: String,
+    },
+    /// The answer is [`VolumeCallAnswer::Capabilities`].
+    NodeGetCapabilities {
+        driver: String,
+    },
+    NodeStageVolume {
+        driver: String,
+        call: Stage,
+    },
+    NodePublishVolume {
+        driver: String,
+        call: Publish,
+    },
+    NodeUnpublishVolume {
+        driver: String,
+        handle: String,
+        target: String,
+    },
+    NodeUnstageVolume {
+        driver: String,
+        handle: String,
+        staging: String,
+    },
+    NodeExpandVolume {
+        driver: String,
+        call: Expand,
+    },
+    /// The answer is [`VolumeCallAnswer::Claim`].
+    ReadClaim {
+        claim: ClaimObject,
+    },
+    /// The answer is [`VolumeCallAnswer::Claim`], as it is afterwards.
+    PatchClaimStatus {
+        claim: ClaimObject,
+        patch: serde_json::Value,
+    },
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum VolumeCallAnswer {
+    Done,
+    Records(Vec<FoundVolume>),
+    Capabilities(Abilities),
+    Claim(Arc<PersistentVolumeClaim>),
+}
+
+/// Why a call failed, in the words of whoever was called.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct VolumeCallFailure {
+    pub kind: VolumeCallFailureKind,
+    pub message: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum VolumeCallFailureKind {
+    /// The driver is not there.
+    NotRegistered,
+    /// Whoever was called may still be at work.
+    Open,
+    /// The driver has not done it, and is not at it any more.
+    Final,
+    /// As `Final`, and it never will.
+    Infeasible,
+    /// As `Final`: the driver does not do it while the volume is in use.
+    InUse,
+}
+
+impl VolumeCallFailure {
+    /// The driver has said that it did not do it, and is not at it any more.
+    pub fn is_final(&self) -> bool {
+        use VolumeCallFailureKind::{Final, InUse, Infeasible};
+        matches!(self.kind, Final | Infeasible | InUse)
+    }
+}
+
+pub type VolumeCallResult = Result<VolumeCallAnswer, VolumeCallFailure>;
 
 /// In this order. What is `None` is not done.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -11,8 +11,6 @@ pub struct CsiDesk {
     registered: BTreeSet<String>,
     /// Volumes that pods are to have, or have.
     wanted: BTreeMap<PodUid, BTreeSet<VolumeId>>,
-    /// Volumes that are on the node, whoever put them there. `None`: nobody has looked yet.
-    on_node: Option<BTreeSet<VolumeId>>,
     reported: Option<Vec<String>>,
     /// Nothing that a report is made of has changed since the last one.
     up_to_date: bool,
@@ -28,8 +26,8 @@ impl CsiDesk {
         std::mem::replace(&mut self.registered, drivers.clone()) != drivers
     }
 
-    pub fn set_on_node(&mut self, volumes: BTreeSet<VolumeId>) {
-        self.on_node = Some(volumes);
+    /// Other volumes are on the node than before.
+    pub fn on_node_changed(&mut self) {
         self.up_to_date = false;
     }
 
@@ -56,10 +54,14 @@ impl CsiDesk {
         self.wanted.keys()
     }
 
-    /// What the Node object has to say, if that is not what it was told last. `attached`: volumes of this driver are
-    /// attached by somebody.
-    pub fn report(&mut self, attached: impl Fn(&str) -> bool) -> Option<Vec<String>> {
-        let on_node = self.on_node.as_ref().filter(|_| !self.up_to_date)?;
+    /// What the Node object has to say, if that is not what it was told last. `on_node`: whoever put them there; `None`:
+    /// nobody has looked yet. `attached`: volumes of this driver are attached by somebody.
+    pub fn report(
+        &mut self,
+        on_node: Option<&BTreeSet<VolumeId>>,
+        attached: impl Fn(&str) -> bool,
+    ) -> Option<Vec<String>> {
+        let on_node = on_node.filter(|_| !self.up_to_date)?;
         self.up_to_date = true;
         let all = on_node.iter().chain(self.wanted.values().flatten());
         let names: BTreeSet<String> =
@@ -83,25 +85,34 @@ mod tests {
         let (a, b) = (PodUid::new("a"), PodUid::new("b"));
         let attached = |driver: &str| driver != "loose";
         let mut desk = CsiDesk::default();
+        let mut on_node: Option<BTreeSet<VolumeId>> = None;
         desk.want(&a, [id("d", "1")].into());
-        assert_eq!(desk.report(attached), None, "before the disk was looked at nothing is taken back");
-        desk.set_on_node([id("d", "2"), id("loose", "3")].into());
+        assert_eq!(
+            desk.report(on_node.as_ref(), attached),
+            None,
+            "before the disk was looked at nothing is taken back"
+        );
+        on_node = Some([id("d", "2"), id("loose", "3")].into());
+        desk.on_node_changed();
         let names = |list: &[&str]| Some(list.iter().map(|n| format!("kubernetes.io/csi/{n}")).collect());
-        assert_eq!(desk.report(attached), names(&["d^1", "d^2"]));
-        assert_eq!(desk.report(attached), None);
+        assert_eq!(desk.report(on_node.as_ref(), attached), names(&["d^1", "d^2"]));
+        assert_eq!(desk.report(on_node.as_ref(), attached), None);
         desk.want(&b, [id("d", "1")].into());
-        assert_eq!(desk.report(attached), None);
+        assert_eq!(desk.report(on_node.as_ref(), attached), None);
         desk.want(&a, BTreeSet::new());
-        assert_eq!(desk.report(attached), None, "the other still has it");
+        assert_eq!(desk.report(on_node.as_ref(), attached), None, "the other still has it");
         desk.want(&b, BTreeSet::new());
-        desk.set_on_node([id("d", "1")].into());
-        assert_eq!(desk.report(attached), names(&["d^1"]), "unpublished, and still staged");
-        desk.set_on_node(BTreeSet::new());
-        assert_eq!(desk.report(attached), names(&[]));
-        desk.set_on_node([id("loose", "3")].into());
-        assert_eq!(desk.report(attached), None);
+        on_node = Some([id("d", "1")].into());
+        desk.on_node_changed();
+        assert_eq!(desk.report(on_node.as_ref(), attached), names(&["d^1"]), "unpublished, and still staged");
+        on_node = Some(BTreeSet::new());
+        desk.on_node_changed();
+        assert_eq!(desk.report(on_node.as_ref(), attached), names(&[]));
+        on_node = Some([id("loose", "3")].into());
+        desk.on_node_changed();
+        assert_eq!(desk.report(on_node.as_ref(), attached), None);
         desk.drivers_changed();
-        assert_eq!(desk.report(|_| true), names(&["loose^3"]));
+        assert_eq!(desk.report(on_node.as_ref(), |_| true), names(&["loose^3"]));
         assert!(desk.set_registered(["d".to_owned()].into()));
         assert!(!desk.set_registered(["d".to_owned()].into()));
         assert!(desk.is_registered("d") && !desk.is_registered("e"));

@@ -16,7 +16,7 @@ use model::k8s::{self, PersistentVolumeClaim, PersistentVolumeClaimStatus};
 use model::quantity::Quantity;
 use serde_json::{Map, Value, json};
 
-use super::calls::capability;
+use super::calls::{VolumeCallFailure, VolumeCallFailureKind, capability};
 use crate::event::Expanded;
 
 const STORAGE: &str = "storage";
@@ -122,6 +122,19 @@ pub enum FailureKind {
     Impossible,
     /// Not while the volume is in use.
     InUse,
+}
+
+impl From<VolumeCallFailure> for Failure {
+    fn from(failure: VolumeCallFailure) -> Self {
+        let kind = match failure.kind {
+            VolumeCallFailureKind::NotRegistered => FailureKind::Away,
+            VolumeCallFailureKind::InUse => FailureKind::InUse,
+            VolumeCallFailureKind::Infeasible => FailureKind::Impossible,
+            VolumeCallFailureKind::Final => FailureKind::Final,
+            VolumeCallFailureKind::Open => FailureKind::Open,
+        };
+        Failure { kind, message: failure.message }
+    }
 }
 
 /// What becomes of a failure.

@@ -6,8 +6,8 @@
 //!   growing:     the claim says so ──> expand ──> the claim is told
 //!   going:       unpublish ──> after the last pod: unstage ──> no longer in use
 //! ```
-//! What is done is decided from the volume and what its driver can do; the engine carries it out, one operation per
-//! volume at a time.
+//! Which calls are made is decided from the volume and what its driver can do (`calls`), and when from what else is at work
+//! on it (`volume_operations`). The engine makes the calls.
 
 mod calls;
 mod desk;
@@ -16,6 +16,7 @@ mod node_object;
 mod registration;
 mod relabel;
 pub mod translation;
+mod volume_operations;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,12 +27,15 @@ use model::k8s::CSIDriver;
 use model::node::NodeConfig;
 use sha2::{Digest, Sha256};
 
-pub use calls::{Calls, calls};
+pub use calls::{
+    Calls, VolumeCall, VolumeCallAnswer, VolumeCallFailure, VolumeCallFailureKind, VolumeCallResult, calls,
+};
 pub use desk::CsiDesk;
 pub use expand::{Due, Failure, FailureKind, Growth, Turn, capacity_of, expand_call, growth, quantity};
 pub use node_object::{NODE_ID, installed, migrated, new_csi_node, node_patch, owned_by, uninstalled};
 pub use registration::{CSI_PLUGIN, Version, judge, registration_failed, unknown_kind};
 pub use relabel::{Labelled, Relabelling, labels_may_differ, relabelling};
+pub use volume_operations::{CsiVolumes, VolumeCallId, VolumeRequest, VolumeRequestFrom, VolumeRequestId};
 
 /// Name of the attachment of a volume to a node.
 pub fn attachment_name(id: &VolumeId, node: &str) -> String {

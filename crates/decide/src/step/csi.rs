@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use model::PodUid;
-use model::csi::VolumeId;
+use model::{Now, PodUid};
 
 use super::Context;
 use super::volumes::inputs_of;
-use crate::effect::Effect;
+use crate::csi::{CsiVolumes, VolumeRequest, VolumeRequestFrom, VolumeRequestId};
+use crate::effect::{Effect, Epoch};
+use crate::event::StepResult;
 use crate::lifecycle::Lifecycle;
 use crate::state::NodeState;
 use crate::volumes::csi::{Needs, needs};
@@ -49,11 +50,46 @@ pub(super) fn registered(state: &mut NodeState, cx: &mut Context, drivers: BTree
     }
 }
 
-pub(super) fn on_node(state: &mut NodeState, cx: &mut Context, volumes: BTreeSet<VolumeId>) {
-    if let Some(desk) = &mut state.objects {
-        desk.csi.set_on_node(volumes);
+/// Tells the volumes of storage drivers something. The Node hears of it when other ones are on the node afterwards.
+pub(super) fn operate(
+    state: &mut NodeState,
+    cx: &mut Context,
+    input: impl FnOnce(&mut CsiVolumes, Now) -> Vec<Effect>,
+) {
+    let changes = state.csi_volumes.on_node_changes();
+    let effects = input(&mut state.csi_volumes, cx.now);
+    effects.into_iter().for_each(|effect| cx.emit(effect));
+    if changes != state.csi_volumes.on_node_changes() {
+        if let Some(desk) = &mut state.objects {
+            desk.csi.on_node_changed();
+        }
+        report(state, cx);
     }
-    report(state, cx);
+}
+
+/// A plan that was cancelled while its request was on its way gets nothing more.
+pub(super) fn requested(
+    state: &mut NodeState,
+    cx: &mut Context,
+    request: VolumeRequestId,
+    what: VolumeRequest,
+) {
+    let plan = state.pods.get(&request.uid).and_then(|entry| entry.plan.as_ref());
+    let is_wanted = match (request.from, &what) {
+        (_, VolumeRequest::TearDown) | (VolumeRequestFrom::Sweep, _) => true,
+        (VolumeRequestFrom::Plan { epoch, .. }, _) => {
+            plan.is_some_and(|plan| plan.epoch == epoch && !plan.cancelled)
+        }
+    };
+    if !is_wanted {
+        return cx.emit(Effect::AnswerVolumeRequest { request, result: StepResult::Interrupted });
+    }
+    operate(state, cx, |volumes, now| volumes.request(now, request, what));
+}
+
+/// A plan is cancelled: its pod is going.
+pub(super) fn plan_cancelled(state: &mut NodeState, cx: &mut Context, uid: &PodUid, epoch: Epoch) {
+    operate(state, cx, |volumes, now| volumes.cancel(now, uid, epoch));
 }
 
 /// Whoever has such a volume may have waited for this.
@@ -68,7 +104,7 @@ pub(super) fn report(state: &mut NodeState, cx: &mut Context) {
     let Some(drivers) = desk.storage.drivers() else { return };
     let loose =
         |driver: &str| drivers.get(driver).is_some_and(|driver| driver.spec.attach_required == Some(false));
-    if let Some(volumes) = desk.csi.report(|driver| !loose(driver)) {
+    if let Some(volumes) = desk.csi.report(state.csi_volumes.on_node(), |driver| !loose(driver)) {
         cx.emit(Effect::TellVolumesInUse { volumes });
     }
 }

@@ -86,7 +86,11 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         Event::TrustBundles(bundles) => objects::trust_bundles(state, &mut cx, bundles),
         Event::CsiDrivers(drivers) => objects::csi_drivers(state, &mut cx, &drivers),
         Event::CsiRegistered(drivers) => csi::registered(state, &mut cx, drivers),
-        Event::CsiOnNode(volumes) => csi::on_node(state, &mut cx, volumes),
+        Event::CsiEnabled => csi::operate(state, &mut cx, |volumes, now| volumes.list_records(now)),
+        Event::VolumeRequested { request, what } => csi::requested(state, &mut cx, request, what),
+        Event::VolumeCallEnded { id, result } => {
+            csi::operate(state, &mut cx, |volumes, now| volumes.call_ended(now, id, result));
+        }
         Event::LocalObjects { source: _, objects } => objects::local_told(state, &mut cx, &objects),
         Event::Services(services) => objects::services(state, &mut cx, &services),
         Event::TokenIssued { wanted, result } => objects::token_issued(state, &mut cx, &wanted, result),
@@ -184,6 +188,10 @@ fn timer(state: &mut NodeState, cx: &mut Context, key: TimerKey) {
         TimerKey::Token(wanted) => objects::token_due(state, cx, &wanted),
         TimerKey::Certificate(source) => certificates::due(state, cx, &source),
         TimerKey::Storage(key) => objects::storage_due(state, cx, &key),
+        TimerKey::Unstage(volume) => {
+            csi::operate(state, cx, |volumes, now| volumes.unstage_due(now, &volume));
+        }
+        TimerKey::ListVolumes => csi::operate(state, cx, |volumes, now| volumes.list_records(now)),
         TimerKey::Observe(uid) => observe::again(state, cx, &uid),
         TimerKey::Confirm => confirm::due(state, cx),
         TimerKey::Disk(uid) => disk_limits::due(state, cx, &uid),

@@ -7,7 +7,7 @@ use model::pod::{PodView, Source};
 use model::runtime_class::RuntimeClasses;
 use model::{ApiEvent, FullName, Mono, PodUid};
 
-use super::{Context, api, set_aside, sweep, unreadable};
+use super::{Context, api, csi, set_aside, sweep, unreadable};
 use crate::allocation::{Allocated, PendingResize};
 use crate::effect::{Effect, LogLevel};
 use crate::gated_fields::without_gated_fields;
@@ -364,7 +364,9 @@ pub(super) fn terminate(
     };
     if interrupt && let Some(plan) = entry.plan.as_mut().filter(|p| !p.cancelled) {
         plan.cancelled = true;
-        cx.emit(Effect::Cancel { uid: uid.clone(), epoch: plan.epoch });
+        let epoch = plan.epoch;
+        cx.emit(Effect::Cancel { uid: uid.clone(), epoch });
+        csi::plan_cancelled(state, cx, uid, epoch);
     }
     state.images.leave(uid);
     cx.touch(uid);

@@ -1,11 +1,12 @@
 //! The agent dies by SIGKILL at every step on the disk below a storage driver's volume, and around each call; then another
 //! comes. As in [`super::killed`], which has the walk.
 //!
-//! What has to be undone is found by records on the disk, so it is the engine's own keeper of such volumes that dies and
-//! begins anew here. The driver really mounts. A call to it is two steps, before its work and after: the agent may die
+//! What has to be undone is found by records on the disk, so it is the state of such volumes, with the engine's calls, that
+//! dies and begins anew here. The driver really mounts. A call to it is two steps, before its work and after: the agent may die
 //! with the answer still out. A driver refuses what would be wrong: to unstage what is published, to take away what
 //! sub-paths still show.
 
+use std::collections::VecDeque;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -14,10 +15,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use decide::Event;
-use decide::csi::{inline_handle, paths};
+use decide::csi::{CsiVolumes, VolumeRequest, VolumeRequestFrom, VolumeRequestId, inline_handle, paths};
 use decide::event::Expanded;
-use engine::{CsiKeeper, CsiPorts, Growing};
+use decide::{Effect, StepResult};
+use engine::{CsiPorts, VolumeCalls};
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use model::csi::{
@@ -29,11 +30,9 @@ use model::k8s::PersistentVolumeClaim;
 use model::node::NodeConfig;
 use model::storage::{StorageKey, StorageObject};
 use model::volume::SubPathMount;
-use model::{PodUid, Wall};
+use model::{Mono, Now, PodUid, Wall};
 use ports::{ApiError, CsiDrivers, CsiError, PluginSockets, PodFiles, SocketNotice, StorageApi};
 use serde_json::{Value, json};
-use tokio::sync::mpsc::UnboundedReceiver;
-use tokio_util::sync::CancellationToken;
 
 use super::killed::{Phase, apart, dies_at, now, text};
 use super::steps::step;
@@ -45,6 +44,9 @@ const DRIVER: &str = "d.example";
 const GROUP: u32 = 4711;
 /// Guards against waiting for ever; nothing here takes a part of it.
 const STUCK: Duration = Duration::from_secs(120);
+
+/// No clock is looked at: nothing is tried again.
+const NOW: Now = Now { mono: Mono::ZERO, wall: Wall(0) };
 
 const CASES: [&str; 5] = ["filesystem", "filesystem, not staged", "of the pod itself", "device", "sub-paths"];
 
@@ -401,11 +403,11 @@ fn everything_in(dir: &Path) -> Vec<PathBuf> {
 
 // ---- the agent --------------------------------------------------------------------------------------------------------
 
-/// What it knows goes with it.
+/// What it knows goes with it. Calls are made one after the other.
 struct Agent<'a> {
     pod: &'a Pod,
-    keeper: Arc<CsiKeeper>,
-    told: UnboundedReceiver<Event>,
+    volumes: CsiVolumes,
+    calls: VolumeCalls,
 }
 
 impl<'a> Agent<'a> {
@@ -415,9 +417,11 @@ impl<'a> Agent<'a> {
             files: Arc::new(HostCsiFiles::new(pod.root())),
             sockets: Arc::new(NoSockets),
         };
-        let (keeper, told) = CsiKeeper::alone(ports);
-        keeper.clone().look_around().await;
-        Agent { pod, keeper, told }
+        let calls = VolumeCalls { ports, storage: Some(Arc::new(Claims(pod.base.join("claim")))) };
+        let mut agent = Agent { pod, volumes: CsiVolumes::default(), calls };
+        let effects = agent.volumes.list_records(NOW);
+        agent.carry_out(effects).await;
+        agent
     }
 
     /// As one that comes after a death: it looks at its own directories first.
@@ -426,13 +430,37 @@ impl<'a> Agent<'a> {
         Self::start(pod).await
     }
 
-    async fn set_up(&self) -> Result<(), String> {
+    /// Until nothing is under way. What was asked for has its answer then; what is to be tried again later is a failure.
+    async fn carry_out(&mut self, effects: Vec<Effect>) -> Option<StepResult> {
+        let (mut effects, mut answer) = (VecDeque::from(effects), None);
+        while let Some(effect) = effects.pop_front() {
+            match effect {
+                Effect::CallVolume { id, call } => {
+                    let call = tokio::time::timeout(STUCK, self.calls.perform(call));
+                    let result = call.await.expect("a call ends");
+                    effects.extend(self.volumes.call_ended(NOW, id, result));
+                }
+                Effect::AnswerVolumeRequest { result, .. } => answer = Some(result),
+                other => panic!("{other:?}"),
+            }
+        }
+        answer
+    }
+
+    async fn ask(&mut self, what: VolumeRequest) -> StepResult {
+        let request = VolumeRequestId { uid: self.pod.uid.clone(), from: VolumeRequestFrom::Sweep };
+        let effects = self.volumes.request(NOW, request, what);
+        self.carry_out(effects).await.expect("an answer")
+    }
+
+    async fn set_up(&mut self) -> Result<(), String> {
         let Pod { files, uid, base, .. } = self.pod;
         let log_dir = text(&base.join("logs/ns_p_0f1e"));
         files.make_pod_dirs(uid, &log_dir).await.map_err(|error| error.user_message())?;
-        let stays = CancellationToken::new();
-        let done = self.keeper.set_up(uid, &self.pod.volume(), &stays).await.expect("nobody cancelled it");
-        done.map_err(|trouble| trouble.message)?;
+        match self.ask(VolumeRequest::SetUp { volume: Box::new(self.pod.volume()) }).await {
+            StepResult::Ok => {}
+            other => return Err(format!("{other:?}")),
+        }
         if self.pod.case != "sub-paths" {
             return Ok(());
         }
@@ -440,21 +468,17 @@ impl<'a> Agent<'a> {
         prepared.map_err(|error| error.user_message())
     }
 
-    async fn grow(&self) -> Result<(), String> {
-        let growing = Growing {
-            storage: Arc::new(Claims(self.pod.base.join("claim"))),
-            volume: self.pod.volume(),
-            wanted: Expansion {
-                claim: ClaimObject { namespace: "ns".into(), name: "c".into(), uid: "u".into() },
-                size: "2Gi".into(),
-                secrets: Default::default(),
-                version: "1".into(),
-                online: true,
-            },
-            at: Wall(0),
+    async fn grow(&mut self) -> Result<(), String> {
+        let expansion = Expansion {
+            claim: ClaimObject { namespace: "ns".into(), name: "c".into(), uid: "u".into() },
+            size: "2Gi".into(),
+            secrets: Default::default(),
+            version: "1".into(),
+            online: true,
         };
-        match self.keeper.expand(growing, &CancellationToken::new()).await.expect("nobody cancelled it")? {
-            Expanded::Grown { .. } | Expanded::Unneeded { .. } => Ok(()),
+        let volume = Box::new(self.pod.volume());
+        match self.ask(VolumeRequest::Expand { volume, expansion: Box::new(expansion) }).await {
+            StepResult::Expanded(Expanded::Grown { .. } | Expanded::Unneeded { .. }) => Ok(()),
             other => Err(format!("{other:?}")),
         }
     }
@@ -463,20 +487,15 @@ impl<'a> Agent<'a> {
     async fn tear_down(&mut self) -> Result<(), String> {
         let Pod { files, uid, .. } = self.pod;
         files.tear_down_volumes(uid).await.map_err(|error| error.user_message())?;
-        self.keeper.tear_down(uid).await?;
+        match self.ask(VolumeRequest::TearDown).await {
+            StepResult::Ok => {}
+            other => return Err(format!("{other:?}")),
+        }
         files.remove_pod_dir(uid).await.map_err(|error| error.user_message())?;
-        let let_go = async {
-            loop {
-                let mut told = self.told.recv().await;
-                while let Ok(newer) = self.told.try_recv() {
-                    told = Some(newer);
-                }
-                if matches!(told, Some(Event::CsiOnNode(volumes)) if volumes.is_empty()) {
-                    return;
-                }
-            }
-        };
-        tokio::time::timeout(STUCK, let_go).await.map_err(|_| "the volume is not let go of".to_owned())
+        match self.volumes.on_node() {
+            Some(volumes) if volumes.is_empty() => Ok(()),
+            left => Err(format!("{left:?} is not unstaged")),
+        }
     }
 }
 
@@ -503,7 +522,7 @@ fn die_and_go_on(case: &str, phase: Phase, at: u64, wanted: bool) -> bool {
         format!("{case}, killed at step {at} of {phase:?}, pod {}wanted", if wanted { "" } else { "un" });
     let fine = |result: Result<(), String>| result.unwrap_or_else(|error| panic!("{when}: {error}"));
     now(async {
-        let agent = Agent::start_anew(&pod).await;
+        let mut agent = Agent::start_anew(&pod).await;
         if phase != Phase::SetUp {
             fine(agent.set_up().await);
             pod.use_it();

@@ -7,7 +7,7 @@ use decide::lifecycle::Lifecycle;
 use decide::state::PodEntry;
 use decide::{NodeState, StartContainer};
 use model::cri::SandboxConfig;
-use model::k8s::{Container as Spec, Pod};
+use model::k8s::{Container as Spec, Pod, Volume};
 use model::pod::{Source, is_sidecar};
 use model::probe::ProbeKind;
 use model::{ContainerId, FullName, PodUid};
@@ -16,7 +16,7 @@ use super::Checker;
 use crate::drive::{LEAST_GRACE_SECS, Op, Value};
 use crate::time::{Nanos, SECOND};
 use crate::workload::{VARIABLE, is_rejected, objects_of};
-use crate::world::{ASKS, Container, Refused, World, claims_of};
+use crate::world::{ASKS, Container, Refused, World};
 
 /// More starts of one container within this time than any back-off lets through.
 const HOT_STARTS: usize = 12;
@@ -48,16 +48,6 @@ impl Checker {
                 self.ground_is_laid(world, uid, &op.words());
             }
             Op::Create(start) => self.variables_are_real(world, uid, start),
-            Op::Stage { name, handle } | Op::Publish { name, handle } => {
-                self.volume_is_its_own(world, state, uid, (name, handle));
-                self.volume_is_attached(world, uid, handle);
-                if matches!(op, Op::Publish { .. }) && !world.storage.staged.contains(handle) {
-                    self.violate(
-                        "stage first",
-                        format!("{handle} is published for {uid}, and is not staged"),
-                    );
-                }
-            }
             Op::Stop { id, grace_secs, .. } => {
                 let terminating = entry.is_some_and(|e| matches!(e.lifecycle, Lifecycle::Terminating(_)));
                 let orphan = entry.is_some_and(|e| e.orphan);
@@ -83,49 +73,6 @@ impl Checker {
         }
     }
 
-    /// A pod gets what its claim was bound to; and what is for one pod has no other that this agent knows of.
-    fn volume_is_its_own(
-        &mut self,
-        world: &World,
-        state: Option<&NodeState>,
-        uid: &PodUid,
-        (name, handle): (&str, &str),
-    ) {
-        let Some(pod) = self.specs.get(uid) else { return };
-        let claim = claims_of(pod).find(|(volume, _)| *volume == name).map(|(_, claim)| claim);
-        if !claim.is_some_and(|claim| world.storage.was_bound(claim, handle)) {
-            let message = format!("{uid} gets {handle}, to which its claim {claim:?} was never bound");
-            return self.violate("claims first", message);
-        }
-        let known = |other: &&PodUid| {
-            state.and_then(|state| state.pods.get(*other)).is_some_and(|entry| !entry.orphan)
-        };
-        let mut others = world.storage.users(handle).into_iter().filter(|other| *other != uid);
-        if let Some(other) = others.find(known).filter(|_| world.storage.is_exclusive(handle)) {
-            self.violate(
-                "one pod",
-                format!("{uid} gets {handle}, which {other} has and which is for one pod"),
-            );
-        }
-    }
-
-    /// Nobody touches what is not attached, unless it was taken away by force.
-    fn volume_is_attached(&mut self, world: &World, uid: &PodUid, handle: &str) {
-        let attachments = &world.storage.attachments;
-        if !attachments.is_attached(handle) && !attachments.was_taken(handle) {
-            self.violate("attach first", format!("{handle} is set up for {uid}, and is not attached"));
-        }
-    }
-
-    /// A volume is detached because the Node did not say that it is in use. `asked`: its driver is at work on it.
-    pub fn detached(&mut self, world: &World, handle: &str, asked: bool) {
-        let used = world.storage.staged.contains(handle) || !world.storage.users(handle).is_empty();
-        if used || asked {
-            let message = format!("{handle} is on the node, which did not say so, and is detached");
-            self.violate("detach last", message);
-        }
-    }
-
     /// Directories, volumes and cgroup are there before anything runs in them.
     fn ground_is_laid(&mut self, world: &World, uid: &PodUid, what: &str) {
         let Some(spec) = self.specs.get(uid).and_then(|p| p.spec.as_ref()) else { return };
@@ -134,8 +81,12 @@ impl Checker {
         let missing = match dir {
             None => Some("directory".to_owned()),
             Some(there) => {
-                let missing = volumes.map(|v| &v.name).find(|name| !there.contains(*name));
-                missing.map(|name| format!("volume {name}"))
+                let is_there = |volume: &Volume| match &volume.persistent_volume_claim {
+                    Some(claim) => world.storage.has_claimed(uid, &claim.claim_name),
+                    None => there.contains(&volume.name),
+                };
+                let missing = volumes.into_iter().find(|volume| !is_there(volume));
+                missing.map(|volume| format!("volume {}", volume.name))
             }
         };
         let part = format!("pod{uid}");

@@ -4,6 +4,7 @@
 mod calls;
 mod settled;
 mod state;
+mod volumes;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};

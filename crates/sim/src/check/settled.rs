@@ -116,6 +116,9 @@ fn pod(world: &World, state: &NodeState, view: &PodView) -> Option<String> {
         // What is for one pod has another one.
         _ if claims_of(&view.pod).any(|(_, claim)| world.storage.taken_from(uid, claim)) => None,
         _ if lacks_certificate(world, view) => Some("has no certificate that is good".into()),
+        _ if claims_of(&view.pod).any(|(_, claim)| world.storage.too_small(uid, claim)) => {
+            Some("its claim does not say that its volume has grown".into())
+        }
         _ if old_files(world, view) => Some("its volume shows an old version".into()),
         _ => going(&Going { world, view, status, entry, longest_wait: longest_wait(state) }),
     }

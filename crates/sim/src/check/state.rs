@@ -72,6 +72,7 @@ impl Checker {
             ("sweeping", state.sweeping.len()),
             ("user ids", state.user_ids.len()),
             ("certificates", state.objects.as_ref().map_or(0, |desk| desk.certificates.len())),
+            ("parts of volumes", state.csi_volumes.remembered()),
         ];
         if let Some((what, count)) = left.iter().find(|(_, count)| *count > 0) {
             self.violate("no leaks", format!("{count} {what} are left in the state without any pod"));

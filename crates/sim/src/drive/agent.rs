@@ -31,8 +31,9 @@ pub struct Agent {
     pub(super) watching: BTreeSet<ObjectKey>,
     /// It wants to hear of its requests for certificates.
     pub(super) follows_requests: bool,
-    /// It has looked which volumes are on the node, and tells when that changes.
-    pub(super) looked: bool,
+    /// Pods that nobody knows, whose volumes are being torn down; and what could not be.
+    pub(super) sweeping: BTreeSet<PodUid>,
+    pub(super) sweep_problems: Vec<String>,
     /// Volumes in use that the Node has yet to be told of.
     pub(super) in_use: InUse,
 }
@@ -50,7 +51,8 @@ fn may_repeat(event: &Event) -> bool {
             | Event::CertificateRequests(_)
             | Event::CsiDrivers(_)
             | Event::CsiRegistered(_)
-            | Event::CsiOnNode(_)
+            | Event::CsiEnabled
+            | Event::VolumeRequested { .. }
             | Event::FactsChanged(_)
             | Event::NodeSeen(_)
     )
@@ -80,7 +82,8 @@ impl Simulation {
             plans: BTreeMap::new(),
             watching: BTreeSet::new(),
             follows_requests: false,
-            looked: false,
+            sweeping: BTreeSet::new(),
+            sweep_problems: Vec::new(),
             in_use: InUse::default(),
         });
         self.post(generation, Event::Started);
@@ -117,6 +120,7 @@ impl Simulation {
         self.agent = None;
         self.log.note(self.world.now, || format!("agent is killed, for {} ms", down / MILLI));
         self.abandon_calls(down);
+        self.abandon_volume_calls(down);
         self.readings.clear();
         self.world.ghosts.removals.clear();
         self.check.agent_killed(self.sources.get(&Source::Api));

@@ -14,7 +14,7 @@ use crate::time::{MILLI, Nanos, SECOND};
 use crate::world::{Refused, World, container_name, sandbox_name};
 
 /// As the adapter's: two minutes, twice that for a sandbox, and the grace on top for a stop.
-const DEADLINE: Nanos = 120 * SECOND;
+pub(super) const DEADLINE: Nanos = 120 * SECOND;
 
 pub type CallId = u64;
 
@@ -27,15 +27,6 @@ pub enum Op {
     EnsureCgroup(CgroupName),
     /// With its content, where the agent makes that.
     SetUpVolume(String, Option<String>),
-    /// The storage driver makes a volume ready for the node, and then, under a name, for the pod.
-    Stage {
-        name: String,
-        handle: String,
-    },
-    Publish {
-        name: String,
-        handle: String,
-    },
     KeepUserIds(IdMapping),
     RunSandbox(Box<SandboxConfig>),
     PrepareContainer(Box<StartContainer>),
@@ -86,22 +77,12 @@ impl Op {
         )
     }
 
-    /// The volume that the storage driver is asked for.
-    pub fn handle(&self) -> Option<&str> {
-        match self {
-            Op::Stage { handle, .. } | Op::Publish { handle, .. } => Some(handle),
-            _ => None,
-        }
-    }
-
     /// Whether it needs room on the disk.
     fn writes(&self) -> bool {
         matches!(
             self,
             Op::MakeDirs { .. }
                 | Op::SetUpVolume(..)
-                | Op::Stage { .. }
-                | Op::Publish { .. }
                 | Op::KeepUserIds(_)
                 | Op::PrepareContainer(_)
                 | Op::LinkLog { .. }
@@ -196,23 +177,12 @@ impl Simulation {
             &place.uid,
             &op,
         );
-        if let Op::Stage { handle, .. } = &op {
-            self.volume_comes(handle);
-        }
         let now = self.world.now;
-        let by_others = op.is_runtime() || op.handle().is_some();
-        let mut fate = self.faults.call(&mut self.rng, now, &place.uid, by_others);
-        if let (Some(_), Fate::Hangs { effect: Some(effect) }) = (op.handle(), &mut fate) {
-            // A driver that was given up is not at it any more when it is next asked: it does one thing at a time.
-            *effect = LateEffect::BeforeDeadline;
-        }
+        let mut fate = self.faults.call(&mut self.rng, now, &place.uid, op.is_runtime());
         let mut failure = None;
         if op.is_runtime() && self.runtime_away {
             fate = Fate::Refused;
             failure = Some(Failure::unreachable("the runtime is away"));
-        } else if op.handle().is_some() && !self.world.storage.registered {
-            fate = Fate::Refused;
-            failure = Some(Failure::refused("the storage driver is not registered"));
         } else if op.writes() && self.disk_full {
             fate = Fate::Refused;
             failure = Some(Failure::refused("no space left on device"));
@@ -286,11 +256,6 @@ impl Simulation {
         }
     }
 
-    /// Whether the storage driver is asked for this volume right now.
-    pub(super) fn is_at(&self, handle: &str) -> bool {
-        self.calls.values().any(|call| call.op.handle() == Some(handle))
-    }
-
     fn release(&mut self, id: CallId) {
         let Some(call) = self.calls.get_mut(&id) else { return };
         if let Some(name) = call.holds.take() {
@@ -327,9 +292,6 @@ impl Simulation {
             other => carry_out(&mut self.world, &uid, other),
         };
         self.check.call_applied(&self.world, &uid, &op, &result);
-        if matches!(op, Op::TearDownVolumes) {
-            self.let_go();
-        }
         let Some(call) = self.calls.get_mut(&id) else { return };
         call.applied = true;
         if call.unheard {
@@ -480,21 +442,6 @@ fn carry_out(world: &mut World, uid: &model::PodUid, op: &Op) -> Result<Value, R
             world.disk.set_up_volume(uid, volume, content.as_deref());
             Ok(Value::Nothing)
         }
-        Op::Stage { handle, .. } if !world.storage.attachments.is_attached(handle) => {
-            Err(Refused::because(format!("volume {handle} is not attached")))
-        }
-        Op::Stage { handle, .. } => {
-            world.storage.staged.insert(handle.clone());
-            Ok(Value::Nothing)
-        }
-        Op::Publish { handle, .. } if !world.storage.staged.contains(handle) => {
-            Err(Refused::because(format!("volume {handle} is not staged")))
-        }
-        Op::Publish { name, handle } => {
-            world.storage.published.insert((uid.clone(), name.clone(), handle.clone()));
-            world.disk.set_up_volume(uid, name, None);
-            Ok(Value::Nothing)
-        }
         Op::KeepUserIds(ids) => {
             world.disk.user_ids.insert(uid.clone(), ids.clone());
             Ok(Value::Nothing)
@@ -520,12 +467,15 @@ fn carry_out(world: &mut World, uid: &model::PodUid, op: &Op) -> Result<Value, R
             Ok(Value::Nothing)
         }
         Op::RemoveSandbox(id) => world.remove_sandbox(id).map(nothing),
-        Op::TearDownVolumes => world.tear_down_volumes(uid).map(nothing),
+        Op::TearDownVolumes => {
+            world.tear_down_volumes(uid);
+            Ok(Value::Nothing)
+        }
         Op::DestroyCgroup(name) => {
             world.cgroups.remove(name);
             Ok(Value::Nothing)
         }
-        Op::RemovePodDir => world.disk.remove_pod(uid).map(nothing),
+        Op::RemovePodDir => world.remove_pod_dir(uid).map(nothing),
         Op::RemoveLogDir(name) => {
             world.disk.logs.remove(name);
             Ok(Value::Nothing)

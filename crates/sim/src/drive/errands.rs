@@ -29,10 +29,9 @@ pub enum Errand {
     },
     LookAt(ObjectKey),
     ReadStorage(StorageKey),
-    /// The objects of storage drivers, those that are registered, and what they have mounted.
+    /// The objects of storage drivers, and those that are registered.
     Drivers,
     Registered,
-    OnNode,
     /// The Node is to say that these volumes are in use, and may be asked to again.
     SayInUse(Vec<String>),
     SayInUseAgain,
@@ -58,7 +57,7 @@ pub enum Errand {
     },
     /// One thing to sweep.
     Sweep(Piece),
-    Swept(Vec<String>),
+    Swept,
     ShowNode,
     /// Reaches the API server; `tell`: its answer reaches the agent.
     ApplyApi {
@@ -129,7 +128,6 @@ impl Simulation {
             Errand::ReadStorage(key) => self.read_storage(key),
             Errand::Drivers => Event::CsiDrivers(self.world.storage.drivers()),
             Errand::Registered => self.registered(),
-            Errand::OnNode => return self.look_around(generation),
             Errand::SayInUse(volumes) => return self.say_in_use(generation, volumes),
             Errand::SayInUseAgain => return self.send_in_use(generation),
             Errand::Services => Event::Services(Vec::new()),
@@ -172,10 +170,14 @@ impl Simulation {
                 }
                 return;
             }
-            Errand::Swept(mut problems) => {
-                let stuck = !self.world.storage.registered && !self.world.storage.published.is_empty();
-                problems.extend(stuck.then(|| "the storage driver is away".to_owned()));
-                Event::Swept { problems }
+            Errand::Swept => {
+                let Some(agent) = self.agent.as_mut().filter(|_| generation == self.generation) else {
+                    return;
+                };
+                if !agent.sweeping.is_empty() {
+                    return self.plan_in(5 * MILLI, Happening::Errand { generation, errand: Errand::Swept });
+                }
+                Event::Swept { problems: std::mem::take(&mut agent.sweep_problems) }
             }
         };
         self.post(generation, event);
@@ -285,17 +287,14 @@ impl Simulation {
             self.plan_in(then, Happening::Errand { generation, errand: Errand::Sweep(piece) });
         }
         then += MILLI / 10;
-        self.plan_in(then, Happening::Errand { generation, errand: Errand::Swept(Vec::new()) });
+        self.plan_in(then, Happening::Errand { generation, errand: Errand::Swept });
     }
 
     fn sweep_piece(&mut self, piece: Piece) {
         match piece {
             Piece::PodDir(uid) => {
                 self.check.swept(&self.world, &uid);
-                if self.world.tear_down_volumes(&uid).is_ok() {
-                    self.world.disk.forget_pod(&uid);
-                    self.let_go();
-                }
+                self.sweep_volumes(uid);
             }
             Piece::LogDir(name) => {
                 if let Some((_, uid)) = name.rsplit_once('_') {

@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
+use decide::csi::{VolumeRequest, VolumeRequestFrom, VolumeRequestId};
 use decide::event::{CallFailure, StartPoint};
 use decide::{Action, Epoch, Event, Stage, StepResult};
-use model::volume::{MountStage, VolumeKind, VolumeSetup};
+use model::volume::{VolumeKind, VolumeSetup};
 use model::{Mono, PodUid};
 
 use super::calls::{Failure, Op, Value};
@@ -42,6 +43,8 @@ impl Place {
 
 enum Next {
     Call(Op),
+    /// An operation on volumes of the storage driver.
+    Request(VolumeRequest),
     Done(StepResult),
 }
 
@@ -114,15 +117,42 @@ impl Simulation {
         let ignore = self.mutant == Mutant::IgnoresCancel;
         if self.plan(&place.uid, place.epoch).is_some_and(|p| p.cancelled && !ignore) {
             self.action_ended(place, StepResult::Skipped);
+        } else if let Some(what) = volume_request(action) {
+            self.request_volume(place, what);
         } else {
-            let op = match first_call(action, self.world.now, &|at| self.world_time(at)) {
-                Op::Stage { name, handle } if self.mutant == Mutant::SkipsStaging => {
-                    Op::Publish { name, handle }
-                }
-                op => op,
-            };
-            self.issue(place, op);
+            self.issue(place, first_call(action, self.world.now, &|at| self.world_time(at)));
         }
+    }
+
+    fn request_volume(&mut self, place: Place, what: VolumeRequest) {
+        // On a node without storage drivers nobody is asked.
+        let at_once = !self.stored || self.mutant == Mutant::AnswersTearDownsAtOnce;
+        if at_once && what == VolumeRequest::TearDown {
+            let (uid, epoch) = place.key();
+            self.action_ended(place, StepResult::Ok);
+            return self.after_action(&uid, epoch);
+        }
+        let Place { uid, epoch, stage, action } = place;
+        let from = VolumeRequestFrom::Plan { epoch, stage, action };
+        self.post(self.generation, Event::VolumeRequested { request: VolumeRequestId { uid, from }, what });
+    }
+
+    /// An operation on volumes ended, or its plan was cancelled.
+    pub(super) fn volume_answered(&mut self, request: VolumeRequestId, result: StepResult) {
+        let uid = request.uid;
+        let VolumeRequestFrom::Plan { epoch, stage, action } = request.from else {
+            return self.volumes_swept(&uid, result);
+        };
+        let place = Place { uid: uid.clone(), epoch, stage, action };
+        let plan = self.plan(&uid, epoch).map(|plan| plan.stages.clone());
+        let tears_down = |stages: Arc<Vec<Stage>>| {
+            matches!(stages[stage].actions[action], Action::TearDownVolumes) && result == StepResult::Ok
+        };
+        if plan.is_some_and(tears_down) {
+            self.volumes_are_torn_down(&uid);
+        }
+        self.action_ended(place, result);
+        self.after_action(&uid, epoch);
     }
 
     /// Tells an outcome. Whether the stage goes on is looked at by [`Self::after_action`].
@@ -139,6 +169,7 @@ impl Simulation {
                 | StepResult::SandboxRunning { .. }
                 | StepResult::ContainerStarted { .. }
                 | StepResult::HookFailed { .. }
+                | StepResult::Expanded(_)
                 | StepResult::EnvFiles(_)
         );
         if let Some(plan) = self.plan(&place.uid, place.epoch) {
@@ -217,6 +248,7 @@ impl Simulation {
         let left = |at| self.world_time(at).saturating_sub(self.world.now);
         match next(action, op, outcome, cancelled, &left) {
             Next::Call(op) => self.issue(place, op),
+            Next::Request(what) => self.request_volume(place, what),
             Next::Done(result) => {
                 let (uid, epoch) = place.key();
                 self.action_ended(place, result);
@@ -226,18 +258,29 @@ impl Simulation {
     }
 }
 
+/// What the storage driver has a part in, from the beginning.
+fn volume_request(action: &Action) -> Option<VolumeRequest> {
+    let (volume, expansion) = match action {
+        Action::SetUpVolume { volume } => (volume, None),
+        Action::ExpandVolume { volume, expansion } => (volume, Some(expansion)),
+        _ => return None,
+    };
+    let VolumeKind::Csi(csi) = &volume.kind else { return None };
+    Some(match expansion {
+        None => VolumeRequest::SetUp { volume: csi.clone() },
+        Some(expansion) => VolumeRequest::Expand { volume: csi.clone(), expansion: expansion.clone() },
+    })
+}
+
 fn first_call(action: &Action, now: Nanos, when: &dyn Fn(Mono) -> Nanos) -> Op {
     match action {
         Action::MakePodDirs { log_dir, containers } => {
             Op::MakeDirs { log_dir: log_dir.clone(), containers: containers.clone() }
         }
         Action::EnsureCgroup { spec } => Op::EnsureCgroup(spec.name.clone()),
-        Action::SetUpVolume { volume } => match &volume.kind {
-            VolumeKind::Csi(csi) => Op::Stage { name: volume.name.clone(), handle: csi.id.handle.clone() },
-            _ => Op::SetUpVolume(volume.name.clone(), content_of(volume)),
-        },
-        // No claim of this world grows.
-        Action::ExpandVolume { volume, .. } => Op::SetUpVolume(volume.name.clone(), None),
+        Action::SetUpVolume { volume } | Action::ExpandVolume { volume, .. } => {
+            Op::SetUpVolume(volume.name.clone(), content_of(volume))
+        }
         // No container of this world has one.
         Action::ReadEnvFiles { container, .. } => Op::SetUpVolume(container.clone(), None),
         Action::KeepUserIds { ids } => Op::KeepUserIds(ids.clone()),
@@ -293,7 +336,8 @@ fn next(
             return Next::Call(Op::Stop { id: id.clone(), grace_secs, hook_failed: outcome.is_err() });
         }
         (_, Op::Hook { .. }) => return Next::Done(hook_failed(outcome.is_err())),
-        (_, Op::Stage { .. } | Op::Publish { .. }) => return next_of_volume(op, outcome, cancelled),
+        // What the agent itself has set up goes first.
+        (_, Op::TearDownVolumes) if outcome.is_ok() => return Next::Request(VolumeRequest::TearDown),
         (_, Op::Stop { hook_failed: failed, .. }) if outcome.is_ok() => {
             return Next::Done(hook_failed(*failed));
         }
@@ -305,21 +349,6 @@ fn next(
         Ok(_) => after_removal(action, op),
         Err(failure) if failure.absent && op.absent_is_fine() => after_removal(action, op),
         Err(failure) => Next::Done(StepResult::Failed(failure.told())),
-    }
-}
-
-/// First for the node, then for the pod.
-fn next_of_volume(op: &Op, outcome: Result<Value, Failure>, cancelled: bool) -> Next {
-    let failed =
-        |stage, failure: Failure| Next::Done(StepResult::VolumeFailed { stage, failure: failure.told() });
-    match (op, outcome) {
-        (Op::Stage { .. }, Err(failure)) => failed(MountStage::MountDevice, failure),
-        (Op::Stage { .. }, Ok(_)) if cancelled => Next::Done(StepResult::Interrupted),
-        (Op::Stage { name, handle }, Ok(_)) => {
-            Next::Call(Op::Publish { name: name.clone(), handle: handle.clone() })
-        }
-        (_, Err(failure)) => failed(MountStage::SetUp, failure),
-        (_, Ok(_)) => Next::Done(StepResult::Ok),
     }
 }
 

@@ -13,6 +13,7 @@ mod reading;
 mod signer;
 mod storage;
 pub(crate) mod trouble;
+mod volumes;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,6 +32,7 @@ pub use executor::LEAST_GRACE_SECS;
 pub use mutants::Mutant;
 use reading::{ReadStep, ReadingJob};
 use trouble::Trouble;
+use volumes::{VolumeCallRun, VolumeCallStep};
 
 use crate::check::Checker;
 use crate::faults::Faults;
@@ -53,6 +55,8 @@ pub(crate) enum Happening {
     Apply(CallId),
     GraceOver(CallId),
     Reply(CallId),
+    /// A call about a volume of the storage driver.
+    Volume(VolumeCallStep),
     Read {
         job: u64,
         step: ReadStep,
@@ -112,6 +116,7 @@ pub struct Simulation {
     pub(crate) events: u64,
     queue: Queue<Happening>,
     calls: BTreeMap<CallId, Call>,
+    volume_calls: BTreeMap<CallId, VolumeCallRun>,
     /// Stop calls that wait for their container's end.
     stopping: BTreeMap<ContainerId, Vec<CallId>>,
     readings: BTreeMap<u64, ReadingJob>,
@@ -150,6 +155,7 @@ impl Simulation {
             events: 0,
             queue: Queue::default(),
             calls: BTreeMap::new(),
+            volume_calls: BTreeMap::new(),
             stopping: BTreeMap::new(),
             readings: BTreeMap::new(),
             numbers: 0,
@@ -202,6 +208,7 @@ impl Simulation {
             Happening::Apply(call) => self.apply(call),
             Happening::GraceOver(call) => self.grace_over(call),
             Happening::Reply(call) => self.reply(call),
+            Happening::Volume(step) => self.volume_call_goes_on(step),
             Happening::Read { job, step } => self.read_step(job, step),
             Happening::Errand { generation, errand } => self.run_errand(generation, errand),
             Happening::Hint { generation, hint } => self.post(generation, Event::Hint(hint)),
@@ -304,6 +311,9 @@ impl Simulation {
             }
             Effect::KeepProbeRecord { uid, record } => self.world.disk.keep_probes(&uid, record),
             Effect::UpdateVolume { uid, volume } => self.errand_soon(Errand::UpdateVolume { uid, volume }),
+            Effect::CallVolume { id, call } => self.call_volume(id, call),
+            Effect::CancelVolumeCall { id } => self.cancel_volume_call(id),
+            Effect::AnswerVolumeRequest { request, result } => self.volume_answered(request, result),
             // Its pods have no limits of local storage, so that none is measured.
             Effect::MeasureDisk { .. } => {}
             // No credential plugins are configured in the simulated world.

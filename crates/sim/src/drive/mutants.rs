@@ -2,12 +2,15 @@
 //! is told wrongly. The second is in the decisions: [`Mutant::step`] stands in for [`decide::step`] and makes it forget
 //! or overlook something, or changes what it decided, as a mistake inside it would.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use decide::csi::{CsiVolumes, VolumeCallAnswer};
 use decide::effect::{ApiCall, PodObject};
 use decide::lifecycle::Lifecycle;
 use decide::witness::{MOST_DOUBTS, Witness};
-use decide::{Action, Effect, Event, NodeState, Stage};
+use decide::{Action, Effect, Event, NodeState, Stage, TimerKey};
+use model::csi::{FoundVolume, VolumeId};
 use model::k8s::{PersistentVolumeClaim, Pod};
 use model::pod::Source;
 use model::storage::{StorageObject, StorageState};
@@ -41,6 +44,16 @@ pub enum Mutant {
     SharesFate,
     /// Has volumes published that were not staged.
     SkipsStaging,
+    /// Keeps no record of volumes.
+    SkipsRecords,
+    /// Says that a driver has not answered while it is at work.
+    GivesUpEarly,
+    /// Does not wait for a thread that goes through a volume.
+    LeavesWalks,
+    /// Says that a pod's volumes are gone without a look at those of drivers.
+    AnswersTearDownsAtOnce,
+    /// Does not tell an agent that volumes of an earlier one may be on the node.
+    ForgetsPastVolumes,
     /// Takes a reading for failed when the runtime refuses one status.
     FailsTheWholeReading,
 
@@ -79,10 +92,18 @@ pub enum Mutant {
     ForgetsRemovals,
     /// Writes a new certificate beside the old key.
     MixesKeys,
+    /// Has volumes published for pods that are going.
+    PublishesForGoingPods,
+    /// Overlooks records of pods when it looks who has a volume.
+    OverlooksUsers,
+    /// Takes a record that can't be read for none.
+    OverlooksBrokenRecords,
+    /// Does not try again to unstage a volume.
+    UnstagesOnce,
 }
 
 impl Mutant {
-    pub const DRIVER: [Mutant; 11] = [
+    pub const DRIVER: [Mutant; 16] = [
         Mutant::LateReadingTimes,
         Mutant::DropsPlanEnded,
         Mutant::IgnoresCancel,
@@ -93,9 +114,14 @@ impl Mutant {
         Mutant::LosesCertificateNews,
         Mutant::SharesFate,
         Mutant::SkipsStaging,
+        Mutant::SkipsRecords,
+        Mutant::GivesUpEarly,
+        Mutant::LeavesWalks,
+        Mutant::AnswersTearDownsAtOnce,
+        Mutant::ForgetsPastVolumes,
         Mutant::FailsTheWholeReading,
     ];
-    pub const DECISIONS: [Mutant; 17] = [
+    pub const DECISIONS: [Mutant; 21] = [
         Mutant::ForgetsMutations,
         Mutant::TerminalPhaseFlips,
         Mutant::DeafToDeletion,
@@ -113,6 +139,10 @@ impl Mutant {
         Mutant::ForgetsWhatIsStaged,
         Mutant::ForgetsRemovals,
         Mutant::MixesKeys,
+        Mutant::PublishesForGoingPods,
+        Mutant::OverlooksUsers,
+        Mutant::OverlooksBrokenRecords,
+        Mutant::UnstagesOnce,
     ];
 
     /// Every mistake, with the kind of run that shows it best.
@@ -123,6 +153,15 @@ impl Mutant {
             Mutant::ForgetsRemovals => Profile::Ghosts,
             Mutant::LosesCertificateNews | Mutant::MixesKeys => Profile::Certificates,
             Mutant::SkipsStaging
+            | Mutant::SkipsRecords
+            | Mutant::GivesUpEarly
+            | Mutant::LeavesWalks
+            | Mutant::AnswersTearDownsAtOnce
+            | Mutant::ForgetsPastVolumes
+            | Mutant::PublishesForGoingPods
+            | Mutant::OverlooksUsers
+            | Mutant::OverlooksBrokenRecords
+            | Mutant::UnstagesOnce
             | Mutant::IgnoresBinding
             | Mutant::SharesClaims
             | Mutant::IgnoresAttachments
@@ -145,7 +184,9 @@ impl Mutant {
             .filter(|(_, e)| e.status.as_ref().is_some_and(|s| is_terminal(s.phase.as_deref())))
             .map(|(uid, _)| uid.clone())
             .collect();
+        let before = (state.csi_volumes.clone(), wanted(state));
         let mut effects = decide::step(state, now, event);
+        self.after_volumes(state, before, &mut effects);
         self.after(state, &ended, &mut effects);
         effects
     }
@@ -173,7 +214,10 @@ impl Mutant {
             (Mutant::MixesKeys, Event::CertificateRequested { result: Ok(requested), .. }) => {
                 requested.key.0 = "key req-0\n".to_owned();
             }
-            (Mutant::ForgetsWhatIsStaged, Event::CsiOnNode(volumes)) => volumes.clear(),
+            (
+                Mutant::OverlooksUsers | Mutant::OverlooksBrokenRecords,
+                Event::VolumeCallEnded { result: Ok(VolumeCallAnswer::Records(found)), .. },
+            ) => self.overlook(found),
             (Mutant::DistrustsPast, Event::Observed(seen)) => {
                 for pod in &mut seen.pods {
                     if pod.containers.iter().any(|c| c.created_at < state.started) {
@@ -201,6 +245,55 @@ impl Mutant {
                 (Mutant::ForgetsBackOffs, _) => entry.ledger.crash.clear(),
                 _ => {}
             }
+        }
+    }
+
+    /// When it is looked who has a volume, and not which volumes a pod has.
+    fn overlook(self, found: &mut Vec<FoundVolume>) {
+        let of_node = found.iter().any(|one| one.pod.is_none());
+        if self == Mutant::OverlooksUsers && of_node {
+            found.retain(|one| one.pod.is_none());
+        }
+        for one in found.iter_mut().filter(|_| self == Mutant::OverlooksBrokenRecords) {
+            if one.record.is_err() {
+                one.record = Ok(None);
+            }
+        }
+    }
+
+    /// `before`: what was at work before the step, and what pods were to have.
+    fn after_volumes(
+        self,
+        state: &mut NodeState,
+        (before, wanted_before): (CsiVolumes, Vec<String>),
+        effects: &mut Vec<Effect>,
+    ) {
+        match self {
+            Mutant::PublishesForGoingPods if effects.iter().any(|e| matches!(e, Effect::Cancel { .. })) => {
+                // They are not told that their pod is going.
+                state.csi_volumes = before;
+                effects.retain(|effect| {
+                    !matches!(
+                        effect,
+                        Effect::CallVolume { .. }
+                            | Effect::CancelVolumeCall { .. }
+                            | Effect::AnswerVolumeRequest { .. }
+                    )
+                });
+            }
+            Mutant::UnstagesOnce => {
+                effects.retain(|effect| !matches!(effect, Effect::SetTimer { key: TimerKey::Unstage(_), .. }))
+            }
+            Mutant::ForgetsWhatIsStaged => {
+                let told = effects.len();
+                effects.retain(|effect| !matches!(effect, Effect::TellVolumesInUse { .. }));
+                let volumes = wanted(state);
+                let known = state.csi_volumes.on_node().is_some();
+                if known && (told != effects.len() || volumes != wanted_before) {
+                    effects.push(Effect::TellVolumesInUse { volumes });
+                }
+            }
+            _ => {}
         }
     }
 
@@ -238,6 +331,16 @@ impl Mutant {
         }
         effects.extend(more);
     }
+}
+
+/// What pods are to have, by unique names. Another report before makes sure that it is one.
+fn wanted(state: &NodeState) -> Vec<String> {
+    let Some(mut csi) = state.objects.as_ref().map(|desk| desk.csi.clone()) else { return Vec::new() };
+    let other = VolumeId { driver: "other".into(), handle: "other".into() };
+    csi.on_node_changed();
+    csi.report(Some(&BTreeSet::from([other])), |_| true);
+    csi.on_node_changed();
+    csi.report(Some(&BTreeSet::new()), |_| true).unwrap_or_default()
 }
 
 fn is_terminal(phase: Option<&str>) -> bool {

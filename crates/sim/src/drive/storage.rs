@@ -4,14 +4,18 @@ use decide::Event;
 use model::storage::{StorageKey, StorageState};
 
 use super::errands::Errand;
-use super::{Happening, Simulation};
+use super::trouble::Trouble;
+use super::{Happening, Mutant, Simulation};
 use crate::time::{MILLI, SECOND};
 use crate::world::ClaimChange;
 
 impl Simulation {
-    /// What an agent that comes up is told of storage: the drivers' objects, who has registered, what is on the node.
+    /// What an agent that comes up is told of storage: that there are drivers, their objects, who has registered.
     pub(super) fn show_storage(&mut self) {
-        for errand in [Errand::Drivers, Errand::Registered, Errand::OnNode] {
+        if self.generation == 1 || self.mutant != Mutant::ForgetsPastVolumes {
+            self.post_once(self.generation, Event::CsiEnabled);
+        }
+        for errand in [Errand::Drivers, Errand::Registered] {
             let wait = self.rng.between(MILLI, SECOND);
             self.plan_in(wait, Happening::Errand { generation: self.generation, errand });
         }
@@ -25,9 +29,6 @@ impl Simulation {
     pub(super) fn driver_is(&mut self, there: bool) {
         self.world.storage.registered = there;
         self.errand_soon(Errand::Registered);
-        if there {
-            self.let_go();
-        }
     }
 
     pub(super) fn registered(&self) -> Event {
@@ -44,44 +45,13 @@ impl Simulation {
         Event::StorageRead { key, state }
     }
 
-    /// What an earlier agent has left is found, and let go of where nobody uses it.
-    pub(super) fn look_around(&mut self, generation: u32) {
-        let Some(agent) = self.agent.as_mut().filter(|_| generation == self.generation) else { return };
-        agent.looked = true;
-        self.tell_on_node();
-        self.let_go();
-    }
-
-    pub(super) fn tell_on_node(&mut self) {
-        if self.agent.as_ref().is_some_and(|agent| agent.looked) {
-            self.post(self.generation, Event::CsiOnNode(self.world.storage.on_node()));
-        }
-    }
-
-    /// The record is there before the driver is asked for anything.
-    pub(super) fn volume_comes(&mut self, handle: &str) {
-        if self.world.storage.recorded.insert(handle.to_owned()) {
-            self.tell_on_node();
-        }
-    }
-
-    /// What is staged for nobody is unstaged, unless somebody is at it.
-    pub(super) fn let_go(&mut self) {
-        if !self.stored || !self.world.storage.registered || self.agent.is_none() {
-            return;
-        }
-        let unused: Vec<String> = self
-            .world
-            .storage
-            .recorded
-            .iter()
-            .filter(|handle| self.world.storage.users(handle).is_empty() && !self.is_at(handle))
-            .cloned()
-            .collect();
-        for handle in unused {
-            self.world.storage.staged.remove(&handle);
-            self.world.storage.recorded.remove(&handle);
-            self.tell_on_node();
+    /// The record of a pod's volume can't be read any more, until somebody mends it.
+    pub(super) fn record_breaks(&mut self, for_ns: u64) {
+        let of_pods = self.world.storage.records.keys().filter(|path| crate::world::pod_of(path).is_some());
+        let paths: Vec<String> = of_pods.cloned().collect();
+        if !paths.is_empty() {
+            self.world.storage.unreadable.insert(self.rng.pick(&paths).clone());
+            self.plan_in(for_ns, Happening::Trouble(Trouble::RecordsAreMended));
         }
     }
 }

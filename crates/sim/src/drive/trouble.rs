@@ -48,6 +48,11 @@ pub enum Trouble {
     Storm,
     /// A volume is taken away from the node, although it is in use.
     VolumeIsTaken,
+    /// What is on record about a volume of a pod can't be read.
+    RecordBreaks {
+        for_ns: u64,
+    },
+    RecordsAreMended,
 }
 
 /// All troubles of one run, with their times.
@@ -80,6 +85,7 @@ pub fn seeded(rng: &mut Rng, faults: &Faults) -> Vec<(Nanos, Trouble)> {
     plan(faults.partitions, &|rng| Trouble::ApiLeaves { for_ns: short(rng) });
     plan(faults.storms, &|_| Trouble::Storm);
     plan(faults.detached, &|_| Trouble::VolumeIsTaken);
+    plan(faults.broken_records, &|rng| Trouble::RecordBreaks { for_ns: short(rng) });
     troubles
 }
 
@@ -154,6 +160,8 @@ impl Simulation {
             }
             Trouble::Storm => self.storm(),
             Trouble::VolumeIsTaken => self.volume_is_taken(),
+            Trouble::RecordBreaks { for_ns } => self.record_breaks(for_ns),
+            Trouble::RecordsAreMended => self.world.storage.unreadable.clear(),
             Trouble::FactsChange => {
                 self.facts.node_ips.rotate_left(1);
                 let facts = std::sync::Arc::new(self.facts.clone());

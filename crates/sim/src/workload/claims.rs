@@ -27,6 +27,9 @@ pub fn seeded(rng: &mut Rng, during: Nanos, tasks: &mut Vec<(Nanos, Task)>) {
             put(now, ClaimChange::GetsVolume);
             now += pause(rng);
             put(now, ClaimChange::Binds);
+            if rng.per_mille(400) {
+                put(now + rng.between(SECOND, 30 * SECOND), ClaimChange::Grows);
+            }
             // Most claims stay for as long as anybody looks.
             if rng.per_mille(600) {
                 break;

@@ -73,6 +73,8 @@ impl Needs {
         if let Some(number) = self.claim {
             let volume = json!({"name": CLAIMED, "persistentVolumeClaim": {"claimName": claim_name(number)}});
             spec.volumes.get_or_insert_default().push(serde_json::from_value(volume).expect(bad));
+            // The driver leaves it to the agent.
+            spec.security_context.get_or_insert_default().fs_group = Some(FS_GROUP);
         }
         let map = self.volume.map(|number| json!({"configMap": {"name": object_name(number)}}));
         let token =
@@ -94,6 +96,8 @@ impl Needs {
 /// The variable and the volume that show a config map.
 pub const VARIABLE: &str = "OBJECT";
 pub const CONTENT: &str = "content";
+/// Files of claims belong to it.
+const FS_GROUP: i64 = 4711;
 /// The volume that a claim stands behind.
 const CLAIMED: &str = "claimed";
 

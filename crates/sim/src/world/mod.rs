@@ -20,7 +20,7 @@ pub use images::{ImageFate, Images};
 pub use objects::{ClusterObjects, VERSION};
 pub use runtime::{Container, Ghosts, Sandbox, container_name, sandbox_name};
 pub use signer::{DENIES, SIGNERS, Signer, names_in, signers_of};
-pub use storage::{ClaimChange, DRIVER, Storage, claims_of};
+pub use storage::{ClaimChange, DRIVER, Storage, claims_of, pod_of};
 
 use crate::time::{EPOCH, Nanos};
 
@@ -159,11 +159,9 @@ impl World {
         self.of_pod(uid).any(Container::is_live)
     }
 
-    /// All volumes of a pod, as far as that can be done.
-    pub fn tear_down_volumes(&mut self, uid: &PodUid) -> Result<(), Refused> {
-        let left = self.storage.unpublish(uid);
+    /// What the agent itself has set up for a pod; volumes of the storage driver stay.
+    pub fn tear_down_volumes(&mut self, uid: &PodUid) {
         self.disk.tear_down_volumes(uid, &self.storage.mounted(uid));
-        left.map_err(Refused::because)
     }
 
     /// The instance that was made last, by the world's own time.

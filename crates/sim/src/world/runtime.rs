@@ -303,9 +303,8 @@ impl World {
         let all: Vec<SandboxId> = self.sandboxes.keys().cloned().collect();
         all.iter().for_each(|id| self.break_sandbox(id));
         self.cgroups.clear();
-        for (uid, name, _) in std::mem::take(&mut self.storage.published) {
-            self.disk.unmounted(&uid, &name);
-        }
+        let targets: Vec<String> = self.storage.targets.keys().cloned().collect();
+        targets.iter().for_each(|target| self.unpublish_volume(target));
         self.storage.staged.clear();
     }
 

@@ -2,20 +2,23 @@
 //!
 //! ```text
 //!   claim: comes ──> its volume is made for it ──> bound ──> vanishes ──> comes again under its name, with another volume
-//!   volume on the node: staged ──> published for a pod, for another ──> unpublished ──> unstaged after the last
+//!   volume on the node: record ──> staged ──> published for a pod, for another ──> unpublished ──> unstaged after the last
 //! ```
+//! What is mounted is the driver's; records and directories are the agent's, and outlive it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use model::PodUid;
-use model::csi::VolumeId;
-use model::k8s::{CSIDriver, Pod};
+use model::csi::{FoundVolume, VolumeRecord};
+use model::k8s::{CSIDriver, PersistentVolumeClaim, Pod};
 use model::storage::{StorageKey, StorageObject, StorageState};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::attach::Attachments;
+use super::{Refused, World};
+use crate::time::Nanos;
 
 pub const DRIVER: &str = "driver.sim";
 
@@ -27,13 +30,20 @@ pub struct Storage {
     /// Claims by name with each volume that they were ever bound to.
     ever: BTreeSet<(String, String)>,
     generations: u64,
+    /// How large volumes are behind their claims, in GiB, where that is not one.
+    sizes: BTreeMap<String, u64>,
     /// The driver has registered, and serves.
     pub registered: bool,
-    /// Volumes of which there is a record on disk: it is written before the driver is asked for anything.
-    pub recorded: BTreeSet<String>,
-    pub staged: BTreeSet<String>,
-    /// For which pod, under which name in it, which volume.
-    pub published: BTreeSet<(PodUid, String, String)>,
+    /// Records of volumes, by their paths.
+    pub records: BTreeMap<String, VolumeRecord>,
+    /// Those of them that can't be read.
+    pub unreadable: BTreeSet<String>,
+    /// Volumes that are staged, each with its directory.
+    pub staged: BTreeMap<String, String>,
+    /// Directories that volumes are published at: for which pod, which volume.
+    pub targets: BTreeMap<String, (PodUid, String)>,
+    /// Directories that a thread of the agent walks through, and until when.
+    pub walks: BTreeMap<String, Nanos>,
     pub attachments: Attachments,
 }
 
@@ -43,6 +53,9 @@ struct Claim {
     /// For one pod only.
     exclusive: bool,
     volume: Option<String>,
+    version: u64,
+    /// What its status says of its size.
+    status: Value,
 }
 
 /// What becomes of a claim.
@@ -55,6 +68,8 @@ pub enum ClaimChange {
     /// Its volume is there; the claim does not say so yet.
     GetsVolume,
     Binds,
+    /// Its volume was made larger, and the node is asked to do its part.
+    Grows,
     Vanishes,
 }
 
@@ -77,7 +92,9 @@ impl Storage {
             ClaimChange::Comes { exclusive } => {
                 self.generations += 1;
                 let uid = format!("{name}-{}", self.generations);
-                self.claims.insert(name.to_owned(), Claim { uid, exclusive, volume: None });
+                let status = json!({"capacity": {"storage": "1Gi"}});
+                let claim = Claim { uid, exclusive, volume: None, version: 1, status };
+                self.claims.insert(name.to_owned(), claim);
             }
             ClaimChange::GetsVolume | ClaimChange::Binds => {
                 let Some(claim) = self.claims.get_mut(name) else { return };
@@ -88,6 +105,15 @@ impl Storage {
                     claim.volume = Some(volume);
                 }
             }
+            ClaimChange::Grows => {
+                let Some(claim) = self.claims.get_mut(name) else { return };
+                let Some(volume) = &claim.volume else { return };
+                let size = self.sizes.entry(volume.clone()).or_insert(1);
+                *size += 1;
+                claim.status["allocatedResources"] = json!({"storage": format!("{size}Gi")});
+                claim.status["allocatedResourceStatuses"] = json!({"storage": "NodeResizePending"});
+                claim.version += 1;
+            }
             ClaimChange::Vanishes => drop(self.claims.remove(name)),
         }
     }
@@ -95,9 +121,10 @@ impl Storage {
     /// `node`: whose attachments are looked at.
     pub fn look(&self, key: &StorageKey, node: &str) -> StorageState {
         let object = match key {
-            StorageKey::Claim { name, .. } => self.claims.get(name).map(|claim| claim.object(name)),
+            StorageKey::Claim { name, .. } => self.claim(name).ok().map(StorageObject::Claim),
             StorageKey::Volume { name } => {
-                self.volumes.get(name).map(|of| volume_object(name, of, self.is_exclusive(name)))
+                let object = |of| volume_object(name, of, self.is_exclusive(name), self.size(name));
+                self.volumes.get(name).map(object)
             }
             StorageKey::Attachment { name } => self.attachments.look(name, node),
         };
@@ -111,18 +138,83 @@ impl Storage {
             "spec": {
                 "attachRequired": self.attachments.required,
                 "podInfoOnMount": false,
+                "fsGroupPolicy": "File",
                 "volumeLifecycleModes": ["Persistent"],
             },
         });
         vec![Arc::new(made(driver))]
     }
 
-    pub fn on_node(&self) -> BTreeSet<VolumeId> {
-        let there = self.staged.iter().chain(self.published.iter().map(|(_, _, handle)| handle));
-        there
-            .chain(&self.recorded)
-            .map(|handle| VolumeId { driver: DRIVER.into(), handle: handle.clone() })
-            .collect()
+    /// What the disk shows of volumes: one for each record.
+    pub fn found(&self, wanted: impl Fn(&FoundVolume) -> bool) -> Vec<FoundVolume> {
+        let found = |(path, record): (&String, &VolumeRecord)| {
+            let dir = dir_of(path);
+            let pod = pod_of(path);
+            let broken = self.unreadable.contains(path);
+            FoundVolume {
+                place: format!("{dir}/{}", if pod.is_some() { "mount" } else { "globalmount" }),
+                pod,
+                block: false,
+                spec_name: dir.rsplit('/').next().unwrap_or_default().to_owned(),
+                record_path: path.clone(),
+                record: if broken { Err("it is no JSON".into()) } else { Ok(Some(record.clone())) },
+                link: None,
+            }
+        };
+        self.records.iter().map(found).filter(wanted).collect()
+    }
+
+    /// The record beside a directory of a volume.
+    pub fn record_beside(&self, place: &str) -> Option<&VolumeRecord> {
+        self.records.get(&format!("{}/vol_data.json", dir_of(place)))
+    }
+
+    /// Pods that have a record of the volume, readable or not.
+    pub fn recorded_for(&self, handle: &str) -> Option<PodUid> {
+        let of_it = self.records.iter().filter(|(_, record)| record.volume_handle == handle);
+        of_it.filter_map(|(path, _)| pod_of(path)).next()
+    }
+
+    pub fn is_mounted(&self, place: &str) -> bool {
+        self.targets.contains_key(place) || self.staged.values().any(|staging| staging == place)
+    }
+
+    pub fn is_walked(&self, place: &str, now: Nanos) -> bool {
+        self.walks.get(place).is_some_and(|until| now < *until)
+    }
+
+    /// Whether a volume that the claim was ever bound to is mounted for the pod.
+    pub fn has_claimed(&self, uid: &PodUid, claim: &str) -> bool {
+        self.targets.values().any(|(of, handle)| of == uid && self.was_bound(claim, handle))
+    }
+
+    /// A claim that a mounted volume is behind, and that does not say that the volume has its size.
+    pub fn too_small(&self, uid: &PodUid, claim: &str) -> bool {
+        let Some(found) = self.claims.get(claim) else { return false };
+        let Some(volume) = &found.volume else { return false };
+        let mounted = self.targets.values().any(|(of, handle)| of == uid && handle == volume);
+        mounted && found.status["capacity"]["storage"] != json!(format!("{}Gi", self.size(volume)))
+    }
+
+    fn size(&self, volume: &str) -> u64 {
+        self.sizes.get(volume).copied().unwrap_or(1)
+    }
+
+    pub fn claim(&self, name: &str) -> Result<Arc<PersistentVolumeClaim>, Refused> {
+        let claim = self.claims.get(name).ok_or_else(|| Refused::absent(name))?;
+        Ok(Arc::new(claim.object(name, self.size(claim.volume.as_deref().unwrap_or_default()))))
+    }
+
+    /// Of another version than the one that the patch was made from it is not patched.
+    pub fn patch_claim(&mut self, name: &str, patch: &Value) -> Result<Arc<PersistentVolumeClaim>, Refused> {
+        let claim = self.claims.get_mut(name).ok_or_else(|| Refused::absent(name))?;
+        let from = patch["metadata"]["resourceVersion"].as_str();
+        if from.is_some_and(|version| version != claim.version.to_string()) {
+            return Err(Refused::because(format!("claim {name} was changed by somebody else")));
+        }
+        merge(&mut claim.status, &patch["status"]);
+        claim.version += 1;
+        self.claim(name)
     }
 
     /// What the claim of this name is bound to now.
@@ -138,9 +230,9 @@ impl Storage {
     /// Whether the claim is for one pod, and another one has a volume by it: that of now, or of before it came again.
     pub fn taken_from(&self, uid: &PodUid, claim: &str) -> bool {
         let by_it = |volume: &String| self.volumes.get(volume).is_some_and(|(name, _)| name == claim);
-        let mut of_others = self.published.iter().filter(|(other, ..)| other != uid);
+        let mut of_others = self.targets.values().filter(|(other, _)| other != uid);
         self.claims.get(claim).is_some_and(|claim| claim.exclusive)
-            && of_others.any(|(_, _, volume)| by_it(volume))
+            && of_others.any(|(_, volume)| by_it(volume))
     }
 
     pub fn is_exclusive(&self, volume: &str) -> bool {
@@ -149,29 +241,94 @@ impl Storage {
     }
 
     pub fn users(&self, volume: &str) -> BTreeSet<&PodUid> {
-        self.published.iter().filter(|(_, _, of)| of == volume).map(|(uid, ..)| uid).collect()
+        self.targets.values().filter(|(_, of)| of == volume).map(|(uid, _)| uid).collect()
     }
 
     pub fn has_any(&self, uid: &PodUid) -> bool {
-        self.published.iter().any(|(of, ..)| of == uid)
+        self.targets.values().any(|(of, _)| of == uid)
     }
 
-    /// The names of what is mounted for a pod.
+    /// What is mounted for a pod, as it is listed among the pod's volumes.
     pub fn mounted(&self, uid: &PodUid) -> BTreeSet<String> {
-        let of_pod = self.published.iter().filter(|(of, ..)| of == uid);
-        of_pod.map(|(_, name, _)| name.clone()).collect()
+        let of_pod = self.targets.iter().filter(|(_, (of, _))| of == uid);
+        of_pod.map(|(target, _)| listed(target)).collect()
+    }
+}
+
+/// How a published volume is listed among the pod's: nobody removes the pod's directory while it is there.
+pub fn listed(target: &str) -> String {
+    format!("mount {target}")
+}
+
+/// The pod in whose directory a path is.
+pub fn pod_of(path: &str) -> Option<PodUid> {
+    let (_, rest) = path.split_once("/pods/")?;
+    rest.split('/').next().map(PodUid::from)
+}
+
+fn dir_of(path: &str) -> &str {
+    path.rsplit_once('/').map_or(path, |(dir, _)| dir)
+}
+
+impl World {
+    pub fn stage_volume(&mut self, handle: &str, staging: &str) -> Result<(), Refused> {
+        if !self.storage.attachments.is_attached(handle) {
+            return Err(Refused::because(format!("volume {handle} is not attached")));
+        }
+        self.storage.staged.insert(handle.to_owned(), staging.to_owned());
+        Ok(())
     }
 
-    /// Everything that the driver has mounted for a pod. `Err`: there is something, and the driver is away.
-    pub fn unpublish(&mut self, uid: &PodUid) -> Result<(), String> {
-        if !self.has_any(uid) {
-            return Ok(());
+    pub fn publish_volume(&mut self, handle: &str, target: &str) -> Result<(), Refused> {
+        if !self.storage.staged.contains_key(handle) {
+            return Err(Refused::because(format!("volume {handle} is not staged")));
         }
-        if !self.registered {
-            return Err(format!("driver name {DRIVER} not found in the list of registered CSI drivers"));
-        }
-        self.published.retain(|(of, ..)| of != uid);
+        let Some(uid) = pod_of(target) else {
+            return Err(Refused::because(format!("{target} is in no pod's directory")));
+        };
+        self.disk.set_up_volume(&uid, &listed(target), None);
+        self.storage.targets.insert(target.to_owned(), (uid, handle.to_owned()));
         Ok(())
+    }
+
+    pub fn unpublish_volume(&mut self, target: &str) {
+        if let Some((uid, _)) = self.storage.targets.remove(target) {
+            self.disk.unmounted(&uid, &listed(target));
+        }
+    }
+
+    /// A directory of a volume, and its record.
+    pub fn remove_volume(&mut self, place: &str, record: Option<&str>) -> Result<(), Refused> {
+        if self.storage.is_mounted(place) {
+            return Err(Refused::because(format!("{place} is still mounted")));
+        }
+        if let Some(record) = record {
+            self.storage.records.remove(record);
+            self.storage.unreadable.remove(record);
+        }
+        Ok(())
+    }
+
+    /// The pod's directory, with the records in it.
+    pub fn remove_pod_dir(&mut self, uid: &PodUid) -> Result<(), Refused> {
+        self.disk.remove_pod(uid)?;
+        let of_pod = |path: &String| pod_of(path).as_ref() == Some(uid);
+        self.storage.records.retain(|path, _| !of_pod(path));
+        self.storage.unreadable.retain(|path| !of_pod(path));
+        Ok(())
+    }
+}
+
+/// Conditions are as they were told last.
+fn merge(into: &mut Value, patch: &Value) {
+    let (Value::Object(into), Value::Object(patch)) = (into, patch) else { return };
+    for (key, value) in patch {
+        match value {
+            Value::Null => drop(into.remove(key)),
+            Value::Object(_) => merge(into.entry(key).or_insert_with(|| json!({})), value),
+            other if key == "conditions" && other[0].get("$patch").is_some() => drop(into.remove(key)),
+            other => drop(into.insert(key.clone(), other.clone())),
+        }
     }
 }
 
@@ -180,24 +337,34 @@ fn access_mode(exclusive: bool) -> &'static str {
 }
 
 impl Claim {
-    fn object(&self, name: &str) -> StorageObject {
+    /// Of the size in GiB that was asked for last.
+    fn object(&self, name: &str, size: u64) -> PersistentVolumeClaim {
         let mode = access_mode(self.exclusive);
         let phase = if self.volume.is_some() { "Bound" } else { "Pending" };
-        StorageObject::Claim(Arc::new(made(json!({
-            "metadata": {"name": name, "namespace": "sim", "uid": self.uid},
-            "spec": {"accessModes": [mode], "volumeName": self.volume, "volumeMode": "Filesystem"},
-            "status": {"phase": phase},
-        }))))
+        let mut status = self.status.clone();
+        status["phase"] = json!(phase);
+        made(json!({
+            "metadata": {
+                "name": name, "namespace": "sim", "uid": self.uid,
+                "resourceVersion": self.version.to_string(),
+            },
+            "spec": {
+                "accessModes": [mode], "volumeName": self.volume, "volumeMode": "Filesystem",
+                "resources": {"requests": {"storage": format!("{size}Gi")}},
+            },
+            "status": status,
+        }))
     }
 }
 
-fn volume_object(name: &str, (claim, uid): &(String, String), exclusive: bool) -> StorageObject {
+fn volume_object(name: &str, (claim, uid): &(String, String), exclusive: bool, size: u64) -> StorageObject {
     StorageObject::Volume(Arc::new(made(json!({
         "metadata": {"name": name},
         "spec": {
             "csi": {"driver": DRIVER, "volumeHandle": name},
             "claimRef": {"namespace": "sim", "name": claim, "uid": uid},
             "accessModes": [access_mode(exclusive)],
+            "capacity": {"storage": format!("{size}Gi")},
             "volumeMode": "Filesystem",
         },
     }))))
@@ -226,11 +393,9 @@ mod tests {
         storage.change("c", ClaimChange::Binds);
         let first = bound(&storage).expect("it is bound");
         assert!(storage.was_bound("c", &first) && storage.is_exclusive(&first));
-        storage.published.insert(("a".into(), "v".into(), first.clone()));
+        storage.targets.insert("/pods/a/v/mount".into(), ("a".into(), first.clone()));
         assert!(storage.taken_from(&"b".into(), "c") && !storage.taken_from(&"a".into(), "c"));
-        assert!(storage.unpublish(&"a".into()).is_err(), "nobody serves");
-        storage.registered = true;
-        assert!(storage.unpublish(&"a".into()).is_ok() && storage.users(&first).is_empty());
+        assert!(storage.has_claimed(&"a".into(), "c") && storage.is_mounted("/pods/a/v/mount"));
         storage.change("c", ClaimChange::Vanishes);
         storage.change("c", ClaimChange::Comes { exclusive: false });
         storage.change("c", ClaimChange::Binds);

@@ -240,10 +240,12 @@ impl StorageApi for SimCluster {
     }
     async fn patch_claim_status(
         &self,
-        _: &model::csi::ClaimObject,
-        _: &serde_json::Value,
+        claim: &model::csi::ClaimObject,
+        patch: &serde_json::Value,
     ) -> Result<Arc<model::k8s::PersistentVolumeClaim>, ApiError> {
-        Err(absent())
+        let write =
+            |inner: &mut Inner| inner.world.storage.patch_claim(&claim.name, patch).map_err(|_| absent());
+        self.0.call(&"the API server".into(), true, write).await
     }
 }
 

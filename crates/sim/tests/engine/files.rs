@@ -116,17 +116,14 @@ impl PodFiles for SimFiles {
 
     async fn tear_down_volumes(&self, uid: &PodUid) -> Result<(), FilesError> {
         let tear_down = |inner: &mut Inner| {
-            let mounted = inner.world.storage.mounted(uid);
-            inner.world.disk.tear_down_volumes(uid, &mounted);
+            inner.world.tear_down_volumes(uid);
         };
         self.on_disk(uid, tear_down).await
     }
 
     async fn remove_pod_dir(&self, uid: &PodUid) -> Result<(), FilesError> {
         let remove = |inner: &mut Inner| {
-            inner.world.disk.remove_pod(uid).map_err(|refused| FilesError::refused(refused.message))?;
-            inner.drivers.forget(uid);
-            Ok(())
+            inner.world.remove_pod_dir(uid).map_err(|refused| FilesError::refused(refused.message))
         };
         self.0.call(uid, false, remove).await
     }

@@ -257,7 +257,8 @@ impl Run {
         let left =
             uids.iter().find_map(|uid| Some(format!("of {uid}: {}", nothing_left(&inner.world, uid)?)));
         let mirror = inner.objects.keys().next().map(|name| format!("object {name} is left"));
-        let staged = inner.world.storage.staged.first().map(|volume| format!("volume {volume} is staged"));
+        let staged =
+            inner.world.storage.staged.keys().next().map(|volume| format!("volume {volume} is staged"));
         let left = left.or(staged);
         drop(inner);
         let (handle, _) = self.agent.as_ref()?;

@@ -1,5 +1,5 @@
-//! The ports of a storage driver: its socket, its calls, and the records on disk. The engine's keeper of such volumes
-//! runs as it ships, and each call is held against what drivers may count on.
+//! The ports of a storage driver: its socket, its calls, and the records on disk. The engine's calls are made as they ship,
+//! and each is held against what drivers may count on.
 //!
 //! | promise | broken by |
 //! | --- | --- |
@@ -16,7 +16,7 @@ use model::PodUid;
 use model::csi::{Abilities, DriverNode, Expand, PluginInfo, Publish, Stage, Told, VolumeRecord};
 use ports::{CsiDrivers, CsiError, CsiFiles, FilesError, FoundVolume, PluginSockets, SocketNotice};
 use sim::world::DRIVER;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use tokio::sync::{Mutex, mpsc};
 
 use super::host::{CallError, Inner, Reach};
@@ -34,24 +34,13 @@ impl CallError for CsiError {
     }
 }
 
-/// What the disk and the driver have, beside the world's own books.
+/// What is known of the driver beside the world's own books.
 #[derive(Default)]
 pub struct Drivers {
-    pub records: BTreeMap<String, VolumeRecord>,
-    /// Where volumes are mounted for pods.
-    targets: BTreeMap<String, (PodUid, String)>,
     /// Volumes that each agent is asking for something.
     busy: BTreeSet<(u32, String)>,
     /// To the agent that lives now.
     pub sockets: Option<mpsc::UnboundedSender<SocketNotice>>,
-}
-
-impl Drivers {
-    /// The pod's directory is gone with all that is in it.
-    pub fn forget(&mut self, uid: &PodUid) {
-        let below = format!("/pods/{uid}/");
-        self.records.retain(|path, _| !path.contains(&below));
-    }
 }
 
 pub fn driver_is(inner: &mut Inner, there: bool) {
@@ -62,21 +51,6 @@ pub fn driver_is(inner: &mut Inner, there: bool) {
         // Nobody listens any more when the agent has gone.
         let _ = sockets.send(notice);
     }
-}
-
-/// The pod in whose directory a path is.
-fn pod_of(path: &str) -> Option<PodUid> {
-    let (_, rest) = path.split_once("/pods/")?;
-    rest.split('/').next().map(PodUid::from)
-}
-
-/// How a mounted volume is listed among the pod's: nobody removes the pod's directory while it is there.
-fn listed(target: &str) -> String {
-    format!("mount {target}")
-}
-
-fn is_listed(name: &str) -> bool {
-    name.starts_with("mount ")
 }
 
 pub struct SimDrivers(pub Reach);
@@ -119,37 +93,30 @@ impl CsiDrivers for SimDrivers {
     async fn abilities(&self, driver: &str) -> Result<Abilities, CsiError> {
         self.0.alive().await;
         match self.0.host.lock().await.world.storage.registered {
-            true => Ok(Abilities { stage: true, ..Abilities::default() }),
+            true => Ok(Abilities { stage: true, expand: true, ..Abilities::default() }),
             false => Err(CsiError::NotRegistered { driver: driver.to_owned() }),
         }
     }
 
     async fn stage(&self, _: &str, call: &Stage) -> Result<(), CsiError> {
         let stage = |inner: &mut Inner| {
-            inner.world.storage.staged.insert(call.handle.clone());
-            Ok(())
+            inner.world.stage_volume(&call.handle, &call.staging).map_err(|no| CsiError::refused(no.message))
         };
         self.ask(&call.handle, stage).await
     }
 
     async fn publish(&self, _: &str, call: &Publish) -> Result<(), CsiError> {
         let publish = |inner: &mut Inner| {
-            if !inner.world.storage.staged.contains(&call.handle) {
+            if !inner.world.storage.staged.contains_key(&call.handle) {
                 inner.check.violate("stage first", format!("{} is published, and not staged", call.handle));
             }
-            let uid = pod_of(&call.target).unwrap_or_else(|| "nobody".into());
-            let name = listed(&call.target);
-            inner.world.disk.set_up_volume(&uid, &name, None);
-            inner.world.storage.published.insert((uid.clone(), name, call.handle.clone()));
-            inner.drivers.targets.insert(call.target.clone(), (uid, call.handle.clone()));
-            Ok(())
+            inner.world.publish_volume(&call.handle, &call.target).map_err(|no| CsiError::refused(no.message))
         };
         self.ask(&call.handle, publish).await
     }
 
-    /// No claim of this world grows.
-    async fn expand(&self, _: &str, _: &Expand) -> Result<(), CsiError> {
-        Ok(())
+    async fn expand(&self, _: &str, call: &Expand) -> Result<(), CsiError> {
+        self.ask(&call.handle, |_| Ok(())).await
     }
 
     /// Nobody asks for figures in this world.
@@ -159,16 +126,15 @@ impl CsiDrivers for SimDrivers {
 
     async fn unpublish(&self, _: &str, handle: &str, target: &str) -> Result<(), CsiError> {
         let unpublish = |inner: &mut Inner| {
-            if let Some((uid, handle)) = inner.drivers.targets.remove(target) {
-                let volumes = inner.world.disk.pods.get(&uid);
-                let own = volumes.and_then(|volumes| volumes.iter().find(|name| !is_listed(name)).cloned());
+            if let Some((uid, _)) = inner.world.storage.targets.get(target) {
+                let mounted = inner.world.storage.mounted(uid);
+                let volumes = inner.world.disk.pods.get(uid);
+                let own = volumes.and_then(|volumes| volumes.difference(&mounted).next().cloned());
                 if let Some(own) = own {
                     inner.check.violate("own mounts first", format!("{target} goes while {own} is there"));
                 }
-                let name = listed(target);
-                inner.world.disk.unmounted(&uid, &name);
-                inner.world.storage.published.remove(&(uid, name, handle));
             }
+            inner.world.unpublish_volume(target);
             Ok(())
         };
         self.ask(handle, unpublish).await
@@ -195,30 +161,27 @@ impl CsiFiles for SimDrivers {
 
     async fn write_record(&self, path: &str, record: &VolumeRecord) -> Result<(), FilesError> {
         let write = |inner: &mut Inner| {
-            inner.drivers.records.insert(path.to_owned(), record.clone());
+            inner.world.storage.records.insert(path.to_owned(), record.clone());
             Ok(())
         };
         self.0.call(&"records".into(), false, write).await
     }
 
     async fn found(&self) -> Result<Vec<FoundVolume>, FilesError> {
-        self.0.call(&"records".into(), false, |inner| Ok(found(&inner.drivers, |_| true))).await
+        self.0.call(&"records".into(), false, |inner| Ok(inner.world.storage.found(|_| true))).await
     }
 
     async fn found_of(&self, uid: &PodUid) -> Result<Vec<FoundVolume>, FilesError> {
         let of = |one: &FoundVolume| one.pod.as_ref() == Some(uid);
-        self.0.call(uid, false, |inner| Ok(found(&inner.drivers, of))).await
+        self.0.call(uid, false, |inner| Ok(inner.world.storage.found(of))).await
     }
 
     async fn remove(&self, place: &str, record: Option<&str>) -> Result<(), FilesError> {
         let remove = |inner: &mut Inner| {
-            if inner.drivers.targets.contains_key(place) {
+            if inner.world.storage.is_mounted(place) {
                 inner.check.violate("no deletion through a mount", format!("{place} is removed"));
             }
-            if let Some(record) = record {
-                inner.drivers.records.remove(record);
-            }
-            Ok(())
+            inner.world.remove_volume(place, record).map_err(|no| FilesError::refused(no.message))
         };
         self.0.call(&"records".into(), false, remove).await
     }
@@ -235,23 +198,6 @@ impl CsiFiles for SimDrivers {
     async fn unlink_device(&self, _: &str) -> Result<(), FilesError> {
         Ok(())
     }
-}
-
-fn found(drivers: &Drivers, wanted: impl Fn(&FoundVolume) -> bool) -> Vec<FoundVolume> {
-    let volume = |(path, record): (&String, &VolumeRecord)| {
-        let dir = path.rsplit_once('/').map_or(path.as_str(), |(dir, _)| dir);
-        let pod = pod_of(path);
-        FoundVolume {
-            place: format!("{dir}/{}", if pod.is_some() { "mount" } else { "globalmount" }),
-            pod,
-            block: false,
-            spec_name: dir.rsplit('/').next().unwrap_or_default().to_owned(),
-            record_path: path.clone(),
-            record: Ok(Some(record.clone())),
-            link: None,
-        }
-    };
-    drivers.records.iter().map(volume).filter(wanted).collect()
 }
 
 /// Heard once, by one agent.

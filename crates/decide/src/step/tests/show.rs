@@ -60,6 +60,11 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
             let about = event.container.as_ref().map(|(_, name)| format!("/{name}")).unwrap_or_default();
             only("events", format!("{kind} {uid}{about} {}: {}", event.reason, event.message))
         }
+        Effect::CallVolume { call, .. } => Some(format!("call {call:?}")),
+        Effect::CancelVolumeCall { id } => Some(format!("cancel call {}", id.0)),
+        Effect::AnswerVolumeRequest { request, result } => {
+            Some(format!("answer {}: {result:?}", request.uid))
+        }
         Effect::FollowTrustBundles => Some("follow trust bundles".into()),
         Effect::AskDriver { driver } => Some(format!("ask driver {driver}")),
         Effect::TellDriverPeriods { periods } => only("periods", format!("periods {periods:?}")),
@@ -88,6 +93,8 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
 
 fn timer(key: &TimerKey) -> String {
     match key {
+        TimerKey::Unstage(volume) => format!("unstage {volume}"),
+        TimerKey::ListVolumes => "list volumes".into(),
         TimerKey::Probe(uid) => format!("probe {uid}"),
         TimerKey::Pod(uid) => format!("pod {uid}"),
         TimerKey::Observe(uid) => format!("observe {uid}"),

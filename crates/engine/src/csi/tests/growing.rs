@@ -4,16 +4,15 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use decide::event::Expanded;
-use model::Wall;
+use model::PodUid;
 use model::csi::{Abilities, ClaimObject, Expansion};
 use model::k8s::PersistentVolumeClaim;
 use model::storage::{StorageKey, StorageObject};
 use ports::{ApiError, StorageApi};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
-use tokio_util::sync::CancellationToken;
 
-use super::super::expand::Growing;
+use super::keeper::Keeper;
 use super::world::{World, volume};
 
 /// One claim, and the statuses that were written to it.
@@ -60,20 +59,15 @@ impl Case {
     }
 
     async fn run(&self) -> Result<Expanded, String> {
-        let (keeper, _inbox) = self.world.keeper();
-        let growing = Growing {
-            storage: self.claims.clone(),
-            volume: volume("a", "v"),
-            wanted: Expansion {
-                claim: ClaimObject { namespace: "ns".into(), name: "c".into(), uid: "u".into() },
-                size: "2Gi".into(),
-                secrets: Default::default(),
-                version: "1".into(),
-                online: true,
-            },
-            at: Wall(0),
+        let (keeper, _inbox) = Keeper::start(self.world.ports(), Some(self.claims.clone()));
+        let wanted = Expansion {
+            claim: ClaimObject { namespace: "ns".into(), name: "c".into(), uid: "u".into() },
+            size: "2Gi".into(),
+            secrets: Default::default(),
+            version: "1".into(),
+            online: true,
         };
-        keeper.expand(growing, &CancellationToken::new()).await.expect("nobody cancelled it")
+        keeper.expand(&PodUid::new("a"), volume("a", "v"), wanted).await
     }
 
     /// Which part of the status was written, in order.

@@ -1,31 +1,30 @@
-//! The keeper of volumes and the registry, with paused time.
+//! The volumes of drivers with the shipped calls, and the registry, with paused time.
 
 mod growing;
+mod keeper;
 mod registering;
 mod troubled_disk;
 mod world;
 
 use std::time::Duration;
 
-use decide::Event;
+use decide::csi::{VolumeRequestFrom, VolumeRequestId};
 use model::PodUid;
 use model::csi::CsiVolume;
 use ports::FilesError;
-use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::sync::CancellationToken;
 
 use crate::tear_down;
+use keeper::OnNode;
 use world::{World, volume};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// The handles of the volumes that are on the node, as they were told last.
-fn on_node(inbox: &mut UnboundedReceiver<Event>) -> Option<Vec<String>> {
+fn on_node(inbox: &mut OnNode) -> Option<Vec<String>> {
     let mut last = None;
-    while let Ok(event) = inbox.try_recv() {
-        if let Event::CsiOnNode(volumes) = event {
-            last = Some(volumes.into_iter().map(|id| id.handle).collect());
-        }
+    while let Ok(volumes) = inbox.try_recv() {
+        last = Some(volumes.into_iter().map(|id| id.handle).collect());
     }
     last
 }
@@ -186,9 +185,10 @@ async fn drivers_are_asked_when_nothing_of_the_pod_is_bound_elsewhere() {
     let (uid, stays) = (PodUid::new("a"), CancellationToken::new());
     assert!(matches!(keeper.set_up(&uid, &volume("a", "v"), &stays).await, Some(Ok(()))));
     world.asked().await;
+    let request = || VolumeRequestId { uid: uid.clone(), from: VolumeRequestFrom::Sweep };
     let busy = || async { Err(FilesError::Mounted { path: "/pods/a/volume-subpaths/v/c/0".into() }) };
     for _ in 0..2 {
-        let error = tear_down::volumes(busy(), Some(&keeper), &uid).await.unwrap_err();
+        let error = tear_down::volumes(busy(), Some(&keeper.requests), request()).await.unwrap_err();
         assert!(error.contains("/pods/a/volume-subpaths/v/c/0"), "{error}");
         world.rest().await;
         assert_eq!(world.asked().await, Vec::<String>::new());
@@ -196,15 +196,15 @@ async fn drivers_are_asked_when_nothing_of_the_pod_is_bound_elsewhere() {
         assert!(on_node(&mut inbox).is_none_or(|on_node| on_node == ["v"]), "still in use here");
     }
     world.fail("unpublish", "Internal").await;
-    let error = tear_down::volumes(async { Ok(()) }, Some(&keeper), &uid).await.unwrap_err();
+    let error = tear_down::volumes(async { Ok(()) }, Some(&keeper.requests), request()).await.unwrap_err();
     assert!(error.contains("UnmountVolume.TearDown failed for volume"), "{error}");
     world.rest().await;
     assert_eq!(world.asked().await, ["unpublish /pods/a/v/mount"], "not unstaged: the pod still has it");
     world.mend("unpublish").await;
-    tear_down::volumes(async { Ok(()) }, Some(&keeper), &uid).await.unwrap();
+    tear_down::volumes(async { Ok(()) }, Some(&keeper.requests), request()).await.unwrap();
     world.rest().await;
     assert_eq!(world.asked().await, ["unpublish /pods/a/v/mount", "unstage v"]);
     assert_eq!(world.record_count().await, 0);
     assert_eq!(on_node(&mut inbox), Some(vec![]));
-    assert_eq!(tear_down::volumes(async { Ok(()) }, None, &uid).await, Ok(()), "no driver can register");
+    assert_eq!(tear_down::volumes(async { Ok(()) }, None, request()).await, Ok(()), "no driver can register");
 }

@@ -8,7 +8,7 @@ use model::csi::{CsiVolume, Group};
 use model::volume::MountStage;
 use tokio_util::sync::CancellationToken;
 
-use super::super::{CsiKeeper, Trouble};
+use super::keeper::{Keeper, Trouble};
 use super::world::{World, volume};
 use super::{HOUR, on_node};
 
@@ -18,14 +18,14 @@ fn grouped(uid: &str, handle: &str) -> CsiVolume {
     CsiVolume { group, ..volume(uid, handle) }
 }
 
-async fn set_up(keeper: &Arc<CsiKeeper>, volume: &CsiVolume, uid: &str) -> Result<(), Trouble> {
+async fn set_up(keeper: &Arc<Keeper>, volume: &CsiVolume, uid: &str) -> Result<(), Trouble> {
     let stays = CancellationToken::new();
     keeper.set_up(&PodUid::new(uid), volume, &stays).await.expect("nobody cancels it")
 }
 
 /// In a task of its own.
 fn spawn_set_up(
-    keeper: &Arc<CsiKeeper>,
+    keeper: &Arc<Keeper>,
     uid: &'static str,
     volume: CsiVolume,
     cancel: &CancellationToken,
@@ -97,7 +97,7 @@ async fn a_pod_that_goes_leaves_its_walk_and_waits_for_its_end() {
     assert_eq!(gone.await.unwrap(), Ok(()));
     world.rest().await;
     assert_eq!(world.asked().await, ["unpublish /pods/a/v/mount", "unstage v"]);
-    assert!(keeper.shelf.lock().await.errands.is_empty(), "nothing is remembered of it");
+    assert_eq!(keeper.remembered().await, 0, "nothing is remembered of it");
 }
 
 /// The next try of the same pod comes after the thread of the first.

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use decide::Event;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use model::PodUid;
@@ -17,7 +16,8 @@ use model::csi::{
 use ports::{CsiDrivers, CsiError, CsiFiles, FilesError, FoundVolume, PluginSockets, SocketNotice};
 use tokio::sync::{Mutex, mpsc, watch};
 
-use super::super::{CsiKeeper, CsiPorts};
+use super::super::CsiPorts;
+use super::keeper::{Keeper, OnNode};
 
 pub const DRIVER: &str = "d.example";
 /// Of each call, as the adapter has it.
@@ -59,8 +59,8 @@ impl World {
         CsiPorts { drivers: self.clone(), files: self.clone(), sockets: self.clone() }
     }
 
-    pub fn keeper(self: &Arc<Self>) -> (Arc<CsiKeeper>, mpsc::UnboundedReceiver<Event>) {
-        CsiKeeper::alone(self.ports())
+    pub fn keeper(self: &Arc<Self>) -> (Arc<Keeper>, OnNode) {
+        Keeper::start(self.ports(), None)
     }
 
     pub fn hang(&self, call: &str) {

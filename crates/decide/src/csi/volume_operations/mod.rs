@@ -1,0 +1,374 @@
+//! Volumes of storage drivers on this node: which operations are wanted of each, which one is at work, and what it does
+//! next. Pure: the engine makes the calls and tells how they ended.
+//!
+//! ```text
+//!   set-up:     earlier work has ended ──> [lane: stage, if the node has not ──> publish] ──> fsGroup
+//!   tear-down:  each volume: earlier work has ended ──> [lane: unpublish, record removed] ──> unstage if unused
+//!   unstage:    [lane: somebody uses it? ── no ──> unstage, record removed] ──> failed: again, ever later
+//!   expand:     [lane: claim read ──> driver ──> claim told]
+//! ```
+//! Each volume has a lane: one operation at a time, so that a call that hangs holds up its own volume and nothing else.
+//! fsGroup is applied outside of it, since that may take as long as there are files, and hang: it is the business of one
+//! pod. What has to be undone is found on disk: a record is written before the driver is asked for anything. A kill at any
+//! point leaves a record, and the next agent finishes by it.
+//!
+//! A pod that is going does not wait for a driver that does not answer: its set-ups are answered at once as interrupted, and
+//! end at their next step. Only a publication that has begun is waited for, by the pod's tear-down, since it may leave
+//! something of the pod behind. The walk that applies fsGroup is cut short.
+//!
+//! Failures: a driver that may still be at work keeps its record. A record that can't be read may name any volume: nothing
+//! is unstaged that it might name. An unstaging that failed is tried again from the one queue of timers.
+
+mod expand;
+mod set_up;
+mod tear_down;
+#[cfg(test)]
+mod tests;
+mod unstage;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use model::csi::{CsiVolume, Expansion, VolumeId};
+use model::{Now, PodUid};
+use serde::{Deserialize, Serialize};
+
+use self::expand::ExpandVolume;
+use self::set_up::SetUp;
+use self::tear_down::{TearDown, Unpublish};
+use self::unstage::{Retry, Unstage};
+use super::calls::{
+    VolumeCall, VolumeCallAnswer, VolumeCallFailure, VolumeCallFailureKind, VolumeCallResult,
+};
+use crate::back_off::volume_delay;
+use crate::effect::{Effect, Epoch, LogLevel, TimerKey};
+use crate::event::StepResult;
+
+/// Number of a call. Grows; an answer with an unknown one is late.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct VolumeCallId(pub u64);
+
+/// Who has asked for an operation, and waits for its outcome.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct VolumeRequestId {
+    pub uid: PodUid,
+    pub from: VolumeRequestFrom,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum VolumeRequestFrom {
+    /// An action of the pod's plan.
+    Plan { epoch: Epoch, stage: usize, action: usize },
+    /// The sweep over what is left of pods that nobody knows.
+    Sweep,
+}
+
+/// What is wanted for a pod.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum VolumeRequest {
+    SetUp {
+        volume: Box<CsiVolume>,
+    },
+    Expand {
+        volume: Box<CsiVolume>,
+        expansion: Box<Expansion>,
+    },
+    /// Of everything that drivers have published for the pod. Goes on past failures.
+    TearDown,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct OperationId(u64);
+
+#[derive(Clone, Debug)]
+enum Operation {
+    /// Finds what an earlier agent has left.
+    ListRecords,
+    SetUp(Box<SetUp>),
+    TearDown(TearDown),
+    /// One volume of a tear-down.
+    Unpublish(Box<Unpublish>),
+    Unstage(Unstage),
+    Expand(Box<ExpandVolume>),
+}
+
+/// What an operation is told.
+enum Input {
+    /// Its turn has come.
+    Turn,
+    Answer(VolumeCallResult),
+}
+
+/// One volume, for as long as anything is known of it.
+#[derive(Clone, Debug, Default)]
+struct Volume {
+    /// The first is at work; the others wait, in their order.
+    lane: VecDeque<OperationId>,
+    /// This agent has staged it, with this SELinux label.
+    staged: Option<String>,
+    /// Its driver has refused to make it larger, and not done it since.
+    refused_to_expand: bool,
+    /// It is unstaged if nobody uses it, or is about to be.
+    unstaging: Option<Retry>,
+}
+
+/// All volumes of storage drivers on this node.
+#[derive(Clone, Debug, Default)]
+pub struct CsiVolumes {
+    volumes: BTreeMap<VolumeId, Volume>,
+    operations: BTreeMap<OperationId, Operation>,
+    /// Set-ups of one volume for one pod. The first is at work; the others wait, in their order.
+    set_ups: BTreeMap<(PodUid, VolumeId), VecDeque<OperationId>>,
+    /// What was begun for a pod, however it ended: a driver may be at work without a record of the pod's.
+    begun: BTreeMap<PodUid, BTreeSet<VolumeId>>,
+    /// Which operation waits for which call.
+    calls: BTreeMap<VolumeCallId, OperationId>,
+    /// Operations whose turn has come. Empty between two inputs.
+    ready: VecDeque<OperationId>,
+    /// Staged or published here, or about to be.
+    on_node: BTreeSet<VolumeId>,
+    /// The records were read: what is not known is not on the node.
+    listed: bool,
+    list_failures: u32,
+    on_node_changes: u64,
+    numbers: u64,
+}
+
+/// What comes of one input.
+struct Outputs {
+    now: Now,
+    effects: Vec<Effect>,
+}
+
+impl Outputs {
+    fn warn(&mut self, message: String) {
+        self.effects.push(Effect::Log { level: LogLevel::Warn, uid: None, message });
+    }
+
+    fn timer_after(&mut self, key: TimerKey, failures: u32) {
+        let at = Some(self.now.mono.plus(volume_delay(failures)));
+        self.effects.push(Effect::SetTimer { key, at });
+    }
+
+    fn answer(&mut self, request: VolumeRequestId, result: StepResult) {
+        self.effects.push(Effect::AnswerVolumeRequest { request, result });
+    }
+}
+
+impl CsiVolumes {
+    // ---- inputs -----------------------------------------------------------------------------------------------------
+
+    /// Looks for what an earlier agent has left. Volumes that nobody uses are unstaged.
+    pub fn list_records(&mut self, now: Now) -> Vec<Effect> {
+        self.run(now, |this, out| {
+            let id = this.new_id();
+            this.call(out, id, Operation::ListRecords, VolumeCall::ListRecords);
+        })
+    }
+
+    /// [`Effect::AnswerVolumeRequest`] follows, once.
+    pub fn request(&mut self, now: Now, request: VolumeRequestId, what: VolumeRequest) -> Vec<Effect> {
+        self.run(now, |this, out| match what {
+            VolumeRequest::SetUp { volume } => this.begin_set_up(request, *volume),
+            VolumeRequest::Expand { volume, expansion } => this.begin_expand(request, *volume, *expansion),
+            VolumeRequest::TearDown => this.begin_tear_down(out, request),
+        })
+    }
+
+    /// The pod is going: set-ups and expansions that its plan has asked for are answered now, and end at their next step.
+    pub fn cancel(&mut self, now: Now, uid: &PodUid, epoch: Epoch) -> Vec<Effect> {
+        let of_plan = |request: &VolumeRequestId| {
+            matches!(request.from, VolumeRequestFrom::Plan { epoch: of, .. } if of == epoch)
+                && request.uid == *uid
+        };
+        let wanted = |operation: &Operation| match operation {
+            Operation::SetUp(set_up) => !set_up.is_cancelled() && of_plan(set_up.request()),
+            Operation::Expand(expand) => !expand.is_cancelled() && of_plan(expand.request()),
+            _ => false,
+        };
+        let ids: Vec<OperationId> =
+            self.operations.iter().filter(|(_, one)| wanted(one)).map(|(id, _)| *id).collect();
+        self.run(now, |this, out| {
+            for id in ids {
+                match this.operations.remove(&id) {
+                    Some(Operation::SetUp(set_up)) => this.cancel_set_up(out, id, set_up),
+                    Some(Operation::Expand(expand)) => this.cancel_expand(out, id, expand),
+                    _ => {}
+                }
+            }
+        })
+    }
+
+    /// A call that nobody waits for any more is forgotten.
+    pub fn call_ended(&mut self, now: Now, call: VolumeCallId, result: VolumeCallResult) -> Vec<Effect> {
+        let Some(id) = self.calls.remove(&call) else { return Vec::new() };
+        self.run(now, |this, out| this.resume(out, id, Input::Answer(result)))
+    }
+
+    /// It is time to try again to unstage a volume that nobody uses.
+    pub fn unstage_due(&mut self, now: Now, volume: &VolumeId) -> Vec<Effect> {
+        self.run(now, |this, _| this.try_unstage(volume))
+    }
+
+    // ---- what others may know ---------------------------------------------------------------------------------------
+
+    /// Volumes that are staged or published here, or about to be. `None`: the records were not read yet.
+    pub fn on_node(&self) -> Option<&BTreeSet<VolumeId>> {
+        self.listed.then_some(&self.on_node)
+    }
+
+    /// Grows whenever other volumes are on the node than before, or that is known for the first time.
+    pub fn on_node_changes(&self) -> u64 {
+        self.on_node_changes
+    }
+
+    /// How much is remembered: nothing, once no pod has a volume of a driver.
+    pub fn remembered(&self) -> usize {
+        let Self { volumes, operations, set_ups, begun, calls, ready, .. } = self;
+        volumes.len() + operations.len() + set_ups.len() + begun.len() + calls.len() + ready.len()
+    }
+
+    /// Whether a publication of the pod has begun and not ended.
+    pub fn is_publishing(&self, uid: &PodUid) -> bool {
+        self.publications_of(uid).next().is_some()
+    }
+
+    fn publications_of(&self, uid: &PodUid) -> impl Iterator<Item = (OperationId, &VolumeId)> {
+        self.operations.iter().filter_map(move |(id, operation)| match operation {
+            Operation::SetUp(set_up) if set_up.is_publishing_for(uid) => Some((*id, set_up.volume_id())),
+            _ => None,
+        })
+    }
+
+    // ---- operations -------------------------------------------------------------------------------------------------
+
+    /// Takes an input, and lets everybody go on whose turn comes by it.
+    fn run(&mut self, now: Now, input: impl FnOnce(&mut Self, &mut Outputs)) -> Vec<Effect> {
+        let mut out = Outputs { now, effects: Vec::new() };
+        input(self, &mut out);
+        while let Some(id) = self.ready.pop_front() {
+            self.resume(&mut out, id, Input::Turn);
+        }
+        out.effects
+    }
+
+    fn resume(&mut self, out: &mut Outputs, id: OperationId, input: Input) {
+        match self.operations.remove(&id) {
+            Some(Operation::ListRecords) => self.records_listed(out, input),
+            Some(Operation::SetUp(set_up)) => self.set_up_goes_on(out, id, set_up, input),
+            Some(Operation::TearDown(tear_down)) => self.tear_down_goes_on(out, id, tear_down, input),
+            Some(Operation::Unpublish(unpublish)) => self.unpublish_goes_on(out, id, unpublish, input),
+            Some(Operation::Unstage(unstage)) => self.unstage_goes_on(out, id, unstage, input),
+            Some(Operation::Expand(expand)) => self.expand_goes_on(out, id, expand, input),
+            None => {}
+        }
+    }
+
+    fn new_id(&mut self) -> OperationId {
+        self.numbers += 1;
+        OperationId(self.numbers)
+    }
+
+    /// The operation waits for the call.
+    fn call(&mut self, out: &mut Outputs, id: OperationId, operation: Operation, call: VolumeCall) {
+        self.numbers += 1;
+        let number = VolumeCallId(self.numbers);
+        self.calls.insert(number, id);
+        self.operations.insert(id, operation);
+        out.effects.push(Effect::CallVolume { id: number, call });
+    }
+
+    /// Nobody waits for the operation's call any more, and it is to end at its next step.
+    fn cancel_call(&mut self, out: &mut Outputs, id: OperationId) {
+        for (call, _) in self.calls.extract_if(.., |_, of| *of == id) {
+            out.effects.push(Effect::CancelVolumeCall { id: call });
+        }
+    }
+
+    /// The operation waits until it is the only one at work on the volume.
+    fn enter_lane(&mut self, id: OperationId, operation: Operation, volume: &VolumeId) {
+        self.operations.insert(id, operation);
+        let lane = &mut self.volumes.entry(volume.clone()).or_default().lane;
+        lane.push_back(id);
+        if lane.len() == 1 {
+            self.ready.push_back(id);
+        }
+    }
+
+    /// The next one may go on. Also for one that has not had its turn.
+    fn leave_lane(&mut self, id: OperationId, volume: &VolumeId) {
+        let Some(known) = self.volumes.get_mut(volume) else { return };
+        let was_first = known.lane.front() == Some(&id);
+        known.lane.retain(|other| *other != id);
+        if was_first {
+            self.ready.extend(known.lane.front());
+        }
+        // A claim may have another volume by now than its pod: one that was never on the node is not remembered.
+        if known.lane.is_empty() && known.unstaging.is_none() && !self.on_node.contains(volume) {
+            self.volumes.remove(volume);
+        }
+    }
+
+    fn records_listed(&mut self, out: &mut Outputs, input: Input) {
+        let found = match input.records() {
+            Ok(found) => found,
+            Err(failure) => {
+                let message = format!("volumes of drivers can't be listed: {}", failure.message);
+                out.effects.push(Effect::Log { level: LogLevel::Error, uid: None, message });
+                self.list_failures += 1;
+                return out.timer_after(TimerKey::ListVolumes, self.list_failures);
+            }
+        };
+        for broken in found.iter().filter(|one| one.record.is_err()) {
+            let message = format!("the record of a volume can't be read: {}", broken.unreadable_message());
+            out.effects.push(Effect::Log { level: LogLevel::Error, uid: None, message });
+        }
+        let ids: BTreeSet<VolumeId> =
+            found.iter().filter(|one| !one.is_ephemeral()).filter_map(|one| one.id()).collect();
+        self.listed = true;
+        self.on_node.extend(ids.iter().cloned());
+        self.on_node_changes += 1;
+        for id in &ids {
+            self.unstage_if_unused(id);
+        }
+    }
+}
+
+impl Input {
+    fn result(self) -> VolumeCallResult {
+        match self {
+            Input::Turn => Ok(VolumeCallAnswer::Done),
+            Input::Answer(result) => result,
+        }
+    }
+
+    fn done(self) -> Result<(), VolumeCallFailure> {
+        self.result().map(|_| ())
+    }
+
+    fn records(self) -> Result<Vec<model::csi::FoundVolume>, VolumeCallFailure> {
+        match self.result()? {
+            VolumeCallAnswer::Records(found) => Ok(found),
+            _ => Err(no_answer_to("a list of volumes")),
+        }
+    }
+
+    fn capabilities(self) -> Result<model::csi::Abilities, VolumeCallFailure> {
+        match self.result()? {
+            VolumeCallAnswer::Capabilities(can) => Ok(can),
+            _ => Err(no_answer_to("what a driver can do")),
+        }
+    }
+
+    fn claim(self) -> Result<std::sync::Arc<model::k8s::PersistentVolumeClaim>, VolumeCallFailure> {
+        match self.result()? {
+            VolumeCallAnswer::Claim(claim) => Ok(claim),
+            _ => Err(no_answer_to("a claim")),
+        }
+    }
+}
+
+/// The engine has answered another question than the one that it was asked.
+fn no_answer_to(question: &str) -> VolumeCallFailure {
+    let message = format!("internal error: no answer to the question for {question}");
+    VolumeCallFailure { kind: VolumeCallFailureKind::Open, message }
+}

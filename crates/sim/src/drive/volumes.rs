@@ -1,0 +1,383 @@
+//! Calls about volumes of the storage driver: to the driver, the disk and the API server. Each is issued at one instant, has
+//! its effect at another and is answered at a third, or not.
+//!
+//! The driver is slow, refuses, fails after its effect (and may say for good that it did nothing), hangs and comes late, or
+//! says that it has taken away what it has not. It does not say that it has mounted what it has not: nobody could know better.
+
+use decide::Event;
+use decide::StepResult;
+use decide::csi::{
+    VolumeCall, VolumeCallAnswer, VolumeCallFailure, VolumeCallFailureKind, VolumeCallId, VolumeCallResult,
+    VolumeRequest, VolumeRequestFrom, VolumeRequestId,
+};
+use model::PodUid;
+use model::csi::Abilities;
+
+use super::calls::{CallId, DEADLINE};
+use super::{Happening, Mutant, Simulation};
+use crate::faults::{Fate, LateEffect};
+use crate::time::{MILLI, Nanos, SECOND};
+use crate::world::{DRIVER, Refused, World, pod_of};
+
+/// What of a call is to come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum VolumeCallStep {
+    Apply(CallId),
+    Reply(CallId),
+}
+
+/// A call that has not ended.
+pub(super) struct VolumeCallRun {
+    generation: u32,
+    id: VolumeCallId,
+    pub(super) call: VolumeCall,
+    /// What the caller will hear, whatever the call does.
+    outcome: Option<VolumeCallResult>,
+    applied: bool,
+    /// Nobody waits for it any more.
+    unheard: bool,
+}
+
+fn failed(kind: VolumeCallFailureKind, message: &str) -> VolumeCallResult {
+    Err(VolumeCallFailure { kind, message: message.into() })
+}
+
+fn open(message: &str) -> VolumeCallResult {
+    failed(VolumeCallFailureKind::Open, message)
+}
+
+fn asks_driver(call: &VolumeCall) -> bool {
+    matches!(
+        call,
+        VolumeCall::NodeGetCapabilities { .. }
+            | VolumeCall::NodeStageVolume { .. }
+            | VolumeCall::NodePublishVolume { .. }
+            | VolumeCall::NodeUnpublishVolume { .. }
+            | VolumeCall::NodeUnstageVolume { .. }
+            | VolumeCall::NodeExpandVolume { .. }
+    )
+}
+
+fn takes_away(call: &VolumeCall) -> bool {
+    matches!(call, VolumeCall::NodeUnpublishVolume { .. } | VolumeCall::NodeUnstageVolume { .. })
+}
+
+/// Whose call it is; of the whole node if it is nobody's.
+fn caller(call: &VolumeCall) -> PodUid {
+    let of = match call {
+        VolumeCall::ListPodRecords { uid } => Some(uid.clone()),
+        VolumeCall::NodePublishVolume { call, .. } => pod_of(&call.target),
+        VolumeCall::NodeUnpublishVolume { target, .. } => pod_of(target),
+        VolumeCall::WriteRecord { path, .. } | VolumeCall::ApplyGroup { path, .. } => pod_of(path),
+        VolumeCall::Remove { place, .. } | VolumeCall::WaitForEarlierWork { place } => pod_of(place),
+        _ => None,
+    };
+    of.unwrap_or_else(|| "node".into())
+}
+
+impl Simulation {
+    pub(super) fn call_volume(&mut self, id: VolumeCallId, call: VolumeCall) {
+        let now = self.world.now;
+        let in_flight: Vec<&VolumeCall> = self.volume_calls.values().map(|run| &run.call).collect();
+        let state = self.agent.as_ref().map(|agent| &agent.state);
+        self.check.volume_call_issued(&self.world, state, &in_flight, &call);
+        let number = self.number();
+        self.log.note(now, || format!("  volume call {number}: {call:?}"));
+        let generation = self.generation;
+        let run = VolumeCallRun {
+            generation,
+            id,
+            call: call.clone(),
+            outcome: None,
+            applied: false,
+            unheard: false,
+        };
+        self.volume_calls.insert(number, run);
+        match call {
+            VolumeCall::WaitForEarlierWork { place } => self.wait_for_walk(number, &place),
+            VolumeCall::ApplyGroup { path, .. } => self.walk(number, path),
+            call if asks_driver(&call) => self.ask_driver(number, &call),
+            call => self.ask_disk_or_api(number, &call),
+        }
+    }
+
+    /// It does nothing, and its caller hears this.
+    fn answer_later(&mut self, number: CallId, outcome: VolumeCallResult, wait: Nanos) {
+        if let Some(run) = self.volume_calls.get_mut(&number) {
+            (run.applied, run.outcome) = (true, Some(outcome));
+        }
+        self.plan_in(wait, Happening::Volume(VolumeCallStep::Reply(number)));
+    }
+
+    /// It does something, and its caller hears this instead of what came of it, if at all.
+    fn apply_later(&mut self, number: CallId, outcome: Option<VolumeCallResult>, wait: Nanos) {
+        if let Some(run) = self.volume_calls.get_mut(&number) {
+            run.outcome = outcome;
+        }
+        self.plan_in(wait, Happening::Volume(VolumeCallStep::Apply(number)));
+    }
+
+    fn ask_driver(&mut self, number: CallId, call: &VolumeCall) {
+        let now = self.world.now;
+        let hop = self.faults.latency(&mut self.rng, now);
+        let fate = self.faults.call(&mut self.rng, now, &caller(call), true);
+        let lies = takes_away(call) && self.faults.driver_lies(&mut self.rng, now);
+        let skips = self.mutant == Mutant::SkipsStaging && matches!(call, VolumeCall::NodeStageVolume { .. });
+        if skips || lies {
+            return self.answer_later(number, Ok(VolumeCallAnswer::Done), hop);
+        }
+        if !self.world.storage.registered {
+            let message = format!("driver name {DRIVER} not found in the list of registered CSI drivers");
+            let outcome = failed(VolumeCallFailureKind::NotRegistered, &message);
+            return self.answer_later(number, outcome, hop);
+        }
+        if self.mutant == Mutant::GivesUpEarly && !matches!(call, VolumeCall::NodeGetCapabilities { .. }) {
+            self.apply_later(number, None, 5 * SECOND);
+            return self.answer_now(number, &open("deadline exceeded"));
+        }
+        match fate {
+            Fate::Works => self.apply_later(number, None, hop),
+            Fate::Refused => {
+                let outcome = failed(VolumeCallFailureKind::Final, "simulated refusal");
+                self.answer_later(number, outcome, hop);
+            }
+            Fate::FailsApplied => {
+                // One that says so for good lies.
+                let kinds = [VolumeCallFailureKind::Final, VolumeCallFailureKind::Open];
+                let kind = *self.rng.pick(&kinds);
+                self.apply_later(number, Some(failed(kind, "simulated failure after the effect")), hop);
+            }
+            Fate::Hangs { effect } => {
+                let outcome = open("deadline exceeded");
+                if effect == Some(LateEffect::BeforeDeadline) {
+                    let late = self.rng.below(DEADLINE);
+                    self.apply_later(number, Some(outcome.clone()), late);
+                    self.plan_in(DEADLINE, Happening::Volume(VolumeCallStep::Reply(number)));
+                } else {
+                    self.answer_later(number, outcome, DEADLINE);
+                }
+            }
+        }
+    }
+
+    fn ask_disk_or_api(&mut self, number: CallId, call: &VolumeCall) {
+        let now = self.world.now;
+        let hop = self.faults.latency(&mut self.rng, now);
+        let fate = self.faults.call(&mut self.rng, now, &caller(call), false);
+        let writes = matches!(
+            call,
+            VolumeCall::MakeDir { .. } | VolumeCall::WriteRecord { .. } | VolumeCall::LinkDevice { .. }
+        );
+        let to_api = matches!(call, VolumeCall::ReadClaim { .. } | VolumeCall::PatchClaimStatus { .. });
+        if self.mutant == Mutant::SkipsRecords && matches!(call, VolumeCall::WriteRecord { .. }) {
+            return self.answer_later(number, Ok(VolumeCallAnswer::Done), hop);
+        }
+        if writes && self.disk_full {
+            return self.answer_later(number, open("no space left on device"), hop);
+        }
+        if to_api && self.api_away {
+            return self.answer_later(number, open("the API server is away"), hop);
+        }
+        match fate {
+            Fate::Works => self.apply_later(number, None, hop),
+            Fate::FailsApplied => {
+                self.apply_later(number, Some(open("simulated failure after the effect")), hop);
+            }
+            Fate::Refused | Fate::Hangs { .. } => {
+                self.answer_later(number, open("simulated refusal"), hop);
+            }
+        }
+    }
+
+    /// Whoever waits for a thread gives up after a while.
+    fn wait_for_walk(&mut self, number: CallId, place: &str) {
+        let now = self.world.now;
+        let hop = self.rng.between(MILLI / 10, 3 * MILLI);
+        let end = self.world.storage.walks.get(place).copied().unwrap_or(0);
+        if end <= now || self.mutant == Mutant::LeavesWalks {
+            return self.answer_later(number, Ok(VolumeCallAnswer::Done), hop);
+        }
+        match end - now {
+            wait if wait < DEADLINE => self.answer_later(number, Ok(VolumeCallAnswer::Done), wait + hop),
+            _ => self.answer_later(number, open("earlier work has not ended"), DEADLINE),
+        }
+    }
+
+    /// A thread goes through the volume. It may hang, and ends some time.
+    fn walk(&mut self, number: CallId, path: String) {
+        let now = self.world.now;
+        let hop = self.faults.latency(&mut self.rng, now);
+        match self.faults.call(&mut self.rng, now, &caller(&VolumeCall::MakeDir { path: path.clone() }), true)
+        {
+            Fate::Refused | Fate::FailsApplied => {
+                self.answer_later(number, open("simulated refusal of the walk"), hop);
+            }
+            Fate::Works => {
+                self.world.storage.walks.insert(path, now + hop);
+                self.answer_later(number, Ok(VolumeCallAnswer::Done), hop);
+            }
+            Fate::Hangs { .. } => {
+                let until = now + self.rng.between(SECOND, 300 * SECOND);
+                self.world.storage.walks.insert(path, until);
+                self.answer_later(number, open("the walk has not ended"), DEADLINE.min(until - now));
+            }
+        }
+    }
+
+    /// The caller is told nothing. A walk that does not hang ends at its next step.
+    pub(super) fn cancel_volume_call(&mut self, id: VolumeCallId) {
+        let generation = self.generation;
+        let of = |run: &VolumeCallRun| run.generation == generation && run.id == id;
+        let Some(number) = self.volume_calls.iter().find(|(_, run)| of(run)).map(|(number, _)| *number)
+        else {
+            return;
+        };
+        self.volume_calls.remove(&number);
+    }
+
+    pub(super) fn volume_call_goes_on(&mut self, step: VolumeCallStep) {
+        match step {
+            VolumeCallStep::Apply(number) => self.apply_volume_call(number),
+            VolumeCallStep::Reply(number) => self.reply_volume_call(number),
+        }
+    }
+
+    fn apply_volume_call(&mut self, number: CallId) {
+        let Some(run) = self.volume_calls.get_mut(&number).filter(|run| !run.applied) else { return };
+        run.applied = true;
+        let call = run.call.clone();
+        let result = carry_out(&mut self.world, &call);
+        let Some(run) = self.volume_calls.get_mut(&number) else { return };
+        if run.unheard {
+            self.volume_calls.remove(&number);
+            return;
+        }
+        let late = matches!(&run.outcome, Some(Err(failure)) if failure.message == "deadline exceeded");
+        let refused = |refused: Refused| VolumeCallFailure {
+            kind: if asks_driver(&call) { VolumeCallFailureKind::Final } else { VolumeCallFailureKind::Open },
+            message: refused.message,
+        };
+        run.outcome.get_or_insert(result.map_err(refused));
+        // One that was given up is answered at its deadline.
+        if !late {
+            let hop = self.faults.latency(&mut self.rng, self.world.now);
+            self.plan_in(hop, Happening::Volume(VolumeCallStep::Reply(number)));
+        }
+    }
+
+    fn reply_volume_call(&mut self, number: CallId) {
+        let Some(run) = self.volume_calls.remove(&number) else { return };
+        let result = run.outcome.clone().unwrap_or(Ok(VolumeCallAnswer::Done));
+        if let Err(failure) = &result {
+            self.log.note(self.world.now, || format!("  volume call {number} failed: {failure:?}"));
+        }
+        if !run.unheard {
+            self.post(run.generation, Event::VolumeCallEnded { id: run.id, result });
+        }
+    }
+
+    /// The caller hears this now, whatever becomes of the call.
+    fn answer_now(&mut self, number: CallId, result: &VolumeCallResult) {
+        let Some(run) = self.volume_calls.get_mut(&number) else { return };
+        run.unheard = true;
+        let (generation, id) = (run.generation, run.id);
+        self.post(generation, Event::VolumeCallEnded { id, result: result.clone() });
+    }
+
+    /// The agent is gone, and its threads with it: what it had sent arrives before anybody else can call, or never.
+    pub(super) fn abandon_volume_calls(&mut self, within: Nanos) {
+        self.world.storage.walks.clear();
+        for number in self.volume_calls.keys().copied().collect::<Vec<_>>() {
+            let arrives = self.rng.coin();
+            let Some(run) = self.volume_calls.get_mut(&number) else { continue };
+            run.unheard = true;
+            if run.applied || !arrives {
+                self.volume_calls.remove(&number);
+            } else {
+                let wait = self.rng.below(within);
+                self.plan_in(wait, Happening::Volume(VolumeCallStep::Apply(number)));
+            }
+        }
+    }
+
+    /// Whether the storage driver is at work on this volume right now.
+    pub(super) fn is_at(&self, handle: &str) -> bool {
+        self.volume_calls.values().any(|run| match &run.call {
+            VolumeCall::NodeStageVolume { call, .. } => call.handle == handle,
+            VolumeCall::NodePublishVolume { call, .. } => call.handle == handle,
+            _ => false,
+        })
+    }
+
+    pub(super) fn volumes_are_torn_down(&mut self, uid: &PodUid) {
+        let in_flight: Vec<&VolumeCall> = self.volume_calls.values().map(|run| &run.call).collect();
+        self.check.volumes_torn_down(&in_flight, uid);
+    }
+
+    // ---- sweeps -----------------------------------------------------------------------------------------------------
+
+    /// The directory of a pod that nobody knows goes, after its volumes.
+    pub(super) fn sweep_volumes(&mut self, uid: PodUid) {
+        self.world.tear_down_volumes(&uid);
+        if !self.stored {
+            self.world.disk.forget_pod(&uid);
+            return;
+        }
+        let Some(agent) = &mut self.agent else { return };
+        agent.sweeping.insert(uid.clone());
+        let request = VolumeRequestId { uid, from: VolumeRequestFrom::Sweep };
+        self.post(self.generation, Event::VolumeRequested { request, what: VolumeRequest::TearDown });
+    }
+
+    pub(super) fn volumes_swept(&mut self, uid: &PodUid, result: StepResult) {
+        let Some(agent) = &mut self.agent else { return };
+        agent.sweeping.remove(uid);
+        match result {
+            StepResult::Ok => {
+                self.volumes_are_torn_down(uid);
+                // What is still mounted there is looked for at the next sweep.
+                if self.world.remove_pod_dir(uid).is_ok() {
+                    self.world.disk.forget_pod(uid);
+                }
+            }
+            other => agent.sweep_problems.push(format!("pod {uid}: {other:?}")),
+        }
+    }
+}
+
+fn carry_out(world: &mut World, call: &VolumeCall) -> Result<VolumeCallAnswer, Refused> {
+    match call {
+        VolumeCall::ListRecords => return Ok(VolumeCallAnswer::Records(world.storage.found(|_| true))),
+        VolumeCall::ListPodRecords { uid } => {
+            let found = world.storage.found(|one| one.pod.as_ref() == Some(uid));
+            return Ok(VolumeCallAnswer::Records(found));
+        }
+        VolumeCall::NodeGetCapabilities { .. } => {
+            let can = Abilities { stage: true, expand: true, ..Abilities::default() };
+            return Ok(VolumeCallAnswer::Capabilities(can));
+        }
+        VolumeCall::WriteRecord { path, record } => {
+            world.storage.unreadable.remove(path);
+            drop(world.storage.records.insert(path.clone(), record.clone()));
+        }
+        VolumeCall::Remove { place, record } => world.remove_volume(place, record.as_deref())?,
+        VolumeCall::NodeStageVolume { call, .. } => world.stage_volume(&call.handle, &call.staging)?,
+        VolumeCall::NodePublishVolume { call, .. } => world.publish_volume(&call.handle, &call.target)?,
+        VolumeCall::NodeUnpublishVolume { target, .. } => world.unpublish_volume(target),
+        VolumeCall::NodeUnstageVolume { handle, .. } => drop(world.storage.staged.remove(handle)),
+        VolumeCall::ReadClaim { claim } => {
+            return world.storage.claim(&claim.name).map(VolumeCallAnswer::Claim);
+        }
+        VolumeCall::PatchClaimStatus { claim, patch } => {
+            return world.storage.patch_claim(&claim.name, patch).map(VolumeCallAnswer::Claim);
+        }
+        // How large a volume is on the node is told by its claim alone.
+        VolumeCall::NodeExpandVolume { .. }
+        | VolumeCall::MakeDir { .. }
+        | VolumeCall::LinkDevice { .. }
+        | VolumeCall::UnlinkDevice { .. }
+        | VolumeCall::WaitForEarlierWork { .. }
+        | VolumeCall::ApplyGroup { .. } => {}
+    }
+    Ok(VolumeCallAnswer::Done)
+}
