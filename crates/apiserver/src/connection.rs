@@ -19,30 +19,30 @@ use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use ports::{ApiError, ApiMeter, ApiRequest, Span, SpanKind, Tracing, WallClock};
+use ports::{ApiError, ApiRequest, ApiRequestMetrics, Span, SpanKind, Tracing, WallClock};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::certificates::earliest_end;
-use crate::credential::{CredentialError, Keeper, Shown};
+use crate::certificates::earliest_expiry;
+use crate::credential::{ApiCredentials, CredentialError, RequestCredentials};
 use crate::file_watch::FileWatch;
-use crate::kubeconfig::{self, Access, KeyPair, KubeconfigError};
+use crate::kubeconfig::{self, KeyPair, KubeconfigError, ResolvedKubeconfig};
 use crate::request::Call;
-use crate::transport::{Place, Wire, WireError, causes};
+use crate::transport::{ApiTransport, ApiTransportError, WatchSlot, error_chain};
 
 /// Thousands of spans wait for their collector at a time.
-const LONGEST_PATH: usize = 512;
+const MAX_PATH_BYTES: usize = 512;
 
 #[derive(thiserror::Error, Debug)]
 pub enum ConnectError {
     #[error(transparent)]
     Kubeconfig(#[from] KubeconfigError),
     #[error("kubeconfig {}: no connection can be made from it", file.display())]
-    Wire {
+    Transport {
         file: PathBuf,
         #[source]
-        source: WireError,
+        source: ApiTransportError,
     },
     #[error("kubeconfig {}: its credentials can't be used", file.display())]
     Credential {
@@ -53,26 +53,26 @@ pub enum ConnectError {
 }
 
 pub struct Connection {
-    era: ArcSwap<Era>,
+    generation: ArcSwap<ConnectionGeneration>,
     /// The client certificate is kept elsewhere, and this is the current one.
     rotating: bool,
-    rotated: ArcSwapOption<KeyPair>,
+    rotated_certificate: ArcSwapOption<KeyPair>,
     /// Counts eras.
     count: watch::Sender<u64>,
     wall: Arc<dyn WallClock>,
     /// `kubelet/v1.36.4 (linux/amd64)`
     agent: String,
-    meter: OnceLock<Arc<dyn ApiMeter>>,
+    meter: OnceLock<Arc<dyn ApiRequestMetrics>>,
     tracing: OnceLock<Tracing>,
 }
 
-struct Era {
-    access: Arc<Access>,
-    keeper: Arc<Keeper>,
+struct ConnectionGeneration {
+    kubeconfig: Arc<ResolvedKubeconfig>,
+    credentials: Arc<ApiCredentials>,
     /// A certificate that came from a plugin.
-    given: Option<Arc<KeyPair>>,
-    wire: Wire,
-    told_expired: AtomicBool,
+    plugin_certificate: Option<Arc<KeyPair>>,
+    transport: ApiTransport,
+    logged_expired: AtomicBool,
 }
 
 impl Connection {
@@ -92,20 +92,20 @@ impl Connection {
         agent: &str,
         wall: Arc<dyn WallClock>,
     ) -> Result<Arc<Connection>, ConnectError> {
-        Connection::with_access(kubeconfig::load_rotating(kubeconfig)?, true, agent, wall)
+        Connection::with_access(kubeconfig::load_without_client_certificate(kubeconfig)?, true, agent, wall)
     }
 
     fn with_access(
-        access: Access,
+        access: ResolvedKubeconfig,
         rotating: bool,
         agent: &str,
         wall: Arc<dyn WallClock>,
     ) -> Result<Arc<Connection>, ConnectError> {
-        let era = Era::begin(Arc::new(access), None, agent, &wall)?;
+        let era = ConnectionGeneration::begin(Arc::new(access), None, agent, &wall)?;
         Ok(Arc::new(Connection {
-            era: ArcSwap::from_pointee(era),
+            generation: ArcSwap::from_pointee(era),
             rotating,
-            rotated: ArcSwapOption::empty(),
+            rotated_certificate: ArcSwapOption::empty(),
             count: watch::channel(1).0,
             wall,
             agent: agent.to_owned(),
@@ -116,58 +116,71 @@ impl Connection {
 
     /// Connects anew with this certificate.
     pub fn use_certificate(&self, pair: Arc<KeyPair>) -> Result<(), ConnectError> {
-        let access = self.access();
-        let era = Era::begin(access, Some(&pair), &self.agent, &self.wall)?;
-        self.rotated.store(Some(pair));
-        self.enter(era);
+        let access = self.kubeconfig();
+        let era = ConnectionGeneration::begin(access, Some(&pair), &self.agent, &self.wall)?;
+        self.rotated_certificate.store(Some(pair));
+        self.switch_to_generation(era);
         Ok(())
     }
 
-    pub fn access(&self) -> Arc<Access> {
-        self.era.load().access.clone()
+    pub fn kubeconfig(&self) -> Arc<ResolvedKubeconfig> {
+        self.generation.load().kubeconfig.clone()
     }
 
     /// Counts up with every new era.
-    pub fn eras(&self) -> watch::Receiver<u64> {
+    pub fn subscribe_generations(&self) -> watch::Receiver<u64> {
         self.count.subscribe()
     }
 
     /// Reads the kubeconfig and its files again. True when something changed and old connections were left.
     pub fn reload(&self) -> Result<bool, ConnectError> {
-        let old = self.era.load_full();
-        let file = &old.access.file;
-        let access = if self.rotating { kubeconfig::load_rotating(file) } else { kubeconfig::load(file) }?;
-        old.keeper.look_again();
-        if access == *old.access {
+        let old = self.generation.load_full();
+        let file = &old.kubeconfig.file;
+        let access = if self.rotating {
+            kubeconfig::load_without_client_certificate(file)
+        } else {
+            kubeconfig::load(file)
+        }?;
+        old.credentials.reread_token_file();
+        if access == *old.kubeconfig {
             return Ok(false);
         }
-        let rotated = self.rotated.load_full();
-        self.enter(Era::begin(Arc::new(access), rotated.as_deref(), &self.agent, &self.wall)?);
+        let rotated = self.rotated_certificate.load_full();
+        self.switch_to_generation(ConnectionGeneration::begin(
+            Arc::new(access),
+            rotated.as_deref(),
+            &self.agent,
+            &self.wall,
+        )?);
         Ok(true)
     }
 
     /// Leaves all connections, for new ones with the same identity.
     pub fn reset(&self) -> Result<(), ConnectError> {
-        let old = self.era.load_full();
-        self.enter(old.again(old.given.clone(), self.rotated.load_full(), &self.agent)?);
+        let old = self.generation.load_full();
+        self.switch_to_generation(old.with_new_connections(
+            old.plugin_certificate.clone(),
+            self.rotated_certificate.load_full(),
+            &self.agent,
+        )?);
         Ok(())
     }
 
-    fn enter(&self, era: Era) {
-        let old = self.era.swap(Arc::new(era));
+    fn switch_to_generation(&self, era: ConnectionGeneration) {
+        let old = self.generation.swap(Arc::new(era));
         // Calls that still run there hold it; watches must not wait for them.
-        old.wire.gone().cancel();
+        old.transport.replaced().cancel();
         self.count.send_modify(|count| *count += 1);
     }
 
     /// Follows the files that the identity came from, until cancelled. Changes are told by the system, and looked for
     /// once a minute in case that it can't.
-    pub async fn follow_files(&self, cancel: CancellationToken) {
+    pub async fn watch_credential_files(&self, cancel: CancellationToken) {
         let mut watch = FileWatch::new();
         loop {
-            let era = self.era.load_full();
-            let mut files = era.access.files.clone();
-            files.extend(era.keeper.file());
+            let era = self.generation.load_full();
+            let mut files = era.kubeconfig.files.clone();
+            files.extend(era.credentials.file());
             drop(era);
             tokio::select! {
                 () = cancel.cancelled() => return,
@@ -179,7 +192,7 @@ impl Connection {
                 Err(error) => {
                     tracing::warn!(
                         "going on with the old identity towards the API server: {}",
-                        causes(&error)
+                        error_chain(&error)
                     );
                 }
             }
@@ -187,20 +200,26 @@ impl Connection {
     }
 
     /// Who counts the requests from now on. The first one stays.
-    pub fn count_with(&self, meter: Arc<dyn ApiMeter>) {
+    pub fn set_meter(&self, meter: Arc<dyn ApiRequestMetrics>) {
         let _ = self.meter.set(meter);
     }
 
     /// What requests are put under from now on. The first one stays.
-    pub fn trace_with(&self, tracing: Tracing) {
+    pub fn set_tracing(&self, tracing: Tracing) {
         let _ = self.tracing.set(tracing);
     }
 
-    fn tell(&self, era: &Era, call: &Call, took: Duration, answer: Option<&Response<Incoming>>) {
+    fn record_request(
+        &self,
+        era: &ConnectionGeneration,
+        call: &Call,
+        took: Duration,
+        answer: Option<&Response<Incoming>>,
+    ) {
         let Some(meter) = self.meter.get() else { return };
         let length = answer.and_then(|answer| answer.headers().get(http::header::CONTENT_LENGTH));
         meter.request(&ApiRequest {
-            host: era.access.server.authority().map_or("", |authority| authority.as_str()),
+            host: era.kubeconfig.server.authority().map_or("", |authority| authority.as_str()),
             method: call.method.as_str(),
             code: answer.map(|answer| answer.status().as_u16()),
             took,
@@ -211,16 +230,16 @@ impl Connection {
 
     /// Sends one request. The answer is whatever the server said, with its body still to come.
     pub(crate) async fn send(&self, call: &Call) -> Result<Sent, ApiError> {
-        self.send_on(call, Way::Shared).await
+        self.send_on(call, PoolChoice::Calls).await
     }
 
     /// The same for an answer that goes on and on.
     pub(crate) async fn send_watch(&self, call: &Call) -> Result<Sent, ApiError> {
-        self.send_on(call, Way::OwnPlace).await
+        self.send_on(call, PoolChoice::Watches).await
     }
 
     /// Under a span of its own, which ends with the head of the answer.
-    async fn send_on(&self, call: &Call, way: Way) -> Result<Sent, ApiError> {
+    async fn send_on(&self, call: &Call, way: PoolChoice) -> Result<Sent, ApiError> {
         let Some(tracing) = self.tracing.get().filter(|tracing| tracing.is_on()) else {
             return self.send_untraced(call, way).await;
         };
@@ -228,11 +247,11 @@ impl Connection {
             Ok(sent) => sent.answer.status().is_server_error().then(|| sent.answer.status().to_string()),
             Err(error) => Some(error.to_string()),
         };
-        tracing.under(|| self.span(call), self.send_untraced(call, way), failed).await
+        tracing.in_span(|| self.span(call), self.send_untraced(call, way), failed).await
     }
 
     fn span(&self, call: &Call) -> Span {
-        let server = self.access().server.authority().map(ToString::to_string).unwrap_or_default();
+        let server = self.kubeconfig().server.authority().map(ToString::to_string).unwrap_or_default();
         let path = call.path.split('?').next().unwrap_or_default();
         Span {
             name: format!("HTTP {}", call.method).into(),
@@ -240,108 +259,127 @@ impl Connection {
             attributes: vec![
                 ("http.request.method", call.method.to_string()),
                 ("server.address", server),
-                ("url.path", path.chars().take(LONGEST_PATH).collect()),
+                ("url.path", path.chars().take(MAX_PATH_BYTES).collect()),
             ],
         }
     }
 
-    async fn send_untraced(&self, call: &Call, way: Way) -> Result<Sent, ApiError> {
+    async fn send_untraced(&self, call: &Call, way: PoolChoice) -> Result<Sent, ApiError> {
         let name = call.name();
         let (era, shown) = self.credential(&name).await?;
-        let request = request(&era.wire, call, &shown)
+        let request = request(&era.transport, call, &shown)
             .map_err(|error| ApiError::Invalid { call: name.clone(), message: error.to_string() })?;
         let begun = Instant::now();
         let answer = match way {
-            Way::Shared => era.wire.request(request, &name).await.map(|answer| (answer, None)),
-            Way::OwnPlace => {
-                era.wire.watch(request, &name).await.map(|(answer, place)| (answer, Some(place)))
+            PoolChoice::Calls => era.transport.request(request, &name).await.map(|answer| (answer, None)),
+            PoolChoice::Watches => {
+                era.transport.watch(request, &name).await.map(|(answer, place)| (answer, Some(place)))
             }
         };
-        self.tell(&era, call, begun.elapsed(), answer.as_ref().map(|(answer, _)| answer).ok());
+        self.record_request(&era, call, begun.elapsed(), answer.as_ref().map(|(answer, _)| answer).ok());
         let (answer, place) = answer?;
         if answer.status() == StatusCode::UNAUTHORIZED {
-            era.keeper.refused(&shown).await;
-            self.tell_if_expired(&era, &shown);
+            era.credentials.invalidate(&shown).await;
+            self.log_if_expired(&era, &shown);
         }
-        Ok(Sent { answer, place, gone: era.wire.gone() })
+        Ok(Sent { answer, slot: place, replaced: era.transport.replaced() })
     }
 
     /// A server only says that it does not know us. This may be why, and is told once in an era.
-    fn tell_if_expired(&self, era: &Era, shown: &Shown) {
-        let rotated = self.rotated.load_full();
-        let pair = shown.pair.as_deref().or(rotated.as_deref()).or(era.access.certificate.as_ref());
-        let end = pair.and_then(|pair| earliest_end(&pair.chain)).filter(|end| *end < self.wall.wall());
+    fn log_if_expired(&self, era: &ConnectionGeneration, shown: &RequestCredentials) {
+        let rotated = self.rotated_certificate.load_full();
+        let pair = shown.pair.as_deref().or(rotated.as_deref()).or(era.kubeconfig.certificate.as_ref());
+        let end = pair.and_then(|pair| earliest_expiry(&pair.chain)).filter(|end| *end < self.wall.wall());
         if let Some(end) = end
-            && !era.told_expired.swap(true, Ordering::Relaxed)
+            && !era.logged_expired.swap(true, Ordering::Relaxed)
         {
-            let (file, end) = (era.access.file.display(), end.timestamp());
+            let (file, end) = (era.kubeconfig.file.display(), end.timestamp());
             tracing::error!(
                 "kubeconfig {file}: its client certificate expired at {end}, and the API server refuses it"
             );
         }
     }
 
-    async fn credential(&self, call: &str) -> Result<(Arc<Era>, Shown), ApiError> {
+    async fn credential(
+        &self,
+        call: &str,
+    ) -> Result<(Arc<ConnectionGeneration>, RequestCredentials), ApiError> {
         let failed = |message: String| ApiError::Credentials { call: call.to_owned(), message };
-        let era = self.era.load_full();
-        let shown = era.keeper.show().await.map_err(|error| failed(causes(&error)))?;
-        if shown.pair == era.given {
+        let era = self.generation.load_full();
+        let shown = era.credentials.current().await.map_err(|error| failed(error_chain(&error)))?;
+        if shown.pair == era.plugin_certificate {
             return Ok((era, shown));
         }
         let next = era
-            .again(shown.pair.clone(), self.rotated.load_full(), &self.agent)
-            .map_err(|error| failed(causes(&error)))?;
-        self.enter(next);
-        Ok((self.era.load_full(), shown))
+            .with_new_connections(shown.pair.clone(), self.rotated_certificate.load_full(), &self.agent)
+            .map_err(|error| failed(error_chain(&error)))?;
+        self.switch_to_generation(next);
+        Ok((self.generation.load_full(), shown))
     }
 }
 
 /// On which connection a request goes.
 #[derive(Clone, Copy)]
-enum Way {
-    Shared,
-    OwnPlace,
+enum PoolChoice {
+    Calls,
+    Watches,
 }
 
 /// An answer, and the end of the era that it belongs to.
 pub(crate) struct Sent {
     pub answer: Response<Incoming>,
     /// Of a watch: let go when the answer is not read any more.
-    pub place: Option<Place>,
-    pub gone: CancellationToken,
+    pub slot: Option<WatchSlot>,
+    pub replaced: CancellationToken,
 }
 
-impl Era {
+impl ConnectionGeneration {
     fn begin(
-        access: Arc<Access>,
+        access: Arc<ResolvedKubeconfig>,
         rotated: Option<&KeyPair>,
         agent: &str,
         wall: &Arc<dyn WallClock>,
-    ) -> Result<Era, ConnectError> {
+    ) -> Result<ConnectionGeneration, ConnectError> {
         let file = || access.file.clone();
-        let keeper = Keeper::new(&access.credential, wall.clone())
+        let keeper = ApiCredentials::new(&access.credential, wall.clone())
             .map_err(|source| ConnectError::Credential { file: file(), source })?;
-        let wire = Wire::open(&access, rotated.or(access.certificate.as_ref()), agent)
-            .map_err(|source| ConnectError::Wire { file: file(), source })?;
-        Ok(Era { access, keeper: Arc::new(keeper), given: None, wire, told_expired: AtomicBool::new(false) })
+        let wire = ApiTransport::open(&access, rotated.or(access.certificate.as_ref()), agent)
+            .map_err(|source| ConnectError::Transport { file: file(), source })?;
+        Ok(ConnectionGeneration {
+            kubeconfig: access,
+            credentials: Arc::new(keeper),
+            plugin_certificate: None,
+            transport: wire,
+            logged_expired: AtomicBool::new(false),
+        })
     }
 
     /// The same kubeconfig with new connections.
-    fn again(
+    fn with_new_connections(
         &self,
         given: Option<Arc<KeyPair>>,
         rotated: Option<Arc<KeyPair>>,
         agent: &str,
-    ) -> Result<Era, ConnectError> {
-        let access = self.access.clone();
+    ) -> Result<ConnectionGeneration, ConnectError> {
+        let access = self.kubeconfig.clone();
         let pair = given.as_deref().or(rotated.as_deref()).or(access.certificate.as_ref());
-        let wire = Wire::open(&access, pair, agent)
-            .map_err(|source| ConnectError::Wire { file: access.file.clone(), source })?;
-        Ok(Era { keeper: self.keeper.clone(), given, wire, access, told_expired: AtomicBool::new(false) })
+        let wire = ApiTransport::open(&access, pair, agent)
+            .map_err(|source| ConnectError::Transport { file: access.file.clone(), source })?;
+        Ok(ConnectionGeneration {
+            credentials: self.credentials.clone(),
+            plugin_certificate: given,
+            transport: wire,
+            kubeconfig: access,
+            logged_expired: AtomicBool::new(false),
+        })
     }
 }
 
-fn request(wire: &Wire, call: &Call, shown: &Shown) -> Result<Request<Full<Bytes>>, http::Error> {
+fn request(
+    wire: &ApiTransport,
+    call: &Call,
+    shown: &RequestCredentials,
+) -> Result<Request<Full<Bytes>>, http::Error> {
     let mut request = Request::builder()
         .method(call.method.clone())
         .uri(wire.uri(&call.path)?)

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use k8s_openapi::api::core::v1::ServiceAccount;
-use model::codec::{self, CodecError, Take};
+use model::codec::{self, CodecError, FieldFilter};
 use model::k8s::CSINode;
 use model::k8s::{
     ClusterTrustBundle, ConfigMap, Event, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret,
@@ -16,64 +16,64 @@ use serde_json::value::RawValue;
 
 use crate::status::Status;
 use crate::{
-    CertificateSigningRequest, CsiDriver, Lease, Listed, ObjectIdentity, PodCertificateRequest, RuntimeClass,
-    SubjectAccessReview, TokenRequest, TokenReview, UnreadableObject, WatchEvent,
+    CertificateSigningRequest, CsiDriver, Lease, ObjectIdentity, ObjectList, PodCertificateRequest,
+    RuntimeClass, SubjectAccessReview, TokenRequest, TokenReview, UnreadableObject, WatchEvent,
 };
 
 /// Set on the bookmark that ends the initial events of a streamed list.
 const INITIAL_END: &str = "k8s.io/initial-events-end";
 
 /// Enough to tell objects apart and to know whether one has changed.
-const IDENTITY: Take = Take::Only(&[
-    ("name", Take::Whole),
-    ("namespace", Take::Whole),
-    ("uid", Take::Whole),
-    ("resourceVersion", Take::Whole),
+const IDENTITY: FieldFilter = FieldFilter::Only(&[
+    ("name", FieldFilter::Whole),
+    ("namespace", FieldFilter::Whole),
+    ("uid", FieldFilter::Whole),
+    ("resourceVersion", FieldFilter::Whole),
 ]);
 
 /// What is decoded of each kind: what stands beside it may be as odd as it likes.
 mod parts {
-    use super::{IDENTITY, Take};
+    use super::{FieldFilter, IDENTITY};
 
-    const ALL: Take = Take::Whole;
+    const ALL: FieldFilter = FieldFilter::Whole;
     /// But for what the codec leaves out of every object's metadata. The status of nodes and claims is compared with what
     /// the agent has to say, so nothing may be missing in it.
-    pub const WHOLE: Take = Take::Whole;
+    pub const WHOLE: FieldFilter = FieldFilter::Whole;
     /// The variables of containers are made of these.
-    pub const SERVICE: Take = Take::Only(&[("metadata", IDENTITY), ("spec", SERVICE_SPEC)]);
-    const SERVICE_SPEC: Take = Take::Only(&[("clusterIP", ALL), ("ports", SERVICE_PORT)]);
-    const SERVICE_PORT: Take = Take::Only(&[("name", ALL), ("protocol", ALL), ("port", ALL)]);
-    pub const CONFIG_MAP: Take =
-        Take::Only(&[("metadata", IDENTITY), ("data", ALL), ("binaryData", ALL), ("immutable", ALL)]);
-    pub const SECRET: Take =
-        Take::Only(&[("metadata", IDENTITY), ("data", ALL), ("type", ALL), ("immutable", ALL)]);
+    pub const SERVICE: FieldFilter = FieldFilter::Only(&[("metadata", IDENTITY), ("spec", SERVICE_SPEC)]);
+    const SERVICE_SPEC: FieldFilter = FieldFilter::Only(&[("clusterIP", ALL), ("ports", SERVICE_PORT)]);
+    const SERVICE_PORT: FieldFilter = FieldFilter::Only(&[("name", ALL), ("protocol", ALL), ("port", ALL)]);
+    pub const CONFIG_MAP: FieldFilter =
+        FieldFilter::Only(&[("metadata", IDENTITY), ("data", ALL), ("binaryData", ALL), ("immutable", ALL)]);
+    pub const SECRET: FieldFilter =
+        FieldFilter::Only(&[("metadata", IDENTITY), ("data", ALL), ("type", ALL), ("immutable", ALL)]);
     /// Of runtime classes and storage drivers, which have no status, and of requests for certificates, whose status is an
     /// answer.
-    pub const NAMED_SPEC: Take = Take::Except(&[("metadata", IDENTITY)]);
+    pub const NAMED_SPEC: FieldFilter = FieldFilter::Except(&[("metadata", IDENTITY)]);
     /// A projection may choose bundles by their labels.
-    pub const TRUST_BUNDLE: Take = Take::Only(&[("metadata", LABELLED), ("spec", ALL)]);
-    const LABELLED: Take =
-        Take::Only(&[("name", ALL), ("uid", ALL), ("resourceVersion", ALL), ("labels", ALL)]);
-    pub const PERSISTENT_VOLUME: Take = Take::Except(&[("status", Take::Skip)]);
+    pub const TRUST_BUNDLE: FieldFilter = FieldFilter::Only(&[("metadata", LABELLED), ("spec", ALL)]);
+    const LABELLED: FieldFilter =
+        FieldFilter::Only(&[("name", ALL), ("uid", ALL), ("resourceVersion", ALL), ("labels", ALL)]);
+    pub const PERSISTENT_VOLUME: FieldFilter = FieldFilter::Except(&[("status", FieldFilter::Skip)]);
 }
 
 /// Why a line of a watch is no event.
-pub enum Unread {
+pub enum WatchLineError {
     /// The server says that something is wrong.
-    Told(Status),
+    ErrorStatus(Status),
     Malformed(serde_json::Error),
 }
 
-impl From<serde_json::Error> for Unread {
+impl From<serde_json::Error> for WatchLineError {
     fn from(error: serde_json::Error) -> Self {
-        Unread::Malformed(error)
+        WatchLineError::Malformed(error)
     }
 }
 
 #[derive(Deserialize)]
-struct Line<'a> {
+struct WatchLine<'a> {
     #[serde(rename = "type", borrow)]
-    sort: Cow<'a, str>,
+    event_type: Cow<'a, str>,
     #[serde(borrow)]
     object: &'a RawValue,
 }
@@ -81,21 +81,21 @@ struct Line<'a> {
 #[derive(Deserialize)]
 struct ItemList<'a> {
     #[serde(default)]
-    metadata: BareMeta,
+    metadata: ListMetadata,
     #[serde(borrow)]
     items: Option<Vec<&'a RawValue>>,
 }
 
 #[derive(Deserialize)]
-struct Bare {
+struct MetadataOnly {
     #[serde(default)]
-    metadata: BareMeta,
+    metadata: ListMetadata,
 }
 
 /// The same for lists and for bookmarks.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct BareMeta {
+struct ListMetadata {
     resource_version: String,
     r#continue: String,
     annotations: Option<std::collections::BTreeMap<String, String>>,
@@ -109,7 +109,7 @@ struct Named {
 
 /// What every object has, whatever else is wrong with it. An object without even that has an empty identity.
 fn identity(object: &[u8]) -> ObjectIdentity {
-    const NAMED: Take = Take::Only(&[("metadata", IDENTITY)]);
+    const NAMED: FieldFilter = FieldFilter::Only(&[("metadata", IDENTITY)]);
     codec::decode::<Named>(object, NAMED).map(|named| named.metadata).unwrap_or_default()
 }
 
@@ -118,14 +118,14 @@ fn unreadable(object: &[u8], error: &CodecError) -> UnreadableObject {
 }
 
 /// Each item by itself: one that can't be read costs nobody else.
-fn list<T>(json: &[u8], read: fn(&[u8]) -> Result<T, CodecError>) -> Result<Listed<T>, CodecError> {
+fn list<T>(json: &[u8], read: fn(&[u8]) -> Result<T, CodecError>) -> Result<ObjectList<T>, CodecError> {
     let found: ItemList<'_> =
         serde_json::from_slice(json).map_err(|error| CodecError::Unplaced { detail: error.to_string() })?;
-    let mut listed = Listed {
+    let mut listed = ObjectList {
         items: Vec::new(),
         unreadable: Vec::new(),
         resource_version: found.metadata.resource_version,
-        more: found.metadata.r#continue,
+        continue_token: found.metadata.r#continue,
     };
     for item in found.items.unwrap_or_default() {
         let item = item.get().as_bytes();
@@ -137,32 +137,32 @@ fn list<T>(json: &[u8], read: fn(&[u8]) -> Result<T, CodecError>) -> Result<List
     Ok(listed)
 }
 
-fn event<T>(line: &[u8], read: fn(&[u8]) -> Result<T, CodecError>) -> Result<WatchEvent<T>, Unread> {
-    let line: Line<'_> = serde_json::from_slice(line)?;
+fn event<T>(line: &[u8], read: fn(&[u8]) -> Result<T, CodecError>) -> Result<WatchEvent<T>, WatchLineError> {
+    let line: WatchLine<'_> = serde_json::from_slice(line)?;
     let object = line.object.get().as_bytes();
     let event = |of: fn(T) -> WatchEvent<T>| match read(object) {
         Ok(found) => of(found),
         Err(error) => WatchEvent::Unreadable(unreadable(object, &error)),
     };
-    Ok(match &*line.sort {
+    Ok(match &*line.event_type {
         "ADDED" => event(WatchEvent::Added),
         "MODIFIED" => event(WatchEvent::Modified),
         "DELETED" => WatchEvent::Deleted(identity(object)),
-        "ERROR" => return Err(Unread::Told(serde_json::from_slice(object)?)),
+        "ERROR" => return Err(WatchLineError::ErrorStatus(serde_json::from_slice(object)?)),
         "BOOKMARK" => {
-            let metadata = serde_json::from_slice::<Bare>(object)?.metadata;
+            let metadata = serde_json::from_slice::<MetadataOnly>(object)?.metadata;
             let ends =
                 metadata.annotations.is_some_and(|all| all.get(INITIAL_END).is_some_and(|v| v == "true"));
-            WatchEvent::Bookmark { resource_version: metadata.resource_version, initial_end: ends }
+            WatchEvent::Bookmark { resource_version: metadata.resource_version, ends_initial_events: ends }
         }
         other => {
             let message = format!("unknown watch event {other:?}");
-            return Err(Unread::Malformed(serde::de::Error::custom(message)));
+            return Err(WatchLineError::Malformed(serde::de::Error::custom(message)));
         }
     })
 }
 
-fn object<T: DeserializeOwned>(json: &[u8], take: Take) -> Result<T, CodecError> {
+fn object<T: DeserializeOwned>(json: &[u8], take: FieldFilter) -> Result<T, CodecError> {
     codec::decode(json, take)
 }
 
@@ -179,10 +179,10 @@ macro_rules! reading {
 macro_rules! listing {
     ($($type:ty, $object:path, $list:ident, $event:ident);+ $(;)?) => {
         $(
-            pub fn $list(json: &[u8]) -> Result<Listed<$type>, CodecError> {
+            pub fn $list(json: &[u8]) -> Result<ObjectList<$type>, CodecError> {
                 list(json, $object)
             }
-            pub fn $event(line: &[u8]) -> Result<WatchEvent<$type>, Unread> {
+            pub fn $event(line: &[u8]) -> Result<WatchEvent<$type>, WatchLineError> {
                 event(line, $object)
             }
         )+

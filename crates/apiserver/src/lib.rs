@@ -7,20 +7,20 @@
 //! - [`Watch`]: changes as they come.
 //! - [`certificates`]: the node's own, from the bootstrap to each rotation.
 
+mod atomic_file;
 mod calls;
 pub mod certificates;
 mod connection;
 mod credential;
-mod durable;
 mod file_watch;
+#[doc(hidden)]
+pub mod fuzzing;
 mod json;
 pub mod kubeconfig;
 mod request;
 mod roles;
 mod status;
 mod transport;
-#[doc(hidden)]
-pub mod untrusted;
 mod watch;
 
 pub use k8s_openapi::api::authentication::v1::{TokenRequest, TokenReview};
@@ -32,7 +32,7 @@ pub use k8s_openapi::api::node::v1::RuntimeClass;
 pub use k8s_openapi::api::storage::v1::CSIDriver as CsiDriver;
 pub use ports::{ApiError, TlsFault};
 
-pub use calls::{Api, DEADLINE, DeletePod, Freshness, Listed};
+pub use calls::{Api, DEADLINE, DeletePodOptions, Freshness, ObjectList};
 pub use connection::{ConnectError, Connection};
-pub use roles::{ApiPodFeed, AskedObjects, cluster_ports};
-pub use watch::{ObjectIdentity, Since, UnreadableObject, Watch, WatchEvent};
+pub use roles::{ApiPodFeed, PolledObjects, cluster_ports};
+pub use watch::{ObjectIdentity, UnreadableObject, Watch, WatchEvent, WatchStart};

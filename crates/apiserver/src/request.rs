@@ -12,12 +12,12 @@ use ports::ApiError;
 
 use crate::connection::{Connection, Sent};
 use crate::status;
-use crate::transport::broken;
+use crate::transport::transport_failure;
 
 pub const JSON: &str = "application/json";
 pub const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 /// More than any object or list of one node has.
-const MOST_BYTES: usize = 256 << 20;
+const MAX_ANSWER_BYTES: usize = 256 << 20;
 
 pub struct Call {
     pub method: Method,
@@ -102,10 +102,10 @@ impl Call {
 async fn read(mut body: Incoming, call: &Call) -> Result<Bytes, ApiError> {
     let mut whole = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| broken(&call.name(), &error))?;
+        let frame = frame.map_err(|error| transport_failure(&call.name(), &error))?;
         let Ok(data) = frame.into_data() else { continue };
-        if whole.len() + data.len() > MOST_BYTES {
-            let message = format!("it is larger than {MOST_BYTES} bytes");
+        if whole.len() + data.len() > MAX_ANSWER_BYTES {
+            let message = format!("it is larger than {MAX_ANSWER_BYTES} bytes");
             return Err(ApiError::Decode { call: call.name(), message });
         }
         whole.extend_from_slice(&data);

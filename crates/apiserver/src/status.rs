@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model::bounds::{Bound, cut, cut_output};
+use model::text_limits::{TextLimit, truncate_output, truncate_text};
 use ports::ApiError;
 use serde::Deserialize;
 
@@ -26,30 +26,30 @@ struct Details {
 }
 
 /// A server that asks to be left alone for longer is asked again after this: nothing else would end such a wait.
-const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(600);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
 
 /// `wait` is what a header asked for; the body's own wish counts when there is none.
 pub(crate) fn failure(call: String, code: u16, wait: Option<Duration>, body: &[u8]) -> ApiError {
-    let wait = wait.map(|wait| wait.min(LONGEST_RETRY_AFTER));
+    let wait = wait.map(|wait| wait.min(MAX_RETRY_AFTER));
     let status = serde_json::from_slice(body).ok().filter(|status: &Status| status.kind == "Status");
     match status {
-        Some(status) => told(call, code, wait, status),
-        None => untold(call, code, wait, plain(body)),
+        Some(status) => from_status(call, code, wait, status),
+        None => from_plain_answer(call, code, wait, plain(body)),
     }
 }
 
 /// An ERROR event of a watch.
-pub(crate) fn of_watch(call: String, status: Status) -> ApiError {
+pub(crate) fn from_watch_error(call: String, status: Status) -> ApiError {
     let code = status.code;
-    told(call, code, None, status)
+    from_status(call, code, None, status)
 }
 
-fn told(call: String, code: u16, wait: Option<Duration>, status: Status) -> ApiError {
+fn from_status(call: String, code: u16, wait: Option<Duration>, status: Status) -> ApiError {
     let asked = status.details.map(|details| details.retry_after_seconds).filter(|seconds| *seconds > 0);
-    let asked = asked.map(|seconds| Duration::from_secs(seconds).min(LONGEST_RETRY_AFTER));
+    let asked = asked.map(|seconds| Duration::from_secs(seconds).min(MAX_RETRY_AFTER));
     let retry_after = wait.or(asked);
     let message = if status.message.is_empty() { status.reason.clone() } else { status.message };
-    let message = cut(message, Bound::ServerMessage);
+    let message = truncate_text(message, TextLimit::ServerMessage);
     match status.reason.as_str() {
         "NotFound" => ApiError::NotFound { call, message },
         "AlreadyExists" => ApiError::AlreadyExists { call, message },
@@ -68,7 +68,7 @@ fn told(call: String, code: u16, wait: Option<Duration>, status: Status) -> ApiE
 }
 
 /// Something without a `Status`: an unknown API group, or a proxy in between.
-fn untold(call: String, code: u16, wait: Option<Duration>, message: String) -> ApiError {
+fn from_plain_answer(call: String, code: u16, wait: Option<Duration>, message: String) -> ApiError {
     match code {
         404 => ApiError::Unsupported { call, message },
         _ => by_code(call, code, wait, message),
@@ -91,7 +91,7 @@ fn by_code(call: String, code: u16, retry_after: Option<Duration>, message: Stri
 }
 
 fn plain(body: &[u8]) -> String {
-    let text = cut_output(body, Bound::ServerMessage);
+    let text = truncate_output(body, TextLimit::ServerMessage);
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 

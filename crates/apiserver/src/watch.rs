@@ -16,18 +16,18 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::connection::{Connection, Sent};
-use crate::json::Unread;
+use crate::json::WatchLineError;
 use crate::request::Call;
 use crate::status;
-use crate::transport::{Place, broken};
+use crate::transport::{WatchSlot, transport_failure};
 
 /// Between these the server is asked to end a watch: not all at once after it was away.
-const SHORTEST: u64 = 300;
-const LONGEST: u64 = 600;
+const MIN_WATCH_SECS: u64 = 300;
+const MAX_WATCH_SECS: u64 = 600;
 /// A server that does not end it by itself is not waited for.
 const SLACK: Duration = Duration::from_secs(30);
 /// The largest object that an API server stores has 1.5 MiB; as JSON it may be larger.
-const LONGEST_LINE: usize = 64 << 20;
+const MAX_LINE_BYTES: usize = 64 << 20;
 
 /// Which object it is, and which version of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -68,48 +68,48 @@ pub enum WatchEvent<T> {
     /// Nothing happened up to here. `initial_end`: the initial events are complete.
     Bookmark {
         resource_version: String,
-        initial_end: bool,
+        ends_initial_events: bool,
     },
 }
 
 /// Where a watch begins.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Since<'a> {
+pub enum WatchStart<'a> {
     /// After this resource version: what a list, an object or a bookmark said.
     Version(&'a str),
     /// With all objects as `Added`, then a bookmark that ends them: a list that needs no room.
-    Everything,
+    InitialEvents,
 }
 
 pub struct Watch<T> {
     call: String,
     lines: Option<Lines>,
-    decode: fn(&[u8]) -> Result<WatchEvent<T>, Unread>,
+    decode: fn(&[u8]) -> Result<WatchEvent<T>, WatchLineError>,
 }
 
 /// Opens the watch that `call` names. `within` bounds the wait for the answer's head.
 pub(crate) async fn open<T>(
     connection: &Connection,
     call: Call,
-    since: Since<'_>,
+    since: WatchStart<'_>,
     within: Duration,
-    decode: fn(&[u8]) -> Result<WatchEvent<T>, Unread>,
+    decode: fn(&[u8]) -> Result<WatchEvent<T>, WatchLineError>,
 ) -> Result<Watch<T>, ApiError> {
     let (call, lasts) = prepared(call, since);
     let sent = call.open(connection, within).await?;
     Ok(Watch { call: call.name(), lines: Some(Lines::new(sent, lasts)), decode })
 }
 
-fn prepared(call: Call, since: Since<'_>) -> (Call, Duration) {
-    let seconds = fastrand::u64(SHORTEST..LONGEST);
+fn prepared(call: Call, since: WatchStart<'_>) -> (Call, Duration) {
+    let seconds = fastrand::u64(MIN_WATCH_SECS..MAX_WATCH_SECS);
     let call = call.query(&[
         ("watch", "true"),
         ("allowWatchBookmarks", "true"),
         ("timeoutSeconds", &seconds.to_string()),
     ]);
     let call = match since {
-        Since::Version(version) => call.query(&[("resourceVersion", version)]),
-        Since::Everything => {
+        WatchStart::Version(version) => call.query(&[("resourceVersion", version)]),
+        WatchStart::InitialEvents => {
             call.query(&[("sendInitialEvents", "true"), ("resourceVersionMatch", "NotOlderThan")])
         }
     };
@@ -129,8 +129,10 @@ impl<T> Watch<T> {
         };
         match (self.decode)(&line) {
             Ok(event) => Some(Ok(event)),
-            Err(Unread::Told(told)) => self.ended(status::of_watch(self.call.clone(), told)),
-            Err(Unread::Malformed(error)) => {
+            Err(WatchLineError::ErrorStatus(told)) => {
+                self.ended(status::from_watch_error(self.call.clone(), told))
+            }
+            Err(WatchLineError::Malformed(error)) => {
                 self.ended(ApiError::Decode { call: self.call.clone(), message: error.to_string() })
             }
         }
@@ -154,19 +156,19 @@ impl<T: Send + 'static> Watch<T> {
 
 struct Lines {
     body: Incoming,
-    place: Option<Place>,
-    gone: CancellationToken,
+    slot: Option<WatchSlot>,
+    replaced: CancellationToken,
     until: Instant,
     lasts: Duration,
-    cutter: LineCutter,
+    cutter: LineSplitter,
 }
 
 impl Lines {
     fn new(sent: Sent, lasts: Duration) -> Self {
         let until = Instant::now() + lasts;
-        let Sent { answer, place, gone } = sent;
+        let Sent { answer, slot: place, replaced: gone } = sent;
         let body = answer.into_body();
-        Self { body, place, gone, until, lasts, cutter: LineCutter::default() }
+        Self { body, slot: place, replaced: gone, until, lasts, cutter: LineSplitter::default() }
     }
 
     async fn next(&mut self, call: &str) -> Option<Result<Bytes, ApiError>> {
@@ -174,13 +176,13 @@ impl Lines {
             if let Some(line) = self.cutter.whole_line() {
                 return Some(Ok(line));
             }
-            if self.cutter.held() > LONGEST_LINE {
-                let message = format!("a line is longer than {LONGEST_LINE} bytes");
+            if self.cutter.buffered_bytes() > MAX_LINE_BYTES {
+                let message = format!("a line is longer than {MAX_LINE_BYTES} bytes");
                 return Some(Err(ApiError::Decode { call: call.to_owned(), message }));
             }
             let frame = tokio::select! {
                 biased;
-                () = self.gone.cancelled() => return None,
+                () = self.replaced.cancelled() => return None,
                 () = tokio::time::sleep_until(self.until) => {
                     return Some(Err(ApiError::TimedOut { call: call.to_owned(), after: self.lasts }));
                 }
@@ -193,12 +195,12 @@ impl Lines {
                     }
                 }
                 Some(Err(error)) => {
-                    if let Some(place) = &self.place {
-                        place.broke();
+                    if let Some(place) = &self.slot {
+                        place.mark_broken();
                     }
-                    return Some(Err(broken(call, &error)));
+                    return Some(Err(transport_failure(call, &error)));
                 }
-                None if self.cutter.held() == 0 => return None,
+                None if self.cutter.buffered_bytes() == 0 => return None,
                 None => {
                     let message = "the answer ended in the middle of an event".to_owned();
                     return Some(Err(ApiError::Unavailable { call: call.to_owned(), message }));
@@ -210,19 +212,19 @@ impl Lines {
 
 /// Bytes as they come, given out by whole lines.
 #[derive(Default)]
-pub(crate) struct LineCutter {
+pub(crate) struct LineSplitter {
     buffer: BytesMut,
     /// There is no end of a line before this place of the buffer.
     searched: usize,
 }
 
-impl LineCutter {
+impl LineSplitter {
     pub fn feed(&mut self, data: &[u8]) {
         self.buffer.extend_from_slice(data);
     }
 
     /// How many bytes wait for the end of their line.
-    pub fn held(&self) -> usize {
+    pub fn buffered_bytes(&self) -> usize {
         self.buffer.len()
     }
 

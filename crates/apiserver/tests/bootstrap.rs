@@ -9,7 +9,10 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use apiserver::Api;
-use apiserver::certificates::{ClientIdentity, Held, Identity, Rotation, Rotator, Template};
+use apiserver::certificates::{
+    CertificateRotator, CertificateTemplate, ClientIdentity, EstablishedIdentity, LoadedCertificate,
+    RotationStatus,
+};
 use model::k8s::{Node, NodeAddress, ObjectMeta};
 use real_cluster::{AGENT, Cluster, SLOW, clock};
 use tokio::sync::watch;
@@ -44,7 +47,7 @@ impl Home {
         self.dir.path().join("pki")
     }
 
-    async fn establish(&self, rotate: bool, bootstrap: Option<&Path>) -> Identity {
+    async fn establish(&self, rotate: bool, bootstrap: Option<&Path>) -> EstablishedIdentity {
         let (kubeconfig, pki) = (self.kubeconfig(), self.pki());
         let identity = ClientIdentity {
             kubeconfig: &kubeconfig,
@@ -89,7 +92,9 @@ async fn is_the_node(api: &Api, name: &str) {
     }
 }
 
-async fn another(held: &mut watch::Receiver<Option<std::sync::Arc<Held>>>) -> std::sync::Arc<Held> {
+async fn another(
+    held: &mut watch::Receiver<Option<std::sync::Arc<LoadedCertificate>>>,
+) -> std::sync::Arc<LoadedCertificate> {
     tokio::time::timeout(2 * SLOW, held.changed()).await.expect("in time").expect("a certificate");
     held.borrow_and_update().clone().expect("a certificate")
 }
@@ -126,7 +131,7 @@ async fn a_bootstrap_gets_a_certificate_and_is_not_repeated() {
 async fn a_rotating_bootstrap_goes_on_and_on() {
     let home = Home::new("boot-rotating");
     let identity = home.establish(true, Some(&home.bootstrap)).await;
-    let (rotator, rotation): (Rotator, Rotation) = identity.rotation.expect("a rotation");
+    let (rotator, rotation): (CertificateRotator, RotationStatus) = identity.rotation.expect("a rotation");
     assert!(home.kubeconfig().exists(), "written before there is a certificate");
     let mut held = rotation.held();
     assert!(held.borrow_and_update().is_none());
@@ -154,16 +159,20 @@ async fn a_rotating_bootstrap_goes_on_and_on() {
     is_the_node(&Api::new(identity.connection), home.node).await;
 }
 
-fn serving(api: &Api, pki: &Path, template: &watch::Sender<Option<Template>>) -> (Rotator, Rotation) {
-    Rotator::serving(api.clone(), pki, None, template.subscribe(), clock()).expect("a rotation")
+fn serving(
+    api: &Api,
+    pki: &Path,
+    template: &watch::Sender<Option<CertificateTemplate>>,
+) -> (CertificateRotator, RotationStatus) {
+    CertificateRotator::serving(api.clone(), pki, None, template.subscribe(), clock()).expect("a rotation")
 }
 
-fn addresses(ips: &[&str]) -> Option<Template> {
+fn addresses(ips: &[&str]) -> Option<CertificateTemplate> {
     let address =
         |(type_, address): (&str, &str)| NodeAddress { type_: type_.into(), address: address.into() };
     let mut found = vec![address(("Hostname", "serving"))];
     found.extend(ips.iter().map(|ip| address(("InternalIP", ip))));
-    Template::serving("serving", &found, false)
+    CertificateTemplate::serving("serving", &found, false)
 }
 
 /// Approves or denies the request of this node that waits, as an administrator does. Gives its name.

@@ -7,8 +7,8 @@ mod real_cluster;
 use std::time::Duration;
 
 use apiserver::{
-    Api, ApiError, DeletePod, Freshness, Lease, Since, SubjectAccessReview, TokenRequest, TokenReview, Watch,
-    WatchEvent,
+    Api, ApiError, DeletePodOptions, Freshness, Lease, SubjectAccessReview, TokenRequest, TokenReview, Watch,
+    WatchEvent, WatchStart,
 };
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequestSpec, TokenReviewSpec};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReviewSpec};
@@ -42,7 +42,7 @@ async fn next<T: std::fmt::Debug>(watch: &mut Watch<T>) -> WatchEvent<T> {
     loop {
         let event = tokio::time::timeout(SLOW, watch.next()).await.expect("an event in time");
         match event.expect("the watch goes on").expect("no error") {
-            WatchEvent::Bookmark { initial_end: false, .. } => continue,
+            WatchEvent::Bookmark { ends_initial_events: false, .. } => continue,
             event => return event,
         }
     }
@@ -59,7 +59,8 @@ async fn a_node_keeps_its_own_objects() {
 
     let listed = api.list_node("own", Freshness::Latest).await.expect("listed");
     assert_eq!(listed.items.len(), 1);
-    let mut watch = api.watch_node("own", Since::Version(&listed.resource_version)).await.expect("a watch");
+    let mut watch =
+        api.watch_node("own", WatchStart::Version(&listed.resource_version)).await.expect("a watch");
     let patch = json!({ "status": { "capacity": { "cpu": "2" }, "addresses": [{ "type": "InternalIP", "address": "10.0.0.9" }] } });
     let patched = api.patch_node_status("own", &patch).await.expect("patched");
     assert_eq!(patched.status.and_then(|status| status.capacity).expect("capacity")["cpu"].0, "2");
@@ -107,9 +108,9 @@ async fn pods_are_listed_watched_patched_and_deleted() {
     admin.create_pod(&pod("elsewhere", "far", json!({}))).await.expect("a pod");
     let listed = api.list_pods("podded", Freshness::Latest).await.expect("listed");
     let names: Vec<_> = listed.items.iter().filter_map(|pod| pod.metadata.name.as_deref()).collect();
-    assert_eq!((names, listed.more.as_str()), (vec!["early"], ""));
+    assert_eq!((names, listed.continue_token.as_str()), (vec!["early"], ""));
     let mut watch =
-        api.watch_pods("podded", Since::Version(&listed.resource_version)).await.expect("a watch");
+        api.watch_pods("podded", WatchStart::Version(&listed.resource_version)).await.expect("a watch");
     let late = admin.create_pod(&pod("late", "podded", json!({}))).await.expect("a pod");
     match next(&mut watch).await {
         WatchEvent::Added(found) => assert_eq!(found.metadata.uid, late.metadata.uid),
@@ -127,17 +128,17 @@ async fn pods_are_listed_watched_patched_and_deleted() {
     assert!(matches!(wrong, Err(ApiError::Invalid { .. })), "{wrong:?}");
     assert!(matches!(next(&mut watch).await, WatchEvent::Modified(_)));
 
-    let wrong = api.delete_pod("default", "late", &DeletePod::now(Some(PodUid::new("another")))).await;
+    let wrong = api.delete_pod("default", "late", &DeletePodOptions::now(Some(PodUid::new("another")))).await;
     assert!(matches!(wrong, Err(ApiError::Conflict { .. })), "{wrong:?}");
     admin
-        .delete_pod("default", "late", &DeletePod { grace_seconds: Some(7), uid: None })
+        .delete_pod("default", "late", &DeletePodOptions { grace_seconds: Some(7), uid: None })
         .await
         .expect("asked");
     match next(&mut watch).await {
         WatchEvent::Modified(pod) => assert_eq!(pod.metadata.deletion_grace_period_seconds, Some(7)),
         other => panic!("{other:?}"),
     }
-    api.delete_pod("default", "late", &DeletePod::now(Some(uid(&late)))).await.expect("deleted");
+    api.delete_pod("default", "late", &DeletePodOptions::now(Some(uid(&late)))).await.expect("deleted");
     loop {
         match next(&mut watch).await {
             // First it has no grace any more.
@@ -155,13 +156,13 @@ async fn pods_are_listed_watched_patched_and_deleted() {
 
 /// A list as a stream ends with a bookmark. A server whose etcd is too old for that says so, in the watch.
 async fn streamed_list(api: &Api) {
-    let mut streamed = api.watch_pods("podded", Since::Everything).await.expect("a watch");
+    let mut streamed = api.watch_pods("podded", WatchStart::InitialEvents).await.expect("a watch");
     let mut names = Vec::new();
     loop {
         let event = tokio::time::timeout(SLOW, streamed.next()).await.expect("an event in time");
         match event.expect("the watch goes on") {
             Ok(WatchEvent::Added(pod)) => names.extend(pod.metadata.name),
-            Ok(WatchEvent::Bookmark { resource_version, initial_end: true }) => {
+            Ok(WatchEvent::Bookmark { resource_version, ends_initial_events: true }) => {
                 assert_ne!(resource_version, "");
                 break;
             }
@@ -185,15 +186,15 @@ async fn an_old_version_is_gone() {
     for number in 0..5 {
         let name = format!("p{number}");
         api.create_pod(&pod(&name, "n", json!({}))).await.expect("a pod");
-        api.delete_pod("default", &name, &DeletePod::now(None)).await.expect("deleted");
+        api.delete_pod("default", &name, &DeletePodOptions::now(None)).await.expect("deleted");
     }
     cluster.compact();
     // Its memory of recent versions is not etcd's: only a new one has forgotten.
     cluster.apiserver("stop");
-    let away = api.within(Duration::from_secs(5)).list_pods("n", Freshness::Cached).await;
+    let away = api.with_deadline(Duration::from_secs(5)).list_pods("n", Freshness::Cached).await;
     assert!(matches!(away, Err(ApiError::Unavailable { .. })), "{away:?}");
     cluster.apiserver("start");
-    let error = match api.watch_pods("n", Since::Version(&listed.resource_version)).await {
+    let error = match api.watch_pods("n", WatchStart::Version(&listed.resource_version)).await {
         Err(error) => error,
         Ok(mut watch) => loop {
             match tokio::time::timeout(SLOW, watch.next()).await.expect("an end in time") {
@@ -209,13 +210,13 @@ async fn an_old_version_is_gone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hung_server_holds_up_nobody() {
     let cluster = Cluster::start(&["--bare"]);
-    let api = cluster.admin_api().within(Duration::from_secs(1));
-    api.get_plain("/readyz").await.expect("ready");
+    let api = cluster.admin_api().with_deadline(Duration::from_secs(1));
+    api.get_raw("/readyz").await.expect("ready");
     cluster.apiserver("hang");
     let hung = api.get_node("n").await;
     cluster.apiserver("resume");
     assert!(matches!(hung, Err(ApiError::TimedOut { .. })), "{hung:?}");
-    let api = api.within(SLOW);
+    let api = api.with_deadline(SLOW);
     assert!(matches!(api.get_node("n").await, Err(ApiError::NotFound { .. })));
 }
 
@@ -252,7 +253,7 @@ async fn objects_of_pods_are_seen_by_their_node_only() {
     assert_eq!(api.get_secret("default", "key").await.expect("found").data.expect("data")["a"].0, b"1");
 
     let listed = api.list_config_map("default", "settings", Freshness::Latest).await.expect("listed");
-    let since = Since::Version(&listed.resource_version);
+    let since = WatchStart::Version(&listed.resource_version);
     let mut watch = api.watch_config_map("default", "settings", since).await.expect("a watch");
     cluster.kubectl(&["patch", "configmap", "settings", "-p", "{\"data\":{\"a\":\"2\"}}"]);
     match next(&mut watch).await {
@@ -261,17 +262,17 @@ async fn objects_of_pods_are_seen_by_their_node_only() {
     }
     let listed = api.list_secret("default", "key", Freshness::Latest).await.expect("listed");
     assert_eq!(listed.items.len(), 1);
-    api.watch_secret("default", "key", Since::Version(&listed.resource_version)).await.expect("a watch");
+    api.watch_secret("default", "key", WatchStart::Version(&listed.resource_version)).await.expect("a watch");
 
     let services = api.list_services(Freshness::Latest).await.expect("listed");
     let names: Vec<_> = services.items.iter().filter_map(|found| found.metadata.name.as_deref()).collect();
     assert!(names.contains(&"web") && !names.contains(&"headless"), "{names:?}");
-    api.watch_services(Since::Version(&services.resource_version)).await.expect("a watch");
+    api.watch_services(WatchStart::Version(&services.resource_version)).await.expect("a watch");
     let classes = api.list_runtime_classes(Freshness::Cached).await.expect("listed");
     assert_eq!(classes.items[0].handler, "h");
-    api.watch_runtime_classes(Since::Everything).await.expect("a watch");
+    api.watch_runtime_classes(WatchStart::InitialEvents).await.expect("a watch");
     let drivers = api.list_csi_drivers(Freshness::Latest).await.expect("listed");
-    api.watch_csi_drivers(Since::Version(&drivers.resource_version)).await.expect("a watch");
+    api.watch_csi_drivers(WatchStart::Version(&drivers.resource_version)).await.expect("a watch");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use apiserver::{Api, ApiError, Connection, Since, TlsFault, WatchEvent};
+use apiserver::{Api, ApiError, Connection, TlsFault, WatchEvent, WatchStart};
 use bytes::Bytes;
 use futures::StreamExt;
 use http::Response;
@@ -30,12 +30,12 @@ fn api(cluster: &str, user: &str) -> Api {
     let dir = tempfile::tempdir().expect("directory");
     let file = kubeconfig(dir.path(), cluster, user);
     Api::new(Connection::open(&file, "kubelet/test", clock()).expect("a connection"))
-        .within(Duration::from_secs(10))
+        .with_deadline(Duration::from_secs(10))
 }
 
 async fn fault(setup: Setup, cluster: impl FnOnce(&Server) -> String) -> (TlsFault, String) {
     let server = serve(setup, ok()).await;
-    match api(&cluster(&server), "").get_plain("/healthz").await {
+    match api(&cluster(&server), "").get_raw("/healthz").await {
         Err(ApiError::Tls { fault, message, call }) => {
             assert_eq!(call, "get /healthz");
             (fault, message)
@@ -75,7 +75,7 @@ async fn plain_http_is_no_tls() {
         let _ = tokio::io::AsyncWriteExt::write_all(&mut stream, b"HTTP/1.0 400 Bad Request\r\n\r\n").await;
     });
     let cluster = format!("server: 'https://{address}', insecure-skip-tls-verify: true");
-    match api(&cluster, "").get_plain("/healthz").await {
+    match api(&cluster, "").get_raw("/healthz").await {
         Err(ApiError::Tls { fault: TlsFault::NotTls, .. }) => {}
         other => panic!("{other:?}"),
     }
@@ -86,7 +86,7 @@ async fn trust_has_its_exceptions() {
     let ours = Authority::new("ours");
     let answers = async |setup: Setup, cluster: &dyn Fn(&Server) -> String| {
         let server = serve(setup, ok()).await;
-        api(&cluster(&server), "").get_plain("/healthz").await.expect("an answer")
+        api(&cluster(&server), "").get_raw("/healthz").await.expect("an answer")
     };
     let elsewhere = || ours.sign(&["elsewhere.example"], |_| {});
     // Nobody is checked.
@@ -115,7 +115,7 @@ async fn a_server_that_is_away_is_unavailable() {
     let address = listener.local_addr().expect("an address");
     drop(listener);
     let error = api(&format!("server: 'https://{address}', insecure-skip-tls-verify: true"), "")
-        .get_plain("/healthz")
+        .get_raw("/healthz")
         .await
         .expect_err("nobody is there");
     assert!(
@@ -133,7 +133,7 @@ async fn a_slow_server_is_given_up_at_the_deadline() {
     let server = serve(Setup::new(ours.sign(&LOCAL, |_| {})), slow).await;
     let deadline = Duration::from_millis(300);
     let error =
-        api(&trusting(&server, &ours), "").within(deadline).get_node("n").await.expect_err("too slow");
+        api(&trusting(&server, &ours), "").with_deadline(deadline).get_node("n").await.expect_err("too slow");
     assert_eq!(error, ApiError::TimedOut { call: "get node n".into(), after: deadline });
 }
 
@@ -151,15 +151,15 @@ async fn calls_share_one_http2_connection_and_watches_another() {
     });
     let server = serve(Setup::new(ours.sign(&LOCAL, |_| {})), handler).await;
     let api = api(&trusting(&server, &ours), "token: t");
-    api.get_plain("/healthz").await.expect("an answer");
+    api.get_raw("/healthz").await.expect("an answer");
     let mut watches = Vec::new();
     for _ in 0..5 {
-        let mut watch = api.watch_pods("n", Since::Everything).await.expect("a watch");
+        let mut watch = api.watch_pods("n", WatchStart::InitialEvents).await.expect("a watch");
         assert!(matches!(watch.next().await, Some(Ok(WatchEvent::Added(_)))));
         watches.push(watch);
     }
     for _ in 0..5 {
-        api.get_plain("/healthz").await.expect("an answer");
+        api.get_raw("/healthz").await.expect("an answer");
     }
     assert_eq!(server.connections.load(Ordering::SeqCst), 2);
 }
@@ -179,18 +179,18 @@ async fn more_watches_than_fit_on_a_connection_hold_up_nothing() {
     let server = serve(setup, handler).await;
     let api = api(&trusting(&server, &ours), "token: t");
     let mut watches = futures::future::join_all((0..300).map(|_| async {
-        let mut watch = api.watch_pods("n", Since::Everything).await.expect("a watch");
+        let mut watch = api.watch_pods("n", WatchStart::InitialEvents).await.expect("a watch");
         assert!(matches!(watch.next().await, Some(Ok(WatchEvent::Added(_)))));
         watch
     }))
     .await;
-    api.get_plain("/healthz").await.expect("an answer beside them");
+    api.get_raw("/healthz").await.expect("an answer beside them");
     let opened = server.connections.load(Ordering::SeqCst);
     assert!((4..=6).contains(&opened), "{opened} connections");
     // Places are given back.
     watches.truncate(200);
     for _ in 0..50 {
-        watches.push(api.watch_pods("n", Since::Everything).await.expect("a watch"));
+        watches.push(api.watch_pods("n", WatchStart::InitialEvents).await.expect("a watch"));
     }
     assert_eq!(server.connections.load(Ordering::SeqCst), opened);
 }
@@ -204,7 +204,7 @@ async fn watches_that_were_cut_off_come_back_together() {
     let api = api(&trusting(&server, &ours), "token: t");
     let all = || {
         futures::future::join_all((0..50).map(|_| async {
-            let mut watch = api.watch_pods("n", Since::Everything).await.expect("a watch");
+            let mut watch = api.watch_pods("n", WatchStart::InitialEvents).await.expect("a watch");
             assert!(matches!(watch.next().await, Some(Ok(WatchEvent::Added(_)))));
             watch
         }))
@@ -240,10 +240,10 @@ async fn a_watch_that_is_not_answered_holds_up_no_other() {
     });
     let server = serve(Setup::new(ours.sign(&LOCAL, |_| {})), handler).await;
     let api = api(&trusting(&server, &ours), "token: t");
-    let slow = api.watch_pods("n", Since::Everything);
+    let slow = api.watch_pods("n", WatchStart::InitialEvents);
     let other = async {
         first_is_there.notified().await;
-        let mut watch = api.watch_pods("n", Since::Everything).await.expect("a watch");
+        let mut watch = api.watch_pods("n", WatchStart::InitialEvents).await.expect("a watch");
         watch.next().await
     };
     tokio::select! {
@@ -284,7 +284,7 @@ async fn watched(http2: bool, answer: fn() -> Response<Body>) -> Vec<String> {
     setup.http2 = http2;
     let server = serve(setup, handler).await;
     let api = api(&trusting(&server, &ours), "");
-    let watch = api.watch_pods("n", Since::Version("5")).await.expect("a watch");
+    let watch = api.watch_pods("n", WatchStart::Version("5")).await.expect("a watch");
     let shown = |event: Result<WatchEvent<model::k8s::Pod>, ApiError>| match event {
         Ok(WatchEvent::Added(pod)) => format!("added {}", pod.metadata.name.unwrap_or_default()),
         Ok(other) => format!("{other:?}"),
@@ -327,7 +327,7 @@ async fn a_connection_that_is_cut_is_told() {
     let handler: Handler = Arc::new(|_, _| Box::pin(async { endless(vec![added("a")]) }));
     let server = serve(Setup::new(pair.clone()), handler.clone()).await;
     let api = api(&trusting(&server, &ours), "");
-    let mut watch = api.watch_pods("n", Since::Everything).await.expect("a watch");
+    let mut watch = api.watch_pods("n", WatchStart::InitialEvents).await.expect("a watch");
     watch.next().await.expect("an event").expect("no error");
     server.stop.cancel();
     match watch.next().await {
@@ -386,22 +386,22 @@ async fn a_new_certificate_is_used_at_once_and_old_connections_go() {
     let cancel = CancellationToken::new();
     let following = tokio::spawn({
         let (connection, cancel) = (connection.clone(), cancel.clone());
-        async move { connection.follow_files(cancel).await }
+        async move { connection.watch_credential_files(cancel).await }
     });
-    assert_eq!(api.get_plain("/who").await.expect("an answer"), "first");
-    let mut watch = api.watch_pods("n", Since::Everything).await.expect("a watch");
+    assert_eq!(api.get_raw("/who").await.expect("an answer"), "first");
+    let mut watch = api.watch_pods("n", WatchStart::InitialEvents).await.expect("a watch");
     watch.next().await.expect("an event").expect("no error");
 
-    let mut eras = connection.eras();
+    let mut eras = connection.subscribe_generations();
     eras.mark_unchanged();
     // A broken certificate changes nothing.
     std::fs::write(dir.path().join("2.pem"), "broken").expect("write");
     replace_link(&link, "2.pem");
-    assert_eq!(api.get_plain("/who").await.expect("an answer"), "first");
+    assert_eq!(api.get_raw("/who").await.expect("an answer"), "first");
     std::fs::write(dir.path().join("3.pem"), named(&ours, "second")).expect("write");
     replace_link(&link, "3.pem");
     tokio::time::timeout(Duration::from_secs(30), eras.changed()).await.expect("a change").expect("an era");
-    assert_eq!(api.get_plain("/who").await.expect("an answer"), "second");
+    assert_eq!(api.get_raw("/who").await.expect("an answer"), "second");
     assert!(watch.next().await.is_none(), "watches end with their connection");
     cancel.cancel();
     following.await.expect("the end");
@@ -418,7 +418,7 @@ async fn tokens_passwords_and_other_names_are_sent() {
     let ours = Authority::new("ours");
     let server = serve(Setup::new(ours.sign(&LOCAL, |_| {})), who()).await;
     let check = async |user: &str, expect: &str| {
-        let said = api(&trusting(&server, &ours), user).get_plain("/who").await.expect("an answer");
+        let said = api(&trusting(&server, &ours), user).get_raw("/who").await.expect("an answer");
         assert_eq!(said, expect, "for {user}");
     };
     check("", "nobody").await;
@@ -448,7 +448,7 @@ async fn a_proxy_is_used() {
     });
     let cluster = format!("{}, proxy-url: 'http://u:p@{address}'", trusting(&server, &ours));
     let api = api(&cluster, "");
-    assert_eq!(api.get_plain("/healthz").await.expect("an answer"), "ok");
+    assert_eq!(api.get_raw("/healthz").await.expect("an answer"), "ok");
     drop(api);
     server.stop.cancel();
     let asked = through.await.expect("the proxy");
@@ -486,12 +486,12 @@ async fn a_plugin_that_gives_another_certificate_changes_the_connection() {
     let file = kubeconfig(dir.path(), &trusting(&server, &ours), user);
     let connection = Connection::open(&file, "kubelet/test", clock()).expect("a connection");
     let api = Api::new(connection.clone());
-    assert_eq!(api.get_plain("/who").await.expect("an answer"), "first");
-    assert_eq!(*connection.eras().borrow(), 2, "the plugin's certificate began an era");
+    assert_eq!(api.get_raw("/who").await.expect("an answer"), "first");
+    assert_eq!(*connection.subscribe_generations().borrow(), 2, "the plugin's certificate began an era");
     std::fs::write(dir.path().join("second"), "").expect("write");
-    assert_eq!(api.get_plain("/who").await.expect("an answer"), "second");
+    assert_eq!(api.get_raw("/who").await.expect("an answer"), "second");
     std::fs::remove_file(dir.path().join("second")).ok();
-    match api.get_plain("/who").await {
+    match api.get_raw("/who").await {
         Err(ApiError::Credentials { message, .. }) => {
             assert!(message.contains("exit status: 7"), "{message}")
         }
@@ -529,15 +529,16 @@ async fn calls_are_parts_of_traces() {
     });
     let server = serve(Setup::new(ours.sign(&LOCAL, |_| {})), handler).await;
     let api = api(&trusting(&server, &ours), "token: t");
-    assert_eq!(api.get_plain("/healthz").await.expect("an answer"), "nothing");
+    assert_eq!(api.get_raw("/healthz").await.expect("an answer"), "nothing");
     let (ended, mut spans) = tokio::sync::mpsc::unbounded_channel();
-    api.connection().trace_with(Tracing::by(Arc::new(Numbering(ended))));
-    assert_eq!(api.get_plain("/healthz").await.expect("an answer"), "the trace");
+    api.connection().set_tracing(Tracing::new(Arc::new(Numbering(ended))));
+    assert_eq!(api.get_raw("/healthz").await.expect("an answer"), "the trace");
     let span = spans.try_recv().expect("a span");
     assert_eq!((span.span.name.as_ref(), span.span.kind, span.error), ("HTTP GET", SpanKind::Client, None));
     assert!(span.span.attributes.contains(&("url.path", "/healthz".into())), "{:?}", span.span.attributes);
     drop(server);
-    let failed = api.within(Duration::from_secs(2)).get_plain("/livez").await.expect_err("nobody is there");
+    let failed =
+        api.with_deadline(Duration::from_secs(2)).get_raw("/livez").await.expect_err("nobody is there");
     let span = spans.recv().await.expect("a span");
     assert!(span.error.is_some(), "{failed}");
 }

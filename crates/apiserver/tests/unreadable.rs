@@ -48,7 +48,7 @@ async fn server(script: Script) -> (Server, Api) {
     let dir = tempfile::tempdir().expect("directory");
     let file = kubeconfig(dir.path(), &cluster, "token: t");
     let api = Api::new(Connection::open(&file, "kubelet/test", clock()).expect("a connection"));
-    (server, api.within(Duration::from_secs(60)))
+    (server, api.with_deadline(Duration::from_secs(60)))
 }
 
 fn ending(lines: Vec<String>) -> Response<Body> {

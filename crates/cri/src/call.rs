@@ -4,7 +4,7 @@ use std::error::Error;
 use std::path::Path;
 use std::time::Duration;
 
-use model::bounds::{Bound, cut};
+use model::text_limits::{TextLimit, truncate_text};
 use ports::{RuntimeError, Span, SpanKind, Tracing};
 use tonic::{Code, Request, Response, Status};
 
@@ -17,7 +17,7 @@ const NOT_INITIALIZED: &str = "server is not initialized yet";
 const LONGEST_DEADLINE: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Where calls of a service go.
-pub(crate) struct Line<'a> {
+pub(crate) struct CallTarget<'a> {
     pub socket: &'a Path,
     /// The service's name on the wire.
     pub service: &'static str,
@@ -26,7 +26,7 @@ pub(crate) struct Line<'a> {
     pub streams: Option<&'a StreamRefusal>,
 }
 
-impl Line<'_> {
+impl CallTarget<'_> {
     fn span(&self, call: &'static str) -> Span {
         Span {
             name: format!("{}/{call}", self.service).into(),
@@ -44,7 +44,7 @@ impl Line<'_> {
 /// that it stops working for a caller who has gone, and the trace that the call is part of.
 pub(crate) async fn call<M, A, F>(
     call: &'static str,
-    line: Line<'_>,
+    line: CallTarget<'_>,
     deadline: Option<Duration>,
     message: M,
     send: impl FnOnce(Request<M>) -> F,
@@ -54,7 +54,7 @@ where
 {
     let work = exchange(call, line.socket, deadline, message, send);
     let failed = |result: &Result<A, RuntimeError>| result.as_ref().err().map(ToString::to_string);
-    line.tracing.under(|| line.span(call), work, failed).await
+    line.tracing.in_span(|| line.span(call), work, failed).await
 }
 
 async fn exchange<M, A, F>(
@@ -103,7 +103,7 @@ pub(crate) fn classify(
             false => RuntimeError::Unavailable { call, message: transport_message(socket, cause) },
         };
     }
-    let message = cut(status.message(), Bound::RuntimeMessage);
+    let message = truncate_text(status.message(), TextLimit::RuntimeMessage);
     match status.code() {
         Code::NotFound => RuntimeError::NotFound { call, message },
         Code::Unavailable => RuntimeError::Unavailable { call, message },

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ports::Tracing;
 use tonic::transport::Channel;
 
-use crate::call::Line;
+use crate::call::CallTarget;
 use crate::endpoint::{EndpointError, MAX_MESSAGE, Socket};
 use crate::lists::StreamRefusal;
 use crate::pb::image_service_client::ImageServiceClient;
@@ -74,15 +74,15 @@ impl CriClient {
         Self { list_streaming, ..self }
     }
 
-    pub(crate) fn runtime_line(&self) -> Line<'_> {
+    pub(crate) fn runtime_target(&self) -> CallTarget<'_> {
         let service = "runtime.v1.RuntimeService";
         let streams = self.streams(&self.runtime_refusal);
-        Line { socket: &self.runtime_socket, service, tracing: &self.tracing, streams }
+        CallTarget { socket: &self.runtime_socket, service, tracing: &self.tracing, streams }
     }
 
-    pub(crate) fn image_line(&self) -> Line<'_> {
+    pub(crate) fn image_target(&self) -> CallTarget<'_> {
         let (service, streams) = ("runtime.v1.ImageService", self.streams(&self.image_refusal));
-        Line { socket: &self.image_socket, service, tracing: &self.tracing, streams }
+        CallTarget { socket: &self.image_socket, service, tracing: &self.tracing, streams }
     }
 
     fn streams<'a>(&self, refusal: &'a StreamRefusal) -> Option<&'a StreamRefusal> {

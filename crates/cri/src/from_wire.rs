@@ -2,17 +2,17 @@
 //! answer without what the interface demands is refused by name (`Err` says what is missing), an unknown number
 //! takes the meaning that does least, and nothing panics.
 
-use model::bounds::{Bound, cut};
 use model::cri as m;
 use model::observed::{ContainerState, ObservedUser};
+use model::text_limits::{TextLimit, truncate_text};
 use ports::{ContainerInfo, ContainerStatus, SandboxInfo, SandboxStatus};
 
 use crate::pb;
 
 /// Names the part that an answer lacks.
-pub(crate) type Missing = &'static str;
+pub(crate) type MissingField = &'static str;
 
-fn required(value: String, what: Missing) -> Result<String, Missing> {
+fn required(value: String, what: MissingField) -> Result<String, MissingField> {
     if value.is_empty() { Err(what) } else { Ok(value) }
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn version(v: pb::VersionResponse) -> m::RuntimeVersion {
     }
 }
 
-pub(crate) fn status(answer: pb::StatusResponse) -> Result<m::RuntimeStatus, Missing> {
+pub(crate) fn status(answer: pb::StatusResponse) -> Result<m::RuntimeStatus, MissingField> {
     let status = answer.status.ok_or("status")?;
     Ok(m::RuntimeStatus {
         conditions: status
@@ -49,7 +49,7 @@ pub(crate) fn status(answer: pb::StatusResponse) -> Result<m::RuntimeStatus, Mis
                 r#type: c.r#type,
                 status: c.status,
                 reason: c.reason,
-                message: cut(c.message, Bound::RuntimeMessage),
+                message: truncate_text(c.message, TextLimit::RuntimeMessage),
             })
             .collect(),
         handlers: answer
@@ -69,7 +69,7 @@ pub(crate) fn status(answer: pb::StatusResponse) -> Result<m::RuntimeStatus, Mis
     })
 }
 
-pub(crate) fn sandbox_info(s: pb::PodSandbox) -> Result<SandboxInfo, Missing> {
+pub(crate) fn sandbox_info(s: pb::PodSandbox) -> Result<SandboxInfo, MissingField> {
     let metadata = s.metadata.ok_or("metadata of a sandbox")?;
     Ok(SandboxInfo {
         id: required(s.id, "the id of a sandbox")?.into(),
@@ -85,7 +85,7 @@ pub(crate) fn sandbox_info(s: pb::PodSandbox) -> Result<SandboxInfo, Missing> {
     })
 }
 
-pub(crate) fn sandbox_status(answer: pb::PodSandboxStatusResponse) -> Result<SandboxStatus, Missing> {
+pub(crate) fn sandbox_status(answer: pb::PodSandboxStatusResponse) -> Result<SandboxStatus, MissingField> {
     let s = answer.status.ok_or("status")?;
     let metadata = s.metadata.ok_or("metadata")?;
     if s.created_at == 0 {
@@ -144,7 +144,7 @@ fn id_mapping(i: pb::IdMapping) -> m::IdMapping {
     m::IdMapping { host_id: i.host_id, container_id: i.container_id, length: i.length }
 }
 
-pub(crate) fn container_info(c: pb::Container) -> Result<ContainerInfo, Missing> {
+pub(crate) fn container_info(c: pb::Container) -> Result<ContainerInfo, MissingField> {
     let metadata = c.metadata.ok_or("metadata of a container")?;
     Ok(ContainerInfo {
         id: required(c.id, "the id of a container")?.into(),
@@ -161,7 +161,7 @@ pub(crate) fn container_info(c: pb::Container) -> Result<ContainerInfo, Missing>
     })
 }
 
-pub(crate) fn container_status(answer: pb::ContainerStatusResponse) -> Result<ContainerStatus, Missing> {
+pub(crate) fn container_status(answer: pb::ContainerStatusResponse) -> Result<ContainerStatus, MissingField> {
     let s = answer.status.ok_or("status")?;
     let metadata = s.metadata.ok_or("metadata")?;
     if s.created_at == 0 {
@@ -179,8 +179,8 @@ pub(crate) fn container_status(answer: pb::ContainerStatusResponse) -> Result<Co
         image: required(s.image.map(|i| i.image).unwrap_or_default(), "image")?,
         image_ref: required(s.image_ref, "image reference")?,
         image_id: s.image_id,
-        reason: cut(s.reason, Bound::RuntimeMessage),
-        message: cut(s.message, Bound::RuntimeMessage),
+        reason: truncate_text(s.reason, TextLimit::RuntimeMessage),
+        message: truncate_text(s.message, TextLimit::RuntimeMessage),
         labels: s.labels,
         annotations: s.annotations,
         mounts: s.mounts.into_iter().map(mount).collect(),
@@ -238,7 +238,7 @@ fn image_spec(i: pb::ImageSpec) -> m::ImageSpec {
     }
 }
 
-pub(crate) fn image(i: pb::Image) -> Result<m::Image, Missing> {
+pub(crate) fn image(i: pb::Image) -> Result<m::Image, MissingField> {
     Ok(m::Image {
         id: required(i.id, "the id of an image")?,
         repo_tags: i.repo_tags,
@@ -298,7 +298,7 @@ fn resource_usage(
     }
 }
 
-pub(crate) fn container_stats(s: pb::ContainerStats) -> Result<m::ContainerStats, Missing> {
+pub(crate) fn container_stats(s: pb::ContainerStats) -> Result<m::ContainerStats, MissingField> {
     let attributes = s.attributes.ok_or("attributes of stats")?;
     let metadata = attributes.metadata.unwrap_or_default();
     Ok(m::ContainerStats {
@@ -323,7 +323,7 @@ fn interface_stats(i: pb::NetworkInterfaceUsage) -> m::InterfaceStats {
 }
 
 /// A container without attributes is left out, and the sandbox keeps the others.
-pub(crate) fn sandbox_stats(s: pb::PodSandboxStats) -> Result<m::SandboxStats, Missing> {
+pub(crate) fn sandbox_stats(s: pb::PodSandboxStats) -> Result<m::SandboxStats, MissingField> {
     let attributes = s.attributes.ok_or("attributes of stats")?;
     let linux = s.linux.ok_or("stats of Linux")?;
     let network = linux.network.unwrap_or_default();
@@ -337,12 +337,12 @@ pub(crate) fn sandbox_stats(s: pb::PodSandboxStats) -> Result<m::SandboxStats, M
     })
 }
 
-pub(crate) fn metric_descriptor(d: pb::MetricDescriptor) -> Result<m::MetricDescriptor, Missing> {
+pub(crate) fn metric_descriptor(d: pb::MetricDescriptor) -> Result<m::MetricDescriptor, MissingField> {
     let name = required(d.name, "the name of a metric")?;
     Ok(m::MetricDescriptor { name, help: d.help, label_keys: d.label_keys })
 }
 
-pub(crate) fn metric(x: pb::Metric) -> Result<m::Metric, Missing> {
+pub(crate) fn metric(x: pb::Metric) -> Result<m::Metric, MissingField> {
     Ok(m::Metric {
         name: required(x.name, "the name of a metric")?,
         timestamp: x.timestamp,

@@ -8,7 +8,7 @@ use crate::call::{call, malformed};
 use crate::client::CriClient;
 use crate::from_wire;
 use crate::lists::list;
-use crate::runtime::sound_entries;
+use crate::runtime::valid_entries;
 use crate::{pb, to_wire};
 
 /// `rpc!(self, "Name", method, deadline, request)`: the answer, or the error of that call.
@@ -16,7 +16,7 @@ macro_rules! rpc {
     ($client:expr, $name:literal, $method:ident, $deadline:expr, $request:expr) => {{
         let mut service = $client.images.clone();
         let send = |request| async move { service.$method(request).await };
-        call($name, $client.image_line(), $deadline, $request, send).await
+        call($name, $client.image_target(), $deadline, $request, send).await
     }};
 }
 
@@ -24,11 +24,11 @@ macro_rules! rpc {
 impl Images for CriClient {
     async fn list_images(&self) -> Result<Vec<Image>, RuntimeError> {
         let images = list!(
-            self.images, self.image_line(), Some(self.request_timeout),
+            self.images, self.image_target(), Some(self.request_timeout),
             "StreamImages" stream_images(pb::StreamImagesRequest {}) images,
             "ListImages" list_images(pb::ListImagesRequest {}) images
         )?;
-        Ok(sound_entries("ListImages", images, from_wire::image))
+        Ok(valid_entries("ListImages", images, from_wire::image))
     }
 
     async fn image_status(&self, image: &ImageSpec) -> Result<Option<Image>, RuntimeError> {

@@ -19,13 +19,13 @@ mod call;
 mod client;
 mod endpoint;
 mod from_wire;
+#[doc(hidden)]
+pub mod fuzzing;
 mod hints;
 mod images;
 mod lists;
 mod runtime;
 mod to_wire;
-#[doc(hidden)]
-pub mod untrusted;
 
 pub use client::CriClient;
 pub use endpoint::EndpointError;

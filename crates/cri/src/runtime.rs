@@ -17,7 +17,7 @@ use ports::{
 
 use crate::call::{call, malformed};
 use crate::client::CriClient;
-use crate::from_wire::{self, Missing};
+use crate::from_wire::{self, MissingField};
 use crate::lists::list;
 use crate::{pb, to_wire};
 
@@ -30,7 +30,7 @@ macro_rules! rpc {
     ($client:expr, $name:literal, $method:ident, $deadline:expr, $request:expr) => {{
         let mut service = $client.runtime.clone();
         let send = |request| async move { service.$method(request).await };
-        call($name, $client.runtime_line(), $deadline, $request, send).await
+        call($name, $client.runtime_target(), $deadline, $request, send).await
     }};
 }
 
@@ -38,17 +38,24 @@ macro_rules! rpc {
 impl Runtime for CriClient {
     async fn version(&self) -> Result<RuntimeVersion, RuntimeError> {
         let request = pb::VersionRequest { version: KUBE_API_VERSION.into() };
-        let answer = rpc!(self, "Version", version, self.usual(), request)?;
+        let answer = rpc!(self, "Version", version, self.default_deadline(), request)?;
         accept_version(from_wire::version(answer))
     }
 
     async fn status(&self) -> Result<RuntimeStatus, RuntimeError> {
-        let answer = rpc!(self, "Status", status, self.usual(), pb::StatusRequest { verbose: false })?;
-        whole("Status", from_wire::status(answer))
+        let answer =
+            rpc!(self, "Status", status, self.default_deadline(), pb::StatusRequest { verbose: false })?;
+        require_complete("Status", from_wire::status(answer))
     }
 
     async fn cgroup_driver(&self) -> Result<CgroupDriver, RuntimeError> {
-        let answer = rpc!(self, "RuntimeConfig", runtime_config, self.usual(), pb::RuntimeConfigRequest {})?;
+        let answer = rpc!(
+            self,
+            "RuntimeConfig",
+            runtime_config,
+            self.default_deadline(),
+            pb::RuntimeConfigRequest {}
+        )?;
         // A runtime that says nothing about Linux leaves the choice to the fallback, as one without the call does.
         let linux = answer.linux.ok_or(RuntimeError::Unsupported { call: "RuntimeConfig" })?;
         match pb::CgroupDriver::try_from(linux.cgroup_driver) {
@@ -62,7 +69,7 @@ impl Runtime for CriClient {
         let network_config = Some(pb::NetworkConfig { pod_cidr: pod_cidr.into() });
         let request =
             pb::UpdateRuntimeConfigRequest { runtime_config: Some(pb::RuntimeConfig { network_config }) };
-        rpc!(self, "UpdateRuntimeConfig", update_runtime_config, self.usual(), request).map(drop)
+        rpc!(self, "UpdateRuntimeConfig", update_runtime_config, self.default_deadline(), request).map(drop)
     }
 
     async fn run_pod_sandbox(
@@ -82,18 +89,18 @@ impl Runtime for CriClient {
 
     async fn stop_pod_sandbox(&self, id: &SandboxId) -> Result<(), RuntimeError> {
         let request = pb::StopPodSandboxRequest { pod_sandbox_id: id.to_string() };
-        rpc!(self, "StopPodSandbox", stop_pod_sandbox, self.usual(), request).map(drop)
+        rpc!(self, "StopPodSandbox", stop_pod_sandbox, self.default_deadline(), request).map(drop)
     }
 
     async fn remove_pod_sandbox(&self, id: &SandboxId) -> Result<(), RuntimeError> {
         let request = pb::RemovePodSandboxRequest { pod_sandbox_id: id.to_string() };
-        rpc!(self, "RemovePodSandbox", remove_pod_sandbox, self.usual(), request).map(drop)
+        rpc!(self, "RemovePodSandbox", remove_pod_sandbox, self.default_deadline(), request).map(drop)
     }
 
     async fn pod_sandbox_status(&self, id: &SandboxId) -> Result<SandboxStatus, RuntimeError> {
         let request = pb::PodSandboxStatusRequest { pod_sandbox_id: id.to_string(), verbose: false };
-        let answer = rpc!(self, "PodSandboxStatus", pod_sandbox_status, self.usual(), request)?;
-        whole("PodSandboxStatus", from_wire::sandbox_status(answer))
+        let answer = rpc!(self, "PodSandboxStatus", pod_sandbox_status, self.default_deadline(), request)?;
+        require_complete("PodSandboxStatus", from_wire::sandbox_status(answer))
     }
 
     async fn list_pod_sandboxes(&self, filter: &SandboxFilter) -> Result<Vec<SandboxInfo>, RuntimeError> {
@@ -103,12 +110,12 @@ impl Runtime for CriClient {
         };
         let filter = Some(filter);
         let sandboxes = list!(
-            self.runtime, self.runtime_line(), self.usual(),
+            self.runtime, self.runtime_target(), self.default_deadline(),
             "StreamPodSandboxes"
                 stream_pod_sandboxes(pb::StreamPodSandboxesRequest { filter: filter.clone() }) pod_sandboxes,
             "ListPodSandbox" list_pod_sandbox(pb::ListPodSandboxRequest { filter }) items
         )?;
-        Ok(sound_entries("ListPodSandbox", sandboxes, from_wire::sandbox_info))
+        Ok(valid_entries("ListPodSandbox", sandboxes, from_wire::sandbox_info))
     }
 
     async fn update_pod_sandbox_resources(
@@ -122,7 +129,14 @@ impl Runtime for CriClient {
             overhead: overhead.map(to_wire::resources),
             resources: resources.map(to_wire::resources),
         };
-        rpc!(self, "UpdatePodSandboxResources", update_pod_sandbox_resources, self.usual(), request).map(drop)
+        rpc!(
+            self,
+            "UpdatePodSandboxResources",
+            update_pod_sandbox_resources,
+            self.default_deadline(),
+            request
+        )
+        .map(drop)
     }
 
     async fn create_container(
@@ -136,13 +150,13 @@ impl Runtime for CriClient {
             config: Some(to_wire::container_config(config)),
             sandbox_config: Some(to_wire::sandbox_config(sandbox_config)),
         };
-        let answer = rpc!(self, "CreateContainer", create_container, self.usual(), request)?;
+        let answer = rpc!(self, "CreateContainer", create_container, self.default_deadline(), request)?;
         non_empty("CreateContainer", answer.container_id, "an id").map(ContainerId::from)
     }
 
     async fn start_container(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         let request = pb::StartContainerRequest { container_id: id.to_string() };
-        rpc!(self, "StartContainer", start_container, self.usual(), request).map(drop)
+        rpc!(self, "StartContainer", start_container, self.default_deadline(), request).map(drop)
     }
 
     async fn stop_container(&self, id: &ContainerId, grace: Duration) -> Result<(), RuntimeError> {
@@ -154,7 +168,7 @@ impl Runtime for CriClient {
 
     async fn remove_container(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         let request = pb::RemoveContainerRequest { container_id: id.to_string() };
-        rpc!(self, "RemoveContainer", remove_container, self.usual(), request).map(drop)
+        rpc!(self, "RemoveContainer", remove_container, self.default_deadline(), request).map(drop)
     }
 
     async fn list_containers(&self, filter: &ContainerFilter) -> Result<Vec<ContainerInfo>, RuntimeError> {
@@ -164,18 +178,18 @@ impl Runtime for CriClient {
         };
         let filter = Some(filter);
         let containers = list!(
-            self.runtime, self.runtime_line(), self.usual(),
+            self.runtime, self.runtime_target(), self.default_deadline(),
             "StreamContainers"
                 stream_containers(pb::StreamContainersRequest { filter: filter.clone() }) containers,
             "ListContainers" list_containers(pb::ListContainersRequest { filter }) containers
         )?;
-        Ok(sound_entries("ListContainers", containers, from_wire::container_info))
+        Ok(valid_entries("ListContainers", containers, from_wire::container_info))
     }
 
     async fn container_status(&self, id: &ContainerId) -> Result<ContainerStatus, RuntimeError> {
         let request = pb::ContainerStatusRequest { container_id: id.to_string(), verbose: false };
-        let answer = rpc!(self, "ContainerStatus", container_status, self.usual(), request)?;
-        whole("ContainerStatus", from_wire::container_status(answer))
+        let answer = rpc!(self, "ContainerStatus", container_status, self.default_deadline(), request)?;
+        require_complete("ContainerStatus", from_wire::container_status(answer))
     }
 
     async fn update_container_resources(
@@ -187,12 +201,13 @@ impl Runtime for CriClient {
             container_id: id.to_string(),
             linux: Some(to_wire::resources(resources)),
         };
-        rpc!(self, "UpdateContainerResources", update_container_resources, self.usual(), request).map(drop)
+        rpc!(self, "UpdateContainerResources", update_container_resources, self.default_deadline(), request)
+            .map(drop)
     }
 
     async fn reopen_container_log(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         let request = pb::ReopenContainerLogRequest { container_id: id.to_string() };
-        rpc!(self, "ReopenContainerLog", reopen_container_log, self.usual(), request).map(drop)
+        rpc!(self, "ReopenContainerLog", reopen_container_log, self.default_deadline(), request).map(drop)
     }
 
     async fn checkpoint_container(
@@ -247,7 +262,7 @@ impl Runtime for CriClient {
             stdout: streams.stdout,
             stderr: streams.stderr,
         };
-        let answer = rpc!(self, "Exec", exec, self.usual(), request)?;
+        let answer = rpc!(self, "Exec", exec, self.default_deadline(), request)?;
         non_empty("Exec", answer.url, "a URL")
     }
 
@@ -259,21 +274,21 @@ impl Runtime for CriClient {
             stdout: streams.stdout,
             stderr: streams.stderr,
         };
-        let answer = rpc!(self, "Attach", attach, self.usual(), request)?;
+        let answer = rpc!(self, "Attach", attach, self.default_deadline(), request)?;
         non_empty("Attach", answer.url, "a URL")
     }
 
     async fn port_forward(&self, id: &SandboxId, ports: &[i32]) -> Result<String, RuntimeError> {
         let request = pb::PortForwardRequest { pod_sandbox_id: id.to_string(), port: ports.to_vec() };
-        let answer = rpc!(self, "PortForward", port_forward, self.usual(), request)?;
+        let answer = rpc!(self, "PortForward", port_forward, self.default_deadline(), request)?;
         non_empty("PortForward", answer.url, "a URL")
     }
 
     async fn container_stats(&self, id: &ContainerId) -> Result<ContainerStats, RuntimeError> {
         let request = pb::ContainerStatsRequest { container_id: id.to_string() };
-        let answer = rpc!(self, "ContainerStats", container_stats, self.usual(), request)?;
+        let answer = rpc!(self, "ContainerStats", container_stats, self.default_deadline(), request)?;
         let stats = answer.stats.ok_or_else(|| malformed("ContainerStats", "stats"))?;
-        whole("ContainerStats", from_wire::container_stats(stats))
+        require_complete("ContainerStats", from_wire::container_stats(stats))
     }
 
     async fn list_container_stats(
@@ -286,12 +301,12 @@ impl Runtime for CriClient {
         };
         let filter = Some(filter);
         let stats = list!(
-            self.runtime, self.runtime_line(), self.usual(),
+            self.runtime, self.runtime_target(), self.default_deadline(),
             "StreamContainerStats"
                 stream_container_stats(pb::StreamContainerStatsRequest { filter: filter.clone() }) container_stats,
             "ListContainerStats" list_container_stats(pb::ListContainerStatsRequest { filter }) stats
         )?;
-        Ok(sound_entries("ListContainerStats", stats, from_wire::container_stats))
+        Ok(valid_entries("ListContainerStats", stats, from_wire::container_stats))
     }
 
     async fn list_pod_sandbox_stats(
@@ -303,23 +318,24 @@ impl Runtime for CriClient {
             label_selector: selector(filter.pod_uid.as_ref()),
         });
         let stats = list!(
-            self.runtime, self.runtime_line(), self.usual(),
+            self.runtime, self.runtime_target(), self.default_deadline(),
             "StreamPodSandboxStats"
                 stream_pod_sandbox_stats(pb::StreamPodSandboxStatsRequest { filter: filter.clone() }) pod_sandbox_stats,
             "ListPodSandboxStats" list_pod_sandbox_stats(pb::ListPodSandboxStatsRequest { filter }) stats
         )?;
-        Ok(sound_entries("ListPodSandboxStats", stats, from_wire::sandbox_stats))
+        Ok(valid_entries("ListPodSandboxStats", stats, from_wire::sandbox_stats))
     }
 
     async fn list_metric_descriptors(&self) -> Result<Vec<MetricDescriptor>, RuntimeError> {
         let request = pb::ListMetricDescriptorsRequest {};
-        let answer = rpc!(self, "ListMetricDescriptors", list_metric_descriptors, self.usual(), request)?;
-        Ok(sound_entries("ListMetricDescriptors", answer.descriptors, from_wire::metric_descriptor))
+        let answer =
+            rpc!(self, "ListMetricDescriptors", list_metric_descriptors, self.default_deadline(), request)?;
+        Ok(valid_entries("ListMetricDescriptors", answer.descriptors, from_wire::metric_descriptor))
     }
 
     async fn list_pod_sandbox_metrics(&self) -> Result<Vec<Metric>, RuntimeError> {
         let pods = list!(
-            self.runtime, self.runtime_line(), self.usual(),
+            self.runtime, self.runtime_target(), self.default_deadline(),
             "StreamPodSandboxMetrics"
                 stream_pod_sandbox_metrics(pb::StreamPodSandboxMetricsRequest {}) pod_sandbox_metrics,
             "ListPodSandboxMetrics" list_pod_sandbox_metrics(pb::ListPodSandboxMetricsRequest {}) pod_metrics
@@ -329,12 +345,12 @@ impl Runtime for CriClient {
             pod.metrics.into_iter().chain(of_containers)
         };
         let metrics = pods.into_iter().flat_map(of_pod).collect();
-        Ok(sound_entries("ListPodSandboxMetrics", metrics, from_wire::metric))
+        Ok(valid_entries("ListPodSandboxMetrics", metrics, from_wire::metric))
     }
 }
 
 impl CriClient {
-    fn usual(&self) -> Option<Duration> {
+    fn default_deadline(&self) -> Option<Duration> {
         Some(self.request_timeout)
     }
 }
@@ -375,7 +391,7 @@ fn whole_seconds(duration: Duration) -> i64 {
     seconds.min(LONGEST) as i64
 }
 
-fn whole<T>(call: &'static str, value: Result<T, Missing>) -> Result<T, RuntimeError> {
+fn require_complete<T>(call: &'static str, value: Result<T, MissingField>) -> Result<T, RuntimeError> {
     value.map_err(|missing| malformed(call, missing))
 }
 
@@ -384,10 +400,10 @@ fn non_empty(call: &'static str, value: String, what: &str) -> Result<String, Ru
 }
 
 /// A list without the entries that can't be told whose they are: one of them must not hide all others.
-pub(crate) fn sound_entries<A, B>(
+pub(crate) fn valid_entries<A, B>(
     call: &'static str,
     entries: Vec<A>,
-    turn: impl Fn(A) -> Result<B, Missing>,
+    turn: impl Fn(A) -> Result<B, MissingField>,
 ) -> Vec<B> {
     let sound = |entry| match turn(entry) {
         Ok(value) => Some(value),

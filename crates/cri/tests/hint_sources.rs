@@ -128,7 +128,7 @@ async fn next_name(hints: &mut HintStream) -> Hint {
 #[tokio::test]
 async fn the_complete_source_is_taken_and_the_other_when_it_is_refused() {
     let by_pod = Hint::Pod("pod-uid".into());
-    let by_id = Hint::Id("container".into());
+    let by_id = Hint::ContainerOrSandbox("container".into());
     let table = [
         ("containerd", "1.6.20", Offer::Unimplemented, true, &by_id),
         ("containerd", "1.7.24", Offer::OneEvent, true, &by_id),
@@ -157,7 +157,7 @@ async fn who_listens_to_containerd_itself_is_told_to_look_twice() {
     let _server = serve(&socket, &speaker, true);
     let mut hints = listen(&socket);
     assert_eq!(next(&mut hints).await, Hint::Everything);
-    assert_eq!(next_name(&mut hints).await, Hint::Id("container".into()));
+    assert_eq!(next_name(&mut hints).await, Hint::ContainerOrSandbox("container".into()));
     assert_eq!(next(&mut hints).await, Hint::Everything);
     assert_eq!(speaker.subscriptions.load(Ordering::SeqCst), 0, "nothing was lost and asked for anew");
 }

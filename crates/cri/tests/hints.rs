@@ -34,7 +34,7 @@ async fn hinted<F: Future<Output = bool>>(
 ) {
     loop {
         match next(hints).await {
-            Hint::Id(hinted) if hinted == id => {}
+            Hint::ContainerOrSandbox(hinted) if hinted == id => {}
             Hint::Pod(hinted) if hinted.as_str() == uid => {}
             _ => continue,
         }

@@ -58,10 +58,11 @@ async fn the_runtime_hears_of_the_trace_and_the_collector_of_the_call() {
     assert_eq!(plain.version().await.unwrap().runtime_name, "nothing");
 
     let (ended, mut spans) = mpsc::unbounded_channel();
-    let tracing = Tracing::by(Arc::new(Numbering { next: AtomicU64::new(1), ended }));
+    let tracing = Tracing::new(Arc::new(Numbering { next: AtomicU64::new(1), ended }));
     let traced = plain.with_tracing(tracing.clone());
     let outer = || Span { name: "outer".into(), kind: SpanKind::Internal, attributes: Vec::new() };
-    let heard = tracing.under(outer, async { traced.version().await.unwrap().runtime_name }, |_| None).await;
+    let heard =
+        tracing.in_span(outer, async { traced.version().await.unwrap().runtime_name }, |_| None).await;
     assert_eq!(heard, format!("00-{:032x}-{:016x}-01", 0xabc, 2));
     let call = spans.try_recv().unwrap();
     assert_eq!((call.span.name.as_ref(), call.parent), ("runtime.v1.RuntimeService/Version", Some(1)));

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::resources::{Amounts, CPU, MEMORY, cpu_quota};
 
 pub const INFEASIBLE: &str = "Infeasible";
-pub const MESSAGE: &str = "In-place pod resize is not supported on this node";
+pub const RESIZE_UNSUPPORTED_MESSAGE: &str = "In-place pod resize is not supported on this node";
 
 /// Kernels count memory in pages.
 const PAGE: i64 = 4096;
@@ -42,7 +42,7 @@ pub struct Allocated {
 }
 
 /// What was allocated to `before` stays.
-pub fn keep(view: PodView, before: &PodView) -> Allocated {
+pub fn keep_allocated(view: PodView, before: &PodView) -> Allocated {
     let has = |container: &Container| before.container(&container.name).map(|(_, c)| &c.resources);
     let mut containers = view.containers().iter().chain(view.init_containers());
     // Almost every update is of something else.
@@ -52,11 +52,11 @@ pub fn keep(view: PodView, before: &PodView) -> Allocated {
         return Allocated { view, pending: None };
     }
     let of = |container: &Container| has(container).cloned();
-    overlay(view, Some(before.spec().resources.clone()), of)
+    apply_allocated(view, Some(before.spec().resources.clone()), of)
 }
 
 /// What the pod's status says was allocated stays. `period_micros`: of CPU quotas.
-pub fn recall(view: PodView, period_micros: i64) -> Allocated {
+pub fn restore_allocated(view: PodView, period_micros: i64) -> Allocated {
     let pod = view.pod.clone();
     let Some(status) = pod.status.as_ref().filter(|status| status.start_time.is_some()) else {
         return Allocated { view, pending: None };
@@ -67,7 +67,7 @@ pub fn recall(view: PodView, period_micros: i64) -> Allocated {
         shown_resources(container, shown, period_micros)
     };
     // Nobody may resize a pod as a whole on a node that does not declare the feature.
-    overlay(view, None, of)
+    apply_allocated(view, None, of)
 }
 
 /// What the status shows of a container that was made; `None` when that follows from the spec as it is.
@@ -111,7 +111,7 @@ fn limits_follow(asked: &Amounts, reported: &Amounts, period_micros: i64) -> boo
 }
 
 /// `of`: what a container has, where that is known. `whole`: the same of the pod as a whole.
-fn overlay(
+fn apply_allocated(
     view: PodView,
     whole: Option<Option<ResourceRequirements>>,
     of: impl Fn(&Container) -> Option<Option<ResourceRequirements>>,
@@ -174,7 +174,7 @@ impl PendingResize {
     pub fn event(&self) -> ApiEvent {
         let mut text = self.wanted.clone();
         text["generation"] = json!(self.generation.unwrap_or_default());
-        text["error"] = json!(MESSAGE);
+        text["error"] = json!(RESIZE_UNSUPPORTED_MESSAGE);
         ApiEvent::warning("ResizeInfeasible", format!("Pod resize Infeasible: {text}"))
     }
 }
@@ -215,7 +215,7 @@ mod tests {
         let none = || json!({});
         let before = pod(resources("100m", "1"), none(), Value::Null, none());
         let check = |own: Value, init: Value, whole: Value, features: Option<&[&str]>| {
-            let kept = keep(pod(own.clone(), init, whole, none()), &before);
+            let kept = keep_allocated(pod(own.clone(), init, whole, none()), &before);
             let found = kept.pending.as_ref().map(|pending| pending.features.as_slice());
             assert_eq!(found, features, "{own}");
             assert_eq!(cpu(&kept.view), 100, "{own}");
@@ -243,7 +243,7 @@ mod tests {
         };
         let check = |requests: &str, limits: &str, status: Value, pending: bool, millis: i64| {
             let view = pod(resources(requests, limits), json!({}), Value::Null, status.clone());
-            let recalled = recall(view, PERIOD);
+            let recalled = restore_allocated(view, PERIOD);
             assert_eq!(
                 (recalled.pending.is_some(), cpu(&recalled.view)),
                 (pending, millis),
@@ -264,12 +264,12 @@ mod tests {
     #[test]
     fn the_event_tells_what_was_asked_for() {
         let before = pod(resources("100m", "1"), json!({}), Value::Null, json!({}));
-        let kept = keep(pod(resources("200m", "1"), json!({}), Value::Null, json!({})), &before);
+        let kept = keep_allocated(pod(resources("200m", "1"), json!({}), Value::Null, json!({})), &before);
         let event = kept.pending.expect("a resize").event();
         let (prefix, text) = event.message.split_once(": ").expect("two parts");
         let told: Value = serde_json::from_str(text).expect("JSON");
         assert_eq!((event.reason.as_str(), prefix), ("ResizeInfeasible", "Pod resize Infeasible"));
         assert_eq!(told["containers"][0]["resources"]["requests"]["cpu"], "200m");
-        assert_eq!((&told["generation"], &told["error"]), (&json!(2), &json!(MESSAGE)));
+        assert_eq!((&told["generation"], &told["error"]), (&json!(2), &json!(RESIZE_UNSUPPORTED_MESSAGE)));
     }
 }

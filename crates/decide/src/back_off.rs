@@ -31,7 +31,12 @@ pub struct CrashLimits {
 }
 
 /// When the next start is allowed, if it is not allowed now.
-pub fn crash_wait(entry: Option<&CrashBackOff>, key: u64, finished_at: Wall, now: Wall) -> Option<Wall> {
+pub fn crash_back_off_until(
+    entry: Option<&CrashBackOff>,
+    key: u64,
+    finished_at: Wall,
+    now: Wall,
+) -> Option<Wall> {
     let entry = entry.filter(|e| e.key == key)?;
     if finished_at.since(entry.advanced_at) > CRASH_FORGET {
         return None;
@@ -42,7 +47,7 @@ pub fn crash_wait(entry: Option<&CrashBackOff>, key: u64, finished_at: Wall, now
 }
 
 /// The entry after a start was decided.
-pub fn crash_advance(
+pub fn next_crash_back_off(
     entry: Option<&CrashBackOff>,
     key: u64,
     finished_at: Wall,
@@ -76,13 +81,13 @@ pub struct PullBackOff {
     pub message: String,
 }
 
-pub fn pull_wait(entry: Option<&PullBackOff>, now: Wall) -> Option<Wall> {
+pub fn pull_back_off_until(entry: Option<&PullBackOff>, now: Wall) -> Option<Wall> {
     let entry = entry?;
     let until = entry.failed_at.plus(entry.delay);
     (entry.failed_at <= now && now < until && now.since(entry.failed_at) <= PULL_FORGET).then_some(until)
 }
 
-pub fn pull_failed(
+pub fn next_pull_back_off(
     entry: Option<&PullBackOff>,
     now: Wall,
     reason: model::Reason,
@@ -153,15 +158,15 @@ mod tests {
         let mut seen = Vec::new();
         for _ in 0..restarts {
             let finished = now;
-            let allowed = crash_wait(entry.as_ref(), 7, finished, now).unwrap_or(now);
+            let allowed = crash_back_off_until(entry.as_ref(), 7, finished, now).unwrap_or(now);
             seen.push(allowed.since(finished).as_secs());
             now = allowed;
             assert_eq!(
-                crash_wait(entry.as_ref(), 7, finished, now),
+                crash_back_off_until(entry.as_ref(), 7, finished, now),
                 None,
                 "not allowed when the wait is over"
             );
-            entry = Some(crash_advance(entry.as_ref(), 7, finished, now, limits));
+            entry = Some(next_crash_back_off(entry.as_ref(), 7, finished, now, limits));
         }
         seen
     }
@@ -180,10 +185,10 @@ mod tests {
     #[test]
     fn ten_quiet_minutes_start_the_count_anew() {
         let entry = CrashBackOff { key: 7, delay: Duration::from_secs(160), advanced_at: at(0) };
-        assert_eq!(crash_wait(Some(&entry), 7, at(600), at(600)), Some(at(760)));
-        assert_eq!(crash_wait(Some(&entry), 7, at(601), at(601)), None);
+        assert_eq!(crash_back_off_until(Some(&entry), 7, at(600), at(600)), Some(at(760)));
+        assert_eq!(crash_back_off_until(Some(&entry), 7, at(601), at(601)), None);
         assert_eq!(
-            crash_advance(Some(&entry), 7, at(601), at(601), limits(10, 300)).delay,
+            next_crash_back_off(Some(&entry), 7, at(601), at(601), limits(10, 300)).delay,
             Duration::from_secs(10)
         );
     }
@@ -191,9 +196,9 @@ mod tests {
     #[test]
     fn another_definition_starts_anew() {
         let entry = CrashBackOff { key: 7, delay: Duration::from_secs(160), advanced_at: at(0) };
-        assert_eq!(crash_wait(Some(&entry), 8, at(1), at(1)), None);
+        assert_eq!(crash_back_off_until(Some(&entry), 8, at(1), at(1)), None);
         assert_eq!(
-            crash_advance(Some(&entry), 8, at(1), at(1), limits(10, 300)).delay,
+            next_crash_back_off(Some(&entry), 8, at(1), at(1), limits(10, 300)).delay,
             Duration::from_secs(10)
         );
     }
@@ -204,15 +209,15 @@ mod tests {
         let mut now = at(0);
         let mut seen = Vec::new();
         for _ in 0..7 {
-            let failed = pull_failed(entry.as_ref(), now, Reason::ErrImagePull, "no".into());
+            let failed = next_pull_back_off(entry.as_ref(), now, Reason::ErrImagePull, "no".into());
             seen.push(failed.delay.as_secs());
-            assert_eq!(pull_wait(Some(&failed), now), Some(now.plus(failed.delay)));
+            assert_eq!(pull_back_off_until(Some(&failed), now), Some(now.plus(failed.delay)));
             now = now.plus(failed.delay);
-            assert_eq!(pull_wait(Some(&failed), now), None);
+            assert_eq!(pull_back_off_until(Some(&failed), now), None);
             entry = Some(failed);
         }
         assert_eq!(seen, [10, 20, 40, 80, 160, 300, 300]);
-        let late = pull_failed(
+        let late = next_pull_back_off(
             entry.as_ref(),
             now.plus(Duration::from_secs(601)),
             Reason::ErrImagePull,
@@ -231,11 +236,11 @@ mod tests {
     #[test]
     fn a_clock_that_was_set_back_does_not_prolong_a_wait() {
         let crash = CrashBackOff { key: 7, delay: Duration::from_secs(10), advanced_at: at(5_000) };
-        assert_eq!(crash_wait(Some(&crash), 7, at(5_001), at(5_002)), Some(at(5_011)));
-        assert_eq!(crash_wait(Some(&crash), 7, at(5_001), at(1_400)), None);
-        let pull = pull_failed(None, at(5_000), Reason::ErrImagePull, "no".into());
-        assert_eq!(pull_wait(Some(&pull), at(5_000)), Some(at(5_010)));
-        assert_eq!(pull_wait(Some(&pull), at(1_400)), None);
+        assert_eq!(crash_back_off_until(Some(&crash), 7, at(5_001), at(5_002)), Some(at(5_011)));
+        assert_eq!(crash_back_off_until(Some(&crash), 7, at(5_001), at(1_400)), None);
+        let pull = next_pull_back_off(None, at(5_000), Reason::ErrImagePull, "no".into());
+        assert_eq!(pull_back_off_until(Some(&pull), at(5_000)), Some(at(5_010)));
+        assert_eq!(pull_back_off_until(Some(&pull), at(1_400)), None);
     }
 
     #[test]

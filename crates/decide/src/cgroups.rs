@@ -42,7 +42,7 @@ pub fn pod_cgroup(config: &NodeConfig, pod: &PodView) -> Option<CgroupName> {
 
 /// What the runtime is told as a sandbox's parent: the pod's cgroup as the driver spells it, or nothing.
 pub fn cgroup_parent(config: &NodeConfig, pod: &PodView) -> String {
-    pod_cgroup(config, pod).map(|name| name.spell(config.cgroup_driver)).unwrap_or_default()
+    pod_cgroup(config, pod).map(|name| name.to_path(config.cgroup_driver)).unwrap_or_default()
 }
 
 /// The pod's cgroup with its values, written when it is made and when the pod is resized.
@@ -232,7 +232,7 @@ mod tests {
         let specs = node_cgroup_specs(&sample::config(), &sample::facts(), 1500);
         let seen: Vec<(String, Option<u64>)> = specs
             .iter()
-            .map(|spec| (spec.name.spell(CgroupDriver::Cgroupfs), spec.values.cpu_shares))
+            .map(|spec| (spec.name.to_path(CgroupDriver::Cgroupfs), spec.values.cpu_shares))
             .collect();
         assert_eq!(
             seen,

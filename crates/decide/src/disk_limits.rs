@@ -3,7 +3,7 @@
 //! The kernel does not enforce them. Pods that have one are measured now and then; a pod that has outgrown one is
 //! evicted. Volumes in memory are bounded by their filesystem and are not looked at.
 
-use model::disk_use::{DiskPlaces, DiskUse};
+use model::disk_usage::{DiskUsagePaths, PodDiskUsage};
 use model::k8s;
 use model::node::NodeConfig;
 use model::observed::ObservedPod;
@@ -16,18 +16,18 @@ use crate::volumes;
 /// Whether anything of the pod is limited, so that it has to be measured. Critical pods are never evicted.
 pub fn is_limited(config: &NodeConfig, pod: &PodView) -> bool {
     let volumes = || pod.spec().volumes.iter().flatten().any(|volume| size_limit(volume).is_some());
-    config.setup.capacity.local_storage && !is_critical(pod) && (pod_limit(pod).is_some() || volumes())
+    config.node_object.capacity.local_storage && !is_critical(pod) && (pod_limit(pod).is_some() || volumes())
 }
 
 /// Where what counts is found. `observed`: the containers that are there.
-pub fn places(config: &NodeConfig, pod: &PodView, observed: &ObservedPod) -> DiskPlaces {
+pub fn places(config: &NodeConfig, pod: &PodView, observed: &ObservedPod) -> DiskUsagePaths {
     let mounted = volumes::mounted_names(pod);
     let local = pod.spec().volumes.iter().flatten();
     let local = local.filter(|volume| is_local(volume) && mounted.contains(volume.name.as_str()));
     let path = |volume: &k8s::Volume| volumes::host_path(config, pod, volume).ok().map(|source| source.path);
-    let mut found = DiskPlaces {
+    let mut found = DiskUsagePaths {
         volumes: local.filter_map(|volume| Some((volume.name.clone(), path(volume)?))).collect(),
-        ..DiskPlaces::default()
+        ..DiskUsagePaths::default()
     };
     if pod_limit(pod).is_none() {
         return found;
@@ -47,7 +47,7 @@ pub fn places(config: &NodeConfig, pod: &PodView, observed: &ObservedPod) -> Dis
 
 /// A limit that the pod has outgrown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outgrown {
+pub struct ExceededLimit {
     /// The kubelet's word for the limit.
     pub signal: &'static str,
     /// What the pod is evicted with.
@@ -55,13 +55,13 @@ pub struct Outgrown {
 }
 
 /// `None`: the pod keeps no more than it may.
-pub fn verdict(pod: &PodView, used: &DiskUse) -> Option<Outgrown> {
+pub fn exceeded_limit(pod: &PodView, used: &PodDiskUsage) -> Option<ExceededLimit> {
     for volume in pod.spec().volumes.iter().flatten() {
         let Some(limit) = size_limit(volume) else { continue };
         if used.volumes.get(&volume.name).is_some_and(|bytes| exceeds(*bytes, &limit)) {
             let name = &volume.name;
             let message = format!("Usage of EmptyDir volume {name:?} exceeds the limit \"{limit}\". ");
-            return Some(Outgrown { signal: "emptydirfs.limit", message });
+            return Some(ExceededLimit { signal: "emptydirfs.limit", message });
         }
     }
     if let Some(limit) = pod_limit(pod)
@@ -69,7 +69,7 @@ pub fn verdict(pod: &PodView, used: &DiskUse) -> Option<Outgrown> {
     {
         let message =
             format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. ");
-        return Some(Outgrown { signal: "ephemeralpodfs.limit", message });
+        return Some(ExceededLimit { signal: "ephemeralpodfs.limit", message });
     }
     pod.all_containers().find_map(|(_, container)| {
         let limits = container_limits(container);
@@ -77,7 +77,7 @@ pub fn verdict(pod: &PodView, used: &DiskUse) -> Option<Outgrown> {
         let of =
             |part: &std::collections::BTreeMap<String, u64>| part.get(&container.name).copied().unwrap_or(0);
         let name = &container.name;
-        exceeds(of(&used.logs).saturating_add(of(&used.layers)), &limit).then(|| Outgrown {
+        exceeds(of(&used.logs).saturating_add(of(&used.layers)), &limit).then(|| ExceededLimit {
             signal: "ephemeralcontainerfs.limit",
             message: format!("Container {name} exceeded its local ephemeral storage limit \"{limit}\". "),
         })
@@ -116,10 +116,15 @@ mod tests {
         sample::pod(spec)
     }
 
-    fn used(volumes: &[(&str, u64)], logs: &[(&str, u64)], layers: &[(&str, u64)], hosts: u64) -> DiskUse {
+    fn used(
+        volumes: &[(&str, u64)],
+        logs: &[(&str, u64)],
+        layers: &[(&str, u64)],
+        hosts: u64,
+    ) -> PodDiskUsage {
         let map =
             |parts: &[(&str, u64)]| parts.iter().map(|(name, bytes)| ((*name).to_owned(), *bytes)).collect();
-        DiskUse { volumes: map(volumes), logs: map(logs), layers: map(layers), hosts }
+        PodDiskUsage { volumes: map(volumes), logs: map(logs), layers: map(layers), hosts }
     }
 
     fn container(name: &str, limit: Option<&str>, mounts: &[&str]) -> Value {
@@ -141,7 +146,7 @@ mod tests {
         assert!(!limited(with(json!({"name": "v", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}))));
         let mut config = NodeConfig::default();
         let spec = with(json!({"name": "v", "emptyDir": {"sizeLimit": "1Mi"}}));
-        config.setup.capacity.local_storage = false;
+        config.node_object.capacity.local_storage = false;
         assert!(!is_limited(&config, &pod(spec.clone())));
         assert!(!is_limited(&NodeConfig::default(), &sample::static_pod(spec)), "critical");
     }
@@ -196,7 +201,11 @@ mod tests {
             (&both, used(&[], &[("a", 20)], &[("a", 21)], 0), Some(own)),
             (&both, used(&[], &[("a", 41)], &[], 0), Some(own)),
         ] {
-            assert_eq!(verdict(pod, &used).as_ref().map(|found| found.message.as_str()), expect, "{used:?}");
+            assert_eq!(
+                exceeded_limit(pod, &used).as_ref().map(|found| found.message.as_str()),
+                expect,
+                "{used:?}"
+            );
         }
     }
 }

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::cgroup::{CgroupName, CgroupSpec};
-use model::cluster::{ObjectKey, TokenWanted};
+use model::cluster::{ObjectKey, PodTokenRequest};
 use model::credentials::PullSecret;
 use model::cri::{ContainerConfig, IdMapping, SandboxConfig};
 use model::csi::{ClaimObject, Expansion, VolumeId};
-use model::disk_use::DiskPlaces;
+use model::disk_usage::DiskUsagePaths;
 use model::files::{ContainerFiles, EnvFile};
 use model::hook::HookCall;
 use model::k8s::{Pod, PodStatus};
@@ -21,9 +21,9 @@ use model::volume::VolumeSetup;
 use model::{ApiEvent, ContainerId, FullName, Mono, PodUid, SandboxId};
 use serde::{Deserialize, Serialize};
 
-use crate::credentials::Candidate;
+use crate::credentials::CredentialCandidate;
 use crate::csi::{VolumeCall, VolumeCallId, VolumeRequestId};
-use crate::event::StepResult;
+use crate::event::ActionResult;
 use crate::images::PullKey;
 
 /// Number of a plan of one pod. Grows; a result with another epoch is late.
@@ -39,13 +39,13 @@ pub enum Effect {
         ask_cgroup_driver: bool,
     },
     /// Carry out a plan. The pod has no other plan running.
-    Run {
+    RunPlan {
         uid: PodUid,
         epoch: Epoch,
         stages: Arc<Vec<Stage>>,
     },
     /// Begin no further action of this plan, and cut short those that may be. `PlanEnded` still follows.
-    Cancel {
+    CancelPlan {
         uid: PodUid,
         epoch: Epoch,
     },
@@ -54,7 +54,7 @@ pub enum Effect {
     },
     /// Ask the credential plugins about an image on behalf of a pod, and keep what they say for its pull.
     /// `for_access`: nothing is kept, what counts is whose credentials they have. `PluginsAsked` follows.
-    AskPlugins {
+    AskCredentialPlugins {
         pull: PullKey,
         pod: PullingPod,
         for_access: bool,
@@ -64,11 +64,11 @@ pub enum Effect {
     PullImage {
         pull: PullKey,
         #[serde(skip)]
-        own: Vec<Candidate>,
+        pod_credentials: Vec<CredentialCandidate>,
         context: Box<PullContext>,
     },
     /// Put on record that a pod with this secret may use the image.
-    NoteAccess {
+    RecordImageAccess {
         image: String,
         image_ref: String,
         secret: PullSecret,
@@ -82,10 +82,10 @@ pub enum Effect {
     },
     /// `TokenIssued` follows.
     RequestToken {
-        wanted: TokenWanted,
+        wanted: PodTokenRequest,
     },
     /// Ask for this object once. `StorageRead` follows.
-    ReadStorage {
+    ReadStorageObject {
         key: StorageKey,
     },
     /// Make a key and ask the cluster for a certificate. `CertificateRequested` follows, with the number of the call.
@@ -99,17 +99,17 @@ pub enum Effect {
         node: String,
     },
     /// Follow the certificates that the cluster vouches for, from now on. `TrustBundles` follow.
-    FollowTrustBundles,
+    WatchTrustBundles,
     /// The Node object says that these are in use, by their unique names.
-    TellVolumesInUse {
+    ReportVolumesInUse {
         volumes: Vec<String>,
     },
     /// How often these drivers are asked anew what the node can take, in seconds.
-    TellDriverPeriods {
+    SetDriverUpdatePeriods {
         periods: BTreeMap<String, u64>,
     },
     /// The driver is asked at once what the node can take of its volumes, and the cluster is told.
-    AskDriver {
+    RefreshDriverNodeInfo {
         driver: String,
     },
     /// Sets, moves or (with `None`) clears a timer.
@@ -117,7 +117,7 @@ pub enum Effect {
         key: TimerKey,
         at: Option<Mono>,
     },
-    PublishStatus {
+    StatusChanged {
         uid: PodUid,
         status: Arc<PodStatus>,
     },
@@ -132,12 +132,12 @@ pub enum Effect {
         attempts: u32,
     },
     /// Replaces what outlives the agent of a pod's probes.
-    KeepProbeRecord {
+    StoreProbeRecord {
         uid: PodUid,
         record: ProbeRecord,
     },
     /// The pod is no longer known here.
-    Forget {
+    ForgetPod {
         uid: PodUid,
     },
     RecordEvent {
@@ -159,7 +159,7 @@ pub enum Effect {
         specs: Vec<CgroupSpec>,
     },
     /// List what is on disk and in the cgroup tree.
-    ListLeftovers,
+    ListPodArtifacts,
     /// Remove what belongs to no pod. `Swept` follows.
     Sweep(Sweep),
     /// Replace the files of a volume of a pod whose plan goes on. `VolumeUpdated` follows.
@@ -179,12 +179,12 @@ pub enum Effect {
     /// How an operation on volumes of storage drivers ended, for whoever has asked for it (`VolumeRequested`).
     AnswerVolumeRequest {
         request: VolumeRequestId,
-        result: StepResult,
+        result: ActionResult,
     },
     /// Measure what a pod keeps on the node's disk. `DiskMeasured` follows.
     MeasureDisk {
         uid: PodUid,
-        places: DiskPlaces,
+        places: DiskUsagePaths,
     },
     /// Ask something of the API server. `ApiAnswered` follows.
     CallApi(ApiCall),
@@ -238,17 +238,17 @@ pub enum LogLevel {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum TimerKey {
     /// The pod's own next moment: back-off over, retry due.
-    Pod(PodUid),
+    PodWakeUp(PodUid),
     /// The next attempt at one of the pod's probes.
     Probe(PodUid),
     /// Another try at reading a pod whose reading failed.
-    Observe(PodUid),
+    RetryObservation(PodUid),
     /// Readings that contradict what the runtime said before are made again.
-    Confirm,
+    ConfirmObservations,
     /// The pod's local storage is to be measured.
-    Disk(PodUid),
+    MeasureDisk(PodUid),
     /// A token has to be asked for (again).
-    Token(TokenWanted),
+    Token(PodTokenRequest),
     /// A certificate of a pod has to be asked for (again), or something is to be told of it.
     Certificate(CertificateSource),
     /// A claim, a persistent volume or an attachment is asked for again.
@@ -258,7 +258,7 @@ pub enum TimerKey {
     /// Another try at reading the records of volumes of storage drivers.
     ListVolumes,
     /// Another try at reporting a pod's status.
-    Report(PodUid),
+    RetryStatusPatch(PodUid),
     /// Another try at a mirror.
     Mirror(FullName),
     FullRelist,
@@ -272,18 +272,18 @@ impl TimerKey {
     /// The pod that it is about, if it is about one.
     pub fn pod(&self) -> Option<&PodUid> {
         match self {
-            TimerKey::Pod(uid)
+            TimerKey::PodWakeUp(uid)
             | TimerKey::Probe(uid)
-            | TimerKey::Observe(uid)
-            | TimerKey::Disk(uid)
-            | TimerKey::Report(uid) => Some(uid),
+            | TimerKey::RetryObservation(uid)
+            | TimerKey::MeasureDisk(uid)
+            | TimerKey::RetryStatusPatch(uid) => Some(uid),
             TimerKey::Token(wanted) => Some(&wanted.pod_uid),
             TimerKey::Certificate(source) => Some(&source.pod),
             TimerKey::Storage(_)
             | TimerKey::Unstage(_)
             | TimerKey::ListVolumes
             | TimerKey::Mirror(_)
-            | TimerKey::Confirm
+            | TimerKey::ConfirmObservations
             | TimerKey::FullRelist
             | TimerKey::RuntimeCheck
             | TimerKey::Sweep
@@ -297,12 +297,12 @@ impl Effect {
     pub fn pod(&self) -> Option<&PodUid> {
         match self {
             Effect::Observe(Scope::Pod(uid))
-            | Effect::Run { uid, .. }
-            | Effect::Cancel { uid, .. }
-            | Effect::PublishStatus { uid, .. }
+            | Effect::RunPlan { uid, .. }
+            | Effect::CancelPlan { uid, .. }
+            | Effect::StatusChanged { uid, .. }
             | Effect::RunProbe { uid, .. }
-            | Effect::KeepProbeRecord { uid, .. }
-            | Effect::Forget { uid }
+            | Effect::StoreProbeRecord { uid, .. }
+            | Effect::ForgetPod { uid }
             | Effect::RecordEvent { uid, .. }
             | Effect::UpdateVolume { uid, .. }
             | Effect::MeasureDisk { uid, .. } => Some(uid),
@@ -345,11 +345,11 @@ pub struct Stage {
 
 impl Stage {
     /// A stage whose failure ends the plan.
-    pub fn must(actions: Vec<Action>) -> Self {
+    pub fn stop_on_failure(actions: Vec<Action>) -> Self {
         Self { actions, stop_on_failure: true, not_after: None }
     }
     /// A stage after which the plan goes on in any case.
-    pub fn may(actions: Vec<Action>) -> Self {
+    pub fn continue_on_failure(actions: Vec<Action>) -> Self {
         Self { actions, stop_on_failure: false, not_after: None }
     }
     /// The same stage, which waits no longer than until `at` for those before it.
@@ -384,7 +384,7 @@ pub enum Action {
         container: String,
         files: Vec<EnvFile>,
     },
-    KeepUserIds {
+    StoreUserIds {
         ids: IdMapping,
     },
     RunSandbox {
@@ -452,7 +452,7 @@ impl Action {
             Action::SetUpVolume { .. } => "set up volume",
             Action::ExpandVolume { .. } => "expand volume",
             Action::ReadEnvFiles { .. } => "read files of variables",
-            Action::KeepUserIds { .. } => "record user namespace",
+            Action::StoreUserIds { .. } => "record user namespace",
             Action::RunSandbox { .. } => "create pod sandbox",
             Action::StartContainer(_) => "start container",
             Action::StopContainer { .. } => "stop container",

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::cgroup::{CgroupDriver, CgroupName};
-use model::cluster::{ObjectKey, ObjectState, Token, TokenWanted};
+use model::cluster::{ObjectKey, ObjectState, PodTokenRequest, Token};
 use model::credentials::{PullHistory, PullServiceAccount};
 use model::cri::{Image, RuntimeStatus};
-use model::disk_use::DiskUse;
+use model::disk_usage::PodDiskUsage;
 use model::files::EnvFileRead;
 use model::k8s::{CSIDriver, ClusterTrustBundle, Node, Pod, PodCertificateRequest, Service};
 use model::local::LocalObjects;
@@ -19,7 +19,7 @@ use model::pod_certificate::{CertificateRequested, CertificateSource};
 use model::probe::{ProbeKind, ProbeOutcome};
 use model::runtime_class::RuntimeClasses;
 use model::storage::{StorageKey, StorageState};
-use model::volume::{MountStage, VolumeNews, VolumeSetup};
+use model::volume::{MountStage, VolumeNotice, VolumeSetup};
 use model::{ContainerId, FullName, PodUid, SandboxId};
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +32,7 @@ pub enum Event {
     /// The agent came up: look at everything.
     Started,
     /// A source delivered its complete set.
-    Pods {
+    PodSetDelivered {
         source: Source,
         pods: Vec<Arc<Pod>>,
     },
@@ -42,7 +42,7 @@ pub enum Event {
         pod: Arc<Pod>,
     },
     /// A source told of one pod that it no longer wants.
-    PodGone {
+    PodRemoved {
         source: Source,
         uid: PodUid,
     },
@@ -53,7 +53,7 @@ pub enum Event {
         complete: bool,
     },
     /// The node's own object in the cluster, or that there is none.
-    NodeSeen(Option<Arc<Node>>),
+    NodeObserved(Option<Arc<Node>>),
     /// A source told of all the runtime classes that it knows.
     RuntimeClasses {
         source: Source,
@@ -80,12 +80,12 @@ pub enum Event {
     /// The runtime answered `Status` and `Version`, or did not.
     RuntimeChecked(RuntimeCheck),
     /// One action of a pod's plan ended.
-    StepDone {
+    ActionDone {
         uid: PodUid,
         epoch: Epoch,
         stage: usize,
         action: usize,
-        result: StepResult,
+        result: ActionResult,
     },
     /// The executor is done with a plan; nothing of it runs any more.
     PlanEnded {
@@ -100,7 +100,7 @@ pub enum Event {
     },
     /// The credential plugins have answered, or had their time.
     /// `account`: the service account on whose behalf one of them gave credentials for the image.
-    PluginsAsked {
+    CredentialPluginsAnswered {
         pull: PullKey,
         for_access: bool,
         account: Option<PullServiceAccount>,
@@ -119,7 +119,7 @@ pub enum Event {
         took: Duration,
     },
     /// An object that some pod names was read, or can't be.
-    ObjectSeen {
+    ObjectObserved {
         key: ObjectKey,
         state: ObjectState,
     },
@@ -133,7 +133,7 @@ pub enum Event {
     /// All CSI drivers that the cluster knows.
     CsiDrivers(Vec<Arc<CSIDriver>>),
     /// The storage drivers that are registered on this node.
-    CsiRegistered(BTreeSet<String>),
+    CsiDriversRegistered(BTreeSet<String>),
     /// Storage drivers can register on this node: what an earlier agent has left of their volumes has to be found.
     CsiEnabled,
     /// An operation on volumes of storage drivers is wanted. `AnswerVolumeRequest` follows.
@@ -150,7 +150,7 @@ pub enum Event {
     Services(Vec<Arc<Service>>),
     /// A token was issued, or why not.
     TokenIssued {
-        wanted: TokenWanted,
+        wanted: PodTokenRequest,
         result: Result<Token, String>,
     },
     /// A certificate was asked for, or why not.
@@ -162,25 +162,25 @@ pub enum Event {
     /// All requests for certificates of pods that this node has made.
     CertificateRequests(Vec<Arc<PodCertificateRequest>>),
     /// The API server answered one of our calls, or could not be asked.
-    ApiAnswered(ApiAnswer),
+    ApiAnswered(ApiCallResult),
     Timer(TimerKey),
     /// The cgroups above pods could not be written.
     NodeCgroupsFailed,
     /// What is on disk and in the cgroup tree of pods.
-    Leftovers(LeftoversSeen),
+    PodArtifactsListed(PodArtifacts),
     /// A sweep ended, with what it could not remove.
-    Swept {
+    SweepEnded {
         problems: Vec<String>,
     },
     /// What a pod keeps on the node's disk, or why that is not known.
     DiskMeasured {
         uid: PodUid,
-        result: Result<DiskUse, String>,
+        result: Result<PodDiskUsage, String>,
     },
     /// Something is to be told about work on a volume.
-    VolumeNews {
+    VolumeNotice {
         uid: PodUid,
-        news: VolumeNews,
+        news: VolumeNotice,
     },
     /// The files of a volume were replaced beside the pod's plan, or could not be.
     VolumeUpdated {
@@ -206,17 +206,17 @@ impl Event {
             Event::Observed(Observation { scope: Scope::Pod(uid), .. })
             | Event::ObserveFailed { scope: Scope::Pod(uid), .. }
             | Event::Hint(Hint::Pod(uid))
-            | Event::PodGone { uid, .. }
-            | Event::StepDone { uid, .. }
+            | Event::PodRemoved { uid, .. }
+            | Event::ActionDone { uid, .. }
             | Event::PlanEnded { uid, .. }
             | Event::ProbeDone { uid, .. }
             | Event::DiskMeasured { uid, .. }
-            | Event::VolumeNews { uid, .. }
+            | Event::VolumeNotice { uid, .. }
             | Event::VolumeUpdated { uid, .. }
             | Event::Evict { uid, .. }
-            | Event::ApiAnswered(ApiAnswer::StatusPatched { uid, .. } | ApiAnswer::PodDeleted { uid, .. }) => {
-                Some(uid.clone())
-            }
+            | Event::ApiAnswered(
+                ApiCallResult::StatusPatched { uid, .. } | ApiCallResult::PodDeleted { uid, .. },
+            ) => Some(uid.clone()),
             Event::CertificateRequested { source, .. } => Some(source.pod.clone()),
             Event::TokenIssued { wanted, .. } => Some(wanted.pod_uid.clone()),
             Event::VolumeRequested { request, .. } => Some(request.uid.clone()),
@@ -229,11 +229,11 @@ impl Event {
     pub fn kind(&self) -> &'static str {
         match self {
             Event::Started => "started",
-            Event::Pods { .. } => "pods",
+            Event::PodSetDelivered { .. } => "pods",
             Event::PodChanged { .. } => "pod_changed",
-            Event::PodGone { .. } => "pod_gone",
+            Event::PodRemoved { .. } => "pod_gone",
             Event::UnreadablePods { .. } => "unreadable_pods",
-            Event::NodeSeen(_) => "node_seen",
+            Event::NodeObserved(_) => "node_seen",
             Event::RuntimeClasses { .. } => "runtime_classes",
             Event::LocalObjects { .. } => "local_objects",
             Event::Observed(_) => "observed",
@@ -241,17 +241,17 @@ impl Event {
             Event::Hint(_) => "hint",
             Event::HookFellBackToHttp { .. } => "hook_fell_back_to_http",
             Event::RuntimeChecked(_) => "runtime_checked",
-            Event::StepDone { .. } => "step_done",
+            Event::ActionDone { .. } => "step_done",
             Event::PlanEnded { .. } => "plan_ended",
             Event::ImageInspected { .. } => "image_inspected",
-            Event::PluginsAsked { .. } => "plugins_asked",
+            Event::CredentialPluginsAnswered { .. } => "plugins_asked",
             Event::ImagePulled { .. } => "image_pulled",
             Event::ProbeDone { .. } => "probe_done",
-            Event::ObjectSeen { .. } => "object_seen",
+            Event::ObjectObserved { .. } => "object_seen",
             Event::StorageRead { .. } => "storage_read",
             Event::TrustBundles(_) => "trust_bundles",
             Event::CsiDrivers(_) => "csi_drivers",
-            Event::CsiRegistered(_) => "csi_registered",
+            Event::CsiDriversRegistered(_) => "csi_registered",
             Event::CsiEnabled => "csi_enabled",
             Event::VolumeRequested { .. } => "volume_requested",
             Event::VolumeCallEnded { .. } => "volume_call_ended",
@@ -262,11 +262,11 @@ impl Event {
             Event::ApiAnswered(_) => "api_answered",
             Event::Timer(_) => "timer",
             Event::NodeCgroupsFailed => "node_cgroups_failed",
-            Event::Leftovers(_) => "leftovers",
-            Event::Swept { .. } => "swept",
+            Event::PodArtifactsListed(_) => "leftovers",
+            Event::SweepEnded { .. } => "swept",
             Event::FactsChanged(_) => "facts_changed",
             Event::DiskMeasured { .. } => "disk-measured",
-            Event::VolumeNews { .. } => "volume_news",
+            Event::VolumeNotice { .. } => "volume_news",
             Event::VolumeUpdated { .. } => "volume_updated",
             Event::Evict { .. } => "evict",
         }
@@ -275,7 +275,7 @@ impl Event {
 
 /// How a [`crate::effect::ApiCall`] ended.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub enum ApiAnswer {
+pub enum ApiCallResult {
     /// `object`: the UID of the object that was written to.
     StatusPatched {
         uid: PodUid,
@@ -304,7 +304,7 @@ pub enum ApiFailureKind {
     /// The server will say no again until somebody changes something.
     Refused,
     /// The server is away, busy or broken.
-    Away,
+    Unavailable,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -328,7 +328,7 @@ impl ApiFailure {
 pub enum Hint {
     Pod(PodUid),
     /// A container or sandbox id.
-    Id(String),
+    ContainerOrSandbox(String),
     /// An image came or changed.
     Images,
     Everything,
@@ -366,7 +366,7 @@ pub struct PulledImage {
 
 /// How one action ended.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub enum StepResult {
+pub enum ActionResult {
     Ok,
     /// Directories are there; the highest log number found of each container that has logs.
     Dirs {
@@ -381,7 +381,7 @@ pub enum StepResult {
     },
     /// The container could not be started; `at` says how far it came.
     StartFailed {
-        at: StartPoint,
+        at: StartFailurePoint,
         id: Option<ContainerId>,
         failure: CallFailure,
     },
@@ -391,7 +391,7 @@ pub enum StepResult {
         stage: MountStage,
         failure: CallFailure,
     },
-    Expanded(Expanded),
+    ExpandOutcome(ExpandOutcome),
     /// What was found in files of variables.
     EnvFiles(Vec<EnvFileRead>),
     /// Stopped, but its hook failed. `message` is for the log only.
@@ -406,7 +406,7 @@ pub enum StepResult {
 
 /// How the growth of a volume ended, if it did not fail. Sizes are quantities.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Expanded {
+pub enum ExpandOutcome {
     Grown {
         size: String,
     },
@@ -421,7 +421,7 @@ pub enum Expanded {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum StartPoint {
+pub enum StartFailurePoint {
     /// Files, sub-paths: `CreateContainerConfigError`.
     Files,
     Create,
@@ -431,7 +431,7 @@ pub enum StartPoint {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct LeftoversSeen {
+pub struct PodArtifacts {
     pub pod_dirs: Vec<PodUid>,
     /// `<ns>_<name>_<uid>`
     pub log_dirs: Vec<String>,

@@ -29,7 +29,7 @@ pub fn pre_stop_of_orphan(pod: &PodView, name: &str, annotation: &str, ips: &[St
 }
 
 fn call(pod: &PodView, container: &Container, handler: &LifecycleHandler, ips: &[String]) -> HookCall {
-    let of = format!("for Container \"{}\" in Pod \"{}\"", container.name, pod.human());
+    let of = format!("for Container \"{}\" in Pod \"{}\"", container.name, pod.display_name());
     if let Some(exec) = &handler.exec {
         let command = exec.command.clone().unwrap_or_default();
         let describe = format!("Exec lifecycle hook ([{}]) {of}", command.join(" "));

@@ -23,14 +23,14 @@ use model::node::NodeConfig;
 use model::{Mono, PodUid};
 use serde::{Deserialize, Serialize};
 
-use crate::credentials::Candidate;
+use crate::credentials::CredentialCandidate;
 use crate::effect::Effect;
 use crate::pull_rate::PullRate;
 
 pub use crate::render::ResolvedImage;
 
 /// An image that the runtime has: what a container is made from.
-pub fn resolved(image: &Image) -> ResolvedImage {
+pub fn resolve_image(image: &Image) -> ResolvedImage {
     ResolvedImage {
         reference: image.id.clone(),
         user_uid: image.uid.as_ref().map(|u| u.value),
@@ -82,7 +82,7 @@ pub struct Waiter {
 
 /// What the desk calls an image: its name, and after a space the runtime's handler for whose storage it is meant, if
 /// that is not the default one. Neither name nor handler can have a space.
-pub fn desk_key(image: &str, handler: &str) -> String {
+pub fn image_key(image: &str, handler: &str) -> String {
     if handler.is_empty() { image.to_owned() } else { format!("{image} {handler}") }
 }
 
@@ -118,27 +118,27 @@ pub struct PullKey {
 pub struct PullRequest {
     pub key: PullKey,
     /// Credentials that the pod brings.
-    pub own: Vec<Candidate>,
+    pub pod_credentials: Vec<CredentialCandidate>,
     /// Some credential plugin knows about the image.
     pub asks_plugins: bool,
 }
 
 /// What is to be done for a pull now.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Turn {
+pub enum PullDecision {
     /// On behalf of this pod.
-    Ask(PullKey, PodUid),
+    AskPlugins(PullKey, PodUid),
     /// On behalf of this pod, only to learn whether its service account may use an image that is there.
-    AskForAccess(PullKey, PodUid),
+    CheckAccess(PullKey, PodUid),
     /// With these credentials before those of the node, on behalf of this pod.
-    Begin(PullKey, Vec<Candidate>, PodUid),
+    StartPull(PullKey, Vec<CredentialCandidate>, PodUid),
     /// Too many began lately: it has failed.
-    TooOften(PullKey),
+    RateLimited(PullKey),
 }
 
-impl Turn {
+impl PullDecision {
     /// What a pull fails with that came too often.
-    pub const TOO_OFTEN: &'static str = "pull QPS exceeded";
+    pub const RATE_LIMITED_MESSAGE: &'static str = "pull QPS exceeded";
 }
 
 /// An image that is there, and those who wait to hear whether they may use it.
@@ -150,9 +150,9 @@ pub struct AccessCheck {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct ImageDesk {
+pub struct ImagePulls {
     inspecting: BTreeMap<String, BTreeSet<Waiter>>,
-    asking: BTreeMap<PullKey, BTreeSet<Waiter>>,
+    asking_plugins: BTreeMap<PullKey, BTreeSet<Waiter>>,
     pulling: BTreeMap<PullKey, BTreeSet<Waiter>>,
     /// Whose image is there, while plugins are asked what their service account may use.
     checking: BTreeMap<PullKey, AccessCheck>,
@@ -160,13 +160,13 @@ pub struct ImageDesk {
     queue: VecDeque<PullKey>,
     queued: BTreeMap<PullKey, BTreeSet<Waiter>>,
     /// What pulls that have not begun will be tried with.
-    own: BTreeMap<PullKey, Vec<Candidate>>,
+    pod_credentials: BTreeMap<PullKey, Vec<CredentialCandidate>>,
     rate: PullRate,
     /// Pods that have a container without an image: looked at again when an image arrives.
-    pub stuck: BTreeSet<PodUid>,
+    pub pods_without_image: BTreeSet<PodUid>,
 }
 
-impl ImageDesk {
+impl ImagePulls {
     pub fn inspect(&mut self, image: &str, waiter: Waiter) -> Option<Effect> {
         let waiters = self.inspecting.entry(image.to_owned()).or_default();
         let first = waiters.is_empty();
@@ -181,7 +181,7 @@ impl ImageDesk {
         waiter: Waiter,
         found: &Image,
         history: &PullHistory,
-    ) -> Option<Turn> {
+    ) -> Option<PullDecision> {
         if let Some(check) = self.checking.get_mut(&key) {
             check.waiters.insert(waiter);
             return None;
@@ -190,7 +190,7 @@ impl ImageDesk {
         let waiters = BTreeSet::from([waiter]);
         let check = AccessCheck { waiters, found: found.clone(), history: history.clone() };
         self.checking.insert(key.clone(), check);
-        Some(Turn::AskForAccess(key, asker))
+        Some(PullDecision::CheckAccess(key, asker))
     }
 
     pub fn access_checked(&mut self, key: &PullKey) -> Option<AccessCheck> {
@@ -203,9 +203,9 @@ impl ImageDesk {
         waiter: Waiter,
         config: &NodeConfig,
         now: Mono,
-    ) -> Option<Turn> {
-        let PullRequest { key, own, asks_plugins } = request;
-        for waiters in [&mut self.asking, &mut self.pulling, &mut self.queued] {
+    ) -> Option<PullDecision> {
+        let PullRequest { key, pod_credentials: own, asks_plugins } = request;
+        for waiters in [&mut self.asking_plugins, &mut self.pulling, &mut self.queued] {
             if let Some(waiters) = waiters.get_mut(&key) {
                 waiters.insert(waiter);
                 return None;
@@ -214,32 +214,37 @@ impl ImageDesk {
         let asker = waiter.uid.clone();
         let waiters = BTreeSet::from([waiter]);
         if !own.is_empty() {
-            self.own.insert(key.clone(), own);
+            self.pod_credentials.insert(key.clone(), own);
         }
         if asks_plugins {
-            self.asking.insert(key.clone(), waiters);
-            return Some(Turn::Ask(key, asker));
+            self.asking_plugins.insert(key.clone(), waiters);
+            return Some(PullDecision::AskPlugins(key, asker));
         }
-        self.line_up(key, waiters, config, now)
+        self.enqueue_or_begin(key, waiters, config, now)
     }
 
     /// The plugins have answered, or not: the pull stands in line.
-    pub fn asked(&mut self, key: &PullKey, config: &NodeConfig, now: Mono) -> Option<Turn> {
-        let waiters = self.asking.remove(key)?;
+    pub fn plugins_answered(
+        &mut self,
+        key: &PullKey,
+        config: &NodeConfig,
+        now: Mono,
+    ) -> Option<PullDecision> {
+        let waiters = self.asking_plugins.remove(key)?;
         if waiters.is_empty() {
-            self.own.remove(key);
+            self.pod_credentials.remove(key);
             return None;
         }
-        self.line_up(key.clone(), waiters, config, now)
+        self.enqueue_or_begin(key.clone(), waiters, config, now)
     }
 
-    fn line_up(
+    fn enqueue_or_begin(
         &mut self,
         key: PullKey,
         waiters: BTreeSet<Waiter>,
         config: &NodeConfig,
         now: Mono,
-    ) -> Option<Turn> {
+    ) -> Option<PullDecision> {
         if self.pulling.len() < pull_slots(config) {
             return Some(self.begin(key, waiters, config, now));
         }
@@ -249,13 +254,19 @@ impl ImageDesk {
     }
 
     /// The runtime is told of one pod, of those that wait at this moment: the one that asked may have gone.
-    fn begin(&mut self, key: PullKey, waiters: BTreeSet<Waiter>, config: &NodeConfig, now: Mono) -> Turn {
+    fn begin(
+        &mut self,
+        key: PullKey,
+        waiters: BTreeSet<Waiter>,
+        config: &NodeConfig,
+        now: Mono,
+    ) -> PullDecision {
         let pod = waiters.first().map_or_else(|| "".into(), |waiter| waiter.uid.clone());
         self.pulling.insert(key.clone(), waiters);
-        let own = self.own.remove(&key).unwrap_or_default();
+        let own = self.pod_credentials.remove(&key).unwrap_or_default();
         match self.rate.take(config.registry_pull_qps, config.registry_burst, now) {
-            true => Turn::Begin(key, own, pod),
-            false => Turn::TooOften(key),
+            true => PullDecision::StartPull(key, own, pod),
+            false => PullDecision::RateLimited(key),
         }
     }
 
@@ -270,12 +281,12 @@ impl ImageDesk {
         key: &PullKey,
         config: &NodeConfig,
         now: Mono,
-    ) -> (BTreeSet<Waiter>, Option<Turn>) {
+    ) -> (BTreeSet<Waiter>, Option<PullDecision>) {
         let waiters = self.pulling.remove(key).unwrap_or_default();
         (waiters, self.next_pull(config, now))
     }
 
-    fn next_pull(&mut self, config: &NodeConfig, now: Mono) -> Option<Turn> {
+    fn next_pull(&mut self, config: &NodeConfig, now: Mono) -> Option<PullDecision> {
         while self.pulling.len() < pull_slots(config) {
             let key = self.queue.pop_front()?;
             let waiters = self.queued.remove(&key).unwrap_or_default();
@@ -291,17 +302,17 @@ impl ImageDesk {
     }
 
     /// Nobody of this pod waits any more. A pull that runs goes on: its layers are of use to the next one.
-    pub fn leave(&mut self, uid: &PodUid) {
-        self.stuck.remove(uid);
+    pub fn remove_pod(&mut self, uid: &PodUid) {
+        self.pods_without_image.remove(uid);
         self.inspecting.values_mut().for_each(|waiters| waiters.retain(|w| w.uid != *uid));
         self.checking.values_mut().for_each(|check| check.waiters.retain(|w| w.uid != *uid));
-        for waiting in [&mut self.asking, &mut self.pulling, &mut self.queued] {
+        for waiting in [&mut self.asking_plugins, &mut self.pulling, &mut self.queued] {
             waiting.values_mut().for_each(|waiters| waiters.retain(|w| w.uid != *uid));
         }
         let abandoned: Vec<PullKey> =
             self.queued.iter().filter(|(_, w)| w.is_empty()).map(|(key, _)| key.clone()).collect();
         for key in abandoned {
-            self.own.remove(&key);
+            self.pod_credentials.remove(&key);
             self.queued.remove(&key);
             self.queue.retain(|queued| *queued != key);
         }
@@ -317,7 +328,7 @@ fn pull_slots(config: &NodeConfig) -> usize {
 }
 
 /// The image with its default tag, or why it is no image name at all.
-pub fn normalise(image: &str) -> Result<String, String> {
+pub fn normalise_image_name(image: &str) -> Result<String, String> {
     let (name, digest) = match image.split_once('@') {
         Some((name, digest)) => (name, Some(digest)),
         None => (image, None),
@@ -409,14 +420,18 @@ mod tests {
     fn waiter(pod: &str) -> Waiter {
         Waiter { uid: pod.into(), container: "c".into() }
     }
-    fn pull(image: &str, pod: &str) -> Option<Turn> {
-        Some(Turn::Begin(key(image), Vec::new(), pod.into()))
+    fn pull(image: &str, pod: &str) -> Option<PullDecision> {
+        Some(PullDecision::StartPull(key(image), Vec::new(), pod.into()))
     }
     fn key(image: &str) -> PullKey {
         PullKey { image: image.into(), ..PullKey::default() }
     }
     fn request(image: &str) -> PullRequest {
-        PullRequest { key: key(image), own: Vec::new(), asks_plugins: image.starts_with("h.test/") }
+        PullRequest {
+            key: key(image),
+            pod_credentials: Vec::new(),
+            asks_plugins: image.starts_with("h.test/"),
+        }
     }
     const NOW: Mono = Mono::ZERO;
 
@@ -431,7 +446,7 @@ mod tests {
             (&format!("a@{digest}"), &format!("a@{digest}")),
             (&format!("a:1@{digest}"), &format!("a:1@{digest}")),
         ] {
-            assert_eq!(normalise(given).as_deref(), Ok(expect), "{given}");
+            assert_eq!(normalise_image_name(given).as_deref(), Ok(expect), "{given}");
         }
     }
 
@@ -453,7 +468,7 @@ mod tests {
             "x/",
             "invalid image",
         ] {
-            let error = normalise(bad).expect_err(bad);
+            let error = normalise_image_name(bad).expect_err(bad);
             assert!(error.contains("invalid reference format"), "{bad}: {error}");
         }
         for (bad, repository) in [
@@ -463,13 +478,13 @@ mod tests {
             ("a/B", "a/B"),
         ] {
             let hint = format!("repository name ({repository}) must be lowercase");
-            assert!(normalise(bad).unwrap_err().ends_with(&hint), "{bad}");
+            assert!(normalise_image_name(bad).unwrap_err().ends_with(&hint), "{bad}");
         }
     }
 
     #[test]
     fn one_inspection_serves_all_who_wait() {
-        let mut desk = ImageDesk::default();
+        let mut desk = ImagePulls::default();
         assert_eq!(desk.inspect("a", waiter("1")), Some(Effect::InspectImage { image: "a".into() }));
         assert_eq!(desk.inspect("a", waiter("2")), None);
         assert_eq!(desk.inspected("a").len(), 2);
@@ -479,7 +494,7 @@ mod tests {
     #[test]
     fn serial_pulls_wait_in_line_and_share() {
         let config = NodeConfig::default();
-        let mut desk = ImageDesk::default();
+        let mut desk = ImagePulls::default();
         assert_eq!(desk.pull(request("a"), waiter("1"), &config, NOW), pull("a", "1"));
         assert_eq!(desk.pull(request("a"), waiter("2"), &config, NOW), None);
         assert_eq!(desk.pull(request("b"), waiter("3"), &config, NOW), None);
@@ -496,7 +511,7 @@ mod tests {
             max_parallel_image_pulls: Some(2),
             ..Default::default()
         };
-        let mut desk = ImageDesk::default();
+        let mut desk = ImagePulls::default();
         assert!(desk.pull(request("a"), waiter("1"), &config, NOW).is_some());
         assert!(desk.pull(request("b"), waiter("2"), &config, NOW).is_some());
         assert!(desk.pull(request("c"), waiter("3"), &config, NOW).is_none());
@@ -507,11 +522,11 @@ mod tests {
     #[test]
     fn a_pod_that_leaves_frees_its_place_in_the_line() {
         let config = NodeConfig::default();
-        let mut desk = ImageDesk::default();
+        let mut desk = ImagePulls::default();
         desk.pull(request("a"), waiter("1"), &config, NOW);
         desk.pull(request("b"), waiter("2"), &config, NOW);
         desk.pull(request("c"), waiter("3"), &config, NOW);
-        desk.leave(&"2".into());
+        desk.remove_pod(&"2".into());
         assert!(!desk.is_queued("b"));
         assert_eq!(desk.pulled(&key("a"), &config, NOW).1, pull("c", "3"));
     }
@@ -524,11 +539,11 @@ mod tests {
             registry_burst: 2,
             ..Default::default()
         };
-        let mut desk = ImageDesk::default();
-        let granted = |desk: &mut ImageDesk, image: &str, seconds: u64| {
+        let mut desk = ImagePulls::default();
+        let granted = |desk: &mut ImagePulls, image: &str, seconds: u64| {
             let now = Mono::from_duration(std::time::Duration::from_secs(seconds));
             desk.pull(request(image), waiter("1"), &config, now)
-                .map(|turn| matches!(turn, Turn::Begin { .. }))
+                .map(|turn| matches!(turn, PullDecision::StartPull { .. }))
         };
         assert_eq!(granted(&mut desk, "a", 0), Some(true));
         assert_eq!(granted(&mut desk, "b", 0), Some(true));
@@ -540,14 +555,14 @@ mod tests {
     #[test]
     fn plugins_are_asked_before_the_pull_stands_in_line() {
         let config = NodeConfig::default();
-        let mut desk = ImageDesk::default();
+        let mut desk = ImagePulls::default();
         let image = "h.test/a:1";
-        let ask = Some(Turn::Ask(key(image), "1".into()));
+        let ask = Some(PullDecision::AskPlugins(key(image), "1".into()));
         assert_eq!(desk.pull(request(image), waiter("1"), &config, NOW), ask);
         assert_eq!(desk.pull(request(image), waiter("2"), &config, NOW), None);
         // Who needs no plugin does not wait for it, although pulls are serial.
         assert_eq!(desk.pull(request("other"), waiter("3"), &config, NOW), pull("other", "3"));
-        assert_eq!(desk.asked(&key(image), &config, NOW), None);
+        assert_eq!(desk.plugins_answered(&key(image), &config, NOW), None);
         assert!(desk.is_queued(image));
         assert_eq!(desk.pulled(&key("other"), &config, NOW).1, pull(image, "1"));
         assert_eq!(desk.pulled(&key(image), &config, NOW).0.len(), 2);
@@ -556,10 +571,10 @@ mod tests {
     #[test]
     fn an_answer_that_nobody_waits_for_begins_nothing() {
         let config = NodeConfig::default();
-        let mut desk = ImageDesk::default();
+        let mut desk = ImagePulls::default();
         desk.pull(request("h.test/a:1"), waiter("1"), &config, NOW);
-        desk.leave(&"1".into());
-        assert_eq!(desk.asked(&key("h.test/a:1"), &config, NOW), None);
+        desk.remove_pod(&"1".into());
+        assert_eq!(desk.plugins_answered(&key("h.test/a:1"), &config, NOW), None);
         assert!(desk.pull(request("h.test/a:1"), waiter("1"), &config, NOW).is_some());
     }
 }

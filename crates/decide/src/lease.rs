@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use model::Wall;
 use model::k8s::{Lease, LeaseSpec, ObjectMeta, OwnerReference};
-use model::node::NodeSetup;
+use model::node::NodeObjectConfig;
 
-use crate::jitter::Seed;
+use crate::jitter::JitterSeed;
 
 pub const NAMESPACE: &str = "kube-node-lease";
 /// Tries to update a lease that somebody else changed.
@@ -18,7 +18,7 @@ const FIRST_BACK_OFF: Duration = Duration::from_millis(200);
 const LAST_BACK_OFF: Duration = Duration::from_secs(7);
 
 /// The lease as it is to be now: `last` with a new time, or a new one. `node_uid`: who owns it, if that is known.
-pub fn renewed(setup: &NodeSetup, last: Option<&Lease>, node_uid: Option<&str>, now: Wall) -> Lease {
+pub fn renewed(setup: &NodeObjectConfig, last: Option<&Lease>, node_uid: Option<&str>, now: Wall) -> Lease {
     let mut lease = last.cloned().unwrap_or_else(|| Lease {
         metadata: ObjectMeta {
             name: Some(setup.name.clone()),
@@ -56,12 +56,12 @@ pub fn is_owned(lease: &Lease) -> bool {
 }
 
 /// Until the next renewal.
-pub fn renew_wait(setup: &NodeSetup, seed: &mut Seed) -> Duration {
-    seed.stretch(setup.lease_duration.mul_f64(RENEW_FRACTION), JITTER)
+pub fn renew_wait(setup: &NodeObjectConfig, seed: &mut JitterSeed) -> Duration {
+    seed.add_jitter(setup.lease_duration.mul_f64(RENEW_FRACTION), JITTER)
 }
 
 /// How long one call may take: a late answer is worth as little as none.
-pub fn patience(setup: &NodeSetup) -> Duration {
+pub fn renew_timeout(setup: &NodeObjectConfig) -> Duration {
     setup.status_period.min(setup.lease_duration)
 }
 
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_new_one_and_its_renewal() {
-        let setup = NodeSetup { name: "n".into(), ..NodeSetup::default() };
+        let setup = NodeObjectConfig { name: "n".into(), ..NodeObjectConfig::default() };
         let first = renewed(&setup, None, Some("u"), Wall(1_500_000_123_456_789));
         let expect = json!({
             "apiVersion": "coordination.k8s.io/v1",
@@ -103,14 +103,14 @@ mod tests {
 
     #[test]
     fn paces() {
-        let setup = NodeSetup::default();
-        let mut seed = Seed(3);
+        let setup = NodeObjectConfig::default();
+        let mut seed = JitterSeed(3);
         for _ in 0..100 {
             let wait = renew_wait(&setup, &mut seed);
             assert!(wait >= Duration::from_secs(10) && wait <= Duration::from_millis(10_400), "{wait:?}");
         }
         let waits: Vec<u64> = (1..=8).map(|failures| back_off(failures).as_millis() as u64).collect();
         assert_eq!(waits, [200, 400, 800, 1600, 3200, 6400, 7000, 7000]);
-        assert_eq!(patience(&setup), Duration::from_secs(10));
+        assert_eq!(renew_timeout(&setup), Duration::from_secs(10));
     }
 }

@@ -64,11 +64,11 @@ impl Lifecycle {
         matches!(self, Lifecycle::Terminated | Lifecycle::Finished)
     }
     /// Containers and sandboxes may be deleted from the runtime.
-    pub fn may_drop_runtime_objects(&self) -> bool {
+    pub fn may_remove_runtime_objects(&self) -> bool {
         self.is_terminated()
     }
     /// The pod's directory and logs may be deleted.
-    pub fn may_drop_content(&self, removed: bool) -> bool {
+    pub fn may_remove_directories(&self, removed: bool) -> bool {
         removed && self.is_terminated()
     }
 }
@@ -123,9 +123,9 @@ mod tests {
             assert_eq!(place.may_start(), start, "{place:?}");
             assert_eq!(place.may_mount(), mount, "{place:?}");
             assert_eq!(place.termination_requested(), requested, "{place:?}");
-            assert_eq!(place.may_drop_runtime_objects(), runtime, "{place:?}");
-            assert_eq!(place.may_drop_content(true), content, "{place:?}");
-            assert!(!place.may_drop_content(false), "{place:?}");
+            assert_eq!(place.may_remove_runtime_objects(), runtime, "{place:?}");
+            assert_eq!(place.may_remove_directories(true), content, "{place:?}");
+            assert!(!place.may_remove_directories(false), "{place:?}");
         }
     }
 

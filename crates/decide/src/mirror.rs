@@ -14,7 +14,7 @@ use crate::publish::retry_wait;
 pub struct Mirror {
     pub seen: Option<PodView>,
     /// A call is on its way.
-    pub busy: bool,
+    pub in_flight: bool,
     pub failures: u32,
     pub retry_at: Option<Mono>,
 }
@@ -33,7 +33,7 @@ impl Mirror {
 
 /// What has to be done about a mirror.
 #[derive(Clone, PartialEq, Debug)]
-pub enum MirrorStep {
+pub enum MirrorAction {
     /// It stands for nobody, is going, or shows an older pod.
     Delete(PodUid),
     Create(Box<Pod>),
@@ -45,7 +45,7 @@ pub fn is_mirror(view: &PodView) -> bool {
 }
 
 /// Whether the mirror shows this very pod.
-pub fn mirrors(mirror: &PodView, pod: &PodView) -> bool {
+pub fn is_mirror_of(mirror: &PodView, pod: &PodView) -> bool {
     mirror.full_name == pod.full_name
         && annotation(mirror, ANNOTATION_MIRROR).is_some()
         && annotation(mirror, ANNOTATION_MIRROR) == annotation(pod, ANNOTATION_HASH)
@@ -61,22 +61,22 @@ pub struct OldPods {
 }
 
 /// `pod`: the static pod of that name that is wanted.
-pub fn next_step(
+pub fn next_mirror_action(
     mirror: Option<&PodView>,
     pod: Option<&PodView>,
     old_pods: OldPods,
     node: Option<&Node>,
-) -> MirrorStep {
+) -> MirrorAction {
     match (mirror, pod) {
-        (Some(mirror), Some(_)) if mirror.is_deleting() => MirrorStep::Delete(mirror.uid.clone()),
-        (Some(mirror), Some(pod)) if !mirrors(mirror, pod) && !old_pods.shown_pod_ending => {
-            MirrorStep::Delete(mirror.uid.clone())
+        (Some(mirror), Some(_)) if mirror.is_deleting() => MirrorAction::Delete(mirror.uid.clone()),
+        (Some(mirror), Some(pod)) if !is_mirror_of(mirror, pod) && !old_pods.shown_pod_ending => {
+            MirrorAction::Delete(mirror.uid.clone())
         }
-        (Some(mirror), None) if old_pods.gone => MirrorStep::Delete(mirror.uid.clone()),
+        (Some(mirror), None) if old_pods.gone => MirrorAction::Delete(mirror.uid.clone()),
         (None, Some(pod)) => node
             .and_then(|node| object(pod, node))
-            .map_or(MirrorStep::Nothing, |o| MirrorStep::Create(Box::new(o))),
-        _ => MirrorStep::Nothing,
+            .map_or(MirrorAction::Nothing, |o| MirrorAction::Create(Box::new(o))),
+        _ => MirrorAction::Nothing,
     }
 }
 
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn what_is_done_about_a_mirror() {
-        let delete = MirrorStep::Delete("m1".into());
+        let delete = MirrorAction::Delete("m1".into());
         let here = node(json!({"name": "node", "uid": "n1"}));
         let dying = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
         let none = OldPods::default();
@@ -152,9 +152,9 @@ mod tests {
         let older = || Some(of_api("h0", json!({})));
         // name, mirror, pod, pods before it, expected
         let table = [
-            ("shows it", Some(of_api("h1", json!({}))), Some(of_file("h1")), none, MirrorStep::Nothing),
+            ("shows it", Some(of_api("h1", json!({}))), Some(of_file("h1")), none, MirrorAction::Nothing),
             ("shows an older pod", older(), Some(of_file("h1")), none, delete.clone()),
-            ("shows an older pod that ends", older(), Some(of_file("h1")), ending, MirrorStep::Nothing),
+            ("shows an older pod that ends", older(), Some(of_file("h1")), ending, MirrorAction::Nothing),
             (
                 "is being deleted",
                 Some(of_api("h1", dying.clone())),
@@ -169,12 +169,12 @@ mod tests {
                 ending,
                 delete.clone(),
             ),
-            ("its pod still goes", Some(of_api("h1", json!({}))), None, ending, MirrorStep::Nothing),
+            ("its pod still goes", Some(of_api("h1", json!({}))), None, ending, MirrorAction::Nothing),
             ("its pod is gone", Some(of_api("h1", json!({}))), None, gone, delete),
-            ("neither", None, None, gone, MirrorStep::Nothing),
+            ("neither", None, None, gone, MirrorAction::Nothing),
         ];
         for (name, mirror, pod, old_pods, expect) in table {
-            let step = next_step(mirror.as_ref(), pod.as_ref(), old_pods, Some(&here));
+            let step = next_mirror_action(mirror.as_ref(), pod.as_ref(), old_pods, Some(&here));
             assert_eq!(step, expect, "{name}");
         }
     }
@@ -191,13 +191,15 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                next_step(None, Some(&pod), OldPods::default(), node.as_ref()),
-                MirrorStep::Nothing,
+                next_mirror_action(None, Some(&pod), OldPods::default(), node.as_ref()),
+                MirrorAction::Nothing,
                 "{name}"
             );
         }
         let here = node(json!({"name": "node", "uid": "n1"}));
-        let MirrorStep::Create(made) = next_step(None, Some(&pod), OldPods::default(), Some(&here)) else {
+        let MirrorAction::Create(made) =
+            next_mirror_action(None, Some(&pod), OldPods::default(), Some(&here))
+        else {
             panic!("not made");
         };
         assert_eq!(
@@ -210,6 +212,6 @@ mod tests {
                 ],
             })
         );
-        assert!(mirrors(&PodView::new(Arc::new(*made), Source::Api), &pod));
+        assert!(is_mirror_of(&PodView::new(Arc::new(*made), Source::Api), &pod));
     }
 }

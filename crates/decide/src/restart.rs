@@ -78,7 +78,7 @@ pub fn should_restart(pod: &PodView, container: &k8s::Container, newest: Option<
 }
 
 /// Whether some container of the pod may ask for a restart of them all.
-pub fn all_may_restart(pod: &PodView) -> bool {
+pub fn may_restart_all_containers(pod: &PodView) -> bool {
     let asks = |container: &k8s::Container| {
         container.restart_policy_rules.iter().flatten().any(|rule| rule.action == ACTION_RESTART_ALL)
     };
@@ -87,27 +87,25 @@ pub fn all_may_restart(pod: &PodView) -> bool {
 
 /// Whether the restart of all containers was asked for and is not over: the status said so before, or a container
 /// just ended in the way that its rule names.
-pub fn all_restarting(pod: &PodView, observed: &ObservedPod, old: Option<&k8s::PodStatus>) -> bool {
-    if !all_may_restart(pod) {
+pub fn is_restarting_all(pod: &PodView, observed: &ObservedPod, old: Option<&k8s::PodStatus>) -> bool {
+    if !may_restart_all_containers(pod) {
         return false;
     }
-    all_restarting_said(pod, old)
-        || pod
-            .containers()
-            .iter()
-            .chain(pod.init_containers())
-            .any(|container| observed.newest(&container.name).is_some_and(|newest| asks_for_all(pod, newest)))
+    status_says_restarting_all(pod, old)
+        || pod.containers().iter().chain(pod.init_containers()).any(|container| {
+            observed.newest(&container.name).is_some_and(|newest| triggers_restart_of_all(pod, newest))
+        })
 }
 
 /// Whether the status says that the restart of all containers is not over.
-pub fn all_restarting_said(pod: &PodView, old: Option<&k8s::PodStatus>) -> bool {
+pub fn status_says_restarting_all(pod: &PodView, old: Option<&k8s::PodStatus>) -> bool {
     let conditions = old.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
-    all_may_restart(pod)
+    may_restart_all_containers(pod)
         && conditions.into_iter().any(|c| c.type_ == ALL_CONTAINERS_RESTARTING && c.status == "True")
 }
 
 /// Whether this instance ended in a way for which a rule restarts all containers.
-pub fn asks_for_all(pod: &PodView, instance: &ObservedContainer) -> bool {
+pub fn triggers_restart_of_all(pod: &PodView, instance: &ObservedContainer) -> bool {
     instance.state == ContainerState::Exited
         && pod.container(&instance.name).is_some_and(|(_, container)| {
             matching_rule(container, instance.exit_code) == Some(RuleAction::RestartAllContainers)
@@ -235,11 +233,11 @@ mod tests {
         )
         .unwrap();
         let check = |pod: &PodView, containers, old: Option<&k8s::PodStatus>, expect| {
-            assert_eq!(all_restarting(pod, &observed(containers), old), expect);
+            assert_eq!(is_restarting_all(pod, &observed(containers), old), expect);
         };
         for list in ["containers", "initContainers"] {
             let pod = ruled(list, "RestartAllContainers");
-            assert!(all_may_restart(&pod));
+            assert!(may_restart_all_containers(&pod));
             check(&pod, vec![], None, false);
             check(&pod, vec![], Some(&said), true);
             check(&pod, vec![ended(2)], None, true);
@@ -249,7 +247,7 @@ mod tests {
             check(&pod, vec![ended(2), instance("c", 1, ContainerState::Running, 0)], None, false);
         }
         let alone = ruled("containers", "Restart");
-        assert!(!all_may_restart(&alone));
+        assert!(!may_restart_all_containers(&alone));
         check(&alone, vec![ended(2)], Some(&said), false);
     }
 }

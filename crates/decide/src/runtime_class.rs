@@ -9,7 +9,7 @@ use model::runtime_class::{RuntimeClass, RuntimeClasses};
 /// The words of the API server, which users know.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
 #[error("runtimeclass.node.k8s.io {name:?} not found")]
-pub struct ClassMissing {
+pub struct RuntimeClassNotFound {
     pub name: String,
 }
 
@@ -22,10 +22,10 @@ pub fn class_name(pod: &PodView) -> Option<&str> {
 pub fn class_of<'a>(
     pod: &PodView,
     tables: &'a BTreeMap<Source, RuntimeClasses>,
-) -> Result<Option<&'a RuntimeClass>, ClassMissing> {
+) -> Result<Option<&'a RuntimeClass>, RuntimeClassNotFound> {
     let Some(name) = class_name(pod) else { return Ok(None) };
     let found = tables.values().rev().find_map(|table| table.get(name));
-    found.map(Some).ok_or_else(|| ClassMissing { name: name.to_owned() })
+    found.map(Some).ok_or_else(|| RuntimeClassNotFound { name: name.to_owned() })
 }
 
 /// The pod with its class's cost in the spec, where an API server would have put it: only pods that no API server

@@ -24,11 +24,11 @@ use crate::state::NodeState;
 pub const REASON: &str = "SetAside";
 
 /// So many panics ...
-const PANICS: usize = 3;
+const PANIC_LIMIT: usize = 3;
 /// ... within this time set a pod aside. The service manager starts the agent again within seconds.
-const WITHIN: Duration = Duration::from_secs(600);
+const PANIC_WINDOW: Duration = Duration::from_secs(600);
 /// So many records are kept in all.
-const MOST_RECORDS: usize = 64;
+const MAX_RECORDS: usize = 64;
 const MESSAGE_BYTES: usize = 512;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -44,7 +44,7 @@ pub struct SetAside {
 }
 
 /// Whom the records name often enough, by the records of this version of the agent.
-pub fn judge(records: &[PanicRecord]) -> BTreeMap<PodUid, SetAside> {
+pub fn pods_to_set_aside(records: &[PanicRecord]) -> BTreeMap<PodUid, SetAside> {
     let mut found: BTreeMap<(&PodUid, u64), Vec<&PanicRecord>> = BTreeMap::new();
     for record in records.iter().filter(|record| record.version == VERSION) {
         if let Some(pod) = &record.pod {
@@ -54,8 +54,9 @@ pub fn judge(records: &[PanicRecord]) -> BTreeMap<PodUid, SetAside> {
     let mut set_aside = BTreeMap::new();
     for ((uid, definition), mut records) in found {
         records.sort_by_key(|record| record.at);
-        let soon = |three: &&[&PanicRecord]| three[PANICS - 1].at.since(three[0].at) <= WITHIN;
-        let Some(last) = records.windows(PANICS).rev().find(soon).map(|three| three[PANICS - 1]) else {
+        let soon = |three: &&[&PanicRecord]| three[PANIC_LIMIT - 1].at.since(three[0].at) <= PANIC_WINDOW;
+        let Some(last) = records.windows(PANIC_LIMIT).rev().find(soon).map(|three| three[PANIC_LIMIT - 1])
+        else {
             continue;
         };
         let unreported = records.iter().any(|r| r.pod.as_ref().is_some_and(|pod| pod.set_aside));
@@ -73,8 +74,8 @@ pub fn judge(records: &[PanicRecord]) -> BTreeMap<PodUid, SetAside> {
 }
 
 /// The record of a panic in a step: about whom it was is what the state was working on.
-pub fn record(state: &NodeState, event: &str, message: &str, at: Wall) -> PanicRecord {
-    let pod = state.in_work.as_ref().map(|uid| {
+pub fn make_panic_record(state: &NodeState, event: &str, message: &str, at: Wall) -> PanicRecord {
+    let pod = state.pod_in_step.as_ref().map(|uid| {
         let of_sources = || state.sources.values().find_map(|set| set.pods.get(uid));
         let entry = state.pods.get(uid);
         let view = entry.map(|entry| &entry.view).or_else(of_sources);
@@ -84,7 +85,7 @@ pub fn record(state: &NodeState, event: &str, message: &str, at: Wall) -> PanicR
             uid: uid.clone(),
             namespace: named(|name| name.namespace.to_string()),
             name: named(|name| name.name.to_string()),
-            definition: view.map_or(0, |view| definition(&view.pod)),
+            definition: view.map_or(0, |view| definition_hash(&view.pod)),
             set_aside: entry.is_some_and(|entry| entry.set_aside.is_some()),
         }
     });
@@ -93,25 +94,25 @@ pub fn record(state: &NodeState, event: &str, message: &str, at: Wall) -> PanicR
 }
 
 /// The records with one more. Of each pod and definition the last few are kept, as the first ones decide nothing more.
-pub fn keep(mut records: Vec<PanicRecord>, new: PanicRecord) -> Vec<PanicRecord> {
+pub fn append_panic_record(mut records: Vec<PanicRecord>, new: PanicRecord) -> Vec<PanicRecord> {
     let same = |r: &PanicRecord| {
         let key =
             |r: &PanicRecord| r.pod.as_ref().map(|pod| (pod.uid.clone(), pod.definition, pod.set_aside));
         key(r) == key(&new)
     };
-    while records.iter().filter(|r| same(r)).count() >= PANICS
+    while records.iter().filter(|r| same(r)).count() >= PANIC_LIMIT
         && let Some(first) = records.iter().position(same)
     {
         records.remove(first);
     }
     records.push(new);
-    let surplus = records.len().saturating_sub(MOST_RECORDS);
+    let surplus = records.len().saturating_sub(MAX_RECORDS);
     records.drain(..surplus);
     records
 }
 
 /// What makes it another pod to try: its spec, and whether it is to go.
-pub fn definition(pod: &Pod) -> u64 {
+pub fn definition_hash(pod: &Pod) -> u64 {
     let spec = serde_json::to_vec(&pod.spec).unwrap_or_default();
     fnv1a_64(&spec) ^ u64::from(pod.metadata.deletion_timestamp.is_some())
 }
@@ -134,7 +135,7 @@ mod tests {
     }
 
     fn check(records: &[PanicRecord], expect: &[(&str, u64)]) {
-        let judged = judge(records);
+        let judged = pods_to_set_aside(records);
         let got: Vec<_> = judged.iter().map(|(uid, found)| (uid.as_str(), found.definition)).collect();
         assert_eq!(got, expect, "{records:?}");
     }
@@ -164,7 +165,7 @@ mod tests {
 
     #[test]
     fn the_message_tells_what_happened_and_how_it_ends() {
-        let judged = judge(&[panicked("a", 1, 0), panicked("a", 1, 10), panicked("a", 1, 20)]);
+        let judged = pods_to_set_aside(&[panicked("a", 1, 0), panicked("a", 1, 10), panicked("a", 1, 20)]);
         assert_eq!(
             judged[&PodUid::from("a")].message,
             "The agent panicked 3 times over this pod, last at 1970-01-01T00:00:20Z on timer: far away. It is left \
@@ -174,30 +175,30 @@ mod tests {
         let mut records =
             [panicked("a", 1, 0), panicked("a", 1, 10), panicked("a", 1, 20), panicked("a", 1, 30)];
         records[3].pod.as_mut().unwrap().set_aside = true;
-        assert!(judge(&records)[&PodUid::from("a")].unreported);
+        assert!(pods_to_set_aside(&records)[&PodUid::from("a")].unreported);
     }
 
     #[test]
     fn records_are_bounded_and_keep_who_is_set_aside() {
         let mut records = Vec::new();
         for secs in 0..5 {
-            records = keep(records, panicked("a", 1, secs));
+            records = append_panic_record(records, panicked("a", 1, secs));
         }
         assert_eq!(records.iter().map(|r| r.at).collect::<Vec<_>>(), [2, 3, 4].map(Wall::from_seconds));
         for number in 0..200 {
-            records = keep(records, panicked(&format!("b{number}"), 1, 10));
+            records = append_panic_record(records, panicked(&format!("b{number}"), 1, 10));
         }
-        assert_eq!(records.len(), MOST_RECORDS);
+        assert_eq!(records.len(), MAX_RECORDS);
         let nobody = |secs| PanicRecord { pod: None, ..panicked("", 0, secs) };
-        let records = (0..9).fold(records, |records, secs| keep(records, nobody(secs)));
-        assert_eq!(records.iter().filter(|r| r.pod.is_none()).count(), PANICS);
+        let records = (0..9).fold(records, |records, secs| append_panic_record(records, nobody(secs)));
+        assert_eq!(records.iter().filter(|r| r.pod.is_none()).count(), PANIC_LIMIT);
     }
 
     #[test]
     fn a_record_names_the_pod_in_work() {
         let config = NodeConfig { sources: [Source::File].into(), ..NodeConfig::default() };
         let mut state = NodeState::new(config, HostFacts::default(), Wall(0));
-        let got = record(&state, "services", "x", Wall(7));
+        let got = make_panic_record(&state, "services", "x", Wall(7));
         assert_eq!((got.pod, got.event.as_str(), got.at), (None, "services", Wall(7)));
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"uid": "u", "name": "n", "namespace": "s"}, "spec": {"containers": []},
@@ -205,11 +206,11 @@ mod tests {
         .unwrap();
         let set = state.sources.entry(Source::File).or_default();
         set.pods.insert("u".into(), PodView::new(Arc::new(pod.clone()), Source::File));
-        state.in_work = Some("u".into());
-        let got = record(&state, "pods", &"ä".repeat(400), Wall(7));
+        state.pod_in_step = Some("u".into());
+        let got = make_panic_record(&state, "pods", &"ä".repeat(400), Wall(7));
         let about = got.pod.expect("a pod");
         assert_eq!((about.name.as_str(), about.namespace.as_str(), about.uid.as_str()), ("n", "s", "u"));
-        assert_eq!((about.definition, about.set_aside), (definition(&pod), false));
+        assert_eq!((about.definition, about.set_aside), (definition_hash(&pod), false));
         assert_eq!(got.message, "ä".repeat(256));
     }
 
@@ -223,8 +224,8 @@ mod tests {
         let going = pod(
             json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"containers": []}}),
         );
-        assert_eq!(definition(&plain), definition(&same));
-        assert_ne!(definition(&plain), definition(&other));
-        assert_ne!(definition(&plain), definition(&going));
+        assert_eq!(definition_hash(&plain), definition_hash(&same));
+        assert_ne!(definition_hash(&plain), definition_hash(&other));
+        assert_ne!(definition_hash(&plain), definition_hash(&going));
     }
 }

@@ -46,20 +46,20 @@ pub struct Merge {
 pub fn merge(set: &mut SourceSet, source: Source, pods: Vec<Arc<Pod>>, now: Wall) -> Merge {
     let merge = merge_part(set, source, &pods, now).unwrap_or_else(|| merge_all(set, source, &pods, now));
     // The API's objects are told of one by one: keeping them all twice would only cost memory.
-    set.delivered = if source.is_static() { pods } else { Vec::new() };
-    set.seen = true;
+    set.last_delivery = if source.is_static() { pods } else { Vec::new() };
+    set.delivered_once = true;
     merge
 }
 
 /// One file of thousands changed: what stands before and behind it in the set are the very same objects, and are not
 /// looked at. `None`: who has which name, or which UID, hangs on the order of them all.
 fn merge_part(set: &mut SourceSet, source: Source, pods: &[Arc<Pod>], now: Wall) -> Option<Merge> {
-    if !set.distinct || set.delivered.is_empty() {
+    if !set.names_are_distinct || set.last_delivery.is_empty() {
         return None;
     }
     let same = |(a, b): &(&Arc<Pod>, &Arc<Pod>)| Arc::ptr_eq(a, b);
-    let head = set.delivered.iter().zip(pods).take_while(same).count();
-    let (old, new) = (&set.delivered[head..], &pods[head..]);
+    let head = set.last_delivery.iter().zip(pods).take_while(same).count();
+    let (old, new) = (&set.last_delivery[head..], &pods[head..]);
     let tail = old.iter().rev().zip(new.iter().rev()).take_while(same).count();
     let (old, new) = (&old[..old.len() - tail], &new[..new.len() - tail]);
     let gone: BTreeSet<PodUid> = old.iter().map(|pod| uid_of(pod)).collect();
@@ -74,21 +74,21 @@ fn merge_part(set: &mut SourceSet, source: Source, pods: &[Arc<Pod>], now: Wall)
     if !alone {
         return None;
     }
-    let mut news = News::default();
-    let kept: Vec<PodView> = came.iter().map(|view| news.look(set, view.clone(), now)).collect();
-    let taken: Vec<PodView> = gone.iter().filter_map(|uid| set.take(uid)).collect();
+    let mut news = SetChanges::default();
+    let kept: Vec<PodView> = came.iter().map(|view| news.classify(set, view.clone(), now)).collect();
+    let taken: Vec<PodView> = gone.iter().filter_map(|uid| set.remove_pod(uid)).collect();
     let removed = taken.into_iter().filter(|old| !uids.contains(&old.uid)).collect();
-    kept.into_iter().for_each(|view| set.put(view));
-    Some(Merge { changes: news.after(removed), duplicates: Vec::new() })
+    kept.into_iter().for_each(|view| set.insert_pod(view));
+    Some(Merge { changes: news.into_changes(removed), duplicates: Vec::new() })
 }
 
 fn merge_all(set: &mut SourceSet, source: Source, pods: &[Arc<Pod>], now: Wall) -> Merge {
     let delivered: BTreeMap<PodUid, Arc<Pod>> =
-        std::mem::take(&mut set.delivered).into_iter().map(|pod| (uid_of(&pod), pod)).collect();
+        std::mem::take(&mut set.last_delivery).into_iter().map(|pod| (uid_of(&pod), pod)).collect();
     let mut names: BTreeMap<FullName, PodUid> = BTreeMap::new();
     let mut duplicates = Vec::new();
     let mut kept: BTreeMap<PodUid, PodView> = BTreeMap::new();
-    let mut news = News::default();
+    let mut news = SetChanges::default();
     for pod in pods {
         let unchanged = unchanged(set, &delivered, pod).cloned();
         let view = unchanged.clone().unwrap_or_else(|| PodView::new(pod.clone(), source));
@@ -97,31 +97,31 @@ fn merge_all(set: &mut SourceSet, source: Source, pods: &[Arc<Pod>], now: Wall) 
             continue;
         }
         names.insert(view.full_name.clone(), view.uid.clone());
-        let view = unchanged.unwrap_or_else(|| news.look(set, view, now));
+        let view = unchanged.unwrap_or_else(|| news.classify(set, view, now));
         kept.insert(view.uid.clone(), view);
     }
-    set.distinct = kept.len() == pods.len();
+    set.names_are_distinct = kept.len() == pods.len();
     set.names = names;
     let before = std::mem::replace(&mut set.pods, kept);
     let missing = before.into_values().filter(|old| !set.pods.contains_key(&old.uid));
     // An object that can't be read is no object that is gone: its older version goes on.
     let (unreadable, removed): (Vec<PodView>, Vec<PodView>) =
         missing.partition(|old| set.unreadable.contains_key(&old.uid));
-    unreadable.into_iter().for_each(|view| set.put(view));
-    Merge { changes: news.after(removed), duplicates }
+    unreadable.into_iter().for_each(|view| set.insert_pod(view));
+    Merge { changes: news.into_changes(removed), duplicates }
 }
 
 /// What is new about pods of a set, by its kind.
 #[derive(Default)]
-struct News {
+struct SetChanges {
     added: Vec<Change>,
     updated: Vec<Change>,
     reconciled: Vec<Change>,
 }
 
-impl News {
+impl SetChanges {
     /// Gives the pod as it is to be known from now on.
-    fn look(&mut self, set: &SourceSet, view: PodView, now: Wall) -> PodView {
+    fn classify(&mut self, set: &SourceSet, view: PodView, now: Wall) -> PodView {
         let Some(old) = set.pods.get(&view.uid) else {
             let view = annotate(view, seen_text(now));
             self.added.push(Change::Added(view.clone()));
@@ -131,19 +131,19 @@ impl News {
         match compare(old, &view) {
             Difference::None => return old.clone(),
             Difference::Status => self.reconciled.push(Change::Reconciled(view.clone())),
-            Difference::Meaning => self.updated.push(Change::Updated(view.clone())),
+            Difference::Definition => self.updated.push(Change::Updated(view.clone())),
         }
         view
     }
 
-    fn after(self, removed: Vec<PodView>) -> Vec<Change> {
+    fn into_changes(self, removed: Vec<PodView>) -> Vec<Change> {
         let removed = removed.into_iter().map(Change::Removed);
         removed.chain(self.added).chain(self.updated).chain(self.reconciled).collect()
     }
 }
 
 impl SourceSet {
-    fn put(&mut self, view: PodView) {
+    fn insert_pod(&mut self, view: PodView) {
         let (uid, name) = (view.uid.clone(), view.full_name.clone());
         if let Some(old) = self.pods.insert(uid.clone(), view).filter(|old| old.full_name != name) {
             self.names.remove(&old.full_name);
@@ -151,7 +151,7 @@ impl SourceSet {
         self.names.insert(name, uid);
     }
 
-    fn take(&mut self, uid: &PodUid) -> Option<PodView> {
+    fn remove_pod(&mut self, uid: &PodUid) -> Option<PodView> {
         let view = self.pods.remove(uid)?;
         if self.names.get(&view.full_name) == Some(uid) {
             self.names.remove(&view.full_name);
@@ -184,26 +184,26 @@ pub fn merge_one(
 ) -> Result<Option<Change>, Duplicate> {
     let view = PodView::new(pod, source);
     // The next complete set is compared with what is known now, and not with the one before it.
-    set.delivered.clear();
+    set.last_delivery.clear();
     if !set.pods.contains_key(&view.uid) && set.names.contains_key(&view.full_name) {
         return Err(Duplicate(view));
     }
-    let mut news = News::default();
-    let view = news.look(set, view, now);
-    set.put(view);
-    Ok(news.after(Vec::new()).pop())
+    let mut news = SetChanges::default();
+    let view = news.classify(set, view, now);
+    set.insert_pod(view);
+    Ok(news.into_changes(Vec::new()).pop())
 }
 
 /// One pod is no longer wanted.
 pub fn remove_one(set: &mut SourceSet, uid: &PodUid) -> Option<Change> {
-    set.delivered.clear();
-    set.take(uid).map(Change::Removed)
+    set.last_delivery.clear();
+    set.remove_pod(uid).map(Change::Removed)
 }
 
 enum Difference {
     None,
     Status,
-    Meaning,
+    Definition,
 }
 
 fn compare(old: &PodView, new: &PodView) -> Difference {
@@ -216,7 +216,7 @@ fn compare(old: &PodView, new: &PodView) -> Difference {
     // A status may have changed there and back between two sights of it: whoever reports must know which one holds.
     let same_status = a.status == b.status && a.metadata.resource_version == b.metadata.resource_version;
     match (same_meaning, same_status) {
-        (false, _) => Difference::Meaning,
+        (false, _) => Difference::Definition,
         (true, false) => Difference::Status,
         (true, true) => Difference::None,
     }
@@ -355,7 +355,7 @@ mod tests {
 
     /// What a set that is always looked at as a whole comes to.
     fn from_scratch(set: &SourceSet, pods: &[Arc<Pod>]) -> (Vec<String>, SourceSet) {
-        let mut set = SourceSet { delivered: Vec::new(), ..set.clone() };
+        let mut set = SourceSet { last_delivery: Vec::new(), ..set.clone() };
         (words(&merge(&mut set, Source::File, pods.to_vec(), Wall(9)).changes), set)
     }
 
@@ -391,7 +391,11 @@ mod tests {
                 .collect();
             let (expect, whole) = from_scratch(&set, &pods);
             assert_eq!(words(&merge(&mut set, Source::File, pods, Wall(9)).changes), expect, "{what}");
-            assert_eq!((&set.names, set.distinct), (&whole.names, whole.distinct), "{what}");
+            assert_eq!(
+                (&set.names, set.names_are_distinct),
+                (&whole.names, whole.names_are_distinct),
+                "{what}"
+            );
             let uids = |set: &SourceSet| set.pods.keys().cloned().collect::<Vec<_>>();
             assert_eq!(uids(&set), uids(&whole), "{what}");
         }

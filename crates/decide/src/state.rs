@@ -12,7 +12,7 @@ use model::node::{HostFacts, NodeConfig};
 use model::observed::{ObservedPod, Scope};
 use model::pod::{PodView, QosClass, Source, UnreadablePod};
 use model::probe::ProbeRecord;
-use model::report::Counts;
+use model::report::AgentCounters;
 use model::runtime_class::RuntimeClasses;
 use model::why::Why;
 use model::{FullName, Mono, PodUid, Wall};
@@ -20,18 +20,18 @@ use model::{FullName, Mono, PodUid, Wall};
 use crate::allocation::PendingResize;
 use crate::csi::CsiVolumes;
 use crate::effect::{Epoch, Stage};
-use crate::images::ImageDesk;
+use crate::images::ImagePulls;
 use crate::ledger::Ledger;
 use crate::lifecycle::Lifecycle;
 use crate::mirror::Mirror;
-use crate::objects::ObjectDesk;
+use crate::node_requests::NodeRequests;
+use crate::objects::ObjectCache;
+use crate::observation_guard::ObservationGuard;
 use crate::probes::PodProbes;
-use crate::publish::Publication;
+use crate::publish::StatusPublication;
 use crate::resources;
 use crate::set_aside::SetAside;
 use crate::status::{IpFamily, PodResources};
-use crate::tally::Tally;
-use crate::witness::Witness;
 
 /// The state of the node. Build it with [`NodeState::new`], change it with [`crate::step`] only.
 #[derive(Clone, Debug)]
@@ -47,28 +47,28 @@ pub struct NodeState {
     pub sources: BTreeMap<Source, SourceSet>,
     pub pods: BTreeMap<PodUid, PodEntry>,
     /// What they ask for in all.
-    pub tally: Tally,
+    pub node_requests: NodeRequests,
     /// Pods of one full name in the order of their arrival; the first that is not finished may run.
-    pub names: BTreeMap<FullName, VecDeque<PodUid>>,
+    pub name_queues: BTreeMap<FullName, VecDeque<PodUid>>,
     /// Runtime pods that no source has claimed, until all sources have spoken.
     pub unclaimed: BTreeMap<PodUid, Arc<ObservedPod>>,
     /// Those of them of which the last reading lacked something: it has to be confirmed.
-    pub unclaimed_witnesses: BTreeMap<PodUid, Witness>,
+    pub unclaimed_guards: BTreeMap<PodUid, ObservationGuard>,
     /// Pods whose last reading has to be confirmed by another one, and when that may begin.
     pub confirmations: BTreeMap<PodUid, Mono>,
     /// When a pod was last forgotten: what a reading that began before shows of it is gone.
-    pub forgotten: BTreeMap<PodUid, Mono>,
+    pub forgotten_at: BTreeMap<PodUid, Mono>,
     /// Container and sandbox ids to their pods, for hints.
-    pub ids: BTreeMap<String, PodUid>,
+    pub pod_by_runtime_id: BTreeMap<String, PodUid>,
     /// Ids hinted at before any reading showed them.
-    pub unknown_ids: BTreeMap<String, Mono>,
+    pub unknown_hinted_ids: BTreeMap<String, Mono>,
     /// Mirrors of static pods in the cluster, by the pod's name.
     pub mirrors: BTreeMap<FullName, Mirror>,
     /// The API server did not answer when it was last asked.
-    pub api_away: bool,
-    pub images: ImageDesk,
+    pub api_unreachable: bool,
+    pub images: ImagePulls,
     /// What pods name: of the cluster, or of files beside the pods.
-    pub objects: Option<ObjectDesk>,
+    pub objects: Option<ObjectCache>,
     /// Which operations on volumes of storage drivers are wanted and at work.
     pub csi_volumes: CsiVolumes,
     /// What an earlier agent knew of probes, of pods that were not seen yet.
@@ -79,31 +79,31 @@ pub struct NodeState {
     /// `None`: the pod's record can't be read, so nobody can tell which are its own.
     pub user_ids: BTreeMap<PodUid, Option<IdMapping>>,
     /// The directories of pods could not be listed at the start: any id may be in use.
-    pub user_ids_unlisted: bool,
+    pub user_id_listing_failed: bool,
     pub full_observation: FullObservation,
-    pub sweeping: BTreeSet<PodUid>,
+    pub pods_being_swept: BTreeSet<PodUid>,
     pub sweep_running: bool,
     pub swept_once: bool,
     pub next_epoch: u64,
-    pub burstable_shares_written: Option<u64>,
+    pub written_burstable_milli_cpu: Option<u64>,
     /// Pods that are set aside when they come, by what earlier agents left on record.
     pub set_aside: BTreeMap<PodUid, SetAside>,
     /// The pod that the step at hand is about, for whoever has to say over which pod it panicked.
-    pub in_work: Option<PodUid>,
+    pub pod_in_step: Option<PodUid>,
     /// To be told, never to be decided by.
-    pub counts: Counts,
+    pub counters: AgentCounters,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct SourceSet {
-    pub seen: bool,
+    pub delivered_once: bool,
     pub pods: BTreeMap<PodUid, PodView>,
     /// Who has which name in it.
     pub(crate) names: BTreeMap<FullName, PodUid>,
     /// The objects of the last complete set, as they came: what comes again unchanged needs no second look.
-    pub(crate) delivered: Vec<Arc<Pod>>,
+    pub(crate) last_delivery: Vec<Arc<Pod>>,
     /// Every object of that set counts: no two share a name.
-    pub(crate) distinct: bool,
+    pub(crate) names_are_distinct: bool,
     /// Whose objects are there and can't be decoded.
     pub(crate) unreadable: BTreeMap<PodUid, UnreadablePod>,
     /// Told before the set that they belong to.
@@ -141,7 +141,7 @@ pub struct RuntimeHealth {
 
 impl RuntimeHealth {
     /// It has not yet told its name. What it lists may be there before that.
-    pub fn is_nameless(&self) -> bool {
+    pub fn runtime_name_is_unknown(&self) -> bool {
         self.last_ok.is_none()
     }
 }
@@ -181,7 +181,7 @@ pub struct PodEntry {
     /// No source wants it any more.
     pub removed: bool,
     /// Wanted again under the same UID while it was still going: comes back when it has ended.
-    pub comes_back: Option<PodView>,
+    pub recreate_as: Option<PodView>,
     pub lifecycle: Lifecycle,
     pub rejection: Option<(String, String)>,
     /// Reason and message that it fails with because the node could not keep it.
@@ -189,35 +189,35 @@ pub struct PodEntry {
     /// Nothing is done for it: steps about it panicked.
     pub set_aside: Option<SetAside>,
     /// Its local storage is measured from time to time.
-    pub disk_watched: bool,
-    pub observed: Option<Reading>,
-    pub observing: Observing,
+    pub disk_usage_watched: bool,
+    pub observed: Option<PodObservation>,
+    pub observation_request: ObservationRequest,
     /// Statuses that the runtime did not give.
-    pub status_retry: Option<StatusRetry>,
+    pub status_retry: Option<MissingStatusRetry>,
     /// What a reading has to show in order to be believed at once.
-    pub witness: Witness,
+    pub observation_guard: ObservationGuard,
     pub ledger: Ledger,
     pub plan: Option<RunningPlan>,
     /// When an action that changed the runtime last ended: older readings are stale.
     pub last_mutation: Mono,
     /// Nothing was read since then. Where the clock stands still, times alone can't tell.
-    pub unread: bool,
+    pub unread_since_mutation: bool,
     pub status: Option<Arc<PodStatus>>,
     pub why: Vec<WhySince>,
     pub timer: Option<Mono>,
     pub probes: PodProbes,
     /// What the API server is told of it.
-    pub publication: Publication,
+    pub publication: StatusPublication,
 }
 
 #[derive(Clone, Debug)]
-pub struct Reading {
+pub struct PodObservation {
     pub at: Mono,
     pub pod: Arc<ObservedPod>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Observing {
+pub struct ObservationRequest {
     pub in_flight: bool,
     /// A reading that began at or after this is wanted.
     pub wanted: Option<Mono>,
@@ -225,7 +225,7 @@ pub struct Observing {
 
 /// The runtime lists something of a pod, and does not give its status.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct StatusRetry {
+pub struct MissingStatusRetry {
     /// When the reading began that this follows from.
     pub read_at: Mono,
     /// What the runtime was asked for.
@@ -238,10 +238,10 @@ pub struct StatusRetry {
 
 /// What was read of a pod before, for the next reading: a status is asked for only where it may be new.
 #[derive(Clone, Debug)]
-pub struct KnownPod {
+pub struct PreviousObservation {
     pub pod: Arc<ObservedPod>,
     /// It is time to ask again for statuses that the runtime did not give.
-    pub ask_again: bool,
+    pub retry_missing_status: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -272,7 +272,7 @@ impl NodeState {
     pub fn new(config: NodeConfig, facts: HostFacts, started: Wall) -> Self {
         let sources = config.sources.iter().map(|s| (*s, SourceSet::default())).collect();
         let has_cluster = config.sources.contains(&Source::Api);
-        let objects = if has_cluster { ObjectDesk::default() } else { ObjectDesk::alone() };
+        let objects = if has_cluster { ObjectCache::default() } else { ObjectCache::standalone() };
         Self {
             config: Arc::new(config),
             facts: Arc::new(facts),
@@ -281,32 +281,32 @@ impl NodeState {
             runtime: RuntimeHealth::default(),
             sources,
             pods: BTreeMap::new(),
-            tally: Tally::default(),
-            names: BTreeMap::new(),
+            node_requests: NodeRequests::default(),
+            name_queues: BTreeMap::new(),
             unclaimed: BTreeMap::new(),
-            unclaimed_witnesses: BTreeMap::new(),
+            unclaimed_guards: BTreeMap::new(),
             confirmations: BTreeMap::new(),
-            forgotten: BTreeMap::new(),
-            ids: BTreeMap::new(),
-            unknown_ids: BTreeMap::new(),
+            forgotten_at: BTreeMap::new(),
+            pod_by_runtime_id: BTreeMap::new(),
+            unknown_hinted_ids: BTreeMap::new(),
             mirrors: BTreeMap::new(),
-            api_away: false,
-            images: ImageDesk::default(),
+            api_unreachable: false,
+            images: ImagePulls::default(),
             objects: Some(objects),
             csi_volumes: CsiVolumes::default(),
             probe_records: BTreeMap::new(),
             runtime_classes: BTreeMap::new(),
             user_ids: BTreeMap::new(),
-            user_ids_unlisted: false,
+            user_id_listing_failed: false,
             full_observation: FullObservation::default(),
-            sweeping: BTreeSet::new(),
+            pods_being_swept: BTreeSet::new(),
             sweep_running: false,
             swept_once: false,
             next_epoch: 1,
-            burstable_shares_written: None,
+            written_burstable_milli_cpu: None,
             set_aside: BTreeMap::new(),
-            in_work: None,
-            counts: Counts::default(),
+            pod_in_step: None,
+            counters: AgentCounters::default(),
         }
     }
 
@@ -330,11 +330,11 @@ impl NodeState {
     }
 
     /// What a reading that begins now need not ask for again.
-    pub fn known_readings(&self, scope: &Scope, now: Mono) -> BTreeMap<PodUid, KnownPod> {
+    pub fn previous_observations(&self, scope: &Scope, now: Mono) -> BTreeMap<PodUid, PreviousObservation> {
         let known = |(uid, entry): (&PodUid, &PodEntry)| {
             let pod = entry.observed.as_ref()?.pod.clone();
             let ask_again = entry.status_retry.as_ref().is_none_or(|retry| retry.at <= now);
-            Some((uid.clone(), KnownPod { pod, ask_again }))
+            Some((uid.clone(), PreviousObservation { pod, retry_missing_status: ask_again }))
         };
         match scope {
             Scope::All => self.pods.iter().filter_map(known).collect(),
@@ -344,7 +344,7 @@ impl NodeState {
 
     /// Every configured source has delivered once: what nobody wants may go.
     pub fn sources_ready(&self) -> bool {
-        self.sources.values().all(|s| s.seen)
+        self.sources.values().all(|s| s.delivered_once)
     }
 }
 
@@ -369,31 +369,34 @@ impl PodEntry {
             view,
             orphan: false,
             removed: false,
-            comes_back: None,
+            recreate_as: None,
             lifecycle: Lifecycle::Syncing,
             rejection: None,
             eviction: None,
             set_aside: None,
-            disk_watched: false,
+            disk_usage_watched: false,
             observed: None,
-            observing: Observing::default(),
+            observation_request: ObservationRequest::default(),
             status_retry: None,
-            witness: Witness::default(),
+            observation_guard: ObservationGuard::default(),
             ledger: Ledger::default(),
             plan: None,
             last_mutation: Mono::ZERO,
-            unread: false,
+            unread_since_mutation: false,
             status: None,
             why: Vec::new(),
             timer: None,
             probes: PodProbes::default(),
-            publication: Publication::default(),
+            publication: StatusPublication::default(),
         }
     }
 
     /// The reading, when nothing of ours changed the runtime since it began.
-    pub fn fresh(&self) -> Option<&Arc<ObservedPod>> {
-        self.observed.as_ref().filter(|r| !self.unread && r.at >= self.last_mutation).map(|r| &r.pod)
+    pub fn fresh_observation(&self) -> Option<&Arc<ObservedPod>> {
+        self.observed
+            .as_ref()
+            .filter(|r| !self.unread_since_mutation && r.at >= self.last_mutation)
+            .map(|r| &r.pod)
     }
 }
 

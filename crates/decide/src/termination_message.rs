@@ -5,7 +5,7 @@ use model::cri::Mount;
 use model::files::TerminationMessageRequest;
 
 /// What is known of a container that has ended.
-pub struct Ended<'a> {
+pub struct EndedContainer<'a> {
     pub pod: &'a PodUid,
     pub container: &'a str,
     /// `terminationMessagePath`, from its annotation.
@@ -19,7 +19,7 @@ pub struct Ended<'a> {
 }
 
 /// What was mounted at the path, and the log if the policy allows it for a failure.
-pub fn request(ended: &Ended) -> TerminationMessageRequest {
+pub fn request(ended: &EndedContainer) -> TerminationMessageRequest {
     let path = ended.path.filter(|path| !path.is_empty());
     let at_path = ended.mounts.iter().filter(|mount| Some(mount.container_path.as_str()) == path);
     let from_log = ended.policy == Some("FallbackToLogsOnError")
@@ -58,7 +58,7 @@ mod tests {
             mount("", "/of/an/image"),
             mount("/dev/log", "/pods/u/containers/c/1"),
         ];
-        let ended = Ended {
+        let ended = EndedContainer {
             pod: &"u".into(),
             container: "c",
             path: Some(path),

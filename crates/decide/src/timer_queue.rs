@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     fn key(name: &str) -> TimerKey {
-        TimerKey::Pod(name.into())
+        TimerKey::PodWakeUp(name.into())
     }
 
     /// Sets timers in this order, then takes what is due at each of the times.

@@ -2,7 +2,7 @@
 
 mod content;
 pub mod csi;
-pub mod growth;
+pub mod expansion;
 mod measured;
 mod paths;
 pub mod persistent;
@@ -24,12 +24,12 @@ use crate::resources::{
     page_size_of_resource, pod_requests,
 };
 
-pub use content::{ContentInputs, TRUST_GATE};
+pub use content::{TRUST_GATE, VolumeInputs};
 pub use measured::{count_volumes, measured};
 
 /// When users are told that volumes are still waited for, again and again; and when it is looked whether that has any
 /// prospect.
-pub const PATIENCE: Duration = Duration::from_secs(123);
+pub const VOLUME_WAIT_PERIOD: Duration = Duration::from_secs(123);
 
 /// Why a volume can't be set up. The text is the part of the message behind [`mount_failure`]'s prefix.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
@@ -68,7 +68,7 @@ pub fn mount_failure(volume: &str, cause: &str) -> String {
 
 /// What stands behind a mount of a volume.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct VolumeSource {
+pub struct MountSource {
     /// Directory or file on the host.
     pub path: String,
     /// Containers may not write, whatever the mount says.
@@ -79,8 +79,8 @@ pub struct VolumeSource {
 
 /// What stands behind a volume with a claim.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum VolumePlace {
-    Directory(VolumeSource),
+pub enum VolumePath {
+    Directory(MountSource),
     /// `path`: of a link to the device.
     Device {
         path: String,
@@ -90,53 +90,55 @@ pub enum VolumePlace {
 
 /// What containers are given of the pod's claims.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Places {
+pub struct VolumePaths {
     /// By the volume's name in the pod.
-    pub volumes: BTreeMap<String, VolumePlace>,
+    pub volumes: BTreeMap<String, VolumePath>,
     /// Groups that give access to them.
     pub groups: Vec<i64>,
 }
 
 /// Where the pod's claims are. Fails with what is not known yet.
-pub fn places(inputs: &ContentInputs<'_>) -> Result<Places, Held> {
-    let mut found = Places::default();
+pub fn volume_paths(inputs: &VolumeInputs<'_>) -> Result<VolumePaths, VolumeNotReady> {
+    let mut found = VolumePaths::default();
     for volume in mounted(inputs.pod) {
         let Some(resolved) = persistent::resolve_volume(inputs, volume) else { continue };
         let (name, resolved) = (volume.name.clone(), resolved?);
         found.groups.extend(resolved.gid.filter(|gid| !found.groups.contains(gid)));
-        found.volumes.extend(place(inputs, &resolved).map(|place| (name, place)));
+        found.volumes.extend(volume_path(inputs, &resolved).map(|place| (name, place)));
     }
     Ok(found)
 }
 
 /// Where one claim is.
-fn place(inputs: &ContentInputs<'_>, resolved: &persistent::Resolved<'_>) -> Option<VolumePlace> {
-    csi::place(inputs, resolved).or_else(|| persistent::place(inputs, resolved))
+fn volume_path(inputs: &VolumeInputs<'_>, resolved: &persistent::ResolvedVolume<'_>) -> Option<VolumePath> {
+    csi::volume_path(inputs, resolved).or_else(|| persistent::volume_path(inputs, resolved))
 }
 
 /// Whether a volume of the pod may be a storage driver's.
-pub fn uses_drivers(pod: &PodView) -> bool {
-    pod.spec().volumes.iter().flatten().any(|volume| may_be_of_driver(pod, volume))
+pub fn may_use_csi_drivers(pod: &PodView) -> bool {
+    pod.spec().volumes.iter().flatten().any(|volume| may_be_csi_volume(pod, volume))
 }
 
 /// Those that the pod mounts, and that may be a storage driver's.
-pub fn of_drivers(pod: &PodView) -> Vec<String> {
-    let found = mounted(pod).filter(|volume| may_be_of_driver(pod, volume));
+pub fn csi_volume_names(pod: &PodView) -> Vec<String> {
+    let found = mounted(pod).filter(|volume| may_be_csi_volume(pod, volume));
     found.map(|volume| volume.name.clone()).collect()
 }
 
-fn may_be_of_driver(pod: &PodView, volume: &k8s::Volume) -> bool {
-    volume.csi.is_some() || is_migrated(volume) || persistent::claim_of(pod, volume).is_some()
+fn may_be_csi_volume(pod: &PodView, volume: &k8s::Volume) -> bool {
+    volume.csi.is_some() || is_migrated(volume) || persistent::pod_volume_claim(pod, volume).is_some()
 }
 
 /// Set-ups of volumes that their drivers want to publish again now and then.
-pub fn republished(inputs: &ContentInputs<'_>) -> Vec<VolumeSetup> {
-    let of_drivers = mounted(inputs.pod).filter(|volume| may_be_of_driver(inputs.pod, volume));
+pub fn setups_to_republish(inputs: &VolumeInputs<'_>) -> Vec<VolumeSetup> {
+    let of_drivers = mounted(inputs.pod).filter(|volume| may_be_csi_volume(inputs.pod, volume));
     let setups = of_drivers.filter_map(|volume| match &volume.csi {
         Some(_) => csi::setup(inputs, volume, None).ok(),
         None => persistent(inputs, volume).ok(),
     });
-    setups.filter(|setup| matches!(&setup.kind, VolumeKind::Csi(volume) if volume.republish)).collect()
+    setups
+        .filter(|setup| matches!(&setup.kind, VolumeKind::Csi(volume) if volume.requires_republish))
+        .collect()
 }
 
 /// Whether everything that the pod mounts is among what was set up.
@@ -151,15 +153,15 @@ pub fn not_set_up(pod: &PodView, done: &BTreeSet<String>) -> Vec<String> {
 
 /// Why a volume can't be set up now, although nothing is wrong with its definition.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Held {
+pub enum VolumeNotReady {
     /// Something that it is made of is not known yet.
-    Waits { volume: String, cause: Cause },
+    Waiting { volume: String, cause: Cause },
     /// Something that it is made of is missing. The message is the part behind [`mount_failure`]'s prefix.
-    Refused { volume: String, message: String },
+    SetUpRefused { volume: String, message: String },
     /// What stands behind its claim can't be told.
-    Unprocessed { volume: String, claim: String, message: String },
+    ClaimNotUsable { volume: String, claim: String, message: String },
     /// What stands behind its claim can't be mounted; `spec_name` is that one's name.
-    Staged {
+    StageFailed {
         volume: String,
         claim: String,
         spec_name: String,
@@ -169,28 +171,28 @@ pub enum Held {
     },
 }
 
-impl Held {
+impl VolumeNotReady {
     /// The volume's name in the pod.
     pub fn volume(&self) -> &str {
         match self {
-            Held::Waits { volume, .. }
-            | Held::Refused { volume, .. }
-            | Held::Unprocessed { volume, .. }
-            | Held::Staged { volume, .. } => volume,
+            VolumeNotReady::Waiting { volume, .. }
+            | VolumeNotReady::SetUpRefused { volume, .. }
+            | VolumeNotReady::ClaimNotUsable { volume, .. }
+            | VolumeNotReady::StageFailed { volume, .. } => volume,
         }
     }
 }
 
 /// How far the steps that make a pod's volumes ready are known.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Setups {
+pub struct VolumeSetups {
     pub ready: Vec<VolumeSetup>,
-    pub held: Vec<Held>,
+    pub not_ready: Vec<VolumeNotReady>,
 }
 
 /// The steps that make a pod's volumes ready: one per volume that some container mounts, in spec order.
-pub fn setups(inputs: &ContentInputs<'_>) -> Result<Setups, VolumeError> {
-    let mut found = Setups::default();
+pub fn volume_setups(inputs: &VolumeInputs<'_>) -> Result<VolumeSetups, VolumeError> {
+    let mut found = VolumeSetups::default();
     for volume in mounted(inputs.pod) {
         let setup = match kind_name(volume) {
             "emptyDir" => {
@@ -206,24 +208,24 @@ pub fn setups(inputs: &ContentInputs<'_>) -> Result<Setups, VolumeError> {
             _ if is_migrated(volume) && inputs.cluster.is_some() => persistent(inputs, volume).map(Some),
             "csi" => csi::setup(inputs, volume, None).map(Some),
             "nfs" => Ok(Some(nfs_volume(inputs, volume)?)),
-            kind if is_made_here(inputs, kind) => content::setup(inputs, volume, None),
+            kind if is_agent_written(inputs, kind) => content::setup(inputs, volume, None),
             kind => return Err(VolumeError::Unsupported { volume: volume.name.clone(), kind }),
         };
         match setup {
             Ok(setup) => found.ready.extend(setup),
-            Err(held) => found.held.push(held),
+            Err(held) => found.not_ready.push(held),
         }
     }
     Ok(found)
 }
 
 /// Steps for those whose files should be others by now. `known`: of each volume, the version that was written last.
-pub fn updates(inputs: &ContentInputs<'_>, known: &BTreeMap<String, u64>) -> Setups {
-    let mut found = Setups::default();
-    for volume in mounted(inputs.pod).filter(|volume| is_made_here(inputs, kind_name(volume))) {
+pub fn content_updates(inputs: &VolumeInputs<'_>, known: &BTreeMap<String, u64>) -> VolumeSetups {
+    let mut found = VolumeSetups::default();
+    for volume in mounted(inputs.pod).filter(|volume| is_agent_written(inputs, kind_name(volume))) {
         match content::setup(inputs, volume, known.get(&volume.name).copied()) {
             Ok(setup) => found.ready.extend(setup),
-            Err(held) => found.held.push(held),
+            Err(held) => found.not_ready.push(held),
         }
     }
     found
@@ -237,7 +239,7 @@ fn mounted(pod: &PodView) -> impl Iterator<Item = &k8s::Volume> {
 }
 
 /// A node without a cluster has no objects to make files of. What a projected volume lacks there, it says itself.
-fn is_made_here(inputs: &ContentInputs<'_>, kind: &str) -> bool {
+fn is_agent_written(inputs: &VolumeInputs<'_>, kind: &str) -> bool {
     content::is_content(kind) && (inputs.cluster.is_some() || matches!(kind, "downwardAPI" | "projected"))
 }
 
@@ -255,7 +257,7 @@ pub(crate) fn mounted_names(pod: &PodView) -> BTreeSet<&str> {
 }
 
 /// A volume that names its server itself.
-fn nfs_volume(inputs: &ContentInputs<'_>, volume: &k8s::Volume) -> Result<VolumeSetup, VolumeError> {
+fn nfs_volume(inputs: &VolumeInputs<'_>, volume: &k8s::Volume) -> Result<VolumeSetup, VolumeError> {
     let place = host_path(inputs.config, inputs.pod, volume)?;
     let source = volume.nfs.as_ref().map(persistent::nfs_source).unwrap_or_default();
     let nfs = NfsVolume { source, target: place.path, mount_options: vec![], read_only: place.read_only };
@@ -263,9 +265,12 @@ fn nfs_volume(inputs: &ContentInputs<'_>, volume: &k8s::Volume) -> Result<Volume
 }
 
 /// A volume with a claim: by what stands behind it.
-fn persistent(inputs: &ContentInputs<'_>, volume: &k8s::Volume) -> Result<VolumeSetup, Held> {
+fn persistent(inputs: &VolumeInputs<'_>, volume: &k8s::Volume) -> Result<VolumeSetup, VolumeNotReady> {
     let Some(resolved) = persistent::resolve_volume(inputs, volume) else {
-        return Err(Held::Refused { volume: volume.name.clone(), message: "it has no claim".into() });
+        return Err(VolumeNotReady::SetUpRefused {
+            volume: volume.name.clone(),
+            message: "it has no claim".into(),
+        });
     };
     let resolved = resolved?;
     persistent::check(inputs, &resolved)?;
@@ -273,7 +278,7 @@ fn persistent(inputs: &ContentInputs<'_>, volume: &k8s::Volume) -> Result<Volume
 }
 
 /// Whether containers mount the volume, and whether they use it as a device.
-fn uses(pod: &PodView, volume: &str) -> (bool, bool) {
+fn mounted_and_as_device(pod: &PodView, volume: &str) -> (bool, bool) {
     let ephemeral = pod.spec().ephemeral_containers.iter().flatten();
     let of =
         pod.containers().iter().chain(pod.init_containers()).map(|c| (&c.volume_mounts, &c.volume_devices));
@@ -289,8 +294,8 @@ pub fn host_path(
     config: &NodeConfig,
     pod: &PodView,
     volume: &k8s::Volume,
-) -> Result<VolumeSource, VolumeError> {
-    let below_pod = |plugin: &str, read_only| VolumeSource {
+) -> Result<MountSource, VolumeError> {
+    let below_pod = |plugin: &str, read_only| MountSource {
         path: format!("{}/volumes/kubernetes.io~{plugin}/{}", config.pod_dir(&pod.uid), volume.name),
         read_only,
         managed: true,
@@ -299,18 +304,18 @@ pub fn host_path(
         "emptyDir" => Ok(below_pod("empty-dir", false)),
         "hostPath" => {
             let path = volume.host_path.as_ref().map(|source| source.path.clone()).unwrap_or_default();
-            Ok(VolumeSource { path, read_only: false, managed: false })
+            Ok(MountSource { path, read_only: false, managed: false })
         }
         "nfs" => {
             let read_only = volume.nfs.as_ref().and_then(|source| source.read_only) == Some(true);
-            Ok(VolumeSource { managed: false, ..below_pod("nfs", read_only) })
+            Ok(MountSource { managed: false, ..below_pod("nfs", read_only) })
         }
         // their content is the API's: a container's change would not last
         "configMap" => Ok(below_pod("configmap", true)),
         "secret" => Ok(below_pod("secret", true)),
         "downwardAPI" => Ok(below_pod("downward-api", true)),
         "projected" => Ok(below_pod("projected", true)),
-        "csi" => Ok(csi::inline_place(config, pod, volume)),
+        "csi" => Ok(csi::inline_volume_path(config, pod, volume)),
         kind => Err(VolumeError::Unsupported { volume: volume.name.clone(), kind }),
     }
 }

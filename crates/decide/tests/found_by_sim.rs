@@ -26,7 +26,7 @@ fn a_change_to_a_pod_that_comes_back_is_not_lost() {
     node.want(&[spec("one")]);
     node.want(&[spec("two")]);
     let entry = node.entry("u");
-    let back = entry.comes_back.as_ref().expect("it is wanted again");
+    let back = entry.recreate_as.as_ref().expect("it is wanted again");
     assert_eq!(back.containers()[0].image.as_deref(), Some("two"));
     assert_eq!(entry.view.containers()[0].image.as_deref(), Some("one"), "the old one ends as it was");
 }
@@ -70,7 +70,8 @@ fn the_limit_over_all_pods_leaves_the_newest_instances() {
         container("b", "i", 0, Running, 0),
     ];
     node.see("u", vec![sandbox("s", true)], seen);
-    let excess: Vec<_> = node.entry("u").ledger.excess.iter().map(|id| id.to_string()).collect();
+    let excess: Vec<_> =
+        node.entry("u").ledger.excess_dead_containers.iter().map(|id| id.to_string()).collect();
     assert_eq!(excess, ["a-0"]);
 }
 
@@ -305,7 +306,7 @@ fn a_new_sandbox_waits_until_old_init_containers_are_gone() {
     assert_eq!(again[0], "remove container");
     assert!(again.contains(&"create pod sandbox"));
     let purge = effects.iter().find_map(|e| match e {
-        Effect::Run { stages, .. } => Some(stages[0].stop_on_failure),
+        Effect::RunPlan { stages, .. } => Some(stages[0].stop_on_failure),
         _ => None,
     });
     assert_eq!(purge, Some(true));
@@ -326,7 +327,7 @@ fn an_old_answer_about_a_mirror_does_not_hide_the_one_there_is() {
         mirror.metadata.annotations =
             Some([(model::pod::ANNOTATION_MIRROR.to_owned(), "h".to_owned())].into());
         let (full_name, result) = (full_name.clone(), Ok(std::sync::Arc::new(mirror)));
-        Event::ApiAnswered(decide::event::ApiAnswer::MirrorCreated { full_name, result })
+        Event::ApiAnswered(decide::event::ApiCallResult::MirrorCreated { full_name, result })
     };
     node.tell(made("new"));
     node.tell(made("old"));

@@ -539,7 +539,7 @@ fn check_transitions(recorded: &Recorded, failures: &mut Vec<String>) -> usize {
         let now = after(if late { 60 } else { 1 });
         old = world.derive(&pod, old.as_ref(), stopped, now).or(old);
         if is_last(&expect) {
-            let last = status::finish(&pod, old.clone().unwrap());
+            let last = status::finish_status(&pod, old.clone().unwrap());
             old = status::accept(&pod, old.as_ref(), last, now).or(old);
         }
         let mut got = summary(old.as_ref().unwrap());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use decide::effect::{PullContext, PullingPod};
-use decide::event::{CallFailure, Event, PulledImage, RuntimeCheck, StepResult};
+use decide::event::{ActionResult, CallFailure, Event, PulledImage, RuntimeCheck};
 use decide::images::PullKey;
 use decide::{Action, Effect, NodeState, StartContainer, step};
 use model::credentials::{
@@ -72,7 +72,7 @@ impl Bench {
                 &bytes,
                 "/m.json",
                 "node",
-                decide::manifest::References::Refused,
+                decide::manifest::ReferencePolicy::Deny,
             );
             let (pods, problems) = (content.pods, content.errors);
             assert!(problems.is_empty(), "{problems:?}");
@@ -83,7 +83,7 @@ impl Bench {
             Arc::new(pod)
         };
         let pods: Vec<_> = manifests.iter().map(decode).collect();
-        self.send(Event::Pods { source: Source::File, pods });
+        self.send(Event::PodSetDelivered { source: Source::File, pods });
         let entries: Vec<_> = self.state.pods.values().map(|e| e.view.clone()).collect();
         let sandboxed = |view: &model::pod::PodView| {
             let mut pod = ObservedPod::empty(view.uid.clone(), view.full_name.clone());
@@ -148,7 +148,7 @@ impl Bench {
         for uid in due {
             let at = self.state.pods[&uid].timer;
             if at.is_some_and(|at| at <= Mono::from_duration(self.now)) {
-                self.send(Event::Timer(decide::TimerKey::Pod(uid)));
+                self.send(Event::Timer(decide::TimerKey::PodWakeUp(uid)));
             }
         }
     }
@@ -168,19 +168,19 @@ impl Bench {
         let mut effects = self.taken();
         while !effects.is_empty() {
             for effect in std::mem::take(&mut effects) {
-                let Effect::Run { uid, epoch, stages } = effect else { continue };
+                let Effect::RunPlan { uid, epoch, stages } = effect else { continue };
                 for (stage, actions) in stages.iter().enumerate() {
                     for (action, what) in actions.actions.iter().enumerate() {
                         let result = match what {
                             Action::StartContainer(start) => {
                                 starts.push((**start).clone());
-                                StepResult::ContainerStarted { id: format!("id-{}", start.name).into() }
+                                ActionResult::ContainerStarted { id: format!("id-{}", start.name).into() }
                             }
-                            Action::MakePodDirs { .. } => StepResult::Dirs { log_numbers: BTreeMap::new() },
-                            _ => StepResult::Ok,
+                            Action::MakePodDirs { .. } => ActionResult::Dirs { log_numbers: BTreeMap::new() },
+                            _ => ActionResult::Ok,
                         };
                         let uid = uid.clone();
-                        self.send(Event::StepDone { uid, epoch, stage, action, result });
+                        self.send(Event::ActionDone { uid, epoch, stage, action, result });
                     }
                 }
                 self.send(Event::PlanEnded { uid, epoch });
@@ -244,13 +244,13 @@ fn an_image_that_is_there_is_used_by_those_who_may() {
     let accessible = format!("{present} and can be accessed by the pod");
     let pulls = "c: Pulling Pulling image \"h.test/a:1\"";
     let default = || Some(VerificationPolicy::default());
-    check(None, PullHistory::Begun, present);
-    check(default(), PullHistory::Foreign, &accessible);
+    check(None, PullHistory::PullIntent, present);
+    check(default(), PullHistory::NoRecord, &accessible);
     check(default(), record("h.test/a"), &accessible);
     check(default(), record("h.test/b"), pulls);
-    check(default(), PullHistory::Begun, pulls);
-    check(Some(VerificationPolicy::AlwaysVerify), PullHistory::Foreign, pulls);
-    check(Some(VerificationPolicy::NeverVerify), PullHistory::Begun, &accessible);
+    check(default(), PullHistory::PullIntent, pulls);
+    check(Some(VerificationPolicy::AlwaysVerify), PullHistory::NoRecord, pulls);
+    check(Some(VerificationPolicy::NeverVerify), PullHistory::PullIntent, &accessible);
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn to_those_who_may_not_use_it_an_image_is_not_there() {
     let mut b = Bench::new(config);
     b.pods(&[pod("p", IMAGE, "Never")]);
     b.told();
-    b.inspected(IMAGE, true, PullHistory::Foreign);
+    b.inspected(IMAGE, true, PullHistory::NoRecord);
     let text = "Container image \"h.test/a:1\" is not present with pull policy of Never";
     assert_eq!(b.told(), [&format!("c: ErrImageNeverPull {text}"), "c: Failed Error: ErrImageNeverPull"]);
     assert_eq!(b.waiting("c"), ("ErrImageNeverPull".into(), text.into()));
@@ -366,7 +366,7 @@ fn an_image_volume_is_fetched_beside_the_containers_images() {
     let mut b = Bench::new(NodeConfig::default());
     b.pods(&[reader("IfNotPresent")]);
     assert_eq!(b.told(), ["inspect h.test/v:1", "inspect h.test/a:1"]);
-    b.inspected(IMAGE, true, PullHistory::Foreign);
+    b.inspected(IMAGE, true, PullHistory::NoRecord);
     let names: Vec<String> = b.starts().iter().map(|s| s.name.clone()).collect();
     assert_eq!(names, ["d"], "who mounts the volume waits for it");
 }
@@ -382,7 +382,7 @@ fn what_mounts_an_image_is_given_what_was_pulled() {
     );
     b.pulled("h.test/v:1");
     assert!(b.told()[0].starts_with("Pulled Successfully pulled image \"h.test/v:1\""));
-    b.inspected(IMAGE, true, PullHistory::Foreign);
+    b.inspected(IMAGE, true, PullHistory::NoRecord);
     let starts = b.starts();
     let start = starts.iter().find(|s| s.name == "c").expect("a start");
     let image = start.config.mounts.iter().find_map(|m| m.image.clone()).expect("a mounted image");
@@ -397,7 +397,7 @@ fn a_volume_without_its_image_keeps_its_containers_waiting() {
     let container = json!({ "name": "c", "image": IMAGE, "imagePullPolicy": "Never", "volumeMounts": mount });
     let volume = json!({ "name": "v", "image": { "reference": "h.test/v:1", "pullPolicy": "Always" } });
     b.pods(&[with_containers("p", json!([container]), json!([volume]))]);
-    b.inspected(IMAGE, true, PullHistory::Foreign);
+    b.inspected(IMAGE, true, PullHistory::NoRecord);
     assert!(b.starts().is_empty(), "the volume is missing");
     b.pull_failed("h.test/v:1", "no");
     assert_eq!(b.told(), ["Failed Failed to pull image \"h.test/v:1\": no", "c: Failed Error: ErrImagePull"]);
@@ -415,7 +415,7 @@ fn a_volume_whose_image_came_keeps_nobody_waiting() {
     assert!(b.told().contains(&"pull h.test/v:1".to_owned()));
     b.pulled("h.test/v:1");
     assert_eq!(b.waiting("c"), ("ContainerCreating".into(), String::new()), "its own image is looked for");
-    b.inspected(IMAGE, true, PullHistory::Foreign);
+    b.inspected(IMAGE, true, PullHistory::NoRecord);
     let names: Vec<String> = b.starts().iter().map(|s| s.name.clone()).collect();
     assert_eq!(names, ["c", "d"]);
 }
@@ -440,7 +440,7 @@ fn plugins_are_asked_before_the_pull() {
     b.pods(&[pod("p", IMAGE, "Always")]);
     let asked = b.asked();
     assert_eq!((asked.0.image.as_str(), asked.1), (IMAGE, false));
-    b.send(Event::PluginsAsked { pull: asked.0, for_access: false, account: None });
+    b.send(Event::CredentialPluginsAnswered { pull: asked.0, for_access: false, account: None });
     assert_eq!(b.told(), ["pull h.test/a:1"]);
 }
 
@@ -471,7 +471,9 @@ impl Bench {
     /// The only question to plugins since the last look, and whether it is only about access.
     fn asked(&mut self) -> (PullKey, bool, PullingPod) {
         let asks = |effect: &Effect| match effect {
-            Effect::AskPlugins { pull, pod, for_access } => Some((pull.clone(), *for_access, pod.clone())),
+            Effect::AskCredentialPlugins { pull, pod, for_access } => {
+                Some((pull.clone(), *for_access, pod.clone()))
+            }
             _ => None,
         };
         let asked: Vec<_> = self.taken().iter().filter_map(asks).collect();
@@ -567,7 +569,7 @@ fn a_service_account_that_opened_an_image_opens_it_again() {
         b.inspected(IMAGE, true, PullHistory::Pulled(record.clone()));
         let (pull, for_access, pod) = b.asked();
         assert_eq!((for_access, pod.service_account.as_str()), (true, "sa"));
-        b.send(Event::PluginsAsked { pull, for_access: true, account: given.clone() });
+        b.send(Event::CredentialPluginsAnswered { pull, for_access: true, account: given.clone() });
         let told = b.told();
         assert!(told.iter().any(|text| text.contains(expect)), "{given:?}: {told:?}");
     };

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use decide::manifest::{FileContent, Refusal, decode_file};
+use decide::manifest::{FileContent, ManifestErrorKind, decode_file};
 use serde_json::{Value, json};
 
 const SPECS: &str = include_str!("fixtures/reference-pod-specs.json");
@@ -36,7 +36,7 @@ fn every_recorded_pod_is_valid() {
             &manifest(&name, &spec),
             "/manifests/pod.json",
             "vm",
-            decide::manifest::References::Allowed,
+            decide::manifest::ReferencePolicy::Allow,
         );
         assert_eq!(errors, [], "{name}");
         let pod = &pods[0];
@@ -54,13 +54,13 @@ fn only_pods_with_references_cannot_be_static() {
             &manifest(&name, &spec),
             "/manifests/pod.json",
             "vm",
-            decide::manifest::References::Refused,
+            decide::manifest::ReferencePolicy::Deny,
         );
         match referring.get(name.as_str()) {
             None => assert_eq!((pods.len(), errors.as_slice()), (1, [].as_slice()), "{name}"),
             Some(object) => {
-                let expect = Refusal::References(format!("static pods may not reference {object}"));
-                assert_eq!(errors[0].refusal, expect, "{name}");
+                let expect = ManifestErrorKind::References(format!("static pods may not reference {object}"));
+                assert_eq!(errors[0].kind, expect, "{name}");
                 assert!(pods.is_empty(), "{name}");
             }
         }
@@ -75,7 +75,7 @@ fn decoding_twice_gives_the_same_pod() {
                 &manifest(&name, &spec),
                 "/manifests/pod.json",
                 "vm",
-                decide::manifest::References::Allowed,
+                decide::manifest::ReferencePolicy::Allow,
             )
         };
         assert_eq!(decode(), decode(), "{name}");

@@ -4,41 +4,41 @@ use std::sync::Arc;
 
 use decide::Event;
 use decide::effect::{ApiCall, PodObject};
-use decide::event::{ApiAnswer, ApiFailure, ApiFailureKind};
+use decide::event::{ApiCallResult, ApiFailure, ApiFailureKind};
 use ports::{ApiError, Disposition, PodApi, PodRef};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::dispatcher::Shop;
+use crate::dispatcher::EngineContext;
 
 /// A burst of pods must not take all of the server's room.
 pub(crate) const CALLS_AT_ONCE: usize = 32;
 
-pub(crate) async fn call(shop: Shop, room: Arc<Semaphore>, call: ApiCall) {
-    let Some(cluster) = &shop.ports.cluster else { return };
+pub(crate) async fn call_api_server(ctx: EngineContext, room: Arc<Semaphore>, call: ApiCall) {
+    let Some(cluster) = &ctx.ports.cluster else { return };
     let begun = Instant::now();
     // It is never closed.
     let _place = room.acquire().await;
     let answer = carry_out(&*cluster.pods, call).await;
-    if let ApiAnswer::StatusPatched { result: Ok(_), .. } = &answer {
-        shop.ports.meter.status_synced(begun.elapsed());
+    if let ApiCallResult::StatusPatched { result: Ok(_), .. } = &answer {
+        ctx.ports.meter.status_synced(begun.elapsed());
     }
-    shop.outbox.send(Event::ApiAnswered(answer));
+    ctx.outbox.send(Event::ApiAnswered(answer));
 }
 
-async fn carry_out(pods: &dyn PodApi, call: ApiCall) -> ApiAnswer {
+async fn carry_out(pods: &dyn PodApi, call: ApiCall) -> ApiCallResult {
     match call {
         ApiCall::PatchStatus { uid, pod, patch } => {
             let result = pods.patch_status(&reference(&pod), &patch).await.map_err(failure);
-            ApiAnswer::StatusPatched { uid, object: pod.uid, result }
+            ApiCallResult::StatusPatched { uid, object: pod.uid, result }
         }
         ApiCall::DeletePod { uid, pod } => {
             let result = pods.delete(&reference(&pod)).await.map_err(failure);
-            ApiAnswer::PodDeleted { uid, result }
+            ApiCallResult::PodDeleted { uid, result }
         }
         ApiCall::CreateMirror { full_name, pod } => {
             let result = pods.create(&pod).await.map_err(failure);
-            ApiAnswer::MirrorCreated { full_name, result }
+            ApiCallResult::MirrorCreated { full_name, result }
         }
         ApiCall::DeleteMirror { full_name, uid } => {
             let mirror = PodRef {
@@ -47,7 +47,7 @@ async fn carry_out(pods: &dyn PodApi, call: ApiCall) -> ApiAnswer {
                 uid: Some(uid.clone()),
             };
             let result = pods.delete(&mirror).await.map_err(failure);
-            ApiAnswer::MirrorDeleted { full_name, uid, result }
+            ApiCallResult::MirrorDeleted { full_name, uid, result }
         }
     }
 }
@@ -63,12 +63,12 @@ fn failure(error: ApiError) -> ApiFailure {
         ApiError::Conflict { .. } => ApiFailureKind::Refused,
         // Trust and credentials may come back by themselves, with the next certificate or token.
         ApiError::Unauthorized { .. } | ApiError::Tls { .. } | ApiError::Decode { .. } => {
-            ApiFailureKind::Away
+            ApiFailureKind::Unavailable
         }
         _ => match error.disposition() {
             Disposition::Absent => ApiFailureKind::Gone,
             Disposition::Refused | Disposition::Unsupported => ApiFailureKind::Refused,
-            Disposition::Retry => ApiFailureKind::Away,
+            Disposition::Retry => ApiFailureKind::Unavailable,
         },
     };
     ApiFailure { kind, retry_after: error.retry_after(), message: error.to_string() }

@@ -6,45 +6,45 @@ use std::panic::AssertUnwindSafe;
 use decide::event::Event;
 use futures::FutureExt;
 use model::PodUid;
-use model::disk_use::{DiskPlaces, DiskUse};
+use model::disk_usage::{DiskUsagePaths, PodDiskUsage};
 use model::volume::VolumeSetup;
 use ports::Disposition;
 
-use crate::dispatcher::Shop;
+use crate::dispatcher::EngineContext;
 
-pub(crate) async fn measure(shop: Shop, uid: PodUid, places: DiskPlaces) {
-    let result = read(&shop, &uid, &places).await;
-    shop.outbox.send(Event::DiskMeasured { uid, result });
+pub(crate) async fn measure_disk_usage(ctx: EngineContext, uid: PodUid, places: DiskUsagePaths) {
+    let result = read(&ctx, &uid, &places).await;
+    ctx.outbox.send(Event::DiskMeasured { uid, result });
 }
 
 /// Tells of its end in any case: the pod's volumes stay until then.
-pub(crate) async fn update_volume(shop: Shop, uid: PodUid, volume: Box<VolumeSetup>) {
-    let work = AssertUnwindSafe(shop.ports.files.set_up_volume(&uid, &volume)).catch_unwind();
+pub(crate) async fn update_volume(ctx: EngineContext, uid: PodUid, volume: Box<VolumeSetup>) {
+    let work = AssertUnwindSafe(ctx.ports.files.set_up_volume(&uid, &volume)).catch_unwind();
     let result = match work.await {
         Ok(result) => result.map_err(|error| error.user_message()),
         Err(_) => Err("internal error: replacing files of a volume panicked".to_owned()),
     };
-    shop.outbox.send(Event::VolumeUpdated { uid, volume, result });
+    ctx.outbox.send(Event::VolumeUpdated { uid, volume, result });
 }
 
-pub(crate) async fn forward_news(shop: Shop) {
+pub(crate) async fn forward_volume_notices(ctx: EngineContext) {
     loop {
-        let (uid, news) = shop.ports.volume_news.next().await;
-        shop.outbox.send(Event::VolumeNews { uid, news });
+        let (uid, news) = ctx.ports.volume_news.next().await;
+        ctx.outbox.send(Event::VolumeNotice { uid, news });
     }
 }
 
-async fn read(shop: &Shop, uid: &PodUid, places: &DiskPlaces) -> Result<DiskUse, String> {
-    let mut used = DiskUse::default();
+async fn read(ctx: &EngineContext, uid: &PodUid, places: &DiskUsagePaths) -> Result<PodDiskUsage, String> {
+    let mut used = PodDiskUsage::default();
     let of_disk = places.volumes.values().chain(places.logs.values()).chain(&places.hosts);
     let paths: Vec<String> = of_disk.cloned().collect();
-    let sizes = shop.ports.files.disk_use(uid, &paths).await.map_err(|error| error.user_message())?;
+    let sizes = ctx.ports.files.disk_use(uid, &paths).await.map_err(|error| error.user_message())?;
     let mut sizes = sizes.into_iter();
     used.volumes = places.volumes.keys().cloned().zip(&mut sizes).collect();
     used.logs = places.logs.keys().cloned().zip(&mut sizes).collect();
     used.hosts = sizes.next().unwrap_or(0);
     for (name, id) in &places.layers {
-        match shop.ports.runtime.container_stats(id).await {
+        match ctx.ports.runtime.container_stats(id).await {
             Ok(stats) => {
                 let bytes = stats.writable_layer.map_or(0, |layer| layer.used_bytes);
                 used.layers.insert(name.clone(), bytes);

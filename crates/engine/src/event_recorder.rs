@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use decide::events::{Bucket, Correlator, EventSource, Send as ToSend, object};
-use decide::jitter::Seed;
-use model::node::NodeSetup;
+use decide::events::{EventCorrelator, EventSource, EventWrite as ToSend, TokenBucket, event_object};
+use decide::jitter::JitterSeed;
+use model::node::NodeObjectConfig;
 use model::{ApiEvent, EventSubject, Wall};
 use ports::{ApiError, Disposition, EventApi, EventSink, WallClock};
 use tokio::sync::mpsc;
@@ -21,7 +21,7 @@ const QUEUE: usize = 1000;
 const TRIES: u32 = 12;
 const BETWEEN_TRIES: Duration = Duration::from_secs(10);
 
-struct Record {
+struct QueuedEvent {
     about: EventSubject,
     event: ApiEvent,
     at: Wall,
@@ -29,71 +29,71 @@ struct Record {
 
 /// Where Events go that the cluster is to see.
 pub struct EventRecorder {
-    queue: mpsc::Sender<Record>,
+    queue: mpsc::Sender<QueuedEvent>,
     wall: Arc<dyn WallClock>,
-    lost: AtomicU64,
+    dropped_events: AtomicU64,
 }
 
 impl EventRecorder {
     /// Starts sending, until `stop` is cancelled.
     pub fn start(
         api: Arc<dyn EventApi>,
-        setup: &NodeSetup,
+        setup: &NodeObjectConfig,
         wall: Arc<dyn WallClock>,
         seed: u64,
         stop: CancellationToken,
         essential: &EssentialTasks,
     ) -> Arc<Self> {
         let (queue, records) = mpsc::channel(QUEUE);
-        let sender = Sender {
+        let sender = EventSender {
             api,
             source: EventSource { host: setup.name.clone() },
-            correlator: Correlator::default(),
-            rate: Bucket::per_second(setup.event_qps, setup.event_burst),
+            correlator: EventCorrelator::default(),
+            rate: TokenBucket::per_second(setup.event_qps, setup.event_burst),
             clock: Clock::new(wall.clone()),
-            seed: Seed(seed),
+            seed: JitterSeed(seed),
         };
         let send = stop.run_until_cancelled_owned(sender.run(records));
         essential.spawn("the sender of Events", send);
-        Arc::new(Self { queue, wall, lost: AtomicU64::new(0) })
+        Arc::new(Self { queue, wall, dropped_events: AtomicU64::new(0) })
     }
 
     /// How many were lost because the queue was full.
-    pub fn lost(&self) -> u64 {
-        self.lost.load(Ordering::Relaxed)
+    pub fn dropped_count(&self) -> u64 {
+        self.dropped_events.load(Ordering::Relaxed)
     }
 }
 
 impl EventSink for EventRecorder {
     fn record(&self, about: &EventSubject, event: &ApiEvent) {
-        let record = Record { about: about.clone(), event: event.clone(), at: self.wall.wall() };
+        let record = QueuedEvent { about: about.clone(), event: event.clone(), at: self.wall.wall() };
         if let Err(mpsc::error::TrySendError::Full(_)) = self.queue.try_send(record) {
-            let lost = self.lost.fetch_add(1, Ordering::Relaxed) + 1;
-            tracing::debug!(lost, reason = event.reason, "event is lost: too many wait to be sent");
+            let lost = self.dropped_events.fetch_add(1, Ordering::Relaxed) + 1;
+            tracing::debug!(lost, reason = event.reason, "Event dropped: the queue is full");
         }
     }
 }
 
-struct Sender {
+struct EventSender {
     api: Arc<dyn EventApi>,
     source: EventSource,
-    correlator: Correlator,
-    rate: Bucket,
+    correlator: EventCorrelator,
+    rate: TokenBucket,
     clock: Clock,
-    seed: Seed,
+    seed: JitterSeed,
 }
 
-impl Sender {
-    async fn run(mut self, mut records: mpsc::Receiver<Record>) {
-        while let Some(Record { about, event, at }) = records.recv().await {
-            let event = object(&self.source, &about, &event, at);
+impl EventSender {
+    async fn run(mut self, mut records: mpsc::Receiver<QueuedEvent>) {
+        while let Some(QueuedEvent { about, event, at }) = records.recv().await {
+            let event = event_object(&self.source, &about, &event, at);
             if let Some(send) = self.correlator.correlate(event, self.clock.now()) {
-                self.deliver(&send).await;
+                self.send_with_retries(&send).await;
             }
         }
     }
 
-    async fn deliver(&mut self, send: &ToSend) {
+    async fn send_with_retries(&mut self, send: &ToSend) {
         for attempt in 1..=TRIES {
             let error = match self.attempt(send).await {
                 Ok(()) => return,
@@ -104,11 +104,11 @@ impl Sender {
             // Nothing about an Event can be decided anew: a conflict stays one.
             let final_word = matches!(error, ApiError::Conflict { .. } | ApiError::Gone { .. });
             if final_word || error.disposition() != Disposition::Retry {
-                tracing::debug!(reason, "event is refused: {error}");
+                tracing::debug!(reason, "Event rejected by the API server: {error}");
                 return;
             }
             if attempt == TRIES {
-                tracing::warn!(reason, "event is given up after {TRIES} tries: {error}");
+                tracing::warn!(reason, "Event dropped after {TRIES} attempts to send it: {error}");
                 return;
             }
             // All nodes see the server go at the same moment; they need not come back at the same one.
@@ -118,8 +118,8 @@ impl Sender {
     }
 
     async fn attempt(&mut self, send: &ToSend) -> Result<(), ApiError> {
-        while !self.rate.take(self.clock.mono()) {
-            let next = self.rate.next(self.clock.mono());
+        while !self.rate.try_take(self.clock.mono()) {
+            let next = self.rate.next_token_at(self.clock.mono());
             tokio::time::sleep_until(self.clock.instant(next)).await;
         }
         match send {

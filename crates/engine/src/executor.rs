@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use decide::csi::{VolumeRequest, VolumeRequestFrom, VolumeRequestId};
-use decide::event::{CallFailure, Event, StartPoint};
+use decide::event::{CallFailure, Event, StartFailurePoint};
 use decide::lifecycle::MINIMUM_STOP_SECS;
-use decide::{Action, Epoch, Stage, StartContainer, StepResult};
+use decide::{Action, ActionResult, Epoch, Stage, StartContainer};
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
@@ -24,14 +24,14 @@ use ports::{CgroupError, Disposition, FilesError, RuntimeError, Span};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::dispatcher::Shop;
+use crate::dispatcher::EngineContext;
 use crate::hooks;
 use crate::tear_down;
 
 /// Longer than any runtime was seen to take from the exit of a container to showing it.
-const SECOND_LOOK: Duration = Duration::from_secs(2);
+const OBSERVE_AGAIN_AFTER: Duration = Duration::from_secs(2);
 
-pub(crate) struct Job {
+pub(crate) struct PlanJob {
     pub uid: PodUid,
     pub epoch: Epoch,
     pub stages: Arc<Vec<Stage>>,
@@ -41,7 +41,7 @@ pub(crate) struct Job {
 /// One action of a plan.
 #[derive(Clone, Copy)]
 struct PlannedAction<'a> {
-    job: &'a Job,
+    job: &'a PlanJob,
     stage: usize,
     action: usize,
 }
@@ -55,32 +55,32 @@ impl PlannedAction<'_> {
 }
 
 /// `span`: what it is called in a trace, if anybody makes one.
-pub(crate) fn spawn(shop: Shop, job: Job, span: Option<Span>) {
+pub(crate) fn spawn_plan(ctx: EngineContext, job: PlanJob, span: Option<Span>) {
     tokio::spawn(async move {
-        let work = run(&shop, &job);
+        let work = run_plan(&ctx, &job);
         match span {
-            Some(span) => shop.ports.tracing.under(|| span, work, |()| None).await,
+            Some(span) => ctx.ports.tracing.in_span(|| span, work, |()| None).await,
             None => work.await,
         }
-        shop.outbox.send(Event::PlanEnded { uid: job.uid, epoch: job.epoch });
+        ctx.outbox.send(Event::PlanEnded { uid: job.uid, epoch: job.epoch });
     });
 }
 
-async fn run(shop: &Shop, job: &Job) {
+async fn run_plan(ctx: &EngineContext, job: &PlanJob) {
     let mut running = FuturesUnordered::new();
     let mut failed = false;
     for (number, stage) in job.stages.iter().enumerate() {
         let ended = wait_for(&mut running, &mut failed);
         match stage.not_after {
-            Some(due) => drop(tokio::time::timeout_at(shop.clock.instant(due), ended).await),
+            Some(due) => drop(tokio::time::timeout_at(ctx.clock.instant(due), ended).await),
             None => ended.await,
         }
         if failed || job.cancel.is_cancelled() {
             // What was begun is waited for: the plan has not ended before it has.
             wait_for(&mut running, &mut failed).await;
-            return skip_rest(shop, job, number);
+            return report_rest_skipped(ctx, job, number);
         }
-        running.push(run_stage(shop, job, number, stage));
+        running.push(run_stage(ctx, job, number, stage));
     }
     wait_for(&mut running, &mut failed).await;
 }
@@ -93,22 +93,22 @@ async fn wait_for(running: &mut FuturesUnordered<impl Future<Output = bool>>, fa
 }
 
 /// Performs the actions of one stage at the same time. Says whether the plan ends with it.
-async fn run_stage(shop: &Shop, job: &Job, number: usize, stage: &Stage) -> bool {
+async fn run_stage(ctx: &EngineContext, job: &PlanJob, number: usize, stage: &Stage) -> bool {
     let actions = stage.actions.iter().enumerate().map(|(index, action)| async move {
         let result = if job.cancel.is_cancelled() {
-            StepResult::Skipped
+            ActionResult::Skipped
         } else {
             let at = PlannedAction { job, stage: number, action: index };
-            let work = std::panic::AssertUnwindSafe(perform(shop, at, action)).catch_unwind();
+            let work = std::panic::AssertUnwindSafe(perform(ctx, at, action)).catch_unwind();
             work.await.unwrap_or_else(|_| {
                 let message = format!("internal error: {} panicked", action.name());
-                StepResult::Failed(CallFailure { unreachable: false, message })
+                ActionResult::Failed(CallFailure { unreachable: false, message })
             })
         };
         tracing::debug!(pod_uid = %job.uid, action = action.name(), ?result, "action ended");
         let bad = !succeeded(&result);
         let (uid, epoch) = (job.uid.clone(), job.epoch);
-        shop.outbox.send(Event::StepDone { uid, epoch, stage: number, action: index, result });
+        ctx.outbox.send(Event::ActionDone { uid, epoch, stage: number, action: index, result });
         bad
     });
     let any_bad = join_all(actions).await.into_iter().any(|bad| bad);
@@ -116,71 +116,71 @@ async fn run_stage(shop: &Shop, job: &Job, number: usize, stage: &Stage) -> bool
 }
 
 /// Says of everything that was not begun that it was not.
-fn skip_rest(shop: &Shop, job: &Job, from: usize) {
+fn report_rest_skipped(ctx: &EngineContext, job: &PlanJob, from: usize) {
     for (stage, actions) in job.stages.iter().enumerate().skip(from) {
         for action in 0..actions.actions.len() {
             let (uid, epoch) = (job.uid.clone(), job.epoch);
-            shop.outbox.send(Event::StepDone { uid, epoch, stage, action, result: StepResult::Skipped });
+            ctx.outbox.send(Event::ActionDone { uid, epoch, stage, action, result: ActionResult::Skipped });
         }
     }
 }
 
-fn succeeded(result: &StepResult) -> bool {
+fn succeeded(result: &ActionResult) -> bool {
     matches!(
         result,
-        StepResult::Ok
-            | StepResult::Dirs { .. }
-            | StepResult::SandboxRunning { .. }
-            | StepResult::ContainerStarted { .. }
-            | StepResult::HookFailed { .. }
-            | StepResult::Expanded(_)
-            | StepResult::EnvFiles(_)
+        ActionResult::Ok
+            | ActionResult::Dirs { .. }
+            | ActionResult::SandboxRunning { .. }
+            | ActionResult::ContainerStarted { .. }
+            | ActionResult::HookFailed { .. }
+            | ActionResult::ExpandOutcome(_)
+            | ActionResult::EnvFiles(_)
     )
 }
 
-async fn perform(shop: &Shop, at: PlannedAction<'_>, action: &Action) -> StepResult {
-    let (ports, job) = (&shop.ports, at.job);
+async fn perform(ctx: &EngineContext, at: PlannedAction<'_>, action: &Action) -> ActionResult {
+    let (ports, job) = (&ctx.ports, at.job);
     let uid = &job.uid;
     match action {
-        Action::MakePodDirs { log_dir, containers } => make_dirs(shop, uid, log_dir, containers).await,
+        Action::MakePodDirs { log_dir, containers } => make_dirs(ctx, uid, log_dir, containers).await,
         Action::EnsureCgroup { spec } => cgroup_result(ports.cgroups.ensure(spec).await),
-        Action::SetUpVolume { volume } => set_up_volume(shop, at, volume).await,
-        Action::ExpandVolume { volume, expansion } => expand_volume(shop, at, volume, expansion).await,
-        Action::ReadEnvFiles { files, .. } => read_env_files(shop, uid, files).await,
-        Action::KeepUserIds { ids } => files_result(ports.files.write_user_ids(uid, ids).await),
+        Action::SetUpVolume { volume } => set_up_volume(ctx, at, volume).await,
+        Action::ExpandVolume { volume, expansion } => expand_volume(ctx, at, volume, expansion).await,
+        Action::ReadEnvFiles { files, .. } => read_env_files(ctx, uid, files).await,
+        Action::StoreUserIds { ids } => files_result(ports.files.write_user_ids(uid, ids).await),
         Action::RunSandbox { config, handler } => {
             match ports.runtime.run_pod_sandbox(config, handler).await {
-                Ok(id) => StepResult::SandboxRunning { id },
-                Err(error) => StepResult::Failed(call_failure(&error)),
+                Ok(id) => ActionResult::SandboxRunning { id },
+                Err(error) => ActionResult::Failed(call_failure(&error)),
             }
         }
-        Action::StartContainer(start) => start_container(shop, job, start).await,
+        Action::StartContainer(start) => start_container(ctx, job, start).await,
         Action::StopContainer { id, deadline, pre_stop, .. } => {
-            let work = stop_container(shop, uid, id, *deadline, pre_stop.as_ref());
-            job.cancel.run_until_cancelled(work).await.unwrap_or(StepResult::Interrupted)
+            let work = stop_container(ctx, uid, id, *deadline, pre_stop.as_ref());
+            job.cancel.run_until_cancelled(work).await.unwrap_or(ActionResult::Interrupted)
         }
         Action::PreStop { id, deadline, hook, .. } => {
-            let work = pre_stop(shop, uid, id, *deadline, hook);
+            let work = pre_stop(ctx, uid, id, *deadline, hook);
             match job.cancel.run_until_cancelled(work).await {
-                Some(Ok(())) => StepResult::Ok,
-                Some(Err(message)) => StepResult::HookFailed { message },
-                None => StepResult::Interrupted,
+                Some(Ok(())) => ActionResult::Ok,
+                Some(Err(message)) => ActionResult::HookFailed { message },
+                None => ActionResult::Interrupted,
             }
         }
-        Action::StopSandbox { id } => gone_is_fine(ports.runtime.stop_pod_sandbox(id).await),
+        Action::StopSandbox { id } => absent_is_ok(ports.runtime.stop_pod_sandbox(id).await),
         Action::RemoveContainer { id, log, .. } => {
-            let result = gone_is_fine(ports.runtime.remove_container(id).await);
+            let result = absent_is_ok(ports.runtime.remove_container(id).await);
             match log {
                 Some(log) if succeeded(&result) => files_result(ports.files.remove_container_logs(log).await),
                 _ => result,
             }
         }
-        Action::RemoveSandbox { id } => gone_is_fine(ports.runtime.remove_pod_sandbox(id).await),
+        Action::RemoveSandbox { id } => absent_is_ok(ports.runtime.remove_pod_sandbox(id).await),
         Action::TearDownVolumes => {
             let own = ports.files.tear_down_volumes(uid);
-            match tear_down::volumes(own, shop.csi.as_ref(), at.request()).await {
-                Ok(()) => StepResult::Ok,
-                Err(message) => StepResult::Failed(CallFailure { unreachable: false, message }),
+            match tear_down::tear_down_pod_volumes(own, ctx.csi.as_ref(), at.request()).await {
+                Ok(()) => ActionResult::Ok,
+                Err(message) => ActionResult::Failed(CallFailure { unreachable: false, message }),
             }
         }
         Action::DestroyCgroup { name } => cgroup_result(ports.cgroups.destroy(name).await),
@@ -190,80 +190,85 @@ async fn perform(shop: &Shop, at: PlannedAction<'_>, action: &Action) -> StepRes
 }
 
 /// Asks for an operation on a volume of a storage driver. It is interrupted when the plan is cancelled.
-async fn ask_for_volume(shop: &Shop, at: PlannedAction<'_>, driver: &str, what: VolumeRequest) -> StepResult {
-    match &shop.csi {
+async fn ask_for_volume(
+    ctx: &EngineContext,
+    at: PlannedAction<'_>,
+    driver: &str,
+    what: VolumeRequest,
+) -> ActionResult {
+    match &ctx.csi {
         Some(csi) => csi.perform(at.request(), what).await,
         None => {
             let message = format!("this agent knows no storage drivers, not {driver} either");
-            StepResult::Failed(CallFailure { unreachable: false, message })
+            ActionResult::Failed(CallFailure { unreachable: false, message })
         }
     }
 }
 
 async fn expand_volume(
-    shop: &Shop,
+    ctx: &EngineContext,
     at: PlannedAction<'_>,
     volume: &VolumeSetup,
     expansion: &Expansion,
-) -> StepResult {
-    let (Some(_), VolumeKind::Csi(csi)) = (&shop.ports.cluster, &volume.kind) else {
-        let message = format!("volume {} is of no storage driver that could make it larger", volume.name);
-        return StepResult::Failed(CallFailure { unreachable: false, message });
+) -> ActionResult {
+    let (Some(_), VolumeKind::Csi(csi)) = (&ctx.ports.cluster, &volume.kind) else {
+        let message = format!("volume {} can't be expanded: it is not a CSI volume", volume.name);
+        return ActionResult::Failed(CallFailure { unreachable: false, message });
     };
     let what = VolumeRequest::Expand { volume: csi.clone(), expansion: Box::new(expansion.clone()) };
-    ask_for_volume(shop, at, &csi.id.driver, what).await
+    ask_for_volume(ctx, at, &csi.id.driver, what).await
 }
 
-async fn set_up_volume(shop: &Shop, at: PlannedAction<'_>, volume: &VolumeSetup) -> StepResult {
-    let (ports, job, begun) = (&shop.ports, at.job, Instant::now());
+async fn set_up_volume(ctx: &EngineContext, at: PlannedAction<'_>, volume: &VolumeSetup) -> ActionResult {
+    let (ports, job, begun) = (&ctx.ports, at.job, Instant::now());
     let result = match &volume.kind {
         VolumeKind::Csi(csi) => {
             let what = VolumeRequest::SetUp { volume: csi.clone() };
-            ask_for_volume(shop, at, &csi.id.driver, what).await
+            ask_for_volume(ctx, at, &csi.id.driver, what).await
         }
         _ => {
             // What is behind it may not answer: who wants the pod gone does not wait for that. The disk's side keeps
             // the volume until the work has ended, so that no tear-down overtakes it.
             let work = ports.files.set_up_volume(&job.uid, volume);
-            job.cancel.run_until_cancelled(work).await.map_or(StepResult::Interrupted, volume_result)
+            job.cancel.run_until_cancelled(work).await.map_or(ActionResult::Interrupted, volume_result)
         }
     };
-    if !matches!(result, StepResult::Interrupted) {
+    if !matches!(result, ActionResult::Interrupted) {
         ports.meter.volume_set_up(&volume.plugin(), succeeded(&result), begun.elapsed());
     }
     result
 }
 
 async fn stop_container(
-    shop: &Shop,
+    ctx: &EngineContext,
     uid: &PodUid,
     id: &ContainerId,
     deadline: Mono,
     hook: Option<&HookCall>,
-) -> StepResult {
+) -> ActionResult {
     let hooked = match hook {
-        Some(hook) => pre_stop(shop, uid, id, deadline, hook).await,
+        Some(hook) => pre_stop(ctx, uid, id, deadline, hook).await,
         None => Ok(()),
     };
     // Begun seconds count as whole ones in the container's favour.
-    let left = deadline.since(shop.clock.mono()).as_secs_f64().ceil() as u64;
+    let left = deadline.since(ctx.clock.mono()).as_secs_f64().ceil() as u64;
     let grace = Duration::from_secs(left.max(MINIMUM_STOP_SECS as u64));
-    match (gone_is_fine(shop.ports.runtime.stop_container(id, grace).await), hooked) {
-        (StepResult::Ok, Err(message)) => StepResult::HookFailed { message },
+    match (absent_is_ok(ctx.ports.runtime.stop_container(id, grace).await), hooked) {
+        (ActionResult::Ok, Err(message)) => ActionResult::HookFailed { message },
         (result, _) => result,
     }
 }
 
 /// Waits for the hook as long as the grace lasts.
 async fn pre_stop(
-    shop: &Shop,
+    ctx: &EngineContext,
     uid: &PodUid,
     id: &ContainerId,
     deadline: Mono,
     hook: &HookCall,
 ) -> Result<(), String> {
-    let mut running = tokio::spawn(hooks::run(shop.clone(), uid.clone(), id.clone(), hook.clone()));
-    match tokio::time::timeout_at(shop.clock.instant(deadline), &mut running).await {
+    let mut running = tokio::spawn(hooks::run(ctx.clone(), uid.clone(), id.clone(), hook.clone()));
+    match tokio::time::timeout_at(ctx.clock.instant(deadline), &mut running).await {
         Ok(Ok(result)) => result,
         Ok(Err(error)) => Err(format!("{} failed - error: {error}", hook.describe)),
         Err(_) => {
@@ -277,17 +282,17 @@ async fn pre_stop(
 }
 
 /// One that can't be read is told as such: only the container's definition says whether it can do without.
-async fn read_env_files(shop: &Shop, uid: &PodUid, files: &[EnvFile]) -> StepResult {
+async fn read_env_files(ctx: &EngineContext, uid: &PodUid, files: &[EnvFile]) -> ActionResult {
     let mut read = Vec::new();
     for file in files {
-        let text = shop.ports.files.read_env_file(uid, file).await.map_err(|error| error.user_message());
+        let text = ctx.ports.files.read_env_file(uid, file).await.map_err(|error| error.user_message());
         read.push(EnvFileRead { file: file.clone(), text });
     }
-    StepResult::EnvFiles(read)
+    ActionResult::EnvFiles(read)
 }
 
-async fn make_dirs(shop: &Shop, uid: &PodUid, log_dir: &str, containers: &[String]) -> StepResult {
-    let files = &shop.ports.files;
+async fn make_dirs(ctx: &EngineContext, uid: &PodUid, log_dir: &str, containers: &[String]) -> ActionResult {
+    let files = &ctx.ports.files;
     if let Err(error) = files.make_pod_dirs(uid, log_dir).await {
         return files_result(Err(error));
     }
@@ -301,17 +306,17 @@ async fn make_dirs(shop: &Shop, uid: &PodUid, log_dir: &str, containers: &[Strin
             Err(error) => return files_result(Err(error)),
         }
     }
-    StepResult::Dirs { log_numbers }
+    ActionResult::Dirs { log_numbers }
 }
 
-async fn start_container(shop: &Shop, job: &Job, start: &StartContainer) -> StepResult {
-    let ports = &shop.ports;
+async fn start_container(ctx: &EngineContext, job: &PlanJob, start: &StartContainer) -> ActionResult {
+    let ports = &ctx.ports;
     if let Err(error) = ports.files.prepare_container(&job.uid, &start.files).await {
         let failure = CallFailure { unreachable: false, message: error.user_message() };
-        return StepResult::StartFailed { at: StartPoint::Files, id: None, failure };
+        return ActionResult::StartFailed { at: StartFailurePoint::Files, id: None, failure };
     }
     if job.cancel.is_cancelled() {
-        return StepResult::Interrupted;
+        return ActionResult::Interrupted;
     }
     let created =
         ports.runtime.create_container(&start.sandbox_id, &start.config, &start.sandbox_config).await;
@@ -319,43 +324,43 @@ async fn start_container(shop: &Shop, job: &Job, start: &StartContainer) -> Step
         Ok(id) => id,
         Err(error) => {
             let failure = call_failure(&error);
-            return StepResult::StartFailed { at: StartPoint::Create, id: None, failure };
+            return ActionResult::StartFailed { at: StartFailurePoint::Create, id: None, failure };
         }
     };
     if job.cancel.is_cancelled() {
-        return StepResult::Interrupted;
+        return ActionResult::Interrupted;
     }
     if let Err(error) = ports.runtime.start_container(&id).await {
-        return StepResult::StartFailed {
-            at: StartPoint::Start,
+        return ActionResult::StartFailed {
+            at: StartFailurePoint::Start,
             id: Some(id),
             failure: call_failure(&error),
         };
     }
-    look_again_soon(shop, &job.uid);
+    observe_again_soon(ctx, &job.uid);
     // A missing link hides a log from collectors, but the container runs: not a failure of the start.
     if let Err(error) = ports.files.link_log(&start.pod, &start.name, id.as_str(), &start.log_path).await {
         tracing::warn!(pod = %start.pod, container = start.name, "linking the log: {}", error.user_message());
     }
     tracing::info!(pod = %start.pod, container = start.name, container_id = %id, attempt = start.config.metadata.attempt, "container started");
-    let Some(hook) = &start.post_start else { return StepResult::ContainerStarted { id } };
-    let work = hooks::run(shop.clone(), job.uid.clone(), id.clone(), hook.clone());
+    let Some(hook) = &start.post_start else { return ActionResult::ContainerStarted { id } };
+    let work = hooks::run(ctx.clone(), job.uid.clone(), id.clone(), hook.clone());
     match job.cancel.run_until_cancelled(work).await {
-        Some(Ok(())) => StepResult::ContainerStarted { id },
+        Some(Ok(())) => ActionResult::ContainerStarted { id },
         Some(Err(message)) => {
             let failure = CallFailure { unreachable: false, message };
-            StepResult::StartFailed { at: StartPoint::PostStart, id: Some(id), failure }
+            ActionResult::StartFailed { at: StartFailurePoint::PostStart, id: Some(id), failure }
         }
-        None => StepResult::Interrupted,
+        None => ActionResult::Interrupted,
     }
 }
 
 /// A container may end before its start is answered, and a runtime may tell of that end before it shows it. Whoever
 /// looked in between would wait for the next complete reading, so one more look follows every start.
-fn look_again_soon(shop: &Shop, uid: &PodUid) {
-    let (outbox, uid) = (shop.outbox.clone(), uid.clone());
+fn observe_again_soon(ctx: &EngineContext, uid: &PodUid) {
+    let (outbox, uid) = (ctx.outbox.clone(), uid.clone());
     tokio::spawn(async move {
-        tokio::time::sleep(SECOND_LOOK).await;
+        tokio::time::sleep(OBSERVE_AGAIN_AFTER).await;
         outbox.send(Event::Hint(decide::Hint::Pod(uid)));
     });
 }
@@ -364,37 +369,37 @@ pub(crate) fn call_failure(error: &RuntimeError) -> CallFailure {
     CallFailure { unreachable: error.disposition() == Disposition::Retry, message: error.user_message() }
 }
 
-fn gone_is_fine(result: Result<(), RuntimeError>) -> StepResult {
+fn absent_is_ok(result: Result<(), RuntimeError>) -> ActionResult {
     match result {
-        Ok(()) => StepResult::Ok,
-        Err(error) if error.disposition() == Disposition::Absent => StepResult::Ok,
-        Err(error) => StepResult::Failed(call_failure(&error)),
+        Ok(()) => ActionResult::Ok,
+        Err(error) if error.disposition() == Disposition::Absent => ActionResult::Ok,
+        Err(error) => ActionResult::Failed(call_failure(&error)),
     }
 }
 
-fn files_result(result: Result<(), FilesError>) -> StepResult {
+fn files_result(result: Result<(), FilesError>) -> ActionResult {
     match result {
-        Ok(()) => StepResult::Ok,
-        Err(error) => StepResult::Failed(CallFailure { unreachable: false, message: error.user_message() }),
+        Ok(()) => ActionResult::Ok,
+        Err(error) => ActionResult::Failed(CallFailure { unreachable: false, message: error.user_message() }),
     }
 }
 
-fn volume_result(result: Result<(), FilesError>) -> StepResult {
+fn volume_result(result: Result<(), FilesError>) -> ActionResult {
     match result {
-        Ok(()) => StepResult::Ok,
+        Ok(()) => ActionResult::Ok,
         Err(error) => {
             let failure = CallFailure { unreachable: false, message: error.user_message() };
-            StepResult::VolumeFailed { stage: error.stage(), failure }
+            ActionResult::VolumeFailed { stage: error.stage(), failure }
         }
     }
 }
 
-fn cgroup_result(result: Result<(), CgroupError>) -> StepResult {
+fn cgroup_result(result: Result<(), CgroupError>) -> ActionResult {
     match result {
-        Ok(()) => StepResult::Ok,
+        Ok(()) => ActionResult::Ok,
         Err(error) => {
             let cause = std::error::Error::source(&error).map(|c| format!(": {c}")).unwrap_or_default();
-            StepResult::Failed(CallFailure { unreachable: false, message: format!("{error}{cause}") })
+            ActionResult::Failed(CallFailure { unreachable: false, message: format!("{error}{cause}") })
         }
     }
 }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use decide::Event;
-use model::bounds::{Bound, cut, cut_output};
 use model::cri::ExecResult;
 use model::hook::{Hook, HookCall};
+use model::text_limits::{TextLimit, truncate_output, truncate_text};
 use model::{ContainerId, PodUid};
 use ports::HookAnswer;
 
-use crate::dispatcher::Shop;
+use crate::dispatcher::EngineContext;
 
 /// Sleeps, and says when it was dropped before its end.
 async fn sleep(length: Duration, cut_short: impl FnOnce()) {
@@ -29,7 +29,12 @@ impl<F: FnOnce()> Drop for OnDrop<F> {
 }
 
 /// Runs a hook to its end. The error is the whole sentence about it.
-pub(crate) async fn run(shop: Shop, uid: PodUid, id: ContainerId, call: HookCall) -> Result<(), String> {
+pub(crate) async fn run(
+    ctx: EngineContext,
+    uid: PodUid,
+    id: ContainerId,
+    call: HookCall,
+) -> Result<(), String> {
     let hook = match call.hook {
         Ok(hook) => hook,
         Err(error) => return Err(format!("{} failed - error: {error}", call.describe)),
@@ -38,18 +43,18 @@ pub(crate) async fn run(shop: Shop, uid: PodUid, id: ContainerId, call: HookCall
     match hook {
         Hook::Sleep { secs } => {
             let length = Duration::from_secs(secs.max(0) as u64);
-            sleep(length, || shop.ports.meter.sleep_cut_short()).await;
+            sleep(length, || ctx.ports.meter.record_sleep_cut_short()).await;
             Ok(())
         }
         Hook::Http(request) => {
-            let answer = shop.ports.http_hooks.get(&request).await.map_err(failed)?;
+            let answer = ctx.ports.http_hooks.get(&request).await.map_err(failed)?;
             if answer == HookAnswer::AnsweredWithoutTls {
                 let host = format!("{}:{}", request.host, request.port);
-                shop.outbox.send(Event::HookFellBackToHttp { uid, host });
+                ctx.outbox.send(Event::HookFellBackToHttp { uid, host });
             }
             Ok(())
         }
-        Hook::Exec { command } => match shop.ports.runtime.exec_sync(&id, &command, Duration::ZERO).await {
+        Hook::Exec { command } => match ctx.ports.runtime.exec_sync(&id, &command, Duration::ZERO).await {
             Ok(result) if result.exit_code == 0 => Ok(()),
             Ok(result) => {
                 let (error, output) = exec_failure(&command, &result);
@@ -62,11 +67,11 @@ pub(crate) async fn run(shop: Shop, uid: PodUid, id: ContainerId, call: HookCall
 
 /// What a command that failed said: the sentence about its end, and all of its output.
 fn exec_failure(command: &[String], result: &ExecResult) -> (String, String) {
-    let complaint = cut_output(&result.stderr, Bound::HookOutput);
-    let command = cut(command.join(" "), Bound::HookOutput);
+    let complaint = truncate_output(&result.stderr, TextLimit::HookOutput);
+    let command = truncate_text(command.join(" "), TextLimit::HookOutput);
     let error = format!("command '{command}' exited with {}: {complaint}", result.exit_code);
     let output = [result.stdout.as_slice(), result.stderr.as_slice()].concat();
-    (error, cut_output(&output, Bound::HookOutput))
+    (error, truncate_output(&output, TextLimit::HookOutput))
 }
 
 #[cfg(test)]
@@ -101,11 +106,11 @@ mod tests {
         let (error, output) = exec_failure(&command, &result("begins ", vec![b'x'; 16 << 20]));
         assert!(output.starts_with("begins xxx") && output.ends_with("bytes left out)"), "{output}");
         assert!(
-            error.len() + output.len() <= 3 * Bound::HookOutput.bytes(),
+            error.len() + output.len() <= 3 * TextLimit::HookOutput.bytes(),
             "{}",
             error.len() + output.len()
         );
         let loud = [vec!["echo".to_owned()], vec!["x".repeat(1000); 1000]].concat();
-        assert!(exec_failure(&loud, &result("", Vec::new())).0.len() < 2 * Bound::HookOutput.bytes());
+        assert!(exec_failure(&loud, &result("", Vec::new())).0.len() < 2 * TextLimit::HookOutput.bytes());
     }
 }

@@ -16,14 +16,17 @@ mod disk_calls;
 mod dispatcher;
 mod event_recorder;
 mod executor;
-mod failed_calls;
+mod exit_waiters;
+#[cfg(test)]
+mod fake_api;
 mod hooks;
 mod image_calls;
-mod lease_keeper;
+mod lease_renewer;
 mod node_duties;
-mod node_keeper;
-mod objects;
+mod node_reconciler;
+mod object_watches;
 mod observe;
+mod panicked_calls;
 mod panics;
 mod plugin_calls;
 mod probe_calls;
@@ -31,24 +34,21 @@ mod query;
 mod sweep;
 mod tasks;
 mod tear_down;
-#[cfg(test)]
-mod testing;
 mod timers;
-mod waiting;
 
 use std::sync::Arc;
 
 use decide::NodeState;
 use ports::{
-    Cgroups, ClusterPorts, EventSink, HttpHooks, Images, Meter, PanicRecords, PodFeed, PodFiles,
+    Cgroups, ClusterPorts, EngineMetrics, EventSink, HttpHooks, Images, PanicRecords, PodFeed, PodFiles,
     ProbeRecordStore, Prober, PullRecords, RegistryCredentials, Runtime, RuntimeEvents, Tracing,
-    VolumeNewsFeed, WallClock,
+    VolumeNoticeFeed, WallClock,
 };
 use tokio_util::sync::CancellationToken;
 
 pub use clock::Clock;
 pub use csi::{CsiPorts, VolumeCalls};
-pub use dispatcher::EngineEnd;
+pub use dispatcher::EngineError;
 pub use event_recorder::EventRecorder;
 pub use node_duties::NodeDuties;
 pub use query::EngineHandle;
@@ -64,7 +64,7 @@ pub struct Ports {
     pub pull_records: Option<Arc<dyn PullRecords>>,
     pub hints: Arc<dyn RuntimeEvents>,
     pub files: Arc<dyn PodFiles>,
-    pub volume_news: Arc<dyn VolumeNewsFeed>,
+    pub volume_news: Arc<dyn VolumeNoticeFeed>,
     pub cgroups: Arc<dyn Cgroups>,
     pub events: Arc<dyn EventSink>,
     pub http_hooks: Arc<dyn HttpHooks>,
@@ -72,7 +72,7 @@ pub struct Ports {
     pub probe_records: Arc<dyn ProbeRecordStore>,
     pub panic_records: Arc<dyn PanicRecords>,
     pub wall: Arc<dyn WallClock>,
-    pub meter: Arc<dyn Meter>,
+    pub meter: Arc<dyn EngineMetrics>,
     /// `None`: no storage driver can register.
     pub csi: Option<CsiPorts>,
     /// What plans are put under.
@@ -82,11 +82,11 @@ pub struct Ports {
 }
 
 /// An engine that does nothing yet: questions may be asked, and are answered once it runs.
-pub struct Engine(dispatcher::Ready);
+pub struct Engine(dispatcher::PreparedEngine);
 
 impl Engine {
     /// Takes on the node's duties: its object and its lease in a cluster, its facts everywhere.
-    pub fn with_node(mut self, duties: NodeDuties) -> Self {
+    pub fn with_node_duties(mut self, duties: NodeDuties) -> Self {
         self.0.duties = Some(duties);
         self
     }
@@ -94,14 +94,14 @@ impl Engine {
     /// Makes every step panic that plans a pod of this name, or one with a container of this name, so that tests see
     /// what follows. Not in what ships.
     #[cfg(debug_assertions)]
-    pub fn with_mistake(mut self, name: String) -> Self {
-        self.0.with_mistake(name);
+    pub fn with_test_panic(mut self, name: String) -> Self {
+        self.0.with_test_panic(name);
         self
     }
 
     /// Runs until `stop` is cancelled; pods are left as they are then. Any other end is an error, and the process must
     /// not outlive it.
-    pub fn start(self) -> tokio::task::JoinHandle<Result<(), EngineEnd>> {
+    pub fn start(self) -> tokio::task::JoinHandle<Result<(), EngineError>> {
         self.0.start()
     }
 }

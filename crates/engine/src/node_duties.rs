@@ -6,30 +6,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use decide::Event;
-use decide::jitter::Seed;
-use decide::node::{self, RuntimeView};
+use decide::jitter::JitterSeed;
+use decide::node::{self, RuntimeSnapshot};
 use futures::{FutureExt, StreamExt};
 use model::ApiEvent;
-use model::node::{HostAddresses, HostFacts, NodeSetup};
-use ports::{ClusterPorts, HostFactsSource, Images, NodeApi, Runtime, Seen};
+use model::node::{HostAddresses, HostFacts, NodeObjectConfig};
+use ports::{ClusterPorts, HostFactsSource, Images, NodeApi, ObservedObject, Runtime};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::csi::node_object::CsiNodeKeeper;
-use crate::dispatcher::{Outbox, Shop};
-use crate::lease_keeper::LeaseKeeper;
-use crate::node_keeper::{Desk, ImageList, NodeKeeper, NodeNow};
+use crate::csi::node_object::CsiNodeReconciler;
+use crate::dispatcher::{EngineContext, Outbox};
+use crate::lease_renewer::LeaseRenewer;
+use crate::node_reconciler::{ImageList, NodeReconciler, NodeReconcilerDeps, WatchedNode};
 
 /// Runtimes tell of images that come, not all of them of those that go: how often they are listed although nobody told.
-const IMAGES_NET: Duration = Duration::from_secs(300);
+const IMAGE_LIST_PERIOD: Duration = Duration::from_secs(300);
 /// A pull of many layers is told of many times.
-const IMAGES_PAUSE: Duration = Duration::from_secs(1);
+const IMAGE_LIST_DELAY: Duration = Duration::from_secs(1);
 const FACTS_PERIOD_ALONE: Duration = Duration::from_secs(60);
 const CIDR_RETRY: Duration = Duration::from_secs(5);
 
 /// What a node's duties need beside the engine's own ports.
 pub struct NodeDuties {
-    pub setup: NodeSetup,
+    pub setup: NodeObjectConfig,
     pub facts: Arc<dyn HostFactsSource>,
     /// Where randomness begins; another number on every start.
     pub seed: u64,
@@ -38,113 +38,113 @@ pub struct NodeDuties {
 }
 
 /// What runs for a node of a cluster.
-pub(crate) struct Started {
+pub(crate) struct RunningDuties {
     /// Shows the node's object.
-    pub node: watch::Receiver<NodeNow>,
-    pub csi_node: Option<Arc<CsiNodeKeeper>>,
+    pub node: watch::Receiver<WatchedNode>,
+    pub csi_node: Option<Arc<CsiNodeReconciler>>,
 }
 
 /// Returns what runs, in a cluster.
 ///
 /// Without a cluster only the host's facts are kept fresh, and the runtime is told the configured range of addresses.
 pub(crate) fn start(
-    shop: &Shop,
+    ctx: &EngineContext,
     duties: NodeDuties,
     facts: Arc<HostFacts>,
-    runtime: watch::Receiver<RuntimeView>,
+    runtime: watch::Receiver<RuntimeSnapshot>,
     stop: &CancellationToken,
-) -> Option<Started> {
+) -> Option<RunningDuties> {
     let setup = Arc::new(duties.setup);
     let (facts_now, facts) = watch::channel(facts);
     // A cluster is told of a new address with the next heartbeat; alone there is no hurry.
-    let period = if shop.ports.cluster.is_some() { setup.status_period } else { FACTS_PERIOD_ALONE };
-    let refresh = refresh_facts(duties.facts, period, facts_now, shop.outbox.clone());
-    spawn_until(shop, stop, "the reader of the host's facts", refresh);
+    let period = if ctx.ports.cluster.is_some() { setup.status_period } else { FACTS_PERIOD_ALONE };
+    let refresh = refresh_facts(duties.facts, period, facts_now, ctx.outbox.clone());
+    spawn_until(ctx, stop, "reading host facts", refresh);
     let configured = Some(setup.pod_cidr.clone()).filter(|cidr| !cidr.is_empty());
-    let (cidrs_now, cidrs) = watch::channel(configured.filter(|_| shop.ports.cluster.is_none()));
-    let tell = tell_pod_cidrs(shop.ports.runtime.clone(), cidrs);
-    spawn_until(shop, stop, "the runtime's address ranges", tell);
-    let cluster = shop.ports.cluster.clone()?;
+    let (cidrs_now, cidrs) = watch::channel(configured.filter(|_| ctx.ports.cluster.is_none()));
+    let tell = send_pod_cidrs_to_runtime(ctx.ports.runtime.clone(), cidrs);
+    spawn_until(ctx, stop, "sending pod CIDRs to the runtime", tell);
+    let cluster = ctx.ports.cluster.clone()?;
 
     let (images_now, images) = watch::channel(ImageList::default());
-    let list = list_images(shop.ports.images.clone(), runtime.clone(), shop.image_news.clone(), images_now);
-    spawn_until(shop, stop, "the list of images", list);
-    let (node_now, node) = watch::channel(NodeNow::default());
+    let list = list_images(ctx.ports.images.clone(), runtime.clone(), ctx.images_changed.clone(), images_now);
+    spawn_until(ctx, stop, "the list of images", list);
+    let (node_now, node) = watch::channel(WatchedNode::default());
     let name = setup.name.clone();
-    let follow = follow_node(cluster.node.clone(), name, shop.outbox.clone(), node_now, cidrs_now);
-    spawn_until(shop, stop, "the watch of the Node", follow);
-    let has_drivers = shop.ports.csi.is_some();
-    let csi_node = has_drivers.then(|| CsiNodeKeeper::new(cluster.clone(), setup.name.clone()));
+    let follow = follow_node(cluster.node.clone(), name, ctx.outbox.clone(), node_now, cidrs_now);
+    spawn_until(ctx, stop, "the watch of the Node", follow);
+    let has_drivers = ctx.ports.csi.is_some();
+    let csi_node = has_drivers.then(|| CsiNodeReconciler::new(cluster.clone(), setup.name.clone()));
     let storage = match &csi_node {
         Some(keeper) => {
-            shop.essential.spawn("the keeper of the CSINode", keeper.clone().run(node.clone(), stop.clone()));
-            keeper.trouble()
+            ctx.essential_tasks.spawn("CSINode updates", keeper.clone().run(node.clone(), stop.clone()));
+            keeper.not_ready_reason()
         }
         None => watch::channel(None).1,
     };
-    let watched = Watched { node: node.clone(), facts, runtime, images, storage };
-    let begins = Begins { seed: duties.seed, events: duties.events_at_start };
-    start_keepers(shop, &cluster, setup, begins, stop, watched);
-    Some(Started { node, csi_node })
+    let watched = NodeFeeds { node: node.clone(), facts, runtime, images, storage };
+    let begins = NodeStartInputs { seed: duties.seed, events: duties.events_at_start };
+    start_keepers(ctx, &cluster, setup, begins, stop, watched);
+    Some(RunningDuties { node, csi_node })
 }
 
-struct Watched {
-    node: watch::Receiver<NodeNow>,
+struct NodeFeeds {
+    node: watch::Receiver<WatchedNode>,
     facts: watch::Receiver<Arc<HostFacts>>,
-    runtime: watch::Receiver<RuntimeView>,
+    runtime: watch::Receiver<RuntimeSnapshot>,
     images: watch::Receiver<ImageList>,
     storage: watch::Receiver<Option<String>>,
 }
 
 /// What the keepers begin with.
-struct Begins {
+struct NodeStartInputs {
     seed: u64,
     events: Vec<ApiEvent>,
 }
 
 fn start_keepers(
-    shop: &Shop,
+    ctx: &EngineContext,
     cluster: &ClusterPorts,
-    setup: Arc<NodeSetup>,
-    Begins { seed, events }: Begins,
+    setup: Arc<NodeObjectConfig>,
+    NodeStartInputs { seed, events }: NodeStartInputs,
     stop: &CancellationToken,
-    Watched { node, facts, runtime, images, storage }: Watched,
+    NodeFeeds { node, facts, runtime, images, storage }: NodeFeeds,
 ) {
-    let keeper = LeaseKeeper {
+    let keeper = LeaseRenewer {
         setup: setup.clone(),
         leases: cluster.leases.clone(),
         nodes: cluster.node.clone(),
-        clock: shop.clock.clone(),
-        seed: Seed(seed ^ 1),
+        clock: ctx.clock.clone(),
+        seed: JitterSeed(seed ^ 1),
         last: None,
     };
     if !setup.lease_duration.is_zero() {
-        shop.essential.spawn("the keeper of the Lease", keeper.run(stop.clone()));
+        ctx.essential_tasks.spawn("Lease renewal", keeper.run(stop.clone()));
     }
-    let desk = Desk {
+    let deps = NodeReconcilerDeps {
         setup,
         api: cluster.node.clone(),
-        events: shop.ports.events.clone(),
-        clock: shop.clock.clone(),
-        seed: Seed(seed),
+        events: ctx.ports.events.clone(),
+        clock: ctx.clock.clone(),
+        seed: JitterSeed(seed),
         node,
         facts,
         runtime,
         images,
         storage,
-        volumes: shop.volumes_in_use.subscribe(),
+        volumes: ctx.volumes_in_use.subscribe(),
     };
-    shop.essential.spawn("the keeper of the Node", NodeKeeper::new(desk).run(events, stop.clone()));
+    ctx.essential_tasks.spawn("Node status updates", NodeReconciler::new(deps).run(events, stop.clone()));
 }
 
 fn spawn_until(
-    shop: &Shop,
+    ctx: &EngineContext,
     stop: &CancellationToken,
     name: &'static str,
     task: impl Future<Output = ()> + Send + 'static,
 ) {
     let task = stop.clone().run_until_cancelled_owned(task);
-    shop.essential.spawn(name, task);
+    ctx.essential_tasks.spawn(name, task);
 }
 
 /// Passes the node's own object on: every state to the keeper, and to the dispatcher what pods can notice.
@@ -152,17 +152,17 @@ pub(crate) async fn follow_node(
     api: Arc<dyn NodeApi>,
     name: String,
     outbox: Outbox,
-    now: watch::Sender<NodeNow>,
+    now: watch::Sender<WatchedNode>,
     cidrs: watch::Sender<Option<String>>,
 ) {
     let mut states = api.watch(&name);
     while let Some(state) = states.next().await {
         let node = match state {
-            Seen::Is(node) => Some(node),
-            Seen::Absent => None,
+            ObservedObject::Present(node) => Some(node),
+            ObservedObject::Absent => None,
         };
-        if node::pods_notice(now.borrow().node.as_deref(), node.as_deref()) {
-            outbox.send(Event::NodeSeen(node.clone()));
+        if node::changed_for_pods(now.borrow().node.as_deref(), node.as_deref()) {
+            outbox.send(Event::NodeObserved(node.clone()));
         }
         if let Some(given) = node.as_deref().and_then(node::pod_cidrs) {
             cidrs.send_if_modified(|told| told.replace(given.clone()).as_ref() != Some(&given));
@@ -170,7 +170,8 @@ pub(crate) async fn follow_node(
         now.send_modify(|now| {
             let before = std::mem::replace(&mut now.node, node);
             if now.node.is_none() {
-                now.gone = before.and_then(|node| node.metadata.uid.clone()).or(now.gone.take());
+                now.deleted_uid =
+                    before.and_then(|node| node.metadata.uid.clone()).or(now.deleted_uid.take());
             }
         });
     }
@@ -210,12 +211,12 @@ fn without_addresses(facts: &HostFacts) -> HostFacts {
 
 async fn list_images(
     images: Arc<dyn Images>,
-    mut runtime: watch::Receiver<RuntimeView>,
+    mut runtime: watch::Receiver<RuntimeSnapshot>,
     news: Arc<Notify>,
     now: watch::Sender<ImageList>,
 ) {
     // Before it was there once, asking it only makes noise.
-    if runtime.wait_for(|view| view.answered.is_some()).await.is_err() {
+    if runtime.wait_for(|view| view.answered_at.is_some()).await.is_err() {
         return;
     }
     loop {
@@ -230,21 +231,21 @@ async fn list_images(
             Err(error) => tracing::debug!("images can't be listed: {error}"),
         }
         // Whichever comes first, it is looked at afterwards.
-        let _ = tokio::time::timeout(IMAGES_NET, news.notified()).await;
-        tokio::time::sleep(IMAGES_PAUSE).await;
+        let _ = tokio::time::timeout(IMAGE_LIST_PERIOD, news.notified()).await;
+        tokio::time::sleep(IMAGE_LIST_DELAY).await;
         // What was told during the pause is seen by the same look.
         let _ = news.notified().now_or_never();
     }
 }
 
-async fn tell_pod_cidrs(runtime: Arc<dyn Runtime>, mut wanted: watch::Receiver<Option<String>>) {
+async fn send_pod_cidrs_to_runtime(runtime: Arc<dyn Runtime>, mut wanted: watch::Receiver<Option<String>>) {
     loop {
         let cidrs = wanted.borrow_and_update().clone();
         if let Some(cidrs) = cidrs {
             match runtime.update_runtime_config(&cidrs).await {
-                Ok(()) => tracing::info!(cidrs, "the runtime knows the addresses of pods"),
+                Ok(()) => tracing::info!(cidrs, "the pod CIDRs were sent to the runtime"),
                 Err(error) => {
-                    tracing::warn!(cidrs, "the runtime can't be told the addresses of pods: {error}");
+                    tracing::warn!(cidrs, "the pod CIDRs could not be sent to the runtime: {error}");
                     // A newer range need not wait.
                     let _ = tokio::time::timeout(CIDR_RETRY, wanted.changed()).await;
                     continue;
@@ -260,7 +261,7 @@ async fn tell_pod_cidrs(runtime: Arc<dyn Runtime>, mut wanted: watch::Receiver<O
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::FakeApi;
+    use crate::fake_api::FakeApi;
     use async_trait::async_trait;
     use model::cri::{FilesystemUsage, Image, ImageSpec, RegistryAuth, SandboxConfig};
     use model::k8s::Node;
@@ -296,10 +297,10 @@ mod tests {
 
     /// Counts how often it was asked for its list.
     #[derive(Default)]
-    struct Shelf(std::sync::atomic::AtomicUsize);
+    struct FakeImages(std::sync::atomic::AtomicUsize);
 
     #[async_trait]
-    impl Images for Shelf {
+    impl Images for FakeImages {
         async fn list_images(&self) -> Result<Vec<Image>, RuntimeError> {
             let asked = self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             Ok((0..asked).map(|n| Image { id: n.to_string(), ..Default::default() }).collect())
@@ -325,23 +326,23 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn images_are_listed_when_somebody_tells_of_them() {
-        let (shelf, news) = (Arc::new(Shelf::default()), Arc::new(Notify::new()));
-        let (view, runtime) = watch::channel(RuntimeView::default());
+        let (fake_images, news) = (Arc::new(FakeImages::default()), Arc::new(Notify::new()));
+        let (view, runtime) = watch::channel(RuntimeSnapshot::default());
         let (now, images) = watch::channel(None);
-        tokio::spawn(list_images(shelf.clone(), runtime, news.clone(), now));
-        let asked = || shelf.0.load(std::sync::atomic::Ordering::Relaxed);
-        tokio::time::sleep(IMAGES_NET * 2).await;
+        tokio::spawn(list_images(fake_images.clone(), runtime, news.clone(), now));
+        let asked = || fake_images.0.load(std::sync::atomic::Ordering::Relaxed);
+        tokio::time::sleep(IMAGE_LIST_PERIOD * 2).await;
         assert_eq!(asked(), 0, "the runtime was never there");
-        view.send_modify(|view| view.answered = Some(model::Mono::ZERO));
-        tokio::time::sleep(IMAGES_NET / 2).await;
+        view.send_modify(|view| view.answered_at = Some(model::Mono::ZERO));
+        tokio::time::sleep(IMAGE_LIST_PERIOD / 2).await;
         assert_eq!(asked(), 1);
         for _ in 0..5 {
             news.notify_one();
         }
-        tokio::time::sleep(IMAGES_PAUSE * 3).await;
+        tokio::time::sleep(IMAGE_LIST_DELAY * 3).await;
         assert_eq!(asked(), 2, "many words in one moment are one look");
         assert_eq!(images.borrow().as_ref().map(|list| list.len()), Some(1));
-        tokio::time::sleep(IMAGES_NET * 2).await;
+        tokio::time::sleep(IMAGE_LIST_PERIOD * 2).await;
         assert_eq!(asked(), 3, "the net");
     }
 
@@ -349,7 +350,7 @@ mod tests {
     async fn the_object_is_passed_on_as_far_as_pods_care() {
         let api = FakeApi::new();
         let (outbox, mut inbox) = mpsc::unbounded_channel();
-        let (now, node) = watch::channel(NodeNow::default());
+        let (now, node) = watch::channel(WatchedNode::default());
         let (cidrs, _told) = watch::channel(None);
         tokio::spawn(follow_node(api.clone(), "n".into(), Outbox(outbox), now, cidrs));
         let soon = || tokio::time::sleep(Duration::from_millis(5));
@@ -359,16 +360,19 @@ mod tests {
         assert!(inbox.try_recv().is_err());
         api.put_node(Node::default()).await;
         soon().await;
-        assert!(matches!(inbox.try_recv(), Ok(Event::NodeSeen(Some(_)))));
+        assert!(matches!(inbox.try_recv(), Ok(Event::NodeObserved(Some(_)))));
         api.change_node(|node| node.status.get_or_insert_default().conditions = Some(Vec::new())).await;
         soon().await;
-        assert!(matches!(inbox.try_recv(), Ok(Event::NodeSeen(Some(_)))), "a status, though an empty one");
+        assert!(
+            matches!(inbox.try_recv(), Ok(Event::NodeObserved(Some(_)))),
+            "a status, though an empty one"
+        );
         api.change_node(|node| node.status.get_or_insert_default().images = Some(Vec::new())).await;
         soon().await;
         assert!(inbox.try_recv().is_err());
         api.delete_node();
         soon().await;
-        assert!(matches!(inbox.try_recv(), Ok(Event::NodeSeen(None))));
-        assert_eq!(node.borrow().gone.as_deref(), Some("uid-1"));
+        assert!(matches!(inbox.try_recv(), Ok(Event::NodeObserved(None))));
+        assert_eq!(node.borrow().deleted_uid.as_deref(), Some("uid-1"));
     }
 }

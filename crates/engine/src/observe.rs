@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use decide::event::{Event, RuntimeCheck};
-use decide::state::KnownPod;
-use decide::termination_message::{self, Ended};
+use decide::state::PreviousObservation;
+use decide::termination_message::{self, EndedContainer};
 use futures::future::join_all;
 use model::cgroup::CgroupDriver;
 use model::cri::{Mount, NamespaceMode, RuntimeStatus, RuntimeVersion};
@@ -30,22 +30,22 @@ use ports::{
 };
 use tokio::time::timeout;
 
-use crate::dispatcher::Shop;
+use crate::dispatcher::EngineContext;
 
-type Known = BTreeMap<PodUid, KnownPod>;
+type PreviousObservations = BTreeMap<PodUid, PreviousObservation>;
 
 /// How long a complete reading waits for one status: every other pod waits along.
-const STATUS_DEADLINE_OF_ALL: Duration = Duration::from_secs(5);
+const STATUS_TIMEOUT_FULL_READING: Duration = Duration::from_secs(5);
 /// How long the reading of one pod does.
-const STATUS_DEADLINE_OF_POD: Duration = Duration::from_secs(20);
+const STATUS_TIMEOUT_POD_READING: Duration = Duration::from_secs(20);
 
-pub(crate) async fn check_runtime(shop: Shop, ask_cgroup_driver: bool) {
+pub(crate) async fn check_runtime(ctx: EngineContext, ask_cgroup_driver: bool) {
     let answer = async {
-        let runtime = &shop.ports.runtime;
+        let runtime = &ctx.ports.runtime;
         let version = runtime.version().await?;
         let status = runtime.status().await?;
-        seen(&shop, &version, &status);
-        let cgroup_driver = if ask_cgroup_driver { cgroup_driver(&shop).await? } else { None };
+        update_runtime_view(&ctx, &version, &status);
+        let cgroup_driver = if ask_cgroup_driver { cgroup_driver(&ctx).await? } else { None };
         Ok::<_, RuntimeError>(RuntimeCheck::Answered {
             runtime_name: version.runtime_name,
             status,
@@ -53,28 +53,28 @@ pub(crate) async fn check_runtime(shop: Shop, ask_cgroup_driver: bool) {
         })
     };
     let check = answer.await.unwrap_or_else(|e| {
-        shop.runtime_view.send_modify(|view| view.failed = true);
+        ctx.runtime_view.send_modify(|view| view.last_check_failed = true);
         RuntimeCheck::Failed { message: e.user_message() }
     });
-    shop.outbox.send(Event::RuntimeChecked(check));
+    ctx.outbox.send(Event::RuntimeChecked(check));
 }
 
-fn seen(shop: &Shop, version: &RuntimeVersion, status: &RuntimeStatus) {
-    let at = shop.clock.mono();
-    shop.runtime_view.send_modify(|view| {
+fn update_runtime_view(ctx: &EngineContext, version: &RuntimeVersion, status: &RuntimeStatus) {
+    let at = ctx.clock.mono();
+    ctx.runtime_view.send_modify(|view| {
         view.name.clone_from(&version.runtime_name);
         view.version.clone_from(&version.runtime_version);
         view.status = Some(status.clone());
-        view.answered = Some(at);
-        view.failed = false;
+        view.answered_at = Some(at);
+        view.last_check_failed = false;
     });
 }
 
 /// `None` when this runtime does not tell: the configured driver stands.
-async fn cgroup_driver(shop: &Shop) -> Result<Option<CgroupDriver>, RuntimeError> {
-    match shop.ports.runtime.cgroup_driver().await {
+async fn cgroup_driver(ctx: &EngineContext) -> Result<Option<CgroupDriver>, RuntimeError> {
+    match ctx.ports.runtime.cgroup_driver().await {
         Ok(driver) => {
-            shop.ports.cgroups.use_driver(driver);
+            ctx.ports.cgroups.use_driver(driver);
             Ok(Some(driver))
         }
         Err(error) if error.disposition() == Disposition::Unsupported => Ok(None),
@@ -82,22 +82,22 @@ async fn cgroup_driver(shop: &Shop) -> Result<Option<CgroupDriver>, RuntimeError
     }
 }
 
-pub(crate) async fn observe(shop: Shop, scope: Scope, known: Known) {
-    let at = shop.clock.mono();
-    let event = match read(&shop, &scope, &known).await {
+pub(crate) async fn observe(ctx: EngineContext, scope: Scope, known: PreviousObservations) {
+    let at = ctx.clock.mono();
+    let event = match read_runtime(&ctx, &scope, &known).await {
         Ok(pods) => {
-            let took = shop.clock.mono().since(at);
+            let took = ctx.clock.mono().since(at);
             if scope == Scope::All {
-                shop.ports.meter.relist(took);
-                shop.runtime_view.send_modify(|view| view.read = Some(at));
+                ctx.ports.meter.relist(took);
+                ctx.runtime_view.send_modify(|view| view.relisted_at = Some(at));
             } else {
-                shop.ports.meter.pod_relist(took);
+                ctx.ports.meter.pod_relist(took);
             }
             Event::Observed(Observation { at, scope, pods })
         }
         Err(error) => Event::ObserveFailed { scope, message: error.to_string() },
     };
-    shop.outbox.send(event);
+    ctx.outbox.send(event);
 }
 
 /// What the lists show of one pod.
@@ -108,7 +108,11 @@ struct Listed {
     containers: Vec<ContainerInfo>,
 }
 
-async fn read(shop: &Shop, scope: &Scope, known: &Known) -> Result<Vec<Arc<ObservedPod>>, RuntimeError> {
+async fn read_runtime(
+    ctx: &EngineContext,
+    scope: &Scope,
+    known: &PreviousObservations,
+) -> Result<Vec<Arc<ObservedPod>>, RuntimeError> {
     let pod_uid = match scope {
         Scope::All => None,
         Scope::Pod(uid) => Some(uid.clone()),
@@ -116,8 +120,8 @@ async fn read(shop: &Shop, scope: &Scope, known: &Known) -> Result<Vec<Arc<Obser
     let sandbox_filter = SandboxFilter { pod_uid: pod_uid.clone(), id: None };
     let container_filter = ContainerFilter { pod_uid, id: None };
     let (sandboxes, containers) = tokio::try_join!(
-        shop.ports.runtime.list_pod_sandboxes(&sandbox_filter),
-        shop.ports.runtime.list_containers(&container_filter),
+        ctx.ports.runtime.list_pod_sandboxes(&sandbox_filter),
+        ctx.ports.runtime.list_containers(&container_filter),
     )?;
     let mut pods: BTreeMap<PodUid, Listed> = BTreeMap::new();
     for sandbox in sandboxes.into_iter().filter(|s| !s.uid.as_str().is_empty()) {
@@ -137,10 +141,10 @@ async fn read(shop: &Shop, scope: &Scope, known: &Known) -> Result<Vec<Arc<Obser
         listed.containers.push(container);
     }
     let deadline = match scope {
-        Scope::All => STATUS_DEADLINE_OF_ALL,
-        Scope::Pod(_) => STATUS_DEADLINE_OF_POD,
+        Scope::All => STATUS_TIMEOUT_FULL_READING,
+        Scope::Pod(_) => STATUS_TIMEOUT_POD_READING,
     };
-    let asker = Asker { shop, deadline };
+    let asker = StatusReader { ctx, deadline };
     let readings = pods.into_iter().map(|(uid, listed)| {
         let known = known.get(&uid);
         asker.pod(uid, listed, known)
@@ -148,13 +152,13 @@ async fn read(shop: &Shop, scope: &Scope, known: &Known) -> Result<Vec<Arc<Obser
     let readings = join_all(readings).await;
     if readings.iter().any(|(_, unreachable)| *unreachable) {
         // Either the runtime can't reach one sandbox, or nobody can reach the runtime any more.
-        shop.ports.runtime.version().await?;
+        ctx.ports.runtime.version().await?;
     }
     Ok(readings.into_iter().map(|(pod, _)| pod).collect())
 }
 
 /// One sandbox or container after its status was asked for.
-enum Part<T> {
+enum StatusOutcome<T> {
     /// It is gone since the list was made.
     Gone,
     Read(T),
@@ -163,14 +167,19 @@ enum Part<T> {
 }
 
 /// Asks for statuses.
-struct Asker<'a> {
-    shop: &'a Shop,
+struct StatusReader<'a> {
+    ctx: &'a EngineContext,
     deadline: Duration,
 }
 
-impl Asker<'_> {
+impl StatusReader<'_> {
     /// A pod, and whether the runtime said that something of it can't be reached.
-    async fn pod(&self, uid: PodUid, listed: Listed, known: Option<&KnownPod>) -> (Arc<ObservedPod>, bool) {
+    async fn pod(
+        &self,
+        uid: PodUid,
+        listed: Listed,
+        known: Option<&PreviousObservation>,
+    ) -> (Arc<ObservedPod>, bool) {
         let full_name = listed.name.unwrap_or_else(|| FullName::new("", ""));
         let sandboxes = listed.sandboxes.into_iter().map(|info| self.sandbox(info, known));
         let containers = listed.containers.into_iter().map(|info| self.container(info, known));
@@ -183,9 +192,9 @@ impl Asker<'_> {
         };
         for part in sandboxes {
             let sandbox = match part {
-                Part::Gone => continue,
-                Part::Read(sandbox) => sandbox,
-                Part::Listed(sandbox, error) => {
+                StatusOutcome::Gone => continue,
+                StatusOutcome::Read(sandbox) => sandbox,
+                StatusOutcome::Listed(sandbox, error) => {
                     note(sandbox.id.to_string(), error);
                     sandbox
                 }
@@ -194,9 +203,9 @@ impl Asker<'_> {
         }
         for part in containers {
             let container = match part {
-                Part::Gone => continue,
-                Part::Read(container) => container,
-                Part::Listed(container, error) => {
+                StatusOutcome::Gone => continue,
+                StatusOutcome::Read(container) => container,
+                StatusOutcome::Listed(container, error) => {
                     note(container.id.to_string(), error);
                     container
                 }
@@ -205,7 +214,7 @@ impl Asker<'_> {
         }
         pod.sort();
         let pod = match known {
-            Some(KnownPod { pod: same, .. }) if **same == pod => same.clone(),
+            Some(PreviousObservation { pod: same, .. }) if **same == pod => same.clone(),
             _ => Arc::new(pod),
         };
         (pod, unreachable)
@@ -225,72 +234,82 @@ impl Asker<'_> {
         }
     }
 
-    async fn sandbox(&self, info: SandboxInfo, known: Option<&KnownPod>) -> Part<ObservedSandbox> {
+    async fn sandbox(
+        &self,
+        info: SandboxInfo,
+        known: Option<&PreviousObservation>,
+    ) -> StatusOutcome<ObservedSandbox> {
         let old = known.and_then(|known| known.pod.sandboxes.iter().find(|s| s.id == info.id));
         let same = old.filter(|s| s.ready == info.ready);
-        if let Some((old, answer)) = same.zip(not_asked_again(known, info.id.as_str())) {
-            return Part::Listed(old.clone(), answer);
+        if let Some((old, answer)) = same.zip(earlier_status_error(known, info.id.as_str())) {
+            return StatusOutcome::Listed(old.clone(), answer);
         }
         let read = same.filter(|s| !is_missing(known, s.id.as_str()));
         // A ready sandbox without an address may still get one.
         if let Some(old) = read.filter(|s| !s.ready || !s.ips.is_empty()) {
-            return Part::Read(old.clone());
+            return StatusOutcome::Read(old.clone());
         }
-        let answer = self.status("PodSandboxStatus", self.shop.ports.runtime.pod_sandbox_status(&info.id));
+        let answer = self.status("PodSandboxStatus", self.ctx.ports.runtime.pod_sandbox_status(&info.id));
         let answer = answer.await.and_then(|status| match status {
             Some(status) if status.info.id != info.id => {
-                Err(of_another("PodSandboxStatus", status.info.id.as_str()))
+                Err(wrong_id_error("PodSandboxStatus", status.info.id.as_str()))
             }
             status => Ok(status),
         });
         match answer {
-            Ok(None) => Part::Gone,
-            Ok(Some(status)) => Part::Read(read_sandbox(info, status)),
+            Ok(None) => StatusOutcome::Gone,
+            Ok(Some(status)) => StatusOutcome::Read(read_sandbox(info, status)),
             // Its network is the node's, which has no address to wait for.
             Err(_) if read.is_some_and(|s| s.network == NamespaceMode::Node) => {
-                read.map_or(Part::Gone, |old| Part::Read(old.clone()))
+                read.map_or(StatusOutcome::Gone, |old| StatusOutcome::Read(old.clone()))
             }
-            Err(error) => Part::Listed(listed_sandbox(info, old), error),
+            Err(error) => StatusOutcome::Listed(listed_sandbox(info, old), error),
         }
     }
 
-    async fn container(&self, info: ContainerInfo, known: Option<&KnownPod>) -> Part<ObservedContainer> {
+    async fn container(
+        &self,
+        info: ContainerInfo,
+        known: Option<&PreviousObservation>,
+    ) -> StatusOutcome<ObservedContainer> {
         let old = known.and_then(|known| known.pod.containers.iter().find(|c| c.id == info.id));
         let same = old.filter(|c| c.state == info.state);
-        if let Some((old, answer)) = same.zip(not_asked_again(known, info.id.as_str())) {
-            return Part::Listed(old.clone(), answer);
+        if let Some((old, answer)) = same.zip(earlier_status_error(known, info.id.as_str())) {
+            return StatusOutcome::Listed(old.clone(), answer);
         }
         let settled = matches!(info.state, ContainerState::Running | ContainerState::Exited);
         if let Some(old) = same.filter(|c| settled && !is_missing(known, c.id.as_str())) {
-            return Part::Read(old.clone());
+            return StatusOutcome::Read(old.clone());
         }
-        let answer = self.status("ContainerStatus", self.shop.ports.runtime.container_status(&info.id));
+        let answer = self.status("ContainerStatus", self.ctx.ports.runtime.container_status(&info.id));
         let answer = answer.await.and_then(|status| match status {
-            Some(status) if status.id != info.id => Err(of_another("ContainerStatus", status.id.as_str())),
+            Some(status) if status.id != info.id => {
+                Err(wrong_id_error("ContainerStatus", status.id.as_str()))
+            }
             status => Ok(status),
         });
         match answer {
-            Ok(None) => Part::Gone,
+            Ok(None) => StatusOutcome::Gone,
             Ok(Some(status)) => {
-                let message = termination_message(self.shop, &info, &status).await;
-                Part::Read(observed(info, status, message))
+                let message = termination_message(self.ctx, &info, &status).await;
+                StatusOutcome::Read(observed_container(info, status, message))
             }
-            Err(error) => Part::Listed(listed_container(info, old), error),
+            Err(error) => StatusOutcome::Listed(listed_container(info, old), error),
         }
     }
 }
 
-fn is_missing(known: Option<&KnownPod>, id: &str) -> bool {
+fn is_missing(known: Option<&PreviousObservation>, id: &str) -> bool {
     known.is_some_and(|known| known.pod.missing_status.contains_key(id))
 }
 
 /// What the runtime answered before, where it is too early to ask again.
-fn not_asked_again(known: Option<&KnownPod>, id: &str) -> Option<RuntimeError> {
-    let answer = known.filter(|known| !known.ask_again)?.pod.missing_status.get(id)?;
+fn earlier_status_error(known: Option<&PreviousObservation>, id: &str) -> Option<RuntimeError> {
+    let answer = known.filter(|known| !known.retry_missing_status)?.pod.missing_status.get(id)?;
     Some(RuntimeError::Failed { call: "status", code: 0, message: answer.clone() })
 }
 
-fn of_another(call: &'static str, id: &str) -> RuntimeError {
+fn wrong_id_error(call: &'static str, id: &str) -> RuntimeError {
     let message = format!("the runtime answered with the status of {id:?}");
     RuntimeError::Failed { call, code: 0, message }
 }
@@ -349,7 +368,7 @@ fn listed_container(info: ContainerInfo, old: Option<&ObservedContainer>) -> Obs
         user: None,
         stop_signal: 0,
     };
-    let listed = observed(info, status, String::new());
+    let listed = observed_container(info, status, String::new());
     match old {
         Some(old) => ObservedContainer {
             state,
@@ -367,13 +386,13 @@ fn listed_container(info: ContainerInfo, old: Option<&ObservedContainer>) -> Obs
     }
 }
 
-async fn termination_message(shop: &Shop, info: &ContainerInfo, status: &ContainerStatus) -> String {
+async fn termination_message(ctx: &EngineContext, info: &ContainerInfo, status: &ContainerStatus) -> String {
     if status.state != ContainerState::Exited {
         return String::new();
     }
     let label = |key: &str| info.labels.get(key).map(String::as_str);
     let annotation = |key: &str| status.annotations.get(key).map(String::as_str);
-    let request = termination_message::request(&Ended {
+    let request = termination_message::request(&EndedContainer {
         pod: &label(LABEL_POD_UID).unwrap_or_default().into(),
         container: label(LABEL_CONTAINER_NAME).unwrap_or(&info.name),
         path: annotation(ANNOTATION_TERMINATION_PATH),
@@ -383,11 +402,11 @@ async fn termination_message(shop: &Shop, info: &ContainerInfo, status: &Contain
         reason: &status.reason,
         log_path: &status.log_path,
     });
-    let message = shop.ports.files.termination_message(&request).await;
+    let message = ctx.ports.files.termination_message(&request).await;
     termination_message::joined(&status.message, &message)
 }
 
-fn observed(info: ContainerInfo, status: ContainerStatus, message: String) -> ObservedContainer {
+fn observed_container(info: ContainerInfo, status: ContainerStatus, message: String) -> ObservedContainer {
     let annotation = |key: &str| status.annotations.get(key);
     let number = |key: &str| annotation(key).and_then(|text| text.parse::<i64>().ok());
     let ended = status.state == ContainerState::Exited;

@@ -4,30 +4,30 @@ use std::time::Duration;
 
 use model::panic_record::PanicRecord;
 
-use crate::dispatcher::Shop;
+use crate::dispatcher::EngineContext;
 
 /// A disk that does not answer by then is not waited for any longer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const DISK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What earlier agents left. Records that can't be read set nobody aside.
-pub(crate) async fn load(shop: &Shop) -> Vec<PanicRecord> {
-    match tokio::time::timeout(PATIENCE, shop.ports.panic_records.load()).await {
+pub(crate) async fn load(ctx: &EngineContext) -> Vec<PanicRecord> {
+    match tokio::time::timeout(DISK_TIMEOUT, ctx.ports.panic_records.load()).await {
         Ok(Ok(records)) => records,
         Ok(Err(error)) => {
-            tracing::error!("records of panics: {}", error.user_message());
+            tracing::error!("panic records could not be read: {}", error.user_message());
             Vec::new()
         }
         Err(_) => {
-            tracing::error!("records of panics: no answer from the disk");
+            tracing::error!("panic records could not be read: no answer from the disk");
             Vec::new()
         }
     }
 }
 
-pub(crate) async fn save(shop: &Shop, records: Vec<PanicRecord>) {
-    match tokio::time::timeout(PATIENCE, shop.ports.panic_records.save(&records)).await {
+pub(crate) async fn save(ctx: &EngineContext, records: Vec<PanicRecord>) {
+    match tokio::time::timeout(DISK_TIMEOUT, ctx.ports.panic_records.save(&records)).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::error!("a panic is not on record: {}", error.user_message()),
-        Err(_) => tracing::error!("a panic is not on record: no answer from the disk"),
+        Ok(Err(error)) => tracing::error!("the panic record could not be written: {}", error.user_message()),
+        Err(_) => tracing::error!("the panic record could not be written: no answer from the disk"),
     }
 }

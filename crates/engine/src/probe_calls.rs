@@ -6,23 +6,23 @@ use std::time::Duration;
 use decide::Event;
 use decide::back_off::go_duration;
 use futures::FutureExt;
-use model::bounds::{Bound, cut_output};
 use model::cri::ExecResult;
 use model::probe::{ProbeCall, ProbeCheck, ProbeKind, ProbeOutcome, ProbeRecord};
+use model::text_limits::{TextLimit, truncate_output};
 use model::{ContainerId, PodUid};
 use ports::RuntimeError;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::dispatcher::Shop;
+use crate::dispatcher::EngineContext;
 
 /// The runtime ends a command that takes too long by itself. Where it does not, it is not waited for any longer
 /// than this.
 const RUNTIME_SLACK: Duration = Duration::from_secs(1);
 /// A disk that does not answer by then is not waited for any longer.
-const LOADING: Duration = Duration::from_secs(10);
+const LOAD_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(crate) struct Attempt {
+pub(crate) struct ProbeAttempt {
     pub uid: PodUid,
     pub container: String,
     pub kind: ProbeKind,
@@ -31,29 +31,29 @@ pub(crate) struct Attempt {
     pub attempts: u32,
 }
 
-pub(crate) async fn run(shop: Shop, attempt: Attempt) {
-    let Attempt { uid, container, kind, id, call, attempts } = attempt;
+pub(crate) async fn run(ctx: EngineContext, attempt: ProbeAttempt) {
+    let ProbeAttempt { uid, container, kind, id, call, attempts } = attempt;
     let began = Instant::now();
-    let asking = std::panic::AssertUnwindSafe(ask(&shop, &id, &call, attempts)).catch_unwind();
+    let asking = std::panic::AssertUnwindSafe(run_probe(&ctx, &id, &call, attempts)).catch_unwind();
     // Whoever waits for the answer gets one in any case, or it would wait for ever.
     let outcome =
         asking.await.unwrap_or_else(|_| ProbeOutcome::unknown("internal error: the probe panicked"));
     let took = began.elapsed();
-    shop.outbox.send(Event::ProbeDone { uid, container, kind, id, outcome, took });
+    ctx.outbox.send(Event::ProbeDone { uid, container, kind, id, outcome, took });
 }
 
-async fn ask(shop: &Shop, id: &ContainerId, call: &ProbeCall, attempts: u32) -> ProbeOutcome {
-    until_carried_out(attempts, || async {
+async fn run_probe(ctx: &EngineContext, id: &ContainerId, call: &ProbeCall, attempts: u32) -> ProbeOutcome {
+    retry_probe_errors(attempts, || async {
         match &call.check {
-            ProbeCheck::Exec { command } => exec(shop, id, command, call.timeout).await,
-            ProbeCheck::Network(check) => shop.ports.prober.check(check, call.timeout).await,
+            ProbeCheck::Exec { command } => exec(ctx, id, command, call.timeout).await,
+            ProbeCheck::Network(check) => ctx.ports.prober.probe(check, call.timeout).await,
         }
     })
     .await
 }
 
 /// An answer is an answer, also a bad one; what could not be carried out is tried again.
-async fn until_carried_out<F>(attempts: u32, mut attempt: impl FnMut() -> F) -> ProbeOutcome
+async fn retry_probe_errors<F>(attempts: u32, mut attempt: impl FnMut() -> F) -> ProbeOutcome
 where
     F: Future<Output = ProbeOutcome>,
 {
@@ -67,28 +67,34 @@ where
     }
 }
 
-async fn exec(shop: &Shop, id: &ContainerId, command: &[String], timeout: Duration) -> ProbeOutcome {
-    let runtime = &shop.ports.runtime;
+async fn exec(ctx: &EngineContext, id: &ContainerId, command: &[String], timeout: Duration) -> ProbeOutcome {
+    let runtime = &ctx.ports.runtime;
     let running = runtime.exec_sync(id, command, timeout);
     match tokio::time::timeout(timeout.saturating_add(RUNTIME_SLACK), running).await {
-        Ok(ended) => judged(command, timeout, ended),
+        Ok(ended) => probe_outcome(command, timeout, ended),
         // Either the command left something behind that keeps the call from ending, and that is its failure; or the
         // runtime hangs, and then no container is to die for it.
         Err(_) => match tokio::time::timeout(RUNTIME_SLACK, runtime.version()).await {
-            Ok(Ok(_)) => {
-                judged(command, timeout, Err(RuntimeError::TimedOut { call: "ExecSync", after: timeout }))
-            }
+            Ok(Ok(_)) => probe_outcome(
+                command,
+                timeout,
+                Err(RuntimeError::TimedOut { call: "ExecSync", after: timeout }),
+            ),
             _ => ProbeOutcome::unknown("ExecSync: the container runtime does not answer"),
         },
     }
 }
 
-fn judged(command: &[String], timeout: Duration, ended: Result<ExecResult, RuntimeError>) -> ProbeOutcome {
+fn probe_outcome(
+    command: &[String],
+    timeout: Duration,
+    ended: Result<ExecResult, RuntimeError>,
+) -> ProbeOutcome {
     match ended {
         Ok(result) if result.exit_code == 0 => ProbeOutcome::Success,
         Ok(result) => {
             let output = [result.stdout, result.stderr].concat();
-            ProbeOutcome::failure(cut_output(&output, Bound::ProbeOutput))
+            ProbeOutcome::failure(truncate_output(&output, TextLimit::ProbeOutput))
         }
         Err(RuntimeError::TimedOut { .. }) => {
             let (command, after) = (command.join(" "), go_duration(timeout));
@@ -99,21 +105,22 @@ fn judged(command: &[String], timeout: Duration, ended: Result<ExecResult, Runti
 }
 
 /// What an earlier agent left on record.
-pub(crate) async fn load_records(shop: &Shop) -> BTreeMap<PodUid, ProbeRecord> {
-    let Ok(found) = tokio::time::timeout(LOADING, shop.ports.probe_records.load()).await else {
-        tracing::warn!(
-            "results of probes from before the restart are not to be had: no answer from the disk"
-        );
+pub(crate) async fn load_records(ctx: &EngineContext) -> BTreeMap<PodUid, ProbeRecord> {
+    let Ok(found) = tokio::time::timeout(LOAD_TIMEOUT, ctx.ports.probe_records.load()).await else {
+        tracing::warn!("saved probe results can't be read: no answer from the disk");
         return BTreeMap::new();
     };
     for problem in found.problems {
-        tracing::warn!("results of probes from before the restart are ignored: {}", problem.user_message());
+        tracing::warn!("saved probe results are ignored: {}", problem.user_message());
     }
     found.records.into_iter().collect()
 }
 
 /// Takes the record of each pod to disk, the latest only, one after the other: a slow disk delays nothing else.
-pub(crate) async fn keep_records(shop: Shop, mut inbox: mpsc::UnboundedReceiver<(PodUid, ProbeRecord)>) {
+pub(crate) async fn save_probe_records(
+    ctx: EngineContext,
+    mut inbox: mpsc::UnboundedReceiver<(PodUid, ProbeRecord)>,
+) {
     let mut latest: BTreeMap<PodUid, ProbeRecord> = BTreeMap::new();
     while let Some((uid, record)) = inbox.recv().await {
         latest.insert(uid, record);
@@ -121,9 +128,9 @@ pub(crate) async fn keep_records(shop: Shop, mut inbox: mpsc::UnboundedReceiver<
             latest.insert(uid, record);
         }
         while let Some((uid, record)) = latest.pop_first() {
-            if let Err(error) = shop.ports.probe_records.save(&uid, &record).await {
+            if let Err(error) = ctx.ports.probe_records.save(&uid, &record).await {
                 let problem = error.user_message();
-                tracing::warn!(pod_uid = %uid, "results of probes may be forgotten at a restart: {problem}");
+                tracing::warn!(pod_uid = %uid, "probe results could not be saved and are lost at the next restart: {problem}");
             }
         }
     }
@@ -133,7 +140,7 @@ pub(crate) async fn keep_records(shop: Shop, mut inbox: mpsc::UnboundedReceiver<
 mod tests {
     use std::cell::Cell;
 
-    use model::probe::ErrorState;
+    use model::probe::ProbeErrorState;
 
     use super::*;
 
@@ -145,7 +152,7 @@ mod tests {
     fn commands_are_judged_by_how_they_end() {
         let command = ["sh".to_owned(), "-c".to_owned(), "say \"x\"".to_owned()];
         let check = |timeout: u64, result, expect: ProbeOutcome| {
-            assert_eq!(judged(&command, Duration::from_secs(timeout), result), expect);
+            assert_eq!(probe_outcome(&command, Duration::from_secs(timeout), result), expect);
         };
         let bad = |output: &str| ProbeOutcome::failure(output);
         check(1, ended(0, "", ""), ProbeOutcome::Success);
@@ -153,7 +160,7 @@ mod tests {
         check(1, ended(1, "", ""), bad(""));
         check(1, ended(-1, "out\n", "err\n"), bad("out\nerr\n"));
         let (long, half) = ("x".repeat(20_000), "y".repeat(10_000));
-        let cut = |output: String| cut_output(output.as_bytes(), Bound::ProbeOutput);
+        let cut = |output: String| truncate_output(output.as_bytes(), TextLimit::ProbeOutput);
         check(1, ended(1, &long, "no more"), bad(&cut(format!("{long}no more"))));
         check(1, ended(1, &half, &long), bad(&cut(format!("{half}{long}"))));
         let timed_out = |after| Err(RuntimeError::TimedOut { call: "ExecSync", after });
@@ -169,7 +176,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_what_could_not_be_carried_out_is_tried_again() {
-        let error = || ProbeOutcome::Errored { state: ErrorState::Failure, message: "e".into() };
+        let error = || ProbeOutcome::Errored { state: ProbeErrorState::Failure, message: "e".into() };
         let (good, bad) = (|| ProbeOutcome::Success, || ProbeOutcome::failure("f"));
         for (script, attempts, made, expect) in [
             (vec![good()], 3, 1, good()),
@@ -187,7 +194,7 @@ mod tests {
                 std::future::ready(outcome)
             };
             assert_eq!(
-                (until_carried_out(attempts, attempt).await, number.get()),
+                (retry_probe_errors(attempts, attempt).await, number.get()),
                 (expect, made),
                 "{script:?}"
             );

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use decide::NodeState;
 use decide::lifecycle::Lifecycle;
 use decide::state::PodEntry;
-use decide::volumes::ContentInputs;
+use decide::volumes::VolumeInputs;
 use model::k8s::{Pod, PodList};
 use model::pod::{Source, UnreadablePod};
 use model::report::{
@@ -16,10 +16,10 @@ use model::report::{
 };
 use model::why::Cause;
 use model::{ApiEvent, ContainerId, Now, PodUid, Wall};
-use ports::{AgentView, PodInside};
+use ports::{AgentView, PodDetails};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::waiting::Waiting;
+use crate::exit_waiters::ExitWaiters;
 
 /// Events kept per pod for people who ask.
 const EVENTS_KEPT: usize = 24;
@@ -29,9 +29,9 @@ pub(crate) enum Query {
     Running(oneshot::Sender<Vec<Pod>>),
     Reports(oneshot::Sender<Vec<PodReport>>),
     Why { namespace: Option<String>, name: String, answer: oneshot::Sender<Vec<WhyReport>> },
-    Find { namespace: String, name: String, answer: oneshot::Sender<Option<PodInside>> },
-    Ended { pod: PodUid, container: ContainerId, told: oneshot::Sender<()> },
-    Insides(oneshot::Sender<Vec<PodInside>>),
+    Find { namespace: String, name: String, answer: oneshot::Sender<Option<PodDetails>> },
+    WaitForExit { pod: PodUid, container: ContainerId, told: oneshot::Sender<()> },
+    AllPodDetails(oneshot::Sender<Vec<PodDetails>>),
     Node(oneshot::Sender<NodeReport>),
 }
 
@@ -63,7 +63,7 @@ impl AgentView for EngineHandle {
         Some(PodList { items: self.ask(Query::Running).await?, ..Default::default() })
     }
 
-    async fn reports(&self) -> Option<Vec<PodReport>> {
+    async fn pod_reports(&self) -> Option<Vec<PodReport>> {
         self.ask(Query::Reports).await
     }
 
@@ -71,19 +71,19 @@ impl AgentView for EngineHandle {
         self.ask(|answer| Query::Why { namespace, name, answer }).await
     }
 
-    async fn find(&self, namespace: String, name: String) -> Option<Option<PodInside>> {
+    async fn find_pod(&self, namespace: String, name: String) -> Option<Option<PodDetails>> {
         self.ask(|answer| Query::Find { namespace, name, answer }).await
     }
 
     async fn container_ended(&self, pod: PodUid, container: ContainerId) -> Option<()> {
-        self.ask(|told| Query::Ended { pod, container, told }).await
+        self.ask(|told| Query::WaitForExit { pod, container, told }).await
     }
 
-    async fn insides(&self) -> Option<Vec<PodInside>> {
-        self.ask(Query::Insides).await
+    async fn all_pod_details(&self) -> Option<Vec<PodDetails>> {
+        self.ask(Query::AllPodDetails).await
     }
 
-    async fn node(&self) -> Option<NodeReport> {
+    async fn node_report(&self) -> Option<NodeReport> {
         self.ask(Query::Node).await
     }
 }
@@ -92,8 +92,8 @@ impl Query {
     pub fn answer(
         self,
         state: &NodeState,
-        events: &EventLog,
-        waiting: &mut Waiting,
+        events: &RecentPodEvents,
+        waiting: &mut ExitWaiters,
         now: Now,
         watches: impl FnOnce() -> Vec<WatchReport>,
     ) {
@@ -101,10 +101,12 @@ impl Query {
         // Who asked may have left; that is theirs to know.
         match self {
             Query::Pods(to) => drop(to.send(wanted().filter(|e| !e.removed).map(with_status).collect())),
-            Query::Running(to) => drop(to.send(state.pods.values().filter_map(running).collect())),
+            Query::Running(to) => {
+                drop(to.send(state.pods.values().filter_map(pod_of_running_containers).collect()))
+            }
             Query::Reports(to) => {
                 let known = wanted().map(|e| report(state, e));
-                drop(to.send(known.chain(strangers(state).map(unreadable_report)).collect()));
+                drop(to.send(known.chain(unreadable_unknown_pods(state).map(unreadable_report)).collect()));
             }
             Query::Why { namespace, name, answer } => {
                 let same = |e: &&PodEntry| {
@@ -116,16 +118,17 @@ impl Query {
                     (*pod.full_name.name == *name || pod.uid.as_str() == name)
                         && namespace.as_deref().is_none_or(|ns| &*pod.full_name.namespace == ns)
                 };
-                let strangers = strangers(state).filter(asked).map(|pod| why_unreadable(pod, events, now));
+                let strangers =
+                    unreadable_unknown_pods(state).filter(asked).map(|pod| why_unreadable(pod, events, now));
                 drop(answer.send(known.chain(strangers).collect()));
             }
             Query::Find { namespace, name, answer } => {
                 let same = |e: &&PodEntry| e.view.name() == name && e.view.namespace() == namespace;
                 let stays = wanted().filter(same).min_by_key(|e| e.removed);
-                drop(answer.send(stays.map(|e| inside(state, e, now))));
+                drop(answer.send(stays.map(|e| pod_details(state, e, now))));
             }
-            Query::Ended { pod, container, told } => waiting.add(state, pod, container, told),
-            Query::Insides(to) => drop(to.send(wanted().map(|e| inside(state, e, now)).collect())),
+            Query::WaitForExit { pod, container, told } => waiting.add(state, pod, container, told),
+            Query::AllPodDetails(to) => drop(to.send(wanted().map(|e| pod_details(state, e, now)).collect())),
             Query::Node(to) => {
                 let report = NodeReport { watches: watches(), ..node(state, now) };
                 drop(to.send(report));
@@ -135,7 +138,7 @@ impl Query {
 }
 
 /// Pods that can't be read and of which no older version is known.
-fn strangers(state: &NodeState) -> impl Iterator<Item = &UnreadablePod> {
+fn unreadable_unknown_pods(state: &NodeState) -> impl Iterator<Item = &UnreadablePod> {
     state.unreadable().filter(|pod| !state.pods.contains_key(&pod.uid))
 }
 
@@ -161,7 +164,7 @@ fn unreadable_line(pod: &UnreadablePod, now: Now) -> WhyLine {
     WhyLine { container: None, cause, since: now.wall, next_attempt_secs: None }
 }
 
-fn why_unreadable(pod: &UnreadablePod, events: &EventLog, now: Now) -> WhyReport {
+fn why_unreadable(pod: &UnreadablePod, events: &RecentPodEvents, now: Now) -> WhyReport {
     WhyReport {
         namespace: pod.full_name.namespace.to_string(),
         name: pod.full_name.name.to_string(),
@@ -180,8 +183,8 @@ fn with_status(entry: &PodEntry) -> Pod {
     pod
 }
 
-fn volume_inputs<'a>(state: &'a NodeState, entry: &'a PodEntry, now: Now) -> ContentInputs<'a> {
-    ContentInputs {
+fn volume_inputs<'a>(state: &'a NodeState, entry: &'a PodEntry, now: Now) -> VolumeInputs<'a> {
+    VolumeInputs {
         config: &state.config,
         facts: &state.facts,
         pod: &entry.view,
@@ -191,13 +194,13 @@ fn volume_inputs<'a>(state: &'a NodeState, entry: &'a PodEntry, now: Now) -> Con
     }
 }
 
-fn inside(state: &NodeState, entry: &PodEntry, now: Now) -> PodInside {
+fn pod_details(state: &NodeState, entry: &PodEntry, now: Now) -> PodDetails {
     let cgroup = decide::cgroups::pod_cgroup(&state.config, &entry.view);
     let mut volumes = decide::volumes::measured(&volume_inputs(state, entry, now));
     // A driver knows nothing of a volume before it has published it.
-    volumes.retain(|volume| volume.of_driver.is_none() || entry.ledger.set_up.contains(&volume.name));
-    PodInside {
-        cgroup: cgroup.map(|name| name.spell(state.config.cgroup_driver)),
+    volumes.retain(|volume| volume.of_driver.is_none() || entry.ledger.volumes_set_up.contains(&volume.name));
+    PodDetails {
+        cgroup: cgroup.map(|name| name.to_path(state.config.cgroup_driver)),
         uid: entry.view.uid.clone(),
         pod: entry.view.pod.clone(),
         status: entry.status.clone(),
@@ -206,7 +209,7 @@ fn inside(state: &NodeState, entry: &PodEntry, now: Now) -> PodInside {
     }
 }
 
-fn running(entry: &PodEntry) -> Option<Pod> {
+fn pod_of_running_containers(entry: &PodEntry) -> Option<Pod> {
     use model::observed::ContainerState::Running;
     let observed = &entry.observed.as_ref()?.pod;
     let containers: Vec<_> = observed
@@ -252,7 +255,7 @@ fn report(state: &NodeState, entry: &PodEntry) -> PodReport {
             Lifecycle::Terminated | Lifecycle::Finished => "terminated",
         }
         .to_owned(),
-        status: headline(entry),
+        status: kubectl_status(entry),
         ready: containers.iter().filter(|c| c.ready).count(),
         restarts: containers.iter().map(|c| c.restart_count).sum(),
         containers: views,
@@ -289,7 +292,7 @@ fn container_view(
 }
 
 /// Terminating, a waiting or ended container's reason, or the phase: the same word kubectl would print.
-fn headline(entry: &PodEntry) -> String {
+fn kubectl_status(entry: &PodEntry) -> String {
     if entry.removed || matches!(entry.lifecycle, Lifecycle::Terminating(_)) && entry.view.is_deleting() {
         return "Terminating".into();
     }
@@ -311,7 +314,7 @@ fn headline(entry: &PodEntry) -> String {
     }
 }
 
-fn why(state: &NodeState, entry: &PodEntry, events: &EventLog, now: Now) -> WhyReport {
+fn why(state: &NodeState, entry: &PodEntry, events: &RecentPodEvents, now: Now) -> WhyReport {
     let unreadable = state.unreadable().find(|pod| pod.uid == entry.view.uid);
     let line = |w: &decide::state::WhySince| WhyLine {
         container: w.why.container.clone(),
@@ -337,7 +340,7 @@ fn volume_counts(state: &NodeState, now: Now) -> Vec<VolumeCount> {
     let mut counted = BTreeMap::new();
     for entry in state.pods.values().filter(|entry| !entry.orphan) {
         let (inputs, wanted) = (volume_inputs(state, entry, now), entry.lifecycle.may_start());
-        decide::volumes::count_volumes(&mut counted, &inputs, wanted, &entry.ledger.set_up);
+        decide::volumes::count_volumes(&mut counted, &inputs, wanted, &entry.ledger.volumes_set_up);
     }
     counted.into_iter().map(|(plugin, count)| VolumeCount { plugin: plugin.to_owned(), ..count }).collect()
 }
@@ -376,7 +379,7 @@ fn node(state: &NodeState, now: Now) -> NodeReport {
         mirror_pods: state.mirrors.values().filter(|mirror| mirror.seen.is_some()).count(),
         orphans: state.pods.values().filter(|e| e.orphan).count(),
         ephemeral_containers: state.pods.values().map(|e| e.view.ephemeral_containers().len()).sum(),
-        counts: state.counts.clone(),
+        counts: state.counters.clone(),
         volumes: volume_counts(state, now),
         pod_certificates: certificate_counts(state, now),
         watches: Vec::new(),
@@ -385,11 +388,11 @@ fn node(state: &NodeState, now: Now) -> NodeReport {
 
 /// The last Events of each pod.
 #[derive(Default)]
-pub(crate) struct EventLog {
+pub(crate) struct RecentPodEvents {
     pods: BTreeMap<PodUid, VecDeque<Arc<RecentEvent>>>,
 }
 
-impl EventLog {
+impl RecentPodEvents {
     pub fn add(&mut self, uid: &PodUid, at: Wall, event: ApiEvent) {
         let log = self.pods.entry(uid.clone()).or_default();
         if log.len() == EVENTS_KEPT {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use decide::Sweep;
 use decide::csi::{VolumeRequestFrom, VolumeRequestId};
-use decide::event::{Event, LeftoversSeen};
+use decide::event::{Event, PodArtifacts};
 use futures::{FutureExt, StreamExt};
 use model::PodUid;
 use model::cgroup::{CgroupName, CgroupSpec};
@@ -14,73 +14,74 @@ use model::pod::QosClass;
 use ports::Disposition;
 use tokio::sync::watch;
 
-use crate::dispatcher::Shop;
+use crate::dispatcher::EngineContext;
 use crate::tear_down;
 
 const REMOVALS_AT_ONCE: usize = 16;
 
 /// Writes the cgroups above pods, one set after the other and always the newest: two writers at once could leave the
 /// older numbers.
-pub(crate) async fn keep_cgroups(shop: Shop, mut wanted: watch::Receiver<Vec<CgroupSpec>>) {
+pub(crate) async fn apply_node_cgroups(ctx: EngineContext, mut wanted: watch::Receiver<Vec<CgroupSpec>>) {
     while wanted.changed().await.is_ok() {
         let newest = wanted.borrow_and_update().clone();
-        ensure_cgroups(&shop, newest).await;
+        ensure_cgroups(&ctx, newest).await;
     }
 }
 
-async fn ensure_cgroups(shop: &Shop, specs: Vec<CgroupSpec>) {
+async fn ensure_cgroups(ctx: &EngineContext, specs: Vec<CgroupSpec>) {
     let mut failed = false;
     for spec in specs {
-        if let Err(error) = shop.ports.cgroups.ensure(&spec).await {
+        if let Err(error) = ctx.ports.cgroups.ensure(&spec).await {
             let cause = std::error::Error::source(&error).map(|c| format!(": {c}")).unwrap_or_default();
             tracing::error!("writing a cgroup above pods: {error}{cause}");
             failed = true;
         }
     }
     if failed {
-        shop.outbox.send(Event::NodeCgroupsFailed);
+        ctx.outbox.send(Event::NodeCgroupsFailed);
     }
 }
 
-pub(crate) async fn list(shop: Shop, config: Arc<NodeConfig>) {
-    let mut seen = LeftoversSeen::default();
+pub(crate) async fn list_pod_artifacts(ctx: EngineContext, config: Arc<NodeConfig>) {
+    let mut seen = PodArtifacts::default();
     // What is left of the last time does not count for this one.
-    shop.ports.meter.swept(0, 0);
-    match shop.ports.files.leftovers().await {
+    ctx.ports.meter.record_sweep(0, 0);
+    match ctx.ports.files.leftovers().await {
         Ok(found) => {
             seen.pod_dirs = found.pod_dirs;
             seen.log_dirs = found.log_dirs;
             seen.dead_links = found.dead_links;
             for problem in found.problems {
-                tracing::warn!("looking for leftovers of pods: {problem}");
+                tracing::warn!("listing orphaned pod files: {problem}");
             }
         }
-        Err(error) => tracing::warn!("looking for leftovers of pods: {}", error.user_message()),
+        Err(error) => tracing::warn!("listing orphaned pod files: {}", error.user_message()),
     }
     if config.cgroups_per_qos {
         for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
-            seen.pod_cgroups.extend(pod_cgroups(&shop, decide::cgroups::qos_cgroup(&config, class)).await);
+            seen.pod_cgroups.extend(pod_cgroups(&ctx, decide::cgroups::qos_cgroup(&config, class)).await);
         }
     }
-    shop.outbox.send(Event::Leftovers(seen));
+    ctx.outbox.send(Event::PodArtifactsListed(seen));
 }
 
-async fn pod_cgroups(shop: &Shop, above: CgroupName) -> Vec<CgroupName> {
-    match shop.ports.cgroups.children(&above).await {
+async fn pod_cgroups(ctx: &EngineContext, above: CgroupName) -> Vec<CgroupName> {
+    match ctx.ports.cgroups.children(&above).await {
         Ok(names) => names.into_iter().filter(|n| n.starts_with("pod")).map(|n| above.child(n)).collect(),
         Err(error) if error.disposition() == Disposition::Absent => Vec::new(),
         Err(error) => {
-            tracing::warn!("looking for leftovers of pods: {error}");
+            tracing::warn!("listing orphaned pod cgroups: {error}");
             Vec::new()
         }
     }
 }
 
-pub(crate) async fn sweep(shop: Shop, what: Sweep) {
-    let files = &shop.ports.files;
-    let removals = what.pod_dirs.iter().map(|uid| (uid.clone(), remove_pod(shop.clone(), uid.clone())));
+pub(crate) async fn remove_leftovers(ctx: EngineContext, what: Sweep) {
+    let files = &ctx.ports.files;
+    let removals =
+        what.pod_dirs.iter().map(|uid| (uid.clone(), remove_leftover_pod_dir(ctx.clone(), uid.clone())));
     let mut problems = remove_all(removals.collect()).await;
-    shop.ports.meter.swept(what.pod_dirs.len(), problems.len());
+    ctx.ports.meter.record_sweep(what.pod_dirs.len(), problems.len());
     for name in &what.log_dirs {
         problems.extend(files.remove_log_dir(name).await.err().map(|e| e.user_message()));
     }
@@ -88,9 +89,9 @@ pub(crate) async fn sweep(shop: Shop, what: Sweep) {
         problems.extend(files.remove_link(name).await.err().map(|e| e.user_message()));
     }
     for name in &what.cgroups {
-        problems.extend(shop.ports.cgroups.destroy(name).await.err().map(|e| e.to_string()));
+        problems.extend(ctx.ports.cgroups.destroy(name).await.err().map(|e| e.to_string()));
     }
-    shop.outbox.send(Event::Swept { problems });
+    ctx.outbox.send(Event::SweepEnded { problems });
 }
 
 /// What went wrong, with whose pod. One whose server does not answer holds up itself only, and so does a mistake of ours:
@@ -105,10 +106,10 @@ async fn remove_all(removals: Vec<(PodUid, impl Future<Output = Result<(), Strin
     removed.into_iter().filter_map(Result::err).collect()
 }
 
-async fn remove_pod(shop: Shop, uid: PodUid) -> Result<(), String> {
-    let files = &shop.ports.files;
+async fn remove_leftover_pod_dir(ctx: EngineContext, uid: PodUid) -> Result<(), String> {
+    let files = &ctx.ports.files;
     let request = VolumeRequestId { uid: uid.clone(), from: VolumeRequestFrom::Sweep };
-    tear_down::volumes(files.tear_down_volumes(&uid), shop.csi.as_ref(), request).await?;
+    tear_down::tear_down_pod_volumes(files.tear_down_volumes(&uid), ctx.csi.as_ref(), request).await?;
     files.remove_pod_dir(&uid).await.map_err(|error| error.user_message())
 }
 

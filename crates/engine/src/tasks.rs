@@ -76,7 +76,7 @@ impl EssentialTasks {
         let (deaths, stop) = (self.0.clone(), stop.clone());
         self.spawn(name, async move {
             if stop.run_until_cancelled(work).await.is_some() && !stop.is_cancelled() {
-                let _ = deaths.send(format!("{name} ended without being told to"));
+                let _ = deaths.send(format!("{name} ended unexpectedly"));
             }
         });
     }
@@ -93,7 +93,7 @@ mod tests {
         tasks.spawn("one", async {});
         tasks.spawn_until("two", &stop, std::future::pending());
         tasks.spawn_until("three", &stop, async {});
-        assert_eq!(deaths.recv().await.as_deref(), Some("three ended without being told to"));
+        assert_eq!(deaths.recv().await.as_deref(), Some("three ended unexpectedly"));
         tasks.spawn("four", async { panic!("far {}", "away") });
         assert_eq!(deaths.recv().await.as_deref(), Some("four panicked: far away"));
         tasks.spawn_until("five", &stop, async { panic!("here") });
@@ -107,9 +107,9 @@ mod tests {
     async fn a_call_that_panics_has_an_outcome() {
         let (events, mut inbox) = mpsc::unbounded_channel();
         let outbox = Outbox(events);
-        let failed = |message| Some(Event::Swept { problems: vec![message] });
+        let failed = |message| Some(Event::SweepEnded { problems: vec![message] });
         spawn_call(&outbox, async { panic!("no such luck") }, failed);
-        let Some(Event::Swept { problems }) = inbox.recv().await else { panic!("another event") };
+        let Some(Event::SweepEnded { problems }) = inbox.recv().await else { panic!("another event") };
         assert_eq!(problems, ["internal error: no such luck"]);
         spawn_call(&outbox, async {}, failed);
         spawn_call(&outbox, async { panic!("nobody waits") }, |_| None);

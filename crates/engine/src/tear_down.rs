@@ -1,6 +1,6 @@
 //! Taking the volumes of a pod away: what the agent itself has mounted, then what storage drivers have.
 
-use decide::StepResult;
+use decide::ActionResult;
 use decide::csi::{VolumeRequest, VolumeRequestId};
 use ports::FilesError;
 
@@ -8,7 +8,7 @@ use crate::csi::VolumeRequests;
 
 /// Binds of sub-paths are the agent's own, and go first. While one of them is left the volume is still in use here, whatever
 /// its driver says: it must not be unstaged, for another node to have. `drivers`: there may be storage drivers.
-pub(crate) async fn volumes(
+pub(crate) async fn tear_down_pod_volumes(
     own: impl Future<Output = Result<(), FilesError>>,
     drivers: Option<&VolumeRequests>,
     request: VolumeRequestId,
@@ -16,8 +16,8 @@ pub(crate) async fn volumes(
     own.await.map_err(|error| error.user_message())?;
     let Some(drivers) = drivers else { return Ok(()) };
     match drivers.perform(request, VolumeRequest::TearDown).await {
-        StepResult::Ok => Ok(()),
-        StepResult::Failed(failure) => Err(failure.message),
+        ActionResult::Ok => Ok(()),
+        ActionResult::Failed(failure) => Err(failure.message),
         // Nobody interrupts a tear-down.
         _ => Err("the agent ends".to_owned()),
     }

@@ -71,11 +71,11 @@ mod tests {
         let clock = Clock::new(Arc::new(NoWall));
         let mut timers = Timers::new(clock.clone());
         for at in set {
-            timers.set(TimerKey::Pod(at.to_string().as_str().into()), Some(Mono(*at)));
+            timers.set(TimerKey::PodWakeUp(at.to_string().as_str().into()), Some(Mono(*at)));
         }
         for at in expect {
             let key = timers.fired().await;
-            assert_eq!(key, TimerKey::Pod(at.to_string().as_str().into()), "{set:?}");
+            assert_eq!(key, TimerKey::PodWakeUp(at.to_string().as_str().into()), "{set:?}");
             let now = clock.mono().0;
             assert!(now >= *at && now - at < 2 * MILLI, "{key:?} fired at {now}");
         }

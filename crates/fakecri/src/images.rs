@@ -5,7 +5,7 @@ use tonic::{Request, Response, Status};
 use crate::pb;
 use crate::pb::image_service_server::ImageService;
 use crate::service::Service;
-use crate::world::now;
+use crate::table::now;
 
 fn image(name: &str) -> pb::Image {
     pb::Image { id: name.to_owned(), repo_tags: vec![name.to_owned()], size: 1, ..Default::default() }
@@ -17,7 +17,7 @@ impl ImageService for Service {
         &self,
         _: Request<pb::ListImagesRequest>,
     ) -> Result<Response<pb::ListImagesResponse>, Status> {
-        self.0.with("ListImages", |_| ()).await;
+        self.0.count_call_and_lock("ListImages", |_| ()).await;
         Ok(Response::new(pb::ListImagesResponse::default()))
     }
 
@@ -25,7 +25,7 @@ impl ImageService for Service {
         &self,
         request: Request<pb::ImageStatusRequest>,
     ) -> Result<Response<pb::ImageStatusResponse>, Status> {
-        self.0.with("ImageStatus", |_| ()).await;
+        self.0.count_call_and_lock("ImageStatus", |_| ()).await;
         let name = request.into_inner().image.unwrap_or_default().image;
         Ok(Response::new(pb::ImageStatusResponse { image: Some(image(&name)) }))
     }
@@ -34,7 +34,7 @@ impl ImageService for Service {
         &self,
         request: Request<pb::PullImageRequest>,
     ) -> Result<Response<pb::PullImageResponse>, Status> {
-        self.0.with("PullImage", |_| ()).await;
+        self.0.count_call_and_lock("PullImage", |_| ()).await;
         let image_ref = request.into_inner().image.unwrap_or_default().image;
         Ok(Response::new(pb::PullImageResponse { image_ref }))
     }
@@ -43,7 +43,7 @@ impl ImageService for Service {
         &self,
         _: Request<pb::ImageFsInfoRequest>,
     ) -> Result<Response<pb::ImageFsInfoResponse>, Status> {
-        self.0.with("ImageFsInfo", |_| ()).await;
+        self.0.count_call_and_lock("ImageFsInfo", |_| ()).await;
         let since = now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let usage = pb::FilesystemUsage {
             timestamp: i64::try_from(since.as_nanos()).unwrap_or(i64::MAX),

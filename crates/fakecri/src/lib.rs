@@ -10,7 +10,7 @@
 
 mod images;
 mod service;
-mod world;
+mod table;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 
-pub use world::Shared;
+pub use table::SharedTable;
 
 /// CRI v1, as far as the adapter speaks it.
 pub(crate) mod pb {
@@ -34,7 +34,7 @@ pub(crate) mod pb {
 
 /// Serves until dropped, in a thread of its own.
 pub struct FakeRuntime {
-    shared: Arc<Shared>,
+    shared: Arc<SharedTable>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -45,7 +45,7 @@ impl FakeRuntime {
     pub fn serve(socket: &Path) -> io::Result<FakeRuntime> {
         let listener = UnixListener::bind(socket)?;
         listener.set_nonblocking(true)?;
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(SharedTable::default());
         let (stop, stopped) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let service = service::Service(shared.clone());
@@ -68,22 +68,22 @@ impl FakeRuntime {
     /// Ends the running container of a pod, as a crash of its program would, and tells whoever listens. `None`: none
     /// runs.
     pub fn exit(&self, pod: &str) -> Option<SystemTime> {
-        self.shared.blocking(|world| world.exit_of(pod, 1))
+        self.shared.lock_from_thread(|world| world.exit_container_of_pod(pod, 1))
     }
 
     /// When containers of the pod were started, in order.
     pub fn starts(&self, pod: &str) -> Vec<SystemTime> {
-        self.shared.blocking(|world| world.starts.get(pod).cloned().unwrap_or_default())
+        self.shared.lock_from_thread(|world| world.starts.get(pod).cloned().unwrap_or_default())
     }
 
     /// How many containers run.
     pub fn running(&self) -> usize {
-        self.shared.blocking(|world| world.running())
+        self.shared.lock_from_thread(|world| world.running())
     }
 
     /// How often each call was made.
     pub fn calls(&self) -> BTreeMap<&'static str, u64> {
-        self.shared.blocking(|world| world.calls.clone())
+        self.shared.lock_from_thread(|world| world.calls.clone())
     }
 }
 

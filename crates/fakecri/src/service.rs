@@ -9,10 +9,10 @@ use tonic::{Request, Response, Status};
 
 use crate::pb;
 use crate::pb::runtime_service_server::RuntimeService;
-use crate::world::{Container, Sandbox, Shared, World};
+use crate::table::{Container, RuntimeTable, Sandbox, SharedTable};
 
 #[derive(Clone)]
-pub(crate) struct Service(pub Arc<Shared>);
+pub(crate) struct Service(pub Arc<SharedTable>);
 
 type Answer<T> = Result<Response<T>, Status>;
 type Events = Pin<Box<dyn Stream<Item = Result<pb::ContainerEventResponse, Status>> + Send>>;
@@ -48,7 +48,7 @@ impl Sandbox {
         }
     }
 
-    fn entry(&self, id: &str) -> pb::PodSandbox {
+    fn list_entry(&self, id: &str) -> pb::PodSandbox {
         pb::PodSandbox {
             id: id.to_owned(),
             metadata: self.config.metadata.clone(),
@@ -66,7 +66,7 @@ impl Container {
         self.config.image.as_ref().map(|image| image.image.clone()).unwrap_or_default()
     }
 
-    fn entry(&self, id: &str) -> pb::Container {
+    fn list_entry(&self, id: &str) -> pb::Container {
         pb::Container {
             id: id.to_owned(),
             pod_sandbox_id: self.sandbox.clone(),
@@ -124,7 +124,7 @@ impl RuntimeService for Service {
         let ready =
             |kind: &str| pb::RuntimeCondition { r#type: kind.into(), status: true, ..Default::default() };
         let conditions = vec![ready("RuntimeReady"), ready("NetworkReady")];
-        self.0.with("Status", |_| ()).await;
+        self.0.count_call_and_lock("Status", |_| ()).await;
         answer(pb::StatusResponse { status: Some(pb::RuntimeStatus { conditions }), ..Default::default() })
     }
 
@@ -149,8 +149,8 @@ impl RuntimeService for Service {
     ) -> Answer<pb::RunPodSandboxResponse> {
         let request = request.into_inner();
         let config = required(request.config, "config")?;
-        let run = |world: &mut World| world.run_sandbox(config, request.runtime_handler);
-        let pod_sandbox_id = self.0.with("RunPodSandbox", run).await;
+        let run = |world: &mut RuntimeTable| world.run_sandbox(config, request.runtime_handler);
+        let pod_sandbox_id = self.0.count_call_and_lock("RunPodSandbox", run).await;
         answer(pb::RunPodSandboxResponse { pod_sandbox_id })
     }
 
@@ -159,7 +159,7 @@ impl RuntimeService for Service {
         request: Request<pb::StopPodSandboxRequest>,
     ) -> Answer<pb::StopPodSandboxResponse> {
         let id = request.into_inner().pod_sandbox_id;
-        self.0.with("StopPodSandbox", |world| world.stop_sandbox(&id)).await;
+        self.0.count_call_and_lock("StopPodSandbox", |world| world.stop_sandbox(&id)).await;
         answer(pb::StopPodSandboxResponse {})
     }
 
@@ -168,7 +168,7 @@ impl RuntimeService for Service {
         request: Request<pb::RemovePodSandboxRequest>,
     ) -> Answer<pb::RemovePodSandboxResponse> {
         let id = request.into_inner().pod_sandbox_id;
-        self.0.with("RemovePodSandbox", |world| world.remove_sandbox(&id)).await;
+        self.0.count_call_and_lock("RemovePodSandbox", |world| world.remove_sandbox(&id)).await;
         answer(pb::RemovePodSandboxResponse {})
     }
 
@@ -177,8 +177,8 @@ impl RuntimeService for Service {
         request: Request<pb::PodSandboxStatusRequest>,
     ) -> Answer<pb::PodSandboxStatusResponse> {
         let id = request.into_inner().pod_sandbox_id;
-        let find = |world: &mut World| world.sandboxes.get(&id).map(|sandbox| sandbox.status(&id));
-        let status = self.0.with("PodSandboxStatus", find).await;
+        let find = |world: &mut RuntimeTable| world.sandboxes.get(&id).map(|sandbox| sandbox.status(&id));
+        let status = self.0.count_call_and_lock("PodSandboxStatus", find).await;
         let status = status.ok_or_else(|| Status::not_found(format!("sandbox {id:?}: not found")))?;
         answer(pb::PodSandboxStatusResponse { status: Some(status) })
     }
@@ -188,11 +188,11 @@ impl RuntimeService for Service {
         request: Request<pb::ListPodSandboxRequest>,
     ) -> Answer<pb::ListPodSandboxResponse> {
         let filter = request.into_inner().filter.unwrap_or_default();
-        let list = |world: &mut World| {
+        let list = |world: &mut RuntimeTable| {
             let found = world.selected(&world.sandboxes, &filter.id, &filter.label_selector);
-            found.into_iter().map(|(id, sandbox)| sandbox.entry(id)).collect()
+            found.into_iter().map(|(id, sandbox)| sandbox.list_entry(id)).collect()
         };
-        let items = self.0.with("ListPodSandbox", list).await;
+        let items = self.0.count_call_and_lock("ListPodSandbox", list).await;
         answer(pb::ListPodSandboxResponse { items })
     }
 
@@ -202,8 +202,8 @@ impl RuntimeService for Service {
     ) -> Answer<pb::CreateContainerResponse> {
         let request = request.into_inner();
         let config = required(request.config, "config")?;
-        let create = |world: &mut World| world.create_container(&request.pod_sandbox_id, config);
-        let container_id = self.0.with("CreateContainer", create).await?;
+        let create = |world: &mut RuntimeTable| world.create_container(&request.pod_sandbox_id, config);
+        let container_id = self.0.count_call_and_lock("CreateContainer", create).await?;
         answer(pb::CreateContainerResponse { container_id })
     }
 
@@ -212,7 +212,7 @@ impl RuntimeService for Service {
         request: Request<pb::StartContainerRequest>,
     ) -> Answer<pb::StartContainerResponse> {
         let id = request.into_inner().container_id;
-        self.0.with("StartContainer", |world| world.start_container(&id)).await?;
+        self.0.count_call_and_lock("StartContainer", |world| world.start_container(&id)).await?;
         answer(pb::StartContainerResponse {})
     }
 
@@ -221,7 +221,7 @@ impl RuntimeService for Service {
         request: Request<pb::StopContainerRequest>,
     ) -> Answer<pb::StopContainerResponse> {
         let id = request.into_inner().container_id;
-        self.0.with("StopContainer", |world| world.end_container(&id, 143)).await?;
+        self.0.count_call_and_lock("StopContainer", |world| world.end_container(&id, 143)).await?;
         answer(pb::StopContainerResponse {})
     }
 
@@ -230,7 +230,7 @@ impl RuntimeService for Service {
         request: Request<pb::RemoveContainerRequest>,
     ) -> Answer<pb::RemoveContainerResponse> {
         let id = request.into_inner().container_id;
-        self.0.with("RemoveContainer", |world| world.remove_container(&id)).await;
+        self.0.count_call_and_lock("RemoveContainer", |world| world.remove_container(&id)).await;
         answer(pb::RemoveContainerResponse {})
     }
 
@@ -239,11 +239,11 @@ impl RuntimeService for Service {
         request: Request<pb::ListContainersRequest>,
     ) -> Answer<pb::ListContainersResponse> {
         let filter = request.into_inner().filter.unwrap_or_default();
-        let list = |world: &mut World| {
+        let list = |world: &mut RuntimeTable| {
             let found = world.selected(&world.containers, &filter.id, &filter.label_selector);
-            found.into_iter().map(|(id, container)| container.entry(id)).collect()
+            found.into_iter().map(|(id, container)| container.list_entry(id)).collect()
         };
-        let containers = self.0.with("ListContainers", list).await;
+        let containers = self.0.count_call_and_lock("ListContainers", list).await;
         answer(pb::ListContainersResponse { containers })
     }
 
@@ -252,8 +252,8 @@ impl RuntimeService for Service {
         request: Request<pb::ContainerStatusRequest>,
     ) -> Answer<pb::ContainerStatusResponse> {
         let id = request.into_inner().container_id;
-        let find = |world: &mut World| world.containers.get(&id).map(|found| found.status(&id));
-        let status = self.0.with("ContainerStatus", find).await;
+        let find = |world: &mut RuntimeTable| world.containers.get(&id).map(|found| found.status(&id));
+        let status = self.0.count_call_and_lock("ContainerStatus", find).await;
         let status = status.ok_or_else(|| Status::not_found(format!("container {id:?}: not found")))?;
         answer(pb::ContainerStatusResponse { status: Some(status) })
     }
@@ -262,12 +262,12 @@ impl RuntimeService for Service {
         &self,
         _: Request<pb::ListContainerStatsRequest>,
     ) -> Answer<pb::ListContainerStatsResponse> {
-        self.0.with("ListContainerStats", |_| ()).await;
+        self.0.count_call_and_lock("ListContainerStats", |_| ()).await;
         answer(pb::ListContainerStatsResponse::default())
     }
 
     async fn get_container_events(&self, _: Request<pb::GetEventsRequest>) -> Answer<Events> {
-        let events = self.0.with("GetContainerEvents", |world| world.events.subscribe()).await;
+        let events = self.0.count_call_and_lock("GetContainerEvents", |world| world.events.subscribe()).await;
         let lagged = |_| Status::data_loss("the listener was too slow");
         let events = BroadcastStream::new(events).map(move |event| event.map_err(lagged));
         answer(Box::pin(events) as Events)

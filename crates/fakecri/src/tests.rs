@@ -1,10 +1,10 @@
 use std::collections::BTreeMap;
 
 use crate::pb;
-use crate::world::World;
+use crate::table::RuntimeTable;
 
-fn world_with_a_pod() -> (World, String, String) {
-    let mut world = World::default();
+fn world_with_a_pod() -> (RuntimeTable, String, String) {
+    let mut world = RuntimeTable::default();
     let metadata =
         pb::PodSandboxMetadata { name: "a".into(), uid: "u".into(), namespace: "default".into(), attempt: 0 };
     let config = pb::PodSandboxConfig { metadata: Some(metadata), ..Default::default() };
@@ -24,9 +24,9 @@ fn a_container_runs_exits_and_is_told_of() {
     assert_eq!(world.running(), 0);
     world.start_container(&container).expect("a container");
     assert_eq!((world.running(), world.starts["a"].len()), (1, 1));
-    assert!(world.exit_of("b", 1).is_none(), "nobody has that name");
-    assert!(world.exit_of("a", 1).is_some());
-    assert!(world.exit_of("a", 1).is_none(), "it does not run any more");
+    assert!(world.exit_container_of_pod("b", 1).is_none(), "nobody has that name");
+    assert!(world.exit_container_of_pod("a", 1).is_some());
+    assert!(world.exit_container_of_pod("a", 1).is_none(), "it does not run any more");
     assert_eq!(world.containers[&container].exit_code, 1);
     for _ in ["started", "exited"] {
         let event = events.try_recv().expect("an event");

@@ -20,7 +20,7 @@ pub struct Target {
     pub name: &'static str,
     pub run: fn(&[u8]),
     /// Words of its language, which mutations throw in.
-    pub words: &'static [&'static str],
+    pub dictionary: &'static [&'static str],
 }
 
 /// All of them, by name.
@@ -36,7 +36,7 @@ pub fn targets() -> Vec<Target> {
 }
 
 /// Where the kept inputs of a target are.
-pub fn corpus(target: &Target) -> PathBuf {
+pub fn corpus_dir(target: &Target) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name)
 }
 

@@ -29,9 +29,9 @@ const AWKWARD: [&[u8]; 20] = [
 
 /// splitmix64
 #[derive(Clone, Debug)]
-pub struct Chance(pub u64);
+pub struct RandomSource(pub u64);
 
-impl Chance {
+impl RandomSource {
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -47,7 +47,7 @@ impl Chance {
 }
 
 /// A few changes at once to `seed`, with pieces of `other` and words of the target's language.
-pub fn mutated(chance: &mut Chance, seed: &[u8], other: &[u8], words: &[&str]) -> Vec<u8> {
+pub fn mutated(chance: &mut RandomSource, seed: &[u8], other: &[u8], words: &[&str]) -> Vec<u8> {
     let mut input = seed.to_vec();
     for _ in 0..=chance.below(4) {
         change(chance, &mut input, other, words);
@@ -56,7 +56,7 @@ pub fn mutated(chance: &mut Chance, seed: &[u8], other: &[u8], words: &[&str]) -
     input
 }
 
-fn change(chance: &mut Chance, input: &mut Vec<u8>, other: &[u8], words: &[&str]) {
+fn change(chance: &mut RandomSource, input: &mut Vec<u8>, other: &[u8], words: &[&str]) {
     let at = chance.below(input.len() + 1);
     let end = (at + chance.below(32)).min(input.len());
     match chance.below(8) {

@@ -7,8 +7,8 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use fuzz::mutate::{Chance, mutated, repeated};
-use fuzz::{Target, corpus, targets};
+use fuzz::mutate::{RandomSource, mutated, repeated};
+use fuzz::{Target, corpus_dir, targets};
 
 /// Mutations per target, in the normal run.
 const ROUNDS: usize = 400;
@@ -16,14 +16,14 @@ const LONG: usize = 1 << 20;
 /// Of an input that breaks a target so much is printed.
 const SHOWN: usize = 600;
 /// Far more than a mebibyte takes on a busy machine, and far less than its square would.
-const PATIENCE: Duration = Duration::from_secs(300);
+const INPUT_TIMEOUT: Duration = Duration::from_secs(300);
 
 fn number(variable: &str, default: usize) -> usize {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-fn kept(target: &Target) -> Vec<Vec<u8>> {
-    let dir = corpus(target);
+fn corpus_inputs(target: &Target) -> Vec<Vec<u8>> {
+    let dir = corpus_dir(target);
     let mut paths: Vec<_> =
         fs::read_dir(&dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
     paths.sort();
@@ -33,7 +33,7 @@ fn kept(target: &Target) -> Vec<Vec<u8>> {
 }
 
 /// Runs a target, and says by which input it broke, if it did.
-fn broken(target: &Target, input: &[u8]) -> Option<String> {
+fn panic_report(target: &Target, input: &[u8]) -> Option<String> {
     catch_unwind(AssertUnwindSafe(|| (target.run)(input))).err()?;
     let shown = input[..input.len().min(SHOWN)].escape_ascii();
     Some(format!("{} broke on these {} bytes: {shown}", target.name, input.len()))
@@ -47,9 +47,9 @@ fn assert_none_broken(found: &[String]) {
 #[test]
 fn every_kept_input_is_read() {
     let first = |target: Target| {
-        let mut inputs = kept(&target);
+        let mut inputs = corpus_inputs(&target);
         inputs.push(Vec::new());
-        inputs.iter().find_map(|input| broken(&target, input))
+        inputs.iter().find_map(|input| panic_report(&target, input))
     };
     assert_none_broken(&targets().into_iter().filter_map(first).collect::<Vec<_>>());
 }
@@ -57,13 +57,13 @@ fn every_kept_input_is_read() {
 #[test]
 fn mutations_of_kept_inputs_are_read() {
     let rounds = number("RUBELET_FUZZ_ROUNDS", ROUNDS);
-    let mut chance = Chance(number("RUBELET_FUZZ_SEED", 1) as u64);
+    let mut chance = RandomSource(number("RUBELET_FUZZ_SEED", 1) as u64);
     let first = |target: Target| {
-        let inputs = kept(&target);
+        let inputs = corpus_inputs(&target);
         (0..rounds).find_map(|_| {
             let seed = &inputs[chance.below(inputs.len())];
             let other = &inputs[chance.below(inputs.len())];
-            broken(&target, &mutated(&mut chance, seed, other, target.words))
+            panic_report(&target, &mutated(&mut chance, seed, other, target.dictionary))
         })
     };
     assert_none_broken(&targets().into_iter().filter_map(first).collect::<Vec<_>>());
@@ -79,14 +79,14 @@ fn long_inputs_are_read_in_their_time() {
 fn broken_by_length(target: Target) -> Option<String> {
     let (done, ended) = channel();
     thread::spawn(move || {
-        let inputs = kept(&target);
+        let inputs = corpus_inputs(&target);
         let longest = inputs.iter().max_by_key(|input| input.len()).expect("an input");
         let pieces = [longest.as_slice(), b"[", b"*", b"a: ", b"1", b" ", b"\n"];
         // Nobody listens any more when the patience was over.
-        let _ = done.send(pieces.iter().find_map(|piece| broken(&target, &repeated(piece, LONG))));
+        let _ = done.send(pieces.iter().find_map(|piece| panic_report(&target, &repeated(piece, LONG))));
     });
-    match ended.recv_timeout(PATIENCE) {
+    match ended.recv_timeout(INPUT_TIMEOUT) {
         Ok(found) => found,
-        Err(why) => Some(format!("{} did not end within {PATIENCE:?}: {why}", target.name)),
+        Err(why) => Some(format!("{} did not end within {INPUT_TIMEOUT:?}: {why}", target.name)),
     }
 }

@@ -25,7 +25,7 @@ pub struct HookClient {
 impl Default for HookClient {
     fn default() -> Self {
         let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(crate::unverified_tls::client())
+            .with_tls_config(crate::unverified_tls::client_config())
             .https_or_http()
             .enable_http1()
             .build();
@@ -41,7 +41,7 @@ impl HttpHooks for HookClient {
         let scheme = if hook.https { "https" } else { "http" };
         match self.follow(url(hook, scheme)?, &headers).await {
             Ok(()) => Ok(HookAnswer::Answered),
-            Err(failure) if hook.https && failure.spoke_plainly => {
+            Err(failure) if hook.https && failure.answered_without_tls => {
                 // Credentials were meant for an encrypted connection.
                 let mut headers = headers;
                 headers.remove(AUTHORIZATION);
@@ -56,7 +56,7 @@ impl HttpHooks for HookClient {
 struct Failure {
     words: String,
     /// The server answered a TLS greeting with something else.
-    spoke_plainly: bool,
+    answered_without_tls: bool,
 }
 
 impl Failure {
@@ -69,7 +69,7 @@ impl Failure {
             words = format!("{words}: {error}");
             cause = error.source();
         }
-        Self { words: format!("Get \"{url}\": {words}"), spoke_plainly }
+        Self { words: format!("Get \"{url}\": {words}"), answered_without_tls: spoke_plainly }
     }
 }
 
@@ -87,7 +87,7 @@ impl HookClient {
         }
         Err(Failure {
             words: format!("Get \"{url}\": stopped after {MAX_REDIRECTS} redirects"),
-            spoke_plainly: false,
+            answered_without_tls: false,
         })
     }
 

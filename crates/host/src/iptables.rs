@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use model::bounds::{Bound, cut_output};
+use model::text_limits::{TextLimit, truncate_output};
 use tokio::process::Command;
 
 const HINT: &str = "KUBE-IPTABLES-HINT";
@@ -49,7 +49,7 @@ const DROP_FOREIGN_LOCALNET: [&str; 16] = [
 const PERIOD: Duration = Duration::from_secs(60);
 /// How long iptables may wait for its lock, and how long all of it may take.
 const LOCK_SECONDS: &str = "5";
-const PATIENCE: Duration = Duration::from_secs(30);
+const IPTABLES_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(thiserror::Error, Debug)]
 enum IptablesError {
@@ -59,7 +59,7 @@ enum IptablesError {
         #[source]
         source: io::Error,
     },
-    #[error("{command} has not ended in {PATIENCE:?}")]
+    #[error("{command} has not ended in {IPTABLES_TIMEOUT:?}")]
     Hangs { command: String },
     #[error("{command}: {message}")]
     Failed { command: String, message: String },
@@ -82,21 +82,22 @@ impl Default for IptablesChains {
 impl IptablesChains {
     /// Makes the chains and rules, and makes them again when somebody has removed them. Ends only when neither program
     /// can be used.
-    pub async fn keep(self) {
-        let of = |program: &PathBuf, loopback_rule| Family { program: program.clone(), loopback_rule };
+    pub async fn maintain(self) {
+        let of =
+            |program: &PathBuf, loopback_rule| IptablesFamily { program: program.clone(), loopback_rule };
         let (ipv4, ipv6) = (of(&self.ipv4, true), of(&self.ipv6, false));
-        tokio::join!(ipv4.keep(self.period), ipv6.keep(self.period));
+        tokio::join!(ipv4.maintain(self.period), ipv6.maintain(self.period));
     }
 }
 
 /// IPv4 or IPv6.
-struct Family {
+struct IptablesFamily {
     program: PathBuf,
     loopback_rule: bool,
 }
 
-impl Family {
-    async fn keep(self, period: Duration) {
+impl IptablesFamily {
+    async fn maintain(self, period: Duration) {
         let program = self.program.display();
         if let Err(error) = self.probe().await {
             let error = with_cause(&error);
@@ -126,14 +127,14 @@ impl Family {
 
     /// Whether this family is there at all: the program may be missing, or the kernel may not have it.
     async fn probe(&self) -> Result<(), IptablesError> {
-        self.must(&["-t", "nat", "-S", "POSTROUTING"]).await
+        self.run_checked(&["-t", "nat", "-S", "POSTROUTING"]).await
     }
 
     async fn wait_for_flush(&self, period: Duration) {
         loop {
             tokio::time::sleep(period).await;
             // A look that fails in another way than by its answer says nothing about the chain.
-            if let Ok(false) = self.ask(&["-t", TABLES_WITH_CANARY[0], "-S", CANARY]).await {
+            if let Ok(false) = self.run_query(&["-t", TABLES_WITH_CANARY[0], "-S", CANARY]).await {
                 return;
             }
         }
@@ -155,8 +156,8 @@ impl Family {
     }
 
     async fn ensure_chain(&self, table: &str, chain: &str) -> Result<(), IptablesError> {
-        if !self.ask(&["-t", table, "-S", chain]).await? {
-            self.must(&["-t", table, "-N", chain]).await?;
+        if !self.run_query(&["-t", table, "-S", chain]).await? {
+            self.run_checked(&["-t", table, "-N", chain]).await?;
         }
         Ok(())
     }
@@ -170,14 +171,14 @@ impl Family {
         rule: &[&str],
     ) -> Result<(), IptablesError> {
         let words = |operation| [&["-t", table, operation, chain], rule].concat();
-        if !self.ask(&words("-C")).await? {
-            self.must(&words(operation)).await?;
+        if !self.run_query(&words("-C")).await? {
+            self.run_checked(&words(operation)).await?;
         }
         Ok(())
     }
 
     /// A question to iptables, which says no with exit status 1.
-    async fn ask(&self, words: &[&str]) -> Result<bool, IptablesError> {
+    async fn run_query(&self, words: &[&str]) -> Result<bool, IptablesError> {
         let output = self.run(words).await?;
         match output.status.code() {
             Some(0) => Ok(true),
@@ -186,13 +187,13 @@ impl Family {
         }
     }
 
-    async fn must(&self, words: &[&str]) -> Result<(), IptablesError> {
+    async fn run_checked(&self, words: &[&str]) -> Result<(), IptablesError> {
         let output = self.run(words).await?;
         if output.status.success() { Ok(()) } else { Err(self.failed(words, &output)) }
     }
 
     fn failed(&self, words: &[&str], output: &Output) -> IptablesError {
-        let said = cut_output(output.stderr.trim_ascii(), Bound::ProgramOutput);
+        let said = truncate_output(output.stderr.trim_ascii(), TextLimit::ProgramOutput);
         IptablesError::Failed { command: self.command(words), message: format!("{}: {said}", output.status) }
     }
 
@@ -207,7 +208,7 @@ impl Family {
             .stdin(Stdio::null())
             .kill_on_drop(true)
             .output();
-        match tokio::time::timeout(PATIENCE, output).await {
+        match tokio::time::timeout(IPTABLES_TIMEOUT, output).await {
             Ok(Ok(output)) => Ok(output),
             Ok(Err(source)) => {
                 Err(IptablesError::Run { program: self.program.display().to_string(), source })
@@ -315,7 +316,7 @@ mod tests {
     #[tokio::test]
     async fn chains_are_made_once_and_again_after_a_flush() {
         let network = Network::new();
-        let keeper = tokio::spawn(network.chains().keep());
+        let keeper = tokio::spawn(network.chains().maintain());
         network.wait_for("iptables", "mangle", &HINTS).await;
         network.wait_for("iptables", "filter", &FILTER).await;
         network.wait_for("iptables", "nat", &["-N KUBE-KUBELET-CANARY"]).await;
@@ -336,7 +337,7 @@ mod tests {
         assert!(keeper.await.unwrap_err().is_cancelled(), "it goes on until it is told to end");
 
         // An agent that comes up again finds everything and adds nothing.
-        let family = Family { program: network.program("iptables"), loopback_rule: true };
+        let family = IptablesFamily { program: network.program("iptables"), loopback_rule: true };
         family.ensure_all().await.unwrap();
         assert_eq!(network.rules("iptables", "filter"), FILTER);
     }
@@ -388,7 +389,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let connects = move || TcpStream::connect_timeout(&address, Duration::from_secs(3)).is_ok();
         assert!(inside(&neighbour, connects), "the attack works");
-        let family = Family { program: node.program("iptables"), loopback_rule: true };
+        let family = IptablesFamily { program: node.program("iptables"), loopback_rule: true };
         family.ensure_all().await.unwrap();
         assert!(!inside(&neighbour, connects), "it does not any more");
         assert!(inside(&node, connects), "the node itself reaches it");
@@ -401,12 +402,12 @@ mod tests {
             ipv6: "/nonexistent/b".into(),
             ..Default::default()
         };
-        tokio::time::timeout(Duration::from_secs(60), missing.keep()).await.expect("it ends");
+        tokio::time::timeout(Duration::from_secs(60), missing.maintain()).await.expect("it ends");
         let dir = tempfile::tempdir().unwrap();
         let refuses = dir.path().join("refuses");
         fs::write(&refuses, "#!/bin/sh\necho no kernel support >&2\nexit 3\n").unwrap();
         fs::set_permissions(&refuses, fs::Permissions::from_mode(0o755)).unwrap();
-        let family = Family { program: refuses, loopback_rule: false };
+        let family = IptablesFamily { program: refuses, loopback_rule: false };
         let error = family.probe().await.unwrap_err().to_string();
         assert!(error.contains("-S POSTROUTING: exit status: 3: no kernel support"), "{error}");
     }

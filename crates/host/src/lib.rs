@@ -2,24 +2,24 @@
 //! addresses that pods come from.
 
 pub mod cgroup;
+mod checksummed;
 pub mod clock;
 pub mod credentials;
 pub mod facts;
 pub mod feed;
 pub mod files;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod hook;
 pub mod iptables;
 pub mod logs;
 pub mod mountinfo;
-pub mod own_pages;
 pub mod panic_records;
 pub mod probe;
 pub mod process;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub mod profile;
-mod sealed;
-#[doc(hidden)]
-pub mod untrusted;
+pub mod program_pages;
 pub mod unverified_tls;
 pub mod usage;
 pub mod verified_tls;

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use model::panic_record::PanicRecord;
 use ports::{PanicRecordError, PanicRecords};
 
-use crate::sealed::{seal, unseal};
+use crate::checksummed::{add_checksum, verify_checksum};
 
 const FILE: &str = "panic-records";
 const DRAFT: &str = "panic-records.new";
@@ -67,7 +67,7 @@ fn load(path: &Path) -> Result<Vec<PanicRecord>, PanicRecordError> {
     let mut bytes = Vec::new();
     file.take(MAX_BYTES).read_to_end(&mut bytes).map_err(failed("read", path))?;
     let text = String::from_utf8(bytes).map_err(|error| damaged(error.to_string()))?;
-    let body = unseal(&text).map_err(damaged)?;
+    let body = verify_checksum(&text).map_err(damaged)?;
     serde_json::from_str(body).map_err(|error| damaged(error.to_string()))
 }
 
@@ -84,7 +84,7 @@ fn save(root_dir: &Path, records: &[PanicRecord]) -> Result<(), PanicRecordError
     }
     let made = File::options().write(true).create_new(true).mode(0o600).open(&draft);
     let mut file = made.map_err(failed("create", &draft))?;
-    file.write_all(seal(&body).as_bytes()).map_err(failed("write", &draft))?;
+    file.write_all(add_checksum(&body).as_bytes()).map_err(failed("write", &draft))?;
     file.sync_all().map_err(failed("write", &draft))?;
     fs::rename(&draft, &path).map_err(failed("replace", &path))?;
     let dir = File::open(root_dir).map_err(failed("open", root_dir))?;

@@ -11,19 +11,19 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 #[derive(thiserror::Error, Debug)]
 pub enum ProcessError {
-    #[error("setting the OOM score adjustment to {score}")]
+    #[error("can't set the OOM score adjustment to {score}")]
     OomScore {
         score: i32,
         #[source]
         source: io::Error,
     },
-    #[error("raising the limit of open files to {wanted}")]
+    #[error("can't raise the limit of open files to {wanted}")]
     OpenFiles {
         wanted: u64,
         #[source]
         source: io::Error,
     },
-    #[error("lock file {}: {operation}", path.display())]
+    #[error("lock file {}: {operation} failed", path.display())]
     Lock {
         operation: &'static str,
         path: PathBuf,
@@ -133,7 +133,7 @@ mod tests {
         set_oom_score_adj(7).unwrap();
         assert_eq!(std::fs::read_to_string("/proc/self/oom_score_adj").unwrap().trim(), "7");
         let error = set_oom_score_adj(5_000).unwrap_err();
-        assert_eq!(error.to_string(), "setting the OOM score adjustment to 5000");
+        assert_eq!(error.to_string(), "can't set the OOM score adjustment to 5000");
     }
 
     #[test]

@@ -16,10 +16,10 @@ use crate::clock::SystemClock;
 
 const PERIOD: Duration = Duration::from_millis(10);
 /// Ten minutes of one processor.
-const MOST: usize = 1 << 16;
+const MAX_SAMPLES: usize = 1 << 16;
 
-static TAKEN: AtomicUsize = AtomicUsize::new(0);
-static SAMPLES: [AtomicUsize; MOST] = [const { AtomicUsize::new(0) }; MOST];
+static SAMPLE_COUNT: AtomicUsize = AtomicUsize::new(0);
+static SAMPLES: [AtomicUsize; MAX_SAMPLES] = [const { AtomicUsize::new(0) }; MAX_SAMPLES];
 static IN_USE: AtomicBool = AtomicBool::new(false);
 
 /// The profiler of this process; there is one, whoever asks.
@@ -28,11 +28,11 @@ pub struct SignalProfiler;
 #[async_trait]
 impl CpuProfiler for SignalProfiler {
     async fn sample(&self, length: Duration) -> Result<CpuSamples, ProfileError> {
-        let _running = Running::start()?;
+        let _running = ProfilingSession::start()?;
         let (begun, clock) = (SystemClock.wall(), tokio::time::Instant::now());
         tokio::time::sleep(length).await;
         set_timer(Duration::ZERO)?;
-        let count = TAKEN.load(Ordering::SeqCst).min(MOST);
+        let count = SAMPLE_COUNT.load(Ordering::SeqCst).min(MAX_SAMPLES);
         let addresses = SAMPLES[..count].iter().map(|slot| slot.load(Ordering::SeqCst) as u64).collect();
         let mappings = code_mappings(&fs::read_to_string("/proc/self/maps")?);
         Ok(CpuSamples { addresses, mappings, begun, lasted: clock.elapsed(), period: PERIOD })
@@ -40,22 +40,22 @@ impl CpuProfiler for SignalProfiler {
 }
 
 /// The timer, for as long as this lives: whoever asked may go before the end.
-struct Running;
+struct ProfilingSession;
 
-impl Running {
+impl ProfilingSession {
     fn start() -> Result<Self, ProfileError> {
         if IN_USE.swap(true, Ordering::SeqCst) {
             return Err(ProfileError::InUse);
         }
-        let running = Running;
-        install()?;
-        TAKEN.store(0, Ordering::SeqCst);
+        let running = ProfilingSession;
+        install_signal_handler()?;
+        SAMPLE_COUNT.store(0, Ordering::SeqCst);
         set_timer(PERIOD)?;
         Ok(running)
     }
 }
 
-impl Drop for Running {
+impl Drop for ProfilingSession {
     fn drop(&mut self) {
         // The handler stays: a signal that is still on its way must not end the process.
         let _ = set_timer(Duration::ZERO);
@@ -64,10 +64,10 @@ impl Drop for Running {
 }
 
 #[allow(unsafe_code)]
-fn install() -> Result<(), ProfileError> {
+fn install_signal_handler() -> Result<(), ProfileError> {
     // SAFETY: all zeros is a valid `sigaction`, which is plain data.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = note;
+    let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = record_sample;
     action.sa_sigaction = handler as usize;
     // Calls that the signal interrupts go on by themselves.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
@@ -91,8 +91,8 @@ fn set_timer(period: Duration) -> io::Result<()> {
     }
 }
 
-extern "C" fn note(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    let slot = TAKEN.fetch_add(1, Ordering::Relaxed);
+extern "C" fn record_sample(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let slot = SAMPLE_COUNT.fetch_add(1, Ordering::Relaxed);
     if let Some(slot) = SAMPLES.get(slot) {
         slot.store(program_counter(context), Ordering::Relaxed);
     }

@@ -7,23 +7,23 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 
-pub fn client() -> ClientConfig {
+pub fn client_config() -> ClientConfig {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let schemes = provider.signature_verification_algorithms.supported_schemes();
     ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("ring has the default protocol versions")
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anybody { schemes }))
+        .with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate { schemes }))
         .with_no_client_auth()
 }
 
 #[derive(Debug)]
-struct Anybody {
+struct AcceptAnyCertificate {
     schemes: Vec<SignatureScheme>,
 }
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

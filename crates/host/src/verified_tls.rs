@@ -7,7 +7,7 @@ use hyper_rustls::ConfigBuilderExt;
 use rustls::ClientConfig;
 
 /// Reads the certificate authorities of this machine.
-pub fn client() -> io::Result<ClientConfig> {
+pub fn client_config() -> io::Result<ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

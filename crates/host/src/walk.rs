@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
-use crate::files::open_same_mount;
+use crate::files::open_subdir_on_same_mount;
 
 /// Directories that are open at once.
 pub(crate) const MAX_OPEN: usize = 32;
@@ -57,7 +57,7 @@ struct Level {
 /// Fails with `STALE` when a directory was moved away meanwhile and the way back from it is lost. Who must see everything
 /// begins anew then.
 pub(crate) fn walk(top: BorrowedFd<'_>, visitor: &mut impl Visitor) -> Result<(), Errno> {
-    let mut way = Way { levels: Vec::new(), open: VecDeque::new() };
+    let mut way = WalkPath { levels: Vec::new(), open: VecDeque::new() };
     way.enter(Dir::read_from(top)?)?;
     loop {
         let (Some(level), Some(dir)) = (way.levels.last_mut(), way.open.back_mut()) else { return Ok(()) };
@@ -65,11 +65,11 @@ pub(crate) fn walk(top: BorrowedFd<'_>, visitor: &mut impl Visitor) -> Result<()
             Some(Ok(entry)) => entry,
             Some(Err(errno)) => {
                 visitor.unreadable(dir.fd()?, errno)?;
-                way.climb(visitor)?;
+                way.return_to_parent(visitor)?;
                 continue;
             }
             None => {
-                way.climb(visitor)?;
+                way.return_to_parent(visitor)?;
                 continue;
             }
         };
@@ -86,27 +86,27 @@ pub(crate) fn walk(top: BorrowedFd<'_>, visitor: &mut impl Visitor) -> Result<()
             visitor.not_entered(dir, name, Errno::NAMETOOLONG)?;
             continue;
         }
-        match open_same_mount(dir, name).and_then(|found| way.enter(Dir::new(found)?)) {
+        match open_subdir_on_same_mount(dir, name).and_then(|found| way.enter(Dir::new(found)?)) {
             Ok(()) => {}
             Err(errno) => visitor.not_entered(way.lowest()?, name, errno)?,
         }
     }
 }
 
-struct Way {
+struct WalkPath {
     levels: Vec<Level>,
     /// The lowest of them.
     open: VecDeque<Dir>,
 }
 
-impl Way {
+impl WalkPath {
     fn lowest(&self) -> Result<BorrowedFd<'_>, Errno> {
         self.open.back().ok_or(Errno::STALE)?.fd()
     }
 
     fn enter(&mut self, dir: Dir) -> Result<(), Errno> {
         count_operation();
-        let is = identity(&look(dir.fd()?, c"", AtFlags::EMPTY_PATH)?);
+        let is = identity(&statx_nofollow(dir.fd()?, c"", AtFlags::EMPTY_PATH)?);
         self.levels.push(Level { is, position: 0 });
         self.open.push_back(dir);
         if self.open.len() > MAX_OPEN {
@@ -116,7 +116,7 @@ impl Way {
     }
 
     /// Leaves the lowest directory. The one above may have been closed: it is opened again from below.
-    fn climb(&mut self, visitor: &mut impl Visitor) -> Result<(), Errno> {
+    fn return_to_parent(&mut self, visitor: &mut impl Visitor) -> Result<(), Errno> {
         let Some(below) = self.open.pop_back() else { return Err(Errno::STALE) };
         self.levels.pop();
         visitor.leave(below.fd()?, self.levels.len())?;
@@ -124,7 +124,7 @@ impl Way {
         count_operation();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let dir = rustix::fs::openat(below.fd()?, c"..", flags, Mode::empty())?;
-        if identity(&look(dir.as_fd(), c"", AtFlags::EMPTY_PATH)?) != above.is {
+        if identity(&statx_nofollow(dir.as_fd(), c"", AtFlags::EMPTY_PATH)?) != above.is {
             return Err(Errno::STALE);
         }
         let mut dir = Dir::new(dir)?;
@@ -135,7 +135,7 @@ impl Way {
 }
 
 /// What is known of an entry, or, with `EMPTY_PATH`, of the directory itself.
-pub(crate) fn look(dir: BorrowedFd<'_>, name: &CStr, more: AtFlags) -> Result<Statx, Errno> {
+pub(crate) fn statx_nofollow(dir: BorrowedFd<'_>, name: &CStr, more: AtFlags) -> Result<Statx, Errno> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | more;
     rustix::fs::statx(dir, name, flags, StatxFlags::BASIC_STATS)
 }
@@ -174,7 +174,7 @@ pub(crate) mod tests {
                 rustix::fs::mkdirat(&dir, format!("tooth-{tooth}"), Mode::RWXU).unwrap();
             }
             rustix::fs::mkdirat(&dir, LONG_NAME, Mode::RWXU).unwrap();
-            dir = open_same_mount(dir.as_fd(), LONG_NAME).unwrap();
+            dir = open_subdir_on_same_mount(dir.as_fd(), LONG_NAME).unwrap();
         }
     }
 

@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::bounds::{Bound, cut};
 use crate::csi::ClaimObject;
 use crate::pod::ContainerKind;
+use crate::text_limits::{TextLimit, truncate_text};
 use crate::{FullName, PodUid};
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-pub enum EventKind {
+pub enum EventType {
     Normal,
     Warning,
 }
@@ -31,7 +31,7 @@ pub enum EventSubject {
 /// One Event about a pod, or about one of its containers.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct ApiEvent {
-    pub kind: EventKind,
+    pub kind: EventType,
     pub reason: String,
     pub message: String,
     /// The container that it is about; gives the `fieldPath`.
@@ -40,17 +40,17 @@ pub struct ApiEvent {
 
 impl ApiEvent {
     pub fn normal(reason: &str, message: impl Into<String>) -> Self {
-        Self::new(EventKind::Normal, reason, message)
+        Self::new(EventType::Normal, reason, message)
     }
     pub fn warning(reason: &str, message: impl Into<String>) -> Self {
-        Self::new(EventKind::Warning, reason, message)
+        Self::new(EventType::Warning, reason, message)
     }
     /// Messages hold what runtimes, plugins and containers said: they are cut here, and nowhere else.
-    fn new(kind: EventKind, reason: &str, message: impl Into<String>) -> Self {
-        let message = cut(message, Bound::EventMessage);
+    fn new(kind: EventType, reason: &str, message: impl Into<String>) -> Self {
+        let message = truncate_text(message, TextLimit::EventMessage);
         Self { kind, reason: reason.into(), message, container: None }
     }
-    pub fn about(mut self, kind: ContainerKind, name: &str) -> Self {
+    pub fn for_container(mut self, kind: ContainerKind, name: &str) -> Self {
         self.container = Some((kind, name.into()));
         self
     }

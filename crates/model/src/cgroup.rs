@@ -18,7 +18,7 @@ impl CgroupName {
 
     /// The path below a controller's root, as the driver spells it. This is also what the runtime is given as a
     /// sandbox's parent: for systemd the whole expanded path of slices.
-    pub fn spell(&self, driver: CgroupDriver) -> String {
+    pub fn to_path(&self, driver: CgroupDriver) -> String {
         match driver {
             CgroupDriver::Cgroupfs => format!("/{}", self.0.join("/")),
             CgroupDriver::Systemd => {
@@ -71,7 +71,7 @@ mod tests {
     fn each_driver_spells_a_name_its_own_way() {
         let check = |parts: &[&str], driver, expect: &str| {
             let name = CgroupName(parts.iter().map(|p| p.to_string()).collect());
-            assert_eq!(name.spell(driver), expect, "{parts:?} {driver:?}");
+            assert_eq!(name.to_path(driver), expect, "{parts:?} {driver:?}");
         };
         use CgroupDriver::{Cgroupfs, Systemd};
         check(&["kubepods", "burstable", "pod12-ab"], Cgroupfs, "/kubepods/burstable/pod12-ab");

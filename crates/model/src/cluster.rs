@@ -59,7 +59,7 @@ impl fmt::Debug for ObjectContent {
 /// What is known of an object.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ObjectState {
-    Is(Arc<ObjectContent>),
+    Present(Arc<ObjectContent>),
     /// `message`: the server's own words (`configmaps "x" not found`).
     Absent {
         message: String,
@@ -76,7 +76,7 @@ pub enum ObjectState {
 
 /// A token for a service account, bound to a pod.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-pub struct TokenWanted {
+pub struct PodTokenRequest {
     pub namespace: String,
     pub service_account: String,
     /// The token is for this service account only, not for another one of the same name.

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-pub use decoder::{Take, decode};
+pub use decoder::{FieldFilter, decode};
 
 use decoder::Quantities;
 
@@ -117,12 +117,12 @@ pub fn from_value<T: DeserializeOwned>(value: &Value) -> Result<T, CodecError> {
     // Through bytes, so that each type is compiled with one deserializer only. Manifests are few and small.
     let bytes =
         serde_json::to_vec(value).expect("values have text keys only, so they always have a JSON form");
-    decoder::decode_with(&bytes, Take::Whole, Quantities::Checked)
+    decoder::decode_with(&bytes, FieldFilter::Whole, Quantities::Checked)
 }
 
 /// A Pod as an API server sends it.
 pub fn pod_from_json(json: &[u8]) -> Result<Pod, CodecError> {
-    decode(json, Take::Whole)
+    decode(json, FieldFilter::Whole)
 }
 
 /// The pods of a `PodList` or of a `List` whose items are pods.

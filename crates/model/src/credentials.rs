@@ -156,9 +156,9 @@ pub struct PulledRecord {
 pub enum PullHistory {
     /// Nothing: it came some other way.
     #[default]
-    Foreign,
+    NoRecord,
     /// The agent began to pull it, and did not live to note how that went.
-    Begun,
+    PullIntent,
     Pulled(PulledRecord),
     /// There are records, but they can't be read.
     Unreadable {

@@ -32,9 +32,9 @@ impl fmt::Display for VolumeId {
 
 /// Texts by name that are never shown.
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Secrets(pub BTreeMap<String, String>);
+pub struct SecretMap(pub BTreeMap<String, String>);
 
-impl fmt::Debug for Secrets {
+impl fmt::Debug for SecretMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }
@@ -50,7 +50,7 @@ pub enum AccessMode {
 
 /// How containers see it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Access {
+pub enum VolumeAccessType {
     Mount {
         /// Empty: the driver's own choice.
         fs_type: String,
@@ -61,7 +61,7 @@ pub enum Access {
 
 /// Who says what group the files have.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Group {
+pub struct FsGroup {
     pub id: i64,
     /// Whether the agent applies it when the driver can't.
     pub by_agent: bool,
@@ -77,31 +77,31 @@ pub struct CsiVolume {
     pub spec_name: String,
     /// Part of the pod's definition: made for it, never staged.
     pub ephemeral: bool,
-    pub access: Access,
-    pub mode: AccessMode,
+    pub access: VolumeAccessType,
+    pub access_mode: AccessMode,
     pub read_only: bool,
-    pub node: String,
-    pub attachment: String,
+    pub node_name: String,
+    pub attachment_name: String,
     /// What the attachment told.
     pub publish_context: BTreeMap<String, String>,
     /// The volume's own attributes.
-    pub attributes: BTreeMap<String, String>,
+    pub volume_attributes: BTreeMap<String, String>,
     /// Attributes of this one pod: its name, its tokens. Tokens don't show.
-    pub pod_attributes: Secrets,
-    pub stage_secrets: Secrets,
-    pub publish_secrets: Secrets,
-    pub group: Option<Group>,
+    pub pod_attributes: SecretMap,
+    pub stage_secrets: SecretMap,
+    pub publish_secrets: SecretMap,
+    pub fs_group: Option<FsGroup>,
     /// SELinux: what all its files show, by a mount option that is among the flags. Empty: what each file has.
     #[serde(default)]
-    pub label: String,
-    pub paths: Paths,
+    pub selinux_context: String,
+    pub paths: CsiVolumePaths,
     /// The driver wants to be asked again now and then.
-    pub republish: bool,
+    pub requires_republish: bool,
 }
 
 /// Where a volume is on the node.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Paths {
+pub struct CsiVolumePaths {
     /// Once for the node. Its record is beside it.
     pub staging: String,
     pub stage_record: String,
@@ -138,13 +138,13 @@ impl VolumeRecord {
 
 /// One volume that is on disk, with its record or what is wrong with that.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct FoundVolume {
+pub struct CsiVolumeOnDisk {
     /// `None`: of the whole node.
     pub pod: Option<PodUid>,
     pub block: bool,
     pub spec_name: String,
     /// Where it is staged or published.
-    pub place: String,
+    pub mount_dir: String,
     /// The record's path, and what is in it. `Ok(None)`: there is none, so no driver was asked for anything.
     pub record_path: String,
     pub record: Result<Option<VolumeRecord>, String>,
@@ -152,7 +152,7 @@ pub struct FoundVolume {
     pub link: Option<String>,
 }
 
-impl FoundVolume {
+impl CsiVolumeOnDisk {
     /// Which volume it is. `None`: its record is missing or can't be read.
     pub fn id(&self) -> Option<VolumeId> {
         self.record.as_ref().ok()?.as_ref().map(VolumeRecord::id)
@@ -168,25 +168,25 @@ impl FoundVolume {
         let cause = self.record.as_ref().err().map(String::as_str).unwrap_or_default();
         format!(
             "{} can't be read ({cause}), so its driver is not known: write it anew, or unmount {} and remove both",
-            self.record_path, self.place
+            self.record_path, self.mount_dir
         )
     }
 }
 
 /// What a driver's node service can do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Abilities {
-    pub stage: bool,
+pub struct NodeServiceCapabilities {
+    pub stage_unstage_volume: bool,
     pub single_node_multi_writer: bool,
-    pub mount_group: bool,
-    pub expand: bool,
-    pub stats: bool,
-    pub condition: bool,
+    pub volume_mount_group: bool,
+    pub expand_volume: bool,
+    pub get_volume_stats: bool,
+    pub volume_condition: bool,
 }
 
 /// What a driver says about itself and this node.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct DriverNode {
+pub struct DriverNodeInfo {
     pub node_id: String,
     pub max_volumes: i64,
     pub topology: BTreeMap<String, String>,
@@ -203,7 +203,7 @@ pub struct PluginInfo {
 
 /// The access modes that drivers are told of, by their names in the interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum CapabilityMode {
+pub enum CsiAccessMode {
     SingleNodeWriter,
     MultiNodeReaderOnly,
     MultiNodeMultiWriter,
@@ -213,58 +213,58 @@ pub enum CapabilityMode {
 
 /// What is asked of a volume.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Capability {
-    pub access: Access,
-    pub mode: CapabilityMode,
+pub struct VolumeCapability {
+    pub access: VolumeAccessType,
+    pub mode: CsiAccessMode,
     /// The driver is to give the files this group.
     pub mount_group: Option<i64>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Stage {
+pub struct NodeStageCall {
     pub handle: String,
     pub publish_context: BTreeMap<String, String>,
     pub staging: String,
-    pub capability: Capability,
-    pub secrets: Secrets,
+    pub capability: VolumeCapability,
+    pub secrets: SecretMap,
     pub attributes: BTreeMap<String, String>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Publish {
+pub struct NodePublishCall {
     pub handle: String,
     pub publish_context: BTreeMap<String, String>,
     /// Empty: it is not staged.
     pub staging: String,
     pub target: String,
-    pub capability: Capability,
+    pub capability: VolumeCapability,
     pub read_only: bool,
-    pub secrets: Secrets,
+    pub secrets: SecretMap,
     /// Tokens may be among them.
-    pub attributes: Secrets,
+    pub attributes: SecretMap,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Expand {
+pub struct NodeExpandCall {
     pub handle: String,
     /// Where it is published.
     pub target: String,
     pub staging: String,
     pub bytes: i64,
-    pub capability: Capability,
-    pub secrets: Secrets,
+    pub capability: VolumeCapability,
+    pub secrets: SecretMap,
 }
 
 /// What a driver tells of a published volume.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Told {
-    pub bytes: Option<Amounts>,
-    pub inodes: Option<Amounts>,
-    pub condition: Condition,
+pub struct NodeVolumeStats {
+    pub bytes: Option<VolumeUsage>,
+    pub inodes: Option<VolumeUsage>,
+    pub condition: VolumeCondition,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Amounts {
+pub struct VolumeUsage {
     pub total: u64,
     pub used: u64,
     pub available: u64,
@@ -272,7 +272,7 @@ pub struct Amounts {
 
 /// Only of drivers that can tell. The default is what it means when they don't say.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Condition {
+pub struct VolumeCondition {
     pub abnormal: bool,
     pub message: String,
 }
@@ -283,7 +283,7 @@ pub struct Expansion {
     pub claim: ClaimObject,
     /// Of what stands behind the claim, as a quantity.
     pub size: String,
-    pub secrets: Secrets,
+    pub secrets: SecretMap,
     /// The version of the claim that this was decided from.
     pub version: String,
     /// The pod has it mounted and is not waiting for it.
@@ -328,7 +328,7 @@ mod tests {
 
     #[test]
     fn secrets_do_not_show() {
-        let secrets = Secrets([("user".to_owned(), "hidden".to_owned())].into());
+        let secrets = SecretMap([("user".to_owned(), "hidden".to_owned())].into());
         assert_eq!(format!("{secrets:?}"), "{\"user\"}");
         let id = VolumeId { driver: "d.example".into(), handle: "h^1".into() };
         assert_eq!(id.unique_name(), "kubernetes.io/csi/d.example^h^1");

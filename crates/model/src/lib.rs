@@ -4,19 +4,19 @@
 //! Nothing here decides and nothing here does I/O. Every other crate speaks in these words.
 
 pub mod api_event;
-pub mod bounds;
 pub mod cgroup;
 pub mod cluster;
 pub mod codec;
 pub mod credentials;
 pub mod cri;
 pub mod csi;
-pub mod disk_use;
+pub mod disk_usage;
 pub mod files;
 pub mod hook;
 pub mod ids;
 pub mod local;
 pub mod node;
+pub mod node_object_config;
 pub mod observed;
 pub mod panic_record;
 pub mod pod;
@@ -26,14 +26,14 @@ pub mod quantity;
 pub mod reason;
 pub mod report;
 pub mod runtime_class;
-pub mod setup;
 pub mod storage;
+pub mod text_limits;
 pub mod time;
 pub mod user_namespace;
 pub mod volume;
 pub mod why;
 
-pub use api_event::{ApiEvent, EventKind, EventSubject};
+pub use api_event::{ApiEvent, EventSubject, EventType};
 pub use ids::{ContainerId, FullName, PodUid, SandboxId};
 pub use reason::Reason;
 pub use time::{Mono, Now, Wall};

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cgroup::CgroupDriver;
 use crate::credentials::{CredentialPlugin, VerificationPolicy};
-pub use crate::setup::{CapacityRules, NodeSetup, Share};
+pub use crate::node_object_config::{CapacityRules, NodeObjectConfig, ThresholdValue};
 use crate::user_namespace::{DEFAULT_IDS_PER_POD, IdRange};
 
 /// The part of the configuration that decisions depend on.
@@ -36,7 +36,7 @@ pub struct NodeConfig {
     pub allowed_unsafe_sysctls: Vec<String>,
     /// What the node is in a cluster; alone it is the same node, seen by nobody.
     #[serde(default)]
-    pub setup: NodeSetup,
+    pub node_object: NodeObjectConfig,
     pub crash_back_off_initial: Duration,
     pub crash_back_off_max: Duration,
     pub serialize_image_pulls: bool,
@@ -84,7 +84,7 @@ impl Default for NodeConfig {
             seccomp_default: false,
             single_process_oom_kill: false,
             allowed_unsafe_sysctls: Vec::new(),
-            setup: NodeSetup::default(),
+            node_object: NodeObjectConfig::default(),
             crash_back_off_initial: Duration::from_secs(10),
             crash_back_off_max: Duration::from_secs(300),
             serialize_image_pulls: true,

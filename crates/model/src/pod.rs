@@ -153,7 +153,7 @@ impl PodView {
         self.pod.spec.as_ref().unwrap_or_else(|| EMPTY.get_or_init(Default::default))
     }
     /// `<name>_<namespace>(<uid>)`, as messages show a pod.
-    pub fn human(&self) -> String {
+    pub fn display_name(&self) -> String {
         format!("{}({})", self.full_name, self.uid)
     }
     pub fn host_network(&self) -> bool {

@@ -75,23 +75,23 @@ pub enum ProbeOutcome {
     },
     /// It could not be carried out to its end, which says nothing about the container.
     Errored {
-        state: ErrorState,
+        state: ProbeErrorState,
         message: String,
     },
 }
 
 /// What an attempt amounted to when its error came up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum ErrorState {
+pub enum ProbeErrorState {
     Unknown,
     Failure,
 }
 
-impl ErrorState {
+impl ProbeErrorState {
     pub fn as_str(self) -> &'static str {
         match self {
-            ErrorState::Unknown => "unknown",
-            ErrorState::Failure => "failure",
+            ProbeErrorState::Unknown => "unknown",
+            ProbeErrorState::Failure => "failure",
         }
     }
 }
@@ -101,18 +101,18 @@ impl ProbeOutcome {
         ProbeOutcome::Failure { output: output.into() }
     }
     pub fn unknown(message: impl Into<String>) -> Self {
-        ProbeOutcome::Errored { state: ErrorState::Unknown, message: message.into() }
+        ProbeOutcome::Errored { state: ProbeErrorState::Unknown, message: message.into() }
     }
 }
 
 /// What has to outlive the agent of one pod's probes, by container.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ProbeRecord {
-    pub containers: BTreeMap<String, ContainerRecord>,
+    pub containers: BTreeMap<String, ContainerProbeRecord>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct ContainerRecord {
+pub struct ContainerProbeRecord {
     /// The instance that the results are of.
     pub id: ContainerId,
     /// Whether each probe that has come to a result said yes.
@@ -123,7 +123,7 @@ pub struct ContainerRecord {
     pub must_restart: bool,
 }
 
-impl ContainerRecord {
+impl ContainerProbeRecord {
     pub fn new(id: ContainerId) -> Self {
         Self { id, results: BTreeMap::new(), must_restart: false }
     }
@@ -131,7 +131,7 @@ impl ContainerRecord {
 
 impl ProbeRecord {
     /// What is known of this very instance.
-    pub fn of(&self, container: &str, id: &ContainerId) -> Option<&ContainerRecord> {
+    pub fn of(&self, container: &str, id: &ContainerId) -> Option<&ContainerProbeRecord> {
         self.containers.get(container).filter(|record| record.id == *id)
     }
 }

@@ -94,7 +94,7 @@ pub struct NodeReport {
     #[serde(default)]
     pub ephemeral_containers: usize,
     #[serde(default)]
-    pub counts: Counts,
+    pub counts: AgentCounters,
     #[serde(default)]
     pub volumes: Vec<VolumeCount>,
     #[serde(default)]
@@ -150,12 +150,14 @@ impl WatchReport {
 
 /// What happened since the agent came up. Nothing is decided by it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct AgentCounters {
     /// Pods of the runtime that nobody wanted.
     pub orphans: u64,
     /// Pods that were removed and wanted again under their UID: static ones, and those of the API.
-    pub static_pods_back: u64,
-    pub api_pods_back: u64,
+    #[serde(rename = "static_pods_back")]
+    pub static_pods_recreated: u64,
+    #[serde(rename = "api_pods_back")]
+    pub api_pods_recreated: u64,
     /// Pods that were evicted, by the kubelet's word for the limit.
     pub evictions: BTreeMap<String, u64>,
     /// Images that containers and volumes asked for.
@@ -177,7 +179,7 @@ pub struct ImageRequests {
     pub count: u64,
 }
 
-impl Counts {
+impl AgentCounters {
     pub fn image_requested(&mut self, policy: &str, present: Option<bool>, pull_required: Option<bool>) {
         let key = |one: &ImageRequests| (one.present, one.pull_required) == (present, pull_required);
         match self.image_requests.iter_mut().find(|one| one.policy == policy && key(one)) {

@@ -41,7 +41,7 @@ pub enum StorageObject {
 /// How the reading of one ended.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum StorageState {
-    Is(StorageObject),
+    Present(StorageObject),
     /// In the server's words (`persistentvolumeclaims "x" not found`).
     Absent {
         message: String,

@@ -48,7 +48,7 @@ impl UserNamespaceFile {
 
 /// What was found on disk of all pods.
 #[derive(Clone, Debug, Default)]
-pub struct UserNamespacesFound {
+pub struct UserNamespaceScan {
     /// `None`: the pod has a record that can't be read. Which ids are its own is not known, but some are.
     pub ids: Vec<(PodUid, Option<IdMapping>)>,
     /// The directories of pods could not be listed: any id may be in use.

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::csi::{Access, CsiVolume, VolumeId};
+use crate::csi::{CsiVolume, VolumeAccessType, VolumeId};
 
 /// What has to be true on disk before a container that mounts the volume may be made.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -38,7 +38,7 @@ impl VolumeSetup {
     pub fn is_block(&self) -> bool {
         match self.kind {
             VolumeKind::Device(_) => true,
-            VolumeKind::Csi(ref volume) => volume.access == Access::Block,
+            VolumeKind::Csi(ref volume) => volume.access == VolumeAccessType::Block,
             VolumeKind::EmptyDir { .. }
             | VolumeKind::HostPath { .. }
             | VolumeKind::Content(_)
@@ -169,11 +169,11 @@ impl MountStage {
 
 /// Something that users are told about work on a volume of their pod, beside whether it succeeded.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum VolumeNews {
+pub enum VolumeNotice {
     /// Its files are given to the pod's group, and that takes long. `files`: how many were, when it is told again.
-    ChangingGroup { path: String, files: Option<u64> },
+    ChangingOwnership { path: String, files: Option<u64> },
     /// Another pod has it for another group, which stays.
-    OtherGroup { spec_name: String, wanted: i64, found: u32 },
+    FsGroupMismatch { spec_name: String, wanted: i64, found: u32 },
 }
 
 /// Files whose content is known here and replaced as a whole: whoever reads sees the old ones or the new ones.

@@ -10,20 +10,20 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
 use crate::pb::trace_service_client::TraceServiceClient;
-use crate::{Settings, pb};
+use crate::{OtlpSettings, pb};
 
 /// Spans of one message.
-const MOST_AT_ONCE: usize = 512;
+const MAX_EXPORT_BATCH: usize = 512;
 /// How long a span waits for others.
-const WAITS: Duration = Duration::from_secs(5);
+const BATCH_DELAY: Duration = Duration::from_secs(5);
 /// How long the collector may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The same when the agent ends.
-const LAST_PATIENCE: Duration = Duration::from_secs(2);
+const SHUTDOWN_EXPORT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Whose spans these are, within the service.
 const SCOPE: &str = "rubelet";
 
-pub(crate) struct Sender {
+pub(crate) struct SpanExporter {
     client: TraceServiceClient<Channel>,
     resource: pb::Resource,
     dropped: Arc<AtomicU64>,
@@ -31,19 +31,19 @@ pub(crate) struct Sender {
     is_away: bool,
 }
 
-impl Sender {
-    pub fn new(channel: Channel, settings: &Settings, dropped: Arc<AtomicU64>) -> Self {
+impl SpanExporter {
+    pub fn new(channel: Channel, settings: &OtlpSettings, dropped: Arc<AtomicU64>) -> Self {
         let attributes = settings.resource.iter().map(|(key, value)| attribute(key, value.clone())).collect();
         let client = TraceServiceClient::new(channel);
         Self { client, resource: pb::Resource { attributes }, dropped, is_away: false }
     }
 
     pub async fn run(mut self, mut spans: mpsc::Receiver<FinishedSpan>, stop: CancellationToken) {
-        let mut batch = Vec::with_capacity(MOST_AT_ONCE);
+        let mut batch = Vec::with_capacity(MAX_EXPORT_BATCH);
         while let Some(Some(first)) = stop.run_until_cancelled(spans.recv()).await {
             batch.push(first);
             let more = async {
-                while batch.len() < MOST_AT_ONCE {
+                while batch.len() < MAX_EXPORT_BATCH {
                     match spans.recv().await {
                         Some(span) => batch.push(span),
                         None => return,
@@ -52,17 +52,17 @@ impl Sender {
             };
             tokio::select! {
                 () = more => {}
-                () = tokio::time::sleep(WAITS) => {}
+                () = tokio::time::sleep(BATCH_DELAY) => {}
                 () = stop.cancelled() => {}
             }
-            let patience = if stop.is_cancelled() { LAST_PATIENCE } else { PATIENCE };
+            let patience = if stop.is_cancelled() { SHUTDOWN_EXPORT_TIMEOUT } else { EXPORT_TIMEOUT };
             self.send(std::mem::take(&mut batch), patience).await;
         }
         while let Ok(span) = spans.try_recv() {
             batch.push(span);
         }
         if !batch.is_empty() {
-            self.send(batch, LAST_PATIENCE).await;
+            self.send(batch, SHUTDOWN_EXPORT_TIMEOUT).await;
         }
     }
 

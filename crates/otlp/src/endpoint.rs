@@ -14,13 +14,13 @@ pub enum EndpointError {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
+enum CollectorAddress {
     /// `http://host:port`
     Host(String),
     Socket(PathBuf),
 }
 
-impl Place {
+impl CollectorAddress {
     /// Names as gRPC has them: `host:port`, `dns:host:port`, `dns://server/host:port`, `unix:path`, `unix:///path`.
     fn parse(name: &str) -> Result<Self, EndpointError> {
         let bad = || EndpointError::Name(name.to_owned());
@@ -45,12 +45,12 @@ impl Place {
 
 /// Connects with the first call, and again when that is needed. Needs a tokio runtime around it.
 pub(crate) fn channel(name: &str) -> Result<Channel, EndpointError> {
-    match Place::parse(name)? {
-        Place::Host(uri) => {
+    match CollectorAddress::parse(name)? {
+        CollectorAddress::Host(uri) => {
             let endpoint = Endpoint::from_shared(uri).map_err(|_| EndpointError::Name(name.to_owned()))?;
             Ok(endpoint.connect_lazy())
         }
-        Place::Socket(path) => {
+        CollectorAddress::Socket(path) => {
             let connector = tower::service_fn(move |_: Uri| {
                 let path = path.clone();
                 async move { UnixStream::connect(path).await.map(TokioIo::new) }
@@ -67,8 +67,8 @@ mod tests {
 
     #[test]
     fn names_of_collectors() {
-        let host = |uri: &str| Ok(Place::Host(uri.into()));
-        let socket = |path: &str| Ok(Place::Socket(path.into()));
+        let host = |uri: &str| Ok(CollectorAddress::Host(uri.into()));
+        let socket = |path: &str| Ok(CollectorAddress::Socket(path.into()));
         let bad = |name: &str| Err(EndpointError::Name(name.into()));
         for (name, expect) in [
             ("localhost:4317", host("http://localhost:4317/")),
@@ -84,7 +84,7 @@ mod tests {
             ("a/b", bad("a/b")),
             ("", bad("")),
         ] {
-            assert_eq!(Place::parse(name), expect, "{name}");
+            assert_eq!(CollectorAddress::parse(name), expect, "{name}");
         }
     }
 }

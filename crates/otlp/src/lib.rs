@@ -39,11 +39,11 @@ pub mod collector {
 pub const DEFAULT_ENDPOINT: &str = "localhost:4317";
 
 /// Spans that wait to be sent.
-const QUEUED: usize = 2048;
+const MAX_QUEUE_SIZE: usize = 2048;
 
 /// What the configuration says about traces.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct OtlpSettings {
     /// `host:port`, `dns:...` or `unix:...`.
     pub endpoint: String,
     /// Of the traces that begin here; those that others began are sampled if those said so.
@@ -65,14 +65,14 @@ impl OtlpTracer {
     /// Starts to send, until `stop`; the task ends when what was there then is sent, or could not be in time. A collector
     /// that is not there is no error: it may come.
     pub fn start(
-        settings: &Settings,
+        settings: &OtlpSettings,
         wall: Arc<dyn WallClock>,
         stop: CancellationToken,
     ) -> Result<(Arc<Self>, JoinHandle<()>), EndpointError> {
         let channel = endpoint::channel(&settings.endpoint)?;
-        let (queue, spans) = mpsc::channel(QUEUED);
+        let (queue, spans) = mpsc::channel(MAX_QUEUE_SIZE);
         let dropped = Arc::new(AtomicU64::new(0));
-        let sender = batch::Sender::new(channel, settings, dropped.clone());
+        let sender = batch::SpanExporter::new(channel, settings, dropped.clone());
         let task = tokio::spawn(sender.run(spans, stop));
         let threshold = threshold(settings.sampled_per_million);
         Ok((Arc::new(Self { wall, threshold, queue, dropped }), task))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::Wall;
-use otlp::{OtlpTracer, Settings};
+use otlp::{OtlpSettings, OtlpTracer};
 use ports::{Span, SpanKind, TraceContext, Tracing, WallClock};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -40,9 +40,9 @@ impl pb::trace_service_server::TraceService for Collector {
     }
 }
 
-fn settings(endpoint: String) -> Settings {
+fn settings(endpoint: String) -> OtlpSettings {
     let resource = [("service.name", "kubelet".to_owned())].into();
-    Settings { endpoint, sampled_per_million: 1_000_000, resource }
+    OtlpSettings { endpoint, sampled_per_million: 1_000_000, resource }
 }
 
 fn span(name: &str) -> Span {
@@ -62,12 +62,12 @@ async fn what_was_done_arrives_also_when_the_agent_ends() {
     );
     let stop = CancellationToken::new();
     let (tracer, task) = OtlpTracer::start(&settings(at.to_string()), Arc::new(Noon), stop.clone()).unwrap();
-    let tracing = Tracing::by(tracer);
+    let tracing = Tracing::new(tracer);
     let inner = async {
-        tracing.under(|| span("inner"), async { Err::<(), _>("bad") }, |r| r.err().map(str::to_owned)).await
+        tracing.in_span(|| span("inner"), async { Err::<(), _>("bad") }, |r| r.err().map(str::to_owned)).await
     };
     let remote = TraceContext { trace: 5, span: 6, sampled: true };
-    let _ = tracing.caused_by(Some(remote), || span("outer"), inner, |_| None).await;
+    let _ = tracing.in_span_of(Some(remote), || span("outer"), inner, |_| None).await;
     stop.cancel();
     tokio::time::timeout(Duration::from_secs(60), task).await.unwrap().unwrap();
     let mut spans = Vec::new();
@@ -94,10 +94,10 @@ async fn a_collector_that_is_away_holds_nobody_up() {
     drop(taken);
     let stop = CancellationToken::new();
     let (tracer, task) = OtlpTracer::start(&settings(nobody), Arc::new(Noon), stop.clone()).unwrap();
-    let tracing = Tracing::by(tracer);
+    let tracing = Tracing::new(tracer);
     // Far more than the queue has room for.
     for _ in 0..10_000 {
-        tracing.under(|| span("lost"), async {}, |()| None).await;
+        tracing.in_span(|| span("lost"), async {}, |()| None).await;
     }
     stop.cancel();
     tokio::time::timeout(Duration::from_secs(60), task).await.unwrap().unwrap();

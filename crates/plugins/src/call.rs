@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
-use model::bounds::{Bound, cut};
+use model::text_limits::{TextLimit, truncate_text};
 use ports::CsiError;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Request, Response, Status};
 
 /// How much earlier than here a deadline may be over at a plugin.
-const AHEAD: Duration = Duration::from_secs(1);
+const DEADLINE_SKEW: Duration = Duration::from_secs(1);
 
 /// Connects at its first call, and again at the next call after its connection ended. Needs a tokio runtime.
 pub(crate) fn channel(socket: &Path) -> Channel {
@@ -47,7 +47,9 @@ where
         Err(_) => Err(CsiError::timed_out()),
         Ok(Ok(answer)) => Ok(answer.into_inner()),
         // The plugin knows the deadline too, and its clock may be a little ahead.
-        Ok(Err(status)) if status.code() == Code::Cancelled && begun.elapsed() + AHEAD >= deadline => {
+        Ok(Err(status))
+            if status.code() == Code::Cancelled && begun.elapsed() + DEADLINE_SKEW >= deadline =>
+        {
             Err(CsiError::timed_out())
         }
         Ok(Err(status)) => Err(failure(socket, &status)),
@@ -64,7 +66,10 @@ fn failure(socket: &Path, status: &Status) -> CsiError {
         let message = format!("{}: {deepest}", socket.display());
         return CsiError::Rpc { code: "Unavailable", message };
     }
-    CsiError::Rpc { code: code_name(status.code()), message: cut(status.message(), Bound::PluginMessage) }
+    CsiError::Rpc {
+        code: code_name(status.code()),
+        message: truncate_text(status.message(), TextLimit::PluginMessage),
+    }
 }
 
 fn root<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use model::csi::{Abilities, DriverNode, Expand, Publish, Stage, Told};
+use model::csi::{
+    DriverNodeInfo, NodeExpandCall, NodePublishCall, NodeServiceCapabilities, NodeStageCall, NodeVolumeStats,
+};
 use ports::{CsiDrivers, CsiError};
 use tokio::sync::watch;
 use tonic::transport::Channel;
@@ -15,7 +17,7 @@ use crate::csi::node_client::NodeClient;
 use crate::{csi as pb, to_wire};
 
 /// How long a driver may take for one call.
-const CALL: Duration = Duration::from_secs(120);
+const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// The drivers that are registered, by name.
 #[derive(Debug)]
 pub struct DriverClients {
@@ -43,7 +45,7 @@ impl DriverClients {
 
 #[async_trait]
 impl CsiDrivers for DriverClients {
-    fn place(&self, driver: &str, endpoint: Option<&str>) {
+    fn set_endpoint(&self, driver: &str, endpoint: Option<&str>) {
         let entry = endpoint.map(|endpoint| {
             let socket = socket_path(endpoint);
             Driver { socket: socket.to_owned(), client: NodeClient::new(channel(socket)) }
@@ -56,53 +58,61 @@ impl CsiDrivers for DriverClients {
         });
     }
 
-    async fn node_info(&self, driver: &str) -> Result<DriverNode, CsiError> {
+    async fn node_get_info(&self, driver: &str) -> Result<DriverNodeInfo, CsiError> {
         let Driver { socket, mut client } = self.driver(driver)?;
-        let answer = call(&socket, CALL, pb::NodeGetInfoRequest {}, |r| client.node_get_info(r)).await?;
-        Ok(to_wire::driver_node(answer))
+        let answer =
+            call(&socket, CALL_TIMEOUT, pb::NodeGetInfoRequest {}, |r| client.node_get_info(r)).await?;
+        Ok(to_wire::node_info(answer))
     }
 
-    async fn abilities(&self, driver: &str) -> Result<Abilities, CsiError> {
+    async fn node_get_capabilities(&self, driver: &str) -> Result<NodeServiceCapabilities, CsiError> {
         let Driver { socket, mut client } = self.driver(driver)?;
         let request = pb::NodeGetCapabilitiesRequest {};
-        let answer = call(&socket, CALL, request, |r| client.node_get_capabilities(r)).await?;
-        Ok(to_wire::abilities(&answer))
+        let answer = call(&socket, CALL_TIMEOUT, request, |r| client.node_get_capabilities(r)).await?;
+        Ok(to_wire::node_capabilities(&answer))
     }
 
-    async fn stage(&self, driver: &str, wanted: &Stage) -> Result<(), CsiError> {
+    async fn node_stage_volume(&self, driver: &str, wanted: &NodeStageCall) -> Result<(), CsiError> {
         let Driver { socket, mut client } = self.driver(driver)?;
-        call(&socket, CALL, to_wire::stage(wanted), |r| client.node_stage_volume(r)).await?;
+        call(&socket, CALL_TIMEOUT, to_wire::stage_request(wanted), |r| client.node_stage_volume(r)).await?;
         Ok(())
     }
 
-    async fn publish(&self, driver: &str, wanted: &Publish) -> Result<(), CsiError> {
+    async fn node_publish_volume(&self, driver: &str, wanted: &NodePublishCall) -> Result<(), CsiError> {
         let Driver { socket, mut client } = self.driver(driver)?;
-        call(&socket, CALL, to_wire::publish(wanted), |r| client.node_publish_volume(r)).await?;
+        call(&socket, CALL_TIMEOUT, to_wire::publish_request(wanted), |r| client.node_publish_volume(r))
+            .await?;
         Ok(())
     }
 
-    async fn unpublish(&self, driver: &str, handle: &str, target: &str) -> Result<(), CsiError> {
+    async fn node_unpublish_volume(&self, driver: &str, handle: &str, target: &str) -> Result<(), CsiError> {
         let Driver { socket, mut client } = self.driver(driver)?;
         let request = pb::NodeUnpublishVolumeRequest { volume_id: handle.into(), target_path: target.into() };
-        call(&socket, CALL, request, |r| client.node_unpublish_volume(r)).await?;
+        call(&socket, CALL_TIMEOUT, request, |r| client.node_unpublish_volume(r)).await?;
         Ok(())
     }
 
-    async fn unstage(&self, driver: &str, handle: &str, staging: &str) -> Result<(), CsiError> {
+    async fn node_unstage_volume(&self, driver: &str, handle: &str, staging: &str) -> Result<(), CsiError> {
         let Driver { socket, mut client } = self.driver(driver)?;
         let request =
             pb::NodeUnstageVolumeRequest { volume_id: handle.into(), staging_target_path: staging.into() };
-        call(&socket, CALL, request, |r| client.node_unstage_volume(r)).await?;
+        call(&socket, CALL_TIMEOUT, request, |r| client.node_unstage_volume(r)).await?;
         Ok(())
     }
 
-    async fn expand(&self, driver: &str, wanted: &Expand) -> Result<(), CsiError> {
+    async fn node_expand_volume(&self, driver: &str, wanted: &NodeExpandCall) -> Result<(), CsiError> {
         let Driver { socket, mut client } = self.driver(driver)?;
-        call(&socket, CALL, to_wire::expand(wanted), |r| client.node_expand_volume(r)).await?;
+        call(&socket, CALL_TIMEOUT, to_wire::expand_request(wanted), |r| client.node_expand_volume(r))
+            .await?;
         Ok(())
     }
 
-    async fn tell(&self, driver: &str, handle: &str, path: &str) -> Result<Told, CsiError> {
+    async fn node_get_volume_stats(
+        &self,
+        driver: &str,
+        handle: &str,
+        path: &str,
+    ) -> Result<NodeVolumeStats, CsiError> {
         let Driver { socket, mut client } = self.driver(driver)?;
         let request = pb::NodeGetVolumeStatsRequest {
             volume_id: handle.into(),
@@ -110,7 +120,7 @@ impl CsiDrivers for DriverClients {
             // Upstream does not say where it is staged.
             staging_target_path: String::new(),
         };
-        let answer = call(&socket, CALL, request, |r| client.node_get_volume_stats(r)).await?;
-        Ok(to_wire::told(answer))
+        let answer = call(&socket, CALL_TIMEOUT, request, |r| client.node_get_volume_stats(r)).await?;
+        Ok(to_wire::volume_stats(answer))
     }
 }

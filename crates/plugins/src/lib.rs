@@ -35,7 +35,7 @@ pub(crate) mod csi {
 
 /// The plugins' side, for drivers of tests.
 #[cfg(any(test, feature = "server"))]
-pub mod served {
+pub mod test_server {
     pub mod registration {
         #![allow(clippy::all)]
         include!(concat!(env!("OUT_DIR"), "/server/pluginregistration.rs"));

@@ -14,19 +14,19 @@ use futures::stream::{self, BoxStream};
 use futures::{FutureExt, StreamExt};
 use inotify::{EventStream, Inotify, WatchMask};
 use model::csi::PluginInfo;
-use ports::{CsiError, PluginSockets, SocketNotice};
+use ports::{CsiError, PluginSocketEvent, PluginSockets};
 use tonic::transport::Channel;
 
 use crate::call::{call, channel};
 use crate::registration as pb;
 use pb::registration_client::RegistrationClient;
 
-const INFO: Duration = Duration::from_secs(10);
-const NOTIFY: Duration = Duration::from_secs(5);
+const GET_INFO_TIMEOUT: Duration = Duration::from_secs(10);
+const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often it is looked at although nothing told of a change.
-const PERIOD: Duration = Duration::from_secs(60);
+const RESCAN_PERIOD: Duration = Duration::from_secs(60);
 /// Deeper is nobody's registration.
-const DEEPEST: usize = 8;
+const MAX_DEPTH: usize = 8;
 
 /// [`PluginSockets`] below one directory.
 #[derive(Clone, Debug)]
@@ -41,43 +41,43 @@ impl PluginRegistry {
 }
 
 /// Which file it is: a path alone does not tell that it was made anew.
-type Identity = (u64, u64, i64, i64);
+type SocketIdentity = (u64, u64, i64, i64);
 
 #[derive(Debug, Default)]
-struct Seen {
-    sockets: BTreeMap<String, Identity>,
+struct DirectoryScan {
+    sockets: BTreeMap<String, SocketIdentity>,
     directories: Vec<PathBuf>,
 }
 
 struct Watcher {
     directory: PathBuf,
-    known: BTreeMap<String, Identity>,
+    known: BTreeMap<String, SocketIdentity>,
     changes: Option<EventStream<Vec<u8>>>,
     first: bool,
 }
 
 impl Watcher {
     /// What is different now. Waits unless it is the first look.
-    async fn next(mut self) -> (Vec<SocketNotice>, Self) {
+    async fn next(mut self) -> (Vec<PluginSocketEvent>, Self) {
         if !self.first {
             self.wait().await;
         }
         self.first = false;
         let directory = self.directory.clone();
         // The watch comes first: what happens between it and the look is seen by either.
-        self.arm(std::slice::from_ref(&directory));
-        let seen = look(directory.clone()).await;
-        self.arm(&seen.directories);
+        self.add_watches(std::slice::from_ref(&directory));
+        let seen = scan(directory.clone()).await;
+        self.add_watches(&seen.directories);
         // A socket may have been made in a directory before that was watched.
-        let seen = if seen.directories.len() > 1 { look(directory).await } else { seen };
+        let seen = if seen.directories.len() > 1 { scan(directory).await } else { seen };
         let notices = difference(&self.known, &seen.sockets);
         self.known = seen.sockets;
         (notices, self)
     }
 
     async fn wait(&mut self) {
-        let Some(changes) = &mut self.changes else { return tokio::time::sleep(PERIOD).await };
-        let more = tokio::time::timeout(PERIOD, changes.next()).await;
+        let Some(changes) = &mut self.changes else { return tokio::time::sleep(RESCAN_PERIOD).await };
+        let more = tokio::time::timeout(RESCAN_PERIOD, changes.next()).await;
         if matches!(more, Ok(None | Some(Err(_)))) {
             self.changes = None;
             return;
@@ -86,14 +86,14 @@ impl Watcher {
         while let Some(Some(_)) = changes.next().now_or_never() {}
     }
 
-    fn arm(&mut self, directories: &[PathBuf]) {
-        if let Err(error) = self.try_arm(directories) {
-            tracing::warn!(directory = %self.directory.display(), %error, "not watching for plugins, only looking now and then");
+    fn add_watches(&mut self, directories: &[PathBuf]) {
+        if let Err(error) = self.try_add_watches(directories) {
+            tracing::warn!(directory = %self.directory.display(), %error, "inotify is not available, looking for plugins periodically");
             self.changes = None;
         }
     }
 
-    fn try_arm(&mut self, directories: &[PathBuf]) -> io::Result<()> {
+    fn try_add_watches(&mut self, directories: &[PathBuf]) -> io::Result<()> {
         let changes = match &mut self.changes {
             Some(changes) => changes,
             none => none.insert(Inotify::init()?.into_event_stream(vec![0; 16 * 1024])?),
@@ -113,16 +113,16 @@ impl Watcher {
     }
 }
 
-async fn look(directory: PathBuf) -> Seen {
+async fn scan(directory: PathBuf) -> DirectoryScan {
     let looked = tokio::task::spawn_blocking(move || {
-        let mut seen = Seen::default();
+        let mut seen = DirectoryScan::default();
         walk(&directory, 0, &mut seen);
         seen
     });
     looked.await.unwrap_or_default()
 }
 
-fn walk(directory: &Path, depth: usize, seen: &mut Seen) {
+fn walk(directory: &Path, depth: usize, seen: &mut DirectoryScan) {
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     seen.directories.push(directory.to_owned());
     for entry in entries.flatten() {
@@ -130,7 +130,7 @@ fn walk(directory: &Path, depth: usize, seen: &mut Seen) {
         let name = entry.file_name();
         let Some(name) = name.to_str().filter(|name| !name.starts_with('.')) else { continue };
         let path = directory.join(name);
-        if metadata.is_dir() && depth < DEEPEST {
+        if metadata.is_dir() && depth < MAX_DEPTH {
             walk(&path, depth + 1, seen);
         } else if metadata.file_type().is_socket()
             && let Some(path) = path.to_str()
@@ -141,11 +141,14 @@ fn walk(directory: &Path, depth: usize, seen: &mut Seen) {
     }
 }
 
-fn difference(known: &BTreeMap<String, Identity>, seen: &BTreeMap<String, Identity>) -> Vec<SocketNotice> {
+fn difference(
+    known: &BTreeMap<String, SocketIdentity>,
+    seen: &BTreeMap<String, SocketIdentity>,
+) -> Vec<PluginSocketEvent> {
     let gone = known.iter().filter(|(path, identity)| seen.get(*path) != Some(identity));
     let came = seen.iter().filter(|(path, identity)| known.get(*path) != Some(identity));
-    let gone = gone.map(|(path, _)| SocketNotice::Gone { path: path.clone() });
-    gone.chain(came.map(|(path, _)| SocketNotice::Came { path: path.clone() })).collect()
+    let gone = gone.map(|(path, _)| PluginSocketEvent::Gone { path: path.clone() });
+    gone.chain(came.map(|(path, _)| PluginSocketEvent::Added { path: path.clone() })).collect()
 }
 
 fn client(socket: &str) -> RegistrationClient<Channel> {
@@ -154,15 +157,16 @@ fn client(socket: &str) -> RegistrationClient<Channel> {
 
 #[async_trait]
 impl PluginSockets for PluginRegistry {
-    fn watch(&self) -> BoxStream<'static, SocketNotice> {
+    fn watch(&self) -> BoxStream<'static, PluginSocketEvent> {
         let watcher =
             Watcher { directory: self.directory.clone(), known: BTreeMap::new(), changes: None, first: true };
         stream::unfold(watcher, |watcher| async { Some(watcher.next().await) }).flat_map(stream::iter).boxed()
     }
 
-    async fn info(&self, socket: &str) -> Result<PluginInfo, CsiError> {
+    async fn get_info(&self, socket: &str) -> Result<PluginInfo, CsiError> {
         let mut client = client(socket);
-        let answer = call(Path::new(socket), INFO, pb::InfoRequest {}, |r| client.get_info(r)).await?;
+        let answer =
+            call(Path::new(socket), GET_INFO_TIMEOUT, pb::InfoRequest {}, |r| client.get_info(r)).await?;
         Ok(PluginInfo {
             kind: answer.r#type,
             name: answer.name,
@@ -171,13 +175,13 @@ impl PluginSockets for PluginRegistry {
         })
     }
 
-    async fn notify(&self, socket: &str, trouble: Option<&str>) -> Result<(), CsiError> {
+    async fn notify_registration_status(&self, socket: &str, trouble: Option<&str>) -> Result<(), CsiError> {
         let mut client = client(socket);
         let status = pb::RegistrationStatus {
             plugin_registered: trouble.is_none(),
             error: trouble.unwrap_or_default().to_owned(),
         };
-        call(Path::new(socket), NOTIFY, status, |r| client.notify_registration_status(r)).await?;
+        call(Path::new(socket), NOTIFY_TIMEOUT, status, |r| client.notify_registration_status(r)).await?;
         Ok(())
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use model::csi::{
-    Abilities, Access, Amounts, Capability, CapabilityMode, Condition, DriverNode, Expand, Publish, Secrets,
-    Stage, Told,
+    CsiAccessMode, DriverNodeInfo, NodeExpandCall, NodePublishCall, NodeServiceCapabilities, NodeStageCall,
+    NodeVolumeStats, SecretMap, VolumeAccessType, VolumeCapability, VolumeCondition, VolumeUsage,
 };
 
 use crate::csi as pb;
@@ -12,7 +12,7 @@ use pb::node_service_capability::rpc::Type as Ability;
 use pb::volume_capability::access_mode::Mode;
 use pb::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 
-pub(crate) fn stage(call: &Stage) -> pb::NodeStageVolumeRequest {
+pub(crate) fn stage_request(call: &NodeStageCall) -> pb::NodeStageVolumeRequest {
     pb::NodeStageVolumeRequest {
         volume_id: call.handle.clone(),
         publish_context: call.publish_context.clone(),
@@ -23,7 +23,7 @@ pub(crate) fn stage(call: &Stage) -> pb::NodeStageVolumeRequest {
     }
 }
 
-pub(crate) fn publish(call: &Publish) -> pb::NodePublishVolumeRequest {
+pub(crate) fn publish_request(call: &NodePublishCall) -> pb::NodePublishVolumeRequest {
     pb::NodePublishVolumeRequest {
         volume_id: call.handle.clone(),
         publish_context: call.publish_context.clone(),
@@ -36,7 +36,7 @@ pub(crate) fn publish(call: &Publish) -> pb::NodePublishVolumeRequest {
     }
 }
 
-pub(crate) fn expand(call: &Expand) -> pb::NodeExpandVolumeRequest {
+pub(crate) fn expand_request(call: &NodeExpandCall) -> pb::NodeExpandVolumeRequest {
     pb::NodeExpandVolumeRequest {
         volume_id: call.handle.clone(),
         volume_path: call.target.clone(),
@@ -47,25 +47,25 @@ pub(crate) fn expand(call: &Expand) -> pb::NodeExpandVolumeRequest {
     }
 }
 
-fn plain(secrets: &Secrets) -> BTreeMap<String, String> {
+fn plain(secrets: &SecretMap) -> BTreeMap<String, String> {
     secrets.0.clone()
 }
 
-fn capability(wanted: &Capability) -> pb::VolumeCapability {
+fn capability(wanted: &VolumeCapability) -> pb::VolumeCapability {
     let access_type = match &wanted.access {
-        Access::Block => AccessType::Block(BlockVolume {}),
-        Access::Mount { fs_type, flags } => AccessType::Mount(MountVolume {
+        VolumeAccessType::Block => AccessType::Block(BlockVolume {}),
+        VolumeAccessType::Mount { fs_type, flags } => AccessType::Mount(MountVolume {
             fs_type: fs_type.clone(),
             mount_flags: flags.clone(),
             volume_mount_group: wanted.mount_group.map(|group| group.to_string()).unwrap_or_default(),
         }),
     };
     let mode = match wanted.mode {
-        CapabilityMode::SingleNodeWriter => Mode::SingleNodeWriter,
-        CapabilityMode::MultiNodeReaderOnly => Mode::MultiNodeReaderOnly,
-        CapabilityMode::MultiNodeMultiWriter => Mode::MultiNodeMultiWriter,
-        CapabilityMode::SingleNodeSingleWriter => Mode::SingleNodeSingleWriter,
-        CapabilityMode::SingleNodeMultiWriter => Mode::SingleNodeMultiWriter,
+        CsiAccessMode::SingleNodeWriter => Mode::SingleNodeWriter,
+        CsiAccessMode::MultiNodeReaderOnly => Mode::MultiNodeReaderOnly,
+        CsiAccessMode::MultiNodeMultiWriter => Mode::MultiNodeMultiWriter,
+        CsiAccessMode::SingleNodeSingleWriter => Mode::SingleNodeSingleWriter,
+        CsiAccessMode::SingleNodeMultiWriter => Mode::SingleNodeMultiWriter,
     };
     pb::VolumeCapability {
         access_type: Some(access_type),
@@ -73,25 +73,25 @@ fn capability(wanted: &Capability) -> pb::VolumeCapability {
     }
 }
 
-pub(crate) fn abilities(answer: &pb::NodeGetCapabilitiesResponse) -> Abilities {
-    let mut found = Abilities::default();
+pub(crate) fn node_capabilities(answer: &pb::NodeGetCapabilitiesResponse) -> NodeServiceCapabilities {
+    let mut found = NodeServiceCapabilities::default();
     for capability in &answer.capabilities {
         let Some(pb::node_service_capability::Type::Rpc(rpc)) = &capability.r#type else { continue };
         match rpc.r#type() {
             Ability::Unknown => {}
-            Ability::StageUnstageVolume => found.stage = true,
-            Ability::GetVolumeStats => found.stats = true,
-            Ability::ExpandVolume => found.expand = true,
-            Ability::VolumeCondition => found.condition = true,
+            Ability::StageUnstageVolume => found.stage_unstage_volume = true,
+            Ability::GetVolumeStats => found.get_volume_stats = true,
+            Ability::ExpandVolume => found.expand_volume = true,
+            Ability::VolumeCondition => found.volume_condition = true,
             Ability::SingleNodeMultiWriter => found.single_node_multi_writer = true,
-            Ability::VolumeMountGroup => found.mount_group = true,
+            Ability::VolumeMountGroup => found.volume_mount_group = true,
         }
     }
     found
 }
 
-pub(crate) fn driver_node(answer: pb::NodeGetInfoResponse) -> DriverNode {
-    DriverNode {
+pub(crate) fn node_info(answer: pb::NodeGetInfoResponse) -> DriverNodeInfo {
+    DriverNodeInfo {
         node_id: answer.node_id,
         max_volumes: answer.max_volumes_per_node,
         topology: answer.accessible_topology.map(|topology| topology.segments).unwrap_or_default(),
@@ -99,12 +99,12 @@ pub(crate) fn driver_node(answer: pb::NodeGetInfoResponse) -> DriverNode {
 }
 
 /// The last of each unit counts. What is less than nothing is nothing.
-pub(crate) fn told(answer: pb::NodeGetVolumeStatsResponse) -> Told {
+pub(crate) fn volume_stats(answer: pb::NodeGetVolumeStatsResponse) -> NodeVolumeStats {
     use pb::volume_usage::Unit;
     let number = |told: i64| u64::try_from(told).unwrap_or(0);
-    let mut told = Told::default();
+    let mut told = NodeVolumeStats::default();
     for usage in &answer.usage {
-        let amounts = Amounts {
+        let amounts = VolumeUsage {
             total: number(usage.total),
             used: number(usage.used),
             available: number(usage.available),
@@ -116,7 +116,7 @@ pub(crate) fn told(answer: pb::NodeGetVolumeStatsResponse) -> Told {
         }
     }
     let condition = answer.volume_condition.unwrap_or_default();
-    told.condition = Condition { abnormal: condition.abnormal, message: condition.message };
+    told.condition = VolumeCondition { abnormal: condition.abnormal, message: condition.message };
     told
 }
 
@@ -131,17 +131,32 @@ mod tests {
                 r#type: number,
             })),
         };
-        let check = |numbers: &[i32], expect: Abilities| {
+        let check = |numbers: &[i32], expect: NodeServiceCapabilities| {
             let answer = pb::NodeGetCapabilitiesResponse {
                 capabilities: numbers.iter().map(|n| ability(*n)).collect(),
             };
-            assert_eq!(abilities(&answer), expect, "{numbers:?}");
+            assert_eq!(node_capabilities(&answer), expect, "{numbers:?}");
         };
-        check(&[], Abilities::default());
-        check(&[0, 77, -1], Abilities::default());
-        check(&[1], Abilities { stage: true, ..Default::default() });
-        check(&[2, 3, 4], Abilities { stats: true, expand: true, condition: true, ..Default::default() });
-        check(&[5, 6], Abilities { single_node_multi_writer: true, mount_group: true, ..Default::default() });
+        check(&[], NodeServiceCapabilities::default());
+        check(&[0, 77, -1], NodeServiceCapabilities::default());
+        check(&[1], NodeServiceCapabilities { stage_unstage_volume: true, ..Default::default() });
+        check(
+            &[2, 3, 4],
+            NodeServiceCapabilities {
+                get_volume_stats: true,
+                expand_volume: true,
+                volume_condition: true,
+                ..Default::default()
+            },
+        );
+        check(
+            &[5, 6],
+            NodeServiceCapabilities {
+                single_node_multi_writer: true,
+                volume_mount_group: true,
+                ..Default::default()
+            },
+        );
     }
 
     #[test]
@@ -149,12 +164,12 @@ mod tests {
         let usage =
             |unit: i32, [total, used, available]: [i64; 3]| pb::VolumeUsage { available, total, used, unit };
         let check = |usage: Vec<pb::VolumeUsage>, bytes: Option<[u64; 3]>, inodes: Option<[u64; 3]>| {
-            let amounts = |[total, used, available]: [u64; 3]| Amounts { total, used, available };
-            let found = told(pb::NodeGetVolumeStatsResponse { usage, volume_condition: None });
-            let expect = Told {
+            let amounts = |[total, used, available]: [u64; 3]| VolumeUsage { total, used, available };
+            let found = volume_stats(pb::NodeGetVolumeStatsResponse { usage, volume_condition: None });
+            let expect = NodeVolumeStats {
                 bytes: bytes.map(amounts),
                 inodes: inodes.map(amounts),
-                condition: Condition::default(),
+                condition: VolumeCondition::default(),
             };
             assert_eq!(found, expect);
         };
@@ -163,26 +178,27 @@ mod tests {
         check(vec![usage(2, [3, 2, 1]), usage(1, [9, 4, -1])], Some([9, 4, 0]), Some([3, 2, 1]));
         check(vec![usage(0, [1, 1, 1]), usage(77, [1, 1, 1])], None, None);
         let condition = pb::VolumeCondition { abnormal: true, message: "torn".into() };
-        let found = told(pb::NodeGetVolumeStatsResponse { usage: vec![], volume_condition: Some(condition) });
-        assert_eq!(found.condition, Condition { abnormal: true, message: "torn".into() });
+        let found =
+            volume_stats(pb::NodeGetVolumeStatsResponse { usage: vec![], volume_condition: Some(condition) });
+        assert_eq!(found.condition, VolumeCondition { abnormal: true, message: "torn".into() });
     }
 
     #[test]
     fn capabilities_have_the_numbers_of_the_interface() {
-        let check = |mode: CapabilityMode, number: i32| {
-            let wanted = Capability { access: Access::Block, mode, mount_group: Some(7) };
+        let check = |mode: CsiAccessMode, number: i32| {
+            let wanted = VolumeCapability { access: VolumeAccessType::Block, mode, mount_group: Some(7) };
             let sent = capability(&wanted);
             assert_eq!(sent.access_mode.map(|m| m.mode), Some(number));
             assert_eq!(sent.access_type, Some(AccessType::Block(BlockVolume {})));
         };
-        check(CapabilityMode::SingleNodeWriter, 1);
-        check(CapabilityMode::MultiNodeReaderOnly, 3);
-        check(CapabilityMode::MultiNodeMultiWriter, 5);
-        check(CapabilityMode::SingleNodeSingleWriter, 6);
-        check(CapabilityMode::SingleNodeMultiWriter, 7);
-        let mount = Access::Mount { fs_type: "ext4".into(), flags: vec!["noatime".into()] };
+        check(CsiAccessMode::SingleNodeWriter, 1);
+        check(CsiAccessMode::MultiNodeReaderOnly, 3);
+        check(CsiAccessMode::MultiNodeMultiWriter, 5);
+        check(CsiAccessMode::SingleNodeSingleWriter, 6);
+        check(CsiAccessMode::SingleNodeMultiWriter, 7);
+        let mount = VolumeAccessType::Mount { fs_type: "ext4".into(), flags: vec!["noatime".into()] };
         let wanted =
-            Capability { access: mount, mode: CapabilityMode::SingleNodeWriter, mount_group: Some(7) };
+            VolumeCapability { access: mount, mode: CsiAccessMode::SingleNodeWriter, mount_group: Some(7) };
         let expect = MountVolume {
             fs_type: "ext4".into(),
             mount_flags: vec!["noatime".into()],

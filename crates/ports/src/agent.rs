@@ -11,7 +11,7 @@ use model::{ContainerId, PodUid};
 
 /// A pod for those who reach into it.
 #[derive(Clone, Debug)]
-pub struct PodInside {
+pub struct PodDetails {
     pub uid: PodUid,
     pub pod: Arc<Pod>,
     /// As it is told to others.
@@ -31,15 +31,15 @@ pub trait AgentView: Send + Sync {
     /// Pods that have something in the runtime, as `/runningpods` shows them.
     async fn running_pods(&self) -> Option<PodList>;
     /// All pods that are known here, also those that are going.
-    async fn reports(&self) -> Option<Vec<PodReport>>;
+    async fn pod_reports(&self) -> Option<Vec<PodReport>>;
     /// Reasons of the pods of this name or UID, in all namespaces unless one is given.
     async fn why(&self, namespace: Option<String>, name: String) -> Option<Vec<WhyReport>>;
     /// The pod of this name; of two, the one that stays.
-    async fn find(&self, namespace: String, name: String) -> Option<Option<PodInside>>;
+    async fn find_pod(&self, namespace: String, name: String) -> Option<Option<PodDetails>>;
     /// Comes back when this instance of a container of the pod has ended, or is not known any more: told by the reading
     /// that shows it, not by asking again.
     async fn container_ended(&self, pod: PodUid, container: ContainerId) -> Option<()>;
     /// All pods that are wanted here.
-    async fn insides(&self) -> Option<Vec<PodInside>>;
-    async fn node(&self) -> Option<NodeReport>;
+    async fn all_pod_details(&self) -> Option<Vec<PodDetails>>;
+    async fn node_report(&self) -> Option<NodeReport>;
 }

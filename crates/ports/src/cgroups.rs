@@ -7,7 +7,7 @@ use crate::Disposition;
 
 #[derive(thiserror::Error, Debug)]
 pub enum CgroupError {
-    #[error("cgroup {path}: {operation}")]
+    #[error("cgroup {path}: {operation} failed")]
     Io {
         operation: &'static str,
         path: String,

@@ -19,7 +19,7 @@ pub trait EventSink: Send + Sync {
 
 /// Whose probe it is.
 #[derive(Clone, Copy, Debug)]
-pub struct ProbeOf<'a> {
+pub struct ProbeIdentity<'a> {
     pub uid: &'a PodUid,
     pub pod: &'a FullName,
     pub container: &'a str,
@@ -28,7 +28,7 @@ pub struct ProbeOf<'a> {
 
 /// A pod whose status says something new.
 #[derive(Clone, Copy, Debug)]
-pub struct PodSeen<'a> {
+pub struct PodStatusUpdate<'a> {
     pub pod: &'a PodView,
     pub status: &'a PodStatus,
     /// The reason that it was not let in with.
@@ -36,14 +36,14 @@ pub struct PodSeen<'a> {
 }
 
 /// Counts what the engine does. Must not block.
-pub trait Meter: Send + Sync {
+pub trait EngineMetrics: Send + Sync {
     /// One event was stepped; `event` is the name of its kind.
     fn step(&self, event: &'static str, took: Duration);
     /// The whole runtime was read.
     fn relist(&self, took: Duration);
     /// The runtime was read for one pod.
     fn pod_relist(&self, took: Duration);
-    fn pod_status(&self, seen: &PodSeen<'_>);
+    fn pod_status(&self, seen: &PodStatusUpdate<'_>);
     /// The API server has taken a status, so long after it was to be told.
     fn status_synced(&self, took: Duration);
     fn plan_started(&self, pod: &PodUid);
@@ -52,12 +52,12 @@ pub trait Meter: Send + Sync {
     /// A volume was set up, or could not be.
     fn volume_set_up(&self, plugin: &str, ok: bool, took: Duration);
     /// An attempt at a probe ended.
-    fn probe(&self, of: &ProbeOf<'_>, outcome: &ProbeOutcome, took: Duration);
+    fn probe(&self, of: &ProbeIdentity<'_>, outcome: &ProbeOutcome, took: Duration);
     /// A hook that sleeps was not let sleep to its end.
-    fn sleep_cut_short(&self);
+    fn record_sleep_cut_short(&self);
     /// Leftovers were looked for: of so many pods that nobody wants volumes were to be cleaned up, and so many times that
     /// failed.
-    fn swept(&self, pods: usize, failed: usize);
+    fn record_sweep(&self, pods: usize, failed: usize);
     /// The pod is gone: nothing more is to be told of it.
     fn forget(&self, pod: &PodUid);
 }
@@ -77,6 +77,6 @@ pub struct ApiRequest<'a> {
 }
 
 /// Counts requests to the API server. Must not block.
-pub trait ApiMeter: Send + Sync {
+pub trait ApiRequestMetrics: Send + Sync {
     fn request(&self, request: &ApiRequest<'_>);
 }

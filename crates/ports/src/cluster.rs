@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
-use model::cluster::{ObjectKey, ObjectState, TokenWanted};
+use model::cluster::{ObjectKey, ObjectState, PodTokenRequest};
 use model::credentials::ServiceAccountFacts;
 use model::csi::ClaimObject;
 use model::k8s::{
@@ -44,8 +44,8 @@ pub trait PodApi: Send + Sync {
 
 /// What a watch of one object shows.
 #[derive(Clone, Debug)]
-pub enum Seen<T> {
-    Is(Arc<T>),
+pub enum ObservedObject<T> {
+    Present(Arc<T>),
     /// It is not there (any more).
     Absent,
 }
@@ -65,7 +65,7 @@ pub trait NodeApi: Send + Sync {
         patience: Duration,
     ) -> Result<Arc<Node>, ApiError>;
     /// Every change of it, the present state first. Never ends.
-    fn watch(&self, name: &str) -> BoxStream<'static, Seen<Node>>;
+    fn watch(&self, name: &str) -> BoxStream<'static, ObservedObject<Node>>;
 }
 
 /// The node's CSINode object.
@@ -141,7 +141,7 @@ impl std::fmt::Debug for IssuedToken {
 pub trait TokenApi: Send + Sync {
     /// What credential plugins are told of a ServiceAccount.
     async fn service_account(&self, namespace: &str, name: &str) -> Result<ServiceAccountFacts, ApiError>;
-    async fn request(&self, wanted: &TokenWanted) -> Result<IssuedToken, ApiError>;
+    async fn request(&self, wanted: &PodTokenRequest) -> Result<IssuedToken, ApiError>;
 }
 
 /// Why no certificate could be asked for.
@@ -180,7 +180,7 @@ pub trait CertificateApi: Send + Sync {
 
 /// Who somebody is, as the API server says.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Identity {
+pub struct UserInfo {
     pub name: String,
     pub uid: String,
     pub groups: Vec<String>,
@@ -190,7 +190,7 @@ pub struct Identity {
 /// What somebody wants to do with this node's own API.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeAccess {
-    pub who: Identity,
+    pub who: UserInfo,
     /// `get`, `create`, ...
     pub verb: String,
     pub node: String,
@@ -199,7 +199,7 @@ pub struct NodeAccess {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum AccessVerdict {
+pub enum AccessDecision {
     Allowed,
     /// With the reason that the authorizer gave, if any.
     Denied(String),
@@ -209,8 +209,8 @@ pub enum AccessVerdict {
 #[async_trait]
 pub trait AccessReviews: Send + Sync {
     /// `None`: nobody knows this token.
-    async fn token(&self, token: &str) -> Result<Option<Identity>, ApiError>;
-    async fn access(&self, wanted: &NodeAccess) -> Result<AccessVerdict, ApiError>;
+    async fn review_token(&self, token: &str) -> Result<Option<UserInfo>, ApiError>;
+    async fn review_access(&self, wanted: &NodeAccess) -> Result<AccessDecision, ApiError>;
 }
 
 /// How the watches of all these objects are doing.

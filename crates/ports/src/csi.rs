@@ -3,9 +3,12 @@
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use model::PodUid;
-use model::csi::{Abilities, DriverNode, Expand, PluginInfo, Publish, Stage, Told, VolumeRecord};
+use model::csi::{
+    DriverNodeInfo, NodeExpandCall, NodePublishCall, NodeServiceCapabilities, NodeStageCall, NodeVolumeStats,
+    PluginInfo, VolumeRecord,
+};
 
-pub use model::csi::FoundVolume;
+pub use model::csi::CsiVolumeOnDisk;
 
 use crate::{Disposition, FilesError};
 
@@ -60,9 +63,9 @@ fn is_final(code: &str) -> bool {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum SocketNotice {
+pub enum PluginSocketEvent {
     /// A socket appeared, or was made anew.
-    Came {
+    Added {
         path: String,
     },
     Gone {
@@ -74,27 +77,32 @@ pub enum SocketNotice {
 #[async_trait]
 pub trait PluginSockets: Send + Sync {
     /// Those that are there first, then every change. Never ends.
-    fn watch(&self) -> BoxStream<'static, SocketNotice>;
-    async fn info(&self, socket: &str) -> Result<PluginInfo, CsiError>;
+    fn watch(&self) -> BoxStream<'static, PluginSocketEvent>;
+    async fn get_info(&self, socket: &str) -> Result<PluginInfo, CsiError>;
     /// `trouble`: why it is not registered. `None`: it is.
-    async fn notify(&self, socket: &str, trouble: Option<&str>) -> Result<(), CsiError>;
+    async fn notify_registration_status(&self, socket: &str, trouble: Option<&str>) -> Result<(), CsiError>;
 }
 
 /// Storage drivers by their names. Every call has its deadline inside and is not repeated.
 #[async_trait]
 pub trait CsiDrivers: Send + Sync {
     /// Where a driver is from now on; with `None` it is nowhere.
-    fn place(&self, driver: &str, endpoint: Option<&str>);
-    async fn node_info(&self, driver: &str) -> Result<DriverNode, CsiError>;
-    async fn abilities(&self, driver: &str) -> Result<Abilities, CsiError>;
-    async fn stage(&self, driver: &str, call: &Stage) -> Result<(), CsiError>;
-    async fn publish(&self, driver: &str, call: &Publish) -> Result<(), CsiError>;
-    async fn unpublish(&self, driver: &str, handle: &str, target: &str) -> Result<(), CsiError>;
-    async fn unstage(&self, driver: &str, handle: &str, staging: &str) -> Result<(), CsiError>;
+    fn set_endpoint(&self, driver: &str, endpoint: Option<&str>);
+    async fn node_get_info(&self, driver: &str) -> Result<DriverNodeInfo, CsiError>;
+    async fn node_get_capabilities(&self, driver: &str) -> Result<NodeServiceCapabilities, CsiError>;
+    async fn node_stage_volume(&self, driver: &str, call: &NodeStageCall) -> Result<(), CsiError>;
+    async fn node_publish_volume(&self, driver: &str, call: &NodePublishCall) -> Result<(), CsiError>;
+    async fn node_unpublish_volume(&self, driver: &str, handle: &str, target: &str) -> Result<(), CsiError>;
+    async fn node_unstage_volume(&self, driver: &str, handle: &str, staging: &str) -> Result<(), CsiError>;
     /// Makes it as large as what is behind it.
-    async fn expand(&self, driver: &str, call: &Expand) -> Result<(), CsiError>;
+    async fn node_expand_volume(&self, driver: &str, call: &NodeExpandCall) -> Result<(), CsiError>;
     /// How full it is, and how well. `path`: where it is published.
-    async fn tell(&self, driver: &str, handle: &str, path: &str) -> Result<Told, CsiError>;
+    async fn node_get_volume_stats(
+        &self,
+        driver: &str,
+        handle: &str,
+        path: &str,
+    ) -> Result<NodeVolumeStats, CsiError>;
 }
 
 /// Records and directories of volumes of drivers. What is mounted there may not answer: then the call fails after a while
@@ -105,15 +113,15 @@ pub trait CsiFiles: Send + Sync {
     /// On disk for good when it returns. Makes its directory.
     async fn write_record(&self, path: &str, record: &VolumeRecord) -> Result<(), FilesError>;
     /// Everything that is staged or published, of all pods.
-    async fn found(&self) -> Result<Vec<FoundVolume>, FilesError>;
+    async fn list_volumes(&self) -> Result<Vec<CsiVolumeOnDisk>, FilesError>;
     /// Of one pod.
-    async fn found_of(&self, uid: &PodUid) -> Result<Vec<FoundVolume>, FilesError>;
+    async fn list_pod_volumes(&self, uid: &PodUid) -> Result<Vec<CsiVolumeOnDisk>, FilesError>;
     /// Returns when nothing that was begun for the volume at this place is at work any more.
-    async fn at_rest(&self, place: &str) -> Result<(), FilesError>;
+    async fn wait_until_idle(&self, place: &str) -> Result<(), FilesError>;
     /// The place, then its record, then their directories. Nothing of it while something is mounted there or in it.
     async fn remove(&self, place: &str, record: Option<&str>) -> Result<(), FilesError>;
     /// Makes all files of a volume this group's. Whoever drops this ends it, at its next step (see `at_rest`).
-    async fn apply_group(&self, path: &str, group: i64, on_root_mismatch: bool) -> Result<(), FilesError>;
+    async fn apply_fs_group(&self, path: &str, group: i64, on_root_mismatch: bool) -> Result<(), FilesError>;
     /// `link` leads to `device`.
     async fn link_device(&self, device: &str, link: &str) -> Result<(), FilesError>;
     async fn unlink_device(&self, link: &str) -> Result<(), FilesError>;

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use model::node::HostFacts;
 
 #[derive(thiserror::Error, Debug)]
-#[error("reading {path}")]
+#[error("can't read {path}")]
 pub struct FactsError {
     pub path: String,
     #[source]

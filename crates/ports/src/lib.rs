@@ -21,26 +21,28 @@ mod profile;
 mod runtime;
 mod trace;
 mod usage;
-mod volume_news;
+mod volume_notices;
 
-pub use agent::{AgentView, PodInside};
+pub use agent::{AgentView, PodDetails};
 pub use api::{ApiError, TlsFault};
 pub use cgroups::{CgroupError, Cgroups};
-pub use clock::{ApiMeter, ApiRequest, EventSink, Meter, PodSeen, ProbeOf, WallClock};
+pub use clock::{
+    ApiRequest, ApiRequestMetrics, EngineMetrics, EventSink, PodStatusUpdate, ProbeIdentity, WallClock,
+};
 pub use cluster::{
-    AccessReviews, AccessVerdict, CertificateApi, CertificateRequestError, ClusterPorts, CsiNodeApi,
-    EventApi, Identity, IssuedToken, LeaseApi, NodeAccess, NodeApi, ObjectApi, PodApi, PodRef, Seen,
-    SharedObjects, StorageApi, TokenApi, WatchReports,
+    AccessDecision, AccessReviews, CertificateApi, CertificateRequestError, ClusterPorts, CsiNodeApi,
+    EventApi, IssuedToken, LeaseApi, NodeAccess, NodeApi, ObjectApi, ObservedObject, PodApi, PodRef,
+    SharedObjects, StorageApi, TokenApi, UserInfo, WatchReports,
 };
 pub use credentials::{PluginError, PullRecords, RecordError, RegistryCredentials};
-pub use csi::{CsiDrivers, CsiError, CsiFiles, FoundVolume, PluginSockets, SocketNotice};
+pub use csi::{CsiDrivers, CsiError, CsiFiles, CsiVolumeOnDisk, PluginSocketEvent, PluginSockets};
 pub use facts::{FactsError, HostFactsSource};
 pub use feed::{FeedNotice, PodFeed, PodSet};
 pub use hooks::{HookAnswer, HttpHooks};
 pub use images::Images;
 pub use logs::{ContainerLogs, LogBytes, LogOptions, LogOutput};
 pub use panics::{PanicRecordError, PanicRecords};
-pub use pod_files::{FilesError, Leftovers, PodFiles};
+pub use pod_files::{FilesError, LeftoverFiles, PodFiles};
 pub use prober::{ProbeRecordError, ProbeRecordStore, ProbeRecords, Prober};
 pub use profile::{CodeMapping, CpuProfiler, CpuSamples, ProfileError};
 pub use runtime::{
@@ -49,11 +51,11 @@ pub use runtime::{
 };
 pub use trace::{FinishedSpan, Span, SpanKind, TraceContext, Tracer, Tracing};
 pub use usage::{
-    CgroupDetail, CgroupUsage, Depth, DiskCounters, DiskTraffic, FilesystemFigures, InterfaceFigures,
-    MachineDisk, MachineFacts, MachineUsage, NamedUsage, PodQuery, PodUsage, Pressure, Pressures,
-    ProcessFigures, Stall, TrafficFigures, TreeFigures, UsageReader,
+    CgroupDetail, CgroupDetailLevel, CgroupUsage, DiskCounters, DiskTraffic, FilesystemFigures,
+    InterfaceFigures, MachineDisk, MachineFacts, MachineUsage, NamedUsage, PodCgroupUsage, PodCgroups,
+    ProcessFigures, PsiByResource, PsiData, PsiStats, TrafficFigures, TreeFigures, UsageReader,
 };
-pub use volume_news::VolumeNewsFeed;
+pub use volume_notices::VolumeNoticeFeed;
 
 /// What a caller should do about a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use model::cri::IdMapping;
 use model::files::{ContainerFiles, EnvFile, TerminationMessageRequest};
-use model::user_namespace::UserNamespacesFound;
+use model::user_namespace::UserNamespaceScan;
 use model::volume::{MountStage, VolumeSetup};
 use model::{FullName, PodUid};
 
@@ -28,10 +28,10 @@ pub enum FilesError {
     #[error("{path} is a mount point, not removing it")]
     Mounted { path: String },
     /// It may end yet, or never: a server does not answer, or a disk. Nothing else is done there until it has.
-    #[error("{what} has not ended and shows no sign of going on for {}s: what is mounted there may not answer", quiet.as_secs())]
-    Hangs { what: String, quiet: std::time::Duration },
+    #[error("{what} made no progress for {}s: a mounted filesystem may not be responding", stall_timeout.as_secs())]
+    Hung { what: String, stall_timeout: std::time::Duration },
     #[error("internal error: {what} panicked")]
-    Broken { what: String },
+    Panicked { what: String },
 }
 
 impl FilesError {
@@ -43,8 +43,8 @@ impl FilesError {
             FilesError::Io { .. }
             | FilesError::Mount { .. }
             | FilesError::Mounted { .. }
-            | FilesError::Hangs { .. }
-            | FilesError::Broken { .. } => Disposition::Retry,
+            | FilesError::Hung { .. }
+            | FilesError::Panicked { .. } => Disposition::Retry,
             FilesError::Refused { .. } => Disposition::Refused,
         }
     }
@@ -66,7 +66,7 @@ impl FilesError {
 
 /// What is on disk of pods: names only. Whose is still wanted is decided elsewhere.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Leftovers {
+pub struct LeftoverFiles {
     /// Names below `<root>/pods`.
     pub pod_dirs: Vec<PodUid>,
     /// Names below the pod logs directory, `<ns>_<name>_<uid>`.
@@ -89,7 +89,7 @@ pub trait PodFiles: Send + Sync {
     /// Puts on record which of the host's ids are the pod's. On disk for good when it returns.
     async fn write_user_ids(&self, uid: &PodUid, ids: &IdMapping) -> Result<(), FilesError>;
     /// What is on record of all pods that have a directory.
-    async fn user_ids(&self) -> UserNamespacesFound;
+    async fn user_ids(&self) -> UserNamespaceScan;
     /// The text of a file that a container wrote into an emptyDir. Never through a link, and only a small regular file.
     async fn read_env_file(&self, uid: &PodUid, file: &EnvFile) -> Result<String, FilesError>;
     async fn prepare_container(&self, uid: &PodUid, files: &ContainerFiles) -> Result<(), FilesError>;
@@ -109,5 +109,5 @@ pub trait PodFiles: Send + Sync {
     /// Removes a pod's directory of logs and the links into it.
     async fn remove_log_dir(&self, name: &str) -> Result<(), FilesError>;
     async fn remove_link(&self, name: &str) -> Result<(), FilesError>;
-    async fn leftovers(&self) -> Result<Leftovers, FilesError>;
+    async fn leftovers(&self) -> Result<LeftoverFiles, FilesError>;
 }

@@ -8,7 +8,7 @@ use model::probe::{NetworkCheck, ProbeOutcome, ProbeRecord};
 #[async_trait]
 pub trait Prober: Send + Sync {
     /// One attempt, which takes no longer than `timeout`. Dropping the future ends it.
-    async fn check(&self, check: &NetworkCheck, timeout: std::time::Duration) -> ProbeOutcome;
+    async fn probe(&self, check: &NetworkCheck, timeout: std::time::Duration) -> ProbeOutcome;
 }
 
 #[derive(thiserror::Error, Debug)]

@@ -219,7 +219,7 @@ pub enum Hint {
     /// This pod changed.
     Pod(PodUid),
     /// This container or sandbox id changed; whose it is must be looked up.
-    Id(String),
+    ContainerOrSandbox(String),
     /// An image came or changed: who waits for one should look again.
     Images,
     /// Events may have been lost (the stream broke, or was re-made): look at everything.

@@ -99,7 +99,7 @@ impl std::fmt::Debug for Tracing {
 }
 
 impl Tracing {
-    pub fn by(tracer: Arc<dyn Tracer>) -> Self {
+    pub fn new(tracer: Arc<dyn Tracer>) -> Self {
         Self(Some(tracer))
     }
 
@@ -114,17 +114,17 @@ impl Tracing {
 
     /// Does work under a span, which `span` describes if anybody wants to know. `failed` says what was wrong with the
     /// result. Work that is given up half-way is told as well.
-    pub async fn under<T>(
+    pub async fn in_span<T>(
         &self,
         span: impl FnOnce() -> Span,
         work: impl Future<Output = T>,
         failed: impl FnOnce(&T) -> Option<String>,
     ) -> T {
-        self.caused_by(Self::current(), span, work, failed).await
+        self.in_span_of(Self::current(), span, work, failed).await
     }
 
     /// The same, for work that somebody else may have caused.
-    pub async fn caused_by<T>(
+    pub async fn in_span_of<T>(
         &self,
         parent: Option<TraceContext>,
         span: impl FnOnce() -> Span,
@@ -136,7 +136,7 @@ impl Tracing {
         if !context.sampled {
             return CURRENT.scope(context, work).await;
         }
-        let mut open = Open {
+        let mut open = OpenSpan {
             tracer: &**tracer,
             span: Some(span()),
             context,
@@ -151,7 +151,7 @@ impl Tracing {
 }
 
 /// A span that ends when this is dropped.
-struct Open<'a> {
+struct OpenSpan<'a> {
     tracer: &'a dyn Tracer,
     span: Option<Span>,
     context: TraceContext,
@@ -160,7 +160,7 @@ struct Open<'a> {
     error: Option<String>,
 }
 
-impl Drop for Open<'_> {
+impl Drop for OpenSpan<'_> {
     fn drop(&mut self) {
         if let Some(span) = self.span.take() {
             let (context, parent, begun, ended) = (self.context, self.parent, self.begun, self.tracer.now());
@@ -224,7 +224,7 @@ mod tests {
 
     fn tracing(samples: bool) -> (Tracing, Receiver<FinishedSpan>) {
         let (ended, spans) = channel();
-        (Tracing::by(Arc::new(Counting { next: AtomicU64::new(1), samples, ended })), spans)
+        (Tracing::new(Arc::new(Counting { next: AtomicU64::new(1), samples, ended })), spans)
     }
 
     fn named(name: &'static str) -> impl FnOnce() -> Span {
@@ -234,10 +234,10 @@ mod tests {
     #[tokio::test]
     async fn work_inside_work_is_its_child() {
         let (tracing, spans) = tracing(true);
-        let inner = tracing.under(named("inner"), async { Err::<(), _>("bad") }, |r| {
+        let inner = tracing.in_span(named("inner"), async { Err::<(), _>("bad") }, |r| {
             r.as_ref().err().map(ToString::to_string)
         });
-        let outer = tracing.under(named("outer"), async { inner.await.is_err() }, |_| None);
+        let outer = tracing.in_span(named("outer"), async { inner.await.is_err() }, |_| None);
         assert!(outer.await);
         assert_eq!(Tracing::current(), None);
         let told: Vec<_> = spans
@@ -252,14 +252,14 @@ mod tests {
     async fn what_is_not_sampled_is_not_even_described() {
         let (tracing, spans) = tracing(false);
         let undescribed = || -> Span { panic!("nobody wants to know") };
-        let inner = tracing.under(undescribed, async { Tracing::current().unwrap().sampled }, |_| None);
-        assert!(!tracing.under(undescribed, inner, |_| None).await);
+        let inner = tracing.in_span(undescribed, async { Tracing::current().unwrap().sampled }, |_| None);
+        assert!(!tracing.in_span(undescribed, inner, |_| None).await);
         let off = Tracing::default();
-        assert_eq!(off.under(undescribed, async { Tracing::current() }, |_| None).await, None);
+        assert_eq!(off.in_span(undescribed, async { Tracing::current() }, |_| None).await, None);
         assert!(spans.try_iter().next().is_none());
         // Somebody else chose otherwise.
         let remote = TraceContext { trace: 9, span: 5, sampled: true };
-        tracing.caused_by(Some(remote), named("asked"), async {}, |()| None).await;
+        tracing.in_span_of(Some(remote), named("asked"), async {}, |()| None).await;
         let told = spans.try_iter().next().unwrap();
         assert_eq!((told.context.trace, told.parent), (9, Some(5)));
     }
@@ -268,7 +268,7 @@ mod tests {
     fn work_that_is_given_up_is_told() {
         let (tracing, spans) = tracing(true);
         {
-            let mut work = Box::pin(tracing.under(named("slow"), std::future::pending::<()>(), |()| None));
+            let mut work = Box::pin(tracing.in_span(named("slow"), std::future::pending::<()>(), |()| None));
             let mut context = std::task::Context::from_waker(futures::task::noop_waker_ref());
             assert!(work.as_mut().poll(&mut context).is_pending());
         }

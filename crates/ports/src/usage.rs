@@ -5,7 +5,7 @@ use model::Wall;
 
 /// How much is read of a cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Depth {
+pub enum CgroupDetailLevel {
     /// CPU, memory, swap, processes, pressure.
     Basic,
     /// And everything that `/metrics/cadvisor` tells, which needs a look at every process.
@@ -32,28 +32,28 @@ pub struct CgroupUsage {
     pub swap_limit_bytes: Option<u64>,
     /// Processes and threads.
     pub tasks: Option<u64>,
-    pub pressure: Pressures,
+    pub pressure: PsiByResource,
     pub detail: Option<Box<CgroupDetail>>,
 }
 
 /// Time that was lost waiting, by what was waited for. Absent where the kernel does not tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Pressures {
-    pub cpu: Option<Pressure>,
-    pub memory: Option<Pressure>,
-    pub io: Option<Pressure>,
+pub struct PsiByResource {
+    pub cpu: Option<PsiStats>,
+    pub memory: Option<PsiStats>,
+    pub io: Option<PsiStats>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Pressure {
+pub struct PsiStats {
     /// Somebody waited.
-    pub some: Stall,
+    pub some: PsiData,
     /// Everybody did.
-    pub full: Stall,
+    pub full: PsiData,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Stall {
+pub struct PsiData {
     pub total_micros: u64,
     /// Percent over the last 10, 60 and 300 seconds.
     pub averages: [f64; 3],
@@ -65,9 +65,9 @@ pub struct CgroupDetail {
     pub cpu_user_nanos: Option<u64>,
     pub cpu_system_nanos: Option<u64>,
     /// Of the CPU cap: its periods so far, those in which it held somebody back, and for how long.
-    pub cap_periods: Option<u64>,
-    pub capped_periods: Option<u64>,
-    pub capped_nanos: Option<u64>,
+    pub cfs_periods: Option<u64>,
+    pub cfs_throttled_periods: Option<u64>,
+    pub cfs_throttled_nanos: Option<u64>,
     pub burst_periods: Option<u64>,
     pub burst_nanos: Option<u64>,
     pub cpu_shares: Option<u64>,
@@ -78,11 +78,11 @@ pub struct CgroupDetail {
     pub cache_bytes: Option<u64>,
     pub mapped_bytes: Option<u64>,
     pub kernel_bytes: Option<u64>,
-    pub most_bytes: Option<u64>,
+    pub max_usage_bytes: Option<u64>,
     pub active_file_bytes: Option<u64>,
     pub inactive_file_bytes: Option<u64>,
     /// How often the limit was met.
-    pub limit_hits: Option<u64>,
+    pub memory_failcnt: Option<u64>,
     /// Without the cgroups below.
     pub own_page_faults: Option<u64>,
     pub own_major_page_faults: Option<u64>,
@@ -90,9 +90,9 @@ pub struct CgroupDetail {
     /// Absent: none.
     pub memory_reservation_bytes: Option<u64>,
     /// As the kernel has it: with memory in version 1, without in version 2. Absent: none.
-    pub swap_setting_bytes: Option<u64>,
+    pub memory_swap_limit_raw_bytes: Option<u64>,
     /// Absent: none.
-    pub most_tasks: Option<u64>,
+    pub task_limit: Option<u64>,
     pub disks: Vec<DiskTraffic>,
     pub processes: Option<ProcessFigures>,
 }
@@ -122,7 +122,7 @@ pub struct ProcessFigures {
     pub stopped: u64,
     pub uninterruptible: u64,
     /// Files that the first process may open; absent without a limit.
-    pub most_open_files: Option<u64>,
+    pub open_files_limit: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -158,8 +158,8 @@ pub struct MachineUsage {
     pub swap_capacity_bytes: u64,
     pub interfaces: Vec<InterfaceFigures>,
     pub processes: u64,
-    pub most_processes: u64,
-    /// With [`Depth::Full`].
+    pub process_limit: u64,
+    /// With [`CgroupDetailLevel::Full`].
     pub disks: Vec<MachineDisk>,
     pub facts: MachineFacts,
 }
@@ -206,7 +206,7 @@ pub struct DiskCounters {
 
 /// Whose cgroups to read: ids are those of the runtime.
 #[derive(Clone, Debug, Default)]
-pub struct PodQuery {
+pub struct PodCgroups {
     /// As a driver spells it.
     pub cgroup: String,
     pub sandbox: String,
@@ -223,7 +223,7 @@ pub struct NamedUsage {
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct PodUsage {
+pub struct PodCgroupUsage {
     pub whole: Option<CgroupUsage>,
     pub sandbox: Option<NamedUsage>,
     /// In the order of the question.
@@ -241,11 +241,19 @@ pub struct TreeFigures {
 /// Reads directly, and blocks nobody else.
 #[async_trait]
 pub trait UsageReader: Send + Sync {
-    async fn machine(&self, depth: Depth) -> std::io::Result<MachineUsage>;
+    async fn machine(&self, depth: CgroupDetailLevel) -> std::io::Result<MachineUsage>;
     /// `paths` are as a driver spells them; `None` when there is no such cgroup.
-    async fn cgroups(&self, paths: Vec<String>, depth: Depth) -> std::io::Result<Vec<Option<CgroupUsage>>>;
+    async fn cgroups(
+        &self,
+        paths: Vec<String>,
+        depth: CgroupDetailLevel,
+    ) -> std::io::Result<Vec<Option<CgroupUsage>>>;
     /// All of these pods in one go, in their order.
-    async fn pods(&self, wanted: Vec<PodQuery>, depth: Depth) -> std::io::Result<Vec<PodUsage>>;
+    async fn pods(
+        &self,
+        wanted: Vec<PodCgroups>,
+        depth: CgroupDetailLevel,
+    ) -> std::io::Result<Vec<PodCgroupUsage>>;
     /// When a cgroup came into being, as far as the kernel can tell.
     async fn cgroup_start(&self, path: &str) -> Option<Wall>;
     /// The cgroup that this agent runs in, if not the root.

@@ -5,18 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use engine::{Engine, EngineEnd, EssentialTasks};
+use engine::{Engine, EngineError, EssentialTasks};
 use model::node::CgroupVersion;
 use model::pod::Source;
 use model::{ApiEvent, EventSubject};
 use ports::{AgentView, EventSink, HostFactsSource};
-use server::Serving;
+use server::ServerHandle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::{self, ServingRequest};
-use crate::config::{self, Host, KubeletConfiguration, Loaded};
+use crate::config::{self, Host, KubeletConfiguration, LoadedConfig};
 use crate::flags::{Flags, KUBERNETES_VERSION, RUBELET_VERSION};
 use crate::logging::{self, LogHandle};
 use crate::notify::Supervisor;
@@ -34,16 +34,16 @@ pub fn run(flags: Flags) -> anyhow::Result<()> {
         .context("starting the async runtime")?;
     let ended = runtime.block_on(serve(&flags, loaded, log));
     // A thread that waits for a server which does not answer would be waited for, for ever.
-    runtime.shutdown_timeout(FINISHES);
+    runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
     ended
 }
 
 /// How long a file that is being written may take when the agent ends.
-const FINISHES: Duration = Duration::from_secs(2);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
-async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<()> {
+async fn serve(flags: &Flags, loaded: LoadedConfig, log: LogHandle) -> anyhow::Result<()> {
     let supervisor = Supervisor::of_environment()?;
-    let Loaded { mut config, gates, set, warnings } = loaded;
+    let LoadedConfig { mut config, gates, set, warnings } = loaded;
     for warning in flags.warnings.iter().chain(&warnings) {
         tracing::warn!("{warning}");
     }
@@ -55,14 +55,14 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
         bail!("failed to validate kubelet configuration: {}", faults.join("; "));
     }
     check_swap(&config)?;
-    settle_process(&config);
+    apply_process_settings(&config);
     let node_name = wire::node_name(flags)?;
     tracing::info!(node = node_name, kubernetes = KUBERNETES_VERSION, rubelet = RUBELET_VERSION, "starting");
     let stop = CancellationToken::new();
     let (essential, mut deaths) = EssentialTasks::new();
     let metrics = wire::metrics(&facts, &gates);
     let cluster = cluster::join(flags, &config, &node_name, &metrics, &stop, &essential).await?;
-    secure_port::settle(&mut config, &set, cluster.is_none());
+    secure_port::apply_standalone_defaults(&mut config, &set, cluster.is_none());
     let mut node = wire::node_config(flags, &config, &gates, &facts, &node_name)?;
     node.sources.extend(cluster.as_ref().map(|_| Source::Api));
     let root_dir = node.root_dir.clone();
@@ -71,13 +71,14 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
     let (tracing, traces) = wire::tracing(&config, &node_name, &traces_stop)?;
     let mut ports = wire::ports(flags, &config, &node, &metrics, &tracing)?;
     if let Some(cluster) = &cluster {
-        cluster.api.connection().trace_with(tracing.clone());
+        cluster.api.connection().set_tracing(tracing.clone());
         ports.cluster = Some(cluster.ports.clone());
-        ports.events = wire::recorded_events(&cluster.ports, &node.setup, &metrics, &stop, &essential);
+        ports.events =
+            wire::cluster_event_sink(&cluster.ports, &node.node_object, &metrics, &stop, &essential);
     }
     let duties = wire::node_duties(&node, &facts, reader);
     if let Err(error) = wire::prepare_node(&*ports.files).await {
-        tell_failed_setup(&*ports.events, &node_name, &error).await;
+        record_setup_failure(&*ports.events, &node_name, &error).await;
         return Err(error);
     }
     let mut feeds = wire::feeds(&config, &gates, &node_name, cluster.is_none())?;
@@ -109,18 +110,22 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
         open.push(serving);
         if let Some(cluster) = cluster.as_ref().filter(|_| config.server_tls_bootstrap) {
             let names_suffice = gates.enabled("AllowDNSOnlyNodeCSR");
-            let request = ServingRequest { cert_dir: &flags.cert_dir, node_name: &node_name, names_suffice };
+            let request = ServingRequest {
+                cert_dir: &flags.cert_dir,
+                node_name: &node_name,
+                allow_dns_only: names_suffice,
+            };
             cluster.keep_serving_certificate(slot, &request, &metrics, &stop, &essential)?;
         }
     }
-    let mut engine = with_mistake(engine.with_node(duties)).start();
-    tokio::spawn(stop.clone().run_until_cancelled_owned(keep_small()));
+    let mut engine = with_test_panic(engine.with_node_duties(duties)).start();
+    tokio::spawn(stop.clone().run_until_cancelled_owned(release_code_pages()));
     if config.make_iptables_util_chains {
         let chains = host::iptables::IptablesChains::default();
-        tokio::spawn(stop.clone().run_until_cancelled_owned(chains.keep()));
+        tokio::spawn(stop.clone().run_until_cancelled_owned(chains.maintain()));
     }
     let ends = stop.clone();
-    let told = tokio::spawn(async move { supervisor.keep_told(&health, ends).await });
+    let told = tokio::spawn(async move { supervisor.notify_until_stopped(&health, ends).await });
     let lost = async {
         match &cluster {
             Some(cluster) => cluster.lost().await,
@@ -132,49 +137,49 @@ async fn serve(flags: &Flags, loaded: Loaded, log: LogHandle) -> anyhow::Result<
         loss = lost => Err(loss.into()),
         // What is left of the agent would hold its ports and manage nothing: the process ends at once.
         end = &mut engine => return Err(engine_end(end)),
-        Some(death) = deaths.recv() => return Err(dead(death)),
-        address = first_closed(&mut open) => return Err(dead(format!("the server on {address} ended"))),
+        Some(death) = deaths.recv() => return Err(fatal_error(death)),
+        address = wait_first_closed(&mut open) => return Err(fatal_error(format!("the server on {address} ended"))),
     };
-    tracing::info!("ending; pods go on running");
+    tracing::info!("stopping; pods keep running");
     stop.cancel();
-    engine.await.context("the engine ended badly")?.context("the engine ended badly")?;
-    told.await.context("telling the supervisor ended badly")?;
+    engine.await.context("the engine failed")?.context("the engine failed")?;
+    told.await.context("the systemd notifier failed")?;
     // Whoever is being answered gets the rest, within a moment.
-    futures::future::join_all(open.into_iter().map(Serving::ended)).await;
+    futures::future::join_all(open.into_iter().map(ServerHandle::ended)).await;
     traces_stop.cancel();
     if let Some(traces) = traces {
-        traces.await.context("sending traces ended badly")?;
+        traces.await.context("the span exporter failed")?;
     }
     ended
 }
 
 /// How long the agent waits for an Event about its own end to be sent.
-const LAST_EVENT: Duration = Duration::from_secs(2);
+const FINAL_EVENT_WAIT: Duration = Duration::from_secs(2);
 
 /// The agent ends, and whoever looks at the node should see why.
-async fn tell_failed_setup(events: &dyn EventSink, node_name: &str, error: &anyhow::Error) {
+async fn record_setup_failure(events: &dyn EventSink, node_name: &str, error: &anyhow::Error) {
     let about = EventSubject::Node { name: node_name.to_owned() };
     events.record(&about, &ApiEvent::warning("KubeletSetupFailed", format!("{error:#}")));
-    tokio::time::sleep(LAST_EVENT).await;
+    tokio::time::sleep(FINAL_EVENT_WAIT).await;
 }
 
 /// The engine ended without being told to.
-fn engine_end(end: Result<Result<(), EngineEnd>, JoinError>) -> anyhow::Error {
+fn engine_end(end: Result<Result<(), EngineError>, JoinError>) -> anyhow::Error {
     match end {
-        Ok(Ok(())) => dead("the engine ended without being told to".into()),
-        Ok(Err(end)) => dead(format!("the engine ended: {end}")),
-        Err(error) => dead(format!("the engine ended: {error}")),
+        Ok(Ok(())) => fatal_error("the engine ended unexpectedly".into()),
+        Ok(Err(end)) => fatal_error(format!("the engine ended: {end}")),
+        Err(error) => fatal_error(format!("the engine ended: {error}")),
     }
 }
 
 /// The log tells as well: standard error may go nowhere.
-fn dead(reason: String) -> anyhow::Error {
-    tracing::error!("the agent ends, and pods go on running: {reason}");
+fn fatal_error(reason: String) -> anyhow::Error {
+    tracing::error!("the agent stops, pods keep running: {reason}");
     anyhow::anyhow!(reason)
 }
 
 /// Where the first server listened that ended without being told to.
-async fn first_closed(open: &mut [Serving]) -> String {
+async fn wait_first_closed(open: &mut [ServerHandle]) -> String {
     let closed = open.iter_mut().map(|serving| {
         let address =
             serving.address().map_or("the control socket".to_owned(), |address| address.to_string());
@@ -187,16 +192,16 @@ async fn first_closed(open: &mut [Serving]) -> String {
 }
 
 /// Tests name a pod or a container here whose planning panics, to see what follows. What ships does not have this.
-fn with_mistake(engine: Engine) -> Engine {
+fn with_test_panic(engine: Engine) -> Engine {
     #[cfg(debug_assertions)]
     if let Ok(name) = std::env::var("RUBELET_TEST_PANIC_ON") {
-        return engine.with_mistake(name);
+        return engine.with_test_panic(name);
     }
     engine
 }
 
 fn check_swap(config: &KubeletConfiguration) -> anyhow::Result<()> {
-    if config.fail_swap_on && host::facts::swap_on() {
+    if config.fail_swap_on && host::facts::is_swap_enabled() {
         bail!(
             "running with swap on is not supported, please disable swap or set --fail-swap-on flag to false"
         );
@@ -205,29 +210,29 @@ fn check_swap(config: &KubeletConfiguration) -> anyhow::Result<()> {
 }
 
 /// Settings of our own process that make the node safer, but are no reason not to start.
-fn settle_process(config: &KubeletConfiguration) {
+fn apply_process_settings(config: &KubeletConfiguration) {
     if let Err(error) = host::process::set_oom_score_adj(config.oom_score_adj) {
-        tracing::warn!("oomScoreAdj: {:#}", anyhow::Error::new(error));
+        tracing::warn!("setting oomScoreAdj failed: {:#}", anyhow::Error::new(error));
     }
     let files = u64::try_from(config.max_open_files).unwrap_or(1_000_000);
     if let Err(error) = host::process::raise_open_files(files) {
-        tracing::warn!("maxOpenFiles: {:#}", anyhow::Error::new(error));
+        tracing::warn!("setting maxOpenFiles failed: {:#}", anyhow::Error::new(error));
     }
 }
 
 /// How long code that has run may stay resident.
-const KEEPS_CODE: Duration = Duration::from_secs(20);
+const CODE_RELEASE_INTERVAL: Duration = Duration::from_secs(20);
 
 /// Most of the program runs at its start or when a pod comes, and would stay resident.
-async fn keep_small() {
-    let own = match host::own_pages::OwnPages::find() {
+async fn release_code_pages() {
+    let own = match host::program_pages::ProgramPages::find() {
         Ok(own) => own,
-        Err(error) => return tracing::debug!("the program stays resident as a whole: {error}"),
+        Err(error) => return tracing::debug!("releasing code pages failed: {error}"),
     };
     loop {
-        tokio::time::sleep(KEEPS_CODE).await;
+        tokio::time::sleep(CODE_RELEASE_INTERVAL).await;
         if let Err(error) = own.release() {
-            return tracing::debug!("the program stays resident as a whole: {error}");
+            return tracing::debug!("releasing code pages failed: {error}");
         }
     }
 }

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use apiserver::certificates::{ClientIdentity, Loss, Rotation, Rotator, Template};
-use apiserver::{Api, ApiPodFeed, AskedObjects};
+use apiserver::certificates::{
+    CertificateLoss, CertificateRotator, CertificateTemplate, ClientIdentity, RotationStatus,
+};
+use apiserver::{Api, ApiPodFeed, PolledObjects};
 use engine::EssentialTasks;
 use futures::StreamExt;
 use host::clock::SystemClock;
-use ports::{ClusterPorts, PodFeed, Seen};
-use server::{AgentMetrics, CertificateFigures, MeteredNode, ServingCertificate};
+use ports::{ClusterPorts, ObservedObject, PodFeed};
+use server::{AgentMetrics, CertificateFigures, MeteredNodeApi, ServingCertificate};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -21,12 +23,12 @@ use crate::flags::{Flags, KUBERNETES_VERSION, RUBELET_VERSION};
 /// Below the directory of certificates.
 const ISSUED_FILE: &str = "kubelet-server-current.pem";
 /// How long a config map or secret is believed in with the strategy `Cache`.
-const CACHED_OBJECTS: Duration = Duration::from_secs(60);
+const OBJECT_CACHE_TTL: Duration = Duration::from_secs(60);
 
 pub struct Cluster {
     pub api: Api,
     pub ports: ClusterPorts,
-    rotation: Option<Rotation>,
+    rotation: Option<RotationStatus>,
 }
 
 /// Which serving certificate is asked for.
@@ -35,7 +37,7 @@ pub struct ServingRequest<'a> {
     pub cert_dir: &'a Path,
     pub node_name: &'a str,
     /// The gate `AllowDNSOnlyNodeCSR`: a node that has names but no address may ask as well.
-    pub names_suffice: bool,
+    pub allow_dns_only: bool,
 }
 
 impl Cluster {
@@ -53,45 +55,45 @@ impl Cluster {
         essential: &EssentialTasks,
     ) -> anyhow::Result<()> {
         let (wanted, template) = watch::channel(None);
-        let ServingRequest { cert_dir, node_name, names_suffice } = *request;
+        let ServingRequest { cert_dir, node_name, allow_dns_only: names_suffice } = *request;
         let (rotator, rotation) =
-            Rotator::serving(self.api.clone(), cert_dir, None, template, Arc::new(SystemClock))
+            CertificateRotator::serving(self.api.clone(), cert_dir, None, template, Arc::new(SystemClock))
                 .context("serverTLSBootstrap")?;
-        metrics.watch_certificate("server", figures(&rotation));
-        essential.spawn("the rotation of the serving certificate", rotator.run(stop.clone()));
+        metrics.register_certificate("server", certificate_expiry(&rotation));
+        essential.spawn("serving certificate rotation", rotator.run(stop.clone()));
         let mut nodes = self.ports.node.watch(node_name);
         let name = node_name.to_owned();
         let follow = stop.clone().run_until_cancelled_owned(async move {
             while let Some(seen) = nodes.next().await {
-                let Seen::Is(node) = seen else { continue };
+                let ObservedObject::Present(node) = seen else { continue };
                 let status = node.status.as_ref().and_then(|status| status.addresses.as_deref());
-                let template = Template::serving(&name, status.unwrap_or_default(), names_suffice);
+                let template = CertificateTemplate::serving(&name, status.unwrap_or_default(), names_suffice);
                 wanted.send_if_modified(|known| {
                     template.is_some() && std::mem::replace(known, template.clone()) != template
                 });
             }
         });
-        essential.spawn("the watch of the node's addresses", follow);
+        essential.spawn("node address watch", follow);
         let file = cert_dir.join(ISSUED_FILE);
         let show = stop.clone().run_until_cancelled_owned(async move {
             let mut held = rotation.held();
             loop {
                 if held.borrow_and_update().is_some() {
-                    show(&slot, &file).await;
+                    install_certificate(&slot, &file).await;
                 }
                 if held.changed().await.is_err() {
                     return;
                 }
             }
         });
-        essential.spawn("the use of the serving certificate", show);
+        essential.spawn("serving certificate installation", show);
         Ok(())
     }
 
     /// Ends when the node has lost its identity for good, and another start could give it a new one.
-    pub async fn lost(&self) -> Loss {
+    pub async fn lost(&self) -> CertificateLoss {
         match &self.rotation {
-            Some(rotation) => rotation.lost(&SystemClock).await,
+            Some(rotation) => rotation.wait_until_lost(&SystemClock).await,
             None => std::future::pending().await,
         }
     }
@@ -122,47 +124,47 @@ pub async fn join(
         .establish()
         .await
         .with_context(|| format!("joining the cluster of --kubeconfig {}", kubeconfig.display()))?;
-    identity.connection.count_with(metrics.clone());
+    identity.connection.set_meter(metrics.clone());
     let (connection, ends) = (identity.connection.clone(), stop.clone());
-    essential.spawn("the watch of credentials", async move { connection.follow_files(ends).await });
+    essential.spawn("credential file watch", async move { connection.watch_credential_files(ends).await });
     let rotation = identity.rotation.map(|(rotator, rotation)| {
-        essential.spawn("the rotation of the client certificate", rotator.run(stop.clone()));
-        metrics.watch_certificate("client", figures(&rotation));
+        essential.spawn("client certificate rotation", rotator.run(stop.clone()));
+        metrics.register_certificate("client", certificate_expiry(&rotation));
         rotation
     });
     let api = Api::new(identity.connection);
     let mut ports = apiserver::cluster_ports(&api);
-    if let Some(every) = asked_every(config) {
-        ports.objects = Arc::new(AskedObjects::new(&api, every));
+    if let Some(every) = object_poll_interval(config) {
+        ports.objects = Arc::new(PolledObjects::new(&api, every));
     }
-    ports.node = Arc::new(MeteredNode::new(ports.node, metrics.clone()));
+    ports.node = Arc::new(MeteredNodeApi::new(ports.node, metrics.clone()));
     Ok(Some(Cluster { api, ports, rotation }))
 }
 
 /// `None`: config maps and secrets are watched.
-fn asked_every(config: &KubeletConfiguration) -> Option<Duration> {
+fn object_poll_interval(config: &KubeletConfiguration) -> Option<Duration> {
     match config.config_map_and_secret_change_detection_strategy.as_str() {
         "Get" => Some(config.sync_frequency.to_std()),
-        "Cache" => Some(CACHED_OBJECTS),
+        "Cache" => Some(OBJECT_CACHE_TTL),
         _ => None,
     }
 }
 
-fn figures(rotation: &Rotation) -> CertificateFigures {
+fn certificate_expiry(rotation: &RotationStatus) -> CertificateFigures {
     let (rotation, held) = (rotation.clone(), rotation.held());
     Arc::new(move || (held.borrow().as_ref().map(|held| held.not_after), rotation.renew_errors()))
 }
 
 /// The pair is where upstream keeps it, certificates and key in one file.
-async fn show(slot: &ServingCertificate, file: &Path) {
+async fn install_certificate(slot: &ServingCertificate, file: &Path) {
     let place = file.display().to_string();
     let shown = match tokio::fs::read(file).await {
         Ok(text) => slot.set_pem(&place, &text, &text).map_err(anyhow::Error::new),
         Err(error) => Err(anyhow::Error::new(error).context(place)),
     };
     match shown {
-        Ok(()) => tracing::info!("the secure port shows a certificate that the cluster signed"),
-        Err(error) => tracing::error!("serving certificate: {error:#}"),
+        Ok(()) => tracing::info!("the secure port uses a serving certificate issued by the cluster"),
+        Err(error) => tracing::error!("installing the serving certificate failed: {error:#}"),
     }
 }
 

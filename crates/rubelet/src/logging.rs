@@ -45,7 +45,7 @@ pub enum LoggingError {
         #[source]
         source: ParseError,
     },
-    #[error("the log was set up before")]
+    #[error("logging is already initialized")]
     Twice(#[source] tracing::subscriber::SetGlobalDefaultError),
 }
 
@@ -67,20 +67,20 @@ impl LogHandle {
 pub fn init(config: &Logging) -> Result<LogHandle, LoggingError> {
     let variable = std::env::var(VARIABLE).ok().filter(|value| !value.is_empty());
     let journal = std::env::var(JOURNAL_VARIABLE).ok();
-    let environment = Environment {
+    let environment = LogEnvironment {
         directives: variable.as_deref(),
         is_journal: is_journal(journal.as_deref(), io::stderr().as_fd()),
         pid: std::process::id(),
         zone: TimeZone::system(),
     };
     let options = if config.format == "json" { &config.options.json } else { &config.options.text };
-    let (subscriber, handle) = build(config, environment, Outputs { split: options.split_stream })?;
+    let (subscriber, handle) = build(config, environment, LogWriters { split: options.split_stream })?;
     tracing::subscriber::set_global_default(subscriber).map_err(LoggingError::Twice)?;
     Ok(handle)
 }
 
 /// What the log takes from around the process.
-struct Environment<'a> {
+struct LogEnvironment<'a> {
     directives: Option<&'a str>,
     is_journal: bool,
     pid: u32,
@@ -94,50 +94,50 @@ fn is_journal(told: Option<&str>, file: impl AsFd) -> bool {
 }
 
 /// Standard error, or standard output for what is no error (`splitStream`).
-struct Outputs {
+struct LogWriters {
     split: bool,
 }
 
 /// A line of the log goes out at once: there is nothing to flush.
-enum Output {
+enum LogWriter {
     Error(io::Stderr),
     Standard(io::Stdout),
 }
 
-impl<'a> MakeWriter<'a> for Outputs {
-    type Writer = Output;
+impl<'a> MakeWriter<'a> for LogWriters {
+    type Writer = LogWriter;
 
-    fn make_writer(&'a self) -> Output {
-        Output::Error(io::stderr())
+    fn make_writer(&'a self) -> LogWriter {
+        LogWriter::Error(io::stderr())
     }
 
-    fn make_writer_for(&'a self, about: &Metadata<'_>) -> Output {
+    fn make_writer_for(&'a self, about: &Metadata<'_>) -> LogWriter {
         match self.split && *about.level() > Level::ERROR {
-            true => Output::Standard(io::stdout()),
-            false => Output::Error(io::stderr()),
+            true => LogWriter::Standard(io::stdout()),
+            false => LogWriter::Error(io::stderr()),
         }
     }
 }
 
-impl io::Write for Output {
+impl io::Write for LogWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Output::Error(file) => file.write(bytes),
-            Output::Standard(file) => file.write(bytes),
+            LogWriter::Error(file) => file.write(bytes),
+            LogWriter::Standard(file) => file.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            Output::Error(file) => file.flush(),
-            Output::Standard(file) => file.flush(),
+            LogWriter::Error(file) => file.flush(),
+            LogWriter::Standard(file) => file.flush(),
         }
     }
 }
 
 fn build<W>(
     config: &Logging,
-    environment: Environment<'_>,
+    environment: LogEnvironment<'_>,
     writer: W,
 ) -> Result<(impl Subscriber + Send + Sync + use<W>, LogHandle), LoggingError>
 where
@@ -148,7 +148,7 @@ where
         "json" => true,
         other => return Err(LoggingError::Format(other.to_owned())),
     };
-    let Environment { directives, is_journal: priorities, pid, zone } = environment;
+    let LogEnvironment { directives, is_journal: priorities, pid, zone } = environment;
     let lines = tracing_subscriber::fmt::layer().with_writer(writer).event_format(Format {
         json,
         priorities,

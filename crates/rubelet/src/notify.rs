@@ -10,16 +10,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-use server::{HealthChecks, Verdict};
+use server::{CheckResult, HealthChecks};
 use tokio_util::sync::CancellationToken;
 
 const READY: &str = "READY=1\n";
-const ALIVE: &str = "WATCHDOG=1\n";
+const WATCHDOG_ALIVE: &str = "WATCHDOG=1\n";
 const STOPPING: &str = "STOPPING=1\n";
 /// Between two looks at an agent that starts.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+const READINESS_INTERVAL: Duration = Duration::from_millis(100);
 /// A watchdog at most this long would bite an agent that is only busy.
-const SHORTEST_WATCHDOG: Duration = Duration::from_secs(1);
+const MIN_WATCHDOG: Duration = Duration::from_secs(1);
 
 #[derive(thiserror::Error, Debug)]
 pub enum NotifyError {
@@ -33,7 +33,7 @@ pub enum NotifyError {
     WatchdogTime { value: String },
     #[error("WATCHDOG_PID {value:?}: not a process id")]
     WatchdogProcess { value: String },
-    #[error("configured watchdog timeout is too small: {time:?}, more than {SHORTEST_WATCHDOG:?} is needed")]
+    #[error("configured watchdog timeout is too small: {time:?}, more than {MIN_WATCHDOG:?} is needed")]
     WatchdogTooShort { time: Duration },
 }
 
@@ -54,22 +54,22 @@ impl Supervisor {
     }
 
     /// Says that the agent serves once its checks pass, and then that it is alive for as long as they do.
-    pub async fn keep_told(&self, health: &HealthChecks, stop: CancellationToken) {
+    pub async fn notify_until_stopped(&self, health: &HealthChecks, stop: CancellationToken) {
         if self.socket.is_none() {
             return;
         }
         tokio::select! {
             () = stop.cancelled() => {}
-            () = self.tell_for_ever(health) => {}
+            () = self.notify_ready_and_watchdog(health) => {}
         }
-        self.tell(STOPPING);
+        self.send_state(STOPPING);
     }
 
-    async fn tell_for_ever(&self, health: &HealthChecks) {
+    async fn notify_ready_and_watchdog(&self, health: &HealthChecks) {
         while !passed(&health.run().await) {
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(READINESS_INTERVAL).await;
         }
-        self.tell(READY);
+        self.send_state(READY);
         let Some(watchdog) = self.watchdog else { return std::future::pending().await };
         let mut ticks = tokio::time::interval(watchdog / 2);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -77,26 +77,26 @@ impl Supervisor {
             ticks.tick().await;
             let verdicts = health.run().await;
             if passed(&verdicts) {
-                self.tell(ALIVE);
+                self.send_state(WATCHDOG_ALIVE);
                 continue;
             }
-            for Verdict { name, outcome } in &verdicts {
+            for CheckResult { name, outcome } in &verdicts {
                 if let Err(reason) = outcome {
-                    tracing::error!(check = name, %reason, "the watchdog is not told that the agent is alive");
+                    tracing::error!(check = name, %reason, "health check failed; the systemd watchdog is not notified");
                 }
             }
         }
     }
 
-    fn tell(&self, what: &str) {
+    fn send_state(&self, what: &str) {
         let Some(socket) = &self.socket else { return };
         if let Err(error) = socket.send(what.as_bytes()) {
-            tracing::warn!("telling the supervisor {:?}: {error}", what.trim_end());
+            tracing::warn!("notifying systemd {:?} failed: {error}", what.trim_end());
         }
     }
 }
 
-fn passed(verdicts: &[Verdict]) -> bool {
+fn passed(verdicts: &[CheckResult]) -> bool {
     verdicts.iter().all(|verdict| verdict.outcome.is_ok())
 }
 
@@ -133,7 +133,7 @@ fn watchdog(
             Err(_) => return Err(NotifyError::WatchdogProcess { value }),
         }
     }
-    if time <= SHORTEST_WATCHDOG {
+    if time <= MIN_WATCHDOG {
         return Err(NotifyError::WatchdogTooShort { time });
     }
     Ok(Some(time))
@@ -175,7 +175,7 @@ mod tests {
             self.answer(PodList::default()).await
         }
 
-        async fn reports(&self) -> Option<Vec<PodReport>> {
+        async fn pod_reports(&self) -> Option<Vec<PodReport>> {
             self.answer(Vec::new()).await
         }
 
@@ -183,7 +183,7 @@ mod tests {
             self.answer(Vec::new()).await
         }
 
-        async fn find(&self, _: String, _: String) -> Option<Option<ports::PodInside>> {
+        async fn find_pod(&self, _: String, _: String) -> Option<Option<ports::PodDetails>> {
             self.answer(None).await
         }
 
@@ -191,11 +191,11 @@ mod tests {
             self.answer(()).await
         }
 
-        async fn insides(&self) -> Option<Vec<ports::PodInside>> {
+        async fn all_pod_details(&self) -> Option<Vec<ports::PodDetails>> {
             self.answer(Vec::new()).await
         }
 
-        async fn node(&self) -> Option<NodeReport> {
+        async fn node_report(&self) -> Option<NodeReport> {
             let report = NodeReport {
                 name: "node".into(),
                 runtime: "containerd".into(),
@@ -235,7 +235,7 @@ mod tests {
         let supervisor = Supervisor { socket: Some(own), watchdog: Some(Duration::from_millis(40)) };
         let (stop, long) = (CancellationToken::new(), Duration::from_secs(30));
         let ends = stop.clone();
-        let told = tokio::spawn(async move { supervisor.keep_told(&health, ends).await });
+        let told = tokio::spawn(async move { supervisor.notify_until_stopped(&health, ends).await });
         assert_eq!(heard(&listener, long).await.as_deref(), Some("READY=1"));
         assert_eq!(heard(&listener, long).await.as_deref(), Some("WATCHDOG=1"));
         answers.store(false, Ordering::Relaxed);

@@ -11,7 +11,7 @@ use host::logs::HostLogs;
 use host::profile::SignalProfiler;
 use ports::{AccessReviews, Runtime, Tracing, WallClock};
 use server::{
-    Access, ApiSettings, Authentication, Authorization, ClientAuthority, Endpoints, SecureApi, Serving,
+    Access, ApiSettings, Authentication, Authorization, ClientAuthority, Endpoints, SecureApi, ServerHandle,
     ServingCertificate, StreamingTls, Tls, TlsSettings,
 };
 use tokio_util::sync::CancellationToken;
@@ -28,8 +28,12 @@ const MASKED: &str = "<masked>";
 
 /// Closes what nobody chose to open: a node that stands alone has nobody to ask about callers, so the open defaults
 /// of the old command line, and the webhooks that are the default of a file, hold only where they are written down.
-pub fn settle(config: &mut KubeletConfiguration, set: &BTreeSet<&'static str>, stands_alone: bool) {
-    if !stands_alone {
+pub fn apply_standalone_defaults(
+    config: &mut KubeletConfiguration,
+    set: &BTreeSet<&'static str>,
+    standalone: bool,
+) {
+    if !standalone {
         return;
     }
     if !set.contains("authentication.anonymous.enabled") {
@@ -47,7 +51,7 @@ pub fn settle(config: &mut KubeletConfiguration, set: &BTreeSet<&'static str>, s
 }
 
 /// What is to be said at the start when whoever reaches the port may do everything.
-fn open_to_all(config: &KubeletConfiguration) -> Option<String> {
+fn open_access_warning(config: &KubeletConfiguration) -> Option<String> {
     let open = config.authentication.anonymous.enabled && config.authorization.mode == "AlwaysAllow";
     open.then(|| {
         format!(
@@ -80,7 +84,7 @@ impl SecurePort<'_> {
     pub async fn open(
         self,
         stop: &CancellationToken,
-    ) -> anyhow::Result<Option<(Arc<ServingCertificate>, Serving)>> {
+    ) -> anyhow::Result<Option<(Arc<ServingCertificate>, ServerHandle)>> {
         let config = self.config;
         let port = u16::try_from(config.port).ok().filter(|port| *port != 0 && config.enable_server);
         let Some(port) = port else { return Ok(None) };
@@ -88,7 +92,7 @@ impl SecurePort<'_> {
         let ca_file = &config.authentication.x509.client_ca_file;
         let authority = (!ca_file.is_empty())
             .then(|| {
-                let follow = self.until(stop, "ReloadKubeletClientCAFile");
+                let follow = self.reload_token(stop, "ReloadKubeletClientCAFile");
                 ClientAuthority::from_file(Path::new(ca_file), follow)
             })
             .transpose()?;
@@ -100,7 +104,7 @@ impl SecurePort<'_> {
         let tls = server::server_config(&settings, certificate.clone(), authority.clone())?;
         let tls = Tls { config: tls, authority: authority.clone() };
         let access = Arc::new(self.access(authority)?);
-        if let Some(warning) = open_to_all(config) {
+        if let Some(warning) = open_access_warning(config) {
             tracing::warn!("{warning}");
         }
         let address = config.address.clone();
@@ -110,7 +114,7 @@ impl SecurePort<'_> {
     }
 
     /// How long a file is followed: to the end, or not at all without this gate.
-    fn until(&self, stop: &CancellationToken, gate: &str) -> CancellationToken {
+    fn reload_token(&self, stop: &CancellationToken, gate: &str) -> CancellationToken {
         let until = stop.child_token();
         if !self.gates.enabled(gate) {
             until.cancel();
@@ -121,7 +125,7 @@ impl SecurePort<'_> {
     fn certificate(&self, stop: &CancellationToken) -> anyhow::Result<Arc<ServingCertificate>> {
         let (file, key) = (&self.config.tls_cert_file, &self.config.tls_private_key_file);
         if !file.is_empty() && !key.is_empty() {
-            let follow = self.until(stop, "ReloadKubeletServerCertificateFile");
+            let follow = self.reload_token(stop, "ReloadKubeletServerCertificateFile");
             return ServingCertificate::from_files(Path::new(file), Path::new(key), follow)
                 .context("tlsCertFile and tlsPrivateKeyFile");
         }
@@ -129,7 +133,7 @@ impl SecurePort<'_> {
             return Ok(Arc::default());
         }
         ServingCertificate::self_signed(&self.flags.cert_dir, self.node_name, SystemClock.wall())
-            .context("making the serving certificate")
+            .context("creating the self-signed serving certificate")
     }
 
     fn access(&self, authority: Option<Arc<ClientAuthority>>) -> anyhow::Result<Access> {
@@ -146,7 +150,7 @@ impl SecurePort<'_> {
             authentication = authentication.with_anonymous();
         }
         let wanted = &self.config.authorization;
-        let authorization = Authorization::of_mode(
+        let authorization = Authorization::for_mode(
             &wanted.mode,
             self.node_name,
             self.reviews.clone(),
@@ -179,15 +183,15 @@ impl SecurePort<'_> {
                 root_dir: self.root_dir.to_owned(),
                 node_log_dir: NODE_LOG_DIR.into(),
                 journal_program: JOURNAL_PROGRAM.into(),
-                configz: shown(config),
-                flags: listed(self.flags),
+                configz: configz_document(config),
+                flags: flagz_entries(self.flags),
             },
             set_verbosity: Arc::new(move |level| log.set_verbosity(level)),
             profiler: Arc::new(SignalProfiler),
             tracing: self.tracing,
             streaming_tls: StreamingTls {
-                this_machine: Arc::new(host::unverified_tls::client()),
-                elsewhere: Arc::new(|| host::verified_tls::client().map(Arc::new)),
+                for_local_runtime: Arc::new(host::unverified_tls::client_config()),
+                for_remote_runtime: Arc::new(|| host::verified_tls::client_config().map(Arc::new)),
             },
             stop: stop.clone(),
         }
@@ -195,7 +199,7 @@ impl SecurePort<'_> {
 }
 
 /// The configuration without what is a secret: `/configz` is read by who may see little else.
-fn shown(config: &KubeletConfiguration) -> serde_json::Value {
+fn configz_document(config: &KubeletConfiguration) -> serde_json::Value {
     let mut config = config.clone();
     config.static_pod_url = without_secrets(&config.static_pod_url);
     for values in config.static_pod_url_header.values_mut() {
@@ -205,7 +209,7 @@ fn shown(config: &KubeletConfiguration) -> serde_json::Value {
 }
 
 /// The flags that are no fields of the configuration, as `/flagz` shows them.
-fn listed(flags: &Flags) -> BTreeMap<String, String> {
+fn flagz_entries(flags: &Flags) -> BTreeMap<String, String> {
     let path =
         |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
     let labels: Vec<String> = flags.node_labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
@@ -242,7 +246,7 @@ mod tests {
                 true => KubeletConfiguration::default(),
                 false => KubeletConfiguration::without_file(),
             };
-            settle(&mut config, &set.iter().copied().collect(), alone);
+            apply_standalone_defaults(&mut config, &set.iter().copied().collect(), alone);
             let (who, may) = (&config.authentication, &config.authorization);
             let found =
                 (who.anonymous.enabled, who.webhook.enabled, may.mode.as_str(), config.read_only_port);
@@ -267,7 +271,7 @@ mod tests {
             static_pod_url_header: [header].into(),
             ..KubeletConfiguration::default()
         };
-        let shown = shown(&config);
+        let shown = configz_document(&config);
         assert_eq!(shown["staticPodURL"], "https://xxxxx@host/pods?node=a");
         assert_eq!(shown["staticPodURLHeader"], serde_json::json!({ "Authorization": ["<masked>"] }));
         assert!(!shown.to_string().contains("hidden"));
@@ -276,18 +280,18 @@ mod tests {
             ["--manifest-url=https://me:hidden1@host/", "--manifest-url-header=Authorization:hidden2"];
         let asked = crate::flags::parse(&words.map(str::to_owned), &[]).unwrap();
         let crate::flags::Invocation::Agent(flags) = asked else { panic!("{asked:?}") };
-        let listed = listed(&flags);
+        let listed = flagz_entries(&flags);
         assert_eq!(listed["staticPodURL"], "<masked>", "{listed:?}");
         assert!(!format!("{listed:?}").contains("hidden"), "{listed:?}");
     }
 
     #[test]
     fn an_open_node_says_so() {
-        let warning = open_to_all(&KubeletConfiguration::without_file()).unwrap();
+        let warning = open_access_warning(&KubeletConfiguration::without_file()).unwrap();
         assert!(warning.starts_with("EVERYBODY who can reach 0.0.0.0:10250 may run commands"), "{warning}");
-        assert_eq!(open_to_all(&KubeletConfiguration::default()), None);
+        assert_eq!(open_access_warning(&KubeletConfiguration::default()), None);
         let mut config = KubeletConfiguration::without_file();
         config.authentication.anonymous.enabled = false;
-        assert_eq!(open_to_all(&config), None);
+        assert_eq!(open_access_warning(&config), None);
     }
 }

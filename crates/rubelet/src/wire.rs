@@ -8,30 +8,30 @@ use anyhow::Context;
 use cri::{CriClient, RuntimeHints};
 use decide::NodeState;
 use decide::credentials::plugin_config;
-use decide::manifest::{References, StaticPodRules};
+use decide::manifest::{ReferencePolicy, StaticPodRules};
 use engine::{CsiPorts, EssentialTasks, EventRecorder, NodeDuties, Ports};
-use host::cgroup::{HostCgroups, Layout};
+use host::cgroup::{CgroupLayout, HostCgroups};
 use host::clock::SystemClock;
-use host::credentials::{DockerPlaces, HostCredentials, HostPullRecords, read_plugin_config};
+use host::credentials::{DockerConfigDirs, HostCredentials, HostPullRecords, read_plugin_config};
 use host::facts::{FactsConfig, HostFactsReader};
-use host::feed::{Decoded, Decoder, FileFeed, HttpFeed, without_secrets};
-use host::files::{HostCsiFiles, HostPodFiles, HostVolumeNews};
+use host::feed::{DecodedManifest, FileFeed, HttpFeed, ManifestDecoder, without_secrets};
+use host::files::{HostCsiFiles, HostPodFiles, HostVolumeNotices};
 use host::hook::HookClient;
 use host::panic_records::HostPanicRecords;
 use host::probe::{NetworkProber, PodProbeRecords};
 use host::usage::HostUsage;
 use model::cgroup::CgroupDriver;
 use model::credentials::VerificationPolicy;
-use model::node::{CgroupVersion, HostFacts, NodeConfig, NodeSetup};
+use model::node::{CgroupVersion, HostFacts, NodeConfig, NodeObjectConfig};
 use model::pod::Source;
 use model::user_namespace::DEFAULT_IDS_PER_POD;
 use otlp::OtlpTracer;
 use plugins::{DriverClients, PluginRegistry};
 use ports::{AgentView, ClusterPorts, EventSink, PodFeed, PodFiles, PullRecords, Tracing, WallClock};
 use server::{
-    AgentMetrics, BuildInfo, Endpoints, HealthChecks, MeteredCgroups, MeteredCredentials, MeteredDrivers,
-    MeteredEvents, MeteredHooks, MeteredImages, MeteredRuntime, MeteredSockets, NodeStats, Serving,
-    StatsPorts, StatsSettings,
+    AgentMetrics, BuildInfo, Endpoints, HealthChecks, MeteredCgroups, MeteredCsiDrivers, MeteredEvents,
+    MeteredHttpHooks, MeteredImages, MeteredPluginSockets, MeteredRegistryCredentials, MeteredRuntime,
+    NodeStats, ServerHandle, StatsPorts, StatsSettings,
 };
 
 use tokio::task::JoinHandle;
@@ -87,7 +87,7 @@ pub fn node_config(
     let ids_per_pod = config.user_namespaces.as_ref().and_then(|namespaces| namespaces.ids_per_pod);
     let ids_per_pod = ids_per_pod.and_then(|ids| u32::try_from(ids).ok()).unwrap_or(DEFAULT_IDS_PER_POD);
     let user_ids = decide::user_namespaces::range(facts.subordinate_ids, ids_per_pod, max_pods)
-        .context("subordinate ids of the user kubelet")?;
+        .context("reading the subordinate ids of user kubelet")?;
     let sources = [
         (!config.static_pod_path.is_empty()).then_some(Source::File),
         (!config.static_pod_url.is_empty()).then_some(Source::Http),
@@ -116,7 +116,7 @@ pub fn node_config(
         allowed_unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
         ids_per_pod,
         user_ids,
-        setup: node_setup(flags, config, gates, facts, node_name)?,
+        node_object: node_setup(flags, config, gates, facts, node_name)?,
         crash_back_off_initial: crash_initial,
         crash_back_off_max: crash_max,
         serialize_image_pulls: config.serialize_image_pulls,
@@ -154,7 +154,7 @@ fn verification_policy(config: &KubeletConfiguration) -> anyhow::Result<Verifica
 /// Docker's files and, where they are configured, plugins. What is wrong with their configuration ends the start.
 fn credentials(flags: &Flags, node: &NodeConfig, metrics: &AgentMetrics) -> anyhow::Result<HostCredentials> {
     let home = std::env::var_os("HOME").map(Into::into);
-    let places = DockerPlaces::standard(Path::new(&node.root_dir), std::env::current_dir().ok(), home);
+    let places = DockerConfigDirs::standard(Path::new(&node.root_dir), std::env::current_dir().ok(), home);
     let found = HostCredentials::new(places);
     let (config, bin_dir) =
         (&flags.image_credential_provider_config, &flags.image_credential_provider_bin_dir);
@@ -162,7 +162,7 @@ fn credentials(flags: &Flags, node: &NodeConfig, metrics: &AgentMetrics) -> anyh
         (None, None) => return Ok(found),
         (Some(config), Some(bin_dir)) => (config, bin_dir),
         _ => anyhow::bail!(
-            "--image-credential-provider-config and --image-credential-provider-bin-dir need each other"
+            "--image-credential-provider-config and --image-credential-provider-bin-dir must be set together"
         ),
     };
     let context = "failed to register CRI auth plugins";
@@ -185,18 +185,19 @@ pub fn feeds(
     alone: bool,
 ) -> anyhow::Result<Vec<Box<dyn PodFeed>>> {
     let allowed = match (alone, gates.enabled("PreventStaticPodAPIReferences")) {
-        (true, _) => References::Local,
-        (false, true) => References::Refused,
-        (false, false) => References::Allowed,
+        (true, _) => ReferencePolicy::AllowLocal,
+        (false, true) => ReferencePolicy::Deny,
+        (false, false) => ReferencePolicy::Allow,
     };
     let own_users_on_host_network = gates.enabled("UserNamespacesHostNetworkSupport");
-    let rules = StaticPodRules { references: allowed, own_users_on_host_network };
+    let rules =
+        StaticPodRules { references: allowed, user_namespace_with_host_network: own_users_on_host_network };
     let mut feeds: Vec<Box<dyn PodFeed>> = Vec::new();
     if !config.static_pod_path.is_empty() {
         let node = node_name.to_owned();
-        let decoder: Decoder = Arc::new(move |path, bytes| {
+        let decoder: ManifestDecoder = Arc::new(move |path, bytes| {
             let content = decide::manifest::decode_file(bytes, path, &node, rules);
-            Decoded {
+            DecodedManifest {
                 pods: content.pods,
                 runtime_classes: content.runtime_classes,
                 objects: content.objects,
@@ -208,10 +209,12 @@ pub fn feeds(
     }
     if !config.static_pod_url.is_empty() {
         let node = node_name.to_owned();
-        let decoder: Decoder =
+        let decoder: ManifestDecoder =
             Arc::new(move |url, bytes| match decide::manifest::decode_http(bytes, url, &node, rules) {
-                Ok(pods) => Decoded { pods, ..Decoded::default() },
-                Err(problem) => Decoded { problems: vec![problem.to_string()], ..Decoded::default() },
+                Ok(pods) => DecodedManifest { pods, ..DecodedManifest::default() },
+                Err(problem) => {
+                    DecodedManifest { problems: vec![problem.to_string()], ..DecodedManifest::default() }
+                }
             });
         let headers = &config.static_pod_url_header;
         let feed =
@@ -230,15 +233,15 @@ pub fn tracing(
 ) -> anyhow::Result<(Tracing, Option<JoinHandle<()>>)> {
     let Some(wanted) = &config.tracing else { return Ok((Tracing::default(), None)) };
     let rate = wanted.sampling_rate_per_million.unwrap_or_default();
-    let settings = otlp::Settings {
+    let settings = otlp::OtlpSettings {
         endpoint: wanted.endpoint.clone().unwrap_or_else(|| otlp::DEFAULT_ENDPOINT.to_owned()),
         sampled_per_million: u32::try_from(rate).unwrap_or_default(),
         resource: [("service.name", "kubelet".to_owned()), ("host.name", node_name.to_owned())].into(),
     };
-    tracing::info!(endpoint = settings.endpoint, rate, "traces are sent to a collector");
+    tracing::info!(endpoint = settings.endpoint, rate, "exporting traces");
     let (tracer, task) =
         OtlpTracer::start(&settings, Arc::new(SystemClock), stop.clone()).context("tracing.endpoint")?;
-    Ok((Tracing::by(tracer), Some(task)))
+    Ok((Tracing::new(tracer), Some(task)))
 }
 
 /// Everything the engine stands on. Touches nothing yet but the socket's name.
@@ -263,11 +266,11 @@ pub fn ports(
     if node.cgroups_per_qos {
         check_cgroup_root(&layout, &node.cgroup_root)?;
     }
-    let volume_news = HostVolumeNews::default();
+    let volume_news = HostVolumeNotices::default();
     Ok(Ports {
         runtime: Arc::new(MeteredRuntime::new(client.clone(), metrics.clone())),
         images: Arc::new(MeteredImages::new(client, metrics.clone())),
-        credentials: Arc::new(MeteredCredentials::new(
+        credentials: Arc::new(MeteredRegistryCredentials::new(
             Arc::new(credentials(flags, node, metrics)?),
             metrics.clone(),
         )),
@@ -278,23 +281,23 @@ pub fn ports(
         hints: Arc::new(hints),
         files: Arc::new(
             HostPodFiles::new(&node.root_dir, &node.pod_logs_dir, &node.container_links_dir)
-                .telling(&volume_news),
+                .reporting_to(&volume_news),
         ),
         cgroups: Arc::new(MeteredCgroups::new(
             Arc::new(HostCgroups::new(layout, node.cgroup_driver)),
             metrics.clone(),
         )),
         events: Arc::new(MeteredEvents::new(Arc::new(LoggedEvents), metrics.clone())),
-        http_hooks: Arc::new(MeteredHooks::new(Arc::new(HookClient::default()), metrics.clone())),
+        http_hooks: Arc::new(MeteredHttpHooks::new(Arc::new(HookClient::default()), metrics.clone())),
         prober: Arc::new(NetworkProber::default()),
         probe_records: Arc::new(PodProbeRecords::new(&node.root_dir)),
         panic_records: Arc::new(HostPanicRecords::new(&node.root_dir)),
         wall: Arc::new(SystemClock),
         meter: metrics.clone(),
         csi: Some(CsiPorts {
-            drivers: Arc::new(MeteredDrivers::new(Arc::new(DriverClients::default()), metrics.clone())),
-            files: Arc::new(HostCsiFiles::new(root_dir).telling(&volume_news)),
-            sockets: Arc::new(MeteredSockets::new(
+            drivers: Arc::new(MeteredCsiDrivers::new(Arc::new(DriverClients::default()), metrics.clone())),
+            files: Arc::new(HostCsiFiles::new(root_dir).reporting_to(&volume_news)),
+            sockets: Arc::new(MeteredPluginSockets::new(
                 Arc::new(PluginRegistry::new(root_dir.join("plugins_registry"))),
                 metrics.clone(),
             )),
@@ -306,7 +309,7 @@ pub fn ports(
 }
 
 /// The agent makes cgroups below its root, and never the root itself: whoever runs the machine decides where it is.
-fn check_cgroup_root(layout: &Layout, root: &[String]) -> anyhow::Result<()> {
+fn check_cgroup_root(layout: &CgroupLayout, root: &[String]) -> anyhow::Result<()> {
     let missing = layout.missing(&format!("/{}", root.join("/")));
     anyhow::ensure!(
         missing.is_empty(),
@@ -322,13 +325,13 @@ pub fn state(node: NodeConfig, facts: HostFacts, ports: &Ports) -> NodeState {
 }
 
 pub async fn prepare_node(files: &dyn PodFiles) -> anyhow::Result<()> {
-    files.prepare_node().await.context("making the agent's directories")
+    files.prepare_node().await.context("creating the agent's directories")
 }
 
 /// Events go to the log, and to the API server where there is one.
-pub fn recorded_events(
+pub fn cluster_event_sink(
     cluster: &ClusterPorts,
-    setup: &NodeSetup,
+    setup: &NodeObjectConfig,
     metrics: &Arc<AgentMetrics>,
     stop: &CancellationToken,
     essential: &EssentialTasks,
@@ -358,8 +361,8 @@ fn seed() -> u64 {
 
 /// What the agent does for its node beside running pods.
 pub fn node_duties(node: &NodeConfig, now: &HostFacts, facts: HostFactsReader) -> NodeDuties {
-    let events_at_start = decide::node::events_at_start(node, now, host::facts::swap_on());
-    NodeDuties { setup: node.setup.clone(), facts: Arc::new(facts), seed: seed(), events_at_start }
+    let events_at_start = decide::node::events_at_start(node, now, host::facts::is_swap_enabled());
+    NodeDuties { setup: node.node_object.clone(), facts: Arc::new(facts), seed: seed(), events_at_start }
 }
 
 struct BothEvents(Arc<EventRecorder>);
@@ -385,8 +388,8 @@ impl EventSink for LoggedEvents {
         let container = event.container.as_ref().map(|(_, name)| name.as_str()).unwrap_or_default();
         let (reason, message) = (&event.reason, &event.message);
         match event.kind {
-            model::EventKind::Normal => tracing::info!(pod, pod_uid = uid, container, reason, "{message}"),
-            model::EventKind::Warning => tracing::warn!(pod, pod_uid = uid, container, reason, "{message}"),
+            model::EventType::Normal => tracing::info!(pod, pod_uid = uid, container, reason, "{message}"),
+            model::EventType::Warning => tracing::warn!(pod, pod_uid = uid, container, reason, "{message}"),
         }
     }
 }
@@ -429,7 +432,7 @@ pub fn stats(
 /// Which cgroups are the system's, and how often volumes are measured.
 pub fn stats_settings(flags: &Flags, config: &KubeletConfiguration, node: &NodeConfig) -> StatsSettings {
     let named = |name: &str| (!name.is_empty()).then(|| name.to_owned());
-    let pods = decide::cgroups::kubepods(node).spell(node.cgroup_driver);
+    let pods = decide::cgroups::kubepods(node).to_path(node.cgroup_driver);
     let period = config.volume_stats_agg_period.to_std();
     StatsSettings {
         node_name: node.node_name.clone(),
@@ -454,8 +457,8 @@ pub async fn serve(
     stats: Arc<NodeStats>,
     tracing: &Tracing,
     stop: &CancellationToken,
-) -> anyhow::Result<(Endpoints, Vec<Serving>)> {
-    let health = Arc::new(HealthChecks::of_agent(agent.clone(), server::PATIENCE));
+) -> anyhow::Result<(Endpoints, Vec<ServerHandle>)> {
+    let health = Arc::new(HealthChecks::of_agent(agent.clone(), server::AGENT_TIMEOUT));
     let endpoints = Endpoints { agent, health, metrics, stats: Some(stats) };
     let socket = root_dir.join(commands::SOCKET);
     let control = server::serve_unix("control socket", &socket, endpoints.control(), stop.clone()).await?;

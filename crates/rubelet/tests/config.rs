@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rubelet::config::{ConfigError, Loaded, Override, OverrideMode, Sources, load};
+use rubelet::config::{ConfigError, LoadedConfig, Override, OverrideMode, Sources, load};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -36,13 +36,13 @@ impl Files {
         self.directory.path().join(name)
     }
 
-    fn load(&self, overrides: &[Override]) -> Result<Loaded, ConfigError> {
+    fn load(&self, overrides: &[Override]) -> Result<LoadedConfig, ConfigError> {
         let (file, drop_ins) = (self.path("config.yaml"), self.path("conf.d"));
         let drop_ins = drop_ins.is_dir().then_some(drop_ins.as_path());
         load(&Sources { file: Some(&file), drop_ins, overrides })
     }
 
-    fn loaded(&self) -> Loaded {
+    fn loaded(&self) -> LoadedConfig {
         self.load(&[]).unwrap()
     }
 
@@ -175,7 +175,8 @@ fn unknown_and_repeated_fields_warn_and_do_not_stop() {
         Files::new("staticPodPat: /x\nmaxPods: 5\nauthentication: {webhook: {enable: true}}\n").loaded();
     assert_eq!(loaded.config.max_pods, 5);
     assert!(!loaded.config.static_pod_path.contains("/x"));
-    let has = |loaded: &Loaded, part: &str| loaded.warnings.iter().any(|warning| warning.contains(part));
+    let has =
+        |loaded: &LoadedConfig, part: &str| loaded.warnings.iter().any(|warning| warning.contains(part));
     assert!(has(&loaded, "unknown field \"staticPodPat\""), "{:?}", loaded.warnings);
     assert!(has(&loaded, "unknown field \"authentication.webhook.enable\""), "{:?}", loaded.warnings);
 

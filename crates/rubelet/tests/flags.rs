@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rubelet::config::{Effect, load};
-use rubelet::flags::table::{Flag, Kind, Target, flags};
+use rubelet::config::{Support, load};
+use rubelet::flags::table::{Flag, Target, ValueKind, flags};
 use rubelet::flags::{FlagError, Flags, Invocation, VersionRequest, parse};
 use serde_json::{Value, json};
 
@@ -36,24 +36,24 @@ fn configured(line: &str) -> Value {
 }
 
 /// A value that a flag of this kind takes and that is not a default, and the JSON it becomes.
-fn sample(kind: Kind) -> (&'static str, Value) {
+fn sample(kind: ValueKind) -> (&'static str, Value) {
     match kind {
-        Kind::Text => ("sample", json!("sample")),
-        Kind::Switch => ("true", json!(true)),
-        Kind::Int32 | Kind::Int64 => ("7", json!(7)),
-        Kind::Level => ("7", json!(7)),
-        Kind::Span => ("77s", json!("1m17s")),
-        Kind::Quantity => ("7Ki", json!("7Ki")),
-        Kind::Address => ("10.7.7.7", json!("10.7.7.7")),
-        Kind::List => ("a,b", json!(["a", "b"])),
-        Kind::Pairs | Kind::OnePair | Kind::Labels => ("a=b", json!({"a": "b"})),
-        Kind::Switches => ("MemoryQoS=true", json!({"MemoryQoS": true})),
-        Kind::Thresholds => ("memory.available<7%", json!({"memory.available": "7%"})),
-        Kind::Headers => ("a:b", json!({"a": ["b"]})),
-        Kind::Modules => ("a=7", json!([{"filePattern": "a", "verbosity": 7}])),
-        Kind::Taints => ("a=b:NoExecute", json!([{"key": "a", "value": "b", "effect": "NoExecute"}])),
-        Kind::ReservedMemory => ("0:memory=7Gi", json!([{"numaNode": 0, "limits": {"memory": "7Gi"}}])),
-        Kind::Version => ("v1.36.4", json!("v1.36.4")),
+        ValueKind::Text => ("sample", json!("sample")),
+        ValueKind::Bool => ("true", json!(true)),
+        ValueKind::Int32 | ValueKind::Int64 => ("7", json!(7)),
+        ValueKind::Level => ("7", json!(7)),
+        ValueKind::Duration => ("77s", json!("1m17s")),
+        ValueKind::Quantity => ("7Ki", json!("7Ki")),
+        ValueKind::Address => ("10.7.7.7", json!("10.7.7.7")),
+        ValueKind::List => ("a,b", json!(["a", "b"])),
+        ValueKind::Pairs | ValueKind::SinglePair | ValueKind::Labels => ("a=b", json!({"a": "b"})),
+        ValueKind::BoolMap => ("MemoryQoS=true", json!({"MemoryQoS": true})),
+        ValueKind::Thresholds => ("memory.available<7%", json!({"memory.available": "7%"})),
+        ValueKind::Headers => ("a:b", json!({"a": ["b"]})),
+        ValueKind::Vmodule => ("a=7", json!([{"filePattern": "a", "verbosity": 7}])),
+        ValueKind::Taints => ("a=b:NoExecute", json!([{"key": "a", "value": "b", "effect": "NoExecute"}])),
+        ValueKind::ReservedMemory => ("0:memory=7Gi", json!([{"numaNode": 0, "limits": {"memory": "7Gi"}}])),
+        ValueKind::Version => ("v1.36.4", json!("v1.36.4")),
     }
 }
 
@@ -68,7 +68,7 @@ fn every_flag_is_taken_in_every_form() {
         let underscored = flag.name.replace('-', "_");
         let expected = agent(&format!("--{}={value}", flag.name));
         assert_eq!(agent(&format!("--{underscored}={value}")), expected, "--{underscored}");
-        if flag.kind == Kind::Switch {
+        if flag.kind == ValueKind::Bool {
             assert_eq!(agent(&format!("--{}", flag.name)), expected, "--{}", flag.name);
             assert!(refused(&format!("--{} true", flag.name)).contains("unknown command true"));
         } else {
@@ -89,7 +89,7 @@ fn every_field_flag_reaches_its_field() {
         let config = configured(&format!("--{}={text}", flag.name));
         let pointer = format!("/{}", field.replace('.', "/"));
         assert_eq!(config.pointer(&pointer), Some(&value), "--{}", flag.name);
-        if flag.kind == Kind::Switch {
+        if flag.kind == ValueKind::Bool {
             let config = configured(&format!("--{}=false", flag.name));
             assert!(config.pointer(&pointer).is_none_or(|value| *value == json!(false)), "--{}", flag.name);
         }
@@ -105,14 +105,14 @@ fn every_flag_warns_at_most_once_and_as_the_table_says() {
             .iter()
             .filter(|warning| warning.starts_with(&format!("flag --{} is ", flag.name)))
             .collect();
-        match (flag.effect(), flag.deprecated) {
-            (Effect::NoEffectYet, _) => {
+        match (flag.support(), flag.deprecated) {
+            (Support::NoEffectYet, _) => {
                 assert_eq!(about, [&format!("flag --{} is accepted but has no effect yet", flag.name)]);
             }
-            (Effect::Honoured, true) => {
+            (Support::Honoured, true) => {
                 assert!(about.len() == 1 && about[0].contains("deprecated"), "{about:?}")
             }
-            (Effect::Honoured, false) => assert!(about.is_empty(), "{about:?}"),
+            (Support::Honoured, false) => assert!(about.is_empty(), "{about:?}"),
         }
     }
 }
@@ -208,7 +208,7 @@ fn mistakes_are_named() {
         ),
         (
             "--version=v1.2.3",
-            "invalid argument \"v1.2.3\" for --version: expected true, false, raw or our own release",
+            "invalid argument \"v1.2.3\" for --version: expected true, false, raw or the version of this release",
         ),
     ] {
         assert_eq!(refused(line), expect, "{line}");

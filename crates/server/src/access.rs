@@ -45,7 +45,11 @@ pub struct Access {
 }
 
 /// Stands before every route of the secure port.
-pub(crate) async fn guard(State(access): State<Arc<Access>>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn authorize_request(
+    State(access): State<Arc<Access>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let peer = request.extensions().get::<Peer>().cloned().unwrap_or_default();
     let websocket_token = websocket_token::take(request.headers_mut());
     let who = match access.authentication.identify(&peer, request.headers(), websocket_token).await {
@@ -59,7 +63,7 @@ pub(crate) async fn guard(State(access): State<Arc<Access>>, mut request: Reques
     if let Err(refusal) = access.authorization.check(&who, request.method(), request.uri().path()).await {
         return refusal.into_response();
     }
-    peer.is_welcome();
+    peer.mark_authorized();
     next.run(request).await
 }
 

@@ -17,10 +17,10 @@ mod port_forward;
 mod profiling;
 mod proxy;
 pub(crate) mod query;
+pub(crate) mod request_spans;
 mod spdy;
 mod splice;
 mod target;
-pub(crate) mod traced;
 mod translate;
 mod tunnel;
 mod websocket;
@@ -41,13 +41,13 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 pub use self::proxy::StreamingTls;
-use self::traced::{Callers, traced};
+use self::request_spans::{CallerTrust, with_tracing};
 pub(crate) use self::websocket::offered_protocols;
 use crate::Endpoints;
-use crate::access::{Access, guard};
-use crate::counted::count_requests;
-use crate::endpoints::closed;
+use crate::access::{Access, authorize_request};
+use crate::endpoints::with_not_found_fallback;
 use crate::health::plain;
+use crate::inflight::count_requests;
 
 /// What the configuration says about the API.
 #[derive(Clone, Debug)]
@@ -122,11 +122,11 @@ impl SecureApi {
             false => common.merge(disabled_routes()),
         };
         let router = match debugging {
-            true => closed(router).fallback(nothing_there),
-            false => closed(router),
+            true => with_not_found_fallback(router).fallback(respond_not_found),
+            false => with_not_found_fallback(router),
         };
-        let router = traced(router, tracing, Callers::Known);
-        let router = router.layer(middleware::from_fn_with_state(access, guard));
+        let router = with_tracing(router, tracing, CallerTrust::Authenticated);
+        let router = router.layer(middleware::from_fn_with_state(access, authorize_request));
         count_requests(router, metrics, "readwrite")
     }
 }
@@ -196,7 +196,7 @@ pub(crate) fn disabled_routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
 }
 
 /// Where the kubelet has nothing: the names of some directories lead into them, and others say it in their own words.
-async fn nothing_there(method: Method, uri: Uri) -> Response {
+async fn respond_not_found(method: Method, uri: Uri) -> Response {
     const DIRECTORIES: [&str; 5] = ["/checkpoint", "/debug/pprof", "/logs", "/runningpods", "/stats"];
     const SERVICES: [&str; 7] =
         ["attach", "checkpoint", "containerLogs", "exec", "portForward", "run", "stats"];
@@ -223,7 +223,7 @@ fn disabled(text: &'static str) -> Response {
 }
 
 /// As Go writes an error: the text alone.
-fn failure(status: StatusCode, text: impl ToString) -> Response {
+fn plain_text(status: StatusCode, text: impl ToString) -> Response {
     plain(status, text.to_string())
 }
 

@@ -12,19 +12,19 @@ use http::{StatusCode, header};
 use model::k8s::PodList;
 use ports::{AgentView, Tracing};
 
-use crate::api::traced::{Callers, traced};
-use crate::counted::count_requests;
+use crate::api::request_spans::{CallerTrust, with_tracing};
+use crate::gzip::with_gzip;
 use crate::health::{self, HealthChecks, plain};
-use crate::metrics::{AgentFigures, AgentMetrics, Scrape};
-use crate::packed::packed;
+use crate::inflight::count_requests;
+use crate::metrics::{AgentMetrics, AgentSnapshot, ScrapeInputs};
 use crate::stats::NodeStats;
-use crate::{PATIENCE, api, control, pod_list};
+use crate::{AGENT_TIMEOUT, api, control, pod_list};
 
 /// As the kubelet announces its metrics.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
 
 /// How long a scrape waits for an agent that hangs.
-const SCRAPE_PATIENCE: Duration = Duration::from_secs(3);
+const SCRAPE_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Clone)]
 pub struct Endpoints {
@@ -38,13 +38,14 @@ pub struct Endpoints {
 impl Endpoints {
     /// The health port: `/healthz` and its single checks.
     pub fn healthz(&self) -> Router {
-        closed(health::routes(self.health.clone(), self.metrics.clone()))
+        with_not_found_fallback(health::routes(self.health.clone(), self.metrics.clone()))
     }
 
     /// The read-only port: pods, metrics and health for everybody who can reach it.
     pub fn read_only(&self, tracing: &Tracing) -> Router {
         let routes = self.common().merge(api::disabled_routes());
-        let routes = traced(closed(routes), tracing.clone(), Callers::Anybody);
+        let routes =
+            with_tracing(with_not_found_fallback(routes), tracing.clone(), CallerTrust::Unauthenticated);
         count_requests(routes, self.metrics.clone(), "readonly")
     }
 
@@ -62,7 +63,7 @@ impl Endpoints {
             .route("/pods/", get(pods))
             .route("/stats/summary", get(summary).post(summary))
             .route("/stats/summary/", get(summary).post(summary))
-            .merge(packed(metrics))
+            .merge(with_gzip(metrics))
             .with_state(self.clone())
             .merge(health::routes(self.health.clone(), self.metrics.clone()))
     }
@@ -79,7 +80,7 @@ impl Endpoints {
 }
 
 /// Everything else is not there.
-pub(crate) fn closed(routes: Router) -> Router {
+pub(crate) fn with_not_found_fallback(routes: Router) -> Router {
     routes
         .fallback(async || plain(StatusCode::NOT_FOUND, "404 page not found\n".into()))
         .method_not_allowed_fallback(async || {
@@ -88,14 +89,14 @@ pub(crate) fn closed(routes: Router) -> Router {
 }
 
 async fn pods(State(endpoints): State<Endpoints>) -> Response {
-    list(ask(endpoints.agent.pods()).await)
+    list(ask_agent(endpoints.agent.pods()).await)
 }
 
 async fn running_pods(State(endpoints): State<Endpoints>) -> Response {
-    list(ask(endpoints.agent.running_pods()).await)
+    list(ask_agent(endpoints.agent.running_pods()).await)
 }
 
-fn list(answer: Result<PodList, Unanswered>) -> Response {
+fn list(answer: Result<PodList, AgentUnavailable>) -> Response {
     let list = match answer {
         Ok(list) => list,
         Err(unanswered) => return plain(StatusCode::SERVICE_UNAVAILABLE, format!("{unanswered}\n")),
@@ -109,9 +110,11 @@ fn list(answer: Result<PodList, Unanswered>) -> Response {
 /// Counters are told even by an agent that hangs: that is when they are looked at.
 async fn metrics(State(endpoints): State<Endpoints>) -> Response {
     let agent = &endpoints.agent;
-    let asked = ask(async { Some(AgentFigures::new(agent.node().await?, &agent.reports().await?)) });
-    let figures = tokio::time::timeout(SCRAPE_PATIENCE, asked).await.ok().and_then(Result::ok);
-    let mut scrape = Scrape { now: endpoints.metrics.now(), figures, ..Default::default() };
+    let asked = ask_agent(async {
+        Some(AgentSnapshot::new(agent.node_report().await?, &agent.pod_reports().await?))
+    });
+    let figures = tokio::time::timeout(SCRAPE_TIMEOUT, asked).await.ok().and_then(Result::ok);
+    let mut scrape = ScrapeInputs { now: endpoints.metrics.now(), figures, ..Default::default() };
     // Who did not answer this has no answer to what follows either, and scrapers leave after ten seconds.
     if let Some(stats) = endpoints.stats.as_ref().filter(|_| scrape.figures.is_some()) {
         scrape.logs = stats.log_sizes().await;
@@ -145,12 +148,12 @@ async fn sli_metrics(State(endpoints): State<Endpoints>) -> Response {
 }
 
 #[derive(serde::Deserialize)]
-struct Which {
+struct SummaryQuery {
     #[serde(default)]
     only_cpu_and_memory: String,
 }
 
-async fn summary(State(endpoints): State<Endpoints>, Query(which): Query<Which>) -> Response {
+async fn summary(State(endpoints): State<Endpoints>, Query(which): Query<SummaryQuery>) -> Response {
     let Some(stats) = &endpoints.stats else {
         return plain(StatusCode::NOT_FOUND, "404 page not found\n".into());
     };
@@ -169,29 +172,29 @@ fn metrics_text(text: Result<String, prometheus::Error>) -> Response {
 
 /// Why a question has no answer.
 #[derive(thiserror::Error, Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unanswered {
-    #[error("the agent is ending")]
-    Ending,
-    #[error("the agent did not answer within {} seconds", PATIENCE.as_secs())]
-    Hanging,
+pub(crate) enum AgentUnavailable {
+    #[error("the agent is shutting down")]
+    ShuttingDown,
+    #[error("the agent did not answer within {} seconds", AGENT_TIMEOUT.as_secs())]
+    TimedOut,
 }
 
-pub(crate) async fn ask<T>(answer: impl Future<Output = Option<T>>) -> Result<T, Unanswered> {
-    match tokio::time::timeout(PATIENCE, answer).await {
+pub(crate) async fn ask_agent<T>(answer: impl Future<Output = Option<T>>) -> Result<T, AgentUnavailable> {
+    match tokio::time::timeout(AGENT_TIMEOUT, answer).await {
         Ok(Some(answer)) => Ok(answer),
-        Ok(None) => Err(Unanswered::Ending),
-        Err(_) => Err(Unanswered::Hanging),
+        Ok(None) => Err(AgentUnavailable::ShuttingDown),
+        Err(_) => Err(AgentUnavailable::TimedOut),
     }
 }
 
 /// Label values must not be the caller's to choose.
-pub(crate) fn known_method(method: &http::Method) -> &'static str {
+pub(crate) fn method_label(method: &http::Method) -> &'static str {
     const KNOWN: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
     KNOWN.into_iter().find(|known| *known == method.as_str()).unwrap_or("other")
 }
 
 /// The first element of the path, or the first two of metrics.
-pub(crate) fn known_path(path: &str) -> &'static str {
+pub(crate) fn path_label(path: &str) -> &'static str {
     const KNOWN: [&str; 20] = [
         "attach",
         "checkpoint",

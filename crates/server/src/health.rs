@@ -17,42 +17,49 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use crate::log_rate_limit::LogRateLimiter;
 use crate::metrics::AgentMetrics;
-use crate::sparing::Sparing;
 
 /// Why a check failed.
 #[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
 #[error("{0}")]
-pub struct Unhealthy(pub String);
+pub struct CheckFailure(pub String);
 
 #[async_trait]
 pub trait HealthCheck: Send + Sync {
-    async fn check(&self) -> Result<(), Unhealthy>;
+    async fn check(&self) -> Result<(), CheckFailure>;
 }
 
 /// The outcome of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct CheckResult {
     pub name: &'static str,
-    pub outcome: Result<(), Unhealthy>,
+    pub outcome: Result<(), CheckFailure>,
 }
 
 /// The checks of `/healthz`, which are also those that a watchdog wants to pass.
 pub struct HealthChecks {
     agent: Arc<dyn AgentView>,
-    patience: Duration,
+    timeout: Duration,
     checks: Vec<(&'static str, Box<dyn HealthCheck>)>,
     /// Lines about failures: everybody may ask.
-    failures: Sparing,
+    failures: LogRateLimiter,
 }
 
 impl HealthChecks {
     /// `ping`, which is only that the process serves at all, `log`, which is that its log is taken, and `syncloop`, which is
     /// that the agent answers.
     pub fn of_agent(agent: Arc<dyn AgentView>, patience: Duration) -> Self {
-        let checks =
-            Self { agent: agent.clone(), patience, checks: Vec::new(), failures: Sparing::default() };
-        checks.with("ping", Ping).with("log", Log::default()).with("syncloop", SyncLoop { agent, patience })
+        let checks = Self {
+            agent: agent.clone(),
+            timeout: patience,
+            checks: Vec::new(),
+            failures: LogRateLimiter::default(),
+        };
+        checks
+            .with("ping", PingCheck)
+            .with("log", LogCheck::default())
+            .with("syncloop", SyncLoopCheck { agent, timeout: patience })
     }
 
     /// Adds a check of another part.
@@ -62,15 +69,15 @@ impl HealthChecks {
     }
 
     /// Makes all checks, in their order.
-    pub async fn run(&self) -> Vec<Verdict> {
+    pub async fn run(&self) -> Vec<CheckResult> {
         self.run_without(&[]).await
     }
 
-    async fn run_without(&self, excluded: &[String]) -> Vec<Verdict> {
+    async fn run_without(&self, excluded: &[String]) -> Vec<CheckResult> {
         let mut verdicts = Vec::new();
         for (name, check) in &self.checks {
             if !excluded.iter().any(|other| other == name) {
-                verdicts.push(Verdict { name, outcome: check.check().await });
+                verdicts.push(CheckResult { name, outcome: check.check().await });
             }
         }
         verdicts
@@ -79,7 +86,7 @@ impl HealthChecks {
     /// A line for each watch of the API server's objects. No verdict: a watch that is held stops nobody's pods, and a
     /// restart of the agent would not let it go on.
     async fn watches(&self) -> Vec<String> {
-        let node = tokio::time::timeout(self.patience, self.agent.node()).await.ok().flatten();
+        let node = tokio::time::timeout(self.timeout, self.agent.node_report()).await.ok().flatten();
         node.map(|node| node.watches.iter().map(watch_line).collect()).unwrap_or_default()
     }
 
@@ -88,80 +95,83 @@ impl HealthChecks {
     }
 }
 
-struct Ping;
+struct PingCheck;
 
 #[async_trait]
-impl HealthCheck for Ping {
-    async fn check(&self) -> Result<(), Unhealthy> {
+impl HealthCheck for PingCheck {
+    async fn check(&self) -> Result<(), CheckFailure> {
         Ok(())
     }
 }
 
 /// Whoever takes our log may stop to: then every word of ours waits for it. A full pipe is noticed here.
 #[derive(Default)]
-struct Log {
+struct LogCheck {
     full_since: Mutex<Option<Instant>>,
 }
 
 /// As much of what holds a watch as is shown.
-const MOST_WORDS: usize = 512;
+const MAX_PROBLEM_CHARS: usize = 512;
 
 /// How long the log may wait.
-const LOG_PATIENCE: Duration = Duration::from_secs(120);
+const LOG_TIMEOUT: Duration = Duration::from_secs(120);
 
 #[async_trait]
-impl HealthCheck for Log {
-    async fn check(&self) -> Result<(), Unhealthy> {
-        let is_taken = takes_more(&std::io::stderr());
+impl HealthCheck for LogCheck {
+    async fn check(&self) -> Result<(), CheckFailure> {
+        let is_taken = is_writable(&std::io::stderr());
         let mut full_since = self.full_since.lock().await;
         if is_taken {
             *full_since = None;
             return Ok(());
         }
         match full_since.get_or_insert_with(Instant::now).elapsed() {
-            waited if waited > LOG_PATIENCE => Err(Unhealthy("logging blocked".into())),
+            waited if waited > LOG_TIMEOUT => Err(CheckFailure("logging blocked".into())),
             _ => Ok(()),
         }
     }
 }
 
 /// Does whoever reads this take more at once? What can't be asked, such as a file, always does.
-fn takes_more(output: &impl AsFd) -> bool {
+fn is_writable(output: &impl AsFd) -> bool {
     let mut asked = [PollFd::new(output, PollFlags::OUT)];
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
     !matches!(poll(&mut asked, Some(&at_once)), Ok(0))
 }
 
-struct SyncLoop {
+struct SyncLoopCheck {
     agent: Arc<dyn AgentView>,
-    patience: Duration,
+    timeout: Duration,
 }
 
 #[async_trait]
-impl HealthCheck for SyncLoop {
-    async fn check(&self) -> Result<(), Unhealthy> {
-        match tokio::time::timeout(self.patience, self.agent.node()).await {
+impl HealthCheck for SyncLoopCheck {
+    async fn check(&self) -> Result<(), CheckFailure> {
+        match tokio::time::timeout(self.timeout, self.agent.node_report()).await {
             Ok(Some(_)) => Ok(()),
-            Ok(None) => Err(Unhealthy("the agent has ended".into())),
-            Err(_) => Err(Unhealthy("sync Loop took longer than expected".into())),
+            Ok(None) => Err(CheckFailure("the agent has ended".into())),
+            Err(_) => Err(CheckFailure("sync Loop took longer than expected".into())),
         }
     }
 }
 
 /// `/healthz` and `/healthz/<check>`. Any method will do, as with the kubelet.
 pub(crate) fn routes(checks: Arc<HealthChecks>, metrics: Arc<AgentMetrics>) -> Router {
-    let asked = Asked { checks, metrics };
-    Router::new().route("/healthz", any(all)).route("/healthz/{check}", any(one)).with_state(asked)
+    let asked = HealthzState { checks, metrics };
+    Router::new()
+        .route("/healthz", any(run_all_checks))
+        .route("/healthz/{check}", any(run_one_check))
+        .with_state(asked)
 }
 
 #[derive(Clone)]
-struct Asked {
+struct HealthzState {
     checks: Arc<HealthChecks>,
     metrics: Arc<AgentMetrics>,
 }
 
-async fn all(
-    State(Asked { checks, metrics }): State<Asked>,
+async fn run_all_checks(
+    State(HealthzState { checks, metrics }): State<HealthzState>,
     Query(query): Query<Vec<(String, String)>>,
 ) -> Response {
     let verbose = query.iter().any(|(key, _)| key == "verbose");
@@ -171,9 +181,9 @@ async fn all(
     metrics.health.observe(&verdicts);
     for verdict in &verdicts {
         if let Err(reason) = &verdict.outcome
-            && let Some(left_out) = checks.failures.turn()
+            && let Some(suppressed) = checks.failures.permit()
         {
-            tracing::warn!(check = verdict.name, %reason, left_out, "health check failed");
+            tracing::warn!(check = verdict.name, %reason, suppressed, "health check failed");
         }
     }
     let names: Vec<_> = checks.names().collect();
@@ -186,7 +196,10 @@ async fn all(
     }
 }
 
-async fn one(State(Asked { checks, .. }): State<Asked>, Path(name): Path<String>) -> Response {
+async fn run_one_check(
+    State(HealthzState { checks, .. }): State<HealthzState>,
+    Path(name): Path<String>,
+) -> Response {
     let Some((_, check)) = checks.checks.iter().find(|(known, _)| *known == name) else {
         return plain(StatusCode::NOT_FOUND, "404 page not found\n".into());
     };
@@ -197,9 +210,9 @@ async fn one(State(Asked { checks, .. }): State<Asked>, Path(name): Path<String>
 }
 
 fn watch_line(watch: &WatchReport) -> String {
-    let mut line = format!("[i]watch {} last word {:.0}s ago", watch.name(), watch.last_word_secs);
+    let mut line = format!("[i]watch {} last event {:.0}s ago", watch.name(), watch.last_word_secs);
     if !watch.problem.is_empty() {
-        let _ = write!(line, ", held by: {}", on_one_line(&watch.problem));
+        let _ = write!(line, ", problem: {}", on_one_line(&watch.problem));
     }
     if !watch.unreadable.is_empty() {
         let _ = write!(line, ", {} objects can't be read", watch.unreadable.len());
@@ -209,11 +222,16 @@ fn watch_line(watch: &WatchReport) -> String {
 
 /// Words of an API server or of whatever stands in its place.
 fn on_one_line(words: &str) -> String {
-    words.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MOST_WORDS).collect()
+    words.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_PROBLEM_CHARS).collect()
 }
 
 /// Whether all is well, and the long text. Reasons are for our log: whoever may ask here may not know them.
-fn summary(names: &[&str], excluded: &[String], verdicts: &[Verdict], watches: &[String]) -> (bool, String) {
+fn summary(
+    names: &[&str],
+    excluded: &[String],
+    verdicts: &[CheckResult],
+    watches: &[String],
+) -> (bool, String) {
     let mut text = String::new();
     for name in names {
         // Writing to a String cannot fail.
@@ -253,13 +271,13 @@ mod tests {
     #[test]
     fn a_full_pipe_takes_no_more() {
         let (mut reader, mut writer) = std::io::pipe().unwrap();
-        assert!(takes_more(&writer));
+        assert!(is_writable(&writer));
         rustix::fs::fcntl_setfl(&writer, rustix::fs::OFlags::NONBLOCK).unwrap();
         while std::io::Write::write(&mut writer, &[0; 4096]).is_ok() {}
-        assert!(!takes_more(&writer));
+        assert!(!is_writable(&writer));
         let mut room = vec![0; 1 << 16];
         std::io::Read::read_exact(&mut reader, &mut room).unwrap();
-        assert!(takes_more(&writer));
+        assert!(is_writable(&writer));
     }
 
     #[test]
@@ -272,25 +290,26 @@ mod tests {
             unreadable: unreadable.iter().map(ToString::to_string).collect(),
         };
         let check = |watch: WatchReport, expect: &str| assert_eq!(watch_line(&watch), expect);
-        check(watch("", "", &[]), "[i]watch services last word 7s ago");
+        check(watch("", "", &[]), "[i]watch services last event 7s ago");
         check(
             watch("a/b", "list services:\nno", &[]),
-            "[i]watch services a/b last word 7s ago, held by: list services: no",
+            "[i]watch services a/b last event 7s ago, problem: list services: no",
         );
-        check(watch("", "", &["x"]), "[i]watch services last word 7s ago, 1 objects can't be read");
+        check(watch("", "", &["x"]), "[i]watch services last event 7s ago, 1 objects can't be read");
         let lines = [watch_line(&watch("", "", &[]))];
-        let (healthy, text) = summary(&["ping"], &[], &[Verdict { name: "ping", outcome: Ok(()) }], &lines);
+        let (healthy, text) =
+            summary(&["ping"], &[], &[CheckResult { name: "ping", outcome: Ok(()) }], &lines);
         assert!(healthy);
-        assert_eq!(text, "[+]ping ok\n[i]watch services last word 7s ago\nhealthz check passed\n");
+        assert_eq!(text, "[+]ping ok\n[i]watch services last event 7s ago\nhealthz check passed\n");
     }
 
     #[test]
     fn summaries_say_which_check_failed_but_not_why() {
-        let verdict = |name, failed: bool| Verdict {
+        let verdict = |name, failed: bool| CheckResult {
             name,
-            outcome: if failed { Err(Unhealthy("a secret".into())) } else { Ok(()) },
+            outcome: if failed { Err(CheckFailure("a secret".into())) } else { Ok(()) },
         };
-        let check = |excluded: &[&str], verdicts: &[Verdict], expect: (bool, &str)| {
+        let check = |excluded: &[&str], verdicts: &[CheckResult], expect: (bool, &str)| {
             let excluded: Vec<String> = excluded.iter().map(ToString::to_string).collect();
             let (healthy, text) = summary(&["ping", "syncloop"], &excluded, verdicts, &[]);
             assert_eq!((healthy, text.as_str()), expect);

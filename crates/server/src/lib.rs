@@ -12,39 +12,41 @@
 mod access;
 mod api;
 mod control;
-mod counted;
 mod endpoints;
-mod guests;
+#[doc(hidden)]
+pub mod fuzzing;
+mod gzip;
 mod health;
+mod inflight;
 mod listen;
+mod log_rate_limit;
 mod metered;
 mod metered_plugins;
 mod metrics;
-mod packed;
 mod pod_list;
 mod process;
 mod secure;
-mod sparing;
 mod stats;
 #[cfg(test)]
 mod testing;
 mod tls;
-#[doc(hidden)]
-pub mod untrusted;
+mod unauthenticated_connections;
 
 use std::time::Duration;
 
 pub use access::{Access, AccessError, Authentication, Authorization};
 pub use api::{ApiSettings, SecureApi, SetVerbosity, StreamingTls};
 pub use endpoints::Endpoints;
-pub use health::{HealthCheck, HealthChecks, Unhealthy, Verdict};
-pub use listen::{ServeError, Serving, serve_tcp, serve_unix};
-pub use metered::{MeteredCgroups, MeteredEvents, MeteredHooks, MeteredImages, MeteredNode, MeteredRuntime};
-pub use metered_plugins::{MeteredCredentials, MeteredDrivers, MeteredSockets};
+pub use health::{CheckFailure, CheckResult, HealthCheck, HealthChecks};
+pub use listen::{ServeError, ServerHandle, serve_tcp, serve_unix};
+pub use metered::{
+    MeteredCgroups, MeteredEvents, MeteredHttpHooks, MeteredImages, MeteredNodeApi, MeteredRuntime,
+};
+pub use metered_plugins::{MeteredCsiDrivers, MeteredPluginSockets, MeteredRegistryCredentials};
 pub use metrics::{AgentMetrics, BuildInfo, CertificateFigures};
 pub use secure::{Tls, serve_tls};
 pub use stats::{NodeStats, StatsPorts, StatsSettings};
 pub use tls::{ClientAuthority, ServingCertificate, TlsError, TlsSettings, server_config};
 
 /// How long the agent may take to answer a question. It answers in milliseconds; this long means that it hangs.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const AGENT_TIMEOUT: Duration = Duration::from_secs(10);

@@ -23,16 +23,16 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::guests::Guests;
+use crate::unauthenticated_connections::UnauthenticatedConnections;
 
 /// What open requests get when the agent ends.
-pub(crate) const DRAIN: Duration = Duration::from_secs(2);
+pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// A connection that sends no request for so long is closed.
-pub(crate) const IDLE: Duration = Duration::from_secs(90);
+pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// Pause after a failed accept: the usual cause is that there are no file descriptors left.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Heads of requests: nobody needs long ones here.
-const HEADERS: usize = 64 * 1024;
+const MAX_HEADER_BYTES: usize = 64 * 1024;
 /// Connections that the kernel may hold until they are accepted.
 const BACKLOG: i32 = 128;
 
@@ -45,13 +45,13 @@ pub enum ServeError {
         #[source]
         source: io::Error,
     },
-    #[error("{address:?} is no IP address to listen on for {what}")]
+    #[error("{address:?} is not an IP address to listen on for {what}")]
     Address { what: &'static str, address: String },
     #[error("another agent answers on {}", path.display())]
     InUse { path: PathBuf },
-    #[error("{} is in the way of the {what}: it is no socket", path.display())]
+    #[error("{} exists and is not a socket: cannot create the {what}", path.display())]
     NotASocket { what: &'static str, path: PathBuf },
-    #[error("cannot make the {what} {}", path.display())]
+    #[error("cannot create the {what} {}", path.display())]
     Socket {
         what: &'static str,
         path: PathBuf,
@@ -61,12 +61,12 @@ pub enum ServeError {
 }
 
 /// A listener that is being served. Dropping it changes nothing: only the token given to it ends it.
-pub struct Serving {
+pub struct ServerHandle {
     address: Option<SocketAddr>,
     task: JoinHandle<()>,
 }
 
-impl Serving {
+impl ServerHandle {
     pub(crate) fn new(address: Option<SocketAddr>, task: JoinHandle<()>) -> Self {
         Self { address, task }
     }
@@ -95,14 +95,14 @@ pub async fn serve_tcp(
     port: u16,
     router: Router,
     stop: CancellationToken,
-) -> Result<Serving, ServeError> {
+) -> Result<ServerHandle, ServeError> {
     let ip = host.parse().map_err(|_| ServeError::Address { what, address: host.to_owned() })?;
     let wanted = SocketAddr::new(ip, port);
     let bind = |source| ServeError::Bind { what, address: wanted.to_string(), source };
     let listener = TcpListener::bind(wanted).await.map_err(bind)?;
     let address = listener.local_addr().map_err(bind)?;
     tracing::info!(%address, "serving the {what}");
-    Ok(Serving { address: Some(address), task: tokio::spawn(serve(what, listener, router, stop)) })
+    Ok(ServerHandle { address: Some(address), task: tokio::spawn(serve(what, listener, router, stop)) })
 }
 
 /// Serves `router` on a unix socket that only its owner can connect to. A socket that nobody answers on is replaced.
@@ -111,8 +111,8 @@ pub async fn serve_unix(
     path: &Path,
     router: Router,
     stop: CancellationToken,
-) -> Result<Serving, ServeError> {
-    clear_the_way(what, path).await?;
+) -> Result<ServerHandle, ServeError> {
+    check_socket_path(what, path).await?;
     let failed = |source| ServeError::Socket { what, path: path.to_owned(), source };
     let listener = private_listener(path).map_err(failed)?;
     let identity = identity(path).map_err(failed)?;
@@ -125,11 +125,11 @@ pub async fn serve_unix(
             let _ = fs::remove_file(&path);
         }
     });
-    Ok(Serving { address: None, task })
+    Ok(ServerHandle { address: None, task })
 }
 
 /// Sees to it that the path may be replaced.
-async fn clear_the_way(what: &'static str, path: &Path) -> Result<(), ServeError> {
+async fn check_socket_path(what: &'static str, path: &Path) -> Result<(), ServeError> {
     let failed = |source| ServeError::Socket { what, path: path.to_owned(), source };
     match fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
@@ -152,19 +152,19 @@ async fn clear_the_way(what: &'static str, path: &Path) -> Result<(), ServeError
 fn private_listener(path: &Path) -> io::Result<UnixListener> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 
-    let mut unborn = path.as_os_str().to_owned();
-    unborn.push(".new");
-    let unborn = PathBuf::from(unborn);
-    match fs::remove_file(&unborn) {
+    let mut temporary_path = path.as_os_str().to_owned();
+    temporary_path.push(".new");
+    let temporary_path = PathBuf::from(temporary_path);
+    match fs::remove_file(&temporary_path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    bind(&socket, &SocketAddrUnix::new(&unborn)?)?;
-    fs::set_permissions(&unborn, fs::Permissions::from_mode(0o600))?;
+    bind(&socket, &SocketAddrUnix::new(&temporary_path)?)?;
+    fs::set_permissions(&temporary_path, fs::Permissions::from_mode(0o600))?;
     listen(&socket, BACKLOG)?;
-    fs::rename(&unborn, path)?;
+    fs::rename(&temporary_path, path)?;
     UnixListener::from_std(std::os::unix::net::UnixListener::from(socket))
 }
 
@@ -174,64 +174,64 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 }
 
 /// What both kinds of listener can do.
-trait Door: Send + 'static {
+trait StreamListener: Send + 'static {
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
-    fn next(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+    fn accept_stream(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
 }
 
-impl Door for TcpListener {
+impl StreamListener for TcpListener {
     type Stream = TcpStream;
-    async fn next(&self) -> io::Result<TcpStream> {
+    async fn accept_stream(&self) -> io::Result<TcpStream> {
         self.accept().await.map(|(stream, _)| stream)
     }
 }
 
-impl Door for UnixListener {
+impl StreamListener for UnixListener {
     type Stream = UnixStream;
-    async fn next(&self) -> io::Result<UnixStream> {
+    async fn accept_stream(&self) -> io::Result<UnixStream> {
         self.accept().await.map(|(stream, _)| stream)
     }
 }
 
-async fn serve(what: &'static str, door: impl Door, router: Router, stop: CancellationToken) {
+async fn serve(what: &'static str, listener: impl StreamListener, router: Router, stop: CancellationToken) {
     let open = GracefulShutdown::new();
-    let cut = CancellationToken::new();
-    let mut guests = Guests::default();
-    while let Some(accepted) = stop.run_until_cancelled(door.next()).await {
+    let abort = CancellationToken::new();
+    let mut guests = UnauthenticatedConnections::default();
+    while let Some(accepted) = stop.run_until_cancelled(listener.accept_stream()).await {
         match accepted {
             Ok(stream) => {
-                let guest = guests.enter();
+                let guest = guests.add_connection();
                 let (router, asks) = (router.clone(), guest.clone());
                 let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
-                    asks.is_heard();
+                    asks.mark_active();
                     router.clone().oneshot(request)
                 });
                 let connection = http1::Builder::new()
                     .timer(TokioTimer::new())
-                    .header_read_timeout(IDLE)
-                    .max_buf_size(HEADERS)
+                    .header_read_timeout(IDLE_TIMEOUT)
+                    .max_buf_size(MAX_HEADER_BYTES)
                     .serve_connection(TokioIo::new(stream), service);
                 let connection = open.watch(connection);
-                let cut = cut.clone();
+                let abort = abort.clone();
                 tokio::spawn(async move {
                     tokio::select! {
                         ended = connection => if let Err(error) = ended {
-                            tracing::debug!(%error, "a connection of the {what} ended badly");
+                            tracing::debug!(%error, "a connection of the {what} failed");
                         },
-                        () = cut.cancelled() => {}
-                        () = guest.pushed_out() => tracing::debug!("closed a connection of the {what} for another"),
+                        () = abort.cancelled() => {}
+                        () = guest.displaced() => tracing::debug!("closed a connection of the {what}: there are too many"),
                     }
                 });
             }
             Err(error) => {
-                tracing::debug!(%error, "the {what} could not take a connection");
+                tracing::debug!(%error, "the {what} could not accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
     }
-    drop(door);
-    if tokio::time::timeout(DRAIN, open.shutdown()).await.is_err() {
-        cut.cancel();
+    drop(listener);
+    if tokio::time::timeout(DRAIN_TIMEOUT, open.shutdown()).await.is_err() {
+        abort.cancel();
     }
 }
 
@@ -257,7 +257,7 @@ mod tests {
         let wrong = serve_tcp("health port", "localhost", 0, hello(), stop.clone()).await.map(|_| ());
         assert_eq!(
             wrong.unwrap_err().to_string(),
-            r#""localhost" is no IP address to listen on for health port"#
+            r#""localhost" is not an IP address to listen on for health port"#
         );
         stop.cancel();
         first.ended().await;
@@ -339,14 +339,17 @@ mod tests {
         let waiting = tokio::spawn(crate::testing::try_get_tcp(at, "/slow"));
         asked.cancelled().await;
         let mut silent = Vec::new();
-        for _ in 0..3 * crate::guests::MOST {
+        for _ in 0..3 * crate::unauthenticated_connections::MAX_UNAUTHENTICATED_CONNECTIONS {
             silent.push(TcpStream::connect(at).await.unwrap());
         }
         assert_eq!(get_tcp(at, "/").await.body, "hello");
         // All but the last crowd, and far sooner than a connection is closed for its silence.
-        for stream in silent.iter_mut().take(crate::guests::MOST) {
-            let ended =
-                tokio::time::timeout(IDLE / 2, stream.read(&mut [0])).await.expect("closed for others");
+        for stream in
+            silent.iter_mut().take(crate::unauthenticated_connections::MAX_UNAUTHENTICATED_CONNECTIONS)
+        {
+            let ended = tokio::time::timeout(IDLE_TIMEOUT / 2, stream.read(&mut [0]))
+                .await
+                .expect("closed for others");
             assert!(matches!(ended, Ok(0) | Err(_)));
         }
         go.cancel();

@@ -16,9 +16,10 @@ use model::k8s::Node;
 use model::probe::ProbeOutcome;
 use model::{ApiEvent, ContainerId, EventSubject, PodUid, SandboxId};
 use ports::{
-    ApiError, ApiMeter, ApiRequest, CgroupError, Cgroups, ContainerFilter, ContainerInfo, ContainerStatus,
-    EventSink, HookAnswer, HttpHooks, Images, Meter, NodeApi, PodSeen, ProbeOf, Runtime, RuntimeError,
-    SandboxFilter, SandboxInfo, SandboxStatus, Seen, StreamFlags,
+    ApiError, ApiRequest, ApiRequestMetrics, CgroupError, Cgroups, ContainerFilter, ContainerInfo,
+    ContainerStatus, EngineMetrics, EventSink, HookAnswer, HttpHooks, Images, NodeApi, ObservedObject,
+    PodStatusUpdate, ProbeIdentity, Runtime, RuntimeError, SandboxFilter, SandboxInfo, SandboxStatus,
+    StreamFlags,
 };
 use serde_json::Value;
 use tokio::time::Instant;
@@ -26,7 +27,7 @@ use tokio::time::Instant;
 use crate::metrics::AgentMetrics;
 
 /// A call in progress. One that is dropped unfinished was given up, and counts as failed.
-struct Call<'a> {
+struct RuntimeCall<'a> {
     metrics: &'a AgentMetrics,
     operation: &'static str,
     /// Of a sandbox that is being made: its handler, and whether it has ids of its own.
@@ -35,12 +36,12 @@ struct Call<'a> {
     ok: bool,
 }
 
-impl Drop for Call<'_> {
+impl Drop for RuntimeCall<'_> {
     fn drop(&mut self) {
         let seconds = self.begun.elapsed().as_secs_f64();
         self.metrics.observe_runtime_call(self.operation, seconds, self.ok);
-        if let Some((handler, own_ids)) = self.sandbox {
-            self.metrics.observe_sandbox(handler, own_ids, seconds, self.ok);
+        if let Some((handler, user_namespaced)) = self.sandbox {
+            self.metrics.observe_sandbox(handler, user_namespaced, seconds, self.ok);
         }
     }
 }
@@ -51,13 +52,13 @@ async fn count<T>(
     sandbox: Option<(&str, bool)>,
     answer: impl Future<Output = Result<T, RuntimeError>>,
 ) -> Result<T, RuntimeError> {
-    let mut call = Call { metrics, operation, sandbox, begun: Instant::now(), ok: false };
+    let mut call = RuntimeCall { metrics, operation, sandbox, begun: Instant::now(), ok: false };
     let result = answer.await;
     call.ok = result.is_ok();
     result
 }
 
-fn has_own_ids(config: &SandboxConfig) -> bool {
+fn has_user_namespace(config: &SandboxConfig) -> bool {
     let security = config.linux.as_ref().and_then(|linux| linux.security_context.as_ref());
     let ids = security.and_then(|security| security.namespace_options.as_ref()?.userns_options.as_ref());
     ids.is_some_and(|ids| ids.mode == model::cri::NamespaceMode::Pod)
@@ -87,7 +88,7 @@ macro_rules! metered {
             $(async fn $method(&self, $($name: $of),*) -> Result<$answer, RuntimeError> {
                 #[allow(unused_mut, unused_assignments)]
                 let mut sandbox: Option<(&str, bool)> = None;
-                $(sandbox = Some(($handler, has_own_ids($config)));)?
+                $(sandbox = Some(($handler, has_user_namespace($config)));)?
                 let answer = count(&self.metrics, $operation, sandbox, self.inner.$method($($name),*)).await;
                 $(count_image_volumes(&self.metrics, $made, &answer);)?
                 answer
@@ -232,40 +233,40 @@ impl Cgroups for MeteredCgroups {
 }
 
 /// Hooks, with an eye on those that are answered otherwise than they asked.
-pub struct MeteredHooks {
+pub struct MeteredHttpHooks {
     inner: Arc<dyn HttpHooks>,
     metrics: Arc<AgentMetrics>,
 }
 
-impl MeteredHooks {
+impl MeteredHttpHooks {
     pub fn new(inner: Arc<dyn HttpHooks>, metrics: Arc<AgentMetrics>) -> Self {
         Self { inner, metrics }
     }
 }
 
 #[async_trait]
-impl HttpHooks for MeteredHooks {
+impl HttpHooks for MeteredHttpHooks {
     async fn get(&self, hook: &HttpHook) -> Result<HookAnswer, String> {
         let answer = self.inner.get(hook).await;
         if answer == Ok(HookAnswer::AnsweredWithoutTls) {
-            self.metrics.hook_fell_back();
+            self.metrics.count_hook_fallback();
         }
         answer
     }
 }
 
 /// The Node object, with an eye on how a new node comes to be ready.
-pub struct MeteredNode {
+pub struct MeteredNodeApi {
     inner: Arc<dyn NodeApi>,
     metrics: Arc<AgentMetrics>,
 }
 
-impl MeteredNode {
+impl MeteredNodeApi {
     pub fn new(inner: Arc<dyn NodeApi>, metrics: Arc<AgentMetrics>) -> Self {
         Self { inner, metrics }
     }
 
-    fn look(&self, node: &Node) {
+    fn note_if_ready(&self, node: &Node) {
         let conditions =
             node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
         if conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True") {
@@ -275,7 +276,7 @@ impl MeteredNode {
 }
 
 #[async_trait]
-impl NodeApi for MeteredNode {
+impl NodeApi for MeteredNodeApi {
     async fn get(&self, name: &str) -> Result<Arc<Node>, ApiError> {
         self.inner.get(name).await
     }
@@ -283,7 +284,7 @@ impl NodeApi for MeteredNode {
         self.metrics.cluster.node_registering();
         let made = self.inner.create(node).await?;
         self.metrics.cluster.node_registered();
-        self.look(&made);
+        self.note_if_ready(&made);
         Ok(made)
     }
     async fn patch(&self, name: &str, patch: &Value) -> Result<Arc<Node>, ApiError> {
@@ -296,10 +297,10 @@ impl NodeApi for MeteredNode {
         patience: Duration,
     ) -> Result<Arc<Node>, ApiError> {
         let node = self.inner.patch_status(name, patch, patience).await?;
-        self.look(&node);
+        self.note_if_ready(&node);
         Ok(node)
     }
-    fn watch(&self, name: &str) -> BoxStream<'static, Seen<Node>> {
+    fn watch(&self, name: &str) -> BoxStream<'static, ObservedObject<Node>> {
         self.inner.watch(name)
     }
 }
@@ -324,13 +325,13 @@ impl EventSink for MeteredEvents {
         if let (EventSubject::Pod { uid, .. }, "Pulling" | "Pulled" | "Failed") =
             (about, event.reason.as_str())
         {
-            self.metrics.pods.pulls(uid, event.reason == "Pulling");
+            self.metrics.pods.track_image_pull(uid, event.reason == "Pulling");
         }
         self.inner.record(about, event);
     }
 }
 
-impl Meter for AgentMetrics {
+impl EngineMetrics for AgentMetrics {
     fn step(&self, event: &'static str, took: Duration) {
         self.observe_step(event, took.as_secs_f64());
     }
@@ -340,7 +341,7 @@ impl Meter for AgentMetrics {
     fn pod_relist(&self, took: Duration) {
         self.observe_pod_relist(took.as_secs_f64());
     }
-    fn pod_status(&self, seen: &PodSeen<'_>) {
+    fn pod_status(&self, seen: &PodStatusUpdate<'_>) {
         self.pods.status(seen, self.now());
     }
     fn status_synced(&self, took: Duration) {
@@ -356,13 +357,13 @@ impl Meter for AgentMetrics {
     fn volume_set_up(&self, plugin: &str, ok: bool, took: Duration) {
         self.observe_volume(plugin, ok, took.as_secs_f64());
     }
-    fn probe(&self, of: &ProbeOf<'_>, outcome: &ProbeOutcome, took: Duration) {
+    fn probe(&self, of: &ProbeIdentity<'_>, outcome: &ProbeOutcome, took: Duration) {
         self.probes.observe(of, outcome, took.as_secs_f64());
     }
-    fn sleep_cut_short(&self) {
+    fn record_sleep_cut_short(&self) {
         self.sleep_cut_short();
     }
-    fn swept(&self, pods: usize, failed: usize) {
+    fn record_sweep(&self, pods: usize, failed: usize) {
         self.set_cleaned_volumes(pods, failed);
     }
     fn forget(&self, pod: &PodUid) {
@@ -371,7 +372,7 @@ impl Meter for AgentMetrics {
     }
 }
 
-impl ApiMeter for AgentMetrics {
+impl ApiRequestMetrics for AgentMetrics {
     fn request(&self, request: &ApiRequest<'_>) {
         self.cluster.request(request);
     }

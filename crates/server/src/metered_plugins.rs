@@ -7,19 +7,22 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use model::credentials::{CredentialPlugin, DockerConfigFile};
-use model::csi::{Abilities, DriverNode, Expand, PluginInfo, Publish, Stage, Told};
-use ports::{CsiDrivers, CsiError, PluginError, PluginSockets, RegistryCredentials, SocketNotice};
+use model::csi::{
+    DriverNodeInfo, NodeExpandCall, NodePublishCall, NodeServiceCapabilities, NodeStageCall, NodeVolumeStats,
+    PluginInfo,
+};
+use ports::{CsiDrivers, CsiError, PluginError, PluginSocketEvent, PluginSockets, RegistryCredentials};
 use tokio::time::Instant;
 
 use crate::metrics::{AgentMetrics, SocketState};
 
 /// Storage drivers whose calls are timed.
-pub struct MeteredDrivers {
+pub struct MeteredCsiDrivers {
     inner: Arc<dyn CsiDrivers>,
     metrics: Arc<AgentMetrics>,
 }
 
-impl MeteredDrivers {
+impl MeteredCsiDrivers {
     pub fn new(inner: Arc<dyn CsiDrivers>, metrics: Arc<AgentMetrics>) -> Self {
         Self { inner, metrics }
     }
@@ -45,84 +48,90 @@ impl MeteredDrivers {
 }
 
 #[async_trait]
-impl CsiDrivers for MeteredDrivers {
-    fn place(&self, driver: &str, endpoint: Option<&str>) {
-        self.inner.place(driver, endpoint);
+impl CsiDrivers for MeteredCsiDrivers {
+    fn set_endpoint(&self, driver: &str, endpoint: Option<&str>) {
+        self.inner.set_endpoint(driver, endpoint);
     }
-    async fn node_info(&self, driver: &str) -> Result<DriverNode, CsiError> {
-        self.timed(driver, "NodeGetInfo", self.inner.node_info(driver)).await
+    async fn node_get_info(&self, driver: &str) -> Result<DriverNodeInfo, CsiError> {
+        self.timed(driver, "NodeGetInfo", self.inner.node_get_info(driver)).await
     }
-    async fn abilities(&self, driver: &str) -> Result<Abilities, CsiError> {
-        self.timed(driver, "NodeGetCapabilities", self.inner.abilities(driver)).await
+    async fn node_get_capabilities(&self, driver: &str) -> Result<NodeServiceCapabilities, CsiError> {
+        self.timed(driver, "NodeGetCapabilities", self.inner.node_get_capabilities(driver)).await
     }
-    async fn stage(&self, driver: &str, call: &Stage) -> Result<(), CsiError> {
-        self.timed(driver, "NodeStageVolume", self.inner.stage(driver, call)).await
+    async fn node_stage_volume(&self, driver: &str, call: &NodeStageCall) -> Result<(), CsiError> {
+        self.timed(driver, "NodeStageVolume", self.inner.node_stage_volume(driver, call)).await
     }
-    async fn publish(&self, driver: &str, call: &Publish) -> Result<(), CsiError> {
-        self.timed(driver, "NodePublishVolume", self.inner.publish(driver, call)).await
+    async fn node_publish_volume(&self, driver: &str, call: &NodePublishCall) -> Result<(), CsiError> {
+        self.timed(driver, "NodePublishVolume", self.inner.node_publish_volume(driver, call)).await
     }
-    async fn unpublish(&self, driver: &str, handle: &str, target: &str) -> Result<(), CsiError> {
-        self.timed(driver, "NodeUnpublishVolume", self.inner.unpublish(driver, handle, target)).await
+    async fn node_unpublish_volume(&self, driver: &str, handle: &str, target: &str) -> Result<(), CsiError> {
+        self.timed(driver, "NodeUnpublishVolume", self.inner.node_unpublish_volume(driver, handle, target))
+            .await
     }
-    async fn unstage(&self, driver: &str, handle: &str, staging: &str) -> Result<(), CsiError> {
-        self.timed(driver, "NodeUnstageVolume", self.inner.unstage(driver, handle, staging)).await
+    async fn node_unstage_volume(&self, driver: &str, handle: &str, staging: &str) -> Result<(), CsiError> {
+        self.timed(driver, "NodeUnstageVolume", self.inner.node_unstage_volume(driver, handle, staging)).await
     }
-    async fn expand(&self, driver: &str, call: &Expand) -> Result<(), CsiError> {
-        self.timed(driver, "NodeExpandVolume", self.inner.expand(driver, call)).await
+    async fn node_expand_volume(&self, driver: &str, call: &NodeExpandCall) -> Result<(), CsiError> {
+        self.timed(driver, "NodeExpandVolume", self.inner.node_expand_volume(driver, call)).await
     }
-    async fn tell(&self, driver: &str, handle: &str, path: &str) -> Result<Told, CsiError> {
-        self.timed(driver, "NodeGetVolumeStats", self.inner.tell(driver, handle, path)).await
+    async fn node_get_volume_stats(
+        &self,
+        driver: &str,
+        handle: &str,
+        path: &str,
+    ) -> Result<NodeVolumeStats, CsiError> {
+        self.timed(driver, "NodeGetVolumeStats", self.inner.node_get_volume_stats(driver, handle, path)).await
     }
 }
 
 /// Sockets of plugins that are counted.
-pub struct MeteredSockets {
+pub struct MeteredPluginSockets {
     inner: Arc<dyn PluginSockets>,
     metrics: Arc<AgentMetrics>,
 }
 
-impl MeteredSockets {
+impl MeteredPluginSockets {
     pub fn new(inner: Arc<dyn PluginSockets>, metrics: Arc<AgentMetrics>) -> Self {
         Self { inner, metrics }
     }
 }
 
 #[async_trait]
-impl PluginSockets for MeteredSockets {
-    fn watch(&self) -> BoxStream<'static, SocketNotice> {
+impl PluginSockets for MeteredPluginSockets {
+    fn watch(&self) -> BoxStream<'static, PluginSocketEvent> {
         let metrics = self.metrics.clone();
-        let count = move |notice: &SocketNotice| match notice {
-            SocketNotice::Came { path } => metrics.plugins.socket_is(path, SocketState::Seen),
-            SocketNotice::Gone { path } => metrics.plugins.socket_is_gone(path),
+        let count = move |notice: &PluginSocketEvent| match notice {
+            PluginSocketEvent::Added { path } => metrics.plugins.set_socket_state(path, SocketState::Seen),
+            PluginSocketEvent::Gone { path } => metrics.plugins.remove_socket(path),
         };
         self.inner.watch().inspect(count).boxed()
     }
-    async fn info(&self, socket: &str) -> Result<PluginInfo, CsiError> {
-        self.inner.info(socket).await
+    async fn get_info(&self, socket: &str) -> Result<PluginInfo, CsiError> {
+        self.inner.get_info(socket).await
     }
-    async fn notify(&self, socket: &str, trouble: Option<&str>) -> Result<(), CsiError> {
-        let told = self.inner.notify(socket, trouble).await;
+    async fn notify_registration_status(&self, socket: &str, trouble: Option<&str>) -> Result<(), CsiError> {
+        let told = self.inner.notify_registration_status(socket, trouble).await;
         if told.is_ok() && trouble.is_none() {
-            self.metrics.plugins.socket_is(socket, SocketState::Registered);
+            self.metrics.plugins.set_socket_state(socket, SocketState::Registered);
         }
         told
     }
 }
 
 /// Credential plugins whose answers are timed.
-pub struct MeteredCredentials {
+pub struct MeteredRegistryCredentials {
     inner: Arc<dyn RegistryCredentials>,
     metrics: Arc<AgentMetrics>,
 }
 
-impl MeteredCredentials {
+impl MeteredRegistryCredentials {
     pub fn new(inner: Arc<dyn RegistryCredentials>, metrics: Arc<AgentMetrics>) -> Self {
         Self { inner, metrics }
     }
 }
 
 #[async_trait]
-impl RegistryCredentials for MeteredCredentials {
+impl RegistryCredentials for MeteredRegistryCredentials {
     async fn docker_configs(&self) -> Vec<DockerConfigFile> {
         self.inner.docker_configs().await
     }

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use crate::process;
 
 mod cluster;
-mod momentary;
+mod per_scrape;
 mod plugins;
 mod pods;
 mod probes;
@@ -29,7 +29,7 @@ mod registrar;
 
 pub use cluster::CertificateFigures;
 pub(crate) use cluster::ClusterMetrics;
-pub(crate) use momentary::{AgentFigures, Scrape};
+pub(crate) use per_scrape::{AgentSnapshot, ScrapeInputs};
 pub(crate) use plugins::{PluginMetrics, SocketState};
 pub(crate) use pods::PodMetrics;
 pub(crate) use probes::ProbeMetrics;
@@ -97,7 +97,7 @@ const PULL_BUCKETS: [f64; 13] =
     [1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 180.0, 300.0, 600.0, 900.0, 1200.0, 1800.0, 3600.0];
 const REQUEST_LABELS: [&str; 4] = ["long_running", "method", "path", "server_type"];
 /// No label: for a family that shows only when it was fed.
-const PLAIN: [&str; 0] = [];
+const NO_LABELS: [&str; 0] = [];
 
 impl AgentMetrics {
     pub fn new(build: BuildInfo, wall: Arc<dyn WallClock>) -> Arc<Self> {
@@ -114,13 +114,14 @@ impl AgentMetrics {
             cgroup_version: add.gauges(
                 "kubelet_cgroup_version",
                 "Version of the cgroup hierarchy in use.",
-                &PLAIN,
+                &NO_LABELS,
             ),
-            started_pods: add.counter("kubelet_started_pods_total", "Pod sandboxes that were asked for."),
-            started_pods_errors: add.counter(
-                "kubelet_started_pods_errors_total",
-                "Pod sandboxes that were asked for and not made.",
+            started_pods: add.counter(
+                "kubelet_started_pods_total",
+                "Pod sandboxes that were requested of the container runtime.",
             ),
+            started_pods_errors: add
+                .counter("kubelet_started_pods_errors_total", "Pod sandboxes that could not be created."),
             started_containers: add.counters(
                 "kubelet_started_containers_total",
                 "Containers that were started, by kind.",
@@ -128,11 +129,11 @@ impl AgentMetrics {
             ),
             started_user_namespaced_pods: add.counter(
                 "kubelet_started_user_namespaced_pods_total",
-                "Sandboxes with ids of their own that were asked for.",
+                "Sandboxes with a user namespace that were requested of the container runtime.",
             ),
             started_user_namespaced_pods_errors: add.counter(
                 "kubelet_started_user_namespaced_pods_errors_total",
-                "Sandboxes with ids of their own that were asked for and not made.",
+                "Sandboxes with a user namespace that could not be created.",
             ),
             runtime_operations: add.counters(
                 "kubelet_runtime_operations_total",
@@ -141,7 +142,7 @@ impl AgentMetrics {
             ),
             runtime_operations_errors: add.counters(
                 "kubelet_runtime_operations_errors_total",
-                "Calls to the container runtime that failed or were given up.",
+                "Calls to the container runtime that failed or timed out.",
                 &["operation_type"],
             ),
             runtime_operations_duration: add.histograms(
@@ -152,76 +153,82 @@ impl AgentMetrics {
             ),
             run_podsandbox_duration: add.histograms(
                 "kubelet_run_podsandbox_duration_seconds",
-                "How long the runtime took to make a pod sandbox.",
+                "How long the container runtime took to create a pod sandbox.",
                 &["runtime_handler"],
                 default_buckets.clone(),
             ),
             run_podsandbox_errors: add.counters(
                 "kubelet_run_podsandbox_errors_total",
-                "Pod sandboxes that the runtime failed to make.",
+                "Pod sandboxes that the container runtime failed to create.",
                 &["runtime_handler"],
             ),
             relist_duration: add.histograms(
                 "kubelet_pleg_relist_duration_seconds",
-                "How long a full look at the runtime took.",
-                &PLAIN,
+                "How long it took to list all pods and containers of the container runtime.",
+                &NO_LABELS,
                 default_buckets.clone(),
             ),
             relist_interval: add.histograms(
                 "kubelet_pleg_relist_interval_seconds",
-                "Time between two full looks at the runtime.",
-                &PLAIN,
+                "Time between two lists of all pods and containers of the container runtime.",
+                &NO_LABELS,
                 default_buckets.clone(),
             ),
             pod_relist_duration: add.histograms(
                 "kubelet_pleg_pod_relist_duration_seconds",
-                "How long a look at one pod in the runtime took.",
-                &PLAIN,
+                "How long it took to read one pod from the container runtime.",
+                &NO_LABELS,
                 default_buckets.clone(),
             ),
             last_relist: ArcSwapOption::empty(),
             cgroup_duration: add.histograms(
                 "kubelet_cgroup_manager_duration_seconds",
-                "How long it took to make, to write and to destroy cgroups.",
+                "How long it took to create, update and destroy cgroups.",
                 &["operation_type"],
                 default_buckets.clone(),
             ),
             hook_fallbacks: add.counter(
                 "kubelet_lifecycle_handler_http_fallbacks_total",
-                "Hooks that asked for HTTPS and were answered without it.",
+                "HTTPS lifecycle hooks that fell back to plain HTTP.",
             ),
             sleeps_cut_short: add.counter(
                 "kubelet_sleep_action_terminated_early_total",
-                "Hooks that were not let sleep to their end.",
+                "Sleep hooks that were ended before their time.",
             ),
             image_volumes: ImageVolumes::new(&add),
             cleaned_volumes: [
-                ("kubelet_orphan_pod_cleaned_volumes", "Pods whose volumes were cleaned up without them."),
-                ("kubelet_orphan_pod_cleaned_volumes_errors", "Such pods whose volumes could not be."),
+                (
+                    "kubelet_orphan_pod_cleaned_volumes",
+                    "Orphaned pods whose volumes were cleaned up in the last sweep.",
+                ),
+                (
+                    "kubelet_orphan_pod_cleaned_volumes_errors",
+                    "Orphaned pods whose volumes could not be cleaned up in the last sweep.",
+                ),
             ]
-            .map(|(name, about)| add.keep(IntGauge::new(name, about))),
+            .map(|(name, about)| add.register(IntGauge::new(name, about))),
             certificate_life: certificate_life(&add),
             volume_duration: add.histograms(
                 "volume_operation_total_seconds",
-                "How long volumes took to be set up.",
+                "How long it took to set up a volume.",
                 &["operation_name", "plugin_name"],
                 VOLUME_BUCKETS.to_vec(),
             ),
             storage_duration: add.histograms(
                 "storage_operation_duration_seconds",
-                "How long volumes took to be set up, by outcome.",
+                "How long it took to set up a volume, by outcome.",
                 &["migrated", "operation_name", "status", "volume_plugin"],
                 VOLUME_BUCKETS.to_vec(),
             ),
             image_pull_duration: add.histograms(
                 "kubelet_image_pull_duration_seconds",
-                "How long pulls of images took, by the size of the image.",
+                "How long it took to pull an image, by the size of the image.",
                 &["image_size_in_bytes"],
                 PULL_BUCKETS.to_vec(),
             ),
             features: add.gauges(
                 "kubernetes_feature_enabled",
-                "Feature gates that change what this agent does.",
+                "Whether a feature gate is enabled: 1, or 0. Only gates that change what this agent does.",
                 &["name", "stage"],
             ),
             health: HealthMetrics::new(),
@@ -230,40 +237,40 @@ impl AgentMetrics {
             plugins: PluginMetrics::new(&add),
             websocket_streams: add.counters(
                 "kubelet_websocket_streaming_requests_total",
-                "Streams by a WebSocket protocol that this node translates for the runtime.",
+                "Requests to stream over WebSocket that this node translates for the container runtime.",
                 &["subresource"],
             ),
             http_requests: add.counters(
                 "kubelet_http_requests_total",
-                "Requests that were answered.",
+                "HTTP requests that were answered.",
                 &REQUEST_LABELS,
             ),
             http_requests_duration: add.histograms(
                 "kubelet_http_requests_duration_seconds",
-                "How long it took to answer requests.",
+                "How long it took to answer an HTTP request.",
                 &REQUEST_LABELS,
                 default_buckets,
             ),
             http_inflight: add.gauges(
                 "kubelet_http_inflight_requests",
-                "Requests in progress.",
+                "HTTP requests in progress.",
                 &REQUEST_LABELS,
             ),
             step_duration: add.histograms(
                 "rubelet_step_duration_seconds",
-                "How long the decision core took for one event.",
-                &PLAIN,
+                "How long the decision core took to handle one event.",
+                &NO_LABELS,
                 step_buckets,
             ),
             events: add.counters(
                 "rubelet_events_total",
-                "Events that reached the decision core.",
+                "Events that the decision core has handled.",
                 &["event"],
             ),
-            plans: add.counters("rubelet_plans_total", "Plans that were handed to an executor.", &PLAIN),
+            plans: add.counters("rubelet_plans_total", "Plans that were given to the executor.", &NO_LABELS),
             volume_sizes: add.histograms(
                 "kubelet_volume_metric_collection_duration_seconds",
-                "How long it took to find the size of a volume.",
+                "How long it took to measure a volume.",
                 &["metric_source"],
                 prometheus::DEFAULT_BUCKETS.to_vec(),
             ),
@@ -287,7 +294,7 @@ impl AgentMetrics {
 
     /// 1 or 2.
     pub fn set_cgroup_version(&self, version: u8) {
-        self.cgroup_version.with_label_values(&PLAIN).set(version.into());
+        self.cgroup_version.with_label_values(&NO_LABELS).set(version.into());
     }
 
     /// A call to the runtime ended: `operation` is the kubelet's word for it.
@@ -300,13 +307,13 @@ impl AgentMetrics {
     }
 
     /// A sandbox was asked for, and the runtime answered or was given up.
-    pub fn observe_sandbox(&self, handler: &str, own_ids: bool, seconds: f64, ok: bool) {
+    pub fn observe_sandbox(&self, handler: &str, user_namespaced: bool, seconds: f64, ok: bool) {
         self.started_pods.inc();
-        self.started_user_namespaced_pods.inc_by(own_ids.into());
+        self.started_user_namespaced_pods.inc_by(user_namespaced.into());
         self.run_podsandbox_duration.with_label_values(&[handler]).observe(seconds);
         if !ok {
             self.started_pods_errors.inc();
-            self.started_user_namespaced_pods_errors.inc_by(own_ids.into());
+            self.started_user_namespaced_pods_errors.inc_by(user_namespaced.into());
             self.run_podsandbox_errors.with_label_values(&[handler]).inc();
         }
     }
@@ -317,16 +324,16 @@ impl AgentMetrics {
 
     /// A look at everything in the runtime.
     pub fn observe_relist(&self, seconds: f64) {
-        self.relist_duration.with_label_values(&PLAIN).observe(seconds);
+        self.relist_duration.with_label_values(&NO_LABELS).observe(seconds);
         let now = Arc::new(Instant::now());
         if let Some(last) = self.last_relist.swap(Some(now)) {
-            self.relist_interval.with_label_values(&PLAIN).observe(last.elapsed().as_secs_f64());
+            self.relist_interval.with_label_values(&NO_LABELS).observe(last.elapsed().as_secs_f64());
         }
     }
 
     /// A look at one pod in the runtime.
     pub fn observe_pod_relist(&self, seconds: f64) {
-        self.pod_relist_duration.with_label_values(&PLAIN).observe(seconds);
+        self.pod_relist_duration.with_label_values(&NO_LABELS).observe(seconds);
     }
 
     pub(crate) fn observe_cgroup(&self, operation: &str, seconds: f64) {
@@ -348,7 +355,7 @@ impl AgentMetrics {
     }
 
     /// A hook was answered in plain HTTP, though it asked for more.
-    pub(crate) fn hook_fell_back(&self) {
+    pub(crate) fn count_hook_fallback(&self) {
         self.hook_fallbacks.inc();
     }
 
@@ -381,7 +388,7 @@ impl AgentMetrics {
     /// Somebody showed a certificate that is good until then.
     pub(crate) fn observe_certificate(&self, expires: Wall) {
         let seconds = self.now().seconds_until(expires);
-        self.certificate_life.with_label_values(&PLAIN).observe(seconds);
+        self.certificate_life.with_label_values(&NO_LABELS).observe(seconds);
     }
 
     /// `stage` is upstream's word: `ALPHA`, `BETA`, `DEPRECATED`, or nothing.
@@ -390,18 +397,18 @@ impl AgentMetrics {
     }
 
     /// How the certificate towards the cluster (`client`) or of our own port (`server`) is found at each scrape.
-    pub fn watch_certificate(&self, kind: &'static str, figures: CertificateFigures) {
-        self.cluster.watch_certificate(kind, figures);
+    pub fn register_certificate(&self, kind: &'static str, figures: CertificateFigures) {
+        self.cluster.register_certificate(kind, figures);
     }
 
     /// The decision core took one event.
     pub fn observe_step(&self, event: &'static str, seconds: f64) {
         self.events.with_label_values(&[event]).inc();
-        self.step_duration.with_label_values(&PLAIN).observe(seconds);
+        self.step_duration.with_label_values(&NO_LABELS).observe(seconds);
     }
 
     pub fn count_plan(&self) {
-        self.plans.with_label_values(&PLAIN).inc();
+        self.plans.with_label_values(&NO_LABELS).inc();
     }
 
     /// The size of a volume of this plugin was found.
@@ -410,27 +417,27 @@ impl AgentMetrics {
     }
 
     /// Counts a request from its begin; the guard counts its end.
-    pub(crate) fn request(self: Arc<Self>, method: &str, path: &str, server_type: &str) -> InProgress {
+    pub(crate) fn request(self: Arc<Self>, method: &str, path: &str, server_type: &str) -> InflightRequest {
         let long = matches!(path, "exec" | "attach" | "portForward" | "debug");
         let labels = [if long { "true" } else { "false" }, method, path, server_type].map(str::to_owned);
         self.http_inflight.with_label_values(&labels).inc();
-        InProgress { metrics: self, labels, begun: tokio::time::Instant::now() }
+        InflightRequest { metrics: self, labels, begun: tokio::time::Instant::now() }
     }
 
     /// The text of a scrape.
-    pub(crate) fn text(&self, scrape: &Scrape) -> Result<String, prometheus::Error> {
+    pub(crate) fn text(&self, scrape: &ScrapeInputs) -> Result<String, prometheus::Error> {
         let registry = Registry::new();
-        momentary::add_build(&registry, &self.build);
+        per_scrape::add_build(&registry, &self.build);
         if let Some(figures) = &scrape.figures {
-            momentary::add_agent(&registry, figures);
+            per_scrape::add_agent(&registry, figures);
         }
         let process = process::figures();
         if let Some(figures) = &process {
-            momentary::add_process(&registry, figures);
+            per_scrape::add_process(&registry, figures);
         }
-        momentary::add_disks(&registry, scrape);
-        self.pods.add_momentary(&registry);
-        self.cluster.add_momentary(&registry, scrape.now, process::start(), process::boot());
+        per_scrape::add_disks(&registry, scrape);
+        self.pods.add_per_scrape(&registry);
+        self.cluster.add_per_scrape(&registry, scrape.now, process::start(), process::boot());
         self.add_relist(&registry, scrape.now);
         let mut families: Vec<MetricFamily> = self.registry.gather();
         families.extend(registry.gather());
@@ -444,16 +451,13 @@ impl AgentMetrics {
             let seconds = now.0 as f64 / 1e9 - last.elapsed().as_secs_f64();
             add.gauge(
                 "kubelet_pleg_last_seen_seconds",
-                "When the runtime was last read as a whole.",
+                "When all pods and containers of the container runtime were last listed, in seconds since the Unix epoch.",
                 seconds,
             );
         }
         // There is no queue that could be full.
-        add.counter(
-            "kubelet_pleg_discard_events",
-            "Changes in the runtime that were lost on the way: never any.",
-        );
-        let provider = "Where figures about pods come from; the value is always 1.";
+        add.counter("kubelet_pleg_discard_events", "Container runtime events that were discarded. Always 0.");
+        let provider = "Source of the usage metrics of pods; the value is always 1.";
         let name = if self.of_runtime.load(Ordering::Relaxed) { "cri" } else { "cgroup" };
         add.gauges("kubelet_metrics_provider", provider, &["provider"]).with_label_values(&[name]).set(1);
     }
@@ -470,9 +474,9 @@ impl ImageVolumes {
     fn new(add: &Registrar<'_>) -> Self {
         let one = |name: &str, about: &str| add.counter(&format!("kubelet_image_volume_{name}_total"), about);
         Self {
-            requested: one("requested", "Images that containers were to have mounted."),
-            mounted: one("mounted_succeed", "Images that were mounted."),
-            failed: one("mounted_errors", "Images that could not be mounted."),
+            requested: one("requested", "Image volumes that were requested."),
+            mounted: one("mounted_succeed", "Image volumes that were mounted."),
+            failed: one("mounted_errors", "Image volumes that could not be mounted."),
         }
     }
 }
@@ -485,11 +489,11 @@ fn certificate_life(add: &Registrar<'_>) -> HistogramVec {
     let hours = [0.0, 0.5, 1.0, 2.0, 6.0, 12.0].map(|hours| hours * HOUR);
     let made = add.histograms(
         "apiserver_client_certificate_expiration_seconds",
-        "How long the certificates are good for that callers show.",
-        &PLAIN,
+        "Remaining lifetime of the client certificates used for requests, in seconds.",
+        &NO_LABELS,
         hours.into_iter().chain(days).collect(),
     );
-    made.with_label_values(&PLAIN);
+    made.with_label_values(&NO_LABELS);
     made
 }
 
@@ -504,14 +508,19 @@ impl HealthMetrics {
     fn new() -> Self {
         let registry = Registry::new();
         let add = Registrar(&registry);
-        let now = add.gauges("kubernetes_healthcheck", "Whether a check passes.", &["name", "type"]);
+        let now = add.gauges(
+            "kubernetes_healthcheck",
+            "1 if the health check passed last, 0 if not.",
+            &["name", "type"],
+        );
         let labels = ["name", "status", "type"];
-        let total = add.counters("kubernetes_healthchecks_total", "Outcomes of checks.", &labels);
+        let total =
+            add.counters("kubernetes_healthchecks_total", "Results of health checks, by status.", &labels);
         Self { registry, now, total }
     }
 
     /// Somebody had these checks made.
-    pub fn observe(&self, verdicts: &[crate::Verdict]) {
+    pub fn observe(&self, verdicts: &[crate::CheckResult]) {
         for verdict in verdicts {
             let ok = verdict.outcome.is_ok();
             self.now.with_label_values(&[verdict.name, "healthz"]).set(ok.into());
@@ -544,13 +553,13 @@ fn size_class(bytes: u64) -> &'static str {
 }
 
 /// A request in progress.
-pub(crate) struct InProgress {
+pub(crate) struct InflightRequest {
     metrics: Arc<AgentMetrics>,
     labels: [String; 4],
     begun: tokio::time::Instant,
 }
 
-impl Drop for InProgress {
+impl Drop for InflightRequest {
     fn drop(&mut self) {
         let labels = &self.labels;
         self.metrics.http_inflight.with_label_values(labels).dec();

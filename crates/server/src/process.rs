@@ -14,7 +14,7 @@ pub(crate) struct ProcessFigures {
     pub virtual_bytes: f64,
     pub open_fds: f64,
     pub max_fds: f64,
-    pub most_virtual_bytes: f64,
+    pub max_virtual_bytes: f64,
     /// Of the whole network namespace, as every Prometheus client tells them.
     pub received_bytes: f64,
     pub sent_bytes: f64,
@@ -71,7 +71,7 @@ fn parse(texts: &Texts, open_fds: f64) -> Option<ProcessFigures> {
         virtual_bytes: value_of(texts.status, "VmSize:")? * 1024.0,
         open_fds,
         max_fds: value_of(texts.limits, "Max open files")?,
-        most_virtual_bytes: value_of(texts.limits, "Max address space")?,
+        max_virtual_bytes: value_of(texts.limits, "Max address space")?,
         received_bytes: column(texts.network, "InOctets").unwrap_or_default(),
         sent_bytes: column(texts.network, "OutOctets").unwrap_or_default(),
     })
@@ -114,7 +114,7 @@ mod tests {
             virtual_bytes: 2_048_000.0,
             open_fds: 7.0,
             max_fds: 1024.0,
-            most_virtual_bytes: f64::INFINITY,
+            max_virtual_bytes: f64::INFINITY,
             received_bytes: 70.0,
             sent_bytes: 80.0,
         };

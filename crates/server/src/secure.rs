@@ -24,16 +24,16 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
 use crate::access::Peer;
-use crate::guests::{Guest, Guests};
-use crate::listen::{ACCEPT_PAUSE, DRAIN, IDLE, ServeError, Serving};
+use crate::listen::{ACCEPT_PAUSE, DRAIN_TIMEOUT, IDLE_TIMEOUT, ServeError, ServerHandle};
 use crate::tls::ClientAuthority;
+use crate::unauthenticated_connections::{UnauthenticatedConnection, UnauthenticatedConnections};
 
 /// How long a handshake may take.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Head of a request of somebody who showed no certificate, or one that nobody here vouches for.
-const STRANGER_HEADERS: usize = 64 * 1024;
+const MAX_UNAUTHENTICATED_HEADER_BYTES: usize = 64 * 1024;
 /// Head of a request else. Its first line, which holds the commands of exec, may have 64 KiB in any case: hyper's limit.
-const HEADERS: usize = 1024 * 1024;
+const MAX_HEADER_BYTES: usize = 1024 * 1024;
 
 /// What a connection is made by: the handshake, and whose certificates count.
 pub struct Tls {
@@ -49,21 +49,21 @@ pub async fn serve_tls(
     tls: Tls,
     router: Router,
     stop: CancellationToken,
-) -> Result<Serving, ServeError> {
+) -> Result<ServerHandle, ServeError> {
     let ip = host.parse().map_err(|_| ServeError::Address { what, address: host.to_owned() })?;
     let wanted = SocketAddr::new(ip, port);
     let bind = |source| ServeError::Bind { what, address: wanted.to_string(), source };
     let listener = TcpListener::bind(wanted).await.map_err(bind)?;
     let address = listener.local_addr().map_err(bind)?;
     tracing::info!(%address, "serving the {what}");
-    let cut = CancellationToken::new();
+    let abort = CancellationToken::new();
     let acceptor = TlsAcceptor::from(tls.config);
-    let door = Door { what, acceptor, authority: tls.authority, router, stop, cut };
-    Ok(Serving::new(Some(address), tokio::spawn(serve(door, listener))))
+    let server = SecureServer { what, acceptor, authority: tls.authority, router, stop, abort: abort };
+    Ok(ServerHandle::new(Some(address), tokio::spawn(serve(server, listener))))
 }
 
 #[derive(Clone)]
-struct Door {
+struct SecureServer {
     what: &'static str,
     acceptor: TlsAcceptor,
     authority: Option<Arc<ClientAuthority>>,
@@ -71,51 +71,51 @@ struct Door {
     /// Takes no new request.
     stop: CancellationToken,
     /// Ends every connection, when the time to drain is over.
-    cut: CancellationToken,
+    abort: CancellationToken,
 }
 
-async fn serve(door: Door, listener: TcpListener) {
+async fn serve(server: SecureServer, listener: TcpListener) {
     let open = TaskTracker::new();
-    let mut guests = Guests::default();
-    while let Some(accepted) = door.stop.run_until_cancelled(listener.accept()).await {
+    let mut guests = UnauthenticatedConnections::default();
+    while let Some(accepted) = server.stop.run_until_cancelled(listener.accept()).await {
         match accepted {
             Ok((stream, _)) => {
-                let guest = guests.enter();
-                open.spawn(door.clone().attend(stream, guest));
+                let guest = guests.add_connection();
+                open.spawn(server.clone().handle_connection(stream, guest));
             }
             Err(error) => {
-                tracing::debug!(%error, "the {} could not take a connection", door.what);
+                tracing::debug!(%error, "the {} could not accept a connection", server.what);
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
     }
     drop(listener);
     open.close();
-    if tokio::time::timeout(DRAIN, open.wait()).await.is_err() {
-        door.cut.cancel();
+    if tokio::time::timeout(DRAIN_TIMEOUT, open.wait()).await.is_err() {
+        server.abort.cancel();
     }
 }
 
-impl Door {
-    async fn attend(self, stream: TcpStream, guest: Arc<Guest>) {
+impl SecureServer {
+    async fn handle_connection(self, stream: TcpStream, guest: Arc<UnauthenticatedConnection>) {
         let serving = async {
             // Keystrokes of a terminal must not wait for more.
             let _ = stream.set_nodelay(true);
-            let stream = match tokio::time::timeout(HANDSHAKE, self.acceptor.accept(stream)).await {
+            let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, self.acceptor.accept(stream)).await {
                 Ok(Ok(stream)) => stream,
-                Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake on the {}", self.what),
-                Err(_) => return tracing::debug!("no TLS handshake in time on the {}", self.what),
+                Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed on the {}", self.what),
+                Err(_) => return tracing::debug!("TLS handshake timed out on the {}", self.what),
             };
-            self.answer(stream, guest.clone()).await;
+            self.serve_requests(stream, guest.clone()).await;
         };
         tokio::select! {
             () = serving => {}
-            () = self.cut.cancelled() => {}
-            () = guest.pushed_out() => tracing::debug!("closed a silent connection for another"),
+            () = self.abort.cancelled() => {}
+            () = guest.displaced() => tracing::debug!("closed an unauthenticated connection: there are too many"),
         }
     }
 
-    async fn answer(&self, stream: TlsStream<TcpStream>, guest: Arc<Guest>) {
+    async fn serve_requests(&self, stream: TlsStream<TcpStream>, guest: Arc<UnauthenticatedConnection>) {
         let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
         let certificates: Vec<_> = certificates.iter().map(|one| one.clone().into_owned()).collect();
         let vouched = |authority: &Arc<ClientAuthority>| {
@@ -123,19 +123,19 @@ impl Door {
         };
         let is_known = self.authority.as_ref().is_some_and(vouched);
         if is_known {
-            guest.is_heard();
+            guest.mark_active();
         }
-        let headers = if is_known { HEADERS } else { STRANGER_HEADERS };
-        let peer = Peer::new(certificates, guest.welcome.clone());
+        let headers = if is_known { MAX_HEADER_BYTES } else { MAX_UNAUTHENTICATED_HEADER_BYTES };
+        let peer = Peer::new(certificates, guest.authorized.clone());
         let router = self.router.clone();
         let service = hyper::service::service_fn(move |mut request: http::Request<Incoming>| {
-            guest.is_heard();
+            guest.mark_active();
             request.extensions_mut().insert(peer.clone());
             router.clone().oneshot(request)
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(IDLE)
+            .header_read_timeout(IDLE_TIMEOUT)
             .max_buf_size(headers)
             .serve_connection(TokioIo::new(stream), service)
             .with_upgrades();
@@ -148,7 +148,7 @@ impl Door {
             }
         };
         if let Err(error) = ended {
-            tracing::debug!(%error, "a connection of the {} ended badly", self.what);
+            tracing::debug!(%error, "a connection of the {} failed", self.what);
         }
     }
 }

@@ -29,31 +29,34 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::FullName;
-use ports::{AgentView, CsiDrivers, Depth, EventSink, Images, Runtime, RuntimeError, UsageReader, WallClock};
+use ports::{
+    AgentView, CgroupDetailLevel, CsiDrivers, EventSink, Images, Runtime, RuntimeError, UsageReader,
+    WallClock,
+};
 
-use crate::endpoints::Unanswered;
+use crate::endpoints::AgentUnavailable;
+use crate::log_rate_limit::LogRateLimiter;
 use crate::metrics::AgentMetrics;
-use crate::sparing::Sparing;
-use disks::{Disks, Logs};
+use disks::{DiskReading, Logs};
 use of_runtime::RuntimeFigures;
-use reading::{ContainerFigures, PodFigures, Reading};
+use reading::{ContainerFigures, PodFigures, StatsReading};
 use runtime_metrics::RuntimeMetrics;
-use shared::Shared;
+use shared::SharedReading;
 pub(crate) use volumes::VolumeFigures;
-use volumes::{Asked, VolumeSizes};
+use volumes::{PodVolumes, VolumeSizes};
 
 /// How old figures may be for an answer. Scrapers ask several endpoints within a moment, and each sample carries the
 /// time of its reading.
-const FRESH: Duration = Duration::from_secs(1);
+const MAX_READING_AGE: Duration = Duration::from_secs(1);
 /// The same for what is on disk: the runtime, which has to be asked for layers, looks at every container itself, and logs
 /// are a file or more each.
-const DISKS_FRESH: Duration = Duration::from_secs(10);
+const MAX_DISK_READING_AGE: Duration = Duration::from_secs(10);
 
 /// Why there are no figures.
 #[derive(thiserror::Error, Debug)]
 pub(crate) enum StatsError {
     #[error("failed to list pods: {0}")]
-    Pods(#[from] Unanswered),
+    Pods(#[from] AgentUnavailable),
     #[error("failed to get root cgroup stats: {0}")]
     Machine(#[source] std::io::Error),
     #[error("failed to get rootFs stats: {0}")]
@@ -100,14 +103,14 @@ pub struct StatsSettings {
 pub struct NodeStats {
     ports: StatsPorts,
     settings: StatsSettings,
-    reading: Shared<Reading>,
+    reading: SharedReading<StatsReading>,
     of_runtime: RuntimeFigures,
-    runtime_metrics: Shared<RuntimeMetrics>,
-    disks: Shared<Disks>,
-    logs: Shared<Logs>,
-    pull_records: Shared<[u64; 2]>,
+    runtime_metrics: SharedReading<RuntimeMetrics>,
+    disks: SharedReading<DiskReading>,
+    logs: SharedReading<Logs>,
+    pull_records: SharedReading<[u64; 2]>,
     /// Lines about readings that failed.
-    failures: Sparing,
+    failures: LogRateLimiter,
     volumes: Arc<VolumeSizes>,
 }
 
@@ -120,25 +123,25 @@ impl NodeStats {
         Self {
             ports,
             settings,
-            reading: Shared::default(),
+            reading: SharedReading::default(),
             of_runtime: RuntimeFigures::default(),
-            runtime_metrics: Shared::default(),
-            disks: Shared::default(),
-            logs: Shared::default(),
-            pull_records: Shared::default(),
-            failures: Sparing::default(),
+            runtime_metrics: SharedReading::default(),
+            disks: SharedReading::default(),
+            logs: SharedReading::default(),
+            pull_records: SharedReading::default(),
+            failures: LogRateLimiter::default(),
             volumes,
         }
     }
 
-    async fn reading(&self, depth: Depth) -> Result<Arc<Reading>, StatsError> {
+    async fn reading(&self, depth: CgroupDetailLevel) -> Result<Arc<StatsReading>, StatsError> {
         let read = reading::read(&self.ports, &self.of_runtime, &self.settings, depth);
-        self.reading.get(FRESH, |reading| reading.depth >= depth, read).await
+        self.reading.get(MAX_READING_AGE, |reading| reading.depth >= depth, read).await
     }
 
     /// The text of `/metrics/resource`.
     pub(crate) async fn resource_metrics(&self) -> String {
-        match self.reading(Depth::Basic).await {
+        match self.reading(CgroupDetailLevel::Basic).await {
             Ok(reading) => resource::text(Some(&reading)),
             Err(error) => {
                 self.failed("resource metrics", &error);
@@ -152,7 +155,7 @@ impl NodeStats {
         if self.settings.stats_from_runtime {
             return self.metrics_of_runtime().await;
         }
-        match self.reading(Depth::Full).await {
+        match self.reading(CgroupDetailLevel::Full).await {
             Ok(reading) => cadvisor::text(Some(&reading)),
             Err(error) => {
                 self.failed("cgroup metrics", &error);
@@ -163,47 +166,47 @@ impl NodeStats {
 
     async fn metrics_of_runtime(&self) -> String {
         let read = RuntimeMetrics::read(&*self.ports.runtime);
-        let told = self.runtime_metrics.get(FRESH, |_| true, read).await;
+        let told = self.runtime_metrics.get(MAX_READING_AGE, |_| true, read).await;
         let told = told.inspect_err(|error| self.failed("metrics of the runtime", error)).ok();
-        let machine = self.ports.usage.machine(Depth::Basic).await.map_err(StatsError::Machine);
+        let machine = self.ports.usage.machine(CgroupDetailLevel::Basic).await.map_err(StatsError::Machine);
         let machine = machine.inspect_err(|error| self.failed("metrics of the machine", error)).ok();
         cadvisor::text_of_runtime(machine.as_ref(), told.as_deref())
     }
 
     /// The JSON of `/stats/summary`.
     pub(crate) async fn summary(&self, only_cpu_and_memory: bool) -> Result<Vec<u8>, StatsError> {
-        let reading = self.reading(Depth::Basic).await?;
+        let reading = self.reading(CgroupDetailLevel::Basic).await?;
         let node = &self.settings.node_name;
         let summary = match only_cpu_and_memory {
-            true => summary::to_json(&summary::lean(node, &reading)),
+            true => summary::to_json(&summary::cpu_and_memory_summary(node, &reading)),
             false => {
                 let disks = self.disks(&reading).await?;
                 let volumes = self.volumes.of(reading.pods.iter().map(asked).collect()).await;
-                summary::to_json(&summary::full(node, &reading, &disks, &volumes))
+                summary::to_json(&summary::full_summary(node, &reading, &disks, &volumes))
             }
         };
         Ok(summary)
     }
 
-    async fn disks(&self, reading: &Reading) -> Result<Arc<Disks>, StatsError> {
+    async fn disks(&self, reading: &StatsReading) -> Result<Arc<DiskReading>, StatsError> {
         let read = disks::read(&self.ports, &self.settings.root_dir, reading, self.logs(reading));
-        self.disks.get(DISKS_FRESH, |disks| disks.knows(reading), read).await
+        self.disks.get(MAX_DISK_READING_AGE, |disks| disks.covers(reading), read).await
     }
 
-    async fn logs(&self, reading: &Reading) -> std::io::Result<Arc<Logs>> {
+    async fn logs(&self, reading: &StatsReading) -> std::io::Result<Arc<Logs>> {
         let read = disks::logs(&*self.ports.usage, reading);
-        self.logs.get(DISKS_FRESH, |logs| disks::knows_logs(logs, reading), read).await
+        self.logs.get(MAX_DISK_READING_AGE, |logs| disks::covers_logs(logs, reading), read).await
     }
 
     fn failed(&self, what: &str, error: &StatsError) {
-        if let Some(left_out) = self.failures.turn() {
-            tracing::warn!(%error, left_out, "{what}");
+        if let Some(suppressed) = self.failures.permit() {
+            tracing::warn!(%error, suppressed, "reading usage for {what} failed");
         }
     }
 
     /// Bytes of logs by container, as `/metrics` tells them: pod UID, namespace, pod, container.
     pub(crate) async fn log_sizes(&self) -> Vec<([String; 4], u64)> {
-        let Ok(reading) = self.reading(Depth::Basic).await else { return Vec::new() };
+        let Ok(reading) = self.reading(CgroupDetailLevel::Basic).await else { return Vec::new() };
         let Ok(logs) = self.logs(&reading).await else { return Vec::new() };
         let of = |(pod, container): (&PodFigures, &ContainerFigures)| {
             let owner =
@@ -216,7 +219,7 @@ impl NodeStats {
 
     /// What is known of volumes behind claims, by namespace and claim.
     pub(crate) async fn claims(&self) -> Vec<([String; 2], VolumeFigures)> {
-        let Ok(reading) = self.reading(Depth::Basic).await else { return Vec::new() };
+        let Ok(reading) = self.reading(CgroupDetailLevel::Basic).await else { return Vec::new() };
         let pods = reading.pods.iter().filter(|pod| pod.volumes.iter().any(|volume| volume.claim.is_some()));
         let sizes = self.volumes.of(pods.map(asked).collect()).await;
         let mut claims = BTreeMap::new();
@@ -239,13 +242,13 @@ impl NodeStats {
             let found = found.into_iter().flatten().map(|records| records.unwrap_or_default().inodes);
             found.collect::<Vec<u64>>().try_into()
         };
-        self.pull_records.get(DISKS_FRESH, |_| true, read).await.ok().map(|records| *records)
+        self.pull_records.get(MAX_DISK_READING_AGE, |_| true, read).await.ok().map(|records| *records)
     }
 }
 
-fn asked(pod: &PodFigures) -> Asked {
+fn asked(pod: &PodFigures) -> PodVolumes {
     let name = FullName { namespace: pod.namespace.as_str().into(), name: pod.name.as_str().into() };
-    Asked { uid: pod.uid.clone(), name, volumes: pod.volumes.clone() }
+    PodVolumes { uid: pod.uid.clone(), name, volumes: pod.volumes.clone() }
 }
 
 #[cfg(test)]

@@ -16,28 +16,28 @@ use model::report::{ContainerView, NodeReport, PodReport, WhyLine, WhyReport};
 use model::time::Wall;
 use model::why::Cause;
 use model::{ContainerId, SandboxId};
-use ports::{AgentView, PodInside, Runtime, RuntimeError, StreamFlags};
+use ports::{AgentView, PodDetails, Runtime, RuntimeError, StreamFlags};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::metrics::{AgentMetrics, BuildInfo};
-use crate::{Endpoints, HealthChecks, PATIENCE};
+use crate::{AGENT_TIMEOUT, Endpoints, HealthChecks};
 
 #[derive(Clone, Copy, PartialEq)]
-pub enum Mood {
+pub enum FakeAgentState {
     Well,
     Ended,
     Hanging,
 }
 
-pub struct FakeAgent(pub Mood);
+pub struct FakeAgent(pub FakeAgentState);
 
 impl FakeAgent {
-    async fn say<T>(&self, answer: T) -> Option<T> {
+    async fn respond<T>(&self, answer: T) -> Option<T> {
         match self.0 {
-            Mood::Well => Some(answer),
-            Mood::Ended => None,
-            Mood::Hanging => std::future::pending().await,
+            FakeAgentState::Well => Some(answer),
+            FakeAgentState::Ended => None,
+            FakeAgentState::Hanging => std::future::pending().await,
         }
     }
 }
@@ -80,7 +80,7 @@ pub fn report(name: &str, source: &str, status: &str) -> PodReport {
 }
 
 /// Its container `web` runs as `c1`, was `c0` before; `late` waits, `shell` has a terminal.
-fn inside() -> PodInside {
+fn inside() -> PodDetails {
     let pod = serde_json::json!({
         "metadata": { "name": "web-vm", "namespace": "default" },
         "spec": { "containers": [{ "name": "web" }, { "name": "late" }, { "name": "shell", "tty": true }] },
@@ -100,7 +100,7 @@ fn inside() -> PodInside {
         ready("late", "", waiting, none.clone()),
         ready("shell", "containerd://c2", running, none),
     ] });
-    PodInside {
+    PodDetails {
         uid: "u1".into(),
         cgroup: Some("/kubepods/podu1".into()),
         pod: Arc::new(serde_json::from_value(pod).unwrap()),
@@ -111,7 +111,7 @@ fn inside() -> PodInside {
 }
 
 /// The same pod with one more container, of which its status says that it runs as `id`.
-fn inside_claiming(id: &str) -> PodInside {
+fn inside_claiming(id: &str) -> PodDetails {
     let mut pod = inside();
     let container = serde_json::json!({ "name": "old" });
     let status = serde_json::json!({
@@ -186,18 +186,18 @@ fn blank() -> ObservedContainer {
 #[async_trait]
 impl AgentView for FakeAgent {
     async fn pods(&self) -> Option<PodList> {
-        self.say(PodList { items: vec![pod("web-vm"), pod("db-vm")], ..Default::default() }).await
+        self.respond(PodList { items: vec![pod("web-vm"), pod("db-vm")], ..Default::default() }).await
     }
     async fn running_pods(&self) -> Option<PodList> {
-        self.say(PodList { items: vec![pod("web-vm")], ..Default::default() }).await
+        self.respond(PodList { items: vec![pod("web-vm")], ..Default::default() }).await
     }
-    async fn reports(&self) -> Option<Vec<PodReport>> {
+    async fn pod_reports(&self) -> Option<Vec<PodReport>> {
         let reports = vec![
             report("web-vm", "file", "Running"),
             report("old-vm", "file", "Terminating"),
             report("db", "api", "Pending"),
         ];
-        self.say(reports).await
+        self.respond(reports).await
     }
     async fn why(&self, namespace: Option<String>, name: String) -> Option<Vec<WhyReport>> {
         let reason = WhyLine {
@@ -214,26 +214,26 @@ impl AgentView for FakeAgent {
             reasons: vec![reason],
             events: Vec::new(),
         };
-        self.say(vec![report]).await
+        self.respond(vec![report]).await
     }
-    async fn find(&self, namespace: String, name: String) -> Option<Option<PodInside>> {
+    async fn find_pod(&self, namespace: String, name: String) -> Option<Option<PodDetails>> {
         let found = match name.strip_prefix("claims-") {
             Some(id) => Some(inside_claiming(id)),
             None => (namespace == "default" && name == "web-vm").then(inside),
         };
-        self.say(found).await
+        self.respond(found).await
     }
     /// Only `c1` runs.
     async fn container_ended(&self, _: model::PodUid, container: ContainerId) -> Option<()> {
         match container.as_str() {
             "c1" => std::future::pending().await,
-            _ => self.say(()).await,
+            _ => self.respond(()).await,
         }
     }
-    async fn insides(&self) -> Option<Vec<PodInside>> {
-        self.say(vec![inside()]).await
+    async fn all_pod_details(&self) -> Option<Vec<PodDetails>> {
+        self.respond(vec![inside()]).await
     }
-    async fn node(&self) -> Option<NodeReport> {
+    async fn node_report(&self) -> Option<NodeReport> {
         let report = NodeReport {
             name: "vm".into(),
             runtime: "containerd 1.6.20".into(),
@@ -252,7 +252,7 @@ impl AgentView for FakeAgent {
             pod_certificates: Vec::new(),
             watches: Vec::new(),
         };
-        self.say(report).await
+        self.respond(report).await
     }
 }
 
@@ -269,9 +269,9 @@ pub fn metrics() -> Arc<AgentMetrics> {
     AgentMetrics::new(build, Arc::new(StoppedClock))
 }
 
-pub fn endpoints(mood: Mood) -> Endpoints {
+pub fn endpoints(mood: FakeAgentState) -> Endpoints {
     let agent: Arc<dyn AgentView> = Arc::new(FakeAgent(mood));
-    let health = Arc::new(HealthChecks::of_agent(agent.clone(), PATIENCE));
+    let health = Arc::new(HealthChecks::of_agent(agent.clone(), AGENT_TIMEOUT));
     Endpoints { agent, health, metrics: metrics(), stats: None }
 }
 

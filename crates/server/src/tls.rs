@@ -41,13 +41,13 @@ pub enum TlsError {
         #[source]
         source: io::Error,
     },
-    #[error("there is no certificate in {place}")]
-    NoCertificate { place: String },
-    #[error("there is no private key that can be used in {place}")]
-    NoKey { place: String },
-    #[error("certificate and private key of {place} do not fit")]
+    #[error("there is no certificate in {origin}")]
+    NoCertificate { origin: String },
+    #[error("there is no usable private key in {origin}")]
+    NoKey { origin: String },
+    #[error("certificate and private key of {origin} do not match")]
     Pair {
-        place: String,
+        origin: String,
         #[source]
         source: rustls::Error,
     },
@@ -67,9 +67,9 @@ pub enum TlsError {
     UnknownVersion(String),
     #[error("Cipher suite {0} not supported or doesn't exist")]
     UnknownSuite(String),
-    #[error("tlsCurvePreferences: no curve that can be used is in {0:?}")]
+    #[error("tlsCurvePreferences: no curve of {0:?} is supported")]
     UnknownCurves(Vec<i32>),
-    #[error("these versions and cipher suites do not go together")]
+    #[error("no cipher suite is usable with the configured TLS versions")]
     Settings(#[source] rustls::Error),
 }
 
@@ -81,7 +81,7 @@ pub fn server_config(
 ) -> Result<Arc<ServerConfig>, TlsError> {
     let (provider, versions) = settings.resolve()?;
     let provider = Arc::new(provider);
-    let asking = Arc::new(client::AskForCertificate::new(authority.is_some(), &provider));
+    let asking = Arc::new(client::RequestClientCertificate::new(authority.is_some(), &provider));
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&versions)
         .map_err(TlsError::Settings)?

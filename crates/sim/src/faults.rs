@@ -21,7 +21,7 @@ pub struct Faults {
     pub reading_fails: u64,
     pub reading_slow: u64,
     /// A reading shows less of a pod than there is, or what there was before the last calls were answered.
-    pub reading_lies: u64,
+    pub false_readings: u64,
     pub hint_lost: u64,
     pub hint_twice: u64,
     pub hint_unknown: u64,
@@ -50,7 +50,7 @@ pub struct Faults {
     /// The runtime answers and says that it, or its network, is not ready.
     pub not_ready: u64,
     /// Somebody else removes a running container.
-    pub strangers: u64,
+    pub removals_by_others: u64,
     /// The API server can't be reached so many times.
     pub partitions: u64,
     /// A volume is taken away from the node by force so many times.
@@ -62,15 +62,15 @@ pub struct Faults {
     /// Hints about everybody and nobody come by the hundred.
     pub storms: u64,
     /// Every call of this pod hangs.
-    pub victim: Option<PodUid>,
+    pub stuck_pod: Option<PodUid>,
     /// The runtime does not give these statuses, for good.
     pub refused_statuses: Option<RefusedStatuses>,
     /// What the runtime removes of these pods stays in its lists, for good.
-    pub ghosts_of: Vec<PodUid>,
+    pub removed_but_listed_of: Vec<PodUid>,
     /// The Node object has extremes wherever a number, a word or a time may stand.
     pub extreme: bool,
     /// Every step that plans a pod of this name panics.
-    pub poison: Option<String>,
+    pub panicking_pod: Option<String>,
 }
 
 /// Which statuses of a pod the runtime refuses, over restarts and after everything else works again.
@@ -83,10 +83,10 @@ pub struct RefusedStatuses {
 
 /// What becomes of one call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fate {
+pub enum CallBehavior {
     Works,
     Refused,
-    FailsApplied,
+    AppliedButFails,
     Hangs { effect: Option<LateEffect> },
 }
 
@@ -98,17 +98,17 @@ pub enum LateEffect {
 
 impl Faults {
     /// Whether steps that plan this pod panic. Its UID begins with its name.
-    pub fn is_poisonous(&self, uid: &PodUid) -> bool {
-        self.poison.as_ref().is_some_and(|name| uid.as_str().split('-').next() == Some(name))
+    pub fn makes_steps_panic(&self, uid: &PodUid) -> bool {
+        self.panicking_pod.as_ref().is_some_and(|name| uid.as_str().split('-').next() == Some(name))
     }
 
     /// At the edge of the step, as if planning the pod panicked.
-    pub fn make_mistake(&self, state: &mut NodeState, effects: &[Effect]) {
-        let planned = effects.iter().filter(|effect| matches!(effect, Effect::Run { .. }));
+    pub fn inject_test_panic(&self, state: &mut NodeState, effects: &[Effect]) {
+        let planned = effects.iter().filter(|effect| matches!(effect, Effect::RunPlan { .. }));
         let starts = |uid: &PodUid| state.pods.get(uid).is_some_and(|e| e.lifecycle.may_start());
-        let found = planned.filter_map(Effect::pod).find(|uid| self.is_poisonous(uid) && starts(uid));
+        let found = planned.filter_map(Effect::pod).find(|uid| self.makes_steps_panic(uid) && starts(uid));
         if let Some(uid) = found {
-            state.in_work = Some(uid.clone());
+            state.pod_in_step = Some(uid.clone());
             panic!("a mistake on purpose");
         }
     }
@@ -121,7 +121,7 @@ impl Faults {
     pub fn seeded(rng: &mut Rng, until: Nanos) -> Self {
         // From a line of its own: it does not move the other numbers of a seed.
         let mut own = Rng::new(rng.clone().number() ^ 0x6c69_6573);
-        let reading_lies = if own.per_mille(600) { own.below(200) } else { 0 };
+        let false_readings = if own.per_mille(600) { own.below(200) } else { 0 };
         let mut some = |high: u64| if rng.per_mille(600) { rng.below(high) } else { 0 };
         Self {
             until,
@@ -131,7 +131,7 @@ impl Faults {
             slow: some(100),
             reading_fails: some(150),
             reading_slow: some(200),
-            reading_lies,
+            false_readings,
             hint_lost: some(1000),
             hint_twice: some(300),
             hint_unknown: some(200),
@@ -150,18 +150,18 @@ impl Faults {
             lost_containers: some(3),
             reboots: some(2),
             not_ready: some(3),
-            strangers: some(3),
+            removals_by_others: some(3),
             partitions: some(3),
             storms: some(3),
             // Only where there are volumes: see the scenario.
             detached: 0,
             broken_records: 0,
             driver_lies: 0,
-            victim: None,
+            stuck_pod: None,
             refused_statuses: None,
-            ghosts_of: Vec::new(),
+            removed_but_listed_of: Vec::new(),
             extreme: false,
-            poison: None,
+            panicking_pod: None,
         }
     }
 
@@ -183,7 +183,7 @@ impl Faults {
     }
 
     /// A pod that can't be what it should be for as long as the runtime is as it is.
-    pub fn held_up(&self, uid: &PodUid) -> bool {
+    pub fn has_refused_statuses(&self, uid: &PodUid) -> bool {
         self.refused_statuses.as_ref().is_some_and(|refused| refused.uid == *uid)
     }
 
@@ -197,7 +197,7 @@ impl Faults {
             ("slow", &mut self.slow),
             ("reading-fails", &mut self.reading_fails),
             ("reading-slow", &mut self.reading_slow),
-            ("reading-lies", &mut self.reading_lies),
+            ("reading-lies", &mut self.false_readings),
             ("hint-lost", &mut self.hint_lost),
             ("hint-twice", &mut self.hint_twice),
             ("hint-unknown", &mut self.hint_unknown),
@@ -221,21 +221,21 @@ impl Faults {
         rate > 0 && self.active(now) && rng.per_mille(rate)
     }
 
-    pub fn call(&self, rng: &mut Rng, now: Nanos, uid: &PodUid, may_hang: bool) -> Fate {
-        if may_hang && self.active(now) && self.victim.as_ref() == Some(uid) {
-            return Fate::Hangs { effect: None };
+    pub fn call(&self, rng: &mut Rng, now: Nanos, uid: &PodUid, may_hang: bool) -> CallBehavior {
+        if may_hang && self.active(now) && self.stuck_pod.as_ref() == Some(uid) {
+            return CallBehavior::Hangs { effect: None };
         }
         if self.happens(rng, now, self.refused) {
-            return Fate::Refused;
+            return CallBehavior::Refused;
         }
         if self.happens(rng, now, self.fails_applied) {
-            return Fate::FailsApplied;
+            return CallBehavior::AppliedButFails;
         }
         if may_hang && self.happens(rng, now, self.hangs) {
             let effects = [None, Some(LateEffect::BeforeDeadline), Some(LateEffect::AfterDeadline)];
-            return Fate::Hangs { effect: *rng.pick(&effects) };
+            return CallBehavior::Hangs { effect: *rng.pick(&effects) };
         }
-        Fate::Works
+        CallBehavior::Works
     }
 
     /// How long one hop of a call takes.
@@ -252,7 +252,7 @@ impl Faults {
     }
 
     pub fn reading_fails(&self, rng: &mut Rng, now: Nanos, uid: Option<&PodUid>) -> bool {
-        (self.active(now) && self.victim.is_some() && self.victim.as_ref() == uid)
+        (self.active(now) && self.stuck_pod.is_some() && self.stuck_pod.as_ref() == uid)
             || self.happens(rng, now, self.reading_fails)
     }
 
@@ -263,8 +263,8 @@ impl Faults {
         rng.between(MILLI / 10, 4 * MILLI)
     }
 
-    pub fn reading_lies(&self, rng: &mut Rng, now: Nanos) -> bool {
-        self.happens(rng, now, self.reading_lies)
+    pub fn falsifies_reading(&self, rng: &mut Rng, now: Nanos) -> bool {
+        self.happens(rng, now, self.false_readings)
     }
     pub fn driver_lies(&self, rng: &mut Rng, now: Nanos) -> bool {
         self.happens(rng, now, self.driver_lies)
@@ -281,7 +281,7 @@ impl Faults {
     pub fn pull_fails(&self, rng: &mut Rng, now: Nanos) -> bool {
         self.happens(rng, now, self.pull_fails)
     }
-    pub fn tells_twice(&self, rng: &mut Rng, now: Nanos) -> bool {
+    pub fn repeats_outcome(&self, rng: &mut Rng, now: Nanos) -> bool {
         self.happens(rng, now, self.twice)
     }
     pub fn api_refuses(&self, rng: &mut Rng, now: Nanos) -> bool {

@@ -12,9 +12,9 @@
 pub mod check;
 pub mod drive;
 pub mod faults;
-mod probe;
 mod queue;
 pub mod record;
+mod replanning;
 mod report;
 pub mod rng;
 mod run;
@@ -26,5 +26,5 @@ pub mod world;
 
 pub use drive::Mutant;
 pub use run::{Failure, Options, Outcome, Profile, run};
-pub use scenario::{Parts, Scenario};
+pub use scenario::{Scenario, ScenarioParts};
 pub use shrink::{Shrunk, shrink};

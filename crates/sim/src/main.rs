@@ -113,7 +113,7 @@ fn one_seed(command: &Command, seed: u64) -> ExitCode {
 fn step(file: &Path, window: &Window) -> ExitCode {
     match record::read(file) {
         Ok(lines) => {
-            record::step_through(&lines, window, &mut |text| print!("{text}"));
+            record::replay_log(&lines, window, &mut |text| print!("{text}"));
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -172,7 +172,7 @@ fn explain(command: &Command, seed: u64) -> bool {
     let Some(shrunk) = shrink(seed, &command.options) else { return false };
     let (before, after) = (shrunk.parts_before, shrunk.only.len());
     println!("\nseed {seed} needs {after} of its {before} parts ({} runs):", shrunk.runs);
-    for (name, words) in &shrunk.words {
+    for (name, words) in &shrunk.descriptions {
         println!("  {name}: {words}");
     }
     let options = Options { only: Some(shrunk.only), record: true, ..command.options.clone() };

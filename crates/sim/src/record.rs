@@ -18,7 +18,7 @@ use crate::report;
 use crate::time::Nanos;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Line {
+pub enum LogLine {
     /// An agent comes up, with what an earlier one left on disk.
     Start(Box<Start>),
     Step {
@@ -55,12 +55,12 @@ impl Start {
         let mut state = NodeState::new(self.config.clone(), self.facts.clone(), self.wall);
         state.probe_records = self.probe_records.clone();
         state.user_ids = self.user_ids.iter().map(|(uid, ids)| (uid.clone(), Some(ids.clone()))).collect();
-        state.set_aside = decide::set_aside::judge(&self.panic_records);
+        state.set_aside = decide::set_aside::pods_to_set_aside(&self.panic_records);
         state
     }
 }
 
-pub fn write(path: &Path, lines: &[Line]) -> io::Result<()> {
+pub fn write(path: &Path, lines: &[LogLine]) -> io::Result<()> {
     let mut text = String::new();
     for line in lines {
         text.push_str(&serde_json::to_string(line).map_err(io::Error::other)?);
@@ -72,7 +72,7 @@ pub fn write(path: &Path, lines: &[Line]) -> io::Result<()> {
     fs::write(path, text)
 }
 
-pub fn read(path: &Path) -> io::Result<Vec<Line>> {
+pub fn read(path: &Path) -> io::Result<Vec<LogLine>> {
     let text = fs::read_to_string(path)?;
     let line = |(number, line): (usize, &str)| {
         serde_json::from_str(line)
@@ -92,35 +92,35 @@ pub struct Window {
 }
 
 /// Steps through a log and tells each event, what was decided, and why every pod that it concerns is as it is.
-pub fn step_through(lines: &[Line], window: &Window, tell: &mut dyn FnMut(&str)) {
+pub fn replay_log(lines: &[LogLine], window: &Window, tell: &mut dyn FnMut(&str)) {
     let mut state = None;
     let mut number = 0;
     for line in lines {
         let shown = number >= window.from && window.count.is_none_or(|count| number < window.from + count);
         match line {
-            Line::Start(start) => {
+            LogLine::Start(start) => {
                 state = Some(start.state());
                 if shown {
                     tell("an agent starts\n");
                 }
             }
-            Line::Step { world, now, event } => {
+            LogLine::Step { world, now, event } => {
                 number += 1;
                 let Some(state) = &mut state else { continue };
                 let effects = decide::step(state, *now, (**event).clone());
                 if shown {
-                    let words = report::step_words(*world, now.wall, event, &effects);
-                    let whys = report::whys(state, event, window.pod.as_ref());
+                    let words = report::describe_step(*world, now.wall, event, &effects);
+                    let whys = report::describe_reasons(state, event, window.pod.as_ref());
                     tell(&format!("{number:>5} {words}{whys}"));
                 }
             }
-            Line::Note { world, text } => {
+            LogLine::Note { world, text } => {
                 if shown {
-                    tell(&format!("      {} {text}\n", report::stamp(*world)));
+                    tell(&format!("      {} {text}\n", report::format_time(*world)));
                 }
             }
-            Line::End { world, invariant, message } => {
-                tell(&format!("      {} breaks {invariant}: {message}\n", report::stamp(*world)));
+            LogLine::End { world, invariant, message } => {
+                tell(&format!("      {} breaks {invariant}: {message}\n", report::format_time(*world)));
             }
         }
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt::Write as _;
 
 use decide::effect::ApiCall;
-use decide::event::ApiAnswer;
+use decide::event::ApiCallResult;
 use decide::{Effect, Event, NodeState};
 use model::{Now, PodUid, Wall};
 
@@ -13,7 +13,7 @@ use crate::time::{MILLI, Nanos, SECOND};
 
 const KEPT: usize = 120;
 
-enum Line {
+enum TailLine {
     Note(String),
     Step { wall: Wall, event: Box<Event>, effects: Vec<Effect> },
 }
@@ -21,11 +21,11 @@ enum Line {
 /// The tail of a run, and a digest of all of it.
 #[derive(Default)]
 pub struct Log {
-    tail: VecDeque<(Nanos, Line)>,
+    tail: VecDeque<(Nanos, TailLine)>,
     print: bool,
     pub digest: Option<u64>,
     /// All of it, when somebody wants to step through it later.
-    pub record: Option<Vec<record::Line>>,
+    pub record: Option<Vec<record::LogLine>>,
 }
 
 impl Log {
@@ -41,40 +41,40 @@ impl Log {
 
     pub fn started(&mut self, start: impl FnOnce() -> record::Start) {
         if let Some(record) = &mut self.record {
-            record.push(record::Line::Start(Box::new(start())));
+            record.push(record::LogLine::Start(Box::new(start())));
         }
     }
 
     pub fn note(&mut self, now: Nanos, text: impl FnOnce() -> String) {
         let text = text();
         if self.print {
-            println!("{} {text}", stamp(now));
+            println!("{} {text}", format_time(now));
         }
         if let Some(record) = &mut self.record {
-            record.push(record::Line::Note { world: now, text: text.clone() });
+            record.push(record::LogLine::Note { world: now, text: text.clone() });
         }
-        self.keep(now, Line::Note(text));
+        self.keep(now, TailLine::Note(text));
     }
 
     pub fn step(&mut self, now: Nanos, at: Now, event: &Event, effects: &[Effect], state: &NodeState) {
         let wall = at.wall;
         if let Some(record) = &mut self.record {
-            record.push(record::Line::Step { world: now, now: at, event: Box::new(event.clone()) });
+            record.push(record::LogLine::Step { world: now, now: at, event: Box::new(event.clone()) });
         }
         if let Some(digest) = &mut self.digest {
-            let mut sum = Sum(*digest);
+            let mut sum = DigestWriter(*digest);
             // Writing into a number can't fail.
             let _ = write!(sum, "{now}{event:?}{effects:?}");
             *digest = sum.0;
         }
         if self.print {
-            print!("{}", step_words(now, wall, event, effects));
-            print!("{}", whys(state, event, None));
+            print!("{}", describe_step(now, wall, event, effects));
+            print!("{}", describe_reasons(state, event, None));
         }
-        self.keep(now, Line::Step { wall, event: Box::new(event.clone()), effects: effects.to_vec() });
+        self.keep(now, TailLine::Step { wall, event: Box::new(event.clone()), effects: effects.to_vec() });
     }
 
-    fn keep(&mut self, now: Nanos, line: Line) {
+    fn keep(&mut self, now: Nanos, line: TailLine) {
         if self.tail.len() == KEPT {
             self.tail.pop_front();
         }
@@ -85,11 +85,11 @@ impl Log {
         let mut text = String::new();
         for (now, line) in &self.tail {
             match line {
-                Line::Note(note) => {
-                    let _ = writeln!(text, "{} {note}", stamp(*now));
+                TailLine::Note(note) => {
+                    let _ = writeln!(text, "{} {note}", format_time(*now));
                 }
-                Line::Step { wall, event, effects } => {
-                    text.push_str(&step_words(*now, *wall, event, effects))
+                TailLine::Step { wall, event, effects } => {
+                    text.push_str(&describe_step(*now, *wall, event, effects))
                 }
             }
         }
@@ -97,9 +97,9 @@ impl Log {
     }
 }
 
-struct Sum(u64);
+struct DigestWriter(u64);
 
-impl std::fmt::Write for Sum {
+impl std::fmt::Write for DigestWriter {
     fn write_str(&mut self, text: &str) -> std::fmt::Result {
         for byte in text.bytes() {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
@@ -108,21 +108,21 @@ impl std::fmt::Write for Sum {
     }
 }
 
-pub fn stamp(now: Nanos) -> String {
+pub fn format_time(now: Nanos) -> String {
     format!("{:>6}.{:06}", now / SECOND, now % SECOND / (MILLI / 1000))
 }
 
-pub fn step_words(now: Nanos, wall: Wall, event: &Event, effects: &[Effect]) -> String {
-    let mut text = format!("{} event {} (wall {wall:?})\n", stamp(now), event_words(event));
+pub fn describe_step(now: Nanos, wall: Wall, event: &Event, effects: &[Effect]) -> String {
+    let mut text = format!("{} event {} (wall {wall:?})\n", format_time(now), describe_event(event));
     for effect in effects {
-        let _ = writeln!(text, "{:>14}  -> {}", "", effect_words(effect));
+        let _ = writeln!(text, "{:>14}  -> {}", "", describe_effect(effect));
     }
     text
 }
 
-fn event_words(event: &Event) -> String {
+fn describe_event(event: &Event) -> String {
     match event {
-        Event::Pods { source, pods } => {
+        Event::PodSetDelivered { source, pods } => {
             let uids: Vec<_> = pods.iter().filter_map(|p| p.metadata.uid.as_deref()).collect();
             format!("pods of {} are {uids:?}", source.as_str())
         }
@@ -150,41 +150,41 @@ fn event_words(event: &Event) -> String {
             }
             text
         }
-        Event::StepDone { uid, epoch, stage, action, result } => {
+        Event::ActionDone { uid, epoch, stage, action, result } => {
             format!("{uid} plan {} action {stage}.{action}: {result:?}", epoch.0)
         }
-        Event::PodChanged { pod, .. } => format!("watch shows {}", object_words(pod)),
-        Event::NodeSeen(node) => {
+        Event::PodChanged { pod, .. } => format!("watch shows {}", describe_object(pod)),
+        Event::NodeObserved(node) => {
             format!("node {:?}", node.as_ref().and_then(|n| n.metadata.uid.as_deref()))
         }
-        Event::ApiAnswered(answer) => answer_words(answer),
+        Event::ApiAnswered(answer) => describe_answer(answer),
         other => format!("{other:?}"),
     }
 }
 
-fn object_words(pod: &model::k8s::Pod) -> String {
+fn describe_object(pod: &model::k8s::Pod) -> String {
     let meta = &pod.metadata;
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
     let phase = pod.status.as_ref().map(|s| text(&s.phase)).unwrap_or_default();
     format!("{} v{} {phase}", text(&meta.uid), text(&meta.resource_version))
 }
 
-fn answer_words(answer: &ApiAnswer) -> String {
+fn describe_answer(answer: &ApiCallResult) -> String {
     let pod = |result: &Result<std::sync::Arc<model::k8s::Pod>, _>| match result {
-        Ok(pod) => object_words(pod),
+        Ok(pod) => describe_object(pod),
         Err(failure) => format!("{failure:?}"),
     };
     match answer {
-        ApiAnswer::StatusPatched { uid, result, .. } => format!("patched {uid}: {}", pod(result)),
-        ApiAnswer::PodDeleted { uid, result } => format!("object of {uid} deleted: {result:?}"),
-        ApiAnswer::MirrorCreated { full_name, result } => {
+        ApiCallResult::StatusPatched { uid, result, .. } => format!("patched {uid}: {}", pod(result)),
+        ApiCallResult::PodDeleted { uid, result } => format!("object of {uid} deleted: {result:?}"),
+        ApiCallResult::MirrorCreated { full_name, result } => {
             format!("mirror {full_name} made: {}", pod(result))
         }
-        ApiAnswer::MirrorDeleted { uid, result, .. } => format!("mirror {uid} deleted: {result:?}"),
+        ApiCallResult::MirrorDeleted { uid, result, .. } => format!("mirror {uid} deleted: {result:?}"),
     }
 }
 
-fn call_words(call: &ApiCall) -> String {
+fn describe_api_call(call: &ApiCall) -> String {
     match call {
         ApiCall::PatchStatus { pod, patch, .. } => {
             let keys = patch["status"].as_object().into_iter().flatten();
@@ -199,26 +199,26 @@ fn call_words(call: &ApiCall) -> String {
     }
 }
 
-fn effect_words(effect: &Effect) -> String {
+fn describe_effect(effect: &Effect) -> String {
     match effect {
-        Effect::Run { uid, epoch, stages } => {
+        Effect::RunPlan { uid, epoch, stages } => {
             let stage =
-                |s: &decide::Stage| s.actions.iter().map(action_words).collect::<Vec<_>>().join(" & ");
+                |s: &decide::Stage| s.actions.iter().map(describe_action).collect::<Vec<_>>().join(" & ");
             let stages: Vec<_> = stages.iter().map(stage).collect();
             format!("run {uid} plan {}: {}", epoch.0, stages.join(" ; "))
         }
-        Effect::PublishStatus { uid, status } => {
+        Effect::StatusChanged { uid, status } => {
             format!("status {uid} {}", status.phase.as_deref().unwrap_or_default())
         }
         Effect::RecordEvent { uid, event, .. } => format!("record {uid} {}: {}", event.reason, event.message),
-        Effect::CallApi(call) => call_words(call),
+        Effect::CallApi(call) => describe_api_call(call),
         Effect::EnsureCgroups { specs } => format!("ensure {} cgroups", specs.len()),
         Effect::UpdateVolume { uid, volume } => format!("update volume {} of {uid}", volume.name),
         other => format!("{other:?}"),
     }
 }
 
-fn action_words(action: &decide::Action) -> String {
+fn describe_action(action: &decide::Action) -> String {
     use decide::Action;
     match action {
         Action::StartContainer(start) => {
@@ -234,10 +234,12 @@ fn action_words(action: &decide::Action) -> String {
 }
 
 /// The reasons of the pod that an event is about, or of all; of one pod alone, when `only` names it.
-pub fn whys(state: &NodeState, event: &Event, only: Option<&PodUid>) -> String {
+pub fn describe_reasons(state: &NodeState, event: &Event, only: Option<&PodUid>) -> String {
     let about = match event {
-        Event::StepDone { uid, .. } | Event::PlanEnded { uid, .. } => Some(uid.clone()),
-        Event::Timer(decide::TimerKey::Pod(uid)) | Event::Hint(decide::Hint::Pod(uid)) => Some(uid.clone()),
+        Event::ActionDone { uid, .. } | Event::PlanEnded { uid, .. } => Some(uid.clone()),
+        Event::Timer(decide::TimerKey::PodWakeUp(uid)) | Event::Hint(decide::Hint::Pod(uid)) => {
+            Some(uid.clone())
+        }
         Event::Observed(o) => match &o.scope {
             model::observed::Scope::Pod(uid) => Some(uid.clone()),
             model::observed::Scope::All => None,

@@ -20,7 +20,7 @@ use crate::drive::{Mutant, Simulation};
 use crate::record;
 use crate::report::Log;
 use crate::rng::Rng;
-use crate::scenario::{Parts, Scenario};
+use crate::scenario::{Scenario, ScenarioParts};
 use crate::time::{Nanos, SECOND};
 use crate::workload::is_extreme;
 
@@ -105,7 +105,7 @@ pub struct Options {
     /// Stop after so many events.
     pub steps: Option<u64>,
     /// Leave out every other part of the scenario.
-    pub only: Option<Parts>,
+    pub only: Option<ScenarioParts>,
 }
 
 #[derive(Debug)]
@@ -118,8 +118,8 @@ pub struct Outcome {
     /// Simulated time from the last fault until everything was settled.
     pub settled_after: Nanos,
     pub failure: Option<Failure>,
-    pub record: Vec<record::Line>,
-    only: Option<Parts>,
+    pub record: Vec<record::LogLine>,
+    only: Option<ScenarioParts>,
 }
 
 impl Outcome {
@@ -188,7 +188,7 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
     let mut sim = Simulation::new(scenario, Rng::new(seed ^ DRIVER), options.mutant, log);
     let limit = options.steps.unwrap_or(u64::MAX);
     // A panic in a decision is a broken promise too, and needs its seed and its story as much as any other.
-    let run = AssertUnwindSafe(|| acts(&mut sim, options.profile, during, limit));
+    let run = AssertUnwindSafe(|| run_phases(&mut sim, options.profile, during, limit));
     let settled_after = catch_unwind(run).unwrap_or_else(|cause| {
         let text = cause.downcast_ref::<String>().cloned();
         let text = text.or_else(|| cause.downcast_ref::<&str>().map(|s| s.to_string()));
@@ -203,7 +203,7 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
     let mut record = sim.log.record.take().unwrap_or_default();
     if let (Some(failure), true) = (&failure, options.record) {
         let Violation { invariant, message } = failure.violation.clone();
-        record.push(record::Line::End { world: failure.at, invariant: invariant.into(), message });
+        record.push(record::LogLine::End { world: failure.at, invariant: invariant.into(), message });
     }
     Outcome {
         seed,
@@ -218,17 +218,17 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
     }
 }
 
-fn acts(sim: &mut Simulation, profile: Profile, during: Nanos, limit: u64) -> Nanos {
+fn run_phases(sim: &mut Simulation, profile: Profile, during: Nanos, limit: u64) -> Nanos {
     let only_poison = profile == Profile::Poisoned && sim.faults.until == 0;
     if only_poison || matches!(profile, Profile::Stuck | Profile::Refused | Profile::Ghosts) {
-        others_are_not_held_up(sim);
+        check_that_others_run(sim);
     }
-    while sim.world.now < during && good(sim, limit) {
+    while sim.world.now < during && may_go_on(sim, limit) {
         let next = (sim.world.now + LOOK_EVERY).min(during);
         sim.run_until(next);
     }
     let quiet_from = sim.world.now;
-    if good(sim, limit) {
+    if may_go_on(sim, limit) {
         sim.run_until(quiet_from + QUIET_AT_LEAST);
     }
     wait_for(sim, profile.bound(), limit, |sim| match &sim.agent {
@@ -238,19 +238,19 @@ fn acts(sim: &mut Simulation, profile: Profile, during: Nanos, limit: u64) -> Na
                 let of = |pod: &Arc<Pod>| pod.metadata.uid.as_deref() == Some(uid.as_str());
                 sim.sources.values().any(|set| set.values().any(of))
             };
-            let odd = |uid: &PodUid| (sim.faults.is_poisonous(uid) || is_extreme(uid)) && wanted(uid);
-            let promised = |uid: &&PodUid| !sim.faults.held_up(uid) && !odd(uid);
+            let odd = |uid: &PodUid| (sim.faults.makes_steps_panic(uid) || is_extreme(uid)) && wanted(uid);
+            let promised = |uid: &&PodUid| !sim.faults.has_refused_statuses(uid) && !odd(uid);
             unsettled(&sim.world, &agent.state, &sim.sources, sim.check.uids().filter(promised))
         }
         None => Some("the agent is down".into()),
     });
     let settled_after = sim.world.now - quiet_from;
-    if good(sim, limit) {
-        planning_again_changes_nothing(sim);
+    if may_go_on(sim, limit) {
+        check_that_replanning_is_idle(sim);
         sim.remove_everything();
         wait_for(sim, profile.bound(), limit, leftovers);
-        if good(sim, limit)
-            && sim.world.ghosts.of.is_empty()
+        if may_go_on(sim, limit)
+            && sim.world.removed_but_listed.of.is_empty()
             && let Some(agent) = &sim.agent
         {
             sim.check.forgot_everything(&agent.state);
@@ -259,11 +259,13 @@ fn acts(sim: &mut Simulation, profile: Profile, during: Nanos, limit: u64) -> Na
     settled_after
 }
 
-fn good(sim: &mut Simulation, limit: u64) -> bool {
+fn may_go_on(sim: &mut Simulation, limit: u64) -> bool {
     if sim.events > STORM {
         sim.check.violate("K10", format!("{} events: a storm", sim.events));
     }
-    if let Some((id, times)) = sim.world.ghosts.removals.iter().find(|(_, times)| **times > FEW_REMOVALS) {
+    if let Some((id, times)) =
+        sim.world.removed_but_listed.removals.iter().find(|(_, times)| **times > FEW_REMOVALS)
+    {
         let message = format!("{id} was removed {times} times by one agent, and is listed all the same");
         sim.check.violate("few removals", message);
     }
@@ -284,7 +286,8 @@ fn leftovers(sim: &Simulation) -> Option<String> {
         return Some("something is at work on a volume".into());
     }
     let known = |uid: &model::PodUid| {
-        !sim.world.ghosts.any_of(uid) && sim.agent.as_ref().is_some_and(|a| a.state.pods.contains_key(uid))
+        !sim.world.removed_but_listed.any_of(uid)
+            && sim.agent.as_ref().is_some_and(|a| a.state.pods.contains_key(uid))
     };
     sim.check.uids().find_map(|uid| {
         let left = nothing_left(&sim.world, uid).or_else(|| known(uid).then(|| "it is known".to_owned()));
@@ -295,7 +298,7 @@ fn leftovers(sim: &Simulation) -> Option<String> {
 /// Runs until nothing is open, and breaks K8 when that takes too long.
 fn wait_for(sim: &mut Simulation, bound: Nanos, limit: u64, open: impl Fn(&Simulation) -> Option<String>) {
     let end = sim.world.now + bound;
-    while good(sim, limit) {
+    while may_go_on(sim, limit) {
         let Some(problem) = open(sim) else { return };
         if sim.world.now >= end {
             let secs = bound / SECOND;
@@ -311,24 +314,24 @@ const PROMPT: Nanos = 15 * SECOND;
 /// Until a pod over which steps panic is set aside: three starts and what is between them.
 const SET_ASIDE: Nanos = 45 * SECOND;
 
-fn others_are_not_held_up(sim: &mut Simulation) {
+fn check_that_others_run(sim: &mut Simulation) {
     let refused = sim.faults.refused_statuses.as_ref().map(|refused| refused.uid.clone());
-    let poison = sim.faults.poison.is_some();
-    let victim = if poison { Some("p0-1".into()) } else { sim.faults.victim.clone().or(refused) };
+    let poison = sim.faults.panicking_pod.is_some();
+    let stuck_pod = if poison { Some("p0-1".into()) } else { sim.faults.stuck_pod.clone().or(refused) };
     sim.run_until(SECOND + PROMPT + if poison { SET_ASIDE } else { 0 });
     let late: Vec<_> = sim
         .check
         .uids()
-        .filter(|uid| Some(*uid) != victim.as_ref() && !sim.world.anything_live(uid))
+        .filter(|uid| Some(*uid) != stuck_pod.as_ref() && !sim.world.anything_live(uid))
         .cloned()
         .collect();
     if !late.is_empty() {
-        sim.check.violate("K10", format!("{late:?} do not run, while only {victim:?} is stuck"));
+        sim.check.violate("K10", format!("{late:?} do not run, while only {stuck_pod:?} is stuck"));
     }
 }
 
 /// K7: on a copy of a settled state, being told to look at everything, and seeing what is there, starts no plan.
-fn planning_again_changes_nothing(sim: &mut Simulation) {
+fn check_that_replanning_is_idle(sim: &mut Simulation) {
     let Some(agent) = &sim.agent else { return };
     let mut state = agent.state.clone();
     let mut clock = agent.clock.clone();
@@ -341,13 +344,13 @@ fn planning_again_changes_nothing(sim: &mut Simulation) {
         .pods
         .values()
         .filter(idle)
-        .filter_map(|e| Some((e.view.uid.clone(), e.fresh()?.clone())))
+        .filter_map(|e| Some((e.view.uid.clone(), e.fresh_observation()?.clone())))
         .collect();
     let mut runs = Vec::new();
     for event in [Event::Hint(Hint::Everything), Event::Observed(seen.clone())] {
         let effects = sim.mutant.step(&mut state, clock.now(now, wall), event);
         runs.extend(effects.into_iter().filter_map(|e| match e {
-            Effect::Run { uid, .. } => Some(uid),
+            Effect::RunPlan { uid, .. } => Some(uid),
             _ => None,
         }));
     }

@@ -3,16 +3,16 @@
 
 use std::collections::BTreeSet;
 
-use crate::drive::trouble::{self, Trouble};
+use crate::drive::scheduled_faults::{self, ScheduledFault};
 use crate::faults::Faults;
 use crate::rng::Rng;
 use crate::run::Profile;
 use crate::time::{Nanos, SECOND};
-use crate::workload::{Size, Task, Workload};
+use crate::workload::{Task, Workload, WorkloadSize};
 
 pub struct Scenario {
     pub workload: Workload,
-    pub troubles: Vec<(Nanos, Trouble)>,
+    pub scheduled_faults: Vec<(Nanos, ScheduledFault)>,
     pub faults: Faults,
     /// How long pods come and go, and things go wrong.
     pub during: Nanos,
@@ -21,8 +21,8 @@ pub struct Scenario {
 /// By then pods that come at the beginning have to run.
 const FIRST_PODS_RUN: Nanos = 20 * SECOND;
 
-/// The names of parts: `t3` is a task, `x1` a trouble, a word the rate of a fault.
-pub type Parts = BTreeSet<String>;
+/// The names of parts: `t3` is a task, `x1` a scheduled fault, a word the rate of a fault.
+pub type ScenarioParts = BTreeSet<String>;
 
 impl Scenario {
     pub fn seeded(rng: &mut Rng, profile: Profile) -> Self {
@@ -32,14 +32,18 @@ impl Scenario {
             _ => rng.between(40, 180) * SECOND,
         };
         let (workload, faults) = match profile {
-            Profile::Calm => (Workload::seeded(rng, during, Size::Full), Faults::none()),
-            Profile::Faults => (Workload::seeded(rng, during, Size::Full), Faults::seeded(rng, during)),
-            Profile::Short => (Workload::seeded(rng, during, Size::Small), Faults::seeded(rng, during)),
+            Profile::Calm => (Workload::seeded(rng, during, WorkloadSize::Full), Faults::none()),
+            Profile::Faults => {
+                (Workload::seeded(rng, during, WorkloadSize::Full), Faults::seeded(rng, during))
+            }
+            Profile::Short => {
+                (Workload::seeded(rng, during, WorkloadSize::Small), Faults::seeded(rng, during))
+            }
             Profile::Certificates => {
-                (Workload::seeded(rng, during, Size::Certified), Faults::seeded(rng, during))
+                (Workload::seeded(rng, during, WorkloadSize::Certified), Faults::seeded(rng, during))
             }
             Profile::Storage => {
-                let workload = Workload::seeded(rng, during, Size::Stored);
+                let workload = Workload::seeded(rng, during, WorkloadSize::WithClaims);
                 let detached = if workload.attaches { rng.below(3) } else { 0 };
                 let broken_records = rng.below(3);
                 let driver_lies = if rng.coin() { rng.below(200) } else { 0 };
@@ -47,12 +51,12 @@ impl Scenario {
                 (workload, Faults { detached, broken_records, driver_lies, ..faults })
             }
             Profile::Poisoned => {
-                let poison = Some("p0".to_owned());
+                let panicking_pod = Some("p0".to_owned());
                 match rng.coin() {
-                    true => (Workload::plain(rng, 5), Faults { poison, ..Faults::none() }),
+                    true => (Workload::plain(rng, 5), Faults { panicking_pod, ..Faults::none() }),
                     false => {
-                        let workload = Workload::seeded(rng, during, Size::Small);
-                        (workload, Faults { poison, ..Faults::seeded(rng, during) })
+                        let workload = Workload::seeded(rng, during, WorkloadSize::Small);
+                        (workload, Faults { panicking_pod, ..Faults::seeded(rng, during) })
                     }
                 }
             }
@@ -62,8 +66,8 @@ impl Scenario {
                 (Workload::extreme(rng), Faults { until, clock_jumps, dies, extreme, ..Faults::none() })
             }
             Profile::Stuck => {
-                let victim = Some("p0-1".into());
-                (Workload::plain(rng, 5), Faults { until: during, storms: 3, victim, ..Faults::none() })
+                let stuck_pod = Some("p0-1".into());
+                (Workload::plain(rng, 5), Faults { until: during, storms: 3, stuck_pod, ..Faults::none() })
             }
             Profile::Refused => {
                 let workload = Workload::plain(rng, 5).with_late(rng, FIRST_PODS_RUN, during);
@@ -72,38 +76,38 @@ impl Scenario {
             Profile::Ghosts => {
                 let workload = Workload::plain(rng, 6).with_late(rng, FIRST_PODS_RUN, during);
                 let gone = ["p0", "p1", "p2", "p3", "p4"];
-                let ghosts_of = gone.map(|name| format!("{name}-1").as_str().into()).to_vec();
-                let faults = Faults { until: during, ghosts_of, ..Faults::none() };
+                let removed_but_listed_of = gone.map(|name| format!("{name}-1").as_str().into()).to_vec();
+                let faults = Faults { until: during, removed_but_listed_of, ..Faults::none() };
                 (workload.without(rng, &gone, FIRST_PODS_RUN, during), faults)
             }
         };
-        let mut troubles = trouble::seeded(rng, &faults);
+        let mut scheduled_faults = scheduled_faults::seeded(rng, &faults);
         if matches!(profile, Profile::Refused | Profile::Ghosts) {
-            let dies = |rng: &mut Rng| (rng.between(FIRST_PODS_RUN, during), Trouble::AgentDies);
-            troubles.extend((0..rng.between(1, 4)).map(|_| dies(rng)));
+            let dies = |rng: &mut Rng| (rng.between(FIRST_PODS_RUN, during), ScheduledFault::AgentDies);
+            scheduled_faults.extend((0..rng.between(1, 4)).map(|_| dies(rng)));
         }
-        Self { workload, troubles, faults, during }
+        Self { workload, scheduled_faults, faults, during }
     }
 
     /// What the run is made of.
-    pub fn parts(&mut self) -> Parts {
+    pub fn parts(&mut self) -> ScenarioParts {
         let tasks = self.workload.tasks.iter().enumerate();
-        let tasks = tasks.filter(|(_, (_, task))| !is_ground(task)).map(|(n, _)| format!("t{n}"));
-        let troubles = (0..self.troubles.len()).map(|n| format!("x{n}"));
+        let tasks = tasks.filter(|(_, (_, task))| !is_prerequisite(task)).map(|(n, _)| format!("t{n}"));
+        let scheduled_faults = (0..self.scheduled_faults.len()).map(|n| format!("x{n}"));
         let rates = self.faults.rates();
         let rates = rates.into_iter().filter(|(_, rate)| **rate > 0).map(|(name, _)| name.to_owned());
-        tasks.chain(troubles).chain(rates).collect()
+        tasks.chain(scheduled_faults).chain(rates).collect()
     }
 
     /// Leaves out whatever is not among these.
-    pub fn keep(&mut self, only: &Parts) {
+    pub fn keep(&mut self, only: &ScenarioParts) {
         let mut number = 0;
         self.workload.tasks.retain(|(_, task)| {
             number += 1;
-            is_ground(task) || only.contains(&format!("t{}", number - 1))
+            is_prerequisite(task) || only.contains(&format!("t{}", number - 1))
         });
         number = 0;
-        self.troubles.retain(|_| {
+        self.scheduled_faults.retain(|_| {
             number += 1;
             only.contains(&format!("x{}", number - 1))
         });
@@ -115,12 +119,16 @@ impl Scenario {
     }
 
     /// Each part with what it is.
-    pub fn words(&mut self) -> Vec<(String, String)> {
+    pub fn descriptions(&mut self) -> Vec<(String, String)> {
         let tasks = self.workload.tasks.iter().enumerate();
-        let task = |(n, (at, task)): (usize, &(Nanos, Task))| (format!("t{n}"), at_words(*at, &task.words()));
+        let task = |(n, (at, task)): (usize, &(Nanos, Task))| {
+            (format!("t{n}"), describe_at(*at, &task.description()))
+        };
         let mut words: Vec<_> = tasks.map(task).collect();
-        let troubles = self.troubles.iter().enumerate();
-        words.extend(troubles.map(|(n, (at, t))| (format!("x{n}"), at_words(*at, &format!("{t:?}")))));
+        let scheduled_faults = self.scheduled_faults.iter().enumerate();
+        words.extend(
+            scheduled_faults.map(|(n, (at, t))| (format!("x{n}"), describe_at(*at, &format!("{t:?}")))),
+        );
         for (name, rate) in self.faults.rates().into_iter().filter(|(_, rate)| **rate > 0) {
             words.push((name.to_owned(), format!("{rate} of 1000")));
         }
@@ -129,11 +137,11 @@ impl Scenario {
 }
 
 /// Pods may wait for ever for what never came: leaving it out would make another story.
-fn is_ground(task: &Task) -> bool {
+fn is_prerequisite(task: &Task) -> bool {
     matches!(task, Task::Object { .. } | Task::Claim { .. } | Task::Driver { .. })
 }
 
-fn at_words(at: Nanos, what: &str) -> String {
+fn describe_at(at: Nanos, what: &str) -> String {
     format!("at {:.3} s: {what}", at as f64 / SECOND as f64)
 }
 
@@ -143,7 +151,7 @@ mod tests {
 
     #[test]
     fn keeping_all_parts_changes_nothing_and_keeping_none_leaves_nothing() {
-        let of = |only: Option<&Parts>| {
+        let of = |only: Option<&ScenarioParts>| {
             let mut scenario = Scenario::seeded(&mut Rng::new(5), Profile::Faults);
             if let Some(only) = only {
                 scenario.keep(only);
@@ -152,9 +160,9 @@ mod tests {
         };
         let all = of(None).parts();
         assert!(all.len() > 10, "{all:?}");
-        assert_eq!(of(Some(&all)).words(), of(None).words());
-        assert!(of(Some(&Parts::new())).parts().is_empty());
-        let one: Parts = ["t1".to_owned()].into();
-        assert_eq!(of(Some(&one)).words()[0].1, of(None).words()[1].1);
+        assert_eq!(of(Some(&all)).descriptions(), of(None).descriptions());
+        assert!(of(Some(&ScenarioParts::new())).parts().is_empty());
+        let one: ScenarioParts = ["t1".to_owned()].into();
+        assert_eq!(of(Some(&one)).descriptions()[0].1, of(None).descriptions()[1].1);
     }
 }

@@ -5,16 +5,16 @@
 //! ```
 
 use crate::run::{Options, Outcome, run, scenario_of};
-use crate::scenario::Parts;
+use crate::scenario::ScenarioParts;
 
 /// A run may take seconds in a slow build; this many are enough for some thirty parts.
 const MOST_RUNS: usize = 400;
 
 pub struct Shrunk {
     /// What has to be there for the invariant to break.
-    pub only: Parts,
+    pub only: ScenarioParts,
     /// Each of these parts with what it is.
-    pub words: Vec<(String, String)>,
+    pub descriptions: Vec<(String, String)>,
     pub outcome: Outcome,
     pub runs: usize,
     pub parts_before: usize,
@@ -28,7 +28,7 @@ pub fn shrink(seed: u64, options: &Options) -> Option<Shrunk> {
     };
     let parts_before = all.len();
     let mut runs = 0;
-    let mut attempt = |only: &Parts| {
+    let mut attempt = |only: &ScenarioParts| {
         runs += 1;
         let options = Options { only: Some(only.clone()), print: false, record: false, ..options.clone() };
         run(seed, &options)
@@ -42,7 +42,7 @@ pub fn shrink(seed: u64, options: &Options) -> Option<Shrunk> {
         let mut shorter = false;
         let order: Vec<String> = all.iter().cloned().collect();
         for chunk in order.chunks(size) {
-            let less: Parts = all.iter().filter(|part| !chunk.contains(part)).cloned().collect();
+            let less: ScenarioParts = all.iter().filter(|part| !chunk.contains(part)).cloned().collect();
             if less.len() == all.len() || spent >= MOST_RUNS {
                 continue;
             }
@@ -57,7 +57,7 @@ pub fn shrink(seed: u64, options: &Options) -> Option<Shrunk> {
         }
         size = if shorter { size.min(all.len().max(1)) } else { size.div_ceil(2) };
     }
-    let words = scenario_of(seed, options).words();
-    let words = words.into_iter().filter(|(name, _)| all.contains(name)).collect();
-    Some(Shrunk { only: all, words, outcome, runs, parts_before })
+    let descriptions = scenario_of(seed, options).descriptions();
+    let descriptions = descriptions.into_iter().filter(|(name, _)| all.contains(name)).collect();
+    Some(Shrunk { only: all, descriptions, outcome, runs, parts_before })
 }

@@ -59,7 +59,7 @@ fn timers_that_never_come() {
 
 #[test]
 fn one_that_drags_all_with_it() {
-    check(Mutant::SharesFate, &["K10"]);
+    check(Mutant::BlocksAllReadings, &["K10"]);
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn decisions_that_bring_back_what_has_ended() {
 
 #[test]
 fn decisions_that_overlook_a_deletion() {
-    check(Mutant::DeafToDeletion, &["K3"]);
+    check(Mutant::IgnoresDeletion, &["K3"]);
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn decisions_that_never_come_to_rest() {
 
 #[test]
 fn decisions_that_distrust_an_earlier_agent() {
-    check(Mutant::DistrustsPast, &["K9"]);
+    check(Mutant::ForgetsContainerHashes, &["K9"]);
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn decisions_that_do_not_wait_for_a_claim() {
 
 #[test]
 fn decisions_that_believe_every_list() {
-    check(Mutant::BelievesEverything, &["lies wait"]);
+    check(Mutant::AcceptsEveryReading, &["lies wait"]);
 }
 
 #[test]

@@ -99,7 +99,7 @@ fn a_failing_seed_becomes_a_short_log() {
     let lines = record::read(&file).expect("the log is read");
     std::fs::remove_file(&file).expect("the log is there");
     let mut told = String::new();
-    record::step_through(&lines, &Window::default(), &mut |text| told.push_str(text));
+    record::replay_log(&lines, &Window::default(), &mut |text| told.push_str(text));
     assert!(told.contains("breaks") && told.contains("why"), "{told}");
     assert_eq!(told.matches(" event ").count() as u64, again.events);
 }

@@ -3,6 +3,6 @@
 //! `cargo xtask tidy` runs the first; the second is a test (`tests/dependency_law.rs`), so that it can't be
 //! forgotten.
 
-pub mod law;
-pub mod source;
+pub mod dependency_law;
+pub mod lexer;
 pub mod tidy;

@@ -5,13 +5,13 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::source::code_only;
+use crate::lexer::code_only;
 
 const MOST_LINES: usize = 700;
 const MANY_LINES: usize = 600;
 
 /// Names that say nothing about what is inside.
-const EMPTY_NAMES: [&str; 8] =
+const MEANINGLESS_NAMES: [&str; 8] =
     ["manager", "managers", "helper", "helpers", "util", "utils", "common", "misc"];
 
 /// Marks of unfinished work, looked for in code without comments and literals.
@@ -116,7 +116,7 @@ fn length(path: &str, text: &str, report: &mut Report) {
 fn file_name(path: &str, report: &mut Report) {
     for part in path.split('/') {
         let stem = part.strip_suffix(".rs").unwrap_or(part);
-        if EMPTY_NAMES.contains(&stem) {
+        if MEANINGLESS_NAMES.contains(&stem) {
             report
                 .failures
                 .push(format!("{path}: a module called `{stem}` says nothing: name what it holds"));
@@ -147,7 +147,7 @@ fn code(path: &str, text: &str, report: &mut Report) {
                 report.failures.push(format!("{place}: {mark} {why}"));
             }
         }
-        if let Some(name) = inline_module(line).filter(|name| EMPTY_NAMES.contains(name)) {
+        if let Some(name) = inline_module(line).filter(|name| MEANINGLESS_NAMES.contains(name)) {
             report
                 .failures
                 .push(format!("{place}: a module called `{name}` says nothing: name what it holds"));

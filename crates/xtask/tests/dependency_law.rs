@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use cargo_metadata::MetadataCommand;
-use xtask::law::Graph;
+use xtask::dependency_law::DependencyGraph;
 
 #[test]
 fn the_workspace_keeps_the_law() {
@@ -13,7 +13,7 @@ fn the_workspace_keeps_the_law() {
         .other_options(["--locked", "--filter-platform", "x86_64-unknown-linux-gnu"].map(String::from))
         .exec()
         .expect("cargo metadata");
-    let graph = Graph::from_metadata(&metadata).expect("a dependency graph");
+    let graph = DependencyGraph::from_metadata(&metadata).expect("a dependency graph");
     assert!(graph.workspace.contains("decide"), "no workspace in {:?}", graph.workspace);
     let uses_model = graph.uses.get("decide").is_some_and(|uses| uses.contains("model"));
     assert!(uses_model, "decide uses model: the graph's edges were not read");

@@ -6,9 +6,9 @@ use model::k8s::{
 use ports::ApiError;
 use serde_json::Value;
 
-use super::{Api, Freshness, Listed, Resource, named};
+use super::{Api, Freshness, ObjectList, Resource, namespaced_name};
 use crate::json;
-use crate::watch::{Since, Watch};
+use crate::watch::{Watch, WatchStart};
 use crate::{CsiDriver, RuntimeClass};
 
 const CONFIG_MAPS: Resource = Resource::new("/api/v1", "configmaps");
@@ -24,7 +24,7 @@ const TRUST_BUNDLES: Resource = Resource::new("/apis/certificates.k8s.io/v1beta1
 const WITH_ADDRESS: &str = "spec.clusterIP!=None";
 
 /// The only selection of these that a node is allowed to watch.
-fn only(name: &str) -> String {
+fn name_selector(name: &str) -> String {
     format!("metadata.name={name}")
 }
 
@@ -39,19 +39,19 @@ impl Api {
         namespace: &str,
         name: &str,
         freshness: Freshness,
-    ) -> Result<Listed<ConfigMap>, ApiError> {
-        let path = CONFIG_MAPS.all(namespace);
-        self.list("list configmaps", path, &only(name), freshness, json::config_maps).await
+    ) -> Result<ObjectList<ConfigMap>, ApiError> {
+        let path = CONFIG_MAPS.collection_path(namespace);
+        self.list("list configmaps", path, &name_selector(name), freshness, json::config_maps).await
     }
 
     pub async fn watch_config_map(
         &self,
         namespace: &str,
         name: &str,
-        since: Since<'_>,
+        since: WatchStart<'_>,
     ) -> Result<Watch<ConfigMap>, ApiError> {
-        let path = CONFIG_MAPS.all(namespace);
-        self.watch("watch configmaps", path, &only(name), since, json::config_map_event).await
+        let path = CONFIG_MAPS.collection_path(namespace);
+        self.watch("watch configmaps", path, &name_selector(name), since, json::config_map_event).await
     }
 
     pub async fn get_secret(&self, namespace: &str, name: &str) -> Result<Secret, ApiError> {
@@ -64,35 +64,57 @@ impl Api {
         namespace: &str,
         name: &str,
         freshness: Freshness,
-    ) -> Result<Listed<Secret>, ApiError> {
-        self.list("list secrets", SECRETS.all(namespace), &only(name), freshness, json::secrets).await
+    ) -> Result<ObjectList<Secret>, ApiError> {
+        self.list(
+            "list secrets",
+            SECRETS.collection_path(namespace),
+            &name_selector(name),
+            freshness,
+            json::secrets,
+        )
+        .await
     }
 
     pub async fn watch_secret(
         &self,
         namespace: &str,
         name: &str,
-        since: Since<'_>,
+        since: WatchStart<'_>,
     ) -> Result<Watch<Secret>, ApiError> {
-        self.watch("watch secrets", SECRETS.all(namespace), &only(name), since, json::secret_event).await
+        self.watch(
+            "watch secrets",
+            SECRETS.collection_path(namespace),
+            &name_selector(name),
+            since,
+            json::secret_event,
+        )
+        .await
     }
 
     /// Those with an address, in all namespaces.
-    pub async fn list_services(&self, freshness: Freshness) -> Result<Listed<Service>, ApiError> {
-        self.list("list services", SERVICES.all(""), WITH_ADDRESS, freshness, json::services).await
+    pub async fn list_services(&self, freshness: Freshness) -> Result<ObjectList<Service>, ApiError> {
+        self.list("list services", SERVICES.collection_path(""), WITH_ADDRESS, freshness, json::services)
+            .await
     }
 
-    pub async fn watch_services(&self, since: Since<'_>) -> Result<Watch<Service>, ApiError> {
-        self.watch("watch services", SERVICES.all(""), WITH_ADDRESS, since, json::service_event).await
+    pub async fn watch_services(&self, since: WatchStart<'_>) -> Result<Watch<Service>, ApiError> {
+        self.watch("watch services", SERVICES.collection_path(""), WITH_ADDRESS, since, json::service_event)
+            .await
     }
 
-    pub async fn list_runtime_classes(&self, freshness: Freshness) -> Result<Listed<RuntimeClass>, ApiError> {
-        let path = RUNTIME_CLASSES.all("");
+    pub async fn list_runtime_classes(
+        &self,
+        freshness: Freshness,
+    ) -> Result<ObjectList<RuntimeClass>, ApiError> {
+        let path = RUNTIME_CLASSES.collection_path("");
         self.list("list runtimeclasses", path, "", freshness, json::runtime_classes).await
     }
 
-    pub async fn watch_runtime_classes(&self, since: Since<'_>) -> Result<Watch<RuntimeClass>, ApiError> {
-        let path = RUNTIME_CLASSES.all("");
+    pub async fn watch_runtime_classes(
+        &self,
+        since: WatchStart<'_>,
+    ) -> Result<Watch<RuntimeClass>, ApiError> {
+        let path = RUNTIME_CLASSES.collection_path("");
         self.watch("watch runtimeclasses", path, "", since, json::runtime_class_event).await
     }
 
@@ -107,8 +129,8 @@ impl Api {
         name: &str,
         patch: &Value,
     ) -> Result<PersistentVolumeClaim, ApiError> {
-        let path = format!("{}/status", CLAIMS.one(namespace, name));
-        let object = named(namespace, name);
+        let path = format!("{}/status", CLAIMS.object_path(namespace, name));
+        let object = namespaced_name(namespace, name);
         self.patch("patch status of persistentvolumeclaim", path, object, patch, json::claim).await
     }
 
@@ -120,25 +142,29 @@ impl Api {
         self.get("get volumeattachment", &ATTACHMENTS, ("", name), json::volume_attachment).await
     }
 
-    pub async fn list_csi_drivers(&self, freshness: Freshness) -> Result<Listed<CsiDriver>, ApiError> {
-        let path = CSI_DRIVERS.all("");
+    pub async fn list_csi_drivers(&self, freshness: Freshness) -> Result<ObjectList<CsiDriver>, ApiError> {
+        let path = CSI_DRIVERS.collection_path("");
         self.list("list csidrivers", path, "", freshness, json::csi_drivers).await
     }
 
-    pub async fn watch_csi_drivers(&self, since: Since<'_>) -> Result<Watch<CsiDriver>, ApiError> {
-        self.watch("watch csidrivers", CSI_DRIVERS.all(""), "", since, json::csi_driver_event).await
+    pub async fn watch_csi_drivers(&self, since: WatchStart<'_>) -> Result<Watch<CsiDriver>, ApiError> {
+        self.watch("watch csidrivers", CSI_DRIVERS.collection_path(""), "", since, json::csi_driver_event)
+            .await
     }
 
     pub async fn list_trust_bundles(
         &self,
         freshness: Freshness,
-    ) -> Result<Listed<ClusterTrustBundle>, ApiError> {
-        let path = TRUST_BUNDLES.all("");
+    ) -> Result<ObjectList<ClusterTrustBundle>, ApiError> {
+        let path = TRUST_BUNDLES.collection_path("");
         self.list("list clustertrustbundles", path, "", freshness, json::trust_bundles).await
     }
 
-    pub async fn watch_trust_bundles(&self, since: Since<'_>) -> Result<Watch<ClusterTrustBundle>, ApiError> {
-        let path = TRUST_BUNDLES.all("");
+    pub async fn watch_trust_bundles(
+        &self,
+        since: WatchStart<'_>,
+    ) -> Result<Watch<ClusterTrustBundle>, ApiError> {
+        let path = TRUST_BUNDLES.collection_path("");
         self.watch("watch clustertrustbundles", path, "", since, json::trust_bundle_event).await
     }
 }

@@ -3,9 +3,9 @@
 use k8s_openapi::api::core::v1::ServiceAccount;
 use ports::ApiError;
 
-use super::{Api, Freshness, Listed, Resource, named};
+use super::{Api, Freshness, ObjectList, Resource, namespaced_name};
 use crate::json;
-use crate::watch::{Since, Watch};
+use crate::watch::{Watch, WatchStart};
 use crate::{
     CertificateSigningRequest, PodCertificateRequest, SubjectAccessReview, TokenRequest, TokenReview,
 };
@@ -24,7 +24,7 @@ fn of_node(node: &str) -> String {
     format!("spec.nodeName={node}")
 }
 
-fn only(name: &str) -> String {
+fn name_selector(name: &str) -> String {
     format!("metadata.name={name}")
 }
 
@@ -40,23 +40,23 @@ impl Api {
         service_account: &str,
         request: &TokenRequest,
     ) -> Result<TokenRequest, ApiError> {
-        let path = format!("{}/token", SERVICE_ACCOUNTS.one(namespace, service_account));
+        let path = format!("{}/token", SERVICE_ACCOUNTS.object_path(namespace, service_account));
         let body = json::write_token_request(request);
-        let object = named(namespace, service_account);
+        let object = namespaced_name(namespace, service_account);
         self.create("create token of serviceaccount", path, object, body, json::token_request).await
     }
 
     /// Whose token is this?
     pub async fn review_token(&self, review: &TokenReview) -> Result<TokenReview, ApiError> {
         let body = json::write_token_review(review);
-        let path = TOKEN_REVIEWS.all("");
+        let path = TOKEN_REVIEWS.collection_path("");
         self.create("create tokenreview", path, String::new(), body, json::token_review).await
     }
 
     /// May he do that?
     pub async fn review_access(&self, review: &SubjectAccessReview) -> Result<SubjectAccessReview, ApiError> {
         let body = json::write_access_review(review);
-        let path = ACCESS_REVIEWS.all("");
+        let path = ACCESS_REVIEWS.collection_path("");
         self.create("create subjectaccessreview", path, String::new(), body, json::access_review).await
     }
 
@@ -66,7 +66,7 @@ impl Api {
     ) -> Result<CertificateSigningRequest, ApiError> {
         let body = json::write_signing_request(request);
         let name = request.metadata.name.clone().unwrap_or_default();
-        let path = SIGNING_REQUESTS.all("");
+        let path = SIGNING_REQUESTS.collection_path("");
         self.create("create certificatesigningrequest", path, name, body, json::signing_request).await
     }
 
@@ -79,19 +79,19 @@ impl Api {
         &self,
         name: &str,
         freshness: Freshness,
-    ) -> Result<Listed<CertificateSigningRequest>, ApiError> {
-        let path = SIGNING_REQUESTS.all("");
-        let selector = only(name);
+    ) -> Result<ObjectList<CertificateSigningRequest>, ApiError> {
+        let path = SIGNING_REQUESTS.collection_path("");
+        let selector = name_selector(name);
         self.list("list certificatesigningrequests", path, &selector, freshness, json::signing_requests).await
     }
 
     pub async fn watch_signing_request(
         &self,
         name: &str,
-        since: Since<'_>,
+        since: WatchStart<'_>,
     ) -> Result<Watch<CertificateSigningRequest>, ApiError> {
-        let path = SIGNING_REQUESTS.all("");
-        let selector = only(name);
+        let path = SIGNING_REQUESTS.collection_path("");
+        let selector = name_selector(name);
         self.watch("watch certificatesigningrequests", path, &selector, since, json::signing_request_event)
             .await
     }
@@ -103,8 +103,8 @@ impl Api {
     ) -> Result<PodCertificateRequest, ApiError> {
         let body = json::write_certificate_request(request);
         let namespace = request.metadata.namespace.as_deref().unwrap_or_default();
-        let path = CERTIFICATE_REQUESTS.all(namespace);
-        let object = named(namespace, &request.spec.pod_name);
+        let path = CERTIFICATE_REQUESTS.collection_path(namespace);
+        let object = namespaced_name(namespace, &request.spec.pod_name);
         self.create("create podcertificaterequest for pod", path, object, body, json::certificate_request)
             .await
     }
@@ -114,8 +114,8 @@ impl Api {
         &self,
         node: &str,
         freshness: Freshness,
-    ) -> Result<Listed<PodCertificateRequest>, ApiError> {
-        let path = CERTIFICATE_REQUESTS.all("");
+    ) -> Result<ObjectList<PodCertificateRequest>, ApiError> {
+        let path = CERTIFICATE_REQUESTS.collection_path("");
         let selector = of_node(node);
         self.list("list podcertificaterequests", path, &selector, freshness, json::certificate_requests).await
     }
@@ -123,9 +123,9 @@ impl Api {
     pub async fn watch_certificate_requests(
         &self,
         node: &str,
-        since: Since<'_>,
+        since: WatchStart<'_>,
     ) -> Result<Watch<PodCertificateRequest>, ApiError> {
-        let path = CERTIFICATE_REQUESTS.all("");
+        let path = CERTIFICATE_REQUESTS.collection_path("");
         let selector = of_node(node);
         self.watch("watch podcertificaterequests", path, &selector, since, json::certificate_request_event)
             .await

@@ -15,26 +15,26 @@ use model::codec::CodecError;
 use ports::ApiError;
 
 use crate::connection::Connection;
-use crate::json::Unread;
+use crate::json::WatchLineError;
 use crate::request::{Call, JSON, STRATEGIC_MERGE, escaped};
-use crate::roles::WatchEntries;
-use crate::watch::{self, Since, UnreadableObject, Watch, WatchEvent};
+use crate::roles::WatchStatuses;
+use crate::watch::{self, UnreadableObject, Watch, WatchEvent, WatchStart};
 
-pub use pods::DeletePod;
+pub use pods::DeletePodOptions;
 
 /// What a call may take when nobody says otherwise.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
 /// One page of objects, or all of them.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Listed<T> {
+pub struct ObjectList<T> {
     pub items: Vec<T>,
     /// What is there and can't be decoded.
     pub unreadable: Vec<UnreadableObject>,
     /// Where a watch goes on.
     pub resource_version: String,
     /// Not empty when there is more; these calls ask for everything, so it is.
-    pub more: String,
+    pub continue_token: String,
 }
 
 /// Which state a list shows.
@@ -50,8 +50,8 @@ pub enum Freshness {
 #[derive(Clone)]
 pub struct Api {
     connection: Arc<Connection>,
-    within: Duration,
-    watches: WatchEntries,
+    deadline: Duration,
+    watches: WatchStatuses,
 }
 
 /// One kind of object in the API.
@@ -68,7 +68,7 @@ impl Resource {
     }
 
     /// An empty namespace means all of them, or an object that has none.
-    fn all(&self, namespace: &str) -> String {
+    fn collection_path(&self, namespace: &str) -> String {
         let Resource { group, plural } = self;
         match namespace {
             "" => format!("{group}/{plural}"),
@@ -76,12 +76,12 @@ impl Resource {
         }
     }
 
-    fn one(&self, namespace: &str, name: &str) -> String {
-        format!("{}/{}", self.all(namespace), escaped(name))
+    fn object_path(&self, namespace: &str, name: &str) -> String {
+        format!("{}/{}", self.collection_path(namespace), escaped(name))
     }
 }
 
-fn named(namespace: &str, name: &str) -> String {
+fn namespaced_name(namespace: &str, name: &str) -> String {
     if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") }
 }
 
@@ -89,30 +89,30 @@ type Decoder<T> = fn(&[u8]) -> Result<T, CodecError>;
 
 impl Api {
     pub fn new(connection: Arc<Connection>) -> Api {
-        Api { connection, within: DEADLINE, watches: WatchEntries::default() }
+        Api { connection, deadline: DEADLINE, watches: WatchStatuses::default() }
     }
 
     /// The same calls with another deadline. It bounds the whole call; for watches, the time until they begin.
-    pub fn within(&self, deadline: Duration) -> Api {
-        Api { within: deadline, ..self.clone() }
+    pub fn with_deadline(&self, deadline: Duration) -> Api {
+        Api { deadline, ..self.clone() }
     }
 
     pub fn connection(&self) -> &Arc<Connection> {
         &self.connection
     }
 
-    pub(crate) fn watch_entries(&self) -> &WatchEntries {
+    pub(crate) fn watch_statuses(&self) -> &WatchStatuses {
         &self.watches
     }
 
     /// Asks the server how it is. `/healthz`, `/readyz`, `/livez`, `/version`.
-    pub async fn get_plain(&self, path: &'static str) -> Result<Bytes, ApiError> {
-        Call::get("get", path.to_owned(), path).run(&self.connection, self.within).await
+    pub async fn get_raw(&self, path: &'static str) -> Result<Bytes, ApiError> {
+        Call::get("get", path.to_owned(), path).run(&self.connection, self.deadline).await
     }
 
     async fn run<T>(&self, call: Call, decode: Decoder<T>) -> Result<T, ApiError> {
         let name = call.name();
-        let answer = call.run(&self.connection, self.within).await?;
+        let answer = call.run(&self.connection, self.deadline).await?;
         decode(&answer).map_err(|error| ApiError::Decode { call: name, message: error.to_string() })
     }
 
@@ -123,7 +123,7 @@ impl Api {
         (namespace, name): (&str, &str),
         decode: Decoder<T>,
     ) -> Result<T, ApiError> {
-        let call = Call::get(what, resource.one(namespace, name), named(namespace, name));
+        let call = Call::get(what, resource.object_path(namespace, name), namespaced_name(namespace, name));
         self.run(call, decode).await
     }
 
@@ -156,8 +156,8 @@ impl Api {
         path: String,
         selector: &str,
         freshness: Freshness,
-        decode: Decoder<Listed<T>>,
-    ) -> Result<Listed<T>, ApiError> {
+        decode: Decoder<ObjectList<T>>,
+    ) -> Result<ObjectList<T>, ApiError> {
         let version = if freshness == Freshness::Cached { "0" } else { "" };
         let query = [("fieldSelector", selector), ("resourceVersion", version)];
         self.run(Call::get(what, path, selector).query(&query), decode).await
@@ -168,10 +168,10 @@ impl Api {
         what: &'static str,
         path: String,
         selector: &str,
-        since: Since<'_>,
-        decode: fn(&[u8]) -> Result<WatchEvent<T>, Unread>,
+        since: WatchStart<'_>,
+        decode: fn(&[u8]) -> Result<WatchEvent<T>, WatchLineError>,
     ) -> Result<Watch<T>, ApiError> {
         let call = Call::get(what, path, selector).query(&[("fieldSelector", selector)]);
-        watch::open(&self.connection, call, since, self.within, decode).await
+        watch::open(&self.connection, call, since, self.deadline, decode).await
     }
 }

@@ -6,23 +6,23 @@ use model::k8s::Pod;
 use ports::ApiError;
 use serde_json::{Value, json};
 
-use super::{Api, Freshness, Listed, Resource, named};
+use super::{Api, Freshness, ObjectList, Resource, namespaced_name};
 use crate::json;
 use crate::request::{Call, JSON};
-use crate::watch::{Since, Watch};
+use crate::watch::{Watch, WatchStart};
 
 const PODS: Resource = Resource::new("/api/v1", "pods");
 
 /// How a pod's object is to be deleted.
 #[derive(Clone, Debug, Default)]
-pub struct DeletePod {
+pub struct DeletePodOptions {
     /// None leaves the pod's own.
     pub grace_seconds: Option<i64>,
     /// Only the object of this UID: another one may have its name by now ([`ApiError::Conflict`]).
     pub uid: Option<PodUid>,
 }
 
-impl DeletePod {
+impl DeletePodOptions {
     /// The object goes at once.
     pub fn now(uid: Option<PodUid>) -> Self {
         Self { grace_seconds: Some(0), uid }
@@ -46,12 +46,12 @@ fn on_node(node: &str) -> String {
 
 impl Api {
     /// All pods that are bound to the node, in all namespaces.
-    pub async fn list_pods(&self, node: &str, freshness: Freshness) -> Result<Listed<Pod>, ApiError> {
-        self.list("list pods", PODS.all(""), &on_node(node), freshness, json::pods).await
+    pub async fn list_pods(&self, node: &str, freshness: Freshness) -> Result<ObjectList<Pod>, ApiError> {
+        self.list("list pods", PODS.collection_path(""), &on_node(node), freshness, json::pods).await
     }
 
-    pub async fn watch_pods(&self, node: &str, since: Since<'_>) -> Result<Watch<Pod>, ApiError> {
-        self.watch("watch pods", PODS.all(""), &on_node(node), since, json::pod_event).await
+    pub async fn watch_pods(&self, node: &str, since: WatchStart<'_>) -> Result<Watch<Pod>, ApiError> {
+        self.watch("watch pods", PODS.collection_path(""), &on_node(node), since, json::pod_event).await
     }
 
     pub async fn get_pod(&self, namespace: &str, name: &str) -> Result<Pod, ApiError> {
@@ -61,14 +61,15 @@ impl Api {
     /// In the pod's own namespace.
     pub async fn create_pod(&self, pod: &Pod) -> Result<Pod, ApiError> {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
-        let object = named(namespace, pod.metadata.name.as_deref().unwrap_or_default());
-        self.create("create pod", PODS.all(namespace), object, json::write_pod(pod), json::pod).await
+        let object = namespaced_name(namespace, pod.metadata.name.as_deref().unwrap_or_default());
+        self.create("create pod", PODS.collection_path(namespace), object, json::write_pod(pod), json::pod)
+            .await
     }
 
     /// A strategic merge patch.
     pub async fn patch_pod(&self, namespace: &str, name: &str, patch: &Value) -> Result<Pod, ApiError> {
-        let path = PODS.one(namespace, name);
-        self.patch("patch pod", path, named(namespace, name), patch, json::pod).await
+        let path = PODS.object_path(namespace, name);
+        self.patch("patch pod", path, namespaced_name(namespace, name), patch, json::pod).await
     }
 
     /// A strategic merge patch of the status. A `metadata.uid` in it makes it fail ([`ApiError::Invalid`]) for another
@@ -79,16 +80,22 @@ impl Api {
         name: &str,
         patch: &Value,
     ) -> Result<Pod, ApiError> {
-        let path = format!("{}/status", PODS.one(namespace, name));
-        self.patch("patch status of pod", path, named(namespace, name), patch, json::pod).await
+        let path = format!("{}/status", PODS.object_path(namespace, name));
+        self.patch("patch status of pod", path, namespaced_name(namespace, name), patch, json::pod).await
     }
 
-    pub async fn delete_pod(&self, namespace: &str, name: &str, how: &DeletePod) -> Result<(), ApiError> {
+    pub async fn delete_pod(
+        &self,
+        namespace: &str,
+        name: &str,
+        how: &DeletePodOptions,
+    ) -> Result<(), ApiError> {
         let body = json::write_value(&how.options());
-        let path = PODS.one(namespace, name);
-        let call = Call::new("delete pod", Method::DELETE, path, named(namespace, name)).body(JSON, body);
+        let path = PODS.object_path(namespace, name);
+        let call =
+            Call::new("delete pod", Method::DELETE, path, namespaced_name(namespace, name)).body(JSON, body);
         // The answer is the pod or a Status; neither says more than that it worked.
-        call.run(&self.connection, self.within).await.map(|_| ())
+        call.run(&self.connection, self.deadline).await.map(|_| ())
     }
 }
 
@@ -98,13 +105,13 @@ mod tests {
 
     #[test]
     fn a_deletion_says_only_what_is_meant() {
-        let check = |how: DeletePod, expect: Value| assert_eq!(how.options(), expect);
+        let check = |how: DeletePodOptions, expect: Value| assert_eq!(how.options(), expect);
         let plain = json!({ "kind": "DeleteOptions", "apiVersion": "v1" });
-        check(DeletePod::default(), plain.clone());
+        check(DeletePodOptions::default(), plain.clone());
         let mut expect = plain;
         expect["gracePeriodSeconds"] = 0.into();
-        check(DeletePod::now(None), expect.clone());
+        check(DeletePodOptions::now(None), expect.clone());
         expect["preconditions"] = json!({ "uid": "u-1" });
-        check(DeletePod::now(Some(PodUid::new("u-1"))), expect);
+        check(DeletePodOptions::now(Some(PodUid::new("u-1"))), expect);
     }
 }

@@ -8,17 +8,17 @@ use std::time::Duration;
 use ports::WallClock;
 use tokio::sync::watch;
 
-use super::held::{Held, earliest_end};
-use super::key::Key;
-use super::rotate::{Asked, Rotation, Rotator, Start};
-use super::store::{Store, block};
-use super::template::{Purpose, Template};
+use super::key::CertificateKey;
+use super::loaded::{LoadedCertificate, earliest_expiry};
+use super::rotate::{CertificateRotator, RotationStatus, RotatorSetup, SigningApis};
+use super::store::{CertificateStore, pem_block};
+use super::template::{CertificatePurpose, CertificateTemplate};
 use super::{CertificateError, der, issue};
+use crate::atomic_file;
 use crate::calls::Api;
 use crate::connection::{ConnectError, Connection};
-use crate::durable;
-use crate::kubeconfig::{self, Access, KubeconfigError};
-use crate::transport::causes;
+use crate::kubeconfig::{self, KubeconfigError, ResolvedKubeconfig};
+use crate::transport::error_chain;
 
 /// The key of a bootstrap that has not succeeded yet.
 const KEY_FILE: &str = "kubelet-client.key.tmp";
@@ -29,7 +29,7 @@ const ISSUED_WITHIN: Duration = Duration::from_secs(3600);
 
 #[derive(thiserror::Error, Debug)]
 pub enum BootstrapError {
-    #[error("kubeconfig {}: can't be looked at", file.display())]
+    #[error("kubeconfig {}: can't be examined", file.display())]
     Look {
         file: PathBuf,
         #[source]
@@ -55,16 +55,16 @@ pub struct ClientIdentity<'a> {
     pub wall: Arc<dyn WallClock>,
 }
 
-pub struct Identity {
+pub struct EstablishedIdentity {
     pub connection: Arc<Connection>,
     /// With `rotateCertificates`: the first is to be run.
-    pub rotation: Option<(Rotator, Rotation)>,
+    pub rotation: Option<(CertificateRotator, RotationStatus)>,
 }
 
 impl ClientIdentity<'_> {
     /// Without rotation this waits for the certificate, up to an hour. With it, the connection is usable when the
     /// rotator has brought the first certificate.
-    pub async fn establish(self) -> Result<Identity, BootstrapError> {
+    pub async fn establish(self) -> Result<EstablishedIdentity, BootstrapError> {
         if let Some(bootstrap) = self.bootstrap_kubeconfig
             && !still_valid(self.kubeconfig, self.wall.as_ref())?
         {
@@ -72,22 +72,27 @@ impl ClientIdentity<'_> {
             if !self.rotate {
                 self.bootstrap(bootstrap, &access).await?;
             } else {
-                let pem = Store::open(self.cert_dir, Purpose::Client.prefix(), None)?.current_path();
-                kubeconfig::bootstrapped(self.kubeconfig, &access, &pem)?;
+                let pem = CertificateStore::open(self.cert_dir, CertificatePurpose::Client.prefix(), None)?
+                    .current_path();
+                kubeconfig::write_bootstrapped_kubeconfig(self.kubeconfig, &access, &pem)?;
             }
         }
         if self.rotate {
             return self.rotating();
         }
         let connection = Connection::open(self.kubeconfig, self.agent, self.wall)?;
-        Ok(Identity { connection, rotation: None })
+        Ok(EstablishedIdentity { connection, rotation: None })
     }
 
-    fn rotating(self) -> Result<Identity, BootstrapError> {
+    fn rotating(self) -> Result<EstablishedIdentity, BootstrapError> {
         let connection = Connection::open_rotating(self.kubeconfig, self.agent, self.wall.clone())?;
-        let access = connection.access();
-        let store = Store::open(self.cert_dir, Purpose::Client.prefix(), access.certificate_files.clone())?;
-        let (held, at_once) = first(&store, &access, self.wall.as_ref())?;
+        let access = connection.kubeconfig();
+        let store = CertificateStore::open(
+            self.cert_dir,
+            CertificatePurpose::Client.prefix(),
+            access.certificate_files.clone(),
+        )?;
+        let (held, at_once) = initial_certificate(&store, &access, self.wall.as_ref())?;
         if let Some(held) = &held {
             connection.use_certificate(held.pair.clone())?;
         }
@@ -100,44 +105,46 @@ impl ClientIdentity<'_> {
                 Err(error) => return Err(error.into()),
             },
         };
-        let (_, template) = watch::channel(Some(Template::client(self.node)));
-        let rotation = Rotator::new(Start {
-            purpose: Purpose::Client,
+        let (_, template) = watch::channel(Some(CertificateTemplate::client(self.node)));
+        let rotation = CertificateRotator::new(RotatorSetup {
+            purpose: CertificatePurpose::Client,
             store,
             held,
             template,
-            asked: Asked { own: Api::new(connection.clone()), bootstrap },
+            signing_apis: SigningApis { own: Api::new(connection.clone()), bootstrap },
             connection: Some(connection.clone()),
             wall: self.wall,
-            at_once,
+            renew_immediately: at_once,
         });
-        Ok(Identity { connection, rotation: Some(rotation) })
+        Ok(EstablishedIdentity { connection, rotation: Some(rotation) })
     }
 
     /// Gets a certificate, keeps it, and writes the kubeconfig that uses it.
-    async fn bootstrap(&self, bootstrap: &Path, access: &Access) -> Result<(), BootstrapError> {
+    async fn bootstrap(&self, bootstrap: &Path, access: &ResolvedKubeconfig) -> Result<(), BootstrapError> {
         let api = Api::new(Connection::open(bootstrap, self.agent, self.wall.clone())?);
-        let store = Store::open(self.cert_dir, Purpose::Client.prefix(), None)?;
+        let store = CertificateStore::open(self.cert_dir, CertificatePurpose::Client.prefix(), None)?;
         let kept = self.cert_dir.join(KEY_FILE);
         let mut key = match store.current() {
-            Ok(Some(held)) => Key::from_der(&held.pair.key).or_else(|_| kept_key(&kept))?,
-            Ok(None) | Err(_) => kept_key(&kept)?,
+            Ok(Some(held)) => {
+                CertificateKey::from_der(&held.pair.key).or_else(|_| load_or_make_key(&kept))?
+            }
+            Ok(None) | Err(_) => load_or_make_key(&kept)?,
         };
         wait_for_server(&api).await;
-        let template = Template::client(self.node);
+        let template = CertificateTemplate::client(self.node);
         let now = || self.wall.wall();
-        let mut made = issue::create_named(&api, &key, &template, Purpose::Client, now()).await;
+        let mut made = issue::create_named(&api, &key, &template, CertificatePurpose::Client, now()).await;
         if let Err(error @ CertificateError::Incompatible { .. }) = &made {
             // The old request stands in the way of this key; another key has another name.
             tracing::info!("asking with a new key: {error}");
             key = new_key(&kept)?;
-            made = issue::create_named(&api, &key, &template, Purpose::Client, now()).await;
+            made = issue::create_named(&api, &key, &template, CertificatePurpose::Client, now()).await;
         }
         let made = made?;
         tracing::info!("waiting for certificate signing request {:?} to be issued", made.name);
-        let chain = issue::wait(&api, &made, ISSUED_WITHIN).await?;
+        let chain = issue::wait_until_issued(&api, &made, ISSUED_WITHIN).await?;
         store.update(&chain, key.pem().as_bytes(), now())?;
-        kubeconfig::bootstrapped(self.kubeconfig, access, &store.current_path())?;
+        kubeconfig::write_bootstrapped_kubeconfig(self.kubeconfig, access, &store.current_path())?;
         // Only now: until the kubeconfig is there, the next start must be able to do all this again.
         let _ = std::fs::remove_file(&kept);
         Ok(())
@@ -154,11 +161,11 @@ fn still_valid(file: &Path, wall: &dyn WallClock) -> Result<bool, BootstrapError
     let certificate = match kubeconfig::load(file) {
         Ok(access) => access.certificate,
         Err(error) => {
-            tracing::warn!("bootstrapping again: {}", causes(&error));
+            tracing::warn!("bootstrapping again: {}", error_chain(&error));
             return Ok(false);
         }
     };
-    let end = certificate.and_then(|pair| earliest_end(&pair.chain));
+    let end = certificate.and_then(|pair| earliest_expiry(&pair.chain));
     let valid = end.is_some_and(|end| wall.wall() <= end);
     if !valid {
         tracing::info!("bootstrapping: {} has no client certificate that is in force", file.display());
@@ -167,29 +174,29 @@ fn still_valid(file: &Path, wall: &dyn WallClock) -> Result<bool, BootstrapError
 }
 
 /// The certificate to begin with, and whether it is only good for asking for a better one.
-fn first(
-    store: &Store,
-    access: &Access,
+fn initial_certificate(
+    store: &CertificateStore,
+    access: &ResolvedKubeconfig,
     wall: &dyn WallClock,
-) -> Result<(Option<Held>, bool), CertificateError> {
+) -> Result<(Option<LoadedCertificate>, bool), CertificateError> {
     let now = wall.wall();
-    if let Some(held) = store.current()?.filter(|held| held.in_force(now)) {
+    if let Some(held) = store.current()?.filter(|held| held.has_not_expired(now)) {
         return Ok((Some(held), false));
     }
     let Some(pair) = &access.certificate else { return Ok((None, false)) };
-    let held = Held::new(pair.clone(), &access.file)?;
-    let chain: Vec<u8> = pair.chain.iter().flat_map(|der| block("CERTIFICATE", der)).collect();
-    let key = block("PRIVATE KEY", &der::pkcs8(&pair.key));
+    let held = LoadedCertificate::new(pair.clone(), &access.file)?;
+    let chain: Vec<u8> = pair.chain.iter().flat_map(|der| pem_block("CERTIFICATE", der)).collect();
+    let key = pem_block("PRIVATE KEY", &der::pkcs8(&pair.key));
     if let Err(error) = store.update(&chain, &key, now) {
-        tracing::warn!("the kubeconfig's certificate can't be kept: {}", causes(&error));
+        tracing::warn!("the kubeconfig's certificate can't be kept: {}", error_chain(&error));
     }
     Ok((Some(held), true))
 }
 
 /// A key is on the disk before anybody is asked to sign it.
-fn kept_key(path: &Path) -> Result<Key, CertificateError> {
+fn load_or_make_key(path: &Path) -> Result<CertificateKey, CertificateError> {
     match std::fs::read(path) {
-        Ok(pem) => match Key::from_pem(&pem) {
+        Ok(pem) => match CertificateKey::from_pem(&pem) {
             Ok(key) => Ok(key),
             Err(error) => {
                 tracing::warn!("making a new key: {}: {error}", path.display());
@@ -200,17 +207,17 @@ fn kept_key(path: &Path) -> Result<Key, CertificateError> {
     }
 }
 
-fn new_key(path: &Path) -> Result<Key, CertificateError> {
-    let key = Key::generate()?;
-    durable::replace(path, key.pem().as_bytes()).map_err(super::failed("write", path))?;
+fn new_key(path: &Path) -> Result<CertificateKey, CertificateError> {
+    let key = CertificateKey::generate()?;
+    atomic_file::replace_file(path, key.pem().as_bytes()).map_err(super::failed("write", path))?;
     Ok(key)
 }
 
 /// Not for ever: the request itself says it better what is wrong.
 async fn wait_for_server(api: &Api) {
-    let api = api.within(SERVER_ANSWERS_WITHIN);
+    let api = api.with_deadline(SERVER_ANSWERS_WITHIN);
     let answers = async {
-        while let Err(error) = api.get_plain("/healthz").await {
+        while let Err(error) = api.get_raw("/healthz").await {
             tracing::info!("waiting for the API server: {error}");
             tokio::time::sleep(SERVER_EVERY.mul_f64(1.0 + 0.2 * fastrand::f64())).await;
         }

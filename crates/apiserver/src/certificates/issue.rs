@@ -10,58 +10,61 @@ use ports::{ApiError, Disposition};
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::FromDer;
 
-use super::key::Key;
-use super::template::{Purpose, Template};
-use super::{CertificateError, held};
+use super::key::CertificateKey;
+use super::template::{CertificatePurpose, CertificateTemplate};
+use super::{CertificateError, loaded};
 use crate::CertificateSigningRequest;
 use crate::calls::{Api, Freshness};
 use crate::kubeconfig::certificates;
-use crate::watch::{Since, WatchEvent};
+use crate::watch::{WatchEvent, WatchStart};
 
 /// Between two tries to see what became of a request.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// A request that the server has.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Made {
+pub struct SigningRequestId {
     pub name: String,
     pub uid: String,
 }
 
-fn made(request: CertificateSigningRequest) -> Made {
-    Made { name: request.metadata.name.unwrap_or_default(), uid: request.metadata.uid.unwrap_or_default() }
+fn signing_request_id(request: CertificateSigningRequest) -> SigningRequestId {
+    SigningRequestId {
+        name: request.metadata.name.unwrap_or_default(),
+        uid: request.metadata.uid.unwrap_or_default(),
+    }
 }
 
 /// With a name of the server's choice.
 pub async fn create(
     api: &Api,
-    key: &Key,
-    template: &Template,
-    purpose: Purpose,
-) -> Result<Made, CertificateError> {
+    key: &CertificateKey,
+    template: &CertificateTemplate,
+    purpose: CertificatePurpose,
+) -> Result<SigningRequestId, CertificateError> {
     let metadata = ObjectMeta { generate_name: Some("csr-".into()), ..ObjectMeta::default() };
     let request = request(metadata, key, template, purpose)?;
-    Ok(made(api.create_signing_request(&request).await?))
+    Ok(signing_request_id(api.create_signing_request(&request).await?))
 }
 
 /// With the name that this key and subject always have: one that is there already is used.
 pub async fn create_named(
     api: &Api,
-    key: &Key,
-    template: &Template,
-    purpose: Purpose,
+    key: &CertificateKey,
+    template: &CertificateTemplate,
+    purpose: CertificatePurpose,
     now: Wall,
-) -> Result<Made, CertificateError> {
+) -> Result<SigningRequestId, CertificateError> {
     let name = template.request_name(key, &purpose.usages(key));
     let metadata = ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() };
     let request = request(metadata, key, template, purpose)?;
     match api.create_signing_request(&request).await {
-        Ok(created) => Ok(made(created)),
+        Ok(created) => Ok(signing_request_id(created)),
         Err(ApiError::AlreadyExists { .. }) => {
             let found = api.get_signing_request(&name).await?;
-            fits(&found, key, purpose, now)
+            check_existing_request(&found, key, purpose, now)
                 .map_err(|problem| CertificateError::Incompatible { name, problem })?;
-            Ok(made(found))
+            Ok(signing_request_id(found))
         }
         Err(error) => Err(error.into()),
     }
@@ -69,9 +72,9 @@ pub async fn create_named(
 
 fn request(
     metadata: ObjectMeta,
-    key: &Key,
-    template: &Template,
-    purpose: Purpose,
+    key: &CertificateKey,
+    template: &CertificateTemplate,
+    purpose: CertificatePurpose,
 ) -> Result<CertificateSigningRequest, CertificateError> {
     let spec = CertificateSigningRequestSpec {
         request: ByteString(key.request(template)?.into_bytes()),
@@ -83,7 +86,12 @@ fn request(
 }
 
 /// Whether somebody's request of our name is ours. The name covers the subject; the rest is looked at.
-fn fits(found: &CertificateSigningRequest, key: &Key, purpose: Purpose, now: Wall) -> Result<(), String> {
+fn check_existing_request(
+    found: &CertificateSigningRequest,
+    key: &CertificateKey,
+    purpose: CertificatePurpose,
+    now: Wall,
+) -> Result<(), String> {
     if found.spec.signer_name != purpose.signer() {
         return Err(format!("it is for the signer {:?}", found.spec.signer_name));
     }
@@ -97,7 +105,7 @@ fn fits(found: &CertificateSigningRequest, key: &Key, purpose: Purpose, now: Wal
     let issued = found.status.as_ref().and_then(|status| status.certificate.as_ref());
     if let Some(issued) = issued.filter(|issued| !issued.0.is_empty()) {
         let chain = certificates(&issued.0).map_err(|problem| format!("its certificate {problem}"))?;
-        if held::earliest_end(&chain).is_none_or(|end| now > end) {
+        if loaded::earliest_expiry(&chain).is_none_or(|end| now > end) {
             return Err("its certificate has expired".into());
         }
     }
@@ -105,11 +113,15 @@ fn fits(found: &CertificateSigningRequest, key: &Key, purpose: Purpose, now: Wal
 }
 
 /// Waits until it is decided; gives the chain as PEM.
-pub async fn wait(api: &Api, made: &Made, within: Duration) -> Result<Vec<u8>, CertificateError> {
+pub async fn wait_until_issued(
+    api: &Api,
+    made: &SigningRequestId,
+    within: Duration,
+) -> Result<Vec<u8>, CertificateError> {
     let decided = async {
         loop {
-            match follow(api, made).await {
-                Err(CertificateError::Api(error)) if may_pass(&error) => {
+            match watch_until_decided(api, made).await {
+                Err(CertificateError::Api(error)) if is_retryable(&error) => {
                     tracing::debug!("following certificate signing request {:?}: {error}", made.name);
                 }
                 Err(error) => return Err(error),
@@ -126,13 +138,16 @@ pub async fn wait(api: &Api, made: &Made, within: Duration) -> Result<Vec<u8>, C
 }
 
 /// Also what a server says that is about to get its rules: the request itself was accepted.
-fn may_pass(error: &ApiError) -> bool {
+fn is_retryable(error: &ApiError) -> bool {
     error.disposition() == Disposition::Retry
         || matches!(error, ApiError::Forbidden { .. } | ApiError::Unauthorized { .. } | ApiError::Tls { .. })
 }
 
 /// One list and one watch. None when the watch ended before anything was decided.
-async fn follow(api: &Api, made: &Made) -> Result<Option<Vec<u8>>, CertificateError> {
+async fn watch_until_decided(
+    api: &Api,
+    made: &SigningRequestId,
+) -> Result<Option<Vec<u8>>, CertificateError> {
     let deleted = || CertificateError::Deleted { name: made.name.clone() };
     let listed = api.list_signing_request(&made.name, Freshness::Latest).await?;
     if let Some(odd) = listed.unreadable.first() {
@@ -140,14 +155,15 @@ async fn follow(api: &Api, made: &Made) -> Result<Option<Vec<u8>>, CertificateEr
         return Err(ApiError::Decode { call, message: odd.problem.clone() }.into());
     }
     let found = listed.items.first().ok_or_else(deleted)?;
-    if let Some(chain) = verdict(found, made)? {
+    if let Some(chain) = issued_chain(found, made)? {
         return Ok(Some(chain));
     }
-    let mut watch = api.watch_signing_request(&made.name, Since::Version(&listed.resource_version)).await?;
+    let mut watch =
+        api.watch_signing_request(&made.name, WatchStart::Version(&listed.resource_version)).await?;
     while let Some(event) = watch.next().await {
         match event? {
             WatchEvent::Added(found) | WatchEvent::Modified(found) => {
-                if let Some(chain) = verdict(&found, made)? {
+                if let Some(chain) = issued_chain(&found, made)? {
                     return Ok(Some(chain));
                 }
             }
@@ -159,7 +175,10 @@ async fn follow(api: &Api, made: &Made) -> Result<Option<Vec<u8>>, CertificateEr
     Ok(None)
 }
 
-fn verdict(found: &CertificateSigningRequest, made: &Made) -> Result<Option<Vec<u8>>, CertificateError> {
+fn issued_chain(
+    found: &CertificateSigningRequest,
+    made: &SigningRequestId,
+) -> Result<Option<Vec<u8>>, CertificateError> {
     let name = || made.name.clone();
     if found.metadata.uid.as_deref() != Some(&made.uid) {
         return Err(CertificateError::Replaced { name: name() });

@@ -3,11 +3,11 @@
 use rcgen::{CertificateParams, DistinguishedName, DnType, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
-use super::template::Template;
+use super::template::CertificateTemplate;
 use super::{CertificateError, der};
 use crate::kubeconfig::private_key;
 
-pub struct Key {
+pub struct CertificateKey {
     pair: rcgen::KeyPair,
 }
 
@@ -15,20 +15,20 @@ fn refused(error: impl std::fmt::Display) -> CertificateError {
     CertificateError::Key { detail: error.to_string() }
 }
 
-impl Key {
+impl CertificateKey {
     /// ECDSA P-256, as every kubelet makes.
-    pub fn generate() -> Result<Key, CertificateError> {
-        Ok(Key { pair: rcgen::KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(refused)? })
+    pub fn generate() -> Result<CertificateKey, CertificateError> {
+        Ok(CertificateKey { pair: rcgen::KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(refused)? })
     }
 
     /// Any of the common forms; the first key in the text.
-    pub fn from_pem(pem: &[u8]) -> Result<Key, CertificateError> {
-        Key::from_der(&private_key(pem).map_err(refused)?)
+    pub fn from_pem(pem: &[u8]) -> Result<CertificateKey, CertificateError> {
+        CertificateKey::from_der(&private_key(pem).map_err(refused)?)
     }
 
-    pub fn from_der(key: &PrivateKeyDer<'_>) -> Result<Key, CertificateError> {
+    pub fn from_der(key: &PrivateKeyDer<'_>) -> Result<CertificateKey, CertificateError> {
         let pkcs8 = PrivatePkcs8KeyDer::from(der::pkcs8(key));
-        Ok(Key { pair: rcgen::KeyPair::try_from(&pkcs8).map_err(refused)? })
+        Ok(CertificateKey { pair: rcgen::KeyPair::try_from(&pkcs8).map_err(refused)? })
     }
 
     pub fn pem(&self) -> String {
@@ -46,7 +46,7 @@ impl Key {
     }
 
     /// PKCS#10, as PEM.
-    pub fn request(&self, template: &Template) -> Result<String, CertificateError> {
+    pub fn request(&self, template: &CertificateTemplate) -> Result<String, CertificateError> {
         let mut params = CertificateParams::default();
         let mut name = DistinguishedName::new();
         for organization in &template.organizations {

@@ -12,9 +12,9 @@
 
 mod bootstrap;
 mod der;
-mod held;
 mod issue;
 mod key;
+mod loaded;
 mod loss;
 mod pending;
 mod pod_key;
@@ -27,21 +27,21 @@ use std::path::PathBuf;
 
 use ports::ApiError;
 
-pub use bootstrap::{BootstrapError, ClientIdentity, Identity};
-pub use held::Held;
-pub(crate) use held::earliest_end;
-pub use loss::Loss;
+pub use bootstrap::{BootstrapError, ClientIdentity, EstablishedIdentity};
+pub use loaded::LoadedCertificate;
+pub(crate) use loaded::earliest_expiry;
+pub use loss::CertificateLoss;
 pub use pod_key::PodKey;
-pub use rotate::{Rotation, Rotator};
-pub use store::Store;
-pub use template::{Purpose, Template};
+pub use rotate::{CertificateRotator, RotationStatus};
+pub use store::CertificateStore;
+pub use template::{CertificatePurpose, CertificateTemplate};
 
 use crate::kubeconfig::PemProblem;
 
 /// A certificate that could not be read, kept or had.
 #[derive(thiserror::Error, Debug)]
 pub enum CertificateError {
-    #[error("{operation} {}", path.display())]
+    #[error("can't {operation} {}", path.display())]
     File {
         operation: &'static str,
         path: PathBuf,
@@ -52,8 +52,8 @@ pub enum CertificateError {
     Pem { path: PathBuf, problem: PemProblem },
     #[error("{}: certificate and key can't be used", path.display())]
     Unusable { path: PathBuf, detail: String },
-    #[error("{} is in the way: it should be a link", path.display())]
-    InTheWay { path: PathBuf },
+    #[error("{} must be a symbolic link", path.display())]
+    NotASymlink { path: PathBuf },
     #[error("the private key can't be made or used: {detail}")]
     Key { detail: String },
     #[error("the issued certificate {problem}")]
@@ -64,7 +64,7 @@ pub enum CertificateError {
     Failed { name: String, reason: String, message: String },
     #[error("certificate signing request {name:?} was deleted")]
     Deleted { name: String },
-    #[error("certificate signing request {name:?} is another one now")]
+    #[error("certificate signing request {name:?} was replaced by another object of that name")]
     Replaced { name: String },
     #[error("certificate signing request {name:?} exists and does not fit: {problem}")]
     Incompatible { name: String, problem: String },

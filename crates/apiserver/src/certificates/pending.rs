@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::template::Template;
+use super::template::CertificateTemplate;
 use super::{CertificateError, failed};
-use crate::durable;
+use crate::atomic_file;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Pending {
+pub struct PendingRequest {
     pub name: String,
     pub uid: String,
-    pub template: Template,
+    pub template: CertificateTemplate,
     /// PEM.
     pub key: String,
 }
@@ -30,16 +30,16 @@ impl PendingFile {
     }
 
     /// One that can't be understood is as good as none.
-    pub fn read(&self) -> Option<Pending> {
+    pub fn read(&self) -> Option<PendingRequest> {
         let bytes = fs::read(&self.path).ok()?;
         serde_json::from_slice(&bytes)
             .inspect_err(|error| tracing::warn!("ignoring {}: {error}", self.path.display()))
             .ok()
     }
 
-    pub fn write(&self, pending: &Pending) -> Result<(), CertificateError> {
+    pub fn write(&self, pending: &PendingRequest) -> Result<(), CertificateError> {
         let bytes = serde_json::to_vec(pending).map_err(|error| failed("write", &self.path)(error.into()))?;
-        durable::replace(&self.path, &bytes).map_err(failed("write", &self.path))
+        atomic_file::replace_file(&self.path, &bytes).map_err(failed("write", &self.path))
     }
 
     pub fn remove(&self) {

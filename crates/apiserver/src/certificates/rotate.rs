@@ -10,15 +10,15 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::CertificateError;
-use super::held::Held;
-use super::issue::{self, Made};
-use super::key::Key;
-use super::pending::{Pending, PendingFile};
-use super::store::Store;
-use super::template::{Purpose, Template};
+use super::issue::{self, SigningRequestId};
+use super::key::CertificateKey;
+use super::loaded::LoadedCertificate;
+use super::pending::{PendingFile, PendingRequest};
+use super::store::CertificateStore;
+use super::template::{CertificatePurpose, CertificateTemplate};
 use crate::calls::Api;
 use crate::connection::Connection;
-use crate::transport::causes;
+use crate::transport::error_chain;
 
 /// How long one request may wait for its certificate.
 const ISSUED_WITHIN: Duration = Duration::from_secs(15 * 60);
@@ -29,24 +29,27 @@ const LATER: Duration = Duration::from_secs(32);
 /// Also a certificate that is due at once is not asked for more often.
 const AT_MOST_EVERY: Duration = Duration::from_secs(1);
 /// The clock on the wall may be set while a timer runs.
-const LONGEST_SLEEP: Duration = Duration::from_secs(600);
+const MAX_SLEEP: Duration = Duration::from_secs(600);
 
 /// What others see of it. Cheap to clone.
 #[derive(Clone)]
-pub struct Rotation {
-    held: watch::Receiver<Option<Arc<Held>>>,
+pub struct RotationStatus {
+    held: watch::Receiver<Option<Arc<LoadedCertificate>>>,
     healthy: watch::Receiver<bool>,
     renew_errors: Arc<AtomicU64>,
 }
 
-impl Rotation {
+impl RotationStatus {
     #[cfg(test)]
-    pub(super) fn seen(held: watch::Receiver<Option<Arc<Held>>>, healthy: watch::Receiver<bool>) -> Rotation {
-        Rotation { held, healthy, renew_errors: Arc::default() }
+    pub(super) fn seen(
+        held: watch::Receiver<Option<Arc<LoadedCertificate>>>,
+        healthy: watch::Receiver<bool>,
+    ) -> RotationStatus {
+        RotationStatus { held, healthy, renew_errors: Arc::default() }
     }
 
     /// The certificate in use; None until there is one.
-    pub fn held(&self) -> watch::Receiver<Option<Arc<Held>>> {
+    pub fn held(&self) -> watch::Receiver<Option<Arc<LoadedCertificate>>> {
         self.held.clone()
     }
 
@@ -61,58 +64,58 @@ impl Rotation {
 }
 
 /// Who is asked for certificates.
-pub(super) struct Asked {
+pub(super) struct SigningApis {
     pub own: Api,
     /// While we have no certificate in force.
     pub bootstrap: Option<Api>,
 }
 
-pub struct Rotator {
-    purpose: Purpose,
-    store: Store,
+pub struct CertificateRotator {
+    purpose: CertificatePurpose,
+    store: CertificateStore,
     pending: PendingFile,
-    template: watch::Receiver<Option<Template>>,
-    asked: Asked,
+    template: watch::Receiver<Option<CertificateTemplate>>,
+    signing_apis: SigningApis,
     /// Gets each new certificate.
     connection: Option<Arc<Connection>>,
     wall: Arc<dyn WallClock>,
-    held: watch::Sender<Option<Arc<Held>>>,
+    held: watch::Sender<Option<Arc<LoadedCertificate>>>,
     healthy: watch::Sender<bool>,
     renew_errors: Arc<AtomicU64>,
     /// The present certificate is only good for asking for a better one.
-    at_once: bool,
+    renew_immediately: bool,
 }
 
-pub(super) struct Start {
-    pub purpose: Purpose,
-    pub store: Store,
-    pub held: Option<Held>,
-    pub template: watch::Receiver<Option<Template>>,
-    pub asked: Asked,
+pub(super) struct RotatorSetup {
+    pub purpose: CertificatePurpose,
+    pub store: CertificateStore,
+    pub held: Option<LoadedCertificate>,
+    pub template: watch::Receiver<Option<CertificateTemplate>>,
+    pub signing_apis: SigningApis,
     pub connection: Option<Arc<Connection>>,
     pub wall: Arc<dyn WallClock>,
-    pub at_once: bool,
+    pub renew_immediately: bool,
 }
 
-impl Rotator {
-    pub(super) fn new(start: Start) -> (Rotator, Rotation) {
+impl CertificateRotator {
+    pub(super) fn new(start: RotatorSetup) -> (CertificateRotator, RotationStatus) {
         let (held, seen_held) = watch::channel(start.held.map(Arc::new));
         let (healthy, seen_healthy) = watch::channel(false);
         let renew_errors = Arc::new(AtomicU64::new(0));
         let rotation =
-            Rotation { held: seen_held, healthy: seen_healthy, renew_errors: renew_errors.clone() };
-        let rotator = Rotator {
+            RotationStatus { held: seen_held, healthy: seen_healthy, renew_errors: renew_errors.clone() };
+        let rotator = CertificateRotator {
             purpose: start.purpose,
             pending: PendingFile::new(start.store.directory(), start.purpose.prefix()),
             store: start.store,
             template: start.template,
-            asked: start.asked,
+            signing_apis: start.signing_apis,
             connection: start.connection,
             wall: start.wall,
             held,
             healthy,
             renew_errors,
-            at_once: start.at_once,
+            renew_immediately: start.renew_immediately,
         };
         (rotator, rotation)
     }
@@ -123,36 +126,36 @@ impl Rotator {
         api: Api,
         cert_dir: &std::path::Path,
         given: Option<(std::path::PathBuf, std::path::PathBuf)>,
-        template: watch::Receiver<Option<Template>>,
+        template: watch::Receiver<Option<CertificateTemplate>>,
         wall: Arc<dyn WallClock>,
-    ) -> Result<(Rotator, Rotation), CertificateError> {
-        let store = Store::open(cert_dir, Purpose::Serving.prefix(), given)?;
+    ) -> Result<(CertificateRotator, RotationStatus), CertificateError> {
+        let store = CertificateStore::open(cert_dir, CertificatePurpose::Serving.prefix(), given)?;
         let now = wall.wall();
-        let held = store.current()?.filter(|held| held.in_force(now));
-        let asked = Asked { own: api, bootstrap: None };
-        let purpose = Purpose::Serving;
-        Ok(Rotator::new(Start {
+        let held = store.current()?.filter(|held| held.has_not_expired(now));
+        let asked = SigningApis { own: api, bootstrap: None };
+        let purpose = CertificatePurpose::Serving;
+        Ok(CertificateRotator::new(RotatorSetup {
             purpose,
             store,
             held,
             template,
-            asked,
+            signing_apis: asked,
             connection: None,
             wall,
-            at_once: false,
+            renew_immediately: false,
         }))
     }
 
     pub async fn run(mut self, cancel: CancellationToken) {
         tokio::select! {
             () = cancel.cancelled() => {}
-            () = self.keep() => {}
+            () = self.rotate_until_cancelled() => {}
         }
     }
 
-    async fn keep(&mut self) {
+    async fn rotate_until_cancelled(&mut self) {
         loop {
-            let template = self.need().await;
+            let template = self.wait_until_due().await;
             if !self.renew(&template).await {
                 // It is to say something else now.
                 continue;
@@ -162,34 +165,34 @@ impl Rotator {
     }
 
     /// Waits until a certificate is needed, and says which.
-    async fn need(&mut self) -> Template {
+    async fn wait_until_due(&mut self) -> CertificateTemplate {
         let share = 0.7 + 0.2 * fastrand::f64();
         loop {
             let template = self.template.borrow_and_update().clone();
             let due = template.as_ref().map(|template| self.due_in(template, share));
             match (template, due) {
                 (Some(template), Some(Duration::ZERO)) => {
-                    self.at_once = false;
+                    self.renew_immediately = false;
                     return template;
                 }
                 (_, due) => {
-                    let sleep = due.unwrap_or(LONGEST_SLEEP).min(LONGEST_SLEEP);
-                    self.template_or(sleep).await;
+                    let sleep = due.unwrap_or(MAX_SLEEP).min(MAX_SLEEP);
+                    self.wait_for_template_change(sleep).await;
                 }
             }
         }
     }
 
-    fn due_in(&self, template: &Template, share: f64) -> Duration {
+    fn due_in(&self, template: &CertificateTemplate, share: f64) -> Duration {
         let held = self.held.borrow().clone();
-        match held.filter(|held| !self.at_once && template.satisfied_by(held)) {
+        match held.filter(|held| !self.renew_immediately && template.satisfied_by(held)) {
             None => Duration::ZERO,
             Some(held) => rotation_time(&held, share).since(self.wall.wall()),
         }
     }
 
     /// Waits for another template, or for so long.
-    async fn template_or(&mut self, sleep: Duration) {
+    async fn wait_for_template_change(&mut self, sleep: Duration) {
         let changed = async {
             // Nobody is left to change it: then it stays.
             if self.template.changed().await.is_err() {
@@ -200,7 +203,7 @@ impl Rotator {
     }
 
     /// Tries until there is a new certificate. False when the template changed meanwhile.
-    async fn renew(&mut self, template: &Template) -> bool {
+    async fn renew(&mut self, template: &CertificateTemplate) -> bool {
         for failures in 0.. {
             let mut watched = self.template.clone();
             let another = watched.wait_for(|now| now.as_ref() != Some(template));
@@ -217,9 +220,9 @@ impl Rotator {
             tracing::warn!(
                 "no new {} certificate yet, next try in {wait:?}: {}",
                 self.purpose.prefix(),
-                causes(&error)
+                error_chain(&error)
             );
-            self.template_or(wait).await;
+            self.wait_for_template_change(wait).await;
             if self.template.borrow().as_ref() != Some(template) {
                 return false;
             }
@@ -227,42 +230,47 @@ impl Rotator {
         true
     }
 
-    async fn attempt(&self, template: &Template) -> Result<(), CertificateError> {
+    async fn attempt(&self, template: &CertificateTemplate) -> Result<(), CertificateError> {
         let now = self.wall.wall();
-        let in_force = self.held.borrow().as_ref().is_some_and(|held| held.in_force(now));
-        let api = self.asked.bootstrap.as_ref().filter(|_| !in_force).unwrap_or(&self.asked.own);
+        let in_force = self.held.borrow().as_ref().is_some_and(|held| held.has_not_expired(now));
+        let api =
+            self.signing_apis.bootstrap.as_ref().filter(|_| !in_force).unwrap_or(&self.signing_apis.own);
         let pending = match self.pending.read().filter(|pending| pending.template == *template) {
             Some(pending) => pending,
             None => self.request(api, template).await?,
         };
-        let made = Made { name: pending.name, uid: pending.uid };
-        let waited = issue::wait(api, &made, ISSUED_WITHIN).await;
+        let made = SigningRequestId { name: pending.name, uid: pending.uid };
+        let waited = issue::wait_until_issued(api, &made, ISSUED_WITHIN).await;
         // Whatever the end was, this request is at it.
         let chain = waited.inspect_err(|_| self.pending.remove())?;
         let held = self.store.update(&chain, pending.key.as_bytes(), self.wall.wall());
         self.pending.remove();
-        self.took(held?);
+        self.install_certificate(held?);
         Ok(())
     }
 
-    async fn request(&self, api: &Api, template: &Template) -> Result<Pending, CertificateError> {
-        let key = Key::generate()?;
+    async fn request(
+        &self,
+        api: &Api,
+        template: &CertificateTemplate,
+    ) -> Result<PendingRequest, CertificateError> {
+        let key = CertificateKey::generate()?;
         let made = issue::create(api, &key, template, self.purpose).await;
         self.healthy.send_replace(match &made {
-            Err(CertificateError::Api(error)) => says_that_it_works(error),
+            Err(CertificateError::Api(error)) => shows_server_is_up(error),
             _ => true,
         });
-        let Made { name, uid } = made?;
+        let SigningRequestId { name, uid } = made?;
         tracing::info!(
             "certificate signing request {name:?} made for the {} certificate",
             self.purpose.prefix()
         );
-        let pending = Pending { name, uid, template: template.clone(), key: key.pem() };
+        let pending = PendingRequest { name, uid, template: template.clone(), key: key.pem() };
         self.pending.write(&pending)?;
         Ok(pending)
     }
 
-    fn took(&self, held: Held) {
+    fn install_certificate(&self, held: LoadedCertificate) {
         tracing::info!(
             "new {} certificate, good until {}",
             self.purpose.prefix(),
@@ -271,19 +279,19 @@ impl Rotator {
         if let Some(connection) = &self.connection
             && let Err(error) = connection.use_certificate(held.pair.clone())
         {
-            tracing::error!("the new client certificate can't be used: {}", causes(&error));
+            tracing::error!("the new client certificate can't be used: {}", error_chain(&error));
         }
         self.held.send_replace(Some(Arc::new(held)));
     }
 }
 
 /// A refusal by the server itself shows that it is there. A proxy before it may refuse as well, but not in these words.
-fn says_that_it_works(error: &ApiError) -> bool {
+fn shows_server_is_up(error: &ApiError) -> bool {
     matches!(error, ApiError::Unauthorized { .. } | ApiError::Forbidden { .. } | ApiError::NotFound { .. })
 }
 
 /// At this share of its life a certificate is replaced.
-pub(super) fn rotation_time(held: &Held, share: f64) -> Wall {
+pub(super) fn rotation_time(held: &LoadedCertificate, share: f64) -> Wall {
     held.not_before.plus(held.not_after.since(held.not_before).mul_f64(share))
 }
 

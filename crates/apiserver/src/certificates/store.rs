@@ -12,28 +12,28 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::tz::TimeZone;
 use model::Wall;
 
-use super::held::Held;
+use super::loaded::LoadedCertificate;
 use super::{CertificateError, failed};
-use crate::durable;
+use crate::atomic_file;
 use crate::kubeconfig::{KeyPair, certificates};
 
-pub struct Store {
+pub struct CertificateStore {
     dir: PathBuf,
     prefix: &'static str,
     /// Certificate and key that count while there is no current pair.
-    given: Option<(PathBuf, PathBuf)>,
+    configured_files: Option<(PathBuf, PathBuf)>,
 }
 
-impl Store {
+impl CertificateStore {
     /// Finishes a replacement that was interrupted.
     pub fn open(
         dir: &Path,
         prefix: &'static str,
         given: Option<(PathBuf, PathBuf)>,
-    ) -> Result<Store, CertificateError> {
+    ) -> Result<CertificateStore, CertificateError> {
         // A link must lead somewhere from wherever it is read.
         let dir = std::path::absolute(dir).map_err(failed("find", dir))?;
-        let store = Store { dir, prefix, given };
+        let store = CertificateStore { dir, prefix, configured_files: given };
         let (current, updated) = (store.current_path(), store.named("updated"));
         if exists(&current)? || !is_link(&updated)? {
             return Ok(store);
@@ -55,11 +55,11 @@ impl Store {
     }
 
     /// None when there is none. The current pair, else the given files, else `<prefix>.crt` and `<prefix>.key`.
-    pub fn current(&self) -> Result<Option<Held>, CertificateError> {
+    pub fn current(&self) -> Result<Option<LoadedCertificate>, CertificateError> {
         let current = self.current_path();
         let beside =
             (self.dir.join(format!("{}.crt", self.prefix)), self.dir.join(format!("{}.key", self.prefix)));
-        let places = [Some((current.clone(), current)), self.given.clone(), Some(beside)];
+        let places = [Some((current.clone(), current)), self.configured_files.clone(), Some(beside)];
         for (certificate, key) in places.into_iter().flatten() {
             if exists(&certificate)? && exists(&key)? {
                 return read(&certificate, &key).map(Some);
@@ -69,28 +69,33 @@ impl Store {
     }
 
     /// Keeps a new pair and makes it the current one.
-    pub fn update(&self, chain: &[u8], key_pem: &[u8], now: Wall) -> Result<Held, CertificateError> {
-        durable::make_directory(&self.dir).map_err(failed("make", &self.dir))?;
+    pub fn update(
+        &self,
+        chain: &[u8],
+        key_pem: &[u8],
+        now: Wall,
+    ) -> Result<LoadedCertificate, CertificateError> {
+        atomic_file::make_directory(&self.dir).map_err(failed("make", &self.dir))?;
         let time = now.timestamp().to_zoned(TimeZone::system()).strftime("%Y-%m-%d-%H-%M-%S").to_string();
         let path = self.named(&time);
         let chain = certificates(chain)
             .map_err(|problem| CertificateError::Issued { problem: problem.to_string() })?;
-        let mut text: Vec<u8> = chain.iter().flat_map(|der| block("CERTIFICATE", der)).collect();
+        let mut text: Vec<u8> = chain.iter().flat_map(|der| pem_block("CERTIFICATE", der)).collect();
         text.extend_from_slice(key_pem);
         // Not a byte of it is kept before it is known to be good.
         let pair = KeyPair::from_pem(&text, &text)
             .map_err(|problem| CertificateError::Pem { path: path.clone(), problem })?;
-        let held = Held::new(pair, &path)?;
-        durable::replace(&path, &text).map_err(failed("write", &path))?;
-        self.point_to(&path)?;
+        let held = LoadedCertificate::new(pair, &path)?;
+        atomic_file::replace_file(&path, &text).map_err(failed("write", &path))?;
+        self.make_current(&path)?;
         Ok(held)
     }
 
-    fn point_to(&self, path: &Path) -> Result<(), CertificateError> {
+    fn make_current(&self, path: &Path) -> Result<(), CertificateError> {
         let (current, updated) = (self.current_path(), self.named("updated"));
         for link in [&current, &updated] {
             if fs::symlink_metadata(link).is_ok() && !is_link(link)? {
-                return Err(CertificateError::InTheWay { path: link.clone() });
+                return Err(CertificateError::NotASymlink { path: link.clone() });
             }
         }
         match fs::remove_file(&updated) {
@@ -101,15 +106,15 @@ impl Store {
         }
         std::os::unix::fs::symlink(path, &updated).map_err(failed("link", &updated))?;
         fs::rename(&updated, &current).map_err(failed("rename", &updated))?;
-        durable::sync_directory(&self.dir).map_err(failed("sync", &self.dir))
+        atomic_file::sync_directory(&self.dir).map_err(failed("sync", &self.dir))
     }
 }
 
-fn read(certificate: &Path, key: &Path) -> Result<Held, CertificateError> {
+fn read(certificate: &Path, key: &Path) -> Result<LoadedCertificate, CertificateError> {
     let text = |path: &Path| fs::read(path).map_err(failed("read", path));
     let pair = KeyPair::from_pem(&text(certificate)?, &text(key)?)
         .map_err(|problem| CertificateError::Pem { path: certificate.to_owned(), problem })?;
-    Held::new(pair, certificate)
+    LoadedCertificate::new(pair, certificate)
 }
 
 /// Follows links: one that leads nowhere is nothing.
@@ -119,7 +124,7 @@ fn exists(path: &Path) -> Result<bool, CertificateError> {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             Ok(false)
         }
-        Err(error) => Err(failed("look at", path)(error)),
+        Err(error) => Err(failed("examine", path)(error)),
     }
 }
 
@@ -129,11 +134,11 @@ fn is_link(path: &Path) -> Result<bool, CertificateError> {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             Ok(false)
         }
-        Err(error) => Err(failed("look at", path)(error)),
+        Err(error) => Err(failed("examine", path)(error)),
     }
 }
 
-pub fn block(label: &str, der: &[u8]) -> Vec<u8> {
+pub fn pem_block(label: &str, der: &[u8]) -> Vec<u8> {
     let packed = STANDARD.encode(der);
     let mut text = format!("-----BEGIN {label}-----\n");
     for line in packed.as_bytes().chunks(64) {

@@ -9,38 +9,38 @@ use model::k8s::NodeAddress;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha512_256};
 
-use super::held::Held;
-use super::key::Key;
+use super::key::CertificateKey;
+use super::loaded::LoadedCertificate;
 
 /// What a certificate is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub enum CertificatePurpose {
     /// We towards the API server.
     Client,
     /// Our own server towards its clients.
     Serving,
 }
 
-impl Purpose {
+impl CertificatePurpose {
     pub fn signer(self) -> &'static str {
         match self {
-            Purpose::Client => "kubernetes.io/kube-apiserver-client-kubelet",
-            Purpose::Serving => "kubernetes.io/kubelet-serving",
+            CertificatePurpose::Client => "kubernetes.io/kube-apiserver-client-kubelet",
+            CertificatePurpose::Serving => "kubernetes.io/kubelet-serving",
         }
     }
 
     /// How the files in the certificate directory begin.
     pub fn prefix(self) -> &'static str {
         match self {
-            Purpose::Client => "kubelet-client",
-            Purpose::Serving => "kubelet-server",
+            CertificatePurpose::Client => "kubelet-client",
+            CertificatePurpose::Serving => "kubelet-server",
         }
     }
 
-    pub(super) fn usages(self, key: &Key) -> Vec<String> {
+    pub(super) fn usages(self, key: &CertificateKey) -> Vec<String> {
         let extended = match self {
-            Purpose::Client => "client auth",
-            Purpose::Serving => "server auth",
+            CertificatePurpose::Client => "client auth",
+            CertificatePurpose::Serving => "server auth",
         };
         let mut usages = vec!["digital signature".to_owned(), extended.to_owned()];
         if key.is_rsa() {
@@ -51,16 +51,16 @@ impl Purpose {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Template {
+pub struct CertificateTemplate {
     pub common_name: String,
     pub organizations: Vec<String>,
     pub dns_names: Vec<String>,
     pub addresses: Vec<IpAddr>,
 }
 
-impl Template {
-    pub fn client(node: &str) -> Template {
-        Template {
+impl CertificateTemplate {
+    pub fn client(node: &str) -> CertificateTemplate {
+        CertificateTemplate {
             common_name: format!("system:node:{node}"),
             organizations: vec!["system:nodes".into()],
             dns_names: Vec::new(),
@@ -70,7 +70,11 @@ impl Template {
 
     /// None while the node has no address: nobody signs that. `names_suffice`: unless it has a name, with the gate
     /// `AllowDNSOnlyNodeCSR`.
-    pub fn serving(node: &str, addresses: &[NodeAddress], names_suffice: bool) -> Option<Template> {
+    pub fn serving(
+        node: &str,
+        addresses: &[NodeAddress],
+        names_suffice: bool,
+    ) -> Option<CertificateTemplate> {
         let mut names = BTreeSet::new();
         let mut ips = BTreeSet::new();
         for NodeAddress { address, type_ } in addresses.iter().filter(|found| !found.address.is_empty()) {
@@ -85,11 +89,15 @@ impl Template {
             return None;
         }
         let addresses = ips.into_iter().map(|(_, ip)| ip).collect();
-        Some(Template { dns_names: names.into_iter().collect(), addresses, ..Template::client(node) })
+        Some(CertificateTemplate {
+            dns_names: names.into_iter().collect(),
+            addresses,
+            ..CertificateTemplate::client(node)
+        })
     }
 
     /// What more a certificate says is no reason for another one.
-    pub fn satisfied_by(&self, held: &Held) -> bool {
+    pub fn satisfied_by(&self, held: &LoadedCertificate) -> bool {
         self.common_name == held.common_name
             && self.organizations.iter().all(|wanted| held.organizations.contains(wanted))
             && self.dns_names.iter().all(|wanted| held.dns_names.contains(wanted))
@@ -97,7 +105,7 @@ impl Template {
     }
 
     /// The name of the request for this subject and key: the same whenever it is made, so that it is found again.
-    pub(super) fn request_name(&self, key: &Key, usages: &[String]) -> String {
+    pub(super) fn request_name(&self, key: &CertificateKey, usages: &[String]) -> String {
         let mut digest = Sha512_256::new();
         let mut add = |part: &[u8]| {
             digest.update(URL_SAFE_NO_PAD.encode(part));

@@ -6,12 +6,12 @@ use model::k8s::NodeAddress;
 use rcgen::{CertificateParams, DnType, SanType};
 
 use super::CertificateError;
-use super::held::Held;
-use super::key::Key;
-use super::loss::Loss;
-use super::rotate::{Rotation, back_off, rotation_time};
-use super::store::Store;
-use super::template::{Purpose, Template};
+use super::key::CertificateKey;
+use super::loaded::LoadedCertificate;
+use super::loss::CertificateLoss;
+use super::rotate::{RotationStatus, back_off, rotation_time};
+use super::store::CertificateStore;
+use super::template::{CertificatePurpose, CertificateTemplate};
 use crate::kubeconfig::KeyPair;
 
 /// Made by another implementation, with the name that it gives the request.
@@ -55,34 +55,37 @@ eCezvmT0v0CjYQkY4EHOWzvPmmhEVEfs2LVhg+vKekmLJbP2f+4fHmc=
 
 const DAY: i64 = 86_400_000_000_000;
 
-fn usages(key: &Key) -> Vec<String> {
-    Purpose::Client.usages(key)
+fn usages(key: &CertificateKey) -> Vec<String> {
+    CertificatePurpose::Client.usages(key)
 }
 
 #[test]
 fn a_request_has_the_name_that_others_give_it() {
-    let key = Key::from_pem(EC_KEY.as_bytes()).expect("a SEC 1 key");
-    assert_eq!(Template::client("n1").request_name(&key, &usages(&key)), EC_NAME);
+    let key = CertificateKey::from_pem(EC_KEY.as_bytes()).expect("a SEC 1 key");
+    assert_eq!(CertificateTemplate::client("n1").request_name(&key, &usages(&key)), EC_NAME);
     // And the key survives being kept.
-    let again = Key::from_pem(key.pem().as_bytes()).expect("the same key");
+    let again = CertificateKey::from_pem(key.pem().as_bytes()).expect("the same key");
     assert_eq!(again.public(), key.public());
 }
 
 #[test]
 fn usages_depend_on_the_key() {
-    let rsa = Key::from_pem(RSA_KEY.as_bytes()).expect("a PKCS#1 key");
+    let rsa = CertificateKey::from_pem(RSA_KEY.as_bytes()).expect("a PKCS#1 key");
     assert_eq!(usages(&rsa), ["digital signature", "client auth", "key encipherment"]);
-    let ec = Key::generate().expect("a key");
+    let ec = CertificateKey::generate().expect("a key");
     assert_eq!(usages(&ec), ["digital signature", "client auth"]);
-    assert_eq!(Purpose::Serving.usages(&ec), ["digital signature", "server auth"]);
+    assert_eq!(CertificatePurpose::Serving.usages(&ec), ["digital signature", "server auth"]);
 }
 
 #[test]
 fn a_request_says_what_the_template_says() {
-    let template =
-        Template::serving("n1", &addresses(&[("InternalIP", "10.0.0.1"), ("Hostname", "n1")]), false);
+    let template = CertificateTemplate::serving(
+        "n1",
+        &addresses(&[("InternalIP", "10.0.0.1"), ("Hostname", "n1")]),
+        false,
+    );
     let template = template.expect("an address");
-    let pem = Key::generate().expect("a key").request(&template).expect("a request");
+    let pem = CertificateKey::generate().expect("a key").request(&template).expect("a request");
     let (_, pem) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).expect("PEM");
     assert_eq!(pem.label, "CERTIFICATE REQUEST");
     use x509_parser::prelude::FromDer;
@@ -113,20 +116,20 @@ fn addresses(found: &[(&str, &str)]) -> Vec<NodeAddress> {
 #[test]
 fn addresses_become_names() {
     let check = |found: &[(&str, &str)], expect: Option<(&[&str], &[&str])>| {
-        let template = Template::serving("n", &addresses(found), false);
-        let expect = expect.map(|(names, ips)| Template {
+        let template = CertificateTemplate::serving("n", &addresses(found), false);
+        let expect = expect.map(|(names, ips)| CertificateTemplate {
             dns_names: names.iter().map(|name| (*name).to_owned()).collect(),
             addresses: ips.iter().map(|ip| ip.parse().expect("an address")).collect(),
-            ..Template::client("n")
+            ..CertificateTemplate::client("n")
         });
         assert_eq!(template, expect, "for {found:?}");
     };
     check(&[], None);
     check(&[("Hostname", "host")], None);
     // With the gate AllowDNSOnlyNodeCSR a name is enough, but there has to be one.
-    let named = Template::serving("n", &addresses(&[("Hostname", "host")]), true);
+    let named = CertificateTemplate::serving("n", &addresses(&[("Hostname", "host")]), true);
     assert_eq!(named.map(|template| template.dns_names), Some(vec!["host".to_owned()]));
-    assert_eq!(Template::serving("n", &[], true), None);
+    assert_eq!(CertificateTemplate::serving("n", &[], true), None);
     check(&[("InternalDNS", "a"), ("Hostname", "10.1.1.1")], Some((&["a"], &["10.1.1.1"])));
     check(
         &[
@@ -150,7 +153,7 @@ fn addresses_become_names() {
 }
 
 /// A chain and its key, in force from `from` to `to` (days).
-fn signed(template: &Template, from: i64, to: i64) -> (String, String) {
+fn signed(template: &CertificateTemplate, from: i64, to: i64) -> (String, String) {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, template.common_name.clone());
     for organization in &template.organizations {
@@ -167,19 +170,19 @@ fn signed(template: &Template, from: i64, to: i64) -> (String, String) {
     (params.self_signed(&key).expect("a certificate").pem(), key.serialize_pem())
 }
 
-fn held(template: &Template, from: i64, to: i64) -> Held {
+fn held(template: &CertificateTemplate, from: i64, to: i64) -> LoadedCertificate {
     let (certificate, key) = signed(template, from, to);
     let pair = KeyPair::from_pem(certificate.as_bytes(), key.as_bytes()).expect("a pair");
-    Held::new(pair, Path::new("test")).expect("a certificate")
+    LoadedCertificate::new(pair, Path::new("test")).expect("a certificate")
 }
 
 #[test]
 fn a_certificate_is_replaced_in_good_time() {
-    let held = held(&Template::client("n"), 10, 20);
+    let held = held(&CertificateTemplate::client("n"), 10, 20);
     assert_eq!((held.not_before, held.not_after), (Wall(10 * DAY), Wall(20 * DAY)));
     assert_eq!(rotation_time(&held, 0.7), Wall(17 * DAY));
     assert_eq!(rotation_time(&held, 0.9), Wall(19 * DAY));
-    assert!(held.in_force(Wall(20 * DAY - 1)) && !held.in_force(Wall(20 * DAY)));
+    assert!(held.has_not_expired(Wall(20 * DAY - 1)) && !held.has_not_expired(Wall(20 * DAY)));
 }
 
 #[test]
@@ -192,29 +195,30 @@ fn failures_wait_longer_and_longer() {
 #[test]
 fn what_is_missing_needs_a_new_certificate_and_what_is_too_much_does_not() {
     let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
-    let full = Template {
+    let full = CertificateTemplate {
         dns_names: vec!["a".into(), "b".into()],
         addresses: vec![ip("10.0.0.1"), ip("fd00::1")],
-        ..Template::client("n")
+        ..CertificateTemplate::client("n")
     };
     let certificate = held(&full, 0, 1);
-    let check =
-        |wanted: Template, expect: bool| assert_eq!(wanted.satisfied_by(&certificate), expect, "{wanted:?}");
+    let check = |wanted: CertificateTemplate, expect: bool| {
+        assert_eq!(wanted.satisfied_by(&certificate), expect, "{wanted:?}")
+    };
     check(full.clone(), true);
-    check(Template::client("n"), true);
-    check(Template::client("m"), false);
-    check(Template { dns_names: vec!["c".into()], ..full.clone() }, false);
-    check(Template { addresses: vec![ip("10.0.0.2")], ..full.clone() }, false);
-    check(Template { organizations: vec!["others".into()], ..full }, false);
+    check(CertificateTemplate::client("n"), true);
+    check(CertificateTemplate::client("m"), false);
+    check(CertificateTemplate { dns_names: vec!["c".into()], ..full.clone() }, false);
+    check(CertificateTemplate { addresses: vec![ip("10.0.0.2")], ..full.clone() }, false);
+    check(CertificateTemplate { organizations: vec!["others".into()], ..full }, false);
 }
 
 #[test]
 fn the_store_has_the_layout_of_a_kubelet() {
     let home = tempfile::tempdir().expect("directory");
     let dir = home.path().join("pki");
-    let store = Store::open(&dir, "kubelet-client", None).expect("a store");
+    let store = CertificateStore::open(&dir, "kubelet-client", None).expect("a store");
     assert_eq!(store.current().expect("nothing"), None);
-    let template = Template::client("n");
+    let template = CertificateTemplate::client("n");
     let (certificate, key) = signed(&template, 0, 9);
     let first = store.update(certificate.as_bytes(), key.as_bytes(), Wall(DAY)).expect("kept");
     let current = dir.join("kubelet-client-current.pem");
@@ -240,13 +244,13 @@ fn the_store_has_the_layout_of_a_kubelet() {
 fn the_store_survives_an_interrupted_replacement() {
     let home = tempfile::tempdir().expect("directory");
     let dir = home.path();
-    let store = Store::open(dir, "kubelet-client", None).expect("a store");
-    let (certificate, key) = signed(&Template::client("n"), 0, 9);
+    let store = CertificateStore::open(dir, "kubelet-client", None).expect("a store");
+    let (certificate, key) = signed(&CertificateTemplate::client("n"), 0, 9);
     let kept = store.update(certificate.as_bytes(), key.as_bytes(), Wall(DAY)).expect("kept");
     // Others remove the old link before they rename the new one.
     let (current, updated) = (dir.join("kubelet-client-current.pem"), dir.join("kubelet-client-updated.pem"));
     std::fs::rename(&current, &updated).expect("rename");
-    let store = Store::open(dir, "kubelet-client", None).expect("a store");
+    let store = CertificateStore::open(dir, "kubelet-client", None).expect("a store");
     assert_eq!(store.current().expect("readable"), Some(kept));
     assert!(!updated.exists());
 
@@ -257,15 +261,15 @@ fn the_store_survives_an_interrupted_replacement() {
     std::fs::write(&current, "mine").expect("write");
     let error =
         store.update(certificate.as_bytes(), key.as_bytes(), Wall(3 * DAY)).expect_err("a file in the way");
-    assert!(matches!(error, CertificateError::InTheWay { .. }), "{error}");
+    assert!(matches!(error, CertificateError::NotASymlink { .. }), "{error}");
 }
 
 #[test]
 fn a_certificate_of_another_key_is_not_kept() {
     let home = tempfile::tempdir().expect("directory");
-    let store = Store::open(home.path(), "kubelet-client", None).expect("a store");
+    let store = CertificateStore::open(home.path(), "kubelet-client", None).expect("a store");
     let ((certificate, _), (_, key)) =
-        (signed(&Template::client("n"), 0, 9), signed(&Template::client("n"), 0, 9));
+        (signed(&CertificateTemplate::client("n"), 0, 9), signed(&CertificateTemplate::client("n"), 0, 9));
     store.update(certificate.as_bytes(), key.as_bytes(), Wall(DAY)).expect_err("they don't belong together");
     store.update(b"nothing", key.as_bytes(), Wall(DAY)).expect_err("no certificate");
     assert_eq!(store.current().expect("nothing"), None);
@@ -275,7 +279,7 @@ fn a_certificate_of_another_key_is_not_kept() {
 #[test]
 fn given_files_count_until_there_is_a_pair_of_our_own() {
     let home = tempfile::tempdir().expect("directory");
-    let template = Template::client("n");
+    let template = CertificateTemplate::client("n");
     let put = |name: &str, text: &str| {
         let path = home.path().join(name);
         std::fs::write(&path, text).expect("write");
@@ -286,10 +290,11 @@ fn given_files_count_until_there_is_a_pair_of_our_own() {
     let (beside, beside_key) = signed(&template, 0, 6);
     put("kubelet-client.crt", &beside);
     put("kubelet-client.key", &beside_key);
-    let ends = |store: &Store| store.current().expect("readable").map(|held| held.not_after.0 / DAY);
-    let alone = Store::open(home.path(), "kubelet-client", None).expect("a store");
+    let ends =
+        |store: &CertificateStore| store.current().expect("readable").map(|held| held.not_after.0 / DAY);
+    let alone = CertificateStore::open(home.path(), "kubelet-client", None).expect("a store");
     assert_eq!(ends(&alone), Some(6));
-    let store = Store::open(home.path(), "kubelet-client", Some(given)).expect("a store");
+    let store = CertificateStore::open(home.path(), "kubelet-client", Some(given)).expect("a store");
     assert_eq!(ends(&store), Some(5));
     let (certificate, key) = signed(&template, 0, 7);
     store.update(certificate.as_bytes(), key.as_bytes(), Wall(DAY)).expect("kept");
@@ -305,24 +310,35 @@ impl ports::WallClock for At {
 }
 
 /// What becomes of an agent in so many seconds.
-async fn loss(held: Option<Held>, healthy: bool, today: i64, seconds: u64) -> Option<Loss> {
+async fn loss(
+    held: Option<LoadedCertificate>,
+    healthy: bool,
+    today: i64,
+    seconds: u64,
+) -> Option<CertificateLoss> {
     let held = tokio::sync::watch::Sender::new(held.map(std::sync::Arc::new));
     let healthy = tokio::sync::watch::Sender::new(healthy);
-    let rotation = Rotation::seen(held.subscribe(), healthy.subscribe());
-    tokio::time::timeout(std::time::Duration::from_secs(seconds), rotation.lost(&At(today))).await.ok()
+    let rotation = RotationStatus::seen(held.subscribe(), healthy.subscribe());
+    tokio::time::timeout(std::time::Duration::from_secs(seconds), rotation.wait_until_lost(&At(today)))
+        .await
+        .ok()
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_agent_without_a_certificate_ends_only_when_the_server_works() {
-    let certificate = || Some(held(&Template::client("n"), 0, 9));
-    let check = async |held: Option<Held>, healthy: bool, today: i64, seconds: u64, expect: Option<Loss>| {
+    let certificate = || Some(held(&CertificateTemplate::client("n"), 0, 9));
+    let check = async |held: Option<LoadedCertificate>,
+                       healthy: bool,
+                       today: i64,
+                       seconds: u64,
+                       expect: Option<CertificateLoss>| {
         let found = loss(held.clone(), healthy, today, seconds).await;
         assert_eq!(found, expect, "{:?} {healthy} {today} {seconds}", held.map(|held| held.not_after));
     };
     check(certificate(), true, 8, 3600, None).await;
-    check(certificate(), true, 10, 0, Some(Loss::Expired)).await;
+    check(certificate(), true, 10, 0, Some(CertificateLoss::Expired)).await;
     check(certificate(), false, 10, 3600, None).await;
     check(None, true, 1, 299, None).await;
-    check(None, true, 1, 330, Some(Loss::NoCertificate)).await;
+    check(None, true, 1, 330, Some(CertificateLoss::NoCertificate)).await;
     check(None, false, 1, 3600, None).await;
 }

@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use model::Wall;
-use model::bounds::{Bound, cut_output};
+use model::text_limits::{TextLimit, truncate_output};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::process::Command;
 use tokio::sync::Mutex;
 
-use super::{CredentialError, Shown, bearer};
+use super::{CredentialError, RequestCredentials, bearer};
 use crate::kubeconfig::{ExecPlugin, InteractiveMode, KeyPair};
 
 /// A plugin may ask somebody over the network, but not for ever: everybody waits for it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PLUGIN_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub struct Exec {
     plugin: ExecPlugin,
@@ -52,7 +52,7 @@ impl Exec {
 }
 
 /// Goes on when the caller gives up: a plugin slower than one deadline still serves the next call.
-pub async fn show(exec: Arc<Exec>, now: Wall) -> Result<Shown, CredentialError> {
+pub async fn current(exec: Arc<Exec>, now: Wall) -> Result<RequestCredentials, CredentialError> {
     let command = exec.plugin.command.clone();
     let asking = tokio::spawn(async move {
         let mut last = exec.last.lock().await;
@@ -62,7 +62,7 @@ pub async fn show(exec: Arc<Exec>, now: Wall) -> Result<Shown, CredentialError> 
             last.answer = Some(answer);
             last.serial += 1;
         }
-        Ok(last.answer.as_ref().map(|answer| Shown {
+        Ok(last.answer.as_ref().map(|answer| RequestCredentials {
             authorization: answer.authorization.clone(),
             pair: answer.pair.clone(),
             serial: last.serial,
@@ -94,12 +94,12 @@ async fn ask(plugin: &ExecPlugin) -> Result<Answer, CredentialError> {
         .kill_on_drop(true)
         .spawn()
         .map_err(|source| CredentialError::Start { command: named(), hint: hint(plugin), source })?;
-    let output = tokio::time::timeout(PATIENCE, child.wait_with_output())
+    let output = tokio::time::timeout(PLUGIN_TIMEOUT, child.wait_with_output())
         .await
-        .map_err(|_| CredentialError::TimedOut { command: named(), after: PATIENCE })?
+        .map_err(|_| CredentialError::TimedOut { command: named(), after: PLUGIN_TIMEOUT })?
         .map_err(|source| CredentialError::Start { command: named(), hint: String::new(), source })?;
     if !output.status.success() {
-        let stderr = cut_output(output.stderr.trim_ascii(), Bound::PluginMessage);
+        let stderr = truncate_output(output.stderr.trim_ascii(), TextLimit::PluginMessage);
         return Err(CredentialError::Failed { command: named(), status: output.status, stderr });
     }
     answer(plugin, &output.stdout)

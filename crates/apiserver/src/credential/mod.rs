@@ -48,7 +48,7 @@ pub enum CredentialError {
 
 /// What one request shows.
 #[derive(Clone, Default)]
-pub struct Shown {
+pub struct RequestCredentials {
     pub authorization: Option<HeaderValue>,
     /// For the connection, in the place of the kubeconfig's certificate.
     pub pair: Option<Arc<KeyPair>>,
@@ -57,7 +57,7 @@ pub struct Shown {
 }
 
 /// Keeps the credential current.
-pub struct Keeper {
+pub struct ApiCredentials {
     kind: Kind,
     wall: Arc<dyn WallClock>,
 }
@@ -68,8 +68,8 @@ enum Kind {
     Exec(Arc<exec::Exec>),
 }
 
-impl Keeper {
-    pub fn new(credential: &Credential, wall: Arc<dyn WallClock>) -> Result<Keeper, CredentialError> {
+impl ApiCredentials {
+    pub fn new(credential: &Credential, wall: Arc<dyn WallClock>) -> Result<ApiCredentials, CredentialError> {
         let kind = match credential {
             Credential::None => Kind::Fixed(None),
             Credential::Token(token) => Kind::Fixed(Some(bearer(token)?)),
@@ -83,21 +83,22 @@ impl Keeper {
             }
             Credential::Exec(plugin) => Kind::Exec(Arc::new(exec::Exec::new((**plugin).clone()))),
         };
-        Ok(Keeper { kind, wall })
+        Ok(ApiCredentials { kind, wall })
     }
 
-    pub async fn show(&self) -> Result<Shown, CredentialError> {
+    pub async fn current(&self) -> Result<RequestCredentials, CredentialError> {
         match &self.kind {
-            Kind::Fixed(authorization) => {
-                Ok(Shown { authorization: authorization.clone(), ..Shown::default() })
-            }
-            Kind::TokenFile(file) => file.show().await,
-            Kind::Exec(plugin) => exec::show(plugin.clone(), self.wall.wall()).await,
+            Kind::Fixed(authorization) => Ok(RequestCredentials {
+                authorization: authorization.clone(),
+                ..RequestCredentials::default()
+            }),
+            Kind::TokenFile(file) => file.current().await,
+            Kind::Exec(plugin) => exec::current(plugin.clone(), self.wall.wall()).await,
         }
     }
 
     /// The server did not accept it: the next request gets a fresh one if there is one.
-    pub async fn refused(&self, shown: &Shown) {
+    pub async fn invalidate(&self, shown: &RequestCredentials) {
         match &self.kind {
             Kind::Fixed(_) => {}
             Kind::TokenFile(file) => file.forget(),
@@ -114,7 +115,7 @@ impl Keeper {
     }
 
     /// Reads the token file again for the next request.
-    pub fn look_again(&self) {
+    pub fn reread_token_file(&self) {
         if let Kind::TokenFile(file) = &self.kind {
             file.forget();
         }

@@ -53,15 +53,15 @@ fn says(status: &str) -> String {
     format!("echo '{{\"kind\":\"ExecCredential\",\"apiVersion\":\"{V1}\",\"status\":{status}}}'")
 }
 
-fn keeper(plugin: ExecPlugin, clock: Arc<SetClock>) -> Keeper {
-    Keeper::new(&Credential::Exec(Box::new(plugin)), clock).expect("a keeper")
+fn keeper(plugin: ExecPlugin, clock: Arc<SetClock>) -> ApiCredentials {
+    ApiCredentials::new(&Credential::Exec(Box::new(plugin)), clock).expect("a keeper")
 }
 
 fn runs(dir: &Path) -> usize {
     std::fs::read_to_string(dir.join("runs")).unwrap_or_default().lines().count()
 }
 
-fn header(shown: &Shown) -> String {
+fn header(shown: &RequestCredentials) -> String {
     shown.authorization.as_ref().and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
 }
 
@@ -71,7 +71,7 @@ async fn a_plugin_is_asked_once_until_its_answer_expires_or_is_refused() {
     let status = r#"{"token":"'"$EXTRA-$1"'","expirationTimestamp":"1970-01-01T00:00:10Z"}"#;
     let clock = Arc::new(SetClock::default());
     let keeper = keeper(plugin(dir.path(), &says(status)), clock.clone());
-    let (first, second) = tokio::join!(keeper.show(), keeper.show());
+    let (first, second) = tokio::join!(keeper.current(), keeper.current());
     let first = first.expect("an answer");
     assert_eq!(
         (header(&first), header(&second.expect("an answer"))),
@@ -84,15 +84,15 @@ async fn a_plugin_is_asked_once_until_its_answer_expires_or_is_refused() {
     assert_eq!(told, serde_json::json!({ "kind": "ExecCredential", "apiVersion": V1, "spec": spec }));
 
     clock.0.store(10_000_000_000, Ordering::Relaxed);
-    let renewed = keeper.show().await.expect("a new answer");
+    let renewed = keeper.current().await.expect("a new answer");
     assert_eq!(runs(dir.path()), 2);
     clock.0.store(0, Ordering::Relaxed);
     // A refusal of what is no longer in use changes nothing; of the present one, everything.
-    keeper.refused(&first).await;
-    keeper.show().await.expect("the same answer");
+    keeper.invalidate(&first).await;
+    keeper.current().await.expect("the same answer");
     assert_eq!(runs(dir.path()), 2);
-    keeper.refused(&renewed).await;
-    keeper.show().await.expect("another answer");
+    keeper.invalidate(&renewed).await;
+    keeper.current().await.expect("another answer");
     assert_eq!(runs(dir.path()), 3);
 }
 
@@ -110,7 +110,7 @@ async fn a_plugin_may_give_a_certificate() {
     // printf turns \\n into \n, which is JSON's line end.
     let script = says(&status).replacen("echo ", "printf '%b' ", 1);
     let keeper = keeper(plugin(dir.path(), &script), Arc::default());
-    let shown = keeper.show().await.expect("an answer");
+    let shown = keeper.current().await.expect("an answer");
     let expect = KeyPair::from_pem(certificate.as_bytes(), key.as_bytes()).expect("a pair");
     assert_eq!((shown.pair.as_deref(), shown.authorization), (Some(&expect), None));
 }
@@ -121,7 +121,7 @@ async fn plugins_fail_in_words() {
         let dir = tempfile::tempdir().expect("directory");
         let mut plugin = plugin(dir.path(), &script);
         change(&mut plugin);
-        let error = keeper(plugin, Arc::default()).show().await.map(|_| ()).expect_err("it should fail");
+        let error = keeper(plugin, Arc::default()).current().await.map(|_| ()).expect_err("it should fail");
         let text = error.to_string().replace(&dir.path().display().to_string(), "DIR");
         assert_eq!(text, expect, "for {script}");
     };
@@ -151,8 +151,8 @@ async fn a_token_file_is_read_again() {
     let dir = tempfile::tempdir().expect("directory");
     let file = dir.path().join("token");
     let credential = Credential::TokenFile { file: file.clone(), first: Some("early".into()) };
-    let keeper = Keeper::new(&credential, Arc::<SetClock>::default()).expect("a keeper");
-    let shown = async || header(&keeper.show().await.expect("a token"));
+    let keeper = ApiCredentials::new(&credential, Arc::<SetClock>::default()).expect("a keeper");
+    let shown = async || header(&keeper.current().await.expect("a token"));
     assert_eq!(shown().await, "Bearer early");
     std::fs::write(&file, "one\n").expect("write");
     assert_eq!(shown().await, "Bearer one");
@@ -161,18 +161,18 @@ async fn a_token_file_is_read_again() {
     tokio::time::advance(Duration::from_secs(11)).await;
     assert_eq!(shown().await, "Bearer two");
     std::fs::write(&file, "three\n").expect("write");
-    keeper.refused(&Shown::default()).await;
+    keeper.invalidate(&RequestCredentials::default()).await;
     assert_eq!(shown().await, "Bearer three", "a refusal is a reason to look");
     // While it is being replaced the last one counts.
     std::fs::remove_file(&file).expect("remove");
-    keeper.look_again();
+    keeper.reread_token_file();
     assert_eq!(shown().await, "Bearer three");
 }
 
 #[tokio::test]
 async fn a_token_file_that_was_never_there_is_named() {
     let credential = Credential::TokenFile { file: "/no/token".into(), first: None };
-    let keeper = Keeper::new(&credential, Arc::<SetClock>::default()).expect("a keeper");
-    let error = keeper.show().await.map(|_| ()).expect_err("no token");
+    let keeper = ApiCredentials::new(&credential, Arc::<SetClock>::default()).expect("a keeper");
+    let error = keeper.current().await.map(|_| ()).expect_err("no token");
     assert_eq!(error.to_string(), "token file /no/token: can't be read");
 }

@@ -8,19 +8,19 @@ use arc_swap::ArcSwapOption;
 use http::HeaderValue;
 use tokio::time::Instant;
 
-use super::{CredentialError, Shown, bearer};
+use super::{CredentialError, RequestCredentials, bearer};
 
 /// A reading is good for this long without another look; a notice of a change ends it sooner.
-const GOOD_FOR: Duration = Duration::from_secs(10);
+const TOKEN_MAX_AGE: Duration = Duration::from_secs(10);
 
 pub struct TokenFile {
     file: PathBuf,
     /// Until the file was read once.
     first: Option<HeaderValue>,
-    last: ArcSwapOption<Reading>,
+    last: ArcSwapOption<CachedToken>,
 }
 
-struct Reading {
+struct CachedToken {
     at: Instant,
     /// False after a refusal or a notice.
     good: bool,
@@ -39,21 +39,21 @@ impl TokenFile {
     pub fn forget(&self) {
         self.last.rcu(|last| {
             last.as_ref()
-                .map(|last| Arc::new(Reading { good: false, at: last.at, value: last.value.clone() }))
+                .map(|last| Arc::new(CachedToken { good: false, at: last.at, value: last.value.clone() }))
         });
     }
 
-    pub async fn show(&self) -> Result<Shown, CredentialError> {
+    pub async fn current(&self) -> Result<RequestCredentials, CredentialError> {
         let last = self.last.load_full();
         if let Some(last) = &last
             && last.good
-            && last.at.elapsed() < GOOD_FOR
+            && last.at.elapsed() < TOKEN_MAX_AGE
         {
             return Ok(shown(last.value.clone()));
         }
         match self.read().await {
             Ok(value) => {
-                let reading = Reading { at: Instant::now(), good: true, value: value.clone() };
+                let reading = CachedToken { at: Instant::now(), good: true, value: value.clone() };
                 self.last.store(Some(Arc::new(reading)));
                 Ok(shown(value))
             }
@@ -76,6 +76,6 @@ impl TokenFile {
     }
 }
 
-fn shown(value: HeaderValue) -> Shown {
-    Shown { authorization: Some(value), ..Shown::default() }
+fn shown(value: HeaderValue) -> RequestCredentials {
+    RequestCredentials { authorization: Some(value), ..RequestCredentials::default() }
 }

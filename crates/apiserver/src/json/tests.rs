@@ -24,18 +24,24 @@ fn events_are_told_apart() {
         );
         read("BOOKMARK", &object)
     };
-    let expect = |initial_end| Some(WatchEvent::Bookmark { resource_version: "7".into(), initial_end });
+    let expect = |initial_end| {
+        Some(WatchEvent::Bookmark { resource_version: "7".into(), ends_initial_events: initial_end })
+    };
     assert_eq!(bookmark(""), expect(false));
     assert_eq!(bookmark(r#","annotations":{"k8s.io/initial-events-end":"true"}"#), expect(true));
     assert_eq!(read("LATER", pod), None);
-    assert!(matches!(pod_event(&line("ERROR", r#"{"kind":"Status","code":410}"#)), Err(Unread::Told(_))));
-    assert!(matches!(pod_event(b"{\"type\":\"ADD"), Err(Unread::Malformed(_))));
+    assert!(matches!(
+        pod_event(&line("ERROR", r#"{"kind":"Status","code":410}"#)),
+        Err(WatchLineError::ErrorStatus(_))
+    ));
+    assert!(matches!(pod_event(b"{\"type\":\"ADD"), Err(WatchLineError::Malformed(_))));
 }
 
 #[test]
 fn lists_may_be_null() {
-    let read =
-        |json: &str| pods(json.as_bytes()).map(|list| (list.items.len(), list.resource_version, list.more));
+    let read = |json: &str| {
+        pods(json.as_bytes()).map(|list| (list.items.len(), list.resource_version, list.continue_token))
+    };
     let json = r#"{"kind":"PodList","metadata":{"resourceVersion":"5","continue":"c"},"items":[{"metadata":{"name":"a"}}]}"#;
     assert_eq!(read(json).expect("a list"), (1, "5".into(), "c".into()));
     let json = r#"{"kind":"PodList","metadata":{"resourceVersion":"5"},"items":null}"#;

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use http::Uri;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-pub use write::bootstrapped;
+pub use write::write_bootstrapped_kubeconfig;
 
 #[derive(thiserror::Error, Debug)]
 pub enum KubeconfigError {
@@ -47,7 +47,7 @@ pub enum KubeconfigError {
 
 /// How one server is reached, and as whom.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Access {
+pub struct ResolvedKubeconfig {
     /// The kubeconfig itself.
     pub file: PathBuf,
     pub server: Uri,
@@ -71,7 +71,7 @@ pub enum Trust {
     /// `file`: where it was read from, unless it stood in the kubeconfig.
     Authorities { certificates: Vec<CertificateDer<'static>>, pem: Vec<u8>, file: Option<PathBuf> },
     /// Anybody.
-    Nobody,
+    SkipVerification,
 }
 
 /// A certificate chain, its key, and both as they were written.
@@ -145,12 +145,12 @@ pub struct ExecPlugin {
 }
 
 /// Reads the file's current context. A kubelet merges nothing: it has exactly one kubeconfig.
-pub fn load(file: &Path) -> Result<Access, KubeconfigError> {
+pub fn load(file: &Path) -> Result<ResolvedKubeconfig, KubeconfigError> {
     resolve::resolve(file, &read(file)?, true)
 }
 
 /// The same, but files with a client certificate are not read: somebody else keeps it, and it need not be there yet.
-pub fn load_rotating(file: &Path) -> Result<Access, KubeconfigError> {
+pub fn load_without_client_certificate(file: &Path) -> Result<ResolvedKubeconfig, KubeconfigError> {
     resolve::resolve(file, &read(file)?, false)
 }
 

@@ -9,8 +9,8 @@ use model::codec::parse_documents;
 
 use super::document::{Cluster, Document, Exec, User};
 use super::{
-    Access, Credential, ExecPlugin, Impersonation, InteractiveMode, KeyPair, KubeconfigError, PemProblem,
-    Trust, certificates, private_key,
+    Credential, ExecPlugin, Impersonation, InteractiveMode, KeyPair, KubeconfigError, PemProblem,
+    ResolvedKubeconfig, Trust, certificates, private_key,
 };
 
 /// The cluster's extension that a plugin is told.
@@ -18,13 +18,13 @@ const EXEC_EXTENSION: &str = "client.authentication.k8s.io/exec";
 const EXEC_VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
 
 /// Where we are in the file: every complaint starts here.
-struct Place<'a> {
+struct FieldPosition<'a> {
     file: &'a Path,
     /// `clusters[0].cluster`
     at: String,
 }
 
-impl Place<'_> {
+impl FieldPosition<'_> {
     fn refuse(&self, field: &str, problem: impl ToString) -> KubeconfigError {
         let field = if self.at.is_empty() { field.to_owned() } else { format!("{}.{field}", self.at) };
         KubeconfigError::Field { file: self.file.to_owned(), field, problem: problem.to_string() }
@@ -43,7 +43,7 @@ impl Place<'_> {
         named: Option<&str>,
         files: &mut Vec<PathBuf>,
     ) -> Result<Option<Content>, KubeconfigError> {
-        if let Some(data) = filled(data) {
+        if let Some(data) = non_empty(data) {
             let field = format!("{field}-data");
             let packed: String = data.split_whitespace().collect();
             let bytes = STANDARD
@@ -51,7 +51,7 @@ impl Place<'_> {
                 .map_err(|error| self.refuse(&field, format!("is not base64: {error}")))?;
             return Ok(Some(Content { field, bytes, file: None }));
         }
-        let Some(named) = filled(named) else { return Ok(None) };
+        let Some(named) = non_empty(named) else { return Ok(None) };
         let path = self.path(named);
         let bytes = std::fs::read(&path).map_err(|source| KubeconfigError::ReadNamed {
             file: self.file.to_owned(),
@@ -71,40 +71,47 @@ struct Content {
 }
 
 /// Absent and empty are the same everywhere in this format.
-fn filled(text: Option<&str>) -> Option<&str> {
+fn non_empty(text: Option<&str>) -> Option<&str> {
     text.filter(|text| !text.is_empty())
 }
 
 /// `read_certificate`: also files with a client certificate are read.
-pub(super) fn resolve(file: &Path, bytes: &[u8], read_certificate: bool) -> Result<Access, KubeconfigError> {
+pub(super) fn resolve(
+    file: &Path,
+    bytes: &[u8],
+    read_certificate: bool,
+) -> Result<ResolvedKubeconfig, KubeconfigError> {
     let document = parse(file, bytes)?;
-    let top = Place { file, at: String::new() };
-    let context_name = filled(document.current_context.as_deref())
+    let top = FieldPosition { file, at: String::new() };
+    let context_name = non_empty(document.current_context.as_deref())
         .ok_or_else(|| top.refuse("current-context", "is not set: nothing says which server to use"))?;
     let contexts = document.contexts.unwrap_or_default();
     let (index, context) = find(&contexts, context_name, |entry| &entry.name)
         .ok_or_else(|| top.refuse("current-context", format!("no context is called {context_name:?}")))?;
-    let at_context = Place { file, at: format!("contexts[{index}].context") };
+    let at_context = FieldPosition { file, at: format!("contexts[{index}].context") };
     let context = context.context.as_ref();
 
-    let cluster_name = filled(context.and_then(|context| context.cluster.as_deref()))
+    let cluster_name = non_empty(context.and_then(|context| context.cluster.as_deref()))
         .ok_or_else(|| at_context.refuse("cluster", "is not set"))?;
     let clusters = document.clusters.unwrap_or_default();
     let (index, cluster) = find(&clusters, cluster_name, |entry| &entry.name)
         .ok_or_else(|| at_context.refuse("cluster", format!("no cluster is called {cluster_name:?}")))?;
-    let at_cluster = Place { file, at: format!("clusters[{index}].cluster") };
+    let at_cluster = FieldPosition { file, at: format!("clusters[{index}].cluster") };
     let no_cluster = Cluster::default();
     let cluster = cluster.cluster.as_ref().unwrap_or(&no_cluster);
 
     let users = document.users.unwrap_or_default();
-    let user_name = filled(context.and_then(|context| context.user.as_deref()));
+    let user_name = non_empty(context.and_then(|context| context.user.as_deref()));
     let no_user = User::default();
     let (at_user, user) = match user_name {
-        None => (Place { file, at: "users".into() }, &no_user),
+        None => (FieldPosition { file, at: "users".into() }, &no_user),
         Some(name) => {
             let (index, user) = find(&users, name, |entry| &entry.name)
                 .ok_or_else(|| at_context.refuse("user", format!("no user is called {name:?}")))?;
-            (Place { file, at: format!("users[{index}].user") }, user.user.as_ref().unwrap_or(&no_user))
+            (
+                FieldPosition { file, at: format!("users[{index}].user") },
+                user.user.as_ref().unwrap_or(&no_user),
+            )
         }
     };
 
@@ -117,7 +124,7 @@ pub(super) fn resolve(file: &Path, bytes: &[u8], read_certificate: bool) -> Resu
     };
     let has_certificate = certificate.is_some() || certificate_files.is_some();
     let credential = credential(&at_user, user, has_certificate, (&at_cluster, cluster, &trust))?;
-    Ok(Access {
+    Ok(ResolvedKubeconfig {
         file: file.to_owned(),
         server: server(&at_cluster, cluster, &trust, has_certificate)?,
         tls_server_name: server_name(&at_cluster, cluster)?,
@@ -136,13 +143,13 @@ fn parse(file: &Path, bytes: &[u8]) -> Result<Document, KubeconfigError> {
     let documents = parse_documents(bytes).map_err(|error| syntax(error.to_string()))?;
     let first = documents.into_iter().find(|document| !document.is_null());
     let first = first.ok_or_else(|| syntax("is empty".into()))?;
-    let place = Place { file, at: String::new() };
+    let place = FieldPosition { file, at: String::new() };
     let document: Document = serde_path_to_error::deserialize(first)
         .map_err(|error| place.refuse(&error.path().to_string(), error.inner()))?;
-    if let Some(kind) = filled(document.kind.as_deref()).filter(|kind| *kind != "Config") {
+    if let Some(kind) = non_empty(document.kind.as_deref()).filter(|kind| *kind != "Config") {
         return Err(place.refuse("kind", format!("is {kind:?}, not \"Config\"")));
     }
-    if let Some(version) = filled(document.api_version.as_deref()).filter(|version| *version != "v1") {
+    if let Some(version) = non_empty(document.api_version.as_deref()).filter(|version| *version != "v1") {
         return Err(place.refuse("apiVersion", format!("is {version:?}, not \"v1\"")));
     }
     Ok(document)
@@ -153,15 +160,19 @@ fn find<'a, T>(entries: &'a [T], name: &str, name_of: impl Fn(&T) -> &String) ->
     entries.iter().enumerate().rev().find(|(_, entry)| name_of(entry) == name)
 }
 
-fn trust(place: &Place, cluster: &Cluster, files: &mut Vec<PathBuf>) -> Result<Trust, KubeconfigError> {
+fn trust(
+    place: &FieldPosition,
+    cluster: &Cluster,
+    files: &mut Vec<PathBuf>,
+) -> Result<Trust, KubeconfigError> {
     let data = cluster.certificate_authority_data.as_deref();
     let named = cluster.certificate_authority.as_deref();
     if cluster.insecure_skip_tls_verify == Some(true) {
-        if filled(data).or(filled(named)).is_some() {
+        if non_empty(data).or(non_empty(named)).is_some() {
             let problem = "can't go with a certificate authority: either it is checked or it isn't";
             return Err(place.refuse("insecure-skip-tls-verify", problem));
         }
-        return Ok(Trust::Nobody);
+        return Ok(Trust::SkipVerification);
     }
     match place.content("certificate-authority", data, named, files)? {
         None => Ok(Trust::System),
@@ -173,17 +184,20 @@ fn trust(place: &Place, cluster: &Cluster, files: &mut Vec<PathBuf>) -> Result<T
     }
 }
 
-fn certificate_files(place: &Place, user: &User) -> Option<(PathBuf, PathBuf)> {
-    if filled(user.client_certificate_data.as_deref()).or(filled(user.client_key_data.as_deref())).is_some() {
+fn certificate_files(place: &FieldPosition, user: &User) -> Option<(PathBuf, PathBuf)> {
+    if non_empty(user.client_certificate_data.as_deref())
+        .or(non_empty(user.client_key_data.as_deref()))
+        .is_some()
+    {
         return None;
     }
-    let certificate = filled(user.client_certificate.as_deref())?;
-    let key = filled(user.client_key.as_deref())?;
+    let certificate = non_empty(user.client_certificate.as_deref())?;
+    let key = non_empty(user.client_key.as_deref())?;
     Some((place.path(certificate), place.path(key)))
 }
 
 fn certificate(
-    place: &Place,
+    place: &FieldPosition,
     user: &User,
     files: &mut Vec<PathBuf>,
 ) -> Result<Option<KeyPair>, KubeconfigError> {
@@ -204,16 +218,16 @@ fn certificate(
 }
 
 fn credential(
-    place: &Place,
+    place: &FieldPosition,
     user: &User,
     has_certificate: bool,
-    cluster: (&Place, &Cluster, &Trust),
+    cluster: (&FieldPosition, &Cluster, &Trust),
 ) -> Result<Credential, KubeconfigError> {
     if user.auth_provider.as_ref().is_some_and(|provider| !provider.is_null()) {
         return Err(place.refuse("auth-provider", "is no longer supported: use an exec plugin"));
     }
-    let token = filled(user.token.as_deref());
-    let username = filled(user.username.as_deref());
+    let token = non_empty(user.token.as_deref());
+    let username = non_empty(user.username.as_deref());
     if token.is_some() && username.is_some() {
         return Err(place.refuse("token", "and username are both set: more than one way to authenticate"));
     }
@@ -221,11 +235,11 @@ fn credential(
         let plugin = exec_plugin(place, exec, cluster)?;
         // Who says who he is in the file needs no plugin.
         let said = token.is_some() || username.is_some() || has_certificate;
-        if !said && filled(user.token_file.as_deref()).is_none() {
+        if !said && non_empty(user.token_file.as_deref()).is_none() {
             return Ok(Credential::Exec(Box::new(plugin)));
         }
     }
-    if let Some(named) = filled(user.token_file.as_deref()) {
+    if let Some(named) = non_empty(user.token_file.as_deref()) {
         return Ok(Credential::TokenFile { file: place.path(named), first: token.map(str::to_owned) });
     }
     if let Some(token) = token {
@@ -241,19 +255,19 @@ fn credential(
 }
 
 fn exec_plugin(
-    place: &Place,
+    place: &FieldPosition,
     exec: &Exec,
-    cluster: (&Place, &Cluster, &Trust),
+    cluster: (&FieldPosition, &Cluster, &Trust),
 ) -> Result<ExecPlugin, KubeconfigError> {
     let command =
-        filled(exec.command.as_deref()).ok_or_else(|| place.refuse("exec.command", "is not set"))?;
-    let version =
-        filled(exec.api_version.as_deref()).ok_or_else(|| place.refuse("exec.apiVersion", "is not set"))?;
+        non_empty(exec.command.as_deref()).ok_or_else(|| place.refuse("exec.command", "is not set"))?;
+    let version = non_empty(exec.api_version.as_deref())
+        .ok_or_else(|| place.refuse("exec.apiVersion", "is not set"))?;
     if !EXEC_VERSIONS.contains(&version) {
         let problem = format!("is {version:?}: known are {}", EXEC_VERSIONS.join(" and "));
         return Err(place.refuse("exec.apiVersion", problem));
     }
-    let interactive_mode = match filled(exec.interactive_mode.as_deref()) {
+    let interactive_mode = match non_empty(exec.interactive_mode.as_deref()) {
         Some("Never") => InteractiveMode::Never,
         Some("IfAvailable") => InteractiveMode::IfAvailable,
         Some("Always") => InteractiveMode::Always,
@@ -277,21 +291,21 @@ fn exec_plugin(
         args: exec.args.clone().unwrap_or_default(),
         env,
         api_version: version.to_owned(),
-        install_hint: filled(exec.install_hint.as_deref()).map(str::to_owned),
+        install_hint: non_empty(exec.install_hint.as_deref()).map(str::to_owned),
         interactive_mode,
         cluster_info,
     })
 }
 
-fn cluster_info((_, cluster, trust): (&Place, &Cluster, &Trust)) -> serde_json::Value {
+fn cluster_info((_, cluster, trust): (&FieldPosition, &Cluster, &Trust)) -> serde_json::Value {
     let mut info = serde_json::Map::new();
     let mut put = |name: &str, value: serde_json::Value| info.insert(name.to_owned(), value);
     put("server", cluster.server.clone().unwrap_or_default().into());
-    if let Some(name) = filled(cluster.tls_server_name.as_deref()) {
+    if let Some(name) = non_empty(cluster.tls_server_name.as_deref()) {
         put("tls-server-name", name.into());
     }
     match trust {
-        Trust::Nobody => {
+        Trust::SkipVerification => {
             put("insecure-skip-tls-verify", true.into());
         }
         Trust::Authorities { pem, .. } => {
@@ -299,7 +313,7 @@ fn cluster_info((_, cluster, trust): (&Place, &Cluster, &Trust)) -> serde_json::
         }
         Trust::System => {}
     }
-    if let Some(proxy) = filled(cluster.proxy_url.as_deref()) {
+    if let Some(proxy) = non_empty(cluster.proxy_url.as_deref()) {
         put("proxy-url", proxy.into());
     }
     let extension = cluster.extensions.iter().flatten().find(|entry| entry.name == EXEC_EXTENSION);
@@ -310,12 +324,12 @@ fn cluster_info((_, cluster, trust): (&Place, &Cluster, &Trust)) -> serde_json::
 }
 
 fn server(
-    place: &Place,
+    place: &FieldPosition,
     cluster: &Cluster,
     trust: &Trust,
     has_certificate: bool,
 ) -> Result<Uri, KubeconfigError> {
-    let written = filled(cluster.server.as_deref()).ok_or_else(|| place.refuse("server", "is not set"))?;
+    let written = non_empty(cluster.server.as_deref()).ok_or_else(|| place.refuse("server", "is not set"))?;
     let refuse = |problem: String| place.refuse("server", format!("{written:?} {problem}"));
     // Without a scheme it is https as soon as anything about TLS is configured.
     let secured = has_certificate || *trust != Trust::System;
@@ -337,15 +351,15 @@ fn server(
     Ok(uri)
 }
 
-fn server_name(place: &Place, cluster: &Cluster) -> Result<Option<String>, KubeconfigError> {
-    let Some(name) = filled(cluster.tls_server_name.as_deref()) else { return Ok(None) };
+fn server_name(place: &FieldPosition, cluster: &Cluster) -> Result<Option<String>, KubeconfigError> {
+    let Some(name) = non_empty(cluster.tls_server_name.as_deref()) else { return Ok(None) };
     rustls::pki_types::ServerName::try_from(name)
         .map_err(|_| place.refuse("tls-server-name", format!("{name:?} is no host name or address")))?;
     Ok(Some(name.to_owned()))
 }
 
-fn proxy(place: &Place, cluster: &Cluster) -> Result<Option<Uri>, KubeconfigError> {
-    let Some(written) = filled(cluster.proxy_url.as_deref()) else { return Ok(None) };
+fn proxy(place: &FieldPosition, cluster: &Cluster) -> Result<Option<Uri>, KubeconfigError> {
+    let Some(written) = non_empty(cluster.proxy_url.as_deref()) else { return Ok(None) };
     let refuse = |problem: String| place.refuse("proxy-url", problem);
     let uri: Uri = written.parse().map_err(|error| refuse(format!("is not a URL: {error}")))?;
     if !matches!(uri.scheme_str(), Some("http" | "https" | "socks5")) {
@@ -354,10 +368,10 @@ fn proxy(place: &Place, cluster: &Cluster) -> Result<Option<Uri>, KubeconfigErro
     Ok(Some(uri))
 }
 
-fn impersonation(place: &Place, user: &User) -> Result<Impersonation, KubeconfigError> {
+fn impersonation(place: &FieldPosition, user: &User) -> Result<Impersonation, KubeconfigError> {
     let found = Impersonation {
-        user: filled(user.act_as.as_deref()).map(str::to_owned),
-        uid: filled(user.as_uid.as_deref()).map(str::to_owned),
+        user: non_empty(user.act_as.as_deref()).map(str::to_owned),
+        uid: non_empty(user.as_uid.as_deref()).map(str::to_owned),
         groups: user.as_groups.clone().unwrap_or_default(),
     };
     if found.user.is_none() && found != Impersonation::default() {

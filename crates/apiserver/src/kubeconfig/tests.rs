@@ -18,7 +18,7 @@ fn kubeconfig(cluster: &str, user: &str) -> String {
     )
 }
 
-fn read(dir: &Path, text: &str) -> Result<Access, KubeconfigError> {
+fn read(dir: &Path, text: &str) -> Result<ResolvedKubeconfig, KubeconfigError> {
     let file = dir.join("kubelet.conf");
     std::fs::write(&file, text).expect("write");
     load(&file)
@@ -32,7 +32,7 @@ fn refused(text: &str) -> String {
     error.replace(&file, "FILE").replace(&dir.path().display().to_string(), "DIR")
 }
 
-fn accepted(cluster: &str, user: &str) -> Access {
+fn accepted(cluster: &str, user: &str) -> ResolvedKubeconfig {
     let dir = tempfile::tempdir().expect("directory");
     read(dir.path(), &kubeconfig(cluster, user)).expect("a good kubeconfig")
 }
@@ -153,7 +153,7 @@ fn a_certificate_that_is_kept_elsewhere_need_not_be_there() {
     let text = kubeconfig(SERVER, "{client-certificate: pki/current.pem, client-key: pki/current.pem}");
     std::fs::write(&file, text).expect("write");
     assert!(load(&file).is_err());
-    let access = load_rotating(&file).expect("without the file");
+    let access = load_without_client_certificate(&file).expect("without the file");
     let pem = dir.path().join("pki/current.pem");
     assert_eq!((access.certificate, access.certificate_files), (None, Some((pem.clone(), pem))));
 }
@@ -205,8 +205,8 @@ fn what_a_bootstrap_leaves_can_be_read_again() {
     let bootstrap = read(dir.path(), &kubeconfig(&cluster, "{token: t}")).expect("a bootstrap kubeconfig");
     let (file, current) =
         (dir.path().join("new/kubelet.conf"), dir.path().join("pki/kubelet-client-current.pem"));
-    bootstrapped(&file, &bootstrap, &current).expect("written");
-    let access = load_rotating(&file).expect("read again");
+    write_bootstrapped_kubeconfig(&file, &bootstrap, &current).expect("written");
+    let access = load_without_client_certificate(&file).expect("read again");
     assert_eq!(access.credential, Credential::None);
     assert_eq!(access.certificate_files, Some((current.clone(), current)));
     assert_eq!((&access.server, &access.trust), (&bootstrap.server, &bootstrap.trust));

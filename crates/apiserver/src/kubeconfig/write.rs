@@ -6,16 +6,20 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 
-use super::{Access, KubeconfigError, Trust};
-use crate::durable;
+use super::{KubeconfigError, ResolvedKubeconfig, Trust};
+use crate::atomic_file;
 
 /// Writes `file` for the server of `bootstrap` and the certificate in `pem`, which need not be there yet. The names
 /// within are those that every kubelet uses.
-pub fn bootstrapped(file: &Path, bootstrap: &Access, pem: &Path) -> Result<(), KubeconfigError> {
+pub fn write_bootstrapped_kubeconfig(
+    file: &Path,
+    bootstrap: &ResolvedKubeconfig,
+    pem: &Path,
+) -> Result<(), KubeconfigError> {
     let mut cluster = json!({ "server": bootstrap.server.to_string() });
     match &bootstrap.trust {
         Trust::System => {}
-        Trust::Nobody => cluster["insecure-skip-tls-verify"] = true.into(),
+        Trust::SkipVerification => cluster["insecure-skip-tls-verify"] = true.into(),
         Trust::Authorities { file: Some(ca), .. } => {
             cluster["certificate-authority"] = ca.display().to_string().into();
         }
@@ -44,5 +48,5 @@ pub fn bootstrapped(file: &Path, bootstrap: &Access, pem: &Path) -> Result<(), K
     });
     let failed = |source| KubeconfigError::Write { file: file.to_owned(), source };
     let text = serde_saphyr::to_string(&document).map_err(|error| failed(std::io::Error::other(error)))?;
-    durable::replace(file, text.as_bytes()).map_err(failed)
+    atomic_file::replace_file(file, text.as_bytes()).map_err(failed)
 }

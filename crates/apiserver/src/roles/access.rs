@@ -3,19 +3,19 @@
 use async_trait::async_trait;
 use k8s_openapi::api::authentication::v1::TokenReviewSpec;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReviewSpec};
-use ports::{AccessReviews, AccessVerdict, ApiError, Identity, NodeAccess};
+use ports::{AccessDecision, AccessReviews, ApiError, NodeAccess, UserInfo};
 
 use crate::calls::Api;
 use crate::{SubjectAccessReview, TokenReview};
 
 #[async_trait]
 impl AccessReviews for Api {
-    async fn token(&self, token: &str) -> Result<Option<Identity>, ApiError> {
+    async fn review_token(&self, token: &str) -> Result<Option<UserInfo>, ApiError> {
         let spec = TokenReviewSpec { token: token.to_owned(), audiences: None };
         let review = self.review_token(&TokenReview { spec, ..Default::default() }).await?;
         let status = review.status.unwrap_or_default();
         let user = status.user.filter(|_| status.authenticated.unwrap_or(false));
-        Ok(user.map(|user| Identity {
+        Ok(user.map(|user| UserInfo {
             name: user.username.unwrap_or_default(),
             uid: user.uid.unwrap_or_default(),
             groups: user.groups.unwrap_or_default(),
@@ -23,7 +23,7 @@ impl AccessReviews for Api {
         }))
     }
 
-    async fn access(&self, wanted: &NodeAccess) -> Result<AccessVerdict, ApiError> {
+    async fn review_access(&self, wanted: &NodeAccess) -> Result<AccessDecision, ApiError> {
         let text = |value: &str| Some(value.to_owned());
         let who = wanted.who.clone();
         let spec = SubjectAccessReviewSpec {
@@ -44,8 +44,8 @@ impl AccessReviews for Api {
         let review = self.review_access(&SubjectAccessReview { spec, ..Default::default() }).await?;
         let status = review.status.unwrap_or_default();
         Ok(match status.allowed {
-            true => AccessVerdict::Allowed,
-            false => AccessVerdict::Denied(status.reason.unwrap_or_default()),
+            true => AccessDecision::Allowed,
+            false => AccessDecision::Denied(status.reason.unwrap_or_default()),
         })
     }
 }

@@ -11,12 +11,12 @@ use model::pod_certificate::{CertificateRequested, CertificateWanted, PrivateKey
 use ports::{ApiError, CertificateApi, CertificateRequestError};
 
 use super::objects::whole_sets;
-use super::progress::WatchEntries;
-use super::reflect::{Target, reflect};
+use super::progress::WatchStatuses;
+use super::reflect::{ListWatcher, reflect};
 use crate::PodCertificateRequest;
-use crate::calls::{Api, Freshness, Listed};
+use crate::calls::{Api, Freshness, ObjectList};
 use crate::certificates::PodKey;
-use crate::watch::{Since, Watch};
+use crate::watch::{Watch, WatchStart};
 
 #[async_trait]
 impl CertificateApi for Api {
@@ -90,10 +90,10 @@ struct OfNode {
     node: String,
 }
 
-impl Target for OfNode {
+impl ListWatcher for OfNode {
     type Item = PodCertificateRequest;
 
-    fn list(&self) -> BoxFuture<'_, Result<Listed<PodCertificateRequest>, ApiError>> {
+    fn list(&self) -> BoxFuture<'_, Result<ObjectList<PodCertificateRequest>, ApiError>> {
         Box::pin(self.api.list_certificate_requests(&self.node, Freshness::Cached))
     }
 
@@ -101,11 +101,11 @@ impl Target for OfNode {
         &'a self,
         version: &'a str,
     ) -> BoxFuture<'a, Result<Watch<PodCertificateRequest>, ApiError>> {
-        Box::pin(self.api.watch_certificate_requests(&self.node, Since::Version(version)))
+        Box::pin(self.api.watch_certificate_requests(&self.node, WatchStart::Version(version)))
     }
 
-    fn entries(&self) -> &WatchEntries {
-        self.api.watch_entries()
+    fn entries(&self) -> &WatchStatuses {
+        self.api.watch_statuses()
     }
 
     fn name(&self) -> (&'static str, String) {

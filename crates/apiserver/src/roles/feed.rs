@@ -9,10 +9,10 @@ use model::pod::{Source, UnreadablePod};
 use model::{FullName, PodUid};
 use ports::{ApiError, FeedNotice, PodFeed, PodSet};
 
-use super::progress::WatchEntries;
-use super::reflect::{Notice, Target, reflect};
-use crate::calls::{Api, Freshness, Listed};
-use crate::watch::{Since, UnreadableObject, Watch};
+use super::progress::WatchStatuses;
+use super::reflect::{ListWatcher, ReflectorEvent, reflect};
+use crate::calls::{Api, Freshness, ObjectList};
+use crate::watch::{UnreadableObject, Watch, WatchStart};
 
 pub struct ApiPodFeed {
     api: Api,
@@ -25,20 +25,20 @@ impl ApiPodFeed {
     }
 }
 
-impl Target for ApiPodFeed {
+impl ListWatcher for ApiPodFeed {
     type Item = Pod;
 
     /// Never from the server's memory: a pod that was deleted while we were away must not come back.
-    fn list(&self) -> BoxFuture<'_, Result<Listed<Pod>, ApiError>> {
+    fn list(&self) -> BoxFuture<'_, Result<ObjectList<Pod>, ApiError>> {
         Box::pin(self.api.list_pods(&self.node, Freshness::Latest))
     }
 
     fn watch<'a>(&'a self, version: &'a str) -> BoxFuture<'a, Result<Watch<Pod>, ApiError>> {
-        Box::pin(self.api.watch_pods(&self.node, Since::Version(version)))
+        Box::pin(self.api.watch_pods(&self.node, WatchStart::Version(version)))
     }
 
-    fn entries(&self) -> &WatchEntries {
-        self.api.watch_entries()
+    fn entries(&self) -> &WatchStatuses {
+        self.api.watch_statuses()
     }
 
     fn name(&self) -> (&'static str, String) {
@@ -56,29 +56,31 @@ impl PodFeed for ApiPodFeed {
     }
 
     fn stream(self: Box<Self>) -> BoxStream<'static, FeedNotice> {
-        let origin = self.api.connection().access().server.to_string();
+        let origin = self.api.connection().kubeconfig().server.to_string();
         reflect(*self).flat_map(move |notice| stream::iter(feed_notices(notice, &origin))).boxed()
     }
 }
 
-fn feed_notices(notice: Notice<Pod>, origin: &str) -> Vec<FeedNotice> {
+fn feed_notices(notice: ReflectorEvent<Pod>, origin: &str) -> Vec<FeedNotice> {
     let source = Source::Api;
     vec![match notice {
-        Notice::All { items, unreadable } => {
+        ReflectorEvent::All { items, unreadable } => {
             let pods = unreadable.into_iter().filter_map(unreadable_pod).collect();
             let set = PodSet { source, pods: items.into_iter().map(Arc::new).collect() };
             return vec![FeedNotice::Unreadable { source, pods, complete: true }, FeedNotice::Set(set)];
         }
-        Notice::Changed(pod) => FeedNotice::Changed { source, pod: Arc::new(pod) },
-        Notice::Gone(identity) => FeedNotice::Gone { source, uid: PodUid::new(identity.uid.as_str()) },
-        Notice::Unreadable(object) => {
+        ReflectorEvent::Changed(pod) => FeedNotice::Changed { source, pod: Arc::new(pod) },
+        ReflectorEvent::Gone(identity) => {
+            FeedNotice::Gone { source, uid: PodUid::new(identity.uid.as_str()) }
+        }
+        ReflectorEvent::Unreadable(object) => {
             let Some(pod) = unreadable_pod(object) else { return Vec::new() };
             FeedNotice::Unreadable { source, pods: vec![pod], complete: false }
         }
-        Notice::Failing(error) => {
+        ReflectorEvent::Failing(error) => {
             FeedNotice::Problem { source, origin: origin.to_owned(), message: error.to_string() }
         }
-        Notice::Recovered => FeedNotice::Resolved { source, origin: origin.to_owned() },
+        ReflectorEvent::Recovered => FeedNotice::Resolved { source, origin: origin.to_owned() },
     }]
 }
 

@@ -1,12 +1,12 @@
 //! The roles that the API plays for a node, as ports.
 
 mod access;
-mod asked;
 mod certificates;
 mod feed;
 mod node;
 mod objects;
 mod pods;
+mod polled_objects;
 mod progress;
 mod reflect;
 mod storage;
@@ -17,9 +17,9 @@ use ports::ClusterPorts;
 
 use crate::Api;
 
-pub use asked::AskedObjects;
 pub use feed::ApiPodFeed;
-pub(crate) use progress::WatchEntries;
+pub use polled_objects::PolledObjects;
+pub(crate) use progress::WatchStatuses;
 
 /// All roles over one connection.
 pub fn cluster_ports(api: &Api) -> ClusterPorts {

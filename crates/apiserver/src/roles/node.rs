@@ -7,14 +7,14 @@ use async_trait::async_trait;
 use futures::future::BoxFuture;
 use futures::stream::{BoxStream, StreamExt};
 use model::k8s::{CSINode, Event, Lease, Node, ObjectMeta};
-use ports::{ApiError, CsiNodeApi, EventApi, LeaseApi, NodeApi, Seen};
+use ports::{ApiError, CsiNodeApi, EventApi, LeaseApi, NodeApi, ObservedObject};
 use serde_json::Value;
 
-use super::objects::tell_unreadable;
-use super::progress::WatchEntries;
-use super::reflect::{Notice, Target, reflect};
-use crate::calls::{Api, Freshness, Listed};
-use crate::watch::{Since, Watch};
+use super::objects::log_unreadable_object;
+use super::progress::WatchStatuses;
+use super::reflect::{ListWatcher, ReflectorEvent, reflect};
+use crate::calls::{Api, Freshness, ObjectList};
+use crate::watch::{Watch, WatchStart};
 
 const LEASES: &str = "kube-node-lease";
 
@@ -38,30 +38,37 @@ impl NodeApi for Api {
         patch: &Value,
         patience: Duration,
     ) -> Result<Arc<Node>, ApiError> {
-        self.within(patience).patch_node_status(name, patch).await.map(Arc::new)
+        self.with_deadline(patience).patch_node_status(name, patch).await.map(Arc::new)
     }
 
-    fn watch(&self, name: &str) -> BoxStream<'static, Seen<Node>> {
-        let target = OneNode { api: self.clone(), name: name.to_owned() };
+    fn watch(&self, name: &str) -> BoxStream<'static, ObservedObject<Node>> {
+        let target = NodeListWatcher { api: self.clone(), name: name.to_owned() };
         reflect(target)
             .filter_map(|notice| async {
                 match notice {
                     // It is there, and goes on as it was known before.
-                    Notice::All { items, unreadable } if items.is_empty() && !unreadable.is_empty() => None,
-                    Notice::All { items, .. } => {
-                        Some(items.into_iter().next().map_or(Seen::Absent, |node| Seen::Is(Arc::new(node))))
-                    }
-                    Notice::Changed(node) => Some(Seen::Is(Arc::new(node))),
-                    Notice::Gone(_) => Some(Seen::Absent),
-                    Notice::Unreadable(odd) => {
-                        tell_unreadable("node", &odd, true);
+                    ReflectorEvent::All { items, unreadable }
+                        if items.is_empty() && !unreadable.is_empty() =>
+                    {
                         None
                     }
-                    Notice::Failing(error) => {
+                    ReflectorEvent::All { items, .. } => Some(
+                        items
+                            .into_iter()
+                            .next()
+                            .map_or(ObservedObject::Absent, |node| ObservedObject::Present(Arc::new(node))),
+                    ),
+                    ReflectorEvent::Changed(node) => Some(ObservedObject::Present(Arc::new(node))),
+                    ReflectorEvent::Gone(_) => Some(ObservedObject::Absent),
+                    ReflectorEvent::Unreadable(odd) => {
+                        log_unreadable_object("node", &odd, true);
+                        None
+                    }
+                    ReflectorEvent::Failing(error) => {
                         tracing::warn!("watching the node's own object: {error}");
                         None
                     }
-                    Notice::Recovered => {
+                    ReflectorEvent::Recovered => {
                         tracing::info!("watching the node's own object again");
                         None
                     }
@@ -71,24 +78,24 @@ impl NodeApi for Api {
     }
 }
 
-struct OneNode {
+struct NodeListWatcher {
     api: Api,
     name: String,
 }
 
-impl Target for OneNode {
+impl ListWatcher for NodeListWatcher {
     type Item = Node;
 
-    fn list(&self) -> BoxFuture<'_, Result<Listed<Node>, ApiError>> {
+    fn list(&self) -> BoxFuture<'_, Result<ObjectList<Node>, ApiError>> {
         Box::pin(self.api.list_node(&self.name, Freshness::Latest))
     }
 
     fn watch<'a>(&'a self, version: &'a str) -> BoxFuture<'a, Result<Watch<Node>, ApiError>> {
-        Box::pin(self.api.watch_node(&self.name, Since::Version(version)))
+        Box::pin(self.api.watch_node(&self.name, WatchStart::Version(version)))
     }
 
-    fn entries(&self) -> &WatchEntries {
-        self.api.watch_entries()
+    fn entries(&self) -> &WatchStatuses {
+        self.api.watch_statuses()
     }
 
     fn name(&self) -> (&'static str, String) {
@@ -122,15 +129,15 @@ impl CsiNodeApi for Api {
 #[async_trait]
 impl LeaseApi for Api {
     async fn get(&self, name: &str, patience: Duration) -> Result<Lease, ApiError> {
-        self.within(patience).get_lease(LEASES, name).await
+        self.with_deadline(patience).get_lease(LEASES, name).await
     }
 
     async fn create(&self, lease: &Lease, patience: Duration) -> Result<Lease, ApiError> {
-        self.within(patience).create_lease(lease).await
+        self.with_deadline(patience).create_lease(lease).await
     }
 
     async fn update(&self, lease: &Lease, patience: Duration) -> Result<Lease, ApiError> {
-        self.within(patience).update_lease(lease).await
+        self.with_deadline(patience).update_lease(lease).await
     }
 }
 

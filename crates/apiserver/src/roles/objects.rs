@@ -8,29 +8,29 @@ use futures::future::BoxFuture;
 use futures::stream::{BoxStream, StreamExt};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequestSpec};
 use model::Wall;
-use model::cluster::{ObjectContent, ObjectKey, ObjectKind, ObjectState, TokenWanted};
+use model::cluster::{ObjectContent, ObjectKey, ObjectKind, ObjectState, PodTokenRequest};
 use model::credentials::ServiceAccountFacts;
 use model::k8s::{CSIDriver, ClusterTrustBundle, ConfigMap, ObjectMeta, RuntimeClass, Secret, Service};
 use ports::{ApiError, IssuedToken, ObjectApi, SharedObjects, TokenApi};
 
-use super::progress::WatchEntries;
-use super::reflect::{Notice, Target, reflect};
+use super::progress::WatchStatuses;
+use super::reflect::{ListWatcher, ReflectorEvent, reflect};
 use crate::TokenRequest;
-use crate::calls::{Api, Freshness, Listed};
-use crate::watch::{ObjectIdentity, Since, UnreadableObject, Watch};
+use crate::calls::{Api, Freshness, ObjectList};
+use crate::watch::{ObjectIdentity, UnreadableObject, Watch, WatchStart};
 
 impl ObjectApi for Api {
     fn watch(&self, key: &ObjectKey) -> BoxStream<'static, ObjectState> {
-        let one = One { api: self.clone(), key: key.clone() };
+        let one = NamedObject { api: self.clone(), key: key.clone() };
         match key.kind {
-            ObjectKind::ConfigMap => states(reflect(ConfigMapOf(one)), key, config_map),
-            ObjectKind::Secret => states(reflect(SecretOf(one)), key, secret),
+            ObjectKind::ConfigMap => states(reflect(ConfigMapListWatcher(one)), key, config_map),
+            ObjectKind::Secret => states(reflect(SecretListWatcher(one)), key, secret),
         }
     }
 }
 
 fn states<T: Send + 'static>(
-    notices: BoxStream<'static, Notice<T>>,
+    notices: BoxStream<'static, ReflectorEvent<T>>,
     key: &ObjectKey,
     content: fn(T) -> ObjectContent,
 ) -> BoxStream<'static, ObjectState> {
@@ -48,30 +48,33 @@ struct WatchedObject<T> {
 
 impl<T> WatchedObject<T> {
     /// `None`: nothing to tell.
-    fn state(&mut self, notice: Notice<T>) -> Option<ObjectState> {
+    fn state(&mut self, notice: ReflectorEvent<T>) -> Option<ObjectState> {
         match notice {
-            Notice::All { items, unreadable } => match (items.into_iter().next(), unreadable.first()) {
-                (Some(object), _) => Some(self.is(object)),
-                (None, Some(odd)) => self.unread(odd),
+            ReflectorEvent::All { items, unreadable } => match (items.into_iter().next(), unreadable.first())
+            {
+                (Some(object), _) => Some(self.readable_state(object)),
+                (None, Some(odd)) => self.unreadable_state(odd),
                 (None, None) => Some(self.absent()),
             },
-            Notice::Changed(object) => Some(self.is(object)),
-            Notice::Gone(_) => Some(self.absent()),
-            Notice::Unreadable(odd) => {
+            ReflectorEvent::Changed(object) => Some(self.readable_state(object)),
+            ReflectorEvent::Gone(_) => Some(self.absent()),
+            ReflectorEvent::Unreadable(odd) => {
                 let kept = self.known.as_ref() == Some(&odd.identity.uid);
-                tell_unreadable(kind(&self.key), &odd, kept);
-                self.unread(&odd)
+                log_unreadable_object(kind(&self.key), &odd, kept);
+                self.unreadable_state(&odd)
             }
-            Notice::Failing(ApiError::Forbidden { message, .. }) => Some(ObjectState::Denied { message }),
-            Notice::Failing(error) => Some(ObjectState::Unreachable { message: error.to_string() }),
-            Notice::Recovered => None,
+            ReflectorEvent::Failing(ApiError::Forbidden { message, .. }) => {
+                Some(ObjectState::Denied { message })
+            }
+            ReflectorEvent::Failing(error) => Some(ObjectState::Unreachable { message: error.to_string() }),
+            ReflectorEvent::Recovered => None,
         }
     }
 
-    fn is(&mut self, object: T) -> ObjectState {
+    fn readable_state(&mut self, object: T) -> ObjectState {
         let content = (self.content)(object);
         self.known = Some(content.uid.clone());
-        ObjectState::Is(Arc::new(content))
+        ObjectState::Present(Arc::new(content))
     }
 
     fn absent(&mut self) -> ObjectState {
@@ -80,7 +83,7 @@ impl<T> WatchedObject<T> {
     }
 
     /// Pods go on with an older version of the same object.
-    fn unread(&mut self, odd: &UnreadableObject) -> Option<ObjectState> {
+    fn unreadable_state(&mut self, odd: &UnreadableObject) -> Option<ObjectState> {
         if self.known.as_ref() == Some(&odd.identity.uid) {
             return None;
         }
@@ -91,7 +94,7 @@ impl<T> WatchedObject<T> {
 }
 
 /// Once for each object and mistake.
-pub(super) fn tell_unreadable(kind: &str, object: &UnreadableObject, kept: bool) {
+pub(super) fn log_unreadable_object(kind: &str, object: &UnreadableObject, kept: bool) {
     let UnreadableObject { identity, problem } = object;
     let meanwhile = if kept { "its last readable version stays in use" } else { "it is left out" };
     tracing::warn!("{kind} {identity} can't be read, so {meanwhile}: {problem}");
@@ -135,28 +138,28 @@ pub(super) fn secret(object: Secret) -> ObjectContent {
     }
 }
 
-struct One {
+struct NamedObject {
     api: Api,
     key: ObjectKey,
 }
 
-struct ConfigMapOf(One);
+struct ConfigMapListWatcher(NamedObject);
 
-impl Target for ConfigMapOf {
+impl ListWatcher for ConfigMapListWatcher {
     type Item = ConfigMap;
 
-    fn list(&self) -> BoxFuture<'_, Result<Listed<ConfigMap>, ApiError>> {
-        let One { api, key } = &self.0;
+    fn list(&self) -> BoxFuture<'_, Result<ObjectList<ConfigMap>, ApiError>> {
+        let NamedObject { api, key } = &self.0;
         Box::pin(api.list_config_map(&key.namespace, &key.name, Freshness::Cached))
     }
 
     fn watch<'a>(&'a self, version: &'a str) -> BoxFuture<'a, Result<Watch<ConfigMap>, ApiError>> {
-        let One { api, key } = &self.0;
-        Box::pin(api.watch_config_map(&key.namespace, &key.name, Since::Version(version)))
+        let NamedObject { api, key } = &self.0;
+        Box::pin(api.watch_config_map(&key.namespace, &key.name, WatchStart::Version(version)))
     }
 
-    fn entries(&self) -> &WatchEntries {
-        self.0.api.watch_entries()
+    fn entries(&self) -> &WatchStatuses {
+        self.0.api.watch_statuses()
     }
 
     fn name(&self) -> (&'static str, String) {
@@ -168,23 +171,23 @@ impl Target for ConfigMapOf {
     }
 }
 
-struct SecretOf(One);
+struct SecretListWatcher(NamedObject);
 
-impl Target for SecretOf {
+impl ListWatcher for SecretListWatcher {
     type Item = Secret;
 
-    fn list(&self) -> BoxFuture<'_, Result<Listed<Secret>, ApiError>> {
-        let One { api, key } = &self.0;
+    fn list(&self) -> BoxFuture<'_, Result<ObjectList<Secret>, ApiError>> {
+        let NamedObject { api, key } = &self.0;
         Box::pin(api.list_secret(&key.namespace, &key.name, Freshness::Cached))
     }
 
     fn watch<'a>(&'a self, version: &'a str) -> BoxFuture<'a, Result<Watch<Secret>, ApiError>> {
-        let One { api, key } = &self.0;
-        Box::pin(api.watch_secret(&key.namespace, &key.name, Since::Version(version)))
+        let NamedObject { api, key } = &self.0;
+        Box::pin(api.watch_secret(&key.namespace, &key.name, WatchStart::Version(version)))
     }
 
-    fn entries(&self) -> &WatchEntries {
-        self.0.api.watch_entries()
+    fn entries(&self) -> &WatchStatuses {
+        self.0.api.watch_statuses()
     }
 
     fn name(&self) -> (&'static str, String) {
@@ -218,7 +221,7 @@ impl SharedObjects for Api {
 
 /// The set after each change. These sets are small and change seldom.
 pub(super) fn whole_sets<T: Send + Sync + 'static>(
-    notices: BoxStream<'static, Notice<T>>,
+    notices: BoxStream<'static, ReflectorEvent<T>>,
     kind: &'static str,
     meta: fn(&T) -> &ObjectMeta,
 ) -> BoxStream<'static, Vec<Arc<T>>> {
@@ -238,9 +241,9 @@ struct ObjectSet<T> {
 
 impl<T> ObjectSet<T> {
     /// True when the set is another one now.
-    fn take(&mut self, notice: Notice<T>) -> bool {
+    fn take(&mut self, notice: ReflectorEvent<T>) -> bool {
         match notice {
-            Notice::All { items, unreadable } => {
+            ReflectorEvent::All { items, unreadable } => {
                 let before = std::mem::take(&mut self.known);
                 self.known = items.into_iter().map(|object| (self.key(&object), Arc::new(object))).collect();
                 for odd in unreadable {
@@ -249,23 +252,23 @@ impl<T> ObjectSet<T> {
                 }
                 true
             }
-            Notice::Changed(object) => {
+            ReflectorEvent::Changed(object) => {
                 self.known.insert(self.key(&object), Arc::new(object));
                 true
             }
-            Notice::Gone(identity) => self.known.remove(&key_of(&identity)).is_some(),
-            Notice::Unreadable(odd) => {
+            ReflectorEvent::Gone(identity) => self.known.remove(&key_of(&identity)).is_some(),
+            ReflectorEvent::Unreadable(odd) => {
                 let old = self.known.get(&key_of(&odd.identity));
                 let kept = old.is_some_and(|old| self.is_same(old, &odd));
-                tell_unreadable(self.kind, &odd, kept);
+                log_unreadable_object(self.kind, &odd, kept);
                 // Another object of that name is gone.
                 !kept && self.known.remove(&key_of(&odd.identity)).is_some()
             }
-            Notice::Failing(error) => {
+            ReflectorEvent::Failing(error) => {
                 tracing::warn!("{error}");
                 false
             }
-            Notice::Recovered => false,
+            ReflectorEvent::Recovered => false,
         }
     }
 
@@ -285,19 +288,19 @@ fn key_of(identity: &ObjectIdentity) -> (String, String) {
 
 struct Services(Api);
 
-impl Target for Services {
+impl ListWatcher for Services {
     type Item = Service;
 
-    fn list(&self) -> BoxFuture<'_, Result<Listed<Service>, ApiError>> {
+    fn list(&self) -> BoxFuture<'_, Result<ObjectList<Service>, ApiError>> {
         Box::pin(self.0.list_services(Freshness::Cached))
     }
 
     fn watch<'a>(&'a self, version: &'a str) -> BoxFuture<'a, Result<Watch<Service>, ApiError>> {
-        Box::pin(self.0.watch_services(Since::Version(version)))
+        Box::pin(self.0.watch_services(WatchStart::Version(version)))
     }
 
-    fn entries(&self) -> &WatchEntries {
-        self.0.watch_entries()
+    fn entries(&self) -> &WatchStatuses {
+        self.0.watch_statuses()
     }
 
     fn name(&self) -> (&'static str, String) {
@@ -311,19 +314,19 @@ impl Target for Services {
 
 struct RuntimeClasses(Api);
 
-impl Target for RuntimeClasses {
+impl ListWatcher for RuntimeClasses {
     type Item = RuntimeClass;
 
-    fn list(&self) -> BoxFuture<'_, Result<Listed<RuntimeClass>, ApiError>> {
+    fn list(&self) -> BoxFuture<'_, Result<ObjectList<RuntimeClass>, ApiError>> {
         Box::pin(self.0.list_runtime_classes(Freshness::Cached))
     }
 
     fn watch<'a>(&'a self, version: &'a str) -> BoxFuture<'a, Result<Watch<RuntimeClass>, ApiError>> {
-        Box::pin(self.0.watch_runtime_classes(Since::Version(version)))
+        Box::pin(self.0.watch_runtime_classes(WatchStart::Version(version)))
     }
 
-    fn entries(&self) -> &WatchEntries {
-        self.0.watch_entries()
+    fn entries(&self) -> &WatchStatuses {
+        self.0.watch_statuses()
     }
 
     fn name(&self) -> (&'static str, String) {
@@ -337,19 +340,19 @@ impl Target for RuntimeClasses {
 
 struct CsiDrivers(Api);
 
-impl Target for CsiDrivers {
+impl ListWatcher for CsiDrivers {
     type Item = CSIDriver;
 
-    fn list(&self) -> BoxFuture<'_, Result<Listed<CSIDriver>, ApiError>> {
+    fn list(&self) -> BoxFuture<'_, Result<ObjectList<CSIDriver>, ApiError>> {
         Box::pin(self.0.list_csi_drivers(Freshness::Cached))
     }
 
     fn watch<'a>(&'a self, version: &'a str) -> BoxFuture<'a, Result<Watch<CSIDriver>, ApiError>> {
-        Box::pin(self.0.watch_csi_drivers(Since::Version(version)))
+        Box::pin(self.0.watch_csi_drivers(WatchStart::Version(version)))
     }
 
-    fn entries(&self) -> &WatchEntries {
-        self.0.watch_entries()
+    fn entries(&self) -> &WatchStatuses {
+        self.0.watch_statuses()
     }
 
     fn name(&self) -> (&'static str, String) {
@@ -363,19 +366,19 @@ impl Target for CsiDrivers {
 
 struct TrustBundles(Api);
 
-impl Target for TrustBundles {
+impl ListWatcher for TrustBundles {
     type Item = ClusterTrustBundle;
 
-    fn list(&self) -> BoxFuture<'_, Result<Listed<ClusterTrustBundle>, ApiError>> {
+    fn list(&self) -> BoxFuture<'_, Result<ObjectList<ClusterTrustBundle>, ApiError>> {
         Box::pin(self.0.list_trust_bundles(Freshness::Cached))
     }
 
     fn watch<'a>(&'a self, version: &'a str) -> BoxFuture<'a, Result<Watch<ClusterTrustBundle>, ApiError>> {
-        Box::pin(self.0.watch_trust_bundles(Since::Version(version)))
+        Box::pin(self.0.watch_trust_bundles(WatchStart::Version(version)))
     }
 
-    fn entries(&self) -> &WatchEntries {
-        self.0.watch_entries()
+    fn entries(&self) -> &WatchStatuses {
+        self.0.watch_statuses()
     }
 
     fn name(&self) -> (&'static str, String) {
@@ -397,7 +400,7 @@ impl TokenApi for Api {
         })
     }
 
-    async fn request(&self, wanted: &TokenWanted) -> Result<IssuedToken, ApiError> {
+    async fn request(&self, wanted: &PodTokenRequest) -> Result<IssuedToken, ApiError> {
         let request = TokenRequest {
             metadata: ObjectMeta { uid: wanted.account_uid.clone(), ..ObjectMeta::default() },
             spec: Some(TokenRequestSpec {

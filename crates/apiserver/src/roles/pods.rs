@@ -7,7 +7,7 @@ use model::k8s::Pod;
 use ports::{ApiError, PodApi, PodRef};
 use serde_json::Value;
 
-use crate::calls::{Api, DeletePod};
+use crate::calls::{Api, DeletePodOptions};
 
 #[async_trait]
 impl PodApi for Api {
@@ -21,7 +21,7 @@ impl PodApi for Api {
     }
 
     async fn delete(&self, pod: &PodRef) -> Result<(), ApiError> {
-        self.delete_pod(&pod.namespace, &pod.name, &DeletePod::now(pod.uid.clone())).await
+        self.delete_pod(&pod.namespace, &pod.name, &DeletePodOptions::now(pod.uid.clone())).await
     }
 }
 

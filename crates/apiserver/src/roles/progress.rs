@@ -16,7 +16,7 @@ use crate::Api;
 
 /// The entries of all watches over one connection. Cheap to clone.
 #[derive(Clone)]
-pub struct WatchEntries {
+pub struct WatchStatuses {
     entries: Arc<watch::Sender<BTreeMap<u64, Entry>>>,
     next: Arc<AtomicU64>,
 }
@@ -24,23 +24,24 @@ pub struct WatchEntries {
 struct Entry {
     resource: &'static str,
     object: String,
-    last_word: Instant,
+    last_activity: Instant,
     problem: Option<String>,
     unreadable: Vec<String>,
 }
 
-impl Default for WatchEntries {
+impl Default for WatchStatuses {
     fn default() -> Self {
         Self { entries: Arc::new(watch::Sender::new(BTreeMap::new())), next: Arc::default() }
     }
 }
 
-impl WatchEntries {
+impl WatchStatuses {
     /// An entry for a watch that begins. It goes with what is given back.
     pub fn add(&self, resource: &'static str, object: String) -> WatchProgress {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let problem = Some("the API server has not answered yet".to_owned());
-        let entry = Entry { resource, object, last_word: Instant::now(), problem, unreadable: Vec::new() };
+        let entry =
+            Entry { resource, object, last_activity: Instant::now(), problem, unreadable: Vec::new() };
         self.entries.send_modify(|entries| drop(entries.insert(id, entry)));
         WatchProgress { entries: self.clone(), id }
     }
@@ -58,7 +59,7 @@ impl Entry {
         WatchReport {
             resource: self.resource.to_owned(),
             object: self.object.clone(),
-            last_word_secs: self.last_word.elapsed().as_secs_f64(),
+            last_word_secs: self.last_activity.elapsed().as_secs_f64(),
             problem: self.problem.clone().unwrap_or_default(),
             unreadable: self.unreadable.clone(),
         }
@@ -67,20 +68,20 @@ impl Entry {
 
 /// The entry of one watch, which only that watch writes.
 pub struct WatchProgress {
-    entries: WatchEntries,
+    entries: WatchStatuses,
     id: u64,
 }
 
 impl WatchProgress {
     /// The server said something.
-    pub fn heard(&self) {
+    pub fn note_activity(&self) {
         self.change(|entry| {
-            entry.last_word = Instant::now();
+            entry.last_activity = Instant::now();
             entry.problem = None;
         });
     }
 
-    pub fn held_by(&self, problem: String) {
+    pub fn set_problem(&self, problem: String) {
         self.change(|entry| entry.problem = Some(problem));
     }
 
@@ -105,6 +106,6 @@ impl Drop for WatchProgress {
 
 impl WatchReports for Api {
     fn watches(&self) -> Vec<WatchReport> {
-        self.watch_entries().reports()
+        self.watch_statuses().reports()
     }
 }

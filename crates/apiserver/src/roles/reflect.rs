@@ -19,26 +19,26 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::calls::Listed;
+use crate::calls::ObjectList;
 use crate::watch::{ObjectIdentity, UnreadableObject, Watch, WatchEvent};
 
-use super::progress::{WatchEntries, WatchProgress};
+use super::progress::{WatchProgress, WatchStatuses};
 
 const FIRST_WAIT: Duration = Duration::from_millis(200);
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
+const MAX_WAIT: Duration = Duration::from_secs(10);
 /// How often a "no" is asked about before it is told. Whoever authorizes nodes learns of a pod a little later than its
 /// node does, and says no until then.
-const DOUBTED_REFUSALS: u32 = 3;
+const FORBIDDEN_RETRIES: u32 = 3;
 /// A watch that ends sooner is no watch, whatever it said: only a longer one shows that all is well again. Otherwise a
 /// connection that opens and breaks would be tried without end, and each time as if for the first time.
-const SHORT: Duration = Duration::from_secs(1);
+const SHORT_WATCH: Duration = Duration::from_secs(1);
 /// Changes that nobody has taken yet. Who is slow slows the watch, and the server keeps the rest.
-const ROOM: usize = 64;
+const EVENT_BUFFER: usize = 64;
 /// As many objects that can't be read are named to whoever asks.
-const MOST_LISTED: usize = 20;
+const MAX_UNREADABLE_REPORTED: usize = 20;
 
 #[derive(Debug)]
-pub enum Notice<T> {
+pub enum ReflectorEvent<T> {
     /// The whole set: what can be read of it, and what is there and can't be.
     All {
         items: Vec<T>,
@@ -55,20 +55,20 @@ pub enum Notice<T> {
 }
 
 /// What is watched.
-pub trait Target: Send + Sync + 'static {
+pub trait ListWatcher: Send + Sync + 'static {
     type Item: Send + 'static;
-    fn list(&self) -> BoxFuture<'_, Result<Listed<Self::Item>, ApiError>>;
+    fn list(&self) -> BoxFuture<'_, Result<ObjectList<Self::Item>, ApiError>>;
     fn watch<'a>(&'a self, version: &'a str) -> BoxFuture<'a, Result<Watch<Self::Item>, ApiError>>;
     fn meta(item: &Self::Item) -> &ObjectMeta;
     /// Of which connection it is one.
-    fn entries(&self) -> &WatchEntries;
+    fn entries(&self) -> &WatchStatuses;
     /// `services`, and which of them if it is one only.
     fn name(&self) -> (&'static str, String);
 }
 
 /// Never ends by itself; dropping the stream ends the watch.
-pub fn reflect<T: Target>(target: T) -> BoxStream<'static, Notice<T::Item>> {
-    let (notices, stream) = mpsc::channel(ROOM);
+pub fn reflect<T: ListWatcher>(target: T) -> BoxStream<'static, ReflectorEvent<T::Item>> {
+    let (notices, stream) = mpsc::channel(EVENT_BUFFER);
     tokio::spawn(async move {
         let gone = notices.clone();
         let (resource, object) = target.name();
@@ -79,9 +79,9 @@ pub fn reflect<T: Target>(target: T) -> BoxStream<'static, Notice<T::Item>> {
             progress,
             unreadable: BTreeMap::new(),
             version: None,
-            failing: None,
+            reported_failure: None,
             failures: 0,
-            forgotten: false,
+            last_version_was_gone: false,
         };
         tokio::select! {
             () = gone.closed() => {}
@@ -95,59 +95,59 @@ fn key(identity: &ObjectIdentity) -> (String, String) {
     (identity.namespace.clone(), identity.name.clone())
 }
 
-struct Reflector<T: Target> {
+struct Reflector<T: ListWatcher> {
     target: T,
-    notices: mpsc::Sender<Notice<T::Item>>,
+    notices: mpsc::Sender<ReflectorEvent<T::Item>>,
     progress: WatchProgress,
     /// By namespace and name: what was told.
     unreadable: BTreeMap<(String, String), UnreadableObject>,
     /// Where the next watch goes on.
     version: Option<String>,
     /// What was told of the failure that holds.
-    failing: Option<String>,
+    reported_failure: Option<String>,
     failures: u32,
     /// The server did not know where the last watch was to begin.
-    forgotten: bool,
+    last_version_was_gone: bool,
 }
 
-impl<T: Target> Reflector<T> {
+impl<T: ListWatcher> Reflector<T> {
     async fn run(&mut self) {
         loop {
-            match self.round().await {
+            match self.list_and_watch().await {
                 Ok(()) => {}
-                Err(ApiError::Gone { .. }) => self.forgotten().await,
-                Err(error) => self.failed(error).await,
+                Err(ApiError::Gone { .. }) => self.handle_gone_version().await,
+                Err(error) => self.handle_failure(error).await,
             }
         }
     }
 
     /// One list if it is needed, and one watch to its end.
-    async fn round(&mut self) -> Result<(), ApiError> {
+    async fn list_and_watch(&mut self) -> Result<(), ApiError> {
         let version = match &self.version {
             Some(version) => version.clone(),
             None => {
                 let listed = self.target.list().await?;
-                self.progress.heard();
+                self.progress.note_activity();
                 self.version = Some(listed.resource_version.clone());
-                self.listed(listed.items, listed.unreadable).await;
+                self.handle_list(listed.items, listed.unreadable).await;
                 listed.resource_version
             }
         };
         let mut watch = self.target.watch(&version).await?;
-        self.progress.heard();
+        self.progress.note_activity();
         let began = Instant::now();
         let mut lasts = false;
         loop {
             let event = tokio::select! {
                 event = watch.next() => event,
-                () = sleep_until(began + SHORT), if !lasts => {
+                () = sleep_until(began + SHORT_WATCH), if !lasts => {
                     lasts = true;
-                    self.well().await;
+                    self.report_recovery().await;
                     continue;
                 }
             };
             match event {
-                Some(event) => self.take(event?).await,
+                Some(event) => self.handle_event(event?).await,
                 None => break,
             }
         }
@@ -157,39 +157,39 @@ impl<T: Target> Reflector<T> {
         Ok(())
     }
 
-    async fn take(&mut self, event: WatchEvent<T::Item>) {
-        self.progress.heard();
+    async fn handle_event(&mut self, event: WatchEvent<T::Item>) {
+        self.progress.note_activity();
         match event {
             WatchEvent::Added(item) | WatchEvent::Modified(item) => {
                 let meta = T::meta(&item);
-                self.at(meta.resource_version.clone().unwrap_or_default());
+                self.set_version(meta.resource_version.clone().unwrap_or_default());
                 self.readable(meta.namespace.as_deref(), meta.name.as_deref());
-                self.tell(Notice::Changed(item)).await;
+                self.send(ReflectorEvent::Changed(item)).await;
             }
             WatchEvent::Deleted(identity) => {
-                self.at(identity.resource_version.clone());
+                self.set_version(identity.resource_version.clone());
                 self.readable(Some(&identity.namespace), Some(&identity.name));
-                self.tell(Notice::Gone(identity)).await;
+                self.send(ReflectorEvent::Gone(identity)).await;
             }
             WatchEvent::Unreadable(object) => {
-                self.at(object.identity.resource_version.clone());
+                self.set_version(object.identity.resource_version.clone());
                 if self.is_news(&object) {
                     self.report_unreadable();
-                    self.tell(Notice::Unreadable(object)).await;
+                    self.send(ReflectorEvent::Unreadable(object)).await;
                 }
             }
-            WatchEvent::Bookmark { resource_version, .. } => self.at(resource_version),
+            WatchEvent::Bookmark { resource_version, .. } => self.set_version(resource_version),
         }
     }
 
-    async fn listed(&mut self, items: Vec<T::Item>, unreadable: Vec<UnreadableObject>) {
+    async fn handle_list(&mut self, items: Vec<T::Item>, unreadable: Vec<UnreadableObject>) {
         let there = |object: &UnreadableObject| key(&object.identity);
         self.unreadable.retain(|key, _| unreadable.iter().any(|object| there(object) == *key));
         let news: Vec<_> = unreadable.iter().filter(|object| self.is_news(object)).cloned().collect();
         self.report_unreadable();
-        self.tell(Notice::All { items, unreadable }).await;
+        self.send(ReflectorEvent::All { items, unreadable }).await;
         for object in news {
-            self.tell(Notice::Unreadable(object)).await;
+            self.send(ReflectorEvent::Unreadable(object)).await;
         }
     }
 
@@ -213,7 +213,8 @@ impl<T: Target> Reflector<T> {
 
     fn report_unreadable(&self) {
         let line = |object: &UnreadableObject| format!("{}: {}", object.identity, object.problem);
-        let mut lines: Vec<String> = self.unreadable.values().take(MOST_LISTED).map(line).collect();
+        let mut lines: Vec<String> =
+            self.unreadable.values().take(MAX_UNREADABLE_REPORTED).map(line).collect();
         let others = self.unreadable.len() - lines.len();
         if others > 0 {
             lines.push(format!("and {others} others"));
@@ -222,51 +223,51 @@ impl<T: Target> Reflector<T> {
     }
 
     /// The next round lists. A server that does not even know what it listed has to be waited for.
-    async fn forgotten(&mut self) {
+    async fn handle_gone_version(&mut self) {
         self.version = None;
-        if self.forgotten {
+        if self.last_version_was_gone {
             self.pause(None).await;
         }
-        self.forgotten = true;
+        self.last_version_was_gone = true;
     }
 
-    fn at(&mut self, version: String) {
+    fn set_version(&mut self, version: String) {
         if !version.is_empty() {
             self.version = Some(version);
         }
     }
 
-    async fn tell(&self, notice: Notice<T::Item>) {
+    async fn send(&self, notice: ReflectorEvent<T::Item>) {
         // Nobody is left to tell when this fails, and the task is about to end.
         if let Err(TrySendError::Full(notice)) = self.notices.try_send(notice) {
-            self.progress.held_by("the agent does not take its changes".to_owned());
+            self.progress.set_problem("the agent is not consuming watch events".to_owned());
             let _ = self.notices.send(notice).await;
         }
     }
 
-    async fn well(&mut self) {
+    async fn report_recovery(&mut self) {
         self.failures = 0;
-        self.forgotten = false;
-        if self.failing.take().is_some() {
-            self.tell(Notice::Recovered).await;
+        self.last_version_was_gone = false;
+        if self.reported_failure.take().is_some() {
+            self.send(ReflectorEvent::Recovered).await;
         }
     }
 
-    async fn failed(&mut self, error: ApiError) {
+    async fn handle_failure(&mut self, error: ApiError) {
         let text = error.to_string();
-        self.progress.held_by(text.clone());
+        self.progress.set_problem(text.clone());
         let wait = error.retry_after();
-        let doubted = matches!(error, ApiError::Forbidden { .. }) && self.failures < DOUBTED_REFUSALS;
-        if !doubted && self.failing.as_ref() != Some(&text) {
-            self.failing = Some(text);
-            self.tell(Notice::Failing(error)).await;
+        let doubted = matches!(error, ApiError::Forbidden { .. }) && self.failures < FORBIDDEN_RETRIES;
+        if !doubted && self.reported_failure.as_ref() != Some(&text) {
+            self.reported_failure = Some(text);
+            self.send(ReflectorEvent::Failing(error)).await;
         }
         self.pause(wait).await;
     }
 
     /// Doubling waits, with a part left to chance: many nodes come back at once.
     async fn pause(&mut self, asked: Option<Duration>) {
-        let doubled = FIRST_WAIT.saturating_mul(1 << self.failures.min(8)).min(LONGEST_WAIT);
+        let doubled = FIRST_WAIT.saturating_mul(1 << self.failures.min(8)).min(MAX_WAIT);
         self.failures += 1;
         let spread = doubled.mul_f64(0.75 + fastrand::f64() * 0.5);
         sleep(spread.max(asked.unwrap_or_default())).await;

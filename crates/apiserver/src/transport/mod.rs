@@ -9,7 +9,7 @@
 //! many as they need. A server or a proxy that speaks HTTP/1.1 only gets as many connections as are needed at a time. An
 //! identity never changes within a pool: a new one means a new pool.
 
-mod lanes;
+mod connection_slots;
 mod route;
 pub mod tls;
 
@@ -31,9 +31,9 @@ use rustls::pki_types::ServerName;
 use tokio::sync::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
-use crate::kubeconfig::{Access, Impersonation, KeyPair};
-use lanes::Lanes;
-use route::Route;
+use crate::kubeconfig::{Impersonation, KeyPair, ResolvedKubeconfig};
+use connection_slots::ConnectionSlots;
+use route::ServerConnector;
 use tls::TlsSetupError;
 
 /// A quiet HTTP/2 connection is asked for a sign of life this often, and given up this long after.
@@ -42,10 +42,10 @@ const PING_WITHIN: Duration = Duration::from_secs(15);
 /// The flow window of one stream: enough for a list of pods, without waiting for every 64 KiB of it.
 const STREAM_WINDOW: u32 = 1 << 20;
 /// Watches wait this long for the first of them, which makes their connection. Then each goes by itself.
-const FOR_THE_FIRST: Duration = Duration::from_secs(5);
+const FIRST_CONNECTION_WAIT: Duration = Duration::from_secs(5);
 
 #[derive(thiserror::Error, Debug)]
-pub enum WireError {
+pub enum ApiTransportError {
     #[error(transparent)]
     Tls(#[from] TlsSetupError),
     #[error("the proxy can't be used")]
@@ -55,14 +55,14 @@ pub enum WireError {
 }
 
 /// Connections to one server: one, if it speaks HTTP/2.
-type Pool = Client<HttpsConnector<Route>, Full<Bytes>>;
+type Pool = Client<HttpsConnector<ServerConnector>, Full<Bytes>>;
 
-pub struct Wire {
+pub struct ApiTransport {
     calls: Pool,
-    watches: Lanes<Arc<WatchPool>>,
+    watches: ConnectionSlots<Arc<WatchPool>>,
     server: Uri,
     headers: HeaderMap,
-    gone: CancellationToken,
+    replaced: CancellationToken,
 }
 
 /// So many watches share it.
@@ -70,51 +70,56 @@ struct WatchPool {
     pool: Pool,
     /// Somebody was answered, and nothing has broken since. Until then a client can't know that requests may share a
     /// connection, and would open one for each.
-    known: AtomicBool,
+    established: AtomicBool,
     /// Held by the one that makes the connection for all.
     first: Mutex<()>,
 }
 
 impl WatchPool {
     fn new(pool: Pool) -> Self {
-        Self { pool, known: AtomicBool::new(false), first: Mutex::default() }
+        Self { pool, established: AtomicBool::new(false), first: Mutex::default() }
     }
 
     /// Waits until there is a connection to share. Whoever is to make it holds the guard meanwhile.
-    async fn introduction(&self) -> Option<MutexGuard<'_, ()>> {
-        let known = || self.known.load(Ordering::Relaxed);
+    async fn wait_for_first_connection(&self) -> Option<MutexGuard<'_, ()>> {
+        let known = || self.established.load(Ordering::Relaxed);
         if known() {
             return None;
         }
-        let guard = tokio::time::timeout(FOR_THE_FIRST, self.first.lock()).await.ok()?;
+        let guard = tokio::time::timeout(FIRST_CONNECTION_WAIT, self.first.lock()).await.ok()?;
         (!known()).then_some(guard)
     }
 }
 
 /// A watch's place on its connection, until it is dropped.
-pub struct Place {
-    _place: lanes::Place,
+pub struct WatchSlot {
+    _place: connection_slots::ConnectionSlot,
     shared: Arc<WatchPool>,
 }
 
-impl Place {
+impl WatchSlot {
     /// The answer was cut off, and with it probably the connection: those who come back follow one of them.
-    pub fn broke(&self) {
-        self.shared.known.store(false, Ordering::Relaxed);
+    pub fn mark_broken(&self) {
+        self.shared.established.store(false, Ordering::Relaxed);
     }
 }
 
-impl Drop for Wire {
+impl Drop for ApiTransport {
     fn drop(&mut self) {
-        self.gone.cancel();
+        self.replaced.cancel();
     }
 }
 
-impl Wire {
+impl ApiTransport {
     /// `pair` counts in the place of the kubeconfig's own certificate: a plugin may have given it.
-    pub fn open(access: &Access, pair: Option<&KeyPair>, agent: &str) -> Result<Wire, WireError> {
+    pub fn open(
+        access: &ResolvedKubeconfig,
+        pair: Option<&KeyPair>,
+        agent: &str,
+    ) -> Result<ApiTransport, ApiTransportError> {
         let config = tls::client_config(&access.trust, pair)?;
-        let route = Route::to(&access.server, access.proxy.as_ref()).map_err(WireError::Proxy)?;
+        let route =
+            ServerConnector::to(&access.server, access.proxy.as_ref()).map_err(ApiTransportError::Proxy)?;
         let builder = HttpsConnectorBuilder::new().with_tls_config(config).https_or_http();
         let builder =
             match access.tls_server_name.as_deref().map(|name| ServerName::try_from(name.to_owned())) {
@@ -130,18 +135,18 @@ impl Wire {
         };
         let pool = move || pool(connector.clone());
         let headers = fixed_headers(&access.impersonate, agent)?;
-        Ok(Wire {
+        Ok(ApiTransport {
             calls: pool(),
-            watches: Lanes::new(move || Arc::new(WatchPool::new(pool()))),
+            watches: ConnectionSlots::new(move || Arc::new(WatchPool::new(pool()))),
             server: access.server.clone(),
             headers,
-            gone: CancellationToken::new(),
+            replaced: CancellationToken::new(),
         })
     }
 
     /// Cancelled when this pool has been replaced: whoever reads a stream from it should go.
-    pub fn gone(&self) -> CancellationToken {
-        self.gone.clone()
+    pub fn replaced(&self) -> CancellationToken {
+        self.replaced.clone()
     }
 
     /// `path` with its query, from the root of the API.
@@ -165,13 +170,13 @@ impl Wire {
         &self,
         request: Request<Full<Bytes>>,
         call: &str,
-    ) -> Result<(Response<Incoming>, Place), ApiError> {
+    ) -> Result<(Response<Incoming>, WatchSlot), ApiError> {
         let (shared, place) = self.watches.take().await;
-        let first = shared.introduction().await;
+        let first = shared.wait_for_first_connection().await;
         let answer = self.send(&shared.pool, request, call).await;
-        shared.known.store(answer.is_ok(), Ordering::Relaxed);
+        shared.established.store(answer.is_ok(), Ordering::Relaxed);
         drop(first);
-        Ok((answer?, Place { _place: place, shared }))
+        Ok((answer?, WatchSlot { _place: place, shared }))
     }
 
     async fn send(
@@ -183,11 +188,11 @@ impl Wire {
         for (name, value) in &self.headers {
             request.headers_mut().append(name, value.clone());
         }
-        pool.request(request).await.map_err(|error| broken(call, &error))
+        pool.request(request).await.map_err(|error| transport_failure(call, &error))
     }
 }
 
-fn pool(connector: HttpsConnector<Route>) -> Pool {
+fn pool(connector: HttpsConnector<ServerConnector>) -> Pool {
     Client::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
         .pool_timer(TokioTimer::new())
@@ -199,13 +204,13 @@ fn pool(connector: HttpsConnector<Route>) -> Pool {
         .build(connector)
 }
 
-fn fixed_headers(impersonate: &Impersonation, agent: &str) -> Result<HeaderMap, WireError> {
+fn fixed_headers(impersonate: &Impersonation, agent: &str) -> Result<HeaderMap, ApiTransportError> {
     let mut headers = HeaderMap::new();
     let mut put = |name: &'static str, value: &str| {
         let value = HeaderValue::from_str(value)
-            .map_err(|_| WireError::Header { header: name, value: value.to_owned() })?;
+            .map_err(|_| ApiTransportError::Header { header: name, value: value.to_owned() })?;
         headers.append(name, value);
-        Ok::<(), WireError>(())
+        Ok::<(), ApiTransportError>(())
     };
     put(header::USER_AGENT.as_str(), agent)?;
     if let Some(user) = &impersonate.user {
@@ -221,15 +226,15 @@ fn fixed_headers(impersonate: &Impersonation, agent: &str) -> Result<HeaderMap, 
 }
 
 /// A transport's failure, by its cause.
-pub fn broken(call: &str, error: &(dyn StdError + 'static)) -> ApiError {
-    match tls::fault_in(error) {
+pub fn transport_failure(call: &str, error: &(dyn StdError + 'static)) -> ApiError {
+    match tls::find_tls_fault(error) {
         Some((fault, message)) => ApiError::Tls { call: call.to_owned(), fault, message },
-        None => ApiError::Unavailable { call: call.to_owned(), message: causes(error) },
+        None => ApiError::Unavailable { call: call.to_owned(), message: error_chain(error) },
     }
 }
 
 /// An error and its causes, each once, in one line.
-pub fn causes(error: &(dyn StdError + 'static)) -> String {
+pub fn error_chain(error: &(dyn StdError + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -16,15 +16,15 @@ use tokio::net::TcpStream;
 use tower::{Service, ServiceExt};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
-pub type Line = MaybeHttpsStream<TokioIo<TcpStream>>;
+pub type ServerStream = MaybeHttpsStream<TokioIo<TcpStream>>;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(30);
 /// How soon a dead peer is asked for a sign of life.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
 #[derive(Clone)]
-pub enum Route {
-    Straight(HttpConnector),
+pub enum ServerConnector {
+    Direct(HttpConnector),
     /// CONNECT through an HTTP proxy.
     Tunnel(Tunnel<HttpConnector>),
     /// The same, and the proxy itself speaks TLS.
@@ -32,19 +32,19 @@ pub enum Route {
     Socks(SocksV5<HttpConnector>),
 }
 
-impl Route {
+impl ServerConnector {
     /// `proxy` is what the kubeconfig says; without it the environment does, as for other programs.
-    pub fn to(server: &Uri, proxy: Option<&Uri>) -> io::Result<Route> {
+    pub fn to(server: &Uri, proxy: Option<&Uri>) -> io::Result<ServerConnector> {
         let matcher = match proxy {
             Some(proxy) => Matcher::builder().all(proxy.to_string()).build(),
             None => Matcher::from_env(),
         };
-        let Some(through) = matcher.intercept(server) else { return Ok(Route::Straight(tcp())) };
+        let Some(through) = matcher.intercept(server) else { return Ok(ServerConnector::Direct(tcp())) };
         let uri = through.uri().clone();
         match uri.scheme_str() {
             Some("socks5" | "socks5h") => {
                 let socks = SocksV5::new(uri, tcp());
-                Ok(Route::Socks(match through.raw_auth() {
+                Ok(ServerConnector::Socks(match through.raw_auth() {
                     Some((user, password)) => socks.with_auth(user.to_owned(), password.to_owned()),
                     None => socks,
                 }))
@@ -55,9 +55,9 @@ impl Route {
                     .https_only()
                     .enable_http1()
                     .wrap_connector(tcp());
-                Ok(Route::SecureTunnel(tunnel(uri, tls, through.basic_auth())))
+                Ok(ServerConnector::SecureTunnel(tunnel(uri, tls, through.basic_auth())))
             }
-            _ => Ok(Route::Tunnel(tunnel(uri, tcp(), through.basic_auth()))),
+            _ => Ok(ServerConnector::Tunnel(tunnel(uri, tcp(), through.basic_auth()))),
         }
     }
 }
@@ -79,10 +79,10 @@ fn tcp() -> HttpConnector {
     tcp
 }
 
-impl Service<Uri> for Route {
-    type Response = Line;
+impl Service<Uri> for ServerConnector {
+    type Response = ServerStream;
     type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<Line, BoxError>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<ServerStream, BoxError>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         Poll::Ready(Ok(()))
@@ -92,10 +92,10 @@ impl Service<Uri> for Route {
         let route = self.clone();
         Box::pin(async move {
             Ok(match route {
-                Route::Straight(tcp) => Line::Http(tcp.oneshot(to).await?),
-                Route::Tunnel(tunnel) => Line::Http(tunnel.oneshot(with_port(to)).await?),
-                Route::SecureTunnel(tunnel) => tunnel.oneshot(with_port(to)).await?,
-                Route::Socks(socks) => Line::Http(socks.oneshot(with_port(to)).await?),
+                ServerConnector::Direct(tcp) => ServerStream::Http(tcp.oneshot(to).await?),
+                ServerConnector::Tunnel(tunnel) => ServerStream::Http(tunnel.oneshot(with_port(to)).await?),
+                ServerConnector::SecureTunnel(tunnel) => tunnel.oneshot(with_port(to)).await?,
+                ServerConnector::Socks(socks) => ServerStream::Http(socks.oneshot(with_port(to)).await?),
             })
         })
     }

@@ -39,8 +39,10 @@ pub fn client_config(trust: &Trust, pair: Option<&KeyPair>) -> Result<ClientConf
         Trust::System => builder.with_native_roots().map_err(TlsSetupError::SystemRoots)?,
         Trust::Authorities { certificates, .. } => builder
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Authorities::new(certificates, provider)?)),
-        Trust::Nobody => builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody { provider })),
+            .with_custom_certificate_verifier(Arc::new(ConfiguredAuthorities::new(certificates, provider)?)),
+        Trust::SkipVerification => {
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate { provider }))
+        }
     };
     match pair {
         None => Ok(builder.with_no_client_auth()),
@@ -53,12 +55,12 @@ pub fn client_config(trust: &Trust, pair: Option<&KeyPair>) -> Result<ClientConf
 /// The configured authorities. A server that shows one of these very certificates is also trusted: a self-signed
 /// server certificate in the place of an authority is common on small clusters, and webpki alone refuses it.
 #[derive(Debug)]
-struct Authorities {
+struct ConfiguredAuthorities {
     inner: Arc<WebPkiServerVerifier>,
     shown: Vec<CertificateDer<'static>>,
 }
 
-impl Authorities {
+impl ConfiguredAuthorities {
     fn new(
         certificates: &[CertificateDer<'static>],
         provider: Arc<CryptoProvider>,
@@ -72,7 +74,7 @@ impl Authorities {
     }
 }
 
-impl ServerCertVerifier for Authorities {
+impl ServerCertVerifier for ConfiguredAuthorities {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -87,7 +89,7 @@ impl ServerCertVerifier for Authorities {
             Err(Error::InvalidCertificate(
                 CertificateError::UnknownIssuer | CertificateError::BadSignature | CertificateError::Other(_),
             )) if self.shown.iter().any(|known| known.as_ref() == end_entity.as_ref()) => {
-                in_force(end_entity, now)?;
+                check_validity_period(end_entity, now)?;
                 let parsed = ParsedCertificate::try_from(end_entity)?;
                 rustls::client::verify_server_name(&parsed, server_name)?;
                 Ok(ServerCertVerified::assertion())
@@ -119,7 +121,7 @@ impl ServerCertVerifier for Authorities {
     }
 }
 
-fn in_force(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), Error> {
+fn check_validity_period(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), Error> {
     let (_, parsed) = X509Certificate::from_der(certificate).map_err(|error| {
         Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(io::Error::other(error)))))
     })?;
@@ -135,11 +137,11 @@ fn in_force(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), Error
 
 /// `insecure-skip-tls-verify`: the connection is encrypted, with whoever answers.
 #[derive(Debug)]
-struct Anybody {
+struct AcceptAnyCertificate {
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,
@@ -177,7 +179,7 @@ impl ServerCertVerifier for Anybody {
 }
 
 /// The TLS part of a failure, if it has one.
-pub fn fault_in(error: &(dyn StdError + 'static)) -> Option<(TlsFault, String)> {
+pub fn find_tls_fault(error: &(dyn StdError + 'static)) -> Option<(TlsFault, String)> {
     let mut at = Some(error);
     while let Some(error) = at {
         if let Some(found) = error.downcast_ref::<Error>() {
@@ -185,12 +187,12 @@ pub fn fault_in(error: &(dyn StdError + 'static)) -> Option<(TlsFault, String)> 
         }
         // What an io::Error holds is not among its sources.
         let held = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        if let Some(found) = held.and_then(|held| fault_in(held)) {
+        if let Some(found) = held.and_then(|held| find_tls_fault(held)) {
             return Some(found);
         }
         at = error.source();
     }
-    alert_in(&super::causes(error))
+    alert_in(&super::error_chain(error))
 }
 
 /// HTTP/2 passes on the words of its connection's failure only. An alert that comes after our side of the handshake,

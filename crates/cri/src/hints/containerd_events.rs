@@ -26,15 +26,15 @@ const OOM: &str = "/tasks/oom";
 const DELETE: &str = "/containers/delete";
 
 /// How many events may wait for their state at once. More than a node has pods.
-const WAITING: usize = 512;
+const MAX_PENDING_EVENTS: usize = 512;
 const FIRST_LOOK_AFTER: Duration = Duration::from_millis(4);
 const LONGEST_BETWEEN_LOOKS: Duration = Duration::from_millis(64);
 /// containerd failed to handle its own event, or is overloaded: then the hint goes out as it is.
-const PATIENCE: Duration = Duration::from_secs(10);
+const VISIBLE_WITHIN: Duration = Duration::from_secs(10);
 
 /// What CRI will show of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Outcome {
+enum ExpectedState {
     Started,
     Ended,
     Gone,
@@ -43,10 +43,10 @@ enum Outcome {
 }
 
 #[derive(Clone, PartialEq, Debug)]
-struct Change {
+struct ContainerdChange {
     /// Of a container or a sandbox; both are containers to containerd.
     id: String,
-    outcome: Outcome,
+    outcome: ExpectedState,
 }
 
 pub(super) fn hints(channel: Channel) -> Hints {
@@ -62,10 +62,10 @@ pub(super) fn hints(channel: Channel) -> Hints {
             let runtime = runtime.clone();
             async move {
                 until_visible(runtime, &change).await;
-                Ok(Hint::Id(change.id))
+                Ok(Hint::ContainerOrSandbox(change.id))
             }
         })
-        .try_buffer_unordered(WAITING)
+        .try_buffer_unordered(MAX_PENDING_EVENTS)
         .boxed()
 }
 
@@ -75,28 +75,28 @@ fn filters() -> Vec<String> {
 }
 
 /// What an event tells; `None` when it is not for us, or can't be read.
-fn change(envelope: &Envelope) -> Option<Change> {
+fn change(envelope: &Envelope) -> Option<ContainerdChange> {
     let payload = envelope.event.as_ref()?.value.as_slice();
     let (id, outcome) = match envelope.topic.as_str() {
-        START => (TaskChange::decode(payload).ok()?.container_id, Outcome::Started),
-        OOM => (TaskChange::decode(payload).ok()?.container_id, Outcome::Nothing),
+        START => (TaskChange::decode(payload).ok()?.container_id, ExpectedState::Started),
+        OOM => (TaskChange::decode(payload).ok()?.container_id, ExpectedState::Nothing),
         EXIT => {
             let exit = TaskExit::decode(payload).ok()?;
             // The end of an exec is no change of its container.
             if exit.id != exit.container_id {
                 return None;
             }
-            (exit.container_id, Outcome::Ended)
+            (exit.container_id, ExpectedState::Ended)
         }
-        DELETE => (ContainerDelete::decode(payload).ok()?.id, Outcome::Gone),
+        DELETE => (ContainerDelete::decode(payload).ok()?.id, ExpectedState::Gone),
         _ => return None,
     };
-    (!id.is_empty()).then_some(Change { id, outcome })
+    (!id.is_empty()).then_some(ContainerdChange { id, outcome })
 }
 
 /// Waits until CRI shows the outcome. An error of the question is a reason to look, too.
-async fn until_visible(mut runtime: RuntimeServiceClient<Channel>, change: &Change) {
-    let give_up = Instant::now() + PATIENCE;
+async fn until_visible(mut runtime: RuntimeServiceClient<Channel>, change: &ContainerdChange) {
+    let give_up = Instant::now() + VISIBLE_WITHIN;
     let mut pause = FIRST_LOOK_AFTER;
     loop {
         match tokio::time::timeout_at(give_up, is_visible(&mut runtime, change)).await {
@@ -111,29 +111,32 @@ async fn until_visible(mut runtime: RuntimeServiceClient<Channel>, change: &Chan
     }
 }
 
-async fn is_visible(runtime: &mut RuntimeServiceClient<Channel>, change: &Change) -> Result<bool, Status> {
-    if change.outcome == Outcome::Nothing {
+async fn is_visible(
+    runtime: &mut RuntimeServiceClient<Channel>,
+    change: &ContainerdChange,
+) -> Result<bool, Status> {
+    if change.outcome == ExpectedState::Nothing {
         return Ok(true);
     }
     if let Some(state) = container_state(runtime, &change.id).await? {
         return Ok(match change.outcome {
-            Outcome::Started => state != pb::ContainerState::ContainerCreated as i32,
+            ExpectedState::Started => state != pb::ContainerState::ContainerCreated as i32,
             // Not merely "not running": one that ends at once is still called created while its start is being
             // answered, then running, and only then exited.
-            Outcome::Ended => {
+            ExpectedState::Ended => {
                 let created = state == pb::ContainerState::ContainerCreated as i32;
                 !created && state != pb::ContainerState::ContainerRunning as i32
             }
-            Outcome::Gone | Outcome::Nothing => false,
+            ExpectedState::Gone | ExpectedState::Nothing => false,
         });
     }
     // No container: a sandbox, or nothing any more. The start of a sandbox is seen by who asked for it.
-    if change.outcome == Outcome::Started {
+    if change.outcome == ExpectedState::Started {
         return Ok(true);
     }
     let state = sandbox_state(runtime, &change.id).await?;
     Ok(match change.outcome {
-        Outcome::Ended => state != Some(pb::PodSandboxState::SandboxReady as i32),
+        ExpectedState::Ended => state != Some(pb::PodSandboxState::SandboxReady as i32),
         _ => state.is_none(),
     })
 }
@@ -167,21 +170,21 @@ mod tests {
 
     #[test]
     fn events_tell_changes() {
-        let check = |topic: &str, value: Vec<u8>, expect: Option<(&str, Outcome)>| {
+        let check = |topic: &str, value: Vec<u8>, expect: Option<(&str, ExpectedState)>| {
             let event = Some(prost_types::Any { type_url: String::new(), value });
             let envelope = Envelope { namespace: NAMESPACE.into(), topic: topic.into(), event };
-            let expect = expect.map(|(id, outcome)| Change { id: id.into(), outcome });
+            let expect = expect.map(|(id, outcome)| ContainerdChange { id: id.into(), outcome });
             assert_eq!(change(&envelope), expect, "{topic}");
         };
         let exit = |id: &str| TaskExit { container_id: "c".into(), id: id.into() }.encode_to_vec();
         let task = TaskChange { container_id: "c".into() }.encode_to_vec();
-        check(EXIT, exit("c"), Some(("c", Outcome::Ended)));
+        check(EXIT, exit("c"), Some(("c", ExpectedState::Ended)));
         check(EXIT, exit("exec-1"), None);
         check(EXIT, vec![0xff, 0xff], None);
         check(EXIT, Vec::new(), None);
-        check(START, task.clone(), Some(("c", Outcome::Started)));
-        check(OOM, task.clone(), Some(("c", Outcome::Nothing)));
-        check(DELETE, ContainerDelete { id: "c".into() }.encode_to_vec(), Some(("c", Outcome::Gone)));
+        check(START, task.clone(), Some(("c", ExpectedState::Started)));
+        check(OOM, task.clone(), Some(("c", ExpectedState::Nothing)));
+        check(DELETE, ContainerDelete { id: "c".into() }.encode_to_vec(), Some(("c", ExpectedState::Gone)));
         check("/tasks/exec-started", task, None);
         let empty = Envelope { namespace: NAMESPACE.into(), topic: EXIT.into(), event: None };
         assert_eq!(change(&empty), None);

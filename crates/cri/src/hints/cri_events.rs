@@ -23,7 +23,7 @@ fn hint(event: pb::ContainerEventResponse) -> Option<Hint> {
     let uid = event.pod_sandbox_status.and_then(|s| s.metadata).map(|m| m.uid).unwrap_or_default();
     match (uid.is_empty(), event.container_id.is_empty()) {
         (false, _) => Some(Hint::Pod(uid.into())),
-        (true, false) => Some(Hint::Id(event.container_id)),
+        (true, false) => Some(Hint::ContainerOrSandbox(event.container_id)),
         (true, true) => None,
     }
 }
@@ -43,8 +43,8 @@ mod tests {
             assert_eq!(hint(event), expect);
         };
         check("c", Some("u"), Some(Hint::Pod("u".into())));
-        check("c", Some(""), Some(Hint::Id("c".into())));
-        check("c", None, Some(Hint::Id("c".into())));
+        check("c", Some(""), Some(Hint::ContainerOrSandbox("c".into())));
+        check("c", None, Some(Hint::ContainerOrSandbox("c".into())));
         check("", None, None);
         assert_eq!(hint(pb::ContainerEventResponse::default()), None);
     }

@@ -21,7 +21,7 @@ use crate::pb::image_service_client::ImageServiceClient;
 const TOPICS: [&str; 2] = ["/images/create", "/images/update"];
 /// containerd's CRI part takes note of the image a moment after the event.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
-const PATIENCE: Duration = Duration::from_secs(5);
+const VISIBLE_WITHIN: Duration = Duration::from_secs(5);
 
 /// Never ends: when there is nothing to listen to, it is silent.
 pub(super) fn hints(channel: Channel) -> BoxStream<'static, Hint> {
@@ -56,7 +56,7 @@ fn name(envelope: &Envelope) -> Option<String> {
 }
 
 async fn until_visible(mut images: ImageServiceClient<Channel>, image: String) {
-    let give_up = Instant::now() + PATIENCE;
+    let give_up = Instant::now() + VISIBLE_WITHIN;
     while Instant::now() < give_up {
         let spec = pb::ImageSpec { image: image.clone(), ..Default::default() };
         let question = images.image_status(pb::ImageStatusRequest { image: Some(spec), verbose: false });

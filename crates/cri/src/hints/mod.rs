@@ -64,7 +64,7 @@ impl RuntimeHints {
 
 impl RuntimeEvents for RuntimeHints {
     fn hints(&self) -> HintStream {
-        let listener = Listener::new(self.socket.clone());
+        let listener = HintListener::new(self.socket.clone());
         stream::unfold(listener, |mut listener| async move {
             let hint = listener.next().await;
             Some((hint, listener))
@@ -74,7 +74,7 @@ impl RuntimeEvents for RuntimeHints {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Source {
+enum HintSource {
     Cri,
     Containerd,
 }
@@ -83,7 +83,7 @@ type Hints = BoxStream<'static, Result<Hint, Status>>;
 
 /// A source that is being listened to.
 struct Subscription {
-    source: Source,
+    source: HintSource,
     hints: Hints,
     since: Instant,
     is_good: bool,
@@ -91,22 +91,22 @@ struct Subscription {
 
 /// Why there is no subscription.
 #[derive(Debug)]
-enum Failure {
+enum SubscribeFailure {
     /// Nobody answers.
-    Away(Status),
+    Unreachable(Status),
     /// The runtime answers, and offers no source.
-    Refused,
+    NoEventSource,
 }
 
-struct Listener {
+struct HintListener {
     socket: Socket,
     subscription: Option<Subscription>,
     /// Sources that this runtime did not offer, until it is seen to go away.
-    refused: Vec<Source>,
+    refused: Vec<HintSource>,
     delay: Duration,
 }
 
-impl Listener {
+impl HintListener {
     fn new(socket: Socket) -> Self {
         Self { socket, subscription: None, refused: Vec::new(), delay: Duration::ZERO }
     }
@@ -146,7 +146,7 @@ impl Listener {
                 tracing::debug!(%socket, ?source, ?error, "lost the runtime's events");
                 self.delay = match was_good {
                     true => FIRST_DELAY,
-                    false => grown(self.delay).min(LONGEST_DELAY_WHEN_REFUSED),
+                    false => next_delay(self.delay).min(LONGEST_DELAY_WHEN_REFUSED),
                 };
                 match error {
                     Some(status) if is_refusal(&status) => {
@@ -163,67 +163,68 @@ impl Listener {
         }
     }
 
-    async fn subscribe(&mut self) -> Result<Subscription, Failure> {
+    async fn subscribe(&mut self) -> Result<Subscription, SubscribeFailure> {
         let channel = self.socket.channel(Vec::new());
         let mut runtime = RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE);
-        let version = ask_version(&mut runtime).await.map_err(Failure::Away)?;
+        let version = ask_version(&mut runtime).await.map_err(SubscribeFailure::Unreachable)?;
         for source in preference(&version.runtime_name, &version.runtime_version) {
             if self.refused.contains(&source) {
                 continue;
             }
-            let aside = stream::select(image_events::hints(channel.clone()), late_look(source)).boxed();
+            let aside =
+                stream::select(image_events::hints(channel.clone()), delayed_full_hint(source)).boxed();
             let hints = with_others(open(source, channel.clone()), aside);
             match confirm(hints, ask_version(&mut runtime)).await {
                 Ok(hints) => {
                     return Ok(Subscription { source, hints, since: Instant::now(), is_good: false });
                 }
                 Err(status) if is_refusal(&status) => self.refused.push(source),
-                Err(status) => return Err(Failure::Away(status)),
+                Err(status) => return Err(SubscribeFailure::Unreachable(status)),
             }
         }
-        Err(Failure::Refused)
+        Err(SubscribeFailure::NoEventSource)
     }
 
-    fn fail(&mut self, failure: Failure) {
+    fn fail(&mut self, failure: SubscribeFailure) {
         let socket = self.socket.path().display();
         self.refused.clear();
         self.delay = match failure {
-            Failure::Away(status) => {
+            SubscribeFailure::Unreachable(status) => {
                 tracing::debug!(%socket, error = ?status, "the runtime does not answer");
-                grown(self.delay).min(LONGEST_DELAY_WHEN_AWAY)
+                next_delay(self.delay).min(LONGEST_DELAY_WHEN_AWAY)
             }
-            Failure::Refused => {
+            SubscribeFailure::NoEventSource => {
                 tracing::debug!(%socket, "the runtime has no events for us");
-                grown(self.delay).clamp(SHORTEST_DELAY_WHEN_REFUSED, LONGEST_DELAY_WHEN_REFUSED)
+                next_delay(self.delay).clamp(SHORTEST_DELAY_WHEN_REFUSED, LONGEST_DELAY_WHEN_REFUSED)
             }
         };
     }
 }
 
-fn grown(delay: Duration) -> Duration {
+fn next_delay(delay: Duration) -> Duration {
     (delay * 2).max(FIRST_DELAY)
 }
 
 /// Which source is complete, best first. Only containerd has two.
-fn preference(name: &str, version: &str) -> [Source; 2] {
+fn preference(name: &str, version: &str) -> [HintSource; 2] {
     let digits = version.trim_start_matches('v').split('.').next().unwrap_or_default();
     let is_old = digits.parse::<u32>().is_ok_and(|major| major < 2);
     match name == "containerd" && is_old {
-        true => [Source::Containerd, Source::Cri],
-        false => [Source::Cri, Source::Containerd],
+        true => [HintSource::Containerd, HintSource::Cri],
+        false => [HintSource::Cri, HintSource::Containerd],
     }
 }
 
 /// What containerd told just before it was listened to, it may show only after the first look: nobody would tell of it
 /// again.
-fn late_look(source: Source) -> BoxStream<'static, Hint> {
+fn delayed_full_hint(source: HintSource) -> BoxStream<'static, Hint> {
     let look = async {
         tokio::time::sleep(SHOWN_AFTER).await;
         Hint::Everything
     };
     match source {
-        Source::Containerd => stream::once(look).boxed(),
-        Source::Cri => stream::empty().boxed(),
+        HintSource::Containerd => stream::once(look).boxed(),
+        HintSource::Cri => stream::empty().boxed(),
     }
 }
 
@@ -237,10 +238,10 @@ fn with_others(hints: Hints, others: BoxStream<'static, Hint>) -> Hints {
         .boxed()
 }
 
-fn open(source: Source, channel: Channel) -> Hints {
+fn open(source: HintSource, channel: Channel) -> Hints {
     match source {
-        Source::Cri => cri_events::hints(channel),
-        Source::Containerd => containerd_events::hints(channel),
+        HintSource::Cri => cri_events::hints(channel),
+        HintSource::Containerd => containerd_events::hints(channel),
     }
 }
 
@@ -284,11 +285,11 @@ mod tests {
     fn the_complete_source_comes_first() {
         let check =
             |name, version, expect| assert_eq!(preference(name, version)[0], expect, "{name} {version}");
-        check("containerd", "1.6.20~ds1", Source::Containerd);
-        check("containerd", "v1.7.24", Source::Containerd);
-        check("containerd", "2.1.9+unknown", Source::Cri);
-        check("containerd", "v2.0.0-rc.1", Source::Cri);
-        check("containerd", "", Source::Cri);
-        check("cri-o", "1.33.0", Source::Cri);
+        check("containerd", "1.6.20~ds1", HintSource::Containerd);
+        check("containerd", "v1.7.24", HintSource::Containerd);
+        check("containerd", "2.1.9+unknown", HintSource::Cri);
+        check("containerd", "v2.0.0-rc.1", HintSource::Cri);
+        check("containerd", "", HintSource::Cri);
+        check("cri-o", "1.33.0", HintSource::Cri);
     }
 }

@@ -4,11 +4,11 @@
 //! `docs/gaps.md`).
 
 mod affinity;
-mod beside;
 mod predicates;
+mod requested_by_others;
 
 pub(crate) use affinity::node_selected;
-pub use beside::{Beside, HostPort, host_ports};
+pub use requested_by_others::{HostPort, RequestedByOthers, host_ports};
 
 use model::k8s::Node;
 use model::node::{HostFacts, NodeConfig};
@@ -18,12 +18,12 @@ use crate::state::RuntimeHealth;
 
 /// A refusal, as it is shown in the pod's status.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Refusal {
+pub struct AdmissionRejection {
     pub reason: String,
     pub message: String,
 }
 
-impl Refusal {
+impl AdmissionRejection {
     fn new(reason: &str, message: impl Into<String>) -> Self {
         Self { reason: reason.into(), message: message.into() }
     }
@@ -35,20 +35,20 @@ impl Refusal {
 }
 
 /// Where the pod would run.
-pub struct Place<'a> {
+pub struct AdmissionInputs<'a> {
     pub config: &'a NodeConfig,
     pub facts: &'a HostFacts,
     /// The node's object, if there is one.
     pub node: Option<&'a Node>,
     pub runtime: &'a RuntimeHealth,
     /// Pods that already count on this node.
-    pub others: &'a Beside,
+    pub others: &'a RequestedByOthers,
 }
 
-pub fn admit(pod: &PodView, place: &Place<'_>) -> Result<(), Refusal> {
+pub fn admit(pod: &PodView, place: &AdmissionInputs<'_>) -> Result<(), AdmissionRejection> {
     let (config, facts) = (place.config, place.facts);
     crate::render::sysctls::admission(pod, &config.allowed_unsafe_sysctls, &facts.kernel_release)
-        .map_err(|(reason, message)| Refusal::new(reason, message))?;
+        .map_err(|(reason, message)| AdmissionRejection::new(reason, message))?;
     operating_system(pod)?;
     supplemental_groups(pod, place)?;
     predicates::check(pod, place)?;
@@ -59,29 +59,29 @@ pub fn admit(pod: &PodView, place: &Place<'_>) -> Result<(), Refusal> {
 }
 
 /// A container that starts without the device which it was promised fails in ways that nobody can explain.
-fn resource_claims(pod: &PodView) -> Result<(), Refusal> {
+fn resource_claims(pod: &PodView) -> Result<(), AdmissionRejection> {
     let status = pod.pod.status.as_ref();
     let named = pod.spec().resource_claims.as_ref().is_some_and(|claims| !claims.is_empty());
     let made = status.is_some_and(|status| status.extended_resource_claim_status.is_some());
     if !named && !made {
         return Ok(());
     }
-    Err(Refusal::new(
+    Err(AdmissionRejection::new(
         "PodFeatureUnsupported",
         "Pod uses resource claims, and this node does not support dynamic resource allocation yet",
     ))
 }
 
-fn operating_system(pod: &PodView) -> Result<(), Refusal> {
+fn operating_system(pod: &PodView) -> Result<(), AdmissionRejection> {
     let label = pod.pod.metadata.labels.as_ref().and_then(|l| l.get("kubernetes.io/os"));
     if label.is_some_and(|os| os != "linux") {
-        return Err(Refusal::new(
+        return Err(AdmissionRejection::new(
             "PodOSSelectorNodeLabelDoesNotMatch",
             "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label",
         ));
     }
     if pod.spec().os.as_ref().is_some_and(|os| os.name != "linux") {
-        return Err(Refusal::new(
+        return Err(AdmissionRejection::new(
             "PodOSNotSupported",
             "Failed to admit pod as the OS field doesn't match node OS",
         ));
@@ -90,7 +90,7 @@ fn operating_system(pod: &PodView) -> Result<(), Refusal> {
 }
 
 /// A runtime that was never heard of may well support it.
-fn supplemental_groups(pod: &PodView, place: &Place<'_>) -> Result<(), Refusal> {
+fn supplemental_groups(pod: &PodView, place: &AdmissionInputs<'_>) -> Result<(), AdmissionRejection> {
     let context = pod.spec().security_context.as_ref();
     if context.and_then(|c| c.supplemental_groups_policy.as_deref()) != Some("Strict") {
         return Ok(());
@@ -104,16 +104,16 @@ fn supplemental_groups(pod: &PodView, place: &Place<'_>) -> Result<(), Refusal> 
     if supported {
         return Ok(());
     }
-    Err(Refusal::new(
+    Err(AdmissionRejection::new(
         "SupplementalGroupsPolicyNotSupported",
         "SupplementalGroupsPolicy=Strict is not supported in this node",
     ))
 }
 
-fn pod_level_resources(pod: &PodView, config: &NodeConfig) -> Result<(), Refusal> {
+fn pod_level_resources(pod: &PodView, config: &NodeConfig) -> Result<(), AdmissionRejection> {
     let off = config.features.get("PodLevelResources") == Some(&false);
     if off && crate::resources::has_pod_level_resources(pod) {
-        return Err(Refusal::new(
+        return Err(AdmissionRejection::new(
             "PodLevelResourcesNotSupported",
             "PodLevelResources feature gate is not enabled",
         ));
@@ -122,7 +122,7 @@ fn pod_level_resources(pod: &PodView, config: &NodeConfig) -> Result<(), Refusal
 }
 
 /// What the pod needs of the node that not every node has.
-fn declared_features(pod: &PodView, place: &Place<'_>) -> Result<(), Refusal> {
+fn declared_features(pod: &PodView, place: &AdmissionInputs<'_>) -> Result<(), AdmissionRejection> {
     let config = place.config;
     if config.features.get("NodeDeclaredFeatures") != Some(&true) {
         return Ok(());
@@ -137,7 +137,7 @@ fn declared_features(pod: &PodView, place: &Place<'_>) -> Result<(), Refusal> {
         ("UserNamespacesHostNetworkSupport", pod.host_network() && spec.host_users == Some(false)),
     ];
     let of_node =
-        crate::node::features_with_runtime(&config.setup, place.runtime.user_namespaces_host_network);
+        crate::node::features_with_runtime(&config.node_object, place.runtime.user_namespaces_host_network);
     let declared = |name: &str| of_node.iter().any(|declared| declared == name);
     let missing: Vec<&str> =
         wanted.iter().filter(|(name, needs)| *needs && !declared(name)).map(|(name, _)| *name).collect();
@@ -145,12 +145,15 @@ fn declared_features(pod: &PodView, place: &Place<'_>) -> Result<(), Refusal> {
         return Ok(());
     }
     let message = format!("Pod requires node features that are not available: {}", missing.join(", "));
-    Err(Refusal::new("PodFeatureUnsupported", message))
+    Err(AdmissionRejection::new("PodFeatureUnsupported", message))
 }
 
-fn app_armor(pod: &PodView, facts: &HostFacts) -> Result<(), Refusal> {
+fn app_armor(pod: &PodView, facts: &HostFacts) -> Result<(), AdmissionRejection> {
     if !facts.apparmor_enabled && wants_app_armor(pod) {
-        return Err(Refusal::new("AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host"));
+        return Err(AdmissionRejection::new(
+            "AppArmor",
+            "Cannot enforce AppArmor: AppArmor is not enabled on the host",
+        ));
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use model::k8s::{Node, Taint, Toleration};
 use model::pod::PodView;
 
-use super::{Beside, Place, Refusal, affinity, host_ports};
+use super::{AdmissionInputs, AdmissionRejection, RequestedByOthers, affinity, host_ports};
 use crate::node::capacity::PODS;
 use crate::node::is_extended;
 use crate::resources::{
@@ -13,19 +13,19 @@ use crate::resources::{
 };
 
 /// The node as pods see it: its object in the cluster, or, without one, what this agent would make it.
-struct Terms {
+struct NodeConstraints {
     labels: BTreeMap<String, String>,
     taints: Vec<Taint>,
     allocatable: Amounts,
 }
 
-impl Terms {
-    fn of(place: &Place<'_>) -> Self {
+impl NodeConstraints {
+    fn of(place: &AdmissionInputs<'_>) -> Self {
         let bare;
         let node: &Node = match place.node {
             Some(node) => node,
             None => {
-                bare = crate::node::bare(&place.config.setup, place.facts);
+                bare = crate::node::node_without_status(&place.config.node_object, place.facts);
                 &bare
             }
         };
@@ -41,44 +41,49 @@ impl Terms {
     }
 }
 
-enum Failure {
+enum PredicateFailure {
     Resource { name: String, requested: i64, used: i64, capacity: i64 },
     Predicate { name: &'static str, description: &'static str },
 }
 
-impl From<Failure> for Refusal {
-    fn from(failure: Failure) -> Self {
+impl From<PredicateFailure> for AdmissionRejection {
+    fn from(failure: PredicateFailure) -> Self {
         match failure {
-            Failure::Resource { name, requested, used, capacity } => Refusal {
+            PredicateFailure::Resource { name, requested, used, capacity } => AdmissionRejection {
                 reason: format!("OutOf{name}"),
                 message: format!(
                     "Node didn't have enough resource: {name}, requested: {requested}, used: {used}, \
                      capacity: {capacity}"
                 ),
             },
-            Failure::Predicate { name, description } => {
-                Refusal { reason: name.into(), message: format!("Predicate {name} failed: {description}") }
-            }
+            PredicateFailure::Predicate { name, description } => AdmissionRejection {
+                reason: name.into(),
+                message: format!("Predicate {name} failed: {description}"),
+            },
         }
     }
 }
 
 /// The first failure is the one that is told. For a critical pod a lack of room is told last, because it could be made.
-pub(super) fn check(pod: &PodView, place: &Place<'_>) -> Result<(), Refusal> {
-    let terms = Terms::of(place);
-    let mut failures = room(pod, place.others, &terms.allocatable);
-    failures.extend(places(pod, place, &terms));
-    if is_critical(pod) && failures.iter().any(|f| matches!(f, Failure::Predicate { .. })) {
-        failures.retain(|failure| matches!(failure, Failure::Predicate { .. }));
+pub(super) fn check(pod: &PodView, place: &AdmissionInputs<'_>) -> Result<(), AdmissionRejection> {
+    let terms = NodeConstraints::of(place);
+    let mut failures = resource_failures(pod, place.others, &terms.allocatable);
+    failures.extend(predicate_failures(pod, place, &terms));
+    if is_critical(pod) && failures.iter().any(|f| matches!(f, PredicateFailure::Predicate { .. })) {
+        failures.retain(|failure| matches!(failure, PredicateFailure::Predicate { .. }));
     }
     failures.into_iter().next().map_or(Ok(()), |first| Err(first.into()))
 }
 
-fn room(pod: &PodView, others: &Beside, allocatable: &Amounts) -> Vec<Failure> {
+fn resource_failures(
+    pod: &PodView,
+    others: &RequestedByOthers,
+    allocatable: &Amounts,
+) -> Vec<PredicateFailure> {
     let mut failures = Vec::new();
     let mut compare = |name: &str, requested: i64, used: i64, capacity: i64| {
         if requested > 0 && requested > capacity.saturating_sub(used) {
-            failures.push(Failure::Resource { name: name.to_owned(), requested, used, capacity });
+            failures.push(PredicateFailure::Resource { name: name.to_owned(), requested, used, capacity });
         }
     };
     let count = i64::try_from(others.pods()).unwrap_or(i64::MAX);
@@ -97,7 +102,11 @@ fn room(pod: &PodView, others: &Beside, allocatable: &Amounts) -> Vec<Failure> {
     failures
 }
 
-fn places(pod: &PodView, place: &Place<'_>, terms: &Terms) -> Vec<Failure> {
+fn predicate_failures(
+    pod: &PodView,
+    place: &AdmissionInputs<'_>,
+    terms: &NodeConstraints,
+) -> Vec<PredicateFailure> {
     let node = place.config.node_name.as_str();
     let named = pod.spec().node_name.as_deref().unwrap_or_default();
     let failed = [
@@ -119,7 +128,7 @@ fn places(pod: &PodView, place: &Place<'_>, terms: &Terms) -> Vec<Failure> {
         ),
     ];
     let failed = failed.into_iter().filter(|(failed, ..)| *failed);
-    failed.map(|(_, name, description)| Failure::Predicate { name, description }).collect()
+    failed.map(|(_, name, description)| PredicateFailure::Predicate { name, description }).collect()
 }
 
 /// Whether none of the taints that drive pods away applies.

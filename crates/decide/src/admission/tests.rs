@@ -20,7 +20,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let mut config = NodeConfig { node_name: "here".into(), ..NodeConfig::default() };
-        config.setup.capacity.max_pods = 3;
+        config.node_object.capacity.max_pods = 3;
         let facts = HostFacts {
             cpus: 2,
             memory_bytes: 4 << 30,
@@ -33,17 +33,17 @@ impl World {
         Self { config, facts, node: None, runtime, others: Vec::new() }
     }
 
-    fn beside(mut self, spec: Value) -> Self {
+    fn with_other_pod(mut self, spec: Value) -> Self {
         self.others.push(view(json!({ "spec": spec }), Source::Api));
         self
     }
 
     fn verdict(&self, pod: Value, source: Source) -> String {
-        let mut others = Beside::default();
+        let mut others = RequestedByOthers::default();
         for other in &self.others {
             others.add(&pod_requests(other, Overhead::Included), &host_ports(other));
         }
-        let place = Place {
+        let place = AdmissionInputs {
             config: &self.config,
             facts: &self.facts,
             node: self.node.as_ref(),
@@ -102,7 +102,7 @@ fn words_of_the_pod_itself() {
 
 #[test]
 fn room() {
-    let world = World::new().beside(asks(json!({"cpu": "250m", "memory": "1Gi"})));
+    let world = World::new().with_other_pod(asks(json!({"cpu": "250m", "memory": "1Gi"})));
     world.check(
         asks(json!({"cpu": "1000"})),
         "OutOfcpu: Node didn't have enough resource: cpu, requested: 1000000, used: 250, capacity: 2000",
@@ -131,7 +131,7 @@ fn room() {
     );
     // What the node does not show is not ours to count.
     world.check(asks(json!({"example.com/gpu": "1"})), "fine");
-    let full = world.beside(plain()).beside(plain());
+    let full = world.with_other_pod(plain()).with_other_pod(plain());
     full.check(
         asks(json!({"cpu": "1000"})),
         "OutOfpods: Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3",
@@ -141,7 +141,8 @@ fn room() {
 #[test]
 fn reservations_are_not_for_pods() {
     let mut world = World::new();
-    world.config.setup.capacity.kube_reserved = [("cpu".to_owned(), k8s::Quantity("500m".into()))].into();
+    world.config.node_object.capacity.kube_reserved =
+        [("cpu".to_owned(), k8s::Quantity("500m".into()))].into();
     world.check(asks(json!({"cpu": "1500m"})), "fine");
     world.check(
         asks(json!({"cpu": "1501m"})),
@@ -157,7 +158,7 @@ fn places() {
     let selecting = |key: &str, value: &str| json!({"nodeSelector": {key: value}, "containers": []});
     world.check(selecting("no", "such"), affinity);
     world.check(selecting("kubernetes.io/arch", "amd64"), "fine");
-    world.config.setup.labels = [("no".to_owned(), "such".to_owned())].into();
+    world.config.node_object.labels = [("no".to_owned(), "such".to_owned())].into();
     world.check(selecting("no", "such"), "fine");
     world.check(json!({"nodeName": "here", "containers": []}), "fine");
     world.check(
@@ -181,8 +182,8 @@ fn places() {
 #[test]
 fn ports() {
     let port = |port: Value| json!({"containers": [{"name": "c", "ports": [port]}]});
-    let world =
-        World::new().beside(port(json!({"containerPort": 80, "hostPort": 8080, "hostIP": "192.0.2.1"})));
+    let world = World::new()
+        .with_other_pod(port(json!({"containerPort": 80, "hostPort": 8080, "hostIP": "192.0.2.1"})));
     let taken =
         "NodePorts: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports";
     world.check(port(json!({"containerPort": 80, "hostPort": 8080})), taken);
@@ -199,7 +200,7 @@ fn ports() {
 #[test]
 fn taints() {
     let mut world = World::new();
-    world.config.setup.taints = serde_json::from_value(json!([
+    world.config.node_object.taints = serde_json::from_value(json!([
         {"key": "soft", "effect": "NoSchedule"},
         {"key": "hard", "value": "1", "effect": "NoExecute"},
     ]))
@@ -251,7 +252,7 @@ fn features_of_the_node() {
         "PodFeatureUnsupported: Pod requires node features that are not available: \
          RestartAllContainersOnContainerExits, UserNamespacesHostNetworkSupport",
     );
-    world.config.setup.declared_features =
+    world.config.node_object.declared_features =
         ["RestartAllContainersOnContainerExits", "UserNamespacesHostNetworkSupport"]
             .map(str::to_owned)
             .into();

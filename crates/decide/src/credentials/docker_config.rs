@@ -21,7 +21,7 @@ pub enum DockerConfigError {
 
 /// What the node's files say.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct NodeLogins {
+pub struct NodeDockerConfig {
     pub logins: Logins,
     /// The file that they are from.
     pub from: Option<String>,
@@ -31,12 +31,12 @@ pub struct NodeLogins {
 
 /// The first file that can be used. `files` are in the order in which they are looked for; those that come later
 /// don't add to it.
-pub fn node_logins(files: &[DockerConfigFile]) -> NodeLogins {
-    let mut found = NodeLogins::default();
+pub fn node_logins(files: &[DockerConfigFile]) -> NodeDockerConfig {
+    let mut found = NodeDockerConfig::default();
     for file in files {
         match parse(file.form, &file.content) {
             Ok(logins) => {
-                return NodeLogins { logins, from: Some(file.path.clone()), ..found };
+                return NodeDockerConfig { logins, from: Some(file.path.clone()), ..found };
             }
             Err(problem) => found.problems.push((file.path.clone(), problem)),
         }
@@ -193,6 +193,6 @@ mod tests {
         assert_eq!(found.problems[0].0, "/1");
         // An empty one is a good one.
         assert_eq!(node_logins(&[file("/1", "{}"), file("/2", two)]).from.as_deref(), Some("/1"));
-        assert_eq!(node_logins(&[]), NodeLogins::default());
+        assert_eq!(node_logins(&[]), NodeDockerConfig::default());
     }
 }

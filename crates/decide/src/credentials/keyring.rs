@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use model::credentials::{Login, Logins, PullCredentials, PullSecret, PullServiceAccount};
 use sha2::{Digest, Sha256};
 
-use super::matching::{is_at_default_registry, matches, place};
+use super::matching::{is_at_default_registry, matches, parse_location};
 
 const DEFAULT_REGISTRY: &str = "index.docker.io";
 
@@ -24,14 +24,14 @@ pub enum CredentialSource {
 
 /// A login to try.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Candidate {
+pub struct CredentialCandidate {
     pub login: Login,
     pub source: CredentialSource,
 }
 
-impl Candidate {
+impl CredentialCandidate {
     /// How a pull with it is recorded.
-    pub fn recorded(&self) -> PullCredentials {
+    pub fn as_pull_credentials(&self) -> PullCredentials {
         match &self.source {
             CredentialSource::Node => {
                 PullCredentials { node_pods_accessible: true, ..PullCredentials::default() }
@@ -82,7 +82,7 @@ fn json_text(value: &str) -> String {
 
 #[derive(Clone, Debug, Default)]
 pub struct Keyring {
-    by_place: BTreeMap<String, Vec<Candidate>>,
+    by_location: BTreeMap<String, Vec<CredentialCandidate>>,
 }
 
 impl Keyring {
@@ -90,18 +90,19 @@ impl Keyring {
     pub fn add(&mut self, source: CredentialSource, logins: &Logins) {
         for (location, login) in logins {
             if let Some(key) = key_of(location) {
-                let candidate = Candidate { login: login.clone(), source: source.clone() };
-                self.by_place.entry(key).or_default().push(candidate);
+                let candidate = CredentialCandidate { login: login.clone(), source: source.clone() };
+                self.by_location.entry(key).or_default().push(candidate);
             }
         }
     }
 
     /// Every login for the place of an image, the longest names first.
-    pub fn lookup(&self, repository: &str) -> Vec<Candidate> {
-        let matching = self.by_place.iter().rev().filter(|(key, _)| matches(key, repository));
-        let found: Vec<Candidate> = matching.flat_map(|(_, candidates)| candidates.clone()).collect();
+    pub fn lookup(&self, repository: &str) -> Vec<CredentialCandidate> {
+        let matching = self.by_location.iter().rev().filter(|(key, _)| matches(key, repository));
+        let found: Vec<CredentialCandidate> =
+            matching.flat_map(|(_, candidates)| candidates.clone()).collect();
         if found.is_empty() && is_at_default_registry(repository) {
-            return self.by_place.get(DEFAULT_REGISTRY).cloned().unwrap_or_default();
+            return self.by_location.get(DEFAULT_REGISTRY).cloned().unwrap_or_default();
         }
         found
     }
@@ -110,7 +111,7 @@ impl Keyring {
 /// Docker's clients write full URLs, and take the API's versions for the host itself.
 fn key_of(location: &str) -> Option<String> {
     let schemeless = ["https://", "http://"].iter().find_map(|scheme| location.strip_prefix(scheme));
-    let place = place(schemeless.unwrap_or(location))?;
+    let place = parse_location(schemeless.unwrap_or(location))?;
     let versioned = place.path.starts_with("/v1/") || place.path.starts_with("/v2/");
     let path = if versioned { &place.path[3..] } else { &place.path };
     Some(if path == "/" { place.host } else { format!("{}{path}", place.host) })
@@ -185,7 +186,7 @@ mod tests {
     #[test]
     fn a_pull_is_recorded_by_the_source_of_its_login() {
         let login = Login { username: "u".into(), password: "p<".into(), ..Login::default() };
-        let recorded = |source| Candidate { login: login.clone(), source }.recorded();
+        let recorded = |source| CredentialCandidate { login: login.clone(), source }.as_pull_credentials();
         assert!(recorded(CredentialSource::Node).node_pods_accessible);
         let secret = CredentialSource::Secret { uid: "1".into(), namespace: "n".into(), name: "s".into() };
         let secrets = recorded(secret).kubernetes_secrets;

@@ -33,7 +33,7 @@ pub fn registry(repository: &str) -> &str {
 
 /// A place that credentials are for.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct RegistryLocation {
     /// With the port, if one is given.
     pub host: String,
     /// From the slash on, or empty.
@@ -41,7 +41,7 @@ pub struct Place {
 }
 
 /// Reads a schemeless URL. `None`: it is none.
-pub fn place(text: &str) -> Option<Place> {
+pub fn parse_location(text: &str) -> Option<RegistryLocation> {
     let text = text.split(['?', '#']).next().unwrap_or_default();
     let (authority, path) = match text.find('/') {
         Some(at) => text.split_at(at),
@@ -58,13 +58,15 @@ pub fn place(text: &str) -> Option<Place> {
     let port_is_number = after_address
         .strip_prefix(':')
         .map_or(after_address.is_empty(), |port| port.chars().all(|c| c.is_ascii_digit()));
-    port_is_number.then(|| Place { host: host.to_owned(), path: path.to_owned() })
+    port_is_number.then(|| RegistryLocation { host: host.to_owned(), path: path.to_owned() })
 }
 
 /// Whether an image lies at the place of a pattern: the same port, as many parts of the host and each matching, and a
 /// path that begins with the pattern's.
 pub fn matches(pattern: &str, repository: &str) -> bool {
-    let (Some(pattern), Some(target)) = (place(pattern), place(repository)) else { return false };
+    let (Some(pattern), Some(target)) = (parse_location(pattern), parse_location(repository)) else {
+        return false;
+    };
     let (pattern_host, pattern_port) = host_and_port(&pattern.host);
     let (target_host, target_port) = host_and_port(&target.host);
     let parts: Vec<&str> = pattern_host.split('.').collect();

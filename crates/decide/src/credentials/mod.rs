@@ -7,8 +7,8 @@
 //!                        image is present, policy is not Always ──> verdict <───────────────┘
 //! ```
 
-pub mod account;
 pub mod docker_config;
+pub mod go_duration;
 pub mod keyring;
 pub mod matching;
 pub mod plugin;
@@ -16,21 +16,31 @@ pub mod plugin_cache;
 pub mod plugin_config;
 mod pod;
 pub mod records;
-pub mod span;
+pub mod service_account;
 pub mod verify;
 
-pub use account::{Asking, OnBehalfOf, PluginTokens, asking, token_wanted, told_annotations};
-pub use docker_config::{NodeLogins, node_logins};
-pub use keyring::{Candidate, CredentialSource, Keyring};
+pub use docker_config::{NodeDockerConfig, node_logins};
+pub use keyring::{CredentialCandidate, CredentialSource, Keyring};
 pub use matching::repository;
 pub use plugin_cache::PluginCache;
-pub use pod::{access_id, own_candidates, shown_secrets};
-pub use verify::{PodCredentials, Verdict, accounts_on_record, result_word, verdict};
+pub use pod::{credentials_fingerprint, pull_secret_candidates, secrets_of_candidates};
+pub use service_account::{
+    PluginInvocation, PluginServiceAccount, PluginTokens, annotations_for_plugin, plugin_invocation,
+    token_request_of_plugin,
+};
+pub use verify::{
+    ImageAccess, PodCredentials, has_recorded_service_accounts, image_access, verification_result_label,
+};
 
 /// The credentials to try for an image, first to last. None: it is pulled without any.
 ///
 /// A pod's own come before the node's, and those in files before those of plugins.
-pub fn candidates(image: &str, pod: &Keyring, files: &Keyring, plugins: &Keyring) -> Vec<Candidate> {
+pub fn candidates(
+    image: &str,
+    pod: &Keyring,
+    files: &Keyring,
+    plugins: &Keyring,
+) -> Vec<CredentialCandidate> {
     let repository = repository(image);
     [pod, files, plugins].iter().flat_map(|keyring| keyring.lookup(&repository)).collect()
 }

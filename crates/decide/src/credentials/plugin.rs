@@ -5,8 +5,8 @@ use std::time::Duration;
 use model::credentials::{CredentialPlugin, Login, Logins, TokenCacheType};
 use serde_json::{Value, json};
 
-use super::account::OnBehalfOf;
-use super::{matching, span};
+use super::service_account::PluginServiceAccount;
+use super::{go_duration, matching};
 
 pub const API_VERSIONS: [&str; 3] = [
     "credentialprovider.kubelet.k8s.io/v1",
@@ -24,7 +24,7 @@ pub enum CacheKeyType {
 
 /// What a plugin said.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PluginAnswer {
+pub struct PluginResponse {
     pub logins: Logins,
     pub key: CacheKeyType,
     /// `None`: as long as the configuration says.
@@ -33,7 +33,7 @@ pub struct PluginAnswer {
 
 /// Why an answer is not used. What the plugin said is never part of it: it holds secrets.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
-pub enum AnswerError {
+pub enum PluginResponseError {
     #[error("error reading GVK from response: not a JSON object")]
     NotJson,
     #[error(
@@ -51,18 +51,22 @@ pub enum AnswerError {
 }
 
 /// Whether a plugin is asked about an image. `repository` is its name with the registry and without tag.
-pub fn is_asked(plugin: &CredentialPlugin, repository: &str, has_service_account: bool) -> bool {
+pub fn matches_image(plugin: &CredentialPlugin, repository: &str, has_service_account: bool) -> bool {
     (has_service_account || !plugin.token.as_ref().is_some_and(|token| token.required))
         && plugin.match_images.iter().any(|pattern| matching::matches(pattern, repository))
 }
 
-pub fn request(plugin: &CredentialPlugin, repository: &str, on_behalf_of: Option<&OnBehalfOf>) -> String {
+pub fn request(
+    plugin: &CredentialPlugin,
+    repository: &str,
+    on_behalf_of: Option<&PluginServiceAccount>,
+) -> String {
     let mut request = json!({
         "kind": "CredentialProviderRequest",
         "apiVersion": plugin.api_version,
         "image": repository,
     });
-    if let Some(OnBehalfOf { annotations, token, .. }) = on_behalf_of {
+    if let Some(PluginServiceAccount { annotations, token, .. }) = on_behalf_of {
         request["serviceAccountToken"] = json!(token);
         if !annotations.is_empty() {
             request["serviceAccountAnnotations"] = json!(annotations);
@@ -71,65 +75,65 @@ pub fn request(plugin: &CredentialPlugin, repository: &str, on_behalf_of: Option
     format!("{request}\n")
 }
 
-pub fn parse_answer(
+pub fn parse_plugin_response(
     plugin: &CredentialPlugin,
     stdout: &[u8],
-    on_behalf_of: Option<&OnBehalfOf>,
-) -> Result<PluginAnswer, AnswerError> {
-    let document: Value = serde_json::from_slice(stdout).map_err(|_| AnswerError::NotJson)?;
+    on_behalf_of: Option<&PluginServiceAccount>,
+) -> Result<PluginResponse, PluginResponseError> {
+    let document: Value = serde_json::from_slice(stdout).map_err(|_| PluginResponseError::NotJson)?;
     if !document.is_object() {
-        return Err(AnswerError::NotJson);
+        return Err(PluginResponseError::NotJson);
     }
     let text = |name: &str| document[name].as_str().unwrap_or_default().to_owned();
     let actual = text("apiVersion");
     if actual != plugin.api_version {
-        return Err(AnswerError::ApiVersion { expected: plugin.api_version.clone(), actual });
+        return Err(PluginResponseError::ApiVersion { expected: plugin.api_version.clone(), actual });
     }
     if text("kind") != "CredentialProviderResponse" {
-        return Err(AnswerError::Malformed { field: "kind" });
+        return Err(PluginResponseError::Malformed { field: "kind" });
     }
     let cache = match &document["cacheDuration"] {
         Value::Null => None,
         Value::String(text) => {
-            Some(span::parse(text).ok_or(AnswerError::Malformed { field: "cacheDuration" })?)
+            Some(go_duration::parse(text).ok_or(PluginResponseError::Malformed { field: "cacheDuration" })?)
         }
-        _ => return Err(AnswerError::Malformed { field: "cacheDuration" }),
+        _ => return Err(PluginResponseError::Malformed { field: "cacheDuration" }),
     };
     let logins = match &document["auth"] {
         Value::Null => Logins::new(),
         Value::Object(entries) => entries
             .iter()
             .map(|(name, entry)| Ok((name.clone(), login(entry)?)))
-            .collect::<Result<_, AnswerError>>()?,
-        _ => return Err(AnswerError::Malformed { field: "auth" }),
+            .collect::<Result<_, PluginResponseError>>()?,
+        _ => return Err(PluginResponseError::Malformed { field: "auth" }),
     };
     // Such an answer is one pod's, and must not be kept for the others of its service account.
     let of_account = plugin.token.as_ref().is_some_and(|token| token.cache == TokenCacheType::ServiceAccount);
-    if let Some(OnBehalfOf { token, .. }) = on_behalf_of.filter(|_| of_account)
+    if let Some(PluginServiceAccount { token, .. }) = on_behalf_of.filter(|_| of_account)
         && logins.values().any(|login| login.password == *token)
     {
-        return Err(AnswerError::TokenEchoed);
+        return Err(PluginResponseError::TokenEchoed);
     }
     let key = match text("cacheKeyType").as_str() {
         "Image" => CacheKeyType::Image,
         "Registry" => CacheKeyType::Registry,
         "Global" => CacheKeyType::Global,
-        given => return Err(AnswerError::CacheKeyType { given: given.to_owned() }),
+        given => return Err(PluginResponseError::CacheKeyType { given: given.to_owned() }),
     };
-    Ok(PluginAnswer { logins, key, cache })
+    Ok(PluginResponse { logins, key, cache })
 }
 
-fn login(entry: &Value) -> Result<Login, AnswerError> {
+fn login(entry: &Value) -> Result<Login, PluginResponseError> {
     let text = |name: &str| match &entry[name] {
         Value::Null => Ok(String::new()),
         Value::String(text) => Ok(text.clone()),
-        _ => Err(AnswerError::Malformed { field: "auth" }),
+        _ => Err(PluginResponseError::Malformed { field: "auth" }),
     };
     match entry {
         Value::Null | Value::Object(_) => {
             Ok(Login { username: text("username")?, password: text("password")?, ..Login::default() })
         }
-        _ => Err(AnswerError::Malformed { field: "auth" }),
+        _ => Err(PluginResponseError::Malformed { field: "auth" }),
     }
 }
 
@@ -161,15 +165,15 @@ mod tests {
             ("h.test:5000/other", false),
             ("docker.io/library/a", false),
         ] {
-            assert_eq!(is_asked(&plugin, repository, false), expect, "{repository}");
+            assert_eq!(matches_image(&plugin, repository, false), expect, "{repository}");
         }
     }
 
     #[test]
     fn one_that_needs_a_service_account_is_not_asked_without() {
         let plugin = CredentialPlugin { token: Some(token(TokenCacheType::Token)), ..sample() };
-        assert!(!is_asked(&plugin, "h.test/a", false));
-        assert!(is_asked(&plugin, "h.test/a", true));
+        assert!(!matches_image(&plugin, "h.test/a", false));
+        assert!(matches_image(&plugin, "h.test/a", true));
     }
 
     fn token(cache: TokenCacheType) -> TokenAttributes {
@@ -182,14 +186,14 @@ mod tests {
         }
     }
 
-    fn on_behalf_of(annotations: &[(&str, &str)]) -> OnBehalfOf {
+    fn on_behalf_of(annotations: &[(&str, &str)]) -> PluginServiceAccount {
         let annotations = annotations.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        OnBehalfOf { account: PullServiceAccount::default(), annotations, token: "t0ken".into() }
+        PluginServiceAccount { account: PullServiceAccount::default(), annotations, token: "t0ken".into() }
     }
 
     #[test]
     fn the_request_on_behalf_of_a_service_account() {
-        let told = |pod: &OnBehalfOf| -> Value {
+        let told = |pod: &PluginServiceAccount| -> Value {
             serde_json::from_str(&request(&sample(), "h.test/a", Some(pod))).unwrap()
         };
         let with = told(&on_behalf_of(&[("k", "v")]));
@@ -212,10 +216,10 @@ mod tests {
         });
         let parsed = |cache: TokenCacheType| {
             let plugin = CredentialPlugin { token: Some(token(cache)), ..sample() };
-            parse_answer(&plugin, document.to_string().as_bytes(), Some(&on_behalf_of(&[])))
+            parse_plugin_response(&plugin, document.to_string().as_bytes(), Some(&on_behalf_of(&[])))
         };
         assert!(parsed(TokenCacheType::Token).is_ok());
-        assert_eq!(parsed(TokenCacheType::ServiceAccount), Err(AnswerError::TokenEchoed));
+        assert_eq!(parsed(TokenCacheType::ServiceAccount), Err(PluginResponseError::TokenEchoed));
     }
 
     #[test]
@@ -231,7 +235,7 @@ mod tests {
         );
     }
 
-    fn answer(edit: impl FnOnce(&mut Value)) -> Result<PluginAnswer, AnswerError> {
+    fn answer(edit: impl FnOnce(&mut Value)) -> Result<PluginResponse, PluginResponseError> {
         let mut document = json!({
             "kind": "CredentialProviderResponse",
             "apiVersion": "credentialprovider.kubelet.k8s.io/v1",
@@ -240,7 +244,7 @@ mod tests {
             "auth": { "*.test": { "username": "u", "password": "p" } },
         });
         edit(&mut document);
-        parse_answer(&sample(), document.to_string().as_bytes(), None)
+        parse_plugin_response(&sample(), document.to_string().as_bytes(), None)
     }
 
     #[test]
@@ -255,7 +259,7 @@ mod tests {
         });
         assert_eq!(
             without,
-            Ok(PluginAnswer { logins: Logins::new(), key: CacheKeyType::Global, cache: None })
+            Ok(PluginResponse { logins: Logins::new(), key: CacheKeyType::Global, cache: None })
         );
         let zero = answer(|d| d["cacheDuration"] = json!("0")).unwrap();
         assert_eq!(zero.cache, Some(Duration::ZERO));
@@ -282,8 +286,8 @@ mod tests {
         check(|d| d["cacheDuration"] = json!("soon"), &format!("{decoding}cacheDuration"));
         check(|d| d["cacheDuration"] = json!(5), &format!("{decoding}cacheDuration"));
         for garbage in ["", "hidden", "[]", "\"hidden\""] {
-            let error = parse_answer(&sample(), garbage.as_bytes(), None).unwrap_err();
-            assert_eq!(error, AnswerError::NotJson, "{garbage}");
+            let error = parse_plugin_response(&sample(), garbage.as_bytes(), None).unwrap_err();
+            assert_eq!(error, PluginResponseError::NotJson, "{garbage}");
             assert!(!error.to_string().contains("hidden"));
         }
     }

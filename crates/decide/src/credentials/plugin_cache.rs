@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use model::Mono;
 use model::credentials::{CredentialPlugin, Logins, PullServiceAccount, TokenCacheType};
 
-use super::account::OnBehalfOf;
 use super::matching::registry;
-use super::plugin::{CacheKeyType, PluginAnswer};
+use super::plugin::{CacheKeyType, PluginResponse};
+use super::service_account::PluginServiceAccount;
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Scope {
+enum CacheScope {
     /// With registry and path.
     Image(String),
     Registry(String),
@@ -20,16 +20,19 @@ enum Scope {
 /// For whom an answer is: the pods of a service account with these annotations, and only who shows the same token where
 /// the plugin wants that.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct ForAccount {
+struct CacheAccount {
     account: PullServiceAccount,
     annotations: BTreeMap<String, String>,
     token_hash: Option<String>,
 }
 
-fn for_account(plugin: &CredentialPlugin, on_behalf_of: Option<&OnBehalfOf>) -> Option<ForAccount> {
+fn for_account(
+    plugin: &CredentialPlugin,
+    on_behalf_of: Option<&PluginServiceAccount>,
+) -> Option<CacheAccount> {
     let pod = on_behalf_of?;
     let by_token = plugin.token.as_ref().is_some_and(|token| token.cache == TokenCacheType::Token);
-    Some(ForAccount {
+    Some(CacheAccount {
         account: pod.account.clone(),
         annotations: pod.annotations.clone(),
         token_hash: by_token.then(|| pod.token_hash()),
@@ -37,14 +40,14 @@ fn for_account(plugin: &CredentialPlugin, on_behalf_of: Option<&OnBehalfOf>) -> 
 }
 
 #[derive(Clone, Debug)]
-struct Kept {
+struct CachedLogins {
     logins: Logins,
     until: Mono,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct PluginCache {
-    kept: BTreeMap<(String, Scope, Option<ForAccount>), Kept>,
+    kept: BTreeMap<(String, CacheScope, Option<CacheAccount>), CachedLogins>,
 }
 
 impl PluginCache {
@@ -53,14 +56,14 @@ impl PluginCache {
         &self,
         plugin: &CredentialPlugin,
         repository: &str,
-        on_behalf_of: Option<&OnBehalfOf>,
+        on_behalf_of: Option<&PluginServiceAccount>,
         now: Mono,
     ) -> Option<&Logins> {
         let account = for_account(plugin, on_behalf_of);
         let scopes = [
-            Scope::Image(repository.to_owned()),
-            Scope::Registry(registry(repository).to_owned()),
-            Scope::Global,
+            CacheScope::Image(repository.to_owned()),
+            CacheScope::Registry(registry(repository).to_owned()),
+            CacheScope::Global,
         ];
         scopes.into_iter().find_map(|scope| {
             let kept = self.kept.get(&(plugin.name.clone(), scope, account.clone()))?;
@@ -73,8 +76,8 @@ impl PluginCache {
         &mut self,
         plugin: &CredentialPlugin,
         repository: &str,
-        on_behalf_of: Option<&OnBehalfOf>,
-        answer: &PluginAnswer,
+        on_behalf_of: Option<&PluginServiceAccount>,
+        answer: &PluginResponse,
         now: Mono,
     ) {
         self.kept.retain(|_, kept| now <= kept.until);
@@ -83,11 +86,11 @@ impl PluginCache {
             return;
         }
         let scope = match answer.key {
-            CacheKeyType::Image => Scope::Image(repository.to_owned()),
-            CacheKeyType::Registry => Scope::Registry(registry(repository).to_owned()),
-            CacheKeyType::Global => Scope::Global,
+            CacheKeyType::Image => CacheScope::Image(repository.to_owned()),
+            CacheKeyType::Registry => CacheScope::Registry(registry(repository).to_owned()),
+            CacheKeyType::Global => CacheScope::Global,
         };
-        let kept = Kept { logins: answer.logins.clone(), until: now.plus(span) };
+        let kept = CachedLogins { logins: answer.logins.clone(), until: now.plus(span) };
         self.kept.insert((plugin.name.clone(), scope, for_account(plugin, on_behalf_of)), kept);
     }
 
@@ -104,10 +107,10 @@ mod tests {
     use model::credentials::{Login, TokenAttributes};
     use std::time::Duration;
 
-    fn answer(name: &str, key: CacheKeyType, seconds: Option<u64>) -> PluginAnswer {
+    fn answer(name: &str, key: CacheKeyType, seconds: Option<u64>) -> PluginResponse {
         let login = Login { username: name.into(), ..Login::default() };
         let logins = Logins::from([("*.test".to_owned(), login)]);
-        PluginAnswer { logins, key, cache: seconds.map(Duration::from_secs) }
+        PluginResponse { logins, key, cache: seconds.map(Duration::from_secs) }
     }
 
     fn at(seconds: u64) -> Mono {
@@ -134,12 +137,12 @@ mod tests {
 
     #[test]
     fn an_answer_for_a_service_account_is_kept_for_it() {
-        let pod = |uid: &str, annotation: &str, token: &str| OnBehalfOf {
+        let pod = |uid: &str, annotation: &str, token: &str| PluginServiceAccount {
             account: PullServiceAccount { uid: uid.into(), namespace: "ns".into(), name: "sa".into() },
             annotations: BTreeMap::from([("k".to_owned(), annotation.to_owned())]),
             token: token.into(),
         };
-        let check = |cache_type: TokenCacheType, other: Option<OnBehalfOf>, expect: bool| {
+        let check = |cache_type: TokenCacheType, other: Option<PluginServiceAccount>, expect: bool| {
             let token = TokenAttributes {
                 audience: "a".into(),
                 required: false,

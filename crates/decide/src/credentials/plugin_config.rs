@@ -7,7 +7,7 @@ use model::credentials::{CredentialPlugin, TokenAttributes, TokenCacheType};
 use serde_json::Value;
 
 use super::plugin::API_VERSIONS;
-use super::{matching, span};
+use super::{go_duration, matching};
 use crate::manifest::qualified_name;
 
 const KIND: &str = "CredentialProviderConfig";
@@ -111,7 +111,7 @@ fn plugin(
         env.push((text(path, variable, "name")?, text(path, variable, "value")?));
     }
     let cache = text(path, entry, "defaultCacheDuration")?;
-    let default_cache = span::parse(&cache);
+    let default_cache = go_duration::parse(&cache);
     check_name(&name, faults);
     match default_cache {
         _ if cache.is_empty() => faults.push("providers.defaultCacheDuration: Required value".to_owned()),
@@ -159,7 +159,7 @@ fn check_images(plugin: &CredentialPlugin, faults: &mut Vec<String>) {
             "providers.matchImages: Required value: at least 1 item in matchImages is required".to_owned(),
         );
     }
-    for pattern in plugin.match_images.iter().filter(|pattern| matching::place(pattern).is_none()) {
+    for pattern in plugin.match_images.iter().filter(|pattern| matching::parse_location(pattern).is_none()) {
         faults.push(format!("providers.matchImages: Invalid value: {pattern:?}: match image is invalid"));
     }
 }

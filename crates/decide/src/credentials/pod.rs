@@ -5,14 +5,14 @@ use model::credentials::{DockerConfigForm, PullSecret};
 use model::pod::PodView;
 
 use super::docker_config;
-use super::keyring::{Candidate, CredentialSource, Keyring, login_hash};
+use super::keyring::{CredentialCandidate, CredentialSource, Keyring, login_hash};
 use super::matching::repository;
 use crate::hash::fnv1a_64;
-use crate::objects::{Known, ObjectDesk, pull_secrets};
+use crate::objects::{ObjectCache, ObjectLookup, pull_secrets};
 
 /// What the pod's secrets have for an image, in the order in which it is tried. Secrets that are missing, of another
 /// type or without sense add nothing.
-pub fn own_candidates(desk: &ObjectDesk, pod: &PodView, image: &str) -> Vec<Candidate> {
+pub fn pull_secret_candidates(desk: &ObjectCache, pod: &PodView, image: &str) -> Vec<CredentialCandidate> {
     let mut keyring = Keyring::default();
     for name in pull_secrets(pod) {
         let key = ObjectKey {
@@ -20,7 +20,7 @@ pub fn own_candidates(desk: &ObjectDesk, pod: &PodView, image: &str) -> Vec<Cand
             namespace: pod.namespace().to_owned(),
             name: name.to_owned(),
         };
-        let Known::Is(content) = desk.look(&key) else { continue };
+        let ObjectLookup::Found(content) = desk.lookup(&key) else { continue };
         let Some((form, bytes)) = config_in(content) else { continue };
         let Ok(logins) = docker_config::parse(form, bytes) else { continue };
         let uid = content.uid.clone();
@@ -39,16 +39,18 @@ fn config_in(content: &ObjectContent) -> Option<(DockerConfigForm, &[u8])> {
 }
 
 /// What the pod can show for an image that is there.
-pub fn shown_secrets(candidates: &[Candidate]) -> Vec<PullSecret> {
-    candidates.iter().flat_map(|candidate| candidate.recorded().kubernetes_secrets).collect()
+pub fn secrets_of_candidates(candidates: &[CredentialCandidate]) -> Vec<PullSecret> {
+    candidates.iter().flat_map(|candidate| candidate.as_pull_credentials().kubernetes_secrets).collect()
 }
 
 /// Tells pulls of an image with different credentials apart. Zero: none but the node's.
-pub fn access_id(candidates: &[Candidate]) -> u64 {
+pub fn credentials_fingerprint(candidates: &[CredentialCandidate]) -> u64 {
     if candidates.is_empty() {
         return 0;
     }
-    let one = |candidate: &Candidate| format!("{:?} {}\n", candidate.source, login_hash(&candidate.login));
+    let one = |candidate: &CredentialCandidate| {
+        format!("{:?} {}\n", candidate.source, login_hash(&candidate.login))
+    };
     fnv1a_64(candidates.iter().map(one).collect::<String>().as_bytes()).max(1)
 }
 
@@ -63,7 +65,7 @@ mod tests {
     use crate::render::sample;
 
     fn secret(kind: &str, key: &str, text: &str) -> ObjectState {
-        ObjectState::Is(Arc::new(ObjectContent {
+        ObjectState::Present(Arc::new(ObjectContent {
             uid: "u".into(),
             secret_type: Some(kind.into()),
             data: [(key.to_owned(), text.into())].into(),
@@ -74,18 +76,18 @@ mod tests {
     fn users(state: ObjectState, image: &str) -> Vec<String> {
         let pod =
             sample::pod(json!({"containers": [], "imagePullSecrets": [{"name": "s"}, {"name": "gone"}]}));
-        let mut desk = ObjectDesk::default();
-        desk.claim(&pod);
+        let mut desk = ObjectCache::default();
+        desk.set_pod_references(&pod);
         let key = ObjectKey { kind: ObjectKind::Secret, namespace: "ns".into(), name: "s".into() };
-        desk.seen(&key, state);
-        let found = own_candidates(&desk, &pod, image);
-        let shown = shown_secrets(&found);
+        desk.record_state(&key, state);
+        let found = pull_secret_candidates(&desk, &pod, image);
+        let shown = secrets_of_candidates(&found);
         assert!(
             shown
                 .iter()
                 .all(|s| (s.uid.as_str(), s.name.as_str()) == ("u", "s") && !s.credential_hash.is_empty())
         );
-        assert_eq!(found.is_empty(), access_id(&found) == 0);
+        assert_eq!(found.is_empty(), credentials_fingerprint(&found) == 0);
         found.into_iter().map(|c| c.login.username).collect()
     }
 

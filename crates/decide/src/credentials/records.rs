@@ -15,7 +15,7 @@ pub fn intent_names(image: &str) -> Vec<String> {
 
 /// The record with what this pull adds to it, or `None` when it says all of that already. `with` is `None` for a pull
 /// of which the agent does not know how it was done: the record then grants nobody anything.
-pub fn merged(
+pub fn merge_pull_record(
     record: Option<&PulledRecord>,
     image: &str,
     image_ref: &str,
@@ -100,10 +100,10 @@ mod tests {
         PullCredentials { kubernetes_service_accounts: vec![account], ..PullCredentials::default() }
     }
     fn first(with: Option<&PullCredentials>) -> PulledRecord {
-        merged(None, "h.test/a:1", "sha256:1", with, NOW).unwrap()
+        merge_pull_record(None, "h.test/a:1", "sha256:1", with, NOW).unwrap()
     }
     fn again(record: &PulledRecord, with: &PullCredentials) -> Option<PullCredentials> {
-        let new = merged(Some(record), "h.test/a:2", "sha256:1", Some(with), LATER)?;
+        let new = merge_pull_record(Some(record), "h.test/a:2", "sha256:1", Some(with), LATER)?;
         assert_eq!(new.last_updated_time, Some(LATER.api_time()));
         Some(new.credential_mapping["h.test/a"].clone())
     }
@@ -119,13 +119,17 @@ mod tests {
     #[test]
     fn a_pull_of_unknown_end_grants_nothing() {
         assert!(first(None).credential_mapping.is_empty());
-        assert_eq!(merged(Some(&first(Some(&node()))), "h.test/a:1", "sha256:1", None, LATER), None);
+        assert_eq!(
+            merge_pull_record(Some(&first(Some(&node()))), "h.test/a:1", "sha256:1", None, LATER),
+            None
+        );
     }
 
     #[test]
     fn another_name_of_the_same_image_has_its_own_entry() {
         let record = first(Some(&node()));
-        let new = merged(Some(&record), "i.test/b", "sha256:1", Some(&secret("s", "h")), LATER).unwrap();
+        let new =
+            merge_pull_record(Some(&record), "i.test/b", "sha256:1", Some(&secret("s", "h")), LATER).unwrap();
         assert_eq!(new.credential_mapping.len(), 2);
         assert!(new.credential_mapping["h.test/a"].node_pods_accessible);
     }

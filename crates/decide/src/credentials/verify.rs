@@ -15,63 +15,63 @@ pub struct PodCredentials {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub enum ImageAccess {
     /// `learnt`: a secret that opens it too, and is not on record yet.
-    Allowed { learnt: Option<PullSecret> },
+    Allowed { new_secret: Option<PullSecret> },
     /// The pod has to show that it can pull it.
     MustPull,
 }
 
-impl Verdict {
-    const ALLOWED: Verdict = Verdict::Allowed { learnt: None };
+impl ImageAccess {
+    const ALLOWED: ImageAccess = ImageAccess::Allowed { new_secret: None };
 }
 
 /// May a pod use the image that its spec names so?
-pub fn verdict(
+pub fn image_access(
     policy: &VerificationPolicy,
     named: &str,
     history: &PullHistory,
     pod: &PodCredentials,
-) -> Verdict {
+) -> ImageAccess {
     if matches!(history, PullHistory::Unreadable { .. }) {
-        return Verdict::MustPull;
+        return ImageAccess::MustPull;
     }
-    if !asks(policy, named, history) {
-        return Verdict::ALLOWED;
+    if !must_verify(policy, named, history) {
+        return ImageAccess::ALLOWED;
     }
-    let PullHistory::Pulled(record) = history else { return Verdict::MustPull };
+    let PullHistory::Pulled(record) = history else { return ImageAccess::MustPull };
     match record.credential_mapping.get(without_tag(named)) {
         Some(known) => compare(known, pod),
-        None => Verdict::MustPull,
+        None => ImageAccess::MustPull,
     }
 }
 
 /// Whether service accounts have opened the image before.
-pub fn accounts_on_record(history: &PullHistory, named: &str) -> bool {
+pub fn has_recorded_service_accounts(history: &PullHistory, named: &str) -> bool {
     let PullHistory::Pulled(record) = history else { return false };
     let known = record.credential_mapping.get(without_tag(named));
     known.is_some_and(|known| !known.kubernetes_service_accounts.is_empty())
 }
 
 /// The kubelet's word for what a check came to.
-pub fn result_word(
+pub fn verification_result_label(
     policy: &VerificationPolicy,
     named: &str,
     history: &PullHistory,
-    verdict: &Verdict,
+    verdict: &ImageAccess,
 ) -> &'static str {
     match (history, verdict) {
         (PullHistory::Unreadable { .. }, _) => "error",
-        _ if !asks(policy, named, history) => "credentialPolicyAllowed",
-        (_, Verdict::Allowed { .. }) => "credentialRecordFound",
-        (_, Verdict::MustPull) => "mustAuthenticate",
+        _ if !must_verify(policy, named, history) => "credentialPolicyAllowed",
+        (_, ImageAccess::Allowed { .. }) => "credentialRecordFound",
+        (_, ImageAccess::MustPull) => "mustAuthenticate",
     }
 }
 
-fn asks(policy: &VerificationPolicy, named: &str, history: &PullHistory) -> bool {
+fn must_verify(policy: &VerificationPolicy, named: &str, history: &PullHistory) -> bool {
     match policy {
         VerificationPolicy::NeverVerify => false,
-        VerificationPolicy::NeverVerifyPreloaded => *history != PullHistory::Foreign,
+        VerificationPolicy::NeverVerifyPreloaded => *history != PullHistory::NoRecord,
         VerificationPolicy::NeverVerifyAllowlisted(list) => !is_listed(list, named),
         VerificationPolicy::AlwaysVerify => true,
     }
@@ -85,9 +85,9 @@ fn is_listed(list: &[String], named: &str) -> bool {
     })
 }
 
-fn compare(known: &PullCredentials, pod: &PodCredentials) -> Verdict {
+fn compare(known: &PullCredentials, pod: &PodCredentials) -> ImageAccess {
     if known.node_pods_accessible {
-        return Verdict::ALLOWED;
+        return ImageAccess::ALLOWED;
     }
     let room = known.kubernetes_secrets.len() < MOST_SECRETS;
     let pairs = pod.secrets.iter().flat_map(|own| known.kubernetes_secrets.iter().map(move |old| (own, old)));
@@ -95,15 +95,15 @@ fn compare(known: &PullCredentials, pod: &PodCredentials) -> Verdict {
         let same_content = !old.credential_hash.is_empty() && own.credential_hash == old.credential_hash;
         let same_secret = (&own.uid, &own.namespace, &own.name) == (&old.uid, &old.namespace, &old.name);
         match (same_content, same_secret) {
-            (true, true) => return Verdict::ALLOWED,
-            (true, false) => return Verdict::Allowed { learnt: room.then(|| own.clone()) },
-            (false, true) if room => return Verdict::Allowed { learnt: Some(own.clone()) },
+            (true, true) => return ImageAccess::ALLOWED,
+            (true, false) => return ImageAccess::Allowed { new_secret: room.then(|| own.clone()) },
+            (false, true) if room => return ImageAccess::Allowed { new_secret: Some(own.clone()) },
             _ => {}
         }
     }
     match &pod.service_account {
-        Some(account) if known.kubernetes_service_accounts.contains(account) => Verdict::ALLOWED,
-        _ => Verdict::MustPull,
+        Some(account) if known.kubernetes_service_accounts.contains(account) => ImageAccess::ALLOWED,
+        _ => ImageAccess::MustPull,
     }
 }
 
@@ -150,19 +150,19 @@ mod tests {
         for (policy, history, expect) in [
             (&always, &unreadable, "error"),
             (&VerificationPolicy::NeverVerify, &by_secret(), "credentialPolicyAllowed"),
-            (&preloaded, &PullHistory::Foreign, "credentialPolicyAllowed"),
+            (&preloaded, &PullHistory::NoRecord, "credentialPolicyAllowed"),
             (&preloaded, &by_node(), "credentialRecordFound"),
             (&preloaded, &by_secret(), "mustAuthenticate"),
-            (&always, &PullHistory::Foreign, "mustAuthenticate"),
+            (&always, &PullHistory::NoRecord, "mustAuthenticate"),
         ] {
-            let found = verdict(policy, "h.test/a:1", history, &PodCredentials::default());
-            let word = result_word(policy, "h.test/a:1", history, &found);
+            let found = image_access(policy, "h.test/a:1", history, &PodCredentials::default());
+            let word = verification_result_label(policy, "h.test/a:1", history, &found);
             assert_eq!(word, expect, "{policy:?} {history:?}");
         }
     }
 
     fn allowed(policy: &VerificationPolicy, history: &PullHistory) -> bool {
-        verdict(policy, "h.test/a:1", history, &PodCredentials::default()) != Verdict::MustPull
+        image_access(policy, "h.test/a:1", history, &PodCredentials::default()) != ImageAccess::MustPull
     }
 
     #[test]
@@ -174,8 +174,8 @@ mod tests {
             let policies = [NeverVerify, NeverVerifyPreloaded, listed(), unlisted(), AlwaysVerify];
             assert_eq!(policies.map(|policy| allowed(&policy, &history)), expect, "{history:?}");
         };
-        check(PullHistory::Foreign, [true, true, true, false, false]);
-        check(PullHistory::Begun, [true, false, true, false, false]);
+        check(PullHistory::NoRecord, [true, true, true, false, false]);
+        check(PullHistory::PullIntent, [true, false, true, false, false]);
         check(by_node(), [true, true, true, true, true]);
         check(by_secret(), [true, false, true, false, false]);
         check(record(PullCredentials::default()), [true, false, true, false, false]);
@@ -187,8 +187,8 @@ mod tests {
     fn the_record_counts_for_its_own_name_only() {
         let policy = VerificationPolicy::NeverVerifyPreloaded;
         let check = |named: &str, expect: bool| {
-            let seen = verdict(&policy, named, &by_node(), &PodCredentials::default());
-            assert_eq!(seen != Verdict::MustPull, expect, "{named}");
+            let seen = image_access(&policy, named, &by_node(), &PodCredentials::default());
+            assert_eq!(seen != ImageAccess::MustPull, expect, "{named}");
         };
         check("h.test/a", true);
         check("h.test/a:2", true);
@@ -199,17 +199,17 @@ mod tests {
     #[test]
     fn a_secret_opens_by_its_content_or_by_its_name() {
         let policy = VerificationPolicy::NeverVerifyPreloaded;
-        let check = |secrets: &[(&str, &str)], expect: Verdict| {
-            let seen = verdict(&policy, "h.test/a", &by_secret(), &pod(secrets));
+        let check = |secrets: &[(&str, &str)], expect: ImageAccess| {
+            let seen = image_access(&policy, "h.test/a", &by_secret(), &pod(secrets));
             assert_eq!(seen, expect, "{secrets:?}");
         };
-        let learnt = |name: &str, hash: &str| Verdict::Allowed { learnt: Some(secret(name, hash)) };
-        check(&[("s", "h")], Verdict::ALLOWED);
+        let learnt = |name: &str, hash: &str| ImageAccess::Allowed { new_secret: Some(secret(name, hash)) };
+        check(&[("s", "h")], ImageAccess::ALLOWED);
         check(&[("t", "h")], learnt("t", "h"));
         check(&[("s", "new")], learnt("s", "new"));
-        check(&[("t", "other")], Verdict::MustPull);
-        check(&[("t", "other"), ("s", "h")], Verdict::ALLOWED);
-        check(&[], Verdict::MustPull);
+        check(&[("t", "other")], ImageAccess::MustPull);
+        check(&[("t", "other"), ("s", "h")], ImageAccess::ALLOWED);
+        check(&[], ImageAccess::MustPull);
     }
 
     #[test]
@@ -217,9 +217,9 @@ mod tests {
         let kubernetes_secrets = vec![secret("s", "")];
         let history = record(PullCredentials { kubernetes_secrets, ..PullCredentials::default() });
         let policy = VerificationPolicy::NeverVerifyPreloaded;
-        let seen = |own: &[(&str, &str)]| verdict(&policy, "h.test/a", &history, &pod(own));
-        assert_eq!(seen(&[("t", "")]), Verdict::MustPull);
-        assert!(matches!(seen(&[("s", "h")]), Verdict::Allowed { .. }));
+        let seen = |own: &[(&str, &str)]| image_access(&policy, "h.test/a", &history, &pod(own));
+        assert_eq!(seen(&[("t", "")]), ImageAccess::MustPull);
+        assert!(matches!(seen(&[("s", "h")]), ImageAccess::Allowed { .. }));
     }
 
     #[test]
@@ -227,7 +227,7 @@ mod tests {
         let kubernetes_secrets: Vec<_> = (0..MOST_SECRETS).map(|n| secret(&n.to_string(), "h")).collect();
         let history = record(PullCredentials { kubernetes_secrets, ..PullCredentials::default() });
         let policy = VerificationPolicy::NeverVerifyPreloaded;
-        assert_eq!(verdict(&policy, "h.test/a", &history, &pod(&[("t", "h")])), Verdict::ALLOWED);
+        assert_eq!(image_access(&policy, "h.test/a", &history, &pod(&[("t", "h")])), ImageAccess::ALLOWED);
     }
 
     #[test]
@@ -240,20 +240,20 @@ mod tests {
         let policy = VerificationPolicy::NeverVerifyPreloaded;
         let seen = |account| {
             let pod = PodCredentials { secrets: Vec::new(), service_account: account };
-            verdict(&policy, "h.test/a", &history, &pod)
+            image_access(&policy, "h.test/a", &history, &pod)
         };
-        assert_eq!(seen(Some(account.clone())), Verdict::ALLOWED);
+        assert_eq!(seen(Some(account.clone())), ImageAccess::ALLOWED);
         let renewed = PullServiceAccount { uid: "2".into(), ..account };
-        assert_eq!(seen(Some(renewed)), Verdict::MustPull);
-        assert_eq!(seen(None), Verdict::MustPull);
+        assert_eq!(seen(Some(renewed)), ImageAccess::MustPull);
+        assert_eq!(seen(None), ImageAccess::MustPull);
     }
 
     #[test]
     fn the_allowlist() {
         let check = |pattern: &str, named: &str, expect: bool| {
             let policy = allowlist(&[pattern]);
-            let seen = verdict(&policy, named, &PullHistory::Foreign, &PodCredentials::default());
-            assert_eq!(seen != Verdict::MustPull, expect, "{pattern} {named}");
+            let seen = image_access(&policy, named, &PullHistory::NoRecord, &PodCredentials::default());
+            assert_eq!(seen != ImageAccess::MustPull, expect, "{pattern} {named}");
         };
         check("h.test/a", "h.test/a:1", true);
         check("h.test/a", "h.test/ab", false);

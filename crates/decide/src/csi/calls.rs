@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use model::PodUid;
 use model::csi::{
-    Abilities, Access, AccessMode, Capability, CapabilityMode, ClaimObject, CsiVolume, Expand, FoundVolume,
-    Publish, Secrets, Stage, VolumeRecord,
+    AccessMode, ClaimObject, CsiAccessMode, CsiVolume, CsiVolumeOnDisk, NodeExpandCall, NodePublishCall,
+    NodeServiceCapabilities, NodeStageCall, SecretMap, VolumeAccessType, VolumeCapability, VolumeRecord,
 };
 use model::k8s::PersistentVolumeClaim;
 use serde::{Deserialize, Serialize};
@@ -54,11 +54,11 @@ pub enum VolumeCall {
     },
     NodeStageVolume {
         driver: String,
-        call: Stage,
+        call: NodeStageCall,
     },
     NodePublishVolume {
         driver: String,
-        call: Publish,
+        call: NodePublishCall,
     },
     NodeUnpublishVolume {
         driver: String,
@@ -72,7 +72,7 @@ pub enum VolumeCall {
     },
     NodeExpandVolume {
         driver: String,
-        call: Expand,
+        call: NodeExpandCall,
     },
     /// The answer is [`VolumeCallAnswer::Claim`].
     ReadClaim {
@@ -88,8 +88,8 @@ pub enum VolumeCall {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum VolumeCallAnswer {
     Done,
-    Records(Vec<FoundVolume>),
-    Capabilities(Abilities),
+    Records(Vec<CsiVolumeOnDisk>),
+    Capabilities(NodeServiceCapabilities),
     Claim(Arc<PersistentVolumeClaim>),
 }
 
@@ -126,51 +126,51 @@ pub type VolumeCallResult = Result<VolumeCallAnswer, VolumeCallFailure>;
 
 /// In this order. What is `None` is not done.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Calls {
-    pub stage: Option<Stage>,
+pub struct NodeCalls {
+    pub stage: Option<NodeStageCall>,
     /// Written before the first call.
     pub stage_record: Option<VolumeRecord>,
     pub record: VolumeRecord,
-    pub publish: Publish,
+    pub publish: NodePublishCall,
     /// Files get this group by the agent; with `true` only if the volume's root has not got it.
     pub group: Option<(i64, bool)>,
 }
 
-pub fn calls(volume: &CsiVolume, can: Abilities) -> Calls {
-    let block = volume.access == Access::Block;
-    let staged = !volume.ephemeral && can.stage;
+pub fn node_calls(volume: &CsiVolume, can: NodeServiceCapabilities) -> NodeCalls {
+    let block = volume.access == VolumeAccessType::Block;
+    let staged = !volume.ephemeral && can.stage_unstage_volume;
     let capability = capability(volume, can);
     let short = VolumeRecord {
         driver_name: volume.id.driver.clone(),
         volume_handle: volume.id.handle.clone(),
-        se_linux_mount_context: volume.label.clone(),
+        se_linux_mount_context: volume.selinux_context.clone(),
         ..VolumeRecord::default()
     };
     let lifecycle = if volume.ephemeral { "Ephemeral" } else { "Persistent" };
     let record = VolumeRecord {
         spec_vol_id: volume.spec_name.clone(),
-        node_name: volume.node.clone(),
-        attachment_id: volume.attachment.clone(),
+        node_name: volume.node_name.clone(),
+        attachment_id: volume.attachment_name.clone(),
         // Upstream's record of a device does not tell.
         volume_lifecycle_mode: if block { String::new() } else { lifecycle.to_owned() },
         ..short.clone()
     };
     let staging = if staged || block { volume.paths.staging.clone() } else { String::new() };
-    let mut attributes = volume.attributes.clone();
+    let mut attributes = volume.volume_attributes.clone();
     attributes.extend(volume.pod_attributes.0.clone());
-    Calls {
-        stage: staged.then(|| Stage {
+    NodeCalls {
+        stage: staged.then(|| NodeStageCall {
             handle: volume.id.handle.clone(),
             publish_context: volume.publish_context.clone(),
             staging: volume.paths.staging.clone(),
             capability: capability.clone(),
             secrets: volume.stage_secrets.clone(),
-            attributes: volume.attributes.clone(),
+            attributes: volume.volume_attributes.clone(),
         }),
         // One record serves both uses of a device.
         stage_record: if block { Some(record.clone()) } else { staged.then_some(short) },
         record,
-        publish: Publish {
+        publish: NodePublishCall {
             handle: volume.id.handle.clone(),
             publish_context: volume.publish_context.clone(),
             staging,
@@ -178,68 +178,71 @@ pub fn calls(volume: &CsiVolume, can: Abilities) -> Calls {
             capability,
             read_only: volume.read_only,
             secrets: volume.publish_secrets.clone(),
-            attributes: Secrets(attributes),
+            attributes: SecretMap(attributes),
         },
         group: volume
-            .group
+            .fs_group
             .as_ref()
-            .filter(|group| group.by_agent && !can.mount_group && !block)
+            .filter(|group| group.by_agent && !can.volume_mount_group && !block)
             .map(|group| (group.id, group.on_root_mismatch)),
     }
 }
 
-pub(super) fn capability(volume: &CsiVolume, can: Abilities) -> Capability {
-    let mount_group = volume.group.as_ref().filter(|_| can.mount_group).map(|group| group.id);
-    let mode = match (volume.mode, can.single_node_multi_writer) {
-        (AccessMode::ReadWriteOnce, true) => CapabilityMode::SingleNodeMultiWriter,
-        (AccessMode::ReadWriteOncePod, true) => CapabilityMode::SingleNodeSingleWriter,
-        (AccessMode::ReadWriteOnce | AccessMode::ReadWriteOncePod, false) => CapabilityMode::SingleNodeWriter,
-        (AccessMode::ReadOnlyMany, _) => CapabilityMode::MultiNodeReaderOnly,
-        (AccessMode::ReadWriteMany, _) => CapabilityMode::MultiNodeMultiWriter,
+pub(super) fn capability(volume: &CsiVolume, can: NodeServiceCapabilities) -> VolumeCapability {
+    let mount_group = volume.fs_group.as_ref().filter(|_| can.volume_mount_group).map(|group| group.id);
+    let mode = match (volume.access_mode, can.single_node_multi_writer) {
+        (AccessMode::ReadWriteOnce, true) => CsiAccessMode::SingleNodeMultiWriter,
+        (AccessMode::ReadWriteOncePod, true) => CsiAccessMode::SingleNodeSingleWriter,
+        (AccessMode::ReadWriteOnce | AccessMode::ReadWriteOncePod, false) => CsiAccessMode::SingleNodeWriter,
+        (AccessMode::ReadOnlyMany, _) => CsiAccessMode::MultiNodeReaderOnly,
+        (AccessMode::ReadWriteMany, _) => CsiAccessMode::MultiNodeMultiWriter,
     };
-    Capability { access: volume.access.clone(), mode, mount_group }
+    VolumeCapability { access: volume.access.clone(), mode, mount_group }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::csi::{Group, Paths, VolumeId};
+    use model::csi::{CsiVolumePaths, FsGroup, VolumeId};
 
     fn volume() -> CsiVolume {
         CsiVolume {
             id: VolumeId { driver: "d".into(), handle: "h".into() },
             spec_name: "pv".into(),
             ephemeral: false,
-            access: Access::Mount { fs_type: "ext4".into(), flags: vec!["noatime".into()] },
-            mode: AccessMode::ReadWriteOnce,
+            access: VolumeAccessType::Mount { fs_type: "ext4".into(), flags: vec!["noatime".into()] },
+            access_mode: AccessMode::ReadWriteOnce,
             read_only: false,
-            node: "n".into(),
-            attachment: "csi-1".into(),
+            node_name: "n".into(),
+            attachment_name: "csi-1".into(),
             publish_context: [("device".to_owned(), "/dev/x".to_owned())].into(),
-            attributes: [("a".to_owned(), "1".to_owned())].into(),
-            pod_attributes: Secrets([("pod".to_owned(), "p".to_owned())].into()),
-            stage_secrets: Secrets([("s".to_owned(), "stage".to_owned())].into()),
-            publish_secrets: Secrets([("s".to_owned(), "publish".to_owned())].into()),
-            group: None,
-            label: String::new(),
-            paths: Paths { staging: "/s".into(), target: "/t".into(), ..Paths::default() },
-            republish: false,
+            volume_attributes: [("a".to_owned(), "1".to_owned())].into(),
+            pod_attributes: SecretMap([("pod".to_owned(), "p".to_owned())].into()),
+            stage_secrets: SecretMap([("s".to_owned(), "stage".to_owned())].into()),
+            publish_secrets: SecretMap([("s".to_owned(), "publish".to_owned())].into()),
+            fs_group: None,
+            selinux_context: String::new(),
+            paths: CsiVolumePaths { staging: "/s".into(), target: "/t".into(), ..CsiVolumePaths::default() },
+            requires_republish: false,
         }
     }
 
-    const NOTHING: Abilities = Abilities {
-        stage: false,
+    const NOTHING: NodeServiceCapabilities = NodeServiceCapabilities {
+        stage_unstage_volume: false,
         single_node_multi_writer: false,
-        mount_group: false,
-        expand: false,
-        stats: false,
-        condition: false,
+        volume_mount_group: false,
+        expand_volume: false,
+        get_volume_stats: false,
+        volume_condition: false,
     };
 
     #[test]
     fn staging_is_for_persistent_volumes_of_drivers_that_stage() {
         let check = |ephemeral: bool, stage: bool, staged: bool| {
-            let made = calls(&CsiVolume { ephemeral, ..volume() }, Abilities { stage, ..NOTHING });
+            let made = node_calls(
+                &CsiVolume { ephemeral, ..volume() },
+                NodeServiceCapabilities { stage_unstage_volume: stage, ..NOTHING },
+            );
             assert_eq!(made.stage.is_some(), staged, "{ephemeral} {stage}");
             assert_eq!(made.stage_record.is_some(), staged, "{ephemeral} {stage}");
             assert_eq!(made.publish.staging, if staged { "/s" } else { "" }, "{ephemeral} {stage}");
@@ -254,7 +257,7 @@ mod tests {
 
     #[test]
     fn each_call_gets_its_own_secrets_and_attributes() {
-        let made = calls(&volume(), Abilities { stage: true, ..NOTHING });
+        let made = node_calls(&volume(), NodeServiceCapabilities { stage_unstage_volume: true, ..NOTHING });
         let stage = made.stage.unwrap();
         assert_eq!(stage.secrets.0["s"], "stage");
         assert_eq!(stage.attributes.keys().collect::<Vec<_>>(), ["a"], "a stage is of no pod");
@@ -266,26 +269,29 @@ mod tests {
 
     #[test]
     fn access_modes_depend_on_what_the_driver_can_tell_apart() {
-        let check = |mode: AccessMode, single_node_multi_writer: bool, expect: CapabilityMode| {
-            let can = Abilities { single_node_multi_writer, ..NOTHING };
-            let made = calls(&CsiVolume { mode, ..volume() }, can);
+        let check = |mode: AccessMode, single_node_multi_writer: bool, expect: CsiAccessMode| {
+            let can = NodeServiceCapabilities { single_node_multi_writer, ..NOTHING };
+            let made = node_calls(&CsiVolume { access_mode: mode, ..volume() }, can);
             assert_eq!(made.publish.capability.mode, expect, "{mode:?} {single_node_multi_writer}");
         };
-        check(AccessMode::ReadWriteOnce, false, CapabilityMode::SingleNodeWriter);
-        check(AccessMode::ReadWriteOnce, true, CapabilityMode::SingleNodeMultiWriter);
-        check(AccessMode::ReadWriteOncePod, false, CapabilityMode::SingleNodeWriter);
-        check(AccessMode::ReadWriteOncePod, true, CapabilityMode::SingleNodeSingleWriter);
+        check(AccessMode::ReadWriteOnce, false, CsiAccessMode::SingleNodeWriter);
+        check(AccessMode::ReadWriteOnce, true, CsiAccessMode::SingleNodeMultiWriter);
+        check(AccessMode::ReadWriteOncePod, false, CsiAccessMode::SingleNodeWriter);
+        check(AccessMode::ReadWriteOncePod, true, CsiAccessMode::SingleNodeSingleWriter);
         for can in [false, true] {
-            check(AccessMode::ReadOnlyMany, can, CapabilityMode::MultiNodeReaderOnly);
-            check(AccessMode::ReadWriteMany, can, CapabilityMode::MultiNodeMultiWriter);
+            check(AccessMode::ReadOnlyMany, can, CsiAccessMode::MultiNodeReaderOnly);
+            check(AccessMode::ReadWriteMany, can, CsiAccessMode::MultiNodeMultiWriter);
         }
     }
 
     #[test]
     fn the_group_is_the_drivers_or_ours_and_never_both() {
         let check = |by_agent: bool, mount_group: bool, ours: bool, theirs: bool| {
-            let group = Some(Group { id: 7, by_agent, on_root_mismatch: true });
-            let made = calls(&CsiVolume { group, ..volume() }, Abilities { mount_group, ..NOTHING });
+            let group = Some(FsGroup { id: 7, by_agent, on_root_mismatch: true });
+            let made = node_calls(
+                &CsiVolume { fs_group: group, ..volume() },
+                NodeServiceCapabilities { volume_mount_group: mount_group, ..NOTHING },
+            );
             assert_eq!(made.group, ours.then_some((7, true)), "{by_agent} {mount_group}");
             assert_eq!(made.publish.capability.mount_group.is_some(), theirs, "{by_agent} {mount_group}");
         };
@@ -293,23 +299,25 @@ mod tests {
         check(true, true, false, true);
         check(false, true, false, true);
         check(false, false, false, false);
-        assert_eq!(calls(&volume(), NOTHING).group, None);
+        assert_eq!(node_calls(&volume(), NOTHING).group, None);
     }
 
     #[test]
     fn the_label_of_a_mount_is_on_record() {
         let label = "u:r:t:s0:c1,c2".to_owned();
-        let made =
-            calls(&CsiVolume { label: label.clone(), ..volume() }, Abilities { stage: true, ..NOTHING });
+        let made = node_calls(
+            &CsiVolume { selinux_context: label.clone(), ..volume() },
+            NodeServiceCapabilities { stage_unstage_volume: true, ..NOTHING },
+        );
         assert_eq!(made.record.se_linux_mount_context, label);
         assert_eq!(made.stage_record.unwrap().se_linux_mount_context, label);
     }
 
     #[test]
     fn a_device_has_one_record_and_no_group() {
-        let group = Some(Group { id: 7, by_agent: true, on_root_mismatch: false });
-        let block = CsiVolume { access: Access::Block, group, ..volume() };
-        let made = calls(&block, NOTHING);
+        let group = Some(FsGroup { id: 7, by_agent: true, on_root_mismatch: false });
+        let block = CsiVolume { access: VolumeAccessType::Block, fs_group: group, ..volume() };
+        let made = node_calls(&block, NOTHING);
         assert_eq!(made.group, None);
         assert_eq!(made.stage, None);
         assert_eq!(made.stage_record.as_ref(), Some(&made.record));

@@ -11,13 +11,13 @@
 use std::collections::BTreeMap;
 
 use model::Wall;
-use model::csi::{Abilities, CsiVolume, Expand, Expansion};
+use model::csi::{CsiVolume, Expansion, NodeExpandCall, NodeServiceCapabilities};
 use model::k8s::{self, PersistentVolumeClaim, PersistentVolumeClaimStatus};
 use model::quantity::Quantity;
 use serde_json::{Map, Value, json};
 
 use super::calls::{VolumeCallFailure, VolumeCallFailureKind, capability};
-use crate::event::Expanded;
+use crate::event::ExpandOutcome;
 
 const STORAGE: &str = "storage";
 const PENDING: &str = "NodeResizePending";
@@ -31,131 +31,148 @@ const NOT_REQUIRED: &str = "volume.kubernetes.io/node-expansion-not-required";
 
 /// What is to be done about a claim whose volume is larger than it was.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Growth {
-    Due(Due),
+pub enum ExpansionNeed {
+    Needed(NodeExpansion),
     /// This node has no part in it, or somebody else has to do his part first, or has given up.
-    Over(Expanded),
+    Settled(ExpandOutcome),
 }
 
 /// This node's part.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Due {
+pub struct NodeExpansion {
     pub size: Quantity,
     /// Written before the driver is asked.
-    pub mark: Option<Value>,
+    pub in_progress_patch: Option<Value>,
     /// The claim has its new size already.
-    pub told: bool,
-    pub part: Part,
+    pub claim_has_size: bool,
+    pub trigger: ExpansionTrigger,
 }
 
 /// Why this node has a part in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Part {
+pub enum ExpansionTrigger {
     /// Whoever made the volume larger asks for it.
-    Asked,
+    Requested,
     /// Another node was first, and the volume is used on both. Drivers may have no part in that.
-    Shared,
+    OtherNodeExpanded,
     /// An older controller, which does not tell what it has done: neither is it told.
-    Untold,
+    LegacyController,
 }
 
 /// `behind`: the size of what stands behind the claim.
-pub fn growth(claim: &PersistentVolumeClaim, behind: Quantity) -> Growth {
+pub fn expansion_need(claim: &PersistentVolumeClaim, behind: Quantity) -> ExpansionNeed {
     let status = claim.status.clone().unwrap_or_default();
     let stage = stage_of(&status);
     let has = capacity_of(claim).unwrap_or(Quantity::ZERO);
     let Some(allocated) = &status.allocated_resources else {
         if stage.is_none() {
-            return Growth::Due(Due { size: behind, mark: None, told: has >= behind, part: Part::Untold });
+            return ExpansionNeed::Needed(NodeExpansion {
+                size: behind,
+                in_progress_patch: None,
+                claim_has_size: has >= behind,
+                trigger: ExpansionTrigger::LegacyController,
+            });
         }
         return by_stage(claim, stage, behind);
     };
     let size = quantity(Some(allocated)).unwrap_or(behind);
     let told = has >= size && stage.is_none();
     if told && is_shared(claim) && !is_not_required(claim) {
-        return Growth::Due(Due { size, mark: None, told, part: Part::Shared });
+        return ExpansionNeed::Needed(NodeExpansion {
+            size,
+            in_progress_patch: None,
+            claim_has_size: told,
+            trigger: ExpansionTrigger::OtherNodeExpanded,
+        });
     }
-    if told { Growth::Over(unneeded(size)) } else { by_stage(claim, stage, size) }
+    if told { ExpansionNeed::Settled(unneeded(size)) } else { by_stage(claim, stage, size) }
 }
 
-fn by_stage(claim: &PersistentVolumeClaim, stage: Option<&str>, size: Quantity) -> Growth {
+fn by_stage(claim: &PersistentVolumeClaim, stage: Option<&str>, size: Quantity) -> ExpansionNeed {
     let mark = match stage {
         Some(PENDING) => Some(marked(claim, IN_PROGRESS)),
         Some(IN_PROGRESS) => None,
-        _ => return Growth::Over(Expanded::NotYet),
+        _ => return ExpansionNeed::Settled(ExpandOutcome::NotYet),
     };
-    Growth::Due(Due { size, mark, told: false, part: Part::Asked })
+    ExpansionNeed::Needed(NodeExpansion {
+        size,
+        in_progress_patch: mark,
+        claim_has_size: false,
+        trigger: ExpansionTrigger::Requested,
+    })
 }
 
-fn unneeded(size: Quantity) -> Expanded {
-    Expanded::Unneeded { size: size.to_string() }
+fn unneeded(size: Quantity) -> ExpandOutcome {
+    ExpandOutcome::Unneeded { size: size.to_string() }
 }
 
 /// What follows, once it is known what the driver can do.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Turn {
-    Over(Expanded),
+pub enum ExpansionStep {
+    Settled(ExpandOutcome),
     /// The claim is marked; then the driver is asked.
-    Ask,
+    CallDriver,
     /// The claim is marked; then it is told of this.
-    Fail(Failure),
+    Fail(ExpansionFailure),
 }
 
 /// Why a volume did not grow.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Failure {
-    pub kind: FailureKind,
+pub struct ExpansionFailure {
+    pub kind: ExpansionFailureKind,
     pub message: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FailureKind {
+pub enum ExpansionFailureKind {
     /// The driver can't make volumes larger.
-    Unable,
+    NotSupported,
     /// It is not there.
-    Away,
+    Unreachable,
     /// It may still be at it.
-    Open,
+    OutcomeUnknown,
     /// It has not done it, and is not at it any more.
     Final,
     /// It can't do that, now or later.
-    Impossible,
+    Infeasible,
     /// Not while the volume is in use.
     InUse,
 }
 
-impl From<VolumeCallFailure> for Failure {
+impl From<VolumeCallFailure> for ExpansionFailure {
     fn from(failure: VolumeCallFailure) -> Self {
         let kind = match failure.kind {
-            VolumeCallFailureKind::NotRegistered => FailureKind::Away,
-            VolumeCallFailureKind::InUse => FailureKind::InUse,
-            VolumeCallFailureKind::Infeasible => FailureKind::Impossible,
-            VolumeCallFailureKind::Final => FailureKind::Final,
-            VolumeCallFailureKind::Open => FailureKind::Open,
+            VolumeCallFailureKind::NotRegistered => ExpansionFailureKind::Unreachable,
+            VolumeCallFailureKind::InUse => ExpansionFailureKind::InUse,
+            VolumeCallFailureKind::Infeasible => ExpansionFailureKind::Infeasible,
+            VolumeCallFailureKind::Final => ExpansionFailureKind::Final,
+            VolumeCallFailureKind::Open => ExpansionFailureKind::OutcomeUnknown,
         };
-        Failure { kind, message: failure.message }
+        ExpansionFailure { kind, message: failure.message }
     }
 }
 
 /// What becomes of a failure.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Verdict {
+pub struct FailedExpansion {
     /// Written to the claim.
-    pub told: Option<Value>,
+    pub claim_patch: Option<Value>,
     /// From now on the driver counts as one that has refused this volume.
     pub refused: bool,
-    pub how: Result<Expanded, String>,
+    pub result: Result<ExpandOutcome, String>,
 }
 
-impl Due {
-    pub fn turn(&self, driver: &str, can: Abilities) -> Turn {
-        match (can.expand, self.part) {
-            (true, _) => Turn::Ask,
-            (false, Part::Asked) => Turn::Fail(Failure {
-                kind: FailureKind::Unable,
+impl NodeExpansion {
+    pub fn next_step(&self, driver: &str, can: NodeServiceCapabilities) -> ExpansionStep {
+        match (can.expand_volume, self.trigger) {
+            (true, _) => ExpansionStep::CallDriver,
+            (false, ExpansionTrigger::Requested) => ExpansionStep::Fail(ExpansionFailure {
+                kind: ExpansionFailureKind::NotSupported,
                 message: format!("NodeExpand is not supported by the CSI driver {driver}"),
             }),
-            (false, Part::Shared | Part::Untold) => Turn::Over(unneeded(self.size)),
+            (false, ExpansionTrigger::OtherNodeExpanded | ExpansionTrigger::LegacyController) => {
+                ExpansionStep::Settled(unneeded(self.size))
+            }
         }
     }
 
@@ -163,26 +180,32 @@ impl Due {
     pub fn failed(
         &self,
         claim: &PersistentVolumeClaim,
-        failure: Failure,
+        failure: ExpansionFailure,
         refused: bool,
         at: Wall,
-    ) -> Verdict {
-        let Failure { kind, message } = failure;
+    ) -> FailedExpansion {
+        let ExpansionFailure { kind, message } = failure;
         let what = "Expander.NodeExpand failed to expand the volume";
         let message = match kind {
-            FailureKind::Unable | FailureKind::Away => message,
-            FailureKind::Impossible => format!("{what} {message}"),
-            FailureKind::Open | FailureKind::Final | FailureKind::InUse => format!("{what} : {message}"),
+            ExpansionFailureKind::NotSupported | ExpansionFailureKind::Unreachable => message,
+            ExpansionFailureKind::Infeasible => format!("{what} {message}"),
+            ExpansionFailureKind::OutcomeUnknown
+            | ExpansionFailureKind::Final
+            | ExpansionFailureKind::InUse => format!("{what} : {message}"),
         };
-        let final_word = matches!(kind, FailureKind::Final | FailureKind::Impossible | FailureKind::InUse);
-        let counts = final_word && self.part != Part::Untold;
-        let impossible = kind == FailureKind::Impossible || (counts && refused && gives_up(claim, self.size));
-        let told = counts || kind == FailureKind::Unable;
-        Verdict {
-            told: told.then(|| refusal(claim, &message, impossible, at)).flatten(),
+        let final_word = matches!(
+            kind,
+            ExpansionFailureKind::Final | ExpansionFailureKind::Infeasible | ExpansionFailureKind::InUse
+        );
+        let counts = final_word && self.trigger != ExpansionTrigger::LegacyController;
+        let impossible = kind == ExpansionFailureKind::Infeasible
+            || (counts && refused && other_size_requested(claim, self.size));
+        let told = counts || kind == ExpansionFailureKind::NotSupported;
+        FailedExpansion {
+            claim_patch: told.then(|| refusal(claim, &message, impossible, at)).flatten(),
             refused: counts,
-            how: match kind {
-                FailureKind::InUse => Ok(Expanded::InUse),
+            result: match kind {
+                ExpansionFailureKind::InUse => Ok(ExpandOutcome::InUse),
                 _ => Err(message),
             },
         }
@@ -190,7 +213,7 @@ impl Due {
 
     /// The patch of the claim's status after its volume has grown. `None`: it has its size already.
     pub fn grown(&self, claim: &PersistentVolumeClaim) -> Option<Value> {
-        (!self.told).then(|| grown(claim, self.size))
+        (!self.claim_has_size).then(|| grown(claim, self.size))
     }
 }
 
@@ -219,14 +242,19 @@ fn is_not_required(claim: &PersistentVolumeClaim) -> bool {
 }
 
 /// After a driver has refused for good: somebody asks for another size by now, so this one is not insisted on.
-fn gives_up(claim: &PersistentVolumeClaim, size: Quantity) -> bool {
+fn other_size_requested(claim: &PersistentVolumeClaim, size: Quantity) -> bool {
     let wanted = claim.spec.as_ref().and_then(|spec| spec.resources.as_ref());
     quantity(wanted.and_then(|resources| resources.requests.as_ref())).is_some_and(|wanted| wanted != size)
 }
 
 /// The call that makes it larger.
-pub fn expand_call(volume: &CsiVolume, can: Abilities, size: Quantity, wanted: &Expansion) -> Expand {
-    Expand {
+pub fn expand_call(
+    volume: &CsiVolume,
+    can: NodeServiceCapabilities,
+    size: Quantity,
+    wanted: &Expansion,
+) -> NodeExpandCall {
+    NodeExpandCall {
         handle: volume.id.handle.clone(),
         target: volume.paths.target.clone(),
         staging: volume.paths.staging.clone(),
@@ -309,31 +337,47 @@ mod tests {
             }
             json!({"status": status})
         };
-        let check = |value: Value, expect: Growth| {
-            assert_eq!(growth(&claim(value.clone()), size("2Gi")), expect, "{value}");
+        let check = |value: Value, expect: ExpansionNeed| {
+            assert_eq!(expansion_need(&claim(value.clone()), size("2Gi")), expect, "{value}");
         };
-        let due = |text: &str, told: bool, part: Part| {
-            Growth::Due(Due { size: size(text), mark: None, told, part })
+        let due = |text: &str, told: bool, part: ExpansionTrigger| {
+            ExpansionNeed::Needed(NodeExpansion {
+                size: size(text),
+                in_progress_patch: None,
+                claim_has_size: told,
+                trigger: part,
+            })
         };
-        check(status("1Gi", None, None), due("2Gi", false, Part::Untold));
-        check(status("2Gi", None, None), due("2Gi", true, Part::Untold));
+        check(status("1Gi", None, None), due("2Gi", false, ExpansionTrigger::LegacyController));
+        check(status("2Gi", None, None), due("2Gi", true, ExpansionTrigger::LegacyController));
         let mark = json!({"metadata": {"resourceVersion": "7"},
             "status": {"allocatedResourceStatuses": {"storage": "NodeResizeInProgress"}}});
-        let marked = Growth::Due(Due { size: size("3Gi"), mark: Some(mark), told: false, part: Part::Asked });
+        let marked = ExpansionNeed::Needed(NodeExpansion {
+            size: size("3Gi"),
+            in_progress_patch: Some(mark),
+            claim_has_size: false,
+            trigger: ExpansionTrigger::Requested,
+        });
         check(status("1Gi", Some("3Gi"), Some("NodeResizePending")), marked);
-        check(status("1Gi", Some("3Gi"), Some("NodeResizeInProgress")), due("3Gi", false, Part::Asked));
-        check(status("1Gi", None, Some("NodeResizeInProgress")), due("2Gi", false, Part::Asked));
+        check(
+            status("1Gi", Some("3Gi"), Some("NodeResizeInProgress")),
+            due("3Gi", false, ExpansionTrigger::Requested),
+        );
+        check(
+            status("1Gi", None, Some("NodeResizeInProgress")),
+            due("2Gi", false, ExpansionTrigger::Requested),
+        );
         for other in ["ControllerResizeInProgress", "ControllerResizeInfeasible", "NodeResizeInfeasible"] {
-            check(status("1Gi", Some("3Gi"), Some(other)), Growth::Over(Expanded::NotYet));
+            check(status("1Gi", Some("3Gi"), Some(other)), ExpansionNeed::Settled(ExpandOutcome::NotYet));
         }
-        check(status("1Gi", Some("3Gi"), None), Growth::Over(Expanded::NotYet));
-        check(status("3Gi", Some("3Gi"), None), Growth::Over(unneeded(size("3Gi"))));
+        check(status("1Gi", Some("3Gi"), None), ExpansionNeed::Settled(ExpandOutcome::NotYet));
+        check(status("3Gi", Some("3Gi"), None), ExpansionNeed::Settled(unneeded(size("3Gi"))));
         // What is used on many nodes grows on each of them, unless somebody says that it need not.
         let mut shared = status("3Gi", Some("3Gi"), None);
         shared["spec"] = json!({"accessModes": ["ReadWriteMany"]});
-        check(shared.clone(), due("3Gi", true, Part::Shared));
+        check(shared.clone(), due("3Gi", true, ExpansionTrigger::OtherNodeExpanded));
         shared["metadata"] = json!({"annotations": {NOT_REQUIRED: "true"}});
-        check(shared, Growth::Over(unneeded(size("3Gi"))));
+        check(shared, ExpansionNeed::Settled(unneeded(size("3Gi"))));
     }
 
     #[test]
@@ -374,44 +418,57 @@ mod tests {
             Some(json!({"metadata": {"resourceVersion": "7"},
                 "status": {"allocatedResourceStatuses": {"storage": "NodeResizeInfeasible"}}}))
         );
-        let due = |told: bool| Due { size: size("2Gi"), mark: None, told, part: Part::Asked };
+        let due = |told: bool| NodeExpansion {
+            size: size("2Gi"),
+            in_progress_patch: None,
+            claim_has_size: told,
+            trigger: ExpansionTrigger::Requested,
+        };
         assert_eq!(due(false).grown(&plain), Some(grown(&plain, size("2Gi"))));
         assert_eq!(due(true).grown(&plain), None);
     }
 
-    const PARTS: [Part; 3] = [Part::Asked, Part::Shared, Part::Untold];
+    const PARTS: [ExpansionTrigger; 3] = [
+        ExpansionTrigger::Requested,
+        ExpansionTrigger::OtherNodeExpanded,
+        ExpansionTrigger::LegacyController,
+    ];
 
-    fn due(part: Part) -> Due {
-        Due { size: size("2Gi"), mark: None, told: false, part }
+    fn due(part: ExpansionTrigger) -> NodeExpansion {
+        NodeExpansion { size: size("2Gi"), in_progress_patch: None, claim_has_size: false, trigger: part }
     }
 
     #[test]
     fn whether_a_driver_is_asked() {
-        let able = Abilities { expand: true, ..Abilities::default() };
+        let able = NodeServiceCapabilities { expand_volume: true, ..NodeServiceCapabilities::default() };
         for part in PARTS {
-            assert_eq!(due(part).turn("d", able), Turn::Ask);
+            assert_eq!(due(part).next_step("d", able), ExpansionStep::CallDriver);
         }
-        let unable = Failure {
-            kind: FailureKind::Unable,
+        let unable = ExpansionFailure {
+            kind: ExpansionFailureKind::NotSupported,
             message: "NodeExpand is not supported by the CSI driver d".into(),
         };
-        let none = Abilities::default();
-        assert_eq!(due(Part::Asked).turn("d", none), Turn::Fail(unable));
-        for part in [Part::Shared, Part::Untold] {
-            assert_eq!(due(part).turn("d", none), Turn::Over(unneeded(size("2Gi"))), "{part:?}");
+        let none = NodeServiceCapabilities::default();
+        assert_eq!(due(ExpansionTrigger::Requested).next_step("d", none), ExpansionStep::Fail(unable));
+        for part in [ExpansionTrigger::OtherNodeExpanded, ExpansionTrigger::LegacyController] {
+            assert_eq!(
+                due(part).next_step("d", none),
+                ExpansionStep::Settled(unneeded(size("2Gi"))),
+                "{part:?}"
+            );
         }
     }
 
     #[test]
     fn what_a_failure_means() {
-        use FailureKind::*;
+        use ExpansionFailureKind::*;
         let claim_for =
             |wanted: &str| claim(json!({"spec": {"resources": {"requests": {"storage": wanted}}}}));
         // Who failed how, asked by whom, after a refusal; what the claim is told, whether that counts as one.
         let check = |kind, part, refused, wanted: &str, expect: (&str, bool)| {
-            let failure = Failure { kind, message: "no".into() };
+            let failure = ExpansionFailure { kind, message: "no".into() };
             let verdict = due(part).failed(&claim_for(wanted), failure, refused, Wall(0));
-            let told = match &verdict.told {
+            let told = match &verdict.claim_patch {
                 None => "nothing",
                 Some(patch) if patch["status"]["allocatedResourceStatuses"].is_null() => "failed",
                 Some(patch) => {
@@ -422,22 +479,22 @@ mod tests {
             assert_eq!((told, verdict.refused), expect, "{kind:?} {part:?} {refused} {wanted}");
             let what = "Expander.NodeExpand failed to expand the volume";
             let how = match kind {
-                InUse => Ok(Expanded::InUse),
-                Unable | Away => Err("no".to_owned()),
-                Impossible => Err(format!("{what} no")),
-                Open | Final => Err(format!("{what} : no")),
+                InUse => Ok(ExpandOutcome::InUse),
+                NotSupported | Unreachable => Err("no".to_owned()),
+                Infeasible => Err(format!("{what} no")),
+                OutcomeUnknown | Final => Err(format!("{what} : no")),
             };
-            assert_eq!(verdict.how, how, "{kind:?}");
+            assert_eq!(verdict.result, how, "{kind:?}");
         };
         for part in PARTS {
             for refused in [false, true] {
-                check(Away, part, refused, "3Gi", ("nothing", false));
-                check(Open, part, refused, "3Gi", ("nothing", false));
-                check(Unable, part, refused, "3Gi", ("failed", false));
+                check(Unreachable, part, refused, "3Gi", ("nothing", false));
+                check(OutcomeUnknown, part, refused, "3Gi", ("nothing", false));
+                check(NotSupported, part, refused, "3Gi", ("failed", false));
             }
         }
-        for part in [Part::Asked, Part::Shared] {
-            check(Impossible, part, false, "2Gi", ("impossible", true));
+        for part in [ExpansionTrigger::Requested, ExpansionTrigger::OtherNodeExpanded] {
+            check(Infeasible, part, false, "2Gi", ("impossible", true));
             for kind in [Final, InUse] {
                 check(kind, part, false, "3Gi", ("failed", true));
                 check(kind, part, true, "2Gi", ("failed", true));
@@ -445,8 +502,8 @@ mod tests {
                 check(kind, part, true, "3Gi", ("impossible", true));
             }
         }
-        for kind in [Final, InUse, Impossible] {
-            check(kind, Part::Untold, true, "3Gi", ("nothing", false));
+        for kind in [Final, InUse, Infeasible] {
+            check(kind, ExpansionTrigger::LegacyController, true, "3Gi", ("nothing", false));
         }
     }
 }

@@ -10,32 +10,39 @@
 //! on it (`volume_operations`). The engine makes the calls.
 
 mod calls;
-mod desk;
 mod expand;
 mod node_object;
 mod registration;
-mod relabel;
+mod selinux;
 pub mod translation;
 mod volume_operations;
+mod volumes_in_use;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::PodUid;
-use model::csi::{PLUGIN, Paths, VolumeId};
+use model::csi::{CsiVolumePaths, PLUGIN, VolumeId};
 use model::k8s::CSIDriver;
 use model::node::NodeConfig;
 use sha2::{Digest, Sha256};
 
 pub use calls::{
-    Calls, VolumeCall, VolumeCallAnswer, VolumeCallFailure, VolumeCallFailureKind, VolumeCallResult, calls,
+    NodeCalls, VolumeCall, VolumeCallAnswer, VolumeCallFailure, VolumeCallFailureKind, VolumeCallResult,
+    node_calls,
 };
-pub use desk::CsiDesk;
-pub use expand::{Due, Failure, FailureKind, Growth, Turn, capacity_of, expand_call, growth, quantity};
-pub use node_object::{NODE_ID, installed, migrated, new_csi_node, node_patch, owned_by, uninstalled};
-pub use registration::{CSI_PLUGIN, Version, judge, registration_failed, unknown_kind};
-pub use relabel::{Labelled, Relabelling, labels_may_differ, relabelling};
+pub use expand::{
+    ExpansionFailure, ExpansionFailureKind, ExpansionNeed, ExpansionStep, NodeExpansion, capacity_of,
+    expand_call, expansion_need, quantity,
+};
+pub use node_object::{
+    NODE_ID, add_driver_patch, migrated_plugins_patch, new_csi_node, node_patch, owned_by,
+    remove_driver_patch,
+};
+pub use registration::{CSI_PLUGIN, Version, check_registration, registration_failed, unknown_kind};
+pub use selinux::{LabelCheck, LabelRecord, check_staged_label, labels_may_differ};
 pub use volume_operations::{CsiVolumes, VolumeCallId, VolumeRequest, VolumeRequestFrom, VolumeRequestId};
+pub use volumes_in_use::CsiVolumesInUse;
 
 /// Name of the attachment of a volume to a node.
 pub fn attachment_name(id: &VolumeId, node: &str) -> String {
@@ -48,13 +55,14 @@ pub fn inline_handle(uid: &PodUid, volume: &str) -> String {
 }
 
 /// How often drivers are asked how many volumes the node takes, in seconds. Those who don't say so are asked once.
-pub fn update_periods(drivers: &[Arc<CSIDriver>]) -> BTreeMap<String, u64> {
-    let period = |driver: &Arc<CSIDriver>| Some((driver.metadata.name.clone()?, update_period(driver)?));
+pub fn allocatable_update_periods(drivers: &[Arc<CSIDriver>]) -> BTreeMap<String, u64> {
+    let period =
+        |driver: &Arc<CSIDriver>| Some((driver.metadata.name.clone()?, allocatable_update_period(driver)?));
     drivers.iter().filter_map(period).collect()
 }
 
 /// Of one driver, if it wants to be asked.
-pub fn update_period(driver: &CSIDriver) -> Option<u64> {
+pub fn allocatable_update_period(driver: &CSIDriver) -> Option<u64> {
     let seconds = u64::try_from(driver.spec.node_allocatable_update_period_seconds?).ok()?;
     Some(seconds).filter(|seconds| *seconds > 0)
 }
@@ -67,7 +75,7 @@ fn hex_digest(text: &str) -> String {
 const TAKEN: [&str; 2] = ["staging", "publish"];
 
 /// Why a device of this name has no place on a node.
-pub fn no_place_for_device(spec_name: &str) -> Option<String> {
+pub fn reserved_device_name(spec_name: &str) -> Option<String> {
     TAKEN.contains(&spec_name).then(|| {
         format!(
             "the name {spec_name:?} of the persistent volume is that of a directory which every device of a driver \
@@ -77,7 +85,13 @@ pub fn no_place_for_device(spec_name: &str) -> Option<String> {
 }
 
 /// Where it is on this node, for this pod.
-pub fn paths(config: &NodeConfig, uid: &PodUid, id: &VolumeId, spec_name: &str, block: bool) -> Paths {
+pub fn paths(
+    config: &NodeConfig,
+    uid: &PodUid,
+    id: &VolumeId,
+    spec_name: &str,
+    block: bool,
+) -> CsiVolumePaths {
     let plugin = format!("{}/plugins/{PLUGIN}", config.root_dir);
     let pod = config.pod_dir(uid);
     // Names of volumes that stand in a pod's definition may be paths.
@@ -85,7 +99,7 @@ pub fn paths(config: &NodeConfig, uid: &PodUid, id: &VolumeId, spec_name: &str, 
     if block {
         let devices = format!("{plugin}/volumeDevices");
         let record = format!("{devices}/{spec_name}/data/vol_data.json");
-        return Paths {
+        return CsiVolumePaths {
             staging: format!("{devices}/staging/{spec_name}"),
             stage_record: record.clone(),
             target: format!("{devices}/publish/{spec_name}/{uid}"),
@@ -95,7 +109,7 @@ pub fn paths(config: &NodeConfig, uid: &PodUid, id: &VolumeId, spec_name: &str, 
     }
     let stage = format!("{plugin}/{}/{}", id.driver, hex_digest(&id.handle));
     let volume = format!("{pod}/volumes/kubernetes.io~csi/{spec_name}");
-    Paths {
+    CsiVolumePaths {
         staging: format!("{stage}/globalmount"),
         stage_record: format!("{stage}/vol_data.json"),
         target: format!("{volume}/mount"),
@@ -117,7 +131,7 @@ mod tests {
             Arc::new(driver)
         };
         let all = [driver("a", None), driver("b", Some(10)), driver("c", Some(0)), driver("d", Some(-1))];
-        assert_eq!(update_periods(&all), [("b".to_owned(), 10)].into());
+        assert_eq!(allocatable_update_periods(&all), [("b".to_owned(), 10)].into());
     }
 
     #[test]
@@ -125,7 +139,7 @@ mod tests {
         let config = NodeConfig { root_dir: "/r".into(), ..NodeConfig::default() };
         let id = VolumeId { driver: "d.example".into(), handle: "h".into() };
         for (name, refused) in [("staging", true), ("publish", true), ("pv", false), ("staging-1", false)] {
-            assert_eq!(no_place_for_device(name).is_some(), refused, "{name}");
+            assert_eq!(reserved_device_name(name).is_some(), refused, "{name}");
         }
         // What would be taken for what.
         let path = |name| paths(&config, &PodUid::new("u"), &id, name, true);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::csi::DriverNode;
+use model::csi::DriverNodeInfo;
 use model::k8s::{
     CSINode, CSINodeDriver, CSINodeSpec, Node, ObjectMeta, OwnerReference, VolumeNodeResources,
 };
@@ -43,7 +43,7 @@ pub fn new_csi_node(node: &Node) -> CSINode {
 }
 
 /// The patch that makes the annotation of migrated plugins say what this agent does. `None`: it does.
-pub fn migrated(object: &CSINode) -> Option<Value> {
+pub fn migrated_plugins_patch(object: &CSINode) -> Option<Value> {
     let annotations = object.metadata.annotations.as_ref();
     let said: BTreeSet<&str> = annotations
         .and_then(|all| all.get(MIGRATED))
@@ -69,7 +69,7 @@ pub fn owned_by(object: &CSINode, node: &Node) -> bool {
 }
 
 /// The patch that adds a driver or replaces its entry. `None`: it is there as it should be.
-pub fn installed(object: &CSINode, driver: &str, found: &DriverNode) -> Option<Value> {
+pub fn add_driver_patch(object: &CSINode, driver: &str, found: &DriverNodeInfo) -> Option<Value> {
     let keys: BTreeSet<&String> = found.topology.keys().collect();
     let count = i32::try_from(found.max_volumes).unwrap_or(i32::MAX);
     let entry = CSINodeDriver {
@@ -86,7 +86,7 @@ pub fn installed(object: &CSINode, driver: &str, found: &DriverNode) -> Option<V
 }
 
 /// The patch that takes a driver out. `None`: it is not there.
-pub fn uninstalled(object: &CSINode, driver: &str) -> Option<Value> {
+pub fn remove_driver_patch(object: &CSINode, driver: &str) -> Option<Value> {
     let others: Vec<_> = object.spec.drivers.iter().filter(|other| other.name != driver).cloned().collect();
     (others.len() != object.spec.drivers.len()).then(|| drivers_patch(object, others))
 }
@@ -102,7 +102,11 @@ fn drivers_patch(object: &CSINode, drivers: Vec<CSINodeDriver>) -> Value {
 }
 
 /// The patch of the Node that tells of a driver (`found`), or that it is gone. `Ok(None)`: nothing to say.
-pub fn node_patch(node: &Node, driver: &str, found: Option<&DriverNode>) -> Result<Option<Value>, String> {
+pub fn node_patch(
+    node: &Node,
+    driver: &str,
+    found: Option<&DriverNodeInfo>,
+) -> Result<Option<Value>, String> {
     let annotations = node.metadata.annotations.as_ref();
     let text = annotations.and_then(|all| all.get(NODE_ID)).map(String::as_str).unwrap_or_default();
     let mut ids: BTreeMap<String, String> = match text {
@@ -150,9 +154,9 @@ mod tests {
         serde_json::from_value(json!({ "metadata": value })).expect("a node")
     }
 
-    fn found(id: &str, max_volumes: i64, topology: &[(&str, &str)]) -> DriverNode {
+    fn found(id: &str, max_volumes: i64, topology: &[(&str, &str)]) -> DriverNodeInfo {
         let topology = topology.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        DriverNode { node_id: id.into(), max_volumes, topology }
+        DriverNodeInfo { node_id: id.into(), max_volumes, topology }
     }
 
     #[test]
@@ -167,17 +171,17 @@ mod tests {
     #[test]
     fn migrated_plugins_are_told_where_they_are_not() {
         let mut object = new_csi_node(&node(json!({"name": "n", "uid": "1"})));
-        assert_eq!(migrated(&object), None);
+        assert_eq!(migrated_plugins_patch(&object), None);
         let all = object.metadata.annotations.clone().unwrap().remove(MIGRATED).unwrap();
         for said in [None, Some("kubernetes.io/aws-ebs"), Some("kubernetes.io/aws-ebs,other")] {
             let annotations = said.map(|text| [(MIGRATED.to_owned(), text.to_owned())].into());
             object.metadata.annotations = annotations;
-            let patch = migrated(&object).unwrap();
+            let patch = migrated_plugins_patch(&object).unwrap();
             assert_eq!(patch["metadata"]["annotations"][MIGRATED], all.as_str(), "{said:?}");
         }
         let shuffled = all.split(',').rev().collect::<Vec<_>>().join(",");
         object.metadata.annotations = Some([(MIGRATED.to_owned(), shuffled)].into());
-        assert_eq!(migrated(&object), None);
+        assert_eq!(migrated_plugins_patch(&object), None);
     }
 
     #[test]
@@ -190,7 +194,7 @@ mod tests {
             assert_eq!(*mark, json!({"$patch": "replace"}));
             list.iter().map(|one| serde_json::from_value(one.clone()).unwrap()).collect()
         };
-        let patch = installed(&object, "a", &found("id-a", 7, &[("zone", "x")])).unwrap();
+        let patch = add_driver_patch(&object, "a", &found("id-a", 7, &[("zone", "x")])).unwrap();
         assert_eq!(
             patch,
             json!({"metadata": {"resourceVersion": "5"}, "spec": {"drivers": [
@@ -199,19 +203,23 @@ mod tests {
             ]}})
         );
         object.spec.drivers = drivers(&patch);
-        assert_eq!(installed(&object, "a", &found("id-a", 7, &[("zone", "other")])), None, "keys only");
-        let patch = installed(&object, "b", &found("id-b", 0, &[])).unwrap();
+        assert_eq!(
+            add_driver_patch(&object, "a", &found("id-a", 7, &[("zone", "other")])),
+            None,
+            "keys only"
+        );
+        let patch = add_driver_patch(&object, "b", &found("id-b", 0, &[])).unwrap();
         object.spec.drivers = drivers(&patch);
-        let patch = installed(&object, "a", &found("id-a", i64::MAX, &[])).unwrap();
+        let patch = add_driver_patch(&object, "a", &found("id-a", i64::MAX, &[])).unwrap();
         assert_eq!(patch["spec"]["drivers"][1]["allocatable"]["count"], json!(i32::MAX));
-        assert_eq!(uninstalled(&object, "c"), None);
-        let patch = uninstalled(&object, "a").unwrap();
+        assert_eq!(remove_driver_patch(&object, "c"), None);
+        let patch = remove_driver_patch(&object, "a").unwrap();
         assert_eq!(patch["spec"]["drivers"], json!([{"name": "b", "nodeID": "id-b"}, {"$patch": "replace"}]));
     }
 
     #[test]
     fn the_node_tells_ids_and_topology() {
-        let check = |before: Value, found: Option<DriverNode>, expect: Result<Option<Value>, &str>| match (
+        let check = |before: Value, found: Option<DriverNodeInfo>, expect: Result<Option<Value>, &str>| match (
             node_patch(&node(before.clone()), "d", found.as_ref()),
             expect,
         ) {

@@ -39,7 +39,11 @@ impl Version {
 }
 
 /// Whether a driver may register. `registered`: the version of one with the same name that is there.
-pub fn judge(info: &PluginInfo, endpoint: &str, registered: Option<Version>) -> Result<Version, String> {
+pub fn check_registration(
+    info: &PluginInfo,
+    endpoint: &str,
+    registered: Option<Version>,
+) -> Result<Version, String> {
     let name = &info.name;
     let refused = |why: String| {
         format!(
@@ -100,7 +104,7 @@ mod tests {
                 endpoint: String::new(),
                 versions: versions.iter().map(|v| (*v).to_owned()).collect(),
             };
-            let judged = judge(&info, "/e", there.map(version));
+            let judged = check_registration(&info, "/e", there.map(version));
             match (judged, expect) {
                 (Ok(found), Ok(expect)) => assert_eq!(found, version(expect), "{name} {versions:?}"),
                 (Err(found), Err(expect)) => assert!(found.contains(expect), "{found}"),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use model::Mono;
 
 #[derive(Clone, PartialEq, Debug)]
-pub struct Bucket {
+pub struct TokenBucket {
     /// How long one token takes to come. Zero: there is always one.
     per_token: Duration,
     burst: u32,
@@ -13,7 +13,7 @@ pub struct Bucket {
     full_at: Mono,
 }
 
-impl Bucket {
+impl TokenBucket {
     pub fn new(per_token: Duration, burst: u32) -> Self {
         Self { per_token, burst: burst.max(1), full_at: Mono::ZERO }
     }
@@ -24,14 +24,14 @@ impl Bucket {
     }
 
     /// When there is a token, at the earliest now.
-    pub fn next(&self, now: Mono) -> Mono {
+    pub fn next_token_at(&self, now: Mono) -> Mono {
         let held = model::time::nanos(self.per_token.saturating_mul(self.burst - 1));
         now.max(Mono(self.full_at.0.saturating_sub(held)))
     }
 
     /// Takes a token if there is one.
-    pub fn take(&mut self, now: Mono) -> bool {
-        if self.next(now) > now {
+    pub fn try_take(&mut self, now: Mono) -> bool {
+        if self.next_token_at(now) > now {
             return false;
         }
         self.full_at = self.full_at.max(now).plus(self.per_token);
@@ -49,19 +49,20 @@ mod tests {
 
     #[test]
     fn a_burst_and_then_an_even_flow() {
-        let mut bucket = Bucket::per_second(50, 100);
-        let mut taken = |tries: usize, millis: u64| (0..tries).filter(|_| bucket.take(at(millis))).count();
+        let mut bucket = TokenBucket::per_second(50, 100);
+        let mut taken =
+            |tries: usize, millis: u64| (0..tries).filter(|_| bucket.try_take(at(millis))).count();
         assert_eq!(taken(200, 0), 100);
         assert_eq!(taken(5, 19), 0);
         assert_eq!(taken(5, 20), 1);
         assert_eq!(taken(500, 1_020), 50);
         assert_eq!(taken(500, 60_000), 100);
-        assert_eq!(bucket.next(at(60_000)), at(60_020));
+        assert_eq!(bucket.next_token_at(at(60_000)), at(60_020));
     }
 
     #[test]
     fn without_a_rate_there_is_no_limit() {
-        let mut bucket = Bucket::per_second(0, 1);
-        assert!((0..1000).all(|_| bucket.take(at(0))));
+        let mut bucket = TokenBucket::per_second(0, 1);
+        assert!((0..1000).all(|_| bucket.try_take(at(0))));
     }
 }

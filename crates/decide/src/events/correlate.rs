@@ -7,8 +7,8 @@ use model::k8s::{Event, Time};
 use model::{Now, Wall};
 use serde_json::{Value, json};
 
-use super::bucket::Bucket;
-use super::lru::Lru;
+use super::bucket::TokenBucket;
+use super::lru::LruMap;
 use super::object::event_name;
 
 /// Keys of each kind that are remembered.
@@ -23,7 +23,7 @@ const SPAM_REFILL: Duration = Duration::from_secs(300);
 
 /// What to send.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Send {
+pub enum EventWrite {
     Create(Box<Event>),
     /// One more of an Event that was sent before. When that is gone: create `event`.
     Patch {
@@ -32,22 +32,22 @@ pub enum Send {
     },
 }
 
-impl Send {
+impl EventWrite {
     pub fn event(&self) -> &Event {
         match self {
-            Send::Create(event) | Send::Patch { event, .. } => event,
+            EventWrite::Create(event) | EventWrite::Patch { event, .. } => event,
         }
     }
 }
 
 #[derive(Clone, Debug)]
-struct Alike {
+struct SimilarEvents {
     messages: BTreeSet<String>,
     last: Wall,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Seen {
+struct RepeatCount {
     count: i32,
     first: Option<Time>,
     name: String,
@@ -55,31 +55,31 @@ struct Seen {
 
 /// Remembers what was sent.
 #[derive(Clone, Debug)]
-pub struct Correlator {
-    alike: Lru<Alike>,
-    seen: Lru<Seen>,
-    spam: Lru<Bucket>,
+pub struct EventCorrelator {
+    alike: LruMap<SimilarEvents>,
+    seen: LruMap<RepeatCount>,
+    spam: LruMap<TokenBucket>,
 }
 
-impl Default for Correlator {
+impl Default for EventCorrelator {
     fn default() -> Self {
-        Self { alike: Lru::new(REMEMBERED), seen: Lru::new(REMEMBERED), spam: Lru::new(REMEMBERED) }
+        Self { alike: LruMap::new(REMEMBERED), seen: LruMap::new(REMEMBERED), spam: LruMap::new(REMEMBERED) }
     }
 }
 
-impl Correlator {
+impl EventCorrelator {
     /// `None`: too many about this object.
-    pub fn correlate(&mut self, event: Event, now: Now) -> Option<Send> {
+    pub fn correlate(&mut self, event: Event, now: Now) -> Option<EventWrite> {
         let (event, key) = self.combine(event, now);
         let send = self.count(event, &key);
-        let bucket = self.spam.entry(&spam_key(send.event()), || Bucket::new(SPAM_REFILL, SPAM_BURST));
-        bucket.take(now.mono).then_some(send)
+        let bucket = self.spam.entry(&spam_key(send.event()), || TokenBucket::new(SPAM_REFILL, SPAM_BURST));
+        bucket.try_take(now.mono).then_some(send)
     }
 
     /// From the tenth message of one reason on, all of them share one Event.
     fn combine(&mut self, event: Event, now: Now) -> (Event, String) {
         let key = reason_key(&event);
-        let fresh = || Alike { messages: BTreeSet::new(), last: now.wall };
+        let fresh = || SimilarEvents { messages: BTreeSet::new(), last: now.wall };
         let alike = self.alike.entry(&key, fresh);
         if now.wall.since(alike.last) > SIMILAR_WITHIN {
             alike.messages.clear();
@@ -99,13 +99,13 @@ impl Correlator {
         (combined, key)
     }
 
-    fn count(&mut self, mut event: Event, key: &str) -> Send {
-        let seen = self.seen.entry(key, Seen::default);
+    fn count(&mut self, mut event: Event, key: &str) -> EventWrite {
+        let seen = self.seen.entry(key, RepeatCount::default);
         seen.count += 1;
         if seen.count == 1 {
             seen.first = event.first_timestamp.clone();
             seen.name = event.metadata.name.clone().unwrap_or_default();
-            return Send::Create(Box::new(event));
+            return EventWrite::Create(Box::new(event));
         }
         event.metadata.name = Some(seen.name.clone());
         event.first_timestamp = seen.first.clone();
@@ -115,7 +115,7 @@ impl Correlator {
             "lastTimestamp": event.last_timestamp,
             "message": event.message,
         });
-        Send::Patch { event: Box::new(event), patch }
+        EventWrite::Patch { event: Box::new(event), patch }
     }
 }
 
@@ -155,25 +155,25 @@ fn join(parts: &[&Option<String>]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::object::{EventSource, object};
+    use super::super::object::{EventSource, event_object};
     use super::*;
     use model::{ApiEvent, EventSubject, FullName, Mono, PodUid};
 
     struct Bench {
-        correlator: Correlator,
+        correlator: EventCorrelator,
         secs: u64,
     }
 
     impl Bench {
         fn new() -> Self {
-            Self { correlator: Correlator::default(), secs: 1_000 }
+            Self { correlator: EventCorrelator::default(), secs: 1_000 }
         }
 
-        fn send(&mut self, pod: &str, reason: &str, message: &str) -> Option<Send> {
+        fn send(&mut self, pod: &str, reason: &str, message: &str) -> Option<EventWrite> {
             self.send_event(pod, &ApiEvent::normal(reason, message))
         }
 
-        fn send_event(&mut self, pod: &str, event: &ApiEvent) -> Option<Send> {
+        fn send_event(&mut self, pod: &str, event: &ApiEvent) -> Option<EventWrite> {
             let now = Now {
                 mono: Mono::from_duration(Duration::from_secs(self.secs)),
                 wall: Wall(self.secs as i64 * 1_000_000_000),
@@ -184,15 +184,15 @@ mod tests {
                 resource_version: String::new(),
             };
             let source = EventSource { host: "n".into() };
-            let event = object(&source, &about, event, now.wall);
+            let event = event_object(&source, &about, event, now.wall);
             self.correlator.correlate(event, now)
         }
 
         fn shown(&mut self, pod: &str, reason: &str, message: &str) -> String {
             match self.send(pod, reason, message) {
                 None => "-".into(),
-                Some(Send::Create(event)) => format!("new {}", event.message.unwrap()),
-                Some(Send::Patch { event, patch }) => {
+                Some(EventWrite::Create(event)) => format!("new {}", event.message.unwrap()),
+                Some(EventWrite::Patch { event, patch }) => {
                     assert_eq!(patch["count"], json!(event.count));
                     format!("{} x {}", patch["count"], patch["message"].as_str().unwrap())
                 }
@@ -203,9 +203,11 @@ mod tests {
     #[test]
     fn a_repeated_one_is_counted() {
         let mut bench = Bench::new();
-        let Some(Send::Create(first)) = bench.send("a", "Pulled", "m") else { panic!("a new one") };
+        let Some(EventWrite::Create(first)) = bench.send("a", "Pulled", "m") else { panic!("a new one") };
         bench.secs += 10;
-        let Some(Send::Patch { event, patch }) = bench.send("a", "Pulled", "m") else { panic!("a patch") };
+        let Some(EventWrite::Patch { event, patch }) = bench.send("a", "Pulled", "m") else {
+            panic!("a patch")
+        };
         assert_eq!(event.metadata.name, first.metadata.name);
         assert_eq!(event.first_timestamp, first.first_timestamp);
         assert_eq!(patch, json!({"count": 2, "lastTimestamp": "1970-01-01T00:16:50Z", "message": "m"}));

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 #[derive(Clone, Debug)]
-pub(super) struct Lru<V> {
+pub(super) struct LruMap<V> {
     most: usize,
     clock: u64,
     entries: BTreeMap<String, (u64, V)>,
     by_use: BTreeMap<u64, String>,
 }
 
-impl<V> Lru<V> {
+impl<V> LruMap<V> {
     pub fn new(most: usize) -> Self {
         Self { most, clock: 0, entries: BTreeMap::new(), by_use: BTreeMap::new() }
     }
@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn what_is_used_stays() {
-        let mut lru = Lru::new(2);
+        let mut lru = LruMap::new(2);
         *lru.entry("a", || 0) += 1;
         *lru.entry("b", || 0) += 1;
         *lru.entry("a", || 0) += 1;

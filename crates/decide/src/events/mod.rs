@@ -12,6 +12,6 @@ mod correlate;
 mod lru;
 mod object;
 
-pub use bucket::Bucket;
-pub use correlate::{Correlator, Send};
-pub use object::{EventSource, object};
+pub use bucket::TokenBucket;
+pub use correlate::{EventCorrelator, EventWrite};
+pub use object::{EventSource, event_object};

@@ -1,7 +1,7 @@
 //! The Event object of one record.
 
 use model::k8s::{self, ObjectMeta, ObjectReference};
-use model::{ApiEvent, EventKind, EventSubject, Wall};
+use model::{ApiEvent, EventSubject, EventType, Wall};
 
 /// The component that a kubelet's Events come from.
 const COMPONENT: &str = "kubelet";
@@ -13,7 +13,7 @@ pub struct EventSource {
     pub host: String,
 }
 
-pub fn object(source: &EventSource, about: &EventSubject, event: &ApiEvent, at: Wall) -> k8s::Event {
+pub fn event_object(source: &EventSource, about: &EventSubject, event: &ApiEvent, at: Wall) -> k8s::Event {
     let reference = reference(about, event);
     let name = reference.name.clone().unwrap_or_default();
     k8s::Event {
@@ -31,8 +31,8 @@ pub fn object(source: &EventSource, about: &EventSubject, event: &ApiEvent, at: 
         count: Some(1),
         type_: Some(
             match event.kind {
-                EventKind::Normal => "Normal",
-                EventKind::Warning => "Warning",
+                EventType::Normal => "Normal",
+                EventType::Warning => "Warning",
             }
             .into(),
         ),
@@ -91,8 +91,8 @@ mod tests {
             resource_version: "42".into(),
         };
         let at = Wall(1_700_000_000_123_456_789);
-        let event = ApiEvent::normal("Started", "Container started").about(ContainerKind::Init, "c");
-        let made = serde_json::to_value(object(&source, &about, &event, at)).unwrap();
+        let event = ApiEvent::normal("Started", "Container started").for_container(ContainerKind::Init, "c");
+        let made = serde_json::to_value(event_object(&source, &about, &event, at)).unwrap();
         let expect = json!({
             "apiVersion": "v1",
             "kind": "Event",
@@ -113,7 +113,7 @@ mod tests {
         });
         assert_eq!(made, expect);
         let node = EventSubject::Node { name: "vm".into() };
-        let made = object(&source, &node, &ApiEvent::warning("Rebooted", "x"), at);
+        let made = event_object(&source, &node, &ApiEvent::warning("Rebooted", "x"), at);
         assert_eq!(made.metadata.namespace.as_deref(), Some("default"));
         assert_eq!(
             serde_json::to_value(&made.involved_object).unwrap(),

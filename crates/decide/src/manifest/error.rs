@@ -11,14 +11,17 @@ use super::validate::FieldError;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct ManifestError {
     pub origin: Origin,
-    pub refusal: Refusal,
+    pub kind: ManifestErrorKind,
 }
 
 impl fmt::Display for ManifestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ManifestError { origin, refusal } = self;
+        let ManifestError { origin, kind: refusal } = self;
         match (origin, refusal) {
-            (Origin::File { .. }, Refusal::Undecodable(_) | Refusal::OtherKind(_)) => {
+            (
+                Origin::File { .. },
+                ManifestErrorKind::Undecodable(_) | ManifestErrorKind::UnexpectedKind(_),
+            ) => {
                 write!(f, "{origin}: {refusal}, please check config file")
             }
             _ => write!(f, "{origin}: {refusal}"),
@@ -28,19 +31,19 @@ impl fmt::Display for ManifestError {
 
 /// The reason alone, without the place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum ManifestErrorKind {
     /// Not YAML, not JSON, or of a wrong shape.
     #[error("couldn't parse as pod({0})")]
     Undecodable(CodecError),
     /// Something else than a pod.
     #[error("couldn't parse as pod({0})")]
-    OtherKind(String),
+    UnexpectedKind(String),
     #[error("invalid runtime class: {0}")]
     RuntimeClass(String),
     #[error("invalid {kind}: {what}")]
     Object { kind: &'static str, what: String },
     #[error("invalid pod: name is needed for the pod")]
-    Nameless,
+    MissingName,
     #[error("invalid pod: {}", error_list(.0))]
     Invalid(Vec<FieldError>),
     /// It needs objects that only an API server has.

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{Pod, Toleration};
 use model::codec;
 
-use super::error::{ManifestError, Refusal};
+use super::error::{ManifestError, ManifestErrorKind};
 use super::references::{self, StaticPodRules};
 use super::{defaults, validate};
 
@@ -31,20 +31,21 @@ pub fn static_pod(
     rules: impl Into<StaticPodRules>,
 ) -> Result<Pod, ManifestError> {
     let rules: StaticPodRules = rules.into();
-    let refuse = |refusal| ManifestError { origin: origin.clone(), refusal };
+    let refuse = |refusal| ManifestError { origin: origin.clone(), kind: refusal };
     if pod.metadata.name.as_ref().is_none_or(String::is_empty) {
-        return Err(refuse(Refusal::Nameless));
+        return Err(refuse(ManifestErrorKind::MissingName));
     }
     defaults::defaults(&mut pod);
-    mark(&mut pod, origin, node_name);
-    validate::validate_under(&pod, rules.own_users_on_host_network)
-        .map_err(|errors| refuse(Refusal::Invalid(errors)))?;
-    references::check(&pod, rules.references).map_err(|reason| refuse(Refusal::References(reason)))?;
+    set_static_pod_fields(&mut pod, origin, node_name);
+    validate::validate_with_gate(&pod, rules.user_namespace_with_host_network)
+        .map_err(|errors| refuse(ManifestErrorKind::Invalid(errors)))?;
+    references::check(&pod, rules.references)
+        .map_err(|reason| refuse(ManifestErrorKind::References(reason)))?;
     Ok(pod)
 }
 
 /// The static defaults: everything below is derived from the content, the place and the node.
-fn mark(pod: &mut Pod, origin: &Origin, node_name: &str) {
+fn set_static_pod_fields(pod: &mut Pod, origin: &Origin, node_name: &str) {
     let uid = match pod.metadata.uid.take().filter(|uid| !uid.is_empty()) {
         Some(given) => given,
         None => uid(pod, origin, node_name),

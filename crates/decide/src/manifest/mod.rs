@@ -25,10 +25,10 @@ use model::runtime_class::RuntimeClasses;
 use serde_json::Value;
 
 pub use self::defaults::defaults;
-pub use self::error::{ManifestError, Refusal};
+pub use self::error::{ManifestError, ManifestErrorKind};
 pub use self::identity::{CONFIG_HASH_ANNOTATION, Origin, static_pod};
-use self::objects::LocalKind;
-pub use self::references::{References, StaticPodRules, always_refused, references};
+use self::objects::LocalObjectKind;
+pub use self::references::{ReferencePolicy, StaticPodRules, check_always_refused, check_references};
 pub(crate) use self::validate::qualified_name;
 pub use self::validate::{FieldError, validate};
 
@@ -38,7 +38,7 @@ enum Kind {
     Pod,
     PodList,
     RuntimeClass,
-    Object(LocalKind),
+    Object(LocalObjectKind),
     Other(String),
 }
 
@@ -48,9 +48,9 @@ fn kind(document: &Value) -> Kind {
         (Some("v1"), Some("Pod")) => Kind::Pod,
         (Some("v1"), Some("PodList" | "List")) => Kind::PodList,
         (Some("node.k8s.io/v1"), Some("RuntimeClass")) => Kind::RuntimeClass,
-        (Some("v1"), Some("ConfigMap")) => Kind::Object(LocalKind::ConfigMap),
-        (Some("v1"), Some("Secret")) => Kind::Object(LocalKind::Secret),
-        (Some("v1"), Some("PersistentVolumeClaim")) => Kind::Object(LocalKind::Claim),
+        (Some("v1"), Some("ConfigMap")) => Kind::Object(LocalObjectKind::ConfigMap),
+        (Some("v1"), Some("Secret")) => Kind::Object(LocalObjectKind::Secret),
+        (Some("v1"), Some("PersistentVolumeClaim")) => Kind::Object(LocalObjectKind::Claim),
         (_, None) => Kind::Other("kind is missing".to_owned()),
         (None, Some(kind)) => Kind::Other(format!("apiVersion is missing for kind {kind:?}")),
         (Some(version), Some(kind)) => {
@@ -79,27 +79,27 @@ pub fn decode_file(
 ) -> FileContent {
     let rules: StaticPodRules = rules.into();
     let origin = |document| Origin::File { path: path.to_owned(), document };
-    let refuse = |refusal| ManifestError { origin: origin(0), refusal };
+    let refuse = |refusal| ManifestError { origin: origin(0), kind: refusal };
     let of_error = |error| FileContent { errors: vec![error], ..FileContent::default() };
     let documents = match codec::parse_documents(bytes) {
         Ok(documents) => documents,
-        Err(error) => return of_error(refuse(Refusal::Undecodable(error))),
+        Err(error) => return of_error(refuse(ManifestErrorKind::Undecodable(error))),
     };
     if documents.is_empty() {
-        return of_error(refuse(Refusal::OtherKind("the file is empty".to_owned())));
+        return of_error(refuse(ManifestErrorKind::UnexpectedKind("the file is empty".to_owned())));
     }
     let mut content = FileContent::default();
     for (index, document) in documents.into_iter().enumerate() {
         if kind(&document) == Kind::RuntimeClass {
             match runtime_class::decode(document) {
                 Ok((name, class)) => drop(content.runtime_classes.insert(name, class)),
-                Err(refusal) => content.errors.push(ManifestError { origin: origin(index), refusal }),
+                Err(refusal) => content.errors.push(ManifestError { origin: origin(index), kind: refusal }),
             }
             continue;
         }
-        if let (Kind::Object(kind), References::Local) = (kind(&document), rules.references) {
+        if let (Kind::Object(kind), ReferencePolicy::AllowLocal) = (kind(&document), rules.references) {
             let read = objects::decode(kind, document, &mut content.objects);
-            let refused = read.err().map(|refusal| ManifestError { origin: origin(index), refusal });
+            let refused = read.err().map(|refusal| ManifestError { origin: origin(index), kind: refusal });
             content.errors.extend(refused);
             continue;
         }
@@ -117,21 +117,26 @@ fn pod_document(
     node_name: &str,
     rules: StaticPodRules,
 ) -> Result<Pod, ManifestError> {
-    let refuse = |refusal| ManifestError { origin: origin.clone(), refusal };
+    let refuse = |refusal| ManifestError { origin: origin.clone(), kind: refusal };
     match kind(&document) {
         Kind::Pod => {}
         Kind::PodList => {
-            return Err(refuse(Refusal::OtherKind("a list of pods is not allowed in a file".to_owned())));
+            return Err(refuse(ManifestErrorKind::UnexpectedKind(
+                "a list of pods is not allowed in a file".to_owned(),
+            )));
         }
-        Kind::RuntimeClass => return Err(refuse(Refusal::OtherKind("it is a RuntimeClass".to_owned()))),
+        Kind::RuntimeClass => {
+            return Err(refuse(ManifestErrorKind::UnexpectedKind("it is a RuntimeClass".to_owned())));
+        }
         Kind::Object(kind) => {
             let kind = kind.word();
             let what = format!("kind {kind:?} is read from files only where there is no cluster");
-            return Err(refuse(Refusal::OtherKind(what)));
+            return Err(refuse(ManifestErrorKind::UnexpectedKind(what)));
         }
-        Kind::Other(what) => return Err(refuse(Refusal::OtherKind(what))),
+        Kind::Other(what) => return Err(refuse(ManifestErrorKind::UnexpectedKind(what))),
     }
-    let pod = codec::pod_from_value(document).map_err(|error| refuse(Refusal::Undecodable(error)))?;
+    let pod =
+        codec::pod_from_value(document).map_err(|error| refuse(ManifestErrorKind::Undecodable(error)))?;
     static_pod(pod, origin, node_name, rules)
 }
 
@@ -144,25 +149,29 @@ pub fn decode_http(
 ) -> Result<Vec<Pod>, ManifestError> {
     let rules: StaticPodRules = rules.into();
     let origin = Origin::Http { url: url.to_owned() };
-    let refuse = |refusal| ManifestError { origin: origin.clone(), refusal };
-    let undecodable = |error: CodecError| refuse(Refusal::Undecodable(error));
+    let refuse = |refusal| ManifestError { origin: origin.clone(), kind: refusal };
+    let undecodable = |error: CodecError| refuse(ManifestErrorKind::Undecodable(error));
     let mut documents = codec::parse_documents(bytes).map_err(undecodable)?;
     let document = match (documents.pop(), documents.len()) {
         (Some(document), 0) => document,
-        (None, _) => return Err(refuse(Refusal::OtherKind("the answer is empty".to_owned()))),
-        (Some(_), _) => return Err(refuse(Refusal::OtherKind("more than one document".to_owned()))),
+        (None, _) => return Err(refuse(ManifestErrorKind::UnexpectedKind("the answer is empty".to_owned()))),
+        (Some(_), _) => {
+            return Err(refuse(ManifestErrorKind::UnexpectedKind("more than one document".to_owned())));
+        }
     };
     let pods = match kind(&document) {
         Kind::Pod => vec![codec::pod_from_value(document).map_err(undecodable)?],
         Kind::PodList => codec::pod_list_from_value(document).map_err(undecodable)?,
         Kind::RuntimeClass => {
-            return Err(refuse(Refusal::OtherKind("runtime classes are read from files only".to_owned())));
+            return Err(refuse(ManifestErrorKind::UnexpectedKind(
+                "runtime classes are read from files only".to_owned(),
+            )));
         }
         Kind::Object(kind) => {
             let what = format!("kind {:?} is read from files only", kind.word());
-            return Err(refuse(Refusal::OtherKind(what)));
+            return Err(refuse(ManifestErrorKind::UnexpectedKind(what)));
         }
-        Kind::Other(what) => return Err(refuse(Refusal::OtherKind(what))),
+        Kind::Other(what) => return Err(refuse(ManifestErrorKind::UnexpectedKind(what))),
     };
     pods.into_iter().map(|pod| static_pod(pod, &origin, node_name, rules)).collect()
 }

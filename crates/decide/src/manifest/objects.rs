@@ -9,7 +9,7 @@ use model::codec;
 use model::local::LocalObjects;
 use serde_json::Value;
 
-use super::Refusal;
+use super::ManifestErrorKind;
 use super::validate::syntax;
 use crate::hash::fnv1a_64;
 
@@ -17,41 +17,45 @@ use crate::hash::fnv1a_64;
 const MOST_BYTES: usize = 1 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LocalKind {
+pub enum LocalObjectKind {
     ConfigMap,
     Secret,
     Claim,
 }
 
-impl LocalKind {
+impl LocalObjectKind {
     pub fn word(self) -> &'static str {
         match self {
-            LocalKind::ConfigMap => "ConfigMap",
-            LocalKind::Secret => "Secret",
-            LocalKind::Claim => "PersistentVolumeClaim",
+            LocalObjectKind::ConfigMap => "ConfigMap",
+            LocalObjectKind::Secret => "Secret",
+            LocalObjectKind::Claim => "PersistentVolumeClaim",
         }
     }
 }
 
 /// Adds the object of the document to `objects`; a later one of the same name replaces an earlier one.
-pub fn decode(kind: LocalKind, document: Value, objects: &mut LocalObjects) -> Result<(), Refusal> {
-    let invalid = |what: String| Refusal::Object { kind: kind.word(), what };
+pub fn decode(
+    kind: LocalObjectKind,
+    document: Value,
+    objects: &mut LocalObjects,
+) -> Result<(), ManifestErrorKind> {
+    let invalid = |what: String| ManifestErrorKind::Object { kind: kind.word(), what };
     // The same text is the same version, so that a file which is only touched changes nothing.
     let version = format!("{:016x}", fnv1a_64(document.to_string().as_bytes()));
     match kind {
-        LocalKind::ConfigMap => {
+        LocalObjectKind::ConfigMap => {
             let map: ConfigMap = codec::from_value(&document).map_err(|e| invalid(e.to_string()))?;
             let key = object_key(ObjectKind::ConfigMap, &map.metadata).map_err(invalid)?;
             let content = config_map(map, version).map_err(invalid)?;
             keep(&mut objects.contents, key, Arc::new(content));
         }
-        LocalKind::Secret => {
+        LocalObjectKind::Secret => {
             let secret: Secret = codec::from_value(&document).map_err(|e| invalid(e.to_string()))?;
             let key = object_key(ObjectKind::Secret, &secret.metadata).map_err(invalid)?;
             let content = secret_content(secret, version).map_err(invalid)?;
             keep(&mut objects.contents, key, Arc::new(content));
         }
-        LocalKind::Claim => {
+        LocalObjectKind::Claim => {
             let mut claim: PersistentVolumeClaim =
                 codec::from_value(&document).map_err(|e| invalid(e.to_string()))?;
             let key = object_key(ObjectKind::ConfigMap, &claim.metadata).map_err(invalid)?;
@@ -139,7 +143,7 @@ mod tests {
 
     use super::*;
 
-    fn decoded(kind: LocalKind, document: Value) -> Result<LocalObjects, String> {
+    fn decoded(kind: LocalObjectKind, document: Value) -> Result<LocalObjects, String> {
         let mut objects = LocalObjects::default();
         decode(kind, document, &mut objects).map_err(|refusal| refusal.to_string())?;
         Ok(objects)
@@ -154,14 +158,14 @@ mod tests {
     #[test]
     fn contents() {
         let map = json!({"metadata": {"name": "m"}, "data": {"a": "1"}, "binaryData": {"b": "Mg=="}});
-        let found = decoded(LocalKind::ConfigMap, map).unwrap();
+        let found = decoded(LocalObjectKind::ConfigMap, map).unwrap();
         assert_eq!(data(&found), ["a=1", "b=2"]);
         assert_eq!(found.contents[0].0.namespace, "default");
         let secret = json!({
             "metadata": {"name": "s", "namespace": "ns"}, "type": "Opaque",
             "data": {"a": "MQ==", "b": "Mg=="}, "stringData": {"b": "two"},
         });
-        let found = decoded(LocalKind::Secret, secret).unwrap();
+        let found = decoded(LocalObjectKind::Secret, secret).unwrap();
         assert_eq!(data(&found), ["a=1", "b=two"]);
         assert_eq!(found.contents[0].1.secret_type.as_deref(), Some("Opaque"));
         assert!(!format!("{found:?}").contains("two"), "a secret does not show");
@@ -169,20 +173,28 @@ mod tests {
 
     #[test]
     fn what_is_refused() {
-        let check = |kind: LocalKind, document: Value, expect: &str| {
+        let check = |kind: LocalObjectKind, document: Value, expect: &str| {
             let error = decoded(kind, document).unwrap_err();
             assert!(error.contains(expect), "{error}");
         };
-        check(LocalKind::ConfigMap, json!({"metadata": {}}), "invalid ConfigMap: metadata.name");
-        check(LocalKind::Claim, json!({"metadata": {"name": "../up"}}), "metadata.name");
-        check(LocalKind::Claim, json!({"metadata": {"name": "a", "namespace": "a.b"}}), "metadata.namespace");
+        check(LocalObjectKind::ConfigMap, json!({"metadata": {}}), "invalid ConfigMap: metadata.name");
+        check(LocalObjectKind::Claim, json!({"metadata": {"name": "../up"}}), "metadata.name");
+        check(
+            LocalObjectKind::Claim,
+            json!({"metadata": {"name": "a", "namespace": "a.b"}}),
+            "metadata.namespace",
+        );
         let block = json!({"metadata": {"name": "a"}, "spec": {"volumeMode": "Block"}});
-        check(LocalKind::Claim, block, "spec.volumeMode");
+        check(LocalObjectKind::Claim, block, "spec.volumeMode");
         let key = json!({"metadata": {"name": "a"}, "data": {"../x": "1"}});
-        check(LocalKind::ConfigMap, key, "data[../x]");
-        check(LocalKind::Secret, json!({"metadata": {"name": "a"}, "data": {"k": "%"}}), "invalid Secret");
+        check(LocalObjectKind::ConfigMap, key, "data[../x]");
+        check(
+            LocalObjectKind::Secret,
+            json!({"metadata": {"name": "a"}, "data": {"k": "%"}}),
+            "invalid Secret",
+        );
         let much = json!({"metadata": {"name": "a"}, "data": {"k": "x".repeat(MOST_BYTES + 1)}});
-        check(LocalKind::ConfigMap, much, "at most");
+        check(LocalObjectKind::ConfigMap, much, "at most");
     }
 
     #[test]
@@ -191,7 +203,7 @@ mod tests {
         let map = |text: &str| json!({"metadata": {"name": "m"}, "data": {"k": text}});
         let mut versions = Vec::new();
         for text in ["1", "1", "2"] {
-            decode(LocalKind::ConfigMap, map(text), &mut objects).unwrap();
+            decode(LocalObjectKind::ConfigMap, map(text), &mut objects).unwrap();
             assert_eq!(objects.contents.len(), 1);
             versions.push(objects.contents[0].1.resource_version.clone());
         }

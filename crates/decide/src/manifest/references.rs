@@ -6,34 +6,34 @@ use k8s_openapi::api::core::v1::{
 
 /// What a static pod may name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum References {
+pub enum ReferencePolicy {
     /// Nothing that only an API server has.
-    Refused,
+    Deny,
     /// Everything but what stays refused.
-    Allowed,
+    Allow,
     /// What may stand in a file beside it: the node has no cluster.
-    Local,
+    AllowLocal,
 }
 
 /// What a static pod may be on this node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StaticPodRules {
-    pub references: References,
+    pub references: ReferencePolicy,
     /// `hostUsers: false` goes with `hostNetwork` (the gate `UserNamespacesHostNetworkSupport`).
-    pub own_users_on_host_network: bool,
+    pub user_namespace_with_host_network: bool,
 }
 
-impl From<References> for StaticPodRules {
-    fn from(references: References) -> Self {
-        Self { references, own_users_on_host_network: false }
+impl From<ReferencePolicy> for StaticPodRules {
+    fn from(references: ReferencePolicy) -> Self {
+        Self { references, user_namespace_with_host_network: false }
     }
 }
 
-pub fn check(pod: &Pod, allowed: References) -> Result<(), String> {
+pub fn check(pod: &Pod, allowed: ReferencePolicy) -> Result<(), String> {
     match allowed {
-        References::Refused => references(pod),
-        References::Allowed => always_refused(pod),
-        References::Local => references(&without_local(pod)),
+        ReferencePolicy::Deny => check_references(pod),
+        ReferencePolicy::Allow => check_always_refused(pod),
+        ReferencePolicy::AllowLocal => check_references(&without_local(pod)),
     }
 }
 
@@ -65,7 +65,7 @@ fn without_local(pod: &Pod) -> Pod {
 }
 
 /// Refuses the first reference to an API object, in the order in which the reference kubelet looks for them.
-pub fn references(pod: &Pod) -> Result<(), String> {
+pub fn check_references(pod: &Pod) -> Result<(), String> {
     let Some(spec) = &pod.spec else { return Ok(()) };
     match first_reference(spec)? {
         Some(object) => Err(format!("static pods may not reference {object}")),
@@ -74,7 +74,7 @@ pub fn references(pod: &Pod) -> Result<(), String> {
 }
 
 /// What stays refused even where references are allowed.
-pub fn always_refused(pod: &Pod) -> Result<(), String> {
+pub fn check_always_refused(pod: &Pod) -> Result<(), String> {
     let Some(spec) = &pod.spec else { return Ok(()) };
     let mut volumes = spec.volumes.iter().flatten();
     if volumes.any(|volume| projections(volume).any(|source| source.cluster_trust_bundle.is_some())) {
@@ -259,7 +259,7 @@ mod tests {
     fn check(spec: Value, expect: Result<(), &str>) {
         let pod = model::codec::pod_from_value(json!({"spec": spec})).unwrap();
         let expect = expect.map_err(|object| format!("static pods may not reference {object}"));
-        assert_eq!(references(&pod), expect, "{spec}");
+        assert_eq!(check_references(&pod), expect, "{spec}");
     }
 
     fn check_volume(source: Value, expect: Result<(), &str>) {
@@ -369,7 +369,7 @@ mod tests {
     #[test]
     fn unknown_sources_are_refused() {
         let refusal = |volume: Value| {
-            references(&model::codec::pod_from_value(json!({"spec": {"volumes": [volume]}})).unwrap())
+            check_references(&model::codec::pod_from_value(json!({"spec": {"volumes": [volume]}})).unwrap())
                 .unwrap_err()
         };
         assert_eq!(refusal(json!({"name": "v"})), "unknown volume type for volume \"v\"");
@@ -383,7 +383,7 @@ mod tests {
     fn some_references_are_never_allowed() {
         let check = |spec: Value, expect: Result<(), &str>| {
             let pod = model::codec::pod_from_value(json!({"spec": spec})).unwrap();
-            assert_eq!(always_refused(&pod), expect.map_err(str::to_owned), "{spec}");
+            assert_eq!(check_always_refused(&pod), expect.map_err(str::to_owned), "{spec}");
         };
         check(json!({"volumes": [{"name": "s", "secret": {"secretName": "s"}}]}), Ok(()));
         check(json!({"resourceClaims": [{"name": "r"}]}), Err("static pods may not use ResourceClaims"));
@@ -398,7 +398,7 @@ mod tests {
         let check = |spec: Value, expect: Result<(), &str>| {
             let pod = model::codec::pod_from_value(json!({"spec": spec})).unwrap();
             let expect = expect.map_err(|object| format!("static pods may not reference {object}"));
-            assert_eq!(super::check(&pod, References::Local), expect);
+            assert_eq!(super::check(&pod, ReferencePolicy::AllowLocal), expect);
         };
         check(
             json!({

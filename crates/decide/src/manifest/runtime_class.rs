@@ -4,12 +4,12 @@ use k8s_openapi::api::node::v1 as api;
 use model::runtime_class::RuntimeClass;
 use serde_json::Value;
 
-use super::Refusal;
+use super::ManifestErrorKind;
 use super::validate::syntax;
 
 /// Name and class. What concerns schedulers is not looked at.
-pub fn decode(document: Value) -> Result<(String, RuntimeClass), Refusal> {
-    let invalid = |what: String| Refusal::RuntimeClass(what);
+pub fn decode(document: Value) -> Result<(String, RuntimeClass), ManifestErrorKind> {
+    let invalid = |what: String| ManifestErrorKind::RuntimeClass(what);
     let class: api::RuntimeClass =
         model::codec::from_value(&document).map_err(|error| invalid(error.to_string()))?;
     let name = class.metadata.name.unwrap_or_default();

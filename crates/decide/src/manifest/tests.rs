@@ -11,7 +11,7 @@ fn pod(name: &str) -> String {
 
 fn file(text: &str) -> (Vec<String>, Vec<String>) {
     let FileContent { pods, errors, .. } =
-        decode_file(text.as_bytes(), "/m/a.yaml", "node", References::Refused);
+        decode_file(text.as_bytes(), "/m/a.yaml", "node", ReferencePolicy::Deny);
     let names = pods.into_iter().filter_map(|pod| pod.metadata.name).collect();
     (names, errors.iter().map(ToString::to_string).collect())
 }
@@ -83,7 +83,7 @@ spec:
 status: {}
 "#;
     check_file(text, &["store-node"], &[]);
-    let FileContent { pods, .. } = decode_file(text.as_bytes(), "/m/a.yaml", "node", References::Refused);
+    let FileContent { pods, .. } = decode_file(text.as_bytes(), "/m/a.yaml", "node", ReferencePolicy::Deny);
     let container = &pods[0].spec.as_ref().unwrap().containers[0];
     assert_eq!(container.ports.as_ref().unwrap()[0].host_port, Some(2381));
 }
@@ -116,7 +116,7 @@ fn documents_stand_on_their_own() {
 fn same_content_in_one_file_is_two_pods() {
     let twice = format!("{}---\n{}", pod("a"), pod("a"));
     let FileContent { pods, errors, .. } =
-        decode_file(twice.as_bytes(), "/m/a.yaml", "node", References::Refused);
+        decode_file(twice.as_bytes(), "/m/a.yaml", "node", ReferencePolicy::Deny);
     assert_eq!((pods.len(), errors.len()), (2, 0));
     assert_ne!(pods[0].metadata.uid, pods[1].metadata.uid);
 }
@@ -156,14 +156,15 @@ fn other_kinds_are_named() {
 fn references_are_refused_where_asked() {
     let manifest = pod("a").replace("spec: {", "spec: {imagePullSecrets: [{name: s}], ");
     check_file(&manifest, &[], &["/m/a.yaml: static pods may not reference secrets"]);
-    assert_eq!(decode_file(manifest.as_bytes(), "/m/a.yaml", "node", References::Allowed).pods.len(), 1);
+    assert_eq!(decode_file(manifest.as_bytes(), "/m/a.yaml", "node", ReferencePolicy::Allow).pods.len(), 1);
     let claims = pod("a").replace("spec: {", "spec: {resourceClaims: [{name: r, resourceClaimName: x}], ");
-    let FileContent { errors, .. } = decode_file(claims.as_bytes(), "/m/a.yaml", "node", References::Allowed);
+    let FileContent { errors, .. } =
+        decode_file(claims.as_bytes(), "/m/a.yaml", "node", ReferencePolicy::Allow);
     assert_eq!(errors[0].to_string(), "/m/a.yaml: static pods may not use ResourceClaims");
 }
 
 fn http(text: &str) -> Result<Vec<String>, String> {
-    let pods = decode_http(text.as_bytes(), "http://u/", "node", References::Refused)
+    let pods = decode_http(text.as_bytes(), "http://u/", "node", ReferencePolicy::Deny)
         .map_err(|error| error.to_string())?;
     Ok(pods.into_iter().filter_map(|pod| pod.metadata.name).collect())
 }
@@ -213,9 +214,9 @@ fn errors_are_one_line() {
 proptest! {
     #[test]
     fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        let FileContent { pods, errors, .. } = decode_file(&bytes, "/m/a", "node", References::Refused);
+        let FileContent { pods, errors, .. } = decode_file(&bytes, "/m/a", "node", ReferencePolicy::Deny);
         prop_assert!(pods.is_empty() && !errors.is_empty());
-        prop_assert!(decode_http(&bytes, "u", "node", References::Refused).is_err());
+        prop_assert!(decode_http(&bytes, "u", "node", ReferencePolicy::Deny).is_err());
     }
 
     #[test]
@@ -224,7 +225,7 @@ proptest! {
         let position = position.min(text.len());
         text.splice(position..(position + 1).min(text.len()), junk.chars());
         let text: String = text.into_iter().collect();
-        let FileContent { pods, errors, .. } = decode_file(text.as_bytes(), "/m/a", "node", References::Refused);
+        let FileContent { pods, errors, .. } = decode_file(text.as_bytes(), "/m/a", "node", ReferencePolicy::Deny);
         prop_assert!(pods.len() + errors.len() > 0);
     }
 }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use model::k8s::{Node, NodeAddress};
-use model::node::{HostAddresses, NodeSetup};
+use model::node::{HostAddresses, NodeObjectConfig};
 
 const PROVIDED_NODE_IP: &str = "alpha.kubernetes.io/provided-node-ip";
 
@@ -51,13 +51,17 @@ pub(super) fn validate(ip: IpAddr, host: &HostAddresses) -> Result<(), UnusableA
 }
 
 /// Sets the addresses, and what tells an external cloud provider which one was asked for.
-pub(super) fn set(node: &mut Node, setup: &NodeSetup, host: &HostAddresses) -> Result<(), AddressError> {
+pub(super) fn set(
+    node: &mut Node,
+    setup: &NodeObjectConfig,
+    host: &HostAddresses,
+) -> Result<(), AddressError> {
     let specified: Vec<IpAddr> = setup.node_ips.iter().copied().filter(|ip| !ip.is_unspecified()).collect();
     for ip in &specified {
         validate(*ip, host)?;
     }
     if setup.external_cloud {
-        provide(node, &specified);
+        set_provided_ip_annotation(node, &specified);
         let present = node.status.as_ref().and_then(|status| status.addresses.as_deref());
         if present.is_some_and(|addresses| !addresses.is_empty()) {
             return Ok(());
@@ -65,7 +69,7 @@ pub(super) fn set(node: &mut Node, setup: &NodeSetup, host: &HostAddresses) -> R
     }
     let internal = match specified[..] {
         [] if setup.external_cloud => Vec::new(),
-        [] => vec![found(setup, host)?],
+        [] => vec![detect_node_ip(setup, host)?],
         _ => specified,
     };
     let address = |type_: &str, address: String| NodeAddress { type_: type_.into(), address };
@@ -75,7 +79,7 @@ pub(super) fn set(node: &mut Node, setup: &NodeSetup, host: &HostAddresses) -> R
     Ok(())
 }
 
-fn provide(node: &mut Node, specified: &[IpAddr]) {
+fn set_provided_ip_annotation(node: &mut Node, specified: &[IpAddr]) {
     if specified.is_empty() {
         if let Some(annotations) = &mut node.metadata.annotations {
             annotations.remove(PROVIDED_NODE_IP);
@@ -87,7 +91,7 @@ fn provide(node: &mut Node, specified: &[IpAddr]) {
 }
 
 /// The hostname if it is an address; what the name resolves to; where the default route leaves from.
-fn found(setup: &NodeSetup, host: &HostAddresses) -> Result<IpAddr, AddressError> {
+fn detect_node_ip(setup: &NodeObjectConfig, host: &HostAddresses) -> Result<IpAddr, AddressError> {
     if let Ok(ip) = setup.hostname.parse() {
         return Ok(ip);
     }
@@ -120,11 +124,11 @@ mod tests {
     }
 
     fn check(case: Case, named: &[&str], routed: &[&str], expect: Result<&str, &str>) {
-        let setup = NodeSetup {
+        let setup = NodeObjectConfig {
             hostname: case.hostname.into(),
             node_ips: ips(case.node_ips),
             external_cloud: case.external,
-            ..NodeSetup::default()
+            ..NodeObjectConfig::default()
         };
         let host = HostAddresses {
             local: ips(&["192.0.2.1", "192.0.2.2", "2001:db8::1"]),

@@ -1,6 +1,6 @@
 //! How much this node has, and how much of it pods may use. One computation for the Node object and for admission.
 
-use model::node::{CapacityRules, HostFacts, Share};
+use model::node::{CapacityRules, HostFacts, ThresholdValue};
 use model::quantity::{Format, Quantity};
 
 use crate::resources::{Amounts, CPU, EPHEMERAL_STORAGE, HUGE_PAGES_PREFIX, MEMORY};
@@ -31,7 +31,7 @@ fn pod_count(rules: &CapacityRules, cpus: u32) -> u32 {
 }
 
 /// What is kept back: for the system, for Kubernetes, and to have something left when eviction begins.
-pub fn reservation(rules: &CapacityRules, capacity: &Amounts) -> Amounts {
+pub fn reserved_amounts(rules: &CapacityRules, capacity: &Amounts) -> Amounts {
     let mut kept = Amounts::from_api(Some(&rules.system_reserved));
     kept.add(&Amounts::from_api(Some(&rules.kube_reserved)));
     for (name, share) in [(MEMORY, &rules.eviction_memory), (EPHEMERAL_STORAGE, &rules.eviction_storage)] {
@@ -41,10 +41,10 @@ pub fn reservation(rules: &CapacityRules, capacity: &Amounts) -> Amounts {
     kept
 }
 
-fn part_of(share: &Share, whole: Quantity) -> Option<Quantity> {
+fn part_of(share: &ThresholdValue, whole: Quantity) -> Option<Quantity> {
     match share {
-        Share::Amount(amount) => Quantity::try_from(amount).ok(),
-        Share::Fraction(fraction) => {
+        ThresholdValue::Amount(amount) => Quantity::try_from(amount).ok(),
+        ThresholdValue::Fraction(fraction) => {
             let units = whole.value() as f64 * f64::from(*fraction);
             Some(Quantity::from_units(units as i64, Format::BinarySi))
         }
@@ -72,7 +72,7 @@ pub fn allocatable(capacity: &Amounts, reservation: &Amounts) -> Amounts {
 /// What pods may use of this host.
 pub fn allocatable_here(rules: &CapacityRules, facts: &HostFacts) -> Amounts {
     let capacity = capacity(rules, facts);
-    allocatable(&capacity, &reservation(rules, &capacity))
+    allocatable(&capacity, &reserved_amounts(rules, &capacity))
 }
 
 #[cfg(test)]
@@ -121,7 +121,7 @@ mod tests {
             CapacityRules {
                 system_reserved: list("cpu=500m memory=1Gi"),
                 kube_reserved: list("cpu=250m ephemeral-storage=10Gi pid=100"),
-                eviction_memory: Some(Share::Amount(k8s::Quantity("100Mi".into()))),
+                eviction_memory: Some(ThresholdValue::Amount(k8s::Quantity("100Mi".into()))),
                 pods_per_core: 10,
                 ..plain.clone()
             },
@@ -142,8 +142,10 @@ mod tests {
 
     #[test]
     fn a_tenth_is_rounded_as_the_reference_does() {
-        let rules =
-            CapacityRules { eviction_storage: Some(Share::Fraction(0.1)), ..CapacityRules::default() };
+        let rules = CapacityRules {
+            eviction_storage: Some(ThresholdValue::Fraction(0.1)),
+            ..CapacityRules::default()
+        };
         let facts = HostFacts { root_fs_bytes: 264_212_084 * 1024, ..facts() };
         let storage = allocatable_here(&rules, &facts).amount(EPHEMERAL_STORAGE);
         assert_eq!(storage.to_string(), "243497856212");

@@ -5,61 +5,61 @@ use model::k8s::{NodeCondition, Time};
 
 /// Which resources are short.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Pressure {
+pub struct NodePressure {
     pub memory: bool,
     pub disk: bool,
     pub pid: bool,
 }
 
 /// The words for one state of a condition.
-struct Words {
+struct ConditionText {
     reason: &'static str,
     message: &'static str,
     event: &'static str,
 }
 
-struct PressureKind {
+struct PressureCondition {
     name: &'static str,
-    yes: Words,
-    no: Words,
+    yes: ConditionText,
+    no: ConditionText,
 }
 
-const MEMORY: PressureKind = PressureKind {
+const MEMORY: PressureCondition = PressureCondition {
     name: "MemoryPressure",
-    yes: Words {
+    yes: ConditionText {
         reason: "KubeletHasInsufficientMemory",
         message: "kubelet has insufficient memory available",
         event: "NodeHasInsufficientMemory",
     },
-    no: Words {
+    no: ConditionText {
         reason: "KubeletHasSufficientMemory",
         message: "kubelet has sufficient memory available",
         event: "NodeHasSufficientMemory",
     },
 };
 
-const DISK: PressureKind = PressureKind {
+const DISK: PressureCondition = PressureCondition {
     name: "DiskPressure",
-    yes: Words {
+    yes: ConditionText {
         reason: "KubeletHasDiskPressure",
         message: "kubelet has disk pressure",
         event: "NodeHasDiskPressure",
     },
-    no: Words {
+    no: ConditionText {
         reason: "KubeletHasNoDiskPressure",
         message: "kubelet has no disk pressure",
         event: "NodeHasNoDiskPressure",
     },
 };
 
-const PID: PressureKind = PressureKind {
+const PID: PressureCondition = PressureCondition {
     name: "PIDPressure",
-    yes: Words {
+    yes: ConditionText {
         reason: "KubeletHasInsufficientPID",
         message: "kubelet has insufficient PID available",
         event: "NodeHasInsufficientPID",
     },
-    no: Words {
+    no: ConditionText {
         reason: "KubeletHasSufficientPID",
         message: "kubelet has sufficient PID available",
         event: "NodeHasSufficientPID",
@@ -70,7 +70,7 @@ const PID: PressureKind = PressureKind {
 pub(super) fn set(
     conditions: &mut Vec<NodeCondition>,
     node: &str,
-    pressure: Pressure,
+    pressure: NodePressure,
     not_ready: Option<String>,
     now: &Time,
 ) -> Vec<ApiEvent> {
@@ -91,7 +91,7 @@ pub(super) fn status_event(node: &str, reason: &str) -> ApiEvent {
 /// Tells also when the condition is new.
 fn set_pressure(
     conditions: &mut Vec<NodeCondition>,
-    kind: &PressureKind,
+    kind: &PressureCondition,
     holds: bool,
     now: &Time,
 ) -> Option<&'static str> {
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn transitions_and_heartbeats() {
         let mut conditions = Vec::new();
-        let first = set(&mut conditions, "n", Pressure::default(), Some("x".into()), &at(1));
+        let first = set(&mut conditions, "n", NodePressure::default(), Some("x".into()), &at(1));
         assert_eq!(
             told(&first),
             ["NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"]
@@ -173,13 +173,13 @@ mod tests {
         assert_eq!(kinds, ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"]);
         assert_eq!((conditions[3].status.as_str(), conditions[3].message.as_deref()), ("False", Some("x")));
 
-        let second = set(&mut conditions, "n", Pressure::default(), None, &at(2));
+        let second = set(&mut conditions, "n", NodePressure::default(), None, &at(2));
         assert_eq!(told(&second), ["NodeReady"]);
         assert_eq!(conditions[3].last_transition_time, Some(at(2)));
         assert_eq!(conditions[0].last_transition_time, Some(at(1)));
         assert_eq!(conditions[0].last_heartbeat_time, Some(at(2)));
 
-        let pressure = Pressure { disk: true, ..Pressure::default() };
+        let pressure = NodePressure { disk: true, ..NodePressure::default() };
         let third = set(&mut conditions, "n", pressure, None, &at(3));
         assert_eq!(told(&third), ["NodeHasDiskPressure"]);
         assert_eq!(conditions[1].reason.as_deref(), Some("KubeletHasDiskPressure"));
@@ -196,7 +196,7 @@ mod tests {
     fn conditions_of_others_stay() {
         let other = NodeCondition { type_: "NetworkUnavailable".into(), ..NodeCondition::default() };
         let mut conditions = vec![other.clone()];
-        set(&mut conditions, "n", Pressure::default(), None, &at(1));
+        set(&mut conditions, "n", NodePressure::default(), None, &at(1));
         assert_eq!((conditions.len(), &conditions[0]), (5, &other));
     }
 }

@@ -17,22 +17,26 @@ mod start;
 mod status;
 
 pub use addresses::{AddressError, UnusableAddress};
-pub use conditions::Pressure;
-pub use object::{bare, reconcile, require_platform_labels};
+pub use conditions::NodePressure;
+pub use object::{node_without_status, reconcile, require_platform_labels};
 pub use patch::patch;
-pub use report::{Reports, pod_cidrs, pods_notice, status_changed};
-pub use runtime::RuntimeView;
+pub use report::{StatusReportSchedule, changed_for_pods, pod_cidrs, status_changed};
+pub use runtime::RuntimeSnapshot;
 pub use start::events_at_start;
-pub use status::{Inputs, Outcome, Told, set_status};
+pub use status::{NodeStatusInputs, NodeStatusOutcome, ReportedEvents, set_status};
 
-pub use model::node::{CapacityRules, NodeSetup, Share};
+pub use model::node::{CapacityRules, NodeObjectConfig, ThresholdValue};
 
 use model::Now;
 use model::k8s::Node;
 
 /// The object as it is made when there is none.
-pub fn initial(inputs: &Inputs<'_>, told: &mut Told, now: Now) -> (Node, Outcome) {
-    let mut node = bare(inputs.setup, inputs.facts);
+pub fn initial_node(
+    inputs: &NodeStatusInputs<'_>,
+    told: &mut ReportedEvents,
+    now: Now,
+) -> (Node, NodeStatusOutcome) {
+    let mut node = node_without_status(inputs.setup, inputs.facts);
     let outcome = set_status(&mut node, inputs, told, now);
     (node, outcome)
 }
@@ -56,7 +60,10 @@ pub fn declared_features(enabled: impl Fn(&str) -> bool) -> Vec<String> {
 }
 
 /// Those of them that the runtime has too. Of a runtime that has not answered nothing is promised.
-pub(crate) fn features_with_runtime(setup: &NodeSetup, user_namespaces_host_network: bool) -> Vec<String> {
+pub(crate) fn features_with_runtime(
+    setup: &NodeObjectConfig,
+    user_namespaces_host_network: bool,
+) -> Vec<String> {
     let there = |name: &&String| *name != USER_NAMESPACES_HOST_NETWORK || user_namespaces_host_network;
     setup.declared_features.iter().filter(there).cloned().collect()
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use model::k8s::{Node, NodeSpec, NodeStatus, ObjectMeta, Quantity, Taint};
-use model::node::{HostFacts, NodeSetup};
+use model::node::{HostFacts, NodeObjectConfig};
 
 use super::is_extended;
 use crate::resources::HUGE_PAGES_PREFIX;
@@ -28,7 +28,7 @@ const DEFAULT_LABELS: &[&str] = &[
 ];
 
 /// Everything but the status.
-pub fn bare(setup: &NodeSetup, facts: &HostFacts) -> Node {
+pub fn node_without_status(setup: &NodeObjectConfig, facts: &HostFacts) -> Node {
     let mut labels: BTreeMap<String, String> = platform_labels(facts).into();
     labels.insert(HOSTNAME.into(), setup.hostname.clone());
     labels.extend(setup.labels.clone());

@@ -5,32 +5,32 @@ use std::time::Duration;
 use model::Mono;
 use model::k8s::{Node, NodeStatus};
 
-use crate::jitter::Seed;
+use crate::jitter::JitterSeed;
 
 /// When the last report went out, and how long the next one may wait.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Reports {
+pub struct StatusReportSchedule {
     last: Option<Mono>,
     wait: Duration,
 }
 
-impl Reports {
+impl StatusReportSchedule {
     pub fn new(period: Duration) -> Self {
         Self { last: None, wait: period }
     }
 
     /// `None`: now.
-    pub fn due(&self) -> Option<Mono> {
+    pub fn next_at(&self) -> Option<Mono> {
         self.last.map(|last| last.plus(self.wait))
     }
 
     pub fn is_due(&self, now: Mono) -> bool {
-        self.due().is_none_or(|due| now >= due)
+        self.next_at().is_none_or(|due| now >= due)
     }
 
     /// After a change, which may have happened on many nodes at once, the next periodic report comes at a time of its
     /// own.
-    pub fn sent(&mut self, changed: bool, period: Duration, seed: &mut Seed, now: Mono) {
+    pub fn record_sent(&mut self, changed: bool, period: Duration, seed: &mut JitterSeed, now: Mono) {
         let spread = if changed || self.last.is_none() { seed.fraction() - 0.5 } else { 0.0 };
         self.wait = period.mul_f64(1.0 + spread);
         self.last = Some(now);
@@ -58,7 +58,7 @@ fn strip_heartbeats(status: &mut NodeStatus) {
 }
 
 /// Whether pods can notice the difference. Heartbeats, images and who wrote what are of no interest to them.
-pub fn pods_notice(before: Option<&Node>, after: Option<&Node>) -> bool {
+pub fn changed_for_pods(before: Option<&Node>, after: Option<&Node>) -> bool {
     let plain = |node: &Node| {
         let mut node = node.clone();
         node.metadata.resource_version = None;
@@ -94,16 +94,16 @@ mod tests {
         let period = Duration::from_secs(300);
         let mut waits = Vec::new();
         for number in 0..100 {
-            let mut seed = Seed(number);
-            let mut reports = Reports::new(period);
+            let mut seed = JitterSeed(number);
+            let mut reports = StatusReportSchedule::new(period);
             assert!(reports.is_due(at(0)));
-            reports.sent(true, period, &mut seed, at(0));
-            let due = reports.due().unwrap();
+            reports.record_sent(true, period, &mut seed, at(0));
+            let due = reports.next_at().unwrap();
             assert!(due >= at(150) && due <= at(450), "{due:?}");
             assert!(!reports.is_due(at(149)) && reports.is_due(at(450)));
             waits.push(due);
-            reports.sent(false, period, &mut seed, at(1000));
-            assert_eq!(reports.due(), Some(at(1300)));
+            reports.record_sent(false, period, &mut seed, at(1000));
+            assert_eq!(reports.next_at(), Some(at(1300)));
         }
         waits.sort();
         waits.dedup();
@@ -124,11 +124,11 @@ mod tests {
         let (one, two) = ("2026-01-01T00:00:00Z", "2026-01-01T00:00:10Z");
         assert!(!status_changed(&with(one, "True"), &with(two, "True")));
         assert!(status_changed(&with(one, "True"), &with(one, "False")));
-        assert!(!pods_notice(Some(&with(one, "True")), Some(&with(two, "False"))));
+        assert!(!changed_for_pods(Some(&with(one, "True")), Some(&with(two, "False"))));
         let labelled = node(json!({"metadata": {"labels": {"a": "b"}}}));
-        assert!(pods_notice(Some(&with(one, "True")), Some(&labelled)));
-        assert!(pods_notice(None, Some(&labelled)));
-        assert!(!pods_notice(None, None));
+        assert!(changed_for_pods(Some(&with(one, "True")), Some(&labelled)));
+        assert!(changed_for_pods(None, Some(&labelled)));
+        assert!(!changed_for_pods(None, None));
     }
 
     #[test]

@@ -8,32 +8,40 @@ use model::{Mono, Now};
 use crate::back_off::go_duration;
 
 /// How long a runtime that was fine may be silent before the node is called not ready.
-const PATIENCE: Duration = Duration::from_secs(30);
+const RUNTIME_DOWN_AFTER: Duration = Duration::from_secs(30);
 /// Between two looks at a runtime that is fine; it tells by itself when it goes away.
-const QUIET: Duration = Duration::from_secs(35);
+const RUNTIME_CHECK_PERIOD: Duration = Duration::from_secs(35);
 
 /// The runtime as the last look at it showed it.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct RuntimeView {
+pub struct RuntimeSnapshot {
     pub name: String,
     pub version: String,
     /// The last answer.
     pub status: Option<RuntimeStatus>,
-    pub answered: Option<Mono>,
+    pub answered_at: Option<Mono>,
     /// The newest look had no answer.
-    pub failed: bool,
+    pub last_check_failed: bool,
     /// When everything in it was last read.
-    pub read: Option<Mono>,
+    pub relisted_at: Option<Mono>,
 }
 
 /// Errors of the runtime, then of its network; and when the next one comes if nothing changes.
-pub(super) fn errors(view: &RuntimeView, threshold: Duration, now: Now) -> (Vec<String>, Option<Mono>) {
+pub(super) fn readiness_errors(
+    view: &RuntimeSnapshot,
+    threshold: Duration,
+    now: Now,
+) -> (Vec<String>, Option<Mono>) {
     let mut errors = Vec::new();
     let mut next = None;
-    match view.answered {
+    match view.answered_at {
         None => errors.push("container runtime status check may not have completed yet".to_owned()),
         Some(answered) => {
-            let patience = if view.failed { PATIENCE } else { PATIENCE + QUIET };
+            let patience = if view.last_check_failed {
+                RUNTIME_DOWN_AFTER
+            } else {
+                RUNTIME_DOWN_AFTER + RUNTIME_CHECK_PERIOD
+            };
             let down_at = answered.plus(patience);
             if now.mono >= down_at {
                 errors.push("container runtime is down".to_owned());
@@ -42,7 +50,7 @@ pub(super) fn errors(view: &RuntimeView, threshold: Duration, now: Now) -> (Vec<
             }
         }
     }
-    match view.read {
+    match view.relisted_at {
         None => errors.push("PLEG is not healthy: pleg has yet to be successful".to_owned()),
         Some(read) => {
             let stale_at = read.plus(threshold);
@@ -97,12 +105,12 @@ mod tests {
         RuntimeCondition { r#type: kind.into(), status, reason: "R".into(), message: "m".into() }
     }
 
-    fn view(conditions: Vec<RuntimeCondition>) -> RuntimeView {
-        RuntimeView {
+    fn view(conditions: Vec<RuntimeCondition>) -> RuntimeSnapshot {
+        RuntimeSnapshot {
             status: Some(RuntimeStatus { conditions, ..RuntimeStatus::default() }),
-            answered: Some(at(0)),
-            read: Some(at(0)),
-            ..RuntimeView::default()
+            answered_at: Some(at(0)),
+            relisted_at: Some(at(0)),
+            ..RuntimeSnapshot::default()
         }
     }
 
@@ -110,9 +118,9 @@ mod tests {
         Mono::from_duration(Duration::from_secs(secs))
     }
 
-    fn check(view: &RuntimeView, secs: u64, expect: &str, next: Option<u64>) {
+    fn check(view: &RuntimeSnapshot, secs: u64, expect: &str, next: Option<u64>) {
         let now = Now { mono: at(secs), ..Now::default() };
-        let (errors, wake) = errors(view, Duration::from_secs(180), now);
+        let (errors, wake) = readiness_errors(view, Duration::from_secs(180), now);
         assert_eq!(aggregate(&errors).unwrap_or_default(), expect);
         assert_eq!(wake.map(|at| at.as_duration().as_secs()), next, "{expect}");
     }
@@ -122,10 +130,10 @@ mod tests {
         let good = view(vec![condition("RuntimeReady", true), condition("NetworkReady", true)]);
         check(&good, 10, "", Some(65));
         check(&good, 65, "container runtime is down", Some(180));
-        let failed = RuntimeView { failed: true, ..good.clone() };
+        let failed = RuntimeSnapshot { last_check_failed: true, ..good.clone() };
         check(&failed, 29, "", Some(30));
         check(&failed, 30, "container runtime is down", Some(180));
-        let unread = RuntimeView { answered: Some(at(190)), ..good.clone() };
+        let unread = RuntimeSnapshot { answered_at: Some(at(190)), ..good.clone() };
         check(
             &unread,
             191,
@@ -147,7 +155,7 @@ mod tests {
             Some(65),
         );
         check(
-            &RuntimeView::default(),
+            &RuntimeSnapshot::default(),
             1,
             "[container runtime status check may not have completed yet, \
              PLEG is not healthy: pleg has yet to be successful, network state unknown]",

@@ -3,7 +3,7 @@
 use model::ApiEvent;
 use model::node::{CgroupVersion, HostFacts, NodeConfig};
 
-use crate::render::resolver_file_fault;
+use crate::render::resolv_conf_problem;
 
 const CGROUP_V1: &str = "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future release. \
     Please migrate to cgroup v2. More information at \
@@ -23,7 +23,7 @@ pub fn events_at_start(config: &NodeConfig, facts: &HostFacts, swap_on: bool) ->
     if swap_on && !no_swap {
         events.push(ApiEvent::warning("PossibleMemoryBackedVolumesOnDisk", SWAPPED_TO_DISK));
     }
-    let fault = resolver_file_fault(config, facts);
+    let fault = resolv_conf_problem(config, facts);
     events.extend(fault.map(|text| ApiEvent::warning("CheckLimitsForResolvConf", text)));
     events
 }

@@ -8,11 +8,11 @@ use model::k8s::{
     ContainerImage, DaemonEndpoint, Node, NodeDaemonEndpoints, NodeFeatures, NodeRuntimeHandler,
     NodeRuntimeHandlerFeatures, NodeStatus, NodeSwapStatus, NodeSystemInfo, Quantity,
 };
-use model::node::{HostFacts, NodeSetup};
+use model::node::{HostFacts, NodeObjectConfig};
 use model::{ApiEvent, Mono, Now};
 
-use super::conditions::{self, Pressure};
-use super::runtime::{self, RuntimeView};
+use super::conditions::{self, NodePressure};
+use super::runtime::{self, RuntimeSnapshot};
 use super::{addresses, capacity, is_extended};
 use crate::resources::{Amounts, CPU, EPHEMERAL_STORAGE, HUGE_PAGES_PREFIX, MEMORY};
 
@@ -20,40 +20,45 @@ use crate::resources::{Amounts, CPU, EPHEMERAL_STORAGE, HUGE_PAGES_PREFIX, MEMOR
 const NAMES_PER_IMAGE: usize = 5;
 
 /// What the status is made from.
-pub struct Inputs<'a> {
-    pub setup: &'a NodeSetup,
+pub struct NodeStatusInputs<'a> {
+    pub setup: &'a NodeObjectConfig,
     pub facts: &'a HostFacts,
-    pub runtime: &'a RuntimeView,
+    pub runtime: &'a RuntimeSnapshot,
     /// `None`: not listed yet.
     pub images: Option<&'a [Image]>,
-    pub pressure: Pressure,
+    pub pressure: NodePressure,
     /// Further reasons for not being ready: of storage, then of a shutdown.
-    pub troubles: &'a [String],
+    pub not_ready_reasons: &'a [String],
     /// `None`: not known yet.
     pub volumes_in_use: Option<&'a [String]>,
 }
 
 /// What was told about the node before. Must outlive the object: a new object is not a new node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Told {
+pub struct ReportedEvents {
     reboot: bool,
     unschedulable: bool,
 }
 
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Outcome {
+pub struct NodeStatusOutcome {
     pub events: Vec<ApiEvent>,
     /// For the log.
-    pub problems: Vec<String>,
+    pub log_messages: Vec<String>,
     /// When the status will be another one although nothing happens.
-    pub wake: Option<Mono>,
+    pub changes_at: Option<Mono>,
 }
 
 /// Makes the status what the inputs say.
-pub fn set_status(node: &mut Node, inputs: &Inputs<'_>, told: &mut Told, now: Now) -> Outcome {
-    let mut outcome = Outcome::default();
+pub fn set_status(
+    node: &mut Node,
+    inputs: &NodeStatusInputs<'_>,
+    told: &mut ReportedEvents,
+    now: Now,
+) -> NodeStatusOutcome {
+    let mut outcome = NodeStatusOutcome::default();
     if let Err(error) = addresses::set(node, inputs.setup, &inputs.facts.addresses) {
-        outcome.problems.push(error.to_string());
+        outcome.log_messages.push(error.to_string());
     }
     let unschedulable = node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false);
     let status = node.status.get_or_insert_default();
@@ -66,10 +71,10 @@ pub fn set_status(node: &mut Node, inputs: &Inputs<'_>, told: &mut Told, now: No
         status.images = some(shown_images(images, inputs.setup.max_images));
     }
     set_runtime_features(status, inputs.runtime);
-    let (mut errors, wake) = runtime::errors(inputs.runtime, inputs.setup.relist_threshold, now);
-    errors.extend_from_slice(inputs.troubles);
+    let (mut errors, wake) = runtime::readiness_errors(inputs.runtime, inputs.setup.relist_threshold, now);
+    errors.extend_from_slice(inputs.not_ready_reasons);
     errors.extend(missing_capacity(status, inputs.setup));
-    outcome.wake = wake;
+    outcome.changes_at = wake;
     outcome.events.extend(conditions::set(
         status.conditions.get_or_insert_default(),
         &inputs.setup.name,
@@ -95,7 +100,7 @@ fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
     (!list.is_empty()).then_some(list)
 }
 
-fn reboot(status: &NodeStatus, inputs: &Inputs<'_>, told: &mut Told) -> Option<ApiEvent> {
+fn reboot(status: &NodeStatus, inputs: &NodeStatusInputs<'_>, told: &mut ReportedEvents) -> Option<ApiEvent> {
     let before = status.node_info.as_ref().map(|info| info.boot_id.as_str()).unwrap_or_default();
     let boot = &inputs.facts.boot_id;
     if before.is_empty() || before == boot || told.reboot {
@@ -107,7 +112,7 @@ fn reboot(status: &NodeStatus, inputs: &Inputs<'_>, told: &mut Told) -> Option<A
 }
 
 /// Resources that others put there stay; huge pages of sizes that are gone do not.
-fn set_resources(status: &mut NodeStatus, inputs: &Inputs<'_>) {
+fn set_resources(status: &mut NodeStatus, inputs: &NodeStatusInputs<'_>) {
     let rules = &inputs.setup.capacity;
     let own = capacity::capacity(rules, inputs.facts);
     let mut all = Amounts::from_api(status.capacity.as_ref());
@@ -120,7 +125,7 @@ fn set_resources(status: &mut NodeStatus, inputs: &Inputs<'_>) {
         .iter()
         .filter(|(name, _)| all.get(name).is_some() || !(is_extended(name) || is_own(name)))
         .collect();
-    for (name, amount) in capacity::allocatable(&all, &capacity::reservation(rules, &all)).iter() {
+    for (name, amount) in capacity::allocatable(&all, &capacity::reserved_amounts(rules, &all)).iter() {
         allocatable.set(name, amount);
     }
     status.capacity = Some(to_api(&all));
@@ -136,7 +141,7 @@ pub(super) fn to_api(amounts: &Amounts) -> BTreeMap<String, Quantity> {
     amounts.iter().map(|(name, amount)| (name.to_owned(), amount.to_api())).collect()
 }
 
-fn node_info(inputs: &Inputs<'_>) -> NodeSystemInfo {
+fn node_info(inputs: &NodeStatusInputs<'_>) -> NodeSystemInfo {
     let (facts, runtime) = (inputs.facts, inputs.runtime);
     let swap = i64::try_from(facts.swap_bytes).ok().filter(|bytes| *bytes != 0);
     NodeSystemInfo {
@@ -145,7 +150,7 @@ fn node_info(inputs: &Inputs<'_>) -> NodeSystemInfo {
         boot_id: facts.boot_id.clone(),
         kernel_version: facts.kernel_release.clone(),
         os_image: facts.os_image.clone(),
-        container_runtime_version: match runtime.answered {
+        container_runtime_version: match runtime.answered_at {
             Some(_) => format!("{}://{}", runtime.name, runtime.version),
             None => "Unknown".into(),
         },
@@ -171,7 +176,7 @@ fn shown_images(images: &[Image], most: i32) -> Vec<ContainerImage> {
     sorted.iter().map(shown).collect()
 }
 
-fn set_runtime_features(status: &mut NodeStatus, runtime: &RuntimeView) {
+fn set_runtime_features(status: &mut NodeStatus, runtime: &RuntimeSnapshot) {
     let Some(said) = &runtime.status else { return };
     let handler = |handler: &model::cri::RuntimeHandler| NodeRuntimeHandler {
         // The default one has the empty name, which the API leaves out but keeps.
@@ -190,7 +195,7 @@ fn set_runtime_features(status: &mut NodeStatus, runtime: &RuntimeView) {
     status.runtime_handlers = some(handlers.into_iter().map(handler).collect());
 }
 
-fn missing_capacity(status: &NodeStatus, setup: &NodeSetup) -> Option<String> {
+fn missing_capacity(status: &NodeStatus, setup: &NodeObjectConfig) -> Option<String> {
     let wanted = [CPU, MEMORY, capacity::PODS, EPHEMERAL_STORAGE];
     let wanted = wanted.into_iter().filter(|name| *name != EPHEMERAL_STORAGE || setup.capacity.local_storage);
     let missing: Vec<&str> =

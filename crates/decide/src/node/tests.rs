@@ -13,18 +13,18 @@ fn now(secs: u64) -> Now {
     Now { mono: Mono::from_duration(Duration::from_secs(secs)), wall: Wall(secs as i64 * 1_000_000_000) }
 }
 
-fn setup() -> NodeSetup {
-    NodeSetup {
+fn setup() -> NodeObjectConfig {
+    NodeObjectConfig {
         name: "vm".into(),
         hostname: "vm".into(),
         kubelet_version: "v1.36.4".into(),
         capacity: CapacityRules {
-            eviction_memory: Some(Share::Amount(Quantity("100Mi".into()))),
-            eviction_storage: Some(Share::Fraction(0.1)),
+            eviction_memory: Some(ThresholdValue::Amount(Quantity("100Mi".into()))),
+            eviction_storage: Some(ThresholdValue::Fraction(0.1)),
             ..CapacityRules::default()
         },
         declared_features: declared_features(|gate| gate != "UserNamespacesHostNetworkSupport"),
-        ..NodeSetup::default()
+        ..NodeObjectConfig::default()
     }
 }
 
@@ -45,52 +45,58 @@ fn facts() -> HostFacts {
     }
 }
 
-fn runtime() -> RuntimeView {
+fn runtime() -> RuntimeSnapshot {
     let good =
         |kind: &str| RuntimeCondition { r#type: kind.into(), status: true, ..RuntimeCondition::default() };
-    RuntimeView {
+    RuntimeSnapshot {
         name: "containerd".into(),
         version: "1.6.20".into(),
         status: Some(RuntimeStatus {
             conditions: vec![good("RuntimeReady"), good("NetworkReady")],
             ..RuntimeStatus::default()
         }),
-        answered: Some(Mono::ZERO),
-        read: Some(Mono::ZERO),
-        ..RuntimeView::default()
+        answered_at: Some(Mono::ZERO),
+        relisted_at: Some(Mono::ZERO),
+        ..RuntimeSnapshot::default()
     }
 }
 
 /// What a test varies.
 struct World {
-    setup: NodeSetup,
+    setup: NodeObjectConfig,
     facts: HostFacts,
-    runtime: RuntimeView,
+    runtime: RuntimeSnapshot,
     images: Vec<Image>,
-    told: Told,
+    told: ReportedEvents,
 }
 
 impl World {
     fn new() -> Self {
-        Self { setup: setup(), facts: facts(), runtime: runtime(), images: vec![], told: Told::default() }
+        Self {
+            setup: setup(),
+            facts: facts(),
+            runtime: runtime(),
+            images: vec![],
+            told: ReportedEvents::default(),
+        }
     }
 
-    fn with<T>(&mut self, run: impl FnOnce(&Inputs<'_>, &mut Told) -> T) -> T {
-        let inputs = Inputs {
+    fn with<T>(&mut self, run: impl FnOnce(&NodeStatusInputs<'_>, &mut ReportedEvents) -> T) -> T {
+        let inputs = NodeStatusInputs {
             setup: &self.setup,
             facts: &self.facts,
             runtime: &self.runtime,
             images: Some(&self.images),
-            pressure: Pressure::default(),
-            troubles: &[],
+            pressure: NodePressure::default(),
+            not_ready_reasons: &[],
             volumes_in_use: None,
         };
         run(&inputs, &mut self.told)
     }
 
     fn initial(&mut self, secs: u64) -> (Node, Vec<String>) {
-        let (node, outcome) = self.with(|inputs, told| initial(inputs, told, now(secs)));
-        assert_eq!(outcome.problems, [""; 0]);
+        let (node, outcome) = self.with(|inputs, told| initial_node(inputs, told, now(secs)));
+        assert_eq!(outcome.log_messages, [""; 0]);
         (node, reasons(outcome))
     }
 
@@ -99,7 +105,7 @@ impl World {
     }
 }
 
-fn reasons(outcome: Outcome) -> Vec<String> {
+fn reasons(outcome: NodeStatusOutcome) -> Vec<String> {
     outcome.events.into_iter().map(|event| event.reason).collect()
 }
 
@@ -200,7 +206,7 @@ fn a_node_as_configured() {
 #[test]
 fn events_through_a_life() {
     let mut world = World::new();
-    world.runtime = RuntimeView::default();
+    world.runtime = RuntimeSnapshot::default();
     let (mut node, told) = world.initial(1);
     assert_eq!(told, ["NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"]);
     world.runtime = runtime();
@@ -215,7 +221,7 @@ fn events_through_a_life() {
     assert_eq!(node.status.as_ref().unwrap().node_info.as_ref().unwrap().boot_id, "other");
     world.facts.boot_id = "third".into();
     assert_eq!(world.update(&mut node, 7), [""; 0]);
-    world.runtime.failed = true;
+    world.runtime.last_check_failed = true;
     assert_eq!(world.update(&mut node, 30), ["NodeNotReady"]);
 }
 

@@ -12,43 +12,43 @@ mod names;
 mod pod_certificates;
 mod storage;
 mod tokens;
-mod trust;
+mod trust_bundles;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use model::cluster::{ObjectContent, ObjectKey, ObjectKind, ObjectState, Token, TokenWanted};
+use model::cluster::{ObjectContent, ObjectKey, ObjectKind, ObjectState, PodTokenRequest, Token};
 use model::k8s::{Container, Pod};
 use model::local::LocalObjects;
 use model::pod::PodView;
 use model::why::Cause;
 use model::{Now, PodUid};
 
-pub use names::{Named, named, pull_secrets, token_wanted};
+pub use names::{ReferencedObjects, pull_secrets, referenced_objects, token_request_of_projection};
 pub use pod_certificates::{
     GATE as CERTIFICATES_GATE, KnownCertificate, PodCertificates, RequestingNode, needs_certificates,
 };
-pub use storage::{Lack, StorageDesk};
+pub use storage::{StorageCache, StorageLookupError};
 pub(crate) use tokens::refresh_at;
-pub use tokens::{KnownToken, TokenDesk};
-pub use trust::{TrustDesk, needs_trust};
+pub use tokens::{TokenCache, TokenLookup};
+pub use trust_bundles::{TrustBundleCache, uses_trust_bundles};
 
-use crate::csi::CsiDesk;
+use crate::csi::CsiVolumesInUse;
 use crate::effect::Effect;
 use crate::render::{EnvObjects, ObjectError, ServiceView, Services};
 
 /// One for the whole node.
 #[derive(Clone, Debug, Default)]
-pub struct ObjectDesk {
+pub struct ObjectCache {
     objects: BTreeMap<ObjectKey, Object>,
-    claims: BTreeMap<PodUid, Claim>,
-    pub tokens: TokenDesk,
-    pub storage: StorageDesk,
-    pub csi: CsiDesk,
-    pub trust: TrustDesk,
+    by_pod: BTreeMap<PodUid, PodReferences>,
+    pub tokens: TokenCache,
+    pub storage: StorageCache,
+    pub csi: CsiVolumesInUse,
+    pub trust: TrustBundleCache,
     pub certificates: PodCertificates,
     /// What pods use beside what their definitions name: what their claims led to.
-    more: BTreeMap<PodUid, Named>,
+    claimed_by_pod: BTreeMap<PodUid, ReferencedObjects>,
     services: Option<Vec<ServiceView>>,
     /// What files beside the pods tell. `None`: a cluster tells.
     local: Option<BTreeMap<ObjectKey, Arc<ObjectContent>>>,
@@ -60,47 +60,47 @@ struct Object {
     /// What it was when it was last read.
     state: Option<ObjectState>,
     /// Why it can't be read now.
-    trouble: String,
+    read_error: String,
     watched: bool,
 }
 
 #[derive(Clone, Debug)]
-struct Claim {
+struct PodReferences {
     /// What the names were read from: the same definition names the same.
     pod: Arc<Pod>,
-    named: Named,
+    named: ReferencedObjects,
 }
 
 /// What is known of an object.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Known<'a> {
+pub enum ObjectLookup<'a> {
     /// Nothing, yet. `trouble` may say why.
-    Unread {
-        trouble: &'a str,
+    NotRead {
+        read_error: &'a str,
     },
-    Is(&'a Arc<ObjectContent>),
+    Found(&'a Arc<ObjectContent>),
     Absent,
     /// In the server's words.
     Denied(&'a str),
     /// Nobody asked for it.
-    Unclaimed,
+    NotReferenced,
 }
 
-impl ObjectDesk {
+impl ObjectCache {
     /// Of a node without a cluster: files beside the pods tell of everything.
-    pub fn alone() -> Self {
-        Self { local: Some(BTreeMap::new()), storage: StorageDesk::alone(), ..Self::default() }
+    pub fn standalone() -> Self {
+        Self { local: Some(BTreeMap::new()), storage: StorageCache::standalone(), ..Self::default() }
     }
 
-    pub fn is_alone(&self) -> bool {
+    pub fn is_standalone(&self) -> bool {
         self.local.is_some()
     }
 
     /// The complete set. Gives those whom a change concerns.
-    pub fn local_told(&mut self, told: &LocalObjects, root_dir: &str) -> BTreeSet<PodUid> {
+    pub fn set_local_objects(&mut self, told: &LocalObjects, root_dir: &str) -> BTreeSet<PodUid> {
         let Some(local) = &mut self.local else { return BTreeSet::new() };
         *local = told.contents.iter().cloned().collect();
-        let mut concerned = self.storage.local_told(&told.claims, root_dir);
+        let mut concerned = self.storage.set_local_objects(&told.claims, root_dir);
         for (key, object) in &mut self.objects {
             let state = Some(local_state(local, key));
             if object.state != state {
@@ -112,59 +112,59 @@ impl ObjectDesk {
     }
 
     /// A pod uses what its definition names, and nothing else any more.
-    pub fn claim(&mut self, view: &PodView) -> Vec<Effect> {
-        let old = self.claims.get(&view.uid);
+    pub fn set_pod_references(&mut self, view: &PodView) -> Vec<Effect> {
+        let old = self.by_pod.get(&view.uid);
         if old.is_some_and(|claim| Arc::ptr_eq(&claim.pod, &view.pod)) {
             return Vec::new();
         }
         let old = old.map(|claim| claim.named.clone()).unwrap_or_default();
-        let new = named(view);
+        let new = referenced_objects(view);
         let mut effects = Vec::new();
         for key in new.objects.difference(&old.objects) {
-            self.join(key, &view.uid, &mut effects);
+            self.add_user(key, &view.uid, &mut effects);
         }
         for key in old.objects.difference(&new.objects) {
-            self.leave(key, &view.uid, &mut effects);
+            self.remove_user(key, &view.uid, &mut effects);
         }
         for wanted in new.tokens.difference(&old.tokens).filter(|_| self.local.is_none()) {
-            effects.extend(self.tokens.claim(wanted));
+            effects.extend(self.tokens.add_token(wanted));
         }
         for wanted in old.tokens.difference(&new.tokens) {
             effects.extend(self.tokens.release(wanted));
         }
-        self.claims.insert(view.uid.clone(), Claim { pod: view.pod.clone(), named: new });
+        self.by_pod.insert(view.uid.clone(), PodReferences { pod: view.pod.clone(), named: new });
         effects
     }
 
     /// A pod uses these beside what its definition names, and no others.
-    pub fn claim_more(&mut self, uid: &PodUid, new: Named) -> Vec<Effect> {
-        let old = self.more.get(uid).cloned().unwrap_or_default();
+    pub fn set_claimed_references(&mut self, uid: &PodUid, new: ReferencedObjects) -> Vec<Effect> {
+        let old = self.claimed_by_pod.get(uid).cloned().unwrap_or_default();
         let mut effects = Vec::new();
         if old == new {
             return effects;
         }
-        let own = self.claims.get(uid).map(|claim| claim.named.clone()).unwrap_or_default();
+        let own = self.by_pod.get(uid).map(|claim| claim.named.clone()).unwrap_or_default();
         for key in new.objects.difference(&old.objects) {
-            self.join(key, uid, &mut effects);
+            self.add_user(key, uid, &mut effects);
         }
         for key in old.objects.difference(&new.objects).filter(|key| !own.objects.contains(key)) {
-            self.leave(key, uid, &mut effects);
+            self.remove_user(key, uid, &mut effects);
         }
         for wanted in new.tokens.difference(&old.tokens).filter(|wanted| !own.tokens.contains(wanted)) {
-            effects.extend(self.tokens.claim(wanted));
+            effects.extend(self.tokens.add_token(wanted));
         }
         for wanted in old.tokens.difference(&new.tokens).filter(|wanted| !own.tokens.contains(wanted)) {
             effects.extend(self.tokens.release(wanted));
         }
-        if new == Named::default() {
-            self.more.remove(uid);
+        if new == ReferencedObjects::default() {
+            self.claimed_by_pod.remove(uid);
         } else {
-            self.more.insert(uid.clone(), new);
+            self.claimed_by_pod.insert(uid.clone(), new);
         }
         effects
     }
 
-    fn join(&mut self, key: &ObjectKey, uid: &PodUid, effects: &mut Vec<Effect>) {
+    fn add_user(&mut self, key: &ObjectKey, uid: &PodUid, effects: &mut Vec<Effect>) {
         let object = self.objects.entry(key.clone()).or_default();
         object.users.insert(uid.clone());
         if let Some(local) = &self.local {
@@ -179,10 +179,10 @@ impl ObjectDesk {
 
     /// A pod uses nothing any more.
     pub fn release(&mut self, uid: &PodUid) -> Vec<Effect> {
-        let mut effects = self.claim_more(uid, Named::default());
-        let Some(claim) = self.claims.remove(uid) else { return effects };
+        let mut effects = self.set_claimed_references(uid, ReferencedObjects::default());
+        let Some(claim) = self.by_pod.remove(uid) else { return effects };
         for key in &claim.named.objects {
-            self.leave(key, uid, &mut effects);
+            self.remove_user(key, uid, &mut effects);
         }
         for wanted in &claim.named.tokens {
             effects.extend(self.tokens.release(wanted));
@@ -190,7 +190,7 @@ impl ObjectDesk {
         effects
     }
 
-    fn leave(&mut self, key: &ObjectKey, uid: &PodUid, effects: &mut Vec<Effect>) {
+    fn remove_user(&mut self, key: &ObjectKey, uid: &PodUid, effects: &mut Vec<Effect>) {
         let Some(object) = self.objects.get_mut(key) else { return };
         object.users.remove(uid);
         if object.users.is_empty() {
@@ -202,14 +202,18 @@ impl ObjectDesk {
     }
 
     /// An object was read. Gives those whom it concerns, if there is any news in it.
-    pub fn seen(&mut self, key: &ObjectKey, state: ObjectState) -> (BTreeSet<PodUid>, Option<Effect>) {
+    pub fn record_state(
+        &mut self,
+        key: &ObjectKey,
+        state: ObjectState,
+    ) -> (BTreeSet<PodUid>, Option<Effect>) {
         let Some(object) = self.objects.get_mut(key) else { return Default::default() };
         if let ObjectState::Unreachable { message } = state {
-            let news = object.state.is_none() && object.trouble != message;
-            object.trouble = message;
+            let news = object.state.is_none() && object.read_error != message;
+            object.read_error = message;
             return (if news { object.users.clone() } else { BTreeSet::new() }, None);
         }
-        object.trouble.clear();
+        object.read_error.clear();
         let news = object.state.as_ref() != Some(&state);
         object.state = Some(state);
         let mut effect = None;
@@ -220,13 +224,15 @@ impl ObjectDesk {
         (if news { object.users.clone() } else { BTreeSet::new() }, effect)
     }
 
-    pub fn look(&self, key: &ObjectKey) -> Known<'_> {
-        let Some(object) = self.objects.get(key) else { return Known::Unclaimed };
+    pub fn lookup(&self, key: &ObjectKey) -> ObjectLookup<'_> {
+        let Some(object) = self.objects.get(key) else { return ObjectLookup::NotReferenced };
         match &object.state {
-            Some(ObjectState::Is(content)) => Known::Is(content),
-            Some(ObjectState::Absent { .. }) => Known::Absent,
-            Some(ObjectState::Denied { message }) => Known::Denied(message),
-            Some(ObjectState::Unreachable { .. }) | None => Known::Unread { trouble: &object.trouble },
+            Some(ObjectState::Present(content)) => ObjectLookup::Found(content),
+            Some(ObjectState::Absent { .. }) => ObjectLookup::Absent,
+            Some(ObjectState::Denied { message }) => ObjectLookup::Denied(message),
+            Some(ObjectState::Unreachable { .. }) | None => {
+                ObjectLookup::NotRead { read_error: &object.read_error }
+            }
         }
     }
 
@@ -245,14 +251,14 @@ impl ObjectDesk {
     /// The objects that a container's variables are made of. Fails with what it has to wait for.
     pub fn env_objects(&self, namespace: &str, container: &Container) -> Result<EnvObjects, Cause> {
         let mut found = EnvObjects::default();
-        for (kind, name) in names::of_variables(container) {
+        for (kind, name) in names::objects_of_env(container) {
             let key = ObjectKey { kind, namespace: namespace.to_owned(), name: name.to_owned() };
-            let object = match self.look(&key) {
-                Known::Unread { trouble } => return Err(waits_for(&key, trouble)),
-                Known::Unclaimed => continue,
-                Known::Is(content) => Ok(content),
-                Known::Absent => Err(ObjectError::NotFound),
-                Known::Denied(message) => Err(ObjectError::Failed(message.to_owned())),
+            let object = match self.lookup(&key) {
+                ObjectLookup::NotRead { read_error: trouble } => return Err(waits_for(&key, trouble)),
+                ObjectLookup::NotReferenced => continue,
+                ObjectLookup::Found(content) => Ok(content),
+                ObjectLookup::Absent => Err(ObjectError::NotFound),
+                ObjectLookup::Denied(message) => Err(ObjectError::Failed(message.to_owned())),
             };
             match kind {
                 ObjectKind::ConfigMap => drop(found.config_maps.insert(key.name, object.map(|c| texts(c)))),
@@ -265,7 +271,7 @@ impl ObjectDesk {
     /// A token was issued, or was not. True if there is news for its pod.
     pub fn token_issued(
         &mut self,
-        wanted: &TokenWanted,
+        wanted: &PodTokenRequest,
         result: Result<Token, String>,
         now: Now,
     ) -> (bool, Vec<Effect>) {
@@ -280,12 +286,12 @@ impl ObjectDesk {
 
 fn local_state(local: &BTreeMap<ObjectKey, Arc<ObjectContent>>, key: &ObjectKey) -> ObjectState {
     let absent = || ObjectState::Absent { message: format!("{} {:?} not found", key.kind.word(), key.name) };
-    local.get(key).cloned().map_or_else(absent, ObjectState::Is)
+    local.get(key).cloned().map_or_else(absent, ObjectState::Present)
 }
 
 impl Object {
     fn never_changes(&self) -> bool {
-        matches!(&self.state, Some(ObjectState::Is(content)) if content.immutable)
+        matches!(&self.state, Some(ObjectState::Present(content)) if content.immutable)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use model::cluster::{ObjectKey, ObjectKind, TokenWanted};
+use model::cluster::{ObjectKey, ObjectKind, PodTokenRequest};
 use model::k8s::{Container, ServiceAccountTokenProjection, Volume};
 use model::pod::PodView;
 
@@ -12,14 +12,14 @@ use crate::volumes::mounted_names;
 const DEFAULT_TOKEN_SECS: i64 = 3600;
 
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Named {
+pub struct ReferencedObjects {
     pub objects: BTreeSet<ObjectKey>,
-    pub tokens: BTreeSet<TokenWanted>,
+    pub tokens: BTreeSet<PodTokenRequest>,
 }
 
 /// Everything that the pod needs: variables of all its containers, volumes that one of them mounts, pull secrets.
-pub fn named(pod: &PodView) -> Named {
-    let mut found = Named::default();
+pub fn referenced_objects(pod: &PodView) -> ReferencedObjects {
+    let mut found = ReferencedObjects::default();
     let key = |kind, name: &str| {
         let (namespace, name) = (pod.namespace().to_owned(), name.to_owned());
         ObjectKey { kind, namespace, name }
@@ -27,14 +27,14 @@ pub fn named(pod: &PodView) -> Named {
     let spec = pod.spec();
     let containers = pod.init_containers().iter().chain(pod.containers()).chain(pod.ephemeral_containers());
     for container in containers {
-        found.objects.extend(of_variables(container).iter().map(|(kind, name)| key(*kind, name)));
+        found.objects.extend(objects_of_env(container).iter().map(|(kind, name)| key(*kind, name)));
     }
     let mounted = mounted_names(pod);
     for volume in spec.volumes.iter().flatten().filter(|volume| mounted.contains(volume.name.as_str())) {
-        found.objects.extend(of_volume(volume).iter().map(|(kind, name)| key(*kind, name)));
+        found.objects.extend(objects_of_volume(volume).iter().map(|(kind, name)| key(*kind, name)));
         let sources = volume.projected.iter().flat_map(|p| p.sources.iter().flatten());
         let tokens = sources.filter_map(|source| source.service_account_token.as_ref());
-        found.tokens.extend(tokens.map(|token| token_wanted(pod, token)));
+        found.tokens.extend(tokens.map(|token| token_request_of_projection(pod, token)));
     }
     found.objects.extend(pull_secrets(pod).map(|name| key(ObjectKind::Secret, name)));
     found.objects.retain(|key| !key.name.is_empty());
@@ -47,8 +47,8 @@ pub fn pull_secrets(pod: &PodView) -> impl Iterator<Item = &str> {
     references.map(|reference| reference.name.as_str()).filter(|name| !name.is_empty())
 }
 
-pub fn token_wanted(pod: &PodView, source: &ServiceAccountTokenProjection) -> TokenWanted {
-    TokenWanted {
+pub fn token_request_of_projection(pod: &PodView, source: &ServiceAccountTokenProjection) -> PodTokenRequest {
+    PodTokenRequest {
         namespace: pod.namespace().to_owned(),
         service_account: pod.spec().service_account_name.clone().unwrap_or_default(),
         account_uid: None,
@@ -59,7 +59,7 @@ pub fn token_wanted(pod: &PodView, source: &ServiceAccountTokenProjection) -> To
     }
 }
 
-pub(super) fn of_variables(container: &Container) -> Vec<(ObjectKind, &str)> {
+pub(super) fn objects_of_env(container: &Container) -> Vec<(ObjectKind, &str)> {
     let mut found = Vec::new();
     for source in container.env_from.iter().flatten() {
         let map = source.config_map_ref.iter().map(|r| (ObjectKind::ConfigMap, r.name.as_str()));
@@ -72,7 +72,7 @@ pub(super) fn of_variables(container: &Container) -> Vec<(ObjectKind, &str)> {
     found
 }
 
-fn of_volume(volume: &Volume) -> Vec<(ObjectKind, &str)> {
+fn objects_of_volume(volume: &Volume) -> Vec<(ObjectKind, &str)> {
     let mut found = Vec::new();
     found.extend(volume.config_map.iter().map(|source| (ObjectKind::ConfigMap, source.name.as_str())));
     let secret = volume.secret.iter().filter_map(|source| source.secret_name.as_deref());

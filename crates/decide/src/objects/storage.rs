@@ -29,13 +29,13 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 const DOUBTED_REFUSALS: u32 = 3;
 
 #[derive(Clone, Debug, Default)]
-pub struct StorageDesk {
+pub struct StorageCache {
     objects: BTreeMap<StorageKey, Entry>,
     wanted: BTreeMap<PodUid, BTreeSet<StorageKey>>,
     /// Of each claim, the pods that may have it mounted.
-    holders: BTreeMap<StorageKey, BTreeSet<PodUid>>,
+    users_by_claim: BTreeMap<StorageKey, BTreeSet<PodUid>>,
     /// The same by pods.
-    held: BTreeMap<PodUid, BTreeSet<StorageKey>>,
+    claims_by_user: BTreeMap<PodUid, BTreeSet<StorageKey>>,
     drivers: Option<BTreeMap<String, Arc<CSIDriver>>>,
     /// Volumes that stand in the definitions of pods and that a driver took over, by pod and name.
     inline: BTreeMap<PodUid, BTreeMap<String, Arc<PersistentVolume>>>,
@@ -49,13 +49,13 @@ struct Entry {
     users: BTreeMap<PodUid, u64>,
     state: Option<StorageState>,
     /// Why it can't be read now.
-    trouble: String,
+    read_error: String,
     /// How many readings were begun, and which of them was the last that told something.
-    begun: u64,
-    told: u64,
-    asking: bool,
+    reads_begun: u64,
+    last_read: u64,
+    read_in_flight: bool,
     /// Somebody came while it was asked for.
-    again: bool,
+    reread: bool,
     attempts: u32,
 }
 
@@ -63,9 +63,9 @@ struct Entry {
 /// whoever resolves its claim tells why.
 fn translated(state: StorageState) -> StorageState {
     match state {
-        StorageState::Is(StorageObject::Volume(volume)) => {
+        StorageState::Present(StorageObject::Volume(volume)) => {
             let made = translate_volume(&volume).and_then(Result::ok).map(Arc::new);
-            StorageState::Is(StorageObject::Volume(made.unwrap_or(volume)))
+            StorageState::Present(StorageObject::Volume(made.unwrap_or(volume)))
         }
         state => state,
     }
@@ -73,20 +73,20 @@ fn translated(state: StorageState) -> StorageState {
 
 /// What a pod may know of an object.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Lack<'a> {
+pub enum StorageLookupError<'a> {
     /// Nothing, yet. `trouble` may say why.
-    Unread { trouble: &'a str },
+    NotRead { read_error: &'a str },
     /// It is not there, or may not be read: in the server's words.
     Refused(&'a str),
 }
 
-impl StorageDesk {
-    pub(super) fn alone() -> Self {
+impl StorageCache {
+    pub(super) fn standalone() -> Self {
         Self { local: Some(BTreeMap::new()), ..Self::default() }
     }
 
     /// The complete set of claims: each has a directory of its own. Gives those whom a change concerns.
-    pub(super) fn local_told(
+    pub(super) fn set_local_objects(
         &mut self,
         claims: &[Arc<PersistentVolumeClaim>],
         root_dir: &str,
@@ -123,7 +123,7 @@ impl StorageDesk {
     }
 
     /// The pod needs these, and nothing else any more.
-    pub fn want(&mut self, uid: &PodUid, keys: BTreeSet<StorageKey>) -> Vec<Effect> {
+    pub fn set_wanted(&mut self, uid: &PodUid, keys: BTreeSet<StorageKey>) -> Vec<Effect> {
         let old = match self.wanted.get(uid) {
             Some(old) if *old == keys => return Vec::new(),
             None if keys.is_empty() => return Vec::new(),
@@ -137,15 +137,15 @@ impl StorageDesk {
                 entry.state = Some(local::state(told, key));
                 continue;
             }
-            entry.users.insert(uid.clone(), entry.begun + 1);
-            if entry.asking {
-                entry.again = true;
+            entry.users.insert(uid.clone(), entry.reads_begun + 1);
+            if entry.read_in_flight {
+                entry.reread = true;
             } else {
                 effects.extend(entry.ask(key));
             }
         }
         for key in old.difference(&keys) {
-            effects.extend(self.leave(key, uid));
+            effects.extend(self.remove_user(key, uid));
         }
         if keys.is_empty() {
             self.wanted.remove(uid);
@@ -157,14 +157,14 @@ impl StorageDesk {
 
     /// The pod needs nothing any more. Gives those who may have waited for that.
     pub fn release(&mut self, uid: &PodUid) -> (BTreeSet<PodUid>, Vec<Effect>) {
-        let effects = self.want(uid, BTreeSet::new());
+        let effects = self.set_wanted(uid, BTreeSet::new());
         self.inline.remove(uid);
         let mut freed = BTreeSet::new();
-        for key in self.held.remove(uid).unwrap_or_default() {
-            if let Some(holders) = self.holders.get_mut(&key) {
+        for key in self.claims_by_user.remove(uid).unwrap_or_default() {
+            if let Some(holders) = self.users_by_claim.get_mut(&key) {
                 holders.remove(uid);
                 if holders.is_empty() {
-                    self.holders.remove(&key);
+                    self.users_by_claim.remove(&key);
                 }
             }
             let users = self.objects.get(&key).map(|entry| &entry.users);
@@ -173,25 +173,25 @@ impl StorageDesk {
         (freed, effects)
     }
 
-    fn leave(&mut self, key: &StorageKey, uid: &PodUid) -> Option<Effect> {
+    fn remove_user(&mut self, key: &StorageKey, uid: &PodUid) -> Option<Effect> {
         let entry = self.objects.get_mut(key)?;
         entry.users.remove(uid);
         if !entry.users.is_empty() {
             return None;
         }
-        let waits = !entry.asking && entry.attempts > 0;
+        let waits = !entry.read_in_flight && entry.attempts > 0;
         self.objects.remove(key);
         waits.then(|| Effect::SetTimer { key: TimerKey::Storage(key.clone()), at: None })
     }
 
     /// Asks for it now, unless that is being done.
-    pub fn due(&mut self, key: &StorageKey) -> Option<Effect> {
+    pub fn read_again(&mut self, key: &StorageKey) -> Option<Effect> {
         let entry = self.objects.get_mut(key)?;
-        if entry.asking { None } else { entry.ask(key) }
+        if entry.read_in_flight { None } else { entry.ask(key) }
     }
 
     /// One was read, or could not be. Gives those whom it concerns, if there is any news in it.
-    pub fn read(
+    pub fn record_read(
         &mut self,
         key: &StorageKey,
         state: StorageState,
@@ -199,7 +199,7 @@ impl StorageDesk {
     ) -> (BTreeSet<PodUid>, Vec<Effect>) {
         let Some(entry) = self.objects.get_mut(key) else { return Default::default() };
         let news = entry.take(translated(state));
-        let again = std::mem::take(&mut entry.again);
+        let again = std::mem::take(&mut entry.reread);
         let mut effects = Vec::new();
         if again {
             effects.extend(entry.ask(key));
@@ -214,11 +214,11 @@ impl StorageDesk {
     fn ask_later(&mut self, key: &StorageKey, now: Now) -> Option<Effect> {
         let complete = self.is_complete(key);
         let entry = self.objects.get_mut(key)?;
-        if complete && entry.trouble.is_empty() {
+        if complete && entry.read_error.is_empty() {
             entry.attempts = 0;
             return None;
         }
-        if entry.asking {
+        if entry.read_in_flight {
             return None;
         }
         entry.attempts += 1;
@@ -273,7 +273,7 @@ impl StorageDesk {
 
     fn object(&self, key: &StorageKey) -> Option<&StorageObject> {
         match self.objects.get(key)?.state.as_ref()? {
-            StorageState::Is(object) => Some(object),
+            StorageState::Present(object) => Some(object),
             _ => None,
         }
     }
@@ -285,17 +285,21 @@ impl StorageDesk {
         }
     }
 
-    fn look(&self, uid: &PodUid, key: &StorageKey) -> Result<&StorageObject, Lack<'_>> {
-        let nothing = Lack::Unread { trouble: "" };
+    fn lookup(&self, uid: &PodUid, key: &StorageKey) -> Result<&StorageObject, StorageLookupError<'_>> {
+        let nothing = StorageLookupError::NotRead { read_error: "" };
         let entry = self.objects.get(key).ok_or(nothing)?;
         let since = entry.users.get(uid).ok_or(nothing)?;
         match &entry.state {
-            Some(_) if entry.told < *since => Err(Lack::Unread { trouble: &entry.trouble }),
-            Some(StorageState::Is(object)) => Ok(object),
-            Some(StorageState::Absent { message } | StorageState::Denied { message }) => {
-                Err(Lack::Refused(message))
+            Some(_) if entry.last_read < *since => {
+                Err(StorageLookupError::NotRead { read_error: &entry.read_error })
             }
-            Some(StorageState::Unreachable { .. }) | None => Err(Lack::Unread { trouble: &entry.trouble }),
+            Some(StorageState::Present(object)) => Ok(object),
+            Some(StorageState::Absent { message } | StorageState::Denied { message }) => {
+                Err(StorageLookupError::Refused(message))
+            }
+            Some(StorageState::Unreachable { .. }) | None => {
+                Err(StorageLookupError::NotRead { read_error: &entry.read_error })
+            }
         }
     }
 
@@ -304,37 +308,41 @@ impl StorageDesk {
         uid: &PodUid,
         namespace: &str,
         name: &str,
-    ) -> Result<&Arc<PersistentVolumeClaim>, Lack<'_>> {
+    ) -> Result<&Arc<PersistentVolumeClaim>, StorageLookupError<'_>> {
         let key = StorageKey::Claim { namespace: namespace.to_owned(), name: name.to_owned() };
-        match self.look(uid, &key)? {
+        match self.lookup(uid, &key)? {
             StorageObject::Claim(claim) => Ok(claim),
-            _ => Err(Lack::Unread { trouble: "" }),
+            _ => Err(StorageLookupError::NotRead { read_error: "" }),
         }
     }
 
-    pub fn volume(&self, uid: &PodUid, name: &str) -> Result<&Arc<PersistentVolume>, Lack<'_>> {
-        match self.look(uid, &StorageKey::Volume { name: name.to_owned() })? {
+    pub fn volume(&self, uid: &PodUid, name: &str) -> Result<&Arc<PersistentVolume>, StorageLookupError<'_>> {
+        match self.lookup(uid, &StorageKey::Volume { name: name.to_owned() })? {
             StorageObject::Volume(volume) => Ok(volume),
-            _ => Err(Lack::Unread { trouble: "" }),
+            _ => Err(StorageLookupError::NotRead { read_error: "" }),
         }
     }
 
-    pub fn attachment(&self, uid: &PodUid, name: &str) -> Result<&Arc<VolumeAttachment>, Lack<'_>> {
-        match self.look(uid, &StorageKey::Attachment { name: name.to_owned() })? {
+    pub fn attachment(
+        &self,
+        uid: &PodUid,
+        name: &str,
+    ) -> Result<&Arc<VolumeAttachment>, StorageLookupError<'_>> {
+        match self.lookup(uid, &StorageKey::Attachment { name: name.to_owned() })? {
             StorageObject::Attachment(attachment) => Ok(attachment),
-            _ => Err(Lack::Unread { trouble: "" }),
+            _ => Err(StorageLookupError::NotRead { read_error: "" }),
         }
     }
 
     /// This one and what belongs to it, as far as they may change under the pods that use them although enough is known
     /// of them for now: claims and volumes of storage drivers grow.
-    pub fn may_grow(&self, key: &StorageKey) -> Vec<StorageKey> {
+    pub fn settled_csi_objects(&self, key: &StorageKey) -> Vec<StorageKey> {
         let keys = [Some(key.clone()), self.claim_of(key)].into_iter().flatten();
         keys.filter(|key| self.is_of_driver(key) && self.is_settled(key)).collect()
     }
 
     fn is_settled(&self, key: &StorageKey) -> bool {
-        let quiet = |entry: &Entry| !entry.asking && entry.trouble.is_empty();
+        let quiet = |entry: &Entry| !entry.read_in_flight && entry.read_error.is_empty();
         self.local.is_none() && self.objects.get(key).is_some_and(quiet) && self.is_complete(key)
     }
 
@@ -348,20 +356,20 @@ impl StorageDesk {
     }
 
     /// The pod has the claim mounted from now on, or may have.
-    pub fn hold(&mut self, uid: &PodUid, claim: StorageKey) {
-        self.held.entry(uid.clone()).or_default().insert(claim.clone());
-        self.holders.entry(claim).or_default().insert(uid.clone());
+    pub fn add_claim_user(&mut self, uid: &PodUid, claim: StorageKey) {
+        self.claims_by_user.entry(uid.clone()).or_default().insert(claim.clone());
+        self.users_by_claim.entry(claim).or_default().insert(uid.clone());
     }
 
     /// As far as it was read.
-    pub fn is_for_one_pod(&self, claim: &StorageKey) -> bool {
+    pub fn is_read_write_once_pod(&self, claim: &StorageKey) -> bool {
         let Some(StorageObject::Claim(claim)) = self.object(claim) else { return false };
         let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_deref());
         matches!(modes, Some([only]) if only == "ReadWriteOncePod")
     }
 
-    pub fn held_by_another(&self, uid: &PodUid, claim: &StorageKey) -> bool {
-        self.holders.get(claim).is_some_and(|holders| holders.iter().any(|holder| holder != uid))
+    pub fn is_used_by_another_pod(&self, uid: &PodUid, claim: &StorageKey) -> bool {
+        self.users_by_claim.get(claim).is_some_and(|holders| holders.iter().any(|holder| holder != uid))
     }
 
     /// The complete set.
@@ -381,37 +389,40 @@ impl StorageDesk {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.objects.is_empty() && self.wanted.is_empty() && self.holders.is_empty() && self.held.is_empty()
+        self.objects.is_empty()
+            && self.wanted.is_empty()
+            && self.users_by_claim.is_empty()
+            && self.claims_by_user.is_empty()
     }
 }
 
 impl Entry {
     fn ask(&mut self, key: &StorageKey) -> Option<Effect> {
-        self.asking = true;
-        self.begun += 1;
-        Some(Effect::ReadStorage { key: key.clone() })
+        self.read_in_flight = true;
+        self.reads_begun += 1;
+        Some(Effect::ReadStorageObject { key: key.clone() })
     }
 
     /// Those for whom there is news in it.
     fn take(&mut self, state: StorageState) -> BTreeSet<PodUid> {
-        self.asking = false;
+        self.read_in_flight = false;
         let doubted = self.attempts < DOUBTED_REFUSALS;
         let (trouble, state) = match state {
             StorageState::Unreachable { message } => (message, None),
             StorageState::Denied { message } if doubted => (message, None),
             state => (String::new(), Some(state)),
         };
-        let troubled = self.trouble != trouble;
-        self.trouble = trouble;
-        let before = self.told;
+        let troubled = self.read_error != trouble;
+        self.read_error = trouble;
+        let before = self.last_read;
         let Some(state) = state else {
             let waiting = self.users.iter().filter(|(_, since)| troubled && before < **since);
             return waiting.map(|(uid, _)| uid.clone()).collect();
         };
-        self.told = self.begun;
+        self.last_read = self.reads_begun;
         let changed = self.state.as_ref() != Some(&state);
         self.state = Some(state);
-        let now = self.told;
+        let now = self.last_read;
         let concerned =
             self.users.iter().filter(|(_, since)| **since <= now && (changed || before < **since));
         concerned.map(|(uid, _)| uid.clone()).collect()

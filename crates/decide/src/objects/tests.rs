@@ -27,7 +27,7 @@ fn uses(uid: &str, maps: &[&str]) -> PodView {
 
 fn is(version: &str, immutable: bool) -> ObjectState {
     let content = ObjectContent { resource_version: version.into(), immutable, ..Default::default() };
-    ObjectState::Is(Arc::new(content))
+    ObjectState::Present(Arc::new(content))
 }
 
 use ObjectKind::{ConfigMap, Secret};
@@ -68,7 +68,7 @@ fn everything_that_a_definition_names() {
             ],
         }),
     );
-    let found = named(&pod);
+    let found = referenced_objects(&pod);
     let maps = ["from-map", "key-map", "of-init", "projected-map", "volume-map"];
     let secrets = ["from-secret", "key-secret", "of-ephemeral", "projected-secret", "pull", "volume-secret"];
     let expect =
@@ -82,28 +82,28 @@ fn everything_that_a_definition_names() {
 
 #[test]
 fn an_object_is_watched_once_for_all_who_use_it() {
-    let mut desk = ObjectDesk::default();
+    let mut desk = ObjectCache::default();
     let (a, b) = (uses("a", &["x", "y"]), uses("b", &["x"]));
-    assert_eq!(desk.claim(&a), [watch(ConfigMap, "x"), watch(ConfigMap, "y")]);
-    assert_eq!(desk.claim(&b), []);
-    assert_eq!(desk.claim(&b), [], "the same again");
+    assert_eq!(desk.set_pod_references(&a), [watch(ConfigMap, "x"), watch(ConfigMap, "y")]);
+    assert_eq!(desk.set_pod_references(&b), []);
+    assert_eq!(desk.set_pod_references(&b), [], "the same again");
     assert_eq!(desk.release(&a.uid), [unwatch(ConfigMap, "y")]);
     assert_eq!(desk.release(&a.uid), []);
-    assert_eq!(desk.claim(&uses("b", &["z"])), [watch(ConfigMap, "z"), unwatch(ConfigMap, "x")]);
+    assert_eq!(desk.set_pod_references(&uses("b", &["z"])), [watch(ConfigMap, "z"), unwatch(ConfigMap, "x")]);
     assert_eq!(desk.release(&b.uid), [unwatch(ConfigMap, "z")]);
     assert!(desk.watched().next().is_none());
-    assert_eq!(desk.look(&key(ConfigMap, "x")), Known::Unclaimed);
+    assert_eq!(desk.lookup(&key(ConfigMap, "x")), ObjectLookup::NotReferenced);
 }
 
 #[test]
 fn news_concern_those_who_use_it() {
-    let mut desk = ObjectDesk::default();
+    let mut desk = ObjectCache::default();
     let (a, b) = (uses("a", &["x", "y"]), uses("b", &["x"]));
-    desk.claim(&a);
-    desk.claim(&b);
+    desk.set_pod_references(&a);
+    desk.set_pod_references(&b);
     let (x, y) = (key(ConfigMap, "x"), key(ConfigMap, "y"));
     let mut woken = |key: &ObjectKey, state| -> Vec<String> {
-        desk.seen(key, state).0.iter().map(ToString::to_string).collect()
+        desk.record_state(key, state).0.iter().map(ToString::to_string).collect()
     };
     assert_eq!(woken(&x, is("1", false)), ["a", "b"]);
     assert_eq!(woken(&x, is("1", false)), [""; 0], "no news");
@@ -113,36 +113,36 @@ fn news_concern_those_who_use_it() {
     assert_eq!(woken(&y, away()), [""; 0]);
     assert_eq!(woken(&y, ObjectState::Absent { message: "gone".into() }), ["a"]);
     assert_eq!(woken(&key(Secret, "x"), is("1", false)), [""; 0], "nobody asked");
-    assert!(matches!(desk.look(&x), Known::Is(_)));
-    assert_eq!(desk.look(&y), Known::Absent);
+    assert!(matches!(desk.lookup(&x), ObjectLookup::Found(_)));
+    assert_eq!(desk.lookup(&y), ObjectLookup::Absent);
 }
 
 #[test]
 fn what_never_changes_is_read_once() {
-    let mut desk = ObjectDesk::default();
+    let mut desk = ObjectCache::default();
     let (a, b) = (uses("a", &["x"]), uses("b", &["x"]));
-    desk.claim(&a);
+    desk.set_pod_references(&a);
     let x = key(ConfigMap, "x");
-    assert_eq!(desk.seen(&x, is("1", true)).1, Some(unwatch(ConfigMap, "x")));
-    assert_eq!(desk.claim(&b), [], "it is known");
-    assert!(matches!(desk.look(&x), Known::Is(_)));
+    assert_eq!(desk.record_state(&x, is("1", true)).1, Some(unwatch(ConfigMap, "x")));
+    assert_eq!(desk.set_pod_references(&b), [], "it is known");
+    assert!(matches!(desk.lookup(&x), ObjectLookup::Found(_)));
     desk.release(&a.uid);
     assert_eq!(desk.release(&b.uid), []);
-    assert_eq!(desk.claim(&a), [watch(ConfigMap, "x")], "forgotten with its last user");
+    assert_eq!(desk.set_pod_references(&a), [watch(ConfigMap, "x")], "forgotten with its last user");
 }
 
 #[test]
 fn only_text_of_a_config_map_gives_variables() {
-    let mut desk = ObjectDesk::default();
+    let mut desk = ObjectCache::default();
     let a = uses("a", &["x"]);
-    desk.claim(&a);
+    desk.set_pod_references(&a);
     let content = ObjectContent {
         data: [("t".to_owned(), b"1".to_vec()), ("b".to_owned(), vec![0xff])].into(),
         binary_keys: ["b".to_owned()].into(),
         ..Default::default()
     };
     assert!(desk.env_objects("ns", &a.containers()[0]).is_err());
-    desk.seen(&key(ConfigMap, "x"), ObjectState::Is(Arc::new(content)));
+    desk.record_state(&key(ConfigMap, "x"), ObjectState::Present(Arc::new(content)));
     let objects = desk.env_objects("ns", &a.containers()[0]).unwrap();
     assert_eq!(objects.config_maps["x"], Ok([("t".to_owned(), "1".to_owned())].into()));
 }

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use model::cluster::{Token, TokenWanted};
+use model::cluster::{PodTokenRequest, Token};
 use model::{Mono, Now, Wall};
 
 use crate::back_off::volume_delay;
@@ -23,8 +23,8 @@ const JITTER: Duration = Duration::from_secs(10);
 const SHORTEST_USE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, Default)]
-pub struct TokenDesk {
-    tokens: BTreeMap<TokenWanted, Entry>,
+pub struct TokenCache {
+    tokens: BTreeMap<PodTokenRequest, Entry>,
     /// Counts all that were ever issued.
     serial: u64,
 }
@@ -42,32 +42,32 @@ struct Entry {
 
 /// What is known of a token.
 #[derive(Clone, PartialEq, Debug)]
-pub enum KnownToken<'a> {
-    Unasked,
-    Good { token: &'a Token, serial: u64 },
+pub enum TokenLookup<'a> {
+    NotIssued,
+    Valid { token: &'a Token, serial: u64 },
     Failed { message: String },
 }
 
-impl TokenDesk {
-    pub(super) fn claim(&mut self, wanted: &TokenWanted) -> Option<Effect> {
+impl TokenCache {
+    pub(super) fn add_token(&mut self, wanted: &PodTokenRequest) -> Option<Effect> {
         let entry = self.tokens.entry(wanted.clone()).or_default();
         ask(wanted, entry)
     }
 
-    pub(super) fn release(&mut self, wanted: &TokenWanted) -> Option<Effect> {
+    pub(super) fn release(&mut self, wanted: &PodTokenRequest) -> Option<Effect> {
         let entry = self.tokens.remove(wanted)?;
         // One that is being asked for has no timer.
         (!entry.asking).then(|| Effect::SetTimer { key: TimerKey::Token(wanted.clone()), at: None })
     }
 
     /// Its time has come.
-    pub fn due(&mut self, wanted: &TokenWanted) -> Option<Effect> {
+    pub fn refresh(&mut self, wanted: &PodTokenRequest) -> Option<Effect> {
         ask(wanted, self.tokens.get_mut(wanted)?)
     }
 
     pub(super) fn issued(
         &mut self,
-        wanted: &TokenWanted,
+        wanted: &PodTokenRequest,
         result: Result<Token, String>,
         now: Now,
     ) -> (bool, Vec<Effect>) {
@@ -89,18 +89,20 @@ impl TokenDesk {
         (true, vec![Effect::SetTimer { key: TimerKey::Token(wanted.clone()), at: Some(at) }])
     }
 
-    pub fn look(&self, wanted: &TokenWanted, now: Wall) -> KnownToken<'_> {
-        let Some(entry) = self.tokens.get(wanted) else { return KnownToken::Unasked };
+    pub fn lookup(&self, wanted: &PodTokenRequest, now: Wall) -> TokenLookup<'_> {
+        let Some(entry) = self.tokens.get(wanted) else { return TokenLookup::NotIssued };
         match (&entry.token, &entry.failure) {
-            (Some(token), None) => KnownToken::Good { token, serial: entry.serial },
-            (Some(token), Some(_)) if token.expires > now => KnownToken::Good { token, serial: entry.serial },
-            (Some(_), Some(failure)) => KnownToken::Failed {
+            (Some(token), None) => TokenLookup::Valid { token, serial: entry.serial },
+            (Some(token), Some(_)) if token.expires > now => {
+                TokenLookup::Valid { token, serial: entry.serial }
+            }
+            (Some(_), Some(failure)) => TokenLookup::Failed {
                 message: format!("token {} expired and refresh failed: {failure}", described(wanted)),
             },
             (None, Some(failure)) => {
-                KnownToken::Failed { message: format!("failed to fetch token: {failure}") }
+                TokenLookup::Failed { message: format!("failed to fetch token: {failure}") }
             }
-            (None, None) => KnownToken::Unasked,
+            (None, None) => TokenLookup::NotIssued,
         }
     }
 
@@ -109,7 +111,7 @@ impl TokenDesk {
     }
 }
 
-fn ask(wanted: &TokenWanted, entry: &mut Entry) -> Option<Effect> {
+fn ask(wanted: &PodTokenRequest, entry: &mut Entry) -> Option<Effect> {
     if entry.asking {
         return None;
     }
@@ -117,7 +119,7 @@ fn ask(wanted: &TokenWanted, entry: &mut Entry) -> Option<Effect> {
     Some(Effect::RequestToken { wanted: wanted.clone() })
 }
 
-pub(crate) fn refresh_at(wanted: &TokenWanted, token: &Token, now: Now) -> Mono {
+pub(crate) fn refresh_at(wanted: &PodTokenRequest, token: &Token, now: Now) -> Mono {
     let asked = Duration::from_secs(u64::try_from(wanted.expiration_secs).unwrap_or(0));
     let lasts = match token.expires.since(now.wall) {
         // The clocks differ: what was asked for is the better guess.
@@ -130,6 +132,6 @@ pub(crate) fn refresh_at(wanted: &TokenWanted, token: &Token, now: Now) -> Mono 
     now.mono.plus(wait)
 }
 
-fn described(wanted: &TokenWanted) -> String {
+fn described(wanted: &PodTokenRequest) -> String {
     format!("{:?}/{:?}/{:?}", wanted.namespace, wanted.service_account, wanted.audiences)
 }

@@ -9,7 +9,7 @@ use model::pod::ContainerKind;
 use model::why::Cause;
 use model::{ApiEvent, Reason};
 
-use super::{ImageNeed, Note, PlanInputs, PodPlan, content, volumes};
+use super::{ImageNeed, PlanInputs, PlanNote, PodPlan, api_objects, volumes};
 use crate::back_off;
 use crate::images::{ImageState, PullPolicy, ResolvedImage, volume_key, volume_of_key};
 use crate::ledger::StartFailure;
@@ -21,14 +21,14 @@ const SHOW_PULL_ERROR: Duration = Duration::from_secs(1);
 
 /// All of them, at hand.
 #[derive(Clone, Debug)]
-pub(super) struct Images {
+pub(super) struct ContainerImages {
     pub own: ResolvedImage,
     /// By the volume's name.
     pub volumes: BTreeMap<String, ImageSpec>,
 }
 
 /// One of them, as the spec has it.
-struct Wanted<'a> {
+struct WantedImage<'a> {
     /// The container's name, or the volume's key.
     key: String,
     /// `None`: a volume.
@@ -39,10 +39,10 @@ struct Wanted<'a> {
     policy: PullPolicy,
 }
 
-impl Wanted<'_> {
-    fn about(&self, event: ApiEvent) -> ApiEvent {
+impl WantedImage<'_> {
+    fn event_for_container(&self, event: ApiEvent) -> ApiEvent {
         match self.kind {
-            Some(kind) => event.about(kind, self.container),
+            Some(kind) => event.for_container(kind, self.container),
             None => event,
         }
     }
@@ -54,14 +54,14 @@ pub(super) fn of_container(
     container: &Container,
     plan: &mut PodPlan,
 ) -> Option<ResolvedImage> {
-    let wanted = Wanted {
+    let wanted = WantedImage {
         key: container.name.clone(),
         kind: Some(kind),
         container: &container.name,
         image: container.image.clone().unwrap_or_default(),
         policy: PullPolicy::parse(container.image_pull_policy.as_deref()),
     };
-    at_hand(inputs, &wanted, plan)
+    find_or_request_image(inputs, &wanted, plan)
 }
 
 /// Asks for the images of all volumes that the pod's containers mount, also of those whose turn comes later.
@@ -71,20 +71,20 @@ pub(super) fn fetch_volumes(inputs: &PlanInputs, plan: &mut PodPlan) {
         for wanted in volumes_of(inputs, container) {
             // Why a container waits is said when it would start.
             let mut aside = PodPlan::default();
-            let _ = at_hand(inputs, &wanted, &mut aside);
-            aside.notes.retain(|note| matches!(note, Note::Need(_)) && !plan.notes.contains(note));
+            let _ = find_or_request_image(inputs, &wanted, &mut aside);
+            aside.notes.retain(|note| matches!(note, PlanNote::NeedImage(_)) && !plan.notes.contains(note));
             plan.notes.extend(aside.notes);
         }
     }
 }
 
-fn volumes_of<'a>(inputs: &PlanInputs, container: &'a Container) -> Vec<Wanted<'a>> {
+fn volumes_of<'a>(inputs: &PlanInputs, container: &'a Container) -> Vec<WantedImage<'a>> {
     let mounted =
         |volume: &&Volume| container.volume_mounts.iter().flatten().any(|mount| mount.name == volume.name);
     let volumes = inputs.entry.view.spec().volumes.iter().flatten().filter(mounted);
     let wanted = |volume: &Volume| {
         let source = volume.image.clone()?;
-        Some(Wanted {
+        Some(WantedImage {
             key: volume_key(&volume.name),
             kind: None,
             container: &container.name,
@@ -107,7 +107,7 @@ pub(super) fn of_volumes(
     let mut missing = false;
     for wanted in volumes_of(inputs, container) {
         let noted = plan.notes.len();
-        let Some(resolved) = at_hand(inputs, &wanted, plan) else {
+        let Some(resolved) = find_or_request_image(inputs, &wanted, plan) else {
             missing = true;
             pass_on_failure(inputs, kind, &wanted, noted, plan);
             continue;
@@ -137,28 +137,33 @@ pub fn pull_sandbox_config(inputs: &PlanInputs) -> Option<SandboxConfig> {
 fn pass_on_failure(
     inputs: &PlanInputs,
     kind: ContainerKind,
-    wanted: &Wanted,
+    wanted: &WantedImage,
     noted: usize,
     plan: &mut PodPlan,
 ) {
     let ledger = &inputs.entry.ledger;
     let just_noted = plan.notes[noted..].iter().find_map(|note| match note {
-        Note::Failure { failure, .. } => Some(failure.clone()),
+        PlanNote::Failure { failure, .. } => Some(failure.clone()),
         _ => None,
     });
-    let known = || ledger.failures.get(&wanted.key).cloned();
+    let known = || ledger.start_failures.get(&wanted.key).cloned();
     let Some(failure) = just_noted.or_else(known) else { return };
     let container = wanted.container.to_owned();
-    let tried = ledger.pulls.get(&wanted.image).map(|pull| pull.failed_at);
-    let event = ApiEvent::warning("Failed", format!("Error: {}", failure.reason)).about(kind, &container);
+    let tried = ledger.pull_back_offs.get(&wanted.image).map(|pull| pull.failed_at);
+    let event =
+        ApiEvent::warning("Failed", format!("Error: {}", failure.reason)).for_container(kind, &container);
     plan.announce(format!("{} {container} {} {tried:?}", wanted.key, failure.reason), event);
-    plan.notes.push(Note::Failure { container, failure, retry_at: None });
+    plan.notes.push(PlanNote::Failure { container, failure, retry_at: None });
 }
 
-fn at_hand(inputs: &PlanInputs, wanted: &Wanted, plan: &mut PodPlan) -> Option<ResolvedImage> {
+fn find_or_request_image(
+    inputs: &PlanInputs,
+    wanted: &WantedImage,
+    plan: &mut PodPlan,
+) -> Option<ResolvedImage> {
     let ledger = &inputs.entry.ledger;
     let image = wanted.image.clone();
-    match ledger.images.get(&wanted.key) {
+    match ledger.image_states.get(&wanted.key) {
         Some(ImageState::Ready(resolved)) => return Some(resolved.clone()),
         Some(ImageState::Inspecting | ImageState::Pulling { .. }) => {
             plan.because(Some(wanted.container), Cause::PullingImage { image }, None);
@@ -166,12 +171,12 @@ fn at_hand(inputs: &PlanInputs, wanted: &Wanted, plan: &mut PodPlan) -> Option<R
         }
         None => {}
     }
-    if !ledger.look_again.contains(&wanted.key)
+    if !ledger.recheck_images.contains(&wanted.key)
         && (waits_for_retry(inputs, wanted, plan) || backs_off(inputs, wanted, plan))
     {
         return None;
     }
-    if !content::pull_secrets_known(inputs, wanted.container, plan) {
+    if !api_objects::pull_secrets_known(inputs, wanted.container, plan) {
         return None;
     }
     plan.because(Some(wanted.container), Cause::PullingImage { image: image.clone() }, None);
@@ -182,16 +187,17 @@ fn at_hand(inputs: &PlanInputs, wanted: &Wanted, plan: &mut PodPlan) -> Option<R
         policy: wanted.policy,
         handler: inputs.image_handler().to_owned(),
     };
-    if !plan.notes.contains(&Note::Need(need.clone())) {
-        plan.notes.push(Note::Need(need));
+    if !plan.notes.contains(&PlanNote::NeedImage(need.clone())) {
+        plan.notes.push(PlanNote::NeedImage(need));
     }
     None
 }
 
 /// It could not be looked for, or may not be pulled: that is tried again at its time.
-fn waits_for_retry(inputs: &PlanInputs, wanted: &Wanted, plan: &mut PodPlan) -> bool {
+fn waits_for_retry(inputs: &PlanInputs, wanted: &WantedImage, plan: &mut PodPlan) -> bool {
     let ledger = &inputs.entry.ledger;
-    let (Some(at), Some(failure)) = (ledger.retry_at.get(&wanted.key), ledger.failures.get(&wanted.key))
+    let (Some(at), Some(failure)) =
+        (ledger.retry_at.get(&wanted.key), ledger.start_failures.get(&wanted.key))
     else {
         return false;
     };
@@ -208,10 +214,11 @@ fn waits_for_retry(inputs: &PlanInputs, wanted: &Wanted, plan: &mut PodPlan) -> 
     true
 }
 
-fn backs_off(inputs: &PlanInputs, wanted: &Wanted, plan: &mut PodPlan) -> bool {
+fn backs_off(inputs: &PlanInputs, wanted: &WantedImage, plan: &mut PodPlan) -> bool {
     let image = &wanted.image;
-    let back_off = inputs.entry.ledger.pulls.get(image);
-    let (Some(entry), Some(until)) = (back_off, back_off::pull_wait(back_off, inputs.now.wall)) else {
+    let back_off = inputs.entry.ledger.pull_back_offs.get(image);
+    let (Some(entry), Some(until)) = (back_off, back_off::pull_back_off_until(back_off, inputs.now.wall))
+    else {
         return false;
     };
     let text = format!("Back-off pulling image \"{image}\"");
@@ -228,14 +235,17 @@ fn backs_off(inputs: &PlanInputs, wanted: &Wanted, plan: &mut PodPlan) -> bool {
         return true;
     }
     let tried = format!("{image} {:?}", entry.failed_at);
-    plan.announce(format!("pull {tried}"), wanted.about(ApiEvent::normal("BackOff", text.clone())));
+    plan.announce(
+        format!("pull {tried}"),
+        wanted.event_for_container(ApiEvent::normal("BackOff", text.clone())),
+    );
     let reason = Reason::ImagePullBackOff;
     if wanted.kind.is_some() {
-        let event = wanted.about(ApiEvent::warning("Failed", format!("Error: {reason}")));
+        let event = wanted.event_for_container(ApiEvent::warning("Failed", format!("Error: {reason}")));
         plan.announce(format!("pull error {} {tried}", wanted.key), event);
     }
     let message = format!("{text}: {}: {}", entry.reason, entry.message);
     let failure = StartFailure { reason, message };
-    plan.notes.push(Note::Failure { container: wanted.key.clone(), failure, retry_at: None });
+    plan.notes.push(PlanNote::Failure { container: wanted.key.clone(), failure, retry_at: None });
     true
 }

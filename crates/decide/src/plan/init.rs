@@ -6,15 +6,15 @@ use model::k8s::Container;
 use model::observed::{ContainerState, ObservedContainer};
 use model::pod::{ContainerKind, is_sidecar};
 
-use super::sync::Kill;
-use super::{PlanInputs, probed};
+use super::sync::ContainerKill;
+use super::{PlanInputs, probe_kills};
 use crate::{render, restart};
 
 #[derive(Default)]
 pub(super) struct InitDecision<'a> {
     /// In spec order.
     pub starts: Vec<&'a Container>,
-    pub kills: Vec<Kill<'a>>,
+    pub kills: Vec<ContainerKill<'a>>,
     /// The regular containers may run.
     pub initialized: bool,
     /// One failed and is not to run again: the pod is over.
@@ -48,8 +48,8 @@ pub(super) fn decide<'a>(inputs: &'a PlanInputs) -> InitDecision<'a> {
         if passed && !is_sidecar(container) {
             continue;
         }
-        let place = Place { index, last: index + 1 == inits.len(), passed, inits };
-        if !one(inputs, container, newest, &place, &mut decision) {
+        let place = InitPosition { index, last: index + 1 == inits.len(), later_one_started: passed, inits };
+        if !decide_one_container(inputs, container, newest, &place, &mut decision) {
             return InitDecision { failed: true, ..Default::default() };
         }
         passed = true;
@@ -62,19 +62,19 @@ pub(super) fn decide<'a>(inputs: &'a PlanInputs) -> InitDecision<'a> {
     decision
 }
 
-struct Place<'a> {
+struct InitPosition<'a> {
     index: usize,
     last: bool,
-    passed: bool,
+    later_one_started: bool,
     inits: &'a [Container],
 }
 
 /// `false`: the pod has failed; nothing is to be started.
-fn one<'a>(
+fn decide_one_container<'a>(
     inputs: &'a PlanInputs,
     container: &'a Container,
     newest: &'a ObservedContainer,
-    place: &Place<'a>,
+    place: &InitPosition<'a>,
     decision: &mut InitDecision<'a>,
 ) -> bool {
     let sidecar = is_sidecar(container);
@@ -82,29 +82,29 @@ fn one<'a>(
         ContainerState::Created => decision.starts.push(container),
         // Whoever comes after a sidecar may count on it: it has to have started.
         ContainerState::Running if sidecar && !inputs.entry.probes.has_started(&newest.name, &newest.id) => {
-            decision.kills.extend(probed::kill_sidecar(inputs, container, newest));
+            decision.kills.extend(probe_kills::kill_sidecar(inputs, container, newest));
         }
         ContainerState::Running if sidecar => {
-            advance(place, decision);
+            mark_initialized_or_start_next(place, decision);
             let hash =
                 render::container_hash(&container.name, container.image.as_deref().unwrap_or_default());
             if newest.hash.is_some_and(|old| old != hash) {
                 let message = format!("Init container {} definition changed", container.name);
-                decision.kills.push(Kill::new(newest, ContainerKind::Init, message));
-            } else if let Some(kill) = probed::kill_sidecar(inputs, container, newest) {
+                decision.kills.push(ContainerKill::new(newest, ContainerKind::Init, message));
+            } else if let Some(kill) = probe_kills::kill_sidecar(inputs, container, newest) {
                 decision.kills.push(kill);
-            } else if let Some(message) = inputs.entry.ledger.doomed.get(&newest.id) {
-                decision.kills.push(Kill::new(newest, ContainerKind::Init, message.clone()));
+            } else if let Some(message) = inputs.entry.ledger.containers_to_stop.get(&newest.id) {
+                decision.kills.push(ContainerKill::new(newest, ContainerKind::Init, message.clone()));
             }
         }
         ContainerState::Running => {
-            if let Some(message) = inputs.entry.ledger.doomed.get(&newest.id) {
-                decision.kills.push(Kill::new(newest, ContainerKind::Init, message.clone()));
+            if let Some(message) = inputs.entry.ledger.containers_to_stop.get(&newest.id) {
+                decision.kills.push(ContainerKill::new(newest, ContainerKind::Init, message.clone()));
             }
         }
         ContainerState::Exited if sidecar => decision.starts.push(container),
         ContainerState::Exited if newest.exit_code == 0 && newest.reason != "OOMKilled" => {
-            advance(place, decision)
+            mark_initialized_or_start_next(place, decision)
         }
         ContainerState::Exited => {
             if !restart::should_restart(&inputs.entry.view, container, Some(newest)) {
@@ -117,16 +117,16 @@ fn one<'a>(
                 return false;
             }
             let message = "Init container is in \"unknown\" state, try killing it before restart".to_owned();
-            decision.kills.push(Kill::new(newest, ContainerKind::Init, message));
+            decision.kills.push(ContainerKill::new(newest, ContainerKind::Init, message));
         }
     }
     true
 }
 
-fn advance<'a>(place: &Place<'a>, decision: &mut InitDecision<'a>) {
+fn mark_initialized_or_start_next<'a>(place: &InitPosition<'a>, decision: &mut InitDecision<'a>) {
     if place.last {
         decision.initialized = true;
-    } else if !place.passed {
+    } else if !place.later_one_started {
         decision.starts.push(&place.inits[place.index + 1]);
     }
 }

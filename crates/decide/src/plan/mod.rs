@@ -4,15 +4,15 @@
 //! fresh reading: whatever depends on its outcome (the address of a new sandbox, the user of a pulled image) is left
 //! to the next plan, which the outcome triggers at once.
 
-mod collect;
-mod content;
-mod ground;
-mod growth;
+mod api_objects;
+mod expansion;
+mod garbage;
 mod image;
 mod init;
-mod probed;
+mod prerequisites;
+mod probe_kills;
 mod release;
-mod reset;
+mod restart_all;
 mod stop;
 mod sync;
 mod volumes;
@@ -30,13 +30,13 @@ use crate::effect::{Action, Stage};
 use crate::images::PullPolicy;
 use crate::ledger::StartFailure;
 use crate::lifecycle::Lifecycle;
-use crate::objects::ObjectDesk;
-use crate::place::{Place, PlaceError};
+use crate::objects::ObjectCache;
 use crate::render::RenderContext;
+use crate::sandbox_placement::{SandboxPlacement, SandboxPlacementError};
 use crate::state::{PodEntry, RuntimeHealth};
 use crate::status::IpFamily;
 
-pub use collect::{dead_beyond_limits, dead_overall};
+pub use garbage::{dead_beyond_limits, dead_overall};
 pub use image::pull_sandbox_config;
 pub use sync::RETRY;
 
@@ -55,9 +55,9 @@ pub struct PlanInputs<'a> {
     pub name_holder: Option<String>,
     pub primary_family: IpFamily,
     /// Where its sandbox is to live, or why it can't.
-    pub place: Result<Place, PlaceError>,
+    pub placement: Result<SandboxPlacement, SandboxPlacementError>,
     /// What is known of the objects that pods name. `None`: there is no cluster.
-    pub cluster: Option<&'a ObjectDesk>,
+    pub cluster: Option<&'a ObjectCache>,
     /// The node's own object, once it was seen.
     pub node: Option<&'a Node>,
     pub now: Now,
@@ -70,12 +70,12 @@ pub struct PodPlan {
     pub wake_at: Option<Mono>,
     pub why: Vec<Why>,
     /// What the ledger should remember of this plan.
-    pub notes: Vec<Note>,
+    pub notes: Vec<PlanNote>,
 }
 
 /// A side result of planning: recorded by `step`, never by the executor.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Note {
+pub enum PlanNote {
     /// A container can't be started now; shown in its status.
     Failure {
         container: String,
@@ -104,15 +104,15 @@ pub enum Note {
         message: String,
     },
     /// Volumes are waited for from now on, if they were not before.
-    VolumesAwaited,
+    WaitingForVolumes,
     /// The volume has this size, as far as nothing else is known.
     VolumeSize {
         volume: String,
         size: Quantity,
     },
     /// All containers are about to start over.
-    ResetBegins,
-    Need(ImageNeed),
+    RestartAllBegins,
+    NeedImage(ImageNeed),
     /// An Event that is recorded once for as long as the same thing holds. `key` tells the thing.
     Announce {
         key: String,
@@ -135,7 +135,7 @@ pub struct ImageNeed {
 
 impl PlanInputs<'_> {
     fn handler(&self) -> &str {
-        self.place.as_ref().map_or("", |place| &place.handler)
+        self.placement.as_ref().map_or("", |place| &place.handler)
     }
 
     /// For whose storage an image is meant. Runtimes are told only with the gate, as KEP-4216 has it.
@@ -144,7 +144,7 @@ impl PlanInputs<'_> {
     }
 
     fn render_context<'a>(&'a self, volume_groups: &'a [i64]) -> RenderContext<'a> {
-        let user_namespace = self.place.as_ref().ok().and_then(|place| place.user_ids.as_ref());
+        let user_namespace = self.placement.as_ref().ok().and_then(|place| place.user_ids.as_ref());
         RenderContext { user_namespace, volume_groups, ..RenderContext::new(self.config, self.facts) }
     }
 }
@@ -155,17 +155,17 @@ pub fn plan_pod(inputs: &PlanInputs) -> PodPlan {
         Lifecycle::Terminating(termination) => stop::plan(inputs, termination),
         Lifecycle::Terminated | Lifecycle::Finished => release::plan(inputs),
     };
-    hold_back_removals(inputs, &mut plan);
+    delay_repeated_removals(inputs, &mut plan);
     plan.stages.retain(|stage| !stage.actions.is_empty());
     plan
 }
 
 /// What the runtime lists although it said to have removed it is removed again, but not at every turn.
-fn hold_back_removals(inputs: &PlanInputs, plan: &mut PodPlan) {
-    if !inputs.entry.witness.has_still_listed() {
+fn delay_repeated_removals(inputs: &PlanInputs, plan: &mut PodPlan) {
+    if !inputs.entry.observation_guard.has_still_listed() {
         return;
     }
-    let retry = |id: &str| inputs.entry.witness.retry_removal(id);
+    let retry = |id: &str| inputs.entry.observation_guard.retry_removal(id);
     let early = |action: &Action| {
         let id = match action {
             Action::RemoveContainer { id, .. } => id.as_str(),
@@ -207,7 +207,7 @@ impl PodPlan {
     }
 
     pub(crate) fn announce(&mut self, key: impl Into<String>, event: ApiEvent) {
-        self.notes.push(Note::Announce { key: key.into(), event });
+        self.notes.push(PlanNote::Announce { key: key.into(), event });
     }
 }
 

@@ -4,7 +4,7 @@
 use model::pod::QosClass;
 use model::why::Cause;
 
-use super::{PlanInputs, PodPlan, collect, stop};
+use super::{PlanInputs, PodPlan, garbage, stop};
 use crate::cgroups;
 use crate::effect::{Action, Stage};
 use crate::lifecycle::MINIMUM_STOP_SECS;
@@ -13,23 +13,26 @@ use crate::volumes;
 pub fn plan(inputs: &PlanInputs) -> PodPlan {
     let entry = inputs.entry;
     let mut plan = PodPlan::default();
-    let vanish = entry.removed && entry.comes_back.is_none();
+    let vanish = entry.removed && entry.recreate_as.is_none();
     let stages = if inputs.observed.anything_running() {
         // A call that was given up may have its effect after the pod was seen to be at rest.
-        if stop::waits(inputs, &mut plan) {
+        if stop::must_wait_to_stop(inputs, &mut plan) {
             return plan;
         }
         stop::stop_everything(inputs, MINIMUM_STOP_SECS)
-    } else if !entry.ledger.released && !entry.ledger.updating.is_empty() {
+    } else if !entry.ledger.volumes_and_cgroup_released && !entry.ledger.volumes_being_updated.is_empty() {
         // Who comes late must not bring back what was taken away.
         return PodPlan::wait(None, Cause::Releasing);
-    } else if !entry.ledger.released {
+    } else if !entry.ledger.volumes_and_cgroup_released {
         // On its own, so that a container which can't be removed keeps neither volumes nor the pod's name.
-        vec![Stage::must(vec![Action::TearDownVolumes]), Stage::must(destroy_cgroups(inputs))]
-    } else if vanish && entry.lifecycle.may_drop_content(entry.removed) {
+        vec![
+            Stage::stop_on_failure(vec![Action::TearDownVolumes]),
+            Stage::stop_on_failure(destroy_cgroups(inputs)),
+        ]
+    } else if vanish && entry.lifecycle.may_remove_directories(entry.removed) {
         drop_everything(inputs)
     } else {
-        collect::stages(inputs, &mut plan)
+        garbage::garbage_stages(inputs, &mut plan)
     };
     let runtime_needed = stages.iter().flat_map(|s| &s.actions).any(Action::mutates_runtime);
     if runtime_needed && !inputs.runtime.ready {
@@ -60,7 +63,7 @@ pub fn plan(inputs: &PlanInputs) -> PodPlan {
 fn taking_away(inputs: &PlanInputs, stages: &[Stage]) -> Option<Vec<String>> {
     let mut actions = stages.iter().flat_map(|stage| &stage.actions);
     actions.any(|action| matches!(action, Action::TearDownVolumes)).then_some(())?;
-    Some(volumes::of_drivers(&inputs.entry.view)).filter(|volumes| !volumes.is_empty())
+    Some(volumes::csi_volume_names(&inputs.entry.view)).filter(|volumes| !volumes.is_empty())
 }
 
 /// An orphan's QoS class is not known: its cgroup is looked for in every place it could be.
@@ -83,13 +86,14 @@ fn destroy_cgroups(inputs: &PlanInputs) -> Vec<Action> {
 
 fn drop_everything(inputs: &PlanInputs) -> Vec<Stage> {
     let observed = inputs.observed;
-    let containers = observed.containers.iter().map(collect::remove).collect();
+    let containers = observed.containers.iter().map(garbage::remove).collect();
     let sandboxes = observed.sandboxes.iter().map(|s| Action::RemoveSandbox { id: s.id.clone() }).collect();
-    let mut stages = vec![Stage::must(containers), Stage::must(sandboxes)];
-    if !inputs.entry.ledger.content_removed {
+    let mut stages = vec![Stage::stop_on_failure(containers), Stage::stop_on_failure(sandboxes)];
+    if !inputs.entry.ledger.directories_removed {
         let view = &inputs.entry.view;
         let log_dir = format!("{}_{}_{}", view.namespace(), view.name(), view.uid);
-        stages.push(Stage::must(vec![Action::RemovePodDir, Action::RemoveLogDir { name: log_dir }]));
+        stages
+            .push(Stage::stop_on_failure(vec![Action::RemovePodDir, Action::RemoveLogDir { name: log_dir }]));
     }
     stages
 }

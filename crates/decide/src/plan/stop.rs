@@ -8,7 +8,7 @@ use model::observed::{ContainerState, ObservedContainer};
 use model::pod::{ContainerKind, is_sidecar};
 use model::why::Cause;
 
-use super::{Note, PlanInputs, PodPlan};
+use super::{PlanInputs, PlanNote, PodPlan};
 use crate::effect::{Action, Stage};
 use crate::hooks;
 use crate::lifecycle::{MINIMUM_STOP_SECS, Termination};
@@ -23,7 +23,7 @@ pub fn plan(inputs: &PlanInputs, termination: &Termination) -> PodPlan {
         return PodPlan::wait(None, Cause::RuntimeNotReady { message: inputs.runtime.message.clone() });
     }
     let mut waiting = PodPlan::default();
-    if waits(inputs, &mut waiting) {
+    if must_wait_to_stop(inputs, &mut waiting) {
         return waiting;
     }
     for container in running(inputs) {
@@ -48,21 +48,22 @@ pub(super) fn waits_for_retry(inputs: &PlanInputs, plan: &mut PodPlan) -> bool {
 }
 
 /// Whether it is too early to stop anything: because it failed, or because it succeeded and had no effect.
-pub(super) fn waits(inputs: &PlanInputs, plan: &mut PodPlan) -> bool {
+pub(super) fn must_wait_to_stop(inputs: &PlanInputs, plan: &mut PodPlan) -> bool {
     if waits_for_retry(inputs, plan) {
         return true;
     }
-    let Some((step, message)) = unheeded(inputs).filter(|_| inputs.entry.ledger.pod_retry.is_none()) else {
+    let Some((step, message)) = ineffective_stop(inputs).filter(|_| inputs.entry.ledger.pod_retry.is_none())
+    else {
         return false;
     };
     let event = model::ApiEvent::warning("FailedKillPod", format!("error killing pod: {message}"));
     plan.because(None, Cause::StepFailed { step: step.into(), message: message.clone() }, None);
-    plan.notes.push(Note::PodFailure { step, message, event });
+    plan.notes.push(PlanNote::PodFailure { step, message, event });
     true
 }
 
 /// What was stopped, and is still there.
-fn unheeded(inputs: &PlanInputs) -> Option<(&'static str, String)> {
+fn ineffective_stop(inputs: &PlanInputs) -> Option<(&'static str, String)> {
     let ledger = &inputs.entry.ledger;
     let container = running(inputs).into_iter().find(|c| ledger.stopped_containers.contains(&c.id));
     let sandbox =
@@ -87,7 +88,7 @@ pub(super) fn announce(inputs: &PlanInputs, plan: &mut PodPlan) {
 
 pub(super) fn announce_one(inputs: &PlanInputs, container: &ObservedContainer, plan: &mut PodPlan) {
     let kind = inputs.entry.view.container(&container.name).map_or(ContainerKind::Regular, |(kind, _)| kind);
-    let event = model::ApiEvent::normal("Killing", stopping(container)).about(kind, &container.name);
+    let event = model::ApiEvent::normal("Killing", stopping(container)).for_container(kind, &container.name);
     plan.announce(format!("killing {}", container.id), event);
 }
 
@@ -107,14 +108,15 @@ pub(super) fn stop_everything(inputs: &PlanInputs, grace: i64) -> Vec<Stage> {
     let mut first: Vec<Action> = others.iter().map(|c| stop(inputs, c, grace)).collect();
     // All hooks begin together; a sidecar itself is needed until everybody who may use it has ended.
     first.extend(sidecars.iter().filter_map(|c| pre_stop_action(inputs, c, grace)));
-    let mut stages = vec![Stage::must(first)];
+    let mut stages = vec![Stage::stop_on_failure(first)];
     let mut sidecars: Vec<_> = sidecars.into_iter().map(|c| (sidecar_rank(&c), c)).collect();
     sidecars.sort_by_key(|(rank, _)| std::cmp::Reverse(*rank));
     // Sidecars end one after the other for as long as there is grace. Then all of those that are left end together.
-    let in_turn =
-        |c| Stage::must(vec![stop_without_hook(inputs, c, grace)]).not_after(deadline(inputs, grace));
+    let in_turn = |c| {
+        Stage::stop_on_failure(vec![stop_without_hook(inputs, c, grace)]).not_after(deadline(inputs, grace))
+    };
     stages.extend(sidecars.into_iter().map(|(_, c)| in_turn(c)));
-    stages.push(Stage::must(stop_sandboxes(inputs)));
+    stages.push(Stage::stop_on_failure(stop_sandboxes(inputs)));
     stages
 }
 
@@ -158,7 +160,7 @@ fn deadline(inputs: &PlanInputs, grace_secs: i64) -> Mono {
 
 fn pre_stop(inputs: &PlanInputs, container: &ObservedContainer) -> Option<HookCall> {
     // A hook that was cut short is not run a second time.
-    if inputs.entry.ledger.pre_stopped.contains(&container.id) {
+    if inputs.entry.ledger.pre_stop_begun.contains(&container.id) {
         return None;
     }
     let view = &inputs.entry.view;

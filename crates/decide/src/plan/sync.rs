@@ -14,17 +14,20 @@ use model::pod::{ContainerKind, RestartPolicy};
 use model::why::Cause;
 use model::{ApiEvent, ContainerId, Reason};
 
-use super::content::Variables;
-use super::image::{self, Images};
-use super::reset::Reset;
-use super::{Note, PlanInputs, PodPlan, collect, content, ground, init, probed, reset, stop, volumes};
+use super::api_objects::Variables;
+use super::image::{self, ContainerImages};
+use super::restart_all::RestartAll;
+use super::{
+    PlanInputs, PlanNote, PodPlan, api_objects, garbage, init, prerequisites, probe_kills, restart_all, stop,
+    volumes,
+};
 use crate::back_off::{self, CrashLimits};
 use crate::effect::{Action, Stage, StartContainer};
 use crate::ledger::StartFailure;
 use crate::lifecycle::MINIMUM_STOP_SECS;
 use crate::render::{self, ContainerInputs, ContainerRef, EnvSources, RenderError};
 use crate::sandbox::{SandboxChange, sandbox_change};
-use crate::volumes::Places;
+use crate::volumes::VolumePaths;
 use crate::{hooks, restart};
 
 /// How long a failed start waits for its next try, when no back-off of its own rules it.
@@ -38,10 +41,10 @@ pub fn plan(inputs: &PlanInputs) -> PodPlan {
         return PodPlan::wait(None, Cause::NameTaken { holder: holder.clone() });
     }
     let change = sandbox_change(&inputs.entry.view, inputs.observed);
-    let reset = reset::plan(inputs);
-    let later = if let Reset::Later(at) = reset { Some(at) } else { None };
+    let reset = restart_all::plan(inputs);
+    let later = if let RestartAll::Later(at) = reset { Some(at) } else { None };
     let mut plan = match (reset, inputs.observed.newest_sandbox()) {
-        (Reset::Plan(plan), _) => plan,
+        (RestartAll::Plan(plan), _) => plan,
         (_, Some(sandbox)) if !change.needed => with_sandbox(inputs, sandbox),
         _ => without_sandbox(inputs, &change),
     };
@@ -57,7 +60,7 @@ pub fn plan(inputs: &PlanInputs) -> PodPlan {
 
 /// All containers and sandboxes stop; what comes next is found when they have.
 fn stop_pod(inputs: &PlanInputs, message: &str, mut plan: PodPlan) -> PodPlan {
-    if stop::waits(inputs, &mut plan) {
+    if stop::must_wait_to_stop(inputs, &mut plan) {
         return plan;
     }
     let grace = inputs.entry.view.spec_grace().max(MINIMUM_STOP_SECS);
@@ -93,14 +96,14 @@ fn without_sandbox(inputs: &PlanInputs, change: &SandboxChange) -> PodPlan {
         return plan;
     }
     create_sandbox(inputs, change.attempt, &mut plan);
-    if inputs.place.is_err() {
+    if inputs.placement.is_err() {
         // For whom the images would be is not known either.
         return plan;
     }
     let first = view.init_containers().first();
     match first {
-        Some(container) => fetch_ahead(inputs, ContainerKind::Init, container, &mut plan),
-        None => wanted.into_iter().for_each(|c| fetch_ahead(inputs, ContainerKind::Regular, c, &mut plan)),
+        Some(container) => prefetch_image(inputs, ContainerKind::Init, container, &mut plan),
+        None => wanted.into_iter().for_each(|c| prefetch_image(inputs, ContainerKind::Regular, c, &mut plan)),
     }
     image::fetch_volumes(inputs, &mut plan);
     plan
@@ -124,7 +127,7 @@ fn create_sandbox(inputs: &PlanInputs, attempt: u32, plan: &mut PodPlan) {
         return plan.because(None, Cause::NetworkNotReady { message }, None);
     }
     let groups = volumes::groups(inputs);
-    let rendered = inputs.place.as_ref().map_err(ToString::to_string).and_then(|place| {
+    let rendered = inputs.placement.as_ref().map_err(ToString::to_string).and_then(|place| {
         let config = render::sandbox_config(&inputs.render_context(&groups), &entry.view, attempt);
         config.map(|config| (place, config)).map_err(|error| error.to_string())
     });
@@ -140,7 +143,11 @@ fn create_sandbox(inputs: &PlanInputs, attempt: u32, plan: &mut PodPlan) {
                 "FailedCreatePodSandBox",
                 format!("Failed to create pod sandbox: {message}"),
             );
-            plan.notes.push(Note::PodFailure { step: "create pod sandbox", message: message.clone(), event });
+            plan.notes.push(PlanNote::PodFailure {
+                step: "create pod sandbox",
+                message: message.clone(),
+                event,
+            });
             return plan.because(
                 None,
                 Cause::StepFailed { step: "create pod sandbox".into(), message },
@@ -148,20 +155,20 @@ fn create_sandbox(inputs: &PlanInputs, attempt: u32, plan: &mut PodPlan) {
             );
         }
     };
-    let Some(ground) = ground::prepare(inputs, plan) else { return };
+    let Some(ground) = prerequisites::prepare(inputs, plan) else { return };
     if !ground.complete {
         return plan.stages.extend(ground.stages);
     }
     // A new sandbox runs the init containers anew; what is left of their old runs would be taken for these.
     let is_init = |c: &&ObservedContainer| entry.view.init_containers().iter().any(|i| i.name == c.name);
-    let purge = inputs.observed.containers.iter().filter(is_init).map(collect::remove).collect();
+    let purge = inputs.observed.containers.iter().filter(is_init).map(garbage::remove).collect();
     plan.because(None, Cause::CreatingSandbox { attempt }, None);
-    plan.stages.push(Stage::must(purge));
+    plan.stages.push(Stage::stop_on_failure(purge));
     plan.stages.extend(ground.stages);
-    let user_ids = place.user_ids.iter().map(|ids| Action::KeepUserIds { ids: ids.clone() });
-    plan.stages.push(Stage::must(user_ids.collect()));
+    let user_ids = place.user_ids.iter().map(|ids| Action::StoreUserIds { ids: ids.clone() });
+    plan.stages.push(Stage::stop_on_failure(user_ids.collect()));
     let handler = place.handler.clone();
-    plan.stages.push(Stage::must(vec![Action::RunSandbox { config: Box::new(config), handler }]));
+    plan.stages.push(Stage::stop_on_failure(vec![Action::RunSandbox { config: Box::new(config), handler }]));
 }
 
 // ---- a good sandbox ---------------------------------------------------------------------------------------------
@@ -172,7 +179,7 @@ fn with_sandbox(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> PodPlan {
     if init.failed {
         return stop_pod(inputs, "an init container failed for good", plan);
     }
-    if !init.initialized && work_is_over(inputs, sandbox) {
+    if !init.initialized && all_regular_containers_ended(inputs, sandbox) {
         return stop_pod(inputs, "all containers have ended", plan);
     }
     let mut kills = init.kills;
@@ -185,14 +192,14 @@ fn with_sandbox(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> PodPlan {
         return stop_pod(inputs, "all containers have ended", plan);
     }
     if !kills.is_empty() {
-        if !stop::waits(inputs, &mut plan) {
+        if !stop::must_wait_to_stop(inputs, &mut plan) {
             let kills = kills.into_iter().map(|kill| kill_action(inputs, kill, &mut plan)).collect();
-            plan.stages = vec![Stage::must(kills)];
+            plan.stages = vec![Stage::stop_on_failure(kills)];
         }
         return plan;
     }
     let unstarted = remove_unstarted(inputs, &mut starts, &mut plan);
-    plan.stages.push(Stage::may(unstarted));
+    plan.stages.push(Stage::continue_on_failure(unstarted));
     if !starts.is_empty() {
         image::fetch_volumes(inputs, &mut plan);
     }
@@ -201,28 +208,29 @@ fn with_sandbox(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> PodPlan {
         .filter_map(|(kind, c)| may_start_now(inputs, kind, c, &mut plan).map(|images| (kind, c, images)))
         .collect();
     if ready.is_empty() {
-        let garbage = collect::stages(inputs, &mut plan);
+        let garbage = garbage::garbage_stages(inputs, &mut plan);
         plan.stages.extend(garbage);
-        let updates = volumes::updates(inputs, &mut plan);
-        plan.stages.insert(0, Stage::may(updates));
+        let updates = volumes::content_updates(inputs, &mut plan);
+        plan.stages.insert(0, Stage::continue_on_failure(updates));
         if plan.why.is_empty() {
             plan.because(None, Cause::Running, None);
         }
         return plan;
     }
     let ledger = &inputs.entry.ledger;
-    if !ledger.prepared || !crate::volumes::all_set_up(&inputs.entry.view, &ledger.set_up) {
+    if !ledger.prerequisites_ready || !crate::volumes::all_set_up(&inputs.entry.view, &ledger.volumes_set_up)
+    {
         // After a restart of the agent the files of a pod that runs are only made sure of when one is needed.
         if stop::waits_for_retry(inputs, &mut plan) {
             return plan;
         }
         plan.because(None, Cause::PreparingDirectories, None);
-        let ground = ground::prepare(inputs, &mut plan);
+        let ground = prerequisites::prepare(inputs, &mut plan);
         plan.stages.extend(ground.into_iter().flat_map(|ground| ground.stages));
         return plan;
     }
-    let updates = volumes::updates(inputs, &mut plan);
-    plan.stages.push(Stage::may(updates));
+    let updates = volumes::content_updates(inputs, &mut plan);
+    plan.stages.push(Stage::continue_on_failure(updates));
     for (kind, container, images) in ready {
         start(inputs, sandbox, kind, container, &images, &mut plan);
     }
@@ -251,11 +259,11 @@ fn remove_unstarted(
     for leftover in &leftovers {
         plan.because(Some(&leftover.name), Cause::Starting, None);
     }
-    leftovers.into_iter().map(collect::remove).collect()
+    leftovers.into_iter().map(garbage::remove).collect()
 }
 
 /// A container to be killed, and the sentence that says why.
-pub(super) struct Kill<'a> {
+pub(super) struct ContainerKill<'a> {
     pub container: &'a ObservedContainer,
     pub kind: ContainerKind,
     pub message: String,
@@ -265,7 +273,7 @@ pub(super) struct Kill<'a> {
     pub restart: bool,
 }
 
-impl<'a> Kill<'a> {
+impl<'a> ContainerKill<'a> {
     pub fn new(container: &'a ObservedContainer, kind: ContainerKind, message: String) -> Self {
         Self { container, kind, message, grace_secs: None, restart: false }
     }
@@ -275,14 +283,14 @@ impl<'a> Kill<'a> {
     }
 }
 
-fn kill_action(inputs: &PlanInputs, kill: Kill, plan: &mut PodPlan) -> Action {
+fn kill_action(inputs: &PlanInputs, kill: ContainerKill, plan: &mut PodPlan) -> Action {
     let grace = kill.grace_secs.unwrap_or_else(|| inputs.entry.view.spec_grace()).max(MINIMUM_STOP_SECS);
     let name = &kill.container.name;
     plan.because(Some(name), Cause::Stopping { message: kill.message.clone(), grace_secs: grace }, None);
-    let event = ApiEvent::normal("Killing", kill.message).about(kill.kind, name);
+    let event = ApiEvent::normal("Killing", kill.message).for_container(kill.kind, name);
     plan.announce(format!("killing {}", kill.container.id), event);
     if kill.restart {
-        plan.notes.push(Note::MustRestart { container: name.clone(), killed: kill.container.id.clone() });
+        plan.notes.push(PlanNote::MustRestart { container: name.clone(), killed: kill.container.id.clone() });
     }
     stop::stop(inputs, kill.container, grace)
 }
@@ -291,7 +299,7 @@ fn kill_action(inputs: &PlanInputs, kill: Kill, plan: &mut PodPlan) -> Action {
 fn regular_containers<'a>(
     inputs: &'a PlanInputs,
     plan: &mut PodPlan,
-    kills: &mut Vec<Kill<'a>>,
+    kills: &mut Vec<ContainerKill<'a>>,
     starts: &mut Vec<(ContainerKind, &'a Container)>,
 ) -> bool {
     let view = &inputs.entry.view;
@@ -304,11 +312,11 @@ fn regular_containers<'a>(
                 render::container_hash(&container.name, container.image.as_deref().unwrap_or_default());
             if running.hash.is_some_and(|old| old != hash) {
                 let message = format!("Container {} definition changed, will be restarted", container.name);
-                kills.push(Kill::new(running, ContainerKind::Regular, message).and_restart());
-            } else if let Some(kill) = probed::kill(inputs, container, running) {
+                kills.push(ContainerKill::new(running, ContainerKind::Regular, message).and_restart());
+            } else if let Some(kill) = probe_kills::kill(inputs, container, running) {
                 kills.push(kill);
-            } else if let Some(message) = inputs.entry.ledger.doomed.get(&running.id) {
-                kills.push(Kill::new(running, ContainerKind::Regular, message.clone()));
+            } else if let Some(message) = inputs.entry.ledger.containers_to_stop.get(&running.id) {
+                kills.push(ContainerKill::new(running, ContainerKind::Regular, message.clone()));
             }
             alive = true;
             continue;
@@ -322,7 +330,7 @@ fn regular_containers<'a>(
         alive = true;
         if let Some(unknown) = newest.filter(|c| c.state == ContainerState::Unknown) {
             let message = "Container is in \"unknown\" state, try killing it before restart".to_owned();
-            kills.push(Kill::new(unknown, ContainerKind::Regular, message));
+            kills.push(ContainerKill::new(unknown, ContainerKind::Regular, message));
         } else {
             starts.push((ContainerKind::Regular, container));
         }
@@ -332,7 +340,7 @@ fn regular_containers<'a>(
 
 /// Every regular container ran in this sandbox and none is to run again. A sidecar that waits out its back-off then
 /// looks like a pod that is still coming up, and nobody is to wait for it.
-fn work_is_over(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> bool {
+fn all_regular_containers_ended(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> bool {
     let view = &inputs.entry.view;
     !view.containers().is_empty()
         && view.containers().iter().all(|container| {
@@ -382,15 +390,15 @@ fn may_start_now(
     kind: ContainerKind,
     container: &Container,
     plan: &mut PodPlan,
-) -> Option<Images> {
+) -> Option<ContainerImages> {
     let ledger = &inputs.entry.ledger;
-    if crash_wait(inputs, kind, container, plan) {
+    if waits_for_crash_back_off(inputs, kind, container, plan) {
         return None;
     }
     if let (Some(at), Some(failure)) =
-        (ledger.retry_at.get(&container.name), ledger.failures.get(&container.name))
+        (ledger.retry_at.get(&container.name), ledger.start_failures.get(&container.name))
         && *at > inputs.now.mono
-        && !ledger.look_again.contains(&container.name)
+        && !ledger.recheck_images.contains(&container.name)
         && !(failure.reason == Reason::RunContainerError && has_ended(inputs, &container.name))
     {
         let cause = match failure.reason {
@@ -405,7 +413,7 @@ fn may_start_now(
     // Both are asked for, so that they are fetched at the same time.
     let own = image::of_container(inputs, kind, container, plan);
     let volumes = image::of_volumes(inputs, kind, container, plan);
-    Some(Images { own: own?, volumes: volumes? })
+    Some(ContainerImages { own: own?, volumes: volumes? })
 }
 
 /// One that was created, did not start and ended by that is under the crash back-off, and under no other. The end of
@@ -416,7 +424,7 @@ fn has_ended(inputs: &PlanInputs, name: &str) -> bool {
     newest.zip(failed).is_some_and(|(newest, failed)| newest.restart_count >= *failed)
 }
 
-pub(super) fn crash_wait(
+pub(super) fn waits_for_crash_back_off(
     inputs: &PlanInputs,
     kind: ContainerKind,
     container: &Container,
@@ -424,20 +432,20 @@ pub(super) fn crash_wait(
 ) -> bool {
     let Some(exited) = newest_exited(inputs, &container.name) else { return false };
     let view = &inputs.entry.view;
-    let entry = inputs.entry.ledger.crash.get(&container.name);
+    let entry = inputs.entry.ledger.crash_back_offs.get(&container.name);
     let key = definition_key(inputs, container);
-    let Some(until) = back_off::crash_wait(entry, key, exited.finished_at, inputs.now.wall) else {
+    let Some(until) = back_off::crash_back_off_until(entry, key, exited.finished_at, inputs.now.wall) else {
         return false;
     };
     let delay = entry.map(|e| e.delay).unwrap_or_default();
-    let (name, human) = (&container.name, view.human());
+    let (name, human) = (&container.name, view.display_name());
     let event =
         ApiEvent::warning("BackOff", format!("Back-off restarting failed container {name} in pod {human}"));
-    plan.announce(format!("crash {} {}", exited.id, delay.as_secs()), event.about(kind, name));
+    plan.announce(format!("crash {} {}", exited.id, delay.as_secs()), event.for_container(kind, name));
     let message =
         format!("back-off {} restarting failed container={name} pod={human}", back_off::go_duration(delay));
     let failure = StartFailure { reason: Reason::CrashLoopBackOff, message };
-    plan.notes.push(Note::Failure { container: name.clone(), failure, retry_at: None });
+    plan.notes.push(PlanNote::Failure { container: name.clone(), failure, retry_at: None });
     let cause = Cause::CrashBackOff {
         back_off_secs: delay.as_secs(),
         exit_code: exited.exit_code,
@@ -449,14 +457,14 @@ pub(super) fn crash_wait(
 }
 
 /// The next wait, when a container that ended is started again now.
-pub(super) fn crash_advance(inputs: &PlanInputs, container: &Container) -> Option<Note> {
+pub(super) fn note_crash_back_off(inputs: &PlanInputs, container: &Container) -> Option<PlanNote> {
     let exited = newest_exited(inputs, &container.name)?;
     let limits =
         CrashLimits { initial: inputs.config.crash_back_off_initial, max: inputs.config.crash_back_off_max };
     let key = definition_key(inputs, container);
-    let entry = inputs.entry.ledger.crash.get(&container.name);
-    let advanced = back_off::crash_advance(entry, key, exited.finished_at, inputs.now.wall, limits);
-    Some(Note::CrashAdvance { container: container.name.clone(), entry: advanced })
+    let entry = inputs.entry.ledger.crash_back_offs.get(&container.name);
+    let advanced = back_off::next_crash_back_off(entry, key, exited.finished_at, inputs.now.wall, limits);
+    Some(PlanNote::CrashAdvance { container: container.name.clone(), entry: advanced })
 }
 
 fn newest_exited<'a>(inputs: &'a PlanInputs, name: &str) -> Option<&'a ObservedContainer> {
@@ -474,7 +482,7 @@ fn definition_key(inputs: &PlanInputs, container: &Container) -> u64 {
 }
 
 /// Asks for the image of a container that will be started once the sandbox is there.
-fn fetch_ahead(inputs: &PlanInputs, kind: ContainerKind, container: &Container, plan: &mut PodPlan) {
+fn prefetch_image(inputs: &PlanInputs, kind: ContainerKind, container: &Container, plan: &mut PodPlan) {
     let _ = may_start_now(inputs, kind, container, plan);
 }
 
@@ -483,35 +491,39 @@ fn start(
     sandbox: &ObservedSandbox,
     kind: ContainerKind,
     container: &Container,
-    images: &Images,
+    images: &ContainerImages,
     plan: &mut PodPlan,
 ) {
     let entry = inputs.entry;
     let view = &entry.view;
     let name = &container.name;
-    let Some(variables) = content::variables(inputs, container, plan) else { return };
-    let Some(variables) = content::with_files(inputs, container, variables, plan) else { return };
-    let Some(places) = volumes::places(inputs, plan) else { return };
+    let Some(variables) = api_objects::variables(inputs, container, plan) else { return };
+    let Some(variables) = api_objects::with_files(inputs, container, variables, plan) else { return };
+    let Some(places) = volumes::volume_paths(inputs, plan) else { return };
     match rendered_start(inputs, sandbox, (kind, container), images, &variables, &places) {
         Ok(action) => {
-            plan.notes.extend(crash_advance(inputs, container));
+            plan.notes.extend(note_crash_back_off(inputs, container));
             plan.because(Some(name), Cause::Starting, None);
             let actions = vec![Action::StartContainer(Box::new(action))];
             // A failed init container must not let the next one begin; regular ones stand alone.
             let alone = kind != ContainerKind::Init || model::pod::is_sidecar(container);
-            plan.stages.push(if alone { Stage::may(actions) } else { Stage::must(actions) });
+            plan.stages.push(if alone {
+                Stage::continue_on_failure(actions)
+            } else {
+                Stage::stop_on_failure(actions)
+            });
         }
         Err(error) => {
             let message = error.to_string();
             // What an object lacks is told by the object: nothing has to be tried in between.
             let retry_at = (!error.is_about_objects()).then(|| inputs.now.mono.plus(RETRY));
-            let event = ApiEvent::warning("Failed", format!("Error: {message}")).about(kind, name);
+            let event = ApiEvent::warning("Failed", format!("Error: {message}")).for_container(kind, name);
             plan.announce(format!("config {name} {message}"), event);
             let reason = Reason::CreateContainerConfigError;
             let cause = Cause::StartFailed { reason, message: message.clone() };
             plan.because(Some(name), cause, retry_at);
             let failure = StartFailure { reason, message };
-            plan.notes.push(Note::Failure { container: name.clone(), failure, retry_at });
+            plan.notes.push(PlanNote::Failure { container: name.clone(), failure, retry_at });
         }
     }
     debug_assert!(view.container(name).is_some());
@@ -521,20 +533,20 @@ fn rendered_start(
     inputs: &PlanInputs,
     sandbox: &ObservedSandbox,
     (kind, container): (ContainerKind, &Container),
-    images: &Images,
+    images: &ContainerImages,
     variables: &Variables,
-    places: &Places,
+    places: &VolumePaths,
 ) -> Result<StartContainer, RenderError> {
     let entry = inputs.entry;
     let view = &entry.view;
-    let place = inputs.place.as_ref().map_err(Clone::clone)?;
+    let place = inputs.placement.as_ref().map_err(Clone::clone)?;
     let context = inputs.render_context(&places.groups);
     let sandbox_config = render::sandbox_config(&context, view, sandbox.attempt)?.value;
     let ips = crate::status::pod_ips(&sandbox.ips, inputs.primary_family);
     let target = target_of(inputs, container)?;
     let made_with = ContainerInputs {
         image_volumes: Some(&images.volumes),
-        places: Some(places),
+        volume_paths: Some(places),
         recursive_read_only: place.recursive_read_only,
         target,
         env: EnvSources {

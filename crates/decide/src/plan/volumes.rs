@@ -7,24 +7,26 @@ use model::ApiEvent;
 use model::volume::{VolumeKind, VolumeSetup};
 use model::why::Cause;
 
-use super::{Note, PlanInputs, PodPlan, growth};
+use super::{PlanInputs, PlanNote, PodPlan, expansion};
 use crate::effect::Action;
-use crate::volumes::csi::{Unattached, unattached};
-use crate::volumes::{self, ContentInputs, Held, PATIENCE, Places, VolumeError, mount_failure};
+use crate::volumes::csi::{UnattachedVolume, unattached};
+use crate::volumes::{
+    self, VOLUME_WAIT_PERIOD, VolumeError, VolumeInputs, VolumeNotReady, VolumePaths, mount_failure,
+};
 
 const STEP: &str = "set up volumes";
 
 /// What is to be done about volumes.
-pub(super) struct Due {
+pub(super) struct VolumePlan {
     pub actions: Vec<Action>,
     /// Afterwards: volumes that are larger behind their claims than here.
-    pub growths: Vec<Action>,
+    pub expansions: Vec<Action>,
     /// When these have succeeded, everything that the pod mounts is there.
     pub complete: bool,
 }
 
-pub(super) fn inputs_of<'a>(inputs: &PlanInputs<'a>) -> ContentInputs<'a> {
-    ContentInputs {
+pub(super) fn inputs_of<'a>(inputs: &PlanInputs<'a>) -> VolumeInputs<'a> {
+    VolumeInputs {
         config: inputs.config,
         facts: inputs.facts,
         pod: &inputs.entry.view,
@@ -35,20 +37,20 @@ pub(super) fn inputs_of<'a>(inputs: &PlanInputs<'a>) -> ContentInputs<'a> {
 }
 
 /// The set-ups that are left and possible, with the reasons noted of those that are not.
-pub(super) fn setups(inputs: &PlanInputs, plan: &mut PodPlan) -> Result<Due, VolumeError> {
+pub(super) fn volume_setups(inputs: &PlanInputs, plan: &mut PodPlan) -> Result<VolumePlan, VolumeError> {
     let ledger = &inputs.entry.ledger;
-    let found = volumes::setups(&inputs_of(inputs))?;
-    let held: Vec<Held> =
-        found.held.into_iter().filter(|one| !ledger.set_up.contains(one.volume())).collect();
+    let found = volumes::volume_setups(&inputs_of(inputs))?;
+    let held: Vec<VolumeNotReady> =
+        found.not_ready.into_iter().filter(|one| !ledger.volumes_set_up.contains(one.volume())).collect();
     let mut complete = held.is_empty();
-    let late = Late::new(inputs);
-    if let Some(note) = late.without_prospect(inputs, &held) {
+    let late = VolumeWait::new(inputs);
+    if let Some(note) = late.attach_limit_exceeded(inputs, &held) {
         plan.notes.push(note);
-        return Ok(Due { actions: Vec::new(), growths: Vec::new(), complete: false });
+        return Ok(VolumePlan { actions: Vec::new(), expansions: Vec::new(), complete: false });
     }
-    late.unprocessed(&held, plan);
+    late.announce_unprocessed(&held, plan);
     for one in held {
-        say(inputs, one, plan);
+        note_held_volume(inputs, one, plan);
     }
     let mut actions = Vec::new();
     for setup in found.ready.into_iter().filter(|setup| !is_done(inputs, setup)) {
@@ -60,12 +62,12 @@ pub(super) fn setups(inputs: &PlanInputs, plan: &mut PodPlan) -> Result<Due, Vol
     }
     let set_up = |name: &str| {
         let comes = |action: &Action| matches!(action, Action::SetUpVolume { volume } if volume.name == name);
-        ledger.set_up.contains(name) || actions.iter().any(comes)
+        ledger.volumes_set_up.contains(name) || actions.iter().any(comes)
     };
-    let (growths, all) = growth::before_start(inputs, plan, set_up);
+    let (growths, all) = expansion::before_start(inputs, plan, set_up);
     complete &= all;
     if !complete {
-        late.remind(inputs, plan);
+        late.announce_timeout(inputs, plan);
     }
     let mut of_drivers: Vec<String> = actions.iter().filter_map(of_driver).collect();
     let growing: Vec<_> =
@@ -76,44 +78,49 @@ pub(super) fn setups(inputs: &PlanInputs, plan: &mut PodPlan) -> Result<Due, Vol
         plan.because(None, Cause::PreparingVolumes { volumes: of_drivers }, None);
     }
     if !complete || !actions.is_empty() || !growths.is_empty() {
-        plan.notes.push(Note::VolumesAwaited);
+        plan.notes.push(PlanNote::WaitingForVolumes);
     }
-    Ok(Due { actions, growths, complete })
+    Ok(VolumePlan { actions, expansions: growths, complete })
 }
 
 /// It was set up, with what should be in it.
 fn is_done(inputs: &PlanInputs, setup: &VolumeSetup) -> bool {
     let ledger = &inputs.entry.ledger;
     let current = match &setup.kind {
-        VolumeKind::Content(content) => ledger.content.get(&setup.name) == Some(&content.version),
+        VolumeKind::Content(content) => {
+            ledger.written_file_versions.get(&setup.name) == Some(&content.version)
+        }
         _ => true,
     };
-    current && ledger.set_up.contains(&setup.name)
+    current && ledger.volumes_set_up.contains(&setup.name)
 }
 
 /// Volumes of a pod that runs whose files should be others by now. What can't be had leaves the old files.
-pub(super) fn updates(inputs: &PlanInputs, plan: &mut PodPlan) -> Vec<Action> {
-    let found = volumes::updates(&inputs_of(inputs), &inputs.entry.ledger.content);
-    for one in found.held {
-        say(inputs, one, plan);
+pub(super) fn content_updates(inputs: &PlanInputs, plan: &mut PodPlan) -> Vec<Action> {
+    let found = volumes::content_updates(&inputs_of(inputs), &inputs.entry.ledger.written_file_versions);
+    for one in found.not_ready {
+        note_held_volume(inputs, one, plan);
     }
     // Those that are at it are waited for: their end wakes the pod.
-    let ready = found.ready.into_iter().filter(|setup| !inputs.entry.ledger.updating.contains(&setup.name));
+    let ready = found
+        .ready
+        .into_iter()
+        .filter(|setup| !inputs.entry.ledger.volumes_being_updated.contains(&setup.name));
     let mut due: Vec<_> = ready.filter(|setup| !waits_for_retry(inputs, setup, plan)).collect();
-    due.extend(republished(inputs, plan));
+    due.extend(setups_to_republish(inputs, plan));
     let mut actions: Vec<_> = due.into_iter().map(|volume| Action::SetUpVolume { volume }).collect();
-    actions.extend(growth::online(inputs, plan));
+    actions.extend(expansion::online(inputs, plan));
     actions
 }
 
 /// Those whose drivers want to be asked again, when the time has come. After a restart of the agent that is now.
-fn republished(inputs: &PlanInputs, plan: &mut PodPlan) -> Vec<VolumeSetup> {
-    if !volumes::uses_drivers(&inputs.entry.view) {
+fn setups_to_republish(inputs: &PlanInputs, plan: &mut PodPlan) -> Vec<VolumeSetup> {
+    if !volumes::may_use_csi_drivers(&inputs.entry.view) {
         return Vec::new();
     }
     let mut due = Vec::new();
-    for setup in volumes::republished(&inputs_of(inputs)) {
-        match inputs.entry.ledger.republish.get(&setup.name) {
+    for setup in volumes::setups_to_republish(&inputs_of(inputs)) {
+        match inputs.entry.ledger.republish_at.get(&setup.name) {
             Some(at) if *at > inputs.now.mono => plan.wake(*at),
             _ if waits_for_retry(inputs, &setup, plan) => {}
             _ => due.push(setup),
@@ -133,11 +140,11 @@ fn of_driver(action: &Action) -> Option<String> {
 }
 
 /// Where the pod's claims are; `None`, with the reason noted, while that is not known.
-pub(super) fn places(inputs: &PlanInputs, plan: &mut PodPlan) -> Option<Places> {
-    match volumes::places(&inputs_of(inputs)) {
+pub(super) fn volume_paths(inputs: &PlanInputs, plan: &mut PodPlan) -> Option<VolumePaths> {
+    match volumes::volume_paths(&inputs_of(inputs)) {
         Ok(places) => Some(places),
         Err(held) => {
-            say(inputs, held, plan);
+            note_held_volume(inputs, held, plan);
             None
         }
     }
@@ -145,24 +152,24 @@ pub(super) fn places(inputs: &PlanInputs, plan: &mut PodPlan) -> Option<Places> 
 
 /// The groups that give access to the pod's claims, as far as these are known.
 pub(super) fn groups(inputs: &PlanInputs) -> Vec<i64> {
-    volumes::places(&inputs_of(inputs)).map(|places| places.groups).unwrap_or_default()
+    volumes::volume_paths(&inputs_of(inputs)).map(|places| places.groups).unwrap_or_default()
 }
 
-fn say(inputs: &PlanInputs, held: Held, plan: &mut PodPlan) {
+fn note_held_volume(inputs: &PlanInputs, held: VolumeNotReady, plan: &mut PodPlan) {
     match held {
-        Held::Waits { cause, .. } => plan.because(None, cause, None),
-        Held::Refused { volume, message } => {
+        VolumeNotReady::Waiting { cause, .. } => plan.because(None, cause, None),
+        VolumeNotReady::SetUpRefused { volume, message } => {
             let message = mount_failure(&volume, &message);
             // Once it was there, that it is gone again is news.
-            let had = inputs.entry.ledger.content.get(&volume);
+            let had = inputs.entry.ledger.written_file_versions.get(&volume);
             plan.announce(format!("{message} {had:?}"), ApiEvent::warning("FailedMount", message.clone()));
             plan.because(None, Cause::StepFailed { step: STEP.into(), message }, None);
         }
         // Told together with the others.
-        Held::Unprocessed { volume, claim, message } => {
+        VolumeNotReady::ClaimNotUsable { volume, claim, message } => {
             plan.because(None, Cause::WaitingForVolume { volume, claim, message }, None);
         }
-        Held::Staged { volume, claim, spec_name, stage, block, message } => {
+        VolumeNotReady::StageFailed { volume, claim, spec_name, stage, block, message } => {
             let text = format!("{} for volume {spec_name:?} : {message}", stage.failed(block));
             plan.announce(text.clone(), ApiEvent::warning(stage.reason(block), text.clone()));
             plan.because(None, Cause::WaitingForVolume { volume, claim, message: text }, None);
@@ -180,14 +187,14 @@ fn waits_for_retry(inputs: &PlanInputs, setup: &VolumeSetup, plan: &mut PodPlan)
 }
 
 /// What is told of all volumes that are waited for.
-struct Late {
+struct VolumeWait {
     unmounted: Vec<String>,
-    unattached: Vec<Unattached>,
+    unattached: Vec<UnattachedVolume>,
 }
 
-impl Late {
+impl VolumeWait {
     fn new(inputs: &PlanInputs) -> Self {
-        let mut unmounted = volumes::not_set_up(&inputs.entry.view, &inputs.entry.ledger.set_up);
+        let mut unmounted = volumes::not_set_up(&inputs.entry.view, &inputs.entry.ledger.volumes_set_up);
         unmounted.sort();
         Self { unmounted, unattached: unattached(&inputs_of(inputs)) }
     }
@@ -203,7 +210,7 @@ impl Late {
     }
 
     /// Told at once, once, and all together.
-    fn unprocessed(&self, held: &[Held], plan: &mut PodPlan) {
+    fn announce_unprocessed(&self, held: &[VolumeNotReady], plan: &mut PodPlan) {
         let failed = failed_to_process(held);
         if failed.is_empty() {
             return;
@@ -216,30 +223,30 @@ impl Late {
 
     /// A pod that has waited long, and for a volume that this node has no room for. Not at once: a volume that is on its
     /// way off the node makes room.
-    fn without_prospect(&self, inputs: &PlanInputs, held: &[Held]) -> Option<Note> {
-        let since = inputs.entry.ledger.volumes_since?;
-        if inputs.now.mono.since(since) < PATIENCE {
+    fn attach_limit_exceeded(&self, inputs: &PlanInputs, held: &[VolumeNotReady]) -> Option<PlanNote> {
+        let since = inputs.entry.ledger.waiting_for_volumes_since?;
+        if inputs.now.mono.since(since) < VOLUME_WAIT_PERIOD {
             return None;
         }
-        let driver = self.unattached.iter().find_map(|one| one.no_room.clone())?;
+        let driver = self.unattached.iter().find_map(|one| one.full_driver.clone())?;
         let names: Vec<&str> = failed_to_process(held).into_iter().map(|(volume, _)| volume).collect();
         let text = self.text(&names, "context deadline exceeded");
         let message = format!("Node has reached its volume attachment limit, rejecting pod. {text}");
-        Some(Note::NoRoomForVolumes { driver, message })
+        Some(PlanNote::NoRoomForVolumes { driver, message })
     }
 
     /// Told when the patience is over, and then every time that it is over again.
-    fn remind(&self, inputs: &PlanInputs, plan: &mut PodPlan) {
-        let Some(since) = inputs.entry.ledger.volumes_since else {
-            return plan.wake(inputs.now.mono.plus(PATIENCE));
+    fn announce_timeout(&self, inputs: &PlanInputs, plan: &mut PodPlan) {
+        let Some(since) = inputs.entry.ledger.waiting_for_volumes_since else {
+            return plan.wake(inputs.now.mono.plus(VOLUME_WAIT_PERIOD));
         };
-        let rounds = inputs.now.mono.since(since).as_secs() / PATIENCE.as_secs();
+        let rounds = inputs.now.mono.since(since).as_secs() / VOLUME_WAIT_PERIOD.as_secs();
         if rounds > 0 {
             let text = unable(&self.text(&[], "context deadline exceeded"));
             plan.announce(format!("volumes late {rounds}"), ApiEvent::warning("FailedMount", text));
         }
         let next = u32::try_from(rounds + 1).unwrap_or(u32::MAX);
-        plan.wake(since.plus(PATIENCE.saturating_mul(next)));
+        plan.wake(since.plus(VOLUME_WAIT_PERIOD.saturating_mul(next)));
     }
 }
 
@@ -248,11 +255,13 @@ fn unable(text: &str) -> String {
 }
 
 /// In the order of their names.
-fn failed_to_process(held: &[Held]) -> Vec<(&str, &str)> {
+fn failed_to_process(held: &[VolumeNotReady]) -> Vec<(&str, &str)> {
     let mut failed: Vec<(&str, &str)> = held
         .iter()
         .filter_map(|one| match one {
-            Held::Unprocessed { volume, message, .. } => Some((volume.as_str(), message.as_str())),
+            VolumeNotReady::ClaimNotUsable { volume, message, .. } => {
+                Some((volume.as_str(), message.as_str()))
+            }
             _ => None,
         })
         .collect();

@@ -21,7 +21,7 @@ pub fn call(pod: &PodView, container: &Container, probe: &Probe, pod_ip: &str) -
         let service = grpc.service.clone().unwrap_or_default();
         ProbeCheck::Network(NetworkCheck::Grpc { host: pod_ip.to_owned(), port, service })
     } else {
-        return Err(format!("missing probe handler for {}:{}", pod.human(), container.name));
+        return Err(format!("missing probe handler for {}:{}", pod.display_name(), container.name));
     };
     Ok(ProbeCall { timeout: Timing::of(probe).timeout, check })
 }

@@ -16,14 +16,14 @@
 //!
 //! A late answer about an earlier instance is dropped. An answer that never comes is the transport's to bound.
 
-mod attend;
 mod call;
 mod record;
+mod results;
 mod schedule;
 #[cfg(test)]
 mod tests;
 mod timing;
-mod verdict;
+mod workers;
 
 use std::collections::BTreeMap;
 
@@ -32,10 +32,10 @@ use model::pod::{PodView, is_sidecar};
 use model::probe::{ProbeKind, ProbeRecord};
 use model::{ContainerId, Mono};
 
-pub use attend::{Surroundings, attend};
 pub use call::call;
-pub use schedule::{ATTEMPTS, Due, schedule};
-pub use verdict::{Answer, done};
+pub use results::{ProbeUpdate, record_outcome};
+pub use schedule::{ATTEMPTS, DueProbe, schedule};
+pub use workers::{ProbeInputs, update_workers};
 
 use crate::status::ProbeReport;
 
@@ -43,26 +43,26 @@ use crate::status::ProbeReport;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodProbes {
     /// Workers are made once in a pod's life.
-    made: bool,
+    workers_made: bool,
     workers: BTreeMap<(String, ProbeKind), Worker>,
     /// What an earlier agent left on record.
-    memory: ProbeRecord,
+    restored_record: ProbeRecord,
     /// What was last put on record.
-    pub kept: ProbeRecord,
+    pub stored_record: ProbeRecord,
     /// The pod's one timer, as it is set.
     pub timer: Option<Mono>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub enum ProbeResult {
     Unknown,
     Success,
     Failure,
 }
 
-impl Verdict {
+impl ProbeResult {
     fn of(good: bool) -> Self {
-        if good { Verdict::Success } else { Verdict::Failure }
+        if good { ProbeResult::Success } else { ProbeResult::Failure }
     }
 }
 
@@ -75,20 +75,20 @@ struct Worker {
     /// It ran before this agent did: nobody waits for its first answer.
     found_running: bool,
     /// No attempt before this.
-    eligible: Mono,
+    earliest_attempt: Mono,
     next: Option<Mono>,
     /// The next attempt does not stand on the grid.
-    off_grid: bool,
+    off_schedule: bool,
     in_flight: Option<InFlight>,
     /// Somebody wants another attempt as soon as this one is over.
-    again: bool,
+    attempt_requested: bool,
     /// `None`: nothing may be said, because an earlier agent said it.
-    verdict: Option<Verdict>,
+    result: Option<ProbeResult>,
     /// The verdict comes from an answer, not from the beginning.
-    answered: bool,
+    has_result: bool,
     /// The last answer, and how often in a row it came.
-    last: Option<bool>,
-    in_a_row: u32,
+    last_result: Option<bool>,
+    result_run: u32,
     /// Nothing more to ask this instance.
     on_hold: bool,
 }
@@ -102,42 +102,42 @@ struct InFlight {
 impl PodProbes {
     /// With what an earlier agent knew of the pod.
     pub fn remember(&mut self, record: ProbeRecord) {
-        self.kept = record.clone();
-        self.memory = record;
+        self.stored_record = record.clone();
+        self.restored_record = record;
     }
 
     fn worker(&self, container: &str, kind: ProbeKind) -> Option<&Worker> {
         self.workers.get(&(container.to_owned(), kind))
     }
 
-    fn verdict(&self, container: &str, kind: ProbeKind) -> Option<Verdict> {
-        self.worker(container, kind).and_then(|w| w.verdict)
+    fn result(&self, container: &str, kind: ProbeKind) -> Option<ProbeResult> {
+        self.worker(container, kind).and_then(|w| w.result)
     }
 
     /// Whether this instance failed the probe and has to be killed for it.
     pub fn has_failed(&self, container: &str, kind: ProbeKind, id: &ContainerId) -> bool {
         self.worker(container, kind)
-            .is_some_and(|w| w.container.as_ref() == Some(id) && w.verdict == Some(Verdict::Failure))
+            .is_some_and(|w| w.container.as_ref() == Some(id) && w.result == Some(ProbeResult::Failure))
     }
 
     /// Whether this instance passed its startup probe, or has none.
     pub fn has_started(&self, container: &str, id: &ContainerId) -> bool {
         self.worker(container, ProbeKind::Startup)
-            .is_none_or(|w| w.container.as_ref() == Some(id) && w.verdict == Some(Verdict::Success))
+            .is_none_or(|w| w.container.as_ref() == Some(id) && w.result == Some(ProbeResult::Success))
     }
 
     /// The same without regard to the instance.
     fn is_started(&self, container: &str) -> bool {
-        self.worker(container, ProbeKind::Startup).is_none_or(|w| w.verdict == Some(Verdict::Success))
+        self.worker(container, ProbeKind::Startup).is_none_or(|w| w.result == Some(ProbeResult::Success))
     }
 
     /// What a status is to say, by container. Empty until the workers are made.
     pub fn reports(&self, pod: &PodView) -> BTreeMap<String, ProbeReport> {
-        if !self.made {
+        if !self.workers_made {
             return BTreeMap::new();
         }
         let report = |c: &k8s::Container| {
-            let said = |kind| self.verdict(&c.name, kind).map(|verdict| verdict == Verdict::Success);
+            let said = |kind| self.result(&c.name, kind).map(|verdict| verdict == ProbeResult::Success);
             ProbeReport {
                 startup: said(ProbeKind::Startup),
                 has_startup_worker: self.worker(&c.name, ProbeKind::Startup).is_some(),
@@ -150,7 +150,7 @@ impl PodProbes {
 
     /// Whether there is anything to look after.
     pub fn is_idle(&self) -> bool {
-        self.made && self.workers.is_empty()
+        self.workers_made && self.workers.is_empty()
     }
 }
 

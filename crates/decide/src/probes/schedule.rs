@@ -4,15 +4,15 @@ use model::pod::PodView;
 use model::probe::{ProbeCall, ProbeKind};
 use model::{ContainerId, Mono};
 
-use super::timing::{Grid, Timing};
-use super::{InFlight, PodProbes, Verdict, Worker, call, probe_of};
+use super::timing::{AttemptSchedule, Timing};
+use super::{InFlight, PodProbes, ProbeResult, Worker, call, probe_of};
 
 /// How often an attempt is made that can't be carried out.
 pub const ATTEMPTS: u32 = 3;
 
 /// An attempt that begins now.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Due {
+pub struct DueProbe {
     pub container: String,
     pub kind: ProbeKind,
     pub id: ContainerId,
@@ -28,7 +28,7 @@ pub fn schedule(
     pod_ip: &str,
     now: Mono,
     news: bool,
-) -> (Vec<Due>, Option<Mono>) {
+) -> (Vec<DueProbe>, Option<Mono>) {
     let mut due = Vec::new();
     let mut wake: Option<Mono> = None;
     let keys: Vec<_> = probes.workers.keys().cloned().collect();
@@ -39,14 +39,14 @@ pub fn schedule(
         let spec = pod.container(name).and_then(|(_, c)| probe_of(c, kind).map(|p| (c, p)));
         let (Some((container, probe)), Some(id)) = (spec, worker.container.clone()) else { continue };
         if !worker.may_ask(kind, started) {
-            worker.rest();
+            worker.clear_attempt();
             continue;
         }
         let timing = Timing::of(probe);
-        let grid = Grid::new(&pod.uid, name, kind, timing.period);
-        let wanted = news && kind == ProbeKind::Readiness && worker.verdict != Some(Verdict::Success);
+        let grid = AttemptSchedule::new(&pod.uid, name, kind, timing.period);
+        let wanted = news && kind == ProbeKind::Readiness && worker.result != Some(ProbeResult::Success);
         if worker.in_flight.is_some() {
-            worker.again |= wanted;
+            worker.attempt_requested |= wanted;
             continue;
         }
         let next = worker.next_attempt(kind, &grid, wanted, now);
@@ -54,9 +54,9 @@ pub fn schedule(
             wake = Some(wake.map_or(next, |earlier| earlier.min(next)));
             continue;
         }
-        worker.begin(kind, &grid, &timing, now);
+        worker.begin_attempt(kind, &grid, &timing, now);
         let call = call::call(pod, container, probe, pod_ip);
-        due.push(Due { container: name.to_owned(), kind, id, call });
+        due.push(DueProbe { container: name.to_owned(), kind, id, call });
     }
     (due, wake)
 }
@@ -67,37 +67,37 @@ impl Worker {
         self.running && !self.on_hold && started == (kind != ProbeKind::Startup)
     }
 
-    fn next_attempt(&mut self, kind: ProbeKind, grid: &Grid, wanted: bool, now: Mono) -> Mono {
-        let soonest = self.eligible.max(now);
+    fn next_attempt(&mut self, kind: ProbeKind, grid: &AttemptSchedule, wanted: bool, now: Mono) -> Mono {
+        let soonest = self.earliest_attempt.max(now);
         let next = match self.next {
             Some(next) => next,
             // Somebody waits for the first yes of a container that just started; nobody for a first sign of life.
             None if kind != ProbeKind::Liveness && !self.found_running => {
-                self.off_grid = true;
+                self.off_schedule = true;
                 soonest
             }
             None => grid.from(soonest),
         };
-        let next = if (wanted || self.again) && soonest < next {
-            self.off_grid = true;
+        let next = if (wanted || self.attempt_requested) && soonest < next {
+            self.off_schedule = true;
             soonest
         } else {
             next
         };
-        self.again = false;
+        self.attempt_requested = false;
         self.next = Some(next);
         next
     }
 
-    fn begin(&mut self, kind: ProbeKind, grid: &Grid, timing: &Timing, now: Mono) {
-        let early = self.off_grid && kind == ProbeKind::Startup;
-        self.next = Some(if self.off_grid && !early {
+    fn begin_attempt(&mut self, kind: ProbeKind, grid: &AttemptSchedule, timing: &Timing, now: Mono) {
+        let early = self.off_schedule && kind == ProbeKind::Startup;
+        self.next = Some(if self.off_schedule && !early {
             // A turn that follows too closely would say nothing new.
             grid.from(now.plus(timing.period / 2))
         } else {
             grid.after(now)
         });
-        self.off_grid = false;
+        self.off_schedule = false;
         self.in_flight = Some(InFlight { early });
     }
 }

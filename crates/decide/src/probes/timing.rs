@@ -35,16 +35,16 @@ impl Timing {
 
 /// Points one period apart, with an offset of its own for every worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Grid {
+pub(super) struct AttemptSchedule {
     offset: u64,
     period: u64,
 }
 
-impl Grid {
+impl AttemptSchedule {
     pub fn new(uid: &PodUid, container: &str, kind: ProbeKind, period: Duration) -> Self {
         let name = format!("{uid}/{container}/{}", kind.as_str());
         let period = model::time::nanos(period).max(1);
-        Self { offset: stirred(fnv1a_64(name.as_bytes())) % period, period }
+        Self { offset: mix_hash(fnv1a_64(name.as_bytes())) % period, period }
     }
 
     /// The first point that is not before `at`.
@@ -60,7 +60,7 @@ impl Grid {
 }
 
 /// Names that differ in their last letter only would otherwise stay neighbours.
-fn stirred(mut hash: u64) -> u64 {
+fn mix_hash(mut hash: u64) -> u64 {
     for shift in [33, 29, 32] {
         hash = (hash ^ (hash >> shift)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     }

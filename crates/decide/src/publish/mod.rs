@@ -33,14 +33,14 @@ const RETRY_REFUSED_MAX: Duration = Duration::from_secs(300);
 
 /// What is known of a pod's object in the API.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Shown {
+pub struct ApiPodObject {
     pub uid: PodUid,
     /// Its resourceVersion as a number: watch and answers may overtake each other, and the higher one is the newer.
     pub version: Option<u64>,
     pub status: Arc<PodStatus>,
 }
 
-impl Shown {
+impl ApiPodObject {
     pub fn of(pod: &Pod) -> Self {
         let meta = &pod.metadata;
         Self {
@@ -55,13 +55,13 @@ impl Shown {
     }
 
     /// Whether this is of the same object and not newer than `other`.
-    fn is_older_than(&self, other: &Shown) -> bool {
+    fn is_older_than(&self, other: &ApiPodObject) -> bool {
         self.uid == other.uid && matches!((self.version, other.version), (Some(a), Some(b)) if a < b)
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Deletion {
+pub enum ObjectDeletion {
     #[default]
     NotAsked,
     InFlight,
@@ -71,8 +71,8 @@ pub enum Deletion {
 
 /// Where the report of one pod stands.
 #[derive(Clone, Debug, Default)]
-pub struct Publication {
-    pub shown: Option<Shown>,
+pub struct StatusPublication {
+    pub api_object: Option<ApiPodObject>,
     /// Something changed since the last comparison.
     pub dirty: bool,
     pub in_flight: bool,
@@ -80,43 +80,43 @@ pub struct Publication {
     pub last_sent: Option<(u64, Mono)>,
     pub failures: u32,
     pub retry_at: Option<Mono>,
-    pub deletion: Deletion,
+    pub deletion: ObjectDeletion,
 }
 
-impl Publication {
+impl StatusPublication {
     /// Whether this version of the object was seen already. Comparing versions is cheaper than copying a status.
-    pub fn knows(&self, pod: &Pod) -> bool {
+    pub fn has_seen(&self, pod: &Pod) -> bool {
         let version = pod.metadata.resource_version.as_deref().and_then(|v| v.parse().ok());
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-        self.shown.as_ref().is_some_and(|s| {
+        self.api_object.as_ref().is_some_and(|s| {
             s.uid.as_str() == uid
                 && version.is_some_and(|version| s.version.is_some_and(|known| known >= version))
         })
     }
 
     /// The object as it was seen now, by watch or answer.
-    pub fn saw(&mut self, seen: Shown) {
-        match &self.shown {
+    pub fn object_seen(&mut self, seen: ApiPodObject) {
+        match &self.api_object {
             Some(known) if seen.is_older_than(known) || *known == seen => {}
             Some(known) => {
                 if known.uid != seen.uid {
                     // another object under the same name: what was sent to the old one does not count
                     self.last_sent = None;
-                    self.deletion = Deletion::NotAsked;
+                    self.deletion = ObjectDeletion::NotAsked;
                 }
                 self.dirty |= known.uid != seen.uid || known.status != seen.status;
-                self.shown = Some(seen);
+                self.api_object = Some(seen);
             }
             None => {
                 self.dirty = true;
-                self.shown = Some(seen);
+                self.api_object = Some(seen);
             }
         }
     }
 
     /// There is no object to write to. What was sent to it does not count for another one.
-    pub fn lost(&mut self) {
-        self.shown = None;
+    pub fn object_gone(&mut self) {
+        self.api_object = None;
         self.last_sent = None;
     }
 
@@ -144,33 +144,33 @@ pub fn retry_wait(failures: u32, refused: bool, retry_after: Option<Duration>) -
 mod tests {
     use super::*;
 
-    fn shown(uid: &str, version: u64, phase: &str) -> Shown {
+    fn shown(uid: &str, version: u64, phase: &str) -> ApiPodObject {
         let status = PodStatus { phase: Some(phase.into()), ..Default::default() };
-        Shown { uid: uid.into(), version: Some(version), status: Arc::new(status) }
+        ApiPodObject { uid: uid.into(), version: Some(version), status: Arc::new(status) }
     }
 
     #[test]
     fn an_older_view_of_the_object_never_replaces_a_newer_one() {
-        let mut publication = Publication::default();
-        publication.saw(shown("a", 5, "Pending"));
+        let mut publication = StatusPublication::default();
+        publication.object_seen(shown("a", 5, "Pending"));
         assert!(std::mem::take(&mut publication.dirty));
-        publication.saw(shown("a", 7, "Running"));
+        publication.object_seen(shown("a", 7, "Running"));
         assert!(std::mem::take(&mut publication.dirty));
-        publication.saw(shown("a", 6, "Pending"));
+        publication.object_seen(shown("a", 6, "Pending"));
         assert!(!publication.dirty);
-        assert_eq!(publication.shown.as_ref().unwrap().status.phase.as_deref(), Some("Running"));
-        publication.saw(shown("b", 2, "Pending"));
+        assert_eq!(publication.api_object.as_ref().unwrap().status.phase.as_deref(), Some("Running"));
+        publication.object_seen(shown("b", 2, "Pending"));
         assert!(publication.dirty, "another object");
     }
 
     #[test]
     fn a_new_version_that_says_the_same_is_no_reason_to_compare() {
-        let mut publication = Publication::default();
-        publication.saw(shown("a", 5, "Pending"));
+        let mut publication = StatusPublication::default();
+        publication.object_seen(shown("a", 5, "Pending"));
         publication.dirty = false;
-        publication.saw(shown("a", 6, "Pending"));
+        publication.object_seen(shown("a", 6, "Pending"));
         assert!(!publication.dirty);
-        assert_eq!(publication.shown.as_ref().unwrap().version, Some(6));
+        assert_eq!(publication.api_object.as_ref().unwrap().version, Some(6));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::{
     ContainerInputs, ContainerRef, RenderContext, RenderError, RenderedContainer, annotations, env, hostname,
     linux, mounts, security,
 };
-use crate::signals;
+use crate::stop_signals;
 
 /// The configuration of a container, and the files it needs.
 pub fn container_config(
@@ -63,8 +63,8 @@ pub fn container_config(
 /// The runtime's own choice, unless containers may choose and this one does.
 fn stop_signal(ctx: &RenderContext<'_>, spec: &k8s::Container) -> i32 {
     let chosen = spec.lifecycle.as_ref().and_then(|lifecycle| lifecycle.stop_signal.as_deref());
-    let chosen = chosen.filter(|_| ctx.config.feature(signals::GATE));
-    chosen.and_then(signals::number).unwrap_or(0)
+    let chosen = chosen.filter(|_| ctx.config.feature(stop_signals::GATE));
+    chosen.and_then(stop_signals::number).unwrap_or(0)
 }
 
 fn expanded(environment: &Environment, words: Option<&[String]>) -> Vec<String> {
@@ -130,7 +130,7 @@ mod tests {
     fn stop_signals_need_the_gate() {
         let rendered = |gate: Option<bool>, signal: Value| {
             let mut config = sample::config();
-            config.features.extend(gate.map(|on| (signals::GATE.to_owned(), on)));
+            config.features.extend(gate.map(|on| (stop_signals::GATE.to_owned(), on)));
             let pod = sample::pod(json!({
                 "enableServiceLinks": true,
                 "containers": [{"name": "c", "lifecycle": {"stopSignal": signal}}],

@@ -1,6 +1,6 @@
 //! Why a pod or container can't be rendered. The text is what users read in the container's status.
 
-use crate::place::PlaceError;
+use crate::sandbox_placement::SandboxPlacementError;
 use crate::volumes::VolumeError;
 
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
@@ -92,7 +92,7 @@ pub enum RenderError {
     #[error("unable to find target container {target}")]
     TargetMissing { target: String },
     #[error(transparent)]
-    Place(#[from] PlaceError),
+    Place(#[from] SandboxPlacementError),
     #[error(transparent)]
     Volume(#[from] VolumeError),
 }

@@ -7,7 +7,12 @@ use super::RenderContext;
 use super::hostname::PodNames;
 
 /// The file's text: the pod's own, or that of the node when they share the network; then the pod's aliases.
-pub fn text(ctx: &RenderContext<'_>, pod: &PodView, names: &PodNames, pod_ips: &[String]) -> String {
+pub fn hosts_file_text(
+    ctx: &RenderContext<'_>,
+    pod: &PodView,
+    names: &PodNames,
+    pod_ips: &[String],
+) -> String {
     let mut text = if pod.host_network() {
         format!("# Kubernetes-managed hosts file (host network).\n{}", ctx.facts.etc_hosts)
     } else {
@@ -69,7 +74,7 @@ mod tests {
             let names = PodNames { hostname: "h".into(), domain: domain.into() };
             let ips = ["10.1.0.5".to_owned(), "fd00::5".to_owned()];
             let ctx = RenderContext::new(&config, &facts);
-            assert_eq!(text(&ctx, &sample::pod(spec), &names, &ips), expect);
+            assert_eq!(hosts_file_text(&ctx, &sample::pod(spec), &names, &ips), expect);
         };
         check(json!({"containers": []}), "", &format!("{OWN}10.1.0.5\th\nfd00::5\th\n"));
         check(json!({"containers": []}), "d", &format!("{OWN}10.1.0.5\th.d\th\nfd00::5\th.d\th\n"));

@@ -21,7 +21,7 @@ pub fn container_resources(
     container: &k8s::Container,
 ) -> LinuxResources {
     let limits = effective_limits(pod, container);
-    let mut resources = basic(ctx, &container_requests(container), &limits);
+    let mut resources = cgroup_limits(ctx, &container_requests(container), &limits);
     resources.oom_score_adj = oom_score_adj(pod, container, ctx.facts.memory_bytes);
     let by_size = limits_by_page_size(&limits, &ctx.facts.hugepage_sizes);
     resources.hugepage_limits = ctx
@@ -36,7 +36,7 @@ pub fn container_resources(
 
 /// What the sandbox as a whole may use, without what the runtime itself costs.
 pub(super) fn sandbox_resources(ctx: &RenderContext<'_>, pod: &PodView) -> LinuxResources {
-    basic(ctx, &pod_requests(pod, Overhead::Excluded), &pod_limits(pod, Overhead::Excluded))
+    cgroup_limits(ctx, &pod_requests(pod, Overhead::Excluded), &pod_limits(pod, Overhead::Excluded))
 }
 
 /// What the runtime itself costs: asked for and limited alike.
@@ -45,7 +45,7 @@ pub(super) fn overhead(ctx: &RenderContext<'_>, pod: &PodView) -> LinuxResources
         return LinuxResources::default();
     };
     let overhead = Amounts::from_api(Some(overhead));
-    basic(ctx, &overhead, &overhead)
+    cgroup_limits(ctx, &overhead, &overhead)
 }
 
 /// Where a pod-level limit is given, a container without its own is held to that one.
@@ -66,7 +66,7 @@ fn effective_limits(pod: &PodView, container: &k8s::Container) -> Amounts {
     limits
 }
 
-fn basic(ctx: &RenderContext<'_>, requests: &Amounts, limits: &Amounts) -> LinuxResources {
+fn cgroup_limits(ctx: &RenderContext<'_>, requests: &Amounts, limits: &Amounts) -> LinuxResources {
     // a limit without a request is a request as well
     let request = requests.get(CPU).map_or(limits.cpu_millis(), |request| request.milli_value());
     let mut resources = LinuxResources {

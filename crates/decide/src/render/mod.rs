@@ -32,10 +32,10 @@ use model::node::{HostFacts, NodeConfig};
 use model::pod::{ContainerKind, PodView};
 use model::{ApiEvent, ContainerId, k8s};
 
-use crate::volumes::Places;
+use crate::volumes::VolumePaths;
 
 pub use container::container_config;
-pub(crate) use dns::resolver_file_fault;
+pub(crate) use dns::resolv_conf_problem;
 pub use env::{EnvObjects, EnvSources, ObjectError, Services};
 pub use error::RenderError;
 pub use hash::{container_hash, termination_log_name};
@@ -112,7 +112,7 @@ pub struct ContainerInputs<'a> {
     /// Images to mount, by volume name.
     pub image_volumes: Option<&'a BTreeMap<String, ImageSpec>>,
     /// Where the pod's claims are.
-    pub places: Option<&'a Places>,
+    pub volume_paths: Option<&'a VolumePaths>,
     /// Whether the runtime's handler can make mounts read-only all the way down.
     pub recursive_read_only: bool,
 }
@@ -127,7 +127,7 @@ impl<'a> ContainerInputs<'a> {
             target: None,
             env: EnvSources::default(),
             image_volumes: None,
-            places: None,
+            volume_paths: None,
             recursive_read_only: false,
         }
     }

@@ -131,7 +131,7 @@ pub fn limits_declared(pod: &PodView) -> LimitsDeclared {
 
 /// What pods may use of the node.
 pub fn node_allocatable(config: &NodeConfig, facts: &HostFacts) -> Amounts {
-    crate::node::capacity::allocatable_here(&config.setup.capacity, facts)
+    crate::node::capacity::allocatable_here(&config.node_object.capacity, facts)
 }
 
 #[cfg(test)]

@@ -2,17 +2,17 @@
 
 use std::fmt;
 
-use model::bounds::{Bound, cut};
 use model::pod::{PodView, RestartPolicy, is_sidecar};
+use model::text_limits::{TextLimit, truncate_text};
 use model::{Now, k8s};
 
 use super::conditions::{DISRUPTION_TARGET, RESIZE_IN_PROGRESS, RESIZE_PENDING, find, is_owned};
 use super::state;
-use crate::restart::{all_may_restart, container_should_restart};
+use crate::restart::{container_should_restart, may_restart_all_containers};
 
 /// What becomes of a new status.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Verdict {
+pub enum StatusCheck {
     Accepted(Box<k8s::PodStatus>),
     /// It says nothing new.
     Unchanged,
@@ -42,15 +42,20 @@ pub fn accept(
     new: k8s::PodStatus,
     now: Now,
 ) -> Option<k8s::PodStatus> {
-    match judge(pod, old, new, now) {
-        Verdict::Accepted(status) => Some(*status),
-        Verdict::Unchanged | Verdict::Illegal(_) => None,
+    match check_status(pod, old, new, now) {
+        StatusCheck::Accepted(status) => Some(*status),
+        StatusCheck::Unchanged | StatusCheck::Illegal(_) => None,
     }
 }
 
-pub fn judge(pod: &PodView, old: Option<&k8s::PodStatus>, mut new: k8s::PodStatus, now: Now) -> Verdict {
+pub fn check_status(
+    pod: &PodView,
+    old: Option<&k8s::PodStatus>,
+    mut new: k8s::PodStatus,
+    now: Now,
+) -> StatusCheck {
     if let Some(illegal) = old.and_then(|old| illegal_transition(pod, old, &new)) {
-        return Verdict::Illegal(illegal);
+        return StatusCheck::Illegal(illegal);
     }
     stamp_conditions(&mut new, old, now);
     let started = old.and_then(|old| old.start_time.clone());
@@ -58,8 +63,8 @@ pub fn judge(pod: &PodView, old: Option<&k8s::PodStatus>, mut new: k8s::PodStatu
     new.observed_generation = new.observed_generation.max(old.and_then(|old| old.observed_generation));
     normalize(pod, &mut new);
     match old {
-        Some(old) if says_the_same(pod, old, &new) => Verdict::Unchanged,
-        _ => Verdict::Accepted(Box::new(new)),
+        Some(old) if says_the_same(pod, old, &new) => StatusCheck::Unchanged,
+        _ => StatusCheck::Accepted(Box::new(new)),
     }
 }
 
@@ -69,7 +74,7 @@ pub fn illegal_transition(
     old: &k8s::PodStatus,
     new: &k8s::PodStatus,
 ) -> Option<IllegalTransition> {
-    if pod.restart_policy() == RestartPolicy::Always || all_may_restart(pod) {
+    if pod.restart_policy() == RestartPolicy::Always || may_restart_all_containers(pod) {
         return None;
     }
     let revived = |old: &Option<Vec<k8s::ContainerStatus>>, new: &Option<Vec<k8s::ContainerStatus>>| {
@@ -115,7 +120,7 @@ fn is_ours(kind: &str) -> bool {
 fn normalize(pod: &PodView, status: &mut k8s::PodStatus) {
     let ephemeral = pod.spec().ephemeral_containers.as_ref().map_or(0, Vec::len);
     let containers = pod.containers().len() + pod.init_containers().len() + ephemeral;
-    let share = Bound::TerminationMessagesOfPod.bytes() / containers.max(1);
+    let share = TextLimit::TerminationMessagesOfPod.bytes() / containers.max(1);
 
     status.start_time = status.start_time.take().map(whole_seconds);
     cut_message(&mut status.message);
@@ -147,7 +152,7 @@ fn normalize(pod: &PodView, status: &mut k8s::PodStatus) {
 
 fn cut_message(message: &mut Option<String>) {
     if let Some(text) = message.take() {
-        *message = Some(cut(text, Bound::StatusMessage));
+        *message = Some(truncate_text(text, TextLimit::StatusMessage));
     }
 }
 

@@ -67,9 +67,10 @@ pub fn conditions(
             list.push(condition);
         }
     }
-    list.extend(all_restarting(inputs, phase));
+    list.extend(all_containers_restarting_condition(inputs, phase));
     if inputs.resize_pending && !phase.is_terminal() {
-        let mut pending = condition(RESIZE_PENDING, true, allocation::INFEASIBLE, allocation::MESSAGE);
+        let mut pending =
+            condition(RESIZE_PENDING, true, allocation::INFEASIBLE, allocation::RESIZE_UNSUPPORTED_MESSAGE);
         pending.observed_generation = generation;
         list.push(pending);
     }
@@ -100,7 +101,7 @@ fn condition(kind: &str, holds: bool, reason: &str, message: &str) -> PodConditi
 }
 
 /// `containers with <what> status: [a b]`
-fn blame(what: &str, names: &[&str]) -> Option<String> {
+fn containers_message(what: &str, names: &[&str]) -> Option<String> {
     (!names.is_empty()).then(|| format!("containers with {what} status: [{}]", names.join(" ")))
 }
 
@@ -127,7 +128,7 @@ pub fn containers_ready(pod: &PodView, statuses: Option<&[&ContainerStatus]>, ph
     if phase == Phase::Failed {
         return condition(CONTAINERS_READY, false, "PodFailed", "");
     }
-    let message = joined([blame("unknown", &unknown), blame("unready", &unready)]);
+    let message = joined([containers_message("unknown", &unknown), containers_message("unready", &unready)]);
     if message.is_empty() {
         return condition(CONTAINERS_READY, true, "", "");
     }
@@ -184,7 +185,8 @@ pub fn initialized(
     if phase == Phase::Succeeded && unknown.is_empty() {
         return condition(INITIALIZED, true, "PodCompleted", "");
     }
-    let message = joined([blame("unknown", &unknown), blame("incomplete", &incomplete)]);
+    let message =
+        joined([containers_message("unknown", &unknown), containers_message("incomplete", &incomplete)]);
     // a sidecar that restarts, or an init container that was removed, takes nothing back
     if message.is_empty() || any_regular_started(pod, statuses) || was_initialized(old) {
         return condition(INITIALIZED, true, "", "");
@@ -205,8 +207,8 @@ fn was_initialized(old: Option<&PodStatus>) -> bool {
 }
 
 /// Only for pods with a rule that may restart all their containers.
-fn all_restarting(inputs: &StatusInputs<'_>, phase: Phase) -> Option<PodCondition> {
-    if !restart::all_may_restart(inputs.pod) {
+fn all_containers_restarting_condition(inputs: &StatusInputs<'_>, phase: Phase) -> Option<PodCondition> {
+    if !restart::may_restart_all_containers(inputs.pod) {
         return None;
     }
     let over = match phase {

@@ -23,7 +23,7 @@ const MESSAGE_INIT_VANISHED: &str = "Unable to get init container status from co
 
 /// Regular and ephemeral statuses come sorted by name, init ones in the order of the spec.
 pub fn container_statuses(inputs: &StatusInputs<'_>, kind: ContainerKind) -> Vec<k8s::ContainerStatus> {
-    let list = List {
+    let list = StatusList {
         inputs,
         kind,
         default_reason: default_reason(inputs.pod),
@@ -56,7 +56,7 @@ fn any_regular_created(inputs: &StatusInputs<'_>) -> bool {
     })
 }
 
-struct List<'a> {
+struct StatusList<'a> {
     inputs: &'a StatusInputs<'a>,
     kind: ContainerKind,
     default_reason: Reason,
@@ -65,7 +65,7 @@ struct List<'a> {
     regular_created: bool,
 }
 
-impl List<'_> {
+impl StatusList<'_> {
     fn status(&self, container: &k8s::Container) -> k8s::ContainerStatus {
         let old = self.old_status(&container.name);
         let mut instances = self.inputs.observed.containers.iter().filter(|c| c.name == container.name);
@@ -97,14 +97,14 @@ impl List<'_> {
         container: &k8s::Container,
         old: Option<&k8s::ContainerStatus>,
     ) -> k8s::ContainerStatus {
-        let Some(old) = old else { return self.fresh(container) };
+        let Some(old) = old else { return self.initial_status(container) };
         if self.restarting_all && state::waiting(old).is_none() {
             return self.removed_for_restart(container, old);
         }
         if state::terminated(old).is_some() {
             return old.clone();
         }
-        let mut status = self.fresh(container);
+        let mut status = self.initial_status(container);
         status.restart_count = old.restart_count;
         status.last_state = old.last_state.clone().or(status.last_state);
         if is_waiting_for(old, REASON_RESTARTING_ALL) {
@@ -123,7 +123,7 @@ impl List<'_> {
     }
 
     /// Step A: a container that nothing is known of.
-    fn fresh(&self, container: &k8s::Container) -> k8s::ContainerStatus {
+    fn initial_status(&self, container: &k8s::Container) -> k8s::ContainerStatus {
         k8s::ContainerStatus {
             name: container.name.clone(),
             image: container.image.clone().unwrap_or_default(),
@@ -144,7 +144,7 @@ impl List<'_> {
             restart_count: old.restart_count.saturating_add(1),
             state: Some(state::waiting_state(REASON_RESTARTING_ALL, MESSAGE_REMOVED)),
             last_state: Some(state::terminated_state(end)),
-            ..self.fresh(container)
+            ..self.initial_status(container)
         }
     }
 
@@ -247,7 +247,7 @@ impl List<'_> {
         if newest.is_none() {
             // the instance that ended is gone: only its end is remembered
             let (restart_count, last_state) = (status.restart_count, status.last_state.take());
-            *status = k8s::ContainerStatus { restart_count, last_state, ..self.fresh(container) };
+            *status = k8s::ContainerStatus { restart_count, last_state, ..self.initial_status(container) };
         }
         status.state = Some(state::waiting_state(failure.reason.as_str(), &failure.message));
     }

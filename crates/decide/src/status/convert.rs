@@ -5,7 +5,7 @@ use model::observed::{ContainerState, ObservedContainer};
 
 use super::state::{self, MESSAGE_LOST, REASON_RESTARTING_ALL, REASON_STATUS_UNKNOWN};
 use super::{StatusInputs, resources, some_unless_empty, text};
-use crate::signals;
+use crate::stop_signals;
 
 /// `<runtime>://<id>`
 pub fn container_id(runtime_name: &str, instance: &ObservedContainer) -> String {
@@ -36,7 +36,7 @@ pub fn convert(
         resources: Some(resources::of_container(container, instance, &id, old)),
         allocated_resources: resources::allocated_requests(container),
         user: user(instance),
-        stop_signal: signals::name(instance.stop_signal).filter(|_| inputs.stop_signals),
+        stop_signal: stop_signals::name(instance.stop_signal).filter(|_| inputs.stop_signals),
         container_id: Some(id),
         ..Default::default()
     }

@@ -8,14 +8,14 @@ use super::phase::Phase;
 use super::state::{self, MESSAGE_LOST, REASON_STATUS_UNKNOWN};
 
 /// Closes what is still open: containers that may have run count as lost, and the phase becomes terminal.
-pub fn finish(pod: &PodView, mut status: k8s::PodStatus) -> k8s::PodStatus {
+pub fn finish_status(pod: &PodView, mut status: k8s::PodStatus) -> k8s::PodStatus {
     let shown = pod.pod.status.as_ref();
     if had_initialized(pod, &status) || shown.is_some_and(|shown| had_initialized(pod, shown)) {
-        status.container_statuses.iter_mut().flatten().for_each(close);
+        status.container_statuses.iter_mut().flatten().for_each(mark_container_lost);
     }
     if let Some(init) = &mut status.init_container_statuses {
         let attempted = attempted(init);
-        init[..attempted].iter_mut().for_each(close);
+        init[..attempted].iter_mut().for_each(mark_container_lost);
     }
     let phase = status.phase.as_deref().and_then(Phase::parse);
     if !pod.source.is_static() && !phase.is_some_and(Phase::is_terminal) {
@@ -26,7 +26,7 @@ pub fn finish(pod: &PodView, mut status: k8s::PodStatus) -> k8s::PodStatus {
 
 /// The last word changes the phase and no condition. A status derived once more would explain readiness by that phase:
 /// what was said with a phase that is final stays.
-pub fn keep_last_word(old: Option<&k8s::PodStatus>, mut status: k8s::PodStatus) -> k8s::PodStatus {
+pub fn keep_terminal_conditions(old: Option<&k8s::PodStatus>, mut status: k8s::PodStatus) -> k8s::PodStatus {
     let terminal =
         |s: &&k8s::PodStatus| s.phase.as_deref().and_then(Phase::parse).is_some_and(Phase::is_terminal);
     let Some(said) = old.filter(terminal).and_then(|old| old.conditions.as_deref()) else { return status };
@@ -39,7 +39,7 @@ pub fn keep_last_word(old: Option<&k8s::PodStatus>, mut status: k8s::PodStatus) 
     status
 }
 
-fn close(status: &mut ContainerStatus) {
+fn mark_container_lost(status: &mut ContainerStatus) {
     if state::terminated(status).is_none() {
         status.state = Some(state::terminated_state(state::lost(REASON_STATUS_UNKNOWN, MESSAGE_LOST)));
     }

@@ -35,7 +35,7 @@ use model::observed::ObservedPod;
 use model::pod::{ContainerKind, PodView, QosClass};
 use model::{ContainerId, Now, Reason, Wall, k8s};
 
-pub use self::accept::{IllegalTransition, Verdict, accept, illegal_transition, judge};
+pub use self::accept::{IllegalTransition, StatusCheck, accept, check_status, illegal_transition};
 pub use self::addresses::{IpFamily, host_ips, pod_ips};
 pub use self::conditions::{
     DISRUPTION_TARGET, READY_TO_START, conditions, containers_ready, initialized,
@@ -43,7 +43,7 @@ pub use self::conditions::{
 };
 pub use self::containers::container_statuses;
 pub use self::deadline::{DEADLINE_EXCEEDED_MESSAGE, DEADLINE_EXCEEDED_REASON, deadline, deadline_exceeded};
-pub use self::finish::{finish, keep_last_word};
+pub use self::finish::{finish_status, keep_terminal_conditions};
 pub use self::phase::{Phase, has_initialized, phase};
 pub use self::resources::{PodResources, ResourceList};
 use crate::restart;
@@ -133,7 +133,7 @@ impl<'a> StatusInputs<'a> {
             && !over(self.previous())
             && !over(self.api())
             && !deadline_exceeded(self.pod, self.previous(), self.now)
-            && restart::all_restarting(self.pod, self.observed, self.previous())
+            && restart::is_restarting_all(self.pod, self.observed, self.previous())
     }
 }
 

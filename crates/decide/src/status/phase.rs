@@ -47,7 +47,7 @@ pub fn has_initialized(pod: &PodView, observed: &ObservedPod) -> bool {
 
 /// Counts over sidecars and regular containers.
 #[derive(Default)]
-struct Counts {
+struct ContainerCounts {
     unknown: u32,
     running: u32,
     waiting: u32,
@@ -116,8 +116,8 @@ fn count_init(pod: &PodView, statuses: &[&k8s::ContainerStatus]) -> InitCounts {
     counts
 }
 
-fn count(pod: &PodView, statuses: &[&k8s::ContainerStatus]) -> Counts {
-    let mut counts = Counts::default();
+fn count(pod: &PodView, statuses: &[&k8s::ContainerStatus]) -> ContainerCounts {
+    let mut counts = ContainerCounts::default();
     for container in pod.init_containers().iter().filter(|c| is_sidecar(c)) {
         count_sidecar(&mut counts, state::by_name(statuses, &container.name));
     }
@@ -127,7 +127,7 @@ fn count(pod: &PodView, statuses: &[&k8s::ContainerStatus]) -> Counts {
     counts
 }
 
-fn count_sidecar(counts: &mut Counts, status: Option<&k8s::ContainerStatus>) {
+fn count_sidecar(counts: &mut ContainerCounts, status: Option<&k8s::ContainerStatus>) {
     let Some(status) = status else {
         counts.unknown += 1;
         return;
@@ -151,7 +151,7 @@ fn count_sidecar(counts: &mut Counts, status: Option<&k8s::ContainerStatus>) {
 }
 
 fn count_regular(
-    counts: &mut Counts,
+    counts: &mut ContainerCounts,
     pod: &PodView,
     container: &k8s::Container,
     status: Option<&k8s::ContainerStatus>,

@@ -35,19 +35,19 @@ pub struct PodResources {
 }
 
 /// Pod-level part of a status.
-pub struct Shown {
+pub struct PodStatusResources {
     pub allocated: Option<ResourceList>,
     pub applied: k8s::ResourceRequirements,
 }
 
 /// Before a pod runs, what it asks for. Once it runs, what is in force: its own values, and the CPU and memory of its
 /// cgroup. One container without a limit leaves the cgroup without.
-pub fn of_pod(resources: &PodResources, api_phase: Option<Phase>) -> Shown {
+pub fn of_pod(resources: &PodResources, api_phase: Option<Phase>) -> PodStatusResources {
     let (requests, limits) = match api_phase {
         Some(Phase::Running) => (requests_in_force(resources), limits_in_force(resources)),
         _ => (resources.requests.clone(), resources.limits.clone()),
     };
-    Shown {
+    PodStatusResources {
         allocated: some_unless_empty(resources.requests.clone()),
         applied: k8s::ResourceRequirements {
             requests: some_unless_empty(requests),
@@ -61,7 +61,7 @@ fn requests_in_force(resources: &PodResources) -> ResourceList {
     let mut list = resources.pod_level.requests.clone().unwrap_or_default();
     let shares = cpu_shares(millis_of(&resources.requests, CPU));
     let cpu = Quantity::from_millis(shares_to_millis(i64::try_from(shares).unwrap_or(i64::MAX)));
-    correct(&mut list, CPU, Some(cpu), MIN_REQUEST_MILLIS, None);
+    apply_reported_amount(&mut list, CPU, Some(cpu), MIN_REQUEST_MILLIS, None);
     if let Some(memory) = resources.requests.get(MEMORY).filter(|_| !list.contains_key(MEMORY)) {
         list.insert(MEMORY.to_owned(), memory.clone());
     }
@@ -72,7 +72,7 @@ fn limits_in_force(resources: &PodResources) -> ResourceList {
     let mut list = resources.pod_level.limits.clone().unwrap_or_default();
     if resources.cpu_limited {
         let cpu = Quantity::from_millis(millis_of(&resources.limits, CPU).max(MIN_LIMIT_MILLIS));
-        correct(&mut list, CPU, Some(cpu), MIN_LIMIT_MILLIS, None);
+        apply_reported_amount(&mut list, CPU, Some(cpu), MIN_LIMIT_MILLIS, None);
     }
     if let Some(memory) = resources.limits.get(MEMORY).filter(|_| resources.memory_limited) {
         list.insert(MEMORY.to_owned(), memory.clone());
@@ -104,12 +104,12 @@ pub fn of_container(
         let before = old.filter(same).and_then(|status| status.resources.as_ref());
         if let Some(limits) = &mut shown.limits {
             let before = before.and_then(|resources| resources.limits.as_ref());
-            correct(limits, CPU, reported.cpu_limit, MIN_LIMIT_MILLIS, before);
-            correct(limits, MEMORY, reported.memory_limit, 0, before);
+            apply_reported_amount(limits, CPU, reported.cpu_limit, MIN_LIMIT_MILLIS, before);
+            apply_reported_amount(limits, MEMORY, reported.memory_limit, 0, before);
         }
         if let Some(requests) = &mut shown.requests {
             let before = before.and_then(|resources| resources.requests.as_ref());
-            correct(requests, CPU, reported.cpu_request, MIN_REQUEST_MILLIS, before);
+            apply_reported_amount(requests, CPU, reported.cpu_request, MIN_REQUEST_MILLIS, before);
         }
     }
     shown.limits = shown.limits.and_then(some_unless_empty);
@@ -119,7 +119,7 @@ pub fn of_container(
 
 /// Puts the reported amount in place of the allocated one. Amounts up to `floor_millis` can't be told apart by the
 /// kernel: there the allocated one stays. Without a report the amount that was shown before stays.
-fn correct(
+fn apply_reported_amount(
     list: &mut ResourceList,
     name: &str,
     reported: Option<Quantity>,

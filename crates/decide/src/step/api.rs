@@ -9,17 +9,17 @@ use serde_json::json;
 
 use super::Context;
 use crate::effect::{ApiCall, Effect, LogLevel, PodObject, TimerKey};
-use crate::event::{ApiAnswer, ApiFailure};
+use crate::event::{ApiCallResult, ApiFailure};
 use crate::hash::fnv1a_64;
 use crate::lifecycle::Lifecycle;
-use crate::mirror::{self, Mirror, MirrorStep, OldPods};
-use crate::publish::{self, Deletion, RECONCILE_PAUSE, Shown};
+use crate::mirror::{self, Mirror, MirrorAction, OldPods};
+use crate::publish::{self, ApiPodObject, ObjectDeletion, RECONCILE_PAUSE};
 use crate::state::{NodeState, PodEntry};
 use crate::status::READY_TO_START;
 
 /// The status that the API shows of a pod: of its own object, or of its mirror.
 pub(super) fn shown_status(state: &NodeState, entry: &PodEntry) -> Option<Arc<PodStatus>> {
-    entry.publication.shown.as_ref().map(|s| s.status.clone()).or_else(|| {
+    entry.publication.api_object.as_ref().map(|s| s.status.clone()).or_else(|| {
         let object = if entry.view.source.is_static() { mirror_of(state, &entry.view)? } else { &entry.view };
         object.pod.status.clone().map(Arc::new)
     })
@@ -27,11 +27,11 @@ pub(super) fn shown_status(state: &NodeState, entry: &PodEntry) -> Option<Arc<Po
 
 fn mirror_of<'a>(state: &'a NodeState, view: &PodView) -> Option<&'a PodView> {
     let mirror = state.mirrors.get(&view.full_name)?.seen.as_ref()?;
-    mirror::mirrors(mirror, view).then_some(mirror)
+    mirror::is_mirror_of(mirror, view).then_some(mirror)
 }
 
 /// Brings the API up to date about a pod that was settled.
-pub(super) fn report(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+pub(super) fn publish_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     if !state.has_cluster() {
         return;
     }
@@ -47,24 +47,24 @@ pub(super) fn report(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     };
     let Some(entry) = state.pods.get_mut(uid) else { return };
     let Some(object) = object else {
-        entry.publication.lost();
+        entry.publication.object_gone();
         return;
     };
-    if !entry.publication.knows(&object.pod) {
-        entry.publication.saw(Shown::of(&object.pod));
+    if !entry.publication.has_seen(&object.pod) {
+        entry.publication.object_seen(ApiPodObject::of(&object.pod));
     }
-    send(entry, cx, &object);
+    send_status_or_deletion(entry, cx, &object);
 }
 
-fn send(entry: &mut PodEntry, cx: &mut Context, object: &PodView) {
+fn send_status_or_deletion(entry: &mut PodEntry, cx: &mut Context, object: &PodView) {
     let publication = &mut entry.publication;
-    if publication.in_flight || publication.deletion != Deletion::NotAsked {
+    if publication.in_flight || publication.deletion != ObjectDeletion::NotAsked {
         return;
     }
     if publication.retry_at.is_some_and(|at| at > cx.now.mono) {
         return;
     }
-    let (Some(status), Some(shown)) = (&entry.status, &publication.shown) else { return };
+    let (Some(status), Some(shown)) = (&entry.status, &publication.api_object) else { return };
     if publication.dirty {
         let merged = publish::merge(&shown.status, status, !entry.lifecycle.is_terminated());
         let patch = publish::patch(&shown.status, &merged);
@@ -89,7 +89,7 @@ fn send(entry: &mut PodEntry, cx: &mut Context, object: &PodView) {
     }
     let released = matches!(entry.lifecycle, Lifecycle::Finished) && entry.plan.is_none();
     if released && object.is_deleting() && !entry.view.source.is_static() && shown.is_terminal() {
-        publication.deletion = Deletion::InFlight;
+        publication.deletion = ObjectDeletion::InFlight;
         let call = ApiCall::DeletePod { uid: entry.view.uid.clone(), pod: pod_object(object) };
         cx.emit(Effect::CallApi(call));
     }
@@ -97,33 +97,37 @@ fn send(entry: &mut PodEntry, cx: &mut Context, object: &PodView) {
 
 fn wait(entry: &mut PodEntry, cx: &mut Context, until: model::Mono) {
     entry.publication.retry_at = Some(until);
-    cx.timer(TimerKey::Report(entry.view.uid.clone()), Some(until));
+    cx.timer(TimerKey::RetryStatusPatch(entry.view.uid.clone()), Some(until));
 }
 
 fn pod_object(view: &PodView) -> PodObject {
     PodObject { namespace: view.namespace().to_owned(), name: view.name().to_owned(), uid: view.uid.clone() }
 }
 
-pub(super) fn timer(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+pub(super) fn publish_retry_due(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     if let Some(entry) = state.pods.get_mut(uid) {
         entry.publication.retry_at = None;
         cx.touch(uid);
     }
 }
 
-pub(super) fn answered(state: &mut NodeState, cx: &mut Context, answer: ApiAnswer) {
+pub(super) fn answered(state: &mut NodeState, cx: &mut Context, answer: ApiCallResult) {
     let (reached, succeeded) = match &answer {
-        ApiAnswer::StatusPatched { result, .. } => outcome(result),
-        ApiAnswer::PodDeleted { result, .. } | ApiAnswer::MirrorDeleted { result, .. } => outcome(result),
-        ApiAnswer::MirrorCreated { result, .. } => outcome(result),
+        ApiCallResult::StatusPatched { result, .. } => outcome(result),
+        ApiCallResult::PodDeleted { result, .. } | ApiCallResult::MirrorDeleted { result, .. } => {
+            outcome(result)
+        }
+        ApiCallResult::MirrorCreated { result, .. } => outcome(result),
     };
     match answer {
-        ApiAnswer::StatusPatched { uid, object, result } => status_patched(state, cx, &uid, &object, result),
-        ApiAnswer::PodDeleted { uid, result } => pod_deleted(state, cx, &uid, result),
-        ApiAnswer::MirrorCreated { full_name, result } => {
+        ApiCallResult::StatusPatched { uid, object, result } => {
+            status_patched(state, cx, &uid, &object, result)
+        }
+        ApiCallResult::PodDeleted { uid, result } => pod_deleted(state, cx, &uid, result),
+        ApiCallResult::MirrorCreated { full_name, result } => {
             mirror_answered(state, cx, &full_name, result.map(Some));
         }
-        ApiAnswer::MirrorDeleted { full_name, uid, result } => {
+        ApiCallResult::MirrorDeleted { full_name, uid, result } => {
             if result.as_ref().err().is_none_or(ApiFailure::means_gone) {
                 let mirror = state.mirrors.entry(full_name.clone()).or_default();
                 if mirror.seen.as_ref().is_some_and(|seen| seen.uid == uid) {
@@ -137,23 +141,30 @@ pub(super) fn answered(state: &mut NodeState, cx: &mut Context, answer: ApiAnswe
 }
 
 fn outcome<T>(result: &Result<T, ApiFailure>) -> (bool, bool) {
-    (!matches!(result, Err(ApiFailure { kind: crate::event::ApiFailureKind::Away, .. })), result.is_ok())
+    (
+        !matches!(result, Err(ApiFailure { kind: crate::event::ApiFailureKind::Unavailable, .. })),
+        result.is_ok(),
+    )
 }
 
 /// Once the server answers again, nobody waits out what was meant for a server that is away.
 fn api_reached(state: &mut NodeState, cx: &mut Context, reached: bool, succeeded: bool) {
     if !reached {
-        if !state.api_away {
-            cx.log(LogLevel::Warn, None, "the API server is away: statuses will follow when it is back");
+        if !state.api_unreachable {
+            cx.log(
+                LogLevel::Warn,
+                None,
+                "the API server is unreachable; pod statuses are sent when it answers again",
+            );
         }
-        state.api_away = true;
+        state.api_unreachable = true;
         return;
     }
-    if !state.api_away || !succeeded {
+    if !state.api_unreachable || !succeeded {
         return;
     }
-    state.api_away = false;
-    cx.log(LogLevel::Info, None, "the API server is back");
+    state.api_unreachable = false;
+    cx.log(LogLevel::Info, None, "the API server answers again");
     for (uid, entry) in &mut state.pods {
         if entry.publication.retry_at.take().is_some() {
             cx.touched.insert(uid.clone());
@@ -176,21 +187,21 @@ fn status_patched(
     let Some(entry) = state.pods.get_mut(uid) else { return };
     let publication = &mut entry.publication;
     publication.in_flight = false;
-    if publication.shown.as_ref().is_some_and(|shown| shown.uid != *object) {
+    if publication.api_object.as_ref().is_some_and(|shown| shown.uid != *object) {
         // Another object has come in its place meanwhile: this says nothing of it.
         return cx.touch(uid);
     }
     match result {
         Ok(pod) => {
             publication.succeeded();
-            publication.saw(Shown::of(&pod));
+            publication.object_seen(ApiPodObject::of(&pod));
         }
         Err(failure) if failure.means_gone() => {
             // The object has gone, or another one has its name: the source will tell.
             publication.succeeded();
-            publication.lost();
+            publication.object_gone();
             if !entry.view.source.is_static() {
-                publication.deletion = Deletion::Done;
+                publication.deletion = ObjectDeletion::Done;
             } else if let Some(mirror) = state.mirrors.get_mut(&entry.view.full_name)
                 && mirror.seen.as_ref().is_some_and(|seen| seen.uid == *object)
             {
@@ -201,8 +212,8 @@ fn status_patched(
             publication.last_sent = None;
             publication.failed(failure.is_refusal(), failure.retry_after, cx.now.mono);
             let at = publication.retry_at;
-            cx.timer(TimerKey::Report(uid.clone()), at);
-            complain(cx, uid, "reporting the pod's status failed", &failure);
+            cx.timer(TimerKey::RetryStatusPatch(uid.clone()), at);
+            log_refusal(cx, uid, "reporting the pod's status failed", &failure);
         }
     }
     cx.touch(uid);
@@ -212,18 +223,18 @@ fn pod_deleted(state: &mut NodeState, cx: &mut Context, uid: &PodUid, result: Re
     let Some(entry) = state.pods.get_mut(uid) else { return };
     match result {
         Err(failure) if !failure.means_gone() => {
-            entry.publication.deletion = Deletion::NotAsked;
+            entry.publication.deletion = ObjectDeletion::NotAsked;
             entry.publication.failed(failure.is_refusal(), failure.retry_after, cx.now.mono);
             let at = entry.publication.retry_at;
-            cx.timer(TimerKey::Report(uid.clone()), at);
-            complain(cx, uid, "deleting the pod's object failed", &failure);
+            cx.timer(TimerKey::RetryStatusPatch(uid.clone()), at);
+            log_refusal(cx, uid, "deleting the pod's object failed", &failure);
         }
-        _ => entry.publication.deletion = Deletion::Done,
+        _ => entry.publication.deletion = ObjectDeletion::Done,
     }
     cx.touch(uid);
 }
 
-fn complain(cx: &mut Context, uid: &PodUid, what: &str, failure: &ApiFailure) {
+fn log_refusal(cx: &mut Context, uid: &PodUid, what: &str, failure: &ApiFailure) {
     if failure.is_refusal() {
         cx.log(LogLevel::Warn, Some(uid), format!("{what}: {}", failure.message));
     }
@@ -240,7 +251,7 @@ pub(super) fn mirror_seen(
     mirror.seen = seen;
     // What was waited for may just have happened.
     mirror.retry_at = None;
-    cx.touched.extend(state.names.get(&full_name).into_iter().flatten().cloned());
+    cx.touched.extend(state.name_queues.get(&full_name).into_iter().flatten().cloned());
     cx.mirrors.insert(full_name);
 }
 
@@ -259,12 +270,12 @@ pub(super) fn all_mirrors(state: &NodeState, cx: &mut Context) {
 }
 
 /// Does what is due about one mirror.
-pub(super) fn keep_mirror(state: &mut NodeState, cx: &mut Context, full_name: &FullName) {
-    if !state.sources.get(&Source::Api).is_some_and(|set| set.seen) {
+pub(super) fn sync_mirror(state: &mut NodeState, cx: &mut Context, full_name: &FullName) {
+    if !state.sources.get(&Source::Api).is_some_and(|set| set.delivered_once) {
         return;
     }
     let here: Vec<&PodEntry> = state
-        .names
+        .name_queues
         .get(full_name)
         .into_iter()
         .flatten()
@@ -275,7 +286,7 @@ pub(super) fn keep_mirror(state: &mut NodeState, cx: &mut Context, full_name: &F
     // Who watches the mirror sees the pod's last status before it goes.
     let over = |e: &&PodEntry| e.lifecycle.is_terminated() && !e.publication.in_flight;
     let seen = state.mirrors.get(full_name).and_then(|mirror| mirror.seen.as_ref());
-    let shown = |e: &&PodEntry| seen.is_some_and(|seen| mirror::mirrors(seen, &e.view));
+    let shown = |e: &&PodEntry| seen.is_some_and(|seen| mirror::is_mirror_of(seen, &e.view));
     let old_pods = OldPods {
         gone: state.sources_ready() && here.iter().all(over),
         shown_pod_ending: here.iter().any(|e| e.removed && shown(e) && !over(e)),
@@ -285,23 +296,24 @@ pub(super) fn keep_mirror(state: &mut NodeState, cx: &mut Context, full_name: &F
     else {
         return;
     };
-    if mirror.busy || mirror.retry_at.is_some_and(|at| at > cx.now.mono) {
+    if mirror.in_flight || mirror.retry_at.is_some_and(|at| at > cx.now.mono) {
         return;
     }
     if mirror.seen.is_none() && wanted.is_none() {
         state.mirrors.remove(full_name);
         return;
     }
-    let step = mirror::next_step(mirror.seen.as_ref(), wanted.as_ref(), old_pods, state.node.as_deref());
+    let step =
+        mirror::next_mirror_action(mirror.seen.as_ref(), wanted.as_ref(), old_pods, state.node.as_deref());
     let call = match step {
-        MirrorStep::Nothing => None,
-        MirrorStep::Create(pod) => {
+        MirrorAction::Nothing => None,
+        MirrorAction::Create(pod) => {
             Some(ApiCall::CreateMirror { full_name: full_name.clone(), pod: Arc::new(*pod) })
         }
-        MirrorStep::Delete(uid) => Some(ApiCall::DeleteMirror { full_name: full_name.clone(), uid }),
+        MirrorAction::Delete(uid) => Some(ApiCall::DeleteMirror { full_name: full_name.clone(), uid }),
     };
     if let Some(call) = call {
-        state.mirrors.entry(full_name.clone()).or_default().busy = true;
+        state.mirrors.entry(full_name.clone()).or_default().in_flight = true;
         cx.emit(Effect::CallApi(call));
     }
 }
@@ -313,7 +325,7 @@ fn mirror_answered(
     result: Result<Option<Arc<Pod>>, ApiFailure>,
 ) {
     let mirror = state.mirrors.entry(full_name.clone()).or_default();
-    mirror.busy = false;
+    mirror.in_flight = false;
     match result {
         Ok(made) => {
             mirror.succeeded();
@@ -334,7 +346,7 @@ fn mirror_answered(
             }
         }
     }
-    cx.touched.extend(state.names.get(full_name).into_iter().flatten().cloned());
+    cx.touched.extend(state.name_queues.get(full_name).into_iter().flatten().cloned());
     cx.mirrors.insert(full_name.clone());
 }
 

@@ -9,7 +9,7 @@ use model::pod_certificate::{CertificateRequested, CertificateSource};
 use super::Context;
 use crate::effect::{Effect, LogLevel};
 use crate::lifecycle::Lifecycle;
-use crate::objects::{CERTIFICATES_GATE, ObjectDesk, RequestingNode, needs_certificates};
+use crate::objects::{CERTIFICATES_GATE, ObjectCache, RequestingNode, needs_certificates};
 use crate::state::NodeState;
 
 /// A pod that may run needs what it names. One that is ending keeps what it has until it has ended.
@@ -18,7 +18,7 @@ pub(super) fn attend(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         return;
     }
     let (Some(desk), Some(entry)) = (&mut state.objects, state.pods.get(uid)) else { return };
-    if desk.is_alone() {
+    if desk.is_standalone() {
         return;
     }
     let node_uid = state.node.as_ref().and_then(|node| node.metadata.uid.as_deref());
@@ -37,7 +37,7 @@ pub(super) fn attend(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     emit_all(cx, effects);
 }
 
-pub(super) fn release(desk: &mut ObjectDesk, cx: &mut Context, uid: &PodUid) {
+pub(super) fn release(desk: &mut ObjectCache, cx: &mut Context, uid: &PodUid) {
     let effects = desk.certificates.release(uid);
     emit_all(cx, effects);
 }

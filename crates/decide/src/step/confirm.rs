@@ -12,31 +12,31 @@ use model::{Mono, PodUid};
 
 use super::{Context, observe};
 use crate::effect::{LogLevel, TimerKey};
+use crate::observation_guard::{ObservationGuard, shown_ids};
 use crate::state::NodeState;
-use crate::witness::{Witness, shown_ids};
 
 /// From so many pods on everything is read at once.
-const MANY: usize = 4;
+const BATCH_THRESHOLD: usize = 4;
 /// How long the first of many waits for the others.
-const GATHER: Duration = Duration::from_secs(1);
+const BATCH_WINDOW: Duration = Duration::from_secs(1);
 
 /// A reading of the pod was not believed: another one is made when it can be.
-pub(super) fn doubted(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+pub(super) fn schedule_confirmation(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
-    entry.observing.wanted = Some(cx.now.mono);
-    if !entry.observing.in_flight
-        && let Some(at) = entry.witness.doubted_until()
+    entry.observation_request.wanted = Some(cx.now.mono);
+    if !entry.observation_request.in_flight
+        && let Some(at) = entry.observation_guard.confirm_at()
     {
         wait_until(state, cx, uid, at);
     }
 }
 
 /// The pod has to be read, and that does not hurry.
-pub(super) fn without_hurry(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+pub(super) fn request_batched_observation(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
-    entry.observing.wanted = Some(cx.now.mono);
-    if !entry.observing.in_flight {
-        wait_until(state, cx, uid, cx.now.mono.plus(GATHER));
+    entry.observation_request.wanted = Some(cx.now.mono);
+    if !entry.observation_request.in_flight {
+        wait_until(state, cx, uid, cx.now.mono.plus(BATCH_WINDOW));
     }
 }
 
@@ -47,9 +47,9 @@ fn wait_until(state: &mut NodeState, cx: &mut Context, uid: &PodUid, at: Mono) {
 
 fn set_timer(state: &NodeState, cx: &mut Context) {
     let Some(first) = state.confirmations.values().min() else { return };
-    let soon = state.confirmations.values().filter(|at| **at <= first.plus(GATHER)).count();
-    let at = if soon >= MANY { first.plus(GATHER) } else { *first };
-    cx.timer(TimerKey::Confirm, Some(at));
+    let soon = state.confirmations.values().filter(|at| **at <= first.plus(BATCH_WINDOW)).count();
+    let at = if soon >= BATCH_THRESHOLD { first.plus(BATCH_WINDOW) } else { *first };
+    cx.timer(TimerKey::ConfirmObservations, Some(at));
 }
 
 pub(super) fn due(state: &mut NodeState, cx: &mut Context) {
@@ -60,24 +60,24 @@ pub(super) fn due(state: &mut NodeState, cx: &mut Context) {
     state.confirmations.retain(|_, at| *at > now);
     // Who is not known as a pod yet is not read alone.
     let unknown = due.iter().any(|uid| !state.pods.contains_key(uid));
-    if due.len() >= MANY || unknown {
-        observe::want_everything(state, cx);
+    if due.len() >= BATCH_THRESHOLD || unknown {
+        observe::request_full_observation(state, cx);
     } else {
-        due.iter().for_each(|uid| observe::again(state, cx, uid));
+        due.iter().for_each(|uid| observe::retry_observation(state, cx, uid));
     }
     set_timer(state, cx);
 }
 
 fn still_waits(state: &NodeState, uid: &PodUid) -> bool {
     match state.pods.get(uid) {
-        Some(entry) => entry.observing.wanted.is_some() && !entry.observing.in_flight,
-        None => state.unclaimed_witnesses.contains_key(uid),
+        Some(entry) => entry.observation_request.wanted.is_some() && !entry.observation_request.in_flight,
+        None => state.unclaimed_guards.contains_key(uid),
     }
 }
 
 /// What a complete reading shows of a pod that no source has claimed yet (`None`: nothing), against what was known of it.
 /// Gives what is to be kept, if anything is.
-pub(super) fn unclaimed(
+pub(super) fn confirm_unclaimed(
     state: &mut NodeState,
     cx: &mut Context,
     at: Mono,
@@ -88,27 +88,27 @@ pub(super) fn unclaimed(
     let lacks: Vec<String> = shown_ids(&known)
         .into_iter()
         .filter(|id| !shown.contains(id))
-        .map(|id| format!("it lacks {id}, which was there and was not removed"))
+        .map(|id| format!("{id} is no longer listed, and nobody removed it"))
         .collect();
     if lacks.is_empty() {
-        state.unclaimed_witnesses.remove(&known.uid);
+        state.unclaimed_guards.remove(&known.uid);
         return seen;
     }
-    let witness: &mut Witness = state.unclaimed_witnesses.entry(known.uid.clone()).or_default();
-    let told = witness.doubts_just(&lacks);
-    if !witness.doubt(&lacks, at, cx.now.mono) {
-        state.unclaimed_witnesses.remove(&known.uid);
+    let witness: &mut ObservationGuard = state.unclaimed_guards.entry(known.uid.clone()).or_default();
+    let told = witness.has_same_contradiction(&lacks);
+    if !witness.needs_confirmation(&lacks, at, cx.now.mono) {
+        state.unclaimed_guards.remove(&known.uid);
         return seen;
     }
     if !told {
         let message = format!(
-            "a reading of the runtime is not believed yet about pod {}, which no source has claimed: {}",
+            "the container runtime contradicts what it said of pod {}, wanted by no source; asking again: {}",
             known.full_name,
             lacks.join("; ")
         );
         cx.log(LogLevel::Warn, None, message);
     }
-    if let Some(until) = witness.doubted_until() {
+    if let Some(until) = witness.confirm_at() {
         wait_until(state, cx, &known.uid, until);
     }
     Some(known)

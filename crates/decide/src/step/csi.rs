@@ -8,39 +8,44 @@ use super::Context;
 use super::volumes::inputs_of;
 use crate::csi::{CsiVolumes, VolumeRequest, VolumeRequestFrom, VolumeRequestId};
 use crate::effect::{Effect, Epoch};
-use crate::event::StepResult;
+use crate::event::ActionResult;
 use crate::lifecycle::Lifecycle;
 use crate::state::NodeState;
-use crate::volumes::csi::{Needs, needs};
-use crate::volumes::{PATIENCE, uses_drivers};
+use crate::volumes::csi::{CsiVolumeNeeds, csi_volume_needs};
+use crate::volumes::{VOLUME_WAIT_PERIOD, may_use_csi_drivers};
 
 /// What the pod's volumes of drivers need. Grows with what is read of its claims.
-pub(super) fn needs_of(state: &NodeState, cx: &Context, uid: &PodUid) -> Needs {
-    let Some(entry) = state.pods.get(uid).filter(|entry| uses_drivers(&entry.view)) else {
-        return Needs::default();
+pub(super) fn needs_of(state: &NodeState, cx: &Context, uid: &PodUid) -> CsiVolumeNeeds {
+    let Some(entry) = state.pods.get(uid).filter(|entry| may_use_csi_drivers(&entry.view)) else {
+        return CsiVolumeNeeds::default();
     };
-    let since = entry.ledger.volumes_since;
-    let late = since.is_some_and(|since| cx.now.mono.since(since) >= PATIENCE);
-    needs(&inputs_of(state, &entry.view, cx), late)
+    let since = entry.ledger.waiting_for_volumes_since;
+    let late = since.is_some_and(|since| cx.now.mono.since(since) >= VOLUME_WAIT_PERIOD);
+    csi_volume_needs(&inputs_of(state, &entry.view, cx), late)
 }
 
 /// A pod that may run is to have its volumes. What one that has ended had is on the node until it is let go of.
-pub(super) fn attend(state: &mut NodeState, cx: &mut Context, uid: &PodUid, needs: Needs) {
+pub(super) fn update_needed_volumes(
+    state: &mut NodeState,
+    cx: &mut Context,
+    uid: &PodUid,
+    needs: CsiVolumeNeeds,
+) {
     let lifecycle = state.pods.get(uid).map(|entry| entry.lifecycle.clone());
     let Some(desk) = &mut state.objects else { return };
     let effects = match lifecycle {
         Some(Lifecycle::Syncing) => {
-            desk.csi.want(uid, needs.volumes);
-            desk.claim_more(uid, needs.named)
+            desk.csi.set_wanted(uid, needs.volumes);
+            desk.set_claimed_references(uid, needs.named)
         }
         Some(Lifecycle::Terminating(_)) => Vec::new(),
         Some(Lifecycle::Terminated | Lifecycle::Finished) | None => {
-            desk.csi.want(uid, BTreeSet::new());
-            desk.claim_more(uid, Default::default())
+            desk.csi.set_wanted(uid, BTreeSet::new());
+            desk.set_claimed_references(uid, Default::default())
         }
     };
     effects.into_iter().for_each(|effect| cx.emit(effect));
-    report(state, cx);
+    report_volumes_in_use(state, cx);
 }
 
 pub(super) fn registered(state: &mut NodeState, cx: &mut Context, drivers: BTreeSet<String>) {
@@ -63,7 +68,7 @@ pub(super) fn operate(
         if let Some(desk) = &mut state.objects {
             desk.csi.on_node_changed();
         }
-        report(state, cx);
+        report_volumes_in_use(state, cx);
     }
 }
 
@@ -82,7 +87,7 @@ pub(super) fn requested(
         }
     };
     if !is_wanted {
-        return cx.emit(Effect::AnswerVolumeRequest { request, result: StepResult::Interrupted });
+        return cx.emit(Effect::AnswerVolumeRequest { request, result: ActionResult::Interrupted });
     }
     operate(state, cx, |volumes, now| volumes.request(now, request, what));
 }
@@ -94,17 +99,17 @@ pub(super) fn plan_cancelled(state: &mut NodeState, cx: &mut Context, uid: &PodU
 
 /// Whoever has such a volume may have waited for this.
 pub(super) fn touch_users(state: &NodeState, cx: &mut Context) {
-    let users = state.pods.iter().filter(|(_, entry)| uses_drivers(&entry.view));
+    let users = state.pods.iter().filter(|(_, entry)| may_use_csi_drivers(&entry.view));
     cx.touched.extend(users.map(|(uid, _)| uid.clone()));
 }
 
 /// The Node says which volumes are used here, once that is known. What drivers there are has to be known for it.
-pub(super) fn report(state: &mut NodeState, cx: &mut Context) {
+pub(super) fn report_volumes_in_use(state: &mut NodeState, cx: &mut Context) {
     let Some(desk) = &mut state.objects else { return };
     let Some(drivers) = desk.storage.drivers() else { return };
     let loose =
         |driver: &str| drivers.get(driver).is_some_and(|driver| driver.spec.attach_required == Some(false));
     if let Some(volumes) = desk.csi.report(state.csi_volumes.on_node(), |driver| !loose(driver)) {
-        cx.emit(Effect::TellVolumesInUse { volumes });
+        cx.emit(Effect::ReportVolumesInUse { volumes });
     }
 }

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use model::disk_use::DiskUse;
+use model::disk_usage::PodDiskUsage;
 use model::{ApiEvent, PodUid};
 
 use super::{Context, pods};
@@ -23,29 +23,29 @@ const GRACE_SECS: i64 = 1;
 const REASON: &str = "Evicted";
 
 /// Begins to watch a pod that has something to measure.
-pub(super) fn attend(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+pub(super) fn start_measuring(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let config = state.config.clone();
     let Some(entry) = state.pods.get_mut(uid) else { return };
     let alive = entry.observed.as_ref().is_some_and(|reading| reading.pod.anything_running());
     if alive
         && entry.lifecycle.may_start()
-        && !entry.disk_watched
+        && !entry.disk_usage_watched
         && disk_limits::is_limited(&config, &entry.view)
     {
-        entry.disk_watched = true;
-        cx.timer(TimerKey::Disk(uid.clone()), Some(cx.now.mono.plus(PERIOD)));
+        entry.disk_usage_watched = true;
+        cx.timer(TimerKey::MeasureDisk(uid.clone()), Some(cx.now.mono.plus(PERIOD)));
     }
 }
 
-pub(super) fn due(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+pub(super) fn measure_again(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let config = state.config.clone();
-    let Some(entry) = state.pods.get_mut(uid).filter(|entry| entry.disk_watched) else { return };
+    let Some(entry) = state.pods.get_mut(uid).filter(|entry| entry.disk_usage_watched) else { return };
     match &entry.observed {
         Some(reading) if entry.lifecycle.may_start() && disk_limits::is_limited(&config, &entry.view) => {
             let places = disk_limits::places(&config, &entry.view, &reading.pod);
             cx.emit(Effect::MeasureDisk { uid: uid.clone(), places });
         }
-        _ => entry.disk_watched = false,
+        _ => entry.disk_usage_watched = false,
     }
 }
 
@@ -53,25 +53,25 @@ pub(super) fn measured(
     state: &mut NodeState,
     cx: &mut Context,
     uid: &PodUid,
-    result: Result<DiskUse, String>,
+    result: Result<PodDiskUsage, String>,
 ) {
-    let Some(entry) = state.pods.get_mut(uid).filter(|entry| entry.disk_watched) else { return };
+    let Some(entry) = state.pods.get_mut(uid).filter(|entry| entry.disk_usage_watched) else { return };
     if !entry.lifecycle.may_start() {
-        entry.disk_watched = false;
+        entry.disk_usage_watched = false;
         return;
     }
     let verdict = match result {
-        Ok(used) => disk_limits::verdict(&entry.view, &used),
+        Ok(used) => disk_limits::exceeded_limit(&entry.view, &used),
         Err(message) => {
-            cx.log(LogLevel::Warn, Some(uid), format!("measuring the pod's local storage: {message}"));
+            cx.log(LogLevel::Warn, Some(uid), format!("measuring the pod's local storage failed: {message}"));
             None
         }
     };
     let Some(outgrown) = verdict else {
-        return cx.timer(TimerKey::Disk(uid.clone()), Some(cx.now.mono.plus(PERIOD)));
+        return cx.timer(TimerKey::MeasureDisk(uid.clone()), Some(cx.now.mono.plus(PERIOD)));
     };
-    entry.disk_watched = false;
-    *state.counts.evictions.entry(outgrown.signal.to_owned()).or_default() += 1;
+    entry.disk_usage_watched = false;
+    *state.counters.evictions.entry(outgrown.signal.to_owned()).or_default() += 1;
     let message = outgrown.message;
     cx.record(state, uid, ApiEvent::warning(REASON, message.clone()));
     pods::evict(state, cx, uid, (REASON.into(), message), Some(GRACE_SECS));

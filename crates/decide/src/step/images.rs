@@ -10,101 +10,112 @@ use model::{ApiEvent, PodUid, Reason};
 use super::{Context, observe, pull_context};
 use crate::back_off::{self, go_duration};
 use crate::credentials::{
-    Candidate, PodCredentials, Verdict, accounts_on_record, own_candidates, result_word, shown_secrets,
-    verdict,
+    CredentialCandidate, ImageAccess, PodCredentials, has_recorded_service_accounts, image_access,
+    pull_secret_candidates, secrets_of_candidates, verification_result_label,
 };
 use crate::effect::Effect;
 use crate::event::{CallFailure, PulledImage};
 use crate::images::{
-    AccessCheck, ImageState, PullKey, PullPolicy, ResolvedImage, Turn, Waiter, desk_key, normalise, resolved,
-    split_key, volume_of_key,
+    AccessCheck, ImageState, PullDecision, PullKey, PullPolicy, ResolvedImage, Waiter, image_key,
+    normalise_image_name, resolve_image, split_key, volume_of_key,
 };
 use crate::ledger::StartFailure;
 use crate::plan::{ImageNeed, RETRY};
 use crate::state::NodeState;
 
-pub(super) fn request(state: &mut NodeState, cx: &mut Context, uid: &PodUid, need: &ImageNeed) {
-    let subject = Subject { kind: need.kind, named: need.image.clone(), policy: need.policy };
+pub(super) fn request_image(state: &mut NodeState, cx: &mut Context, uid: &PodUid, need: &ImageNeed) {
+    let subject = ImageUse { kind: need.kind, named: need.image.clone(), policy: need.policy };
     let waiter = Waiter { uid: uid.clone(), container: need.container.clone() };
-    let image = match normalise(&need.image) {
-        Ok(image) => desk_key(&image, &need.handler),
+    let image = match normalise_image_name(&need.image) {
+        Ok(image) => image_key(&image, &need.handler),
         Err(error) => {
-            state.counts.image_requested(need.policy.word(), None, None);
+            state.counters.image_requested(need.policy.word(), None, None);
             let text = format!("Failed to apply default image tag \"{}\": {error}", need.image);
             let known = failure_of(state, uid, &need.container).is_some_and(|f| f.message == text);
             if !known {
                 let event = ApiEvent::warning("InspectFailed", text.clone());
-                cx.record(state, uid, subject.about(event, &waiter));
+                cx.record(state, uid, subject.event_for_container(event, &waiter));
                 subject.start_failed(state, cx, &waiter, Reason::InvalidImageName);
             }
-            return fail(state, cx, &waiter, Reason::InvalidImageName, text, Some(RETRY));
+            return image_failed(state, cx, &waiter, Reason::InvalidImageName, text, Some(RETRY));
         }
     };
     let effect = match need.policy {
         PullPolicy::Always => {
-            state.counts.image_requested(need.policy.word(), None, Some(true));
+            state.counters.image_requested(need.policy.word(), None, Some(true));
             return begin_pull(state, cx, &image, waiter);
         }
         PullPolicy::IfNotPresent | PullPolicy::Never => state.images.inspect(&image, waiter),
     };
     if let Some(entry) = state.pods.get_mut(uid) {
-        entry.ledger.look_again.remove(&need.container);
-        entry.ledger.images.insert(need.container.clone(), ImageState::Inspecting);
+        entry.ledger.recheck_images.remove(&need.container);
+        entry.ledger.image_states.insert(need.container.clone(), ImageState::Inspecting);
     }
     effect.into_iter().for_each(|e| cx.emit(e));
 }
 
 fn begin_pull(state: &mut NodeState, cx: &mut Context, image: &str, waiter: Waiter) {
-    let subject = subject(state, &waiter);
+    let subject = image_use(state, &waiter);
     if let Some(entry) = state.pods.get_mut(&waiter.uid) {
-        entry.ledger.look_again.remove(&waiter.container);
-        entry.ledger.images.insert(waiter.container.clone(), ImageState::Pulling { since: cx.now.mono });
+        entry.ledger.recheck_images.remove(&waiter.container);
+        entry
+            .ledger
+            .image_states
+            .insert(waiter.container.clone(), ImageState::Pulling { since: cx.now.mono });
     }
     let event = ApiEvent::normal("Pulling", format!("Pulling image \"{}\"", subject.named));
-    cx.record(state, &waiter.uid, subject.about(event, &waiter));
+    cx.record(state, &waiter.uid, subject.event_for_container(event, &waiter));
     let config = state.config.clone();
     let request = pull_context::request(state, &waiter.uid, image);
     let turn = state.images.pull(request, waiter, &config, cx.now.mono);
-    if let Some(refused) = take_turn(state, cx, turn) {
-        pulled(state, cx, &refused, Err(too_often()));
+    if let Some(refused) = apply_pull_decision(state, cx, turn) {
+        pulled(state, cx, &refused, Err(rate_limited()));
     }
 }
 
 /// Credentials for the image that the pod brings itself.
-fn own_of(state: &NodeState, uid: &PodUid, image: &str) -> Vec<Candidate> {
+fn own_of(state: &NodeState, uid: &PodUid, image: &str) -> Vec<CredentialCandidate> {
     let (Some(desk), Some(entry)) = (&state.objects, state.pods.get(uid)) else { return Vec::new() };
-    own_candidates(desk, &entry.view, image)
+    pull_secret_candidates(desk, &entry.view, image)
 }
 
 pub(super) fn plugins_asked(state: &mut NodeState, cx: &mut Context, pull: &PullKey) {
     let config = state.config.clone();
-    let turn = state.images.asked(pull, &config, cx.now.mono);
-    if let Some(refused) = take_turn(state, cx, turn) {
-        pulled(state, cx, &refused, Err(too_often()));
+    let turn = state.images.plugins_answered(pull, &config, cx.now.mono);
+    if let Some(refused) = apply_pull_decision(state, cx, turn) {
+        pulled(state, cx, &refused, Err(rate_limited()));
     }
 }
 
 /// Sets going what is to be done for a pull. Gives it back when it may not begin.
-fn take_turn(state: &mut NodeState, cx: &mut Context, turn: Option<Turn>) -> Option<PullKey> {
+fn apply_pull_decision(
+    state: &mut NodeState,
+    cx: &mut Context,
+    turn: Option<PullDecision>,
+) -> Option<PullKey> {
     let effect = match turn? {
-        Turn::TooOften(pull) => return Some(pull),
-        Turn::Ask(pull, uid) => {
-            Effect::AskPlugins { pull, pod: pull_context::pulling_pod(state, &uid), for_access: false }
-        }
-        Turn::AskForAccess(pull, uid) => {
-            Effect::AskPlugins { pull, pod: pull_context::pulling_pod(state, &uid), for_access: true }
-        }
-        Turn::Begin(pull, own, uid) => {
+        PullDecision::RateLimited(pull) => return Some(pull),
+        PullDecision::AskPlugins(pull, uid) => Effect::AskCredentialPlugins {
+            pull,
+            pod: pull_context::pulling_pod(state, &uid),
+            for_access: false,
+        },
+        PullDecision::CheckAccess(pull, uid) => Effect::AskCredentialPlugins {
+            pull,
+            pod: pull_context::pulling_pod(state, &uid),
+            for_access: true,
+        },
+        PullDecision::StartPull(pull, own, uid) => {
             let context = Box::new(pull_context::pull_context(state, cx, &uid));
-            Effect::PullImage { pull, own, context }
+            Effect::PullImage { pull, pod_credentials: own, context }
         }
     };
     cx.emit(effect);
     None
 }
 
-fn too_often() -> CallFailure {
-    CallFailure { unreachable: false, message: Turn::TOO_OFTEN.into() }
+fn rate_limited() -> CallFailure {
+    CallFailure { unreachable: false, message: PullDecision::RATE_LIMITED_MESSAGE.into() }
 }
 
 pub(super) fn inspected(
@@ -118,27 +129,27 @@ pub(super) fn inspected(
         if !still_waits(state, &waiter, image) {
             continue;
         }
-        let subject = subject(state, &waiter);
+        let subject = image_use(state, &waiter);
         match &result {
             Ok(Some(found)) if asks_for_access(state, &waiter, image, history) => {
                 let key = pull_context::request(state, &waiter.uid, image).key;
                 let turn = state.images.check_access(key, waiter, found, history);
                 // Asking has no limit of its own: it is never refused.
-                take_turn(state, cx, turn);
+                apply_pull_decision(state, cx, turn);
             }
             Ok(Some(found)) => use_or_pull(state, cx, (image, found, history), waiter, None),
             Ok(None) => {
                 count_request(state, subject.policy, &result, false);
-                not_at_hand(state, cx, image, waiter);
+                image_unavailable(state, cx, image, waiter);
             }
             Err(failure) => {
                 count_request(state, subject.policy, &result, false);
                 let text = format!("Failed to inspect image \"\": {}", failure.message);
                 let event = ApiEvent::warning("InspectFailed", text.clone());
-                cx.record(state, &waiter.uid, subject.about(event, &waiter));
+                cx.record(state, &waiter.uid, subject.event_for_container(event, &waiter));
                 let reason = Reason::ImageInspectError;
                 subject.start_failed(state, cx, &waiter, reason);
-                fail(state, cx, &waiter, reason, text, Some(super::outcome::INSPECT_RETRY));
+                image_failed(state, cx, &waiter, reason, text, Some(super::outcome::INSPECT_RETRY));
             }
         }
     }
@@ -150,13 +161,15 @@ pub(super) fn inspected(
 /// Whether only a service account may show that the pod may use the image: plugins know, and are asked first.
 fn asks_for_access(state: &NodeState, waiter: &Waiter, image: &str, history: &PullHistory) -> bool {
     let Some(policy) = &state.config.pull_verification else { return false };
-    let named = subject(state, waiter).named;
-    if !accounts_on_record(history, &named) || !pull_context::account_may_open(state, &waiter.uid, image) {
+    let named = image_use(state, waiter).named;
+    if !has_recorded_service_accounts(history, &named)
+        || !pull_context::service_account_may_have_credentials(state, &waiter.uid, image)
+    {
         return false;
     }
-    let secrets = shown_secrets(&own_of(state, &waiter.uid, image));
+    let secrets = secrets_of_candidates(&own_of(state, &waiter.uid, image));
     let shown = PodCredentials { secrets, service_account: None };
-    verdict(policy, &named, history, &shown) == Verdict::MustPull
+    image_access(policy, &named, history, &shown) == ImageAccess::MustPull
 }
 
 /// The plugins have said whose credentials they have for an image that is there.
@@ -182,19 +195,19 @@ fn use_or_pull(
     waiter: Waiter,
     account: Option<&PullServiceAccount>,
 ) {
-    let subject = subject(state, &waiter);
+    let subject = image_use(state, &waiter);
     let usable = may_use(state, cx, &waiter, (&subject.named, image, &found.id), history, account);
     count_request(state, subject.policy, &Ok(Some(found.clone())), usable);
     if !usable {
-        return not_at_hand(state, cx, image, waiter);
+        return image_unavailable(state, cx, image, waiter);
     }
     let access = match state.config.pull_verification {
         Some(_) => " and can be accessed by the pod",
         None => "",
     };
     let text = format!("Container image \"{}\" already present on machine{access}", subject.named);
-    cx.record(state, &waiter.uid, subject.about(ApiEvent::normal("Pulled", text), &waiter));
-    ready(state, cx, &waiter, resolved(found));
+    cx.record(state, &waiter.uid, subject.event_for_container(ApiEvent::normal("Pulled", text), &waiter));
+    image_ready(state, cx, &waiter, resolve_image(found));
 }
 
 /// What the look at an image means for who asked for it. Where no pull is allowed, none can be required.
@@ -210,7 +223,7 @@ fn count_request(
         Ok(None) => (Some(false), Some(true)),
         Err(_) => (None, None),
     };
-    state.counts.image_requested(policy.word(), present, pull_required);
+    state.counters.image_requested(policy.word(), present, pull_required);
 }
 
 /// Whether a pod may use an image that is there, or has to pull it first. Pods without an API server have no
@@ -224,17 +237,17 @@ fn may_use(
     account: Option<&PullServiceAccount>,
 ) -> bool {
     let Some(policy) = &state.config.pull_verification else { return true };
-    let secrets = shown_secrets(&own_of(state, &waiter.uid, image));
+    let secrets = secrets_of_candidates(&own_of(state, &waiter.uid, image));
     let shown = PodCredentials { secrets, service_account: account.cloned() };
-    let found = verdict(policy, named, history, &shown);
-    let word = result_word(policy, named, history, &found);
-    *state.counts.access_checks.entry(word.to_owned()).or_default() += 1;
+    let found = image_access(policy, named, history, &shown);
+    let word = verification_result_label(policy, named, history, &found);
+    *state.counters.access_checks.entry(word.to_owned()).or_default() += 1;
     match found {
-        Verdict::MustPull => false,
-        Verdict::Allowed { learnt: None } => true,
-        Verdict::Allowed { learnt: Some(secret) } => {
+        ImageAccess::MustPull => false,
+        ImageAccess::Allowed { new_secret: None } => true,
+        ImageAccess::Allowed { new_secret: Some(secret) } => {
             let (image, image_ref) = (named.to_owned(), image_ref.to_owned());
-            cx.emit(Effect::NoteAccess { image, image_ref, secret });
+            cx.emit(Effect::RecordImageAccess { image, image_ref, secret });
             true
         }
     }
@@ -242,23 +255,23 @@ fn may_use(
 
 /// The runtime does not have it, or the pod may not use what it has: pull, refuse, or go on waiting for the back-off.
 /// To those who may not use an image, it looks as if it weren't there.
-fn not_at_hand(state: &mut NodeState, cx: &mut Context, image: &str, waiter: Waiter) {
-    let subject = subject(state, &waiter);
+fn image_unavailable(state: &mut NodeState, cx: &mut Context, image: &str, waiter: Waiter) {
+    let subject = image_use(state, &waiter);
     let Some(entry) = state.pods.get_mut(&waiter.uid) else { return };
     if subject.policy == PullPolicy::Never {
         let text = format!("Container image \"{}\" is not present with pull policy of Never", subject.named);
-        let known = entry.ledger.failures.get(&waiter.container).is_some_and(|f| f.message == text);
+        let known = entry.ledger.start_failures.get(&waiter.container).is_some_and(|f| f.message == text);
         if !known {
             let event = ApiEvent::warning("ErrImageNeverPull", text.clone());
-            cx.record(state, &waiter.uid, subject.about(event, &waiter));
+            cx.record(state, &waiter.uid, subject.event_for_container(event, &waiter));
             subject.start_failed(state, cx, &waiter, Reason::ErrImageNeverPull);
         }
-        return fail(state, cx, &waiter, Reason::ErrImageNeverPull, text, Some(RETRY));
+        return image_failed(state, cx, &waiter, Reason::ErrImageNeverPull, text, Some(RETRY));
     }
-    if back_off::pull_wait(entry.ledger.pulls.get(&subject.named), cx.now.wall).is_some() {
+    if back_off::pull_back_off_until(entry.ledger.pull_back_offs.get(&subject.named), cx.now.wall).is_some() {
         // Looked because an image had arrived; it was another one.
-        entry.ledger.images.remove(&waiter.container);
-        state.images.stuck.insert(waiter.uid.clone());
+        entry.ledger.image_states.remove(&waiter.container);
+        state.images.pods_without_image.insert(waiter.uid.clone());
         return cx.touch(&waiter.uid);
     }
     begin_pull(state, cx, image, waiter);
@@ -274,7 +287,7 @@ pub(super) fn pulled(
     let mut ended = Some((pull.clone(), result));
     while let Some((pull, result)) = ended {
         let (waiters, next) = state.images.pulled(&pull, &config, cx.now.mono);
-        ended = take_turn(state, cx, next).map(|refused| (refused, Err(too_often())));
+        ended = apply_pull_decision(state, cx, next).map(|refused| (refused, Err(rate_limited())));
         for waiter in waiters {
             if !still_waits(state, &waiter, &pull.image) {
                 continue;
@@ -291,13 +304,13 @@ pub(super) fn pulled(
 }
 
 fn pull_succeeded(state: &mut NodeState, cx: &mut Context, waiter: &Waiter, pulled: &PulledImage) {
-    let subject = subject(state, waiter);
+    let subject = image_use(state, waiter);
     let Some(entry) = state.pods.get_mut(&waiter.uid) else { return };
-    let waited = match entry.ledger.images.get(&waiter.container) {
+    let waited = match entry.ledger.image_states.get(&waiter.container) {
         Some(ImageState::Pulling { since }) => cx.now.mono.since(*since),
         _ => pulled.took,
     };
-    entry.ledger.pulls.remove(&subject.named);
+    entry.ledger.pull_back_offs.remove(&subject.named);
     let size = pulled.image.as_ref().map_or(0, |i| i.size);
     let text = format!(
         "Successfully pulled image \"{}\" in {} ({} including waiting). Image size: {size} bytes.",
@@ -305,14 +318,14 @@ fn pull_succeeded(state: &mut NodeState, cx: &mut Context, waiter: &Waiter, pull
         rounded(pulled.took),
         rounded(waited)
     );
-    cx.record(state, &waiter.uid, subject.about(ApiEvent::normal("Pulled", text), waiter));
+    cx.record(state, &waiter.uid, subject.event_for_container(ApiEvent::normal("Pulled", text), waiter));
     let found = pulled.image.as_ref();
     let resolved = ResolvedImage {
         reference: pulled.reference.clone(),
         user_uid: found.and_then(|i| i.uid.as_ref()).map(|u| u.value),
         username: found.map(|i| i.username.clone()).unwrap_or_default(),
     };
-    ready(state, cx, waiter, resolved);
+    image_ready(state, cx, waiter, resolved);
 }
 
 /// Milliseconds are enough for people.
@@ -321,20 +334,20 @@ fn rounded(d: Duration) -> String {
 }
 
 fn pull_failed(state: &mut NodeState, cx: &mut Context, waiter: &Waiter, failure: &CallFailure) {
-    let subject = subject(state, waiter);
+    let subject = image_use(state, waiter);
     let (reason, message) = pull_error(&subject.named, &failure.message);
     let text = format!("Failed to pull image \"{}\": {}", subject.named, failure.message);
-    cx.record(state, &waiter.uid, subject.about(ApiEvent::warning("Failed", text), waiter));
+    cx.record(state, &waiter.uid, subject.event_for_container(ApiEvent::warning("Failed", text), waiter));
     subject.start_failed(state, cx, waiter, reason);
     if let Some(entry) = state.pods.get_mut(&waiter.uid) {
-        let old = entry.ledger.pulls.get(&subject.named);
+        let old = entry.ledger.pull_back_offs.get(&subject.named);
         // Two of the pod that waited for one pull have seen one failure.
         if old.is_none_or(|old| old.failed_at != cx.now.wall) {
-            let next = back_off::pull_failed(old, cx.now.wall, reason, message.clone());
-            entry.ledger.pulls.insert(subject.named, next);
+            let next = back_off::next_pull_back_off(old, cx.now.wall, reason, message.clone());
+            entry.ledger.pull_back_offs.insert(subject.named, next);
         }
     }
-    fail(state, cx, waiter, reason, message, None);
+    image_failed(state, cx, waiter, reason, message, None);
 }
 
 /// The runtime tells two kinds of failure apart by how its text begins.
@@ -351,10 +364,10 @@ fn pull_error(named: &str, error: &str) -> (Reason, String) {
     (Reason::ErrImagePull, error.to_owned())
 }
 
-fn ready(state: &mut NodeState, cx: &mut Context, waiter: &Waiter, image: ResolvedImage) {
+fn image_ready(state: &mut NodeState, cx: &mut Context, waiter: &Waiter, image: ResolvedImage) {
     if let Some(entry) = state.pods.get_mut(&waiter.uid) {
         let ledger = &mut entry.ledger;
-        ledger.images.insert(waiter.container.clone(), ImageState::Ready(image));
+        ledger.image_states.insert(waiter.container.clone(), ImageState::Ready(image));
         // What a volume lacked was shown by those who mount it; what they lack themselves is found again.
         let mounting = entry.view.all_containers().map(|(_, c)| c).filter(|container| {
             let mut mounts = container.volume_mounts.iter().flatten();
@@ -362,19 +375,19 @@ fn ready(state: &mut NodeState, cx: &mut Context, waiter: &Waiter, image: Resolv
         });
         let named = mounting.map(|container| container.name.clone());
         for name in named.chain([waiter.container.clone()]) {
-            if ledger.failures.get(&name).is_some_and(|f| is_image_reason(f.reason)) {
-                ledger.failures.remove(&name);
+            if ledger.start_failures.get(&name).is_some_and(|f| is_image_reason(f.reason)) {
+                ledger.start_failures.remove(&name);
                 ledger.retry_at.remove(&name);
             }
         }
-        if !ledger.failures.values().any(|f| is_image_reason(f.reason)) {
-            state.images.stuck.remove(&waiter.uid);
+        if !ledger.start_failures.values().any(|f| is_image_reason(f.reason)) {
+            state.images.pods_without_image.remove(&waiter.uid);
         }
         cx.touch(&waiter.uid);
     }
 }
 
-fn fail(
+fn image_failed(
     state: &mut NodeState,
     cx: &mut Context,
     waiter: &Waiter,
@@ -384,32 +397,32 @@ fn fail(
 ) {
     let container = &waiter.container;
     if let Some(entry) = state.pods.get_mut(&waiter.uid) {
-        entry.ledger.images.remove(container);
-        entry.ledger.look_again.remove(container);
-        entry.ledger.failures.insert(container.clone(), StartFailure { reason, message });
+        entry.ledger.image_states.remove(container);
+        entry.ledger.recheck_images.remove(container);
+        entry.ledger.start_failures.insert(container.clone(), StartFailure { reason, message });
         match retry {
             Some(wait) => entry.ledger.retry_at.insert(container.clone(), cx.now.mono.plus(wait)),
             None => entry.ledger.retry_at.remove(container),
         };
-        state.images.stuck.insert(waiter.uid.clone());
+        state.images.pods_without_image.insert(waiter.uid.clone());
         cx.touch(&waiter.uid);
     }
 }
 
 /// An image arrived in the runtime: who has been refused or backs off looks again at once.
-pub(super) fn arrived(state: &mut NodeState, cx: &mut Context) {
-    for uid in state.images.stuck.clone() {
+pub(super) fn recheck_missing_images(state: &mut NodeState, cx: &mut Context) {
+    for uid in state.images.pods_without_image.clone() {
         let Some(entry) = state.pods.get_mut(&uid) else { continue };
         let waiting: Vec<String> = entry
             .ledger
-            .failures
+            .start_failures
             .iter()
             .filter(|(_, f)| is_image_reason(f.reason) && f.reason != Reason::InvalidImageName)
             .map(|(name, _)| name.clone())
-            .filter(|name| subject_in(&entry.view, name).policy != PullPolicy::Always)
+            .filter(|name| image_use_in(&entry.view, name).policy != PullPolicy::Always)
             .collect();
         if !waiting.is_empty() {
-            entry.ledger.look_again.extend(waiting);
+            entry.ledger.recheck_images.extend(waiting);
             cx.touch(&uid);
         }
     }
@@ -429,17 +442,17 @@ fn is_image_reason(reason: Reason) -> bool {
 }
 
 /// What an image is for, as the spec has it.
-struct Subject {
+struct ImageUse {
     /// The container's list; `None`: a volume, and so the pod as a whole.
     kind: Option<ContainerKind>,
     named: String,
     policy: PullPolicy,
 }
 
-impl Subject {
-    fn about(&self, event: ApiEvent, waiter: &Waiter) -> ApiEvent {
+impl ImageUse {
+    fn event_for_container(&self, event: ApiEvent, waiter: &Waiter) -> ApiEvent {
         match self.kind {
-            Some(kind) => event.about(kind, &waiter.container),
+            Some(kind) => event.for_container(kind, &waiter.container),
             None => event,
         }
     }
@@ -448,17 +461,17 @@ impl Subject {
     fn start_failed(&self, state: &NodeState, cx: &mut Context, waiter: &Waiter, reason: Reason) {
         if self.kind.is_some() {
             let event = ApiEvent::warning("Failed", format!("Error: {reason}"));
-            cx.record(state, &waiter.uid, self.about(event, waiter));
+            cx.record(state, &waiter.uid, self.event_for_container(event, waiter));
         }
     }
 }
 
-fn subject(state: &NodeState, waiter: &Waiter) -> Subject {
-    let nobody = Subject { kind: None, named: String::new(), policy: PullPolicy::IfNotPresent };
-    state.pods.get(&waiter.uid).map_or(nobody, |entry| subject_in(&entry.view, &waiter.container))
+fn image_use(state: &NodeState, waiter: &Waiter) -> ImageUse {
+    let nobody = ImageUse { kind: None, named: String::new(), policy: PullPolicy::IfNotPresent };
+    state.pods.get(&waiter.uid).map_or(nobody, |entry| image_use_in(&entry.view, &waiter.container))
 }
 
-fn subject_in(view: &PodView, key: &str) -> Subject {
+fn image_use_in(view: &PodView, key: &str) -> ImageUse {
     let (kind, image, policy) = match volume_of_key(key) {
         Some(name) => {
             let volume = view.spec().volumes.iter().flatten().find(|volume| volume.name == name);
@@ -472,22 +485,22 @@ fn subject_in(view: &PodView, key: &str) -> Subject {
             None => (Some(ContainerKind::Regular), None, None),
         },
     };
-    Subject { kind, named: image.unwrap_or_default(), policy: PullPolicy::parse(policy.as_deref()) }
+    ImageUse { kind, named: image.unwrap_or_default(), policy: PullPolicy::parse(policy.as_deref()) }
 }
 
 fn failure_of<'a>(state: &'a NodeState, uid: &PodUid, container: &str) -> Option<&'a StartFailure> {
-    state.pods.get(uid)?.ledger.failures.get(container)
+    state.pods.get(uid)?.ledger.start_failures.get(container)
 }
 
 /// Not when the pod goes, nor when its spec names another image by now, or no such container.
 fn still_waits(state: &NodeState, waiter: &Waiter, image: &str) -> bool {
     // The spec may have changed meanwhile: what it names now is what counts.
-    let named = subject(state, waiter).named;
+    let named = image_use(state, waiter).named;
     state.pods.get(&waiter.uid).is_some_and(|e| {
         e.lifecycle.may_start()
-            && normalise(&named).is_ok_and(|named| named == split_key(image).0)
+            && normalise_image_name(&named).is_ok_and(|named| named == split_key(image).0)
             && matches!(
-                e.ledger.images.get(&waiter.container),
+                e.ledger.image_states.get(&waiter.container),
                 Some(ImageState::Inspecting | ImageState::Pulling { .. })
             )
     })

@@ -8,8 +8,9 @@ mod certificates;
 mod confirm;
 mod csi;
 mod disk_limits;
-mod growth;
+mod expansion;
 mod images;
+mod missing_status;
 mod objects;
 mod observe;
 mod outcome;
@@ -18,14 +19,13 @@ mod probing;
 mod pull_context;
 mod set_aside;
 mod settle;
-mod statuses;
 mod sweep;
 mod unreadable;
 mod volumes;
 
 use std::collections::BTreeSet;
 
-use model::bounds::{self, Bound};
+use model::text_limits::{self, TextLimit};
 use model::{ApiEvent, FullName, Mono, Now, PodUid};
 
 use crate::effect::{Effect, LogLevel, TimerKey};
@@ -33,17 +33,17 @@ use crate::event::Event;
 use crate::state::NodeState;
 
 pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
-    state.in_work = event.pod();
+    state.pod_in_step = event.pod();
     let mut cx = Context { now, effects: Vec::new(), touched: BTreeSet::new(), mirrors: BTreeSet::new() };
     match event {
         Event::Started => started(state, &mut cx),
-        Event::Pods { source, pods } => pods::delivered(state, &mut cx, source, pods),
+        Event::PodSetDelivered { source, pods } => pods::delivered(state, &mut cx, source, pods),
         Event::PodChanged { source, pod } => pods::changed(state, &mut cx, source, pod),
-        Event::PodGone { source, uid } => pods::gone(state, &mut cx, source, &uid),
+        Event::PodRemoved { source, uid } => pods::gone(state, &mut cx, source, &uid),
         Event::UnreadablePods { source, pods, complete } => {
-            unreadable::told(state, &mut cx, source, pods, complete);
+            unreadable::unreadable_pods_reported(state, &mut cx, source, pods, complete);
         }
-        Event::NodeSeen(node) => {
+        Event::NodeObserved(node) => {
             let before = (state.host_ips(), node_identity(state));
             let volumes = |state: &NodeState| {
                 let status = state.node.as_ref().and_then(|node| node.status.clone());
@@ -59,39 +59,43 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
                 api::all_mirrors(state, &mut cx);
             }
         }
-        Event::RuntimeClasses { source, classes } => pods::classes_told(state, &mut cx, source, classes),
-        Event::Observed(observation) => observe::observed(state, &mut cx, observation),
-        Event::ObserveFailed { scope, message } => observe::failed(state, &mut cx, scope, message),
-        Event::Hint(hint) => observe::hint(state, &mut cx, hint),
+        Event::RuntimeClasses { source, classes } => {
+            pods::runtime_classes_changed(state, &mut cx, source, classes)
+        }
+        Event::Observed(observation) => observe::observation_done(state, &mut cx, observation),
+        Event::ObserveFailed { scope, message } => {
+            observe::observation_failed(state, &mut cx, scope, message)
+        }
+        Event::Hint(hint) => observe::handle_hint(state, &mut cx, hint),
         Event::HookFellBackToHttp { uid, host } => outcome::hook_fell_back(state, &mut cx, &uid, &host),
         Event::RuntimeChecked(check) => observe::runtime_checked(state, &mut cx, check),
-        Event::StepDone { uid, epoch, stage, action, result } => {
-            outcome::step_done(state, &mut cx, &uid, epoch, (stage, action), result);
+        Event::ActionDone { uid, epoch, stage, action, result } => {
+            outcome::action_done(state, &mut cx, &uid, epoch, (stage, action), result);
         }
         Event::PlanEnded { uid, epoch } => outcome::plan_ended(state, &mut cx, &uid, epoch),
         Event::ImageInspected { image, result, history } => {
             images::inspected(state, &mut cx, &image, result, &history);
         }
-        Event::PluginsAsked { pull, for_access: true, account } => {
+        Event::CredentialPluginsAnswered { pull, for_access: true, account } => {
             images::access_checked(state, &mut cx, &pull, account.as_ref());
         }
-        Event::PluginsAsked { pull, for_access: false, .. } => {
+        Event::CredentialPluginsAnswered { pull, for_access: false, .. } => {
             images::plugins_asked(state, &mut cx, &pull);
         }
         Event::ImagePulled { pull, result } => {
             images::pulled(state, &mut cx, &pull, result);
         }
-        Event::ObjectSeen { key, state: seen } => objects::seen(state, &mut cx, &key, seen),
+        Event::ObjectObserved { key, state: seen } => objects::seen(state, &mut cx, &key, seen),
         Event::StorageRead { key, state: read } => objects::storage_read(state, &mut cx, &key, read),
         Event::TrustBundles(bundles) => objects::trust_bundles(state, &mut cx, bundles),
         Event::CsiDrivers(drivers) => objects::csi_drivers(state, &mut cx, &drivers),
-        Event::CsiRegistered(drivers) => csi::registered(state, &mut cx, drivers),
+        Event::CsiDriversRegistered(drivers) => csi::registered(state, &mut cx, drivers),
         Event::CsiEnabled => csi::operate(state, &mut cx, |volumes, now| volumes.list_records(now)),
         Event::VolumeRequested { request, what } => csi::requested(state, &mut cx, request, what),
         Event::VolumeCallEnded { id, result } => {
             csi::operate(state, &mut cx, |volumes, now| volumes.call_ended(now, id, result));
         }
-        Event::LocalObjects { source: _, objects } => objects::local_told(state, &mut cx, &objects),
+        Event::LocalObjects { source: _, objects } => objects::set_local_objects(state, &mut cx, &objects),
         Event::Services(services) => objects::services(state, &mut cx, &services),
         Event::TokenIssued { wanted, result } => objects::token_issued(state, &mut cx, &wanted, result),
         Event::CertificateRequested { source, call, result } => {
@@ -99,20 +103,20 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         }
         Event::CertificateRequests(requests) => certificates::read(state, &mut cx, &requests),
         Event::ProbeDone { uid, container, kind, id, outcome, took: _ } => {
-            probing::done(state, &mut cx, &uid, (&container, kind), &id, &outcome);
+            probing::probe_done(state, &mut cx, &uid, (&container, kind), &id, &outcome);
         }
         Event::ApiAnswered(answer) => api::answered(state, &mut cx, answer),
         Event::Timer(key) => timer(state, &mut cx, key),
         Event::NodeCgroupsFailed => {
-            state.burstable_shares_written = None;
+            state.written_burstable_milli_cpu = None;
             cx.timer(TimerKey::NodeCgroups, Some(cx.now.mono.plus(crate::plan::RETRY)));
         }
-        Event::Leftovers(seen) => sweep::leftovers(state, &mut cx, seen),
-        Event::Swept { problems } => sweep::swept(state, &mut cx, problems),
+        Event::PodArtifactsListed(seen) => sweep::leftovers(state, &mut cx, seen),
+        Event::SweepEnded { problems } => sweep::swept(state, &mut cx, problems),
         Event::Evict { uid, reason, message, grace_secs } => {
             pods::evict(state, &mut cx, &uid, (reason, message), grace_secs);
         }
-        Event::VolumeNews { uid, news } => volumes::tell(state, &mut cx, &uid, &news),
+        Event::VolumeNotice { uid, news } => volumes::tell(state, &mut cx, &uid, &news),
         Event::VolumeUpdated { uid, volume, result } => {
             volumes::updated(state, &mut cx, &uid, &volume, result);
         }
@@ -123,14 +127,14 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         }
     }
     while let Some(uid) = cx.touched.pop_first() {
-        state.in_work = Some(uid.clone());
+        state.pod_in_step = Some(uid.clone());
         settle::settle(state, &mut cx, &uid);
     }
     while let Some(full_name) = cx.mirrors.pop_first() {
-        state.in_work = state.names.get(&full_name).and_then(|line| line.front().cloned());
-        api::keep_mirror(state, &mut cx, &full_name);
+        state.pod_in_step = state.name_queues.get(&full_name).and_then(|line| line.front().cloned());
+        api::sync_mirror(state, &mut cx, &full_name);
     }
-    state.in_work = None;
+    state.pod_in_step = None;
     cx.effects
 }
 
@@ -157,7 +161,7 @@ impl Context {
         }
     }
     fn log(&mut self, level: LogLevel, uid: Option<&PodUid>, message: impl Into<String>) {
-        let message = bounds::cut(message, Bound::LogLine);
+        let message = text_limits::truncate_text(message, TextLimit::LogLine);
         self.emit(Effect::Log { level, uid: uid.cloned(), message });
     }
     fn timer(&mut self, key: TimerKey, at: Option<Mono>) {
@@ -173,18 +177,18 @@ fn node_identity(state: &NodeState) -> Option<(Option<String>, bool)> {
 
 fn started(state: &mut NodeState, cx: &mut Context) {
     observe::check_runtime(state, cx);
-    observe::want_everything(state, cx);
+    observe::request_full_observation(state, cx);
 }
 
 fn timer(state: &mut NodeState, cx: &mut Context, key: TimerKey) {
     match key {
-        TimerKey::Pod(uid) => {
+        TimerKey::PodWakeUp(uid) => {
             if let Some(entry) = state.pods.get_mut(&uid) {
                 entry.timer = None;
                 cx.touch(&uid);
             }
         }
-        TimerKey::Probe(uid) => probing::timer(state, cx, &uid),
+        TimerKey::Probe(uid) => probing::probe_timer(state, cx, &uid),
         TimerKey::Token(wanted) => objects::token_due(state, cx, &wanted),
         TimerKey::Certificate(source) => certificates::due(state, cx, &source),
         TimerKey::Storage(key) => objects::storage_due(state, cx, &key),
@@ -192,14 +196,14 @@ fn timer(state: &mut NodeState, cx: &mut Context, key: TimerKey) {
             csi::operate(state, cx, |volumes, now| volumes.unstage_due(now, &volume));
         }
         TimerKey::ListVolumes => csi::operate(state, cx, |volumes, now| volumes.list_records(now)),
-        TimerKey::Observe(uid) => observe::again(state, cx, &uid),
-        TimerKey::Confirm => confirm::due(state, cx),
-        TimerKey::Disk(uid) => disk_limits::due(state, cx, &uid),
-        TimerKey::Report(uid) => api::timer(state, cx, &uid),
+        TimerKey::RetryObservation(uid) => observe::retry_observation(state, cx, &uid),
+        TimerKey::ConfirmObservations => confirm::due(state, cx),
+        TimerKey::MeasureDisk(uid) => disk_limits::measure_again(state, cx, &uid),
+        TimerKey::RetryStatusPatch(uid) => api::publish_retry_due(state, cx, &uid),
         TimerKey::Mirror(full_name) => api::mirror_timer(state, cx, full_name),
-        TimerKey::FullRelist => observe::want_everything(state, cx),
+        TimerKey::FullRelist => observe::request_full_observation(state, cx),
         TimerKey::RuntimeCheck => observe::check_runtime(state, cx),
-        TimerKey::Sweep => sweep::look(state, cx),
+        TimerKey::Sweep => sweep::list_pod_artifacts(state, cx),
         TimerKey::NodeCgroups => pods::write_node_cgroups(state, cx),
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use model::PodUid;
-use model::cluster::{ObjectKey, ObjectState, Token, TokenWanted};
+use model::cluster::{ObjectKey, ObjectState, PodTokenRequest, Token};
 use model::k8s::{CSIDriver, ClusterTrustBundle, Service};
 use model::local::LocalObjects;
 use model::storage::{StorageKey, StorageState};
@@ -11,39 +11,40 @@ use model::storage::{StorageKey, StorageState};
 use super::Context;
 use crate::effect::{Action, Effect, LogLevel, Stage, TimerKey};
 use crate::lifecycle::Lifecycle;
-use crate::objects::needs_trust;
+use crate::objects::uses_trust_bundles;
 use crate::render::ServiceView;
 use crate::state::{NodeState, PodEntry};
 use crate::volumes::{TRUST_GATE, persistent};
 
 /// A pod that may run needs what it names. One that is ending keeps what it has until it has ended.
-pub(super) fn attend(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+pub(super) fn request_needed_objects(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let (Some(desk), Some(entry)) = (&mut state.objects, state.pods.get(uid)) else { return };
     let effects = match &entry.lifecycle {
-        Lifecycle::Syncing if !entry.orphan => desk.claim(&entry.view),
+        Lifecycle::Syncing if !entry.orphan => desk.set_pod_references(&entry.view),
         Lifecycle::Syncing | Lifecycle::Terminating(_) => return,
         Lifecycle::Terminated | Lifecycle::Finished => desk.release(uid),
     };
     effects.into_iter().for_each(|effect| cx.emit(effect));
-    let trusts = entry.lifecycle.may_start() && needs_trust(&entry.view) && state.config.feature(TRUST_GATE);
-    if trusts && !desk.is_alone() && desk.trust.follow() {
-        cx.emit(Effect::FollowTrustBundles);
+    let trusts =
+        entry.lifecycle.may_start() && uses_trust_bundles(&entry.view) && state.config.feature(TRUST_GATE);
+    if trusts && !desk.is_standalone() && desk.trust.begin_watch() {
+        cx.emit(Effect::WatchTrustBundles);
     }
     super::certificates::attend(state, cx, uid);
-    attend_storage(state, cx, uid);
+    request_needed_storage(state, cx, uid);
 }
 
 /// Who has files of them may have others now.
 pub(super) fn trust_bundles(state: &mut NodeState, cx: &mut Context, bundles: Vec<Arc<ClusterTrustBundle>>) {
     let Some(desk) = &mut state.objects else { return };
     if desk.trust.set(bundles) {
-        let users = state.pods.iter().filter(|(_, entry)| needs_trust(&entry.view));
+        let users = state.pods.iter().filter(|(_, entry)| uses_trust_bundles(&entry.view));
         cx.touched.extend(users.map(|(uid, _)| uid.clone()));
     }
 }
 
 /// What a pod needs of claims grows with what is read of them: a bound claim names a volume.
-fn attend_storage(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+fn request_needed_storage(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     if let (Some(desk), Some(entry)) = (&mut state.objects, state.pods.get(uid))
         && matches!(entry.lifecycle, Lifecycle::Syncing)
     {
@@ -51,13 +52,13 @@ fn attend_storage(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     }
     let needs = super::csi::needs_of(state, cx, uid);
     let attachments = needs.attachments.clone();
-    super::csi::attend(state, cx, uid, needs);
+    super::csi::update_needed_volumes(state, cx, uid, needs);
     let (Some(desk), Some(entry)) = (&mut state.objects, state.pods.get(uid)) else { return };
     match &entry.lifecycle {
         Lifecycle::Syncing if !entry.orphan => {
             let mut keys = persistent::keys(&entry.view, &desk.storage);
             keys.extend(attachments);
-            desk.storage.want(uid, keys).into_iter().for_each(|effect| cx.emit(effect));
+            desk.storage.set_wanted(uid, keys).into_iter().for_each(|effect| cx.emit(effect));
             find_holders(state, uid);
         }
         Lifecycle::Finished => release_storage(state, cx, uid),
@@ -70,7 +71,7 @@ fn attend_storage(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
 fn find_holders(state: &mut NodeState, uid: &PodUid) {
     let (Some(desk), Some(entry)) = (&mut state.objects, state.pods.get(uid)) else { return };
     let wanted: Vec<_> = persistent::claims(&entry.view).map(|claim| claim.key).collect();
-    let wanted: Vec<_> = wanted.into_iter().filter(|key| desk.storage.is_for_one_pod(key)).collect();
+    let wanted: Vec<_> = wanted.into_iter().filter(|key| desk.storage.is_read_write_once_pod(key)).collect();
     if wanted.is_empty() {
         return;
     }
@@ -80,16 +81,16 @@ fn find_holders(state: &mut NodeState, uid: &PodUid) {
             continue;
         }
         for claim in persistent::claims(&entry.view).filter(|claim| wanted.contains(&claim.key)) {
-            desk.storage.hold(other, claim.key);
+            desk.storage.add_claim_user(other, claim.key);
         }
     }
 }
 
 /// Files beside the pods told of all the objects there are.
-pub(super) fn local_told(state: &mut NodeState, cx: &mut Context, objects: &LocalObjects) {
+pub(super) fn set_local_objects(state: &mut NodeState, cx: &mut Context, objects: &LocalObjects) {
     let root_dir = state.config.root_dir.clone();
     let Some(desk) = &mut state.objects else { return };
-    cx.touched.extend(desk.local_told(objects, &root_dir));
+    cx.touched.extend(desk.set_local_objects(objects, &root_dir));
 }
 
 /// What is set up is the pod's from now on, however that ends.
@@ -99,7 +100,7 @@ pub(super) fn hold_claims(state: &mut NodeState, uid: &PodUid, stages: &[Stage])
         let Action::SetUpVolume { volume } = action else { continue };
         let mut claims = persistent::claims(&entry.view);
         if let Some(claim) = claims.find(|claim| claim.volume.name == volume.name) {
-            desk.storage.hold(uid, claim.key);
+            desk.storage.add_claim_user(uid, claim.key);
         }
     }
 }
@@ -113,18 +114,18 @@ fn release_storage(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
 
 pub(super) fn storage_read(state: &mut NodeState, cx: &mut Context, key: &StorageKey, read: StorageState) {
     let Some(desk) = &mut state.objects else { return };
-    let (users, effects) = desk.storage.read(key, read, cx.now);
+    let (users, effects) = desk.storage.record_read(key, read, cx.now);
     cx.touched.extend(users);
     effects.into_iter().for_each(|effect| cx.emit(effect));
     // Nothing tells a node that a volume has become larger.
     let at = cx.now.mono.plus(state.config.sync_frequency);
-    for key in desk.storage.may_grow(key) {
+    for key in desk.storage.settled_csi_objects(key) {
         cx.timer(TimerKey::Storage(key), Some(at));
     }
 }
 
 pub(super) fn storage_due(state: &mut NodeState, cx: &mut Context, key: &StorageKey) {
-    let effect = state.objects.as_mut().and_then(|desk| desk.storage.due(key));
+    let effect = state.objects.as_mut().and_then(|desk| desk.storage.read_again(key));
     effect.into_iter().for_each(|effect| cx.emit(effect));
 }
 
@@ -132,11 +133,11 @@ pub(super) fn storage_due(state: &mut NodeState, cx: &mut Context, key: &Storage
 pub(super) fn csi_drivers(state: &mut NodeState, cx: &mut Context, drivers: &[Arc<CSIDriver>]) {
     let Some(desk) = &mut state.objects else { return };
     desk.storage.set_drivers(drivers);
-    cx.emit(Effect::TellDriverPeriods { periods: crate::csi::update_periods(drivers) });
+    cx.emit(Effect::SetDriverUpdatePeriods { periods: crate::csi::allocatable_update_periods(drivers) });
     desk.csi.drivers_changed();
     cx.touched.extend(desk.storage.users().cloned());
     super::csi::touch_users(state, cx);
-    super::csi::report(state, cx);
+    super::csi::report_volumes_in_use(state, cx);
 }
 
 pub(super) fn release(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
@@ -150,7 +151,7 @@ pub(super) fn release(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
 
 pub(super) fn seen(state: &mut NodeState, cx: &mut Context, key: &ObjectKey, object: ObjectState) {
     let Some(desk) = &mut state.objects else { return };
-    let (users, effect) = desk.seen(key, object);
+    let (users, effect) = desk.record_state(key, object);
     cx.touched.extend(users);
     effect.into_iter().for_each(|effect| cx.emit(effect));
 }
@@ -167,7 +168,7 @@ pub(super) fn services(state: &mut NodeState, cx: &mut Context, services: &[Arc<
 pub(super) fn token_issued(
     state: &mut NodeState,
     cx: &mut Context,
-    wanted: &TokenWanted,
+    wanted: &PodTokenRequest,
     result: Result<Token, String>,
 ) {
     let Some(desk) = &mut state.objects else { return };
@@ -185,7 +186,7 @@ pub(super) fn token_issued(
     }
 }
 
-pub(super) fn token_due(state: &mut NodeState, cx: &mut Context, wanted: &TokenWanted) {
-    let effect = state.objects.as_mut().and_then(|desk| desk.tokens.due(wanted));
+pub(super) fn token_due(state: &mut NodeState, cx: &mut Context, wanted: &PodTokenRequest) {
+    let effect = state.objects.as_mut().and_then(|desk| desk.tokens.refresh(wanted));
     effect.into_iter().for_each(|effect| cx.emit(effect));
 }

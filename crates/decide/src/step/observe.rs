@@ -9,8 +9,8 @@ use model::{Mono, PodUid};
 use super::{Context, confirm, pods, sweep};
 use crate::effect::{Effect, LogLevel, TimerKey};
 use crate::event::{Hint, RuntimeCheck};
-use crate::state::{NodeState, Reading};
-use crate::witness::contradictions;
+use crate::observation_guard::contradictions;
+use crate::state::{NodeState, PodObservation};
 
 /// Hints about ids that no reading has shown yet: enough for a burst, and no more.
 const UNKNOWN_IDS_KEPT: usize = 4096;
@@ -20,16 +20,16 @@ const RUNTIME_CHECK_QUIET: Duration = Duration::from_secs(30);
 const RUNTIME_CHECK_RETRY_MAX: Duration = Duration::from_secs(5);
 
 /// A reading of this pod that begins from now on is wanted.
-pub(super) fn want(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+pub(super) fn request_observation(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
-    entry.observing.wanted = Some(cx.now.mono);
-    if !entry.observing.in_flight {
-        entry.observing.in_flight = true;
+    entry.observation_request.wanted = Some(cx.now.mono);
+    if !entry.observation_request.in_flight {
+        entry.observation_request.in_flight = true;
         cx.emit(Effect::Observe(Scope::Pod(uid.clone())));
     }
 }
 
-pub(super) fn want_everything(state: &mut NodeState, cx: &mut Context) {
+pub(super) fn request_full_observation(state: &mut NodeState, cx: &mut Context) {
     let full = &mut state.full_observation;
     full.wanted = Some(cx.now.mono);
     if !full.in_flight {
@@ -38,90 +38,97 @@ pub(super) fn want_everything(state: &mut NodeState, cx: &mut Context) {
     }
 }
 
-pub(super) fn again(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
-    if state.pods.get(uid).is_some_and(|e| e.observing.wanted.is_some()) {
-        want(state, cx, uid);
+pub(super) fn retry_observation(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    if state.pods.get(uid).is_some_and(|e| e.observation_request.wanted.is_some()) {
+        request_observation(state, cx, uid);
     }
 }
 
-pub(super) fn observed(state: &mut NodeState, cx: &mut Context, observation: Observation) {
+pub(super) fn observation_done(state: &mut NodeState, cx: &mut Context, observation: Observation) {
     let at = observation.at;
-    let mut pods = observation.pods.into_iter().map(in_order);
+    let mut pods = observation.pods.into_iter().map(sort_by_restart_count);
     match observation.scope {
         Scope::Pod(uid) => {
             let Some(entry) = state.pods.get_mut(&uid) else { return };
-            entry.observing.in_flight = false;
+            entry.observation_request.in_flight = false;
             let full_name = entry.view.full_name.clone();
             let empty = || Arc::new(ObservedPod::empty(uid.clone(), full_name));
             let pod = pods.find(|p| p.uid == uid).unwrap_or_else(empty);
-            if !one(state, cx, &uid, at, pod) {
-                return confirm::doubted(state, cx, &uid);
+            if !apply_pod_observation(state, cx, &uid, at, pod) {
+                return confirm::schedule_confirmation(state, cx, &uid);
             }
             let entry = state.pods.get_mut(&uid);
-            if entry.is_some_and(|e| e.observing.wanted.is_some_and(|wanted| at < wanted)) {
-                want(state, cx, &uid);
+            if entry.is_some_and(|e| e.observation_request.wanted.is_some_and(|wanted| at < wanted)) {
+                request_observation(state, cx, &uid);
             }
         }
-        Scope::All => everything(state, cx, at, pods.collect()),
+        Scope::All => apply_full_observation(state, cx, at, pods.collect()),
     }
 }
 
 /// `false`: it contradicts what the runtime said before, and has to be confirmed.
-fn one(state: &mut NodeState, cx: &mut Context, uid: &PodUid, at: Mono, pod: Arc<ObservedPod>) -> bool {
-    state.in_work = Some(uid.clone());
+fn apply_pod_observation(
+    state: &mut NodeState,
+    cx: &mut Context,
+    uid: &PodUid,
+    at: Mono,
+    pod: Arc<ObservedPod>,
+) -> bool {
+    state.pod_in_step = Some(uid.clone());
     let Some(entry) = state.pods.get_mut(uid) else { return true };
     if entry.set_aside.is_some() {
         // Only kept, for the day that it is not set aside any more.
-        entry.observed = Some(Reading { at, pod });
-        entry.observing.wanted = None;
+        entry.observed = Some(PodObservation { at, pod });
+        entry.observation_request.wanted = None;
         return true;
     }
-    if entry.observing.wanted.is_some_and(|wanted| at >= wanted) {
-        entry.observing.wanted = None;
+    if entry.observation_request.wanted.is_some_and(|wanted| at >= wanted) {
+        entry.observation_request.wanted = None;
     }
     // Readings of one pod and of everything may overtake each other: the one that began later is the truth.
     if entry.observed.as_ref().is_some_and(|known| known.at > at) {
         return true;
     }
     let same = entry.observed.as_ref().is_some_and(|old| Arc::ptr_eq(&old.pod, &pod) || old.pod == pod);
-    if !(same && entry.witness.is_quiet()) {
+    if !(same && entry.observation_guard.expects_nothing()) {
         let against = contradictions(entry, at, &pod);
-        let told = entry.witness.doubts_just(&against);
-        if !against.is_empty() && entry.witness.doubt(&against, at, cx.now.mono) {
+        let told = entry.observation_guard.has_same_contradiction(&against);
+        if !against.is_empty() && entry.observation_guard.needs_confirmation(&against, at, cx.now.mono) {
             let what = against.join("; ");
             if !told {
-                let message = format!("a reading of the runtime is not believed yet: {what}");
+                let message =
+                    format!("the container runtime contradicts what it said before; asking it again: {what}");
                 cx.log(LogLevel::Warn, Some(uid), message);
             }
             return false;
         }
     }
     let fresh = at >= entry.last_mutation;
-    let still_listed = entry.witness.believe(at, cx.now.mono, fresh, &pod);
+    let still_listed = entry.observation_guard.accept_observation(at, cx.now.mono, fresh, &pod);
     if !still_listed.is_empty() {
         let ids = still_listed.join(", ");
         let message = format!(
-            "the container runtime lists what it said to have removed: {ids}; it is removed again ever more rarely"
+            "the container runtime still lists what it confirmed as removed: {ids}; retrying with back-off"
         );
         cx.log(LogLevel::Warn, Some(uid), message);
     }
-    let was_fresh = entry.fresh().is_some();
-    let old = entry.observed.replace(Reading { at, pod: pod.clone() });
-    entry.unread &= at < entry.last_mutation;
+    let was_fresh = entry.fresh_observation().is_some();
+    let old = entry.observed.replace(PodObservation { at, pod: pod.clone() });
+    entry.unread_since_mutation &= at < entry.last_mutation;
     if same && was_fresh && pod.missing_status.is_empty() {
         return true;
     }
     cx.touch(uid);
     if !same {
-        index(state, cx, uid, at, old.map(|o| o.pod).as_deref(), &pod);
-        super::outcome::count_dead(state, cx);
+        index_runtime_ids(state, cx, uid, at, old.map(|o| o.pod).as_deref(), &pod);
+        super::outcome::mark_excess_dead_containers(state, cx);
     }
     true
 }
 
 /// Which instance is the newest must not hang on the wall clock, which may have been set back between two: the later
 /// one always has the higher count.
-fn in_order(mut pod: Arc<ObservedPod>) -> Arc<ObservedPod> {
+fn sort_by_restart_count(mut pod: Arc<ObservedPod>) -> Arc<ObservedPod> {
     if !pod.containers.is_sorted_by(|a, b| a.restart_count >= b.restart_count) {
         Arc::make_mut(&mut pod).containers.sort_by_key(|c| std::cmp::Reverse(c.restart_count));
     }
@@ -129,7 +136,7 @@ fn in_order(mut pod: Arc<ObservedPod>) -> Arc<ObservedPod> {
 }
 
 /// Keeps ids to pods, and looks again at a pod of which an id was hinted at before anybody knew it.
-fn index(
+fn index_runtime_ids(
     state: &mut NodeState,
     cx: &mut Context,
     uid: &PodUid,
@@ -138,17 +145,17 @@ fn index(
     new: &ObservedPod,
 ) {
     for id in old.into_iter().flat_map(ids_of) {
-        state.ids.remove(id);
+        state.pod_by_runtime_id.remove(id);
     }
     let mut look_again = false;
     for id in ids_of(new) {
-        state.ids.insert(id.to_owned(), uid.clone());
-        let hinted = state.unknown_ids.remove(id);
+        state.pod_by_runtime_id.insert(id.to_owned(), uid.clone());
+        let hinted = state.unknown_hinted_ids.remove(id);
         let ended = new.containers.iter().any(|c| c.id.as_str() == id && c.state == ContainerState::Exited);
         look_again |= hinted.is_some_and(|when| at < when) && !ended;
     }
     if look_again {
-        want(state, cx, uid);
+        request_observation(state, cx, uid);
     }
 }
 
@@ -157,7 +164,7 @@ fn ids_of(pod: &ObservedPod) -> impl Iterator<Item = &str> {
     containers.chain(pod.sandboxes.iter().map(|s| s.id.as_str()))
 }
 
-fn everything(state: &mut NodeState, cx: &mut Context, at: Mono, seen: Vec<Arc<ObservedPod>>) {
+fn apply_full_observation(state: &mut NodeState, cx: &mut Context, at: Mono, seen: Vec<Arc<ObservedPod>>) {
     let full = &mut state.full_observation;
     full.in_flight = false;
     if full.failure.take().is_some() {
@@ -170,7 +177,7 @@ fn everything(state: &mut NodeState, cx: &mut Context, at: Mono, seen: Vec<Arc<O
     }
     let unclaimed_before = std::mem::take(&mut state.unclaimed);
     for held in unclaimed_before.values() {
-        cx.touched.extend(state.names.get(&held.full_name).into_iter().flatten().cloned());
+        cx.touched.extend(state.name_queues.get(&held.full_name).into_iter().flatten().cloned());
     }
     let mut unseen = unclaimed_before.clone();
     let mut missing: std::collections::BTreeSet<PodUid> = state.pods.keys().cloned().collect();
@@ -178,53 +185,53 @@ fn everything(state: &mut NodeState, cx: &mut Context, at: Mono, seen: Vec<Arc<O
         let uid = pod.uid.clone();
         missing.remove(&uid);
         if state.pods.contains_key(&uid) {
-            if !one(state, cx, &uid, at, pod) {
-                confirm::doubted(state, cx, &uid);
+            if !apply_pod_observation(state, cx, &uid, at, pod) {
+                confirm::schedule_confirmation(state, cx, &uid);
             }
-        } else if state.forgotten.get(&uid).is_none_or(|when| *when <= at) {
+        } else if state.forgotten_at.get(&uid).is_none_or(|when| *when <= at) {
             let kept = match unseen.remove(&uid) {
-                Some(known) => confirm::unclaimed(state, cx, at, known, Some(pod)),
+                Some(known) => confirm::confirm_unclaimed(state, cx, at, known, Some(pod)),
                 None => Some(pod),
             };
             state.unclaimed.extend(kept.map(|pod| (uid, pod)));
         }
     }
     for (uid, known) in unseen.into_iter().filter(|(uid, _)| !missing.contains(uid)) {
-        let kept = confirm::unclaimed(state, cx, at, known, None);
+        let kept = confirm::confirm_unclaimed(state, cx, at, known, None);
         state.unclaimed.extend(kept.map(|pod| (uid, pod)));
     }
-    state.forgotten.retain(|_, when| *when > at);
+    state.forgotten_at.retain(|_, when| *when > at);
     for uid in missing {
         let Some(entry) = state.pods.get(&uid) else { continue };
         let empty = match &entry.observed {
             Some(known) if known.pod.is_empty() => known.pod.clone(),
             _ => Arc::new(ObservedPod::empty(uid.clone(), entry.view.full_name.clone())),
         };
-        if !one(state, cx, &uid, at, empty) {
-            confirm::doubted(state, cx, &uid);
+        if !apply_pod_observation(state, cx, &uid, at, empty) {
+            confirm::schedule_confirmation(state, cx, &uid);
         }
     }
     for pod in unclaimed_before.values().filter(|pod| !state.unclaimed.contains_key(&pod.uid)) {
-        pods::name_freed(state, cx, &pod.full_name);
+        pods::wake_name_waiters(state, cx, &pod.full_name);
     }
     if first {
         // Nobody was planned before.
         cx.touched.extend(state.pods.keys().cloned());
-        pods::who_runs_goes_first(state);
+        pods::put_running_pods_first(state);
     }
-    pods::take_orphans(state, cx, at);
-    sweep::first_look(state, cx);
+    pods::terminate_orphans(state, cx, at);
+    sweep::list_pod_artifacts_once(state, cx);
     let unknown_before = at;
-    state.unknown_ids.retain(|_, when| *when >= unknown_before);
+    state.unknown_hinted_ids.retain(|_, when| *when >= unknown_before);
     if again {
-        want_everything(state, cx);
+        request_full_observation(state, cx);
     } else {
         let next = cx.now.mono.plus(state.config.full_relist_period);
         cx.timer(TimerKey::FullRelist, Some(next));
     }
 }
 
-pub(super) fn failed(state: &mut NodeState, cx: &mut Context, scope: Scope, message: String) {
+pub(super) fn observation_failed(state: &mut NodeState, cx: &mut Context, scope: Scope, message: String) {
     let retry = cx.now.mono.plus(OBSERVE_RETRY);
     match scope {
         Scope::All => {
@@ -233,43 +240,47 @@ pub(super) fn failed(state: &mut NodeState, cx: &mut Context, scope: Scope, mess
             cx.timer(TimerKey::FullRelist, Some(retry));
             // Once for as long as the same holds: it is tried again each second.
             if full.failure.as_ref() != Some(&message) {
-                cx.log(LogLevel::Warn, None, format!("reading the container runtime failed: {message}"));
+                cx.log(
+                    LogLevel::Warn,
+                    None,
+                    format!("listing pods in the container runtime failed: {message}"),
+                );
                 full.failure = Some(message);
             }
         }
         Scope::Pod(uid) => {
             let Some(entry) = state.pods.get_mut(&uid) else { return };
-            entry.observing.in_flight = false;
-            entry.observing.wanted = Some(cx.now.mono);
-            cx.timer(TimerKey::Observe(uid.clone()), Some(retry));
+            entry.observation_request.in_flight = false;
+            entry.observation_request.wanted = Some(cx.now.mono);
+            cx.timer(TimerKey::RetryObservation(uid.clone()), Some(retry));
             cx.log(LogLevel::Warn, Some(&uid), format!("reading the pod from the runtime failed: {message}"));
         }
     }
     check_runtime(state, cx);
 }
 
-pub(super) fn hint(state: &mut NodeState, cx: &mut Context, hint: Hint) {
+pub(super) fn handle_hint(state: &mut NodeState, cx: &mut Context, hint: Hint) {
     match hint {
         // What nobody has claimed yet has no entry that could want a reading.
-        Hint::Pod(uid) if state.unclaimed.contains_key(&uid) => want_everything(state, cx),
-        Hint::Pod(uid) => want(state, cx, &uid),
-        Hint::Id(id) => match state.ids.get(&id).cloned() {
-            Some(uid) => want(state, cx, &uid),
+        Hint::Pod(uid) if state.unclaimed.contains_key(&uid) => request_full_observation(state, cx),
+        Hint::Pod(uid) => request_observation(state, cx, &uid),
+        Hint::ContainerOrSandbox(id) => match state.pod_by_runtime_id.get(&id).cloned() {
+            Some(uid) => request_observation(state, cx, &uid),
             None if state.unclaimed.values().any(|pod| ids_of(pod).any(|known| known == id)) => {
-                want_everything(state, cx);
+                request_full_observation(state, cx);
             }
             None => {
-                if state.unknown_ids.len() >= UNKNOWN_IDS_KEPT {
-                    state.unknown_ids.clear();
-                    want_everything(state, cx);
+                if state.unknown_hinted_ids.len() >= UNKNOWN_IDS_KEPT {
+                    state.unknown_hinted_ids.clear();
+                    request_full_observation(state, cx);
                 }
-                state.unknown_ids.insert(id, cx.now.mono);
+                state.unknown_hinted_ids.insert(id, cx.now.mono);
             }
         },
-        Hint::Images => super::images::arrived(state, cx),
+        Hint::Images => super::images::recheck_missing_images(state, cx),
         Hint::Everything => {
             check_runtime(state, cx);
-            want_everything(state, cx);
+            request_full_observation(state, cx);
         }
     }
 }
@@ -335,7 +346,7 @@ fn runtime_changed(state: &mut NodeState, cx: &mut Context, before: &crate::stat
     }
     if (before.ready, before.network_ready) == (after.ready, after.network_ready)
         && before.message == after.message
-        && before.is_nameless() == after.is_nameless()
+        && before.runtime_name_is_unknown() == after.runtime_name_is_unknown()
     {
         return;
     }
@@ -357,7 +368,7 @@ fn runtime_changed(state: &mut NodeState, cx: &mut Context, before: &crate::stat
         cx.touched.insert(uid.clone());
     }
     if back {
-        want_everything(state, cx);
+        request_full_observation(state, cx);
         pods::write_node_cgroups(state, cx);
     }
 }

@@ -7,24 +7,24 @@ use model::pod::ContainerKind;
 use model::volume::{MountStage, VolumeKind, VolumeSetup};
 use model::{ApiEvent, ContainerId, Mono, PodUid, Reason};
 
-use super::{Context, confirm, growth, observe, settle};
+use super::{Context, confirm, expansion, observe, settle};
 use crate::back_off::volume_delay;
 use crate::effect::{Action, Effect, Epoch, LogLevel, StartContainer};
-use crate::event::{CallFailure, StartPoint, StepResult};
+use crate::event::{ActionResult, CallFailure, StartFailurePoint};
 use crate::ledger::{StartFailure, VolumeRetry};
 use crate::lifecycle::Lifecycle;
+use crate::observation_guard::{ObservationGuard, only_retries_removals};
 use crate::plan::{self, RETRY};
 use crate::state::NodeState;
 use crate::volumes;
-use crate::witness::{Witness, only_retries_removals};
 
-pub(super) fn step_done(
+pub(super) fn action_done(
     state: &mut NodeState,
     cx: &mut Context,
     uid: &PodUid,
     epoch: Epoch,
     (stage, action): (usize, usize),
-    result: StepResult,
+    result: ActionResult,
 ) {
     let Some(plan) = state.pods.get_mut(uid).and_then(|e| e.plan.as_mut()).filter(|p| p.epoch == epoch)
     else {
@@ -32,25 +32,25 @@ pub(super) fn step_done(
     };
     let Some(action) = plan.stages.get(stage).and_then(|s| s.actions.get(action)).cloned() else { return };
     match &result {
-        StepResult::Skipped | StepResult::Interrupted => plan.skipped = true,
-        StepResult::Failed(_) | StepResult::VolumeFailed { .. } | StepResult::StartFailed { .. } => {
+        ActionResult::Skipped | ActionResult::Interrupted => plan.skipped = true,
+        ActionResult::Failed(_) | ActionResult::VolumeFailed { .. } | ActionResult::StartFailed { .. } => {
             plan.failed = true;
         }
         _ => {}
     }
-    plan.mutated |= action.mutates_runtime() && result != StepResult::Skipped;
+    plan.mutated |= action.mutates_runtime() && result != ActionResult::Skipped;
     match result {
-        StepResult::Failed(failure) => failed(state, cx, uid, &action, failure),
-        StepResult::VolumeFailed { stage, failure } => {
+        ActionResult::Failed(failure) => failed(state, cx, uid, &action, failure),
+        ActionResult::VolumeFailed { stage, failure } => {
             if let Action::SetUpVolume { volume } = &action {
                 volume_failed(state, cx, uid, volume, (stage, &failure.message));
             }
         }
-        StepResult::StartFailed { at, id, failure } => {
+        ActionResult::StartFailed { at, id, failure } => {
             start_failed(state, cx, uid, &action, (at, id), failure)
         }
-        StepResult::Interrupted => interrupted(state, uid, &action),
-        StepResult::Skipped => {}
+        ActionResult::Interrupted => interrupted(state, uid, &action),
+        ActionResult::Skipped => {}
         result => succeeded(state, cx, uid, &action, result),
     }
 }
@@ -59,22 +59,22 @@ pub(super) fn step_done(
 fn interrupted(state: &mut NodeState, uid: &PodUid, action: &Action) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
     if let Action::StopContainer { id, pre_stop: Some(_), .. } | Action::PreStop { id, .. } = action {
-        entry.ledger.pre_stopped.insert(id.clone());
+        entry.ledger.pre_stop_begun.insert(id.clone());
     }
 }
 
-fn succeeded(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Action, result: StepResult) {
+fn succeeded(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Action, result: ActionResult) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
-    testify(&mut entry.witness, action, &result, cx.now.mono);
+    record_runtime_ack(&mut entry.observation_guard, action, &result, cx.now.mono);
     match (action, result) {
         (
             Action::StopContainer { id, name, pre_stop: Some(_), .. } | Action::PreStop { id, name, .. },
             result,
         ) => {
-            entry.ledger.pre_stopped.insert(id.clone());
+            entry.ledger.pre_stop_begun.insert(id.clone());
             hook_ended(state, cx, uid, name, result);
         }
-        (_, StepResult::Dirs { log_numbers }) => entry.ledger.log_numbers = log_numbers,
+        (_, ActionResult::Dirs { log_numbers }) => entry.ledger.log_numbers = log_numbers,
         (Action::StopSandbox { id }, _) => {
             entry.ledger.stopped_sandboxes.insert(id.clone());
         }
@@ -89,36 +89,36 @@ fn succeeded(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Act
         }
         (Action::SetUpVolume { volume }, _) => {
             entry.ledger.volume_retry.remove(&volume.name);
-            let first = entry.ledger.set_up.insert(volume.name.clone());
+            let first = entry.ledger.volumes_set_up.insert(volume.name.clone());
             if let VolumeKind::Content(content) = &volume.kind {
-                entry.ledger.content.insert(volume.name.clone(), content.version);
+                entry.ledger.written_file_versions.insert(volume.name.clone(), content.version);
             }
-            if matches!(&volume.kind, VolumeKind::Csi(csi) if csi.republish) {
+            if matches!(&volume.kind, VolumeKind::Csi(csi) if csi.requires_republish) {
                 let at = cx.now.mono.plus(state.config.sync_frequency);
-                entry.ledger.republish.insert(volume.name.clone(), at);
+                entry.ledger.republish_at.insert(volume.name.clone(), at);
             }
             if first && volume.is_block() {
                 let event = mapped_device(&state.config.root_dir, uid, volume);
                 cx.record(state, uid, event);
             }
         }
-        (Action::ExpandVolume { volume, expansion }, StepResult::Expanded(how)) => {
-            growth::ended(state, cx, uid, (volume, expansion), how);
+        (Action::ExpandVolume { volume, expansion }, ActionResult::ExpandOutcome(how)) => {
+            expansion::expansion_ended(state, cx, uid, (volume, expansion), how);
         }
         (Action::TearDownVolumes, _) => {
-            entry.ledger.sizes.clear();
-            entry.ledger.growth_retry.clear();
-            entry.ledger.content.clear();
-            entry.ledger.set_up.clear();
-            entry.ledger.republish.clear();
+            entry.ledger.volume_sizes.clear();
+            entry.ledger.expand_retry.clear();
+            entry.ledger.written_file_versions.clear();
+            entry.ledger.volumes_set_up.clear();
+            entry.ledger.republish_at.clear();
         }
-        (Action::ReadEnvFiles { container, .. }, StepResult::EnvFiles(read)) => {
+        (Action::ReadEnvFiles { container, .. }, ActionResult::EnvFiles(read)) => {
             entry.ledger.env_files.insert(container.clone(), read);
         }
-        (Action::StartContainer(start), StepResult::ContainerStarted { .. }) => {
+        (Action::StartContainer(start), ActionResult::ContainerStarted { .. }) => {
             let (kind, name) = (start.kind, start.name.clone());
             entry.ledger.env_files.remove(&name);
-            entry.ledger.failures.remove(&name);
+            entry.ledger.start_failures.remove(&name);
             entry.ledger.retry_at.remove(&name);
             entry.ledger.failed_attempts.remove(&name);
             if let Some((_, container)) = entry.view.container(&name) {
@@ -126,20 +126,28 @@ fn succeeded(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Act
             }
             // Its log has this number now: should the container vanish, the next one has the next.
             entry.ledger.log_numbers.insert(name.clone(), start.config.metadata.attempt);
-            cx.record(state, uid, ApiEvent::normal("Created", "Container created").about(kind, &name));
-            cx.record(state, uid, ApiEvent::normal("Started", "Container started").about(kind, &name));
+            cx.record(
+                state,
+                uid,
+                ApiEvent::normal("Created", "Container created").for_container(kind, &name),
+            );
+            cx.record(
+                state,
+                uid,
+                ApiEvent::normal("Started", "Container started").for_container(kind, &name),
+            );
         }
         _ => {}
     }
 }
 
 /// What the runtime has answered is held against what it shows.
-fn testify(witness: &mut Witness, action: &Action, result: &StepResult, now: Mono) {
+fn record_runtime_ack(witness: &mut ObservationGuard, action: &Action, result: &ActionResult, now: Mono) {
     match (action, result) {
-        (_, StepResult::SandboxRunning { id }) => witness.started(id.as_str(), now),
-        (_, StepResult::ContainerStarted { id }) => witness.started(id.as_str(), now),
-        (Action::RemoveContainer { id, .. }, _) => witness.removed(id.as_str(), now),
-        (Action::RemoveSandbox { id }, _) => witness.removed(id.as_str(), now),
+        (_, ActionResult::SandboxRunning { id }) => witness.record_started(id.as_str(), now),
+        (_, ActionResult::ContainerStarted { id }) => witness.record_started(id.as_str(), now),
+        (Action::RemoveContainer { id, .. }, _) => witness.record_removed(id.as_str(), now),
+        (Action::RemoveSandbox { id }, _) => witness.record_removed(id.as_str(), now),
         _ => {}
     }
 }
@@ -158,14 +166,18 @@ pub(super) fn hook_fell_back(state: &NodeState, cx: &mut Context, uid: &PodUid, 
 }
 
 /// The details of a failed preStop hook are withheld on purpose: they may hold what the container knows.
-fn hook_ended(state: &NodeState, cx: &mut Context, uid: &PodUid, name: &str, result: StepResult) {
-    let StepResult::HookFailed { message } = result else { return };
+fn hook_ended(state: &NodeState, cx: &mut Context, uid: &PodUid, name: &str, result: ActionResult) {
+    let ActionResult::HookFailed { message } = result else { return };
     let kind = state
         .pods
         .get(uid)
         .and_then(|e| e.view.container(name))
         .map_or(ContainerKind::Regular, |(kind, _)| kind);
-    cx.record(state, uid, ApiEvent::warning("FailedPreStopHook", "PreStopHook failed").about(kind, name));
+    cx.record(
+        state,
+        uid,
+        ApiEvent::warning("FailedPreStopHook", "PreStopHook failed").for_container(kind, name),
+    );
     cx.log(LogLevel::Warn, Some(uid), message);
 }
 
@@ -174,44 +186,48 @@ fn start_failed(
     cx: &mut Context,
     uid: &PodUid,
     action: &Action,
-    (at, id): (StartPoint, Option<ContainerId>),
+    (at, id): (StartFailurePoint, Option<ContainerId>),
     failure: CallFailure,
 ) {
     let Action::StartContainer(start) = action else { return };
     if let Some(entry) = state.pods.get_mut(uid) {
         entry.ledger.env_files.remove(&start.name);
     }
-    let message = in_clear_words(start, at, failure.message);
+    let message = explain_image_mount_error(start, at, failure.message);
     let (kind, name): (ContainerKind, &str) = (start.kind, &start.name);
     let reason = match at {
-        StartPoint::Files => Reason::CreateContainerConfigError,
-        StartPoint::Create => Reason::CreateContainerError,
-        StartPoint::Start => Reason::RunContainerError,
-        StartPoint::PostStart => Reason::PostStartHookError,
+        StartFailurePoint::Files => Reason::CreateContainerConfigError,
+        StartFailurePoint::Create => Reason::CreateContainerError,
+        StartFailurePoint::Start => Reason::RunContainerError,
+        StartFailurePoint::PostStart => Reason::PostStartHookError,
     };
-    if matches!(at, StartPoint::Start | StartPoint::PostStart) {
-        cx.record(state, uid, ApiEvent::normal("Created", "Container created").about(kind, name));
+    if matches!(at, StartFailurePoint::Start | StartFailurePoint::PostStart) {
+        cx.record(state, uid, ApiEvent::normal("Created", "Container created").for_container(kind, name));
     }
-    if at == StartPoint::PostStart {
-        cx.record(state, uid, ApiEvent::normal("Started", "Container started").about(kind, name));
+    if at == StartFailurePoint::PostStart {
+        cx.record(state, uid, ApiEvent::normal("Started", "Container started").for_container(kind, name));
         let event = ApiEvent::warning("FailedPostStartHook", "PostStartHook failed");
-        cx.record(state, uid, event.about(kind, name));
+        cx.record(state, uid, event.for_container(kind, name));
     } else {
-        cx.record(state, uid, ApiEvent::warning("Failed", format!("Error: {message}")).about(kind, name));
+        cx.record(
+            state,
+            uid,
+            ApiEvent::warning("Failed", format!("Error: {message}")).for_container(kind, name),
+        );
     }
     cx.log(LogLevel::Warn, Some(uid), format!("container {name} could not be started: {reason}: {message}"));
     if let Some(entry) = state.pods.get_mut(uid) {
-        entry.ledger.failures.insert(name.to_owned(), StartFailure { reason, message });
+        entry.ledger.start_failures.insert(name.to_owned(), StartFailure { reason, message });
         entry.ledger.failed_attempts.insert(name.to_owned(), start.config.metadata.attempt);
         if let Some((_, container)) = entry.view.container(name) {
             entry.ledger.forget_images_of(container);
         }
-        if matches!(at, StartPoint::Start | StartPoint::PostStart) {
+        if matches!(at, StartFailurePoint::Start | StartFailurePoint::PostStart) {
             // It may have run all the same.
             entry.ledger.log_numbers.insert(name.to_owned(), start.config.metadata.attempt);
         }
-        if let (StartPoint::PostStart, Some(id)) = (at, id) {
-            entry.ledger.doomed.insert(id, "FailedPostStartHook".into());
+        if let (StartFailurePoint::PostStart, Some(id)) = (at, id) {
+            entry.ledger.containers_to_stop.insert(id, "FailedPostStartHook".into());
         }
         entry.ledger.retry_at.insert(name.to_owned(), cx.now.mono.plus(RETRY));
     }
@@ -221,10 +237,10 @@ fn start_failed(
 }
 
 /// A runtime that is older than image volumes overlooks the image and complains of the path that isn't there.
-fn in_clear_words(start: &StartContainer, at: StartPoint, message: String) -> String {
+fn explain_image_mount_error(start: &StartContainer, at: StartFailurePoint, message: String) -> String {
     let mounts_image = start.config.mounts.iter().any(|mount| mount.image.is_some());
     match at {
-        StartPoint::Create if mounts_image && message.contains("\"\"") => {
+        StartFailurePoint::Create if mounts_image && message.contains("\"\"") => {
             format!("the container runtime can't mount images as volumes: {message}")
         }
         _ => message,
@@ -237,7 +253,7 @@ fn failed(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Action
         return volume_failed(state, cx, uid, volume, (MountStage::SetUp, &message));
     }
     if let Action::ExpandVolume { volume, expansion } = action {
-        return growth::failed(state, cx, uid, (volume, expansion), &message);
+        return expansion::expansion_failed(state, cx, uid, (volume, expansion), &message);
     }
     let event = match action {
         Action::MakePodDirs { .. } => {
@@ -258,7 +274,7 @@ fn failed(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Action
         cx.emit(Effect::RecordNodeEvent { event: ApiEvent::warning("ContainerGCFailed", message.clone()) });
         settle::retry_step(state, cx, uid, action.name(), message);
     } else {
-        settle::pod_failed(state, cx, uid, action.name(), message, event);
+        settle::pod_step_failed(state, cx, uid, action.name(), message, event);
     }
     if failure.unreachable {
         observe::check_runtime(state, cx);
@@ -290,32 +306,32 @@ pub(super) fn plan_ended(state: &mut NodeState, cx: &mut Context, uid: &PodUid, 
         entry.ledger.pod_retry = None;
         let has = |wanted: fn(&Action) -> bool| plan.stages.iter().flat_map(|s| &s.actions).any(wanted);
         if has(|a| matches!(a, Action::MakePodDirs { .. }))
-            && volumes::all_set_up(&entry.view, &entry.ledger.set_up)
+            && volumes::all_set_up(&entry.view, &entry.ledger.volumes_set_up)
         {
-            entry.ledger.prepared = true;
-            entry.ledger.volumes_since = None;
+            entry.ledger.prerequisites_ready = true;
+            entry.ledger.waiting_for_volumes_since = None;
         }
         if has(|a| matches!(a, Action::TearDownVolumes)) {
-            entry.ledger.released = true;
+            entry.ledger.volumes_and_cgroup_released = true;
         }
         if has(|a| matches!(a, Action::RemovePodDir)) {
-            entry.ledger.content_removed = true;
+            entry.ledger.directories_removed = true;
         }
     }
-    entry.witness.ended(&plan.stages);
+    entry.observation_guard.record_plan_ended(&plan.stages);
     if plan.mutated {
         entry.last_mutation = cx.now.mono;
-        entry.unread = true;
-        match only_retries_removals(&entry.witness, &plan.stages) {
-            true => confirm::without_hurry(state, cx, uid),
-            false => observe::want(state, cx, uid),
+        entry.unread_since_mutation = true;
+        match only_retries_removals(&entry.observation_guard, &plan.stages) {
+            true => confirm::request_batched_observation(state, cx, uid),
+            false => observe::request_observation(state, cx, uid),
         }
     }
     cx.touch(uid);
 }
 
 /// With a limit on dead containers over all pods: marks the oldest beyond it, for their pods to remove.
-pub(super) fn count_dead(state: &mut NodeState, cx: &mut Context) {
+pub(super) fn mark_excess_dead_containers(state: &mut NodeState, cx: &mut Context) {
     let Ok(limit) = usize::try_from(state.config.max_dead_containers) else { return };
     let pods = state.pods.values().filter(|e| !matches!(e.lifecycle, Lifecycle::Terminating(_)));
     let readings: Vec<_> = pods.filter_map(|e| e.observed.as_ref()).map(|r| r.pod.clone()).collect();
@@ -326,8 +342,8 @@ pub(super) fn count_dead(state: &mut NodeState, cx: &mut Context) {
     for (uid, entry) in &mut state.pods {
         let own = entry.observed.iter().flat_map(|r| &r.pod.containers);
         let excess: BTreeSet<_> = own.map(|c| c.id.clone()).filter(|id| victims.contains(id)).collect();
-        if entry.ledger.excess != excess {
-            entry.ledger.excess = excess;
+        if entry.ledger.excess_dead_containers != excess {
+            entry.ledger.excess_dead_containers = excess;
             cx.touched.insert(uid.clone());
         }
     }

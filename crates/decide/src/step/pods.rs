@@ -14,14 +14,14 @@ use crate::gated_fields::without_gated_fields;
 use crate::lifecycle::{Lifecycle, MINIMUM_GRACE_SECS, Termination, TerminationCause, grace_secs};
 use crate::mirror::is_mirror;
 use crate::resources::{Overhead, pod_requests, quota_period_micros};
-use crate::set_aside::definition;
+use crate::set_aside::definition_hash;
 use crate::sources::{Change, Duplicate, merge, merge_one, remove_one};
-use crate::state::{NodeState, Observing, PodEntry, Reading};
+use crate::state::{NodeState, ObservationRequest, PodEntry, PodObservation};
 use crate::{admission, allocation, cgroups, runtime_class};
 
 pub(super) fn delivered(state: &mut NodeState, cx: &mut Context, source: Source, pods: Vec<Arc<Pod>>) {
     let was_ready = state.sources_ready();
-    unreadable::replace(state, cx, source);
+    unreadable::replace_unreadable_set(state, cx, source);
     let set = state.sources.entry(source).or_default();
     let mut merged = merge(set, source, pods, cx.now.wall);
     // Who goes makes room. Then, who was here first has it: after a restart, no newcomer is let in before a pod that
@@ -32,13 +32,13 @@ pub(super) fn delivered(state: &mut NodeState, cx: &mut Context, source: Source,
         _ => (1, None),
     });
     for duplicate in merged.duplicates {
-        ignored(cx, source, duplicate);
+        report_duplicate_name(cx, source, duplicate);
     }
     for change in merged.changes {
-        state.in_work = Some(change.uid().clone());
+        state.pod_in_step = Some(change.uid().clone());
         apply(state, cx, change);
     }
-    state.in_work = None;
+    state.pod_in_step = None;
     if source == Source::Api {
         api::all_mirrors(state, cx);
     }
@@ -46,27 +46,31 @@ pub(super) fn delivered(state: &mut NodeState, cx: &mut Context, source: Source,
         api::all_mirrors(state, cx);
         let at = state.full_observation.last;
         if let Some(at) = at {
-            take_orphans(state, cx, at);
-            sweep::first_look(state, cx);
+            terminate_orphans(state, cx, at);
+            sweep::list_pod_artifacts_once(state, cx);
         }
     } else {
-        unreadable::release(state, cx);
+        unreadable::terminate_orphans_again(state, cx);
     }
 }
 
 pub(super) fn changed(state: &mut NodeState, cx: &mut Context, source: Source, pod: Arc<Pod>) {
-    unreadable::forget(state, source, &PodUid::new(pod.metadata.uid.as_deref().unwrap_or_default()));
+    unreadable::remove_unreadable_pod(
+        state,
+        source,
+        &PodUid::new(pod.metadata.uid.as_deref().unwrap_or_default()),
+    );
     let set = state.sources.entry(source).or_default();
     match merge_one(set, source, pod, cx.now.wall) {
         Ok(Some(change)) => apply(state, cx, change),
         Ok(None) => {}
-        Err(duplicate) => ignored(cx, source, duplicate),
+        Err(duplicate) => report_duplicate_name(cx, source, duplicate),
     }
 }
 
 pub(super) fn gone(state: &mut NodeState, cx: &mut Context, source: Source, uid: &PodUid) {
-    if unreadable::forget(state, source, uid) {
-        unreadable::release(state, cx);
+    if unreadable::remove_unreadable_pod(state, source, uid) {
+        unreadable::terminate_orphans_again(state, cx);
     }
     let set = state.sources.entry(source).or_default();
     if let Some(change) = remove_one(set, uid) {
@@ -74,10 +78,10 @@ pub(super) fn gone(state: &mut NodeState, cx: &mut Context, source: Source, uid:
     }
 }
 
-fn ignored(cx: &mut Context, source: Source, Duplicate(view): Duplicate) {
+fn report_duplicate_name(cx: &mut Context, source: Source, Duplicate(view): Duplicate) {
     let text = format!(
         "Error validating pod {} from {} due to duplicate pod name \"{}\", ignoring",
-        view.human(),
+        view.display_name(),
         source.as_str(),
         view.name()
     );
@@ -108,7 +112,12 @@ fn apply(state: &mut NodeState, cx: &mut Context, change: Change) {
 }
 
 /// Who waits for a class may find it now.
-pub(super) fn classes_told(state: &mut NodeState, cx: &mut Context, source: Source, classes: RuntimeClasses) {
+pub(super) fn runtime_classes_changed(
+    state: &mut NodeState,
+    cx: &mut Context,
+    source: Source,
+    classes: RuntimeClasses,
+) {
     let known = state.runtime_classes.entry(source).or_default();
     if *known == classes {
         return;
@@ -119,14 +128,14 @@ pub(super) fn classes_told(state: &mut NodeState, cx: &mut Context, source: Sour
         if entry.set_aside.is_some() || runtime_class::class_name(&entry.view).is_none() {
             continue;
         }
-        if !entry.ledger.prepared && entry.plan.is_none() {
+        if !entry.ledger.prerequisites_ready && entry.plan.is_none() {
             set_view(entry, runtime_class::with_overhead(entry.view.clone(), &state.runtime_classes));
             changed.push(uid.clone());
         }
         entry.ledger.pod_retry = None;
         cx.touched.insert(uid.clone());
     }
-    changed.iter().for_each(|uid| state.recount(uid));
+    changed.iter().for_each(|uid| state.update_node_requests(uid));
 }
 
 /// Another definition, and what follows from it alone. The pod has to be counted again.
@@ -161,14 +170,14 @@ fn added(state: &mut NodeState, cx: &mut Context, view: PodView) {
     if let Some(entry) = state.pods.get_mut(&uid) {
         if entry.lifecycle.may_start() {
             entry.removed = false;
-            let Allocated { view, pending } = allocation::keep(view, &entry.view);
+            let Allocated { view, pending } = allocation::keep_allocated(view, &entry.view);
             set_view(entry, runtime_class::with_overhead(view, &state.runtime_classes));
             set_pending_resize(state, cx, &uid, pending);
         } else {
             // Wanted again while it goes: it comes back as a new pod once it has ended.
-            entry.comes_back = Some(view);
+            entry.recreate_as = Some(view);
         }
-        state.recount(&uid);
+        state.update_node_requests(&uid);
         cx.touch(&uid);
         return;
     }
@@ -176,49 +185,54 @@ fn added(state: &mut NodeState, cx: &mut Context, view: PodView) {
 }
 
 /// What is known of the runtime's part of a pod that comes back.
-pub(super) struct Known {
-    pub reading: Option<Reading>,
+pub(super) struct PriorObservation {
+    pub reading: Option<PodObservation>,
     pub last_mutation: Mono,
-    pub unread: bool,
-    pub observing: Observing,
+    pub unread_since_mutation: bool,
+    pub observation_request: ObservationRequest,
 }
 
 /// Makes the entry of a pod that is wanted. `known`: if it had been here already.
-pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, known: Option<Known>) {
-    if let Some(why) = set_aside::of(state, &view) {
+pub(super) fn create(
+    state: &mut NodeState,
+    cx: &mut Context,
+    view: PodView,
+    known: Option<PriorObservation>,
+) {
+    if let Some(why) = set_aside::find_record(state, &view) {
         return set_aside::create(state, cx, view, why, false);
     }
     let uid = view.uid.clone();
     let period = quota_period_micros(&state.config);
-    let Allocated { view, pending } = allocation::recall(view, period);
+    let Allocated { view, pending } = allocation::restore_allocated(view, period);
     let mut entry = PodEntry::new(runtime_class::with_overhead(view, &state.runtime_classes));
     entry.pending_resize = pending;
     if let Some(known) = known {
         entry.observed = known.reading;
         entry.last_mutation = known.last_mutation;
-        entry.unread = known.unread;
-        entry.observing = known.observing;
+        entry.unread_since_mutation = known.unread_since_mutation;
+        entry.observation_request = known.observation_request;
     } else if let Some(pod) = state.unclaimed.remove(&uid) {
-        state.unclaimed_witnesses.remove(&uid);
+        state.unclaimed_guards.remove(&uid);
         let at = state.full_observation.last.unwrap_or(Mono::ZERO);
         for id in
             pod.containers.iter().map(|c| c.id.as_str()).chain(pod.sandboxes.iter().map(|s| s.id.as_str()))
         {
-            state.ids.insert(id.to_owned(), uid.clone());
+            state.pod_by_runtime_id.insert(id.to_owned(), uid.clone());
         }
-        entry.observed = Some(Reading { at, pod });
+        entry.observed = Some(PodObservation { at, pod });
     } else if let Some(at) = state.full_observation.last {
         // A complete reading did not show it, and nobody but us makes pods here. Nor was there anything when it was
         // forgotten: a reading that began before that must not count as newer.
-        let at = state.forgotten.get(&uid).map_or(at, |when| at.max(*when));
+        let at = state.forgotten_at.get(&uid).map_or(at, |when| at.max(*when));
         let empty = model::observed::ObservedPod::empty(uid.clone(), entry.view.full_name.clone());
-        entry.observed = Some(Reading { at, pod: Arc::new(empty) });
+        entry.observed = Some(PodObservation { at, pod: Arc::new(empty) });
     }
     let full_name = entry.view.full_name.clone();
     let deleting = entry.view.is_deleting();
     let runs = entry.observed.as_ref().is_some_and(|r| r.pod.anything_running());
     let verdict = admission_verdict(state, &entry.view);
-    let line = state.names.entry(full_name).or_default();
+    let line = state.name_queues.entry(full_name).or_default();
     // Who ran before this agent came has the name, whichever source spoke first. The others look who has it now.
     cx.touched.extend(line.iter().cloned());
     if runs {
@@ -227,7 +241,7 @@ pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, kno
         line.push_back(uid.clone());
     }
     state.pods.insert(uid.clone(), entry);
-    state.recount(&uid);
+    state.update_node_requests(&uid);
     if let Err(refusal) = verdict {
         reject(state, cx, &uid, refusal);
     } else if deleting {
@@ -238,40 +252,40 @@ pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, kno
     cx.touch(&uid);
 }
 
-fn admission_verdict(state: &NodeState, pod: &PodView) -> Result<(), admission::Refusal> {
+fn admission_verdict(state: &NodeState, pod: &PodView) -> Result<(), admission::AdmissionRejection> {
     admission::admit(
         pod,
-        &admission::Place {
+        &admission::AdmissionInputs {
             config: &state.config,
             facts: &state.facts,
             node: state.node.as_deref(),
             runtime: &state.runtime,
-            others: state.tally.beside(),
+            others: state.node_requests.requested_by_others(),
         },
     )
 }
 
-fn reject(state: &mut NodeState, cx: &mut Context, uid: &PodUid, refusal: admission::Refusal) {
+fn reject(state: &mut NodeState, cx: &mut Context, uid: &PodUid, refusal: admission::AdmissionRejection) {
     if let Some(entry) = state.pods.get_mut(uid) {
         // Nothing of it was mounted or made, unless an earlier agent let it in.
-        entry.ledger.released = entry.observed.as_ref().is_some_and(|r| r.pod.is_empty());
+        entry.ledger.volumes_and_cgroup_released = entry.observed.as_ref().is_some_and(|r| r.pod.is_empty());
     }
-    reject_late(state, cx, uid, refusal);
+    reject_admitted(state, cx, uid, refusal);
 }
 
 /// One that was let in: what was made for it goes.
-pub(super) fn reject_late(
+pub(super) fn reject_admitted(
     state: &mut NodeState,
     cx: &mut Context,
     uid: &PodUid,
-    refusal: admission::Refusal,
+    refusal: admission::AdmissionRejection,
 ) {
     cx.record(state, uid, ApiEvent::warning(&refusal.reason, refusal.message.clone()));
     cx.log(LogLevel::Warn, Some(uid), format!("pod was rejected: {}: {}", refusal.reason, refusal.message));
     if let Some(entry) = state.pods.get_mut(uid) {
         entry.rejection = Some((refusal.reason, refusal.message));
     }
-    state.recount(uid);
+    state.update_node_requests(uid);
     terminate(state, cx, uid, TerminationCause::Rejected, MINIMUM_GRACE_SECS);
 }
 
@@ -279,30 +293,30 @@ fn updated(state: &mut NodeState, cx: &mut Context, view: PodView) {
     let uid = view.uid.clone();
     let Some(entry) = state.pods.get_mut(&uid) else { return added(state, cx, view) };
     if let Some(why) = &entry.set_aside {
-        if why.definition != definition(&view.pod) {
-            return set_aside::lift(state, cx, &uid, view);
+        if why.definition != definition_hash(&view.pod) {
+            return set_aside::resume_pod(state, cx, &uid, view);
         }
         entry.view = view;
         return cx.touch(&uid);
     }
-    if entry.comes_back.is_some() {
+    if entry.recreate_as.is_some() {
         // What is still going is the pod as it was; the change is to the one that follows it.
-        entry.comes_back = Some(view);
+        entry.recreate_as = Some(view);
         return;
     }
     let deleting = view.is_deleting();
-    let Allocated { view, pending } = allocation::keep(view, &entry.view);
+    let Allocated { view, pending } = allocation::keep_allocated(view, &entry.view);
     let view = runtime_class::with_overhead(view, &state.runtime_classes);
     for (_, container) in view.all_containers() {
         let old = entry.view.container(&container.name).and_then(|(_, c)| c.image.clone());
         if old != container.image {
-            entry.ledger.images.remove(&container.name);
+            entry.ledger.image_states.remove(&container.name);
             entry.ledger.retry_at.remove(&container.name);
         }
     }
     set_view(entry, view);
     set_pending_resize(state, cx, &uid, pending);
-    state.recount(&uid);
+    state.update_node_requests(&uid);
     if deleting {
         let grace = deletion_grace(state, &uid);
         terminate(state, cx, &uid, TerminationCause::Deleted, grace);
@@ -313,12 +327,12 @@ fn updated(state: &mut NodeState, cx: &mut Context, view: PodView) {
 fn removed(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     if let Some(entry) = state.pods.get(uid).filter(|entry| entry.set_aside.is_some()) {
         let view = entry.view.clone();
-        set_aside::lift(state, cx, uid, view);
+        set_aside::resume_pod(state, cx, uid, view);
     }
     let Some(entry) = state.pods.get_mut(uid) else { return };
     entry.removed = true;
-    entry.comes_back = None;
-    state.recount(uid);
+    entry.recreate_as = None;
+    state.update_node_requests(uid);
     let grace = deletion_grace(state, uid);
     terminate(state, cx, uid, TerminationCause::Removed, grace);
     cx.touch(uid);
@@ -365,64 +379,64 @@ pub(super) fn terminate(
     if interrupt && let Some(plan) = entry.plan.as_mut().filter(|p| !p.cancelled) {
         plan.cancelled = true;
         let epoch = plan.epoch;
-        cx.emit(Effect::Cancel { uid: uid.clone(), epoch });
+        cx.emit(Effect::CancelPlan { uid: uid.clone(), epoch });
         csi::plan_cancelled(state, cx, uid, epoch);
     }
-    state.images.leave(uid);
+    state.images.remove_pod(uid);
     cx.touch(uid);
 }
 
 /// Runtime pods that nobody wants, once every source has spoken: stopped with the grace they were made with.
-pub(super) fn take_orphans(state: &mut NodeState, cx: &mut Context, at: Mono) {
+pub(super) fn terminate_orphans(state: &mut NodeState, cx: &mut Context, at: Mono) {
     if !state.sources_ready() {
         return;
     }
     let taken = state.take_unclaimed();
     // Those that can't be read stay, and with them what is doubted of them.
-    state.unclaimed_witnesses.retain(|uid, _| state.unclaimed.contains_key(uid));
+    state.unclaimed_guards.retain(|uid, _| state.unclaimed.contains_key(uid));
     for (uid, pod) in taken {
-        state.in_work = Some(uid.clone());
+        state.pod_in_step = Some(uid.clone());
         let grace = pod.containers.iter().filter_map(|c| c.pod_grace).max().unwrap_or(MINIMUM_GRACE_SECS);
         cx.log(
             LogLevel::Info,
             Some(&uid),
-            format!("pod {} is in the runtime, but no source wants it: stopping it", pod.full_name),
+            format!("pod {} runs but no pod source wants it (orphan); stopping it", pod.full_name),
         );
         let mut spec = Pod::default();
         spec.metadata.uid = Some(uid.to_string());
         spec.metadata.name = Some(pod.full_name.name.to_string());
         spec.metadata.namespace = Some(pod.full_name.namespace.to_string());
         let view = PodView::new(Arc::new(spec), Source::File);
-        if let Some(why) = set_aside::of(state, &view) {
+        if let Some(why) = set_aside::find_record(state, &view) {
             state.unclaimed.insert(uid, pod);
             set_aside::create(state, cx, view, why, true);
             continue;
         }
         let mut entry = PodEntry::new(view);
         entry.orphan = true;
-        state.counts.orphans += 1;
+        state.counters.orphans += 1;
         entry.removed = true;
         for id in
             pod.containers.iter().map(|c| c.id.as_str()).chain(pod.sandboxes.iter().map(|s| s.id.as_str()))
         {
-            state.ids.insert(id.to_owned(), uid.clone());
+            state.pod_by_runtime_id.insert(id.to_owned(), uid.clone());
         }
-        state.names.entry(pod.full_name.clone()).or_default().push_front(uid.clone());
-        entry.observed = Some(Reading { at, pod });
+        state.name_queues.entry(pod.full_name.clone()).or_default().push_front(uid.clone());
+        entry.observed = Some(PodObservation { at, pod });
         state.pods.insert(uid.clone(), entry);
-        state.recount(&uid);
+        state.update_node_requests(&uid);
         terminate(state, cx, &uid, TerminationCause::Orphan, grace.max(MINIMUM_GRACE_SECS));
     }
 }
 
 /// In each line for a name those who run already stand before those who came to it sooner: sources that spoke before
 /// the runtime was read could not know.
-pub(super) fn who_runs_goes_first(state: &mut NodeState) {
+pub(super) fn put_running_pods_first(state: &mut NodeState) {
     let pods = &state.pods;
     let runs = |uid: &PodUid| {
         pods.get(uid).and_then(|e| e.observed.as_ref()).is_some_and(|r| r.pod.anything_running())
     };
-    for line in state.names.values_mut().filter(|line| line.len() > 1) {
+    for line in state.name_queues.values_mut().filter(|line| line.len() > 1) {
         line.make_contiguous().sort_by_key(|uid| !runs(uid));
     }
 }
@@ -433,56 +447,56 @@ pub(super) fn name_holder(state: &NodeState, uid: &PodUid) -> Option<String> {
     if !entry.view.source.is_static() {
         return None;
     }
-    let line = state.names.get(&entry.view.full_name)?;
+    let line = state.name_queues.get(&entry.view.full_name)?;
     let before = line.iter().take_while(|other| *other != uid).filter_map(|other| state.pods.get(other));
     let holder = before.into_iter().find(|other| !matches!(other.lifecycle, Lifecycle::Finished));
     let unclaimed = state.unclaimed.values().find(|p| p.full_name == entry.view.full_name && p.uid != *uid);
     holder
-        .map(|other| other.view.human())
+        .map(|other| other.view.display_name())
         .or_else(|| unclaimed.map(|p| format!("{}({})", p.full_name, p.uid)))
 }
 
 /// Those who wait for this name may try: who held it without being known to us is gone.
-pub(super) fn name_freed(state: &NodeState, cx: &mut Context, name: &FullName) {
-    cx.touched.extend(state.names.get(name).into_iter().flatten().cloned());
+pub(super) fn wake_name_waiters(state: &NodeState, cx: &mut Context, name: &FullName) {
+    cx.touched.extend(state.name_queues.get(name).into_iter().flatten().cloned());
 }
 
 /// The entry goes; who waited for its name is looked at.
 pub(super) fn forget(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.remove(uid) else { return };
-    state.recount(uid);
-    state.forgotten.insert(uid.clone(), cx.now.mono);
+    state.update_node_requests(uid);
+    state.forgotten_at.insert(uid.clone(), cx.now.mono);
     state.confirmations.remove(uid);
     if let Some(reading) = &entry.observed {
         for id in reading.pod.containers.iter().map(|c| c.id.as_str()) {
-            state.ids.remove(id);
+            state.pod_by_runtime_id.remove(id);
         }
         for id in reading.pod.sandboxes.iter().map(|s| s.id.as_str()) {
-            state.ids.remove(id);
+            state.pod_by_runtime_id.remove(id);
         }
     }
-    state.images.leave(uid);
+    state.images.remove_pod(uid);
     super::objects::release(state, cx, uid);
     if entry.timer.is_some() {
-        cx.timer(crate::TimerKey::Pod(uid.clone()), None);
+        cx.timer(crate::TimerKey::PodWakeUp(uid.clone()), None);
     }
     if entry.publication.retry_at.is_some() {
-        cx.timer(crate::TimerKey::Report(uid.clone()), None);
+        cx.timer(crate::TimerKey::RetryStatusPatch(uid.clone()), None);
     }
-    if entry.disk_watched {
-        cx.timer(crate::TimerKey::Disk(uid.clone()), None);
+    if entry.disk_usage_watched {
+        cx.timer(crate::TimerKey::MeasureDisk(uid.clone()), None);
     }
     if entry.view.source.is_static() {
         cx.mirrors.insert(entry.view.full_name.clone());
     }
     release_name(state, cx, &entry.view, true);
-    cx.emit(Effect::Forget { uid: uid.clone() });
+    cx.emit(Effect::ForgetPod { uid: uid.clone() });
     write_node_cgroups(state, cx);
 }
 
 /// Those who stand behind this pod in the line for its name may try.
 pub(super) fn release_name(state: &mut NodeState, cx: &mut Context, view: &PodView, leave: bool) {
-    let Some(line) = state.names.get_mut(&view.full_name) else { return };
+    let Some(line) = state.name_queues.get_mut(&view.full_name) else { return };
     if leave {
         line.retain(|uid| *uid != view.uid);
     }
@@ -490,7 +504,7 @@ pub(super) fn release_name(state: &mut NodeState, cx: &mut Context, view: &PodVi
         cx.touched.insert(uid.clone());
     }
     if line.is_empty() {
-        state.names.remove(&view.full_name);
+        state.name_queues.remove(&view.full_name);
     }
 }
 
@@ -500,11 +514,11 @@ pub(super) fn write_node_cgroups(state: &mut NodeState, cx: &mut Context) {
     if !state.config.cgroups_per_qos || !state.runtime.ever_ready {
         return;
     }
-    let milli = state.tally.burstable_milli();
-    if state.burstable_shares_written == Some(milli) {
+    let milli = state.node_requests.burstable_milli_cpu();
+    if state.written_burstable_milli_cpu == Some(milli) {
         return;
     }
-    state.burstable_shares_written = Some(milli);
+    state.written_burstable_milli_cpu = Some(milli);
     let specs =
         cgroups::node_cgroup_specs(&state.config, &state.facts, i64::try_from(milli).unwrap_or(i64::MAX));
     cx.emit(Effect::EnsureCgroups { specs });

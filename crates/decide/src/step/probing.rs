@@ -8,11 +8,11 @@ use model::{ContainerId, PodUid};
 
 use super::Context;
 use crate::effect::{Effect, TimerKey};
-use crate::probes::{self, ATTEMPTS, Due, Surroundings};
+use crate::probes::{self, ATTEMPTS, DueProbe, ProbeInputs};
 use crate::state::{NodeState, PodEntry};
 
 /// Before the status is derived: it tells what the workers know of the instances that are seen now.
-pub(super) fn attend(state: &mut NodeState, cx: &Context, uid: &PodUid) {
+pub(super) fn update_probe_workers(state: &mut NodeState, cx: &Context, uid: &PodUid) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
     if entry.orphan || entry.rejection.is_some() || entry.probes.is_idle() {
         return;
@@ -22,12 +22,12 @@ pub(super) fn attend(state: &mut NodeState, cx: &Context, uid: &PodUid) {
         entry.ledger.must_restart.extend(killed.map(|(name, of)| (name.clone(), of.id.clone())));
         entry.probes.remember(record);
     }
-    if state.runtime.is_nameless() {
+    if state.runtime.runtime_name_is_unknown() {
         // Whose container it was that was ready is told by its id, and ids begin with that name.
         return;
     }
     let PodEntry { probes, view, observed, lifecycle, status, .. } = entry;
-    let around = Surroundings {
+    let around = ProbeInputs {
         pod: view,
         observed: observed.as_ref().map(|reading| &*reading.pod),
         lifecycle,
@@ -36,7 +36,7 @@ pub(super) fn attend(state: &mut NodeState, cx: &Context, uid: &PodUid) {
         agent_started: state.started,
         now: cx.now,
     };
-    probes::attend(probes, &around);
+    probes::update_workers(probes, &around);
 }
 
 /// After a pod was settled. `before`: its status until then.
@@ -51,25 +51,25 @@ pub(super) fn settled(
         (Some(before), Some(now)) => !Arc::ptr_eq(before, now),
         (before, now) => before.is_some() != now.is_some(),
     };
-    keep(state, cx, uid);
-    go_on(state, cx, uid, news);
+    store_probe_record(state, cx, uid);
+    start_due_probes(state, cx, uid, news);
 }
 
 /// Puts on record what changed.
-fn keep(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+fn store_probe_record(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
     if entry.orphan || entry.lifecycle.is_terminated() {
         return;
     }
     let record = entry.probes.record(&entry.ledger.must_restart);
-    if record != entry.probes.kept {
-        entry.probes.kept = record.clone();
-        cx.emit(Effect::KeepProbeRecord { uid: uid.clone(), record });
+    if record != entry.probes.stored_record {
+        entry.probes.stored_record = record.clone();
+        cx.emit(Effect::StoreProbeRecord { uid: uid.clone(), record });
     }
 }
 
 /// Begins what is due, and sets the pod's timer for the rest.
-pub(super) fn go_on(state: &mut NodeState, cx: &mut Context, uid: &PodUid, news: bool) {
+pub(super) fn start_due_probes(state: &mut NodeState, cx: &mut Context, uid: &PodUid, news: bool) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
     if entry.probes.is_idle() && entry.probes.timer.is_none() {
         return;
@@ -80,25 +80,27 @@ pub(super) fn go_on(state: &mut NodeState, cx: &mut Context, uid: &PodUid, news:
         entry.probes.timer = wake;
         cx.timer(TimerKey::Probe(uid.clone()), wake);
     }
-    for Due { container, kind, id, call } in due {
+    for DueProbe { container, kind, id, call } in due {
         match call {
             Ok(call) => {
                 let uid = uid.clone();
                 cx.emit(Effect::RunProbe { uid, container, kind, id, call, attempts: ATTEMPTS });
             }
-            Err(message) => done(state, cx, uid, (&container, kind), &id, &ProbeOutcome::unknown(message)),
+            Err(message) => {
+                probe_done(state, cx, uid, (&container, kind), &id, &ProbeOutcome::unknown(message))
+            }
         }
     }
 }
 
-pub(super) fn timer(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+pub(super) fn probe_timer(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     if let Some(entry) = state.pods.get_mut(uid) {
         entry.probes.timer = None;
-        go_on(state, cx, uid, false);
+        start_due_probes(state, cx, uid, false);
     }
 }
 
-pub(super) fn done(
+pub(super) fn probe_done(
     state: &mut NodeState,
     cx: &mut Context,
     uid: &PodUid,
@@ -107,13 +109,15 @@ pub(super) fn done(
     outcome: &ProbeOutcome,
 ) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
-    let Some(answer) = probes::done(&mut entry.probes, &entry.view, probe, id, outcome) else { return };
+    let Some(answer) = probes::record_outcome(&mut entry.probes, &entry.view, probe, id, outcome) else {
+        return;
+    };
     if let Some(event) = answer.event {
         cx.record(state, uid, event);
     }
     if answer.changed {
         cx.touch(uid);
     } else {
-        go_on(state, cx, uid, false);
+        start_due_probes(state, cx, uid, false);
     }
 }

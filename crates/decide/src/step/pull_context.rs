@@ -13,13 +13,13 @@ use model::observed::ObservedPod;
 use model::pod::PodView;
 
 use super::{Context, settle};
-use crate::credentials::plugin::is_asked;
-use crate::credentials::{access_id, own_candidates, repository};
+use crate::credentials::plugin::matches_image;
+use crate::credentials::{credentials_fingerprint, pull_secret_candidates, repository};
 use crate::effect::{PullContext, PullingPod};
 use crate::hash::fnv1a_64;
 use crate::images::{PullKey, PullRequest, split_key};
-use crate::place;
 use crate::plan::pull_sandbox_config;
+use crate::sandbox_placement;
 use crate::state::NodeState;
 
 /// The agent's own notes about where a static pod came from. They differ between all pods and mean nothing to a pull.
@@ -29,18 +29,22 @@ const SOURCE_ANNOTATIONS: &str = "kubernetes.io/config.";
 pub(super) fn request(state: &NodeState, uid: &PodUid, image: &str) -> PullRequest {
     let Some(entry) = state.pods.get(uid) else {
         let key = PullKey { image: image.to_owned(), ..PullKey::default() };
-        return PullRequest { key, own: Vec::new(), asks_plugins: false };
+        return PullRequest { key, pod_credentials: Vec::new(), asks_plugins: false };
     };
-    let own = state.objects.as_ref().map(|desk| own_candidates(desk, &entry.view, image)).unwrap_or_default();
+    let own = state
+        .objects
+        .as_ref()
+        .map(|desk| pull_secret_candidates(desk, &entry.view, image))
+        .unwrap_or_default();
     let has_account = !service_account(&entry.view).is_empty();
     let asked = asked_plugins(state, image, has_account);
     let takes_token = has_account && asked.iter().any(|plugin| plugin.token.is_some());
     let key = PullKey {
         image: image.to_owned(),
-        access: access_id(&own),
+        access: credentials_fingerprint(&own),
         requester: requester_id(&entry.view, takes_token),
     };
-    PullRequest { key, own, asks_plugins: !asked.is_empty() }
+    PullRequest { key, pod_credentials: own, asks_plugins: !asked.is_empty() }
 }
 
 fn asked_plugins<'a>(state: &'a NodeState, image: &str, has_account: bool) -> Vec<&'a CredentialPlugin> {
@@ -49,11 +53,11 @@ fn asked_plugins<'a>(state: &'a NodeState, image: &str, has_account: bool) -> Ve
         return Vec::new();
     }
     let repository = repository(split_key(image).0);
-    plugins.iter().filter(|plugin| is_asked(plugin, &repository, has_account)).collect()
+    plugins.iter().filter(|plugin| matches_image(plugin, &repository, has_account)).collect()
 }
 
 /// Whether some plugin may have credentials for the image that belong to the pod's service account.
-pub(super) fn account_may_open(state: &NodeState, uid: &PodUid, image: &str) -> bool {
+pub(super) fn service_account_may_have_credentials(state: &NodeState, uid: &PodUid, image: &str) -> bool {
     let Some(entry) = state.pods.get(uid) else { return false };
     !service_account(&entry.view).is_empty()
         && asked_plugins(state, image, true).iter().any(|plugin| plugin.token.is_some())
@@ -95,7 +99,7 @@ pub(super) fn pull_context(state: &mut NodeState, cx: &Context, uid: &PodUid) ->
         Some(reading) => reading.pod.clone(),
         None => Arc::new(ObservedPod::empty(view.uid.clone(), view.full_name.clone())),
     };
-    let place = place::find(state, &view, &observed);
+    let place = sandbox_placement::choose_placement(state, &view, &observed);
     let inputs = settle::plan_inputs(state, uid, &observed, place, cx.now);
     PullContext { annotations, sandbox: inputs.and_then(|inputs| pull_sandbox_config(&inputs)) }
 }

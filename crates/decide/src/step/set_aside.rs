@@ -6,44 +6,44 @@ use model::pod::PodView;
 use model::why::{Cause, Why};
 use model::{ApiEvent, PodUid};
 
-use super::pods::{self, Known};
+use super::pods::{self, PriorObservation};
 use super::{Context, api, settle};
 use crate::effect::{Effect, LogLevel};
-use crate::set_aside::{REASON, SetAside, definition};
+use crate::set_aside::{REASON, SetAside, definition_hash};
 use crate::state::{NodeState, PodEntry};
 
 /// Why a pod of this definition is set aside, if it is.
-pub(super) fn of(state: &NodeState, view: &PodView) -> Option<SetAside> {
+pub(super) fn find_record(state: &NodeState, view: &PodView) -> Option<SetAside> {
     let found = state.set_aside.get(&view.uid)?;
-    (found.definition == definition(&view.pod)).then(|| found.clone())
+    (found.definition == definition_hash(&view.pod)).then(|| found.clone())
 }
 
 /// Makes the entry of a pod that is set aside. Nothing is derived from its definition: that may be what panics.
 /// `orphan`: no source wants it.
 pub(super) fn create(state: &mut NodeState, cx: &mut Context, view: PodView, why: SetAside, orphan: bool) {
     let uid = view.uid.clone();
-    state.names.entry(view.full_name.clone()).or_default().push_back(uid.clone());
+    state.name_queues.entry(view.full_name.clone()).or_default().push_back(uid.clone());
     let observed = state.unclaimed.remove(&uid).map(|pod| {
         let at = state.full_observation.last.unwrap_or(model::Mono::ZERO);
-        crate::state::Reading { at, pod }
+        crate::state::PodObservation { at, pod }
     });
     cx.log(LogLevel::Error, Some(&uid), format!("pod is set aside: {}", why.message));
     let event = ApiEvent::warning(REASON, why.message.clone());
     let (set_aside, removed) = (Some(why), orphan);
     let entry = PodEntry { observed, set_aside, orphan, removed, ..PodEntry::without_amounts(view) };
     state.pods.insert(uid.clone(), entry);
-    state.recount(&uid);
+    state.update_node_requests(&uid);
     cx.record(state, &uid, event);
     cx.touch(&uid);
 }
 
 /// Takes the place of everything else that settling a pod is.
-pub(super) fn tell(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+pub(super) fn report_set_aside(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get(uid) else { return };
     let Some(why) = entry.set_aside.clone() else { return };
     let orphan = entry.orphan;
     let cause = Cause::SetAside { message: why.message.clone() };
-    settle::say(state, cx, uid, vec![Why { container: None, cause, next_attempt: None }]);
+    settle::set_why(state, cx, uid, vec![Why { container: None, cause, next_attempt: None }]);
     if why.unreported || orphan {
         return;
     }
@@ -61,21 +61,21 @@ pub(super) fn tell(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
             entry.status = Some(status.clone());
             entry.publication.dirty = true;
         }
-        cx.emit(Effect::PublishStatus { uid: uid.clone(), status });
+        cx.emit(Effect::StatusChanged { uid: uid.clone(), status });
     }
-    api::report(state, cx, uid);
+    api::publish_status(state, cx, uid);
 }
 
 /// Its definition changed, or nobody wants it any more: from here on it is a pod like any other.
-pub(super) fn lift(state: &mut NodeState, cx: &mut Context, uid: &PodUid, view: PodView) {
+pub(super) fn resume_pod(state: &mut NodeState, cx: &mut Context, uid: &PodUid, view: PodView) {
     let Some(entry) = state.pods.get(uid) else { return };
-    let known = Known {
+    let known = PriorObservation {
         reading: entry.observed.clone(),
         last_mutation: entry.last_mutation,
-        unread: entry.unread,
-        observing: entry.observing,
+        unread_since_mutation: entry.unread_since_mutation,
+        observation_request: entry.observation_request,
     };
-    cx.log(LogLevel::Info, Some(uid), "pod is no longer set aside: it is another definition");
+    cx.log(LogLevel::Info, Some(uid), "pod is no longer set aside: its definition changed");
     state.set_aside.remove(uid);
     pods::forget(state, cx, uid);
     pods::create(state, cx, view, Some(known));

@@ -9,51 +9,51 @@ use model::pod::{ContainerKind, PodView};
 use model::why::{Cause, Why};
 use model::{ApiEvent, Now, PodUid};
 
-use super::pods::Known;
+use super::pods::PriorObservation;
 use super::{
-    Context, api, disk_limits, images, objects, observe, pods, probing, set_aside, statuses, volumes,
+    Context, api, disk_limits, images, missing_status, objects, observe, pods, probing, set_aside, volumes,
 };
-use crate::admission::Refusal;
+use crate::admission::AdmissionRejection;
 use crate::effect::{Effect, Epoch, TimerKey};
 use crate::ledger::{PodRetry, VolumeSize};
 use crate::lifecycle::{Lifecycle, TerminationCause};
-use crate::place::{self, Place, PlaceError};
-use crate::plan::{Note, PlanInputs, PodPlan, plan_pod};
+use crate::plan::{PlanInputs, PlanNote, PodPlan, plan_pod};
 use crate::sandbox::sandbox_change;
+use crate::sandbox_placement::{self, SandboxPlacement, SandboxPlacementError};
 use crate::state::{NodeState, PodEntry, RunningPlan, WhySince};
-use crate::status::{self, Verdict};
+use crate::status::{self, StatusCheck};
 
 /// Keys of Events that hold now are few; older ones are of no use.
 const ANNOUNCEMENTS_KEPT: usize = 64;
 
 pub(super) fn settle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     if state.pods.get(uid).is_some_and(|entry| entry.set_aside.is_some()) {
-        return set_aside::tell(state, cx, uid);
+        return set_aside::report_set_aside(state, cx, uid);
     }
     let before = state.pods.get(uid).and_then(|e| e.status.clone());
-    statuses::follow_reading(state, cx, uid);
+    missing_status::update_missing_status_retry(state, cx, uid);
     loop {
-        probing::attend(state, cx, uid);
+        probing::update_probe_workers(state, cx, uid);
         if let Some(entry) = state.pods.get_mut(uid) {
-            give_up_restarts(entry);
+            abandon_lost_restarts(entry);
         }
         refresh_status(state, cx, uid);
-        if !advance(state, cx, uid) {
+        if !advance_lifecycle(state, cx, uid) {
             break;
         }
     }
     if let Some(entry) = state.pods.get_mut(uid) {
-        welcome_back(entry);
+        clear_completed_restarts(entry);
     }
-    objects::attend(state, cx, uid);
+    objects::request_needed_objects(state, cx, uid);
     plan(state, cx, uid);
     probing::settled(state, cx, uid, before.as_ref());
-    disk_limits::attend(state, cx, uid);
-    api::report(state, cx, uid);
+    disk_limits::start_measuring(state, cx, uid);
+    api::publish_status(state, cx, uid);
 }
 
 /// One move of the lifecycle, if one is due. `false`: it stays where it is (or the pod is gone).
-fn advance(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
+fn advance_lifecycle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
     let Some(entry) = state.pods.get_mut(uid) else { return false };
     match &entry.lifecycle {
         Lifecycle::Syncing => {
@@ -69,19 +69,19 @@ fn advance(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
         Lifecycle::Terminating(_) => {
             let stopped = &entry.ledger.stopped_sandboxes;
             let quiet = entry.plan.is_none()
-                && entry.fresh().is_some_and(|o| {
+                && entry.fresh_observation().is_some_and(|o| {
                     !o.anything_running() && o.sandboxes.iter().all(|s| stopped.contains(&s.id))
                 });
             if quiet {
                 entry.lifecycle = Lifecycle::Terminated;
                 entry.publication.dirty = true;
                 entry.ledger.pod_retry = None;
-                state.recount(uid);
+                state.update_node_requests(uid);
             }
             quiet
         }
         Lifecycle::Terminated => {
-            let released = entry.ledger.released && entry.plan.is_none();
+            let released = entry.ledger.volumes_and_cgroup_released && entry.plan.is_none();
             if released {
                 entry.lifecycle = Lifecycle::Finished;
                 let view = entry.view.clone();
@@ -110,26 +110,27 @@ fn finished(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
     if entry.plan.is_some() {
         return false;
     }
-    if entry.comes_back.is_some() && entry.fresh().is_none() {
+    if entry.recreate_as.is_some() && entry.fresh_observation().is_none() {
         // What was removed just now would be taken for its past, and an old end for its own.
         return false;
     }
-    if let Some(view) = entry.comes_back.take() {
-        let known = Known {
+    if let Some(view) = entry.recreate_as.take() {
+        let known = PriorObservation {
             reading: entry.observed.clone(),
             last_mutation: entry.last_mutation,
-            unread: entry.unread,
-            observing: entry.observing,
+            unread_since_mutation: entry.unread_since_mutation,
+            observation_request: entry.observation_request,
         };
         pods::forget(state, cx, uid);
         match view.source.is_static() {
-            true => state.counts.static_pods_back += 1,
-            false => state.counts.api_pods_back += 1,
+            true => state.counters.static_pods_recreated += 1,
+            false => state.counters.api_pods_recreated += 1,
         }
         pods::create(state, cx, view, Some(known));
         return true;
     }
-    let nothing_left = entry.fresh().is_some_and(|o| o.is_empty()) && entry.ledger.content_removed;
+    let nothing_left =
+        entry.fresh_observation().is_some_and(|o| o.is_empty()) && entry.ledger.directories_removed;
     if entry.removed && nothing_left {
         state.user_ids.remove(uid);
         pods::forget(state, cx, uid);
@@ -140,16 +141,18 @@ fn finished(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
 fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get(uid) else { return };
     let Some(reading) = entry.observed.as_ref().filter(|_| !entry.orphan) else { return };
-    if state.runtime.is_nameless() && !reading.pod.containers.is_empty() {
+    if state.runtime.runtime_name_is_unknown() && !reading.pod.containers.is_empty() {
         // Ids of containers begin with it. Reported without, each would look like another container.
         return;
     }
-    if statuses::is_needed(entry) && deadline(state, cx, uid).is_none_or(|at| at > cx.now.mono) {
+    if missing_status::missing_status_is_needed(entry)
+        && deadline(state, cx, uid).is_none_or(|at| at > cx.now.mono)
+    {
         // What was said of the pod stands until its status can be read.
         return;
     }
     let qos = entry.qos;
-    let view = judged_view(entry);
+    let view = view_for_status(entry);
     let none = BTreeMap::new();
     let must_restart = if entry.lifecycle.may_start() { &entry.ledger.must_restart } else { &none };
     let old = entry.status.clone().or_else(|| api::shown_status(state, entry));
@@ -160,14 +163,14 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
                 pod: &view,
                 observed: &reading.pod,
                 old: old.as_deref(),
-                failures: &entry.ledger.failures,
+                failures: &entry.ledger.start_failures,
                 must_restart,
                 eviction: entry.eviction.as_ref().map(|(reason, message)| (&**reason, &**message)),
                 terminal: entry.lifecycle.is_terminated(),
                 probes: &entry.probes.reports(&entry.view),
                 runtime_name: &state.runtime.name,
                 recursive_read_only: recursive_read_only(state, &reading.pod),
-                stop_signals: state.config.feature(crate::signals::GATE),
+                stop_signals: state.config.feature(crate::stop_signals::GATE),
                 image_volume_digests: state.config.feature(status::IMAGE_VOLUME_DIGEST_GATE),
                 ready_to_start: state.config.features.get(status::READY_TO_START_GATE) != Some(&false),
                 keeps_readiness: !state.config.feature(status::FORGET_READINESS_GATE),
@@ -181,34 +184,35 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
             };
             let derived = status::derive(&inputs);
             if matches!(entry.lifecycle, Lifecycle::Finished) {
-                status::keep_last_word(old.as_deref(), status::finish(&entry.view, derived))
+                status::keep_terminal_conditions(old.as_deref(), status::finish_status(&entry.view, derived))
             } else {
                 derived
             }
         }
     };
-    let accepted = match status::judge(&view, old.as_deref(), derived, cx.now) {
-        Verdict::Accepted(status) => Arc::from(status),
+    let accepted = match status::check_status(&view, old.as_deref(), derived, cx.now) {
+        StatusCheck::Accepted(status) => Arc::from(status),
         // The API shows just this already.
-        Verdict::Unchanged if entry.status.is_none() => old.unwrap_or_default(),
-        Verdict::Unchanged | Verdict::Illegal(_) => return,
+        StatusCheck::Unchanged if entry.status.is_none() => old.unwrap_or_default(),
+        StatusCheck::Unchanged | StatusCheck::Illegal(_) => return,
     };
     if let Some(entry) = state.pods.get_mut(uid) {
         entry.status = Some(accepted.clone());
         entry.publication.dirty = true;
     }
-    cx.emit(Effect::PublishStatus { uid: uid.clone(), status: accepted });
+    cx.emit(Effect::StatusChanged { uid: uid.clone(), status: accepted });
 }
 
 /// Whether what runs the pod can mount so.
 fn recursive_read_only(state: &NodeState, observed: &ObservedPod) -> bool {
     let handler = observed.newest_sandbox().map_or("", |s| &s.runtime_handler);
-    place::features(&state.runtime.handlers, handler).is_some_and(|f| f.recursive_read_only_mounts)
+    sandbox_placement::handler_features(&state.runtime.handlers, handler)
+        .is_some_and(|f| f.recursive_read_only_mounts)
 }
 
 /// The pod as its status judges it: a container that was killed in order to be started again counts as one that is
 /// always restarted until it is back, or the pod would be called over in between.
-fn judged_view(entry: &PodEntry) -> PodView {
+fn view_for_status(entry: &PodEntry) -> PodView {
     let forced = &entry.ledger.must_restart;
     if forced.is_empty() {
         return entry.view.clone();
@@ -224,9 +228,10 @@ fn judged_view(entry: &PodEntry) -> PodView {
 
 /// Who was killed to be started again is started in the same sandbox. When that is gone, policies decide what a new one
 /// is made for: a pod for which none is made would be called running for ever.
-fn give_up_restarts(entry: &mut PodEntry) {
+fn abandon_lost_restarts(entry: &mut PodEntry) {
     let lost = |e: &PodEntry| {
-        e.fresh().is_some_and(|o| o.newest_sandbox().is_some() && sandbox_change(&e.view, o).needed)
+        e.fresh_observation()
+            .is_some_and(|o| o.newest_sandbox().is_some() && sandbox_change(&e.view, o).needed)
     };
     if !entry.ledger.must_restart.is_empty() && entry.plan.is_none() && lost(entry) {
         entry.ledger.must_restart.clear();
@@ -234,76 +239,77 @@ fn give_up_restarts(entry: &mut PodEntry) {
 }
 
 /// Those that are back are judged by their own policy again.
-fn welcome_back(entry: &mut PodEntry) {
+fn clear_completed_restarts(entry: &mut PodEntry) {
     // An older reading does not show what a plan has just made.
-    let Some(reading) = entry.observed.as_ref().filter(|_| entry.plan.is_none() && entry.fresh().is_some())
+    let Some(reading) =
+        entry.observed.as_ref().filter(|_| entry.plan.is_none() && entry.fresh_observation().is_some())
     else {
         return;
     };
     let counts = |c: &&model::observed::ObservedContainer| {
         entry.view.container(&c.name).is_some_and(|(kind, _)| kind != ContainerKind::Ephemeral)
     };
-    entry.ledger.resetting &= reading.pod.containers.iter().any(|c| counts(&c));
+    entry.ledger.restarting_all_containers &= reading.pod.containers.iter().any(|c| counts(&c));
     entry.ledger.must_restart.retain(|name, killed| {
         !reading.pod.newest(name).is_some_and(|c| c.id != *killed && c.state == ContainerState::Running)
     });
-    entry.ledger.doomed.retain(|id, _| reading.pod.containers.iter().any(|c| c.id == *id));
-    entry.ledger.pre_stopped.retain(|id| reading.pod.containers.iter().any(|c| c.id == *id));
+    entry.ledger.containers_to_stop.retain(|id, _| reading.pod.containers.iter().any(|c| c.id == *id));
+    entry.ledger.pre_stop_begun.retain(|id| reading.pod.containers.iter().any(|c| c.id == *id));
 }
 
 fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get(uid) else { return };
     if entry.plan.is_some() {
-        return volumes::update_meanwhile(state, cx, uid);
+        return volumes::update_files_during_plan(state, cx, uid);
     }
     if state.full_observation.last.is_none() {
         // Who else is here, perhaps under the same name, is not known before everything was read once.
-        return say(state, cx, uid, vec![unseen(state)]);
+        return set_why(state, cx, uid, vec![why_not_observed(state)]);
     }
-    let Some(observed) = entry.fresh().cloned() else {
+    let Some(observed) = entry.fresh_observation().cloned() else {
         // For a moment, after each of our own deeds: what was said before it says more than that we look.
         let of_runtime = |w: &WhySince| matches!(w.why.cause, Cause::RuntimeNotReady { .. });
         if entry.why.is_empty() || !state.runtime.ready || entry.why.iter().any(of_runtime) {
-            say(state, cx, uid, vec![unseen(state)]);
+            set_why(state, cx, uid, vec![why_not_observed(state)]);
         }
         if !state.full_observation.in_flight {
-            ensure_reading(state, cx, uid);
+            ensure_observation(state, cx, uid);
         }
         return;
     };
-    if state.sweeping.contains(uid) {
+    if state.pods_being_swept.contains(uid) {
         // What an earlier pod of this UID left is being removed.
-        return say(
+        return set_why(
             state,
             cx,
             uid,
             vec![Why { container: None, cause: Cause::Releasing, next_attempt: None }],
         );
     }
-    statuses::ask_when_due(state, cx, uid);
+    missing_status::ask_when_due(state, cx, uid);
     let Some(entry) = state.pods.get(uid) else { return };
-    if statuses::is_needed(entry) {
+    if missing_status::missing_status_is_needed(entry) {
         let mut waits = PodPlan::default();
-        statuses::add_to_plan(&mut waits, entry, &observed, cx.now.mono);
-        return carry_out(state, cx, uid, waits);
+        missing_status::add_to_plan(&mut waits, entry, &observed, cx.now.mono);
+        return apply_plan(state, cx, uid, waits);
     }
     let view = entry.view.clone();
     let place = match entry.lifecycle.may_start() {
-        true => place::find(state, &view, &observed),
-        false => Ok(Place::default()),
+        true => sandbox_placement::choose_placement(state, &view, &observed),
+        false => Ok(SandboxPlacement::default()),
     };
     let Some(inputs) = plan_inputs(state, uid, &observed, place, cx.now) else { return };
     let mut made = plan_pod(&inputs);
     let Some(entry) = state.pods.get(uid) else { return };
-    statuses::add_to_plan(&mut made, entry, &observed, cx.now.mono);
-    carry_out(state, cx, uid, made);
+    missing_status::add_to_plan(&mut made, entry, &observed, cx.now.mono);
+    apply_plan(state, cx, uid, made);
 }
 
 pub(super) fn plan_inputs<'a>(
     state: &'a NodeState,
     uid: &PodUid,
     observed: &'a ObservedPod,
-    place: Result<Place, PlaceError>,
+    place: Result<SandboxPlacement, SandboxPlacementError>,
     now: Now,
 ) -> Option<PlanInputs<'a>> {
     Some(PlanInputs {
@@ -314,7 +320,7 @@ pub(super) fn plan_inputs<'a>(
         observed,
         name_holder: pods::name_holder(state, uid),
         primary_family: state.primary_family(),
-        place,
+        placement: place,
         cluster: state.objects.as_ref(),
         node: state.node.as_deref(),
         now,
@@ -322,7 +328,7 @@ pub(super) fn plan_inputs<'a>(
 }
 
 /// Why a pod that was not read freshly waits: for a moment, unless there is nobody who could be read.
-fn unseen(state: &NodeState) -> Why {
+fn why_not_observed(state: &NodeState) -> Why {
     let cause = match &state.runtime {
         runtime if runtime.ready => Cause::Observing,
         runtime => Cause::RuntimeNotReady { message: runtime.message.clone() },
@@ -331,34 +337,38 @@ fn unseen(state: &NodeState) -> Why {
 }
 
 /// Somebody must be reading this pod, or nothing will ever wake it.
-fn ensure_reading(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
-    if state.pods.get(uid).is_some_and(|e| !e.observing.in_flight && e.observing.wanted.is_none()) {
-        observe::want(state, cx, uid);
+fn ensure_observation(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    if state
+        .pods
+        .get(uid)
+        .is_some_and(|e| !e.observation_request.in_flight && e.observation_request.wanted.is_none())
+    {
+        observe::request_observation(state, cx, uid);
     }
 }
 
-fn carry_out(state: &mut NodeState, cx: &mut Context, uid: &PodUid, made: PodPlan) {
+fn apply_plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid, made: PodPlan) {
     let PodPlan { stages, mut wake_at, why, notes } = made;
     let mut status_changed = false;
     let mut needs = Vec::new();
     for note in notes {
         match note {
-            Note::Need(need) => needs.push(need),
-            Note::PodFailure { step, message, event } => {
-                let at = pod_failed(state, cx, uid, step, message, event);
+            PlanNote::NeedImage(need) => needs.push(need),
+            PlanNote::PodFailure { step, message, event } => {
+                let at = pod_step_failed(state, cx, uid, step, message, event);
                 wake_at = Some(wake_at.map_or(at, |w| w.min(at)));
             }
-            Note::NoRoomForVolumes { driver, message } => {
-                cx.emit(Effect::AskDriver { driver });
-                pods::reject_late(state, cx, uid, Refusal::no_room_for_volumes(message));
+            PlanNote::NoRoomForVolumes { driver, message } => {
+                cx.emit(Effect::RefreshDriverNodeInfo { driver });
+                pods::reject_admitted(state, cx, uid, AdmissionRejection::no_room_for_volumes(message));
             }
-            note => status_changed |= remember(state, cx, uid, note),
+            note => status_changed |= apply_note(state, cx, uid, note),
         }
     }
     if let Some(at) = deadline(state, cx, uid) {
         wake_at = Some(wake_at.map_or(at, |w| w.min(at)));
     }
-    say(state, cx, uid, why);
+    set_why(state, cx, uid, why);
     objects::hold_claims(state, uid, &stages);
     let Some(entry) = state.pods.get_mut(uid) else { return };
     if !stages.is_empty() {
@@ -366,11 +376,11 @@ fn carry_out(state: &mut NodeState, cx: &mut Context, uid: &PodUid, made: PodPla
         state.next_epoch += 1;
         let stages = Arc::new(stages);
         entry.plan = Some(RunningPlan::new(epoch, stages.clone()));
-        cx.emit(Effect::Run { uid: uid.clone(), epoch, stages });
+        cx.emit(Effect::RunPlan { uid: uid.clone(), epoch, stages });
     }
     set_timer(state, cx, uid, wake_at);
     for need in needs {
-        images::request(state, cx, uid, &need);
+        images::request_image(state, cx, uid, &need);
     }
     if status_changed {
         refresh_status(state, cx, uid);
@@ -384,53 +394,53 @@ fn deadline(state: &NodeState, cx: &Context, uid: &PodUid) -> Option<model::Mono
 }
 
 /// Keeps what a plan noted. Says whether the pod's status may differ now.
-fn remember(state: &mut NodeState, cx: &mut Context, uid: &PodUid, note: Note) -> bool {
+fn apply_note(state: &mut NodeState, cx: &mut Context, uid: &PodUid, note: PlanNote) -> bool {
     let Some(entry) = state.pods.get_mut(uid) else { return false };
     match note {
-        Note::Failure { container, failure, retry_at } => {
+        PlanNote::Failure { container, failure, retry_at } => {
             if let Some(at) = retry_at {
                 entry.ledger.retry_at.insert(container.clone(), at);
             }
             // The next try looks at the files anew.
             entry.ledger.env_files.remove(&container);
-            entry.ledger.failures.insert(container, failure.clone()) != Some(failure)
+            entry.ledger.start_failures.insert(container, failure.clone()) != Some(failure)
         }
-        Note::CrashAdvance { container, entry: advanced } => {
-            entry.ledger.crash.insert(container, advanced);
+        PlanNote::CrashAdvance { container, entry: advanced } => {
+            entry.ledger.crash_back_offs.insert(container, advanced);
             false
         }
-        Note::Announce { key, event } => {
-            if entry.ledger.announced.len() >= ANNOUNCEMENTS_KEPT {
+        PlanNote::Announce { key, event } => {
+            if entry.ledger.recorded_event_keys.len() >= ANNOUNCEMENTS_KEPT {
                 // A pod that crashes for years must not be remembered word by word.
-                entry.ledger.announced.clear();
+                entry.ledger.recorded_event_keys.clear();
             }
-            if entry.ledger.announced.insert(key) {
+            if entry.ledger.recorded_event_keys.insert(key) {
                 cx.record(state, uid, event);
             }
             false
         }
-        Note::MustRestart { container, killed } => {
+        PlanNote::MustRestart { container, killed } => {
             entry.ledger.must_restart.insert(container, killed);
             false
         }
-        Note::VolumesAwaited => {
-            entry.ledger.volumes_since.get_or_insert(cx.now.mono);
+        PlanNote::WaitingForVolumes => {
+            entry.ledger.waiting_for_volumes_since.get_or_insert(cx.now.mono);
             false
         }
-        Note::VolumeSize { volume, size } => {
-            entry.ledger.sizes.entry(volume).or_insert(VolumeSize { size, ..VolumeSize::default() });
+        PlanNote::VolumeSize { volume, size } => {
+            entry.ledger.volume_sizes.entry(volume).or_insert(VolumeSize { size, ..VolumeSize::default() });
             false
         }
-        Note::ResetBegins => {
-            entry.ledger.resetting = true;
+        PlanNote::RestartAllBegins => {
+            entry.ledger.restarting_all_containers = true;
             false
         }
-        Note::Need(_) | Note::PodFailure { .. } | Note::NoRoomForVolumes { .. } => false,
+        PlanNote::NeedImage(_) | PlanNote::PodFailure { .. } | PlanNote::NoRoomForVolumes { .. } => false,
     }
 }
 
 /// A step of the whole pod failed: when it is tried again.
-pub(super) fn pod_failed(
+pub(super) fn pod_step_failed(
     state: &mut NodeState,
     cx: &mut Context,
     uid: &PodUid,
@@ -466,12 +476,12 @@ fn set_timer(state: &mut NodeState, cx: &mut Context, uid: &PodUid, at: Option<m
     let Some(entry) = state.pods.get_mut(uid) else { return };
     if entry.timer != at {
         entry.timer = at;
-        cx.timer(TimerKey::Pod(uid.clone()), at);
+        cx.timer(TimerKey::PodWakeUp(uid.clone()), at);
     }
 }
 
 /// Replaces the pod's reasons; what already held keeps its time.
-pub(super) fn say(state: &mut NodeState, cx: &Context, uid: &PodUid, why: Vec<Why>) {
+pub(super) fn set_why(state: &mut NodeState, cx: &Context, uid: &PodUid, why: Vec<Why>) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
     let old = std::mem::take(&mut entry.why);
     entry.why = why

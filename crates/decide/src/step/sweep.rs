@@ -6,28 +6,28 @@ use model::PodUid;
 
 use super::Context;
 use crate::effect::{Effect, LogLevel, Sweep, TimerKey};
-use crate::event::LeftoversSeen;
+use crate::event::PodArtifacts;
 use crate::state::NodeState;
 
 /// The net under the pods' own cleaning.
 const SWEEP_PERIOD: Duration = Duration::from_secs(300);
 
 /// Once everything was read and every source has spoken, what earlier agents left can be told from what is wanted.
-pub(super) fn first_look(state: &mut NodeState, cx: &mut Context) {
+pub(super) fn list_pod_artifacts_once(state: &mut NodeState, cx: &mut Context) {
     if state.sources_ready() && state.full_observation.last.is_some() && !state.swept_once {
         state.swept_once = true;
-        look(state, cx);
+        list_pod_artifacts(state, cx);
     }
 }
 
-pub(super) fn look(state: &mut NodeState, cx: &mut Context) {
+pub(super) fn list_pod_artifacts(state: &mut NodeState, cx: &mut Context) {
     if state.sources_ready() && !state.sweep_running {
         state.sweep_running = true;
-        cx.emit(Effect::ListLeftovers);
+        cx.emit(Effect::ListPodArtifacts);
     }
 }
 
-pub(super) fn leftovers(state: &mut NodeState, cx: &mut Context, seen: LeftoversSeen) {
+pub(super) fn leftovers(state: &mut NodeState, cx: &mut Context, seen: PodArtifacts) {
     // With the directory goes the record of its ids: nobody can take them for used any more.
     state.user_ids.retain(|uid, _| state.pods.contains_key(uid) || seen.pod_dirs.contains(uid));
     let unknown = |uid: &PodUid| {
@@ -53,12 +53,12 @@ pub(super) fn leftovers(state: &mut NodeState, cx: &mut Context, seen: Leftovers
         return swept(state, cx, Vec::new());
     }
     // None of these may come to life while their remains are removed.
-    state.sweeping = sweep.pod_dirs.iter().cloned().collect();
+    state.pods_being_swept = sweep.pod_dirs.iter().cloned().collect();
     let of_logs = sweep.log_dirs.iter().filter_map(|n| n.rsplit_once('_')).map(|(_, uid)| PodUid::from(uid));
-    state.sweeping.extend(of_logs.collect::<Vec<_>>());
+    state.pods_being_swept.extend(of_logs.collect::<Vec<_>>());
     let of_cgroups = sweep.cgroups.iter().map(last_part);
     state
-        .sweeping
+        .pods_being_swept
         .extend(of_cgroups.filter_map(|n| n.strip_prefix("pod").map(PodUid::from)).collect::<Vec<_>>());
     cx.emit(Effect::Sweep(sweep));
 }
@@ -66,14 +66,14 @@ pub(super) fn leftovers(state: &mut NodeState, cx: &mut Context, seen: Leftovers
 pub(super) fn swept(state: &mut NodeState, cx: &mut Context, problems: Vec<String>) {
     state.sweep_running = false;
     if problems.is_empty() {
-        let (pods, swept) = (&state.pods, &state.sweeping);
+        let (pods, swept) = (&state.pods, &state.pods_being_swept);
         state.user_ids.retain(|uid, _| pods.contains_key(uid) || !swept.contains(uid));
     }
-    for uid in std::mem::take(&mut state.sweeping) {
+    for uid in std::mem::take(&mut state.pods_being_swept) {
         cx.touch(&uid);
     }
     for problem in problems {
-        cx.log(LogLevel::Warn, None, format!("cleaning up after pods that are gone: {problem}"));
+        cx.log(LogLevel::Warn, None, format!("removing leftovers of pods that are gone failed: {problem}"));
     }
     cx.timer(TimerKey::Sweep, Some(cx.now.mono.plus(SWEEP_PERIOD)));
 }

@@ -12,7 +12,7 @@ use super::{Context, pods};
 use crate::effect::{Effect, LogLevel};
 use crate::state::NodeState;
 
-pub(super) fn told(
+pub(super) fn unreadable_pods_reported(
     state: &mut NodeState,
     cx: &mut Context,
     source: Source,
@@ -27,12 +27,12 @@ pub(super) fn told(
     }
     let news = found.into_iter().filter(|pod| set.unreadable.get(&pod.uid) != Some(pod));
     for pod in news.collect::<Vec<_>>() {
-        keep(state, cx, source, pod);
+        store_unreadable_pod(state, cx, source, pod);
     }
 }
 
 /// With a complete set: exactly those that were told just before it can't be read.
-pub(super) fn replace(state: &mut NodeState, cx: &mut Context, source: Source) {
+pub(super) fn replace_unreadable_set(state: &mut NodeState, cx: &mut Context, source: Source) {
     let set = state.sources.entry(source).or_default();
     let found = std::mem::take(&mut set.unreadable_in_next_set);
     let mut before = std::mem::take(&mut set.unreadable);
@@ -43,12 +43,12 @@ pub(super) fn replace(state: &mut NodeState, cx: &mut Context, source: Source) {
                 let set = state.sources.entry(source).or_default();
                 set.unreadable.insert(same.uid.clone(), same);
             }
-            None => keep(state, cx, source, pod),
+            None => store_unreadable_pod(state, cx, source, pod),
         }
     }
 }
 
-fn keep(state: &mut NodeState, cx: &mut Context, source: Source, pod: UnreadablePod) {
+fn store_unreadable_pod(state: &mut NodeState, cx: &mut Context, source: Source, pod: UnreadablePod) {
     let set = state.sources.entry(source).or_default();
     let meanwhile = match set.pods.contains_key(&pod.uid) {
         true => "it goes on as it was known before",
@@ -62,14 +62,14 @@ fn keep(state: &mut NodeState, cx: &mut Context, source: Source, pod: Unreadable
 }
 
 /// A pod can be read again, or its object is gone.
-pub(super) fn forget(state: &mut NodeState, source: Source, uid: &PodUid) -> bool {
+pub(super) fn remove_unreadable_pod(state: &mut NodeState, source: Source, uid: &PodUid) -> bool {
     state.sources.entry(source).or_default().unreadable.remove(uid).is_some()
 }
 
 /// After such pods went: what runs of them is an orphan now.
-pub(super) fn release(state: &mut NodeState, cx: &mut Context) {
+pub(super) fn terminate_orphans_again(state: &mut NodeState, cx: &mut Context) {
     if let Some(at) = state.full_observation.last {
-        pods::take_orphans(state, cx, at);
+        pods::terminate_orphans(state, cx, at);
     }
 }
 

@@ -5,17 +5,17 @@
 //! `Ledger::updating`, and the pod's volumes are not taken away before that is empty.
 
 use model::pod::PodView;
-use model::volume::{MountStage, VolumeKind, VolumeNews, VolumeSetup};
+use model::volume::{MountStage, VolumeKind, VolumeNotice, VolumeSetup};
 use model::{ApiEvent, PodUid};
 
 use super::{Context, outcome};
 use crate::effect::{Action, Effect};
 use crate::state::{NodeState, PodEntry};
-use crate::volumes::{self, ContentInputs};
+use crate::volumes::{self, VolumeInputs};
 
 /// What is known now that a pod's volumes are made from.
-pub(super) fn inputs_of<'a>(state: &'a NodeState, pod: &'a PodView, cx: &Context) -> ContentInputs<'a> {
-    ContentInputs {
+pub(super) fn inputs_of<'a>(state: &'a NodeState, pod: &'a PodView, cx: &Context) -> VolumeInputs<'a> {
+    VolumeInputs {
         config: &state.config,
         facts: &state.facts,
         pod,
@@ -26,26 +26,31 @@ pub(super) fn inputs_of<'a>(state: &'a NodeState, pod: &'a PodView, cx: &Context
 }
 
 /// For a pod with a plan that runs. What can't be had leaves the old files, and the next plan says so.
-pub(super) fn update_meanwhile(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+pub(super) fn update_files_during_plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get(uid).filter(|entry| entry.lifecycle.may_start()) else { return };
-    if entry.ledger.content.is_empty() {
+    if entry.ledger.written_file_versions.is_empty() {
         return;
     }
-    let found = volumes::updates(&inputs_of(state, &entry.view, cx), &entry.ledger.content);
-    let due: Vec<_> = found.ready.into_iter().filter(|setup| is_ours(entry, setup, cx)).collect();
+    let found =
+        volumes::content_updates(&inputs_of(state, &entry.view, cx), &entry.ledger.written_file_versions);
+    let due: Vec<_> = found.ready.into_iter().filter(|setup| may_update_files(entry, setup, cx)).collect();
     let Some(entry) = state.pods.get_mut(uid) else { return };
     for volume in due {
-        entry.ledger.updating.insert(volume.name.clone());
+        entry.ledger.volumes_being_updated.insert(volume.name.clone());
         cx.emit(Effect::UpdateVolume { uid: uid.clone(), volume: Box::new(volume) });
     }
 }
 
 /// It was set up, nobody is at it, and it does not wait after a failure.
-fn is_ours(entry: &PodEntry, setup: &VolumeSetup, cx: &Context) -> bool {
+fn may_update_files(entry: &PodEntry, setup: &VolumeSetup, cx: &Context) -> bool {
     let ledger = &entry.ledger;
     let waits = ledger.volume_retry.get(&setup.name).is_some_and(|retry| retry.at > cx.now.mono);
-    let is_there = ledger.set_up.contains(&setup.name) && ledger.content.contains_key(&setup.name);
-    is_there && !waits && !ledger.updating.contains(&setup.name) && !is_planned(entry, &setup.name)
+    let is_there =
+        ledger.volumes_set_up.contains(&setup.name) && ledger.written_file_versions.contains_key(&setup.name);
+    is_there
+        && !waits
+        && !ledger.volumes_being_updated.contains(&setup.name)
+        && !is_planned(entry, &setup.name)
 }
 
 /// The plan that runs has yet to set it up, or does so now.
@@ -58,7 +63,7 @@ fn is_planned(entry: &PodEntry, name: &str) -> bool {
         },
         _ => None,
     };
-    actions.filter_map(version).any(|version| entry.ledger.content.get(name) != Some(&version))
+    actions.filter_map(version).any(|version| entry.ledger.written_file_versions.get(name) != Some(&version))
 }
 
 pub(super) fn updated(
@@ -69,7 +74,7 @@ pub(super) fn updated(
     result: Result<(), String>,
 ) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
-    if !entry.ledger.updating.remove(&volume.name) {
+    if !entry.ledger.volumes_being_updated.remove(&volume.name) {
         // Of an earlier life of the pod.
         return;
     }
@@ -77,21 +82,21 @@ pub(super) fn updated(
     match (result, &volume.kind) {
         (Ok(()), VolumeKind::Content(content)) => {
             entry.ledger.volume_retry.remove(&volume.name);
-            entry.ledger.content.insert(volume.name.clone(), content.version);
+            entry.ledger.written_file_versions.insert(volume.name.clone(), content.version);
         }
         (Ok(()), _) => {}
         (Err(message), _) => outcome::volume_failed(state, cx, uid, volume, (MountStage::SetUp, &message)),
     }
 }
 
-pub(super) fn tell(state: &NodeState, cx: &mut Context, uid: &PodUid, news: &VolumeNews) {
+pub(super) fn tell(state: &NodeState, cx: &mut Context, uid: &PodUid, news: &VolumeNotice) {
     cx.record(state, uid, event_of(uid, news));
 }
 
 /// In the reference's words.
-fn event_of(uid: &PodUid, news: &VolumeNews) -> ApiEvent {
+fn event_of(uid: &PodUid, news: &VolumeNotice) -> ApiEvent {
     match news {
-        VolumeNews::ChangingGroup { path, files } => {
+        VolumeNotice::ChangingOwnership { path, files } => {
             // From the pod on: where pods are is the node's affair.
             let dir = path.find(uid.as_str()).map_or(path.as_str(), |at| &path[at..]);
             let message = match files {
@@ -104,7 +109,7 @@ fn event_of(uid: &PodUid, news: &VolumeNews) -> ApiEvent {
             };
             ApiEvent::warning("VolumePermissionChangeInProgress", message)
         }
-        VolumeNews::OtherGroup { spec_name, wanted, found } => ApiEvent::warning(
+        VolumeNotice::FsGroupMismatch { spec_name, wanted, found } => ApiEvent::warning(
             "AlreadyMountedVolume",
             format!(
                 "The requested fsGroup is {wanted}, but the volume {spec_name} has GID {found}. The volume may not be \
@@ -120,13 +125,13 @@ mod tests {
 
     #[test]
     fn news_in_words() {
-        let check = |news: VolumeNews, expect: (&str, &str)| {
+        let check = |news: VolumeNotice, expect: (&str, &str)| {
             let event = event_of(&PodUid::new("0f1e"), &news);
             assert_eq!((event.reason.as_str(), event.message.as_str()), expect);
         };
         let path = || "/var/lib/kubelet/pods/0f1e/volumes/kubernetes.io~local-volume/pv".to_owned();
         check(
-            VolumeNews::ChangingGroup { path: path(), files: None },
+            VolumeNotice::ChangingOwnership { path: path(), files: None },
             (
                 "VolumePermissionChangeInProgress",
                 "Setting volume ownership for 0f1e/volumes/kubernetes.io~local-volume/pv is taking longer than \
@@ -135,14 +140,14 @@ mod tests {
             ),
         );
         check(
-            VolumeNews::ChangingGroup { path: path(), files: Some(12345) },
+            VolumeNotice::ChangingOwnership { path: path(), files: Some(12345) },
             (
                 "VolumePermissionChangeInProgress",
                 "Setting volume ownership for 0f1e/volumes/kubernetes.io~local-volume/pv, processed 12345 files.",
             ),
         );
         check(
-            VolumeNews::OtherGroup { spec_name: "pv".into(), wanted: 7, found: 0 },
+            VolumeNotice::FsGroupMismatch { spec_name: "pv".into(), wanted: 7, found: 0 },
             (
                 "AlreadyMountedVolume",
                 "The requested fsGroup is 7, but the volume pv has GID 0. The volume may not be shareable.",

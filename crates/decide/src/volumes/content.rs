@@ -5,7 +5,7 @@
 //!                                                          └──> files: path, mode, bytes
 //! ```
 
-mod trust;
+mod trust_bundle_file;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -23,24 +23,25 @@ use model::volume::{ContentBacking, ContentFile, ContentVolume, VolumeKind, Volu
 use model::why::Cause;
 
 use super::paths::{checked_path, mount_points};
-use super::{Held, host_path, memory_size};
+use super::{VolumeNotReady, host_path, memory_size};
 use crate::credentials::aggregate;
 use crate::hash::fnv1a_64;
 use crate::objects::{
-    CERTIFICATES_GATE, Known, KnownCertificate, KnownToken, ObjectDesk, token_wanted, waits_for,
+    CERTIFICATES_GATE, KnownCertificate, ObjectCache, ObjectLookup, TokenLookup, token_request_of_projection,
+    waits_for,
 };
 use crate::render::{ContainerRef, RenderContext, RenderError, fields};
 
-pub use trust::GATE as TRUST_GATE;
+pub use trust_bundle_file::GATE as TRUST_GATE;
 
 /// What content is made from.
 #[derive(Clone, Copy)]
-pub struct ContentInputs<'a> {
+pub struct VolumeInputs<'a> {
     pub config: &'a NodeConfig,
     pub facts: &'a HostFacts,
     pub pod: &'a PodView,
     /// `None`: the node stands alone.
-    pub cluster: Option<&'a ObjectDesk>,
+    pub cluster: Option<&'a ObjectCache>,
     /// The node's own object, once it was seen.
     pub node: Option<&'a k8s::Node>,
     pub now: Wall,
@@ -57,14 +58,14 @@ pub(super) fn is_content(kind: &str) -> bool {
 
 /// The set-up of one volume. `Ok(None)`: its files are those that `known` says.
 pub(super) fn setup(
-    inputs: &ContentInputs<'_>,
+    inputs: &VolumeInputs<'_>,
     volume: &k8s::Volume,
     known: Option<u64>,
-) -> Result<Option<VolumeSetup>, Held> {
-    let refused = |message: String| Held::Refused { volume: volume.name.clone(), message };
+) -> Result<Option<VolumeSetup>, VolumeNotReady> {
+    let refused = |message: String| VolumeNotReady::SetUpRefused { volume: volume.name.clone(), message };
     let gathered = gather(inputs, volume).map_err(refused)?;
     if let Some(cause) = gathered.waits.into_iter().next() {
-        return Err(Held::Waits { volume: volume.name.clone(), cause });
+        return Err(VolumeNotReady::Waiting { volume: volume.name.clone(), cause });
     }
     let version = version(&gathered.parts);
     if known == Some(version) {
@@ -95,7 +96,7 @@ fn fs_group(pod: &PodView) -> Option<i64> {
 }
 
 /// One source of a volume, with what it needs at hand.
-enum Part<'a> {
+enum ContentSource<'a> {
     Object {
         key: ObjectKey,
         /// `None`: it is optional, and not there.
@@ -115,14 +116,14 @@ enum Part<'a> {
     Fields(Vec<(&'a DownwardAPIVolumeFile, String)>),
 }
 
-struct Gathered<'a> {
+struct GatheredSources<'a> {
     /// In the order of the spec, each with its failure if it has one.
-    parts: Vec<Result<Part<'a>, String>>,
+    parts: Vec<Result<ContentSource<'a>, String>>,
     waits: Vec<Cause>,
     default_mode: i32,
 }
 
-fn gather<'a>(inputs: &ContentInputs<'a>, volume: &'a k8s::Volume) -> Result<Gathered<'a>, String> {
+fn gather<'a>(inputs: &VolumeInputs<'a>, volume: &'a k8s::Volume) -> Result<GatheredSources<'a>, String> {
     let mut sources = Sources { inputs: *inputs, parts: Vec::new(), waits: Vec::new() };
     let default_mode = if let Some(source) = &volume.config_map {
         sources.object(ObjectKind::ConfigMap, &source.name, source.items.as_deref(), source.optional);
@@ -149,12 +150,12 @@ fn gather<'a>(inputs: &ContentInputs<'a>, volume: &'a k8s::Volume) -> Result<Gat
         source.and_then(|source| source.default_mode)
     };
     let Sources { parts, waits, .. } = sources;
-    Ok(Gathered { parts, waits, default_mode: default_mode.unwrap_or(DEFAULT_MODE) })
+    Ok(GatheredSources { parts, waits, default_mode: default_mode.unwrap_or(DEFAULT_MODE) })
 }
 
 struct Sources<'a> {
-    inputs: ContentInputs<'a>,
-    parts: Vec<Result<Part<'a>, String>>,
+    inputs: VolumeInputs<'a>,
+    parts: Vec<Result<ContentSource<'a>, String>>,
     waits: Vec<Cause>,
 }
 
@@ -187,32 +188,34 @@ impl<'a> Sources<'a> {
         let optional = optional == Some(true);
         let namespace = self.inputs.pod.namespace().to_owned();
         let key = ObjectKey { kind, namespace, name: name.to_owned() };
-        let known = self.inputs.cluster.map_or(Known::Unclaimed, |desk| desk.look(&key));
+        let known = self.inputs.cluster.map_or(ObjectLookup::NotReferenced, |desk| desk.lookup(&key));
         let content = match known {
-            Known::Is(content) => Ok(Some(&**content)),
-            Known::Absent if optional => Ok(None),
-            Known::Absent => Err(format!("{} {name:?} not found", kind.word())),
-            Known::Denied(message) => Err(message.to_owned()),
-            Known::Unclaimed => Err(format!("object {:?}/{name:?} not registered", key.namespace)),
-            Known::Unread { trouble } => return self.waits.push(waits_for(&key, trouble)),
+            ObjectLookup::Found(content) => Ok(Some(&**content)),
+            ObjectLookup::Absent if optional => Ok(None),
+            ObjectLookup::Absent => Err(format!("{} {name:?} not found", kind.word())),
+            ObjectLookup::Denied(message) => Err(message.to_owned()),
+            ObjectLookup::NotReferenced => Err(format!("object {:?}/{name:?} not registered", key.namespace)),
+            ObjectLookup::NotRead { read_error: trouble } => {
+                return self.waits.push(waits_for(&key, trouble));
+            }
         };
         let items = items.unwrap_or_default();
-        self.parts.push(content.map(|content| Part::Object { key, content, items, optional }));
+        self.parts.push(content.map(|content| ContentSource::Object { key, content, items, optional }));
     }
 
     fn token(&mut self, source: &'a ServiceAccountTokenProjection) {
-        let Some(desk) = self.inputs.cluster.filter(|desk| !desk.is_alone()) else {
+        let Some(desk) = self.inputs.cluster.filter(|desk| !desk.is_standalone()) else {
             return self.parts.push(Err(NO_TOKENS.to_owned()));
         };
         let pod = self.inputs.pod;
-        let wanted = token_wanted(pod, source);
-        let part = match desk.tokens.look(&wanted, self.inputs.now) {
-            KnownToken::Unasked => {
+        let wanted = token_request_of_projection(pod, source);
+        let part = match desk.tokens.lookup(&wanted, self.inputs.now) {
+            TokenLookup::NotIssued => {
                 let service_account = wanted.service_account;
                 return self.waits.push(Cause::WaitingForToken { service_account });
             }
-            KnownToken::Failed { message } => Err(message),
-            KnownToken::Good { token, serial } => {
+            TokenLookup::Failed { message } => Err(message),
+            TokenLookup::Valid { token, serial } => {
                 Ok(owned_file(pod, &source.path, Cow::Borrowed(token.token.as_bytes()), serial))
             }
         };
@@ -221,13 +224,13 @@ impl<'a> Sources<'a> {
 
     fn trust_bundle(&mut self, source: &'a ClusterTrustBundleProjection) {
         let on = self.inputs.config.feature(TRUST_GATE);
-        let Some(desk) = self.inputs.cluster.filter(|desk| on && !desk.is_alone()) else {
+        let Some(desk) = self.inputs.cluster.filter(|desk| on && !desk.is_standalone()) else {
             return self.parts.push(Err(NO_TRUST_BUNDLES.to_owned()));
         };
         let Some(bundles) = desk.trust.bundles() else {
             return self.waits.push(Cause::WaitingForTrustBundles);
         };
-        let file = trust::anchors(source, bundles).map(|bytes| {
+        let file = trust_bundle_file::certificates_of_source(source, bundles).map(|bytes| {
             let serial = fnv1a_64(&bytes);
             owned_file(self.inputs.pod, &source.path, Cow::Owned(bytes), serial)
         });
@@ -236,7 +239,7 @@ impl<'a> Sources<'a> {
 
     fn pod_certificate(&mut self, source: &CertificateSource, projection: &'a PodCertificateProjection) {
         let on = self.inputs.config.feature(CERTIFICATES_GATE);
-        let Some(desk) = self.inputs.cluster.filter(|desk| on && !desk.is_alone()) else {
+        let Some(desk) = self.inputs.cluster.filter(|desk| on && !desk.is_standalone()) else {
             return self.parts.push(Err(NO_POD_CERTIFICATES.to_owned()));
         };
         let (key, chain) = match desk.certificates.look(source) {
@@ -273,16 +276,17 @@ impl<'a> Sources<'a> {
                 Err(error) => problems.push(error.to_string()),
             }
         }
-        let part = if problems.is_empty() { Ok(Part::Fields(found)) } else { Err(aggregate(&problems)) };
+        let part =
+            if problems.is_empty() { Ok(ContentSource::Fields(found)) } else { Err(aggregate(&problems)) };
         self.parts.push(part);
     }
 }
 
 /// Whoever all containers run as owns it.
-fn owned_file<'a>(pod: &PodView, path: &'a str, bytes: Cow<'a, [u8]>, serial: u64) -> Part<'a> {
+fn owned_file<'a>(pod: &PodView, path: &'a str, bytes: Cow<'a, [u8]>, serial: u64) -> ContentSource<'a> {
     let owner = common_user(pod);
     let owned = owner.is_some() || fs_group(pod).is_some();
-    Part::File { path, bytes, serial, mode: owned.then_some(OWNED_MODE), owner }
+    ContentSource::File { path, bytes, serial, mode: owned.then_some(OWNED_MODE), owner }
 }
 
 /// What upstream says when it does not have them: without a cluster, or with the gate off, as by default.
@@ -294,7 +298,7 @@ const NO_POD_CERTIFICATES: &str = "unimplemented";
 const NOT_YET_ISSUED: &str = "credential bundle is not issued yet";
 
 /// Only what stays the same for all of the pod's life, and its maps.
-fn field_text(inputs: &ContentInputs<'_>, item: &DownwardAPIVolumeFile) -> Result<String, RenderError> {
+fn field_text(inputs: &VolumeInputs<'_>, item: &DownwardAPIVolumeFile) -> Result<String, RenderError> {
     let ctx = RenderContext::new(inputs.config, inputs.facts);
     if let Some(selector) = &item.field_ref {
         let path = selector.field_path.as_str();
@@ -327,16 +331,16 @@ fn common_user(pod: &PodView) -> Option<i64> {
 }
 
 /// The same for the same files.
-fn version(parts: &[Result<Part<'_>, String>]) -> u64 {
+fn version(parts: &[Result<ContentSource<'_>, String>]) -> u64 {
     let mut text = String::new();
     for part in parts {
         match part {
-            Ok(Part::Object { key, content, .. }) => {
+            Ok(ContentSource::Object { key, content, .. }) => {
                 let of = content.map(|content| (&content.uid, &content.resource_version));
                 text.push_str(&format!("{key:?} {of:?}\n"));
             }
-            Ok(Part::File { path, serial, .. }) => text.push_str(&format!("{path} {serial}\n")),
-            Ok(Part::Fields(list)) => {
+            Ok(ContentSource::File { path, serial, .. }) => text.push_str(&format!("{path} {serial}\n")),
+            Ok(ContentSource::Fields(list)) => {
                 let pairs: Vec<_> = list.iter().map(|(item, text)| (&item.path, text)).collect();
                 text.push_str(&format!("{pairs:?}\n"));
             }
@@ -348,7 +352,7 @@ fn version(parts: &[Result<Part<'_>, String>]) -> u64 {
 
 /// All files; of two with the same path the later counts. Failures of several sources are told together.
 fn files(
-    parts: Vec<Result<Part<'_>, String>>,
+    parts: Vec<Result<ContentSource<'_>, String>>,
     default_mode: i32,
 ) -> Result<BTreeMap<String, ContentFile>, String> {
     let (mut files, mut problems) = (BTreeMap::new(), Vec::new());
@@ -361,7 +365,7 @@ fn files(
     if problems.is_empty() { Ok(files) } else { Err(aggregate(&problems)) }
 }
 
-fn files_of(part: Part<'_>, default_mode: i32) -> Result<BTreeMap<String, ContentFile>, String> {
+fn files_of(part: ContentSource<'_>, default_mode: i32) -> Result<BTreeMap<String, ContentFile>, String> {
     let file = |mode: Option<i32>, bytes: &[u8]| ContentFile {
         mode: u32::try_from(mode.unwrap_or(default_mode)).unwrap_or(0),
         owner: None,
@@ -369,11 +373,11 @@ fn files_of(part: Part<'_>, default_mode: i32) -> Result<BTreeMap<String, Conten
     };
     let mut found: Vec<(&str, ContentFile)> = Vec::new();
     match &part {
-        Part::Object { content: None, .. } => {}
-        Part::Object { content: Some(content), items: [], .. } => {
+        ContentSource::Object { content: None, .. } => {}
+        ContentSource::Object { content: Some(content), items: [], .. } => {
             found.extend(content.data.iter().map(|(key, bytes)| (key.as_str(), file(None, bytes))));
         }
-        Part::Object { key, content: Some(content), items, optional } => {
+        ContentSource::Object { key, content: Some(content), items, optional } => {
             for item in *items {
                 match content.data.get(&item.key) {
                     Some(bytes) => found.push((&item.path, file(item.mode, bytes))),
@@ -382,12 +386,12 @@ fn files_of(part: Part<'_>, default_mode: i32) -> Result<BTreeMap<String, Conten
                 }
             }
         }
-        Part::File { path, bytes, mode, owner, .. } => {
+        ContentSource::File { path, bytes, mode, owner, .. } => {
             let plain = file(None, bytes);
             let mode = mode.unwrap_or(plain.mode);
             found.push((path, ContentFile { mode, owner: *owner, ..plain }));
         }
-        Part::Fields(list) => {
+        ContentSource::Fields(list) => {
             found.extend(list.iter().map(|(item, text)| (&*item.path, file(item.mode, text.as_bytes()))));
         }
     }

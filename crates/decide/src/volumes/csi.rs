@@ -7,26 +7,29 @@
 //! Whatever is missing wakes the pod when it comes: objects, the Node's list of attached volumes, the registration.
 
 mod attach;
-mod label;
 #[cfg(test)]
 mod migrated_tests;
+mod selinux_label;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::cluster::{ObjectKey, ObjectKind};
-use model::csi::{Access, AccessMode, CsiVolume, Group, Secrets, VolumeId};
+use model::csi::{AccessMode, CsiVolume, FsGroup, SecretMap, VolumeAccessType, VolumeId};
 use model::k8s::{self, CSIDriver, CSIDriverSpec, ServiceAccountTokenProjection};
 use model::storage::StorageKey;
 use model::volume::{MountStage, VolumeKind, VolumeSetup};
 use model::why::Cause;
 use serde_json::json;
 
-use super::persistent::{self, Resolved, Source};
-use super::{ContentInputs, Held, VolumePlace, VolumeSource, mounted};
-use crate::csi::{attachment_name, inline_handle, no_place_for_device, paths};
-use crate::objects::{Known, KnownToken, Lack, Named, ObjectDesk, token_wanted};
+use super::persistent::{self, PersistentSource, ResolvedVolume};
+use super::{MountSource, VolumeInputs, VolumeNotReady, VolumePath, mounted};
+use crate::csi::{attachment_name, inline_handle, paths, reserved_device_name};
+use crate::objects::{
+    ObjectCache, ObjectLookup, ReferencedObjects, StorageLookupError, TokenLookup,
+    token_request_of_projection,
+};
 
-pub use attach::{Unattached, unattached};
+pub use attach::{UnattachedVolume, unattached};
 
 const PERSISTENT: &str = "Persistent";
 const EPHEMERAL: &str = "Ephemeral";
@@ -36,16 +39,16 @@ const NOT_ATTACHED: &str = "Volume not attached according to node status";
 
 /// What a pod's volumes of drivers need to have been read, and which volumes the node is to use.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Needs {
-    pub named: Named,
+pub struct CsiVolumeNeeds {
+    pub named: ReferencedObjects,
     pub attachments: BTreeSet<StorageKey>,
     pub volumes: BTreeSet<VolumeId>,
 }
 
 /// As far as it is known: a claim that is not read yet names no driver. `late`: the pod has waited for so long that it is
 /// to be found out whether its volumes will ever be attached.
-pub fn needs(inputs: &ContentInputs<'_>, late: bool) -> Needs {
-    let mut found = Needs::default();
+pub fn csi_volume_needs(inputs: &VolumeInputs<'_>, late: bool) -> CsiVolumeNeeds {
+    let mut found = CsiVolumeNeeds::default();
     for volume in mounted(inputs.pod) {
         if let Some(source) = &volume.csi {
             let secret = source.node_publish_secret_ref.as_ref().map(|reference| reference.name.clone());
@@ -54,13 +57,14 @@ pub fn needs(inputs: &ContentInputs<'_>, late: bool) -> Needs {
             found.add_tokens(inputs, &source.driver);
         }
         let Some(Ok(resolved)) = persistent::resolve_volume(inputs, volume) else { continue };
-        let Source::Csi(source) = resolved.source else { continue };
+        let PersistentSource::Csi(source) = resolved.source else { continue };
         let secrets =
             [&source.node_stage_secret_ref, &source.node_publish_secret_ref, &source.node_expand_secret_ref];
         found.named.objects.extend(secrets.into_iter().flatten().map(key_of));
         found.add_tokens(inputs, &source.driver);
         let id = VolumeId { driver: source.driver.clone(), handle: source.volume_handle.clone() };
-        let told = is_listed(inputs, &id, attached_names) || (late && attach::tells_room(inputs, &id.driver));
+        let told = is_listed(inputs, &id, attached_names)
+            || (late && attach::reports_volume_limit(inputs, &id.driver));
         if told && attach_required(inputs, &source.driver) == Some(true) {
             let name = attachment_name(&id, &inputs.config.node_name);
             found.attachments.insert(StorageKey::Attachment { name });
@@ -70,11 +74,13 @@ pub fn needs(inputs: &ContentInputs<'_>, late: bool) -> Needs {
     found
 }
 
-impl Needs {
-    fn add_tokens(&mut self, inputs: &ContentInputs<'_>, driver: &str) {
+impl CsiVolumeNeeds {
+    fn add_tokens(&mut self, inputs: &VolumeInputs<'_>, driver: &str) {
         let spec = driver_object(inputs, driver).flatten().map(|driver| &driver.spec);
         let requests = spec.and_then(|spec| spec.token_requests.as_ref()).into_iter().flatten();
-        self.named.tokens.extend(requests.map(|request| token_wanted(inputs.pod, &projection(request))));
+        self.named
+            .tokens
+            .extend(requests.map(|request| token_request_of_projection(inputs.pod, &projection(request))));
     }
 }
 
@@ -95,13 +101,13 @@ fn key_of(reference: &k8s::SecretReference) -> ObjectKey {
 }
 
 /// `None`: the cluster's drivers were not read yet.
-fn driver_object<'a>(inputs: &ContentInputs<'a>, driver: &str) -> Option<Option<&'a CSIDriver>> {
+fn driver_object<'a>(inputs: &VolumeInputs<'a>, driver: &str) -> Option<Option<&'a CSIDriver>> {
     let drivers = inputs.cluster?.storage.drivers()?;
     Some(drivers.get(driver).map(|driver| &**driver))
 }
 
 /// Whether somebody attaches volumes of this driver. One without an object is attached.
-pub fn attach_required(inputs: &ContentInputs<'_>, driver: &str) -> Option<bool> {
+pub fn attach_required(inputs: &VolumeInputs<'_>, driver: &str) -> Option<bool> {
     let object = driver_object(inputs, driver)?;
     Some(object.and_then(|driver| driver.spec.attach_required) != Some(false))
 }
@@ -114,53 +120,54 @@ fn used_names(status: &k8s::NodeStatus) -> Vec<&str> {
     status.volumes_in_use.iter().flatten().map(String::as_str).collect()
 }
 
-fn is_listed(inputs: &ContentInputs<'_>, id: &VolumeId, list: fn(&k8s::NodeStatus) -> Vec<&str>) -> bool {
+fn is_listed(inputs: &VolumeInputs<'_>, id: &VolumeId, list: fn(&k8s::NodeStatus) -> Vec<&str>) -> bool {
     let status = inputs.node.and_then(|node| node.status.as_ref());
     status.is_some_and(|status| list(status).contains(&id.unique_name().as_str()))
 }
 
 /// Where containers find it.
-pub(super) fn place(inputs: &ContentInputs<'_>, resolved: &Resolved<'_>) -> Option<VolumePlace> {
-    let Source::Csi(source) = resolved.source else { return None };
+pub(super) fn volume_path(inputs: &VolumeInputs<'_>, resolved: &ResolvedVolume<'_>) -> Option<VolumePath> {
+    let PersistentSource::Csi(source) = resolved.source else { return None };
     let id = VolumeId { driver: source.driver.clone(), handle: source.volume_handle.clone() };
     let paths = paths(inputs.config, &inputs.pod.uid, &id, resolved.spec_name, resolved.block);
     let read_only = resolved.read_only;
     let spec = driver_object(inputs, &id.driver).flatten().map(|driver| &driver.spec);
     // What is mounted with a label has it already.
-    let labelled = spec.is_some_and(|spec| label::of_mount(inputs, resolved, spec) != Ok(String::new()));
+    let labelled =
+        spec.is_some_and(|spec| selinux_label::mount_label(inputs, resolved, spec) != Ok(String::new()));
     Some(match paths.link {
-        Some(path) => VolumePlace::Device { path, read_only },
+        Some(path) => VolumePath::Device { path, read_only },
         None => {
             let managed = !read_only && !labelled;
-            VolumePlace::Directory(VolumeSource { path: paths.target, read_only, managed })
+            VolumePath::Directory(MountSource { path: paths.target, read_only, managed })
         }
     })
 }
 
 /// Where containers find one that stands in the pod's definition.
-pub(super) fn inline_place(
+pub(super) fn inline_volume_path(
     config: &model::node::NodeConfig,
     pod: &model::pod::PodView,
     volume: &k8s::Volume,
-) -> VolumeSource {
+) -> MountSource {
     let read_only = volume.csi.as_ref().and_then(|source| source.read_only) == Some(true);
     let path = format!("{}/volumes/kubernetes.io~csi/{}/mount", config.pod_dir(&pod.uid), volume.name);
-    VolumeSource { path, read_only, managed: !read_only }
+    MountSource { path, read_only, managed: !read_only }
 }
 
 /// `resolved`: `None` for a volume that lives and dies with its pod.
 pub(super) fn setup(
-    inputs: &ContentInputs<'_>,
+    inputs: &VolumeInputs<'_>,
     volume: &k8s::Volume,
-    resolved: Option<&Resolved<'_>>,
-) -> Result<VolumeSetup, Held> {
-    let asked = Asked { inputs, volume, resolved };
-    let Some(desk) = inputs.cluster.filter(|desk| !desk.is_alone()) else {
+    resolved: Option<&ResolvedVolume<'_>>,
+) -> Result<VolumeSetup, VolumeNotReady> {
+    let asked = CsiSetupRequest { inputs, volume, resolved };
+    let Some(desk) = inputs.cluster.filter(|desk| !desk.is_standalone()) else {
         let message = "kubernetes.io/csi: failed to get a kubernetes client";
         return Err(asked.refused(MountStage::NewMounter, message));
     };
     match (resolved.map(|resolved| resolved.source), &volume.csi) {
-        (Some(Source::Csi(source)), _) => asked.persistent(desk, source),
+        (Some(PersistentSource::Csi(source)), _) => asked.persistent(desk, source),
         (None, Some(source)) => asked.inline(desk, source),
         _ => Err(asked.refused(MountStage::NewMounter, "it names no CSI driver")),
     }
@@ -168,26 +175,26 @@ pub(super) fn setup(
 
 /// What its driver needs to know in order to make it larger.
 pub(super) fn expand_secrets(
-    inputs: &ContentInputs<'_>,
-    resolved: &Resolved<'_>,
+    inputs: &VolumeInputs<'_>,
+    resolved: &ResolvedVolume<'_>,
     source: &k8s::CSIPersistentVolumeSource,
-) -> Result<Secrets, Held> {
-    let asked = Asked { inputs, volume: resolved.claim.volume, resolved: Some(resolved) };
+) -> Result<SecretMap, VolumeNotReady> {
+    let asked = CsiSetupRequest { inputs, volume: resolved.claim.volume, resolved: Some(resolved) };
     let Some(desk) = inputs.cluster else { return Err(asked.waits("there is no cluster")) };
     asked.secret(desk, "NodeExpandSecretRef", source.node_expand_secret_ref.as_ref())
 }
 
-struct Asked<'a> {
-    inputs: &'a ContentInputs<'a>,
+struct CsiSetupRequest<'a> {
+    inputs: &'a VolumeInputs<'a>,
     volume: &'a k8s::Volume,
-    resolved: Option<&'a Resolved<'a>>,
+    resolved: Option<&'a ResolvedVolume<'a>>,
 }
 
-impl Asked<'_> {
-    fn refused(&self, stage: MountStage, message: impl Into<String>) -> Held {
+impl CsiSetupRequest<'_> {
+    fn refused(&self, stage: MountStage, message: impl Into<String>) -> VolumeNotReady {
         match self.resolved {
-            Some(resolved) => resolved.staged(stage, message),
-            None => Held::Staged {
+            Some(resolved) => resolved.stage_failed(stage, message),
+            None => VolumeNotReady::StageFailed {
                 volume: self.volume.name.clone(),
                 claim: String::new(),
                 spec_name: self.volume.name.clone(),
@@ -198,20 +205,20 @@ impl Asked<'_> {
         }
     }
 
-    fn waits(&self, message: impl Into<String>) -> Held {
+    fn waits(&self, message: impl Into<String>) -> VolumeNotReady {
         let volume = self.volume.name.clone();
         let claim = self.resolved.map(|resolved| resolved.claim.name.clone()).unwrap_or_default();
         let cause = Cause::WaitingForVolume { volume: volume.clone(), claim, message: message.into() };
-        Held::Waits { volume, cause }
+        VolumeNotReady::Waiting { volume, cause }
     }
 
     fn persistent(
         &self,
-        desk: &ObjectDesk,
+        desk: &ObjectCache,
         source: &k8s::CSIPersistentVolumeSource,
-    ) -> Result<VolumeSetup, Held> {
+    ) -> Result<VolumeSetup, VolumeNotReady> {
         let Some(resolved) = self.resolved else { return Err(self.waits("its claim is not known")) };
-        if let Some(message) = no_place_for_device(resolved.spec_name).filter(|_| resolved.block) {
+        if let Some(message) = reserved_device_name(resolved.spec_name).filter(|_| resolved.block) {
             return Err(self.refused(MountStage::NewMounter, message));
         }
         let id = VolumeId { driver: source.driver.clone(), handle: source.volume_handle.clone() };
@@ -226,40 +233,46 @@ impl Asked<'_> {
         let fs_type = source.fs_type.clone().unwrap_or_default();
         let once =
             resolved.access_modes.iter().any(|mode| mode == "ReadWriteOnce" || mode == "ReadWriteOncePod");
-        let label = label::of_mount(self.inputs, resolved, &spec).map_err(|message| Held::Unprocessed {
-            volume: self.volume.name.clone(),
-            claim: resolved.claim.name.clone(),
-            message,
+        let label = selinux_label::mount_label(self.inputs, resolved, &spec).map_err(|message| {
+            VolumeNotReady::ClaimNotUsable {
+                volume: self.volume.name.clone(),
+                claim: resolved.claim.name.clone(),
+                message,
+            }
         })?;
         let mut flags = resolved.mount_options.clone();
-        flags.extend((!label.is_empty()).then(|| label::option(&label)));
+        flags.extend((!label.is_empty()).then(|| selinux_label::context_option(&label)));
         let access = match resolved.block {
-            true => Access::Block,
-            false => Access::Mount { fs_type: fs_type.clone(), flags },
+            true => VolumeAccessType::Block,
+            false => VolumeAccessType::Mount { fs_type: fs_type.clone(), flags },
         };
         let config = self.inputs.config;
         Ok(self.made(CsiVolume {
             spec_name: resolved.spec_name.to_owned(),
             ephemeral: false,
             access,
-            mode,
+            access_mode: mode,
             read_only: resolved.read_only,
-            node: config.node_name.clone(),
-            attachment: attachment_name(&id, &config.node_name),
+            node_name: config.node_name.clone(),
+            attachment_name: attachment_name(&id, &config.node_name),
             publish_context,
-            attributes: source.volume_attributes.clone().unwrap_or_default(),
+            volume_attributes: source.volume_attributes.clone().unwrap_or_default(),
             pod_attributes,
             stage_secrets,
             publish_secrets,
-            group: self.group(&spec, resolved.read_only, &fs_type, once),
-            label,
+            fs_group: self.group(&spec, resolved.read_only, &fs_type, once),
+            selinux_context: label,
             paths: paths(config, &self.inputs.pod.uid, &id, resolved.spec_name, resolved.block),
-            republish: spec.requires_republish == Some(true),
+            requires_republish: spec.requires_republish == Some(true),
             id,
         }))
     }
 
-    fn inline(&self, desk: &ObjectDesk, source: &k8s::CSIVolumeSource) -> Result<VolumeSetup, Held> {
+    fn inline(
+        &self,
+        desk: &ObjectCache,
+        source: &k8s::CSIVolumeSource,
+    ) -> Result<VolumeSetup, VolumeNotReady> {
         let (pod, config, name) = (self.inputs.pod, self.inputs.config, &self.volume.name);
         let id = VolumeId { driver: source.driver.clone(), handle: inline_handle(&pod.uid, name) };
         let spec = self.driver(&id.driver, EPHEMERAL)?;
@@ -275,20 +288,20 @@ impl Asked<'_> {
         Ok(self.made(CsiVolume {
             spec_name: name.clone(),
             ephemeral: true,
-            access: Access::Mount { fs_type: fs_type.clone(), flags: Vec::new() },
-            mode: AccessMode::ReadWriteOnce,
+            access: VolumeAccessType::Mount { fs_type: fs_type.clone(), flags: Vec::new() },
+            access_mode: AccessMode::ReadWriteOnce,
             read_only,
-            node: config.node_name.clone(),
-            attachment: attachment_name(&id, &config.node_name),
+            node_name: config.node_name.clone(),
+            attachment_name: attachment_name(&id, &config.node_name),
             publish_context: BTreeMap::new(),
-            attributes: source.volume_attributes.clone().unwrap_or_default(),
+            volume_attributes: source.volume_attributes.clone().unwrap_or_default(),
             pod_attributes,
-            stage_secrets: Secrets::default(),
+            stage_secrets: SecretMap::default(),
             publish_secrets,
-            group: self.group(&spec, read_only, &fs_type, true),
-            label: String::new(),
+            fs_group: self.group(&spec, read_only, &fs_type, true),
+            selinux_context: String::new(),
             paths: paths(config, &pod.uid, &id, name, false),
-            republish: spec.requires_republish == Some(true),
+            requires_republish: spec.requires_republish == Some(true),
             id,
         }))
     }
@@ -302,7 +315,7 @@ impl Asked<'_> {
     }
 
     /// What the cluster says of the driver. One without an object has defaults, and serves persistent volumes only.
-    fn driver(&self, driver: &str, lifecycle: &str) -> Result<CSIDriverSpec, Held> {
+    fn driver(&self, driver: &str, lifecycle: &str) -> Result<CSIDriverSpec, VolumeNotReady> {
         let failed = |cause: String| {
             let what = "kubernetes.io/csi: mounter.SetupAt failed to check volume lifecycle mode";
             self.refused(MountStage::SetUp, format!("{what}: {cause}"))
@@ -327,10 +340,10 @@ impl Asked<'_> {
     /// What the attachment told, once there is one. The Node tells when that is.
     fn attachment(
         &self,
-        desk: &ObjectDesk,
+        desk: &ObjectCache,
         id: &VolumeId,
         spec: &CSIDriverSpec,
-    ) -> Result<BTreeMap<String, String>, Held> {
+    ) -> Result<BTreeMap<String, String>, VolumeNotReady> {
         if spec.attach_required == Some(false) {
             return Ok(BTreeMap::new());
         }
@@ -348,17 +361,17 @@ impl Asked<'_> {
                 // Read before the Node was told.
                 _ => Err(self.waits(format!("volumeattachment {name:?} was read before it was attached"))),
             },
-            Err(Lack::Refused(message)) => Err(self.refused(MountStage::MountDevice, message)),
-            Err(Lack::Unread { trouble: "" }) => {
+            Err(StorageLookupError::Refused(message)) => Err(self.refused(MountStage::MountDevice, message)),
+            Err(StorageLookupError::NotRead { read_error: "" }) => {
                 Err(self.waits(format!("volumeattachment {name:?} was not read yet")))
             }
-            Err(Lack::Unread { trouble }) => {
+            Err(StorageLookupError::NotRead { read_error: trouble }) => {
                 Err(self.waits(format!("volumeattachment {name:?} can't be read: {trouble}")))
             }
         }
     }
 
-    fn registered(&self, desk: &ObjectDesk, driver: &str) -> Result<(), Held> {
+    fn registered(&self, desk: &ObjectCache, driver: &str) -> Result<(), VolumeNotReady> {
         if desk.csi.is_registered(driver) {
             return Ok(());
         }
@@ -372,11 +385,11 @@ impl Asked<'_> {
 
     fn secret(
         &self,
-        desk: &ObjectDesk,
+        desk: &ObjectCache,
         field: &str,
         reference: Option<&k8s::SecretReference>,
-    ) -> Result<Secrets, Held> {
-        let Some(reference) = reference else { return Ok(Secrets::default()) };
+    ) -> Result<SecretMap, VolumeNotReady> {
+        let Some(reference) = reference else { return Ok(SecretMap::default()) };
         let key = key_of(reference);
         let failed = |cause: String| {
             let stage =
@@ -384,17 +397,17 @@ impl Asked<'_> {
             let text = format!("fetching {field} {}/{} failed: {cause}", key.namespace, key.name);
             self.refused(stage, text)
         };
-        match desk.look(&key) {
-            Known::Is(content) => {
+        match desk.lookup(&key) {
+            ObjectLookup::Found(content) => {
                 let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
-                Ok(Secrets(content.data.iter().map(|(name, bytes)| (name.clone(), text(bytes))).collect()))
+                Ok(SecretMap(content.data.iter().map(|(name, bytes)| (name.clone(), text(bytes))).collect()))
             }
-            Known::Absent => Err(failed(format!("secrets {:?} not found", key.name))),
-            Known::Denied(message) => Err(failed(message.to_owned())),
-            Known::Unread { trouble: "" } | Known::Unclaimed => {
+            ObjectLookup::Absent => Err(failed(format!("secrets {:?} not found", key.name))),
+            ObjectLookup::Denied(message) => Err(failed(message.to_owned())),
+            ObjectLookup::NotRead { read_error: "" } | ObjectLookup::NotReferenced => {
                 Err(self.waits(format!("secret {}/{} was not read yet", key.namespace, key.name)))
             }
-            Known::Unread { trouble } => {
+            ObjectLookup::NotRead { read_error: trouble } => {
                 Err(self.waits(format!("secret {}/{} can't be read: {trouble}", key.namespace, key.name)))
             }
         }
@@ -403,11 +416,11 @@ impl Asked<'_> {
     /// What the driver wants to know of the pod. Tokens go where the driver's object says.
     fn pod_attributes(
         &self,
-        desk: &ObjectDesk,
+        desk: &ObjectCache,
         spec: &CSIDriverSpec,
         ephemeral: bool,
-        secrets: &mut Secrets,
-    ) -> Result<Secrets, Held> {
+        secrets: &mut SecretMap,
+    ) -> Result<SecretMap, VolumeNotReady> {
         let pod = self.inputs.pod;
         let mut found = BTreeMap::new();
         if spec.pod_info_on_mount == Some(true) {
@@ -428,25 +441,25 @@ impl Asked<'_> {
             };
             to.insert(TOKENS.to_owned(), tokens);
         }
-        Ok(Secrets(found))
+        Ok(SecretMap(found))
     }
 
-    fn tokens(&self, desk: &ObjectDesk, spec: &CSIDriverSpec) -> Result<Option<String>, Held> {
+    fn tokens(&self, desk: &ObjectCache, spec: &CSIDriverSpec) -> Result<Option<String>, VolumeNotReady> {
         let mut tokens = serde_json::Map::new();
         for request in spec.token_requests.iter().flatten() {
-            let wanted = token_wanted(self.inputs.pod, &projection(request));
-            match desk.tokens.look(&wanted, self.inputs.now) {
-                KnownToken::Unasked => {
+            let wanted = token_request_of_projection(self.inputs.pod, &projection(request));
+            match desk.tokens.lookup(&wanted, self.inputs.now) {
+                TokenLookup::NotIssued => {
                     let service_account = wanted.service_account;
                     let cause = Cause::WaitingForToken { service_account };
-                    return Err(Held::Waits { volume: self.volume.name.clone(), cause });
+                    return Err(VolumeNotReady::Waiting { volume: self.volume.name.clone(), cause });
                 }
-                KnownToken::Failed { message } => {
+                TokenLookup::Failed { message } => {
                     let what =
                         "kubernetes.io/csi: mounter.SetUpAt failed to get service accoount token attributes";
                     return Err(self.refused(MountStage::SetUp, format!("{what}: {message}")));
                 }
-                KnownToken::Good { token, .. } => {
+                TokenLookup::Valid { token, .. } => {
                     let expires = token.expires.api_time();
                     let value = json!({ "token": token.token, "expirationTimestamp": expires });
                     tokens.insert(request.audience.clone(), value);
@@ -456,7 +469,7 @@ impl Asked<'_> {
         Ok((!tokens.is_empty()).then(|| serde_json::Value::Object(tokens).to_string()))
     }
 
-    fn group(&self, spec: &CSIDriverSpec, read_only: bool, fs_type: &str, once: bool) -> Option<Group> {
+    fn group(&self, spec: &CSIDriverSpec, read_only: bool, fs_type: &str, once: bool) -> Option<FsGroup> {
         let context = self.inputs.pod.spec().security_context.as_ref()?;
         let by_agent = !read_only
             && match spec.fs_group_policy.as_deref() {
@@ -464,7 +477,7 @@ impl Asked<'_> {
                 Some("File") => true,
                 _ => !fs_type.is_empty() && once,
             };
-        Some(Group {
+        Some(FsGroup {
             id: context.fs_group?,
             by_agent,
             on_root_mismatch: context.fs_group_change_policy.as_deref() == Some("OnRootMismatch"),

@@ -9,12 +9,12 @@ use model::k8s;
 use model::report::VolumeCount;
 use model::volume::MeasuredVolume;
 
-use super::persistent::{self, Resolved, Source};
-use super::{ContentInputs, VolumePlace, host_path, kind_name, mounted, place};
+use super::persistent::{self, PersistentSource, ResolvedVolume};
+use super::{VolumeInputs, VolumePath, host_path, kind_name, mounted, volume_path};
 use crate::csi::{inline_handle, paths};
 
 /// A claim that is not known (yet) has no figures.
-pub fn measured(inputs: &ContentInputs<'_>) -> Vec<MeasuredVolume> {
+pub fn measured(inputs: &VolumeInputs<'_>) -> Vec<MeasuredVolume> {
     let measure = |volume| match persistent::resolve_volume(inputs, volume) {
         Some(resolved) => claimed(inputs, resolved.ok()?),
         None => named(inputs, volume),
@@ -23,7 +23,7 @@ pub fn measured(inputs: &ContentInputs<'_>) -> Vec<MeasuredVolume> {
 }
 
 /// A volume that stands in the pod's definition.
-fn named(inputs: &ContentInputs<'_>, volume: &k8s::Volume) -> Option<MeasuredVolume> {
+fn named(inputs: &VolumeInputs<'_>, volume: &k8s::Volume) -> Option<MeasuredVolume> {
     if let Some(source) = &volume.csi {
         let handle = inline_handle(&inputs.pod.uid, &volume.name);
         let id = VolumeId { driver: source.driver.clone(), handle };
@@ -44,7 +44,7 @@ fn named(inputs: &ContentInputs<'_>, volume: &k8s::Volume) -> Option<MeasuredVol
 
 /// `spec`: its name in paths, and whether it is a device.
 fn of_driver(
-    inputs: &ContentInputs<'_>,
+    inputs: &VolumeInputs<'_>,
     name: &str,
     id: VolumeId,
     spec: (&str, bool),
@@ -61,18 +61,18 @@ fn of_driver(
     }
 }
 
-fn claimed(inputs: &ContentInputs<'_>, resolved: Resolved<'_>) -> Option<MeasuredVolume> {
+fn claimed(inputs: &VolumeInputs<'_>, resolved: ResolvedVolume<'_>) -> Option<MeasuredVolume> {
     let name = resolved.claim.volume.name.clone();
-    if let Source::Csi(source) = resolved.source {
+    if let PersistentSource::Csi(source) = resolved.source {
         let id = VolumeId { driver: source.driver.clone(), handle: source.volume_handle.clone() };
         let spec = (resolved.spec_name, resolved.block);
         let claim = Some(resolved.claim.name).filter(|claim| !claim.is_empty());
         return Some(of_driver(inputs, &name, id, spec, claim));
     }
-    if !matches!(resolved.source, Source::Local(_) | Source::Nfs(_)) {
+    if !matches!(resolved.source, PersistentSource::Local(_) | PersistentSource::Nfs(_)) {
         return None;
     }
-    let Some(VolumePlace::Directory(found)) = place(inputs, &resolved) else { return None };
+    let Some(VolumePath::Directory(found)) = volume_path(inputs, &resolved) else { return None };
     Some(MeasuredVolume {
         name,
         plugin: plugin_of(&found.path)?,
@@ -87,7 +87,7 @@ fn claimed(inputs: &ContentInputs<'_>, resolved: Resolved<'_>) -> Option<Measure
 /// Adds a pod's volumes to what was counted so far, by plugin. `wanted`: the pod is to have them.
 pub fn count_volumes(
     counted: &mut BTreeMap<&'static str, VolumeCount>,
-    inputs: &ContentInputs<'_>,
+    inputs: &VolumeInputs<'_>,
     wanted: bool,
     set_up: &BTreeSet<String>,
 ) {
@@ -100,14 +100,14 @@ pub fn count_volumes(
 }
 
 /// A claim that is not known (yet) may be anything.
-fn plugin_name(inputs: &ContentInputs<'_>, volume: &k8s::Volume) -> Option<&'static str> {
+fn plugin_name(inputs: &VolumeInputs<'_>, volume: &k8s::Volume) -> Option<&'static str> {
     if let Some(resolved) = persistent::resolve_volume(inputs, volume) {
         return match resolved.ok()?.source {
-            Source::HostPath(_) => Some("kubernetes.io/host-path"),
-            Source::Local(_) => Some("kubernetes.io/local-volume"),
-            Source::Nfs(_) => Some("kubernetes.io/nfs"),
-            Source::Csi(_) => Some("kubernetes.io/csi"),
-            Source::Other(_) => None,
+            PersistentSource::HostPath(_) => Some("kubernetes.io/host-path"),
+            PersistentSource::Local(_) => Some("kubernetes.io/local-volume"),
+            PersistentSource::Nfs(_) => Some("kubernetes.io/nfs"),
+            PersistentSource::Csi(_) => Some("kubernetes.io/csi"),
+            PersistentSource::Other(_) => None,
         };
     }
     match kind_name(volume) {

@@ -4,7 +4,7 @@
 //!   volume ──> claim (of its own for a generic ephemeral one) ──> bound? ──> persistent volume ──> claimed by it?
 //!          ──> Resolved: source, options, mode ──> allowed here, by this pod, now? ──> its set-up
 //! ```
-//! Failures: what is not there yet is waited for (`Waits`); what a claim lacks is told as the reference tells it
+//! Failures: what is not there yet is waited for (`VolumeNotReady::Wait`); what a claim lacks is told as the reference tells it
 //! (`Unprocessed`); what a later stage refuses is told with the name of the persistent volume (`Staged`).
 
 use std::collections::BTreeSet;
@@ -18,10 +18,10 @@ use model::storage::StorageKey;
 use model::volume::{DeviceVolume, LocalVolume, MountStage, NfsVolume, VolumeKind, VolumeSetup};
 use model::why::Cause;
 
-use super::{ContentInputs, Held, VolumePlace, VolumeSource, mounted};
+use super::{MountSource, VolumeInputs, VolumeNotReady, VolumePath, mounted};
 use crate::admission::node_selected;
 use crate::csi::translation::{is_migrated, translate_inline, translate_volume};
-use crate::objects::{Lack, ObjectDesk, StorageDesk};
+use crate::objects::{ObjectCache, StorageCache, StorageLookupError};
 
 const GID: &str = "pv.beta.kubernetes.io/gid";
 const MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
@@ -32,7 +32,7 @@ const NFS: &str = "kubernetes.io~nfs";
 
 /// A claim that a volume of the pod names, or that was made for it.
 #[derive(Clone, PartialEq, Debug)]
-pub struct ClaimOf<'a> {
+pub struct PodVolumeClaim<'a> {
     pub volume: &'a k8s::Volume,
     pub key: StorageKey,
     pub namespace: &'a str,
@@ -43,7 +43,7 @@ pub struct ClaimOf<'a> {
 }
 
 /// `None`: the volume has no claim.
-pub fn claim_of<'a>(pod: &'a PodView, volume: &'a k8s::Volume) -> Option<ClaimOf<'a>> {
+pub fn pod_volume_claim<'a>(pod: &'a PodView, volume: &'a k8s::Volume) -> Option<PodVolumeClaim<'a>> {
     let (name, read_only, ephemeral) = match (&volume.persistent_volume_claim, &volume.ephemeral) {
         (Some(source), _) => (source.claim_name.clone(), source.read_only == Some(true), false),
         (None, Some(_)) => (format!("{}-{}", pod.name(), volume.name), false, true),
@@ -51,16 +51,16 @@ pub fn claim_of<'a>(pod: &'a PodView, volume: &'a k8s::Volume) -> Option<ClaimOf
     };
     let namespace = pod.namespace();
     let key = StorageKey::Claim { namespace: namespace.to_owned(), name: name.clone() };
-    Some(ClaimOf { volume, key, namespace, name, read_only, ephemeral })
+    Some(PodVolumeClaim { volume, key, namespace, name, read_only, ephemeral })
 }
 
 /// The claims of the volumes that the pod mounts.
-pub fn claims(pod: &PodView) -> impl Iterator<Item = ClaimOf<'_>> {
-    mounted(pod).filter_map(|volume| claim_of(pod, volume))
+pub fn claims(pod: &PodView) -> impl Iterator<Item = PodVolumeClaim<'_>> {
+    mounted(pod).filter_map(|volume| pod_volume_claim(pod, volume))
 }
 
 /// What has to be read for the pod's volumes, as far as that is known: a volume is known when its claim is.
-pub fn keys(pod: &PodView, desk: &StorageDesk) -> BTreeSet<StorageKey> {
+pub fn keys(pod: &PodView, desk: &StorageCache) -> BTreeSet<StorageKey> {
     let mut found = BTreeSet::new();
     for claim in claims(pod) {
         if let Ok(object) = desk.claim(&pod.uid, claim.namespace, &claim.name)
@@ -75,7 +75,7 @@ pub fn keys(pod: &PodView, desk: &StorageDesk) -> BTreeSet<StorageKey> {
 
 /// Where the data is.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Source<'a> {
+pub enum PersistentSource<'a> {
     HostPath(&'a HostPathVolumeSource),
     Local(&'a LocalVolumeSource),
     Nfs(&'a NFSVolumeSource),
@@ -86,15 +86,15 @@ pub enum Source<'a> {
 
 /// A claim with the persistent volume that it is bound to.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Resolved<'a> {
+pub struct ResolvedVolume<'a> {
     /// Of a volume that stands in the pod's definition it has only the volume: there is no claim.
-    pub claim: ClaimOf<'a>,
+    pub claim: PodVolumeClaim<'a>,
     /// `None`: the volume stands in the pod's definition.
     pub claim_object: Option<&'a PersistentVolumeClaim>,
     pub volume: &'a PersistentVolume,
     /// The persistent volume's name: messages and directories have this one.
     pub spec_name: &'a str,
-    pub source: Source<'a>,
+    pub source: PersistentSource<'a>,
     pub read_only: bool,
     /// A device instead of a filesystem.
     pub block: bool,
@@ -105,14 +105,14 @@ pub struct Resolved<'a> {
     pub gid: Option<i64>,
 }
 
-impl Resolved<'_> {
+impl ResolvedVolume<'_> {
     /// Only one pod may use it.
-    fn for_one_pod(&self) -> bool {
+    fn is_read_write_once_pod_volume(&self) -> bool {
         matches!(self.access_modes, [only] if only == ONE_POD)
     }
 
-    pub(super) fn staged(&self, stage: MountStage, message: impl Into<String>) -> Held {
-        Held::Staged {
+    pub(super) fn stage_failed(&self, stage: MountStage, message: impl Into<String>) -> VolumeNotReady {
+        VolumeNotReady::StageFailed {
             volume: self.claim.volume.name.clone(),
             claim: self.claim.name.clone(),
             spec_name: self.spec_name.to_owned(),
@@ -125,20 +125,23 @@ impl Resolved<'_> {
 
 /// What stands behind a volume of the pod: of a claim, or of a volume that a driver took over. `None`: it is another kind.
 pub fn resolve_volume<'a>(
-    inputs: &ContentInputs<'a>,
+    inputs: &VolumeInputs<'a>,
     volume: &'a k8s::Volume,
-) -> Option<Result<Resolved<'a>, Held>> {
-    match claim_of(inputs.pod, volume) {
+) -> Option<Result<ResolvedVolume<'a>, VolumeNotReady>> {
+    match pod_volume_claim(inputs.pod, volume) {
         Some(claim) => Some(resolve(inputs, claim)),
         None => inline(inputs, volume),
     }
 }
 
 /// A volume that stands in the pod's definition and that a driver took over.
-fn inline<'a>(inputs: &ContentInputs<'a>, volume: &'a k8s::Volume) -> Option<Result<Resolved<'a>, Held>> {
+fn inline<'a>(
+    inputs: &VolumeInputs<'a>,
+    volume: &'a k8s::Volume,
+) -> Option<Result<ResolvedVolume<'a>, VolumeNotReady>> {
     let desk = inputs.cluster.filter(|_| is_migrated(volume))?;
     let namespace = inputs.pod.namespace();
-    let claim = ClaimOf {
+    let claim = PodVolumeClaim {
         volume,
         key: StorageKey::Claim { namespace: namespace.to_owned(), name: String::new() },
         namespace,
@@ -158,10 +161,10 @@ fn inline<'a>(inputs: &ContentInputs<'a>, volume: &'a k8s::Volume) -> Option<Res
                 claim: String::new(),
                 message: "its driver is not known yet".into(),
             };
-            return Some(Err(Held::Waits { volume: volume.name.clone(), cause }));
+            return Some(Err(VolumeNotReady::Waiting { volume: volume.name.clone(), cause }));
         }
     };
-    Some(Err(Held::Unprocessed { volume: volume.name.clone(), claim: String::new(), message }))
+    Some(Err(VolumeNotReady::ClaimNotUsable { volume: volume.name.clone(), claim: String::new(), message }))
 }
 
 fn untranslated(message: &str) -> String {
@@ -169,11 +172,17 @@ fn untranslated(message: &str) -> String {
 }
 
 /// The claim and what is behind it, in the order in which the reference looks. The texts are a contract.
-pub fn resolve<'a>(inputs: &ContentInputs<'a>, claim: ClaimOf<'a>) -> Result<Resolved<'a>, Held> {
+pub fn resolve<'a>(
+    inputs: &VolumeInputs<'a>,
+    claim: PodVolumeClaim<'a>,
+) -> Result<ResolvedVolume<'a>, VolumeNotReady> {
     let outer = claim.volume.name.clone();
     let claimed = claim.name.clone();
-    let unprocessed =
-        |message: String| Held::Unprocessed { volume: outer.clone(), claim: claimed.clone(), message };
+    let unprocessed = |message: String| VolumeNotReady::ClaimNotUsable {
+        volume: outer.clone(),
+        claim: claimed.clone(),
+        message,
+    };
     let about = |message: String| {
         unprocessed(format!("error processing PVC {}/{}: {message}", claim.namespace, claim.name))
     };
@@ -198,20 +207,25 @@ pub fn resolve<'a>(inputs: &ContentInputs<'a>, claim: ClaimOf<'a>) -> Result<Res
         missing(&claim, "persistentvolume", name, lack)
             .unwrap_or_else(|message| about(format!("failed to fetch PV {name} from API server: {message}")))
     })?;
-    claimed_by(volume, name, object).map_err(about)?;
+    check_claim_ref(volume, name, object).map_err(about)?;
     if let Some(Err(message)) = translate_volume(volume) {
         return Err(unprocessed(untranslated(&message)));
     }
     let resolved = described(claim, Some(object), volume, name);
-    right_mode(inputs.pod, &resolved).map_err(unprocessed)?;
+    check_volume_mode(inputs.pod, &resolved).map_err(unprocessed)?;
     Ok(resolved)
 }
 
 /// What was not read yet is waited for; otherwise what the server said.
-fn missing(claim: &ClaimOf<'_>, kind: &str, name: &str, lack: Lack<'_>) -> Result<Held, String> {
+fn missing(
+    claim: &PodVolumeClaim<'_>,
+    kind: &str,
+    name: &str,
+    lack: StorageLookupError<'_>,
+) -> Result<VolumeNotReady, String> {
     match lack {
-        Lack::Refused(message) => Err(message.to_owned()),
-        Lack::Unread { trouble } => {
+        StorageLookupError::Refused(message) => Err(message.to_owned()),
+        StorageLookupError::NotRead { read_error: trouble } => {
             let message = match trouble {
                 "" => format!("{kind} {name:?} was not read yet"),
                 trouble => format!("{kind} {name:?} can't be read: {trouble}"),
@@ -219,7 +233,7 @@ fn missing(claim: &ClaimOf<'_>, kind: &str, name: &str, lack: Lack<'_>) -> Resul
             let volume = claim.volume.name.clone();
             let cause =
                 Cause::WaitingForVolume { volume: volume.clone(), claim: claim.name.clone(), message };
-            Ok(Held::Waits { volume, cause })
+            Ok(VolumeNotReady::Waiting { volume, cause })
         }
     }
 }
@@ -242,7 +256,11 @@ fn is_owned_by(claim: &PersistentVolumeClaim, pod: &PodView) -> bool {
     controllers.any(|owner| owner.uid == pod.uid.as_str())
 }
 
-fn claimed_by(volume: &PersistentVolume, name: &str, claim: &PersistentVolumeClaim) -> Result<(), String> {
+fn check_claim_ref(
+    volume: &PersistentVolume,
+    name: &str,
+    claim: &PersistentVolumeClaim,
+) -> Result<(), String> {
     let Some(reference) = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()) else {
         return Err(format!(
             "found PV object {name} but it has a nil pv.Spec.ClaimRef indicating it is not yet bound to the claim"
@@ -259,20 +277,20 @@ fn claimed_by(volume: &PersistentVolume, name: &str, claim: &PersistentVolumeCla
 }
 
 fn described<'a>(
-    claim: ClaimOf<'a>,
+    claim: PodVolumeClaim<'a>,
     claim_object: Option<&'a PersistentVolumeClaim>,
     volume: &'a PersistentVolume,
     spec_name: &'a str,
-) -> Resolved<'a> {
+) -> ResolvedVolume<'a> {
     let spec = volume.spec.as_ref();
     let annotation = |key: &str| volume.metadata.annotations.as_ref().and_then(|all| all.get(key));
-    Resolved {
+    ResolvedVolume {
         read_only: claim.read_only,
         claim,
         claim_object,
         volume,
         spec_name,
-        source: spec.map_or(Source::Other("unknown"), source),
+        source: spec.map_or(PersistentSource::Other("unknown"), source),
         block: spec.and_then(|spec| spec.volume_mode.as_deref()) == Some("Block"),
         mount_options: mount_options(spec, annotation(MOUNT_OPTIONS)),
         access_modes: spec.and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default(),
@@ -289,18 +307,18 @@ fn mount_options(spec: Option<&PersistentVolumeSpec>, annotation: Option<&String
     given.into_iter().collect()
 }
 
-fn source(spec: &PersistentVolumeSpec) -> Source<'_> {
+fn source(spec: &PersistentVolumeSpec) -> PersistentSource<'_> {
     if let Some(source) = &spec.csi {
-        return Source::Csi(source);
+        return PersistentSource::Csi(source);
     }
     if let Some(source) = &spec.local {
-        return Source::Local(source);
+        return PersistentSource::Local(source);
     }
     if let Some(source) = &spec.nfs {
-        return Source::Nfs(source);
+        return PersistentSource::Nfs(source);
     }
     if let Some(source) = &spec.host_path {
-        return Source::HostPath(source);
+        return PersistentSource::HostPath(source);
     }
     let others = [
         ("iscsi", spec.iscsi.is_some()),
@@ -322,13 +340,13 @@ fn source(spec: &PersistentVolumeSpec) -> Source<'_> {
         ("storageos", spec.storageos.is_some()),
         ("vsphereVolume", spec.vsphere_volume.is_some()),
     ];
-    Source::Other(others.into_iter().find(|(_, given)| *given).map_or("unknown", |(name, _)| name))
+    PersistentSource::Other(others.into_iter().find(|(_, given)| *given).map_or("unknown", |(name, _)| name))
 }
 
-fn right_mode(pod: &PodView, resolved: &Resolved<'_>) -> Result<(), String> {
+fn check_volume_mode(pod: &PodView, resolved: &ResolvedVolume<'_>) -> Result<(), String> {
     let name = &resolved.claim.volume.name;
     let mode = if resolved.block { "Block" } else { "Filesystem" };
-    let (mounts, devices) = super::uses(pod, name);
+    let (mounts, devices) = super::mounted_and_as_device(pod, name);
     if mounts && resolved.block {
         return Err(format!("volume {name} has volumeMode {mode}, but is specified in volumeMounts"));
     }
@@ -339,7 +357,7 @@ fn right_mode(pod: &PodView, resolved: &Resolved<'_>) -> Result<(), String> {
 }
 
 /// What is looked at after a claim is resolved and before anything is mounted.
-pub(super) fn check(inputs: &ContentInputs<'_>, resolved: &Resolved<'_>) -> Result<(), Held> {
+pub(super) fn check(inputs: &VolumeInputs<'_>, resolved: &ResolvedVolume<'_>) -> Result<(), VolumeNotReady> {
     let spec = resolved.volume.spec.as_ref();
     let required = spec.and_then(|spec| spec.node_affinity.as_ref()).and_then(|a| a.required.as_ref());
     if let Some(required) = required {
@@ -350,66 +368,76 @@ pub(super) fn check(inputs: &ContentInputs<'_>, resolved: &Resolved<'_>) -> Resu
                 claim: resolved.claim.name.clone(),
                 message: "the labels of the node were not read yet".into(),
             };
-            return Err(Held::Waits { volume, cause });
+            return Err(VolumeNotReady::Waiting { volume, cause });
         };
         let labels = node.metadata.labels.clone().unwrap_or_default();
         if !node_selected(required, &inputs.config.node_name, &labels) {
-            return Err(resolved.staged(MountStage::NodeAffinity, "no matching NodeSelectorTerms"));
+            return Err(resolved.stage_failed(MountStage::NodeAffinity, "no matching NodeSelectorTerms"));
         }
     }
-    let takes_options = matches!(resolved.source, Source::Local(_) | Source::Nfs(_) | Source::Csi(_));
+    let takes_options = matches!(
+        resolved.source,
+        PersistentSource::Local(_) | PersistentSource::Nfs(_) | PersistentSource::Csi(_)
+    );
     if !takes_options && !resolved.mount_options.is_empty() {
         let message = "Mount options are not supported for this volume type";
-        return Err(resolved.staged(MountStage::MountOptionSupport, message));
+        return Err(resolved.stage_failed(MountStage::MountOptionSupport, message));
     }
-    let held =
-        inputs.cluster.is_some_and(|desk| desk.storage.held_by_another(&inputs.pod.uid, &resolved.claim.key));
-    if held && resolved.for_one_pod() {
+    let held = inputs
+        .cluster
+        .is_some_and(|desk| desk.storage.is_used_by_another_pod(&inputs.pod.uid, &resolved.claim.key));
+    if held && resolved.is_read_write_once_pod_volume() {
         let message = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
-        return Err(resolved.staged(MountStage::SetUp, message));
+        return Err(resolved.stage_failed(MountStage::SetUp, message));
     }
     Ok(())
 }
 
 /// The step that makes it ready.
-pub(super) fn setup(inputs: &ContentInputs<'_>, resolved: &Resolved<'_>) -> Result<VolumeSetup, Held> {
-    if let Source::Csi(_) = resolved.source {
+pub(super) fn setup(
+    inputs: &VolumeInputs<'_>,
+    resolved: &ResolvedVolume<'_>,
+) -> Result<VolumeSetup, VolumeNotReady> {
+    if let PersistentSource::Csi(_) = resolved.source {
         return super::csi::setup(inputs, resolved.claim.volume, Some(resolved));
     }
     let kind = match (resolved.source, resolved.block) {
-        (Source::Local(source), block) => local_kind(inputs, resolved, source, block)
-            .map_err(|message| resolved.staged(MountStage::SetUp, message))?,
-        (Source::Nfs(source), false) => VolumeKind::Nfs(Box::new(NfsVolume {
+        (PersistentSource::Local(source), block) => local_kind(inputs, resolved, source, block)
+            .map_err(|message| resolved.stage_failed(MountStage::SetUp, message))?,
+        (PersistentSource::Nfs(source), false) => VolumeKind::Nfs(Box::new(NfsVolume {
             source: nfs_source(source),
             target: below_pod(inputs, "volumes", NFS, resolved.spec_name),
             mount_options: resolved.mount_options.clone(),
             read_only: resolved.read_only,
         })),
-        (Source::HostPath(source), false) => super::host_path_kind(&resolved.claim.volume.name, source)
-            .map_err(|error| resolved.staged(MountStage::SetUp, error.to_string()))?,
-        (Source::HostPath(_) | Source::Nfs(_), true) | (Source::Csi(_) | Source::Other(_), _) => {
-            return Err(resolved.staged(MountStage::NewMounter, unsupported(resolved)));
+        (PersistentSource::HostPath(source), false) => {
+            super::host_path_kind(&resolved.claim.volume.name, source)
+                .map_err(|error| resolved.stage_failed(MountStage::SetUp, error.to_string()))?
+        }
+        (PersistentSource::HostPath(_) | PersistentSource::Nfs(_), true)
+        | (PersistentSource::Csi(_) | PersistentSource::Other(_), _) => {
+            return Err(resolved.stage_failed(MountStage::NewMounter, unsupported(resolved)));
         }
     };
     let (name, spec_name) = (resolved.claim.volume.name.clone(), resolved.spec_name.to_owned());
     Ok(VolumeSetup { name, spec_name, kind })
 }
 
-fn unsupported(resolved: &Resolved<'_>) -> String {
+fn unsupported(resolved: &ResolvedVolume<'_>) -> String {
     let kind = match resolved.source {
-        Source::HostPath(_) => "hostPath",
-        Source::Local(_) => "local",
-        Source::Nfs(_) => "nfs",
-        Source::Csi(_) => "csi",
-        Source::Other(kind) => kind,
+        PersistentSource::HostPath(_) => "hostPath",
+        PersistentSource::Local(_) => "local",
+        PersistentSource::Nfs(_) => "nfs",
+        PersistentSource::Csi(_) => "csi",
+        PersistentSource::Other(kind) => kind,
     };
     let mode = if resolved.block { " and volumeMode Block" } else { "" };
     format!("a persistent volume of type {kind}{mode} is not supported yet")
 }
 
 fn local_kind(
-    inputs: &ContentInputs<'_>,
-    resolved: &Resolved<'_>,
+    inputs: &VolumeInputs<'_>,
+    resolved: &ResolvedVolume<'_>,
     source: &LocalVolumeSource,
     block: bool,
 ) -> Result<VolumeKind, String> {
@@ -435,7 +463,7 @@ fn local_kind(
         mount_options: resolved.mount_options.clone(),
         fs_group: context.and_then(|context| context.fs_group),
         on_root_mismatch: policy == Some("OnRootMismatch"),
-        create: inputs.cluster.is_some_and(ObjectDesk::is_alone),
+        create: inputs.cluster.is_some_and(ObjectCache::is_standalone),
     })))
 }
 
@@ -448,24 +476,24 @@ pub(super) fn nfs_source(source: &NFSVolumeSource) -> String {
     format!("{server}:{}", source.path)
 }
 
-fn below_pod(inputs: &ContentInputs<'_>, kind: &str, plugin: &str, name: &str) -> String {
+fn below_pod(inputs: &VolumeInputs<'_>, kind: &str, plugin: &str, name: &str) -> String {
     format!("{}/{kind}/{plugin}/{name}", inputs.config.pod_dir(&inputs.pod.uid))
 }
 
 /// Where containers find it.
-pub(super) fn place(inputs: &ContentInputs<'_>, resolved: &Resolved<'_>) -> Option<VolumePlace> {
+pub(super) fn volume_path(inputs: &VolumeInputs<'_>, resolved: &ResolvedVolume<'_>) -> Option<VolumePath> {
     let read_only = resolved.read_only;
     let (path, managed) = match resolved.source {
-        Source::Local(_) if resolved.block => {
+        PersistentSource::Local(_) if resolved.block => {
             let path = below_pod(inputs, "volumeDevices", LOCAL, resolved.spec_name);
-            return Some(VolumePlace::Device { path, read_only });
+            return Some(VolumePath::Device { path, read_only });
         }
-        Source::Local(_) => (below_pod(inputs, "volumes", LOCAL, resolved.spec_name), !read_only),
-        Source::Nfs(_) => (below_pod(inputs, "volumes", NFS, resolved.spec_name), false),
-        Source::HostPath(source) => (source.path.clone(), false),
-        Source::Csi(_) | Source::Other(_) => return None,
+        PersistentSource::Local(_) => (below_pod(inputs, "volumes", LOCAL, resolved.spec_name), !read_only),
+        PersistentSource::Nfs(_) => (below_pod(inputs, "volumes", NFS, resolved.spec_name), false),
+        PersistentSource::HostPath(source) => (source.path.clone(), false),
+        PersistentSource::Csi(_) | PersistentSource::Other(_) => return None,
     };
-    Some(VolumePlace::Directory(VolumeSource { path, read_only, managed }))
+    Some(VolumePath::Directory(MountSource { path, read_only, managed }))
 }
 
 #[cfg(test)]

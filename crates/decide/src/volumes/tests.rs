@@ -20,7 +20,7 @@ fn pod_with_resources(volume: Value, resources: Value) -> PodView {
 fn setups_of(pod: &PodView) -> Result<Vec<VolumeSetup>, VolumeError> {
     let (config, facts) = (sample::config(), sample::facts());
     let now = model::Wall(0);
-    setups(&ContentInputs { config: &config, facts: &facts, pod, cluster: None, node: None, now })
+    volume_setups(&VolumeInputs { config: &config, facts: &facts, pod, cluster: None, node: None, now })
         .map(|found| found.ready)
 }
 
@@ -168,7 +168,7 @@ fn sources_behind_mounts() {
         let pod = pod_with(volume);
         let volume = &pod.spec().volumes.as_ref().unwrap()[0];
         let (path, read_only, managed) = expect;
-        let expect = VolumeSource { path: path.into(), read_only, managed };
+        let expect = MountSource { path: path.into(), read_only, managed };
         assert_eq!(host_path(&sample::config(), &pod, volume), Ok(expect));
     };
     check(json!({"emptyDir": {}}), ("/r/pods/u-1/volumes/kubernetes.io~empty-dir/v", false, true));
@@ -188,7 +188,7 @@ fn sizes_are_told_of_what_is_made_for_the_pod_or_served_to_it() {
         let (config, facts, pod) = (sample::config(), sample::facts(), pod_with(volume));
         let now = model::Wall(0);
         let inputs =
-            ContentInputs { config: &config, facts: &facts, pod: &pod, cluster: None, node: None, now };
+            VolumeInputs { config: &config, facts: &facts, pod: &pod, cluster: None, node: None, now };
         let found = measured(&inputs);
         let found = found.first().map(|volume| (volume.plugin.as_str(), volume.ephemeral, volume.on_disk));
         assert_eq!(found, expect);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use decide::event::RuntimeCheck;
 use decide::state::PodEntry;
-use decide::{Action, Effect, Epoch, Event, NodeState, StepResult, step};
+use decide::{Action, ActionResult, Effect, Epoch, Event, NodeState, step};
 use model::cri::{NamespaceMode, RuntimeCondition, RuntimeStatus};
 use model::k8s::Pod;
 use model::node::{HostFacts, NodeConfig};
@@ -79,7 +79,7 @@ impl Node {
 
     pub fn want_from(&mut self, source: Source, pods: &[Value]) -> Vec<Effect> {
         let parse = |pod: &Value| Arc::new(serde_json::from_value::<Pod>(pod.clone()).expect("a pod"));
-        self.tell(Event::Pods { source, pods: pods.iter().map(parse).collect() })
+        self.tell(Event::PodSetDelivered { source, pods: pods.iter().map(parse).collect() })
     }
 
     pub fn see_everything(&mut self, pods: Vec<ObservedPod>) -> Vec<Effect> {
@@ -92,7 +92,7 @@ impl Node {
     pub fn see_for_long(&mut self, uid: &str, sandboxes: Vec<ObservedSandbox>) -> Vec<Effect> {
         let effects = self.see(uid, sandboxes.clone(), vec![]);
         assert!(plan(&effects).is_none(), "nothing follows at once");
-        self.pass(decide::witness::DOUBT);
+        self.pass(decide::observation_guard::CONFIRM_DELAY);
         self.see(uid, sandboxes, vec![])
     }
 
@@ -119,16 +119,16 @@ impl Node {
     pub fn succeed(&mut self, plan: &Plan) -> Vec<Effect> {
         for (stage, action, what) in &plan.actions {
             let result = match what {
-                Action::MakePodDirs { .. } => StepResult::Dirs { log_numbers: Default::default() },
-                Action::RunSandbox { .. } => StepResult::SandboxRunning { id: "s".into() },
+                Action::MakePodDirs { .. } => ActionResult::Dirs { log_numbers: Default::default() },
+                Action::RunSandbox { .. } => ActionResult::SandboxRunning { id: "s".into() },
                 Action::StartContainer(start) => {
                     let id = format!("{}-{}", start.name, start.config.metadata.attempt);
-                    StepResult::ContainerStarted { id: id.into() }
+                    ActionResult::ContainerStarted { id: id.into() }
                 }
-                _ => StepResult::Ok,
+                _ => ActionResult::Ok,
             };
             let (uid, epoch) = (plan.uid.clone(), plan.epoch);
-            self.tell(Event::StepDone { uid, epoch, stage: *stage, action: *action, result });
+            self.tell(Event::ActionDone { uid, epoch, stage: *stage, action: *action, result });
         }
         self.tell(Event::PlanEnded { uid: plan.uid.clone(), epoch: plan.epoch })
     }
@@ -140,7 +140,7 @@ impl Node {
 
 pub fn plan(effects: &[Effect]) -> Option<Plan> {
     effects.iter().find_map(|effect| match effect {
-        Effect::Run { uid, epoch, stages } => {
+        Effect::RunPlan { uid, epoch, stages } => {
             let numbered = stages.iter().enumerate().flat_map(|(stage, s)| {
                 s.actions.iter().enumerate().map(move |(action, what)| (stage, action, what.clone()))
             });

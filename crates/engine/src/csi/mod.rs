@@ -19,7 +19,7 @@ use decide::csi::{
     VolumeCall, VolumeCallAnswer, VolumeCallFailure, VolumeCallFailureKind, VolumeCallId, VolumeCallResult,
     VolumeRequest, VolumeRequestId,
 };
-use decide::{Event, StepResult};
+use decide::{ActionResult, Event};
 use model::csi::ClaimObject;
 use model::storage::{StorageKey, StorageObject};
 use ports::{CsiDrivers, CsiError, CsiFiles, FilesError, PluginSockets, StorageApi};
@@ -49,7 +49,7 @@ pub struct VolumeCalls {
 pub(crate) struct WantedVolumeOperation {
     pub request: VolumeRequestId,
     pub what: VolumeRequest,
-    pub answer: oneshot::Sender<StepResult>,
+    pub answer: oneshot::Sender<ActionResult>,
 }
 
 /// Asks the dispatcher for operations on volumes.
@@ -63,11 +63,11 @@ impl VolumeRequests {
     }
 
     /// Ends at once when the plan that asks is cancelled: the state of the volumes answers then.
-    pub async fn perform(&self, request: VolumeRequestId, what: VolumeRequest) -> StepResult {
+    pub async fn perform(&self, request: VolumeRequestId, what: VolumeRequest) -> ActionResult {
         let (answer, answered) = oneshot::channel();
         // The dispatcher is gone only while the engine ends.
         let _ = self.0.send(WantedVolumeOperation { request, what, answer });
-        answered.await.unwrap_or(StepResult::Interrupted)
+        answered.await.unwrap_or(ActionResult::Interrupted)
     }
 }
 
@@ -75,7 +75,7 @@ impl VolumeRequests {
 pub(crate) struct VolumeWork {
     /// `None`: no storage driver can register.
     calls: Option<VolumeCalls>,
-    waiting: HashMap<VolumeRequestId, oneshot::Sender<StepResult>>,
+    waiting: HashMap<VolumeRequestId, oneshot::Sender<ActionResult>>,
     under_way: HashMap<VolumeCallId, CancellationToken>,
 }
 
@@ -91,7 +91,7 @@ impl VolumeWork {
         Event::VolumeRequested { request, what }
     }
 
-    pub fn answer(&mut self, request: &VolumeRequestId, result: StepResult) {
+    pub fn answer(&mut self, request: &VolumeRequestId, result: ActionResult) {
         if let Some(answer) = self.waiting.remove(request) {
             // Whoever asked is gone only while the engine ends.
             let _ = answer.send(result);
@@ -148,17 +148,21 @@ impl VolumeCalls {
         let drivers = &self.ports.drivers;
         match call {
             VolumeCall::NodeGetCapabilities { driver } => {
-                return Ok(VolumeCallAnswer::Capabilities(drivers.abilities(&driver).await?));
+                return Ok(VolumeCallAnswer::Capabilities(drivers.node_get_capabilities(&driver).await?));
             }
-            VolumeCall::NodeStageVolume { driver, call } => drivers.stage(&driver, &call).await?,
-            VolumeCall::NodePublishVolume { driver, call } => drivers.publish(&driver, &call).await?,
+            VolumeCall::NodeStageVolume { driver, call } => drivers.node_stage_volume(&driver, &call).await?,
+            VolumeCall::NodePublishVolume { driver, call } => {
+                drivers.node_publish_volume(&driver, &call).await?
+            }
             VolumeCall::NodeUnpublishVolume { driver, handle, target } => {
-                drivers.unpublish(&driver, &handle, &target).await?;
+                drivers.node_unpublish_volume(&driver, &handle, &target).await?;
             }
             VolumeCall::NodeUnstageVolume { driver, handle, staging } => {
-                drivers.unstage(&driver, &handle, &staging).await?;
+                drivers.node_unstage_volume(&driver, &handle, &staging).await?;
             }
-            VolumeCall::NodeExpandVolume { driver, call } => drivers.expand(&driver, &call).await?,
+            VolumeCall::NodeExpandVolume { driver, call } => {
+                drivers.node_expand_volume(&driver, &call).await?
+            }
             _ => {}
         }
         Ok(VolumeCallAnswer::Done)
@@ -167,16 +171,16 @@ impl VolumeCalls {
     async fn on_disk(&self, call: VolumeCall) -> Result<VolumeCallAnswer, FilesError> {
         let files = &self.ports.files;
         match call {
-            VolumeCall::ListRecords => return Ok(VolumeCallAnswer::Records(files.found().await?)),
+            VolumeCall::ListRecords => return Ok(VolumeCallAnswer::Records(files.list_volumes().await?)),
             VolumeCall::ListPodRecords { uid } => {
-                return Ok(VolumeCallAnswer::Records(files.found_of(&uid).await?));
+                return Ok(VolumeCallAnswer::Records(files.list_pod_volumes(&uid).await?));
             }
-            VolumeCall::WaitForEarlierWork { place } => files.at_rest(&place).await?,
+            VolumeCall::WaitForEarlierWork { place } => files.wait_until_idle(&place).await?,
             VolumeCall::MakeDir { path } => files.make_dir(&path).await?,
             VolumeCall::WriteRecord { path, record } => files.write_record(&path, &record).await?,
             VolumeCall::Remove { place, record } => files.remove(&place, record.as_deref()).await?,
             VolumeCall::ApplyGroup { path, group, on_root_mismatch } => {
-                files.apply_group(&path, group, on_root_mismatch).await?;
+                files.apply_fs_group(&path, group, on_root_mismatch).await?;
             }
             VolumeCall::LinkDevice { device, link } => files.link_device(&device, &link).await?,
             VolumeCall::UnlinkDevice { link } => files.unlink_device(&link).await?,

@@ -8,52 +8,60 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use decide::back_off::volume_delay;
-use decide::csi::{installed, migrated, new_csi_node, node_patch, owned_by, uninstalled};
-use model::csi::DriverNode;
+use decide::csi::{
+    add_driver_patch, migrated_plugins_patch, new_csi_node, node_patch, owned_by, remove_driver_patch,
+};
+use model::csi::DriverNodeInfo;
 use model::k8s::{CSINode, Node};
 use ports::{ApiError, ClusterPorts};
 use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::node_keeper::NodeNow;
+use crate::node_reconciler::WatchedNode;
 
-const NOT_YET: &str = "CSINode is not yet initialized";
+const CSI_NODE_NOT_INITIALIZED: &str = "CSINode is not yet initialized";
 /// A registration that the cluster does not take is told to the plugin, and begins anew.
 const TRIES: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-pub(crate) struct CsiNodeKeeper {
+pub(crate) struct CsiNodeReconciler {
     cluster: ClusterPorts,
     name: String,
     /// One at a time: they read, and then write what they read.
-    desk: Mutex<()>,
+    write_lock: Mutex<()>,
     /// `None`: it is gone.
-    wanted: Mutex<BTreeMap<String, Option<DriverNode>>>,
+    wanted: Mutex<BTreeMap<String, Option<DriverNodeInfo>>>,
     /// Why the node can't take volumes yet.
-    trouble: watch::Sender<Option<String>>,
+    not_ready_reason: watch::Sender<Option<String>>,
 }
 
-impl CsiNodeKeeper {
+impl CsiNodeReconciler {
     pub fn new(cluster: ClusterPorts, name: String) -> Arc<Self> {
-        let trouble = watch::Sender::new(Some(NOT_YET.to_owned()));
-        Arc::new(Self { cluster, name, desk: Mutex::default(), wanted: Mutex::default(), trouble })
+        let not_ready_reason = watch::Sender::new(Some(CSI_NODE_NOT_INITIALIZED.to_owned()));
+        Arc::new(Self {
+            cluster,
+            name,
+            write_lock: Mutex::default(),
+            wanted: Mutex::default(),
+            not_ready_reason,
+        })
     }
 
-    pub fn trouble(&self) -> watch::Receiver<Option<String>> {
-        self.trouble.subscribe()
+    pub fn not_ready_reason(&self) -> watch::Receiver<Option<String>> {
+        self.not_ready_reason.subscribe()
     }
 
     /// Makes the object for every Node that comes to be ours.
-    pub async fn run(self: Arc<Self>, mut node: watch::Receiver<NodeNow>, stop: CancellationToken) {
+    pub async fn run(self: Arc<Self>, mut node: watch::Receiver<WatchedNode>, stop: CancellationToken) {
         let mut of: Option<String> = None;
         let mut attempts = 0;
         stop.run_until_cancelled(async {
             loop {
                 let uid = node.borrow_and_update().node.as_ref().and_then(|node| node.metadata.uid.clone());
                 if uid.is_some() && uid != of {
-                    match self.settle().await {
+                    match self.reconcile().await {
                         Ok(()) => {
-                            self.trouble.send_replace(None);
+                            self.not_ready_reason.send_replace(None);
                             (of, attempts) = (uid, 0);
                         }
                         Err(message) => {
@@ -74,11 +82,11 @@ impl CsiNodeKeeper {
     }
 
     /// The object, with everything that is wanted in it.
-    async fn settle(&self) -> Result<(), String> {
+    async fn reconcile(&self) -> Result<(), String> {
         {
-            let _desk = self.desk.lock().await;
+            let _write_guard = self.write_lock.lock().await;
             let node = self.node().await?;
-            self.object(&node).await?;
+            self.own_csi_node(&node).await?;
         }
         let drivers: Vec<String> = self.wanted.lock().await.keys().cloned().collect();
         for driver in drivers {
@@ -87,13 +95,16 @@ impl CsiNodeKeeper {
         Ok(())
     }
 
-    pub async fn install(&self, driver: &str, found: DriverNode) -> Result<(), String> {
+    pub async fn install_driver(&self, driver: &str, found: DriverNodeInfo) -> Result<(), String> {
         self.wanted.lock().await.insert(driver.to_owned(), Some(found));
         let mut pause = FIRST_PAUSE;
         for _ in 1..TRIES {
             match self.apply(driver).await {
                 Ok(()) => return Ok(()),
-                Err(message) => tracing::debug!(driver, "the cluster can't be told of a driver: {message}"),
+                Err(message) => tracing::debug!(
+                    driver,
+                    "Node and CSINode could not be updated with a CSI driver: {message}"
+                ),
             }
             tokio::time::sleep(pause).await;
             pause *= 2;
@@ -103,7 +114,7 @@ impl CsiNodeKeeper {
     }
 
     /// Tried until it is told, or the driver is back.
-    pub async fn uninstall(self: &Arc<Self>, driver: &str) {
+    pub async fn uninstall_driver(self: &Arc<Self>, driver: &str) {
         self.wanted.lock().await.insert(driver.to_owned(), None);
         let (this, driver) = (self.clone(), driver.to_owned());
         tokio::spawn(async move {
@@ -113,7 +124,7 @@ impl CsiNodeKeeper {
                 tracing::warn!(
                     driver,
                     attempts,
-                    "the cluster can't be told that a driver is gone: {message}"
+                    "a CSI driver could not be removed from Node and CSINode: {message}"
                 );
                 tokio::time::sleep(volume_delay(attempts)).await;
             }
@@ -122,47 +133,49 @@ impl CsiNodeKeeper {
 
     /// Says what is wanted of the driver now.
     async fn apply(&self, driver: &str) -> Result<(), String> {
-        let _desk = self.desk.lock().await;
+        let _write_guard = self.write_lock.lock().await;
         let Some(wanted) = self.wanted.lock().await.get(driver).cloned() else { return Ok(()) };
         let node = self.node().await?;
         if let Some(patch) = node_patch(&node, driver, wanted.as_ref())? {
-            self.cluster.node.patch(&self.name, &patch).await.map_err(said)?;
+            self.cluster.node.patch(&self.name, &patch).await.map_err(error_text)?;
         }
-        let object = self.object(&node).await?;
+        let object = self.own_csi_node(&node).await?;
         let patch = match &wanted {
-            Some(found) => installed(&object, driver, found),
-            None => uninstalled(&object, driver),
+            Some(found) => add_driver_patch(&object, driver, found),
+            None => remove_driver_patch(&object, driver),
         };
         if let Some(patch) = patch {
-            self.cluster.csi_node.patch(&self.name, &patch).await.map_err(said)?;
+            self.cluster.csi_node.patch(&self.name, &patch).await.map_err(error_text)?;
         }
         Ok(())
     }
 
     async fn node(&self) -> Result<Arc<Node>, String> {
-        self.cluster.node.get(&self.name).await.map_err(said)
+        self.cluster.node.get(&self.name).await.map_err(error_text)
     }
 
     /// Ours; one of an earlier node makes room.
-    async fn object(&self, node: &Node) -> Result<CSINode, String> {
+    async fn own_csi_node(&self, node: &Node) -> Result<CSINode, String> {
         let api = &self.cluster.csi_node;
         let object = match api.get(&self.name).await {
             Ok(object) => object,
-            Err(ApiError::NotFound { .. }) => return api.create(&new_csi_node(node)).await.map_err(said),
-            Err(error) => return Err(said(error)),
+            Err(ApiError::NotFound { .. }) => {
+                return api.create(&new_csi_node(node)).await.map_err(error_text);
+            }
+            Err(error) => return Err(error_text(error)),
         };
         if owned_by(&object, node) {
             // An agent of another version may have said otherwise.
-            return match migrated(&object) {
-                Some(patch) => api.patch(&self.name, &patch).await.map_err(said),
+            return match migrated_plugins_patch(&object) {
+                Some(patch) => api.patch(&self.name, &patch).await.map_err(error_text),
                 None => Ok(object),
             };
         }
-        api.delete(&self.name).await.map_err(said)?;
+        api.delete(&self.name).await.map_err(error_text)?;
         Err(format!("CSINode {:?} was owned by a different node, deleted it", self.name))
     }
 }
 
-fn said(error: ApiError) -> String {
+fn error_text(error: ApiError) -> String {
     error.to_string()
 }

@@ -14,21 +14,21 @@ use std::time::Duration;
 
 use decide::Event;
 use decide::back_off::volume_delay;
-use decide::csi::{CSI_PLUGIN, Version, judge, registration_failed, unknown_kind};
+use decide::csi::{CSI_PLUGIN, Version, check_registration, registration_failed, unknown_kind};
 use futures::StreamExt;
-use ports::SocketNotice;
+use ports::PluginSocketEvent;
 use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::CsiPorts;
-use super::node_object::CsiNodeKeeper;
+use super::node_object::CsiNodeReconciler;
 use crate::dispatcher::Outbox;
 
 pub(crate) struct Registry {
     ports: CsiPorts,
     /// `None`: the node stands alone.
-    cluster: Option<Arc<CsiNodeKeeper>>,
+    cluster: Option<Arc<CsiNodeReconciler>>,
     outbox: Outbox,
     known: Mutex<BTreeMap<String, Known>>,
     /// How often drivers are asked anew what the node can take, in seconds.
@@ -44,7 +44,7 @@ struct Known {
 impl Registry {
     pub fn new(
         ports: CsiPorts,
-        cluster: Option<Arc<CsiNodeKeeper>>,
+        cluster: Option<Arc<CsiNodeReconciler>>,
         outbox: Outbox,
         periods: watch::Receiver<BTreeMap<String, u64>>,
     ) -> Arc<Self> {
@@ -56,7 +56,7 @@ impl Registry {
         let mut tasks: HashMap<String, CancellationToken> = HashMap::new();
         while let Some(Some(notice)) = stop.run_until_cancelled(notices.next()).await {
             match notice {
-                SocketNotice::Came { path } => {
+                PluginSocketEvent::Added { path } => {
                     let token = stop.child_token();
                     if let Some(old) = tasks.insert(path.clone(), token.clone()) {
                         old.cancel();
@@ -64,7 +64,7 @@ impl Registry {
                     let this = self.clone();
                     tokio::spawn(async move { token.run_until_cancelled(this.attend(&path)).await });
                 }
-                SocketNotice::Gone { path } => {
+                PluginSocketEvent::Gone { path } => {
                     if let Some(old) = tasks.remove(&path) {
                         old.cancel();
                     }
@@ -131,7 +131,7 @@ impl Registry {
     /// Its name.
     async fn try_register(&self, socket: &str) -> Result<String, Refusal> {
         let sockets = &self.ports.sockets;
-        let info = sockets.info(socket).await.map_err(|error| {
+        let info = sockets.get_info(socket).await.map_err(|error| {
             Refusal::ForNow(format!(
                 "failed to get plugin info using RPC GetInfo at socket {socket}, err: {error}"
             ))
@@ -152,7 +152,7 @@ impl Registry {
             self.refuse(socket, &message).await;
             return Err(Refusal::ForNow(message));
         }
-        if let Err(error) = sockets.notify(socket, None).await {
+        if let Err(error) = sockets.notify_registration_status(socket, None).await {
             self.leave(&info.name, socket).await;
             return Err(Refusal::ForNow(format!("it can't be told that it is registered: {error}")));
         }
@@ -169,25 +169,25 @@ impl Registry {
     async fn enter(&self, socket: &str, info: &model::csi::PluginInfo, endpoint: &str) -> Result<(), String> {
         let mut known = self.known.lock().await;
         let other = known.get(&info.name).filter(|entry| entry.socket != socket).map(|entry| entry.version);
-        let version = judge(info, endpoint, other)?;
+        let version = check_registration(info, endpoint, other)?;
         known.insert(info.name.clone(), Known { socket: socket.to_owned(), version, registered: false });
-        self.ports.drivers.place(&info.name, Some(endpoint));
+        self.ports.drivers.set_endpoint(&info.name, Some(endpoint));
         Ok(())
     }
 
     async fn introduce(&self, driver: &str) -> Result<(), String> {
-        let found = self.ports.drivers.node_info(driver).await.map_err(|error| error.to_string())?;
+        let found = self.ports.drivers.node_get_info(driver).await.map_err(|error| error.to_string())?;
         if found.node_id.is_empty() {
             return Err("error adding CSI driver node info: driverNodeID must not be empty".into());
         }
         match &self.cluster {
-            Some(cluster) => cluster.install(driver, found).await,
+            Some(cluster) => cluster.install_driver(driver, found).await,
             None => Ok(()),
         }
     }
 
     async fn refuse(&self, socket: &str, message: &str) {
-        if let Err(error) = self.ports.sockets.notify(socket, Some(message)).await {
+        if let Err(error) = self.ports.sockets.notify_registration_status(socket, Some(message)).await {
             tracing::debug!(socket, "plugin can't be told why it is not registered: {error}");
         }
     }
@@ -210,17 +210,17 @@ impl Registry {
             return;
         }
         known.remove(driver);
-        self.ports.drivers.place(driver, None);
+        self.ports.drivers.set_endpoint(driver, None);
         self.tell(&known);
         drop(known);
         if let Some(cluster) = &self.cluster {
-            cluster.uninstall(driver).await;
+            cluster.uninstall_driver(driver).await;
         }
     }
 
     fn tell(&self, known: &BTreeMap<String, Known>) {
         let registered = known.iter().filter(|(_, entry)| entry.registered).map(|(name, _)| name.clone());
-        self.outbox.send(Event::CsiRegistered(registered.collect::<BTreeSet<_>>()));
+        self.outbox.send(Event::CsiDriversRegistered(registered.collect::<BTreeSet<_>>()));
     }
 }
 

@@ -4,11 +4,11 @@ use model::{FullName, PodUid};
 use tokio::time::{Instant, sleep};
 
 use super::*;
-use crate::testing::{FakeApi, Fault, TestWall};
+use crate::fake_api::{FakeApi, Fault, TestWall};
 
 fn start(api: &Arc<FakeApi>) -> (Arc<EventRecorder>, tokio_util::sync::DropGuard) {
     let stop = CancellationToken::new();
-    let setup = NodeSetup { name: "n".into(), ..NodeSetup::default() };
+    let setup = NodeObjectConfig { name: "n".into(), ..NodeObjectConfig::default() };
     let recorder =
         EventRecorder::start(api.clone(), &setup, TestWall::new(), 1, stop.clone(), &EssentialTasks::new().0);
     (recorder, stop.drop_guard())
@@ -71,7 +71,7 @@ async fn who_records_never_waits() {
         recorder.record(&pod(&format!("p{number}")), &ApiEvent::normal("R", "m"));
     }
     assert_eq!(began.elapsed(), Duration::ZERO);
-    assert_eq!(recorder.lost(), 1000);
+    assert_eq!(recorder.dropped_count(), 1000);
 }
 
 #[tokio::test(start_paused = true)]

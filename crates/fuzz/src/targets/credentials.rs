@@ -12,11 +12,11 @@ use crate::{Target, scratch, text};
 const JSON: &[&str] = &["{\"", "\":", "\",\"", "}", "[", "]", "null", "\\u0000", "\"auths\":", "\"auth\":"];
 
 pub const TARGETS: [Target; 5] = [
-    Target { name: "docker_config", run: docker, words: JSON },
+    Target { name: "docker_config", run: docker, dictionary: JSON },
     Target {
         name: "plugin_answer",
         run: answer,
-        words: &[
+        dictionary: &[
             "\"kind\":",
             "\"CredentialProviderResponse\"",
             "\"cacheDuration\":",
@@ -27,14 +27,14 @@ pub const TARGETS: [Target; 5] = [
     Target {
         name: "plugin_config",
         run: config,
-        words: &["providers:\n", "- name: ", "matchImages: [", "defaultCacheDuration: ", "*.", "env: "],
+        dictionary: &["providers:\n", "- name: ", "matchImages: [", "defaultCacheDuration: ", "*.", "env: "],
     },
     Target {
         name: "image_name",
         run: image,
-        words: &["/", ":", "@sha256:", "*", ".", "docker.io", "localhost", "[::1]", "?", "#", "%"],
+        dictionary: &["/", ":", "@sha256:", "*", ".", "docker.io", "localhost", "[::1]", "?", "#", "%"],
     },
-    Target { name: "pull_record", run: record, words: JSON },
+    Target { name: "pull_record", run: record, dictionary: JSON },
 ];
 
 fn docker(data: &[u8]) {
@@ -59,7 +59,7 @@ fn asked() -> CredentialPlugin {
 }
 
 fn answer(data: &[u8]) {
-    let _ = plugin::parse_answer(&asked(), data, None);
+    let _ = plugin::parse_plugin_response(&asked(), data, None);
 }
 
 fn config(data: &[u8]) {
@@ -76,7 +76,7 @@ fn image(data: &[u8]) {
     assert!(repository.len() <= image.len() + "docker.io/library/".len());
     let _ = matching::matches(pattern, &repository);
     // A place matches itself, unless it is none.
-    if let Some(place) = matching::place(&repository)
+    if let Some(place) = matching::parse_location(&repository)
         && !repository.contains(['*', '?', '#', '@', '['])
     {
         assert!(matching::matches(&repository, &repository), "{repository:?} is at {place:?}");

@@ -5,7 +5,7 @@ use std::path::Path;
 use decide::render::dns::resolv_conf;
 use host::mountinfo::MountTable;
 use host::probe::PodProbeRecords;
-use host::{cgroup, untrusted};
+use host::{cgroup, fuzzing};
 use model::user_namespace::UserNamespaceFile;
 use ports::{LogOptions, LogOutput, ProbeRecordStore};
 
@@ -15,7 +15,7 @@ pub const TARGETS: [Target; 6] = [
     Target {
         name: "container_log",
         run: container_log,
-        words: &[
+        dictionary: &[
             "2026-01-02T03:04:05.678901234Z ",
             "stdout ",
             "stderr ",
@@ -29,17 +29,31 @@ pub const TARGETS: [Target; 6] = [
     Target {
         name: "mountinfo",
         run: mountinfo,
-        words: &["36 35 98:0 / /mnt rw - ext4 /dev/x rw\n", " - ", "cgroup", "cgroup2", "\\040", "shared:1"],
+        dictionary: &[
+            "36 35 98:0 / /mnt rw - ext4 /dev/x rw\n",
+            " - ",
+            "cgroup",
+            "cgroup2",
+            "\\040",
+            "shared:1",
+        ],
     },
     Target {
         name: "host_files",
         run: host_files,
-        words: &["MemTotal: 1 kB\n", "0-3,8", "processor\t: 0\n", "hugepages-2048kB", "PRETTY_NAME=", "0::/"],
+        dictionary: &[
+            "MemTotal: 1 kB\n",
+            "0-3,8",
+            "processor\t: 0\n",
+            "hugepages-2048kB",
+            "PRETTY_NAME=",
+            "0::/",
+        ],
     },
     Target {
         name: "resolv_conf",
         run: resolver,
-        words: &[
+        dictionary: &[
             "nameserver ",
             "search ",
             "options ",
@@ -52,11 +66,15 @@ pub const TARGETS: [Target; 6] = [
             "10.0.0.1",
         ],
     },
-    Target { name: "probe_record", run: probe_record, words: &["v1 ", "\n", "{", "}", "\"containers\":"] },
+    Target {
+        name: "probe_record",
+        run: probe_record,
+        dictionary: &["v1 ", "\n", "{", "}", "\"containers\":"],
+    },
     Target {
         name: "user_ids",
         run: user_ids,
-        words: &[
+        dictionary: &[
             "{\"uidMappings\":[",
             "\"gidMappings\":[",
             "\"hostId\":",
@@ -83,10 +101,10 @@ fn container_log(data: &[u8]) {
         output,
         ..LogOptions::default()
     };
-    let whole = untrusted::log(&options, log, usize::MAX);
+    let whole = fuzzing::log(&options, log, usize::MAX);
     // However the file happens to be read, the same is in it.
     for piece in [1, 7, 4096] {
-        assert_eq!(untrusted::log(&options, log, piece), whole, "in pieces of {piece}");
+        assert_eq!(fuzzing::log(&options, log, piece), whole, "in pieces of {piece}");
     }
     assert!(whole.len() <= log.len() * 3 + 64, "{} bytes of a log became {}", log.len(), whole.len());
     assert!(options.limit_bytes.is_none_or(|limit| whole.len() as u64 <= limit), "more than was asked for");
@@ -110,7 +128,7 @@ fn mountinfo(data: &[u8]) {
 
 fn host_files(data: &[u8]) {
     if let Some(text) = text(data) {
-        let found = untrusted::facts(text);
+        let found = fuzzing::facts(text);
         assert!(found <= data.len() * 2 + 12, "{found} facts in {} bytes", data.len());
     }
 }

@@ -1,6 +1,6 @@
 //! Manifests and what is written in them.
 
-use decide::manifest::{References, decode_file, decode_http};
+use decide::manifest::{ReferencePolicy, decode_file, decode_http};
 use decide::render::expansion::expand;
 use model::codec;
 use model::quantity::Quantity;
@@ -31,40 +31,41 @@ const YAML: &[&str] = &[
 ];
 
 pub const TARGETS: [Target; 5] = [
-    Target { name: "manifest_file", run: manifest_file, words: YAML },
-    Target { name: "manifest_http", run: manifest_http, words: YAML },
-    Target { name: "documents", run: documents, words: YAML },
+    Target { name: "manifest_file", run: manifest_file, dictionary: YAML },
+    Target { name: "manifest_http", run: manifest_http, dictionary: YAML },
+    Target { name: "documents", run: documents, dictionary: YAML },
     Target {
         name: "quantity",
         run: quantity,
-        words: &["Ki", "Mi", "Ei", "n", "u", "m", "k", "E", "e3", "E-9", "-", "+", ".", "000"],
+        dictionary: &["Ki", "Mi", "Ei", "n", "u", "m", "k", "E", "e3", "E-9", "-", "+", ".", "000"],
     },
-    Target { name: "expansion", run: expansion, words: &["$(", ")", "$$", "$(A)", "$(B)", "$"] },
+    Target { name: "expansion", run: expansion, dictionary: &["$(", ")", "$$", "$(A)", "$(B)", "$"] },
 ];
 
 fn manifest_file(data: &[u8]) {
-    let content = decode_file(data, "/manifests/a.yaml", "node", References::Allowed);
+    let content = decode_file(data, "/manifests/a.yaml", "node", ReferencePolicy::Allow);
     assert_eq!(
         content,
-        decode_file(data, "/manifests/a.yaml", "node", References::Allowed),
+        decode_file(data, "/manifests/a.yaml", "node", ReferencePolicy::Allow),
         "the same bytes, the same pods"
     );
     for pod in &content.pods {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         assert!(!uid.is_empty(), "a static pod without a UID");
-        survives(pod);
+        assert_round_trips(pod);
     }
 }
 
 fn manifest_http(data: &[u8]) {
-    for pod in decode_http(data, "http://example.test/pods", "node", References::Refused).unwrap_or_default()
+    for pod in
+        decode_http(data, "http://example.test/pods", "node", ReferencePolicy::Deny).unwrap_or_default()
     {
-        survives(&pod);
+        assert_round_trips(&pod);
     }
 }
 
 /// What was understood is understood again from what we would write of it.
-fn survives(pod: &model::k8s::Pod) {
+fn assert_round_trips(pod: &model::k8s::Pod) {
     let again = codec::pod_from_value(codec::pod_to_value(pod)).expect("our own JSON of a pod");
     assert_eq!(&again, pod);
 }

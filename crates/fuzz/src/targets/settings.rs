@@ -20,12 +20,12 @@ const CONFIG: &[&str] = &[
 ];
 
 pub const TARGETS: [Target; 6] = [
-    Target { name: "config_file", run: config_file, words: CONFIG },
-    Target { name: "config_drop_ins", run: config_drop_ins, words: CONFIG },
+    Target { name: "config_file", run: config_file, dictionary: CONFIG },
+    Target { name: "config_drop_ins", run: config_drop_ins, dictionary: CONFIG },
     Target {
         name: "flags",
         run: flags,
-        words: &[
+        dictionary: &[
             "--",
             "-v",
             "=",
@@ -38,16 +38,27 @@ pub const TARGETS: [Target; 6] = [
             "a=b",
         ],
     },
-    Target { name: "duration", run: duration, words: &["h", "m", "s", "ms", "us", "µs", "ns", ".", "-"] },
+    Target {
+        name: "duration",
+        run: duration,
+        dictionary: &["h", "m", "s", "ms", "us", "µs", "ns", ".", "-"],
+    },
     Target {
         name: "kubeconfig",
         run: kubeconfig,
-        words: &["clusters:\n", "users:\n", "contexts:\n", "current-context: ", "exec:", "server: https://"],
+        dictionary: &[
+            "clusters:\n",
+            "users:\n",
+            "contexts:\n",
+            "current-context: ",
+            "exec:",
+            "server: https://",
+        ],
     },
     Target {
         name: "pem",
         run: pem,
-        words: &[
+        dictionary: &[
             "-----BEGIN CERTIFICATE-----\n",
             "-----END CERTIFICATE-----\n",
             "PRIVATE KEY",
@@ -92,7 +103,7 @@ fn duration(data: &[u8]) {
         let written = duration.to_string();
         assert_eq!(written.parse(), Ok(duration), "{text:?} is written as {written:?}");
     }
-    let _ = decide::credentials::span::parse(text);
+    let _ = decide::credentials::go_duration::parse(text);
 }
 
 fn kubeconfig(data: &[u8]) {

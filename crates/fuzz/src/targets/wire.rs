@@ -10,7 +10,7 @@ pub const TARGETS: [Target; 5] = [
     Target {
         name: "log_query",
         run: log_query,
-        words: &[
+        dictionary: &[
             "&",
             "=",
             "%",
@@ -26,18 +26,18 @@ pub const TARGETS: [Target; 5] = [
     Target {
         name: "redirection",
         run: redirection,
-        words: &["http://", "https://", "//", "..", "/", "?", "#", "[::1]", ":80", "@", "%"],
+        dictionary: &["http://", "https://", "//", "..", "/", "?", "#", "[::1]", ":80", "@", "%"],
     },
-    Target { name: "runtime_answer", run: runtime_answer, words: &["\x0a", "\x12", "\x1a", "\x22"] },
+    Target { name: "runtime_answer", run: runtime_answer, dictionary: &["\x0a", "\x12", "\x1a", "\x22"] },
     Target {
         name: "traceparent",
         run: traceparent,
-        words: &["-", "00", "01", "ff", "00-", "-01", "0000000000000000", "4bf92f3577b34da6"],
+        dictionary: &["-", "00", "01", "ff", "00-", "-01", "0000000000000000", "4bf92f3577b34da6"],
     },
     Target {
         name: "watch",
         run: watch,
-        words: &[
+        dictionary: &[
             "\n",
             "ADDED",
             "MODIFIED",
@@ -58,11 +58,11 @@ fn log_query(data: &[u8]) {
     let Some(text) = text(data) else { return };
     let Ok(uri) = format!("/containerLogs/default/pod/main?{text}").parse::<Uri>() else { return };
     for split in [false, true] {
-        if let Err(status) = server::untrusted::container_log_query(&uri, split) {
+        if let Err(status) = server::fuzzing::container_log_query(&uri, split) {
             assert!((400..500).contains(&status), "a bad question is the asker's fault: {status}");
         }
     }
-    if let Err(status) = server::untrusted::node_log_query(&uri) {
+    if let Err(status) = server::fuzzing::node_log_query(&uri) {
         assert!((400..500).contains(&status), "a bad question is the asker's fault: {status}");
     }
 }
@@ -76,7 +76,7 @@ fn redirection(data: &[u8]) {
         target: "/a/b?c=d".into(),
         headers: Vec::new(),
     };
-    if let Ok(url) = host::untrusted::redirection(&from, location) {
+    if let Ok(url) = host::fuzzing::redirection(&from, location) {
         assert!(url.starts_with("http://") || url.starts_with("https://"), "leads to {url:?}");
         assert!(url.len() <= location.len() + 64, "{} bytes became {}", location.len(), url.len());
         let path = url.splitn(4, '/').nth(3).unwrap_or_default();
@@ -86,7 +86,7 @@ fn redirection(data: &[u8]) {
 }
 
 fn runtime_answer(data: &[u8]) {
-    let _ = cri::untrusted::answers(data);
+    let _ = cri::fuzzing::answers(data);
 }
 
 fn traceparent(data: &[u8]) {
@@ -99,10 +99,10 @@ fn traceparent(data: &[u8]) {
 
 /// However the bytes are cut into pieces on their way, the same events come of them.
 fn watch(data: &[u8]) {
-    let whole = apiserver::untrusted::pod_watch(data, data.len());
+    let whole = apiserver::fuzzing::pod_watch(data, data.len());
     let lines = data.iter().filter(|byte| **byte == b'\n').count();
     assert!(whole.0.len() <= lines, "{} events of {lines} lines", whole.0.len());
     for piece in [1, 7, 4096] {
-        assert_eq!(apiserver::untrusted::pod_watch(data, piece), whole, "in pieces of {piece}");
+        assert_eq!(apiserver::fuzzing::pod_watch(data, piece), whole, "in pieces of {piece}");
     }
 }

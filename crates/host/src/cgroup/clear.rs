@@ -24,7 +24,7 @@ pub(super) fn kill(directories: &[PathBuf]) -> Result<usize, CgroupError> {
     }
     let found = processes(directories)?;
     let held: Vec<(Pid, Option<OwnedFd>)> =
-        found.iter().filter_map(|pid| hold(*pid).map(|fd| (*pid, fd))).collect();
+        found.iter().filter_map(|pid| open_pidfd(*pid).map(|fd| (*pid, fd))).collect();
     // A number that was freed and taken by a stranger between the list and the hold is not in the second list.
     let still = processes(directories)?;
     for (pid, fd) in held {
@@ -39,7 +39,7 @@ pub(super) fn kill(directories: &[PathBuf]) -> Result<usize, CgroupError> {
 }
 
 /// A handle on the process itself, or `None` within when the kernel has no such handles. Nothing when it is gone.
-fn hold(pid: Pid) -> Option<Option<OwnedFd>> {
+fn open_pidfd(pid: Pid) -> Option<Option<OwnedFd>> {
     match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(fd) => Some(Some(fd)),
         Err(Errno::SRCH) => None,
@@ -116,7 +116,7 @@ pub(super) fn remove(directories: &[PathBuf]) -> Result<bool, CgroupError> {
     Ok(removed)
 }
 
-pub(super) fn busy(path: &str) -> CgroupError {
+pub(super) fn busy_error(path: &str) -> CgroupError {
     file::failed("removing", Path::new(path))(io::Error::from(ErrorKind::ResourceBusy))
 }
 
@@ -174,7 +174,7 @@ mod tests {
         fs::create_dir_all(dir.path().join("pod/a")).unwrap();
         fs::write(dir.path().join("pod/stray"), "").unwrap();
         let error = remove(&[dir.path().join("pod")]).unwrap_err();
-        assert!(error.to_string().ends_with("/pod: removing"), "{error}");
+        assert!(error.to_string().ends_with("/pod: removing failed"), "{error}");
         assert!(!dir.path().join("pod/a").exists(), "the rest is gone");
     }
 }

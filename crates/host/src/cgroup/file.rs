@@ -41,7 +41,7 @@ pub(super) fn make(path: &Path) -> Result<bool, CgroupError> {
 }
 
 /// The directories from the first one below `root` down to `path`.
-pub(super) fn chain(root: &Path, path: &Path) -> Vec<PathBuf> {
+pub(super) fn directories_below(root: &Path, path: &Path) -> Vec<PathBuf> {
     let mut chain: Vec<PathBuf> =
         path.ancestors().take_while(|ancestor| *ancestor != root).map(Path::to_path_buf).collect();
     chain.reverse();
@@ -49,7 +49,7 @@ pub(super) fn chain(root: &Path, path: &Path) -> Vec<PathBuf> {
 }
 
 /// The settings that the files do not hold yet.
-pub(super) fn pending(directory: &Path, settings: Vec<Setting>) -> Vec<Setting> {
+pub(super) fn changed_settings(directory: &Path, settings: Vec<Setting>) -> Vec<Setting> {
     let page_size = rustix::param::page_size() as u64;
     settings
         .into_iter()
@@ -68,7 +68,7 @@ pub(super) fn pending(directory: &Path, settings: Vec<Setting>) -> Vec<Setting> 
 /// the rest.
 pub(super) fn apply(directory: &Path, settings: Vec<Setting>) -> Result<(), CgroupError> {
     let mut refused = Vec::new();
-    for setting in pending(directory, settings) {
+    for setting in changed_settings(directory, settings) {
         match apply_one(directory, &setting) {
             Err(CgroupError::Io { source, .. }) if Errno::from_io_error(&source) == Some(Errno::INVAL) => {
                 refused.push(setting);
@@ -129,7 +129,7 @@ mod tests {
         fs::write(dir.path().join("pids.max"), "100\n").unwrap();
         fs::write(dir.path().join("cpu.shares"), "5\n").unwrap();
         let values = CgroupValues { pids_limit: Some(100), cpu_shares: Some(7), ..CgroupValues::default() };
-        let left = pending(dir.path(), settings::v1(&values, |_| true));
+        let left = changed_settings(dir.path(), settings::v1(&values, |_| true));
         assert_eq!(left.iter().map(|s| s.file.as_str()).collect::<Vec<_>>(), ["cpu.shares"]);
         apply(dir.path(), settings::v1(&values, |_| true)).unwrap();
         assert_eq!(fs::read_to_string(dir.path().join("pids.max")).unwrap(), "100\n", "left alone");
@@ -141,7 +141,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let values = CgroupValues { pids_limit: Some(1), ..CgroupValues::default() };
         let error = apply(dir.path(), settings::v2(&values, |_| true, "")).unwrap_err();
-        assert!(error.to_string().ends_with("/pids.max: writing"), "{error}");
+        assert!(error.to_string().ends_with("/pids.max: writing failed"), "{error}");
         assert!(!dir.path().join("pids.max").exists(), "not created");
     }
 
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn the_chain_is_top_down_and_without_its_root() {
-        let chain = chain(Path::new("/sys/fs/cgroup"), Path::new("/sys/fs/cgroup/a/b/c"));
+        let chain = directories_below(Path::new("/sys/fs/cgroup"), Path::new("/sys/fs/cgroup/a/b/c"));
         let expect = ["/sys/fs/cgroup/a", "/sys/fs/cgroup/a/b", "/sys/fs/cgroup/a/b/c"];
         assert_eq!(chain, expect.map(PathBuf::from));
     }

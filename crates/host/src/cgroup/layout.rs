@@ -8,13 +8,13 @@ use model::node::CgroupVersion;
 use ports::CgroupError;
 
 /// The controllers that a pod's cgroup is of no use without, as far as the host has them.
-pub(super) const NEEDED: [&str; 6] = ["cpu", "cpuacct", "cpuset", "memory", "pids", "hugetlb"];
+pub(super) const REQUIRED_CONTROLLERS: [&str; 6] = ["cpu", "cpuacct", "cpuset", "memory", "pids", "hugetlb"];
 
 /// The named hierarchy in which systemd, and runtimes after it, keep track of processes.
 const SYSTEMD: &str = "name=systemd";
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Layout {
+pub enum CgroupLayout {
     V1(Vec<Hierarchy>),
     V2 { root: PathBuf },
 }
@@ -34,16 +34,16 @@ impl Hierarchy {
 
     /// Whether a cgroup that is missing here is missing. The rest (devices, freezer, blkio, …) is kept alike but
     /// not insisted on.
-    pub(super) fn needed(&self) -> bool {
-        self.controllers.iter().any(|have| have == SYSTEMD || NEEDED.contains(&have.as_str()))
+    pub(super) fn is_required(&self) -> bool {
+        self.controllers.iter().any(|have| have == SYSTEMD || REQUIRED_CONTROLLERS.contains(&have.as_str()))
     }
 }
 
-impl Layout {
+impl CgroupLayout {
     pub fn version(&self) -> CgroupVersion {
         match self {
-            Layout::V1(_) => CgroupVersion::V1,
-            Layout::V2 { .. } => CgroupVersion::V2,
+            CgroupLayout::V1(_) => CgroupVersion::V1,
+            CgroupLayout::V2 { .. } => CgroupVersion::V2,
         }
     }
 
@@ -51,10 +51,10 @@ impl Layout {
     pub fn missing(&self, path: &str) -> Vec<PathBuf> {
         let below = path.trim_start_matches('/');
         let wanted: Vec<PathBuf> = match self {
-            Layout::V1(hierarchies) => {
-                hierarchies.iter().filter(|h| h.needed()).map(|h| h.mount.join(below)).collect()
+            CgroupLayout::V1(hierarchies) => {
+                hierarchies.iter().filter(|h| h.is_required()).map(|h| h.mount.join(below)).collect()
             }
-            Layout::V2 { root } => vec![root.join(below)],
+            CgroupLayout::V2 { root } => vec![root.join(below)],
         };
         wanted.into_iter().filter(|path| !path.is_dir()).collect()
     }
@@ -63,14 +63,14 @@ impl Layout {
     pub(super) fn directories(&self, path: &str) -> Vec<PathBuf> {
         let below = path.trim_start_matches('/');
         match self {
-            Layout::V1(hierarchies) => hierarchies.iter().map(|h| h.mount.join(below)).collect(),
-            Layout::V2 { root } => vec![root.join(below)],
+            CgroupLayout::V1(hierarchies) => hierarchies.iter().map(|h| h.mount.join(below)).collect(),
+            CgroupLayout::V2 { root } => vec![root.join(below)],
         }
     }
 }
 
 /// Finds the hierarchies below `root` (`/sys/fs/cgroup`), from what the kernel says of this process's mounts.
-pub fn detect(root: &Path) -> Result<Layout, CgroupError> {
+pub fn detect(root: &Path) -> Result<CgroupLayout, CgroupError> {
     let mountinfo = read(Path::new("/proc/self/mountinfo"))?;
     // Only v1 needs it, and kernels without v1 may not have it.
     let cgroups = std::fs::read_to_string("/proc/cgroups").unwrap_or_default();
@@ -93,7 +93,7 @@ fn read(path: &Path) -> Result<String, CgroupError> {
 ///
 /// It is v2 only when the v2 tree is mounted on `root` itself. A hybrid host has its controllers on v1 and a bare
 /// v2 tree beside them, and counts as v1.
-pub fn detect_in(root: &Path, mountinfo: &str, cgroups: &str) -> Option<Layout> {
+pub fn detect_in(root: &Path, mountinfo: &str, cgroups: &str) -> Option<CgroupLayout> {
     let known: BTreeSet<&str> = parse_controllers(cgroups);
     let mut unified = None;
     let mut hierarchies: Vec<Hierarchy> = Vec::new();
@@ -119,8 +119,8 @@ pub fn detect_in(root: &Path, mountinfo: &str, cgroups: &str) -> Option<Layout> 
         }
     }
     match unified {
-        Some(root) => Some(Layout::V2 { root }),
-        None if hierarchies.iter().any(|h| !h.controllers.is_empty()) => Some(Layout::V1(hierarchies)),
+        Some(root) => Some(CgroupLayout::V2 { root }),
+        None if hierarchies.iter().any(|h| !h.controllers.is_empty()) => Some(CgroupLayout::V1(hierarchies)),
         None => None,
     }
 }
@@ -195,12 +195,12 @@ mod tests {
     const CGROUPS: &str = "#subsys_name\thierarchy\tnum_cgroups\tenabled\n\
         cpuset\t3\t1\t1\ncpu\t1\t1\t1\ncpuacct\t1\t1\t1\nmemory\t4\t33\t1\npids\t8\t1\t1\nhugetlb\t0\t1\t1\n";
 
-    fn found(lines: &[&str]) -> Option<Layout> {
+    fn found(lines: &[&str]) -> Option<CgroupLayout> {
         detect_in(Path::new("/sys/fs/cgroup"), &lines.join("\n"), CGROUPS)
     }
 
-    fn v1(hierarchies: &[(&str, &[&str])]) -> Option<Layout> {
-        Some(Layout::V1(
+    fn v1(hierarchies: &[(&str, &[&str])]) -> Option<CgroupLayout> {
+        Some(CgroupLayout::V1(
             hierarchies
                 .iter()
                 .map(|(mount, controllers)| Hierarchy {
@@ -240,13 +240,13 @@ mod tests {
 
     #[test]
     fn v2_when_mounted_on_the_root() {
-        assert_eq!(found(&[ROOT_V2]), Some(Layout::V2 { root: "/sys/fs/cgroup".into() }));
+        assert_eq!(found(&[ROOT_V2]), Some(CgroupLayout::V2 { root: "/sys/fs/cgroup".into() }));
         assert_eq!(
             found(&[ROOT_V2, TMPFS, MEMORY]),
             v1(&[("/sys/fs/cgroup/memory", &["memory"])]),
             "hidden by a later mount"
         );
-        assert_eq!(found(&[TMPFS, ROOT_V2]), Some(Layout::V2 { root: "/sys/fs/cgroup".into() }));
+        assert_eq!(found(&[TMPFS, ROOT_V2]), Some(CgroupLayout::V2 { root: "/sys/fs/cgroup".into() }));
     }
 
     #[test]

@@ -36,9 +36,9 @@ use async_trait::async_trait;
 use model::cgroup::{CgroupDriver, CgroupName, CgroupSpec, CgroupValues};
 use ports::{CgroupError, Cgroups};
 
-pub use layout::{Hierarchy, Layout, detect, detect_in};
+pub use layout::{CgroupLayout, Hierarchy, detect, detect_in};
 
-use systemd::{Slice, SystemdBus, Units};
+use systemd::{Slice, SystemdBus, SystemdUnits};
 
 /// How long killed processes get to go away before each try to remove their cgroup.
 const PAUSES: [Duration; 5] = [
@@ -51,14 +51,14 @@ const PAUSES: [Duration; 5] = [
 
 /// `ports::Cgroups` on this host.
 pub struct HostCgroups {
-    layout: Arc<Layout>,
+    layout: Arc<CgroupLayout>,
     /// Changed once, when the runtime says which one it uses.
     driver: ArcSwap<Driver>,
 }
 
 enum Driver {
     Files,
-    Systemd(Box<dyn Units>),
+    Systemd(Box<dyn SystemdUnits>),
 }
 
 impl Driver {
@@ -79,32 +79,32 @@ impl Driver {
 
 impl HostCgroups {
     /// Touches nothing yet; systemd is connected to when it is first needed.
-    pub fn new(layout: Layout, driver: CgroupDriver) -> Self {
+    pub fn new(layout: CgroupLayout, driver: CgroupDriver) -> Self {
         Self { layout: Arc::new(layout), driver: ArcSwap::from_pointee(Driver::new(driver)) }
     }
 
-    pub fn layout(&self) -> &Layout {
+    pub fn layout(&self) -> &CgroupLayout {
         &self.layout
     }
 
-    fn spell(&self, name: &CgroupName) -> Result<String, CgroupError> {
-        let path = name.spell(self.driver.load().kind());
+    fn to_path(&self, name: &CgroupName) -> Result<String, CgroupError> {
+        let path = name.to_path(self.driver.load().kind());
         let sound = |part: &String| {
             !part.is_empty() && part != "." && part != ".." && !part.contains(['/', '\0', '\n'])
         };
-        if name.0.iter().all(sound) { Ok(path) } else { Err(refused("refusing a name", path)) }
+        if name.0.iter().all(sound) { Ok(path) } else { Err(refused("checking the name", path)) }
     }
 
     /// As `spell`, for what would change the cgroup: never the root, which is everybody's.
-    fn spell_own(&self, name: &CgroupName) -> Result<String, CgroupError> {
-        let path = self.spell(name)?;
-        if name.0.is_empty() { Err(refused("refusing to change the root", path)) } else { Ok(path) }
+    fn path_to_change(&self, name: &CgroupName) -> Result<String, CgroupError> {
+        let path = self.to_path(name)?;
+        if name.0.is_empty() { Err(refused("changing the root", path)) } else { Ok(path) }
     }
 
     async fn with_layout<T: Send + 'static>(
         &self,
         path: &str,
-        work: impl FnOnce(&Layout, &str) -> Result<T, CgroupError> + Send + 'static,
+        work: impl FnOnce(&CgroupLayout, &str) -> Result<T, CgroupError> + Send + 'static,
     ) -> Result<T, CgroupError> {
         let layout = Arc::clone(&self.layout);
         let below = path.trim_start_matches('/').to_owned();
@@ -125,14 +125,14 @@ impl HostCgroups {
             left = killed;
         }
         match left {
-            0 => Err(clear::busy(path)),
+            0 => Err(clear::busy_error(path)),
             pids => Err(CgroupError::Busy { path: path.to_owned(), pids }),
         }
     }
 
     async fn ensure_slice(
         &self,
-        units: &dyn Units,
+        units: &dyn SystemdUnits,
         name: &CgroupName,
         path: &str,
         values: &CgroupValues,
@@ -140,7 +140,7 @@ impl HostCgroups {
         let wanted = values.clone();
         let (made, settled) = self
             .with_layout(path, move |layout, below| {
-                Ok((exists(layout, below)?, settled(layout, below, &wanted)?))
+                Ok((exists(layout, below)?, is_up_to_date(layout, below, &wanted)?))
             })
             .await?;
         if settled {
@@ -160,25 +160,25 @@ impl Cgroups for HostCgroups {
     }
 
     async fn ensure(&self, spec: &CgroupSpec) -> Result<(), CgroupError> {
-        let path = self.spell_own(&spec.name)?;
+        let path = self.path_to_change(&spec.name)?;
         if let Driver::Systemd(units) = &*self.driver.load_full() {
             self.ensure_slice(units.as_ref(), &spec.name, &path, &spec.values).await?;
         }
         let values = spec.values.clone();
         self.with_layout(&path, move |layout, below| match layout {
-            Layout::V1(hierarchies) => v1::ensure(hierarchies, below, &values),
-            Layout::V2 { root } => v2::ensure(root, below, &values),
+            CgroupLayout::V1(hierarchies) => v1::ensure(hierarchies, below, &values),
+            CgroupLayout::V2 { root } => v2::ensure(root, below, &values),
         })
         .await
     }
 
     async fn exists(&self, name: &CgroupName) -> Result<bool, CgroupError> {
-        let path = self.spell(name)?;
+        let path = self.to_path(name)?;
         self.with_layout(&path, exists).await
     }
 
     async fn destroy(&self, name: &CgroupName) -> Result<(), CgroupError> {
-        let path = self.spell_own(name)?;
+        let path = self.path_to_change(name)?;
         if let (Driver::Systemd(units), Some(slice)) = (&*self.driver.load_full(), Slice::of(name)) {
             // Emptied first: systemd would give each process its time to stop.
             self.clear(&path, false).await?;
@@ -188,7 +188,7 @@ impl Cgroups for HostCgroups {
     }
 
     async fn children(&self, name: &CgroupName) -> Result<Vec<String>, CgroupError> {
-        let path = self.spell(name)?;
+        let path = self.to_path(name)?;
         let entries = self
             .with_layout(&path, |layout, below| {
                 let mut entries = BTreeSet::new();
@@ -205,17 +205,17 @@ impl Cgroups for HostCgroups {
     }
 }
 
-fn exists(layout: &Layout, below: &str) -> Result<bool, CgroupError> {
+fn exists(layout: &CgroupLayout, below: &str) -> Result<bool, CgroupError> {
     match layout {
-        Layout::V1(hierarchies) => Ok(v1::exists(hierarchies, below)),
-        Layout::V2 { root } => v2::exists(root, below),
+        CgroupLayout::V1(hierarchies) => Ok(v1::exists(hierarchies, below)),
+        CgroupLayout::V2 { root } => v2::exists(root, below),
     }
 }
 
-fn settled(layout: &Layout, below: &str, values: &CgroupValues) -> Result<bool, CgroupError> {
+fn is_up_to_date(layout: &CgroupLayout, below: &str, values: &CgroupValues) -> Result<bool, CgroupError> {
     match layout {
-        Layout::V1(hierarchies) => Ok(v1::settled(hierarchies, below, values)),
-        Layout::V2 { root } => v2::settled(root, below, values),
+        CgroupLayout::V1(hierarchies) => Ok(v1::is_up_to_date(hierarchies, below, values)),
+        CgroupLayout::V2 { root } => v2::is_up_to_date(root, below, values),
     }
 }
 

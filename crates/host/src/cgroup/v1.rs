@@ -21,7 +21,7 @@ pub(super) fn ensure(
 ) -> Result<(), CgroupError> {
     for hierarchy in hierarchies {
         match ensure_directory(hierarchy, below) {
-            Err(error) if !hierarchy.needed() => {
+            Err(error) if !hierarchy.is_required() => {
                 tracing::debug!(%error, "a cgroup hierarchy that is not needed refused");
                 continue;
             }
@@ -33,7 +33,7 @@ pub(super) fn ensure(
 }
 
 fn ensure_directory(hierarchy: &Hierarchy, below: &str) -> Result<(), CgroupError> {
-    for directory in file::chain(&hierarchy.mount, &hierarchy.mount.join(below)) {
+    for directory in file::directories_below(&hierarchy.mount, &hierarchy.mount.join(below)) {
         file::make(&directory)?;
         if hierarchy.has("cpuset") {
             inherit(&directory, "cpuset.cpus")?;
@@ -60,13 +60,13 @@ fn wanted(hierarchy: &Hierarchy, values: &CgroupValues) -> Vec<Setting> {
 
 /// Whether every needed hierarchy has it.
 pub(super) fn exists(hierarchies: &[Hierarchy], below: &str) -> bool {
-    hierarchies.iter().filter(|h| h.needed()).all(|h| h.mount.join(below).is_dir())
+    hierarchies.iter().filter(|h| h.is_required()).all(|h| h.mount.join(below).is_dir())
 }
 
 /// Whether it exists and every file says what it should.
-pub(super) fn settled(hierarchies: &[Hierarchy], below: &str, values: &CgroupValues) -> bool {
+pub(super) fn is_up_to_date(hierarchies: &[Hierarchy], below: &str, values: &CgroupValues) -> bool {
     exists(hierarchies, below)
-        && hierarchies
-            .iter()
-            .all(|h| file::pending(&h.mount.join(below), wanted(h, values)).iter().all(|s| s.optional))
+        && hierarchies.iter().all(|h| {
+            file::changed_settings(&h.mount.join(below), wanted(h, values)).iter().all(|s| s.optional)
+        })
 }

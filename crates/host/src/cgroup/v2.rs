@@ -8,13 +8,13 @@ use model::cgroup::CgroupValues;
 use ports::CgroupError;
 
 use super::file;
-use super::layout::NEEDED;
+use super::layout::REQUIRED_CONTROLLERS;
 use super::settings::{self, Setting};
 
 pub(super) fn ensure(root: &Path, below: &str, values: &CgroupValues) -> Result<(), CgroupError> {
     let mut parent = root.to_path_buf();
-    for directory in file::chain(root, &root.join(below)) {
-        hand_down(&parent)?;
+    for directory in file::directories_below(root, &root.join(below)) {
+        enable_for_children(&parent)?;
         file::make(&directory)?;
         parent = directory;
     }
@@ -23,7 +23,7 @@ pub(super) fn ensure(root: &Path, below: &str, values: &CgroupValues) -> Result<
 
 /// Enables in the children of `directory` all that it has itself. The runtime's containers, further down, want more
 /// than we do (io), and each ancestor must hand it on.
-fn hand_down(directory: &Path) -> Result<(), CgroupError> {
+fn enable_for_children(directory: &Path) -> Result<(), CgroupError> {
     let control = directory.join("cgroup.subtree_control");
     let enabled = words(&file::read(&control)?);
     let available = controllers(directory)?;
@@ -38,7 +38,7 @@ fn hand_down(directory: &Path) -> Result<(), CgroupError> {
     // The kernel takes all or none. One that cannot be handed down must not keep the others back.
     for controller in missing {
         match file::write(&control, &format!("+{controller}")) {
-            Err(error) if !NEEDED.contains(&controller.as_str()) => {
+            Err(error) if !REQUIRED_CONTROLLERS.contains(&controller.as_str()) => {
                 tracing::debug!(%error, %controller, "a controller that is not needed cannot be handed down");
             }
             result => result?,
@@ -75,12 +75,15 @@ pub(super) fn exists(root: &Path, below: &str) -> Result<bool, CgroupError> {
         Err(error) => return Err(error),
     };
     let host = controllers(root)?;
-    Ok(NEEDED.iter().filter(|needed| host.contains(**needed)).all(|needed| own.contains(*needed)))
+    Ok(REQUIRED_CONTROLLERS
+        .iter()
+        .filter(|needed| host.contains(**needed))
+        .all(|needed| own.contains(*needed)))
 }
 
 /// Whether it exists and every file says what it should.
-pub(super) fn settled(root: &Path, below: &str, values: &CgroupValues) -> Result<bool, CgroupError> {
+pub(super) fn is_up_to_date(root: &Path, below: &str, values: &CgroupValues) -> Result<bool, CgroupError> {
     let directory = root.join(below);
     Ok(exists(root, below)?
-        && file::pending(&directory, wanted(root, &directory, values)?).iter().all(|s| s.optional))
+        && file::changed_settings(&directory, wanted(root, &directory, values)?).iter().all(|s| s.optional))
 }

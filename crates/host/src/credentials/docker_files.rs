@@ -8,18 +8,18 @@ use model::credentials::{DockerConfigFile, DockerConfigForm};
 use tokio::io::AsyncReadExt;
 
 /// Larger than any real one.
-const MOST_BYTES: u64 = 10 << 20;
+const MAX_FILE_BYTES: u64 = 10 << 20;
 
 /// Directories to look in, in their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DockerPlaces {
+pub struct DockerConfigDirs {
     /// For `config.json`.
     pub json: Vec<PathBuf>,
     /// For `.dockercfg`, which is only looked at without any `config.json`.
     pub legacy: Vec<PathBuf>,
 }
 
-impl DockerPlaces {
+impl DockerConfigDirs {
     /// The agent's root directory, its working directory, the home directory and `/`.
     pub fn standard(root_dir: &Path, working_dir: Option<PathBuf>, home: Option<PathBuf>) -> Self {
         let home = home.filter(|home| !home.as_os_str().is_empty());
@@ -36,7 +36,7 @@ impl DockerPlaces {
     }
 }
 
-pub(super) async fn read(places: &DockerPlaces) -> Vec<DockerConfigFile> {
+pub(super) async fn read(places: &DockerConfigDirs) -> Vec<DockerConfigFile> {
     let mut found = Vec::new();
     for (path, form) in places.files() {
         match read_file(&path).await {
@@ -56,8 +56,8 @@ async fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
         return Err(std::io::Error::other("not a regular file"));
     }
     let mut content = Vec::new();
-    file.take(MOST_BYTES + 1).read_to_end(&mut content).await?;
-    match content.len() as u64 > MOST_BYTES {
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut content).await?;
+    match content.len() as u64 > MAX_FILE_BYTES {
         true => Err(std::io::Error::new(ErrorKind::FileTooLarge, "larger than 10 MiB")),
         false => Ok(content),
     }
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn the_standard_places_in_their_order() {
-        let places = DockerPlaces::standard(Path::new("/r"), Some("/w".into()), Some("/h".into()));
+        let places = DockerConfigDirs::standard(Path::new("/r"), Some("/w".into()), Some("/h".into()));
         let names: Vec<String> = places.files().map(|(path, _)| path.display().to_string()).collect();
         assert_eq!(
             names,
@@ -84,7 +84,7 @@ mod tests {
                 "/.dockercfg",
             ]
         );
-        let homeless = DockerPlaces::standard(Path::new("/r"), None, Some("".into()));
+        let homeless = DockerConfigDirs::standard(Path::new("/r"), None, Some("".into()));
         assert_eq!(homeless.json, [Path::new("/r"), Path::new("/.docker")]);
     }
 
@@ -96,7 +96,7 @@ mod tests {
             std::fs::create_dir_all(&dir).unwrap();
             dir
         };
-        let places = DockerPlaces { json: vec![dir("a"), dir("b")], legacy: vec![dir("a")] };
+        let places = DockerConfigDirs { json: vec![dir("a"), dir("b")], legacy: vec![dir("a")] };
         assert_eq!(read(&places).await, []);
         std::fs::write(temp.path().join("b/config.json"), "two").unwrap();
         std::fs::write(temp.path().join("a/.dockercfg"), "old").unwrap();
@@ -119,8 +119,8 @@ mod tests {
     async fn what_is_too_large_is_not_read() {
         let temp = tempfile::tempdir().unwrap();
         let file = std::fs::File::create(temp.path().join("config.json")).unwrap();
-        file.set_len(MOST_BYTES + 1).unwrap();
-        let places = DockerPlaces { json: vec![temp.path().to_owned()], legacy: Vec::new() };
+        file.set_len(MAX_FILE_BYTES + 1).unwrap();
+        let places = DockerConfigDirs { json: vec![temp.path().to_owned()], legacy: Vec::new() };
         assert_eq!(read(&places).await, []);
     }
 }

@@ -10,21 +10,21 @@ use async_trait::async_trait;
 use model::credentials::{CredentialPlugin, DockerConfigFile};
 use ports::{PluginError, RegistryCredentials};
 
-pub use docker_files::DockerPlaces;
+pub use docker_files::DockerConfigDirs;
 pub use plugins::{PluginPathError, read_plugin_config};
 pub use records::HostPullRecords;
 
 /// [`RegistryCredentials`] of the real node.
 #[derive(Clone, Debug)]
 pub struct HostCredentials {
-    places: DockerPlaces,
+    places: DockerConfigDirs,
     bin_dir: PathBuf,
     plugins: Vec<CredentialPlugin>,
 }
 
 impl HostCredentials {
     /// Without plugins.
-    pub fn new(places: DockerPlaces) -> Self {
+    pub fn new(places: DockerConfigDirs) -> Self {
         Self { places, bin_dir: PathBuf::new(), plugins: Vec::new() }
     }
 
@@ -56,7 +56,8 @@ impl RegistryCredentials for HostCredentials {
         image: &str,
         request: &str,
     ) -> Result<Vec<u8>, PluginError> {
-        plugins::ask(&self.bin_dir.join(&plugin.name), plugin, image, request, plugins::PATIENCE).await
+        plugins::run_plugin(&self.bin_dir.join(&plugin.name), plugin, image, request, plugins::PLUGIN_TIMEOUT)
+            .await
     }
 }
 

@@ -4,11 +4,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use model::bounds::Bound;
 use model::credentials::CredentialPlugin;
+use model::text_limits::TextLimit;
 use ports::PluginError;
 
-use super::plugins::{ask, check_programs, read_plugin_config};
+use super::plugins::{check_programs, read_plugin_config, run_plugin};
 
 struct Bench {
     dir: tempfile::TempDir,
@@ -40,7 +40,7 @@ impl Bench {
     async fn ask(&self, patience: Duration) -> Result<String, PluginError> {
         let program = self.path("plug");
         loop {
-            match ask(&program, &self.plugin, "h.test/a", "the request\n", patience).await {
+            match run_plugin(&program, &self.plugin, "h.test/a", "the request\n", patience).await {
                 // Another test forked while our file was open for writing.
                 Err(PluginError::Start { source, .. })
                     if source.kind() == std::io::ErrorKind::ExecutableFileBusy =>
@@ -137,7 +137,11 @@ async fn one_that_writes_without_end_is_cut_off() {
 async fn long_complaints_are_shortened() {
     let bench = Bench::new("head -c 100000 /dev/zero | tr '\\0' x >&2; echo the end >&2; exit 1");
     let text = bench.ask(LONG).await.unwrap_err().to_string();
-    assert!(text.len() < Bound::PluginMessage.bytes() + 256 && text.ends_with("xthe end"), "{}", text.len());
+    assert!(
+        text.len() < TextLimit::PluginMessage.bytes() + 256 && text.ends_with("xthe end"),
+        "{}",
+        text.len()
+    );
 }
 
 #[test]

@@ -5,19 +5,19 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use model::bounds::Bound;
 use model::credentials::CredentialPlugin;
+use model::text_limits::TextLimit;
 use ports::PluginError;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 
 /// A plugin may try again what it does over the network, but not for ever.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PLUGIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// More than any answer has.
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_OUTPUT_BYTES: u64 = 1 << 20;
 /// As much of a plugin's complaints as is passed on.
-const MOST_WORDS: usize = Bound::PluginMessage.bytes();
+const MAX_STDERR_BYTES: usize = TextLimit::PluginMessage.bytes();
 
 #[derive(thiserror::Error, Debug)]
 pub enum PluginPathError {
@@ -86,12 +86,12 @@ pub(super) fn check_programs(bin_dir: &Path, plugins: &[CredentialPlugin]) -> Re
 }
 
 /// Whatever happens, nothing of the plugin is left running: it has a process group of its own, which is killed.
-struct Running {
+struct PluginProcess {
     child: Child,
     group: Option<Pid>,
 }
 
-impl Drop for Running {
+impl Drop for PluginProcess {
     fn drop(&mut self) {
         // While the leader is not reaped, no other group can have its number.
         let not_reaped = self.child.id().is_some();
@@ -101,7 +101,7 @@ impl Drop for Running {
     }
 }
 
-pub(super) async fn ask(
+pub(super) async fn run_plugin(
     program: &Path,
     plugin: &CredentialPlugin,
     image: &str,
@@ -114,23 +114,24 @@ pub(super) async fn ask(
         PluginError::Start { plugin, image, source }
     };
     let mut running = start(program, plugin).map_err(start_failed)?;
-    let Ok(result) = tokio::time::timeout(patience, converse(&mut running.child, request)).await else {
+    let Ok(result) = tokio::time::timeout(patience, exchange_with_plugin(&mut running.child, request)).await
+    else {
         let (plugin, image) = names();
         return Err(PluginError::TimedOut { plugin, image, after: patience });
     };
     let (status, stdout, stderr) = result.map_err(start_failed)?;
     let (plugin, image) = names();
     if !status.success() {
-        let stderr = last_words(&stderr);
+        let stderr = stderr_tail(&stderr);
         return Err(PluginError::Failed { plugin, image, status, stderr });
     }
-    if stdout.len() as u64 > MOST_BYTES {
-        return Err(PluginError::TooMuch { plugin, image, limit: MOST_BYTES });
+    if stdout.len() as u64 > MAX_OUTPUT_BYTES {
+        return Err(PluginError::TooMuch { plugin, image, limit: MAX_OUTPUT_BYTES });
     }
     Ok(stdout)
 }
 
-fn start(program: &Path, plugin: &CredentialPlugin) -> io::Result<Running> {
+fn start(program: &Path, plugin: &CredentialPlugin) -> io::Result<PluginProcess> {
     let child = Command::new(program)
         .args(&plugin.args)
         .envs(plugin.env.iter().map(|(name, value)| (name, value)))
@@ -141,11 +142,14 @@ fn start(program: &Path, plugin: &CredentialPlugin) -> io::Result<Running> {
         .kill_on_drop(true)
         .spawn()?;
     let group = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-    Ok(Running { child, group })
+    Ok(PluginProcess { child, group })
 }
 
 /// Writes and reads at the same time: a plugin may answer before it has read everything.
-async fn converse(child: &mut Child, request: &str) -> io::Result<(ExitStatus, Vec<u8>, Vec<u8>)> {
+async fn exchange_with_plugin(
+    child: &mut Child,
+    request: &str,
+) -> io::Result<(ExitStatus, Vec<u8>, Vec<u8>)> {
     let (mut stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let write = async {
         if let Some(stdin) = &mut stdin {
@@ -162,15 +166,15 @@ async fn converse(child: &mut Child, request: &str) -> io::Result<(ExitStatus, V
 async fn read(pipe: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> {
     let Some(mut pipe) = pipe else { return Ok(Vec::new()) };
     let mut kept = Vec::new();
-    (&mut pipe).take(MOST_BYTES + 1).read_to_end(&mut kept).await?;
+    (&mut pipe).take(MAX_OUTPUT_BYTES + 1).read_to_end(&mut kept).await?;
     tokio::io::copy(&mut pipe, &mut tokio::io::sink()).await?;
     Ok(kept)
 }
 
-fn last_words(stderr: &[u8]) -> String {
+fn stderr_tail(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
     let text = text.trim();
-    let mut from = text.len().saturating_sub(MOST_WORDS);
+    let mut from = text.len().saturating_sub(MAX_STDERR_BYTES);
     while !text.is_char_boundary(from) {
         from += 1;
     }

@@ -44,7 +44,7 @@ struct Document<T> {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Intent {
+struct PullIntent {
     image: String,
 }
 
@@ -70,14 +70,14 @@ fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Rec
     move |source| RecordError::Io { operation, path, source }
 }
 
-fn place(dir: &Path, name: &str) -> PathBuf {
+fn pull_record_path(dir: &Path, name: &str) -> PathBuf {
     let digest: String = Sha256::digest(name).iter().map(|byte| format!("{byte:02x}")).collect();
     dir.join(format!("{PREFIX}{digest}"))
 }
 
 fn write<T: Serialize>(dir: &Path, name: &str, kind: &str, content: T) -> Result<(), RecordError> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed("make", dir))?;
-    let path = place(dir, name);
+    let path = pull_record_path(dir, name);
     let document = Document { kind: kind.into(), api_version: API_VERSION.into(), content };
     let bytes = serde_json::to_vec(&document)
         .map_err(|source| RecordError::Malformed { path: path.display().to_string(), source })?;
@@ -125,7 +125,7 @@ fn intents(dir: &Path) -> Result<Vec<String>, RecordError> {
         if !name.starts_with(PREFIX) || name.ends_with(".tmp") {
             continue;
         }
-        match read::<Intent>(&entry.path()) {
+        match read::<PullIntent>(&entry.path()) {
             Ok(intent) => images.extend(intent.map(|intent| intent.image)),
             Err(error) => tracing::warn!("{}", error.user_message()),
         }
@@ -139,20 +139,20 @@ impl PullRecords for HostPullRecords {
     async fn write_intent(&self, image: &str) -> Result<(), RecordError> {
         let image = image.to_owned();
         self.blocking(move |dirs| {
-            write(&dirs.pulling, &image, "ImagePullIntent", Intent { image: image.clone() })
+            write(&dirs.pulling, &image, "ImagePullIntent", PullIntent { image: image.clone() })
         })
         .await
     }
 
     async fn remove_intent(&self, image: &str) -> Result<(), RecordError> {
         let image = image.to_owned();
-        self.blocking(move |dirs| remove(&place(&dirs.pulling, &image))).await
+        self.blocking(move |dirs| remove(&pull_record_path(&dirs.pulling, &image))).await
     }
 
     async fn has_intent(&self, image: &str) -> Result<bool, RecordError> {
         let image = image.to_owned();
         self.blocking(move |dirs| {
-            let found: Option<Intent> = read(&place(&dirs.pulling, &image))?;
+            let found: Option<PullIntent> = read(&pull_record_path(&dirs.pulling, &image))?;
             Ok(found.is_some_and(|intent| intent.image == image))
         })
         .await
@@ -165,7 +165,7 @@ impl PullRecords for HostPullRecords {
     async fn read_pulled(&self, image_ref: &str) -> Result<Option<PulledRecord>, RecordError> {
         let image_ref = image_ref.to_owned();
         self.blocking(move |dirs| {
-            let found: Option<PulledRecord> = read(&place(&dirs.pulled, &image_ref))?;
+            let found: Option<PulledRecord> = read(&pull_record_path(&dirs.pulled, &image_ref))?;
             Ok(found.filter(|record| record.image_ref == image_ref))
         })
         .await
@@ -179,7 +179,7 @@ impl PullRecords for HostPullRecords {
 
     async fn remove_pulled(&self, image_ref: &str) -> Result<(), RecordError> {
         let image_ref = image_ref.to_owned();
-        self.blocking(move |dirs| remove(&place(&dirs.pulled, &image_ref))).await
+        self.blocking(move |dirs| remove(&pull_record_path(&dirs.pulled, &image_ref))).await
     }
 }
 
@@ -296,7 +296,7 @@ mod tests {
     async fn a_record_of_another_image_is_none_of_this_one() {
         let b = bench();
         b.records.write_pulled(&record("a")).await.unwrap();
-        let (from, to) = (place(&b.file("pulled"), "a"), place(&b.file("pulled"), "b"));
+        let (from, to) = (pull_record_path(&b.file("pulled"), "a"), pull_record_path(&b.file("pulled"), "b"));
         fs::rename(from, to).unwrap();
         assert_eq!(b.records.read_pulled("b").await.unwrap(), None);
     }

@@ -5,10 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs, UdpSocket};
 use model::node::HostAddresses;
 
 /// Reserved for documentation: no host has them, so the route to them is the route to everywhere.
-const FAR_AWAY: [&str; 2] = ["203.0.113.1:9", "[2001:db8::1]:9"];
+const UNROUTED_TARGETS: [&str; 2] = ["203.0.113.1:9", "[2001:db8::1]:9"];
 
 /// What is known about this host's addresses.
-pub struct Candidates {
+pub struct AddressCandidates {
     /// What the host's name resolves to, in order.
     pub named: Vec<IpAddr>,
     /// What its interfaces have.
@@ -17,7 +17,7 @@ pub struct Candidates {
     pub routed: Vec<IpAddr>,
 }
 
-impl Candidates {
+impl AddressCandidates {
     /// The name's first usable IPv4 address, else its first IPv6 one, else where the default route leaves from.
     pub fn choose(&self) -> IpAddr {
         let usable = |address: &&IpAddr| usable(address) && self.local.contains(address);
@@ -61,7 +61,7 @@ pub fn routed() -> Vec<IpAddr> {
         let address = socket.local_addr().ok()?.ip();
         usable(&address).then_some(address)
     };
-    FAR_AWAY.iter().filter_map(source).collect()
+    UNROUTED_TARGETS.iter().filter_map(source).collect()
 }
 
 #[cfg(test)]
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn the_name_first_then_the_route() {
         let check = |named: &[&str], local: &[&str], routed: Option<&str>, expect: &str| {
-            let candidates = Candidates {
+            let candidates = AddressCandidates {
                 named: addresses(named),
                 local: addresses(local),
                 routed: routed.map(|text| text.parse().unwrap()).into_iter().collect(),

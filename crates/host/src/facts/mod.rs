@@ -18,13 +18,13 @@ use model::node::{CgroupVersion, HostAddresses, HostFacts};
 use model::user_namespace::IdRange;
 use ports::{FactsError, HostFactsSource};
 
-use crate::cgroup::{Layout, detect_in};
+use crate::cgroup::{CgroupLayout, detect_in};
 
 /// How long the resolver may think about our own name.
 const NAME_DEADLINE: Duration = Duration::from_secs(5);
 
 /// More than any file that is read here has.
-const LONGEST_FILE: u64 = 8 << 20;
+const MAX_FILE_BYTES: u64 = 8 << 20;
 
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 /// Tells of subordinate ids, wherever they are kept.
@@ -73,12 +73,12 @@ impl HostFactsReader {
         Self { config }
     }
 
-    async fn candidates(&self) -> address::Candidates {
+    async fn candidates(&self) -> address::AddressCandidates {
         let config = self.config.clone();
         let (name, local, routed) = background(move || {
-            let host = Host { root: config.root };
+            let host = HostRoot { root: config.root };
             let name = Some(config.hostname).filter(|name| !name.is_empty());
-            let name = name.unwrap_or_else(|| host.word("/proc/sys/kernel/hostname"));
+            let name = name.unwrap_or_else(|| host.trimmed_text("/proc/sys/kernel/hostname"));
             (name, host.addresses(), address::routed())
         })
         .await
@@ -86,7 +86,7 @@ impl HostFactsReader {
         // A resolver that hangs keeps its thread, not us.
         let named = tokio::time::timeout(NAME_DEADLINE, background(move || address::resolve(&name))).await;
         let named = named.ok().and_then(Result::ok).unwrap_or_default();
-        address::Candidates { named, local, routed }
+        address::AddressCandidates { named, local, routed }
     }
 }
 
@@ -109,13 +109,13 @@ impl HostFactsSource for HostFactsReader {
 }
 
 /// Whether the host swaps.
-pub fn swap_on() -> bool {
-    parse::swaps_in_use(&Host { root: PathBuf::from("/") }.text("/proc/swaps"))
+pub fn is_swap_enabled() -> bool {
+    parse::swaps_in_use(&HostRoot { root: PathBuf::from("/") }.text("/proc/swaps"))
 }
 
 /// All but the addresses.
 fn read(config: &FactsConfig) -> Result<HostFacts, FactsError> {
-    let host = Host { root: config.root.clone() };
+    let host = HostRoot { root: config.root.clone() };
     let meminfo = host.read("/proc/meminfo").map_err(|source| failed("/proc/meminfo", source))?;
     let memory_bytes = parse::meminfo_bytes(&meminfo, "MemTotal")
         .ok_or_else(|| failed("/proc/meminfo", io::Error::from(io::ErrorKind::InvalidData)))?;
@@ -126,12 +126,12 @@ fn read(config: &FactsConfig) -> Result<HostFacts, FactsError> {
         cpus: host.cpus(),
         online_cpus: parse::cpu_set(&host.text(&format!("{CPU_ROOT}/online"))).unwrap_or_default(),
         // As upstream has it, what is not the unified hierarchy is version 1.
-        cgroup_version: cgroups.as_ref().map_or(CgroupVersion::V1, Layout::version),
+        cgroup_version: cgroups.as_ref().map_or(CgroupVersion::V1, CgroupLayout::version),
         swap_controller: cgroups.is_some_and(|layout| host.swap_controller(&layout)),
         hugepage_sizes: parse::hugepage_sizes(&host.names("/sys/kernel/mm/hugepages")),
         thermal_throttle_paths: host.thermal_throttle_paths(),
         node_ips: Vec::new(),
-        kernel_release: host.word("/proc/sys/kernel/osrelease"),
+        kernel_release: host.trimmed_text("/proc/sys/kernel/osrelease"),
         resolv_conf: if config.resolv_conf.is_empty() {
             String::new()
         } else {
@@ -154,7 +154,7 @@ fn read(config: &FactsConfig) -> Result<HostFacts, FactsError> {
 }
 
 /// What the administrator set aside for the user `kubelet`, if there is one and somebody can tell.
-fn subordinate_ids(host: &Host) -> Result<Option<IdRange>, FactsError> {
+fn subordinate_ids(host: &HostRoot) -> Result<Option<IdRange>, FactsError> {
     if !host.text("/etc/passwd").lines().any(|line| line.starts_with("kubelet:")) {
         return Ok(None);
     }
@@ -196,11 +196,11 @@ fn failed(path: &str, source: io::Error) -> FactsError {
     FactsError { path: path.to_owned(), source }
 }
 
-struct Host {
+struct HostRoot {
     root: PathBuf,
 }
 
-impl Host {
+impl HostRoot {
     fn at(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         self.root.join(path.strip_prefix("/").unwrap_or(path))
@@ -208,7 +208,7 @@ impl Host {
 
     fn read(&self, path: &str) -> io::Result<String> {
         let mut bytes = Vec::new();
-        File::open(self.at(path))?.take(LONGEST_FILE).read_to_end(&mut bytes)?;
+        File::open(self.at(path))?.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
         Ok(String::from_utf8(bytes)
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
     }
@@ -217,7 +217,7 @@ impl Host {
         self.read(path).unwrap_or_default()
     }
 
-    fn word(&self, path: &str) -> String {
+    fn trimmed_text(&self, path: &str) -> String {
         self.text(path).trim().to_owned()
     }
 
@@ -249,18 +249,18 @@ impl Host {
         numbers.into_iter().map(path).filter(|path| self.at(path).is_dir()).collect()
     }
 
-    fn cgroups(&self) -> Option<Layout> {
+    fn cgroups(&self) -> Option<CgroupLayout> {
         detect_in(Path::new(CGROUP_ROOT), &self.text("/proc/self/mountinfo"), &self.text("/proc/cgroups"))
     }
 
     /// Whether the kernel counts swap by cgroup. The root of version 2 does not show it, every other cgroup does.
-    fn swap_controller(&self, layout: &Layout) -> bool {
+    fn swap_controller(&self, layout: &CgroupLayout) -> bool {
         match layout {
-            Layout::V1(hierarchies) => hierarchies
+            CgroupLayout::V1(hierarchies) => hierarchies
                 .iter()
                 .filter(|hierarchy| hierarchy.controllers.iter().any(|controller| controller == "memory"))
                 .any(|hierarchy| self.at(hierarchy.mount.join("memory.memsw.limit_in_bytes")).exists()),
-            Layout::V2 { root } => {
+            CgroupLayout::V2 { root } => {
                 let root = self.at(root);
                 let shows = |cgroup: &Path| cgroup.join("memory.swap.max").exists();
                 let own = self.text("/proc/self/cgroup");
@@ -274,7 +274,7 @@ impl Host {
 
     /// Of the first file that says something.
     fn first_word(&self, paths: &[String]) -> String {
-        let words = paths.iter().map(|path| self.word(path));
+        let words = paths.iter().map(|path| self.trimmed_text(path));
         words.into_iter().find(|word| !word.is_empty()).unwrap_or_default()
     }
 
@@ -286,7 +286,7 @@ impl Host {
             "/proc/device-tree/vm,uuid",
             "/etc/machine-id",
         ];
-        let found = paths.iter().map(|path| self.word(path)).find(|id| !id.is_empty());
+        let found = paths.iter().map(|path| self.trimmed_text(path)).find(|id| !id.is_empty());
         found.unwrap_or_default().trim_end_matches('\0').to_owned()
     }
 
@@ -303,7 +303,7 @@ impl Host {
         let reserved = |name: String| {
             let kilobytes: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
             let size = kilobytes.checked_mul(1024).filter(|size| *size > 0)?;
-            let pages: u64 = self.word(&format!("{ROOT}/{name}/nr_hugepages")).parse().ok()?;
+            let pages: u64 = self.trimmed_text(&format!("{ROOT}/{name}/nr_hugepages")).parse().ok()?;
             Some((size, size.checked_mul(pages)?))
         };
         self.names(ROOT).into_iter().filter_map(reserved).collect()

@@ -36,12 +36,12 @@ pub fn subordinate_ids(users: &str, groups: &str) -> Result<IdRange, String> {
 
 /// The cpus that a list as `0-3,8` names. `None`: it is no such list, or names more than any machine has.
 pub fn cpu_set(list: &str) -> Option<BTreeSet<u32>> {
-    const MOST: u32 = 1 << 16;
+    const MAX_CPUS: u32 = 1 << 16;
     let mut found = BTreeSet::new();
     for range in list.trim().split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        if last >= MOST {
+        if last >= MAX_CPUS {
             return None;
         }
         found.extend(first..=last);

@@ -17,7 +17,7 @@ use super::http::Endpoint;
 
 const MAX_REDIRECTS: usize = 10;
 
-pub enum Answer {
+pub enum FetchResult {
     /// The body of a 200.
     Content(Bytes),
     Failed(String),
@@ -41,10 +41,10 @@ impl Fetcher {
         Self { secure: Some(client(trust(roots))), ..Self::new() }
     }
 
-    pub async fn get(&mut self, endpoint: &Endpoint) -> Answer {
+    pub async fn get(&mut self, endpoint: &Endpoint) -> FetchResult {
         match self.follow(endpoint).await {
-            Ok(content) => Answer::Content(content),
-            Err(why) => Answer::Failed(why),
+            Ok(content) => FetchResult::Content(content),
+            Err(why) => FetchResult::Failed(why),
         }
     }
 
@@ -70,10 +70,10 @@ impl Fetcher {
 
     async fn ask(&mut self, endpoint: &Endpoint) -> Result<Response<Incoming>, String> {
         let mut request =
-            Request::get(endpoint.url.clone()).body(Empty::new()).map_err(|error| one_line(&error))?;
+            Request::get(endpoint.url.clone()).body(Empty::new()).map_err(|error| error_chain(&error))?;
         request.headers_mut().extend(endpoint.headers.clone());
         let client = if endpoint.url.scheme() == Some(&Scheme::HTTPS) { self.secure()? } else { &self.plain };
-        client.request(request).await.map_err(|error| one_line(&error))
+        client.request(request).await.map_err(|error| error_chain(&error))
     }
 
     fn secure(&mut self) -> Result<&HttpClient, String> {
@@ -108,7 +108,7 @@ async fn content(response: Response<Incoming>) -> Result<Bytes, String> {
     match Limited::new(response.into_body(), MAX_BYTES - 1).collect().await {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err("the answer has 10 MiB or more".to_owned()),
-        Err(error) => Err(one_line(error.as_ref())),
+        Err(error) => Err(error_chain(error.as_ref())),
     }
 }
 
@@ -122,7 +122,7 @@ fn status_line<B>(response: &Response<B>) -> String {
 }
 
 /// An error and its causes.
-fn one_line(error: &(dyn std::error::Error + 'static)) -> String {
+fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -9,21 +9,21 @@ use model::pod::Source;
 use ports::{FeedNotice, PodFeed};
 use tokio::time::Instant;
 
-use super::Decoder;
+use super::ManifestDecoder;
 use super::manifests::Manifests;
-use super::notices::Notices;
-use super::watch::Watch;
+use super::notices::NoticeQueue;
+use super::watch::PathWatcher;
 
 pub struct FileFeed {
     path: PathBuf,
     period: Duration,
-    decoder: Decoder,
+    decoder: ManifestDecoder,
 }
 
 impl FileFeed {
     /// `path` may be missing, a file or a directory, and may change between them. Everything is looked at again
     /// every `period` although nothing told of a change.
-    pub fn new(path: impl Into<PathBuf>, period: Duration, decoder: Decoder) -> Self {
+    pub fn new(path: impl Into<PathBuf>, period: Duration, decoder: ManifestDecoder) -> Self {
         let path = path.into();
         // Also takes a trailing slash away.
         let path = path.components().collect();
@@ -40,8 +40,8 @@ impl PodFeed for FileFeed {
     fn stream(self: Box<Self>) -> BoxStream<'static, FeedNotice> {
         let running = Running {
             manifests: Some(Manifests::new(self.path.clone(), self.decoder)),
-            watch: Watch::new(self.path),
-            notices: Notices::new(Source::File),
+            watch: PathWatcher::new(self.path),
+            notices: NoticeQueue::new(Source::File),
             period: self.period,
             look_at: Instant::now(),
         };
@@ -56,8 +56,8 @@ impl PodFeed for FileFeed {
 struct Running {
     /// Away only while it reads.
     manifests: Option<Manifests>,
-    watch: Watch,
-    notices: Notices,
+    watch: PathWatcher,
+    notices: NoticeQueue,
     period: Duration,
     /// When to look although nothing told of a change.
     look_at: Instant,
@@ -79,7 +79,7 @@ impl Running {
     }
 
     async fn look(&mut self) {
-        self.watch.arm();
+        self.watch.renew_watches();
         let hints = self.watch.take_hints();
         let Some(mut manifests) = self.manifests.take() else { return };
         let work = tokio::task::spawn_blocking(move || {

@@ -13,9 +13,9 @@ use model::pod::Source;
 use ports::{FeedNotice, PodFeed};
 use tokio::time::MissedTickBehavior;
 
-use super::fetch::{Answer, Fetcher};
-use super::notices::{Notices, Reading};
-use super::{Decoder, decode};
+use super::fetch::{FetchResult, Fetcher};
+use super::notices::{NoticeQueue, SourceSnapshot};
+use super::{ManifestDecoder, decode};
 
 const TIME_OUT: Duration = Duration::from_secs(10);
 
@@ -32,7 +32,7 @@ pub enum HttpFeedError {
 pub struct HttpFeed {
     endpoint: Endpoint,
     period: Duration,
-    decoder: Decoder,
+    decoder: ManifestDecoder,
     fetcher: Fetcher,
 }
 
@@ -41,7 +41,7 @@ pub struct Endpoint {
     pub url: Uri,
     pub headers: HeaderMap,
     /// The URL without its secrets.
-    pub shown: String,
+    pub redacted_url: String,
 }
 
 impl HttpFeed {
@@ -49,7 +49,7 @@ impl HttpFeed {
         url: &str,
         headers: &BTreeMap<String, Vec<String>>,
         period: Duration,
-        decoder: Decoder,
+        decoder: ManifestDecoder,
     ) -> Result<Self, HttpFeedError> {
         let endpoint = Endpoint::new(url, headers)?;
         Ok(Self { endpoint, period: period.max(Duration::from_millis(1)), decoder, fetcher: Fetcher::new() })
@@ -77,7 +77,7 @@ impl Endpoint {
             }
         }
         let Some((user, host)) = authority.as_str().rsplit_once('@') else {
-            return Ok(Self { shown: url.to_owned(), url: parsed, headers: sent });
+            return Ok(Self { redacted_url: url.to_owned(), url: parsed, headers: sent });
         };
         if !sent.contains_key(AUTHORIZATION)
             && let Ok(mut value) = HeaderValue::from_str(&format!("Basic {}", base64(&percent_decode(user))))
@@ -89,7 +89,7 @@ impl Endpoint {
         let mut parts = parsed.clone().into_parts();
         parts.authority = Some(host.parse::<Authority>()?);
         let url = Uri::from_parts(parts).map_err(|_| HttpFeedError::NotAbsolute)?;
-        Ok(Self { url, headers: sent, shown })
+        Ok(Self { url, headers: sent, redacted_url: shown })
     }
 
     /// Where a redirect leads. Secrets are for the host that they were given for.
@@ -112,7 +112,7 @@ impl Endpoint {
             headers.remove(AUTHORIZATION);
             headers.remove(COOKIE);
         }
-        Some(Self { url, headers, shown: self.shown.clone() })
+        Some(Self { url, headers, redacted_url: self.redacted_url.clone() })
     }
 }
 
@@ -134,8 +134,12 @@ impl PodFeed for HttpFeed {
     fn stream(self: Box<Self>) -> BoxStream<'static, FeedNotice> {
         let mut ticks = tokio::time::interval(self.period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let running =
-            Running { last: Last::default(), notices: Notices::new(Source::Http), feed: *self, ticks };
+        let running = Running {
+            last: LastAnswer::default(),
+            notices: NoticeQueue::new(Source::Http),
+            feed: *self,
+            ticks,
+        };
         stream::unfold(running, |mut running| async move {
             let notice = running.next().await;
             Some((notice, running))
@@ -146,16 +150,16 @@ impl PodFeed for HttpFeed {
 
 struct Running {
     feed: HttpFeed,
-    last: Last,
-    notices: Notices,
+    last: LastAnswer,
+    notices: NoticeQueue,
     ticks: tokio::time::Interval,
 }
 
 /// The last content that was decoded, and what came of it.
 #[derive(Default)]
-struct Last {
+struct LastAnswer {
     content: Option<bytes::Bytes>,
-    reading: Reading,
+    reading: SourceSnapshot,
 }
 
 impl Running {
@@ -168,36 +172,39 @@ impl Running {
             let asked = self.feed.fetcher.get(&self.feed.endpoint);
             let answer = match tokio::time::timeout(TIME_OUT, asked).await {
                 Ok(answer) => answer,
-                Err(_) => Answer::Failed(format!("no answer within {} seconds", TIME_OUT.as_secs())),
+                Err(_) => FetchResult::Failed(format!("no answer within {} seconds", TIME_OUT.as_secs())),
             };
             let reading = self.read(answer);
             self.notices.take(reading);
         }
     }
 
-    fn read(&mut self, answer: Answer) -> Reading {
-        let origin = &self.feed.endpoint.shown;
+    fn read(&mut self, answer: FetchResult) -> SourceSnapshot {
+        let origin = &self.feed.endpoint.redacted_url;
         let problem = |message: String| BTreeMap::from([(origin.clone(), message)]);
         let content = match answer {
-            Answer::Failed(why) => {
-                return Reading { problems: problem(format!("{origin}: {why}")), ..Reading::default() };
+            FetchResult::Failed(why) => {
+                return SourceSnapshot {
+                    problems: problem(format!("{origin}: {why}")),
+                    ..SourceSnapshot::default()
+                };
             }
-            Answer::Content(content) if content.is_empty() => {
-                self.last = Last::default();
+            FetchResult::Content(content) if content.is_empty() => {
+                self.last = LastAnswer::default();
                 let problems = problem(format!("zero-length data received from {origin}"));
-                return Reading { pods: Some(Vec::new()), problems, ..Reading::default() };
+                return SourceSnapshot { pods: Some(Vec::new()), problems, ..SourceSnapshot::default() };
             }
-            Answer::Content(content) => content,
+            FetchResult::Content(content) => content,
         };
         if self.last.content.as_ref() != Some(&content) {
             let decoded = decode(&self.feed.decoder, origin, &content);
             let reading = if decoded.problems.is_empty() {
                 let pods = decoded.pods.into_iter().map(Into::into).collect();
-                Reading { pods: Some(pods), ..Reading::default() }
+                SourceSnapshot { pods: Some(pods), ..SourceSnapshot::default() }
             } else {
-                Reading { problems: problem(decoded.problems.join("; ")), ..Reading::default() }
+                SourceSnapshot { problems: problem(decoded.problems.join("; ")), ..SourceSnapshot::default() }
             };
-            self.last = Last { content: Some(content), reading };
+            self.last = LastAnswer { content: Some(content), reading };
         }
         self.last.reading.clone()
     }
@@ -244,7 +251,7 @@ mod tests {
     fn secrets_in_the_url_are_sent_and_not_shown() {
         let check = |url: &str, sent_to: &str, shown: &str, authorization: Option<&str>| {
             let endpoint = Endpoint::new(url, &BTreeMap::new()).unwrap();
-            assert_eq!((endpoint.url.to_string().as_str(), endpoint.shown.as_str()), (sent_to, shown));
+            assert_eq!((endpoint.url.to_string().as_str(), endpoint.redacted_url.as_str()), (sent_to, shown));
             let sent = endpoint.headers.get(AUTHORIZATION).map(|value| value.to_str().unwrap());
             assert_eq!(sent, authorization, "{url}");
         };

@@ -19,22 +19,22 @@ use model::local::LocalObjects;
 use model::runtime_class::RuntimeClasses;
 use rustix::fs::OFlags;
 
-use super::notices::{PodName, Reading, pod_name};
-use super::objects::{self, Gathered};
-use super::{Decoder, MAX_BYTES, decode, key};
+use super::notices::{PodName, SourceSnapshot, pod_name};
+use super::objects::{self, MergedObjects};
+use super::{MAX_BYTES, ManifestDecoder, decode, key};
 
 /// Two writes within this time may leave the same time stamp.
 const STAMP_GRAIN: Duration = Duration::from_secs(2);
 
 pub struct Manifests {
     path: PathBuf,
-    decoder: Decoder,
-    files: BTreeMap<OsString, Known>,
+    decoder: ManifestDecoder,
+    files: BTreeMap<OsString, ManifestFile>,
 }
 
 /// What is known about files besides what is on disk.
 #[derive(Clone, Debug, Default)]
-pub struct Hints {
+pub struct FileHints {
     /// Written for certain: their time stamps are not trusted.
     pub changed: BTreeSet<OsString>,
     /// Somebody is writing them right now: what is in them is not looked at.
@@ -44,7 +44,7 @@ pub struct Hints {
 }
 
 #[derive(Default)]
-struct Known {
+struct ManifestFile {
     /// The file's path.
     origin: String,
     /// None: look into the file next time.
@@ -98,48 +98,48 @@ pub fn is_ignored(name: &OsStr) -> bool {
 }
 
 impl Manifests {
-    pub fn new(path: PathBuf, decoder: Decoder) -> Self {
+    pub fn new(path: PathBuf, decoder: ManifestDecoder) -> Self {
         Self { path, decoder, files: BTreeMap::new() }
     }
 
-    pub fn read(&mut self, hints: &Hints) -> Reading {
+    pub fn read(&mut self, hints: &FileHints) -> SourceSnapshot {
         let meta = match std::fs::metadata(&self.path) {
             Ok(meta) => meta,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.files.clear();
-                let mut reading = self.trouble("path does not exist, ignoring");
+                let mut reading = self.path_problem("path does not exist, ignoring");
                 reading.pods = Some(Vec::new());
                 return reading;
             }
-            Err(error) => return self.trouble(&error.to_string()),
+            Err(error) => return self.path_problem(&error.to_string()),
         };
         if meta.is_dir() {
             self.read_dir(hints)
         } else if meta.is_file() {
             self.read_single(hints)
         } else {
-            self.trouble("path is not a directory or file")
+            self.path_problem("path is not a directory or file")
         }
     }
 
     /// A problem with the path as a whole; what was told about pods stays.
-    fn trouble(&self, why: &str) -> Reading {
+    fn path_problem(&self, why: &str) -> SourceSnapshot {
         let origin = self.path.display().to_string();
         let message = format!("{origin}: {why}");
-        Reading { problems: BTreeMap::from([(origin, message)]), ..Reading::default() }
+        SourceSnapshot { problems: BTreeMap::from([(origin, message)]), ..SourceSnapshot::default() }
     }
 
-    fn read_dir(&mut self, hints: &Hints) -> Reading {
+    fn read_dir(&mut self, hints: &FileHints) -> SourceSnapshot {
         let names = match list(&self.path) {
             Ok(names) => names,
-            Err(error) => return self.trouble(&error.to_string()),
+            Err(error) => return self.path_problem(&error.to_string()),
         };
         let mut before = std::mem::take(&mut self.files);
         let mut ended = BTreeSet::new();
         for name in names {
             let known = before.remove(&name);
             if hints.deleted.contains(&name) {
-                ended.extend(known.iter().flat_map(Known::pod_names));
+                ended.extend(known.iter().flat_map(ManifestFile::pod_names));
             }
             let now = if hints.unfinished.contains(&name) {
                 known
@@ -150,15 +150,15 @@ impl Manifests {
                 self.files.insert(name, now);
             }
         }
-        Reading { ended, ..self.collect() }
+        SourceSnapshot { deleted_meanwhile: ended, ..self.collect() }
     }
 
-    fn read_single(&mut self, hints: &Hints) -> Reading {
+    fn read_single(&mut self, hints: &FileHints) -> SourceSnapshot {
         let name = self.path.file_name().unwrap_or_default().to_owned();
         let known = self.files.remove(&name);
         self.files.clear();
         let was_deleted = hints.deleted.contains(&name);
-        let ended = known.iter().filter(|_| was_deleted).flat_map(Known::pod_names).collect();
+        let ended = known.iter().filter(|_| was_deleted).flat_map(ManifestFile::pod_names).collect();
         let now = if hints.unfinished.contains(&name) {
             known
         } else {
@@ -167,7 +167,7 @@ impl Manifests {
         // A file that never made sense says nothing, not even that there are no pods.
         let was_good = now.as_ref().is_some_and(|known| known.was_good);
         self.files.extend(now.map(|now| (name, now)));
-        let mut reading = Reading { ended, ..self.collect() };
+        let mut reading = SourceSnapshot { deleted_meanwhile: ended, ..self.collect() };
         if !was_good {
             reading.pods = None;
         }
@@ -175,7 +175,7 @@ impl Manifests {
     }
 
     /// All pods in order. Of two with one name the one in the later file counts.
-    fn collect(&self) -> Reading {
+    fn collect(&self) -> SourceSnapshot {
         let mut problems: BTreeMap<String, String> = BTreeMap::new();
         let mut tell = |origin: String, message: String| {
             problems
@@ -187,7 +187,7 @@ impl Manifests {
         let mut pods: Vec<Arc<Pod>> = Vec::new();
         let mut runtime_classes = RuntimeClasses::new();
         let mut class_owner: BTreeMap<&str, &str> = BTreeMap::new();
-        let mut objects = Gathered::default();
+        let mut objects = MergedObjects::default();
         for known in self.files.values() {
             let origin = &known.origin;
             for (name, class) in &known.runtime_classes {
@@ -216,7 +216,13 @@ impl Manifests {
             }
         }
         let objects = objects.into_objects();
-        Reading { pods: Some(pods), runtime_classes, objects, problems, ended: BTreeSet::new() }
+        SourceSnapshot {
+            pods: Some(pods),
+            runtime_classes,
+            objects,
+            problems,
+            deleted_meanwhile: BTreeSet::new(),
+        }
     }
 }
 
@@ -234,16 +240,21 @@ fn list(dir: &Path) -> io::Result<Vec<OsString>> {
 }
 
 /// None: it is gone.
-fn read_file(decoder: &Decoder, path: &Path, known: Option<Known>, changed: bool) -> Option<Known> {
-    let new = || Known { origin: path.display().to_string(), ..Known::default() };
-    let without_pods = |why: &str| Some(new().failing(why));
+fn read_file(
+    decoder: &ManifestDecoder,
+    path: &Path,
+    known: Option<ManifestFile>,
+    changed: bool,
+) -> Option<ManifestFile> {
+    let new = || ManifestFile { origin: path.display().to_string(), ..ManifestFile::default() };
+    let without_pods = |why: &str| Some(new().with_problem(why));
     let known = known.unwrap_or_else(new);
     let meta = match std::fs::metadata(path) {
         Ok(meta) => meta,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return path.is_symlink().then(|| without_pods("is a symbolic link to nothing"))?;
         }
-        Err(error) => return Some(known.failing(&error.to_string())),
+        Err(error) => return Some(known.with_problem(&error.to_string())),
     };
     if meta.is_dir() {
         return without_pods("is a directory, not reading what is in it");
@@ -257,7 +268,7 @@ fn read_file(decoder: &Decoder, path: &Path, known: Option<Known>, changed: bool
     match content(path) {
         Ok((content, stamp)) => Some(known.with_content(decoder, &content, stamp)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => Some(known.failing(&error.to_string())),
+        Err(error) => Some(known.with_problem(&error.to_string())),
     }
 }
 
@@ -277,17 +288,17 @@ fn content(path: &Path) -> io::Result<(Vec<u8>, Stamp)> {
     Ok((content, Stamp::of(&meta)))
 }
 
-impl Known {
+impl ManifestFile {
     fn pod_names(&self) -> impl Iterator<Item = PodName> {
         self.pods.iter().map(|pod| pod_name(pod))
     }
 
     /// Its pods stay, and it is looked at again next time.
-    fn failing(self, why: &str) -> Self {
+    fn with_problem(self, why: &str) -> Self {
         Self { problem: Some(format!("{}: {why}", self.origin)), stamp: None, content_hash: None, ..self }
     }
 
-    fn with_content(mut self, decoder: &Decoder, content: &[u8], stamp: Stamp) -> Self {
+    fn with_content(mut self, decoder: &ManifestDecoder, content: &[u8], stamp: Stamp) -> Self {
         self.stamp = stamp.if_settled();
         let mut hasher = DefaultHasher::new();
         content.hash(&mut hasher);

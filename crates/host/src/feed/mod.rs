@@ -24,7 +24,7 @@ pub use file::FileFeed;
 
 /// What a manifest says.
 #[derive(Clone, Debug, Default)]
-pub struct Decoded {
+pub struct DecodedManifest {
     pub pods: Vec<Pod>,
     pub runtime_classes: RuntimeClasses,
     pub objects: LocalObjects,
@@ -33,16 +33,18 @@ pub struct Decoded {
 }
 
 /// Turns the bytes from an origin (file path or URL) into pods. Injected: how pods are written is not the host's matter.
-pub type Decoder = Arc<dyn Fn(&str, &[u8]) -> Decoded + Send + Sync>;
+pub type ManifestDecoder = Arc<dyn Fn(&str, &[u8]) -> DecodedManifest + Send + Sync>;
 
 /// No file or response that reaches this is read.
 const MAX_BYTES: usize = 10 << 20;
 
 /// A manifest that makes the decoder panic is a bad manifest, not the end of the feed.
-fn decode(decoder: &Decoder, origin: &str, content: &[u8]) -> Decoded {
-    std::panic::catch_unwind(AssertUnwindSafe(|| decoder(origin, content))).unwrap_or_else(|_| Decoded {
-        problems: vec![format!("{origin}: the manifest could not be decoded (internal error)")],
-        ..Decoded::default()
+fn decode(decoder: &ManifestDecoder, origin: &str, content: &[u8]) -> DecodedManifest {
+    std::panic::catch_unwind(AssertUnwindSafe(|| decoder(origin, content))).unwrap_or_else(|_| {
+        DecodedManifest {
+            problems: vec![format!("{origin}: the manifest could not be decoded (internal error)")],
+            ..DecodedManifest::default()
+        }
     })
 }
 

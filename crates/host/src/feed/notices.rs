@@ -19,7 +19,7 @@ pub fn pod_name(pod: &Pod) -> PodName {
 
 /// What one look at the source found.
 #[derive(Clone, Debug, Default)]
-pub struct Reading {
+pub struct SourceSnapshot {
     /// None: can't be told now, whatever was told before stays.
     pub pods: Option<Vec<Arc<Pod>>>,
     /// Counts only together with pods.
@@ -29,27 +29,27 @@ pub struct Reading {
     /// All problems there are now, by origin.
     pub problems: BTreeMap<String, String>,
     /// Pods that were gone for a moment since the look before: they are told to be gone, although they are there again.
-    pub ended: BTreeSet<PodName>,
+    pub deleted_meanwhile: BTreeSet<PodName>,
 }
 
 #[derive(Debug)]
-pub struct Notices {
+pub struct NoticeQueue {
     source: Source,
-    told_pods: Option<Vec<Arc<Pod>>>,
-    told_classes: RuntimeClasses,
-    told_objects: LocalObjects,
-    told_problems: BTreeMap<String, String>,
+    sent_pods: Option<Vec<Arc<Pod>>>,
+    sent_runtime_classes: RuntimeClasses,
+    sent_objects: LocalObjects,
+    sent_problems: BTreeMap<String, String>,
     queue: VecDeque<FeedNotice>,
 }
 
-impl Notices {
+impl NoticeQueue {
     pub fn new(source: Source) -> Self {
         Self {
             source,
-            told_pods: None,
-            told_classes: RuntimeClasses::new(),
-            told_objects: LocalObjects::default(),
-            told_problems: BTreeMap::new(),
+            sent_pods: None,
+            sent_runtime_classes: RuntimeClasses::new(),
+            sent_objects: LocalObjects::default(),
+            sent_problems: BTreeMap::new(),
             queue: VecDeque::new(),
         }
     }
@@ -58,45 +58,45 @@ impl Notices {
         self.queue.pop_front()
     }
 
-    pub fn take(&mut self, reading: Reading) {
+    pub fn take(&mut self, reading: SourceSnapshot) {
         let source = self.source;
-        if reading.pods.is_some() && self.told_classes != reading.runtime_classes {
+        if reading.pods.is_some() && self.sent_runtime_classes != reading.runtime_classes {
             let classes = reading.runtime_classes;
             self.queue.push_back(FeedNotice::RuntimeClasses { source, classes: classes.clone() });
-            self.told_classes = classes;
+            self.sent_runtime_classes = classes;
         }
-        if reading.pods.is_some() && self.told_objects != reading.objects {
+        if reading.pods.is_some() && self.sent_objects != reading.objects {
             let objects = reading.objects;
             self.queue.push_back(FeedNotice::Objects { source, objects: objects.clone() });
-            self.told_objects = objects;
+            self.sent_objects = objects;
         }
         if let Some(pods) = reading.pods {
-            if !reading.ended.is_empty() {
-                let others = pods.iter().filter(|pod| !reading.ended.contains(&pod_name(pod)));
+            if !reading.deleted_meanwhile.is_empty() {
+                let others = pods.iter().filter(|pod| !reading.deleted_meanwhile.contains(&pod_name(pod)));
                 self.tell_pods(others.cloned().collect());
             }
             self.tell_pods(pods);
         }
-        let before = std::mem::replace(&mut self.told_problems, reading.problems);
-        for (origin, message) in &self.told_problems {
+        let before = std::mem::replace(&mut self.sent_problems, reading.problems);
+        for (origin, message) in &self.sent_problems {
             if before.get(origin) != Some(message) {
                 let (origin, message) = (origin.clone(), message.clone());
                 self.queue.push_back(FeedNotice::Problem { source, origin, message });
             }
         }
         for origin in before.into_keys() {
-            if !self.told_problems.contains_key(&origin) {
+            if !self.sent_problems.contains_key(&origin) {
                 self.queue.push_back(FeedNotice::Resolved { source, origin });
             }
         }
     }
 
     fn tell_pods(&mut self, pods: Vec<Arc<Pod>>) {
-        if self.told_pods.as_ref().is_some_and(|told| same(told, &pods)) {
+        if self.sent_pods.as_ref().is_some_and(|told| same(told, &pods)) {
             return;
         }
         self.queue.push_back(FeedNotice::Set(PodSet { source: self.source, pods: pods.clone() }));
-        self.told_pods = Some(pods);
+        self.sent_pods = Some(pods);
     }
 }
 
@@ -112,11 +112,11 @@ mod tests {
 
     #[test]
     fn tells_only_what_changed() {
-        let mut notices = Notices::new(Source::File);
+        let mut notices = NoticeQueue::new(Source::File);
         let mut check = |pods: Option<&[&str]>, problems: &[(&str, &str)], expect: &[&str]| {
             let pods = pods.map(|names| names.iter().map(|name| Arc::new(pod("ns", name))).collect());
             let problems = problems.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
-            notices.take(Reading { pods, problems, ..Default::default() });
+            notices.take(SourceSnapshot { pods, problems, ..Default::default() });
             let told: Vec<String> =
                 std::iter::from_fn(|| notices.next()).map(|notice| show(&notice)).collect();
             assert_eq!(told, expect);

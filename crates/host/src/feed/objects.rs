@@ -8,12 +8,12 @@ use model::k8s::PersistentVolumeClaim;
 use model::local::LocalObjects;
 
 #[derive(Default)]
-pub struct Gathered {
+pub struct MergedObjects {
     contents: BTreeMap<ObjectKey, (String, Arc<ObjectContent>)>,
     claims: BTreeMap<(String, String), (String, Arc<PersistentVolumeClaim>)>,
 }
 
-impl Gathered {
+impl MergedObjects {
     /// Gives the origins whose objects are replaced, each with a sentence about it.
     pub fn add(&mut self, origin: &str, objects: &LocalObjects) -> Vec<(String, String)> {
         let mut replaced = Vec::new();
@@ -28,7 +28,7 @@ impl Gathered {
             tell(earlier.map(|(origin, _)| origin), key.kind.word(), &key.namespace, &key.name);
         }
         for claim in &objects.claims {
-            let key = place(claim);
+            let key = claim_key(claim);
             let earlier = self.claims.insert(key.clone(), (origin.to_owned(), claim.clone()));
             tell(earlier.map(|(origin, _)| origin), "persistentvolumeclaim", &key.0, &key.1);
         }
@@ -45,13 +45,13 @@ impl Gathered {
 
 /// Of what was good before, whatever is not understood now may still be meant.
 pub fn keep_missing(now: &mut LocalObjects, before: LocalObjects) {
-    let mut all = Gathered::default();
+    let mut all = MergedObjects::default();
     all.add("", &before);
     all.add("", now);
     *now = all.into_objects();
 }
 
-fn place(claim: &PersistentVolumeClaim) -> (String, String) {
+fn claim_key(claim: &PersistentVolumeClaim) -> (String, String) {
     let meta = &claim.metadata;
     (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
 }
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn the_later_file_counts_and_the_earlier_is_named() {
-        let mut all = Gathered::default();
+        let mut all = MergedObjects::default();
         assert_eq!(all.add("/m/a", &map("x", "1")), []);
         assert_eq!(all.add("/m/b", &map("y", "2")), []);
         let text = "/m/a: configmap ns/x is also in /m/c, which is used".to_owned();

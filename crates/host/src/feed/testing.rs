@@ -9,7 +9,7 @@ use model::k8s::Pod;
 use model::runtime_class::RuntimeClass;
 use ports::FeedNotice;
 
-use super::{Decoded, Decoder};
+use super::{DecodedManifest, ManifestDecoder};
 
 pub fn pod(namespace: &str, name: &str) -> Pod {
     let mut pod = Pod::default();
@@ -19,9 +19,9 @@ pub fn pod(namespace: &str, name: &str) -> Pod {
 }
 
 /// Lines `pod <name> [<label>]` and `class <name> <handler>`; anything else is a problem.
-pub fn toy_decoder() -> Decoder {
+pub fn toy_decoder() -> ManifestDecoder {
     Arc::new(|origin, content| {
-        let mut decoded = Decoded::default();
+        let mut decoded = DecodedManifest::default();
         let Ok(text) = std::str::from_utf8(content) else {
             decoded.problems.push(format!("{origin}: not text"));
             return decoded;

@@ -20,21 +20,21 @@ use futures::{FutureExt, StreamExt};
 use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchDescriptor, WatchMask};
 use tokio::time::Instant;
 
-use super::manifests::{Hints, is_ignored};
+use super::manifests::{FileHints, is_ignored};
 
-pub struct Watch {
+pub struct PathWatcher {
     path: PathBuf,
     stream: Option<EventStream<Vec<u8>>>,
     /// The path itself.
     inner: Option<WatchDescriptor>,
     /// A directory above it, and the name below that which leads to the path.
     outer: Option<(WatchDescriptor, OsString)>,
-    hints: Hints,
+    hints: FileHints,
     /// Unfinished files, and how many periods have ended since.
     writing: BTreeMap<OsString, u32>,
 }
 
-impl Watch {
+impl PathWatcher {
     /// `path` is absolute.
     pub fn new(path: PathBuf) -> Self {
         Self {
@@ -42,13 +42,13 @@ impl Watch {
             stream: None,
             inner: None,
             outer: None,
-            hints: Hints::default(),
+            hints: FileHints::default(),
             writing: BTreeMap::new(),
         }
     }
 
     /// What was learned since the last call. Ask for it after [`Watch::arm`] and right before reading.
-    pub fn take_hints(&mut self) -> Hints {
+    pub fn take_hints(&mut self) -> FileHints {
         let mut hints = std::mem::take(&mut self.hints);
         hints.unfinished = self.writing.keys().cloned().collect();
         // What is written again is not read yet: that it was deleted is told together with what is in it then.
@@ -57,16 +57,16 @@ impl Watch {
     }
 
     /// Renews the watches. Changes after this are not missed.
-    pub fn arm(&mut self) {
-        if let Err(error) = self.try_arm() {
-            tracing::warn!(path = %self.path.display(), %error, "not watching for changes, only looking now and then");
+    pub fn renew_watches(&mut self) {
+        if let Err(error) = self.try_renew_watches() {
+            tracing::warn!(path = %self.path.display(), %error, "inotify is not available, polling every fileCheckFrequency");
             self.stream = None;
             self.inner = None;
             self.outer = None;
         }
     }
 
-    fn try_arm(&mut self) -> io::Result<()> {
+    fn try_renew_watches(&mut self) -> io::Result<()> {
         if self.stream.is_none() {
             self.stream = Some(Inotify::init()?.into_event_stream(vec![0; 16 * 1024])?);
             self.inner = None;
@@ -127,7 +127,7 @@ impl Watch {
         let event = match event {
             Some(Ok(event)) => event,
             Some(Err(error)) => {
-                tracing::warn!(path = %self.path.display(), %error, "lost the watch for changes");
+                tracing::warn!(path = %self.path.display(), %error, "inotify failed, reading everything anew");
                 self.stream = None;
                 return true;
             }

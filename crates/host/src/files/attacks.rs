@@ -12,22 +12,22 @@ use model::volume::{ContentBacking, ContentFile, ContentVolume, SubPathMount};
 use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::mount::UnmountFlags;
 
-use super::layout::Layout;
+use super::layout::FilesLayout;
 use super::testing::{Mounts, bind};
-use super::{container, content, ownership, sub_path, tear_down, termination, tree};
+use super::{container, content, fs_group, sub_path, tear_down, termination, tree};
 
 /// A node with a pod on it, and something that is none of the pod's business.
 struct Node {
     mounts: Mounts,
     temp: tempfile::TempDir,
-    layout: Layout,
+    layout: FilesLayout,
     uid: PodUid,
 }
 
 fn node() -> Node {
     let temp = tempfile::tempdir().unwrap();
     let at = |name: &str| temp.path().join(name);
-    let layout = Layout { root: at("root"), pod_logs: at("logs"), links: at("links") };
+    let layout = FilesLayout { root: at("root"), pod_logs: at("logs"), log_links_dir: at("links") };
     let mounts = Mounts::below(temp.path());
     fs::create_dir_all(at("host/dir")).unwrap();
     let node = Node { mounts, layout, uid: PodUid::new("u"), temp };
@@ -213,8 +213,8 @@ fn a_tear_down_through_a_mount() {
     assert!(!node.secret().exists(), "the attack works");
     node.put_secret();
     assert!(inside.join("secret").exists(), "it is still mounted");
-    assert!(tear_down::volumes(&node.pod()).is_err());
-    assert!(tear_down::pod_dir(&node.pod()).is_err());
+    assert!(tear_down::tear_down_volumes(&node.pod()).is_err());
+    assert!(tear_down::remove_pod_dir(&node.pod()).is_err());
     assert!(tree::remove_tree(&node.pod()).is_err());
     assert!(node.is_unharmed());
 }
@@ -232,7 +232,7 @@ fn a_change_of_group_through_a_symlink() {
     naive(&node.volume());
     assert!(!node.is_unharmed(), "the attack works");
     node.put_secret();
-    ownership::apply(&node.volume(), 4711, ownership::Access::ReadWrite).unwrap();
+    fs_group::apply_fs_group(&node.volume(), 4711, fs_group::GroupAccess::ReadWrite).unwrap();
     assert!(node.is_unharmed());
 }
 

@@ -10,11 +10,11 @@ use ports::FilesError;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::layout::{Layout, failed, make_dirs};
+use super::layout::{FilesLayout, failed, make_dirs};
 use super::steps::step;
 use super::sub_path;
 
-pub fn make_pod_dirs(layout: &Layout, uid: &PodUid, log_dir: &str) -> Result<(), FilesError> {
+pub fn make_pod_dirs(layout: &FilesLayout, uid: &PodUid, log_dir: &str) -> Result<(), FilesError> {
     let pod = layout.pod(uid)?;
     let log_dir = layout.in_pod_logs(log_dir)?;
     for path in [pod.clone(), pod.join("volumes"), pod.join("plugins")] {
@@ -23,7 +23,7 @@ pub fn make_pod_dirs(layout: &Layout, uid: &PodUid, log_dir: &str) -> Result<(),
     make_dirs(&log_dir, 0o755)
 }
 
-pub fn prepare(layout: &Layout, uid: &PodUid, files: &ContainerFiles) -> Result<(), FilesError> {
+pub fn prepare(layout: &FilesLayout, uid: &PodUid, files: &ContainerFiles) -> Result<(), FilesError> {
     make_dirs(&layout.in_pod_logs(&files.log_dir)?, 0o755)?;
     if let Some(hosts) = &files.etc_hosts {
         write_hosts(&layout.in_pod(uid, &hosts.path)?, &hosts.text)?;
@@ -94,8 +94,12 @@ mod tests {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
     use std::path::PathBuf;
 
-    fn layout(base: &Path) -> Layout {
-        Layout { root: base.join("root"), pod_logs: base.join("logs"), links: base.join("links") }
+    fn layout(base: &Path) -> FilesLayout {
+        FilesLayout {
+            root: base.join("root"),
+            pod_logs: base.join("logs"),
+            log_links_dir: base.join("links"),
+        }
     }
 
     fn mode(path: &Path) -> u32 {

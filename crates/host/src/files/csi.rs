@@ -28,19 +28,19 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use model::PodUid;
 use model::csi::VolumeRecord;
-use ports::{CsiFiles, FilesError, FoundVolume};
+use ports::{CsiFiles, CsiVolumeOnDisk, FilesError};
 
-use super::lanes::{Lane, Lanes, Owner};
+use super::fs_group::{self, GroupAccess};
 use super::layout::{failed, make_dirs, single_name};
-use super::news::HostVolumeNews;
-use super::ownership::{self, Access};
 use super::steps::step;
+use super::volume_notices::HostVolumeNotices;
+use super::workers::{VolumeWorkers, WorkOwner, WorkScope};
 use crate::mountinfo::MountTable;
 
 const RECORD: &str = "vol_data.json";
 const DRAFT: &str = "vol_data.json.new";
 const PLUGIN: &str = "plugins/kubernetes.io/csi";
-const ESCAPED: &str = "kubernetes.io~csi";
+const CSI_PLUGIN_DIR: &str = "kubernetes.io~csi";
 const DEVICES: &str = "volumeDevices";
 /// More than any record comes to.
 const MAX_BYTES: u64 = 1 << 20;
@@ -50,47 +50,47 @@ const MAX_BYTES: u64 = 1 << 20;
 pub struct HostCsiFiles {
     pub(super) root: Arc<PathBuf>,
     /// Not those of a pod's other volumes, which go on while one of a driver hangs.
-    pub(super) lanes: Lanes,
+    pub(super) workers: VolumeWorkers,
 }
 
 impl HostCsiFiles {
     pub fn new(root_dir: impl Into<PathBuf>) -> Self {
-        Self { root: Arc::new(root_dir.into()), lanes: Lanes::new() }
+        Self { root: Arc::new(root_dir.into()), workers: VolumeWorkers::new() }
     }
 
     /// What there is to say about its work is heard there.
-    pub fn telling(self, news: &HostVolumeNews) -> Self {
-        Self { lanes: self.lanes.telling(news.teller()), ..self }
+    pub fn reporting_to(self, news: &HostVolumeNotices) -> Self {
+        Self { workers: self.workers.reporting_to(news.sender()), ..self }
     }
 
     /// Work at `path`, after earlier work on the same volume.
-    async fn at<T: Send + 'static>(
+    async fn run_on_volume<T: Send + 'static>(
         &self,
         path: &str,
         what: String,
         work: impl FnOnce(&Path, &Path) -> Result<T, FilesError> + Send + 'static,
     ) -> Result<T, FilesError> {
-        let (owner, volume) = owner(&self.root, below(&self.root, path)?);
+        let (owner, volume) = work_owner(&self.root, below(&self.root, path)?);
         let (root, path) = (Arc::clone(&self.root), PathBuf::from(path));
-        self.lanes.run(owner, Lane::Volume(&volume), what, move |_| work(&root, &path)).await
+        self.workers.run(owner, WorkScope::Volume(&volume), what, move |_| work(&root, &path)).await
     }
 
     /// Looks at records, which no server is behind. `whose` may look as often as it likes.
-    async fn look<T: Send + 'static>(
+    async fn read_records<T: Send + 'static>(
         &self,
         whose: String,
         work: impl FnOnce(&Path) -> Result<T, FilesError> + Send + 'static,
     ) -> Result<T, FilesError> {
         let root = Arc::clone(&self.root);
         let what = format!("reading the {whose}");
-        self.lanes.run(Owner::Node(whose), Lane::Looking, what, move |_| work(&root)).await
+        self.workers.run(WorkOwner::Node(whose), WorkScope::ReadingRecords, what, move |_| work(&root)).await
     }
 }
 
 #[async_trait]
 impl CsiFiles for HostCsiFiles {
     async fn make_dir(&self, path: &str) -> Result<(), FilesError> {
-        self.at(path, format!("making {path}"), |root, path| {
+        self.run_on_volume(path, format!("making {path}"), |root, path| {
             // It is there, then, and is not touched: what is mounted may not answer.
             if mounts()?.at(&resolved(root, path)?).is_some() {
                 return Ok(());
@@ -102,11 +102,11 @@ impl CsiFiles for HostCsiFiles {
 
     async fn write_record(&self, path: &str, record: &VolumeRecord) -> Result<(), FilesError> {
         let record = record.clone();
-        self.at(path, format!("writing {path}"), move |_, path| write_record(path, &record)).await
+        self.run_on_volume(path, format!("writing {path}"), move |_, path| write_record(path, &record)).await
     }
 
-    async fn found(&self) -> Result<Vec<FoundVolume>, FilesError> {
-        self.look("records of all volumes of drivers".into(), |root| {
+    async fn list_volumes(&self) -> Result<Vec<CsiVolumeOnDisk>, FilesError> {
+        self.read_records("records of all volumes of drivers".into(), |root| {
             let mut found = staged(root)?;
             for uid in names(&root.join("pods"))?.into_iter().map(PodUid::new) {
                 match published(root, &uid) {
@@ -121,36 +121,40 @@ impl CsiFiles for HostCsiFiles {
         .await
     }
 
-    async fn found_of(&self, uid: &PodUid) -> Result<Vec<FoundVolume>, FilesError> {
+    async fn list_pod_volumes(&self, uid: &PodUid) -> Result<Vec<CsiVolumeOnDisk>, FilesError> {
         single_name("pod uid", uid.as_str())?;
         let own = uid.clone();
-        self.look(format!("records of volumes of pod {uid}"), move |root| published(root, &own)).await
+        self.read_records(format!("records of volumes of pod {uid}"), move |root| published(root, &own)).await
     }
 
-    async fn at_rest(&self, place: &str) -> Result<(), FilesError> {
-        let (owner, volume) = owner(&self.root, below(&self.root, place)?);
-        self.lanes.at_rest(owner, Lane::Volume(&volume), &format!("earlier work on {place}")).await
+    async fn wait_until_idle(&self, place: &str) -> Result<(), FilesError> {
+        let (owner, volume) = work_owner(&self.root, below(&self.root, place)?);
+        self.workers
+            .wait_until_idle(owner, WorkScope::Volume(&volume), &format!("earlier work on {place}"))
+            .await
     }
 
     async fn remove(&self, place: &str, record: Option<&str>) -> Result<(), FilesError> {
         let record = record.map(|record| below(&self.root, record).map(Path::to_owned)).transpose()?;
-        self.at(place, format!("removing {place}"), move |root, place| remove(root, place, record.as_deref()))
-            .await
+        self.run_on_volume(place, format!("removing {place}"), move |root, place| {
+            remove(root, place, record.as_deref())
+        })
+        .await
     }
 
-    async fn apply_group(&self, path: &str, group: i64, on_root_mismatch: bool) -> Result<(), FilesError> {
-        self.at(path, format!("giving what is in {path} to group {group}"), move |_, path| {
+    async fn apply_fs_group(&self, path: &str, group: i64, on_root_mismatch: bool) -> Result<(), FilesError> {
+        self.run_on_volume(path, format!("giving what is in {path} to group {group}"), move |_, path| {
             if on_root_mismatch && root_matches(path, group) {
                 return Ok(());
             }
-            ownership::apply(path, group, Access::ReadWrite)
+            fs_group::apply_fs_group(path, group, GroupAccess::ReadWrite)
         })
         .await
     }
 
     async fn link_device(&self, device: &str, link: &str) -> Result<(), FilesError> {
         let device = below(&self.root, device)?.to_owned();
-        self.at(link, format!("making {link}"), move |_, link| {
+        self.run_on_volume(link, format!("making {link}"), move |_, link| {
             if let Some(parent) = link.parent() {
                 make_dirs(parent, 0o750)?;
             }
@@ -168,9 +172,9 @@ impl CsiFiles for HostCsiFiles {
     }
 
     async fn unlink_device(&self, link: &str) -> Result<(), FilesError> {
-        self.at(link, format!("removing {link}"), |_, link| {
+        self.run_on_volume(link, format!("removing {link}"), |_, link| {
             step("remove the link to the device");
-            gone_is_fine(fs::remove_file(link)).map_err(failed("remove", link))?;
+            absent_is_ok(fs::remove_file(link)).map_err(failed("remove", link))?;
             remove_empty(link.parent());
             remove_empty(link.parent().and_then(Path::parent));
             Ok(())
@@ -181,15 +185,15 @@ impl CsiFiles for HostCsiFiles {
 
 /// Who has the volume at `path`, and what it is called there: a pod, or the node for what is staged and for records of
 /// devices.
-fn owner(root: &Path, path: &Path) -> (Owner, String) {
+fn work_owner(root: &Path, path: &Path) -> (WorkOwner, String) {
     let inner = path.strip_prefix(root).unwrap_or(path);
     let parts: Vec<String> = inner.iter().map(|part| part.to_string_lossy().into_owned()).collect();
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     let plugin: Vec<&str> = PLUGIN.split('/').collect();
-    let of_pod = |uid: &str, name: &str| (Owner::Pod(PodUid::new(uid)), name.to_owned());
-    let of_node = |dir: &str, name: &str| (Owner::Node(format!("{dir}/{name}")), name.to_owned());
+    let of_pod = |uid: &str, name: &str| (WorkOwner::Pod(PodUid::new(uid)), name.to_owned());
+    let of_node = |dir: &str, name: &str| (WorkOwner::Node(format!("{dir}/{name}")), name.to_owned());
     match (parts.as_slice(), parts.strip_prefix(plugin.as_slice())) {
-        (["pods", uid, "volumes" | DEVICES, ESCAPED, name, ..], _) => of_pod(uid, name),
+        (["pods", uid, "volumes" | DEVICES, CSI_PLUGIN_DIR, name, ..], _) => of_pod(uid, name),
         (_, Some([DEVICES, "publish", name, uid, ..])) => of_pod(uid, name),
         (_, Some([DEVICES, "staging" | "publish", name])) => of_node(DEVICES, name),
         (_, Some([driver, volume, ..])) => of_node(driver, volume),
@@ -242,7 +246,7 @@ fn read_record(path: &Path) -> Result<Option<VolumeRecord>, String> {
     Ok(Some(record))
 }
 
-fn staged(root: &Path) -> Result<Vec<FoundVolume>, FilesError> {
+fn staged(root: &Path) -> Result<Vec<CsiVolumeOnDisk>, FilesError> {
     let plugin = root.join(PLUGIN);
     let mut found = Vec::new();
     for driver in names(&plugin)?.into_iter().filter(|name| name != DEVICES) {
@@ -266,16 +270,16 @@ fn staged(root: &Path) -> Result<Vec<FoundVolume>, FilesError> {
     Ok(found)
 }
 
-fn published(root: &Path, uid: &PodUid) -> Result<Vec<FoundVolume>, FilesError> {
+fn published(root: &Path, uid: &PodUid) -> Result<Vec<CsiVolumeOnDisk>, FilesError> {
     let pod = root.join("pods").join(uid.as_str());
     let mut found = Vec::new();
-    let volumes = pod.join("volumes").join(ESCAPED);
+    let volumes = pod.join("volumes").join(CSI_PLUGIN_DIR);
     for name in names(&volumes)? {
         let dir = volumes.join(&name);
         found.push(volume_at(Some(uid), &name, &dir.join("mount"), &dir.join(RECORD), None));
     }
     let devices = root.join(PLUGIN).join(DEVICES);
-    let links = pod.join(DEVICES).join(ESCAPED);
+    let links = pod.join(DEVICES).join(CSI_PLUGIN_DIR);
     for name in names(&links)? {
         let place = devices.join("publish").join(&name).join(uid.as_str());
         let record = devices.join(&name).join("data").join(RECORD);
@@ -285,9 +289,9 @@ fn published(root: &Path, uid: &PodUid) -> Result<Vec<FoundVolume>, FilesError> 
 }
 
 /// Volumes of one pod or one driver that can't be listed. They are known to be there, and every other one is listed.
-fn unlisted(pod: Option<&PodUid>, dir: &Path, error: &FilesError) -> FoundVolume {
+fn unlisted(pod: Option<&PodUid>, dir: &Path, error: &FilesError) -> CsiVolumeOnDisk {
     let record = Err(error.user_message());
-    FoundVolume { record, ..volume_at(pod, "", dir, dir, None) }
+    CsiVolumeOnDisk { record, ..volume_at(pod, "", dir, dir, None) }
 }
 
 fn volume_at(
@@ -296,13 +300,13 @@ fn volume_at(
     place: &Path,
     record: &Path,
     link: Option<&Path>,
-) -> FoundVolume {
+) -> CsiVolumeOnDisk {
     let text = |path: &Path| path.to_string_lossy().into_owned();
-    FoundVolume {
+    CsiVolumeOnDisk {
         pod: pod.cloned(),
         block: link.is_some(),
         spec_name: name.to_owned(),
-        place: text(place),
+        mount_dir: text(place),
         record_path: text(record),
         record: read_record(record),
         link: link.map(text),
@@ -321,11 +325,11 @@ fn remove(root: &Path, place: &Path, record: Option<&Path>) -> Result<(), FilesE
         Ok(_) => fs::remove_file(place),
         Err(error) => Err(error),
     };
-    gone_is_fine(gone).map_err(failed("remove", place))?;
+    absent_is_ok(gone).map_err(failed("remove", place))?;
     // Of an agent that died while it wrote one.
     let draft = record.unwrap_or(place).with_file_name(DRAFT);
     step("remove the draft of a record");
-    gone_is_fine(fs::remove_file(&draft)).map_err(failed("remove", &draft))?;
+    absent_is_ok(fs::remove_file(&draft)).map_err(failed("remove", &draft))?;
     remove_empty(place.parent().filter(|_| record.is_none()));
     let Some(record) = record else { return Ok(()) };
     let dir = record.parent();
@@ -335,7 +339,7 @@ fn remove(root: &Path, place: &Path, record: Option<&Path>) -> Result<(), FilesE
         device.and_then(|device| Some(device.with_file_name("publish").join(device.file_name()?)));
     remove_empty(published.as_deref());
     step("remove the record");
-    gone_is_fine(fs::remove_file(record)).map_err(failed("remove", record))?;
+    absent_is_ok(fs::remove_file(record)).map_err(failed("remove", record))?;
     remove_empty(dir);
     remove_empty(device);
     Ok(())
@@ -363,15 +367,15 @@ fn remove_empty(dir: Option<&Path>) {
 
 /// What an agent that died has left of volumes for the node, before it had a record of them and so before their drivers
 /// were asked for anything: nobody would ever look for it. For an agent that has not begun anything yet.
-pub fn drop_unrecorded(root: &Path) -> Result<(), FilesError> {
+pub fn remove_volumes_without_record(root: &Path) -> Result<(), FilesError> {
     let mut result = Ok(());
     for one in staged(root)?.into_iter().filter(|one| matches!(one.record, Ok(None))) {
-        result = result.and(remove(root, Path::new(&one.place), Some(Path::new(&one.record_path))));
+        result = result.and(remove(root, Path::new(&one.mount_dir), Some(Path::new(&one.record_path))));
     }
     result
 }
 
-fn gone_is_fine(result: io::Result<()>) -> io::Result<()> {
+fn absent_is_ok(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         other => other,
@@ -422,10 +426,11 @@ mod tests {
         for uid in ["a", "b", "c"] {
             fs::create_dir_all(volumes(uid)).unwrap();
         }
-        fs::create_dir_all(volumes("c").join(ESCAPED).join("v")).unwrap();
+        fs::create_dir_all(volumes("c").join(CSI_PLUGIN_DIR).join("v")).unwrap();
         // A link to itself can't be listed.
-        std::os::unix::fs::symlink(volumes("b").join(ESCAPED), volumes("b").join(ESCAPED)).unwrap();
-        let found = files.found().await.expect("the others");
+        std::os::unix::fs::symlink(volumes("b").join(CSI_PLUGIN_DIR), volumes("b").join(CSI_PLUGIN_DIR))
+            .unwrap();
+        let found = files.list_volumes().await.expect("the others");
         let pods: Vec<_> = found.iter().map(|one| (one.pod.clone().unwrap(), one.record.is_err())).collect();
         assert_eq!(pods, [(PodUid::new("b"), true), (PodUid::new("c"), false)]);
     }
@@ -436,7 +441,7 @@ mod tests {
         let root = temp.path();
         let files = HostCsiFiles::new(root);
         let stage = root.join(PLUGIN).join("d.example/abc");
-        let pod = root.join("pods/u/volumes").join(ESCAPED).join("pv");
+        let pod = root.join("pods/u/volumes").join(CSI_PLUGIN_DIR).join("pv");
         files.make_dir(&text(&stage.join("globalmount"))).await.unwrap();
         files.write_record(&text(&stage.join(RECORD)), &record("d.example", "h")).await.unwrap();
         files.write_record(&text(&pod.join(RECORD)), &record("d.example", "h")).await.unwrap();
@@ -446,13 +451,13 @@ mod tests {
             .write_record(&text(&device.join("bpv/data").join(RECORD)), &record("d.example", "b"))
             .await
             .unwrap();
-        let link = root.join("pods/u").join(DEVICES).join(ESCAPED).join("bpv");
+        let link = root.join("pods/u").join(DEVICES).join(CSI_PLUGIN_DIR).join("bpv");
         let place = device.join("publish/bpv/u");
         files.link_device(&text(&place), &text(&link)).await.unwrap();
         files.link_device(&text(&place), &text(&link)).await.unwrap();
         assert!(files.link_device(&text(&stage), &text(&link)).await.is_err(), "it leads elsewhere");
 
-        let found = files.found().await.unwrap();
+        let found = files.list_volumes().await.unwrap();
         let shown: Vec<_> = found
             .iter()
             .map(|one| (one.pod.is_some(), one.block, one.spec_name.as_str(), one.record.is_ok()))
@@ -467,23 +472,23 @@ mod tests {
             ]
         );
         for one in &found {
-            files.remove(&one.place, Some(&one.record_path)).await.unwrap();
+            files.remove(&one.mount_dir, Some(&one.record_path)).await.unwrap();
             if let Some(link) = &one.link {
                 files.unlink_device(link).await.unwrap();
             }
         }
-        assert_eq!(files.found().await.unwrap(), []);
+        assert_eq!(files.list_volumes().await.unwrap(), []);
         assert!(!stage.exists() && !pod.exists() && !device.join("bpv").exists());
     }
 
     #[test]
     fn work_on_one_volume_waits_for_nobody_elses() {
-        let check = |path: &str, expect: (Owner, &str)| {
-            let (who, volume) = owner(Path::new("/r"), &Path::new("/r").join(path));
+        let check = |path: &str, expect: (WorkOwner, &str)| {
+            let (who, volume) = work_owner(Path::new("/r"), &Path::new("/r").join(path));
             assert_eq!((who, volume.as_str()), expect, "{path}");
         };
-        let pod = |name| (Owner::Pod(PodUid::new("u")), name);
-        let node = |dir: &str, name| (Owner::Node(format!("{dir}/{name}")), name);
+        let pod = |name| (WorkOwner::Pod(PodUid::new("u")), name);
+        let node = |dir: &str, name| (WorkOwner::Node(format!("{dir}/{name}")), name);
         check("pods/u/volumes/kubernetes.io~csi/pv/mount", pod("pv"));
         check("pods/u/volumes/kubernetes.io~csi/pv/vol_data.json", pod("pv"));
         check("pods/u/volumeDevices/kubernetes.io~csi/pv", pod("pv"));
@@ -502,7 +507,7 @@ mod tests {
         let root = temp.path();
         let _mounts = Mounts::below(root);
         let files = HostCsiFiles::new(root);
-        let dir = root.join("pods/u/volumes").join(ESCAPED).join("pv");
+        let dir = root.join("pods/u/volumes").join(CSI_PLUGIN_DIR).join("pv");
         files.write_record(&text(&dir.join(RECORD)), &record("d", "h")).await.unwrap();
         fs::create_dir(dir.join("mount")).unwrap();
         fs::create_dir(root.join("data")).unwrap();
@@ -525,15 +530,15 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let files = HostCsiFiles::new(temp.path());
         for (name, content) in [("half", "{\"driverName\":"), ("nobody", "{}"), ("number", "7")] {
-            let dir = temp.path().join("pods/u/volumes").join(ESCAPED).join(name);
+            let dir = temp.path().join("pods/u/volumes").join(CSI_PLUGIN_DIR).join(name);
             fs::create_dir_all(&dir).unwrap();
             fs::write(dir.join(RECORD), content).unwrap();
         }
-        fs::create_dir_all(temp.path().join("pods/u/volumes").join(ESCAPED).join("none")).unwrap();
-        let found = files.found_of(&PodUid::new("u")).await.unwrap();
+        fs::create_dir_all(temp.path().join("pods/u/volumes").join(CSI_PLUGIN_DIR).join("none")).unwrap();
+        let found = files.list_pod_volumes(&PodUid::new("u")).await.unwrap();
         let shown: Vec<_> = found.iter().map(|one| (one.spec_name.as_str(), one.record.is_err())).collect();
         assert_eq!(shown, [("half", true), ("nobody", true), ("none", false), ("number", true)]);
-        assert!(files.found_of(&PodUid::new("../u")).await.is_err());
+        assert!(files.list_pod_volumes(&PodUid::new("../u")).await.is_err());
         assert!(files.make_dir("/etc/x").await.is_err());
         assert!(files.make_dir(&format!("{}/../x", temp.path().display())).await.is_err());
     }

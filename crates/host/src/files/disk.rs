@@ -17,31 +17,31 @@ use super::steps::step;
 use crate::mountinfo::MountTable;
 
 /// What `blkid` answers when it finds no filesystem, no partitions, nothing that it knows.
-const NOTHING_FOUND: i32 = 2;
+const BLKID_NOTHING_FOUND: i32 = 2;
 /// How `fsck` ends when it mended what it found.
-const MENDED: i32 = 1;
-const LEFT_UNMENDED: i32 = 4;
+const FSCK_ERRORS_CORRECTED: i32 = 1;
+const FSCK_ERRORS_UNCORRECTED: i32 = 4;
 /// Filesystems, partition tables and volume managers all leave something in these.
-const LOOKED_AT: u64 = 4 << 20;
-const LOOKED_AT_END: u64 = 1 << 20;
+const BLANK_CHECK_START_BYTES: u64 = 4 << 20;
+const BLANK_CHECK_END_BYTES: u64 = 1 << 20;
 
 /// What is on a disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Found {
+enum DiskContent {
     Nothing,
     Filesystem(String),
     Partitions(String),
 }
 
 /// Mounts the disk at `at`, unless that was done before.
-pub fn mount_once(device: &Path, at: &Path, volume: &LocalVolume) -> Result<(), FilesError> {
+pub fn mount_device(device: &Path, at: &Path, volume: &LocalVolume) -> Result<(), FilesError> {
     make_dirs(at, 0o750)?;
     let real = at.canonicalize().map_err(failed("resolve", at))?;
     let table = MountTable::read().map_err(failed("read", Path::new("/proc/self/mountinfo")))?;
     if table.at(&real).is_some() {
         return Ok(());
     }
-    let fs_type = made_ready(device, at, volume)?;
+    let fs_type = ensure_filesystem(device, at, volume)?;
     let mut options = volume.mount_options.clone();
     if volume.read_only {
         options.push("ro".into());
@@ -58,26 +58,26 @@ pub fn mount_once(device: &Path, at: &Path, volume: &LocalVolume) -> Result<(), 
 }
 
 /// The filesystem that is on the disk; now, if there was nothing.
-fn made_ready(device: &Path, at: &Path, volume: &LocalVolume) -> Result<String, FilesError> {
+fn ensure_filesystem(device: &Path, at: &Path, volume: &LocalVolume) -> Result<String, FilesError> {
     let read_only = volume.read_only || volume.mount_options.iter().any(|option| option == "ro");
     let wanted = volume.fs_type.as_deref().unwrap_or("ext4");
-    let mark = Mark::of(at, device)?;
-    match found_on(device)? {
-        Found::Partitions(kind) => {
+    let mark = FormattingMarker::of(at, device)?;
+    match detect_disk_content(device)? {
+        DiskContent::Partitions(kind) => {
             Err(refused(format!("{} has partitions ({kind}): name one of them", device.display())))
         }
-        Found::Filesystem(kind) if read_only => Ok(kind),
-        Found::Filesystem(kind) => match mend(device) {
+        DiskContent::Filesystem(kind) if read_only => Ok(kind),
+        DiskContent::Filesystem(kind) => match check_and_repair(device) {
             // Half of a filesystem that an agent began to make, and that nobody has used since.
             Err(_) if mark.is_set() => format(device, wanted, mark),
             Err(error) => Err(error),
             Ok(()) => mark.remove().map(|()| kind),
         },
-        Found::Nothing if read_only => Err(refused(format!(
+        DiskContent::Nothing if read_only => Err(refused(format!(
             "cannot mount unformatted disk {} as we are manipulating it in read-only mode",
             device.display()
         ))),
-        Found::Nothing => format(device, wanted, mark),
+        DiskContent::Nothing => format(device, wanted, mark),
     }
 }
 
@@ -85,7 +85,7 @@ fn refused(message: String) -> FilesError {
     FilesError::Refused { message }
 }
 
-fn found_on(device: &Path) -> Result<Found, FilesError> {
+fn detect_disk_content(device: &Path) -> Result<DiskContent, FilesError> {
     let words = ["-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export", &*device.to_string_lossy()];
     let unreadable = |why: String| {
         refused(format!("can't tell what is on {}, so it is left alone: {why}", device.display()))
@@ -93,8 +93,8 @@ fn found_on(device: &Path) -> Result<Found, FilesError> {
     let output = Command::new("blkid").args(words).output();
     let output = output.map_err(|error| unreadable(format!("blkid: {error}")))?;
     match output.status.code() {
-        Some(0) => Ok(read_answer(&String::from_utf8_lossy(&output.stdout))),
-        Some(NOTHING_FOUND) => Ok(Found::Nothing),
+        Some(0) => Ok(parse_blkid_output(&String::from_utf8_lossy(&output.stdout))),
+        Some(BLKID_NOTHING_FOUND) => Ok(DiskContent::Nothing),
         _ => Err(unreadable(format!(
             "blkid: {}: {}",
             output.status,
@@ -103,20 +103,20 @@ fn found_on(device: &Path) -> Result<Found, FilesError> {
     }
 }
 
-fn read_answer(text: &str) -> Found {
+fn parse_blkid_output(text: &str) -> DiskContent {
     let value = |key: &str| {
         let mut pairs = text.lines().filter_map(|line| line.split_once('='));
         pairs.find(|(name, _)| *name == key).map(|(_, value)| value.to_owned())
     };
     match (value("PTTYPE"), value("TYPE")) {
-        (_, Some(kind)) => Found::Filesystem(kind),
-        (Some(kind), None) => Found::Partitions(kind),
-        (None, None) => Found::Nothing,
+        (_, Some(kind)) => DiskContent::Filesystem(kind),
+        (Some(kind), None) => DiskContent::Partitions(kind),
+        (None, None) => DiskContent::Nothing,
     }
 }
 
 /// Formats a disk, if it is blank or if that was begun before.
-fn format(device: &Path, fs_type: &str, mark: Mark) -> Result<String, FilesError> {
+fn format(device: &Path, fs_type: &str, mark: FormattingMarker) -> Result<String, FilesError> {
     if fs_type.is_empty() || !fs_type.chars().all(|c| c.is_ascii_alphanumeric()) {
         return Err(refused(format!("{fs_type:?} is no type of filesystem")));
     }
@@ -146,19 +146,19 @@ fn format(device: &Path, fs_type: &str, mark: Mark) -> Result<String, FilesError
 /// A file beside the places where disks are mounted, which names the disk: another one that comes to stand under the same
 /// path is not meant. The program that formats has it open and locked as well: it may outlive the agent that started it,
 /// and nobody may touch the disk before it has ended.
-struct Mark {
+struct FormattingMarker {
     path: PathBuf,
     set: bool,
 }
 
-impl Mark {
-    fn of(at: &Path, device: &Path) -> Result<Mark, FilesError> {
+impl FormattingMarker {
+    fn of(at: &Path, device: &Path) -> Result<FormattingMarker, FilesError> {
         let dir = at.parent().and_then(Path::parent).unwrap_or(Path::new("/")).join("formatting");
         let path = dir.join(at.file_name().unwrap_or_default());
         let mut file = match File::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Ok(Mark { path, set: false });
+                return Ok(FormattingMarker { path, set: false });
             }
             Err(error) => return Err(failed("open", &path)(error)),
         };
@@ -166,8 +166,8 @@ impl Mark {
         let mut named = Vec::new();
         file.read_to_end(&mut named).map_err(failed("read", &path))?;
         // Cut short while it was written, or of a disk that stood here before: no word about this one.
-        let set = named == identity(device).map_err(failed("examine", device))?.as_bytes();
-        Ok(Mark { path, set })
+        let set = named == disk_identity(device).map_err(failed("examine", device))?.as_bytes();
+        Ok(FormattingMarker { path, set })
     }
 
     fn is_set(&self) -> bool {
@@ -180,7 +180,7 @@ impl Mark {
             make_dirs(dir, 0o750)?;
         }
         step("note that the disk is formatted");
-        let identity = identity(device).map_err(failed("examine", device))?;
+        let identity = disk_identity(device).map_err(failed("examine", device))?;
         // Whoever has it locked still needs what is in it.
         let opened = File::options().create(true).truncate(false).write(true).open(&self.path);
         let mut file = opened.map_err(failed("write", &self.path))?;
@@ -208,7 +208,7 @@ impl Mark {
 }
 
 /// Which disk it is, not only where: the kernel counts disks as they come, from each start of the machine on.
-fn identity(device: &Path) -> std::io::Result<String> {
+fn disk_identity(device: &Path) -> std::io::Result<String> {
     let found = std::fs::metadata(device)?;
     let path = device.display();
     if !found.file_type().is_block_device() {
@@ -243,11 +243,12 @@ fn is_blank(device: &Path) -> std::io::Result<bool> {
         Read::by_ref(file).take(length).read_to_end(&mut bytes)?;
         Ok(bytes.iter().all(|byte| *byte == 0))
     };
-    Ok(zero(&mut file, 0, LOOKED_AT)? && zero(&mut file, end.saturating_sub(LOOKED_AT_END), LOOKED_AT_END)?)
+    Ok(zero(&mut file, 0, BLANK_CHECK_START_BYTES)?
+        && zero(&mut file, end.saturating_sub(BLANK_CHECK_END_BYTES), BLANK_CHECK_END_BYTES)?)
 }
 
 /// What can be mended without a question is.
-fn mend(device: &Path) -> Result<(), FilesError> {
+fn check_and_repair(device: &Path) -> Result<(), FilesError> {
     step("check the disk");
     let mut fsck = Command::new("fsck");
     let output = match program::long_output(fsck.arg("-a").arg(device).stdin(Stdio::null())) {
@@ -258,8 +259,8 @@ fn mend(device: &Path) -> Result<(), FilesError> {
         }
     };
     match output.status.code() {
-        Some(MENDED) => tracing::info!(device = %device.display(), "fsck mended the disk"),
-        Some(LEFT_UNMENDED) => {
+        Some(FSCK_ERRORS_CORRECTED) => tracing::info!(device = %device.display(), "fsck mended the disk"),
+        Some(FSCK_ERRORS_UNCORRECTED) => {
             return Err(refused(format!(
                 "'fsck' found errors on device {} but could not correct them: {}",
                 device.display(),
@@ -290,17 +291,17 @@ mod tests {
         panic!("somebody keeps the lock");
     }
 
-    fn mark(at: &Path, disk: &Path) -> Mark {
-        soon(|| Mark::of(at, disk))
+    fn mark(at: &Path, disk: &Path) -> FormattingMarker {
+        soon(|| FormattingMarker::of(at, disk))
     }
 
     #[test]
     fn answers_of_blkid() {
-        let check = |text: &str, expect: Found| assert_eq!(read_answer(text), expect, "{text}");
-        check("DEVNAME=/dev/loop0\nTYPE=ext4\n", Found::Filesystem("ext4".into()));
-        check("PTTYPE=dos\n", Found::Partitions("dos".into()));
-        check("TYPE=xfs\nPTTYPE=dos\n", Found::Filesystem("xfs".into()));
-        check("", Found::Nothing);
+        let check = |text: &str, expect: DiskContent| assert_eq!(parse_blkid_output(text), expect, "{text}");
+        check("DEVNAME=/dev/loop0\nTYPE=ext4\n", DiskContent::Filesystem("ext4".into()));
+        check("PTTYPE=dos\n", DiskContent::Partitions("dos".into()));
+        check("TYPE=xfs\nPTTYPE=dos\n", DiskContent::Filesystem("xfs".into()));
+        check("", DiskContent::Nothing);
     }
 
     #[test]
@@ -331,11 +332,11 @@ mod tests {
         let disk = temp.path().join("disk");
         std::fs::write(&disk, vec![7; 8 << 20]).unwrap();
         let at = temp.path().join("plugins/mounts/pv");
-        Mark::of(&at, &disk).unwrap().set(&disk).unwrap();
+        FormattingMarker::of(&at, &disk).unwrap().set(&disk).unwrap();
         assert!(mark(&at, &disk).is_set());
-        soon(|| format(&disk, "ext4", Mark::of(&at, &disk)?));
+        soon(|| format(&disk, "ext4", FormattingMarker::of(&at, &disk)?));
         assert!(!mark(&at, &disk).path.exists());
-        assert_eq!(found_on(&disk).unwrap(), Found::Filesystem("ext4".into()));
+        assert_eq!(detect_disk_content(&disk).unwrap(), DiskContent::Filesystem("ext4".into()));
     }
 
     /// The mark is a licence to format: it is for one disk, and ends when there is a filesystem.
@@ -346,13 +347,13 @@ mod tests {
         let at = temp.path().join("plugins/mounts/pv");
         std::fs::write(&disk, vec![0; 8 << 20]).unwrap();
         std::fs::write(&other, vec![7; 8 << 20]).unwrap();
-        Mark::of(&at, &disk).unwrap().set(&disk).unwrap();
+        FormattingMarker::of(&at, &disk).unwrap().set(&disk).unwrap();
         assert!(!mark(&at, &other).is_set());
         let error = format(&other, "ext4", mark(&at, &other)).unwrap_err();
         assert!(error.to_string().contains("holds data that is no filesystem"), "{error}");
         program::run("mkfs.ext4", &["-q", "-F", &disk.to_string_lossy()]).unwrap();
         let volume = plain_volume(&disk);
-        assert_eq!(soon(|| made_ready(&disk, &at, &volume)), "ext4");
+        assert_eq!(soon(|| ensure_filesystem(&disk, &at, &volume)), "ext4");
         assert!(!mark(&at, &disk).path.exists(), "killed just after it was formatted");
     }
 
@@ -364,7 +365,7 @@ mod tests {
         let at = temp.path().join("plugins/mounts/pv");
         std::fs::write(&disk, vec![0; 8 << 20]).unwrap();
         std::fs::write(&next, vec![7; 8 << 20]).unwrap();
-        Mark::of(&at, &disk).unwrap().set(&disk).unwrap();
+        FormattingMarker::of(&at, &disk).unwrap().set(&disk).unwrap();
         std::fs::rename(&next, &disk).unwrap();
         assert!(!mark(&at, &disk).is_set());
         let error = format(&disk, "ext4", mark(&at, &disk)).unwrap_err();
@@ -377,10 +378,10 @@ mod tests {
         let disk = temp.path().join("disk");
         std::fs::write(&disk, vec![0; 8 << 20]).unwrap();
         let at = temp.path().join("plugins/mounts/pv");
-        let held = Mark::of(&at, &disk).unwrap().set(&disk).unwrap();
+        let held = FormattingMarker::of(&at, &disk).unwrap().set(&disk).unwrap();
         // It has only its input of ours, as the program that outlives its agent.
         let mut program = Command::new("sleep").arg("60").stdin(held).spawn().unwrap();
-        let error = Mark::of(&at, &disk).err().expect("not while it runs").to_string();
+        let error = FormattingMarker::of(&at, &disk).err().expect("not while it runs").to_string();
         assert!(error.contains("is still being formatted"), "{error}");
         program.kill().unwrap();
         program.wait().unwrap();

@@ -12,7 +12,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::layout::failed;
-use super::steps::Pulse;
+use super::steps::WorkProgress;
 use crate::usage::count;
 
 /// `st_blocks` are of this size, whatever the filesystem's are.
@@ -32,10 +32,10 @@ pub fn measure(path: &Path) -> Result<u64, FilesError> {
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
         return Ok(u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(BLOCK));
     }
-    let pulse = Pulse::current();
+    let pulse = WorkProgress::current();
     let is_left = || {
-        pulse.beat();
-        pulse.is_left()
+        pulse.record_step();
+        pulse.is_cancelled()
     };
     let mut most = 0;
     for _ in 0..TRIES {
@@ -119,9 +119,9 @@ mod tests {
             assert!(operations as usize >= 3 * depth, "every directory is opened: {operations}");
             assert!(last == 0 || operations <= last * 5 / 2, "{last} {operations}");
             last = operations;
-            let pulse = Pulse::default();
-            assert_eq!(pulse.during(|| measure(&tree)).unwrap(), bytes);
-            assert!(pulse.beats() as usize >= 3 * depth, "{}", pulse.beats());
+            let pulse = WorkProgress::default();
+            assert_eq!(pulse.count_steps_of(|| measure(&tree)).unwrap(), bytes);
+            assert!(pulse.steps_taken() as usize >= 3 * depth, "{}", pulse.steps_taken());
             crate::files::remove_tree(&tree).unwrap();
         }
     }
@@ -130,10 +130,10 @@ mod tests {
     fn a_measuring_that_nobody_waits_for_ends() {
         let temp = tempfile::tempdir().unwrap();
         fs::write(temp.path().join("file"), "x").unwrap();
-        let pulse = Pulse::default();
-        drop(pulse.waited_for());
-        let error = pulse.during(|| measure(temp.path())).unwrap_err();
+        let pulse = WorkProgress::default();
+        drop(pulse.waiter_guard());
+        let error = pulse.count_steps_of(|| measure(temp.path())).unwrap_err();
         assert!(error.to_string().starts_with("measure "), "{error}");
-        assert_eq!(pulse.beats(), 1, "it looked at nothing more");
+        assert_eq!(pulse.steps_taken(), 1, "it looked at nothing more");
     }
 }

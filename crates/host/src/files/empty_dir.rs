@@ -9,8 +9,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
+use super::fs_group::{self, GroupAccess};
 use super::layout::{failed, make_dirs};
-use super::ownership::{self, Access};
 use super::steps::step;
 use crate::mountinfo::MountTable;
 
@@ -47,7 +47,7 @@ pub fn set_up(
         open_to_all(path)?;
     }
     if let Some(group) = fs_group {
-        ownership::apply(path, group, Access::ReadWrite)?;
+        fs_group::apply_fs_group(path, group, GroupAccess::ReadWrite)?;
     }
     mark_ready(ready_marker)
 }

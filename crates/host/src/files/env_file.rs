@@ -10,14 +10,14 @@ use model::files::EnvFile;
 use ports::FilesError;
 use rustix::fs::{FileType, Mode, OFlags};
 
-use super::beneath::open_plain;
-use super::layout::Layout;
+use super::confined_open::open_without_symlinks;
+use super::layout::FilesLayout;
 
 /// Larger files are refused.
 const BYTES_MAX: u64 = 64 * 1024;
 
 /// The text of the file. No part of its path may be a link, and it must be a regular file: a pipe would hold the reader.
-pub fn read(layout: &Layout, uid: &PodUid, file: &EnvFile) -> Result<String, FilesError> {
+pub fn read(layout: &FilesLayout, uid: &PodUid, file: &EnvFile) -> Result<String, FilesError> {
     let shown = format!("{}/{}", file.volume, file.path);
     let io = |operation: &'static str, source: std::io::Error| FilesError::Io {
         operation,
@@ -32,7 +32,7 @@ pub fn read(layout: &Layout, uid: &PodUid, file: &EnvFile) -> Result<String, Fil
         File::open(layout.pod(uid)?).map_err(|error| io("open the directory of the pod of", error))?;
     let path = Path::new("volumes/kubernetes.io~empty-dir").join(&file.volume).join(&file.path);
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let opened = open_plain(pod_dir.as_fd(), &path, flags, Mode::empty());
+    let opened = open_without_symlinks(pod_dir.as_fd(), &path, flags, Mode::empty());
     let opened = opened.map_err(|errno| io("open", errno.into()))?;
     let stat = rustix::fs::fstat(&opened).map_err(|errno| io("look at", errno.into()))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -56,7 +56,8 @@ mod tests {
     fn only_a_small_regular_file_inside_the_volume_is_read() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("root");
-        let layout = Layout { root: root.clone(), pod_logs: "/none".into(), links: "/none".into() };
+        let layout =
+            FilesLayout { root: root.clone(), pod_logs: "/none".into(), log_links_dir: "/none".into() };
         let volume = root.join("pods/u/volumes/kubernetes.io~empty-dir/v");
         std::fs::create_dir_all(volume.join("sub")).unwrap();
         std::fs::write(dir.path().join("secret"), "S='1'").unwrap();

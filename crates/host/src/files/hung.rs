@@ -14,8 +14,8 @@ use ports::{CsiFiles, FilesError, PodFiles};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountFlags;
 
-use super::lanes::Lanes;
 use super::testing::Mounts;
+use super::workers::VolumeWorkers;
 use super::{HostCsiFiles, HostPodFiles};
 
 /// Its server is this descriptor, which nobody reads. When it is dropped, everybody gets an error.
@@ -38,10 +38,10 @@ struct Bench {
 async fn bench() -> Bench {
     let temp = tempfile::tempdir().unwrap();
     let at = |name: &str| temp.path().join(name);
-    let lanes = Lanes::with_quiet(Duration::from_secs(4));
-    let message_lanes = Lanes::with_quiet(Duration::from_secs(4));
+    let lanes = VolumeWorkers::with_stall_timeout(Duration::from_secs(4));
+    let message_lanes = VolumeWorkers::with_stall_timeout(Duration::from_secs(4));
     let new = HostPodFiles::new(at("root"), at("logs"), at("links"));
-    let files = HostPodFiles { lanes, message_lanes, ..new };
+    let files = HostPodFiles { workers: lanes, message_workers: message_lanes, ..new };
     let mounts = Mounts::below(temp.path());
     files.prepare_node().await.unwrap();
     Bench { mounts, files, temp }
@@ -88,7 +88,7 @@ async fn a_dead_server_holds_up_its_own_pod_only() {
     let volume = VolumeSetup { name: "share".into(), spec_name: "share".into(), kind };
     let hangs = |result: Result<(), FilesError>, what: &str| {
         let error = result.expect_err(what);
-        assert!(matches!(error, FilesError::Hangs { .. }), "{what}: {error:?}");
+        assert!(matches!(error, FilesError::Hung { .. }), "{what}: {error:?}");
         assert!(error.to_string().starts_with(what), "{error}");
     };
     hangs(b.files.set_up_volume(&bad, &volume).await, "setting up volume \"share\"");
@@ -123,7 +123,7 @@ async fn a_dead_server_holds_up_its_own_pod_only() {
 async fn wait_for_the_end(b: &Bench, uid: &PodUid) -> Result<(), FilesError> {
     for _ in 0..100 {
         match b.take_away(uid).await {
-            Err(FilesError::Hangs { .. }) => {}
+            Err(FilesError::Hung { .. }) => {}
             other => return other,
         }
     }
@@ -179,7 +179,7 @@ async fn a_dead_server_holds_up_no_termination_message() {
         tokio::time::timeout(Duration::from_secs(60), read).await.expect("nothing to wait for")
     };
     let (stuck, message) = tokio::join!(stuck, message);
-    assert!(stuck.iter().all(|result| matches!(result, Err(FilesError::Hangs { .. }))), "{stuck:?}");
+    assert!(stuck.iter().all(|result| matches!(result, Err(FilesError::Hung { .. }))), "{stuck:?}");
     assert_eq!(message, "the end");
     assert_eq!(b.files.termination_message(&request).await, "the end");
     drop(server);
@@ -211,8 +211,8 @@ impl OfDrivers {
     fn new(temp: &Path) -> Self {
         let root = temp.join("root");
         // Records are synced to the disk, which may be busy.
-        let lanes = Lanes::with_quiet(Duration::from_secs(20));
-        Self { files: HostCsiFiles { lanes, ..HostCsiFiles::new(&root) }, root }
+        let lanes = VolumeWorkers::with_stall_timeout(Duration::from_secs(20));
+        Self { files: HostCsiFiles { workers: lanes, ..HostCsiFiles::new(&root) }, root }
     }
 
     fn record(handle: &str) -> VolumeRecord {
@@ -245,13 +245,13 @@ async fn a_dead_server_behind_a_driver_holds_up_its_own_volume_only() {
     let server = mount_dead_server(Path::new(&place));
     let hangs = |result: Result<(), FilesError>, what: &str| {
         let error = result.expect_err(what);
-        assert!(matches!(error, FilesError::Hangs { .. }), "{what}: {error:?}");
+        assert!(matches!(error, FilesError::Hung { .. }), "{what}: {error:?}");
         assert!(error.to_string().starts_with(what), "{error}");
     };
-    hangs(d.files.apply_group(&place, 7, false).await, &format!("giving what is in {place} to group 7"));
+    hangs(d.files.apply_fs_group(&place, 7, false).await, &format!("giving what is in {place} to group 7"));
     let (again, rest, removed) = tokio::join!(
-        d.files.apply_group(&place, 7, true),
-        d.files.at_rest(&place),
+        d.files.apply_fs_group(&place, 7, true),
+        d.files.wait_until_idle(&place),
         d.files.remove(&place, Some(&record)),
     );
     hangs(again, "giving what is in");
@@ -259,7 +259,8 @@ async fn a_dead_server_behind_a_driver_holds_up_its_own_volume_only() {
     hangs(removed, "removing");
 
     // What there is can be told, and a place that somebody mounted at is left in peace.
-    let (found, of_bad) = (d.files.found().await.unwrap(), d.files.found_of(&PodUid::new("bad")).await);
+    let (found, of_bad) =
+        (d.files.list_volumes().await.unwrap(), d.files.list_pod_volumes(&PodUid::new("bad")).await);
     assert_eq!((found.len(), of_bad.unwrap().len()), (2, 1));
     d.files.make_dir(staging).await.unwrap();
     d.files.write_record(&stage_record, &OfDrivers::record("pv")).await.unwrap();
@@ -270,19 +271,19 @@ async fn a_dead_server_behind_a_driver_holds_up_its_own_volume_only() {
         let d = &d;
         async move {
             let (place, record) = d.publish(&uid, if uid == "bad" { "other" } else { "pv" }).await;
-            d.files.apply_group(&place, 7, false).await.unwrap();
-            d.files.at_rest(&place).await.unwrap();
+            d.files.apply_fs_group(&place, 7, false).await.unwrap();
+            d.files.wait_until_idle(&place).await.unwrap();
             d.files.remove(&place, Some(&record)).await.unwrap();
         }
     });
     futures::future::join_all(others).await;
-    assert_eq!(d.files.found().await.unwrap().len(), 2);
+    assert_eq!(d.files.list_volumes().await.unwrap().len(), 2);
 
     // Given up by its administrator: the walk ends, and what is mounted is still not ours to remove.
     drop((server, staged_server));
     for _ in 0..100 {
-        match d.files.at_rest(&place).await {
-            Err(FilesError::Hangs { .. }) => {}
+        match d.files.wait_until_idle(&place).await {
+            Err(FilesError::Hung { .. }) => {}
             other => {
                 other.unwrap();
                 break;
@@ -295,5 +296,5 @@ async fn a_dead_server_behind_a_driver_holds_up_its_own_volume_only() {
         rustix::mount::unmount(place, rustix::mount::UnmountFlags::NOFOLLOW).unwrap();
         d.files.remove(place, Some(record)).await.unwrap();
     }
-    assert_eq!(d.files.found().await.unwrap(), []);
+    assert_eq!(d.files.list_volumes().await.unwrap(), []);
 }

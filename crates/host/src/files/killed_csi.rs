@@ -16,14 +16,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use decide::csi::{CsiVolumes, VolumeRequest, VolumeRequestFrom, VolumeRequestId, inline_handle, paths};
-use decide::event::Expanded;
-use decide::{Effect, StepResult};
+use decide::event::ExpandOutcome;
+use decide::{ActionResult, Effect};
 use engine::{CsiPorts, VolumeCalls};
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use model::csi::{
-    Abilities, Access, AccessMode, ClaimObject, CsiVolume, DriverNode, Expand, Expansion, Group, PluginInfo,
-    Publish, Stage, Told, VolumeId,
+    AccessMode, ClaimObject, CsiVolume, DriverNodeInfo, Expansion, FsGroup, NodeExpandCall, NodePublishCall,
+    NodeServiceCapabilities, NodeStageCall, NodeVolumeStats, PluginInfo, VolumeAccessType, VolumeId,
 };
 use model::files::ContainerFiles;
 use model::k8s::PersistentVolumeClaim;
@@ -31,7 +31,7 @@ use model::node::NodeConfig;
 use model::storage::{StorageKey, StorageObject};
 use model::volume::SubPathMount;
 use model::{Mono, Now, PodUid, Wall};
-use ports::{ApiError, CsiDrivers, CsiError, PluginSockets, PodFiles, SocketNotice, StorageApi};
+use ports::{ApiError, CsiDrivers, CsiError, PluginSocketEvent, PluginSockets, PodFiles, StorageApi};
 use serde_json::{Value, json};
 
 use super::killed::{Phase, apart, dies_at, now, text};
@@ -57,7 +57,7 @@ struct Driver {
     root: PathBuf,
     volumes: PathBuf,
     disk: PathBuf,
-    can: Abilities,
+    can: NodeServiceCapabilities,
 }
 
 impl Driver {
@@ -93,27 +93,29 @@ fn must(wanted: bool, message: &str) -> io::Result<()> {
 
 #[async_trait]
 impl CsiDrivers for Driver {
-    fn place(&self, _: &str, _: Option<&str>) {}
-    async fn node_info(&self, _: &str) -> Result<DriverNode, CsiError> {
-        Ok(DriverNode::default())
+    fn set_endpoint(&self, _: &str, _: Option<&str>) {}
+    async fn node_get_info(&self, _: &str) -> Result<DriverNodeInfo, CsiError> {
+        Ok(DriverNodeInfo::default())
     }
-    async fn abilities(&self, _: &str) -> Result<Abilities, CsiError> {
+    async fn node_get_capabilities(&self, _: &str) -> Result<NodeServiceCapabilities, CsiError> {
         Ok(self.can)
     }
-    async fn stage(&self, _: &str, call: &Stage) -> Result<(), CsiError> {
+    async fn node_stage_volume(&self, _: &str, call: &NodeStageCall) -> Result<(), CsiError> {
         self.call("stage", || match call.capability.access {
-            Access::Block => Ok(()),
-            Access::Mount { .. } => self.show(&self.volumes.join(&call.handle), Path::new(&call.staging)),
+            VolumeAccessType::Block => Ok(()),
+            VolumeAccessType::Mount { .. } => {
+                self.show(&self.volumes.join(&call.handle), Path::new(&call.staging))
+            }
         })
     }
-    async fn publish(&self, _: &str, call: &Publish) -> Result<(), CsiError> {
+    async fn node_publish_volume(&self, _: &str, call: &NodePublishCall) -> Result<(), CsiError> {
         let (target, staging) = (Path::new(&call.target), Path::new(&call.staging));
         self.call("publish", || match call.capability.access {
-            Access::Block => {
+            VolumeAccessType::Block => {
                 fs::File::options().create(true).append(true).open(target)?;
                 self.show(&self.disk.canonicalize()?, target)
             }
-            Access::Mount { .. } => {
+            VolumeAccessType::Mount { .. } => {
                 let own = self.volumes.join(&call.handle);
                 must(call.staging.is_empty() || self.is_mounted(staging), "it is not staged")?;
                 fs::create_dir_all(&own)?;
@@ -122,7 +124,7 @@ impl CsiDrivers for Driver {
             }
         })
     }
-    async fn unpublish(&self, _: &str, _: &str, target: &str) -> Result<(), CsiError> {
+    async fn node_unpublish_volume(&self, _: &str, _: &str, target: &str) -> Result<(), CsiError> {
         let target = Path::new(target);
         self.call("unpublish", || {
             let sub_paths = self.root.join("pods/0f1e/volume-subpaths");
@@ -132,20 +134,20 @@ impl CsiDrivers for Driver {
             gone.or_else(|error| must(error.kind() == io::ErrorKind::NotFound, "its place can't be removed"))
         })
     }
-    async fn unstage(&self, _: &str, _: &str, staging: &str) -> Result<(), CsiError> {
+    async fn node_unstage_volume(&self, _: &str, _: &str, staging: &str) -> Result<(), CsiError> {
         self.call("unstage", || {
             must(!self.is_mounted(&self.root.join("pods")), "a pod still has it")?;
             self.hide(Path::new(staging))
         })
     }
-    async fn expand(&self, _: &str, call: &Expand) -> Result<(), CsiError> {
+    async fn node_expand_volume(&self, _: &str, call: &NodeExpandCall) -> Result<(), CsiError> {
         self.call("expand", || {
             must(self.is_mounted(Path::new(&call.target)), "it is not published")?;
             fs::write(self.volumes.join("size"), call.bytes.to_string())
         })
     }
-    async fn tell(&self, _: &str, _: &str, _: &str) -> Result<Told, CsiError> {
-        Ok(Told::default())
+    async fn node_get_volume_stats(&self, _: &str, _: &str, _: &str) -> Result<NodeVolumeStats, CsiError> {
+        Ok(NodeVolumeStats::default())
     }
 }
 
@@ -154,13 +156,13 @@ struct NoSockets;
 
 #[async_trait]
 impl PluginSockets for NoSockets {
-    fn watch(&self) -> BoxStream<'static, SocketNotice> {
+    fn watch(&self) -> BoxStream<'static, PluginSocketEvent> {
         futures::stream::pending().boxed()
     }
-    async fn info(&self, _: &str) -> Result<PluginInfo, CsiError> {
+    async fn get_info(&self, _: &str) -> Result<PluginInfo, CsiError> {
         Ok(PluginInfo::default())
     }
-    async fn notify(&self, _: &str, _: Option<&str>) -> Result<(), CsiError> {
+    async fn notify_registration_status(&self, _: &str, _: Option<&str>) -> Result<(), CsiError> {
         Ok(())
     }
 }
@@ -234,8 +236,11 @@ impl Pod {
     }
 
     fn driver(&self) -> Driver {
-        let can =
-            Abilities { stage: !self.case.ends_with("not staged"), expand: true, ..Abilities::default() };
+        let can = NodeServiceCapabilities {
+            stage_unstage_volume: !self.case.ends_with("not staged"),
+            expand_volume: true,
+            ..NodeServiceCapabilities::default()
+        };
         let (volumes, disk) = (self.base.join("volumes"), self.base.join("disk"));
         Driver { root: self.root(), volumes, disk, can }
     }
@@ -245,25 +250,25 @@ impl Pod {
         let handle = if ephemeral { inline_handle(&self.uid, "v") } else { "h".to_owned() };
         let id = VolumeId { driver: DRIVER.into(), handle };
         let config = NodeConfig { root_dir: text(&self.root()), ..NodeConfig::default() };
-        let of_files = Access::Mount { fs_type: String::new(), flags: Vec::new() };
+        let of_files = VolumeAccessType::Mount { fs_type: String::new(), flags: Vec::new() };
         CsiVolume {
             paths: paths(&config, &self.uid, &id, "pv", self.is_block()),
             id,
             spec_name: "pv".into(),
             ephemeral,
-            access: if self.is_block() { Access::Block } else { of_files },
-            mode: AccessMode::ReadWriteOnce,
+            access: if self.is_block() { VolumeAccessType::Block } else { of_files },
+            access_mode: AccessMode::ReadWriteOnce,
             read_only: false,
-            node: "n".into(),
-            attachment: String::new(),
+            node_name: "n".into(),
+            attachment_name: String::new(),
             publish_context: Default::default(),
-            attributes: Default::default(),
+            volume_attributes: Default::default(),
             pod_attributes: Default::default(),
             stage_secrets: Default::default(),
             publish_secrets: Default::default(),
-            group: Some(Group { id: GROUP.into(), by_agent: true, on_root_mismatch: true }),
-            label: String::new(),
-            republish: false,
+            fs_group: Some(FsGroup { id: GROUP.into(), by_agent: true, on_root_mismatch: true }),
+            selinux_context: String::new(),
+            requires_republish: false,
         }
     }
 
@@ -431,7 +436,7 @@ impl<'a> Agent<'a> {
     }
 
     /// Until nothing is under way. What was asked for has its answer then; what is to be tried again later is a failure.
-    async fn carry_out(&mut self, effects: Vec<Effect>) -> Option<StepResult> {
+    async fn carry_out(&mut self, effects: Vec<Effect>) -> Option<ActionResult> {
         let (mut effects, mut answer) = (VecDeque::from(effects), None);
         while let Some(effect) = effects.pop_front() {
             match effect {
@@ -447,7 +452,7 @@ impl<'a> Agent<'a> {
         answer
     }
 
-    async fn ask(&mut self, what: VolumeRequest) -> StepResult {
+    async fn ask(&mut self, what: VolumeRequest) -> ActionResult {
         let request = VolumeRequestId { uid: self.pod.uid.clone(), from: VolumeRequestFrom::Sweep };
         let effects = self.volumes.request(NOW, request, what);
         self.carry_out(effects).await.expect("an answer")
@@ -458,7 +463,7 @@ impl<'a> Agent<'a> {
         let log_dir = text(&base.join("logs/ns_p_0f1e"));
         files.make_pod_dirs(uid, &log_dir).await.map_err(|error| error.user_message())?;
         match self.ask(VolumeRequest::SetUp { volume: Box::new(self.pod.volume()) }).await {
-            StepResult::Ok => {}
+            ActionResult::Ok => {}
             other => return Err(format!("{other:?}")),
         }
         if self.pod.case != "sub-paths" {
@@ -478,7 +483,9 @@ impl<'a> Agent<'a> {
         };
         let volume = Box::new(self.pod.volume());
         match self.ask(VolumeRequest::Expand { volume, expansion: Box::new(expansion) }).await {
-            StepResult::Expanded(Expanded::Grown { .. } | Expanded::Unneeded { .. }) => Ok(()),
+            ActionResult::ExpandOutcome(ExpandOutcome::Grown { .. } | ExpandOutcome::Unneeded { .. }) => {
+                Ok(())
+            }
             other => Err(format!("{other:?}")),
         }
     }
@@ -488,7 +495,7 @@ impl<'a> Agent<'a> {
         let Pod { files, uid, .. } = self.pod;
         files.tear_down_volumes(uid).await.map_err(|error| error.user_message())?;
         match self.ask(VolumeRequest::TearDown).await {
-            StepResult::Ok => {}
+            ActionResult::Ok => {}
             other => return Err(format!("{other:?}")),
         }
         files.remove_pod_dir(uid).await.map_err(|error| error.user_message())?;

@@ -11,15 +11,15 @@ use rustix::io::Errno;
 use super::steps::step;
 
 #[derive(Clone, Debug)]
-pub struct Layout {
+pub struct FilesLayout {
     /// `--root-dir`
     pub root: PathBuf,
     pub pod_logs: PathBuf,
     /// `/var/log/containers`
-    pub links: PathBuf,
+    pub log_links_dir: PathBuf,
 }
 
-impl Layout {
+impl FilesLayout {
     pub fn pods(&self) -> PathBuf {
         self.root.join("pods")
     }
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn names_and_paths_stay_where_they_belong() {
-        let layout = Layout { root: "/r".into(), pod_logs: "/l".into(), links: "/k".into() };
+        let layout = FilesLayout { root: "/r".into(), pod_logs: "/l".into(), log_links_dir: "/k".into() };
         for bad in ["", ".", "..", "a/b", "/a", "a/", "../x", "./a", "a\0b"] {
             assert!(layout.pod(&PodUid::new(bad)).is_err(), "{bad:?}");
         }

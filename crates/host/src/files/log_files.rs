@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use model::{FullName, PodUid};
-use ports::{FilesError, Leftovers};
+use ports::{FilesError, LeftoverFiles};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::beneath::open_plain;
-use super::layout::{Layout, failed, single_name};
+use super::confined_open::open_without_symlinks;
+use super::layout::{FilesLayout, failed, single_name};
 use super::tree::remove_tree;
 
 const LINK_SUFFIX: &str = ".log";
@@ -34,18 +34,18 @@ pub fn link_name(pod: &FullName, container: &str, id: &str) -> String {
 }
 
 /// A container without a log file (its log driver is off) gets no link.
-pub fn link(layout: &Layout, name: &str, log: &str) -> Result<(), FilesError> {
+pub fn link(layout: &FilesLayout, name: &str, log: &str) -> Result<(), FilesError> {
     let log = layout.in_pod_logs(log)?;
     if !log.exists() {
         return Ok(());
     }
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    let path = layout.links.join(single_name("log link", name)?);
+    let path = layout.log_links_dir.join(single_name("log link", name)?);
     if std::fs::read_link(&path).is_ok_and(|target| target == log) {
         return Ok(());
     }
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let new = layout.links.join(format!(".{}-{number}{LINK_SUFFIX}", std::process::id()));
+    let new = layout.log_links_dir.join(format!(".{}-{number}{LINK_SUFFIX}", std::process::id()));
     // One may be left of a crashed agent that had our process id.
     let _ = std::fs::remove_file(&new);
     std::os::unix::fs::symlink(&log, &new).map_err(failed("make link", &new))?;
@@ -56,7 +56,7 @@ pub fn link(layout: &Layout, name: &str, log: &str) -> Result<(), FilesError> {
 }
 
 /// Removes the log, what was rotated from it, and the links to it.
-pub fn remove_logs(layout: &Layout, log: &str) -> Result<(), FilesError> {
+pub fn remove_logs(layout: &FilesLayout, log: &str) -> Result<(), FilesError> {
     let log = layout.in_pod_logs(log)?;
     let (Some(dir), Some(name)) = (log.parent(), log.file_name().and_then(|name| name.to_str())) else {
         return Err(failed("remove", &log)(Errno::INVAL));
@@ -87,12 +87,12 @@ impl OpenDir {
     }
 
     /// One below the logs directory, through no link.
-    fn of_logs(layout: &Layout, path: &Path) -> Result<Option<Self>, FilesError> {
+    fn of_logs(layout: &FilesLayout, path: &Path) -> Result<Option<Self>, FilesError> {
         let Some(base) = Self::trusted(&layout.pod_logs)? else { return Ok(None) };
         let inner = path.strip_prefix(&layout.pod_logs).map_err(|_| failed("open", path)(Errno::XDEV))?;
         let inner = if inner.as_os_str().is_empty() { Path::new(".") } else { inner };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        Self::opened(path, open_plain(base.fd.as_fd(), inner, flags, Mode::empty()))
+        Self::opened(path, open_without_symlinks(base.fd.as_fd(), inner, flags, Mode::empty()))
     }
 
     fn opened(path: &Path, fd: Result<OwnedFd, Errno>) -> Result<Option<Self>, FilesError> {
@@ -130,14 +130,14 @@ impl OpenDir {
 }
 
 /// Removes a pod's directory of logs, and the links into it: they would lead nowhere.
-pub fn remove_dir(layout: &Layout, name: &str) -> Result<(), FilesError> {
+pub fn remove_dir(layout: &FilesLayout, name: &str) -> Result<(), FilesError> {
     let dir = layout.pod_logs.join(single_name("log directory", name)?);
     remove_tree(&dir)?;
     unlink_all(layout, |target| target.starts_with(&dir))
 }
 
-fn unlink_all(layout: &Layout, leads_there: impl Fn(&Path) -> bool) -> Result<(), FilesError> {
-    let Some(links) = OpenDir::trusted(&layout.links)? else { return Ok(()) };
+fn unlink_all(layout: &FilesLayout, leads_there: impl Fn(&Path) -> bool) -> Result<(), FilesError> {
+    let Some(links) = OpenDir::trusted(&layout.log_links_dir)? else { return Ok(()) };
     let mut result = Ok(());
     for found in links.names()? {
         if links.target(&found).is_some_and(|target| leads_there(&target)) {
@@ -147,12 +147,12 @@ fn unlink_all(layout: &Layout, leads_there: impl Fn(&Path) -> bool) -> Result<()
     result
 }
 
-pub fn remove_link(layout: &Layout, name: &str) -> Result<(), FilesError> {
+pub fn remove_link(layout: &FilesLayout, name: &str) -> Result<(), FilesError> {
     let name = single_name("log link", name)?;
-    let Some(links) = OpenDir::trusted(&layout.links)? else { return Ok(()) };
+    let Some(links) = OpenDir::trusted(&layout.log_links_dir)? else { return Ok(()) };
     match rustix::fs::statat(&links.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(found) if FileType::from_raw_mode(found.st_mode) != FileType::Symlink => {
-            let path = layout.links.join(name);
+            let path = layout.log_links_dir.join(name);
             Err(FilesError::Refused { message: format!("{} is not a link, not removing it", path.display()) })
         }
         _ => links.unlink(name),
@@ -160,7 +160,7 @@ pub fn remove_link(layout: &Layout, name: &str) -> Result<(), FilesError> {
 }
 
 /// The highest N of `N.log` and what was rotated from it (`N.log.20240102-030405.gz`).
-pub fn highest_number(layout: &Layout, dir: &str) -> Result<Option<u32>, FilesError> {
+pub fn highest_number(layout: &FilesLayout, dir: &str) -> Result<Option<u32>, FilesError> {
     let dir = layout.in_pod_logs(dir)?;
     let Some(dir) = OpenDir::of_logs(layout, &dir)? else { return Ok(None) };
     let number = |name: String| {
@@ -172,7 +172,7 @@ pub fn highest_number(layout: &Layout, dir: &str) -> Result<Option<u32>, FilesEr
     Ok(dir.names()?.into_iter().filter_map(number).max())
 }
 
-pub fn leftovers(layout: &Layout) -> Result<Leftovers, FilesError> {
+pub fn leftovers(layout: &FilesLayout) -> Result<LeftoverFiles, FilesError> {
     let mut problems = Vec::new();
     let mut list = |dir: &Path| {
         names(dir).unwrap_or_else(|error| {
@@ -183,7 +183,7 @@ pub fn leftovers(layout: &Layout) -> Result<Leftovers, FilesError> {
     let is_dir =
         |base: &Path, name: &String| base.join(name).symlink_metadata().is_ok_and(|meta| meta.is_dir());
     let dead = |name: &String| {
-        let path = layout.links.join(name);
+        let path = layout.log_links_dir.join(name);
         name.ends_with(LINK_SUFFIX)
             && path.is_symlink()
             && matches!(path.metadata(), Err(error) if error.kind() == std::io::ErrorKind::NotFound)
@@ -191,8 +191,8 @@ pub fn leftovers(layout: &Layout) -> Result<Leftovers, FilesError> {
     let pod_dirs = list(&layout.pods()).into_iter().filter(|name| is_dir(&layout.pods(), name));
     let pod_dirs = pod_dirs.map(PodUid::from).collect();
     let log_dirs = list(&layout.pod_logs).into_iter().filter(|name| is_dir(&layout.pod_logs, name)).collect();
-    let dead_links = list(&layout.links).into_iter().filter(dead).collect();
-    Ok(Leftovers { pod_dirs, log_dirs, dead_links, problems })
+    let dead_links = list(&layout.log_links_dir).into_iter().filter(dead).collect();
+    Ok(LeftoverFiles { pod_dirs, log_dirs, dead_links, problems })
 }
 
 /// Names in a directory of the agent's, sorted. A missing directory has none.
@@ -206,12 +206,12 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    fn bench() -> (tempfile::TempDir, Layout) {
+    fn bench() -> (tempfile::TempDir, FilesLayout) {
         let temp = tempfile::tempdir().unwrap();
         let at = |name: &str| temp.path().join(name);
-        let layout = Layout { root: at("root"), pod_logs: at("logs"), links: at("links") };
+        let layout = FilesLayout { root: at("root"), pod_logs: at("logs"), log_links_dir: at("links") };
         fs::create_dir_all(layout.pod_logs.join("ns_p_u/c")).unwrap();
-        fs::create_dir_all(&layout.links).unwrap();
+        fs::create_dir_all(&layout.log_links_dir).unwrap();
         (temp, layout)
     }
 
@@ -231,22 +231,22 @@ mod tests {
         let dir = layout.pod_logs.join("ns_p_u/c");
         let log = |number: u32| dir.join(format!("{number}.log")).to_str().unwrap().to_owned();
         link(&layout, "l.log", &log(0)).unwrap();
-        assert_eq!(names(&layout.links).unwrap(), [""; 0], "no log, no link");
+        assert_eq!(names(&layout.log_links_dir).unwrap(), [""; 0], "no log, no link");
         for name in ["0.log", "0.log.20240102-030405", "0.log.1.gz", "0.logs", "1.log", "10.log"] {
             fs::write(dir.join(name), "x").unwrap();
         }
         link(&layout, "l.log", &log(0)).unwrap();
         link(&layout, "m.log", &log(1)).unwrap();
-        assert_eq!(fs::read_link(layout.links.join("l.log")).unwrap().to_str().unwrap(), log(0));
+        assert_eq!(fs::read_link(layout.log_links_dir.join("l.log")).unwrap().to_str().unwrap(), log(0));
         link(&layout, "l.log", &log(1)).unwrap();
         link(&layout, "l.log", &log(1)).unwrap();
-        assert_eq!(fs::read_link(layout.links.join("l.log")).unwrap().to_str().unwrap(), log(1));
+        assert_eq!(fs::read_link(layout.log_links_dir.join("l.log")).unwrap().to_str().unwrap(), log(1));
         link(&layout, "l.log", &log(0)).unwrap();
-        assert_eq!(names(&layout.links).unwrap(), ["l.log", "m.log"], "nothing temporary stays");
+        assert_eq!(names(&layout.log_links_dir).unwrap(), ["l.log", "m.log"], "nothing temporary stays");
 
         remove_logs(&layout, &log(0)).unwrap();
         assert_eq!(names(&dir).unwrap(), ["0.logs", "1.log", "10.log"]);
-        assert_eq!(names(&layout.links).unwrap(), ["m.log"]);
+        assert_eq!(names(&layout.log_links_dir).unwrap(), ["m.log"]);
         remove_logs(&layout, &log(0)).unwrap();
         assert!(remove_logs(&layout, "/etc/passwd").is_err());
         assert!(link(&layout, "x.log", "/etc/passwd").is_err());
@@ -260,10 +260,10 @@ mod tests {
         let other = layout.pod_logs.join("ns_p_u2/0.log");
         fs::create_dir_all(other.parent().unwrap()).unwrap();
         for (name, target) in [("a.log", &log), ("b.log", &other), ("c.log", &temp.path().join("nowhere"))] {
-            symlink(target, layout.links.join(name)).unwrap();
+            symlink(target, layout.log_links_dir.join(name)).unwrap();
         }
         remove_dir(&layout, "ns_p_u").unwrap();
-        assert_eq!(names(&layout.links).unwrap(), ["b.log", "c.log"]);
+        assert_eq!(names(&layout.log_links_dir).unwrap(), ["b.log", "c.log"]);
         assert_eq!(names(&layout.pod_logs).unwrap(), ["ns_p_u2"]);
         remove_dir(&layout, "ns_p_u").unwrap();
         assert!(remove_dir(&layout, "../links").is_err());
@@ -328,8 +328,8 @@ mod tests {
     fn a_directory_that_cannot_be_listed_hides_no_leftovers_of_the_others() {
         let (_temp, layout) = bench();
         fs::create_dir_all(layout.pods().join("uid-a")).unwrap();
-        fs::remove_dir(&layout.links).unwrap();
-        symlink(&layout.links, &layout.links).unwrap();
+        fs::remove_dir(&layout.log_links_dir).unwrap();
+        symlink(&layout.log_links_dir, &layout.log_links_dir).unwrap();
         let found = leftovers(&layout).unwrap();
         assert_eq!((found.pod_dirs.len(), found.log_dirs.len()), (1, 1));
         assert_eq!(found.problems.len(), 1, "{:?}", found.problems);
@@ -344,9 +344,9 @@ mod tests {
         fs::write(layout.pods().join("file"), "").unwrap();
         let log = layout.pod_logs.join("ns_p_u/c/0.log");
         fs::write(&log, "").unwrap();
-        symlink(&log, layout.links.join("alive.log")).unwrap();
-        symlink("/nowhere/0.log", layout.links.join("dead.log")).unwrap();
-        symlink("/nowhere/0", layout.links.join("dead-other")).unwrap();
+        symlink(&log, layout.log_links_dir.join("alive.log")).unwrap();
+        symlink("/nowhere/0.log", layout.log_links_dir.join("dead.log")).unwrap();
+        symlink("/nowhere/0", layout.log_links_dir.join("dead-other")).unwrap();
         let found = leftovers(&layout).unwrap();
         assert_eq!(found.pod_dirs, [PodUid::new("uid-a"), PodUid::new("uid-b")]);
         assert_eq!(
@@ -356,7 +356,7 @@ mod tests {
         remove_link(&layout, "dead.log").unwrap();
         remove_link(&layout, "dead.log").unwrap();
         assert_eq!(leftovers(&layout).unwrap().dead_links, [""; 0]);
-        fs::write(layout.links.join("real.log"), "").unwrap();
-        assert!(remove_link(&layout, "real.log").is_err() && layout.links.join("real.log").exists());
+        fs::write(layout.log_links_dir.join("real.log"), "").unwrap();
+        assert!(remove_link(&layout, "real.log").is_err() && layout.log_links_dir.join("real.log").exists());
     }
 }

@@ -21,7 +21,7 @@
 //! All of it is blocking work. What touches volumes, behind which there may be a server that does not answer, runs on
 //! threads that can be left behind (`lanes`); the rest on tokio's blocking threads.
 
-mod beneath;
+mod confined_open;
 mod container;
 mod content;
 mod csi;
@@ -29,13 +29,11 @@ mod disk;
 mod disk_use;
 mod empty_dir;
 mod env_file;
+mod fs_group;
 mod host_path;
-mod lanes;
 mod layout;
 mod log_files;
-mod news;
 mod node;
-mod ownership;
 mod persistent;
 mod program;
 mod steps;
@@ -44,8 +42,10 @@ mod tear_down;
 mod termination;
 mod tree;
 mod user_ids;
+mod volume_notices;
+mod workers;
 
-pub(crate) use beneath::{open_plain, open_same_mount};
+pub(crate) use confined_open::{open_subdir_on_same_mount, open_without_symlinks};
 #[cfg(test)]
 pub(crate) use tree::remove_tree;
 
@@ -56,29 +56,29 @@ use std::time::Duration;
 use async_trait::async_trait;
 use model::cri::IdMapping;
 use model::files::{ContainerFiles, EnvFile, TerminationMessageRequest};
-use model::user_namespace::UserNamespacesFound;
+use model::user_namespace::UserNamespaceScan;
 use model::volume::{VolumeKind, VolumeSetup};
 use model::{FullName, PodUid};
-use ports::{FilesError, Leftovers, PodFiles};
+use ports::{FilesError, LeftoverFiles, PodFiles};
 
-use lanes::{Lane, Lanes};
-use layout::Layout;
-use steps::Pulse;
+use layout::FilesLayout;
+use steps::WorkProgress;
+use workers::{VolumeWorkers, WorkScope};
 
 pub use csi::HostCsiFiles;
-pub use news::HostVolumeNews;
+pub use volume_notices::HostVolumeNotices;
 
 /// How long the disk may take for a termination message. A reading of the runtime waits for it, so it is far less than
 /// what a volume gets.
-const MESSAGE_QUIET: Duration = Duration::from_secs(10);
+const MESSAGE_STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// [`PodFiles`] on the real disk.
 #[derive(Clone, Debug)]
 pub struct HostPodFiles {
-    layout: Arc<Layout>,
-    lanes: Lanes,
+    layout: Arc<FilesLayout>,
+    workers: VolumeWorkers,
     /// Those of termination messages, which are read while volumes of the same pod hang.
-    message_lanes: Lanes,
+    message_workers: VolumeWorkers,
 }
 
 impl HostPodFiles {
@@ -90,30 +90,30 @@ impl HostPodFiles {
     ) -> Self {
         let (root, pod_logs, links) = (root_dir.into(), pod_logs_dir.into(), links_dir.into());
         Self {
-            layout: Arc::new(Layout { root, pod_logs, links }),
-            lanes: Lanes::new(),
-            message_lanes: Lanes::with_quiet(MESSAGE_QUIET),
+            layout: Arc::new(FilesLayout { root, pod_logs, log_links_dir: links }),
+            workers: VolumeWorkers::new(),
+            message_workers: VolumeWorkers::with_stall_timeout(MESSAGE_STALL_TIMEOUT),
         }
     }
 
     /// What there is to say about its work is heard there.
-    pub fn telling(self, news: &HostVolumeNews) -> Self {
-        Self { lanes: self.lanes.telling(news.teller()), ..self }
+    pub fn reporting_to(self, news: &HostVolumeNotices) -> Self {
+        Self { workers: self.workers.reporting_to(news.sender()), ..self }
     }
 
     /// Where what is mounted may not answer.
-    async fn in_lane(
+    async fn run_on_worker(
         &self,
         uid: &PodUid,
-        lane: Lane<'_>,
+        lane: WorkScope<'_>,
         what: String,
-        work: impl FnOnce(&Layout, &PodUid) -> Result<(), FilesError> + Send + 'static,
+        work: impl FnOnce(&FilesLayout, &PodUid) -> Result<(), FilesError> + Send + 'static,
     ) -> Result<(), FilesError> {
         let (layout, own_uid) = (Arc::clone(&self.layout), uid.clone());
-        self.lanes.run(uid, lane, what, move |_| work(&layout, &own_uid)).await
+        self.workers.run(uid, lane, what, move |_| work(&layout, &own_uid)).await
     }
 
-    async fn blocking<T: Send + 'static>(&self, work: impl FnOnce(&Layout) -> T + Send + 'static) -> T {
+    async fn blocking<T: Send + 'static>(&self, work: impl FnOnce(&FilesLayout) -> T + Send + 'static) -> T {
         let layout = Arc::clone(&self.layout);
         match tokio::task::spawn_blocking(move || work(&layout)).await {
             Ok(value) => value,
@@ -138,24 +138,26 @@ impl PodFiles for HostPodFiles {
     async fn set_up_volume(&self, uid: &PodUid, volume: &VolumeSetup) -> Result<(), FilesError> {
         let wanted = volume.clone();
         let what = format!("setting up volume {:?}", volume.name);
-        let lane = Lane::Volume(&volume.name);
+        let lane = WorkScope::Volume(&volume.name);
         let shared = match &volume.kind {
             VolumeKind::Local(local) => {
                 let local = local.clone();
-                self.lanes.run(uid, lane, what.clone(), move |_| Ok(persistent::shared(&local))).await?
+                self.workers
+                    .run(uid, lane, what.clone(), move |_| Ok(persistent::shared_resources(&local)))
+                    .await?
             }
             _ => Vec::new(),
         };
         let (layout, own_uid) = (Arc::clone(&self.layout), uid.clone());
-        let work = move |_: &Pulse| set_up(&layout, &own_uid, &wanted);
-        self.lanes.run_on(uid, lane, &shared, what, work).await
+        let work = move |_: &WorkProgress| set_up(&layout, &own_uid, &wanted);
+        self.workers.run_on(uid, lane, &shared, what, work).await
     }
 
     async fn disk_use(&self, uid: &PodUid, paths: &[String]) -> Result<Vec<u64>, FilesError> {
         let known = |path: &String| self.layout.in_pod(uid, path).or_else(|_| self.layout.in_pod_logs(path));
         let paths = paths.iter().map(known).collect::<Result<Vec<_>, _>>()?;
-        let work = move |_: &Pulse| paths.iter().map(|path| disk_use::measure(path)).collect();
-        self.lanes.run(uid, Lane::Measuring, format!("measuring the storage of pod {uid}"), work).await
+        let work = move |_: &WorkProgress| paths.iter().map(|path| disk_use::measure(path)).collect();
+        self.workers.run(uid, WorkScope::Measuring, format!("measuring the storage of pod {uid}"), work).await
     }
 
     async fn write_user_ids(&self, uid: &PodUid, ids: &IdMapping) -> Result<(), FilesError> {
@@ -163,22 +165,22 @@ impl PodFiles for HostPodFiles {
         self.blocking(move |layout| user_ids::write(layout, &uid, &ids)).await
     }
 
-    async fn user_ids(&self) -> UserNamespacesFound {
+    async fn user_ids(&self) -> UserNamespaceScan {
         self.blocking(user_ids::read_all).await
     }
 
     async fn read_env_file(&self, uid: &PodUid, file: &EnvFile) -> Result<String, FilesError> {
         let (layout, own_uid, wanted) = (Arc::clone(&self.layout), uid.clone(), file.clone());
         let what = format!("reading variables from {} in volume {}", file.path, file.volume);
-        let work = move |_: &Pulse| env_file::read(&layout, &own_uid, &wanted);
-        self.lanes.run(uid, Lane::Volume(&file.volume), what, work).await
+        let work = move |_: &WorkProgress| env_file::read(&layout, &own_uid, &wanted);
+        self.workers.run(uid, WorkScope::Volume(&file.volume), what, work).await
     }
 
     async fn prepare_container(&self, uid: &PodUid, files: &ContainerFiles) -> Result<(), FilesError> {
         let wanted = files.clone();
-        let work = move |layout: &Layout, uid: &PodUid| container::prepare(layout, uid, &wanted);
+        let work = move |layout: &FilesLayout, uid: &PodUid| container::prepare(layout, uid, &wanted);
         let what = format!("preparing files and sub-paths for {}", files.log_dir);
-        self.in_lane(uid, Lane::Container(&files.log_dir), what, work).await
+        self.run_on_worker(uid, WorkScope::Container(&files.log_dir), what, work).await
     }
 
     async fn link_log(&self, pod: &FullName, container: &str, id: &str, log: &str) -> Result<(), FilesError> {
@@ -198,10 +200,10 @@ impl PodFiles for HostPodFiles {
 
     async fn termination_message(&self, request: &TerminationMessageRequest) -> String {
         let (layout, wanted) = (Arc::clone(&self.layout), request.clone());
-        let work = move |_: &Pulse| Ok(termination::message(&layout, &wanted));
+        let work = move |_: &WorkProgress| Ok(termination::message(&layout, &wanted));
         let what = format!("reading the termination message of container {}", request.container);
-        let lane = Lane::Container(&request.container);
-        let message = self.message_lanes.run(&request.pod, lane, what, work).await;
+        let lane = WorkScope::Container(&request.container);
+        let message = self.message_workers.run(&request.pod, lane, what, work).await;
         message.unwrap_or_else(|error| format!("Error on reading termination log: {}", error.user_message()))
     }
 
@@ -209,21 +211,22 @@ impl PodFiles for HostPodFiles {
         let what = format!("tearing down the volumes of pod {uid}");
         let pod = self.layout.pod(uid)?;
         let own = pod.clone();
-        let work = move |_: &Pulse| Ok((tear_down::volumes(&own), persistent::local_names(&own)?));
-        let (mut result, local) = self.lanes.run(uid, Lane::Pod, what.clone(), work).await?;
+        let work =
+            move |_: &WorkProgress| Ok((tear_down::tear_down_volumes(&own), persistent::local_names(&own)?));
+        let (mut result, local) = self.workers.run(uid, WorkScope::Pod, what.clone(), work).await?;
         for name in local {
             let (layout, pod) = (Arc::clone(&self.layout), pod.clone());
-            let shared = [persistent::mount_of(&name)];
-            let work = move |_: &Pulse| persistent::give_up(&layout, &pod, &name);
-            let given_up = self.lanes.run_on(uid, Lane::Pod, &shared, what.clone(), work).await;
+            let shared = [persistent::device_mount_name(&name)];
+            let work = move |_: &WorkProgress| persistent::release_local_volume(&layout, &pod, &name);
+            let given_up = self.workers.run_on(uid, WorkScope::Pod, &shared, what.clone(), work).await;
             result = result.and(given_up);
         }
         result
     }
 
     async fn remove_pod_dir(&self, uid: &PodUid) -> Result<(), FilesError> {
-        let work = |layout: &Layout, uid: &PodUid| tear_down::pod_dir(&layout.pod(uid)?);
-        self.in_lane(uid, Lane::Pod, format!("removing the directory of pod {uid}"), work).await
+        let work = |layout: &FilesLayout, uid: &PodUid| tear_down::remove_pod_dir(&layout.pod(uid)?);
+        self.run_on_worker(uid, WorkScope::Pod, format!("removing the directory of pod {uid}"), work).await
     }
 
     async fn remove_log_dir(&self, name: &str) -> Result<(), FilesError> {
@@ -236,12 +239,12 @@ impl PodFiles for HostPodFiles {
         self.blocking(move |layout| log_files::remove_link(layout, &name)).await
     }
 
-    async fn leftovers(&self) -> Result<Leftovers, FilesError> {
+    async fn leftovers(&self) -> Result<LeftoverFiles, FilesError> {
         self.blocking(log_files::leftovers).await
     }
 }
 
-fn set_up(layout: &Layout, uid: &PodUid, volume: &VolumeSetup) -> Result<(), FilesError> {
+fn set_up(layout: &FilesLayout, uid: &PodUid, volume: &VolumeSetup) -> Result<(), FilesError> {
     match &volume.kind {
         VolumeKind::EmptyDir { path, ready_marker, medium, fs_group } => {
             let path = layout.in_pod(uid, path)?;

@@ -7,12 +7,12 @@ use rustix::io::Errno;
 use rustix::mount::MountPropagationFlags;
 
 use super::csi;
-use super::layout::{Layout, failed, make_dirs};
+use super::layout::{FilesLayout, failed, make_dirs};
 use crate::mountinfo::MountTable;
 
-pub fn prepare(layout: &Layout) -> Result<(), FilesError> {
+pub fn prepare(layout: &FilesLayout) -> Result<(), FilesError> {
     make_dirs(&layout.root, 0o750)?;
-    if let Err(error) = share(&layout.root) {
+    if let Err(error) = make_mount_shared(&layout.root) {
         // Only pods that want mounts to propagate suffer from it.
         tracing::warn!(root = %layout.root.display(), error = %error.user_message(), "root directory is not a shared mount");
     }
@@ -21,15 +21,15 @@ pub fn prepare(layout: &Layout) -> Result<(), FilesError> {
         make_dirs(&layout.root.join(name), 0o750)?;
     }
     make_dirs(&layout.root.join("checkpoints"), 0o700)?;
-    if let Err(error) = csi::drop_unrecorded(&layout.root) {
-        tracing::warn!("what an earlier agent began for storage drivers stays: {}", error.user_message());
+    if let Err(error) = csi::remove_volumes_without_record(&layout.root) {
+        tracing::warn!("can't remove CSI volume directories that have no record: {}", error.user_message());
     }
-    make_dirs(&layout.links, 0o755)
+    make_dirs(&layout.log_links_dir, 0o755)
 }
 
 /// Mounts made below the root must be seen by containers that asked for propagation. Where the root lies on a
 /// shared mount (the usual case under systemd) that is so already; else the root becomes a mount of its own.
-fn share(root: &Path) -> Result<(), FilesError> {
+fn make_mount_shared(root: &Path) -> Result<(), FilesError> {
     let root = root.canonicalize().map_err(failed("resolve", root))?;
     let table = MountTable::read().map_err(failed("read", Path::new("/proc/self/mountinfo")))?;
     let mount = table.containing(&root).ok_or(Errno::NOENT).map_err(failed("find the mount of", &root))?;
@@ -49,11 +49,11 @@ mod tests {
     use crate::files::testing::{Mounts, tmpfs};
     use std::os::unix::fs::PermissionsExt;
 
-    fn layout(base: &Path) -> Layout {
-        Layout {
+    fn layout(base: &Path) -> FilesLayout {
+        FilesLayout {
             root: base.join("root"),
             pod_logs: base.join("log/pods"),
-            links: base.join("log/containers"),
+            log_links_dir: base.join("log/containers"),
         }
     }
 

@@ -15,17 +15,17 @@
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use model::volume::{DeviceVolume, LocalVolume, MountStage, NfsVolume, VolumeNews};
+use model::volume::{DeviceVolume, LocalVolume, MountStage, NfsVolume, VolumeNotice};
 use ports::FilesError;
 use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::disk;
-use super::layout::{Layout, failed, make_dirs, single_name};
-use super::ownership::{self, Access};
+use super::fs_group::{self, GroupAccess};
+use super::layout::{FilesLayout, failed, make_dirs, single_name};
 use super::program;
-use super::steps::{Pulse, step};
+use super::steps::{WorkProgress, step};
 use super::tear_down::names;
 use crate::mountinfo::MountTable;
 
@@ -37,21 +37,21 @@ pub const DEVICE_MOUNTS: &str = "plugins/kubernetes.io/local-volume/mounts";
 const ROOT_BITS: u32 = 0o2770;
 
 /// What of the volume other pods may have as well, whatever persistent volume they know it by.
-pub fn shared(volume: &LocalVolume) -> Vec<String> {
+pub fn shared_resources(volume: &LocalVolume) -> Vec<String> {
     let itself =
         std::fs::metadata(&volume.path).ok().map(|found| match found.file_type().is_block_device() {
             true => format!("disk {}:{}", rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev())),
             false => format!("directory {} of device {:#x}", found.ino(), found.dev()),
         });
-    itself.into_iter().chain([mount_of(&volume.name)]).collect()
+    itself.into_iter().chain([device_mount_name(&volume.name)]).collect()
 }
 
 /// The node's mount of a disk: made, shown to pods and given up by one at a time.
-pub fn mount_of(name: &str) -> String {
+pub fn device_mount_name(name: &str) -> String {
     format!("the node's mount of persistent volume {name}")
 }
 
-pub fn set_up_local(layout: &Layout, target: &Path, volume: &LocalVolume) -> Result<(), FilesError> {
+pub fn set_up_local(layout: &FilesLayout, target: &Path, volume: &LocalVolume) -> Result<(), FilesError> {
     let source = PathBuf::from(&volume.path);
     if volume.create {
         // Of nobody in particular, like an emptyDir: whoever is told of it may write there.
@@ -76,11 +76,12 @@ pub fn set_up_local(layout: &Layout, target: &Path, volume: &LocalVolume) -> Res
     }
     let device_mount = device_mount(layout, volume)?;
     make_dirs(target, 0o750)?;
-    disk::mount_once(&source, &device_mount, volume).map_err(|error| device_failed(error.user_message()))?;
+    disk::mount_device(&source, &device_mount, volume)
+        .map_err(|error| device_failed(error.user_message()))?;
     bind(&device_mount, target, volume)
 }
 
-fn device_mount(layout: &Layout, volume: &LocalVolume) -> Result<PathBuf, FilesError> {
+fn device_mount(layout: &FilesLayout, volume: &LocalVolume) -> Result<PathBuf, FilesError> {
     let name = single_name("persistent volume", &volume.name)?;
     Ok(layout.root.join(DEVICE_MOUNTS).join(name))
 }
@@ -91,7 +92,7 @@ fn device_failed(message: impl Into<String>) -> FilesError {
 
 fn bind(source: &Path, target: &Path, volume: &LocalVolume) -> Result<(), FilesError> {
     let table = read_mounts()?;
-    let others = is_shown_elsewhere(&table, source, target)?;
+    let others = is_mounted_for_other_pod(&table, source, target)?;
     let there = table.at(&real(target)).is_some();
     if !there {
         make_dirs(target, 0o750)?;
@@ -104,32 +105,34 @@ fn bind(source: &Path, target: &Path, volume: &LocalVolume) -> Result<(), FilesE
         return Err(error);
     }
     if let (Some(wanted), true, false) = (volume.fs_group, others, there) {
-        tell_of_other_group(source, wanted, volume)?;
+        report_group_conflict(source, wanted, volume)?;
     }
     match volume.fs_group {
-        Some(group) if !volume.read_only && !others => own(target, group, volume.on_root_mismatch || there),
+        Some(group) if !volume.read_only && !others => {
+            ensure_fs_group(target, group, volume.on_root_mismatch || there)
+        }
         _ => Ok(()),
     }
 }
 
 /// Who comes second does not take the files from who has them.
-fn tell_of_other_group(source: &Path, wanted: i64, volume: &LocalVolume) -> Result<(), FilesError> {
+fn report_group_conflict(source: &Path, wanted: i64, volume: &LocalVolume) -> Result<(), FilesError> {
     let found = std::fs::metadata(source).map_err(failed("examine", source))?.gid();
     if i64::from(found) != wanted {
         let spec_name = volume.name.clone();
-        Pulse::current().tell(VolumeNews::OtherGroup { spec_name, wanted, found });
+        WorkProgress::current().tell(VolumeNotice::FsGroupMismatch { spec_name, wanted, found });
     }
     Ok(())
 }
 
 /// A mount that was there before was given to the group before, if its root says so: the root comes last.
-fn own(target: &Path, group: i64, if_root_differs: bool) -> Result<(), FilesError> {
+fn ensure_fs_group(target: &Path, group: i64, if_root_differs: bool) -> Result<(), FilesError> {
     let found = std::fs::metadata(target).map_err(failed("examine", target))?;
     let is_right = i64::from(found.gid()) == group && found.mode() & ROOT_BITS == ROOT_BITS;
     if if_root_differs && is_right {
         return Ok(());
     }
-    ownership::apply(target, group, Access::ReadWrite)
+    fs_group::apply_fs_group(target, group, GroupAccess::ReadWrite)
 }
 
 /// Options of a bind mount take effect when it is mounted again.
@@ -165,7 +168,7 @@ fn inherited_flags(target: &Path) -> Result<MountFlags, FilesError> {
 }
 
 /// Whether another pod has it mounted, whose group it may be by now.
-fn is_shown_elsewhere(table: &MountTable, source: &Path, target: &Path) -> Result<bool, FilesError> {
+fn is_mounted_for_other_pod(table: &MountTable, source: &Path, target: &Path) -> Result<bool, FilesError> {
     let source = source.canonicalize().map_err(failed("resolve", source))?;
     let Some(on) = table.containing(&source) else { return Ok(false) };
     let inside = source.strip_prefix(&on.mount_point).unwrap_or(Path::new(""));
@@ -253,9 +256,9 @@ pub fn local_names(pod: &Path) -> Result<Vec<String>, FilesError> {
 
 /// The pod is done with a local volume, which is not mounted for it any more. The last pod takes the node's mount of a
 /// disk with it. For who has the turn at [`mount_of`] it.
-pub fn give_up(layout: &Layout, pod: &Path, name: &str) -> Result<(), FilesError> {
+pub fn release_local_volume(layout: &FilesLayout, pod: &Path, name: &str) -> Result<(), FilesError> {
     let name = single_name("persistent volume", name)?;
-    release_disk(&layout.root.join(DEVICE_MOUNTS).join(name))?;
+    unmount_device_if_unused(&layout.root.join(DEVICE_MOUNTS).join(name))?;
     let dir = pod.join("volumes").join(LOCAL);
     remove_empty(&dir.join(name))?;
     // Stays while a volume stays.
@@ -282,7 +285,7 @@ fn remove_empty(target: &Path) -> Result<(), FilesError> {
     }
 }
 
-fn release_disk(device_mount: &Path) -> Result<(), FilesError> {
+fn unmount_device_if_unused(device_mount: &Path) -> Result<(), FilesError> {
     let Ok(device_mount) = device_mount.canonicalize() else { return Ok(()) };
     let table = read_mounts()?;
     let Some(own) = table.at(&device_mount) else { return remove_empty(&device_mount) };

@@ -9,10 +9,10 @@ use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use model::bounds::{Bound, cut_output};
+use model::text_limits::{TextLimit, truncate_output};
 use ports::FilesError;
 
-use super::steps::Pulse;
+use super::steps::WorkProgress;
 
 /// How often a long program is looked at.
 const LOOK: Duration = Duration::from_secs(5);
@@ -41,14 +41,14 @@ fn judge(program: &str, words: &[&str], output: io::Result<Output>) -> Result<()
         "{program} failed: {}\nMounting command: {program}\nMounting arguments: {}\nOutput: {}",
         output.status,
         words.join(" "),
-        cut_output(said.trim_ascii(), Bound::ProgramOutput)
+        truncate_output(said.trim_ascii(), TextLimit::ProgramOutput)
     )))
 }
 
 /// What it does counts as steps of the work that waits for it.
 pub fn long_output(command: &mut Command) -> io::Result<Output> {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    let (pid, pulse) = (child.id(), Pulse::current());
+    let (pid, pulse) = (child.id(), WorkProgress::current());
     let (running, ended) = channel();
     std::thread::scope(|scope| {
         let look = move || watch(pid, &pulse, &ended, LOOK);
@@ -63,12 +63,12 @@ pub fn long_output(command: &mut Command) -> io::Result<Output> {
     })
 }
 
-fn watch(pid: u32, pulse: &Pulse, ended: &Receiver<()>, every: Duration) {
+fn watch(pid: u32, pulse: &WorkProgress, ended: &Receiver<()>, every: Duration) {
     let mut seen = activity(pid, 0);
     while ended.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
         let now = activity(pid, 0);
         if now != seen {
-            pulse.beat();
+            pulse.record_step();
             seen = now;
         }
     }
@@ -120,10 +120,10 @@ mod tests {
     /// Busy is its child, as with `fsck`; the other one waits for its input and does nothing.
     #[test]
     fn what_gets_on_is_told_from_what_waits() {
-        let looked_at = |script: &str, until: &dyn Fn(&Pulse) -> bool| {
+        let looked_at = |script: &str, until: &dyn Fn(&WorkProgress) -> bool| {
             let mut child =
                 Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).spawn().expect("a shell");
-            let (pulse, pid) = (Pulse::default(), child.id());
+            let (pulse, pid) = (WorkProgress::default(), child.id());
             let (running, ended) = channel();
             std::thread::scope(|scope| {
                 let counted = pulse.clone();
@@ -140,12 +140,12 @@ mod tests {
             // Its input is closed: both end by that.
             drop(child.stdin.take());
             child.wait().expect("the end of the shell");
-            pulse.beats()
+            pulse.steps_taken()
         };
         let busy = "yes >/dev/null & read -r line; kill $!";
-        assert!(looked_at(busy, &|pulse| pulse.beats() >= 3) >= 3);
+        assert!(looked_at(busy, &|pulse| pulse.steps_taken() >= 3) >= 3);
         let rounds = std::cell::Cell::new(0);
-        let some_rounds = |_: &Pulse| rounds.replace(rounds.get() + 1) >= 20;
+        let some_rounds = |_: &WorkProgress| rounds.replace(rounds.get() + 1) >= 20;
         let waits = looked_at("read -r line", &some_rounds);
         assert!(waits <= 2, "only its start may have been seen, not {waits} steps");
     }

@@ -88,7 +88,7 @@ async fn of_volumes_of_drivers() {
     for (number, (group, mode, on_root_mismatch, walked)) in ROOTS.into_iter().enumerate() {
         let place = temp.path().join(format!("pods/u/volumes/kubernetes.io~csi/pv-{number}/mount"));
         let place = make_volume(place, group, mode);
-        files.apply_group(&text(&place), GROUP.into(), on_root_mismatch).await.unwrap();
+        files.apply_fs_group(&text(&place), GROUP.into(), on_root_mismatch).await.unwrap();
         check(&place, walked, &format!("{group} {mode:o}, on mismatch only: {on_root_mismatch}"));
     }
 }

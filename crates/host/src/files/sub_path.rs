@@ -13,7 +13,7 @@ use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
-use super::beneath::open_beneath;
+use super::confined_open::open_beneath;
 use super::layout::{failed, make_dirs};
 use super::steps::step;
 use crate::mountinfo::MountTable;

@@ -28,7 +28,7 @@ const OWNED_PLUGINS: [&str; 5] = [
 ];
 
 /// Goes on past failures and returns the first.
-pub fn volumes(pod: &Path) -> Result<(), FilesError> {
+pub fn tear_down_volumes(pod: &Path) -> Result<(), FilesError> {
     let Some(pod) = resolve(pod)? else { return Ok(()) };
     let sub_paths = pod.join("volume-subpaths");
     let mut result = unmount_below(&sub_paths);
@@ -82,7 +82,7 @@ fn unmount(path: &Path) -> Result<(), FilesError> {
 }
 
 /// Removes the pod's directory; nothing there is success.
-pub fn pod_dir(pod: &Path) -> Result<(), FilesError> {
+pub fn remove_pod_dir(pod: &Path) -> Result<(), FilesError> {
     let Some(pod) = resolve(pod)? else { return Ok(()) };
     if let Some(mount) = read_mounts()?.at_or_below(&pod).next() {
         return Err(FilesError::Mounted { path: mount.mount_point.display().to_string() });
@@ -186,21 +186,21 @@ mod tests {
         b.sub_path(&memory, 1);
         bind(&target, &target);
         assert_eq!(b.mounts.count(), 4);
-        let error = pod_dir(&b.pod).unwrap_err();
+        let error = remove_pod_dir(&b.pod).unwrap_err();
         assert!(matches!(error, FilesError::Mounted { .. }), "{error:?}");
         assert!(disk.join("a/b").exists(), "refused before anything is removed");
 
-        volumes(&b.pod).unwrap();
+        tear_down_volumes(&b.pod).unwrap();
         assert_eq!(b.mounts.count(), 0);
         assert!(!disk.exists() && !memory.exists() && !b.pod.join("volume-subpaths").exists());
         assert!(!b.pod.join("plugins/kubernetes.io~empty-dir/disk").exists());
-        volumes(&b.pod).unwrap();
+        tear_down_volumes(&b.pod).unwrap();
         fs::create_dir_all(b.pod.join("containers/c")).unwrap();
         fs::write(b.pod.join("containers/c/1234"), "x").unwrap();
-        pod_dir(&b.pod).unwrap();
+        remove_pod_dir(&b.pod).unwrap();
         assert!(!b.pod.exists() && b.precious());
-        pod_dir(&b.pod).unwrap();
-        volumes(&b.pod).unwrap();
+        remove_pod_dir(&b.pod).unwrap();
+        tear_down_volumes(&b.pod).unwrap();
     }
 
     #[test]
@@ -211,15 +211,15 @@ mod tests {
         fs::create_dir(disk.join("mounted")).unwrap();
         fs::write(disk.join("mine"), "x").unwrap();
         bind(&b.temp.path().join("outside"), &disk.join("mounted"));
-        let error = volumes(&b.pod).unwrap_err();
+        let error = tear_down_volumes(&b.pod).unwrap_err();
         assert!(matches!(&error, FilesError::Mounted { path } if path.ends_with("mounted")), "{error:?}");
         assert!(b.precious() && !disk.join("mine").exists() && !other.exists());
-        assert!(matches!(pod_dir(&b.pod), Err(FilesError::Mounted { .. })));
+        assert!(matches!(remove_pod_dir(&b.pod), Err(FilesError::Mounted { .. })));
         assert!(b.precious() && disk.exists());
 
         rustix::mount::unmount(disk.join("mounted"), UnmountFlags::NOFOLLOW).unwrap();
-        volumes(&b.pod).unwrap();
-        pod_dir(&b.pod).unwrap();
+        tear_down_volumes(&b.pod).unwrap();
+        remove_pod_dir(&b.pod).unwrap();
         assert!(!b.pod.exists() && b.precious());
     }
 
@@ -228,7 +228,7 @@ mod tests {
         let b = bench();
         let disk = b.empty_dir("disk", EmptyDirMedium::Disk);
         bind(&b.temp.path().join("outside"), &disk);
-        assert!(matches!(volumes(&b.pod), Err(FilesError::Mounted { .. })));
+        assert!(matches!(tear_down_volumes(&b.pod), Err(FilesError::Mounted { .. })));
         assert!(b.precious());
     }
 
@@ -237,7 +237,7 @@ mod tests {
         let b = bench();
         let link = b.temp.path().join("pods/link");
         symlink(b.temp.path().join("outside"), &link).unwrap();
-        pod_dir(&link).unwrap();
+        remove_pod_dir(&link).unwrap();
         assert!(b.precious() && !link.is_symlink());
     }
 
@@ -247,12 +247,12 @@ mod tests {
         let volume = b.pod.join("volumes/example.com~disk/data");
         fs::create_dir_all(&volume).unwrap();
         fs::write(volume.join("x"), "x").unwrap();
-        volumes(&b.pod).unwrap();
-        let error = pod_dir(&b.pod).unwrap_err();
+        tear_down_volumes(&b.pod).unwrap();
+        let error = remove_pod_dir(&b.pod).unwrap_err();
         assert!(error.user_message().contains("not empty"), "{}", error.user_message());
         assert!(volume.join("x").exists());
         fs::remove_file(volume.join("x")).unwrap();
-        pod_dir(&b.pod).unwrap();
+        remove_pod_dir(&b.pod).unwrap();
         assert!(!b.pod.exists());
     }
 
@@ -262,10 +262,10 @@ mod tests {
         let disk = b.empty_dir("disk", EmptyDirMedium::Disk);
         let target = b.sub_path(&disk, 0);
         let held = fs::File::create(target.join("held")).unwrap();
-        let error = volumes(&b.pod).unwrap_err();
+        let error = tear_down_volumes(&b.pod).unwrap_err();
         assert!(error.to_string().starts_with("unmount "), "{error:?}");
         drop(held);
-        volumes(&b.pod).unwrap();
+        tear_down_volumes(&b.pod).unwrap();
         assert_eq!(b.mounts.count(), 0);
     }
 }

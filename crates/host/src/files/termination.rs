@@ -10,20 +10,20 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use model::bounds::Bound;
 use model::files::TerminationMessageRequest;
+use model::text_limits::TextLimit;
 use rustix::fs::{Mode, OFlags};
 
-use super::beneath::open_file_on_mount;
-use super::layout::Layout;
+use super::confined_open::open_file_on_same_mount;
+use super::layout::FilesLayout;
 use crate::logs::{open_log, read_tail, regular};
 
-const MAX_FILE_BYTES: u64 = Bound::TerminationMessage.bytes() as u64;
-const MAX_LOG_BYTES: usize = Bound::TerminationMessageFromLog.bytes();
+const MAX_FILE_BYTES: u64 = TextLimit::TerminationMessage.bytes() as u64;
+const MAX_LOG_BYTES: usize = TextLimit::TerminationMessageFromLog.bytes();
 const MAX_LOG_LINES: u64 = 80;
 
 /// Failures to read become the message: the user asked for one, and this is why there is none.
-pub fn message(layout: &Layout, request: &TerminationMessageRequest) -> String {
+pub fn message(layout: &FilesLayout, request: &TerminationMessageRequest) -> String {
     let own = |path: &String| layout.own_termination_log(&request.pod, &request.container, path);
     if let Some(file) = request.mounted.iter().find_map(own) {
         match open(layout, &file).and_then(|file| end_of(file, MAX_FILE_BYTES)) {
@@ -47,12 +47,12 @@ pub fn message(layout: &Layout, request: &TerminationMessageRequest) -> String {
     }
 }
 
-fn open(layout: &Layout, file: &Path) -> io::Result<File> {
+fn open(layout: &FilesLayout, file: &Path) -> io::Result<File> {
     let way = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let pods = rustix::fs::open(layout.pods(), way, Mode::empty())?;
     // Not blocking: opening a fifo would wait for its writer.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-    regular(File::from(open_file_on_mount(pods.as_fd(), file, flags)?))
+    regular(File::from(open_file_on_same_mount(pods.as_fd(), file, flags)?))
 }
 
 fn end_of(mut file: File, bytes: u64) -> io::Result<Vec<u8>> {
@@ -111,7 +111,10 @@ mod tests {
                 log_fallback: log.then(|| text(&self.log)),
             };
             let at = |name: &str| self.temp.path().join(name);
-            message(&Layout { root: at("root"), pod_logs: at("logs"), links: at("links") }, &request)
+            message(
+                &FilesLayout { root: at("root"), pod_logs: at("logs"), log_links_dir: at("links") },
+                &request,
+            )
         }
     }
 

@@ -16,7 +16,7 @@ use ports::FilesError;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use super::beneath::open_same_mount;
+use super::confined_open::open_subdir_on_same_mount;
 use super::layout::failed;
 use super::steps::step;
 
@@ -95,9 +95,9 @@ impl Removal {
             }
         }
         if depth >= MAX_DEPTH {
-            return self.hoist(parent, name, path);
+            return self.move_to_top(parent, name, path);
         }
-        match open_same_mount(parent, name) {
+        match open_subdir_on_same_mount(parent, name) {
             Ok(dir) => self.clear(dir, path, depth),
             Err(Errno::NOENT) => return true,
             Err(errno) => {
@@ -142,7 +142,7 @@ impl Removal {
         }
     }
 
-    fn hoist(&mut self, parent: BorrowedFd<'_>, name: &CStr, path: &Path) -> bool {
+    fn move_to_top(&mut self, parent: BorrowedFd<'_>, name: &CStr, path: &Path) -> bool {
         let Some(top) = &self.top else { return false };
         loop {
             self.hoisted += 1;
@@ -243,7 +243,7 @@ mod tests {
         bind(&temp.path().join("outside"), &temp.path().join("bind"));
         tmpfs(&temp.path().join("tmpfs"));
         let base = open_anchor(temp.path()).unwrap();
-        let open = |name: &CStr| open_same_mount(base.as_fd(), name).map(drop);
+        let open = |name: &CStr| open_subdir_on_same_mount(base.as_fd(), name).map(drop);
         assert_eq!(open(c"plain"), Ok(()));
         assert_eq!((open(c"bind"), open(c"tmpfs")), (Err(Errno::XDEV), Err(Errno::XDEV)));
         assert!(open(c"link").is_err());
@@ -257,7 +257,7 @@ mod tests {
         let mut dir = open_anchor(&tree).unwrap();
         for _ in 0..1200 {
             rustix::fs::mkdirat(&dir, "deep", Mode::RWXU).unwrap();
-            dir = open_same_mount(dir.as_fd(), c"deep").unwrap();
+            dir = open_subdir_on_same_mount(dir.as_fd(), c"deep").unwrap();
         }
         drop(dir);
         remove_tree(&tree).unwrap();

@@ -6,11 +6,11 @@ use std::path::Path;
 
 use model::PodUid;
 use model::cri::IdMapping;
-use model::user_namespace::{UserNamespaceFile, UserNamespacesFound};
+use model::user_namespace::{UserNamespaceFile, UserNamespaceScan};
 use ports::FilesError;
 use rustix::fs::{Mode, OFlags};
 
-use super::layout::Layout;
+use super::layout::FilesLayout;
 
 const FILE: &str = "userns";
 const DRAFT: &str = "userns.new";
@@ -18,7 +18,7 @@ const DRAFT: &str = "userns.new";
 const MAX_BYTES: u64 = 64 << 10;
 
 /// Draft, sync, rename, sync of the directory: after a crash there is the old file or the new one.
-pub fn write(layout: &Layout, uid: &PodUid, ids: &IdMapping) -> Result<(), FilesError> {
+pub fn write(layout: &FilesLayout, uid: &PodUid, ids: &IdMapping) -> Result<(), FilesError> {
     let dir = layout.pod(uid)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = rustix::fs::open(&dir, flags, Mode::empty()).map_err(|e| failed("open", &dir)(e.into()))?;
@@ -34,8 +34,8 @@ pub fn write(layout: &Layout, uid: &PodUid, ids: &IdMapping) -> Result<(), Files
 }
 
 /// A pod whose file can't be understood is named: its ids may be in use by somebody who can't be told apart.
-pub fn read_all(layout: &Layout) -> UserNamespacesFound {
-    let mut found = UserNamespacesFound::default();
+pub fn read_all(layout: &FilesLayout) -> UserNamespaceScan {
+    let mut found = UserNamespaceScan::default();
     let pods = layout.root.join("pods");
     let mut names = match names(&pods) {
         Ok(names) => names,
@@ -93,8 +93,8 @@ mod tests {
 
     use super::*;
 
-    fn layout(root: PathBuf) -> Layout {
-        Layout { pod_logs: root.join("logs"), links: root.join("links"), root }
+    fn layout(root: PathBuf) -> FilesLayout {
+        FilesLayout { pod_logs: root.join("logs"), log_links_dir: root.join("links"), root }
     }
 
     fn ids(host_id: u32) -> IdMapping {

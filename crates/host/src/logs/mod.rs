@@ -7,7 +7,7 @@
 mod line;
 mod open;
 pub(crate) mod render;
-mod siblings;
+mod rotated_logs;
 mod stream;
 mod tail;
 

@@ -7,7 +7,7 @@ use std::path::{Component, Path};
 
 use rustix::fs::{FileType, Mode, OFlags};
 
-use crate::files::open_plain;
+use crate::files::open_without_symlinks;
 
 /// Opens a regular file below `logs_dir`, following no symlink below it.
 pub fn open_log(logs_dir: &Path, path: &Path) -> io::Result<File> {
@@ -22,7 +22,7 @@ pub fn open_log(logs_dir: &Path, path: &Path) -> io::Result<File> {
     let base = rustix::fs::open(logs_dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     // Not blocking: opening a fifo would wait for its writer.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = open_plain(base.as_fd(), inside, flags, Mode::empty())?;
+    let file = open_without_symlinks(base.as_fd(), inside, flags, Mode::empty())?;
     regular(File::from(file))
 }
 

@@ -29,7 +29,7 @@ use tokio::time::Instant;
 
 use super::open::open_log;
 use super::render::Renderer;
-use super::siblings::Siblings;
+use super::rotated_logs::RotatedLogs;
 use super::tail::tail_offset;
 
 const PIECE: usize = 32 * 1024;
@@ -44,7 +44,8 @@ pub fn stream(
     options: LogOptions,
     ended: impl Future<Output = ()> + Send + 'static,
 ) -> BoxStream<'static, io::Result<Bytes>> {
-    let start = Start { logs_dir: logs_dir.into(), path: path.into(), options, ended: Box::pin(ended) };
+    let start =
+        LogStreamRequest { logs_dir: logs_dir.into(), path: path.into(), options, ended: Box::pin(ended) };
     pieces(State::Start(start))
 }
 
@@ -55,7 +56,7 @@ pub(super) async fn open_stream(
     options: LogOptions,
     ended: Pin<Box<dyn Future<Output = ()> + Send>>,
 ) -> io::Result<BoxStream<'static, io::Result<Bytes>>> {
-    let start = Start { logs_dir: logs_dir.into(), path: path.into(), options, ended };
+    let start = LogStreamRequest { logs_dir: logs_dir.into(), path: path.into(), options, ended };
     Ok(pieces(State::Reading(Reader::open(start).await?)))
 }
 
@@ -78,7 +79,7 @@ fn pieces(state: State) -> BoxStream<'static, io::Result<Bytes>> {
     .boxed()
 }
 
-struct Start {
+struct LogStreamRequest {
     logs_dir: PathBuf,
     path: PathBuf,
     options: LogOptions,
@@ -86,18 +87,18 @@ struct Start {
 }
 
 enum State {
-    Start(Start),
+    Start(LogStreamRequest),
     Reading(Box<Reader>),
     Done,
 }
 
 struct Reader {
-    start: Start,
+    start: LogStreamRequest,
     file: tokio::fs::File,
     renderer: Renderer,
     /// What followed the file when it was rotated away; each begins once the one before is read to its end.
     successors: VecDeque<tokio::fs::File>,
-    siblings: Siblings,
+    rotated_logs: RotatedLogs,
     changes: Changes,
     /// Until then a file that holds nothing is waited for, although it is not followed.
     first_line_until: Option<Instant>,
@@ -106,12 +107,12 @@ struct Reader {
 }
 
 impl Reader {
-    async fn open(start: Start) -> io::Result<Box<Self>> {
+    async fn open(start: LogStreamRequest) -> io::Result<Box<Self>> {
         // Before the log is opened: what is rotated away from now on may have to be read.
         let log = start.path.clone();
         let siblings = match start.options.follow {
-            true => blocking(move || Ok(Siblings::before(&log))).await?,
-            false => Siblings::default(),
+            true => blocking(move || Ok(RotatedLogs::existing_beside(&log))).await?,
+            false => RotatedLogs::default(),
         };
         let mut file = open(&start).await?;
         if let Some(lines) = start.options.tail_lines {
@@ -127,7 +128,7 @@ impl Reader {
             file,
             renderer,
             successors: VecDeque::new(),
-            siblings,
+            rotated_logs: siblings,
             changes,
             first_line_until: (!waits.is_zero()).then(|| Instant::now() + waits),
             has_ended: false,
@@ -162,7 +163,7 @@ impl Reader {
             return Ok(self.renderer.finish());
         }
         if let Some(successor) = self.successors.pop_front() {
-            self.siblings.is_done(&self.file.metadata().await?);
+            self.rotated_logs.mark_done(&self.file.metadata().await?);
             self.file = successor;
             return Ok(self.renderer.restart());
         }
@@ -235,18 +236,18 @@ impl Reader {
     /// What was rotated away between these two.
     async fn missed(&mut self, old: Metadata, new: Metadata) -> io::Result<VecDeque<tokio::fs::File>> {
         let (logs_dir, path) = (self.start.logs_dir.clone(), self.start.path.clone());
-        let mut siblings = std::mem::take(&mut self.siblings);
+        let mut siblings = std::mem::take(&mut self.rotated_logs);
         let look = move || {
             let files = siblings.between(&logs_dir, &path, &old, &new)?;
             Ok((siblings, files))
         };
         let (siblings, files) = blocking(look).await?;
-        self.siblings = siblings;
+        self.rotated_logs = siblings;
         Ok(files.into_iter().map(tokio::fs::File::from_std).collect())
     }
 }
 
-fn open(start: &Start) -> impl Future<Output = io::Result<tokio::fs::File>> + Send + use<> {
+fn open(start: &LogStreamRequest) -> impl Future<Output = io::Result<tokio::fs::File>> + Send + use<> {
     let (logs_dir, path) = (start.logs_dir.clone(), start.path.clone());
     async move {
         let file: File = blocking(move || open_log(&logs_dir, &path)).await?;

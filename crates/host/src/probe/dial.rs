@@ -18,7 +18,7 @@ pub async fn dial(host: &str, port: u16) -> Result<TcpStream, String> {
             Ok(stream) => return Ok(stream),
             Err(error) => {
                 let shown = if host.is_empty() { address("", port) } else { at.to_string() };
-                first_problem.get_or_insert(format!("dial tcp {shown}: connect: {}", reason(&error)));
+                first_problem.get_or_insert(format!("dial tcp {shown}: connect: {}", os_error_text(&error)));
             }
         }
     }
@@ -37,14 +37,14 @@ async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
         Ok(found) => Ok(found.collect()),
         Err(error) => {
             let unknown = error.to_string().contains("Name or service not known");
-            let words = if unknown { "no such host".to_owned() } else { reason(&error) };
+            let words = if unknown { "no such host".to_owned() } else { os_error_text(&error) };
             Err(format!("dial tcp: lookup {host}: {words}"))
         }
     }
 }
 
 /// The system's words without number and capital letter.
-pub fn reason(error: &io::Error) -> String {
+pub fn os_error_text(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();
     if error.raw_os_error().is_none() {

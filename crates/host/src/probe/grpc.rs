@@ -59,7 +59,7 @@ pub async fn check(
             let began = Instant::now();
             connected.store(false, Relaxed);
             if let Ok(stream) = dial::dial(host, port).await
-                && let Some(reply) = ask(Listening::new(stream, &connected), &address, service).await
+                && let Some(reply) = ask(Http2Detector::new(stream, &connected), &address, service).await
             {
                 return reply;
             }
@@ -93,8 +93,8 @@ pub async fn check(
 }
 
 /// `None`: there was no server of the kind at the other end.
-async fn ask(stream: Listening, address: &str, service: &str) -> Option<Reply> {
-    let spoke = stream.spoke.clone();
+async fn ask(stream: Http2Detector, address: &str, service: &str) -> Option<Reply> {
+    let spoke = stream.speaks_http2.clone();
     let handshake = http2::Builder::new(TokioExecutor::new()).handshake(TokioIo::new(stream));
     let (mut sender, connection) = handshake.await.ok()?;
     let request = request(address, service)?;
@@ -116,19 +116,19 @@ async fn ask(stream: Listening, address: &str, service: &str) -> Option<Reply> {
 }
 
 /// A connection that notes whether the other side speaks HTTP/2: its first frame has to be that of its settings.
-struct Listening {
+struct Http2Detector {
     stream: TcpStream,
     heard: usize,
-    spoke: Arc<AtomicBool>,
+    speaks_http2: Arc<AtomicBool>,
 }
 
-impl Listening {
+impl Http2Detector {
     fn new(stream: TcpStream, spoke: &Arc<AtomicBool>) -> Self {
-        Self { stream, heard: 0, spoke: spoke.clone() }
+        Self { stream, heard: 0, speaks_http2: spoke.clone() }
     }
 }
 
-impl AsyncRead for Listening {
+impl AsyncRead for Http2Detector {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -140,14 +140,14 @@ impl AsyncRead for Listening {
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
         let new = &buf.filled()[before..];
         if let Some(kind) = KIND_AT.checked_sub(self.heard).and_then(|at| new.get(at)) {
-            self.spoke.store(*kind == SETTINGS, Relaxed);
+            self.speaks_http2.store(*kind == SETTINGS, Relaxed);
         }
         self.heard = self.heard.saturating_add(new.len());
         polled
     }
 }
 
-impl AsyncWrite for Listening {
+impl AsyncWrite for Http2Detector {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }

@@ -11,8 +11,8 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use model::bounds::Bound;
-use model::probe::{ErrorState, HttpCheck, ProbeOutcome};
+use model::probe::{HttpCheck, ProbeErrorState, ProbeOutcome};
+use model::text_limits::TextLimit;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
@@ -21,7 +21,7 @@ use super::url::{Url, is_relative};
 use super::{USER_AGENT, dial, tls};
 
 /// Of the body, for messages.
-const MAX_BODY: usize = Bound::ProbeOutput.bytes();
+const MAX_BODY: usize = TextLimit::ProbeOutput.bytes();
 const MAX_REQUESTS: usize = 10;
 
 const NO_HEADERS_YET: &str = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)";
@@ -40,18 +40,18 @@ pub async fn check(tls: &tls::Connector, check: &HttpCheck, deadline: Instant) -
         let exchange = Exchange { tls, url: &url, host: host.as_deref(), headers: &headers, referer };
         let answer = match exchange.run(deadline).await {
             Ok(answer) => answer,
-            Err(Problem::NoAnswer(words)) => return failed(&url, &words),
-            Err(Problem::Body(message)) => {
-                return ProbeOutcome::Errored { state: ErrorState::Failure, message };
+            Err(RequestFailure::NoAnswer(words)) => return failed(&url, &words),
+            Err(RequestFailure::Body(message)) => {
+                return ProbeOutcome::Errored { state: ProbeErrorState::Failure, message };
             }
         };
-        let Some(location) = answer.location() else { return judged(answer) };
+        let Some(location) = answer.location() else { return outcome_of(answer) };
         let next = match url.join(location) {
             Ok(next) => next,
             Err(words) => return failed(&url, &words),
         };
         if next.host != check.host {
-            return judged(answer);
+            return outcome_of(answer);
         }
         if number >= MAX_REQUESTS {
             return failed(&url, &format!("stopped after {MAX_REQUESTS} redirects"));
@@ -69,7 +69,7 @@ fn failed(url: &Url, words: &str) -> ProbeOutcome {
     ProbeOutcome::failure(format!("Get \"{url}\": {words}"))
 }
 
-fn judged(answer: Answer) -> ProbeOutcome {
+fn outcome_of(answer: Answer) -> ProbeOutcome {
     match answer.status {
         200..=299 => ProbeOutcome::Success,
         300..=399 => {
@@ -129,7 +129,7 @@ impl Answer {
     }
 }
 
-enum Problem {
+enum RequestFailure {
     NoAnswer(String),
     Body(String),
 }
@@ -144,8 +144,8 @@ struct Exchange<'a> {
 }
 
 impl Exchange<'_> {
-    async fn run(&self, deadline: Instant) -> Result<Answer, Problem> {
-        let in_time = |words: String| Problem::NoAnswer(words);
+    async fn run(&self, deadline: Instant) -> Result<Answer, RequestFailure> {
+        let in_time = |words: String| RequestFailure::NoAnswer(words);
         let connecting = async {
             let stream = dial::dial(&self.url.host, self.url.port()).await?;
             // Its last segment is a few bytes: there is nothing to wait for.
@@ -154,7 +154,7 @@ impl Exchange<'_> {
         };
         let stream = timeout_at(deadline, connecting).await.map_err(|_| in_time(NO_HEADERS_YET.into()))?;
         let stream = stream.map_err(in_time)?;
-        let ends = ends(&stream);
+        let ends = connection_ends(&stream);
         if !self.url.https {
             return self.http1(stream, &ends, deadline).await;
         }
@@ -168,14 +168,15 @@ impl Exchange<'_> {
         }
     }
 
-    async fn http1<S>(&self, stream: S, ends: &str, deadline: Instant) -> Result<Answer, Problem>
+    async fn http1<S>(&self, stream: S, ends: &str, deadline: Instant) -> Result<Answer, RequestFailure>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let mut builder = http1::Builder::new();
         builder.title_case_headers(true);
         let shaken = builder.handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = shaken.map_err(|e| Problem::NoAnswer(words(&e, ends, "EOF")))?;
+        let (mut sender, connection) =
+            shaken.map_err(|e| RequestFailure::NoAnswer(error_text(&e, ends, "EOF")))?;
         let mut request = self.request(&self.url.target)?;
         let host = self.host.map_or_else(|| self.url.authority(), str::to_owned);
         let host = HeaderValue::from_str(&host).map_err(|_| invalid_host(&host))?;
@@ -188,14 +189,15 @@ impl Exchange<'_> {
         drive(connection, work).await
     }
 
-    async fn http2<S>(&self, stream: S, ends: &str, deadline: Instant) -> Result<Answer, Problem>
+    async fn http2<S>(&self, stream: S, ends: &str, deadline: Instant) -> Result<Answer, RequestFailure>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let handshake = http2::Builder::new(TokioExecutor::new()).handshake(TokioIo::new(stream));
         let shaken = timeout_at(deadline, handshake).await;
-        let shaken = shaken.map_err(|_| Problem::NoAnswer(NO_HEADERS_YET.into()))?;
-        let (mut sender, connection) = shaken.map_err(|e| Problem::NoAnswer(words(&e, ends, "EOF")))?;
+        let shaken = shaken.map_err(|_| RequestFailure::NoAnswer(NO_HEADERS_YET.into()))?;
+        let (mut sender, connection) =
+            shaken.map_err(|e| RequestFailure::NoAnswer(error_text(&e, ends, "EOF")))?;
         let authority = self.host.map_or_else(|| self.url.authority(), str::to_owned);
         let mut request = self.request(&format!("https://{authority}{}", self.url.target))?;
         *request.version_mut() = Version::HTTP_2;
@@ -206,8 +208,9 @@ impl Exchange<'_> {
         drive(connection, work).await
     }
 
-    fn request(&self, uri: &str) -> Result<Request<Empty<Bytes>>, Problem> {
-        let uri: Uri = uri.parse().map_err(|error| Problem::NoAnswer(format!("invalid URL: {error}")))?;
+    fn request(&self, uri: &str) -> Result<Request<Empty<Bytes>>, RequestFailure> {
+        let uri: Uri =
+            uri.parse().map_err(|error| RequestFailure::NoAnswer(format!("invalid URL: {error}")))?;
         let mut request = Request::new(Empty::new());
         *request.uri_mut() = uri;
         request.headers_mut().clone_from(&self.headers.map);
@@ -220,12 +223,12 @@ impl Exchange<'_> {
     }
 }
 
-fn invalid_host(host: &str) -> Problem {
-    Problem::NoAnswer(format!("http: invalid Host header {host:?}"))
+fn invalid_host(host: &str) -> RequestFailure {
+    RequestFailure::NoAnswer(format!("http: invalid Host header {host:?}"))
 }
 
 /// `local->remote`, as messages about a broken connection show it.
-fn ends(stream: &TcpStream) -> String {
+fn connection_ends(stream: &TcpStream) -> String {
     match (stream.local_addr(), stream.peer_addr()) {
         (Ok(local), Ok(peer)) => format!("{local}->{peer}"),
         _ => String::new(),
@@ -242,11 +245,11 @@ async fn drive<T>(connection: impl Future, work: impl Future<Output = T>) -> T {
 
 type Sent = Result<Result<Response<Incoming>, hyper::Error>, tokio::time::error::Elapsed>;
 
-async fn answered(sent: Sent, ends: &str, deadline: Instant) -> Result<Answer, Problem> {
+async fn answered(sent: Sent, ends: &str, deadline: Instant) -> Result<Answer, RequestFailure> {
     let response = match sent {
         Ok(Ok(response)) => response,
-        Ok(Err(error)) => return Err(Problem::NoAnswer(words(&error, ends, "EOF"))),
-        Err(_) => return Err(Problem::NoAnswer(NO_HEADERS_YET.into())),
+        Ok(Err(error)) => return Err(RequestFailure::NoAnswer(error_text(&error, ends, "EOF"))),
+        Err(_) => return Err(RequestFailure::NoAnswer(NO_HEADERS_YET.into())),
     };
     let location = response.headers().get(LOCATION).and_then(|l| l.to_str().ok()).map(str::to_owned);
     let status = response.status().as_u16();
@@ -256,8 +259,10 @@ async fn answered(sent: Sent, ends: &str, deadline: Instant) -> Result<Answer, P
         match timeout_at(deadline, incoming.frame()).await {
             Ok(Some(Ok(frame))) => body.extend_from_slice(frame.data_ref().map_or(&[], |data| data)),
             Ok(None) => break,
-            Ok(Some(Err(error))) => return Err(Problem::Body(words(&error, ends, "unexpected EOF"))),
-            Err(_) => return Err(Problem::Body(NO_BODY_YET.into())),
+            Ok(Some(Err(error))) => {
+                return Err(RequestFailure::Body(error_text(&error, ends, "unexpected EOF")));
+            }
+            Err(_) => return Err(RequestFailure::Body(NO_BODY_YET.into())),
         }
     }
     body.truncate(MAX_BODY);
@@ -265,12 +270,12 @@ async fn answered(sent: Sent, ends: &str, deadline: Instant) -> Result<Answer, P
 }
 
 /// An error of the connection, in the reference's words where it has some. `end`: what an early end is called.
-fn words(error: &hyper::Error, ends: &str, end: &str) -> String {
+fn error_text(error: &hyper::Error, ends: &str, end: &str) -> String {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(inner) = cause {
         match inner.downcast_ref::<io::Error>() {
             Some(io) if io.raw_os_error().is_some() => {
-                return format!("read tcp {ends}: read: {}", dial::reason(io));
+                return format!("read tcp {ends}: read: {}", dial::os_error_text(io));
             }
             Some(io) if io.kind() == io::ErrorKind::UnexpectedEof => return end.into(),
             _ => cause = inner.source(),

@@ -39,7 +39,7 @@ impl Default for NetworkProber {
 
 #[async_trait]
 impl Prober for NetworkProber {
-    async fn check(&self, check: &NetworkCheck, timeout: Duration) -> ProbeOutcome {
+    async fn probe(&self, check: &NetworkCheck, timeout: Duration) -> ProbeOutcome {
         let deadline = Instant::now() + timeout;
         match check {
             NetworkCheck::Http(check) => http::check(&self.tls, check, deadline).await,

@@ -15,7 +15,7 @@ use model::probe::ProbeRecord;
 use ports::{ProbeRecordError, ProbeRecordStore, ProbeRecords};
 use rustix::fs::{Mode, OFlags};
 
-use crate::sealed::{seal, unseal};
+use crate::checksummed::{add_checksum, verify_checksum};
 
 const FILE: &str = "probe-results";
 const DRAFT: &str = "probe-results.new";
@@ -92,7 +92,7 @@ fn read(path: &Path) -> Result<Option<ProbeRecord>, ProbeRecordError> {
         return Err(damaged("it is no small file".into()));
     }
     let text = io::read_to_string(file).map_err(failed("read", path))?;
-    let body = unseal(&text).map_err(damaged)?;
+    let body = verify_checksum(&text).map_err(damaged)?;
     serde_json::from_str(body).map(Some).map_err(|error| damaged(error.to_string()))
 }
 
@@ -114,7 +114,7 @@ fn save(pods: &Path, uid: &PodUid, record: &ProbeRecord) -> Result<(), ProbeReco
         Err(rustix::io::Errno::NOENT) => return Ok(()),
         Err(errno) => return Err(failed("create", &draft)(errno.into())),
     };
-    file.write_all(sealed(record).as_bytes()).map_err(failed("write", &draft))?;
+    file.write_all(sealed_record(record).as_bytes()).map_err(failed("write", &draft))?;
     file.sync_all().map_err(failed("write", &draft))?;
     match rustix::fs::renameat(&opened, DRAFT, &opened, FILE) {
         Ok(()) => {}
@@ -124,9 +124,9 @@ fn save(pods: &Path, uid: &PodUid, record: &ProbeRecord) -> Result<(), ProbeReco
     rustix::fs::fsync(&opened).map_err(|errno| failed("write", &dir)(errno.into()))
 }
 
-fn sealed(record: &ProbeRecord) -> String {
+fn sealed_record(record: &ProbeRecord) -> String {
     let body = serde_json::to_string(record).expect("a record is plain data");
-    seal(&body)
+    add_checksum(&body)
 }
 
 /// A static pod may choose its uid: it must not be able to say `..` or `a/b`.

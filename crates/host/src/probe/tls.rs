@@ -11,7 +11,7 @@ use tokio_rustls::client::TlsStream;
 pub type Connector = tokio_rustls::TlsConnector;
 
 pub fn unverified() -> Connector {
-    let mut config = crate::unverified_tls::client();
+    let mut config = crate::unverified_tls::client_config();
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     // Each attempt stands alone.
     config.resumption = rustls::client::Resumption::disabled();
@@ -27,10 +27,10 @@ pub async fn connect(
     let name = ServerName::try_from(host.to_owned())
         // What is no name goes unnamed, as an address does.
         .unwrap_or_else(|_| ServerName::IpAddress(std::net::Ipv4Addr::LOCALHOST.into()));
-    connector.connect(name, stream).await.map_err(|error| words(&error))
+    connector.connect(name, stream).await.map_err(|error| error_text(&error))
 }
 
-fn words(error: &io::Error) -> String {
+fn error_text(error: &io::Error) -> String {
     if error.kind() == io::ErrorKind::UnexpectedEof {
         return "EOF".into();
     }
@@ -40,7 +40,7 @@ fn words(error: &io::Error) -> String {
         }
         Some(Error::AlertReceived(alert)) => format!("remote error: tls: {}", spaced(&format!("{alert:?}"))),
         Some(other) => format!("tls: {other}"),
-        None => super::dial::reason(error),
+        None => super::dial::os_error_text(error),
     }
 }
 

@@ -5,17 +5,17 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Whatever is longer than this is no file that we understand.
-const LONGEST: usize = 4 << 20;
+const MAX_FILE_BYTES: usize = 4 << 20;
 /// What v1 says instead of "no limit" is a number this large.
 const NO_LIMIT: u64 = 1 << 62;
 
 #[derive(Default)]
-pub(super) struct Files {
+pub(super) struct KernelFileReader {
     path: PathBuf,
     bytes: Vec<u8>,
 }
 
-impl Files {
+impl KernelFileReader {
     /// `None` when there is no such file, or no text in it.
     pub fn text(&mut self, dir: &Path, name: &str) -> Option<&str> {
         std::str::from_utf8(self.content(dir, name)?).ok()
@@ -33,7 +33,7 @@ impl Files {
         let mut filled = 0;
         loop {
             if filled == self.bytes.len() {
-                if filled >= LONGEST {
+                if filled >= MAX_FILE_BYTES {
                     return None;
                 }
                 self.bytes.resize(filled * 2, 0);

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use model::Wall;
 use ports::{
-    CgroupUsage, Depth, DiskCounters, FilesystemFigures, InterfaceFigures, MachineDisk, MachineFacts,
-    MachineUsage, Pressures, TrafficFigures,
+    CgroupDetailLevel, CgroupUsage, DiskCounters, FilesystemFigures, InterfaceFigures, MachineDisk,
+    MachineFacts, MachineUsage, PsiByResource, TrafficFigures,
 };
 
 use super::pressure;
@@ -17,7 +17,12 @@ use super::pressure;
 const TICK_NANOS: u64 = 10_000_000;
 
 /// `root` is what the root cgroup tells.
-pub(super) fn read(proc: &Path, root: CgroupUsage, now: Wall, depth: Depth) -> io::Result<MachineUsage> {
+pub(super) fn read(
+    proc: &Path,
+    root: CgroupUsage,
+    now: Wall,
+    depth: CgroupDetailLevel,
+) -> io::Result<MachineUsage> {
     let read = |name: &str| fs::read_to_string(proc.join(name));
     let number = |name: &str| read(name).ok().and_then(|text| text.trim().parse::<u64>().ok());
     let stat = read("stat")?;
@@ -26,7 +31,7 @@ pub(super) fn read(proc: &Path, root: CgroupUsage, now: Wall, depth: Depth) -> i
     let most = [number("sys/kernel/pid_max"), number("sys/kernel/threads-max")].into_iter().flatten().min();
     let mut root = with_proc(root, &stat, &memory);
     let stalls = |name: &str| pressure::parse(&read(name).ok()?);
-    root.pressure = Pressures {
+    root.pressure = PsiByResource {
         cpu: stalls("pressure/cpu"),
         memory: stalls("pressure/memory"),
         io: stalls("pressure/io"),
@@ -38,10 +43,10 @@ pub(super) fn read(proc: &Path, root: CgroupUsage, now: Wall, depth: Depth) -> i
         swap_capacity_bytes: bytes("SwapTotal"),
         interfaces: read("net/dev").map(|text| interfaces(&text)).unwrap_or_default(),
         processes: read("loadavg").ok().and_then(|text| processes(&text)).unwrap_or_default(),
-        most_processes: most.unwrap_or_default(),
+        process_limit: most.unwrap_or_default(),
         disks: match depth {
-            Depth::Basic => Vec::new(),
-            Depth::Full => disks(&read("self/mounts")?, &read("diskstats").unwrap_or_default()),
+            CgroupDetailLevel::Basic => Vec::new(),
+            CgroupDetailLevel::Full => disks(&read("self/mounts")?, &read("diskstats").unwrap_or_default()),
         },
         facts: MachineFacts::default(),
     })
@@ -181,7 +186,7 @@ pub(super) fn facts(proc: &Path, sys: &Path) -> MachineFacts {
     let read = |path: &Path| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     let stat = read(&proc.join("stat"));
     let topology = topology(&sys.join("devices/system/cpu"));
-    let distinct = |of: fn(&Place) -> Option<&String>| {
+    let distinct = |of: fn(&CpuTopology) -> Option<&String>| {
         topology.iter().filter_map(of).collect::<BTreeSet<_>>().len() as u64
     };
     let release = read(Path::new("/etc/os-release"));
@@ -207,20 +212,20 @@ fn is_core(line: &str) -> bool {
 }
 
 /// Where a logical CPU is. Books and drawers exist on mainframes only.
-struct Place {
+struct CpuTopology {
     package: Option<String>,
     core: Option<String>,
     book: Option<String>,
     drawer: Option<String>,
 }
 
-fn topology(cpus: &Path) -> Vec<Place> {
+fn topology(cpus: &Path) -> Vec<CpuTopology> {
     let names = fs::read_dir(cpus).into_iter().flatten().flatten();
     let cpus = names.filter(|entry| is_core(&entry.file_name().to_string_lossy()));
     let place = |dir: std::path::PathBuf| {
         let read = |name: &str| Some(fs::read_to_string(dir.join(name)).ok()?.trim().to_owned());
         let package = read("physical_package_id");
-        package.is_some().then(|| Place {
+        package.is_some().then(|| CpuTopology {
             package,
             core: read("core_id"),
             book: read("book_id"),

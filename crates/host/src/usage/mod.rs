@@ -1,11 +1,11 @@
 //! What the machine and its cgroups use: plain reads of cgroup v1, v2 and /proc, many in one go.
 
+mod cgroup_mounts;
 mod files;
 mod machine;
+mod path_queries;
 mod pressure;
 mod processes;
-mod questions;
-mod trees;
 mod v1;
 mod v2;
 mod walk;
@@ -21,17 +21,17 @@ use std::time::Duration;
 use async_trait::async_trait;
 use model::Wall;
 use ports::{
-    CgroupUsage, Depth, FilesystemFigures, InterfaceFigures, MachineFacts, MachineUsage, NamedUsage,
-    PodQuery, PodUsage, TreeFigures, UsageReader, WallClock,
+    CgroupDetailLevel, CgroupUsage, FilesystemFigures, InterfaceFigures, MachineFacts, MachineUsage,
+    NamedUsage, PodCgroupUsage, PodCgroups, TreeFigures, UsageReader, WallClock,
 };
 use tokio::sync::{Mutex, OnceCell};
 use tokio::time::Instant;
 
-use crate::cgroup::Layout;
-use files::Files;
+use crate::cgroup::CgroupLayout;
+use cgroup_mounts::CgroupMounts;
+use files::KernelFileReader;
 pub(crate) use machine::interfaces;
-use questions::Questions;
-use trees::Trees;
+use path_queries::PathQueries;
 pub(crate) use walk::count;
 
 /// A rate over less than this says little.
@@ -48,40 +48,41 @@ struct Sample {
 }
 
 pub struct HostUsage {
-    place: Arc<Place>,
+    roots: Arc<UsageRoots>,
     wall: Arc<dyn WallClock>,
     samples: Mutex<BTreeMap<String, Sample>>,
     facts: OnceCell<MachineFacts>,
-    questions: Questions,
+    statvfs_queries: PathQueries,
     /// Walks over trees take long and may hang: they have threads of their own, one for each tree.
-    walks: Questions,
+    tree_queries: PathQueries,
 }
 
 /// Where to read.
-struct Place {
-    trees: Trees,
+struct UsageRoots {
+    cgroups: CgroupMounts,
     proc: PathBuf,
     sys: PathBuf,
 }
 
 impl HostUsage {
-    pub fn new(layout: Layout, wall: Arc<dyn WallClock>) -> Self {
-        let place = Place { trees: Trees::new(&layout), proc: "/proc".into(), sys: "/sys".into() };
+    pub fn new(layout: CgroupLayout, wall: Arc<dyn WallClock>) -> Self {
+        let place =
+            UsageRoots { cgroups: CgroupMounts::new(&layout), proc: "/proc".into(), sys: "/sys".into() };
         let (samples, facts) = (Mutex::new(BTreeMap::new()), OnceCell::new());
-        let (questions, walks) = (Questions::default(), Questions::default());
-        Self { place: Arc::new(place), wall, samples, facts, questions, walks }
+        let (questions, walks) = (PathQueries::default(), PathQueries::default());
+        Self { roots: Arc::new(place), wall, samples, facts, statvfs_queries: questions, tree_queries: walks }
     }
 
     async fn blocking<T: Send + 'static>(
         &self,
-        read: impl FnOnce(&Place) -> T + Send + 'static,
+        read: impl FnOnce(&UsageRoots) -> T + Send + 'static,
     ) -> io::Result<T> {
-        let place = self.place.clone();
+        let place = self.roots.clone();
         tokio::task::spawn_blocking(move || read(&place)).await.map_err(io::Error::other)
     }
 
     /// Tells each reading when it was made, and how many cores were in use since one before it.
-    async fn finish(&self, at: Wall, found: Vec<(&str, &mut CgroupUsage)>) {
+    async fn set_time_and_rate(&self, at: Wall, found: Vec<(&str, &mut CgroupUsage)>) {
         let now = Instant::now();
         let mut samples = self.samples.lock().await;
         samples.retain(|_, sample| now.duration_since(sample.at) < FORGET);
@@ -108,25 +109,27 @@ fn rate(samples: &mut BTreeMap<String, Sample>, path: &str, now: Instant, cpu_na
 
 /// Reads cgroups one after the other.
 struct Reader<'a> {
-    place: &'a Place,
-    depth: Depth,
-    files: Files,
+    roots: &'a UsageRoots,
+    depth: CgroupDetailLevel,
+    files: KernelFileReader,
     devices: BTreeMap<(u32, u32), String>,
 }
 
 impl<'a> Reader<'a> {
-    fn new(place: &'a Place, depth: Depth) -> Self {
+    fn new(place: &'a UsageRoots, depth: CgroupDetailLevel) -> Self {
         let devices = match depth {
-            Depth::Basic => BTreeMap::new(),
-            Depth::Full => machine::device_names(&place.proc),
+            CgroupDetailLevel::Basic => BTreeMap::new(),
+            CgroupDetailLevel::Full => machine::device_names(&place.proc),
         };
-        Self { place, depth, files: Files::default(), devices }
+        Self { roots: place, depth, files: KernelFileReader::default(), devices }
     }
 
     fn cgroup(&mut self, path: &str) -> Option<CgroupUsage> {
-        let mut usage = match &self.place.trees {
-            Trees::V1(trees) => v1::read(trees, &mut self.files, path, self.depth)?,
-            Trees::V2(root) => v2::read(&trees::below(root, path), &mut self.files, self.depth)?,
+        let mut usage = match &self.roots.cgroups {
+            CgroupMounts::V1(trees) => v1::read(trees, &mut self.files, path, self.depth)?,
+            CgroupMounts::V2(root) => {
+                v2::read(&cgroup_mounts::below(root, path), &mut self.files, self.depth)?
+            }
         };
         if let Some(detail) = &mut usage.detail {
             for disk in &mut detail.disks {
@@ -138,32 +141,32 @@ impl<'a> Reader<'a> {
     }
 
     /// One that holds processes, with what they hold.
-    fn leaf(&mut self, pod: &str, id: &str) -> Option<NamedUsage> {
-        let path = self.place.trees.child(pod, id)?;
+    fn container_cgroup(&mut self, pod: &str, id: &str) -> Option<NamedUsage> {
+        let path = self.roots.cgroups.child(pod, id)?;
         let mut usage = self.cgroup(&path)?;
         if let Some(detail) = &mut usage.detail {
-            let processes = self.place.trees.processes(&mut self.files, &path);
-            detail.processes = Some(processes::read(&self.place.proc, &mut self.files, &processes));
+            let processes = self.roots.cgroups.processes(&mut self.files, &path);
+            detail.processes = Some(processes::read(&self.roots.proc, &mut self.files, &processes));
         }
         Some(NamedUsage { path, usage })
     }
 
-    fn pod(&mut self, query: &PodQuery) -> PodUsage {
+    fn pod(&mut self, query: &PodCgroups) -> PodCgroupUsage {
         let whole = self.cgroup(&query.cgroup);
-        let sandbox = self.leaf(&query.cgroup, &query.sandbox);
-        let containers = query.containers.iter().map(|id| self.leaf(&query.cgroup, id)).collect();
+        let sandbox = self.container_cgroup(&query.cgroup, &query.sandbox);
+        let containers = query.containers.iter().map(|id| self.container_cgroup(&query.cgroup, id)).collect();
         let interfaces = match (&sandbox, query.own_network) {
             (Some(sandbox), true) => self.interfaces(&sandbox.path),
             _ => Vec::new(),
         };
-        PodUsage { whole, sandbox, containers, interfaces }
+        PodCgroupUsage { whole, sandbox, containers, interfaces }
     }
 
     /// In the network namespace of whatever runs in this cgroup.
     fn interfaces(&mut self, cgroup: &str) -> Vec<InterfaceFigures> {
-        let processes = self.place.trees.processes(&mut self.files, cgroup);
+        let processes = self.roots.cgroups.processes(&mut self.files, cgroup);
         let Some(process) = processes.first() else { return Vec::new() };
-        let dir = self.place.proc.join(process.to_string());
+        let dir = self.roots.proc.join(process.to_string());
         self.files.text(&dir, "net/dev").map(machine::interfaces).unwrap_or_default()
     }
 }
@@ -179,22 +182,26 @@ impl Drop for StopOnDrop {
 
 #[async_trait]
 impl UsageReader for HostUsage {
-    async fn machine(&self, depth: Depth) -> io::Result<MachineUsage> {
+    async fn machine(&self, depth: CgroupDetailLevel) -> io::Result<MachineUsage> {
         let now = self.wall.wall();
-        let read = move |place: &Place| {
+        let read = move |place: &UsageRoots| {
             let root = Reader::new(place, depth).cgroup("/").unwrap_or_default();
             machine::read(&place.proc, root, now, depth)
         };
         let mut machine = self.blocking(read).await??;
-        self.finish(now, vec![("/", &mut machine.root)]).await;
+        self.set_time_and_rate(now, vec![("/", &mut machine.root)]).await;
         let facts = async || self.blocking(|place| machine::facts(&place.proc, &place.sys)).await;
         machine.facts = self.facts.get_or_try_init(facts).await?.clone();
         Ok(machine)
     }
 
-    async fn cgroups(&self, paths: Vec<String>, depth: Depth) -> io::Result<Vec<Option<CgroupUsage>>> {
+    async fn cgroups(
+        &self,
+        paths: Vec<String>,
+        depth: CgroupDetailLevel,
+    ) -> io::Result<Vec<Option<CgroupUsage>>> {
         let now = self.wall.wall();
-        let read = move |place: &Place| {
+        let read = move |place: &UsageRoots| {
             let mut reader = Reader::new(place, depth);
             let found: Vec<_> = paths.iter().map(|path| reader.cgroup(path)).collect();
             (paths, found)
@@ -202,15 +209,19 @@ impl UsageReader for HostUsage {
         let (paths, mut found) = self.blocking(read).await?;
         let known = paths.iter().zip(&mut found);
         let known = known.filter_map(|(path, usage)| Some((path.as_str(), usage.as_mut()?))).collect();
-        self.finish(now, known).await;
+        self.set_time_and_rate(now, known).await;
         Ok(found)
     }
 
-    async fn pods(&self, wanted: Vec<PodQuery>, depth: Depth) -> io::Result<Vec<PodUsage>> {
+    async fn pods(
+        &self,
+        wanted: Vec<PodCgroups>,
+        depth: CgroupDetailLevel,
+    ) -> io::Result<Vec<PodCgroupUsage>> {
         let now = self.wall.wall();
         let stop = Arc::new(AtomicBool::new(false));
         let _stop_when_gone = StopOnDrop(stop.clone());
-        let read = move |place: &Place| {
+        let read = move |place: &UsageRoots| {
             let mut reader = Reader::new(place, depth);
             // When nobody waits any more, the rest is for nobody.
             let still = wanted.iter().take_while(|_| !stop.load(Ordering::Relaxed));
@@ -225,14 +236,14 @@ impl UsageReader for HostUsage {
                 known.push((&leaf.path, &mut leaf.usage));
             }
         }
-        self.finish(now, known).await;
+        self.set_time_and_rate(now, known).await;
         Ok(found)
     }
 
     async fn cgroup_start(&self, path: &str) -> Option<Wall> {
         let path = path.to_owned();
-        let read = move |place: &Place| {
-            let made = fs::metadata(place.trees.place(&path)?).ok()?.modified().ok()?;
+        let read = move |place: &UsageRoots| {
+            let made = fs::metadata(place.cgroups.cgroup_dir(&path)?).ok()?.modified().ok()?;
             let since = made.duration_since(std::time::UNIX_EPOCH).ok()?;
             Some(Wall(i64::try_from(since.as_nanos()).ok()?))
         };
@@ -240,9 +251,9 @@ impl UsageReader for HostUsage {
     }
 
     async fn own_cgroup(&self) -> Option<String> {
-        let read = |place: &Place| {
+        let read = |place: &UsageRoots| {
             let text = fs::read_to_string(place.proc.join("self/cgroup")).ok()?;
-            own(&text, matches!(place.trees, Trees::V2(_)))
+            parse_own_cgroup(&text, matches!(place.cgroups, CgroupMounts::V2(_)))
         };
         self.blocking(read).await.ok()?
     }
@@ -252,18 +263,18 @@ impl UsageReader for HostUsage {
     }
 
     async fn filesystem(&self, path: &str) -> io::Result<FilesystemFigures> {
-        self.questions.ask(PathBuf::from(path), machine::filesystem).await
+        self.statvfs_queries.ask(PathBuf::from(path), machine::filesystem).await
     }
 
     async fn tree(&self, path: &str) -> io::Result<TreeFigures> {
         let (path, stop) = (PathBuf::from(path), Arc::new(AtomicBool::new(false)));
         let _stop_when_gone = StopOnDrop(stop.clone());
-        self.walks.ask(path, move |path| walk::measure(path, &stop)).await
+        self.tree_queries.ask(path, move |path| walk::measure(path, &stop)).await
     }
 }
 
 /// Lines of `number:controllers:path`: the one with memory, or the only one of version 2.
-fn own(text: &str, unified: bool) -> Option<String> {
+fn parse_own_cgroup(text: &str, unified: bool) -> Option<String> {
     let line = |line: &str| {
         let (_, rest) = line.split_once(':')?;
         let (controllers, path) = rest.split_once(':')?;

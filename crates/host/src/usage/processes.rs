@@ -5,14 +5,14 @@ use std::path::Path;
 
 use ports::ProcessFigures;
 
-use super::files::Files;
+use super::files::KernelFileReader;
 
 /// Descriptors of one cgroup that are looked at. Each is a call, containers may have millions of them, and everybody who
 /// asks for figures waits for this: beyond it, how many there are is not known.
-const MOST_OPEN: u64 = 20_000;
+const MAX_OPEN_FILES: u64 = 20_000;
 
 /// Processes come and go while they are looked at; what is gone is not counted.
-pub(super) fn read(proc: &Path, files: &mut Files, processes: &[u32]) -> ProcessFigures {
+pub(super) fn read(proc: &Path, files: &mut KernelFileReader, processes: &[u32]) -> ProcessFigures {
     let mut figures = ProcessFigures { open_files: Some(0), sockets: Some(0), ..Default::default() };
     for (index, process) in processes.iter().enumerate() {
         let dir = proc.join(process.to_string());
@@ -31,7 +31,7 @@ pub(super) fn read(proc: &Path, files: &mut Files, processes: &[u32]) -> Process
             None => (figures.open_files, figures.sockets) = (None, None),
         }
         if index == 0 {
-            figures.most_open_files = files.text(&dir, "limits").and_then(open_limit);
+            figures.open_files_limit = files.text(&dir, "limits").and_then(open_limit);
         }
     }
     figures
@@ -54,7 +54,7 @@ fn count_open(dir: &Path, before: &ProcessFigures) -> Option<(u64, u64)> {
     let Ok(open) = fs::read_dir(dir.join("fd")) else { return Some((files, sockets)) };
     for entry in open.flatten() {
         files += 1;
-        if files > MOST_OPEN {
+        if files > MAX_OPEN_FILES {
             return None;
         }
         let socket = fs::read_link(entry.path())
@@ -85,14 +85,14 @@ mod tests {
         add("10", "S", &["/dev/null", "socket:[5]", "pipe:[7]"]);
         add("11", "R", &["socket:[6]"]);
         add("12", "Z", &[]);
-        let found = read(temp.path(), &mut Files::default(), &[10, 11, 12, 13]);
+        let found = read(temp.path(), &mut KernelFileReader::default(), &[10, 11, 12, 13]);
         let expect = ProcessFigures {
             processes: 3,
             open_files: Some(4),
             sockets: Some(2),
             running: 1,
             sleeping: 1,
-            most_open_files: Some(64),
+            open_files_limit: Some(64),
             ..Default::default()
         };
         assert_eq!(found, expect);
@@ -104,7 +104,7 @@ mod tests {
         let dir = temp.path().join("10");
         fs::create_dir_all(dir.join("fd")).unwrap();
         fs::write(dir.join("stat"), b"10 (\xff\xfe) x) D 1 1").unwrap();
-        let found = read(temp.path(), &mut Files::default(), &[10]);
+        let found = read(temp.path(), &mut KernelFileReader::default(), &[10]);
         assert_eq!((found.processes, found.uninterruptible), (1, 1));
     }
 
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn very_many_open_files_are_not_known() {
         let temp = tempfile::tempdir().unwrap();
-        for (pid, open) in [("10", MOST_OPEN - 1), ("11", 1), ("12", 1)] {
+        for (pid, open) in [("10", MAX_OPEN_FILES - 1), ("11", 1), ("12", 1)] {
             let dir = temp.path().join(pid);
             fs::create_dir_all(dir.join("fd")).unwrap();
             fs::write(dir.join("stat"), format!("{pid} (a) S 1 1")).unwrap();
@@ -121,11 +121,11 @@ mod tests {
             }
         }
         let known = |processes: &[u32]| {
-            let found = read(temp.path(), &mut Files::default(), processes);
+            let found = read(temp.path(), &mut KernelFileReader::default(), processes);
             assert_eq!(found.processes as usize, processes.len());
             (found.open_files, found.sockets)
         };
-        assert_eq!(known(&[10, 11]), (Some(MOST_OPEN), Some(MOST_OPEN)));
+        assert_eq!(known(&[10, 11]), (Some(MAX_OPEN_FILES), Some(MAX_OPEN_FILES)));
         assert_eq!(known(&[10, 11, 12]), (None, None));
     }
 }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::cgroup::Hierarchy;
 use crate::clock::SystemClock;
-use ports::{CgroupDetail, DiskTraffic, Pressure, Stall, TrafficFigures};
+use ports::{CgroupDetail, DiskTraffic, PsiData, PsiStats, TrafficFigures};
 
 fn write(dir: &Path, files: &[(&str, &str)]) {
     fs::create_dir_all(dir).unwrap();
@@ -10,17 +10,21 @@ fn write(dir: &Path, files: &[(&str, &str)]) {
     }
 }
 
-fn v1(root: &Path) -> Layout {
+fn v1(root: &Path) -> CgroupLayout {
     let one = |name: &str| Hierarchy { mount: root.join(name), controllers: vec![name.to_owned()] };
-    Layout::V1(["blkio", "cpu", "cpuacct", "memory", "pids"].map(one).into())
+    CgroupLayout::V1(["blkio", "cpu", "cpuacct", "memory", "pids"].map(one).into())
 }
 
-fn read(layout: &Layout, path: &str, depth: Depth) -> Option<CgroupUsage> {
-    let place = Place { trees: Trees::new(layout), proc: "/nonexistent".into(), sys: "/nonexistent".into() };
+fn read(layout: &CgroupLayout, path: &str, depth: CgroupDetailLevel) -> Option<CgroupUsage> {
+    let place = UsageRoots {
+        cgroups: CgroupMounts::new(layout),
+        proc: "/nonexistent".into(),
+        sys: "/nonexistent".into(),
+    };
     Reader::new(&place, depth).cgroup(path)
 }
 
-fn tree_v1(root: &Path) -> Layout {
+fn tree_v1(root: &Path) -> CgroupLayout {
     let at = |controller: &str| root.join(controller).join("kubepods/podu");
     write(&at("cpuacct"), &[("cpuacct.usage", "5000000000\n"), ("cpuacct.stat", "user 2\nsystem 1\n")]);
     let cap = "nr_periods 10\nnr_throttled 4\nthrottled_time 7000\nnr_bursts 1\nburst_time 2000\n";
@@ -55,7 +59,7 @@ fn tree_v1(root: &Path) -> Layout {
     v1(root)
 }
 
-fn tree_v2(root: &Path) -> Layout {
+fn tree_v2(root: &Path) -> CgroupLayout {
     let cpu = "usage_usec 5000000\nuser_usec 20000\nsystem_usec 10000\nnr_periods 10\nnr_throttled 4\n\
                throttled_usec 7\nnr_bursts 1\nburst_usec 2\n";
     let memory = "anon 200\nfile 600\nkernel 90\nfile_mapped 50\ninactive_file 300\nactive_file 100\npgfault 7\npgmajfault 1\n";
@@ -80,7 +84,7 @@ fn tree_v2(root: &Path) -> Layout {
         ("io.stat", "8:0 rbytes=4096 wbytes=512 rios=2 wios=1 dbytes=0 dios=0\n"),
     ];
     write(&root.join("kubepods/podu"), &files);
-    Layout::V2 { root: root.into() }
+    CgroupLayout::V2 { root: root.into() }
 }
 
 fn expected() -> (CgroupUsage, CgroupDetail) {
@@ -107,9 +111,9 @@ fn expected() -> (CgroupUsage, CgroupDetail) {
     let detail = CgroupDetail {
         cpu_user_nanos: Some(20_000_000),
         cpu_system_nanos: Some(10_000_000),
-        cap_periods: Some(10),
-        capped_periods: Some(4),
-        capped_nanos: Some(7000),
+        cfs_periods: Some(10),
+        cfs_throttled_periods: Some(4),
+        cfs_throttled_nanos: Some(7000),
         burst_periods: Some(1),
         burst_nanos: Some(2000),
         cpu_quota: Some(50_000),
@@ -117,12 +121,12 @@ fn expected() -> (CgroupUsage, CgroupDetail) {
         cache_bytes: Some(600),
         mapped_bytes: Some(50),
         kernel_bytes: Some(90),
-        most_bytes: Some(1100),
+        max_usage_bytes: Some(1100),
         active_file_bytes: Some(100),
         inactive_file_bytes: Some(300),
-        limit_hits: Some(6),
+        memory_failcnt: Some(6),
         oom_kills: Some(2),
-        most_tasks: Some(100),
+        task_limit: Some(100),
         disks: vec![disk],
         ..Default::default()
     };
@@ -147,17 +151,17 @@ fn both_versions_tell_the_same() {
         own_major_page_faults: Some(1),
         ..detail
     };
-    let some = Stall { total_micros: 42, averages: [1.5, 0.0, 0.25] };
-    let full = Stall { total_micros: 7, ..Default::default() };
+    let some = PsiData { total_micros: 42, averages: [1.5, 0.0, 0.25] };
+    let full = PsiData { total_micros: 7, ..Default::default() };
     let mut new_usage = usage.clone();
-    new_usage.pressure.cpu = Some(Pressure { some, full });
-    assert_eq!(read(&old, "/kubepods/podu", Depth::Basic), Some(usage.clone()));
-    assert_eq!(read(&new, "/kubepods/podu", Depth::Basic), Some(new_usage.clone()));
+    new_usage.pressure.cpu = Some(PsiStats { some, full });
+    assert_eq!(read(&old, "/kubepods/podu", CgroupDetailLevel::Basic), Some(usage.clone()));
+    assert_eq!(read(&new, "/kubepods/podu", CgroupDetailLevel::Basic), Some(new_usage.clone()));
     let whole = |usage: CgroupUsage, detail| CgroupUsage { detail: Some(Box::new(detail)), ..usage };
-    assert_eq!(read(&old, "/kubepods/podu", Depth::Full), Some(whole(usage, old_detail)));
-    assert_eq!(read(&new, "/kubepods/podu", Depth::Full), Some(whole(new_usage, new_detail)));
+    assert_eq!(read(&old, "/kubepods/podu", CgroupDetailLevel::Full), Some(whole(usage, old_detail)));
+    assert_eq!(read(&new, "/kubepods/podu", CgroupDetailLevel::Full), Some(whole(new_usage, new_detail)));
     for layout in [old, new] {
-        assert_eq!(read(&layout, "/kubepods/other", Depth::Full), None);
+        assert_eq!(read(&layout, "/kubepods/other", CgroupDetailLevel::Full), None);
     }
 }
 
@@ -166,20 +170,20 @@ fn containers_are_found_by_their_id_however_they_are_called() {
     let temp = tempfile::tempdir().unwrap();
     write(&temp.path().join("pod/cri-containerd-abc.scope"), &[("cgroup.procs", "")]);
     write(&temp.path().join("pod/def"), &[("cgroup.procs", "0\n42\n43\n")]);
-    let trees = Trees::new(&Layout::V2 { root: temp.path().into() });
+    let trees = CgroupMounts::new(&CgroupLayout::V2 { root: temp.path().into() });
     let find = |id: &str| trees.child("/pod", id);
     assert_eq!(find("abc").as_deref(), Some("/pod/cri-containerd-abc.scope"));
     assert_eq!(find("def").as_deref(), Some("/pod/def"));
     assert_eq!((find("x"), find("")), (None, None));
-    assert_eq!(trees.processes(&mut Files::default(), "/pod/def"), [42, 43]);
+    assert_eq!(trees.processes(&mut KernelFileReader::default(), "/pod/def"), [42, 43]);
 }
 
 #[test]
 fn our_own_cgroup_is_found_in_either_version() {
     let old = "5:pids:/a\n4:memory,hugetlb:/system.slice/rubelet.service\n0::/other\n";
-    assert_eq!(own(old, false).as_deref(), Some("/system.slice/rubelet.service"));
-    assert_eq!(own(old, true).as_deref(), Some("/other"));
-    assert_eq!((own("4:memory:/\n", false), own("", true)), (None, None));
+    assert_eq!(parse_own_cgroup(old, false).as_deref(), Some("/system.slice/rubelet.service"));
+    assert_eq!(parse_own_cgroup(old, true).as_deref(), Some("/other"));
+    assert_eq!((parse_own_cgroup("4:memory:/\n", false), parse_own_cgroup("", true)), (None, None));
 }
 
 #[test]
@@ -208,12 +212,12 @@ async fn rates_are_over_the_time_between_readings() {
 async fn this_machine_has_figures() {
     let layout = crate::cgroup::detect(Path::new("/sys/fs/cgroup")).unwrap();
     let usage = HostUsage::new(layout, Arc::new(SystemClock));
-    let machine = usage.machine(Depth::Full).await.unwrap();
+    let machine = usage.machine(CgroupDetailLevel::Full).await.unwrap();
     let root = &machine.root;
     assert!(root.cpu_nanos.unwrap() > 0);
     assert!(root.working_set_bytes.unwrap() > 0 && root.working_set_bytes <= root.memory_bytes);
     assert!(root.memory_bytes.unwrap() <= machine.memory_capacity_bytes);
-    assert!(machine.processes > 0 && machine.most_processes > machine.processes);
+    assert!(machine.processes > 0 && machine.process_limit > machine.processes);
     assert!(machine.boot > model::Wall(0) && machine.facts.cores > 0);
     let disk = usage.filesystem("/").await.unwrap();
     assert!(disk.capacity_bytes >= disk.used_bytes + disk.available_bytes && disk.inodes >= disk.inodes_free);
@@ -230,15 +234,15 @@ async fn pods_are_read_in_one_go_and_in_their_order() {
         );
     }
     let usage = HostUsage::new(layout, Arc::new(SystemClock));
-    let query = PodQuery {
+    let query = PodCgroups {
         cgroup: "/kubepods/podu".into(),
         sandbox: "sandbox".into(),
         containers: vec!["gone".into(), "c1".into()],
         own_network: true,
     };
-    let gone = PodQuery { cgroup: "/kubepods/podx".into(), ..query.clone() };
-    let found = usage.pods(vec![gone, query], Depth::Basic).await.unwrap();
-    assert_eq!(found[0], PodUsage { containers: vec![None, None], ..Default::default() });
+    let gone = PodCgroups { cgroup: "/kubepods/podx".into(), ..query.clone() };
+    let found = usage.pods(vec![gone, query], CgroupDetailLevel::Basic).await.unwrap();
+    assert_eq!(found[0], PodCgroupUsage { containers: vec![None, None], ..Default::default() });
     let whole = found[1].whole.as_ref().unwrap();
     assert!(whole.cpu_nanos == Some(5_000_000_000) && whole.at > Wall(0));
     assert_eq!(found[1].sandbox.as_ref().unwrap().path, "/kubepods/podu/sandbox");

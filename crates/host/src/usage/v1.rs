@@ -2,16 +2,21 @@
 
 use std::path::PathBuf;
 
-use ports::{CgroupDetail, CgroupUsage, Depth, DiskTraffic};
+use ports::{CgroupDetail, CgroupDetailLevel, CgroupUsage, DiskTraffic};
 
-use super::files::Files;
-use super::trees::{V1Trees, below};
+use super::cgroup_mounts::{V1Mounts, below};
+use super::files::KernelFileReader;
 
 /// Times in `cpuacct.stat`, for user space on the architectures that we run on.
 const TICK_NANOS: u64 = 10_000_000;
 
 /// `None` when there is no such cgroup.
-pub(super) fn read(trees: &V1Trees, files: &mut Files, path: &str, depth: Depth) -> Option<CgroupUsage> {
+pub(super) fn read(
+    trees: &V1Mounts,
+    files: &mut KernelFileReader,
+    path: &str,
+    depth: CgroupDetailLevel,
+) -> Option<CgroupUsage> {
     let at = |tree: &Option<PathBuf>| tree.as_ref().map(|tree| below(tree, path));
     let mut usage = CgroupUsage::default();
     let mut detail = CgroupDetail::default();
@@ -23,10 +28,10 @@ pub(super) fn read(trees: &V1Trees, files: &mut Files, path: &str, depth: Depth)
         return None;
     }
     usage.tasks = at(&trees.pids).and_then(|dir| files.number(&dir, "pids.current"));
-    if depth == Depth::Full {
+    if depth == CgroupDetailLevel::Full {
         cpu(trees, files, path, &mut detail);
         more_memory(trees, files, path, &mut detail);
-        detail.most_tasks = at(&trees.pids).and_then(|dir| files.number(&dir, "pids.max"));
+        detail.task_limit = at(&trees.pids).and_then(|dir| files.number(&dir, "pids.max"));
         detail.disks = at(&trees.blkio).map(|dir| disks(files, &dir)).unwrap_or_default();
         usage.detail = Some(Box::new(detail));
     }
@@ -34,8 +39,8 @@ pub(super) fn read(trees: &V1Trees, files: &mut Files, path: &str, depth: Depth)
 }
 
 fn memory(
-    trees: &V1Trees,
-    files: &mut Files,
+    trees: &V1Mounts,
+    files: &mut KernelFileReader,
     path: &str,
     (usage, detail): (&mut CgroupUsage, &mut CgroupDetail),
 ) -> bool {
@@ -75,17 +80,18 @@ fn memory(
     let idle = detail.inactive_file_bytes.unwrap_or(0);
     usage.working_set_bytes = usage.memory_bytes.map(|bytes| bytes.saturating_sub(idle));
     usage.memory_limit_bytes = files.limit(&dir, "memory.limit_in_bytes");
-    detail.swap_setting_bytes = files.limit(&dir, "memory.memsw.limit_in_bytes");
-    usage.swap_limit_bytes =
-        detail.swap_setting_bytes.map(|both| both.saturating_sub(usage.memory_limit_bytes.unwrap_or(0)));
+    detail.memory_swap_limit_raw_bytes = files.limit(&dir, "memory.memsw.limit_in_bytes");
+    usage.swap_limit_bytes = detail
+        .memory_swap_limit_raw_bytes
+        .map(|both| both.saturating_sub(usage.memory_limit_bytes.unwrap_or(0)));
     true
 }
 
-fn more_memory(trees: &V1Trees, files: &mut Files, path: &str, detail: &mut CgroupDetail) {
+fn more_memory(trees: &V1Mounts, files: &mut KernelFileReader, path: &str, detail: &mut CgroupDetail) {
     let Some(dir) = trees.memory.as_ref().map(|tree| below(tree, path)) else { return };
     detail.kernel_bytes = files.number(&dir, "memory.kmem.usage_in_bytes");
-    detail.most_bytes = files.number(&dir, "memory.max_usage_in_bytes");
-    detail.limit_hits = files.number(&dir, "memory.failcnt");
+    detail.max_usage_bytes = files.number(&dir, "memory.max_usage_in_bytes");
+    detail.memory_failcnt = files.number(&dir, "memory.failcnt");
     detail.memory_reservation_bytes = files.limit(&dir, "memory.soft_limit_in_bytes");
     files.table(&dir, "memory.oom_control", |word, number| {
         if word == "oom_kill" {
@@ -94,7 +100,7 @@ fn more_memory(trees: &V1Trees, files: &mut Files, path: &str, detail: &mut Cgro
     });
 }
 
-fn cpu(trees: &V1Trees, files: &mut Files, path: &str, detail: &mut CgroupDetail) {
+fn cpu(trees: &V1Mounts, files: &mut KernelFileReader, path: &str, detail: &mut CgroupDetail) {
     if let Some(dir) = trees.cpuacct.as_ref().map(|tree| below(tree, path)) {
         files.table(&dir, "cpuacct.stat", |word, ticks| match word {
             "user" => detail.cpu_user_nanos = Some(ticks * TICK_NANOS),
@@ -104,9 +110,9 @@ fn cpu(trees: &V1Trees, files: &mut Files, path: &str, detail: &mut CgroupDetail
     }
     let Some(dir) = trees.cpu.as_ref().map(|tree| below(tree, path)) else { return };
     files.table(&dir, "cpu.stat", |word, number| match word {
-        "nr_periods" => detail.cap_periods = Some(number),
-        "nr_throttled" => detail.capped_periods = Some(number),
-        "throttled_time" => detail.capped_nanos = Some(number),
+        "nr_periods" => detail.cfs_periods = Some(number),
+        "nr_throttled" => detail.cfs_throttled_periods = Some(number),
+        "throttled_time" => detail.cfs_throttled_nanos = Some(number),
         "nr_bursts" => detail.burst_periods = Some(number),
         "burst_time" => detail.burst_nanos = Some(number),
         _ => {}
@@ -118,7 +124,7 @@ fn cpu(trees: &V1Trees, files: &mut Files, path: &str, detail: &mut CgroupDetail
 }
 
 /// Lines of `major:minor operation number`, and a total.
-fn disks(files: &mut Files, dir: &std::path::Path) -> Vec<DiskTraffic> {
+fn disks(files: &mut KernelFileReader, dir: &std::path::Path) -> Vec<DiskTraffic> {
     let mut disks: Vec<DiskTraffic> = Vec::new();
     for (name, bytes) in [("blkio.throttle.io_service_bytes", true), ("blkio.throttle.io_serviced", false)] {
         for line in files.text(dir, name).unwrap_or_default().lines() {

@@ -2,13 +2,17 @@
 
 use std::path::Path;
 
-use ports::{CgroupDetail, CgroupUsage, Depth, DiskTraffic, Pressure, Pressures};
+use ports::{CgroupDetail, CgroupDetailLevel, CgroupUsage, DiskTraffic, PsiByResource, PsiStats};
 
-use super::files::Files;
+use super::files::KernelFileReader;
 use super::pressure;
 
 /// `None` when there is no such cgroup.
-pub(super) fn read(dir: &Path, files: &mut Files, depth: Depth) -> Option<CgroupUsage> {
+pub(super) fn read(
+    dir: &Path,
+    files: &mut KernelFileReader,
+    depth: CgroupDetailLevel,
+) -> Option<CgroupUsage> {
     let mut usage = CgroupUsage::default();
     let mut detail = CgroupDetail::default();
     // Every cgroup has this file, whatever controllers it has.
@@ -16,9 +20,9 @@ pub(super) fn read(dir: &Path, files: &mut Files, depth: Depth) -> Option<Cgroup
         "usage_usec" => usage.cpu_nanos = Some(number * 1000),
         "user_usec" => detail.cpu_user_nanos = Some(number * 1000),
         "system_usec" => detail.cpu_system_nanos = Some(number * 1000),
-        "nr_periods" => detail.cap_periods = Some(number),
-        "nr_throttled" => detail.capped_periods = Some(number),
-        "throttled_usec" => detail.capped_nanos = Some(number * 1000),
+        "nr_periods" => detail.cfs_periods = Some(number),
+        "nr_throttled" => detail.cfs_throttled_periods = Some(number),
+        "throttled_usec" => detail.cfs_throttled_nanos = Some(number * 1000),
         "nr_bursts" => detail.burst_periods = Some(number),
         "burst_usec" => detail.burst_nanos = Some(number * 1000),
         _ => {}
@@ -26,17 +30,17 @@ pub(super) fn read(dir: &Path, files: &mut Files, depth: Depth) -> Option<Cgroup
     memory(dir, files, &mut usage, &mut detail);
     usage.tasks = files.number(dir, "pids.current");
     usage.pressure = pressures(dir, files);
-    if depth == Depth::Full {
+    if depth == CgroupDetailLevel::Full {
         more_memory(dir, files, &mut detail);
         cap(dir, files, &mut detail);
-        detail.most_tasks = files.number(dir, "pids.max");
+        detail.task_limit = files.number(dir, "pids.max");
         detail.disks = disks(dir, files);
         usage.detail = Some(Box::new(detail));
     }
     Some(usage)
 }
 
-fn memory(dir: &Path, files: &mut Files, usage: &mut CgroupUsage, detail: &mut CgroupDetail) {
+fn memory(dir: &Path, files: &mut KernelFileReader, usage: &mut CgroupUsage, detail: &mut CgroupDetail) {
     files.table(dir, "memory.stat", |word, number| match word {
         "anon" => usage.rss_bytes = Some(number),
         "file" => detail.cache_bytes = Some(number),
@@ -57,20 +61,20 @@ fn memory(dir: &Path, files: &mut Files, usage: &mut CgroupUsage, detail: &mut C
     usage.memory_limit_bytes = files.limit(dir, "memory.max");
     usage.swap_bytes = files.number(dir, "memory.swap.current");
     usage.swap_limit_bytes = files.limit(dir, "memory.swap.max");
-    detail.swap_setting_bytes = usage.swap_limit_bytes;
+    detail.memory_swap_limit_raw_bytes = usage.swap_limit_bytes;
 }
 
-fn more_memory(dir: &Path, files: &mut Files, detail: &mut CgroupDetail) {
-    detail.most_bytes = files.number(dir, "memory.peak");
+fn more_memory(dir: &Path, files: &mut KernelFileReader, detail: &mut CgroupDetail) {
+    detail.max_usage_bytes = files.number(dir, "memory.peak");
     detail.memory_reservation_bytes = files.limit(dir, "memory.min").filter(|bytes| *bytes > 0);
     files.table(dir, "memory.events", |word, number| match word {
-        "max" => detail.limit_hits = Some(number),
+        "max" => detail.memory_failcnt = Some(number),
         "oom_kill" => detail.oom_kills = Some(number),
         _ => {}
     });
 }
 
-fn cap(dir: &Path, files: &mut Files, detail: &mut CgroupDetail) {
+fn cap(dir: &Path, files: &mut KernelFileReader, detail: &mut CgroupDetail) {
     // The way that runtimes go from shares to weight, taken back.
     detail.cpu_shares =
         files.number(dir, "cpu.weight").map(|weight| 2 + (weight.max(1) - 1) * 262_142 / 9_999);
@@ -79,13 +83,13 @@ fn cap(dir: &Path, files: &mut Files, detail: &mut CgroupDetail) {
     detail.cpu_period = words.next().and_then(|period| period.parse().ok());
 }
 
-fn pressures(dir: &Path, files: &mut Files) -> Pressures {
-    let mut read = |name: &str| -> Option<Pressure> { pressure::parse(files.text(dir, name)?) };
-    Pressures { cpu: read("cpu.pressure"), memory: read("memory.pressure"), io: read("io.pressure") }
+fn pressures(dir: &Path, files: &mut KernelFileReader) -> PsiByResource {
+    let mut read = |name: &str| -> Option<PsiStats> { pressure::parse(files.text(dir, name)?) };
+    PsiByResource { cpu: read("cpu.pressure"), memory: read("memory.pressure"), io: read("io.pressure") }
 }
 
 /// Lines of `major:minor rbytes=1 wbytes=2 rios=3 wios=4 …`.
-fn disks(dir: &Path, files: &mut Files) -> Vec<DiskTraffic> {
+fn disks(dir: &Path, files: &mut KernelFileReader) -> Vec<DiskTraffic> {
     let line = |line: &str| {
         let mut words = line.split_whitespace();
         let (major, minor) = words.next()?.split_once(':')?;

@@ -12,7 +12,7 @@ use ports::TreeFigures;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxAttributes};
 use rustix::io::Errno;
 
-use crate::walk::{Identity, Visitor, identity, look, walk};
+use crate::walk::{Identity, Visitor, identity, statx_nofollow, walk};
 
 const BLOCK: u64 = 512;
 /// Files with several names that are told apart. Each name of one more counts with its share of the file, so that a
@@ -46,9 +46,9 @@ pub(crate) fn count(top: BorrowedFd<'_>, is_left: &dyn Fn() -> bool) -> Counted 
     let mut counter = Counter {
         counted: Counted { figures: TreeFigures::default(), trouble: None },
         linked: HashSet::new(),
-        is_left,
+        is_cancelled: is_left,
     };
-    let result = look(top, c"", AtFlags::EMPTY_PATH).and_then(|found| {
+    let result = statx_nofollow(top, c"", AtFlags::EMPTY_PATH).and_then(|found| {
         counter.add(&found);
         walk(top, &mut counter)
     });
@@ -60,7 +60,7 @@ pub(crate) fn count(top: BorrowedFd<'_>, is_left: &dyn Fn() -> bool) -> Counted 
 struct Counter<'a> {
     counted: Counted,
     linked: HashSet<Identity>,
-    is_left: &'a dyn Fn() -> bool,
+    is_cancelled: &'a dyn Fn() -> bool,
 }
 
 impl Counter<'_> {
@@ -92,10 +92,10 @@ impl Counter<'_> {
 
 impl Visitor for Counter<'_> {
     fn entry(&mut self, dir: BorrowedFd<'_>, name: &CStr, _: FileType) -> Result<bool, Errno> {
-        if (self.is_left)() {
+        if (self.is_cancelled)() {
             return Err(Errno::CANCELED);
         }
-        let found = match look(dir, name, AtFlags::empty()) {
+        let found = match statx_nofollow(dir, name, AtFlags::empty()) {
             Ok(found) => found,
             Err(errno) => {
                 self.note(errno);

@@ -11,7 +11,7 @@
 //! | a bare number for a quantity | its text |
 //! | a time after the last one that we can hold | the last one that we can hold |
 //!
-//! It also leaves out what nobody needs ([`Take`]), without decoding it: a field that is skipped can't be wrong, however
+//! It also leaves out what nobody needs ([`FieldFilter`]), without decoding it: a field that is skipped can't be wrong, however
 //! deep it is. And it knows where it is, so that an error names the field.
 
 use std::borrow::Cow;
@@ -26,24 +26,24 @@ use serde::de::{
 use serde_json::Number;
 
 use super::{CodecError, one_line};
-use crate::bounds::{Bound, cut};
+use crate::text_limits::{TextLimit, truncate_text};
 
 /// Which fields of an object are decoded.
 #[derive(Clone, Copy, Debug)]
-pub enum Take {
+pub enum FieldFilter {
     Skip,
     Whole,
     /// These fields, and no other. In a list: of each element.
-    Only(&'static [(&'static str, Take)]),
+    Only(&'static [(&'static str, FieldFilter)]),
     /// All fields; of these, what is said here.
-    Except(&'static [(&'static str, Take)]),
+    Except(&'static [(&'static str, FieldFilter)]),
 }
 
-impl Take {
-    fn of_field(self, name: &str) -> Take {
+impl FieldFilter {
+    fn of_field(self, name: &str) -> FieldFilter {
         let (fields, others) = match self {
-            Take::Only(fields) => (fields, Take::Skip),
-            Take::Except(fields) => (fields, Take::Whole),
+            FieldFilter::Only(fields) => (fields, FieldFilter::Skip),
+            FieldFilter::Except(fields) => (fields, FieldFilter::Whole),
             other => return other,
         };
         fields.iter().find(|(known, _)| *known == name).map_or(others, |(_, take)| *take)
@@ -51,7 +51,7 @@ impl Take {
 }
 
 /// Who wrote which field is half of many objects, and nothing to us.
-const METADATA: Take = Take::Except(&[("managedFields", Take::Skip)]);
+const METADATA: FieldFilter = FieldFilter::Except(&[("managedFields", FieldFilter::Skip)]);
 
 /// What the bytes hold beside the fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,30 +63,30 @@ pub enum Quantities {
 }
 
 /// The object that the bytes are, as far as it is wanted.
-pub fn decode<T: DeserializeOwned>(json: &[u8], take: Take) -> Result<T, CodecError> {
+pub fn decode<T: DeserializeOwned>(json: &[u8], take: FieldFilter) -> Result<T, CodecError> {
     decode_with(json, take, Quantities::Trusted)
 }
 
 pub(super) fn decode_with<T: DeserializeOwned>(
     json: &[u8],
-    take: Take,
+    take: FieldFilter,
     quantities: Quantities,
 ) -> Result<T, CodecError> {
     let mut source = serde_json::Deserializer::from_slice(json);
-    let trail = Trail::default();
-    let place = Place { take, form: Form::Typed, trail: &trail, quantities };
-    let read = T::deserialize(Reader { source: &mut source, place });
+    let trail = FieldPath::default();
+    let place = DecodeContext { take, form: DecodeKind::Typed, trail: &trail, quantities };
+    let read = T::deserialize(LenientDeserializer { source: &mut source, place });
     let read = read.and_then(|value| source.end().map(|()| value));
     read.map_err(|error| failure(&error, &trail))
 }
 
-fn failure(error: &serde_json::Error, trail: &Trail<'_>) -> CodecError {
+fn failure(error: &serde_json::Error, trail: &FieldPath<'_>) -> CodecError {
     let (line, column) = (error.line() as u64, error.column() as u64);
     let text = one_line(&error.to_string());
     // serde_json repeats the place at the end of its message
     let detail = text.strip_suffix(&format!(" at line {line} column {column}")).unwrap_or(&text).to_owned();
-    let detail = cut(detail, Bound::ServerMessage);
-    match cut(trail.to_string(), Bound::ServerMessage) {
+    let detail = truncate_text(detail, TextLimit::ServerMessage);
+    match truncate_text(trail.to_string(), TextLimit::ServerMessage) {
         path if error.is_data() && !path.is_empty() => CodecError::Field { path, detail },
         _ if line > 0 => CodecError::Syntax { line, column, detail },
         _ => CodecError::Unplaced { detail },
@@ -95,15 +95,15 @@ fn failure(error: &serde_json::Error, trail: &Trail<'_>) -> CodecError {
 
 /// The fields from the object's top to the one that is being read. After an error it ends at the culprit.
 #[derive(Default)]
-struct Trail<'de>(RefCell<Vec<Step<'de>>>);
+struct FieldPath<'de>(RefCell<Vec<PathSegment<'de>>>);
 
-enum Step<'de> {
+enum PathSegment<'de> {
     Field(Cow<'de, str>),
     Element(usize),
 }
 
-impl<'de> Trail<'de> {
-    fn enter(&self, step: Step<'de>) {
+impl<'de> FieldPath<'de> {
+    fn enter(&self, step: PathSegment<'de>) {
         self.0.borrow_mut().push(step);
     }
 
@@ -112,13 +112,13 @@ impl<'de> Trail<'de> {
     }
 }
 
-impl fmt::Display for Trail<'_> {
+impl fmt::Display for FieldPath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, step) in self.0.borrow().iter().enumerate() {
             match step {
-                Step::Field(name) if index == 0 => write!(f, "{name}")?,
-                Step::Field(name) => write!(f, ".{name}")?,
-                Step::Element(number) => write!(f, "[{number}]")?,
+                PathSegment::Field(name) if index == 0 => write!(f, "{name}")?,
+                PathSegment::Field(name) => write!(f, ".{name}")?,
+                PathSegment::Element(number) => write!(f, "[{number}]")?,
             }
         }
         Ok(())
@@ -127,7 +127,7 @@ impl fmt::Display for Trail<'_> {
 
 /// What kind of value is being read, where its own type does not tell.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum DecodeKind {
     Typed,
     Time,
     Quantity,
@@ -135,42 +135,42 @@ enum Form {
     Raw,
 }
 
-impl Form {
-    fn of_newtype(self, name: &str) -> Form {
+impl DecodeKind {
+    fn of_newtype(self, name: &str) -> DecodeKind {
         match name {
-            _ if self == Form::Raw => Form::Raw,
-            "Time" | "MicroTime" => Form::Time,
-            "Quantity" => Form::Quantity,
-            "FieldsV1" | "RawExtension" | "JSON" => Form::Raw,
-            _ => Form::Typed,
+            _ if self == DecodeKind::Raw => DecodeKind::Raw,
+            "Time" | "MicroTime" => DecodeKind::Time,
+            "Quantity" => DecodeKind::Quantity,
+            "FieldsV1" | "RawExtension" | "JSON" => DecodeKind::Raw,
+            _ => DecodeKind::Typed,
         }
     }
 
-    fn of_parts(self) -> Form {
-        if self == Form::Raw { Form::Raw } else { Form::Typed }
+    fn of_parts(self) -> DecodeKind {
+        if self == DecodeKind::Raw { DecodeKind::Raw } else { DecodeKind::Typed }
     }
 }
 
 /// Where in an object we are.
-struct Place<'t, 'de> {
-    take: Take,
-    form: Form,
-    trail: &'t Trail<'de>,
+struct DecodeContext<'t, 'de> {
+    take: FieldFilter,
+    form: DecodeKind,
+    trail: &'t FieldPath<'de>,
     quantities: Quantities,
 }
 
-impl Clone for Place<'_, '_> {
+impl Clone for DecodeContext<'_, '_> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl Copy for Place<'_, '_> {}
+impl Copy for DecodeContext<'_, '_> {}
 
 /// The deserializer that the types see.
-struct Reader<'t, 'de, D> {
+struct LenientDeserializer<'t, 'de, D> {
     source: D,
-    place: Place<'t, 'de>,
+    place: DecodeContext<'t, 'de>,
 }
 
 /// Reads a value of any JSON type: `zero` is what a `null` counts as.
@@ -184,7 +184,7 @@ macro_rules! with_zero {
 
 const ZERO_TIME: &str = "\"0001-01-01T00:00:00Z\"";
 
-impl<'t, 'de, D: Deserializer<'de>> Reader<'t, 'de, D> {
+impl<'t, 'de, D: Deserializer<'de>> LenientDeserializer<'t, 'de, D> {
     fn read<V: Visitor<'de>>(self, visitor: V, zero: &'static str) -> Result<V::Value, D::Error> {
         self.read_struct(visitor, zero, &[])
     }
@@ -196,16 +196,21 @@ impl<'t, 'de, D: Deserializer<'de>> Reader<'t, 'de, D> {
         owed: &'static [&'static str],
     ) -> Result<V::Value, D::Error> {
         let zero = match self.place.form {
-            Form::Time => ZERO_TIME,
-            Form::Quantity => "\"0\"",
-            Form::Raw => "null",
-            Form::Typed => zero,
+            DecodeKind::Time => ZERO_TIME,
+            DecodeKind::Quantity => "\"0\"",
+            DecodeKind::Raw => "null",
+            DecodeKind::Typed => zero,
         };
-        self.source.deserialize_any(Reading { visitor, place: self.place, zero, owed })
+        self.source.deserialize_any(LenientVisitor {
+            visitor,
+            place: self.place,
+            null_json: zero,
+            required_fields: owed,
+        })
     }
 }
 
-impl<'de, D: Deserializer<'de>> Deserializer<'de> for Reader<'_, 'de, D> {
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for LenientDeserializer<'_, 'de, D> {
     type Error = D::Error;
 
     with_zero! {
@@ -234,7 +239,12 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Reader<'_, 'de, D> {
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
         let (place, zero) = (self.place, "null");
-        self.source.deserialize_option(Reading { visitor, place, zero, owed: &[] })
+        self.source.deserialize_option(LenientVisitor {
+            visitor,
+            place,
+            null_json: zero,
+            required_fields: &[],
+        })
     }
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(
@@ -242,8 +252,8 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Reader<'_, 'de, D> {
         name: &'static str,
         visitor: V,
     ) -> Result<V::Value, D::Error> {
-        let place = Place { form: self.place.form.of_newtype(name), ..self.place };
-        let reading = Reading { visitor, place, zero: "null", owed: &[] };
+        let place = DecodeContext { form: self.place.form.of_newtype(name), ..self.place };
+        let reading = LenientVisitor { visitor, place, null_json: "null", required_fields: &[] };
         self.source.deserialize_newtype_struct(name, reading)
     }
 
@@ -253,7 +263,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Reader<'_, 'de, D> {
         _fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, D::Error> {
-        if name == "ObjectMeta" && matches!(self.place.take, Take::Whole) {
+        if name == "ObjectMeta" && matches!(self.place.take, FieldFilter::Whole) {
             self.place.take = METADATA;
         }
         // The only types that we use and that insist on a field.
@@ -297,20 +307,20 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Reader<'_, 'de, D> {
 }
 
 /// Between the source and a type's own visitor.
-struct Reading<'t, 'de, V> {
+struct LenientVisitor<'t, 'de, V> {
     visitor: V,
-    place: Place<'t, 'de>,
+    place: DecodeContext<'t, 'de>,
     /// JSON of what a `null` counts as.
-    zero: &'static str,
+    null_json: &'static str,
     /// Fields that the type can't do without.
-    owed: &'static [&'static str],
+    required_fields: &'static [&'static str],
 }
 
 macro_rules! numbers {
     ($($method:ident $type:ty => $number:expr),+ $(,)?) => {
         $(fn $method<E: Error>(self, value: $type) -> Result<V::Value, E> {
             match self.place.form {
-                Form::Quantity => self.visit_string($number(value).to_string()),
+                DecodeKind::Quantity => self.visit_string($number(value).to_string()),
                 _ => self.visitor.$method(value),
             }
         })+
@@ -322,7 +332,7 @@ fn of_float(value: f64) -> Number {
     Number::from_f64(value).unwrap_or_else(|| Number::from(0))
 }
 
-impl<'de, V: Visitor<'de>> Visitor<'de> for Reading<'_, 'de, V> {
+impl<'de, V: Visitor<'de>> Visitor<'de> for LenientVisitor<'_, 'de, V> {
     type Value = V::Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -337,27 +347,27 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Reading<'_, 'de, V> {
 
     fn visit_str<E: Error>(self, value: &str) -> Result<V::Value, E> {
         match self.place.form {
-            Form::Time => self.visitor.visit_str(&representable_time(value)),
-            Form::Quantity => {
+            DecodeKind::Time => self.visitor.visit_str(&representable_time(value)),
+            DecodeKind::Quantity => {
                 self.check_quantity(value)?;
                 self.visitor.visit_str(value)
             }
-            Form::Typed | Form::Raw => self.visitor.visit_str(value),
+            DecodeKind::Typed | DecodeKind::Raw => self.visitor.visit_str(value),
         }
     }
 
     fn visit_string<E: Error>(self, value: String) -> Result<V::Value, E> {
         match self.place.form {
-            Form::Typed | Form::Raw => self.visitor.visit_string(value),
-            Form::Time | Form::Quantity => self.visit_str(&value),
+            DecodeKind::Typed | DecodeKind::Raw => self.visitor.visit_string(value),
+            DecodeKind::Time | DecodeKind::Quantity => self.visit_str(&value),
         }
     }
 
     fn visit_unit<E: Error>(self) -> Result<V::Value, E> {
-        if self.zero == "null" {
+        if self.null_json == "null" {
             return self.visitor.visit_unit();
         }
-        let bytes: &'de [u8] = self.zero.as_bytes();
+        let bytes: &'de [u8] = self.null_json.as_bytes();
         serde_json::Deserializer::from_slice(bytes).deserialize_any(self).map_err(E::custom)
     }
 
@@ -366,23 +376,23 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Reading<'_, 'de, V> {
     }
 
     fn visit_some<D: Deserializer<'de>>(self, source: D) -> Result<V::Value, D::Error> {
-        self.visitor.visit_some(Reader { source, place: self.place })
+        self.visitor.visit_some(LenientDeserializer { source, place: self.place })
     }
 
     fn visit_newtype_struct<D: Deserializer<'de>>(self, source: D) -> Result<V::Value, D::Error> {
-        self.visitor.visit_newtype_struct(Reader { source, place: self.place })
+        self.visitor.visit_newtype_struct(LenientDeserializer { source, place: self.place })
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, elements: A) -> Result<V::Value, A::Error> {
-        self.visitor.visit_seq(Elements { elements, place: self.place, next: 0 })
+        self.visitor.visit_seq(LenientSeqAccess { elements, place: self.place, next: 0 })
     }
 
     fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<V::Value, A::Error> {
-        self.visitor.visit_map(Fields {
+        self.visitor.visit_map(LenientMapAccess {
             fields,
             place: self.place,
-            take: Take::Whole,
-            owed: self.owed,
+            take: FieldFilter::Whole,
+            required_fields: self.required_fields,
             is_owed: false,
         })
     }
@@ -392,7 +402,7 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Reading<'_, 'de, V> {
     }
 }
 
-impl<V> Reading<'_, '_, V> {
+impl<V> LenientVisitor<'_, '_, V> {
     fn check_quantity<E: Error>(&self, text: &str) -> Result<(), E> {
         match self.place.quantities {
             Quantities::Trusted => Ok(()),
@@ -416,19 +426,19 @@ fn representable_time(text: &str) -> Cow<'_, str> {
     if is_far && is_time { Cow::Borrowed("9999-12-30T22:00:00Z") } else { text.into() }
 }
 
-struct Elements<'t, 'de, A> {
+struct LenientSeqAccess<'t, 'de, A> {
     elements: A,
-    place: Place<'t, 'de>,
+    place: DecodeContext<'t, 'de>,
     next: usize,
 }
 
-impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Elements<'_, 'de, A> {
+impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for LenientSeqAccess<'_, 'de, A> {
     type Error = A::Error;
 
     fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, A::Error> {
-        let place = Place { form: self.place.form.of_parts(), ..self.place };
-        place.trail.enter(Step::Element(self.next));
-        let element = self.elements.next_element_seed(Part { seed, place })?;
+        let place = DecodeContext { form: self.place.form.of_parts(), ..self.place };
+        place.trail.enter(PathSegment::Element(self.next));
+        let element = self.elements.next_element_seed(LenientSeed { seed, place })?;
         place.trail.leave();
         self.next += 1;
         Ok(element)
@@ -439,41 +449,42 @@ impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Elements<'_, 'de, A> {
     }
 }
 
-struct Fields<'t, 'de, A> {
+struct LenientMapAccess<'t, 'de, A> {
     fields: A,
-    place: Place<'t, 'de>,
+    place: DecodeContext<'t, 'de>,
     /// Of the field whose value comes next.
-    take: Take,
-    owed: &'static [&'static str],
+    take: FieldFilter,
+    required_fields: &'static [&'static str],
     /// The value that comes next is not there.
     is_owed: bool,
 }
 
-impl<'de, A: MapAccess<'de>> MapAccess<'de> for Fields<'_, 'de, A> {
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for LenientMapAccess<'_, 'de, A> {
     type Error = A::Error;
 
     fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, A::Error> {
-        while let Some(name) = self.fields.next_key_seed(Name)? {
+        while let Some(name) = self.fields.next_key_seed(FieldName)? {
             let take = self.place.take.of_field(&name);
-            if matches!(take, Take::Skip) {
+            if matches!(take, FieldFilter::Skip) {
                 self.fields.next_value::<IgnoredAny>()?;
                 continue;
             }
             self.take = take;
-            self.owed = if self.owed.contains(&&*name) { &[] } else { self.owed };
+            self.required_fields =
+                if self.required_fields.contains(&&*name) { &[] } else { self.required_fields };
             let key = seed.deserialize(CowStrDeserializer::<A::Error>::new(Cow::Borrowed(&*name)))?;
-            self.place.trail.enter(Step::Field(name));
+            self.place.trail.enter(PathSegment::Field(name));
             return Ok(Some(key));
         }
-        let Some((name, rest)) = self.owed.split_first() else { return Ok(None) };
-        (self.owed, self.is_owed) = (rest, true);
-        self.place.trail.enter(Step::Field(Cow::Borrowed(name)));
+        let Some((name, rest)) = self.required_fields.split_first() else { return Ok(None) };
+        (self.required_fields, self.is_owed) = (rest, true);
+        self.place.trail.enter(PathSegment::Field(Cow::Borrowed(name)));
         seed.deserialize(CowStrDeserializer::<A::Error>::new(Cow::Borrowed(*name))).map(Some)
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, A::Error> {
-        let place = Place { take: self.take, form: self.place.form.of_parts(), ..self.place };
-        let part = Part { seed, place };
+        let place = DecodeContext { take: self.take, form: self.place.form.of_parts(), ..self.place };
+        let part = LenientSeed { seed, place };
         let value = if self.is_owed {
             let nothing: &'de [u8] = b"null";
             part.deserialize(&mut serde_json::Deserializer::from_slice(nothing)).map_err(A::Error::custom)?
@@ -486,23 +497,23 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Fields<'_, 'de, A> {
 }
 
 /// One element or field's value.
-struct Part<'t, 'de, S> {
+struct LenientSeed<'t, 'de, S> {
     seed: S,
-    place: Place<'t, 'de>,
+    place: DecodeContext<'t, 'de>,
 }
 
-impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Part<'_, 'de, S> {
+impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for LenientSeed<'_, 'de, S> {
     type Value = S::Value;
 
     fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<S::Value, D::Error> {
-        self.seed.deserialize(Reader { source, place: self.place })
+        self.seed.deserialize(LenientDeserializer { source, place: self.place })
     }
 }
 
 /// A field's name, without a copy where it stands in the bytes as it is.
-struct Name;
+struct FieldName;
 
-impl<'de> DeserializeSeed<'de> for Name {
+impl<'de> DeserializeSeed<'de> for FieldName {
     type Value = Cow<'de, str>;
 
     fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<Cow<'de, str>, D::Error> {
@@ -510,7 +521,7 @@ impl<'de> DeserializeSeed<'de> for Name {
     }
 }
 
-impl<'de> Visitor<'de> for Name {
+impl<'de> Visitor<'de> for FieldName {
     type Value = Cow<'de, str>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,8 +1,8 @@
 use super::*;
 use crate::DriverClients;
-use crate::served::csi::node_server::{Node, NodeServer};
-use crate::served::csi::{NodeGetInfoRequest, NodeGetInfoResponse};
-use crate::served::registration as served;
+use crate::test_server::csi::node_server::{Node, NodeServer};
+use crate::test_server::csi::{NodeGetInfoRequest, NodeGetInfoResponse};
+use crate::test_server::registration as served;
 use ports::CsiDrivers;
 use served::registration_server::{Registration, RegistrationServer};
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Node for Driver {
         &self,
         _: Request<NodeGetInfoRequest>,
     ) -> Result<Response<NodeGetInfoResponse>, Status> {
-        let topology = crate::served::csi::Topology { segments: [("zone".into(), "a".into())].into() };
+        let topology = crate::test_server::csi::Topology { segments: [("zone".into(), "a".into())].into() };
         Ok(Response::new(NodeGetInfoResponse {
             node_id: "me".into(),
             max_volumes_per_node: 7,
@@ -80,20 +80,20 @@ async fn sockets_come_go_and_are_made_anew() {
     std::fs::write(temp.path().join("file.sock"), "no socket").unwrap();
     bind(&temp.path().join(".hidden.sock"));
     let mut notices = PluginRegistry::new(temp.path()).watch();
-    assert_eq!(notices.next().await, Some(SocketNotice::Came { path: text(&early) }));
+    assert_eq!(notices.next().await, Some(PluginSocketEvent::Added { path: text(&early) }));
 
     let deep = temp.path().join("a/b/deep.sock");
     std::fs::create_dir_all(deep.parent().unwrap()).unwrap();
     bind(&deep);
-    assert_eq!(notices.next().await, Some(SocketNotice::Came { path: text(&deep) }));
+    assert_eq!(notices.next().await, Some(PluginSocketEvent::Added { path: text(&deep) }));
 
     std::fs::remove_file(&early).unwrap();
     bind(&early);
-    assert_eq!(notices.next().await, Some(SocketNotice::Gone { path: text(&early) }));
-    assert_eq!(notices.next().await, Some(SocketNotice::Came { path: text(&early) }));
+    assert_eq!(notices.next().await, Some(PluginSocketEvent::Gone { path: text(&early) }));
+    assert_eq!(notices.next().await, Some(PluginSocketEvent::Added { path: text(&early) }));
 
     std::fs::remove_dir_all(temp.path().join("a")).unwrap();
-    assert_eq!(notices.next().await, Some(SocketNotice::Gone { path: text(&deep) }));
+    assert_eq!(notices.next().await, Some(PluginSocketEvent::Gone { path: text(&deep) }));
 }
 
 #[tokio::test]
@@ -103,34 +103,37 @@ async fn a_plugin_is_asked_and_told() {
     let (told, mut heard) = mpsc::unbounded_channel();
     let running = serve(&socket, told);
     let registry = PluginRegistry::new(temp.path());
-    let info = registry.info(&text(&socket)).await.unwrap();
+    let info = registry.get_info(&text(&socket)).await.unwrap();
     assert_eq!((info.kind.as_str(), info.name.as_str()), ("CSIPlugin", "disk.example"));
-    registry.notify(&text(&socket), Some("no")).await.unwrap();
-    registry.notify(&text(&socket), None).await.unwrap();
+    registry.notify_registration_status(&text(&socket), Some("no")).await.unwrap();
+    registry.notify_registration_status(&text(&socket), None).await.unwrap();
     assert_eq!(heard.recv().await, Some((false, "no".to_owned())));
     assert_eq!(heard.recv().await, Some((true, String::new())));
 
     let drivers = Arc::new(DriverClients::default());
-    let unknown = drivers.node_info("disk.example").await.unwrap_err();
+    let unknown = drivers.node_get_info("disk.example").await.unwrap_err();
     assert_eq!(
         unknown.to_string(),
         "driver name disk.example not found in the list of registered CSI drivers"
     );
-    drivers.place("disk.example", Some(&format!("unix://{}", text(&socket))));
-    let node = drivers.node_info("disk.example").await.unwrap();
+    drivers.set_endpoint("disk.example", Some(&format!("unix://{}", text(&socket))));
+    let node = drivers.node_get_info("disk.example").await.unwrap();
     assert_eq!((node.node_id.as_str(), node.max_volumes), ("me", 7));
     assert_eq!(node.topology.get("zone").map(String::as_str), Some("a"));
     // What it does not know is told as gRPC tells it, and so is that nobody listens any more.
-    let missing = drivers.unpublish("disk.example", "h", "/t").await.unwrap_err();
+    let missing = drivers.node_unpublish_volume("disk.example", "h", "/t").await.unwrap_err();
     assert!(matches!(missing, CsiError::Rpc { code: "Unimplemented", .. }), "{missing}");
     running.abort();
     let _ = running.await;
     std::fs::remove_file(&socket).unwrap();
-    drivers.place("disk.example", Some(&text(&socket)));
-    let away = drivers.unpublish("disk.example", "h", "/t").await.unwrap_err();
+    drivers.set_endpoint("disk.example", Some(&text(&socket)));
+    let away = drivers.node_unpublish_volume("disk.example", "h", "/t").await.unwrap_err();
     assert!(matches!(&away, CsiError::Rpc { code: "Unavailable", message } if message.contains("p.sock")));
-    drivers.place("disk.example", None);
-    assert!(matches!(drivers.abilities("disk.example").await, Err(CsiError::NotRegistered { .. })));
+    drivers.set_endpoint("disk.example", None);
+    assert!(matches!(
+        drivers.node_get_capabilities("disk.example").await,
+        Err(CsiError::NotRegistered { .. })
+    ));
 }
 
 #[tokio::test(start_paused = true)]
@@ -138,7 +141,7 @@ async fn a_plugin_that_never_answers_is_given_up() {
     let temp = tempfile::tempdir().unwrap();
     let socket = temp.path().join("p.sock");
     let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-    let error = PluginRegistry::new(temp.path()).info(&text(&socket)).await.unwrap_err();
+    let error = PluginRegistry::new(temp.path()).get_info(&text(&socket)).await.unwrap_err();
     assert_eq!(error, CsiError::timed_out());
     assert!(!error.is_final());
 }

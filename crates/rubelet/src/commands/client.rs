@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
 /// A little more than the agent itself gives a question.
-const PATIENCE: Duration = Duration::from_secs(15);
+const AGENT_TIMEOUT: Duration = Duration::from_secs(15);
 
 #[derive(thiserror::Error, Debug)]
 pub enum ClientError {
@@ -32,17 +32,17 @@ pub enum ClientError {
         #[source]
         source: io::Error,
     },
-    #[error("the conversation with the agent on {} broke off", socket.display())]
-    Broken {
+    #[error("the connection to the agent on {} was closed", socket.display())]
+    ConnectionLost {
         socket: PathBuf,
         #[source]
         source: hyper::Error,
     },
-    #[error("the agent on {} did not answer within {PATIENCE:?}", socket.display())]
-    Silent { socket: PathBuf },
+    #[error("the agent on {} did not answer within {AGENT_TIMEOUT:?}", socket.display())]
+    TimedOut { socket: PathBuf },
     #[error("the agent refused to answer: {message}")]
     Refused { message: String },
-    #[error("the answer of the agent cannot be read: it may be of another version")]
+    #[error("the agent's response cannot be read: the agent may be another version")]
     Unreadable(#[source] serde_json::Error),
 }
 
@@ -70,8 +70,8 @@ impl Client {
     }
 
     async fn ask<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        let answer = tokio::time::timeout(PATIENCE, self.exchange(path)).await;
-        let silent = |_| ClientError::Silent { socket: self.socket.clone() };
+        let answer = tokio::time::timeout(AGENT_TIMEOUT, self.exchange(path)).await;
+        let silent = |_| ClientError::TimedOut { socket: self.socket.clone() };
         let (status, body) = answer.map_err(silent)??;
         match status {
             StatusCode::OK => serde_json::from_slice(&body).map_err(ClientError::Unreadable),
@@ -82,7 +82,7 @@ impl Client {
     async fn exchange(&self, path: &str) -> Result<(StatusCode, Bytes), ClientError> {
         let stream =
             UnixStream::connect(&self.socket).await.map_err(|error| cannot_connect(&self.socket, error))?;
-        let broken = |source| ClientError::Broken { socket: self.socket.clone(), source };
+        let broken = |source| ClientError::ConnectionLost { socket: self.socket.clone(), source };
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
         // Its end shows in the answer.
@@ -146,8 +146,8 @@ mod tests {
     #[test]
     fn refusals_are_told_in_the_agents_words() {
         assert_eq!(
-            refusal(StatusCode::SERVICE_UNAVAILABLE, br#"{"error":"the agent is ending"}"#),
-            "the agent is ending"
+            refusal(StatusCode::SERVICE_UNAVAILABLE, br#"{"error":"the agent is shutting down"}"#),
+            "the agent is shutting down"
         );
         assert_eq!(refusal(StatusCode::NOT_FOUND, b"no JSON"), "404 Not Found");
     }

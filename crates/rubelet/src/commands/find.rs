@@ -3,7 +3,7 @@
 use model::report::PodReport;
 
 /// How many names an error lists.
-const NAMES_SHOWN: usize = 8;
+const MAX_NAMES_SHOWN: usize = 8;
 
 #[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
 pub enum FindError {
@@ -11,7 +11,7 @@ pub enum FindError {
     NotFound { wanted: String, namespace: Option<String>, near: Vec<String>, all: bool },
     #[error("{wanted} could be any of {}: name one with its namespace", names.join(", "))]
     Ambiguous { wanted: String, names: Vec<String> },
-    #[error("the pod is asked for in namespace {given} and in {wanted}")]
+    #[error("two namespaces are given: {given} (option) and {wanted} (argument)")]
     TwoNamespaces { given: String, wanted: String },
 }
 
@@ -29,7 +29,7 @@ fn hint(near: &[String], all: bool) -> String {
 
 /// The pods that `wanted` means: `name`, `namespace/name` or a UID, where a static pod may be named without the
 /// node's name at its end. More than one only when they have the same name: then one of them is going.
-pub fn find<'a>(
+pub fn find_pods<'a>(
     pods: &'a [PodReport],
     node: &str,
     wanted: &str,
@@ -49,7 +49,7 @@ pub fn find<'a>(
         [&|pod| pod.name == name, &|pod| pod.uid == name, &|pod| pod.name == full && pod.source != "api"];
     let found = ways.iter().map(|way| here.iter().copied().filter(|pod| way(pod)).collect::<Vec<_>>());
     let Some(found) = found.into_iter().find(|found| !found.is_empty()) else {
-        let (near, all) = near(&here, name);
+        let (near, all) = similar_names(&here, name);
         return Err(FindError::NotFound {
             wanted: name.into(),
             namespace: namespace.map(Into::into),
@@ -71,7 +71,7 @@ fn full_name(pod: &PodReport) -> String {
 }
 
 /// Names that look alike, or else (and then `true`) just names.
-fn near(pods: &[&PodReport], name: &str) -> (Vec<String>, bool) {
+fn similar_names(pods: &[&PodReport], name: &str) -> (Vec<String>, bool) {
     let alike = |pod: &&&PodReport| {
         let start = |text: &str| text.chars().take(3).collect::<String>();
         pod.name.contains(name) || name.contains(&pod.name) || start(&pod.name) == start(name)
@@ -80,7 +80,7 @@ fn near(pods: &[&PodReport], name: &str) -> (Vec<String>, bool) {
         let mut names: Vec<String> = pods.map(|pod| full_name(pod)).collect();
         names.sort();
         names.dedup();
-        names.truncate(NAMES_SHOWN);
+        names.truncate(MAX_NAMES_SHOWN);
         names
     };
     let near = names(&mut pods.iter().filter(alike));
@@ -126,7 +126,7 @@ pub mod tests {
     fn pods_are_found_by_every_name() {
         let check = |wanted: &str, namespace: Option<&str>, expect: &[&str]| {
             let pods = pods();
-            let found = find(&pods, "vm", wanted, namespace).unwrap();
+            let found = find_pods(&pods, "vm", wanted, namespace).unwrap();
             assert_eq!(found.iter().map(|pod| pod.uid.as_str()).collect::<Vec<_>>(), expect, "{wanted}");
         };
         check("etcd-vm", None, &["u3"]);
@@ -144,7 +144,7 @@ pub mod tests {
     #[test]
     fn what_is_not_found_is_told_with_what_there_is() {
         let check = |pods: &[PodReport], wanted: &str, namespace: Option<&str>, expect: &str| {
-            assert_eq!(find(pods, "vm", wanted, namespace).unwrap_err().to_string(), expect);
+            assert_eq!(find_pods(pods, "vm", wanted, namespace).unwrap_err().to_string(), expect);
         };
         let pods = pods();
         check(
@@ -167,6 +167,6 @@ pub mod tests {
         );
         check(&pods, "api", None, "there is no pod api: did you mean default/api-vm?");
         check(&[], "x", None, "there is no pod x: the agent has no pods");
-        check(&pods, "a/b", Some("c"), "the pod is asked for in namespace c and in a");
+        check(&pods, "a/b", Some("c"), "two namespaces are given: c (option) and a (argument)");
     }
 }

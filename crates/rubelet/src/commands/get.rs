@@ -6,13 +6,13 @@ use model::Wall;
 use model::report::{NodeReport, PodReport, WatchReport};
 
 use super::client::Client;
-use super::options::{Given, Switch, UsageError};
+use super::options::{CommandArguments, CommandOption, UsageError};
 use super::show::{age as age_of, age_at, one_line, table};
-use super::{CommandError, Out, find, now, print, print_json};
+use super::{CommandError, OutputWriter, find, now, print, print_json};
 
 pub const ABOUT: &str = "Shows the pods of the agent that runs on this node, or the node itself.";
 pub const USAGE: &str = "  rubelet get pods [pod] [options]\n  rubelet get node [options]";
-pub const SWITCHES: &[Switch] = &[Switch {
+pub const OPTIONS: &[CommandOption] = &[CommandOption {
     name: "output",
     letter: Some('o'),
     value: Some("FORMAT"),
@@ -26,7 +26,11 @@ enum Format {
     Json,
 }
 
-pub async fn run(client: &Client, given: &Given, out: Out<'_>) -> Result<(), CommandError> {
+pub async fn run(
+    client: &Client,
+    given: &CommandArguments,
+    out: OutputWriter<'_>,
+) -> Result<(), CommandError> {
     let format = format(given)?;
     let words: Vec<&str> = given.words.iter().map(String::as_str).collect();
     match words.as_slice() {
@@ -39,17 +43,17 @@ pub async fn run(client: &Client, given: &Given, out: Out<'_>) -> Result<(), Com
                 _ => print(out, &(node_table(&node) + &watch_table(&node, format == Format::Wide))),
             }
         }
-        [] => Err(UsageError::Arguments("say what to get: pods or node".into()).into()),
+        [] => Err(UsageError::Arguments("missing argument: pods or node".into()).into()),
         ["pods" | "pod" | "po" | "node" | "nodes" | "no", ..] => {
-            Err(UsageError::Arguments("too many words".into()).into())
+            Err(UsageError::Arguments("too many arguments".into()).into())
         }
         [other, ..] => {
-            Err(UsageError::Arguments(format!("there is no {other} to get, only pods and node")).into())
+            Err(UsageError::Arguments(format!("unknown argument {other}: expected pods or node")).into())
         }
     }
 }
 
-fn format(given: &Given) -> Result<Format, UsageError> {
+fn format(given: &CommandArguments) -> Result<Format, UsageError> {
     match given.value("output") {
         None => Ok(Format::Table),
         Some("wide") => Ok(Format::Wide),
@@ -57,22 +61,22 @@ fn format(given: &Given) -> Result<Format, UsageError> {
         Some(other) => Err(UsageError::BadValue {
             name: "output",
             value: other.to_owned(),
-            expected: "it is wide or json".to_owned(),
+            expected: "expected wide or json".to_owned(),
         }),
     }
 }
 
 async fn pods(
     client: &Client,
-    given: &Given,
+    given: &CommandArguments,
     name: Option<&str>,
     format: Format,
-    out: Out<'_>,
+    out: OutputWriter<'_>,
 ) -> Result<(), CommandError> {
     let namespace = given.value("namespace");
     let all = client.pods().await?;
     let mut shown: Vec<&PodReport> = match name {
-        Some(name) => find::find(&all, &client.node().await?.name, name, namespace)?,
+        Some(name) => find::find_pods(&all, &client.node().await?.name, name, namespace)?,
         None => {
             all.iter().filter(|pod| namespace.is_none_or(|namespace| pod.namespace == namespace)).collect()
         }
@@ -132,7 +136,7 @@ fn watch_table(node: &NodeReport, all: bool) -> String {
     let is_shown = |watch: &&WatchReport| {
         all || watch.object.is_empty() || watch.is_held() || !watch.unreadable.is_empty()
     };
-    let mut rows = vec![["WATCH", "LAST WORD", "HELD BY", "UNREADABLE"].map(str::to_owned).to_vec()];
+    let mut rows = vec![["WATCH", "LAST EVENT", "PROBLEM", "UNREADABLE"].map(str::to_owned).to_vec()];
     for watch in node.watches.iter().filter(is_shown) {
         let age = Duration::try_from_secs_f64(watch.last_word_secs).unwrap_or_default();
         let unreadable: Vec<String> = watch.unreadable.iter().map(|object| one_line(object)).collect();
@@ -226,9 +230,9 @@ vm     containerd 1.6.20   yes     no        yes       3      2         1 exited
 ";
         assert_eq!(node_table(&node), expect);
         let expect = "
-WATCH         LAST WORD   HELD BY            UNREADABLE
+WATCH         LAST EVENT   PROBLEM            UNREADABLE
 pods          61s ago
-secrets a/b   11m ago     list secrets: no   a/b: data: wrong
+secrets a/b   11m ago      list secrets: no   a/b: data: wrong
 ";
         assert_eq!(watch_table(&node, false), expect);
         assert!(watch_table(&node, true).contains("a/quiet"));
@@ -239,12 +243,12 @@ secrets a/b   11m ago     list secrets: no   a/b: data: wrong
     fn only_known_formats_are_taken() {
         let given = |value: Option<&str>| {
             let words: Vec<String> = value.into_iter().map(|value| format!("-o={value}")).collect();
-            super::super::options::parse(&words, SWITCHES).unwrap()
+            super::super::options::parse(&words, OPTIONS).unwrap()
         };
         assert_eq!(format(&given(None)), Ok(Format::Table));
         assert_eq!(format(&given(Some("wide"))), Ok(Format::Wide));
         assert_eq!(format(&given(Some("json"))), Ok(Format::Json));
         let wrong = format(&given(Some("yaml"))).unwrap_err();
-        assert_eq!(wrong.to_string(), r#"option --output cannot be "yaml": it is wide or json"#);
+        assert_eq!(wrong.to_string(), r#"option --output cannot be "yaml": expected wide or json"#);
     }
 }

@@ -10,31 +10,36 @@ use model::Wall;
 use model::report::{ContainerView, PodReport};
 
 use super::client::Client;
-use super::find::find;
-use super::options::{Given, Switch, UsageError};
+use super::find::find_pods;
+use super::options::{CommandArguments, CommandOption, UsageError};
 use super::show::listed;
-use super::{CommandError, Out, now};
+use super::{CommandError, OutputWriter, now};
 use crate::config::GoDuration;
 
 pub const ABOUT: &str = "Prints the log of a container of a pod.";
-pub const USAGE: &str = "  rubelet logs <pod> [options]\n\nA pod is name, namespace/name or a UID; a static pod also without the node's name.";
-pub const SWITCHES: &[Switch] = &[
-    Switch {
+pub const USAGE: &str = "  rubelet logs <pod> [options]\n\nA pod is name, namespace/name or a UID; a static pod can be named without the node name at its end.";
+pub const OPTIONS: &[CommandOption] = &[
+    CommandOption {
         name: "container",
         letter: Some('c'),
         value: Some("NAME"),
         about: "which container; needed when there are several",
     },
-    Switch { name: "follow", letter: Some('f'), value: None, about: "go on until the container ends" },
-    Switch {
+    CommandOption { name: "follow", letter: Some('f'), value: None, about: "go on until the container ends" },
+    CommandOption {
         name: "previous",
         letter: Some('p'),
         value: None,
         about: "the instance of the container before this one",
     },
-    Switch { name: "tail", letter: None, value: Some("LINES"), about: "begin with the last so many lines" },
-    Switch { name: "timestamps", letter: None, value: None, about: "put its time before every line" },
-    Switch {
+    CommandOption {
+        name: "tail",
+        letter: None,
+        value: Some("LINES"),
+        about: "begin with the last so many lines",
+    },
+    CommandOption { name: "timestamps", letter: None, value: None, about: "put its time before every line" },
+    CommandOption {
         name: "since",
         letter: None,
         value: Some("TIME"),
@@ -43,7 +48,7 @@ pub const SWITCHES: &[Switch] = &[
 ];
 
 /// How often a follower asks whether the container still runs.
-const ASK_EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(thiserror::Error, Debug)]
 pub enum LogsError {
@@ -53,11 +58,9 @@ pub enum LogsError {
     NoContainer { pod: String, wanted: String, names: Vec<String> },
     #[error("pod {pod} has no containers")]
     Empty { pod: String },
-    #[error(
-        "container {container} of pod {pod} has no log: it was not started yet (rubelet why {pod} tells why)"
-    )]
+    #[error("container {container} of pod {pod} has no log: it has not started yet; see rubelet why {pod}")]
     NotStarted { pod: String, container: String },
-    #[error("container {container} of pod {pod} has no instance before this one")]
+    #[error("container {container} of pod {pod} has no previous instance")]
     NoPrevious { pod: String, container: String },
     #[error("cannot read the log {}", path.display())]
     Read {
@@ -67,19 +70,23 @@ pub enum LogsError {
     },
 }
 
-pub async fn run(client: &Client, given: &Given, out: Out<'_>) -> Result<(), CommandError> {
+pub async fn run(
+    client: &Client,
+    given: &CommandArguments,
+    out: OutputWriter<'_>,
+) -> Result<(), CommandError> {
     let [wanted] = given.words.as_slice() else {
-        return Err(UsageError::Arguments("name one pod".into()).into());
+        return Err(UsageError::Arguments("name exactly one pod".into()).into());
     };
     let options = log_options(given, now())?;
     let pods = client.pods().await?;
-    let found = find(&pods, &client.node().await?.name, wanted, given.value("namespace"))?;
+    let found = find_pods(&pods, &client.node().await?.name, wanted, given.value("namespace"))?;
     let Some(pod) = newest(&found) else { return Ok(()) };
-    let container = choose(pod, given.value("container"))?;
-    let path = log_of(pod, container, given.has("previous"))?;
+    let container = choose_container(pod, given.value("container"))?;
+    let path = container_log_path(pod, container, given.has("previous"))?;
 
     let logs_dir = Path::new(&pod.log_dir).parent().unwrap_or(Path::new("/")).to_owned();
-    let ended = ended(client.clone(), pod.uid.clone(), container.name.clone(), path.clone());
+    let ended = wait_until_ended(client.clone(), pod.uid.clone(), container.name.clone(), path.clone());
     let mut pieces = stream(logs_dir, &path, options, ended);
     while let Some(piece) = pieces.next().await {
         let piece = piece.map_err(|source| LogsError::Read { path: path.clone(), source })?;
@@ -88,7 +95,7 @@ pub async fn run(client: &Client, given: &Given, out: Out<'_>) -> Result<(), Com
     Ok(())
 }
 
-fn log_options(given: &Given, now: Wall) -> Result<LogOptions, UsageError> {
+fn log_options(given: &CommandArguments, now: Wall) -> Result<LogOptions, UsageError> {
     let bad = |name: &'static str, value: &str, expected: &str| UsageError::BadValue {
         name,
         value: value.to_owned(),
@@ -97,13 +104,13 @@ fn log_options(given: &Given, now: Wall) -> Result<LogOptions, UsageError> {
     let tail_lines = match given.value("tail") {
         // As with kubectl, -1 is all of it.
         None | Some("-1") => None,
-        Some(text) => Some(text.parse().map_err(|_| bad("tail", text, "it is a number of lines"))?),
+        Some(text) => Some(text.parse().map_err(|_| bad("tail", text, "expected a number of lines"))?),
     };
     let since = match given.value("since") {
         None => None,
         Some(text) => {
             let back: GoDuration =
-                text.parse().map_err(|_| bad("since", text, "it is a time such as 30s, 10m or 1h30m"))?;
+                text.parse().map_err(|_| bad("since", text, "expected a time such as 30s, 10m or 1h30m"))?;
             let back = i64::try_from(back.to_std().as_nanos()).unwrap_or(i64::MAX);
             Some(Wall(now.0.saturating_sub(back)))
         }
@@ -120,7 +127,7 @@ fn newest<'a>(pods: &[&'a PodReport]) -> Option<&'a PodReport> {
     staying.or(pods.last()).copied()
 }
 
-fn choose<'a>(pod: &'a PodReport, wanted: Option<&str>) -> Result<&'a ContainerView, LogsError> {
+fn choose_container<'a>(pod: &'a PodReport, wanted: Option<&str>) -> Result<&'a ContainerView, LogsError> {
     let name = || format!("{}/{}", pod.namespace, pod.name);
     let names = || pod.containers.iter().map(|container| container.name.clone()).collect();
     let regular: Vec<_> = pod.containers.iter().filter(|c| !c.init).collect();
@@ -135,7 +142,11 @@ fn choose<'a>(pod: &'a PodReport, wanted: Option<&str>) -> Result<&'a ContainerV
     }
 }
 
-fn log_of(pod: &PodReport, container: &ContainerView, previous: bool) -> Result<PathBuf, LogsError> {
+fn container_log_path(
+    pod: &PodReport,
+    container: &ContainerView,
+    previous: bool,
+) -> Result<PathBuf, LogsError> {
     let (pod, name) = (format!("{}/{}", pod.namespace, pod.name), container.name.clone());
     let path = if previous { &container.previous_log_path } else { &container.log_path };
     match (path, previous) {
@@ -147,18 +158,18 @@ fn log_of(pod: &PodReport, container: &ContainerView, previous: bool) -> Result<
 
 /// Waits until the instance that writes this log has ended. An agent that is away tells nothing: it may be
 /// restarting, and the container goes on meanwhile.
-async fn ended(client: Client, uid: String, container: String, log: PathBuf) {
+async fn wait_until_ended(client: Client, uid: String, container: String, log: PathBuf) {
     loop {
         if let Ok(pods) = client.pods().await
-            && !writes(&pods, &uid, &container, &log)
+            && !is_writing_log(&pods, &uid, &container, &log)
         {
             return;
         }
-        tokio::time::sleep(ASK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-fn writes(pods: &[PodReport], uid: &str, container: &str, log: &Path) -> bool {
+fn is_writing_log(pods: &[PodReport], uid: &str, container: &str, log: &Path) -> bool {
     let pod = pods.iter().find(|pod| pod.uid == uid);
     let view = pod.and_then(|pod| pod.containers.iter().find(|view| view.name == container));
     view.is_some_and(|view| {
@@ -193,7 +204,9 @@ mod tests {
         let one = with(vec![view("app", None, None)]);
         let two = with(vec![view("app", None, None), view("side", None, None)]);
         let check = |pod: &PodReport, wanted: Option<&str>, expect: Result<&str, &str>| {
-            let found = choose(pod, wanted).map(|view| view.name.clone()).map_err(|error| error.to_string());
+            let found = choose_container(pod, wanted)
+                .map(|view| view.name.clone())
+                .map_err(|error| error.to_string());
             assert_eq!(found.as_deref().map_err(String::as_str), expect);
         };
         check(&one, None, Ok("app"));
@@ -207,13 +220,13 @@ mod tests {
     fn the_log_is_this_instances_or_the_one_before() {
         let both = view("app", Some("/l/1.log"), Some("/l/0.log"));
         let pod = with(vec![]);
-        assert_eq!(log_of(&pod, &both, false).unwrap(), Path::new("/l/1.log"));
-        assert_eq!(log_of(&pod, &both, true).unwrap(), Path::new("/l/0.log"));
+        assert_eq!(container_log_path(&pod, &both, false).unwrap(), Path::new("/l/1.log"));
+        assert_eq!(container_log_path(&pod, &both, true).unwrap(), Path::new("/l/0.log"));
         let none = view("app", None, None);
-        let error = log_of(&pod, &none, true).unwrap_err().to_string();
-        assert_eq!(error, "container app of pod default/web-vm has no instance before this one");
-        let error = log_of(&pod, &none, false).unwrap_err().to_string();
-        assert!(error.contains("it was not started yet (rubelet why default/web-vm tells why)"), "{error}");
+        let error = container_log_path(&pod, &none, true).unwrap_err().to_string();
+        assert_eq!(error, "container app of pod default/web-vm has no previous instance");
+        let error = container_log_path(&pod, &none, false).unwrap_err().to_string();
+        assert!(error.contains("it has not started yet; see rubelet why default/web-vm"), "{error}");
     }
 
     #[test]
@@ -231,7 +244,7 @@ mod tests {
         const SECOND: i64 = 1_000_000_000;
         let read = |line: &str| {
             let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-            log_options(&parse(&words, SWITCHES).unwrap(), Wall(1000 * SECOND)).map_err(|e| e.to_string())
+            log_options(&parse(&words, OPTIONS).unwrap(), Wall(1000 * SECOND)).map_err(|e| e.to_string())
         };
         assert_eq!(read("web"), Ok(LogOptions::default()));
         let expect = LogOptions {
@@ -245,7 +258,7 @@ mod tests {
         assert_eq!(read("web --tail -1").unwrap().tail_lines, None);
         assert!(!read("web -fp").unwrap().follow);
         let wrong = read("web --tail many").unwrap_err();
-        assert_eq!(wrong, r#"option --tail cannot be "many": it is a number of lines"#);
+        assert_eq!(wrong, r#"option --tail cannot be "many": expected a number of lines"#);
         assert!(read("web --since yesterday").unwrap_err().contains("such as 30s, 10m or 1h30m"));
     }
 
@@ -254,10 +267,13 @@ mod tests {
         let log = Path::new("/l/1.log");
         let pods = |view: ContainerView| vec![with(vec![view])];
         let running = view("app", Some("/l/1.log"), None);
-        assert!(writes(&pods(running.clone()), "u1", "app", log));
-        assert!(!writes(&pods(running.clone()), "u2", "app", log), "another pod of the name");
-        assert!(!writes(&pods(running.clone()), "u1", "app", Path::new("/l/0.log")), "a newer instance");
-        assert!(!writes(&pods(ContainerView { running: false, ..running }), "u1", "app", log));
-        assert!(!writes(&[], "u1", "app", log));
+        assert!(is_writing_log(&pods(running.clone()), "u1", "app", log));
+        assert!(!is_writing_log(&pods(running.clone()), "u2", "app", log), "another pod of the name");
+        assert!(
+            !is_writing_log(&pods(running.clone()), "u1", "app", Path::new("/l/0.log")),
+            "a newer instance"
+        );
+        assert!(!is_writing_log(&pods(ContainerView { running: false, ..running }), "u1", "app", log));
+        assert!(!is_writing_log(&[], "u1", "app", log));
     }
 }

@@ -24,7 +24,7 @@ use model::Wall;
 
 use client::{Client, ClientError};
 use find::FindError;
-use options::{Given, Switch, UsageError};
+use options::{CommandArguments, CommandOption, UsageError};
 
 /// The commands, with a line about each.
 pub const NAMES: &[(&str, &str)] = &[
@@ -57,13 +57,13 @@ enum CommandError {
 }
 
 /// Where the answer goes.
-type Out<'a> = &'a mut dyn Write;
+type OutputWriter<'a> = &'a mut dyn Write;
 
 /// Runs the command of this name to its end. Wrong usage ends with 2, any other failure with 1.
 pub fn run(name: &str, arguments: &[String]) -> ExitCode {
-    match perform(name, arguments, &mut io::stdout()) {
+    match run_command(name, arguments, &mut io::stdout()) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) if is_quiet(&error) => ExitCode::SUCCESS,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let usage = matches!(error, CommandError::Usage(_));
             let error = anyhow::Error::new(error);
@@ -78,18 +78,18 @@ pub fn run(name: &str, arguments: &[String]) -> ExitCode {
 }
 
 /// Whoever read our output has seen enough.
-fn is_quiet(error: &CommandError) -> bool {
+fn is_broken_pipe(error: &CommandError) -> bool {
     matches!(error, CommandError::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-fn perform(name: &str, arguments: &[String], out: Out<'_>) -> Result<(), CommandError> {
+fn run_command(name: &str, arguments: &[String], out: OutputWriter<'_>) -> Result<(), CommandError> {
     let (usage, about, switches) = match name {
-        "get" => (get::USAGE, get::ABOUT, get::SWITCHES),
-        "logs" => (logs::USAGE, logs::ABOUT, logs::SWITCHES),
-        "why" => (why::USAGE, why::ABOUT, why::SWITCHES),
+        "get" => (get::USAGE, get::ABOUT, get::OPTIONS),
+        "logs" => (logs::USAGE, logs::ABOUT, logs::OPTIONS),
+        "why" => (why::USAGE, why::ABOUT, why::OPTIONS),
         _ => return Err(UsageError::NoSuchCommand(name.to_owned()).into()),
     };
-    let switches: Vec<Switch> = switches.iter().chain(COMMON).copied().collect();
+    let switches: Vec<CommandOption> = switches.iter().chain(COMMON).copied().collect();
     let given = options::parse(arguments, &switches)?;
     if given.has("help") {
         return print(out, &options::help(usage, about, &switches));
@@ -106,23 +106,23 @@ fn perform(name: &str, arguments: &[String], out: Out<'_>) -> Result<(), Command
     })
 }
 
-const COMMON: &[Switch] = &[
-    Switch {
+const COMMON: &[CommandOption] = &[
+    CommandOption {
         name: "namespace",
         letter: Some('n'),
         value: Some("NAMESPACE"),
         about: "look only in this namespace",
     },
-    Switch {
+    CommandOption {
         name: "root-dir",
         letter: None,
         value: Some("DIRECTORY"),
         about: "root directory of the agent [RUBELET_ROOT_DIR, else /var/lib/kubelet]",
     },
-    Switch { name: "help", letter: Some('h'), value: None, about: "print this" },
+    CommandOption { name: "help", letter: Some('h'), value: None, about: "print this" },
 ];
 
-fn root_dir(given: &Given) -> PathBuf {
+fn root_dir(given: &CommandArguments) -> PathBuf {
     match given.value("root-dir") {
         Some(dir) => dir.into(),
         None => std::env::var_os(ROOT_DIR_VARIABLE)
@@ -131,11 +131,11 @@ fn root_dir(given: &Given) -> PathBuf {
     }
 }
 
-fn print(out: Out<'_>, text: &str) -> Result<(), CommandError> {
+fn print(out: OutputWriter<'_>, text: &str) -> Result<(), CommandError> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(CommandError::Output)
 }
 
-fn print_json(out: Out<'_>, value: &impl serde::Serialize) -> Result<(), CommandError> {
+fn print_json(out: OutputWriter<'_>, value: &impl serde::Serialize) -> Result<(), CommandError> {
     let text = serde_json::to_string_pretty(value).map_err(|error| CommandError::Output(error.into()))?;
     print(out, &(text + "\n"))
 }

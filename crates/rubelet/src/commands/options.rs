@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 #[derive(Clone, Copy, Debug)]
-pub struct Switch {
+pub struct CommandOption {
     pub name: &'static str,
     pub letter: Option<char>,
     /// What its value is called; `None` when it has none.
@@ -14,11 +14,11 @@ pub struct Switch {
 
 #[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
 pub enum UsageError {
-    #[error("there is no command {0}")]
+    #[error("unknown command {0}")]
     NoSuchCommand(String),
-    #[error("there is no option {0}")]
+    #[error("unknown option {0}")]
     NoSuchOption(String),
-    #[error("option {0} wants a value")]
+    #[error("option {0} needs a value")]
     MissingValue(String),
     #[error("option --{0} takes no value")]
     UnwantedValue(&'static str),
@@ -30,13 +30,13 @@ pub enum UsageError {
 
 /// What a command line says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Given {
+pub struct CommandArguments {
     switches: BTreeMap<&'static str, String>,
     /// Words that are no options.
     pub words: Vec<String>,
 }
 
-impl Given {
+impl CommandArguments {
     pub fn has(&self, name: &str) -> bool {
         self.switches.contains_key(name)
     }
@@ -46,15 +46,15 @@ impl Given {
         self.switches.get(name).map(String::as_str)
     }
 
-    fn set(&mut self, switch: &Switch, value: &str) {
+    fn set(&mut self, switch: &CommandOption, value: &str) {
         self.switches.insert(switch.name, value.to_owned());
     }
 }
 
 /// `--name value`, `--name=value`, `-n value`, `-nvalue`, `-n=value`, letters without a value in a row, and `--`
 /// before words that look like options.
-pub fn parse(arguments: &[String], switches: &[Switch]) -> Result<Given, UsageError> {
-    let mut given = Given::default();
+pub fn parse(arguments: &[String], switches: &[CommandOption]) -> Result<CommandArguments, UsageError> {
+    let mut given = CommandArguments::default();
     let mut rest = arguments.iter().map(String::as_str);
     while let Some(word) = rest.next() {
         if word == "--" {
@@ -85,9 +85,9 @@ pub fn parse(arguments: &[String], switches: &[Switch]) -> Result<Given, UsageEr
 
 fn parse_letters<'a>(
     letters: &str,
-    switches: &[Switch],
+    switches: &[CommandOption],
     rest: &mut impl Iterator<Item = &'a str>,
-    given: &mut Given,
+    given: &mut CommandArguments,
 ) -> Result<(), UsageError> {
     let mut letters = letters;
     while let Some(letter) = letters.chars().next() {
@@ -109,9 +109,9 @@ fn parse_letters<'a>(
     Ok(())
 }
 
-pub fn help(usage: &str, about: &str, switches: &[Switch]) -> String {
+pub fn help(usage: &str, about: &str, switches: &[CommandOption]) -> String {
     let mut text = format!("{about}\n\nUsage:\n{usage}\n\nOptions:\n");
-    let heading = |switch: &Switch| {
+    let heading = |switch: &CommandOption| {
         let letter = switch.letter.map_or("    ".to_owned(), |letter| format!("-{letter}, "));
         let value = switch.value.map_or(String::new(), |value| format!(" {value}"));
         format!("{letter}--{}{value}", switch.name)
@@ -128,16 +128,16 @@ pub fn help(usage: &str, about: &str, switches: &[Switch]) -> String {
 mod tests {
     use super::*;
 
-    const SWITCHES: &[Switch] = &[
-        Switch { name: "container", letter: Some('c'), value: Some("NAME"), about: "which container" },
-        Switch { name: "follow", letter: Some('f'), value: None, about: "go on" },
-        Switch { name: "previous", letter: Some('p'), value: None, about: "the one before" },
-        Switch { name: "tail", letter: None, value: Some("LINES"), about: "only the end" },
+    const OPTIONS: &[CommandOption] = &[
+        CommandOption { name: "container", letter: Some('c'), value: Some("NAME"), about: "which container" },
+        CommandOption { name: "follow", letter: Some('f'), value: None, about: "go on" },
+        CommandOption { name: "previous", letter: Some('p'), value: None, about: "the one before" },
+        CommandOption { name: "tail", letter: None, value: Some("LINES"), about: "only the end" },
     ];
 
-    fn read(line: &str) -> Result<Given, UsageError> {
+    fn read(line: &str) -> Result<CommandArguments, UsageError> {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        parse(&words, SWITCHES)
+        parse(&words, OPTIONS)
     }
 
     #[test]
@@ -169,11 +169,11 @@ mod tests {
     fn wrong_words_are_refused() {
         let check =
             |line: &str, expect: &str| assert_eq!(read(line).unwrap_err().to_string(), expect, "{line}");
-        check("--nothing", "there is no option --nothing");
-        check("-x", "there is no option -x");
-        check("-fx", "there is no option -x");
-        check("--tail", "option --tail wants a value");
-        check("-fc", "option -c wants a value");
+        check("--nothing", "unknown option --nothing");
+        check("-x", "unknown option -x");
+        check("-fx", "unknown option -x");
+        check("--tail", "option --tail needs a value");
+        check("-fc", "option -c needs a value");
         check("--follow=yes", "option --follow takes no value");
     }
 
@@ -191,6 +191,6 @@ Options:
   -p, --previous        the one before
       --tail LINES      only the end
 ";
-        assert_eq!(help("  rubelet x", "About it.", SWITCHES), expect);
+        assert_eq!(help("  rubelet x", "About it.", OPTIONS), expect);
     }
 }

@@ -30,7 +30,7 @@ impl AgentView for FakeAgent {
     async fn running_pods(&self) -> Option<PodList> {
         None
     }
-    async fn reports(&self) -> Option<Vec<PodReport>> {
+    async fn pod_reports(&self) -> Option<Vec<PodReport>> {
         let log_dir = self.logs.join("default_web-vm_u1");
         let log = |name: &str| Some(log_dir.join(name).to_string_lossy().into_owned());
         let app = ContainerView {
@@ -59,16 +59,16 @@ impl AgentView for FakeAgent {
             events: Vec::new(),
         }])
     }
-    async fn find(&self, _: String, _: String) -> Option<Option<ports::PodInside>> {
+    async fn find_pod(&self, _: String, _: String) -> Option<Option<ports::PodDetails>> {
         None
     }
     async fn container_ended(&self, _: model::PodUid, _: model::ContainerId) -> Option<()> {
         None
     }
-    async fn insides(&self) -> Option<Vec<ports::PodInside>> {
+    async fn all_pod_details(&self) -> Option<Vec<ports::PodDetails>> {
         None
     }
-    async fn node(&self) -> Option<NodeReport> {
+    async fn node_report(&self) -> Option<NodeReport> {
         Some(NodeReport {
             name: "vm".into(),
             runtime: "containerd 1.6.20".into(),
@@ -135,7 +135,7 @@ impl Node {
     fn run(&self, line: &str) -> Result<String, CommandError> {
         let (name, arguments) = self.arguments(line);
         let mut out = Vec::new();
-        perform(&name, &arguments, &mut out)?;
+        run_command(&name, &arguments, &mut out)?;
         Ok(String::from_utf8(out).unwrap())
     }
 
@@ -167,7 +167,7 @@ fn why_tells_of_the_pod_that_is_meant() {
     let node = node();
     let text = node.run("why web").unwrap();
     let expect =
-        "Pod default/web-vm (u1) is Running.\n\n  pod: all that was wanted is running (since 0s ago)\n";
+        "Pod default/web-vm (u1) is Running.\n\n  pod: all its containers are running (since 0s ago)\n";
     assert_eq!(text, expect);
     let json: Vec<WhyReport> = serde_json::from_str(&node.run("why u1 -o json").unwrap()).unwrap();
     assert_eq!(json[0].reasons[0].cause, Cause::Running);
@@ -207,7 +207,7 @@ fn a_followed_log_ends_with_its_container() {
     let node = node();
     let (sender, pipe) = channel();
     let (name, arguments) = node.arguments("logs web -f --tail 1");
-    let following = std::thread::spawn(move || perform(&name, &arguments, &mut Pipe(sender)));
+    let following = std::thread::spawn(move || run_command(&name, &arguments, &mut Pipe(sender)));
     assert_eq!(receive(&pipe), "two\n");
     append(&node.app_log(), "three");
     assert_eq!(receive(&pipe), "three\n");
@@ -223,9 +223,9 @@ fn nobody_who_reads_is_a_quiet_end() {
     let (sender, pipe) = channel();
     drop(pipe);
     let (name, arguments) = node.arguments("logs web -f");
-    let error = perform(&name, &arguments, &mut Pipe(sender)).unwrap_err();
-    assert!(is_quiet(&error), "{error}");
-    assert!(!is_quiet(&CommandError::Output(io::ErrorKind::StorageFull.into())));
+    let error = run_command(&name, &arguments, &mut Pipe(sender)).unwrap_err();
+    assert!(is_broken_pipe(&error), "{error}");
+    assert!(!is_broken_pipe(&CommandError::Output(io::ErrorKind::StorageFull.into())));
 }
 
 #[test]
@@ -237,17 +237,17 @@ fn errors_say_what_to_do() {
     };
     check("why wev", "there is no pod wev: the agent has default/web-vm, kube-system/etcd-vm");
     check("logs etcd", "pod kube-system/etcd-vm has no containers");
-    check("logs", "name one pod");
-    check("why a b", "name one pod");
-    check("get", "say what to get: pods or node");
-    check("get secrets", "there is no secrets to get, only pods and node");
-    check("get pods a b", "too many words");
-    check("get pods -o yaml", "it is wide or json");
-    check("logs web --tail x", "it is a number of lines");
+    check("logs", "name exactly one pod");
+    check("why a b", "name exactly one pod");
+    check("get", "missing argument: pods or node");
+    check("get secrets", "unknown argument secrets: expected pods or node");
+    check("get pods a b", "too many arguments");
+    check("get pods -o yaml", "expected wide or json");
+    check("logs web --tail x", "expected a number of lines");
 
     let empty = tempfile::tempdir().unwrap();
     let arguments = ["pods".to_owned(), "--root-dir".to_owned(), empty.path().display().to_string()];
-    let error = perform("get", &arguments, &mut Vec::new()).unwrap_err().to_string();
+    let error = run_command("get", &arguments, &mut Vec::new()).unwrap_err().to_string();
     assert!(error.starts_with("no agent answers on "), "{error}");
 }
 
@@ -255,9 +255,9 @@ fn errors_say_what_to_do() {
 fn every_command_has_help() {
     for (name, _) in NAMES {
         let mut out = Vec::new();
-        perform(name, &["--help".to_owned()], &mut out).unwrap();
+        run_command(name, &["--help".to_owned()], &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(text.contains(&format!("rubelet {name} ")) && text.contains("--root-dir"), "{text}");
     }
-    assert!(perform("put", &[], &mut Vec::new()).is_err());
+    assert!(run_command("put", &[], &mut Vec::new()).is_err());
 }

@@ -5,46 +5,46 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::document::{get, slot};
+use super::document::{entry_at, get};
 use super::duration::GoDuration;
 use super::gates::FeatureGates;
 use super::types::KubeletConfiguration;
 
 /// Which values of a field the default replaces.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Replaces {
+enum DefaultFor {
     /// Only a missing one: an explicit zero, `false` or empty text is a choice.
     Absent,
     /// A zero as well: upstream can't tell it from a missing one.
     Zero,
 }
 
-enum Literal {
+enum DefaultValue {
     Bool(bool),
     Int(i64),
     Float(f64),
     Text(&'static str),
-    Span(&'static str),
+    Duration(&'static str),
     List(&'static [&'static str]),
 }
 
-use Literal::{Bool, Float, Int, List, Span, Text};
-use Replaces::{Absent, Zero};
+use DefaultFor::{Absent, Zero};
+use DefaultValue::{Bool, Duration, Float, Int, List, Text};
 
 #[rustfmt::skip]
-const DEFAULTS: &[(&str, Replaces, Literal)] = &[
+const DEFAULTS: &[(&str, DefaultFor, DefaultValue)] = &[
     ("enableServer", Absent, Bool(true)),
-    ("syncFrequency", Zero, Span("1m0s")),
-    ("fileCheckFrequency", Zero, Span("20s")),
-    ("httpCheckFrequency", Zero, Span("20s")),
+    ("syncFrequency", Zero, Duration("1m0s")),
+    ("fileCheckFrequency", Zero, Duration("20s")),
+    ("httpCheckFrequency", Zero, Duration("20s")),
     ("address", Zero, Text("0.0.0.0")),
     ("port", Zero, Int(10250)),
     ("authentication.anonymous.enabled", Absent, Bool(false)),
     ("authentication.webhook.enabled", Absent, Bool(true)),
-    ("authentication.webhook.cacheTTL", Zero, Span("2m0s")),
+    ("authentication.webhook.cacheTTL", Zero, Duration("2m0s")),
     ("authorization.mode", Zero, Text("Webhook")),
-    ("authorization.webhook.cacheAuthorizedTTL", Zero, Span("5m0s")),
-    ("authorization.webhook.cacheUnauthorizedTTL", Zero, Span("30s")),
+    ("authorization.webhook.cacheAuthorizedTTL", Zero, Duration("5m0s")),
+    ("authorization.webhook.cacheUnauthorizedTTL", Zero, Duration("30s")),
     ("registryPullQPS", Absent, Int(5)),
     ("registryBurst", Zero, Int(10)),
     ("eventRecordQPS", Absent, Int(50)),
@@ -53,33 +53,33 @@ const DEFAULTS: &[(&str, Replaces, Literal)] = &[
     ("healthzPort", Absent, Int(10248)),
     ("healthzBindAddress", Zero, Text("127.0.0.1")),
     ("oomScoreAdj", Absent, Int(-999)),
-    ("streamingConnectionIdleTimeout", Zero, Span("4h0m0s")),
-    ("nodeStatusUpdateFrequency", Zero, Span("10s")),
+    ("streamingConnectionIdleTimeout", Zero, Duration("4h0m0s")),
+    ("nodeStatusUpdateFrequency", Zero, Duration("10s")),
     ("nodeLeaseDurationSeconds", Zero, Int(40)),
-    ("imageMinimumGCAge", Zero, Span("2m0s")),
+    ("imageMinimumGCAge", Zero, Duration("2m0s")),
     ("imageGCHighThresholdPercent", Absent, Int(85)),
     ("imageGCLowThresholdPercent", Absent, Int(80)),
-    ("volumeStatsAggPeriod", Zero, Span("1m0s")),
+    ("volumeStatsAggPeriod", Zero, Duration("1m0s")),
     ("cgroupsPerQOS", Absent, Bool(true)),
     ("cgroupDriver", Zero, Text("cgroupfs")),
     ("cpuManagerPolicy", Zero, Text("none")),
-    ("cpuManagerReconcilePeriod", Zero, Span("10s")),
+    ("cpuManagerReconcilePeriod", Zero, Duration("10s")),
     ("memoryManagerPolicy", Zero, Text("None")),
     ("topologyManagerPolicy", Zero, Text("none")),
     ("topologyManagerScope", Zero, Text("container")),
-    ("runtimeRequestTimeout", Zero, Span("2m0s")),
+    ("runtimeRequestTimeout", Zero, Duration("2m0s")),
     ("hairpinMode", Zero, Text("promiscuous-bridge")),
     ("maxPods", Zero, Int(110)),
     ("podPidsLimit", Absent, Int(-1)),
     ("resolvConf", Absent, Text("/etc/resolv.conf")),
     ("cpuCFSQuota", Absent, Bool(true)),
-    ("cpuCFSQuotaPeriod", Absent, Span("100ms")),
+    ("cpuCFSQuotaPeriod", Absent, Duration("100ms")),
     ("nodeStatusMaxImages", Absent, Int(50)),
     ("maxOpenFiles", Zero, Int(1_000_000)),
     ("contentType", Zero, Text("application/vnd.kubernetes.protobuf")),
     ("kubeAPIQPS", Absent, Int(50)),
     ("kubeAPIBurst", Zero, Int(100)),
-    ("evictionPressureTransitionPeriod", Zero, Span("5m0s")),
+    ("evictionPressureTransitionPeriod", Zero, Duration("5m0s")),
     ("mergeDefaultEvictionSettings", Absent, Bool(false)),
     ("enableControllerAttachDetach", Absent, Bool(true)),
     ("makeIPTablesUtilChains", Absent, Bool(true)),
@@ -89,12 +89,12 @@ const DEFAULTS: &[(&str, Replaces, Literal)] = &[
     ("containerLogMaxSize", Zero, Text("10Mi")),
     ("containerLogMaxFiles", Absent, Int(5)),
     ("containerLogMaxWorkers", Absent, Int(1)),
-    ("containerLogMonitorInterval", Absent, Span("10s")),
+    ("containerLogMonitorInterval", Absent, Duration("10s")),
     ("configMapAndSecretChangeDetectionStrategy", Zero, Text("Watch")),
     ("enforceNodeAllocatable", Absent, List(&["pods"])),
     ("volumePluginDir", Zero, Text("/usr/libexec/kubernetes/kubelet-plugins/volume/exec/")),
     ("logging.format", Zero, Text("text")),
-    ("logging.flushFrequency", Zero, Span("5s")),
+    ("logging.flushFrequency", Zero, Duration("5s")),
     ("enableSystemLogHandler", Absent, Bool(true)),
     ("enableSystemLogQuery", Absent, Bool(false)),
     ("enableProfilingHandler", Absent, Bool(true)),
@@ -129,7 +129,7 @@ pub(super) fn fill(document: &mut Map<String, Value>, gates: &FeatureGates) {
 /// The defaults that look at another field, which must see it before it gets its own.
 fn fill_dependent(document: &mut Map<String, Value>, gates: &FeatureGates) {
     // A status update interval of one's own is also the report interval, unless that is given too.
-    let five_minutes = Span("5m0s");
+    let five_minutes = Duration("5m0s");
     let update =
         document.get("nodeStatusUpdateFrequency").filter(|value| !is_zero(value, &five_minutes)).cloned();
     let report = document.get("nodeStatusReportFrequency");
@@ -143,7 +143,7 @@ fn fill_dependent(document: &mut Map<String, Value>, gates: &FeatureGates) {
 
     // This span alone may be a number, so its zero may be one too.
     if get(document, "logging.flushFrequency").and_then(Value::as_i64) == Some(0)
-        && let Some(place) = slot(document, "logging.flushFrequency")
+        && let Some(place) = entry_at(document, "logging.flushFrequency")
     {
         *place = json!("0s");
     }
@@ -151,7 +151,7 @@ fn fill_dependent(document: &mut Map<String, Value>, gates: &FeatureGates) {
         document.remove("podPidsLimit");
     }
     if gates.enabled("KubeletCrashLoopBackOffMax") {
-        fill_one(document, "crashLoopBackOff.maxContainerRestartPeriod", Absent, &Span("5m0s"));
+        fill_one(document, "crashLoopBackOff.maxContainerRestartPeriod", Absent, &Duration("5m0s"));
     }
     if gates.enabled("KubeletEnsureSecretPulledImages") {
         let policy = Text("NeverVerifyPreloadedImages");
@@ -159,30 +159,30 @@ fn fill_dependent(document: &mut Map<String, Value>, gates: &FeatureGates) {
     }
 }
 
-fn fill_one(document: &mut Map<String, Value>, path: &str, replaces: Replaces, literal: &Literal) {
+fn fill_one(document: &mut Map<String, Value>, path: &str, replaces: DefaultFor, literal: &DefaultValue) {
     let current = get(document, path);
     let unset = current.is_none_or(|value| replaces == Zero && is_zero(value, literal));
-    if unset && let Some(place) = slot(document, path) {
+    if unset && let Some(place) = entry_at(document, path) {
         *place = value_of(literal);
     }
 }
 
 /// Whether `value` is the zero of the literal's type. A zero of another type is a mistake to be reported.
-fn is_zero(value: &Value, literal: &Literal) -> bool {
+fn is_zero(value: &Value, literal: &DefaultValue) -> bool {
     match (literal, value) {
         (Int(_), Value::Number(number)) => number.as_i64() == Some(0),
         (Text(_), Value::String(text)) => text.is_empty(),
-        (Span(_), Value::String(text)) => text.parse() == Ok(GoDuration::ZERO),
+        (Duration(_), Value::String(text)) => text.parse() == Ok(GoDuration::ZERO),
         _ => false,
     }
 }
 
-fn value_of(literal: &Literal) -> Value {
+fn value_of(literal: &DefaultValue) -> Value {
     match literal {
         Bool(value) => json!(value),
         Int(value) => json!(value),
         Float(value) => json!(value),
-        Text(value) | Span(value) => json!(value),
+        Text(value) | Duration(value) => json!(value),
         List(values) => json!(values),
     }
 }

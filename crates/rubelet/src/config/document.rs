@@ -4,12 +4,12 @@ use serde_json::{Map, Value};
 
 /// The place of the dotted `path`, made if it is not there (as null). `None` if something on the way is
 /// not an object; the typed reading will say so with the field's name.
-pub(super) fn slot<'a>(document: &'a mut Map<String, Value>, path: &str) -> Option<&'a mut Value> {
+pub(super) fn entry_at<'a>(document: &'a mut Map<String, Value>, path: &str) -> Option<&'a mut Value> {
     match path.split_once('.') {
         None => Some(document.entry(path).or_insert(Value::Null)),
         Some((parent, rest)) => {
             let child = document.entry(parent).or_insert_with(|| Value::Object(Map::new()));
-            slot(child.as_object_mut()?, rest)
+            entry_at(child.as_object_mut()?, rest)
         }
     }
 }
@@ -88,9 +88,9 @@ mod tests {
     #[test]
     fn paths_reach_in_and_nulls_go() {
         let mut document = object(json!({"a": {"b": 1, "n": null}, "s": "text", "gone": null}));
-        *slot(&mut document, "a.c").unwrap() = json!(2);
-        *slot(&mut document, "x.y.z").unwrap() = json!(3);
-        assert!(slot(&mut document, "s.t").is_none());
+        *entry_at(&mut document, "a.c").unwrap() = json!(2);
+        *entry_at(&mut document, "x.y.z").unwrap() = json!(3);
+        assert!(entry_at(&mut document, "s.t").is_none());
         drop_nulls(&mut document);
         assert_eq!(get(&document, "a.b"), Some(&json!(1)));
         assert_eq!(get(&document, "a.b.c"), None);

@@ -28,7 +28,7 @@ pub enum ConfigError {
     #[error("configuration file {}: {field} is missing", path.display())]
     MissingKind { path: PathBuf, field: &'static str },
     #[error(
-        "configuration file {}: unknown apiVersion/kind {api_version}, {kind} (only kubelet.config.k8s.io/v1beta1, KubeletConfiguration is known)",
+        "configuration file {}: unknown apiVersion/kind {api_version}, {kind} (only kubelet.config.k8s.io/v1beta1, KubeletConfiguration is supported)",
         path.display()
     )]
     WrongKind { path: PathBuf, api_version: String, kind: String },

@@ -8,18 +8,18 @@ use serde_json::{Map, Value};
 
 /// What setting a flag or a field does in this build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum Support {
     /// It does what it does upstream.
     Honoured,
     /// It is read, checked and shown, but nothing acts on it.
     NoEffectYet,
 }
 
-use Effect::{Honoured, NoEffectYet};
+use Support::{Honoured, NoEffectYet};
 
 /// Leaf fields by their path. A map or a list is one leaf.
 #[rustfmt::skip]
-pub const FIELDS: &[(&str, Effect)] = &[
+pub const FIELDS: &[(&str, Support)] = &[
     ("enableServer", Honoured),
     ("staticPodPath", Honoured),
     ("podLogsDir", Honoured),
@@ -169,20 +169,20 @@ const ITEM_KEYS: &[(&str, &[&str])] = &[
 ];
 
 /// The effect of a field, `None` if there is no such field.
-pub fn effect(path: &str) -> Option<Effect> {
+pub fn support(path: &str) -> Option<Support> {
     FIELDS.iter().find(|(name, _)| *name == path).map(|(_, effect)| *effect)
 }
 
 /// What a document contains, seen through the table: paths in document order.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Inventory {
+pub(super) struct FieldUsage {
     pub known: Vec<&'static str>,
     pub unknown: Vec<String>,
 }
 
 /// Sorts the fields of a parsed file into known leaves and unknown paths.
-pub(super) fn inventory(document: &Map<String, Value>) -> Inventory {
-    let mut found = Inventory::default();
+pub(super) fn classify_fields(document: &Map<String, Value>) -> FieldUsage {
+    let mut found = FieldUsage::default();
     for (key, value) in document {
         if key != "apiVersion" && key != "kind" {
             visit(key.clone(), value, &mut found);
@@ -191,7 +191,7 @@ pub(super) fn inventory(document: &Map<String, Value>) -> Inventory {
     found
 }
 
-fn visit(path: String, value: &Value, found: &mut Inventory) {
+fn visit(path: String, value: &Value, found: &mut FieldUsage) {
     if let Some((leaf, _)) = FIELDS.iter().find(|(name, _)| *name == path) {
         found.known.push(leaf);
         visit_items(leaf, value, found);
@@ -208,7 +208,7 @@ fn visit(path: String, value: &Value, found: &mut Inventory) {
     }
 }
 
-fn visit_items(leaf: &str, value: &Value, found: &mut Inventory) {
+fn visit_items(leaf: &str, value: &Value, found: &mut FieldUsage) {
     let Some((_, keys)) = ITEM_KEYS.iter().find(|(name, _)| *name == leaf) else { return };
     for (index, item) in value.as_array().into_iter().flatten().enumerate() {
         for key in item.as_object().into_iter().flat_map(Map::keys) {
@@ -231,7 +231,7 @@ mod tests {
     fn everything_set() -> KubeletConfiguration {
         let mut document = serde_json::to_value(KubeletConfiguration::default()).unwrap();
         for (path, _) in FIELDS {
-            let slot = crate::config::document::slot(document.as_object_mut().unwrap(), path).unwrap();
+            let slot = crate::config::document::entry_at(document.as_object_mut().unwrap(), path).unwrap();
             if slot.is_null() {
                 *slot = fitting_value(path);
             }
@@ -266,12 +266,12 @@ mod tests {
         ];
         let fits = |value: &Value| {
             let mut document = Map::new();
-            *crate::config::document::slot(&mut document, path).unwrap() = value.clone();
+            *crate::config::document::entry_at(&mut document, path).unwrap() = value.clone();
             let Ok(config) = serde_json::from_value::<KubeletConfiguration>(Value::Object(document)) else {
                 return false;
             };
             let mut written = serde_json::to_value(config).unwrap();
-            !crate::config::document::slot(written.as_object_mut().unwrap(), path).unwrap().is_null()
+            !crate::config::document::entry_at(written.as_object_mut().unwrap(), path).unwrap().is_null()
         };
         candidates.into_iter().find(fits).unwrap_or_else(|| panic!("nothing fits {path}"))
     }
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn the_table_lists_exactly_the_fields_of_the_type() {
         let document = serde_json::to_value(everything_set()).unwrap();
-        let found = inventory(document.as_object().unwrap());
+        let found = classify_fields(document.as_object().unwrap());
         assert_eq!(found.unknown, Vec::<String>::new());
         let mut listed: Vec<&str> = FIELDS.iter().map(|(path, _)| *path).collect();
         let mut written = found.known;
@@ -297,7 +297,7 @@ mod tests {
             "evictionHard": {"any.key": "is fine here"},
             "registerWithTaints": [{"key": "a", "effect": "NoSchedule"}, {"kee": "b"}],
         });
-        let found = inventory(document.as_object().unwrap());
+        let found = classify_fields(document.as_object().unwrap());
         assert_eq!(
             found.unknown,
             [

@@ -86,7 +86,7 @@ pub enum GateError {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FeatureGates {
     /// Only gates that differ from their default.
-    moved: BTreeMap<&'static str, bool>,
+    overridden: BTreeMap<&'static str, bool>,
 }
 
 impl FeatureGates {
@@ -115,7 +115,7 @@ impl FeatureGates {
             }
         }
         set.retain(|name, on| known(name).is_some_and(|gate| gate.default != *on));
-        let gates = Self { moved: set };
+        let gates = Self { overridden: set };
         if errors.is_empty() {
             errors.extend(gates.broken_dependencies());
         }
@@ -124,7 +124,7 @@ impl FeatureGates {
 
     /// Whether `name` is on. A name that no release knows is off.
     pub fn enabled(&self, name: &str) -> bool {
-        self.moved.get(name).copied().unwrap_or_else(|| known(name).is_some_and(|gate| gate.default))
+        self.overridden.get(name).copied().unwrap_or_else(|| known(name).is_some_and(|gate| gate.default))
     }
 
     /// Every gate with its current setting, for metrics and for help.
@@ -133,7 +133,7 @@ impl FeatureGates {
     }
 
     /// What the user should be told about the gates in `given`, which was resolved to `self`.
-    pub fn remarks(&self, given: &BTreeMap<String, bool>) -> Vec<String> {
+    pub fn warnings(&self, given: &BTreeMap<String, bool>) -> Vec<String> {
         let mut remarks = Vec::new();
         for gate in given.keys().filter_map(|name| known(name)) {
             let what = match gate.stage {
@@ -144,7 +144,7 @@ impl FeatureGates {
             remarks.push(format!("feature gate {} is {what} and will go away in a later release", gate.name));
         }
         let idle: Vec<&str> = self
-            .moved
+            .overridden
             .keys()
             .copied()
             .filter(|name| given.contains_key(*name) && !EFFECTIVE.contains(name))
@@ -317,7 +317,7 @@ mod tests {
             ("LoggingAlphaOptions", true),
             ("AllAlpha", false),
         ]);
-        let remarks = FeatureGates::resolve(&set).unwrap().remarks(&set);
+        let remarks = FeatureGates::resolve(&set).unwrap().warnings(&set);
         assert_eq!(
             remarks,
             [

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::document::{drop_nulls, get, merge_patch, slot};
-use super::fields::{Effect, effect};
-use super::source::{Duplicates, Source, read, read_typed};
+use super::document::{drop_nulls, entry_at, get, merge_patch};
+use super::fields::{Support, support};
+use super::source::{ConfigFile, Duplicates, read, read_typed};
 use super::{ConfigError, FeatureGates, KubeletConfiguration, defaults, path};
 
 /// A configuration field that a flag sets.
@@ -38,7 +38,7 @@ pub struct Sources<'a> {
 
 /// A configuration that could be read; whether it makes sense is for [`super::validate`] to say.
 #[derive(Clone, Debug)]
-pub struct Loaded {
+pub struct LoadedConfig {
     pub config: KubeletConfiguration,
     pub gates: FeatureGates,
     /// Every field that a file or a flag sets, whatever to.
@@ -47,9 +47,9 @@ pub struct Loaded {
 }
 
 /// Reads all sources, later ones over earlier ones.
-pub fn load(sources: &Sources<'_>) -> Result<Loaded, ConfigError> {
+pub fn load(sources: &Sources<'_>) -> Result<LoadedConfig, ConfigError> {
     let gates_of_flags = gates_of_flags(sources.overrides);
-    let mut reading = Reading { gates_of_flags, set: Vec::new(), warnings: Vec::new() };
+    let mut reading = ConfigLoader { gates_of_flags, set: Vec::new(), warnings: Vec::new() };
     let mut config = match sources.file {
         Some(file) => reading.file(file)?,
         None => KubeletConfiguration::without_file(),
@@ -62,24 +62,24 @@ pub fn load(sources: &Sources<'_>) -> Result<Loaded, ConfigError> {
     }
     let gates = FeatureGates::resolve(&config.feature_gates).map_err(ConfigError::Gates)?;
     let mut warnings = reading.warnings;
-    warnings.extend(gates.remarks(&config.feature_gates));
-    warnings.extend(idle_fields(&reading.set, &config));
+    warnings.extend(gates.warnings(&config.feature_gates));
+    warnings.extend(unsupported_fields_warning(&reading.set, &config));
     let set = reading.set.into_iter().chain(sources.overrides.iter().map(|change| change.field)).collect();
-    Ok(Loaded { config, gates, set, warnings })
+    Ok(LoadedConfig { config, gates, set, warnings })
 }
 
 /// What accumulates while files are read.
-struct Reading {
+struct ConfigLoader {
     gates_of_flags: BTreeMap<String, bool>,
     /// Every field that some file sets.
     set: Vec<&'static str>,
     warnings: Vec<String>,
 }
 
-impl Reading {
+impl ConfigLoader {
     fn file(&mut self, file: &Path) -> Result<KubeletConfiguration, ConfigError> {
         let file = absolute(file)?;
-        let Source { mut document, set, remarks } = read(&file, Duplicates::Remark, false)?;
+        let ConfigFile { mut document, set, warnings: remarks } = read(&file, Duplicates::Warn, false)?;
         self.set.extend(set);
         self.warnings.extend(remarks);
         let thresholds_absent = !document.contains_key("evictionHard");
@@ -108,7 +108,7 @@ impl Reading {
         for file in drop_in_files(directory)? {
             let patch = read(&file, Duplicates::Refuse, true)?;
             self.set.extend(patch.set);
-            self.warnings.extend(patch.remarks);
+            self.warnings.extend(patch.warnings);
             merge_patch(&mut document, patch.document);
         }
         drop_nulls(&mut document);
@@ -136,7 +136,7 @@ fn gates_of_flags(overrides: &[Override]) -> BTreeMap<String, bool> {
 fn apply(config: KubeletConfiguration, overrides: &[Override]) -> Result<KubeletConfiguration, ConfigError> {
     let mut document = to_document(&config);
     for change in overrides {
-        let Some(place) = slot(&mut document, change.field) else { continue };
+        let Some(place) = entry_at(&mut document, change.field) else { continue };
         match (change.mode, &change.value, &mut *place) {
             (OverrideMode::MergeEntries, Value::Object(new), Value::Object(old)) => old.extend(new.clone()),
             (OverrideMode::Append, Value::Array(new), Value::Array(old)) => old.extend(new.clone()),
@@ -203,14 +203,14 @@ fn drop_in_files(directory: &Path) -> Result<Vec<PathBuf>, ConfigError> {
 
 /// One warning for all fields that some file sets to something that nothing acts on. A field set to what
 /// it is anyway is no news: tools write whole files of such fields.
-fn idle_fields(set: &[&'static str], config: &KubeletConfiguration) -> Option<String> {
+fn unsupported_fields_warning(set: &[&'static str], config: &KubeletConfiguration) -> Option<String> {
     let expected =
         KubeletConfiguration { eviction_hard: defaults::eviction_hard(), ..KubeletConfiguration::default() };
     let (expected, actual) = (to_document(&expected), to_document(config));
     let mut idle: Vec<&str> = Vec::new();
     for field in set {
         let silent =
-            effect(field) == Some(Effect::NoEffectYet) && get(&expected, field) != get(&actual, field);
+            support(field) == Some(Support::NoEffectYet) && get(&expected, field) != get(&actual, field);
         if silent && !idle.contains(field) {
             idle.push(field);
         }

@@ -28,10 +28,10 @@ mod validate;
 pub use defaults::DEFAULT_EVICTION_HARD;
 pub use duration::{DurationError, GoDuration};
 pub use error::ConfigError;
-pub use fields::{Effect, FIELDS, effect};
+pub use fields::{FIELDS, Support, support};
 pub use gates::{FeatureGates, Gate, GateError, Stage, known_gates};
-pub use load::{Loaded, Override, OverrideMode, Sources, load};
-pub use names::{label_value_fault, qualified_name_fault};
+pub use load::{LoadedConfig, Override, OverrideMode, Sources, load};
+pub use names::{label_value_error, qualified_name_error};
 pub use parts::{
     AnonymousAuthentication, Authentication, Authorization, CrashLoopBackOff, Logging, LoggingOptions,
     MemoryReservation, MemorySwap, OutputRouting, QuantityText, ShutdownGracePeriodByPodPriority, Taint,

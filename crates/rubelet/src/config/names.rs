@@ -4,7 +4,7 @@ const NAME_LIMIT: usize = 63;
 const PREFIX_LIMIT: usize = 253;
 
 /// What is wrong with a key such as `example.com/name`, if anything.
-pub fn qualified_name_fault(key: &str) -> Option<String> {
+pub fn qualified_name_error(key: &str) -> Option<String> {
     let (prefix, name) = match key.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),
         None => (None, key),
@@ -23,7 +23,7 @@ pub fn qualified_name_fault(key: &str) -> Option<String> {
 }
 
 /// What is wrong with a label's value, if anything. The empty one is fine.
-pub fn label_value_fault(value: &str) -> Option<String> {
+pub fn label_value_error(value: &str) -> Option<String> {
     let fine = value.is_empty() || value.len() <= NAME_LIMIT && is_label_text(value);
     (!fine).then(|| {
         format!(
@@ -56,16 +56,16 @@ mod tests {
     fn keys_and_values_follow_the_label_syntax() {
         let long = "a".repeat(64);
         for good in ["a", "zone", "example.com/a_b.c-d", "A1", "node-role.kubernetes.io/worker"] {
-            assert_eq!(qualified_name_fault(good), None, "{good:?}");
+            assert_eq!(qualified_name_error(good), None, "{good:?}");
         }
         for bad in ["", "/", "a/", "/a", "-a", "a-", "a b", "Example.com/a", "a/b/c", "ex..com/a", &long] {
-            assert!(qualified_name_fault(bad).is_some(), "{bad:?}");
+            assert!(qualified_name_error(bad).is_some(), "{bad:?}");
         }
         for good in ["", "a", "A_b.c-1"] {
-            assert_eq!(label_value_fault(good), None, "{good:?}");
+            assert_eq!(label_value_error(good), None, "{good:?}");
         }
         for bad in [".a", "a/b", "a ", &long] {
-            assert!(label_value_fault(bad).is_some(), "{bad:?}");
+            assert!(label_value_error(bad).is_some(), "{bad:?}");
         }
     }
 }

@@ -12,25 +12,25 @@ use super::types::{API_VERSION, KIND, KubeletConfiguration};
 
 /// One file, read and checked on its own, before any merging.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct ConfigFile {
     pub document: Map<String, Value>,
     /// The known fields it sets.
     pub set: Vec<&'static str>,
     /// What is odd about it without being wrong.
-    pub remarks: Vec<String>,
+    pub warnings: Vec<String>,
 }
 
 /// How a key that occurs twice is taken.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Duplicates {
     /// The last one counts, and the user hears of it: the `--config` file.
-    Remark,
+    Warn,
     /// The file is refused: drop-in files.
     Refuse,
 }
 
 /// Reads `path`. `keep_nulls` is for patches, in which a null removes a field.
-pub(super) fn read(path: &Path, duplicates: Duplicates, keep_nulls: bool) -> Result<Source, ConfigError> {
+pub(super) fn read(path: &Path, duplicates: Duplicates, keep_nulls: bool) -> Result<ConfigFile, ConfigError> {
     let bytes = std::fs::read(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
     if bytes.is_empty() {
         return Err(ConfigError::Empty { path: path.to_owned() });
@@ -42,7 +42,7 @@ pub(super) fn read(path: &Path, duplicates: Duplicates, keep_nulls: bool) -> Res
         (Some(Duplicate { key, line }), Duplicates::Refuse) => {
             return Err(ConfigError::DuplicateKey { path: path.to_owned(), key, line });
         }
-        (Some(Duplicate { key, line }), Duplicates::Remark) => {
+        (Some(Duplicate { key, line }), Duplicates::Warn) => {
             remarks
                 .push(format!("{}: {key} occurs twice (line {line}), the last one counts", path.display()));
         }
@@ -58,12 +58,12 @@ pub(super) fn read(path: &Path, duplicates: Duplicates, keep_nulls: bool) -> Res
     drop_nulls(&mut without_nulls);
     read_typed(path, without_nulls.clone())?;
 
-    let found = fields::inventory(&document);
+    let found = fields::classify_fields(&document);
     remarks.extend(
         found.unknown.iter().map(|field| format!("{}: unknown field {field:?} is ignored", path.display())),
     );
     let document = if keep_nulls { document } else { without_nulls };
-    Ok(Source { document, set: found.known, remarks })
+    Ok(ConfigFile { document, set: found.known, warnings: remarks })
 }
 
 /// A key that an object has twice; of several such keys, the first.

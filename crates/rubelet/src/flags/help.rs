@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use super::table::{Flag, Group, Target, flags};
-use crate::config::{Effect, KubeletConfiguration, Stage, known_gates};
+use crate::config::{KubeletConfiguration, Stage, Support, known_gates};
 
 const INTRODUCTION: &str = "\
 Rubelet runs the pods of one node: those that an API server has for it (--kubeconfig), and static pods of files
@@ -59,7 +59,7 @@ fn describe(text: &mut String, flag: &Flag, defaults: &Value) {
         _ if flag.deprecated => text.push_str(" (deprecated)"),
         _ => {}
     }
-    if flag.effect() == Effect::NoEffectYet {
+    if flag.support() == Support::NoEffectYet {
         text.push_str(" (no effect yet)");
     }
     text.push('\n');

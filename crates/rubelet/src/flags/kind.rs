@@ -10,14 +10,14 @@ use crate::config::{GoDuration, QuantityText};
 
 /// The type of a flag's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ValueKind {
     Text,
-    Switch,
+    Bool,
     Int32,
     Int64,
     /// A log level: a number of at least zero.
     Level,
-    Span,
+    Duration,
     Quantity,
     Address,
     /// `a,b`, repeatable.
@@ -25,9 +25,9 @@ pub enum Kind {
     /// `a=b,c=d`, repeatable.
     Pairs,
     /// `a=b`, one per flag, so that the value may hold commas.
-    OnePair,
+    SinglePair,
     /// `a=true,b=false`, repeatable.
-    Switches,
+    BoolMap,
     /// `a<b,c<d`, repeatable.
     Thresholds,
     /// `a:b,c:d`, repeatable; a name may occur several times.
@@ -35,7 +35,7 @@ pub enum Kind {
     /// `a=b,c`, repeatable; a value may be missing.
     Labels,
     /// `pattern=level,...`, repeatable.
-    Modules,
+    Vmodule,
     /// `key=value:effect,...`
     Taints,
     /// `node:type=quantity,...;node:...`, repeatable.
@@ -44,42 +44,42 @@ pub enum Kind {
     Version,
 }
 
-impl Kind {
+impl ValueKind {
     /// The value that the bare flag stands for, for those that need none.
     pub fn bare_value(self) -> Option<&'static str> {
-        matches!(self, Self::Switch | Self::Version).then_some("true")
+        matches!(self, Self::Bool | Self::Version).then_some("true")
     }
 
     /// How help names the value.
     pub fn placeholder(self) -> &'static str {
         match self {
             Self::Text | Self::Version => "string",
-            Self::Switch => "",
+            Self::Bool => "",
             Self::Int32 | Self::Int64 => "int",
             Self::Level => "level",
-            Self::Span => "duration",
+            Self::Duration => "duration",
             Self::Quantity => "quantity",
             Self::Address => "ip",
             Self::List => "a,b",
-            Self::Pairs | Self::OnePair | Self::Labels => "key=value",
-            Self::Switches => "name=true|false",
+            Self::Pairs | Self::SinglePair | Self::Labels => "key=value",
+            Self::BoolMap => "name=true|false",
             Self::Thresholds => "signal<amount",
             Self::Headers => "name:value",
-            Self::Modules => "pattern=level",
+            Self::Vmodule => "pattern=level",
             Self::Taints => "key=value:effect",
             Self::ReservedMemory => "node:type=quantity",
         }
     }
 
     /// Takes one more occurrence of the flag; `earlier` is what the ones before it came to.
-    pub fn take(self, earlier: Option<Value>, text: &str) -> Result<Value, String> {
+    pub fn parse_occurrence(self, earlier: Option<Value>, text: &str) -> Result<Value, String> {
         match self {
             Self::Text | Self::Version => Ok(json!(text)),
-            Self::Switch => switch(text).map(Value::from),
+            Self::Bool => switch(text).map(Value::from),
             Self::Int32 => integer(text, i32::MIN.into(), i32::MAX.into()).map(Value::from),
             Self::Int64 => integer(text, i64::MIN, i64::MAX).map(Value::from),
             Self::Level => level(text).map(Value::from),
-            Self::Span => {
+            Self::Duration => {
                 text.parse::<GoDuration>().map(|span| json!(span)).map_err(|error| error.to_string())
             }
             Self::Quantity => {
@@ -87,12 +87,12 @@ impl Kind {
             }
             Self::Address => address(text),
             Self::List => comma_separated(text).map(|new| appended(earlier, new)),
-            Self::Pairs | Self::Labels | Self::Switches | Self::Thresholds => {
+            Self::Pairs | Self::Labels | Self::BoolMap | Self::Thresholds => {
                 entries(self, earlier, text.split(',').filter(|pair| !pair.is_empty()))
             }
-            Self::OnePair => entries(self, earlier, [text].into_iter()),
+            Self::SinglePair => entries(self, earlier, [text].into_iter()),
             Self::Headers => headers(earlier, text),
-            Self::Modules => modules(text).map(|new| appended(earlier, new)),
+            Self::Vmodule => modules(text).map(|new| appended(earlier, new)),
             Self::Taints => taints(text),
             Self::ReservedMemory => reserved_memory(text).map(|new| appended(earlier, new)),
         }
@@ -160,7 +160,7 @@ fn address(text: &str) -> Result<Value, String> {
 }
 
 fn entries<'a>(
-    kind: Kind,
+    kind: ValueKind,
     earlier: Option<Value>,
     pairs: impl Iterator<Item = &'a str>,
 ) -> Result<Value, String> {
@@ -168,15 +168,15 @@ fn entries<'a>(
         Some(Value::Object(map)) => map,
         _ => Map::new(),
     };
-    let separator = if kind == Kind::Thresholds { '<' } else { '=' };
+    let separator = if kind == ValueKind::Thresholds { '<' } else { '=' };
     for pair in pairs {
         let (key, value) = match pair.split_once(separator) {
             Some((key, value)) => (key.trim(), value.trim()),
-            None if kind == Kind::Labels => (pair.trim(), ""),
+            None if kind == ValueKind::Labels => (pair.trim(), ""),
             None => return Err(format!("{pair:?} is not of the form key{separator}value")),
         };
         let value = match kind {
-            Kind::Switches => switch(value).map_err(|reason| format!("{key}: {reason}"))?.into(),
+            ValueKind::BoolMap => switch(value).map_err(|reason| format!("{key}: {reason}"))?.into(),
             _ => Value::from(value),
         };
         map.insert(key.to_owned(), value);
@@ -214,73 +214,77 @@ fn modules(text: &str) -> Result<Vec<Value>, String> {
 mod tests {
     use super::*;
 
-    fn all(kind: Kind, texts: &[&str]) -> Result<Value, String> {
+    fn all(kind: ValueKind, texts: &[&str]) -> Result<Value, String> {
         texts
             .iter()
-            .try_fold(None, |earlier, text| kind.take(earlier, text).map(Some))
+            .try_fold(None, |earlier, text| kind.parse_occurrence(earlier, text).map(Some))
             .map(Option::unwrap_or_default)
     }
 
-    fn reads(kind: Kind, texts: &[&str], expect: Value) {
+    fn reads(kind: ValueKind, texts: &[&str], expect: Value) {
         assert_eq!(all(kind, texts), Ok(expect), "{kind:?} {texts:?}");
     }
 
-    fn refuses(kind: Kind, text: &str) {
-        assert!(kind.take(None, text).is_err(), "{kind:?} {text:?}");
+    fn refuses(kind: ValueKind, text: &str) {
+        assert!(kind.parse_occurrence(None, text).is_err(), "{kind:?} {text:?}");
     }
 
     #[test]
     fn scalars_take_gos_spellings_and_the_last_one_counts() {
-        reads(Kind::Text, &["a", "b"], json!("b"));
-        reads(Kind::Switch, &["T"], json!(true));
-        reads(Kind::Switch, &["0"], json!(false));
-        refuses(Kind::Switch, "yes");
-        reads(Kind::Int32, &["-1"], json!(-1));
-        reads(Kind::Int32, &["0x10"], json!(16));
-        reads(Kind::Int32, &["010"], json!(8));
-        reads(Kind::Int32, &["0"], json!(0));
-        reads(Kind::Int64, &["-9223372036854775808"], json!(i64::MIN));
+        reads(ValueKind::Text, &["a", "b"], json!("b"));
+        reads(ValueKind::Bool, &["T"], json!(true));
+        reads(ValueKind::Bool, &["0"], json!(false));
+        refuses(ValueKind::Bool, "yes");
+        reads(ValueKind::Int32, &["-1"], json!(-1));
+        reads(ValueKind::Int32, &["0x10"], json!(16));
+        reads(ValueKind::Int32, &["010"], json!(8));
+        reads(ValueKind::Int32, &["0"], json!(0));
+        reads(ValueKind::Int64, &["-9223372036854775808"], json!(i64::MIN));
         for bad in ["", "-", "--1", "1.5", "a", "0x", "2147483648", "+-1"] {
-            refuses(Kind::Int32, bad);
+            refuses(ValueKind::Int32, bad);
         }
-        reads(Kind::Level, &["2"], json!(2));
-        refuses(Kind::Level, "-1");
-        refuses(Kind::Level, "+1");
-        refuses(Kind::Level, "2147483648");
-        reads(Kind::Span, &["90s"], json!("1m30s"));
-        refuses(Kind::Span, "90");
-        reads(Kind::Quantity, &["2Ki"], json!("2Ki"));
-        refuses(Kind::Quantity, "2KB");
-        reads(Kind::Address, &["::"], json!("::"));
-        refuses(Kind::Address, "localhost");
-        reads(Kind::Address, &[""], Value::Null);
+        reads(ValueKind::Level, &["2"], json!(2));
+        refuses(ValueKind::Level, "-1");
+        refuses(ValueKind::Level, "+1");
+        refuses(ValueKind::Level, "2147483648");
+        reads(ValueKind::Duration, &["90s"], json!("1m30s"));
+        refuses(ValueKind::Duration, "90");
+        reads(ValueKind::Quantity, &["2Ki"], json!("2Ki"));
+        refuses(ValueKind::Quantity, "2KB");
+        reads(ValueKind::Address, &["::"], json!("::"));
+        refuses(ValueKind::Address, "localhost");
+        reads(ValueKind::Address, &[""], Value::Null);
     }
 
     #[test]
     fn maps_and_lists_accumulate() {
-        reads(Kind::List, &["a,b", "c"], json!(["a", "b", "c"]));
-        reads(Kind::Pairs, &["a=b,c=d", "a = e ,"], json!({"a": "e", "c": "d"}));
-        refuses(Kind::Pairs, "a");
-        reads(Kind::OnePair, &["a=b,c", "d=e"], json!({"a": "b,c", "d": "e"}));
-        reads(Kind::Switches, &["A=true,B=false", "A=0"], json!({"A": false, "B": false}));
-        refuses(Kind::Switches, "A=maybe");
-        refuses(Kind::Switches, "A");
+        reads(ValueKind::List, &["a,b", "c"], json!(["a", "b", "c"]));
+        reads(ValueKind::Pairs, &["a=b,c=d", "a = e ,"], json!({"a": "e", "c": "d"}));
+        refuses(ValueKind::Pairs, "a");
+        reads(ValueKind::SinglePair, &["a=b,c", "d=e"], json!({"a": "b,c", "d": "e"}));
+        reads(ValueKind::BoolMap, &["A=true,B=false", "A=0"], json!({"A": false, "B": false}));
+        refuses(ValueKind::BoolMap, "A=maybe");
+        refuses(ValueKind::BoolMap, "A");
         reads(
-            Kind::Thresholds,
+            ValueKind::Thresholds,
             &["memory.available<100Mi,nodefs.available<10%"],
             json!({"memory.available": "100Mi", "nodefs.available": "10%"}),
         );
-        refuses(Kind::Thresholds, "memory.available=100Mi");
-        reads(Kind::Headers, &["a:hello,b:again", "b:c:d"], json!({"a": ["hello"], "b": ["again", "c:d"]}));
-        refuses(Kind::Headers, "a");
-        reads(Kind::Labels, &["a=b,c", ""], json!({"a": "b", "c": ""}));
+        refuses(ValueKind::Thresholds, "memory.available=100Mi");
         reads(
-            Kind::Modules,
+            ValueKind::Headers,
+            &["a:hello,b:again", "b:c:d"],
+            json!({"a": ["hello"], "b": ["again", "c:d"]}),
+        );
+        refuses(ValueKind::Headers, "a");
+        reads(ValueKind::Labels, &["a=b,c", ""], json!({"a": "b", "c": ""}));
+        reads(
+            ValueKind::Vmodule,
             &["sync=5,", "p*=1"],
             json!([{"filePattern": "sync", "verbosity": 5}, {"filePattern": "p*", "verbosity": 1}]),
         );
         for bad in ["sync", "=5", "sync=", "sync=x", "a=b=1"] {
-            refuses(Kind::Modules, bad);
+            refuses(ValueKind::Vmodule, bad);
         }
     }
 }

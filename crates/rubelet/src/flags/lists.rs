@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use crate::config::{
-    QuantityText, TAINT_EFFECTS, is_reservable_memory, label_value_fault, qualified_name_fault,
+    QuantityText, TAINT_EFFECTS, is_reservable_memory, label_value_error, qualified_name_error,
 };
 
 /// One line of CSV: a field in double quotes may hold commas, and `""` in it is one quote.
@@ -88,7 +88,7 @@ fn taint(spec: &str) -> Result<(&str, &str, &str), String> {
         return Err(format!("{effect:?} in {spec:?} is not one of {}", TAINT_EFFECTS.join(", ")));
     }
     let (key, value) = label.split_once('=').unwrap_or((label, ""));
-    match qualified_name_fault(key).or_else(|| label_value_fault(value)) {
+    match qualified_name_error(key).or_else(|| label_value_error(value)) {
         Some(fault) => Err(format!("{spec:?}: {fault}")),
         None => Ok((key, value, effect)),
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::config::{label_value_fault, qualified_name_fault};
+use crate::config::{label_value_error, qualified_name_error};
 
 /// Labels of the Kubernetes namespaces that a node may give itself.
 const ALLOWED_LABELS: &[&str] = &[
@@ -35,7 +35,7 @@ pub(super) fn labels_fault(labels: &BTreeMap<String, String>) -> Option<String> 
         ));
     }
     labels.iter().find_map(|(key, value)| {
-        let fault = qualified_name_fault(key).or_else(|| label_value_fault(value))?;
+        let fault = qualified_name_error(key).or_else(|| label_value_error(value))?;
         Some(format!("label {key:?}: {fault}"))
     })
 }

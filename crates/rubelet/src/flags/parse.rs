@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::table::{Flag, Kind, Target, find, flags};
+use super::table::{Flag, Target, ValueKind, find, flags};
 use super::version::{VersionRequest, may_report};
 use super::{FlagError, Flags, node, suggest};
-use crate::config::{Effect, Override, OverrideMode};
+use crate::config::{Override, OverrideMode, Support};
 
 /// What a command line asks for.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,7 +33,7 @@ pub fn parse(arguments: &[String], commands: &[&str]) -> Result<Invocation, Flag
     {
         return Ok(Invocation::Command { name: first.clone(), arguments: rest.to_vec() });
     }
-    let given = Given::read(arguments)?;
+    let given = GivenFlags::read(arguments)?;
     if given.value::<bool>("help") {
         return Ok(Invocation::Help);
     }
@@ -49,11 +49,11 @@ pub fn parse(arguments: &[String], commands: &[&str]) -> Result<Invocation, Flag
 }
 
 /// The flags that were given, each with what its occurrences came to, in the order of their first one.
-struct Given {
+struct GivenFlags {
     values: Vec<(&'static Flag, Value)>,
 }
 
-impl Given {
+impl GivenFlags {
     fn read(arguments: &[String]) -> Result<Self, FlagError> {
         let mut given = Self { values: Vec::new() };
         let mut words = arguments.iter().map(String::as_str);
@@ -126,13 +126,14 @@ impl Given {
 
     fn add(&mut self, flag: &'static Flag, text: &str) -> Result<(), FlagError> {
         let invalid = |reason| FlagError::InvalidValue { flag: flag.name, value: text.to_owned(), reason };
-        if flag.kind == Kind::Version && text != "raw" && !may_report(text) {
-            super::kind::switch(text)
-                .map_err(|_| invalid("expected true, false, raw or our own release".to_owned()))?;
+        if flag.kind == ValueKind::Version && text != "raw" && !may_report(text) {
+            super::kind::switch(text).map_err(|_| {
+                invalid("expected true, false, raw or the version of this release".to_owned())
+            })?;
         }
         let slot = self.values.iter().position(|(known, _)| known.name == flag.name);
         let earlier = slot.map(|index| self.values[index].1.take());
-        let value = flag.kind.take(earlier, text).map_err(invalid)?;
+        let value = flag.kind.parse_occurrence(earlier, text).map_err(invalid)?;
         match slot {
             Some(index) => self.values[index].1 = value,
             None => self.values.push((flag, value)),
@@ -143,7 +144,7 @@ impl Given {
     /// The value of a flag that is no configuration field; its default if it was not given.
     fn value<T: DeserializeOwned + Default>(&self, name: &str) -> T {
         let given = self.values.iter().find(|(flag, _)| flag.name == name).map(|(_, value)| value.clone());
-        let default = || find(name).and_then(|flag| flag.kind.take(None, flag.default).ok());
+        let default = || find(name).and_then(|flag| flag.kind.parse_occurrence(None, flag.default).ok());
         given.or_else(default).and_then(|value| serde_json::from_value(value).ok()).unwrap_or_default()
     }
 
@@ -165,7 +166,9 @@ impl Given {
             node::addresses(&node_ip, &cloud_provider).map_err(invalid("node-ip", node_ip.clone()))?;
         let mut warnings = self.warnings();
         warnings.extend(
-            left_out.iter().map(|part| format!("flag --node-ip: {part:?} is no IP address and is left out")),
+            left_out
+                .iter()
+                .map(|part| format!("flag --node-ip: {part:?} is not an IP address and is ignored")),
         );
         Ok(Flags {
             config: self.text("config"),
@@ -206,8 +209,8 @@ impl Given {
                 && !value.is_null()
             {
                 let mode = match flag.kind {
-                    Kind::Switches => OverrideMode::MergeEntries,
-                    Kind::Modules => OverrideMode::Append,
+                    ValueKind::BoolMap => OverrideMode::MergeEntries,
+                    ValueKind::Vmodule => OverrideMode::Append,
                     _ => OverrideMode::Replace,
                 };
                 overrides.push(Override { field, value: value.clone(), mode });
@@ -230,13 +233,13 @@ fn paths(list: Option<String>) -> Vec<String> {
 
 fn warning(flag: &Flag) -> Option<String> {
     let name = flag.name;
-    match (flag.effect(), flag.deprecated, flag.target) {
-        (Effect::NoEffectYet, _, _) => Some(format!("flag --{name} is accepted but has no effect yet")),
-        (Effect::Honoured, true, Target::Field(field)) => {
+    match (flag.support(), flag.deprecated, flag.target) {
+        (Support::NoEffectYet, _, _) => Some(format!("flag --{name} is accepted but has no effect yet")),
+        (Support::Honoured, true, Target::Field(field)) => {
             Some(format!("flag --{name} is deprecated: set {field} in the --config file instead"))
         }
-        (Effect::Honoured, true, Target::Own(_)) => Some(format!("flag --{name} is deprecated")),
-        (Effect::Honoured, false, _) => None,
+        (Support::Honoured, true, Target::NotInConfig(_)) => Some(format!("flag --{name} is deprecated")),
+        (Support::Honoured, false, _) => None,
     }
 }
 

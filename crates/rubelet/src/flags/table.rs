@@ -2,15 +2,15 @@
 //! stands for a configuration field, in that field's row of [`crate::config::FIELDS`]).
 
 use super::field_flags::FIELD_FLAGS;
-use crate::config::{self, Effect};
+use crate::config::{self, Support};
 
-pub use super::kind::Kind;
+pub use super::kind::ValueKind;
 
 /// One flag of the command line.
 #[derive(Clone, Copy, Debug)]
 pub struct Flag {
     pub name: &'static str,
-    pub kind: Kind,
+    pub kind: ValueKind,
     pub group: Group,
     pub target: Target,
     /// Empty where the default is no value, or the configuration field's.
@@ -26,7 +26,7 @@ pub enum Target {
     /// Into this field of the configuration, over what the files say.
     Field(&'static str),
     /// Into [`super::Flags`].
-    Own(Effect),
+    NotInConfig(Support),
 }
 
 /// The headings of `--help`, in their order.
@@ -72,10 +72,10 @@ impl Group {
 }
 
 impl Flag {
-    pub fn effect(&self) -> Effect {
+    pub fn support(&self) -> Support {
         match self.target {
-            Target::Own(effect) => effect,
-            Target::Field(field) => config::effect(field).unwrap_or(Effect::NoEffectYet),
+            Target::NotInConfig(effect) => effect,
+            Target::Field(field) => config::support(field).unwrap_or(Support::NoEffectYet),
         }
     }
 
@@ -92,7 +92,7 @@ impl Flag {
 /// A flag for a configuration field that is there to stay.
 pub(super) const fn field(
     name: &'static str,
-    kind: Kind,
+    kind: ValueKind,
     group: Group,
     field: &'static str,
     help: &'static str,
@@ -103,7 +103,7 @@ pub(super) const fn field(
 /// A flag for a configuration field that should be set in the file instead.
 pub(super) const fn deprecated_field(
     name: &'static str,
-    kind: Kind,
+    kind: ValueKind,
     group: Group,
     field: &'static str,
     help: &'static str,
@@ -113,29 +113,29 @@ pub(super) const fn deprecated_field(
 
 const fn own(
     name: &'static str,
-    kind: Kind,
+    kind: ValueKind,
     group: Group,
-    effect: Effect,
+    effect: Support,
     default: &'static str,
     help: &'static str,
 ) -> Flag {
-    Flag { name, kind, group, target: Target::Own(effect), default, deprecated: false, help }
+    Flag { name, kind, group, target: Target::NotInConfig(effect), default, deprecated: false, help }
 }
 
 const fn deprecated(
     name: &'static str,
-    kind: Kind,
+    kind: ValueKind,
     group: Group,
-    effect: Effect,
+    effect: Support,
     default: &'static str,
     help: &'static str,
 ) -> Flag {
-    Flag { name, kind, group, target: Target::Own(effect), default, deprecated: true, help }
+    Flag { name, kind, group, target: Target::NotInConfig(effect), default, deprecated: true, help }
 }
 
-use Effect::{Honoured, NoEffectYet};
 use Group::{Cadvisor, Cluster, General, Resources, Runtime};
-use Kind::{Int32, Int64, Labels, Span, Switch, Text, Version};
+use Support::{Honoured, NoEffectYet};
+use ValueKind::{Bool, Duration, Int32, Int64, Labels, Text, Version};
 
 /// The flags that are no configuration field.
 #[rustfmt::skip]
@@ -145,9 +145,9 @@ const OWN_FLAGS: &[Flag] = &[
     own("root-dir", Text, General, Honoured, "/var/lib/kubelet", "directory for everything this agent keeps"),
     own("cert-dir", Text, General, Honoured, "/var/lib/kubelet/pki", "directory of certificates"),
     own("lock-file", Text, General, NoEffectYet, "", "file to hold a lock on while running"),
-    own("exit-on-lock-contention", Switch, General, NoEffectYet, "false", "end when another process opens the lock file"),
+    own("exit-on-lock-contention", Bool, General, NoEffectYet, "false", "end when another process opens the lock file"),
     own("version", Version, General, Honoured, "false", "print the version and end; raw prints its parts"),
-    own("help", Switch, General, Honoured, "false", "print this text and end"),
+    own("help", Bool, General, Honoured, "false", "print this text and end"),
 
     own("kubeconfig", Text, Cluster, Honoured, "", "how to reach the API server; without it the agent stands alone"),
     own("bootstrap-kubeconfig", Text, Cluster, Honoured, "", "how to reach the API server for the first certificate"),
@@ -159,32 +159,32 @@ const OWN_FLAGS: &[Flag] = &[
     own("runtime-cgroups", Text, Runtime, Honoured, "", "cgroup of the container runtime, for its figures in /stats/summary"),
     own("image-credential-provider-config", Text, Runtime, Honoured, "", "configuration file or directory of credential plugins"),
     own("image-credential-provider-bin-dir", Text, Runtime, Honoured, "", "directory of credential plugins"),
-    own("seccomp-default", Switch, Runtime, Honoured, "false", "run containers that ask for no seccomp profile with the runtime's own"),
-    deprecated("minimum-container-ttl-duration", Span, Runtime, Honoured, "0s", "youngest age at which a dead container may be removed"),
+    own("seccomp-default", Bool, Runtime, Honoured, "false", "run containers that ask for no seccomp profile with the runtime's own"),
+    deprecated("minimum-container-ttl-duration", Duration, Runtime, Honoured, "0s", "youngest age at which a dead container may be removed"),
     deprecated("maximum-dead-containers-per-container", Int32, Runtime, Honoured, "1", "dead instances to keep per container"),
     deprecated("maximum-dead-containers", Int32, Runtime, Honoured, "-1", "dead containers to keep on the node, negative for no limit"),
     deprecated("experimental-mounter-path", Text, Runtime, NoEffectYet, "", "program to mount with"),
-    deprecated("experimental-allocatable-ignore-eviction", Switch, Resources, Honoured, "false", "leave hard eviction thresholds out of allocatable"),
+    deprecated("experimental-allocatable-ignore-eviction", Bool, Resources, Honoured, "false", "leave hard eviction thresholds out of allocatable"),
 
-    own("housekeeping-interval", Span, Cadvisor, NoEffectYet, "10s", "time between two measurements of containers"),
-    deprecated("global-housekeeping-interval", Span, Cadvisor, NoEffectYet, "1m0s", "time between two measurements of the machine"),
+    own("housekeeping-interval", Duration, Cadvisor, NoEffectYet, "10s", "time between two measurements of containers"),
+    deprecated("global-housekeeping-interval", Duration, Cadvisor, NoEffectYet, "1m0s", "time between two measurements of the machine"),
     deprecated("application-metrics-count-limit", Int64, Cadvisor, NoEffectYet, "100", "most application metrics per container"),
     deprecated("boot-id-file", Text, Cadvisor, Honoured, "/proc/sys/kernel/random/boot_id", "files to find the boot id in"),
     deprecated("machine-id-file", Text, Cadvisor, Honoured, "/etc/machine-id,/var/lib/dbus/machine-id", "files to find the machine id in"),
     deprecated("container-hints", Text, Cadvisor, NoEffectYet, "/etc/cadvisor/container_hints.json", "file of container hints"),
     deprecated("containerd", Text, Cadvisor, NoEffectYet, "/run/containerd/containerd.sock", "socket of containerd"),
     deprecated("containerd-namespace", Text, Cadvisor, NoEffectYet, "k8s.io", "namespace in containerd"),
-    deprecated("enable-load-reader", Switch, Cadvisor, NoEffectYet, "false", "measure CPU load"),
+    deprecated("enable-load-reader", Bool, Cadvisor, NoEffectYet, "false", "measure CPU load"),
     deprecated("event-storage-age-limit", Text, Cadvisor, NoEffectYet, "default=24h", "longest time to keep events"),
     deprecated("event-storage-event-limit", Text, Cadvisor, NoEffectYet, "default=100000", "most events to keep"),
-    deprecated("log-cadvisor-usage", Switch, Cadvisor, NoEffectYet, "false", "log its own usage"),
+    deprecated("log-cadvisor-usage", Bool, Cadvisor, NoEffectYet, "false", "log its own usage"),
     deprecated("storage-driver-user", Text, Cadvisor, NoEffectYet, "root", "database user"),
     deprecated("storage-driver-password", Text, Cadvisor, NoEffectYet, "root", "database password"),
     deprecated("storage-driver-host", Text, Cadvisor, NoEffectYet, "localhost:8086", "database host and port"),
     deprecated("storage-driver-db", Text, Cadvisor, NoEffectYet, "cadvisor", "database name"),
     deprecated("storage-driver-table", Text, Cadvisor, NoEffectYet, "stats", "database table"),
-    deprecated("storage-driver-secure", Switch, Cadvisor, NoEffectYet, "false", "encrypt the database connection"),
-    deprecated("storage-driver-buffer-duration", Span, Cadvisor, NoEffectYet, "1m0s", "longest time to buffer writes"),
+    deprecated("storage-driver-secure", Bool, Cadvisor, NoEffectYet, "false", "encrypt the database connection"),
+    deprecated("storage-driver-buffer-duration", Duration, Cadvisor, NoEffectYet, "1m0s", "longest time to buffer writes"),
 ];
 
 /// All rows.
@@ -216,7 +216,7 @@ mod tests {
     fn every_field_flag_names_a_field_that_takes_its_values() {
         for flag in flags() {
             if let Target::Field(field) = flag.target {
-                assert!(config::effect(field).is_some(), "--{}: no field {field}", flag.name);
+                assert!(config::support(field).is_some(), "--{}: no field {field}", flag.name);
             }
             assert!(!flag.help.is_empty(), "--{}", flag.name);
         }
@@ -225,7 +225,12 @@ mod tests {
     #[test]
     fn defaults_can_be_parsed() {
         for flag in flags().filter(|flag| !flag.default.is_empty()) {
-            assert!(flag.kind.take(None, flag.default).is_ok(), "--{} {}", flag.name, flag.default);
+            assert!(
+                flag.kind.parse_occurrence(None, flag.default).is_ok(),
+                "--{} {}",
+                flag.name,
+                flag.default
+            );
         }
     }
 

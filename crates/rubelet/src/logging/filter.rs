@@ -48,7 +48,7 @@ impl Verbosity {
             return *about.level() <= Level::WARN;
         }
         let by_file = about.file().and_then(|file| self.of_file(file));
-        *about.level() <= most_detailed(by_file.unwrap_or_else(|| self.level.load(Ordering::Relaxed)))
+        *about.level() <= max_level(by_file.unwrap_or_else(|| self.level.load(Ordering::Relaxed)))
     }
 
     /// The first pattern that fits counts, as in klog.
@@ -68,7 +68,7 @@ impl<S> Filter<S> for Verbosity {
     }
 }
 
-fn most_detailed(verbosity: u32) -> Level {
+fn max_level(verbosity: u32) -> Level {
     match verbosity {
         0..=3 => Level::INFO,
         4..=5 => Level::DEBUG,

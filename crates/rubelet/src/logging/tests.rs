@@ -19,12 +19,12 @@ impl io::Write for Pipe {
     }
 }
 
-fn environment(directives: Option<&str>) -> Environment<'_> {
-    Environment { directives, is_journal: false, pid: 42, zone: TimeZone::UTC }
+fn environment(directives: Option<&str>) -> LogEnvironment<'_> {
+    LogEnvironment { directives, is_journal: false, pid: 42, zone: TimeZone::UTC }
 }
 
 /// What `work` logs.
-fn logged_in(config: &Logging, environment: Environment<'_>, work: impl FnOnce(&LogHandle)) -> String {
+fn logged_in(config: &Logging, environment: LogEnvironment<'_>, work: impl FnOnce(&LogHandle)) -> String {
     let (sender, lines) = channel();
     let pipe = Pipe(sender);
     let (subscriber, handle) = build(config, environment, move || pipe.clone()).unwrap();
@@ -91,7 +91,7 @@ fn json_has_the_keys_of_kubernetes() {
 #[test]
 fn lines_of_the_journal_begin_with_their_priority() {
     for format in ["text", "json"] {
-        let around = Environment { is_journal: true, ..environment(None) };
+        let around = LogEnvironment { is_journal: true, ..environment(None) };
         let text = logged_in(&config(format, 6), around, |_| {
             tracing::error!("a");
             tracing::warn!("b");
@@ -122,7 +122,7 @@ fn errors_alone_go_to_standard_error_when_streams_are_split() {
             Level::ERROR => tracing::error_span!("x").metadata().unwrap(),
             _ => tracing::info_span!("x").metadata().unwrap(),
         };
-        matches!(Outputs { split }.make_writer_for(about), Output::Standard(_))
+        matches!(LogWriters { split }.make_writer_for(about), LogWriter::Standard(_))
     };
     let (subscriber, _) = build(&config("text", 0), environment(None), io::sink).unwrap();
     tracing::subscriber::with_default(subscriber, || {

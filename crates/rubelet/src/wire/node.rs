@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use decide::node::{self, CapacityRules, NodeSetup, Share, capacity};
+use decide::node::{self, CapacityRules, NodeObjectConfig, ThresholdValue, capacity};
 use model::k8s::{Quantity, Taint};
 use model::node::HostFacts;
 
@@ -20,7 +20,7 @@ pub fn node_setup(
     gates: &FeatureGates,
     facts: &HostFacts,
     name: &str,
-) -> anyhow::Result<NodeSetup> {
+) -> anyhow::Result<NodeObjectConfig> {
     let cloud = flags.cloud_provider.as_str();
     ensure!(
         ["", "external"].contains(&cloud),
@@ -34,7 +34,7 @@ pub fn node_setup(
     let rules = capacity_rules(flags, config, &facts.online_cpus)?;
     check_reservation(&rules, facts)?;
     let whole = |number: i32| u32::try_from(number).unwrap_or(0);
-    Ok(NodeSetup {
+    Ok(NodeObjectConfig {
         name: name.to_owned(),
         hostname: name.to_owned(),
         register: config.register_node,
@@ -88,7 +88,7 @@ fn capacity_rules(
         system.insert("cpu".into(), Quantity(cpus.len().to_string()));
     }
     let threshold = |signal: &str| match config.eviction_hard.get(signal) {
-        Some(text) if !flags.experimental_allocatable_ignore_eviction => share(signal, text),
+        Some(text) if !flags.experimental_allocatable_ignore_eviction => threshold_value(signal, text),
         _ => Ok(None),
     };
     let whole = |number: i32| u32::try_from(number).unwrap_or(0);
@@ -104,13 +104,13 @@ fn capacity_rules(
 }
 
 /// A threshold of nothing, or of everything, is none.
-fn share(signal: &str, text: &str) -> anyhow::Result<Option<Share>> {
+fn threshold_value(signal: &str, text: &str) -> anyhow::Result<Option<ThresholdValue>> {
     let Some(percent) = text.strip_suffix('%') else {
         let _: model::quantity::Quantity = text.parse().with_context(|| format!("evictionHard: {signal}"))?;
-        return Ok(Some(Share::Amount(Quantity(text.to_owned()))));
+        return Ok(Some(ThresholdValue::Amount(Quantity(text.to_owned()))));
     };
     let percent: f32 = percent.parse().with_context(|| format!("evictionHard: {signal}: {text:?}"))?;
-    Ok((percent > 0.0 && percent < 100.0).then(|| Share::Fraction(percent / 100.0)))
+    Ok((percent > 0.0 && percent < 100.0).then(|| ThresholdValue::Fraction(percent / 100.0)))
 }
 
 /// The cpus that a list as `0-3,8` names.
@@ -119,7 +119,7 @@ fn cpu_set(list: &str) -> anyhow::Result<BTreeSet<u32>> {
     for range in list.split(',').map(str::trim) {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let (first, last): (u16, u16) = (first.parse()?, last.parse()?);
-        ensure!(first <= last, "{range:?} is no range");
+        ensure!(first <= last, "{range:?} is not a CPU range");
         cpus.extend((first..=last).map(u32::from));
     }
     Ok(cpus)
@@ -127,7 +127,7 @@ fn cpu_set(list: &str) -> anyhow::Result<BTreeSet<u32>> {
 
 fn check_reservation(rules: &CapacityRules, facts: &HostFacts) -> anyhow::Result<()> {
     let capacity = capacity::capacity(rules, facts);
-    let faults: Vec<String> = capacity::reservation(rules, &capacity)
+    let faults: Vec<String> = capacity::reserved_amounts(rules, &capacity)
         .iter()
         .filter_map(|(name, kept)| {
             let has = capacity.get(name).filter(|has| *has < kept)?;
@@ -160,7 +160,7 @@ mod tests {
     fn set_up(
         arguments: &[&str],
         change: impl FnOnce(&mut KubeletConfiguration),
-    ) -> anyhow::Result<NodeSetup> {
+    ) -> anyhow::Result<NodeObjectConfig> {
         let arguments: Vec<String> = arguments.iter().map(|text| (*text).to_owned()).collect();
         let Ok(Invocation::Agent(flags)) = parse(&arguments, &[]) else { panic!("flags that run") };
         let mut config = KubeletConfiguration::default();
@@ -196,8 +196,8 @@ mod tests {
         assert_eq!((setup.name.as_str(), setup.labels.len(), setup.node_ips.len()), ("n", 2, 2));
         assert!(setup.external_cloud && !setup.register && setup.attach_by_controller);
         assert_eq!(setup.taints[0].effect, "NoExecute");
-        assert_eq!(setup.capacity.eviction_memory, Some(Share::Amount(Quantity("100Mi".into()))));
-        assert_eq!(setup.capacity.eviction_storage, Some(Share::Fraction(0.1)));
+        assert_eq!(setup.capacity.eviction_memory, Some(ThresholdValue::Amount(Quantity("100Mi".into()))));
+        assert_eq!(setup.capacity.eviction_storage, Some(ThresholdValue::Fraction(0.1)));
         assert_eq!((setup.capacity.max_pods, setup.capacity.pods_per_core), (110, 10));
         assert_eq!(setup.lease_duration, Duration::from_secs(20));
         assert_eq!(setup.kubelet_version, "v1.36.4");
@@ -240,8 +240,8 @@ mod tests {
             "reservedSystemCPUs: 3-4 is not a subset of the online CPUs: {0, 1, 2, 3}"
         );
         for none in ["0%", "100%"] {
-            assert_eq!(share("s", none).unwrap(), None);
+            assert_eq!(threshold_value("s", none).unwrap(), None);
         }
-        assert!(share("s", "much").is_err());
+        assert!(threshold_value("s", "much").is_err());
     }
 }

@@ -178,7 +178,7 @@ fn a_pod_over_which_the_agent_panics_is_set_aside_and_the_others_run() {
         assert_eq!(status.code(), Some(1), "{}", node.agent.log_tail());
         let log = node.agent.log();
         let errors = log.lines().filter(|line| {
-            line.starts_with("Error: the engine ended: a step on the event")
+            line.starts_with("Error: the engine ended: panic while handling event")
                 && line.contains("default/poison-node")
         });
         assert_eq!(errors.count(), count, "{}", node.agent.log_tail());

@@ -229,7 +229,7 @@ fn what_the_runtime_lists_for_ever_is_removed_ever_more_rarely() {
 
     let told = |node: &Node| {
         let log = node.agent.log();
-        log.lines().filter(|line| line.contains("lists what it said to have removed")).count()
+        log.lines().filter(|line| line.contains("still lists what it confirmed as removed")).count()
     };
     wait("every one to be told of", LONG, || match told(&node) {
         lines if lines == ghosts.len() => Ok(()),

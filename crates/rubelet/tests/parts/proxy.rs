@@ -155,7 +155,7 @@ fn events_pass_and_can_be_lost() {
     assert_eq!(first, Hint::Everything, "a new subscription");
     bench.run("passes", PATIENCE).expect("a sandbox");
     wait("a hint about something", SLOW, || match receiver.try_recv() {
-        Ok(Hint::Id(_) | Hint::Pod(_)) => Ok(()),
+        Ok(Hint::ContainerOrSandbox(_) | Hint::Pod(_)) => Ok(()),
         other => Err(format!("{other:?}")),
     });
 

@@ -169,7 +169,7 @@ fn a_good_manifest_that_breaks_keeps_its_pod_until_it_goes() {
     node.agent.write_manifest("turns", &sleeper("turns"));
     wait("the complaint to be withdrawn", SLOW, || {
         let log = node.agent.log();
-        if log.contains("the problem with this origin is gone") { Ok(()) } else { Err(node.agent.log_tail()) }
+        if log.contains("this pod source is readable again") { Ok(()) } else { Err(node.agent.log_tail()) }
     });
     assert_eq!(seen.wait_running(&name, 1, SLOW), before);
 

@@ -186,7 +186,7 @@ fn a_dead_server_behind_a_volume_holds_up_its_own_pod_only() {
         let events = cluster.events(&namespace, "hung");
         let told = events.iter().any(|event| {
             let text = event["message"].as_str().unwrap_or_default();
-            event["reason"] == "FailedMount" && text.contains("has not ended and shows no sign of going on")
+            event["reason"] == "FailedMount" && text.contains("made no progress for")
         });
         if told { Ok(()) } else { Err(format!("{events:#?}")) }
     });

@@ -5,19 +5,19 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
-use ports::{AccessReviews, ApiError, Identity};
+use ports::{AccessReviews, ApiError, UserInfo};
 use tokio::sync::Semaphore;
 
 use super::cache::Cache;
 use super::{AccessError, Peer};
-use crate::sparing::Sparing;
+use crate::log_rate_limit::LogRateLimiter;
 use crate::tls::ClientAuthority;
 
 const ANONYMOUS: &str = "system:anonymous";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
 const AUTHENTICATED: &str = "system:authenticated";
 /// Questions to the API server at a time: a flood of tokens must not become a flood there.
-const REVIEWS: usize = 32;
+const MAX_PARALLEL_REVIEWS: usize = 32;
 
 /// Why credentials were not taken.
 #[derive(thiserror::Error, Debug)]
@@ -34,23 +34,23 @@ pub enum BadCredentials {
 
 pub struct Authentication {
     authority: Option<Arc<ClientAuthority>>,
-    tokens: Option<Tokens>,
+    tokens: Option<WebhookTokenAuthenticator>,
     anonymous: bool,
     /// Lines about those who were not let in.
-    refusals: Sparing,
+    refusals: LogRateLimiter,
 }
 
-struct Tokens {
+struct WebhookTokenAuthenticator {
     reviews: Arc<dyn AccessReviews>,
-    cache: Cache<Option<Identity>>,
-    holds: Duration,
-    places: Semaphore,
+    cache: Cache<Option<UserInfo>>,
+    ttl: Duration,
+    review_slots: Semaphore,
 }
 
 impl Authentication {
     /// Nobody at all is let in until one of the others is called.
     pub fn new(authority: Option<Arc<ClientAuthority>>) -> Self {
-        Self { authority, tokens: None, anonymous: false, refusals: Sparing::default() }
+        Self { authority, tokens: None, anonymous: false, refusals: LogRateLimiter::default() }
     }
 
     /// Bearer tokens count, as far as the API server knows them; its answers hold for a while.
@@ -60,7 +60,12 @@ impl Authentication {
         holds: Duration,
     ) -> Result<Self, AccessError> {
         let reviews = reviews.ok_or(AccessError::NoTokenReviews)?;
-        let tokens = Tokens { reviews, cache: Cache::new(), holds, places: Semaphore::new(REVIEWS) };
+        let tokens = WebhookTokenAuthenticator {
+            reviews,
+            cache: Cache::new(),
+            ttl: holds,
+            review_slots: Semaphore::new(MAX_PARALLEL_REVIEWS),
+        };
         Ok(Self { tokens: Some(tokens), ..self })
     }
 
@@ -71,8 +76,8 @@ impl Authentication {
 
     /// Says in our log that somebody was not let in, unless that was said very often just now.
     pub(crate) fn refused(&self, reason: &BadCredentials) {
-        if let Some(left_out) = self.refusals.turn() {
-            tracing::info!(%reason, left_out, "a request was not authenticated");
+        if let Some(suppressed) = self.refusals.permit() {
+            tracing::info!(%reason, suppressed, "a request was not authenticated");
         }
     }
 
@@ -82,7 +87,7 @@ impl Authentication {
         peer: &Peer,
         headers: &HeaderMap,
         websocket_token: Result<Option<String>, BadCredentials>,
-    ) -> Result<Option<Identity>, BadCredentials> {
+    ) -> Result<Option<UserInfo>, BadCredentials> {
         let by_certificate = match &self.authority {
             Some(authority) => authority.identify(&peer.certificates),
             None => Ok(None),
@@ -99,7 +104,7 @@ impl Authentication {
             return Ok(Some(as_authenticated(who)));
         }
         by_certificate.map_err(|error| BadCredentials::Certificate(error.to_string()))?;
-        Ok(self.anonymous.then(|| Identity {
+        Ok(self.anonymous.then(|| UserInfo {
             name: ANONYMOUS.into(),
             groups: vec![UNAUTHENTICATED.into()],
             ..Default::default()
@@ -107,19 +112,19 @@ impl Authentication {
     }
 }
 
-impl Tokens {
-    async fn review(&self, token: &str) -> Result<Option<Identity>, BadCredentials> {
-        let key = Cache::<Option<Identity>>::key(token.as_bytes());
+impl WebhookTokenAuthenticator {
+    async fn review(&self, token: &str) -> Result<Option<UserInfo>, BadCredentials> {
+        let key = Cache::<Option<UserInfo>>::key(token.as_bytes());
         if let Some(known) = self.cache.get(&key).await {
             return Ok(known);
         }
         // Closed by nobody.
-        let _place = self.places.acquire().await;
+        let _place = self.review_slots.acquire().await;
         if let Some(known) = self.cache.get(&key).await {
             return Ok(known);
         }
-        let found = self.reviews.token(token).await.map_err(BadCredentials::Unreviewed)?;
-        self.cache.put(key, found.clone(), self.holds).await;
+        let found = self.reviews.review_token(token).await.map_err(BadCredentials::Unreviewed)?;
+        self.cache.put(key, found.clone(), self.ttl).await;
         Ok(found)
     }
 }
@@ -132,7 +137,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     (kind.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
-fn as_authenticated(mut who: Identity) -> Identity {
+fn as_authenticated(mut who: UserInfo) -> UserInfo {
     let has = |group: &str| who.groups.iter().any(|other| other == group);
     if who.name != ANONYMOUS && !has(UNAUTHENTICATED) && !has(AUTHENTICATED) {
         who.groups.push(AUTHENTICATED.into());

@@ -5,49 +5,49 @@ use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
 use http::{Method, StatusCode};
-use ports::{AccessReviews, AccessVerdict, Identity, NodeAccess};
+use ports::{AccessDecision, AccessReviews, NodeAccess, UserInfo};
 use tokio::sync::Semaphore;
 
 use super::AccessError;
 use super::cache::Cache;
 use crate::health::plain;
-use crate::sparing::Sparing;
+use crate::log_rate_limit::LogRateLimiter;
 
 /// Questions to the API server at a time.
-const REVIEWS: usize = 32;
+const MAX_PARALLEL_REVIEWS: usize = 32;
 
 pub enum Authorization {
     /// Whoever was let in may do all.
     AlwaysAllow,
     /// As the API server says.
-    Webhook(Box<Reviewed>),
+    Webhook(Box<WebhookAuthorizer>),
 }
 
-pub struct Reviewed {
+pub struct WebhookAuthorizer {
     reviews: Arc<dyn AccessReviews>,
     node: String,
     cache: Cache<bool>,
-    allowed_holds: Duration,
-    denied_holds: Duration,
-    places: Semaphore,
+    allowed_ttl: Duration,
+    denied_ttl: Duration,
+    review_slots: Semaphore,
     /// Lines about those who may not, or of whom nobody knows.
-    refusals: Sparing,
+    refusals: LogRateLimiter,
 }
 
 /// Why a request is not answered, in the kubelet's words.
 #[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum AuthorizationError {
     #[error("Authorization error (user={user}, verb={verb}, resource=nodes, subresource={subresource})")]
-    Unknown { user: String, verb: &'static str, subresource: &'static str },
+    ReviewFailed { user: String, verb: &'static str, subresource: &'static str },
     #[error("Forbidden (user={user}, verb={verb}, resource=nodes, subresource(s)=[{}])\n", subresources.join(" "))]
     Forbidden { user: String, verb: &'static str, subresources: Vec<&'static str> },
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for AuthorizationError {
     fn into_response(self) -> Response {
         let status = match self {
-            Refusal::Unknown { .. } => StatusCode::INTERNAL_SERVER_ERROR,
-            Refusal::Forbidden { .. } => StatusCode::FORBIDDEN,
+            AuthorizationError::ReviewFailed { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+            AuthorizationError::Forbidden { .. } => StatusCode::FORBIDDEN,
         };
         plain(status, self.to_string())
     }
@@ -55,7 +55,7 @@ impl IntoResponse for Refusal {
 
 impl Authorization {
     /// By the name of the mode in the configuration.
-    pub fn of_mode(
+    pub fn for_mode(
         mode: &str,
         node: &str,
         reviews: Option<Arc<dyn AccessReviews>>,
@@ -64,20 +64,25 @@ impl Authorization {
     ) -> Result<Self, AccessError> {
         match mode {
             "AlwaysAllow" => Ok(Authorization::AlwaysAllow),
-            "Webhook" => Ok(Authorization::Webhook(Box::new(Reviewed {
+            "Webhook" => Ok(Authorization::Webhook(Box::new(WebhookAuthorizer {
                 reviews: reviews.ok_or(AccessError::NoAccessReviews)?,
                 node: node.to_owned(),
                 cache: Cache::new(),
-                allowed_holds,
-                denied_holds,
-                places: Semaphore::new(REVIEWS),
-                refusals: Sparing::default(),
+                allowed_ttl: allowed_holds,
+                denied_ttl: denied_holds,
+                review_slots: Semaphore::new(MAX_PARALLEL_REVIEWS),
+                refusals: LogRateLimiter::default(),
             }))),
             other => Err(AccessError::UnknownMode(other.to_owned())),
         }
     }
 
-    pub(crate) async fn check(&self, who: &Identity, method: &Method, path: &str) -> Result<(), Refusal> {
+    pub(crate) async fn check(
+        &self,
+        who: &UserInfo,
+        method: &Method,
+        path: &str,
+    ) -> Result<(), AuthorizationError> {
         let Authorization::Webhook(reviewed) = self else { return Ok(()) };
         let verb = verb(method, path);
         let subresources = subresources(path);
@@ -87,25 +92,29 @@ impl Authorization {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
                 Err(error) => {
-                    if let Some(left_out) = reviewed.refusals.turn() {
+                    if let Some(suppressed) = reviewed.refusals.permit() {
                         let user = &who.name;
-                        tracing::warn!(user, verb, subresource, %error, left_out, "access could not be reviewed");
+                        tracing::warn!(user, verb, subresource, %error, suppressed, "the API server could not review access");
                     }
-                    return Err(Refusal::Unknown { user: user(), verb, subresource });
+                    return Err(AuthorizationError::ReviewFailed { user: user(), verb, subresource });
                 }
             }
         }
-        if let Some(left_out) = reviewed.refusals.turn() {
-            tracing::info!(user = who.name, verb, ?subresources, left_out, "access was denied");
+        if let Some(suppressed) = reviewed.refusals.permit() {
+            tracing::info!(user = who.name, verb, ?subresources, suppressed, "access was denied");
         }
-        Err(Refusal::Forbidden { user: who.name.clone(), verb, subresources: subresources.to_vec() })
+        Err(AuthorizationError::Forbidden {
+            user: who.name.clone(),
+            verb,
+            subresources: subresources.to_vec(),
+        })
     }
 }
 
-impl Reviewed {
+impl WebhookAuthorizer {
     async fn allows(
         &self,
-        who: &Identity,
+        who: &UserInfo,
         verb: &'static str,
         subresource: &'static str,
     ) -> Result<bool, ports::ApiError> {
@@ -120,12 +129,12 @@ impl Reviewed {
             return Ok(known);
         }
         // Closed by nobody.
-        let _place = self.places.acquire().await;
+        let _place = self.review_slots.acquire().await;
         if let Some(known) = self.cache.get(&key).await {
             return Ok(known);
         }
-        let allowed = self.reviews.access(&wanted).await? == AccessVerdict::Allowed;
-        let holds = if allowed { self.allowed_holds } else { self.denied_holds };
+        let allowed = self.reviews.review_access(&wanted).await? == AccessDecision::Allowed;
+        let holds = if allowed { self.allowed_ttl } else { self.denied_ttl };
         self.cache.put(key, allowed, holds).await;
         Ok(allowed)
     }

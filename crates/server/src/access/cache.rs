@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 /// More callers than any node has; what is over it is asked again.
-const ENTRIES: usize = 4096;
+const MAX_ENTRIES: usize = 4096;
 
 /// Neither tokens nor names are kept, only what tells them apart.
 type Key = [u8; 32];
@@ -60,7 +60,7 @@ impl<V> Entries<V> {
         self.known.insert(key, (value, until, number));
         self.order.push_back((key, number));
         // The order is as long as what is known, or gets rid of what was replaced.
-        while self.order.len() > ENTRIES {
+        while self.order.len() > MAX_ENTRIES {
             let Some((oldest, number)) = self.order.pop_front() else { return };
             if self.known.get(&oldest).is_some_and(|(.., newest)| *newest == number) {
                 self.known.remove(&oldest);
@@ -73,7 +73,7 @@ impl<V> Entries<V> {
 mod tests {
     use super::*;
 
-    const HOLDS: Duration = Duration::from_secs(10);
+    const TTL: Duration = Duration::from_secs(10);
 
     fn key(n: usize) -> Key {
         Cache::<usize>::key(&n.to_le_bytes())
@@ -82,41 +82,41 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn answers_hold_their_time() {
         let cache = Cache::new();
-        cache.put(key(1), 1, HOLDS).await;
+        cache.put(key(1), 1, TTL).await;
         cache.put(key(2), 2, Duration::ZERO).await;
         assert_eq!((cache.get(&key(1)).await, cache.get(&key(2)).await), (Some(1), None));
-        tokio::time::advance(HOLDS).await;
+        tokio::time::advance(TTL).await;
         assert_eq!(cache.get(&key(1)).await, None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_oldest_goes_first_and_nothing_piles_up() {
         let cache = Cache::new();
-        for n in 0..3 * ENTRIES {
-            cache.put(key(n), n, HOLDS).await;
+        for n in 0..3 * MAX_ENTRIES {
+            cache.put(key(n), n, TTL).await;
             assert_eq!(cache.get(&key(n)).await, Some(n));
         }
-        let first_kept = 2 * ENTRIES;
+        let first_kept = 2 * MAX_ENTRIES;
         assert_eq!(cache.get(&key(first_kept - 1)).await, None, "older ones went");
         assert_eq!(cache.get(&key(first_kept)).await, Some(first_kept), "younger ones stay");
         let entries = cache.entries.lock().await;
-        assert_eq!((entries.known.len(), entries.order.len()), (ENTRIES, ENTRIES));
+        assert_eq!((entries.known.len(), entries.order.len()), (MAX_ENTRIES, MAX_ENTRIES));
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_is_renewed_is_young_again_and_costs_no_room() {
         let cache = Cache::new();
-        cache.put(key(0), 0, HOLDS).await;
-        for n in 1..ENTRIES {
-            cache.put(key(n), n, HOLDS).await;
+        cache.put(key(0), 0, TTL).await;
+        for n in 1..MAX_ENTRIES {
+            cache.put(key(n), n, TTL).await;
         }
-        cache.put(key(0), 7, HOLDS).await;
-        cache.put(key(ENTRIES), 1, HOLDS).await;
+        cache.put(key(0), 7, TTL).await;
+        cache.put(key(MAX_ENTRIES), 1, TTL).await;
         assert_eq!(cache.get(&key(0)).await, Some(7));
-        for _ in 0..5 * ENTRIES {
-            cache.put(key(0), 8, HOLDS).await;
+        for _ in 0..5 * MAX_ENTRIES {
+            cache.put(key(0), 8, TTL).await;
         }
         let entries = cache.entries.lock().await;
-        assert!(entries.known.contains_key(&key(0)) && entries.order.len() <= ENTRIES);
+        assert!(entries.known.contains_key(&key(0)) && entries.order.len() <= MAX_ENTRIES);
     }
 }

@@ -13,18 +13,18 @@ pub(crate) struct Peer {
     pub certificates: Arc<Vec<CertificateDer<'static>>>,
     /// When the leaf is no longer good.
     pub expires: Option<Wall>,
-    welcome: Arc<AtomicBool>,
+    authorized: Arc<AtomicBool>,
 }
 
 impl Peer {
     pub fn new(certificates: Vec<CertificateDer<'static>>, welcome: Arc<AtomicBool>) -> Self {
         let leaf = certificates.first().and_then(|leaf| x509_parser::parse_x509_certificate(leaf).ok());
         let expires = leaf.map(|(_, leaf)| Wall::from_seconds(leaf.validity().not_after.timestamp()));
-        Self { certificates: Arc::new(certificates), expires, welcome }
+        Self { certificates: Arc::new(certificates), expires, authorized: welcome }
     }
 
     /// One of its requests was allowed: the connection is no longer one of those that can be closed for others.
-    pub fn is_welcome(&self) {
-        self.welcome.store(true, Ordering::Relaxed);
+    pub fn mark_authorized(&self) {
+        self.authorized.store(true, Ordering::Relaxed);
     }
 }

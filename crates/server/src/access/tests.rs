@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use axum::Router;
 use axum::middleware;
-use ports::{AccessReviews, AccessVerdict, ApiError, Identity, NodeAccess};
+use ports::{AccessDecision, AccessReviews, ApiError, NodeAccess, UserInfo};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
@@ -23,15 +23,15 @@ struct Table {
 
 #[async_trait]
 impl AccessReviews for Table {
-    async fn token(&self, token: &str) -> Result<Option<Identity>, ApiError> {
+    async fn review_token(&self, token: &str) -> Result<Option<UserInfo>, ApiError> {
         self.tokens.fetch_add(1, Ordering::SeqCst);
         match token {
             "broken" => Err(ApiError::TimedOut { call: "TokenReview".into(), after: Duration::from_secs(1) }),
             "unknown" => Ok(None),
-            name => Ok(Some(Identity { name: name.into(), ..Default::default() })),
+            name => Ok(Some(UserInfo { name: name.into(), ..Default::default() })),
         }
     }
-    async fn access(&self, wanted: &NodeAccess) -> Result<AccessVerdict, ApiError> {
+    async fn review_access(&self, wanted: &NodeAccess) -> Result<AccessDecision, ApiError> {
         self.accesses.fetch_add(1, Ordering::SeqCst);
         assert_eq!(wanted.node, "node-a");
         let allowed = match (wanted.who.name.as_str(), wanted.verb.as_str(), wanted.subresource.as_str()) {
@@ -46,7 +46,7 @@ impl AccessReviews for Table {
             ("grouped", "get", _) => wanted.who.groups == ["masters", "system:authenticated"],
             _ => false,
         };
-        Ok(if allowed { AccessVerdict::Allowed } else { AccessVerdict::Denied(String::new()) })
+        Ok(if allowed { AccessDecision::Allowed } else { AccessDecision::Denied(String::new()) })
     }
 }
 
@@ -57,7 +57,7 @@ struct Bench {
     table: Arc<Table>,
     ca_file: std::path::PathBuf,
     _dir: tempfile::TempDir,
-    _serving: crate::Serving,
+    _serving: crate::ServerHandle,
 }
 
 async fn bench(anonymous: bool, mode: &str) -> Bench {
@@ -72,10 +72,10 @@ async fn bench(anonymous: bool, mode: &str) -> Bench {
     let authentication = authentication.with_tokens(Some(reviews.clone()), Duration::from_secs(120)).unwrap();
     let authentication = if anonymous { authentication.with_anonymous() } else { authentication };
     let minute = Duration::from_secs(60);
-    let authorization = Authorization::of_mode(mode, "node-a", Some(reviews), minute, minute).unwrap();
+    let authorization = Authorization::for_mode(mode, "node-a", Some(reviews), minute, minute).unwrap();
     let access = Arc::new(Access { authentication, authorization });
     let router = Router::new().fallback(async || "let in");
-    let router = router.layer(middleware::from_fn_with_state(access, guard));
+    let router = router.layer(middleware::from_fn_with_state(access, authorize_request));
     let signed = server.server("node-a");
     let certificate = Arc::new(ServingCertificate::default());
     certificate.set_pem("test", signed.certificate.as_bytes(), signed.key.as_bytes()).unwrap();
@@ -234,7 +234,7 @@ async fn another_ca_file_counts_at_once_even_on_open_connections() {
 fn webhooks_need_somebody_to_ask() {
     let none = Authentication::new(None).with_tokens(None, Duration::ZERO).map(|_| ()).unwrap_err();
     assert_eq!(none.to_string(), "no client provided, cannot use webhook authentication");
-    let mode = |mode| Authorization::of_mode(mode, "n", None, Duration::ZERO, Duration::ZERO).map(|_| ());
+    let mode = |mode| Authorization::for_mode(mode, "n", None, Duration::ZERO, Duration::ZERO).map(|_| ());
     assert_eq!(
         mode("Webhook").unwrap_err().to_string(),
         "no client provided, cannot use webhook authorization"

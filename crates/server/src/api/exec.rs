@@ -9,8 +9,8 @@ use ports::StreamFlags;
 
 use super::proxy::{self, Translation};
 use super::query::Parameters;
-use super::target::{Place, running, tty};
-use super::{Api, SecureApi, failure};
+use super::target::{RequestParams, running, tty};
+use super::{Api, SecureApi, plain_text};
 
 const NO_STREAM: &str = "you must specify at least 1 of stdin, stdout, stderr";
 
@@ -42,51 +42,52 @@ impl SecureApi {
     }
 }
 
-pub(super) async fn exec(State(api): Api, Path(place): Path<Place>, request: Request) -> Response {
+pub(super) async fn exec(State(api): Api, Path(params): Path<RequestParams>, request: Request) -> Response {
     let parameters = Parameters::of(request.uri());
     let Some(streams) = streams(&parameters) else {
-        return failure(StatusCode::BAD_REQUEST, NO_STREAM);
+        return plain_text(StatusCode::BAD_REQUEST, NO_STREAM);
     };
-    let pod = match api.pod(&place, || "pod does not exist".into()).await {
+    let pod = match api.pod(&params, || "pod does not exist".into()).await {
         Ok(pod) => pod,
         Err(answer) => return answer,
     };
-    let Some(id) = running(&pod, &place) else {
-        let text = format!("container not found ({:?})", place.container);
-        return failure(StatusCode::INTERNAL_SERVER_ERROR, text);
+    let Some(id) = running(&pod, &params) else {
+        let text = format!("container not found ({:?})", params.container);
+        return plain_text(StatusCode::INTERNAL_SERVER_ERROR, text);
     };
     let command: Vec<String> = parameters.all("command").map(str::to_owned).collect();
     let translation = api.translate_command("exec", &request, streams);
-    proxy::carry(&api, request, translation, async { api.runtime.exec(id, &command, streams).await }).await
+    proxy::proxy_stream(&api, request, translation, async { api.runtime.exec(id, &command, streams).await })
+        .await
 }
 
-pub(super) async fn attach(State(api): Api, Path(place): Path<Place>, request: Request) -> Response {
+pub(super) async fn attach(State(api): Api, Path(params): Path<RequestParams>, request: Request) -> Response {
     let Some(streams) = streams(&Parameters::of(request.uri())) else {
-        return failure(StatusCode::BAD_REQUEST, NO_STREAM);
+        return plain_text(StatusCode::BAD_REQUEST, NO_STREAM);
     };
-    let pod = match api.pod(&place, || "pod does not exist".into()).await {
+    let pod = match api.pod(&params, || "pod does not exist".into()).await {
         Ok(pod) => pod,
         Err(answer) => return answer,
     };
-    let (Some(id), Some(tty)) = (running(&pod, &place), tty(&pod, &place.container)) else {
-        let text = format!("container {} not found in pod {}", place.container, place.full_name());
-        return failure(StatusCode::INTERNAL_SERVER_ERROR, text);
+    let (Some(id), Some(tty)) = (running(&pod, &params), tty(&pod, &params.container)) else {
+        let text = format!("container {} not found in pod {}", params.container, params.full_name());
+        return plain_text(StatusCode::INTERNAL_SERVER_ERROR, text);
     };
     // Not the caller's choice: the container has a terminal or has none.
     let streams = StreamFlags { tty, stderr: streams.stderr && !tty, ..streams };
     let translation = api.translate_command("attach", &request, streams);
-    proxy::carry(&api, request, translation, async { api.runtime.attach(id, streams).await }).await
+    proxy::proxy_stream(&api, request, translation, async { api.runtime.attach(id, streams).await }).await
 }
 
-pub(super) async fn run(State(api): Api, Path(place): Path<Place>, request: Request) -> Response {
+pub(super) async fn run(State(api): Api, Path(params): Path<RequestParams>, request: Request) -> Response {
     let parameters = Parameters::of(request.uri());
-    let pod = match api.pod(&place, || "pod does not exist".into()).await {
+    let pod = match api.pod(&params, || "pod does not exist".into()).await {
         Ok(pod) => pod,
         Err(answer) => return answer,
     };
-    let Some(id) = running(&pod, &place) else {
-        let text = format!("container not found ({:?})", place.container);
-        return failure(StatusCode::INTERNAL_SERVER_ERROR, text);
+    let Some(id) = running(&pod, &params) else {
+        let text = format!("container not found ({:?})", params.container);
+        return plain_text(StatusCode::INTERNAL_SERVER_ERROR, text);
     };
     let words = parameters.first("cmd").unwrap_or_default();
     let command: Vec<String> = words.split(' ').map(str::to_owned).collect();
@@ -98,9 +99,9 @@ pub(super) async fn run(State(api): Api, Path(place): Path<Place>, request: Requ
         Ok(result) => {
             let told = String::from_utf8_lossy(&result.stderr).into_owned();
             let text = format!("command '{words}' exited with {}: {told}", result.exit_code);
-            failure(StatusCode::INTERNAL_SERVER_ERROR, text)
+            plain_text(StatusCode::INTERNAL_SERVER_ERROR, text)
         }
-        Err(error) => failure(StatusCode::INTERNAL_SERVER_ERROR, error.user_message()),
+        Err(error) => plain_text(StatusCode::INTERNAL_SERVER_ERROR, error.user_message()),
     }
 }
 

@@ -8,7 +8,7 @@ use ports::{LogOptions, LogOutput};
 use super::query::Parameters;
 
 /// A question that can't be answered: status and text.
-pub(crate) type Refused = (StatusCode, String);
+pub(crate) type QueryError = (StatusCode, String);
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct LogQuery {
@@ -17,7 +17,7 @@ pub(crate) struct LogQuery {
 }
 
 impl LogQuery {
-    pub fn parse(parameters: &Parameters, now: Wall, split_streams: bool) -> Result<Self, Refused> {
+    pub fn parse(parameters: &Parameters, now: Wall, split_streams: bool) -> Result<Self, QueryError> {
         let undecodable =
             || (StatusCode::BAD_REQUEST, r#"{"message": "Unable to decode query."}"#.to_owned());
         let invalid = || (StatusCode::UNPROCESSABLE_ENTITY, r#"{"message": "Invalid request."}"#.to_owned());

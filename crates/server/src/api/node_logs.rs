@@ -16,38 +16,38 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio_util::io::ReaderStream;
 
-use super::node_query::{self, NodeQuery, Refused};
+use super::node_query::{self, NodeQuery, QueryError};
 use super::query::Parameters;
-use super::{Api, SecureApi, failure};
+use super::{Api, SecureApi, plain_text};
 use crate::health::plain;
 
 const NOT_FOUND: &str = "404 page not found\n";
 /// Names of a directory that are shown at most.
-const MOST_NAMES: usize = 10_000;
+const MAX_NAMES: usize = 10_000;
 /// Looked at to tell text from other things.
-const SNIFFED: usize = 512;
+const SNIFFED_BYTES: usize = 512;
 
 pub(super) async fn read_root(State(api): Api, request: Request) -> Response {
-    match asked(&api, &request) {
+    match parse_query(&api, &request) {
         Ok(Some(query)) => {
             let gzip = request.headers().get(header::ACCEPT_ENCODING).is_some_and(|taken| taken == "gzip");
             node_query::answer(&api, query, gzip).await
         }
         Ok(None) => answer(&api, String::new(), request.headers()).await,
-        Err((status, text)) => failure(status, text),
+        Err((status, text)) => plain_text(status, text),
     }
 }
 
 pub(super) async fn read(State(api): Api, Path(path): Path<String>, request: Request) -> Response {
-    match asked(&api, &request) {
-        Ok(Some(_)) => failure(StatusCode::NOT_ACCEPTABLE, "path not allowed in query mode\n"),
+    match parse_query(&api, &request) {
+        Ok(Some(_)) => plain_text(StatusCode::NOT_ACCEPTABLE, "path not allowed in query mode\n"),
         Ok(None) => answer(&api, path, request.headers()).await,
-        Err((status, text)) => failure(status, text),
+        Err((status, text)) => plain_text(status, text),
     }
 }
 
 /// Is it a question to the journal, where those are answered?
-fn asked(api: &SecureApi, request: &Request) -> Result<Option<NodeQuery>, Refused> {
+fn parse_query(api: &SecureApi, request: &Request) -> Result<Option<NodeQuery>, QueryError> {
     if !api.settings.node_log_query {
         return Ok(None);
     }
@@ -55,10 +55,10 @@ fn asked(api: &SecureApi, request: &Request) -> Result<Option<NodeQuery>, Refuse
 }
 
 /// A file below the directory of logs, all of it.
-pub(super) async fn whole_file(api: &SecureApi, path: &str) -> Option<Body> {
+pub(super) async fn open_log_file(api: &SecureApi, path: &str) -> Option<Body> {
     let (directory, path) = (api.settings.node_log_dir.clone(), path.to_owned());
     match tokio::task::spawn_blocking(move || open(&directory, &path)).await {
-        Ok(Ok(Found::File(file))) => {
+        Ok(Ok(OpenedPath::File(file))) => {
             Some(Body::from_stream(ReaderStream::new(tokio::fs::File::from_std(file))))
         }
         _ => None,
@@ -69,15 +69,15 @@ async fn answer(api: &SecureApi, path: String, headers: &HeaderMap) -> Response 
     let (directory, asked) = (api.settings.node_log_dir.clone(), path.clone());
     let found = tokio::task::spawn_blocking(move || open(&directory, &asked)).await;
     match found.map_err(io::Error::other).and_then(|found| found) {
-        Ok(Found::Directory(_)) if !path.is_empty() && !path.ends_with('/') => {
+        Ok(OpenedPath::Directory(_)) if !path.is_empty() && !path.ends_with('/') => {
             let name = path.rsplit('/').next().unwrap_or_default();
-            let place = format!("{}/", percent(name));
+            let place = format!("{}/", percent_encode(name));
             (StatusCode::MOVED_PERMANENTLY, [(header::LOCATION, place)]).into_response()
         }
-        Ok(Found::Directory(names)) => listing(&names),
-        Ok(Found::File(file)) => match content(&path, file, headers).await {
+        Ok(OpenedPath::Directory(names)) => listing(&names),
+        Ok(OpenedPath::File(file)) => match content(&path, file, headers).await {
             Ok(answer) => answer,
-            Err(error) => failure(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+            Err(error) => plain_text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
         },
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             plain(StatusCode::FORBIDDEN, "403 Forbidden\n".into())
@@ -86,13 +86,13 @@ async fn answer(api: &SecureApi, path: String, headers: &HeaderMap) -> Response 
     }
 }
 
-enum Found {
+enum OpenedPath {
     File(File),
     /// Sorted; those of directories end with a slash.
     Directory(Vec<String>),
 }
 
-fn open(directory: &FilePath, path: &str) -> io::Result<Found> {
+fn open(directory: &FilePath, path: &str) -> io::Result<OpenedPath> {
     let inside = PathBuf::from(if path.is_empty() { "." } else { path });
     let plain = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
     if !inside.components().all(plain) || path.contains('\0') {
@@ -111,8 +111,8 @@ fn open(directory: &FilePath, path: &str) -> io::Result<Found> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let found = rustix::fs::openat2(&root, inside, flags, Mode::empty(), resolve)?;
     match FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) {
-        FileType::RegularFile => Ok(Found::File(File::from(found))),
-        FileType::Directory => names(found).map(Found::Directory),
+        FileType::RegularFile => Ok(OpenedPath::File(File::from(found))),
+        FileType::Directory => names(found).map(OpenedPath::Directory),
         _ => Err(io::ErrorKind::NotFound.into()),
     }
 }
@@ -130,7 +130,7 @@ fn names(directory: OwnedFd) -> io::Result<Vec<String>> {
             name.push('/');
         }
         names.push(name);
-        if names.len() == MOST_NAMES {
+        if names.len() == MAX_NAMES {
             break;
         }
     }
@@ -144,14 +144,14 @@ fn listing(names: &[String]) -> Response {
     for name in names {
         let shown =
             name.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&#34;");
-        page += &format!("<a href=\"{}\">{}</a>\n", percent(name), shown.replace('\'', "&#39;"));
+        page += &format!("<a href=\"{}\">{}</a>\n", percent_encode(name), shown.replace('\'', "&#39;"));
     }
     page += "</pre>\n";
     ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], page).into_response()
 }
 
 /// A name as part of a URL; a colon would look like a scheme.
-fn percent(name: &str) -> String {
+fn percent_encode(name: &str) -> String {
     let mut out = String::new();
     if name.contains(':') {
         out += "./";
@@ -180,14 +180,14 @@ fn percent(name: &str) -> String {
 async fn content(path: &str, file: File, headers: &HeaderMap) -> io::Result<Response> {
     let mut file = tokio::fs::File::from_std(file);
     let size = file.metadata().await?.len();
-    let mut head = vec![0; SNIFFED];
+    let mut head = vec![0; SNIFFED_BYTES];
     let length = file.read(&mut head).await?;
     let kind = content_type(path, &head[..length]);
     let range = headers.get(header::RANGE).and_then(|value| value.to_str().ok());
-    let (status, start, end) = match range.map(|text| part(text, size)) {
-        None | Some(Part::Whole) => (StatusCode::OK, 0, size),
-        Some(Part::Bytes(start, end)) => (StatusCode::PARTIAL_CONTENT, start, end),
-        Some(Part::Outside) => {
+    let (status, start, end) = match range.map(|text| parse_range(text, size)) {
+        None | Some(ByteRange::Whole) => (StatusCode::OK, 0, size),
+        Some(ByteRange::Bytes(start, end)) => (StatusCode::PARTIAL_CONTENT, start, end),
+        Some(ByteRange::Outside) => {
             let told = [(header::CONTENT_RANGE, format!("bytes */{size}"))];
             return Ok((StatusCode::RANGE_NOT_SATISFIABLE, told, "invalid range: failed to overlap\n")
                 .into_response());
@@ -217,7 +217,7 @@ fn content_type(path: &str, head: &[u8]) -> &'static str {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Part {
+enum ByteRange {
     Whole,
     /// From here to before there.
     Bytes(u64, u64),
@@ -225,18 +225,18 @@ enum Part {
 }
 
 /// One range; several of them get the whole, which is allowed as well.
-fn part(range: &str, size: u64) -> Part {
+fn parse_range(range: &str, size: u64) -> ByteRange {
     let Some((first, last)) = range.strip_prefix("bytes=").and_then(|one| one.trim().split_once('-')) else {
-        return Part::Whole;
+        return ByteRange::Whole;
     };
     let (first, last) = (first.trim(), last.trim());
     let found = match (first.parse::<u64>(), last.parse::<u64>()) {
         (Ok(first), Ok(last)) if first <= last => (first, last.saturating_add(1).min(size)),
         (Ok(first), Err(_)) if last.is_empty() => (first, size),
         (Err(_), Ok(count)) if first.is_empty() => (size.saturating_sub(count), size),
-        _ => return Part::Whole,
+        _ => return ByteRange::Whole,
     };
-    if found.0 < found.1 { Part::Bytes(found.0, found.1) } else { Part::Outside }
+    if found.0 < found.1 { ByteRange::Bytes(found.0, found.1) } else { ByteRange::Outside }
 }
 
 #[cfg(test)]
@@ -259,8 +259,8 @@ mod tests {
         symlink("/proc/self/fd/0", logs.join("magic")).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, logs.join("fifo"), Mode::RWXU).unwrap();
         let kind = |path: &str| match open(&logs, path) {
-            Ok(Found::File(_)) => "file".to_owned(),
-            Ok(Found::Directory(names)) => names.join(" "),
+            Ok(OpenedPath::File(_)) => "file".to_owned(),
+            Ok(OpenedPath::Directory(names)) => names.join(" "),
             Err(_) => "error".to_owned(),
         };
         assert_eq!(kind(""), "absolute fifo inside magic outside pods/ syslog");
@@ -286,24 +286,24 @@ mod tests {
     #[test]
     fn ranges_of_ten_bytes() {
         for (range, expect) in [
-            ("bytes=0-3", Part::Bytes(0, 4)),
-            ("bytes=5-", Part::Bytes(5, 10)),
-            ("bytes=-3", Part::Bytes(7, 10)),
-            ("bytes=8-100", Part::Bytes(8, 10)),
-            ("bytes=-100", Part::Bytes(0, 10)),
-            ("bytes=10-", Part::Outside),
-            ("bytes=-0", Part::Outside),
-            ("bytes=5-3", Part::Whole),
-            ("bytes=0-1,3-4", Part::Whole),
-            ("lines=1-2", Part::Whole),
+            ("bytes=0-3", ByteRange::Bytes(0, 4)),
+            ("bytes=5-", ByteRange::Bytes(5, 10)),
+            ("bytes=-3", ByteRange::Bytes(7, 10)),
+            ("bytes=8-100", ByteRange::Bytes(8, 10)),
+            ("bytes=-100", ByteRange::Bytes(0, 10)),
+            ("bytes=10-", ByteRange::Outside),
+            ("bytes=-0", ByteRange::Outside),
+            ("bytes=5-3", ByteRange::Whole),
+            ("bytes=0-1,3-4", ByteRange::Whole),
+            ("lines=1-2", ByteRange::Whole),
         ] {
-            assert_eq!(part(range, 10), expect, "{range}");
+            assert_eq!(parse_range(range, 10), expect, "{range}");
         }
     }
 
     #[test]
     fn names_in_links() {
-        assert_eq!(percent("a b&c"), "a%20b%26c");
-        assert_eq!(percent("a:b"), "./a:b");
+        assert_eq!(percent_encode("a b&c"), "a%20b%26c");
+        assert_eq!(percent_encode("a:b"), "./a:b");
     }
 }

@@ -17,13 +17,13 @@ use tokio::process::Command;
 use tokio_util::io::ReaderStream;
 
 use super::query::Parameters;
-use super::{SecureApi, failure};
+use super::{SecureApi, plain_text};
 
 /// How long the journal may take.
-const PATIENCE: Duration = Duration::from_secs(30);
-const MOST_SERVICES: usize = 4;
-const LONGEST_NAME: usize = 256;
-const MOST_LINES: i64 = 100_000;
+const JOURNAL_TIMEOUT: Duration = Duration::from_secs(30);
+const MAX_SERVICES: usize = 4;
+const MAX_NAME_BYTES: usize = 256;
+const MAX_LINES: i64 = 100_000;
 
 /// What is asked for.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -43,7 +43,7 @@ fn invalid(field: &str, value: impl std::fmt::Display, why: &str) -> String {
 }
 
 /// What is wrong with a pattern, without the drawing of where.
-fn in_a_line(error: &regex_syntax::Error) -> String {
+fn single_line_message(error: &regex_syntax::Error) -> String {
     match error {
         regex_syntax::Error::Parse(error) => error.kind().to_string(),
         regex_syntax::Error::Translate(error) => error.kind().to_string(),
@@ -52,11 +52,11 @@ fn in_a_line(error: &regex_syntax::Error) -> String {
 }
 
 /// A question that can't be answered: status and text.
-pub(crate) type Refused = (StatusCode, String);
+pub(crate) type QueryError = (StatusCode, String);
 
 impl NodeQuery {
     /// `None` when nothing of it is asked: then `/logs/` is a tree of files.
-    pub fn parse(parameters: &Parameters) -> Result<Option<Self>, Refused> {
+    pub fn parse(parameters: &Parameters) -> Result<Option<Self>, QueryError> {
         const NAMES: [&str; 6] = ["query", "sinceTime", "untilTime", "tailLines", "pattern", "boot"];
         if NAMES.iter().all(|name| parameters.first(name).is_none()) {
             return Ok(None);
@@ -101,7 +101,7 @@ impl NodeQuery {
 
     fn check(&self) -> Result<(), String> {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:@".contains(&byte);
-        let is_strange = |name: &&String| name.len() > LONGEST_NAME || !name.bytes().all(allowed);
+        let is_strange = |name: &&String| name.len() > MAX_NAME_BYTES || !name.bytes().all(allowed);
         if let Some(name) = self.services.iter().find(is_strange) {
             return Err(invalid("query", format!("{name:?}"), "input contains unsupported characters"));
         }
@@ -116,8 +116,8 @@ impl NodeQuery {
             (0, 1) if self.has_options() => {
                 return Err(invalid("query", files(), "cannot specify file with options"));
             }
-            (services, _) if services > MOST_SERVICES => {
-                return Err(format!("query: Too many: {services}: must have at most {MOST_SERVICES} items"));
+            (services, _) if services > MAX_SERVICES => {
+                return Err(format!("query: Too many: {services}: must have at most {MAX_SERVICES} items"));
             }
             _ => {}
         }
@@ -129,18 +129,18 @@ impl NodeQuery {
         if let Some(boot) = self.boot.filter(|boot| *boot > 0) {
             return Err(invalid("boot", boot, "must be less than 1"));
         }
-        if let Some(lines) = self.tail.filter(|lines| !(0..=MOST_LINES).contains(lines)) {
+        if let Some(lines) = self.tail.filter(|lines| !(0..=MAX_LINES).contains(lines)) {
             return Err(invalid("tailLines", lines, "must be between 0 and 100000, inclusive"));
         }
         if let Err(why) = regex_syntax::Parser::new().parse(&self.pattern) {
-            let why = format!("error parsing regexp: {}", in_a_line(&why));
+            let why = format!("error parsing regexp: {}", single_line_message(&why));
             return Err(invalid("pattern", format!("{:?}", self.pattern), &why));
         }
         Ok(())
     }
 
     /// What the journal is called with. Words are never read by a shell, and a unit's name can't be an option.
-    fn journal_words(&self, services: &[String]) -> Vec<String> {
+    fn journalctl_arguments(&self, services: &[String]) -> Vec<String> {
         let clock = |at: jiff::Timestamp| at.strftime("%Y-%-m-%-d %-H:%-M:%-S").to_string();
         let mut words: Vec<String> =
             ["--utc", "--no-pager", "--output=short-precise"].map(str::to_owned).into();
@@ -166,21 +166,21 @@ impl NodeQuery {
 /// `gzip`: the caller takes exactly that, and nothing else.
 pub(super) async fn answer(api: &SecureApi, query: NodeQuery, gzip: bool) -> Response {
     if let Some(file) = query.files.first() {
-        return file_or_nothing(api, file).await;
+        return log_file_response(api, file).await;
     }
-    let answer = of_services(api, query).await;
+    let answer = service_logs_response(api, query).await;
     if gzip && answer.status().is_success() { compressed(answer) } else { answer }
 }
 
 /// The journal of those that write to it, then the files of the others.
-async fn of_services(api: &SecureApi, query: NodeQuery) -> Response {
+async fn service_logs_response(api: &SecureApi, query: NodeQuery) -> Response {
     let program = &api.settings.journal_program;
     let units = journal_units(program).await;
     let in_journal = |name: &String| units.lines().any(|unit| unit == format!("{name}.service"));
     let (native, files): (Vec<String>, Vec<String>) = query.services.iter().cloned().partition(in_journal);
     let mut bodies = Vec::new();
     if !native.is_empty() {
-        let told = journal(program, &query.journal_words(&native), PATIENCE);
+        let told = run_journalctl(program, &query.journalctl_arguments(&native), JOURNAL_TIMEOUT);
         bodies.push(told.unwrap_or_else(|error| Body::from(format!("\njournalctl: {error}\n"))));
     }
     if !files.is_empty() && query.has_options() {
@@ -200,19 +200,19 @@ async fn of_services(api: &SecureApi, query: NodeQuery) -> Response {
 
 async fn first_file(api: &SecureApi, name: &str) -> Option<Body> {
     for candidate in NodeQuery::candidates(name) {
-        if let Some(body) = super::node_logs::whole_file(api, &candidate).await {
+        if let Some(body) = super::node_logs::open_log_file(api, &candidate).await {
             return Some(body);
         }
     }
     None
 }
 
-async fn file_or_nothing(api: &SecureApi, file: &str) -> Response {
-    match super::node_logs::whole_file(api, file.trim_start_matches('/')).await {
+async fn log_file_response(api: &SecureApi, file: &str) -> Response {
+    match super::node_logs::open_log_file(api, file.trim_start_matches('/')).await {
         Some(body) => text_answer(body),
         None => {
             let text = invalid("query", format!("[{file:?}]"), "no such file among the logs of the node");
-            failure(StatusCode::NOT_ACCEPTABLE, text + "\n")
+            plain_text(StatusCode::NOT_ACCEPTABLE, text + "\n")
         }
     }
 }
@@ -249,13 +249,13 @@ async fn pack(state: Option<Packing>) -> Option<(Result<Vec<u8>, std::io::Error>
 /// The units that the journal knows, one in a line. Where there is no journal it knows none.
 async fn journal_units(program: &Path) -> String {
     let asked = Command::new(program).args(["--field", "_SYSTEMD_UNIT"]).kill_on_drop(true).output();
-    let Ok(Ok(output)) = tokio::time::timeout(PATIENCE, asked).await else { return String::new() };
+    let Ok(Ok(output)) = tokio::time::timeout(JOURNAL_TIMEOUT, asked).await else { return String::new() };
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// What it says, and what it complains about, in its order. The program ends when the client goes, and after `patience`
 /// whether or not anybody has read what it says.
-fn journal(program: &Path, words: &[String], patience: Duration) -> io::Result<Body> {
+fn run_journalctl(program: &Path, words: &[String], patience: Duration) -> io::Result<Body> {
     let (said, says) = io::pipe()?;
     let mut child = Command::new(program)
         .args(words)
@@ -296,7 +296,7 @@ mod tests {
     fn questions_become_words_of_the_journal() {
         let check = |query: &str, expect: &str| {
             let query = parse(query).unwrap().unwrap();
-            let words = query.journal_words(&query.services);
+            let words = query.journalctl_arguments(&query.services);
             assert_eq!(words[3..].join("|"), expect, "{query:?}");
         };
         check("query=kubelet", "--unit=kubelet");
@@ -332,7 +332,7 @@ mod tests {
         let pid = dir.path().join("pid");
         let script = format!("echo $$ > {0}.new; mv {0}.new {0}; exec yes", pid.display());
         let words = ["-c".to_owned(), script];
-        let body = journal(Path::new("/bin/sh"), &words, Duration::from_millis(200)).unwrap();
+        let body = run_journalctl(Path::new("/bin/sh"), &words, Duration::from_millis(200)).unwrap();
         let process = loop {
             match std::fs::read_to_string(&pid) {
                 Ok(number) => break format!("/proc/{}", number.trim()),

@@ -6,31 +6,38 @@ use http::{HeaderMap, StatusCode};
 
 use super::proxy::{self, Translation};
 use super::query::Parameters;
-use super::target::Place;
-use super::{Api, failure, websocket};
+use super::target::RequestParams;
+use super::{Api, plain_text, websocket};
 
-pub(super) async fn forward(State(api): Api, Path(place): Path<Place>, request: Request) -> Response {
+pub(super) async fn forward(
+    State(api): Api,
+    Path(params): Path<RequestParams>,
+    request: Request,
+) -> Response {
     let translation = Translation::of_ports(api.settings.extended_websockets, request.headers());
     let ports = match ports(&translation, request.headers(), &Parameters::of(request.uri())) {
         Ok(ports) => ports,
-        Err(text) => return failure(StatusCode::BAD_REQUEST, text),
+        Err(text) => return plain_text(StatusCode::BAD_REQUEST, text),
     };
-    let pod = match api.pod(&place, || "pod does not exist".into()).await {
+    let pod = match api.pod(&params, || "pod does not exist".into()).await {
         Ok(pod) => pod,
         Err(answer) => return answer,
     };
-    if !place.fits(&pod) {
-        return failure(StatusCode::NOT_FOUND, "pod not found");
+    if !params.matches_uid(&pod) {
+        return plain_text(StatusCode::NOT_FOUND, "pod not found");
     }
     let sandbox = pod.observed.as_ref().and_then(|seen| seen.sandboxes.iter().find(|one| one.ready));
     let Some(sandbox) = sandbox.map(|one| one.id.clone()) else {
-        let text = format!("pod not found ({:?})", place.full_name());
-        return failure(StatusCode::INTERNAL_SERVER_ERROR, text);
+        let text = format!("pod not found ({:?})", params.full_name());
+        return plain_text(StatusCode::INTERNAL_SERVER_ERROR, text);
     };
     if translation.is_needed() {
         api.endpoints.metrics.websocket_stream("portforward");
     }
-    proxy::carry(&api, request, translation, async { api.runtime.port_forward(&sandbox, &ports).await }).await
+    proxy::proxy_stream(&api, request, translation, async {
+        api.runtime.port_forward(&sandbox, &ports).await
+    })
+    .await
 }
 
 /// Ports that must be known before: only those of a WebSocket that does not name them itself.

@@ -14,20 +14,20 @@ use http::{StatusCode, header};
 use ports::{CpuSamples, ProfileError};
 
 use super::query::Parameters;
-use super::{Api, failure};
+use super::{Api, plain_text};
 
-const USUAL_SECONDS: u64 = 30;
+const DEFAULT_SECONDS: u64 = 30;
 /// Longer would outlive the room for samples.
-const MOST_SECONDS: u64 = 600;
+const MAX_SECONDS: u64 = 600;
 /// What the reference has besides, and why it can't be here.
-const ABSENT: [(&str, &str); 8] = [
-    ("allocs", "allocations are not counted"),
-    ("block", "there is no scheduler of our own that could be blocked"),
-    ("goroutine", "there are no goroutines; /debug/why tells what pods wait for"),
-    ("heap", "allocations are not counted"),
-    ("mutex", "locks are not counted"),
-    ("symbol", "names are found by the tool, in the program's file"),
-    ("threadcreate", "threads are not counted"),
+const UNSUPPORTED_PROFILES: [(&str, &str); 8] = [
+    ("allocs", "allocations are not recorded"),
+    ("block", "blocking is not recorded"),
+    ("goroutine", "there are no goroutines; /debug/why shows what pods wait for"),
+    ("heap", "allocations are not recorded"),
+    ("mutex", "lock contention is not recorded"),
+    ("symbol", "symbols are resolved by pprof from the binary"),
+    ("threadcreate", "thread creation is not recorded"),
     ("trace", "executions are not traced; tracing.endpoint exports spans"),
 ];
 
@@ -36,8 +36,8 @@ pub(super) async fn index() -> Response {
     for name in ["cmdline", "profile"] {
         page += &format!("<li><a href=\"{name}\">{name}</a></li>\n");
     }
-    for (name, why) in ABSENT {
-        page += &format!("<li>{name}: not here, {why}</li>\n");
+    for (name, why) in UNSUPPORTED_PROFILES {
+        page += &format!("<li>{name}: not available: {why}</li>\n");
     }
     page += "</ul>\n</body>\n</html>\n";
     ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], page).into_response()
@@ -48,47 +48,49 @@ pub(super) async fn read(State(api): Api, Path(name): Path<String>, request: Req
         "cmdline" => match fs::read("/proc/self/cmdline") {
             Ok(words) => {
                 let words = words.strip_suffix(&[0]).unwrap_or(&words);
-                failure(StatusCode::OK, String::from_utf8_lossy(words))
+                plain_text(StatusCode::OK, String::from_utf8_lossy(words))
             }
-            Err(error) => failure(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+            Err(error) => plain_text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
         },
         "profile" => profile(State(api), request).await,
-        other => match ABSENT.iter().find(|(absent, _)| *absent == other) {
-            Some((name, why)) => failure(StatusCode::NOT_IMPLEMENTED, format!("no {name} profile: {why}\n")),
-            None => failure(StatusCode::NOT_FOUND, "Unknown profile\n"),
+        other => match UNSUPPORTED_PROFILES.iter().find(|(absent, _)| *absent == other) {
+            Some((name, why)) => {
+                plain_text(StatusCode::NOT_IMPLEMENTED, format!("no {name} profile: {why}\n"))
+            }
+            None => plain_text(StatusCode::NOT_FOUND, "Unknown profile\n"),
         },
     }
 }
 
 async fn profile(State(api): Api, request: Request) -> Response {
     let seconds = Parameters::of(request.uri()).first("seconds").and_then(|text| text.parse::<u64>().ok());
-    let seconds = seconds.filter(|seconds| *seconds > 0).unwrap_or(USUAL_SECONDS).min(MOST_SECONDS);
+    let seconds = seconds.filter(|seconds| *seconds > 0).unwrap_or(DEFAULT_SECONDS).min(MAX_SECONDS);
     match api.profiler.sample(Duration::from_secs(seconds)).await {
-        Ok(samples) => match pprof(&samples) {
+        Ok(samples) => match encode_pprof(&samples) {
             Ok(body) => {
                 let kind = (header::CONTENT_TYPE, "application/octet-stream");
                 let name = (header::CONTENT_DISPOSITION, "attachment; filename=\"profile\"");
                 ([kind, name, (header::X_CONTENT_TYPE_OPTIONS, "nosniff")], body).into_response()
             }
-            Err(error) => failure(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+            Err(error) => plain_text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
         },
         Err(error) => {
             let status = match error {
                 ProfileError::Unsupported(_) => StatusCode::NOT_IMPLEMENTED,
                 _ => StatusCode::INTERNAL_SERVER_ERROR,
             };
-            failure(status, format!("{error}\n"))
+            plain_text(status, format!("{error}\n"))
         }
     }
 }
 
 /// As pprof's `profile.proto` has it, packed. Addresses are not named: the tool does that from the files.
-fn pprof(samples: &CpuSamples) -> std::io::Result<Vec<u8>> {
-    let mut profile = Message::default();
-    let mut strings = Strings::default();
-    let kind = |strings: &mut Strings, what: &str, unit: &str| {
+fn encode_pprof(samples: &CpuSamples) -> std::io::Result<Vec<u8>> {
+    let mut profile = ProtoMessage::default();
+    let mut strings = StringTable::default();
+    let kind = |strings: &mut StringTable, what: &str, unit: &str| {
         let (what, unit) = (strings.number(what), strings.number(unit));
-        Message::default().with_number(1, what).with_number(2, unit)
+        ProtoMessage::default().with_number(1, what).with_number(2, unit)
     };
     for (what, unit) in [("samples", "count"), ("cpu", "nanoseconds")] {
         let kind = kind(&mut strings, what, unit);
@@ -100,18 +102,19 @@ fn pprof(samples: &CpuSamples) -> std::io::Result<Vec<u8>> {
     }
     let period = u64::try_from(samples.period.as_nanos()).unwrap_or_default();
     for (location, count) in (1..).zip(counts.values()) {
-        let sample = Message::default().with_packed(1, &[location]).with_packed(2, &[*count, count * period]);
+        let sample =
+            ProtoMessage::default().with_packed(1, &[location]).with_packed(2, &[*count, count * period]);
         profile.message(2, &sample);
     }
     for (number, code) in (1..).zip(&samples.mappings) {
-        let mapping = Message::default().with_number(1, number).with_number(2, code.start);
+        let mapping = ProtoMessage::default().with_number(1, number).with_number(2, code.start);
         let mapping = mapping.with_number(3, code.end).with_number(4, code.offset);
         profile.message(3, &mapping.with_number(5, strings.number(&code.path)));
     }
     for (location, address) in (1..).zip(counts.keys()) {
         let inside = |code: &ports::CodeMapping| (code.start..code.end).contains(address);
         let mapping = samples.mappings.iter().position(inside).map_or(0, |index| index as u64 + 1);
-        let location = Message::default().with_number(1, location).with_number(2, mapping);
+        let location = ProtoMessage::default().with_number(1, location).with_number(2, mapping);
         profile.message(4, &location.with_number(3, *address));
     }
     let kind = kind(&mut strings, "cpu", "nanoseconds");
@@ -129,15 +132,15 @@ fn pprof(samples: &CpuSamples) -> std::io::Result<Vec<u8>> {
 }
 
 /// Each text once; the first one is empty.
-struct Strings(Vec<String>);
+struct StringTable(Vec<String>);
 
-impl Default for Strings {
+impl Default for StringTable {
     fn default() -> Self {
         Self(vec![String::new()])
     }
 }
 
-impl Strings {
+impl StringTable {
     fn number(&mut self, text: &str) -> u64 {
         let known = self.0.iter().position(|known| known == text);
         let index = known.unwrap_or_else(|| {
@@ -150,9 +153,9 @@ impl Strings {
 
 /// A message of Protocol Buffers, field by field.
 #[derive(Default)]
-struct Message(Vec<u8>);
+struct ProtoMessage(Vec<u8>);
 
-impl Message {
+impl ProtoMessage {
     fn varint(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.0.push(value as u8 | 0x80);
@@ -172,7 +175,7 @@ impl Message {
         self.0.extend_from_slice(bytes);
     }
 
-    fn message(&mut self, field: u64, message: &Message) {
+    fn message(&mut self, field: u64, message: &ProtoMessage) {
         self.bytes(field, &message.0);
     }
 
@@ -182,7 +185,7 @@ impl Message {
     }
 
     fn with_packed(mut self, field: u64, values: &[u64]) -> Self {
-        let mut packed = Message::default();
+        let mut packed = ProtoMessage::default();
         for value in values {
             packed.varint(*value);
         }
@@ -207,10 +210,10 @@ mod tests {
             lasted: Duration::from_nanos(2),
             period: Duration::from_nanos(10),
         };
-        let packed = pprof(&samples).unwrap();
+        let packed = encode_pprof(&samples).unwrap();
         let mut bytes = Vec::new();
         std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&packed[..]), &mut bytes).unwrap();
-        let mut expect = Message::default();
+        let mut expect = ProtoMessage::default();
         // samples/count and cpu/nanoseconds, by the numbers of their texts
         expect.bytes(1, &[8, 1, 16, 2]);
         expect.bytes(1, &[8, 3, 16, 4]);

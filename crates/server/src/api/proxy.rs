@@ -29,18 +29,18 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::splice::{Ended, splice};
+use super::splice::{StreamEnd, splice};
 use super::translate::{self, translate};
 use super::tunnel::tunnel;
-use super::{SecureApi, failure, spdy, websocket};
-use crate::counted::Counted;
+use super::{SecureApi, plain_text, spdy, websocket};
+use crate::inflight::InflightGuard;
 
 /// The streaming server is on this machine.
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// It answers an upgrade at once.
-const ANSWER: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Text of a refused upgrade.
-const REFUSAL: usize = 64 * 1024;
+const MAX_REFUSAL_BYTES: usize = 64 * 1024;
 /// gRPC's code for "no more of it".
 const RESOURCE_EXHAUSTED: i32 = 8;
 
@@ -51,8 +51,8 @@ enum ProxyError {
     Url(String),
     #[error("error dialing backend {address}: {source}")]
     Connect { address: String, source: io::Error },
-    #[error("the runtime's streaming server at {0} does not answer")]
-    Silent(String),
+    #[error("the runtime's streaming server at {0} did not respond in time")]
+    TimedOut(String),
     #[error("the runtime's streaming server at {address}: {source}")]
     Exchange { address: String, source: hyper::Error },
 }
@@ -102,7 +102,7 @@ impl Translation {
     }
 
     /// What the runtime is asked.
-    fn asked(&self, method: &Method, headers: &HeaderMap) -> (Method, HeaderMap) {
+    fn runtime_request(&self, method: &Method, headers: &HeaderMap) -> (Method, HeaderMap) {
         let protocols: Vec<&str> = match self {
             Translation::Unchanged => return (method.clone(), headers.clone()),
             Translation::Channels(_) => vec![translate::RUNTIME_PROTOCOL],
@@ -127,12 +127,12 @@ impl Translation {
     }
 
     /// What the client is answered once the runtime has agreed.
-    fn answered(
+    fn client_response_headers(
         &self,
         method: &Method,
         headers: &HeaderMap,
         runtime: &HeaderMap,
-    ) -> Result<HeaderMap, websocket::BadHandshake> {
+    ) -> Result<HeaderMap, websocket::HandshakeError> {
         match self {
             Translation::Unchanged => Ok(runtime.clone()),
             Translation::Channels(_) => websocket::accept(method, headers, Some(translate::CLIENT_PROTOCOL)),
@@ -144,7 +144,7 @@ impl Translation {
         }
     }
 
-    async fn carry(self, client: impl Wire, runtime: impl Wire, idle: Duration) -> Ended {
+    async fn relay(self, client: impl ByteStream, runtime: impl ByteStream, idle: Duration) -> StreamEnd {
         match self {
             Translation::Unchanged => splice(client, runtime, idle).await,
             Translation::Channels(streams) => translate(client, runtime, streams, idle).await,
@@ -154,52 +154,55 @@ impl Translation {
 }
 
 /// Asks the runtime where to stream, and carries the request there.
-pub(super) async fn carry(
+pub(super) async fn proxy_stream(
     api: &SecureApi,
     mut request: Request,
     translation: Translation,
     url: impl Future<Output = Result<String, RuntimeError>>,
 ) -> Response {
     if !wants_upgrade(request.headers()) {
-        return failure(StatusCode::INTERNAL_SERVER_ERROR, "Upgrade request required\n");
+        return plain_text(StatusCode::INTERNAL_SERVER_ERROR, "Upgrade request required\n");
     }
     // A handshake that can't be answered is refused before the runtime makes anything for it.
-    if let Err(bad) = translation.answered(request.method(), request.headers(), &HeaderMap::new()) {
-        return failure(bad.status(), bad);
+    if let Err(bad) =
+        translation.client_response_headers(request.method(), request.headers(), &HeaderMap::new())
+    {
+        return plain_text(bad.status(), bad);
     }
     let url = match url.await {
         Ok(url) => url,
-        Err(error) => return refused(&error),
+        Err(error) => return runtime_error_response(&error),
     };
-    let (method, headers) = translation.asked(request.method(), request.headers());
-    let upgraded = match offer(&api.streaming_tls, &url, method, headers).await {
+    let (method, headers) = translation.runtime_request(request.method(), request.headers());
+    let upgraded = match request_upgrade(&api.streaming_tls, &url, method, headers).await {
         Ok(answer) => answer,
-        Err(error) => return failure(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+        Err(error) => return plain_text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
     };
     if upgraded.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return told(upgraded).await;
+        return copy_refusal(upgraded).await;
     }
-    let headers = match translation.answered(request.method(), request.headers(), upgraded.headers()) {
-        Ok(headers) => headers,
-        Err(bad) => return failure(bad.status(), bad),
-    };
+    let headers =
+        match translation.client_response_headers(request.method(), request.headers(), upgraded.headers()) {
+            Ok(headers) => headers,
+            Err(bad) => return plain_text(bad.status(), bad),
+        };
     let mut answer = Response::new(Body::empty());
     *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     *answer.headers_mut() = headers;
     let client = hyper::upgrade::on(&mut request);
     let (idle, stop) = (api.settings.stream_idle, api.stop.clone());
     // The request is in progress for as long as its stream.
-    let counted = request.extensions().get::<Counted>().cloned();
+    let counted = request.extensions().get::<InflightGuard>().cloned();
     tokio::spawn(async move {
         let _counted = counted;
         let streaming = async {
             let (client, server) = tokio::try_join!(client, hyper::upgrade::on(upgraded))?;
-            let carried = translation.carry(TokioIo::new(client), TokioIo::new(server), idle);
-            Ok::<Ended, hyper::Error>(carried.await)
+            let carried = translation.relay(TokioIo::new(client), TokioIo::new(server), idle);
+            Ok::<StreamEnd, hyper::Error>(carried.await)
         };
         match stop.run_until_cancelled(streaming).await {
             Some(Ok(ended)) => tracing::debug!(?ended, "a stream ended"),
-            Some(Err(error)) => tracing::debug!(%error, "a stream was not upgraded"),
+            Some(Err(error)) => tracing::debug!(%error, "upgrading a stream failed"),
             None => {}
         }
     });
@@ -213,21 +216,21 @@ pub(super) fn wants_upgrade(headers: &HeaderMap) -> bool {
 }
 
 /// The runtime does not want to stream.
-fn refused(error: &RuntimeError) -> Response {
+fn runtime_error_response(error: &RuntimeError) -> Response {
     let text = error.user_message();
     match error {
-        RuntimeError::NotFound { .. } => failure(StatusCode::NOT_FOUND, text),
+        RuntimeError::NotFound { .. } => plain_text(StatusCode::NOT_FOUND, text),
         RuntimeError::Failed { code: RESOURCE_EXHAUSTED, .. } => {
-            let mut answer = failure(StatusCode::TOO_MANY_REQUESTS, text);
+            let mut answer = plain_text(StatusCode::TOO_MANY_REQUESTS, text);
             answer.headers_mut().insert(header::RETRY_AFTER, http::HeaderValue::from_static("60"));
             answer
         }
-        _ => failure(StatusCode::INTERNAL_SERVER_ERROR, text),
+        _ => plain_text(StatusCode::INTERNAL_SERVER_ERROR, text),
     }
 }
 
 /// Sends the head of the request to the runtime, and gives its answer.
-async fn offer(
+async fn request_upgrade(
     tls_settings: &StreamingTls,
     url: &str,
     method: Method,
@@ -243,18 +246,18 @@ async fn offer(
     let host = uri.host().ok_or_else(bad)?.trim_matches(['[', ']']);
     let port = uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
     let address = format!("{host}:{port}");
-    let stream = match tokio::time::timeout(CONNECT, TcpStream::connect((host, port))).await {
+    let stream = match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect((host, port))).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(source)) => return Err(ProxyError::Connect { address, source }),
-        Err(_) => return Err(ProxyError::Silent(address)),
+        Err(_) => return Err(ProxyError::TimedOut(address)),
     };
     let _ = stream.set_nodelay(true);
-    let stream: Box<dyn Wire> = match tls {
+    let stream: Box<dyn ByteStream> = match tls {
         false => Box::new(stream),
-        true => match tokio::time::timeout(CONNECT, tls_settings.connect(host, stream)).await {
+        true => match tokio::time::timeout(CONNECT_TIMEOUT, tls_settings.connect(host, stream)).await {
             Ok(Ok(stream)) => Box::new(stream),
             Ok(Err(source)) => return Err(ProxyError::Connect { address, source }),
-            Err(_) => return Err(ProxyError::Silent(address)),
+            Err(_) => return Err(ProxyError::TimedOut(address)),
         },
     };
     let exchange = async {
@@ -264,45 +267,45 @@ async fn offer(
         *head.method_mut() = method;
         *head.uri_mut() =
             uri.path_and_query().map_or_else(|| Uri::from_static("/"), |path| path.clone().into());
-        *head.headers_mut() = passed_on(headers, uri.authority().map(|host| host.as_str()));
+        *head.headers_mut() = forwarded_headers(headers, uri.authority().map(|host| host.as_str()));
         sender.send_request(head).await
     };
-    match tokio::time::timeout(ANSWER, exchange).await {
+    match tokio::time::timeout(ANSWER_TIMEOUT, exchange).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(source)) => Err(ProxyError::Exchange { address, source }),
-        Err(_) => Err(ProxyError::Silent(address)),
+        Err(_) => Err(ProxyError::TimedOut(address)),
     }
 }
 
 /// Either kind of connection to the runtime.
-trait Wire: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Wire for T {}
+trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for T {}
 
 /// TLS with the runtime's streaming server.
 #[derive(Clone)]
 pub struct StreamingTls {
     /// For a server on this very machine, which makes its own certificate that nobody vouches for. Whoever could listen
     /// there in the runtime's place is root here.
-    pub this_machine: Arc<ClientConfig>,
+    pub for_local_runtime: Arc<ClientConfig>,
     /// For one elsewhere, that somebody whom this machine trusts has to vouch for. Made when it is needed: hardly any node
     /// has such a runtime, and the certificates are many.
-    pub elsewhere: Arc<dyn Fn() -> io::Result<Arc<ClientConfig>> + Send + Sync>,
+    pub for_remote_runtime: Arc<dyn Fn() -> io::Result<Arc<ClientConfig>> + Send + Sync>,
 }
 
 impl StreamingTls {
     /// How to speak to who is at the other end, and what it has to be called.
-    fn towards(
+    fn config_for(
         &self,
         host: &str,
         peer: IpAddr,
         local: IpAddr,
     ) -> io::Result<(Arc<ClientConfig>, ServerName<'static>)> {
         if peer.is_loopback() || peer == local {
-            return Ok((self.this_machine.clone(), ServerName::from(peer)));
+            return Ok((self.for_local_runtime.clone(), ServerName::from(peer)));
         }
         let name = ServerName::try_from(host.to_owned());
         let name = name.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        Ok(((self.elsewhere)()?, name))
+        Ok(((self.for_remote_runtime)()?, name))
     }
 
     async fn connect(
@@ -311,13 +314,13 @@ impl StreamingTls {
         stream: TcpStream,
     ) -> io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
         let (peer, local) = (stream.peer_addr()?.ip(), stream.local_addr()?.ip());
-        let (config, name) = self.towards(host, peer, local)?;
+        let (config, name) = self.config_for(host, peer, local)?;
         TlsConnector::from(config).connect(name, stream).await
     }
 }
 
 /// All headers but those that are about us: whom the client spoke to, and who it is.
-fn passed_on(mut passed: HeaderMap, host: Option<&str>) -> HeaderMap {
+fn forwarded_headers(mut passed: HeaderMap, host: Option<&str>) -> HeaderMap {
     const OURS: [HeaderName; 5] = [
         header::HOST,
         header::AUTHORIZATION,
@@ -335,11 +338,11 @@ fn passed_on(mut passed: HeaderMap, host: Option<&str>) -> HeaderMap {
 }
 
 /// What the runtime answered instead of an upgrade.
-async fn told(answer: http::Response<hyper::body::Incoming>) -> Response {
+async fn copy_refusal(answer: http::Response<hyper::body::Incoming>) -> Response {
     let (head, body) = answer.into_parts();
-    let read = tokio::time::timeout(ANSWER, Limited::new(body, REFUSAL).collect()).await;
+    let read = tokio::time::timeout(ANSWER_TIMEOUT, Limited::new(body, MAX_REFUSAL_BYTES).collect()).await;
     let text = read.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default();
-    failure(head.status, String::from_utf8_lossy(&text))
+    plain_text(head.status, String::from_utf8_lossy(&text))
 }
 
 #[cfg(test)]
@@ -351,9 +354,12 @@ mod tests {
     fn who_has_to_prove_who_it_is() {
         let (here, elsewhere) = (TestClient::new("", None).config, TestClient::new("", None).config);
         let given = elsewhere.clone();
-        let tls = StreamingTls { this_machine: here.clone(), elsewhere: Arc::new(move || Ok(given.clone())) };
+        let tls = StreamingTls {
+            for_local_runtime: here.clone(),
+            for_remote_runtime: Arc::new(move || Ok(given.clone())),
+        };
         let check = |host: &str, peer: &str, local: &str, expect: Option<&str>| {
-            let (config, name) = tls.towards(host, peer.parse().unwrap(), local.parse().unwrap()).unwrap();
+            let (config, name) = tls.config_for(host, peer.parse().unwrap(), local.parse().unwrap()).unwrap();
             let verified = Arc::ptr_eq(&config, &elsewhere);
             assert!(verified || Arc::ptr_eq(&config, &here));
             let expect = expect.map(|name| ServerName::try_from(name.to_owned()).unwrap());
@@ -392,7 +398,7 @@ mod tests {
         assert!(!Translation::of_ports(false, &ports).is_needed());
         assert!(!Translation::of_ports(true, &old).is_needed());
 
-        let (method, asked) = tunnel.asked(&Method::GET, &ports);
+        let (method, asked) = tunnel.runtime_request(&Method::GET, &ports);
         assert_eq!((method, &asked[header::UPGRADE]), (Method::POST, &HeaderValue::from_static("SPDY/3.1")));
         assert_eq!(asked[spdy::PROTOCOL_VERSION], "portforward.k8s.io");
         assert_eq!(asked[header::USER_AGENT], "me");
@@ -400,6 +406,9 @@ mod tests {
             !asked.contains_key(header::SEC_WEBSOCKET_KEY)
                 && !asked.contains_key(header::SEC_WEBSOCKET_PROTOCOL)
         );
-        assert_eq!(channels.asked(&Method::GET, &both).1[spdy::PROTOCOL_VERSION], "v4.channel.k8s.io");
+        assert_eq!(
+            channels.runtime_request(&Method::GET, &both).1[spdy::PROTOCOL_VERSION],
+            "v4.channel.k8s.io"
+        );
     }
 }

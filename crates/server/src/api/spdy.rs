@@ -24,19 +24,19 @@ const FIN: u8 = 1;
 /// zlib's two first bytes with a preset dictionary, and which one: the Adler-32 of SPDY/3's.
 const ZLIB_HEAD: [u8; 6] = [0x78, 0xbb, 0xe3, 0xc6, 0xa7, 0xc2];
 /// Payload of one piece at most.
-const PIECE: usize = 16 * 1024;
-const HEAD: usize = 8;
+const MAX_PIECE_BYTES: usize = 16 * 1024;
+const HEADER_BYTES: usize = 8;
 /// The length of a frame has 24 bits.
-const LONGEST: usize = 0xff_ffff;
+const MAX_FRAME_BYTES: usize = 0xff_ffff;
 
 /// Makes the frames that we send.
 #[derive(Default)]
-pub(super) struct Encoder {
+pub(super) struct SpdyEncoder {
     /// The zlib stream of header blocks has begun.
     begun: bool,
 }
 
-impl Encoder {
+impl SpdyEncoder {
     /// Opens a stream; ids of ours are odd and grow.
     pub(super) fn open(&mut self, stream: u32, headers: &[(&str, &str)]) -> BytesMut {
         let mut pairs = BytesMut::new();
@@ -62,11 +62,11 @@ impl Encoder {
 
     /// Sends bytes on a stream, and ends our side of it if that was all.
     pub(super) fn data(stream: u32, bytes: &[u8], ends: bool) -> BytesMut {
-        let mut frame = BytesMut::with_capacity(HEAD + bytes.len());
+        let mut frame = BytesMut::with_capacity(HEADER_BYTES + bytes.len());
         frame.put_u32(stream & 0x7fff_ffff);
         frame.put_u8(if ends { FIN } else { 0 });
-        frame.put_uint(bytes.len().min(LONGEST) as u64, 3);
-        frame.extend_from_slice(&bytes[..bytes.len().min(LONGEST)]);
+        frame.put_uint(bytes.len().min(MAX_FRAME_BYTES) as u64, 3);
+        frame.extend_from_slice(&bytes[..bytes.len().min(MAX_FRAME_BYTES)]);
         frame
     }
 
@@ -77,7 +77,7 @@ impl Encoder {
 }
 
 fn control(kind: u16, payload: &[u8]) -> BytesMut {
-    let mut frame = BytesMut::with_capacity(HEAD + payload.len());
+    let mut frame = BytesMut::with_capacity(HEADER_BYTES + payload.len());
     frame.put_u16(0x8000 | VERSION);
     frame.put_u16(kind);
     frame.put_u8(0);
@@ -98,7 +98,7 @@ fn put_stored(to: &mut BytesMut, bytes: &[u8]) {
 
 /// A part of what a runtime sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Piece {
+pub(super) enum SpdyEvent {
     Data {
         stream: u32,
         bytes: Bytes,
@@ -115,16 +115,16 @@ pub(super) enum Piece {
 
 /// Why a runtime's bytes are no SPDY.
 #[derive(thiserror::Error, Debug)]
-pub(super) enum BadFrame {
-    #[error("a frame of the runtime breaks SPDY: {0}")]
+pub(super) enum SpdyError {
+    #[error("the container runtime sent an invalid SPDY frame: {0}")]
     Protocol(&'static str),
-    #[error("the connection to the runtime broke")]
+    #[error("the connection to the container runtime failed")]
     Connection(#[from] std::io::Error),
 }
 
 /// Takes frames of a runtime apart.
 #[derive(Default)]
-pub(super) struct Decoder {
+pub(super) struct SpdyDecoder {
     state: State,
 }
 
@@ -142,25 +142,25 @@ enum State {
     },
 }
 
-impl tokio_util::codec::Decoder for Decoder {
-    type Item = Piece;
-    type Error = BadFrame;
+impl tokio_util::codec::Decoder for SpdyDecoder {
+    type Item = SpdyEvent;
+    type Error = SpdyError;
 
-    fn decode(&mut self, bytes: &mut BytesMut) -> Result<Option<Piece>, BadFrame> {
+    fn decode(&mut self, bytes: &mut BytesMut) -> Result<Option<SpdyEvent>, SpdyError> {
         loop {
             match &mut self.state {
                 State::Data { stream, left, ends } => {
                     if *left > 0 && bytes.is_empty() {
                         return Ok(None);
                     }
-                    let piece = bytes.split_to(bytes.len().min(*left).min(PIECE)).freeze();
+                    let piece = bytes.split_to(bytes.len().min(*left).min(MAX_PIECE_BYTES)).freeze();
                     *left -= piece.len();
                     let (stream, over) = (*stream, *left == 0);
                     let ends = *ends && over;
                     if over {
                         self.state = State::Head;
                     }
-                    return Ok(Some(Piece::Data { stream, bytes: piece, ends }));
+                    return Ok(Some(SpdyEvent::Data { stream, bytes: piece, ends }));
                 }
                 State::Skip { left } => {
                     let skipped = bytes.len().min(*left);
@@ -174,7 +174,7 @@ impl tokio_util::codec::Decoder for Decoder {
                 State::Head => match self.head(bytes)? {
                     Next::Incomplete => return Ok(None),
                     Next::Payload => {}
-                    Next::Piece(piece) => return Ok(Some(piece)),
+                    Next::Event(piece) => return Ok(Some(piece)),
                 },
             }
         }
@@ -185,23 +185,23 @@ enum Next {
     Incomplete,
     /// The state says what follows.
     Payload,
-    Piece(Piece),
+    Event(SpdyEvent),
 }
 
-impl Decoder {
-    fn head(&mut self, bytes: &mut BytesMut) -> Result<Next, BadFrame> {
-        if bytes.len() < HEAD {
+impl SpdyDecoder {
+    fn head(&mut self, bytes: &mut BytesMut) -> Result<Next, SpdyError> {
+        if bytes.len() < HEADER_BYTES {
             return Ok(Next::Incomplete);
         }
-        let mut head = &bytes[..HEAD];
+        let mut head = &bytes[..HEADER_BYTES];
         let (first, flags, length) = (head.get_u32(), head.get_u8(), head.get_uint(3) as usize);
         if first & 0x8000_0000 == 0 {
-            bytes.advance(HEAD);
+            bytes.advance(HEADER_BYTES);
             self.state = State::Data { stream: first, left: length, ends: flags & FIN != 0 };
             return Ok(Next::Payload);
         }
         if (first >> 16) & 0x7fff != u32::from(VERSION) {
-            return Err(BadFrame::Protocol("another version"));
+            return Err(SpdyError::Protocol("another version"));
         }
         let kind = (first & 0xffff) as u16;
         let wanted = match kind {
@@ -209,22 +209,22 @@ impl Decoder {
             PING => 4,
             // Replies, settings and farewells: nothing depends on them.
             _ => {
-                bytes.advance(HEAD);
+                bytes.advance(HEADER_BYTES);
                 self.state = State::Skip { left: length };
                 return Ok(Next::Payload);
             }
         };
         if length != wanted {
-            return Err(BadFrame::Protocol("a control frame of a wrong length"));
+            return Err(SpdyError::Protocol("control frame with a wrong length"));
         }
-        if bytes.len() < HEAD + wanted {
+        if bytes.len() < HEADER_BYTES + wanted {
             return Ok(Next::Incomplete);
         }
-        bytes.advance(HEAD);
+        bytes.advance(HEADER_BYTES);
         let number = bytes.split_to(wanted).get_u32();
-        Ok(Next::Piece(match kind {
-            PING => Piece::Ping { id: number },
-            _ => Piece::Reset { stream: number & 0x7fff_ffff },
+        Ok(Next::Event(match kind {
+            PING => SpdyEvent::Ping { id: number },
+            _ => SpdyEvent::Reset { stream: number & 0x7fff_ffff },
         }))
     }
 }
@@ -234,8 +234,8 @@ mod tests {
     use super::*;
     use tokio_util::codec::Decoder as _;
 
-    fn pieces(bytes: &[u8], part: usize) -> Result<Vec<Piece>, String> {
-        let (mut decoder, mut buffer, mut found) = (Decoder::default(), BytesMut::new(), Vec::new());
+    fn pieces(bytes: &[u8], part: usize) -> Result<Vec<SpdyEvent>, String> {
+        let (mut decoder, mut buffer, mut found) = (SpdyDecoder::default(), BytesMut::new(), Vec::new());
         for part in bytes.chunks(part) {
             buffer.extend_from_slice(part);
             while let Some(piece) = decoder.decode(&mut buffer).map_err(|error| error.to_string())? {
@@ -248,7 +248,7 @@ mod tests {
     /// A reader that knows the dictionary takes it out again; a real runtime does in `server/streams`.
     #[test]
     fn header_blocks_are_one_stream_of_zlib() {
-        let mut encoder = Encoder::default();
+        let mut encoder = SpdyEncoder::default();
         let first = encoder.open(1, &[("streamtype", "error")]);
         let second = encoder.open(3, &[("streamtype", "stdin")]);
         assert_eq!(first[..8], [0x80, 3, 0, 1, 0, 0, 0, (first.len() - 8) as u8]);
@@ -274,19 +274,19 @@ mod tests {
     fn frames_in_parts_of_any_size_are_the_same() {
         let sent = [
             &control(2, &[0; 40])[..],
-            &Encoder::data(5, b"hello", false),
-            &Encoder::ping(2),
-            &Encoder::data(5, b"", true),
+            &SpdyEncoder::data(5, b"hello", false),
+            &SpdyEncoder::ping(2),
+            &SpdyEncoder::data(5, b"", true),
             &control(RST_STREAM, &[0, 0, 0, 7, 0, 0, 0, 5]),
             &control(7, &[0; 8]),
-            &Encoder::data(1, &[9; 40_000], true),
+            &SpdyEncoder::data(1, &[9; 40_000], true),
         ]
         .concat();
         for part in [1, 3, 8, 9, 1000, sent.len()] {
             let mut said: Vec<(u32, String, bool)> = Vec::new();
             for piece in pieces(&sent, part).unwrap() {
                 match piece {
-                    Piece::Data { stream, bytes, ends } => {
+                    SpdyEvent::Data { stream, bytes, ends } => {
                         let joins = said.last().is_some_and(|(last, _, ended)| *last == stream && !ended);
                         if !joins {
                             said.push((stream, String::new(), false));

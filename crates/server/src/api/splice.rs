@@ -7,13 +7,13 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
 /// Held per direction.
-pub(super) const BUFFER: usize = 16 * 1024;
+pub(super) const BUFFER_BYTES: usize = 16 * 1024;
 /// What the other direction gets after one has ended: its last bytes pass, and nobody keeps a dead stream open.
-pub(super) const LINGER: Duration = Duration::from_secs(30);
+pub(super) const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Why a splice ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum StreamEnd {
     /// One side said that it is done, and the other got all of it.
     Closed,
     /// A connection broke.
@@ -27,58 +27,58 @@ pub(super) async fn splice(
     client: impl AsyncRead + AsyncWrite + Unpin,
     server: impl AsyncRead + AsyncWrite + Unpin,
     idle: Duration,
-) -> Ended {
+) -> StreamEnd {
     let (mut from_client, mut to_client) = tokio::io::split(client);
     let (mut from_server, mut to_server) = tokio::io::split(server);
-    let last = LastWord::new();
-    let limit = limit_of(idle);
-    let mut there = std::pin::pin!(one_way(&mut from_client, &mut to_server, &last));
-    let mut back = std::pin::pin!(one_way(&mut from_server, &mut to_client, &last));
+    let last = LastActivity::new();
+    let limit = idle_limit(idle);
+    let mut there = std::pin::pin!(copy_until_closed(&mut from_client, &mut to_server, &last));
+    let mut back = std::pin::pin!(copy_until_closed(&mut from_server, &mut to_client, &last));
     let (first, there_is_left) = tokio::select! {
         ended = &mut there => (ended, false),
         ended = &mut back => (ended, true),
-        () = silence(&last, limit) => return Ended::Idle,
+        () = wait_until_idle(&last, limit) => return StreamEnd::Idle,
     };
     if first.is_err() {
-        return Ended::Broken;
+        return StreamEnd::Broken;
     }
-    last.is_now();
+    last.record_activity();
     let rest = async { if there_is_left { there.await } else { back.await } };
     tokio::select! {
-        ended = rest => if ended.is_ok() { Ended::Closed } else { Ended::Broken },
-        () = silence(&last, limit.min(LINGER)) => Ended::Closed,
+        ended = rest => if ended.is_ok() { StreamEnd::Closed } else { StreamEnd::Broken },
+        () = wait_until_idle(&last, limit.min(HALF_CLOSED_TIMEOUT)) => StreamEnd::Closed,
     }
 }
 
-async fn one_way(
+async fn copy_until_closed(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
-    last: &LastWord,
+    last: &LastActivity,
 ) -> std::io::Result<()> {
-    let mut buffer = vec![0; BUFFER];
+    let mut buffer = vec![0; BUFFER_BYTES];
     loop {
         let length = from.read(&mut buffer).await?;
         if length == 0 {
             return to.shutdown().await;
         }
-        last.is_now();
+        last.record_activity();
         to.write_all(&buffer[..length]).await?;
         to.flush().await?;
-        last.is_now();
+        last.record_activity();
     }
 }
 
 /// When something passed last, in either direction.
-pub(super) struct LastWord {
+pub(super) struct LastActivity {
     begun: Instant,
     millis: AtomicU64,
 }
 
-impl LastWord {
+impl LastActivity {
     pub(super) fn new() -> Self {
         Self { begun: Instant::now(), millis: AtomicU64::new(0) }
     }
-    pub(super) fn is_now(&self) {
+    pub(super) fn record_activity(&self) {
         let millis = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.millis.store(millis, Ordering::Relaxed);
     }
@@ -88,12 +88,12 @@ impl LastWord {
 }
 
 /// How long nothing may pass; a configured zero is no limit.
-pub(super) fn limit_of(idle: Duration) -> Duration {
+pub(super) fn idle_limit(idle: Duration) -> Duration {
     if idle.is_zero() { Duration::from_secs(u64::from(u32::MAX)) } else { idle }
 }
 
 /// Ends when nothing passed for so long.
-pub(super) async fn silence(last: &LastWord, limit: Duration) {
+pub(super) async fn wait_until_idle(last: &LastActivity, limit: Duration) {
     loop {
         let due = last.at() + limit;
         if due <= Instant::now() {
@@ -113,7 +113,7 @@ mod tests {
     async fn with_splice(
         idle: Duration,
         script: impl AsyncFnOnce(DuplexStream, DuplexStream),
-    ) -> (Ended, Duration) {
+    ) -> (StreamEnd, Duration) {
         let (client, client_end) = duplex(1024);
         let (server, server_end) = duplex(1024);
         let begun = Instant::now();
@@ -142,7 +142,7 @@ mod tests {
             assert_eq!((read.unwrap(), got), (100_000, vec![7; 100_000]));
         })
         .await;
-        assert_eq!(ended, Ended::Closed);
+        assert_eq!(ended, StreamEnd::Closed);
     }
 
     #[tokio::test(start_paused = true)]
@@ -153,7 +153,7 @@ mod tests {
             drop(client);
         })
         .await;
-        assert_eq!((ended, took), (Ended::Closed, LINGER));
+        assert_eq!((ended, took), (StreamEnd::Closed, HALF_CLOSED_TIMEOUT));
     }
 
     #[tokio::test(start_paused = true)]
@@ -169,6 +169,6 @@ mod tests {
             assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
         })
         .await;
-        assert_eq!((ended, took), (Ended::Idle, Duration::from_secs(560)));
+        assert_eq!((ended, took), (StreamEnd::Idle, Duration::from_secs(560)));
     }
 }

@@ -4,15 +4,15 @@ use axum::response::Response;
 use http::StatusCode;
 use model::ContainerId;
 use model::observed::ContainerState;
-use ports::PodInside;
+use ports::PodDetails;
 use serde::Deserialize;
 
-use super::{SecureApi, failure};
-use crate::endpoints::ask;
+use super::{SecureApi, plain_text};
+use crate::endpoints::ask_agent;
 
 /// The parts of a path; which of them are there is the route's business.
 #[derive(Deserialize)]
-pub(super) struct Place {
+pub(super) struct RequestParams {
     pub namespace: String,
     pub pod: String,
     #[serde(default)]
@@ -21,14 +21,14 @@ pub(super) struct Place {
     pub container: String,
 }
 
-impl Place {
+impl RequestParams {
     /// As the kubelet writes it.
     pub fn full_name(&self) -> String {
         format!("{}_{}", self.pod, self.namespace)
     }
 
     /// Is it the pod that the path means?
-    pub fn fits(&self, pod: &PodInside) -> bool {
+    pub fn matches_uid(&self, pod: &PodDetails) -> bool {
         self.uid.is_empty() || self.uid == pod.uid.as_str()
     }
 }
@@ -37,28 +37,28 @@ impl SecureApi {
     /// The pod, or the answer that there is none.
     pub(super) async fn pod(
         &self,
-        place: &Place,
+        params: &RequestParams,
         missing: impl FnOnce() -> String,
-    ) -> Result<PodInside, Response> {
-        match ask(self.endpoints.agent.find(place.namespace.clone(), place.pod.clone())).await {
+    ) -> Result<PodDetails, Response> {
+        match ask_agent(self.endpoints.agent.find_pod(params.namespace.clone(), params.pod.clone())).await {
             Ok(Some(pod)) => Ok(pod),
-            Ok(None) => Err(failure(StatusCode::NOT_FOUND, missing())),
-            Err(unanswered) => Err(failure(StatusCode::SERVICE_UNAVAILABLE, unanswered)),
+            Ok(None) => Err(plain_text(StatusCode::NOT_FOUND, missing())),
+            Err(unanswered) => Err(plain_text(StatusCode::SERVICE_UNAVAILABLE, unanswered)),
         }
     }
 }
 
 /// The running instance of a container.
-pub(super) fn running<'a>(pod: &'a PodInside, place: &Place) -> Option<&'a ContainerId> {
-    let observed = pod.observed.as_ref().filter(|_| place.fits(pod))?;
+pub(super) fn running<'a>(pod: &'a PodDetails, params: &RequestParams) -> Option<&'a ContainerId> {
+    let observed = pod.observed.as_ref().filter(|_| params.matches_uid(pod))?;
     let is_it = |container: &&model::observed::ObservedContainer| {
-        container.name == place.container && container.state == ContainerState::Running
+        container.name == params.container && container.state == ContainerState::Running
     };
     observed.containers.iter().find(is_it).map(|container| &container.id)
 }
 
 /// What the definition of a container, of whatever kind, says about terminals; `None` when there is no such.
-pub(super) fn tty(pod: &PodInside, container: &str) -> Option<bool> {
+pub(super) fn tty(pod: &PodDetails, container: &str) -> Option<bool> {
     let spec = pod.pod.spec.as_ref()?;
     let regular = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     let mut regular = regular.filter(|c| c.name == container).map(|c| c.tty.unwrap_or(false));

@@ -17,7 +17,7 @@ use tokio_rustls::client::TlsStream;
 use tower::ServiceExt;
 
 use super::*;
-use crate::testing::{FakeRuntime, Mood, endpoints};
+use crate::testing::{FakeAgentState, FakeRuntime, endpoints};
 use crate::tls::tests::{TestAuthority, TestClient, serve};
 use crate::{Authentication, Authorization, ServingCertificate};
 
@@ -103,7 +103,7 @@ fn bench_with(streaming: Option<SocketAddr>, adjust: impl FnOnce(&mut ApiSetting
     let verbosity = Arc::new(AtomicU32::new(0));
     let heard = verbosity.clone();
     let api = SecureApi {
-        endpoints: endpoints(Mood::Well),
+        endpoints: endpoints(FakeAgentState::Well),
         runtime: Arc::new(FakeRuntime {
             streaming: streaming.map(|at| format!("http://{at}")),
             ..Default::default()
@@ -115,8 +115,8 @@ fn bench_with(streaming: Option<SocketAddr>, adjust: impl FnOnce(&mut ApiSetting
         profiler: Arc::new(ThreeSamples),
         tracing: Tracing::default(),
         streaming_tls: crate::StreamingTls {
-            this_machine: TestClient::new("", None).config,
-            elsewhere: Arc::new(|| Ok(TestClient::new("", None).config)),
+            for_local_runtime: TestClient::new("", None).config,
+            for_remote_runtime: Arc::new(|| Ok(TestClient::new("", None).config)),
         },
         stop: CancellationToken::new(),
     };
@@ -294,7 +294,7 @@ async fn profiles_and_why_there_are_no_others() {
     assert!(status == 200 && text.starts_with(&std::env::args().next().unwrap()), "{status} {text}");
     assert_eq!(
         ask("/debug/pprof/heap").await,
-        (501, "no heap profile: allocations are not counted\n".into())
+        (501, "no heap profile: allocations are not recorded\n".into())
     );
     assert_eq!(ask("/debug/pprof/none").await, (404, "Unknown profile\n".into()));
     let (status, page) = ask("/debug/pprof/").await;
@@ -386,7 +386,7 @@ async fn streaming_server() -> SocketAddr {
 }
 
 /// The real thing: TLS on the client's side.
-async fn secure(bench: Bench) -> (crate::Serving, SocketAddr, TestClient) {
+async fn secure(bench: Bench) -> (crate::ServerHandle, SocketAddr, TestClient) {
     let authority = TestAuthority::new("servers");
     let signed = authority.server("node");
     let certificate = Arc::new(ServingCertificate::default());

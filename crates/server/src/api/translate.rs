@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 use tokio_util::codec::FramedRead;
 
-use super::splice::{Ended, LINGER, LastWord, limit_of, silence};
+use super::splice::{HALF_CLOSED_TIMEOUT, LastActivity, StreamEnd, idle_limit, wait_until_idle};
 use super::{spdy, websocket};
 
 /// The protocol that a client has to offer.
@@ -35,7 +35,7 @@ const STATUS: u8 = 3;
 const RESIZE: u8 = 4;
 const CLOSE: u8 = 255;
 /// Bytes of a status at most; runtimes put the words of what failed into it.
-const LONGEST_STATUS: usize = 64 * 1024;
+const MAX_STATUS_BYTES: usize = 64 * 1024;
 /// For a runtime whose connection ended before it said how the command did.
 const NO_STATUS: &[u8] = br#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the container runtime ended the stream without a status","reason":"InternalError","code":500}"#;
 
@@ -88,60 +88,64 @@ pub(super) async fn translate(
     runtime: impl AsyncRead + AsyncWrite + Unpin,
     flags: StreamFlags,
     idle: Duration,
-) -> Ended {
+) -> StreamEnd {
     let streams = Streams::of(flags);
-    let last = LastWord::new();
+    let last = LastActivity::new();
     let (from_client, to_client) = tokio::io::split(client);
     let (from_runtime, to_runtime) = tokio::io::split(runtime);
-    let mut from_client = FramedRead::new(from_client, websocket::Decoder::default());
-    let from_runtime = FramedRead::new(from_runtime, spdy::Decoder::default());
+    let mut from_client = FramedRead::new(from_client, websocket::WebSocketDecoder::default());
+    let from_runtime = FramedRead::new(from_runtime, spdy::SpdyDecoder::default());
     // Only the last ping of a side has to be answered.
     let (client_pings, client_asked) = mpsc::channel(1);
     let (runtime_pings, runtime_asked) = mpsc::channel(1);
     let (ended, all_is_told) = {
-        let inward =
-            Inward { streams: &streams, last: &last, out: Some(to_runtime), message: Message::Between };
-        let outward = Outward { streams: &streams, last: &last, out: to_client, status: Vec::new() };
+        let inward = ClientToRuntime {
+            streams: &streams,
+            last: &last,
+            out: Some(to_runtime),
+            message: MessageState::BetweenMessages,
+        };
+        let outward = RuntimeToClient { streams: &streams, last: &last, out: to_client, status: Vec::new() };
         tokio::select! {
             ended = inward.run(&mut from_client, client_pings, runtime_asked) => (ended, false),
             ended = outward.run(from_runtime, runtime_pings, client_asked) => (ended, true),
-            () = silence(&last, limit_of(idle)) => (Ended::Idle, false),
+            () = wait_until_idle(&last, idle_limit(idle)) => (StreamEnd::Idle, false),
         }
     };
-    if all_is_told && ended == Ended::Closed {
+    if all_is_told && ended == StreamEnd::Closed {
         // A connection that is closed while the client still sends may lose what the client has not read yet.
         let rest = async { while let Some(Ok(_)) = from_client.next().await {} };
-        let _ = tokio::time::timeout(LINGER, rest).await;
+        let _ = tokio::time::timeout(HALF_CLOSED_TIMEOUT, rest).await;
     }
     ended
 }
 
 /// From the client to the runtime.
-struct Inward<'a, R> {
+struct ClientToRuntime<'a, R> {
     streams: &'a Streams,
-    last: &'a LastWord,
+    last: &'a LastActivity,
     /// `None`: the runtime takes nothing any more, and may still have something to say.
     out: Option<WriteHalf<R>>,
-    message: Message,
+    message: MessageState,
 }
 
 /// The message that is being read.
 #[derive(Clone, Copy)]
-enum Message {
-    Between,
+enum MessageState {
+    BetweenMessages,
     /// Its first byte has not come.
-    Begun,
-    Of(u8),
+    ChannelPending,
+    Channel(u8),
 }
 
-impl<R: AsyncWrite> Inward<'_, R> {
+impl<R: AsyncWrite> ClientToRuntime<'_, R> {
     async fn run<C: AsyncRead>(
         mut self,
-        pieces: &mut FramedRead<ReadHalf<C>, websocket::Decoder>,
+        pieces: &mut FramedRead<ReadHalf<C>, websocket::WebSocketDecoder>,
         pings: mpsc::Sender<Bytes>,
         mut asked: mpsc::Receiver<u32>,
-    ) -> Ended {
-        let mut encoder = spdy::Encoder::default();
+    ) -> StreamEnd {
+        let mut encoder = spdy::SpdyEncoder::default();
         for (id, _, name) in self.streams.ids() {
             self.send(&encoder.open(id, &[("streamtype", name)])).await;
         }
@@ -149,45 +153,45 @@ impl<R: AsyncWrite> Inward<'_, R> {
             let piece = tokio::select! {
                 piece = pieces.next() => piece,
                 Some(id) = asked.recv() => {
-                    self.send(&spdy::Encoder::ping(id)).await;
+                    self.send(&spdy::SpdyEncoder::ping(id)).await;
                     continue;
                 }
             };
-            self.last.is_now();
+            self.last.record_activity();
             match piece {
-                Some(Ok(websocket::Piece::Data { begins, bytes, ends })) => {
+                Some(Ok(websocket::WebSocketEvent::Data { begins, bytes, ends })) => {
                     self.data(begins, bytes).await;
                     if ends {
-                        self.message = Message::Between;
+                        self.message = MessageState::BetweenMessages;
                     }
                 }
-                Some(Ok(websocket::Piece::Ping(payload))) => drop(pings.try_send(payload)),
-                Some(Ok(websocket::Piece::Close)) | None => return self.gone().await,
+                Some(Ok(websocket::WebSocketEvent::Ping(payload))) => drop(pings.try_send(payload)),
+                Some(Ok(websocket::WebSocketEvent::Close)) | None => return self.gone().await,
                 Some(Err(error)) => {
-                    tracing::debug!(%error, "a client's stream broke");
+                    tracing::debug!(%error, "reading a stream from the client failed");
                     self.gone().await;
-                    return Ended::Broken;
+                    return StreamEnd::Broken;
                 }
             }
         }
     }
 
     /// The client is gone: the runtime is told at once.
-    async fn gone(&mut self) -> Ended {
+    async fn gone(&mut self) -> StreamEnd {
         if let Some(out) = &mut self.out {
             let _ = out.shutdown().await;
         }
-        Ended::Closed
+        StreamEnd::Closed
     }
 
     async fn data(&mut self, begins: bool, mut bytes: Bytes) {
         if begins {
-            self.message = Message::Begun;
+            self.message = MessageState::ChannelPending;
         }
-        if matches!(self.message, Message::Begun) && bytes.has_remaining() {
-            self.message = Message::Of(bytes.get_u8());
+        if matches!(self.message, MessageState::ChannelPending) && bytes.has_remaining() {
+            self.message = MessageState::Channel(bytes.get_u8());
         }
-        let Message::Of(channel) = self.message else { return };
+        let MessageState::Channel(channel) = self.message else { return };
         if bytes.is_empty() {
             return;
         }
@@ -196,12 +200,12 @@ impl<R: AsyncWrite> Inward<'_, R> {
             CLOSE if matches!(bytes[0], STDIN | RESIZE) => self.write(bytes[0], &[], true).await,
             _ => {}
         }
-        self.last.is_now();
+        self.last.record_activity();
     }
 
     async fn write(&mut self, channel: u8, bytes: &[u8], ends: bool) {
         if let Some(id) = self.streams.id_of(channel) {
-            self.send(&spdy::Encoder::data(id, bytes, ends)).await;
+            self.send(&spdy::SpdyEncoder::data(id, bytes, ends)).await;
         }
     }
 
@@ -214,20 +218,20 @@ impl<R: AsyncWrite> Inward<'_, R> {
 }
 
 /// From the runtime to the client.
-struct Outward<'a, C> {
+struct RuntimeToClient<'a, C> {
     streams: &'a Streams,
-    last: &'a LastWord,
+    last: &'a LastActivity,
     out: WriteHalf<C>,
     status: Vec<u8>,
 }
 
-impl<C: AsyncWrite> Outward<'_, C> {
+impl<C: AsyncWrite> RuntimeToClient<'_, C> {
     async fn run<R: AsyncRead>(
         mut self,
-        mut pieces: FramedRead<ReadHalf<R>, spdy::Decoder>,
+        mut pieces: FramedRead<ReadHalf<R>, spdy::SpdyDecoder>,
         pings: mpsc::Sender<u32>,
         mut asked: mpsc::Receiver<Bytes>,
-    ) -> Ended {
+    ) -> StreamEnd {
         let mut open = self.streams.outputs();
         let mut fine = self.send(&websocket::message(&[self.streams.first_output()], &[])).await;
         while fine.is_ok() && !open.is_empty() {
@@ -238,15 +242,15 @@ impl<C: AsyncWrite> Outward<'_, C> {
                     continue;
                 }
             };
-            self.last.is_now();
+            self.last.record_activity();
             let ended = match piece {
-                Some(Ok(spdy::Piece::Data { stream, bytes, ends })) => {
+                Some(Ok(spdy::SpdyEvent::Data { stream, bytes, ends })) => {
                     let channel = self.streams.channel_of(stream);
                     fine = self.data(channel, &bytes).await;
                     channel.filter(|_| ends)
                 }
-                Some(Ok(spdy::Piece::Reset { stream })) => self.streams.channel_of(stream),
-                Some(Ok(spdy::Piece::Ping { id })) => {
+                Some(Ok(spdy::SpdyEvent::Reset { stream })) => self.streams.channel_of(stream),
+                Some(Ok(spdy::SpdyEvent::Ping { id })) => {
                     // Its own ids are even; an odd one would be the answer to a ping of ours.
                     if id % 2 == 0 {
                         let _ = pings.try_send(id);
@@ -254,7 +258,7 @@ impl<C: AsyncWrite> Outward<'_, C> {
                     None
                 }
                 Some(Err(error)) => {
-                    tracing::debug!(%error, "a runtime's stream broke");
+                    tracing::debug!(%error, "reading a stream from the container runtime failed");
                     break;
                 }
                 None => break,
@@ -265,18 +269,18 @@ impl<C: AsyncWrite> Outward<'_, C> {
         let end = [websocket::message(&[STATUS], status), websocket::close()].concat();
         fine = fine.and(self.send(&end).await);
         let _ = self.out.shutdown().await;
-        if fine.is_ok() { Ended::Closed } else { Ended::Broken }
+        if fine.is_ok() { StreamEnd::Closed } else { StreamEnd::Broken }
     }
 
     async fn data(&mut self, channel: Option<u8>, bytes: &[u8]) -> std::io::Result<()> {
         match channel {
             Some(STATUS) => {
-                let room = LONGEST_STATUS.saturating_sub(self.status.len());
+                let room = MAX_STATUS_BYTES.saturating_sub(self.status.len());
                 self.status.extend_from_slice(&bytes[..bytes.len().min(room)]);
             }
             Some(channel @ (STDOUT | STDERR)) if !bytes.is_empty() => {
                 self.send(&websocket::message(&[channel], bytes)).await?;
-                self.last.is_now();
+                self.last.record_activity();
             }
             _ => {}
         }

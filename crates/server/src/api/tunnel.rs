@@ -12,16 +12,16 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream
 use tokio::sync::mpsc;
 use tokio_util::codec::FramedRead;
 
-use super::splice::{BUFFER, Ended, splice};
-use super::websocket::{self, Piece};
+use super::splice::{BUFFER_BYTES, StreamEnd, splice};
+use super::websocket::{self, WebSocketEvent};
 
 /// Carries bytes until both sides are done, one breaks, or nothing passes for `idle`.
 pub(super) async fn tunnel(
     client: impl AsyncRead + AsyncWrite + Unpin,
     runtime: impl AsyncRead + AsyncWrite + Unpin,
     idle: Duration,
-) -> Ended {
-    let (near, far) = tokio::io::duplex(BUFFER);
+) -> StreamEnd {
+    let (near, far) = tokio::io::duplex(BUFFER_BYTES);
     let (ended, ()) = tokio::join!(splice(near, runtime, idle), unwrap_messages(client, far));
     ended
 }
@@ -33,13 +33,13 @@ async fn unwrap_messages(client: impl AsyncRead + AsyncWrite + Unpin, plain: Dup
     // One is enough: only the last ping has to be answered.
     let (pings, mut asked) = mpsc::channel::<Bytes>(1);
     let inward = async move {
-        let mut pieces = FramedRead::new(from_client, websocket::Decoder::default());
+        let mut pieces = FramedRead::new(from_client, websocket::WebSocketDecoder::default());
         while let Some(Ok(piece)) = pieces.next().await {
             match piece {
-                Piece::Data { bytes, .. } if plain_in.write_all(&bytes).await.is_err() => break,
-                Piece::Data { .. } => {}
-                Piece::Ping(payload) => drop(pings.try_send(payload)),
-                Piece::Close => break,
+                WebSocketEvent::Data { bytes, .. } if plain_in.write_all(&bytes).await.is_err() => break,
+                WebSocketEvent::Data { .. } => {}
+                WebSocketEvent::Ping(payload) => drop(pings.try_send(payload)),
+                WebSocketEvent::Close => break,
             }
         }
         // The runtime may still have something to say.
@@ -47,7 +47,7 @@ async fn unwrap_messages(client: impl AsyncRead + AsyncWrite + Unpin, plain: Dup
         std::future::pending::<()>().await;
     };
     let outward = async move {
-        let mut buffer = vec![0; BUFFER];
+        let mut buffer = vec![0; BUFFER_BYTES];
         loop {
             let frame = tokio::select! {
                 read = plain_out.read(&mut buffer) => match read {
@@ -102,7 +102,7 @@ mod tests {
             assert_eq!(said, b"\x82\x06answer\x88\x02\x03\xe8");
         };
         let (ended, ()) = tokio::join!(tunnel(near, far, HOUR), script);
-        assert_eq!(ended, Ended::Closed);
+        assert_eq!(ended, StreamEnd::Closed);
     }
 
     #[tokio::test(start_paused = true)]
@@ -116,6 +116,6 @@ mod tests {
             assert_eq!(runtime.read(&mut [0; 8]).await.unwrap(), 0);
         };
         let (ended, ()) = tokio::join!(tunnel(near, far, Duration::from_secs(60)), script);
-        assert_eq!(ended, Ended::Idle);
+        assert_eq!(ended, StreamEnd::Idle);
     }
 }

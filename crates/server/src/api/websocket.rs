@@ -16,9 +16,9 @@ use ring::digest;
 /// RFC 6455 has it appended to the client's key.
 const HANDSHAKE_SUFFIX: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 /// Payload of one piece at most.
-const PIECE: usize = 16 * 1024;
+const MAX_PIECE_BYTES: usize = 16 * 1024;
 /// Control frames have no more.
-const LONGEST_CONTROL: u64 = 125;
+const MAX_CONTROL_BYTES: u64 = 125;
 /// The status code of an ordinary end.
 const NORMAL_CLOSURE: u16 = 1000;
 
@@ -43,20 +43,20 @@ pub(crate) fn offered_protocols(headers: &HeaderMap) -> impl Iterator<Item = &st
 
 /// Why a request can't be answered with a WebSocket.
 #[derive(thiserror::Error, Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BadHandshake {
-    #[error("a WebSocket begins with GET")]
+pub(super) enum HandshakeError {
+    #[error("a WebSocket handshake needs method GET")]
     Method,
-    #[error("unsupported Sec-WebSocket-Version, only 13 is spoken")]
+    #[error("unsupported Sec-WebSocket-Version, only 13 is supported")]
     Version,
     #[error("Sec-WebSocket-Key is missing or can't be read")]
     Key,
 }
 
-impl BadHandshake {
+impl HandshakeError {
     pub(super) fn status(self) -> StatusCode {
         match self {
-            BadHandshake::Method => StatusCode::METHOD_NOT_ALLOWED,
-            BadHandshake::Version | BadHandshake::Key => StatusCode::BAD_REQUEST,
+            HandshakeError::Method => StatusCode::METHOD_NOT_ALLOWED,
+            HandshakeError::Version | HandshakeError::Key => StatusCode::BAD_REQUEST,
         }
     }
 }
@@ -66,20 +66,20 @@ pub(super) fn accept(
     method: &Method,
     headers: &HeaderMap,
     protocol: Option<&str>,
-) -> Result<HeaderMap, BadHandshake> {
+) -> Result<HeaderMap, HandshakeError> {
     if method != Method::GET {
-        return Err(BadHandshake::Method);
+        return Err(HandshakeError::Method);
     }
     if headers.get(header::SEC_WEBSOCKET_VERSION).is_none_or(|version| version != "13") {
-        return Err(BadHandshake::Version);
+        return Err(HandshakeError::Version);
     }
     let key = headers.get(header::SEC_WEBSOCKET_KEY).and_then(|key| key.to_str().ok());
     let key = key.filter(|key| STANDARD.decode(key).is_ok_and(|key| key.len() == 16));
-    let proof = accept_key(key.ok_or(BadHandshake::Key)?);
+    let proof = accept_key(key.ok_or(HandshakeError::Key)?);
     let mut answer = HeaderMap::new();
     answer.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
     answer.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
-    answer.insert(header::SEC_WEBSOCKET_ACCEPT, proof.parse().map_err(|_| BadHandshake::Key)?);
+    answer.insert(header::SEC_WEBSOCKET_ACCEPT, proof.parse().map_err(|_| HandshakeError::Key)?);
     if let Some(protocol) = protocol.and_then(|protocol| protocol.parse().ok()) {
         answer.insert(header::SEC_WEBSOCKET_PROTOCOL, protocol);
     }
@@ -128,7 +128,7 @@ fn frame(opcode: u8, prefix: &[u8], bytes: &[u8]) -> BytesMut {
 
 /// A part of what a client sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Piece {
+pub(super) enum WebSocketEvent {
     /// Of a message. An empty message is one piece without bytes.
     Data {
         begins: bool,
@@ -141,16 +141,16 @@ pub(super) enum Piece {
 
 /// Why a client's bytes are no WebSocket.
 #[derive(thiserror::Error, Debug)]
-pub(super) enum BadFrame {
-    #[error("a WebSocket frame of the client breaks the protocol: {0}")]
+pub(super) enum WebSocketError {
+    #[error("the client sent an invalid WebSocket frame: {0}")]
     Protocol(&'static str),
-    #[error("the connection broke")]
+    #[error("the connection failed")]
     Connection(#[from] std::io::Error),
 }
 
 /// Takes frames of a client apart.
 #[derive(Default)]
-pub(super) struct Decoder {
+pub(super) struct WebSocketDecoder {
     /// A message has begun, and its last frame has not come.
     in_message: bool,
     payload: Option<Payload>,
@@ -161,7 +161,7 @@ struct Payload {
     left: u64,
     mask: [u8; 4],
     /// Bytes of the mask that were used, modulo four.
-    turn: usize,
+    mask_offset: usize,
     begins: bool,
     /// This is the last frame of its message.
     last_frame: bool,
@@ -177,11 +177,11 @@ struct Head {
     size: usize,
 }
 
-impl tokio_util::codec::Decoder for Decoder {
-    type Item = Piece;
-    type Error = BadFrame;
+impl tokio_util::codec::Decoder for WebSocketDecoder {
+    type Item = WebSocketEvent;
+    type Error = WebSocketError;
 
-    fn decode(&mut self, bytes: &mut BytesMut) -> Result<Option<Piece>, BadFrame> {
+    fn decode(&mut self, bytes: &mut BytesMut) -> Result<Option<WebSocketEvent>, WebSocketError> {
         loop {
             if let Some(payload) = &mut self.payload {
                 let Some(piece) = payload.take(bytes) else { return Ok(None) };
@@ -195,35 +195,35 @@ impl tokio_util::codec::Decoder for Decoder {
                 match control(&head, bytes)? {
                     Control::Incomplete => return Ok(None),
                     Control::Nothing => continue,
-                    Control::Piece(piece) => return Ok(Some(piece)),
+                    Control::Event(piece) => return Ok(Some(piece)),
                 }
             }
             let begins = match (head.opcode, self.in_message) {
                 (TEXT | BINARY, false) => true,
                 (CONTINUATION, true) => false,
                 (TEXT | BINARY | CONTINUATION, _) => {
-                    return Err(BadFrame::Protocol("a message is not continued in order"));
+                    return Err(WebSocketError::Protocol("fragments of a message are not in order"));
                 }
-                _ => return Err(BadFrame::Protocol("an unknown kind of frame")),
+                _ => return Err(WebSocketError::Protocol("unknown opcode")),
             };
             self.in_message = !head.last_frame;
             bytes.advance(head.size);
             let Head { last_frame, mask, length: left, .. } = head;
-            self.payload = Some(Payload { left, mask, turn: 0, begins, last_frame });
+            self.payload = Some(Payload { left, mask, mask_offset: 0, begins, last_frame });
         }
     }
 }
 
 impl Head {
     /// `None`: more bytes have to come first.
-    fn read(bytes: &BytesMut) -> Result<Option<Head>, BadFrame> {
+    fn read(bytes: &BytesMut) -> Result<Option<Head>, WebSocketError> {
         let mut rest = &bytes[..];
         let (Ok(first), Ok(second)) = (rest.try_get_u8(), rest.try_get_u8()) else { return Ok(None) };
         if first & 0x70 != 0 {
-            return Err(BadFrame::Protocol("reserved bits are set"));
+            return Err(WebSocketError::Protocol("reserved bits are set"));
         }
         if second & 0x80 == 0 {
-            return Err(BadFrame::Protocol("it is not masked"));
+            return Err(WebSocketError::Protocol("frame is not masked"));
         }
         let length = match second & 0x7f {
             126 => rest.try_get_u16().map(u64::from),
@@ -243,17 +243,17 @@ impl Head {
 
 impl Payload {
     /// The next piece; `None` while there is no byte of it.
-    fn take(&mut self, bytes: &mut BytesMut) -> Option<Piece> {
+    fn take(&mut self, bytes: &mut BytesMut) -> Option<WebSocketEvent> {
         if self.left > 0 && bytes.is_empty() {
             return None;
         }
-        let length = bytes.len().min(PIECE).min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        let length = bytes.len().min(MAX_PIECE_BYTES).min(usize::try_from(self.left).unwrap_or(usize::MAX));
         let mut piece = bytes.split_to(length);
-        unmask(&mut piece, self.mask, self.turn);
-        self.turn = (self.turn + length) % 4;
+        unmask(&mut piece, self.mask, self.mask_offset);
+        self.mask_offset = (self.mask_offset + length) % 4;
         self.left -= length as u64;
         let begins = std::mem::take(&mut self.begins);
-        Some(Piece::Data { begins, bytes: piece.freeze(), ends: self.last_frame && self.left == 0 })
+        Some(WebSocketEvent::Data { begins, bytes: piece.freeze(), ends: self.last_frame && self.left == 0 })
     }
 }
 
@@ -261,12 +261,12 @@ enum Control {
     Incomplete,
     /// Nobody needs to know of it.
     Nothing,
-    Piece(Piece),
+    Event(WebSocketEvent),
 }
 
-fn control(head: &Head, bytes: &mut BytesMut) -> Result<Control, BadFrame> {
-    if !head.last_frame || head.length > LONGEST_CONTROL {
-        return Err(BadFrame::Protocol("a control frame is too long or in parts"));
+fn control(head: &Head, bytes: &mut BytesMut) -> Result<Control, WebSocketError> {
+    if !head.last_frame || head.length > MAX_CONTROL_BYTES {
+        return Err(WebSocketError::Protocol("control frame is too long or fragmented"));
     }
     let length = usize::try_from(head.length).unwrap_or(usize::MAX);
     if bytes.len() - head.size < length {
@@ -276,10 +276,10 @@ fn control(head: &Head, bytes: &mut BytesMut) -> Result<Control, BadFrame> {
     let mut payload = bytes.split_to(length);
     unmask(&mut payload, head.mask, 0);
     match head.opcode {
-        CLOSE => Ok(Control::Piece(Piece::Close)),
-        PING => Ok(Control::Piece(Piece::Ping(payload.freeze()))),
+        CLOSE => Ok(Control::Event(WebSocketEvent::Close)),
+        PING => Ok(Control::Event(WebSocketEvent::Ping(payload.freeze()))),
         PONG => Ok(Control::Nothing),
-        _ => Err(BadFrame::Protocol("an unknown kind of frame")),
+        _ => Err(WebSocketError::Protocol("unknown opcode")),
     }
 }
 
@@ -310,8 +310,8 @@ mod tests {
     use tokio_util::codec::Decoder as _;
 
     /// All pieces of these bytes, given in parts of a size.
-    fn pieces(bytes: &[u8], part: usize) -> Result<Vec<Piece>, String> {
-        let (mut decoder, mut buffer, mut found) = (Decoder::default(), BytesMut::new(), Vec::new());
+    fn pieces(bytes: &[u8], part: usize) -> Result<Vec<WebSocketEvent>, String> {
+        let (mut decoder, mut buffer, mut found) = (WebSocketDecoder::default(), BytesMut::new(), Vec::new());
         for part in bytes.chunks(part) {
             buffer.extend_from_slice(part);
             while let Some(piece) = decoder.decode(&mut buffer).map_err(|error| error.to_string())? {
@@ -322,11 +322,11 @@ mod tests {
     }
 
     /// The messages that pieces make, and what is between them.
-    fn messages(pieces: Vec<Piece>) -> Vec<String> {
+    fn messages(pieces: Vec<WebSocketEvent>) -> Vec<String> {
         let (mut said, mut whole) = (Vec::new(), Vec::new());
         for piece in pieces {
             match piece {
-                Piece::Data { begins, bytes, ends } => {
+                WebSocketEvent::Data { begins, bytes, ends } => {
                     assert_eq!(begins, whole.is_empty(), "{bytes:?}");
                     whole.extend(bytes);
                     if ends {
@@ -358,16 +358,16 @@ mod tests {
             assert_eq!(messages(pieces(&sent, part).unwrap()), expect, "parts of {part}");
         }
         let empty = pieces(&masked(0x82, b""), 64).unwrap();
-        assert_eq!(empty, [Piece::Data { begins: true, bytes: Bytes::new(), ends: true }]);
+        assert_eq!(empty, [WebSocketEvent::Data { begins: true, bytes: Bytes::new(), ends: true }]);
     }
 
     #[test]
     fn a_large_frame_is_taken_in_pieces() {
         let pieces = pieces(&masked(0x82, &vec![7; 100_000]), 50_000).unwrap();
         assert!(pieces.len() > 5, "{}", pieces.len());
-        assert!(
-            pieces.iter().all(|piece| matches!(piece, Piece::Data { bytes, .. } if bytes.len() <= PIECE))
-        );
+        assert!(pieces.iter().all(
+            |piece| matches!(piece, WebSocketEvent::Data { bytes, .. } if bytes.len() <= MAX_PIECE_BYTES)
+        ));
     }
 
     #[test]
@@ -400,9 +400,9 @@ mod tests {
         let answer = accept(&Method::GET, &good, Some("v5.channel.k8s.io")).unwrap();
         assert_eq!(answer[header::SEC_WEBSOCKET_PROTOCOL], "v5.channel.k8s.io");
         assert_eq!(answer[header::SEC_WEBSOCKET_ACCEPT], "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
-        assert_eq!(accept(&Method::POST, &good, None), Err(BadHandshake::Method));
+        assert_eq!(accept(&Method::POST, &good, None), Err(HandshakeError::Method));
         let old = request("dGhlIHNhbXBsZSBub25jZQ==", "8");
-        assert_eq!(accept(&Method::GET, &old, None), Err(BadHandshake::Version));
-        assert_eq!(accept(&Method::GET, &request("short", "13"), None), Err(BadHandshake::Key));
+        assert_eq!(accept(&Method::GET, &old, None), Err(HandshakeError::Version));
+        assert_eq!(accept(&Method::GET, &request("short", "13"), None), Err(HandshakeError::Key));
     }
 }

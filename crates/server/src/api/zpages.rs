@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode, header};
 use serde_json::{Value, json};
 
-use super::{Api, SecureApi, failure, json_bytes};
+use super::{Api, SecureApi, json_bytes, plain_text};
 use crate::process;
 
 const WARNING: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility \
@@ -20,25 +20,25 @@ pub(super) async fn configz(State(api): Api) -> Response {
 }
 
 pub(super) async fn flagz(State(api): Api, headers: HeaderMap) -> Response {
-    match wanted(&headers, "Flagz") {
-        Form::Text => {
+    match negotiate_format(&headers, "Flagz") {
+        ResponseFormat::Text => {
             let mut text = format!("\nkubelet flagz\n{WARNING}\n");
             for (name, value) in &api.settings.flags {
                 // Writing to a String cannot fail.
                 let _ = writeln!(text, "{name}={value}");
             }
-            failure(StatusCode::OK, text)
+            plain_text(StatusCode::OK, text)
         }
-        Form::Object(form) => object("Flagz", form, json!({ "flags": api.settings.flags })),
-        Form::Unknown => not_acceptable(),
+        ResponseFormat::Object(form) => object("Flagz", form, json!({ "flags": api.settings.flags })),
+        ResponseFormat::Unknown => not_acceptable(),
     }
 }
 
 pub(super) async fn statusz(State(api): Api, headers: HeaderMap) -> Response {
-    let form = wanted(&headers, "Statusz");
-    let facts = Facts::of(&api);
+    let form = negotiate_format(&headers, "Statusz");
+    let facts = StatuszFields::of(&api);
     match form {
-        Form::Text => {
+        ResponseFormat::Text => {
             let (hours, minutes, seconds) = (facts.up / 3600, facts.up / 60 % 60, facts.up % 60);
             let text = format!(
                 "\nkubelet statusz\n{WARNING}\n\nStarted: {}\nUp: {hours} hr {minutes:02} min {seconds:02} sec\n\
@@ -48,9 +48,9 @@ pub(super) async fn statusz(State(api): Api, headers: HeaderMap) -> Response {
                 facts.minor,
                 PATHS.join(" "),
             );
-            failure(StatusCode::OK, text)
+            plain_text(StatusCode::OK, text)
         }
-        Form::Object(form) => {
+        ResponseFormat::Object(form) => {
             let body = json!({
                 "startTime": facts.started,
                 "uptimeSeconds": facts.up,
@@ -61,18 +61,18 @@ pub(super) async fn statusz(State(api): Api, headers: HeaderMap) -> Response {
             });
             object("Statusz", form, body)
         }
-        Form::Unknown => not_acceptable(),
+        ResponseFormat::Unknown => not_acceptable(),
     }
 }
 
-struct Facts {
+struct StatuszFields {
     started: String,
     up: i64,
     version: String,
     minor: String,
 }
 
-impl Facts {
+impl StatuszFields {
     fn of(api: &SecureApi) -> Self {
         let now = api.wall.wall().0 / 1_000_000_000;
         let started = process::figures().map_or(now, |figures| figures.start_seconds as i64);
@@ -84,7 +84,7 @@ impl Facts {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Form {
+enum ResponseFormat {
     Text,
     Object(ObjectForm),
     Unknown,
@@ -101,11 +101,11 @@ const MEDIA: [&str; 2] = ["application/json", "application/yaml"];
 const VERSIONS: [&str; 2] = ["v1beta1", "v1alpha1"];
 
 /// What the caller takes, the first that we have.
-fn wanted(headers: &HeaderMap, kind: &str) -> Form {
+fn negotiate_format(headers: &HeaderMap, kind: &str) -> ResponseFormat {
     let accept: Vec<&str> =
         headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
     if accept.iter().all(|text| text.trim().is_empty()) {
-        return Form::Text;
+        return ResponseFormat::Text;
     }
     for media in accept.iter().flat_map(|list| list.split(',')) {
         let mut parts = media.split(';').map(str::trim);
@@ -113,18 +113,18 @@ fn wanted(headers: &HeaderMap, kind: &str) -> Form {
         let parts: Vec<&str> = parts.collect();
         let says = |key: &str| parts.iter().find_map(|part| part.strip_prefix(key)?.strip_prefix('='));
         match name {
-            "*/*" | "text/plain" | "text/*" => return Form::Text,
+            "*/*" | "text/plain" | "text/*" => return ResponseFormat::Text,
             _ if says("as") == Some(kind) && says("g") == Some("config.k8s.io") => {
                 let media = MEDIA.into_iter().find(|media| *media == name);
                 let version = VERSIONS.into_iter().find(|version| says("v") == Some(version));
                 if let (Some(media), Some(version)) = (media, version) {
-                    return Form::Object(ObjectForm { media, version });
+                    return ResponseFormat::Object(ObjectForm { media, version });
                 }
             }
             _ => {}
         }
     }
-    Form::Unknown
+    ResponseFormat::Unknown
 }
 
 fn object(kind: &str, ObjectForm { media, version }: ObjectForm, fields: Value) -> Response {
@@ -139,7 +139,7 @@ fn object(kind: &str, ObjectForm { media, version }: ObjectForm, fields: Value) 
     let text = match media {
         "application/yaml" => match serde_saphyr::to_string(&object) {
             Ok(text) => text,
-            Err(error) => return failure(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+            Err(error) => return plain_text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
         },
         _ => object.to_string(),
     };
@@ -166,24 +166,24 @@ mod tests {
 
     #[test]
     fn forms_by_what_is_accepted() {
-        let check = |accept: &str, expect: Form| {
+        let check = |accept: &str, expect: ResponseFormat| {
             let headers = HeaderMap::from_iter([(header::ACCEPT, accept.parse().unwrap())]);
-            assert_eq!(wanted(&headers, "Flagz"), expect, "{accept}");
+            assert_eq!(negotiate_format(&headers, "Flagz"), expect, "{accept}");
         };
-        check("", Form::Text);
-        check("*/*", Form::Text);
-        check("text/html, text/plain;q=0.5", Form::Text);
-        let object = |media, version| Form::Object(ObjectForm { media, version });
+        check("", ResponseFormat::Text);
+        check("*/*", ResponseFormat::Text);
+        check("text/html, text/plain;q=0.5", ResponseFormat::Text);
+        let object = |media, version| ResponseFormat::Object(ObjectForm { media, version });
         check("application/json;as=Flagz;g=config.k8s.io;v=v1beta1", object(MEDIA[0], "v1beta1"));
         check(
             "application/json; as=Flagz; g=config.k8s.io; v=v1alpha1, text/plain",
             object(MEDIA[0], "v1alpha1"),
         );
         check("application/yaml;as=Flagz;g=config.k8s.io;v=v1beta1", object(MEDIA[1], "v1beta1"));
-        check("application/cbor;as=Flagz;g=config.k8s.io;v=v1beta1", Form::Unknown);
-        check("application/json;as=Statusz;g=config.k8s.io;v=v1beta1", Form::Unknown);
-        check("application/json", Form::Unknown);
-        assert_eq!(wanted(&HeaderMap::new(), "Flagz"), Form::Text);
+        check("application/cbor;as=Flagz;g=config.k8s.io;v=v1beta1", ResponseFormat::Unknown);
+        check("application/json;as=Statusz;g=config.k8s.io;v=v1beta1", ResponseFormat::Unknown);
+        check("application/json", ResponseFormat::Unknown);
+        assert_eq!(negotiate_format(&HeaderMap::new(), "Flagz"), ResponseFormat::Text);
     }
 
     #[tokio::test]

@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::testing::{Answer, Mood, endpoints, get_tcp, get_unix, tcp};
-use crate::{Serving, serve_tcp, serve_unix};
+use crate::testing::{Answer, FakeAgentState, endpoints, get_tcp, get_unix, tcp};
+use crate::{ServerHandle, serve_tcp, serve_unix};
 
-async fn serve(router: axum::Router) -> (Serving, SocketAddr) {
+async fn serve(router: axum::Router) -> (ServerHandle, SocketAddr) {
     let serving = serve_tcp("test port", "127.0.0.1", 0, router, CancellationToken::new()).await.unwrap();
     let address = serving.address().unwrap();
     (serving, address)
@@ -28,7 +28,7 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 
 #[tokio::test]
 async fn healthz_of_an_agent_that_is_well() {
-    let (_serving, at) = serve(endpoints(Mood::Well).healthz()).await;
+    let (_serving, at) = serve(endpoints(FakeAgentState::Well).healthz()).await;
     check(&get_tcp(at, "/healthz").await, 200, PLAIN, "ok");
     check(&get_tcp(at, "/healthz/ping").await, 200, PLAIN, "ok");
     check(&get_tcp(at, "/healthz/syncloop").await, 200, PLAIN, "ok");
@@ -45,7 +45,7 @@ async fn healthz_of_an_agent_that_is_well() {
 /// CVE-2019-11248: profiles were served on the health port, where nobody is asked who they are.
 #[tokio::test]
 async fn the_health_port_serves_nothing_but_health() {
-    let (_serving, at) = serve(endpoints(Mood::Well).healthz()).await;
+    let (_serving, at) = serve(endpoints(FakeAgentState::Well).healthz()).await;
     for path in [
         "/debug/pprof/",
         "/debug/pprof/profile",
@@ -61,7 +61,7 @@ async fn the_health_port_serves_nothing_but_health() {
 
 #[tokio::test]
 async fn healthz_of_an_agent_that_has_ended() {
-    let (_serving, at) = serve(endpoints(Mood::Ended).healthz()).await;
+    let (_serving, at) = serve(endpoints(FakeAgentState::Ended).healthz()).await;
     let text = "[+]ping ok\n[+]log ok\n[-]syncloop failed: reason withheld\nhealthz check failed\n";
     check(&get_tcp(at, "/healthz").await, 500, PLAIN, text);
     check(&get_tcp(at, "/healthz/ping").await, 200, PLAIN, "ok");
@@ -85,21 +85,21 @@ async fn ask_directly(router: &axum::Router, path: &str) -> (u16, String) {
 
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_hangs_is_unhealthy_and_hangs_nobody_else() {
-    let router = endpoints(Mood::Hanging).read_only(&Tracing::default());
+    let router = endpoints(FakeAgentState::Hanging).read_only(&Tracing::default());
     let late = "internal server error: sync Loop took longer than expected\n";
     assert_eq!(ask_directly(&router, "/healthz/syncloop").await, (500, late.into()));
     let unanswered = "the agent did not answer within 10 seconds\n";
     assert_eq!(ask_directly(&router, "/pods").await, (503, unanswered.into()));
     let begun = tokio::time::Instant::now();
     let (status, metrics) = ask_directly(&router, "/metrics").await;
-    assert_eq!((status, begun.elapsed()), (200, super::SCRAPE_PATIENCE), "scrapers leave after ten seconds");
+    assert_eq!((status, begun.elapsed()), (200, super::SCRAPE_TIMEOUT), "scrapers leave after ten seconds");
     assert!(metrics.contains("\nprocess_resident_memory_bytes "));
     assert!(!metrics.contains("kubelet_running_pods"), "what is not known is not told");
 }
 
 #[tokio::test]
 async fn checks_are_counted_when_they_are_made() {
-    let router = endpoints(Mood::Well).read_only(&Tracing::default());
+    let router = endpoints(FakeAgentState::Well).read_only(&Tracing::default());
     let (_, before) = ask_directly(&router, "/metrics/slis").await;
     assert!(!before.contains("kubernetes_healthcheck"), "{before}");
     for _ in 0..3 {
@@ -118,7 +118,7 @@ async fn checks_are_counted_when_they_are_made() {
 
 #[tokio::test]
 async fn the_read_only_port_tells_pods_and_nothing_more() {
-    let (_serving, at) = serve(endpoints(Mood::Well).read_only(&Tracing::default())).await;
+    let (_serving, at) = serve(endpoints(FakeAgentState::Well).read_only(&Tracing::default())).await;
     for (path, names) in [("/pods", vec!["web-vm", "db-vm"]), ("/pods/", vec!["web-vm", "db-vm"])] {
         let answer = get_tcp(at, path).await;
         assert_eq!((answer.status, answer.content_type.as_str()), (200, "application/json"), "{path}");
@@ -149,7 +149,7 @@ async fn the_read_only_port_tells_pods_and_nothing_more() {
 
 #[tokio::test]
 async fn requests_are_counted_under_names_that_callers_cannot_choose() {
-    let (_serving, at) = serve(endpoints(Mood::Well).read_only(&Tracing::default())).await;
+    let (_serving, at) = serve(endpoints(FakeAgentState::Well).read_only(&Tracing::default())).await;
     get_tcp(at, "/pods").await;
     get_tcp(at, "/pods/").await;
     get_tcp(at, "/a-name-of-my-own").await;
@@ -176,7 +176,7 @@ async fn requests_are_counted_under_names_that_callers_cannot_choose() {
 async fn the_control_socket_answers_in_the_models_words() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("rubelet.sock");
-    let router = endpoints(Mood::Well).control();
+    let router = endpoints(FakeAgentState::Well).control();
     let _serving = serve_unix("control socket", &path, router, CancellationToken::new()).await.unwrap();
 
     let pods = get_unix(&path, "/v1/pods").await;
@@ -208,11 +208,11 @@ async fn the_control_socket_answers_in_the_models_words() {
 async fn the_control_socket_of_an_ending_agent() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("rubelet.sock");
-    let router = endpoints(Mood::Ended).control();
+    let router = endpoints(FakeAgentState::Ended).control();
     let _serving = serve_unix("control socket", &path, router, CancellationToken::new()).await.unwrap();
     for question in ["/v1/pods", "/v1/node", "/v1/why?name=x"] {
         let answer = get_unix(&path, question).await;
-        check(&answer, 503, "application/json", r#"{"error":"the agent is ending"}"#);
+        check(&answer, 503, "application/json", r#"{"error":"the agent is shutting down"}"#);
     }
 }
 
@@ -234,8 +234,8 @@ impl Tracer for Kept {
 #[tokio::test]
 async fn the_read_only_port_makes_traces_of_its_own() {
     let (sender, spans) = std::sync::mpsc::channel();
-    let tracing = Tracing::by(std::sync::Arc::new(Kept(sender)));
-    let router = endpoints(Mood::Well).read_only(&tracing);
+    let tracing = Tracing::new(std::sync::Arc::new(Kept(sender)));
+    let router = endpoints(FakeAgentState::Well).read_only(&tracing);
     let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let request = http::Request::builder().uri("/pods").header("traceparent", trace);
     router.oneshot(request.body(Body::empty()).unwrap()).await.unwrap();

@@ -4,10 +4,10 @@ use model::pod::ContainerKind;
 use model::{FullName, PodUid};
 
 /// Knows no image; pulls never end.
-pub(crate) struct Shelf;
+pub(crate) struct FakeImages;
 
 #[async_trait]
-impl Images for Shelf {
+impl Images for FakeImages {
     async fn list_images(&self) -> Result<Vec<Image>, RuntimeError> {
         Ok(Vec::new())
     }
@@ -43,7 +43,7 @@ fn lacks(metrics: &AgentMetrics, start: &str) {
 #[tokio::test(start_paused = true)]
 async fn calls_are_handed_on_and_counted() {
     let metrics = metrics();
-    let images = MeteredImages::new(Arc::new(Shelf), metrics.clone());
+    let images = MeteredImages::new(Arc::new(FakeImages), metrics.clone());
     let image = ImageSpec::default();
     assert!(images.image_status(&image).await.unwrap().is_none());
     assert!(images.image_status(&image).await.unwrap().is_none());
@@ -78,9 +78,9 @@ async fn sandboxes_are_counted_by_handler_too() {
 }
 
 #[derive(Default)]
-pub(crate) struct Ledger(std::sync::atomic::AtomicUsize);
+pub(crate) struct CountingEventSink(std::sync::atomic::AtomicUsize);
 
-impl EventSink for Ledger {
+impl EventSink for CountingEventSink {
     fn record(&self, _: &EventSubject, _: &ApiEvent) {
         self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     }
@@ -89,7 +89,7 @@ impl EventSink for Ledger {
 #[test]
 fn events_tell_of_started_containers() {
     let metrics = metrics();
-    let ledger = Arc::new(Ledger::default());
+    let ledger = Arc::new(CountingEventSink::default());
     let events = MeteredEvents::new(ledger.clone(), metrics.clone());
     let about = EventSubject::Pod {
         uid: PodUid::from("u1"),
@@ -98,11 +98,11 @@ fn events_tell_of_started_containers() {
     };
     events.record(
         &about,
-        &ApiEvent::normal("Started", "Started container web").about(ContainerKind::Regular, "web"),
+        &ApiEvent::normal("Started", "Started container web").for_container(ContainerKind::Regular, "web"),
     );
     events.record(
         &about,
-        &ApiEvent::normal("Created", "Created container web").about(ContainerKind::Regular, "web"),
+        &ApiEvent::normal("Created", "Created container web").for_container(ContainerKind::Regular, "web"),
     );
     events.record(&about, &ApiEvent::normal("Started", "about the whole pod"));
     assert_eq!(ledger.0.load(std::sync::atomic::Ordering::Relaxed), 3);
@@ -232,17 +232,17 @@ async fn hooks_that_fell_back_and_sleeps_that_were_cut_short_are_counted() {
     let metrics = metrics();
     let hook = HttpHook { https: true, host: "h".into(), port: 1, path: "/".into(), headers: Vec::new() };
     for answer in [Ok(HookAnswer::Answered), Ok(HookAnswer::AnsweredWithoutTls), Err("no".to_owned())] {
-        let hooks = MeteredHooks::new(Arc::new(Answers(answer.clone())), metrics.clone());
+        let hooks = MeteredHttpHooks::new(Arc::new(Answers(answer.clone())), metrics.clone());
         assert_eq!(hooks.get(&hook).await, answer);
     }
     has(&metrics, "kubelet_lifecycle_handler_http_fallbacks_total 1");
     has(&metrics, "kubelet_sleep_action_terminated_early_total 0");
-    Meter::sleep_cut_short(&*metrics);
+    EngineMetrics::record_sleep_cut_short(&*metrics);
     has(&metrics, "kubelet_sleep_action_terminated_early_total 1");
-    metrics.swept(5, 2);
+    metrics.record_sweep(5, 2);
     has(&metrics, "kubelet_orphan_pod_cleaned_volumes 5");
     has(&metrics, "kubelet_orphan_pod_cleaned_volumes_errors 2");
-    metrics.swept(0, 0);
+    metrics.record_sweep(0, 0);
     has(&metrics, "kubelet_orphan_pod_cleaned_volumes 0");
 }
 

@@ -3,51 +3,51 @@
 use std::time::Duration;
 
 use super::*;
-use crate::metrics::Scrape;
-use crate::testing::{Mood, endpoints};
+use crate::metrics::ScrapeInputs;
+use crate::testing::{FakeAgentState, endpoints};
 
 struct Plugins(Vec<CredentialPlugin>);
 
 #[async_trait]
 impl CsiDrivers for Plugins {
-    fn place(&self, _: &str, _: Option<&str>) {}
-    async fn node_info(&self, driver: &str) -> Result<DriverNode, CsiError> {
+    fn set_endpoint(&self, _: &str, _: Option<&str>) {}
+    async fn node_get_info(&self, driver: &str) -> Result<DriverNodeInfo, CsiError> {
         Err(CsiError::NotRegistered { driver: driver.into() })
     }
-    async fn abilities(&self, _: &str) -> Result<Abilities, CsiError> {
-        Ok(Abilities::default())
+    async fn node_get_capabilities(&self, _: &str) -> Result<NodeServiceCapabilities, CsiError> {
+        Ok(NodeServiceCapabilities::default())
     }
-    async fn stage(&self, _: &str, _: &Stage) -> Result<(), CsiError> {
+    async fn node_stage_volume(&self, _: &str, _: &NodeStageCall) -> Result<(), CsiError> {
         Ok(())
     }
-    async fn publish(&self, _: &str, _: &Publish) -> Result<(), CsiError> {
+    async fn node_publish_volume(&self, _: &str, _: &NodePublishCall) -> Result<(), CsiError> {
         Ok(())
     }
-    async fn unpublish(&self, _: &str, _: &str, _: &str) -> Result<(), CsiError> {
+    async fn node_unpublish_volume(&self, _: &str, _: &str, _: &str) -> Result<(), CsiError> {
         tokio::time::sleep(Duration::from_secs(120)).await;
         Err(CsiError::timed_out())
     }
-    async fn unstage(&self, _: &str, _: &str, _: &str) -> Result<(), CsiError> {
+    async fn node_unstage_volume(&self, _: &str, _: &str, _: &str) -> Result<(), CsiError> {
         Ok(())
     }
-    async fn expand(&self, _: &str, _: &Expand) -> Result<(), CsiError> {
+    async fn node_expand_volume(&self, _: &str, _: &NodeExpandCall) -> Result<(), CsiError> {
         Ok(())
     }
-    async fn tell(&self, _: &str, _: &str, _: &str) -> Result<Told, CsiError> {
-        Ok(Told::default())
+    async fn node_get_volume_stats(&self, _: &str, _: &str, _: &str) -> Result<NodeVolumeStats, CsiError> {
+        Ok(NodeVolumeStats::default())
     }
 }
 
 #[async_trait]
 impl PluginSockets for Plugins {
-    fn watch(&self) -> BoxStream<'static, SocketNotice> {
-        let came = |path: &str| SocketNotice::Came { path: path.into() };
-        futures::stream::iter([came("/a"), came("/b"), SocketNotice::Gone { path: "/b".into() }]).boxed()
+    fn watch(&self) -> BoxStream<'static, PluginSocketEvent> {
+        let came = |path: &str| PluginSocketEvent::Added { path: path.into() };
+        futures::stream::iter([came("/a"), came("/b"), PluginSocketEvent::Gone { path: "/b".into() }]).boxed()
     }
-    async fn info(&self, _: &str) -> Result<PluginInfo, CsiError> {
+    async fn get_info(&self, _: &str) -> Result<PluginInfo, CsiError> {
         Err(CsiError::timed_out())
     }
-    async fn notify(&self, _: &str, _: Option<&str>) -> Result<(), CsiError> {
+    async fn notify_registration_status(&self, _: &str, _: Option<&str>) -> Result<(), CsiError> {
         Ok(())
     }
 }
@@ -70,19 +70,19 @@ impl RegistryCredentials for Plugins {
 }
 
 fn lines(metrics: &AgentMetrics, begins: &str) -> Vec<String> {
-    let text = metrics.text(&Scrape::default()).unwrap();
+    let text = metrics.text(&ScrapeInputs::default()).unwrap();
     text.lines().filter(|line| line.starts_with(begins)).map(str::to_owned).collect()
 }
 
 #[tokio::test(start_paused = true)]
 async fn calls_to_drivers_by_method_and_outcome() {
-    let metrics = endpoints(Mood::Well).metrics;
-    let drivers = MeteredDrivers::new(Arc::new(Plugins(Vec::new())), metrics.clone());
-    drivers.node_info("d").await.unwrap_err();
+    let metrics = endpoints(FakeAgentState::Well).metrics;
+    let drivers = MeteredCsiDrivers::new(Arc::new(Plugins(Vec::new())), metrics.clone());
+    drivers.node_get_info("d").await.unwrap_err();
     assert_eq!(lines(&metrics, "csi_operations_seconds"), Vec::<String>::new(), "nobody was called");
-    drivers.unpublish("d", "v", "/t").await.unwrap_err();
-    drivers.unstage("d", "v", "/s").await.unwrap();
-    drivers.unstage("d", "v", "/s").await.unwrap();
+    drivers.node_unpublish_volume("d", "v", "/t").await.unwrap_err();
+    drivers.node_unstage_volume("d", "v", "/s").await.unwrap();
+    drivers.node_unstage_volume("d", "v", "/s").await.unwrap();
     let count = |method: &str, code: &str| {
         format!(
             "csi_operations_seconds_count{{driver_name=\"d\",grpc_status_code=\"{code}\",\
@@ -101,21 +101,21 @@ async fn calls_to_drivers_by_method_and_outcome() {
 
 #[tokio::test]
 async fn sockets_that_were_seen_and_registered() {
-    let metrics = endpoints(Mood::Well).metrics;
-    let sockets = MeteredSockets::new(Arc::new(Plugins(Vec::new())), metrics.clone());
+    let metrics = endpoints(FakeAgentState::Well).metrics;
+    let sockets = MeteredPluginSockets::new(Arc::new(Plugins(Vec::new())), metrics.clone());
     assert_eq!(sockets.watch().count().await, 3);
-    sockets.notify("/a", Some("another driver has that name")).await.unwrap();
+    sockets.notify_registration_status("/a", Some("another driver has that name")).await.unwrap();
     let line = |state: &str| {
         format!("plugin_manager_total_plugins{{socket_path=\"/a\",state=\"{state}_state_of_world\"}} 1")
     };
     assert_eq!(lines(&metrics, "plugin_manager"), [line("desired")]);
-    sockets.notify("/a", None).await.unwrap();
+    sockets.notify_registration_status("/a", None).await.unwrap();
     assert_eq!(lines(&metrics, "plugin_manager"), [line("actual"), line("desired")]);
 }
 
 #[tokio::test]
 async fn credential_plugins_and_their_configuration() {
-    let metrics = endpoints(Mood::Well).metrics;
+    let metrics = endpoints(FakeAgentState::Well).metrics;
     let plugin = CredentialPlugin {
         name: "ecr".into(),
         match_images: Vec::new(),
@@ -125,7 +125,8 @@ async fn credential_plugins_and_their_configuration() {
         env: Vec::new(),
         token: None,
     };
-    let credentials = MeteredCredentials::new(Arc::new(Plugins(vec![plugin.clone()])), metrics.clone());
+    let credentials =
+        MeteredRegistryCredentials::new(Arc::new(Plugins(vec![plugin.clone()])), metrics.clone());
     credentials.ask(&plugin, "good", "").await.unwrap();
     credentials.ask(&plugin, "bad", "").await.unwrap_err();
     let name = "kubelet_credential_provider_plugin_duration_count";

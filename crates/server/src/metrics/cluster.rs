@@ -10,7 +10,7 @@ use prometheus::{HistogramVec, IntCounterVec, Registry};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::{PLAIN, Registrar};
+use super::{NO_LABELS, Registrar};
 
 /// When a certificate ends (`None`: there is none), and how often it could not be renewed.
 pub type CertificateFigures = Arc<dyn Fn() -> (Option<Wall>, u64) + Send + Sync>;
@@ -47,31 +47,31 @@ impl ClusterMetrics {
         Self {
             requests: add.counters(
                 "rest_client_requests_total",
-                "Requests to the API server, by code; <error> is no answer.",
+                "Requests to the API server, by HTTP status code; <error>: there was no response.",
                 &["code", "host", "method"],
             ),
             request_duration: add.histograms(
                 "rest_client_request_duration_seconds",
-                "How long the API server took to begin its answer.",
+                "Time until the API server began its response.",
                 &["host", "verb"],
                 times,
             ),
             request_size: add.histograms(
                 "rest_client_request_size_bytes",
-                "Bytes of the bodies that were sent to the API server.",
+                "Size of the request bodies that were sent to the API server.",
                 &["host", "verb"],
                 sizes(),
             ),
             response_size: add.histograms(
                 "rest_client_response_size_bytes",
-                "Bytes of the answers whose length the API server told.",
+                "Size of the response bodies of the API server, where it declared their length.",
                 &["host", "verb"],
                 sizes(),
             ),
             status_sync: add.histograms(
                 "kubelet_pod_status_sync_duration_seconds",
-                "From a status that is to be told until the API server has it.",
-                &PLAIN,
+                "Time from a change of a pod's status until the API server has accepted it.",
+                &NO_LABELS,
                 sync,
             ),
             startup: watch::Sender::new(Startup::default()),
@@ -91,7 +91,7 @@ impl ClusterMetrics {
     }
 
     pub fn status_synced(&self, took: Duration) {
-        self.status_sync.with_label_values(&PLAIN).observe(took.as_secs_f64());
+        self.status_sync.with_label_values(&NO_LABELS).observe(took.as_secs_f64());
     }
 
     pub fn node_registering(&self) {
@@ -114,7 +114,7 @@ impl ClusterMetrics {
         });
     }
 
-    pub fn watch_certificate(&self, kind: &'static str, figures: CertificateFigures) {
+    pub fn register_certificate(&self, kind: &'static str, figures: CertificateFigures) {
         self.certificates.rcu(|known| {
             let mut known = Vec::clone(known);
             known.push((kind, figures.clone()));
@@ -123,19 +123,19 @@ impl ClusterMetrics {
     }
 
     /// `begun`: since when this process runs.
-    pub fn add_momentary(&self, registry: &Registry, now: Wall, begun: Option<Wall>, boot: Option<Wall>) {
+    pub fn add_per_scrape(&self, registry: &Registry, now: Wall, begun: Option<Wall>, boot: Option<Wall>) {
         let add = Registrar(registry);
         for (kind, figures) in self.certificates.load().iter() {
             let (end, errors) = figures();
             if let Some(end) = end {
                 let name = format!("kubelet_certificate_manager_{kind}_ttl_seconds");
-                add.gauge(&name, "Seconds until the certificate ends.", now.seconds_until(end));
+                add.gauge(&name, "Seconds until the certificate expires.", now.seconds_until(end));
             }
             let name = match *kind {
                 "client" => "kubelet_certificate_manager_client_expiration_renew_errors",
                 _ => "kubelet_server_expiration_renew_errors",
             };
-            add.counter(name, "Tries to renew the certificate that failed.").inc_by(errors);
+            add.counter(name, "Failed attempts to renew the certificate.").inc_by(errors);
         }
         let startup = *self.startup.borrow();
         if let (Some(begun), Some(boot)) = (begun, boot) {
@@ -156,27 +156,27 @@ fn add_startup(add: &Registrar<'_>, startup: Startup, now: Wall, (begun, boot): 
     let parts = [
         (
             "kubelet_node_startup_duration_seconds",
-            "From the boot of the machine until it was ready.",
+            "Time from the boot of the machine until the node was ready.",
             wall(ready) - boot,
         ),
         (
             "kubelet_node_startup_pre_kubelet_duration_seconds",
-            "From the boot to the start of the agent.",
+            "Time from the boot of the machine to the start of the agent.",
             begun - boot,
         ),
         (
             "kubelet_node_startup_pre_registration_duration_seconds",
-            "From the start of the agent to its first try to register the node.",
+            "Time from the start of the agent to its first attempt to register the node.",
             wall(attempt) - begun,
         ),
         (
             "kubelet_node_startup_registration_duration_seconds",
-            "From the first try to register the node until it was.",
+            "Time from the first attempt to register the node until it was registered.",
             wall(registered) - wall(attempt),
         ),
         (
             "kubelet_node_startup_post_registration_duration_seconds",
-            "From the registration of the node until it was ready.",
+            "Time from the registration of the node until it was ready.",
             wall(ready) - wall(registered),
         ),
     ];
@@ -226,7 +226,7 @@ mod tests {
         let metrics = ClusterMetrics::new(&Registry::new());
         let told = |metrics: &ClusterMetrics| {
             let registry = Registry::new();
-            metrics.add_momentary(
+            metrics.add_per_scrape(
                 &registry,
                 Wall(100_000_000_000),
                 Some(Wall(60_000_000_000)),
@@ -256,10 +256,10 @@ mod tests {
     #[test]
     fn certificates_are_looked_at_when_somebody_asks() {
         let metrics = ClusterMetrics::new(&Registry::new());
-        metrics.watch_certificate("client", Arc::new(|| (Some(Wall(50_000_000_000)), 3)));
-        metrics.watch_certificate("server", Arc::new(|| (None, 0)));
+        metrics.register_certificate("client", Arc::new(|| (Some(Wall(50_000_000_000)), 3)));
+        metrics.register_certificate("server", Arc::new(|| (None, 0)));
         let registry = Registry::new();
-        metrics.add_momentary(&registry, Wall(20_000_000_000), None, None);
+        metrics.add_per_scrape(&registry, Wall(20_000_000_000), None, None);
         let text = shown(&registry);
         assert!(text.contains("kubelet_certificate_manager_client_ttl_seconds 30\n"), "{text}");
         assert!(text.contains("kubelet_certificate_manager_client_expiration_renew_errors 3\n"), "{text}");

@@ -41,29 +41,29 @@ impl PluginMetrics {
         Self {
             csi_operations: add.histograms(
                 "csi_operations_seconds",
-                "How long calls to storage drivers took, by their outcome.",
+                "How long calls to CSI drivers took, by gRPC status.",
                 &["driver_name", "method_name", "grpc_status_code", "migrated"],
                 DRIVER_BUCKETS.to_vec(),
             ),
             credential_duration: add.histograms(
                 "kubelet_credential_provider_plugin_duration",
-                "How many seconds credential plugins took to answer.",
+                "How long image credential provider plugins took to respond, in seconds.",
                 &["plugin_name"],
                 prometheus::DEFAULT_BUCKETS.to_vec(),
             ),
             credential_errors: add.counters(
                 "kubelet_credential_provider_plugin_errors_total",
-                "Questions to credential plugins that had no answer.",
+                "Calls of image credential provider plugins that failed.",
                 &["plugin_name"],
             ),
             credential_config: add.gauges(
                 "kubelet_credential_provider_config_info",
-                "Which configuration of credential plugins is in use, by its hash; the value is always 1.",
+                "Hash of the image credential provider configuration in use; the value is always 1.",
                 &["hash"],
             ),
             sockets: add.gauges(
                 "plugin_manager_total_plugins",
-                "Sockets of plugins that were seen, and whose plugins are registered.",
+                "Plugin sockets that exist (desired) and whose plugins are registered (actual).",
                 &["socket_path", "state"],
             ),
         }
@@ -89,11 +89,11 @@ impl PluginMetrics {
         self.credential_config.with_label_values(&[&format!("sha256:{hash}")]).set(1);
     }
 
-    pub(crate) fn socket_is(&self, path: &str, state: SocketState) {
+    pub(crate) fn set_socket_state(&self, path: &str, state: SocketState) {
         self.sockets.with_label_values(&[path, state.label()]).set(1);
     }
 
-    pub(crate) fn socket_is_gone(&self, path: &str) {
+    pub(crate) fn remove_socket(&self, path: &str) {
         for state in SocketState::ALL {
             // Fails only for one that was never told of.
             let _ = self.sockets.remove_label_values(&[path, state.label()]);

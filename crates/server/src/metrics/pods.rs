@@ -12,12 +12,12 @@ use std::time::Duration;
 use model::k8s::{ContainerState, ContainerStatus, PodStatus};
 use model::pod::{ContainerKind, PodView};
 use model::{PodUid, Wall};
-use ports::PodSeen;
+use ports::PodStatusUpdate;
 use prometheus::{Gauge, HistogramVec, IntCounterVec, Registry, exponential_buckets};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::{PLAIN, Registrar, container_type};
+use super::{NO_LABELS, Registrar, container_type};
 
 /// Reasons of a container that waits because it could not be started.
 const START_ERRORS: [&str; 8] = [
@@ -32,11 +32,11 @@ const START_ERRORS: [&str; 8] = [
 ];
 
 /// What is known of a pod that is here.
-struct Tracked {
+struct PodStartRecord {
     seen: Instant,
     planned: bool,
     /// Its first status told that nothing had been started: how long that takes is to be seen.
-    from_the_start: bool,
+    start_observed: bool,
     rejected: bool,
     pulling_since: Option<Instant>,
     pulling: Duration,
@@ -57,7 +57,7 @@ pub(crate) struct PodMetrics {
     first_network_start: watch::Sender<Option<f64>>,
     worker_start: HistogramVec,
     worker: HistogramVec,
-    known: watch::Sender<BTreeMap<PodUid, Tracked>>,
+    known: watch::Sender<BTreeMap<PodUid, PodStartRecord>>,
 }
 
 impl PodMetrics {
@@ -74,18 +74,18 @@ impl PodMetrics {
         Self {
             rejections: add.counters(
                 "kubelet_admission_rejections_total",
-                "Pods that were not let in, by reason.",
+                "Pods that were rejected at admission, by reason.",
                 &["reason"],
             ),
             containers_per_pod: add.histograms(
                 "kubelet_containers_per_pod_count",
-                "Containers of the pods that came here.",
-                &PLAIN,
+                "Number of containers of a pod that was assigned to this node.",
+                &NO_LABELS,
                 exponential_buckets(1.0, 2.0, 5).unwrap_or_default(),
             ),
             terminated: add.counters(
                 "kubelet_terminated_containers_total",
-                "Containers that ended, by kind, exit code and reason.",
+                "Containers that terminated, by kind, exit code and reason.",
                 &["container_type", "exit_code", "reason"],
             ),
             start_errors: add.counters(
@@ -95,32 +95,32 @@ impl PodMetrics {
             ),
             start: add.histograms(
                 "kubelet_pod_start_duration_seconds",
-                "From the first sight of a pod until it runs.",
-                &PLAIN,
+                "Time from when the agent first saw a pod until it was running.",
+                &NO_LABELS,
                 start(),
             ),
             start_sli: add.histograms(
                 "kubelet_pod_start_sli_duration_seconds",
-                "From the making of a pod until it runs, without pulls of images. Not of pods with init containers.",
-                &PLAIN,
+                "Time from the creation of a pod until it was running, without image pulls. Pods with init containers are not counted.",
+                &NO_LABELS,
                 start(),
             ),
             start_total: add.histograms(
                 "kubelet_pod_start_total_duration_seconds",
-                "From the making of a pod until it runs.",
-                &PLAIN,
+                "Time from the creation of a pod until it was running.",
+                &NO_LABELS,
                 start(),
             ),
             first_network_start: watch::Sender::new(None),
             worker_start: add.histograms(
                 "kubelet_pod_worker_start_duration_seconds",
-                "From the first sight of a pod to the first work on it.",
-                &PLAIN,
+                "Time from when the agent first saw a pod until it began its first plan.",
+                &NO_LABELS,
                 default(),
             ),
             worker: add.histograms(
                 "kubelet_pod_worker_duration_seconds",
-                "How long one plan of a pod took: its first (create), a later one (sync), of its end (kill).",
+                "How long one plan of a pod took: its first one (create), a later one (sync), or one to stop the pod (kill).",
                 &["operation_type"],
                 default(),
             ),
@@ -128,35 +128,35 @@ impl PodMetrics {
         }
     }
 
-    pub fn status(&self, seen: &PodSeen<'_>, now: Wall) {
+    pub fn status(&self, seen: &PodStatusUpdate<'_>, now: Wall) {
         self.known.send_modify(|known| {
             let uid = seen.pod.uid.clone();
             let is_new = !known.contains_key(&uid);
-            let pod = known.entry(uid).or_insert_with(|| self.first(seen));
+            let pod = known.entry(uid).or_insert_with(|| self.start_tracking(seen));
             // An instance that the status no longer tells of does not come back: a crash loop must not pile them up.
-            pod.ended.retain(|id| containers(seen.status).any(|(_, status)| tells_of(status, id)));
+            pod.ended.retain(|id| containers(seen.status).any(|(_, status)| mentions_container(status, id)));
             for (kind, status) in containers(seen.status) {
-                self.ends(pod, kind, status, is_new);
-                self.waits(pod, kind, status);
+                self.count_terminations(pod, kind, status, is_new);
+                self.count_start_errors(pod, kind, status);
             }
             if let (Some(reason), false) = (seen.rejected, pod.rejected) {
                 pod.rejected = true;
                 self.rejections.with_label_values(&[reason]).inc();
             }
-            if pod.from_the_start && seen.status.phase.as_deref() == Some("Running") {
-                pod.from_the_start = false;
-                self.started(pod, seen.pod, now);
+            if pod.start_observed && seen.status.phase.as_deref() == Some("Running") {
+                pod.start_observed = false;
+                self.observe_start(pod, seen.pod, now);
             }
         });
     }
 
-    fn first(&self, seen: &PodSeen<'_>) -> Tracked {
-        self.containers_per_pod.with_label_values(&PLAIN).observe(seen.pod.containers().len() as f64);
+    fn start_tracking(&self, seen: &PodStatusUpdate<'_>) -> PodStartRecord {
+        self.containers_per_pod.with_label_values(&NO_LABELS).observe(seen.pod.containers().len() as f64);
         let nothing_started = containers(seen.status).all(|(_, status)| status.container_id.is_none());
-        Tracked {
+        PodStartRecord {
             seen: Instant::now(),
             planned: false,
-            from_the_start: seen.status.phase.as_deref() == Some("Pending") && nothing_started,
+            start_observed: seen.status.phase.as_deref() == Some("Pending") && nothing_started,
             rejected: false,
             pulling_since: None,
             pulling: Duration::ZERO,
@@ -166,7 +166,13 @@ impl PodMetrics {
     }
 
     /// What had ended before this agent saw the pod was counted by another, or by nobody.
-    fn ends(&self, pod: &mut Tracked, kind: ContainerKind, status: &ContainerStatus, is_new: bool) {
+    fn count_terminations(
+        &self,
+        pod: &mut PodStartRecord,
+        kind: ContainerKind,
+        status: &ContainerStatus,
+        is_new: bool,
+    ) {
         let ended = |state: &Option<ContainerState>| state.as_ref()?.terminated.clone();
         for end in [ended(&status.last_state), ended(&status.state)].into_iter().flatten() {
             let Some(id) = end.container_id.filter(|id| !id.is_empty()) else { continue };
@@ -178,7 +184,7 @@ impl PodMetrics {
     }
 
     /// A reason is counted when the container comes to wait for it.
-    fn waits(&self, pod: &mut Tracked, kind: ContainerKind, status: &ContainerStatus) {
+    fn count_start_errors(&self, pod: &mut PodStartRecord, kind: ContainerKind, status: &ContainerStatus) {
         let waiting = status.state.as_ref().and_then(|state| state.waiting.as_ref());
         let reason = waiting.and_then(|waiting| waiting.reason.clone()).unwrap_or_default();
         let before = pod.waiting.insert(status.name.clone(), reason.clone());
@@ -187,16 +193,16 @@ impl PodMetrics {
         }
     }
 
-    fn started(&self, tracked: &Tracked, pod: &PodView, now: Wall) {
+    fn observe_start(&self, tracked: &PodStartRecord, pod: &PodView, now: Wall) {
         let since_seen = tracked.seen.elapsed().as_secs_f64();
         let made = pod.pod.metadata.creation_timestamp.as_ref().map(|at| Wall::from_timestamp(at.0));
         // Whole seconds, and another machine's clock: never less than what was seen here.
         let total = made.map_or(since_seen, |made| made.seconds_until(now).max(since_seen));
-        self.start.with_label_values(&PLAIN).observe(since_seen);
-        self.start_total.with_label_values(&PLAIN).observe(total);
+        self.start.with_label_values(&NO_LABELS).observe(since_seen);
+        self.start_total.with_label_values(&NO_LABELS).observe(total);
         if pod.init_containers().is_empty() {
             let without_pulls = (total - tracked.pulling.as_secs_f64()).max(0.0);
-            self.start_sli.with_label_values(&PLAIN).observe(without_pulls);
+            self.start_sli.with_label_values(&NO_LABELS).observe(without_pulls);
             if !pod.host_network() {
                 self.first_network_start
                     .send_if_modified(|first| first.is_none() && first.replace(without_pulls).is_none());
@@ -205,7 +211,7 @@ impl PodMetrics {
     }
 
     /// An Event of the pod tells that an image is pulled, or was.
-    pub fn pulls(&self, uid: &PodUid, begins: bool) {
+    pub fn track_image_pull(&self, uid: &PodUid, begins: bool) {
         self.known.send_modify(|known| {
             let Some(pod) = known.get_mut(uid) else { return };
             match begins {
@@ -219,9 +225,9 @@ impl PodMetrics {
 
     pub fn plan_started(&self, uid: &PodUid) {
         let seen =
-            self.known.borrow().get(uid).filter(|pod| !pod.planned && pod.from_the_start).map(|pod| pod.seen);
+            self.known.borrow().get(uid).filter(|pod| !pod.planned && pod.start_observed).map(|pod| pod.seen);
         if let Some(seen) = seen {
-            self.worker_start.with_label_values(&PLAIN).observe(seen.elapsed().as_secs_f64());
+            self.worker_start.with_label_values(&NO_LABELS).observe(seen.elapsed().as_secs_f64());
         }
     }
 
@@ -245,17 +251,17 @@ impl PodMetrics {
     }
 
     /// What is known once, if at all.
-    pub fn add_momentary(&self, registry: &Registry) {
+    pub fn add_per_scrape(&self, registry: &Registry) {
         if let Some(seconds) = *self.first_network_start.borrow() {
             let about =
                 "How long the first pod with a network of its own took to start, without pulls of images.";
             let made = Gauge::new("kubelet_first_network_pod_start_sli_duration_seconds", about);
-            Registrar(registry).keep(made).set(seconds);
+            Registrar(registry).register(made).set(seconds);
         }
     }
 }
 
-fn tells_of(status: &ContainerStatus, id: &str) -> bool {
+fn mentions_container(status: &ContainerStatus, id: &str) -> bool {
     let states = [&status.last_state, &status.state].into_iter().flatten();
     states.filter_map(|state| state.terminated.as_ref()).any(|end| end.container_id.as_deref() == Some(id))
 }

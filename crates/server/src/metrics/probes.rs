@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use model::PodUid;
 use model::probe::ProbeOutcome;
-use ports::ProbeOf;
+use ports::ProbeIdentity;
 use prometheus::core::Collector;
 use prometheus::proto::{Metric, MetricFamily};
 use prometheus::{HistogramVec, IntCounterVec, Registry, TextEncoder};
@@ -34,19 +34,19 @@ impl ProbeMetrics {
         let add = Registrar(&registry);
         let total = add.counters(
             "prober_probe_total",
-            "Attempts at startup, readiness and liveness probes, by what they said.",
+            "Startup, readiness and liveness probe attempts, by result.",
             &["probe_type", "result", "container", "pod", "namespace", "pod_uid"],
         );
         let duration = add.histograms(
             "prober_probe_duration_seconds",
-            "How long attempts at probes took that did not fail.",
+            "How long probe attempts took that did not fail.",
             &PROBE_LABELS,
             prometheus::DEFAULT_BUCKETS.to_vec(),
         );
         Self { total, duration, registry }
     }
 
-    pub fn observe(&self, of: &ProbeOf<'_>, outcome: &ProbeOutcome, seconds: f64) {
+    pub fn observe(&self, of: &ProbeIdentity<'_>, outcome: &ProbeOutcome, seconds: f64) {
         let result = match outcome {
             ProbeOutcome::Success | ProbeOutcome::Warning { .. } => "successful",
             ProbeOutcome::Failure { .. } => "failed",
@@ -95,7 +95,8 @@ impl ProbeMetrics {
 pub(super) fn with_start(mut families: Vec<MetricFamily>) -> Result<String, prometheus::Error> {
     if let Some(start) = process::start() {
         let registry = Registry::new();
-        let (about, seconds) = ("When this process was started.", start.0 as f64 / 1e9);
+        let (about, seconds) =
+            ("When this process was started, in seconds since the Unix epoch.", start.0 as f64 / 1e9);
         Registrar(&registry).gauge("process_start_time_seconds", about, seconds);
         families.extend(registry.gather());
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use model::pod::{PodView, Source};
 use model::probe::{ProbeKind, ProbeOutcome};
 use model::{FullName, PodUid};
-use ports::{ApiRequest, Meter, PodSeen, ProbeOf};
+use ports::{ApiRequest, EngineMetrics, PodStatusUpdate, ProbeIdentity};
 use serde_json::{Value, json};
 
 use super::tests::{fed, scrape};
@@ -76,7 +76,7 @@ fn lived() -> Arc<AgentMetrics> {
         let pod = json!({ "metadata": { "name": "web", "namespace": "ns", "uid": "u1" }, "spec": { "containers": [] } });
         let pod = PodView::new(Arc::new(serde_json::from_value(pod).expect("a pod")), Source::Api);
         let status = serde_json::from_value(status).expect("a status");
-        metrics.pod_status(&PodSeen { pod: &pod, status: &status, rejected });
+        metrics.pod_status(&PodStatusUpdate { pod: &pod, status: &status, rejected });
     };
     let container = |state: Value| json!([{ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state }]);
     status(json!({ "phase": "Pending" }), None);
@@ -104,12 +104,12 @@ fn lived() -> Arc<AgentMetrics> {
     metrics.cluster.node_registered();
     metrics.cluster.node_ready();
     let pod = FullName::new("web", "ns");
-    let of = ProbeOf { uid: &uid, pod: &pod, container: "c", kind: ProbeKind::Readiness };
+    let of = ProbeIdentity { uid: &uid, pod: &pod, container: "c", kind: ProbeKind::Readiness };
     metrics.probe(&of, &ProbeOutcome::Success, took);
     metrics.websocket_stream("exec");
     metrics.plugins.observe_driver_call("d", "/csi.v1.Node/NodeGetInfo", "OK", took);
     metrics.plugins.observe_credential_plugin("p", false, took);
-    metrics.plugins.socket_is("/s", SocketState::Seen);
+    metrics.plugins.set_socket_state("/s", SocketState::Seen);
     metrics.set_credential_config(std::iter::empty());
     metrics
 }
@@ -169,7 +169,7 @@ async fn what_upstream_registers_is_served_or_told_to_be_absent() {
 
 fn served() -> Vec<(&'static str, Families)> {
     let metrics = lived();
-    let ping = crate::Verdict { name: "ping", outcome: Ok(()) };
+    let ping = crate::CheckResult { name: "ping", outcome: Ok(()) };
     let mut texts = crate::stats::tests::everything();
     texts.push(("/metrics", metrics.text(&scrape()).expect("text")));
     texts.push(("/metrics/probes", metrics.probes.text().expect("text")));

@@ -9,27 +9,27 @@ use prometheus::{
 pub(super) struct Registrar<'a>(pub &'a Registry);
 
 impl Registrar<'_> {
-    pub fn keep<C: Collector + Clone + 'static>(&self, made: prometheus::Result<C>) -> C {
+    pub fn register<C: Collector + Clone + 'static>(&self, made: prometheus::Result<C>) -> C {
         let made = made.expect("a well-formed name");
         self.0.register(Box::new(made.clone())).expect("a name that is used once");
         made
     }
     pub fn counter(&self, name: &str, about: &str) -> IntCounter {
-        self.keep(IntCounter::new(name, about))
+        self.register(IntCounter::new(name, about))
     }
     pub fn float_counter(&self, name: &str, about: &str) -> prometheus::Counter {
-        self.keep(prometheus::Counter::new(name, about))
+        self.register(prometheus::Counter::new(name, about))
     }
     pub fn counters(&self, name: &str, about: &str, labels: &[&str]) -> IntCounterVec {
-        self.keep(IntCounterVec::new(Opts::new(name, about), labels))
+        self.register(IntCounterVec::new(Opts::new(name, about), labels))
     }
     pub fn gauge(&self, name: &str, about: &str, value: f64) {
-        self.keep(Gauge::new(name, about)).set(value);
+        self.register(Gauge::new(name, about)).set(value);
     }
     pub fn gauges(&self, name: &str, about: &str, labels: &[&str]) -> IntGaugeVec {
-        self.keep(IntGaugeVec::new(Opts::new(name, about), labels))
+        self.register(IntGaugeVec::new(Opts::new(name, about), labels))
     }
     pub fn histograms(&self, name: &str, about: &str, labels: &[&str], buckets: Vec<f64>) -> HistogramVec {
-        self.keep(HistogramVec::new(HistogramOpts::new(name, about).buckets(buckets), labels))
+        self.register(HistogramVec::new(HistogramOpts::new(name, about).buckets(buckets), labels))
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::stats::VolumeFigures;
 use crate::testing::metrics;
 use model::report::{
-    CertificateCount, Counts, ImageRequests, NodeReport, PodReport, VolumeCount, WatchReport,
+    AgentCounters, CertificateCount, ImageRequests, NodeReport, PodReport, VolumeCount, WatchReport,
 };
 
 /// Reads the text format strictly: each family once, with HELP before TYPE before its samples, no sample twice, and
@@ -86,7 +86,7 @@ fn pairs(text: &str) -> Vec<(String, String)> {
     pairs
 }
 
-fn figures() -> AgentFigures {
+fn figures() -> AgentSnapshot {
     let node = NodeReport {
         name: "vm \"one\"\\".into(),
         runtime: "containerd".into(),
@@ -100,10 +100,10 @@ fn figures() -> AgentFigures {
         mirror_pods: 0,
         orphans: 0,
         ephemeral_containers: 0,
-        counts: Counts {
+        counts: AgentCounters {
             orphans: 3,
-            static_pods_back: 2,
-            api_pods_back: 0,
+            static_pods_recreated: 2,
+            api_pods_recreated: 0,
             evictions: [("emptydirfs.limit".to_owned(), 1)].into(),
             image_requests: vec![ImageRequests {
                 policy: "never".into(),
@@ -126,10 +126,10 @@ fn figures() -> AgentFigures {
         lifecycle: lifecycle.into(),
         ..crate::testing::report("web", source, "Running")
     };
-    AgentFigures::new(node, &[pod("file", "sync"), pod("file", "terminated")])
+    AgentSnapshot::new(node, &[pod("file", "sync"), pod("file", "terminated")])
 }
 
-pub(super) fn scrape() -> Scrape {
+pub(super) fn scrape() -> ScrapeInputs {
     let owner = ["u1", "ns", "web", "c"].map(str::to_owned);
     let (now, logs) = (Wall(1_700_000_000_000_000_000), vec![(owner, 70)]);
     let volume = model::volume::MeasuredVolume {
@@ -145,7 +145,7 @@ pub(super) fn scrape() -> Scrape {
     let used = ports::TreeFigures { bytes: 10, inodes: 1 };
     let claim = VolumeFigures { volume, at: now, filesystem, used, abnormal: Some(true) };
     let claims = vec![(["ns", "data"].map(str::to_owned), claim)];
-    Scrape { now, figures: Some(figures()), logs, claims, pull_records: Some([3, 0]) }
+    ScrapeInputs { now, figures: Some(figures()), logs, claims, pull_records: Some([3, 0]) }
 }
 
 pub(super) fn fed() -> Arc<AgentMetrics> {
@@ -319,7 +319,7 @@ fn values_are_those_that_were_fed() {
 
 #[test]
 fn what_was_never_fed_does_not_show() {
-    let families = read(&metrics().text(&Scrape::default()).unwrap());
+    let families = read(&metrics().text(&ScrapeInputs::default()).unwrap());
     let ours: Vec<_> = families.keys().filter(|name| !name.starts_with("process_")).cloned().collect();
     let always = [
         "apiserver_client_certificate_expiration_seconds",
@@ -354,13 +354,13 @@ fn probe_lines(metrics: &AgentMetrics) -> Vec<String> {
 #[test]
 fn probes_are_counted_by_what_they_said_and_go_with_their_pod() {
     use model::probe::{ProbeKind, ProbeOutcome};
-    use ports::{Meter, ProbeOf};
+    use ports::{EngineMetrics, ProbeIdentity};
     let metrics = metrics();
     assert_eq!(probe_lines(&metrics), [""; 0]);
     let pod = model::FullName::new("web", "ns");
     let (old, new) = (model::PodUid::new("u1"), model::PodUid::new("u2"));
     let say = |uid, kind, outcome: &ProbeOutcome| {
-        let of = ProbeOf { uid, pod: &pod, container: "c", kind };
+        let of = ProbeIdentity { uid, pod: &pod, container: "c", kind };
         metrics.probe(&of, outcome, std::time::Duration::from_millis(20));
     };
     let (good, warned) = (ProbeOutcome::Success, ProbeOutcome::Warning { output: "moved".into() });
@@ -404,9 +404,9 @@ fn probes_are_counted_by_what_they_said_and_go_with_their_pod() {
 
 #[test]
 fn checks_are_told_as_they_are_and_counted() {
-    let verdict = |ok: bool| crate::Verdict {
+    let verdict = |ok: bool| crate::CheckResult {
         name: "ping",
-        outcome: if ok { Ok(()) } else { Err(crate::Unhealthy("no".into())) },
+        outcome: if ok { Ok(()) } else { Err(crate::CheckFailure("no".into())) },
     };
     let metrics = metrics();
     metrics.health.observe(&[verdict(true)]);
@@ -444,7 +444,7 @@ fn certificates_of_callers_are_told_by_what_is_left_of_them() {
     let now = metrics.now();
     metrics.observe_certificate(Wall(now.0 + 3_000 * 1_000_000_000));
     metrics.observe_certificate(Wall(now.0 - 1));
-    let text = metrics.text(&Scrape::default()).unwrap();
+    let text = metrics.text(&ScrapeInputs::default()).unwrap();
     for (upper, count) in [("0", 1), ("1800", 1), ("3600", 2), ("+Inf", 2)] {
         let line =
             format!("apiserver_client_certificate_expiration_seconds_bucket{{le=\"{upper}\"}} {count}");

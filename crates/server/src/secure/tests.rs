@@ -7,11 +7,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::*;
-use crate::access::{Access, guard};
+use crate::access::{Access, authorize_request};
 use crate::tls::tests::{TestAuthority, TestClient, hello};
-use crate::{Authentication, Authorization, Serving, ServingCertificate, TlsSettings, server_config};
+use crate::{Authentication, Authorization, ServerHandle, ServingCertificate, TlsSettings, server_config};
 
-async fn open_port() -> (Serving, SocketAddr, TestClient, CancellationToken) {
+async fn open_port() -> (ServerHandle, SocketAddr, TestClient, CancellationToken) {
     let authority = TestAuthority::new("servers");
     let signed = authority.server("node");
     let certificate = Arc::new(ServingCertificate::default());
@@ -20,7 +20,7 @@ async fn open_port() -> (Serving, SocketAddr, TestClient, CancellationToken) {
         authentication: Authentication::new(None).with_anonymous(),
         authorization: Authorization::AlwaysAllow,
     });
-    let router = hello().layer(middleware::from_fn_with_state(access, guard));
+    let router = hello().layer(middleware::from_fn_with_state(access, authorize_request));
     let stop = CancellationToken::new();
     let config = server_config(&TlsSettings::default(), certificate, None).unwrap();
     let tls = Tls { config, authority: None };
@@ -54,8 +54,9 @@ async fn a_thousand_silent_connections_hold_nobody_up() {
     assert_eq!(client.get(at, "/").await, (200, "hello".into()));
     let mut first = silent.swap_remove(0);
     // Sooner than its handshake would have run out of time.
-    let read =
-        tokio::time::timeout(HANDSHAKE * 4 / 5, first.read(&mut answer)).await.expect("closed for others");
+    let read = tokio::time::timeout(HANDSHAKE_TIMEOUT * 4 / 5, first.read(&mut answer))
+        .await
+        .expect("closed for others");
     assert!(matches!(read, Ok(0) | Err(_)), "the oldest were closed");
     let mut rest = vec![0; 4096];
     kept.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
@@ -84,11 +85,12 @@ async fn who_waits_for_an_answer_keeps_the_place() {
     let waiting = tokio::spawn(async move { client.get(at, "/slow").await });
     asked.cancelled().await;
     let mut silent = Vec::new();
-    for _ in 0..2 * crate::guests::MOST {
+    for _ in 0..2 * crate::unauthenticated_connections::MAX_UNAUTHENTICATED_CONNECTIONS {
         silent.push(TcpStream::connect(at).await.unwrap());
     }
-    let read =
-        tokio::time::timeout(HANDSHAKE * 4 / 5, silent[0].read(&mut [0])).await.expect("closed for others");
+    let read = tokio::time::timeout(HANDSHAKE_TIMEOUT * 4 / 5, silent[0].read(&mut [0]))
+        .await
+        .expect("closed for others");
     assert!(matches!(read, Ok(0) | Err(_)));
     go.cancel();
     assert_eq!(waiting.await.unwrap(), (200, "at last".into()));
@@ -98,7 +100,7 @@ async fn who_waits_for_an_answer_keeps_the_place() {
 #[tokio::test]
 async fn a_path_has_an_end() {
     let (_serving, at, client, _stop) = open_port().await;
-    let long = format!("/?{}", "x".repeat(STRANGER_HEADERS));
+    let long = format!("/?{}", "x".repeat(MAX_UNAUTHENTICATED_HEADER_BYTES));
     let mut stream = client.connect(at).await.unwrap();
     stream.write_all(format!("GET {long} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await.unwrap();
     let mut answer = [0; 12];
@@ -114,7 +116,7 @@ async fn a_flood_of_headers_is_cut_off() {
     flood.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n").await.unwrap();
     let line = format!("x-{}: {}\r\n", "a".repeat(100), "b".repeat(4000));
     let mut sent = 0;
-    while sent < 10 * STRANGER_HEADERS && flood.write_all(line.as_bytes()).await.is_ok() {
+    while sent < 10 * MAX_UNAUTHENTICATED_HEADER_BYTES && flood.write_all(line.as_bytes()).await.is_ok() {
         let _ = flood.flush().await;
         sent += line.len();
     }
@@ -137,7 +139,7 @@ async fn a_strangers_certificate_makes_no_room() {
     let certificate = Arc::new(ServingCertificate::default());
     certificate.set_pem("test", signed.certificate.as_bytes(), signed.key.as_bytes()).unwrap();
     let (_serving, at) = crate::tls::tests::serve(certificate, Some(authority), hello()).await;
-    let long = "x".repeat(2 * STRANGER_HEADERS);
+    let long = "x".repeat(2 * MAX_UNAUTHENTICATED_HEADER_BYTES);
     let ask = async |shows: &crate::tls::tests::Signed| {
         let client = TestClient::new(&servers.pem, Some(shows));
         client.ask(at, http::Request::get("/").header("x-long", &long)).await.ok().map(|(status, _)| status)

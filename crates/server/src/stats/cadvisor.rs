@@ -8,13 +8,13 @@ mod single;
 use model::Wall;
 use ports::{CgroupUsage, InterfaceFigures, MachineUsage, TrafficFigures};
 
-use super::Reading;
+use super::StatsReading;
 use super::family::{Family, Labels};
 use super::runtime_metrics::RuntimeMetrics;
 
 /// Whose numbers these are. Empty where cAdvisor leaves them empty.
 #[derive(Clone, Copy, Default)]
-struct Owner<'a> {
+struct CadvisorLabels<'a> {
     container: &'a str,
     id: &'a str,
     image: &'a str,
@@ -24,15 +24,15 @@ struct Owner<'a> {
 }
 
 /// A cgroup with the labels that all of its samples carry.
-struct Owned<'a> {
+struct LabeledCgroup<'a> {
     labels: Labels,
     usage: &'a CgroupUsage,
     started: Option<Wall>,
     interfaces: &'a [InterfaceFigures],
 }
 
-impl<'a> Owned<'a> {
-    fn new(owner: &Owner<'_>, usage: &'a CgroupUsage, started: Option<Wall>) -> Self {
+impl<'a> LabeledCgroup<'a> {
+    fn new(owner: &CadvisorLabels<'_>, usage: &'a CgroupUsage, started: Option<Wall>) -> Self {
         let labels = Labels::new(&[
             ("container", owner.container),
             ("id", owner.id),
@@ -46,7 +46,7 @@ impl<'a> Owned<'a> {
 }
 
 /// Without a reading, only that there was none.
-pub(super) fn text(reading: Option<&Reading>) -> String {
+pub(super) fn text(reading: Option<&StatsReading>) -> String {
     let mut families = reading.map(families).unwrap_or_default();
     families.extend(errors(reading.is_none(), reading.is_none()));
     Family::all_text(&families)
@@ -64,14 +64,14 @@ pub(super) fn text_of_runtime(machine: Option<&MachineUsage>, told: Option<&Runt
 fn errors(of_containers: bool, of_machine: bool) -> [Family; 2] {
     let named = [("container_scrape_error", of_containers), ("machine_scrape_error", of_machine)];
     named.map(|(name, failed)| {
-        let mut error = Family::new(name, "gauge", "1 if the figures could not be read.");
+        let mut error = Family::new(name, "gauge", "1 if the usage could not be read.");
         error.add("", Some(if failed { 1.0 } else { 0.0 }), None);
         error
     })
 }
 
-fn families(reading: &Reading) -> Vec<Family> {
-    let owned = owned(reading);
+fn families(reading: &StatsReading) -> Vec<Family> {
+    let owned = labeled_cgroups(reading);
     let mut families = single::families(&owned);
     families.push(cpu(&owned));
     families.push(faults(&owned));
@@ -83,39 +83,43 @@ fn families(reading: &Reading) -> Vec<Family> {
     families
 }
 
-fn owned(reading: &Reading) -> Vec<Owned<'_>> {
+fn labeled_cgroups(reading: &StatsReading) -> Vec<LabeledCgroup<'_>> {
     let machine = &reading.machine;
-    let of_id = |id| Owner { id, ..Default::default() };
-    let mut owned = vec![Owned {
+    let of_id = |id| CadvisorLabels { id, ..Default::default() };
+    let mut owned = vec![LabeledCgroup {
         interfaces: &machine.interfaces,
-        ..Owned::new(&of_id("/"), &machine.root, Some(machine.boot))
+        ..LabeledCgroup::new(&of_id("/"), &machine.root, Some(machine.boot))
     }];
     for (index, one) in reading.system.iter().enumerate() {
         // Two parts of the system may share a cgroup.
         if !reading.system[..index].iter().any(|other| other.cgroup == one.cgroup) {
-            owned.push(Owned::new(&of_id(&one.cgroup), &one.usage, one.started));
+            owned.push(LabeledCgroup::new(&of_id(&one.cgroup), &one.usage, one.started));
         }
     }
-    owned.extend(reading.classes.iter().map(|(id, usage)| Owned::new(&of_id(id), usage, None)));
+    owned.extend(reading.qos_cgroups.iter().map(|(id, usage)| LabeledCgroup::new(&of_id(id), usage, None)));
     for pod in &reading.pods {
-        let whole = Owner { namespace: &pod.namespace, pod: &pod.name, ..of_id(&pod.cgroup) };
-        owned.extend(pod.usage.as_ref().map(|usage| Owned::new(&whole, usage, Some(pod.started))));
+        let whole = CadvisorLabels { namespace: &pod.namespace, pod: &pod.name, ..of_id(&pod.cgroup) };
+        owned.extend(pod.usage.as_ref().map(|usage| LabeledCgroup::new(&whole, usage, Some(pod.started))));
         // A pod's network belongs to its sandbox.
         owned.extend(pod.sandbox.as_ref().map(|sandbox| {
-            let owner = Owner { id: &sandbox.path, name: &pod.sandbox_id, ..whole };
-            Owned { interfaces: &pod.interfaces, ..Owned::new(&owner, &sandbox.usage, Some(pod.started)) }
+            let owner = CadvisorLabels { id: &sandbox.path, name: &pod.sandbox_id, ..whole };
+            LabeledCgroup {
+                interfaces: &pod.interfaces,
+                ..LabeledCgroup::new(&owner, &sandbox.usage, Some(pod.started))
+            }
         }));
         for one in &pod.containers {
             let (id, name) = (one.cgroup.as_str(), one.id.as_str());
-            let owner = Owner { container: &one.name, id, image: &one.image, name, ..whole };
-            owned.push(Owned::new(&owner, &one.usage, Some(one.started)));
+            let owner = CadvisorLabels { container: &one.name, id, image: &one.image, name, ..whole };
+            owned.push(LabeledCgroup::new(&owner, &one.usage, Some(one.started)));
         }
     }
     owned
 }
 
-fn cpu(owned: &[Owned<'_>]) -> Family {
-    let mut family = Family::new("container_cpu_usage_seconds_total", "counter", "CPU time.");
+fn cpu(owned: &[LabeledCgroup<'_>]) -> Family {
+    let mut family =
+        Family::new("container_cpu_usage_seconds_total", "counter", "CPU time used, in seconds.");
     for one in owned {
         let value = one.usage.cpu_nanos.map(|nanos| nanos as f64 / 1e9);
         family.add(&one.labels.with(&[("cpu", "total")]), value, Some(one.usage.at));
@@ -123,7 +127,7 @@ fn cpu(owned: &[Owned<'_>]) -> Family {
     family
 }
 
-fn faults(owned: &[Owned<'_>]) -> Family {
+fn faults(owned: &[LabeledCgroup<'_>]) -> Family {
     let mut family = Family::new("container_memory_failures_total", "counter", "Page faults.");
     for one in owned {
         let (usage, detail) = (one.usage, one.usage.detail.as_deref());
@@ -141,8 +145,8 @@ fn faults(owned: &[Owned<'_>]) -> Family {
     family
 }
 
-fn states(owned: &[Owned<'_>]) -> Family {
-    let mut family = Family::new("container_tasks_state", "gauge", "Processes in this state.");
+fn states(owned: &[LabeledCgroup<'_>]) -> Family {
+    let mut family = Family::new("container_tasks_state", "gauge", "Number of tasks in this state.");
     for one in owned {
         let Some(processes) = one.usage.detail.as_ref().and_then(|detail| detail.processes) else { continue };
         let states = [
@@ -158,15 +162,18 @@ fn states(owned: &[Owned<'_>]) -> Family {
     family
 }
 
-fn ulimits(owned: &[Owned<'_>]) -> Family {
-    let mut family =
-        Family::new("container_ulimits_soft", "gauge", "Limits of the first process; -1 is none.");
+fn ulimits(owned: &[LabeledCgroup<'_>]) -> Family {
+    let mut family = Family::new(
+        "container_ulimits_soft",
+        "gauge",
+        "Soft resource limit of the first process; -1: unlimited.",
+    );
     for one in owned {
         let Some(processes) = one.usage.detail.as_ref().and_then(|detail| detail.processes) else { continue };
         if processes.processes == 0 {
             continue;
         }
-        let value = processes.most_open_files.map_or(-1.0, |files| files as f64);
+        let value = processes.open_files_limit.map_or(-1.0, |files| files as f64);
         family.add(&one.labels.with(&[("ulimit", "max_open_files")]), Some(value), Some(one.usage.at));
     }
     family
@@ -176,27 +183,32 @@ type Traffic = fn(&InterfaceFigures) -> &TrafficFigures;
 type Count = fn(&TrafficFigures) -> u64;
 
 const NETWORK: [(&str, &str, Traffic, Count); 8] = [
-    ("container_network_receive_bytes_total", "Bytes received.", |i| &i.rx, |t| t.bytes),
-    ("container_network_receive_errors_total", "Errors while receiving.", |i| &i.rx, |t| t.errors),
+    ("container_network_receive_bytes_total", "Bytes received on the interface.", |i| &i.rx, |t| t.bytes),
+    ("container_network_receive_errors_total", "Receive errors on the interface.", |i| &i.rx, |t| t.errors),
     (
         "container_network_receive_packets_dropped_total",
-        "Packets dropped on arrival.",
+        "Received packets that were dropped.",
         |i| &i.rx,
         |t| t.dropped,
     ),
-    ("container_network_receive_packets_total", "Packets received.", |i| &i.rx, |t| t.packets),
-    ("container_network_transmit_bytes_total", "Bytes sent.", |i| &i.tx, |t| t.bytes),
-    ("container_network_transmit_errors_total", "Errors while sending.", |i| &i.tx, |t| t.errors),
+    (
+        "container_network_receive_packets_total",
+        "Packets received on the interface.",
+        |i| &i.rx,
+        |t| t.packets,
+    ),
+    ("container_network_transmit_bytes_total", "Bytes sent on the interface.", |i| &i.tx, |t| t.bytes),
+    ("container_network_transmit_errors_total", "Send errors on the interface.", |i| &i.tx, |t| t.errors),
     (
         "container_network_transmit_packets_dropped_total",
-        "Packets dropped on the way out.",
+        "Packets that were dropped before they were sent.",
         |i| &i.tx,
         |t| t.dropped,
     ),
-    ("container_network_transmit_packets_total", "Packets sent.", |i| &i.tx, |t| t.packets),
+    ("container_network_transmit_packets_total", "Packets sent on the interface.", |i| &i.tx, |t| t.packets),
 ];
 
-fn network(owned: &[Owned<'_>]) -> Vec<Family> {
+fn network(owned: &[LabeledCgroup<'_>]) -> Vec<Family> {
     let mut families = NETWORK.map(|(name, about, ..)| Family::new(name, "counter", about));
     for one in owned {
         for interface in one.interfaces {

@@ -4,35 +4,41 @@ use std::io;
 
 use async_trait::async_trait;
 use model::Wall;
-use ports::{CgroupUsage, FilesystemFigures, MachineUsage, NamedUsage, PodQuery, PodUsage, TreeFigures};
+use ports::{
+    CgroupUsage, FilesystemFigures, MachineUsage, NamedUsage, PodCgroupUsage, PodCgroups, TreeFigures,
+};
 use tokio::sync::watch;
 
 use super::*;
-use crate::metered::tests::{Ledger, Shelf};
-use crate::testing::{FakeAgent, FakeRuntime, Mood, StoppedClock, metrics};
+use crate::metered::tests::{CountingEventSink, FakeImages};
+use crate::testing::{FakeAgent, FakeAgentState, FakeRuntime, StoppedClock, metrics};
 
 /// Remembers what was looked at.
 #[derive(Default)]
-pub(super) struct Looks(watch::Sender<Vec<String>>);
+pub(super) struct RecordingUsageReader(watch::Sender<Vec<String>>);
 
-impl Looks {
+impl RecordingUsageReader {
     fn at(&self, what: impl ToString) {
         self.0.send_modify(|looks| looks.push(what.to_string()));
     }
 }
 
 #[async_trait]
-impl UsageReader for Looks {
-    async fn machine(&self, _: Depth) -> io::Result<MachineUsage> {
+impl UsageReader for RecordingUsageReader {
+    async fn machine(&self, _: CgroupDetailLevel) -> io::Result<MachineUsage> {
         self.at("machine");
         Ok(MachineUsage::default())
     }
-    async fn cgroups(&self, paths: Vec<String>, _: Depth) -> io::Result<Vec<Option<CgroupUsage>>> {
+    async fn cgroups(
+        &self,
+        paths: Vec<String>,
+        _: CgroupDetailLevel,
+    ) -> io::Result<Vec<Option<CgroupUsage>>> {
         Ok(vec![None; paths.len()])
     }
-    async fn pods(&self, wanted: Vec<PodQuery>, _: Depth) -> io::Result<Vec<PodUsage>> {
+    async fn pods(&self, wanted: Vec<PodCgroups>, _: CgroupDetailLevel) -> io::Result<Vec<PodCgroupUsage>> {
         self.at("pods");
-        let found = |query: &PodQuery| PodUsage {
+        let found = |query: &PodCgroups| PodCgroupUsage {
             containers: query.containers.iter().map(|_| Some(NamedUsage::default())).collect(),
             ..Default::default()
         };
@@ -59,14 +65,14 @@ impl UsageReader for Looks {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_looked_at_twice_in_a_moment() {
-    let usage = Arc::new(Looks::default());
+    let usage = Arc::new(RecordingUsageReader::default());
     let ports = StatsPorts {
-        agent: Arc::new(FakeAgent(Mood::Well)),
+        agent: Arc::new(FakeAgent(FakeAgentState::Well)),
         usage: usage.clone(),
         runtime: Arc::new(FakeRuntime::default()),
-        images: Arc::new(Shelf),
+        images: Arc::new(FakeImages),
         drivers: None,
-        events: Arc::new(Ledger::default()),
+        events: Arc::new(CountingEventSink::default()),
         wall: Arc::new(StoppedClock),
     };
     let settings = StatsSettings { root_dir: "/root-dir".into(), ..Default::default() };
@@ -90,7 +96,7 @@ async fn nothing_is_looked_at_twice_in_a_moment() {
     );
     everything().await;
     assert_eq!(*usage.0.borrow(), looks, "nothing more");
-    tokio::time::advance(2 * DISKS_FRESH).await;
+    tokio::time::advance(2 * MAX_DISK_READING_AGE).await;
     everything().await;
     assert_eq!(usage.0.borrow().len(), 2 * looks.len(), "and again when that is old");
 }

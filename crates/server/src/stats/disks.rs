@@ -7,13 +7,13 @@ use std::sync::Arc;
 use model::cri::FilesystemUsage;
 use ports::{ContainerFilter, FilesystemFigures, TreeFigures, UsageReader};
 
-use super::{Reading, StatsError, StatsPorts};
+use super::{StatsError, StatsPorts, StatsReading};
 
 /// Sizes of logs by container.
 pub(super) type Logs = BTreeMap<String, TreeFigures>;
 
 #[derive(Debug, Default)]
-pub(super) struct Disks {
+pub(super) struct DiskReading {
     pub root: FilesystemFigures,
     pub image_fs: FilesystemFigures,
     pub image_use: Option<FilesystemUsage>,
@@ -25,16 +25,16 @@ pub(super) struct Disks {
     pub pods: BTreeMap<String, TreeFigures>,
 }
 
-impl Disks {
+impl DiskReading {
     /// Whether it was read with these pods there: who is new wants figures too.
-    pub fn knows(&self, reading: &Reading) -> bool {
+    pub fn covers(&self, reading: &StatsReading) -> bool {
         reading.pods.iter().all(|pod| self.pods.contains_key(pod.uid.as_str()))
-            && knows_logs(&self.logs, reading)
+            && covers_logs(&self.logs, reading)
     }
 }
 
 /// The same of logs alone.
-pub(super) fn knows_logs(logs: &Logs, reading: &Reading) -> bool {
+pub(super) fn covers_logs(logs: &Logs, reading: &StatsReading) -> bool {
     let mut containers = reading.pods.iter().flat_map(|pod| &pod.containers);
     containers.all(|one| logs.contains_key(one.id.as_str()))
 }
@@ -42,9 +42,9 @@ pub(super) fn knows_logs(logs: &Logs, reading: &Reading) -> bool {
 pub(super) async fn read(
     ports: &StatsPorts,
     root_dir: &str,
-    reading: &Reading,
+    reading: &StatsReading,
     logs: impl Future<Output = std::io::Result<Arc<Logs>>>,
-) -> Result<Disks, StatsError> {
+) -> Result<DiskReading, StatsError> {
     let root = ports.usage.filesystem(root_dir).await.map_err(StatsError::RootFs)?;
     let failed = |error: &dyn ToString| StatsError::ImageFs(error.to_string());
     let (images, containers) = ports.images.image_fs_info().await.map_err(|error| failed(&error))?;
@@ -63,11 +63,11 @@ pub(super) async fn read(
     let logs = logs.await.map_err(StatsError::RootFs)?;
     let pods = pod_files(&*ports.usage, root_dir, reading).await.map_err(StatsError::RootFs)?;
     let container_use = containers.into_iter().next().or_else(|| image_use.clone());
-    Ok(Disks { root, image_fs, image_use, container_use, layers, logs, pods })
+    Ok(DiskReading { root, image_fs, image_use, container_use, layers, logs, pods })
 }
 
 /// By container; one without a directory has no bytes.
-pub(super) async fn logs(usage: &dyn UsageReader, reading: &Reading) -> std::io::Result<Logs> {
+pub(super) async fn logs(usage: &dyn UsageReader, reading: &StatsReading) -> std::io::Result<Logs> {
     let containers: Vec<_> = reading.pods.iter().flat_map(|pod| &pod.containers).collect();
     let found = usage.directories(containers.iter().map(|one| one.log_dir.clone()).collect()).await?;
     Ok(containers
@@ -80,7 +80,7 @@ pub(super) async fn logs(usage: &dyn UsageReader, reading: &Reading) -> std::io:
 async fn pod_files(
     usage: &dyn UsageReader,
     root_dir: &str,
-    reading: &Reading,
+    reading: &StatsReading,
 ) -> std::io::Result<BTreeMap<String, TreeFigures>> {
     let mut places = Vec::new();
     for pod in &reading.pods {

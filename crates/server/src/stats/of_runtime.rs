@@ -12,13 +12,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use model::Wall;
 use model::cri::{ContainerStats, InterfaceStats, ResourceUsage, SandboxStats};
 use ports::{
-    CgroupUsage, Disposition, InterfaceFigures, Pressure, Pressures, Runtime, SandboxFilter, Stall,
+    CgroupUsage, Disposition, InterfaceFigures, PsiByResource, PsiData, PsiStats, Runtime, SandboxFilter,
     TrafficFigures,
 };
 use tokio::sync::Mutex;
 
 use super::StatsError;
-use super::reading::{PodFigures, Wanted};
+use super::reading::{PodFigures, PodToRead};
 
 /// CPU use over less than this says little.
 const SHORTEST_RATE: i64 = 1_000_000_000;
@@ -36,7 +36,7 @@ impl RuntimeFigures {
     pub async fn pods(
         &self,
         runtime: &dyn Runtime,
-        wanted: Vec<Wanted>,
+        wanted: Vec<PodToRead>,
     ) -> Result<Option<Vec<PodFigures>>, StatsError> {
         let stats = match runtime.list_pod_sandbox_stats(&SandboxFilter::default()).await {
             Ok(stats) => stats,
@@ -54,7 +54,7 @@ impl RuntimeFigures {
             stats.into_iter().map(|one| (one.id.clone(), one)).collect();
         let mut rates = self.rates.lock().await;
         rates.0.retain(|id, _| by_id.values().any(|sandbox| names(sandbox, id)));
-        let figures = |pod: Wanted| {
+        let figures = |pod: PodToRead| {
             let stats = by_id.remove(pod.sandbox_id())?;
             Some(figures(pod, stats, &mut rates))
         };
@@ -66,7 +66,7 @@ fn names(sandbox: &SandboxStats, id: &str) -> bool {
     sandbox.id == id || sandbox.containers.iter().any(|container| container.id == id)
 }
 
-fn figures(pod: Wanted, stats: SandboxStats, rates: &mut Rates) -> PodFigures {
+fn figures(pod: PodToRead, stats: SandboxStats, rates: &mut Rates) -> PodFigures {
     let mut usage = usage(&stats.id, &stats.usage, rates);
     usage.tasks = stats.process_count;
     // The interface has no swap of a sandbox.
@@ -103,7 +103,7 @@ fn usage(id: &str, told: &ResourceUsage, rates: &mut Rates) -> CgroupUsage {
         memory_limit_bytes: limit(told.memory_available_bytes, told.memory_working_set_bytes),
         swap_bytes: told.swap_usage_bytes,
         swap_limit_bytes: limit(told.swap_available_bytes, told.swap_usage_bytes),
-        pressure: Pressures {
+        pressure: PsiByResource {
             cpu: told.cpu_pressure.as_ref().map(pressure),
             memory: told.memory_pressure.as_ref().map(pressure),
             io: told.io_pressure.as_ref().map(pressure),
@@ -119,12 +119,12 @@ fn limit(available: Option<u64>, used: Option<u64>) -> Option<u64> {
 
 /// The total is handed on in the unit that the runtime has chosen, as upstream does: the interface says nanoseconds, and
 /// runtimes copy the kernel's microseconds.
-fn pressure(told: &model::cri::Pressure) -> Pressure {
-    let stall = |told: &model::cri::PressureStall| Stall {
+fn pressure(told: &model::cri::Pressure) -> PsiStats {
+    let stall = |told: &model::cri::PressureStall| PsiData {
         total_micros: told.total,
         averages: [told.avg10, told.avg60, told.avg300],
     };
-    Pressure { some: stall(&told.some), full: stall(&told.full) }
+    PsiStats { some: stall(&told.some), full: stall(&told.full) }
 }
 
 /// `None` unless all numbers of a summary are told: a zero is never invented.

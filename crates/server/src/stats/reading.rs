@@ -7,12 +7,13 @@ use model::observed::{ContainerState, ObservedPod};
 use model::volume::MeasuredVolume;
 use model::{ContainerId, PodUid, Wall};
 use ports::{
-    CgroupUsage, Depth, InterfaceFigures, MachineUsage, NamedUsage, PodInside, PodQuery, UsageReader,
+    CgroupDetailLevel, CgroupUsage, InterfaceFigures, MachineUsage, NamedUsage, PodCgroups, PodDetails,
+    UsageReader,
 };
 
 use super::of_runtime::RuntimeFigures;
 use super::{StatsError, StatsPorts, StatsSettings};
-use crate::endpoints::ask;
+use crate::endpoints::ask_agent;
 
 pub(crate) struct PodFigures {
     pub namespace: String,
@@ -44,19 +45,19 @@ pub(crate) struct ContainerFigures {
 }
 
 /// A part of the system that has a cgroup of its own.
-pub(crate) struct SystemFigures {
+pub(crate) struct SystemContainerStats {
     pub name: &'static str,
     pub cgroup: String,
     pub started: Option<Wall>,
     pub usage: CgroupUsage,
 }
 
-pub(crate) struct Reading {
-    pub depth: Depth,
+pub(crate) struct StatsReading {
+    pub depth: CgroupDetailLevel,
     pub machine: MachineUsage,
-    pub system: Vec<SystemFigures>,
-    /// Cgroups between the pods' root and the pods: one per class of service. With [`Depth::Full`].
-    pub classes: Vec<(String, CgroupUsage)>,
+    pub system: Vec<SystemContainerStats>,
+    /// Cgroups between the pods' root and the pods: one per class of service. With [`CgroupDetailLevel::Full`].
+    pub qos_cgroups: Vec<(String, CgroupUsage)>,
     pub pods: Vec<PodFigures>,
     /// The runtime told the figures of pods and containers.
     pub is_of_runtime: bool,
@@ -66,12 +67,12 @@ pub(super) async fn read(
     ports: &StatsPorts,
     of_runtime: &RuntimeFigures,
     settings: &StatsSettings,
-    depth: Depth,
-) -> Result<Reading, StatsError> {
+    depth: CgroupDetailLevel,
+) -> Result<StatsReading, StatsError> {
     let usage = &*ports.usage;
     let machine = usage.machine(depth).await.map_err(StatsError::Machine)?;
-    let insides = ask(ports.agent.insides()).await?;
-    let wanted = || insides.iter().filter_map(Wanted::of);
+    let insides = ask_agent(ports.agent.all_pod_details()).await?;
+    let wanted = || insides.iter().filter_map(PodToRead::of);
     let told = match settings.stats_from_runtime {
         true => of_runtime.pods(&*ports.runtime, wanted().collect()).await?,
         false => None,
@@ -85,16 +86,16 @@ pub(super) async fn read(
     };
     let system = system(usage, settings, depth).await?;
     let classes = match depth {
-        Depth::Basic => Vec::new(),
-        Depth::Full => classes(usage, &pods, settings).await?,
+        CgroupDetailLevel::Basic => Vec::new(),
+        CgroupDetailLevel::Full => qos_cgroups(usage, &pods, settings).await?,
     };
-    Ok(Reading { depth, machine, system, classes, pods, is_of_runtime })
+    Ok(StatsReading { depth, machine, system, qos_cgroups: classes, pods, is_of_runtime })
 }
 
 async fn of_cgroups(
     usage: &dyn UsageReader,
-    wanted: Vec<Wanted>,
-    depth: Depth,
+    wanted: Vec<PodToRead>,
+    depth: CgroupDetailLevel,
 ) -> Result<Vec<PodFigures>, StatsError> {
     let queries = wanted.iter().map(|pod| pod.query.clone()).collect();
     let found = usage.pods(queries, depth).await.map_err(StatsError::Machine)?;
@@ -102,24 +103,24 @@ async fn of_cgroups(
 }
 
 /// A pod with a sandbox: only these have figures. A cgroup is needed as well where they come from there.
-pub(super) struct Wanted {
-    inside: PodInside,
-    query: PodQuery,
+pub(super) struct PodToRead {
+    inside: PodDetails,
+    query: PodCgroups,
     observed: Arc<ObservedPod>,
     /// Which of its containers run, by name.
     running: Vec<usize>,
     started: Wall,
 }
 
-impl Wanted {
-    fn of(inside: &PodInside) -> Option<Self> {
+impl PodToRead {
+    fn of(inside: &PodDetails) -> Option<Self> {
         let observed = inside.observed.as_ref()?;
         let sandbox = observed.sandboxes.iter().find(|sandbox| sandbox.ready)?;
         let containers = &observed.containers;
         let runs = |index: &usize| containers[*index].state == ContainerState::Running;
         let mut running: Vec<usize> = (0..containers.len()).filter(runs).collect();
         running.sort_by(|a, b| containers[*a].name.cmp(&containers[*b].name));
-        let query = PodQuery {
+        let query = PodCgroups {
             cgroup: inside.cgroup.clone().unwrap_or_default(),
             sandbox: sandbox.id.to_string(),
             containers: running.iter().map(|index| containers[*index].id.to_string()).collect(),
@@ -133,7 +134,7 @@ impl Wanted {
         &self.query.sandbox
     }
 
-    fn with(self, found: ports::PodUsage) -> PodFigures {
+    fn with(self, found: ports::PodCgroupUsage) -> PodFigures {
         let mut containers = found.containers.into_iter();
         // They are in the order of the question, which is that of the figures.
         let of_container = |_: &str| containers.next().flatten().map(|found| (found.path, found.usage, None));
@@ -185,8 +186,8 @@ impl Wanted {
 async fn system(
     usage: &dyn UsageReader,
     settings: &StatsSettings,
-    depth: Depth,
-) -> Result<Vec<SystemFigures>, StatsError> {
+    depth: CgroupDetailLevel,
+) -> Result<Vec<SystemContainerStats>, StatsError> {
     let own = usage.own_cgroup().await;
     let named = [
         ("kubelet", own),
@@ -204,12 +205,12 @@ async fn system(
             "kubelet" => crate::process::start(),
             _ => usage.cgroup_start(&cgroup).await,
         };
-        system.push(SystemFigures { name, cgroup, started, usage: found });
+        system.push(SystemContainerStats { name, cgroup, started, usage: found });
     }
     Ok(system)
 }
 
-async fn classes(
+async fn qos_cgroups(
     usage: &dyn UsageReader,
     pods: &[PodFigures],
     settings: &StatsSettings,
@@ -219,6 +220,6 @@ async fn classes(
     let root = settings.pods_cgroup.as_deref().unwrap_or_default();
     let parents = parents.filter(|parent| !parent.is_empty() && parent != root);
     let parents: Vec<String> = parents.collect::<std::collections::BTreeSet<_>>().into_iter().collect();
-    let found = usage.cgroups(parents.clone(), Depth::Full).await.map_err(StatsError::Machine)?;
+    let found = usage.cgroups(parents.clone(), CgroupDetailLevel::Full).await.map_err(StatsError::Machine)?;
     Ok(parents.into_iter().zip(found).filter_map(|(path, usage)| Some((path, usage?))).collect())
 }

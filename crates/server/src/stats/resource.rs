@@ -6,36 +6,40 @@ use model::Wall;
 use ports::CgroupUsage;
 
 use super::family::{Family, Labels};
-use super::{PodFigures, Reading};
+use super::{PodFigures, StatsReading};
 
 const SECOND: f64 = 1e9;
 
 /// Without a reading, only that there was none.
-pub(super) fn text(reading: Option<&Reading>) -> String {
+pub(super) fn text(reading: Option<&StatsReading>) -> String {
     let mut families = reading.map(families).unwrap_or_default();
-    let mut error = Family::new("resource_scrape_error", "gauge", "1 if the figures could not be read.");
+    let mut error = Family::new("resource_scrape_error", "gauge", "1 if the usage could not be read.");
     error.add("", Some(if reading.is_some() { 0.0 } else { 1.0 }), None);
     families.push(error);
     Family::all_text(&families)
 }
 
-fn families(reading: &Reading) -> Vec<Family> {
+fn families(reading: &StatsReading) -> Vec<Family> {
     let cpu = |usage: &CgroupUsage| usage.cpu_nanos.map(|nanos| nanos as f64 / SECOND);
     let memory = |usage: &CgroupUsage| usage.working_set_bytes.map(|bytes| bytes as f64);
     let swap = |usage: &CgroupUsage| usage.swap_bytes.map(|bytes| bytes as f64);
     let family = Family::new;
     let mut all = [
-        family("container_cpu_usage_seconds_total", "counter", "CPU time of the container."),
-        family("container_memory_working_set_bytes", "gauge", "Working set of the container."),
-        family("container_start_time_seconds", "gauge", "When the container was started."),
-        family("container_swap_limit_bytes", "gauge", "Swap that the container may use."),
-        family("container_swap_usage_bytes", "gauge", "Swap that the container uses."),
-        family("node_cpu_usage_seconds_total", "counter", "CPU time of the node."),
-        family("node_memory_working_set_bytes", "gauge", "Working set of the node."),
-        family("node_swap_usage_bytes", "gauge", "Swap that the node uses."),
-        family("pod_cpu_usage_seconds_total", "counter", "CPU time of the pod."),
-        family("pod_memory_working_set_bytes", "gauge", "Working set of the pod."),
-        family("pod_swap_usage_bytes", "gauge", "Swap that the pod uses."),
+        family("container_cpu_usage_seconds_total", "counter", "CPU time used by the container, in seconds."),
+        family("container_memory_working_set_bytes", "gauge", "Working set of the container in bytes."),
+        family(
+            "container_start_time_seconds",
+            "gauge",
+            "When the container was started, in seconds since the Unix epoch.",
+        ),
+        family("container_swap_limit_bytes", "gauge", "Swap limit of the container in bytes."),
+        family("container_swap_usage_bytes", "gauge", "Swap used by the container, in bytes."),
+        family("node_cpu_usage_seconds_total", "counter", "CPU time used by the node, in seconds."),
+        family("node_memory_working_set_bytes", "gauge", "Working set of the node in bytes."),
+        family("node_swap_usage_bytes", "gauge", "Swap used by the node, in bytes."),
+        family("pod_cpu_usage_seconds_total", "counter", "CPU time used by the pod, in seconds."),
+        family("pod_memory_working_set_bytes", "gauge", "Working set of the pod in bytes."),
+        family("pod_swap_usage_bytes", "gauge", "Swap used by the pod, in bytes."),
     ];
     // Samples are told apart by name alone: of a pod that was replaced under its name, the newer one counts.
     let mut newest: BTreeMap<(&str, &str), Wall> = BTreeMap::new();

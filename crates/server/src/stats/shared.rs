@@ -8,15 +8,15 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 /// The last reading and when it began.
-pub(super) struct Shared<T>(Mutex<Option<(Instant, Arc<T>)>>);
+pub(super) struct SharedReading<T>(Mutex<Option<(Instant, Arc<T>)>>);
 
-impl<T> Default for Shared<T> {
+impl<T> Default for SharedReading<T> {
     fn default() -> Self {
         Self(Mutex::new(None))
     }
 }
 
-impl<T> Shared<T> {
+impl<T> SharedReading<T> {
     /// A reading that `fits` and that began at most `age` before this call. If there is none, one is made; who calls
     /// meanwhile waits for it. A caller that gives up leaves the work to the next.
     pub async fn get<E>(
@@ -47,7 +47,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn those_who_ask_at_the_same_time_share_a_reading_that_is_young_enough() {
-        let (shared, made) = (Shared::default(), AtomicU32::new(0));
+        let (shared, made) = (SharedReading::default(), AtomicU32::new(0));
         let get = async |millis: u64, least: u32| {
             let read = async {
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -66,7 +66,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_failure_is_nobody_elses() {
-        let shared = Shared::default();
+        let shared = SharedReading::default();
         let any = |_: &u32| true;
         assert_eq!(shared.get(Duration::from_secs(1), any, async { Err("away") }).await, Err("away"));
         assert_eq!(

@@ -1,18 +1,18 @@
 //! The object of `/stats/summary`. What is not known is left out.
 
-mod shape;
+mod json;
 
 use std::sync::Arc;
 
 use model::Wall;
 use model::cri::FilesystemUsage;
-use ports::{CgroupUsage, FilesystemFigures, InterfaceFigures, Pressure, Stall, TreeFigures};
+use ports::{CgroupUsage, FilesystemFigures, InterfaceFigures, PsiData, PsiStats, TreeFigures};
 
-use super::disks::Disks;
-use super::reading::SystemFigures;
-use super::volumes::{Sizes, VolumeFigures};
-use super::{ContainerFigures, PodFigures, Reading};
-use shape::*;
+use super::disks::DiskReading;
+use super::reading::SystemContainerStats;
+use super::volumes::{VolumeFigures, VolumeStatsByPod};
+use super::{ContainerFigures, PodFigures, StatsReading};
+use json::*;
 
 /// The interface that a summary shows by itself.
 const MAIN_INTERFACE: &str = "eth0";
@@ -23,11 +23,11 @@ pub(super) fn to_json(summary: &Summary<'_>) -> Vec<u8> {
 }
 
 /// CPU and memory alone.
-pub(super) fn lean<'a>(node: &'a str, reading: &'a Reading) -> Summary<'a> {
+pub(super) fn cpu_and_memory_summary<'a>(node: &'a str, reading: &'a StatsReading) -> Summary<'a> {
     let root = &reading.machine.root;
     let system = reading.system.iter().map(|one| SystemStats { io: None, swap: None, ..system(one) });
     let pods = reading.pods.iter().map(|pod| {
-        let containers = pod.containers.iter().map(lean_container).collect();
+        let containers = pod.containers.iter().map(cpu_and_memory_of_container).collect();
         let usage = pod.usage.as_ref();
         PodStats {
             containers,
@@ -36,20 +36,20 @@ pub(super) fn lean<'a>(node: &'a str, reading: &'a Reading) -> Summary<'a> {
             ..PodStats::new(reference(pod), pod.started)
         }
     });
-    let node = NodeStatsShape {
+    let node = NodeStatsJson {
         system_containers: system.collect(),
         cpu: Some(cpu(root)),
         memory: Some(memory(root)),
-        ..NodeStatsShape::new(node, reading.machine.boot)
+        ..NodeStatsJson::new(node, reading.machine.boot)
     };
     Summary { node, pods: pods.collect() }
 }
 
-pub(super) fn full<'a>(
+pub(super) fn full_summary<'a>(
     node: &'a str,
-    reading: &'a Reading,
-    disks: &Disks,
-    volumes: &'a Sizes,
+    reading: &'a StatsReading,
+    disks: &DiskReading,
+    volumes: &'a VolumeStatsByPod,
 ) -> Summary<'a> {
     let machine = &reading.machine;
     let root = &machine.root;
@@ -64,7 +64,7 @@ pub(super) fn full<'a>(
         full_pod(pod, disks, volumes, at)
     };
     let swap_used = root.swap_bytes.unwrap_or(0);
-    let node = NodeStatsShape {
+    let node = NodeStatsJson {
         system_containers: reading.system.iter().map(system).collect(),
         cpu: Some(cpu(root)),
         memory: Some(memory(root)),
@@ -75,20 +75,20 @@ pub(super) fn full<'a>(
             image_fs: used(&disks.image_use),
             container_fs: used(&disks.container_use),
         }),
-        rlimit: Some(Rlimit { time: Time(at), maxpid: machine.most_processes, curproc: machine.processes }),
+        rlimit: Some(Rlimit { time: Time(at), maxpid: machine.process_limit, curproc: machine.processes }),
         swap: Some(SwapStats {
             time: Time(at),
             available: Some(machine.swap_capacity_bytes.saturating_sub(swap_used)),
             usage: root.swap_bytes,
         }),
-        ..NodeStatsShape::new(node, machine.boot)
+        ..NodeStatsJson::new(node, machine.boot)
     };
     Summary { node, pods: reading.pods.iter().map(of_pod).collect() }
 }
 
 fn full_pod<'a>(
     pod: &'a PodFigures,
-    disks: &Disks,
+    disks: &DiskReading,
     volumes: &'a [Arc<VolumeFigures>],
     at: Wall,
 ) -> PodStats<'a> {
@@ -108,7 +108,7 @@ fn full_pod<'a>(
             rootfs: layer.map(|layer| disk(&disks.image_fs, at, Some(layer))),
             logs: logs.map(|logs| disk(&disks.root, at, Some(logs))),
             swap: Some(swap(&container.usage)),
-            ..lean_container(container)
+            ..cpu_and_memory_of_container(container)
         });
     }
     volumes.iter().filter(|one| one.volume.on_disk).map(|one| one.used).for_each(&mut add);
@@ -127,7 +127,7 @@ fn full_pod<'a>(
     }
 }
 
-fn lean_container(container: &ContainerFigures) -> ContainerStats<'_> {
+fn cpu_and_memory_of_container(container: &ContainerFigures) -> ContainerStats<'_> {
     let usage = &container.usage;
     ContainerStats {
         name: &container.name,
@@ -141,7 +141,7 @@ fn lean_container(container: &ContainerFigures) -> ContainerStats<'_> {
     }
 }
 
-fn system(one: &SystemFigures) -> SystemStats<'_> {
+fn system(one: &SystemContainerStats) -> SystemStats<'_> {
     let usage = &one.usage;
     SystemStats {
         name: one.name,
@@ -184,8 +184,8 @@ fn io(usage: &CgroupUsage) -> IoStats {
     IoStats { time: Time(usage.at), psi: usage.pressure.io.as_ref().map(psi) }
 }
 
-fn psi(pressure: &Pressure) -> Psi {
-    let stall = |stall: &Stall| {
+fn psi(pressure: &PsiStats) -> Psi {
+    let stall = |stall: &PsiData| {
         let [avg10, avg60, avg300] = stall.averages;
         PsiStall { total: stall.total_micros, avg10, avg60, avg300 }
     };

@@ -6,14 +6,14 @@ use model::cri::FilesystemUsage;
 use model::volume::MeasuredVolume;
 use ports::{
     CgroupDetail, CgroupUsage, DiskCounters, DiskTraffic, FilesystemFigures, InterfaceFigures, MachineDisk,
-    MachineUsage, NamedUsage, Pressure, Pressures, ProcessFigures, Stall, TrafficFigures, TreeFigures,
+    MachineUsage, NamedUsage, ProcessFigures, PsiByResource, PsiData, PsiStats, TrafficFigures, TreeFigures,
 };
-use reading::SystemFigures;
+use reading::SystemContainerStats;
 use serde_json::{Value, json};
-use volumes::{Sizes, VolumeFigures};
+use volumes::{VolumeFigures, VolumeStatsByPod};
 
-use crate::metered::tests::{Ledger, Shelf};
-use crate::testing::{FakeAgent, FakeFigures, FakeRuntime, Mood, StoppedClock, metrics};
+use crate::metered::tests::{CountingEventSink, FakeImages};
+use crate::testing::{FakeAgent, FakeAgentState, FakeFigures, FakeRuntime, StoppedClock, metrics};
 
 fn usage(cpu: u64) -> CgroupUsage {
     CgroupUsage {
@@ -29,23 +29,23 @@ fn usage(cpu: u64) -> CgroupUsage {
 
 /// With everything that can be known.
 fn whole(cpu: u64) -> CgroupUsage {
-    let stall = Stall { total_micros: 1_500_000, averages: [1.0, 2.0, 3.0] };
-    let pressure = Some(Pressure { some: stall, full: stall });
+    let stall = PsiData { total_micros: 1_500_000, averages: [1.0, 2.0, 3.0] };
+    let pressure = Some(PsiStats { some: stall, full: stall });
     let disk = DiskTraffic { device: "/dev/sda".into(), major: 8, read_bytes: 5, ..Default::default() };
     let processes = ProcessFigures {
         processes: 2,
         open_files: Some(9),
         sockets: Some(1),
-        most_open_files: Some(64),
+        open_files_limit: Some(64),
         ..Default::default()
     };
     let some = Some(1);
     let detail = CgroupDetail {
         cpu_user_nanos: some,
         cpu_system_nanos: some,
-        cap_periods: some,
-        capped_periods: some,
-        capped_nanos: some,
+        cfs_periods: some,
+        cfs_throttled_periods: some,
+        cfs_throttled_nanos: some,
         burst_periods: some,
         burst_nanos: some,
         cpu_shares: some,
@@ -54,16 +54,16 @@ fn whole(cpu: u64) -> CgroupUsage {
         cache_bytes: some,
         mapped_bytes: some,
         kernel_bytes: some,
-        most_bytes: some,
+        max_usage_bytes: some,
         active_file_bytes: some,
         inactive_file_bytes: some,
-        limit_hits: some,
+        memory_failcnt: some,
         own_page_faults: some,
         own_major_page_faults: some,
         oom_kills: Some(3),
         memory_reservation_bytes: some,
-        swap_setting_bytes: some,
-        most_tasks: some,
+        memory_swap_limit_raw_bytes: some,
+        task_limit: some,
         disks: vec![disk],
         processes: Some(processes),
     };
@@ -74,13 +74,13 @@ fn whole(cpu: u64) -> CgroupUsage {
         major_page_faults: some,
         swap_limit_bytes: Some(10),
         tasks: Some(4),
-        pressure: Pressures { cpu: pressure, memory: pressure, io: pressure },
+        pressure: PsiByResource { cpu: pressure, memory: pressure, io: pressure },
         detail: Some(Box::new(detail)),
         ..usage(cpu)
     }
 }
 
-fn reading_of(usage: fn(u64) -> CgroupUsage) -> Reading {
+fn reading_of(usage: fn(u64) -> CgroupUsage) -> StatsReading {
     let started = Wall(1_600_000_000_000_000_000);
     let container = ContainerFigures {
         id: "c1".into(),
@@ -115,13 +115,17 @@ fn reading_of(usage: fn(u64) -> CgroupUsage) -> Reading {
         containers: vec![container],
         volumes: vec![volume("cache", true), volume("claimed", false)],
     };
-    let pods =
-        SystemFigures { name: "pods", cgroup: "/kubepods".into(), started: Some(started), usage: usage(5) };
-    Reading {
-        depth: Depth::Full,
+    let pods = SystemContainerStats {
+        name: "pods",
+        cgroup: "/kubepods".into(),
+        started: Some(started),
+        usage: usage(5),
+    };
+    StatsReading {
+        depth: CgroupDetailLevel::Full,
         machine: MachineUsage { root: usage(9_000_000_000), ..Default::default() },
         system: vec![pods],
-        classes: Vec::new(),
+        qos_cgroups: Vec::new(),
         pods: vec![pod],
         is_of_runtime: false,
     }
@@ -139,13 +143,13 @@ pub(crate) fn everything() -> Vec<(&'static str, String)> {
     ]
 }
 
-fn reading() -> Reading {
+fn reading() -> StatsReading {
     reading_of(usage)
 }
 
-fn disks() -> Disks {
+fn disks() -> DiskReading {
     let layer = FilesystemUsage { used_bytes: 50, inodes_used: 5, ..Default::default() };
-    Disks {
+    DiskReading {
         root: FilesystemFigures { capacity_bytes: 10_000, ..Default::default() },
         layers: [("c1".to_owned(), layer)].into(),
         logs: Arc::new([("c1".to_owned(), TreeFigures { bytes: 20, inodes: 1 })].into()),
@@ -154,7 +158,7 @@ fn disks() -> Disks {
     }
 }
 
-fn sizes(reading: &Reading) -> Sizes {
+fn sizes(reading: &StatsReading) -> VolumeStatsByPod {
     let pod = &reading.pods[0];
     let used = TreeFigures { bytes: 1000, inodes: 10 };
     let figures = pod.volumes.iter().map(|volume| VolumeFigures {
@@ -211,7 +215,7 @@ fn of_a_pod_that_was_replaced_the_newer_one_is_told() {
 #[test]
 fn summaries_leave_out_what_is_not_known() {
     let reading = reading();
-    let lean = value(&summary::to_json(&summary::lean("vm", &reading)));
+    let lean = value(&summary::to_json(&summary::cpu_and_memory_summary("vm", &reading)));
     let container = json!({
         "name": "web", "startTime": "2020-09-13T12:26:40Z",
         "cpu": { "time": "2023-11-14T22:13:20Z", "usageCoreNanoSeconds": 1_500_000_000 },
@@ -222,7 +226,8 @@ fn summaries_leave_out_what_is_not_known() {
     assert_eq!(lean["pods"][0]["containers"], json!([container]));
     assert_eq!(lean["pods"][0]["podRef"], json!({ "name": "web-vm", "namespace": "default", "uid": "u1" }));
     assert_eq!(lean["node"]["systemContainers"][0]["name"], "pods");
-    let full = value(&summary::to_json(&summary::full("vm", &reading, &disks(), &Sizes::new())));
+    let full =
+        value(&summary::to_json(&summary::full_summary("vm", &reading, &disks(), &VolumeStatsByPod::new())));
     let pod = &full["pods"][0];
     assert_eq!(pod["ephemeral-storage"]["usedBytes"], 77);
     assert_eq!(pod["containers"][0]["logs"]["usedBytes"], 20);
@@ -235,7 +240,7 @@ fn summaries_leave_out_what_is_not_known() {
 #[test]
 fn ephemeral_storage_is_layers_logs_files_of_the_agent_and_volumes_on_disk() {
     let reading = reading();
-    let full = value(&summary::to_json(&summary::full("vm", &reading, &disks(), &sizes(&reading))));
+    let full = value(&summary::to_json(&summary::full_summary("vm", &reading, &disks(), &sizes(&reading))));
     let pod = &full["pods"][0];
     let storage = &pod["ephemeral-storage"];
     assert_eq!((&storage["usedBytes"], &storage["inodesUsed"]), (&json!(1077), &json!(17)));
@@ -265,7 +270,7 @@ fn the_summary_has_the_recorded_shape() {
     reading.machine.interfaces = vec![eth0.clone()];
     reading.pods[0].interfaces = vec![eth0];
     let sizes = sizes(&reading);
-    let ours = value(&summary::to_json(&summary::full("vm", &reading, &disks(), &sizes)));
+    let ours = value(&summary::to_json(&summary::full_summary("vm", &reading, &disks(), &sizes)));
     let recorded = serde_json::from_str(include_str!("fixtures/stats-summary.json")).unwrap();
     let (mut have, mut want) = (BTreeSet::new(), BTreeSet::new());
     leaves(&ours, "", &mut have);
@@ -342,12 +347,12 @@ fn cgroup_metrics_tell_everything_that_was_read() {
 /// Of a node whose runtime answers so.
 fn node_stats(figures: Option<Result<FakeFigures, RuntimeError>>) -> NodeStats {
     let ports = StatsPorts {
-        agent: Arc::new(FakeAgent(Mood::Well)),
-        usage: Arc::new(cost::Looks::default()),
+        agent: Arc::new(FakeAgent(FakeAgentState::Well)),
+        usage: Arc::new(cost::RecordingUsageReader::default()),
         runtime: Arc::new(FakeRuntime { figures, ..Default::default() }),
-        images: Arc::new(Shelf),
+        images: Arc::new(FakeImages),
         drivers: None,
-        events: Arc::new(Ledger::default()),
+        events: Arc::new(CountingEventSink::default()),
         wall: Arc::new(StoppedClock),
     };
     let settings =

@@ -26,11 +26,11 @@ use crate::metrics::AgentMetrics;
 /// How long answers wait for sizes that were never found yet, from when they were first asked for.
 const FIRST_WAIT: Duration = Duration::from_secs(2);
 /// Pods that are measured at the same time.
-const AT_ONCE: usize = 2;
+const MAX_PARALLEL_MEASUREMENTS: usize = 2;
 /// Files of a volume that take longer to count are left alone until somebody asks again.
-const LONGEST: Duration = Duration::from_secs(120);
+const TREE_TIMEOUT: Duration = Duration::from_secs(120);
 /// The same for a filesystem that only has to say how full it is. One that does not answer holds up the others so long.
-const ANSWER: Duration = Duration::from_secs(5);
+const STATFS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What is known of one volume.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,30 +44,30 @@ pub(crate) struct VolumeFigures {
 }
 
 /// Sizes by pod.
-pub(crate) type Sizes = BTreeMap<PodUid, Vec<Arc<VolumeFigures>>>;
+pub(crate) type VolumeStatsByPod = BTreeMap<PodUid, Vec<Arc<VolumeFigures>>>;
 
 /// A pod, and the volumes of it that somebody wants to know of.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
+pub(super) struct PodVolumes {
     pub uid: PodUid,
     pub name: FullName,
     pub volumes: Vec<MeasuredVolume>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Teller {
+enum StatsSource {
     Host,
     Driver,
 }
 
 /// What is measured together.
-type Part = (PodUid, Teller);
+type MeasurementKey = (PodUid, StatsSource);
 
 #[derive(Default)]
-struct Known {
-    sizes: BTreeMap<Part, (Instant, Vec<Arc<VolumeFigures>>)>,
+struct VolumeCache {
+    sizes: BTreeMap<MeasurementKey, (Instant, Vec<Arc<VolumeFigures>>)>,
     /// Since when.
-    in_work: BTreeMap<Part, Instant>,
+    in_progress: BTreeMap<MeasurementKey, Instant>,
 }
 
 pub(super) struct VolumeSizes {
@@ -79,8 +79,8 @@ pub(super) struct VolumeSizes {
     /// `None`: sizes are not told.
     period: Option<Duration>,
     health: bool,
-    known: watch::Sender<Known>,
-    places: Semaphore,
+    known: watch::Sender<VolumeCache>,
+    measurement_slots: Semaphore,
 }
 
 impl VolumeSizes {
@@ -93,22 +93,22 @@ impl VolumeSizes {
             metrics,
             period: settings.volume_period,
             health: settings.volume_health,
-            known: watch::Sender::new(Known::default()),
-            places: Semaphore::new(AT_ONCE),
+            known: watch::Sender::new(VolumeCache::default()),
+            measurement_slots: Semaphore::new(MAX_PARALLEL_MEASUREMENTS),
         })
     }
 
     /// The sizes of these pods' volumes, as far as they are known within a moment.
-    pub async fn of(self: &Arc<Self>, pods: Vec<Asked>) -> Sizes {
-        let Some(period) = self.period else { return Sizes::new() };
-        let parts: BTreeMap<Part, Asked> = pods.into_iter().flat_map(parts).collect();
-        let wanted: BTreeSet<Part> = parts.keys().cloned().collect();
+    pub async fn of(self: &Arc<Self>, pods: Vec<PodVolumes>) -> VolumeStatsByPod {
+        let Some(period) = self.period else { return VolumeStatsByPod::new() };
+        let parts: BTreeMap<MeasurementKey, PodVolumes> = pods.into_iter().flat_map(parts).collect();
+        let wanted: BTreeSet<MeasurementKey> = parts.keys().cloned().collect();
         for (part, asked) in self.take_due(parts, &wanted, period) {
             let this = self.clone();
             tokio::spawn(async move { this.measure(part, asked).await });
         }
         self.wait_for_first(&wanted).await;
-        let (known, mut sizes) = (self.known.borrow(), Sizes::new());
+        let (known, mut sizes) = (self.known.borrow(), VolumeStatsByPod::new());
         for part in &wanted {
             if let Some((_, figures)) = known.sizes.get(part) {
                 sizes.entry(part.0.clone()).or_default().extend(figures.iter().cloned());
@@ -119,18 +119,18 @@ impl VolumeSizes {
 
     fn take_due(
         &self,
-        parts: BTreeMap<Part, Asked>,
-        wanted: &BTreeSet<Part>,
+        parts: BTreeMap<MeasurementKey, PodVolumes>,
+        wanted: &BTreeSet<MeasurementKey>,
         period: Duration,
-    ) -> Vec<(Part, Asked)> {
+    ) -> Vec<(MeasurementKey, PodVolumes)> {
         let (now, mut due) = (Instant::now(), Vec::new());
         self.known.send_modify(|known| {
             // A pod that nobody asked for in so long is gone.
             known.sizes.retain(|part, (at, _)| wanted.contains(part) || now.duration_since(*at) < period * 2);
             for (part, asked) in parts {
                 let old = known.sizes.get(&part).is_none_or(|(at, _)| now.duration_since(*at) >= period);
-                if old && !known.in_work.contains_key(&part) {
-                    known.in_work.insert(part.clone(), now);
+                if old && !known.in_progress.contains_key(&part) {
+                    known.in_progress.insert(part.clone(), now);
                     due.push((part, asked));
                 }
             }
@@ -139,10 +139,10 @@ impl VolumeSizes {
     }
 
     /// Those that take longer are in a later answer, and nobody waits for them again.
-    async fn wait_for_first(&self, wanted: &BTreeSet<Part>) {
-        let awaited: BTreeMap<Part, Instant> = {
+    async fn wait_for_first(&self, wanted: &BTreeSet<MeasurementKey>) {
+        let awaited: BTreeMap<MeasurementKey, Instant> = {
             let known = self.known.borrow();
-            let new = known.in_work.iter().filter(|(part, _)| !known.sizes.contains_key(*part));
+            let new = known.in_progress.iter().filter(|(part, _)| !known.sizes.contains_key(*part));
             let new = new.filter(|(part, _)| wanted.contains(*part));
             new.map(|(part, begun)| (part.clone(), *begun + FIRST_WAIT)).collect()
         };
@@ -152,30 +152,30 @@ impl VolumeSizes {
         let _ = tokio::time::timeout_at(*until, all).await;
     }
 
-    async fn measure(&self, part: Part, asked: Asked) {
+    async fn measure(&self, part: MeasurementKey, asked: PodVolumes) {
         let found = match part.1 {
-            Teller::Host => self.by_host(asked).await,
-            Teller::Driver => {
+            StatsSource::Host => self.measure_by_host(asked).await,
+            StatsSource::Driver => {
                 let known = self.known.borrow().sizes.get(&part).map(|(_, figures)| figures.clone());
-                self.by_driver(asked, known.unwrap_or_default()).await
+                self.measure_by_driver(asked, known.unwrap_or_default()).await
             }
         };
         self.known.send_modify(|known| {
-            known.in_work.remove(&part);
+            known.in_progress.remove(&part);
             known.sizes.insert(part, (Instant::now(), found));
         });
     }
 
-    async fn by_host(&self, asked: Asked) -> Vec<Arc<VolumeFigures>> {
+    async fn measure_by_host(&self, asked: PodVolumes) -> Vec<Arc<VolumeFigures>> {
         let mut found = Vec::new();
-        let _place = self.places.acquire().await;
+        let _place = self.measurement_slots.acquire().await;
         for volume in asked.volumes {
-            let patience = if volume.ephemeral { LONGEST } else { ANSWER };
+            let patience = if volume.ephemeral { TREE_TIMEOUT } else { STATFS_TIMEOUT };
             let name = volume.name.clone();
             match tokio::time::timeout(patience, self.measure_one(volume)).await {
                 Ok(figures) => found.extend(figures.map(Arc::new)),
                 Err(_) => {
-                    tracing::warn!(pod_uid = %asked.uid, volume = name, "the size of the volume takes too long to find")
+                    tracing::warn!(pod_uid = %asked.uid, volume = name, "measuring the volume timed out")
                 }
             }
         }
@@ -193,20 +193,21 @@ impl VolumeSizes {
                 inodes: filesystem.inodes.saturating_sub(filesystem.inodes_free),
             }),
         };
-        let used =
-            used.inspect_err(|error| tracing::debug!(path = volume.path, %error, "volume size")).ok()?;
+        let used = used
+            .inspect_err(|error| tracing::debug!(path = volume.path, %error, "measuring the volume failed"))
+            .ok()?;
         self.metrics.observe_volume_size(&volume.plugin, begun.elapsed().as_secs_f64());
         Some(VolumeFigures { volume, at, filesystem, used, abnormal: None })
     }
 }
 
 /// What the host tells of, and what drivers do.
-fn parts(asked: Asked) -> impl Iterator<Item = (Part, Asked)> {
-    let Asked { uid, name, volumes } = asked;
+fn parts(asked: PodVolumes) -> impl Iterator<Item = (MeasurementKey, PodVolumes)> {
+    let PodVolumes { uid, name, volumes } = asked;
     let (drivers, host): (Vec<_>, Vec<_>) =
         volumes.into_iter().partition(|volume| volume.of_driver.is_some());
-    let parts = [(Teller::Host, host), (Teller::Driver, drivers)];
+    let parts = [(StatsSource::Host, host), (StatsSource::Driver, drivers)];
     parts.into_iter().filter(|(_, volumes)| !volumes.is_empty()).map(move |(teller, volumes)| {
-        ((uid.clone(), teller), Asked { uid: uid.clone(), name: name.clone(), volumes })
+        ((uid.clone(), teller), PodVolumes { uid: uid.clone(), name: name.clone(), volumes })
     })
 }

@@ -49,7 +49,7 @@ impl ResolvesServerCert for ServingCertificate {
 impl ServingCertificate {
     /// Shown from the next handshake on. `place` says in errors where the text is from.
     pub fn set_pem(&self, place: &str, certificates: &[u8], key: &[u8]) -> Result<(), TlsError> {
-        self.current.store(Some(Arc::new(pair(place, certificates, key)?)));
+        self.current.store(Some(Arc::new(certified_key(place, certificates, key)?)));
         Ok(())
     }
 
@@ -64,20 +64,24 @@ impl ServingCertificate {
         let serving = Arc::new(Self::default());
         serving.set_pem(&place, &last.0, &last.1)?;
         let (watched, files) = (serving.clone(), (certificate.to_owned(), key.to_owned()));
-        watch::on_change(vec![files.0.clone(), files.1.clone()], stop, move || {
+        watch::spawn_file_watch(vec![files.0.clone(), files.1.clone()], stop, move || {
             let now = match (read(&files.0), read(&files.1)) {
                 (Ok(certificate), Ok(key)) => (certificate, key),
-                (Err(error), _) | (_, Err(error)) => return tracing::warn!(%error, "serving certificate"),
+                (Err(error), _) | (_, Err(error)) => {
+                    return tracing::warn!(%error, "reading the serving certificate failed");
+                }
             };
             if now == last {
                 return;
             }
             match watched.set_pem(&place, &now.0, &now.1) {
                 Ok(()) => {
-                    tracing::info!(%place, "serving another certificate");
+                    tracing::info!(%place, "the serving certificate was replaced");
                     last = now;
                 }
-                Err(error) => tracing::warn!(%error, "the serving certificate stays as it was"),
+                Err(error) => {
+                    tracing::warn!(%error, "the new serving certificate is not usable; the old one stays in use")
+                }
             }
         });
         Ok(serving)
@@ -96,7 +100,7 @@ impl ServingCertificate {
             fs::create_dir_all(directory).map_err(at(directory))?;
             write(&key, made.key.as_bytes(), 0o600).map_err(at(&key))?;
             write(&certificate, made.certificates.as_bytes(), 0o644).map_err(at(&certificate))?;
-            tracing::info!(path = %certificate.display(), "made a self-signed serving certificate");
+            tracing::info!(path = %certificate.display(), "created a self-signed serving certificate");
         }
         let serving = Arc::new(Self::default());
         let place = format!("{} and {}", certificate.display(), key.display());
@@ -105,14 +109,14 @@ impl ServingCertificate {
     }
 }
 
-fn pair(place: &str, certificates: &[u8], key: &[u8]) -> Result<CertifiedKey, TlsError> {
+fn certified_key(place: &str, certificates: &[u8], key: &[u8]) -> Result<CertifiedKey, TlsError> {
     let place = || place.to_owned();
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificates).collect();
     let chain = chain.ok().filter(|chain| !chain.is_empty());
-    let chain = chain.ok_or_else(|| TlsError::NoCertificate { place: place() })?;
-    let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| TlsError::NoKey { place: place() })?;
+    let chain = chain.ok_or_else(|| TlsError::NoCertificate { origin: place() })?;
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| TlsError::NoKey { origin: place() })?;
     CertifiedKey::from_der(chain, key, &provider())
-        .map_err(|source| TlsError::Pair { place: place(), source })
+        .map_err(|source| TlsError::Pair { origin: place(), source })
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
@@ -134,13 +138,13 @@ fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     fs::rename(&draft, path)
 }
 
-struct Made {
+struct GeneratedCertificate {
     certificates: String,
     key: String,
 }
 
 /// Two certificates as upstream makes them: a CA that nobody keeps the key of, and ours.
-fn make_self_signed(host: &str, now: Wall) -> Result<Made, rcgen::Error> {
+fn make_self_signed(host: &str, now: Wall) -> Result<GeneratedCertificate, rcgen::Error> {
     let seconds = now.0.div_euclid(1_000_000_000);
     let authority_key = KeyPair::generate()?;
     let mut authority = parameters(&format!("{host}-ca@{seconds}"), now)?;
@@ -161,7 +165,10 @@ fn make_self_signed(host: &str, now: Wall) -> Result<Made, rcgen::Error> {
         Err(_) => SanType::DnsName(host.try_into()?),
     }];
     let own = own.signed_by(&key, &Issuer::new(authority, &authority_key))?;
-    Ok(Made { certificates: own.pem() + &authority_certificate.pem(), key: key.serialize_pem() })
+    Ok(GeneratedCertificate {
+        certificates: own.pem() + &authority_certificate.pem(),
+        key: key.serialize_pem(),
+    })
 }
 
 fn parameters(name: &str, now: Wall) -> Result<CertificateParams, rcgen::Error> {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use ports::Identity;
+use ports::UserInfo;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{
     CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
@@ -53,11 +53,13 @@ impl ClientAuthority {
         let mut last = read(path)?;
         let authority = Arc::new(Self { verifier: ArcSwap::from_pointee(verifier(path, &last)?) });
         let (watched, file) = (authority.clone(), path.to_owned());
-        watch::on_change(vec![path.to_owned()], stop, move || {
+        watch::spawn_file_watch(vec![path.to_owned()], stop, move || {
             let now = match read(&file) {
                 Ok(now) if now == last => return,
                 Ok(now) => now,
-                Err(error) => return tracing::warn!(%error, "clientCAFile"),
+                Err(error) => {
+                    return tracing::warn!(%error, "reading clientCAFile failed; the client CAs stay as they were");
+                }
             };
             match verifier(&file, &now) {
                 Ok(verifier) => {
@@ -65,14 +67,16 @@ impl ClientAuthority {
                     last = now;
                     tracing::info!(path = %file.display(), "the client CAs changed");
                 }
-                Err(error) => tracing::warn!(%error, "the client CAs stay as they were"),
+                Err(error) => {
+                    tracing::warn!(%error, "clientCAFile has no usable certificates; the client CAs stay as they were")
+                }
             }
         });
         Ok(authority)
     }
 
     /// Who shows this chain. `None` when it names nobody.
-    pub fn identify(&self, chain: &[CertificateDer<'_>]) -> Result<Option<Identity>, BadCertificate> {
+    pub fn identify(&self, chain: &[CertificateDer<'_>]) -> Result<Option<UserInfo>, BadCertificate> {
         let Some((leaf, intermediates)) = chain.split_first() else { return Ok(None) };
         self.verifier.load().0.verify_client_cert(leaf, intermediates, UnixTime::now())?;
         identity(leaf)
@@ -94,7 +98,7 @@ fn verifier(path: &Path, pem: &[u8]) -> Result<Verifier, TlsError> {
 }
 
 /// The common name is the user, organizations are its groups.
-fn identity(leaf: &CertificateDer<'_>) -> Result<Option<Identity>, BadCertificate> {
+fn identity(leaf: &CertificateDer<'_>) -> Result<Option<UserInfo>, BadCertificate> {
     let (_, certificate) = X509Certificate::from_der(leaf).map_err(|_| BadCertificate::Unreadable)?;
     let subject = certificate.subject();
     let name = subject.iter_common_name().last().and_then(|name| name.as_str().ok()).unwrap_or_default();
@@ -105,7 +109,7 @@ fn identity(leaf: &CertificateDer<'_>) -> Result<Option<Identity>, BadCertificat
     let uid = uid.and_then(|part| part.as_str().ok()).unwrap_or_default();
     let groups = subject.iter_organization().filter_map(|group| group.as_str().ok());
     let fingerprint: String = Sha256::digest(leaf).iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(Some(Identity {
+    Ok(Some(UserInfo {
         name: name.to_owned(),
         uid: uid.to_owned(),
         groups: groups.map(str::to_owned).collect(),
@@ -115,18 +119,18 @@ fn identity(leaf: &CertificateDer<'_>) -> Result<Option<Identity>, BadCertificat
 
 /// Asks for a certificate and lets the client prove that it has the key; judges nothing else.
 #[derive(Debug)]
-pub(super) struct AskForCertificate {
+pub(super) struct RequestClientCertificate {
     wanted: bool,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl AskForCertificate {
+impl RequestClientCertificate {
     pub fn new(wanted: bool, provider: &CryptoProvider) -> Self {
         Self { wanted, algorithms: provider.signature_verification_algorithms }
     }
 }
 
-impl ClientCertVerifier for AskForCertificate {
+impl ClientCertVerifier for RequestClientCertificate {
     fn offer_client_auth(&self) -> bool {
         self.wanted
     }

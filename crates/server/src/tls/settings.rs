@@ -55,7 +55,10 @@ impl TlsSettings {
         let (old, new) = (&rustls::version::TLS12, &rustls::version::TLS13);
         match self.min_version.as_str() {
             "VersionTLS10" | "VersionTLS11" => {
-                tracing::warn!(wanted = self.min_version, "tlsMinVersion: nothing below TLS 1.2 is spoken");
+                tracing::warn!(
+                    wanted = self.min_version,
+                    "tlsMinVersion: TLS versions below 1.2 are not supported"
+                );
                 Ok(vec![new, old])
             }
             "" | "VersionTLS12" => Ok(vec![new, old]),
@@ -68,7 +71,7 @@ impl TlsSettings {
         let mut chosen = Vec::new();
         for wanted in &self.cipher_suites {
             if REFUSED.contains(&wanted.as_str()) {
-                tracing::warn!(suite = wanted, "tlsCipherSuites: this suite is not spoken");
+                tracing::warn!(suite = wanted, "tlsCipherSuites: cipher suite is not supported");
                 continue;
             }
             let named = |suite: &&SupportedCipherSuite| {
@@ -91,7 +94,7 @@ impl TlsSettings {
                 24 => Some(ring::kx_group::SECP384R1),
                 29 => Some(ring::kx_group::X25519),
                 other => {
-                    tracing::warn!(curve = other, "tlsCurvePreferences: this curve is not spoken");
+                    tracing::warn!(curve = other, "tlsCurvePreferences: curve is not supported");
                     None
                 }
             }
@@ -151,6 +154,6 @@ mod tests {
             Ok((2, vec!["TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256"])),
         );
         check("", &["TLS_MOON"], &[], Err("Cipher suite TLS_MOON not supported or doesn't exist"));
-        check("", &[], &[1], Err("tlsCurvePreferences: no curve that can be used is in [1]"));
+        check("", &[], &[1], Err("tlsCurvePreferences: no curve of [1] is supported"));
     }
 }

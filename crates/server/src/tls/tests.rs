@@ -17,7 +17,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::{Serving, Tls, serve_tls};
+use crate::{ServerHandle, Tls, serve_tls};
 
 /// An authority that signs what a test wants.
 pub(crate) struct TestAuthority {
@@ -126,7 +126,7 @@ pub(crate) async fn serve(
     certificate: Arc<ServingCertificate>,
     authority: Option<Arc<ClientAuthority>>,
     router: Router,
-) -> (Serving, SocketAddr) {
+) -> (ServerHandle, SocketAddr) {
     let config = server_config(&TlsSettings::default(), certificate, authority.clone()).unwrap();
     let tls = Tls { config, authority };
     let serving =

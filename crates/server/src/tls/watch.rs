@@ -8,12 +8,12 @@ use inotify::{Inotify, WatchMask};
 use tokio_util::sync::CancellationToken;
 
 /// What inotify can't tell, such as a change behind a link, is seen by looking this often.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_secs(60);
 /// A certificate and its key are written one after the other.
-const SETTLE: Duration = Duration::from_millis(100);
+const SETTLE_TIME: Duration = Duration::from_millis(100);
 
 /// Calls `look` after every change in a directory of one of these files, until `stop`.
-pub(super) fn on_change(
+pub(super) fn spawn_file_watch(
     files: Vec<PathBuf>,
     stop: CancellationToken,
     mut look: impl FnMut() + Send + 'static,
@@ -24,14 +24,15 @@ pub(super) fn on_change(
             loop {
                 match &mut changes {
                     Some(events) => {
-                        if let Ok(None | Some(Err(_))) = tokio::time::timeout(LOOK_EVERY, events.next()).await
+                        if let Ok(None | Some(Err(_))) =
+                            tokio::time::timeout(POLL_INTERVAL, events.next()).await
                         {
                             changes = None;
                         }
-                        tokio::time::sleep(SETTLE).await;
+                        tokio::time::sleep(SETTLE_TIME).await;
                     }
                     None => {
-                        tokio::time::sleep(LOOK_EVERY).await;
+                        tokio::time::sleep(POLL_INTERVAL).await;
                         changes = watch(&files);
                     }
                 }

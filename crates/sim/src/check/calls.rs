@@ -12,11 +12,11 @@ use model::pod::{Source, is_sidecar};
 use model::probe::ProbeKind;
 use model::{ContainerId, FullName, PodUid};
 
-use super::Checker;
-use crate::drive::{LEAST_GRACE_SECS, Op, Value};
+use super::InvariantChecker;
+use crate::drive::{LEAST_GRACE_SECS, WorldCall, WorldCallOutput};
 use crate::time::{Nanos, SECOND};
 use crate::workload::{VARIABLE, is_rejected, objects_of};
-use crate::world::{ASKS, Container, Refused, World};
+use crate::world::{Container, RESTART_ALL_EXIT_CODE, World, WorldError};
 
 /// More starts of one container within this time than any back-off lets through.
 const HOT_STARTS: usize = 12;
@@ -24,7 +24,7 @@ const HOT_WITHIN: Nanos = 12 * SECOND;
 
 type Sources = BTreeMap<Source, BTreeMap<String, Arc<Pod>>>;
 
-impl Checker {
+impl InvariantChecker {
     /// The agent asks for something.
     pub fn call_issued(
         &mut self,
@@ -32,23 +32,23 @@ impl Checker {
         state: Option<&NodeState>,
         sources: &Sources,
         uid: &PodUid,
-        op: &Op,
+        op: &WorldCall,
     ) {
         let entry = state.and_then(|s| s.pods.get(uid));
         match op {
             // A container may still be made by a call that was begun before; it is not started.
-            Op::RunSandbox(_) | Op::Start { .. } => {
-                if !entry.is_some_and(|e| e.lifecycle.may_start()) || self.ending.contains(uid) {
-                    self.violate("K3", format!("{} of {uid}, which is to end", op.words()));
+            WorldCall::RunSandbox(_) | WorldCall::Start { .. } => {
+                if !entry.is_some_and(|e| e.lifecycle.may_start()) || self.told_to_end.contains(uid) {
+                    self.violate("K3", format!("{} of {uid}, which is to end", op.description()));
                 }
-                if let Op::RunSandbox(config) = op {
+                if let WorldCall::RunSandbox(config) = op {
                     self.name_is_free(world, uid, config);
                     self.ids_are_on_record(world, uid, config);
                 }
-                self.ground_is_laid(world, uid, &op.words());
+                self.sandbox_is_prepared(world, uid, &op.description());
             }
-            Op::Create(start) => self.variables_are_real(world, uid, start),
-            Op::Stop { id, grace_secs, .. } => {
+            WorldCall::Create(start) => self.variables_are_real(world, uid, start),
+            WorldCall::Stop { id, grace_secs, .. } => {
                 let terminating = entry.is_some_and(|e| matches!(e.lifecycle, Lifecycle::Terminating(_)));
                 let orphan = entry.is_some_and(|e| e.orphan);
                 if terminating {
@@ -60,12 +60,15 @@ impl Checker {
                 }
                 self.stops_for_a_reason(world, entry, sources, uid, id);
             }
-            Op::RemoveContainer(id) if world.containers.get(id).is_some_and(Container::is_live) => {
+            WorldCall::RemoveContainer(id) if world.containers.get(id).is_some_and(Container::is_live) => {
                 self.violate("no live removal", format!("container {id} of {uid} runs and is removed"));
             }
-            Op::TearDownVolumes | Op::DestroyCgroup(_) | Op::RemovePodDir | Op::RemoveLogDir(_) => {
-                self.nothing_lives(world, uid, &op.words());
-                if matches!(op, Op::RemovePodDir) && world.storage.has_any(uid) {
+            WorldCall::TearDownVolumes
+            | WorldCall::DestroyCgroup(_)
+            | WorldCall::RemovePodDir
+            | WorldCall::RemoveLogDir(_) => {
+                self.nothing_lives(world, uid, &op.description());
+                if matches!(op, WorldCall::RemovePodDir) && world.storage.has_any(uid) {
                     self.violate("no deletion through a mount", format!("{uid} has a volume mounted"));
                 }
             }
@@ -74,7 +77,7 @@ impl Checker {
     }
 
     /// Directories, volumes and cgroup are there before anything runs in them.
-    fn ground_is_laid(&mut self, world: &World, uid: &PodUid, what: &str) {
+    fn sandbox_is_prepared(&mut self, world: &World, uid: &PodUid, what: &str) {
         let Some(spec) = self.specs.get(uid).and_then(|p| p.spec.as_ref()) else { return };
         let volumes = spec.volumes.iter().flatten();
         let dir = world.disk.pods.get(uid);
@@ -134,7 +137,7 @@ impl Checker {
     fn grace_shrinks(&mut self, world: &World, id: &ContainerId, grace_secs: i64) {
         let kill = world.now.saturating_add((grace_secs.max(0) as u64).saturating_mul(SECOND));
         let least = world.now + 2 * SECOND;
-        if let Some(before) = self.kills.insert(id.clone(), kill)
+        if let Some(before) = self.kill_times.insert(id.clone(), kill)
             && kill > before.max(least).saturating_add(SECOND)
         {
             let more = (kill - before) / SECOND;
@@ -172,8 +175,8 @@ impl Checker {
             .find(|p| p.metadata.uid.as_deref() == Some(uid.as_str()));
         let Some(pod) = wanted else { return };
         let terminating = matches!(entry.lifecycle, Lifecycle::Terminating(_));
-        let was_gone =
-            terminating && (self.lacked.contains(uid) || pod.metadata.deletion_timestamp.is_some());
+        let was_gone = terminating
+            && (self.missing_in_source.contains(uid) || pod.metadata.deletion_timestamp.is_some());
         let deadline =
             decide::status::deadline_exceeded(&entry.view, entry.status.as_deref(), world.clocks());
         let ended_by_node = terminating && (entry.eviction.is_some() || deadline);
@@ -191,7 +194,7 @@ impl Checker {
             || sandbox_broken
             || container.lost
             || !container.is_live()
-            || self.suspects.contains(id)
+            || self.may_be_stopped.contains(id)
             || asked_for(world, entry, uid)
             || !regular_live;
         if !excused {
@@ -201,19 +204,25 @@ impl Checker {
     }
 
     /// A call had its effect.
-    pub fn call_applied(&mut self, world: &World, uid: &PodUid, op: &Op, result: &Result<Value, Refused>) {
+    pub fn call_applied(
+        &mut self,
+        world: &World,
+        uid: &PodUid,
+        op: &WorldCall,
+        result: &Result<WorldCallOutput, WorldError>,
+    ) {
         match (op, result) {
-            (Op::RunSandbox(_), Ok(_)) => {
+            (WorldCall::RunSandbox(_), Ok(_)) => {
                 self.one_ready_sandbox(world, uid);
                 self.ids_are_its_own(world, uid);
             }
-            (Op::RemoveContainer(_), Ok(_)) => self.forget_passed(world, uid),
-            (Op::Start { id, .. }, Ok(_)) => {
+            (WorldCall::RemoveContainer(_), Ok(_)) => self.forget_passed(world, uid),
+            (WorldCall::Start { id, .. }, Ok(_)) => {
                 self.restarts_grow(world, id);
                 self.pauses_grow(world, id);
                 self.started(world, id);
             }
-            (Op::RemoveLogDir(_), _) => self.logs_gone(uid),
+            (WorldCall::RemoveLogDir(_), _) => self.logs_gone(uid),
             _ => {}
         }
     }
@@ -221,7 +230,7 @@ impl Checker {
     /// What is not there any more was not passed: a pod that starts over runs its init containers again.
     fn forget_passed(&mut self, world: &World, uid: &PodUid) {
         for (sandbox, _) in world.sandboxes_of(uid).filter(|(_, s)| s.ready) {
-            if let Some(passed) = self.passed.get_mut(sandbox) {
+            if let Some(passed) = self.completed_inits.get_mut(sandbox) {
                 passed.retain(|name| world.of_pod(uid).any(|c| c.name == *name && c.sandbox == *sandbox));
             }
         }
@@ -323,7 +332,7 @@ impl Checker {
             return;
         }
         let inits = spec.init_containers.unwrap_or_default();
-        let passed = self.passed.entry(container.sandbox.clone()).or_default();
+        let passed = self.completed_inits.entry(container.sandbox.clone()).or_default();
         let rank = inits.iter().position(|c| c.name == *name);
         let missing = inits[..rank.unwrap_or(inits.len())].iter().find(|c| !passed.contains(&c.name));
         if let Some(missing) = missing {
@@ -338,19 +347,19 @@ impl Checker {
     /// A sidecar that has to pass a probe before others count on it has passed.
     pub fn probe_passed(&mut self, world: &World, kind: ProbeKind, id: &ContainerId) {
         if let Some(container) = world.containers.get(id).filter(|_| kind == ProbeKind::Startup) {
-            self.passed.entry(container.sandbox.clone()).or_default().insert(container.name.clone());
+            self.completed_inits.entry(container.sandbox.clone()).or_default().insert(container.name.clone());
         }
     }
 
     pub fn container_ended(&mut self, world: &World, id: &ContainerId) {
         if let Some(container) = world.containers.get(id).filter(|c| !c.is_live() && c.exit_code == 0) {
-            self.passed.entry(container.sandbox.clone()).or_default().insert(container.name.clone());
+            self.completed_inits.entry(container.sandbox.clone()).or_default().insert(container.name.clone());
         }
     }
 }
 
 /// Somebody ended as the rule says that restarts all containers, or did and is being removed for it.
 fn asked_for(world: &World, entry: &PodEntry, uid: &PodUid) -> bool {
-    let asked = world.of_pod(uid).any(|c| !c.is_live() && c.exit_code == ASKS);
-    asked && decide::restart::all_may_restart(&entry.view)
+    let asked = world.of_pod(uid).any(|c| !c.is_live() && c.exit_code == RESTART_ALL_EXIT_CODE);
+    asked && decide::restart::may_restart_all_containers(&entry.view)
 }

@@ -26,21 +26,21 @@ pub struct Violation {
 }
 
 #[derive(Default)]
-pub struct Checker {
+pub struct InvariantChecker {
     pub violation: Option<Violation>,
     /// Every pod that was ever wanted, as it was last.
     specs: BTreeMap<PodUid, Arc<Pod>>,
     origins: BTreeMap<PodUid, Source>,
     /// When a pod was last taken out of its source.
-    absent: BTreeMap<PodUid, Nanos>,
+    removed_at: BTreeMap<PodUid, Nanos>,
     /// Pods that a source did not have when it last spoke to this agent, or before.
-    lacked: BTreeSet<PodUid>,
+    missing_in_source: BTreeSet<PodUid>,
     /// Pods of which this agent was told that they are to end (K3).
-    ending: BTreeSet<PodUid>,
+    told_to_end: BTreeSet<PodUid>,
     /// The last starts of each container (K10).
     starts: BTreeMap<(PodUid, String), Vec<Nanos>>,
     /// Pods that a stranger took a container from.
-    robbed: BTreeSet<PodUid>,
+    lost_container_to_others: BTreeSet<PodUid>,
     /// Terminal phases that were published (K2).
     ended: BTreeMap<PodUid, String>,
     /// Restart counts that were published.
@@ -50,19 +50,19 @@ pub struct Checker {
     /// Begin and grace of each termination (K4).
     terminations: BTreeMap<PodUid, (Mono, i64)>,
     /// When a stop that was asked for would kill.
-    kills: BTreeMap<ContainerId, Nanos>,
+    kill_times: BTreeMap<ContainerId, Nanos>,
     /// Init containers that succeeded and sidecars that started, in each sandbox (K5).
-    passed: BTreeMap<SandboxId, BTreeSet<String>>,
+    completed_inits: BTreeMap<SandboxId, BTreeSet<String>>,
     /// Containers that failed a probe on which their life depends, or their hook.
-    suspects: BTreeSet<ContainerId>,
+    may_be_stopped: BTreeSet<ContainerId>,
 }
 
-impl Checker {
+impl InvariantChecker {
     pub fn violate(&mut self, invariant: &'static str, message: String) {
         self.violation.get_or_insert(Violation { invariant, message });
     }
 
-    pub fn note(&mut self, found: Option<Violation>) {
+    pub fn add_violation(&mut self, found: Option<Violation>) {
         if let Some(violation) = found {
             self.violation.get_or_insert(violation);
         }
@@ -73,13 +73,13 @@ impl Checker {
         self.specs.keys()
     }
 
-    pub fn wanted(&mut self, now: Nanos, source: Source, pod: &Arc<Pod>, old: Option<&Pod>) {
+    pub fn pod_added(&mut self, now: Nanos, source: Source, pod: &Arc<Pod>, old: Option<&Pod>) {
         let uid = PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
         let old_uid = old.and_then(|o| o.metadata.uid.as_deref());
         match old_uid {
             Some(same) if same == uid.as_str() => {}
             Some(other) => {
-                self.unwanted(now, &other.into());
+                self.pod_removed(now, &other.into());
                 self.begin_again(&uid);
             }
             None => self.begin_again(&uid),
@@ -89,39 +89,39 @@ impl Checker {
     }
 
     /// The agent is about to hear this.
-    pub fn told(&mut self, event: &Event) {
+    pub fn event_delivered(&mut self, event: &Event) {
         match event {
-            Event::Pods { source, pods } => {
+            Event::PodSetDelivered { source, pods } => {
                 let there: BTreeSet<_> = pods.iter().filter_map(|p| p.metadata.uid.as_deref()).collect();
                 let of_source = self.origins.iter().filter(|(_, s)| *s == source).map(|(uid, _)| uid);
                 let missing: Vec<_> =
                     of_source.filter(|uid| !there.contains(uid.as_str())).cloned().collect();
-                self.lacked.extend(missing.iter().cloned());
-                self.ending.extend(missing);
-                pods.iter().for_each(|pod| self.told_of(pod));
+                self.missing_in_source.extend(missing.iter().cloned());
+                self.told_to_end.extend(missing);
+                pods.iter().for_each(|pod| self.pod_delivered(pod));
             }
-            Event::PodChanged { pod, .. } => self.told_of(pod),
-            Event::PodGone { uid, .. } => {
-                self.lacked.insert(uid.clone());
-                self.ending.insert(uid.clone());
+            Event::PodChanged { pod, .. } => self.pod_delivered(pod),
+            Event::PodRemoved { uid, .. } => {
+                self.missing_in_source.insert(uid.clone());
+                self.told_to_end.insert(uid.clone());
             }
             // Of a static pod without a mirror nobody remembers it once the agent is gone.
-            Event::Evict { uid, .. } => self.robbed(uid),
+            Event::Evict { uid, .. } => self.lost_container_to_others(uid),
             _ => {}
         }
     }
 
-    fn told_of(&mut self, pod: &Pod) {
+    fn pod_delivered(&mut self, pod: &Pod) {
         let uid = PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
         if pod.metadata.deletion_timestamp.is_some() {
-            self.ending.insert(uid);
+            self.told_to_end.insert(uid);
         } else {
-            self.ending.remove(&uid);
+            self.told_to_end.remove(&uid);
         }
     }
 
-    pub fn unwanted(&mut self, now: Nanos, uid: &PodUid) {
-        self.absent.insert(uid.clone(), now);
+    pub fn pod_removed(&mut self, now: Nanos, uid: &PodUid) {
+        self.removed_at.insert(uid.clone(), now);
         self.made_restarts.retain(|(of, _), _| of != uid);
     }
 
@@ -138,12 +138,12 @@ impl Checker {
 
     /// The next life knows nothing of this one's terminations, nor whether a pod was taken out meanwhile.
     pub fn agent_killed(&mut self, api: Option<&BTreeMap<String, Arc<Pod>>>) {
-        self.ending.clear();
+        self.told_to_end.clear();
         self.starts.clear();
         self.terminations.clear();
-        self.kills.clear();
-        self.lacked.clear();
-        let absent = &self.absent;
+        self.kill_times.clear();
+        self.missing_in_source.clear();
+        let absent = &self.removed_at;
         // What the API server was told of an end is known to the next life as well; of a static pod the runtime tells.
         let known: BTreeSet<PodUid> = api
             .into_iter()
@@ -160,7 +160,7 @@ impl Checker {
             let spec = self.specs.get(uid).and_then(|pod| pod.spec.as_ref());
             spec.is_some_and(|spec| spec.active_deadline_seconds.is_some())
         };
-        let (origins, robbed) = (&self.origins, &self.robbed);
+        let (origins, robbed) = (&self.origins, &self.lost_container_to_others);
         let kept = |uid: &PodUid| match origins.get(uid) {
             Some(source) if source.is_static() => {
                 !absent.contains_key(uid) && !robbed.contains(uid) && !timed(uid)
@@ -172,13 +172,13 @@ impl Checker {
         self.published_restarts.clear();
     }
 
-    pub fn suspect(&mut self, id: &ContainerId) {
-        self.suspects.insert(id.clone());
+    pub fn excuse_stop_of(&mut self, id: &ContainerId) {
+        self.may_be_stopped.insert(id.clone());
     }
 
     /// Somebody else took a container of it away: how that ended is known to this agent alone.
-    pub fn robbed(&mut self, uid: &PodUid) {
-        self.robbed.insert(uid.clone());
+    pub fn lost_container_to_others(&mut self, uid: &PodUid) {
+        self.lost_container_to_others.insert(uid.clone());
     }
 
     pub fn logs_gone(&mut self, uid: &PodUid) {

@@ -13,7 +13,7 @@ use model::{PodUid, Wall};
 use crate::drive::cluster::is_mirror;
 use crate::time::{Nanos, SECOND};
 use crate::workload::{CONTENT, is_rejected, is_unmountable, objects_of};
-use crate::world::{ASKS, Life, VERSION, World, claims_of, signers_of};
+use crate::world::{Lifetime, RESTART_ALL_EXIT_CODE, VERSION, World, claims_of, signers_of};
 
 /// Why the node is not yet where it has to come to, if so.
 pub fn unsettled<'a>(
@@ -36,7 +36,7 @@ pub fn unsettled<'a>(
             }
             Some(view) => pod(world, state, view),
             None => nothing_left(world, uid).or_else(|| {
-                let known = state.pods.contains_key(uid) && !world.ghosts.any_of(uid);
+                let known = state.pods.contains_key(uid) && !world.removed_but_listed.any_of(uid);
                 known.then(|| "is still known".to_owned())
             }),
         };
@@ -55,7 +55,7 @@ fn waits_for_name(world: &World, wanted: &BTreeMap<PodUid, PodView>, view: &PodV
             && other.full_name == view.full_name
             && (world.sandboxes_of(&other.uid).any(|(_, s)| s.ready)
                 || is_unmountable(&other.pod)
-                || lost_for_good(world, other))
+                || gets_no_second_sandbox(world, other))
     };
     view.source.is_static()
         && wanted.values().filter(|o| o.source.is_static()).any(|o| has_it(&o))
@@ -97,7 +97,7 @@ fn pod(world: &World, state: &NodeState, view: &PodView) -> Option<String> {
         return Some("the agent has another spec of it".into());
     }
     let Some(status) = entry.status.as_deref() else { return Some("has no status".into()) };
-    if let Some(problem) = reported(view, entry) {
+    if let Some(problem) = missing_from_api_server(view, entry) {
         return Some(problem);
     }
     let phase = status.phase.as_deref().unwrap_or_default();
@@ -119,18 +119,18 @@ fn pod(world: &World, state: &NodeState, view: &PodView) -> Option<String> {
         _ if claims_of(&view.pod).any(|(_, claim)| world.storage.too_small(uid, claim)) => {
             Some("its claim does not say that its volume has grown".into())
         }
-        _ if old_files(world, view) => Some("its volume shows an old version".into()),
-        _ => going(&Going { world, view, status, entry, longest_wait: longest_wait(state) }),
+        _ if shows_old_files(world, view) => Some("its volume shows an old version".into()),
+        _ => check_running(&RunningPod { world, view, status, entry, longest_wait: longest_wait(state) }),
     }
 }
 
 /// Long enough to have noticed.
-const DEADLINE_AIR: i64 = 30;
+const DEADLINE_SLACK_SECS: i64 = 30;
 
 fn past_deadline(world: &World, view: &PodView, status: &PodStatus) -> bool {
     let Some(secs) = view.spec().active_deadline_seconds else { return false };
     let Some(start) = status.start_time.as_ref().map(|t| Wall::from_timestamp(t.0)) else { return false };
-    (world.wall().0 - start.0) / SECOND as i64 > secs + DEADLINE_AIR
+    (world.wall().0 - start.0) / SECOND as i64 > secs + DEADLINE_SLACK_SECS
 }
 
 fn ready_against_gate(view: &PodView, status: &PodStatus) -> bool {
@@ -143,7 +143,7 @@ fn ready_against_gate(view: &PodView, status: &PodStatus) -> bool {
 }
 
 /// Whoever runs sees the newest files.
-fn old_files(world: &World, view: &PodView) -> bool {
+fn shows_old_files(world: &World, view: &PodView) -> bool {
     let Some(object) = objects_of(&view.pod).1 else { return false };
     let shown = world.disk.content.get(&(view.uid.clone(), CONTENT.to_owned()));
     let newest = world.objects.text(&object).unwrap_or_default();
@@ -161,7 +161,7 @@ fn lacks_certificate(world: &World, view: &PodView) -> bool {
 }
 
 /// The API server has what the agent says, and nothing that was to go.
-fn reported(view: &PodView, entry: &PodEntry) -> Option<String> {
+fn missing_from_api_server(view: &PodView, entry: &PodEntry) -> Option<String> {
     if view.source != Source::Api {
         return None;
     }
@@ -181,7 +181,7 @@ pub fn mirrors(state: &NodeState, sources: &BTreeMap<Source, BTreeMap<String, Ar
     let entries = || state.pods.values().filter(|e| e.view.source.is_static() && !e.removed && !e.orphan);
     for mirror in api.values().filter(|pod| is_mirror(pod)) {
         let view = PodView::new(mirror.clone(), Source::Api);
-        if !entries().any(|e| decide::mirror::mirrors(&view, &e.view)) {
+        if !entries().any(|e| decide::mirror::is_mirror_of(&view, &e.view)) {
             return Some(format!("mirror {} stands for nobody", view.uid));
         }
     }
@@ -207,7 +207,7 @@ fn ended(world: &World, view: &PodView, status: &PodStatus, phase: &str) -> Opti
         let newest = world.newest(uid, &c.name);
         let failed = newest.is_some_and(|w| w.state == ContainerState::Exited && w.exit_code != 0);
         // How it ended nobody knows: it counts as failed.
-        !is_sidecar(c) && (failed || world.stolen.contains(&(uid.clone(), c.name.clone())))
+        !is_sidecar(c) && (failed || world.removed_by_others.contains(&(uid.clone(), c.name.clone())))
     };
     let never = view.restart_policy() == RestartPolicy::Never;
     if phase == "Failed" && never && view.init_containers().iter().any(init_failed) {
@@ -229,7 +229,7 @@ fn longest_wait(state: &NodeState) -> Nanos {
     state.config.crash_back_off_max.as_nanos() as u64 + 30 * SECOND
 }
 
-struct Going<'a> {
+struct RunningPod<'a> {
     entry: &'a PodEntry,
     world: &'a World,
     view: &'a PodView,
@@ -237,11 +237,11 @@ struct Going<'a> {
     longest_wait: Nanos,
 }
 
-fn going(of: &Going) -> Option<String> {
-    let Going { world, view, .. } = *of;
+fn check_running(of: &RunningPod) -> Option<String> {
+    let RunningPod { world, view, .. } = *of;
     let uid = &view.uid;
     let ready: Vec<_> = world.sandboxes_of(uid).filter(|(_, s)| s.ready).map(|(id, _)| id.clone()).collect();
-    if ready.is_empty() && lost_for_good(world, view) {
+    if ready.is_empty() && gets_no_second_sandbox(world, view) {
         return None;
     }
     let [sandbox] = ready.as_slice() else { return Some(format!("has {} ready sandboxes", ready.len())) };
@@ -256,7 +256,7 @@ fn going(of: &Going) -> Option<String> {
             return None;
         }
         match (is_sidecar(init), life(world, uid, &init.name)) {
-            (true, Life::Forever) if image_comes => {
+            (true, Lifetime::Forever) if image_comes => {
                 if let Some(problem) = must_run(of, init) {
                     return Some(problem);
                 }
@@ -264,7 +264,7 @@ fn going(of: &Going) -> Option<String> {
             // It comes and goes, or waits for an image to come back with. Others that were let in do not wait for that;
             // whether they were depends on when it was seen to run.
             (true, _) => {
-                if let Some(problem) = lies_too_long(of, init) {
+                if let Some(problem) = waits_too_long_for_restart(of, init) {
                     return Some(problem);
                 }
                 let begun = |c: &Spec| world.of_pod(uid).any(|w| w.name == c.name && w.sandbox == *sandbox);
@@ -273,12 +273,14 @@ fn going(of: &Going) -> Option<String> {
                     return None;
                 }
             }
-            (false, Life::Forever) => return must_run(of, init),
-            (false, Life::Ends { code: 0, .. }) => return Some(format!("init {} is not done", init.name)),
-            (false, Life::Ends { .. }) => {
+            (false, Lifetime::Forever) => return must_run(of, init),
+            (false, Lifetime::Ends { code: 0, .. }) => {
+                return Some(format!("init {} is not done", init.name));
+            }
+            (false, Lifetime::Ends { .. }) => {
                 let failed = view.restart_policy() == RestartPolicy::Never;
                 let problem = failed.then(|| format!("init {} fails and the pod has not", init.name));
-                return problem.or_else(|| lies_too_long(of, init));
+                return problem.or_else(|| waits_too_long_for_restart(of, init));
             }
         }
     }
@@ -286,7 +288,7 @@ fn going(of: &Going) -> Option<String> {
 }
 
 /// It ended, is to run again, could, and does not.
-fn lies_too_long(of: &Going, container: &Spec) -> Option<String> {
+fn waits_too_long_for_restart(of: &RunningPod, container: &Spec) -> Option<String> {
     let newest = of.world.newest(&of.view.uid, &container.name)?;
     let since = newest.ended?;
     let waits = of.world.now.saturating_sub(since);
@@ -297,13 +299,13 @@ fn lies_too_long(of: &Going, container: &Spec) -> Option<String> {
 
 /// As in the reference, a pod that is not to be restarted gets no second sandbox once anything of it ran. Where some
 /// container never came to run, it then stays as it is.
-fn lost_for_good(world: &World, view: &PodView) -> bool {
+fn gets_no_second_sandbox(world: &World, view: &PodView) -> bool {
     let never = view.restart_policy() == RestartPolicy::Never;
     never && world.sandboxes_of(&view.uid).next().is_some() && world.of_pod(&view.uid).next().is_some()
 }
 
-fn regular(of: &Going) -> Option<String> {
-    let Going { world, view, .. } = *of;
+fn regular(of: &RunningPod) -> Option<String> {
+    let RunningPod { world, view, .. } = *of;
     let uid = &view.uid;
     let mut open = false;
     for container in view.containers() {
@@ -313,7 +315,7 @@ fn regular(of: &Going) -> Option<String> {
             // One that was ended for a new image is to come back, whatever its policy.
             c.state == ContainerState::Exited
                 && !of.entry.ledger.must_restart.contains_key(&container.name)
-                && c.exit_code != ASKS
+                && c.exit_code != RESTART_ALL_EXIT_CODE
                 && (policy == RestartPolicy::Never || policy == RestartPolicy::OnFailure && c.exit_code == 0)
         });
         if over {
@@ -324,14 +326,14 @@ fn regular(of: &Going) -> Option<String> {
             continue;
         }
         let problem = match (life(world, uid, &container.name), policy) {
-            (Life::Forever, _) => must_run(of, container),
-            (Life::Ends { .. }, RestartPolicy::Never) => {
+            (Lifetime::Forever, _) => must_run(of, container),
+            (Lifetime::Ends { .. }, RestartPolicy::Never) => {
                 Some(format!("container {} has not ended", container.name))
             }
-            (Life::Ends { code: 0, .. }, RestartPolicy::OnFailure) => {
+            (Lifetime::Ends { code: 0, .. }, RestartPolicy::OnFailure) => {
                 Some(format!("container {} has not succeeded", container.name))
             }
-            (Life::Ends { .. }, _) => lies_too_long(of, container),
+            (Lifetime::Ends { .. }, _) => waits_too_long_for_restart(of, container),
         };
         if problem.is_some() {
             return problem;
@@ -340,8 +342,8 @@ fn regular(of: &Going) -> Option<String> {
     (!open).then(|| "all its containers are over, and it is not".to_owned())
 }
 
-fn life(world: &World, uid: &PodUid, name: &str) -> Life {
-    world.scripts.get(&(uid.clone(), name.to_owned())).map_or(Life::Forever, |s| s.life.clone())
+fn life(world: &World, uid: &PodUid, name: &str) -> Lifetime {
+    world.scripts.get(&(uid.clone(), name.to_owned())).map_or(Lifetime::Forever, |s| s.life.clone())
 }
 
 fn image_comes(world: &World, container: &Spec) -> bool {
@@ -353,8 +355,8 @@ fn image_comes(world: &World, container: &Spec) -> bool {
 }
 
 /// It runs, as the spec has it now, and the status says so.
-fn must_run(of: &Going, container: &Spec) -> Option<String> {
-    let Going { world, view, status, .. } = *of;
+fn must_run(of: &RunningPod, container: &Spec) -> Option<String> {
+    let RunningPod { world, view, status, .. } = *of;
     let name = &container.name;
     let Some(live) = world.of_pod(&view.uid).find(|c| c.name == *name && c.is_live()) else {
         return Some(format!("container {name} does not run"));

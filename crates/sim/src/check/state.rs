@@ -1,15 +1,15 @@
 //! Promises about what the agent knows and says.
 
 use decide::lifecycle::Lifecycle;
-use decide::tally::Tally;
+use decide::node_requests::NodeRequests;
 use decide::{Effect, NodeState};
 use model::k8s::PodStatus;
 use model::{Now, PodUid};
 
-use super::{Checker, Violation};
+use super::{InvariantChecker, Violation};
 use crate::world::World;
 
-impl Checker {
+impl InvariantChecker {
     /// After every step.
     pub fn stepped(&mut self, state: &NodeState, _now: Now, effects: &[Effect]) {
         for (uid, entry) in &state.pods {
@@ -22,12 +22,12 @@ impl Checker {
                 self.terminations.insert(uid.clone(), now);
             }
         }
-        self.somebody_reads(state);
-        if state.tally != Tally::of(&state.pods) {
+        self.unread_pods_are_being_read(state);
+        if state.node_requests != NodeRequests::of(&state.pods) {
             self.violate("sums", "what pods ask for in all is not what the kept sums say".into());
         }
         for effect in effects {
-            if let Effect::Run { uid, epoch, .. } = effect
+            if let Effect::RunPlan { uid, epoch, .. } = effect
                 && state.pods.get(uid).and_then(|e| e.plan.as_ref()).is_none_or(|p| p.epoch != *epoch)
             {
                 self.violate("one plan", format!("a plan of {uid} runs that the state does not know"));
@@ -36,9 +36,9 @@ impl Checker {
     }
 
     /// What a reading told of these pods can't be true by the runtime's own words.
-    pub fn nothing_follows(&mut self, lied_about: &[PodUid], effects: &[Effect]) {
+    pub fn no_plan_from_false_list(&mut self, lied_about: &[PodUid], effects: &[Effect]) {
         for effect in effects {
-            if let Effect::Run { uid, .. } = effect
+            if let Effect::RunPlan { uid, .. } = effect
                 && lied_about.contains(uid)
             {
                 self.violate("lies wait", format!("a plan of {uid} follows from a list that is not true"));
@@ -47,12 +47,16 @@ impl Checker {
     }
 
     /// A pod whose reading is too old to plan on is being read, or will be.
-    fn somebody_reads(&mut self, state: &NodeState) {
+    fn unread_pods_are_being_read(&mut self, state: &NodeState) {
         let full = &state.full_observation;
         let everything = full.in_flight || full.wanted.is_some() || full.last.is_none();
         let unread = state.pods.iter().find(|(_, e)| {
-            let coming = e.observing.in_flight || e.observing.wanted.is_some();
-            e.set_aside.is_none() && e.plan.is_none() && e.fresh().is_none() && !coming && !everything
+            let coming = e.observation_request.in_flight || e.observation_request.wanted.is_some();
+            e.set_aside.is_none()
+                && e.plan.is_none()
+                && e.fresh_observation().is_none()
+                && !coming
+                && !everything
         });
         if let Some((uid, _)) = unread {
             self.violate("K7", format!("pod {uid} waits for a reading that nobody makes"));
@@ -63,13 +67,13 @@ impl Checker {
     pub fn forgot_everything(&mut self, state: &NodeState) {
         let left = [
             ("pods", state.pods.len()),
-            ("names", state.names.len()),
-            ("ids", state.ids.len()),
+            ("names", state.name_queues.len()),
+            ("ids", state.pod_by_runtime_id.len()),
             ("unclaimed", state.unclaimed.len()),
-            ("witnesses of unclaimed pods", state.unclaimed_witnesses.len()),
+            ("witnesses of unclaimed pods", state.unclaimed_guards.len()),
             ("confirmations", state.confirmations.len()),
-            ("stuck images", state.images.stuck.len()),
-            ("sweeping", state.sweeping.len()),
+            ("stuck images", state.images.pods_without_image.len()),
+            ("sweeping", state.pods_being_swept.len()),
             ("user ids", state.user_ids.len()),
             ("certificates", state.objects.as_ref().map_or(0, |desk| desk.certificates.len())),
             ("parts of volumes", state.csi_volumes.remembered()),

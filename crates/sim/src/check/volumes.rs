@@ -15,7 +15,7 @@ use decide::NodeState;
 use decide::csi::VolumeCall;
 use model::PodUid;
 
-use super::Checker;
+use super::InvariantChecker;
 use crate::world::{World, claims_of, pod_of};
 
 /// The volume that a call must have for itself.
@@ -50,7 +50,7 @@ fn is_publishing(call: &VolumeCall, uid: &PodUid) -> bool {
     matches!(call, VolumeCall::NodePublishVolume { call, .. } if pod_of(&call.target).as_ref() == Some(uid))
 }
 
-impl Checker {
+impl InvariantChecker {
     /// `in_flight`: calls of this agent that have not ended, and those of an earlier one that may still arrive.
     pub fn volume_call_issued(
         &mut self,
@@ -81,7 +81,8 @@ impl Checker {
                     self.violate("stage first", message);
                 }
                 let stays = state.and_then(|state| state.pods.get(&uid));
-                if self.ending.contains(&uid) || !stays.is_some_and(|entry| entry.lifecycle.may_start()) {
+                if self.told_to_end.contains(&uid) || !stays.is_some_and(|entry| entry.lifecycle.may_start())
+                {
                     let message = format!("{} is published for {uid}, which is to end", call.handle);
                     self.violate("no late publish", message);
                 }
@@ -139,7 +140,7 @@ impl Checker {
     /// Nobody touches what is not attached, unless it was taken away by force.
     fn volume_is_attached(&mut self, world: &World, handle: &str) {
         let attachments = &world.storage.attachments;
-        if !attachments.is_attached(handle) && !attachments.was_taken(handle) {
+        if !attachments.is_attached(handle) && !attachments.was_force_detached(handle) {
             self.violate("attach first", format!("{handle} is set up, and is not attached"));
         }
     }

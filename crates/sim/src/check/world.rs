@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::Checker;
-use crate::world::{Change, World};
+use super::InvariantChecker;
+use crate::world::{World, WorldChange};
 
-impl Checker {
+impl InvariantChecker {
     /// K1, over all pods that something changed of.
-    pub fn world_changed(&mut self, world: &World, changes: &[Change]) {
+    pub fn world_changed(&mut self, world: &World, changes: &[WorldChange]) {
         for change in changes {
-            let Change::Runtime { uid, .. } = change else { continue };
+            let WorldChange::Runtime { uid, .. } = change else { continue };
             let mut live: BTreeMap<&str, u32> = BTreeMap::new();
             for container in world.of_pod(uid).filter(|c| c.is_live()) {
                 *live.entry(container.name.as_str()).or_default() += 1;

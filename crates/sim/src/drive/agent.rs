@@ -9,10 +9,10 @@ use model::pod::Source;
 use model::{Mono, PodUid, Wall};
 
 use super::attach::InUse;
-use super::errands::Errand;
+use super::background_calls::BackgroundCall;
 use super::executor::PlanRun;
-use super::trouble::Trouble;
-use super::{Happening, Mutant, Simulation};
+use super::scheduled_faults::ScheduledFault;
+use super::{Mutant, SimEvent, Simulation};
 use crate::record::Start;
 use crate::time::{AgentClock, MICRO, MILLI, Nanos, SECOND};
 
@@ -42,19 +42,19 @@ pub struct Agent {
 fn may_repeat(event: &Event) -> bool {
     !matches!(
         event,
-        Event::Started | Event::Pods { .. } | Event::PodChanged { .. } | Event::PodGone { .. } | Event::Timer(_)
+        Event::Started | Event::PodSetDelivered { .. } | Event::PodChanged { .. } | Event::PodRemoved { .. } | Event::Timer(_)
             // What an object is told to be must not be older than what was told before: a watch keeps its order.
-            | Event::ObjectSeen { .. }
+            | Event::ObjectObserved { .. }
             // One question, one answer; and sets that are told as they are.
             | Event::StorageRead { .. }
             | Event::TrustBundles(_)
             | Event::CertificateRequests(_)
             | Event::CsiDrivers(_)
-            | Event::CsiRegistered(_)
+            | Event::CsiDriversRegistered(_)
             | Event::CsiEnabled
             | Event::VolumeRequested { .. }
             | Event::FactsChanged(_)
-            | Event::NodeSeen(_)
+            | Event::NodeObserved(_)
     )
 }
 
@@ -89,16 +89,19 @@ impl Simulation {
         self.post(generation, Event::Started);
         if self.config.sources.contains(&Source::Api) {
             let wait = self.rng.between(MILLI, SECOND);
-            self.plan_in(wait, Happening::Errand { generation, errand: Errand::Services });
+            self.plan_in(
+                wait,
+                SimEvent::BackgroundCall { generation, background_call: BackgroundCall::Services },
+            );
         }
-        if self.stored {
+        if self.has_storage_driver {
             self.show_storage();
         }
-        self.show_node();
+        self.schedule_node_event();
         for source in self.config.sources.clone() {
             let late = self.faults.late_sources > 0 && self.faults.active(self.world.now);
             let wait = if late { self.rng.below(40 * SECOND) } else { self.rng.below(200 * MILLI) };
-            self.plan_in(wait, Happening::Deliver { generation, source });
+            self.plan_in(wait, SimEvent::Deliver { generation, source });
         }
     }
 
@@ -122,9 +125,9 @@ impl Simulation {
         self.abandon_calls(down);
         self.abandon_volume_calls(down);
         self.readings.clear();
-        self.world.ghosts.removals.clear();
+        self.world.removed_but_listed.removals.clear();
         self.check.agent_killed(self.sources.get(&Source::Api));
-        self.plan_in(down, Happening::Trouble(Trouble::AgentStarts));
+        self.plan_in(down, SimEvent::ScheduledFault(ScheduledFault::AgentStarts));
     }
 
     /// Puts an event into the agent's inbox, unless it was meant for an earlier life.
@@ -134,10 +137,10 @@ impl Simulation {
         }
         if self.agent.is_some()
             && may_repeat(&event)
-            && self.faults.tells_twice(&mut self.rng, self.world.now)
+            && self.faults.repeats_outcome(&mut self.rng, self.world.now)
         {
             let wait = self.rng.between(MICRO, 5 * SECOND);
-            self.plan_in(wait, Happening::Again { generation, event: Box::new(event.clone()) });
+            self.plan_in(wait, SimEvent::Again { generation, event: Box::new(event.clone()) });
         }
         self.post_once(generation, event);
     }
@@ -159,7 +162,7 @@ impl Simulation {
         let wait =
             if stalls { self.rng.between(MILLI, 3 * SECOND) } else { self.rng.between(MICRO, 200 * MICRO) };
         let generation = self.generation;
-        self.plan_in(wait, Happening::Dispatch { generation });
+        self.plan_in(wait, SimEvent::Dispatch { generation });
     }
 
     pub(super) fn dispatch(&mut self, generation: u32) {
@@ -182,30 +185,30 @@ impl Simulation {
 
     fn step(&mut self, mut event: Event) {
         let (now, wall) = (self.world.now, self.world.wall());
-        let lied_about = self.twist(&mut event);
+        let lied_about = self.falsify_observation(&mut event);
         let Some(agent) = &mut self.agent else { return };
         self.events += 1;
         if let Event::PlanEnded { uid, epoch } = &event {
             agent.plans.remove(&(uid.clone(), *epoch));
         }
-        self.check.told(&event);
+        self.check.event_delivered(&event);
         let at = agent.clock.now(now, wall);
         let kept = event.clone();
-        let (mutant, poisoned) = (self.mutant, self.faults.poison.is_some());
+        let (mutant, poisoned) = (self.mutant, self.faults.panicking_pod.is_some());
         let state = &mut agent.state;
         let step = AssertUnwindSafe(|| {
             let effects = mutant.step(state, at, event);
-            self.faults.make_mistake(state, &effects);
+            self.faults.inject_test_panic(state, &effects);
             effects
         });
         let effects = match catch_unwind(step) {
             Ok(effects) => effects,
-            Err(_) if poisoned && agent.state.in_work.is_some() => return self.panicked(&kept, wall),
+            Err(_) if poisoned && agent.state.pod_in_step.is_some() => return self.panicked(&kept, wall),
             Err(cause) => resume_unwind(cause),
         };
         self.log.step(now, at, &kept, &effects, &agent.state);
         self.check.stepped(&agent.state, at, &effects);
-        self.check.nothing_follows(&lied_about, &effects);
+        self.check.no_plan_from_false_list(&lied_about, &effects);
         let cut =
             self.faults.dies(&mut self.rng, now).then(|| self.rng.below(effects.len() as u64 + 1) as usize);
         self.carry_out(effects, cut);
@@ -214,9 +217,10 @@ impl Simulation {
     /// As the engine does: a record is left, the process ends, and the service manager starts it again.
     fn panicked(&mut self, event: &Event, wall: Wall) {
         let Some(agent) = &self.agent else { return };
-        let record = decide::set_aside::record(&agent.state, event.kind(), "a mistake on purpose", wall);
+        let record =
+            decide::set_aside::make_panic_record(&agent.state, event.kind(), "a mistake on purpose", wall);
         let records = std::mem::take(&mut self.world.disk.panic_records);
-        self.world.disk.panic_records = decide::set_aside::keep(records, record);
+        self.world.disk.panic_records = decide::set_aside::append_panic_record(records, record);
         self.agent_ended(RESTART_AFTER);
     }
 
@@ -238,7 +242,7 @@ impl Simulation {
         let Some(due) = at.map(|at| agent.clock.world_time(at)) else { return };
         let late = self.rng.below(2 * MILLI);
         let generation = self.generation;
-        self.plan_at(due.saturating_add(late), Happening::Timers { generation });
+        self.plan_at(due.saturating_add(late), SimEvent::Timers { generation });
     }
 
     /// Every timer plans such a moment of its own, so that one is left for each that was not taken here.
@@ -252,11 +256,11 @@ impl Simulation {
     }
 
     pub(super) fn deliver(&mut self, generation: u32, source: Source) {
-        if source == Source::Api && self.api_away {
+        if source == Source::Api && self.api_unreachable {
             // What it has is listed when it can be reached again.
             return;
         }
         let pods = self.sources.get(&source).map(|set| set.values().cloned().collect()).unwrap_or_default();
-        self.post(generation, Event::Pods { source, pods });
+        self.post(generation, Event::PodSetDelivered { source, pods });
     }
 }

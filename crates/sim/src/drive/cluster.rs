@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use decide::Event;
 use decide::effect::{ApiCall, PodObject};
-use decide::event::{ApiAnswer, ApiFailure, ApiFailureKind};
+use decide::event::{ApiCallResult, ApiFailure, ApiFailureKind};
 use decide::status::IllegalTransition;
 use model::k8s::{Node, Pod, PodStatus};
 use model::pod::{ANNOTATION_MIRROR, PodView, Source};
 use serde_json::{Value, json};
 
-use super::errands::Errand;
-use super::trouble::uid_of;
-use super::{Happening, Simulation};
-use crate::faults::{Fate, LateEffect};
+use super::background_calls::BackgroundCall;
+use super::scheduled_faults::uid_of;
+use super::{SimEvent, Simulation};
+use crate::faults::{CallBehavior, LateEffect};
 use crate::time::{MILLI, SECOND};
 use crate::workload::{GATE, make_node_status_extreme};
 
@@ -33,11 +33,11 @@ fn illegal_transition(object: &Arc<Pod>, new: &PodStatus) -> Option<IllegalTrans
 
 impl Simulation {
     /// Registration takes a moment; then the node's object is known.
-    pub(super) fn show_node(&mut self) {
+    pub(super) fn schedule_node_event(&mut self) {
         if self.config.sources.contains(&Source::Api) {
             let wait = self.rng.below(2 * SECOND);
-            let errand = Errand::ShowNode;
-            self.plan_in(wait, Happening::Errand { generation: self.generation, errand });
+            let background_call = BackgroundCall::ShowNode;
+            self.plan_in(wait, SimEvent::BackgroundCall { generation: self.generation, background_call });
         }
     }
 
@@ -82,7 +82,7 @@ impl Simulation {
         object.status = serde_json::from_value(strategic_merge(status, &condition)).ok();
         object.metadata.resource_version = Some(version.to_string());
         let object = Arc::new(object.clone());
-        self.tell_object(&object);
+        self.announce_object(&object);
     }
 
     /// A call is on its way to the server, or never gets there.
@@ -90,38 +90,44 @@ impl Simulation {
         let (now, generation) = (self.world.now, self.generation);
         let there = self.faults.latency(&mut self.rng, now);
         if let Some(failure) = self.api_says_no() {
-            let errand = Errand::ApiFails { call, failure };
-            return self.plan_in(there, Happening::Errand { generation, errand });
+            let background_call = BackgroundCall::ApiFails { call, failure };
+            return self.plan_in(there, SimEvent::BackgroundCall { generation, background_call });
         }
         let nobody = model::PodUid::from("the API server");
         let fate = self.faults.call(&mut self.rng, now, &nobody, true);
         let (applies, answers) = match fate {
-            Fate::Works => (Some(there), None),
-            Fate::Refused => (None, Some(there)),
-            Fate::FailsApplied => (Some(there), Some(there + MILLI)),
-            Fate::Hangs { effect: None } => (None, Some(DEADLINE)),
-            Fate::Hangs { effect: Some(LateEffect::BeforeDeadline) } => {
+            CallBehavior::Works => (Some(there), None),
+            CallBehavior::Refused => (None, Some(there)),
+            CallBehavior::AppliedButFails => (Some(there), Some(there + MILLI)),
+            CallBehavior::Hangs { effect: None } => (None, Some(DEADLINE)),
+            CallBehavior::Hangs { effect: Some(LateEffect::BeforeDeadline) } => {
                 (Some(self.rng.below(DEADLINE)), Some(DEADLINE))
             }
-            Fate::Hangs { effect: Some(LateEffect::AfterDeadline) } => {
+            CallBehavior::Hangs { effect: Some(LateEffect::AfterDeadline) } => {
                 (Some(DEADLINE + self.rng.below(5 * SECOND)), Some(DEADLINE))
             }
         };
         if let Some(wait) = applies {
-            let errand = Errand::ApplyApi { call: call.clone(), tell: answers.is_none() };
-            self.plan_in(wait, Happening::Errand { generation, errand });
+            let background_call = BackgroundCall::ApplyApi { call: call.clone(), tell: answers.is_none() };
+            self.plan_in(wait, SimEvent::BackgroundCall { generation, background_call });
         }
         if let Some(wait) = answers {
-            let failure = failure(ApiFailureKind::Away, "the API server is away");
-            self.plan_in(wait, Happening::Errand { generation, errand: Errand::ApiFails { call, failure } });
+            let failure = failure(ApiFailureKind::Unavailable, "the API server is away");
+            self.plan_in(
+                wait,
+                SimEvent::BackgroundCall {
+                    generation,
+                    background_call: BackgroundCall::ApiFails { call, failure },
+                },
+            );
         }
     }
 
     /// Whether the server can't be reached, is busy, or has something against it: nothing is done then.
     pub(super) fn api_says_no(&mut self) -> Option<ApiFailure> {
         let now = self.world.now;
-        if self.api_away {
-            return Some(failure(ApiFailureKind::Away, "the API server can't be reached"));
+        if self.api_unreachable {
+            return Some(failure(ApiFailureKind::Unavailable, "the API server can't be reached"));
         }
         if self.faults.api_refuses(&mut self.rng, now) {
             return Some(failure(ApiFailureKind::Refused, "403: forbidden for now"));
@@ -132,7 +138,7 @@ impl Simulation {
         let busy = self.faults.api_is_busy(&mut self.rng, now);
         busy.then(|| ApiFailure {
             retry_after: self.rng.coin().then(|| Duration::from_secs(self.rng.between(1, 20))),
-            ..failure(ApiFailureKind::Away, "429: too many requests")
+            ..failure(ApiFailureKind::Unavailable, "429: too many requests")
         })
     }
 
@@ -140,19 +146,19 @@ impl Simulation {
         let answer = match call {
             ApiCall::PatchStatus { uid, pod, patch } => {
                 let result = self.patch_status(&pod, &patch["status"]);
-                ApiAnswer::StatusPatched { uid, object: pod.uid, result }
+                ApiCallResult::StatusPatched { uid, object: pod.uid, result }
             }
             ApiCall::DeletePod { uid, pod } => {
                 self.check.object_deleted(&self.world, &uid);
-                ApiAnswer::PodDeleted { uid, result: self.delete_object(pod.uid.as_str()) }
+                ApiCallResult::PodDeleted { uid, result: self.delete_object(pod.uid.as_str()) }
             }
             ApiCall::CreateMirror { full_name, pod } => {
                 let result = self.create_mirror(&pod);
-                ApiAnswer::MirrorCreated { full_name, result }
+                ApiCallResult::MirrorCreated { full_name, result }
             }
             ApiCall::DeleteMirror { full_name, uid } => {
                 let result = self.delete_object(uid.as_str());
-                ApiAnswer::MirrorDeleted { full_name, uid, result }
+                ApiCallResult::MirrorDeleted { full_name, uid, result }
             }
         };
         if tell {
@@ -163,14 +169,14 @@ impl Simulation {
     pub(super) fn api_fails(&mut self, generation: u32, call: ApiCall, failure: ApiFailure) {
         let answer = match call {
             ApiCall::PatchStatus { uid, pod, .. } => {
-                ApiAnswer::StatusPatched { uid, object: pod.uid, result: Err(failure) }
+                ApiCallResult::StatusPatched { uid, object: pod.uid, result: Err(failure) }
             }
-            ApiCall::DeletePod { uid, .. } => ApiAnswer::PodDeleted { uid, result: Err(failure) },
+            ApiCall::DeletePod { uid, .. } => ApiCallResult::PodDeleted { uid, result: Err(failure) },
             ApiCall::CreateMirror { full_name, .. } => {
-                ApiAnswer::MirrorCreated { full_name, result: Err(failure) }
+                ApiCallResult::MirrorCreated { full_name, result: Err(failure) }
             }
             ApiCall::DeleteMirror { full_name, uid } => {
-                ApiAnswer::MirrorDeleted { full_name, uid, result: Err(failure) }
+                ApiCallResult::MirrorDeleted { full_name, uid, result: Err(failure) }
             }
         };
         self.post(generation, Event::ApiAnswered(answer));
@@ -196,7 +202,7 @@ impl Simulation {
         object.status = Some(status);
         object.metadata.resource_version = Some(version.to_string());
         let object = Arc::new(object.clone());
-        self.tell_object(&object);
+        self.announce_object(&object);
         Ok(object)
     }
 
@@ -208,8 +214,8 @@ impl Simulation {
             return Err(gone());
         };
         set.remove(&name);
-        self.check.unwanted(self.world.now, &uid.into());
-        self.tell_gone(uid.into());
+        self.check.pod_removed(self.world.now, &uid.into());
+        self.announce_object_removed(uid.into());
         Ok(())
     }
 
@@ -226,42 +232,54 @@ impl Simulation {
         made.metadata.resource_version = Some(version.to_string());
         let made = Arc::new(made);
         set.insert(name, made.clone());
-        self.tell_object(&made);
+        self.announce_object(&made);
         Ok(made)
     }
 
     /// The watch tells of one object, or the source is read again as a whole.
-    fn tell_object(&mut self, pod: &Arc<Pod>) {
-        let listed =
-            self.agent.as_ref().and_then(|a| a.state.sources.get(&Source::Api)).is_some_and(|s| s.seen);
+    fn announce_object(&mut self, pod: &Arc<Pod>) {
+        let listed = self
+            .agent
+            .as_ref()
+            .and_then(|a| a.state.sources.get(&Source::Api))
+            .is_some_and(|s| s.delivered_once);
         if !listed || self.rng.per_mille(100) {
             return self.source_changed(Source::Api);
         }
         let wait = self.rng.between(MILLI / 10, 100 * MILLI);
-        let errand = Errand::Watch(pod.clone());
-        self.plan_in(wait, Happening::Errand { generation: self.generation, errand });
+        let background_call = BackgroundCall::Watch(pod.clone());
+        self.plan_in(wait, SimEvent::BackgroundCall { generation: self.generation, background_call });
     }
 
     /// The watch tells that an object is gone, or the source is read again as a whole.
-    pub(super) fn tell_gone(&mut self, uid: model::PodUid) {
-        let listed =
-            self.agent.as_ref().and_then(|a| a.state.sources.get(&Source::Api)).is_some_and(|s| s.seen);
+    pub(super) fn announce_object_removed(&mut self, uid: model::PodUid) {
+        let listed = self
+            .agent
+            .as_ref()
+            .and_then(|a| a.state.sources.get(&Source::Api))
+            .is_some_and(|s| s.delivered_once);
         if !listed || self.rng.coin() {
             return self.source_changed(Source::Api);
         }
         let wait = self.rng.between(MILLI / 10, 100 * MILLI);
-        self.plan_in(wait, Happening::Errand { generation: self.generation, errand: Errand::WatchGone(uid) });
+        self.plan_in(
+            wait,
+            SimEvent::BackgroundCall {
+                generation: self.generation,
+                background_call: BackgroundCall::WatchGone(uid),
+            },
+        );
     }
 
     pub(super) fn watched_gone(&mut self, generation: u32, uid: model::PodUid) {
-        if !self.api_away && self.object(uid.as_str()).is_none() {
-            self.post(generation, Event::PodGone { source: Source::Api, uid });
+        if !self.api_unreachable && self.object(uid.as_str()).is_none() {
+            self.post(generation, Event::PodRemoved { source: Source::Api, uid });
         }
     }
 
     /// Nothing older than what a whole reading told may come after it: a watch keeps the order of versions.
     pub(super) fn watched(&mut self, generation: u32, pod: Arc<Pod>) {
-        if self.api_away {
+        if self.api_unreachable {
             return;
         }
         let newest = self.object(pod.metadata.uid.as_deref().unwrap_or_default());

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use decide::csi::{VolumeRequest, VolumeRequestFrom, VolumeRequestId};
-use decide::event::{CallFailure, StartPoint};
-use decide::{Action, Epoch, Event, Stage, StepResult};
+use decide::event::{CallFailure, StartFailurePoint};
+use decide::{Action, ActionResult, Epoch, Event, Stage};
 use model::volume::{VolumeKind, VolumeSetup};
 use model::{Mono, PodUid};
 
-use super::calls::{Failure, Op, Value};
-use super::errands::Errand;
-use super::{Happening, Mutant, Simulation};
+use super::background_calls::BackgroundCall;
+use super::world_calls::{WorldCall, WorldCallFailure, WorldCallOutput};
+use super::{Mutant, SimEvent, Simulation};
 use crate::time::{Nanos, SECOND};
 
 /// The least that a container is given to end.
@@ -28,24 +28,24 @@ pub struct PlanRun {
 
 /// One action of one plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct ActionPosition {
     pub uid: PodUid,
     pub epoch: Epoch,
     pub stage: usize,
     pub action: usize,
 }
 
-impl Place {
+impl ActionPosition {
     fn key(&self) -> (PodUid, Epoch) {
         (self.uid.clone(), self.epoch)
     }
 }
 
 enum Next {
-    Call(Op),
+    Call(WorldCall),
     /// An operation on volumes of the storage driver.
     Request(VolumeRequest),
-    Done(StepResult),
+    Done(ActionResult),
 }
 
 impl Simulation {
@@ -90,14 +90,14 @@ impl Simulation {
         plan.stage = last;
         for (stage, actions) in stages.iter().enumerate().take(last + 1).skip(first) {
             for (action, what) in actions.actions.iter().enumerate() {
-                let place = Place { uid: uid.clone(), epoch, stage, action };
+                let place = ActionPosition { uid: uid.clone(), epoch, stage, action };
                 self.begin_action(place, what);
             }
         }
         if let Some(due) = stages.get(last + 1).and_then(|next| next.not_after) {
             let wait = self.world_time(due).saturating_sub(self.world.now);
-            let errand = Errand::StageDue { uid: uid.clone(), epoch, stage: last + 1 };
-            self.plan_in(wait, Happening::Errand { generation: self.generation, errand });
+            let background_call = BackgroundCall::StageDue { uid: uid.clone(), epoch, stage: last + 1 };
+            self.plan_in(wait, SimEvent::BackgroundCall { generation: self.generation, background_call });
         }
     }
 
@@ -113,10 +113,10 @@ impl Simulation {
         self.after_action(uid, epoch);
     }
 
-    fn begin_action(&mut self, place: Place, action: &Action) {
+    fn begin_action(&mut self, place: ActionPosition, action: &Action) {
         let ignore = self.mutant == Mutant::IgnoresCancel;
         if self.plan(&place.uid, place.epoch).is_some_and(|p| p.cancelled && !ignore) {
-            self.action_ended(place, StepResult::Skipped);
+            self.action_ended(place, ActionResult::Skipped);
         } else if let Some(what) = volume_request(action) {
             self.request_volume(place, what);
         } else {
@@ -124,29 +124,29 @@ impl Simulation {
         }
     }
 
-    fn request_volume(&mut self, place: Place, what: VolumeRequest) {
+    fn request_volume(&mut self, place: ActionPosition, what: VolumeRequest) {
         // On a node without storage drivers nobody is asked.
-        let at_once = !self.stored || self.mutant == Mutant::AnswersTearDownsAtOnce;
+        let at_once = !self.has_storage_driver || self.mutant == Mutant::AnswersTearDownsAtOnce;
         if at_once && what == VolumeRequest::TearDown {
             let (uid, epoch) = place.key();
-            self.action_ended(place, StepResult::Ok);
+            self.action_ended(place, ActionResult::Ok);
             return self.after_action(&uid, epoch);
         }
-        let Place { uid, epoch, stage, action } = place;
+        let ActionPosition { uid, epoch, stage, action } = place;
         let from = VolumeRequestFrom::Plan { epoch, stage, action };
         self.post(self.generation, Event::VolumeRequested { request: VolumeRequestId { uid, from }, what });
     }
 
     /// An operation on volumes ended, or its plan was cancelled.
-    pub(super) fn volume_answered(&mut self, request: VolumeRequestId, result: StepResult) {
+    pub(super) fn volume_answered(&mut self, request: VolumeRequestId, result: ActionResult) {
         let uid = request.uid;
         let VolumeRequestFrom::Plan { epoch, stage, action } = request.from else {
             return self.volumes_swept(&uid, result);
         };
-        let place = Place { uid: uid.clone(), epoch, stage, action };
+        let place = ActionPosition { uid: uid.clone(), epoch, stage, action };
         let plan = self.plan(&uid, epoch).map(|plan| plan.stages.clone());
         let tears_down = |stages: Arc<Vec<Stage>>| {
-            matches!(stages[stage].actions[action], Action::TearDownVolumes) && result == StepResult::Ok
+            matches!(stages[stage].actions[action], Action::TearDownVolumes) && result == ActionResult::Ok
         };
         if plan.is_some_and(tears_down) {
             self.volumes_are_torn_down(&uid);
@@ -156,28 +156,28 @@ impl Simulation {
     }
 
     /// Tells an outcome. Whether the stage goes on is looked at by [`Self::after_action`].
-    fn action_ended(&mut self, place: Place, result: StepResult) {
+    fn action_ended(&mut self, place: ActionPosition, result: ActionResult) {
         let hide = self.mutant == Mutant::HidesFailures;
         let result = match result {
-            StepResult::Failed(_) if hide => StepResult::Ok,
+            ActionResult::Failed(_) if hide => ActionResult::Ok,
             other => other,
         };
         let bad = !matches!(
             result,
-            StepResult::Ok
-                | StepResult::Dirs { .. }
-                | StepResult::SandboxRunning { .. }
-                | StepResult::ContainerStarted { .. }
-                | StepResult::HookFailed { .. }
-                | StepResult::Expanded(_)
-                | StepResult::EnvFiles(_)
+            ActionResult::Ok
+                | ActionResult::Dirs { .. }
+                | ActionResult::SandboxRunning { .. }
+                | ActionResult::ContainerStarted { .. }
+                | ActionResult::HookFailed { .. }
+                | ActionResult::ExpandOutcome(_)
+                | ActionResult::EnvFiles(_)
         );
         if let Some(plan) = self.plan(&place.uid, place.epoch) {
             plan.open -= 1;
             plan.any_bad |= bad;
         }
-        let Place { uid, epoch, stage, action } = place;
-        self.post(self.generation, Event::StepDone { uid, epoch, stage, action, result });
+        let ActionPosition { uid, epoch, stage, action } = place;
+        self.post(self.generation, Event::ActionDone { uid, epoch, stage, action, result });
     }
 
     fn after_action(&mut self, uid: &PodUid, epoch: Epoch) {
@@ -198,10 +198,10 @@ impl Simulation {
         let (stages, from) = (plan.stages.clone(), plan.stage);
         for (stage, actions) in stages.iter().enumerate().skip(from) {
             for action in 0..actions.actions.len() {
-                let result = StepResult::Skipped;
+                let result = ActionResult::Skipped;
                 self.post(
                     self.generation,
-                    Event::StepDone { uid: uid.clone(), epoch, stage, action, result },
+                    Event::ActionDone { uid: uid.clone(), epoch, stage, action, result },
                 );
             }
         }
@@ -226,7 +226,7 @@ impl Simulation {
             return;
         }
         for place in cut {
-            self.action_ended(place, StepResult::Interrupted);
+            self.action_ended(place, ActionResult::Interrupted);
         }
         self.after_action(uid, epoch);
     }
@@ -236,14 +236,19 @@ impl Simulation {
     }
 
     /// A call of a plan was answered.
-    pub(super) fn answered(&mut self, place: Place, op: &Op, outcome: Result<Value, Failure>) {
+    pub(super) fn answered(
+        &mut self,
+        place: ActionPosition,
+        op: &WorldCall,
+        outcome: Result<WorldCallOutput, WorldCallFailure>,
+    ) {
         let cancelled = self.plan(&place.uid, place.epoch).is_some_and(|p| p.cancelled);
         let cancelled = cancelled && self.mutant != Mutant::IgnoresCancel;
         let Some(plan) = self.plan(&place.uid, place.epoch) else { return };
         let stages = plan.stages.clone();
         let action = &stages[place.stage].actions[place.action];
-        if let (Action::StartContainer(_), Op::Hook { id, .. }, Err(_)) = (action, op, &outcome) {
-            self.check.suspect(id);
+        if let (Action::StartContainer(_), WorldCall::Hook { id, .. }, Err(_)) = (action, op, &outcome) {
+            self.check.excuse_stop_of(id);
         }
         let left = |at| self.world_time(at).saturating_sub(self.world.now);
         match next(action, op, outcome, cancelled, &left) {
@@ -272,35 +277,35 @@ fn volume_request(action: &Action) -> Option<VolumeRequest> {
     })
 }
 
-fn first_call(action: &Action, now: Nanos, when: &dyn Fn(Mono) -> Nanos) -> Op {
+fn first_call(action: &Action, now: Nanos, when: &dyn Fn(Mono) -> Nanos) -> WorldCall {
     match action {
         Action::MakePodDirs { log_dir, containers } => {
-            Op::MakeDirs { log_dir: log_dir.clone(), containers: containers.clone() }
+            WorldCall::MakeDirs { log_dir: log_dir.clone(), containers: containers.clone() }
         }
-        Action::EnsureCgroup { spec } => Op::EnsureCgroup(spec.name.clone()),
+        Action::EnsureCgroup { spec } => WorldCall::EnsureCgroup(spec.name.clone()),
         Action::SetUpVolume { volume } | Action::ExpandVolume { volume, .. } => {
-            Op::SetUpVolume(volume.name.clone(), content_of(volume))
+            WorldCall::SetUpVolume(volume.name.clone(), content_of(volume))
         }
         // No container of this world has one.
-        Action::ReadEnvFiles { container, .. } => Op::SetUpVolume(container.clone(), None),
-        Action::KeepUserIds { ids } => Op::KeepUserIds(ids.clone()),
-        Action::RunSandbox { config, .. } => Op::RunSandbox(config.clone()),
-        Action::StartContainer(start) => Op::PrepareContainer(start.clone()),
+        Action::ReadEnvFiles { container, .. } => WorldCall::SetUpVolume(container.clone(), None),
+        Action::StoreUserIds { ids } => WorldCall::StoreUserIds(ids.clone()),
+        Action::RunSandbox { config, .. } => WorldCall::RunSandbox(config.clone()),
+        Action::StartContainer(start) => WorldCall::PrepareContainer(start.clone()),
         Action::StopContainer { id, name, deadline, pre_stop: Some(_), .. }
         | Action::PreStop { id, name, deadline, .. } => {
-            Op::Hook { id: id.clone(), name: name.clone(), until: Some(when(*deadline)) }
+            WorldCall::Hook { id: id.clone(), name: name.clone(), until: Some(when(*deadline)) }
         }
         Action::StopContainer { id, deadline, .. } => {
             let grace_secs = grace_left(when(*deadline).saturating_sub(now));
-            Op::Stop { id: id.clone(), grace_secs, hook_failed: false }
+            WorldCall::Stop { id: id.clone(), grace_secs, hook_failed: false }
         }
-        Action::StopSandbox { id } => Op::StopSandbox(id.clone()),
-        Action::RemoveContainer { id, .. } => Op::RemoveContainer(id.clone()),
-        Action::RemoveSandbox { id } => Op::RemoveSandbox(id.clone()),
-        Action::TearDownVolumes => Op::TearDownVolumes,
-        Action::DestroyCgroup { name } => Op::DestroyCgroup(name.clone()),
-        Action::RemovePodDir => Op::RemovePodDir,
-        Action::RemoveLogDir { name } => Op::RemoveLogDir(name.clone()),
+        Action::StopSandbox { id } => WorldCall::StopSandbox(id.clone()),
+        Action::RemoveContainer { id, .. } => WorldCall::RemoveContainer(id.clone()),
+        Action::RemoveSandbox { id } => WorldCall::RemoveSandbox(id.clone()),
+        Action::TearDownVolumes => WorldCall::TearDownVolumes,
+        Action::DestroyCgroup { name } => WorldCall::DestroyCgroup(name.clone()),
+        Action::RemovePodDir => WorldCall::RemovePodDir,
+        Action::RemoveLogDir { name } => WorldCall::RemoveLogDir(name.clone()),
     }
 }
 
@@ -318,8 +323,8 @@ pub(super) fn content_of(volume: &VolumeSetup) -> Option<String> {
 
 fn next(
     action: &Action,
-    op: &Op,
-    outcome: Result<Value, Failure>,
+    op: &WorldCall,
+    outcome: Result<WorldCallOutput, WorldCallFailure>,
     cancelled: bool,
     left: &dyn Fn(Mono) -> Nanos,
 ) -> Next {
@@ -327,73 +332,89 @@ fn next(
         return next_of_start(op, outcome, cancelled);
     }
     let hook_failed = |failed: bool| match failed {
-        true => StepResult::HookFailed { message: "the simulated hook failed".into() },
-        false => StepResult::Ok,
+        true => ActionResult::HookFailed { message: "the simulated hook failed".into() },
+        false => ActionResult::Ok,
     };
     match (action, op) {
-        (Action::StopContainer { id, deadline, .. }, Op::Hook { .. }) => {
+        (Action::StopContainer { id, deadline, .. }, WorldCall::Hook { .. }) => {
             let grace_secs = grace_left(left(*deadline));
-            return Next::Call(Op::Stop { id: id.clone(), grace_secs, hook_failed: outcome.is_err() });
+            return Next::Call(WorldCall::Stop { id: id.clone(), grace_secs, hook_failed: outcome.is_err() });
         }
-        (_, Op::Hook { .. }) => return Next::Done(hook_failed(outcome.is_err())),
+        (_, WorldCall::Hook { .. }) => return Next::Done(hook_failed(outcome.is_err())),
         // What the agent itself has set up goes first.
-        (_, Op::TearDownVolumes) if outcome.is_ok() => return Next::Request(VolumeRequest::TearDown),
-        (_, Op::Stop { hook_failed: failed, .. }) if outcome.is_ok() => {
+        (_, WorldCall::TearDownVolumes) if outcome.is_ok() => return Next::Request(VolumeRequest::TearDown),
+        (_, WorldCall::Stop { hook_failed: failed, .. }) if outcome.is_ok() => {
             return Next::Done(hook_failed(*failed));
         }
         _ => {}
     }
     match outcome {
-        Ok(Value::Dirs(log_numbers)) => Next::Done(StepResult::Dirs { log_numbers }),
-        Ok(Value::Sandbox(id)) => Next::Done(StepResult::SandboxRunning { id }),
+        Ok(WorldCallOutput::Dirs(log_numbers)) => Next::Done(ActionResult::Dirs { log_numbers }),
+        Ok(WorldCallOutput::Sandbox(id)) => Next::Done(ActionResult::SandboxRunning { id }),
         Ok(_) => after_removal(action, op),
         Err(failure) if failure.absent && op.absent_is_fine() => after_removal(action, op),
-        Err(failure) => Next::Done(StepResult::Failed(failure.told())),
+        Err(failure) => Next::Done(ActionResult::Failed(failure.told())),
     }
 }
 
 /// A container's log goes after the container.
-fn after_removal(action: &Action, op: &Op) -> Next {
+fn after_removal(action: &Action, op: &WorldCall) -> Next {
     match (action, op) {
-        (Action::RemoveContainer { log: Some(log), .. }, Op::RemoveContainer(_)) => {
-            Next::Call(Op::RemoveLogs(log.clone()))
+        (Action::RemoveContainer { log: Some(log), .. }, WorldCall::RemoveContainer(_)) => {
+            Next::Call(WorldCall::RemoveLogs(log.clone()))
         }
-        _ => Next::Done(StepResult::Ok),
+        _ => Next::Done(ActionResult::Ok),
     }
 }
 
-fn next_of_start(op: &Op, outcome: Result<Value, Failure>, cancelled: bool) -> Next {
+fn next_of_start(
+    op: &WorldCall,
+    outcome: Result<WorldCallOutput, WorldCallFailure>,
+    cancelled: bool,
+) -> Next {
     match (op, outcome) {
-        (Op::PrepareContainer(start), Ok(_)) => Next::Call(Op::Create(start.clone())),
-        (Op::Create(start), Ok(Value::Container(id))) => {
+        (WorldCall::PrepareContainer(start), Ok(_)) => Next::Call(WorldCall::Create(start.clone())),
+        (WorldCall::Create(start), Ok(WorldCallOutput::Container(id))) => {
             if cancelled {
-                return Next::Done(StepResult::Interrupted);
+                return Next::Done(ActionResult::Interrupted);
             }
-            Next::Call(Op::Start { start: start.clone(), id })
+            Next::Call(WorldCall::Start { start: start.clone(), id })
         }
-        (Op::Start { start, id }, Ok(_)) => Next::Call(Op::LinkLog { start: start.clone(), id: id.clone() }),
-        (Op::LinkLog { start, id }, _) if start.post_start.is_some() => {
-            Next::Call(Op::Hook { id: id.clone(), name: start.name.clone(), until: None })
+        (WorldCall::Start { start, id }, Ok(_)) => {
+            Next::Call(WorldCall::LinkLog { start: start.clone(), id: id.clone() })
         }
-        (Op::LinkLog { id, .. }, _) | (Op::Hook { id, .. }, Ok(_)) => {
-            Next::Done(StepResult::ContainerStarted { id: id.clone() })
+        (WorldCall::LinkLog { start, id }, _) if start.post_start.is_some() => {
+            Next::Call(WorldCall::Hook { id: id.clone(), name: start.name.clone(), until: None })
         }
-        (Op::Hook { id, .. }, Err(failure)) => start_failed(StartPoint::PostStart, Some(id.clone()), failure),
-        (Op::PrepareContainer(_), Err(failure)) => start_failed(StartPoint::Files, None, failure),
-        (Op::Start { id, .. }, Err(failure)) => start_failed(StartPoint::Start, Some(id.clone()), failure),
-        (_, Err(failure)) => start_failed(StartPoint::Create, None, failure),
+        (WorldCall::LinkLog { id, .. }, _) | (WorldCall::Hook { id, .. }, Ok(_)) => {
+            Next::Done(ActionResult::ContainerStarted { id: id.clone() })
+        }
+        (WorldCall::Hook { id, .. }, Err(failure)) => {
+            start_failed(StartFailurePoint::PostStart, Some(id.clone()), failure)
+        }
+        (WorldCall::PrepareContainer(_), Err(failure)) => {
+            start_failed(StartFailurePoint::Files, None, failure)
+        }
+        (WorldCall::Start { id, .. }, Err(failure)) => {
+            start_failed(StartFailurePoint::Start, Some(id.clone()), failure)
+        }
+        (_, Err(failure)) => start_failed(StartFailurePoint::Create, None, failure),
         (_, Ok(_)) => {
             let message = "the simulated runtime gave no id".into();
-            start_failed(StartPoint::Create, None, Failure { absent: false, unreachable: false, message })
+            start_failed(
+                StartFailurePoint::Create,
+                None,
+                WorldCallFailure { absent: false, unreachable: false, message },
+            )
         }
     }
 }
 
-fn start_failed(at: StartPoint, id: Option<model::ContainerId>, failure: Failure) -> Next {
-    Next::Done(StepResult::StartFailed { at, id, failure: failure.told() })
+fn start_failed(at: StartFailurePoint, id: Option<model::ContainerId>, failure: WorldCallFailure) -> Next {
+    Next::Done(ActionResult::StartFailed { at, id, failure: failure.told() })
 }
 
-impl Failure {
+impl WorldCallFailure {
     pub(super) fn told(self) -> CallFailure {
         CallFailure { unreachable: self.unreachable, message: self.message }
     }

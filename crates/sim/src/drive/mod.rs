@@ -3,17 +3,17 @@
 
 mod agent;
 mod attach;
-mod calls;
+mod background_calls;
 pub mod cluster;
-mod errands;
 mod executor;
-mod lies;
+mod false_readings;
 mod mutants;
 mod reading;
+pub(crate) mod scheduled_faults;
 mod signer;
 mod storage;
-pub(crate) mod trouble;
 mod volumes;
+mod world_calls;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,16 +25,16 @@ use model::k8s::Pod;
 use model::pod::Source;
 
 pub use agent::Agent;
-use calls::{Call, CallId};
-pub use calls::{Op, Value};
-use errands::Errand;
+use background_calls::BackgroundCall;
 pub use executor::LEAST_GRACE_SECS;
 pub use mutants::Mutant;
 use reading::{ReadStep, ReadingJob};
-use trouble::Trouble;
+use scheduled_faults::ScheduledFault;
 use volumes::{VolumeCallRun, VolumeCallStep};
+use world_calls::{Call, CallId};
+pub use world_calls::{WorldCall, WorldCallOutput};
 
-use crate::check::Checker;
+use crate::check::InvariantChecker;
 use crate::faults::Faults;
 use crate::queue::Queue;
 use crate::report::Log;
@@ -42,9 +42,9 @@ use crate::rng::Rng;
 use crate::scenario::Scenario;
 use crate::time::{MICRO, MILLI, Nanos, SECOND};
 use crate::workload::{Task, Workload};
-use crate::world::{Change, Fortune, World};
+use crate::world::{ProgramEvent, World, WorldChange};
 
-pub(crate) enum Happening {
+pub(crate) enum SimEvent {
     Dispatch {
         generation: u32,
     },
@@ -61,9 +61,9 @@ pub(crate) enum Happening {
         job: u64,
         step: ReadStep,
     },
-    Errand {
+    BackgroundCall {
         generation: u32,
-        errand: Errand,
+        background_call: BackgroundCall,
     },
     Hint {
         generation: u32,
@@ -74,19 +74,19 @@ pub(crate) enum Happening {
         generation: u32,
         event: Box<Event>,
     },
-    Fortune(Fortune),
+    ProgramEvent(ProgramEvent),
     Deliver {
         generation: u32,
         source: Source,
     },
     Task(usize),
-    Trouble(Trouble),
+    ScheduledFault(ScheduledFault),
     /// Whoever attaches volumes has its turn.
     Controller,
     /// The signer of a certificate has its turn.
     Sign(String),
     /// Plan everything again on a copy of the state: nothing may come of it.
-    Probe,
+    CheckReplanning,
 }
 
 pub struct Simulation {
@@ -96,7 +96,7 @@ pub struct Simulation {
     pub(crate) rng: Rng,
     pub(crate) faults: Faults,
     pub(crate) mutant: Mutant,
-    pub(crate) check: Checker,
+    pub(crate) check: InvariantChecker,
     pub(crate) log: Log,
     pub(crate) config: model::node::NodeConfig,
     pub(crate) facts: model::node::HostFacts,
@@ -105,16 +105,16 @@ pub struct Simulation {
     pub(crate) tasks: Vec<Option<Task>>,
     pub(crate) hints_by_id: bool,
     /// Whether there is a storage driver at all.
-    pub(crate) stored: bool,
+    pub(crate) has_storage_driver: bool,
     pub(crate) runtime_away: bool,
-    pub(crate) api_away: bool,
+    pub(crate) api_unreachable: bool,
     pub(crate) disk_full: bool,
     /// The runtime says that it is not ready, or only (`true`) its network.
     pub(crate) not_ready: Option<bool>,
     /// When the wall clock was last set.
     pub(crate) jumped: Option<Nanos>,
     pub(crate) events: u64,
-    queue: Queue<Happening>,
+    queue: Queue<SimEvent>,
     calls: BTreeMap<CallId, Call>,
     volume_calls: BTreeMap<CallId, VolumeCallRun>,
     /// Stop calls that wait for their container's end.
@@ -125,11 +125,11 @@ pub struct Simulation {
 
 impl Simulation {
     pub fn new(scenario: Scenario, rng: Rng, mutant: Mutant, log: Log) -> Self {
-        let Scenario { workload, troubles, faults, .. } = scenario;
+        let Scenario { workload, scheduled_faults, faults, .. } = scenario;
         let Workload { config, facts, images, tasks, hints_by_id, attaches } = workload;
         let mut world = World::new();
         world.images = images;
-        world.ghosts.of.extend(faults.ghosts_of.iter().cloned());
+        world.removed_but_listed.of.extend(faults.removed_but_listed_of.iter().cloned());
         world.storage.attachments.required = attaches;
         let sources = config.sources.iter().map(|s| (*s, BTreeMap::new())).collect();
         let mut sim = Self {
@@ -139,16 +139,16 @@ impl Simulation {
             rng,
             faults,
             mutant,
-            check: Checker::default(),
+            check: InvariantChecker::default(),
             log,
             config,
             facts,
             sources,
             tasks: Vec::new(),
             hints_by_id,
-            stored: tasks.iter().any(|(_, task)| matches!(task, Task::Driver { .. })),
+            has_storage_driver: tasks.iter().any(|(_, task)| matches!(task, Task::Driver { .. })),
             runtime_away: false,
-            api_away: false,
+            api_unreachable: false,
             disk_full: false,
             not_ready: None,
             jumped: None,
@@ -162,24 +162,24 @@ impl Simulation {
         };
         for (number, (at, task)) in tasks.into_iter().enumerate() {
             sim.tasks.push(Some(task));
-            sim.plan_at(at, Happening::Task(number));
+            sim.plan_at(at, SimEvent::Task(number));
         }
-        for (at, trouble) in troubles {
-            sim.plan_at(at, Happening::Trouble(trouble));
+        for (at, fault) in scheduled_faults {
+            sim.plan_at(at, SimEvent::ScheduledFault(fault));
         }
-        sim.plan_in(SECOND, Happening::Probe);
+        sim.plan_in(SECOND, SimEvent::CheckReplanning);
         if attaches {
-            sim.plan_in(SECOND, Happening::Controller);
+            sim.plan_in(SECOND, SimEvent::Controller);
         }
         sim.start_agent();
         sim
     }
 
-    pub(crate) fn plan_at(&mut self, at: Nanos, what: Happening) {
+    pub(crate) fn plan_at(&mut self, at: Nanos, what: SimEvent) {
         self.queue.plan(at.max(self.world.now), what);
     }
 
-    pub(crate) fn plan_in(&mut self, wait: Nanos, what: Happening) {
+    pub(crate) fn plan_in(&mut self, wait: Nanos, what: SimEvent) {
         self.queue.plan(self.world.now.saturating_add(wait), what);
     }
 
@@ -193,7 +193,7 @@ impl Simulation {
         while self.check.violation.is_none() {
             let Some((at, what)) = self.queue.next_until(end) else { break };
             self.world.now = self.world.now.max(at);
-            self.happen(what);
+            self.handle(what);
             self.drain_world();
         }
         if self.check.violation.is_none() {
@@ -201,35 +201,37 @@ impl Simulation {
         }
     }
 
-    fn happen(&mut self, what: Happening) {
+    fn handle(&mut self, what: SimEvent) {
         match what {
-            Happening::Dispatch { generation } => self.dispatch(generation),
-            Happening::Timers { generation } => self.timers_due(generation),
-            Happening::Apply(call) => self.apply(call),
-            Happening::GraceOver(call) => self.grace_over(call),
-            Happening::Reply(call) => self.reply(call),
-            Happening::Volume(step) => self.volume_call_goes_on(step),
-            Happening::Read { job, step } => self.read_step(job, step),
-            Happening::Errand { generation, errand } => self.run_errand(generation, errand),
-            Happening::Hint { generation, hint } => self.post(generation, Event::Hint(hint)),
-            Happening::Again { generation, event } => self.post_once(generation, *event),
-            Happening::Fortune(Fortune::Ends { id, code }) => {
+            SimEvent::Dispatch { generation } => self.dispatch(generation),
+            SimEvent::Timers { generation } => self.timers_due(generation),
+            SimEvent::Apply(call) => self.apply(call),
+            SimEvent::GraceOver(call) => self.grace_over(call),
+            SimEvent::Reply(call) => self.reply(call),
+            SimEvent::Volume(step) => self.volume_call_goes_on(step),
+            SimEvent::Read { job, step } => self.read_step(job, step),
+            SimEvent::BackgroundCall { generation, background_call } => {
+                self.run_background_call(generation, background_call)
+            }
+            SimEvent::Hint { generation, hint } => self.post(generation, Event::Hint(hint)),
+            SimEvent::Again { generation, event } => self.post_once(generation, *event),
+            SimEvent::ProgramEvent(ProgramEvent::Ends { id, code }) => {
                 self.world.ends(&id, code);
                 self.check.container_ended(&self.world, &id);
             }
-            Happening::Deliver { generation, source } => self.deliver(generation, source),
-            Happening::Task(number) => self.run_task(number),
-            Happening::Trouble(trouble) => self.trouble(trouble),
-            Happening::Controller => self.controller_turn(),
-            Happening::Sign(request) => self.sign(request),
-            Happening::Probe => self.probe(),
+            SimEvent::Deliver { generation, source } => self.deliver(generation, source),
+            SimEvent::Task(number) => self.run_task(number),
+            SimEvent::ScheduledFault(fault) => self.apply_scheduled_fault(fault),
+            SimEvent::Controller => self.run_attach_controller(),
+            SimEvent::Sign(request) => self.sign(request),
+            SimEvent::CheckReplanning => self.check_replanning(),
         }
     }
 
     /// What the world wants to do or tell after something happened in it.
     fn drain_world(&mut self) {
-        for (at, fortune) in std::mem::take(&mut self.world.fortunes) {
-            self.plan_at(at, Happening::Fortune(fortune));
+        for (at, fortune) in std::mem::take(&mut self.world.program_events) {
+            self.plan_at(at, SimEvent::ProgramEvent(fortune));
         }
         let changes = std::mem::take(&mut self.world.changes);
         if changes.is_empty() {
@@ -238,92 +240,96 @@ impl Simulation {
         self.finish_stops();
         self.check.world_changed(&self.world, &changes);
         for change in changes {
-            self.tell(change);
+            self.send_hint_about(change);
         }
     }
 
-    fn tell(&mut self, change: Change) {
+    fn send_hint_about(&mut self, change: WorldChange) {
         let now = self.world.now;
         if self.agent.is_none() || self.runtime_away || self.faults.loses_hint(&mut self.rng, now) {
             return;
         }
         let hint = match change {
-            Change::Images => Hint::Images,
-            Change::Runtime { id, .. } if self.hints_by_id => Hint::Id(id),
-            Change::Runtime { uid, .. } => Hint::Pod(uid),
+            WorldChange::Images => Hint::Images,
+            WorldChange::Runtime { id, .. } if self.hints_by_id => Hint::ContainerOrSandbox(id),
+            WorldChange::Runtime { uid, .. } => Hint::Pod(uid),
         };
         let times = 1 + u32::from(self.faults.doubles_hint(&mut self.rng, now));
         for _ in 0..times {
-            self.hint_soon(hint.clone());
+            self.schedule_hint(hint.clone());
         }
         if self.faults.invents_hint(&mut self.rng, now) {
             let id = format!("{:016x}", self.rng.number());
-            self.hint_soon(Hint::Id(id));
+            self.schedule_hint(Hint::ContainerOrSandbox(id));
         }
     }
 
-    pub(crate) fn hint_soon(&mut self, hint: Hint) {
+    pub(crate) fn schedule_hint(&mut self, hint: Hint) {
         let wait = self.rng.between(100 * MICRO, 30 * MILLI);
-        self.plan_in(wait, Happening::Hint { generation: self.generation, hint });
+        self.plan_in(wait, SimEvent::Hint { generation: self.generation, hint });
     }
 
     pub(crate) fn perform(&mut self, effect: Effect) {
         self.look_at_files(&effect);
         match effect {
             Effect::Observe(scope) => self.begin_reading(scope),
-            Effect::CheckRuntime { .. } => self.errand_soon(Errand::CheckRuntime),
-            Effect::Run { uid, epoch, stages } => self.begin_plan(uid, epoch, stages),
-            Effect::Cancel { uid, epoch } => self.cancel_plan(&uid, epoch),
-            Effect::InspectImage { image } => self.errand_soon(Errand::Inspect(image)),
+            Effect::CheckRuntime { .. } => self.schedule_background_call(BackgroundCall::CheckRuntime),
+            Effect::RunPlan { uid, epoch, stages } => self.begin_plan(uid, epoch, stages),
+            Effect::CancelPlan { uid, epoch } => self.cancel_plan(&uid, epoch),
+            Effect::InspectImage { image } => self.schedule_background_call(BackgroundCall::Inspect(image)),
             Effect::PullImage { pull, .. } => self.begin_pull(pull),
             Effect::WatchObject { key } => {
                 if let Some(agent) = &mut self.agent {
                     agent.watching.insert(key.clone());
                 }
-                self.errand_soon(Errand::LookAt(key));
+                self.schedule_background_call(BackgroundCall::ReadObject(key));
             }
             Effect::UnwatchObject { key } => {
                 if let Some(agent) = &mut self.agent {
                     agent.watching.remove(&key);
                 }
             }
-            Effect::ReadStorage { key } => self.errand_soon(Errand::ReadStorage(key)),
-            Effect::RequestToken { wanted } => self.errand_soon(Errand::Token(wanted)),
+            Effect::ReadStorageObject { key } => {
+                self.schedule_background_call(BackgroundCall::ReadStorageObject(key))
+            }
+            Effect::RequestToken { wanted } => self.schedule_background_call(BackgroundCall::Token(wanted)),
             Effect::FollowCertificateRequests { .. } => self.follow_requests(),
             Effect::RequestCertificate { source, call, wanted } => {
-                self.errand_soon(Errand::AskCertificate { source, call, wanted });
+                self.schedule_background_call(BackgroundCall::AskCertificate { source, call, wanted });
             }
-            Effect::TellVolumesInUse { volumes } => self.tell_in_use(volumes),
+            Effect::ReportVolumesInUse { volumes } => self.set_volumes_in_use_to_send(volumes),
             Effect::SetTimer { key, at } => self.set_timer(key, at),
-            Effect::PublishStatus { uid, status } => {
+            Effect::StatusChanged { uid, status } => {
                 let incarnation = self.check.status_published(&self.world, &uid, &status);
-                self.check.note(incarnation);
+                self.check.add_violation(incarnation);
             }
-            Effect::Forget { uid } => self.check.pod_forgotten(&uid),
+            Effect::ForgetPod { uid } => self.check.pod_forgotten(&uid),
             Effect::EnsureCgroups { specs } => {
                 self.world.cgroups.extend(specs.into_iter().map(|s| s.name));
             }
-            Effect::ListLeftovers => self.errand_soon(Errand::ListLeftovers),
+            Effect::ListPodArtifacts => self.schedule_background_call(BackgroundCall::ListPodArtifacts),
             Effect::Sweep(sweep) => self.begin_sweep(sweep),
             Effect::CallApi(call) => self.call_api(call),
             Effect::RunProbe { uid, container, kind, id, .. } => {
-                self.errand_soon(Errand::Probe { uid, container, kind, id });
+                self.schedule_background_call(BackgroundCall::Probe { uid, container, kind, id });
             }
-            Effect::KeepProbeRecord { uid, record } => self.world.disk.keep_probes(&uid, record),
-            Effect::UpdateVolume { uid, volume } => self.errand_soon(Errand::UpdateVolume { uid, volume }),
+            Effect::StoreProbeRecord { uid, record } => self.world.disk.keep_probes(&uid, record),
+            Effect::UpdateVolume { uid, volume } => {
+                self.schedule_background_call(BackgroundCall::UpdateVolume { uid, volume })
+            }
             Effect::CallVolume { id, call } => self.call_volume(id, call),
             Effect::CancelVolumeCall { id } => self.cancel_volume_call(id),
             Effect::AnswerVolumeRequest { request, result } => self.volume_answered(request, result),
             // Its pods have no limits of local storage, so that none is measured.
             Effect::MeasureDisk { .. } => {}
             // No credential plugins are configured in the simulated world.
-            Effect::AskPlugins { .. } | Effect::NoteAccess { .. } => {}
+            Effect::AskCredentialPlugins { .. } | Effect::RecordImageAccess { .. } => {}
             Effect::RecordEvent { .. }
             | Effect::RecordClaimEvent { .. }
             | Effect::RecordNodeEvent { .. }
-            | Effect::TellDriverPeriods { .. }
-            | Effect::AskDriver { .. }
-            | Effect::FollowTrustBundles
+            | Effect::SetDriverUpdatePeriods { .. }
+            | Effect::RefreshDriverNodeInfo { .. }
+            | Effect::WatchTrustBundles
             | Effect::Log { .. } => {}
         }
     }

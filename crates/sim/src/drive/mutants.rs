@@ -8,9 +8,9 @@ use std::sync::Arc;
 use decide::csi::{CsiVolumes, VolumeCallAnswer};
 use decide::effect::{ApiCall, PodObject};
 use decide::lifecycle::Lifecycle;
-use decide::witness::{MOST_DOUBTS, Witness};
+use decide::observation_guard::{MAX_CONTRADICTIONS, ObservationGuard};
 use decide::{Action, Effect, Event, NodeState, Stage, TimerKey};
-use model::csi::{FoundVolume, VolumeId};
+use model::csi::{CsiVolumeOnDisk, VolumeId};
 use model::k8s::{PersistentVolumeClaim, Pod};
 use model::pod::Source;
 use model::storage::{StorageObject, StorageState};
@@ -41,7 +41,7 @@ pub enum Mutant {
     /// Never tells what became of requests for certificates.
     LosesCertificateNews,
     /// Reads nobody while one pod is stuck.
-    SharesFate,
+    BlocksAllReadings,
     /// Has volumes published that were not staged.
     SkipsStaging,
     /// Keeps no record of volumes.
@@ -63,7 +63,7 @@ pub enum Mutant {
     /// Publishes a pod that has ended as running.
     TerminalPhaseFlips,
     /// Overlooks that a pod is marked for deletion.
-    DeafToDeletion,
+    IgnoresDeletion,
     /// Gives more time whenever a source speaks.
     GraceGrows,
     /// Stops sidecars together with what they serve.
@@ -75,7 +75,7 @@ pub enum Mutant {
     /// Does not remember that directories, volumes and cgroup were made.
     ForgetsPrepared,
     /// Takes containers of an earlier agent for those of another definition.
-    DistrustsPast,
+    ForgetsContainerHashes,
     /// Does not remember how often a container crashed.
     ForgetsBackOffs,
     /// Takes a claim for bound as soon as it is there.
@@ -83,7 +83,7 @@ pub enum Mutant {
     /// Overlooks that a claim is for one pod.
     SharesClaims,
     /// Believes every reading at once, whatever the runtime said before.
-    BelievesEverything,
+    AcceptsEveryReading,
     /// Does not wait until a volume is attached.
     IgnoresAttachments,
     /// Counts as used only what pods are to have, and not what is still on the node.
@@ -112,7 +112,7 @@ impl Mutant {
         Mutant::DropsTimers,
         Mutant::LosesObjectNews,
         Mutant::LosesCertificateNews,
-        Mutant::SharesFate,
+        Mutant::BlocksAllReadings,
         Mutant::SkipsStaging,
         Mutant::SkipsRecords,
         Mutant::GivesUpEarly,
@@ -124,17 +124,17 @@ impl Mutant {
     pub const DECISIONS: [Mutant; 21] = [
         Mutant::ForgetsMutations,
         Mutant::TerminalPhaseFlips,
-        Mutant::DeafToDeletion,
+        Mutant::IgnoresDeletion,
         Mutant::GraceGrows,
         Mutant::StopsAtOnce,
         Mutant::ReleasesEarly,
         Mutant::DeletesObjectEarly,
         Mutant::ForgetsPrepared,
-        Mutant::DistrustsPast,
+        Mutant::ForgetsContainerHashes,
         Mutant::ForgetsBackOffs,
         Mutant::IgnoresBinding,
         Mutant::SharesClaims,
-        Mutant::BelievesEverything,
+        Mutant::AcceptsEveryReading,
         Mutant::IgnoresAttachments,
         Mutant::ForgetsWhatIsStaged,
         Mutant::ForgetsRemovals,
@@ -148,7 +148,7 @@ impl Mutant {
     /// Every mistake, with the kind of run that shows it best.
     pub fn all() -> Vec<(Mutant, Profile)> {
         let profile = |mutant: Mutant| match mutant {
-            Mutant::SharesFate => Profile::Stuck,
+            Mutant::BlocksAllReadings => Profile::Stuck,
             Mutant::FailsTheWholeReading => Profile::Refused,
             Mutant::ForgetsRemovals => Profile::Ghosts,
             Mutant::LosesCertificateNews | Mutant::MixesKeys => Profile::Certificates,
@@ -166,7 +166,9 @@ impl Mutant {
             | Mutant::SharesClaims
             | Mutant::IgnoresAttachments
             | Mutant::ForgetsWhatIsStaged => Profile::Storage,
-            Mutant::HidesFailures | Mutant::DistrustsPast | Mutant::BelievesEverything => Profile::Faults,
+            Mutant::HidesFailures | Mutant::ForgetsContainerHashes | Mutant::AcceptsEveryReading => {
+                Profile::Faults
+            }
             _ => Profile::Calm,
         };
         Self::DRIVER.into_iter().chain(Self::DECISIONS).map(|mutant| (mutant, profile(mutant))).collect()
@@ -192,17 +194,19 @@ impl Mutant {
     }
 
     fn before(self, state: &mut NodeState, event: &mut Event) {
-        let spoken = matches!(event, Event::Pods { .. } | Event::PodChanged { .. });
+        let spoken = matches!(event, Event::PodSetDelivered { .. } | Event::PodChanged { .. });
         match (self, event) {
-            (Mutant::DeafToDeletion, Event::Pods { pods, .. }) => pods.iter_mut().for_each(unmark),
-            (Mutant::DeafToDeletion, Event::PodChanged { pod, .. }) => unmark(pod),
+            (Mutant::IgnoresDeletion, Event::PodSetDelivered { pods, .. }) => {
+                pods.iter_mut().for_each(unmark)
+            }
+            (Mutant::IgnoresDeletion, Event::PodChanged { pod, .. }) => unmark(pod),
             (
                 Mutant::IgnoresBinding | Mutant::SharesClaims,
-                Event::StorageRead { state: StorageState::Is(StorageObject::Claim(claim)), .. },
+                Event::StorageRead { state: StorageState::Present(StorageObject::Claim(claim)), .. },
             ) => self.misread(Arc::make_mut(claim)),
             (
                 Mutant::SharesClaims,
-                Event::StorageRead { state: StorageState::Is(StorageObject::Volume(volume)), .. },
+                Event::StorageRead { state: StorageState::Present(StorageObject::Volume(volume)), .. },
             ) => {
                 if let Some(spec) = &mut Arc::make_mut(volume).spec {
                     spec.access_modes = Some(vec!["ReadWriteMany".into()]);
@@ -218,7 +222,7 @@ impl Mutant {
                 Mutant::OverlooksUsers | Mutant::OverlooksBrokenRecords,
                 Event::VolumeCallEnded { result: Ok(VolumeCallAnswer::Records(found)), .. },
             ) => self.overlook(found),
-            (Mutant::DistrustsPast, Event::Observed(seen)) => {
+            (Mutant::ForgetsContainerHashes, Event::Observed(seen)) => {
                 for pod in &mut seen.pods {
                     if pod.containers.iter().any(|c| c.created_at < state.started) {
                         let old = |c: &&mut model::observed::ObservedContainer| c.created_at < state.started;
@@ -232,24 +236,28 @@ impl Mutant {
             match (self, &mut entry.lifecycle) {
                 (Mutant::ForgetsMutations, _) => {
                     entry.last_mutation = Mono::ZERO;
-                    entry.unread = false;
+                    entry.unread_since_mutation = false;
                 }
-                (Mutant::BelievesEverything, _) => {
-                    for number in 0..MOST_DOUBTS {
-                        entry.witness.doubt(&[number.to_string()], Mono::ZERO, Mono::ZERO);
+                (Mutant::AcceptsEveryReading, _) => {
+                    for number in 0..MAX_CONTRADICTIONS {
+                        entry.observation_guard.needs_confirmation(
+                            &[number.to_string()],
+                            Mono::ZERO,
+                            Mono::ZERO,
+                        );
                     }
                 }
-                (Mutant::ForgetsRemovals, _) => entry.witness = Witness::default(),
+                (Mutant::ForgetsRemovals, _) => entry.observation_guard = ObservationGuard::default(),
                 (Mutant::GraceGrows, Lifecycle::Terminating(end)) if spoken => end.grace_secs += 20,
-                (Mutant::ForgetsPrepared, Lifecycle::Syncing) => entry.ledger.prepared = false,
-                (Mutant::ForgetsBackOffs, _) => entry.ledger.crash.clear(),
+                (Mutant::ForgetsPrepared, Lifecycle::Syncing) => entry.ledger.prerequisites_ready = false,
+                (Mutant::ForgetsBackOffs, _) => entry.ledger.crash_back_offs.clear(),
                 _ => {}
             }
         }
     }
 
     /// When it is looked who has a volume, and not which volumes a pod has.
-    fn overlook(self, found: &mut Vec<FoundVolume>) {
+    fn overlook(self, found: &mut Vec<CsiVolumeOnDisk>) {
         let of_node = found.iter().any(|one| one.pod.is_none());
         if self == Mutant::OverlooksUsers && of_node {
             found.retain(|one| one.pod.is_none());
@@ -269,7 +277,9 @@ impl Mutant {
         effects: &mut Vec<Effect>,
     ) {
         match self {
-            Mutant::PublishesForGoingPods if effects.iter().any(|e| matches!(e, Effect::Cancel { .. })) => {
+            Mutant::PublishesForGoingPods
+                if effects.iter().any(|e| matches!(e, Effect::CancelPlan { .. })) =>
+            {
                 // They are not told that their pod is going.
                 state.csi_volumes = before;
                 effects.retain(|effect| {
@@ -286,11 +296,11 @@ impl Mutant {
             }
             Mutant::ForgetsWhatIsStaged => {
                 let told = effects.len();
-                effects.retain(|effect| !matches!(effect, Effect::TellVolumesInUse { .. }));
+                effects.retain(|effect| !matches!(effect, Effect::ReportVolumesInUse { .. }));
                 let volumes = wanted(state);
                 let known = state.csi_volumes.on_node().is_some();
                 if known && (told != effects.len() || volumes != wanted_before) {
-                    effects.push(Effect::TellVolumesInUse { volumes });
+                    effects.push(Effect::ReportVolumesInUse { volumes });
                 }
             }
             _ => {}
@@ -311,19 +321,19 @@ impl Mutant {
         let mut more = Vec::new();
         for effect in effects.iter_mut() {
             match (self, effect) {
-                (Mutant::TerminalPhaseFlips, Effect::PublishStatus { uid, status })
+                (Mutant::TerminalPhaseFlips, Effect::StatusChanged { uid, status })
                     if ended.contains(uid) =>
                 {
                     Arc::make_mut(status).phase = Some("Running".into());
                 }
-                (Mutant::StopsAtOnce, Effect::Run { stages, .. }) => *stages = Arc::new(at_once(stages)),
-                (Mutant::ReleasesEarly, Effect::Run { stages, .. }) => {
+                (Mutant::StopsAtOnce, Effect::RunPlan { stages, .. }) => *stages = Arc::new(at_once(stages)),
+                (Mutant::ReleasesEarly, Effect::RunPlan { stages, .. }) => {
                     let stops = |s: &&mut Stage| s.actions.iter().any(is_stop);
                     if let Some(first) = Arc::make_mut(stages).iter_mut().find(stops) {
                         first.actions.push(Action::TearDownVolumes);
                     }
                 }
-                (Mutant::DeletesObjectEarly, Effect::PublishStatus { uid, .. }) => {
+                (Mutant::DeletesObjectEarly, Effect::StatusChanged { uid, .. }) => {
                     more.extend(state.pods.get(uid).and_then(early_deletion));
                 }
                 _ => {}

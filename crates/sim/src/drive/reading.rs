@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use decide::Event;
-use decide::state::KnownPod;
+use decide::state::PreviousObservation;
 use model::observed::{
     ContainerState, EXIT_CODE_UNKNOWN, Observation, ObservedContainer, ObservedPod, ObservedSandbox, Scope,
 };
 use model::{ContainerId, FullName, Mono, PodUid, SandboxId, Wall};
 
-use super::{Happening, Mutant, Simulation};
+use super::{Mutant, SimEvent, Simulation};
 use crate::faults::Faults;
 use crate::time::SECOND;
-use crate::workload::twist;
+use crate::workload::make_observed_extreme;
 use crate::world::{Container, Sandbox, World};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,7 +30,7 @@ pub struct ReadingJob {
     generation: u32,
     at: Mono,
     scope: Scope,
-    known: BTreeMap<PodUid, KnownPod>,
+    known: BTreeMap<PodUid, PreviousObservation>,
     faults: Faults,
     sandboxes: Vec<(SandboxId, Sandbox)>,
     containers: Vec<(ContainerId, ContainerState, PodUid, FullName)>,
@@ -40,7 +40,7 @@ pub struct ReadingJob {
 /// What the runtime answers instead of a status.
 const REFUSAL: &str = "check network namespace closed: device or resource busy";
 
-enum Part<T> {
+enum StatusOutcome<T> {
     /// It is gone since the list was made.
     Gone,
     Read(T),
@@ -52,7 +52,7 @@ impl Simulation {
     pub(super) fn begin_reading(&mut self, scope: Scope) {
         let Some(agent) = &mut self.agent else { return };
         let at = agent.clock.mono(self.world.now);
-        let known = agent.state.known_readings(&scope, at);
+        let known = agent.state.previous_observations(&scope, at);
         let of_pod = match &scope {
             Scope::Pod(uid) => Some(uid.clone()),
             Scope::All => None,
@@ -60,7 +60,7 @@ impl Simulation {
         let job = self.number();
         let (now, away) = (self.world.now, self.runtime_away);
         let generation = self.generation;
-        let dragged = self.mutant == Mutant::SharesFate && self.faults.victim.is_some();
+        let dragged = self.mutant == Mutant::BlocksAllReadings && self.faults.stuck_pod.is_some();
         let fails = away || dragged || self.faults.reading_fails(&mut self.rng, now, of_pod.as_ref());
         let reading = ReadingJob {
             generation,
@@ -76,7 +76,7 @@ impl Simulation {
         if fails {
             let hangs = !away && self.rng.per_mille(100);
             let wait = if hangs { 120 * SECOND } else { self.faults.reading_hop(&mut self.rng, now) };
-            return self.plan_in(wait, Happening::Read { job, step: ReadStep::Fail });
+            return self.plan_in(wait, SimEvent::Read { job, step: ReadStep::Fail });
         }
         let mut then = 0;
         let mut steps = vec![ReadStep::Sandboxes, ReadStep::Containers];
@@ -89,7 +89,7 @@ impl Simulation {
             if self.mutant == Mutant::LateReadingTimes && step == ReadStep::Deliver {
                 then += self.rng.below(2 * SECOND);
             }
-            self.plan_in(then, Happening::Read { job, step });
+            self.plan_in(then, SimEvent::Read { job, step });
         }
     }
 
@@ -154,13 +154,13 @@ impl ReadingJob {
     }
 
     fn list_sandboxes(&mut self, world: &World) {
-        let listed = world.sandboxes.iter().chain(&world.ghosts.sandboxes);
+        let listed = world.sandboxes.iter().chain(&world.removed_but_listed.sandboxes);
         let listed = listed.filter(|(_, s)| self.wants(&s.uid));
         self.sandboxes = listed.map(|(id, s)| (id.clone(), s.clone())).collect();
     }
 
     fn list_containers(&mut self, world: &World) {
-        let listed = world.containers.values().chain(world.ghosts.containers.values());
+        let listed = world.containers.values().chain(world.removed_but_listed.containers.values());
         let listed = listed.filter(|c| self.wants(&c.uid));
         let info = |c: &Container| (c.id.clone(), c.shown_state(), c.uid.clone(), c.full_name.clone());
         self.containers = listed.map(info).collect();
@@ -173,9 +173,9 @@ impl ReadingJob {
                 .entry(listed.uid.clone())
                 .or_insert_with(|| ObservedPod::empty(listed.uid.clone(), listed.full_name.clone()));
             match self.sandbox(world, id, listed) {
-                Part::Gone => {}
-                Part::Read(sandbox) => pod.sandboxes.push(sandbox),
-                Part::Listed(sandbox) => {
+                StatusOutcome::Gone => {}
+                StatusOutcome::Read(sandbox) => pod.sandboxes.push(sandbox),
+                StatusOutcome::Listed(sandbox) => {
                     pod.missing_status.insert(id.to_string(), REFUSAL.into());
                     pod.sandboxes.push(sandbox);
                 }
@@ -185,9 +185,9 @@ impl ReadingJob {
             let pod =
                 pods.entry(uid.clone()).or_insert_with(|| ObservedPod::empty(uid.clone(), full_name.clone()));
             match self.container(world, id, *state, uid) {
-                Part::Gone => {}
-                Part::Read(container) => pod.containers.push(container),
-                Part::Listed(container) => {
+                StatusOutcome::Gone => {}
+                StatusOutcome::Read(container) => pod.containers.push(container),
+                StatusOutcome::Listed(container) => {
                     pod.missing_status.insert(id.to_string(), REFUSAL.into());
                     pod.containers.push(container);
                 }
@@ -195,9 +195,9 @@ impl ReadingJob {
         }
         let same = |mut pod: ObservedPod| {
             pod.sort();
-            twist(&mut pod);
+            make_observed_extreme(&mut pod);
             match self.known.get(&pod.uid) {
-                Some(KnownPod { pod: known, .. }) if **known == pod => known.clone(),
+                Some(PreviousObservation { pod: known, .. }) if **known == pod => known.clone(),
                 _ => Arc::new(pod),
             }
         };
@@ -206,7 +206,7 @@ impl ReadingJob {
 
     /// The status was refused before, and it is too early to ask again.
     fn asked_before(&self, uid: &PodUid, id: &str) -> bool {
-        let known = self.known.get(uid).filter(|known| !known.ask_again);
+        let known = self.known.get(uid).filter(|known| !known.retry_missing_status);
         known.is_some_and(|known| known.pod.missing_status.contains_key(id))
     }
 
@@ -214,19 +214,19 @@ impl ReadingJob {
         self.known.get(uid).is_some_and(|known| !known.pod.missing_status.contains_key(id))
     }
 
-    fn sandbox(&self, world: &World, id: &SandboxId, listed: &Sandbox) -> Part<ObservedSandbox> {
+    fn sandbox(&self, world: &World, id: &SandboxId, listed: &Sandbox) -> StatusOutcome<ObservedSandbox> {
         let known = self.known.get(&listed.uid);
         let old = known.and_then(|known| known.pod.sandboxes.iter().find(|s| s.id == *id));
         let same = old.filter(|s| s.ready == listed.ready);
         if let Some(old) = same.filter(|_| self.asked_before(&listed.uid, id.as_str())) {
-            return Part::Listed(old.clone());
+            return StatusOutcome::Listed(old.clone());
         }
         let read = same.filter(|_| self.was_read(&listed.uid, id.as_str()));
         if let Some(old) = read.filter(|s| !s.ready || !s.ips.is_empty()) {
-            return Part::Read(old.clone());
+            return StatusOutcome::Read(old.clone());
         }
-        let Some(now) = world.sandboxes.get(id).or_else(|| world.ghosts.sandboxes.get(id)) else {
-            return Part::Gone;
+        let Some(now) = world.sandboxes.get(id).or_else(|| world.removed_but_listed.sandboxes.get(id)) else {
+            return StatusOutcome::Gone;
         };
         let refused = self.faults.refuses_sandbox(&listed.uid);
         let (ready, network) = match refused {
@@ -243,7 +243,7 @@ impl ReadingJob {
             ips: if ready && !refused { now.ips.clone() } else { Vec::new() },
             runtime_handler: String::new(),
         };
-        if refused { Part::Listed(sandbox) } else { Part::Read(sandbox) }
+        if refused { StatusOutcome::Listed(sandbox) } else { StatusOutcome::Read(sandbox) }
     }
 
     fn container(
@@ -252,19 +252,20 @@ impl ReadingJob {
         id: &ContainerId,
         listed: ContainerState,
         uid: &PodUid,
-    ) -> Part<ObservedContainer> {
+    ) -> StatusOutcome<ObservedContainer> {
         let known = self.known.get(uid);
         let old = known.and_then(|known| known.pod.containers.iter().find(|c| c.id == *id));
         let same = old.filter(|c| c.state == listed);
         if let Some(old) = same.filter(|_| self.asked_before(uid, id.as_str())) {
-            return Part::Listed(old.clone());
+            return StatusOutcome::Listed(old.clone());
         }
         let settled = matches!(listed, ContainerState::Running | ContainerState::Exited);
         if let Some(old) = same.filter(|_| settled && self.was_read(uid, id.as_str())) {
-            return Part::Read(old.clone());
+            return StatusOutcome::Read(old.clone());
         }
-        let Some(now) = world.containers.get(id).or_else(|| world.ghosts.containers.get(id)) else {
-            return Part::Gone;
+        let Some(now) = world.containers.get(id).or_else(|| world.removed_but_listed.containers.get(id))
+        else {
+            return StatusOutcome::Gone;
         };
         let refused = self.faults.refuses_container(uid);
         let state = if refused { listed } else { now.shown_state() };
@@ -298,6 +299,6 @@ impl ReadingJob {
             resources: None,
             user: None,
         };
-        if refused { Part::Listed(container) } else { Part::Read(container) }
+        if refused { StatusOutcome::Listed(container) } else { StatusOutcome::Read(container) }
     }
 }

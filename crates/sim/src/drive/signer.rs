@@ -6,9 +6,9 @@ use decide::Event;
 use decide::effect::Action;
 use model::pod_certificate::{CertificateRequested, CertificateSource, CertificateWanted};
 
-use super::errands::Errand;
+use super::background_calls::BackgroundCall;
 use super::executor::content_of;
-use super::{Happening, Mutant, Simulation};
+use super::{Mutant, SimEvent, Simulation};
 use crate::check::Violation;
 use crate::time::{MILLI, SECOND};
 use crate::world::{DENIES, names_in};
@@ -18,7 +18,7 @@ impl Simulation {
         if let Some(agent) = &mut self.agent {
             agent.follows_requests = true;
         }
-        self.errand_soon(Errand::ShowRequests);
+        self.schedule_background_call(BackgroundCall::ShowRequests);
     }
 
     /// A set that is told is the set of that moment: a watch keeps its order.
@@ -34,9 +34,9 @@ impl Simulation {
         call: u64,
         wanted: &CertificateWanted,
     ) -> Event {
-        let fails = self.api_away || self.faults.pull_fails(&mut self.rng, self.world.now);
+        let fails = self.api_unreachable || self.faults.pull_fails(&mut self.rng, self.world.now);
         // It has its effect now and then, although the caller is told that it failed.
-        if fails && (self.api_away || self.rng.coin()) {
+        if fails && (self.api_unreachable || self.rng.coin()) {
             let result = Err("the API server is away".to_owned());
             return Event::CertificateRequested { source, call, result };
         }
@@ -46,8 +46,8 @@ impl Simulation {
             true => self.rng.between(SECOND, 40 * SECOND),
             false => self.rng.between(MILLI, 2 * SECOND),
         };
-        self.plan_in(wait, Happening::Sign(name.clone()));
-        self.errand_soon(Errand::ShowRequests);
+        self.plan_in(wait, SimEvent::Sign(name.clone()));
+        self.schedule_background_call(BackgroundCall::ShowRequests);
         let requested = CertificateRequested { name, key };
         let result = if fails { Err("no answer in time".to_owned()) } else { Ok(requested) };
         Event::CertificateRequested { source, call, result }
@@ -65,13 +65,13 @@ impl Simulation {
             self.world.signer.remove(&name);
         } else if troubled && self.rng.per_mille(200) {
             let wait = self.rng.between(SECOND, 30 * SECOND);
-            return self.plan_in(wait, Happening::Sign(name));
+            return self.plan_in(wait, SimEvent::Sign(name));
         } else {
             self.answer(&name, &signer);
             let wait = self.rng.between(60 * SECOND, 120 * SECOND);
-            self.plan_in(wait, Happening::Sign(name));
+            self.plan_in(wait, SimEvent::Sign(name));
         }
-        self.errand_soon(Errand::ShowRequests);
+        self.schedule_background_call(BackgroundCall::ShowRequests);
     }
 
     fn answer(&mut self, name: &str, signer: &str) {
@@ -87,7 +87,7 @@ impl Simulation {
     /// Key and chain of a pod's files are of one request.
     pub(super) fn look_at_files(&mut self, effect: &Effect) {
         let volumes = match effect {
-            Effect::Run { stages, .. } => {
+            Effect::RunPlan { stages, .. } => {
                 let actions = stages.iter().flat_map(|stage| &stage.actions);
                 let volumes = actions.filter_map(|action| match action {
                     Action::SetUpVolume { volume } => content_of(volume),
@@ -101,7 +101,7 @@ impl Simulation {
         for files in volumes {
             if names_in(&files).len() > 1 {
                 let message = format!("files of {:?} are written together", names_in(&files));
-                self.check.note(Some(Violation { invariant: "one key", message }));
+                self.check.add_violation(Some(Violation { invariant: "one key", message }));
             }
         }
     }

@@ -3,9 +3,9 @@
 use decide::Event;
 use model::storage::{StorageKey, StorageState};
 
-use super::errands::Errand;
-use super::trouble::Trouble;
-use super::{Happening, Mutant, Simulation};
+use super::background_calls::BackgroundCall;
+use super::scheduled_faults::ScheduledFault;
+use super::{Mutant, SimEvent, Simulation};
 use crate::time::{MILLI, SECOND};
 use crate::world::ClaimChange;
 
@@ -15,9 +15,12 @@ impl Simulation {
         if self.generation == 1 || self.mutant != Mutant::ForgetsPastVolumes {
             self.post_once(self.generation, Event::CsiEnabled);
         }
-        for errand in [Errand::Drivers, Errand::Registered] {
+        for errand in [BackgroundCall::Drivers, BackgroundCall::Registered] {
             let wait = self.rng.between(MILLI, SECOND);
-            self.plan_in(wait, Happening::Errand { generation: self.generation, errand });
+            self.plan_in(
+                wait,
+                SimEvent::BackgroundCall { generation: self.generation, background_call: errand },
+            );
         }
     }
 
@@ -28,16 +31,16 @@ impl Simulation {
     /// The driver comes or goes: whoever registers plugins sees it.
     pub(super) fn driver_is(&mut self, there: bool) {
         self.world.storage.registered = there;
-        self.errand_soon(Errand::Registered);
+        self.schedule_background_call(BackgroundCall::Registered);
     }
 
     pub(super) fn registered(&self) -> Event {
         let there = self.world.storage.registered.then(|| crate::world::DRIVER.to_owned());
-        Event::CsiRegistered(there.into_iter().collect())
+        Event::CsiDriversRegistered(there.into_iter().collect())
     }
 
     pub(super) fn read_storage(&mut self, key: StorageKey) -> Event {
-        let away = self.api_away || self.faults.pull_fails(&mut self.rng, self.world.now);
+        let away = self.api_unreachable || self.faults.pull_fails(&mut self.rng, self.world.now);
         let state = match away {
             true => StorageState::Unreachable { message: "the API server is away".into() },
             false => self.world.storage.look(&key, &self.config.node_name),
@@ -51,7 +54,7 @@ impl Simulation {
         let paths: Vec<String> = of_pods.cloned().collect();
         if !paths.is_empty() {
             self.world.storage.unreadable.insert(self.rng.pick(&paths).clone());
-            self.plan_in(for_ns, Happening::Trouble(Trouble::RecordsAreMended));
+            self.plan_in(for_ns, SimEvent::ScheduledFault(ScheduledFault::RecordsAreMended));
         }
     }
 }

@@ -4,20 +4,20 @@
 //! The driver is slow, refuses, fails after its effect (and may say for good that it did nothing), hangs and comes late, or
 //! says that it has taken away what it has not. It does not say that it has mounted what it has not: nobody could know better.
 
+use decide::ActionResult;
 use decide::Event;
-use decide::StepResult;
 use decide::csi::{
     VolumeCall, VolumeCallAnswer, VolumeCallFailure, VolumeCallFailureKind, VolumeCallId, VolumeCallResult,
     VolumeRequest, VolumeRequestFrom, VolumeRequestId,
 };
 use model::PodUid;
-use model::csi::Abilities;
+use model::csi::NodeServiceCapabilities;
 
-use super::calls::{CallId, DEADLINE};
-use super::{Happening, Mutant, Simulation};
-use crate::faults::{Fate, LateEffect};
+use super::world_calls::{CallId, DEADLINE};
+use super::{Mutant, SimEvent, Simulation};
+use crate::faults::{CallBehavior, LateEffect};
 use crate::time::{MILLI, Nanos, SECOND};
-use crate::world::{DRIVER, Refused, World, pod_of};
+use crate::world::{DRIVER, World, WorldError, pod_of};
 
 /// What of a call is to come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,7 +106,7 @@ impl Simulation {
         if let Some(run) = self.volume_calls.get_mut(&number) {
             (run.applied, run.outcome) = (true, Some(outcome));
         }
-        self.plan_in(wait, Happening::Volume(VolumeCallStep::Reply(number)));
+        self.plan_in(wait, SimEvent::Volume(VolumeCallStep::Reply(number)));
     }
 
     /// It does something, and its caller hears this instead of what came of it, if at all.
@@ -114,7 +114,7 @@ impl Simulation {
         if let Some(run) = self.volume_calls.get_mut(&number) {
             run.outcome = outcome;
         }
-        self.plan_in(wait, Happening::Volume(VolumeCallStep::Apply(number)));
+        self.plan_in(wait, SimEvent::Volume(VolumeCallStep::Apply(number)));
     }
 
     fn ask_driver(&mut self, number: CallId, call: &VolumeCall) {
@@ -136,23 +136,23 @@ impl Simulation {
             return self.answer_now(number, &open("deadline exceeded"));
         }
         match fate {
-            Fate::Works => self.apply_later(number, None, hop),
-            Fate::Refused => {
+            CallBehavior::Works => self.apply_later(number, None, hop),
+            CallBehavior::Refused => {
                 let outcome = failed(VolumeCallFailureKind::Final, "simulated refusal");
                 self.answer_later(number, outcome, hop);
             }
-            Fate::FailsApplied => {
+            CallBehavior::AppliedButFails => {
                 // One that says so for good lies.
                 let kinds = [VolumeCallFailureKind::Final, VolumeCallFailureKind::Open];
                 let kind = *self.rng.pick(&kinds);
                 self.apply_later(number, Some(failed(kind, "simulated failure after the effect")), hop);
             }
-            Fate::Hangs { effect } => {
+            CallBehavior::Hangs { effect } => {
                 let outcome = open("deadline exceeded");
                 if effect == Some(LateEffect::BeforeDeadline) {
                     let late = self.rng.below(DEADLINE);
                     self.apply_later(number, Some(outcome.clone()), late);
-                    self.plan_in(DEADLINE, Happening::Volume(VolumeCallStep::Reply(number)));
+                    self.plan_in(DEADLINE, SimEvent::Volume(VolumeCallStep::Reply(number)));
                 } else {
                     self.answer_later(number, outcome, DEADLINE);
                 }
@@ -175,15 +175,15 @@ impl Simulation {
         if writes && self.disk_full {
             return self.answer_later(number, open("no space left on device"), hop);
         }
-        if to_api && self.api_away {
+        if to_api && self.api_unreachable {
             return self.answer_later(number, open("the API server is away"), hop);
         }
         match fate {
-            Fate::Works => self.apply_later(number, None, hop),
-            Fate::FailsApplied => {
+            CallBehavior::Works => self.apply_later(number, None, hop),
+            CallBehavior::AppliedButFails => {
                 self.apply_later(number, Some(open("simulated failure after the effect")), hop);
             }
-            Fate::Refused | Fate::Hangs { .. } => {
+            CallBehavior::Refused | CallBehavior::Hangs { .. } => {
                 self.answer_later(number, open("simulated refusal"), hop);
             }
         }
@@ -209,14 +209,14 @@ impl Simulation {
         let hop = self.faults.latency(&mut self.rng, now);
         match self.faults.call(&mut self.rng, now, &caller(&VolumeCall::MakeDir { path: path.clone() }), true)
         {
-            Fate::Refused | Fate::FailsApplied => {
+            CallBehavior::Refused | CallBehavior::AppliedButFails => {
                 self.answer_later(number, open("simulated refusal of the walk"), hop);
             }
-            Fate::Works => {
+            CallBehavior::Works => {
                 self.world.storage.walks.insert(path, now + hop);
                 self.answer_later(number, Ok(VolumeCallAnswer::Done), hop);
             }
-            Fate::Hangs { .. } => {
+            CallBehavior::Hangs { .. } => {
                 let until = now + self.rng.between(SECOND, 300 * SECOND);
                 self.world.storage.walks.insert(path, until);
                 self.answer_later(number, open("the walk has not ended"), DEADLINE.min(until - now));
@@ -253,7 +253,7 @@ impl Simulation {
             return;
         }
         let late = matches!(&run.outcome, Some(Err(failure)) if failure.message == "deadline exceeded");
-        let refused = |refused: Refused| VolumeCallFailure {
+        let refused = |refused: WorldError| VolumeCallFailure {
             kind: if asks_driver(&call) { VolumeCallFailureKind::Final } else { VolumeCallFailureKind::Open },
             message: refused.message,
         };
@@ -261,7 +261,7 @@ impl Simulation {
         // One that was given up is answered at its deadline.
         if !late {
             let hop = self.faults.latency(&mut self.rng, self.world.now);
-            self.plan_in(hop, Happening::Volume(VolumeCallStep::Reply(number)));
+            self.plan_in(hop, SimEvent::Volume(VolumeCallStep::Reply(number)));
         }
     }
 
@@ -295,13 +295,13 @@ impl Simulation {
                 self.volume_calls.remove(&number);
             } else {
                 let wait = self.rng.below(within);
-                self.plan_in(wait, Happening::Volume(VolumeCallStep::Apply(number)));
+                self.plan_in(wait, SimEvent::Volume(VolumeCallStep::Apply(number)));
             }
         }
     }
 
     /// Whether the storage driver is at work on this volume right now.
-    pub(super) fn is_at(&self, handle: &str) -> bool {
+    pub(super) fn has_call_for(&self, handle: &str) -> bool {
         self.volume_calls.values().any(|run| match &run.call {
             VolumeCall::NodeStageVolume { call, .. } => call.handle == handle,
             VolumeCall::NodePublishVolume { call, .. } => call.handle == handle,
@@ -319,7 +319,7 @@ impl Simulation {
     /// The directory of a pod that nobody knows goes, after its volumes.
     pub(super) fn sweep_volumes(&mut self, uid: PodUid) {
         self.world.tear_down_volumes(&uid);
-        if !self.stored {
+        if !self.has_storage_driver {
             self.world.disk.forget_pod(&uid);
             return;
         }
@@ -329,11 +329,11 @@ impl Simulation {
         self.post(self.generation, Event::VolumeRequested { request, what: VolumeRequest::TearDown });
     }
 
-    pub(super) fn volumes_swept(&mut self, uid: &PodUid, result: StepResult) {
+    pub(super) fn volumes_swept(&mut self, uid: &PodUid, result: ActionResult) {
         let Some(agent) = &mut self.agent else { return };
         agent.sweeping.remove(uid);
         match result {
-            StepResult::Ok => {
+            ActionResult::Ok => {
                 self.volumes_are_torn_down(uid);
                 // What is still mounted there is looked for at the next sweep.
                 if self.world.remove_pod_dir(uid).is_ok() {
@@ -345,7 +345,7 @@ impl Simulation {
     }
 }
 
-fn carry_out(world: &mut World, call: &VolumeCall) -> Result<VolumeCallAnswer, Refused> {
+fn carry_out(world: &mut World, call: &VolumeCall) -> Result<VolumeCallAnswer, WorldError> {
     match call {
         VolumeCall::ListRecords => return Ok(VolumeCallAnswer::Records(world.storage.found(|_| true))),
         VolumeCall::ListPodRecords { uid } => {
@@ -353,7 +353,11 @@ fn carry_out(world: &mut World, call: &VolumeCall) -> Result<VolumeCallAnswer, R
             return Ok(VolumeCallAnswer::Records(found));
         }
         VolumeCall::NodeGetCapabilities { .. } => {
-            let can = Abilities { stage: true, expand: true, ..Abilities::default() };
+            let can = NodeServiceCapabilities {
+                stage_unstage_volume: true,
+                expand_volume: true,
+                ..NodeServiceCapabilities::default()
+            };
             return Ok(VolumeCallAnswer::Capabilities(can));
         }
         VolumeCall::WriteRecord { path, record } => {

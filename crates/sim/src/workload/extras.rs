@@ -12,28 +12,28 @@ use crate::rng::Rng;
 pub const GATE: &str = "sim.test/open";
 
 #[derive(Clone, Debug, Default)]
-pub struct Extras {
+pub struct OptionalFields {
     deadline_secs: Option<u64>,
     gate: bool,
     own_fields: bool,
     host_path: bool,
     /// The image of each container that was added.
-    debuggers: Vec<u64>,
+    ephemeral_container_images: Vec<u64>,
 }
 
-impl Extras {
+impl OptionalFields {
     pub fn seeded(rng: &mut Rng) -> Self {
         Self {
             deadline_secs: rng.per_mille(80).then(|| rng.between(1, 60)),
             gate: rng.per_mille(150),
             own_fields: rng.per_mille(150),
             host_path: rng.per_mille(100),
-            debuggers: Vec::new(),
+            ephemeral_container_images: Vec::new(),
         }
     }
 
-    pub fn debug(&mut self, rng: &mut Rng) {
-        self.debuggers.push(rng.below(ALWAYS_PRESENT));
+    pub fn add_ephemeral_container(&mut self, rng: &mut Rng) {
+        self.ephemeral_container_images.push(rng.below(ALWAYS_PRESENT));
     }
 
     pub fn add_to(&self, pod: &mut Pod, source: Source) {
@@ -52,14 +52,15 @@ impl Extras {
             add_volume(spec, json!({"name": "host", "hostPath": {"path": "/srv/sim"}}));
         }
         // Only the API server takes these.
-        if source == Source::Api && !self.debuggers.is_empty() {
+        if source == Source::Api && !self.ephemeral_container_images.is_empty() {
             let debugger = |(number, image): (usize, &u64)| {
                 made(
                     json!({"name": format!("d{number}"), "image": image_name(*image), "imagePullPolicy": "IfNotPresent",
                     "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File"}),
                 )
             };
-            spec.ephemeral_containers = Some(self.debuggers.iter().enumerate().map(debugger).collect());
+            spec.ephemeral_containers =
+                Some(self.ephemeral_container_images.iter().enumerate().map(debugger).collect());
         }
     }
 }

@@ -9,16 +9,16 @@ use model::observed::{ContainerState, ObservedPod};
 use model::pod::Source;
 use serde_json::{Value, json};
 
-use super::pods::Template;
+use super::pods::SimulatedPod;
 use super::{Task, Workload};
 use crate::rng::{Rng, mix};
 use crate::time::{MILLI, SECOND};
 
 /// UIDs of such pods begin so.
-const MARK: &str = "x";
+const EXTREME_UID_PREFIX: &str = "x";
 
 /// Beyond this many seconds a queue of timers once panicked (2^36 milliseconds).
-const WHEEL_SECS: i64 = 68_719_477;
+const OLD_TIMER_LIMIT_SECS: i64 = 68_719_477;
 
 const TIMES: [&str; 6] = [
     "0001-01-01T00:00:00Z",
@@ -30,10 +30,11 @@ const TIMES: [&str; 6] = [
 ];
 const AMOUNTS: [&str; 8] =
     ["0", "1n", "1m", "0.000000001", "9223372036854775807", "9223372036854775807m", "8Ei", "1e-9"];
-const WORDS: [&str; 7] = ["", "é", "\u{10ffff}\u{10ffff}", "$($(é", "$$$(", "%\u{0}%zz", "\u{feff}\n\r\t"];
+const EXTREME_STRINGS: [&str; 7] =
+    ["", "é", "\u{10ffff}\u{10ffff}", "$($(é", "$$$(", "%\u{0}%zz", "\u{feff}\n\r\t"];
 
 pub fn is_extreme(uid: &model::PodUid) -> bool {
-    uid.as_str().starts_with(MARK)
+    uid.as_str().starts_with(EXTREME_UID_PREFIX)
 }
 
 impl Workload {
@@ -42,11 +43,11 @@ impl Workload {
         let mut workload = Self::plain(rng, 3);
         let sources = workload.config.sources.clone();
         for number in 0..rng.between(1, 5) {
-            let name = format!("{MARK}{number}");
+            let name = format!("{EXTREME_UID_PREFIX}{number}");
             let source = *rng.pick(&sources);
             let mut at = SECOND + rng.below(5 * SECOND);
             for version in 1..=rng.between(1, 3) {
-                let template = Template::plain(&name, &format!("{name}-{version}"));
+                let template = SimulatedPod::plain(&name, &format!("{name}-{version}"));
                 let Task::Put { source, pod, scripts } = template.put(source) else { continue };
                 let pod = Arc::new(extreme(rng, &pod, source));
                 workload.tasks.push((at, Task::Put { source, pod, scripts }));
@@ -66,9 +67,9 @@ fn extreme(rng: &mut Rng, pod: &Pod, source: Source) -> Pod {
     let spec = &mut value["spec"];
     if rng.coin() {
         spec["activeDeadlineSeconds"] =
-            (*rng.pick(&[1, 7, WHEEL_SECS, 70_000_000, i64::from(i32::MAX)])).into();
+            (*rng.pick(&[1, 7, OLD_TIMER_LIMIT_SECS, 70_000_000, i64::from(i32::MAX)])).into();
     }
-    let graces = [0, 1, WHEEL_SECS, i64::from(i32::MAX), i64::MAX / 1_000_000_000, i64::MAX];
+    let graces = [0, 1, OLD_TIMER_LIMIT_SECS, i64::from(i32::MAX), i64::MAX / 1_000_000_000, i64::MAX];
     let grace = *rng.pick(&graces);
     spec["terminationGracePeriodSeconds"] = grace.into();
     spec["priority"] = (*rng.pick(&[i32::MIN, -1, i32::MAX])).into();
@@ -85,17 +86,17 @@ fn extreme(rng: &mut Rng, pod: &Pod, source: Source) -> Pod {
     container["resources"] = json!({"limits": {
         "cpu": *rng.pick(&AMOUNTS), "memory": *rng.pick(&AMOUNTS), "ephemeral-storage": *rng.pick(&AMOUNTS),
     }, "requests": {"cpu": "0", "memory": "0", "ephemeral-storage": "0"}});
-    container["env"] = json!([{"name": "WORD", "value": *rng.pick(&WORDS)},
-        {"name": "AGAIN", "value": format!("$(WORD){}", rng.pick(&WORDS))}]);
+    container["env"] = json!([{"name": "WORD", "value": *rng.pick(&EXTREME_STRINGS)},
+        {"name": "AGAIN", "value": format!("$(WORD){}", rng.pick(&EXTREME_STRINGS))}]);
     container["terminationMessagePath"] = json!("/dev/é");
     if rng.coin() {
         // A hook that may take years is waited for.
         let longest = if grace <= 1 { i64::MAX } else { 1 };
-        let seconds = (*rng.pick(&[1, WHEEL_SECS, i64::MAX])).min(longest);
+        let seconds = (*rng.pick(&[1, OLD_TIMER_LIMIT_SECS, i64::MAX])).min(longest);
         container["lifecycle"] = json!({"preStop": {"sleep": {"seconds": seconds}}});
     }
     let meta = &mut value["metadata"];
-    meta["annotations"]["word"] = (*rng.pick(&WORDS)).into();
+    meta["annotations"]["word"] = (*rng.pick(&EXTREME_STRINGS)).into();
     meta["labels"] = json!({"a": "b"});
     meta["generation"] = (*rng.pick(&[0, i64::MAX])).into();
     meta["creationTimestamp"] = (*rng.pick(&TIMES)).into();
@@ -108,7 +109,7 @@ fn extreme(rng: &mut Rng, pod: &Pod, source: Source) -> Pod {
 }
 
 fn probe(rng: &mut Rng, may_succeed_often: bool) -> Value {
-    let mut number = |least: i64| *rng.pick(&[least, 1, WHEEL_SECS, i64::from(i32::MAX)]);
+    let mut number = |least: i64| *rng.pick(&[least, 1, OLD_TIMER_LIMIT_SECS, i64::from(i32::MAX)]);
     json!({
         "exec": {"command": ["true"]},
         "initialDelaySeconds": number(0),
@@ -127,18 +128,19 @@ pub fn make_node_status_extreme(status: &mut Value) {
     status["allocatable"] = amounts;
     let condition = |at: &&str| {
         json!({"type": "Ready", "status": "Unknown", "lastTransitionTime": at, "lastHeartbeatTime": at,
-            "reason": WORDS[2], "message": WORDS[2].repeat(5_000)})
+            "reason": EXTREME_STRINGS[2], "message": EXTREME_STRINGS[2].repeat(5_000)})
     };
     status["conditions"] = TIMES.iter().map(condition).collect();
-    status["images"] = json!([{"names": WORDS, "sizeBytes": i64::MIN}, {"names": [], "sizeBytes": i64::MAX}]);
-    let word = json!({"type": "InternalDNS", "address": WORDS[2]});
+    status["images"] =
+        json!([{"names": EXTREME_STRINGS, "sizeBytes": i64::MIN}, {"names": [], "sizeBytes": i64::MAX}]);
+    let word = json!({"type": "InternalDNS", "address": EXTREME_STRINGS[2]});
     if let Some(addresses) = status["addresses"].as_array_mut() {
         addresses.push(word);
     }
 }
 
 /// What a runtime says of the containers of an extreme pod: the same at every reading.
-pub fn twist(pod: &mut ObservedPod) {
+pub fn make_observed_extreme(pod: &mut ObservedPod) {
     if !is_extreme(&pod.uid) {
         return;
     }
@@ -152,7 +154,7 @@ pub fn twist(pod: &mut ObservedPod) {
         container.started_at = started;
         container.finished_at = if ended { finished } else { Wall(0) };
         container.exit_code = if ended { code } else { 0 };
-        container.message = rng.pick(&WORDS).repeat(3_000);
+        container.message = rng.pick(&EXTREME_STRINGS).repeat(3_000);
         container.stop_signal = *rng.pick(&[i32::MIN, -1, 0, i32::MAX]);
         container.resources = Some(model::cri::LinuxResources {
             cpu_period: *rng.pick(&[i64::MIN, 0, 1, i64::MAX]),

@@ -18,17 +18,17 @@ use model::pod::Source;
 
 use crate::rng::Rng;
 use crate::time::{MILLI, Nanos, SECOND};
-use crate::world::{ClaimChange, ImageFate, Images, Script};
+use crate::world::{ClaimChange, ImageFate, Images, ProgramScript};
 
 pub use extras::GATE;
-pub use extremes::{is_extreme, make_node_status_extreme, twist};
-pub use pods::{CONTENT, Template, VARIABLE, is_rejected, is_unmountable, objects_of};
+pub use extremes::{is_extreme, make_node_status_extreme, make_observed_extreme};
+pub use pods::{CONTENT, SimulatedPod, VARIABLE, is_rejected, is_unmountable, objects_of};
 
 pub enum Task {
     Put {
         source: Source,
         pod: Arc<Pod>,
-        scripts: BTreeMap<(PodUid, String), Script>,
+        scripts: BTreeMap<(PodUid, String), ProgramScript>,
     },
     Remove {
         source: Source,
@@ -63,7 +63,7 @@ pub enum Task {
 }
 
 impl Task {
-    pub fn words(&self) -> String {
+    pub fn description(&self) -> String {
         match self {
             Task::Put { pod, .. } => {
                 let spec = pod.spec.clone().unwrap_or_default();
@@ -116,22 +116,22 @@ pub fn image_name(number: u64) -> String {
 
 /// How much happens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Size {
+pub enum WorkloadSize {
     Full,
     Small,
     /// With claims behind the volumes of pods.
-    Stored,
+    WithClaims,
     /// With certificates in the volumes of pods.
     Certified,
 }
 
 impl Workload {
-    pub fn seeded(rng: &mut Rng, during: Nanos, size: Size) -> Self {
+    pub fn seeded(rng: &mut Rng, during: Nanos, size: WorkloadSize) -> Self {
         let mut config = config(rng);
-        if size == Size::Stored {
+        if size == WorkloadSize::WithClaims {
             config.sources = vec![Source::File, Source::Api];
         }
-        if size == Size::Certified {
+        if size == WorkloadSize::Certified {
             config.sources = vec![Source::Api];
             config.features.insert(CERTIFICATES_GATE.to_owned(), true);
         }
@@ -139,23 +139,23 @@ impl Workload {
         if config.sources.contains(&Source::Api) {
             objects(rng, during, &mut tasks);
         }
-        if size == Size::Stored {
+        if size == WorkloadSize::WithClaims {
             claims::seeded(rng, during, &mut tasks);
         }
-        let names = if size == Size::Small { rng.between(1, 3) } else { rng.between(1, 6) };
+        let names = if size == WorkloadSize::Small { rng.between(1, 3) } else { rng.between(1, 6) };
         for number in 0..names {
             let source = *rng.pick(&config.sources);
             let name = format!("p{number}");
-            life_of_a_name(rng, during, (source, size), &name, &mut tasks);
+            schedule_pods_of_name(rng, during, (source, size), &name, &mut tasks);
             let other = config.sources.iter().find(|s| **s != source && s.is_static());
             if let Some(other) = other.filter(|_| source.is_static() && rng.per_mille(300)) {
                 // Two files want the same name; one at a time gets it.
-                life_of_a_name(rng, during, (*other, size), &name, &mut tasks);
+                schedule_pods_of_name(rng, during, (*other, size), &name, &mut tasks);
             }
         }
-        strangers(rng, during, &config, names, &mut tasks);
+        changes_by_others(rng, during, &config, names, &mut tasks);
         let hints_by_id = rng.coin();
-        let attaches = size == Size::Stored && rng.coin();
+        let attaches = size == WorkloadSize::WithClaims && rng.coin();
         Self { config, facts: facts(), images, tasks, hints_by_id, attaches }
     }
 
@@ -165,7 +165,7 @@ impl Workload {
         let (images, _) = images(rng, SECOND);
         let mut tasks = Vec::new();
         for number in 0..pods {
-            let template = Template::plain(&format!("p{number}"), &format!("p{number}-1"));
+            let template = SimulatedPod::plain(&format!("p{number}"), &format!("p{number}-1"));
             tasks.push((SECOND + number * MILLI, template.put(config.sources[0])));
         }
         Self { config, facts: facts(), images, tasks, hints_by_id: rng.coin(), attaches: false }
@@ -183,7 +183,7 @@ impl Workload {
     /// With some more simple pods that come later.
     pub fn with_late(mut self, rng: &mut Rng, from: Nanos, to: Nanos) -> Self {
         for number in 0..3 {
-            let template = Template::plain(&format!("late{number}"), &format!("late{number}-1"));
+            let template = SimulatedPod::plain(&format!("late{number}"), &format!("late{number}-1"));
             self.tasks.push((rng.between(from, to), template.put(self.config.sources[0])));
         }
         self
@@ -266,7 +266,13 @@ fn objects(rng: &mut Rng, during: Nanos, tasks: &mut Vec<(Nanos, Task)>) {
 }
 
 /// What others do to pods behind the agent's back, or ask of it.
-fn strangers(rng: &mut Rng, during: Nanos, config: &NodeConfig, names: u64, tasks: &mut Vec<(Nanos, Task)>) {
+fn changes_by_others(
+    rng: &mut Rng,
+    during: Nanos,
+    config: &NodeConfig,
+    names: u64,
+    tasks: &mut Vec<(Nanos, Task)>,
+) {
     if !config.sources.contains(&Source::Api) {
         return;
     }
@@ -282,10 +288,10 @@ fn strangers(rng: &mut Rng, during: Nanos, config: &NodeConfig, names: u64, task
 }
 
 /// Everything that happens to the pods of one name, one after the other.
-fn life_of_a_name(
+fn schedule_pods_of_name(
     rng: &mut Rng,
     during: Nanos,
-    (source, size): (Source, Size),
+    (source, size): (Source, WorkloadSize),
     name: &str,
     tasks: &mut Vec<(Nanos, Task)>,
 ) {
@@ -294,11 +300,11 @@ fn life_of_a_name(
     let mut fresh = |rng: &mut Rng| {
         let uid = format!("{name}-{}{next_uid}", &source.as_str()[..1]);
         next_uid += 1;
-        let template = Template::seeded(rng, name, &uid);
+        let template = SimulatedPod::seeded(rng, name, &uid);
         match size {
-            Size::Stored => template.with_claim(rng),
-            Size::Certified => template.with_certificate(rng),
-            Size::Full | Size::Small => template,
+            WorkloadSize::WithClaims => template.with_claim(rng),
+            WorkloadSize::Certified => template.with_certificate(rng),
+            WorkloadSize::Full | WorkloadSize::Small => template,
         }
     };
     let mut template = fresh(rng);
@@ -315,7 +321,7 @@ fn life_of_a_name(
         }
         match (there, rng.below(100)) {
             (true, 0..30) => template.change_an_image(rng),
-            (true, 30..40) if source == Source::Api => template.debug(rng),
+            (true, 30..40) if source == Source::Api => template.add_ephemeral_container(rng),
             (true, 30..40) => {
                 let grace_secs = rng.coin().then(|| rng.below(20) as i64);
                 tasks.push((now, Task::Evict { uid: template.uid(), grace_secs }));
@@ -345,7 +351,7 @@ fn deletion(
     rng: &mut Rng,
     mut now: Nanos,
     during: Nanos,
-    template: &Template,
+    template: &SimulatedPod,
     tasks: &mut Vec<(Nanos, Task)>,
 ) -> Nanos {
     let mut grace = rng.below(40);

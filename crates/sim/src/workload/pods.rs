@@ -9,14 +9,16 @@ use model::pod::{ANNOTATION_HASH, Source};
 use serde_json::{Value, json};
 
 use super::claims::{CLAIMS, claim_name};
-use super::extras::Extras;
+use super::extras::OptionalFields;
 use super::{ALWAYS_PRESENT, IMAGES, NO_IMAGE, OBJECTS, Task, image_name, object_name};
 use crate::rng::Rng;
 use crate::time::{EPOCH, MILLI, SECOND};
-use crate::world::{ASKS, DENIES, Life, OnTerm, SIGNERS, Script, VERSION, signers_of};
+use crate::world::{
+    DENIES, Lifetime, OnTerm, ProgramScript, RESTART_ALL_EXIT_CODE, SIGNERS, VERSION, signers_of,
+};
 
 #[derive(Clone, Debug)]
-pub struct Template {
+pub struct SimulatedPod {
     name: String,
     uid: String,
     policy: &'static str,
@@ -28,13 +30,13 @@ pub struct Template {
     rejected: bool,
     unmountable: bool,
     own_users: bool,
-    needs: Needs,
-    extras: Extras,
+    needs: ClusterReferences,
+    extras: OptionalFields,
 }
 
 /// What of the cluster the pod is made of, if it comes from there.
 #[derive(Clone, Debug, Default)]
-struct Needs {
+struct ClusterReferences {
     variable: Option<u64>,
     volume: Option<u64>,
     token: bool,
@@ -43,7 +45,7 @@ struct Needs {
     certificate: Option<&'static str>,
 }
 
-impl Needs {
+impl ClusterReferences {
     fn seeded(rng: &mut Rng) -> Self {
         let mut one = || rng.per_mille(400).then(|| rng.below(OBJECTS));
         Self { variable: one(), volume: one(), token: rng.per_mille(300), claim: None, certificate: None }
@@ -121,8 +123,8 @@ struct ContainerTemplate {
     sidecar: bool,
     cpu_request: bool,
     /// Fields of the spec that make the agent look after it: probes, hooks, rules.
-    care: Value,
-    script: Script,
+    probes_and_hooks: Value,
+    script: ProgramScript,
 }
 
 const FORBIDDEN_SYSCTL: &str = "kernel.panic";
@@ -162,37 +164,37 @@ fn on_term(rng: &mut Rng, grace_secs: u64) -> OnTerm {
     }
 }
 
-fn trouble(rng: &mut Rng) -> u32 {
+fn failure_count(rng: &mut Rng) -> u32 {
     if rng.per_mille(100) { rng.between(1, 3) as u32 } else { 0 }
 }
 
 impl ContainerTemplate {
-    fn seeded(rng: &mut Rng, name: String, grace_secs: u64, life: Life) -> Self {
+    fn seeded(rng: &mut Rng, name: String, grace_secs: u64, life: Lifetime) -> Self {
         Self {
             name,
             image: any_image(rng),
             pull_policy: *rng.pick::<&str>(&["IfNotPresent", "IfNotPresent", "Always", "Never"]),
             sidecar: false,
             cpu_request: rng.per_mille(300),
-            script: Script {
+            script: ProgramScript {
                 life,
                 on_term: on_term(rng, grace_secs),
-                bad_creates: trouble(rng),
-                bad_starts: trouble(rng),
-                bad_hooks: trouble(rng),
-                bad_answers: if rng.per_mille(300) { rng.between(1, 6) as u32 } else { 0 },
-                asks: 0,
+                failing_creates: failure_count(rng),
+                failing_starts: failure_count(rng),
+                failing_hooks: failure_count(rng),
+                failing_probes: if rng.per_mille(300) { rng.between(1, 6) as u32 } else { 0 },
+                restart_all_exits: 0,
             },
-            care: json!({}),
+            probes_and_hooks: json!({}),
         }
     }
 
     /// With some of what an agent can do for a container that is to stay.
-    fn cared_for(mut self, rng: &mut Rng) -> Self {
+    fn with_probes_and_hooks(mut self, rng: &mut Rng) -> Self {
         let command = json!({"exec": {"command": ["ask"]}});
         for kind in ["startupProbe", "livenessProbe", "readinessProbe"] {
             if rng.per_mille(120) {
-                self.care[kind] = json!({
+                self.probes_and_hooks[kind] = json!({
                     "exec": {"command": ["ask"]},
                     "periodSeconds": rng.between(2, 12),
                     "failureThreshold": rng.between(1, 4),
@@ -203,16 +205,16 @@ impl ContainerTemplate {
         }
         for hook in ["postStart", "preStop"] {
             if rng.per_mille(120) {
-                self.care["lifecycle"][hook] = command.clone();
+                self.probes_and_hooks["lifecycle"][hook] = command.clone();
             }
         }
         if rng.per_mille(120) {
             // A sidecar is always restarted; others have a policy of their own beside a rule.
             let own =
                 if self.sidecar { "Always" } else { *rng.pick::<&str>(&["Always", "OnFailure", "Never"]) };
-            self.care["restartPolicy"] = json!(own);
-            self.care["restartPolicyRules"] = json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [ASKS]}}]);
-            self.script.asks = rng.between(1, 4) as u32;
+            self.probes_and_hooks["restartPolicy"] = json!(own);
+            self.probes_and_hooks["restartPolicyRules"] = json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [RESTART_ALL_EXIT_CODE]}}]);
+            self.script.restart_all_exits = rng.between(1, 4) as u32;
         }
         self
     }
@@ -229,7 +231,7 @@ impl ContainerTemplate {
         if self.sidecar {
             value["restartPolicy"] = json!("Always");
         }
-        for (key, field) in self.care.as_object().into_iter().flatten() {
+        for (key, field) in self.probes_and_hooks.as_object().into_iter().flatten() {
             value[key] = field.clone();
         }
         if self.cpu_request {
@@ -242,30 +244,30 @@ impl ContainerTemplate {
     }
 }
 
-fn life(rng: &mut Rng) -> Life {
+fn life(rng: &mut Rng) -> Lifetime {
     match rng.below(10) {
-        0..6 => Life::Forever,
-        6..8 => Life::Ends { after: rng.between(MILLI, 20 * SECOND), code: 0 },
-        _ => Life::Ends { after: rng.between(MILLI, 20 * SECOND), code: *rng.pick(&[1, 2, 137]) },
+        0..6 => Lifetime::Forever,
+        6..8 => Lifetime::Ends { after: rng.between(MILLI, 20 * SECOND), code: 0 },
+        _ => Lifetime::Ends { after: rng.between(MILLI, 20 * SECOND), code: *rng.pick(&[1, 2, 137]) },
     }
 }
 
-fn init_life(rng: &mut Rng) -> Life {
+fn init_life(rng: &mut Rng) -> Lifetime {
     match rng.below(20) {
-        0 => Life::Forever,
-        1..3 => Life::Ends { after: rng.between(MILLI, 4 * SECOND), code: 1 },
-        _ => Life::Ends { after: rng.between(MILLI, 4 * SECOND), code: 0 },
+        0 => Lifetime::Forever,
+        1..3 => Lifetime::Ends { after: rng.between(MILLI, 4 * SECOND), code: 1 },
+        _ => Lifetime::Ends { after: rng.between(MILLI, 4 * SECOND), code: 0 },
     }
 }
 
-impl Template {
+impl SimulatedPod {
     pub fn seeded(rng: &mut Rng, name: &str, uid: &str) -> Self {
         let grace_secs = *rng.pick(&[0, 1, 3, 10, 30]);
         let regular = rng.between(1, 4);
         let containers = (0..regular)
             .map(|n| {
                 let life = life(rng);
-                ContainerTemplate::seeded(rng, format!("c{n}"), grace_secs, life).cared_for(rng)
+                ContainerTemplate::seeded(rng, format!("c{n}"), grace_secs, life).with_probes_and_hooks(rng)
             })
             .collect();
         let count = if rng.coin() { 0 } else { rng.between(1, 4) };
@@ -275,7 +277,7 @@ impl Template {
                 let life = if sidecar { life(rng) } else { init_life(rng) };
                 let mut one = ContainerTemplate::seeded(rng, format!("i{n}"), grace_secs, life);
                 one.sidecar = sidecar;
-                if sidecar { one.cared_for(rng) } else { one }
+                if sidecar { one.with_probes_and_hooks(rng) } else { one }
             })
             .collect();
         Self {
@@ -290,8 +292,8 @@ impl Template {
             rejected: rng.per_mille(60),
             unmountable: rng.per_mille(30),
             own_users: rng.per_mille(200),
-            needs: Needs::seeded(rng),
-            extras: Extras::seeded(rng),
+            needs: ClusterReferences::seeded(rng),
+            extras: OptionalFields::seeded(rng),
         }
     }
 
@@ -310,14 +312,14 @@ impl Template {
 
     /// One container that runs for ever and ends when it is told to.
     pub fn plain(name: &str, uid: &str) -> Self {
-        let script = Script {
-            life: Life::Forever,
+        let script = ProgramScript {
+            life: Lifetime::Forever,
             on_term: OnTerm::Ends { after: 5 * MILLI, code: 0 },
-            bad_creates: 0,
-            bad_starts: 0,
-            bad_hooks: 0,
-            bad_answers: 0,
-            asks: 0,
+            failing_creates: 0,
+            failing_starts: 0,
+            failing_hooks: 0,
+            failing_probes: 0,
+            restart_all_exits: 0,
         };
         let container = ContainerTemplate {
             name: "c0".into(),
@@ -325,7 +327,7 @@ impl Template {
             pull_policy: "IfNotPresent",
             sidecar: false,
             cpu_request: false,
-            care: json!({}),
+            probes_and_hooks: json!({}),
             script,
         };
         Self {
@@ -340,8 +342,8 @@ impl Template {
             rejected: false,
             unmountable: false,
             own_users: false,
-            needs: Needs::default(),
-            extras: Extras::default(),
+            needs: ClusterReferences::default(),
+            extras: OptionalFields::default(),
         }
     }
 
@@ -359,8 +361,8 @@ impl Template {
     }
 
     /// Somebody adds a container to look into the pod with.
-    pub fn debug(&mut self, rng: &mut Rng) {
-        self.extras.debug(rng);
+    pub fn add_ephemeral_container(&mut self, rng: &mut Rng) {
+        self.extras.add_ephemeral_container(rng);
     }
 
     pub fn put(&self, source: Source) -> Task {

@@ -7,7 +7,7 @@ use model::cri::IdMapping;
 use model::panic_record::PanicRecord;
 use model::probe::ProbeRecord;
 
-use super::Refused;
+use super::WorldError;
 
 #[derive(Clone, Debug, Default)]
 pub struct Disk {
@@ -116,9 +116,9 @@ impl Disk {
         }
     }
 
-    pub fn remove_pod(&mut self, uid: &PodUid) -> Result<(), Refused> {
+    pub fn remove_pod(&mut self, uid: &PodUid) -> Result<(), WorldError> {
         if self.pods.get(uid).is_some_and(|volumes| !volumes.is_empty()) {
-            return Err(Refused::because(format!("volumes of pod {uid} are still mounted")));
+            return Err(WorldError::because(format!("volumes of pod {uid} are still mounted")));
         }
         self.forget_pod(uid);
         Ok(())

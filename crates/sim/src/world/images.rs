@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use model::cri::Image;
 
-use super::{Change, World};
+use super::{World, WorldChange};
 use crate::time::Nanos;
 
 /// What will become of one image.
@@ -23,7 +23,7 @@ pub struct Images {
 }
 
 impl Images {
-    pub fn look(&self, name: &str) -> Option<Image> {
+    pub fn image(&self, name: &str) -> Option<Image> {
         self.known.get(name).filter(|i| i.present).map(|_| Image {
             id: reference(name),
             repo_tags: vec![name.to_owned()],
@@ -56,7 +56,7 @@ impl World {
             return Err(format!("{name}: not found in the registry"));
         }
         image.present = true;
-        self.changes.push(Change::Images);
+        self.changes.push(WorldChange::Images);
         Ok(reference(name))
     }
 
@@ -64,7 +64,7 @@ impl World {
     pub fn image_arrives(&mut self, name: &str) {
         if let Some(image) = self.images.known.get_mut(name) {
             image.present = true;
-            self.changes.push(Change::Images);
+            self.changes.push(WorldChange::Images);
         }
     }
 }

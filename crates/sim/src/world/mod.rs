@@ -1,7 +1,7 @@
 //! The simulated host: a runtime, images, disk and cgroups. It obeys calls at the instant they are applied and lives on
 //! by itself in between; when a call arrives, and whether its caller hears of it, is the driver's business.
 
-mod attach;
+mod attachments;
 mod disk;
 mod images;
 mod objects;
@@ -14,11 +14,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::cgroup::CgroupName;
 use model::{ContainerId, Mono, Now, PodUid, SandboxId, Wall};
 
-pub use attach::Attachments;
+pub use attachments::Attachments;
 pub use disk::Disk;
 pub use images::{ImageFate, Images};
-pub use objects::{ClusterObjects, VERSION};
-pub use runtime::{Container, Ghosts, Sandbox, container_name, sandbox_name};
+pub use objects::{SimulatedConfigMaps, VERSION};
+pub use runtime::{Container, RemovedButListed, Sandbox, container_name, sandbox_name};
 pub use signer::{DENIES, SIGNERS, Signer, names_in, signers_of};
 pub use storage::{ClaimChange, DRIVER, Storage, claims_of, pod_of};
 
@@ -26,25 +26,25 @@ use crate::time::{EPOCH, Nanos};
 
 /// How a simulated program lives.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Script {
-    pub life: Life,
+pub struct ProgramScript {
+    pub life: Lifetime,
     pub on_term: OnTerm,
     /// So many of its next creations or starts are refused.
-    pub bad_creates: u32,
-    pub bad_starts: u32,
+    pub failing_creates: u32,
+    pub failing_starts: u32,
     /// So many of its next hooks fail.
-    pub bad_hooks: u32,
+    pub failing_hooks: u32,
     /// So many of the next probes it fails.
-    pub bad_answers: u32,
-    /// So many of its next lives end with [`ASKS`], for which a rule restarts all containers.
-    pub asks: u32,
+    pub failing_probes: u32,
+    /// So many of its next lives end with [`RESTART_ALL_EXIT_CODE`], for which a rule restarts all containers.
+    pub restart_all_exits: u32,
 }
 
 /// The exit code that rules of the simulated pods name.
-pub const ASKS: i32 = 42;
+pub const RESTART_ALL_EXIT_CODE: i32 = 42;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Life {
+pub enum Lifetime {
     Forever,
     Ends { after: Nanos, code: i32 },
 }
@@ -57,25 +57,25 @@ pub enum OnTerm {
 
 /// Something that the world will do by itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Fortune {
+pub enum ProgramEvent {
     Ends { id: ContainerId, code: i32 },
 }
 
 /// Something that a runtime would tell its listeners.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Change {
+pub enum WorldChange {
     Runtime { uid: PodUid, id: String },
     Images,
 }
 
 /// Why a call was not obeyed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Refused {
+pub struct WorldError {
     pub absent: bool,
     pub message: String,
 }
 
-impl Refused {
+impl WorldError {
     pub fn because(message: impl Into<String>) -> Self {
         Self { absent: false, message: message.into() }
     }
@@ -90,22 +90,22 @@ pub struct World {
     pub wall_shift: i64,
     pub sandboxes: BTreeMap<SandboxId, Sandbox>,
     pub containers: BTreeMap<ContainerId, Container>,
-    pub ghosts: Ghosts,
+    pub removed_but_listed: RemovedButListed,
     /// Names that a call in progress holds.
     pub reserved: BTreeSet<String>,
-    pub scripts: BTreeMap<(PodUid, String), Script>,
+    pub scripts: BTreeMap<(PodUid, String), ProgramScript>,
     pub images: Images,
-    pub objects: ClusterObjects,
+    pub objects: SimulatedConfigMaps,
     pub storage: Storage,
     pub signer: Signer,
     pub disk: Disk,
     pub cgroups: BTreeSet<CgroupName>,
     /// Containers that somebody else has removed while they ran, by pod and name.
-    pub stolen: BTreeSet<(PodUid, String)>,
+    pub removed_by_others: BTreeSet<(PodUid, String)>,
     /// Waiting to be planned by the driver.
-    pub fortunes: Vec<(Nanos, Fortune)>,
+    pub program_events: Vec<(Nanos, ProgramEvent)>,
     /// Waiting to be told by the driver.
-    pub changes: Vec<Change>,
+    pub changes: Vec<WorldChange>,
     made: u64,
 }
 
@@ -116,17 +116,17 @@ impl World {
             wall_shift: 0,
             sandboxes: BTreeMap::new(),
             containers: BTreeMap::new(),
-            ghosts: Ghosts::default(),
+            removed_but_listed: RemovedButListed::default(),
             reserved: BTreeSet::new(),
             scripts: BTreeMap::new(),
             images: Images::default(),
-            objects: ClusterObjects::default(),
+            objects: SimulatedConfigMaps::default(),
             signer: Signer::default(),
             storage: Storage::default(),
             disk: Disk::default(),
             cgroups: BTreeSet::new(),
-            stolen: BTreeSet::new(),
-            fortunes: Vec::new(),
+            removed_by_others: BTreeSet::new(),
+            program_events: Vec::new(),
             changes: Vec::new(),
             made: 0,
         }

@@ -9,13 +9,13 @@ use model::cluster::{ObjectContent, ObjectKey, ObjectState};
 pub const VERSION: &str = "version";
 
 #[derive(Clone, Debug, Default)]
-pub struct ClusterObjects {
+pub struct SimulatedConfigMaps {
     now: BTreeMap<String, u64>,
     /// Whatever there ever was.
     ever: BTreeSet<(String, u64)>,
 }
 
-impl ClusterObjects {
+impl SimulatedConfigMaps {
     /// `None`: it vanishes.
     pub fn set(&mut self, name: &str, version: Option<u64>) {
         match version {
@@ -27,9 +27,9 @@ impl ClusterObjects {
         }
     }
 
-    pub fn look(&self, key: &ObjectKey) -> ObjectState {
+    pub fn object_state(&self, key: &ObjectKey) -> ObjectState {
         match self.now.get(&key.name) {
-            Some(version) => ObjectState::Is(Arc::new(ObjectContent {
+            Some(version) => ObjectState::Present(Arc::new(ObjectContent {
                 resource_version: version.to_string(),
                 data: [(VERSION.to_owned(), version.to_string().into_bytes())].into(),
                 ..ObjectContent::default()

@@ -10,13 +10,13 @@ use model::pod::{
 };
 use model::{ContainerId, FullName, PodUid, SandboxId, Wall};
 
-use super::{ASKS, Change, Fortune, Life, OnTerm, Refused, World};
+use super::{Lifetime, OnTerm, ProgramEvent, RESTART_ALL_EXIT_CODE, World, WorldChange, WorldError};
 use crate::time::{MILLI, Nanos};
 
 const KILLED: i32 = 137;
 const START_ERROR: i32 = 128;
 /// How long a program lives that ends in order to have all started over.
-const ASKS_AFTER: Nanos = 700 * MILLI;
+const RESTART_ALL_EXIT_AFTER: Nanos = 700 * MILLI;
 
 #[derive(Clone, Debug)]
 pub struct Sandbox {
@@ -84,7 +84,7 @@ pub fn container_name(sandbox: &SandboxConfig, config: &ContainerConfig) -> Stri
 
 impl World {
     fn told(&mut self, uid: &PodUid, id: &str) {
-        self.changes.push(Change::Runtime { uid: uid.clone(), id: id.to_owned() });
+        self.changes.push(WorldChange::Runtime { uid: uid.clone(), id: id.to_owned() });
     }
 
     pub fn sandbox_name_taken(&self, config: &SandboxConfig) -> bool {
@@ -97,9 +97,9 @@ impl World {
         self.containers.values().any(|c| c.uid.as_str() == uid && c.name == *name && c.attempt == attempt)
     }
 
-    pub fn run_sandbox(&mut self, config: &SandboxConfig) -> Result<SandboxId, Refused> {
+    pub fn run_sandbox(&mut self, config: &SandboxConfig) -> Result<SandboxId, WorldError> {
         if self.sandbox_name_taken(config) {
-            return Err(Refused::because(format!(
+            return Err(WorldError::because(format!(
                 "failed to reserve sandbox name: {} is reserved",
                 sandbox_name(config)
             )));
@@ -133,24 +133,24 @@ impl World {
         &mut self,
         sandbox_id: &SandboxId,
         config: &ContainerConfig,
-    ) -> Result<ContainerId, Refused> {
+    ) -> Result<ContainerId, WorldError> {
         let Some(sandbox) = self.sandboxes.get(sandbox_id).cloned() else {
-            return Err(Refused::absent(sandbox_id));
+            return Err(WorldError::absent(sandbox_id));
         };
         if !sandbox.ready {
-            return Err(Refused::because(format!("sandbox {sandbox_id} is not running")));
+            return Err(WorldError::because(format!("sandbox {sandbox_id} is not running")));
         }
         if self.container_name_taken(sandbox.uid.as_str(), config) {
             let name = &config.metadata.name;
-            return Err(Refused::because(format!("failed to reserve container name {name}")));
+            return Err(WorldError::because(format!("failed to reserve container name {name}")));
         }
         let annotation = |key: &str| config.annotations.get(key).map(String::as_str);
         let name = config.labels.get(LABEL_CONTAINER_NAME).unwrap_or(&config.metadata.name).clone();
         if let Some(script) = self.scripts.get_mut(&(sandbox.uid.clone(), name.clone()))
-            && script.bad_creates > 0
+            && script.failing_creates > 0
         {
-            script.bad_creates -= 1;
-            return Err(Refused::because("the simulated runtime can't create this container yet"));
+            script.failing_creates -= 1;
+            return Err(WorldError::because("the simulated runtime can't create this container yet"));
         }
         let grace = |key: &str| annotation(key).and_then(|text| text.parse().ok());
         let id = ContainerId::from(self.fresh_id());
@@ -187,20 +187,20 @@ impl World {
         Ok(id)
     }
 
-    pub fn start_container(&mut self, id: &ContainerId) -> Result<(), Refused> {
+    pub fn start_container(&mut self, id: &ContainerId) -> Result<(), WorldError> {
         let (now, wall) = (self.now, self.wall());
-        let Some(container) = self.containers.get_mut(id) else { return Err(Refused::absent(id)) };
+        let Some(container) = self.containers.get_mut(id) else { return Err(WorldError::absent(id)) };
         container.starting = false;
         if container.state != ContainerState::Created {
-            return Err(Refused::because(format!("container {id} is not in created state")));
+            return Err(WorldError::because(format!("container {id} is not in created state")));
         }
         let ready = self.sandboxes.get(&container.sandbox).is_some_and(|s| s.ready);
         let script = self.scripts.get_mut(&(container.uid.clone(), container.name.clone()));
-        let refuses = script.as_ref().is_some_and(|s| s.bad_starts > 0);
+        let refuses = script.as_ref().is_some_and(|s| s.failing_starts > 0);
         let uid = container.uid.clone();
         if !ready || refuses {
-            if let Some(script) = script.filter(|s| s.bad_starts > 0) {
-                script.bad_starts -= 1;
+            if let Some(script) = script.filter(|s| s.failing_starts > 0) {
+                script.failing_starts -= 1;
             }
             container.state = ContainerState::Exited;
             container.ended = Some(now);
@@ -209,41 +209,41 @@ impl World {
             container.exit_code = START_ERROR;
             container.reason = "StartError".into();
             self.told(&uid, id.as_str());
-            return Err(Refused::because("the simulated program could not be started"));
+            return Err(WorldError::because("the simulated program could not be started"));
         }
         container.state = ContainerState::Running;
         container.started_at = wall;
-        let life = script.map(|s| match s.asks {
+        let life = script.map(|s| match s.restart_all_exits {
             0 => s.life.clone(),
             _ => {
-                s.asks -= 1;
-                Life::Ends { after: ASKS_AFTER, code: ASKS }
+                s.restart_all_exits -= 1;
+                Lifetime::Ends { after: RESTART_ALL_EXIT_AFTER, code: RESTART_ALL_EXIT_CODE }
             }
         });
-        if let Some(Life::Ends { after, code }) = life {
-            self.fortunes.push((now + after, Fortune::Ends { id: id.clone(), code }));
+        if let Some(Lifetime::Ends { after, code }) = life {
+            self.program_events.push((now + after, ProgramEvent::Ends { id: id.clone(), code }));
         }
         self.disk.write_log(&container.log_path);
         self.told(&uid, id.as_str());
         Ok(())
     }
 
-    pub fn run_hook(&mut self, uid: &PodUid, name: &str) -> Result<(), Refused> {
+    pub fn run_hook(&mut self, uid: &PodUid, name: &str) -> Result<(), WorldError> {
         let script = self.scripts.get_mut(&(uid.clone(), name.to_owned()));
-        match script.filter(|s| s.bad_hooks > 0) {
+        match script.filter(|s| s.failing_hooks > 0) {
             Some(script) => {
-                script.bad_hooks -= 1;
-                Err(Refused::because("the simulated hook failed"))
+                script.failing_hooks -= 1;
+                Err(WorldError::because("the simulated hook failed"))
             }
             None => Ok(()),
         }
     }
 
     /// Whether a probe fails now. `no`: it may.
-    pub fn answers_no(&mut self, uid: &PodUid, name: &str, no: bool) -> bool {
+    pub fn probe_fails(&mut self, uid: &PodUid, name: &str, no: bool) -> bool {
         let script = self.scripts.get_mut(&(uid.clone(), name.to_owned()));
-        let Some(script) = script.filter(|s| no && s.bad_answers > 0) else { return false };
-        script.bad_answers -= 1;
+        let Some(script) = script.filter(|s| no && s.failing_probes > 0) else { return false };
+        script.failing_probes -= 1;
         true
     }
 
@@ -256,7 +256,7 @@ impl World {
         container.terminating = true;
         let script = self.scripts.get(&(container.uid.clone(), container.name.clone()));
         if let Some(OnTerm::Ends { after, code }) = script.map(|s| s.on_term.clone()) {
-            self.fortunes.push((now + after, Fortune::Ends { id: id.clone(), code }));
+            self.program_events.push((now + after, ProgramEvent::Ends { id: id.clone(), code }));
         }
     }
 
@@ -277,9 +277,9 @@ impl World {
         self.told(&uid, id.as_str());
     }
 
-    pub fn stop_sandbox(&mut self, id: &SandboxId) -> Result<(), Refused> {
+    pub fn stop_sandbox(&mut self, id: &SandboxId) -> Result<(), WorldError> {
         if !self.sandboxes.contains_key(id) {
-            return Err(Refused::absent(id));
+            return Err(WorldError::absent(id));
         }
         self.break_sandbox(id);
         Ok(())
@@ -308,31 +308,35 @@ impl World {
         self.storage.staged.clear();
     }
 
-    pub fn remove_container(&mut self, id: &ContainerId) -> Result<(), Refused> {
-        self.ghosts.count(id.as_str());
-        let Some(container) = self.containers.get(id) else { return Err(Refused::absent(id)) };
+    pub fn remove_container(&mut self, id: &ContainerId) -> Result<(), WorldError> {
+        self.removed_but_listed.count(id.as_str());
+        let Some(container) = self.containers.get(id) else { return Err(WorldError::absent(id)) };
         if container.starting {
-            return Err(Refused::because(format!("container {id} is in starting state, can't be removed")));
+            return Err(WorldError::because(format!(
+                "container {id} is in starting state, can't be removed"
+            )));
         }
         let uid = container.uid.clone();
         self.kill(id);
-        if let Some(container) = self.containers.remove(id).filter(|_| self.ghosts.of.contains(&uid)) {
-            self.ghosts.containers.insert(id.clone(), container);
+        if let Some(container) =
+            self.containers.remove(id).filter(|_| self.removed_but_listed.of.contains(&uid))
+        {
+            self.removed_but_listed.containers.insert(id.clone(), container);
         }
         self.told(&uid, id.as_str());
         Ok(())
     }
 
-    pub fn remove_sandbox(&mut self, id: &SandboxId) -> Result<(), Refused> {
-        self.ghosts.count(id.as_str());
-        let Some(sandbox) = self.sandboxes.get(id) else { return Err(Refused::absent(id)) };
+    pub fn remove_sandbox(&mut self, id: &SandboxId) -> Result<(), WorldError> {
+        self.removed_but_listed.count(id.as_str());
+        let Some(sandbox) = self.sandboxes.get(id) else { return Err(WorldError::absent(id)) };
         let uid = sandbox.uid.clone();
         self.break_sandbox(id);
         let inside = self.containers.extract_if(.., |_, c| c.sandbox == *id).collect::<Vec<_>>();
         let sandbox = self.sandboxes.remove(id);
-        if self.ghosts.of.contains(&uid) {
-            self.ghosts.containers.extend(inside);
-            self.ghosts.sandboxes.extend(sandbox.map(|sandbox| (id.clone(), sandbox)));
+        if self.removed_but_listed.of.contains(&uid) {
+            self.removed_but_listed.containers.extend(inside);
+            self.removed_but_listed.sandboxes.extend(sandbox.map(|sandbox| (id.clone(), sandbox)));
         }
         self.told(&uid, id.as_str());
         Ok(())
@@ -341,7 +345,7 @@ impl World {
 
 /// What was removed, and stays in the runtime's lists for ever.
 #[derive(Clone, Debug, Default)]
-pub struct Ghosts {
+pub struct RemovedButListed {
     /// Whatever is removed of these pods becomes one.
     pub of: BTreeSet<PodUid>,
     pub sandboxes: BTreeMap<SandboxId, Sandbox>,
@@ -350,7 +354,7 @@ pub struct Ghosts {
     pub removals: BTreeMap<String, u32>,
 }
 
-impl Ghosts {
+impl RemovedButListed {
     pub fn any_of(&self, uid: &PodUid) -> bool {
         self.sandboxes.values().any(|s| s.uid == *uid) || self.containers.values().any(|c| c.uid == *uid)
     }

@@ -10,14 +10,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use model::PodUid;
-use model::csi::{FoundVolume, VolumeRecord};
+use model::csi::{CsiVolumeOnDisk, VolumeRecord};
 use model::k8s::{CSIDriver, PersistentVolumeClaim, Pod};
 use model::storage::{StorageKey, StorageObject, StorageState};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::attach::Attachments;
-use super::{Refused, World};
+use super::attachments::Attachments;
+use super::{World, WorldError};
 use crate::time::Nanos;
 
 pub const DRIVER: &str = "driver.sim";
@@ -126,10 +126,10 @@ impl Storage {
                 let object = |of| volume_object(name, of, self.is_exclusive(name), self.size(name));
                 self.volumes.get(name).map(object)
             }
-            StorageKey::Attachment { name } => self.attachments.look(name, node),
+            StorageKey::Attachment { name } => self.attachments.attachment(name, node),
         };
         let message = || format!("{}s {:?} not found", key.word(), key.name());
-        object.map_or_else(|| StorageState::Absent { message: message() }, StorageState::Is)
+        object.map_or_else(|| StorageState::Absent { message: message() }, StorageState::Present)
     }
 
     pub fn drivers(&self) -> Vec<Arc<CSIDriver>> {
@@ -146,13 +146,13 @@ impl Storage {
     }
 
     /// What the disk shows of volumes: one for each record.
-    pub fn found(&self, wanted: impl Fn(&FoundVolume) -> bool) -> Vec<FoundVolume> {
+    pub fn found(&self, wanted: impl Fn(&CsiVolumeOnDisk) -> bool) -> Vec<CsiVolumeOnDisk> {
         let found = |(path, record): (&String, &VolumeRecord)| {
             let dir = dir_of(path);
             let pod = pod_of(path);
             let broken = self.unreadable.contains(path);
-            FoundVolume {
-                place: format!("{dir}/{}", if pod.is_some() { "mount" } else { "globalmount" }),
+            CsiVolumeOnDisk {
+                mount_dir: format!("{dir}/{}", if pod.is_some() { "mount" } else { "globalmount" }),
                 pod,
                 block: false,
                 spec_name: dir.rsplit('/').next().unwrap_or_default().to_owned(),
@@ -200,17 +200,21 @@ impl Storage {
         self.sizes.get(volume).copied().unwrap_or(1)
     }
 
-    pub fn claim(&self, name: &str) -> Result<Arc<PersistentVolumeClaim>, Refused> {
-        let claim = self.claims.get(name).ok_or_else(|| Refused::absent(name))?;
+    pub fn claim(&self, name: &str) -> Result<Arc<PersistentVolumeClaim>, WorldError> {
+        let claim = self.claims.get(name).ok_or_else(|| WorldError::absent(name))?;
         Ok(Arc::new(claim.object(name, self.size(claim.volume.as_deref().unwrap_or_default()))))
     }
 
     /// Of another version than the one that the patch was made from it is not patched.
-    pub fn patch_claim(&mut self, name: &str, patch: &Value) -> Result<Arc<PersistentVolumeClaim>, Refused> {
-        let claim = self.claims.get_mut(name).ok_or_else(|| Refused::absent(name))?;
+    pub fn patch_claim(
+        &mut self,
+        name: &str,
+        patch: &Value,
+    ) -> Result<Arc<PersistentVolumeClaim>, WorldError> {
+        let claim = self.claims.get_mut(name).ok_or_else(|| WorldError::absent(name))?;
         let from = patch["metadata"]["resourceVersion"].as_str();
         if from.is_some_and(|version| version != claim.version.to_string()) {
-            return Err(Refused::because(format!("claim {name} was changed by somebody else")));
+            return Err(WorldError::because(format!("claim {name} was changed by somebody else")));
         }
         merge(&mut claim.status, &patch["status"]);
         claim.version += 1;
@@ -271,20 +275,20 @@ fn dir_of(path: &str) -> &str {
 }
 
 impl World {
-    pub fn stage_volume(&mut self, handle: &str, staging: &str) -> Result<(), Refused> {
+    pub fn stage_volume(&mut self, handle: &str, staging: &str) -> Result<(), WorldError> {
         if !self.storage.attachments.is_attached(handle) {
-            return Err(Refused::because(format!("volume {handle} is not attached")));
+            return Err(WorldError::because(format!("volume {handle} is not attached")));
         }
         self.storage.staged.insert(handle.to_owned(), staging.to_owned());
         Ok(())
     }
 
-    pub fn publish_volume(&mut self, handle: &str, target: &str) -> Result<(), Refused> {
+    pub fn publish_volume(&mut self, handle: &str, target: &str) -> Result<(), WorldError> {
         if !self.storage.staged.contains_key(handle) {
-            return Err(Refused::because(format!("volume {handle} is not staged")));
+            return Err(WorldError::because(format!("volume {handle} is not staged")));
         }
         let Some(uid) = pod_of(target) else {
-            return Err(Refused::because(format!("{target} is in no pod's directory")));
+            return Err(WorldError::because(format!("{target} is in no pod's directory")));
         };
         self.disk.set_up_volume(&uid, &listed(target), None);
         self.storage.targets.insert(target.to_owned(), (uid, handle.to_owned()));
@@ -298,9 +302,9 @@ impl World {
     }
 
     /// A directory of a volume, and its record.
-    pub fn remove_volume(&mut self, place: &str, record: Option<&str>) -> Result<(), Refused> {
+    pub fn remove_volume(&mut self, place: &str, record: Option<&str>) -> Result<(), WorldError> {
         if self.storage.is_mounted(place) {
-            return Err(Refused::because(format!("{place} is still mounted")));
+            return Err(WorldError::because(format!("{place} is still mounted")));
         }
         if let Some(record) = record {
             self.storage.records.remove(record);
@@ -310,7 +314,7 @@ impl World {
     }
 
     /// The pod's directory, with the records in it.
-    pub fn remove_pod_dir(&mut self, uid: &PodUid) -> Result<(), Refused> {
+    pub fn remove_pod_dir(&mut self, uid: &PodUid) -> Result<(), WorldError> {
         self.disk.remove_pod(uid)?;
         let of_pod = |path: &String| pod_of(path).as_ref() == Some(uid);
         self.storage.records.retain(|path, _| !of_pod(path));
@@ -379,7 +383,9 @@ mod tests {
         let mut storage = Storage::default();
         let key = StorageKey::Claim { namespace: "sim".into(), name: "c".into() };
         let bound = |storage: &Storage| match storage.look(&key, "node") {
-            StorageState::Is(StorageObject::Claim(claim)) => claim.spec.clone().and_then(|s| s.volume_name),
+            StorageState::Present(StorageObject::Claim(claim)) => {
+                claim.spec.clone().and_then(|s| s.volume_name)
+            }
             _ => None,
         };
         storage.change("c", ClaimChange::Binds);

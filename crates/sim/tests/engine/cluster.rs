@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::StreamExt;
 use futures::stream::BoxStream;
-use model::cluster::{ObjectKey, ObjectState, TokenWanted};
+use model::cluster::{ObjectKey, ObjectState, PodTokenRequest};
 use model::credentials::ServiceAccountFacts;
 use model::k8s::{
     CSIDriver, CSINode, ClusterTrustBundle, Event, Lease, Node, Pod, PodCertificateRequest, RuntimeClass,
@@ -17,13 +17,13 @@ use model::pod::Source;
 use model::pod_certificate::{CertificateRequested, CertificateWanted};
 use model::storage::{StorageKey, StorageObject, StorageState};
 use ports::{
-    AccessReviews, AccessVerdict, ApiError, CertificateApi, CertificateRequestError, ClusterPorts,
-    CsiNodeApi, EventApi, FeedNotice, Identity, IssuedToken, LeaseApi, NodeAccess, NodeApi, ObjectApi,
-    PodApi, PodRef, Seen, SharedObjects, StorageApi, TokenApi,
+    AccessDecision, AccessReviews, ApiError, CertificateApi, CertificateRequestError, ClusterPorts,
+    CsiNodeApi, EventApi, FeedNotice, IssuedToken, LeaseApi, NodeAccess, NodeApi, ObjectApi, ObservedObject,
+    PodApi, PodRef, SharedObjects, StorageApi, TokenApi, UserInfo,
 };
 use serde_json::Value;
 
-use super::host::{CallError, DEADLINE, Inner, Reach};
+use super::host::{AgentConnection, CallError, DEADLINE, HostState};
 
 impl CallError for ApiError {
     fn refused(message: String) -> Self {
@@ -39,7 +39,7 @@ fn absent() -> ApiError {
 }
 
 #[derive(Clone)]
-pub struct SimCluster(pub Reach);
+pub struct SimCluster(pub AgentConnection);
 
 impl SimCluster {
     pub fn ports(&self) -> ClusterPorts {
@@ -68,7 +68,7 @@ impl ports::WatchReports for SimCluster {
 }
 
 /// The server changes one of its objects, and its watch tells.
-pub fn store(inner: &mut Inner, mut pod: Pod) -> Arc<Pod> {
+pub fn store(inner: &mut HostState, mut pod: Pod) -> Arc<Pod> {
     inner.versions += 1;
     pod.metadata.resource_version = Some(inner.versions.to_string());
     let pod = Arc::new(pod);
@@ -77,14 +77,14 @@ pub fn store(inner: &mut Inner, mut pod: Pod) -> Arc<Pod> {
     pod
 }
 
-pub fn remove(inner: &mut Inner, name: &str) {
+pub fn remove(inner: &mut HostState, name: &str) {
     if let Some(pod) = inner.objects.remove(name) {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default().into();
         tell(inner, FeedNotice::Gone { source: Source::Api, uid });
     }
 }
 
-fn tell(inner: &mut Inner, notice: FeedNotice) {
+fn tell(inner: &mut HostState, notice: FeedNotice) {
     if let Some(feed) = inner.feeds.get(&Source::Api) {
         // Nobody listens while no agent lives; the next one begins with everything.
         let _ = feed.send(notice);
@@ -98,7 +98,7 @@ fn is(pod: &Pod, reference: &PodRef) -> bool {
 #[async_trait]
 impl PodApi for SimCluster {
     async fn patch_status(&self, pod: &PodRef, patch: &Value) -> Result<Arc<Pod>, ApiError> {
-        let effect = |inner: &mut Inner| {
+        let effect = |inner: &mut HostState| {
             let object = inner.objects.get(&pod.name).filter(|o| is(o, pod)).ok_or_else(absent)?;
             let mut object = Pod::clone(object);
             let status = serde_json::to_value(object.status.unwrap_or_default()).unwrap_or_default();
@@ -110,7 +110,7 @@ impl PodApi for SimCluster {
     }
 
     async fn create(&self, pod: &Pod) -> Result<Arc<Pod>, ApiError> {
-        let effect = |inner: &mut Inner| {
+        let effect = |inner: &mut HostState| {
             if inner.objects.contains_key(pod.metadata.name.as_deref().unwrap_or_default()) {
                 let message = "already exists".to_owned();
                 return Err(ApiError::AlreadyExists { call: "simulated".into(), message });
@@ -123,12 +123,12 @@ impl PodApi for SimCluster {
     }
 
     async fn delete(&self, pod: &PodRef) -> Result<(), ApiError> {
-        let effect = |inner: &mut Inner| {
+        let effect = |inner: &mut HostState| {
             if !inner.objects.get(&pod.name).is_some_and(|object| is(object, pod)) {
                 return Err(absent());
             }
             if let Some(uid) = &pod.uid {
-                let Inner { check, world, .. } = inner;
+                let HostState { check, world, .. } = inner;
                 check.object_deleted(world, uid);
             }
             remove(inner, &pod.name);
@@ -156,7 +156,7 @@ impl NodeApi for SimCluster {
     async fn patch_status(&self, _: &str, _: &Value, _: Duration) -> Result<Arc<Node>, ApiError> {
         not_asked()
     }
-    fn watch(&self, _: &str) -> BoxStream<'static, Seen<Node>> {
+    fn watch(&self, _: &str) -> BoxStream<'static, ObservedObject<Node>> {
         futures::stream::pending().boxed()
     }
 }
@@ -202,10 +202,10 @@ impl CsiNodeApi for SimCluster {
 
 #[async_trait]
 impl AccessReviews for SimCluster {
-    async fn token(&self, _: &str) -> Result<Option<Identity>, ApiError> {
+    async fn review_token(&self, _: &str) -> Result<Option<UserInfo>, ApiError> {
         not_asked()
     }
-    async fn access(&self, _: &NodeAccess) -> Result<AccessVerdict, ApiError> {
+    async fn review_access(&self, _: &NodeAccess) -> Result<AccessDecision, ApiError> {
         not_asked()
     }
 }
@@ -217,7 +217,7 @@ impl ObjectApi for SimCluster {
         futures::stream::unfold(start, |(reach, key, told)| async move {
             loop {
                 reach.alive().await;
-                let state = reach.host.lock().await.world.objects.look(&key);
+                let state = reach.host.lock().await.world.objects.object_state(&key);
                 let words = format!("{state:?}");
                 if told.as_ref() != Some(&words) {
                     return Some((state, (reach, key, Some(words))));
@@ -232,8 +232,8 @@ impl ObjectApi for SimCluster {
 #[async_trait]
 impl StorageApi for SimCluster {
     async fn read(&self, key: &StorageKey) -> Result<StorageObject, ApiError> {
-        let read = |inner: &mut Inner| match inner.world.storage.look(key, "node") {
-            StorageState::Is(object) => Ok(object),
+        let read = |inner: &mut HostState| match inner.world.storage.look(key, "node") {
+            StorageState::Present(object) => Ok(object),
             _ => Err(absent()),
         };
         self.0.call(&"the API server".into(), true, read).await
@@ -244,7 +244,7 @@ impl StorageApi for SimCluster {
         patch: &serde_json::Value,
     ) -> Result<Arc<model::k8s::PersistentVolumeClaim>, ApiError> {
         let write =
-            |inner: &mut Inner| inner.world.storage.patch_claim(&claim.name, patch).map_err(|_| absent());
+            |inner: &mut HostState| inner.world.storage.patch_claim(&claim.name, patch).map_err(|_| absent());
         self.0.call(&"the API server".into(), true, write).await
     }
 }
@@ -269,12 +269,12 @@ impl SharedObjects for SimCluster {
 impl TokenApi for SimCluster {
     async fn service_account(&self, namespace: &str, name: &str) -> Result<ServiceAccountFacts, ApiError> {
         let facts = ServiceAccountFacts { uid: format!("{namespace}/{name}"), ..Default::default() };
-        self.0.call(&"the API server".into(), true, |_: &mut Inner| Ok(facts)).await
+        self.0.call(&"the API server".into(), true, |_: &mut HostState| Ok(facts)).await
     }
 
-    async fn request(&self, wanted: &TokenWanted) -> Result<IssuedToken, ApiError> {
+    async fn request(&self, wanted: &PodTokenRequest) -> Result<IssuedToken, ApiError> {
         let lasts = Duration::from_secs(wanted.expiration_secs.max(0) as u64);
-        let issue = |inner: &mut Inner| {
+        let issue = |inner: &mut HostState| {
             inner.versions += 1;
             let expires = inner.world.wall().plus(lasts);
             Ok(IssuedToken { token: format!("token {}", inner.versions), expires })

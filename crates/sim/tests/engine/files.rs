@@ -11,16 +11,16 @@ use model::files::{ContainerFiles, EnvFile, TerminationMessageRequest};
 use model::hook::HttpHook;
 use model::panic_record::PanicRecord;
 use model::probe::{NetworkCheck, ProbeOutcome, ProbeRecord};
-use model::user_namespace::UserNamespacesFound;
-use model::volume::{VolumeNews, VolumeSetup};
+use model::user_namespace::UserNamespaceScan;
+use model::volume::{VolumeNotice, VolumeSetup};
 use model::{ApiEvent, EventSubject, FullName, PodUid, Wall};
 use ports::{
-    CgroupError, Cgroups, EventSink, FilesError, HookAnswer, HttpHooks, Leftovers, Meter, PanicRecordError,
-    PanicRecords, PluginError, PodFiles, PodSeen, ProbeOf, ProbeRecordError, ProbeRecordStore, ProbeRecords,
-    Prober, RegistryCredentials, VolumeNewsFeed, WallClock,
+    CgroupError, Cgroups, EngineMetrics, EventSink, FilesError, HookAnswer, HttpHooks, LeftoverFiles,
+    PanicRecordError, PanicRecords, PluginError, PodFiles, PodStatusUpdate, ProbeIdentity, ProbeRecordError,
+    ProbeRecordStore, ProbeRecords, Prober, RegistryCredentials, VolumeNoticeFeed, WallClock,
 };
 
-use super::host::{CallError, Inner, Reach};
+use super::host::{AgentConnection, CallError, HostState};
 
 impl CallError for FilesError {
     fn refused(message: String) -> Self {
@@ -40,10 +40,10 @@ impl CallError for CgroupError {
     }
 }
 
-pub struct SimFiles(pub Reach);
+pub struct SimFiles(pub AgentConnection);
 
 impl SimFiles {
-    async fn on_disk(&self, uid: &PodUid, effect: impl FnOnce(&mut Inner)) -> Result<(), FilesError> {
+    async fn on_disk(&self, uid: &PodUid, effect: impl FnOnce(&mut HostState)) -> Result<(), FilesError> {
         self.0
             .call(uid, false, |inner| {
                 effect(inner);
@@ -79,16 +79,16 @@ impl PodFiles for SimFiles {
     }
 
     async fn write_user_ids(&self, uid: &PodUid, ids: &IdMapping) -> Result<(), FilesError> {
-        let keep = |inner: &mut Inner| {
+        let keep = |inner: &mut HostState| {
             inner.world.disk.user_ids.insert(uid.clone(), ids.clone());
         };
         self.on_disk(uid, keep).await
     }
 
-    async fn user_ids(&self) -> UserNamespacesFound {
+    async fn user_ids(&self) -> UserNamespaceScan {
         let inner = self.0.host.lock().await;
         let ids = inner.world.disk.user_ids.iter().map(|(uid, ids)| (uid.clone(), Some(ids.clone())));
-        UserNamespacesFound { ids: ids.collect(), ..UserNamespacesFound::default() }
+        UserNamespaceScan { ids: ids.collect(), ..UserNamespaceScan::default() }
     }
 
     async fn prepare_container(&self, uid: &PodUid, files: &ContainerFiles) -> Result<(), FilesError> {
@@ -115,14 +115,14 @@ impl PodFiles for SimFiles {
     }
 
     async fn tear_down_volumes(&self, uid: &PodUid) -> Result<(), FilesError> {
-        let tear_down = |inner: &mut Inner| {
+        let tear_down = |inner: &mut HostState| {
             inner.world.tear_down_volumes(uid);
         };
         self.on_disk(uid, tear_down).await
     }
 
     async fn remove_pod_dir(&self, uid: &PodUid) -> Result<(), FilesError> {
-        let remove = |inner: &mut Inner| {
+        let remove = |inner: &mut HostState| {
             inner.world.remove_pod_dir(uid).map_err(|refused| FilesError::refused(refused.message))
         };
         self.0.call(uid, false, remove).await
@@ -136,11 +136,11 @@ impl PodFiles for SimFiles {
         self.on_disk(&"links".into(), |inner| drop(inner.world.disk.links.remove(name))).await
     }
 
-    async fn leftovers(&self) -> Result<Leftovers, FilesError> {
+    async fn leftovers(&self) -> Result<LeftoverFiles, FilesError> {
         self.0.alive().await;
         let inner = self.0.host.lock().await;
         let disk = &inner.world.disk;
-        Ok(Leftovers {
+        Ok(LeftoverFiles {
             problems: Vec::new(),
             pod_dirs: disk.pods.keys().cloned().collect(),
             log_dirs: disk.logs.keys().cloned().collect(),
@@ -149,14 +149,14 @@ impl PodFiles for SimFiles {
     }
 }
 
-pub struct SimCgroups(pub Reach);
+pub struct SimCgroups(pub AgentConnection);
 
 #[async_trait]
 impl Cgroups for SimCgroups {
     fn use_driver(&self, _: CgroupDriver) {}
 
     async fn ensure(&self, spec: &CgroupSpec) -> Result<(), CgroupError> {
-        let ensure = |inner: &mut Inner| {
+        let ensure = |inner: &mut HostState| {
             inner.world.cgroups.insert(spec.name.clone());
             Ok(())
         };
@@ -168,7 +168,7 @@ impl Cgroups for SimCgroups {
     }
 
     async fn destroy(&self, name: &CgroupName) -> Result<(), CgroupError> {
-        let destroy = |inner: &mut Inner| {
+        let destroy = |inner: &mut HostState| {
             inner.world.cgroups.remove(name);
             Ok(())
         };
@@ -182,7 +182,7 @@ impl Cgroups for SimCgroups {
     }
 }
 
-pub struct SimRecords(pub Reach);
+pub struct SimRecords(pub AgentConnection);
 
 #[async_trait]
 impl ProbeRecordStore for SimRecords {
@@ -214,31 +214,31 @@ impl PanicRecords for SimRecords {
 }
 
 /// What the simulated world has no part in: nothing is on its network, and nobody counts.
-pub struct Nothing(pub Reach);
+pub struct NoopPorts(pub AgentConnection);
 
 #[async_trait]
-impl VolumeNewsFeed for Nothing {
-    async fn next(&self) -> (PodUid, VolumeNews) {
+impl VolumeNoticeFeed for NoopPorts {
+    async fn next(&self) -> (PodUid, VolumeNotice) {
         std::future::pending().await
     }
 }
 
 #[async_trait]
-impl Prober for Nothing {
-    async fn check(&self, _: &NetworkCheck, _: Duration) -> ProbeOutcome {
+impl Prober for NoopPorts {
+    async fn probe(&self, _: &NetworkCheck, _: Duration) -> ProbeOutcome {
         ProbeOutcome::Success
     }
 }
 
 #[async_trait]
-impl HttpHooks for Nothing {
+impl HttpHooks for NoopPorts {
     async fn get(&self, _: &HttpHook) -> Result<HookAnswer, String> {
         Ok(HookAnswer::Answered)
     }
 }
 
 #[async_trait]
-impl RegistryCredentials for Nothing {
+impl RegistryCredentials for NoopPorts {
     async fn docker_configs(&self) -> Vec<DockerConfigFile> {
         Vec::new()
     }
@@ -252,28 +252,28 @@ impl RegistryCredentials for Nothing {
     }
 }
 
-impl EventSink for Nothing {
+impl EventSink for NoopPorts {
     fn record(&self, _: &EventSubject, _: &ApiEvent) {}
 }
 
-impl Meter for Nothing {
+impl EngineMetrics for NoopPorts {
     fn step(&self, _: &'static str, _: Duration) {
         self.0.host.steps.fetch_add(1, Ordering::Relaxed);
     }
     fn relist(&self, _: Duration) {}
     fn pod_relist(&self, _: Duration) {}
-    fn pod_status(&self, _: &PodSeen<'_>) {}
+    fn pod_status(&self, _: &PodStatusUpdate<'_>) {}
     fn status_synced(&self, _: Duration) {}
     fn plan_started(&self, _: &PodUid) {}
     fn plan_ended(&self, _: &PodUid, _: bool, _: Duration) {}
     fn volume_set_up(&self, _: &str, _: bool, _: Duration) {}
-    fn probe(&self, _: &ProbeOf<'_>, _: &ProbeOutcome, _: Duration) {}
-    fn sleep_cut_short(&self) {}
-    fn swept(&self, _: usize, _: usize) {}
+    fn probe(&self, _: &ProbeIdentity<'_>, _: &ProbeOutcome, _: Duration) {}
+    fn record_sleep_cut_short(&self) {}
+    fn record_sweep(&self, _: usize, _: usize) {}
     fn forget(&self, _: &PodUid) {}
 }
 
-impl WallClock for Nothing {
+impl WallClock for NoopPorts {
     fn wall(&self) -> Wall {
         self.0.host.wall()
     }

@@ -12,21 +12,21 @@ use model::k8s::Pod;
 use model::pod::Source;
 use model::{ContainerId, PodUid, SandboxId};
 use ports::{FeedNotice, Hint};
-use sim::check::Checker;
-use sim::faults::{Fate, Faults, LateEffect};
+use sim::check::InvariantChecker;
+use sim::faults::{CallBehavior, Faults, LateEffect};
 use sim::rng::Rng;
-use sim::world::{Change, Fortune, World};
+use sim::world::{ProgramEvent, World, WorldChange};
 use tokio::sync::{Mutex, MutexGuard, mpsc, watch};
 use tokio::time::{Instant, sleep};
 
 /// No call waits longer for its answer.
 pub const DEADLINE: Duration = Duration::from_secs(120);
 
-pub struct Inner {
+pub struct HostState {
     pub world: World,
     pub rng: Rng,
     pub faults: Faults,
-    pub check: Checker,
+    pub check: InvariantChecker,
     pub sandbox_configs: BTreeMap<SandboxId, SandboxConfig>,
     pub container_configs: BTreeMap<ContainerId, ContainerConfig>,
     /// What the API server has, by name.
@@ -41,7 +41,7 @@ pub struct Inner {
 /// Shared by all agents of one run.
 pub struct Host {
     began: Instant,
-    inner: Mutex<Inner>,
+    inner: Mutex<HostState>,
     /// Counts changes of the world, for whoever waits for one.
     changed: watch::Sender<u64>,
     generation: AtomicU32,
@@ -51,11 +51,11 @@ pub struct Host {
 
 impl Host {
     pub fn new(world: World, rng: Rng, faults: Faults) -> Arc<Self> {
-        let inner = Inner {
+        let inner = HostState {
             world,
             rng,
             faults,
-            check: Checker::default(),
+            check: InvariantChecker::default(),
             sandbox_configs: BTreeMap::new(),
             container_configs: BTreeMap::new(),
             objects: BTreeMap::new(),
@@ -74,7 +74,7 @@ impl Host {
     }
 
     /// With its clock set right.
-    pub async fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub async fn lock(&self) -> MutexGuard<'_, HostState> {
         let mut inner = self.inner.lock().await;
         inner.world.now = self.began.elapsed().as_nanos() as u64;
         inner
@@ -90,28 +90,28 @@ impl Host {
     }
 
     /// Does something to the world, and lets it tell and go on by itself.
-    pub async fn apply<T>(self: &Arc<Self>, change: impl FnOnce(&mut Inner) -> T) -> T {
+    pub async fn apply<T>(self: &Arc<Self>, change: impl FnOnce(&mut HostState) -> T) -> T {
         let mut inner = self.lock().await;
         let result = change(&mut inner);
         let changes = std::mem::take(&mut inner.world.changes);
-        let Inner { check, world, .. } = &mut *inner;
+        let HostState { check, world, .. } = &mut *inner;
         check.world_changed(world, &changes);
         for change in &changes {
             let now = inner.world.now;
-            let Inner { faults, rng, .. } = &mut *inner;
+            let HostState { faults, rng, .. } = &mut *inner;
             if faults.loses_hint(rng, now) {
                 continue;
             }
             let hint = match change {
-                Change::Images => Hint::Images,
-                Change::Runtime { id, .. } => Hint::Id(id.clone()),
+                WorldChange::Images => Hint::Images,
+                WorldChange::Runtime { id, .. } => Hint::ContainerOrSandbox(id.clone()),
             };
             if let Some(hints) = &inner.hints {
                 // Nobody listens while no agent lives.
                 let _ = hints.send(hint);
             }
         }
-        for (at, Fortune::Ends { id, code }) in std::mem::take(&mut inner.world.fortunes) {
+        for (at, ProgramEvent::Ends { id, code }) in std::mem::take(&mut inner.world.program_events) {
             let (host, wait) = (self.clone(), Duration::from_nanos(at.saturating_sub(inner.world.now)));
             tokio::spawn(ends_later(host, wait, id, code));
         }
@@ -154,12 +154,12 @@ pub trait CallError: Sized {
 
 /// The host as one agent reaches it.
 #[derive(Clone)]
-pub struct Reach {
+pub struct AgentConnection {
     pub host: Arc<Host>,
     pub generation: u32,
 }
 
-impl Reach {
+impl AgentConnection {
     /// Stops here for ever if the caller's agent is gone.
     pub async fn alive(&self) {
         if self.host.generation.load(Ordering::SeqCst) != self.generation {
@@ -172,13 +172,13 @@ impl Reach {
         &self,
         uid: &PodUid,
         may_hang: bool,
-        effect: impl FnOnce(&mut Inner) -> Result<T, E>,
+        effect: impl FnOnce(&mut HostState) -> Result<T, E>,
     ) -> Result<T, E> {
         self.alive().await;
         let (fate, there, back, late) = {
             let mut inner = self.host.lock().await;
             let now = inner.world.now;
-            let Inner { faults, rng, .. } = &mut *inner;
+            let HostState { faults, rng, .. } = &mut *inner;
             let fate = faults.call(rng, now, uid, may_hang);
             let hop = |rng: &mut Rng| Duration::from_nanos(faults.latency(rng, now));
             (fate, hop(rng), hop(rng), Duration::from_nanos(rng.below(DEADLINE.as_nanos() as u64)))
@@ -186,14 +186,14 @@ impl Reach {
         sleep(there).await;
         self.alive().await;
         let result = match fate {
-            Fate::Works => self.host.apply(effect).await,
-            Fate::Refused => Err(E::refused("simulated refusal".into())),
-            Fate::FailsApplied => {
+            CallBehavior::Works => self.host.apply(effect).await,
+            CallBehavior::Refused => Err(E::refused("simulated refusal".into())),
+            CallBehavior::AppliedButFails => {
                 // What the call did is done; its caller is told otherwise.
                 let _ = self.host.apply(effect).await;
                 Err(E::refused("simulated failure after the effect".into()))
             }
-            Fate::Hangs { effect: when } => {
+            CallBehavior::Hangs { effect: when } => {
                 if when == Some(LateEffect::BeforeDeadline) {
                     sleep(late).await;
                     self.alive().await;

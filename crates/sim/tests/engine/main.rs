@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use decide::NodeState;
-use engine::{CsiPorts, EngineEnd, EngineHandle, Ports};
+use engine::{CsiPorts, EngineError, EngineHandle, Ports};
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use model::PodUid;
@@ -27,14 +27,14 @@ use sim::check::nothing_left;
 use sim::drive::cluster::is_mirror;
 use sim::rng::Rng;
 use sim::workload::{Task, is_extreme, is_rejected, is_unmountable, make_node_status_extreme};
-use sim::world::{Life, World, claims_of};
+use sim::world::{Lifetime, World, claims_of};
 use sim::{Profile, Scenario};
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use host::{Host, Inner, Reach};
+use host::{AgentConnection, Host, HostState};
 
 /// Once nothing goes wrong any more, everything is settled within this: calls that hang for four minutes and back-offs
 /// of five decide it.
@@ -67,7 +67,7 @@ struct Run {
     sets: Sets,
     agent: Option<(EngineHandle, CancellationToken)>,
     /// The engine of that agent, whose end is the agent's.
-    engine: Option<JoinHandle<Result<(), EngineEnd>>>,
+    engine: Option<JoinHandle<Result<(), EngineError>>>,
     /// How often an engine ended over the pod whose steps panic.
     panics: u32,
 }
@@ -75,7 +75,7 @@ struct Run {
 impl Run {
     async fn start_agent(&mut self) {
         let generation = self.host.next_generation();
-        let reach = || Reach { host: self.host.clone(), generation };
+        let reach = || AgentConnection { host: self.host.clone(), generation };
         let (hints, heard) = mpsc::unbounded_channel();
         let (sockets, plugins) = mpsc::unbounded_channel();
         let mut feeds: Vec<Box<dyn PodFeed>> = Vec::new();
@@ -102,7 +102,7 @@ impl Run {
             }
             state.node = Some(Arc::new(serde_json::from_value(node).expect("a node")));
         }
-        let nothing = Arc::new(files::Nothing(reach()));
+        let nothing = Arc::new(files::NoopPorts(reach()));
         let drivers = Arc::new(storage::SimDrivers(reach()));
         let ports = Ports {
             runtime: Arc::new(runtime::SimRuntime(reach())),
@@ -130,8 +130,8 @@ impl Run {
         };
         let stop = CancellationToken::new();
         let (handle, engine) = engine::new(state, ports, feeds, stop.clone());
-        let engine = match self.host.lock().await.faults.poison.clone() {
-            Some(name) => engine.with_mistake(name),
+        let engine = match self.host.lock().await.faults.panicking_pod.clone() {
+            Some(name) => engine.with_test_panic(name),
             None => engine,
         };
         self.engine = Some(engine.start());
@@ -142,9 +142,9 @@ impl Run {
     /// end is a failure of the run.
     async fn supervise(&mut self) -> Result<(), String> {
         let Some(engine) = self.engine.take_if(|engine| engine.is_finished()) else { return Ok(()) };
-        let poison = self.host.lock().await.faults.poison.clone();
+        let poison = self.host.lock().await.faults.panicking_pod.clone();
         match engine.await {
-            Ok(Err(EngineEnd::Panicked { pod: Some(pod), .. }))
+            Ok(Err(EngineError::Panicked { pod: Some(pod), .. }))
                 if poison.as_ref().is_some_and(|name| pod.contains(&format!("/{name} "))) =>
             {
                 self.panics += 1;
@@ -157,7 +157,7 @@ impl Run {
         }
     }
 
-    fn set(&self, inner: &Inner, source: Source) -> PodSet {
+    fn set(&self, inner: &HostState, source: Source) -> PodSet {
         let set = if source == Source::Api { Some(&inner.objects) } else { self.sets.get(&source) };
         PodSet { source, pods: set.map(|set| set.values().cloned().collect()).unwrap_or_default() }
     }
@@ -195,7 +195,7 @@ impl Run {
                         return;
                     }
                     let status = same.and_then(|k| k.status.clone());
-                    inner.check.wanted(now, source, &pod, known.as_deref());
+                    inner.check.pod_added(now, source, &pod, known.as_deref());
                     if same.is_none() {
                         // A server has one object of a name: the other was deleted before.
                         cluster::remove(&mut inner, &name);
@@ -204,7 +204,7 @@ impl Run {
                     return;
                 }
                 let old = self.sets.entry(source).or_default().insert(name, pod.clone());
-                inner.check.wanted(now, source, &pod, old.as_deref());
+                inner.check.pod_added(now, source, &pod, old.as_deref());
                 drop(inner);
                 self.deliver(source).await;
             }
@@ -231,7 +231,7 @@ impl Run {
     }
 
     /// Whoever must run and does not.
-    async fn late(&self) -> Option<String> {
+    async fn pod_that_does_not_run(&self) -> Option<String> {
         let inner = self.host.lock().await;
         let wanted =
             self.sets.iter().map(|(source, set)| (*source, set.values().cloned().collect::<Vec<_>>()));
@@ -241,7 +241,8 @@ impl Run {
             .flat_map(|(source, pods)| pods.into_iter().map(move |pod| PodView::new(pod, source)))
             .collect();
         let alone = |view: &PodView| views.iter().filter(|v| v.full_name == view.full_name).count() == 1;
-        let held_up = |uid: &PodUid| inner.faults.held_up(uid) || inner.faults.is_poisonous(uid);
+        let held_up =
+            |uid: &PodUid| inner.faults.has_refused_statuses(uid) || inner.faults.makes_steps_panic(uid);
         let must = views.iter().filter(|view| alone(view) && must_run(&inner.world, view));
         let mut must = must.filter(|view| !held_up(&view.uid));
         must.find_map(|view| {
@@ -262,7 +263,7 @@ impl Run {
         let left = left.or(staged);
         drop(inner);
         let (handle, _) = self.agent.as_ref()?;
-        let known = handle.insides().await.and_then(|pods| pods.first().map(|p| p.uid.clone()));
+        let known = handle.all_pod_details().await.and_then(|pods| pods.first().map(|p| p.uid.clone()));
         left.or(mirror).or_else(|| known.map(|uid| format!("{uid} is still known")))
     }
 
@@ -271,11 +272,11 @@ impl Run {
         let end = Instant::now() + BOUND;
         loop {
             self.supervise().await?;
-            let open = if late { self.late().await } else { self.leftovers().await };
+            let open = if late { self.pod_that_does_not_run().await } else { self.leftovers().await };
             let Some(open) = open else { return Ok(()) };
             if Instant::now() > end {
                 let why = match &self.agent {
-                    Some((handle, _)) => handle.reports().await,
+                    Some((handle, _)) => handle.pod_reports().await,
                     None => None,
                 };
                 return Err(format!("K8: after {BOUND:?} without faults, {open}; the agent says {why:?}"));
@@ -284,7 +285,7 @@ impl Run {
         }
     }
 
-    async fn broken(&self) -> Result<(), String> {
+    async fn check_violations(&self) -> Result<(), String> {
         let inner = self.host.lock().await;
         if let Some(violation) = &inner.check.violation {
             return Err(format!("{}: {}", violation.invariant, violation.message));
@@ -309,13 +310,14 @@ fn must_run(world: &World, view: &PodView) -> bool {
     };
     let shared = |claim: &str| world.storage.taken_from(&view.uid, claim);
     let stays = |c: &model::k8s::Container| {
-        image(c.image.as_deref()) && script(&c.name).is_some_and(|s| s.life == Life::Forever && s.asks == 0)
+        image(c.image.as_deref())
+            && script(&c.name).is_some_and(|s| s.life == Lifetime::Forever && s.restart_all_exits == 0)
     };
     let passes = |c: &model::k8s::Container| match is_sidecar(c) {
         true => stays(c) && c.startup_probe.is_none(),
         false => {
             image(c.image.as_deref())
-                && script(&c.name).is_some_and(|s| matches!(s.life, Life::Ends { code: 0, .. }))
+                && script(&c.name).is_some_and(|s| matches!(s.life, Lifetime::Ends { code: 0, .. }))
         }
     };
     let simple = |c: &model::k8s::Container| {
@@ -331,7 +333,7 @@ fn must_run(world: &World, view: &PodView) -> bool {
         && view.init_containers().iter().all(passes)
 }
 
-async fn live(seed: u64, profile: Profile) -> Result<u64, String> {
+async fn run_seed(seed: u64, profile: Profile) -> Result<u64, String> {
     let mut rng = Rng::new(seed);
     let Scenario { workload, faults, during, .. } = Scenario::seeded(&mut rng, profile);
     let mut world = World::new();
@@ -366,7 +368,7 @@ async fn live(seed: u64, profile: Profile) -> Result<u64, String> {
     }
     sleep_until(began + Duration::from_nanos(during)).await;
     run.settle(true).await?;
-    run.broken().await?;
+    run.check_violations().await?;
     let sources = run.config.sources.clone();
     run.sets.clear();
     let names: Vec<String> = run.host.lock().await.objects.keys().cloned().collect();
@@ -377,7 +379,7 @@ async fn live(seed: u64, profile: Profile) -> Result<u64, String> {
         run.deliver(source).await;
     }
     run.settle(false).await?;
-    run.broken().await?;
+    run.check_violations().await?;
     Ok(run.host.steps.load(Ordering::Relaxed))
 }
 
@@ -385,7 +387,7 @@ fn seeds(range: std::ops::Range<u64>, profile: Profile) {
     let mut total = 0;
     for seed in range {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-        match runtime.expect("a runtime").block_on(live(seed, profile)) {
+        match runtime.expect("a runtime").block_on(run_seed(seed, profile)) {
             Ok(steps) => total += steps,
             Err(problem) => panic!("seed {seed} of the engine: {problem}"),
         }

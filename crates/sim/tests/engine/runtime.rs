@@ -18,11 +18,11 @@ use ports::{
 };
 use sim::rng::{Rng, mix};
 use sim::workload::is_extreme;
-use sim::world::{Refused, World};
+use sim::world::{World, WorldError};
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::sleep;
 
-use super::host::{CallError, DEADLINE, Inner, Reach};
+use super::host::{AgentConnection, CallError, DEADLINE, HostState};
 
 impl CallError for RuntimeError {
     fn refused(message: String) -> Self {
@@ -33,7 +33,7 @@ impl CallError for RuntimeError {
     }
 }
 
-fn told(refused: Refused) -> RuntimeError {
+fn told(refused: WorldError) -> RuntimeError {
     match refused.absent {
         true => RuntimeError::NotFound { call: "simulated", message: refused.message },
         false => RuntimeError::refused(refused.message),
@@ -44,7 +44,7 @@ fn unsupported<T>(call: &'static str) -> Result<T, RuntimeError> {
     Err(RuntimeError::Unsupported { call })
 }
 
-pub struct SimRuntime(pub Reach);
+pub struct SimRuntime(pub AgentConnection);
 
 impl SimRuntime {
     async fn pod_of(&self, id: &ContainerId) -> PodUid {
@@ -70,7 +70,7 @@ impl SimRuntime {
     /// `None`: the status is given.
     async fn no_status(
         &self,
-        refuses: impl FnOnce(&Inner) -> bool,
+        refuses: impl FnOnce(&HostState) -> bool,
     ) -> Result<Option<NoStatus>, RuntimeError> {
         let mut inner = self.0.host.lock().await;
         if !refuses(&inner) {
@@ -89,7 +89,7 @@ impl SimRuntime {
     }
 }
 
-fn sandbox_info(inner: &Inner, id: &SandboxId) -> Option<SandboxInfo> {
+fn sandbox_info(inner: &HostState, id: &SandboxId) -> Option<SandboxInfo> {
     let sandbox = inner.world.sandboxes.get(id)?;
     let config = inner.sandbox_configs.get(id)?;
     Some(SandboxInfo {
@@ -106,7 +106,7 @@ fn sandbox_info(inner: &Inner, id: &SandboxId) -> Option<SandboxInfo> {
     })
 }
 
-fn container_info(inner: &Inner, id: &ContainerId) -> Option<ContainerInfo> {
+fn container_info(inner: &HostState, id: &ContainerId) -> Option<ContainerInfo> {
     let container = inner.world.containers.get(id)?;
     let config = inner.container_configs.get(id)?;
     Some(ContainerInfo {
@@ -124,7 +124,7 @@ fn container_info(inner: &Inner, id: &ContainerId) -> Option<ContainerInfo> {
     })
 }
 
-fn container_status(inner: &Inner, id: &ContainerId) -> Option<ContainerStatus> {
+fn container_status(inner: &HostState, id: &ContainerId) -> Option<ContainerStatus> {
     let info = container_info(inner, id)?;
     let container = inner.world.containers.get(id)?;
     let said = ContainerStatus {
@@ -208,7 +208,7 @@ impl Runtime for SimRuntime {
 
     async fn run_pod_sandbox(&self, config: &SandboxConfig, _: &str) -> Result<SandboxId, RuntimeError> {
         let uid = PodUid::from(config.metadata.uid.as_str());
-        let effect = |inner: &mut Inner| {
+        let effect = |inner: &mut HostState| {
             let id = inner.world.run_sandbox(config).map_err(told)?;
             inner.sandbox_configs.insert(id.clone(), config.clone());
             Ok(id)
@@ -229,7 +229,7 @@ impl Runtime for SimRuntime {
     async fn pod_sandbox_status(&self, id: &SandboxId) -> Result<SandboxStatus, RuntimeError> {
         let uid = self.pod_of_sandbox(id).await;
         let odd = self.no_status(|inner| inner.faults.refuses_sandbox(&uid)).await?;
-        let effect = |inner: &mut Inner| {
+        let effect = |inner: &mut HostState| {
             let mut info = sandbox_info(inner, id).ok_or_else(|| missing(id))?;
             if odd.is_some() {
                 info.id = "another".into();
@@ -244,7 +244,7 @@ impl Runtime for SimRuntime {
 
     async fn list_pod_sandboxes(&self, filter: &SandboxFilter) -> Result<Vec<SandboxInfo>, RuntimeError> {
         let uid = filter.pod_uid.clone().unwrap_or_else(|| "everybody".into());
-        let effect = |inner: &mut Inner| {
+        let effect = |inner: &mut HostState| {
             let ids: Vec<SandboxId> = inner.world.sandboxes.keys().cloned().collect();
             let all = ids.iter().filter_map(|id| sandbox_info(inner, id));
             Ok(all.filter(|s| filter.pod_uid.as_ref().is_none_or(|uid| s.uid == *uid)).collect())
@@ -268,7 +268,7 @@ impl Runtime for SimRuntime {
         _: &SandboxConfig,
     ) -> Result<ContainerId, RuntimeError> {
         let uid = self.pod_of_sandbox(sandbox).await;
-        let effect = |inner: &mut Inner| {
+        let effect = |inner: &mut HostState| {
             let id = inner.world.create_container(sandbox, config).map_err(told)?;
             inner.container_configs.insert(id.clone(), config.clone());
             Ok(id)
@@ -284,7 +284,7 @@ impl Runtime for SimRuntime {
     async fn stop_container(&self, id: &ContainerId, grace: Duration) -> Result<(), RuntimeError> {
         let uid = self.pod_of(id).await;
         let ended = |world: &World| !world.containers.get(id).is_some_and(|c| c.is_live());
-        let signal = |inner: &mut Inner| {
+        let signal = |inner: &mut HostState| {
             if !inner.world.containers.contains_key(id) {
                 return Err(missing(id));
             }
@@ -307,7 +307,7 @@ impl Runtime for SimRuntime {
 
     async fn list_containers(&self, filter: &ContainerFilter) -> Result<Vec<ContainerInfo>, RuntimeError> {
         let uid = filter.pod_uid.clone().unwrap_or_else(|| "everybody".into());
-        let effect = |inner: &mut Inner| {
+        let effect = |inner: &mut HostState| {
             let of = |c: &&sim::world::Container| filter.pod_uid.as_ref().is_none_or(|uid| c.uid == *uid);
             let ids: Vec<_> = inner.world.containers.values().filter(of).map(|c| c.id.clone()).collect();
             Ok(ids.iter().filter_map(|id| container_info(inner, id)).collect())
@@ -318,7 +318,7 @@ impl Runtime for SimRuntime {
     async fn container_status(&self, id: &ContainerId) -> Result<ContainerStatus, RuntimeError> {
         let uid = self.pod_of(id).await;
         let odd = self.no_status(|inner| inner.faults.refuses_container(&uid)).await?;
-        let effect = |inner: &mut Inner| {
+        let effect = |inner: &mut HostState| {
             let mut status = container_status(inner, id).ok_or_else(|| missing(id))?;
             if odd.is_some() {
                 status.id = "another".into();
@@ -352,7 +352,7 @@ impl Runtime for SimRuntime {
         _: Duration,
     ) -> Result<ExecResult, RuntimeError> {
         let uid = self.pod_of(id).await;
-        let effect = |inner: &mut Inner| {
+        let effect = |inner: &mut HostState| {
             let Some(container) = inner.world.containers.get(id).filter(|c| c.is_live()) else {
                 return Err(missing(id));
             };
@@ -396,17 +396,17 @@ impl Runtime for SimRuntime {
     }
 }
 
-pub struct SimImages(pub Reach);
+pub struct SimImages(pub AgentConnection);
 
 #[async_trait]
 impl Images for SimImages {
     async fn list_images(&self) -> Result<Vec<Image>, RuntimeError> {
         let inner = self.0.host.lock().await;
-        Ok(inner.world.images.known.keys().filter_map(|name| inner.world.images.look(name)).collect())
+        Ok(inner.world.images.known.keys().filter_map(|name| inner.world.images.image(name)).collect())
     }
 
     async fn image_status(&self, image: &ImageSpec) -> Result<Option<Image>, RuntimeError> {
-        let look = |inner: &mut Inner| Ok(inner.world.images.look(&image.image));
+        let look = |inner: &mut HostState| Ok(inner.world.images.image(&image.image));
         self.0.call(&"images".into(), true, look).await
     }
 
@@ -416,7 +416,7 @@ impl Images for SimImages {
         _: Option<&RegistryAuth>,
         _: Option<&SandboxConfig>,
     ) -> Result<String, RuntimeError> {
-        let pull = |inner: &mut Inner| inner.world.pull(&image.image).map_err(RuntimeError::refused);
+        let pull = |inner: &mut HostState| inner.world.pull(&image.image).map_err(RuntimeError::refused);
         self.0.call(&"images".into(), true, pull).await
     }
 

@@ -13,13 +13,16 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use model::PodUid;
-use model::csi::{Abilities, DriverNode, Expand, PluginInfo, Publish, Stage, Told, VolumeRecord};
-use ports::{CsiDrivers, CsiError, CsiFiles, FilesError, FoundVolume, PluginSockets, SocketNotice};
+use model::csi::{
+    DriverNodeInfo, NodeExpandCall, NodePublishCall, NodeServiceCapabilities, NodeStageCall, NodeVolumeStats,
+    PluginInfo, VolumeRecord,
+};
+use ports::{CsiDrivers, CsiError, CsiFiles, CsiVolumeOnDisk, FilesError, PluginSocketEvent, PluginSockets};
 use sim::world::DRIVER;
 use std::collections::BTreeSet;
 use tokio::sync::{Mutex, mpsc};
 
-use super::host::{CallError, Inner, Reach};
+use super::host::{AgentConnection, CallError, HostState};
 
 const SOCKET: &str = "/plugins/driver.sock";
 
@@ -40,27 +43,27 @@ pub struct Drivers {
     /// Volumes that each agent is asking for something.
     busy: BTreeSet<(u32, String)>,
     /// To the agent that lives now.
-    pub sockets: Option<mpsc::UnboundedSender<SocketNotice>>,
+    pub sockets: Option<mpsc::UnboundedSender<PluginSocketEvent>>,
 }
 
-pub fn driver_is(inner: &mut Inner, there: bool) {
+pub fn driver_is(inner: &mut HostState, there: bool) {
     inner.world.storage.registered = there;
     if let Some(sockets) = &inner.drivers.sockets {
         let path = SOCKET.to_owned();
-        let notice = if there { SocketNotice::Came { path } } else { SocketNotice::Gone { path } };
+        let notice = if there { PluginSocketEvent::Added { path } } else { PluginSocketEvent::Gone { path } };
         // Nobody listens any more when the agent has gone.
         let _ = sockets.send(notice);
     }
 }
 
-pub struct SimDrivers(pub Reach);
+pub struct SimDrivers(pub AgentConnection);
 
 impl SimDrivers {
     /// One call about a volume.
     async fn ask(
         &self,
         handle: &str,
-        effect: impl FnOnce(&mut Inner) -> Result<(), CsiError>,
+        effect: impl FnOnce(&mut HostState) -> Result<(), CsiError>,
     ) -> Result<(), CsiError> {
         let key = (self.0.generation, handle.to_owned());
         {
@@ -69,7 +72,7 @@ impl SimDrivers {
                 inner.check.violate("one at a time", format!("{handle} is asked for twice at once"));
             }
         }
-        let effect = |inner: &mut Inner| {
+        let effect = |inner: &mut HostState| {
             if !inner.world.storage.registered {
                 let message = "the driver is away, before or after the effect".into();
                 return Err(CsiError::refused(message));
@@ -84,29 +87,33 @@ impl SimDrivers {
 
 #[async_trait]
 impl CsiDrivers for SimDrivers {
-    fn place(&self, _: &str, _: Option<&str>) {}
+    fn set_endpoint(&self, _: &str, _: Option<&str>) {}
 
-    async fn node_info(&self, _: &str) -> Result<DriverNode, CsiError> {
-        Ok(DriverNode { node_id: "n1".into(), ..DriverNode::default() })
+    async fn node_get_info(&self, _: &str) -> Result<DriverNodeInfo, CsiError> {
+        Ok(DriverNodeInfo { node_id: "n1".into(), ..DriverNodeInfo::default() })
     }
 
-    async fn abilities(&self, driver: &str) -> Result<Abilities, CsiError> {
+    async fn node_get_capabilities(&self, driver: &str) -> Result<NodeServiceCapabilities, CsiError> {
         self.0.alive().await;
         match self.0.host.lock().await.world.storage.registered {
-            true => Ok(Abilities { stage: true, expand: true, ..Abilities::default() }),
+            true => Ok(NodeServiceCapabilities {
+                stage_unstage_volume: true,
+                expand_volume: true,
+                ..NodeServiceCapabilities::default()
+            }),
             false => Err(CsiError::NotRegistered { driver: driver.to_owned() }),
         }
     }
 
-    async fn stage(&self, _: &str, call: &Stage) -> Result<(), CsiError> {
-        let stage = |inner: &mut Inner| {
+    async fn node_stage_volume(&self, _: &str, call: &NodeStageCall) -> Result<(), CsiError> {
+        let stage = |inner: &mut HostState| {
             inner.world.stage_volume(&call.handle, &call.staging).map_err(|no| CsiError::refused(no.message))
         };
         self.ask(&call.handle, stage).await
     }
 
-    async fn publish(&self, _: &str, call: &Publish) -> Result<(), CsiError> {
-        let publish = |inner: &mut Inner| {
+    async fn node_publish_volume(&self, _: &str, call: &NodePublishCall) -> Result<(), CsiError> {
+        let publish = |inner: &mut HostState| {
             if !inner.world.storage.staged.contains_key(&call.handle) {
                 inner.check.violate("stage first", format!("{} is published, and not staged", call.handle));
             }
@@ -115,17 +122,17 @@ impl CsiDrivers for SimDrivers {
         self.ask(&call.handle, publish).await
     }
 
-    async fn expand(&self, _: &str, call: &Expand) -> Result<(), CsiError> {
+    async fn node_expand_volume(&self, _: &str, call: &NodeExpandCall) -> Result<(), CsiError> {
         self.ask(&call.handle, |_| Ok(())).await
     }
 
     /// Nobody asks for figures in this world.
-    async fn tell(&self, _: &str, _: &str, _: &str) -> Result<Told, CsiError> {
-        Ok(Told::default())
+    async fn node_get_volume_stats(&self, _: &str, _: &str, _: &str) -> Result<NodeVolumeStats, CsiError> {
+        Ok(NodeVolumeStats::default())
     }
 
-    async fn unpublish(&self, _: &str, handle: &str, target: &str) -> Result<(), CsiError> {
-        let unpublish = |inner: &mut Inner| {
+    async fn node_unpublish_volume(&self, _: &str, handle: &str, target: &str) -> Result<(), CsiError> {
+        let unpublish = |inner: &mut HostState| {
             if let Some((uid, _)) = inner.world.storage.targets.get(target) {
                 let mounted = inner.world.storage.mounted(uid);
                 let volumes = inner.world.disk.pods.get(uid);
@@ -140,8 +147,8 @@ impl CsiDrivers for SimDrivers {
         self.ask(handle, unpublish).await
     }
 
-    async fn unstage(&self, _: &str, handle: &str, _: &str) -> Result<(), CsiError> {
-        let unstage = |inner: &mut Inner| {
+    async fn node_unstage_volume(&self, _: &str, handle: &str, _: &str) -> Result<(), CsiError> {
+        let unstage = |inner: &mut HostState| {
             if let Some(user) = inner.world.storage.users(handle).into_iter().next().cloned() {
                 inner.check.violate("unstage last", format!("{handle} is unstaged while {user} has it"));
             }
@@ -160,24 +167,24 @@ impl CsiFiles for SimDrivers {
     }
 
     async fn write_record(&self, path: &str, record: &VolumeRecord) -> Result<(), FilesError> {
-        let write = |inner: &mut Inner| {
+        let write = |inner: &mut HostState| {
             inner.world.storage.records.insert(path.to_owned(), record.clone());
             Ok(())
         };
         self.0.call(&"records".into(), false, write).await
     }
 
-    async fn found(&self) -> Result<Vec<FoundVolume>, FilesError> {
+    async fn list_volumes(&self) -> Result<Vec<CsiVolumeOnDisk>, FilesError> {
         self.0.call(&"records".into(), false, |inner| Ok(inner.world.storage.found(|_| true))).await
     }
 
-    async fn found_of(&self, uid: &PodUid) -> Result<Vec<FoundVolume>, FilesError> {
-        let of = |one: &FoundVolume| one.pod.as_ref() == Some(uid);
+    async fn list_pod_volumes(&self, uid: &PodUid) -> Result<Vec<CsiVolumeOnDisk>, FilesError> {
+        let of = |one: &CsiVolumeOnDisk| one.pod.as_ref() == Some(uid);
         self.0.call(uid, false, |inner| Ok(inner.world.storage.found(of))).await
     }
 
     async fn remove(&self, place: &str, record: Option<&str>) -> Result<(), FilesError> {
-        let remove = |inner: &mut Inner| {
+        let remove = |inner: &mut HostState| {
             if inner.world.storage.is_mounted(place) {
                 inner.check.violate("no deletion through a mount", format!("{place} is removed"));
             }
@@ -186,10 +193,10 @@ impl CsiFiles for SimDrivers {
         self.0.call(&"records".into(), false, remove).await
     }
 
-    async fn at_rest(&self, _: &str) -> Result<(), FilesError> {
+    async fn wait_until_idle(&self, _: &str) -> Result<(), FilesError> {
         Ok(())
     }
-    async fn apply_group(&self, _: &str, _: i64, _: bool) -> Result<(), FilesError> {
+    async fn apply_fs_group(&self, _: &str, _: i64, _: bool) -> Result<(), FilesError> {
         Ok(())
     }
     async fn link_device(&self, _: &str, _: &str) -> Result<(), FilesError> {
@@ -201,17 +208,17 @@ impl CsiFiles for SimDrivers {
 }
 
 /// Heard once, by one agent.
-pub struct SimSockets(pub Mutex<Option<mpsc::UnboundedReceiver<SocketNotice>>>);
+pub struct SimSockets(pub Mutex<Option<mpsc::UnboundedReceiver<PluginSocketEvent>>>);
 
 #[async_trait]
 impl PluginSockets for SimSockets {
-    fn watch(&self) -> BoxStream<'static, SocketNotice> {
+    fn watch(&self) -> BoxStream<'static, PluginSocketEvent> {
         let heard = self.0.try_lock().ok().and_then(|mut heard| heard.take());
         let Some(heard) = heard else { return futures::stream::pending().boxed() };
         futures::stream::unfold(heard, |mut heard| async move { Some((heard.recv().await?, heard)) }).boxed()
     }
 
-    async fn info(&self, socket: &str) -> Result<PluginInfo, CsiError> {
+    async fn get_info(&self, socket: &str) -> Result<PluginInfo, CsiError> {
         Ok(PluginInfo {
             kind: decide::csi::CSI_PLUGIN.into(),
             name: DRIVER.into(),
@@ -220,7 +227,7 @@ impl PluginSockets for SimSockets {
         })
     }
 
-    async fn notify(&self, _: &str, _: Option<&str>) -> Result<(), CsiError> {
+    async fn notify_registration_status(&self, _: &str, _: Option<&str>) -> Result<(), CsiError> {
         Ok(())
     }
 }

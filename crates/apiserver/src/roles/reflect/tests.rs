@@ -8,24 +8,24 @@ use super::*;
 /// Says no so many times, and then that there is nothing.
 struct Refusing {
     refusals: u32,
-    entries: WatchEntries,
+    entries: WatchStatuses,
     asked: Arc<AtomicU32>,
 }
 
-impl Target for Refusing {
+impl ListWatcher for Refusing {
     type Item = Service;
 
-    fn list(&self) -> BoxFuture<'_, Result<Listed<Service>, ApiError>> {
+    fn list(&self) -> BoxFuture<'_, Result<ObjectList<Service>, ApiError>> {
         let refused = self.asked.fetch_add(1, Ordering::Relaxed) < self.refusals;
         Box::pin(async move {
             if refused {
                 return Err(ApiError::Forbidden { call: "list".into(), message: "no".into() });
             }
-            Ok(Listed {
+            Ok(ObjectList {
                 items: Vec::new(),
                 unreadable: Vec::new(),
                 resource_version: "1".into(),
-                more: String::new(),
+                continue_token: String::new(),
             })
         })
     }
@@ -34,7 +34,7 @@ impl Target for Refusing {
         Box::pin(std::future::pending())
     }
 
-    fn entries(&self) -> &WatchEntries {
+    fn entries(&self) -> &WatchStatuses {
         &self.entries
     }
 
@@ -52,10 +52,10 @@ async fn a_refusal_is_told_when_it_lasts() {
     for (refusals, expect) in [(0, "all"), (1, "all"), (3, "all"), (4, "failing"), (9, "failing")] {
         let asked = Arc::new(AtomicU32::new(0));
         let mut notices =
-            reflect(Refusing { refusals, entries: WatchEntries::default(), asked: asked.clone() });
+            reflect(Refusing { refusals, entries: WatchStatuses::default(), asked: asked.clone() });
         let first = match notices.next().await {
-            Some(Notice::All { .. }) => "all",
-            Some(Notice::Failing(_)) => "failing",
+            Some(ReflectorEvent::All { .. }) => "all",
+            Some(ReflectorEvent::Failing(_)) => "failing",
             other => panic!("{other:?}"),
         };
         assert_eq!(first, expect, "after {refusals} refusals");
@@ -64,15 +64,15 @@ async fn a_refusal_is_told_when_it_lasts() {
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_says_what_holds_it_and_for_how_long() {
-    let entries = WatchEntries::default();
+    let entries = WatchStatuses::default();
     let target = Refusing { refusals: 9, entries: entries.clone(), asked: Arc::default() };
     let mut notices = reflect(target);
-    assert!(matches!(notices.next().await, Some(Notice::Failing(_))));
+    assert!(matches!(notices.next().await, Some(ReflectorEvent::Failing(_))));
     let report = entries.reports().pop().expect("an entry");
     assert_eq!((report.name().as_str(), report.problem.as_str()), ("services", "list: no"));
     assert!(report.last_word_secs > 0.5, "{report:?}");
     // In the end it is listed.
-    assert!(matches!(notices.next().await, Some(Notice::All { .. })));
+    assert!(matches!(notices.next().await, Some(ReflectorEvent::All { .. })));
     let report = entries.reports().pop().expect("an entry");
     assert_eq!((report.problem.as_str(), report.last_word_secs), ("", 0.0));
     drop(notices);

@@ -7,13 +7,15 @@
 
 use std::sync::Arc;
 
-use model::csi::{Abilities, CsiVolume, Expansion};
+use model::csi::{CsiVolume, Expansion, NodeServiceCapabilities};
 use model::k8s::PersistentVolumeClaim;
 use model::quantity::Quantity;
 
-use super::super::expand::{Due, Failure, Growth, Turn, expand_call, growth};
+use super::super::expand::{
+    ExpansionFailure, ExpansionNeed, ExpansionStep, NodeExpansion, expand_call, expansion_need,
+};
 use super::{CsiVolumes, Input, Operation, OperationId, Outputs, VolumeCall, VolumeRequestId};
-use crate::event::{CallFailure, Expanded, StepResult};
+use crate::event::{ActionResult, CallFailure, ExpandOutcome};
 
 #[derive(Clone, Debug)]
 pub(super) struct ExpandVolume {
@@ -31,32 +33,32 @@ enum Step {
     Lane,
     Claim,
     Capabilities {
-        due: Due,
+        due: NodeExpansion,
         claim: Arc<PersistentVolumeClaim>,
     },
     /// The claim says that the node is at it.
     Mark {
-        due: Due,
-        can: Abilities,
+        due: NodeExpansion,
+        can: NodeServiceCapabilities,
     },
     NodeExpand {
-        due: Due,
+        due: NodeExpansion,
         claim: Arc<PersistentVolumeClaim>,
     },
     /// The claim says how it failed.
     FailureTold {
-        how: Result<Expanded, String>,
+        how: Result<ExpandOutcome, String>,
     },
     /// The claim says its new size.
     SizeTold {
-        due: Due,
+        due: NodeExpansion,
     },
 }
 
 /// What an answer leads to.
 enum Next {
     Call(Step, VolumeCall),
-    Done(Result<Expanded, String>),
+    Done(Result<ExpandOutcome, String>),
 }
 
 impl ExpandVolume {
@@ -78,7 +80,12 @@ impl ExpandVolume {
         })
     }
 
-    fn node_expand(&self, due: Due, can: Abilities, claim: Arc<PersistentVolumeClaim>) -> Next {
+    fn node_expand(
+        &self,
+        due: NodeExpansion,
+        can: NodeServiceCapabilities,
+        claim: Arc<PersistentVolumeClaim>,
+    ) -> Next {
         let call = expand_call(&self.volume, can, due.size, &self.wanted);
         let call = VolumeCall::NodeExpandVolume { driver: self.volume.id.driver.clone(), call };
         Next::Call(Step::NodeExpand { due, claim }, call)
@@ -100,7 +107,7 @@ impl CsiVolumes {
         mut expand: Box<ExpandVolume>,
     ) {
         expand.cancelled = true;
-        out.answer(expand.request.clone(), StepResult::Interrupted);
+        out.answer(expand.request.clone(), ActionResult::Interrupted);
         match expand.step {
             Step::Lane => self.leave_lane(id, &expand.volume.id),
             _ => drop(self.operations.insert(id, Operation::Expand(expand))),
@@ -124,8 +131,8 @@ impl CsiVolumes {
         };
         self.leave_lane(id, &expand.volume.id);
         if !expand.cancelled {
-            let failed = |message| StepResult::Failed(CallFailure { unreachable: false, message });
-            out.answer(expand.request, how.map_or_else(failed, StepResult::Expanded));
+            let failed = |message| ActionResult::Failed(CallFailure { unreachable: false, message });
+            out.answer(expand.request, how.map_or_else(failed, ActionResult::ExpandOutcome));
         }
     }
 
@@ -145,9 +152,9 @@ impl CsiVolumes {
                 let claim = input.claim().map_err(|failure| {
                     format!("mountVolume.NodeExpandVolume get PVC failed : {}", failure.message)
                 })?;
-                let due = match growth(&claim, behind) {
-                    Growth::Due(due) => due,
-                    Growth::Over(how) => return Ok(Next::Done(Ok(how))),
+                let due = match expansion_need(&claim, behind) {
+                    ExpansionNeed::Needed(due) => due,
+                    ExpansionNeed::Settled(how) => return Ok(Next::Done(Ok(how))),
                 };
                 let driver = expand.volume.id.driver.clone();
                 let call = VolumeCall::NodeGetCapabilities { driver };
@@ -158,10 +165,10 @@ impl CsiVolumes {
                     let cause = failure.message;
                     format!("Expander.NodeExpand failed to check if node supports expansion : {cause}")
                 })?;
-                if let Turn::Over(how) = due.turn(&expand.volume.id.driver, can) {
+                if let ExpansionStep::Settled(how) = due.next_step(&expand.volume.id.driver, can) {
                     return Ok(Next::Done(Ok(how)));
                 }
-                match due.mark.clone() {
+                match due.in_progress_patch.clone() {
                     Some(mark) => Ok(expand.patch(Step::Mark { due, can }, mark)),
                     None => self.ask_driver(out, expand, due, can, claim),
                 }
@@ -205,14 +212,14 @@ impl CsiVolumes {
         &mut self,
         out: &mut Outputs,
         expand: &ExpandVolume,
-        due: Due,
-        can: Abilities,
+        due: NodeExpansion,
+        can: NodeServiceCapabilities,
         claim: Arc<PersistentVolumeClaim>,
     ) -> Result<Next, String> {
-        match due.turn(&expand.volume.id.driver, can) {
-            Turn::Ask => Ok(expand.node_expand(due, can, claim)),
-            Turn::Fail(failure) => Ok(self.expansion_failed(out, expand, &due, &claim, failure)),
-            Turn::Over(how) => Ok(Next::Done(Ok(how))),
+        match due.next_step(&expand.volume.id.driver, can) {
+            ExpansionStep::CallDriver => Ok(expand.node_expand(due, can, claim)),
+            ExpansionStep::Fail(failure) => Ok(self.expansion_failed(out, expand, &due, &claim, failure)),
+            ExpansionStep::Settled(how) => Ok(Next::Done(Ok(how))),
         }
     }
 
@@ -220,22 +227,22 @@ impl CsiVolumes {
         &mut self,
         out: &mut Outputs,
         expand: &ExpandVolume,
-        due: &Due,
+        due: &NodeExpansion,
         claim: &PersistentVolumeClaim,
-        failure: Failure,
+        failure: ExpansionFailure,
     ) -> Next {
         let refused = self.volumes.get(&expand.volume.id).is_some_and(|known| known.refused_to_expand);
         let verdict = due.failed(claim, failure, refused, out.now.wall);
         if let Some(known) = self.volumes.get_mut(&expand.volume.id) {
             known.refused_to_expand |= verdict.refused;
         }
-        match verdict.told {
-            Some(patch) => expand.patch(Step::FailureTold { how: verdict.how }, patch),
-            None => Next::Done(verdict.how),
+        match verdict.claim_patch {
+            Some(patch) => expand.patch(Step::FailureTold { how: verdict.result }, patch),
+            None => Next::Done(verdict.result),
         }
     }
 }
 
-fn grown(due: &Due) -> Next {
-    Next::Done(Ok(Expanded::Grown { size: due.size.to_string() }))
+fn grown(due: &NodeExpansion) -> Next {
+    Next::Done(Ok(ExpandOutcome::Grown { size: due.size.to_string() }))
 }

@@ -41,7 +41,7 @@ use super::calls::{
 };
 use crate::back_off::volume_delay;
 use crate::effect::{Effect, Epoch, LogLevel, TimerKey};
-use crate::event::StepResult;
+use crate::event::ActionResult;
 
 /// Number of a call. Grows; an answer with an unknown one is late.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -149,7 +149,7 @@ impl Outputs {
         self.effects.push(Effect::SetTimer { key, at });
     }
 
-    fn answer(&mut self, request: VolumeRequestId, result: StepResult) {
+    fn answer(&mut self, request: VolumeRequestId, result: ActionResult) {
         self.effects.push(Effect::AnswerVolumeRequest { request, result });
     }
 }
@@ -345,14 +345,14 @@ impl Input {
         self.result().map(|_| ())
     }
 
-    fn records(self) -> Result<Vec<model::csi::FoundVolume>, VolumeCallFailure> {
+    fn records(self) -> Result<Vec<model::csi::CsiVolumeOnDisk>, VolumeCallFailure> {
         match self.result()? {
             VolumeCallAnswer::Records(found) => Ok(found),
             _ => Err(no_answer_to("a list of volumes")),
         }
     }
 
-    fn capabilities(self) -> Result<model::csi::Abilities, VolumeCallFailure> {
+    fn capabilities(self) -> Result<model::csi::NodeServiceCapabilities, VolumeCallFailure> {
         match self.result()? {
             VolumeCallAnswer::Capabilities(can) => Ok(can),
             _ => Err(no_answer_to("what a driver can do")),

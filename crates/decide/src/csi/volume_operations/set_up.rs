@@ -12,24 +12,24 @@
 //! the volume is a device (its record serves other pods too).
 
 use model::PodUid;
-use model::csi::{CsiVolume, FoundVolume, VolumeId};
+use model::csi::{CsiVolume, CsiVolumeOnDisk, VolumeId};
 use model::volume::MountStage;
 
-use super::super::calls::{Calls, calls};
-use super::super::relabel::{Labelled, Relabelling, labels_may_differ, relabelling};
+use super::super::calls::{NodeCalls, node_calls};
+use super::super::selinux::{LabelCheck, LabelRecord, check_staged_label, labels_may_differ};
 use super::unstage::{UnstageStep, UnstageVolume};
 use super::{
     CsiVolumes, Input, Operation, OperationId, Outputs, VolumeCall, VolumeCallFailure, VolumeCallFailureKind,
     VolumeRequestId,
 };
-use crate::event::{CallFailure, StepResult};
+use crate::event::{ActionResult, CallFailure};
 
 #[derive(Clone, Debug)]
 pub(super) struct SetUp {
     request: VolumeRequestId,
     volume: CsiVolume,
     /// Known when the driver has said what it can do.
-    calls: Option<Calls>,
+    calls: Option<NodeCalls>,
     /// The pod is going, and nobody waits for the outcome.
     cancelled: bool,
     /// It has come so far that something of the pod's may be left.
@@ -146,7 +146,9 @@ impl SetUp {
     }
 
     fn record(&self, known: bool) -> Next {
-        let Some(record) = self.calls.as_ref().map(|calls| calls.record.clone()) else { return Next::Done };
+        let Some(record) = self.calls.as_ref().map(|calls| calls.record.clone()) else {
+            return Next::Done;
+        };
         let path = self.volume.paths.record.clone();
         Next::Call(Step::Record { known }, VolumeCall::WriteRecord { path, record })
     }
@@ -168,7 +170,9 @@ impl SetUp {
     }
 
     fn node_publish(&self, known: bool) -> Next {
-        let Some(call) = self.calls.as_ref().map(|calls| calls.publish.clone()) else { return Next::Done };
+        let Some(call) = self.calls.as_ref().map(|calls| calls.publish.clone()) else {
+            return Next::Done;
+        };
         let call = VolumeCall::NodePublishVolume { driver: self.driver(), call };
         Next::Call(Step::NodePublish { known }, call)
     }
@@ -216,12 +220,12 @@ impl CsiVolumes {
     /// What waits ends now, and what only the pod needs is cut short. A call to the driver is left to end.
     pub(super) fn cancel_set_up(&mut self, out: &mut Outputs, id: OperationId, mut set_up: Box<SetUp>) {
         set_up.cancelled = true;
-        out.answer(set_up.request.clone(), StepResult::Interrupted);
+        out.answer(set_up.request.clone(), ActionResult::Interrupted);
         match set_up.step {
-            Step::Turn | Step::Lane => self.set_up_ended(out, id, &set_up, StepResult::Interrupted),
+            Step::Turn | Step::Lane => self.set_up_ended(out, id, &set_up, ActionResult::Interrupted),
             Step::EarlierWork | Step::Group => {
                 self.cancel_call(out, id);
-                self.set_up_ended(out, id, &set_up, StepResult::Interrupted);
+                self.set_up_ended(out, id, &set_up, ActionResult::Interrupted);
             }
             _ => drop(self.operations.insert(id, Operation::SetUp(set_up))),
         }
@@ -238,7 +242,7 @@ impl CsiVolumes {
         match next {
             // What a failed call has left behind is removed in any case.
             Next::Call(step, _) if set_up.cancelled && !matches!(step, Step::RecordRemoval { .. }) => {
-                self.set_up_ended(out, id, &set_up, StepResult::Interrupted);
+                self.set_up_ended(out, id, &set_up, ActionResult::Interrupted);
             }
             Next::Call(step, call) => {
                 set_up.publishing |= matches!(step, Step::PodRecords);
@@ -252,9 +256,9 @@ impl CsiVolumes {
             }
             Next::Failed(Failed { stage, message }) => {
                 let failure = CallFailure { unreachable: false, message };
-                self.set_up_ended(out, id, &set_up, StepResult::VolumeFailed { stage, failure });
+                self.set_up_ended(out, id, &set_up, ActionResult::VolumeFailed { stage, failure });
             }
-            Next::Done => self.set_up_ended(out, id, &set_up, StepResult::Ok),
+            Next::Done => self.set_up_ended(out, id, &set_up, ActionResult::Ok),
         }
     }
 
@@ -283,9 +287,9 @@ impl CsiVolumes {
             }
             Step::Capabilities => {
                 let can = input.capabilities().map_err(|failure| no_client(volume, &failure))?;
-                set_up.calls = Some(calls(volume, can));
+                set_up.calls = Some(node_calls(volume, can));
                 let staged = self.volumes.get(&volume.id).and_then(|volume| volume.staged.as_deref());
-                match labels_may_differ(staged, &volume.label) {
+                match labels_may_differ(staged, &volume.selinux_context) {
                     true => Next::Call(Step::Labels, VolumeCall::ListRecords),
                     false => set_up.stage(staged.is_some()),
                 }
@@ -306,7 +310,7 @@ impl CsiVolumes {
             }
             Step::NodeStage => match input.done() {
                 Ok(()) => {
-                    let label = volume.label.clone();
+                    let label = volume.selinux_context.clone();
                     self.volumes.entry(volume.id.clone()).or_default().staged = Some(label);
                     set_up.publish()
                 }
@@ -315,7 +319,8 @@ impl CsiVolumes {
             Step::PodRecords => {
                 let found = input.records().map_err(of_pod)?;
                 let target = &volume.paths.target;
-                let is_known = |one: &FoundVolume| one.place == *target && matches!(one.record, Ok(Some(_)));
+                let is_known =
+                    |one: &CsiVolumeOnDisk| one.mount_dir == *target && matches!(one.record, Ok(Some(_)));
                 set_up.record(found.iter().any(is_known))
             }
             Step::Record { known } => {
@@ -361,18 +366,18 @@ impl CsiVolumes {
     }
 
     /// A mount keeps the label that it was made with.
-    fn labels_read(&mut self, set_up: &SetUp, found: Vec<FoundVolume>) -> Result<Next, Failed> {
+    fn labels_read(&mut self, set_up: &SetUp, found: Vec<CsiVolumeOnDisk>) -> Result<Next, Failed> {
         let volume = &set_up.volume;
-        let here: Vec<(&FoundVolume, Labelled<'_>)> =
+        let here: Vec<(&CsiVolumeOnDisk, LabelRecord<'_>)> =
             found.iter().filter_map(|one| Some((one, labelled(one, &volume.id)?))).collect();
         let labels = here.iter().map(|(_, seen)| *seen);
-        match relabelling(&set_up.request.uid, &volume.label, labels) {
-            Relabelling::Fits => {
+        match check_staged_label(&set_up.request.uid, &volume.selinux_context, labels) {
+            LabelCheck::Usable => {
                 let known = self.volumes.get(&volume.id);
                 Ok(set_up.stage(known.is_some_and(|known| known.staged.is_some())))
             }
-            Relabelling::Waits { message } => Err(Failed { stage: MountStage::MountDevice, message }),
-            Relabelling::Anew => {
+            LabelCheck::UsedByOtherPod { message } => Err(Failed { stage: MountStage::MountDevice, message }),
+            LabelCheck::UnstageFirst => {
                 if let Some(known) = self.volumes.get_mut(&volume.id) {
                     known.staged = None;
                 }
@@ -386,7 +391,7 @@ impl CsiVolumes {
         }
     }
 
-    fn set_up_ended(&mut self, out: &mut Outputs, id: OperationId, set_up: &SetUp, result: StepResult) {
+    fn set_up_ended(&mut self, out: &mut Outputs, id: OperationId, set_up: &SetUp, result: ActionResult) {
         self.leave_lane(id, &set_up.volume.id);
         let key = (set_up.request.uid.clone(), set_up.volume.id.clone());
         if let Some(turns) = self.set_ups.get_mut(&key) {
@@ -419,7 +424,7 @@ fn no_client(volume: &CsiVolume, failure: &VolumeCallFailure) -> Failed {
 }
 
 /// Of this volume only.
-fn labelled<'a>(one: &'a FoundVolume, id: &VolumeId) -> Option<Labelled<'a>> {
+fn labelled<'a>(one: &'a CsiVolumeOnDisk, id: &VolumeId) -> Option<LabelRecord<'a>> {
     let record = one.record.as_ref().ok()?.as_ref().filter(|record| record.id() == *id)?;
-    Some(Labelled { pod: one.pod.as_ref(), label: &record.se_linux_mount_context })
+    Some(LabelRecord { pod: one.pod.as_ref(), label: &record.se_linux_mount_context })
 }

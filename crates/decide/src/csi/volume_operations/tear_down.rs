@@ -13,12 +13,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::csi::{FoundVolume, VolumeId};
+use model::csi::{CsiVolumeOnDisk, VolumeId};
 
 use super::{
     CsiVolumes, Input, Operation, OperationId, Outputs, VolumeCall, VolumeCallFailureKind, VolumeRequestId,
 };
-use crate::event::{CallFailure, StepResult};
+use crate::event::{ActionResult, CallFailure};
 
 #[derive(Clone, Debug)]
 pub(super) struct TearDown {
@@ -41,7 +41,7 @@ pub(super) struct TearDown {
 #[derive(Clone, Debug)]
 pub(super) struct Unpublish {
     of: OperationId,
-    found: FoundVolume,
+    found: CsiVolumeOnDisk,
     step: Step,
 }
 
@@ -128,7 +128,7 @@ impl CsiVolumes {
         }
         let messages: Vec<String> = failures.into_values().collect();
         let failure = || CallFailure { unreachable: false, message: messages.join("; ") };
-        let result = if messages.is_empty() { StepResult::Ok } else { StepResult::Failed(failure()) };
+        let result = if messages.is_empty() { ActionResult::Ok } else { ActionResult::Failed(failure()) };
         out.answer(request, result);
     }
 
@@ -145,7 +145,7 @@ impl CsiVolumes {
         }
     }
 
-    fn begin_unpublish(&mut self, of: OperationId, found: FoundVolume) -> OperationId {
+    fn begin_unpublish(&mut self, of: OperationId, found: CsiVolumeOnDisk) -> OperationId {
         let id = self.new_id();
         let unpublish = Unpublish { of, found, step: Step::Turn };
         self.operations.insert(id, Operation::Unpublish(Box::new(unpublish)));
@@ -188,14 +188,14 @@ impl CsiVolumes {
 
 impl TearDown {
     /// It was not being published when the tear-down began. One whose record can't be read may have been.
-    fn is_free(&self, one: &FoundVolume) -> bool {
+    fn is_free(&self, one: &CsiVolumeOnDisk) -> bool {
         self.at_work.is_empty() || one.id().is_some_and(|volume| !self.at_work.contains(&volume))
     }
 }
 
 impl Unpublish {
     fn next(&self, input: Input) -> Result<Next, String> {
-        let place = self.found.place.clone();
+        let place = self.found.mount_dir.clone();
         let record = match &self.found.record {
             Err(_) => return Err(self.found.unreadable_message()),
             Ok(record) => record,

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use model::csi::{
-    Abilities, Access, AccessMode, CsiVolume, FoundVolume, Group, Paths, VolumeId, VolumeRecord,
+    AccessMode, CsiVolume, CsiVolumeOnDisk, CsiVolumePaths, FsGroup, NodeServiceCapabilities,
+    VolumeAccessType, VolumeId, VolumeRecord,
 };
 use model::{Mono, Now, PodUid, Wall};
 
@@ -30,26 +31,26 @@ fn volume(uid: &str, handle: &str) -> CsiVolume {
         id: id(handle),
         spec_name: handle.into(),
         ephemeral: false,
-        access: Access::Mount { fs_type: String::new(), flags: Vec::new() },
-        mode: AccessMode::ReadWriteMany,
+        access: VolumeAccessType::Mount { fs_type: String::new(), flags: Vec::new() },
+        access_mode: AccessMode::ReadWriteMany,
         read_only: false,
-        node: "n".into(),
-        attachment: String::new(),
+        node_name: "n".into(),
+        attachment_name: String::new(),
         publish_context: Default::default(),
-        attributes: Default::default(),
+        volume_attributes: Default::default(),
         pod_attributes: Default::default(),
         stage_secrets: Default::default(),
         publish_secrets: Default::default(),
-        group: Some(Group { id: 7, by_agent: true, on_root_mismatch: false }),
-        label: String::new(),
-        paths: Paths {
+        fs_group: Some(FsGroup { id: 7, by_agent: true, on_root_mismatch: false }),
+        selinux_context: String::new(),
+        paths: CsiVolumePaths {
             staging: format!("/staged/{handle}/globalmount"),
             stage_record: format!("/staged/{handle}/vol_data.json"),
             target: format!("/pods/{uid}/{handle}/mount"),
             record: format!("/pods/{uid}/{handle}/vol_data.json"),
             link: None,
         },
-        republish: false,
+        requires_republish: false,
     }
 }
 
@@ -87,8 +88,8 @@ impl Script {
                 Effect::CancelVolumeCall { id } => self.open.retain(|(open, _)| *open != id),
                 Effect::AnswerVolumeRequest { request, result } => {
                     let result = match result {
-                        StepResult::Ok => "ok".into(),
-                        StepResult::Interrupted => "interrupted".into(),
+                        ActionResult::Ok => "ok".into(),
+                        ActionResult::Interrupted => "interrupted".into(),
                         other => format!("{other:?}"),
                     };
                     self.told.push(format!("{} {result}", request.uid));
@@ -127,10 +128,10 @@ impl Script {
         let found = self.records.iter().map(|(path, record)| {
             let dir = path.strip_suffix("/vol_data.json").expect("a record");
             let pod = dir.strip_prefix("/pods/").and_then(|rest| rest.split('/').next()).map(PodUid::new);
-            FoundVolume {
+            CsiVolumeOnDisk {
                 block: false,
                 spec_name: record.volume_handle.clone(),
-                place: format!("{dir}/{}", if pod.is_some() { "mount" } else { "globalmount" }),
+                mount_dir: format!("{dir}/{}", if pod.is_some() { "mount" } else { "globalmount" }),
                 pod,
                 record_path: path.clone(),
                 record: Ok(Some(record.clone())),
@@ -138,7 +139,7 @@ impl Script {
             }
         });
         let wanted =
-            |one: &FoundVolume| of.is_empty() || one.pod.as_ref().is_some_and(|pod| pod.as_str() == of);
+            |one: &CsiVolumeOnDisk| of.is_empty() || one.pod.as_ref().is_some_and(|pod| pod.as_str() == of);
         VolumeCallAnswer::Records(found.filter(wanted).collect())
     }
 
@@ -151,7 +152,10 @@ impl Script {
             Some(kind) => Err(VolumeCallFailure { kind, message: "no".into() }),
             None => Ok(match call.split_once(' ') {
                 None if call == "list" => self.records(""),
-                None => VolumeCallAnswer::Capabilities(Abilities { stage: true, ..Abilities::default() }),
+                None => VolumeCallAnswer::Capabilities(NodeServiceCapabilities {
+                    stage_unstage_volume: true,
+                    ..NodeServiceCapabilities::default()
+                }),
                 Some(("list", uid)) => self.records(uid),
                 Some(_) => VolumeCallAnswer::Done,
             }),

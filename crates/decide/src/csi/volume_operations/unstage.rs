@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use model::PodUid;
-use model::csi::{FoundVolume, VolumeId};
+use model::csi::{CsiVolumeOnDisk, VolumeId};
 
 use super::{CsiVolumes, Input, Operation, OperationId, Outputs, VolumeCall};
 use crate::effect::TimerKey;
@@ -43,7 +43,7 @@ pub(super) struct Retry {
 pub(super) struct UnstageVolume {
     volume: VolumeId,
     /// The first is at hand.
-    places: VecDeque<FoundVolume>,
+    places: VecDeque<CsiVolumeOnDisk>,
     done: Done,
 }
 
@@ -62,7 +62,7 @@ pub(super) enum UnstageStep {
 }
 
 impl UnstageVolume {
-    pub(super) fn new(volume: &VolumeId, places: VecDeque<FoundVolume>) -> Self {
+    pub(super) fn new(volume: &VolumeId, places: VecDeque<CsiVolumeOnDisk>) -> Self {
         Self { volume: volume.clone(), places, done: Done::Nothing }
     }
 
@@ -81,11 +81,11 @@ impl UnstageVolume {
             Done::Nothing => Ok(self.begin()),
             Done::Capabilities => {
                 let can = input.capabilities().map_err(|failure| failure.message)?;
-                if !can.stage {
+                if !can.stage_unstage_volume {
                     return Ok(self.remove());
                 }
                 let VolumeId { driver, handle } = self.volume.clone();
-                let staging = place.place.clone();
+                let staging = place.mount_dir.clone();
                 self.done = Done::Unstaged;
                 Ok(UnstageStep::Call(VolumeCall::NodeUnstageVolume { driver, handle, staging }))
             }
@@ -106,7 +106,7 @@ impl UnstageVolume {
         let Some(place) = self.places.front() else { return UnstageStep::Done };
         let record = Some(place.record_path.clone());
         self.done = Done::Removed;
-        UnstageStep::Call(VolumeCall::Remove { place: place.place.clone(), record })
+        UnstageStep::Call(VolumeCall::Remove { place: place.mount_dir.clone(), record })
     }
 }
 
@@ -172,11 +172,11 @@ impl CsiVolumes {
     fn records_read(&mut self, volume: &VolumeId, input: Input) -> Result<Option<UnstageVolume>, String> {
         let found = input.records().map_err(|failure| failure.message)?;
         let (of_pods, of_node): (Vec<_>, Vec<_>) = found.into_iter().partition(|one| one.pod.is_some());
-        let is_it = |one: &FoundVolume| one.id().as_ref() == Some(volume);
+        let is_it = |one: &CsiVolumeOnDisk| one.id().as_ref() == Some(volume);
         if of_pods.iter().any(is_it) {
             return Ok(None);
         }
-        let places: VecDeque<FoundVolume> = of_node.into_iter().filter(is_it).collect();
+        let places: VecDeque<CsiVolumeOnDisk> = of_node.into_iter().filter(is_it).collect();
         if let Some(broken) = of_pods.iter().find(|one| one.record.is_err() && !places.is_empty()) {
             let pod = broken.pod.as_ref().map(PodUid::as_str).unwrap_or_default();
             return Err(format!("pod {pod} may use it: {}", broken.unreadable_message()));

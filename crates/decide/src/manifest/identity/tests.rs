@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::manifest::References;
+use crate::manifest::ReferencePolicy;
 
 fn pod(name: &str) -> Value {
     json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i:1"}]}})
@@ -16,7 +16,7 @@ fn http(url: &str) -> Origin {
 }
 
 fn made(pod: Value, origin: &Origin, node: &str) -> Pod {
-    static_pod(codec::pod_from_value(pod).unwrap(), origin, node, References::Refused).unwrap()
+    static_pod(codec::pod_from_value(pod).unwrap(), origin, node, ReferencePolicy::Deny).unwrap()
 }
 
 fn uid_of(pod: Value, origin: &Origin, node: &str) -> String {
@@ -125,7 +125,7 @@ fn a_given_uid_is_kept() {
 #[test]
 fn the_name_takes_the_node_in_lower_case() {
     let mut pod = codec::pod_from_value(pod("web")).unwrap();
-    mark(&mut pod, &file("/m/a", 0), "Node-A");
+    set_static_pod_fields(&mut pod, &file("/m/a", 0), "Node-A");
     assert_eq!(pod.metadata.name.as_deref(), Some("web-node-a"));
     assert_eq!(pod.spec.as_ref().unwrap().node_name.as_deref(), Some("Node-A"));
 }
@@ -134,7 +134,7 @@ fn the_name_takes_the_node_in_lower_case() {
 fn refusals() {
     let check = |manifest: Value, expect: &str| {
         let pod = codec::pod_from_value(manifest).unwrap();
-        let error = static_pod(pod, &file("/m/a.yaml", 0), "node", References::Refused).unwrap_err();
+        let error = static_pod(pod, &file("/m/a.yaml", 0), "node", ReferencePolicy::Deny).unwrap_err();
         assert_eq!(error.to_string(), format!("/m/a.yaml: {expect}"));
     };
     check(json!({}), "invalid pod: name is needed for the pod");

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{AppArmorProfile, PodSpec, SeccompProfile};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::containers::all_containers;
-use super::report::{Path, Report};
+use super::report::{Path, ValidationErrors};
 use super::syntax;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -15,7 +15,7 @@ const CONTAINER_APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.i
 const LOCALHOST: &str = "localhost/";
 const MUST_MATCH: &str = "the annotation of the same meaning says otherwise";
 
-pub(super) fn check(metadata: &ObjectMeta, spec: &PodSpec, report: &mut Report) {
+pub(super) fn check(metadata: &ObjectMeta, spec: &PodSpec, report: &mut ValidationErrors) {
     let path = Path::new("metadata").child("annotations");
     for (key, value) in metadata.annotations.iter().flatten() {
         let path = path.key(key);
@@ -32,22 +32,22 @@ pub(super) fn check(metadata: &ObjectMeta, spec: &PodSpec, report: &mut Report) 
     fields_agree(metadata, spec, report);
 }
 
-fn deletion_cost(value: &str, path: &Path, report: &mut Report) {
+fn deletion_cost(value: &str, path: &Path, report: &mut ValidationErrors) {
     let number = value.parse::<i32>().is_ok_and(|number| number.to_string() == value);
     if !number {
         report.invalid(path, value, "must be a 32 bit integer");
     }
 }
 
-fn seccomp(value: &str, path: &Path, report: &mut Report) {
+fn seccomp(value: &str, path: &Path, report: &mut ValidationErrors) {
     match value.strip_prefix(LOCALHOST) {
-        Some(local) => report.all(path, value, syntax::descending_path(local)),
+        Some(local) => report.invalid_for_each(path, value, syntax::relative_path(local)),
         None if matches!(value, "runtime/default" | "docker/default" | "unconfined") => {}
         None => report.invalid(path, value, "is not a seccomp profile"),
     }
 }
 
-fn app_armor(name: &str, value: &str, spec: &PodSpec, path: &Path, report: &mut Report) {
+fn app_armor(name: &str, value: &str, spec: &PodSpec, path: &Path, report: &mut ValidationErrors) {
     if !all_containers(spec, path).any(|(container, _)| container.name == name) {
         report.invalid(path, name, "there is no container of this name");
     }
@@ -57,7 +57,7 @@ fn app_armor(name: &str, value: &str, spec: &PodSpec, path: &Path, report: &mut 
 }
 
 /// Where both a field and its old annotation are given, they must say the same.
-fn fields_agree(metadata: &ObjectMeta, spec: &PodSpec, report: &mut Report) {
+fn fields_agree(metadata: &ObjectMeta, spec: &PodSpec, report: &mut ValidationErrors) {
     let Some(annotations) = &metadata.annotations else { return };
     let path = Path::new("spec");
     let pod_context = spec.security_context.as_ref();
@@ -88,7 +88,7 @@ fn is_windows(spec: &PodSpec) -> bool {
     spec.os.as_ref().is_some_and(|os| os.name == "windows")
 }
 
-fn seccomp_agrees(value: &str, profile: &SeccompProfile, path: &Path, report: &mut Report) {
+fn seccomp_agrees(value: &str, profile: &SeccompProfile, path: &Path, report: &mut ValidationErrors) {
     let agrees = match profile.type_.as_str() {
         "Unconfined" => value == "unconfined",
         "RuntimeDefault" => matches!(value, "runtime/default" | "docker/default"),
@@ -100,7 +100,7 @@ fn seccomp_agrees(value: &str, profile: &SeccompProfile, path: &Path, report: &m
     }
 }
 
-fn app_armor_agrees(value: &str, profile: &AppArmorProfile, path: &Path, report: &mut Report) {
+fn app_armor_agrees(value: &str, profile: &AppArmorProfile, path: &Path, report: &mut ValidationErrors) {
     let agrees = match profile.type_.as_str() {
         "Unconfined" => value == "unconfined",
         "RuntimeDefault" => value == "runtime/default",

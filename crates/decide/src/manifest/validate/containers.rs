@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Container, ContainerPort, PodSpec};
 
-use super::report::{Path, Report};
-use super::volumes::VolumeKinds;
+use super::report::{Path, ValidationErrors};
+use super::volumes::ValidVolumes;
 use super::{environment, handlers, mounts, resources, security, syntax};
 use crate::manifest::totals::is_sidecar;
 
@@ -17,12 +17,12 @@ const MAX_EXIT_CODES: usize = 255;
 /// What the rules for a container need to know of its pod.
 pub(super) struct PodContext<'a> {
     spec: &'a PodSpec,
-    volumes: VolumeKinds<'a>,
+    volumes: ValidVolumes<'a>,
     claims: BTreeSet<&'a str>,
 }
 
 impl<'a> PodContext<'a> {
-    pub(super) fn new(spec: &'a PodSpec, volumes: VolumeKinds<'a>) -> Self {
+    pub(super) fn new(spec: &'a PodSpec, volumes: ValidVolumes<'a>) -> Self {
         let claims = spec.resource_claims.iter().flatten().map(|claim| claim.name.as_str());
         PodContext { spec, volumes, claims: claims.filter(|name| !name.is_empty()).collect() }
     }
@@ -56,7 +56,7 @@ pub(super) fn all_containers<'a>(
     )
 }
 
-pub(super) fn check(spec: &PodSpec, pod: &PodContext<'_>, path: &Path, report: &mut Report) {
+pub(super) fn check(spec: &PodSpec, pod: &PodContext<'_>, path: &Path, report: &mut ValidationErrors) {
     let path = path.child("containers");
     if spec.containers.is_empty() {
         return report.required(&path);
@@ -76,7 +76,7 @@ pub(super) fn check(spec: &PodSpec, pod: &PodContext<'_>, path: &Path, report: &
     }
 }
 
-pub(super) fn check_init(spec: &PodSpec, pod: &PodContext<'_>, path: &Path, report: &mut Report) {
+pub(super) fn check_init(spec: &PodSpec, pod: &PodContext<'_>, path: &Path, report: &mut ValidationErrors) {
     let path = path.child("initContainers");
     let mut names: BTreeSet<&String> = spec.containers.iter().map(|container| &container.name).collect();
     for (index, container) in spec.init_containers.iter().flatten().enumerate() {
@@ -96,7 +96,7 @@ pub(super) fn check_init(spec: &PodSpec, pod: &PodContext<'_>, path: &Path, repo
     }
 }
 
-fn only_for_sidecars(container: &Container, path: &Path, report: &mut Report) {
+fn only_for_sidecars(container: &Container, path: &Path, report: &mut ValidationErrors) {
     let present = [
         ("lifecycle", container.lifecycle.is_some()),
         ("livenessProbe", container.liveness_probe.is_some()),
@@ -118,11 +118,11 @@ fn only_for_sidecars(container: &Container, path: &Path, report: &mut Report) {
     }
 }
 
-fn common(container: &Container, pod: &PodContext<'_>, path: &Path, report: &mut Report) {
-    if report.present(&path.child("name"), &container.name) {
-        report.all(&path.child("name"), &container.name, syntax::dns_label(&container.name));
+fn common(container: &Container, pod: &PodContext<'_>, path: &Path, report: &mut ValidationErrors) {
+    if report.require_text(&path.child("name"), &container.name) {
+        report.invalid_for_each(&path.child("name"), &container.name, syntax::dns_label(&container.name));
     }
-    report.present(&path.child("image"), container.image.as_deref().unwrap_or_default());
+    report.require_text(&path.child("image"), container.image.as_deref().unwrap_or_default());
     let message_policy = container.termination_message_policy.as_deref();
     let message_policies = ["File", "FallbackToLogsOnError"];
     report.one_of_required(&path.child("terminationMessagePolicy"), message_policy, &message_policies);
@@ -139,11 +139,11 @@ fn common(container: &Container, pod: &PodContext<'_>, path: &Path, report: &mut
     }
 }
 
-pub(super) fn pull_policy(policy: Option<&str>, path: &Path, report: &mut Report) {
+pub(super) fn pull_policy(policy: Option<&str>, path: &Path, report: &mut ValidationErrors) {
     report.one_of_required(path, policy, &["Always", "IfNotPresent", "Never"]);
 }
 
-fn ports(ports: &[ContainerPort], path: &Path, report: &mut Report) {
+fn ports(ports: &[ContainerPort], path: &Path, report: &mut ValidationErrors) {
     let mut names = BTreeSet::new();
     for (index, port) in ports.iter().enumerate() {
         let path = path.index(index);
@@ -152,7 +152,7 @@ fn ports(ports: &[ContainerPort], path: &Path, report: &mut Report) {
             if objections.is_empty() && !names.insert(name) {
                 report.duplicate(&path.child("name"), name);
             }
-            report.all(&path.child("name"), name, objections);
+            report.invalid_for_each(&path.child("name"), name, objections);
         }
         match port.container_port {
             0 => report.required(&path.child("containerPort")),
@@ -165,11 +165,16 @@ fn ports(ports: &[ContainerPort], path: &Path, report: &mut Report) {
     }
 }
 
-pub(super) fn port_number(number: i32, path: &Path, report: &mut Report) {
+pub(super) fn port_number(number: i32, path: &Path, report: &mut ValidationErrors) {
     report.in_range(path, i64::from(number), 1, 65535);
 }
 
-fn unique_host_ports(container: &Container, taken: &mut BTreeSet<String>, path: &Path, report: &mut Report) {
+fn unique_host_ports(
+    container: &Container,
+    taken: &mut BTreeSet<String>,
+    path: &Path,
+    report: &mut ValidationErrors,
+) {
     for (index, port) in container.ports.iter().flatten().enumerate() {
         let Some(number) = port.host_port.filter(|number| *number != 0) else { continue };
         let (protocol, address) = (port.protocol.as_deref(), port.host_ip.as_deref());
@@ -181,7 +186,7 @@ fn unique_host_ports(container: &Container, taken: &mut BTreeSet<String>, path: 
     }
 }
 
-fn host_network_ports(container: &Container, spec: &PodSpec, path: &Path, report: &mut Report) {
+fn host_network_ports(container: &Container, spec: &PodSpec, path: &Path, report: &mut ValidationErrors) {
     if spec.host_network != Some(true) {
         return;
     }
@@ -194,7 +199,7 @@ fn host_network_ports(container: &Container, spec: &PodSpec, path: &Path, report
     }
 }
 
-fn resize_policies(container: &Container, pod: &PodContext<'_>, path: &Path, report: &mut Report) {
+fn resize_policies(container: &Container, pod: &PodContext<'_>, path: &Path, report: &mut ValidationErrors) {
     let mut seen = BTreeSet::new();
     for (index, policy) in container.resize_policy.iter().flatten().enumerate() {
         let path = path.index(index);
@@ -213,7 +218,7 @@ fn resize_policies(container: &Container, pod: &PodContext<'_>, path: &Path, rep
     }
 }
 
-fn restart_policy(container: &Container, path: &Path, report: &mut Report) {
+fn restart_policy(container: &Container, path: &Path, report: &mut ValidationErrors) {
     let rules = container.restart_policy_rules.as_deref().unwrap_or_default();
     match container.restart_policy.as_deref() {
         None if rules.is_empty() => {}
@@ -241,7 +246,7 @@ fn restart_policy(container: &Container, path: &Path, report: &mut Report) {
 }
 
 /// An image with blanks around it would be pulled under another name than the one that is shown.
-pub(super) fn image_whitespace(spec: &PodSpec, path: &Path, report: &mut Report) {
+pub(super) fn image_whitespace(spec: &PodSpec, path: &Path, report: &mut ValidationErrors) {
     for (container, path) in all_containers(spec, path) {
         let image = container.image.as_deref().unwrap_or_default();
         if image.trim() != image {

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 use model::quantity::Quantity;
 
 use super::containers::all_containers;
-use super::report::{Path, Report};
+use super::report::{Path, ValidationErrors};
 use super::syntax;
 
 /// Fields that an environment variable may take its value from.
@@ -42,12 +42,12 @@ const BYTE_DIVISORS: &[&str] =
 
 /// Where a downward API reference is used; files name their container, variables have one.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Use {
-    Variable,
-    File,
+pub(super) enum DownwardUse {
+    EnvVariable,
+    VolumeFile,
 }
 
-pub(super) fn check(container: &Container, path: &Path, report: &mut Report) {
+pub(super) fn check(container: &Container, path: &Path, report: &mut ValidationErrors) {
     for (index, variable) in container.env.iter().flatten().enumerate() {
         check_variable(variable, &path.child("env").index(index), report);
     }
@@ -56,10 +56,10 @@ pub(super) fn check(container: &Container, path: &Path, report: &mut Report) {
     }
 }
 
-fn check_variable(variable: &EnvVar, path: &Path, report: &mut Report) {
+fn check_variable(variable: &EnvVar, path: &Path, report: &mut ValidationErrors) {
     let name = &variable.name;
-    if report.present(&path.child("name"), name) {
-        report.all(&path.child("name"), name, syntax::variable_name(name));
+    if report.require_text(&path.child("name"), name) {
+        report.invalid_for_each(&path.child("name"), name, syntax::variable_name(name));
     }
     let Some(source) = &variable.value_from else { return };
     let path = path.child("valueFrom");
@@ -74,15 +74,15 @@ fn check_variable(variable: &EnvVar, path: &Path, report: &mut Report) {
     }
 }
 
-fn check_source(source: &EnvVarSource, path: &Path, report: &mut Report) -> usize {
+fn check_source(source: &EnvVarSource, path: &Path, report: &mut ValidationErrors) -> usize {
     let mut sources = 0;
     if let Some(reference) = &source.field_ref {
         sources += 1;
-        field(reference, Use::Variable, &path.child("fieldRef"), report);
+        field(reference, DownwardUse::EnvVariable, &path.child("fieldRef"), report);
     }
     if let Some(reference) = &source.resource_field_ref {
         sources += 1;
-        resource_field(reference, Use::Variable, &path.child("resourceFieldRef"), report);
+        resource_field(reference, DownwardUse::EnvVariable, &path.child("resourceFieldRef"), report);
     }
     if let Some(reference) = &source.config_map_key_ref {
         sources += 1;
@@ -95,33 +95,39 @@ fn check_source(source: &EnvVarSource, path: &Path, report: &mut Report) -> usiz
     if let Some(reference) = &source.file_key_ref {
         sources += 1;
         let path = path.child("fileKeyRef");
-        if report.present(&path.child("key"), &reference.key) {
-            report.all(&path.child("key"), &reference.key, syntax::variable_name(&reference.key));
+        if report.require_text(&path.child("key"), &reference.key) {
+            report.invalid_for_each(
+                &path.child("key"),
+                &reference.key,
+                syntax::variable_name(&reference.key),
+            );
         }
-        if report.present(&path.child("volumeName"), &reference.volume_name) {
-            report.all(
+        if report.require_text(&path.child("volumeName"), &reference.volume_name) {
+            report.invalid_for_each(
                 &path.child("volumeName"),
                 &reference.volume_name,
                 syntax::dns_label(&reference.volume_name),
             );
         }
-        if report.present(&path.child("path"), &reference.path) && syntax::has_backstep(&reference.path) {
+        if report.require_text(&path.child("path"), &reference.path)
+            && syntax::has_parent_element(&reference.path)
+        {
             report.invalid(&path.child("path"), &reference.path, "must not contain '..'");
         }
     }
     sources
 }
 
-fn key_of_object(name: &str, key: &str, path: &Path, report: &mut Report) {
-    report.all(&path.child("name"), name, syntax::dns_subdomain(name));
-    if report.present(&path.child("key"), key) {
-        report.all(&path.child("key"), key, syntax::data_key(key));
+fn key_of_object(name: &str, key: &str, path: &Path, report: &mut ValidationErrors) {
+    report.invalid_for_each(&path.child("name"), name, syntax::dns_subdomain(name));
+    if report.require_text(&path.child("key"), key) {
+        report.invalid_for_each(&path.child("key"), key, syntax::data_key(key));
     }
 }
 
-fn check_import(import: &EnvFromSource, path: &Path, report: &mut Report) {
+fn check_import(import: &EnvFromSource, path: &Path, report: &mut ValidationErrors) {
     if let Some(prefix) = import.prefix.as_deref().filter(|prefix| !prefix.is_empty()) {
-        report.all(&path.child("prefix"), prefix, syntax::variable_name(prefix));
+        report.invalid_for_each(&path.child("prefix"), prefix, syntax::variable_name(prefix));
     }
     let sources = [
         ("configMapRef", import.config_map_ref.as_ref().map(|source| &source.name)),
@@ -129,8 +135,8 @@ fn check_import(import: &EnvFromSource, path: &Path, report: &mut Report) {
     ];
     for (field, name) in sources {
         let path = path.child(field).child("name");
-        if let Some(name) = name.filter(|name| report.present(&path, name)) {
-            report.all(&path, name, syntax::dns_subdomain(name));
+        if let Some(name) = name.filter(|name| report.require_text(&path, name)) {
+            report.invalid_for_each(&path, name, syntax::dns_subdomain(name));
         }
     }
     match sources.iter().filter(|(_, name)| name.is_some()).count() {
@@ -141,12 +147,17 @@ fn check_import(import: &EnvFromSource, path: &Path, report: &mut Report) {
 }
 
 /// A reference to a field of the pod.
-pub(super) fn field(reference: &ObjectFieldSelector, used: Use, path: &Path, report: &mut Report) {
+pub(super) fn field(
+    reference: &ObjectFieldSelector,
+    used: DownwardUse,
+    path: &Path,
+    report: &mut ValidationErrors,
+) {
     if reference.api_version.as_ref().is_none_or(String::is_empty) {
         return report.required(&path.child("apiVersion"));
     }
     let field = reference.field_path.as_str();
-    if !report.present(&path.child("fieldPath"), field) {
+    if !report.require_text(&path.child("fieldPath"), field) {
         return;
     }
     if reference.api_version.as_deref() != Some("v1") {
@@ -159,12 +170,14 @@ pub(super) fn field(reference: &ObjectFieldSelector, used: Use, path: &Path, rep
     let path = path.child("fieldPath");
     if let Some((map, key)) = subscript(field) {
         return match map {
-            "metadata.annotations" => report.all(&path, field, syntax::qualified_name(&key.to_lowercase())),
-            "metadata.labels" => report.all(&path, field, syntax::qualified_name(key)),
+            "metadata.annotations" => {
+                report.invalid_for_each(&path, field, syntax::qualified_name(&key.to_lowercase()))
+            }
+            "metadata.labels" => report.invalid_for_each(&path, field, syntax::qualified_name(key)),
             _ => report.invalid(&path, field, "takes no key in brackets"),
         };
     }
-    report.one_of(&path, field, if used == Use::Variable { VARIABLE_FIELDS } else { FILE_FIELDS });
+    report.one_of(&path, field, if used == DownwardUse::EnvVariable { VARIABLE_FIELDS } else { FILE_FIELDS });
 }
 
 /// `metadata.labels['app']` as its map and key.
@@ -173,12 +186,17 @@ fn subscript(field: &str) -> Option<(&str, &str)> {
 }
 
 /// A reference to a resource of a container.
-pub(super) fn resource_field(reference: &ResourceFieldSelector, used: Use, path: &Path, report: &mut Report) {
+pub(super) fn resource_field(
+    reference: &ResourceFieldSelector,
+    used: DownwardUse,
+    path: &Path,
+    report: &mut ValidationErrors,
+) {
     let resource = reference.resource.as_str();
     let huge = resource.starts_with("limits.hugepages-") || resource.starts_with("requests.hugepages-");
-    if used == Use::File && reference.container_name.as_ref().is_none_or(String::is_empty) {
+    if used == DownwardUse::VolumeFile && reference.container_name.as_ref().is_none_or(String::is_empty) {
         report.required(&path.child("containerName"));
-    } else if report.present(&path.child("resource"), resource) && !huge {
+    } else if report.require_text(&path.child("resource"), resource) && !huge {
         report.one_of(&path.child("resource"), resource, RESOURCES);
     }
     let Some(divisor) = reference.divisor.as_ref().and_then(|divisor| Quantity::try_from(divisor).ok())
@@ -197,7 +215,7 @@ pub(super) fn resource_field(reference: &ResourceFieldSelector, used: Use, path:
 }
 
 /// Variables read from a file need a volume that a container can write to.
-pub(super) fn file_volumes(spec: &PodSpec, path: &Path, report: &mut Report) {
+pub(super) fn file_volumes(spec: &PodSpec, path: &Path, report: &mut ValidationErrors) {
     let volumes: BTreeMap<&str, bool> = spec
         .volumes
         .iter()

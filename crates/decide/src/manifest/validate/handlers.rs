@@ -6,10 +6,10 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::containers::{PodContext, port_number};
-use super::report::{Path, Report};
+use super::report::{Path, ValidationErrors};
 use super::syntax;
 
-pub(super) fn check(container: &Container, pod: &PodContext<'_>, path: &Path, report: &mut Report) {
+pub(super) fn check(container: &Container, pod: &PodContext<'_>, path: &Path, report: &mut ValidationErrors) {
     lifecycle(container, pod, &path.child("lifecycle"), report);
     for (field, probe) in
         [("livenessProbe", &container.liveness_probe), ("startupProbe", &container.startup_probe)]
@@ -35,7 +35,7 @@ pub(super) fn check(container: &Container, pod: &PodContext<'_>, path: &Path, re
     }
 }
 
-fn check_probe(probe: &Probe, path: &Path, report: &mut Report) {
+fn check_probe(probe: &Probe, path: &Path, report: &mut ValidationErrors) {
     let handler = Handler {
         exec: probe.exec.as_ref(),
         http_get: probe.http_get.as_ref(),
@@ -54,7 +54,7 @@ fn check_probe(probe: &Probe, path: &Path, report: &mut Report) {
     }
 }
 
-fn lifecycle(container: &Container, pod: &PodContext<'_>, path: &Path, report: &mut Report) {
+fn lifecycle(container: &Container, pod: &PodContext<'_>, path: &Path, report: &mut ValidationErrors) {
     let Some(lifecycle) = &container.lifecycle else { return };
     for (field, hook) in [("postStart", &lifecycle.post_start), ("preStop", &lifecycle.pre_stop)] {
         let Some(hook) = hook else { continue };
@@ -72,7 +72,7 @@ fn lifecycle(container: &Container, pod: &PodContext<'_>, path: &Path, report: &
     }
 }
 
-fn stop_signal(signal: &str, os: Option<&str>, path: &Path, report: &mut Report) {
+fn stop_signal(signal: &str, os: Option<&str>, path: &Path, report: &mut ValidationErrors) {
     match os {
         None => report.forbidden(path, "needs spec.os.name, since signals differ between systems"),
         Some("windows") => report.one_of(path, signal, &["SIGKILL", "SIGTERM"]),
@@ -108,7 +108,7 @@ struct Handler<'a> {
 }
 
 impl Handler<'_> {
-    fn check(&self, grace_period: Option<i64>, path: &Path, report: &mut Report) {
+    fn check(&self, grace_period: Option<i64>, path: &Path, report: &mut ValidationErrors) {
         let mut first = None;
         let present = [
             ("exec", self.exec.is_some()),
@@ -148,24 +148,24 @@ impl Handler<'_> {
     }
 }
 
-fn http_get(action: &HTTPGetAction, path: &Path, report: &mut Report) {
-    report.present(&path.child("path"), action.path.as_deref().unwrap_or_default());
+fn http_get(action: &HTTPGetAction, path: &Path, report: &mut ValidationErrors) {
+    report.require_text(&path.child("path"), action.path.as_deref().unwrap_or_default());
     port(&action.port, &path.child("port"), report);
     report.one_of(&path.child("scheme"), action.scheme.as_deref().unwrap_or_default(), &["HTTP", "HTTPS"]);
     for (index, header) in action.http_headers.iter().flatten().enumerate() {
         let path = path.child("httpHeaders").index(index).child("name");
-        report.all(&path, &header.name, syntax::http_header_name(&header.name));
+        report.invalid_for_each(&path, &header.name, syntax::http_header_name(&header.name));
     }
 }
 
-fn port(port: &IntOrString, path: &Path, report: &mut Report) {
+fn port(port: &IntOrString, path: &Path, report: &mut ValidationErrors) {
     match port {
         IntOrString::Int(number) => port_number(*number, path, report),
-        IntOrString::String(name) => report.all(path, name, syntax::port_name(name)),
+        IntOrString::String(name) => report.invalid_for_each(path, name, syntax::port_name(name)),
     }
 }
 
-fn sleep(action: &SleepAction, grace_period: Option<i64>, path: &Path, report: &mut Report) {
+fn sleep(action: &SleepAction, grace_period: Option<i64>, path: &Path, report: &mut ValidationErrors) {
     if let Some(grace) = grace_period.filter(|grace| !(0..=*grace).contains(&action.seconds)) {
         let why = format!("must be between 0 and the terminationGracePeriodSeconds ({grace})");
         report.invalid(&path.child("seconds"), action.seconds, &why);

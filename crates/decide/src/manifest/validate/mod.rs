@@ -24,19 +24,19 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 pub use self::report::FieldError;
-use self::report::{Path, Report};
+use self::report::{Path, ValidationErrors};
 pub(crate) use self::syntax::qualified_name;
 
 const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
 
 /// Checks a defaulted pod as the API server would on creation.
 pub fn validate(pod: &Pod) -> Result<(), Vec<FieldError>> {
-    validate_under(pod, false)
+    validate_with_gate(pod, false)
 }
 
 /// `own_users_on_host_network`: the gate that lets a pod have both.
-pub fn validate_under(pod: &Pod, own_users_on_host_network: bool) -> Result<(), Vec<FieldError>> {
-    let mut report = Report::under(own_users_on_host_network);
+pub fn validate_with_gate(pod: &Pod, own_users_on_host_network: bool) -> Result<(), Vec<FieldError>> {
+    let mut report = ValidationErrors::under(own_users_on_host_network);
     let empty = PodSpec::default();
     let spec = pod.spec.as_ref().unwrap_or(&empty);
     metadata(&pod.metadata, &mut report);
@@ -46,20 +46,22 @@ pub fn validate_under(pod: &Pod, own_users_on_host_network: bool) -> Result<(), 
     report.into_result()
 }
 
-fn metadata(metadata: &ObjectMeta, report: &mut Report) {
+fn metadata(metadata: &ObjectMeta, report: &mut ValidationErrors) {
     let path = Path::new("metadata");
     match metadata.name.as_deref().unwrap_or_default() {
         "" => report.required_because(&path.child("name"), "a pod needs a name"),
-        name => report.all(&path.child("name"), name, syntax::dns_subdomain(name)),
+        name => report.invalid_for_each(&path.child("name"), name, syntax::dns_subdomain(name)),
     }
     match metadata.namespace.as_deref().unwrap_or_default() {
         "" => report.required(&path.child("namespace")),
-        namespace => report.all(&path.child("namespace"), namespace, syntax::dns_label(namespace)),
+        namespace => {
+            report.invalid_for_each(&path.child("namespace"), namespace, syntax::dns_label(namespace))
+        }
     }
     if let Some(prefix) = metadata.generate_name.as_deref().filter(|prefix| !prefix.is_empty()) {
         // a random part follows it, so it may end where a name may not
         let complete = format!("{}a", prefix.strip_suffix('-').unwrap_or(prefix));
-        report.all(&path.child("generateName"), prefix, syntax::dns_subdomain(&complete));
+        report.invalid_for_each(&path.child("generateName"), prefix, syntax::dns_subdomain(&complete));
     }
     if metadata.generation.is_some_and(|generation| generation < 0) {
         report.invalid(
@@ -73,22 +75,22 @@ fn metadata(metadata: &ObjectMeta, report: &mut Report) {
     owners(metadata, &path, report);
     for (index, finalizer) in metadata.finalizers.iter().flatten().enumerate() {
         let path = path.child("finalizers").index(index);
-        report.all(&path, finalizer, syntax::qualified_name(finalizer));
+        report.invalid_for_each(&path, finalizer, syntax::qualified_name(finalizer));
     }
 }
 
-fn annotation_syntax(metadata: &ObjectMeta, path: &Path, report: &mut Report) {
+fn annotation_syntax(metadata: &ObjectMeta, path: &Path, report: &mut ValidationErrors) {
     let mut bytes = 0;
     for (key, value) in metadata.annotations.iter().flatten() {
         bytes += key.len() + value.len();
-        report.all(path, key, syntax::qualified_name(&key.to_lowercase()));
+        report.invalid_for_each(path, key, syntax::qualified_name(&key.to_lowercase()));
     }
     if bytes > MAX_ANNOTATION_BYTES {
         report.too_long(path, MAX_ANNOTATION_BYTES);
     }
 }
 
-fn owners(metadata: &ObjectMeta, path: &Path, report: &mut Report) {
+fn owners(metadata: &ObjectMeta, path: &Path, report: &mut ValidationErrors) {
     let path = path.child("ownerReferences");
     let mut controllers = 0;
     for (index, owner) in metadata.owner_references.iter().flatten().enumerate() {
@@ -110,7 +112,7 @@ fn owners(metadata: &ObjectMeta, path: &Path, report: &mut Report) {
     }
 }
 
-fn pod_spec(spec: &PodSpec, metadata: &ObjectMeta, report: &mut Report) {
+fn pod_spec(spec: &PodSpec, metadata: &ObjectMeta, report: &mut ValidationErrors) {
     let path = &Path::new("spec");
     let sound_volumes = volumes::check(spec, metadata, path, report);
     let pod = containers::PodContext::new(spec, sound_volumes);
@@ -133,7 +135,7 @@ fn pod_spec(spec: &PodSpec, metadata: &ObjectMeta, report: &mut Report) {
     containers::image_whitespace(spec, path, report);
 }
 
-fn policies(spec: &PodSpec, path: &Path, report: &mut Report) {
+fn policies(spec: &PodSpec, path: &Path, report: &mut ValidationErrors) {
     let restart = spec.restart_policy.as_deref();
     report.one_of_required(&path.child("restartPolicy"), restart, &["Always", "OnFailure", "Never"]);
     let dns = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
@@ -149,7 +151,7 @@ fn policies(spec: &PodSpec, path: &Path, report: &mut Report) {
 }
 
 /// Names of other objects, where the pod names any.
-fn object_names(spec: &PodSpec, path: &Path, report: &mut Report) {
+fn object_names(spec: &PodSpec, path: &Path, report: &mut ValidationErrors) {
     let named = [
         ("serviceAccountName", spec.service_account_name.as_deref()),
         ("nodeName", spec.node_name.as_deref()),
@@ -157,22 +159,22 @@ fn object_names(spec: &PodSpec, path: &Path, report: &mut Report) {
     ];
     for (field, name) in named {
         if let Some(name) = name.filter(|name| !name.is_empty()) {
-            report.all(&path.child(field), name, syntax::dns_subdomain(name));
+            report.invalid_for_each(&path.child(field), name, syntax::dns_subdomain(name));
         }
     }
     if let Some(class) = &spec.runtime_class_name {
-        report.all(&path.child("runtimeClassName"), class, syntax::dns_subdomain(class));
+        report.invalid_for_each(&path.child("runtimeClassName"), class, syntax::dns_subdomain(class));
     }
     if let Some(group) = &spec.scheduling_group {
         let path = path.child("schedulingGroup").child("podGroupName");
         match &group.pod_group_name {
-            Some(name) => report.all(&path, name, syntax::dns_subdomain(name)),
+            Some(name) => report.invalid_for_each(&path, name, syntax::dns_subdomain(name)),
             None => report.required(&path),
         }
     }
 }
 
-fn deadlines(spec: &PodSpec, path: &Path, report: &mut Report) {
+fn deadlines(spec: &PodSpec, path: &Path, report: &mut ValidationErrors) {
     let grace_path = path.child("terminationGracePeriodSeconds");
     match spec.termination_grace_period_seconds {
         None => report.required(&grace_path),
@@ -185,7 +187,7 @@ fn deadlines(spec: &PodSpec, path: &Path, report: &mut Report) {
     }
 }
 
-fn only_on_creation(spec: &PodSpec, report: &mut Report) {
+fn only_on_creation(spec: &PodSpec, report: &mut ValidationErrors) {
     let path = Path::new("spec");
     if spec.ephemeral_containers.as_ref().is_some_and(|containers| !containers.is_empty()) {
         report

@@ -4,24 +4,30 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Container, VolumeMount};
 
-use super::report::{Path, Report};
+use super::report::{Path, ValidationErrors};
 use super::syntax;
-use super::volumes::VolumeKinds;
+use super::volumes::ValidVolumes;
 
-pub(super) fn check(container: &Container, volumes: &VolumeKinds, path: &Path, report: &mut Report) {
+pub(super) fn check(
+    container: &Container,
+    volumes: &ValidVolumes,
+    path: &Path,
+    report: &mut ValidationErrors,
+) {
     mounts(container, volumes, &path.child("volumeMounts"), report);
     devices(container, volumes, &path.child("volumeDevices"), report);
 }
 
-fn mounts(container: &Container, volumes: &VolumeKinds, path: &Path, report: &mut Report) {
+fn mounts(container: &Container, volumes: &ValidVolumes, path: &Path, report: &mut ValidationErrors) {
     let devices = container.volume_devices.as_deref().unwrap_or_default();
     let mut places = BTreeSet::new();
     for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
         let path = path.index(index);
-        if report.present(&path.child("name"), &mount.name) && !volumes.contains_key(mount.name.as_str()) {
+        if report.require_text(&path.child("name"), &mount.name) && !volumes.contains_key(mount.name.as_str())
+        {
             report.not_found(&path.child("name"), &mount.name);
         }
-        report.present(&path.child("mountPath"), &mount.mount_path);
+        report.require_text(&path.child("mountPath"), &mount.mount_path);
         if !places.insert(&mount.mount_path) {
             report.invalid(&path.child("mountPath"), &mount.mount_path, "must be unique");
         }
@@ -37,17 +43,17 @@ fn mounts(container: &Container, volumes: &VolumeKinds, path: &Path, report: &mu
     }
 }
 
-fn sub_paths(mount: &VolumeMount, path: &Path, report: &mut Report) {
+fn sub_paths(mount: &VolumeMount, path: &Path, report: &mut ValidationErrors) {
     let sub_path = mount.sub_path.as_deref().unwrap_or_default();
     let expression = mount.sub_path_expr.as_deref().unwrap_or_default();
-    report.all(&path.child("subPath"), sub_path, syntax::descending_path(sub_path));
+    report.invalid_for_each(&path.child("subPath"), sub_path, syntax::relative_path(sub_path));
     if !sub_path.is_empty() && !expression.is_empty() {
         report.invalid(&path.child("subPathExpr"), expression, "must not be given together with subPath");
     }
-    report.all(&path.child("subPathExpr"), expression, syntax::descending_path(expression));
+    report.invalid_for_each(&path.child("subPathExpr"), expression, syntax::relative_path(expression));
 }
 
-fn propagation(mount: &VolumeMount, container: &Container, path: &Path, report: &mut Report) {
+fn propagation(mount: &VolumeMount, container: &Container, path: &Path, report: &mut ValidationErrors) {
     let Some(propagation) = mount.mount_propagation.as_deref() else { return };
     let path = path.child("mountPropagation");
     report.one_of(&path, propagation, &["Bidirectional", "HostToContainer", "None"]);
@@ -58,7 +64,7 @@ fn propagation(mount: &VolumeMount, container: &Container, path: &Path, report: 
     }
 }
 
-fn recursive_read_only(mount: &VolumeMount, path: &Path, report: &mut Report) {
+fn recursive_read_only(mount: &VolumeMount, path: &Path, report: &mut ValidationErrors) {
     let Some(mode) = mount.recursive_read_only.as_deref() else { return };
     let path = path.child("recursiveReadOnly");
     report.one_of(&path, mode, &["Disabled", "Enabled", "IfPossible"]);
@@ -73,13 +79,13 @@ fn recursive_read_only(mount: &VolumeMount, path: &Path, report: &mut Report) {
     }
 }
 
-fn devices(container: &Container, volumes: &VolumeKinds, path: &Path, report: &mut Report) {
+fn devices(container: &Container, volumes: &ValidVolumes, path: &Path, report: &mut ValidationErrors) {
     let mounts = container.volume_mounts.as_deref().unwrap_or_default();
     let (mut names, mut places) = (BTreeSet::new(), BTreeSet::new());
     for (index, device) in container.volume_devices.iter().flatten().enumerate() {
         let path = path.index(index);
         let name_path = path.child("name");
-        if report.present(&name_path, &device.name) && !names.insert(&device.name) {
+        if report.require_text(&name_path, &device.name) && !names.insert(&device.name) {
             report.invalid(&name_path, &device.name, "must be unique");
         }
         match volumes.get(device.name.as_str()) {
@@ -88,7 +94,9 @@ fn devices(container: &Container, volumes: &VolumeKinds, path: &Path, report: &m
             None => report.not_found(&name_path, &device.name),
         }
         let place_path = path.child("devicePath");
-        if report.present(&place_path, &device.device_path) && syntax::has_backstep(&device.device_path) {
+        if report.require_text(&place_path, &device.device_path)
+            && syntax::has_parent_element(&device.device_path)
+        {
             report.invalid(&place_path, &device.device_path, "must not contain '..'");
         }
         if !places.insert(&device.device_path) {

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::PodSpec;
 
-use super::report::{Path, Report};
+use super::report::{Path, ValidationErrors};
 use super::syntax;
 
 const MAX_NAMESERVERS: usize = 3;
@@ -10,24 +10,24 @@ const MAX_SEARCHES: usize = 32;
 const MAX_SEARCH_CHARACTERS: usize = 2048;
 const MAX_HOST_NAME: usize = 64;
 
-pub(super) fn check(spec: &PodSpec, path: &Path, report: &mut Report) {
+pub(super) fn check(spec: &PodSpec, path: &Path, report: &mut ValidationErrors) {
     for (field, name) in [("hostname", &spec.hostname), ("subdomain", &spec.subdomain)] {
         if let Some(name) = name.as_deref().filter(|name| !name.is_empty()) {
-            report.all(&path.child(field), name, syntax::dns_label(name));
+            report.invalid_for_each(&path.child(field), name, syntax::dns_label(name));
         }
     }
     hostname_override(spec, &path.child("hostnameOverride"), report);
     for (index, alias) in spec.host_aliases.iter().flatten().enumerate() {
         let path = path.child("hostAliases").index(index);
-        report.all(&path.child("ip"), &alias.ip, syntax::ip_address(&alias.ip));
+        report.invalid_for_each(&path.child("ip"), &alias.ip, syntax::ip_address(&alias.ip));
         for (index, name) in alias.hostnames.iter().flatten().enumerate() {
-            report.all(&path.child("hostnames").index(index), name, syntax::dns_subdomain(name));
+            report.invalid_for_each(&path.child("hostnames").index(index), name, syntax::dns_subdomain(name));
         }
     }
     dns(spec, &path.child("dnsConfig"), report);
 }
 
-fn hostname_override(spec: &PodSpec, path: &Path, report: &mut Report) {
+fn hostname_override(spec: &PodSpec, path: &Path, report: &mut ValidationErrors) {
     let Some(name) = &spec.hostname_override else { return };
     if spec.set_hostname_as_fqdn == Some(true) {
         report.forbidden(path, "must not be given when setHostnameAsFQDN is true");
@@ -38,10 +38,10 @@ fn hostname_override(spec: &PodSpec, path: &Path, report: &mut Report) {
     if name.len() > MAX_HOST_NAME {
         report.too_long(path, MAX_HOST_NAME);
     }
-    report.all(path, name, syntax::dns_subdomain(name));
+    report.invalid_for_each(path, name, syntax::dns_subdomain(name));
 }
 
-fn dns(spec: &PodSpec, path: &Path, report: &mut Report) {
+fn dns(spec: &PodSpec, path: &Path, report: &mut ValidationErrors) {
     let no_policy = spec.dns_policy.as_deref() == Some("None");
     let Some(config) = &spec.dns_config else {
         if no_policy {
@@ -58,7 +58,7 @@ fn dns(spec: &PodSpec, path: &Path, report: &mut Report) {
         report.too_many(&path_to_nameservers, nameservers.len(), MAX_NAMESERVERS);
     }
     for (index, address) in nameservers.iter().enumerate() {
-        report.all(&path_to_nameservers.index(index), address, syntax::ip_address(address));
+        report.invalid_for_each(&path_to_nameservers.index(index), address, syntax::ip_address(address));
     }
     searches(config.searches.as_deref().unwrap_or_default(), &path.child("searches"), report);
     for (index, option) in config.options.iter().flatten().enumerate() {
@@ -68,7 +68,7 @@ fn dns(spec: &PodSpec, path: &Path, report: &mut Report) {
     }
 }
 
-fn searches(searches: &[String], path: &Path, report: &mut Report) {
+fn searches(searches: &[String], path: &Path, report: &mut ValidationErrors) {
     if searches.len() > MAX_SEARCHES {
         report.too_many(path, searches.len(), MAX_SEARCHES);
     }
@@ -77,6 +77,6 @@ fn searches(searches: &[String], path: &Path, report: &mut Report) {
     }
     for (index, search) in searches.iter().enumerate().filter(|(_, search)| *search != ".") {
         let domain = search.strip_suffix('.').unwrap_or(search);
-        report.all(&path.index(index), search, syntax::dns_search(domain));
+        report.invalid_for_each(&path.index(index), search, syntax::dns_search(domain));
     }
 }

@@ -3,12 +3,12 @@
 use k8s_openapi::api::core::v1::{PodSpec, SecurityContext};
 
 use super::containers::all_containers;
-use super::report::{Path, Report};
+use super::report::{Path, ValidationErrors};
 
 const NOT_ON_WINDOWS: &str = "must not be given for a windows pod";
 const NOT_ON_LINUX: &str = "windows options must not be given for a linux pod";
 
-pub(super) fn check(spec: &PodSpec, path: &Path, report: &mut Report) {
+pub(super) fn check(spec: &PodSpec, path: &Path, report: &mut ValidationErrors) {
     match spec.os.as_ref().map(|os| os.name.as_str()) {
         None => {}
         Some("") => report.required(&path.child("os").child("name")),
@@ -18,7 +18,7 @@ pub(super) fn check(spec: &PodSpec, path: &Path, report: &mut Report) {
     }
 }
 
-fn linux(spec: &PodSpec, path: &Path, report: &mut Report) {
+fn linux(spec: &PodSpec, path: &Path, report: &mut ValidationErrors) {
     let context_path = path.child("securityContext");
     if spec.security_context.as_ref().is_some_and(|context| context.windows_options.is_some()) {
         report.forbidden(&context_path.child("windowsOptions"), NOT_ON_LINUX);
@@ -30,7 +30,7 @@ fn linux(spec: &PodSpec, path: &Path, report: &mut Report) {
     }
 }
 
-fn windows(spec: &PodSpec, path: &Path, report: &mut Report) {
+fn windows(spec: &PodSpec, path: &Path, report: &mut ValidationErrors) {
     forbid(
         &[
             ("hostUsers", spec.host_users.is_some()),
@@ -67,7 +67,7 @@ fn windows(spec: &PodSpec, path: &Path, report: &mut Report) {
     }
 }
 
-fn windows_container(context: &SecurityContext, path: &Path, report: &mut Report) {
+fn windows_container(context: &SecurityContext, path: &Path, report: &mut ValidationErrors) {
     forbid(
         &[
             ("appArmorProfile", context.app_armor_profile.is_some()),
@@ -86,7 +86,7 @@ fn windows_container(context: &SecurityContext, path: &Path, report: &mut Report
     );
 }
 
-fn forbid(fields: &[(&str, bool)], path: &Path, report: &mut Report) {
+fn forbid(fields: &[(&str, bool)], path: &Path, report: &mut ValidationErrors) {
     for (field, _) in fields.iter().filter(|(_, present)| *present) {
         report.forbidden(&path.child(field), NOT_ON_WINDOWS);
     }

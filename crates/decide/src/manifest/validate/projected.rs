@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1::{
     PodSpec, ProjectedVolumeSource, ServiceAccountTokenProjection, VolumeProjection,
 };
 
-use super::environment::{self, Use};
-use super::report::{Path, Report};
+use super::environment::{self, DownwardUse};
+use super::report::{Path, ValidationErrors};
 use super::volumes::{file_mode, items};
 use super::{selectors, syntax};
 
@@ -19,35 +19,42 @@ const MIN_CERTIFICATE_SECONDS: i64 = 3600;
 const MAX_CERTIFICATE_SECONDS: i64 = 91 * 86400;
 const MAX_KUBERNETES_CERTIFICATE_SECONDS: i64 = 86400;
 
-pub(super) fn downward(source: &DownwardAPIVolumeSource, path: &Path, report: &mut Report) {
+pub(super) fn downward(source: &DownwardAPIVolumeSource, path: &Path, report: &mut ValidationErrors) {
     file_mode(source.default_mode, &path.child("defaultMode"), report);
     for (index, file) in source.items.iter().flatten().enumerate() {
         downward_file(file, &path.child("items").index(index), report);
     }
 }
 
-fn downward_file(file: &DownwardAPIVolumeFile, path: &Path, report: &mut Report) {
+fn downward_file(file: &DownwardAPIVolumeFile, path: &Path, report: &mut ValidationErrors) {
     local_path(&file.path, &path.child("path"), report);
     match (&file.field_ref, &file.resource_field_ref) {
         (Some(_), Some(_)) => {
             report.invalid(path, &file.path, "must have only one of fieldRef and resourceFieldRef")
         }
-        (Some(field), None) => environment::field(field, Use::File, &path.child("fieldRef"), report),
+        (Some(field), None) => {
+            environment::field(field, DownwardUse::VolumeFile, &path.child("fieldRef"), report)
+        }
         (None, Some(field)) => {
-            environment::resource_field(field, Use::File, &path.child("resourceFieldRef"), report);
+            environment::resource_field(
+                field,
+                DownwardUse::VolumeFile,
+                &path.child("resourceFieldRef"),
+                report,
+            );
         }
         (None, None) => report.required_because(path, "one of fieldRef and resourceFieldRef must be given"),
     }
     file_mode(file.mode, &path.child("mode"), report);
 }
 
-fn local_path(file: &str, path: &Path, report: &mut Report) {
-    if report.present(path, file) {
-        report.all(path, file, syntax::unreserved_path(file));
+fn local_path(file: &str, path: &Path, report: &mut ValidationErrors) {
+    if report.require_text(path, file) {
+        report.invalid_for_each(path, file, syntax::unreserved_path(file));
     }
 }
 
-pub(super) fn check(source: &ProjectedVolumeSource, path: &Path, report: &mut Report) {
+pub(super) fn check(source: &ProjectedVolumeSource, path: &Path, report: &mut ValidationErrors) {
     file_mode(source.default_mode, &path.child("defaultMode"), report);
     let mut taken = BTreeSet::new();
     for (index, projection) in source.sources.iter().flatten().enumerate() {
@@ -62,20 +69,24 @@ pub(super) fn check(source: &ProjectedVolumeSource, path: &Path, report: &mut Re
 }
 
 /// Checks one source and returns the paths it writes, where they are known.
-fn check_projection<'a>(source: &'a VolumeProjection, path: &Path, report: &mut Report) -> Vec<&'a str> {
+fn check_projection<'a>(
+    source: &'a VolumeProjection,
+    path: &Path,
+    report: &mut ValidationErrors,
+) -> Vec<&'a str> {
     let mut files: Vec<&str> = Vec::new();
     let mut sources = 0;
     if let Some(secret) = &source.secret {
         sources += 1;
         let path = path.child("secret");
-        report.present(&path.child("name"), &secret.name);
+        report.require_text(&path.child("name"), &secret.name);
         items(secret.items.as_deref(), &path.child("items"), report);
         files.extend(secret.items.iter().flatten().map(|item| item.path.as_str()));
     }
     if let Some(map) = &source.config_map {
         sources += 1;
         let path = path.child("configMap");
-        report.present(&path.child("name"), &map.name);
+        report.require_text(&path.child("name"), &map.name);
         items(map.items.as_deref(), &path.child("items"), report);
         files.extend(map.items.iter().flatten().map(|item| item.path.as_str()));
     }
@@ -105,19 +116,19 @@ fn check_projection<'a>(source: &'a VolumeProjection, path: &Path, report: &mut 
     files
 }
 
-fn token(token: &ServiceAccountTokenProjection, path: &Path, report: &mut Report) {
+fn token(token: &ServiceAccountTokenProjection, path: &Path, report: &mut ValidationErrors) {
     let seconds = token.expiration_seconds.unwrap_or_default();
     report.in_range(&path.child("expirationSeconds"), seconds, MIN_TOKEN_SECONDS, MAX_TOKEN_SECONDS);
     local_path(&token.path, &path.child("path"), report);
 }
 
-fn trust_bundle(bundle: &ClusterTrustBundleProjection, path: &Path, report: &mut Report) {
+fn trust_bundle(bundle: &ClusterTrustBundleProjection, path: &Path, report: &mut ValidationErrors) {
     match (&bundle.name, &bundle.signer_name) {
         (Some(_), Some(_)) => report.invalid(path, &bundle.path, "must have only one of name and signerName"),
         (Some(name), None) => {
             let object = name.rsplit_once(':').map_or(name.as_str(), |(_, object)| object);
-            if report.present(&path.child("name"), name) {
-                report.all(&path.child("name"), name, syntax::dns_subdomain(object));
+            if report.require_text(&path.child("name"), name) {
+                report.invalid_for_each(&path.child("name"), name, syntax::dns_subdomain(object));
             }
             if bundle.label_selector.is_some() {
                 report.forbidden(&path.child("labelSelector"), "must not be given together with name");
@@ -132,7 +143,11 @@ fn trust_bundle(bundle: &ClusterTrustBundleProjection, path: &Path, report: &mut
     local_path(&bundle.path, &path.child("path"), report);
 }
 
-fn certificate<'a>(source: &'a PodCertificateProjection, path: &Path, report: &mut Report) -> Vec<&'a str> {
+fn certificate<'a>(
+    source: &'a PodCertificateProjection,
+    path: &Path,
+    report: &mut ValidationErrors,
+) -> Vec<&'a str> {
     signer_name(&source.signer_name, &path.child("signerName"), report);
     user_annotations(source.user_annotations.as_ref(), &path.child("userAnnotations"), report);
     report.one_of(&path.child("keyType"), &source.key_type, KEY_TYPES);
@@ -155,7 +170,7 @@ fn certificate<'a>(source: &'a PodCertificateProjection, path: &Path, report: &m
         files.iter().filter_map(|(_, file)| file.as_deref()).filter(|file| !file.is_empty()).collect();
     for (field, file) in files {
         let file = file.as_deref().unwrap_or_default();
-        report.all(&path.child(field), file, syntax::unreserved_path(file));
+        report.invalid_for_each(&path.child(field), file, syntax::unreserved_path(file));
     }
     if given.is_empty() {
         report.required_because(
@@ -166,9 +181,13 @@ fn certificate<'a>(source: &'a PodCertificateProjection, path: &Path, report: &m
     given
 }
 
-fn user_annotations(annotations: Option<&BTreeMap<String, String>>, path: &Path, report: &mut Report) {
+fn user_annotations(
+    annotations: Option<&BTreeMap<String, String>>,
+    path: &Path,
+    report: &mut ValidationErrors,
+) {
     for key in annotations.into_iter().flat_map(BTreeMap::keys) {
-        report.all(path, key, syntax::qualified_name(&key.to_lowercase()));
+        report.invalid_for_each(path, key, syntax::qualified_name(&key.to_lowercase()));
         if !key.contains('/') {
             report.invalid(path, key, "must have a domain before a '/'");
         }
@@ -176,14 +195,14 @@ fn user_annotations(annotations: Option<&BTreeMap<String, String>>, path: &Path,
 }
 
 /// `example.com/name`
-fn signer_name(signer: &str, path: &Path, report: &mut Report) {
-    if !report.present(path, signer) {
+fn signer_name(signer: &str, path: &Path, report: &mut ValidationErrors) {
+    if !report.require_text(path, signer) {
         return;
     }
     match signer.split_once('/') {
         Some((domain, name)) if !name.contains('/') => {
-            report.all(path, signer, syntax::dns_subdomain(domain));
-            report.all(path, signer, syntax::dns_subdomain(&name.to_lowercase()));
+            report.invalid_for_each(path, signer, syntax::dns_subdomain(domain));
+            report.invalid_for_each(path, signer, syntax::dns_subdomain(&name.to_lowercase()));
             if !domain.contains('.') {
                 report.invalid(path, signer, "the domain must have at least two parts");
             }
@@ -193,7 +212,7 @@ fn signer_name(signer: &str, path: &Path, report: &mut Report) {
 }
 
 /// A token is a service account's.
-pub(super) fn tokens_need_an_account(spec: &PodSpec, path: &Path, report: &mut Report) {
+pub(super) fn tokens_need_an_account(spec: &PodSpec, path: &Path, report: &mut ValidationErrors) {
     if spec.service_account_name.as_ref().is_some_and(|name| !name.is_empty()) {
         return;
     }

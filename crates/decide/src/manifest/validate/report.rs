@@ -40,17 +40,17 @@ impl Path {
 }
 
 /// A refused value as it is shown: texts quoted, numbers bare.
-pub(super) trait Shown {
+pub(super) trait DisplayedValue {
     fn shown(&self) -> String;
 }
 
-impl Shown for &str {
+impl DisplayedValue for &str {
     fn shown(&self) -> String {
         format!("{self:?}")
     }
 }
 
-impl Shown for &String {
+impl DisplayedValue for &String {
     fn shown(&self) -> String {
         format!("{self:?}")
     }
@@ -58,7 +58,7 @@ impl Shown for &String {
 
 macro_rules! shown_bare {
     ($($type:ty)*) => {$(
-        impl Shown for $type {
+        impl DisplayedValue for $type {
             fn shown(&self) -> String {
                 self.to_string()
             }
@@ -70,15 +70,15 @@ shown_bare!(i32 i64 usize bool);
 
 /// Collects the broken rules in the order in which they are found.
 #[derive(Debug, Default)]
-pub(super) struct Report {
+pub(super) struct ValidationErrors {
     errors: Vec<FieldError>,
     /// A pod may have users of its own on the host's network.
-    pub(super) own_users_on_host_network: bool,
+    pub(super) user_namespace_with_host_network: bool,
 }
 
-impl Report {
+impl ValidationErrors {
     pub(super) fn under(own_users_on_host_network: bool) -> Self {
-        Self { errors: Vec::new(), own_users_on_host_network }
+        Self { errors: Vec::new(), user_namespace_with_host_network: own_users_on_host_network }
     }
 
     pub(super) fn into_result(self) -> Result<(), Vec<FieldError>> {
@@ -102,18 +102,18 @@ impl Report {
         self.push(path, format!("Required value: {why}"));
     }
 
-    pub(super) fn invalid(&mut self, path: &Path, value: impl Shown, why: &str) {
+    pub(super) fn invalid(&mut self, path: &Path, value: impl DisplayedValue, why: &str) {
         self.push(path, format!("Invalid value: {}: {why}", value.shown()));
     }
 
     /// One error for each reason that a syntax rule gave.
-    pub(super) fn all(&mut self, path: &Path, value: &str, reasons: Vec<String>) {
+    pub(super) fn invalid_for_each(&mut self, path: &Path, value: &str, reasons: Vec<String>) {
         for reason in reasons {
             self.invalid(path, value, &reason);
         }
     }
 
-    pub(super) fn duplicate(&mut self, path: &Path, value: impl Shown) {
+    pub(super) fn duplicate(&mut self, path: &Path, value: impl DisplayedValue) {
         self.push(path, format!("Duplicate value: {}", value.shown()));
     }
 
@@ -164,7 +164,7 @@ impl Report {
     }
 
     /// A mandatory text. Says whether it is there.
-    pub(super) fn present(&mut self, path: &Path, value: &str) -> bool {
+    pub(super) fn require_text(&mut self, path: &Path, value: &str) -> bool {
         if value.is_empty() {
             self.required(path);
         }

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{PodSpec, ResourceClaim, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use model::quantity::Quantity;
 
-use super::report::{Path, Report};
+use super::report::{Path, ValidationErrors};
 use super::syntax;
 use crate::manifest::totals::{self, Amounts};
 
@@ -16,7 +16,7 @@ pub(super) fn container(
     requirements: &ResourceRequirements,
     claims: &BTreeSet<&str>,
     path: &Path,
-    report: &mut Report,
+    report: &mut ValidationErrors,
 ) {
     check_requirements(requirements, container_resource_name, path, report);
     claim_references(
@@ -27,12 +27,12 @@ pub(super) fn container(
     );
 }
 
-pub(super) fn overhead(overhead: &BTreeMap<String, ApiQuantity>, path: &Path, report: &mut Report) {
+pub(super) fn overhead(overhead: &BTreeMap<String, ApiQuantity>, path: &Path, report: &mut ValidationErrors) {
     check_amounts(Some(overhead), container_resource_name, path, report);
 }
 
 /// The resources of the pod as a whole must cover those of its containers.
-pub(super) fn pod_level(spec: &PodSpec, path: &Path, report: &mut Report) {
+pub(super) fn pod_level(spec: &PodSpec, path: &Path, report: &mut ValidationErrors) {
     let Some(requirements) = &spec.resources else { return };
     let path = path.child("resources");
     if spec.os.as_ref().is_some_and(|os| os.name == "windows") {
@@ -45,7 +45,12 @@ pub(super) fn pod_level(spec: &PodSpec, path: &Path, report: &mut Report) {
     covers_containers(spec, requirements, &path, report);
 }
 
-fn covers_containers(spec: &PodSpec, requirements: &ResourceRequirements, path: &Path, report: &mut Report) {
+fn covers_containers(
+    spec: &PodSpec,
+    requirements: &ResourceRequirements,
+    path: &Path,
+    report: &mut ValidationErrors,
+) {
     let requests = totals::amounts(requirements.requests.as_ref());
     for (name, sum) in totals::container_requests(spec) {
         if let Some(request) = requests.get(&name).filter(|request| sum > **request) {
@@ -82,7 +87,7 @@ fn check_requirements(
     requirements: &ResourceRequirements,
     name_rule: NameRule,
     path: &Path,
-    report: &mut Report,
+    report: &mut ValidationErrors,
 ) {
     let limits = check_amounts(requirements.limits.as_ref(), name_rule, &path.child("limits"), report);
     let requests = check_amounts(requirements.requests.as_ref(), name_rule, &path.child("requests"), report);
@@ -115,11 +120,11 @@ fn check_amounts(
     list: Option<&BTreeMap<String, ApiQuantity>>,
     name_rule: NameRule,
     path: &Path,
-    report: &mut Report,
+    report: &mut ValidationErrors,
 ) -> Amounts {
     for (name, text) in list.into_iter().flatten() {
         let path = path.key(name);
-        report.all(&path, name, name_rule(name));
+        report.invalid_for_each(&path, name, name_rule(name));
         match Quantity::try_from(text) {
             Ok(amount) => check_amount(name, amount, &path, report),
             Err(error) => report.invalid(&path, &text.0, &error.to_string()),
@@ -128,7 +133,7 @@ fn check_amounts(
     totals::amounts(list)
 }
 
-fn check_amount(name: &str, amount: Quantity, path: &Path, report: &mut Report) {
+fn check_amount(name: &str, amount: Quantity, path: &Path, report: &mut ValidationErrors) {
     if amount.is_negative() {
         report.invalid(path, &amount.to_string(), syntax::NOT_NEGATIVE);
     }
@@ -172,15 +177,15 @@ fn pod_resource_name(name: &str) -> Vec<String> {
 }
 
 /// `spec.resourceClaims`
-pub(super) fn claims(spec: &PodSpec, path: &Path, report: &mut Report) {
+pub(super) fn claims(spec: &PodSpec, path: &Path, report: &mut ValidationErrors) {
     let mut names = BTreeSet::new();
     for (index, claim) in spec.resource_claims.iter().flatten().enumerate() {
         let path = path.child("resourceClaims").index(index);
-        if report.present(&path.child("name"), &claim.name) {
+        if report.require_text(&path.child("name"), &claim.name) {
             if !names.insert(&claim.name) {
                 report.duplicate(&path.child("name"), &claim.name);
             }
-            report.all(&path.child("name"), &claim.name, syntax::dns_label(&claim.name));
+            report.invalid_for_each(&path.child("name"), &claim.name, syntax::dns_label(&claim.name));
         }
         let sources = [
             ("resourceClaimName", &claim.resource_claim_name),
@@ -188,7 +193,7 @@ pub(super) fn claims(spec: &PodSpec, path: &Path, report: &mut Report) {
         ];
         for (field, name) in sources {
             if let Some(name) = name {
-                report.all(&path.child(field), name, syntax::dns_subdomain(name));
+                report.invalid_for_each(&path.child(field), name, syntax::dns_subdomain(name));
             }
         }
         if sources.iter().filter(|(_, name)| name.is_some()).count() != 1 {
@@ -198,16 +203,21 @@ pub(super) fn claims(spec: &PodSpec, path: &Path, report: &mut Report) {
     }
 }
 
-fn claim_references(references: &[ResourceClaim], claims: &BTreeSet<&str>, path: &Path, report: &mut Report) {
+fn claim_references(
+    references: &[ResourceClaim],
+    claims: &BTreeSet<&str>,
+    path: &Path,
+    report: &mut ValidationErrors,
+) {
     let mut seen: BTreeSet<(&str, &str)> = BTreeSet::new();
     for (index, reference) in references.iter().enumerate() {
         let path = path.index(index);
         let (name, request) = (reference.name.as_str(), reference.request.as_deref().unwrap_or_default());
-        if !report.present(&path, name) {
+        if !report.require_text(&path, name) {
             continue;
         }
         if !request.is_empty() {
-            report.all(&path.child("request"), request, syntax::dns_label(request));
+            report.invalid_for_each(&path.child("request"), request, syntax::dns_label(request));
         }
         // a claim without a request means all of its requests
         let overlaps = |(other, its_request): &(&str, &str)| {

@@ -8,13 +8,13 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use super::report::{Path, Report};
+use super::report::{Path, ValidationErrors};
 use super::{selectors, syntax};
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
-pub(super) fn check(spec: &PodSpec, path: &Path, report: &mut Report) {
+pub(super) fn check(spec: &PodSpec, path: &Path, report: &mut ValidationErrors) {
     selectors::labels(spec.node_selector.as_ref(), &path.child("nodeSelector"), report);
     if let Some(wanted) = &spec.affinity {
         affinity(wanted, &path.child("affinity"), report);
@@ -24,12 +24,12 @@ pub(super) fn check(spec: &PodSpec, path: &Path, report: &mut Report) {
     }
     for (index, gate) in spec.readiness_gates.iter().flatten().enumerate() {
         let path = path.child("readinessGates").index(index).child("conditionType");
-        report.all(&path, &gate.condition_type, syntax::qualified_name(&gate.condition_type));
+        report.invalid_for_each(&path, &gate.condition_type, syntax::qualified_name(&gate.condition_type));
     }
     let mut gates = BTreeSet::new();
     for (index, gate) in spec.scheduling_gates.iter().flatten().enumerate() {
         let path = path.child("schedulingGates").index(index);
-        report.all(&path, &gate.name, syntax::qualified_name(&gate.name));
+        report.invalid_for_each(&path, &gate.name, syntax::qualified_name(&gate.name));
         if !gates.insert(&gate.name) {
             report.duplicate(&path, &gate.name);
         }
@@ -37,12 +37,12 @@ pub(super) fn check(spec: &PodSpec, path: &Path, report: &mut Report) {
     spread_constraints(spec, &path.child("topologySpreadConstraints"), report);
 }
 
-fn check_toleration(toleration: &Toleration, path: &Path, report: &mut Report) {
+fn check_toleration(toleration: &Toleration, path: &Path, report: &mut ValidationErrors) {
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
     let (key, operator) = (text(&toleration.key), text(&toleration.operator));
     let (value, effect) = (text(&toleration.value), text(&toleration.effect));
     if !key.is_empty() {
-        report.all(&path.child("key"), &key, syntax::qualified_name(&key));
+        report.invalid_for_each(&path.child("key"), &key, syntax::qualified_name(&key));
     } else if operator != "Exists" {
         report.invalid(&path.child("operator"), &operator, "must be Exists when there is no key");
     }
@@ -50,7 +50,7 @@ fn check_toleration(toleration: &Toleration, path: &Path, report: &mut Report) {
         report.invalid(&path.child("effect"), &effect, "must be NoExecute when tolerationSeconds is given");
     }
     match operator.as_str() {
-        "Equal" | "" => report.all(&path.child("value"), &value, syntax::label_value(&value)),
+        "Equal" | "" => report.invalid_for_each(&path.child("value"), &value, syntax::label_value(&value)),
         "Exists" if !value.is_empty() => {
             report.invalid(&path.child("value"), &value, "must be empty when the operator is Exists");
         }
@@ -62,7 +62,7 @@ fn check_toleration(toleration: &Toleration, path: &Path, report: &mut Report) {
     }
 }
 
-fn affinity(affinity: &Affinity, path: &Path, report: &mut Report) {
+fn affinity(affinity: &Affinity, path: &Path, report: &mut ValidationErrors) {
     if let Some(node) = &affinity.node_affinity {
         let path = path.child("nodeAffinity");
         if let Some(required) = &node.required_during_scheduling_ignored_during_execution {
@@ -94,7 +94,7 @@ fn affinity(affinity: &Affinity, path: &Path, report: &mut Report) {
     }
 }
 
-fn node_term(term: &NodeSelectorTerm, strict_values: bool, path: &Path, report: &mut Report) {
+fn node_term(term: &NodeSelectorTerm, strict_values: bool, path: &Path, report: &mut ValidationErrors) {
     for (index, requirement) in term.match_expressions.iter().flatten().enumerate() {
         let path = path.child("matchExpressions").index(index);
         node_requirement(requirement, strict_values, &path, report);
@@ -108,7 +108,7 @@ fn node_requirement(
     requirement: &NodeSelectorRequirement,
     strict_values: bool,
     path: &Path,
-    report: &mut Report,
+    report: &mut ValidationErrors,
 ) {
     let values = requirement.values.as_deref().unwrap_or_default();
     let values_path = path.child("values");
@@ -125,15 +125,15 @@ fn node_requirement(
         "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => {}
         other => report.invalid(&path.child("operator"), other, "is not an operator of selectors"),
     }
-    report.all(&path.child("key"), &requirement.key, syntax::qualified_name(&requirement.key));
+    report.invalid_for_each(&path.child("key"), &requirement.key, syntax::qualified_name(&requirement.key));
     if strict_values {
         for (index, value) in values.iter().enumerate() {
-            report.all(&values_path.index(index), value, syntax::label_value(value));
+            report.invalid_for_each(&values_path.index(index), value, syntax::label_value(value));
         }
     }
 }
 
-fn node_field(requirement: &NodeSelectorRequirement, path: &Path, report: &mut Report) {
+fn node_field(requirement: &NodeSelectorRequirement, path: &Path, report: &mut ValidationErrors) {
     let values = requirement.values.as_deref().unwrap_or_default();
     match requirement.operator.as_str() {
         "In" | "NotIn" if values.len() != 1 => {
@@ -146,7 +146,7 @@ fn node_field(requirement: &NodeSelectorRequirement, path: &Path, report: &mut R
         return report.invalid(&path.child("key"), &requirement.key, "only metadata.name can be selected");
     }
     for (index, value) in values.iter().enumerate() {
-        report.all(&path.child("values").index(index), value, syntax::dns_subdomain(value));
+        report.invalid_for_each(&path.child("values").index(index), value, syntax::dns_subdomain(value));
     }
 }
 
@@ -154,7 +154,7 @@ fn pod_terms(
     required: Option<&[PodAffinityTerm]>,
     preferred: Option<&[WeightedPodAffinityTerm]>,
     path: &Path,
-    report: &mut Report,
+    report: &mut ValidationErrors,
 ) {
     for (index, term) in required.into_iter().flatten().enumerate() {
         pod_term(term, &path.child(REQUIRED).index(index), report);
@@ -166,17 +166,21 @@ fn pod_terms(
     }
 }
 
-fn pod_term(term: &PodAffinityTerm, path: &Path, report: &mut Report) {
+fn pod_term(term: &PodAffinityTerm, path: &Path, report: &mut ValidationErrors) {
     selectors::label_selector(term.label_selector.as_ref(), &path.child("labelSelector"), report);
     selectors::label_selector(term.namespace_selector.as_ref(), &path.child("namespaceSelector"), report);
     for (index, namespace) in term.namespaces.iter().flatten().enumerate() {
-        report.all(&path.child("namespaces").index(index), namespace, syntax::dns_label(namespace));
+        report.invalid_for_each(
+            &path.child("namespaces").index(index),
+            namespace,
+            syntax::dns_label(namespace),
+        );
     }
     let matching = term.match_label_keys.as_deref().unwrap_or_default();
     let mismatching = term.mismatch_label_keys.as_deref().unwrap_or_default();
     label_keys(matching, mismatching, term.label_selector.as_ref(), path, report);
-    if report.present(&path.child("topologyKey"), &term.topology_key) {
-        report.all(
+    if report.require_text(&path.child("topologyKey"), &term.topology_key) {
+        report.invalid_for_each(
             &path.child("topologyKey"),
             &term.topology_key,
             syntax::qualified_name(&term.topology_key),
@@ -189,7 +193,7 @@ fn label_keys(
     mismatching: &[String],
     selector: Option<&LabelSelector>,
     path: &Path,
-    report: &mut Report,
+    report: &mut ValidationErrors,
 ) {
     for (field, keys) in [("matchLabelKeys", matching), ("mismatchLabelKeys", mismatching)] {
         let path = path.child(field);
@@ -198,7 +202,7 @@ fn label_keys(
             continue;
         }
         for (index, key) in keys.iter().enumerate() {
-            report.all(&path.index(index), key, syntax::qualified_name(key));
+            report.invalid_for_each(&path.index(index), key, syntax::qualified_name(key));
         }
     }
     for (index, key) in matching.iter().enumerate().filter(|(_, key)| mismatching.contains(key)) {
@@ -207,7 +211,7 @@ fn label_keys(
     }
 }
 
-fn spread_constraints(spec: &PodSpec, path: &Path, report: &mut Report) {
+fn spread_constraints(spec: &PodSpec, path: &Path, report: &mut ValidationErrors) {
     let mut seen = BTreeSet::new();
     for (index, constraint) in spec.topology_spread_constraints.iter().flatten().enumerate() {
         let path = path.index(index);
@@ -219,12 +223,12 @@ fn spread_constraints(spec: &PodSpec, path: &Path, report: &mut Report) {
     }
 }
 
-fn spread_constraint(constraint: &TopologySpreadConstraint, path: &Path, report: &mut Report) {
+fn spread_constraint(constraint: &TopologySpreadConstraint, path: &Path, report: &mut ValidationErrors) {
     const POSITIVE: &str = "must be greater than 0";
     if constraint.max_skew <= 0 {
         report.invalid(&path.child("maxSkew"), constraint.max_skew, POSITIVE);
     }
-    report.present(&path.child("topologyKey"), &constraint.topology_key);
+    report.require_text(&path.child("topologyKey"), &constraint.topology_key);
     let action = constraint.when_unsatisfiable.as_str();
     report.one_of(&path.child("whenUnsatisfiable"), action, &["DoNotSchedule", "ScheduleAnyway"]);
     if let Some(domains) = constraint.min_domains {

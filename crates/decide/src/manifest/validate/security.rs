@@ -7,13 +7,13 @@ use k8s_openapi::api::core::v1::{
 };
 
 use super::containers::all_containers;
-use super::report::{Path, Report};
+use super::report::{Path, ValidationErrors};
 use super::syntax;
 
 const PROFILE_TYPES: &[&str] = &["Localhost", "RuntimeDefault", "Unconfined"];
 const MAX_PROFILE_PATH: usize = 4095;
 
-pub(super) fn pod_context(spec: &PodSpec, path: &Path, report: &mut Report) {
+pub(super) fn pod_context(spec: &PodSpec, path: &Path, report: &mut ValidationErrors) {
     user_namespace(spec, path, report);
     if spec.share_process_namespace == Some(true) && spec.host_pid == Some(true) {
         report.invalid(&path.child("shareProcessNamespace"), true, "must not be true when hostPID is true");
@@ -42,12 +42,12 @@ pub(super) fn pod_context(spec: &PodSpec, path: &Path, report: &mut Report) {
 }
 
 /// A user namespace of its own does not go with the host's other namespaces.
-fn user_namespace(spec: &PodSpec, path: &Path, report: &mut Report) {
+fn user_namespace(spec: &PodSpec, path: &Path, report: &mut ValidationErrors) {
     if spec.host_users != Some(false) {
         return;
     }
     let shared = [("hostNetwork", spec.host_network), ("hostPID", spec.host_pid), ("hostIPC", spec.host_ipc)];
-    let allows_network = report.own_users_on_host_network;
+    let allows_network = report.user_namespace_with_host_network;
     let refused = |field: &str| field != "hostNetwork" || !allows_network;
     for (field, _) in shared.into_iter().filter(|(field, shared)| *shared == Some(true) && refused(field)) {
         report.forbidden(&path.child(field), "must not be true when hostUsers is false");
@@ -63,7 +63,7 @@ pub(super) fn container_context(
     context: &SecurityContext,
     on_host_users: bool,
     path: &Path,
-    report: &mut Report,
+    report: &mut ValidationErrors,
 ) {
     identity(context.run_as_user, &path.child("runAsUser"), report);
     identity(context.run_as_group, &path.child("runAsGroup"), report);
@@ -89,21 +89,21 @@ pub(super) fn container_context(
 }
 
 /// User and group ids.
-fn identity(id: Option<i64>, path: &Path, report: &mut Report) {
+fn identity(id: Option<i64>, path: &Path, report: &mut ValidationErrors) {
     if let Some(id) = id {
         report.in_range(path, id, 0, i64::from(i32::MAX));
     }
 }
 
-fn sysctls(context: &PodSecurityContext, spec: &PodSpec, path: &Path, report: &mut Report) {
+fn sysctls(context: &PodSecurityContext, spec: &PodSpec, path: &Path, report: &mut ValidationErrors) {
     let mut names = BTreeSet::new();
     for (index, sysctl) in context.sysctls.iter().flatten().enumerate() {
         let path = path.index(index).child("name");
         let name = sysctl.name.as_str();
-        if !report.present(&path, name) {
+        if !report.require_text(&path, name) {
             continue;
         }
-        report.all(&path, name, syntax::sysctl_name(name));
+        report.invalid_for_each(&path, name, syntax::sysctl_name(name));
         if !names.insert(name) {
             report.duplicate(&path, name);
         }
@@ -148,19 +148,19 @@ fn is_ipc_sysctl(name: &str) -> bool {
     NAMES.contains(&name) || name.starts_with("fs.mqueue.")
 }
 
-fn seccomp(profile: Option<&SeccompProfile>, path: &Path, report: &mut Report) {
+fn seccomp(profile: Option<&SeccompProfile>, path: &Path, report: &mut ValidationErrors) {
     let Some(profile) = profile else { return };
     report.one_of_required(&path.child("type"), Some(&profile.type_), PROFILE_TYPES);
     let path = path.child("localhostProfile");
     match (profile.type_.as_str(), &profile.localhost_profile) {
         ("Localhost", None) => report.required_because(&path, "the type Localhost needs it"),
-        ("Localhost", Some(local)) => report.all(&path, local, syntax::descending_path(local)),
+        ("Localhost", Some(local)) => report.invalid_for_each(&path, local, syntax::relative_path(local)),
         (_, Some(local)) => report.invalid(&path, local, "goes only with the type Localhost"),
         (_, None) => {}
     }
 }
 
-fn app_armor(profile: Option<&AppArmorProfile>, path: &Path, report: &mut Report) {
+fn app_armor(profile: Option<&AppArmorProfile>, path: &Path, report: &mut ValidationErrors) {
     let Some(profile) = profile else { return };
     report.one_of_required(&path.child("type"), Some(&profile.type_), PROFILE_TYPES);
     let path = path.child("localhostProfile");

@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use super::report::{Path, Report};
+use super::report::{Path, ValidationErrors};
 use super::syntax;
 
-pub(super) fn labels(labels: Option<&BTreeMap<String, String>>, path: &Path, report: &mut Report) {
+pub(super) fn labels(labels: Option<&BTreeMap<String, String>>, path: &Path, report: &mut ValidationErrors) {
     for (key, value) in labels.into_iter().flatten() {
-        report.all(path, key, syntax::qualified_name(key));
-        report.all(path, value, syntax::label_value(value));
+        report.invalid_for_each(path, key, syntax::qualified_name(key));
+        report.invalid_for_each(path, value, syntax::label_value(value));
     }
 }
 
-pub(super) fn label_selector(selector: Option<&LabelSelector>, path: &Path, report: &mut Report) {
+pub(super) fn label_selector(selector: Option<&LabelSelector>, path: &Path, report: &mut ValidationErrors) {
     let Some(selector) = selector else { return };
     labels(selector.match_labels.as_ref(), &path.child("matchLabels"), report);
     for (index, requirement) in selector.match_expressions.iter().flatten().enumerate() {
@@ -33,9 +33,13 @@ pub(super) fn label_selector(selector: Option<&LabelSelector>, path: &Path, repo
             "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
             other => report.invalid(&path.child("operator"), other, "is not an operator of selectors"),
         }
-        report.all(&path.child("key"), &requirement.key, syntax::qualified_name(&requirement.key));
+        report.invalid_for_each(
+            &path.child("key"),
+            &requirement.key,
+            syntax::qualified_name(&requirement.key),
+        );
         for (index, value) in values.iter().enumerate() {
-            report.all(&path.child("values").index(index), value, syntax::label_value(value));
+            report.invalid_for_each(&path.child("values").index(index), value, syntax::label_value(value));
         }
     }
 }

@@ -7,15 +7,15 @@ use k8s_openapi::api::core::v1::{
 };
 use model::quantity::Quantity;
 
-use super::report::{Path, Report};
+use super::report::{Path, ValidationErrors};
 use super::{selectors, syntax};
 
 /// Checks the source that `path` names.
-pub(super) fn check(volume: &Volume, pod_name: &str, path: &Path, report: &mut Report) {
+pub(super) fn check(volume: &Volume, pod_name: &str, path: &Path, report: &mut ValidationErrors) {
     required_texts(volume, path, report);
     if let Some(source) = &volume.git_repo {
         let directory = source.directory.as_deref().unwrap_or_default();
-        report.all(&path.child("directory"), directory, syntax::descending_path(directory));
+        report.invalid_for_each(&path.child("directory"), directory, syntax::relative_path(directory));
     }
     partition(volume.gce_persistent_disk.as_ref().and_then(|disk| disk.partition), path, report);
     partition(volume.aws_elastic_block_store.as_ref().and_then(|disk| disk.partition), path, report);
@@ -40,9 +40,9 @@ pub(super) fn check(volume: &Volume, pod_name: &str, path: &Path, report: &mut R
     }
 }
 
-fn required_texts(volume: &Volume, path: &Path, report: &mut Report) {
+fn required_texts(volume: &Volume, path: &Path, report: &mut ValidationErrors) {
     let mut required = |field: &str, value: &str| {
-        report.present(&path.child(field), value);
+        report.require_text(&path.child(field), value);
     };
     if let Some(source) = &volume.git_repo {
         required("repository", &source.repository);
@@ -90,22 +90,22 @@ fn required_texts(volume: &Volume, path: &Path, report: &mut Report) {
     }
 }
 
-fn partition(partition: Option<i32>, path: &Path, report: &mut Report) {
+fn partition(partition: Option<i32>, path: &Path, report: &mut ValidationErrors) {
     if let Some(partition) = partition {
         report.in_range(&path.child("partition"), i64::from(partition), 0, 255);
     }
 }
 
-fn nfs(source: &NFSVolumeSource, path: &Path, report: &mut Report) {
-    report.present(&path.child("server"), &source.server);
-    if report.present(&path.child("path"), &source.path) && !source.path.starts_with('/') {
+fn nfs(source: &NFSVolumeSource, path: &Path, report: &mut ValidationErrors) {
+    report.require_text(&path.child("server"), &source.server);
+    if report.require_text(&path.child("path"), &source.path) && !source.path.starts_with('/') {
         report.invalid(&path.child("path"), &source.path, "must be an absolute path");
     }
 }
 
-fn iscsi(source: &ISCSIVolumeSource, path: &Path, report: &mut Report) {
-    report.present(&path.child("targetPortal"), &source.target_portal);
-    if report.present(&path.child("iqn"), &source.iqn) {
+fn iscsi(source: &ISCSIVolumeSource, path: &Path, report: &mut ValidationErrors) {
+    report.require_text(&path.child("targetPortal"), &source.target_portal);
+    if report.require_text(&path.child("iqn"), &source.iqn) {
         iscsi_name(&source.iqn, &path.child("iqn"), report);
     }
     report.in_range(&path.child("lun"), i64::from(source.lun), 0, 255);
@@ -119,7 +119,7 @@ fn iscsi(source: &ISCSIVolumeSource, path: &Path, report: &mut Report) {
 }
 
 /// `iqn.2001-04.com.example:disk`, `eui.` and 16 or `naa.` and 32 letters or digits.
-fn iscsi_name(name: &str, path: &Path, report: &mut Report) {
+fn iscsi_name(name: &str, path: &Path, report: &mut ValidationErrors) {
     let alphanumeric =
         |text: &str, length| text.len() == length && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
     let fits = match name.split_once('.') {
@@ -147,7 +147,7 @@ fn is_iqn(rest: &str) -> bool {
     dated && named && targeted
 }
 
-fn fibre_channel(source: &FCVolumeSource, path: &Path, report: &mut Report) {
+fn fibre_channel(source: &FCVolumeSource, path: &Path, report: &mut ValidationErrors) {
     let names = source.target_wwns.as_deref().unwrap_or_default();
     let ids = source.wwids.as_deref().unwrap_or_default();
     if names.is_empty() == ids.is_empty() {
@@ -161,7 +161,7 @@ fn fibre_channel(source: &FCVolumeSource, path: &Path, report: &mut Report) {
     }
 }
 
-fn flocker(source: &FlockerVolumeSource, path: &Path, report: &mut Report) {
+fn flocker(source: &FlockerVolumeSource, path: &Path, report: &mut ValidationErrors) {
     let name = source.dataset_name.as_deref().unwrap_or_default();
     let uuid = source.dataset_uuid.as_deref().unwrap_or_default();
     if name.is_empty() && uuid.is_empty() {
@@ -174,8 +174,8 @@ fn flocker(source: &FlockerVolumeSource, path: &Path, report: &mut Report) {
     }
 }
 
-fn quobyte(source: &QuobyteVolumeSource, path: &Path, report: &mut Report) {
-    if report.present(&path.child("registry"), &source.registry) {
+fn quobyte(source: &QuobyteVolumeSource, path: &Path, report: &mut ValidationErrors) {
+    if report.require_text(&path.child("registry"), &source.registry) {
         let pair = |pair: &str| {
             pair.rsplit_once(':').is_some_and(|(host, _)| !host.contains(':') || host.starts_with('['))
         };
@@ -190,11 +190,11 @@ fn quobyte(source: &QuobyteVolumeSource, path: &Path, report: &mut Report) {
             report.too_long(&path.child("tenant"), 64);
         }
     }
-    report.present(&path.child("volume"), &source.volume);
+    report.require_text(&path.child("volume"), &source.volume);
 }
 
-fn flex(source: &FlexVolumeSource, path: &Path, report: &mut Report) {
-    report.present(&path.child("driver"), &source.driver);
+fn flex(source: &FlexVolumeSource, path: &Path, report: &mut ValidationErrors) {
+    report.require_text(&path.child("driver"), &source.driver);
     for key in source.options.iter().flat_map(|options| options.keys()) {
         let domain = format!(".{}", key.split('/').next().unwrap_or_default().to_lowercase());
         if domain.ends_with(".kubernetes.io") || domain.ends_with(".k8s.io") {
@@ -203,10 +203,10 @@ fn flex(source: &FlexVolumeSource, path: &Path, report: &mut Report) {
     }
 }
 
-fn azure_disk(source: &AzureDiskVolumeSource, path: &Path, report: &mut Report) {
-    report.present(&path.child("diskName"), &source.disk_name);
+fn azure_disk(source: &AzureDiskVolumeSource, path: &Path, report: &mut ValidationErrors) {
+    report.require_text(&path.child("diskName"), &source.disk_name);
     let uri_path = path.child("diskURI");
-    report.present(&uri_path, &source.disk_uri);
+    report.require_text(&uri_path, &source.disk_uri);
     if let Some(mode) = &source.caching_mode {
         report.one_of(&path.child("cachingMode"), mode, &["None", "ReadOnly", "ReadWrite"]);
     }
@@ -222,35 +222,35 @@ fn azure_disk(source: &AzureDiskVolumeSource, path: &Path, report: &mut Report) 
     }
 }
 
-fn storage_os(source: &StorageOSVolumeSource, path: &Path, report: &mut Report) {
+fn storage_os(source: &StorageOSVolumeSource, path: &Path, report: &mut ValidationErrors) {
     let name = source.volume_name.as_deref().unwrap_or_default();
-    if report.present(&path.child("volumeName"), name) {
-        report.all(&path.child("volumeName"), name, syntax::dns_label(name));
+    if report.require_text(&path.child("volumeName"), name) {
+        report.invalid_for_each(&path.child("volumeName"), name, syntax::dns_label(name));
     }
     if let Some(namespace) = source.volume_namespace.as_deref().filter(|namespace| !namespace.is_empty()) {
-        report.all(&path.child("volumeNamespace"), namespace, syntax::dns_label(namespace));
+        report.invalid_for_each(&path.child("volumeNamespace"), namespace, syntax::dns_label(namespace));
     }
     secret_ref(source.secret_ref.as_ref(), &path.child("secretRef"), report);
 }
 
-fn csi(source: &CSIVolumeSource, path: &Path, report: &mut Report) {
+fn csi(source: &CSIVolumeSource, path: &Path, report: &mut ValidationErrors) {
     let driver = &source.driver;
-    if report.present(&path.child("driver"), driver) {
+    if report.require_text(&path.child("driver"), driver) {
         if driver.len() > 63 {
             report.too_long(&path.child("driver"), 63);
         }
-        report.all(&path.child("driver"), driver, syntax::dns_subdomain(&driver.to_lowercase()));
+        report.invalid_for_each(&path.child("driver"), driver, syntax::dns_subdomain(&driver.to_lowercase()));
     }
     let path = path.child("nodePublishSecretRef");
     secret_ref(source.node_publish_secret_ref.as_ref(), &path, report);
     if let Some(secret) = source.node_publish_secret_ref.as_ref().filter(|secret| !secret.name.is_empty()) {
-        report.all(&path.child("name"), &secret.name, syntax::dns_subdomain(&secret.name));
+        report.invalid_for_each(&path.child("name"), &secret.name, syntax::dns_subdomain(&secret.name));
     }
 }
 
-fn secret_ref(reference: Option<&LocalObjectReference>, path: &Path, report: &mut Report) {
+fn secret_ref(reference: Option<&LocalObjectReference>, path: &Path, report: &mut ValidationErrors) {
     if let Some(reference) = reference {
-        report.present(&path.child("name"), &reference.name);
+        report.require_text(&path.child("name"), &reference.name);
     }
 }
 
@@ -259,7 +259,7 @@ fn claim_template(
     volume: &Volume,
     pod_name: &str,
     path: &Path,
-    report: &mut Report,
+    report: &mut ValidationErrors,
 ) {
     let claim = format!("{pod_name}-{}", volume.name);
     if !pod_name.is_empty() && !volume.name.is_empty() && !syntax::dns_subdomain(&claim).is_empty() {
@@ -291,7 +291,7 @@ fn claim_template(
         Some(Err(error)) => report.required_because(&storage_path, &error.to_string()),
     }
     if let Some(class) = spec.storage_class_name.as_deref().filter(|class| !class.is_empty()) {
-        report.all(&path.child("storageClassName"), class, syntax::dns_subdomain(class));
+        report.invalid_for_each(&path.child("storageClassName"), class, syntax::dns_subdomain(class));
     }
     if let Some(mode) = &spec.volume_mode {
         report.one_of(&path.child("volumeMode"), mode, &["Block", "Filesystem"]);

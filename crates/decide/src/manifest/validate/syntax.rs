@@ -188,21 +188,21 @@ pub(super) fn ip_address(text: &str) -> Vec<String> {
 }
 
 /// `..` as a whole path element.
-pub(super) fn has_backstep(path: &str) -> bool {
+pub(super) fn has_parent_element(path: &str) -> bool {
     path.split('/').any(|element| element == "..")
 }
 
 /// A path that stays below where it starts.
-pub(super) fn descending_path(path: &str) -> Vec<String> {
+pub(super) fn relative_path(path: &str) -> Vec<String> {
     objections([
         (path.starts_with('/'), "must be a relative path".to_owned()),
-        (has_backstep(path), "must not contain '..'".to_owned()),
+        (has_parent_element(path), "must not contain '..'".to_owned()),
     ])
 }
 
 /// A descending path that also keeps clear of the names that atomic updates use (`..data`).
 pub(super) fn unreserved_path(path: &str) -> Vec<String> {
-    let mut found = descending_path(path);
+    let mut found = relative_path(path);
     if path.starts_with("..") && !path.starts_with("../") {
         found.push("must not start with '..'".to_owned());
     }

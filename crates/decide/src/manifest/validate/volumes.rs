@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use model::quantity::Quantity;
 
-use super::report::{Path, Report};
+use super::report::{Path, ValidationErrors};
 use super::{containers, projected, storage, syntax};
 
 const HOST_PATH_TYPES: &[&str] =
@@ -17,42 +17,42 @@ const HOST_PATH_TYPES: &[&str] =
 
 /// What mounts need to know of a volume.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct VolumeKind {
+pub(super) struct ValidVolume {
     /// Only claims can be used as block devices.
     pub(super) is_claim: bool,
 }
 
 /// The sound volumes of a pod by name.
-pub(super) type VolumeKinds<'a> = BTreeMap<&'a str, VolumeKind>;
+pub(super) type ValidVolumes<'a> = BTreeMap<&'a str, ValidVolume>;
 
 pub(super) fn check<'a>(
     spec: &'a PodSpec,
     metadata: &ObjectMeta,
     path: &Path,
-    report: &mut Report,
-) -> VolumeKinds<'a> {
+    report: &mut ValidationErrors,
+) -> ValidVolumes<'a> {
     let pod_name = metadata.name.as_deref().unwrap_or_default();
-    let mut sound = VolumeKinds::new();
+    let mut sound = ValidVolumes::new();
     for (index, volume) in spec.volumes.iter().flatten().enumerate() {
         let path = path.child("volumes").index(index);
         let before = report.count();
         source(volume, pod_name, &path, report);
-        if report.present(&path.child("name"), &volume.name) {
-            report.all(&path.child("name"), &volume.name, syntax::dns_label(&volume.name));
+        if report.require_text(&path.child("name"), &volume.name) {
+            report.invalid_for_each(&path.child("name"), &volume.name, syntax::dns_label(&volume.name));
         }
         if sound.contains_key(volume.name.as_str()) {
             report.duplicate(&path.child("name"), &volume.name);
         }
         if report.count() == before {
             let is_claim = volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some();
-            sound.insert(&volume.name, VolumeKind { is_claim });
+            sound.insert(&volume.name, ValidVolume { is_claim });
         }
     }
     sound
 }
 
 /// A volume has one source; the first one given is looked at, the others are refused.
-fn source(volume: &Volume, pod_name: &str, path: &Path, report: &mut Report) {
+fn source(volume: &Volume, pod_name: &str, path: &Path, report: &mut ValidationErrors) {
     let mut given = present(volume).into_iter().filter(|(_, present)| *present);
     let Some((field, _)) = given.next() else {
         return report.required_because(path, "a volume needs a source");
@@ -110,7 +110,7 @@ fn present(volume: &Volume) -> [(&'static str, bool); 30] {
     ]
 }
 
-fn empty_dir(source: &EmptyDirVolumeSource, path: &Path, report: &mut Report) {
+fn empty_dir(source: &EmptyDirVolumeSource, path: &Path, report: &mut ValidationErrors) {
     if let Some(limit) = &source.size_limit {
         let path = path.child("sizeLimit");
         match Quantity::try_from(limit) {
@@ -127,11 +127,11 @@ fn empty_dir(source: &EmptyDirVolumeSource, path: &Path, report: &mut Report) {
     }
 }
 
-fn host_path(source: &HostPathVolumeSource, path: &Path, report: &mut Report) {
-    if !report.present(&path.child("path"), &source.path) {
+fn host_path(source: &HostPathVolumeSource, path: &Path, report: &mut ValidationErrors) {
+    if !report.require_text(&path.child("path"), &source.path) {
         return;
     }
-    if syntax::has_backstep(&source.path) {
+    if syntax::has_parent_element(&source.path) {
         report.invalid(&path.child("path"), &source.path, "must not contain '..'");
     }
     if let Some(kind) = &source.type_ {
@@ -139,35 +139,35 @@ fn host_path(source: &HostPathVolumeSource, path: &Path, report: &mut Report) {
     }
 }
 
-fn image(source: &ImageVolumeSource, path: &Path, report: &mut Report) {
-    report.present(&path.child("reference"), source.reference.as_deref().unwrap_or_default());
+fn image(source: &ImageVolumeSource, path: &Path, report: &mut ValidationErrors) {
+    report.require_text(&path.child("reference"), source.reference.as_deref().unwrap_or_default());
     containers::pull_policy(source.pull_policy.as_deref(), &path.child("pullPolicy"), report);
 }
 
-fn secret(source: &SecretVolumeSource, path: &Path, report: &mut Report) {
-    report.present(&path.child("secretName"), source.secret_name.as_deref().unwrap_or_default());
+fn secret(source: &SecretVolumeSource, path: &Path, report: &mut ValidationErrors) {
+    report.require_text(&path.child("secretName"), source.secret_name.as_deref().unwrap_or_default());
     file_mode(source.default_mode, &path.child("defaultMode"), report);
     items(source.items.as_deref(), &path.child("items"), report);
 }
 
-fn config_map(source: &ConfigMapVolumeSource, path: &Path, report: &mut Report) {
-    report.present(&path.child("name"), &source.name);
+fn config_map(source: &ConfigMapVolumeSource, path: &Path, report: &mut ValidationErrors) {
+    report.require_text(&path.child("name"), &source.name);
     file_mode(source.default_mode, &path.child("defaultMode"), report);
     items(source.items.as_deref(), &path.child("items"), report);
 }
 
-pub(super) fn items(items: Option<&[KeyToPath]>, path: &Path, report: &mut Report) {
+pub(super) fn items(items: Option<&[KeyToPath]>, path: &Path, report: &mut ValidationErrors) {
     for (index, item) in items.into_iter().flatten().enumerate() {
         let path = path.index(index);
-        report.present(&path.child("key"), &item.key);
-        if report.present(&path.child("path"), &item.path) {
-            report.all(&path.child("path"), &item.path, syntax::unreserved_path(&item.path));
+        report.require_text(&path.child("key"), &item.key);
+        if report.require_text(&path.child("path"), &item.path) {
+            report.invalid_for_each(&path.child("path"), &item.path, syntax::unreserved_path(&item.path));
         }
         file_mode(item.mode, &path.child("mode"), report);
     }
 }
 
-pub(super) fn file_mode(mode: Option<i32>, path: &Path, report: &mut Report) {
+pub(super) fn file_mode(mode: Option<i32>, path: &Path, report: &mut ValidationErrors) {
     if let Some(mode) = mode.filter(|mode| !(0..=0o777).contains(mode)) {
         report.invalid(path, mode, "must be an octal mode from 0 to 0777");
     }

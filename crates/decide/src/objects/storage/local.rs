@@ -54,5 +54,5 @@ pub fn state(told: &BTreeMap<StorageKey, StorageObject>, key: &StorageKey) -> St
     let absent = || StorageState::Absent {
         message: format!("{}s {:?} not found in the manifests", key.word(), key.name()),
     };
-    told.get(key).cloned().map_or_else(absent, StorageState::Is)
+    told.get(key).cloned().map_or_else(absent, StorageState::Present)
 }

@@ -21,13 +21,13 @@ fn claim(uid: &str, status: Value) -> StorageState {
         "spec": {"volumeName": "v"},
         "status": status,
     });
-    StorageState::Is(StorageObject::Claim(Arc::new(serde_json::from_value(claim).unwrap())))
+    StorageState::Present(StorageObject::Claim(Arc::new(serde_json::from_value(claim).unwrap())))
 }
 
 fn volume(claim_uid: &str) -> StorageState {
     let reference = json!({"namespace": "ns", "name": "c", "uid": claim_uid});
     let volume = json!({"metadata": {"name": "v"}, "spec": {"claimRef": reference}});
-    StorageState::Is(StorageObject::Volume(Arc::new(serde_json::from_value(volume).unwrap())))
+    StorageState::Present(StorageObject::Volume(Arc::new(serde_json::from_value(volume).unwrap())))
 }
 
 fn bound() -> Value {
@@ -35,7 +35,7 @@ fn bound() -> Value {
 }
 
 fn ask(key: &StorageKey) -> Effect {
-    Effect::ReadStorage { key: key.clone() }
+    Effect::ReadStorageObject { key: key.clone() }
 }
 
 fn timer(key: &StorageKey, millis: Option<u64>) -> Effect {
@@ -45,84 +45,84 @@ fn timer(key: &StorageKey, millis: Option<u64>) -> Effect {
 
 #[test]
 fn asked_once_for_whoever_needs_it_and_forgotten_with_the_last() {
-    let mut desk = StorageDesk::default();
+    let mut desk = StorageCache::default();
     let (a, b) = (PodUid::from("a"), PodUid::from("b"));
     let keys = BTreeSet::from([claim_key()]);
-    assert_eq!(desk.want(&a, keys.clone()), [ask(&claim_key())]);
-    assert_eq!(desk.want(&a, keys.clone()), []);
-    assert_eq!(desk.want(&b, keys), [], "it is being asked for");
-    let (woken, effects) = desk.read(&claim_key(), claim("1", bound()), at(0));
+    assert_eq!(desk.set_wanted(&a, keys.clone()), [ask(&claim_key())]);
+    assert_eq!(desk.set_wanted(&a, keys.clone()), []);
+    assert_eq!(desk.set_wanted(&b, keys), [], "it is being asked for");
+    let (woken, effects) = desk.record_read(&claim_key(), claim("1", bound()), at(0));
     assert_eq!(woken, [a.clone()].into(), "the reading began before b came");
     assert_eq!(effects, [ask(&claim_key())]);
     assert!(desk.claim(&a, "ns", "c").is_ok() && desk.claim(&b, "ns", "c").is_err());
-    let (woken, effects) = desk.read(&claim_key(), claim("1", bound()), at(0));
+    let (woken, effects) = desk.record_read(&claim_key(), claim("1", bound()), at(0));
     assert_eq!((woken, effects), ([b.clone()].into(), vec![]));
     assert!(desk.claim(&b, "ns", "c").is_ok());
     desk.release(&a);
     desk.release(&b);
     assert!(desk.is_empty());
-    assert_eq!(desk.read(&claim_key(), claim("1", bound()), at(0)), Default::default(), "late");
+    assert_eq!(desk.record_read(&claim_key(), claim("1", bound()), at(0)), Default::default(), "late");
 }
 
 #[test]
 fn what_is_not_complete_is_asked_for_ever_later_up_to_a_bound() {
-    let mut desk = StorageDesk::default();
+    let mut desk = StorageCache::default();
     let a = PodUid::from("a");
-    desk.want(&a, [claim_key()].into());
+    desk.set_wanted(&a, [claim_key()].into());
     for wait in [500, 1000, 2000, 4000, 8000, 10_000, 10_000] {
-        let (_, effects) = desk.read(&claim_key(), claim("1", json!({"phase": "Pending"})), at(0));
+        let (_, effects) = desk.record_read(&claim_key(), claim("1", json!({"phase": "Pending"})), at(0));
         assert_eq!(effects, [timer(&claim_key(), Some(wait))]);
-        assert_eq!(desk.due(&claim_key()), Some(ask(&claim_key())));
-        assert_eq!(desk.due(&claim_key()), None, "it is being asked for");
+        assert_eq!(desk.read_again(&claim_key()), Some(ask(&claim_key())));
+        assert_eq!(desk.read_again(&claim_key()), None, "it is being asked for");
     }
-    desk.read(&claim_key(), claim("1", json!({"phase": "Pending"})), at(0));
+    desk.record_read(&claim_key(), claim("1", json!({"phase": "Pending"})), at(0));
     assert_eq!(desk.release(&a).1, [timer(&claim_key(), None)]);
 }
 
 #[test]
 fn a_claim_that_was_made_anew_is_found_by_its_volume() {
-    let mut desk = StorageDesk::default();
+    let mut desk = StorageCache::default();
     let a = PodUid::from("a");
-    desk.want(&a, [claim_key(), volume_key()].into());
-    assert_eq!(desk.read(&claim_key(), claim("old", bound()), at(0)).1, []);
-    let (_, effects) = desk.read(&volume_key(), volume("new"), at(0));
+    desk.set_wanted(&a, [claim_key(), volume_key()].into());
+    assert_eq!(desk.record_read(&claim_key(), claim("old", bound()), at(0)).1, []);
+    let (_, effects) = desk.record_read(&volume_key(), volume("new"), at(0));
     assert_eq!(effects, [timer(&volume_key(), Some(500)), timer(&claim_key(), Some(500))]);
-    desk.due(&claim_key());
-    assert_eq!(desk.read(&claim_key(), claim("new", bound()), at(0)).1, []);
-    desk.due(&volume_key());
-    assert_eq!(desk.read(&volume_key(), volume("new"), at(0)).1, []);
+    desk.read_again(&claim_key());
+    assert_eq!(desk.record_read(&claim_key(), claim("new", bound()), at(0)).1, []);
+    desk.read_again(&volume_key());
+    assert_eq!(desk.record_read(&volume_key(), volume("new"), at(0)).1, []);
 }
 
 #[test]
 fn holders() {
-    let mut desk = StorageDesk::default();
+    let mut desk = StorageCache::default();
     let (a, b) = (PodUid::from("a"), PodUid::from("b"));
-    desk.want(&b, [claim_key()].into());
-    desk.hold(&a, claim_key());
-    assert!(desk.held_by_another(&b, &claim_key()) && !desk.held_by_another(&a, &claim_key()));
+    desk.set_wanted(&b, [claim_key()].into());
+    desk.add_claim_user(&a, claim_key());
+    assert!(desk.is_used_by_another_pod(&b, &claim_key()) && !desk.is_used_by_another_pod(&a, &claim_key()));
     assert_eq!(desk.release(&a).0, [b.clone()].into(), "who waits for it is woken");
-    assert!(!desk.held_by_another(&b, &claim_key()));
+    assert!(!desk.is_used_by_another_pod(&b, &claim_key()));
 }
 
 #[test]
 fn what_may_grow_is_what_stands_behind_a_driver_and_is_settled() {
-    let mut desk = StorageDesk::default();
+    let mut desk = StorageCache::default();
     let a = PodUid::from("a");
-    desk.want(&a, BTreeSet::from([claim_key(), volume_key()]));
-    desk.read(&claim_key(), claim("1", bound()), at(0));
-    assert_eq!(desk.may_grow(&claim_key()), [], "what stands behind it is not known");
-    desk.read(&volume_key(), volume("1"), at(0));
-    assert_eq!(desk.may_grow(&volume_key()), [], "it is no driver's");
+    desk.set_wanted(&a, BTreeSet::from([claim_key(), volume_key()]));
+    desk.record_read(&claim_key(), claim("1", bound()), at(0));
+    assert_eq!(desk.settled_csi_objects(&claim_key()), [], "what stands behind it is not known");
+    desk.record_read(&volume_key(), volume("1"), at(0));
+    assert_eq!(desk.settled_csi_objects(&volume_key()), [], "it is no driver's");
     let of_driver = json!({"metadata": {"name": "v"}, "spec": {
         "claimRef": {"namespace": "ns", "name": "c", "uid": "1"}, "csi": {"driver": "d", "volumeHandle": "h"},
     }});
     let of_driver = StorageObject::Volume(Arc::new(serde_json::from_value(of_driver).unwrap()));
-    desk.due(&volume_key());
-    desk.read(&volume_key(), StorageState::Is(of_driver), at(0));
-    assert_eq!(desk.may_grow(&volume_key()), [volume_key(), claim_key()]);
-    assert_eq!(desk.may_grow(&claim_key()), [claim_key()]);
-    desk.due(&claim_key());
-    assert_eq!(desk.may_grow(&volume_key()), [volume_key()], "the claim is being asked for");
-    desk.read(&claim_key(), StorageState::Unreachable { message: "away".into() }, at(0));
-    assert_eq!(desk.may_grow(&claim_key()), [], "it is asked for again anyway");
+    desk.read_again(&volume_key());
+    desk.record_read(&volume_key(), StorageState::Present(of_driver), at(0));
+    assert_eq!(desk.settled_csi_objects(&volume_key()), [volume_key(), claim_key()]);
+    assert_eq!(desk.settled_csi_objects(&claim_key()), [claim_key()]);
+    desk.read_again(&claim_key());
+    assert_eq!(desk.settled_csi_objects(&volume_key()), [volume_key()], "the claim is being asked for");
+    desk.record_read(&claim_key(), StorageState::Unreachable { message: "away".into() }, at(0));
+    assert_eq!(desk.settled_csi_objects(&claim_key()), [], "it is asked for again anyway");
 }

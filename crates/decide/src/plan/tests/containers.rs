@@ -6,7 +6,7 @@ use crate::back_off::CrashBackOff;
 use crate::effect::Action;
 use crate::images::ImageState;
 use crate::ledger::StartFailure;
-use crate::plan::Note;
+use crate::plan::PlanNote;
 use model::Reason;
 use model::files::{EnvFile, EnvFileRead};
 
@@ -136,7 +136,7 @@ fn a_changed_definition_is_killed_whatever_the_policy() {
     assert_eq!(scene.announced(), ["Killing c"]);
     let plan = scene.plan();
     let said = plan.notes.iter().any(|note| {
-        matches!(note, Note::Announce { event, .. } if event.message == "Container c definition changed, will be restarted")
+        matches!(note, PlanNote::Announce { event, .. } if event.message == "Container c definition changed, will be restarted")
     });
     assert!(said, "{:?}", plan.notes);
     Scene::new("run c d", "s0 ready; c#0 running hash=old; d#0 running hash=old")
@@ -170,14 +170,14 @@ fn reasons_are_told_per_container() {
 /// `c` crashed `ago` seconds ago while its delay was `delay` seconds, last advanced when it was started.
 fn crashed(pod: &str, ago: &str, delay: u64, advanced: f64) -> Scene {
     let scene = Scene::new(pod, &format!("s0 ready; c#3 exit(1) {ago}s"));
-    let key = match scene.plan().notes.iter().find(|n| matches!(n, Note::CrashAdvance { .. })) {
-        Some(Note::CrashAdvance { entry, .. }) => entry.key,
+    let key = match scene.plan().notes.iter().find(|n| matches!(n, PlanNote::CrashAdvance { .. })) {
+        Some(PlanNote::CrashAdvance { entry, .. }) => entry.key,
         _ => panic!("a first restart is immediate"),
     };
     let entry =
         CrashBackOff { key, delay: std::time::Duration::from_secs(delay), advanced_at: at(advanced).wall };
     scene.with(|s| {
-        s.entry.ledger.crash.insert("c".into(), entry);
+        s.entry.ledger.crash_back_offs.insert("c".into(), entry);
     })
 }
 
@@ -207,7 +207,7 @@ fn crash_delays_advance_with_each_start() {
     let advanced = |scene: &Scene| -> Vec<u64> {
         let plan = scene.plan();
         let notes = plan.notes.iter().filter_map(|n| match n {
-            Note::CrashAdvance { entry, .. } => Some(entry.delay.as_secs()),
+            PlanNote::CrashAdvance { entry, .. } => Some(entry.delay.as_secs()),
             _ => None,
         });
         notes.collect()
@@ -229,7 +229,7 @@ fn another_image_is_another_container_to_the_back_off() {
     crashed("", "1", 300, NOW - 300.0).stages("-");
     let scene = crashed("", "1", 300, NOW - 300.0);
     let changed = Scene::new("c: {image: other}", "s0 ready; c#3 exit(1) 1s")
-        .with(|s| s.entry.ledger.crash = scene.entry.ledger.crash.clone());
+        .with(|s| s.entry.ledger.crash_back_offs = scene.entry.ledger.crash_back_offs.clone());
     changed.stages("start c#4?");
 }
 
@@ -245,7 +245,7 @@ fn a_failed_start_waits_for_its_retry() {
     let scene = |left: f64| {
         Scene::new("run c d", "s0 ready; d#0 running").with(|s| {
             let failure = StartFailure { reason: Reason::CreateContainerError, message: "no".into() };
-            s.entry.ledger.failures.insert("c".into(), failure);
+            s.entry.ledger.start_failures.insert("c".into(), failure);
             s.entry.ledger.retry_at.insert("c".into(), at(NOW + left).mono);
         })
     };
@@ -257,17 +257,17 @@ fn a_failed_start_waits_for_its_retry() {
 
 #[test]
 fn nothing_starts_without_its_image_or_its_files() {
-    let scene = Scene::new("", "s0 ready").with(|s| s.entry.ledger.images.clear());
+    let scene = Scene::new("", "s0 ready").with(|s| s.entry.ledger.image_states.clear());
     scene.stages("-");
     scene.why("c: pulling img-c:1");
     for state in [ImageState::Inspecting, ImageState::Pulling { since: at(0.0).mono }] {
         let scene = Scene::new("run c d", "s0 ready").with(|s| {
-            s.entry.ledger.images.insert("c".into(), state);
+            s.entry.ledger.image_states.insert("c".into(), state);
         });
         scene.stages("start d#0?");
     }
     // an agent that came up again makes sure of the files before it starts something
-    let again = |reading: &str| Scene::new("", reading).with(|s| s.entry.ledger.prepared = false);
+    let again = |reading: &str| Scene::new("", reading).with(|s| s.entry.ledger.prerequisites_ready = false);
     again("s0 ready").stages("dirs + cgroup");
     again("s0 ready; c#0 exit(1)").stages("dirs + cgroup");
     again("s0 ready; c#0 running").stages("-");
@@ -287,7 +287,7 @@ fn variables_in_files_are_read_before_the_start() {
     let scene = |read: Option<Result<&str, &str>>| {
         Scene::new(pod, "s0 ready").with(|scene| {
             scene.config.features.insert("EnvFiles".into(), true);
-            scene.entry.ledger.set_up.insert("v".into());
+            scene.entry.ledger.volumes_set_up.insert("v".into());
             if let Some(text) = read {
                 let text = text.map(str::to_owned).map_err(str::to_owned);
                 let read = vec![EnvFileRead { file: file.clone(), text }];
@@ -302,7 +302,7 @@ fn variables_in_files_are_read_before_the_start() {
     let failure = |read: Result<&str, &str>| {
         let plan = scene(Some(read)).plan();
         let failure = plan.notes.into_iter().find_map(|note| match note {
-            Note::Failure { failure, .. } => Some(failure),
+            PlanNote::Failure { failure, .. } => Some(failure),
             _ => None,
         });
         let failure = failure.expect("a failure");

@@ -23,8 +23,8 @@ fn a_converged_pod_has_an_empty_plan() {
         for prepared in [true, false] {
             let plan = Scene::new(pod, reading)
                 .with(|s| {
-                    s.entry.ledger.prepared = prepared;
-                    s.entry.ledger.images.clear();
+                    s.entry.ledger.prerequisites_ready = prepared;
+                    s.entry.ledger.image_states.clear();
                 })
                 .plan();
             assert_eq!(show_stages(&plan.stages), "-", "{pod} | {reading}");

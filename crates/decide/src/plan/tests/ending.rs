@@ -94,7 +94,7 @@ fn a_network_that_is_not_ready_holds_back_no_end() {
 fn ended(pod: &str, reading: &str, released: bool) -> Scene {
     Scene::new(pod, reading).with(|s| {
         s.entry.lifecycle = if released { Lifecycle::Finished } else { Lifecycle::Terminated };
-        s.entry.ledger.released = released;
+        s.entry.ledger.volumes_and_cgroup_released = released;
     })
 }
 
@@ -122,8 +122,8 @@ fn what_nobody_wants_any_more_goes_altogether() {
     gone("s0 dead; c#0 exit(0)").stages(&format!("remove c#0 > remove-sandbox s0 > {content}"));
     gone("s0 dead; s1 dead; c#0 exit(0) @s0; c#1 created")
         .stages(&format!("remove c#1 + remove c#0 > remove-sandbox s1 + remove-sandbox s0 > {content}"));
-    gone("").with(|s| s.entry.ledger.content_removed = true).stages("-");
-    gone("c#0 exit(0)").with(|s| s.entry.ledger.content_removed = true).stages("remove c#0");
+    gone("").with(|s| s.entry.ledger.directories_removed = true).stages("-");
+    gone("c#0 exit(0)").with(|s| s.entry.ledger.directories_removed = true).stages("remove c#0");
     gone("c#0 exit(0)").why("releasing");
     // not before volumes and cgroup are released
     let held = ended("", "s0 dead; c#0 exit(0)", false).with(|s| s.entry.removed = true);
@@ -151,7 +151,7 @@ fn a_finished_pod_that_is_still_wanted_keeps_its_record() {
         .stages("remove c#0? > remove-sandbox s0?");
     let wanted_again = ended("", "s0 dead; c#0 exit(0)", true).with(|s| {
         s.entry.removed = true;
-        s.entry.comes_back = Some(s.entry.view.clone());
+        s.entry.recreate_as = Some(s.entry.view.clone());
     });
     wanted_again.stages("-");
 }

@@ -5,7 +5,7 @@ use model::cri::NamespaceMode;
 use super::{Scene, check};
 use crate::Action;
 use crate::effect::StartContainer;
-use crate::plan::Note;
+use crate::plan::PlanNote;
 
 #[test]
 fn one_that_was_never_there_is_started() {
@@ -120,7 +120,7 @@ fn a_target_that_is_not_there_is_an_error_of_this_container_alone() {
     scene.stages("start c#0?");
     scene.why("e: CreateContainerConfigError (unable to find target container x) @1010s; c: starting");
     let failed = scene.plan().notes.into_iter().find_map(|note| match note {
-        Note::Failure { container, failure, .. } => Some((container, failure.reason.to_string())),
+        PlanNote::Failure { container, failure, .. } => Some((container, failure.reason.to_string())),
         _ => None,
     });
     assert_eq!(failed, Some(("e".into(), "CreateContainerConfigError".into())));
@@ -135,7 +135,7 @@ fn a_target_that_is_not_there_is_an_error_of_this_container_alone() {
 #[test]
 fn its_image_is_fetched_like_any_other() {
     let scene = Scene::new("debug e", "s0 ready; c#0 running").with(|scene| {
-        scene.entry.ledger.images.remove("e");
+        scene.entry.ledger.image_states.remove("e");
     });
     scene.stages("-");
     scene.why("e: pulling img-e:1");

@@ -70,7 +70,7 @@ fn what_the_node_has_too_many_of_goes_too_but_never_the_last_that_tells() {
     let scene = |ids: &[&str]| {
         let ids: Vec<_> = ids.iter().map(|id| (*id).into()).collect();
         keeping(2, "s0 ready; c#0 exit(1); c#1 exit(1); d#0 running")
-            .with(|s| s.entry.ledger.excess = ids.into_iter().collect())
+            .with(|s| s.entry.ledger.excess_dead_containers = ids.into_iter().collect())
     };
     scene(&["c#0"]).stages("remove c#0?");
     scene(&["c#1"]).stages("-");
@@ -119,6 +119,6 @@ fn garbage_waits_while_something_is_to_be_started() {
 #[test]
 fn a_restart_in_back_off_does_not_keep_garbage() {
     let scene = Scene::new("run c d", "s0 ready; c#0 exit(1); c#1 exit(1); d#0 running")
-        .with(|s| s.entry.ledger.images.clear());
+        .with(|s| s.entry.ledger.image_states.clear());
     scene.stages("remove c#0?");
 }

@@ -14,10 +14,10 @@ use model::node::{HostFacts, NodeConfig};
 use model::observed::ObservedPod;
 
 use self::words::{at, observed, pod, show_stages, show_time, show_why};
-use super::{Note, PlanInputs, PodPlan, plan_pod};
+use super::{PlanInputs, PlanNote, PodPlan, plan_pod};
 use crate::images::{ImageState, ResolvedImage};
 use crate::lifecycle::{Lifecycle, Termination, TerminationCause};
-use crate::place::{Place, PlaceError};
+use crate::sandbox_placement::{SandboxPlacement, SandboxPlacementError};
 use crate::state::{PodEntry, RuntimeHealth};
 use crate::status::IpFamily;
 
@@ -31,7 +31,7 @@ struct Scene {
     entry: PodEntry,
     observed: ObservedPod,
     name_holder: Option<String>,
-    place: Result<Place, PlaceError>,
+    place: Result<SandboxPlacement, SandboxPlacementError>,
 }
 
 impl Scene {
@@ -40,15 +40,15 @@ impl Scene {
         let names: Vec<String> = entry.view.all_containers().map(|(_, c)| c.name.clone()).collect();
         let ready =
             || ImageState::Ready(ResolvedImage { reference: "sha256:i".into(), ..Default::default() });
-        entry.ledger.images = names.into_iter().map(|name| (name, ready())).collect();
-        entry.ledger.prepared = true;
+        entry.ledger.image_states = names.into_iter().map(|name| (name, ready())).collect();
+        entry.ledger.prerequisites_ready = true;
         Self {
             config: NodeConfig { cluster_dns: vec!["10.0.0.10".into()], ..Default::default() },
             runtime: RuntimeHealth { ready: true, network_ready: true, ..Default::default() },
             entry,
             observed: observed("p", reading, at(NOW)),
             name_holder: None,
-            place: Ok(Place::default()),
+            place: Ok(SandboxPlacement::default()),
         }
     }
 
@@ -77,7 +77,7 @@ impl Scene {
             observed: &self.observed,
             name_holder: self.name_holder.clone(),
             primary_family: IpFamily::V4,
-            place: self.place.clone(),
+            placement: self.place.clone(),
             cluster: None,
             node: None,
             now: at(NOW),
@@ -102,8 +102,8 @@ impl Scene {
 
     /// The Events that the plan would have recorded, as `Reason` or `Reason container`.
     fn announced(&self) -> Vec<String> {
-        let words = |note: &Note| match note {
-            Note::Announce { event, .. } => {
+        let words = |note: &PlanNote| match note {
+            PlanNote::Announce { event, .. } => {
                 let about = event.container.as_ref().map(|(_, name)| format!(" {name}")).unwrap_or_default();
                 Some(format!("{}{about}", event.reason))
             }

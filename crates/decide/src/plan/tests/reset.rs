@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{Scene, check};
 use crate::back_off::CrashBackOff;
-use crate::plan::Note;
+use crate::plan::PlanNote;
 
 /// `c` asks for all when it ends with 42.
 const RULED: &str = "c: {restartPolicy: Never, restartPolicyRules: [{action: RestartAllContainers, exitCodes: {operator: In, values: [42]}}]}";
@@ -91,7 +91,8 @@ fn when_nothing_is_left_the_pod_starts_as_a_new_one() {
 #[test]
 fn a_reset_that_was_begun_is_finished_although_nobody_asks_any_more() {
     let begun = |reading: &str| {
-        Scene::new(&ruled("run c d"), reading).with(|scene| scene.entry.ledger.resetting = true)
+        Scene::new(&ruled("run c d"), reading)
+            .with(|scene| scene.entry.ledger.restarting_all_containers = true)
     };
     begun("s0 ready; d#0 running").stages("stop d#0 2s > reset d#0");
     begun("s0 ready; d#0 exit(137)").stages("reset d#0");
@@ -135,11 +136,11 @@ fn who_asks_again_and_again_backs_off() {
         Scene::new(&ruled(pod), reading).with(|scene| {
             let begun = Scene::new(&ruled(pod), "s0 ready; c#0 exit(42) 1s").plan();
             let advance = begun.notes.iter().find_map(|note| match note {
-                Note::CrashAdvance { entry, .. } => Some(entry.clone()),
+                PlanNote::CrashAdvance { entry, .. } => Some(entry.clone()),
                 _ => None,
             });
             let entry: CrashBackOff = advance.expect("a reset counts as a start");
-            scene.entry.ledger.crash.insert("c".into(), entry);
+            scene.entry.ledger.crash_back_offs.insert("c".into(), entry);
         })
     };
     let scene = asked_before("run c d", "s0 ready; c#1 exit(42) 3s; d#1 running");
@@ -157,7 +158,7 @@ fn who_asks_again_and_again_backs_off() {
     down.wakes("@1007s");
     // a reset that was begun is not held up by it
     asked_before("run c d", "s0 ready; c#1 exit(42) 3s; d#1 running")
-        .with(|scene| scene.entry.ledger.resetting = true)
+        .with(|scene| scene.entry.ledger.restarting_all_containers = true)
         .stages("stop d#1 2s > reset d#1 > reset c#1");
 }
 

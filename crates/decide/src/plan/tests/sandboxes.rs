@@ -4,7 +4,7 @@ use super::words::at;
 use super::{NOW, Scene, check};
 use crate::effect::Action;
 use crate::ledger::PodRetry;
-use crate::plan::Note;
+use crate::plan::PlanNote;
 
 /// What is seen was stopped by us already.
 fn stopped(pod: &str, reading: &str) -> Scene {
@@ -157,8 +157,8 @@ fn init_containers_are_purged_for_a_new_sandbox() {
 
 /// Images asked for while the sandbox is made.
 fn fetched(scene: &Scene) -> Vec<String> {
-    let need = |note: &Note| match note {
-        Note::Need(need) => Some(need.container.clone()),
+    let need = |note: &PlanNote| match note {
+        PlanNote::NeedImage(need) => Some(need.container.clone()),
         _ => None,
     };
     scene.plan().notes.iter().filter_map(need).collect()
@@ -172,10 +172,10 @@ fn only_the_images_that_are_next_are_fetched_ahead() {
         ("restart OnFailure; run c d", "s0 dead; c#0 exit(0); d#0 exit(1)", &["d"]),
         ("restart Never", "s0 dead; c#0 exit(0)", &[]),
     ] {
-        let scene = stopped(pod, reading).with(|s| s.entry.ledger.images.clear());
+        let scene = stopped(pod, reading).with(|s| s.entry.ledger.image_states.clear());
         assert_eq!(fetched(&scene), expect, "{pod} | {reading}");
     }
-    let stopping = Scene::new("", "s0 dead").with(|s| s.entry.ledger.images.clear());
+    let stopping = Scene::new("", "s0 dead").with(|s| s.entry.ledger.image_states.clear());
     assert_eq!(fetched(&stopping), [""; 0], "not while the old one is stopped");
 }
 
@@ -249,7 +249,7 @@ fn what_cannot_be_rendered_is_a_failure_of_the_pod() {
     let scene = Scene::new(&long, "");
     scene.stages("-");
     let plan = scene.plan();
-    let failures: Vec<_> = plan.notes.iter().filter(|n| matches!(n, Note::PodFailure { .. })).collect();
+    let failures: Vec<_> = plan.notes.iter().filter(|n| matches!(n, PlanNote::PodFailure { .. })).collect();
     assert_eq!(failures.len(), 1, "{:?}", plan.notes);
 }
 

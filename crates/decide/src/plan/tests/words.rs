@@ -262,7 +262,7 @@ pub fn show_action(action: &Action) -> String {
             let paths: Vec<_> = files.iter().map(|file| format!("{}/{}", file.volume, file.path)).collect();
             format!("read {container} {}", paths.join(" "))
         }
-        Action::KeepUserIds { ids } => format!("ids {}", ids.host_id / ids.length.max(1)),
+        Action::StoreUserIds { ids } => format!("ids {}", ids.host_id / ids.length.max(1)),
         Action::RunSandbox { config, handler } => {
             let by = if handler.is_empty() { String::new() } else { format!(" by {handler}") };
             format!("sandbox#{}{by}", config.metadata.attempt)

@@ -1,10 +1,10 @@
 use model::ContainerId;
-use model::probe::{ErrorState, ProbeKind, ProbeOutcome};
+use model::probe::{ProbeErrorState, ProbeKind, ProbeOutcome};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{Bed, failure, running, with_probes};
-use crate::probes::{Verdict, done};
+use crate::probes::{ProbeResult, record_outcome};
 
 use ProbeKind::{Liveness, Readiness, Startup};
 
@@ -18,9 +18,9 @@ fn check(kind: ProbeKind, numbers: Value, answers: &str, expect: &str) {
         .map(|answer| {
             bed.ask(kind, &outcome(answer));
             match bed.verdict(kind) {
-                Some(Verdict::Success) => '+',
-                Some(Verdict::Failure) => '-',
-                Some(Verdict::Unknown) => '.',
+                Some(ProbeResult::Success) => '+',
+                Some(ProbeResult::Failure) => '-',
+                Some(ProbeResult::Unknown) => '.',
                 None => ' ',
             }
         })
@@ -93,7 +93,7 @@ fn an_instance_that_failed_for_good_is_asked_nothing_more() {
         let worker = bed.probes.worker("c", kind).unwrap();
         assert_eq!(worker.on_hold, held, "{kind:?} {answers}");
         if held {
-            assert_eq!((worker.in_a_row, worker.next), (0, None));
+            assert_eq!((worker.result_run, worker.next), (0, None));
             // until there is another
             bed.see(vec![running("c", 1)]);
             assert!(!bed.probes.worker("c", kind).unwrap().on_hold);
@@ -117,7 +117,7 @@ fn events_say_what_was_answered() {
         let got = event.as_ref().map(|e| (e.reason.as_str(), e.message.as_str()));
         assert_eq!(got, expect, "{kind:?} {outcome:?}");
         if let Some(event) = event {
-            assert_eq!(event.kind, model::EventKind::Warning);
+            assert_eq!(event.kind, model::EventType::Warning);
             assert_eq!(event.field_path().as_deref(), Some("spec.containers{c}"));
         }
     };
@@ -129,9 +129,9 @@ fn events_say_what_was_answered() {
     check(Startup, ProbeOutcome::failure("a\nb"), Some(("Unhealthy", "Startup probe failed: a\nb")));
     check(Liveness, warning("w"), Some(("ProbeWarning", "Liveness probe warning: w")));
     let text = "Readiness probe errored and resulted in unknown state: e";
-    check(Readiness, errored(ErrorState::Unknown, "e"), Some(("Unhealthy", text)));
+    check(Readiness, errored(ProbeErrorState::Unknown, "e"), Some(("Unhealthy", text)));
     let text = "Startup probe errored and resulted in failure state: e";
-    check(Startup, errored(ErrorState::Failure, "e"), Some(("Unhealthy", text)));
+    check(Startup, errored(ProbeErrorState::Failure, "e"), Some(("Unhealthy", text)));
 }
 
 #[test]
@@ -149,8 +149,9 @@ fn an_answer_that_nobody_waits_for_is_dropped() {
     // another instance, kind or container
     let mut bed = Bed::running(pod.clone());
     assert_eq!(bed.go(false).len(), 1);
-    let answer =
-        |bed: &mut Bed, probe, id: &str| done(&mut bed.probes, &pod, probe, &ContainerId::new(id), good);
+    let answer = |bed: &mut Bed, probe, id: &str| {
+        record_outcome(&mut bed.probes, &pod, probe, &ContainerId::new(id), good)
+    };
     assert_eq!(answer(&mut bed, ("c", Readiness), "c9"), None);
     assert_eq!(answer(&mut bed, ("c", Liveness), "c0"), None);
     assert_eq!(answer(&mut bed, ("d", Readiness), "c0"), None);
@@ -159,12 +160,12 @@ fn an_answer_that_nobody_waits_for_is_dropped() {
     let mut bed = Bed::running(pod.clone());
     bed.go(false);
     bed.see(vec![running("c", 1)]);
-    assert_eq!(done(&mut bed.probes, &pod, ("c", Readiness), &first, good), None);
-    assert_eq!(bed.verdict(Readiness), Some(Verdict::Failure));
+    assert_eq!(record_outcome(&mut bed.probes, &pod, ("c", Readiness), &first, good), None);
+    assert_eq!(bed.verdict(Readiness), Some(ProbeResult::Failure));
     let mut bed = Bed::running(pod.clone());
     bed.go(false);
     bed.see(vec![crate::status::sample::instance("c", 0, model::observed::ContainerState::Exited, 1)]);
-    assert_eq!(done(&mut bed.probes, &pod, ("c", Readiness), &first, good), None);
+    assert_eq!(record_outcome(&mut bed.probes, &pod, ("c", Readiness), &first, good), None);
 }
 
 #[test]
@@ -176,12 +177,12 @@ fn how_often_readiness_answered_goes_on_counting_with_the_next_instance() {
         after.chars().for_each(|answer| drop(bed.ask(kind, &outcome(answer))));
         assert_eq!(bed.verdict(kind), Some(expect), "{kind:?} {before} {after}");
     };
-    check(Readiness, json!({"successThreshold": 2}), "+", "+", Verdict::Success);
-    check(Readiness, json!({"successThreshold": 2}), "-", "+", Verdict::Failure);
+    check(Readiness, json!({"successThreshold": 2}), "+", "+", ProbeResult::Success);
+    check(Readiness, json!({"successThreshold": 2}), "-", "+", ProbeResult::Failure);
     // no life ends for what an earlier one did
-    check(Liveness, json!({"failureThreshold": 3}), "--", "-", Verdict::Success);
-    check(Liveness, json!({"failureThreshold": 3}), "--", "---", Verdict::Failure);
-    check(Startup, json!({"failureThreshold": 3}), "--", "-", Verdict::Unknown);
+    check(Liveness, json!({"failureThreshold": 3}), "--", "-", ProbeResult::Success);
+    check(Liveness, json!({"failureThreshold": 3}), "--", "---", ProbeResult::Failure);
+    check(Startup, json!({"failureThreshold": 3}), "--", "-", ProbeResult::Unknown);
 }
 
 proptest! {
@@ -196,7 +197,7 @@ proptest! {
             bed.ask(Readiness, &if *good { ProbeOutcome::Success } else { failure() });
             let row = answers[..=number].iter().rev().take_while(|a| *a == good).count() as u32;
             let enough = row >= if *good { yes } else { no };
-            let expect = if enough { Some(Verdict::of(*good)) } else { before };
+            let expect = if enough { Some(ProbeResult::of(*good)) } else { before };
             prop_assert_eq!(bed.verdict(Readiness), expect);
         }
     }

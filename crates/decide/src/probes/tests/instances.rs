@@ -2,12 +2,12 @@ use std::time::Duration;
 
 use model::ContainerId;
 use model::observed::ContainerState::{Created, Exited, Running, Unknown};
-use model::probe::{ContainerRecord, ProbeKind, ProbeOutcome, ProbeRecord};
+use model::probe::{ContainerProbeRecord, ProbeKind, ProbeOutcome, ProbeRecord};
 use serde_json::{Value, json};
 
 use super::{Bed, KINDS, container, failure, pod_of, running, terminating, with_probes};
 use crate::lifecycle::Lifecycle;
-use crate::probes::Verdict;
+use crate::probes::ProbeResult;
 use crate::status::ProbeReport;
 use crate::status::sample::{at, instance};
 
@@ -76,9 +76,9 @@ fn a_pod_that_goes_when_the_agent_comes_has_no_workers() {
 #[test]
 fn a_new_instance_begins_with_the_verdict_of_its_kind() {
     let initial = |kind| match kind {
-        Startup => Verdict::Unknown,
-        Readiness => Verdict::Failure,
-        Liveness => Verdict::Success,
+        Startup => ProbeResult::Unknown,
+        Readiness => ProbeResult::Failure,
+        Liveness => ProbeResult::Success,
     };
     for kind in KINDS {
         let mut bed = Bed::new(with_probes(&[(kind, json!({"failureThreshold": 1}))]));
@@ -91,7 +91,11 @@ fn a_new_instance_begins_with_the_verdict_of_its_kind() {
         for outcome in [ProbeOutcome::Success, failure()] {
             bed.ask(kind, &outcome);
             bed.see(vec![running("c", 0)]);
-            assert_eq!(bed.verdict(kind), Some(Verdict::of(outcome == ProbeOutcome::Success)), "seen again");
+            assert_eq!(
+                bed.verdict(kind),
+                Some(ProbeResult::of(outcome == ProbeOutcome::Success)),
+                "seen again"
+            );
             bed.see(vec![running("c", 0), instance("c", 1, Exited, 1)]);
             assert_eq!(bed.verdict(kind), Some(initial(kind)), "{kind:?}");
             bed.see(vec![running("c", 0)]);
@@ -102,11 +106,11 @@ fn a_new_instance_begins_with_the_verdict_of_its_kind() {
 /// The verdict about an instance that started `before` seconds before the agent, of which an earlier agent left
 /// `record` (`+`, `-`, or of another probe) and a status.
 #[track_caller]
-fn check_found(kind: ProbeKind, before: i64, record: &str, said_started: bool, expect: Option<Verdict>) {
+fn check_found(kind: ProbeKind, before: i64, record: &str, said_started: bool, expect: Option<ProbeResult>) {
     let mut bed = Bed::new(with_probes(&[(kind, json!({}))]));
     bed.now = at(1000);
     bed.agent_started = model::Wall(at(0).wall.0 + before * 1_000_000_000);
-    let mut kept = ContainerRecord::new(ContainerId::new("c0"));
+    let mut kept = ContainerProbeRecord::new(ContainerId::new("c0"));
     match record {
         "+" => drop(kept.results.insert(kind, true)),
         "-" => drop(kept.results.insert(kind, false)),
@@ -136,7 +140,7 @@ fn check_found(kind: ProbeKind, before: i64, record: &str, said_started: bool, e
 
 #[test]
 fn an_instance_that_an_earlier_agent_judged_keeps_what_was_said() {
-    use Verdict::{Failure, Success, Unknown as Open};
+    use ProbeResult::{Failure, Success, Unknown as Open};
     // nothing on record: who started long before is not judged anew
     check_found(Readiness, 11, "", false, None);
     check_found(Readiness, 10, "", false, Some(Failure));
@@ -214,7 +218,7 @@ fn an_instance_that_is_lost_and_found_keeps_its_verdicts() {
         bed.ask(kind, &ProbeOutcome::Success);
         bed.see(vec![instance("c", 0, Unknown, 0)]);
         bed.see(vec![running("c", 0)]);
-        assert_eq!(bed.verdict(kind), Some(Verdict::Success), "{kind:?}");
+        assert_eq!(bed.verdict(kind), Some(ProbeResult::Success), "{kind:?}");
     }
 }
 
@@ -265,14 +269,14 @@ fn a_found_instance_goes_on_where_it_was() {
         let mut bed = Bed::new(with_probes(&[(kind, json!({}))]));
         bed.agent_started = at(50).wall;
         bed.now = at(60);
-        let mut kept = ContainerRecord::new(ContainerId::new("c0"));
+        let mut kept = ContainerProbeRecord::new(ContainerId::new("c0"));
         kept.results.insert(kind, good);
         bed.probes.remember(ProbeRecord { containers: [("c".to_owned(), kept)].into() });
         bed.see(vec![running("c", 0)]);
         assert!(bed.go(true).is_empty());
         assert_eq!(bed.wake.is_none(), held, "{kind:?} {good}");
         let again = bed.probes.record(&[].into());
-        assert_eq!(again, bed.probes.kept, "nothing new to put on record");
+        assert_eq!(again, bed.probes.stored_record, "nothing new to put on record");
     };
     check(Startup, true, true);
     check(Startup, false, true);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{Bed, container, failure, pod_of, running};
 use crate::effect::Action;
 use crate::images::{ImageState, ResolvedImage};
-use crate::plan::{Note, PlanInputs, PodPlan, plan_pod};
+use crate::plan::{PlanInputs, PlanNote, PodPlan, plan_pod};
 use crate::state::{PodEntry, RuntimeHealth};
 use crate::status::IpFamily;
 use crate::status::sample::{at, instance, observed};
@@ -18,10 +18,10 @@ use ProbeKind::{Liveness, Readiness, Startup};
 fn plan(bed: &Bed, seen: &ObservedPod) -> PodPlan {
     let mut entry = PodEntry::new(bed.pod.clone());
     entry.probes = bed.probes.clone();
-    entry.ledger.prepared = true;
+    entry.ledger.prerequisites_ready = true;
     let image = || ImageState::Ready(ResolvedImage { reference: "i".into(), ..Default::default() });
     let names = bed.pod.containers().iter().chain(bed.pod.init_containers()).map(|c| c.name.clone());
-    entry.ledger.images = names.map(|name| (name, image())).collect();
+    entry.ledger.image_states = names.map(|name| (name, image())).collect();
     plan_pod(&PlanInputs {
         config: &NodeConfig { cluster_dns: vec!["10.0.0.10".into()], ..Default::default() },
         facts: &HostFacts::default(),
@@ -30,7 +30,7 @@ fn plan(bed: &Bed, seen: &ObservedPod) -> PodPlan {
         observed: seen,
         name_holder: None,
         primary_family: IpFamily::V4,
-        place: Ok(Default::default()),
+        placement: Ok(Default::default()),
         cluster: None,
         node: None,
         now: at(100),
@@ -40,12 +40,12 @@ fn plan(bed: &Bed, seen: &ObservedPod) -> PodPlan {
 /// `stop c0 30s (restart): <the Killing event>`, or what is started.
 fn shown(plan: &PodPlan) -> String {
     let restarts = |id: &str| {
-        plan.notes.iter().any(|n| matches!(n, Note::MustRestart { killed, .. } if killed.as_str() == id))
+        plan.notes.iter().any(|n| matches!(n, PlanNote::MustRestart { killed, .. } if killed.as_str() == id))
     };
     let killing = |id: &str| {
         let key = format!("killing {id}");
         plan.notes.iter().find_map(|n| match n {
-            Note::Announce { key: k, event } if *k == key => Some(event.message.clone()),
+            PlanNote::Announce { key: k, event } if *k == key => Some(event.message.clone()),
             _ => None,
         })
     };

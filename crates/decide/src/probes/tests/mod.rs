@@ -16,7 +16,9 @@ use model::probe::{ProbeKind, ProbeOutcome};
 use model::{ContainerId, Mono, Now, Wall, k8s};
 use serde_json::{Value, json};
 
-use super::{Answer, Due, PodProbes, Surroundings, Verdict, attend, done, schedule};
+use super::{
+    DueProbe, PodProbes, ProbeInputs, ProbeResult, ProbeUpdate, record_outcome, schedule, update_workers,
+};
 use crate::lifecycle::{Lifecycle, Termination, TerminationCause};
 use crate::status::sample::{EPOCH, at, instance, observed, view};
 
@@ -113,7 +115,7 @@ impl Bed {
     }
 
     pub fn attend(&mut self) {
-        let around = Surroundings {
+        let around = ProbeInputs {
             pod: &self.pod,
             observed: self.seen.as_ref(),
             lifecycle: &self.lifecycle,
@@ -122,10 +124,10 @@ impl Bed {
             agent_started: self.agent_started,
             now: self.now,
         };
-        attend(&mut self.probes, &around);
+        update_workers(&mut self.probes, &around);
     }
 
-    pub fn go(&mut self, news: bool) -> Vec<Due> {
+    pub fn go(&mut self, news: bool) -> Vec<DueProbe> {
         let (due, wake) = schedule(&mut self.probes, &self.pod, "10.0.0.1", self.now.mono, news);
         self.wake = wake;
         due
@@ -135,20 +137,26 @@ impl Bed {
         self.now = Now { mono: self.now.mono.plus(time), wall: self.now.wall.plus(time) };
     }
 
-    pub fn answer(&mut self, kind: ProbeKind, outcome: &ProbeOutcome) -> Option<Answer> {
+    pub fn answer(&mut self, kind: ProbeKind, outcome: &ProbeOutcome) -> Option<ProbeUpdate> {
         let id = self.probes.worker("c", kind).and_then(|w| w.container.clone());
-        done(&mut self.probes, &self.pod, ("c", kind), &id.unwrap_or(ContainerId::new("-")), outcome)
+        record_outcome(
+            &mut self.probes,
+            &self.pod,
+            ("c", kind),
+            &id.unwrap_or(ContainerId::new("-")),
+            outcome,
+        )
     }
 
     /// Makes an attempt, whatever time it is, and gives its answer.
-    pub fn ask(&mut self, kind: ProbeKind, outcome: &ProbeOutcome) -> Answer {
+    pub fn ask(&mut self, kind: ProbeKind, outcome: &ProbeOutcome) -> ProbeUpdate {
         let worker = self.probes.workers.get_mut(&("c".to_owned(), kind)).expect("a worker");
         worker.in_flight = Some(super::InFlight { early: false });
         self.answer(kind, outcome).expect("somebody waits for it")
     }
 
-    pub fn verdict(&self, kind: ProbeKind) -> Option<Verdict> {
-        self.probes.verdict("c", kind)
+    pub fn verdict(&self, kind: ProbeKind) -> Option<ProbeResult> {
+        self.probes.result("c", kind)
     }
 
     /// Lives for `seconds`; every attempt takes `takes` and is answered by `answer` (`None`: not at all). Gives when

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::KINDS;
-use crate::probes::timing::{Grid, Timing};
+use crate::probes::timing::{AttemptSchedule, Timing};
 
 #[test]
 fn a_probes_numbers_have_defaults() {
@@ -30,8 +30,8 @@ fn a_probes_numbers_have_defaults() {
     check(json!({"periodSeconds": i32::MAX}), (0, i32::MAX as u64, 1, 1, 3));
 }
 
-fn grid(uid: &str, kind: ProbeKind, period: u64) -> Grid {
-    Grid::new(&PodUid::new(uid), "c", kind, Duration::from_secs(period))
+fn grid(uid: &str, kind: ProbeKind, period: u64) -> AttemptSchedule {
+    AttemptSchedule::new(&PodUid::new(uid), "c", kind, Duration::from_secs(period))
 }
 
 proptest! {

@@ -7,7 +7,7 @@ use model::cri::{RuntimeCondition, RuntimeStatus};
 use model::node::{HostFacts, NodeConfig};
 use model::observed::{ContainerState, Observation, ObservedContainer, Scope};
 use model::pod::Source;
-use model::probe::{ContainerRecord, ProbeKind, ProbeOutcome, ProbeRecord};
+use model::probe::{ContainerProbeRecord, ProbeKind, ProbeOutcome, ProbeRecord};
 use model::{ContainerId, Mono, Now, PodUid};
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ use super::{container, failure, running};
 use crate::effect::{Action, TimerKey};
 use crate::event::RuntimeCheck;
 use crate::status::sample::{EPOCH, at, instance, observed};
-use crate::{Effect, Event, NodeState, StepResult, step};
+use crate::{ActionResult, Effect, Event, NodeState, step};
 
 use ProbeKind::{Liveness, Readiness, Startup};
 
@@ -54,7 +54,7 @@ impl Node {
         let mut pod = json!({"metadata": {"name": "p", "namespace": "n", "uid": UID}, "spec": spec});
         pod["spec"]["terminationGracePeriodSeconds"] = json!(30);
         let pod = Arc::new(serde_json::from_value(pod).unwrap());
-        node.tell(Event::Pods { source: Source::File, pods: vec![pod] });
+        node.tell(Event::PodSetDelivered { source: Source::File, pods: vec![pod] });
         // whatever it wanted to do is over and done with
         node.end_plan(true);
         node
@@ -80,13 +80,13 @@ impl Node {
         for (stage, actions) in plan.stages.iter().enumerate() {
             for (action, what) in actions.actions.iter().enumerate() {
                 let result = match what {
-                    _ if !good => StepResult::Skipped,
-                    Action::MakePodDirs { .. } => StepResult::Dirs { log_numbers: Default::default() },
-                    Action::RunSandbox { .. } => StepResult::SandboxRunning { id: "s0".into() },
-                    _ => StepResult::Ok,
+                    _ if !good => ActionResult::Skipped,
+                    Action::MakePodDirs { .. } => ActionResult::Dirs { log_numbers: Default::default() },
+                    Action::RunSandbox { .. } => ActionResult::SandboxRunning { id: "s0".into() },
+                    _ => ActionResult::Ok,
                 };
                 let (uid, epoch) = (UID.into(), plan.epoch);
-                self.tell(Event::StepDone { uid, epoch, stage, action, result });
+                self.tell(Event::ActionDone { uid, epoch, stage, action, result });
             }
         }
         self.tell(Event::PlanEnded { uid: UID.into(), epoch: plan.epoch })
@@ -140,14 +140,14 @@ fn told(effects: &[Effect]) -> Vec<&str> {
 
 fn kept(effects: &[Effect]) -> Option<&ProbeRecord> {
     effects.iter().find_map(|e| match e {
-        Effect::KeepProbeRecord { record, .. } => Some(record),
+        Effect::StoreProbeRecord { record, .. } => Some(record),
         _ => None,
     })
 }
 
 fn stops(effects: &[Effect]) -> Vec<String> {
     let stages = effects.iter().filter_map(|e| match e {
-        Effect::Run { stages, .. } => Some(stages),
+        Effect::RunPlan { stages, .. } => Some(stages),
         _ => None,
     });
     let actions = stages.flat_map(|s| s.iter().flat_map(|s| &s.actions));
@@ -160,7 +160,7 @@ fn stops(effects: &[Effect]) -> Vec<String> {
 }
 
 fn published(effects: &[Effect]) -> bool {
-    effects.iter().any(|e| matches!(e, Effect::PublishStatus { .. }))
+    effects.iter().any(|e| matches!(e, Effect::StatusChanged { .. }))
 }
 
 fn one(probes: &[(ProbeKind, Value)]) -> Value {
@@ -247,7 +247,7 @@ fn an_agent_that_died_between_the_kill_and_the_start_starts_it_all_the_same() {
     let mut spec = one(&[(Liveness, json!({}))]);
     spec["restartPolicy"] = json!("OnFailure");
     let check = |must_restart: bool, phase: &str| {
-        let mut of = ContainerRecord::new(ContainerId::new("c0"));
+        let mut of = ContainerProbeRecord::new(ContainerId::new("c0"));
         of.must_restart = must_restart;
         let record = ProbeRecord { containers: [("c".to_owned(), of)].into() };
         let mut node = Node::came_up_at(spec.clone(), EPOCH.0, record);
@@ -263,7 +263,7 @@ fn an_agent_that_died_between_the_kill_and_the_start_starts_it_all_the_same() {
 fn a_restarted_agent_says_what_was_said_from_the_first() {
     let both = [(Startup, json!({})), (Readiness, json!({}))];
     let check = |results: &[(ProbeKind, bool)], expect: (bool, bool)| {
-        let mut of = ContainerRecord::new(ContainerId::new("c0"));
+        let mut of = ContainerProbeRecord::new(ContainerId::new("c0"));
         of.results = results.iter().copied().collect();
         let known = (!results.is_empty()).then(|| ("c".to_owned(), of));
         let record = ProbeRecord { containers: known.into_iter().collect() };
@@ -299,7 +299,7 @@ fn a_pod_that_goes_is_still_asked_whether_it_is_ready() {
     node.see(vec![running("c", 0)]);
     node.answer(Readiness, "c0", ProbeOutcome::Success);
     node.until_asked(Liveness);
-    let effects = node.tell(Event::Pods { source: Source::File, pods: vec![] });
+    let effects = node.tell(Event::PodSetDelivered { source: Source::File, pods: vec![] });
     assert_eq!(stops(&effects), ["c0 30s"]);
     // the answer about its life comes too late
     assert_eq!(told(&node.answer(Liveness, "c0", failure())), [""; 0]);

@@ -6,7 +6,7 @@ use model::probe::{ProbeKind, ProbeOutcome};
 use serde_json::{Value, json};
 
 use super::{Bed, failure, running, with_probes};
-use crate::probes::Verdict;
+use crate::probes::ProbeResult;
 use crate::status::sample::{at, instance};
 
 use ProbeKind::{Liveness, Readiness, Startup};
@@ -72,7 +72,7 @@ fn a_life_ends_no_sooner_than_its_threshold_allows() {
             json!({"periodSeconds": period, "failureThreshold": threshold, "initialDelaySeconds": delay});
         let mut bed = Bed::running(with_probes(&[(Liveness, numbers)]));
         let attempts = bed.live(1000, QUICK, no);
-        assert_eq!(bed.verdict(Liveness), Some(Verdict::Failure));
+        assert_eq!(bed.verdict(Liveness), Some(ProbeResult::Failure));
         assert_eq!(attempts.len() as u32, threshold, "nothing more to ask");
         let last = attempts.last().unwrap().0;
         let least = (delay + period * u64::from(threshold - 1)) * 1000;
@@ -90,7 +90,7 @@ fn a_start_fails_no_sooner_than_its_threshold_allows() {
         let numbers = json!({"periodSeconds": period, "failureThreshold": threshold});
         let mut bed = Bed::running(with_probes(&[(Startup, numbers)]));
         let attempts = bed.live(1000, QUICK, no);
-        assert_eq!(bed.verdict(Startup), Some(Verdict::Failure));
+        assert_eq!(bed.verdict(Startup), Some(ProbeResult::Failure));
         // the look before its time does not count
         assert_eq!(attempts.len() as u32, threshold + 1);
         let last = attempts.last().unwrap().0;
@@ -108,7 +108,7 @@ fn a_look_before_its_time_says_nothing_when_it_fails() {
     assert_eq!(bed.go(true).len(), 1);
     let answer = bed.answer(Startup, &failure()).unwrap();
     assert_eq!((answer.event, answer.changed), (None, false));
-    assert_eq!(bed.verdict(Startup), Some(Verdict::Unknown));
+    assert_eq!(bed.verdict(Startup), Some(ProbeResult::Unknown));
     let mut bed = Bed::running(with_probes(&[(Startup, json!({}))]));
     bed.go(true);
     assert!(bed.answer(Startup, &ProbeOutcome::Success).unwrap().changed);

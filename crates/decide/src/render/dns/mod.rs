@@ -17,19 +17,19 @@ const SEARCH_LINE_MAX: usize = 2048;
 
 /// Where a pod's resolver settings start from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Base {
+enum DnsBase {
     Cluster,
     Host,
     Nothing,
 }
 
-fn base_of(pod: &PodView) -> Base {
+fn base_of(pod: &PodView) -> DnsBase {
     match pod.spec().dns_policy.as_deref().unwrap_or_default() {
-        "None" => Base::Nothing,
-        "Default" => Base::Host,
-        "ClusterFirst" if pod.host_network() => Base::Host,
+        "None" => DnsBase::Nothing,
+        "Default" => DnsBase::Host,
+        "ClusterFirst" if pod.host_network() => DnsBase::Host,
         // ClusterFirst, ClusterFirstWithHostNet, and what the API does not let through
-        _ => Base::Cluster,
+        _ => DnsBase::Cluster,
     }
 }
 
@@ -39,13 +39,13 @@ pub fn pod_dns(ctx: &RenderContext<'_>, pod: &PodView) -> Result<Rendered<DnsCon
     let mut warnings = Vec::new();
     let mut node_warnings = Vec::new();
     let mut config = match base_of(pod) {
-        Base::Nothing => DnsConfig::default(),
-        Base::Host => host_config(ctx, host),
-        Base::Cluster if !ctx.config.cluster_dns.is_empty() => cluster_config(ctx, pod, host),
-        Base::Cluster => {
+        DnsBase::Nothing => DnsConfig::default(),
+        DnsBase::Host => host_config(ctx, host),
+        DnsBase::Cluster if !ctx.config.cluster_dns.is_empty() => cluster_config(ctx, pod, host),
+        DnsBase::Cluster => {
             let message = "kubelet does not have ClusterDNS IP configured and cannot create Pod using \
                            \"ClusterFirst\" policy. Falling back to \"Default\" policy.";
-            let about_pod = format!("pod: {:?}. {message}", pod.human());
+            let about_pod = format!("pod: {:?}. {message}", pod.display_name());
             node_warnings.push(ApiEvent::warning("MissingClusterDNS", message));
             warnings.push(ApiEvent::warning("MissingClusterDNS", about_pod));
             host_config(ctx, host)
@@ -134,7 +134,7 @@ fn limit_servers(servers: &mut Vec<String>) -> Option<ApiEvent> {
 
 /// What is wrong with the host's resolver file, if it holds more than a pod's file may. Pods of the cluster's domain have
 /// three domains of their own before those of the host.
-pub(crate) fn resolver_file_fault(config: &NodeConfig, facts: &HostFacts) -> Option<String> {
+pub(crate) fn resolv_conf_problem(config: &NodeConfig, facts: &HostFacts) -> Option<String> {
     let path = &config.resolv_conf;
     if path.is_empty() {
         return None;

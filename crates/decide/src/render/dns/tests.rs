@@ -1,5 +1,5 @@
-use model::bounds::{Bound, cut};
 use model::node::{HostFacts, NodeConfig};
+use model::text_limits::{TextLimit, truncate_text};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -137,7 +137,7 @@ fn too_many_or_too_long_searches_are_cut() {
         let expect = if kept == searches.len() {
             vec![]
         } else {
-            vec![cut(format!("{prefix}{}", config.searches.join(" ")), Bound::EventMessage)]
+            vec![truncate_text(format!("{prefix}{}", config.searches.join(" ")), TextLimit::EventMessage)]
         };
         assert_eq!(messages, expect);
     };

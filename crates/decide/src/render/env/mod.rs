@@ -56,20 +56,20 @@ pub struct EnvSources<'a> {
 pub struct Environment {
     list: Vec<KeyValue>,
     /// Where each name stands in the list: a namespace may have thousands of services.
-    places: BTreeMap<String, usize>,
+    index_by_name: BTreeMap<String, usize>,
 }
 
 impl Environment {
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.places.get(name).map(|place| self.list[*place].value.as_str())
+        self.index_by_name.get(name).map(|place| self.list[*place].value.as_str())
     }
 
     /// Sets a variable; one that exists keeps its place.
     fn set(&mut self, name: &str, value: String) {
-        if let Some(place) = self.places.get(name) {
+        if let Some(place) = self.index_by_name.get(name) {
             self.list[*place].value = value;
         } else {
-            self.places.insert(name.to_owned(), self.list.len());
+            self.index_by_name.insert(name.to_owned(), self.list.len());
             self.list.push(KeyValue { key: name.to_owned(), value });
         }
     }
@@ -92,7 +92,7 @@ pub fn environment(
     inputs: &ContainerInputs<'_>,
 ) -> Result<Environment, RenderError> {
     let service_variables = service_variables(pod, inputs.env.services)?;
-    let objects = Objects { namespace: pod.namespace(), objects: inputs.env.objects };
+    let objects = EnvObjectReader { namespace: pod.namespace(), objects: inputs.env.objects };
     let mut env = Environment::default();
     for source in container.container.env_from.iter().flatten() {
         add_all(&mut env, &objects, source)?;
@@ -133,7 +133,7 @@ fn service_variables(pod: &PodView, known: Services<'_>) -> Result<BTreeMap<Stri
 /// Takes over a whole object. Names are not checked: the runtime takes any.
 fn add_all(
     env: &mut Environment,
-    objects: &Objects<'_>,
+    objects: &EnvObjectReader<'_>,
     source: &k8s::EnvFromSource,
 ) -> Result<(), RenderError> {
     let prefix = source.prefix.as_deref().unwrap_or_default();
@@ -157,12 +157,12 @@ fn text_of(bytes: &[u8]) -> String {
 }
 
 /// Objects of one namespace with the errors that users read.
-struct Objects<'a> {
+struct EnvObjectReader<'a> {
     namespace: &'a str,
     objects: Option<&'a EnvObjects>,
 }
 
-impl<'a> Objects<'a> {
+impl<'a> EnvObjectReader<'a> {
     /// None when an optional one does not exist.
     fn config_map(
         &self,
@@ -210,7 +210,7 @@ struct Resolver<'a> {
     pod: &'a PodView,
     container: &'a ContainerRef<'a>,
     inputs: &'a ContainerInputs<'a>,
-    objects: &'a Objects<'a>,
+    objects: &'a EnvObjectReader<'a>,
 }
 
 impl Resolver<'_> {

@@ -14,7 +14,7 @@ use model::volume::SubPathMount;
 use super::env::Environment;
 use super::hostname::PodNames;
 use super::{ContainerInputs, RenderContext, RenderError, hosts_file, pod_ips, termination_log_name};
-use crate::volumes::{VolumePlace, host_path};
+use crate::volumes::{VolumePath, host_path};
 
 const ETC_HOSTS: &str = "/etc/hosts";
 
@@ -52,7 +52,8 @@ pub fn mounts(
     if !covered && (pod.host_network() || !ips.is_empty()) {
         let path = format!("{}/etc-hosts", ctx.config.pod_dir(&pod.uid));
         result.mounts.push(own_file(ctx, ETC_HOSTS, &path));
-        result.etc_hosts = Some(FileContent { path, text: hosts_file::text(ctx, pod, names, ips) });
+        result.etc_hosts =
+            Some(FileContent { path, text: hosts_file::hosts_file_text(ctx, pod, names, ips) });
     }
     if let Some(inside) = container.termination_message_path.as_deref().filter(|path| !path.is_empty()) {
         let name = termination_log_name(&pod.uid, &container.name, inputs.restart_count);
@@ -76,15 +77,15 @@ fn own_file(ctx: &RenderContext<'_>, container_path: &str, host_path: &str) -> M
 /// Only claims can be devices.
 fn devices(container: &k8s::Container, inputs: &ContainerInputs<'_>) -> Result<Vec<Device>, RenderError> {
     let place =
-        |device: &k8s::VolumeDevice| inputs.places.and_then(|places| places.volumes.get(&device.name));
+        |device: &k8s::VolumeDevice| inputs.volume_paths.and_then(|places| places.volumes.get(&device.name));
     let wanted = container.volume_devices.iter().flatten();
     let found = wanted.map(|device| match place(device) {
-        Some(VolumePlace::Device { path, read_only }) => Ok(Device {
+        Some(VolumePath::Device { path, read_only }) => Ok(Device {
             container_path: device.device_path.clone(),
             host_path: path.clone(),
             permissions: if *read_only { "mr" } else { "mrw" }.to_owned(),
         }),
-        Some(VolumePlace::Directory(_)) | None => Err(RenderError::DeviceVolumeMissing {
+        Some(VolumePath::Directory(_)) | None => Err(RenderError::DeviceVolumeMissing {
             volume: device.name.clone(),
             container: container.name.clone(),
         }),
@@ -109,7 +110,7 @@ impl VolumeMounter<'_> {
         first: bool,
     ) -> Result<(Mount, Option<SubPathMount>), RenderError> {
         let volume = self.volume(&mount.name)?;
-        let sub_path = sub_path::of(mount, self.env)?;
+        let sub_path = sub_path::sub_path_of_mount(mount, self.env)?;
         let propagation = flags::propagation(mount)?;
         let rendered = Mount {
             container_path: absolute(&mount.mount_path),
@@ -121,9 +122,9 @@ impl VolumeMounter<'_> {
         if volume.image.is_some() {
             return Ok((self.image_mount(mount, rendered, sub_path)?, None));
         }
-        let source = match self.inputs.places.and_then(|places| places.volumes.get(&mount.name)) {
-            Some(VolumePlace::Directory(source)) => source.clone(),
-            Some(VolumePlace::Device { .. }) | None => host_path(self.ctx.config, self.pod, volume)?,
+        let source = match self.inputs.volume_paths.and_then(|places| places.volumes.get(&mount.name)) {
+            Some(VolumePath::Directory(source)) => source.clone(),
+            Some(VolumePath::Device { .. }) | None => host_path(self.ctx.config, self.pod, volume)?,
         };
         let rendered = Mount {
             host_path: source.path,

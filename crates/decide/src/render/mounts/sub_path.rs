@@ -9,7 +9,10 @@ use crate::render::error::RenderError;
 use crate::render::expansion::expand;
 
 /// The mount's sub-path, expanded and found harmless. None when the whole volume is meant.
-pub(super) fn of(mount: &k8s::VolumeMount, env: &Environment) -> Result<Option<String>, RenderError> {
+pub(super) fn sub_path_of_mount(
+    mount: &k8s::VolumeMount,
+    env: &Environment,
+) -> Result<Option<String>, RenderError> {
     let expression = mount.sub_path_expr.as_deref().filter(|text| !text.is_empty());
     let path = match expression {
         Some(expression) => expanded(expression, env)?,

@@ -118,7 +118,7 @@ fn require_non_root(pod: &PodView, container: &k8s::Container, user: &ImageUser)
     if non_root != Some(true) {
         return Ok(());
     }
-    let (pod_text, container) = (pod.human(), container.name.clone());
+    let (pod_text, container) = (pod.display_name(), container.name.clone());
     let run_as_user = own.and_then(|c| c.run_as_user).or(pod_context.and_then(|c| c.run_as_user));
     match (run_as_user, user) {
         (Some(0), _) => Err(RenderError::RunAsRoot { pod: pod_text, container }),

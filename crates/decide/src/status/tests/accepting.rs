@@ -2,7 +2,7 @@ use model::k8s;
 use serde_json::{Value, json};
 
 use crate::status::sample::{at, pod, status};
-use crate::status::{IllegalTransition, Verdict, accept, judge};
+use crate::status::{IllegalTransition, StatusCheck, accept, check_status};
 
 fn parse(value: Value) -> k8s::PodStatus {
     serde_json::from_value(value).unwrap()
@@ -98,8 +98,8 @@ fn equal_statuses_are_dropped() {
     let check = |expect_drop: bool, change: &dyn Fn(&mut k8s::PodStatus)| {
         let mut new = base();
         change(&mut new);
-        let verdict = judge(&pod, Some(&base()), new, at(5));
-        assert_eq!(verdict == Verdict::Unchanged, expect_drop, "{verdict:?}");
+        let verdict = check_status(&pod, Some(&base()), new, at(5));
+        assert_eq!(verdict == StatusCheck::Unchanged, expect_drop, "{verdict:?}");
     };
     let condition = |index: usize, change: fn(&mut k8s::PodCondition)| {
         move |status: &mut k8s::PodStatus| change(&mut status.conditions.as_mut().unwrap()[index])
@@ -211,11 +211,11 @@ fn containers_that_are_over_stay_over() {
             }
             part
         };
-        let verdict = judge(&pod, Some(&part(old)), part(new), at(0));
+        let verdict = check_status(&pod, Some(&part(old)), part(new), at(0));
         let expect = illegal.map(|name| IllegalTransition { container: name.to_owned() });
         match (verdict, expect) {
-            (Verdict::Illegal(got), Some(expect)) => assert_eq!(got, expect),
-            (Verdict::Illegal(got), None) => panic!("{spec} {old} -> {new}: {got}"),
+            (StatusCheck::Illegal(got), Some(expect)) => assert_eq!(got, expect),
+            (StatusCheck::Illegal(got), None) => panic!("{spec} {old} -> {new}: {got}"),
             (_, Some(_)) => panic!("{spec} {old} -> {new} was let through"),
             (_, None) => {}
         }

@@ -4,7 +4,7 @@ use model::{Now, Wall};
 use serde_json::{Value, json};
 
 use crate::status::sample::{at, pod, status, view};
-use crate::status::{deadline, deadline_exceeded, finish, keep_last_word, rejected};
+use crate::status::{deadline, deadline_exceeded, finish_status, keep_terminal_conditions, rejected};
 
 /// Statuses in the short form of the samples; `lost` is a container whose end nobody saw.
 fn shorts(list: &Option<Vec<k8s::ContainerStatus>>) -> String {
@@ -57,7 +57,7 @@ fn status_of(containers: &str, phase: &str) -> k8s::PodStatus {
 #[test]
 fn finishing_closes_what_is_open() {
     let check = |phase: &str, before: &str, after: &str, expect_phase: &str| {
-        let finished = finish(&pod_of(before, Source::Api), status_of(before, phase));
+        let finished = finish_status(&pod_of(before, Source::Api), status_of(before, phase));
         let shown = [shorts(&finished.init_container_statuses), shorts(&finished.container_statuses)];
         let shown = shown.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
         assert_eq!((shown.as_str(), finished.phase.as_deref()), (after, Some(expect_phase)), "{before}");
@@ -86,7 +86,7 @@ fn finishing_closes_what_is_open() {
 
 #[test]
 fn static_pods_have_no_last_phase() {
-    let finished = finish(&pod_of("c:0", Source::File), status_of("c:0", "Running"));
+    let finished = finish_status(&pod_of("c:0", Source::File), status_of("c:0", "Running"));
     assert_eq!(finished.phase.as_deref(), Some("Running"));
 }
 
@@ -94,7 +94,7 @@ fn static_pods_have_no_last_phase() {
 fn what_the_api_server_saw_counts_too() {
     let mut pod = pod_of("i:wait c:wait", Source::Api);
     std::sync::Arc::make_mut(&mut pod.pod).status = Some(status_of("i:0 c:wait", "Pending"));
-    let finished = finish(&pod, status_of("i:wait c:wait", "Pending"));
+    let finished = finish_status(&pod, status_of("i:wait c:wait", "Pending"));
     assert_eq!(shorts(&finished.container_statuses), "c:lost");
 }
 
@@ -107,7 +107,7 @@ fn the_last_word_on_readiness_stays() {
     let sandbox = |status: &str| json!({"type": "PodReadyToStartContainers", "status": status});
     let check = |old: Option<k8s::PodStatus>, expect: &str| {
         let derived = with("Failed", json!([sandbox("False"), ready("PodFailed")]));
-        let kept = keep_last_word(old.as_ref(), derived);
+        let kept = keep_terminal_conditions(old.as_ref(), derived);
         assert_eq!(kept, with("Failed", json!([sandbox("False"), ready(expect)])), "{old:?}");
     };
     let said = || json!([sandbox("True"), ready("ContainersNotReady")]);

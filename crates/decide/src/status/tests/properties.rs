@@ -176,7 +176,7 @@ proptest! {
             }
             if let Some(accepted) = accept(&scene.pod, scene.old.as_ref(), derived, scene.now) {
                 // an end in the middle of a restart of all takes one status more: it also ends the restart
-                let cut_short = restart::all_may_restart(&scene.pod) && terminal_phase(&accepted).is_some();
+                let cut_short = restart::may_restart_all_containers(&scene.pod) && terminal_phase(&accepted).is_some();
                 scene.old = Some(accepted);
                 if cut_short {
                     scene.advance();
@@ -193,9 +193,9 @@ proptest! {
     fn a_finished_pod_has_no_open_end(pod in any_pod(), turn in any_turn()) {
         let mut scene = Scene::new(pod, observed(vec![]));
         turn.apply(&mut scene, &mut 0);
-        let last = crate::status::finish(&scene.pod, scene.derive());
+        let last = crate::status::finish_status(&scene.pod, scene.derive());
         let over = terminal_phase(&last).is_some();
         prop_assert!(over || scene.pod.source.is_static());
-        prop_assert_eq!(&crate::status::finish(&scene.pod, last.clone()), &last, "finishing twice is finishing once");
+        prop_assert_eq!(&crate::status::finish_status(&scene.pod, last.clone()), &last, "finishing twice is finishing once");
     }
 }

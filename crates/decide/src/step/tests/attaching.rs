@@ -25,7 +25,7 @@ pub fn attachment(rest: &str) -> Event {
         "metadata": {"name": name()}, "spec": {"attacher": "d", "nodeName": "n", "source": {}}, "status": yaml(rest),
     });
     let object = serde_json::from_value(object).expect("an attachment");
-    let state = StorageState::Is(StorageObject::Attachment(Arc::new(object)));
+    let state = StorageState::Present(StorageObject::Attachment(Arc::new(object)));
     Event::StorageRead { key: StorageKey::Attachment { name: name() }, state }
 }
 

@@ -153,7 +153,7 @@ fn the_message_names_delay_container_and_pod() {
         read a: s0 ready; c#1 exit(1)
         ",
     );
-    let failure = &run.state.pods[&"a".into()].ledger.failures["c"];
+    let failure = &run.state.pods[&"a".into()].ledger.start_failures["c"];
     assert_eq!(failure.reason, model::Reason::CrashLoopBackOff);
     assert_eq!(failure.message, "back-off 10s restarting failed container=c pod=a_ns(a)");
 }

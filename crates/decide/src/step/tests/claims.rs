@@ -34,7 +34,7 @@ pub fn claim(rest: &str) -> Event {
             "spec": {"volumeName": volume, "accessModes": modes},
             "status": {"phase": phase},
         });
-        StorageState::Is(StorageObject::Claim(Arc::new(serde_json::from_value(claim).expect("a claim"))))
+        StorageState::Present(StorageObject::Claim(Arc::new(serde_json::from_value(claim).expect("a claim"))))
     };
     let state = match words[..] {
         ["bound" | "bound-for-one", volume] => object("Bound", json!(volume), Value::Null),
@@ -58,7 +58,7 @@ pub fn volume(rest: &str) -> Event {
             spec["claimRef"] = json!({"namespace": "ns", "name": claim, "uid": format!("uid-{claim}")});
             let volume = json!({"metadata": {"name": name}, "spec": spec});
             let volume = serde_json::from_value(volume).expect("a volume");
-            StorageState::Is(StorageObject::Volume(Arc::new(volume)))
+            StorageState::Present(StorageObject::Volume(Arc::new(volume)))
         }
         None => read(&format!("persistentvolumes {name:?}"), text),
     };

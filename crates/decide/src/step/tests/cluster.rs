@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::check_on;
 use super::script::Script;
 use crate::effect::ApiCall;
-use crate::event::{ApiAnswer, ApiFailure, ApiFailureKind, Event};
+use crate::event::{ApiCallResult, ApiFailure, ApiFailureKind, Event};
 
 pub fn node(uid: &str) -> Arc<Node> {
     let addresses =
@@ -35,7 +35,7 @@ impl Script {
             "ok" => None,
             "gone" => Some(ApiFailureKind::Gone),
             "refused" => Some(ApiFailureKind::Refused),
-            "away" => Some(ApiFailureKind::Away),
+            "away" => Some(ApiFailureKind::Unavailable),
             other => panic!("no answer {other}"),
         };
         let failure = failure.map(|kind| ApiFailure { kind, retry_after: None, message: how.into() });
@@ -43,18 +43,18 @@ impl Script {
         let answer = match call {
             ApiCall::PatchStatus { uid, pod, patch } => {
                 let result = fails(()).map(|()| Arc::new(self.patched(&pod.uid, &patch["status"])));
-                ApiAnswer::StatusPatched { uid, object: pod.uid, result }
+                ApiCallResult::StatusPatched { uid, object: pod.uid, result }
             }
-            ApiCall::DeletePod { uid, .. } => ApiAnswer::PodDeleted { uid, result: fails(()) },
+            ApiCall::DeletePod { uid, .. } => ApiCallResult::PodDeleted { uid, result: fails(()) },
             ApiCall::CreateMirror { full_name, pod } => {
                 let mut made = Pod::clone(&pod);
                 made.metadata.uid = Some(format!("m-{}", full_name.name));
                 made.metadata.resource_version = Some("100".into());
                 self.objects.insert(made.metadata.uid.as_deref().unwrap().into(), made.clone());
-                ApiAnswer::MirrorCreated { full_name, result: fails(()).map(|()| Arc::new(made)) }
+                ApiCallResult::MirrorCreated { full_name, result: fails(()).map(|()| Arc::new(made)) }
             }
             ApiCall::DeleteMirror { full_name, uid } => {
-                ApiAnswer::MirrorDeleted { full_name, uid, result: fails(()) }
+                ApiCallResult::MirrorDeleted { full_name, uid, result: fails(()) }
             }
         };
         self.event(Event::ApiAnswered(answer))
@@ -467,7 +467,7 @@ fn a_resize_that_nobody_applies_does_not_look_done() {
             status["allocatedResources"]["cpu"].clone(),
             pending.map(|c| (c["reason"].clone(), c["observedGeneration"].clone())),
         );
-        (words, entry.requests.cpu_millis(), script.state.tally.burstable_milli())
+        (words, entry.requests.cpu_millis(), script.state.node_requests.burstable_milli_cpu())
     };
     let as_admitted = || (json!("100m"), json!("100m"));
     let (allocated, whole) = as_admitted();
@@ -505,7 +505,10 @@ fn a_mirror_of_nobody_is_deleted_once_all_sources_have_spoken() {
         "spec": {"containers": []},
     });
     let pod = Arc::new(serde_json::from_value(pod).unwrap());
-    assert_eq!(script.event(Event::Pods { source: Source::Api, pods: vec![pod] }), Vec::<String>::new());
+    assert_eq!(
+        script.event(Event::PodSetDelivered { source: Source::Api, pods: vec![pod] }),
+        Vec::<String>::new()
+    );
     assert_eq!(script.line("file"), ["unmirror m1"]);
     assert_eq!(script.line("answer unmirror"), Vec::<String>::new());
 }

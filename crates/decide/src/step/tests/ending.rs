@@ -294,7 +294,7 @@ fn a_failed_init_container_ends_a_pod_that_runs_once() {
 fn a_rejected_pod_never_runs() {
     let config = {
         let mut config = NodeConfig::default();
-        config.setup.capacity.max_pods = 1;
+        config.node_object.capacity.max_pods = 1;
         config
     };
     check_on(

@@ -73,7 +73,7 @@ fn requests_and_checks_are_counted() {
             {answer}
             "
         ));
-        let counts = &script.state.counts;
+        let counts = &script.state.counters;
         let shown = |one: &model::report::ImageRequests| {
             format!("{} {:?} {:?} {}", one.policy, one.present, one.pull_required, one.count)
         };
@@ -195,7 +195,7 @@ fn a_failed_pull_backs_off() {
 #[test]
 fn the_wait_for_a_pull_repeats_the_last_error() {
     let run = check(&format!("{IN_SANDBOX}\nlooked img-c:1: no\npulled img-c:1: denied\n+1s\ntimer pod a"));
-    let failure = &run.state.pods[&"a".into()].ledger.failures["c"];
+    let failure = &run.state.pods[&"a".into()].ledger.start_failures["c"];
     assert_eq!(failure.reason, model::Reason::ImagePullBackOff);
     assert_eq!(failure.message, "Back-off pulling image \"img-c:1\": ErrImagePull: denied");
 }

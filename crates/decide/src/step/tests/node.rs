@@ -392,7 +392,7 @@ fn what_could_not_be_swept_is_told() {
         file
         leftovers dirs=x
         swept pods/x is busy
-            => log cleaning up after pods that are gone: pods/x is busy | timer sweep @300s
+            => log removing leftovers of pods that are gone failed: pods/x is busy | timer sweep @300s
         ",
     );
 }
@@ -480,7 +480,7 @@ fn room_is_for_who_was_first() {
     let config = NodeConfig { sources: vec![Source::Api], ..NodeConfig::default() };
     let mut state = NodeState::new(config, HostFacts::default(), Wall(0));
     let pods = vec![pod("newer", "2026-01-02T00:00:00Z"), pod("older", "2026-01-01T00:00:00Z")];
-    crate::step(&mut state, Now::default(), Event::Pods { source: Source::Api, pods });
+    crate::step(&mut state, Now::default(), Event::PodSetDelivered { source: Source::Api, pods });
     let refused = |name: &str| state.pods[&PodUid::from(name)].rejection.clone();
     assert_eq!(refused("older"), None);
     let message = "Node didn't have enough resource: cpu, requested: 1000, used: 1000, capacity: 1000";
@@ -505,7 +505,7 @@ fn who_goes_makes_room() {
     let mut state = NodeState::new(config, HostFacts::default(), Wall(0));
     for uid in ["b", "a", "c"] {
         let pods = vec![pod(uid)];
-        crate::step(&mut state, Now::default(), Event::Pods { source: Source::File, pods });
+        crate::step(&mut state, Now::default(), Event::PodSetDelivered { source: Source::File, pods });
         assert_eq!(state.pods[&PodUid::from(uid)].rejection, None, "{uid}");
     }
 }

@@ -263,7 +263,7 @@ fn a_record_that_can_not_be_read_frees_no_ids() {
 #[test]
 fn nothing_is_given_when_the_pods_directories_can_not_be_listed() {
     let mut run = super::script::Script::new(NodeConfig::default());
-    run.state.user_ids_unlisted = true;
+    run.state.user_id_listing_failed = true;
     let why = "create pod sandbox failed (can't allocate a user namespace: the directories of pods could not be \
                listed, so any id may be in use)";
     for (line, expect) in [

@@ -13,8 +13,8 @@ use super::script::Script;
 use crate::effect::{Action, Effect};
 use crate::images::ImageState;
 use crate::lifecycle::Lifecycle;
+use crate::node_requests::NodeRequests;
 use crate::state::{NodeState, WhySince};
-use crate::tally::Tally;
 
 const PODS: [&str; 3] = ["a", "b", "d"];
 
@@ -77,7 +77,7 @@ fn play(lines: &[String]) -> (Vec<Vec<String>>, Script) {
     for line in lines {
         seen.push(script.try_line(line));
         graces = shrinking(&script.state, graces, line);
-        assert_eq!(script.state.tally, Tally::of(&script.state.pods), "{line}: the kept sums");
+        assert_eq!(script.state.node_requests, NodeRequests::of(&script.state.pods), "{line}: the kept sums");
         for effect in script.effects() {
             lawful(&script.state, effect, line);
         }
@@ -103,10 +103,11 @@ fn shrinking(state: &NodeState, before: BTreeMap<String, i64>, line: &str) -> BT
 
 /// What no plan may do, at the moment it is made.
 fn lawful(state: &NodeState, effect: &Effect, line: &str) {
-    let Effect::Run { uid, epoch, stages } = effect else { return };
+    let Effect::RunPlan { uid, epoch, stages } = effect else { return };
     let entry = state.pods.get(uid).unwrap_or_else(|| panic!("{line}: a plan for {uid}, which is gone"));
     assert_eq!(entry.plan.as_ref().map(|p| p.epoch), Some(*epoch), "{line}");
-    let reading = entry.fresh().unwrap_or_else(|| panic!("{line}: a plan for {uid} on a stale reading"));
+    let reading =
+        entry.fresh_observation().unwrap_or_else(|| panic!("{line}: a plan for {uid} on a stale reading"));
     for action in stages.iter().flat_map(|s| &s.actions) {
         match action {
             // K3, and K1 as far as one reading tells
@@ -123,8 +124,14 @@ fn lawful(state: &NodeState, effect: &Effect, line: &str) {
                 assert!(!reading.anything_running(), "{line}: {uid} has something that runs");
             }
             Action::RemovePodDir | Action::RemoveLogDir { .. } => {
-                assert!(entry.lifecycle.may_drop_content(entry.removed), "{line}: {uid} is still wanted");
-                assert!(entry.ledger.released, "{line}: the volumes of {uid} are not released");
+                assert!(
+                    entry.lifecycle.may_remove_directories(entry.removed),
+                    "{line}: {uid} is still wanted"
+                );
+                assert!(
+                    entry.ledger.volumes_and_cgroup_released,
+                    "{line}: the volumes of {uid} are not released"
+                );
             }
             Action::TearDownVolumes | Action::DestroyCgroup { .. } => {
                 assert!(!reading.anything_running(), "{line}: {uid} still runs");
@@ -140,9 +147,9 @@ fn will_be_woken(state: &NodeState, uid: &PodUid, line: &str) {
     if entry.plan.is_some() {
         return;
     }
-    let own = entry.observing;
+    let own = entry.observation_request;
     let read = own.in_flight || own.wanted.is_some() || state.full_observation.in_flight || !state.swept_once;
-    if entry.fresh().is_none() && state.runtime.ready {
+    if entry.fresh_observation().is_none() && state.runtime.ready {
         // What it waited for before our last deed is shown until it is read again.
         assert!(read, "{line}: nobody reads {uid}");
         return;
@@ -153,13 +160,13 @@ fn will_be_woken(state: &NodeState, uid: &PodUid, line: &str) {
             Cause::Observing => read,
             Cause::NameTaken { holder } => {
                 let held = state.pods.values().any(|other| {
-                    other.view.human() == *holder && !matches!(other.lifecycle, Lifecycle::Finished)
+                    other.view.display_name() == *holder && !matches!(other.lifecycle, Lifecycle::Finished)
                 });
                 held || state.unclaimed.values().any(|p| format!("{}({})", p.full_name, p.uid) == *holder)
             }
             Cause::PullingImage { .. } => why.container.as_ref().is_some_and(|name| {
                 matches!(
-                    entry.ledger.images.get(name),
+                    entry.ledger.image_states.get(name),
                     Some(ImageState::Inspecting | ImageState::Pulling { .. })
                 )
             }),
@@ -172,7 +179,10 @@ fn will_be_woken(state: &NodeState, uid: &PodUid, line: &str) {
             Cause::Stopping { .. } | Cause::Releasing | Cause::ReleasingVolumes { .. } => false,
             _ => timed,
         };
-        assert!(comes || state.sweeping.contains(uid), "{line}: nothing will end this of {uid}: {why:?}");
+        assert!(
+            comes || state.pods_being_swept.contains(uid),
+            "{line}: nothing will end this of {uid}: {why:?}"
+        );
     }
 }
 
@@ -186,11 +196,11 @@ proptest! {
         prop_assert_eq!(first, second, "the same events have the same effects");
         for (uid, entry) in &script.state.pods {
             prop_assert_eq!(&entry.view.uid, uid);
-            let line = script.state.names.get(&entry.view.full_name);
+            let line = script.state.name_queues.get(&entry.view.full_name);
             let places = line.into_iter().flatten().filter(|other| *other == uid).count();
             prop_assert_eq!(places, 1, "{} stands once in the line for its name", uid);
         }
-        for uid in script.state.names.values().flatten() {
+        for uid in script.state.name_queues.values().flatten() {
             prop_assert!(script.state.pods.contains_key(uid), "{} stands in line and is gone", uid);
         }
     }

@@ -18,9 +18,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::cgroup::{CgroupDriver, CgroupName};
-use model::cluster::{ObjectContent, ObjectKey, ObjectKind, ObjectState, Token, TokenWanted};
+use model::cluster::{ObjectContent, ObjectKey, ObjectKind, ObjectState, PodTokenRequest, Token};
 use model::cri::{Image, RuntimeCondition, RuntimeHandler, RuntimeStatus};
-use model::disk_use::DiskUse;
+use model::disk_usage::PodDiskUsage;
 use model::node::{HostFacts, NodeConfig};
 use model::observed::{Observation, Scope};
 use model::pod::{Source, UnreadablePod};
@@ -31,7 +31,7 @@ use serde_json::json;
 use super::show;
 use crate::effect::{Action, ApiCall, Effect, Epoch, Stage, TimerKey};
 use crate::event::{
-    CallFailure, Event, Hint, LeftoversSeen, PulledImage, RuntimeCheck, StartPoint, StepResult,
+    ActionResult, CallFailure, Event, Hint, PodArtifacts, PulledImage, RuntimeCheck, StartFailurePoint,
 };
 use crate::images::PullKey;
 use crate::plan::tests::words::{EPOCH, api_pod, at, observed, show_action, show_time, show_why};
@@ -46,7 +46,7 @@ pub struct Script {
     plans: BTreeMap<PodUid, (Epoch, Arc<Vec<Stage>>)>,
     timers: BTreeMap<TimerKey, Mono>,
     /// The last token that each pod asked for.
-    wanted: BTreeMap<PodUid, TokenWanted>,
+    wanted: BTreeMap<PodUid, PodTokenRequest>,
     /// With which credentials each image was pulled last.
     pulls: BTreeMap<String, PullKey>,
     /// Calls that the API server has not answered yet.
@@ -134,7 +134,7 @@ impl Script {
         let effects = step(&mut self.state, now, event);
         for effect in &effects {
             match effect {
-                Effect::Run { uid, epoch, stages } => {
+                Effect::RunPlan { uid, epoch, stages } => {
                     assert!(!stages.is_empty() && stages.iter().all(|s| !s.actions.is_empty()));
                     let old = self.plans.insert(uid.clone(), (*epoch, stages.clone()));
                     assert!(old.is_none(), "{uid} has two plans");
@@ -172,7 +172,9 @@ impl Script {
         let has_plan = self.plans.get(&uid.into());
         match (word, has_plan) {
             ("done" | "cut" | "skip" | "fail-first", None) => Vec::new(),
-            ("leftovers", _) if !self.state.sweep_running || !self.state.sweeping.is_empty() => Vec::new(),
+            ("leftovers", _) if !self.state.sweep_running || !self.state.pods_being_swept.is_empty() => {
+                Vec::new()
+            }
             ("swept", _) if !self.state.sweep_running => Vec::new(),
             ("fail-first", Some((_, stages))) => {
                 let first = show_action(&stages[0].actions[0]).replace(&format!(" {uid}."), " ");
@@ -223,7 +225,7 @@ impl Script {
             "api" => self.deliver(Source::Api, rest),
             "read" => self.read(rest),
             "done" => self.end_plan(rest, &|_, action| success(rest, action)),
-            "skip" => self.end_plan(rest, &|_, _| StepResult::Skipped),
+            "skip" => self.end_plan(rest, &|_, _| ActionResult::Skipped),
             "cut" => self.cut(rest),
             "fail" => self.fail(rest),
             "due" => self.due(rest),
@@ -233,10 +235,10 @@ impl Script {
                 self.event(Event::Timer(TimerKey::Token(wanted.clone())))
             }
             "answer" => self.answer(rest),
-            "node" => self.event(Event::NodeSeen((!rest.is_empty()).then(|| super::cluster::node(rest)))),
+            "node" => self.event(Event::NodeObserved((!rest.is_empty()).then(|| super::cluster::node(rest)))),
             "unreadable" => self.unreadable(rest, false),
             "api-unreadable" => self.unreadable(rest, true),
-            "gone" => self.event(Event::PodGone { source: Source::Api, uid: rest.into() }),
+            "gone" => self.event(Event::PodRemoved { source: Source::Api, uid: rest.into() }),
             _ => {
                 let mut event = parse_event(word, rest);
                 if let Event::ImagePulled { pull, .. } = &mut event
@@ -282,7 +284,7 @@ impl Script {
         });
         let pods: Vec<_> = pods.collect();
         let pods = pods.into_iter().map(|pod| self.as_the_server_has_it(source, pod)).collect();
-        let event = Event::Pods { source, pods };
+        let event = Event::PodSetDelivered { source, pods };
         self.event(event)
     }
 
@@ -319,14 +321,14 @@ impl Script {
     }
 
     /// Tells of every action how it ended, then that the plan is over.
-    fn end_plan(&mut self, uid: &str, result: &dyn Fn(usize, &Action) -> StepResult) -> Vec<String> {
+    fn end_plan(&mut self, uid: &str, result: &dyn Fn(usize, &Action) -> ActionResult) -> Vec<String> {
         let uid = PodUid::from(uid);
         let (epoch, stages) = self.plans.remove(&uid).unwrap_or_else(|| panic!("{uid} has no plan"));
         let mut seen = Vec::new();
         for (stage, actions) in stages.iter().enumerate() {
             for (action, what) in actions.actions.iter().enumerate() {
                 let result = result(stage, what);
-                seen.extend(self.event(Event::StepDone { uid: uid.clone(), epoch, stage, action, result }));
+                seen.extend(self.event(Event::ActionDone { uid: uid.clone(), epoch, stage, action, result }));
             }
         }
         seen.extend(self.event(Event::PlanEnded { uid, epoch }));
@@ -338,8 +340,8 @@ impl Script {
         let (uid, stage) = rest.split_once(' ').unwrap_or((rest, "0"));
         let running: usize = stage.parse().expect("a stage");
         self.end_plan(uid, &|stage, action| match action {
-            _ if stage > running => StepResult::Skipped,
-            Action::StopContainer { .. } if stage == running => StepResult::Interrupted,
+            _ if stage > running => ActionResult::Skipped,
+            Action::StopContainer { .. } if stage == running => ActionResult::Interrupted,
             action => success(uid, action),
         })
     }
@@ -356,7 +358,7 @@ impl Script {
         let failing = stage.unwrap_or_else(|| panic!("no {wanted} in {stages:?}"));
         let ends = stages[failing].stop_on_failure;
         self.end_plan(uid, &|stage, action| match action {
-            _ if stage > failing && ends => StepResult::Skipped,
+            _ if stage > failing && ends => ActionResult::Skipped,
             action if shown(action) == wanted => failure_of(message),
             action => success(uid, action),
         })
@@ -376,28 +378,31 @@ impl Script {
 }
 
 /// Ids are those that readings of the same script show.
-fn success(uid: &str, action: &Action) -> StepResult {
+fn success(uid: &str, action: &Action) -> ActionResult {
     let prefix = if uid == "p" { String::new() } else { format!("{uid}.") };
     match action {
-        Action::MakePodDirs { .. } => StepResult::Dirs { log_numbers: BTreeMap::new() },
+        Action::MakePodDirs { .. } => ActionResult::Dirs { log_numbers: BTreeMap::new() },
         Action::RunSandbox { config, .. } => {
-            StepResult::SandboxRunning { id: format!("{prefix}s{}", config.metadata.attempt).into() }
+            ActionResult::SandboxRunning { id: format!("{prefix}s{}", config.metadata.attempt).into() }
         }
         Action::StartContainer(start) => {
             let id = format!("{prefix}{}#{}", start.name, start.config.metadata.attempt);
-            StepResult::ContainerStarted { id: id.into() }
+            ActionResult::ContainerStarted { id: id.into() }
         }
-        _ => StepResult::Ok,
+        _ => ActionResult::Ok,
     }
 }
 
-fn failure_of(message: &str) -> StepResult {
-    let points =
-        [("files:", StartPoint::Files), ("create:", StartPoint::Create), ("start:", StartPoint::Start)];
+fn failure_of(message: &str) -> ActionResult {
+    let points = [
+        ("files:", StartFailurePoint::Files),
+        ("create:", StartFailurePoint::Create),
+        ("start:", StartFailurePoint::Start),
+    ];
     let at = points.into_iter().find_map(|(word, at)| Some((at, message.strip_prefix(word)?.trim())));
     match at {
-        Some((at, message)) => StepResult::StartFailed { at, id: None, failure: call_failure(message) },
-        None => StepResult::Failed(call_failure(message)),
+        Some((at, message)) => ActionResult::StartFailed { at, id: None, failure: call_failure(message) },
+        None => ActionResult::Failed(call_failure(message)),
     }
 }
 
@@ -416,15 +421,15 @@ fn classes(source: Source, rest: &str) -> Event {
 
 fn timer(name: &str) -> TimerKey {
     match name.split_once(' ') {
-        Some(("pod", uid)) => TimerKey::Pod(uid.into()),
-        Some(("report", uid)) => TimerKey::Report(uid.into()),
+        Some(("pod", uid)) => TimerKey::PodWakeUp(uid.into()),
+        Some(("report", uid)) => TimerKey::RetryStatusPatch(uid.into()),
         Some(("mirror", name)) => TimerKey::Mirror(model::FullName::new(name, "ns")),
         Some(("claim", name)) => TimerKey::Storage(super::claims::key(name)),
-        Some(("observe", uid)) => TimerKey::Observe(uid.into()),
-        Some(("disk", uid)) => TimerKey::Disk(uid.into()),
+        Some(("observe", uid)) => TimerKey::RetryObservation(uid.into()),
+        Some(("disk", uid)) => TimerKey::MeasureDisk(uid.into()),
         _ => match name {
             "full" => TimerKey::FullRelist,
-            "confirm" => TimerKey::Confirm,
+            "confirm" => TimerKey::ConfirmObservations,
             "check" => TimerKey::RuntimeCheck,
             "sweep" => TimerKey::Sweep,
             other => panic!("no timer {other}"),
@@ -441,7 +446,7 @@ fn parse_event(word: &str, rest: &str) -> Event {
             Event::ObserveFailed { scope, message: "no answer".into() }
         }
         "hint" => Event::Hint(Hint::Pod(rest.into())),
-        "hint-id" => Event::Hint(Hint::Id(rest.into())),
+        "hint-id" => Event::Hint(Hint::ContainerOrSandbox(rest.into())),
         "hint-images" => Event::Hint(Hint::Images),
         "hint-all" => Event::Hint(Hint::Everything),
         "timer" => Event::Timer(timer(rest)),
@@ -455,7 +460,7 @@ fn parse_event(word: &str, rest: &str) -> Event {
             let uid = words.next().expect("used <pod> <volume>=<bytes>").into();
             let sizes = words.filter_map(|word| word.split_once('='));
             let volumes = sizes.map(|(name, bytes)| (name.to_owned(), bytes.parse().unwrap())).collect();
-            Event::DiskMeasured { uid, result: Ok(DiskUse { volumes, ..Default::default() }) }
+            Event::DiskMeasured { uid, result: Ok(PodDiskUsage { volumes, ..Default::default() }) }
         }
         "looked" => {
             let (image, answer) = rest.split_once(": ").expect("looked <image>: <answer>");
@@ -486,8 +491,8 @@ fn parse_event(word: &str, rest: &str) -> Event {
         "pv" => super::claims::volume(rest),
         "driver" => super::attaching::driver(rest),
         "attachment" => super::attaching::attachment(rest),
-        "leftovers" => Event::Leftovers(leftovers(rest)),
-        "swept" => Event::Swept { problems: if rest.is_empty() { vec![] } else { vec![rest.into()] } },
+        "leftovers" => Event::PodArtifactsListed(leftovers(rest)),
+        "swept" => Event::SweepEnded { problems: if rest.is_empty() { vec![] } else { vec![rest.into()] } },
         other => panic!("nobody knows {other}"),
     }
 }
@@ -505,7 +510,7 @@ fn object(kind: ObjectKind, rest: &str) -> Event {
         "login" => {
             let (place, user) = message.split_once(' ').expect("login <place> <user>");
             let auths = json!({"auths": {place: {"username": user, "password": "p"}}});
-            ObjectState::Is(Arc::new(ObjectContent {
+            ObjectState::Present(Arc::new(ObjectContent {
                 uid: format!("uid-{name}"),
                 resource_version: text.into(),
                 data: [(".dockerconfigjson".to_owned(), auths.to_string().into_bytes())].into(),
@@ -515,7 +520,7 @@ fn object(kind: ObjectKind, rest: &str) -> Event {
         }
         _ => {
             let pairs = text.split_whitespace().filter_map(|pair| pair.split_once('='));
-            ObjectState::Is(Arc::new(ObjectContent {
+            ObjectState::Present(Arc::new(ObjectContent {
                 uid: format!("uid-{name}"),
                 resource_version: text.into(),
                 data: pairs.map(|(key, value)| (key.to_owned(), value.into())).collect(),
@@ -524,7 +529,7 @@ fn object(kind: ObjectKind, rest: &str) -> Event {
             }))
         }
     };
-    Event::ObjectSeen { key, state }
+    Event::ObjectObserved { key, state }
 }
 
 fn runtime_check(word: &str, rest: &str) -> RuntimeCheck {
@@ -563,8 +568,8 @@ fn found() -> Image {
     Image { id: "sha256:found".into(), size: 42, ..Default::default() }
 }
 
-fn leftovers(rest: &str) -> LeftoversSeen {
-    let mut seen = LeftoversSeen::default();
+fn leftovers(rest: &str) -> PodArtifacts {
+    let mut seen = PodArtifacts::default();
     for part in rest.split_whitespace() {
         let (what, names) = part.split_once('=').expect("<what>=<names>");
         for name in names.split(',') {

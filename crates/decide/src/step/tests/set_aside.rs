@@ -6,14 +6,14 @@ use model::why::Cause;
 use super::script::Script;
 use crate::effect::Effect;
 use crate::plan::tests::words::api_pod;
-use crate::set_aside::{REASON, SetAside, definition};
+use crate::set_aside::{REASON, SetAside, definition_hash};
 
 const RUNS: &str = "read all: a = s0 ready; c#0 running";
 
 /// A node whose earlier agents panicked over the pod `a`, and which is told of it and of `b`.
 fn node(unreported: bool) -> Script {
     let mut run = Script::new(NodeConfig::default());
-    let definition = definition(&api_pod("a", "run c"));
+    let definition = definition_hash(&api_pod("a", "run c"));
     let why = SetAside { definition, unreported, message: "it panicked".into() };
     run.state.set_aside.insert("a".into(), why);
     for line in ["pod a = run c", "pod b = run d", "started", "ready", "file a b"] {
@@ -53,7 +53,7 @@ fn an_event_and_the_status_tell_of_it_once() {
             .iter()
             .filter(|effect| match effect {
                 Effect::RecordEvent { uid, event, .. } => uid.as_str() == "a" && event.reason == REASON,
-                Effect::PublishStatus { uid, .. } => uid.as_str() == "a",
+                Effect::StatusChanged { uid, .. } => uid.as_str() == "a",
                 _ => false,
             })
             .count()
@@ -101,5 +101,5 @@ fn its_removal_lifts_it_and_it_ends_like_any_other() {
 fn who_is_in_work_is_known_only_during_a_step() {
     let mut run = node(false);
     run.line(RUNS);
-    assert_eq!(run.state.in_work, None);
+    assert_eq!(run.state.pod_in_step, None);
 }

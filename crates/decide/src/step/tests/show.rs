@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use model::observed::Scope;
-use model::{EventKind, k8s};
+use model::{EventType, k8s};
 
 use crate::effect::{ApiCall, Effect, Sweep, TimerKey};
 use crate::lifecycle::Lifecycle;
@@ -17,23 +17,23 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
         Effect::RunProbe { uid, container, kind, .. } => {
             only("probes", format!("probe {uid}/{container} {kind:?}"))
         }
-        Effect::KeepProbeRecord { uid, .. } => only("probes", format!("keep probes {uid}")),
+        Effect::StoreProbeRecord { uid, .. } => only("probes", format!("keep probes {uid}")),
         Effect::Observe(Scope::All) => Some("read all".into()),
         Effect::Observe(Scope::Pod(uid)) => Some(format!("read {uid}")),
         Effect::CheckRuntime { ask_cgroup_driver: false } => Some("check".into()),
         Effect::CheckRuntime { ask_cgroup_driver: true } => Some("check+driver".into()),
-        Effect::Run { uid, stages, .. } => {
+        Effect::RunPlan { uid, stages, .. } => {
             let own = format!(" {uid}.");
             Some(format!("run {uid}: {}", show_stages(stages).replace(&own, " ")))
         }
-        Effect::Cancel { uid, .. } => Some(format!("cancel {uid}")),
-        Effect::AskPlugins { pull, .. } => Some(format!("ask plugins {}", pull.image)),
+        Effect::CancelPlan { uid, .. } => Some(format!("cancel {uid}")),
+        Effect::AskCredentialPlugins { pull, .. } => Some(format!("ask plugins {}", pull.image)),
         Effect::InspectImage { image } => Some(format!("look {image}")),
-        Effect::PullImage { pull, own, .. } => {
+        Effect::PullImage { pull, pod_credentials: own, .. } => {
             let users: String = own.iter().map(|c| format!(" as {}", c.login.username)).collect();
             Some(format!("pull {}{users}", pull.image))
         }
-        Effect::NoteAccess { image, secret, .. } => Some(format!("note {image} by {}", secret.name)),
+        Effect::RecordImageAccess { image, secret, .. } => Some(format!("note {image} by {}", secret.name)),
         Effect::WatchObject { key } => Some(format!("watch {} {}", key.kind.word(), key.name)),
         Effect::UnwatchObject { key } => Some(format!("unwatch {} {}", key.kind.word(), key.name)),
         Effect::RequestToken { wanted } => {
@@ -44,19 +44,19 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
             source.pod, source.volume, wanted.signer_name
         )),
         Effect::FollowCertificateRequests { node } => Some(format!("follow certificate requests of {node}")),
-        Effect::Forget { uid } => Some(format!("forget {uid}")),
-        Effect::ListLeftovers => only("sweeps", "list leftovers".into()),
+        Effect::ForgetPod { uid } => Some(format!("forget {uid}")),
+        Effect::ListPodArtifacts => only("sweeps", "list leftovers".into()),
         Effect::Sweep(what) => Some(format!("sweep {}", sweep(what))),
         Effect::SetTimer { key, at } => {
-            let of_pod = matches!(key, TimerKey::Pod(_) | TimerKey::Observe(_));
+            let of_pod = matches!(key, TimerKey::PodWakeUp(_) | TimerKey::RetryObservation(_));
             let kind = if of_pod { "timers" } else { "clocks" };
             only(kind, format!("timer {} {}", timer(key), at.map_or("off".into(), show_time)))
         }
-        Effect::PublishStatus { uid, status } => {
+        Effect::StatusChanged { uid, status } => {
             only("status", format!("status {uid} {}", pod_status(status)))
         }
         Effect::RecordEvent { uid, event, .. } => {
-            let kind = if event.kind == EventKind::Normal { "N" } else { "W" };
+            let kind = if event.kind == EventType::Normal { "N" } else { "W" };
             let about = event.container.as_ref().map(|(_, name)| format!("/{name}")).unwrap_or_default();
             only("events", format!("{kind} {uid}{about} {}: {}", event.reason, event.message))
         }
@@ -65,9 +65,9 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
         Effect::AnswerVolumeRequest { request, result } => {
             Some(format!("answer {}: {result:?}", request.uid))
         }
-        Effect::FollowTrustBundles => Some("follow trust bundles".into()),
-        Effect::AskDriver { driver } => Some(format!("ask driver {driver}")),
-        Effect::TellDriverPeriods { periods } => only("periods", format!("periods {periods:?}")),
+        Effect::WatchTrustBundles => Some("follow trust bundles".into()),
+        Effect::RefreshDriverNodeInfo { driver } => Some(format!("ask driver {driver}")),
+        Effect::SetDriverUpdatePeriods { periods } => only("periods", format!("periods {periods:?}")),
         Effect::RecordClaimEvent { claim, event } => {
             only("events", format!("{}/{} {}: {}", claim.namespace, claim.name, event.reason, event.message))
         }
@@ -79,14 +79,14 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
             let shares = burstable.and_then(|s| s.values.cpu_shares).unwrap_or_default();
             only("cgroups", format!("cgroups burstable={shares}"))
         }
-        Effect::TellVolumesInUse { volumes } => Some(format!("in use {}", volumes.join(" "))),
+        Effect::ReportVolumesInUse { volumes } => Some(format!("in use {}", volumes.join(" "))),
         Effect::UpdateVolume { uid, volume } => Some(format!("update {uid} {}", volume.name)),
         Effect::MeasureDisk { uid, places } => {
             let names: String = places.volumes.keys().map(|name| format!(" {name}")).collect();
             Some(format!("measure {uid}{names}"))
         }
         Effect::CallApi(call) => only("api", api_call(call)),
-        Effect::ReadStorage { key } => Some(format!("ask {} {}", super::claims::word(key), key.name())),
+        Effect::ReadStorageObject { key } => Some(format!("ask {} {}", super::claims::word(key), key.name())),
         Effect::Log { message, .. } => only("logs", format!("log {message}")),
     }
 }
@@ -96,16 +96,16 @@ fn timer(key: &TimerKey) -> String {
         TimerKey::Unstage(volume) => format!("unstage {volume}"),
         TimerKey::ListVolumes => "list volumes".into(),
         TimerKey::Probe(uid) => format!("probe {uid}"),
-        TimerKey::Pod(uid) => format!("pod {uid}"),
-        TimerKey::Observe(uid) => format!("observe {uid}"),
-        TimerKey::Disk(uid) => format!("disk {uid}"),
+        TimerKey::PodWakeUp(uid) => format!("pod {uid}"),
+        TimerKey::RetryObservation(uid) => format!("observe {uid}"),
+        TimerKey::MeasureDisk(uid) => format!("disk {uid}"),
         TimerKey::Token(wanted) => format!("token {}", wanted.pod_uid),
         TimerKey::Certificate(source) => format!("certificate {}/{}", source.pod, source.volume),
         TimerKey::Storage(key) => format!("{} {}", super::claims::word(key), key.name()),
-        TimerKey::Report(uid) => format!("report {uid}"),
+        TimerKey::RetryStatusPatch(uid) => format!("report {uid}"),
         TimerKey::Mirror(name) => format!("mirror {}", name.name),
         TimerKey::FullRelist => "full".into(),
-        TimerKey::Confirm => "confirm".into(),
+        TimerKey::ConfirmObservations => "confirm".into(),
         TimerKey::RuntimeCheck => "check".into(),
         TimerKey::Sweep => "sweep".into(),
         TimerKey::NodeCgroups => "node-cgroups".into(),
@@ -163,11 +163,11 @@ fn pod_status(status: &k8s::PodStatus) -> String {
 
 /// What was counted so far, without what never happened.
 pub fn counts(state: &NodeState) -> String {
-    let counts = &state.counts;
+    let counts = &state.counters;
     let plain = [
         ("orphans", counts.orphans),
-        ("static-back", counts.static_pods_back),
-        ("api-back", counts.api_pods_back),
+        ("static-back", counts.static_pods_recreated),
+        ("api-back", counts.api_pods_recreated),
     ];
     let mut shown: Vec<String> =
         plain.iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}")).collect();

@@ -190,7 +190,7 @@ fn a_complete_reading_that_fails_says_so_once() {
         r"
         show logs
         started                            => check+driver | read all
-        read-failed all                    => log reading the container runtime failed: no answer
+        read-failed all                    => log listing pods in the container runtime failed: no answer
         due full @1s                       => read all
         read-failed all                    => -
         due full @2s                       => read all

@@ -6,7 +6,7 @@ use model::volume::VolumeKind;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::objects::named;
+use crate::objects::referenced_objects;
 use crate::render::sample;
 
 const NOW: Wall = Wall(1_700_000_000_000_000_000);
@@ -29,7 +29,7 @@ fn pod_with(volume: Value, more: Value) -> PodView {
 }
 
 fn is(data: &[(&str, &str)]) -> ObjectState {
-    ObjectState::Is(Arc::new(ObjectContent {
+    ObjectState::Present(Arc::new(ObjectContent {
         resource_version: format!("{data:?}"),
         data: data.iter().map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec())).collect(),
         ..Default::default()
@@ -37,10 +37,10 @@ fn is(data: &[(&str, &str)]) -> ObjectState {
 }
 
 /// A cluster with config map `m` and secret `s`; whatever else a pod names is not there. Tokens are `t<n>`.
-fn cluster(pod: &PodView) -> ObjectDesk {
-    let mut desk = ObjectDesk::default();
-    desk.claim(pod);
-    for key in named(pod).objects {
+fn cluster(pod: &PodView) -> ObjectCache {
+    let mut desk = ObjectCache::default();
+    desk.set_pod_references(pod);
+    for key in referenced_objects(pod).objects {
         let state = match (key.kind, key.name.as_str()) {
             (ObjectKind::ConfigMap, "m") => is(&[("k", "v"), ("l", "w")]),
             (ObjectKind::Secret, "s") => is(&[("k", "hidden")]),
@@ -48,9 +48,9 @@ fn cluster(pod: &PodView) -> ObjectDesk {
             (_, "forbidden") => ObjectState::Denied { message: "not yours".into() },
             _ => ObjectState::Absent { message: "-".into() },
         };
-        desk.seen(&key, state);
+        desk.record_state(&key, state);
     }
-    for (number, wanted) in named(pod).tokens.iter().enumerate() {
+    for (number, wanted) in referenced_objects(pod).tokens.iter().enumerate() {
         let expires = NOW.plus(std::time::Duration::from_secs(600));
         let token = Token { token: format!("t{number}"), expires };
         desk.token_issued(wanted, Ok(token), Now { mono: model::Mono::ZERO, wall: NOW });
@@ -58,9 +58,9 @@ fn cluster(pod: &PodView) -> ObjectDesk {
     desk
 }
 
-fn content_of(pod: &PodView, desk: Option<&ObjectDesk>) -> Result<ContentVolume, Held> {
+fn content_of(pod: &PodView, desk: Option<&ObjectCache>) -> Result<ContentVolume, VolumeNotReady> {
     let (config, facts) = (sample::config(), sample::facts());
-    let inputs = ContentInputs { config: &config, facts: &facts, pod, cluster: desk, node: None, now: NOW };
+    let inputs = VolumeInputs { config: &config, facts: &facts, pod, cluster: desk, node: None, now: NOW };
     let volume = &pod.spec().volumes.as_deref().unwrap()[0];
     let made = setup(&inputs, volume, None)?.unwrap();
     let VolumeKind::Content(content) = made.kind else { panic!("{made:?}") };
@@ -81,11 +81,11 @@ fn check_in(volume: Value, spec: Value, expect: Result<&[&str], &str>) {
     let desk = cluster(&pod);
     let shown = match content_of(&pod, Some(&desk)) {
         Ok(content) => Ok(show(&content)),
-        Err(Held::Refused { volume, message }) => {
+        Err(VolumeNotReady::SetUpRefused { volume, message }) => {
             assert_eq!(volume, "v");
             Err(message)
         }
-        Err(Held::Waits { cause, .. }) => Err(format!("{cause:?}")),
+        Err(VolumeNotReady::Waiting { cause, .. }) => Err(format!("{cause:?}")),
         Err(held) => Err(format!("{held:?}")),
     };
     let expect = expect.map(|list| list.iter().map(|line| line.to_string()).collect::<Vec<_>>());
@@ -256,8 +256,8 @@ fn another_version_for_every_change() {
     );
     let mut desk = cluster(&pod);
     let mut versions = vec![content_of(&pod, Some(&desk)).unwrap().version];
-    let (keys, tokens) = (named(&pod).objects, named(&pod).tokens);
-    desk.seen(keys.first().unwrap(), is(&[("k", "other")]));
+    let (keys, tokens) = (referenced_objects(&pod).objects, referenced_objects(&pod).tokens);
+    desk.record_state(keys.first().unwrap(), is(&[("k", "other")]));
     versions.push(content_of(&pod, Some(&desk)).unwrap().version);
     let token = Token { token: "next".into(), expires: NOW };
     desk.token_issued(tokens.first().unwrap(), Ok(token), Now { mono: model::Mono::ZERO, wall: NOW });
@@ -270,7 +270,7 @@ fn another_version_for_every_change() {
 #[test]
 fn without_a_cluster() {
     let refused = |volume: Value| match content_of(&pod_with(volume, json!({})), None) {
-        Err(Held::Refused { message, .. }) => message,
+        Err(VolumeNotReady::SetUpRefused { message, .. }) => message,
         other => panic!("{other:?}"),
     };
     let text = "cannot setup projected volume v because kube client is not configured";
@@ -287,17 +287,17 @@ fn certificates_that_the_cluster_vouches_for() {
         |more: Value| pod_with(json!({"projected": {"sources": [source], "defaultMode": 0o440}}), more);
     let (mut config, facts) = (sample::config(), sample::facts());
     config.features.insert(TRUST_GATE.into(), true);
-    let made = |pod: &PodView, desk: &ObjectDesk, config: &NodeConfig| {
-        let inputs = ContentInputs { config, facts: &facts, pod, cluster: Some(desk), node: None, now: NOW };
+    let made = |pod: &PodView, desk: &ObjectCache, config: &NodeConfig| {
+        let inputs = VolumeInputs { config, facts: &facts, pod, cluster: Some(desk), node: None, now: NOW };
         setup(&inputs, &pod.spec().volumes.as_deref().unwrap()[0], None).map(|found| found.unwrap().kind)
     };
     let pod = volume(json!({}));
-    let mut desk = ObjectDesk::default();
-    let waits = Held::Waits { volume: "v".into(), cause: Cause::WaitingForTrustBundles };
+    let mut desk = ObjectCache::default();
+    let waits = VolumeNotReady::Waiting { volume: "v".into(), cause: Cause::WaitingForTrustBundles };
     assert_eq!(made(&pod, &desk, &config), Err(waits));
-    let off = Held::Refused { volume: "v".into(), message: NO_TRUST_BUNDLES.into() };
+    let off = VolumeNotReady::SetUpRefused { volume: "v".into(), message: NO_TRUST_BUNDLES.into() };
     assert_eq!(made(&pod, &desk, &sample::config()), Err(off.clone()), "the gate is off");
-    assert_eq!(made(&pod, &ObjectDesk::alone(), &config), Err(off));
+    assert_eq!(made(&pod, &ObjectCache::standalone(), &config), Err(off));
 
     let pem = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     let bundle = |pem: &str| {
@@ -306,7 +306,7 @@ fn certificates_that_the_cluster_vouches_for() {
     };
     assert!(desk.trust.set(bundle(pem)));
     assert!(!desk.trust.set(bundle(pem)), "nothing is new");
-    let file = |pod: &PodView, desk: &ObjectDesk| {
+    let file = |pod: &PodView, desk: &ObjectCache| {
         let VolumeKind::Content(content) = made(pod, desk, &config).unwrap() else { panic!("no content") };
         (content.version, content.files["ca/all.pem"].clone())
     };
@@ -332,17 +332,18 @@ fn certificates_of_the_pod() {
     };
     let (mut config, facts) = (sample::config(), sample::facts());
     config.features.insert(CERTIFICATES_GATE.into(), true);
-    let made = |pod: &PodView, desk: &ObjectDesk, config: &NodeConfig| {
-        let inputs = ContentInputs { config, facts: &facts, pod, cluster: Some(desk), node: None, now: NOW };
+    let made = |pod: &PodView, desk: &ObjectCache, config: &NodeConfig| {
+        let inputs = VolumeInputs { config, facts: &facts, pod, cluster: Some(desk), node: None, now: NOW };
         setup(&inputs, &pod.spec().volumes.as_deref().unwrap()[0], None).map(|found| found.unwrap().kind)
     };
-    let refused = |message: &str| Err(Held::Refused { volume: "v".into(), message: message.into() });
+    let refused =
+        |message: &str| Err(VolumeNotReady::SetUpRefused { volume: "v".into(), message: message.into() });
     let view = pod(paths.clone(), json!({}));
-    let mut desk = ObjectDesk::default();
+    let mut desk = ObjectCache::default();
     assert_eq!(made(&view, &desk, &sample::config()), refused("unimplemented"), "the gate is off");
-    assert_eq!(made(&view, &ObjectDesk::alone(), &config), refused("unimplemented"));
+    assert_eq!(made(&view, &ObjectCache::standalone(), &config), refused("unimplemented"));
     let cause = Cause::WaitingForCertificate { signer_name: "a.b/c".into() };
-    assert_eq!(made(&view, &desk, &config), Err(Held::Waits { volume: "v".into(), cause }));
+    assert_eq!(made(&view, &desk, &config), Err(VolumeNotReady::Waiting { volume: "v".into(), cause }));
 
     let now = Now { mono: model::Mono::ZERO, wall: NOW };
     let node = crate::objects::RequestingNode { name: "n", uid: Some("n-1") };

@@ -7,34 +7,34 @@
 
 use model::csi::VolumeId;
 
-use super::super::{ContentInputs, mounted, persistent};
-use super::{Source, attach_required, attached_names, driver_object, is_listed};
-use crate::csi::{attachment_name, update_period};
+use super::super::{VolumeInputs, mounted, persistent};
+use super::{PersistentSource, attach_required, attached_names, driver_object, is_listed};
+use crate::csi::{allocatable_update_period, attachment_name};
 
 /// What a driver answers when a node takes no more volumes, as a number of gRPC.
 const RESOURCE_EXHAUSTED: i32 = 8;
 
 /// A volume of a pod that is not attached yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Unattached {
+pub struct UnattachedVolume {
     /// The pod's name for it.
     pub volume: String,
     /// The driver that has no room for it on this node.
-    pub no_room: Option<String>,
+    pub full_driver: Option<String>,
 }
 
 /// As far as it is known, by their names.
-pub fn unattached(inputs: &ContentInputs<'_>) -> Vec<Unattached> {
+pub fn unattached(inputs: &VolumeInputs<'_>) -> Vec<UnattachedVolume> {
     let mut found = Vec::new();
     for volume in mounted(inputs.pod) {
         let Some(Ok(resolved)) = persistent::resolve_volume(inputs, volume) else { continue };
-        let Source::Csi(source) = resolved.source else { continue };
+        let PersistentSource::Csi(source) = resolved.source else { continue };
         let id = VolumeId { driver: source.driver.clone(), handle: source.volume_handle.clone() };
         let waits =
             attach_required(inputs, &id.driver) == Some(true) && !is_listed(inputs, &id, attached_names);
         if waits {
-            let no_room = has_no_room(inputs, &id).then_some(id.driver);
-            found.push(Unattached { volume: volume.name.clone(), no_room });
+            let no_room = is_node_full(inputs, &id).then_some(id.driver);
+            found.push(UnattachedVolume { volume: volume.name.clone(), full_driver: no_room });
         }
     }
     found.sort_by(|one, other| one.volume.cmp(&other.volume));
@@ -42,12 +42,14 @@ pub fn unattached(inputs: &ContentInputs<'_>) -> Vec<Unattached> {
 }
 
 /// Whether the driver tells, now and then, how many volumes the node takes.
-pub(super) fn tells_room(inputs: &ContentInputs<'_>, driver: &str) -> bool {
-    driver_object(inputs, driver).flatten().is_some_and(|driver| update_period(driver).is_some())
+pub(super) fn reports_volume_limit(inputs: &VolumeInputs<'_>, driver: &str) -> bool {
+    driver_object(inputs, driver).flatten().is_some_and(|driver| allocatable_update_period(driver).is_some())
 }
 
-fn has_no_room(inputs: &ContentInputs<'_>, id: &VolumeId) -> bool {
-    let Some(desk) = inputs.cluster.filter(|_| tells_room(inputs, &id.driver)) else { return false };
+fn is_node_full(inputs: &VolumeInputs<'_>, id: &VolumeId) -> bool {
+    let Some(desk) = inputs.cluster.filter(|_| reports_volume_limit(inputs, &id.driver)) else {
+        return false;
+    };
     let name = attachment_name(id, &inputs.config.node_name);
     let Ok(attachment) = desk.storage.attachment(&inputs.pod.uid, &name) else { return false };
     let status = attachment.status.as_ref().filter(|status| !status.attached);

@@ -9,10 +9,10 @@ use model::volume::VolumeKind;
 use model::{Mono, Now, Wall};
 use serde_json::{Value, json};
 
-use super::needs;
-use crate::objects::ObjectDesk;
+use super::csi_volume_needs;
+use crate::objects::ObjectCache;
 use crate::render::sample;
-use crate::volumes::{ContentInputs, VolumePlace, measured, of_drivers, places, setups};
+use crate::volumes::{VolumeInputs, VolumePath, csi_volume_names, measured, volume_paths, volume_setups};
 
 const NOW: Now = Now { mono: Mono::ZERO, wall: Wall(0) };
 
@@ -28,22 +28,22 @@ fn with<T>(
     pod: &PodView,
     volume: Option<Value>,
     driver: &str,
-    run: impl FnOnce(&ContentInputs<'_>) -> T,
+    run: impl FnOnce(&VolumeInputs<'_>) -> T,
 ) -> T {
-    let mut desk = ObjectDesk::default();
+    let mut desk = ObjectCache::default();
     let claim = StorageKey::Claim { namespace: "ns".into(), name: "x".into() };
     let key = StorageKey::Volume { name: "pv".into() };
     desk.storage.translate_inline(pod);
-    desk.storage.want(&pod.uid, [claim.clone(), key.clone()].into());
+    desk.storage.set_wanted(&pod.uid, [claim.clone(), key.clone()].into());
     let object = json!({
         "metadata": {"name": "x", "namespace": "ns", "uid": "u"},
         "spec": {"volumeName": "pv"}, "status": {"phase": "Bound"},
     });
     let object = StorageObject::Claim(Arc::new(serde_json::from_value(object).unwrap()));
-    desk.storage.read(&claim, StorageState::Is(object), NOW);
+    desk.storage.record_read(&claim, StorageState::Present(object), NOW);
     if let Some(volume) = volume {
         let object = StorageObject::Volume(Arc::new(serde_json::from_value(volume).unwrap()));
-        desk.storage.read(&key, StorageState::Is(object), NOW);
+        desk.storage.record_read(&key, StorageState::Present(object), NOW);
     }
     let object = json!({"metadata": {"name": driver}, "spec": {"attachRequired": false}});
     desk.storage.set_drivers(&[Arc::new(serde_json::from_value(object).unwrap())]);
@@ -52,7 +52,7 @@ fn with<T>(
     let node =
         serde_json::from_value(json!({"metadata": {"labels": {"topology.ebs.csi.aws.com/zone": "a"}}}));
     let node = node.unwrap();
-    run(&ContentInputs {
+    run(&VolumeInputs {
         config: &config,
         facts: &facts,
         pod,
@@ -62,9 +62,9 @@ fn with<T>(
     })
 }
 
-fn set_up(inputs: &ContentInputs<'_>) -> Result<CsiVolume, String> {
-    let mut found = setups(inputs).map_err(|error| error.to_string())?;
-    match (found.ready.pop().map(|setup| setup.kind), found.held.pop()) {
+fn set_up(inputs: &VolumeInputs<'_>) -> Result<CsiVolume, String> {
+    let mut found = volume_setups(inputs).map_err(|error| error.to_string())?;
+    match (found.ready.pop().map(|setup| setup.kind), found.not_ready.pop()) {
         (Some(VolumeKind::Csi(volume)), None) => Ok(*volume),
         (_, held) => Err(format!("{held:?}")),
     }
@@ -73,17 +73,17 @@ fn set_up(inputs: &ContentInputs<'_>) -> Result<CsiVolume, String> {
 #[test]
 fn a_volume_in_the_pod_is_staged_and_published_by_its_driver() {
     let pod = pod(json!({"name": "data", "gcePersistentDisk": {"pdName": "disk", "fsType": "ext4"}}));
-    assert_eq!(of_drivers(&pod), ["data"]);
+    assert_eq!(csi_volume_names(&pod), ["data"]);
     with(&pod, None, "pd.csi.storage.gke.io", |inputs| {
         let volume = set_up(inputs).unwrap();
         assert_eq!(volume.id.handle, "projects/UNSPECIFIED/zones/UNSPECIFIED/disks/disk");
         assert!(!volume.ephemeral, "it outlives the pod");
         assert_eq!(volume.spec_name, "pd.csi.storage.gke.io-disk");
-        let found = places(inputs).unwrap().volumes.remove("data");
-        assert!(matches!(found, Some(VolumePlace::Directory(place)) if place.path == volume.paths.target));
+        let found = volume_paths(inputs).unwrap().volumes.remove("data");
+        assert!(matches!(found, Some(VolumePath::Directory(place)) if place.path == volume.paths.target));
         let figures = measured(inputs);
         assert_eq!((figures.len(), figures[0].claim.as_ref()), (1, None));
-        assert_eq!(needs(inputs, false).volumes.len(), 1, "it is told that the node uses it");
+        assert_eq!(csi_volume_needs(inputs, false).volumes.len(), 1, "it is told that the node uses it");
     });
 }
 
@@ -113,7 +113,7 @@ fn a_persistent_volume_becomes_its_drivers() {
     with(&pod, Some(volume("a")), "ebs.csi.aws.com", |inputs| {
         let volume = set_up(inputs).unwrap();
         assert_eq!((volume.id.handle.as_str(), volume.spec_name.as_str()), ("vol-1", "pv"));
-        assert_eq!(volume.attributes["partition"], "0");
+        assert_eq!(volume.volume_attributes["partition"], "0");
     });
     // The zone counts as the driver's own topology does.
     with(&pod, Some(volume("b")), "ebs.csi.aws.com", |inputs| {

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::render::sample;
-use crate::volumes::{growth, places, setups};
+use crate::volumes::{expansion, volume_paths, volume_setups};
 
 const NOW: Now = Now { mono: Mono::ZERO, wall: Wall(0) };
 const UNIQUE: &str = "kubernetes.io/csi/d.example^h";
@@ -80,19 +80,19 @@ impl Scene {
         sample::config()
     }
 
-    fn desk(&self) -> ObjectDesk {
-        let mut desk = ObjectDesk::default();
+    fn desk(&self) -> ObjectCache {
+        let mut desk = ObjectCache::default();
         let claim = StorageKey::Claim { namespace: "ns".into(), name: "x".into() };
         let volume_name = self.claim["spec"]["volumeName"].as_str().unwrap();
         let volume = StorageKey::Volume { name: volume_name.into() };
         let id = VolumeId { driver: "d.example".into(), handle: "h".into() };
         let name = attachment_name(&id, &Self::config().node_name);
         let attachment = StorageKey::Attachment { name: name.clone() };
-        desk.storage.want(&self.pod.uid, [claim.clone(), volume.clone(), attachment.clone()].into());
+        desk.storage.set_wanted(&self.pod.uid, [claim.clone(), volume.clone(), attachment.clone()].into());
         let object = StorageObject::Claim(Arc::new(serde_json::from_value(self.claim.clone()).unwrap()));
-        desk.storage.read(&claim, StorageState::Is(object), NOW);
+        desk.storage.record_read(&claim, StorageState::Present(object), NOW);
         let object = StorageObject::Volume(Arc::new(serde_json::from_value(self.volume.clone()).unwrap()));
-        desk.storage.read(&volume, StorageState::Is(object), NOW);
+        desk.storage.record_read(&volume, StorageState::Present(object), NOW);
         if let Some(status) = &self.attachment {
             let object = json!({
                 "metadata": {"name": name},
@@ -100,7 +100,7 @@ impl Scene {
                 "status": status,
             });
             let object = StorageObject::Attachment(Arc::new(serde_json::from_value(object).unwrap()));
-            desk.storage.read(&attachment, StorageState::Is(object), NOW);
+            desk.storage.record_read(&attachment, StorageState::Present(object), NOW);
         }
         let drivers = self.driver.iter().map(|spec| {
             let object = json!({"metadata": {"name": "d.example"}, "spec": spec});
@@ -111,7 +111,7 @@ impl Scene {
         desk
     }
 
-    fn with<T>(&self, run: impl FnOnce(&ContentInputs<'_>) -> T) -> T {
+    fn with<T>(&self, run: impl FnOnce(&VolumeInputs<'_>) -> T) -> T {
         let mut desk = self.desk();
         let (mut config, mut facts) = (Self::config(), sample::facts());
         config.features.insert("SELinuxMount".into(), self.gate);
@@ -119,7 +119,7 @@ impl Scene {
         facts.selinux_file_label = "system_u:object_r:container_file_t:s0".into();
         let node = json!({"metadata": {"name": "n"}, "status": self.node});
         let node: k8s::Node = serde_json::from_value(node).unwrap();
-        let plain = ContentInputs {
+        let plain = VolumeInputs {
             config: &config,
             facts: &facts,
             pod: &self.pod,
@@ -127,33 +127,33 @@ impl Scene {
             node: Some(&node),
             now: Wall(0),
         };
-        let needed = needs(&ContentInputs { cluster: Some(&desk), ..plain }, false).named;
-        desk.claim_more(&self.pod.uid, needed.clone());
+        let needed = csi_volume_needs(&VolumeInputs { cluster: Some(&desk), ..plain }, false).named;
+        desk.set_claimed_references(&self.pod.uid, needed.clone());
         for (name, value) in &self.secrets {
             let data = [("key".to_owned(), value.as_bytes().to_vec())].into();
             let content = ObjectContent { data, ..ObjectContent::default() };
             let key = secret_key("sec".into(), (*name).to_owned());
-            desk.seen(&key, ObjectState::Is(Arc::new(content)));
+            desk.record_state(&key, ObjectState::Present(Arc::new(content)));
         }
         for wanted in &needed.tokens {
             let token = Token { token: format!("token for {:?}", wanted.audiences), expires: Wall(0) };
             desk.token_issued(wanted, Ok(token), NOW);
         }
-        run(&ContentInputs { cluster: Some(&desk), ..plain })
+        run(&VolumeInputs { cluster: Some(&desk), ..plain })
     }
 
     fn volume(&self) -> Result<CsiVolume, String> {
         self.with(|inputs| {
-            let mut found = setups(inputs).unwrap();
-            match found.held.pop() {
+            let mut found = volume_setups(inputs).unwrap();
+            match found.not_ready.pop() {
                 None => match found.ready.remove(0).kind {
                     VolumeKind::Csi(volume) => Ok(*volume),
                     other => Err(format!("{other:?}")),
                 },
-                Some(Held::Staged { spec_name, stage, block, message, .. }) => {
+                Some(VolumeNotReady::StageFailed { spec_name, stage, block, message, .. }) => {
                     Err(format!("{} {spec_name}: {message}", stage.failed(block)))
                 }
-                Some(Held::Waits { cause: Cause::WaitingForVolume { message, .. }, .. }) => {
+                Some(VolumeNotReady::Waiting { cause: Cause::WaitingForVolume { message, .. }, .. }) => {
                     Err(format!("waits: {message}"))
                 }
                 Some(held) => Err(format!("{held:?}")),
@@ -178,13 +178,16 @@ fn a_good_claim_gives_everything_that_its_set_up_needs() {
     assert_eq!(volume.id.unique_name(), UNIQUE);
     assert_eq!(volume.spec_name, "pv");
     assert_eq!(volume.publish_context["device"], "/dev/x");
-    assert_eq!(volume.attributes["a"], "1");
-    assert_eq!(volume.access, Access::Mount { fs_type: String::new(), flags: vec!["noatime".into()] });
-    assert!(!volume.ephemeral && !volume.republish && !volume.read_only);
-    assert_eq!(volume.pod_attributes, Secrets::default());
-    let place = scene().with(|inputs| places(inputs).unwrap().volumes.remove("data"));
-    let source = VolumeSource { path: volume.paths.target, read_only: false, managed: true };
-    assert_eq!(place, Some(VolumePlace::Directory(source)));
+    assert_eq!(volume.volume_attributes["a"], "1");
+    assert_eq!(
+        volume.access,
+        VolumeAccessType::Mount { fs_type: String::new(), flags: vec!["noatime".into()] }
+    );
+    assert!(!volume.ephemeral && !volume.requires_republish && !volume.read_only);
+    assert_eq!(volume.pod_attributes, SecretMap::default());
+    let place = scene().with(|inputs| volume_paths(inputs).unwrap().volumes.remove("data"));
+    let source = MountSource { path: volume.paths.target, read_only: false, managed: true };
+    assert_eq!(place, Some(VolumePath::Directory(source)));
 }
 
 #[test]
@@ -216,10 +219,10 @@ fn what_need_not_be_attached_is_not_waited_for() {
     loose.driver = None;
     assert_eq!(loose.volume(), Err(format!("waits: {NOT_IN_USE}")));
     assert!(
-        loose.with(|inputs| needs(inputs, false)).attachments.is_empty(),
+        loose.with(|inputs| csi_volume_needs(inputs, false)).attachments.is_empty(),
         "not asked for before it is attached"
     );
-    assert_eq!(scene().with(|inputs| needs(inputs, false)).attachments.len(), 1);
+    assert_eq!(scene().with(|inputs| csi_volume_needs(inputs, false)).attachments.len(), 1);
 }
 
 #[test]
@@ -259,10 +262,10 @@ fn inline_volumes_need_a_driver_that_allows_them() {
     let modes =
         json!({"volumeLifecycleModes": ["Ephemeral"], "requiresRepublish": true, "podInfoOnMount": true});
     let volume = inline(Some(modes.clone())).volume().unwrap();
-    assert!(volume.ephemeral && volume.republish);
+    assert!(volume.ephemeral && volume.requires_republish);
     assert!(volume.id.handle.starts_with("csi-"));
     assert_eq!(volume.pod_attributes.0["csi.storage.k8s.io/ephemeral"], "true");
-    assert_eq!(volume.group, Some(Group { id: 7, by_agent: true, on_root_mismatch: false }));
+    assert_eq!(volume.fs_group, Some(FsGroup { id: 7, by_agent: true, on_root_mismatch: false }));
     let away = Scene { registered: false, ..inline(Some(modes)) };
     assert!(away.volume().unwrap_err().contains("mounter.SetUpAt failed to get CSI client: driver name"));
     // And the other way round: a driver that serves nothing else.
@@ -287,7 +290,7 @@ fn who_applies_the_group() {
         scene.driver = Some(json!({"fsGroupPolicy": policy}));
         scene.volume["spec"]["csi"]["fsType"] = json!(fs_type);
         scene.volume["spec"]["accessModes"] = json!(modes);
-        scene.volume().unwrap().group.unwrap().by_agent
+        scene.volume().unwrap().fs_group.unwrap().by_agent
     };
     assert!(by_agent(None, "ext4", &["ReadWriteOnce"], false));
     assert!(by_agent(Some("ReadWriteOnceWithFSType"), "ext4", &["ReadWriteMany", "ReadWriteOnce"], false));
@@ -307,10 +310,10 @@ fn devices_have_their_own_places() {
     }));
     block.volume["spec"]["volumeMode"] = json!("Block");
     let volume = block.volume().unwrap();
-    assert_eq!(volume.access, Access::Block);
-    let place = block.with(|inputs| places(inputs).unwrap().volumes.remove("data"));
+    assert_eq!(volume.access, VolumeAccessType::Block);
+    let place = block.with(|inputs| volume_paths(inputs).unwrap().volumes.remove("data"));
     let path = volume.paths.link.unwrap();
-    assert_eq!(place, Some(VolumePlace::Device { path, read_only: false }));
+    assert_eq!(place, Some(VolumePath::Device { path, read_only: false }));
 }
 
 /// Its record would be taken for what all devices share, and it would never be let go of.
@@ -358,7 +361,7 @@ fn a_volume_that_is_larger_behind_its_claim_grows() {
         let mut scene = behind();
         change(&mut scene);
         let known = known.into_iter().map(|known| ("data".to_owned(), known)).collect();
-        let found = scene.with(|inputs| growth::sizes(inputs, &known, true));
+        let found = scene.with(|inputs| expansion::volume_expansions(inputs, &known, true));
         let mut words: Vec<String> = Vec::new();
         words.extend(found.first_seen.iter().map(|(name, size)| format!("{name} has {size}")));
         words.extend(found.growing.iter().map(|(setup, to)| format!("{} grows to {}", setup.name, to.size)));
@@ -369,8 +372,12 @@ fn a_volume_that_is_larger_behind_its_claim_grows() {
     check(&|_| {}, Some(here("1Gi")), "data grows to 2Gi");
     check(&|_| {}, Some(here("2Gi")), "");
     check(&|_| {}, Some(VolumeSize { in_use: true, ..here("1Gi") }), "");
-    check(&|_| {}, Some(VolumeSize { judged: Some("5".into()), ..here("1Gi") }), "");
-    check(&|_| {}, Some(VolumeSize { judged: Some("4".into()), ..here("1Gi") }), "data grows to 2Gi");
+    check(&|_| {}, Some(VolumeSize { not_our_turn_for_claim_version: Some("5".into()), ..here("1Gi") }), "");
+    check(
+        &|_| {},
+        Some(VolumeSize { not_our_turn_for_claim_version: Some("4".into()), ..here("1Gi") }),
+        "data grows to 2Gi",
+    );
     check(&|s| s.volume["spec"]["capacity"] = json!({"storage": "1Gi"}), None, "data has 1Gi");
     check(&|s| s.claim["status"]["capacity"] = Value::Null, None, "");
     let stage = |s: &mut Scene, stage: &str| {
@@ -394,10 +401,10 @@ fn a_volume_that_is_larger_behind_its_claim_grows() {
 fn the_secret_for_growth_is_read_and_given() {
     let mut scene = behind();
     scene.volume["spec"]["csi"]["nodeExpandSecretRef"] = json!({"namespace": "sec", "name": "grow"});
-    let found = scene.with(|inputs| growth::sizes(inputs, &BTreeMap::new(), true));
+    let found = scene.with(|inputs| expansion::volume_expansions(inputs, &BTreeMap::new(), true));
     assert_eq!(found.growing, [], "it waits for the secret");
     scene.secrets = vec![("grow", "hidden")];
-    let found = scene.with(|inputs| growth::sizes(inputs, &BTreeMap::new(), false));
+    let found = scene.with(|inputs| expansion::volume_expansions(inputs, &BTreeMap::new(), false));
     let (_, wanted) = &found.growing[0];
     assert_eq!(wanted.secrets.0["key"], "hidden");
     assert_eq!(
@@ -422,10 +429,10 @@ fn which_volumes_are_not_attached_and_will_not_be() {
         change(&mut scene);
         scene.with(|inputs| {
             let found = unattached(inputs);
-            let full = found.first().map(|one| one.no_room.is_some());
+            let full = found.first().map(|one| one.full_driver.is_some());
             assert_eq!(full, expect, "{found:?}");
             assert!(found.iter().all(|one| one.volume == "data"));
-            assert_eq!(!needs(inputs, true).attachments.is_empty(), read, "of one that is late");
+            assert_eq!(!csi_volume_needs(inputs, true).attachments.is_empty(), read, "of one that is late");
         });
     };
     check(&|_| (), Some(true), true);
@@ -450,7 +457,9 @@ fn which_volumes_are_not_attached_and_will_not_be() {
         None,
         false,
     );
-    base().with(|inputs| assert!(needs(inputs, false).attachments.is_empty(), "nothing is read too soon"));
+    base().with(|inputs| {
+        assert!(csi_volume_needs(inputs, false).attachments.is_empty(), "nothing is read too soon")
+    });
 }
 
 /// A pod with these options for itself, and for two containers that mount the volume.
@@ -484,13 +493,13 @@ fn who_is_mounted_with_a_label() {
         let mut scene = labelled();
         change(&mut scene);
         let volume = scene.volume().unwrap();
-        assert_eq!(volume.label, expect);
+        assert_eq!(volume.selinux_context, expect);
         let context = (!expect.is_empty()).then(|| format!("context=\"{expect}\""));
         let flags = [Some("noatime".to_owned()), context].into_iter().flatten().collect();
-        assert_eq!(volume.access, Access::Mount { fs_type: String::new(), flags });
+        assert_eq!(volume.access, VolumeAccessType::Mount { fs_type: String::new(), flags });
         // The runtime labels the files of the others.
-        let place = scene.with(|inputs| places(inputs).unwrap().volumes.remove("data"));
-        let Some(VolumePlace::Directory(source)) = place else { panic!("{place:?}") };
+        let place = scene.with(|inputs| volume_paths(inputs).unwrap().volumes.remove("data"));
+        let Some(VolumePath::Directory(source)) = place else { panic!("{place:?}") };
         assert_eq!(source.managed, expect.is_empty());
     };
     const LABEL: &str = "system_u:object_r:container_file_t:s0:c1,c2";
@@ -534,5 +543,5 @@ fn two_labels_can_not_be_mounted_at_once() {
     assert!(failed.contains(&format!("multiple SELinux labels found: {labels}")), "{failed}");
     // Where files are labelled one by one, that is the runtime's affair.
     scene.volume["spec"]["accessModes"] = json!(["ReadWriteOnce"]);
-    assert_eq!(scene.volume().unwrap().label, "");
+    assert_eq!(scene.volume().unwrap().selinux_context, "");
 }

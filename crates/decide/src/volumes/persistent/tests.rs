@@ -6,9 +6,9 @@ use model::{Mono, Now, Wall};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::objects::ObjectDesk;
+use crate::objects::ObjectCache;
 use crate::render::sample;
-use crate::volumes::{VolumeSource, measured, places, setups};
+use crate::volumes::{MountSource, measured, volume_paths, volume_setups};
 
 const NOW: Now = Now { mono: Mono::ZERO, wall: Wall(0) };
 
@@ -40,15 +40,15 @@ fn objects() -> (Value, Value) {
     (claim, volume)
 }
 
-fn desk(pod: &PodView, claim: &Value, volume: &Value) -> ObjectDesk {
-    let mut desk = ObjectDesk::default();
+fn desk(pod: &PodView, claim: &Value, volume: &Value) -> ObjectCache {
+    let mut desk = ObjectCache::default();
     let key = StorageKey::Claim { namespace: "ns".into(), name: "x".into() };
     let pv = StorageKey::Volume { name: "pv".into() };
-    desk.storage.want(&pod.uid, [key.clone(), pv.clone()].into());
+    desk.storage.set_wanted(&pod.uid, [key.clone(), pv.clone()].into());
     let claim = StorageObject::Claim(Arc::new(serde_json::from_value(claim.clone()).unwrap()));
-    desk.storage.read(&key, StorageState::Is(claim), NOW);
+    desk.storage.record_read(&key, StorageState::Present(claim), NOW);
     let volume = StorageObject::Volume(Arc::new(serde_json::from_value(volume.clone()).unwrap()));
-    desk.storage.read(&pv, StorageState::Is(volume), NOW);
+    desk.storage.record_read(&pv, StorageState::Present(volume), NOW);
     desk
 }
 
@@ -58,7 +58,7 @@ fn outcome(pod: &PodView, claim: &Value, volume: &Value) -> Result<VolumeKind, S
     let desk = desk(pod, claim, volume);
     let labels = json!({"metadata": {"name": "n", "labels": {"zone": "z1"}}});
     let node: k8s::Node = serde_json::from_value(labels).unwrap();
-    let inputs = ContentInputs {
+    let inputs = VolumeInputs {
         config: &config,
         facts: &facts,
         pod,
@@ -66,15 +66,15 @@ fn outcome(pod: &PodView, claim: &Value, volume: &Value) -> Result<VolumeKind, S
         node: Some(&node),
         now: Wall(0),
     };
-    let mut found = setups(&inputs).unwrap();
-    match found.held.pop() {
+    let mut found = volume_setups(&inputs).unwrap();
+    match found.not_ready.pop() {
         None => {
             let setup = found.ready.remove(0);
             assert_eq!((setup.name.as_str(), setup.spec_name.as_str()), ("data", "pv"));
             Ok(setup.kind)
         }
-        Some(Held::Unprocessed { message, .. }) => Err(message),
-        Some(Held::Staged { spec_name, stage, block, message, .. }) => {
+        Some(VolumeNotReady::ClaimNotUsable { message, .. }) => Err(message),
+        Some(VolumeNotReady::StageFailed { spec_name, stage, block, message, .. }) => {
             assert_eq!(spec_name, "pv");
             Err(format!("{} {}: {message}", stage.reason(block), stage.failed(block)))
         }
@@ -223,10 +223,10 @@ fn where_containers_find_it_and_who_may() {
     let desk = desk(&pod, &claim, &volume);
     let cluster = Some(&desk);
     let inputs =
-        ContentInputs { config: &config, facts: &facts, pod: &pod, cluster, node: None, now: Wall(0) };
-    let found = places(&inputs).unwrap();
-    let source = VolumeSource { path: "/data".into(), read_only: false, managed: false };
-    assert_eq!(found.volumes, [("data".to_owned(), VolumePlace::Directory(source))].into());
+        VolumeInputs { config: &config, facts: &facts, pod: &pod, cluster, node: None, now: Wall(0) };
+    let found = volume_paths(&inputs).unwrap();
+    let source = MountSource { path: "/data".into(), read_only: false, managed: false };
+    assert_eq!(found.volumes, [("data".to_owned(), VolumePath::Directory(source))].into());
     assert_eq!(found.groups, [4321]);
 }
 
@@ -249,7 +249,7 @@ fn sizes_are_told_with_the_name_of_the_claim() {
         let device = pod_with(json!({"volumeDevices": [{"name": "data", "devicePath": "/dev/x"}]}));
         let pod = if mode == "Block" { device } else { mounting() };
         let (config, facts, desk) = (sample::config(), sample::facts(), desk(&pod, &claim, &volume));
-        let inputs = ContentInputs {
+        let inputs = VolumeInputs {
             config: &config,
             facts: &facts,
             pod: &pod,

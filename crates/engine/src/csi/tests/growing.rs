@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use decide::event::Expanded;
+use decide::event::ExpandOutcome;
 use model::PodUid;
-use model::csi::{Abilities, ClaimObject, Expansion};
+use model::csi::{ClaimObject, Expansion, NodeServiceCapabilities};
 use model::k8s::PersistentVolumeClaim;
 use model::storage::{StorageKey, StorageObject};
 use ports::{ApiError, StorageApi};
@@ -58,7 +58,7 @@ impl Case {
         Self { world: World::new(), claims: Arc::new(Claims { claim, written: Mutex::default() }) }
     }
 
-    async fn run(&self) -> Result<Expanded, String> {
+    async fn run(&self) -> Result<ExpandOutcome, String> {
         let (keeper, _inbox) = Keeper::start(self.world.ports(), Some(self.claims.clone()));
         let wanted = Expansion {
             claim: ClaimObject { namespace: "ns".into(), name: "c".into(), uid: "u".into() },
@@ -82,8 +82,8 @@ impl Case {
     }
 }
 
-fn grown() -> Result<Expanded, String> {
-    Ok(Expanded::Grown { size: "2Gi".into() })
+fn grown() -> Result<ExpandOutcome, String> {
+    Ok(ExpandOutcome::Grown { size: "2Gi".into() })
 }
 
 #[tokio::test(start_paused = true)]
@@ -106,7 +106,7 @@ async fn the_claim_is_told_before_and_after() {
 async fn it_is_not_done_out_of_turn() {
     for stage in ["ControllerResizeInProgress", "NodeResizeInfeasible"] {
         let case = Case::new(stage);
-        assert_eq!(case.run().await, Ok(Expanded::NotYet), "{stage}");
+        assert_eq!(case.run().await, Ok(ExpandOutcome::NotYet), "{stage}");
         assert_eq!(case.world.asked().await, Vec::<String>::new());
         assert_eq!(case.written().await, Vec::<String>::new());
     }
@@ -128,9 +128,9 @@ async fn failures_are_told_as_what_they_are() {
             Err(said("OutOfRange", "")),
             vec![marked, "allocatedResourceStatuses+conditions"],
         ),
-        ("FailedPrecondition", "NodeResizePending", Ok(Expanded::InUse), vec![marked, "conditions"]),
+        ("FailedPrecondition", "NodeResizePending", Ok(ExpandOutcome::InUse), vec![marked, "conditions"]),
         ("Internal", "", Err(said("Internal", ": ")), vec![]),
-        ("FailedPrecondition", "", Ok(Expanded::InUse), vec![]),
+        ("FailedPrecondition", "", Ok(ExpandOutcome::InUse), vec![]),
     ];
     for (code, stage, expect, written) in table {
         let case = Case::new(stage);
@@ -143,10 +143,10 @@ async fn failures_are_told_as_what_they_are() {
 #[tokio::test(start_paused = true)]
 async fn a_driver_without_a_part_in_it_is_not_asked() {
     let case = Case::new("");
-    case.world.inner.lock().await.can = Abilities::default();
-    assert_eq!(case.run().await, Ok(Expanded::Unneeded { size: "2Gi".into() }));
+    case.world.inner.lock().await.can = NodeServiceCapabilities::default();
+    assert_eq!(case.run().await, Ok(ExpandOutcome::Unneeded { size: "2Gi".into() }));
     let case = Case::new("NodeResizePending");
-    case.world.inner.lock().await.can = Abilities::default();
+    case.world.inner.lock().await.can = NodeServiceCapabilities::default();
     let expect = "NodeExpand is not supported by the CSI driver d.example";
     assert_eq!(case.run().await, Err(expect.to_owned()));
     assert_eq!(case.written().await, ["allocatedResourceStatuses", "conditions"]);

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use decide::csi::{CsiVolumes, VolumeCallId, VolumeRequest, VolumeRequestFrom, VolumeRequestId};
-use decide::event::Expanded;
-use decide::{Effect, Epoch, Event, StepResult, TimerKey};
+use decide::event::ExpandOutcome;
+use decide::{ActionResult, Effect, Epoch, Event, TimerKey};
 use model::csi::{CsiVolume, Expansion, VolumeId};
 use model::volume::MountStage;
 use model::{Mono, Now, PodUid, Wall};
@@ -76,7 +76,7 @@ impl Keeper {
     }
 
     /// `cancel`: as if the pod's plan was cancelled.
-    async fn ask(&self, uid: &PodUid, what: VolumeRequest, cancel: &CancellationToken) -> StepResult {
+    async fn ask(&self, uid: &PodUid, what: VolumeRequest, cancel: &CancellationToken) -> ActionResult {
         let epoch = Epoch(self.epochs.fetch_add(1, Ordering::Relaxed));
         let from = VolumeRequestFrom::Plan { epoch, stage: 0, action: 0 };
         let work = self.requests.perform(VolumeRequestId { uid: uid.clone(), from }, what);
@@ -97,9 +97,9 @@ impl Keeper {
     ) -> Option<Result<(), Trouble>> {
         let what = VolumeRequest::SetUp { volume: Box::new(volume.clone()) };
         match self.ask(uid, what, cancel).await {
-            StepResult::Interrupted => None,
-            StepResult::Ok => Some(Ok(())),
-            StepResult::VolumeFailed { stage, failure } => {
+            ActionResult::Interrupted => None,
+            ActionResult::Ok => Some(Ok(())),
+            ActionResult::VolumeFailed { stage, failure } => {
                 Some(Err(Trouble { stage, message: failure.message }))
             }
             other => panic!("{other:?}"),
@@ -109,8 +109,8 @@ impl Keeper {
     pub async fn tear_down(&self, uid: &PodUid) -> Result<(), String> {
         let request = VolumeRequestId { uid: uid.clone(), from: VolumeRequestFrom::Sweep };
         match self.requests.perform(request, VolumeRequest::TearDown).await {
-            StepResult::Ok => Ok(()),
-            StepResult::Failed(failure) => Err(failure.message),
+            ActionResult::Ok => Ok(()),
+            ActionResult::Failed(failure) => Err(failure.message),
             other => panic!("{other:?}"),
         }
     }
@@ -120,11 +120,11 @@ impl Keeper {
         uid: &PodUid,
         volume: CsiVolume,
         wanted: Expansion,
-    ) -> Result<Expanded, String> {
+    ) -> Result<ExpandOutcome, String> {
         let what = VolumeRequest::Expand { volume: Box::new(volume), expansion: Box::new(wanted) };
         match self.ask(uid, what, &CancellationToken::new()).await {
-            StepResult::Expanded(how) => Ok(how),
-            StepResult::Failed(failure) => Err(failure.message),
+            ActionResult::ExpandOutcome(how) => Ok(how),
+            ActionResult::Failed(failure) => Err(failure.message),
             other => panic!("{other:?}"),
         }
     }

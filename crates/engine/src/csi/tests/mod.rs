@@ -56,7 +56,7 @@ async fn a_volume_is_staged_anew_for_another_label() {
     let world = World::new();
     let (keeper, _inbox) = world.keeper();
     let stays = CancellationToken::new();
-    let with = |uid: &str, label: &str| CsiVolume { label: label.into(), ..volume(uid, "v") };
+    let with = |uid: &str, label: &str| CsiVolume { selinux_context: label.into(), ..volume(uid, "v") };
     let (a, b) = (PodUid::new("a"), PodUid::new("b"));
     assert!(matches!(keeper.set_up(&a, &with("a", "one"), &stays).await, Some(Ok(()))));
     assert!(matches!(keeper.set_up(&a, &with("a", "one"), &stays).await, Some(Ok(()))));
@@ -188,7 +188,8 @@ async fn drivers_are_asked_when_nothing_of_the_pod_is_bound_elsewhere() {
     let request = || VolumeRequestId { uid: uid.clone(), from: VolumeRequestFrom::Sweep };
     let busy = || async { Err(FilesError::Mounted { path: "/pods/a/volume-subpaths/v/c/0".into() }) };
     for _ in 0..2 {
-        let error = tear_down::volumes(busy(), Some(&keeper.requests), request()).await.unwrap_err();
+        let error =
+            tear_down::tear_down_pod_volumes(busy(), Some(&keeper.requests), request()).await.unwrap_err();
         assert!(error.contains("/pods/a/volume-subpaths/v/c/0"), "{error}");
         world.rest().await;
         assert_eq!(world.asked().await, Vec::<String>::new());
@@ -196,15 +197,21 @@ async fn drivers_are_asked_when_nothing_of_the_pod_is_bound_elsewhere() {
         assert!(on_node(&mut inbox).is_none_or(|on_node| on_node == ["v"]), "still in use here");
     }
     world.fail("unpublish", "Internal").await;
-    let error = tear_down::volumes(async { Ok(()) }, Some(&keeper.requests), request()).await.unwrap_err();
+    let error = tear_down::tear_down_pod_volumes(async { Ok(()) }, Some(&keeper.requests), request())
+        .await
+        .unwrap_err();
     assert!(error.contains("UnmountVolume.TearDown failed for volume"), "{error}");
     world.rest().await;
     assert_eq!(world.asked().await, ["unpublish /pods/a/v/mount"], "not unstaged: the pod still has it");
     world.mend("unpublish").await;
-    tear_down::volumes(async { Ok(()) }, Some(&keeper.requests), request()).await.unwrap();
+    tear_down::tear_down_pod_volumes(async { Ok(()) }, Some(&keeper.requests), request()).await.unwrap();
     world.rest().await;
     assert_eq!(world.asked().await, ["unpublish /pods/a/v/mount", "unstage v"]);
     assert_eq!(world.record_count().await, 0);
     assert_eq!(on_node(&mut inbox), Some(vec![]));
-    assert_eq!(tear_down::volumes(async { Ok(()) }, None, request()).await, Ok(()), "no driver can register");
+    assert_eq!(
+        tear_down::tear_down_pod_volumes(async { Ok(()) }, None, request()).await,
+        Ok(()),
+        "no driver can register"
+    );
 }

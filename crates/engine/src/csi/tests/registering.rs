@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use decide::Event;
 use model::csi::PluginInfo;
-use ports::SocketNotice;
+use ports::PluginSocketEvent;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -42,12 +42,12 @@ impl Scene {
             versions: vec![version.into()],
         };
         self.world.inner.lock().await.infos.insert(socket.into(), info);
-        self.world.tell.send(SocketNotice::Came { path: socket.into() }).unwrap();
+        self.world.tell.send(PluginSocketEvent::Added { path: socket.into() }).unwrap();
         self.world.rest().await;
     }
 
     async fn goes(&self, socket: &str) {
-        self.world.tell.send(SocketNotice::Gone { path: socket.into() }).unwrap();
+        self.world.tell.send(PluginSocketEvent::Gone { path: socket.into() }).unwrap();
         self.world.rest().await;
     }
 
@@ -55,7 +55,7 @@ impl Scene {
     fn registered(&mut self) -> Option<BTreeSet<String>> {
         let mut last = None;
         while let Ok(event) = self.inbox.try_recv() {
-            if let Event::CsiRegistered(drivers) = event {
+            if let Event::CsiDriversRegistered(drivers) = event {
                 last = Some(drivers);
             }
         }
@@ -120,7 +120,7 @@ async fn one_that_does_not_answer_is_tried_again_and_hurts_nobody() {
     scene.comes("/a", "CSIPlugin", "a.example", "1.0.0").await;
     let said = scene.world.asked().await;
     assert!(said[1].contains("RegisterPlugin error -- plugin registration failed"), "{said:?}");
-    scene.world.tell.send(SocketNotice::Came { path: "/nobody-listens".into() }).unwrap();
+    scene.world.tell.send(PluginSocketEvent::Added { path: "/nobody-listens".into() }).unwrap();
     scene.world.mend("info").await;
     tokio::time::sleep(Duration::from_secs(10)).await;
     scene.world.rest().await;

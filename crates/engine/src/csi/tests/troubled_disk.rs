@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::PodUid;
-use model::csi::{CsiVolume, Group};
+use model::csi::{CsiVolume, FsGroup};
 use model::volume::MountStage;
 use tokio_util::sync::CancellationToken;
 
@@ -14,8 +14,8 @@ use super::{HOUR, on_node};
 
 /// Its files are given to a group.
 fn grouped(uid: &str, handle: &str) -> CsiVolume {
-    let group = Some(Group { id: 7, by_agent: true, on_root_mismatch: false });
-    CsiVolume { group, ..volume(uid, handle) }
+    let group = Some(FsGroup { id: 7, by_agent: true, on_root_mismatch: false });
+    CsiVolume { fs_group: group, ..volume(uid, handle) }
 }
 
 async fn set_up(keeper: &Arc<Keeper>, volume: &CsiVolume, uid: &str) -> Result<(), Trouble> {

@@ -10,10 +10,11 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use model::PodUid;
 use model::csi::{
-    Abilities, Access, AccessMode, CsiVolume, DriverNode, Expand, Paths, PluginInfo, Publish, Stage, Told,
-    VolumeId, VolumeRecord,
+    AccessMode, CsiVolume, CsiVolumePaths, DriverNodeInfo, NodeExpandCall, NodePublishCall,
+    NodeServiceCapabilities, NodeStageCall, NodeVolumeStats, PluginInfo, VolumeAccessType, VolumeId,
+    VolumeRecord,
 };
-use ports::{CsiDrivers, CsiError, CsiFiles, FilesError, FoundVolume, PluginSockets, SocketNotice};
+use ports::{CsiDrivers, CsiError, CsiFiles, CsiVolumeOnDisk, FilesError, PluginSocketEvent, PluginSockets};
 use tokio::sync::{Mutex, mpsc, watch};
 
 use super::super::CsiPorts;
@@ -33,7 +34,7 @@ pub struct Inner {
     pub broken: BTreeSet<&'static str>,
     records: BTreeMap<String, VolumeRecord>,
     pub infos: BTreeMap<String, PluginInfo>,
-    pub can: Abilities,
+    pub can: NodeServiceCapabilities,
 }
 
 pub struct World {
@@ -42,14 +43,18 @@ pub struct World {
     pub hanging: watch::Sender<BTreeSet<String>>,
     /// Places that are walked through by a thread, whether anybody waits for it or not.
     walks: watch::Sender<BTreeSet<String>>,
-    notices: Mutex<Option<mpsc::UnboundedReceiver<SocketNotice>>>,
-    pub tell: mpsc::UnboundedSender<SocketNotice>,
+    notices: Mutex<Option<mpsc::UnboundedReceiver<PluginSocketEvent>>>,
+    pub tell: mpsc::UnboundedSender<PluginSocketEvent>,
 }
 
 impl World {
     pub fn new() -> Arc<Self> {
         let (tell, notices) = mpsc::unbounded_channel();
-        let can = Abilities { stage: true, expand: true, ..Abilities::default() };
+        let can = NodeServiceCapabilities {
+            stage_unstage_volume: true,
+            expand_volume: true,
+            ..NodeServiceCapabilities::default()
+        };
         let inner = Mutex::new(Inner { can, ..Inner::default() });
         let (hanging, notices) = (watch::Sender::default(), Mutex::new(Some(notices)));
         Arc::new(Self { inner, hanging, walks: watch::Sender::default(), notices, tell })
@@ -121,7 +126,7 @@ impl World {
         let end = walks.wait_for(|walks| !walks.contains(place));
         match tokio::time::timeout(QUIET, end).await {
             Ok(_) => Ok(()),
-            Err(_) => Err(FilesError::Hangs { what: format!("{what} {place}"), quiet: QUIET }),
+            Err(_) => Err(FilesError::Hung { what: format!("{what} {place}"), stall_timeout: QUIET }),
         }
     }
 
@@ -140,7 +145,7 @@ impl World {
 }
 
 pub fn volume(uid: &str, handle: &str) -> CsiVolume {
-    let paths = Paths {
+    let paths = CsiVolumePaths {
         staging: format!("/staged/{handle}/globalmount"),
         stage_record: format!("/staged/{handle}/vol_data.json"),
         target: format!("/pods/{uid}/{handle}/mount"),
@@ -151,51 +156,56 @@ pub fn volume(uid: &str, handle: &str) -> CsiVolume {
         id: VolumeId { driver: DRIVER.into(), handle: handle.into() },
         spec_name: handle.into(),
         ephemeral: false,
-        access: Access::Mount { fs_type: String::new(), flags: Vec::new() },
-        mode: AccessMode::ReadWriteMany,
+        access: VolumeAccessType::Mount { fs_type: String::new(), flags: Vec::new() },
+        access_mode: AccessMode::ReadWriteMany,
         read_only: false,
-        node: "n".into(),
-        attachment: String::new(),
+        node_name: "n".into(),
+        attachment_name: String::new(),
         publish_context: BTreeMap::new(),
-        attributes: BTreeMap::new(),
+        volume_attributes: BTreeMap::new(),
         pod_attributes: Default::default(),
         stage_secrets: Default::default(),
         publish_secrets: Default::default(),
-        group: None,
-        label: String::new(),
+        fs_group: None,
+        selinux_context: String::new(),
         paths,
-        republish: false,
+        requires_republish: false,
     }
 }
 
 #[async_trait]
 impl CsiDrivers for World {
-    fn place(&self, _: &str, _: Option<&str>) {}
-    async fn node_info(&self, driver: &str) -> Result<DriverNode, CsiError> {
+    fn set_endpoint(&self, _: &str, _: Option<&str>) {}
+    async fn node_get_info(&self, driver: &str) -> Result<DriverNodeInfo, CsiError> {
         self.call("info", driver).await?;
-        Ok(DriverNode { node_id: "id".into(), ..DriverNode::default() })
+        Ok(DriverNodeInfo { node_id: "id".into(), ..DriverNodeInfo::default() })
     }
-    async fn abilities(&self, _: &str) -> Result<Abilities, CsiError> {
+    async fn node_get_capabilities(&self, _: &str) -> Result<NodeServiceCapabilities, CsiError> {
         Ok(self.inner.lock().await.can)
     }
-    async fn stage(&self, _: &str, call: &Stage) -> Result<(), CsiError> {
+    async fn node_stage_volume(&self, _: &str, call: &NodeStageCall) -> Result<(), CsiError> {
         self.call("stage", &call.handle).await
     }
-    async fn publish(&self, _: &str, call: &Publish) -> Result<(), CsiError> {
+    async fn node_publish_volume(&self, _: &str, call: &NodePublishCall) -> Result<(), CsiError> {
         self.call("publish", &call.target).await
     }
-    async fn unpublish(&self, _: &str, _: &str, target: &str) -> Result<(), CsiError> {
+    async fn node_unpublish_volume(&self, _: &str, _: &str, target: &str) -> Result<(), CsiError> {
         self.call("unpublish", target).await
     }
-    async fn unstage(&self, _: &str, handle: &str, _: &str) -> Result<(), CsiError> {
+    async fn node_unstage_volume(&self, _: &str, handle: &str, _: &str) -> Result<(), CsiError> {
         self.call("unstage", handle).await
     }
-    async fn expand(&self, _: &str, call: &Expand) -> Result<(), CsiError> {
+    async fn node_expand_volume(&self, _: &str, call: &NodeExpandCall) -> Result<(), CsiError> {
         self.call("expand", &format!("{} to {}", call.handle, call.bytes)).await
     }
-    async fn tell(&self, _: &str, handle: &str, _: &str) -> Result<Told, CsiError> {
+    async fn node_get_volume_stats(
+        &self,
+        _: &str,
+        handle: &str,
+        _: &str,
+    ) -> Result<NodeVolumeStats, CsiError> {
         self.call("tell", handle).await?;
-        Ok(Told::default())
+        Ok(NodeVolumeStats::default())
     }
 }
 
@@ -210,16 +220,16 @@ impl CsiFiles for World {
         self.inner.lock().await.records.insert(path.to_owned(), record.clone());
         Ok(())
     }
-    async fn found(&self) -> Result<Vec<FoundVolume>, FilesError> {
+    async fn list_volumes(&self) -> Result<Vec<CsiVolumeOnDisk>, FilesError> {
         self.on_disk("list records").await?;
         let found = |(path, record): (&String, &VolumeRecord)| {
             let dir = path.strip_suffix("/vol_data.json").unwrap();
             let uid = dir.strip_prefix("/pods/").and_then(|rest| rest.split('/').next());
-            FoundVolume {
+            CsiVolumeOnDisk {
                 pod: uid.map(PodUid::new),
                 block: false,
                 spec_name: record.volume_handle.clone(),
-                place: format!("{dir}/{}", if uid.is_some() { "mount" } else { "globalmount" }),
+                mount_dir: format!("{dir}/{}", if uid.is_some() { "mount" } else { "globalmount" }),
                 record_path: path.clone(),
                 record: Ok(Some(record.clone())),
                 link: None,
@@ -227,11 +237,11 @@ impl CsiFiles for World {
         };
         Ok(self.inner.lock().await.records.iter().map(found).collect())
     }
-    async fn found_of(&self, uid: &PodUid) -> Result<Vec<FoundVolume>, FilesError> {
-        let all = self.found().await?;
+    async fn list_pod_volumes(&self, uid: &PodUid) -> Result<Vec<CsiVolumeOnDisk>, FilesError> {
+        let all = self.list_volumes().await?;
         Ok(all.into_iter().filter(|one| one.pod.as_ref() == Some(uid)).collect())
     }
-    async fn at_rest(&self, place: &str) -> Result<(), FilesError> {
+    async fn wait_until_idle(&self, place: &str) -> Result<(), FilesError> {
         self.walked(place, "earlier work on").await
     }
     async fn remove(&self, place: &str, record: Option<&str>) -> Result<(), FilesError> {
@@ -243,7 +253,7 @@ impl CsiFiles for World {
         Ok(())
     }
     /// The thread, once begun, lives by itself.
-    async fn apply_group(&self, place: &str, _: i64, _: bool) -> Result<(), FilesError> {
+    async fn apply_fs_group(&self, place: &str, _: i64, _: bool) -> Result<(), FilesError> {
         self.on_disk("walk").await?;
         self.walked(place, "walking through").await?;
         self.inner.lock().await.calls.push(format!("walk {place}"));
@@ -270,17 +280,17 @@ impl CsiFiles for World {
 
 #[async_trait]
 impl PluginSockets for World {
-    fn watch(&self) -> BoxStream<'static, SocketNotice> {
+    fn watch(&self) -> BoxStream<'static, PluginSocketEvent> {
         let notices = self.notices.try_lock().ok().and_then(|mut notices| notices.take());
         let notices = notices.expect("it is watched once");
         futures::stream::unfold(notices, |mut notices| async { Some((notices.recv().await?, notices)) })
             .boxed()
     }
-    async fn info(&self, socket: &str) -> Result<PluginInfo, CsiError> {
+    async fn get_info(&self, socket: &str) -> Result<PluginInfo, CsiError> {
         let found = self.inner.lock().await.infos.get(socket).cloned();
         found.ok_or(CsiError::Rpc { code: "Unavailable", message: "nobody listens".into() })
     }
-    async fn notify(&self, socket: &str, trouble: Option<&str>) -> Result<(), CsiError> {
+    async fn notify_registration_status(&self, socket: &str, trouble: Option<&str>) -> Result<(), CsiError> {
         let said = trouble.map_or("registered".to_owned(), |trouble| format!("refused: {trouble}"));
         self.call("tell", &format!("{socket} {said}")).await
     }

@@ -14,7 +14,7 @@ use zbus::{
     Connection, DynamicType, MatchRule, Message, MessageStream, OwnedObjectPath, Variant, connection,
 };
 
-use super::{Property, PropertyValue, Units};
+use super::{Property, PropertyValue, SystemdUnits};
 
 const SERVICE: &str = "org.freedesktop.systemd1";
 const MANAGER_PATH: &str = "/org/freedesktop/systemd1";
@@ -34,7 +34,7 @@ pub(in crate::cgroup) struct SystemdBus {
 }
 
 #[async_trait]
-impl Units for SystemdBus {
+impl SystemdUnits for SystemdBus {
     async fn start_transient(&self, unit: &str, properties: &[Property]) -> Result<bool, CgroupError> {
         let call = Call { operation: "StartTransientUnit", unit };
         let auxiliary: Vec<(&str, Vec<(&str, Variant<'_>)>)> = Vec::new();

@@ -31,7 +31,7 @@ const DEFAULT_PERIOD: u64 = 100_000;
 
 /// What the system manager is asked for. Each call returns when the work is done, not when it is queued.
 #[async_trait]
-pub(super) trait Units: Send + Sync {
+pub(super) trait SystemdUnits: Send + Sync {
     /// `false` when there is such a unit already.
     async fn start_transient(&self, unit: &str, properties: &[Property]) -> Result<bool, CgroupError>;
     async fn set_properties(&self, unit: &str, properties: &[Property]) -> Result<(), CgroupError>;
@@ -59,7 +59,7 @@ pub(super) struct Slice {
 impl Slice {
     /// `None` for the root, which is not ours to start or stop.
     pub fn of(name: &CgroupName) -> Option<Self> {
-        let path = name.spell(CgroupDriver::Systemd);
+        let path = name.to_path(CgroupDriver::Systemd);
         let mut parts = path.rsplit('/').filter(|part| !part.is_empty());
         let unit = parts.next()?.to_owned();
         let parent = parts.next().unwrap_or("-.slice").to_owned();
@@ -81,7 +81,7 @@ impl Slice {
 
 /// Makes or changes a slice. `made` says whether its cgroup is there already.
 pub(super) async fn ensure(
-    units: &dyn Units,
+    units: &dyn SystemdUnits,
     slice: &Slice,
     version: CgroupVersion,
     values: &CgroupValues,

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use model::cgroup::{CgroupDriver, CgroupName, CgroupValues};
 use ports::{CgroupError, Cgroups};
 
-use super::super::{HostCgroups, Layout, clear, detect};
+use super::super::{CgroupLayout, HostCgroups, clear, detect};
 use super::{name, spec};
 use crate::process::FileLock;
 
@@ -36,11 +36,11 @@ impl Kernel {
         }
         let main = detect(Path::new("/sys/fs/cgroup")).unwrap();
         let bare = match &main {
-            Layout::V1(hierarchies) => hierarchies.iter().find(|h| h.controllers.is_empty()),
-            Layout::V2 { .. } => None,
+            CgroupLayout::V1(hierarchies) => hierarchies.iter().find(|h| h.controllers.is_empty()),
+            CgroupLayout::V2 { .. } => None,
         };
         let bare = bare.map(|h| h.mount.clone());
-        let layouts = [Some(main), bare.clone().map(|root| Layout::V2 { root })];
+        let layouts = [Some(main), bare.clone().map(|root| CgroupLayout::V2 { root })];
         Kernel {
             owns: layouts.into_iter().flatten().map(Own::new).collect(),
             bare: bare.map(|root| {
@@ -78,13 +78,13 @@ impl Drop for Kernel {
 
 /// A top cgroup of one test, removed by `Kernel` with all that is in it however the test ends.
 pub(super) struct Own {
-    pub(super) layout: Layout,
+    pub(super) layout: CgroupLayout,
     pub(super) cgroups: HostCgroups,
     pub(super) top: CgroupName,
 }
 
 impl Own {
-    fn new(layout: Layout) -> Own {
+    fn new(layout: CgroupLayout) -> Own {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let top = format!("rubelet-test-{}-{number}", std::process::id());
@@ -100,7 +100,7 @@ impl Own {
     }
 
     pub(super) fn directories(&self, name: &CgroupName) -> Vec<PathBuf> {
-        self.layout.directories(&name.spell(CgroupDriver::Cgroupfs))
+        self.layout.directories(&name.to_path(CgroupDriver::Cgroupfs))
     }
 
     /// The file's text in the first hierarchy that has it.
@@ -281,10 +281,10 @@ async fn a_frozen_process_dies_as_well() {
 #[tokio::test]
 async fn a_cgroup_in_part_does_not_exist_and_is_completed() {
     for own in &Kernel::hold().owns {
-        let Layout::V1(hierarchies) = &own.layout else { continue };
+        let CgroupLayout::V1(hierarchies) = &own.layout else { continue };
         let pod = own.below(&["pod1"]);
         own.cgroups.ensure(&spec(&pod, CgroupValues::default())).await.unwrap();
-        let path = pod.spell(CgroupDriver::Cgroupfs);
+        let path = pod.to_path(CgroupDriver::Cgroupfs);
         let removed = |controller: &str| {
             let hierarchy = hierarchies.iter().find(|h| h.has(controller)).unwrap();
             fs::remove_dir(hierarchy.mount.join(&path[1..])).unwrap();

@@ -8,7 +8,7 @@ use model::cgroup::{CgroupDriver, CgroupValues};
 use ports::{CgroupError, Cgroups};
 use tempfile::TempDir;
 
-use super::super::{HostCgroups, Layout};
+use super::super::{CgroupLayout, HostCgroups};
 use super::{name, spec};
 
 const CONTROLLERS: &str = "cpuset cpu io memory hugetlb pids\n";
@@ -40,14 +40,14 @@ fn tree(below: &[&str]) -> (TempDir, HostCgroups) {
     let dir = tempfile::tempdir().unwrap();
     make(dir.path(), "");
     below.iter().for_each(|below| make(dir.path(), below));
-    let layout = Layout::V2 { root: dir.path().to_path_buf() };
+    let layout = CgroupLayout::V2 { root: dir.path().to_path_buf() };
     (dir, HostCgroups::new(layout, CgroupDriver::Cgroupfs))
 }
 
 #[test]
 fn a_root_that_is_not_there_is_told_by_its_paths() {
     let (dir, _) = tree(&["pods"]);
-    let layout = Layout::V2 { root: dir.path().to_path_buf() };
+    let layout = CgroupLayout::V2 { root: dir.path().to_path_buf() };
     assert!(layout.missing("/").is_empty() && layout.missing("/pods").is_empty());
     assert_eq!(layout.missing("/other"), [dir.path().join("other")]);
     // Of version 1 only what pods need is insisted on.
@@ -55,7 +55,7 @@ fn a_root_that_is_not_there_is_told_by_its_paths() {
         fs::create_dir_all(dir.path().join(name)).unwrap();
         super::super::Hierarchy { mount: dir.path().join(name), controllers: vec![name.to_owned()] }
     };
-    let layout = Layout::V1(vec![hierarchy("memory"), hierarchy("freezer")]);
+    let layout = CgroupLayout::V1(vec![hierarchy("memory"), hierarchy("freezer")]);
     assert!(layout.missing("/").is_empty());
     assert_eq!(layout.missing("/other"), [dir.path().join("memory/other")]);
 }

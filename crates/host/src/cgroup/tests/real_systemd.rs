@@ -12,8 +12,8 @@ use model::node::CgroupVersion;
 use ports::Cgroups;
 use tempfile::TempDir;
 
-use super::super::systemd::{self, PropertyValue, Slice, SystemdBus, Units};
-use super::super::{ArcSwap, Driver, HostCgroups, Layout};
+use super::super::systemd::{self, PropertyValue, Slice, SystemdBus, SystemdUnits};
+use super::super::{ArcSwap, CgroupLayout, Driver, HostCgroups};
 use super::kernel::{Kernel, Own};
 use super::{name, spec};
 
@@ -98,7 +98,7 @@ impl Drop for Manager {
 
 /// The v2 tree of this host, if there is one and systemd is installed.
 fn usable(kernel: &Kernel) -> Option<(&Own, PathBuf)> {
-    let v2 = |own: &&Own| matches!(own.layout, Layout::V2 { .. });
+    let v2 = |own: &&Own| matches!(own.layout, CgroupLayout::V2 { .. });
     let own = kernel.owns.iter().find(v2).filter(|_| Path::new(SYSTEMD).exists());
     if own.is_none() {
         eprintln!("no cgroup v2, no systemd or not root: the real systemd is not tried");
@@ -113,7 +113,7 @@ async fn slices_come_and_go() {
     own.cgroups.ensure(&spec(&own.top, CgroupValues::default())).await.unwrap();
     let manager = Manager::start(&root);
     let bus = manager.bus().await;
-    let layout = Layout::V2 { root: root.clone() };
+    let layout = CgroupLayout::V2 { root: root.clone() };
     let cgroups =
         HostCgroups { layout: layout.into(), driver: ArcSwap::from_pointee(Driver::Systemd(Box::new(bus))) };
 
@@ -126,7 +126,7 @@ async fn slices_come_and_go() {
         hugepage_limits: [("2MB".to_owned(), 4 << 20)].into(),
     };
     let pod = name(&["kubepods", "burstable", "pod12-ab"]);
-    let path = root.join(&pod.spell(CgroupDriver::Systemd)[1..]);
+    let path = root.join(&pod.to_path(CgroupDriver::Systemd)[1..]);
     cgroups.ensure(&spec(&pod, values.clone())).await.unwrap();
     assert!(path.is_dir());
     assert!(cgroups.exists(&pod).await.unwrap());

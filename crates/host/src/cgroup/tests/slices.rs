@@ -10,8 +10,8 @@ use ports::{CgroupError, Cgroups};
 use tempfile::TempDir;
 use tokio::sync::Mutex;
 
-use super::super::systemd::{Property, PropertyValue, Units};
-use super::super::{ArcSwap, Driver, HostCgroups, Layout};
+use super::super::systemd::{Property, PropertyValue, SystemdUnits};
+use super::super::{ArcSwap, CgroupLayout, Driver, HostCgroups};
 use super::plain::{make, text};
 use super::{name, spec};
 
@@ -28,7 +28,7 @@ struct Recorder {
 }
 
 #[async_trait]
-impl Units for Recorder {
+impl SystemdUnits for Recorder {
     async fn start_transient(&self, unit: &str, properties: &[Property]) -> Result<bool, CgroupError> {
         self.asked.lock().await.push((format!("start {unit}"), properties.to_vec()));
         let mut below = String::new();
@@ -64,7 +64,7 @@ impl Host {
         make(dir.path(), "");
         let asked = Asked::default();
         let units = Recorder { asked: asked.clone(), root: dir.path().to_path_buf(), has_unit };
-        let layout = Arc::new(Layout::V2 { root: dir.path().to_path_buf() });
+        let layout = Arc::new(CgroupLayout::V2 { root: dir.path().to_path_buf() });
         let cgroups = HostCgroups { layout, driver: ArcSwap::from_pointee(Driver::Systemd(Box::new(units))) };
         Host { dir, cgroups, asked }
     }

@@ -14,8 +14,8 @@ use model::volume::{ContentBacking, ContentVolume};
 use ports::FilesError;
 
 use super::empty_dir::{is_mounted, mount_tmpfs, open_to_all};
+use super::fs_group::{self, GroupAccess};
 use super::layout::{failed, make_dirs};
-use super::ownership::{self, Access};
 use super::steps::step;
 use super::tree::remove_tree;
 
@@ -24,7 +24,7 @@ pub fn set_up(path: &Path, volume: &ContentVolume) -> Result<(), FilesError> {
     let made = make_backing(path, volume.backing)?;
     let result = fill(path, volume, &step);
     if made && result.is_err() {
-        take_away(path);
+        remove_failed_volume(path);
     }
     result
 }
@@ -54,7 +54,7 @@ fn fill(path: &Path, volume: &ContentVolume, step: &dyn Fn(&str)) -> Result<(), 
         make_mount_point(path, inner)?;
     }
     let own = || match volume.fs_group {
-        Some(group) => ownership::apply(path, group, Access::ReadOnly),
+        Some(group) => fs_group::apply_fs_group(path, group, GroupAccess::ReadOnly),
         None => Ok(()),
     };
     writer::write(path, &volume.files, &own, step)
@@ -79,16 +79,16 @@ fn make_mount_point(volume: &Path, inner: &str) -> Result<(), FilesError> {
 }
 
 /// Best effort: what stays is used by the next try, or removed with the pod.
-fn take_away(path: &Path) {
+fn remove_failed_volume(path: &Path) {
     if matches!(is_mounted(path), Ok(true)) {
         step("unmount what was not filled");
         let unmounted = rustix::mount::unmount(path, rustix::mount::UnmountFlags::NOFOLLOW);
         if let Err(error) = unmounted.map_err(failed("unmount", path)) {
-            return tracing::warn!("after a failed set-up: {}", error.user_message());
+            return tracing::warn!("can't clean up a volume whose set-up failed: {}", error.user_message());
         }
     }
     if let Err(error) = remove_tree(path) {
-        tracing::warn!("after a failed set-up: {}", error.user_message());
+        tracing::warn!("can't clean up a volume whose set-up failed: {}", error.user_message());
     }
 }
 

@@ -362,8 +362,8 @@ fn it_goes_with_its_pod() {
         set_up(&path, &wanted).unwrap();
     }
     assert_eq!(mounts.count(), 3);
-    crate::files::tear_down::volumes(&pod).unwrap();
+    crate::files::tear_down::tear_down_volumes(&pod).unwrap();
     assert_eq!(mounts.count(), 0);
-    crate::files::tear_down::pod_dir(&pod).unwrap();
+    crate::files::tear_down::remove_pod_dir(&pod).unwrap();
     assert!(!pod.exists());
 }

@@ -24,7 +24,7 @@ use ports::{FilesError, WallClock};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
-use super::super::beneath::{open_plain, open_same_mount};
+use super::super::confined_open::{open_subdir_on_same_mount, open_without_symlinks};
 use super::super::layout::failed;
 use super::super::tree::remove_tree;
 use crate::clock::SystemClock;
@@ -51,7 +51,7 @@ pub fn write(
         Some(dir) => dir,
         None => writer.replace(files, own)?,
     };
-    writer.show(files)?;
+    writer.sync_visible_links(files)?;
     writer.clean(&live)
 }
 
@@ -82,7 +82,9 @@ impl Writer<'_> {
 
     fn holds(&self, path: &str, bytes: &[u8]) -> bool {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let Ok(file) = open_plain(self.root, Path::new(path), flags, Mode::empty()) else { return false };
+        let Ok(file) = open_without_symlinks(self.root, Path::new(path), flags, Mode::empty()) else {
+            return false;
+        };
         let mut content = Vec::with_capacity(bytes.len());
         let limit = bytes.len() as u64 + 1;
         std::fs::File::from(file).take(limit).read_to_end(&mut content).is_ok() && content == bytes
@@ -142,13 +144,18 @@ impl Writer<'_> {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(errno) => return Err(errno.into()),
             }
-            let dir = open_plain(self.root, Path::new(&path[..at]), OFlags::DIRECTORY, Mode::empty())?;
+            let dir =
+                open_without_symlinks(self.root, Path::new(&path[..at]), OFlags::DIRECTORY, Mode::empty())?;
             rustix::fs::fchmod(dir, Mode::from_raw_mode(0o755))?;
         }
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         // Nobody may read it before it has its mode.
-        let mut open =
-            std::fs::File::from(open_plain(self.root, Path::new(path), flags, Mode::from_raw_mode(0o600))?);
+        let mut open = std::fs::File::from(open_without_symlinks(
+            self.root,
+            Path::new(path),
+            flags,
+            Mode::from_raw_mode(0o600),
+        )?);
         open.write_all(&file.bytes)?;
         rustix::fs::fchmod(&open, Mode::from_raw_mode(file.mode & 0o7777))?;
         if let Some(owner) = file.owner {
@@ -172,7 +179,7 @@ impl Writer<'_> {
     }
 
     /// Links of all that the volume has.
-    fn show(&self, files: &Files) -> Result<(), FilesError> {
+    fn sync_visible_links(&self, files: &Files) -> Result<(), FilesError> {
         for name in visible(files) {
             let target = format!("{DATA}/{name}");
             if self.leads_to(name.as_ref(), &target) {
@@ -250,7 +257,7 @@ fn open_root(volume: &Path) -> Result<OwnedFd, FilesError> {
 
 fn open_dir(parent: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
     let name = std::ffi::CString::new(name.as_bytes()).map_err(|_| Errno::INVAL)?;
-    open_same_mount(parent, &name)
+    open_subdir_on_same_mount(parent, &name)
 }
 
 /// Paths of all that is not a directory.
@@ -267,7 +274,7 @@ fn list(dir: &OwnedFd, prefix: &str, depth: usize, found: &mut BTreeSet<String>)
         let path = format!("{prefix}{}", name.to_str().map_err(|_| Errno::ILSEQ)?);
         match entry.file_type() {
             FileType::Directory => {
-                list(&open_same_mount(dir.as_fd(), name)?, &format!("{path}/"), depth + 1, found)?;
+                list(&open_subdir_on_same_mount(dir.as_fd(), name)?, &format!("{path}/"), depth + 1, found)?;
             }
             _ => {
                 found.insert(path);

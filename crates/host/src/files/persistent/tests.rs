@@ -9,7 +9,7 @@ use crate::files::testing::{LoopDevice, Mounts, plain_volume};
 struct Bench {
     mounts: Mounts,
     loops: Vec<LoopDevice>,
-    layout: Layout,
+    layout: FilesLayout,
     _temp: tempfile::TempDir,
 }
 
@@ -17,7 +17,11 @@ impl Bench {
     fn new() -> Self {
         let temp = tempfile::tempdir().unwrap();
         let root = temp.path().canonicalize().unwrap();
-        let layout = Layout { root: root.clone(), pod_logs: root.join("logs"), links: root.join("links") };
+        let layout = FilesLayout {
+            root: root.clone(),
+            pod_logs: root.join("logs"),
+            log_links_dir: root.join("links"),
+        };
         fs::create_dir(root.join("data")).unwrap();
         fs::write(root.join("data/precious"), "x").unwrap();
         Self { mounts: Mounts::below(temp.path()), loops: Vec::new(), layout, _temp: temp }
@@ -50,9 +54,9 @@ impl Bench {
     /// All that is done when a pod goes.
     fn tear_down(&self, pod: &str) -> Result<(), FilesError> {
         let pod = self.pod(pod);
-        let mut result = tear_down::volumes(&pod);
+        let mut result = tear_down::tear_down_volumes(&pod);
         for name in local_names(&pod)? {
-            result = result.and(give_up(&self.layout, &pod, &name));
+            result = result.and(release_local_volume(&self.layout, &pod, &name));
         }
         result
     }
@@ -68,11 +72,11 @@ fn a_directory_is_shown_and_stays_when_its_pod_goes() {
     b.set_up(&volume).unwrap();
     assert_eq!(b.mounts.count(), 1, "what is mounted is not mounted again");
     let pod = b.pod("p");
-    assert!(matches!(tear_down::pod_dir(&pod), Err(FilesError::Mounted { .. })));
+    assert!(matches!(tear_down::remove_pod_dir(&pod), Err(FilesError::Mounted { .. })));
     b.tear_down("p").unwrap();
     assert_eq!(b.mounts.count(), 0);
     b.tear_down("p").unwrap();
-    tear_down::pod_dir(&pod).unwrap();
+    tear_down::remove_pod_dir(&pod).unwrap();
     assert!(!pod.exists());
     assert_eq!(fs::read_to_string(b.layout.root.join("data/more")).unwrap(), "y");
 }
@@ -151,19 +155,19 @@ async fn files_are_the_groups_unless_another_pod_has_them() {
     let target = b.set_up(&volume).unwrap();
     assert_eq!(fs::metadata(target.join("precious")).unwrap().gid(), 4321);
     let other = LocalVolume { fs_group: Some(5432), ..b.volume(&b.data(), "q") };
-    let news = crate::files::HostVolumeNews::default();
+    let news = crate::files::HostVolumeNotices::default();
     let uid = model::PodUid::new("q");
-    let pulse = Pulse::default().telling(&uid, Some(news.teller()));
+    let pulse = WorkProgress::default().reporting_to(&uid, Some(news.sender()));
     for _ in 0..2 {
-        pulse.during(|| b.set_up(&other)).unwrap();
+        pulse.count_steps_of(|| b.set_up(&other)).unwrap();
     }
     assert_eq!(fs::metadata(target.join("precious")).unwrap().gid(), 4321, "the first has it");
     let same = LocalVolume { fs_group: Some(4321), ..b.volume(&b.data(), "r") };
-    pulse.during(|| b.set_up(&same)).unwrap();
-    pulse.tell(VolumeNews::ChangingGroup { path: "the end".into(), files: None });
-    let told = [ports::VolumeNewsFeed::next(&news).await, ports::VolumeNewsFeed::next(&news).await];
-    let other_group = VolumeNews::OtherGroup { spec_name: "pv".into(), wanted: 5432, found: 4321 };
-    let end = VolumeNews::ChangingGroup { path: "the end".into(), files: None };
+    pulse.count_steps_of(|| b.set_up(&same)).unwrap();
+    pulse.tell(VolumeNotice::ChangingOwnership { path: "the end".into(), files: None });
+    let told = [ports::VolumeNoticeFeed::next(&news).await, ports::VolumeNoticeFeed::next(&news).await];
+    let other_group = VolumeNotice::FsGroupMismatch { spec_name: "pv".into(), wanted: 5432, found: 4321 };
+    let end = VolumeNotice::ChangingOwnership { path: "the end".into(), files: None };
     assert_eq!(told, [(uid.clone(), other_group), (uid, end)], "once, and not of the same group");
 }
 

@@ -156,7 +156,7 @@ pub fn http(port: u16) -> HttpCheck {
 }
 
 pub async fn ask(check: NetworkCheck, timeout: Duration) -> ProbeOutcome {
-    NetworkProber::default().check(&check, timeout).await
+    NetworkProber::default().probe(&check, timeout).await
 }
 
 pub async fn ask_http(check: HttpCheck) -> ProbeOutcome {

@@ -2,7 +2,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
-use model::probe::{ContainerRecord, ProbeKind, ProbeRecord};
+use model::probe::{ContainerProbeRecord, ProbeKind, ProbeRecord};
 use model::{ContainerId, PodUid};
 use ports::ProbeRecordStore;
 use tempfile::TempDir;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::probe::PodProbeRecords;
 
 fn record(id: &str, ready: bool) -> ProbeRecord {
-    let mut of = ContainerRecord::new(ContainerId::new(id));
+    let mut of = ContainerProbeRecord::new(ContainerId::new(id));
     of.results.insert(ProbeKind::Readiness, ready);
     of.results.insert(ProbeKind::Startup, true);
     of.must_restart = !ready;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::*;
 
 fn read<T: DeserializeOwned>(value: &Value) -> Result<T, CodecError> {
-    decode(value.to_string().as_bytes(), Take::Whole)
+    decode(value.to_string().as_bytes(), FieldFilter::Whole)
 }
 
 /// A bit of everything: texts, numbers, booleans, lists, maps, times, quantities, bytes, ports by name and number.
@@ -234,13 +234,14 @@ fn what_is_skipped_cannot_be_wrong() {
     let deep = format!("{}1{}", r#"{"f:a":"#.repeat(5_000), "}".repeat(5_000));
     let managed = format!(r#"[{{"time":"10000-01-01T00:00:00Z","fieldsV1":{deep}}},5]"#);
     let object = format!(r#"{{"metadata":{{"managedFields":{managed},"name":"a"}},"later":{deep}}}"#);
-    let pod: Pod = decode(object.as_bytes(), Take::Whole).unwrap();
+    let pod: Pod = decode(object.as_bytes(), FieldFilter::Whole).unwrap();
     assert_eq!((pod.metadata.name.as_deref(), pod.metadata.managed_fields), (Some("a"), None));
-    const NAME: Take = Take::Only(&[("metadata", Take::Only(&[("name", Take::Whole)]))]);
+    const NAME: FieldFilter =
+        FieldFilter::Only(&[("metadata", FieldFilter::Only(&[("name", FieldFilter::Whole)]))]);
     let object = r#"{"metadata":{"name":"a","labels":7,"uid":"u"},"spec":[],"status":9}"#;
     let pod: Pod = decode(object.as_bytes(), NAME).unwrap();
     assert_eq!((pod.metadata.name.as_deref(), pod.metadata.uid), (Some("a"), None));
-    let error = decode::<Pod>(object.as_bytes(), Take::Whole).unwrap_err();
+    let error = decode::<Pod>(object.as_bytes(), FieldFilter::Whole).unwrap_err();
     assert!(error.to_string().starts_with("metadata.labels: "), "{error}");
 }
 

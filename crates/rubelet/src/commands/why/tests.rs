@@ -11,7 +11,7 @@ fn ago(seconds: i64) -> Wall {
 
 #[test]
 fn every_cause_has_its_sentence() {
-    let check = |cause: Cause, expect: &str| assert_eq!(sentence(&cause, NOW), expect);
+    let check = |cause: Cause, expect: &str| assert_eq!(describe_cause(&cause, NOW), expect);
     let text = |text: &str| text.to_owned();
 
     check(
@@ -20,7 +20,7 @@ fn every_cause_has_its_sentence() {
     );
     check(
         Cause::SetAside { message: text("The agent panicked 3 times over this pod") },
-        "is set aside: nothing is done for it: The agent panicked 3 times over this pod",
+        "is set aside and not processed any more: The agent panicked 3 times over this pod",
     );
     check(
         Cause::RuntimeNotReady { message: text("connection refused") },
@@ -31,21 +31,18 @@ fn every_cause_has_its_sentence() {
         Cause::NetworkNotReady { message: text("cni plugin\nnot initialized") },
         "waits for the pod network to be ready: cni plugin not initialized",
     );
-    check(Cause::Observing, "waits for a fresh look at the container runtime");
+    check(Cause::Observing, "waits until its state has been read from the container runtime again");
     check(
         Cause::StillListed { ids: vec!["s1".into(), "c1".into()] },
-        "the container runtime lists what it said to have removed: s1, c1",
+        "the container runtime still lists what it confirmed as removed: s1, c1",
     );
     check(
         Cause::StatusMissing { of: "sandbox s1".into(), message: "device or resource busy".into() },
-        "the container runtime does not give the status of sandbox s1: device or resource busy",
+        "the container runtime does not return the status of sandbox s1: device or resource busy",
     );
-    check(
-        Cause::NameTaken { holder: text("u1") },
-        "waits until the pod that had this name before is gone (u1)",
-    );
-    check(Cause::PreparingDirectories, "its directories are being made");
-    check(Cause::PreparingCgroup, "its cgroup is being made");
+    check(Cause::NameTaken { holder: text("u1") }, "waits until the earlier pod with this name is gone (u1)");
+    check(Cause::PreparingDirectories, "its directories are being created");
+    check(Cause::PreparingCgroup, "its cgroup is being created");
     check(Cause::PreparingVolumes { volumes: vec![] }, "its volumes are being set up");
     check(
         Cause::PreparingVolumes { volumes: vec![text("data"), text("tmp")] },
@@ -67,17 +64,14 @@ fn every_cause_has_its_sentence() {
         "waits for volume data (claim c): PVC is not bound",
     );
     check(Cause::WaitingForServices, "waits for the cluster's services to be read");
-    check(Cause::CreatingSandbox { attempt: 0 }, "its sandbox is being made");
-    check(Cause::CreatingSandbox { attempt: 1 }, "its sandbox is being made anew (number 2)");
+    check(Cause::CreatingSandbox { attempt: 0 }, "its sandbox is being created");
+    check(Cause::CreatingSandbox { attempt: 1 }, "its sandbox is being created again (attempt 2)");
     check(
         Cause::StepFailed { step: text("set up volumes"), message: text("hostPath type check failed") },
         "failed to set up volumes: hostPath type check failed",
     );
     check(Cause::PullingImage { image: text("example/web:1") }, "image example/web:1 is being pulled");
-    check(
-        Cause::PullQueued { image: text("example/web:1") },
-        "waits for its turn to pull image example/web:1",
-    );
+    check(Cause::PullQueued { image: text("example/web:1") }, "is queued to pull image example/web:1");
     check(
         Cause::ImageBackOff {
             reason: Reason::ImagePullBackOff,
@@ -107,22 +101,28 @@ fn every_cause_has_its_sentence() {
         Cause::StartFailed { reason: Reason::RunContainerError, message: text("no such file") },
         "could not be started: no such file [RunContainerError]",
     );
-    check(Cause::Completed { exit_code: 0 }, "has done its work, and is not started again");
-    check(Cause::Completed { exit_code: 3 }, "ended with exit code 3, and its restart policy leaves it so");
+    check(Cause::Completed { exit_code: 0 }, "completed, and its restart policy does not restart it");
+    check(
+        Cause::Completed { exit_code: 3 },
+        "ended with exit code 3, and its restart policy does not restart it",
+    );
     check(Cause::WaitingForInit { init: text("setup") }, "waits for init container setup");
     check(
         Cause::Stopping { message: text("the pod was removed"), grace_secs: 30 },
-        "is being stopped, with 30s of grace: the pod was removed",
+        "is being stopped with a grace period of 30s: the pod was removed",
     );
-    check(Cause::Stopping { message: text(""), grace_secs: -1 }, "is being stopped, with 0s of grace");
-    check(Cause::RestartingAll, "all containers are being started over, as a restart rule asks");
-    check(Cause::Releasing, "has ended, and its files, volumes and cgroup are being released");
+    check(
+        Cause::Stopping { message: text(""), grace_secs: -1 },
+        "is being stopped with a grace period of 0s",
+    );
+    check(Cause::RestartingAll, "all containers are being restarted, because a restart rule matched");
+    check(Cause::Releasing, "has ended, and its files, volumes and cgroup are being removed");
     check(
         Cause::ReleasingVolumes { volumes: vec![text("data"), text("tmp")] },
-        "has ended, and its volumes are being taken away: data and tmp",
+        "has ended, and its volumes are being unmounted: data and tmp",
     );
-    check(Cause::Running, "all that was wanted is running");
-    check(Cause::Finished { phase: text("Succeeded") }, "has finished for good: Succeeded");
+    check(Cause::Running, "all its containers are running");
+    check(Cause::Finished { phase: text("Succeeded") }, "has finished: Succeeded");
 }
 
 #[test]
@@ -160,7 +160,8 @@ fn a_report_is_told_from_its_reasons_to_its_events() {
         events: vec![
             event(
                 130,
-                ApiEvent::normal("Pulled", "Container image is here").about(ContainerKind::Init, "setup"),
+                ApiEvent::normal("Pulled", "Container image is here")
+                    .for_container(ContainerKind::Init, "setup"),
             ),
             event(5, ApiEvent::warning("FailedMount", "no\nluck")),
         ],
@@ -168,7 +169,7 @@ fn a_report_is_told_from_its_reasons_to_its_events() {
     let expect = "\
 Pod default/web-vm (u1) is Pending.
 
-  pod: waits for a fresh look at the container runtime (since 1s ago)
+  pod: waits until its state has been read from the container runtime again (since 1s ago)
   container app: waits for init container setup (since 12s ago, next attempt in 8s)
 
 Last events:

@@ -1,9 +1,9 @@
 //! Numbers and spans that have a range, and choices from a fixed list.
 
-use super::{Faults, FeatureGates, KubeletConfiguration};
+use super::{FeatureGates, FieldErrors, KubeletConfiguration};
 use crate::config::GoDuration;
 
-pub(super) fn check(config: &KubeletConfiguration, gates: &FeatureGates, faults: &mut Faults) {
+pub(super) fn check(config: &KubeletConfiguration, gates: &FeatureGates, faults: &mut FieldErrors) {
     ranges(config, faults);
     ports(config, faults);
     images(config, gates, faults);
@@ -13,7 +13,7 @@ pub(super) fn check(config: &KubeletConfiguration, gates: &FeatureGates, faults:
     tls(config, faults);
 }
 
-fn ranges(config: &KubeletConfiguration, faults: &mut Faults) {
+fn ranges(config: &KubeletConfiguration, faults: &mut FieldErrors) {
     let not_negative = [
         ("eventBurst", i64::from(config.event_burst)),
         ("eventRecordQPS", i64::from(config.event_record_qps)),
@@ -26,7 +26,7 @@ fn ranges(config: &KubeletConfiguration, faults: &mut Faults) {
         ("registryPullQPS", i64::from(config.registry_pull_qps)),
     ];
     for (field, value) in not_negative {
-        faults.unless(value >= 0, field, || format!("{value} must not be negative"));
+        faults.require(value >= 0, field, || format!("{value} must not be negative"));
     }
     let within = [
         ("imageGCHighThresholdPercent", config.image_gc_high_threshold_percent, 0, 100),
@@ -36,20 +36,21 @@ fn ranges(config: &KubeletConfiguration, faults: &mut Faults) {
         ("oomScoreAdj", config.oom_score_adj, -1000, 1000),
     ];
     for (field, value, low, high) in within {
-        faults
-            .unless((low..=high).contains(&value), field, || format!("{value} must be from {low} to {high}"));
+        faults.require((low..=high).contains(&value), field, || {
+            format!("{value} must be from {low} to {high}")
+        });
     }
     let lease = config.node_lease_duration_seconds;
-    faults.unless(lease > 0, "nodeLeaseDurationSeconds", || format!("{lease} must be greater than 0"));
+    faults.require(lease > 0, "nodeLeaseDurationSeconds", || format!("{lease} must be greater than 0"));
     let images = config.node_status_max_images;
-    faults.unless(images >= -1, "nodeStatusMaxImages", || format!("{images} must be -1 (no limit) or more"));
+    faults.require(images >= -1, "nodeStatusMaxImages", || format!("{images} must be -1 (no limit) or more"));
     let factor = config.memory_throttling_factor;
-    faults.unless(factor > 0.0 && factor <= 1.0, "memoryThrottlingFactor", || {
+    faults.require(factor > 0.0 && factor <= 1.0, "memoryThrottlingFactor", || {
         format!("{factor} must be greater than 0 and at most 1")
     });
 }
 
-fn ports(config: &KubeletConfiguration, faults: &mut Faults) {
+fn ports(config: &KubeletConfiguration, faults: &mut FieldErrors) {
     for (field, port, may_be_off) in [
         ("healthzPort", config.healthz_port, true),
         ("port", config.port, false),
@@ -57,33 +58,33 @@ fn ports(config: &KubeletConfiguration, faults: &mut Faults) {
     ] {
         let fine = (1..=65535).contains(&port) || may_be_off && port == 0;
         let off = if may_be_off { ", or 0 for none" } else { "" };
-        faults.unless(fine, field, || format!("{port} is not a port: it must be from 1 to 65535{off}"));
+        faults.require(fine, field, || format!("{port} is not a port: it must be from 1 to 65535{off}"));
     }
 }
 
-fn images(config: &KubeletConfiguration, gates: &FeatureGates, faults: &mut Faults) {
+fn images(config: &KubeletConfiguration, gates: &FeatureGates, faults: &mut FieldErrors) {
     let (low, high) = (config.image_gc_low_threshold_percent, config.image_gc_high_threshold_percent);
-    faults.unless(low < high, "imageGCLowThresholdPercent", || {
+    faults.require(low < high, "imageGCLowThresholdPercent", || {
         format!("{low} must be less than imageGCHighThresholdPercent, which is {high}")
     });
     let (youngest, oldest) = (config.image_minimum_gc_age, config.image_maximum_gc_age);
     faults
-        .unless(!youngest.is_negative(), "imageMinimumGCAge", || format!("{youngest} must not be negative"));
-    faults.unless(!oldest.is_negative(), "imageMaximumGCAge", || format!("{oldest} must not be negative"));
+        .require(!youngest.is_negative(), "imageMinimumGCAge", || format!("{youngest} must not be negative"));
+    faults.require(!oldest.is_negative(), "imageMaximumGCAge", || format!("{oldest} must not be negative"));
     let no_oldest = oldest <= GoDuration::ZERO;
-    faults.unless(no_oldest || oldest > youngest, "imageMaximumGCAge", || {
+    faults.require(no_oldest || oldest > youngest, "imageMaximumGCAge", || {
         format!("{oldest} must be greater than imageMinimumGCAge, which is {youngest}")
     });
     if let Some(pulls) = config.max_parallel_image_pulls {
-        faults.unless(pulls >= 1, "maxParallelImagePulls", || format!("{pulls} must be at least 1"));
-        faults.unless(pulls <= 1 || !config.serialize_image_pulls, "maxParallelImagePulls", || {
+        faults.require(pulls >= 1, "maxParallelImagePulls", || format!("{pulls} must be at least 1"));
+        faults.require(pulls <= 1 || !config.serialize_image_pulls, "maxParallelImagePulls", || {
             format!("{pulls} needs serializeImagePulls to be false")
         });
     }
     pull_credentials(config, gates, faults);
 }
 
-fn pull_credentials(config: &KubeletConfiguration, gates: &FeatureGates, faults: &mut Faults) {
+fn pull_credentials(config: &KubeletConfiguration, gates: &FeatureGates, faults: &mut FieldErrors) {
     const GATE: &str = "KubeletEnsureSecretPulledImages";
     const POLICY: &str = "imagePullCredentialsVerificationPolicy";
     const LIST: &str = "preloadedImagesVerificationAllowlist";
@@ -91,8 +92,8 @@ fn pull_credentials(config: &KubeletConfiguration, gates: &FeatureGates, faults:
     let (policy, list) =
         (&config.image_pull_credentials_verification_policy, &config.preloaded_images_verification_allowlist);
     if !gates.enabled(GATE) {
-        faults.unless(policy.is_empty(), POLICY, || format!("needs feature gate {GATE}"));
-        faults.unless(list.is_empty(), LIST, || format!("needs feature gate {GATE}"));
+        faults.require(policy.is_empty(), POLICY, || format!("needs feature gate {GATE}"));
+        faults.require(list.is_empty(), LIST, || format!("needs feature gate {GATE}"));
         return;
     }
     faults.one_of(
@@ -100,7 +101,7 @@ fn pull_credentials(config: &KubeletConfiguration, gates: &FeatureGates, faults:
         policy,
         &["NeverVerify", "NeverVerifyPreloadedImages", LIST_POLICY, "AlwaysVerify"],
     );
-    faults.unless(list.is_empty() || policy == LIST_POLICY, LIST, || {
+    faults.require(list.is_empty() || policy == LIST_POLICY, LIST, || {
         format!("needs {POLICY} to be {LIST_POLICY}")
     });
     for pattern in list {
@@ -129,22 +130,22 @@ fn image_pattern_fault(pattern: &str) -> Option<&'static str> {
     (!wildcard && (name.contains('@') || last_part.contains(':'))).then_some("has a tag or a digest")
 }
 
-fn container_logs(config: &KubeletConfiguration, faults: &mut Faults) {
+fn container_logs(config: &KubeletConfiguration, faults: &mut FieldErrors) {
     let size = &config.container_log_max_size;
-    faults.unless(crate::config::quantity::sign(size).is_some(), "containerLogMaxSize", || {
+    faults.require(crate::config::quantity::sign(size).is_some(), "containerLogMaxSize", || {
         format!("{size:?} is not a quantity such as 10Mi")
     });
     let files = config.container_log_max_files;
-    faults.unless(files > 1, "containerLogMaxFiles", || format!("{files} must be greater than 1"));
+    faults.require(files > 1, "containerLogMaxFiles", || format!("{files} must be greater than 1"));
     let workers = config.container_log_max_workers;
-    faults.unless(workers >= 1, "containerLogMaxWorkers", || format!("{workers} must be at least 1"));
+    faults.require(workers >= 1, "containerLogMaxWorkers", || format!("{workers} must be at least 1"));
     let interval = config.container_log_monitor_interval;
-    faults.unless(interval >= GoDuration::from_secs(3), "containerLogMonitorInterval", || {
+    faults.require(interval >= GoDuration::from_secs(3), "containerLogMonitorInterval", || {
         format!("{interval} must be at least 3s")
     });
 }
 
-fn shutdown(config: &KubeletConfiguration, gates: &FeatureGates, faults: &mut Faults) {
+fn shutdown(config: &KubeletConfiguration, gates: &FeatureGates, faults: &mut FieldErrors) {
     const GATE: &str = "GracefulNodeShutdown";
     const PRIORITY_GATE: &str = "GracefulNodeShutdownBasedOnPodPriority";
     let (all, critical) = (config.shutdown_grace_period, config.shutdown_grace_period_critical_pods);
@@ -152,13 +153,13 @@ fn shutdown(config: &KubeletConfiguration, gates: &FeatureGates, faults: &mut Fa
     for (field, span) in [("shutdownGracePeriod", all), ("shutdownGracePeriodCriticalPods", critical)] {
         if gates.enabled(GATE) {
             let fine = span.is_zero() || span >= GoDuration::from_secs(1);
-            faults.unless(fine, field, || format!("{span} must be zero or at least 1s"));
+            faults.require(fine, field, || format!("{span} must be zero or at least 1s"));
         } else {
-            faults.unless(span <= GoDuration::ZERO, field, || format!("{span} needs feature gate {GATE}"));
+            faults.require(span <= GoDuration::ZERO, field, || format!("{span} needs feature gate {GATE}"));
         }
     }
     if gates.enabled(GATE) {
-        faults.unless(critical <= all, "shutdownGracePeriodCriticalPods", || {
+        faults.require(critical <= all, "shutdownGracePeriodCriticalPods", || {
             format!("{critical} must not exceed shutdownGracePeriod, which is {all}")
         });
     }
@@ -169,7 +170,7 @@ fn shutdown(config: &KubeletConfiguration, gates: &FeatureGates, faults: &mut Fa
     }
 }
 
-fn choices(config: &KubeletConfiguration, faults: &mut Faults) {
+fn choices(config: &KubeletConfiguration, faults: &mut FieldErrors) {
     let topologies = ["none", "best-effort", "restricted", "single-numa-node"];
     faults.one_of("topologyManagerPolicy", &config.topology_manager_policy, &topologies);
     faults.one_of("topologyManagerScope", &config.topology_manager_scope, &["container", "pod"]);
@@ -183,14 +184,14 @@ fn choices(config: &KubeletConfiguration, faults: &mut Faults) {
     faults.one_of("configMapAndSecretChangeDetectionStrategy", strategy, &strategies);
 }
 
-fn tls(config: &KubeletConfiguration, faults: &mut Faults) {
+fn tls(config: &KubeletConfiguration, faults: &mut FieldErrors) {
     let version = config.tls_min_version.as_str();
     if !version.is_empty() {
         let known = ["VersionTLS10", "VersionTLS11", "VersionTLS12", "VersionTLS13"];
         faults.one_of("tlsMinVersion", version, &known);
     }
     for suite in &config.tls_cipher_suites {
-        faults.unless(CIPHER_SUITES.contains(&suite.as_str()), "tlsCipherSuites", || {
+        faults.require(CIPHER_SUITES.contains(&suite.as_str()), "tlsCipherSuites", || {
             format!("{suite:?} is not a known cipher suite")
         });
     }

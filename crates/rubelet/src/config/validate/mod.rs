@@ -38,7 +38,7 @@ pub fn validate(
     gates: &FeatureGates,
     host: Host,
 ) -> Result<(), Vec<FieldError>> {
-    let mut faults = Faults::default();
+    let mut faults = FieldErrors::default();
     limits::check(config, gates, &mut faults);
     pods::check(config, gates, host, &mut faults);
     reservations::check(config, &mut faults);
@@ -48,21 +48,21 @@ pub fn validate(
 
 /// The mistakes found so far.
 #[derive(Default)]
-struct Faults(Vec<FieldError>);
+struct FieldErrors(Vec<FieldError>);
 
-impl Faults {
+impl FieldErrors {
     fn add(&mut self, field: impl Into<String>, message: impl Into<String>) {
         self.0.push(FieldError { field: field.into(), message: message.into() });
     }
 
-    fn unless(&mut self, fine: bool, field: &str, message: impl FnOnce() -> String) {
+    fn require(&mut self, fine: bool, field: &str, message: impl FnOnce() -> String) {
         if !fine {
             self.add(field, message());
         }
     }
 
     fn one_of(&mut self, field: &str, value: &str, allowed: &[&str]) {
-        self.unless(allowed.contains(&value), field, || {
+        self.require(allowed.contains(&value), field, || {
             format!("{value:?} is not one of {}", quoted(allowed))
         });
     }

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Faults, KubeletConfiguration, quoted};
+use super::{FieldErrors, KubeletConfiguration, quoted};
 use crate::config::quantity::sign;
-use crate::config::{GoDuration, label_value_fault, qualified_name_fault};
+use crate::config::{GoDuration, label_value_error, qualified_name_error};
 
-pub(super) fn check(config: &KubeletConfiguration, faults: &mut Faults) {
+pub(super) fn check(config: &KubeletConfiguration, faults: &mut FieldErrors) {
     enforced_levels(config, faults);
     reserved_cpus(config, faults);
     reserved_memory(config, faults);
@@ -25,7 +25,7 @@ const LEVELS: &[&str] = &[
     "none",
 ];
 
-fn enforced_levels(config: &KubeletConfiguration, faults: &mut Faults) {
+fn enforced_levels(config: &KubeletConfiguration, faults: &mut FieldErrors) {
     const FIELD: &str = "enforceNodeAllocatable";
     let levels: Vec<&str> = config.enforce_node_allocatable.iter().map(String::as_str).collect();
     for (whole, part, cgroup_field, cgroup) in [
@@ -38,9 +38,9 @@ fn enforced_levels(config: &KubeletConfiguration, faults: &mut Faults) {
         ("kube-reserved", "kube-reserved-compressible", "kubeReservedCgroup", &config.kube_reserved_cgroup),
     ] {
         let both = levels.contains(&whole) && levels.contains(&part);
-        faults.unless(!both, FIELD, || format!("{whole:?} and {part:?} exclude each other"));
+        faults.require(!both, FIELD, || format!("{whole:?} and {part:?} exclude each other"));
         let either = levels.contains(&whole) || levels.contains(&part);
-        faults.unless(!either || !cgroup.is_empty(), cgroup_field, || {
+        faults.require(!either || !cgroup.is_empty(), cgroup_field, || {
             format!("must be set when {FIELD} has {whole:?} or {part:?}")
         });
     }
@@ -49,18 +49,18 @@ fn enforced_levels(config: &KubeletConfiguration, faults: &mut Faults) {
         if !seen.insert(level) {
             faults.add(FIELD, format!("{level:?} occurs twice"));
         } else if *level == "none" {
-            faults.unless(levels.len() == 1, FIELD, || "\"none\" excludes all others".to_owned());
+            faults.require(levels.len() == 1, FIELD, || "\"none\" excludes all others".to_owned());
         } else if !LEVELS.contains(level) {
             faults.add(FIELD, format!("{level:?} is not one of {}", quoted(LEVELS)));
         } else {
-            faults.unless(config.cgroups_per_qos, "cgroupsPerQOS", || {
+            faults.require(config.cgroups_per_qos, "cgroupsPerQOS", || {
                 format!("must be true when {FIELD} has {level:?}")
             });
         }
     }
 }
 
-fn reserved_cpus(config: &KubeletConfiguration, faults: &mut Faults) {
+fn reserved_cpus(config: &KubeletConfiguration, faults: &mut FieldErrors) {
     const FIELD: &str = "reservedSystemCPUs";
     let cpus = config.reserved_system_cpus.as_str();
     if cpus.is_empty() {
@@ -71,9 +71,9 @@ fn reserved_cpus(config: &KubeletConfiguration, faults: &mut Faults) {
         ("kubeReservedCgroup", &config.kube_reserved_cgroup),
     ];
     for (field, cgroup) in cgroup_fields {
-        faults.unless(cgroup.is_empty(), FIELD, || format!("can't be used together with {field}"));
+        faults.require(cgroup.is_empty(), FIELD, || format!("can't be used together with {field}"));
     }
-    faults.unless(is_cpu_list(cpus), FIELD, || format!("{cpus:?} is not a list of CPUs such as 0-3,6"));
+    faults.require(is_cpu_list(cpus), FIELD, || format!("{cpus:?} is not a list of CPUs such as 0-3,6"));
 }
 
 fn is_cpu_list(text: &str) -> bool {
@@ -85,17 +85,17 @@ fn is_cpu_list(text: &str) -> bool {
     })
 }
 
-fn reserved_memory(config: &KubeletConfiguration, faults: &mut Faults) {
+fn reserved_memory(config: &KubeletConfiguration, faults: &mut FieldErrors) {
     let mut seen = BTreeSet::new();
     for (index, reservation) in config.reserved_memory.iter().enumerate() {
         for (resource, amount) in &reservation.limits {
             let field = format!("reservedMemory[{index}].limits");
             let node = reservation.numa_node;
-            faults.unless(is_memory(resource), &field, || {
+            faults.require(is_memory(resource), &field, || {
                 format!("{resource:?} is neither memory nor hugepages-<size>")
             });
-            faults.unless(!amount.is_zero(), &field, || format!("{resource:?} must not be zero"));
-            faults.unless(seen.insert((node, resource)), &field, || {
+            faults.require(!amount.is_zero(), &field, || format!("{resource:?} must not be zero"));
+            faults.require(seen.insert((node, resource)), &field, || {
                 format!("{resource:?} is given twice for NUMA node {node}")
             });
         }
@@ -107,13 +107,13 @@ pub(crate) fn is_memory(resource: &str) -> bool {
     resource == "memory" || resource.starts_with("hugepages-")
 }
 
-fn reserved_amounts(field: &str, amounts: &BTreeMap<String, String>, faults: &mut Faults) {
+fn reserved_amounts(field: &str, amounts: &BTreeMap<String, String>, faults: &mut FieldErrors) {
     for (resource, amount) in amounts {
         let known = ["cpu", "memory", "ephemeral-storage", "pid"];
         let fine = known.contains(&resource.as_str());
-        faults.unless(fine, field, || format!("{resource:?} is not one of {}", quoted(&known)));
+        faults.require(fine, field, || format!("{resource:?} is not one of {}", quoted(&known)));
         let fine = sign(amount).is_some_and(|sign| sign >= 0);
-        faults.unless(fine, field, || format!("{resource}={amount:?} is not a quantity of zero or more"));
+        faults.require(fine, field, || format!("{resource}={amount:?} is not a quantity of zero or more"));
     }
 }
 
@@ -129,7 +129,7 @@ const SIGNALS: &[&str] = &[
     "pid.available",
 ];
 
-fn eviction(config: &KubeletConfiguration, faults: &mut Faults) {
+fn eviction(config: &KubeletConfiguration, faults: &mut FieldErrors) {
     let maps = [
         ("evictionHard", &config.eviction_hard),
         ("evictionSoft", &config.eviction_soft),
@@ -138,7 +138,7 @@ fn eviction(config: &KubeletConfiguration, faults: &mut Faults) {
     ];
     for (field, map) in maps {
         for signal in map.keys() {
-            faults.unless(SIGNALS.contains(&signal.as_str()), field, || {
+            faults.require(SIGNALS.contains(&signal.as_str()), field, || {
                 format!("{signal:?} is not an eviction signal")
             });
         }
@@ -149,19 +149,19 @@ fn eviction(config: &KubeletConfiguration, faults: &mut Faults) {
                 || sign(limit) == Some(1),
                 |percent| percent.is_some_and(|percent| (0.0..=100.0).contains(&percent)),
             );
-            faults.unless(fine, field, || {
+            faults.require(fine, field, || {
                 format!("{signal}: {limit:?} is neither a positive quantity nor a percentage from 0% to 100%")
             });
         }
     }
     for (signal, span) in &config.eviction_soft_grace_period {
         let fine = span.parse::<GoDuration>().is_ok_and(|span| !span.is_negative());
-        faults.unless(fine, "evictionSoftGracePeriod", || {
+        faults.require(fine, "evictionSoftGracePeriod", || {
             format!("{signal}: {span:?} is not a duration of zero or more")
         });
     }
     for signal in config.eviction_soft.keys() {
-        faults.unless(
+        faults.require(
             config.eviction_soft_grace_period.contains_key(signal),
             "evictionSoftGracePeriod",
             || format!("{signal:?} is in evictionSoft and needs a grace period"),
@@ -172,7 +172,7 @@ fn eviction(config: &KubeletConfiguration, faults: &mut Faults) {
             || sign(amount).is_some_and(|sign| sign >= 0),
             |percent| percent.is_some_and(|percent| percent > 0.0),
         );
-        faults.unless(fine, "evictionMinimumReclaim", || {
+        faults.require(fine, "evictionMinimumReclaim", || {
             format!("{signal}: {amount:?} is neither a quantity nor a positive percentage")
         });
     }
@@ -184,19 +184,19 @@ fn percentage(text: &str) -> Option<Option<f64>> {
     Some(number.parse().ok().filter(|percent: &f64| percent.is_finite()))
 }
 
-fn taints(config: &KubeletConfiguration, faults: &mut Faults) {
+fn taints(config: &KubeletConfiguration, faults: &mut FieldErrors) {
     for (index, taint) in config.register_with_taints.iter().enumerate() {
         let field = |name: &str| format!("registerWithTaints[{index}].{name}");
-        if let Some(fault) = qualified_name_fault(&taint.key) {
+        if let Some(fault) = qualified_name_error(&taint.key) {
             faults.add(field("key"), fault);
         }
-        if let Some(fault) = label_value_fault(&taint.value) {
+        if let Some(fault) = label_value_error(&taint.value) {
             faults.add(field("value"), fault);
         }
         if !taint.effect.is_empty() {
             faults.one_of(&field("effect"), &taint.effect, TAINT_EFFECTS);
         }
-        faults.unless(taint.time_added.is_none(), &field("timeAdded"), || "must not be set".to_owned());
+        faults.require(taint.time_added.is_none(), &field("timeAdded"), || "must not be set".to_owned());
     }
 }
 

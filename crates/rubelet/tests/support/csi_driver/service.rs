@@ -9,8 +9,8 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use plugins::served::csi as pb;
-use plugins::served::registration as reg;
+use plugins::test_server::csi as pb;
+use plugins::test_server::registration as reg;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 use serde_json::{Value, json};

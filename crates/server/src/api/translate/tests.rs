@@ -18,7 +18,7 @@ async fn with(
     words: &str,
     idle: Duration,
     script: impl AsyncFnOnce(DuplexStream, FramedRead<ReadHalf<DuplexStream>, Frames>, WriteHalf<DuplexStream>),
-) -> Ended {
+) -> StreamEnd {
     let (client, near) = duplex(1 << 20);
     let (far, runtime) = duplex(1 << 20);
     let (runtime_in, runtime_out) = tokio::io::split(runtime);
@@ -96,10 +96,10 @@ async fn a_command_with_input_that_ends() {
         assert_eq!(runtime.next().await.unwrap().unwrap(), (0, 3, 1, Vec::new()));
         // The input is over; all output still comes, and the status last, though it was told first.
         let said = [
-            spdy::Encoder::data(1, SUCCESS, true),
-            spdy::Encoder::data(5, b"out", false),
-            spdy::Encoder::data(7, b"err", true),
-            spdy::Encoder::data(5, b"last", true),
+            spdy::SpdyEncoder::data(1, SUCCESS, true),
+            spdy::SpdyEncoder::data(5, b"out", false),
+            spdy::SpdyEncoder::data(7, b"err", true),
+            spdy::SpdyEncoder::data(5, b"last", true),
         ];
         out.write_all(&said.concat()).await.unwrap();
         assert_eq!(message(&mut client).await, (0x82, b"\x01out".to_vec()));
@@ -109,7 +109,7 @@ async fn a_command_with_input_that_ends() {
         assert_eq!(message(&mut client).await, (0x88, vec![3, 232]));
     })
     .await;
-    assert_eq!(ended, Ended::Closed);
+    assert_eq!(ended, StreamEnd::Closed);
 }
 
 #[tokio::test(start_paused = true)]
@@ -122,7 +122,7 @@ async fn a_terminal_and_its_size() {
         assert_eq!(runtime.next().await.unwrap().unwrap(), (0, 7, 0, size.to_vec()));
         // Both sides ask whether the other is there.
         client.write_all(&masked(0x89, b"there?")).await.unwrap();
-        out.write_all(&spdy::Encoder::ping(2)).await.unwrap();
+        out.write_all(&spdy::SpdyEncoder::ping(2)).await.unwrap();
         assert_eq!(runtime.next().await.unwrap().unwrap(), (6, 2, 0, Vec::new()));
         assert_eq!(message(&mut client).await, (0x82, vec![STDOUT]));
         assert_eq!(message(&mut client).await, (0x8a, b"there?".to_vec()));
@@ -131,14 +131,14 @@ async fn a_terminal_and_its_size() {
         assert!(runtime.next().await.is_none());
     })
     .await;
-    assert_eq!(ended, Ended::Closed);
+    assert_eq!(ended, StreamEnd::Closed);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_runtime_that_goes_without_a_status_is_told() {
     let ended = with("o", HOUR, async |mut client, mut runtime, mut out| {
         opened(&mut runtime, 2).await;
-        out.write_all(&spdy::Encoder::data(3, b"half", false)).await.unwrap();
+        out.write_all(&spdy::SpdyEncoder::data(3, b"half", false)).await.unwrap();
         drop((runtime, out));
         let mut said = Vec::new();
         client.read_to_end(&mut said).await.unwrap();
@@ -146,7 +146,7 @@ async fn a_runtime_that_goes_without_a_status_is_told() {
         assert!(text.contains("\u{1}half") && text.contains("without a status"), "{text}");
     })
     .await;
-    assert_eq!(ended, Ended::Closed);
+    assert_eq!(ended, StreamEnd::Closed);
 }
 
 /// What the runtime does not take any more must not keep the client from what is told.
@@ -158,13 +158,13 @@ async fn a_reset_stream_ends_and_unwanted_channels_are_dropped() {
         client.write_all(&masked(0x82, &[STDIN, b'x'])).await.unwrap();
         client.write_all(&masked(0x82, &[9, b'x'])).await.unwrap();
         client.write_all(&masked(0x82, &[])).await.unwrap();
-        out.write_all(&spdy::Encoder::data(1, SUCCESS, true)).await.unwrap();
+        out.write_all(&spdy::SpdyEncoder::data(1, SUCCESS, true)).await.unwrap();
         // RST_STREAM of stderr.
         out.write_all(&[0x80, 3, 0, 3, 0, 0, 0, 8, 0, 0, 0, 3, 0, 0, 0, 5]).await.unwrap();
         assert_eq!(message(&mut client).await, (0x82, [&[STATUS], SUCCESS].concat()));
     })
     .await;
-    assert_eq!(ended, Ended::Closed);
+    assert_eq!(ended, StreamEnd::Closed);
 }
 
 #[tokio::test(start_paused = true)]
@@ -176,5 +176,5 @@ async fn silence_ends_it() {
         assert!(runtime.next().await.is_none());
     })
     .await;
-    assert_eq!(ended, Ended::Idle);
+    assert_eq!(ended, StreamEnd::Idle);
 }

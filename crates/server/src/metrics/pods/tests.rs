@@ -22,7 +22,7 @@ impl Told {
         });
         let view = PodView::new(Arc::new(serde_json::from_value(pod).unwrap()), Source::Api);
         let status = serde_json::from_value(status).unwrap();
-        self.metrics.status(&PodSeen { pod: &view, status: &status, rejected }, Wall(30_000_000_000));
+        self.metrics.status(&PodStatusUpdate { pod: &view, status: &status, rejected }, Wall(30_000_000_000));
     }
 
     /// Samples but for buckets and sums.
@@ -62,9 +62,9 @@ async fn a_start_is_timed_from_its_sight_and_from_its_making() {
     told.status(phase("Pending", json!([])), None);
     told.metrics.plan_started(&uid);
     told.metrics.plan_ended(&uid, false, Duration::from_millis(5));
-    told.metrics.pulls(&uid, true);
+    told.metrics.track_image_pull(&uid, true);
     tokio::time::advance(Duration::from_secs(4)).await;
-    told.metrics.pulls(&uid, false);
+    told.metrics.track_image_pull(&uid, false);
     told.metrics.plan_ended(&uid, false, Duration::from_millis(5));
     let running = || phase("Running", json!([container(json!({ "running": {} }), json!({}))]));
     told.status(running(), None);
@@ -78,7 +78,7 @@ async fn a_start_is_timed_from_its_sight_and_from_its_making() {
     ] {
         told.has(line);
     }
-    let sum = |histogram: &HistogramVec| histogram.with_label_values(&PLAIN).get_sample_sum();
+    let sum = |histogram: &HistogramVec| histogram.with_label_values(&NO_LABELS).get_sample_sum();
     let metrics = &told.metrics;
     assert_eq!((sum(&metrics.start), sum(&metrics.start_total), sum(&metrics.start_sli)), (4.0, 30.0, 26.0));
     assert_eq!(*metrics.first_network_start.borrow(), Some(26.0));

@@ -2,52 +2,73 @@
 
 use ports::{DiskCounters, DiskTraffic, MachineDisk};
 
-use super::Owned;
-use crate::stats::Reading;
+use super::LabeledCgroup;
+use crate::stats::StatsReading;
 use crate::stats::family::Family;
 
 type Traffic = fn(&DiskTraffic) -> u64;
 
 /// Of every cgroup that the kernel keeps an account for.
 const TRAFFIC: [(&str, &str, Traffic); 4] = [
-    ("container_fs_reads_bytes_total", "Bytes read.", |disk| disk.read_bytes),
-    ("container_fs_writes_bytes_total", "Bytes written.", |disk| disk.written_bytes),
-    ("container_fs_reads_total", "Reads.", |disk| disk.reads),
-    ("container_fs_writes_total", "Writes.", |disk| disk.writes),
+    ("container_fs_reads_bytes_total", "Bytes read from the disk.", |disk| disk.read_bytes),
+    ("container_fs_writes_bytes_total", "Bytes written to the disk.", |disk| disk.written_bytes),
+    ("container_fs_reads_total", "Reads from the disk.", |disk| disk.reads),
+    ("container_fs_writes_total", "Writes to the disk.", |disk| disk.writes),
 ];
 
 type Counter = fn(&DiskCounters) -> f64;
 
 /// Of the machine.
 const COUNTERS: [(&str, &str, &str, Counter); 9] = [
-    ("container_fs_reads_merged_total", "counter", "Reads that were merged.", |c| c.reads_merged as f64),
-    ("container_fs_sector_reads_total", "counter", "Sectors read.", |c| c.sectors_read as f64),
-    ("container_fs_read_seconds_total", "counter", "Time of reading.", |c| c.read_millis as f64 / 1e3),
-    ("container_fs_writes_merged_total", "counter", "Writes that were merged.", |c| c.writes_merged as f64),
-    ("container_fs_sector_writes_total", "counter", "Sectors written.", |c| c.sectors_written as f64),
-    ("container_fs_write_seconds_total", "counter", "Time of writing.", |c| c.write_millis as f64 / 1e3),
-    ("container_fs_io_current", "gauge", "Reads and writes under way.", |c| c.in_flight as f64),
-    ("container_fs_io_time_seconds_total", "counter", "Time with anything under way.", |c| {
-        c.io_millis as f64 / 1e3
+    ("container_fs_reads_merged_total", "counter", "Reads of the disk that were merged.", |c| {
+        c.reads_merged as f64
     }),
-    ("container_fs_io_time_weighted_seconds_total", "counter", "The same, by how much was.", |c| {
-        c.weighted_io_millis as f64 / 1e3
+    ("container_fs_sector_reads_total", "counter", "Sectors read from the disk.", |c| c.sectors_read as f64),
+    ("container_fs_read_seconds_total", "counter", "Time spent reading from the disk, in seconds.", |c| {
+        c.read_millis as f64 / 1e3
     }),
+    ("container_fs_writes_merged_total", "counter", "Writes to the disk that were merged.", |c| {
+        c.writes_merged as f64
+    }),
+    ("container_fs_sector_writes_total", "counter", "Sectors written to the disk.", |c| {
+        c.sectors_written as f64
+    }),
+    ("container_fs_write_seconds_total", "counter", "Time spent writing to the disk, in seconds.", |c| {
+        c.write_millis as f64 / 1e3
+    }),
+    ("container_fs_io_current", "gauge", "I/O operations in progress on the disk.", |c| c.in_flight as f64),
+    (
+        "container_fs_io_time_seconds_total",
+        "counter",
+        "Time with I/O in progress on the disk, in seconds.",
+        |c| c.io_millis as f64 / 1e3,
+    ),
+    (
+        "container_fs_io_time_weighted_seconds_total",
+        "counter",
+        "Time with I/O in progress, weighted by the number of operations in progress.",
+        |c| c.weighted_io_millis as f64 / 1e3,
+    ),
 ];
 
 type Room = fn(&MachineDisk) -> u64;
 
 const ROOM: [(&str, &str, Room); 4] = [
-    ("container_fs_limit_bytes", "Size of the filesystem.", |disk| disk.filesystem.capacity_bytes),
-    ("container_fs_usage_bytes", "Bytes in use.", |disk| disk.filesystem.used_bytes),
-    ("container_fs_inodes_total", "Inodes.", |disk| disk.filesystem.inodes),
-    ("container_fs_inodes_free", "Inodes that are free.", |disk| disk.filesystem.inodes_free),
+    ("container_fs_limit_bytes", "Capacity of the filesystem in bytes.", |disk| {
+        disk.filesystem.capacity_bytes
+    }),
+    ("container_fs_usage_bytes", "Used bytes of the filesystem.", |disk| disk.filesystem.used_bytes),
+    ("container_fs_inodes_total", "Capacity of the filesystem in inodes.", |disk| disk.filesystem.inodes),
+    ("container_fs_inodes_free", "Free inodes of the filesystem.", |disk| disk.filesystem.inodes_free),
 ];
 
-pub(super) fn families(owned: &[Owned<'_>], reading: &Reading) -> Vec<Family> {
+pub(super) fn families(owned: &[LabeledCgroup<'_>], reading: &StatsReading) -> Vec<Family> {
     let mut traffic = TRAFFIC.map(|(name, about, _)| Family::new(name, "counter", about));
-    let mut usage =
-        Family::new("container_blkio_device_usage_total", "counter", "Bytes by device and direction.");
+    let mut usage = Family::new(
+        "container_blkio_device_usage_total",
+        "counter",
+        "Bytes read from and written to the device, by operation.",
+    );
     for one in owned {
         let disks = one.usage.detail.as_ref().map(|detail| detail.disks.as_slice()).unwrap_or_default();
         for disk in disks {
@@ -76,7 +97,7 @@ pub(super) fn families(owned: &[Owned<'_>], reading: &Reading) -> Vec<Family> {
     families
 }
 
-fn of_machine(machine: &Owned<'_>, reading: &Reading, families: &mut Vec<Family>) {
+fn of_machine(machine: &LabeledCgroup<'_>, reading: &StatsReading, families: &mut Vec<Family>) {
     let at = Some(machine.usage.at);
     let known = machine.usage.detail.as_ref().map(|detail| detail.disks.as_slice()).unwrap_or_default();
     let disks: Vec<_> = reading

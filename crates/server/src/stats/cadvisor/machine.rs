@@ -18,16 +18,19 @@ pub(in crate::stats) fn families(machine: &MachineUsage) -> Vec<Family> {
     };
     let numbers = [
         ("machine_cpu_cores", "Logical CPUs.", facts.cores),
-        ("machine_cpu_physical_cores", "Cores.", facts.physical_cores),
-        ("machine_cpu_sockets", "Sockets.", facts.sockets),
-        ("machine_cpu_books", "Books, which mainframes have.", facts.books),
-        ("machine_cpu_drawers", "Drawers, which mainframes have.", facts.drawers),
-        ("machine_memory_bytes", "Memory of the machine.", machine.memory_capacity_bytes),
-        ("machine_swap_bytes", "Swap of the machine.", machine.swap_capacity_bytes),
+        ("machine_cpu_physical_cores", "Physical CPU cores.", facts.physical_cores),
+        ("machine_cpu_sockets", "CPU sockets.", facts.sockets),
+        ("machine_cpu_books", "CPU books (mainframes only).", facts.books),
+        ("machine_cpu_drawers", "CPU drawers (mainframes only).", facts.drawers),
+        ("machine_memory_bytes", "Memory of the machine in bytes.", machine.memory_capacity_bytes),
+        ("machine_swap_bytes", "Swap of the machine in bytes.", machine.swap_capacity_bytes),
     ];
     let mut families: Vec<Family> = numbers.into_iter().map(one).collect();
-    let mut version =
-        Family::new("cadvisor_version_info", "gauge", "Versions of kernel and system; always 1.");
+    let mut version = Family::new(
+        "cadvisor_version_info",
+        "gauge",
+        "Versions of the kernel and the operating system; the value is always 1.",
+    );
     let of = Labels::new(&[
         ("cadvisorRevision", ""),
         ("cadvisorVersion", ""),

@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use futures::future::join_all;
-use model::csi::{Told, VolumeId};
+use model::csi::{NodeVolumeStats, VolumeId};
 use model::volume::MeasuredVolume;
 use model::{ApiEvent, EventSubject, Wall};
 use ports::{CsiDrivers, CsiError, FilesystemFigures, TreeFigures};
 use tokio::time::Instant;
 
-use super::{Asked, VolumeFigures, VolumeSizes};
+use super::{PodVolumes, VolumeFigures, VolumeSizes};
 
 impl VolumeSizes {
     /// `known`: as they were told before.
-    pub(super) async fn by_driver(
+    pub(super) async fn measure_by_driver(
         &self,
-        asked: Asked,
+        asked: PodVolumes,
         known: Vec<Arc<VolumeFigures>>,
     ) -> Vec<Arc<VolumeFigures>> {
         let Some(drivers) = &self.drivers else { return Vec::new() };
@@ -25,15 +25,15 @@ impl VolumeSizes {
             let answer = self.ask(&**drivers, volume, id).await;
             self.metrics.observe_volume_size(&id.driver, begun.elapsed().as_secs_f64());
             match answer {
-                Ok((told, can_tell)) => {
+                Ok((told, reports_condition)) => {
                     let told = told?;
-                    if can_tell && told.condition.abnormal {
-                        self.complain(&asked, volume, &told);
+                    if reports_condition && told.condition.abnormal {
+                        self.record_abnormal_condition(&asked, volume, &told);
                     }
-                    Some(Arc::new(figures(volume, at, &told, can_tell)))
+                    Some(Arc::new(figures(volume, at, &told, reports_condition)))
                 }
                 Err(error) => {
-                    tracing::warn!(pod_uid = %asked.uid, volume = volume.name, %error, "the driver tells no figures");
+                    tracing::warn!(pod_uid = %asked.uid, volume = volume.name, %error, "the CSI driver returned no volume stats");
                     known.iter().find(|one| error.is_late() && one.volume == *volume).cloned()
                 }
             }
@@ -47,18 +47,18 @@ impl VolumeSizes {
         drivers: &dyn CsiDrivers,
         volume: &MeasuredVolume,
         id: &VolumeId,
-    ) -> Result<(Option<Told>, bool), CsiError> {
-        let can = drivers.abilities(&id.driver).await?;
-        let can_tell = can.condition && self.health;
-        if !can.stats {
-            return Ok((None, can_tell));
+    ) -> Result<(Option<NodeVolumeStats>, bool), CsiError> {
+        let can = drivers.node_get_capabilities(&id.driver).await?;
+        let reports_condition = can.volume_condition && self.health;
+        if !can.get_volume_stats {
+            return Ok((None, reports_condition));
         }
-        let told = drivers.tell(&id.driver, &id.handle, &volume.path).await?;
+        let told = drivers.node_get_volume_stats(&id.driver, &id.handle, &volume.path).await?;
         let empty = told.bytes.is_none() && told.inodes.is_none();
-        Ok(((!empty || can_tell).then_some(told), can_tell))
+        Ok(((!empty || reports_condition).then_some(told), reports_condition))
     }
 
-    fn complain(&self, asked: &Asked, volume: &MeasuredVolume, told: &Told) {
+    fn record_abnormal_condition(&self, asked: &PodVolumes, volume: &MeasuredVolume, told: &NodeVolumeStats) {
         let message = format!("Volume {}: {}", volume.name, told.condition.message);
         let (uid, name) = (asked.uid.clone(), asked.name.clone());
         let about = EventSubject::Pod { uid, name, resource_version: String::new() };
@@ -66,7 +66,12 @@ impl VolumeSizes {
     }
 }
 
-fn figures(volume: &MeasuredVolume, at: Wall, told: &Told, can_tell: bool) -> VolumeFigures {
+fn figures(
+    volume: &MeasuredVolume,
+    at: Wall,
+    told: &NodeVolumeStats,
+    reports_condition: bool,
+) -> VolumeFigures {
     let (bytes, inodes) = (told.bytes.unwrap_or_default(), told.inodes.unwrap_or_default());
     VolumeFigures {
         volume: volume.clone(),
@@ -79,7 +84,7 @@ fn figures(volume: &MeasuredVolume, at: Wall, told: &Told, can_tell: bool) -> Vo
             inodes_free: inodes.available,
         },
         used: TreeFigures { bytes: bytes.used, inodes: inodes.used },
-        abnormal: can_tell.then_some(told.condition.abnormal),
+        abnormal: reports_condition.then_some(told.condition.abnormal),
     }
 }
 

@@ -3,8 +3,8 @@
 use std::sync::{Arc, LazyLock};
 
 use decide::event::RuntimeCheck;
-use decide::place::Place;
 use decide::plan::{PlanInputs, PodPlan, plan_pod};
+use decide::sandbox_placement::SandboxPlacement;
 use decide::{Effect, Event, Hint, NodeState, step};
 use model::credentials::PullHistory;
 use model::cri::{Image, NamespaceMode, RuntimeCondition, RuntimeStatus};
@@ -89,7 +89,7 @@ impl Node {
     /// All pods run, and everything about them is known and settled.
     pub fn with(pods: usize) -> Node {
         let mut config = NodeConfig { sources: vec![Source::File], ..NodeConfig::default() };
-        config.setup.capacity.max_pods = 10_000;
+        config.node_object.capacity.max_pods = 10_000;
         let facts = HostFacts { cpus: 64, memory_bytes: 1 << 40, ..HostFacts::default() };
         let mut node = Node {
             state: NodeState::new(config, facts, Wall(START)),
@@ -99,7 +99,7 @@ impl Node {
         };
         node.step(Event::Started);
         node.step(Event::RuntimeChecked(runtime_ready()));
-        node.step(Event::Pods { source: Source::File, pods: node.manifests.clone() });
+        node.step(Event::PodSetDelivered { source: Source::File, pods: node.manifests.clone() });
         node.step(node.relist());
         assert_eq!(node.state.pods.len(), pods);
         for entry in node.state.pods.values() {
@@ -135,7 +135,7 @@ impl Node {
         let pods = self.manifests.len();
         Some(match case {
             Case::Plan => return None,
-            Case::Hint => Event::Hint(Hint::Id(format!("c{}", pods / 2))),
+            Case::Hint => Event::Hint(Hint::ContainerOrSandbox(format!("c{}", pods / 2))),
             Case::Exit => {
                 let mut pod = observed(pods / 2);
                 pod.containers[0].state = ContainerState::Exited;
@@ -157,10 +157,10 @@ impl Node {
             Case::SameRelist => self.relist(),
             Case::Manifest => {
                 self.manifests.push(manifest(pods));
-                Event::Pods { source: Source::File, pods: self.manifests.clone() }
+                Event::PodSetDelivered { source: Source::File, pods: self.manifests.clone() }
             }
             Case::PodComes => Event::PodChanged { source: Source::Api, pod: manifest(pods + 1) },
-            Case::PodGoes => Event::PodGone { source: Source::Api, uid: uid(pods + 1) },
+            Case::PodGoes => Event::PodRemoved { source: Source::Api, uid: uid(pods + 1) },
         })
     }
 
@@ -174,7 +174,7 @@ impl Node {
 
     fn plan(&self) -> PodPlan {
         let entry = &self.state.pods[&uid(self.manifests.len() / 2)];
-        let observed = entry.fresh().expect("a fresh reading");
+        let observed = entry.fresh_observation().expect("a fresh reading");
         plan_pod(&PlanInputs {
             config: &self.state.config,
             facts: &self.state.facts,
@@ -183,7 +183,7 @@ impl Node {
             observed,
             name_holder: None,
             primary_family: self.state.primary_family(),
-            place: Ok(Place::default()),
+            placement: Ok(SandboxPlacement::default()),
             cluster: self.state.objects.as_ref(),
             node: self.state.node.as_deref(),
             now: self.time(),
@@ -193,7 +193,8 @@ impl Node {
     /// That the case was what it says. Callgrind is told its name.
     #[inline(never)]
     pub fn check(&self, case: Case, outcome: &Outcome) {
-        let runs = |effects: &[Effect]| effects.iter().filter(|e| matches!(e, Effect::Run { .. })).count();
+        let runs =
+            |effects: &[Effect]| effects.iter().filter(|e| matches!(e, Effect::RunPlan { .. })).count();
         match (case, outcome) {
             (Case::Plan, Outcome::Plan(plan)) => assert!(plan.stages.is_empty(), "{plan:?}"),
             (Case::Hint, Outcome::Step(effects)) => {
@@ -205,7 +206,7 @@ impl Node {
             (Case::SameReading, Outcome::Step(effects)) => assert!(effects.is_empty(), "{effects:?}"),
             (Case::SameRelist, Outcome::Step(effects)) => assert_eq!(runs(effects), 0),
             (Case::PodGoes, Outcome::Step(effects)) => {
-                assert!(effects.iter().any(|e| matches!(e, Effect::Cancel { .. })), "{effects:?}");
+                assert!(effects.iter().any(|e| matches!(e, Effect::CancelPlan { .. })), "{effects:?}");
             }
             (_, Outcome::Step(effects)) => assert_eq!(runs(effects), 1, "{effects:?}"),
             (_, Outcome::Plan(_)) => panic!("a plan where effects were wanted"),

@@ -400,7 +400,7 @@ fn own_users_on_the_hosts_network_need_the_gate() {
         overlay(&mut pod, "/spec", yaml(&format!("hostUsers: false\nhostNetwork: true\n{more}")));
         let mut pod = model::codec::pod_from_value(pod).unwrap();
         crate::manifest::defaults(&mut pod);
-        let errors = validate_under(&pod, gate).err().unwrap_or_default();
+        let errors = validate_with_gate(&pod, gate).err().unwrap_or_default();
         errors.into_iter().map(|error| error.path.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(validated("", false), ["spec.hostNetwork"]);

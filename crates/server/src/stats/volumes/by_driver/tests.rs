@@ -4,70 +4,82 @@ use std::io;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use model::csi::{Abilities, Amounts, Condition, DriverNode, Expand, Publish, Stage};
+use model::csi::{
+    DriverNodeInfo, NodeExpandCall, NodePublishCall, NodeServiceCapabilities, NodeStageCall, VolumeCondition,
+    VolumeUsage,
+};
 use model::{FullName, PodUid};
-use ports::{CgroupUsage, Depth, EventSink, MachineUsage, PodQuery, PodUsage, UsageReader};
+use ports::{
+    CgroupDetailLevel, CgroupUsage, EventSink, MachineUsage, PodCgroupUsage, PodCgroups, UsageReader,
+};
 use tokio::sync::{Semaphore, mpsc, watch};
 
-use super::super::{FIRST_WAIT, Known, Sizes};
+use super::super::{FIRST_WAIT, VolumeCache, VolumeStatsByPod};
 use super::*;
 
 const PERIOD: Duration = Duration::from_secs(60);
-const CAN: Abilities = Abilities {
-    stage: false,
+const CAN: NodeServiceCapabilities = NodeServiceCapabilities {
+    stage_unstage_volume: false,
     single_node_multi_writer: false,
-    mount_group: false,
-    expand: false,
-    stats: true,
-    condition: true,
+    volume_mount_group: false,
+    expand_volume: false,
+    get_volume_stats: true,
+    volume_condition: true,
 };
 
 /// What the driver does when it is asked.
 #[derive(Clone)]
-enum Mood {
-    Tells(Told),
+enum FakeDriverState {
+    Tells(NodeVolumeStats),
     Refuses,
     /// Until the deadline of a call, as the port has it.
     Hangs,
 }
 
 struct Driver {
-    can: Abilities,
-    mood: watch::Sender<Mood>,
+    can: NodeServiceCapabilities,
+    mood: watch::Sender<FakeDriverState>,
     asked: watch::Sender<Vec<String>>,
 }
 
 #[async_trait]
 impl CsiDrivers for Driver {
-    fn place(&self, _: &str, _: Option<&str>) {}
-    async fn node_info(&self, _: &str) -> Result<DriverNode, CsiError> {
-        Ok(DriverNode::default())
+    fn set_endpoint(&self, _: &str, _: Option<&str>) {}
+    async fn node_get_info(&self, _: &str) -> Result<DriverNodeInfo, CsiError> {
+        Ok(DriverNodeInfo::default())
     }
-    async fn abilities(&self, _: &str) -> Result<Abilities, CsiError> {
+    async fn node_get_capabilities(&self, _: &str) -> Result<NodeServiceCapabilities, CsiError> {
         Ok(self.can)
     }
-    async fn stage(&self, _: &str, _: &Stage) -> Result<(), CsiError> {
+    async fn node_stage_volume(&self, _: &str, _: &NodeStageCall) -> Result<(), CsiError> {
         Ok(())
     }
-    async fn publish(&self, _: &str, _: &Publish) -> Result<(), CsiError> {
+    async fn node_publish_volume(&self, _: &str, _: &NodePublishCall) -> Result<(), CsiError> {
         Ok(())
     }
-    async fn unpublish(&self, _: &str, _: &str, _: &str) -> Result<(), CsiError> {
+    async fn node_unpublish_volume(&self, _: &str, _: &str, _: &str) -> Result<(), CsiError> {
         Ok(())
     }
-    async fn unstage(&self, _: &str, _: &str, _: &str) -> Result<(), CsiError> {
+    async fn node_unstage_volume(&self, _: &str, _: &str, _: &str) -> Result<(), CsiError> {
         Ok(())
     }
-    async fn expand(&self, _: &str, _: &Expand) -> Result<(), CsiError> {
+    async fn node_expand_volume(&self, _: &str, _: &NodeExpandCall) -> Result<(), CsiError> {
         Ok(())
     }
-    async fn tell(&self, driver: &str, handle: &str, path: &str) -> Result<Told, CsiError> {
+    async fn node_get_volume_stats(
+        &self,
+        driver: &str,
+        handle: &str,
+        path: &str,
+    ) -> Result<NodeVolumeStats, CsiError> {
         self.asked.send_modify(|asked| asked.push(format!("{driver} {handle} {path}")));
         let mood = self.mood.borrow().clone();
         match mood {
-            Mood::Tells(told) => Ok(told),
-            Mood::Refuses => Err(CsiError::Rpc { code: "NotFound", message: "no such volume".into() }),
-            Mood::Hangs => {
+            FakeDriverState::Tells(told) => Ok(told),
+            FakeDriverState::Refuses => {
+                Err(CsiError::Rpc { code: "NotFound", message: "no such volume".into() })
+            }
+            FakeDriverState::Hangs => {
                 tokio::time::sleep(2 * PERIOD).await;
                 Err(CsiError::timed_out())
             }
@@ -80,13 +92,13 @@ struct Host;
 
 #[async_trait]
 impl UsageReader for Host {
-    async fn machine(&self, _: Depth) -> io::Result<MachineUsage> {
+    async fn machine(&self, _: CgroupDetailLevel) -> io::Result<MachineUsage> {
         Err(io::Error::other("not read"))
     }
-    async fn cgroups(&self, _: Vec<String>, _: Depth) -> io::Result<Vec<Option<CgroupUsage>>> {
+    async fn cgroups(&self, _: Vec<String>, _: CgroupDetailLevel) -> io::Result<Vec<Option<CgroupUsage>>> {
         Err(io::Error::other("not read"))
     }
-    async fn pods(&self, _: Vec<PodQuery>, _: Depth) -> io::Result<Vec<PodUsage>> {
+    async fn pods(&self, _: Vec<PodCgroups>, _: CgroupDetailLevel) -> io::Result<Vec<PodCgroupUsage>> {
         Err(io::Error::other("not read"))
     }
     async fn cgroup_start(&self, _: &str) -> Option<Wall> {
@@ -120,7 +132,7 @@ struct Scene {
     events: mpsc::UnboundedReceiver<(EventSubject, ApiEvent)>,
 }
 
-fn scene(can: Abilities, health: bool, mood: Mood) -> Scene {
+fn scene(can: NodeServiceCapabilities, health: bool, mood: FakeDriverState) -> Scene {
     let (told, events) = mpsc::unbounded_channel();
     let driver = Driver { can, mood: watch::Sender::new(mood), asked: watch::Sender::default() };
     let driver = Arc::new(driver);
@@ -132,8 +144,8 @@ fn scene(can: Abilities, health: bool, mood: Mood) -> Scene {
         metrics: crate::testing::metrics(),
         period: Some(PERIOD),
         health,
-        known: watch::Sender::new(Known::default()),
-        places: Semaphore::new(1),
+        known: watch::Sender::new(VolumeCache::default()),
+        measurement_slots: Semaphore::new(1),
     };
     Scene { driver, sizes: Arc::new(sizes), events }
 }
@@ -150,27 +162,27 @@ fn volume(name: &str, of_driver: bool) -> MeasuredVolume {
     }
 }
 
-fn pod(uid: &str, volumes: Vec<MeasuredVolume>) -> Asked {
+fn pod(uid: &str, volumes: Vec<MeasuredVolume>) -> PodVolumes {
     let name = FullName { namespace: "ns".into(), name: "web".into() };
-    Asked { uid: PodUid::new(uid), name, volumes }
+    PodVolumes { uid: PodUid::new(uid), name, volumes }
 }
 
-fn told(abnormal: bool) -> Told {
-    Told {
-        bytes: Some(Amounts { total: 100, used: 40, available: 60 }),
-        inodes: Some(Amounts { total: 10, used: 4, available: 6 }),
-        condition: Condition { abnormal, message: "torn".into() },
+fn told(abnormal: bool) -> NodeVolumeStats {
+    NodeVolumeStats {
+        bytes: Some(VolumeUsage { total: 100, used: 40, available: 60 }),
+        inodes: Some(VolumeUsage { total: 10, used: 4, available: 6 }),
+        condition: VolumeCondition { abnormal, message: "torn".into() },
     }
 }
 
-fn names(sizes: &Sizes, uid: &str) -> Vec<String> {
+fn names(sizes: &VolumeStatsByPod, uid: &str) -> Vec<String> {
     let of_pod = sizes.get(&PodUid::new(uid)).cloned().unwrap_or_default();
     of_pod.iter().map(|one| one.volume.name.clone()).collect()
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_drivers_figures_are_told_and_not_asked_for_again_within_the_period() {
-    let scene = scene(CAN, false, Mood::Tells(told(true)));
+    let scene = scene(CAN, false, FakeDriverState::Tells(told(true)));
     let asked = || vec![pod("u", vec![volume("data", true)])];
     let found = scene.sizes.of(asked()).await;
     let one = &found[&PodUid::new("u")][0];
@@ -192,21 +204,22 @@ async fn the_drivers_figures_are_told_and_not_asked_for_again_within_the_period(
 
 #[tokio::test(start_paused = true)]
 async fn who_tells_what() {
-    let empty = |abnormal| Told { bytes: None, inodes: None, ..told(abnormal) };
+    let empty = |abnormal| NodeVolumeStats { bytes: None, inodes: None, ..told(abnormal) };
     // What the driver can, the gate, what it says; whether there are figures, what is told of health, and an event.
-    for (stats, condition, health, mood, figures, abnormal, event) in [
-        (false, true, true, Mood::Tells(told(true)), false, None, false),
-        (true, false, true, Mood::Tells(told(true)), true, None, false),
-        (true, true, false, Mood::Tells(told(true)), true, None, false),
-        (true, true, true, Mood::Tells(told(false)), true, Some(false), false),
-        (true, true, true, Mood::Tells(told(true)), true, Some(true), true),
-        (true, false, true, Mood::Tells(empty(true)), false, None, false),
-        (true, true, true, Mood::Tells(empty(true)), true, Some(true), true),
-        (true, true, true, Mood::Refuses, false, None, false),
+    for (get_volume_stats, volume_condition, health, mood, figures, abnormal, event) in [
+        (false, true, true, FakeDriverState::Tells(told(true)), false, None, false),
+        (true, false, true, FakeDriverState::Tells(told(true)), true, None, false),
+        (true, true, false, FakeDriverState::Tells(told(true)), true, None, false),
+        (true, true, true, FakeDriverState::Tells(told(false)), true, Some(false), false),
+        (true, true, true, FakeDriverState::Tells(told(true)), true, Some(true), true),
+        (true, false, true, FakeDriverState::Tells(empty(true)), false, None, false),
+        (true, true, true, FakeDriverState::Tells(empty(true)), true, Some(true), true),
+        (true, true, true, FakeDriverState::Refuses, false, None, false),
     ] {
-        let mut scene = scene(Abilities { stats, condition, ..CAN }, health, mood);
+        let mut scene =
+            scene(NodeServiceCapabilities { get_volume_stats, volume_condition, ..CAN }, health, mood);
         let found = scene.sizes.of(vec![pod("u", vec![volume("data", true)])]).await;
-        let case = (stats, condition, health);
+        let case = (get_volume_stats, volume_condition, health);
         assert_eq!(names(&found, "u").len(), usize::from(figures), "{case:?}");
         let one = found.get(&PodUid::new("u")).and_then(|of_pod| of_pod.first());
         assert_eq!(one.and_then(|one| one.abnormal), abnormal, "{case:?}");
@@ -221,7 +234,7 @@ async fn who_tells_what() {
 
 #[tokio::test(start_paused = true)]
 async fn a_driver_that_hangs_holds_up_one_answer_for_a_moment_and_nothing_else() {
-    let scene = scene(CAN, false, Mood::Hangs);
+    let scene = scene(CAN, false, FakeDriverState::Hangs);
     let asked = || {
         let stuck = pod("u", vec![volume("files", false), volume("data", true)]);
         vec![stuck, pod("other", vec![volume("files", false)])]
@@ -243,16 +256,16 @@ async fn a_driver_that_hangs_holds_up_one_answer_for_a_moment_and_nothing_else()
 
 #[tokio::test(start_paused = true)]
 async fn figures_stay_while_a_driver_hangs_and_go_when_it_refuses() {
-    let scene = scene(CAN, false, Mood::Tells(told(false)));
+    let scene = scene(CAN, false, FakeDriverState::Tells(told(false)));
     let asked = || vec![pod("u", vec![volume("data", true)])];
     assert_eq!(names(&scene.sizes.of(asked()).await, "u"), ["data"]);
-    scene.driver.mood.send_replace(Mood::Hangs);
+    scene.driver.mood.send_replace(FakeDriverState::Hangs);
     // Past the period, while the call is at work, and after its deadline.
     for _ in 0..4 {
         tokio::time::sleep(PERIOD).await;
         assert_eq!(names(&scene.sizes.of(asked()).await, "u"), ["data"]);
     }
-    scene.driver.mood.send_replace(Mood::Refuses);
+    scene.driver.mood.send_replace(FakeDriverState::Refuses);
     tokio::time::sleep(3 * PERIOD).await;
     scene.sizes.of(asked()).await;
     tokio::time::sleep(Duration::from_secs(1)).await;

@@ -1,0 +1,99 @@
+//! Whether a volume has to be staged anew because a pod wants it with another SELinux label.
+//!
+//! ```text
+//!   staged with this label, or nothing staged ──> Fits
+//!   staged with another ──> another pod has it ──> Waits, until that pod has let go of it
+//!                       ├─> this pod has it ─────> Fits: it may be running on it
+//!                       └─> nobody has it ───────> Anew
+//! ```
+
+use model::PodUid;
+
+/// A record of the volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LabelRecord<'a> {
+    /// `None`: of the node, by whom it is staged.
+    pub pod: Option<&'a PodUid>,
+    pub label: &'a str,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LabelCheck {
+    Usable,
+    /// What is staged has to be unstaged first.
+    UnstageFirst,
+    UsedByOtherPod {
+        message: String,
+    },
+}
+
+/// Without a look at the records. `staged`: with which label this agent has staged it. One that an earlier agent may have
+/// staged serves a pod without a label as it is.
+pub fn labels_may_differ(staged: Option<&str>, wanted: &str) -> bool {
+    staged.map_or(!wanted.is_empty(), |label| label != wanted)
+}
+
+/// `records`: all there are of the volume, which `own` wants.
+pub fn check_staged_label<'a>(
+    own: &PodUid,
+    wanted: &str,
+    records: impl Iterator<Item = LabelRecord<'a>> + Clone,
+) -> LabelCheck {
+    if !records.clone().any(|record| record.pod.is_none() && record.label != wanted) {
+        return LabelCheck::Usable;
+    }
+    let mut users = records.filter_map(|record| record.pod);
+    match (users.clone().find(|user| *user != own), users.next()) {
+        (Some(user), _) => LabelCheck::UsedByOtherPod {
+            message: format!("pod {user} has the volume with another SELinux label"),
+        },
+        (None, Some(_)) => LabelCheck::Usable,
+        (None, None) => LabelCheck::UnstageFirst,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_looked_at_when_they_may_tell_something() {
+        let check = |staged: Option<&str>, wanted: &str, expect: bool| {
+            assert_eq!(labels_may_differ(staged, wanted), expect, "{staged:?} {wanted:?}");
+        };
+        check(None, "", false);
+        check(None, "one", true);
+        check(Some(""), "", false);
+        check(Some(""), "one", true);
+        check(Some("one"), "one", false);
+        check(Some("one"), "", true);
+        check(Some("one"), "two", true);
+    }
+
+    #[test]
+    fn a_mount_is_made_anew_when_nobody_has_it() {
+        let (a, b, own) = (PodUid::new("a"), PodUid::new("b"), PodUid::new("own"));
+        let check = |wanted: &str, records: &[(Option<&PodUid>, &str)], expect: LabelCheck| {
+            let all = records.iter().map(|(pod, label)| LabelRecord { pod: *pod, label });
+            assert_eq!(
+                check_staged_label(&PodUid::new("own"), wanted, all),
+                expect,
+                "{wanted:?} {records:?}"
+            );
+        };
+        let waits_for = |pod: &str| {
+            let message = format!("pod {pod} has the volume with another SELinux label");
+            LabelCheck::UsedByOtherPod { message }
+        };
+        check("one", &[], LabelCheck::Usable);
+        check("one", &[(None, "one")], LabelCheck::Usable);
+        check("one", &[(None, "one"), (Some(&a), "one")], LabelCheck::Usable);
+        check("one", &[(Some(&a), "two")], LabelCheck::Usable);
+        check("one", &[(None, "two")], LabelCheck::UnstageFirst);
+        check("", &[(None, "two")], LabelCheck::UnstageFirst);
+        check("one", &[(None, ""), (Some(&a), "")], waits_for("a"));
+        check("one", &[(None, "two"), (Some(&b), "two"), (Some(&a), "two")], waits_for("b"));
+        check("one", &[(None, ""), (Some(&own), "")], LabelCheck::Usable);
+        check("one", &[(None, ""), (Some(&own), ""), (Some(&a), "")], waits_for("a"));
+    }
+}

@@ -1,0 +1,399 @@
+//! What the runtime itself has said of a pod: readings that were believed, and answers to calls. A reading that
+//! contradicts this is not acted on before another one, begun a while later, says so too.
+//!
+//! ```text
+//!   reading ──> shows what was there, and nothing that was removed ──> believed
+//!      ^   └──> contradicts ──> doubted ──> read again after DOUBT ──┐
+//!      │                                                            │
+//!      └── shows it after all: believed      contradicts still, by the same: believed
+//! ```
+//! One that contradicts by something else is no confirmation, and doubted anew: a runtime that is about to load what it has
+//! shows a little more each time.
+//!
+//! A list may lack a container because somebody else removed it, or the runtime lost it. Or because the list was
+//! incomplete, or older than the runtime's own answers: whoever starts the container again then has it twice. The first
+//! is rare and does not hurry; so it waits until it is certain.
+//!
+//! A runtime may also contradict itself for good: it answers that it removed something, and lists it for ever. That is
+//! doubted once. From then on it is known ([`ObservationGuard::retry_removal`]): no reading is doubted because of it, and its removal
+//! is tried ever more rarely. A pod whose doubts are confirmed again and again is doubted for ever longer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use model::Mono;
+use model::observed::{ContainerState, ObservedPod};
+
+use crate::effect::{Action, Stage};
+use crate::state::{PodEntry, PodObservation};
+
+/// How much later than a reading that is doubted another one has to begin in order to be believed.
+pub const CONFIRM_DELAY: Duration = Duration::from_secs(1);
+
+/// The same for a pod whose last doubts were all confirmed: twice as long each time, up to this.
+pub const MAX_CONFIRM_DELAY: Duration = Duration::from_secs(300);
+
+/// After this long without a confirmed doubt, the next one is as short as the first.
+const CONFIRMED_RESET_AFTER: Duration = Duration::from_secs(600);
+
+/// So often; then whatever is shown is believed.
+pub const MAX_CONTRADICTIONS: u32 = 5;
+
+/// When the removal of something that the runtime lists although it said to have removed it is tried again: four times as
+/// late each time.
+const REMOVAL_INITIAL: Duration = Duration::from_secs(10);
+const REMOVAL_MAX: Duration = Duration::from_secs(600);
+
+fn removal_delay(times: u32) -> Duration {
+    (REMOVAL_INITIAL * 4_u32.pow(times.saturating_sub(1).min(6))).min(REMOVAL_MAX)
+}
+
+/// Readings that were not believed.
+#[derive(Clone, Debug)]
+struct Contradiction {
+    since: Mono,
+    /// What spoke against them.
+    what: Vec<String>,
+    /// How many different ones there were.
+    times: u32,
+    /// How much later a reading has to begin in order to be believed.
+    wait: Duration,
+}
+
+/// Something that the runtime said to have removed, and lists.
+#[derive(Clone, Debug)]
+struct StillListed {
+    /// How many times it was removed without effect.
+    times: u32,
+    retry_at: Mono,
+}
+
+/// Of one pod.
+#[derive(Clone, Debug, Default)]
+pub struct ObservationGuard {
+    /// Containers and sandboxes that were started by the runtime's own answers, and when it said so.
+    started: BTreeMap<String, Mono>,
+    /// The same of those that were removed.
+    removed: BTreeMap<String, Mono>,
+    /// Whatever it was asked to remove by plans that have ended, however it answered.
+    removal_requested: BTreeSet<String>,
+    contradiction: Option<Contradiction>,
+    still_listed: BTreeMap<String, StillListed>,
+    /// How many doubts in a row ended because a later reading said the same, and when the last of them did.
+    confirmed: (u32, Mono),
+}
+
+impl ObservationGuard {
+    pub fn record_started(&mut self, id: &str, now: Mono) {
+        self.started.insert(id.to_owned(), now);
+    }
+
+    pub fn record_removed(&mut self, id: &str, now: Mono) {
+        self.started.remove(id);
+        self.removed.insert(id.to_owned(), now);
+    }
+
+    /// A plan has ended that may have removed something.
+    pub fn record_plan_ended(&mut self, stages: &[Stage]) {
+        self.removal_requested.extend(removals(stages).map(str::to_owned));
+    }
+
+    /// It has nothing to say about a reading that shows what the one before showed.
+    pub fn expects_nothing(&self) -> bool {
+        self.started.is_empty() && self.removed.is_empty()
+    }
+
+    pub fn has_contradiction(&self) -> bool {
+        self.contradiction.is_some()
+    }
+
+    /// Whether just this is doubted already.
+    pub fn has_same_contradiction(&self, what: &[String]) -> bool {
+        self.contradiction.as_ref().is_some_and(|doubt| doubt.what == what)
+    }
+
+    /// When a reading has to begin that can end the doubt.
+    pub fn confirm_at(&self) -> Option<Mono> {
+        self.contradiction.as_ref().map(|doubt| doubt.since.plus(doubt.wait))
+    }
+
+    /// When the removal of this may be tried again. `None`: nothing speaks against trying it now.
+    pub fn retry_removal(&self, id: &str) -> Option<Mono> {
+        self.still_listed.get(id).map(|listed| listed.retry_at)
+    }
+
+    /// Whether anything is listed although the runtime said to have removed it.
+    pub fn has_still_listed(&self) -> bool {
+        !self.still_listed.is_empty()
+    }
+
+    /// A reading that began then is believed. `fresh`: nothing of ours has changed the runtime since. Gives the ids that the
+    /// runtime is found to list although it said to have removed them.
+    pub fn accept_observation(
+        &mut self,
+        at: Mono,
+        now: Mono,
+        fresh: bool,
+        seen: &ObservedPod,
+    ) -> Vec<String> {
+        self.contradiction = None;
+        let found = match self.removed.is_empty() && self.still_listed.is_empty() {
+            true => Vec::new(),
+            false => self.find_still_listed(at, now, &shown_ids(seen)),
+        };
+        self.started.retain(|_, since| *since > at);
+        self.removed.retain(|_, since| *since > at);
+        if fresh {
+            self.removal_requested.clear();
+        }
+        found
+    }
+
+    fn find_still_listed(&mut self, at: Mono, now: Mono, shown: &BTreeSet<&str>) -> Vec<String> {
+        self.still_listed.retain(|id, _| shown.contains(id.as_str()));
+        let mut found = Vec::new();
+        let removed = self.removed.iter().filter(|(_, since)| **since <= at).map(|(id, _)| id);
+        for id in removed.filter(|id| shown.contains(id.as_str())) {
+            let times = self.still_listed.get(id).map_or(0, |listed| listed.times) + 1;
+            if times == 1 {
+                found.push(id.clone());
+            }
+            let retry_at = now.plus(removal_delay(times));
+            self.still_listed.insert(id.clone(), StillListed { times, retry_at });
+        }
+        found
+    }
+
+    /// A reading that contradicts by this comes: whether it has to be confirmed first.
+    pub fn needs_confirmation(&mut self, what: &[String], at: Mono, now: Mono) -> bool {
+        let wait = self.confirm_delay(now);
+        let new = |times: u32| Contradiction { since: now, what: what.to_vec(), times, wait };
+        let doubt = self.contradiction.get_or_insert_with(|| new(1));
+        if doubt.what != what && doubt.times < MAX_CONTRADICTIONS {
+            *doubt = new(doubt.times + 1);
+        }
+        let doubted = at < doubt.since.plus(doubt.wait);
+        if !doubted {
+            self.confirmed = (self.confirmed_lately(now) + 1, now);
+        }
+        doubted
+    }
+
+    fn confirmed_lately(&self, now: Mono) -> u32 {
+        let (times, last) = self.confirmed;
+        if now.since(last) < CONFIRMED_RESET_AFTER { times } else { 0 }
+    }
+
+    fn confirm_delay(&self, now: Mono) -> Duration {
+        (CONFIRM_DELAY * (1 << self.confirmed_lately(now).min(10))).min(MAX_CONFIRM_DELAY)
+    }
+}
+
+/// Ids of all that a reading shows of a pod.
+pub fn shown_ids(pod: &ObservedPod) -> BTreeSet<&str> {
+    let sandboxes = pod.sandboxes.iter().map(|sandbox| sandbox.id.as_str());
+    sandboxes.chain(pod.containers.iter().map(|container| container.id.as_str())).collect()
+}
+
+/// Whether this does nothing but remove again what the runtime said to have removed.
+pub fn only_retries_removals(witness: &ObservationGuard, stages: &[Stage]) -> bool {
+    let actions = stages.iter().flat_map(|stage| &stage.actions).count();
+    let retried = removals(stages).filter(|id| witness.still_listed.contains_key(*id)).count();
+    actions > 0 && actions == retried
+}
+
+fn removals(stages: &[Stage]) -> impl Iterator<Item = &str> {
+    stages.iter().flat_map(|stage| &stage.actions).filter_map(|action| match action {
+        Action::RemoveContainer { id, .. } => Some(id.as_str()),
+        Action::RemoveSandbox { id } => Some(id.as_str()),
+        _ => None,
+    })
+}
+
+/// What a reading that began then has to show, in words.
+pub fn expected(entry: &PodEntry, at: Mono) -> BTreeMap<&str, &'static str> {
+    let witness = &entry.observation_guard;
+    let planned: BTreeSet<&str> = entry.plan.iter().flat_map(|plan| removals(&plan.stages)).collect();
+    let leaves = |id: &str| planned.contains(id) || witness.removal_requested.contains(id);
+    let known = entry.observed.as_ref().filter(|known| known.at < at).map(|PodObservation { pod, .. }| pod);
+    let sandboxes = known.iter().flat_map(|pod| &pod.sandboxes).map(|s| (s.id.as_str(), "sandbox"));
+    let containers = known.iter().flat_map(|pod| &pod.containers);
+    let containers =
+        containers.filter(|c| !leaves(c.sandbox_id.as_str())).map(|c| (c.id.as_str(), "container"));
+    let started = witness.started.iter().filter(|(_, since)| **since <= at);
+    let started = started.map(|(id, _)| (id.as_str(), "started"));
+    sandboxes.chain(containers).chain(started).filter(|(id, _)| !leaves(id)).collect()
+}
+
+/// All that speaks against a reading that began then.
+pub fn contradictions(entry: &PodEntry, at: Mono, seen: &ObservedPod) -> Vec<String> {
+    let shown = shown_ids(seen);
+    let lacks =
+        expected(entry, at).into_iter().filter(|(id, _)| !shown.contains(id)).map(|(id, what)| match what {
+            "started" => format!("{id} is not listed although the runtime confirmed its start"),
+            what => format!("{what} {id} is no longer listed, and nobody removed it"),
+        });
+    let removed = entry.observation_guard.removed.iter().filter(|(_, since)| **since <= at);
+    let known = &entry.observation_guard.still_listed;
+    let removed = removed.filter(|(id, _)| shown.contains(id.as_str()) && !known.contains_key(*id));
+    let removed = removed.map(|(id, _)| format!("{id} is listed although the runtime confirmed its removal"));
+    let unstarted =
+        |id: &str| seen.containers.iter().any(|c| c.id.as_str() == id && c.state == ContainerState::Created);
+    let late = entry
+        .observation_guard
+        .started
+        .iter()
+        .filter(|(_, since)| **since <= at)
+        .filter(|(id, _)| unstarted(id));
+    let late =
+        late.map(|(id, _)| format!("{id} is listed as not started although the runtime confirmed its start"));
+    lacks.chain(removed).chain(late).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use model::pod::{PodView, Source};
+
+    use super::*;
+    use crate::plan::tests::words::{api_pod, at, observed};
+
+    const KNOWN: &str = "s0 ready; c#0 running";
+
+    fn nothing() -> ObservedPod {
+        observed("p", "", at(0.0))
+    }
+
+    /// A pod of which a reading that began at second 1 was believed.
+    fn entry() -> PodEntry {
+        let mut entry = PodEntry::new(PodView::new(api_pod("p", ""), Source::Api));
+        let pod = Arc::new(observed("p", KNOWN, at(1.0)));
+        entry.observed = Some(PodObservation { at: at(1.0).mono, pod });
+        entry
+    }
+
+    #[test]
+    fn what_speaks_against_a_reading() {
+        let check = |told: fn(&mut ObservationGuard), (began, shows): (f64, &str), expect: Option<&str>| {
+            let mut entry = entry();
+            told(&mut entry.observation_guard);
+            let found = contradictions(&entry, at(began).mono, &observed("p", shows, at(began)));
+            assert_eq!(found, Vec::from_iter(expect), "{shows} at {began}");
+        };
+        let nothing: fn(&mut ObservationGuard) = |_| {};
+        check(nothing, (2.0, KNOWN), None);
+        check(nothing, (2.0, "s0 dead; c#0 exit(1); c#1 running"), None);
+        let lacks = "container c#0 is no longer listed, and nobody removed it";
+        check(nothing, (2.0, "s0 ready"), Some(lacks));
+        check(nothing, (2.0, "c#0 running"), Some("sandbox s0 is no longer listed, and nobody removed it"));
+        // It is no older than what is known.
+        check(nothing, (1.0, "s0 ready"), None);
+        let started: fn(&mut ObservationGuard) = |w| w.record_started("c#1", at(3.0).mono);
+        let lacks = "c#1 is not listed although the runtime confirmed its start";
+        check(started, (3.0, KNOWN), Some(lacks));
+        check(started, (2.0, KNOWN), None);
+        let late = "c#1 is listed as not started although the runtime confirmed its start";
+        check(started, (4.0, "s0 ready; c#0 running; c#1 created"), Some(late));
+        check(started, (4.0, "s0 ready; c#0 running; c#1 exit(0)"), None);
+        let removed: fn(&mut ObservationGuard) = |w| {
+            w.record_removed("c#0", at(3.0).mono);
+            w.removal_requested.insert("c#0".into());
+        };
+        check(removed, (3.0, "s0 ready"), None);
+        let shows = "c#0 is listed although the runtime confirmed its removal";
+        check(removed, (3.0, KNOWN), Some(shows));
+        check(removed, (2.0, KNOWN), None);
+        // With a sandbox go its containers, whether or not the call was answered.
+        check(|w| w.removal_requested.extend(["s0".to_owned()]), (2.0, ""), None);
+    }
+
+    #[test]
+    fn a_doubt_ends_with_the_first_reading_that_agrees_or_with_a_later_one_that_does_not() {
+        let mut witness = ObservationGuard::default();
+        let mono = |seconds: f64| at(seconds).mono;
+        let lacks = |ids: &[&str]| Vec::from_iter(ids.iter().map(|id| format!("it lacks {id}")));
+        let a = lacks(&["a"]);
+        assert!(witness.needs_confirmation(&a, mono(2.0), mono(5.0)) && witness.has_contradiction());
+        assert!(witness.needs_confirmation(&a, mono(5.9), mono(6.0)), "begun too soon after the doubt");
+        assert!(!witness.needs_confirmation(&a, mono(6.0), mono(6.1)));
+        witness.record_started("c#1", mono(7.0));
+        witness.removal_requested.insert("c#0".into());
+        witness.accept_observation(mono(6.0), mono(6.1), false, &nothing());
+        assert!(
+            !witness.has_contradiction()
+                && witness.started.len() == 1
+                && witness.removal_requested.len() == 1
+        );
+        witness.accept_observation(mono(7.0), mono(7.1), true, &nothing());
+        assert!(witness.started.is_empty() && witness.removal_requested.is_empty());
+    }
+
+    #[test]
+    fn another_contradiction_is_no_confirmation() {
+        let mut witness = ObservationGuard::default();
+        let mono = |seconds: f64| at(seconds).mono;
+        let lacks = |ids: &[&str]| Vec::from_iter(ids.iter().map(|id| format!("it lacks {id}")));
+        assert!(witness.needs_confirmation(&lacks(&["a", "b"]), mono(1.0), mono(1.0)));
+        assert!(
+            witness.needs_confirmation(&lacks(&["b"]), mono(2.0), mono(2.0)),
+            "one of them is there by now"
+        );
+        assert!(!witness.needs_confirmation(&lacks(&["b"]), mono(3.0), mono(3.0)), "and the other is gone");
+        // It has an end.
+        let mut witness = ObservationGuard::default();
+        let different = |n: u32| lacks(&[&n.to_string()]);
+        let doubted = (0..).take_while(|n| {
+            let now = mono(f64::from(*n));
+            witness.needs_confirmation(&different(*n), now, now)
+        });
+        assert_eq!(doubted.count() as u32, MAX_CONTRADICTIONS);
+    }
+
+    #[test]
+    fn a_pod_whose_doubts_are_confirmed_again_and_again_is_doubted_for_longer() {
+        let mut witness = ObservationGuard::default();
+        let mono = |seconds: f64| at(seconds).mono;
+        let mut now = 0.0;
+        let mut waits = Vec::new();
+        for number in 0..12 {
+            let what = [format!("it lacks {number}")];
+            assert!(witness.needs_confirmation(&what, mono(now), mono(now)));
+            let until = witness.confirm_at().expect("a doubt");
+            waits.push(until.since(mono(now)).as_secs());
+            now += until.since(mono(now)).as_secs_f64();
+            assert!(!witness.needs_confirmation(&what, mono(now), mono(now)));
+            witness.accept_observation(mono(now), mono(now), true, &nothing());
+        }
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]);
+        // It is forgotten after a while.
+        now += 600.0;
+        assert!(witness.needs_confirmation(&["it lacks x".to_owned()], mono(now), mono(now)));
+        assert_eq!(witness.confirm_at(), Some(mono(now + 1.0)));
+    }
+
+    #[test]
+    fn what_is_listed_although_it_was_removed_is_doubted_once_and_removed_ever_more_rarely() {
+        let mut entry = entry();
+        let shows = observed("p", KNOWN, at(1.0));
+        let mut now = 2.0;
+        let mut waits = Vec::new();
+        for time in 0..6 {
+            let mono = at(now).mono;
+            entry.observation_guard.record_removed("c#0", mono);
+            entry.observation_guard.removal_requested.insert("c#0".into());
+            let against = contradictions(&entry, mono, &shows);
+            assert_eq!(against.is_empty(), time > 0, "{against:?}");
+            let found = entry.observation_guard.accept_observation(mono, mono, true, &shows);
+            assert_eq!(found, if time == 0 { vec!["c#0".to_owned()] } else { Vec::new() });
+            let retry = entry.observation_guard.retry_removal("c#0").expect("a retry").since(mono).as_secs();
+            waits.push(retry);
+            now += retry as f64;
+        }
+        assert_eq!(waits, [10, 40, 160, 600, 600, 600]);
+        // It is gone after all.
+        let gone = observed("p", "s0 ready", at(now));
+        entry.observation_guard.accept_observation(at(now).mono, at(now).mono, true, &gone);
+        assert_eq!(entry.observation_guard.retry_removal("c#0"), None);
+    }
+}

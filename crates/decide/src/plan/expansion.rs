@@ -1,0 +1,62 @@
+//! Volumes that are larger behind their claims than on this node: their drivers make them larger here too, before the
+//! pod starts or under it.
+
+use model::ApiEvent;
+use model::why::Cause;
+
+use super::volumes::inputs_of;
+use super::{PlanInputs, PlanNote, PodPlan};
+use crate::effect::Action;
+use crate::volumes;
+
+const STEP: &str = "expand volume";
+
+/// What is done about those of a pod that runs.
+pub(super) fn online(inputs: &PlanInputs, plan: &mut PodPlan) -> Vec<Action> {
+    plan_expansions(inputs, plan, true, |_| true).0
+}
+
+/// What has to be done before the pod starts, after its volumes are set up, and whether that is all. `ready`: it is set
+/// up then.
+pub(super) fn before_start(
+    inputs: &PlanInputs,
+    plan: &mut PodPlan,
+    ready: impl Fn(&str) -> bool,
+) -> (Vec<Action>, bool) {
+    plan_expansions(inputs, plan, false, ready)
+}
+
+fn plan_expansions(
+    inputs: &PlanInputs,
+    plan: &mut PodPlan,
+    online: bool,
+    ready: impl Fn(&str) -> bool,
+) -> (Vec<Action>, bool) {
+    let (mut actions, mut all) = (Vec::new(), true);
+    if !volumes::may_use_csi_drivers(&inputs.entry.view) {
+        return (actions, all);
+    }
+    let ledger = &inputs.entry.ledger;
+    let found = volumes::expansion::volume_expansions(&inputs_of(inputs), &ledger.volume_sizes, online);
+    for (volume, size) in found.first_seen.into_iter().filter(|(name, _)| ready(name)) {
+        plan.notes.push(PlanNote::VolumeSize { volume, size });
+    }
+    for (spec_name, claim) in found.read_only.into_iter().filter(|_| !online) {
+        let text = format!(
+            "MountVolume.NodeExpandVolume failed for volume {spec_name:?} requested read-only file system"
+        );
+        let key = format!("read-only growth of {}", claim.name);
+        plan.announce(key, ApiEvent::warning("FileSystemResizeFailed", text));
+    }
+    for (volume, expansion) in found.growing.into_iter().filter(|(volume, _)| ready(&volume.name)) {
+        match ledger.expand_retry.get(&volume.name).filter(|retry| retry.at > inputs.now.mono) {
+            Some(retry) => {
+                let message = retry.message.clone();
+                plan.because(None, Cause::StepFailed { step: STEP.into(), message }, Some(retry.at));
+                all = false;
+            }
+            None => actions.push(Action::ExpandVolume { volume, expansion: Box::new(expansion) }),
+        }
+    }
+    (actions, all)
+}

@@ -1,0 +1,125 @@
+//! All containers of a pod start over: a rule of one of them asked for it when that one ended.
+//!
+//! ```text
+//!   the one that asked backs off ──> stop who runs ──> remove the others ──> remove who asked
+//! ```
+//! Logs stay, and so do sandbox and volumes. Who asked goes last: until then it tells, whoever looks and whatever was
+//! forgotten, that the others are to go. When nothing is left, the pod is one that was never started, and starts.
+
+use model::Mono;
+use model::observed::{ContainerState, ObservedContainer};
+use model::pod::{ContainerKind, is_sidecar};
+use model::why::Cause;
+
+use super::{PlanInputs, PlanNote, PodPlan, stop, sync};
+use crate::effect::{Action, Stage};
+use crate::restart;
+
+/// Whether a restart of all is due.
+pub(super) enum RestartAll {
+    No,
+    /// Not before this; the pod is looked after meanwhile.
+    Later(Mono),
+    Plan(PodPlan),
+}
+
+pub(super) fn plan(inputs: &PlanInputs) -> RestartAll {
+    let entry = inputs.entry;
+    let said = restart::status_says_restarting_all(&entry.view, entry.status.as_deref());
+    if !entry.ledger.restarting_all_containers && !said && asking(inputs).next().is_none() {
+        return RestartAll::No;
+    }
+    let groups = in_order(inputs);
+    if groups.iter().all(Vec::is_empty) {
+        return RestartAll::No;
+    }
+    let mut plan = PodPlan::default();
+    if !entry.ledger.restarting_all_containers {
+        match restart_all_back_off(inputs, &mut plan) {
+            RestartAllBackOff::No => {}
+            RestartAllBackOff::OthersGoOn => return plan.wake_at.map_or(RestartAll::No, RestartAll::Later),
+            RestartAllBackOff::AllWait => return RestartAll::Plan(plan),
+        }
+    }
+    if stop::must_wait_to_stop(inputs, &mut plan) {
+        return RestartAll::Plan(plan);
+    }
+    plan.because(None, Cause::RestartingAll, None);
+    let alive = groups.iter().flatten().filter(|c| is_alive(c));
+    let stops = alive.map(|c| {
+        stop::announce_one(inputs, c, &mut plan);
+        stop::stop_at_once(inputs, c)
+    });
+    plan.stages = vec![Stage::stop_on_failure(stops.collect())];
+    plan.stages
+        .extend(groups.iter().map(|group| Stage::stop_on_failure(group.iter().map(|c| remove(c)).collect())));
+    plan.notes.push(PlanNote::RestartAllBegins);
+    RestartAll::Plan(plan)
+}
+
+/// Newest instances that ended in a way for which all are restarted. One that was killed to be started again did not
+/// end by itself: its rules have no say.
+fn asking<'a>(inputs: &'a PlanInputs) -> impl Iterator<Item = &'a ObservedContainer> {
+    let entry = inputs.entry;
+    let newest = |c: &&ObservedContainer| inputs.observed.newest(&c.name).is_some_and(|n| n.id == c.id);
+    let forced = |c: &&ObservedContainer| entry.ledger.must_restart.contains_key(&c.name);
+    let asks = |c: &&ObservedContainer| restart::triggers_restart_of_all(&entry.view, c);
+    let counts = move |c: &&ObservedContainer| !is_removed(inputs, c) && newest(c) && !forced(c) && asks(c);
+    inputs.observed.containers.iter().filter(counts)
+}
+
+/// It has ended, and the runtime said to have removed it. That it is still listed must not hold up the others.
+fn is_removed(inputs: &PlanInputs, container: &ObservedContainer) -> bool {
+    !is_alive(container) && inputs.entry.observation_guard.retry_removal(container.id.as_str()).is_some()
+}
+
+fn is_alive(container: &ObservedContainer) -> bool {
+    matches!(container.state, ContainerState::Running | ContainerState::Unknown)
+}
+
+/// Without its log: that of the next instance has the next number.
+fn remove(container: &ObservedContainer) -> Action {
+    Action::RemoveContainer { id: container.id.clone(), name: container.name.clone(), log: None }
+}
+
+/// Regular ones, init ones, then those of both kinds that asked.
+fn in_order<'a>(inputs: &'a PlanInputs) -> [Vec<&'a ObservedContainer>; 4] {
+    let view = &inputs.entry.view;
+    let mut groups: [Vec<&ObservedContainer>; 4] = Default::default();
+    for container in inputs.observed.containers.iter().filter(|c| !is_removed(inputs, c)) {
+        let place = match view.container(&container.name) {
+            Some((ContainerKind::Regular, _)) => 0,
+            Some((ContainerKind::Init, _)) => 1,
+            Some((ContainerKind::Ephemeral, _)) | None => continue,
+        };
+        let last = if restart::triggers_restart_of_all(view, container) { 2 } else { 0 };
+        groups[place + last].push(container);
+    }
+    groups
+}
+
+enum RestartAllBackOff {
+    No,
+    /// The others run meanwhile.
+    OthersGoOn,
+    /// The others could not begin before it has ended well, which it has not.
+    AllWait,
+}
+
+/// Who asks again soon after it was started over waits as any other container that ends again and again.
+fn restart_all_back_off(inputs: &PlanInputs, plan: &mut PodPlan) -> RestartAllBackOff {
+    let mut verdict = RestartAllBackOff::No;
+    let mut advances = Vec::new();
+    for container in asking(inputs) {
+        let Some((kind, spec)) = inputs.entry.view.container(&container.name) else { continue };
+        advances.extend(sync::note_crash_back_off(inputs, spec));
+        if sync::waits_for_crash_back_off(inputs, kind, spec, plan) {
+            let before_others = kind == ContainerKind::Init && !is_sidecar(spec);
+            verdict = if before_others { RestartAllBackOff::AllWait } else { RestartAllBackOff::OthersGoOn };
+        }
+    }
+    if matches!(verdict, RestartAllBackOff::No) {
+        plan.notes.extend(advances);
+    }
+    verdict
+}

@@ -1,0 +1,164 @@
+//! Which instance each worker looks after, and which workers there are.
+
+use std::time::Duration;
+
+use model::observed::{ContainerState, ObservedContainer, ObservedPod};
+use model::pod::PodView;
+use model::probe::ProbeKind;
+use model::{Mono, Now, Wall, k8s};
+
+use super::timing::{AttemptSchedule, Timing};
+use super::{PodProbes, ProbeResult, Worker, probe_of, probed_containers};
+use crate::lifecycle::Lifecycle;
+
+/// An instance that started this long before the agent was judged by an earlier agent.
+const STARTED_BEFORE_AGENT: Duration = Duration::from_secs(10);
+
+/// What workers depend on.
+pub struct ProbeInputs<'a> {
+    pub pod: &'a PodView,
+    pub observed: Option<&'a ObservedPod>,
+    pub lifecycle: &'a Lifecycle,
+    /// The last status; without one, the status that came with the pod.
+    pub status: Option<&'a k8s::PodStatus>,
+    /// What stands before `://` in container IDs.
+    pub runtime_name: &'a str,
+    pub agent_started: Wall,
+    pub now: Now,
+}
+
+/// Makes the workers of a pod that is kept running, ends those that are no longer needed, and shows the others
+/// the instances that were seen.
+pub fn update_workers(probes: &mut PodProbes, around: &ProbeInputs) {
+    if !probes.workers_made {
+        probes.workers_made = true;
+        if around.lifecycle.may_start() {
+            make(probes, around.pod);
+        }
+    }
+    if around.lifecycle.is_terminated() || phase_is_terminal(around.status) {
+        probes.workers.clear();
+    }
+    if probes.workers.is_empty() {
+        return;
+    }
+    if around.lifecycle.termination_requested() {
+        let sidecar = |name: &str| around.pod.init_containers().iter().any(|c| c.name == name);
+        probes.workers.retain(|(name, kind), _| *kind == ProbeKind::Readiness || sidecar(name));
+    }
+    let Some(observed) = around.observed else { return };
+    let PodProbes { workers, restored_record: memory, .. } = probes;
+    for ((name, kind), worker) in workers {
+        // One that is only created has no life to ask after yet.
+        let newest = observed.newest(name).filter(|c| c.state != ContainerState::Created);
+        if let Some(newest) = newest.filter(|c| worker.container.as_ref() != Some(&c.id)) {
+            worker.attach_instance(*kind, newest, around);
+            worker.set_initial_result(*kind, newest, memory.of(name, &newest.id), around);
+        }
+        worker.running = newest.is_some_and(|c| c.state == ContainerState::Running);
+        if !worker.running {
+            worker.clear_attempt();
+        }
+    }
+}
+
+fn make(probes: &mut PodProbes, pod: &PodView) {
+    for container in probed_containers(pod) {
+        for kind in ProbeKind::ALL.into_iter().filter(|kind| probe_of(container, *kind).is_some()) {
+            probes.workers.insert((container.name.clone(), kind), Worker::default());
+        }
+    }
+}
+
+fn phase_is_terminal(status: Option<&k8s::PodStatus>) -> bool {
+    matches!(status.and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"))
+}
+
+impl Worker {
+    /// Turns to a new instance. How often readiness answered the same goes on counting; a life depends on the
+    /// other two, and the new one does not answer for the old.
+    fn attach_instance(&mut self, kind: ProbeKind, instance: &ObservedContainer, around: &ProbeInputs) {
+        let (last, in_a_row) = match kind {
+            ProbeKind::Readiness => (self.last_result, self.result_run),
+            ProbeKind::Startup | ProbeKind::Liveness => (None, 0),
+        };
+        *self = Worker {
+            container: Some(instance.id.clone()),
+            found_running: instance.started_at < around.agent_started,
+            last_result: last,
+            result_run: in_a_row,
+            ..Default::default()
+        };
+        let spec = around.pod.container(&instance.name).and_then(|(_, c)| probe_of(c, kind));
+        let Some(timing) = spec.map(Timing::of) else { return };
+        self.earliest_attempt = earliest_attempt(instance.started_at, timing.delay, around.now);
+        if self.found_running {
+            // An agent that comes up has all its pods before it at once.
+            let grid = AttemptSchedule::new(&around.pod.uid, &instance.name, kind, timing.period);
+            self.earliest_attempt = grid.from(self.earliest_attempt.max(around.now.mono));
+        }
+    }
+
+    /// The verdict that an instance begins with, or that an earlier agent came to.
+    fn set_initial_result(
+        &mut self,
+        kind: ProbeKind,
+        instance: &ObservedContainer,
+        record: Option<&model::probe::ContainerProbeRecord>,
+        around: &ProbeInputs,
+    ) {
+        let remembered = record.and_then(|r| r.results.get(&kind)).copied();
+        let said = kind == ProbeKind::Startup && was_started(instance, around);
+        let elder = instance.started_at.plus(STARTED_BEFORE_AGENT) < around.agent_started;
+        self.has_result = remembered.is_some() || said;
+        self.result = match (remembered, record) {
+            (Some(good), _) => Some(ProbeResult::of(good)),
+            (None, _) if said => Some(ProbeResult::Success),
+            (None, None) if elder => None,
+            (None, _) => Some(initial(kind)),
+        };
+        self.on_hold = stops_probing(kind, self.result);
+    }
+
+    /// Nothing to ask: answers that are under way are about the past.
+    pub(super) fn clear_attempt(&mut self) {
+        self.in_flight = None;
+        self.next = None;
+        self.attempt_requested = false;
+        self.off_schedule = false;
+    }
+}
+
+/// The beginning of an instance's life, as its probes see it.
+fn initial(kind: ProbeKind) -> ProbeResult {
+    match kind {
+        ProbeKind::Startup => ProbeResult::Unknown,
+        ProbeKind::Readiness => ProbeResult::Failure,
+        ProbeKind::Liveness => ProbeResult::Success,
+    }
+}
+
+/// A container that failed its liveness probe is as good as dead, and one starts only once.
+pub(super) fn stops_probing(kind: ProbeKind, verdict: Option<ProbeResult>) -> bool {
+    match kind {
+        ProbeKind::Startup => matches!(verdict, Some(ProbeResult::Success | ProbeResult::Failure)),
+        ProbeKind::Liveness => verdict == Some(ProbeResult::Failure),
+        ProbeKind::Readiness => false,
+    }
+}
+
+/// Counted on the wall clock, as the runtime tells it; a clock that was set back does not make it longer.
+fn earliest_attempt(started_at: Wall, delay: Duration, now: Now) -> Mono {
+    now.mono_at(started_at.plus(delay)).min(now.mono.plus(delay))
+}
+
+fn was_started(instance: &ObservedContainer, around: &ProbeInputs) -> bool {
+    let lists = |s: &'_ k8s::PodStatus| {
+        let regular = s.container_statuses.iter().flatten();
+        let id = format!("{}://{}", around.runtime_name, instance.id);
+        regular
+            .chain(s.init_container_statuses.iter().flatten())
+            .any(|c| c.container_id.as_deref() == Some(&id) && c.started == Some(true))
+    };
+    around.status.is_some_and(lists)
+}

@@ -1,0 +1,113 @@
+//! Where in the runtime a pod is to live: with which handler, and with which of the host's ids as its own users.
+
+use std::collections::BTreeMap;
+
+use model::PodUid;
+use model::cri::{IdMapping, RuntimeHandler};
+use model::observed::ObservedPod;
+use model::pod::PodView;
+
+use crate::runtime_class::{self, RuntimeClassNotFound};
+use crate::state::NodeState;
+use crate::user_namespaces;
+
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct SandboxPlacement {
+    /// As the runtime calls it; empty: its default.
+    pub handler: String,
+    pub recursive_read_only: bool,
+    /// Ids of the host that are the pod's own; none when it shares the host's users.
+    pub user_ids: Option<IdMapping>,
+}
+
+/// Why there is none. The text is what users read.
+#[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
+pub enum SandboxPlacementError {
+    #[error(transparent)]
+    Class(#[from] RuntimeClassNotFound),
+    #[error("can't set `spec.hostUsers: false`, runtime does not support user namespaces")]
+    NoUserNamespaces,
+    #[error(
+        "can't set `spec.hostUsers: false`, RuntimeClass handler {handler:?} does not support user namespaces"
+    )]
+    HandlerWithoutUserNamespaces { handler: String },
+    #[error("could not find an empty slot to allocate a user namespace")]
+    NoIdsLeft,
+    #[error(
+        "can't allocate a user namespace: the record of the ids of pod {pod} can't be read, so any id may be in use \
+         until that pod's directory is gone"
+    )]
+    IdsUnknown { pod: PodUid },
+    #[error(
+        "can't allocate a user namespace: the directories of pods could not be listed, so any id may be in use"
+    )]
+    IdsUnlisted,
+}
+
+/// Finds the pod's place, and reserves ids for it where it needs some.
+pub fn choose_placement(
+    state: &mut NodeState,
+    pod: &PodView,
+    observed: &ObservedPod,
+) -> Result<SandboxPlacement, SandboxPlacementError> {
+    let handler = handler(state, pod, observed)?;
+    let features = handler_features(&state.runtime.handlers, &handler);
+    let mut place = SandboxPlacement {
+        recursive_read_only: features.is_some_and(|f| f.recursive_read_only_mounts),
+        user_ids: None,
+        handler,
+    };
+    if pod.spec().host_users.unwrap_or(true) {
+        return Ok(place);
+    }
+    // What was given once is kept, whatever the runtime says of itself by now.
+    if !state.user_ids.contains_key(&pod.uid) {
+        if !features.is_some_and(|f| f.user_namespaces) {
+            return Err(match place.handler.is_empty() {
+                true => SandboxPlacementError::NoUserNamespaces,
+                false => SandboxPlacementError::HandlerWithoutUserNamespaces { handler: place.handler },
+            });
+        }
+        let free = free_ids(state)?;
+        state.user_ids.insert(pod.uid.clone(), Some(free));
+    }
+    match state.user_ids.get(&pod.uid).cloned().flatten() {
+        Some(ids) => place.user_ids = Some(ids),
+        None => return Err(SandboxPlacementError::IdsUnknown { pod: pod.uid.clone() }),
+    }
+    Ok(place)
+}
+
+/// A block that nobody has. As long as somebody's ids are not known there is none: two pods with the same ids could read
+/// each other's files.
+fn free_ids(state: &NodeState) -> Result<IdMapping, SandboxPlacementError> {
+    if state.user_id_listing_failed {
+        return Err(SandboxPlacementError::IdsUnlisted);
+    }
+    if let Some((pod, _)) = state.user_ids.iter().find(|(_, ids)| ids.is_none()) {
+        return Err(SandboxPlacementError::IdsUnknown { pod: pod.clone() });
+    }
+    let taken = state.user_ids.values().flatten();
+    let free = user_namespaces::first_free(state.config.user_ids, state.config.ids_per_pod, taken);
+    free.ok_or(SandboxPlacementError::NoIdsLeft)
+}
+
+/// A sandbox that is there has its handler, whatever became of the class that it was chosen by.
+fn handler(
+    state: &NodeState,
+    pod: &PodView,
+    observed: &ObservedPod,
+) -> Result<String, SandboxPlacementError> {
+    if let Some(sandbox) = observed.newest_sandbox().filter(|s| s.ready) {
+        return Ok(sandbox.runtime_handler.clone());
+    }
+    let class = runtime_class::class_of(pod, &state.runtime_classes)?;
+    Ok(class.map(|class| class.handler.clone()).unwrap_or_default())
+}
+
+pub fn handler_features<'a>(
+    handlers: &'a BTreeMap<String, RuntimeHandler>,
+    handler: &str,
+) -> Option<&'a RuntimeHandler> {
+    handlers.get(handler)
+}

@@ -1,0 +1,117 @@
+//! Sandboxes and containers whose status the runtime does not give, although it lists them.
+//!
+//! ```text
+//!   reading lacks a status ──> said once (log, Event), shown in `why` ──> asked again: 1 s, 2 s, 4 s .. 5 min
+//!          ^                                                                  │
+//!          └──────────────────────── refused again ──────────────────────────┴──> given: the retry is over
+//! ```
+//!
+//! This concerns one pod. A pod that is to run waits if the missing status decides what is to run
+//! ([`ObservedPod::lacks_needed_status`]). A pod that is to go is stopped and removed by its list entries.
+
+use std::collections::BTreeSet;
+
+use model::observed::ObservedPod;
+use model::pod::ContainerKind;
+use model::why::{Cause, Why};
+use model::{ApiEvent, Mono, PodUid};
+
+use super::{Context, observe};
+use crate::back_off::status_delay;
+use crate::effect::LogLevel;
+use crate::plan::PodPlan;
+use crate::state::{MissingStatusRetry, NodeState, PodEntry};
+
+/// Begins every key of [`crate::ledger::Ledger::announced`] that is about a missing status.
+const ANNOUNCED: &str = "no status of ";
+
+/// Follows the last reading of the pod: when a missing status is asked for again, and who is told of it.
+pub(super) fn update_missing_status_retry(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    let Some(entry) = state.pods.get_mut(uid) else { return };
+    let Some(reading) = entry.observed.as_ref() else { return };
+    let before = entry.status_retry.take();
+    if reading.pod.missing_status.is_empty() {
+        if before.is_some() {
+            entry.ledger.recorded_event_keys.retain(|key| !key.starts_with(ANNOUNCED));
+            cx.log(LogLevel::Info, Some(uid), "the container runtime gives every status of the pod again");
+        }
+        return;
+    }
+    let (read_at, pod) = (reading.at, reading.pod.clone());
+    let ids: BTreeSet<String> = pod.missing_status.keys().cloned().collect();
+    // Another sandbox or container is asked for as eagerly as the first.
+    let before = before.filter(|retry| ids.is_subset(&retry.ids));
+    entry.status_retry = Some(match before {
+        // Nothing was asked since.
+        Some(retry) if read_at <= retry.read_at || read_at < retry.at => retry,
+        retry => {
+            let tries = retry.map_or(0, |retry| retry.tries).saturating_add(1);
+            MissingStatusRetry { read_at, ids, tries, at: cx.now.mono.plus(status_delay(tries)) }
+        }
+    });
+    for (id, answer) in &pod.missing_status {
+        tell_once(state, cx, uid, (&pod, id, answer));
+    }
+}
+
+fn tell_once(
+    state: &mut NodeState,
+    cx: &mut Context,
+    uid: &PodUid,
+    (pod, id, answer): (&ObservedPod, &str, &str),
+) {
+    let Some(entry) = state.pods.get_mut(uid) else { return };
+    if !entry.ledger.recorded_event_keys.insert(format!("{ANNOUNCED}{id}")) {
+        return;
+    }
+    let of = name_of(pod, id);
+    let message = format!("the container runtime does not return the status of {of} ({id}): {answer}");
+    cx.log(LogLevel::Warn, Some(uid), message);
+    let container = pod.containers.iter().find(|c| c.id.as_str() == id);
+    let event = match container {
+        None => {
+            ApiEvent::warning("FailedPodSandBoxStatus", format!("Unable to get pod sandbox status: {answer}"))
+        }
+        Some(container) => {
+            let kind = entry.view.container(&container.name).map_or(ContainerKind::Regular, |(kind, _)| kind);
+            let event = ApiEvent::warning("FailedSync", format!("error determining status: {answer}"));
+            event.for_container(kind, &container.name)
+        }
+    };
+    cx.record(state, uid, event);
+}
+
+/// `sandbox <id>` or `container <name>`
+fn name_of(pod: &ObservedPod, id: &str) -> String {
+    let container = pod.containers.iter().find(|c| c.id.as_str() == id);
+    container.map_or_else(|| format!("sandbox {id}"), |c| format!("container {}", c.name))
+}
+
+/// Asks again when it is time, unless somebody reads the pod already.
+pub(super) fn ask_when_due(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    let due = |e: &PodEntry| {
+        let observing = e.observation_request.in_flight || e.observation_request.wanted.is_some();
+        !observing && e.status_retry.as_ref().is_some_and(|retry| retry.at <= cx.now.mono)
+    };
+    if state.pods.get(uid).is_some_and(due) {
+        observe::request_observation(state, cx, uid);
+    }
+}
+
+/// Whether nothing can be started for the pod before the runtime gives a status.
+pub(super) fn missing_status_is_needed(entry: &PodEntry) -> bool {
+    let reading = entry.observed.as_ref();
+    entry.lifecycle.may_start() && reading.is_some_and(|reading| reading.pod.lacks_needed_status())
+}
+
+/// Adds to a plan that a status is missing, and when it is asked for again.
+pub(super) fn add_to_plan(plan: &mut PodPlan, entry: &PodEntry, observed: &ObservedPod, now: Mono) {
+    let at = entry.status_retry.as_ref().map(|retry| retry.at).filter(|at| *at > now);
+    for (id, answer) in &observed.missing_status {
+        let cause = Cause::StatusMissing { of: name_of(observed, id), message: answer.clone() };
+        plan.why.push(Why { container: None, cause, next_attempt: at });
+    }
+    if let Some(at) = at.filter(|_| !observed.missing_status.is_empty()) {
+        plan.wake(at);
+    }
+}

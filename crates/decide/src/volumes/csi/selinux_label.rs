@@ -1,0 +1,72 @@
+//! With which SELinux label a volume is mounted, so that nobody has to label its files one by one.
+//!
+//! ```text
+//!   SELinux is on, the driver can mount so, the volume is one pod's (or the gate SELinuxMount is on)
+//!       ──> the labels of all containers that mount it: one, or none, or it can't be
+//!       ──> unless the pod wants its files labelled
+//! ```
+
+use std::collections::BTreeSet;
+
+use model::k8s::{CSIDriverSpec, SELinuxOptions};
+
+use super::super::VolumeInputs;
+use super::ResolvedVolume;
+
+const GATE: &str = "SELinuxMount";
+const ONE_POD: &str = "ReadWriteOncePod";
+const BY_FILES: &str = "Recursive";
+
+/// Empty: it is mounted without.
+pub(super) fn mount_label(
+    inputs: &VolumeInputs<'_>,
+    resolved: &ResolvedVolume<'_>,
+    spec: &CSIDriverSpec,
+) -> Result<String, String> {
+    let one_pods = matches!(resolved.access_modes, [only] if only == ONE_POD);
+    let supported = one_pods || inputs.config.feature(GATE);
+    let default = &inputs.facts.selinux_file_label;
+    let known = inputs.facts.selinux_enabled && !default.is_empty();
+    if !known || !supported || resolved.block || spec.se_linux_mount != Some(true) {
+        return Ok(String::new());
+    }
+    let labels: BTreeSet<String> =
+        options(inputs, &resolved.claim.volume.name).map(|options| file_label(default, options)).collect();
+    if labels.len() > 1 {
+        let list = labels.into_iter().collect::<Vec<_>>().join(",");
+        return Err(format!("multiple SELinux labels found: {list}"));
+    }
+    let context = inputs.pod.spec().security_context.as_ref();
+    let policy = context.and_then(|context| context.se_linux_change_policy.as_deref());
+    Ok(labels.into_iter().next().filter(|_| policy != Some(BY_FILES)).unwrap_or_default())
+}
+
+/// What processes run with that see the volume, where it is said.
+fn options<'a>(inputs: &VolumeInputs<'a>, volume: &str) -> impl Iterator<Item = &'a SELinuxOptions> {
+    let of_pod = inputs.pod.spec().security_context.as_ref().and_then(|c| c.se_linux_options.as_ref());
+    let containers = inputs.pod.all_containers().map(|(_, container)| container);
+    let mounting = containers
+        .filter(move |container| container.volume_mounts.iter().flatten().any(|mount| mount.name == volume));
+    mounting.filter_map(move |container| {
+        let own = container.security_context.as_ref().and_then(|c| c.se_linux_options.as_ref());
+        own.or(of_pod)
+    })
+}
+
+/// Files have the user and the level of the process; role and type are the policy's. Without a level the runtime chooses
+/// one that nobody knows beforehand: no label then.
+fn file_label(default: &str, options: &SELinuxOptions) -> String {
+    let said = |field: &Option<String>| field.clone().filter(|text| !text.is_empty());
+    let mut parts: Vec<String> = default.splitn(4, ':').map(str::to_owned).collect();
+    let (Some(level), [user, _, _, _]) = (said(&options.level), &mut parts[..]) else { return String::new() };
+    if let Some(wanted) = said(&options.user) {
+        *user = wanted;
+    }
+    parts[3] = level;
+    parts.join(":")
+}
+
+/// In quotes, as a level may have commas.
+pub(super) fn context_option(label: &str) -> String {
+    format!("context={label:?}")
+}

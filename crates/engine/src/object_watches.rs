@@ -1,0 +1,226 @@
+//! Objects of the cluster: watches that come and go with the pods that need them, tokens, services.
+//!
+//! ```text
+//!   WatchObject ──> a task that forwards what it sees ──> ObjectSeen ...   until UnwatchObject
+//!   RequestToken ──> one call ──> TokenIssued
+//!   RequestCertificate ──> one call ──> CertificateRequested
+//!   ReadStorage ──> one call ──> StorageRead
+//! ```
+//! Streams reconnect by themselves. One that ends all the same is begun anew after a moment.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use decide::Event;
+use futures::StreamExt;
+use model::cluster::{ObjectKey, PodTokenRequest, Token};
+use model::k8s;
+use model::pod::Source;
+use model::pod_certificate::{CertificateSource, CertificateWanted};
+use model::runtime_class::RuntimeClass;
+use model::storage::{StorageKey, StorageState};
+use ports::{ApiError, CertificateRequestError, ClusterPorts};
+use tokio_util::sync::CancellationToken;
+
+use crate::dispatcher::Outbox;
+use crate::tasks::spawn_call;
+
+/// Between the end of a stream that should have none and the next one.
+const WATCH_RESTART_DELAY: Duration = Duration::from_secs(1);
+
+pub(crate) struct ClusterObjectWatches {
+    /// `None`: the node stands alone.
+    cluster: Option<ClusterPorts>,
+    outbox: Outbox,
+    stop: CancellationToken,
+    watches: HashMap<ObjectKey, CancellationToken>,
+}
+
+fn runtime_class_entry(class: &k8s::RuntimeClass) -> (String, RuntimeClass) {
+    let overhead = class.overhead.as_ref().and_then(|o| o.pod_fixed.clone()).unwrap_or_default();
+    let name = class.metadata.name.clone().unwrap_or_default();
+    (name, RuntimeClass { handler: class.handler.clone(), overhead })
+}
+
+impl ClusterObjectWatches {
+    pub fn new(cluster: Option<ClusterPorts>, outbox: Outbox, stop: CancellationToken) -> Self {
+        Self { cluster, outbox, stop, watches: HashMap::new() }
+    }
+
+    pub fn follow_services(&self) {
+        let Some(cluster) = &self.cluster else { return };
+        let (shared, outbox, stop) = (cluster.shared.clone(), self.outbox.clone(), self.stop.clone());
+        tokio::spawn(stop.run_until_cancelled_owned(async move {
+            loop {
+                let mut sets = shared.services();
+                while let Some(services) = sets.next().await {
+                    outbox.send(Event::Services(services));
+                }
+                tokio::time::sleep(WATCH_RESTART_DELAY).await;
+            }
+        }));
+    }
+
+    /// Which handler of the runtime a class means. What a sandbox of it costs is in the specs of the API's pods already.
+    pub fn follow_runtime_classes(&self) {
+        let Some(cluster) = &self.cluster else { return };
+        let (shared, outbox, stop) = (cluster.shared.clone(), self.outbox.clone(), self.stop.clone());
+        tokio::spawn(stop.run_until_cancelled_owned(async move {
+            loop {
+                let mut sets = shared.runtime_classes();
+                while let Some(classes) = sets.next().await {
+                    let classes = classes.iter().map(|class| runtime_class_entry(class)).collect();
+                    outbox.send(Event::RuntimeClasses { source: Source::Api, classes });
+                }
+                tokio::time::sleep(WATCH_RESTART_DELAY).await;
+            }
+        }));
+    }
+
+    pub fn follow_csi_drivers(&self) {
+        let Some(cluster) = &self.cluster else { return };
+        let (shared, outbox, stop) = (cluster.shared.clone(), self.outbox.clone(), self.stop.clone());
+        tokio::spawn(stop.run_until_cancelled_owned(async move {
+            loop {
+                let mut sets = shared.csi_drivers();
+                while let Some(drivers) = sets.next().await {
+                    outbox.send(Event::CsiDrivers(drivers));
+                }
+                tokio::time::sleep(WATCH_RESTART_DELAY).await;
+            }
+        }));
+    }
+
+    pub fn follow_trust_bundles(&self) {
+        let Some(cluster) = &self.cluster else { return };
+        let (shared, outbox, stop) = (cluster.shared.clone(), self.outbox.clone(), self.stop.clone());
+        tokio::spawn(stop.run_until_cancelled_owned(async move {
+            loop {
+                let mut sets = shared.trust_bundles();
+                while let Some(bundles) = sets.next().await {
+                    outbox.send(Event::TrustBundles(bundles));
+                }
+                tokio::time::sleep(WATCH_RESTART_DELAY).await;
+            }
+        }));
+    }
+
+    pub fn follow_certificate_requests(&self, node: String) {
+        let Some(cluster) = &self.cluster else { return };
+        let (certificates, outbox) = (cluster.certificates.clone(), self.outbox.clone());
+        let stop = self.stop.clone();
+        tokio::spawn(stop.run_until_cancelled_owned(async move {
+            loop {
+                let mut sets = certificates.requests(&node);
+                while let Some(requests) = sets.next().await {
+                    outbox.send(Event::CertificateRequests(requests));
+                }
+                tokio::time::sleep(WATCH_RESTART_DELAY).await;
+            }
+        }));
+    }
+
+    /// Asked once: when it is asked again is a decision.
+    pub fn read_storage(&self, key: StorageKey) {
+        let Some(cluster) = &self.cluster else { return };
+        let (storage, outbox) = (cluster.storage.clone(), self.outbox.clone());
+        let asked = key.clone();
+        let failed =
+            |message| Some(Event::StorageRead { key: asked, state: StorageState::Unreachable { message } });
+        let read = async move {
+            let state = match storage.read(&key).await {
+                Ok(object) => StorageState::Present(object),
+                Err(ApiError::NotFound { message, .. }) => StorageState::Absent { message },
+                Err(ApiError::Forbidden { message, .. }) => StorageState::Denied { message },
+                Err(error) => StorageState::Unreachable { message: error.to_string() },
+            };
+            outbox.send(Event::StorageRead { key, state });
+        };
+        spawn_call(&self.outbox, read, failed);
+    }
+
+    pub fn watch(&mut self, key: ObjectKey) {
+        let Some(cluster) = &self.cluster else { return };
+        let stop = self.stop.child_token();
+        if let Some(old) = self.watches.insert(key.clone(), stop.clone()) {
+            old.cancel();
+        }
+        let (objects, outbox) = (cluster.objects.clone(), self.outbox.clone());
+        tokio::spawn(stop.run_until_cancelled_owned(async move {
+            loop {
+                let mut states = objects.watch(&key);
+                while let Some(state) = states.next().await {
+                    outbox.send(Event::ObjectObserved { key: key.clone(), state });
+                }
+                tracing::warn!(
+                    kind = key.kind.word(),
+                    namespace = key.namespace,
+                    name = key.name,
+                    "watch ended, starting it again"
+                );
+                tokio::time::sleep(WATCH_RESTART_DELAY).await;
+            }
+        }));
+    }
+
+    pub fn unwatch(&mut self, key: &ObjectKey) {
+        if let Some(stop) = self.watches.remove(key) {
+            stop.cancel();
+        }
+    }
+
+    pub fn request_token(&self, wanted: PodTokenRequest) {
+        let Some(cluster) = &self.cluster else { return };
+        let (tokens, outbox) = (cluster.tokens.clone(), self.outbox.clone());
+        let asked = wanted.clone();
+        let failed = |message| Some(Event::TokenIssued { wanted: asked, result: Err(message) });
+        let request = async move {
+            let issued = tokens.request(&wanted).await;
+            let result = issued.map(|issued| Token { token: issued.token, expires: issued.expires });
+            // The server's own words are for users; which call it was is in the log.
+            let result = result.map_err(|error| {
+                tracing::debug!(pod_uid = %wanted.pod_uid, "{error}");
+                server_message(&error)
+            });
+            outbox.send(Event::TokenIssued { wanted, result });
+        };
+        spawn_call(&self.outbox, request, failed);
+    }
+
+    pub fn request_certificate(&self, source: CertificateSource, call: u64, wanted: CertificateWanted) {
+        let Some(cluster) = &self.cluster else { return };
+        let (certificates, outbox) = (cluster.certificates.clone(), self.outbox.clone());
+        let asked = source.clone();
+        let failed =
+            move |message| Some(Event::CertificateRequested { source: asked, call, result: Err(message) });
+        let request = async move {
+            let result = certificates.request(&wanted).await;
+            let result = result.map_err(|error| with_cause(&error));
+            outbox.send(Event::CertificateRequested { source, call, result });
+        };
+        spawn_call(&self.outbox, request, failed);
+    }
+}
+
+fn with_cause(error: &CertificateRequestError) -> String {
+    match error {
+        CertificateRequestError::Key { .. } => error.to_string(),
+        CertificateRequestError::ServiceAccount(cause) | CertificateRequestError::Create(cause) => {
+            format!("{error}: {}", server_message(cause))
+        }
+    }
+}
+
+/// What the server said, where it said something; otherwise the whole error.
+fn server_message(error: &ports::ApiError) -> String {
+    match error {
+        ports::ApiError::NotFound { message, .. }
+        | ports::ApiError::Forbidden { message, .. }
+        | ports::ApiError::Invalid { message, .. }
+        | ports::ApiError::Conflict { message, .. } => message.clone(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

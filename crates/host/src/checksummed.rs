@@ -1,0 +1,34 @@
+//! Small files that must be whole or count as damaged: a first line with a version and a checksum, then the content.
+//!
+//! ```text
+//!   1 <checksum>
+//!   {"containers":...}
+//! ```
+
+const VERSION: &str = "1";
+
+/// The content under its first line.
+pub(crate) fn add_checksum(body: &str) -> String {
+    format!("{VERSION} {}\n{body}", checksum(body))
+}
+
+/// The content, or what is wrong with the file.
+pub(crate) fn verify_checksum(text: &str) -> Result<&str, String> {
+    let (seal, body) = text.split_once('\n').ok_or("it has no first line")?;
+    let (version, sum) = seal.split_once(' ').ok_or("it has no checksum")?;
+    if version != VERSION {
+        return Err(format!("version {version:?} is not known"));
+    }
+    if sum != checksum(body) {
+        return Err("the checksum differs".into());
+    }
+    Ok(body)
+}
+
+/// FNV-1a: against accidents, not against intent.
+fn checksum(text: &str) -> String {
+    let sum = text
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325u64, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    format!("{sum:016x}")
+}

@@ -1,0 +1,608 @@
+//! Where work on the volumes of pods is done: threads of its own, which can be left behind.
+//!
+//! ```text
+//!   asked ──> turn at the volume ──> turn at what pods share, and a place of the pod ──> thread ──> done
+//!                    │                            │                                          │ no step for QUIET
+//!                    └────────────────────────────┴─────> Hangs <────────────────────────────┘
+//!                       (who is before it takes no step)    (the thread lives on and keeps its turns)
+//! ```
+//! A server that does not answer blocks whoever touches its files, for ever and beyond any signal. So each piece of work
+//! has a thread, each pod a bounded number of them, and each volume one at a time: a second try does not begin before
+//! the first has ended. What several pods may have (a disk, a directory of the node) has turns of its own, whoever
+//! comes; it is never kept by who waits for a place of its own pod. Who waits is told after a while that it hangs, and
+//! tries again later. Work that is slow but goes on (a million files, a disk being formatted) is waited for, by those
+//! behind it too: its steps tell ([`super::steps`]). Long work learns there that nobody waits for it any more.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use model::PodUid;
+use ports::FilesError;
+use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, oneshot};
+
+use super::steps::WorkProgress;
+use super::volume_notices::VolumeNoticeSender;
+
+/// As long as the kubelet gives a volume; nothing local takes a part of it.
+const STALL_TIMEOUT: Duration = Duration::from_secs(120);
+/// Threads of one owner at once. Work on the pod as a whole takes all of them.
+const THREADS_PER_OWNER: u32 = 4;
+
+/// Whose threads are counted together.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum WorkOwner {
+    Pod(PodUid),
+    /// Something that is the node's, by its name.
+    Node(String),
+}
+
+impl From<&PodUid> for WorkOwner {
+    fn from(uid: &PodUid) -> Self {
+        WorkOwner::Pod(uid.clone())
+    }
+}
+
+/// What the work is about.
+#[derive(Clone, Copy, Debug)]
+pub enum WorkScope<'a> {
+    Volume(&'a str),
+    /// One container's files: a part of the pod like a volume, but not one.
+    Container(&'a str),
+    /// Looks only; one at a time. Ends when work on the pod as a whole is asked for.
+    Measuring,
+    /// Looks only, at what no server is behind.
+    ReadingRecords,
+    /// Nothing else of the pod is worked on meanwhile.
+    Pod,
+}
+
+impl WorkScope<'_> {
+    fn lock_name(&self) -> Option<String> {
+        match self {
+            WorkScope::Volume(name) => Some(format!("volume {name}")),
+            WorkScope::Container(name) => Some(format!("container {name}")),
+            WorkScope::Measuring => Some("measuring".to_owned()),
+            WorkScope::ReadingRecords | WorkScope::Pod => None,
+        }
+    }
+
+    fn permits(&self) -> u32 {
+        match self {
+            WorkScope::Pod => THREADS_PER_OWNER,
+            _ => 1,
+        }
+    }
+}
+
+/// One after the other; and whether the one whose turn it is gets on.
+#[derive(Clone, Debug, Default)]
+struct SerialLock {
+    lock: Arc<Mutex<()>>,
+    activity: WorkProgress,
+}
+
+#[derive(Clone, Debug, Default)]
+struct SerialLocks(Arc<Mutex<BTreeMap<String, SerialLock>>>);
+
+impl SerialLocks {
+    async fn of(&self, name: &str) -> SerialLock {
+        let mut turns = self.0.lock().await;
+        // Those that nobody uses have nothing to remember.
+        turns.retain(|_, turn| Arc::strong_count(&turn.lock) > 1);
+        turns.entry(name.to_owned()).or_default().clone()
+    }
+}
+
+#[derive(Debug)]
+struct OwnerWorkers {
+    places: Arc<Semaphore>,
+    turns: SerialLocks,
+    activity: WorkProgress,
+    /// How many ask for the pod as a whole: who only looks gives way to them.
+    whole_pod_requests: Arc<AtomicUsize>,
+}
+
+/// Counts while somebody asks for the pod as a whole.
+struct WholePodRequest(Arc<AtomicUsize>);
+
+impl WholePodRequest {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for WholePodRequest {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct VolumeWorkers {
+    stall_timeout: Duration,
+    owners: Arc<Mutex<BTreeMap<WorkOwner, Arc<OwnerWorkers>>>>,
+    /// By names of what pods may share.
+    shared: SerialLocks,
+    sender: Option<VolumeNoticeSender>,
+}
+
+/// Held by the thread until its work has ended, however long ago its customer left.
+struct WorkPermit {
+    // First: who gets the place next may be the last to use the owner's lanes.
+    _own: Arc<OwnerWorkers>,
+    _places: OwnedSemaphorePermit,
+    _turns: Vec<OwnedMutexGuard<()>>,
+    pulse: WorkProgress,
+}
+
+impl VolumeWorkers {
+    pub fn new() -> Self {
+        Self::with_stall_timeout(STALL_TIMEOUT)
+    }
+
+    pub fn with_stall_timeout(quiet: Duration) -> Self {
+        Self { stall_timeout: quiet, owners: Arc::default(), shared: SerialLocks::default(), sender: None }
+    }
+
+    /// What the work has to say goes there.
+    pub fn reporting_to(self, teller: VolumeNoticeSender) -> Self {
+        Self { sender: Some(teller), ..self }
+    }
+
+    /// Does `work`, once those before it have ended. `what` names it where it hangs.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        owner: impl Into<WorkOwner>,
+        lane: WorkScope<'_>,
+        what: String,
+        work: impl FnOnce(&WorkProgress) -> Result<T, FilesError> + Send + 'static,
+    ) -> Result<T, FilesError> {
+        self.run_on(owner, lane, &[], what, work).await
+    }
+
+    /// The same for work on things that other pods may work on as well. Who names several names them in one order.
+    pub async fn run_on<T: Send + 'static>(
+        &self,
+        owner: impl Into<WorkOwner>,
+        lane: WorkScope<'_>,
+        shared: &[String],
+        what: String,
+        work: impl FnOnce(&WorkProgress) -> Result<T, FilesError> + Send + 'static,
+    ) -> Result<T, FilesError> {
+        let place = self.acquire_permit(owner.into(), lane, shared, &what).await?;
+        let pulse = place.pulse.clone();
+        let _waits = pulse.waiter_guard();
+        let (told, answer) = oneshot::channel();
+        let counted = pulse.clone();
+        let thread = move || {
+            let result = counted.count_steps_of(|| work(&counted));
+            drop(place);
+            // Nobody waits any more when it took too long.
+            let _ = told.send(result);
+        };
+        if let Err(source) = std::thread::Builder::new().name("volume".into()).spawn(thread) {
+            return Err(FilesError::Io { operation: "make a thread for", path: what, source });
+        }
+        match self.wait_while_progressing(&pulse, &what, answer).await? {
+            Ok(result) => result,
+            Err(_) => Err(FilesError::Panicked { what }),
+        }
+    }
+
+    /// When earlier work there has ended: nothing of it will touch the place any more.
+    pub async fn wait_until_idle(
+        &self,
+        owner: impl Into<WorkOwner>,
+        lane: WorkScope<'_>,
+        what: &str,
+    ) -> Result<(), FilesError> {
+        self.acquire_permit(owner.into(), lane, &[], what).await.map(drop)
+    }
+
+    async fn acquire_permit(
+        &self,
+        owner: WorkOwner,
+        lane: WorkScope<'_>,
+        shared: &[String],
+        what: &str,
+    ) -> Result<WorkPermit, FilesError> {
+        let own = self.own(&owner).await;
+        let _asks = matches!(lane, WorkScope::Pod).then(|| WholePodRequest::new(&own.whole_pod_requests));
+        let mut turns = Vec::new();
+        let mut activities = vec![own.activity.clone()];
+        if let Some(name) = lane.lock_name() {
+            let turn = own.turns.of(&name).await;
+            turns.push(
+                self.wait_while_progressing(&turn.activity, what, turn.lock.clone().lock_owned()).await?,
+            );
+            activities.push(turn.activity);
+        }
+        let mut others = Vec::new();
+        for name in shared {
+            others.push((name.as_str(), self.shared.of(name).await));
+        }
+        activities.extend(others.iter().map(|(_, turn)| turn.activity.clone()));
+        let (places, guards) =
+            self.acquire_threads_and_shared_locks(&own, lane.permits(), &others, what).await?;
+        turns.extend(guards);
+        let pulse = WorkProgress::forwarding_to(activities);
+        let pulse = match lane {
+            WorkScope::Measuring => pulse.yielding_to(&own.whole_pod_requests),
+            _ => pulse,
+        };
+        let pulse = match &owner {
+            WorkOwner::Pod(uid) => pulse.reporting_to(uid, self.sender.clone()),
+            WorkOwner::Node(_) => pulse,
+        };
+        Ok(WorkPermit { _places: places, _turns: turns, _own: own, pulse })
+    }
+
+    /// Places, and turns at what pods share. Neither is kept while the other is waited for: what hangs in this pod would
+    /// be in the way of others, and what hangs elsewhere in the way of this pod's other volumes.
+    async fn acquire_threads_and_shared_locks(
+        &self,
+        own: &OwnerWorkers,
+        count: u32,
+        others: &[(&str, SerialLock)],
+        what: &str,
+    ) -> Result<(OwnedSemaphorePermit, Vec<OwnedMutexGuard<()>>), FilesError> {
+        loop {
+            let places = own.places.clone().acquire_many_owned(count);
+            let places = self.wait_while_progressing(&own.activity, what, places).await?;
+            // It is never closed.
+            let places = places.map_err(|_| FilesError::Panicked { what: what.to_owned() })?;
+            let free = others.iter().map(|(_, turn)| turn.lock.clone().try_lock_owned());
+            if let Ok(guards) = free.collect::<Result<Vec<_>, _>>() {
+                return Ok((places, guards));
+            }
+            drop(places);
+            let mut guards = Vec::new();
+            for (name, turn) in others {
+                let what = format!("other work on {name}, for which {what} waits,");
+                guards.push(
+                    self.wait_while_progressing(&turn.activity, &what, turn.lock.clone().lock_owned())
+                        .await?,
+                );
+            }
+            if let Ok(places) = own.places.clone().try_acquire_many_owned(count) {
+                return Ok((places, guards));
+            }
+        }
+    }
+
+    /// Waits as long as something goes on.
+    async fn wait_while_progressing<T>(
+        &self,
+        activity: &WorkProgress,
+        what: &str,
+        waiting: impl Future<Output = T>,
+    ) -> Result<T, FilesError> {
+        let mut waiting = pin!(waiting);
+        let mut seen = activity.steps_taken();
+        loop {
+            match tokio::time::timeout(self.stall_timeout, &mut waiting).await {
+                Ok(value) => return Ok(value),
+                Err(_) if activity.steps_taken() != seen => seen = activity.steps_taken(),
+                Err(_) => {
+                    return Err(FilesError::Hung {
+                        what: what.to_owned(),
+                        stall_timeout: self.stall_timeout,
+                    });
+                }
+            }
+        }
+    }
+
+    async fn own(&self, owner: &WorkOwner) -> Arc<OwnerWorkers> {
+        let mut owners = self.owners.lock().await;
+        // Those that nobody uses have nothing to remember.
+        owners.retain(|_, own| Arc::strong_count(own) > 1);
+        let made = || {
+            let places = Arc::new(Semaphore::new(THREADS_PER_OWNER as usize));
+            Arc::new(OwnerWorkers {
+                places,
+                turns: SerialLocks::default(),
+                activity: WorkProgress::default(),
+                whole_pod_requests: Arc::default(),
+            })
+        };
+        owners.entry(owner.clone()).or_insert_with(made).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, channel};
+
+    fn uid(name: &str) -> PodUid {
+        PodUid::new(name)
+    }
+
+    fn lanes() -> VolumeWorkers {
+        VolumeWorkers::with_stall_timeout(Duration::from_secs(3))
+    }
+
+    /// Work that does not end before the sender is dropped.
+    fn stuck(gate: Receiver<()>) -> impl FnOnce(&WorkProgress) -> Result<(), FilesError> + Send + 'static {
+        move |_| {
+            let _ = gate.recv();
+            Ok(())
+        }
+    }
+
+    async fn quick(lanes: &VolumeWorkers, pod: &str, lane: WorkScope<'_>) -> Result<u32, FilesError> {
+        lanes.run(&uid(pod), lane, "quick work".into(), |_| Ok(7)).await
+    }
+
+    #[tokio::test]
+    async fn what_hangs_keeps_its_volume_and_nothing_else() {
+        let lanes = lanes();
+        let (hold, gate) = channel();
+        let first = lanes.run(&uid("a"), WorkScope::Volume("v"), "setting up v".into(), stuck(gate)).await;
+        let error = first.unwrap_err();
+        assert!(matches!(error, FilesError::Hung { .. }), "{error:?}");
+        assert!(error.to_string().starts_with("setting up v has not ended"), "{error}");
+        assert_eq!(quick(&lanes, "a", WorkScope::Volume("other")).await.unwrap(), 7);
+        assert_eq!(quick(&lanes, "b", WorkScope::Volume("v")).await.unwrap(), 7);
+        assert_eq!(quick(&lanes, "b", WorkScope::Pod).await.unwrap(), 7);
+        let (volume, pod) =
+            tokio::join!(quick(&lanes, "a", WorkScope::Volume("v")), quick(&lanes, "a", WorkScope::Pod));
+        for result in [volume, pod] {
+            assert!(
+                matches!(result, Err(FilesError::Hung { .. })),
+                "not while the first is at it: {result:?}"
+            );
+        }
+        drop(hold);
+        // Whoever waits gets in as soon as it has ended.
+        assert_eq!(quick(&lanes, "a", WorkScope::Volume("v")).await.unwrap(), 7);
+        assert_eq!(quick(&lanes, "a", WorkScope::Pod).await.unwrap(), 7);
+        assert_eq!(quick(&lanes, "c", WorkScope::Pod).await.unwrap(), 7);
+        assert_eq!(lanes.owners.lock().await.len(), 1, "the others are forgotten");
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_hangs_everywhere_takes_its_own_places_only() {
+        let lanes = lanes();
+        let mut held = Vec::new();
+        let names: Vec<String> = (0..THREADS_PER_OWNER).map(|n| format!("v{n}")).collect();
+        let bad = uid("bad");
+        let stuck = names.iter().map(|name| {
+            let (hold, gate) = channel();
+            held.push(hold);
+            lanes.run(&bad, WorkScope::Volume(name), "a dead server".into(), stuck(gate))
+        });
+        for result in futures::future::join_all(stuck.collect::<Vec<_>>()).await {
+            assert!(matches!(result, Err(FilesError::Hung { .. })));
+        }
+        assert!(matches!(
+            quick(&lanes, "bad", WorkScope::Volume("one more")).await,
+            Err(FilesError::Hung { .. })
+        ));
+        let others = (0..100).map(|n| {
+            let (lanes, pod) = (lanes.clone(), format!("good-{n}"));
+            async move { quick(&lanes, &pod, WorkScope::Volume("v")).await }
+        });
+        assert!(futures::future::join_all(others).await.into_iter().all(|result| result.is_ok()));
+    }
+
+    #[tokio::test]
+    async fn slow_work_that_goes_on_is_waited_for() {
+        let lanes = VolumeWorkers::with_stall_timeout(Duration::from_secs(2));
+        let (hold, gate) = channel::<()>();
+        let work = move |pulse: &WorkProgress| {
+            for _ in 0..10 {
+                pulse.record_step();
+                let _ = gate.recv_timeout(Duration::from_millis(400));
+            }
+            Ok(pulse.steps_taken())
+        };
+        let done = lanes.run(&uid("a"), WorkScope::Volume("v"), "a long walk".into(), work).await;
+        assert_eq!(done.unwrap(), 10);
+        drop(hold);
+    }
+
+    /// A pod that goes does not wait for the end of a walk over its million files.
+    #[tokio::test]
+    async fn measuring_gives_way_to_work_on_the_whole_pod() {
+        let lanes = lanes();
+        let (begun, begins) = tokio::sync::oneshot::channel();
+        let endless = move |pulse: &WorkProgress| {
+            let _ = begun.send(());
+            while !pulse.is_cancelled() {
+                pulse.record_step();
+                std::thread::yield_now();
+            }
+            Ok(())
+        };
+        let pod = uid("a");
+        let measuring = lanes.run(&pod, WorkScope::Measuring, "measuring".into(), endless);
+        let removing = async {
+            begins.await.unwrap();
+            quick(&lanes, "a", WorkScope::Volume("v")).await.unwrap();
+            quick(&lanes, "a", WorkScope::Pod).await
+        };
+        let both = async { tokio::join!(measuring, removing) };
+        let (measured, removed) = tokio::time::timeout(Duration::from_secs(60), both).await.expect("no end");
+        assert_eq!((measured.unwrap(), removed.unwrap()), ((), 7));
+        assert_eq!(
+            quick(&lanes, "a", WorkScope::Measuring).await.unwrap(),
+            7,
+            "a later one is not told to end"
+        );
+    }
+
+    /// Who waits for it waits as long: a disk that one pod has formatted is no reason to call another's hung.
+    #[tokio::test]
+    async fn those_behind_slow_work_wait_for_it() {
+        let lanes = VolumeWorkers::with_stall_timeout(Duration::from_secs(2));
+        let disk = ["the disk".to_owned()];
+        let (hold, gate) = channel::<()>();
+        let slow = move |pulse: &WorkProgress| {
+            for _ in 0..10 {
+                pulse.record_step();
+                let _ = gate.recv_timeout(Duration::from_millis(400));
+            }
+            Ok(1)
+        };
+        let (first, second) = (uid("first"), uid("second"));
+        let slow = lanes.run_on(&first, WorkScope::Volume("v"), &disk, "formatting".into(), slow);
+        let quick = lanes.run_on(&second, WorkScope::Volume("v"), &disk, "mounting".into(), |_| Ok(2));
+        let (slow, quick) = tokio::join!(slow, quick);
+        assert_eq!((slow.unwrap(), quick.unwrap()), (1, 2));
+        drop(hold);
+    }
+
+    #[tokio::test]
+    async fn what_pods_share_is_worked_on_by_one_at_a_time() {
+        let lanes = lanes();
+        let (disk, other) = (["disk 7:0".to_owned()], ["disk 7:1".to_owned()]);
+        let (hold, gate) = channel();
+        let hung =
+            lanes.run_on(&uid("a"), WorkScope::Volume("v"), &disk, "mounting v".into(), stuck(gate)).await;
+        assert!(matches!(hung, Err(FilesError::Hung { .. })), "{hung:?}");
+        let b = uid("b");
+        let quick = |disks: &'static str| {
+            let disks = if disks == "same" { &disk } else { &other };
+            lanes.run_on(&b, WorkScope::Volume("v"), disks, "mounting v".into(), |_| Ok(7))
+        };
+        let error = quick("same").await.unwrap_err().to_string();
+        assert!(error.starts_with("other work on disk 7:0, for which mounting v waits, has not"), "{error}");
+        assert_eq!(quick("another").await.unwrap(), 7);
+        drop(hold);
+        assert_eq!(quick("same").await.unwrap(), 7);
+    }
+
+    /// Nobody's disk is kept by a pod that can't use it: one whose every place hangs.
+    #[tokio::test]
+    async fn who_waits_for_a_place_keeps_no_turn_at_what_pods_share() {
+        let lanes = VolumeWorkers::with_stall_timeout(Duration::from_secs(600));
+        let mut held = Vec::new();
+        let mut bad: Vec<_> = (0..THREADS_PER_OWNER)
+            .map(|n| {
+                let (hold, gate) = channel();
+                held.push(hold);
+                let lanes = lanes.clone();
+                tokio::spawn(async move {
+                    lanes
+                        .run(
+                            &uid("bad"),
+                            WorkScope::Volume(&format!("v{n}")),
+                            "a dead server".into(),
+                            stuck(gate),
+                        )
+                        .await
+                })
+            })
+            .collect();
+        settle().await;
+        let other = lanes.clone();
+        bad.push(tokio::spawn(async move {
+            let disk = ["disk 7:0".to_owned()];
+            other.run_on(&uid("bad"), WorkScope::Volume("disk"), &disk, "mounting".into(), |_| Ok(())).await
+        }));
+        settle().await;
+        let disk = ["disk 7:0".to_owned()];
+        let good =
+            lanes.run_on(&uid("good"), WorkScope::Volume("v"), &disk, "mounting".into(), |_| Ok(7)).await;
+        assert_eq!(good.unwrap(), 7);
+        assert!(bad.iter().all(|work| !work.is_finished()));
+        drop(held);
+        for work in bad {
+            work.await.unwrap().unwrap();
+        }
+    }
+
+    /// A pod's other volumes are not in the queue of a disk that hangs elsewhere.
+    #[tokio::test]
+    async fn who_waits_for_a_shared_turn_keeps_no_place() {
+        let lanes = VolumeWorkers::with_stall_timeout(Duration::from_secs(600));
+        let (hold, gate) = channel();
+        let disk = || ["disk 7:0".to_owned()];
+        let other = lanes.clone();
+        let first = tokio::spawn(async move {
+            other.run_on(&uid("a"), WorkScope::Volume("v"), &disk(), "mounting".into(), stuck(gate)).await
+        });
+        settle().await;
+        let waiting: Vec<_> = (0..2 * THREADS_PER_OWNER)
+            .map(|n| {
+                let lanes = lanes.clone();
+                tokio::spawn(async move {
+                    let name = format!("v{n}");
+                    lanes
+                        .run_on(&uid("b"), WorkScope::Volume(&name), &disk(), "mounting".into(), |_| Ok(()))
+                        .await
+                })
+            })
+            .collect();
+        settle().await;
+        assert_eq!(quick(&lanes, "b", WorkScope::Volume("other")).await.unwrap(), 7);
+        assert!(waiting.iter().all(|work| !work.is_finished()));
+        drop(hold);
+        first.await.unwrap().unwrap();
+        for work in waiting {
+            work.await.unwrap().unwrap();
+        }
+    }
+
+    /// Until everybody who can go on waits. All of them are on this thread.
+    async fn settle() {
+        for _ in 0..200 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn work_learns_that_nobody_waits_for_it() {
+        let lanes = lanes();
+        let (hold, gate) = channel::<()>();
+        let (ended, end) = oneshot::channel();
+        let work = move |pulse: &WorkProgress| {
+            while !pulse.is_cancelled() {
+                pulse.record_step();
+                let _ = gate.recv_timeout(Duration::from_millis(5));
+            }
+            let _ = ended.send(());
+            Ok(())
+        };
+        let pod = uid("a");
+        let walk = lanes.run(&pod, WorkScope::Volume("v"), "a walk".into(), work);
+        assert!(tokio::time::timeout(Duration::from_millis(200), walk).await.is_err(), "it goes on");
+        lanes.wait_until_idle(&pod, WorkScope::Volume("v"), "the walk").await.unwrap();
+        end.await.unwrap();
+        drop(hold);
+    }
+
+    #[tokio::test]
+    async fn rest_comes_when_what_hangs_has_ended() {
+        let lanes = lanes();
+        let (hold, gate) = channel();
+        let pod = uid("a");
+        let hung = lanes.run(&pod, WorkScope::Volume("v"), "a walk".into(), stuck(gate)).await;
+        assert!(matches!(hung, Err(FilesError::Hung { .. })), "{hung:?}");
+        let error = lanes
+            .wait_until_idle(&pod, WorkScope::Volume("v"), "earlier work")
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(error.starts_with("earlier work has not ended"), "{error}");
+        lanes.wait_until_idle(&pod, WorkScope::Volume("other"), "earlier work").await.unwrap();
+        drop(hold);
+        lanes.wait_until_idle(&pod, WorkScope::Volume("v"), "earlier work").await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_told_and_frees_the_place() {
+        let lanes = lanes();
+        let work =
+            |_: &WorkProgress| -> Result<(), FilesError> { std::panic::resume_unwind(Box::new("a bug")) };
+        let error = lanes.run(&uid("a"), WorkScope::Pod, "work".into(), work).await.unwrap_err();
+        assert!(matches!(error, FilesError::Panicked { .. }), "{error:?}");
+        assert_eq!(quick(&lanes, "a", WorkScope::Pod).await.unwrap(), 7);
+    }
+}
