@@ -4,7 +4,7 @@
 //!   volume ──> claim (of its own for a generic ephemeral one) ──> bound? ──> persistent volume ──> claimed by it?
 //!          ──> Resolved: source, options, mode ──> allowed here, by this pod, now? ──> its set-up
 //! ```
-//! Failures: what is not there yet is waited for (`VolumeNotReady::Wait`); what a claim lacks is told as the reference tells it
+//! Failures: what is not there yet is waited for (`VolumeNotReady::Waiting`); what a claim lacks is told as the reference tells it
 //! (`Unprocessed`); what a later stage refuses is told with the name of the persistent volume (`Staged`).
 
 use std::collections::BTreeSet;
