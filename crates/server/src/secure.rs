@@ -58,7 +58,7 @@ pub async fn serve_tls(
     tracing::info!(%address, "serving the {what}");
     let abort = CancellationToken::new();
     let acceptor = TlsAcceptor::from(tls.config);
-    let server = SecureServer { what, acceptor, authority: tls.authority, router, stop, abort: abort };
+    let server = SecureServer { what, acceptor, authority: tls.authority, router, stop, abort };
     Ok(ServerHandle::new(Some(address), tokio::spawn(serve(server, listener))))
 }
 

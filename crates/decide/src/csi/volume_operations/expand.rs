@@ -56,6 +56,10 @@ enum Step {
 }
 
 /// What an answer leads to.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one exists at a time, and only for as long as it is taken apart"
+)]
 enum Next {
     Call(Step, VolumeCall),
     Done(Result<ExpandOutcome, String>),

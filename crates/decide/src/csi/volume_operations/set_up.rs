@@ -86,6 +86,10 @@ fn of_pod(failure: VolumeCallFailure) -> Failed {
 }
 
 /// What an answer leads to.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one exists at a time, and only for as long as it is taken apart"
+)]
 enum Next {
     Call(Step, VolumeCall),
     Lane,

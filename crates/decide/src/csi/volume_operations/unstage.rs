@@ -56,6 +56,10 @@ enum Done {
     Removed,
 }
 
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one exists at a time, and only for as long as it is taken apart"
+)]
 pub(super) enum UnstageStep {
     Call(VolumeCall),
     Done,
