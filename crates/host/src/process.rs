@@ -153,6 +153,6 @@ mod tests {
         assert!(path.exists());
 
         let error = FileLock::acquire(&dir.path().join("no/such/place")).unwrap_err();
-        assert!(error.to_string().ends_with("no/such/place: opening"), "{error}");
+        assert!(error.to_string().ends_with("no/such/place: opening failed"), "{error}");
     }
 }

@@ -346,7 +346,7 @@ mod tests {
         let first = lanes.run(&uid("a"), WorkScope::Volume("v"), "setting up v".into(), stuck(gate)).await;
         let error = first.unwrap_err();
         assert!(matches!(error, FilesError::Hung { .. }), "{error:?}");
-        assert!(error.to_string().starts_with("setting up v has not ended"), "{error}");
+        assert!(error.to_string().starts_with("setting up v made no progress for"), "{error}");
         assert_eq!(quick(&lanes, "a", WorkScope::Volume("other")).await.unwrap(), 7);
         assert_eq!(quick(&lanes, "b", WorkScope::Volume("v")).await.unwrap(), 7);
         assert_eq!(quick(&lanes, "b", WorkScope::Pod).await.unwrap(), 7);
@@ -472,7 +472,10 @@ mod tests {
             lanes.run_on(&b, WorkScope::Volume("v"), disks, "mounting v".into(), |_| Ok(7))
         };
         let error = quick("same").await.unwrap_err().to_string();
-        assert!(error.starts_with("other work on disk 7:0, for which mounting v waits, has not"), "{error}");
+        assert!(
+            error.starts_with("other work on disk 7:0, for which mounting v waits, made no progress"),
+            "{error}"
+        );
         assert_eq!(quick("another").await.unwrap(), 7);
         drop(hold);
         assert_eq!(quick("same").await.unwrap(), 7);
@@ -590,7 +593,7 @@ mod tests {
             .await
             .unwrap_err()
             .to_string();
-        assert!(error.starts_with("earlier work has not ended"), "{error}");
+        assert!(error.starts_with("earlier work made no progress for"), "{error}");
         lanes.wait_until_idle(&pod, WorkScope::Volume("other"), "earlier work").await.unwrap();
         drop(hold);
         lanes.wait_until_idle(&pod, WorkScope::Volume("v"), "earlier work").await.unwrap();

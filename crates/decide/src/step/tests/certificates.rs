@@ -59,7 +59,9 @@ fn a_pod_waits_for_its_certificate_and_says_why() {
     assert_eq!(begun, ["run a: dirs + cgroup > volume v {k=key 1} > sandbox#0"]);
     assert_eq!(answered(&mut run, "r1", "Issued", issued()), [""; 0], "no news");
     run.line("done a");
-    run.line("api");
+    for line in ["api", "read a: s0 ready", "done a", "read a: s0 dead", "done a"] {
+        run.line(line);
+    }
     assert!(run.state.objects.as_ref().unwrap().certificates.is_empty(), "nothing is left of the pod");
 }
 

@@ -113,6 +113,23 @@ impl World {
         self.inner.lock().await.broken.clear();
     }
 
+    async fn records(&self) -> Vec<CsiVolumeOnDisk> {
+        let found = |(path, record): (&String, &VolumeRecord)| {
+            let dir = path.strip_suffix("/vol_data.json").unwrap();
+            let uid = dir.strip_prefix("/pods/").and_then(|rest| rest.split('/').next());
+            CsiVolumeOnDisk {
+                pod: uid.map(PodUid::new),
+                block: false,
+                spec_name: record.volume_handle.clone(),
+                mount_dir: format!("{dir}/{}", if uid.is_some() { "mount" } else { "globalmount" }),
+                record_path: path.clone(),
+                record: Ok(Some(record.clone())),
+                link: None,
+            }
+        };
+        self.inner.lock().await.records.iter().map(found).collect()
+    }
+
     async fn on_disk(&self, step: &str) -> Result<(), FilesError> {
         match self.inner.lock().await.broken.contains(step) {
             true => Err(FilesError::Refused { message: format!("the disk refuses to {step}") }),
@@ -221,24 +238,12 @@ impl CsiFiles for World {
         Ok(())
     }
     async fn list_volumes(&self) -> Result<Vec<CsiVolumeOnDisk>, FilesError> {
-        self.on_disk("list records").await?;
-        let found = |(path, record): (&String, &VolumeRecord)| {
-            let dir = path.strip_suffix("/vol_data.json").unwrap();
-            let uid = dir.strip_prefix("/pods/").and_then(|rest| rest.split('/').next());
-            CsiVolumeOnDisk {
-                pod: uid.map(PodUid::new),
-                block: false,
-                spec_name: record.volume_handle.clone(),
-                mount_dir: format!("{dir}/{}", if uid.is_some() { "mount" } else { "globalmount" }),
-                record_path: path.clone(),
-                record: Ok(Some(record.clone())),
-                link: None,
-            }
-        };
-        Ok(self.inner.lock().await.records.iter().map(found).collect())
+        self.on_disk("list all records").await?;
+        Ok(self.records().await)
     }
     async fn list_pod_volumes(&self, uid: &PodUid) -> Result<Vec<CsiVolumeOnDisk>, FilesError> {
-        let all = self.list_volumes().await?;
+        self.on_disk("list records").await?;
+        let all = self.records().await;
         Ok(all.into_iter().filter(|one| one.pod.as_ref() == Some(uid)).collect())
     }
     async fn wait_until_idle(&self, place: &str) -> Result<(), FilesError> {
