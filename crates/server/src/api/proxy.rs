@@ -6,9 +6,9 @@
 //!      <═══════════════ splice ═══════════════>
 //! ```
 //!
-//! SPDY and the older WebSocket protocols pass unread. What runtimes don't speak is translated on the way
-//! ([`Translation`]): WebSocket v5 by [`super::translate`], SPDY inside of WebSocket by [`super::tunnel`]. Bytes that come
-//! together with the head of a request or answer are kept.
+//! SPDY and the older WebSocket protocols pass unchanged. Protocols that runtimes don't support are translated
+//! ([`Translation`]): WebSocket v5 by [`super::translate`], SPDY inside of WebSocket by [`super::tunnel`]. Bytes that
+//! come together with the head of a request or response are kept.
 
 use std::future::Future;
 use std::io;
@@ -61,10 +61,10 @@ enum ProxyError {
 const TUNNEL_PREFIX: &str = "SPDY/3.1+";
 const TUNNEL_SUFFIX: &str = ".k8s.io";
 
-/// How what a client speaks becomes what runtimes speak.
+/// Which translation a stream needs between the client's protocol and the runtime's.
 #[derive(Clone, Debug)]
 pub(super) enum Translation {
-    /// Both speak the same.
+    /// Client and runtime use the same protocol.
     Unchanged,
     /// WebSocket v5 to the SPDY streams of a command.
     Channels(StreamFlags),
@@ -96,12 +96,12 @@ impl Translation {
         if inner.is_empty() { Translation::Unchanged } else { Translation::Tunnel(inner) }
     }
 
-    /// Does the node translate anything?
+    /// Whether anything is translated.
     pub(super) fn is_needed(&self) -> bool {
         !matches!(self, Translation::Unchanged)
     }
 
-    /// What the runtime is asked.
+    /// Method and headers of the request to the runtime.
     fn runtime_request(&self, method: &Method, headers: &HeaderMap) -> (Method, HeaderMap) {
         let protocols: Vec<&str> = match self {
             Translation::Unchanged => return (method.clone(), headers.clone()),
@@ -126,7 +126,7 @@ impl Translation {
         (Method::POST, asked)
     }
 
-    /// What the client is answered once the runtime has agreed.
+    /// Headers of the response to the client after the runtime has accepted.
     fn client_response_headers(
         &self,
         method: &Method,
