@@ -164,7 +164,7 @@ async fn record_setup_failure(events: &dyn EventSink, node_name: &str, error: &a
     tokio::time::sleep(FINAL_EVENT_WAIT).await;
 }
 
-/// The engine ended without being told to.
+/// The error for an engine that ended although it was not stopped.
 fn engine_end(end: Result<Result<(), EngineError>, JoinError>) -> anyhow::Error {
     match end {
         Ok(Ok(())) => fatal_error("the engine ended unexpectedly".into()),
@@ -179,7 +179,7 @@ fn fatal_error(reason: String) -> anyhow::Error {
     anyhow::anyhow!(reason)
 }
 
-/// Where the first server listened that ended without being told to.
+/// The address of the first server that ended although it was not stopped.
 async fn wait_first_closed(open: &mut [ServerHandle]) -> String {
     let closed = open.iter_mut().map(|serving| {
         let address =

@@ -1,7 +1,7 @@
 //! Authentication and authorization of requests to the secure port.
 //!
 //! ```text
-//!   request ─> client certificate? ─> bearer token? (in its header or a WebSocket's protocols) ─> anonymous, if that is allowed ─> else: 401
+//!   request ─> client certificate? ─> bearer token? (header or WebSocket) ─> anonymous, if allowed ─> else: 401
 //!                    └──────────┬──────────┘
 //!                       allowed? (AlwaysAllow, or as the API server says) ─> no: 403
 //! ```

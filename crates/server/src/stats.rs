@@ -204,7 +204,7 @@ impl NodeStats {
         }
     }
 
-    /// Bytes of logs by container, as `/metrics` tells them: pod UID, namespace, pod, container.
+    /// Bytes of logs by container, for `/metrics`: pod UID, namespace, pod, container.
     pub(crate) async fn log_sizes(&self) -> Vec<([String; 4], u64)> {
         let Ok(reading) = self.reading(CgroupDetailLevel::Basic).await else { return Vec::new() };
         let Ok(logs) = self.logs(&reading).await else { return Vec::new() };

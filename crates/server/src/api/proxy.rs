@@ -284,16 +284,16 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for T {}
 /// TLS with the runtime's streaming server.
 #[derive(Clone)]
 pub struct StreamingTls {
-    /// For a server on this very machine, which makes its own certificate that nobody vouches for. Whoever could listen
-    /// there in the runtime's place is root here.
+    /// For a streaming server on this machine. It has a self-signed certificate, which is not verified: only root could
+    /// listen there in the runtime's place.
     pub for_local_runtime: Arc<ClientConfig>,
-    /// For one elsewhere, that somebody whom this machine trusts has to vouch for. Made when it is needed: hardly any node
-    /// has such a runtime, and the certificates are many.
+    /// For a streaming server elsewhere, verified by the CAs of this machine. Made on demand: few nodes have such a
+    /// runtime, and there are many CAs.
     pub for_remote_runtime: Arc<dyn Fn() -> io::Result<Arc<ClientConfig>> + Send + Sync>,
 }
 
 impl StreamingTls {
-    /// How to speak to who is at the other end, and what it has to be called.
+    /// The TLS configuration for this peer, and the name that its certificate must have.
     fn config_for(
         &self,
         host: &str,
@@ -319,7 +319,7 @@ impl StreamingTls {
     }
 }
 
-/// All headers but those that are about us: whom the client spoke to, and who it is.
+/// The client's headers without those that name this node or hold the client's credentials.
 fn forwarded_headers(mut passed: HeaderMap, host: Option<&str>) -> HeaderMap {
     const OURS: [HeaderName; 5] = [
         header::HOST,

@@ -1,4 +1,4 @@
-//! Two connections become one. What passes is not looked at, and each stream costs two small buffers.
+//! Copies bytes between two connections in both directions, unchanged. Each stream costs two small buffers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

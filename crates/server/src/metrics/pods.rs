@@ -196,7 +196,7 @@ impl PodMetrics {
     fn observe_start(&self, tracked: &PodStartRecord, pod: &PodView, now: Wall) {
         let since_seen = tracked.seen.elapsed().as_secs_f64();
         let made = pod.pod.metadata.creation_timestamp.as_ref().map(|at| Wall::from_timestamp(at.0));
-        // The creation time has whole seconds and is from another clock: never less than the time since the first sight.
+        // The creation time has whole seconds and is from another clock: at least the time since the first sight.
         let total = made.map_or(since_seen, |made| made.seconds_until(now).max(since_seen));
         self.start.with_label_values(&NO_LABELS).observe(since_seen);
         self.start_total.with_label_values(&NO_LABELS).observe(total);

@@ -53,7 +53,7 @@ impl ServingCertificate {
         Ok(())
     }
 
-    /// From two files, read again when they change. If these can't be used, that is logged and the old certificate stays.
+    /// From two files, read again when they change. If they can't be used, that is logged and the old one stays.
     pub fn from_files(
         certificate: &Path,
         key: &Path,
