@@ -1,5 +1,5 @@
-//! Pods of several kinds, what each must come to, and a watcher that asks the runtime itself whether anything lives
-//! twice. For tests in which things go wrong: crashes, faults, churn.
+//! Pods of several kinds with the state that each must reach, and a watcher that lists the runtime's containers and
+//! reports duplicates. For tests with crashes, faults and churn.
 
 mod duplicates;
 
@@ -18,7 +18,7 @@ pub use duplicates::DuplicateWatcher;
 /// A deadline against hanging, not a measure: much happens, on a machine that does other things as well.
 pub const LONG: Duration = Duration::from_secs(420);
 
-/// What a pod has to come to.
+/// The state that a pod has to reach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
     /// This many containers run until they are stopped.
