@@ -33,7 +33,7 @@ pub fn run(flags: Flags) -> anyhow::Result<()> {
         .build()
         .context("starting the async runtime")?;
     let ended = runtime.block_on(serve(&flags, loaded, log));
-    // A thread that waits for a server which does not answer would be waited for, for ever.
+    // A blocking thread may hang on a file server. The shutdown waits for it no longer than this.
     runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
     ended
 }
@@ -87,7 +87,8 @@ async fn serve(flags: &Flags, loaded: LoadedConfig, log: LogHandle) -> anyhow::R
     let held = ports.clone();
     let reviews = ports.cluster.as_ref().map(|cluster| cluster.reviews.clone());
     let (agent, engine) = engine::new(state, ports, feeds, stop.clone());
-    // Before the first deed: two agents on one root directory would fight over its pods, and the socket tells.
+    // The control socket is opened before anything is changed. If another agent answers on it, this one does not start:
+    // two agents with one root directory would both manage its pods.
     let root_dir = Path::new(&root_dir);
     let agent: Arc<dyn AgentView> = Arc::new(agent);
     let stats = wire::stats(agent.clone(), &held, figures, &metrics)?;
@@ -135,7 +136,7 @@ async fn serve(flags: &Flags, loaded: LoadedConfig, log: LogHandle) -> anyhow::R
     let ended = tokio::select! {
         signal = wait_for_signal() => signal,
         loss = lost => Err(loss.into()),
-        // What is left of the agent would hold its ports and manage nothing: the process ends at once.
+        // If the engine ends, the process must end: otherwise it would keep its ports open without managing pods.
         end = &mut engine => return Err(engine_end(end)),
         Some(death) = deaths.recv() => return Err(fatal_error(death)),
         address = wait_first_closed(&mut open) => return Err(fatal_error(format!("the server on {address} ended"))),
@@ -144,7 +145,7 @@ async fn serve(flags: &Flags, loaded: LoadedConfig, log: LogHandle) -> anyhow::R
     stop.cancel();
     engine.await.context("the engine failed")?.context("the engine failed")?;
     told.await.context("the systemd notifier failed")?;
-    // Whoever is being answered gets the rest, within a moment.
+    // Requests in progress get a short time to finish.
     futures::future::join_all(open.into_iter().map(ServerHandle::ended)).await;
     traces_stop.cancel();
     if let Some(traces) = traces {
@@ -156,14 +157,14 @@ async fn serve(flags: &Flags, loaded: LoadedConfig, log: LogHandle) -> anyhow::R
 /// How long the agent waits for an Event about its own end to be sent.
 const FINAL_EVENT_WAIT: Duration = Duration::from_secs(2);
 
-/// The agent ends, and whoever looks at the node should see why.
+/// Records on the node why the agent ends.
 async fn record_setup_failure(events: &dyn EventSink, node_name: &str, error: &anyhow::Error) {
     let about = EventSubject::Node { name: node_name.to_owned() };
     events.record(&about, &ApiEvent::warning("KubeletSetupFailed", format!("{error:#}")));
     tokio::time::sleep(FINAL_EVENT_WAIT).await;
 }
 
-/// The engine ended without being told to.
+/// The error for an engine that ended although it was not stopped.
 fn engine_end(end: Result<Result<(), EngineError>, JoinError>) -> anyhow::Error {
     match end {
         Ok(Ok(())) => fatal_error("the engine ended unexpectedly".into()),
@@ -172,13 +173,13 @@ fn engine_end(end: Result<Result<(), EngineError>, JoinError>) -> anyhow::Error 
     }
 }
 
-/// The log tells as well: standard error may go nowhere.
+/// Also written to the log, because standard error may go nowhere.
 fn fatal_error(reason: String) -> anyhow::Error {
     tracing::error!("the agent stops, pods keep running: {reason}");
     anyhow::anyhow!(reason)
 }
 
-/// Where the first server listened that ended without being told to.
+/// The address of the first server that ended although it was not stopped.
 async fn wait_first_closed(open: &mut [ServerHandle]) -> String {
     let closed = open.iter_mut().map(|serving| {
         let address =
@@ -220,10 +221,10 @@ fn apply_process_settings(config: &KubeletConfiguration) {
     }
 }
 
-/// How long code that has run may stay resident.
+/// How often the pages of the program are released.
 const CODE_RELEASE_INTERVAL: Duration = Duration::from_secs(20);
 
-/// Most of the program runs at its start or when a pod comes, and would stay resident.
+/// Most of the code runs only at the start or when a pod comes. Without this its pages would stay resident.
 async fn release_code_pages() {
     let own = match host::program_pages::ProgramPages::find() {
         Ok(own) => own,

@@ -1,4 +1,4 @@
-//! Joining a cluster: who this node is there, and what it stands on then.
+//! Joins a cluster: the node's identity, and the ports that use the API server.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,9 +20,9 @@ use tokio_util::sync::CancellationToken;
 use crate::config::KubeletConfiguration;
 use crate::flags::{Flags, KUBERNETES_VERSION, RUBELET_VERSION};
 
-/// Below the directory of certificates.
+/// The serving certificate that the cluster issued, in the directory of certificates.
 const ISSUED_FILE: &str = "kubelet-server-current.pem";
-/// How long a config map or secret is believed in with the strategy `Cache`.
+/// Time to live of config maps and secrets with the change detection strategy `Cache`.
 const OBJECT_CACHE_TTL: Duration = Duration::from_secs(60);
 
 pub struct Cluster {
@@ -31,12 +31,12 @@ pub struct Cluster {
     rotation: Option<RotationStatus>,
 }
 
-/// Which serving certificate is asked for.
+/// Which serving certificate is requested.
 #[derive(Clone, Copy)]
 pub struct ServingRequest<'a> {
     pub cert_dir: &'a Path,
     pub node_name: &'a str,
-    /// The gate `AllowDNSOnlyNodeCSR`: a node that has names but no address may ask as well.
+    /// The gate `AllowDNSOnlyNodeCSR`: a node that has names but no address may request one as well.
     pub allow_dns_only: bool,
 }
 
@@ -99,7 +99,7 @@ impl Cluster {
     }
 }
 
-/// `None`: no `--kubeconfig`, so the node stands alone. Without rotation a first certificate is waited for here.
+/// `None`: no `--kubeconfig`, so this is a standalone node. Without rotation this waits for the first certificate.
 pub async fn join(
     flags: &Flags,
     config: &KubeletConfiguration,

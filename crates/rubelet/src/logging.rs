@@ -32,7 +32,7 @@ use crate::config::Logging;
 
 /// Replaces the verbosity by directives.
 pub const VARIABLE: &str = "RUBELET_LOG";
-/// systemd tells here which file is the journal.
+/// The variable in which systemd names the file of the journal.
 const JOURNAL_VARIABLE: &str = "JOURNAL_STREAM";
 
 #[derive(thiserror::Error, Debug)]
@@ -87,7 +87,7 @@ struct LogEnvironment<'a> {
     zone: TimeZone,
 }
 
-/// Is this file what systemd says the journal is, by device and inode?
+/// Whether this file is the journal, by the device and inode that systemd gives.
 fn is_journal(told: Option<&str>, file: impl AsFd) -> bool {
     let Ok(stat) = rustix::fs::fstat(file) else { return false };
     told.is_some_and(|told| told == format!("{}:{}", stat.st_dev, stat.st_ino))

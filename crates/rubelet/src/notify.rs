@@ -1,7 +1,7 @@
-//! What systemd is told: that the agent serves, that it still answers, that it ends.
+//! Notifies systemd that the agent serves, that it still answers, and that it stops.
 //!
-//! Without `NOTIFY_SOCKET` nobody listens, and nothing is said. The watchdog is only fed while every health check
-//! passes, so that an agent which hangs is started anew; pods go on running meanwhile.
+//! Without `NOTIFY_SOCKET` nothing is sent. `WATCHDOG=1` is sent only while every health check passes, so that systemd
+//! restarts an agent that hangs. Pods keep running meanwhile.
 
 use std::ffi::OsStr;
 use std::io;
@@ -16,9 +16,9 @@ use tokio_util::sync::CancellationToken;
 const READY: &str = "READY=1\n";
 const WATCHDOG_ALIVE: &str = "WATCHDOG=1\n";
 const STOPPING: &str = "STOPPING=1\n";
-/// Between two looks at an agent that starts.
+/// How often the checks are made while the agent starts.
 const READINESS_INTERVAL: Duration = Duration::from_millis(100);
-/// A watchdog at most this long would bite an agent that is only busy.
+/// A watchdog interval this short could end an agent that is only busy.
 const MIN_WATCHDOG: Duration = Duration::from_secs(1);
 
 #[derive(thiserror::Error, Debug)]
@@ -37,7 +37,7 @@ pub enum NotifyError {
     WatchdogTooShort { time: Duration },
 }
 
-/// What the environment says of whoever started us.
+/// The service manager that started the agent, as the environment describes it.
 #[derive(Debug, Default)]
 pub struct Supervisor {
     socket: Option<UnixDatagram>,
@@ -53,7 +53,7 @@ impl Supervisor {
         Ok(Supervisor { socket, watchdog })
     }
 
-    /// Says that the agent serves once its checks pass, and then that it is alive for as long as they do.
+    /// Sends `READY=1` once the checks pass, and then `WATCHDOG=1` for as long as they do.
     pub async fn notify_until_stopped(&self, health: &HealthChecks, stop: CancellationToken) {
         if self.socket.is_none() {
             return;
@@ -109,7 +109,7 @@ fn connect(name: &OsStr) -> Result<UnixDatagram, NotifyError> {
         };
         let socket = UnixDatagram::unbound()?;
         socket.connect_addr(&address)?;
-        // A supervisor that does not read must not hold us up.
+        // A supervisor that does not read must not block the agent.
         socket.set_nonblocking(true)?;
         Ok(socket)
     };

@@ -1,4 +1,4 @@
-//! The HTTPS API: who it believes, what it shows, where it listens.
+//! The HTTPS API: how it authenticates, what it serves, where it listens.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -23,11 +23,12 @@ use crate::logging::LogHandle;
 /// What `/logs/` shows. Not configurable upstream either.
 const NODE_LOG_DIR: &str = "/var/log";
 const JOURNAL_PROGRAM: &str = "journalctl";
-/// In place of what only the server of static pods may see.
+/// Shown in place of secrets for the server of static pods.
 const MASKED: &str = "<masked>";
 
-/// Closes what nobody chose to open: a node that stands alone has nobody to ask about callers, so the open defaults
-/// of the old command line, and the webhooks that are the default of a file, hold only where they are written down.
+/// Defaults of a standalone node. It has no API server for token and access reviews, so webhooks are off unless
+/// configured. Anonymous access and the read-only port, which are on by default on the command line, are off unless
+/// configured.
 pub fn apply_standalone_defaults(
     config: &mut KubeletConfiguration,
     set: &BTreeSet<&'static str>,
@@ -50,7 +51,7 @@ pub fn apply_standalone_defaults(
     }
 }
 
-/// What is to be said at the start when whoever reaches the port may do everything.
+/// The warning at the start when every client that reaches the port may do everything.
 fn open_access_warning(config: &KubeletConfiguration) -> Option<String> {
     let open = config.authentication.anonymous.enabled && config.authorization.mode == "AlwaysAllow";
     open.then(|| {
@@ -198,7 +199,7 @@ impl SecurePort<'_> {
     }
 }
 
-/// The configuration without what is a secret: `/configz` is read by who may see little else.
+/// The configuration without secrets: clients that may read `/configz` may see little else.
 fn configz_document(config: &KubeletConfiguration) -> serde_json::Value {
     let mut config = config.clone();
     config.static_pod_url = without_secrets(&config.static_pod_url);
@@ -262,7 +263,7 @@ mod tests {
         check(true, &webhooks, true, (false, true, "Webhook", 0));
     }
 
-    /// Who may read the configuration may not ask the server of static pods in our name.
+    /// Clients that may read the configuration must not get the credentials for the server of static pods.
     #[test]
     fn what_is_a_secret_is_not_shown() {
         let header = ("Authorization".to_owned(), vec!["hidden2".to_owned(), "hidden3".to_owned()]);

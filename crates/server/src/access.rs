@@ -1,12 +1,12 @@
-//! Who may ask what of the secure port.
+//! Authentication and authorization of requests to the secure port.
 //!
 //! ```text
-//!   request ─> client certificate? ─> bearer token? (in its header or a WebSocket's protocols) ─> anonymous, if that is allowed ─> nobody: 401
+//!   request ─> client certificate? ─> bearer token? (header or WebSocket) ─> anonymous, if allowed ─> else: 401
 //!                    └──────────┬──────────┘
-//!                       may they? (everybody, or as the API server says) ─> no: 403
+//!                       allowed? (AlwaysAllow, or as the API server says) ─> no: 403
 //! ```
 //!
-//! Bad credentials are worse than none: whoever shows them is not let in as anonymous.
+//! A request with bad credentials is refused. It is not treated as anonymous.
 
 mod authentication;
 mod authorization;
@@ -38,13 +38,13 @@ pub enum AccessError {
     UnknownMode(String),
 }
 
-/// The two questions that each request is asked.
+/// What authenticates and authorizes each request.
 pub struct Access {
     pub authentication: Authentication,
     pub authorization: Authorization,
 }
 
-/// Stands before every route of the secure port.
+/// Authenticates and authorizes every request of the secure port.
 pub(crate) async fn authorize_request(
     State(access): State<Arc<Access>>,
     mut request: Request,

@@ -49,7 +49,7 @@ use crate::endpoints::with_not_found_fallback;
 use crate::health::plain;
 use crate::inflight::count_requests;
 
-/// What the configuration says about the API.
+/// The configuration of the API.
 #[derive(Clone, Debug)]
 pub struct ApiSettings {
     /// `enableDebuggingHandlers`
@@ -183,7 +183,7 @@ fn gated_routes(settings: &ApiSettings, mut routes: Router<Arc<SecureApi>>) -> R
     }
 }
 
-/// Paths that reach into pods or tell much of the node, where that is switched off.
+/// The paths of debug endpoints, when these are disabled.
 pub(crate) fn disabled_routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
     const PATHS: [&str; 8] =
         ["run", "exec", "attach", "portForward", "containerLogs", "runningpods", "debug/pprof", "logs"];

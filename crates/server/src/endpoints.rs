@@ -31,7 +31,7 @@ pub struct Endpoints {
     pub agent: Arc<dyn AgentView>,
     pub health: Arc<HealthChecks>,
     pub metrics: Arc<AgentMetrics>,
-    /// `None`: nothing is told of what pods use.
+    /// `None`: usage is not served.
     pub stats: Option<Arc<NodeStats>>,
 }
 
@@ -41,7 +41,7 @@ impl Endpoints {
         with_not_found_fallback(health::routes(self.health.clone(), self.metrics.clone()))
     }
 
-    /// The read-only port: pods, metrics and health for everybody who can reach it.
+    /// The read-only port: pods, metrics and health, without authentication.
     pub fn read_only(&self, tracing: &Tracing) -> Router {
         let routes = self.common().merge(api::disabled_routes());
         let routes =
@@ -107,7 +107,7 @@ fn list(answer: Result<PodList, AgentUnavailable>) -> Response {
     }
 }
 
-/// Counters are told even by an agent that hangs: that is when they are looked at.
+/// Counters are served even when the engine hangs, because that is when they are needed.
 async fn metrics(State(endpoints): State<Endpoints>) -> Response {
     let agent = &endpoints.agent;
     let asked = ask_agent(async {
@@ -115,7 +115,7 @@ async fn metrics(State(endpoints): State<Endpoints>) -> Response {
     });
     let figures = tokio::time::timeout(SCRAPE_TIMEOUT, asked).await.ok().and_then(Result::ok);
     let mut scrape = ScrapeInputs { now: endpoints.metrics.now(), figures, ..Default::default() };
-    // Who did not answer this has no answer to what follows either, and scrapers leave after ten seconds.
+    // If the engine did not answer, it would not answer the following either, and scrapers give up after ten seconds.
     if let Some(stats) = endpoints.stats.as_ref().filter(|_| scrape.figures.is_some()) {
         scrape.logs = stats.log_sizes().await;
         scrape.claims = stats.claims().await;
@@ -142,7 +142,7 @@ async fn cgroup_metrics(State(endpoints): State<Endpoints>) -> Response {
     }
 }
 
-/// What came of the checks of `/healthz`, whenever somebody asked for them.
+/// The results of the checks of `/healthz`, whenever they were requested.
 async fn sli_metrics(State(endpoints): State<Endpoints>) -> Response {
     metrics_text(endpoints.metrics.health.text())
 }

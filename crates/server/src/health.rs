@@ -1,4 +1,4 @@
-//! Is the agent alive? Checks by name, and the words that the kubelet uses for their outcome.
+//! Health checks by name, with the kubelet's texts for their results.
 
 use std::fmt::Write;
 use std::os::fd::AsFd;
@@ -42,13 +42,12 @@ pub struct HealthChecks {
     agent: Arc<dyn AgentView>,
     timeout: Duration,
     checks: Vec<(&'static str, Box<dyn HealthCheck>)>,
-    /// Lines about failures: everybody may ask.
+    /// Limits log lines about failures, because every client may cause them.
     failures: LogRateLimiter,
 }
 
 impl HealthChecks {
-    /// `ping`, which is only that the process serves at all, `log`, which is that its log is taken, and `syncloop`, which is
-    /// that the agent answers.
+    /// `ping`: the process serves at all. `log`: its log can be written. `syncloop`: the agent answers.
     pub fn of_agent(agent: Arc<dyn AgentView>, patience: Duration) -> Self {
         let checks = Self {
             agent: agent.clone(),
@@ -83,8 +82,8 @@ impl HealthChecks {
         verdicts
     }
 
-    /// A line for each watch of the API server's objects. No verdict: a watch that is held stops nobody's pods, and a
-    /// restart of the agent would not let it go on.
+    /// A line for each watch of the API server's objects. They do not fail the check: pods go on without the watch,
+    /// and a restart of the agent would not help it.
     async fn watches(&self) -> Vec<String> {
         let node = tokio::time::timeout(self.timeout, self.agent.node_report()).await.ok().flatten();
         node.map(|node| node.watches.iter().map(watch_line).collect()).unwrap_or_default()
@@ -104,16 +103,16 @@ impl HealthCheck for PingCheck {
     }
 }
 
-/// Whoever takes our log may stop to: then every word of ours waits for it. A full pipe is noticed here.
+/// Fails when standard error is a pipe that has been full for [`LOG_TIMEOUT`]: every write of the log blocks then.
 #[derive(Default)]
 struct LogCheck {
     full_since: Mutex<Option<Instant>>,
 }
 
-/// As much of what holds a watch as is shown.
+/// Longest part of a watch's problem that is shown.
 const MAX_PROBLEM_CHARS: usize = 512;
 
-/// How long the log may wait.
+/// How long the log may be blocked.
 const LOG_TIMEOUT: Duration = Duration::from_secs(120);
 
 #[async_trait]
@@ -132,7 +131,7 @@ impl HealthCheck for LogCheck {
     }
 }
 
-/// Does whoever reads this take more at once? What can't be asked, such as a file, always does.
+/// Whether a write would not block now. A regular file is always writable.
 fn is_writable(output: &impl AsFd) -> bool {
     let mut asked = [PollFd::new(output, PollFlags::OUT)];
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -220,12 +219,12 @@ fn watch_line(watch: &WatchReport) -> String {
     line
 }
 
-/// Words of an API server or of whatever stands in its place.
+/// A text of the API server, or of whatever answers in its place, on one line and with a limited length.
 fn on_one_line(words: &str) -> String {
     words.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_PROBLEM_CHARS).collect()
 }
 
-/// Whether all is well, and the long text. Reasons are for our log: whoever may ask here may not know them.
+/// Whether all checks passed, and the long text. Reasons are only logged: callers of this endpoint may not see them.
 fn summary(
     names: &[&str],
     excluded: &[String],

@@ -1,5 +1,4 @@
-//! Requests are counted from their first word to their last: an answer that is still being read, or a stream that goes
-//! on beside its connection, is in progress.
+//! Counts requests in flight. A request is in flight until its response has been read or its stream has ended.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,7 +15,8 @@ use crate::access::Peer;
 use crate::endpoints::{method_label, path_label};
 use crate::metrics::{AgentMetrics, InflightRequest};
 
-/// Goes with a request. Whoever goes on with it when it was answered keeps a copy: the last one counts its end.
+/// Stored in the request's extensions. A task that continues a request after the response (exec, attach, port-forward)
+/// keeps a clone. Dropping the last clone ends the request in the metrics.
 #[derive(Clone)]
 pub(crate) struct InflightGuard {
     _until_dropped: Arc<InflightRequest>,
@@ -32,7 +32,7 @@ impl InflightGuard {
     }
 }
 
-/// Counts what a port is asked.
+/// Counts the requests of a port.
 pub(crate) fn count_requests(
     router: Router,
     metrics: Arc<AgentMetrics>,
@@ -46,7 +46,7 @@ pub(crate) fn count_requests(
     router.layer(middleware::from_fn_with_state(metrics, count))
 }
 
-/// A body that is in progress until it was read, or given up.
+/// A body that counts as in flight until it was read or dropped.
 struct InflightBody {
     inner: Body,
     _counted: InflightGuard,

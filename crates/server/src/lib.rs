@@ -1,4 +1,4 @@
-//! The agent's own HTTP: the health port, the read-only port, metrics, and the socket that the human commands ask.
+//! The agent's own HTTP: the health port, the read-only port, metrics, and the control socket of the commands.
 //!
 //! ```text
 //!   healthz port  ──┐

@@ -1,8 +1,8 @@
 //! Listening sockets.
 //!
-//! Binding happens at once, so that a taken port or socket is an error of the start; serving goes on in a task
-//! until it is told to stop, and open requests get [`DRAIN`] to finish. Nobody is asked who they are, so all that a
-//! crowd of connections can do is to push each other out (see `guests`).
+//! Binding happens at once, so that a port or socket in use is an error of the start. Serving goes on in a task until
+//! it is told to stop; open requests get [`DRAIN_TIMEOUT`] to finish. These ports have no authentication. The number
+//! of connections is limited: see `unauthenticated_connections`.
 
 use std::fs;
 use std::future::Future;
@@ -25,13 +25,13 @@ use tower::ServiceExt;
 
 use crate::unauthenticated_connections::UnauthenticatedConnections;
 
-/// What open requests get when the agent ends.
+/// How long open requests may go on when the agent stops.
 pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// A connection that sends no request for so long is closed.
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// Pause after a failed accept: the usual cause is that there are no file descriptors left.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Heads of requests: nobody needs long ones here.
+/// Longest head of a request. No client needs long ones here.
 const MAX_HEADER_BYTES: usize = 64 * 1024;
 /// Connections that the kernel may hold until they are accepted.
 const BACKLOG: i32 = 128;
@@ -120,7 +120,7 @@ pub async fn serve_unix(
     let path = path.to_owned();
     let task = tokio::spawn(async move {
         serve(what, listener, router, stop).await;
-        // Not the socket of somebody who came after us.
+        // Another process may have replaced the socket since: that one is not removed.
         if self::identity(&path).is_ok_and(|now| now == identity) {
             let _ = fs::remove_file(&path);
         }
@@ -128,7 +128,7 @@ pub async fn serve_unix(
     Ok(ServerHandle { address: None, task })
 }
 
-/// Sees to it that the path may be replaced.
+/// Checks that the path may be replaced.
 async fn check_socket_path(what: &'static str, path: &Path) -> Result<(), ServeError> {
     let failed = |source| ServeError::Socket { what, path: path.to_owned(), source };
     match fs::symlink_metadata(path) {
@@ -147,8 +147,8 @@ async fn check_socket_path(what: &'static str, path: &Path) -> Result<(), ServeE
     }
 }
 
-/// A socket is made under another name, closed to others before it listens, and only then gets its name: at no
-/// instant can somebody else connect, and at no instant is there no socket where a stale one was.
+/// The socket is bound under a temporary name, restricted to its owner, and then renamed. So other users can never
+/// connect, and a stale socket is replaced atomically.
 fn private_listener(path: &Path) -> io::Result<UnixListener> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 
@@ -322,7 +322,7 @@ mod tests {
         assert!(matches!(refused.unwrap_err(), ServeError::Socket { .. }));
     }
 
-    /// A crowd that says nothing is bounded, and costs neither those who come nor those who wait for an answer theirs.
+    /// Idle connections are bounded. They displace neither new connections nor those that wait for a response.
     #[tokio::test]
     async fn a_crowd_pushes_itself_out() {
         use tokio::io::AsyncReadExt;
@@ -343,7 +343,7 @@ mod tests {
             silent.push(TcpStream::connect(at).await.unwrap());
         }
         assert_eq!(get_tcp(at, "/").await.body, "hello");
-        // All but the last crowd, and far sooner than a connection is closed for its silence.
+        // All but the last ones are closed, far sooner than the idle timeout would.
         for stream in
             silent.iter_mut().take(crate::unauthenticated_connections::MAX_UNAUTHENTICATED_CONNECTIONS)
         {

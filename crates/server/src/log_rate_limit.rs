@@ -1,4 +1,4 @@
-//! Lines of our own log that others can cause: a flood of requests must not become a flood of lines.
+//! Rate limit for log lines that clients can trigger, so that a flood of requests does not flood the log.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -67,7 +67,7 @@ fn has_user_namespace(config: &SandboxConfig) -> bool {
 /// What a runtime's answer begins with that could not mount an image.
 const IMAGE_VOLUME_FAILED: &str = "ImageVolumeMountFailed";
 
-/// A container that could not be made for another reason says nothing about its images.
+/// If a container could not be created for another reason, nothing is known about its image volumes.
 fn count_image_volumes<T>(metrics: &AgentMetrics, config: &ContainerConfig, made: &Result<T, RuntimeError>) {
     let images = config.mounts.iter().filter(|mount| mount.image.is_some()).count() as u64;
     let outcome = match made {
@@ -210,7 +210,7 @@ impl Cgroups for MeteredCgroups {
         self.inner.use_driver(driver);
     }
     async fn ensure(&self, spec: &CgroupSpec) -> Result<(), CgroupError> {
-        // One that can't be asked about is taken for a new one; what follows fails as well.
+        // If this fails, the cgroup counts as new; the call below fails as well.
         let is_there = self.inner.exists(&spec.name).await.unwrap_or_default();
         let begun = Instant::now();
         let result = self.inner.ensure(spec).await;
@@ -232,7 +232,7 @@ impl Cgroups for MeteredCgroups {
     }
 }
 
-/// Hooks, with an eye on those that are answered otherwise than they asked.
+/// Hooks, with a count of those with the scheme HTTPS that were answered in plain HTTP.
 pub struct MeteredHttpHooks {
     inner: Arc<dyn HttpHooks>,
     metrics: Arc<AgentMetrics>,

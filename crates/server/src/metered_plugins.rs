@@ -37,7 +37,7 @@ impl MeteredCsiDrivers {
         let answer = answer.await;
         let code = match &answer {
             Ok(_) => "OK",
-            // Nobody was called.
+            // No call was made.
             Err(CsiError::NotRegistered { .. }) => return answer,
             Err(CsiError::Rpc { code, .. }) => code,
         };

@@ -1,8 +1,8 @@
 //! Metrics under the kubelet's names where the kubelet has them, and under `rubelet_` where only we do.
 //!
-//! Counters and histograms are fed as things happen; a family that was never fed does not show. Gauges about
-//! pods and the runtime are made anew for each scrape, from what the agent answers: when it does not, they are
-//! left out, because an old value would be a lie.
+//! Counters and histograms are updated as things happen; a family without samples is not shown. Gauges about pods and
+//! the runtime are computed for each scrape. If the agent does not answer they are left out, because old values would
+//! mislead.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,9 +38,9 @@ use registrar::Registrar;
 /// What is served under which name.
 #[derive(Clone, Debug)]
 pub struct BuildInfo {
-    /// The kubelet that we stand in for, such as `v1.36.4`.
+    /// The version of the kubelet that this agent replaces, such as `v1.36.4`.
     pub kubernetes: String,
-    /// Our own version.
+    /// The version of this agent.
     pub rubelet: String,
 }
 
@@ -49,7 +49,7 @@ pub struct AgentMetrics {
     build: BuildInfo,
     wall: Arc<dyn WallClock>,
     cgroup_version: IntGaugeVec,
-    /// Figures of pods and containers come from the runtime.
+    /// Usage of pods and containers comes from the runtime.
     of_runtime: AtomicBool,
     started_pods: IntCounter,
     started_pods_errors: IntCounter,
@@ -87,7 +87,7 @@ pub struct AgentMetrics {
     events: IntCounterVec,
     plans: IntCounterVec,
     volume_sizes: HistogramVec,
-    /// Told at a place of their own: there are many of them, and not everybody wants them.
+    /// Served at `/metrics/probes`, because there are many series.
     pub(crate) probes: ProbeMetrics,
 }
 
@@ -287,7 +287,7 @@ impl AgentMetrics {
         &self.build.kubernetes
     }
 
-    /// Until this is said, figures of pods and containers come from cgroups.
+    /// Until this is called, usage of pods and containers comes from cgroups.
     pub(crate) fn figures_come_from_the_runtime(&self) {
         self.of_runtime.store(true, Ordering::Relaxed);
     }
@@ -306,7 +306,7 @@ impl AgentMetrics {
         }
     }
 
-    /// A sandbox was asked for, and the runtime answered or was given up.
+    /// A call to create a sandbox has ended, by an answer of the runtime or by its deadline.
     pub fn observe_sandbox(&self, handler: &str, user_namespaced: bool, seconds: f64, ok: bool) {
         self.started_pods.inc();
         self.started_user_namespaced_pods.inc_by(user_namespaced.into());
@@ -322,7 +322,7 @@ impl AgentMetrics {
         self.started_containers.with_label_values(&[container_type(kind)]).inc();
     }
 
-    /// A look at everything in the runtime.
+    /// A full observation of the runtime has ended.
     pub fn observe_relist(&self, seconds: f64) {
         self.relist_duration.with_label_values(&NO_LABELS).observe(seconds);
         let now = Arc::new(Instant::now());
@@ -331,7 +331,7 @@ impl AgentMetrics {
         }
     }
 
-    /// A look at one pod in the runtime.
+    /// An observation of one pod has ended.
     pub fn observe_pod_relist(&self, seconds: f64) {
         self.pod_relist_duration.with_label_values(&NO_LABELS).observe(seconds);
     }
@@ -354,12 +354,12 @@ impl AgentMetrics {
         self.image_pull_duration.with_label_values(&[size_class(bytes)]).observe(seconds);
     }
 
-    /// A hook was answered in plain HTTP, though it asked for more.
+    /// A hook with the scheme HTTPS was answered in plain HTTP.
     pub(crate) fn count_hook_fallback(&self) {
         self.hook_fallbacks.inc();
     }
 
-    /// Somebody streams by a WebSocket protocol that is translated here.
+    /// A client opened a stream by a WebSocket protocol that is translated here.
     pub(crate) fn websocket_stream(&self, subresource: &str) {
         self.websocket_streams.with_label_values(&[subresource]).inc();
     }
@@ -385,7 +385,7 @@ impl AgentMetrics {
         }
     }
 
-    /// Somebody showed a certificate that is good until then.
+    /// A request was made with a client certificate that expires then.
     pub(crate) fn observe_certificate(&self, expires: Wall) {
         let seconds = self.now().seconds_until(expires);
         self.certificate_life.with_label_values(&NO_LABELS).observe(seconds);

@@ -1,11 +1,12 @@
-//! The secure port: TLS, and what hostile clients can't do.
+//! The secure port: TLS, and limits on what hostile clients can do.
 //!
 //! ```text
-//!   accept ─> silent ─(TLS within HANDSHAKE)─> requests ─(one is allowed)─> welcome
-//!               └── when there are too many of them, the oldest is closed: see `guests`
+//!   accept ─> idle ─(TLS within HANDSHAKE_TIMEOUT)─> active ─(a request is allowed)─> authorized
+//!              └── at the limit, the oldest is closed: see `unauthenticated_connections`
 //! ```
 //!
-//! What those who are not welcome can make us hold is bounded by their number times [`STRANGER_HEADERS`].
+//! The memory that unauthorized connections can use is bounded by their number times
+//! [`MAX_UNAUTHENTICATED_HEADER_BYTES`].
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -30,12 +31,12 @@ use crate::unauthenticated_connections::{UnauthenticatedConnection, Unauthentica
 
 /// How long a handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Head of a request of somebody who showed no certificate, or one that nobody here vouches for.
+/// Longest head of a request from a client without a trusted certificate.
 const MAX_UNAUTHENTICATED_HEADER_BYTES: usize = 64 * 1024;
-/// Head of a request else. Its first line, which holds the commands of exec, may have 64 KiB in any case: hyper's limit.
+/// Longest head of any other request. Its first line, which holds the commands of exec, is limited to 64 KiB by hyper.
 const MAX_HEADER_BYTES: usize = 1024 * 1024;
 
-/// What a connection is made by: the handshake, and whose certificates count.
+/// The TLS configuration, and the CAs of client certificates.
 pub struct Tls {
     pub config: Arc<ServerConfig>,
     pub authority: Option<Arc<ClientAuthority>>,

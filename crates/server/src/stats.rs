@@ -11,7 +11,7 @@
 //!   summary ─────> VolumeSizes    ──── files of volumes and storage drivers, beside the answers
 //! ```
 //!
-//! Nothing is read unless somebody asks, and nothing is told that is older than they accept.
+//! Usage is read on demand. A reading is reused while it is younger than the endpoint allows.
 
 mod cadvisor;
 mod disks;
@@ -45,14 +45,14 @@ use shared::SharedReading;
 pub(crate) use volumes::VolumeFigures;
 use volumes::{PodVolumes, VolumeSizes};
 
-/// How old figures may be for an answer. Scrapers ask several endpoints within a moment, and each sample carries the
-/// time of its reading.
+/// How old a reading may be for a response. Scrapers request several endpoints within a moment, and each sample carries
+/// the time of its reading.
 const MAX_READING_AGE: Duration = Duration::from_secs(1);
-/// The same for what is on disk: the runtime, which has to be asked for layers, looks at every container itself, and logs
-/// are a file or more each.
+/// The same for usage of the disk. It is more expensive: the runtime looks at every container for its layers, and logs
+/// are one or more files each.
 const MAX_DISK_READING_AGE: Duration = Duration::from_secs(10);
 
-/// Why there are no figures.
+/// Why usage could not be read.
 #[derive(thiserror::Error, Debug)]
 pub(crate) enum StatsError {
     #[error("failed to list pods: {0}")]
@@ -69,13 +69,13 @@ pub(crate) enum StatsError {
     RuntimeMetrics(#[source] RuntimeError),
 }
 
-/// What the figures are read from.
+/// The ports that usage is read from.
 pub struct StatsPorts {
     pub agent: Arc<dyn AgentView>,
     pub usage: Arc<dyn UsageReader>,
     pub runtime: Arc<dyn Runtime>,
     pub images: Arc<dyn Images>,
-    /// Of volumes. `None`: there are none.
+    /// CSI drivers. `None`: there are none.
     pub drivers: Option<Arc<dyn CsiDrivers>>,
     pub events: Arc<dyn EventSink>,
     pub wall: Arc<dyn WallClock>,
@@ -93,13 +93,13 @@ pub struct StatsSettings {
     pub system_cgroup: Option<String>,
     /// How often files of volumes are counted at most. `None`: never.
     pub volume_period: Option<Duration>,
-    /// What drivers say of the health of volumes is told.
+    /// The health that drivers report of volumes is shown.
     pub volume_health: bool,
-    /// Figures of pods and containers come from the runtime, and from cgroups only when it has none.
+    /// Usage of pods and containers comes from the runtime, and from cgroups only if the runtime does not support that.
     pub stats_from_runtime: bool,
 }
 
-/// Reads, and shares what was read.
+/// Reads usage, and shares readings between requests.
 pub struct NodeStats {
     ports: StatsPorts,
     settings: StatsSettings,
@@ -109,7 +109,7 @@ pub struct NodeStats {
     disks: SharedReading<DiskReading>,
     logs: SharedReading<Logs>,
     pull_records: SharedReading<[u64; 2]>,
-    /// Lines about readings that failed.
+    /// Limits log lines about readings that failed.
     failures: LogRateLimiter,
     volumes: Arc<VolumeSizes>,
 }
@@ -204,7 +204,7 @@ impl NodeStats {
         }
     }
 
-    /// Bytes of logs by container, as `/metrics` tells them: pod UID, namespace, pod, container.
+    /// Bytes of logs by container, for `/metrics`: pod UID, namespace, pod, container.
     pub(crate) async fn log_sizes(&self) -> Vec<([String; 4], u64)> {
         let Ok(reading) = self.reading(CgroupDetailLevel::Basic).await else { return Vec::new() };
         let Ok(logs) = self.logs(&reading).await else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! An agent that answers as a test says, and a client of a few lines.
+//! A fake agent whose answers a test sets, and a small client.
 
 use std::net::SocketAddr;
 use std::path::Path;

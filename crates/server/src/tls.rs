@@ -1,4 +1,4 @@
-//! TLS of the secure port: which versions and suites, which certificate we show, whose certificates we believe.
+//! TLS of the secure port: versions and suites, the serving certificate, the CAs of client certificates.
 //!
 //! ```text
 //!   tlsCertFile + tlsPrivateKeyFile ─(files change)─┐
@@ -7,9 +7,9 @@
 //!   clientCAFile ─(file changes)─> ClientAuthority ──> every request
 //! ```
 //!
-//! A client's certificate is asked for and its key proven in the handshake, but whether it is worth anything is
-//! looked at per request: an expired or foreign one is then answered with words instead of a broken connection, and a
-//! new CA file counts at once.
+//! The handshake only proves that the client has the key of its certificate. The certificate is verified for each
+//! request. So a client with an expired or unknown certificate gets 401 and not a broken connection, and a new CA file
+//! is used at once.
 
 mod certificate;
 mod client;

@@ -1,11 +1,11 @@
-//! How many connections a port keeps of those who have not shown that they belong here.
+//! Limits the connections of a port that have not yet made an authorized request.
 //!
 //! ```text
-//!   accepted ─> silent ─(a whole request, or a certificate that counts)─> heard ─(a request was allowed)─> welcome
-//!                  └────────────── when there are too many: the oldest silent one, else the oldest heard one, is closed
+//!   accepted ─> idle ─(a whole request, or a trusted certificate)─> active ─(a request was allowed)─> authorized
+//!                └────────── at the limit: the oldest idle one, else the oldest active one, is closed
 //! ```
 //!
-//! A client that means it is heard within a moment, so connections that send nothing only push each other out.
+//! A real client sends its request at once. So connections that send nothing only displace each other.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,36 +13,36 @@ use std::sync::{Arc, Weak};
 
 use tokio_util::sync::CancellationToken;
 
-/// Connections of a port that are not welcome yet. On a port that asks nobody who they are, these are all.
+/// Connections of a port that are not authorized yet. On a port without authentication, these are all connections.
 pub(crate) const MAX_UNAUTHENTICATED_CONNECTIONS: usize = 256;
 
-/// One connection, seen from the door.
+/// One connection, until one of its requests is allowed.
 #[derive(Default)]
 pub(crate) struct UnauthenticatedConnection {
     active: AtomicBool,
-    /// Shared with whoever finds that a request is allowed.
+    /// Set by the access check when it allows a request.
     pub authorized: Arc<AtomicBool>,
     displaced: CancellationToken,
 }
 
 impl UnauthenticatedConnection {
-    /// It asked something, or is known: while that is looked into, it does not go for somebody silent.
+    /// It sent a request, or a trusted certificate. It is not closed while there are idle connections.
     pub fn mark_active(&self) {
         self.active.store(true, Ordering::Relaxed);
     }
 
-    /// Ends when its place is needed.
+    /// Returns when the connection has to be closed to make room.
     pub async fn displaced(&self) {
         self.displaced.cancelled().await;
     }
 }
 
-/// Those who are not welcome yet, oldest first. A connection that ended is no longer there.
+/// The connections that are not authorized yet, oldest first. A connection that ended is dropped from here.
 #[derive(Default)]
 pub(crate) struct UnauthenticatedConnections(VecDeque<Weak<UnauthenticatedConnection>>);
 
 impl UnauthenticatedConnections {
-    /// A place for a new connection, which may be that of another.
+    /// Adds a connection. At the limit, another one is closed to make room.
     pub fn add_connection(&mut self) -> Arc<UnauthenticatedConnection> {
         if self.0.len() >= MAX_UNAUTHENTICATED_CONNECTIONS {
             let stays =
@@ -68,7 +68,7 @@ impl UnauthenticatedConnections {
 mod tests {
     use super::*;
 
-    /// Who was closed, by number, after `more` came to a full house.
+    /// The numbers of the connections that were closed when `more` came at the limit.
     fn closed(mark: impl Fn(usize, &UnauthenticatedConnection), more: usize) -> Vec<usize> {
         let mut connections = UnauthenticatedConnections::default();
         let mut held: Vec<Arc<UnauthenticatedConnection>> =
@@ -95,7 +95,7 @@ mod tests {
             ),
             [7]
         );
-        // When all were heard, one of them goes; after that there is a silent one.
+        // When all are active, one of them is closed; after that there is an idle one.
         assert_eq!(
             closed(|_, connection| connection.mark_active(), 3),
             [0, MAX_UNAUTHENTICATED_CONNECTIONS, MAX_UNAUTHENTICATED_CONNECTIONS + 1]

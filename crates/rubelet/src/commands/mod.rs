@@ -1,4 +1,4 @@
-//! Commands for people, asked of the agent that runs on this node.
+//! Commands for people, answered by the agent that runs on this node.
 //!
 //! ```text
 //!   rubelet get pods ─┐                                        ┌─> /v1/pods, /v1/node
@@ -6,7 +6,7 @@
 //!   rubelet logs web ─┘      └── the log itself is read from disk
 //! ```
 //!
-//! What is asked and printed is in one file per command; everything that makes text is a pure function.
+//! Each command has a file with its requests and its output; everything that makes text is a pure function.
 
 mod client;
 mod find;
@@ -67,7 +67,7 @@ pub fn run(name: &str, arguments: &[String]) -> ExitCode {
         Err(error) => {
             let usage = matches!(error, CommandError::Usage(_));
             let error = anyhow::Error::new(error);
-            // Nobody is left to tell when this fails too.
+            // If this fails too, the error can't be reported.
             let _ = writeln!(io::stderr(), "Error: {error:#}");
             if usage {
                 let _ = writeln!(io::stderr(), "See: rubelet {name} --help");
@@ -77,7 +77,7 @@ pub fn run(name: &str, arguments: &[String]) -> ExitCode {
     }
 }
 
-/// Whoever read our output has seen enough.
+/// The reader of the output has closed the pipe.
 fn is_broken_pipe(error: &CommandError) -> bool {
     matches!(error, CommandError::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
 }

@@ -51,8 +51,8 @@ pub fn age_at(now: Wall, then: Wall) -> String {
     age(now.since(then))
 }
 
-/// Words that a container, a registry or a runtime may have chosen: on one line, and without the power to move the
-/// cursor of whoever reads them.
+/// A text that may be from a container, a registry or a runtime: on one line, and without escape sequences that would
+/// move the cursor.
 pub fn one_line(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     words

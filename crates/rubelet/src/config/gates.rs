@@ -132,7 +132,7 @@ impl FeatureGates {
         GATES.iter().map(|gate| (gate, self.enabled(gate.name)))
     }
 
-    /// What the user should be told about the gates in `given`, which was resolved to `self`.
+    /// Warnings about the gates in `given`, which was resolved to `self`.
     pub fn warnings(&self, given: &BTreeMap<String, bool>) -> Vec<String> {
         let mut remarks = Vec::new();
         for gate in given.keys().filter_map(|name| known(name)) {
@@ -194,8 +194,8 @@ mod tests {
         assert!(EFFECTIVE.iter().all(|name| known(name).is_some()));
     }
 
-    /// What the table calls effective is asked for somewhere, and what is asked for is called effective: otherwise the start
-    /// would warn of gates that act, or keep silent about those that don't.
+    /// A gate is in the table of effective gates if and only if some code reads it. Otherwise the start would warn
+    /// about gates that have an effect, or not warn about gates that have none.
     #[test]
     fn the_table_knows_which_gates_are_asked_for() {
         let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

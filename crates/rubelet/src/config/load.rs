@@ -18,7 +18,7 @@ pub struct Override {
     pub mode: OverrideMode,
 }
 
-/// How a flag's value meets the field's value from the files.
+/// How a flag's value is combined with the field's value from the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OverrideMode {
     Replace,
@@ -36,7 +36,7 @@ pub struct Sources<'a> {
     pub overrides: &'a [Override],
 }
 
-/// A configuration that could be read; whether it makes sense is for [`super::validate`] to say.
+/// A configuration that could be read. [`super::validate`] checks its values.
 #[derive(Clone, Debug)]
 pub struct LoadedConfig {
     pub config: KubeletConfiguration,
@@ -201,8 +201,8 @@ fn drop_in_files(directory: &Path) -> Result<Vec<PathBuf>, ConfigError> {
     Ok(files)
 }
 
-/// One warning for all fields that some file sets to something that nothing acts on. A field set to what
-/// it is anyway is no news: tools write whole files of such fields.
+/// One warning for all fields that some file sets and that have no effect. A field that is set to its default is not
+/// warned about, because tools write files with all fields.
 fn unsupported_fields_warning(set: &[&'static str], config: &KubeletConfiguration) -> Option<String> {
     let expected =
         KubeletConfiguration { eviction_hard: defaults::eviction_hard(), ..KubeletConfiguration::default() };

@@ -1,4 +1,4 @@
-//! From words to flags.
+//! Parses the command line.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

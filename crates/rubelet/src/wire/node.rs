@@ -11,7 +11,7 @@ use model::node::HostFacts;
 use crate::config::{FeatureGates, KubeletConfiguration};
 use crate::flags::{Flags, KUBERNETES_VERSION};
 
-/// Upstream's, for a look every second. Ours looks at everything less often, because it is told of changes.
+/// Upstream's value, for a relist every second. This agent relists less often, because it is notified of changes.
 const RELIST_THRESHOLD: Duration = Duration::from_secs(180);
 
 pub fn node_setup(
@@ -26,7 +26,7 @@ pub fn node_setup(
         ["", "external"].contains(&cloud),
         "--cloud-provider={cloud}: only \"external\" and none are possible"
     );
-    // Nobody would attach anything, and pods with such volumes would wait for ever.
+    // Nothing would attach volumes, and pods that need that would wait for ever.
     ensure!(
         config.enable_controller_attach_detach || flags.kubeconfig.is_none(),
         "enableControllerAttachDetach: false is not possible in a cluster: attaching is left to the controller"

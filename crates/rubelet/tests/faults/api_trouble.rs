@@ -262,7 +262,7 @@ fn changes(cluster: &Cluster, namespace: &str, version: &str) -> Vec<Value> {
     pods.filter(|pod| pod["metadata"]["name"] != "later").collect()
 }
 
-/// A trouble with the API server that lasts: what the log has to say, and how often somebody was asked.
+/// A lasting failure of the API server: what the log has to say, and how many requests were made.
 struct Lasting {
     name: &'static str,
     kubeconfig: PathBuf,

@@ -14,7 +14,7 @@ fn diary(node: &Node) -> PathBuf {
     dir
 }
 
-/// A pod that notes its start and its end in the diary. It takes its time to end: two seconds from SIGTERM.
+/// A pod that records its start and its end below `diary`. It takes its time to end: two seconds from SIGTERM.
 fn slow_to_end(node: &Node, name: &str, version: &str, grace: u32) -> String {
     let dir = diary(node);
     format!(

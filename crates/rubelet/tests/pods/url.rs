@@ -31,7 +31,7 @@ impl Endpoint {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (status, body) = &answers[chosen.load(Ordering::SeqCst)];
-                // A client that hangs up is its own trouble.
+                // The client may have hung up: that is no failure here.
                 let _ = respond(stream, *status, body);
                 answered.fetch_add(1, Ordering::SeqCst);
             }

@@ -1,5 +1,5 @@
-//! Timestamps that containers set themselves: what happened, in the order in which it happened, and when by the machine's
-//! own clock. Tests judge by them, not by what anybody says.
+//! Timestamps that containers write themselves: what happened, in which order, and when by the machine's clock. Tests
+//! check these and not what the agent reports.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Who is asking?
+//! Authentication of requests to the secure port.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::tls::ClientAuthority;
 const ANONYMOUS: &str = "system:anonymous";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
 const AUTHENTICATED: &str = "system:authenticated";
-/// Questions to the API server at a time: a flood of tokens must not become a flood there.
+/// Token reviews in progress at a time. So a flood of tokens does not flood the API server.
 const MAX_PARALLEL_REVIEWS: usize = 32;
 
-/// Why credentials were not taken.
+/// Why credentials were refused.
 #[derive(thiserror::Error, Debug)]
 pub enum BadCredentials {
     #[error("{0}")]
@@ -36,7 +36,7 @@ pub struct Authentication {
     authority: Option<Arc<ClientAuthority>>,
     tokens: Option<WebhookTokenAuthenticator>,
     anonymous: bool,
-    /// Lines about those who were not let in.
+    /// Limits log lines about refused requests.
     refusals: LogRateLimiter,
 }
 
@@ -48,12 +48,12 @@ struct WebhookTokenAuthenticator {
 }
 
 impl Authentication {
-    /// Nobody at all is let in until one of the others is called.
+    /// Client certificates only, if there is an `authority`.
     pub fn new(authority: Option<Arc<ClientAuthority>>) -> Self {
         Self { authority, tokens: None, anonymous: false, refusals: LogRateLimiter::default() }
     }
 
-    /// Bearer tokens count, as far as the API server knows them; its answers hold for a while.
+    /// Accepts bearer tokens that the API server confirms. Its answers are cached for `holds`.
     pub fn with_tokens(
         self,
         reviews: Option<Arc<dyn AccessReviews>>,
@@ -69,19 +69,19 @@ impl Authentication {
         Ok(Self { tokens: Some(tokens), ..self })
     }
 
-    /// Whoever shows no credentials is `system:anonymous`.
+    /// A request without credentials is `system:anonymous`.
     pub fn with_anonymous(self) -> Self {
         Self { anonymous: true, ..self }
     }
 
-    /// Says in our log that somebody was not let in, unless that was said very often just now.
+    /// Logs that a request was not authenticated, within the rate limit.
     pub(crate) fn refused(&self, reason: &BadCredentials) {
         if let Some(suppressed) = self.refusals.permit() {
             tracing::info!(%reason, suppressed, "a request was not authenticated");
         }
     }
 
-    /// `None`: nobody. The header `Authorization` goes before a token that a WebSocket offered as a protocol.
+    /// `None`: not authenticated. The header `Authorization` goes before a token among the protocols of a WebSocket.
     pub(crate) async fn identify(
         &self,
         peer: &Peer,
@@ -118,7 +118,7 @@ impl WebhookTokenAuthenticator {
         if let Some(known) = self.cache.get(&key).await {
             return Ok(known);
         }
-        // Closed by nobody.
+        // The semaphore is never closed.
         let _place = self.review_slots.acquire().await;
         if let Some(known) = self.cache.get(&key).await {
             return Ok(known);

@@ -1,4 +1,4 @@
-//! May they?
+//! Authorization of requests to the secure port.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use super::cache::Cache;
 use crate::health::plain;
 use crate::log_rate_limit::LogRateLimiter;
 
-/// Questions to the API server at a time.
+/// Access reviews in progress at a time.
 const MAX_PARALLEL_REVIEWS: usize = 32;
 
 pub enum Authorization {
-    /// Whoever was let in may do all.
+    /// Every authenticated request is allowed.
     AlwaysAllow,
     /// As the API server says.
     Webhook(Box<WebhookAuthorizer>),
@@ -30,11 +30,11 @@ pub struct WebhookAuthorizer {
     allowed_ttl: Duration,
     denied_ttl: Duration,
     review_slots: Semaphore,
-    /// Lines about those who may not, or of whom nobody knows.
+    /// Limits log lines about refused requests and failed reviews.
     refusals: LogRateLimiter,
 }
 
-/// Why a request is not answered, in the kubelet's words.
+/// Why a request is refused, in the kubelet's words.
 #[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AuthorizationError {
     #[error("Authorization error (user={user}, verb={verb}, resource=nodes, subresource={subresource})")]
@@ -128,7 +128,7 @@ impl WebhookAuthorizer {
         if let Some(known) = self.cache.get(&key).await {
             return Ok(known);
         }
-        // Closed by nobody.
+        // The semaphore is never closed.
         let _place = self.review_slots.acquire().await;
         if let Some(known) = self.cache.get(&key).await {
             return Ok(known);

@@ -1,7 +1,7 @@
-//! Answers of the API server that hold for a while.
+//! A cache of reviews by the API server, each with a time to live.
 //!
-//! Bounded and fair: when it is full, what came first goes first. Somebody who makes up names pushes out his own
-//! answers and those that were about to run out, never chosen ones.
+//! It is bounded, and drops the oldest entry when it is full. A client that sends many made-up tokens cannot choose
+//! which entry of another client is dropped.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -10,10 +10,10 @@ use sha2::{Digest, Sha256};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// More callers than any node has; what is over it is asked again.
+/// More callers than any node has. Beyond this, reviews are made again.
 const MAX_ENTRIES: usize = 4096;
 
-/// Neither tokens nor names are kept, only what tells them apart.
+/// A hash: neither tokens nor names are kept.
 type Key = [u8; 32];
 
 pub(super) struct Cache<V> {
@@ -21,9 +21,9 @@ pub(super) struct Cache<V> {
 }
 
 struct Entries<V> {
-    /// With the number of the answer: a newer one for the same key has another.
+    /// With the number of the entry: a newer one for the same key has another number.
     known: BTreeMap<Key, (V, Instant, u64)>,
-    /// In the order in which they came. Those that were replaced since are still in it.
+    /// In the order in which they were added. Replaced entries are still in it.
     order: VecDeque<(Key, u64)>,
     next: u64,
 }
@@ -59,7 +59,7 @@ impl<V> Entries<V> {
         self.next += 1;
         self.known.insert(key, (value, until, number));
         self.order.push_back((key, number));
-        // The order is as long as what is known, or gets rid of what was replaced.
+        // Replaced entries count as well, so the order is what is bounded.
         while self.order.len() > MAX_ENTRIES {
             let Some((oldest, number)) = self.order.pop_front() else { return };
             if self.known.get(&oldest).is_some_and(|(.., newest)| *newest == number) {

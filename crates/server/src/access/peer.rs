@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use model::Wall;
 use rustls::pki_types::CertificateDer;
 
-/// What the connection itself tells; goes with each of its requests.
+/// What is known from the connection. Each of its requests carries it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Peer {
-    /// The leaf first. Its key was proven, nothing else.
+    /// The leaf first. Only the possession of its key was verified.
     pub certificates: Arc<Vec<CertificateDer<'static>>>,
-    /// When the leaf is no longer good.
+    /// When the leaf expires.
     pub expires: Option<Wall>,
     authorized: Arc<AtomicBool>,
 }

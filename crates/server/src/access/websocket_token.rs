@@ -4,8 +4,8 @@
 //!   Sec-WebSocket-Protocol: base64url.bearer.authorization.k8s.io.<token, base64url without padding>, v5.channel.k8s.io
 //! ```
 //!
-//! The token is taken out of the list before anybody else reads it: a protocol that is chosen goes back in the answer, and
-//! what is left goes on to the container runtime.
+//! The token is removed from the list first: the chosen protocol is sent back in the response, and the others are sent
+//! to the container runtime.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

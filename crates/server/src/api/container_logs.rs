@@ -54,7 +54,7 @@ async fn open(
     let options =
         LogOptions { first_line_within: first_line_within(pod, &id, api.wall.wall()), ..query.options };
     let (agent, uid) = (api.endpoints.agent.clone(), pod.uid.clone());
-    // Also over when the agent ends: nobody could tell then.
+    // Also ends when the agent stops.
     let ended = async move { agent.container_ended(uid, id).await.unwrap_or_default() }.boxed();
     let pieces = api.logs.open(&path, options, ended).await;
     let pieces = pieces.map_err(|error| format!("failed to open log file {:?}: {error}", path.display()))?;
@@ -62,8 +62,8 @@ async fn open(
     Ok(Body::from_stream(pieces.take_until(async move { stop.cancelled().await })))
 }
 
-/// Whoever sees a container run and asks for its log expects what the container writes first. The status tells that it
-/// runs a few milliseconds after its start, which may be before its process has written anything.
+/// A client that sees a container run and requests its log expects the first line. But the status says that it runs a
+/// few milliseconds after its start, when its process may not have written anything yet.
 const FIRST_LINE: Duration = Duration::from_secs(1);
 
 /// What is left of that time for this container. Nothing, once it has run longer or has ended.

@@ -107,7 +107,7 @@ fn open(directory: &FilePath, path: &str) -> io::Result<OpenedPath> {
         rustix::fs::open(&directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     // Not blocking: opening a fifo would wait for its writer.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    // Whoever puts a link there in between gets nothing.
+    // A link that was put there since the check is not followed.
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let found = rustix::fs::openat2(&root, inside, flags, Mode::empty(), resolve)?;
     match FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) {

@@ -6,9 +6,9 @@
 //!      <═══════════════ splice ═══════════════>
 //! ```
 //!
-//! SPDY and the older WebSocket protocols pass unread. What runtimes don't speak is translated on the way
-//! ([`Translation`]): WebSocket v5 by [`super::translate`], SPDY inside of WebSocket by [`super::tunnel`]. Bytes that come
-//! together with the head of a request or answer are kept.
+//! SPDY and the older WebSocket protocols pass unchanged. Protocols that runtimes don't support are translated
+//! ([`Translation`]): WebSocket v5 by [`super::translate`], SPDY inside of WebSocket by [`super::tunnel`]. Bytes that
+//! come together with the head of a request or response are kept.
 
 use std::future::Future;
 use std::io;
@@ -61,10 +61,10 @@ enum ProxyError {
 const TUNNEL_PREFIX: &str = "SPDY/3.1+";
 const TUNNEL_SUFFIX: &str = ".k8s.io";
 
-/// How what a client speaks becomes what runtimes speak.
+/// Which translation a stream needs between the client's protocol and the runtime's.
 #[derive(Clone, Debug)]
 pub(super) enum Translation {
-    /// Both speak the same.
+    /// Client and runtime use the same protocol.
     Unchanged,
     /// WebSocket v5 to the SPDY streams of a command.
     Channels(StreamFlags),
@@ -96,12 +96,12 @@ impl Translation {
         if inner.is_empty() { Translation::Unchanged } else { Translation::Tunnel(inner) }
     }
 
-    /// Does the node translate anything?
+    /// Whether anything is translated.
     pub(super) fn is_needed(&self) -> bool {
         !matches!(self, Translation::Unchanged)
     }
 
-    /// What the runtime is asked.
+    /// Method and headers of the request to the runtime.
     fn runtime_request(&self, method: &Method, headers: &HeaderMap) -> (Method, HeaderMap) {
         let protocols: Vec<&str> = match self {
             Translation::Unchanged => return (method.clone(), headers.clone()),
@@ -126,7 +126,7 @@ impl Translation {
         (Method::POST, asked)
     }
 
-    /// What the client is answered once the runtime has agreed.
+    /// Headers of the response to the client after the runtime has accepted.
     fn client_response_headers(
         &self,
         method: &Method,
@@ -284,16 +284,16 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for T {}
 /// TLS with the runtime's streaming server.
 #[derive(Clone)]
 pub struct StreamingTls {
-    /// For a server on this very machine, which makes its own certificate that nobody vouches for. Whoever could listen
-    /// there in the runtime's place is root here.
+    /// For a streaming server on this machine. It has a self-signed certificate, which is not verified: only root could
+    /// listen there in the runtime's place.
     pub for_local_runtime: Arc<ClientConfig>,
-    /// For one elsewhere, that somebody whom this machine trusts has to vouch for. Made when it is needed: hardly any node
-    /// has such a runtime, and the certificates are many.
+    /// For a streaming server elsewhere, verified by the CAs of this machine. Made on demand: few nodes have such a
+    /// runtime, and there are many CAs.
     pub for_remote_runtime: Arc<dyn Fn() -> io::Result<Arc<ClientConfig>> + Send + Sync>,
 }
 
 impl StreamingTls {
-    /// How to speak to who is at the other end, and what it has to be called.
+    /// The TLS configuration for this peer, and the name that its certificate must have.
     fn config_for(
         &self,
         host: &str,
@@ -319,7 +319,7 @@ impl StreamingTls {
     }
 }
 
-/// All headers but those that are about us: whom the client spoke to, and who it is.
+/// The client's headers without those that name this node or hold the client's credentials.
 fn forwarded_headers(mut passed: HeaderMap, host: Option<&str>) -> HeaderMap {
     const OURS: [HeaderName; 5] = [
         header::HOST,

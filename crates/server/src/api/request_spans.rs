@@ -1,4 +1,5 @@
-//! Requests as part of traces: whoever asks may say which trace it is, and what the runtime is asked goes on with it.
+//! Spans of requests. A request continues the trace of its `traceparent` header, and so do the runtime calls made for
+//! it.
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -8,19 +9,19 @@ use ports::{Span, SpanKind, TraceContext, Tracing};
 
 use crate::endpoints::{method_label, path_label};
 
-/// Whoever is allowed anything may ask for long paths and have them sampled; thousands of spans wait at a time.
+/// Longest path in a span. Callers choose the path, and thousands of spans may wait to be sent.
 const MAX_PATH_CHARS: usize = 512;
 
-/// Whose traces go on here.
+/// Whether a caller's `traceparent` header is used.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CallerTrust {
-    /// They are known: `access` stands before them.
+    /// `access` has authenticated the callers.
     Authenticated,
-    /// Nobody asks who they are. Their word that a trace is to be kept counts nothing: the rate alone decides.
+    /// Callers are not authenticated. Their `traceparent` header is ignored, and the sampling rate decides.
     Unauthenticated,
 }
 
-/// Puts each request under a span, if traces are made at all.
+/// Makes a span for each request, if tracing is on.
 pub(crate) fn with_tracing(router: Router, tracing: Tracing, callers: CallerTrust) -> Router {
     if !tracing.is_on() {
         return router;

@@ -1,4 +1,4 @@
-//! Two connections become one. What passes is not looked at, and each stream costs two small buffers.
+//! Copies bytes between two connections in both directions, unchanged. Each stream costs two small buffers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,13 +8,13 @@ use tokio::time::Instant;
 
 /// Held per direction.
 pub(super) const BUFFER_BYTES: usize = 16 * 1024;
-/// What the other direction gets after one has ended: its last bytes pass, and nobody keeps a dead stream open.
+/// How long the other direction may stay open without traffic after one direction has ended.
 pub(super) const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Why a splice ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StreamEnd {
-    /// One side said that it is done, and the other got all of it.
+    /// One side has closed, and the other got all of its bytes.
     Closed,
     /// A connection broke.
     Broken,

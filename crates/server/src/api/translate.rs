@@ -8,7 +8,7 @@
 //!     3 status, at the very end  <──────   error
 //! ```
 //!
-//! Runtimes speak protocol v4. Over WebSocket that has no way to end the input alone, which is why SPDY is spoken to them.
+//! Runtimes speak protocol v4. Over WebSocket it has no way to end the input alone, so SPDY is used towards them.
 //! The status comes last: whoever has read it has read all output. When the client goes, the runtime's connection goes.
 
 use std::time::Duration;
@@ -36,7 +36,7 @@ const RESIZE: u8 = 4;
 const CLOSE: u8 = 255;
 /// Bytes of a status at most; runtimes put the words of what failed into it.
 const MAX_STATUS_BYTES: usize = 64 * 1024;
-/// For a runtime whose connection ended before it said how the command did.
+/// The status for a runtime whose connection ended before it sent one.
 const NO_STATUS: &[u8] = br#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the container runtime ended the stream without a status","reason":"InternalError","code":500}"#;
 
 /// The streams of one command: a channel, its name and its SPDY id.
@@ -76,7 +76,7 @@ impl Streams {
         self.wanted.iter().map(|(channel, _)| *channel).filter(is_output).collect()
     }
 
-    /// Where a client is told that the stream is there.
+    /// The channel on which the client learns that the stream is open.
     fn first_output(&self) -> u8 {
         self.outputs().into_iter().filter(|channel| *channel != STATUS).min().unwrap_or(STATUS)
     }
@@ -124,7 +124,7 @@ pub(super) async fn translate(
 struct ClientToRuntime<'a, R> {
     streams: &'a Streams,
     last: &'a LastActivity,
-    /// `None`: the runtime takes nothing any more, and may still have something to say.
+    /// `None`: the runtime takes no more input, and may still send output.
     out: Option<WriteHalf<R>>,
     message: MessageState,
 }
@@ -176,7 +176,7 @@ impl<R: AsyncWrite> ClientToRuntime<'_, R> {
         }
     }
 
-    /// The client is gone: the runtime is told at once.
+    /// The client is gone: the runtime's streams are ended at once.
     async fn gone(&mut self) -> StreamEnd {
         if let Some(out) = &mut self.out {
             let _ = out.shutdown().await;

@@ -42,7 +42,7 @@ async fn unwrap_messages(client: impl AsyncRead + AsyncWrite + Unpin, plain: Dup
                 WebSocketEvent::Close => break,
             }
         }
-        // The runtime may still have something to say.
+        // The runtime may still send something.
         let _ = plain_in.shutdown().await;
         std::future::pending::<()>().await;
     };
@@ -63,7 +63,7 @@ async fn unwrap_messages(client: impl AsyncRead + AsyncWrite + Unpin, plain: Dup
         let _ = to_client.write_all(&websocket::close()).await;
         let _ = to_client.shutdown().await;
     };
-    // Once there is nothing more to tell, nobody waits for what the client might still say.
+    // When the runtime has closed, the rest of the client's input is not read.
     tokio::select! {
         () = inward => {}
         () = outward => {}

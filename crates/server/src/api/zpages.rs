@@ -1,4 +1,4 @@
-//! `/configz`, `/flagz` and `/statusz`: what this process was told, and what it is.
+//! `/configz`, `/flagz` and `/statusz`: configuration, flags and version of this process.
 
 use std::fmt::Write;
 

@@ -144,7 +144,7 @@ impl ClusterMetrics {
     }
 }
 
-/// The whole way is told when it is over.
+/// The durations of the node's startup, once it is complete.
 fn add_startup(add: &Registrar<'_>, startup: Startup, now: Wall, (begun, boot): (Wall, Wall)) {
     let Startup { first_attempt: Some(attempt), registered: Some(registered), ready: Some(ready) } = startup
     else {

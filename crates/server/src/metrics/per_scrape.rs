@@ -1,4 +1,4 @@
-//! What is made anew for each scrape: an old value would be a lie.
+//! Metrics that are computed for each scrape, because old values would mislead.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ pub(super) fn add_build(registry: &Registry, build: &BuildInfo) {
         .set(1);
 }
 
-/// What the agent says at the time of a scrape.
+/// The agent's state at the time of a scrape.
 #[derive(Clone, Debug)]
 pub(crate) struct AgentSnapshot {
     pub node: NodeReport,
@@ -48,7 +48,7 @@ pub(crate) struct AgentSnapshot {
     pub working: BTreeMap<(String, &'static str), usize>,
 }
 
-/// Both values of the label are always told.
+/// Both values of the label are always present.
 const STATIC: [&str; 2] = ["", "true"];
 
 impl AgentSnapshot {
@@ -70,7 +70,7 @@ impl AgentSnapshot {
     }
 }
 
-/// Everything that is asked for a scrape. What did not answer is left out.
+/// Everything that a scrape reads. What did not answer is left out.
 #[derive(Default)]
 pub(crate) struct ScrapeInputs {
     pub now: Wall,

@@ -1,4 +1,4 @@
-//! What becomes of pods: from the statuses that are told of them, and the plans that are carried out for them.
+//! Metrics of pods, derived from their statuses and plans.
 //!
 //! ```text
 //!   first status ── plan ── … ── Running ── ended containers ── forgotten
@@ -31,18 +31,18 @@ const START_ERRORS: [&str; 8] = [
     "SignatureValidationFailed",
 ];
 
-/// What is known of a pod that is here.
+/// What is remembered of a pod until it is forgotten.
 struct PodStartRecord {
     seen: Instant,
     planned: bool,
-    /// Its first status told that nothing had been started: how long that takes is to be seen.
+    /// In its first status nothing was started yet, so the duration of its start can be measured.
     start_observed: bool,
     rejected: bool,
     pulling_since: Option<Instant>,
     pulling: Duration,
-    /// Ids of instances that were counted.
+    /// Ids of ended containers that were counted.
     ended: BTreeSet<String>,
-    /// Why containers waited last.
+    /// The last waiting reason of each container.
     waiting: BTreeMap<String, String>,
 }
 
@@ -133,7 +133,7 @@ impl PodMetrics {
             let uid = seen.pod.uid.clone();
             let is_new = !known.contains_key(&uid);
             let pod = known.entry(uid).or_insert_with(|| self.start_tracking(seen));
-            // An instance that the status no longer tells of does not come back: a crash loop must not pile them up.
+            // Ids that the status no longer has are dropped, so that a crash loop does not grow this set.
             pod.ended.retain(|id| containers(seen.status).any(|(_, status)| mentions_container(status, id)));
             for (kind, status) in containers(seen.status) {
                 self.count_terminations(pod, kind, status, is_new);
@@ -165,7 +165,7 @@ impl PodMetrics {
         }
     }
 
-    /// What had ended before this agent saw the pod was counted by another, or by nobody.
+    /// A container that had ended before this agent saw the pod is not counted: an earlier agent may have counted it.
     fn count_terminations(
         &self,
         pod: &mut PodStartRecord,
@@ -183,7 +183,7 @@ impl PodMetrics {
         }
     }
 
-    /// A reason is counted when the container comes to wait for it.
+    /// A reason is counted when it becomes the container's waiting reason.
     fn count_start_errors(&self, pod: &mut PodStartRecord, kind: ContainerKind, status: &ContainerStatus) {
         let waiting = status.state.as_ref().and_then(|state| state.waiting.as_ref());
         let reason = waiting.and_then(|waiting| waiting.reason.clone()).unwrap_or_default();
@@ -196,7 +196,7 @@ impl PodMetrics {
     fn observe_start(&self, tracked: &PodStartRecord, pod: &PodView, now: Wall) {
         let since_seen = tracked.seen.elapsed().as_secs_f64();
         let made = pod.pod.metadata.creation_timestamp.as_ref().map(|at| Wall::from_timestamp(at.0));
-        // Whole seconds, and another machine's clock: never less than what was seen here.
+        // The creation time has whole seconds and is from another clock: at least the time since the first sight.
         let total = made.map_or(since_seen, |made| made.seconds_until(now).max(since_seen));
         self.start.with_label_values(&NO_LABELS).observe(since_seen);
         self.start_total.with_label_values(&NO_LABELS).observe(total);
@@ -210,7 +210,7 @@ impl PodMetrics {
         }
     }
 
-    /// An Event of the pod tells that an image is pulled, or was.
+    /// An Event of the pod says that a pull begins or has ended.
     pub fn track_image_pull(&self, uid: &PodUid, begins: bool) {
         self.known.send_modify(|known| {
             let Some(pod) = known.get_mut(uid) else { return };

@@ -1,4 +1,4 @@
-//! What `/metrics/probes` tells: how often each probe was asked, what it said, and how long that took.
+//! `/metrics/probes`: how often each probe was made, with which results, and how long it took.
 //!
 //! Every pod adds series, so they go with the pod. The histogram does not name the UID, as the kubelet's doesn't: it
 //! goes with the last pod of that name.
@@ -59,7 +59,7 @@ impl ProbeMetrics {
         }
     }
 
-    /// Pods go seldom enough to look through what was counted of everybody.
+    /// Goes through the series of all pods. Pods are forgotten rarely enough for that.
     pub fn forget(&self, uid: &PodUid) {
         let (gone, left): (Vec<_>, Vec<_>) =
             self.counted().into_iter().partition(|(_, pod_uid)| pod_uid.as_str() == uid.as_str());

@@ -1,5 +1,5 @@
-//! Names, types and labels against those that were recorded of the kubelet (`metrics.tsv`), but for what docs/metrics.md
-//! tells: the page is read here, so that it can't be wrong.
+//! Compares names, types and labels with those recorded from the kubelet (`metrics.tsv`). Differences have to be in
+//! docs/metrics.md, which is read here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

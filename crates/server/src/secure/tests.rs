@@ -73,7 +73,7 @@ async fn who_waits_for_an_answer_keeps_the_place() {
     certificate.set_pem("test", signed.certificate.as_bytes(), signed.key.as_bytes()).unwrap();
     let (asked, go) = (CancellationToken::new(), CancellationToken::new());
     let (tells, waits) = (asked.clone(), go.clone());
-    // Nothing here ever says that somebody is welcome.
+    // No connection is ever authorized here.
     let slow = async move || {
         tells.cancel();
         waits.cancelled().await;

@@ -52,7 +52,7 @@ pub(super) fn text(reading: Option<&StatsReading>) -> String {
     Family::all_text(&families)
 }
 
-/// The machine's own figures, and of pods and containers what the runtime tells.
+/// Usage of the machine, and the runtime's metrics of pods and containers.
 pub(super) fn text_of_runtime(machine: Option<&MachineUsage>, told: Option<&RuntimeMetrics>) -> String {
     let mut families = machine.map(machine::families).unwrap_or_default();
     families.extend(errors(told.is_none(), machine.is_none()));

@@ -1,4 +1,4 @@
-//! What all who ask together cost.
+//! Tests of what concurrent requests cost.
 
 use std::io;
 
@@ -13,7 +13,7 @@ use super::*;
 use crate::metered::tests::{CountingEventSink, FakeImages};
 use crate::testing::{FakeAgent, FakeAgentState, FakeRuntime, StoppedClock, metrics};
 
-/// Remembers what was looked at.
+/// Records what was read.
 #[derive(Default)]
 pub(super) struct RecordingUsageReader(watch::Sender<Vec<String>>);
 

@@ -26,7 +26,7 @@ pub(super) struct DiskReading {
 }
 
 impl DiskReading {
-    /// Whether it was read with these pods there: who is new wants figures too.
+    /// Whether this reading has all of these pods. If not, it is made again.
     pub fn covers(&self, reading: &StatsReading) -> bool {
         reading.pods.iter().all(|pod| self.pods.contains_key(pod.uid.as_str()))
             && covers_logs(&self.logs, reading)
@@ -54,7 +54,7 @@ pub(super) async fn read(
         true => root.clone(),
         false => ports.usage.filesystem(&place).await.map_err(|error| failed(&error))?,
     };
-    // A runtime that can't tell leaves these figures out. One that told all figures has told these.
+    // If the runtime can't report the layers, they are left out. With usage from the runtime they are already read.
     let stats = match reading.is_of_runtime {
         true => Vec::new(),
         false => ports.runtime.list_container_stats(&ContainerFilter::default()).await.unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! Figures of pods and containers as the runtime tells them, with the gate `PodAndContainerStatsFromCRI`.
+//! Usage of pods and containers from the runtime, with the gate `PodAndContainerStatsFromCRI`.
 //!
 //! ```text
 //!   ListPodSandboxStats ──> those of pods that the agent knows ──> PodFigures
@@ -20,19 +20,19 @@ use tokio::sync::Mutex;
 use super::StatsError;
 use super::reading::{PodFigures, PodToRead};
 
-/// CPU use over less than this says little.
+/// Shortest interval over which a CPU rate is computed.
 const SHORTEST_RATE: i64 = 1_000_000_000;
 
 /// What is remembered between two answers of the runtime.
 #[derive(Default)]
 pub(super) struct RuntimeFigures {
     rates: Mutex<Rates>,
-    /// Somebody was told that figures come from cgroups after all.
+    /// The fallback to cgroups was logged.
     fell_back: AtomicBool,
 }
 
 impl RuntimeFigures {
-    /// Figures of the pods of which the runtime tells some. `None` when it has no such call.
+    /// Usage of the pods for which the runtime reports it. `None` when the runtime does not implement the call.
     pub async fn pods(
         &self,
         runtime: &dyn Runtime,
@@ -112,13 +112,13 @@ fn usage(id: &str, told: &ResourceUsage, rates: &mut Rates) -> CgroupUsage {
     }
 }
 
-/// What is available is told instead of the limit.
+/// The runtime reports what is available instead of the limit.
 fn limit(available: Option<u64>, used: Option<u64>) -> Option<u64> {
     available.map(|available| available.saturating_add(used.unwrap_or(0)))
 }
 
-/// The total is handed on in the unit that the runtime has chosen, as upstream does: the interface says nanoseconds, and
-/// runtimes copy the kernel's microseconds.
+/// The total is passed on in the runtime's unit, as upstream does: the interface says nanoseconds, but runtimes copy
+/// the kernel's microseconds.
 fn pressure(told: &model::cri::Pressure) -> PsiStats {
     let stall = |told: &model::cri::PressureStall| PsiData {
         total_micros: told.total,
@@ -127,7 +127,7 @@ fn pressure(told: &model::cri::Pressure) -> PsiStats {
     PsiStats { some: stall(&told.some), full: stall(&told.full) }
 }
 
-/// `None` unless all numbers of a summary are told: a zero is never invented.
+/// `None` unless the runtime reports all numbers of a summary: a missing number is not shown as zero.
 fn interface(told: &InterfaceStats) -> Option<InterfaceFigures> {
     let traffic = |bytes: Option<u64>, errors: Option<u64>| {
         Some(TrafficFigures { bytes: bytes?, errors: errors?, ..Default::default() })
@@ -136,7 +136,7 @@ fn interface(told: &InterfaceStats) -> Option<InterfaceFigures> {
     Some(InterfaceFigures { name: told.name.clone(), rx, tx })
 }
 
-/// CPU use of those of which the runtime tells only how much they had so far, by id.
+/// CPU rates, by id, where the runtime reports only the total CPU time.
 #[derive(Default)]
 struct Rates(BTreeMap<String, Sample>);
 

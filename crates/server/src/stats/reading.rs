@@ -1,4 +1,4 @@
-//! One look at everything that has a cgroup.
+//! One reading of the usage of every cgroup.
 
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ pub(crate) struct StatsReading {
     /// Cgroups between the pods' root and the pods: one per class of service. With [`CgroupDetailLevel::Full`].
     pub qos_cgroups: Vec<(String, CgroupUsage)>,
     pub pods: Vec<PodFigures>,
-    /// The runtime told the figures of pods and containers.
+    /// The usage of pods and containers is from the runtime.
     pub is_of_runtime: bool,
 }
 

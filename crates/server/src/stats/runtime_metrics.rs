@@ -1,4 +1,4 @@
-//! Metrics of pods and containers as the runtime tells them, on `/metrics/cadvisor` with the gate
+//! Metrics of pods and containers from the runtime, on `/metrics/cadvisor` with the gate
 //! `PodAndContainerStatsFromCRI`. The runtime describes them first; a sample that does not fit its description is left out.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ pub(super) struct RuntimeMetrics {
 }
 
 impl RuntimeMetrics {
-    /// The descriptions are asked for each time: another version of the runtime may have others.
+    /// The descriptions are read each time: another version of the runtime may have others.
     pub async fn read(runtime: &dyn Runtime) -> Result<Self, StatsError> {
         let descriptors = runtime.list_metric_descriptors().await.map_err(StatsError::RuntimeMetrics)?;
         let metrics = runtime.list_pod_sandbox_metrics().await.map_err(StatsError::RuntimeMetrics)?;

@@ -1,4 +1,4 @@
-//! One reading for all who want one at the same time.
+//! Concurrent callers share one reading.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ impl<T> Default for SharedReading<T> {
 }
 
 impl<T> SharedReading<T> {
-    /// A reading that `fits` and that began at most `age` before this call. If there is none, one is made; who calls
-    /// meanwhile waits for it. A caller that gives up leaves the work to the next.
+    /// A reading that `fits` and that began at most `age` before this call. If there is none, one is made, and other
+    /// callers wait for it. If the caller that reads is cancelled, the next waiting caller reads.
     pub async fn get<E>(
         &self,
         age: Duration,

@@ -1,12 +1,12 @@
-//! Sizes of volumes. Counting files takes long, and storage drivers may take longer, so it is done beside the answers: at
-//! most once per period and pod, and only while somebody asks.
+//! Sizes of volumes. Counting files takes long, and CSI drivers may take longer, so volumes are measured in the
+//! background: at most once per period and pod, and only when a request asks for them.
 //!
 //! ```text
-//!   asked ──> known, and young enough? ──no──> measured beside ──> known
-//!         ──> what is known is told at once; for what was never measured the first who ask wait a moment
+//!   request ──> cached, and younger than the period? ──no──> measured in the background ──> cached
+//!           ──> the cached sizes are returned; requests for volumes that were never measured wait up to FIRST_WAIT
 //! ```
-//! What drivers tell is measured apart from what the host tells: one that hangs holds up nothing but its own figures, and
-//! those that it told before stay until it has answered.
+//! CSI volumes are measured separately from the others. A driver that hangs delays only its own volumes, and their last
+//! sizes are reported until it answers.
 
 mod by_driver;
 
@@ -23,13 +23,13 @@ use tokio::time::Instant;
 use super::{StatsPorts, StatsSettings};
 use crate::metrics::AgentMetrics;
 
-/// How long answers wait for sizes that were never found yet, from when they were first asked for.
+/// How long a request waits for volumes that were never measured, counted from the begin of their measurement.
 const FIRST_WAIT: Duration = Duration::from_secs(2);
 /// Pods that are measured at the same time.
 const MAX_PARALLEL_MEASUREMENTS: usize = 2;
-/// Files of a volume that take longer to count are left alone until somebody asks again.
+/// Time limit for counting the files of a volume. The next request after the period tries again.
 const TREE_TIMEOUT: Duration = Duration::from_secs(120);
-/// The same for a filesystem that only has to say how full it is. One that does not answer holds up the others so long.
+/// Time limit for statfs. A filesystem that does not answer delays the pod's other volumes that long.
 const STATFS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What is known of one volume.
@@ -39,14 +39,14 @@ pub(crate) struct VolumeFigures {
     pub at: Wall,
     pub filesystem: FilesystemFigures,
     pub used: TreeFigures,
-    /// Its driver says how it is.
+    /// The health that its driver reports.
     pub abnormal: Option<bool>,
 }
 
 /// Sizes by pod.
 pub(crate) type VolumeStatsByPod = BTreeMap<PodUid, Vec<Arc<VolumeFigures>>>;
 
-/// A pod, and the volumes of it that somebody wants to know of.
+/// A pod, and those of its volumes whose sizes are requested.
 #[derive(Clone, Debug)]
 pub(super) struct PodVolumes {
     pub uid: PodUid,
@@ -60,13 +60,13 @@ enum StatsSource {
     Driver,
 }
 
-/// What is measured together.
+/// The volumes that are measured together: those of one pod, by the host or by drivers.
 type MeasurementKey = (PodUid, StatsSource);
 
 #[derive(Default)]
 struct VolumeCache {
     sizes: BTreeMap<MeasurementKey, (Instant, Vec<Arc<VolumeFigures>>)>,
-    /// Since when.
+    /// With the time at which the measurement began.
     in_progress: BTreeMap<MeasurementKey, Instant>,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct VolumeSizes {
     events: Arc<dyn EventSink>,
     wall: Arc<dyn WallClock>,
     metrics: Arc<AgentMetrics>,
-    /// `None`: sizes are not told.
+    /// `None`: sizes are not reported.
     period: Option<Duration>,
     health: bool,
     known: watch::Sender<VolumeCache>,
@@ -98,7 +98,7 @@ impl VolumeSizes {
         })
     }
 
-    /// The sizes of these pods' volumes, as far as they are known within a moment.
+    /// The sizes of these pods' volumes, as far as they are cached or measured within [`FIRST_WAIT`].
     pub async fn of(self: &Arc<Self>, pods: Vec<PodVolumes>) -> VolumeStatsByPod {
         let Some(period) = self.period else { return VolumeStatsByPod::new() };
         let parts: BTreeMap<MeasurementKey, PodVolumes> = pods.into_iter().flat_map(parts).collect();
@@ -125,7 +125,7 @@ impl VolumeSizes {
     ) -> Vec<(MeasurementKey, PodVolumes)> {
         let (now, mut due) = (Instant::now(), Vec::new());
         self.known.send_modify(|known| {
-            // A pod that nobody asked for in so long is gone.
+            // No request named this pod for two periods: it is gone.
             known.sizes.retain(|part, (at, _)| wanted.contains(part) || now.duration_since(*at) < period * 2);
             for (part, asked) in parts {
                 let old = known.sizes.get(&part).is_none_or(|(at, _)| now.duration_since(*at) >= period);
@@ -138,7 +138,7 @@ impl VolumeSizes {
         due
     }
 
-    /// Those that take longer are in a later answer, and nobody waits for them again.
+    /// Volumes that take longer are in a later answer. Later requests do not wait for them again.
     async fn wait_for_first(&self, wanted: &BTreeSet<MeasurementKey>) {
         let awaited: BTreeMap<MeasurementKey, Instant> = {
             let known = self.known.borrow();
@@ -182,7 +182,7 @@ impl VolumeSizes {
         found
     }
 
-    /// One that is not there (yet) is left out.
+    /// `None` when the volume is not there (yet).
     async fn measure_one(&self, volume: MeasuredVolume) -> Option<VolumeFigures> {
         let (begun, at) = (Instant::now(), self.wall.wall());
         let filesystem = self.usage.filesystem(&volume.path).await.ok()?;
@@ -201,7 +201,7 @@ impl VolumeSizes {
     }
 }
 
-/// What the host tells of, and what drivers do.
+/// Splits a pod's volumes into those that the host measures and those that drivers do.
 fn parts(asked: PodVolumes) -> impl Iterator<Item = (MeasurementKey, PodVolumes)> {
     let PodVolumes { uid, name, volumes } = asked;
     let (drivers, host): (Vec<_>, Vec<_>) =

@@ -1,4 +1,4 @@
-//! The certificate that we show.
+//! The serving certificate.
 
 use std::fs;
 use std::io::{self, Write};
@@ -21,10 +21,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{TlsError, provider, watch};
 
-/// A self-signed certificate holds a year, as upstream's does.
+/// A self-signed certificate is valid for a year, as upstream's is.
 const SELF_SIGNED_NANOS: i64 = 365 * 24 * 3600 * 1_000_000_000;
 
-/// The place where each handshake finds the certificate to show. Empty until somebody fills it: handshakes fail.
+/// Holds the current serving certificate. While there is none, handshakes fail.
 #[derive(Default)]
 pub struct ServingCertificate {
     current: ArcSwapOption<CertifiedKey>,
@@ -47,13 +47,13 @@ impl ResolvesServerCert for ServingCertificate {
 }
 
 impl ServingCertificate {
-    /// Shown from the next handshake on. `place` says in errors where the text is from.
+    /// Used from the next handshake on. `place` says in errors where the certificate is from.
     pub fn set_pem(&self, place: &str, certificates: &[u8], key: &[u8]) -> Result<(), TlsError> {
         self.current.store(Some(Arc::new(certified_key(place, certificates, key)?)));
         Ok(())
     }
 
-    /// From two files, read again when they change. A change that can't be used is told, and the old one is kept.
+    /// From two files, read again when they change. If they can't be used, that is logged and the old one stays.
     pub fn from_files(
         certificate: &Path,
         key: &Path,
@@ -143,7 +143,7 @@ struct GeneratedCertificate {
     key: String,
 }
 
-/// Two certificates as upstream makes them: a CA that nobody keeps the key of, and ours.
+/// Two certificates as upstream makes them: a CA whose key is thrown away, and the serving certificate.
 fn make_self_signed(host: &str, now: Wall) -> Result<GeneratedCertificate, rcgen::Error> {
     let seconds = now.0.div_euclid(1_000_000_000);
     let authority_key = KeyPair::generate()?;

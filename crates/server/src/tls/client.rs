@@ -1,4 +1,4 @@
-//! Whose certificates we believe, and who they say somebody is.
+//! Verifies client certificates against `clientCAFile`, and takes the user and its groups from them.
 
 use std::fs;
 use std::path::Path;
@@ -26,7 +26,7 @@ const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 /// The attribute of a subject that holds a user's UID.
 const UID_ATTRIBUTE: &str = "1.3.6.1.4.1.57683.2";
 
-/// Why a certificate is worth nothing here.
+/// Why a client certificate is not accepted.
 #[derive(thiserror::Error, Debug)]
 pub enum BadCertificate {
     #[error("x509: {0}")]
@@ -41,12 +41,12 @@ pub struct ClientAuthority {
     verifier: ArcSwap<Verifier>,
 }
 
-/// A swap needs a sized thing.
+/// `ArcSwap` needs a sized type.
 #[derive(Debug)]
 struct Verifier(Arc<dyn ClientCertVerifier>);
 
 impl ClientAuthority {
-    /// Read now, and again when the file changes. A change that can't be used is told, and the old CAs stay.
+    /// Reads the file now, and again when it changes. A file that can't be used is logged, and the old CAs stay.
     pub fn from_file(path: &Path, stop: CancellationToken) -> Result<Arc<Self>, TlsError> {
         let read =
             |path: &Path| fs::read(path).map_err(|source| TlsError::Read { path: path.to_owned(), source });
@@ -75,7 +75,7 @@ impl ClientAuthority {
         Ok(authority)
     }
 
-    /// Who shows this chain. `None` when it names nobody.
+    /// The user that this chain names. `None` when it names none.
     pub fn identify(&self, chain: &[CertificateDer<'_>]) -> Result<Option<UserInfo>, BadCertificate> {
         let Some((leaf, intermediates)) = chain.split_first() else { return Ok(None) };
         self.verifier.load().0.verify_client_cert(leaf, intermediates, UnixTime::now())?;

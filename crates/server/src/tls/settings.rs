@@ -1,4 +1,4 @@
-//! Versions, suites and curves in Go's words.
+//! Versions, suites and curves by their names in Go.
 
 use rustls::crypto::{CryptoProvider, SupportedKxGroup, ring};
 use rustls::{SupportedCipherSuite, SupportedProtocolVersion};

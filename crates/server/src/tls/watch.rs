@@ -7,7 +7,7 @@ use futures::StreamExt;
 use inotify::{Inotify, WatchMask};
 use tokio_util::sync::CancellationToken;
 
-/// What inotify can't tell, such as a change behind a link, is seen by looking this often.
+/// How often the files are read without a notification: inotify misses some changes, such as those behind a link.
 const POLL_INTERVAL: Duration = Duration::from_secs(60);
 /// A certificate and its key are written one after the other.
 const SETTLE_TIME: Duration = Duration::from_millis(100);

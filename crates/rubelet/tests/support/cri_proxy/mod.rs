@@ -1,4 +1,4 @@
-//! A CRI proxy that misbehaves by script, between the agent and the real runtime.
+//! A CRI proxy between the agent and the real runtime that injects faults by a script.
 //!
 //! ```text
 //! agent ──> proxy.sock ──(script: what becomes of this call?)──> containerd.sock
@@ -47,7 +47,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Listens on a socket beside the runtime's own, and does nothing wrong yet.
+    /// Listens on a socket beside the runtime's own. It injects no faults yet.
     pub fn start(runtime: &Runtime) -> Proxy {
         let socket = runtime.dir.join("proxy.sock");
         let io = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
@@ -62,17 +62,17 @@ impl Proxy {
         Proxy { socket, book, connections, _io: io }
     }
 
-    /// What the agent is told to be its runtime.
+    /// The endpoint for the agent's configuration.
     pub fn endpoint(&self) -> String {
         format!("unix://{}", self.socket.display())
     }
 
-    /// From now on calls meet these rules; counting starts anew.
+    /// Applies these rules from now on, and starts counting anew.
     pub fn play(&self, script: Script) {
         self.book.send_modify(|book| book.play(script));
     }
 
-    /// From now on everything works. Calls that are held for good fail now.
+    /// Injects no faults from now on. Calls that are held for good fail now.
     pub fn quiet(&self) {
         self.play(Script::default());
     }
@@ -87,12 +87,12 @@ impl Proxy {
         self.book.borrow().calls(method)
     }
 
-    /// What was asked with each `PullImage`, as it stood on the wire.
+    /// The request of each `PullImage`, as bytes.
     pub fn pulls(&self) -> Vec<Vec<u8>> {
         self.book.borrow().pulls()
     }
 
-    /// What went wrong since the proxy began, as `Method fault`, with how often.
+    /// How often each fault was injected since the proxy began, by `Method fault`.
     pub fn faults(&self) -> BTreeMap<String, u64> {
         self.book.borrow().faults()
     }
@@ -116,7 +116,7 @@ async fn accept(
     }
 }
 
-/// One connection of the agent has one of its own to the runtime: what is ordered on the one is on the other.
+/// Each connection of the agent has its own connection to the runtime, so the order of calls is kept.
 async fn connect(
     upstream: &Path,
     book: Arc<watch::Sender<Book>>,

@@ -46,7 +46,7 @@ impl Line {
     pub async fn relay(self, request: Request<Incoming>) -> Response<Body> {
         let method = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
         let (mut head, body) = request.into_parts();
-        // Whoever gives up must not take the runtime's work along.
+        // A caller that gives up must not cancel the runtime's work.
         head.headers.remove("grpc-timeout");
         let Ok(body) = body.collect().await else { return refusal(UNAVAILABLE) };
         let body = body.to_bytes();

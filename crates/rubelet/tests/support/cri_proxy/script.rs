@@ -1,9 +1,9 @@
-//! What becomes of which call: rules, and the book that counts.
+//! Rules that choose a fault for each call, and the counts of calls and faults.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What may become of one call, or of one message of a stream.
+/// A fault of one call, or of one message of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Fault {
     /// It reaches the runtime later.
@@ -69,23 +69,23 @@ impl Rule {
     }
 }
 
-/// Rules in their order: the first that fits and strikes decides.
+/// Rules in their order. The first one that matches the call and applies decides.
 #[derive(Clone, Debug, Default)]
 pub struct Script {
     pub seed: u64,
     pub rules: Vec<Rule>,
 }
 
-/// The script that is played, and what happened so far.
+/// The current script, and what happened so far.
 #[derive(Debug, Default)]
 pub struct Book {
     script: Script,
-    /// Which script it is: those who are held for good wait for the next.
+    /// The number of the script: calls that are held for good fail when the next one begins.
     pub edition: u64,
     since_script: BTreeMap<String, u64>,
     ever: BTreeMap<String, u64>,
     faults: BTreeMap<String, u64>,
-    /// What was asked with each `PullImage`, as it stood on the wire.
+    /// The request of each `PullImage`, as bytes.
     pulls: Vec<Vec<u8>>,
 }
 
@@ -112,7 +112,7 @@ impl Book {
         self.pulls.clone()
     }
 
-    /// Counts a call, and says what becomes of it. `request`: its bytes.
+    /// Counts a call, and gives its fault. `request`: its bytes.
     pub fn fate(&mut self, method: &str, request: &[u8]) -> Option<Fault> {
         *self.ever.entry(method.to_owned()).or_default() += 1;
         let count = self.since_script.entry(method.to_owned()).or_default();

@@ -1,9 +1,9 @@
-//! A real image registry on loopback, with or without a password, behind a door that can be held shut.
+//! A real image registry on loopback, with or without a password, behind a proxy that can hold requests.
 //!
 //! ```text
-//! containerd ──> door ──> docker-registry          `ctr images push` goes past the door
+//! containerd ──> proxy ──> docker-registry         `ctr images push` goes past the proxy
 //! ```
-//! The door notes every request, and holds those that come while it is shut: a pull then stays in progress for as
+//! The proxy records every request, and holds those that come while it is shut: a pull then stays in progress for as
 //! long as a test wants.
 
 use std::collections::BTreeSet;
@@ -30,7 +30,7 @@ pub struct Registry {
     dir: PathBuf,
     /// Of the registry itself.
     port: u16,
-    /// Of the door.
+    /// Of the proxy.
     door: u16,
     orders: Sender<Order>,
     needs_password: bool,
@@ -47,7 +47,7 @@ enum Order {
     Tell(Sender<Seen>),
 }
 
-/// What came to the door.
+/// The requests that the proxy received.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     /// `METHOD /path`, in their order.
@@ -57,7 +57,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// The repositories that somebody is held for.
+    /// The repositories of the held requests.
     pub fn held_repositories(&self) -> BTreeSet<String> {
         let repository = |request: &String| {
             let path = request.split_once("/v2/")?.1;
@@ -68,7 +68,7 @@ impl Seen {
 }
 
 impl Registry {
-    /// Anybody may pull.
+    /// Pulls need no password.
     #[track_caller]
     pub fn start(runtime: &Runtime) -> Registry {
         Registry::start_as(runtime, false)
@@ -156,7 +156,7 @@ impl Registry {
         self.orders.send(Order::Shut(part.to_owned())).expect("the door");
     }
 
-    /// Lets those who wait in, and those who come.
+    /// Releases the held requests, and lets later ones pass.
     pub fn open(&self) {
         self.orders.send(Order::Open).expect("the door");
     }
@@ -167,7 +167,7 @@ impl Registry {
         told.recv().expect("what the door saw")
     }
 
-    /// How often the registry gave the manifest of a tag to somebody, by its own log.
+    /// How often the registry served the manifest of a tag, by its own log.
     pub fn served(&self, name: &str, tag: &str) -> usize {
         let log = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
         let request = format!("\"HEAD /v2/{name}/manifests/{tag} HTTP/1.1\" 200 ");
@@ -202,7 +202,7 @@ fn configuration(dir: &std::path::Path, port: u16, needs_password: bool) -> Stri
     )
 }
 
-// ---- the door ---------------------------------------------------------------------------------------------------
+// ---- the proxy --------------------------------------------------------------------------------------------------
 
 fn start_door(listener: TcpListener, port: u16) -> Sender<Order> {
     let (orders, inbox) = channel();
@@ -212,7 +212,7 @@ fn start_door(listener: TcpListener, port: u16) -> Sender<Order> {
         for client in listener.incoming().flatten() {
             let orders = own.clone();
             thread::spawn(move || {
-                // A client that gives up is none of our business.
+                // The client may have given up: that is no failure here.
                 let _ = pass(client, port, &orders);
             });
         }

@@ -1,5 +1,5 @@
-//! At most one live instance per container of a pod, and one ready sandbox per pod: looked at by asking the runtime,
-//! all the time, past the agent.
+//! A thread lists the runtime's containers continuously, without the agent, and reports a container with two live
+//! instances or a pod with two ready sandboxes.
 //!
 //! The runtime lists what was there at one moment and then looks at each one's state, so an instance that is made after
 //! the end of another was seen can't appear beside it as running.
@@ -51,7 +51,7 @@ impl DuplicateWatcher {
     /// Ends watching.
     ///
     /// # Panics
-    /// When anything lived twice, or nothing was ever looked at.
+    /// When there were duplicates, or the runtime was never listed.
     #[track_caller]
     pub fn assert_none(self) {
         self.done.store(true, Ordering::Relaxed);

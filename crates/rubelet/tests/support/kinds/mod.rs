@@ -1,5 +1,5 @@
-//! Pods of several kinds, what each must come to, and a watcher that asks the runtime itself whether anything lives
-//! twice. For tests in which things go wrong: crashes, faults, churn.
+//! Pods of several kinds with the state that each must reach, and a watcher that lists the runtime's containers and
+//! reports duplicates. For tests with crashes, faults and churn.
 
 mod duplicates;
 
@@ -15,13 +15,13 @@ use crate::support::pods::{IMAGE, UNTIL_TERM, is_ready, manifest, phase, restart
 use crate::support::runtime_view::{RuntimePod, RuntimeView};
 pub use duplicates::DuplicateWatcher;
 
-/// Much happens, on a machine that does other things as well: against hanging, not a measure.
+/// A deadline against hanging, not a measure: much happens, on a machine that does other things as well.
 pub const LONG: Duration = Duration::from_secs(420);
 
-/// What a pod has to come to.
+/// The state that a pod has to reach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// So many containers run for good.
+    /// This many containers run until they are stopped.
     Runs(usize),
     /// It has done its work.
     Succeeds,
@@ -52,7 +52,7 @@ pub const KINDS: [Kind; 8] = [
     Kind::Crasher,
 ];
 
-/// Where pods write down that they ran, so that nobody has to be believed.
+/// A file in which pods record that they ran, so that tests do not depend on what the agent reports.
 pub struct RunLog(PathBuf);
 
 impl RunLog {
@@ -147,7 +147,7 @@ fn with_rest(mut spec: Value, diary: &RunLog) -> Value {
     spec
 }
 
-/// Back-offs that don't make a test wait, a net below lost events, and calls that are given up soon.
+/// Short back-offs, a short safety net for lost events, and short deadlines of calls.
 pub fn impatient(config: &mut Value) {
     config["featureGates"] = json!({ "KubeletCrashLoopBackOffMax": true });
     config["crashLoopBackOff"] = json!({ "maxContainerRestartPeriod": "3s" });

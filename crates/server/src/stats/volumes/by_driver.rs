@@ -1,4 +1,4 @@
-//! What storage drivers tell of their volumes. All of a pod's are asked at once; each call has its deadline at the port.
+//! Stats of CSI volumes. All volumes of a pod are requested at once; the port gives each call a deadline.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::{PodVolumes, VolumeFigures, VolumeSizes};
 
 impl VolumeSizes {
-    /// `known`: as they were told before.
+    /// `known`: the last stats of these volumes.
     pub(super) async fn measure_by_driver(
         &self,
         asked: PodVolumes,
@@ -41,7 +41,7 @@ impl VolumeSizes {
         join_all(answers).await.into_iter().flatten().collect()
     }
 
-    /// `None`: the driver has nothing to tell. `true`: it tells whether the volume is well.
+    /// `None`: the driver reports no stats. `true`: it reports whether the volume is healthy.
     async fn ask(
         &self,
         drivers: &dyn CsiDrivers,
