@@ -53,7 +53,7 @@ pub enum Effect {
         image: String,
     },
     /// Ask the credential plugins about an image on behalf of a pod, and keep their answers for its pull. `for_access`:
-    /// the answers are not kept; they only show whose credentials give access. `PluginsAsked` follows.
+    /// the answers are not kept; they only show whose credentials give access. `CredentialPluginsAnswered` follows.
     AskCredentialPlugins {
         pull: PullKey,
         pod: PullingPod,
@@ -73,7 +73,7 @@ pub enum Effect {
         image_ref: String,
         secret: PullSecret,
     },
-    /// Watch this object until `UnwatchObject`. `ObjectSeen` follows now and after every change.
+    /// Watch this object until `UnwatchObject`. `ObjectObserved` follows now and after every change.
     WatchObject {
         key: ObjectKey,
     },
@@ -160,7 +160,7 @@ pub enum Effect {
     },
     /// List what is on disk and in the cgroup tree.
     ListPodArtifacts,
-    /// Remove what belongs to no pod. `Swept` follows.
+    /// Remove what belongs to no pod. `SweepEnded` follows.
     Sweep(Sweep),
     /// Replace the files of a volume of a pod while its plan runs. `VolumeUpdated` follows.
     UpdateVolume {

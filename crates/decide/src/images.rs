@@ -2,8 +2,8 @@
 //! how many pulls run at once and how often one may begin.
 //!
 //! ```text
-//!   need ──(Always)─────────────────> asking ──> queued ──> pulling ──> Ready | back-off
-//!        └─(IfNotPresent, Never)──> inspecting ──> Ready | asking (IfNotPresent) | refused (Never)
+//!   need ──(Always)─────────────────> asking plugins ──> queued ──> pulling ──> Ready | back-off
+//!        └─(IfNotPresent, Never)──> inspecting ──> Ready | asking plugins (IfNotPresent) | failed (Never)
 //! ```
 //! Credential plugins are asked before the pull is queued, and only for images that match one. A plugin that hangs
 //! therefore delays only its own pull.

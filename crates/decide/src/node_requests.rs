@@ -1,7 +1,7 @@
 //! Sums over the pods of the node, updated as each of them changes.
 //!
 //! ```text
-//!   a pod came, went, or counts for something else ──> NodeState::recount(uid) ──> its old share off, its new one on
+//!   a pod changes ──> NodeState::update_node_requests(uid) ──> subtract its old requests, add its new ones
 //! ```
 //! The sums equal those that [`NodeRequests::of`] computes from all pods: tests and the simulator compare them after
 //! every step.

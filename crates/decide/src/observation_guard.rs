@@ -2,10 +2,10 @@
 //! contradicts this is not acted on before a later observation confirms it.
 //!
 //! ```text
-//!   reading ──> shows what was there, and nothing that was removed ──> believed
-//!      ^   └──> contradicts ──> doubted ──> read again after DOUBT ──┐
-//!      │                                                            │
-//!      └── shows it after all: believed      contradicts still, by the same: believed
+//!   observation ──> agrees with our records ──> accepted
+//!        ^     └──> contradicts them ──> wait CONFIRM_DELAY ──> observe again
+//!        │                                      ├──> agrees, or contradicts in the same way: accepted
+//!        └── contradicts in another way <───────┘
 //! ```
 //! A second observation confirms the first only if it contradicts our records in the same way. If it differs in another
 //! way, the wait starts again: a runtime that is still loading its state after a restart lists a few more containers

@@ -338,7 +338,7 @@ mod tests {
             (vec![other.clone()], &["~ 1"]),
             (vec![first.clone()], &["~ 1"]),
         ]);
-        // Told of alone in between: the complete set that follows is compared again.
+        // After a single change in between, the next complete set is compared again.
         assert!(matches!(merge_one(&mut set, Source::File, other, Wall(9)), Ok(Some(Change::Updated(_)))));
         assert_eq!(words(&merge(&mut set, Source::File, vec![first.clone()], Wall(9)).changes), ["~ 1"]);
         assert!(remove_one(&mut set, &PodUid::from("1")).is_some());

@@ -105,8 +105,9 @@ pub trait CsiDrivers: Send + Sync {
     ) -> Result<NodeVolumeStats, CsiError>;
 }
 
-/// Records and directories of volumes of drivers. What is mounted there may not answer: then the call fails after a while
-/// ([`FilesError::Hangs`]), what it has begun may still be at work, and what comes after it on the same volume waits.
+/// Records and directories of CSI volumes. A filesystem that is mounted there may not respond. Then the call fails with
+/// [`FilesError::Hung`] after a while, the operation that it started may still be running, and the next operation on
+/// the same volume waits for its end.
 #[async_trait]
 pub trait CsiFiles: Send + Sync {
     async fn make_dir(&self, path: &str) -> Result<(), FilesError>;

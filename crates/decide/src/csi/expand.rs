@@ -1,9 +1,9 @@
 //! Expansion of CSI volumes: what this node has to do, and what it writes to the claim.
 //!
 //! ```text
-//!   made larger behind the claim ──> NodeResizePending ──> NodeResizeInProgress ──> the driver ──> the claim's new size
-//!                                                                                      ├──> failed: a condition, and again
-//!                                                                                      └──> impossible: NodeResizeInfeasible
+//!   PersistentVolume expanded ──> NodeResizePending ──> NodeResizeInProgress ──> driver ──> the claim's new size
+//!                                                                                  ├──> failed: condition, retry
+//!                                                                                  └──> NodeResizeInfeasible
 //! ```
 //! A patch that depends on the state of the claim contains the resource version that it was decided from. If the agent
 //! is killed, the claim is in one of these states, and the next agent goes on from there: NodeExpandVolume is
@@ -374,7 +374,7 @@ mod tests {
         }
         check(status("1Gi", Some("3Gi"), None), ExpansionNeed::Settled(ExpandOutcome::NotYet));
         check(status("3Gi", Some("3Gi"), None), ExpansionNeed::Settled(unneeded(size("3Gi"))));
-        // What is used on many nodes grows on each of them, unless somebody says that it need not.
+        // A shared volume is expanded on each node, unless the annotation says that it is not required.
         let mut shared = status("3Gi", Some("3Gi"), None);
         shared["spec"] = json!({"accessModes": ["ReadWriteMany"]});
         check(shared.clone(), due("3Gi", true, ExpansionTrigger::OtherNodeExpanded));
@@ -466,7 +466,7 @@ mod tests {
         use ExpansionFailureKind::*;
         let claim_for =
             |wanted: &str| claim(json!({"spec": {"resources": {"requests": {"storage": wanted}}}}));
-        // Who failed how, asked by whom, after a refusal; what the claim is told, whether that counts as one.
+        // Kind of failure, trigger, refused before; the claim's patch, whether this counts as a refusal.
         let check = |kind, part, refused, wanted: &str, expect: (&str, bool)| {
             let failure = ExpansionFailure { kind, message: "no".into() };
             let verdict = due(part).failed(&claim_for(wanted), failure, refused, Wall(0));

@@ -1,10 +1,10 @@
 //! Decides whether a volume has to be staged again because a pod wants it with another SELinux label.
 //!
 //! ```text
-//!   staged with this label, or nothing staged ──> Fits
-//!   staged with another ──> another pod has it ──> Waits, until that pod has let go of it
-//!                       ├─> this pod has it ─────> Fits: it may be running on it
-//!                       └─> nobody has it ───────> Anew
+//!   staged with this label, or not staged ──> Usable
+//!   staged with another label ──> another pod uses it ──> UsedByOtherPod, until that pod has released it
+//!                             ├─> this pod uses it ─────> Usable: its containers may be running
+//!                             └─> no pod uses it ───────> UnstageFirst
 //! ```
 
 use model::PodUid;

@@ -1,4 +1,4 @@
-//! Events about the node that are told once, when the agent starts.
+//! Events about the node that are recorded once, when the agent starts.
 
 use model::ApiEvent;
 use model::node::{CgroupVersion, HostFacts, NodeConfig};

@@ -2,8 +2,9 @@
 //! pods use each object.
 //!
 //! ```text
-//!   a pod comes ──> claim ──> WatchObject, RequestToken ──> ObjectSeen, TokenIssued ──> exactly its users are woken
-//!   the last one goes ──> release ──> UnwatchObject
+//!   a pod is added ──> set_pod_references ──> WatchObject, RequestToken ──> ObjectObserved, TokenIssued
+//!                                                                              ──> the pods that use it are touched
+//!   its last pod ends ──> release ──> UnwatchObject
 //! ```
 //! An object is watched as long as a pod uses it. An immutable one is read once.
 //!

@@ -36,11 +36,11 @@ pub const GATE: &str = "PodCertificateRequest";
 const ABANDONED: Duration = Duration::from_secs(600);
 /// So that certificates that were issued together are not refreshed together.
 const JITTER: Duration = Duration::from_secs(300);
-/// When users are told that a refresh takes too long.
+/// When an Event reports that a refresh takes too long.
 const OVERDUE: Duration = Duration::from_secs(600);
 /// Whatever the clocks of node and server say: not a storm of requests.
 const SHORTEST_USE: Duration = Duration::from_secs(60);
-/// Whoever authorizes nodes learns of a pod a little later than its node does, and says no until then.
+/// The node authorizer learns of a pod later than the kubelet, so the first few Forbidden answers are retried.
 const DOUBTED_REFUSALS: u32 = 3;
 
 #[derive(Clone, Debug, Default)]
@@ -383,7 +383,7 @@ impl Entry {
         self.retry_at = Some(now.mono.plus(volume_delay(self.failures)));
     }
 
-    /// Users are told once of each certificate.
+    /// Records the Events about a late refresh, once per certificate.
     fn tell_late(&mut self, now: Wall, effects: &mut Vec<Effect>) {
         let Some(issued) = self.issued.as_mut().filter(|_| self.refusal.is_none()) else { return };
         let uid = &self.wanted.pod_uid;

@@ -2,9 +2,9 @@
 //! them, and again with back-off until they are ready for the pod.
 //!
 //! ```text
-//!   want ──> asked ──> complete: bound, claimed, attached. Not asked again before another pod comes
-//!              ^ └───> missing, not bound, refused, away ──> timer ──┐
-//!              └────────────────────────────────────────────────────┘
+//!   wanted ──> read ──> complete: bound, claimed, attached. Not read again before another pod wants it
+//!               ^ └───> missing, not bound, refused, unreachable ──> timer ──┐
+//!               └────────────────────────────────────────────────────────────┘
 //! ```
 //! A pod is only shown reads that were started after the pod was added. An older read may be of a deleted object with
 //! the same name.

@@ -40,7 +40,7 @@ pub use garbage::{dead_beyond_limits, dead_overall};
 pub use image::pull_sandbox_config;
 pub use sync::RETRY;
 
-/// With it images of handlers with storage of their own are told apart.
+/// With this gate, images are distinguished by the runtime handler whose image storage they are in.
 const IMAGE_HANDLER_GATE: &str = "RuntimeClassInImageCriApi";
 
 /// Everything a plan may depend on.
@@ -138,7 +138,7 @@ impl PlanInputs<'_> {
         self.placement.as_ref().map_or("", |place| &place.handler)
     }
 
-    /// For whose storage an image is meant. Runtimes are told only with the gate, as KEP-4216 has it.
+    /// The runtime handler whose image storage is used. It is passed to the runtime only with the gate (KEP-4216).
     fn image_handler(&self) -> &str {
         if self.config.feature(IMAGE_HANDLER_GATE) { self.handler() } else { "" }
     }

@@ -1,7 +1,7 @@
 //! Restarts all containers of a pod, because a restart rule of one of them asked for it when that container exited.
 //!
 //! ```text
-//!   the one that asked backs off ──> stop who runs ──> remove the others ──> remove who asked
+//!   back-off of the trigger ──> stop running containers ──> remove the other containers ──> remove the trigger
 //! ```
 //! Logs, sandbox and volumes stay. The container whose exit triggered the restart is removed last. As long as it is
 //! listed, a restarted agent can still see from its exit code that the others must be removed. When no container is

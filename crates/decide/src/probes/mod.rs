@@ -1,13 +1,13 @@
 //! Schedules probes of containers, and derives results from their outcomes.
 //!
 //! ```text
-//!   attend    a reading of the pod: which instance each worker looks after
+//!   update_workers  after an observation: attaches each worker to the newest instance of its container
 //!      |
-//!   (status, lifecycle, plan: see the verdicts)
+//!   (status, lifecycle and plan read the results)
 //!      |
-//!   schedule  what is due now goes out, the rest waits for one timer per pod
+//!   schedule        starts the attempts that are due, and sets one timer per pod for the others
 //!      |
-//!   done      an answer: counted against the thresholds, it may become the verdict
+//!   record_outcome  counts an outcome against the thresholds, which may change the result
 //! ```
 //!
 //! There is one worker per container and kind of probe. It is plain data, without a task or thread. Attempts are made

@@ -28,7 +28,8 @@ pub fn merge(shown: &PodStatus, new: &PodStatus, may_run: bool) -> PodStatus {
     merged
 }
 
-/// Those of others as the object shows them, then ours. A disruption is told together with the end that it brought.
+/// Conditions of other writers as the object shows them, then ours. A DisruptionTarget condition is reported together
+/// with the terminal phase that it caused.
 fn conditions(shown: &PodStatus, new: &PodStatus, over_now: bool) -> Vec<PodCondition> {
     let theirs = shown.conditions.iter().flatten().filter(|c| !is_owned_condition(&c.type_));
     let mut list: Vec<PodCondition> = theirs.cloned().collect();

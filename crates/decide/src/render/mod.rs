@@ -60,7 +60,7 @@ impl<'a> RenderContext<'a> {
     }
 }
 
-/// A rendered value and what users should be told about it.
+/// A rendered value and the Events about it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Rendered<T> {
     pub value: T,

@@ -98,7 +98,7 @@ pub struct StatusInputs<'a> {
     pub stop_signals: bool,
     /// Gate `ImageVolumeWithDigest`: whether mounts of image volumes tell which image is behind them.
     pub image_volume_digests: bool,
-    /// Whether the condition `PodReadyToStartContainers` is told.
+    /// Whether the condition `PodReadyToStartContainers` is reported.
     pub ready_to_start: bool,
     /// Whether what an earlier agent said of `started` and `ready` holds until the first result of a probe.
     pub keeps_readiness: bool,

@@ -68,7 +68,7 @@ fn send_status_or_deletion(entry: &mut PodEntry, cx: &mut Context, object: &PodV
     if publication.dirty {
         let merged = publish::merge(&shown.status, status, !entry.lifecycle.is_terminated());
         let patch = publish::patch(&shown.status, &merged);
-        // That the sandbox of a pod that is going went is told with the end of all, which follows at once.
+        // The loss of a terminating pod's sandbox is reported together with the final status, which follows at once.
         let going = matches!(entry.lifecycle, Lifecycle::Terminating(_));
         if let Some(patch) = patch.filter(|patch| !going || !publish::is_only_of(patch, READY_TO_START)) {
             let hash = fnv1a_64(patch.to_string().as_bytes());
@@ -329,8 +329,8 @@ fn mirror_answered(
     match result {
         Ok(made) => {
             mirror.succeeded();
-            // The watch tells of it too, and of its end. One that is known is at least as new: an answer that is told a
-            // second time must not bring back what has gone since.
+            // The watch reports the mirror and its deletion too. A known mirror is at least as new as this answer, so
+            // it is kept: an answer must not bring back a mirror that was deleted since.
             if let (Some(pod), None) = (made, &mirror.seen) {
                 mirror.seen = Some(PodView::new(pod, Source::Api));
             }

@@ -22,10 +22,10 @@ use crate::effect::LogLevel;
 use crate::plan::PodPlan;
 use crate::state::{MissingStatusRetry, NodeState, PodEntry};
 
-/// Begins every key of [`crate::ledger::Ledger::announced`] that is about a missing status.
+/// Prefix of the keys in [`crate::ledger::Ledger::recorded_event_keys`] that are about a missing status.
 const ANNOUNCED: &str = "no status of ";
 
-/// Follows the last reading of the pod: when a missing status is asked for again, and who is told of it.
+/// Updates the retry of missing statuses after an observation of the pod, and logs and records Events about them.
 pub(super) fn update_missing_status_retry(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
     let Some(reading) = entry.observed.as_ref() else { return };

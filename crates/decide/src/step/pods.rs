@@ -388,13 +388,14 @@ pub(super) fn terminate(
     cx.touch(uid);
 }
 
-/// Runtime pods that nobody wants, once every source has spoken: stopped with the grace they were made with.
+/// Terminates runtime pods that no source wants, once every source has delivered, with the grace period that they were
+/// created with.
 pub(super) fn terminate_orphans(state: &mut NodeState, cx: &mut Context, at: Mono) {
     if !state.sources_ready() {
         return;
     }
     let taken = state.take_unclaimed();
-    // Those that can't be read stay, and with them what is doubted of them.
+    // Pods whose objects can't be decoded stay unclaimed, and so do their pending confirmations.
     state.unclaimed_guards.retain(|uid, _| state.unclaimed.contains_key(uid));
     for (uid, pod) in taken {
         state.pod_in_step = Some(uid.clone());
@@ -458,7 +459,7 @@ pub(super) fn name_holder(state: &NodeState, uid: &PodUid) -> Option<String> {
         .or_else(|| unclaimed.map(|p| format!("{}({})", p.full_name, p.uid)))
 }
 
-/// Those who wait for this name may try: who held it without being known to us is gone.
+/// Touches the pods that wait for this name: an unclaimed pod that held it is gone.
 pub(super) fn wake_name_waiters(state: &NodeState, cx: &mut Context, name: &FullName) {
     cx.touched.extend(state.name_queues.get(name).into_iter().flatten().cloned());
 }

@@ -1,4 +1,4 @@
-//! What is still done for a pod that is set aside: it is told, and nothing else.
+//! Handling of a pod that is set aside: it is reported, and nothing else is done for it.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
-//! Volumes beside a pod's plan: files that have to be replaced while it runs, and what is told of work on volumes.
+//! Volumes outside of a pod's plan: files that are replaced while the plan runs, and Events about work on volumes.
 //!
-//! A plan may run for long (a `postStart` hook), and containers are to see what changed meanwhile. Only files of volumes
-//! that are set up are replaced so; the volumes themselves come and go with plans. What is at it is in
-//! `Ledger::updating`, and the pod's volumes are not taken away before that is empty.
+//! A plan may run for long (a `postStart` hook), and containers are to see changed content meanwhile. Only files of
+//! volumes that are set up are replaced this way; the volumes themselves are set up and torn down by plans. Running
+//! updates are in `Ledger::volumes_being_updated`, and the pod's volumes are not torn down before that is empty.
 
 use model::pod::PodView;
 use model::volume::{MountStage, VolumeKind, VolumeNotice, VolumeSetup};

@@ -351,7 +351,7 @@ fn version(parts: &[Result<ContentSource<'_>, String>]) -> u64 {
     fnv1a_64(text.as_bytes())
 }
 
-/// All files; of two with the same path the later counts. Failures of several sources are told together.
+/// All files; if two have the same path, the later one counts. Failures of several sources are reported together.
 fn files(
     parts: Vec<Result<ContentSource<'_>, String>>,
     default_mode: i32,

@@ -1,9 +1,9 @@
-//! Making a volume larger. What the claim says is read anew each time: others write to it too.
+//! Expands a volume. The claim is read again each time, because other clients write to it too.
 //!
 //! ```text
 //!   lane ──> claim read ──> this node's turn? ──> claim: in progress ──> NodeExpandVolume ──> claim: its new size
 //! ```
-//! Failures: a driver that has refused is told to the claim; everything else begins anew, ever later.
+//! Failures: a refusal of the driver is written to the claim; any other failure is retried with back-off.
 
 use std::sync::Arc;
 
@@ -190,7 +190,7 @@ impl CsiVolumes {
                 Err(failure) => Ok(self.expansion_failed(out, expand, &due, &claim, failure.into())),
             },
             Step::FailureTold { how } => {
-                // What can't be told now is told when it fails again.
+                // If the claim can't be patched now, it is patched when the expansion fails again.
                 if let Err(message) = expand.patched(input) {
                     let id = &expand.volume.id;
                     out.warn(format!(

@@ -1,23 +1,23 @@
-//! Volumes of storage drivers on this node: which operations are wanted of each, which one is at work, and what it does
-//! next. Pure: the engine makes the calls and tells how they ended.
+//! Operations on the CSI volumes of this node: which are requested for each volume, which one is running, and its next
+//! step. Pure: the engine makes the calls and reports their results.
 //!
 //! ```text
 //!   set-up:     earlier work has ended ──> [lane: stage, if the node has not ──> publish] ──> fsGroup
 //!   tear-down:  each volume: earlier work has ended ──> [lane: unpublish, record removed] ──> unstage if unused
-//!   unstage:    [lane: somebody uses it? ── no ──> unstage, record removed] ──> failed: again, ever later
-//!   expand:     [lane: claim read ──> driver ──> claim told]
+//!   unstage:    [lane: does a pod use it? ── no ──> unstage, record removed] ──> failed: retry with back-off
+//!   expand:     [lane: claim read ──> driver ──> claim patched]
 //! ```
-//! Each volume has a lane: one operation at a time, so that a call that hangs holds up its own volume and nothing else.
-//! fsGroup is applied outside of it, since that may take as long as there are files, and hang: it is the business of one
-//! pod. What has to be undone is found on disk: a record is written before the driver is asked for anything. A kill at any
-//! point leaves a record, and the next agent finishes by it.
+//! Each volume has a lane: one operation at a time, so that a call that hangs delays only its own volume. fsGroup is
+//! applied outside of the lane: it takes longer the more files there are, may hang, and concerns only one pod. What has
+//! to be undone is found on disk: a record is written before the driver is called. If the agent is killed, the record
+//! is left, and the next agent cleans up from it.
 //!
-//! A pod that is going does not wait for a driver that does not answer: its set-ups are answered at once as interrupted, and
-//! end at their next step. Only a publication that has begun is waited for, by the pod's tear-down, since it may leave
-//! something of the pod behind. The walk that applies fsGroup is cut short.
+//! A terminating pod does not wait for a driver that does not answer: its set-ups are answered at once as interrupted,
+//! and end at their next step. Only a NodePublishVolume that has begun is waited for, by the pod's tear-down, because
+//! it may leave a mount behind. The walk that applies fsGroup is interrupted.
 //!
-//! Failures: a driver that may still be at work keeps its record. A record that can't be read may name any volume: nothing
-//! is unstaged that it might name. An unstaging that failed is tried again from the one queue of timers.
+//! Failures: while a driver may still be working, the record is kept. A record that can't be read may name any volume,
+//! so no volume that it might name is unstaged. A failed unstaging is retried by a timer.
 
 mod expand;
 mod set_up;
@@ -91,7 +91,7 @@ enum Operation {
     Expand(Box<ExpandVolume>),
 }
 
-/// What an operation is told.
+/// The input of an operation's next step.
 enum Input {
     /// Its turn has come.
     Turn,

@@ -1,7 +1,7 @@
 //! Volumes that have to be attached, and pods that are rejected because the node can't take more volumes.
 //!
 //! ```text
-//!   not attached after a long while ──> the attachment is read ──> its driver has no room here ──> the pod is rejected
+//!   not attached after VOLUME_WAIT_PERIOD ──> read the attachment ──> attach limit reached ──> the pod is rejected
 //! ```
 //! A pod is rejected only for drivers that report how many volumes a node can take
 //! (nodeAllocatableUpdatePeriodSeconds), because then the scheduler sees the updated limit and places the next pod

@@ -1,9 +1,9 @@
 //! The SELinux label for the mount option `context=`, which replaces recursive relabelling.
 //!
 //! ```text
-//!   SELinux is on, the driver can mount so, the volume is one pod's (or the gate SELinuxMount is on)
-//!       ──> the labels of all containers that mount it: one, or none, or it can't be
-//!       ──> unless the pod wants its files labelled
+//!   SELinux is on, the driver has seLinuxMount, the volume is ReadWriteOncePod (or the gate SELinuxMount is on)
+//!       ──> the labels of all containers that mount it: one, none, or an error if there are several
+//!       ──> no label if the pod's seLinuxChangePolicy is Recursive
 //! ```
 
 use std::collections::BTreeSet;
