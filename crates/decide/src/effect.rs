@@ -433,7 +433,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// Whether the runtime's state is different afterwards, so that older readings of it are stale.
+    /// Whether the action changes the runtime's state, so that older observations are stale.
     pub fn mutates_runtime(&self) -> bool {
         matches!(
             self,

@@ -302,7 +302,7 @@ pub enum ApiCallResult {
 pub enum ApiFailureKind {
     /// There is no such object, or another one has its name.
     Gone,
-    /// The server will say no again until somebody changes something.
+    /// The server will refuse again until something changes.
     Refused,
     /// The server is away, busy or broken.
     Unavailable,
@@ -337,7 +337,7 @@ pub enum Hint {
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum RuntimeCheck {
-    /// `cgroup_driver`: `None` when it was not asked, or the runtime does not tell.
+    /// `cgroup_driver`: `None` if it was not requested, or the runtime does not report it.
     Answered {
         runtime_name: String,
         status: RuntimeStatus,
@@ -380,14 +380,14 @@ pub enum ActionResult {
     ContainerStarted {
         id: ContainerId,
     },
-    /// The container could not be started; `at` says how far it came.
+    /// The container could not be started; `at` is the step that failed.
     StartFailed {
         at: StartFailurePoint,
         id: Option<ContainerId>,
         failure: CallFailure,
     },
     Failed(CallFailure),
-    /// A volume could not be set up; `stage` says how far it came.
+    /// A volume could not be set up; `stage` is the step that failed.
     VolumeFailed {
         stage: MountStage,
         failure: CallFailure,
@@ -415,7 +415,7 @@ pub enum ExpandOutcome {
     Unneeded {
         size: String,
     },
-    /// The claim says that it is not the node's turn.
+    /// The claim shows that no expansion by the node is needed or allowed now.
     NotYet,
     /// The driver does not do it while the volume is in use.
     InUse,
@@ -436,7 +436,7 @@ pub struct PodArtifacts {
     pub pod_dirs: Vec<PodUid>,
     /// `<ns>_<name>_<uid>`
     pub log_dirs: Vec<String>,
-    /// Links whose target is gone.
+    /// Links whose target does not exist.
     pub dead_links: Vec<String>,
     /// Pod cgroups found below the QoS levels.
     pub pod_cgroups: Vec<CgroupName>,

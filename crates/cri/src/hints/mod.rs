@@ -10,10 +10,10 @@
 //!          both sources refused: wait 1 s .. 30 s
 //! ```
 //!
-//! **CRI `GetContainerEvents`** names the pod, and is sent after the runtime has written the new state down: who
-//! looks at once sees it. containerd 1.6 does not have it. containerd 1.7 has one queue for all subscribers, and a
-//! subscriber that has gone takes one more event along: after a restart of ours the first event would be lost.
-//! From 2.0 on each subscriber gets every event.
+//! **CRI `GetContainerEvents`** names the pod, and is sent after the runtime has stored the new state, so a list that
+//! follows shows it. containerd 1.6 does not have it. containerd 1.7 has one queue for all subscribers, and a
+//! subscriber that has gone takes one more event along: after a restart of ours the first event would be lost. From 2.0
+//! on each subscriber gets every event.
 //!
 //! **containerd's own events**, on the same socket, reach every subscriber in every version. They come early: its
 //! CRI part shows an exit 20 to 300 ms after the event (measured with 1.6 and 1.7), so each is held until the

@@ -500,7 +500,7 @@ mod tests {
             for kind in [Final, InUse] {
                 check(kind, part, false, "3Gi", ("failed", true));
                 check(kind, part, true, "2Gi", ("failed", true));
-                // Somebody wants another size by now: this one is not insisted on.
+                // Another size is requested by now, so this one counts as infeasible.
                 check(kind, part, true, "3Gi", ("impossible", true));
             }
         }

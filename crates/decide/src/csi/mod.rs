@@ -54,7 +54,8 @@ pub fn inline_handle(uid: &PodUid, volume: &str) -> String {
     format!("csi-{}", hex_digest(&format!("{uid}{volume}")))
 }
 
-/// How often drivers are asked how many volumes the node takes, in seconds. Those who don't say so are asked once.
+/// The interval in seconds at which each driver is asked how many volumes the node can take. Drivers without the field
+/// are asked once.
 pub fn allocatable_update_periods(drivers: &[Arc<CSIDriver>]) -> BTreeMap<String, u64> {
     let period =
         |driver: &Arc<CSIDriver>| Some((driver.metadata.name.clone()?, allocatable_update_period(driver)?));

@@ -56,7 +56,7 @@ fn strip_heartbeats(status: &mut NodeStatus) {
     }
 }
 
-/// Whether pods can notice the difference. Heartbeats, images and who wrote what are of no interest to them.
+/// Whether the difference can matter to pods. Heartbeats, images and managedFields don't.
 pub fn changed_for_pods(before: Option<&Node>, after: Option<&Node>) -> bool {
     let plain = |node: &Node| {
         let mut node = node.clone();

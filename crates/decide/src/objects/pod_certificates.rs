@@ -67,7 +67,7 @@ struct Entry {
     timer: Option<Mono>,
 }
 
-/// What the signer said for good.
+/// The signer's final answer.
 #[derive(Clone, PartialEq, Debug)]
 struct Refusal {
     /// In upstream's words, which its metric has.
@@ -145,7 +145,7 @@ pub fn needs_certificates(pod: &PodView) -> bool {
 }
 
 impl PodCertificates {
-    /// Somebody needs them. True if nobody did before.
+    /// Marks certificates as needed. Returns whether none were needed before.
     pub fn follow(&mut self) -> bool {
         !std::mem::replace(&mut self.followed, true)
     }
@@ -262,7 +262,7 @@ impl PodCertificates {
         counted
     }
 
-    /// How many sources there are, for those who check.
+    /// How many sources there are, for checks in tests.
     pub fn len(&self) -> usize {
         self.sources.len()
     }
@@ -357,7 +357,7 @@ impl Entry {
         moments.into_iter().min()
     }
 
-    /// Somebody has deleted the request before the watch could show it.
+    /// The request was deleted before the watch could show it.
     fn give_up(&mut self, now: Now) {
         if let Request::Pending(pending) = &self.request
             && !pending.seen
@@ -442,7 +442,7 @@ impl Entry {
         self.retry_at = None;
     }
 
-    /// For good: nothing is asked for this source any more.
+    /// Final: nothing is requested for this source any more.
     fn refused(
         &mut self,
         (state, became): (&'static str, &str),

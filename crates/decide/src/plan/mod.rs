@@ -49,7 +49,7 @@ pub struct PlanInputs<'a> {
     pub facts: &'a HostFacts,
     pub runtime: &'a RuntimeHealth,
     pub entry: &'a PodEntry,
-    /// A fresh reading.
+    /// A fresh observation.
     pub observed: &'a ObservedPod,
     /// The pod that holds this pod's name, if that is another one.
     pub name_holder: Option<String>,
@@ -113,7 +113,7 @@ pub enum PlanNote {
     /// All containers are about to start over.
     RestartAllBegins,
     NeedImage(ImageNeed),
-    /// An Event that is recorded once for as long as the same thing holds. `key` tells the thing.
+    /// An Event that is recorded once as long as the same condition holds. `key` identifies the condition.
     Announce {
         key: String,
         event: ApiEvent,
@@ -160,7 +160,7 @@ pub fn plan_pod(inputs: &PlanInputs) -> PodPlan {
     plan
 }
 
-/// What the runtime lists although it said to have removed it is removed again, but not at every turn.
+/// Delays repeated removals: the runtime has confirmed them, although it still lists the ids.
 fn delay_repeated_removals(inputs: &PlanInputs, plan: &mut PodPlan) {
     if !inputs.entry.observation_guard.has_still_listed() {
         return;

@@ -4,7 +4,7 @@ use model::k8s::{PodCondition, PodStatus};
 
 use crate::status::{DISRUPTION_TARGET, Phase, is_owned_condition};
 
-/// `may_run`: containers could still be running, so that a pod which is going must not be called over yet.
+/// `may_run`: containers could still be running, so a terminating pod must not get a terminal phase yet.
 pub fn merge(shown: &PodStatus, new: &PodStatus, may_run: bool) -> PodStatus {
     let phase = |status: &PodStatus| status.phase.as_deref().and_then(Phase::parse);
     let is_over = |status: &PodStatus| phase(status).is_some_and(Phase::is_terminal);

@@ -106,7 +106,7 @@ pub struct ContainerInputs<'a> {
     pub sandbox_ips: &'a [String],
     pub image: &'a ResolvedImage,
     pub restart_count: u32,
-    /// Whose processes an ephemeral container sees.
+    /// The container whose processes an ephemeral container shares.
     pub target: Option<&'a ContainerId>,
     pub env: EnvSources<'a>,
     /// Images to mount, by volume name.

@@ -40,7 +40,7 @@ pub(super) fn expansion_ended(
     }
 }
 
-/// Tried again, ever later.
+/// Retried with back-off.
 pub(super) fn expansion_failed(
     state: &mut NodeState,
     cx: &mut Context,

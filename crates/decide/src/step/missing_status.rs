@@ -39,7 +39,7 @@ pub(super) fn update_missing_status_retry(state: &mut NodeState, cx: &mut Contex
     }
     let (read_at, pod) = (reading.at, reading.pod.clone());
     let ids: BTreeSet<String> = pod.missing_status.keys().cloned().collect();
-    // Another sandbox or container is asked for as eagerly as the first.
+    // Another missing sandbox or container starts with the shortest delay again.
     let before = before.filter(|retry| ids.is_subset(&retry.ids));
     entry.status_retry = Some(match before {
         // Nothing was asked since.
@@ -87,7 +87,7 @@ fn name_of(pod: &ObservedPod, id: &str) -> String {
     container.map_or_else(|| format!("sandbox {id}"), |c| format!("container {}", c.name))
 }
 
-/// Asks again when it is time, unless somebody reads the pod already.
+/// Requests the status again when it is due, unless an observation is under way.
 pub(super) fn ask_when_due(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let due = |e: &PodEntry| {
         let observing = e.observation_request.in_flight || e.observation_request.wanted.is_some();
@@ -104,7 +104,7 @@ pub(super) fn missing_status_is_needed(entry: &PodEntry) -> bool {
     entry.lifecycle.may_start() && reading.is_some_and(|reading| reading.pod.lacks_needed_status())
 }
 
-/// Adds to a plan that a status is missing, and when it is asked for again.
+/// Adds to a plan that a status is missing, and when it is requested again.
 pub(super) fn add_to_plan(plan: &mut PodPlan, entry: &PodEntry, observed: &ObservedPod, now: Mono) {
     let at = entry.status_retry.as_ref().map(|retry| retry.at).filter(|at| *at > now);
     for (id, answer) in &observed.missing_status {

@@ -464,7 +464,7 @@ pub(super) fn wake_name_waiters(state: &NodeState, cx: &mut Context, name: &Full
     cx.touched.extend(state.name_queues.get(name).into_iter().flatten().cloned());
 }
 
-/// The entry goes; who waited for its name is looked at.
+/// Removes the entry, and touches the pods that waited for its name.
 pub(super) fn forget(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.remove(uid) else { return };
     state.update_node_requests(uid);

@@ -1,4 +1,4 @@
-//! Pods whose objects can't be decoded. Each costs itself only.
+//! Pods whose objects can't be decoded. Other pods are not affected.
 //!
 //! What is known of such a pod from an older version of its object goes on. Of one that was never read, nothing is
 //! planned; what runs of it is left alone, and so are its directories: it is wanted, only nobody knows how.

@@ -25,7 +25,8 @@ pub(super) fn inputs_of<'a>(state: &'a NodeState, pod: &'a PodView, cx: &Context
     }
 }
 
-/// For a pod with a plan that runs. What can't be had leaves the old files, and the next plan says so.
+/// Updates files of a pod whose plan is running. If new content can't be read, the old files stay and the next plan
+/// reports it.
 pub(super) fn update_files_during_plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get(uid).filter(|entry| entry.lifecycle.may_start()) else { return };
     if entry.ledger.written_file_versions.is_empty() {
@@ -41,7 +42,7 @@ pub(super) fn update_files_during_plan(state: &mut NodeState, cx: &mut Context, 
     }
 }
 
-/// It was set up, nobody is at it, and it does not wait after a failure.
+/// The volume is set up, no update of it is running, and it is not in a back-off.
 fn may_update_files(entry: &PodEntry, setup: &VolumeSetup, cx: &Context) -> bool {
     let ledger = &entry.ledger;
     let waits = ledger.volume_retry.get(&setup.name).is_some_and(|retry| retry.at > cx.now.mono);

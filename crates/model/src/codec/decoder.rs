@@ -35,7 +35,7 @@ pub enum FieldFilter {
     Whole,
     /// These fields, and no other. In a list: of each element.
     Only(&'static [(&'static str, FieldFilter)]),
-    /// All fields; of these, what is said here.
+    /// All fields, with these filters for the named ones.
     Except(&'static [(&'static str, FieldFilter)]),
 }
 

@@ -22,7 +22,7 @@ pub(super) struct ExpandVolume {
     request: VolumeRequestId,
     volume: CsiVolume,
     wanted: Expansion,
-    /// The pod is going, and nobody waits for the outcome.
+    /// The pod is terminating, and nothing waits for the outcome.
     cancelled: bool,
     step: Step,
 }
@@ -36,7 +36,7 @@ enum Step {
         due: NodeExpansion,
         claim: Arc<PersistentVolumeClaim>,
     },
-    /// The claim says that the node is at it.
+    /// The claim shows that the node expands the volume.
     Mark {
         due: NodeExpansion,
         can: NodeServiceCapabilities,
@@ -45,11 +45,11 @@ enum Step {
         due: NodeExpansion,
         claim: Arc<PersistentVolumeClaim>,
     },
-    /// The claim says how it failed.
+    /// The claim shows how the expansion failed.
     FailureTold {
         how: Result<ExpandOutcome, String>,
     },
-    /// The claim says its new size.
+    /// The claim shows its new size.
     SizeTold {
         due: NodeExpansion,
     },

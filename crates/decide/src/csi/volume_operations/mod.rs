@@ -47,7 +47,7 @@ use crate::event::ActionResult;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct VolumeCallId(pub u64);
 
-/// Who has asked for an operation, and waits for its outcome.
+/// The requester of an operation, which waits for its outcome.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct VolumeRequestId {
     pub uid: PodUid,
@@ -58,7 +58,7 @@ pub struct VolumeRequestId {
 pub enum VolumeRequestFrom {
     /// An action of the pod's plan.
     Plan { epoch: Epoch, stage: usize, action: usize },
-    /// The sweep over what is left of pods that nobody knows.
+    /// The sweep over leftovers of unknown pods.
     Sweep,
 }
 
@@ -111,7 +111,7 @@ struct Volume {
     unstaging: Option<Retry>,
 }
 
-/// All volumes of storage drivers on this node.
+/// All CSI volumes on this node.
 #[derive(Clone, Debug, Default)]
 pub struct CsiVolumes {
     volumes: BTreeMap<VolumeId, Volume>,
@@ -157,7 +157,7 @@ impl Outputs {
 impl CsiVolumes {
     // ---- inputs -----------------------------------------------------------------------------------------------------
 
-    /// Looks for what an earlier agent has left. Volumes that nobody uses are unstaged.
+    /// Finds the volumes of an earlier agent. Volumes that no pod uses are unstaged.
     pub fn list_records(&mut self, now: Now) -> Vec<Effect> {
         self.run(now, |this, out| {
             let id = this.new_id();
@@ -198,13 +198,13 @@ impl CsiVolumes {
         })
     }
 
-    /// A call that nobody waits for any more is forgotten.
+    /// Forgets a call that no operation waits for any more.
     pub fn call_ended(&mut self, now: Now, call: VolumeCallId, result: VolumeCallResult) -> Vec<Effect> {
         let Some(id) = self.calls.remove(&call) else { return Vec::new() };
         self.run(now, |this, out| this.resume(out, id, Input::Answer(result)))
     }
 
-    /// It is time to try again to unstage a volume that nobody uses.
+    /// Retries the unstaging of a volume that no pod uses.
     pub fn unstage_due(&mut self, now: Now, volume: &VolumeId) -> Vec<Effect> {
         self.run(now, |this, _| this.try_unstage(volume))
     }

@@ -202,7 +202,7 @@ impl Unpublish {
             Ok(record) => record,
         };
         Ok(match (self.step, record) {
-            // Its driver was never asked for anything.
+            // The driver was never called for this volume.
             (Step::Turn, None) => Next::Call(Step::Removal, VolumeCall::Remove { place, record: None }),
             (Step::Turn, Some(_)) => Next::Call(Step::EarlierWork, VolumeCall::WaitForEarlierWork { place }),
             (Step::EarlierWork, Some(record)) => {
