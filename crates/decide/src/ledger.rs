@@ -58,7 +58,8 @@ pub struct Ledger {
     pub pre_stop_begun: BTreeSet<ContainerId>,
     /// Sandboxes whose stop succeeded, so that it is not requested again.
     pub stopped_sandboxes: BTreeSet<SandboxId>,
-    /// Containers whose StopContainer call succeeded. If one is still listed as running, the stop had no effect.
+    /// Containers whose StopContainer call succeeded. If one is still listed as running, the stop had no effect and is
+    /// retried with back-off.
     pub stopped_containers: BTreeSet<ContainerId>,
     /// Volumes and cgroup are released.
     pub volumes_and_cgroup_released: bool,
