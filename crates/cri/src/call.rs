@@ -1,4 +1,4 @@
-//! One call: its deadline, and what its failure means.
+//! One gRPC call: its deadline, and the classification of its failure.
 
 use std::error::Error;
 use std::path::Path;
@@ -10,19 +10,19 @@ use tonic::{Code, Request, Response, Status};
 
 use crate::lists::StreamRefusal;
 
-/// What containerd says, with no better code, while its CRI part still restores its state after a start.
+/// containerd's message, with code Unknown, while its CRI plugin still restores its state after a start.
 const NOT_INITIALIZED: &str = "server is not initialized yet";
 
-/// Longer than anybody waits, and short enough for the header that carries it: users may write any grace period.
+/// A limit that fits into the gRPC timeout header, because users may set any grace period.
 const LONGEST_DEADLINE: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Where calls of a service go.
+/// Target of a call: socket, gRPC service, tracing.
 pub(crate) struct CallTarget<'a> {
     pub socket: &'a Path,
     /// The service's name on the wire.
     pub service: &'static str,
     pub tracing: &'a Tracing,
-    /// Set when lists are to be asked for as streams: where a refusal is noted.
+    /// Set if lists are requested as streams. Records that the runtime refused that.
     pub streams: Option<&'a StreamRefusal>,
 }
 
@@ -40,8 +40,8 @@ impl CallTarget<'_> {
     }
 }
 
-/// Sends `message` by `send` and waits for the answer, at most `deadline`. The server is told the deadline too, so
-/// that it stops working for a caller who has gone, and the trace that the call is part of.
+/// Sends `message` with `send` and waits for the answer, at most `deadline`. The request carries the deadline, so that
+/// the server stops working after it, and the trace context.
 pub(crate) async fn call<M, A, F>(
     call: &'static str,
     line: CallTarget<'_>,
@@ -89,7 +89,7 @@ where
     }
 }
 
-/// What a status means. `deadline` is what a timeout is reported with.
+/// Converts a gRPC status. `deadline` is reported with a timeout.
 pub(crate) fn classify(
     call: &'static str,
     socket: &Path,
@@ -114,7 +114,7 @@ pub(crate) fn classify(
     }
 }
 
-/// An answer that breaks the interface.
+/// An answer that violates the CRI.
 pub(crate) fn malformed(call: &'static str, what: &str) -> RuntimeError {
     RuntimeError::Failed {
         call,
@@ -131,7 +131,7 @@ fn root<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
     deepest
 }
 
-/// The layers in between say only "transport error" and "connection error"; the deepest says what happened.
+/// Only the innermost error names the cause; the outer ones are "transport error" and "connection error".
 fn transport_message(socket: &Path, cause: &(dyn Error + 'static)) -> String {
     let socket = socket.display();
     let deepest = root(cause);

@@ -67,7 +67,7 @@ pub(crate) async fn collect<P: Message, T>(
 }
 
 /// `list!(service, line, deadline, "Stream" stream(request) field, "List" list(request) field)`: the entries, from the
-/// stream where [`Line::streams`](crate::call::Line) wants it and the service has it.
+/// stream where [`CallTarget::streams`](crate::call::CallTarget) requests it and the service supports it.
 macro_rules! list {
     (
         $service:expr, $line:expr, $deadline:expr,

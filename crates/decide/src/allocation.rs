@@ -1,12 +1,13 @@
-//! The resources that were allocated to a pod when it was let in, kept while its spec asks for others.
+//! Keeps the resources that were allocated to a pod at admission while its spec requests others.
 //!
-//! This node does not resize pods in place. A spec that was resized is read with the resources that the pod has:
+//! This node does not resize pods in place. In a spec that was resized, the requested resources are replaced by the
+//! allocated ones:
 //! ```text
 //!   spec as delivered ──keep/recall──> spec with what was allocated ──> status, sums of the node, new containers
 //!                            └──> PendingResize ──> condition PodResizePending, Event ResizeInfeasible
 //! ```
-//! While the agent runs, the definition before the update tells what was allocated. After a restart the pod's own
-//! status does: this agent wrote there what it had applied.
+//! While the agent runs, the allocated resources are those of the definition before the update. After a restart they
+//! are read from the pod's own status, where this agent wrote what it had applied.
 
 use std::sync::Arc;
 
@@ -20,32 +21,32 @@ use crate::resources::{Amounts, CPU, MEMORY, cpu_quota};
 pub const INFEASIBLE: &str = "Infeasible";
 pub const RESIZE_UNSUPPORTED_MESSAGE: &str = "In-place pod resize is not supported on this node";
 
-/// Kernels count memory in pages.
+/// The kernel counts memory in pages.
 const PAGE: i64 = 4096;
 
-/// A resize that was asked for and not applied.
+/// A resize that was requested and not applied.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct PendingResize {
-    /// Of the spec that asks for it.
+    /// Generation of the spec that requests it.
     pub generation: Option<i64>,
-    /// Features that a node must have declared for it. Sorted.
+    /// Features that a node must have declared to support the resize. Sorted.
     pub features: Vec<&'static str>,
-    /// What the Event about it shows.
+    /// The requested resources, for the Event.
     wanted: Value,
 }
 
-/// A definition with the resources that the pod has.
+/// A definition with the allocated resources.
 #[derive(Clone, Debug)]
 pub struct Allocated {
     pub view: PodView,
     pub pending: Option<PendingResize>,
 }
 
-/// What was allocated to `before` stays.
+/// Replaces the resources of `view` by those of `before`.
 pub fn keep_allocated(view: PodView, before: &PodView) -> Allocated {
     let has = |container: &Container| before.container(&container.name).map(|(_, c)| &c.resources);
     let mut containers = view.containers().iter().chain(view.init_containers());
-    // Almost every update is of something else.
+    // Fast path: almost no update changes resources.
     if view.spec().resources == before.spec().resources
         && containers.all(|c| has(c).is_none_or(|resources| *resources == c.resources))
     {
@@ -55,7 +56,8 @@ pub fn keep_allocated(view: PodView, before: &PodView) -> Allocated {
     apply_allocated(view, Some(before.spec().resources.clone()), of)
 }
 
-/// What the pod's status says was allocated stays. `period_micros`: of CPU quotas.
+/// Replaces the resources of `view` by those that its status shows as allocated. `period_micros`: the period of CPU
+/// quotas.
 pub fn restore_allocated(view: PodView, period_micros: i64) -> Allocated {
     let pod = view.pod.clone();
     let Some(status) = pod.status.as_ref().filter(|status| status.start_time.is_some()) else {
@@ -66,11 +68,12 @@ pub fn restore_allocated(view: PodView, period_micros: i64) -> Allocated {
         let shown = lists.iter().flat_map(|list| list.iter().flatten()).find(|s| s.name == container.name)?;
         shown_resources(container, shown, period_micros)
     };
-    // Nobody may resize a pod as a whole on a node that does not declare the feature.
+    // Pod-level resources can't be resized on a node that does not declare the feature, so they are taken from the
+    // spec.
     apply_allocated(view, None, of)
 }
 
-/// What the status shows of a container that was made; `None` when that follows from the spec as it is.
+/// The allocated resources that the status shows of a container. `None` if they agree with the spec.
 fn shown_resources(
     container: &Container,
     shown: &ContainerStatus,
@@ -92,7 +95,7 @@ fn shown_resources(
     }))
 }
 
-/// Whether a runtime that was asked for these limits reports those.
+/// Whether `reported` is what a runtime reports after it was given the limits `asked`.
 fn limits_follow(asked: &Amounts, reported: &Amounts, period_micros: i64) -> bool {
     let names = |amounts: &Amounts| amounts.iter().map(|(name, _)| name.to_owned()).collect::<Vec<_>>();
     names(asked) == names(reported)
@@ -110,7 +113,8 @@ fn limits_follow(asked: &Amounts, reported: &Amounts, period_micros: i64) -> boo
         })
 }
 
-/// `of`: what a container has, where that is known. `whole`: the same of the pod as a whole.
+/// `of` gives the allocated resources of a container (`None`: unknown, keep the spec). `whole` gives those of pod-level
+/// resources.
 fn apply_allocated(
     view: PodView,
     whole: Option<Option<ResourceRequirements>>,
@@ -155,7 +159,7 @@ fn same(one: &Option<ResourceRequirements>, other: &Option<ResourceRequirements>
     amounts(one) == amounts(other)
 }
 
-/// The resources that the spec asks for, as the Event about a resize shows them.
+/// The resources that the spec requests, as the Event about a resize shows them.
 fn wanted(view: &PodView) -> Value {
     let list = |containers: &[Container]| -> Vec<Value> {
         let one =
@@ -170,7 +174,7 @@ fn wanted(view: &PodView) -> Value {
 }
 
 impl PendingResize {
-    /// The Event that says that it will not come.
+    /// The Event which says that the resize is not possible.
     pub fn event(&self) -> ApiEvent {
         let mut text = self.wanted.clone();
         text["generation"] = json!(self.generation.unwrap_or_default());

@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use model::Wall;
 
-/// Of one container. The first restart is immediate, then the initial delay, then twice that, and so on.
+/// The crash back-off of one container. The first restart is immediate, then the initial delay applies, then twice
+/// that, and so on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CrashBackOff {
-    /// Of the definition that it counts for; another definition starts anew.
+    /// The key of the definition that it counts for. Another definition starts again at zero.
     pub key: u64,
     pub delay: Duration,
     pub advanced_at: Wall,
 }
 
-/// Without a crash for this long, the count starts anew.
+/// Without a crash for this long, the count starts again.
 pub const CRASH_FORGET: Duration = Duration::from_secs(600);
 pub const PULL_INITIAL: Duration = Duration::from_secs(10);
 pub const PULL_MAX: Duration = Duration::from_secs(300);
@@ -42,7 +43,7 @@ pub fn crash_back_off_until(
         return None;
     }
     let until = finished_at.plus(entry.delay);
-    // An end that is still to come: the clock was set back. Waiting for it to come round could take for ever.
+    // A finish time in the future: the clock was set back. Waiting until that time could take for ever.
     (finished_at <= now && now < until).then_some(until)
 }
 
@@ -62,17 +63,17 @@ pub fn next_crash_back_off(
     CrashBackOff { key, delay, advanced_at: now }
 }
 
-/// When a status that the runtime did not give so many times in a row is asked for again.
+/// The delay before a missing status is requested again, after this many failures in a row.
 pub fn status_delay(failures: u32) -> Duration {
     (STATUS_INITIAL * (1 << failures.saturating_sub(1).min(16))).min(STATUS_MAX)
 }
 
-/// How long a volume, or what is in it, waits after so many failures in a row.
+/// The delay of a volume or its content after this many failures in a row.
 pub fn volume_delay(failures: u32) -> Duration {
     (VOLUME_INITIAL * (1 << failures.saturating_sub(1).min(16))).min(VOLUME_MAX)
 }
 
-/// Of one (pod, image).
+/// The pull back-off of one pod and image.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PullBackOff {
     pub delay: Duration,

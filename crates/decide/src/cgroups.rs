@@ -40,7 +40,7 @@ pub fn pod_cgroup(config: &NodeConfig, pod: &PodView) -> Option<CgroupName> {
     config.cgroups_per_qos.then(|| qos_cgroup(config, qos_class(pod)).child(format!("pod{}", pod.uid)))
 }
 
-/// What the runtime is told as a sandbox's parent: the pod's cgroup as the driver spells it, or nothing.
+/// The cgroup parent of a sandbox: the pod's cgroup in the notation of the cgroup driver, or empty.
 pub fn cgroup_parent(config: &NodeConfig, pod: &PodView) -> String {
     pod_cgroup(config, pod).map(|name| name.to_path(config.cgroup_driver)).unwrap_or_default()
 }

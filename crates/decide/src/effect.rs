@@ -1,4 +1,4 @@
-//! What to do about it: the only output of [`crate::step`]. The engine carries effects out and makes no choice.
+//! Effects: the only output of [`crate::step`]. The engine carries them out and makes no decisions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub enum Effect {
         epoch: Epoch,
         stages: Arc<Vec<Stage>>,
     },
-    /// Begin no further action of this plan, and cut short those that may be. `PlanEnded` still follows.
+    /// Begin no further action of this plan, and interrupt those that may be interrupted. `PlanEnded` still follows.
     CancelPlan {
         uid: PodUid,
         epoch: Epoch,
@@ -52,28 +52,28 @@ pub enum Effect {
     InspectImage {
         image: String,
     },
-    /// Ask the credential plugins about an image on behalf of a pod, and keep what they say for its pull.
-    /// `for_access`: nothing is kept, what counts is whose credentials they have. `PluginsAsked` follows.
+    /// Ask the credential plugins about an image on behalf of a pod, and keep their answers for its pull. `for_access`:
+    /// the answers are not kept; they only show whose credentials give access. `CredentialPluginsAnswered` follows.
     AskCredentialPlugins {
         pull: PullKey,
         pod: PullingPod,
         for_access: bool,
     },
-    /// `own`: credentials of the pods that wait for it, tried before the node's. `context`: the pod that the runtime
-    /// is told of.
+    /// `pod_credentials`: credentials of the pods that wait for the image, tried before the node's. `context`: the pod
+    /// that the pull request names.
     PullImage {
         pull: PullKey,
         #[serde(skip)]
         pod_credentials: Vec<CredentialCandidate>,
         context: Box<PullContext>,
     },
-    /// Put on record that a pod with this secret may use the image.
+    /// Record that a pod with this secret may use the image.
     RecordImageAccess {
         image: String,
         image_ref: String,
         secret: PullSecret,
     },
-    /// Tell what this object is now and after every change, until told otherwise. `ObjectSeen` follows.
+    /// Watch this object until `UnwatchObject`. `ObjectObserved` follows now and after every change.
     WatchObject {
         key: ObjectKey,
     },
@@ -84,31 +84,31 @@ pub enum Effect {
     RequestToken {
         wanted: PodTokenRequest,
     },
-    /// Ask for this object once. `StorageRead` follows.
+    /// Read this object once. `StorageRead` follows.
     ReadStorageObject {
         key: StorageKey,
     },
-    /// Make a key and ask the cluster for a certificate. `CertificateRequested` follows, with the number of the call.
+    /// Make a key and request a certificate. `CertificateRequested` follows, with the number of the call.
     RequestCertificate {
         source: CertificateSource,
         call: u64,
         wanted: Box<CertificateWanted>,
     },
-    /// Follow this node's requests for certificates of pods, from now on. `CertificateRequests` follow.
+    /// Watch this node's PodCertificateRequests from now on. `CertificateRequests` follow.
     FollowCertificateRequests {
         node: String,
     },
-    /// Follow the certificates that the cluster vouches for, from now on. `TrustBundles` follow.
+    /// Watch ClusterTrustBundles from now on. `TrustBundles` follow.
     WatchTrustBundles,
-    /// The Node object says that these are in use, by their unique names.
+    /// Write these volumes, by their unique names, to volumesInUse of the Node.
     ReportVolumesInUse {
         volumes: Vec<String>,
     },
-    /// How often these drivers are asked anew what the node can take, in seconds.
+    /// Set the interval in seconds at which NodeGetInfo of each driver is called again.
     SetDriverUpdatePeriods {
         periods: BTreeMap<String, u64>,
     },
-    /// The driver is asked at once what the node can take of its volumes, and the cluster is told.
+    /// Call NodeGetInfo of this driver now and update the CSINode.
     RefreshDriverNodeInfo {
         driver: String,
     },
@@ -131,7 +131,7 @@ pub enum Effect {
         call: ProbeCall,
         attempts: u32,
     },
-    /// Replaces what outlives the agent of a pod's probes.
+    /// Replace the stored probe record of a pod, which outlives the agent.
     StoreProbeRecord {
         uid: PodUid,
         record: ProbeRecord,
@@ -160,35 +160,35 @@ pub enum Effect {
     },
     /// List what is on disk and in the cgroup tree.
     ListPodArtifacts,
-    /// Remove what belongs to no pod. `Swept` follows.
+    /// Remove what belongs to no pod. `SweepEnded` follows.
     Sweep(Sweep),
-    /// Replace the files of a volume of a pod whose plan goes on. `VolumeUpdated` follows.
+    /// Replace the files of a volume of a pod while its plan runs. `VolumeUpdated` follows.
     UpdateVolume {
         uid: PodUid,
         volume: Box<VolumeSetup>,
     },
-    /// Make a call about a volume of a storage driver. `VolumeCallEnded` follows, unless it is cancelled.
+    /// Make a call about a CSI volume. `VolumeCallEnded` follows, unless the call is cancelled.
     CallVolume {
         id: VolumeCallId,
         call: VolumeCall,
     },
-    /// Nobody waits for this call any more: it is to end at its next step.
+    /// Nothing waits for this call any more: it is to end at its next step.
     CancelVolumeCall {
         id: VolumeCallId,
     },
-    /// How an operation on volumes of storage drivers ended, for whoever has asked for it (`VolumeRequested`).
+    /// Report the result of an operation on CSI volumes to the plan or sweep that requested it (`VolumeRequested`).
     AnswerVolumeRequest {
         request: VolumeRequestId,
         result: ActionResult,
     },
-    /// Measure what a pod keeps on the node's disk. `DiskMeasured` follows.
+    /// Measure the disk usage of a pod. `DiskMeasured` follows.
     MeasureDisk {
         uid: PodUid,
         places: DiskUsagePaths,
     },
-    /// Ask something of the API server. `ApiAnswered` follows.
+    /// Call the API server. `ApiAnswered` follows.
     CallApi(ApiCall),
-    /// Tell the operator.
+    /// Write to the log.
     Log {
         level: LogLevel,
         uid: Option<PodUid>,
@@ -206,13 +206,13 @@ pub struct PodObject {
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum ApiCall {
-    /// Of the pod `uid`, to its object or its mirror.
+    /// Patch the status of the pod `uid` into its object or its mirror.
     PatchStatus {
         uid: PodUid,
         pod: PodObject,
         patch: serde_json::Value,
     },
-    /// Nothing of it is left: its object may go.
+    /// Nothing of the pod is left, so its object may be deleted.
     DeletePod {
         uid: PodUid,
         pod: PodObject,
@@ -223,7 +223,7 @@ pub enum ApiCall {
     },
     DeleteMirror {
         full_name: FullName,
-        /// The mirror's own.
+        /// UID of the mirror.
         uid: PodUid,
     },
 }
@@ -237,34 +237,34 @@ pub enum LogLevel {
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum TimerKey {
-    /// The pod's own next moment: back-off over, retry due.
+    /// The next time to plan the pod: a back-off ends or a retry is due.
     PodWakeUp(PodUid),
     /// The next attempt at one of the pod's probes.
     Probe(PodUid),
-    /// Another try at reading a pod whose reading failed.
+    /// Retry of an observation that failed.
     RetryObservation(PodUid),
-    /// Readings that contradict what the runtime said before are made again.
+    /// Observations that contradict what the runtime reported before are repeated.
     ConfirmObservations,
     /// The pod's local storage is to be measured.
     MeasureDisk(PodUid),
-    /// A token has to be asked for (again).
+    /// A token has to be requested (again).
     Token(PodTokenRequest),
-    /// A certificate of a pod has to be asked for (again), or something is to be told of it.
+    /// A certificate of a pod has to be requested (again), or an Event about it is due.
     Certificate(CertificateSource),
-    /// A claim, a persistent volume or an attachment is asked for again.
+    /// A claim, a persistent volume or an attachment is read again.
     Storage(StorageKey),
-    /// Another try at unstaging a volume that nobody uses.
+    /// Retry of unstaging a volume that no pod uses.
     Unstage(VolumeId),
-    /// Another try at reading the records of volumes of storage drivers.
+    /// Retry of reading the records of CSI volumes.
     ListVolumes,
-    /// Another try at reporting a pod's status.
+    /// Retry of reporting a pod's status.
     RetryStatusPatch(PodUid),
-    /// Another try at a mirror.
+    /// Retry of creating or deleting a mirror.
     Mirror(FullName),
     FullRelist,
     RuntimeCheck,
     Sweep,
-    /// Another try at the cgroups above pods.
+    /// Retry of writing the cgroups above pods.
     NodeCgroups,
 }
 
@@ -333,13 +333,13 @@ impl Sweep {
     }
 }
 
-/// Actions that run at the same time. The next stage waits for all of them, unless it has a time of its own.
+/// Actions that run at the same time. The next stage waits for all of them, unless it has a `not_after`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Stage {
     pub actions: Vec<Action>,
     /// Whether the plan ends here when one of them fails.
     pub stop_on_failure: bool,
-    /// At this moment the stage begins although those before it have not ended.
+    /// At this time the stage begins even if the stages before it have not ended.
     pub not_after: Option<Mono>,
 }
 
@@ -352,7 +352,7 @@ impl Stage {
     pub fn continue_on_failure(actions: Vec<Action>) -> Self {
         Self { actions, stop_on_failure: false, not_after: None }
     }
-    /// The same stage, which waits no longer than until `at` for those before it.
+    /// The same stage, which waits until `at` at most for the stages before it.
     pub fn not_after(mut self, at: Mono) -> Self {
         self.not_after = Some(at);
         self
@@ -362,7 +362,7 @@ impl Stage {
 /// One thing to do for a pod. Each is a fixed sequence without choices.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Action {
-    /// The pod's directories and its log directory; tells the highest log number of each container.
+    /// Creates the pod's directories and its log directory. Returns the highest log number of each container.
     MakePodDirs {
         log_dir: String,
         containers: Vec<String>,
@@ -373,17 +373,17 @@ pub enum Action {
     SetUpVolume {
         volume: VolumeSetup,
     },
-    /// Has the volume's driver make it as large as what stands behind its claim, and tells the claim.
+    /// Calls NodeExpandVolume to grow the volume to the size of its PersistentVolume, and updates the claim.
     ExpandVolume {
         volume: VolumeSetup,
         expansion: Box<Expansion>,
     },
-    /// Puts on record, in the pod's directory, which of the host's ids are the pod's.
-    /// What containers wrote for the variables of another, which is about to be started.
+    /// Reads env files (`fileKeyRef`) from emptyDirs, for a container that is about to start.
     ReadEnvFiles {
         container: String,
         files: Vec<EnvFile>,
     },
+    /// Records in the pod's directory which host ids belong to the pod's user namespace.
     StoreUserIds {
         ids: IdMapping,
     },
@@ -392,8 +392,8 @@ pub enum Action {
         handler: String,
     },
     StartContainer(Box<StartContainer>),
-    /// The hook, for as long as the grace lasts; then the stop, with what is left of it (two seconds at least).
-    /// May be cut short: the next plan stops it again with what grace is left.
+    /// Runs the preStop hook for at most the grace period, then stops the container with the rest of it (at least two
+    /// seconds). May be interrupted: the next plan stops the container again with the grace that is left.
     StopContainer {
         id: ContainerId,
         name: String,
@@ -401,7 +401,8 @@ pub enum Action {
         deadline: Mono,
         pre_stop: Option<HookCall>,
     },
-    /// A sidecar's hook runs when the stopping begins; the sidecar itself is stopped when its turn comes.
+    /// Runs the preStop hook of a sidecar when the termination begins. The sidecar itself is stopped later, in its
+    /// order.
     PreStop {
         id: ContainerId,
         name: String,
@@ -411,7 +412,7 @@ pub enum Action {
     StopSandbox {
         id: SandboxId,
     },
-    /// `log`: its files go too.
+    /// `log`: the container's log files to remove as well.
     RemoveContainer {
         id: ContainerId,
         name: String,
@@ -432,7 +433,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// Whether the runtime's state is different afterwards, so that older readings of it are stale.
+    /// Whether the action changes the runtime's state, so that older observations are stale.
     pub fn mutates_runtime(&self) -> bool {
         matches!(
             self,
@@ -484,11 +485,11 @@ pub struct StartContainer {
     pub post_start: Option<HookCall>,
 }
 
-/// The pod that the runtime is told of with a pull.
+/// The pod that a pull request names.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PullContext {
     pub annotations: BTreeMap<String, String>,
-    /// `None`: it can't be made now.
+    /// `None`: the configuration can't be made now.
     pub sandbox: Option<SandboxConfig>,
 }
 
@@ -498,6 +499,6 @@ pub struct PullingPod {
     pub namespace: String,
     pub name: String,
     pub uid: PodUid,
-    /// Empty: it has none.
+    /// Empty if the pod has none.
     pub service_account: String,
 }

@@ -29,42 +29,43 @@ use crate::images::PullKey;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Event {
-    /// The agent came up: look at everything.
+    /// The agent started: observe everything.
     Started,
     /// A source delivered its complete set.
     PodSetDelivered {
         source: Source,
         pods: Vec<Arc<Pod>>,
     },
-    /// A source told of one pod that came or changed; the others are as they were.
+    /// A source reported one pod that was added or changed; the others are unchanged.
     PodChanged {
         source: Source,
         pod: Arc<Pod>,
     },
-    /// A source told of one pod that it no longer wants.
+    /// A source reported the removal of one pod.
     PodRemoved {
         source: Source,
         uid: PodUid,
     },
-    /// A source told of pods whose objects can't be decoded. `complete`: all of them, before the complete set without them.
+    /// A source reported pods whose objects can't be decoded. `complete`: these are all of them, and the complete set
+    /// without them follows.
     UnreadablePods {
         source: Source,
         pods: Vec<UnreadablePod>,
         complete: bool,
     },
-    /// The node's own object in the cluster, or that there is none.
+    /// The Node object of this node, or `None` if there is none.
     NodeObserved(Option<Arc<Node>>),
-    /// A source told of all the runtime classes that it knows.
+    /// A source reported all its RuntimeClasses.
     RuntimeClasses {
         source: Source,
         classes: RuntimeClasses,
     },
-    /// A source told of all objects that it knows. Only on a node without a cluster.
+    /// A source reported all its objects. Only in standalone mode.
     LocalObjects {
         source: Source,
         objects: LocalObjects,
     },
-    /// The runtime was read.
+    /// The runtime was observed.
     Observed(Observation),
     ObserveFailed {
         scope: Scope,
@@ -72,7 +73,7 @@ pub enum Event {
     },
     /// Something may have changed in the runtime.
     Hint(Hint),
-    /// A lifecycle hook asked for HTTPS, and the server of the pod answered without. `host`: name and port.
+    /// A lifecycle hook used HTTPS, and the pod's server answered with plain HTTP. `host`: name and port.
     HookFellBackToHttp {
         uid: PodUid,
         host: String,
@@ -87,19 +88,19 @@ pub enum Event {
         action: usize,
         result: ActionResult,
     },
-    /// The executor is done with a plan; nothing of it runs any more.
+    /// The executor has finished a plan; no action of it runs any more.
     PlanEnded {
         uid: PodUid,
         epoch: Epoch,
     },
-    /// `history`: what is on record about it, if it was found.
+    /// `history`: the pull records of the image, if it was found.
     ImageInspected {
         image: String,
         result: Result<Option<Image>, CallFailure>,
         history: PullHistory,
     },
-    /// The credential plugins have answered, or had their time.
-    /// `account`: the service account on whose behalf one of them gave credentials for the image.
+    /// The credential plugins have answered or timed out. `account`: the service account on whose behalf one of them
+    /// gave credentials for the image.
     CredentialPluginsAnswered {
         pull: PullKey,
         for_access: bool,
@@ -109,7 +110,7 @@ pub enum Event {
         pull: PullKey,
         result: Result<PulledImage, CallFailure>,
     },
-    /// An attempt at a probe ended. `id`: the instance that was asked. `took` is for whoever counts.
+    /// An attempt at a probe ended. `id`: the instance that was probed. `took` is for metrics.
     ProbeDone {
         uid: PodUid,
         container: String,
@@ -118,25 +119,25 @@ pub enum Event {
         outcome: ProbeOutcome,
         took: Duration,
     },
-    /// An object that some pod names was read, or can't be.
+    /// An object that a pod refers to was read, or can't be read.
     ObjectObserved {
         key: ObjectKey,
         state: ObjectState,
     },
-    /// A claim, a persistent volume or an attachment was read, or can't be.
+    /// A claim, a persistent volume or an attachment was read, or can't be read.
     StorageRead {
         key: StorageKey,
         state: StorageState,
     },
-    /// All bundles of certificates that the cluster vouches for.
+    /// All ClusterTrustBundles.
     TrustBundles(Vec<Arc<ClusterTrustBundle>>),
-    /// All CSI drivers that the cluster knows.
+    /// All CSIDriver objects.
     CsiDrivers(Vec<Arc<CSIDriver>>),
-    /// The storage drivers that are registered on this node.
+    /// The CSI drivers that are registered on this node.
     CsiDriversRegistered(BTreeSet<String>),
-    /// Storage drivers can register on this node: what an earlier agent has left of their volumes has to be found.
+    /// CSI drivers can register on this node, so volumes of an earlier agent have to be found.
     CsiEnabled,
-    /// An operation on volumes of storage drivers is wanted. `AnswerVolumeRequest` follows.
+    /// An operation on CSI volumes is requested. `AnswerVolumeRequest` follows.
     VolumeRequested {
         request: VolumeRequestId,
         what: VolumeRequest,
@@ -148,48 +149,48 @@ pub enum Event {
     },
     /// All services of the cluster.
     Services(Vec<Arc<Service>>),
-    /// A token was issued, or why not.
+    /// A token was issued, or the request failed.
     TokenIssued {
         wanted: PodTokenRequest,
         result: Result<Token, String>,
     },
-    /// A certificate was asked for, or why not.
+    /// A certificate was requested, or the request failed.
     CertificateRequested {
         source: CertificateSource,
         call: u64,
         result: Result<CertificateRequested, String>,
     },
-    /// All requests for certificates of pods that this node has made.
+    /// All PodCertificateRequests of this node.
     CertificateRequests(Vec<Arc<PodCertificateRequest>>),
-    /// The API server answered one of our calls, or could not be asked.
+    /// The API server answered one of our calls, or could not be reached.
     ApiAnswered(ApiCallResult),
     Timer(TimerKey),
     /// The cgroups above pods could not be written.
     NodeCgroupsFailed,
-    /// What is on disk and in the cgroup tree of pods.
+    /// Directories and cgroups of pods that exist on the node.
     PodArtifactsListed(PodArtifacts),
     /// A sweep ended, with what it could not remove.
     SweepEnded {
         problems: Vec<String>,
     },
-    /// What a pod keeps on the node's disk, or why that is not known.
+    /// The disk usage of a pod, or why it could not be measured.
     DiskMeasured {
         uid: PodUid,
         result: Result<PodDiskUsage, String>,
     },
-    /// Something is to be told about work on a volume.
+    /// An Event about work on a volume is to be recorded.
     VolumeNotice {
         uid: PodUid,
         news: VolumeNotice,
     },
-    /// The files of a volume were replaced beside the pod's plan, or could not be.
+    /// The files of a volume were replaced outside of the pod's plan, or could not be replaced.
     VolumeUpdated {
         uid: PodUid,
         volume: Box<VolumeSetup>,
         result: Result<(), String>,
     },
     FactsChanged(Arc<HostFacts>),
-    /// The node can't keep a pod, for a reason that it is to fail with. `grace_secs`: instead of the pod's own.
+    /// A pod has to be evicted, with this reason. `grace_secs` replaces the grace period of the pod.
     Evict {
         uid: PodUid,
         reason: String,
@@ -301,7 +302,7 @@ pub enum ApiCallResult {
 pub enum ApiFailureKind {
     /// There is no such object, or another one has its name.
     Gone,
-    /// The server will say no again until somebody changes something.
+    /// The server will refuse again until something changes.
     Refused,
     /// The server is away, busy or broken.
     Unavailable,
@@ -336,7 +337,7 @@ pub enum Hint {
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum RuntimeCheck {
-    /// `cgroup_driver`: `None` when it was not asked, or the runtime does not tell.
+    /// `cgroup_driver`: `None` if it was not requested, or the runtime does not report it.
     Answered {
         runtime_name: String,
         status: RuntimeStatus,
@@ -379,14 +380,14 @@ pub enum ActionResult {
     ContainerStarted {
         id: ContainerId,
     },
-    /// The container could not be started; `at` says how far it came.
+    /// The container could not be started; `at` is the step that failed.
     StartFailed {
         at: StartFailurePoint,
         id: Option<ContainerId>,
         failure: CallFailure,
     },
     Failed(CallFailure),
-    /// A volume could not be set up; `stage` says how far it came.
+    /// A volume could not be set up; `stage` is the step that failed.
     VolumeFailed {
         stage: MountStage,
         failure: CallFailure,
@@ -414,7 +415,7 @@ pub enum ExpandOutcome {
     Unneeded {
         size: String,
     },
-    /// The claim says that it is not the node's turn.
+    /// The claim shows that no expansion by the node is needed or allowed now.
     NotYet,
     /// The driver does not do it while the volume is in use.
     InUse,
@@ -435,7 +436,7 @@ pub struct PodArtifacts {
     pub pod_dirs: Vec<PodUid>,
     /// `<ns>_<name>_<uid>`
     pub log_dirs: Vec<String>,
-    /// Links whose target is gone.
+    /// Links whose target does not exist.
     pub dead_links: Vec<String>,
     /// Pod cgroups found below the QoS levels.
     pub pod_cgroups: Vec<CgroupName>,

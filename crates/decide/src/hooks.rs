@@ -1,27 +1,29 @@
-//! Lifecycle hooks of the spec, made ready: ports looked up, hosts filled in.
+//! Prepares the lifecycle hooks of the spec: resolves ports and fills in hosts.
 
 use model::hook::{Hook, HookCall, HttpHook};
 use model::k8s::{Container, HTTPGetAction, IntOrString, LifecycleHandler};
 use model::pod::PodView;
 
-/// What runs right after a start.
+/// The postStart hook.
 pub fn post_start(pod: &PodView, container: &Container, ips: &[String]) -> Option<HookCall> {
     let handler = container.lifecycle.as_ref()?.post_start.as_ref()?;
     Some(call(pod, container, handler, ips))
 }
 
-/// What runs before a stop.
+/// The preStop hook.
 pub fn pre_stop(pod: &PodView, container: &Container, ips: &[String]) -> Option<HookCall> {
     let handler = container.lifecycle.as_ref()?.pre_stop.as_ref()?;
     Some(call(pod, container, handler, ips))
 }
 
-/// Whether it has nothing left to do when the grace is over. Any other is not ended: the container is, under it.
+/// Whether the hook ends with the grace period, as a sleep does. Any other hook is not interrupted: the container is
+/// stopped while the hook runs.
 pub fn ends_with_grace(call: &HookCall) -> bool {
     matches!(call.hook, Ok(Hook::Sleep { .. }))
 }
 
-/// From the annotation of a container whose spec is gone. A hook that can't be read is no reason not to stop.
+/// The preStop hook from the annotation of a container whose spec is not known. A malformed hook is ignored, so that
+/// the container can be stopped.
 pub fn pre_stop_of_orphan(pod: &PodView, name: &str, annotation: &str, ips: &[String]) -> Option<HookCall> {
     let handler: LifecycleHandler = serde_json::from_str(annotation).ok()?;
     let container = Container { name: name.to_owned(), ..Default::default() };

@@ -1,19 +1,20 @@
-//! The image desk: who waits for which image, one inspection and one pull per image however many wait, how many pulls
-//! run at once, and how often one may begin.
+//! Image inspections and pulls. One inspection and one pull serve all containers that wait for the same image. Limits
+//! how many pulls run at once and how often one may begin.
 //!
 //! ```text
-//!   need ──(Always)─────────────────> asking ──> queued ──> pulling ──> Ready | back-off
-//!        └─(IfNotPresent, Never)──> inspecting ──> Ready | asking (IfNotPresent) | refused (Never)
+//!   need ──(Always)─────────────────> asking plugins ──> queued ──> pulling ──> Ready | back-off
+//!        └─(IfNotPresent, Never)──> inspecting ──> Ready | asking plugins (IfNotPresent) | failed (Never)
 //! ```
-//! Asking (plugins, for credentials) is only for images that a plugin knows about, and comes before the line: one that
-//! hangs holds up nobody else's pull.
+//! Credential plugins are asked before the pull is queued, and only for images that match one. A plugin that hangs
+//! therefore delays only its own pull.
 //!
-//! An image that is there but that the pod has not shown to have access to counts as one that is not.
+//! An image that is present counts as absent until the pod has shown that it has access to it.
 //!
-//! Images of one name that are for handlers with storage of their own are different images here.
+//! The same image name for runtime handlers with their own image storage is a different image here.
 //!
-//! All waiters of one pull share its credentials: those of the node, or those and the same ones of their own. They also
-//! look alike to the runtime, which is told of one of them.
+//! All pods that share a pull use the same credentials: those of the node, and equal ones of their own. They have the
+//! same namespace and annotations and, if a plugin takes tokens, the same service account. So it does not matter which
+//! of them the runtime sees in the pull request.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -38,7 +39,7 @@ pub fn resolve_image(image: &Image) -> ResolvedImage {
     }
 }
 
-/// Where one image of a pod is.
+/// The state of one image of a pod.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ImageState {
     Inspecting,
@@ -54,7 +55,7 @@ pub enum PullPolicy {
 }
 
 impl PullPolicy {
-    /// Defaulting has filled the field; an absent one is treated as the mildest.
+    /// API defaulting has filled the field. An absent one is treated as IfNotPresent.
     pub fn parse(word: Option<&str>) -> Self {
         match word {
             Some("Always") => PullPolicy::Always,
@@ -63,7 +64,7 @@ impl PullPolicy {
         }
     }
 
-    /// As metrics tell it.
+    /// The policy as metric labels name it.
     pub fn word(self) -> &'static str {
         match self {
             PullPolicy::Always => "always",
@@ -73,15 +74,15 @@ impl PullPolicy {
     }
 }
 
-/// Who waits at the desk: a container by its name, or a volume by its key.
+/// A container (by its name) or an image volume (by its key) that waits for an image.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Waiter {
     pub uid: PodUid,
     pub container: String,
 }
 
-/// What the desk calls an image: its name, and after a space the runtime's handler for whose storage it is meant, if
-/// that is not the default one. Neither name nor handler can have a space.
+/// The key of an image: its name, and after a space the runtime handler whose image storage it is for, unless that is
+/// the default one. Neither names nor handlers can contain a space.
 pub fn image_key(image: &str, handler: &str) -> String {
     if handler.is_empty() { image.to_owned() } else { format!("{image} {handler}") }
 }
@@ -107,9 +108,9 @@ pub fn volume_of_key(key: &str) -> Option<&str> {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct PullKey {
     pub image: String,
-    /// Which of the pods' own credentials it is tried with. Zero: none.
+    /// A hash of the pods' own credentials that the pull is tried with. Zero: none.
     pub access: u64,
-    /// A hash of what the runtime and credential plugins learn of the pods: see `pull_context::requester_id`.
+    /// A hash of what the runtime and credential plugins are told about the pods: see `pull_context::requester_id`.
     pub requester: u64,
 }
 
@@ -117,9 +118,9 @@ pub struct PullKey {
 #[derive(Clone, Debug)]
 pub struct PullRequest {
     pub key: PullKey,
-    /// Credentials that the pod brings.
+    /// The pod's own credentials.
     pub pod_credentials: Vec<CredentialCandidate>,
-    /// Some credential plugin knows about the image.
+    /// The image matches a credential plugin.
     pub asks_plugins: bool,
 }
 
@@ -132,16 +133,16 @@ pub enum PullDecision {
     CheckAccess(PullKey, PodUid),
     /// With these credentials before those of the node, on behalf of this pod.
     StartPull(PullKey, Vec<CredentialCandidate>, PodUid),
-    /// Too many began lately: it has failed.
+    /// Fail the pull: too many pulls began lately.
     RateLimited(PullKey),
 }
 
 impl PullDecision {
-    /// What a pull fails with that came too often.
+    /// The error of a pull that exceeds the rate limit.
     pub const RATE_LIMITED_MESSAGE: &'static str = "pull QPS exceeded";
 }
 
-/// An image that is there, and those who wait to hear whether they may use it.
+/// An image that is present, and the containers that wait for the decision whether they may use it.
 #[derive(Clone, Debug)]
 pub struct AccessCheck {
     pub waiters: BTreeSet<Waiter>,
@@ -154,15 +155,15 @@ pub struct ImagePulls {
     inspecting: BTreeMap<String, BTreeSet<Waiter>>,
     asking_plugins: BTreeMap<PullKey, BTreeSet<Waiter>>,
     pulling: BTreeMap<PullKey, BTreeSet<Waiter>>,
-    /// Whose image is there, while plugins are asked what their service account may use.
+    /// Images that are present, while plugins are asked whether the pod's service account has access.
     checking: BTreeMap<PullKey, AccessCheck>,
-    /// Those that wait for a slot, in order.
+    /// Pulls that wait for a slot, in order.
     queue: VecDeque<PullKey>,
     queued: BTreeMap<PullKey, BTreeSet<Waiter>>,
-    /// What pulls that have not begun will be tried with.
+    /// The pods' own credentials for pulls that have not begun.
     pod_credentials: BTreeMap<PullKey, Vec<CredentialCandidate>>,
     rate: PullRate,
-    /// Pods that have a container without an image: looked at again when an image arrives.
+    /// Pods with a container without an image: their images are inspected again when any image arrives.
     pub pods_without_image: BTreeSet<PodUid>,
 }
 
@@ -174,7 +175,7 @@ impl ImagePulls {
         first.then(|| Effect::InspectImage { image: image.to_owned() })
     }
 
-    /// The plugins are to be asked whether the waiter's service account may use the image that was found.
+    /// Asks the plugins whether the waiter's service account may use the image that was found.
     pub fn check_access(
         &mut self,
         key: PullKey,
@@ -223,7 +224,7 @@ impl ImagePulls {
         self.enqueue_or_begin(key, waiters, config, now)
     }
 
-    /// The plugins have answered, or not: the pull stands in line.
+    /// The plugins have answered, or failed: the pull is queued or begins.
     pub fn plugins_answered(
         &mut self,
         key: &PullKey,
@@ -253,7 +254,7 @@ impl ImagePulls {
         None
     }
 
-    /// The runtime is told of one pod, of those that wait at this moment: the one that asked may have gone.
+    /// The pull request names one of the pods that wait now, because the pod that asked first may be gone.
     fn begin(
         &mut self,
         key: PullKey,
@@ -270,12 +271,12 @@ impl ImagePulls {
         }
     }
 
-    /// The inspection ended: everybody who waited for it.
+    /// The inspection ended. Returns all containers that waited for it.
     pub fn inspected(&mut self, image: &str) -> BTreeSet<Waiter> {
         self.inspecting.remove(image).unwrap_or_default()
     }
 
-    /// The pull ended: everybody who waited for it, and the pull whose turn it is now.
+    /// The pull ended. Returns all containers that waited for it, and the next pull of the queue.
     pub fn pulled(
         &mut self,
         key: &PullKey,
@@ -301,7 +302,7 @@ impl ImagePulls {
         self.queued.keys().any(|key| key.image == image)
     }
 
-    /// Nobody of this pod waits any more. A pull that runs goes on: its layers are of use to the next one.
+    /// Removes all waiters of this pod. A pull that runs goes on, because its layers are of use to the next one.
     pub fn remove_pod(&mut self, uid: &PodUid) {
         self.pods_without_image.remove(uid);
         self.inspecting.values_mut().for_each(|waiters| waiters.retain(|w| w.uid != *uid));
@@ -327,7 +328,7 @@ fn pull_slots(config: &NodeConfig) -> usize {
     }
 }
 
-/// The image with its default tag, or why it is no image name at all.
+/// The image with its default tag. Fails if the name is invalid.
 pub fn normalise_image_name(image: &str) -> Result<String, String> {
     let (name, digest) = match image.split_once('@') {
         Some((name, digest)) => (name, Some(digest)),
@@ -348,8 +349,8 @@ pub fn normalise_image_name(image: &str) -> Result<String, String> {
     Ok(if tag.is_none() && digest.is_none() { format!("{image}:latest") } else { image.to_owned() })
 }
 
-/// What stands for the repository in a name that may be no name at all: all behind the registry and up to a colon.
-/// The message is the same as with other tools that way.
+/// The repository as error messages show it, of a name that may be invalid: everything after the registry and up to a
+/// colon. The message then equals that of other tools.
 fn shown_repository(image: &str) -> String {
     let path = match image.split_once('/') {
         Some((host, path)) if is_host(host) => path.to_owned(),
@@ -560,7 +561,7 @@ mod tests {
         let ask = Some(PullDecision::AskPlugins(key(image), "1".into()));
         assert_eq!(desk.pull(request(image), waiter("1"), &config, NOW), ask);
         assert_eq!(desk.pull(request(image), waiter("2"), &config, NOW), None);
-        // Who needs no plugin does not wait for it, although pulls are serial.
+        // An image that matches no plugin does not wait for one, although pulls are serial.
         assert_eq!(desk.pull(request("other"), waiter("3"), &config, NOW), pull("other", "3"));
         assert_eq!(desk.plugins_answered(&key(image), &config, NOW), None);
         assert!(desk.is_queued(image));

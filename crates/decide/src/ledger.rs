@@ -1,5 +1,5 @@
-//! What neither the runtime nor the sources can tell about a pod: failed starts, back-offs, images at hand, what was
-//! prepared. Lost in a crash without harm: each of these is found again or tried again.
+//! What neither the runtime nor the sources know about a pod: failed starts, back-offs, states of images, completed
+//! preparations. A crash may lose it without harm, because each of these is found or tried again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,65 +14,67 @@ pub use crate::status::StartFailure;
 
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
-    /// Directories, cgroup and volumes were made by this agent, or found to be there.
+    /// Directories, cgroup and volumes were set up by this agent, or found to exist.
     pub prerequisites_ready: bool,
     /// Highest log number of each container, from disk.
     pub log_numbers: BTreeMap<String, u32>,
     /// Why a container waits, by name. Shown in its status. Image volumes are here too, by their keys.
     pub start_failures: BTreeMap<String, StartFailure>,
-    /// A container is not tried again before this.
+    /// When the start of a container may be retried, by container.
     pub retry_at: BTreeMap<String, Mono>,
     /// The number of the instance whose start failed last, by container.
     pub failed_attempts: BTreeMap<String, u32>,
-    /// What the variables of a container that is about to start were found to be, by container. Read for each start.
+    /// Environment variables read from files, for a container that is about to start. They are read again for each
+    /// start.
     pub env_files: BTreeMap<String, Vec<EnvFileRead>>,
-    /// Preparation or sandbox is not tried again before this.
+    /// The back-off of a failed preparation or sandbox.
     pub pod_retry: Option<PodRetry>,
     /// Volumes that were set up, and not torn down since.
     pub volumes_set_up: BTreeSet<String>,
-    /// Since when volumes are waited for.
+    /// Since when the pod waits for volumes.
     pub waiting_for_volumes_since: Option<Mono>,
-    /// Volumes whose set-up failed last.
+    /// Volumes whose last set-up failed.
     pub volume_retry: BTreeMap<String, VolumeRetry>,
-    /// Of volumes of storage drivers with a claim: how large they are here.
+    /// Sizes on this node of the CSI volumes with a claim, by volume.
     pub volume_sizes: BTreeMap<String, VolumeSize>,
-    /// Volumes whose growth failed last.
+    /// Volumes whose last expansion failed.
     pub expand_retry: BTreeMap<String, VolumeRetry>,
-    /// Of each volume whose files are made here: the version that was written last.
+    /// The content version that was written last, for each volume whose files the agent writes.
     pub written_file_versions: BTreeMap<String, u64>,
-    /// Volumes whose files are being replaced beside a plan.
+    /// Volumes whose files are being replaced while a plan runs.
     pub volumes_being_updated: BTreeSet<String>,
-    /// When volumes are published again whose drivers want that.
+    /// When volumes with requiresRepublish are published again.
     pub republish_at: BTreeMap<String, Mono>,
     pub crash_back_offs: BTreeMap<String, CrashBackOff>,
     pub pull_back_offs: BTreeMap<String, PullBackOff>,
     pub image_states: BTreeMap<String, ImageState>,
-    /// Containers killed in order to be started again, whatever their policy says of how they ended.
+    /// Containers that were killed for a restart, whatever their restart policy says about the exit code.
     pub must_restart: BTreeMap<String, ContainerId>,
-    /// All containers start over, and some are still to be removed for it.
+    /// All containers are being restarted, and some are not removed yet.
     pub restarting_all_containers: bool,
-    /// Running containers that have to be stopped, with the sentence that says why.
+    /// Running containers that have to be stopped, with the reason as a sentence.
     pub containers_to_stop: BTreeMap<ContainerId, String>,
-    /// Containers whose preStop hook was begun.
+    /// Containers whose preStop hook has begun.
     pub pre_stop_begun: BTreeSet<ContainerId>,
-    /// Sandboxes whose stop succeeded, so that it is not asked again.
+    /// Sandboxes whose stop succeeded, so that it is not requested again.
     pub stopped_sandboxes: BTreeSet<SandboxId>,
-    /// Containers whose stop succeeded: one of them that still runs makes the runtime a liar.
+    /// Containers whose StopContainer call succeeded. If one is still listed as running, the stop had no effect and is
+    /// retried with back-off.
     pub stopped_containers: BTreeSet<ContainerId>,
     /// Volumes and cgroup are released.
     pub volumes_and_cgroup_released: bool,
     /// Directories and logs are removed.
     pub directories_removed: bool,
-    /// Dead containers that have to go because the node has too many.
+    /// Dead containers to remove because the node has too many.
     pub excess_dead_containers: BTreeSet<ContainerId>,
-    /// Containers whose image may have arrived: look before waiting any longer.
+    /// Containers whose image may have arrived: the image is inspected before waiting any longer.
     pub recheck_images: BTreeSet<String>,
     /// Events that were recorded for the state we are in, so that they are not repeated at every plan.
     pub recorded_event_keys: BTreeSet<String>,
 }
 
 impl Ledger {
-    /// A start was tried: the next one looks for the container's images anew.
+    /// Forgets the states of the container's images after a start, so that the next start inspects them again.
     pub fn forget_images_of(&mut self, container: &Container) {
         self.image_states.remove(&container.name);
         for mount in container.volume_mounts.iter().flatten() {
@@ -89,13 +91,13 @@ pub struct PodRetry {
     pub attempts: u32,
 }
 
-/// What this node knows of the size of a volume.
+/// The known size of a volume on this node.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct VolumeSize {
     pub size: Quantity,
-    /// Its driver does not make it larger while it is in use.
+    /// The driver does not expand the volume while it is in use.
     pub in_use: bool,
-    /// With this version of its claim it was not the node's turn.
+    /// Resource version of the claim for which no expansion by the node is needed or allowed.
     pub not_our_turn_for_claim_version: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The life of a pod as permissions, not as a script.
+//! The lifecycle of a pod, as permissions and not as a script.
 //!
 //! ```text
 //!   Syncing ──(removed, deleted, rejected, phase terminal)──> Terminating ──(nothing runs)──> Terminated
@@ -7,7 +7,7 @@
 //!                                                                                            Finished
 //! ```
 //!
-//! What may be done follows from where the pod is; nothing goes back.
+//! The state decides what may be done. No transition leads back.
 
 use model::Mono;
 use serde::{Deserialize, Serialize};
@@ -25,29 +25,29 @@ pub enum Lifecycle {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Termination {
     pub since: Mono,
-    /// Seconds in all; only ever shrinks.
+    /// The whole grace period in seconds. It only ever shrinks.
     pub grace_secs: i64,
     pub cause: TerminationCause,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum TerminationCause {
-    /// No source wants it any more.
+    /// No source wants the pod any more.
     Removed,
     /// `deletionTimestamp` is set.
     Deleted,
     Rejected,
-    /// The node can't keep it.
+    /// The pod is evicted.
     Evicted,
     /// All its containers have ended and none is to be restarted, or it failed for good.
     Completed,
-    /// Found in the runtime, wanted by nobody.
+    /// An orphan: found in the runtime, and no source wants it.
     Orphan,
 }
 
-/// `StopContainer` is never called with less.
+/// The shortest timeout of `StopContainer`.
 pub const MINIMUM_STOP_SECS: i64 = 2;
-/// A pod's own grace is never less.
+/// The shortest grace period of a pod.
 pub const MINIMUM_GRACE_SECS: i64 = 1;
 
 impl Lifecycle {
@@ -74,8 +74,8 @@ impl Lifecycle {
 }
 
 impl Termination {
-    /// From now on there are at most this many seconds; says whether that changed anything. The end only ever comes
-    /// sooner by it (K4).
+    /// Shortens the grace period to this many seconds from now. Returns whether that changed anything. The deadline
+    /// never moves later (K4).
     pub fn shorten(&mut self, grace_secs: i64, now: Mono) -> bool {
         let in_all = self.spent_secs(now).saturating_add(grace_secs.max(MINIMUM_GRACE_SECS));
         if in_all < self.grace_secs {

@@ -1,4 +1,4 @@
-//! Mirror pods: what the API shows of pods that it did not make.
+//! Mirror pods: API objects that show static pods.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::publish::retry_wait;
 #[derive(Clone, Debug, Default)]
 pub struct Mirror {
     pub seen: Option<PodView>,
-    /// A call is on its way.
+    /// A call to create or delete the mirror is in flight.
     pub in_flight: bool,
     pub failures: u32,
     pub retry_at: Option<Mono>,
@@ -31,10 +31,10 @@ impl Mirror {
     }
 }
 
-/// What has to be done about a mirror.
+/// The next action for a mirror.
 #[derive(Clone, PartialEq, Debug)]
 pub enum MirrorAction {
-    /// It stands for nobody, is going, or shows an older pod.
+    /// The mirror belongs to no static pod, is being deleted, or mirrors an older definition.
     Delete(PodUid),
     Create(Box<Pod>),
     Nothing,
@@ -51,12 +51,13 @@ pub fn is_mirror_of(mirror: &PodView, pod: &PodView) -> bool {
         && annotation(mirror, ANNOTATION_MIRROR) == annotation(pod, ANNOTATION_HASH)
 }
 
-/// What became of the static pods of a mirror's name, but for the one that is wanted.
+/// The state of earlier static pods with the mirror's name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OldPods {
-    /// Nothing of any such pod is left, for certain.
+    /// Certainly nothing of any such pod is left.
     pub gone: bool,
-    /// The pod that the mirror shows has not ended. Whoever watches the mirror sees that pod until it has.
+    /// The pod that the mirror shows has not ended. The mirror stays until then, because clients watch that pod through
+    /// it.
     pub shown_pod_ending: bool,
 }
 
@@ -80,7 +81,7 @@ pub fn next_mirror_action(
     }
 }
 
-/// The object to create. None while the node has no object that could own it.
+/// The mirror to create. `None` while there is no Node object that can own it.
 fn object(pod: &PodView, node: &Node) -> Option<Pod> {
     let uid = node.metadata.uid.clone().filter(|uid| !uid.is_empty())?;
     if node.metadata.deletion_timestamp.is_some() {

@@ -1,10 +1,10 @@
-//! What the pods of the node come to together, kept up as each of them changes.
+//! Sums over the pods of the node, updated as each of them changes.
 //!
 //! ```text
-//!   a pod came, went, or counts for something else ──> NodeState::recount(uid) ──> its old share off, its new one on
+//!   a pod changes ──> NodeState::update_node_requests(uid) ──> subtract its old requests, add its new ones
 //! ```
-//! The sums are those that adding up all pods anew would give ([`NodeRequests::of`]): tests and the simulator compare them
-//! after every step.
+//! The sums equal those that [`NodeRequests::of`] computes from all pods: tests and the simulator compare them after
+//! every step.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,20 +23,20 @@ pub struct NodeRequests {
     burstable_milli_cpu: i128,
 }
 
-/// What one pod adds.
+/// What one pod adds to the sums.
 #[derive(Clone, PartialEq, Debug)]
 struct PodRequests {
-    /// What it takes from those who want to come, if it counts there.
+    /// Requests and host ports that admission of later pods must respect. `None` when the pod does not count.
     requested_by_others: Option<(Arc<Amounts>, BTreeSet<HostPort>)>,
-    /// Its part of the burstable pods' CPU.
+    /// The CPU request of a burstable pod; zero for other pods.
     burstable_milli_cpu: i64,
 }
 
 impl PodRequests {
     fn of(entry: &PodEntry) -> Self {
         let over = entry.orphan || entry.lifecycle.is_terminated();
-        // What nobody wants any more does not count, though it may still be stopping: a changed static pod is let in
-        // beside the old one, and waits for it afterwards.
+        // A pod that no source wants does not count, though it may still be stopping. A changed static pod is therefore
+        // admitted while the old one still runs, and waits for its end afterwards.
         let counts = !(over || entry.rejection.is_some() || entry.removed);
         let burstable = !over && entry.qos == QosClass::Burstable;
         Self {
@@ -47,7 +47,7 @@ impl PodRequests {
 }
 
 impl NodeRequests {
-    /// Added up anew.
+    /// Computes the sums from all pods.
     pub fn of(pods: &BTreeMap<PodUid, PodEntry>) -> Self {
         let mut tally = NodeRequests::default();
         for (uid, entry) in pods {
@@ -56,12 +56,12 @@ impl NodeRequests {
         tally
     }
 
-    /// What counts when one more wants to come.
+    /// The sums that admission of another pod is checked against.
     pub fn requested_by_others(&self) -> &RequestedByOthers {
         &self.requested_by_others
     }
 
-    /// What burstable pods ask for, in thousandths of a CPU.
+    /// The CPU requests of all burstable pods, in thousandths of a CPU.
     pub fn burstable_milli_cpu(&self) -> u64 {
         u64::try_from(self.burstable_milli_cpu).unwrap_or(if self.burstable_milli_cpu < 0 {
             0
@@ -94,7 +94,8 @@ impl NodeRequests {
 }
 
 impl NodeState {
-    /// To be called whenever a pod came or went, or its definition, its lifecycle or whether it is wanted changed.
+    /// Call this after a pod is added, removed, redefined, terminated, rejected or removed from its source. It
+    /// subtracts the pod's old requests from the sums and adds the new ones.
     pub(crate) fn update_node_requests(&mut self, uid: &PodUid) {
         let share = self.pods.get(uid).map(PodRequests::of);
         self.node_requests.put(uid, share);

@@ -1,22 +1,24 @@
-//! What the runtime itself has said of a pod: readings that were believed, and answers to calls. A reading that
-//! contradicts this is not acted on before another one, begun a while later, says so too.
+//! What the runtime itself has reported of a pod: accepted observations, and answers to calls. An observation that
+//! contradicts this is not acted on before a later observation confirms it.
 //!
 //! ```text
-//!   reading ──> shows what was there, and nothing that was removed ──> believed
-//!      ^   └──> contradicts ──> doubted ──> read again after DOUBT ──┐
-//!      │                                                            │
-//!      └── shows it after all: believed      contradicts still, by the same: believed
+//!   observation ──> agrees with our records ──> accepted
+//!        ^     └──> contradicts them ──> wait CONFIRM_DELAY ──> observe again
+//!        │                                      ├──> agrees, or contradicts in the same way: accepted
+//!        └── contradicts in another way <───────┘
 //! ```
-//! One that contradicts by something else is no confirmation, and doubted anew: a runtime that is about to load what it has
-//! shows a little more each time.
+//! A second observation confirms the first only if it contradicts our records in the same way. If it differs in another
+//! way, the wait starts again: a runtime that is still loading its state after a restart lists a few more containers
+//! each time.
 //!
-//! A list may lack a container because somebody else removed it, or the runtime lost it. Or because the list was
-//! incomplete, or older than the runtime's own answers: whoever starts the container again then has it twice. The first
-//! is rare and does not hurry; so it waits until it is certain.
+//! A list may lack a container because another client removed it, or because the runtime lost it. The list may also be
+//! incomplete, or older than the runtime's own answers; starting the container again would then run it twice. A
+//! container that really vanished is rare and not urgent, so the agent waits for the confirmation.
 //!
-//! A runtime may also contradict itself for good: it answers that it removed something, and lists it for ever. That is
-//! doubted once. From then on it is known ([`ObservationGuard::retry_removal`]): no reading is doubted because of it, and its removal
-//! is tried ever more rarely. A pod whose doubts are confirmed again and again is doubted for ever longer.
+//! A runtime may also contradict itself for good: it confirms a removal, and lists the container for ever. That needs
+//! one confirmation. From then on the id is known ([`ObservationGuard::retry_removal`]): it contradicts no further
+//! observation, and its removal is retried with back-off. Each confirmed contradiction doubles the wait for this pod,
+//! up to five minutes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -27,20 +29,20 @@ use model::observed::{ContainerState, ObservedPod};
 use crate::effect::{Action, Stage};
 use crate::state::{PodEntry, PodObservation};
 
-/// How much later than a reading that is doubted another one has to begin in order to be believed.
+/// How much later than a contradicting observation another one has to begin in order to confirm it.
 pub const CONFIRM_DELAY: Duration = Duration::from_secs(1);
 
-/// The same for a pod whose last doubts were all confirmed: twice as long each time, up to this.
+/// The longest such delay. It doubles with each contradiction that is confirmed.
 pub const MAX_CONFIRM_DELAY: Duration = Duration::from_secs(300);
 
-/// After this long without a confirmed doubt, the next one is as short as the first.
+/// After this long without a confirmed contradiction, the delay is [`CONFIRM_DELAY`] again.
 const CONFIRMED_RESET_AFTER: Duration = Duration::from_secs(600);
 
-/// So often; then whatever is shown is believed.
+/// How many different contradictions in a row restart the wait. Further ones only wait for the end of the last delay.
 pub const MAX_CONTRADICTIONS: u32 = 5;
 
-/// When the removal of something that the runtime lists although it said to have removed it is tried again: four times as
-/// late each time.
+/// Back-off for removals that the runtime confirmed although it still lists the id. The delay grows by a factor of
+/// four.
 const REMOVAL_INITIAL: Duration = Duration::from_secs(10);
 const REMOVAL_MAX: Duration = Duration::from_secs(600);
 
@@ -48,38 +50,38 @@ fn removal_delay(times: u32) -> Duration {
     (REMOVAL_INITIAL * 4_u32.pow(times.saturating_sub(1).min(6))).min(REMOVAL_MAX)
 }
 
-/// Readings that were not believed.
+/// Contradicting observations that are not confirmed yet.
 #[derive(Clone, Debug)]
 struct Contradiction {
     since: Mono,
-    /// What spoke against them.
+    /// The contradictions, in words.
     what: Vec<String>,
-    /// How many different ones there were.
+    /// How many different contradictions there were.
     times: u32,
-    /// How much later a reading has to begin in order to be believed.
+    /// How long after `since` an observation has to begin in order to confirm it.
     wait: Duration,
 }
 
-/// Something that the runtime said to have removed, and lists.
+/// A container or sandbox that the runtime lists although it confirmed the removal.
 #[derive(Clone, Debug)]
 struct StillListed {
-    /// How many times it was removed without effect.
+    /// How many removals had no effect.
     times: u32,
     retry_at: Mono,
 }
 
-/// Of one pod.
+/// What the next observation of one pod has to agree with.
 #[derive(Clone, Debug, Default)]
 pub struct ObservationGuard {
-    /// Containers and sandboxes that were started by the runtime's own answers, and when it said so.
+    /// Containers and sandboxes whose start the runtime confirmed, and when.
     started: BTreeMap<String, Mono>,
-    /// The same of those that were removed.
+    /// Containers and sandboxes whose removal the runtime confirmed, and when.
     removed: BTreeMap<String, Mono>,
-    /// Whatever it was asked to remove by plans that have ended, however it answered.
+    /// Ids that plans which have ended asked the runtime to remove, whatever it answered.
     removal_requested: BTreeSet<String>,
     contradiction: Option<Contradiction>,
     still_listed: BTreeMap<String, StillListed>,
-    /// How many doubts in a row ended because a later reading said the same, and when the last of them did.
+    /// How many contradictions in a row were confirmed, and when the last of them was.
     confirmed: (u32, Mono),
 }
 
@@ -93,12 +95,13 @@ impl ObservationGuard {
         self.removed.insert(id.to_owned(), now);
     }
 
-    /// A plan has ended that may have removed something.
+    /// A plan has ended that may have removed containers or sandboxes.
     pub fn record_plan_ended(&mut self, stages: &[Stage]) {
         self.removal_requested.extend(removals(stages).map(str::to_owned));
     }
 
-    /// It has nothing to say about a reading that shows what the one before showed.
+    /// No start and no removal is waiting to be seen, so an observation equal to the last one can't contradict
+    /// anything.
     pub fn expects_nothing(&self) -> bool {
         self.started.is_empty() && self.removed.is_empty()
     }
@@ -107,28 +110,28 @@ impl ObservationGuard {
         self.contradiction.is_some()
     }
 
-    /// Whether just this is doubted already.
+    /// Whether exactly these contradictions wait for a confirmation already.
     pub fn has_same_contradiction(&self, what: &[String]) -> bool {
         self.contradiction.as_ref().is_some_and(|doubt| doubt.what == what)
     }
 
-    /// When a reading has to begin that can end the doubt.
+    /// The earliest start of an observation that can confirm the contradiction.
     pub fn confirm_at(&self) -> Option<Mono> {
         self.contradiction.as_ref().map(|doubt| doubt.since.plus(doubt.wait))
     }
 
-    /// When the removal of this may be tried again. `None`: nothing speaks against trying it now.
+    /// When the removal of this id may be retried. `None`: now.
     pub fn retry_removal(&self, id: &str) -> Option<Mono> {
         self.still_listed.get(id).map(|listed| listed.retry_at)
     }
 
-    /// Whether anything is listed although the runtime said to have removed it.
+    /// Whether the runtime lists anything whose removal it confirmed.
     pub fn has_still_listed(&self) -> bool {
         !self.still_listed.is_empty()
     }
 
-    /// A reading that began then is believed. `fresh`: nothing of ours has changed the runtime since. Gives the ids that the
-    /// runtime is found to list although it said to have removed them.
+    /// Accepts an observation that began at `at`. `fresh`: no action of ours has changed the runtime since. Returns the
+    /// ids that are found for the first time to be listed although the runtime confirmed their removal.
     pub fn accept_observation(
         &mut self,
         at: Mono,
@@ -164,7 +167,7 @@ impl ObservationGuard {
         found
     }
 
-    /// A reading that contradicts by this comes: whether it has to be confirmed first.
+    /// Records an observation with these contradictions. Returns whether it has to be confirmed first.
     pub fn needs_confirmation(&mut self, what: &[String], at: Mono, now: Mono) -> bool {
         let wait = self.confirm_delay(now);
         let new = |times: u32| Contradiction { since: now, what: what.to_vec(), times, wait };
@@ -189,13 +192,13 @@ impl ObservationGuard {
     }
 }
 
-/// Ids of all that a reading shows of a pod.
+/// Ids of all containers and sandboxes in an observation of a pod.
 pub fn shown_ids(pod: &ObservedPod) -> BTreeSet<&str> {
     let sandboxes = pod.sandboxes.iter().map(|sandbox| sandbox.id.as_str());
     sandboxes.chain(pod.containers.iter().map(|container| container.id.as_str())).collect()
 }
 
-/// Whether this does nothing but remove again what the runtime said to have removed.
+/// Whether these stages only retry removals that the runtime has confirmed before.
 pub fn only_retries_removals(witness: &ObservationGuard, stages: &[Stage]) -> bool {
     let actions = stages.iter().flat_map(|stage| &stage.actions).count();
     let retried = removals(stages).filter(|id| witness.still_listed.contains_key(*id)).count();
@@ -210,7 +213,7 @@ fn removals(stages: &[Stage]) -> impl Iterator<Item = &str> {
     })
 }
 
-/// What a reading that began then has to show, in words.
+/// The ids that an observation that began at `at` has to show, each with a word for what it is.
 pub fn expected(entry: &PodEntry, at: Mono) -> BTreeMap<&str, &'static str> {
     let witness = &entry.observation_guard;
     let planned: BTreeSet<&str> = entry.plan.iter().flat_map(|plan| removals(&plan.stages)).collect();
@@ -225,7 +228,7 @@ pub fn expected(entry: &PodEntry, at: Mono) -> BTreeMap<&str, &'static str> {
     sandboxes.chain(containers).chain(started).filter(|(id, _)| !leaves(id)).collect()
 }
 
-/// All that speaks against a reading that began then.
+/// All contradictions between our records and an observation that began at `at`.
 pub fn contradictions(entry: &PodEntry, at: Mono, seen: &ObservedPod) -> Vec<String> {
     let shown = shown_ids(seen);
     let lacks =
@@ -265,7 +268,7 @@ mod tests {
         observed("p", "", at(0.0))
     }
 
-    /// A pod of which a reading that began at second 1 was believed.
+    /// A pod with an accepted observation that began at second 1.
     fn entry() -> PodEntry {
         let mut entry = PodEntry::new(PodView::new(api_pod("p", ""), Source::Api));
         let pod = Arc::new(observed("p", KNOWN, at(1.0)));
@@ -287,7 +290,7 @@ mod tests {
         let lacks = "container c#0 is no longer listed, and nobody removed it";
         check(nothing, (2.0, "s0 ready"), Some(lacks));
         check(nothing, (2.0, "c#0 running"), Some("sandbox s0 is no longer listed, and nobody removed it"));
-        // It is no older than what is known.
+        // The observation is as old as the known one, so it is not compared with it.
         check(nothing, (1.0, "s0 ready"), None);
         let started: fn(&mut ObservationGuard) = |w| w.record_started("c#1", at(3.0).mono);
         let lacks = "c#1 is not listed although the runtime confirmed its start";

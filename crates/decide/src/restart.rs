@@ -1,7 +1,7 @@
 //! Restart policies: whether a container that is not running is to be started again.
 //!
-//! Three voices are heard in this order: the rules of the container (by exit code), the container's own policy,
-//! the pod's policy. Rules count only where the container has a policy of its own.
+//! The order of precedence: the rules of the container (by exit code), the container's own policy, the pod's policy.
+//! Rules count only if the container has its own policy.
 
 use model::k8s;
 use model::observed::{ContainerState, ObservedContainer, ObservedPod};
@@ -9,17 +9,17 @@ use model::pod::{PodView, RestartPolicy};
 
 const ACTION_RESTART: &str = "Restart";
 const ACTION_RESTART_ALL: &str = "RestartAllContainers";
-/// The condition that says that all containers of a pod are being restarted together.
+/// The condition which shows that all containers of a pod are being restarted together.
 pub const ALL_CONTAINERS_RESTARTING: &str = "AllContainersRestarting";
 
-/// What a rule of a container asks for when it matches.
+/// The action of a container's restart rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RuleAction {
     Restart,
     RestartAllContainers,
 }
 
-/// The container's own policy where it has one, the pod's otherwise.
+/// The container's own policy if it has one, the pod's otherwise.
 pub fn effective_policy(pod: &PodView, container: &k8s::Container) -> RestartPolicy {
     own_policy(container).unwrap_or_else(|| pod.restart_policy())
 }
@@ -28,7 +28,7 @@ fn own_policy(container: &k8s::Container) -> Option<RestartPolicy> {
     container.restart_policy.as_deref().map(|word| RestartPolicy::parse(Some(word)))
 }
 
-/// What the first rule that matches the exit code asks for.
+/// The action of the first rule that matches the exit code.
 pub fn matching_rule(container: &k8s::Container, exit_code: i32) -> Option<RuleAction> {
     container.restart_policy.as_ref()?;
     container.restart_policy_rules.iter().flatten().find_map(|rule| {
@@ -48,7 +48,7 @@ pub fn matching_rule(container: &k8s::Container, exit_code: i32) -> Option<RuleA
     })
 }
 
-/// Whether a container that ended with this exit code is to run again.
+/// Whether a container that exited with this code is to run again.
 pub fn container_should_restart(
     pod_policy: RestartPolicy,
     container: &k8s::Container,
@@ -77,7 +77,7 @@ pub fn should_restart(pod: &PodView, container: &k8s::Container, newest: Option<
     }
 }
 
-/// Whether some container of the pod may ask for a restart of them all.
+/// Whether a container of the pod has a rule that restarts all containers.
 pub fn may_restart_all_containers(pod: &PodView) -> bool {
     let asks = |container: &k8s::Container| {
         container.restart_policy_rules.iter().flatten().any(|rule| rule.action == ACTION_RESTART_ALL)
@@ -85,8 +85,8 @@ pub fn may_restart_all_containers(pod: &PodView) -> bool {
     pod.containers().iter().chain(pod.init_containers()).any(asks)
 }
 
-/// Whether the restart of all containers was asked for and is not over: the status said so before, or a container
-/// just ended in the way that its rule names.
+/// Whether a restart of all containers was triggered and is not over: the status shows it, or a container just exited
+/// with a code for which its rule restarts all.
 pub fn is_restarting_all(pod: &PodView, observed: &ObservedPod, old: Option<&k8s::PodStatus>) -> bool {
     if !may_restart_all_containers(pod) {
         return false;
@@ -104,7 +104,7 @@ pub fn status_says_restarting_all(pod: &PodView, old: Option<&k8s::PodStatus>) -
         && conditions.into_iter().any(|c| c.type_ == ALL_CONTAINERS_RESTARTING && c.status == "True")
 }
 
-/// Whether this instance ended in a way for which a rule restarts all containers.
+/// Whether this instance exited with a code for which a rule restarts all containers.
 pub fn triggers_restart_of_all(pod: &PodView, instance: &ObservedContainer) -> bool {
     instance.state == ContainerState::Exited
         && pod.container(&instance.name).is_some_and(|(_, container)| {

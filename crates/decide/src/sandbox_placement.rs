@@ -1,4 +1,4 @@
-//! Where in the runtime a pod is to live: with which handler, and with which of the host's ids as its own users.
+//! The runtime handler and the user-namespace ids of a pod's sandbox.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +13,14 @@ use crate::user_namespaces;
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct SandboxPlacement {
-    /// As the runtime calls it; empty: its default.
+    /// The name of the handler in the runtime. Empty for the default handler.
     pub handler: String,
     pub recursive_read_only: bool,
-    /// Ids of the host that are the pod's own; none when it shares the host's users.
+    /// Host ids of the pod's user namespace. `None` if the pod shares the users of the host.
     pub user_ids: Option<IdMapping>,
 }
 
-/// Why there is none. The text is what users read.
+/// Why a pod can't be placed. Users read the text.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
 pub enum SandboxPlacementError {
     #[error(transparent)]
@@ -44,7 +44,7 @@ pub enum SandboxPlacementError {
     IdsUnlisted,
 }
 
-/// Finds the pod's place, and reserves ids for it where it needs some.
+/// Chooses the handler of a pod, and reserves ids if it needs a user namespace.
 pub fn choose_placement(
     state: &mut NodeState,
     pod: &PodView,
@@ -60,7 +60,7 @@ pub fn choose_placement(
     if pod.spec().host_users.unwrap_or(true) {
         return Ok(place);
     }
-    // What was given once is kept, whatever the runtime says of itself by now.
+    // Ids that were reserved once are kept, whatever features the runtime reports now.
     if !state.user_ids.contains_key(&pod.uid) {
         if !features.is_some_and(|f| f.user_namespaces) {
             return Err(match place.handler.is_empty() {
@@ -78,8 +78,8 @@ pub fn choose_placement(
     Ok(place)
 }
 
-/// A block that nobody has. As long as somebody's ids are not known there is none: two pods with the same ids could read
-/// each other's files.
+/// A free block of ids. Fails while the ids of any pod are unknown: two pods with the same ids could read each other's
+/// files.
 fn free_ids(state: &NodeState) -> Result<IdMapping, SandboxPlacementError> {
     if state.user_id_listing_failed {
         return Err(SandboxPlacementError::IdsUnlisted);
@@ -92,7 +92,7 @@ fn free_ids(state: &NodeState) -> Result<IdMapping, SandboxPlacementError> {
     free.ok_or(SandboxPlacementError::NoIdsLeft)
 }
 
-/// A sandbox that is there has its handler, whatever became of the class that it was chosen by.
+/// The handler of the ready sandbox, whatever became of the RuntimeClass; otherwise the handler of the class.
 fn handler(
     state: &NodeState,
     pod: &PodView,

@@ -1,4 +1,4 @@
-//! Pods that are set aside: a step about such a pod panicked again and again, and with it the whole agent would end again
+//! Sets pods aside when steps about them panicked repeatedly. Otherwise such a pod would crash the whole agent again
 //! and again.
 //!
 //! ```text
@@ -6,9 +6,9 @@
 //!   several records of one pod and definition in a short time ──> at the next start the pod is set aside
 //! ```
 //!
-//! Nothing is planned for a pod that is set aside, and what runs of it is left alone. Its status, an Event and `why` say
-//! so. It comes back with another definition (its deletion is one, and so is its removal from its source), with another
-//! version of the agent, or when somebody removes the records.
+//! Nothing is planned for a pod that is set aside, and its running containers are left alone. Its status, an Event and
+//! `why` report it. The pod is tried again when its definition changes (deletion and removal from its source count as
+//! changes), with another version of the agent, or when an administrator removes the records.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,11 +23,11 @@ use crate::state::NodeState;
 /// The reason of the status and of the Event.
 pub const REASON: &str = "SetAside";
 
-/// So many panics ...
+/// This many panics ...
 const PANIC_LIMIT: usize = 3;
 /// ... within this time set a pod aside. The service manager starts the agent again within seconds.
 const PANIC_WINDOW: Duration = Duration::from_secs(600);
-/// So many records are kept in all.
+/// How many records are kept in all.
 const MAX_RECORDS: usize = 64;
 const MESSAGE_BYTES: usize = 512;
 
@@ -36,14 +36,14 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Why and until when a pod is set aside.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SetAside {
-    /// It counts for this definition only.
+    /// The definition that is set aside, see [`definition_hash`].
     pub definition: u64,
-    /// Even its status could not be reported without a panic, so that only `why` and the log tell of it.
+    /// Even the report of its status panicked, so only `why` and the log report it.
     pub unreported: bool,
     pub message: String,
 }
 
-/// Whom the records name often enough, by the records of this version of the agent.
+/// Pods with at least three panics within ten minutes, counting records of this agent version only.
 pub fn pods_to_set_aside(records: &[PanicRecord]) -> BTreeMap<PodUid, SetAside> {
     let mut found: BTreeMap<(&PodUid, u64), Vec<&PanicRecord>> = BTreeMap::new();
     for record in records.iter().filter(|record| record.version == VERSION) {
@@ -73,7 +73,7 @@ pub fn pods_to_set_aside(records: &[PanicRecord]) -> BTreeMap<PodUid, SetAside> 
     set_aside
 }
 
-/// The record of a panic in a step: about whom it was is what the state was working on.
+/// Makes the record of a panic in a step. The pod is the one that the step was about.
 pub fn make_panic_record(state: &NodeState, event: &str, message: &str, at: Wall) -> PanicRecord {
     let pod = state.pod_in_step.as_ref().map(|uid| {
         let of_sources = || state.sources.values().find_map(|set| set.pods.get(uid));
@@ -93,7 +93,8 @@ pub fn make_panic_record(state: &NodeState, event: &str, message: &str, at: Wall
     PanicRecord { version: VERSION.into(), pod, event: event.into(), message, at }
 }
 
-/// The records with one more. Of each pod and definition the last few are kept, as the first ones decide nothing more.
+/// Adds a record. Only the last few of each pod and definition are kept, because older ones no longer affect the
+/// decision.
 pub fn append_panic_record(mut records: Vec<PanicRecord>, new: PanicRecord) -> Vec<PanicRecord> {
     let same = |r: &PanicRecord| {
         let key =
@@ -111,7 +112,7 @@ pub fn append_panic_record(mut records: Vec<PanicRecord>, new: PanicRecord) -> V
     records
 }
 
-/// What makes it another pod to try: its spec, and whether it is to go.
+/// Hash of the spec and of whether the pod is being deleted. If it changes, the pod is tried again.
 pub fn definition_hash(pod: &Pod) -> u64 {
     let spec = serde_json::to_vec(&pod.spec).unwrap_or_default();
     fnv1a_64(&spec) ^ u64::from(pod.metadata.deletion_timestamp.is_some())

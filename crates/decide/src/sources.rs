@@ -1,6 +1,6 @@
-//! Merging what sources deliver: a complete set against the one before it.
+//! Merges what sources deliver: compares a complete set with the one before it.
 //!
-//! The order of the result matters: what is gone comes first, so that a pod of the same name finds its place free.
+//! The order of the result matters: removals come first, so that the name is free for another pod of the same name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use crate::state::SourceSet;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// As it was last.
+    /// With the last definition.
     Removed(PodView),
     Added(PodView),
     Updated(PodView),
-    /// Only the status differs: an echo of our own report, or somebody else's condition.
+    /// Only the status differs: our own report that comes back, or a condition of another writer.
     Reconciled(PodView),
 }
 
@@ -32,7 +32,7 @@ impl Change {
     }
 }
 
-/// A pod that was ignored because another of its name stands before it in the same set.
+/// A pod that was ignored because another pod of its name comes before it in the same set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Duplicate(pub PodView);
 
@@ -42,17 +42,18 @@ pub struct Merge {
     pub duplicates: Vec<Duplicate>,
 }
 
-/// Replaces the source's set and tells what changed.
+/// Replaces the source's set and returns the changes.
 pub fn merge(set: &mut SourceSet, source: Source, pods: Vec<Arc<Pod>>, now: Wall) -> Merge {
     let merge = merge_part(set, source, &pods, now).unwrap_or_else(|| merge_all(set, source, &pods, now));
-    // The API's objects are told of one by one: keeping them all twice would only cost memory.
+    // The API server delivers changes one by one, so a second copy of all objects would only cost memory.
     set.last_delivery = if source.is_static() { pods } else { Vec::new() };
     set.delivered_once = true;
     merge
 }
 
-/// One file of thousands changed: what stands before and behind it in the set are the very same objects, and are not
-/// looked at. `None`: who has which name, or which UID, hangs on the order of them all.
+/// Fast path for one changed file of thousands: the objects before and after it in the set are identical and are
+/// skipped. `None`: a name or UID conflicts, and conflicts are resolved by position in the whole set, so the whole set
+/// must be merged.
 fn merge_part(set: &mut SourceSet, source: Source, pods: &[Arc<Pod>], now: Wall) -> Option<Merge> {
     if !set.names_are_distinct || set.last_delivery.is_empty() {
         return None;
@@ -104,14 +105,14 @@ fn merge_all(set: &mut SourceSet, source: Source, pods: &[Arc<Pod>], now: Wall) 
     set.names = names;
     let before = std::mem::replace(&mut set.pods, kept);
     let missing = before.into_values().filter(|old| !set.pods.contains_key(&old.uid));
-    // An object that can't be read is no object that is gone: its older version goes on.
+    // An object that can't be decoded is not removed: its older version stays.
     let (unreadable, removed): (Vec<PodView>, Vec<PodView>) =
         missing.partition(|old| set.unreadable.contains_key(&old.uid));
     unreadable.into_iter().for_each(|view| set.insert_pod(view));
     Merge { changes: news.into_changes(removed), duplicates }
 }
 
-/// What is new about pods of a set, by its kind.
+/// The changes of a set, by kind.
 #[derive(Default)]
 struct SetChanges {
     added: Vec<Change>,
@@ -120,7 +121,7 @@ struct SetChanges {
 }
 
 impl SetChanges {
-    /// Gives the pod as it is to be known from now on.
+    /// Records the change of one pod. Returns the pod as it is to be stored.
     fn classify(&mut self, set: &SourceSet, view: PodView, now: Wall) -> PodView {
         let Some(old) = set.pods.get(&view.uid) else {
             let view = annotate(view, seen_text(now));
@@ -164,7 +165,7 @@ fn uid_of(pod: &Pod) -> PodUid {
     PodUid::new(pod.metadata.uid.as_deref().unwrap_or_default())
 }
 
-/// What is known of a pod that came as the same object before.
+/// The stored pod, if the last set contained this very object.
 fn unchanged<'a>(
     set: &'a SourceSet,
     delivered: &BTreeMap<PodUid, Arc<Pod>>,
@@ -175,7 +176,7 @@ fn unchanged<'a>(
     set.pods.get(&uid).filter(|_| same)
 }
 
-/// One pod came or changed. `Err`: another pod has its name in this set.
+/// Merges one pod that was added or changed. `Err`: another pod has its name in this set.
 pub fn merge_one(
     set: &mut SourceSet,
     source: Source,
@@ -183,7 +184,7 @@ pub fn merge_one(
     now: Wall,
 ) -> Result<Option<Change>, Duplicate> {
     let view = PodView::new(pod, source);
-    // The next complete set is compared with what is known now, and not with the one before it.
+    // The next complete set must be compared with the stored pods, not with the last complete set.
     set.last_delivery.clear();
     if !set.pods.contains_key(&view.uid) && set.names.contains_key(&view.full_name) {
         return Err(Duplicate(view));
@@ -194,7 +195,7 @@ pub fn merge_one(
     Ok(news.into_changes(Vec::new()).pop())
 }
 
-/// One pod is no longer wanted.
+/// Removes one pod from the set.
 pub fn remove_one(set: &mut SourceSet, uid: &PodUid) -> Option<Change> {
     set.last_delivery.clear();
     set.remove_pod(uid).map(Change::Removed)
@@ -213,7 +214,8 @@ fn compare(old: &PodView, new: &PodView) -> Difference {
         && a.metadata.deletion_timestamp == b.metadata.deletion_timestamp
         && a.metadata.deletion_grace_period_seconds == b.metadata.deletion_grace_period_seconds
         && meaningful_annotations(a) == meaningful_annotations(b);
-    // A status may have changed there and back between two sights of it: whoever reports must know which one holds.
+    // A status may change back and forth between two deliveries. The resource version shows that, so that the report is
+    // compared with the current status.
     let same_status = a.status == b.status && a.metadata.resource_version == b.metadata.resource_version;
     match (same_meaning, same_status) {
         (false, _) => Difference::Definition,
@@ -336,7 +338,7 @@ mod tests {
             (vec![other.clone()], &["~ 1"]),
             (vec![first.clone()], &["~ 1"]),
         ]);
-        // Told of alone in between: the complete set that follows is compared again.
+        // After a single change in between, the next complete set is compared again.
         assert!(matches!(merge_one(&mut set, Source::File, other, Wall(9)), Ok(Some(Change::Updated(_)))));
         assert_eq!(words(&merge(&mut set, Source::File, vec![first.clone()], Wall(9)).changes), ["~ 1"]);
         assert!(remove_one(&mut set, &PodUid::from("1")).is_some());

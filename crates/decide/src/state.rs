@@ -1,6 +1,6 @@
 //! Everything the node agent knows, in one owned value.
 //!
-//! One dispatcher owns it; nothing else may look at it while a step runs. Maps are ordered, so that the same history
+//! One dispatcher owns it, and nothing else may read it while a step runs. Maps are ordered, so that the same history
 //! gives the same effects.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -38,47 +38,48 @@ use crate::status::{IpFamily, PodResources};
 pub struct NodeState {
     pub config: Arc<NodeConfig>,
     pub facts: Arc<HostFacts>,
-    /// The node's own object in the cluster, once it was seen there.
+    /// The Node object of this node, once it was read.
     pub node: Option<Arc<Node>>,
-    /// Wall time at which this agent came up.
+    /// Wall time at which this agent started.
     pub started: Wall,
     pub runtime: RuntimeHealth,
     /// The last set of each source, by UID.
     pub sources: BTreeMap<Source, SourceSet>,
     pub pods: BTreeMap<PodUid, PodEntry>,
-    /// What they ask for in all.
+    /// The sums of the pods' requests.
     pub node_requests: NodeRequests,
     /// Pods of one full name in the order of their arrival; the first that is not finished may run.
     pub name_queues: BTreeMap<FullName, VecDeque<PodUid>>,
-    /// Runtime pods that no source has claimed, until all sources have spoken.
+    /// Runtime pods that no source has claimed, until all sources have delivered once.
     pub unclaimed: BTreeMap<PodUid, Arc<ObservedPod>>,
-    /// Those of them of which the last reading lacked something: it has to be confirmed.
+    /// Unclaimed pods whose last observation missed a container. It must be confirmed before the container is taken as
+    /// gone.
     pub unclaimed_guards: BTreeMap<PodUid, ObservationGuard>,
-    /// Pods whose last reading has to be confirmed by another one, and when that may begin.
+    /// Pods whose last observation has to be confirmed by another one, and when that may begin.
     pub confirmations: BTreeMap<PodUid, Mono>,
-    /// When a pod was last forgotten: what a reading that began before shows of it is gone.
+    /// When a pod was last forgotten. What an observation that began before shows of it is gone.
     pub forgotten_at: BTreeMap<PodUid, Mono>,
     /// Container and sandbox ids to their pods, for hints.
     pub pod_by_runtime_id: BTreeMap<String, PodUid>,
-    /// Ids hinted at before any reading showed them.
+    /// Ids in hints that no observation has shown yet.
     pub unknown_hinted_ids: BTreeMap<String, Mono>,
     /// Mirrors of static pods in the cluster, by the pod's name.
     pub mirrors: BTreeMap<FullName, Mirror>,
-    /// The API server did not answer when it was last asked.
+    /// The API server did not answer the last call.
     pub api_unreachable: bool,
     pub images: ImagePulls,
-    /// What pods name: of the cluster, or of files beside the pods.
+    /// The objects that pods refer to, from the API server or, in standalone mode, from files.
     pub objects: Option<ObjectCache>,
-    /// Which operations on volumes of storage drivers are wanted and at work.
+    /// Operations on CSI volumes that are requested or running.
     pub csi_volumes: CsiVolumes,
-    /// What an earlier agent knew of probes, of pods that were not seen yet.
+    /// Probe records of an earlier agent, of pods that no source has delivered yet.
     pub probe_records: BTreeMap<PodUid, ProbeRecord>,
-    /// Of each source that knows of classes.
+    /// The RuntimeClasses of each source that has any.
     pub runtime_classes: BTreeMap<Source, RuntimeClasses>,
-    /// Ids of the host that belong to pods: reserved, in use, or of a directory that is not gone yet.
-    /// `None`: the pod's record can't be read, so nobody can tell which are its own.
+    /// Host ids of user namespaces that belong to pods: reserved, in use, or of a directory that is not removed yet.
+    /// `None`: the pod's record can't be read, so its ids are unknown.
     pub user_ids: BTreeMap<PodUid, Option<IdMapping>>,
-    /// The directories of pods could not be listed at the start: any id may be in use.
+    /// The pod directories could not be listed at the start, so any id may be in use.
     pub user_id_listing_failed: bool,
     pub full_observation: FullObservation,
     pub pods_being_swept: BTreeSet<PodUid>,
@@ -86,11 +87,11 @@ pub struct NodeState {
     pub swept_once: bool,
     pub next_epoch: u64,
     pub written_burstable_milli_cpu: Option<u64>,
-    /// Pods that are set aside when they come, by what earlier agents left on record.
+    /// Pods that are set aside as soon as a source delivers them, according to the records of earlier agents.
     pub set_aside: BTreeMap<PodUid, SetAside>,
-    /// The pod that the step at hand is about, for whoever has to say over which pod it panicked.
+    /// The pod that the current step is about, so that a panic record can name it.
     pub pod_in_step: Option<PodUid>,
-    /// To be told, never to be decided by.
+    /// Counters for metrics. No decision reads them.
     pub counters: AgentCounters,
 }
 
@@ -98,24 +99,25 @@ pub struct NodeState {
 pub struct SourceSet {
     pub delivered_once: bool,
     pub pods: BTreeMap<PodUid, PodView>,
-    /// Who has which name in it.
+    /// UID of the pod that has each full name in this set.
     pub(crate) names: BTreeMap<FullName, PodUid>,
-    /// The objects of the last complete set, as they came: what comes again unchanged needs no second look.
+    /// The objects of the last complete set, as delivered. An object that is delivered again unchanged is not compared
+    /// again.
     pub(crate) last_delivery: Vec<Arc<Pod>>,
-    /// Every object of that set counts: no two share a name.
+    /// No two objects of that set share a name or UID.
     pub(crate) names_are_distinct: bool,
-    /// Whose objects are there and can't be decoded.
+    /// Pods whose objects exist but can't be decoded.
     pub(crate) unreadable: BTreeMap<PodUid, UnreadablePod>,
-    /// Told before the set that they belong to.
+    /// Undecodable pods of the next set. They are reported before the set itself.
     pub(crate) unreadable_in_next_set: Vec<UnreadablePod>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct FullObservation {
-    /// Time of the last complete reading.
+    /// Time of the last full relist.
     pub last: Option<Mono>,
     pub in_flight: bool,
-    /// Somebody wants one that began at or after this.
+    /// A full relist that begins at or after this is wanted.
     pub wanted: Option<Mono>,
     /// Why the last one failed, if it did.
     pub failure: Option<String>,
@@ -125,7 +127,7 @@ pub struct FullObservation {
 pub struct RuntimeHealth {
     pub name: String,
     pub ready: bool,
-    /// It was ready at least once: what never changes about it is known.
+    /// The runtime was ready at least once, so its constant properties are known.
     pub ever_ready: bool,
     pub network_ready: bool,
     pub message: String,
@@ -135,12 +137,12 @@ pub struct RuntimeHealth {
     pub last_ok: Option<Mono>,
     pub supplemental_groups_policy: bool,
     pub user_namespaces_host_network: bool,
-    /// What each of its handlers can do, by name. Older runtimes tell of none.
+    /// Features of each runtime handler, by name. Older runtimes report none.
     pub handlers: BTreeMap<String, RuntimeHandler>,
 }
 
 impl RuntimeHealth {
-    /// It has not yet told its name. What it lists may be there before that.
+    /// The runtime has not answered a status check yet. Observations may arrive before that.
     pub fn runtime_name_is_unknown(&self) -> bool {
         self.last_ok.is_none()
     }
@@ -165,48 +167,49 @@ impl Default for RuntimeHealth {
     }
 }
 
-/// One pod, for as long as anything of it is known, wanted or left.
+/// One pod, as long as a source wants it or anything of it is left.
 #[derive(Clone, Debug)]
 pub struct PodEntry {
     pub view: PodView,
     /// Found in the runtime only: the spec is not known.
     pub orphan: bool,
     pub qos: QosClass,
-    /// What the definition asks for in all.
+    /// The pod's requests, computed from its definition.
     pub requests: Arc<resources::Amounts>,
-    /// The same, as the status shows it.
+    /// Requests and limits of the pod, as the status shows them.
     pub resources: Arc<PodResources>,
-    /// Its spec asks for other resources than it has.
+    /// The spec requests other resources than were allocated.
     pub pending_resize: Option<PendingResize>,
     /// No source wants it any more.
     pub removed: bool,
-    /// Wanted again under the same UID while it was still going: comes back when it has ended.
+    /// The pod was added again under the same UID while it was terminating. It is created again when it has finished.
     pub recreate_as: Option<PodView>,
     pub lifecycle: Lifecycle,
     pub rejection: Option<(String, String)>,
-    /// Reason and message that it fails with because the node could not keep it.
+    /// Reason and message of the eviction, if the pod is evicted.
     pub eviction: Option<(String, String)>,
-    /// Nothing is done for it: steps about it panicked.
+    /// Steps about the pod panicked, so nothing is done for it.
     pub set_aside: Option<SetAside>,
-    /// Its local storage is measured from time to time.
+    /// The pod's local storage is measured from time to time.
     pub disk_usage_watched: bool,
     pub observed: Option<PodObservation>,
     pub observation_request: ObservationRequest,
-    /// Statuses that the runtime did not give.
+    /// Set while the runtime lists parts of the pod without giving their status.
     pub status_retry: Option<MissingStatusRetry>,
-    /// What a reading has to show in order to be believed at once.
+    /// What an observation has to show in order to be accepted at once.
     pub observation_guard: ObservationGuard,
     pub ledger: Ledger,
     pub plan: Option<RunningPlan>,
-    /// When an action that changed the runtime last ended: older readings are stale.
+    /// When an action that changed the runtime last ended. Older observations are stale.
     pub last_mutation: Mono,
-    /// Nothing was read since then. Where the clock stands still, times alone can't tell.
+    /// No observation has arrived since the last mutation. Needed because two events can have the same timestamp in the
+    /// simulator.
     pub unread_since_mutation: bool,
     pub status: Option<Arc<PodStatus>>,
     pub why: Vec<WhySince>,
     pub timer: Option<Mono>,
     pub probes: PodProbes,
-    /// What the API server is told of it.
+    /// The state of the status reports to the API server.
     pub publication: StatusPublication,
 }
 
@@ -219,28 +222,28 @@ pub struct PodObservation {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ObservationRequest {
     pub in_flight: bool,
-    /// A reading that began at or after this is wanted.
+    /// An observation that begins at or after this is wanted.
     pub wanted: Option<Mono>,
 }
 
-/// The runtime lists something of a pod, and does not give its status.
+/// The runtime lists a container or sandbox of a pod, but does not give its status.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MissingStatusRetry {
-    /// When the reading began that this follows from.
+    /// When the observation began that missed the statuses.
     pub read_at: Mono,
-    /// What the runtime was asked for.
+    /// The ids whose status is missing.
     pub ids: BTreeSet<String>,
-    /// How many times in a row.
+    /// How many attempts failed in a row.
     pub tries: u32,
-    /// Not asked again before this, unless the list shows a change.
+    /// No retry before this, unless the list shows a change.
     pub at: Mono,
 }
 
-/// What was read of a pod before, for the next reading: a status is asked for only where it may be new.
+/// The previous observation of a pod. The next one asks only for statuses that may have changed.
 #[derive(Clone, Debug)]
 pub struct PreviousObservation {
     pub pod: Arc<ObservedPod>,
-    /// It is time to ask again for statuses that the runtime did not give.
+    /// Statuses that the runtime did not give are due to be requested again.
     pub retry_missing_status: bool,
 }
 
@@ -249,7 +252,7 @@ pub struct RunningPlan {
     pub epoch: Epoch,
     pub stages: Arc<Vec<Stage>>,
     pub cancelled: bool,
-    /// An action that changes the runtime was begun.
+    /// An action that changes the runtime has begun.
     pub mutated: bool,
     pub failed: bool,
     pub skipped: bool,
@@ -329,7 +332,7 @@ impl NodeState {
         of("InternalIP").chain(of("ExternalIP")).map(|a| a.address.clone()).collect()
     }
 
-    /// What a reading that begins now need not ask for again.
+    /// Previous observations for an observation that begins now.
     pub fn previous_observations(&self, scope: &Scope, now: Mono) -> BTreeMap<PodUid, PreviousObservation> {
         let known = |(uid, entry): (&PodUid, &PodEntry)| {
             let pod = entry.observed.as_ref()?.pod.clone();
@@ -342,7 +345,7 @@ impl NodeState {
         }
     }
 
-    /// Every configured source has delivered once: what nobody wants may go.
+    /// Every configured source has delivered once, so pods that no source wants may be terminated.
     pub fn sources_ready(&self) -> bool {
         self.sources.values().all(|s| s.delivered_once)
     }
@@ -359,7 +362,7 @@ impl PodEntry {
         }
     }
 
-    /// With nothing that is computed from the definition.
+    /// An entry without the amounts that are computed from the definition.
     pub(crate) fn without_amounts(view: PodView) -> Self {
         Self {
             qos: QosClass::BestEffort,
@@ -391,7 +394,7 @@ impl PodEntry {
         }
     }
 
-    /// The reading, when nothing of ours changed the runtime since it began.
+    /// The last observation, unless an action of ours changed the runtime since it began.
     pub fn fresh_observation(&self) -> Option<&Arc<ObservedPod>> {
         self.observed
             .as_ref()

@@ -1,4 +1,4 @@
-//! Which volumes of a pod have to be set up on the node's disk, and where containers find them.
+//! Which volumes of a pod have to be set up on the node's disk, and their paths for containers.
 
 mod content;
 pub mod csi;
@@ -27,8 +27,8 @@ use crate::resources::{
 pub use content::{TRUST_GATE, VolumeInputs};
 pub use measured::{count_volumes, measured};
 
-/// When users are told that volumes are still waited for, again and again; and when it is looked whether that has any
-/// prospect.
+/// How long a pod waits for its volumes before a FailedMount Event. After the same time the attachment is checked for
+/// an error that will not go away.
 pub const VOLUME_WAIT_PERIOD: Duration = Duration::from_secs(123);
 
 /// Why a volume can't be set up. The text is the part of the message behind [`mount_failure`]'s prefix.
@@ -61,43 +61,43 @@ impl VolumeError {
     }
 }
 
-/// The text of a `FailedMount` event, for a failure decided here or met on disk.
+/// The text of a `FailedMount` event, for a failure found here or on disk.
 pub fn mount_failure(volume: &str, cause: &str) -> String {
     format!("MountVolume.SetUp failed for volume {volume:?} : {cause}")
 }
 
-/// What stands behind a mount of a volume.
+/// The host path that is mounted for a volume.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountSource {
     /// Directory or file on the host.
     pub path: String,
-    /// Containers may not write, whatever the mount says.
+    /// The mount is read-only, whatever the container's mount options are.
     pub read_only: bool,
-    /// Made by the agent, so its SELinux label may be changed.
+    /// The agent created the path, so its SELinux label may be changed.
     pub managed: bool,
 }
 
-/// What stands behind a volume with a claim.
+/// The host path of a persistent volume.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum VolumePath {
     Directory(MountSource),
-    /// `path`: of a link to the device.
+    /// `path`: a link to the device.
     Device {
         path: String,
         read_only: bool,
     },
 }
 
-/// What containers are given of the pod's claims.
+/// Host paths and devices of the pod's persistent volumes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct VolumePaths {
     /// By the volume's name in the pod.
     pub volumes: BTreeMap<String, VolumePath>,
-    /// Groups that give access to them.
+    /// Supplemental groups that give access to the volumes.
     pub groups: Vec<i64>,
 }
 
-/// Where the pod's claims are. Fails with what is not known yet.
+/// Host paths of the pod's persistent volumes. Fails with the volume that is not ready and why.
 pub fn volume_paths(inputs: &VolumeInputs<'_>) -> Result<VolumePaths, VolumeNotReady> {
     let mut found = VolumePaths::default();
     for volume in mounted(inputs.pod) {
@@ -109,17 +109,17 @@ pub fn volume_paths(inputs: &VolumeInputs<'_>) -> Result<VolumePaths, VolumeNotR
     Ok(found)
 }
 
-/// Where one claim is.
+/// The host path of one persistent volume.
 fn volume_path(inputs: &VolumeInputs<'_>, resolved: &persistent::ResolvedVolume<'_>) -> Option<VolumePath> {
     csi::volume_path(inputs, resolved).or_else(|| persistent::volume_path(inputs, resolved))
 }
 
-/// Whether a volume of the pod may be a storage driver's.
+/// Whether a volume of the pod may be a CSI volume.
 pub fn may_use_csi_drivers(pod: &PodView) -> bool {
     pod.spec().volumes.iter().flatten().any(|volume| may_be_csi_volume(pod, volume))
 }
 
-/// Those that the pod mounts, and that may be a storage driver's.
+/// Volumes that the pod mounts and that may be CSI volumes.
 pub fn csi_volume_names(pod: &PodView) -> Vec<String> {
     let found = mounted(pod).filter(|volume| may_be_csi_volume(pod, volume));
     found.map(|volume| volume.name.clone()).collect()
@@ -129,7 +129,7 @@ fn may_be_csi_volume(pod: &PodView, volume: &k8s::Volume) -> bool {
     volume.csi.is_some() || is_migrated(volume) || persistent::pod_volume_claim(pod, volume).is_some()
 }
 
-/// Set-ups of volumes that their drivers want to publish again now and then.
+/// Set-ups of volumes whose drivers have requiresRepublish.
 pub fn setups_to_republish(inputs: &VolumeInputs<'_>) -> Vec<VolumeSetup> {
     let of_drivers = mounted(inputs.pod).filter(|volume| may_be_csi_volume(inputs.pod, volume));
     let setups = of_drivers.filter_map(|volume| match &volume.csi {
@@ -141,12 +141,12 @@ pub fn setups_to_republish(inputs: &VolumeInputs<'_>) -> Vec<VolumeSetup> {
         .collect()
 }
 
-/// Whether everything that the pod mounts is among what was set up.
+/// Whether all volumes that the pod mounts are in `done`.
 pub fn all_set_up(pod: &PodView, done: &BTreeSet<String>) -> bool {
     not_set_up(pod, done).is_empty()
 }
 
-/// What the pod mounts and is not among what was set up.
+/// Volumes that the pod mounts and that are not in `done`.
 pub fn not_set_up(pod: &PodView, done: &BTreeSet<String>) -> Vec<String> {
     mounted(pod).map(|volume| volume.name.clone()).filter(|name| !done.contains(name)).collect()
 }
@@ -154,13 +154,13 @@ pub fn not_set_up(pod: &PodView, done: &BTreeSet<String>) -> Vec<String> {
 /// Why a volume can't be set up now, although nothing is wrong with its definition.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum VolumeNotReady {
-    /// Something that it is made of is not known yet.
+    /// An object that the volume needs was not read yet.
     Waiting { volume: String, cause: Cause },
-    /// Something that it is made of is missing. The message is the part behind [`mount_failure`]'s prefix.
+    /// An object that the volume needs is missing. The message is the part after the prefix of [`mount_failure`].
     SetUpRefused { volume: String, message: String },
-    /// What stands behind its claim can't be told.
+    /// The claim can't be resolved to a persistent volume.
     ClaimNotUsable { volume: String, claim: String, message: String },
-    /// What stands behind its claim can't be mounted; `spec_name` is that one's name.
+    /// The persistent volume can't be mounted. `spec_name` is its name.
     StageFailed {
         volume: String,
         claim: String,
@@ -183,14 +183,14 @@ impl VolumeNotReady {
     }
 }
 
-/// How far the steps that make a pod's volumes ready are known.
+/// The set-ups of a pod's volumes, as far as they are known.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct VolumeSetups {
     pub ready: Vec<VolumeSetup>,
     pub not_ready: Vec<VolumeNotReady>,
 }
 
-/// The steps that make a pod's volumes ready: one per volume that some container mounts, in spec order.
+/// The set-ups of a pod's volumes: one per volume that a container mounts, in spec order.
 pub fn volume_setups(inputs: &VolumeInputs<'_>) -> Result<VolumeSetups, VolumeError> {
     let mut found = VolumeSetups::default();
     for volume in mounted(inputs.pod) {
@@ -219,7 +219,8 @@ pub fn volume_setups(inputs: &VolumeInputs<'_>) -> Result<VolumeSetups, VolumeEr
     Ok(found)
 }
 
-/// Steps for those whose files should be others by now. `known`: of each volume, the version that was written last.
+/// Set-ups of configMap, secret, downwardAPI and projected volumes whose content changed. `known` is the last version
+/// written per volume.
 pub fn content_updates(inputs: &VolumeInputs<'_>, known: &BTreeMap<String, u64>) -> VolumeSetups {
     let mut found = VolumeSetups::default();
     for volume in mounted(inputs.pod).filter(|volume| is_agent_written(inputs, kind_name(volume))) {
@@ -231,14 +232,15 @@ pub fn content_updates(inputs: &VolumeInputs<'_>, known: &BTreeMap<String, u64>)
     found
 }
 
-/// An image volume is the runtime's: nothing of it is on the agent's disk.
+/// The volumes that containers mount. Image volumes are left out, because the runtime mounts them.
 fn mounted(pod: &PodView) -> impl Iterator<Item = &k8s::Volume> {
     let mounted = mounted_names(pod);
     let volumes = pod.spec().volumes.iter().flatten();
     volumes.filter(move |volume| volume.image.is_none() && mounted.contains(volume.name.as_str()))
 }
 
-/// A node without a cluster has no objects to make files of. What a projected volume lacks there, it says itself.
+/// Whether the agent writes the volume's files. Without an object cache there are no config maps and secrets. A
+/// projected volume reports missing sources itself.
 fn is_agent_written(inputs: &VolumeInputs<'_>, kind: &str) -> bool {
     content::is_content(kind) && (inputs.cluster.is_some() || matches!(kind, "downwardAPI" | "projected"))
 }
@@ -256,7 +258,7 @@ pub(crate) fn mounted_names(pod: &PodView) -> BTreeSet<&str> {
         .collect()
 }
 
-/// A volume that names its server itself.
+/// An NFS volume from the pod's definition.
 fn nfs_volume(inputs: &VolumeInputs<'_>, volume: &k8s::Volume) -> Result<VolumeSetup, VolumeError> {
     let place = host_path(inputs.config, inputs.pod, volume)?;
     let source = volume.nfs.as_ref().map(persistent::nfs_source).unwrap_or_default();
@@ -264,7 +266,7 @@ fn nfs_volume(inputs: &VolumeInputs<'_>, volume: &k8s::Volume) -> Result<VolumeS
     Ok(VolumeSetup::inline(&volume.name, VolumeKind::Nfs(Box::new(nfs))))
 }
 
-/// A volume with a claim: by what stands behind it.
+/// The set-up of a volume with a claim or of a migrated in-tree volume.
 fn persistent(inputs: &VolumeInputs<'_>, volume: &k8s::Volume) -> Result<VolumeSetup, VolumeNotReady> {
     let Some(resolved) = persistent::resolve_volume(inputs, volume) else {
         return Err(VolumeNotReady::SetUpRefused {
@@ -289,7 +291,7 @@ fn mounted_and_as_device(pod: &PodView, volume: &str) -> (bool, bool) {
     })
 }
 
-/// Where containers find a volume. Images are not on the host: they have no path.
+/// The host path of a volume. Image volumes have none.
 pub fn host_path(
     config: &NodeConfig,
     pod: &PodView,
@@ -310,7 +312,7 @@ pub fn host_path(
             let read_only = volume.nfs.as_ref().and_then(|source| source.read_only) == Some(true);
             Ok(MountSource { managed: false, ..below_pod("nfs", read_only) })
         }
-        // their content is the API's: a container's change would not last
+        // read-only, because the next update would overwrite changes made by a container
         "configMap" => Ok(below_pod("configmap", true)),
         "secret" => Ok(below_pod("secret", true)),
         "downwardAPI" => Ok(below_pod("downward-api", true)),
@@ -405,7 +407,7 @@ fn empty_dir(
     })
 }
 
-/// The smallest of what pods may use of the node, what this pod may use, and what the volume asks for.
+/// The smallest of the node's allocatable memory, the pod's memory limit, and the volume's sizeLimit.
 fn memory_size(
     config: &NodeConfig,
     facts: &HostFacts,
@@ -419,7 +421,7 @@ fn memory_size(
     smallest.and_then(|bytes| u64::try_from(bytes).ok())
 }
 
-/// The page size that the medium names, or the only one that the pod asks for.
+/// The page size that the medium names, or the only one that the pod requests.
 fn huge_pages_medium(pod: &PodView, volume: &str, medium: &str) -> Result<EmptyDirMedium, VolumeError> {
     let mut sizes = requested_page_sizes(pod);
     if let Some(wanted) = medium.strip_prefix("HugePages-") {

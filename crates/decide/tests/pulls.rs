@@ -1,4 +1,4 @@
-//! Images from need to start, event by event: who is told what, and when the next try is.
+//! Images from the request to the start, event by event: the Events, the states, and the time of the next attempt.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Logins to image registries, who provides them, and the records of what was pulled with which.
+//! Logins to image registries, their providers, and the records of the credentials that images were pulled with.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::k8s::Time;
 
-/// One way to log in to a registry. Its debug form shows no secret.
+/// A login to a registry. The `Debug` form shows no secret.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Login {
     pub username: String,
@@ -48,23 +48,23 @@ impl fmt::Debug for DockerConfigFile {
     }
 }
 
-/// A program that knows credentials: one entry of the CredentialProviderConfig.
+/// A credential provider plugin: one entry of the CredentialProviderConfig.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CredentialPlugin {
     /// Also the name of the program.
     pub name: String,
-    /// Patterns of images that it is asked about.
+    /// Patterns of the images that the plugin is asked about.
     pub match_images: Vec<String>,
-    /// How long an answer that does not say so itself is good for.
+    /// How long an answer without its own cache duration is cached.
     pub default_cache: Duration,
     pub api_version: String,
     pub args: Vec<String>,
     pub env: Vec<(String, String)>,
-    /// It takes tokens of service accounts (`tokenAttributes`).
+    /// The plugin takes tokens of service accounts (`tokenAttributes`).
     pub token: Option<TokenAttributes>,
 }
 
-/// How a credential plugin is told on whose behalf it is asked.
+/// How a credential plugin gets the service account of the pod.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TokenAttributes {
     pub audience: String,
@@ -76,16 +76,16 @@ pub struct TokenAttributes {
     pub cache: TokenCacheType,
 }
 
-/// For whom an answer that was given for a token is kept.
+/// The cache key of an answer that was given for a token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum TokenCacheType {
-    /// For whoever shows the same token.
+    /// For the same token.
     Token,
     /// For all pods of the service account.
     ServiceAccount,
 }
 
-/// Which images that are on the node already a pod may use without showing that it could pull them.
+/// Which images that are present on the node a pod may use without proving that it could pull them.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum VerificationPolicy {
     /// All of them.
@@ -119,14 +119,14 @@ pub struct PullServiceAccount {
     pub name: String,
 }
 
-/// What of a ServiceAccount concerns credential plugins.
+/// The fields of a ServiceAccount that credential plugins need.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ServiceAccountFacts {
     pub uid: String,
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What an image was pulled with, over time.
+/// The credentials that an image was pulled with, over time.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PullCredentials {
@@ -151,13 +151,13 @@ pub struct PulledRecord {
     pub credential_mapping: BTreeMap<String, PullCredentials>,
 }
 
-/// What is on record about an image that is on the node.
+/// The records about an image that is present on the node.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum PullHistory {
-    /// Nothing: it came some other way.
+    /// There is no record: the agent did not pull the image.
     #[default]
     NoRecord,
-    /// The agent began to pull it, and did not live to note how that went.
+    /// A pull intent is on record without a result: the agent ended during the pull.
     PullIntent,
     Pulled(PulledRecord),
     /// There are records, but they can't be read.

@@ -1,4 +1,4 @@
-//! Volumes that a storage driver of the node (CSI) sets up, and what is said to and by such a driver.
+//! CSI volumes, and the requests to and answers of CSI drivers.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::PodUid;
 /// Name of the plugin in paths, messages and unique names.
 pub const PLUGIN: &str = "kubernetes.io/csi";
 
-/// The same for the whole node: which driver, and what it calls the volume.
+/// Driver and volume handle. Identifies a volume on this node.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct VolumeId {
     pub driver: String,
@@ -18,7 +18,7 @@ pub struct VolumeId {
 }
 
 impl VolumeId {
-    /// As `volumesInUse` and `volumesAttached` of a node have it.
+    /// The name of the volume in `volumesInUse` and `volumesAttached` of a Node.
     pub fn unique_name(&self) -> String {
         format!("{PLUGIN}/{}^{}", self.driver, self.handle)
     }
@@ -30,7 +30,7 @@ impl fmt::Display for VolumeId {
     }
 }
 
-/// Texts by name that are never shown.
+/// Secret texts by name. Their `Debug` form does not show them.
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SecretMap(pub BTreeMap<String, String>);
 
@@ -48,7 +48,7 @@ pub enum AccessMode {
     ReadWriteOncePod,
 }
 
-/// How containers see it.
+/// How containers access the volume.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum VolumeAccessType {
     Mount {
@@ -59,60 +59,60 @@ pub enum VolumeAccessType {
     Block,
 }
 
-/// Who says what group the files have.
+/// The fsGroup of a volume, and who applies it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FsGroup {
     pub id: i64,
     /// Whether the agent applies it when the driver can't.
     pub by_agent: bool,
-    /// Files are looked at only when the volume's root is not as it should be.
+    /// Files are changed only if the ownership or mode of the volume's root is wrong.
     pub on_root_mismatch: bool,
 }
 
-/// A volume to be staged and published for one pod. Everything is known: nothing is looked up while it is set up.
+/// A volume to be staged and published for one pod. It contains everything that the set-up needs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CsiVolume {
     pub id: VolumeId,
-    /// Name of the PersistentVolume, or of the pod's volume: paths and messages have it.
+    /// Name of the PersistentVolume, or of the pod's volume. Paths and messages use it.
     pub spec_name: String,
-    /// Part of the pod's definition: made for it, never staged.
+    /// An inline volume of the pod's definition. It is never staged.
     pub ephemeral: bool,
     pub access: VolumeAccessType,
     pub access_mode: AccessMode,
     pub read_only: bool,
     pub node_name: String,
     pub attachment_name: String,
-    /// What the attachment told.
+    /// The metadata of the VolumeAttachment.
     pub publish_context: BTreeMap<String, String>,
     /// The volume's own attributes.
     pub volume_attributes: BTreeMap<String, String>,
-    /// Attributes of this one pod: its name, its tokens. Tokens don't show.
+    /// Attributes of this pod: its name, its tokens. The `Debug` form does not show them.
     pub pod_attributes: SecretMap,
     pub stage_secrets: SecretMap,
     pub publish_secrets: SecretMap,
     pub fs_group: Option<FsGroup>,
-    /// SELinux: what all its files show, by a mount option that is among the flags. Empty: what each file has.
+    /// The SELinux label of all files, set by a mount option among the flags. Empty: each file has its own label.
     #[serde(default)]
     pub selinux_context: String,
     pub paths: CsiVolumePaths,
-    /// The driver wants to be asked again now and then.
+    /// The driver has requiresRepublish: the volume is published again periodically.
     pub requires_republish: bool,
 }
 
-/// Where a volume is on the node.
+/// The paths of a volume on the node.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct CsiVolumePaths {
-    /// Once for the node. Its record is beside it.
+    /// The staging path, one for the node. The record is beside it.
     pub staging: String,
     pub stage_record: String,
-    /// For this pod. The driver makes it.
+    /// The target path for this pod. The driver creates it.
     pub target: String,
     pub record: String,
     /// Block only: the pod's link to the device.
     pub link: Option<String>,
 }
 
-/// `vol_data.json`: what has to be known in order to take a volume away. Keys and values are upstream's.
+/// `vol_data.json`: what is needed to remove a volume. Keys and values are upstream's.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VolumeRecord {
@@ -139,13 +139,13 @@ impl VolumeRecord {
 /// One volume that is on disk, with its record or what is wrong with that.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CsiVolumeOnDisk {
-    /// `None`: of the whole node.
+    /// `None`: the staged (node-wide) mount.
     pub pod: Option<PodUid>,
     pub block: bool,
     pub spec_name: String,
-    /// Where it is staged or published.
+    /// The staging or target path.
     pub mount_dir: String,
-    /// The record's path, and what is in it. `Ok(None)`: there is none, so no driver was asked for anything.
+    /// The path and content of the record. `Ok(None)`: there is no record, so no driver was called.
     pub record_path: String,
     pub record: Result<Option<VolumeRecord>, String>,
     /// Block: the pod's link.
@@ -153,17 +153,17 @@ pub struct CsiVolumeOnDisk {
 }
 
 impl CsiVolumeOnDisk {
-    /// Which volume it is. `None`: its record is missing or can't be read.
+    /// The id of the volume. `None`: the record is missing or can't be read.
     pub fn id(&self) -> Option<VolumeId> {
         self.record.as_ref().ok()?.as_ref().map(VolumeRecord::id)
     }
 
-    /// It was made for one pod, and is not on the node beyond it.
+    /// Whether it is an inline volume, which exists only for its pod.
     pub fn is_ephemeral(&self) -> bool {
         matches!(&self.record, Ok(Some(record)) if record.volume_lifecycle_mode == "Ephemeral")
     }
 
-    /// What is wrong with its record, and what to do about it.
+    /// A message about the error of the record, and what to do about it.
     pub fn unreadable_message(&self) -> String {
         let cause = self.record.as_ref().err().map(String::as_str).unwrap_or_default();
         format!(
@@ -173,7 +173,7 @@ impl CsiVolumeOnDisk {
     }
 }
 
-/// What a driver's node service can do.
+/// Capabilities of a driver's node service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct NodeServiceCapabilities {
     pub stage_unstage_volume: bool,
@@ -184,7 +184,7 @@ pub struct NodeServiceCapabilities {
     pub volume_condition: bool,
 }
 
-/// What a driver says about itself and this node.
+/// The answer of NodeGetInfo.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct DriverNodeInfo {
     pub node_id: String,
@@ -192,7 +192,7 @@ pub struct DriverNodeInfo {
     pub topology: BTreeMap<String, String>,
 }
 
-/// What a plugin says when it makes itself known.
+/// The answer of GetInfo of a plugin's registration socket.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PluginInfo {
     pub kind: String,
@@ -201,7 +201,7 @@ pub struct PluginInfo {
     pub versions: Vec<String>,
 }
 
-/// The access modes that drivers are told of, by their names in the interface.
+/// The access modes in CSI calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum CsiAccessMode {
     SingleNodeWriter,
@@ -211,12 +211,12 @@ pub enum CsiAccessMode {
     SingleNodeMultiWriter,
 }
 
-/// What is asked of a volume.
+/// The volume capability in CSI calls.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct VolumeCapability {
     pub access: VolumeAccessType,
     pub mode: CsiAccessMode,
-    /// The driver is to give the files this group.
+    /// The fsGroup that the driver is to apply.
     pub mount_group: Option<i64>,
 }
 
@@ -234,20 +234,20 @@ pub struct NodeStageCall {
 pub struct NodePublishCall {
     pub handle: String,
     pub publish_context: BTreeMap<String, String>,
-    /// Empty: it is not staged.
+    /// Empty if the volume is not staged.
     pub staging: String,
     pub target: String,
     pub capability: VolumeCapability,
     pub read_only: bool,
     pub secrets: SecretMap,
-    /// Tokens may be among them.
+    /// May contain tokens.
     pub attributes: SecretMap,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodeExpandCall {
     pub handle: String,
-    /// Where it is published.
+    /// The target path.
     pub target: String,
     pub staging: String,
     pub bytes: i64,
@@ -255,7 +255,7 @@ pub struct NodeExpandCall {
     pub secrets: SecretMap,
 }
 
-/// What a driver tells of a published volume.
+/// The answer of NodeGetVolumeStats.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NodeVolumeStats {
     pub bytes: Option<VolumeUsage>,
@@ -270,23 +270,23 @@ pub struct VolumeUsage {
     pub available: u64,
 }
 
-/// Only of drivers that can tell. The default is what it means when they don't say.
+/// Reported only by drivers with the VOLUME_CONDITION capability. The default stands for no report.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct VolumeCondition {
     pub abnormal: bool,
     pub message: String,
 }
 
-/// What stands behind a claim is larger than the volume is on this node.
+/// An expansion: the PersistentVolume is larger than the filesystem on this node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Expansion {
     pub claim: ClaimObject,
-    /// Of what stands behind the claim, as a quantity.
+    /// The size of the PersistentVolume, as a quantity.
     pub size: String,
     pub secrets: SecretMap,
-    /// The version of the claim that this was decided from.
+    /// The resource version of the claim that this was decided from.
     pub version: String,
-    /// The pod has it mounted and is not waiting for it.
+    /// The pod's containers may run already.
     pub online: bool,
 }
 
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(serde_json::from_str::<VolumeRecord>(&text).unwrap(), record);
         let stage = VolumeRecord { volume_handle: "h".into(), driver_name: "d".into(), ..Default::default() };
         assert_eq!(serde_json::to_string(&stage).unwrap(), r#"{"volumeHandle":"h","driverName":"d"}"#);
-        // Whatever another agent adds is no obstacle.
+        // Unknown keys of other agents are ignored.
         let more = r#"{"driverName":"d","volumeHandle":"h","new":"x","volumeLifecycleMode":"Ephemeral"}"#;
         assert_eq!(serde_json::from_str::<VolumeRecord>(more).unwrap().id(), stage.id());
     }

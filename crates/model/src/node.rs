@@ -53,7 +53,7 @@ pub struct NodeConfig {
     /// -1: no limit.
     pub max_dead_containers: i32,
     pub min_container_ttl: Duration,
-    /// How often everything is listed again although nothing told of a change.
+    /// How often everything is listed again without a notification of a change.
     pub full_relist_period: Duration,
     pub sync_frequency: Duration,
     pub features: BTreeMap<String, bool>,

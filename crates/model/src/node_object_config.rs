@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::k8s::{Quantity, Taint};
 
-/// The configured part of the Node object, of its lease and of what is told about it.
+/// The configured part of the Node object, of its lease and of the Events about it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct NodeObjectConfig {
     pub name: String,
@@ -39,14 +39,14 @@ pub struct NodeObjectConfig {
     pub capacity: CapacityRules,
     /// Sorted.
     pub declared_features: Vec<String>,
-    /// How often the status is looked at although nothing told of a change.
+    /// How often the status is checked without a notification of a change.
     pub status_period: Duration,
     /// How often it is sent although nothing changed.
     pub report_period: Duration,
     pub lease_duration: Duration,
     /// How old the last complete reading of the runtime may be.
     pub relist_threshold: Duration,
-    /// Told to the runtime where no Node object says it.
+    /// Passed to the runtime if no Node object specifies it.
     pub pod_cidr: String,
     /// Events per second, on average. Zero: no limit.
     pub event_qps: u32,

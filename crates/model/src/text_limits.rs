@@ -1,9 +1,9 @@
-//! How much of a foreign text the agent takes over.
+//! Limits on the length of text that comes from outside.
 //!
-//! Containers, runtimes, plugins and servers may say as much as they like. What they say ends up in statuses, Events,
-//! log lines and answers of `why`, so each kind of text has a bound, and this table is the only place that knows it. A
-//! text is cut where it comes in (output of commands, messages of errors) and again where it goes out (statuses, Events,
-//! log lines), because a sentence of the agent may hold several of them.
+//! Containers, runtimes, plugins and servers may return text of any length. It ends up in statuses, Events, log lines
+//! and answers of `why`, so each kind of text has a limit, and all limits are in this table. A text is cut where it
+//! comes in (output of commands, messages of errors) and again where it goes out (statuses, Events, log lines), because
+//! one message of the agent may contain several such texts.
 
 /// A kind of text, and how long it may be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,7 +70,7 @@ impl TextLimit {
     }
 }
 
-/// Room for the sentence about what was left out, with any number in it.
+/// Room for the marker that states how many bytes were left out.
 const MARKER: usize = "... ( bytes left out)".len() + 20;
 
 /// The beginning of a text, and how much of it was left out. Never longer than the bound.

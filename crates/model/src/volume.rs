@@ -12,13 +12,13 @@ use crate::csi::{CsiVolume, VolumeAccessType, VolumeId};
 pub struct VolumeSetup {
     /// The volume's name in the pod spec.
     pub name: String,
-    /// What messages call it: behind a claim that is the persistent volume's name.
+    /// The name in messages: with a claim, the name of the persistent volume.
     pub spec_name: String,
     pub kind: VolumeKind,
 }
 
 impl VolumeSetup {
-    /// Who makes such volumes, by the name that metrics have for them.
+    /// The volume plugin, by its name in metrics.
     pub fn plugin(&self) -> String {
         let below_pod = |path: &str| path.rsplit('/').nth(1).unwrap_or_default().replace('~', "/");
         match &self.kind {
@@ -30,11 +30,11 @@ impl VolumeSetup {
             VolumeKind::Csi(_) => "kubernetes.io/csi".to_owned(),
         }
     }
-    /// A volume that stands in the pod spec itself.
+    /// A volume of the pod spec itself.
     pub fn inline(name: &str, kind: VolumeKind) -> Self {
         Self { name: name.to_owned(), spec_name: name.to_owned(), kind }
     }
-    /// Whether it is shown to containers as a device.
+    /// Whether containers get the volume as a device.
     pub fn is_block(&self) -> bool {
         match self.kind {
             VolumeKind::Device(_) => true,
@@ -48,7 +48,7 @@ impl VolumeSetup {
     }
 }
 
-/// A volume of a pod whose size is told.
+/// A volume of a pod whose size is reported.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MeasuredVolume {
     pub name: String,
@@ -56,13 +56,14 @@ pub struct MeasuredVolume {
     pub path: String,
     /// Such as `kubernetes.io/empty-dir`.
     pub plugin: String,
-    /// It was made for the pod and goes with it: its files are counted. Of any other its filesystem tells.
+    /// The volume is created for the pod and removed with it, so its files are counted. Other volumes are measured by
+    /// their filesystem.
     pub ephemeral: bool,
-    /// It is part of what the pod keeps on the node's disk.
+    /// The volume counts towards the pod's disk usage on the node.
     pub on_disk: bool,
-    /// The claim in the pod's namespace that it was bound to.
+    /// The claim of the volume, in the pod's namespace.
     pub claim: Option<String>,
-    /// It is a storage driver's, which is asked instead of the filesystem.
+    /// A CSI volume: the driver is asked instead of the filesystem.
     pub of_driver: Option<VolumeId>,
 }
 
@@ -82,7 +83,7 @@ pub enum VolumeKind {
     },
     /// configMap, secret, downwardAPI, projected.
     Content(Box<ContentVolume>),
-    /// By a storage driver of the node.
+    /// A volume of a CSI driver.
     Csi(Box<CsiVolume>),
     /// A directory or a disk of this machine.
     Local(Box<LocalVolume>),
@@ -93,20 +94,20 @@ pub enum VolumeKind {
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LocalVolume {
-    /// Of the persistent volume: a disk is mounted once under this name.
+    /// The name of the persistent volume. A disk is mounted once under this name.
     pub name: String,
     /// The directory or the disk.
     pub path: String,
     /// Below the pod's directory.
     pub target: String,
     pub read_only: bool,
-    /// For a disk with nothing on it.
+    /// The filesystem for an empty disk.
     pub fs_type: Option<String>,
     pub mount_options: Vec<String>,
     pub fs_group: Option<i64>,
-    /// Files are given to the group only when the root is not the group's yet.
+    /// Files are changed to the group only if the root does not belong to it yet.
     pub on_root_mismatch: bool,
-    /// The directory is made when it is missing.
+    /// Create the directory if it is missing.
     pub create: bool,
 }
 
@@ -123,25 +124,25 @@ pub struct NfsVolume {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DeviceVolume {
     pub device: String,
-    /// Below the pod's directory: the name under which the runtime is told of it.
+    /// Below the pod's directory: the path that the runtime gets for the device.
     pub link: String,
 }
 
-/// How far the way to a mounted volume was gone, as messages name it.
+/// The step of mounting that failed, with the words that the kubelet uses in FailedMount messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum MountStage {
     NodeAffinity,
     NewMounter,
     MountOptionSupport,
     WaitForAttach,
-    /// Once for the node.
+    /// Staging, once for the node.
     MountDevice,
-    /// For the pod.
+    /// Publishing, for the pod.
     SetUp,
 }
 
 impl MountStage {
-    /// What the message about a failure begins with. `block`: it is mapped as a device instead.
+    /// The beginning of the message about a failure. `block`: the volume is mapped as a device.
     pub fn failed(self, block: bool) -> &'static str {
         match (self, block) {
             (MountStage::NodeAffinity, false) => "MountVolume.NodeAffinity check failed",
@@ -158,7 +159,7 @@ impl MountStage {
         }
     }
 
-    /// The reason of the Event about it.
+    /// The reason of the Event about a failure.
     pub fn reason(self, block: bool) -> &'static str {
         match (self, block) {
             (MountStage::NodeAffinity | MountStage::MountOptionSupport, _) | (_, false) => "FailedMount",
@@ -167,27 +168,27 @@ impl MountStage {
     }
 }
 
-/// Something that users are told about work on a volume of their pod, beside whether it succeeded.
+/// An Event about work on a volume of a pod, apart from its success or failure.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum VolumeNotice {
-    /// Its files are given to the pod's group, and that takes long. `files`: how many were, when it is told again.
+    /// Changing the group of the volume's files takes long. `files`: how many are done, in repeated reports.
     ChangingOwnership { path: String, files: Option<u64> },
-    /// Another pod has it for another group, which stays.
+    /// Another pod uses the volume with another fsGroup, which stays.
     FsGroupMismatch { spec_name: String, wanted: i64, found: u32 },
 }
 
-/// Files whose content is known here and replaced as a whole: whoever reads sees the old ones or the new ones.
+/// Files that the agent writes and replaces as a whole: a reader sees the old ones or the new ones.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ContentVolume {
     /// Below the pod's directory.
     pub path: String,
     pub backing: ContentBacking,
     pub fs_group: Option<i64>,
-    /// Directories that other mounts of the containers need in it, relative.
+    /// Relative directories in the volume that other mounts of the containers need.
     pub mount_points: Vec<String>,
     /// By clean relative path.
     pub files: BTreeMap<String, ContentFile>,
-    /// Of what the files were made from. Others with the same have the same files.
+    /// A hash of the inputs of the files. Equal versions mean equal files.
     pub version: u64,
 }
 
@@ -200,11 +201,11 @@ pub enum ContentBacking {
     },
 }
 
-/// Its debug form does not show what is in it.
+/// The `Debug` form does not show the content.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContentFile {
     pub mode: u32,
-    /// `None`: the agent's.
+    /// `None`: the agent's user.
     pub owner: Option<i64>,
     pub bytes: Vec<u8>,
 }

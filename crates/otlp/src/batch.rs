@@ -12,22 +12,22 @@ use tonic::transport::Channel;
 use crate::pb::trace_service_client::TraceServiceClient;
 use crate::{OtlpSettings, pb};
 
-/// Spans of one message.
+/// The most spans in one message.
 const MAX_EXPORT_BATCH: usize = 512;
-/// How long a span waits for others.
+/// How long a span waits for others to be sent with it.
 const BATCH_DELAY: Duration = Duration::from_secs(5);
-/// How long the collector may take.
+/// Timeout of an export.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The same when the agent ends.
+/// Timeout of an export when the agent ends.
 const SHUTDOWN_EXPORT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Whose spans these are, within the service.
+/// Name of the instrumentation scope.
 const SCOPE: &str = "rubelet";
 
 pub(crate) struct SpanExporter {
     client: TraceServiceClient<Channel>,
     resource: pb::Resource,
     dropped: Arc<AtomicU64>,
-    /// The last batch could not be sent, and that was said.
+    /// The last export failed, and that was logged.
     is_away: bool,
 }
 

@@ -1,7 +1,8 @@
 //! The directory in which plugins open their registration sockets.
 //!
-//! Any change below it leads to one look at all of it, and the difference to the look before is told. A socket that was
-//! made anew is another one. Without inotify (the node's limit is reached) the period is what remains.
+//! Every inotify event leads to one scan of the directory tree; the differences to the last scan are reported. A socket
+//! that was recreated counts as a new one. If inotify is not available (the node's limit is reached), the directory is
+//! scanned once a minute.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,9 +24,9 @@ use pb::registration_client::RegistrationClient;
 
 const GET_INFO_TIMEOUT: Duration = Duration::from_secs(10);
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often it is looked at although nothing told of a change.
+/// How often the directory is scanned without an inotify event.
 const RESCAN_PERIOD: Duration = Duration::from_secs(60);
-/// Deeper is nobody's registration.
+/// Deeper directories are ignored.
 const MAX_DEPTH: usize = 8;
 
 /// [`PluginSockets`] below one directory.
@@ -40,7 +41,7 @@ impl PluginRegistry {
     }
 }
 
-/// Which file it is: a path alone does not tell that it was made anew.
+/// Device, inode and modification time of a socket. They show that a socket was recreated at the same path.
 type SocketIdentity = (u64, u64, i64, i64);
 
 #[derive(Debug, Default)]
@@ -57,18 +58,18 @@ struct Watcher {
 }
 
 impl Watcher {
-    /// What is different now. Waits unless it is the first look.
+    /// The changes since the last scan. Waits for a change unless it is the first scan.
     async fn next(mut self) -> (Vec<PluginSocketEvent>, Self) {
         if !self.first {
             self.wait().await;
         }
         self.first = false;
         let directory = self.directory.clone();
-        // The watch comes first: what happens between it and the look is seen by either.
+        // The watch is added before the scan, so that no change in between is lost.
         self.add_watches(std::slice::from_ref(&directory));
         let seen = scan(directory.clone()).await;
         self.add_watches(&seen.directories);
-        // A socket may have been made in a directory before that was watched.
+        // A socket may have been created in a directory before that was watched.
         let seen = if seen.directories.len() > 1 { scan(directory).await } else { seen };
         let notices = difference(&self.known, &seen.sockets);
         self.known = seen.sockets;
@@ -82,7 +83,7 @@ impl Watcher {
             self.changes = None;
             return;
         }
-        // All that has happened already counts for one look.
+        // One scan covers all events that are pending.
         while let Some(Some(_)) = changes.next().now_or_never() {}
     }
 

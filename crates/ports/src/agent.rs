@@ -9,37 +9,37 @@ use model::report::{NodeReport, PodReport, WhyReport};
 use model::volume::MeasuredVolume;
 use model::{ContainerId, PodUid};
 
-/// A pod for those who reach into it.
+/// What exec, attach, port-forward, logs and stats need to know of a pod.
 #[derive(Clone, Debug)]
 pub struct PodDetails {
     pub uid: PodUid,
     pub pod: Arc<Pod>,
-    /// As it is told to others.
+    /// The status that is reported to the API server.
     pub status: Option<Arc<PodStatus>>,
-    /// As last seen in the runtime.
+    /// The last observation of the runtime.
     pub observed: Option<Arc<ObservedPod>>,
-    /// Its cgroup, as the driver spells it.
+    /// The pod's cgroup, in the notation of the cgroup driver.
     pub cgroup: Option<String>,
     pub volumes: Vec<MeasuredVolume>,
 }
 
-/// Every answer is `None` when the agent has ended.
+/// Queries to the agent. Every answer is `None` when the agent has ended.
 #[async_trait]
 pub trait AgentView: Send + Sync {
     /// Wanted pods with their status, as `/pods` shows them.
     async fn pods(&self) -> Option<PodList>;
-    /// Pods that have something in the runtime, as `/runningpods` shows them.
+    /// Pods that the runtime lists, as `/runningpods` shows them.
     async fn running_pods(&self) -> Option<PodList>;
-    /// All pods that are known here, also those that are going.
+    /// All known pods, including terminating ones.
     async fn pod_reports(&self) -> Option<Vec<PodReport>>;
     /// Reasons of the pods of this name or UID, in all namespaces unless one is given.
     async fn why(&self, namespace: Option<String>, name: String) -> Option<Vec<WhyReport>>;
-    /// The pod of this name; of two, the one that stays.
+    /// The pod with this name. If a terminating pod has the same name, the other one is returned.
     async fn find_pod(&self, namespace: String, name: String) -> Option<Option<PodDetails>>;
-    /// Comes back when this instance of a container of the pod has ended, or is not known any more: told by the reading
-    /// that shows it, not by asking again.
+    /// Returns when an observation shows that this instance of a container has ended or is no longer known. Does not
+    /// poll.
     async fn container_ended(&self, pod: PodUid, container: ContainerId) -> Option<()>;
-    /// All pods that are wanted here.
+    /// All pods that a source wants.
     async fn all_pod_details(&self) -> Option<Vec<PodDetails>>;
     async fn node_report(&self) -> Option<NodeReport>;
 }

@@ -34,7 +34,7 @@ impl CgroupError {
 }
 
 /// All names are below the root of the hierarchy; the implementation spells them for its driver
-/// (`CgroupName::spell`).
+/// (`CgroupName::to_path`).
 #[async_trait]
 pub trait Cgroups: Send + Sync {
     /// The runtime's own driver, once it has said so: both sides must spell names alike.

@@ -1,4 +1,4 @@
-//! The clock on the wall, where Events go, and who counts what the engine does.
+//! The wall clock, the sink for Events, and the counters of the engine.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use model::pod::PodView;
 use model::probe::{ProbeKind, ProbeOutcome};
 use model::{ApiEvent, EventSubject, FullName, PodUid, Wall};
 
-/// Real time. The monotonic clock is tokio's; this one is only for times that others read.
+/// The wall clock, for times that are shown to others. The monotonic clock is tokio's.
 pub trait WallClock: Send + Sync {
     fn wall(&self) -> Wall;
 }
@@ -17,7 +17,7 @@ pub trait EventSink: Send + Sync {
     fn record(&self, about: &EventSubject, event: &ApiEvent);
 }
 
-/// Whose probe it is.
+/// Identifies a probe.
 #[derive(Clone, Copy, Debug)]
 pub struct ProbeIdentity<'a> {
     pub uid: &'a PodUid,
@@ -26,39 +26,38 @@ pub struct ProbeIdentity<'a> {
     pub kind: ProbeKind,
 }
 
-/// A pod whose status says something new.
+/// A status change of a pod.
 #[derive(Clone, Copy, Debug)]
 pub struct PodStatusUpdate<'a> {
     pub pod: &'a PodView,
     pub status: &'a PodStatus,
-    /// The reason that it was not let in with.
+    /// Reason of the rejection, if admission refused the pod.
     pub rejected: Option<&'a str>,
 }
 
 /// Counts what the engine does. Must not block.
 pub trait EngineMetrics: Send + Sync {
-    /// One event was stepped; `event` is the name of its kind.
+    /// One event was handled; `event` is the name of its kind.
     fn step(&self, event: &'static str, took: Duration);
-    /// The whole runtime was read.
+    /// A full relist was made.
     fn relist(&self, took: Duration);
-    /// The runtime was read for one pod.
+    /// One pod was observed.
     fn pod_relist(&self, took: Duration);
     fn pod_status(&self, seen: &PodStatusUpdate<'_>);
-    /// The API server has taken a status, so long after it was to be told.
+    /// The API server has accepted a status, `took` after it was due to be reported.
     fn status_synced(&self, took: Duration);
     fn plan_started(&self, pod: &PodUid);
-    /// `ending`: of a pod that is going.
+    /// `ending`: the pod is terminating.
     fn plan_ended(&self, pod: &PodUid, ending: bool, took: Duration);
-    /// A volume was set up, or could not be.
+    /// A volume was set up, or its set-up failed.
     fn volume_set_up(&self, plugin: &str, ok: bool, took: Duration);
     /// An attempt at a probe ended.
     fn probe(&self, of: &ProbeIdentity<'_>, outcome: &ProbeOutcome, took: Duration);
-    /// A hook that sleeps was not let sleep to its end.
+    /// A sleep hook was interrupted before its end.
     fn record_sleep_cut_short(&self);
-    /// Leftovers were looked for: of so many pods that nobody wants volumes were to be cleaned up, and so many times that
-    /// failed.
+    /// A sweep ended: `pods` orphaned pods had volumes to clean up, `failed` of the clean-ups failed.
     fn record_sweep(&self, pods: usize, failed: usize);
-    /// The pod is gone: nothing more is to be told of it.
+    /// The pod is forgotten, and so are its metrics.
     fn forget(&self, pod: &PodUid);
 }
 
@@ -69,10 +68,10 @@ pub struct ApiRequest<'a> {
     pub method: &'a str,
     /// `None`: there was no answer.
     pub code: Option<u16>,
-    /// Until the head of the answer.
+    /// Time until the response headers.
     pub took: Duration,
     pub sent_bytes: u64,
-    /// Where the server told before sending.
+    /// The Content-Length of the response, if it has one.
     pub received_bytes: Option<u64>,
 }
 

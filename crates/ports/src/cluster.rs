@@ -1,7 +1,7 @@
-//! The Kubernetes API, as far as a node needs it: one small trait per role.
+//! The Kubernetes API as a node needs it: one small trait per role.
 //!
-//! Every call has its deadline inside and makes no retries of its own: whoever calls decides about those. Watches
-//! reconnect by themselves, with a back-off, and resume where they were.
+//! Every call has its own deadline and does not retry; the caller decides about retries. Watches reconnect by
+//! themselves, with a back-off, and resume where they were.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use serde_json::Value;
 
 use crate::{ApiError, Disposition};
 
-/// Which pod object is meant. A call with a UID fails with `Conflict` when another pod has the name by now.
+/// Identifies a pod object. A call with a UID fails with `Conflict` if another pod has the name by now.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PodRef {
     pub namespace: String,
@@ -38,15 +38,15 @@ pub trait PodApi: Send + Sync {
     /// Strategic merge patch of the status sub-resource.
     async fn patch_status(&self, pod: &PodRef, patch: &Value) -> Result<Arc<Pod>, ApiError>;
     async fn create(&self, pod: &Pod) -> Result<Arc<Pod>, ApiError>;
-    /// With a grace of zero: now.
+    /// Deletes the object with a grace period of zero.
     async fn delete(&self, pod: &PodRef) -> Result<(), ApiError>;
 }
 
-/// What a watch of one object shows.
+/// An item of the watch of one object.
 #[derive(Clone, Debug)]
 pub enum ObservedObject<T> {
     Present(Arc<T>),
-    /// It is not there (any more).
+    /// The object does not exist (any more).
     Absent,
 }
 
@@ -64,7 +64,7 @@ pub trait NodeApi: Send + Sync {
         patch: &Value,
         patience: Duration,
     ) -> Result<Arc<Node>, ApiError>;
-    /// Every change of it, the present state first. Never ends.
+    /// The present state first, then every change. Never ends.
     fn watch(&self, name: &str) -> BoxStream<'static, ObservedObject<Node>>;
 }
 
@@ -95,14 +95,14 @@ pub trait EventApi: Send + Sync {
     async fn patch(&self, namespace: &str, name: &str, patch: &Value) -> Result<Event, ApiError>;
 }
 
-/// ConfigMaps, Secrets and the like, one by one: a node may read only what its pods name.
+/// Watches ConfigMaps and Secrets one by one: a node may read only those that its pods refer to.
 pub trait ObjectApi: Send + Sync {
-    /// Its state now and after every change, until the stream is dropped. `Denied` and `Unreachable` are told too,
+    /// The state now and after every change, until the stream is dropped. `Denied` and `Unreachable` are items too,
     /// once each time they begin.
     fn watch(&self, key: &ObjectKey) -> BoxStream<'static, ObjectState>;
 }
 
-/// Claims, persistent volumes and attachments: a node may ask for those that its pods use, and not watch them.
+/// Claims, persistent volumes and attachments: a node may read those that its pods use, but not watch them.
 #[async_trait]
 pub trait StorageApi: Send + Sync {
     async fn read(&self, key: &StorageKey) -> Result<StorageObject, ApiError>;
@@ -116,11 +116,11 @@ pub trait StorageApi: Send + Sync {
 
 /// Sets of objects that every node reads as a whole. Each item is the complete set.
 pub trait SharedObjects: Send + Sync {
-    /// Those with a cluster IP.
+    /// Services with a cluster IP.
     fn services(&self) -> BoxStream<'static, Vec<Arc<Service>>>;
     fn runtime_classes(&self) -> BoxStream<'static, Vec<Arc<RuntimeClass>>>;
     fn csi_drivers(&self) -> BoxStream<'static, Vec<Arc<CSIDriver>>>;
-    /// Nothing is told while the cluster does not serve them.
+    /// There is no item while the API server does not serve them.
     fn trust_bundles(&self) -> BoxStream<'static, Vec<Arc<ClusterTrustBundle>>>;
 }
 
@@ -139,12 +139,12 @@ impl std::fmt::Debug for IssuedToken {
 /// Tokens of service accounts.
 #[async_trait]
 pub trait TokenApi: Send + Sync {
-    /// What credential plugins are told of a ServiceAccount.
+    /// The facts about a ServiceAccount that credential plugins get.
     async fn service_account(&self, namespace: &str, name: &str) -> Result<ServiceAccountFacts, ApiError>;
     async fn request(&self, wanted: &PodTokenRequest) -> Result<IssuedToken, ApiError>;
 }
 
-/// Why no certificate could be asked for.
+/// Why no certificate could be requested.
 #[derive(thiserror::Error, Clone, Debug, PartialEq)]
 pub enum CertificateRequestError {
     #[error("a key of type {key_type:?} could not be made: {message}")]
@@ -166,10 +166,10 @@ impl CertificateRequestError {
     }
 }
 
-/// Requests for certificates of pods. A node may make them for its own pods, and see its own.
+/// PodCertificateRequests. A node may create them for its own pods, and read its own.
 #[async_trait]
 pub trait CertificateApi: Send + Sync {
-    /// Makes a key, and a request for it. The key is nowhere but in the answer.
+    /// Makes a key and creates a request for it. Only the result contains the key.
     async fn request(
         &self,
         wanted: &CertificateWanted,
@@ -178,7 +178,7 @@ pub trait CertificateApi: Send + Sync {
     fn requests(&self, node: &str) -> BoxStream<'static, Vec<Arc<PodCertificateRequest>>>;
 }
 
-/// Who somebody is, as the API server says.
+/// An authenticated user, from a TokenReview.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct UserInfo {
     pub name: String,
@@ -187,7 +187,7 @@ pub struct UserInfo {
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-/// What somebody wants to do with this node's own API.
+/// A request to this node's own API that has to be authorized.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeAccess {
     pub who: UserInfo,
@@ -205,20 +205,20 @@ pub enum AccessDecision {
     Denied(String),
 }
 
-/// Asks the API server about those who ask us.
+/// TokenReview and SubjectAccessReview for requests to this node's own API.
 #[async_trait]
 pub trait AccessReviews: Send + Sync {
-    /// `None`: nobody knows this token.
+    /// `None`: the token is not valid.
     async fn review_token(&self, token: &str) -> Result<Option<UserInfo>, ApiError>;
     async fn review_access(&self, wanted: &NodeAccess) -> Result<AccessDecision, ApiError>;
 }
 
-/// How the watches of all these objects are doing.
+/// State of each watch.
 pub trait WatchReports: Send + Sync {
     fn watches(&self) -> Vec<WatchReport>;
 }
 
-/// Everything a node of a cluster stands on.
+/// All API ports of a node in a cluster.
 #[derive(Clone)]
 pub struct ClusterPorts {
     pub pods: Arc<dyn PodApi>,

@@ -1,4 +1,4 @@
-//! Sockets of plugins, the storage drivers behind them, and what is on disk of their volumes.
+//! Plugin sockets, calls to CSI drivers, and the records and directories of their volumes on disk.
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
@@ -12,7 +12,7 @@ pub use model::csi::CsiVolumeOnDisk;
 
 use crate::{Disposition, FilesError};
 
-/// A call to a plugin that did not succeed, in the words that users know from upstream.
+/// A call to a plugin that failed, with upstream's message.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
 pub enum CsiError {
     #[error("driver name {driver} not found in the list of registered CSI drivers")]
@@ -32,22 +32,22 @@ impl CsiError {
         }
     }
 
-    /// The driver has said that it did not do it, and is not at it any more.
+    /// The driver has failed for certain and is not working on it any more.
     pub fn is_final(&self) -> bool {
         matches!(self, CsiError::Rpc { code, .. } if is_final(code))
     }
 
-    /// It can't be done, now or later.
+    /// The request can't succeed, now or later.
     pub fn is_infeasible(&self) -> bool {
         matches!(self, CsiError::Rpc { code: "InvalidArgument" | "OutOfRange" | "NotFound", .. })
     }
 
-    /// The driver does not do it while the volume is in use.
+    /// The request can't succeed while the volume is in use.
     pub fn is_in_use(&self) -> bool {
         matches!(self, CsiError::Rpc { code: "FailedPrecondition", .. })
     }
 
-    /// The driver has not answered, and may yet.
+    /// The call timed out, so the driver may still be working.
     pub fn is_late(&self) -> bool {
         matches!(self, CsiError::Rpc { code: "DeadlineExceeded", .. })
     }
@@ -57,14 +57,14 @@ impl CsiError {
     }
 }
 
-/// With the others the driver may still be at work.
+/// With the other codes the driver may still be working.
 fn is_final(code: &str) -> bool {
     !matches!(code, "Canceled" | "DeadlineExceeded" | "Unavailable" | "ResourceExhausted" | "Aborted")
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PluginSocketEvent {
-    /// A socket appeared, or was made anew.
+    /// A socket appeared or was recreated.
     Added {
         path: String,
     },
@@ -73,20 +73,20 @@ pub enum PluginSocketEvent {
     },
 }
 
-/// Where plugins make themselves known.
+/// Discovery and registration of plugins.
 #[async_trait]
 pub trait PluginSockets: Send + Sync {
-    /// Those that are there first, then every change. Never ends.
+    /// The existing sockets first, then every change. Never ends.
     fn watch(&self) -> BoxStream<'static, PluginSocketEvent>;
     async fn get_info(&self, socket: &str) -> Result<PluginInfo, CsiError>;
-    /// `trouble`: why it is not registered. `None`: it is.
+    /// `trouble`: why the plugin is not registered. `None`: it is registered.
     async fn notify_registration_status(&self, socket: &str, trouble: Option<&str>) -> Result<(), CsiError>;
 }
 
-/// Storage drivers by their names. Every call has its deadline inside and is not repeated.
+/// Calls to CSI drivers by name. Every call has its own deadline and is not retried.
 #[async_trait]
 pub trait CsiDrivers: Send + Sync {
-    /// Where a driver is from now on; with `None` it is nowhere.
+    /// Sets the socket of a driver; `None` removes the driver.
     fn set_endpoint(&self, driver: &str, endpoint: Option<&str>);
     async fn node_get_info(&self, driver: &str) -> Result<DriverNodeInfo, CsiError>;
     async fn node_get_capabilities(&self, driver: &str) -> Result<NodeServiceCapabilities, CsiError>;
@@ -94,9 +94,9 @@ pub trait CsiDrivers: Send + Sync {
     async fn node_publish_volume(&self, driver: &str, call: &NodePublishCall) -> Result<(), CsiError>;
     async fn node_unpublish_volume(&self, driver: &str, handle: &str, target: &str) -> Result<(), CsiError>;
     async fn node_unstage_volume(&self, driver: &str, handle: &str, staging: &str) -> Result<(), CsiError>;
-    /// Makes it as large as what is behind it.
+    /// NodeExpandVolume: grows the volume to the requested size.
     async fn node_expand_volume(&self, driver: &str, call: &NodeExpandCall) -> Result<(), CsiError>;
-    /// How full it is, and how well. `path`: where it is published.
+    /// NodeGetVolumeStats: usage and condition of a published volume. `path` is its target path.
     async fn node_get_volume_stats(
         &self,
         driver: &str,
@@ -105,24 +105,27 @@ pub trait CsiDrivers: Send + Sync {
     ) -> Result<NodeVolumeStats, CsiError>;
 }
 
-/// Records and directories of volumes of drivers. What is mounted there may not answer: then the call fails after a while
-/// ([`FilesError::Hangs`]), what it has begun may still be at work, and what comes after it on the same volume waits.
+/// Records and directories of CSI volumes. A filesystem that is mounted there may not respond. Then the call fails with
+/// [`FilesError::Hung`] after a while, the operation that it started may still be running, and the next operation on
+/// the same volume waits for its end.
 #[async_trait]
 pub trait CsiFiles: Send + Sync {
     async fn make_dir(&self, path: &str) -> Result<(), FilesError>;
-    /// On disk for good when it returns. Makes its directory.
+    /// Writes a record durably, and creates its directory.
     async fn write_record(&self, path: &str, record: &VolumeRecord) -> Result<(), FilesError>;
-    /// Everything that is staged or published, of all pods.
+    /// All staged or published volumes, of all pods.
     async fn list_volumes(&self) -> Result<Vec<CsiVolumeOnDisk>, FilesError>;
-    /// Of one pod.
+    /// The volumes of one pod.
     async fn list_pod_volumes(&self, uid: &PodUid) -> Result<Vec<CsiVolumeOnDisk>, FilesError>;
-    /// Returns when nothing that was begun for the volume at this place is at work any more.
+    /// Waits until no file operation is running for the volume mounted at `place`.
     async fn wait_until_idle(&self, place: &str) -> Result<(), FilesError>;
-    /// The place, then its record, then their directories. Nothing of it while something is mounted there or in it.
+    /// Removes the mount directory, then the record, then their parent directories. Fails if something is mounted
+    /// there.
     async fn remove(&self, place: &str, record: Option<&str>) -> Result<(), FilesError>;
-    /// Makes all files of a volume this group's. Whoever drops this ends it, at its next step (see `at_rest`).
+    /// Sets the group of all files of a volume. Dropping the future ends the walk at its next step (see
+    /// [`CsiFiles::wait_until_idle`]).
     async fn apply_fs_group(&self, path: &str, group: i64, on_root_mismatch: bool) -> Result<(), FilesError>;
-    /// `link` leads to `device`.
+    /// Creates `link` to `device`.
     async fn link_device(&self, device: &str, link: &str) -> Result<(), FilesError>;
     async fn unlink_device(&self, link: &str) -> Result<(), FilesError>;
 }

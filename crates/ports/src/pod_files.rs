@@ -24,10 +24,11 @@ pub enum FilesError {
     /// A volume could not be mounted; the message is the whole text behind the stage's name.
     #[error("{message}")]
     Mount { stage: MountStage, message: String },
-    /// Something is still mounted there: deleting would reach into somebody's data.
+    /// Something is still mounted there: removal would delete data of that mount.
     #[error("{path} is a mount point, not removing it")]
     Mounted { path: String },
-    /// It may end yet, or never: a server does not answer, or a disk. Nothing else is done there until it has.
+    /// The operation is still running and may never end, because a server or a disk does not respond. Nothing else is
+    /// done there until it has ended.
     #[error("{what} made no progress for {}s: a mounted filesystem may not be responding", stall_timeout.as_secs())]
     Hung { what: String, stall_timeout: std::time::Duration },
     #[error("internal error: {what} panicked")]
@@ -48,7 +49,7 @@ impl FilesError {
             FilesError::Refused { .. } => Disposition::Refused,
         }
     }
-    /// How far the set-up of a volume came.
+    /// The stage at which the set-up of a volume failed.
     pub fn stage(&self) -> MountStage {
         match self {
             FilesError::Mount { stage, .. } => *stage,

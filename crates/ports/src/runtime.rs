@@ -213,23 +213,23 @@ pub struct StreamFlags {
     pub tty: bool,
 }
 
-/// Something changed in the runtime. Only ever a reason to look, never a state.
+/// Something changed in the runtime. A hint is only a reason to observe and contains no state.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Hint {
     /// This pod changed.
     Pod(PodUid),
-    /// This container or sandbox id changed; whose it is must be looked up.
+    /// This container or sandbox changed; its pod must be looked up.
     ContainerOrSandbox(String),
-    /// An image came or changed: who waits for one should look again.
+    /// An image was added or changed: pods that wait for one should inspect it again.
     Images,
-    /// Events may have been lost (the stream broke, or was re-made): look at everything.
+    /// Events may have been lost (the stream broke or was reopened): observe everything.
     Everything,
 }
 
 pub type HintStream = BoxStream<'static, Hint>;
 
-/// The runtime's own notifications. The stream reconnects by itself, with a back-off, and says [`Hint::Everything`]
-/// whenever it could have missed something, and when the runtime goes away: whoever looks then finds out.
+/// The runtime's own notifications. The stream reconnects by itself, with a back-off, and sends [`Hint::Everything`]
+/// whenever it could have missed something, and when the connection to the runtime is lost.
 pub trait RuntimeEvents: Send + Sync {
     fn hints(&self) -> HintStream;
 }

@@ -1,12 +1,12 @@
-//! Traces: which work of ours, of the API server and of the runtime belongs together.
+//! Traces connect work of the agent, the API server and the runtime.
 //!
 //! ```text
 //!   HTTP request (traceparent) ─> span ─> CRI call: span, traceparent ─> runtime
 //!   plan of a pod ─> span ──────────────────┘
 //! ```
 //!
-//! [`Tracing`] is what work is put under. Without a [`Tracer`] it is an empty handle: nothing is measured, made or
-//! allocated. Which span work belongs to goes with its task, so calls deep below need no argument for it.
+//! [`Tracing`] runs work in spans. Without a [`Tracer`] it is an empty handle: nothing is measured or allocated. The
+//! current span is task-local, so nested calls need no argument for it.
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use model::Wall;
 
-/// The place of work in a trace. Work that is not sampled has one as well, so that what it causes isn't either.
+/// Trace and span id of the current work. Unsampled work has one too, so that its children are not sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceContext {
     pub trace: u128,
@@ -23,7 +23,7 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// As the header `traceparent` says it (W3C Trace Context, version 00).
+    /// The header `traceparent` (W3C Trace Context, version 00).
     pub fn traceparent(&self) -> String {
         format!("00-{:032x}-{:016x}-{:02x}", self.trace, self.span, u8::from(self.sampled))
     }
@@ -50,13 +50,13 @@ impl TraceContext {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpanKind {
     Internal,
-    /// Work for somebody who asked.
+    /// Handling of a request.
     Server,
-    /// Waiting for somebody who was asked.
+    /// Waiting for the answer to a request.
     Client,
 }
 
-/// What work is called.
+/// Name, kind and attributes of a span.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
     pub name: Cow<'static, str>,
@@ -64,7 +64,7 @@ pub struct Span {
     pub attributes: Vec<(&'static str, String)>,
 }
 
-/// Work that was done.
+/// A span that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FinishedSpan {
     pub span: Span,
@@ -75,11 +75,11 @@ pub struct FinishedSpan {
     pub error: Option<String>,
 }
 
-/// Numbers work, chooses what is sampled, and takes what was.
+/// Creates span ids, makes the sampling decision and receives finished spans.
 pub trait Tracer: Send + Sync {
-    /// A new place, in the trace of its parent where there is one.
+    /// A new span, in the trace of its parent if it has one.
     fn begin(&self, parent: Option<TraceContext>) -> TraceContext;
-    /// Must not wait: it is called in the middle of work.
+    /// Must not block: it is called in the middle of work.
     fn finish(&self, span: FinishedSpan);
     fn now(&self) -> Wall;
 }
@@ -88,7 +88,7 @@ tokio::task_local! {
     static CURRENT: TraceContext;
 }
 
-/// Where work is put under spans. Cheap to clone.
+/// Runs work in spans. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Tracing(Option<Arc<dyn Tracer>>);
 
@@ -107,13 +107,13 @@ impl Tracing {
         self.0.is_some()
     }
 
-    /// The place of the work that is going on in this task.
+    /// The current span of this task.
     pub fn current() -> Option<TraceContext> {
         CURRENT.try_get().ok()
     }
 
-    /// Does work under a span, which `span` describes if anybody wants to know. `failed` says what was wrong with the
-    /// result. Work that is given up half-way is told as well.
+    /// Runs work in a span. `span` is called only if the work is sampled. `failed` extracts the error from the result.
+    /// Work that is dropped half-way is recorded as well.
     pub async fn in_span<T>(
         &self,
         span: impl FnOnce() -> Span,
@@ -123,7 +123,7 @@ impl Tracing {
         self.in_span_of(Self::current(), span, work, failed).await
     }
 
-    /// The same, for work that somebody else may have caused.
+    /// Like `in_span`, with a given parent.
     pub async fn in_span_of<T>(
         &self,
         parent: Option<TraceContext>,

@@ -10,10 +10,10 @@
 //!          both sources refused: wait 1 s .. 30 s
 //! ```
 //!
-//! **CRI `GetContainerEvents`** names the pod, and is sent after the runtime has written the new state down: who
-//! looks at once sees it. containerd 1.6 does not have it. containerd 1.7 has one queue for all subscribers, and a
-//! subscriber that has gone takes one more event along: after a restart of ours the first event would be lost.
-//! From 2.0 on each subscriber gets every event.
+//! **CRI `GetContainerEvents`** names the pod, and is sent after the runtime has stored the new state, so a list that
+//! follows shows it. containerd 1.6 does not have it. containerd 1.7 has one queue for all subscribers, and a
+//! subscriber that has gone takes one more event along: after a restart of ours the first event would be lost. From 2.0
+//! on each subscriber gets every event.
 //!
 //! **containerd's own events**, on the same socket, reach every subscriber in every version. They come early: its
 //! CRI part shows an exit 20 to 300 ms after the event (measured with 1.6 and 1.7), so each is held until the
@@ -38,19 +38,19 @@ use crate::endpoint::{EndpointError, MAX_MESSAGE, Socket};
 use crate::pb;
 use crate::pb::runtime_service_client::RuntimeServiceClient;
 
-/// A runtime that takes longer than this for its version is not one to wait for.
+/// Deadline of the Version call.
 const VERSION_DEADLINE: Duration = Duration::from_secs(10);
 const FIRST_DELAY: Duration = Duration::from_millis(100);
-/// Connecting to a socket that nobody listens on costs next to nothing, and a pod may be waiting for us.
+/// Connecting to a socket without a listener is cheap, and pods may be waiting, so the delay is short.
 const LONGEST_DELAY_WHEN_AWAY: Duration = Duration::from_secs(1);
 const SHORTEST_DELAY_WHEN_REFUSED: Duration = Duration::from_secs(1);
 const LONGEST_DELAY_WHEN_REFUSED: Duration = Duration::from_secs(30);
-/// Longer than containerd was seen to take from an event of its own to showing it.
+/// Longer than the measured time from a containerd event until CRI shows the change.
 const SHOWN_AFTER: Duration = Duration::from_secs(1);
-/// A subscription that held this long was a good one, even when nothing happened.
+/// A subscription that lasted this long counts as good, even without events.
 const GOOD_AFTER: Duration = Duration::from_secs(10);
 
-/// Hints from the runtime at one socket. Each stream has a connection of its own.
+/// Hints from the runtime at one socket. Each stream has its own connection.
 #[derive(Clone, Debug)]
 pub struct RuntimeHints {
     socket: Socket,
@@ -81,7 +81,7 @@ enum HintSource {
 
 type Hints = BoxStream<'static, Result<Hint, Status>>;
 
-/// A source that is being listened to.
+/// An active event stream.
 struct Subscription {
     source: HintSource,
     hints: Hints,
@@ -92,16 +92,16 @@ struct Subscription {
 /// Why there is no subscription.
 #[derive(Debug)]
 enum SubscribeFailure {
-    /// Nobody answers.
+    /// The runtime does not answer.
     Unreachable(Status),
-    /// The runtime answers, and offers no source.
+    /// The runtime answers, but offers no event stream.
     NoEventSource,
 }
 
 struct HintListener {
     socket: Socket,
     subscription: Option<Subscription>,
-    /// Sources that this runtime did not offer, until it is seen to go away.
+    /// Sources that this runtime has refused. Cleared when the connection is lost.
     refused: Vec<HintSource>,
     delay: Duration,
 }
@@ -129,7 +129,8 @@ impl HintListener {
         }
     }
 
-    /// The next hint of the subscription, also the one that its loss is; `None` when there is none, or no longer.
+    /// The next hint. When the subscription is lost, that is a hint as well (`Hint::Everything`). `None` if there is no
+    /// subscription, or if it was refused.
     async fn listen(&mut self) -> Option<Hint> {
         let subscription = self.subscription.as_mut()?;
         match subscription.hints.next().await {
@@ -153,7 +154,8 @@ impl HintListener {
                         self.refused.push(source);
                         None
                     }
-                    // The runtime went away, and nothing else tells that: who looks now finds out.
+                    // The loss of the connection may be the only sign that the runtime went away, so everything is
+                    // observed again.
                     _ => {
                         self.refused.clear();
                         Some(Hint::Everything)
@@ -205,7 +207,7 @@ fn next_delay(delay: Duration) -> Duration {
     (delay * 2).max(FIRST_DELAY)
 }
 
-/// Which source is complete, best first. Only containerd has two.
+/// The sources in order of preference. Only containerd has two.
 fn preference(name: &str, version: &str) -> [HintSource; 2] {
     let digits = version.trim_start_matches('v').split('.').next().unwrap_or_default();
     let is_old = digits.parse::<u32>().is_ok_and(|major| major < 2);
@@ -215,8 +217,8 @@ fn preference(name: &str, version: &str) -> [HintSource; 2] {
     }
 }
 
-/// What containerd told just before it was listened to, it may show only after the first look: nobody would tell of it
-/// again.
+/// An event that containerd sent just before we subscribed may become visible in CRI only after our first list. A
+/// second full hint after one second covers that.
 fn delayed_full_hint(source: HintSource) -> BoxStream<'static, Hint> {
     let look = async {
         tokio::time::sleep(SHOWN_AFTER).await;
@@ -228,7 +230,7 @@ fn delayed_full_hint(source: HintSource) -> BoxStream<'static, Hint> {
     }
 }
 
-/// Ends with the first of the two, which is the one that may end.
+/// Merges both streams; the result ends when `hints` ends.
 fn with_others(hints: Hints, others: BoxStream<'static, Hint>) -> Hints {
     let ended = stream::once(async { None });
     let first = hints.map(Some).chain(ended);
@@ -245,8 +247,8 @@ fn open(source: HintSource, channel: Channel) -> Hints {
     }
 }
 
-/// A server sends nothing before the first event, so a subscription is confirmed by the answer to a question that
-/// was asked after it on the same connection. A refusal that comes later still ends the stream.
+/// A server sends nothing before the first event. So a subscription is confirmed by the answer to a call that was made
+/// after it on the same connection. A later refusal still ends the stream.
 async fn confirm(
     mut hints: Hints,
     question: impl Future<Output = Result<pb::VersionResponse, Status>>,
@@ -271,7 +273,7 @@ async fn ask_version(runtime: &mut RuntimeServiceClient<Channel>) -> Result<pb::
     }
 }
 
-/// Whether the server said that it won't, rather than that it goes away. What the transport says has a source.
+/// Whether the server refused, and did not just go away. A status from the transport has a source.
 fn is_refusal(status: &Status) -> bool {
     std::error::Error::source(status).is_none()
         && !matches!(status.code(), Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded)

@@ -64,7 +64,8 @@ impl From<PredicateFailure> for AdmissionRejection {
     }
 }
 
-/// The first failure is the one that is told. For a critical pod a lack of room is told last, because it could be made.
+/// Reports the first failure. For a critical pod a lack of resources is reported last, because preemption could free
+/// them.
 pub(super) fn check(pod: &PodView, place: &AdmissionInputs<'_>) -> Result<(), AdmissionRejection> {
     let terms = NodeConstraints::of(place);
     let mut failures = resource_failures(pod, place.others, &terms.allocatable);

@@ -1,5 +1,5 @@
-//! What the pods that are here already ask for, in sums that are kept up as pods come and go: letting in one more costs
-//! the same beside five as beside five thousand.
+//! Requests and host ports of the pods on the node. Admission of one pod costs the same however many pods the node has,
+//! because the sums are kept up to date.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,19 +8,19 @@ use model::quantity::{Format, Quantity};
 
 use crate::resources::Amounts;
 
-/// All that counts on the node together.
+/// The requests and host ports of all pods that count for admission.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct RequestedByOthers {
     pods: usize,
     requests: BTreeMap<String, Sum>,
-    /// Protocol and port to the addresses that they are taken at, and by how many pods.
+    /// For each protocol and port: the addresses in use, and the number of pods that use each address.
     ports: BTreeMap<(String, i32), BTreeMap<String, usize>>,
 }
 
 #[derive(Clone, PartialEq, Debug)]
 struct Sum {
     amount: Quantity,
-    /// How many pods it is made of: what nobody asks for is not kept.
+    /// How many pods request this resource. At zero the entry is removed.
     pods: usize,
 }
 
@@ -52,8 +52,8 @@ pub fn host_ports(pod: &PodView) -> BTreeSet<HostPort> {
         .collect()
 }
 
-/// Amounts are compared as 64-bit numbers. Cut to these, no number of pods can make a sum overflow, and what was added
-/// can always be taken off again.
+/// Amounts are compared as 64-bit numbers. With amounts clamped to that range no number of pods can make a sum
+/// overflow, and an amount that was added can always be subtracted again.
 fn countable(amount: Quantity) -> Quantity {
     let (least, most) = (
         Quantity::from_units(i64::MIN, Format::default()),
@@ -81,7 +81,7 @@ impl RequestedByOthers {
         }
     }
 
-    /// What was added with the same words.
+    /// Undoes `add` with the same arguments.
     pub fn subtract(&mut self, requests: &Amounts, ports: &BTreeSet<HostPort>) {
         self.pods = self.pods.saturating_sub(1);
         for (name, amount) in requests.iter() {
@@ -109,12 +109,12 @@ impl RequestedByOthers {
         self.pods
     }
 
-    /// Zero when nobody asks for it.
+    /// The sum of the requests for this resource; zero if no pod requests it.
     pub fn requested(&self, name: &str) -> Quantity {
         self.requests.get(name).map_or(Quantity::ZERO, |sum| sum.amount)
     }
 
-    /// Whether somebody has one of these ports already.
+    /// Whether a pod uses one of these ports already.
     pub fn conflicts_with(&self, wanted: &BTreeSet<HostPort>) -> bool {
         wanted.iter().any(|HostPort { protocol, port, address }| {
             let taken = self.ports.get(&(protocol.clone(), *port));

@@ -1,4 +1,4 @@
-//! Answers of plugins, for as long as they are good.
+//! Caches the answers of credential plugins as long as they are valid.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,13 @@ use super::service_account::PluginServiceAccount;
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum CacheScope {
-    /// With registry and path.
+    /// The image name with registry and path.
     Image(String),
     Registry(String),
     Global,
 }
 
-/// For whom an answer is: the pods of a service account with these annotations, and only who shows the same token where
-/// the plugin wants that.
+/// Part of the cache key: service account, its annotations, and the token hash if the plugin's cacheType is Token.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct CacheAccount {
     account: PullServiceAccount,
@@ -51,7 +50,7 @@ pub struct PluginCache {
 }
 
 impl PluginCache {
-    /// What the plugin would say about an image, if that is known. The narrowest answer wins.
+    /// The cached answer of the plugin for an image. The answer with the narrowest scope wins.
     pub fn lookup(
         &self,
         plugin: &CredentialPlugin,
@@ -71,7 +70,7 @@ impl PluginCache {
         })
     }
 
-    /// Keeps an answer for as long as it says, and drops those that are no longer good.
+    /// Caches an answer for the time that it specifies, and drops expired ones.
     pub fn keep(
         &mut self,
         plugin: &CredentialPlugin,

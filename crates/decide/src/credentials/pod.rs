@@ -1,4 +1,4 @@
-//! Credentials that a pod brings itself: those in its pull secrets.
+//! The pod's own credentials: those in its pull secrets.
 
 use model::cluster::{ObjectContent, ObjectKey, ObjectKind};
 use model::credentials::{DockerConfigForm, PullSecret};
@@ -10,8 +10,8 @@ use super::matching::repository;
 use crate::hash::fnv1a_64;
 use crate::objects::{ObjectCache, ObjectLookup, pull_secrets};
 
-/// What the pod's secrets have for an image, in the order in which it is tried. Secrets that are missing, of another
-/// type or without sense add nothing.
+/// The credentials of the pod's pull secrets that match an image, in the order in which they are tried. Secrets that
+/// are missing, of another type or malformed are skipped.
 pub fn pull_secret_candidates(desk: &ObjectCache, pod: &PodView, image: &str) -> Vec<CredentialCandidate> {
     let mut keyring = Keyring::default();
     for name in pull_secrets(pod) {
@@ -38,12 +38,13 @@ fn config_in(content: &ObjectContent) -> Option<(DockerConfigForm, &[u8])> {
     content.data.get(key).filter(|bytes| !bytes.is_empty()).map(|bytes| (form, bytes.as_slice()))
 }
 
-/// What the pod can show for an image that is there.
+/// The secrets that prove the pod's access to an image that is present.
 pub fn secrets_of_candidates(candidates: &[CredentialCandidate]) -> Vec<PullSecret> {
     candidates.iter().flat_map(|candidate| candidate.as_pull_credentials().kubernetes_secrets).collect()
 }
 
-/// Tells pulls of an image with different credentials apart. Zero: none but the node's.
+/// A hash of the pod's own credentials. Pulls with the same hash are shared; 0 means that only node credentials are
+/// used.
 pub fn credentials_fingerprint(candidates: &[CredentialCandidate]) -> u64 {
     if candidates.is_empty() {
         return 0;

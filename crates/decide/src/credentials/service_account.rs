@@ -1,4 +1,5 @@
-//! Credential plugins that take tokens of service accounts: what they are told, and for how long a token is used.
+//! Service account tokens for credential provider plugins: how a plugin is invoked for a pod, which annotations it
+//! gets, and how long a token is cached.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,14 +12,14 @@ use sha2::{Digest, Sha256};
 use crate::effect::PullingPod;
 use crate::objects::refresh_at;
 
-/// What the API server gives where nothing is asked for.
+/// Lifetime of requested tokens: the API server's default.
 const TOKEN_SECS: i64 = 3600;
 
-/// On whose behalf a plugin is asked. Its debug form does not show the token.
+/// The service account for which a plugin is invoked. The `Debug` form does not show the token.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PluginServiceAccount {
     pub account: PullServiceAccount,
-    /// Those that the plugin's configuration names.
+    /// Service account annotations that the plugin configuration asks for.
     pub annotations: BTreeMap<String, String>,
     pub token: String,
 }
@@ -35,7 +36,7 @@ impl PluginServiceAccount {
     }
 }
 
-/// How a plugin that fits the image is asked on behalf of a pod.
+/// How a plugin that matches the image is invoked for a pod.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PluginInvocation<'a> {
     /// Without a service account.
@@ -49,13 +50,14 @@ pub fn plugin_invocation<'a>(plugin: &'a CredentialPlugin, pod: &PullingPod) -> 
     match &plugin.token {
         None => PluginInvocation::WithoutToken,
         Some(token) if !pod.service_account.is_empty() => PluginInvocation::WithToken(token),
-        // A plugin that merely takes tokens is asked without one for pods that can't have any, as static pods.
+        // A plugin that does not require a token is invoked without one for pods that can't have any, such as static
+        // pods.
         Some(token) if !token.required => PluginInvocation::WithoutToken,
         Some(_) => PluginInvocation::Skip,
     }
 }
 
-/// The annotations that the plugin is told; the name of one that it must have and that is missing otherwise.
+/// The annotations that the plugin gets. Fails with the name of a required annotation that is missing.
 pub fn annotations_for_plugin(
     token: &TokenAttributes,
     account: &ServiceAccountFacts,
@@ -83,7 +85,7 @@ pub fn token_request_of_plugin(
     }
 }
 
-/// Tokens for plugins, until they have to be asked for again.
+/// Cached tokens for plugins, until they have to be requested again.
 #[derive(Clone, Debug, Default)]
 pub struct PluginTokens {
     kept: BTreeMap<PodTokenRequest, (Token, Mono)>,
@@ -94,7 +96,7 @@ impl PluginTokens {
         self.kept.get(wanted).filter(|(_, until)| now < *until).map(|(token, _)| token)
     }
 
-    /// Keeps a token, and drops those that are too old.
+    /// Caches a token, and drops expired ones.
     pub fn keep(&mut self, wanted: &PodTokenRequest, token: &Token, now: Now) {
         self.kept.retain(|_, (_, until)| now.mono < *until);
         let until = refresh_at(wanted, token, now);

@@ -1,13 +1,13 @@
-//! Who may use an image that is on the node already.
+//! Decides whether a pod may use an image that is present on the node.
 
 use model::credentials::{PullCredentials, PullHistory, PullSecret, PullServiceAccount, VerificationPolicy};
 
 use super::matching::without_tag;
 
-/// A record is not made longer than this by pods that merely show the same secret.
+/// Limit for the secrets in a pull record that are added by pods with equal credentials.
 const MOST_SECRETS: usize = 100;
 
-/// What a pod can show. Pods of a node without an API server have nothing.
+/// Credentials of a pod that prove access to an image. Empty without an API server.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PodCredentials {
     pub secrets: Vec<PullSecret>,
@@ -16,9 +16,9 @@ pub struct PodCredentials {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ImageAccess {
-    /// `learnt`: a secret that opens it too, and is not on record yet.
+    /// `new_secret`: a matching secret that is to be added to the image's pull record.
     Allowed { new_secret: Option<PullSecret> },
-    /// The pod has to show that it can pull it.
+    /// The pod has to pull the image to prove that it has access.
     MustPull,
 }
 
@@ -26,7 +26,7 @@ impl ImageAccess {
     const ALLOWED: ImageAccess = ImageAccess::Allowed { new_secret: None };
 }
 
-/// May a pod use the image that its spec names so?
+/// Whether a pod may use the image. `named`: the image name in its spec.
 pub fn image_access(
     policy: &VerificationPolicy,
     named: &str,
@@ -46,14 +46,14 @@ pub fn image_access(
     }
 }
 
-/// Whether service accounts have opened the image before.
+/// Whether the pull record of the image has service accounts.
 pub fn has_recorded_service_accounts(history: &PullHistory, named: &str) -> bool {
     let PullHistory::Pulled(record) = history else { return false };
     let known = record.credential_mapping.get(without_tag(named));
     known.is_some_and(|known| !known.kubernetes_service_accounts.is_empty())
 }
 
-/// The kubelet's word for what a check came to.
+/// The kubelet's metric label for the result of a check.
 pub fn verification_result_label(
     policy: &VerificationPolicy,
     named: &str,

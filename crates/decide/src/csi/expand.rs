@@ -1,12 +1,13 @@
-//! Volumes that grow: what this node has to do about one, and what its claim is told.
+//! Expansion of CSI volumes: what this node has to do, and what it writes to the claim.
 //!
 //! ```text
-//!   made larger behind the claim ──> NodeResizePending ──> NodeResizeInProgress ──> the driver ──> the claim's new size
-//!                                                                                      ├──> failed: a condition, and again
-//!                                                                                      └──> impossible: NodeResizeInfeasible
+//!   PersistentVolume expanded ──> NodeResizePending ──> NodeResizeInProgress ──> driver ──> the claim's new size
+//!                                                                                  ├──> failed: condition, retry
+//!                                                                                  └──> NodeResizeInfeasible
 //! ```
-//! Whatever is written names the version of the claim that it was decided from. A kill at any point leaves the claim at one
-//! of these, and the next agent goes on from there: drivers may be asked to grow a volume again.
+//! A patch that depends on the state of the claim contains the resource version that it was decided from. If the agent
+//! is killed, the claim is in one of these states, and the next agent goes on from there: NodeExpandVolume is
+//! idempotent.
 
 use std::collections::BTreeMap;
 
@@ -24,42 +25,43 @@ const PENDING: &str = "NodeResizePending";
 const IN_PROGRESS: &str = "NodeResizeInProgress";
 const INFEASIBLE: &str = "NodeResizeInfeasible";
 const ERROR: &str = "NodeResizeError";
-/// Conditions that tell of a growth. They go when it is done.
+/// Conditions about an expansion. They are removed when it is done.
 const CONDITIONS: [&str; 4] = ["FileSystemResizePending", "Resizing", "ControllerResizeError", ERROR];
-/// Whoever made the volume larger has done everything.
+/// Set if the controller has done the whole expansion.
 const NOT_REQUIRED: &str = "volume.kubernetes.io/node-expansion-not-required";
 
-/// What is to be done about a claim whose volume is larger than it was.
+/// Whether this node has to call NodeExpandVolume for a claim.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ExpansionNeed {
     Needed(NodeExpansion),
-    /// This node has no part in it, or somebody else has to do his part first, or has given up.
+    /// Nothing to do: expansion is not needed, the controller is not done yet, or the expansion is infeasible.
     Settled(ExpandOutcome),
 }
 
-/// This node's part.
+/// An expansion by this node.
 #[derive(Clone, PartialEq, Debug)]
 pub struct NodeExpansion {
     pub size: Quantity,
-    /// Written before the driver is asked.
+    /// Patch of the claim's status before the driver is called.
     pub in_progress_patch: Option<Value>,
-    /// The claim has its new size already.
+    /// The claim's status shows the new size already.
     pub claim_has_size: bool,
     pub trigger: ExpansionTrigger,
 }
 
-/// Why this node has a part in it.
+/// Why this node has to expand the volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExpansionTrigger {
-    /// Whoever made the volume larger asks for it.
+    /// The controller requested it (NodeResizePending or NodeResizeInProgress).
     Requested,
-    /// Another node was first, and the volume is used on both. Drivers may have no part in that.
+    /// A ReadWriteMany volume that another node has already expanded. Drivers without EXPAND_VOLUME are skipped.
     OtherNodeExpanded,
-    /// An older controller, which does not tell what it has done: neither is it told.
+    /// The controller does not write allocatedResourceStatuses, so this node does not write failures to the claim
+    /// either.
     LegacyController,
 }
 
-/// `behind`: the size of what stands behind the claim.
+/// `behind`: the size of the PersistentVolume.
 pub fn expansion_need(claim: &PersistentVolumeClaim, behind: Quantity) -> ExpansionNeed {
     let status = claim.status.clone().unwrap_or_default();
     let stage = stage_of(&status);
@@ -106,17 +108,17 @@ fn unneeded(size: Quantity) -> ExpandOutcome {
     ExpandOutcome::Unneeded { size: size.to_string() }
 }
 
-/// What follows, once it is known what the driver can do.
+/// The next step, once the capabilities of the driver are known.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ExpansionStep {
     Settled(ExpandOutcome),
-    /// The claim is marked; then the driver is asked.
+    /// Mark the claim as in progress, then call the driver.
     CallDriver,
-    /// The claim is marked; then it is told of this.
+    /// Mark the claim as in progress, then write this failure to it.
     Fail(ExpansionFailure),
 }
 
-/// Why a volume did not grow.
+/// Why a volume was not expanded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ExpansionFailure {
     pub kind: ExpansionFailureKind,
@@ -125,17 +127,17 @@ pub struct ExpansionFailure {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExpansionFailureKind {
-    /// The driver can't make volumes larger.
+    /// The driver does not support node expansion.
     NotSupported,
-    /// It is not there.
+    /// The driver cannot be reached.
     Unreachable,
-    /// It may still be at it.
+    /// The outcome is unknown; the driver may still be working.
     OutcomeUnknown,
-    /// It has not done it, and is not at it any more.
+    /// The driver answered with a final error.
     Final,
-    /// It can't do that, now or later.
+    /// The driver can't expand the volume to this size, now or later.
     Infeasible,
-    /// Not while the volume is in use.
+    /// The driver does not expand the volume while it is in use.
     InUse,
 }
 
@@ -152,12 +154,12 @@ impl From<VolumeCallFailure> for ExpansionFailure {
     }
 }
 
-/// What becomes of a failure.
+/// How a failure is handled.
 #[derive(Clone, PartialEq, Debug)]
 pub struct FailedExpansion {
-    /// Written to the claim.
+    /// Patch of the claim's status.
     pub claim_patch: Option<Value>,
-    /// From now on the driver counts as one that has refused this volume.
+    /// The driver has refused to expand this volume.
     pub refused: bool,
     pub result: Result<ExpandOutcome, String>,
 }
@@ -176,7 +178,7 @@ impl NodeExpansion {
         }
     }
 
-    /// `refused`: the driver has refused this volume before, and not done it since.
+    /// `refused`: the driver has refused to expand this volume before, and has not succeeded since.
     pub fn failed(
         &self,
         claim: &PersistentVolumeClaim,
@@ -211,7 +213,7 @@ impl NodeExpansion {
         }
     }
 
-    /// The patch of the claim's status after its volume has grown. `None`: it has its size already.
+    /// The patch of the claim's status after the expansion. `None`: it shows the size already.
     pub fn grown(&self, claim: &PersistentVolumeClaim) -> Option<Value> {
         (!self.claim_has_size).then(|| grown(claim, self.size))
     }
@@ -222,12 +224,12 @@ fn stage_of(status: &PersistentVolumeClaimStatus) -> Option<&str> {
     stages.get(STORAGE).map(String::as_str).filter(|stage| !stage.is_empty())
 }
 
-/// The size that a claim says to have.
+/// The size in the claim's status.
 pub fn capacity_of(claim: &PersistentVolumeClaim) -> Option<Quantity> {
     quantity(claim.status.as_ref()?.capacity.as_ref())
 }
 
-/// Of storage, in a list of resources.
+/// The amount of storage in a list of resources.
 pub fn quantity(list: Option<&BTreeMap<String, k8s::Quantity>>) -> Option<Quantity> {
     list?.get(STORAGE)?.0.parse().ok()
 }
@@ -241,13 +243,13 @@ fn is_not_required(claim: &PersistentVolumeClaim) -> bool {
     claim.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(NOT_REQUIRED))
 }
 
-/// After a driver has refused for good: somebody asks for another size by now, so this one is not insisted on.
+/// Whether the claim requests another size by now. If the driver refused as well, this size counts as infeasible.
 fn other_size_requested(claim: &PersistentVolumeClaim, size: Quantity) -> bool {
     let wanted = claim.spec.as_ref().and_then(|spec| spec.resources.as_ref());
     quantity(wanted.and_then(|resources| resources.requests.as_ref())).is_some_and(|wanted| wanted != size)
 }
 
-/// The call that makes it larger.
+/// The NodeExpandVolume call.
 pub fn expand_call(
     volume: &CsiVolume,
     can: NodeServiceCapabilities,
@@ -289,9 +291,9 @@ fn grown(claim: &PersistentVolumeClaim, size: Quantity) -> Value {
     json!({ "metadata": { "resourceVersion": claim.metadata.resource_version }, "status": fields })
 }
 
-/// The patch of the claim's status after a driver refused. `None`: it says so already. That it failed is true whatever else
-/// was written meanwhile. That it can't be done is true of the size that was asked for, and names the claim's version:
-/// somebody may ask for another by now.
+/// The patch of the claim's status after a driver refused. `None`: the status shows it already. The error condition is
+/// true whatever else was written meanwhile, so it is patched without a version. `NodeResizeInfeasible` is true only of
+/// the requested size, so that patch names the claim's version: another size may be requested by now.
 fn refusal(claim: &PersistentVolumeClaim, message: &str, impossible: bool, at: Wall) -> Option<Value> {
     let status = claim.status.clone().unwrap_or_default();
     let mut patch = json!({ "status": {} });
@@ -372,7 +374,7 @@ mod tests {
         }
         check(status("1Gi", Some("3Gi"), None), ExpansionNeed::Settled(ExpandOutcome::NotYet));
         check(status("3Gi", Some("3Gi"), None), ExpansionNeed::Settled(unneeded(size("3Gi"))));
-        // What is used on many nodes grows on each of them, unless somebody says that it need not.
+        // A shared volume is expanded on each node, unless the annotation says that it is not required.
         let mut shared = status("3Gi", Some("3Gi"), None);
         shared["spec"] = json!({"accessModes": ["ReadWriteMany"]});
         check(shared.clone(), due("3Gi", true, ExpansionTrigger::OtherNodeExpanded));
@@ -464,7 +466,7 @@ mod tests {
         use ExpansionFailureKind::*;
         let claim_for =
             |wanted: &str| claim(json!({"spec": {"resources": {"requests": {"storage": wanted}}}}));
-        // Who failed how, asked by whom, after a refusal; what the claim is told, whether that counts as one.
+        // Kind of failure, trigger, refused before; the claim's patch, whether this counts as a refusal.
         let check = |kind, part, refused, wanted: &str, expect: (&str, bool)| {
             let failure = ExpansionFailure { kind, message: "no".into() };
             let verdict = due(part).failed(&claim_for(wanted), failure, refused, Wall(0));
@@ -498,7 +500,7 @@ mod tests {
             for kind in [Final, InUse] {
                 check(kind, part, false, "3Gi", ("failed", true));
                 check(kind, part, true, "2Gi", ("failed", true));
-                // Somebody wants another size by now: this one is not insisted on.
+                // Another size is requested by now, so this one counts as infeasible.
                 check(kind, part, true, "3Gi", ("impossible", true));
             }
         }

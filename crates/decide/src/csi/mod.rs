@@ -1,13 +1,13 @@
-//! Volumes of storage drivers (CSI): which calls are made for one, who may register, and what the cluster is told.
+//! CSI volumes: which calls are made for a volume, which drivers may register, and what is published in API objects.
 //!
 //! ```text
 //!   persistent:  attached? ──> stage (once for the node) ──> publish (for each pod) ──> group
-//!   in the pod:                                              publish
-//!   growing:     the claim says so ──> expand ──> the claim is told
-//!   going:       unpublish ──> after the last pod: unstage ──> no longer in use
+//!   inline:                                                  publish
+//!   expansion:   the claim requests it ──> expand ──> patch the claim
+//!   removal:     unpublish ──> after the last pod: unstage ──> no longer in use
 //! ```
-//! Which calls are made is decided from the volume and what its driver can do (`calls`), and when from what else is at work
-//! on it (`volume_operations`). The engine makes the calls.
+//! The calls depend on the volume and the capabilities of its driver (`calls`), their time on other operations on the
+//! volume (`volume_operations`). The engine makes the calls.
 
 mod calls;
 mod expand;
@@ -54,7 +54,8 @@ pub fn inline_handle(uid: &PodUid, volume: &str) -> String {
     format!("csi-{}", hex_digest(&format!("{uid}{volume}")))
 }
 
-/// How often drivers are asked how many volumes the node takes, in seconds. Those who don't say so are asked once.
+/// The interval in seconds at which each driver is asked how many volumes the node can take. Drivers without the field
+/// are asked once.
 pub fn allocatable_update_periods(drivers: &[Arc<CSIDriver>]) -> BTreeMap<String, u64> {
     let period =
         |driver: &Arc<CSIDriver>| Some((driver.metadata.name.clone()?, allocatable_update_period(driver)?));

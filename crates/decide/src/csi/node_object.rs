@@ -1,4 +1,4 @@
-//! What the cluster is told of this node's drivers: the CSINode object, an annotation and labels of the Node.
+//! How this node's drivers are published: the CSINode object, and an annotation and labels of the Node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,10 +8,10 @@ use model::k8s::{
 };
 use serde_json::{Map, Value, json};
 
-/// JSON of the ids that drivers know this node by.
+/// Annotation with the node id of each driver, as JSON.
 pub const NODE_ID: &str = "csi.volume.kubernetes.io/nodeid";
 const MIGRATED: &str = "storage.alpha.kubernetes.io/migrated-plugins";
-/// In-tree plugins whose volumes are left to drivers, sorted.
+/// In-tree plugins that are migrated to CSI, sorted.
 const MIGRATED_PLUGINS: [&str; 7] = [
     "kubernetes.io/aws-ebs",
     "kubernetes.io/azure-disk",
@@ -22,7 +22,7 @@ const MIGRATED_PLUGINS: [&str; 7] = [
     "kubernetes.io/vsphere-volume",
 ];
 
-/// The object of a node that has no driver yet.
+/// The CSINode object of a node without drivers.
 pub fn new_csi_node(node: &Node) -> CSINode {
     let name = node.metadata.name.clone().unwrap_or_default();
     CSINode {
@@ -42,7 +42,7 @@ pub fn new_csi_node(node: &Node) -> CSINode {
     }
 }
 
-/// The patch that makes the annotation of migrated plugins say what this agent does. `None`: it does.
+/// The patch that corrects the annotation of migrated plugins. Returns `None` if the annotation is already right.
 pub fn migrated_plugins_patch(object: &CSINode) -> Option<Value> {
     let annotations = object.metadata.annotations.as_ref();
     let said: BTreeSet<&str> = annotations
@@ -59,7 +59,8 @@ pub fn migrated_plugins_patch(object: &CSINode) -> Option<Value> {
     })
 }
 
-/// One that an earlier node of this name has left is not ours.
+/// Whether the CSINode belongs to this Node. A CSINode object of a deleted node with the same name has another owner
+/// UID.
 pub fn owned_by(object: &CSINode, node: &Node) -> bool {
     let owners = object.metadata.owner_references.iter().flatten();
     let mut nodes = owners.filter(|owner| owner.kind == "Node");
@@ -68,7 +69,7 @@ pub fn owned_by(object: &CSINode, node: &Node) -> bool {
     })
 }
 
-/// The patch that adds a driver or replaces its entry. `None`: it is there as it should be.
+/// The patch that adds a driver or replaces its entry. `None`: the entry is already right.
 pub fn add_driver_patch(object: &CSINode, driver: &str, found: &DriverNodeInfo) -> Option<Value> {
     let keys: BTreeSet<&String> = found.topology.keys().collect();
     let count = i32::try_from(found.max_volumes).unwrap_or(i32::MAX);
@@ -85,13 +86,13 @@ pub fn add_driver_patch(object: &CSINode, driver: &str, found: &DriverNodeInfo) 
     Some(drivers_patch(object, others.chain([entry]).collect()))
 }
 
-/// The patch that takes a driver out. `None`: it is not there.
+/// The patch that removes a driver. `None`: it has no entry.
 pub fn remove_driver_patch(object: &CSINode, driver: &str) -> Option<Value> {
     let others: Vec<_> = object.spec.drivers.iter().filter(|other| other.name != driver).cloned().collect();
     (others.len() != object.spec.drivers.len()).then(|| drivers_patch(object, others))
 }
 
-/// Replaces the list, and only if nobody changed the object in between.
+/// Replaces the list, and fails if the object changed in between.
 fn drivers_patch(object: &CSINode, drivers: Vec<CSINodeDriver>) -> Value {
     let mut drivers: Vec<Value> = drivers.iter().map(|driver| json!(driver)).collect();
     drivers.push(json!({ "$patch": "replace" }));
@@ -101,7 +102,7 @@ fn drivers_patch(object: &CSINode, drivers: Vec<CSINodeDriver>) -> Value {
     })
 }
 
-/// The patch of the Node that tells of a driver (`found`), or that it is gone. `Ok(None)`: nothing to say.
+/// The patch that publishes a driver in the Node (`found`), or removes it. `Ok(None)`: nothing to change.
 pub fn node_patch(
     node: &Node,
     driver: &str,

@@ -1,17 +1,18 @@
-//! Who may register as a driver. The texts go to the plugin, which may show them to its users: they are upstream's.
+//! Validates the registration of CSI drivers. The messages go to the plugin, which may show them to users, so they are
+//! those of upstream.
 
 use std::fmt;
 
 use model::csi::PluginInfo;
 
-/// The kind of plugins that are storage drivers.
+/// The plugin type of CSI drivers.
 pub const CSI_PLUGIN: &str = "CSIPlugin";
-/// Of names of drivers.
+/// Limit for the length of driver names.
 const LONGEST_NAME: usize = 63;
-/// Beside the directories of drivers there is one of ours.
+/// The agent's own directory next to those of the drivers.
 const RESERVED: &str = "volumeDevices";
 
-/// A version of the interface.
+/// A version of the CSI interface.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Version {
     major: u64,
@@ -26,7 +27,7 @@ impl fmt::Display for Version {
 }
 
 impl Version {
-    /// `1`, `1.2`, `v1.2.3`; what follows a `-` or `+` is of no meaning here.
+    /// Parses `1`, `1.2`, `v1.2.3`; anything after a `-` or `+` is ignored.
     fn parse(text: &str) -> Option<Self> {
         let plain = text.trim().strip_prefix('v').unwrap_or(text.trim());
         let plain = plain.split(['-', '+']).next().unwrap_or_default();
@@ -38,7 +39,7 @@ impl Version {
     }
 }
 
-/// Whether a driver may register. `registered`: the version of one with the same name that is there.
+/// Whether a driver may register. `registered`: the version of a registered driver with the same name.
 pub fn check_registration(
     info: &PluginInfo,
     endpoint: &str,
@@ -72,7 +73,7 @@ pub fn check_registration(
     }
 }
 
-/// It becomes part of paths.
+/// The driver name is used in paths, so it may not contain `/` or be `..`.
 fn is_driver_name(name: &str) -> bool {
     let inside = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
     name.len() <= LONGEST_NAME

@@ -1,18 +1,18 @@
-//! Whether a volume has to be staged anew because a pod wants it with another SELinux label.
+//! Decides whether a volume has to be staged again because a pod wants it with another SELinux label.
 //!
 //! ```text
-//!   staged with this label, or nothing staged ──> Fits
-//!   staged with another ──> another pod has it ──> Waits, until that pod has let go of it
-//!                       ├─> this pod has it ─────> Fits: it may be running on it
-//!                       └─> nobody has it ───────> Anew
+//!   staged with this label, or not staged ──> Usable
+//!   staged with another label ──> another pod uses it ──> UsedByOtherPod, until that pod has released it
+//!                             ├─> this pod uses it ─────> Usable: its containers may be running
+//!                             └─> no pod uses it ───────> UnstageFirst
 //! ```
 
 use model::PodUid;
 
-/// A record of the volume.
+/// A record of the volume on disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LabelRecord<'a> {
-    /// `None`: of the node, by whom it is staged.
+    /// `None`: the record of the staged (node-wide) mount.
     pub pod: Option<&'a PodUid>,
     pub label: &'a str,
 }
@@ -20,20 +20,20 @@ pub struct LabelRecord<'a> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LabelCheck {
     Usable,
-    /// What is staged has to be unstaged first.
+    /// The volume has to be unstaged first.
     UnstageFirst,
     UsedByOtherPod {
         message: String,
     },
 }
 
-/// Without a look at the records. `staged`: with which label this agent has staged it. One that an earlier agent may have
-/// staged serves a pod without a label as it is.
+/// Quick check without reading the records from disk. `staged`: the label that this agent has staged the volume with. A
+/// mount made by an earlier agent is good enough for a pod that wants no label.
 pub fn labels_may_differ(staged: Option<&str>, wanted: &str) -> bool {
     staged.map_or(!wanted.is_empty(), |label| label != wanted)
 }
 
-/// `records`: all there are of the volume, which `own` wants.
+/// Checks the label of the staged mount for the pod `own`. `records`: all records of the volume.
 pub fn check_staged_label<'a>(
     own: &PodUid,
     wanted: &str,

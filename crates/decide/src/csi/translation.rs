@@ -1,12 +1,12 @@
-//! Volumes of the seven kinds that Kubernetes itself once mounted, as volumes of the CSI drivers that took over.
+//! Translates volumes of the seven migrated in-tree types to CSI volumes.
 //!
 //! ```text
 //!   PersistentVolume with an in-tree source ──> the same one with a CSI source and the driver's topology
 //!   volume of a pod with an in-tree source  ──> a PersistentVolume that nobody has stored
 //! ```
-//! CSINode says that this node leaves these volumes to their drivers (`node_object`), so the scheduler counts them and
-//! the controller attaches them as the drivers'. What comes out must be what the controller makes of the same volume,
-//! or the two would speak of different attachments: `fixtures.json` holds what upstream's library makes of it.
+//! CSINode lists these types as migrated (`node_object`), so the scheduler counts them and the controller attaches them
+//! as CSI volumes. The result must equal the translation of the attach-detach controller, because the name of the
+//! VolumeAttachment is computed from it. `fixtures.json` holds the results of upstream's library.
 
 mod source;
 mod topology;
@@ -37,7 +37,7 @@ const PORTWORX_SECRET: &str = "openstorage.io/auth-secret-name";
 const PORTWORX_SECRET_NAMESPACE: &str = "openstorage.io/auth-secret-namespace";
 const ONE_NODE: &str = "ReadWriteOnce";
 
-/// The persistent volume as its driver's. `None`: it is of no kind that a driver took over.
+/// The persistent volume with a CSI source. `None`: its type is not migrated.
 pub fn translate_volume(volume: &PersistentVolume) -> Option<Result<PersistentVolume, String>> {
     let spec = volume.spec.as_ref()?;
     let mut new = volume.clone();
@@ -57,7 +57,7 @@ pub fn translate_volume(volume: &PersistentVolume) -> Option<Result<PersistentVo
     Some(finished)
 }
 
-/// The driver's source for what stands in the spec. What else changes with it is changed in `new`.
+/// The CSI source for the in-tree source of the spec. Other fields that the translation changes are changed in `new`.
 fn in_tree_source(
     volume: &PersistentVolume,
     spec: &PersistentVolumeSpec,

@@ -1,18 +1,19 @@
-//! Which drivers are registered, and which volumes the node uses: what is attached must not be taken away before.
+//! Registered CSI drivers and the node's volumesInUse. The attach-detach controller detaches a volume only after it has
+//! left that list.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::PodUid;
 use model::csi::VolumeId;
 
-/// One for the whole node.
+/// There is one value for the whole node.
 #[derive(Clone, Debug, Default)]
 pub struct CsiVolumesInUse {
     registered: BTreeSet<String>,
-    /// Volumes that pods are to have, or have.
+    /// Volumes that each pod wants or has.
     wanted: BTreeMap<PodUid, BTreeSet<VolumeId>>,
     reported: Option<Vec<String>>,
-    /// Nothing that a report is made of has changed since the last one.
+    /// True if no input of the report has changed since the last report.
     up_to_date: bool,
 }
 
@@ -21,17 +22,17 @@ impl CsiVolumesInUse {
         self.registered.contains(driver)
     }
 
-    /// The complete set. True if it is another one.
+    /// Replaces the set of registered drivers. Returns whether it changed.
     pub fn set_registered(&mut self, drivers: BTreeSet<String>) -> bool {
         std::mem::replace(&mut self.registered, drivers.clone()) != drivers
     }
 
-    /// Other volumes are on the node than before.
+    /// Called when the set of volumes on the node changed.
     pub fn on_node_changed(&mut self) {
         self.up_to_date = false;
     }
 
-    /// The pod is to have these, and nothing else any more.
+    /// Sets the volumes that the pod wants.
     pub fn set_wanted(&mut self, uid: &PodUid, volumes: BTreeSet<VolumeId>) {
         if self.wanted.get(uid).map_or(volumes.is_empty(), |known| *known == volumes) {
             return;
@@ -44,18 +45,18 @@ impl CsiVolumesInUse {
         }
     }
 
-    /// Which drivers have their volumes attached may have changed.
+    /// Called when attachRequired of a driver may have changed.
     pub fn drivers_changed(&mut self) {
         self.up_to_date = false;
     }
 
-    /// Who is to have any.
+    /// Pods that want any volume.
     pub fn users(&self) -> impl Iterator<Item = &PodUid> {
         self.wanted.keys()
     }
 
-    /// What the Node object has to say, if that is not what it was told last. `on_node`: whoever put them there; `None`:
-    /// nobody has looked yet. `attached`: volumes of this driver are attached by somebody.
+    /// The new volumesInUse, if it differs from the last report. `on_node`: all volumes on the node, of this and
+    /// earlier agents; `None`: not listed yet. `attached`: whether volumes of this driver need attachment.
     pub fn report(
         &mut self,
         on_node: Option<&BTreeSet<VolumeId>>,

@@ -1,4 +1,4 @@
-//! What becomes of an Event: a new object, one more of a known one, one of many alike, or nothing.
+//! Event aggregation, deduplication and spam filter, with the rules of client-go's EventCorrelator.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use super::bucket::TokenBucket;
 use super::lru::LruMap;
 use super::object::event_name;
 
-/// Keys of each kind that are remembered.
+/// How many keys of each kind are remembered.
 const REMEMBERED: usize = 4096;
-/// So many different messages of one reason within the interval are told as one.
+/// From this many different messages of one reason within the interval on, they share one Event.
 const SIMILAR: usize = 10;
 const SIMILAR_WITHIN: Duration = Duration::from_secs(600);
 const COMBINED: &str = "(combined from similar events): ";
-/// Events about one object: a handful at once, then one in five minutes.
+/// Events about one object: a burst, then one per five minutes.
 const SPAM_BURST: u32 = 25;
 const SPAM_REFILL: Duration = Duration::from_secs(300);
 
@@ -25,7 +25,7 @@ const SPAM_REFILL: Duration = Duration::from_secs(300);
 #[derive(Clone, PartialEq, Debug)]
 pub enum EventWrite {
     Create(Box<Event>),
-    /// One more of an Event that was sent before. When that is gone: create `event`.
+    /// Increase the count of an Event that was sent before. If that Event no longer exists, create `event`.
     Patch {
         event: Box<Event>,
         patch: Value,
@@ -53,7 +53,7 @@ struct RepeatCount {
     name: String,
 }
 
-/// Remembers what was sent.
+/// Remembers which Events were sent.
 #[derive(Clone, Debug)]
 pub struct EventCorrelator {
     alike: LruMap<SimilarEvents>,
@@ -68,7 +68,7 @@ impl Default for EventCorrelator {
 }
 
 impl EventCorrelator {
-    /// `None`: too many about this object.
+    /// `None`: the Event is dropped, because there are too many about this object.
     pub fn correlate(&mut self, event: Event, now: Now) -> Option<EventWrite> {
         let (event, key) = self.combine(event, now);
         let send = self.count(event, &key);
@@ -119,7 +119,7 @@ impl EventCorrelator {
     }
 }
 
-/// A flood of warnings drowns warnings only: what is normal is still told.
+/// The type is part of the key, so that a flood of warnings does not suppress normal Events.
 fn spam_key(event: &Event) -> String {
     format!("{}{}", about_key(event), join(&[&event.type_]))
 }
@@ -149,7 +149,7 @@ fn event_key(event: &Event) -> String {
 }
 
 fn join(parts: &[&Option<String>]) -> String {
-    // With a mark between, so that two keys of different parts never look the same.
+    // With a separator, so that keys of different parts are never equal.
     parts.iter().map(|part| format!("{}\u{0}", part.as_deref().unwrap_or_default())).collect()
 }
 

@@ -19,7 +19,7 @@ pub fn event_object(source: &EventSource, about: &EventSubject, event: &ApiEvent
     k8s::Event {
         metadata: ObjectMeta {
             name: Some(event_name(&name, at)),
-            // Nodes have no namespace; what is told of them goes where everybody looks first.
+            // Nodes have no namespace; Events about them go to `default`, as upstream.
             namespace: Some(reference.namespace.clone().unwrap_or_else(|| "default".into())),
             ..ObjectMeta::default()
         },

@@ -1,25 +1,25 @@
-//! A static pod exists without an API server, so it may not need anything that only an API server has.
+//! Refuses static pods that refer to API objects: a static pod must not depend on an API server.
 
 use k8s_openapi::api::core::v1::{
     EnvFromSource, EnvVar, EnvVarSource, LocalObjectReference, Pod, PodSpec, Volume, VolumeProjection,
 };
 
-/// What a static pod may name.
+/// Which objects a static pod may refer to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReferencePolicy {
-    /// Nothing that only an API server has.
+    /// No API objects.
     Deny,
-    /// Everything but what stays refused.
+    /// All API objects except those of [`check_always_refused`].
     Allow,
-    /// What may stand in a file beside it: the node has no cluster.
+    /// Only objects that can be read from manifest files (standalone mode).
     AllowLocal,
 }
 
-/// What a static pod may be on this node.
+/// Which features a static pod may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StaticPodRules {
     pub references: ReferencePolicy,
-    /// `hostUsers: false` goes with `hostNetwork` (the gate `UserNamespacesHostNetworkSupport`).
+    /// `hostUsers: false` is allowed together with `hostNetwork` (the gate `UserNamespacesHostNetworkSupport`).
     pub user_namespace_with_host_network: bool,
 }
 
@@ -37,7 +37,7 @@ pub fn check(pod: &Pod, allowed: ReferencePolicy) -> Result<(), String> {
     }
 }
 
-/// The pod without what files can tell.
+/// The pod without references to objects that can be read from files.
 fn without_local(pod: &Pod) -> Pod {
     let mut pod = pod.clone();
     let Some(spec) = &mut pod.spec else { return pod };
@@ -73,7 +73,7 @@ pub fn check_references(pod: &Pod) -> Result<(), String> {
     }
 }
 
-/// What stays refused even where references are allowed.
+/// Refuses what is not allowed even where references are allowed.
 pub fn check_always_refused(pod: &Pod) -> Result<(), String> {
     let Some(spec) = &pod.spec else { return Ok(()) };
     let mut volumes = spec.volumes.iter().flatten();

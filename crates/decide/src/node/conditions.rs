@@ -1,9 +1,9 @@
-//! The four conditions of a node, and the Events that tell when one of them changes.
+//! The four conditions of a node, and the Events about their changes.
 
 use model::ApiEvent;
 use model::k8s::{NodeCondition, Time};
 
-/// Which resources are short.
+/// The resources that the node is short of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NodePressure {
     pub memory: bool,
@@ -11,7 +11,7 @@ pub struct NodePressure {
     pub pid: bool,
 }
 
-/// The words for one state of a condition.
+/// Reason and message of one state of a condition.
 struct ConditionText {
     reason: &'static str,
     message: &'static str,
@@ -66,7 +66,7 @@ const PID: PressureCondition = PressureCondition {
     },
 };
 
-/// Sets all of them, readiness last. `not_ready`: what is wrong.
+/// Sets all conditions, Ready last. `not_ready`: why the node is not ready.
 pub(super) fn set(
     conditions: &mut Vec<NodeCondition>,
     node: &str,
@@ -88,7 +88,7 @@ pub(super) fn status_event(node: &str, reason: &str) -> ApiEvent {
     ApiEvent::normal(reason, format!("Node {node} status is now: {reason}"))
 }
 
-/// Tells also when the condition is new.
+/// Returns an Event also if the condition is new.
 fn set_pressure(
     conditions: &mut Vec<NodeCondition>,
     kind: &PressureCondition,
@@ -117,7 +117,7 @@ fn set_pressure(
     Some(words.event)
 }
 
-/// Tells only when the condition was there and changed.
+/// Returns an Event only if the condition existed and changed.
 fn set_ready(
     conditions: &mut Vec<NodeCondition>,
     not_ready: Option<String>,

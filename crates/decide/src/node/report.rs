@@ -1,4 +1,4 @@
-//! When the status is sent: at once when it changed, and now and then although it did not.
+//! When the node status is sent: at once if it changed, and periodically if it did not.
 
 use std::time::Duration;
 
@@ -28,8 +28,7 @@ impl StatusReportSchedule {
         self.next_at().is_none_or(|due| now >= due)
     }
 
-    /// After a change, which may have happened on many nodes at once, the next periodic report comes at a time of its
-    /// own.
+    /// After a change the next periodic report is jittered by 50 %, because the change may have hit many nodes at once.
     pub fn record_sent(&mut self, changed: bool, period: Duration, seed: &mut JitterSeed, now: Mono) {
         let spread = if changed || self.last.is_none() { seed.fraction() - 0.5 } else { 0.0 };
         self.wait = period.mul_f64(1.0 + spread);
@@ -37,7 +36,7 @@ impl StatusReportSchedule {
     }
 }
 
-/// Whether anything differs but the times at which conditions were confirmed.
+/// Whether anything but the heartbeat times of the conditions differs.
 pub fn status_changed(before: &Node, after: &Node) -> bool {
     let plain = |node: &Node| {
         let mut status = node.status.clone().unwrap_or_default();
@@ -57,7 +56,7 @@ fn strip_heartbeats(status: &mut NodeStatus) {
     }
 }
 
-/// Whether pods can notice the difference. Heartbeats, images and who wrote what are of no interest to them.
+/// Whether the difference can matter to pods. Heartbeats, images and managedFields don't.
 pub fn changed_for_pods(before: Option<&Node>, after: Option<&Node>) -> bool {
     let plain = |node: &Node| {
         let mut node = node.clone();

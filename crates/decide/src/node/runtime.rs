@@ -1,4 +1,4 @@
-//! What the node's readiness depends on, and the words for what is wrong with it.
+//! The runtime's part of the node's readiness, with upstream's messages.
 
 use std::time::Duration;
 
@@ -7,26 +7,26 @@ use model::{Mono, Now};
 
 use crate::back_off::go_duration;
 
-/// How long a runtime that was fine may be silent before the node is called not ready.
+/// How long a healthy runtime may fail to answer before the node is not ready.
 const RUNTIME_DOWN_AFTER: Duration = Duration::from_secs(30);
-/// Between two looks at a runtime that is fine; it tells by itself when it goes away.
+/// Interval of the status check while the runtime is healthy; a lost event stream triggers one earlier.
 const RUNTIME_CHECK_PERIOD: Duration = Duration::from_secs(35);
 
-/// The runtime as the last look at it showed it.
+/// Last known state of the runtime.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct RuntimeSnapshot {
     pub name: String,
     pub version: String,
-    /// The last answer.
+    /// The last answer of the status check.
     pub status: Option<RuntimeStatus>,
     pub answered_at: Option<Mono>,
-    /// The newest look had no answer.
+    /// The last status check failed.
     pub last_check_failed: bool,
-    /// When everything in it was last read.
+    /// Time of the last complete relist.
     pub relisted_at: Option<Mono>,
 }
 
-/// Errors of the runtime, then of its network; and when the next one comes if nothing changes.
+/// Errors of the runtime, then of its network, and when the next error is due if nothing changes.
 pub(super) fn readiness_errors(
     view: &RuntimeSnapshot,
     threshold: Duration,
@@ -82,7 +82,7 @@ fn fault(condition: Option<&RuntimeCondition>, label: &str) -> Option<String> {
     }
 }
 
-/// One error as it is, several as a list. Each only once.
+/// One error as it is, several as a list without duplicates.
 pub(super) fn aggregate(errors: &[String]) -> Option<String> {
     let mut distinct: Vec<&str> = Vec::new();
     for error in errors {

@@ -1,4 +1,4 @@
-//! Events about the node that are told once, when the agent starts.
+//! Events about the node that are recorded once, when the agent starts.
 
 use model::ApiEvent;
 use model::node::{CgroupVersion, HostFacts, NodeConfig};
@@ -10,7 +10,7 @@ const CGROUP_V1: &str = "cgroup v1 detected. cgroup v1 support is deprecated and
     https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1";
 const SWAPPED_TO_DISK: &str = "The tmpfs noswap option is not supported. Memory-backed volumes (e.g. secrets, \
     emptyDirs, etc.) might be swapped to disk and should no longer be considered secure.";
-/// The first kernel whose tmpfs knows the option.
+/// The first kernel whose tmpfs supports the option.
 const NO_SWAP_SINCE: (u32, u32) = (6, 4);
 
 /// What users of this node should know about it. `swap_on`: the host has swap space in use.

@@ -1,5 +1,5 @@
-//! The status of the Node object, part by part, always in the same order. A part that fails is told, and the others
-//! are set all the same.
+//! The status of the Node object, part by part, always in the same order. If a part fails, that is logged and the other
+//! parts are set all the same.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +16,10 @@ use super::runtime::{self, RuntimeSnapshot};
 use super::{addresses, capacity, is_extended};
 use crate::resources::{Amounts, CPU, EPHEMERAL_STORAGE, HUGE_PAGES_PREFIX, MEMORY};
 
-/// Names of one image that are shown.
+/// How many names of one image are listed.
 const NAMES_PER_IMAGE: usize = 5;
 
-/// What the status is made from.
+/// The inputs of the status.
 pub struct NodeStatusInputs<'a> {
     pub setup: &'a NodeObjectConfig,
     pub facts: &'a HostFacts,
@@ -33,7 +33,8 @@ pub struct NodeStatusInputs<'a> {
     pub volumes_in_use: Option<&'a [String]>,
 }
 
-/// What was told about the node before. Must outlive the object: a new object is not a new node.
+/// Which one-time Events were already sent. Kept when the Node object is deleted and recreated, so that they are not
+/// repeated.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReportedEvents {
     reboot: bool,
@@ -45,11 +46,11 @@ pub struct NodeStatusOutcome {
     pub events: Vec<ApiEvent>,
     /// For the log.
     pub log_messages: Vec<String>,
-    /// When the status will be another one although nothing happens.
+    /// When the status will change by time alone.
     pub changes_at: Option<Mono>,
 }
 
-/// Makes the status what the inputs say.
+/// Sets the status from the inputs.
 pub fn set_status(
     node: &mut Node,
     inputs: &NodeStatusInputs<'_>,
@@ -95,7 +96,7 @@ pub fn set_status(
     outcome
 }
 
-/// The API does not keep empty lists: they would seem changed for ever.
+/// The API server drops empty lists, so they would always look changed.
 fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
     (!list.is_empty()).then_some(list)
 }
@@ -111,7 +112,7 @@ fn reboot(status: &NodeStatus, inputs: &NodeStatusInputs<'_>, told: &mut Reporte
     Some(ApiEvent::warning("Rebooted", message))
 }
 
-/// Resources that others put there stay; huge pages of sizes that are gone do not.
+/// Keeps resources of other writers; removes huge pages of sizes that no longer exist.
 fn set_resources(status: &mut NodeStatus, inputs: &NodeStatusInputs<'_>) {
     let rules = &inputs.setup.capacity;
     let own = capacity::capacity(rules, inputs.facts);
@@ -132,7 +133,7 @@ fn set_resources(status: &mut NodeStatus, inputs: &NodeStatusInputs<'_>) {
     status.allocatable = Some(to_api(&allocatable));
 }
 
-/// Measured by this agent alone.
+/// Resources that only this agent reports.
 fn is_own(name: &str) -> bool {
     name == EPHEMERAL_STORAGE || name.starts_with(HUGE_PAGES_PREFIX)
 }
@@ -162,7 +163,7 @@ fn node_info(inputs: &NodeStatusInputs<'_>) -> NodeSystemInfo {
     }
 }
 
-/// The largest first.
+/// The largest images, the largest first.
 fn shown_images(images: &[Image], most: i32) -> Vec<ContainerImage> {
     let mut sorted: Vec<&Image> = images.iter().collect();
     sorted.sort_by(|a, b| (b.size, &b.id).cmp(&(a.size, &a.id)));
@@ -179,7 +180,7 @@ fn shown_images(images: &[Image], most: i32) -> Vec<ContainerImage> {
 fn set_runtime_features(status: &mut NodeStatus, runtime: &RuntimeSnapshot) {
     let Some(said) = &runtime.status else { return };
     let handler = |handler: &model::cri::RuntimeHandler| NodeRuntimeHandler {
-        // The default one has the empty name, which the API leaves out but keeps.
+        // The default handler has the empty name, which the API omits.
         name: Some(handler.name.clone()).filter(|name| !name.is_empty()),
         features: Some(NodeRuntimeHandlerFeatures {
             recursive_read_only_mounts: Some(handler.recursive_read_only_mounts),
@@ -188,7 +189,7 @@ fn set_runtime_features(status: &mut NodeStatus, runtime: &RuntimeSnapshot) {
     };
     let mut handlers: Vec<_> = said.handlers.iter().collect();
     handlers.sort_by(|a, b| a.name.cmp(&b.name));
-    // A runtime that tells of its handlers tells of its features too; an older one tells neither.
+    // A runtime that reports handlers also reports features. An older runtime reports neither.
     let tells = said.supplemental_groups_policy || !handlers.is_empty();
     status.features =
         tells.then_some(NodeFeatures { supplemental_groups_policy: Some(said.supplemental_groups_policy) });

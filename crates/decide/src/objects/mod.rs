@@ -1,12 +1,15 @@
-//! What the cluster tells about the objects that pods name: config maps, secrets, tokens, certificates, services.
+//! Caches the API objects that pods refer to (config maps, secrets, tokens, certificates, services) and tracks which
+//! pods use each object.
 //!
 //! ```text
-//!   a pod comes ──> claim ──> WatchObject, RequestToken ──> ObjectSeen, TokenIssued ──> exactly its users are woken
-//!   the last one goes ──> release ──> UnwatchObject
+//!   a pod is added ──> set_pod_references ──> WatchObject, RequestToken ──> ObjectObserved, TokenIssued
+//!                                                                              ──> the pods that use it are touched
+//!   its last pod ends ──> release ──> UnwatchObject
 //! ```
-//! An object is watched for as long as a pod uses it. One that says that it never changes is read once.
+//! An object is watched as long as a pod uses it. An immutable one is read once.
 //!
-//! Failures: what can't be read now is as it was; who needs something that was never read waits, and says for what.
+//! Failures: if an object cannot be read, its last known state is used. A pod that needs an object that was never read
+//! waits, and its status names that object.
 
 mod names;
 mod pod_certificates;
@@ -37,7 +40,7 @@ use crate::csi::CsiVolumesInUse;
 use crate::effect::Effect;
 use crate::render::{EnvObjects, ObjectError, ServiceView, Services};
 
-/// One for the whole node.
+/// There is one value for the whole node.
 #[derive(Clone, Debug, Default)]
 pub struct ObjectCache {
     objects: BTreeMap<ObjectKey, Object>,
@@ -47,26 +50,26 @@ pub struct ObjectCache {
     pub csi: CsiVolumesInUse,
     pub trust: TrustBundleCache,
     pub certificates: PodCertificates,
-    /// What pods use beside what their definitions name: what their claims led to.
+    /// Objects that pods use through their claims, in addition to those in their definitions.
     claimed_by_pod: BTreeMap<PodUid, ReferencedObjects>,
     services: Option<Vec<ServiceView>>,
-    /// What files beside the pods tell. `None`: a cluster tells.
+    /// Objects from files, in standalone mode. `None`: objects come from the API server.
     local: Option<BTreeMap<ObjectKey, Arc<ObjectContent>>>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Object {
     users: BTreeSet<PodUid>,
-    /// What it was when it was last read.
+    /// The state when the object was last read.
     state: Option<ObjectState>,
-    /// Why it can't be read now.
+    /// Why the object can't be read now. Empty if it can.
     read_error: String,
     watched: bool,
 }
 
 #[derive(Clone, Debug)]
 struct PodReferences {
-    /// What the names were read from: the same definition names the same.
+    /// The definition that the references were read from, to skip one that is unchanged.
     pod: Arc<Pod>,
     named: ReferencedObjects,
 }
@@ -74,20 +77,20 @@ struct PodReferences {
 /// What is known of an object.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum ObjectLookup<'a> {
-    /// Nothing, yet. `trouble` may say why.
+    /// The object was not read yet. `read_error` may say why.
     NotRead {
         read_error: &'a str,
     },
     Found(&'a Arc<ObjectContent>),
     Absent,
-    /// In the server's words.
+    /// The object may not be read. Holds the server's message.
     Denied(&'a str),
-    /// Nobody asked for it.
+    /// No pod refers to the object.
     NotReferenced,
 }
 
 impl ObjectCache {
-    /// Of a node without a cluster: files beside the pods tell of everything.
+    /// The cache of a node in standalone mode: all objects come from files.
     pub fn standalone() -> Self {
         Self { local: Some(BTreeMap::new()), storage: StorageCache::standalone(), ..Self::default() }
     }
@@ -96,7 +99,7 @@ impl ObjectCache {
         self.local.is_some()
     }
 
-    /// The complete set. Gives those whom a change concerns.
+    /// Replaces the set of local objects. Returns the pods that a change affects.
     pub fn set_local_objects(&mut self, told: &LocalObjects, root_dir: &str) -> BTreeSet<PodUid> {
         let Some(local) = &mut self.local else { return BTreeSet::new() };
         *local = told.contents.iter().cloned().collect();
@@ -111,7 +114,7 @@ impl ObjectCache {
         concerned
     }
 
-    /// A pod uses what its definition names, and nothing else any more.
+    /// Sets the objects that a pod's definition refers to.
     pub fn set_pod_references(&mut self, view: &PodView) -> Vec<Effect> {
         let old = self.by_pod.get(&view.uid);
         if old.is_some_and(|claim| Arc::ptr_eq(&claim.pod, &view.pod)) {
@@ -136,7 +139,7 @@ impl ObjectCache {
         effects
     }
 
-    /// A pod uses these beside what its definition names, and no others.
+    /// Sets the objects that a pod uses through its claims.
     pub fn set_claimed_references(&mut self, uid: &PodUid, new: ReferencedObjects) -> Vec<Effect> {
         let old = self.claimed_by_pod.get(uid).cloned().unwrap_or_default();
         let mut effects = Vec::new();
@@ -177,7 +180,7 @@ impl ObjectCache {
         }
     }
 
-    /// A pod uses nothing any more.
+    /// Releases all objects of a pod.
     pub fn release(&mut self, uid: &PodUid) -> Vec<Effect> {
         let mut effects = self.set_claimed_references(uid, ReferencedObjects::default());
         let Some(claim) = self.by_pod.remove(uid) else { return effects };
@@ -201,7 +204,7 @@ impl ObjectCache {
         }
     }
 
-    /// An object was read. Gives those whom it concerns, if there is any news in it.
+    /// Records the state of an object. Returns the pods that use it if the state changed.
     pub fn record_state(
         &mut self,
         key: &ObjectKey,
@@ -236,7 +239,7 @@ impl ObjectCache {
         }
     }
 
-    /// The complete set. True if it is the first.
+    /// Replaces the set of services. Returns whether it is the first one.
     pub fn set_services(&mut self, services: Vec<ServiceView>) -> bool {
         self.services.replace(services).is_none()
     }
@@ -248,7 +251,7 @@ impl ObjectCache {
         }
     }
 
-    /// The objects that a container's variables are made of. Fails with what it has to wait for.
+    /// The objects that a container's environment variables refer to. Fails with the object that was not read yet.
     pub fn env_objects(&self, namespace: &str, container: &Container) -> Result<EnvObjects, Cause> {
         let mut found = EnvObjects::default();
         for (kind, name) in names::objects_of_env(container) {
@@ -268,7 +271,7 @@ impl ObjectCache {
         Ok(found)
     }
 
-    /// A token was issued, or was not. True if there is news for its pod.
+    /// Records the result of a token request. Returns whether its pod has to be planned again.
     pub fn token_issued(
         &mut self,
         wanted: &PodTokenRequest,
@@ -278,7 +281,7 @@ impl ObjectCache {
         self.tokens.issued(wanted, result, now)
     }
 
-    /// What is watched now, for those who check.
+    /// The objects that are watched now, for checks in tests.
     pub fn watched(&self) -> impl Iterator<Item = &ObjectKey> {
         self.objects.iter().filter(|(_, object)| object.watched).map(|(key, _)| key)
     }
@@ -303,7 +306,7 @@ pub(crate) fn waits_for(key: &ObjectKey, trouble: &str) -> Cause {
     }
 }
 
-/// `binaryData` gives no variables.
+/// The entries of `data`. Those of `binaryData` can't be variables.
 fn texts(content: &ObjectContent) -> BTreeMap<String, String> {
     let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
     let data = content.data.iter().filter(|(key, _)| !content.binary_keys.contains(*key));

@@ -36,11 +36,11 @@ pub const GATE: &str = "PodCertificateRequest";
 const ABANDONED: Duration = Duration::from_secs(600);
 /// So that certificates that were issued together are not refreshed together.
 const JITTER: Duration = Duration::from_secs(300);
-/// When users are told that a refresh takes too long.
+/// When an Event reports that a refresh takes too long.
 const OVERDUE: Duration = Duration::from_secs(600);
 /// Whatever the clocks of node and server say: not a storm of requests.
 const SHORTEST_USE: Duration = Duration::from_secs(60);
-/// Whoever authorizes nodes learns of a pod a little later than its node does, and says no until then.
+/// The node authorizer learns of a pod later than the kubelet, so the first few Forbidden answers are retried.
 const DOUBTED_REFUSALS: u32 = 3;
 
 #[derive(Clone, Debug, Default)]
@@ -67,7 +67,7 @@ struct Entry {
     timer: Option<Mono>,
 }
 
-/// What the signer said for good.
+/// The signer's final answer.
 #[derive(Clone, PartialEq, Debug)]
 struct Refusal {
     /// In upstream's words, which its metric has.
@@ -145,7 +145,7 @@ pub fn needs_certificates(pod: &PodView) -> bool {
 }
 
 impl PodCertificates {
-    /// Somebody needs them. True if nobody did before.
+    /// Marks certificates as needed. Returns whether none were needed before.
     pub fn follow(&mut self) -> bool {
         !std::mem::replace(&mut self.followed, true)
     }
@@ -262,7 +262,7 @@ impl PodCertificates {
         counted
     }
 
-    /// How many sources there are, for those who check.
+    /// How many sources there are, for checks in tests.
     pub fn len(&self) -> usize {
         self.sources.len()
     }
@@ -357,7 +357,7 @@ impl Entry {
         moments.into_iter().min()
     }
 
-    /// Somebody has deleted the request before the watch could show it.
+    /// The request was deleted before the watch could show it.
     fn give_up(&mut self, now: Now) {
         if let Request::Pending(pending) = &self.request
             && !pending.seen
@@ -383,7 +383,7 @@ impl Entry {
         self.retry_at = Some(now.mono.plus(volume_delay(self.failures)));
     }
 
-    /// Users are told once of each certificate.
+    /// Records the Events about a late refresh, once per certificate.
     fn tell_late(&mut self, now: Wall, effects: &mut Vec<Effect>) {
         let Some(issued) = self.issued.as_mut().filter(|_| self.refusal.is_none()) else { return };
         let uid = &self.wanted.pod_uid;
@@ -442,7 +442,7 @@ impl Entry {
         self.retry_at = None;
     }
 
-    /// For good: nothing is asked for this source any more.
+    /// Final: nothing is requested for this source any more.
     fn refused(
         &mut self,
         (state, became): (&'static str, &str),

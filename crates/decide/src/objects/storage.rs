@@ -1,12 +1,13 @@
-//! Claims, persistent volumes and attachments. A node may ask for them and not watch them, so they are asked for when a
-//! pod needs them, and again, ever later, while there is not yet what the pod needs.
+//! Claims, persistent volumes and attachments. A node may read but not watch them, so they are read when a pod needs
+//! them, and again with back-off until they are ready for the pod.
 //!
 //! ```text
-//!   want ──> asked ──> complete: bound, claimed, attached. Not asked again before another pod comes
-//!              ^ └───> missing, not bound, refused, away ──> timer ──┐
-//!              └────────────────────────────────────────────────────┘
+//!   wanted ──> read ──> complete: bound, claimed, attached. Not read again before another pod wants it
+//!               ^ └───> missing, not bound, refused, unreachable ──> timer ──┐
+//!               └────────────────────────────────────────────────────────────┘
 //! ```
-//! A pod never sees a reading that began before it came: what had the name then may be something else now.
+//! A pod is only shown reads that were started after the pod was added. An older read may be of a deleted object with
+//! the same name.
 
 mod local;
 
@@ -23,44 +24,46 @@ use crate::back_off::volume_delay;
 use crate::csi::translation::{is_migrated, translate_inline, translate_volume};
 use crate::effect::{Effect, TimerKey};
 
-/// Nothing tells when a claim is bound. Whoever waits for that should not wait much longer than it takes.
+/// The longest wait between two reads. The node is not notified when a claim is bound, so a pod should not wait much
+/// longer than the binding takes.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
-/// Whoever authorizes nodes learns of a pod a little later than its node does, and says no until then.
+/// The node authorizer learns of a pod later than the kubelet, so the first few Forbidden answers are retried instead
+/// of reported.
 const DOUBTED_REFUSALS: u32 = 3;
 
 #[derive(Clone, Debug, Default)]
 pub struct StorageCache {
     objects: BTreeMap<StorageKey, Entry>,
     wanted: BTreeMap<PodUid, BTreeSet<StorageKey>>,
-    /// Of each claim, the pods that may have it mounted.
+    /// For each claim, the pods that may have it mounted.
     users_by_claim: BTreeMap<StorageKey, BTreeSet<PodUid>>,
-    /// The same by pods.
+    /// The inverse of `users_by_claim`.
     claims_by_user: BTreeMap<PodUid, BTreeSet<StorageKey>>,
     drivers: Option<BTreeMap<String, Arc<CSIDriver>>>,
-    /// Volumes that stand in the definitions of pods and that a driver took over, by pod and name.
+    /// Migrated in-tree volumes from pod definitions, translated to CSI, by pod and name.
     inline: BTreeMap<PodUid, BTreeMap<String, Arc<PersistentVolume>>>,
-    /// What files beside the pods tell. `None`: a cluster tells.
+    /// Objects from files, in standalone mode. `None`: objects come from the API server.
     local: Option<BTreeMap<StorageKey, StorageObject>>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Entry {
-    /// With the number of the reading that is the first to count for it.
+    /// The pods that need the object, each with the number of the first read that counts for it.
     users: BTreeMap<PodUid, u64>,
     state: Option<StorageState>,
-    /// Why it can't be read now.
+    /// Why the object can't be read now. Empty if it can.
     read_error: String,
-    /// How many readings were begun, and which of them was the last that told something.
+    /// How many reads were started, and the number of the last one that succeeded.
     reads_begun: u64,
     last_read: u64,
     read_in_flight: bool,
-    /// Somebody came while it was asked for.
+    /// A pod was added during the read, so another read follows.
     reread: bool,
     attempts: u32,
 }
 
-/// A volume that a driver took over is the driver's from here on. One that can't be translated stays what it is, and
-/// whoever resolves its claim tells why.
+/// Translates a migrated in-tree volume to CSI. A volume that cannot be translated is kept as it is;
+/// `persistent::resolve` reports the error.
 fn translated(state: StorageState) -> StorageState {
     match state {
         StorageState::Present(StorageObject::Volume(volume)) => {
@@ -71,12 +74,12 @@ fn translated(state: StorageState) -> StorageState {
     }
 }
 
-/// What a pod may know of an object.
+/// Why an object can't be shown to a pod.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum StorageLookupError<'a> {
-    /// Nothing, yet. `trouble` may say why.
+    /// The object was not read yet. `read_error` may say why.
     NotRead { read_error: &'a str },
-    /// It is not there, or may not be read: in the server's words.
+    /// The object does not exist or may not be read. Holds the server's message.
     Refused(&'a str),
 }
 
@@ -85,7 +88,7 @@ impl StorageCache {
         Self { local: Some(BTreeMap::new()), ..Self::default() }
     }
 
-    /// The complete set of claims: each has a directory of its own. Gives those whom a change concerns.
+    /// Replaces the set of local claims. Each has its own directory. Returns the pods that a change affects.
     pub(super) fn set_local_objects(
         &mut self,
         claims: &[Arc<PersistentVolumeClaim>],
@@ -104,7 +107,8 @@ impl StorageCache {
         concerned
     }
 
-    /// The pod's own volumes, as far as a driver took them over. Those that can't be translated are left out.
+    /// Translates the migrated in-tree volumes of the pod's definition to CSI. Those that can't be translated are left
+    /// out.
     pub fn translate_inline(&mut self, pod: &PodView) {
         let volumes = pod.spec().volumes.iter().flatten().filter(|volume| is_migrated(volume));
         let translated: BTreeMap<_, _> = volumes
@@ -122,7 +126,7 @@ impl StorageCache {
         self.inline.get(uid)?.get(volume).map(|volume| &**volume)
     }
 
-    /// The pod needs these, and nothing else any more.
+    /// Sets the objects that the pod needs.
     pub fn set_wanted(&mut self, uid: &PodUid, keys: BTreeSet<StorageKey>) -> Vec<Effect> {
         let old = match self.wanted.get(uid) {
             Some(old) if *old == keys => return Vec::new(),
@@ -155,7 +159,7 @@ impl StorageCache {
         effects
     }
 
-    /// The pod needs nothing any more. Gives those who may have waited for that.
+    /// Releases everything of the pod. Returns the pods that may have waited for its claims.
     pub fn release(&mut self, uid: &PodUid) -> (BTreeSet<PodUid>, Vec<Effect>) {
         let effects = self.set_wanted(uid, BTreeSet::new());
         self.inline.remove(uid);
@@ -184,13 +188,13 @@ impl StorageCache {
         waits.then(|| Effect::SetTimer { key: TimerKey::Storage(key.clone()), at: None })
     }
 
-    /// Asks for it now, unless that is being done.
+    /// Reads the object now, unless a read is in flight.
     pub fn read_again(&mut self, key: &StorageKey) -> Option<Effect> {
         let entry = self.objects.get_mut(key)?;
         if entry.read_in_flight { None } else { entry.ask(key) }
     }
 
-    /// One was read, or could not be. Gives those whom it concerns, if there is any news in it.
+    /// Records the result of a read. Returns the pods that a change affects.
     pub fn record_read(
         &mut self,
         key: &StorageKey,
@@ -210,7 +214,7 @@ impl StorageCache {
         (news, effects)
     }
 
-    /// Another try, when what is known of it is not enough.
+    /// Schedules another read if the object is not complete.
     fn ask_later(&mut self, key: &StorageKey, now: Now) -> Option<Effect> {
         let complete = self.is_complete(key);
         let entry = self.objects.get_mut(key)?;
@@ -226,12 +230,12 @@ impl StorageCache {
         Some(Effect::SetTimer { key: TimerKey::Storage(key.clone()), at: Some(at) })
     }
 
-    /// Of a volume whose claim is another one than was read: that claim may be older than the volume.
+    /// The claim of a volume, if the two do not fit together. The known claim may be older than the volume.
     fn other_side(&self, key: &StorageKey) -> Option<StorageKey> {
         self.claim_of(key).filter(|_| !self.is_complete(key))
     }
 
-    /// The claim that a volume says to be of.
+    /// The claim that a volume's claimRef names.
     fn claim_of(&self, key: &StorageKey) -> Option<StorageKey> {
         let StorageObject::Volume(volume) = self.object(key)? else { return None };
         let reference = volume.spec.as_ref()?.claim_ref.as_ref()?;
@@ -241,7 +245,7 @@ impl StorageCache {
         })
     }
 
-    /// Whether nothing more has to become of it before a pod can use it.
+    /// Whether a pod can use the object: the claim is bound, the volume is claimed, or the attachment is attached.
     fn is_complete(&self, key: &StorageKey) -> bool {
         match self.object(key) {
             Some(StorageObject::Claim(claim)) => {
@@ -334,8 +338,8 @@ impl StorageCache {
         }
     }
 
-    /// This one and what belongs to it, as far as they may change under the pods that use them although enough is known
-    /// of them for now: claims and volumes of storage drivers grow.
+    /// The object and its claim, if both are complete. They are read again now and then because a CSI volume may be
+    /// expanded.
     pub fn settled_csi_objects(&self, key: &StorageKey) -> Vec<StorageKey> {
         let keys = [Some(key.clone()), self.claim_of(key)].into_iter().flatten();
         keys.filter(|key| self.is_of_driver(key) && self.is_settled(key)).collect()
@@ -355,13 +359,13 @@ impl StorageCache {
         volume.and_then(|volume| volume.spec.as_ref()).is_some_and(|spec| spec.csi.is_some())
     }
 
-    /// The pod has the claim mounted from now on, or may have.
+    /// Records that the pod may have the claim mounted from now on.
     pub fn add_claim_user(&mut self, uid: &PodUid, claim: StorageKey) {
         self.claims_by_user.entry(uid.clone()).or_default().insert(claim.clone());
         self.users_by_claim.entry(claim).or_default().insert(uid.clone());
     }
 
-    /// As far as it was read.
+    /// False if the claim was not read.
     pub fn is_read_write_once_pod(&self, claim: &StorageKey) -> bool {
         let Some(StorageObject::Claim(claim)) = self.object(claim) else { return false };
         let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_deref());
@@ -372,18 +376,18 @@ impl StorageCache {
         self.users_by_claim.get(claim).is_some_and(|holders| holders.iter().any(|holder| holder != uid))
     }
 
-    /// The complete set.
+    /// Replaces the set of CSIDriver objects.
     pub fn set_drivers(&mut self, drivers: &[Arc<CSIDriver>]) {
         let name = |driver: &Arc<CSIDriver>| driver.metadata.name.clone().unwrap_or_default();
         self.drivers = Some(drivers.iter().map(|driver| (name(driver), driver.clone())).collect());
     }
 
-    /// `None`: they were not read yet.
+    /// `None`: not read yet.
     pub fn drivers(&self) -> Option<&BTreeMap<String, Arc<CSIDriver>>> {
         self.drivers.as_ref()
     }
 
-    /// Who needs anything of it.
+    /// Pods that need any storage object.
     pub fn users(&self) -> impl Iterator<Item = &PodUid> {
         self.wanted.keys()
     }
@@ -403,7 +407,7 @@ impl Entry {
         Some(Effect::ReadStorageObject { key: key.clone() })
     }
 
-    /// Those for whom there is news in it.
+    /// Records the result of a read. Returns the pods that a change affects.
     fn take(&mut self, state: StorageState) -> BTreeSet<PodUid> {
         self.read_in_flight = false;
         let doubted = self.attempts < DOUBTED_REFUSALS;

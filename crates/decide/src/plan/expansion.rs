@@ -1,5 +1,5 @@
-//! Volumes that are larger behind their claims than on this node: their drivers make them larger here too, before the
-//! pod starts or under it.
+//! Expands CSI volumes whose PersistentVolume is larger than the filesystem on this node, before the pod starts or
+//! while it runs.
 
 use model::ApiEvent;
 use model::why::Cause;
@@ -11,13 +11,13 @@ use crate::volumes;
 
 const STEP: &str = "expand volume";
 
-/// What is done about those of a pod that runs.
+/// The expansions for a running pod.
 pub(super) fn online(inputs: &PlanInputs, plan: &mut PodPlan) -> Vec<Action> {
     plan_expansions(inputs, plan, true, |_| true).0
 }
 
-/// What has to be done before the pod starts, after its volumes are set up, and whether that is all. `ready`: it is set
-/// up then.
+/// The expansions before the pod starts, after its volumes are set up, and whether they are all that are needed.
+/// `ready`: the volume is set up by then.
 pub(super) fn before_start(
     inputs: &PlanInputs,
     plan: &mut PodPlan,

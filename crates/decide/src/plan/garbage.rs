@@ -9,7 +9,7 @@ use model::{ContainerId, Now, SandboxId};
 use super::{PlanInputs, PodPlan};
 use crate::effect::{Action, Stage};
 
-/// Removals for this pod, and a wake-up for those that are too young.
+/// The removals for this pod, and a wake-up for containers that are too young.
 pub(super) fn garbage_stages(inputs: &PlanInputs, plan: &mut PodPlan) -> Vec<Stage> {
     if let Some(retry) = inputs.entry.ledger.pod_retry.as_ref().filter(|r| r.at > inputs.now.mono) {
         plan.wake(retry.at);
@@ -21,7 +21,7 @@ pub(super) fn garbage_stages(inputs: &PlanInputs, plan: &mut PodPlan) -> Vec<Sta
     );
     let excess = &inputs.entry.ledger.excess_dead_containers;
     let over = inputs.entry.lifecycle.is_terminated();
-    // While the pod lives, the newest instance tells whether its container is to run (again).
+    // While the pod is active, the newest instance decides whether its container is started again.
     let told = |c: &ObservedContainer| !over && inputs.observed.newest(&c.name).is_some_and(|n| n.id == c.id);
     let more = inputs.observed.containers.iter().filter(|c| {
         excess.contains(&c.id)
@@ -32,7 +32,7 @@ pub(super) fn garbage_stages(inputs: &PlanInputs, plan: &mut PodPlan) -> Vec<Sta
     let mut removals = Vec::new();
     for container in beyond.iter().copied().chain(more) {
         let old_enough = container.created_at.plus(inputs.config.min_container_ttl);
-        // One from the future was made before the clock was set back.
+        // A creation time in the future means that the clock was set back.
         if old_enough <= inputs.now.wall || container.created_at > inputs.now.wall {
             removals.push(remove(container));
         } else {
@@ -44,7 +44,7 @@ pub(super) fn garbage_stages(inputs: &PlanInputs, plan: &mut PodPlan) -> Vec<Sta
     vec![Stage::continue_on_failure(removals), Stage::continue_on_failure(sandboxes)]
 }
 
-/// A negative limit keeps all. Zero keeps one: the newest dead instance is what tells that the container ran.
+/// A negative limit keeps all. Zero keeps one, because only the newest dead instance shows that the container ran.
 fn kept_per_container(limit: i32) -> usize {
     if limit < 0 { usize::MAX } else { limit.max(1) as usize }
 }

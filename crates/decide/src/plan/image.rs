@@ -19,7 +19,7 @@ use crate::sandbox::sandbox_change;
 /// A failed pull is shown as such for this long before it is shown as waiting.
 const SHOW_PULL_ERROR: Duration = Duration::from_secs(1);
 
-/// All of them, at hand.
+/// All images of a container, ready to use.
 #[derive(Clone, Debug)]
 pub(super) struct ContainerImages {
     pub own: ResolvedImage,
@@ -64,12 +64,12 @@ pub(super) fn of_container(
     find_or_request_image(inputs, &wanted, plan)
 }
 
-/// Asks for the images of all volumes that the pod's containers mount, also of those whose turn comes later.
+/// Requests the images of all volumes that the pod's containers mount, including containers that start later.
 pub(super) fn fetch_volumes(inputs: &PlanInputs, plan: &mut PodPlan) {
     let view = &inputs.entry.view;
     for (_, container) in view.all_containers() {
         for wanted in volumes_of(inputs, container) {
-            // Why a container waits is said when it would start.
+            // The reason is noted when the container is about to start.
             let mut aside = PodPlan::default();
             let _ = find_or_request_image(inputs, &wanted, &mut aside);
             aside.notes.retain(|note| matches!(note, PlanNote::NeedImage(_)) && !plan.notes.contains(note));
@@ -95,7 +95,7 @@ fn volumes_of<'a>(inputs: &PlanInputs, container: &'a Container) -> Vec<WantedIm
     volumes.filter_map(wanted).collect()
 }
 
-/// The images behind the volumes that the container mounts; `None` when one is missing.
+/// The images of the volumes that the container mounts; `None` if one is missing.
 pub(super) fn of_volumes(
     inputs: &PlanInputs,
     kind: ContainerKind,
@@ -133,7 +133,7 @@ pub fn pull_sandbox_config(inputs: &PlanInputs) -> Option<SandboxConfig> {
     rendered.ok().map(|rendered| rendered.value)
 }
 
-/// What went wrong with a volume's image keeps the container that mounts it from starting, and is shown there.
+/// A failure of a volume's image is shown as the failure of the container that mounts it.
 fn pass_on_failure(
     inputs: &PlanInputs,
     kind: ContainerKind,

@@ -1,6 +1,7 @@
-//! Which init container (or sidecar) is next, whether the regular containers may run, and what has to be killed first.
+//! Which init container (or sidecar) is next, whether the regular containers may run, and which containers have to be
+//! killed first.
 //!
-//! The list is walked from the last to the first: the last one that ever came to life tells how far the pod is.
+//! The init containers are walked backwards; the last one that was ever started shows how far initialization got.
 
 use model::k8s::Container;
 use model::observed::{ContainerState, ObservedContainer};
@@ -17,7 +18,7 @@ pub(super) struct InitDecision<'a> {
     pub kills: Vec<ContainerKill<'a>>,
     /// The regular containers may run.
     pub initialized: bool,
-    /// One failed and is not to run again: the pod is over.
+    /// An init container failed and is not to run again, so the pod fails.
     pub failed: bool,
 }
 
@@ -80,7 +81,7 @@ fn decide_one_container<'a>(
     let sidecar = is_sidecar(container);
     match newest.state {
         ContainerState::Created => decision.starts.push(container),
-        // Whoever comes after a sidecar may count on it: it has to have started.
+        // Later containers rely on the sidecar, so it has to have started.
         ContainerState::Running if sidecar && !inputs.entry.probes.has_started(&newest.name, &newest.id) => {
             decision.kills.extend(probe_kills::kill_sidecar(inputs, container, newest));
         }

@@ -40,7 +40,7 @@ pub use garbage::{dead_beyond_limits, dead_overall};
 pub use image::pull_sandbox_config;
 pub use sync::RETRY;
 
-/// With it images of handlers with storage of their own are told apart.
+/// With this gate, images are distinguished by the runtime handler whose image storage they are in.
 const IMAGE_HANDLER_GATE: &str = "RuntimeClassInImageCriApi";
 
 /// Everything a plan may depend on.
@@ -49,7 +49,7 @@ pub struct PlanInputs<'a> {
     pub facts: &'a HostFacts,
     pub runtime: &'a RuntimeHealth,
     pub entry: &'a PodEntry,
-    /// A fresh reading.
+    /// A fresh observation.
     pub observed: &'a ObservedPod,
     /// The pod that holds this pod's name, if that is another one.
     pub name_holder: Option<String>,
@@ -113,7 +113,7 @@ pub enum PlanNote {
     /// All containers are about to start over.
     RestartAllBegins,
     NeedImage(ImageNeed),
-    /// An Event that is recorded once for as long as the same thing holds. `key` tells the thing.
+    /// An Event that is recorded once as long as the same condition holds. `key` identifies the condition.
     Announce {
         key: String,
         event: ApiEvent,
@@ -138,7 +138,7 @@ impl PlanInputs<'_> {
         self.placement.as_ref().map_or("", |place| &place.handler)
     }
 
-    /// For whose storage an image is meant. Runtimes are told only with the gate, as KEP-4216 has it.
+    /// The runtime handler whose image storage is used. It is passed to the runtime only with the gate (KEP-4216).
     fn image_handler(&self) -> &str {
         if self.config.feature(IMAGE_HANDLER_GATE) { self.handler() } else { "" }
     }
@@ -160,7 +160,7 @@ pub fn plan_pod(inputs: &PlanInputs) -> PodPlan {
     plan
 }
 
-/// What the runtime lists although it said to have removed it is removed again, but not at every turn.
+/// Delays repeated removals: the runtime has confirmed them, although it still lists the ids.
 fn delay_repeated_removals(inputs: &PlanInputs, plan: &mut PodPlan) {
     if !inputs.entry.observation_guard.has_still_listed() {
         return;

@@ -1,4 +1,4 @@
-//! What has to be there before a sandbox is made: directories, cgroup, volumes.
+//! What must exist before a sandbox is created: directories, cgroup, volumes.
 
 use model::ApiEvent;
 use model::why::Cause;
@@ -7,10 +7,10 @@ use super::{PlanInputs, PlanNote, PodPlan, volumes};
 use crate::cgroups;
 use crate::effect::{Action, Stage};
 
-/// What a sandbox stands on.
+/// The stages that create the prerequisites of a sandbox.
 pub(super) struct SandboxPrerequisites {
     pub stages: Vec<Stage>,
-    /// Whether it is all there after these.
+    /// True if these stages create everything that is missing.
     pub complete: bool,
 }
 

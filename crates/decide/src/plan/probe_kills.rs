@@ -1,4 +1,4 @@
-//! Containers that failed a probe on which their life depends.
+//! Kills containers that failed a startup or liveness probe.
 
 use model::k8s::Container;
 use model::observed::ObservedContainer;
@@ -10,7 +10,7 @@ use super::sync::ContainerKill;
 use crate::probes::probe_of;
 use crate::restart::effective_policy;
 
-/// A regular container that has to go for what a probe said of it.
+/// The kill of a regular container that failed a probe.
 pub(super) fn kill<'a>(
     inputs: &PlanInputs,
     container: &Container,
@@ -18,7 +18,7 @@ pub(super) fn kill<'a>(
 ) -> Option<ContainerKill<'a>> {
     let (kind, grace) = failed(inputs, container, running)?;
     let mut message = format!("Container {} failed {kind} probe", container.name);
-    // Rules look at how a container ended by itself, which this one does not.
+    // Restart rules apply only to containers that exit by themselves.
     let restart = effective_policy(&inputs.entry.view, container) != RestartPolicy::Never;
     if restart {
         message.push_str(", will be restarted");
@@ -27,7 +27,7 @@ pub(super) fn kill<'a>(
     Some(ContainerKill { grace_secs: grace, restart, ..kill })
 }
 
-/// The same for a sidecar, which is always started again.
+/// The kill of a sidecar that failed a probe. It is always started again.
 pub(super) fn kill_sidecar<'a>(
     inputs: &PlanInputs,
     container: &Container,
@@ -38,7 +38,7 @@ pub(super) fn kill_sidecar<'a>(
     Some(ContainerKill { grace_secs: grace, ..ContainerKill::new(running, ContainerKind::Init, message) })
 }
 
-/// Which probe it failed, and the grace that this probe gives.
+/// The probe that failed, and its grace period.
 fn failed(
     inputs: &PlanInputs,
     container: &Container,

@@ -1,5 +1,5 @@
-//! After the last container: volumes and cgroup go. In a plan of its own, and only for a pod that nobody wants any
-//! more, goes everything else of it.
+//! After the last container has ended, volumes and cgroup are removed. Containers, sandboxes, directories and logs are
+//! removed in a later plan, and only if no source wants the pod any more.
 
 use model::pod::QosClass;
 use model::why::Cause;
@@ -15,16 +15,17 @@ pub fn plan(inputs: &PlanInputs) -> PodPlan {
     let mut plan = PodPlan::default();
     let vanish = entry.removed && entry.recreate_as.is_none();
     let stages = if inputs.observed.anything_running() {
-        // A call that was given up may have its effect after the pod was seen to be at rest.
+        // A call that was abandoned may still take effect after all containers were seen stopped.
         if stop::must_wait_to_stop(inputs, &mut plan) {
             return plan;
         }
         stop::stop_everything(inputs, MINIMUM_STOP_SECS)
     } else if !entry.ledger.volumes_and_cgroup_released && !entry.ledger.volumes_being_updated.is_empty() {
-        // Who comes late must not bring back what was taken away.
+        // A volume update that is still running could write into a volume that was torn down, so wait for it.
         return PodPlan::wait(None, Cause::Releasing);
     } else if !entry.ledger.volumes_and_cgroup_released {
-        // On its own, so that a container which can't be removed keeps neither volumes nor the pod's name.
+        // This is a plan of its own, so that a container that can't be removed blocks neither the volumes nor the pod's
+        // name.
         vec![
             Stage::stop_on_failure(vec![Action::TearDownVolumes]),
             Stage::stop_on_failure(destroy_cgroups(inputs)),
@@ -58,15 +59,14 @@ pub fn plan(inputs: &PlanInputs) -> PodPlan {
     plan
 }
 
-/// Volumes that storage drivers may have a part in, when they are about to go. A driver may take its time: that is what
-/// users look for then.
+/// CSI volumes that these stages tear down. A driver may be slow, so `why` names them.
 fn taking_away(inputs: &PlanInputs, stages: &[Stage]) -> Option<Vec<String>> {
     let mut actions = stages.iter().flat_map(|stage| &stage.actions);
     actions.any(|action| matches!(action, Action::TearDownVolumes)).then_some(())?;
     Some(volumes::csi_volume_names(&inputs.entry.view)).filter(|volumes| !volumes.is_empty())
 }
 
-/// An orphan's QoS class is not known: its cgroup is looked for in every place it could be.
+/// The QoS class of an orphan is not known, so its cgroup is removed under every class.
 fn destroy_cgroups(inputs: &PlanInputs) -> Vec<Action> {
     if !inputs.config.cgroups_per_qos {
         return Vec::new();

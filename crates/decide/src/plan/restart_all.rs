@@ -1,10 +1,11 @@
-//! All containers of a pod start over: a rule of one of them asked for it when that one ended.
+//! Restarts all containers of a pod, because a restart rule of one of them asked for it when that container exited.
 //!
 //! ```text
-//!   the one that asked backs off ──> stop who runs ──> remove the others ──> remove who asked
+//!   back-off of the trigger ──> stop running containers ──> remove the other containers ──> remove the trigger
 //! ```
-//! Logs stay, and so do sandbox and volumes. Who asked goes last: until then it tells, whoever looks and whatever was
-//! forgotten, that the others are to go. When nothing is left, the pod is one that was never started, and starts.
+//! Logs, sandbox and volumes stay. The container whose exit triggered the restart is removed last. As long as it is
+//! listed, a restarted agent can still see from its exit code that the others must be removed. When no container is
+//! left, the pod looks like one that was never started, and is started.
 
 use model::Mono;
 use model::observed::{ContainerState, ObservedContainer};
@@ -18,7 +19,7 @@ use crate::restart;
 /// Whether a restart of all is due.
 pub(super) enum RestartAll {
     No,
-    /// Not before this; the pod is looked after meanwhile.
+    /// Not before this time. Until then the pod is planned as usual.
     Later(Mono),
     Plan(PodPlan),
 }
@@ -57,8 +58,8 @@ pub(super) fn plan(inputs: &PlanInputs) -> RestartAll {
     RestartAll::Plan(plan)
 }
 
-/// Newest instances that ended in a way for which all are restarted. One that was killed to be started again did not
-/// end by itself: its rules have no say.
+/// The newest instances whose exit triggers a restart of all. A container that the agent killed for a restart did not
+/// exit by itself, so its restart rules do not apply.
 fn asking<'a>(inputs: &'a PlanInputs) -> impl Iterator<Item = &'a ObservedContainer> {
     let entry = inputs.entry;
     let newest = |c: &&ObservedContainer| inputs.observed.newest(&c.name).is_some_and(|n| n.id == c.id);
@@ -68,7 +69,7 @@ fn asking<'a>(inputs: &'a PlanInputs) -> impl Iterator<Item = &'a ObservedContai
     inputs.observed.containers.iter().filter(counts)
 }
 
-/// It has ended, and the runtime said to have removed it. That it is still listed must not hold up the others.
+/// The container has exited and the runtime confirmed its removal. If it is still listed, it must not block the others.
 fn is_removed(inputs: &PlanInputs, container: &ObservedContainer) -> bool {
     !is_alive(container) && inputs.entry.observation_guard.retry_removal(container.id.as_str()).is_some()
 }
@@ -77,12 +78,12 @@ fn is_alive(container: &ObservedContainer) -> bool {
     matches!(container.state, ContainerState::Running | ContainerState::Unknown)
 }
 
-/// Without its log: that of the next instance has the next number.
+/// The log file stays: the next instance writes to a file with the next number.
 fn remove(container: &ObservedContainer) -> Action {
     Action::RemoveContainer { id: container.id.clone(), name: container.name.clone(), log: None }
 }
 
-/// Regular ones, init ones, then those of both kinds that asked.
+/// Regular containers, init containers, then the triggering containers of both kinds.
 fn in_order<'a>(inputs: &'a PlanInputs) -> [Vec<&'a ObservedContainer>; 4] {
     let view = &inputs.entry.view;
     let mut groups: [Vec<&ObservedContainer>; 4] = Default::default();
@@ -100,13 +101,13 @@ fn in_order<'a>(inputs: &'a PlanInputs) -> [Vec<&'a ObservedContainer>; 4] {
 
 enum RestartAllBackOff {
     No,
-    /// The others run meanwhile.
+    /// The other containers run meanwhile.
     OthersGoOn,
-    /// The others could not begin before it has ended well, which it has not.
+    /// The container is a regular init container, so no later container may start before it succeeds.
     AllWait,
 }
 
-/// Who asks again soon after it was started over waits as any other container that ends again and again.
+/// A container that triggers the restart again shortly after is subject to its crash back-off.
 fn restart_all_back_off(inputs: &PlanInputs, plan: &mut PodPlan) -> RestartAllBackOff {
     let mut verdict = RestartAllBackOff::No;
     let mut advances = Vec::new();

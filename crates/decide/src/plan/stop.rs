@@ -37,7 +37,7 @@ pub fn plan(inputs: &PlanInputs, termination: &Termination) -> PodPlan {
     plan
 }
 
-/// A step of the whole pod failed, and it is too early to try again.
+/// Whether a step of the whole pod is in its back-off.
 pub(super) fn waits_for_retry(inputs: &PlanInputs, plan: &mut PodPlan) -> bool {
     let retry = inputs.entry.ledger.pod_retry.as_ref().filter(|r| r.at > inputs.now.mono);
     if let Some(retry) = retry {
@@ -47,7 +47,8 @@ pub(super) fn waits_for_retry(inputs: &PlanInputs, plan: &mut PodPlan) -> bool {
     retry.is_some()
 }
 
-/// Whether it is too early to stop anything: because it failed, or because it succeeded and had no effect.
+/// Whether stopping has to wait: a step of the pod is in its back-off, or a stop had no effect, which is noted as a
+/// failure.
 pub(super) fn must_wait_to_stop(inputs: &PlanInputs, plan: &mut PodPlan) -> bool {
     if waits_for_retry(inputs, plan) {
         return true;
@@ -62,7 +63,7 @@ pub(super) fn must_wait_to_stop(inputs: &PlanInputs, plan: &mut PodPlan) -> bool
     true
 }
 
-/// What was stopped, and is still there.
+/// A container that still runs, or a sandbox that is still ready, although its stop succeeded.
 fn ineffective_stop(inputs: &PlanInputs) -> Option<(&'static str, String)> {
     let ledger = &inputs.entry.ledger;
     let container = running(inputs).into_iter().find(|c| ledger.stopped_containers.contains(&c.id));
@@ -79,7 +80,7 @@ fn stopping(container: &ObservedContainer) -> String {
     format!("Stopping container {}", container.name)
 }
 
-/// The Events that tell of containers which are stopped because their pod is.
+/// The Events about containers that are stopped with their pod.
 pub(super) fn announce(inputs: &PlanInputs, plan: &mut PodPlan) {
     for container in running(inputs) {
         announce_one(inputs, container, plan);
@@ -97,7 +98,7 @@ pub(super) fn anything_to_stop(inputs: &PlanInputs) -> bool {
     !running(inputs).is_empty() || !stop_sandboxes(inputs).is_empty()
 }
 
-/// Stages that leave nothing of the pod running.
+/// The stages that stop all containers and sandboxes of the pod.
 pub(super) fn stop_everything(inputs: &PlanInputs, grace: i64) -> Vec<Stage> {
     let view = &inputs.entry.view;
     let sidecar_rank = |c: &&ObservedContainer| {
@@ -106,7 +107,7 @@ pub(super) fn stop_everything(inputs: &PlanInputs, grace: i64) -> Vec<Stage> {
     let (sidecars, others): (Vec<_>, Vec<_>) =
         running(inputs).into_iter().partition(|c| sidecar_rank(c).is_some());
     let mut first: Vec<Action> = others.iter().map(|c| stop(inputs, c, grace)).collect();
-    // All hooks begin together; a sidecar itself is needed until everybody who may use it has ended.
+    // All hooks begin together. A sidecar itself runs until the containers that may use it have ended.
     first.extend(sidecars.iter().filter_map(|c| pre_stop_action(inputs, c, grace)));
     let mut stages = vec![Stage::stop_on_failure(first)];
     let mut sidecars: Vec<_> = sidecars.into_iter().map(|c| (sidecar_rank(&c), c)).collect();
@@ -138,7 +139,7 @@ pub(super) fn stop(inputs: &PlanInputs, container: &ObservedContainer, grace_sec
     Action::StopContainer { id, name, grace_secs, deadline: deadline(inputs, grace_secs), pre_stop }
 }
 
-/// As fast as a runtime stops anything, and without its hook.
+/// Stops a container with the shortest grace period and without its hook.
 pub(super) fn stop_at_once(inputs: &PlanInputs, container: &ObservedContainer) -> Action {
     stop_without_hook(inputs, container, MINIMUM_STOP_SECS)
 }
@@ -159,7 +160,7 @@ fn deadline(inputs: &PlanInputs, grace_secs: i64) -> Mono {
 }
 
 fn pre_stop(inputs: &PlanInputs, container: &ObservedContainer) -> Option<HookCall> {
-    // A hook that was cut short is not run a second time.
+    // A hook that was interrupted is not run again.
     if inputs.entry.ledger.pre_stop_begun.contains(&container.id) {
         return None;
     }

@@ -4,7 +4,7 @@
 //!   sandbox missing or broken:  stop what is left ──> prepare, create the sandbox   (images are fetched meanwhile)
 //!   sandbox good:               kill what must not run ──> start what should ──> drop garbage
 //! ```
-//! Each arrow is a new plan on a new reading.
+//! Each arrow is a new plan on a new observation.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ use crate::sandbox::{SandboxChange, sandbox_change};
 use crate::volumes::VolumePaths;
 use crate::{hooks, restart};
 
-/// How long a failed start waits for its next try, when no back-off of its own rules it.
+/// How long a failed start waits for a retry, unless it has its own back-off.
 pub const RETRY: Duration = Duration::from_secs(10);
 
 pub fn plan(inputs: &PlanInputs) -> PodPlan {
@@ -51,14 +51,14 @@ pub fn plan(inputs: &PlanInputs) -> PodPlan {
     if let Some(at) = later {
         plan.wake(at);
     }
-    // The pod's time is up at a moment that is known: nothing has to look for it.
+    // The time at which activeDeadlineSeconds is exceeded is known, so a timer is enough.
     if let Some(deadline) = crate::status::deadline(&inputs.entry.view, inputs.entry.status.as_deref()) {
         plan.wake(inputs.now.mono_at(deadline));
     }
     plan
 }
 
-/// All containers and sandboxes stop; what comes next is found when they have.
+/// Stops all containers and sandboxes. The next plan decides how to go on.
 fn stop_pod(inputs: &PlanInputs, message: &str, mut plan: PodPlan) -> PodPlan {
     if stop::must_wait_to_stop(inputs, &mut plan) {
         return plan;
@@ -97,7 +97,7 @@ fn without_sandbox(inputs: &PlanInputs, change: &SandboxChange) -> PodPlan {
     }
     create_sandbox(inputs, change.attempt, &mut plan);
     if inputs.placement.is_err() {
-        // For whom the images would be is not known either.
+        // Without a placement the runtime handler of the images is not known either.
         return plan;
     }
     let first = view.init_containers().first();
@@ -109,7 +109,7 @@ fn without_sandbox(inputs: &PlanInputs, change: &SandboxChange) -> PodPlan {
     plan
 }
 
-/// Its policy is OnFailure and it has succeeded: a new sandbox does not run it again.
+/// The container's policy is OnFailure and it has succeeded, so a new sandbox does not run it again.
 fn ended_well(inputs: &PlanInputs, container: &Container) -> bool {
     let newest = inputs.observed.newest(&container.name);
     restart::effective_policy(&inputs.entry.view, container) == RestartPolicy::OnFailure
@@ -159,7 +159,7 @@ fn create_sandbox(inputs: &PlanInputs, attempt: u32, plan: &mut PodPlan) {
     if !ground.complete {
         return plan.stages.extend(ground.stages);
     }
-    // A new sandbox runs the init containers anew; what is left of their old runs would be taken for these.
+    // A new sandbox runs the init containers again. Exited ones of the old sandbox would be taken for the new runs.
     let is_init = |c: &&ObservedContainer| entry.view.init_containers().iter().any(|i| i.name == c.name);
     let purge = inputs.observed.containers.iter().filter(is_init).map(garbage::remove).collect();
     plan.because(None, Cause::CreatingSandbox { attempt }, None);
@@ -188,7 +188,7 @@ fn with_sandbox(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> PodPlan {
     if !init.initialized {
         waiting_for_init(inputs, &mut plan);
     } else if !regular_containers(inputs, &mut plan, &mut kills, &mut starts) {
-        // Sidecars serve the others: they neither keep the pod alive nor come back for it.
+        // Sidecars serve the regular containers: they neither keep the pod alive nor are restarted without them.
         return stop_pod(inputs, "all containers have ended", plan);
     }
     if !kills.is_empty() {
@@ -220,7 +220,8 @@ fn with_sandbox(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> PodPlan {
     let ledger = &inputs.entry.ledger;
     if !ledger.prerequisites_ready || !crate::volumes::all_set_up(&inputs.entry.view, &ledger.volumes_set_up)
     {
-        // After a restart of the agent the files of a pod that runs are only made sure of when one is needed.
+        // After a restart of the agent the prerequisites of a running pod are checked only when a container has to
+        // start.
         if stop::waits_for_retry(inputs, &mut plan) {
             return plan;
         }
@@ -237,8 +238,8 @@ fn with_sandbox(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> PodPlan {
     plan
 }
 
-/// What was made for a start that was not heard of again goes before another is made: the runtime may still be about to
-/// start it, and there would be two. Its container is left out of `starts` until then.
+/// A container left in state Created by an unfinished start is removed before a new one is created: the runtime may
+/// still be about to start it, and then two would run. It is left out of `starts` until it is removed.
 fn remove_unstarted(
     inputs: &PlanInputs,
     starts: &mut Vec<(ContainerKind, &Container)>,
@@ -262,14 +263,14 @@ fn remove_unstarted(
     leftovers.into_iter().map(garbage::remove).collect()
 }
 
-/// A container to be killed, and the sentence that says why.
+/// A container to be killed, and the reason as a sentence.
 pub(super) struct ContainerKill<'a> {
     pub container: &'a ObservedContainer,
     pub kind: ContainerKind,
     pub message: String,
-    /// Instead of the pod's.
+    /// Replaces the grace period of the pod.
     pub grace_secs: Option<i64>,
-    /// It is started again whatever its policy says of how it ends.
+    /// The container is started again, whatever its restart policy says about its exit code.
     pub restart: bool,
 }
 
@@ -295,7 +296,7 @@ fn kill_action(inputs: &PlanInputs, kill: ContainerKill, plan: &mut PodPlan) -> 
     stop::stop(inputs, kill.container, grace)
 }
 
-/// Whether any of them runs or is to run.
+/// Plans the regular containers. Returns whether any of them runs or is to run.
 fn regular_containers<'a>(
     inputs: &'a PlanInputs,
     plan: &mut PodPlan,
@@ -338,8 +339,8 @@ fn regular_containers<'a>(
     alive
 }
 
-/// Every regular container ran in this sandbox and none is to run again. A sidecar that waits out its back-off then
-/// looks like a pod that is still coming up, and nobody is to wait for it.
+/// Every regular container ran in this sandbox and none is to run again. If a sidecar is in its back-off then, the pod
+/// looks uninitialized, but there is nothing left to wait for.
 fn all_regular_containers_ended(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> bool {
     let view = &inputs.entry.view;
     !view.containers().is_empty()
@@ -353,12 +354,12 @@ fn all_regular_containers_ended(inputs: &PlanInputs, sandbox: &ObservedSandbox) 
         })
 }
 
-/// Those that were never there. One that was is over, however it ended, and whatever the pod's policy.
+/// Ephemeral containers that were never started. They are not restarted, whatever their exit code and the pod's policy.
 fn ephemeral_containers<'a>(inputs: &'a PlanInputs) -> Vec<(ContainerKind, &'a Container)> {
     let failed = &inputs.entry.ledger.failed_attempts;
     let wanted = |c: &&Container| match inputs.observed.newest(&c.name) {
         None => true,
-        // Made, and not heard of again; unless it was, and could not start.
+        // Created by an unfinished start, unless the start is known to have failed.
         Some(newest) => newest.state == ContainerState::Created && !failed.contains_key(&c.name),
     };
     let list = inputs.entry.view.ephemeral_containers().iter().filter(wanted);
@@ -384,7 +385,7 @@ fn waiting_for_init(inputs: &PlanInputs, plan: &mut PodPlan) {
 
 // ---- one container ----------------------------------------------------------------------------------------------
 
-/// The images to start from, or `None` with the reason noted.
+/// The images of the container, or `None` with the reason noted.
 fn may_start_now(
     inputs: &PlanInputs,
     kind: ContainerKind,
@@ -410,14 +411,15 @@ fn may_start_now(
         plan.because(Some(&container.name), cause, Some(*at));
         return None;
     }
-    // Both are asked for, so that they are fetched at the same time.
+    // Both are requested, so that they are fetched at the same time.
     let own = image::of_container(inputs, kind, container, plan);
     let volumes = image::of_volumes(inputs, kind, container, plan);
     Some(ContainerImages { own: own?, volumes: volumes? })
 }
 
-/// One that was created, did not start and ended by that is under the crash back-off, and under no other. The end of
-/// an instance before it says nothing: its back-off may be long over, and starts that fail would follow at once.
+/// Whether the instance whose start failed is listed as exited. Then only the crash back-off applies to it. The exit of
+/// an earlier instance does not count: its back-off may be over long ago, and failing starts would follow each other at
+/// once.
 fn has_ended(inputs: &PlanInputs, name: &str) -> bool {
     let failed = inputs.entry.ledger.failed_attempts.get(name);
     let newest = inputs.observed.newest(name).filter(|c| c.state == ContainerState::Exited);
@@ -456,7 +458,7 @@ pub(super) fn waits_for_crash_back_off(
     true
 }
 
-/// The next wait, when a container that ended is started again now.
+/// The next crash back-off, if a container that exited is started again now.
 pub(super) fn note_crash_back_off(inputs: &PlanInputs, container: &Container) -> Option<PlanNote> {
     let exited = newest_exited(inputs, &container.name)?;
     let limits =
@@ -471,7 +473,7 @@ fn newest_exited<'a>(inputs: &'a PlanInputs, name: &str) -> Option<&'a ObservedC
     inputs.observed.containers.iter().find(|c| c.name == name && c.state == ContainerState::Exited)
 }
 
-/// Another image or other resources are another container to the back-off.
+/// The key of the crash back-off. It changes with the image and the resources of the container.
 fn definition_key(inputs: &PlanInputs, container: &Container) -> u64 {
     let view = &inputs.entry.view;
     let resources = container.resources.as_ref().map(|r| format!("{r:?}")).unwrap_or_default();
@@ -481,7 +483,7 @@ fn definition_key(inputs: &PlanInputs, container: &Container) -> u64 {
     crate::hash::fnv1a_64(text.as_bytes())
 }
 
-/// Asks for the image of a container that will be started once the sandbox is there.
+/// Requests the image of a container that will be started once the sandbox exists.
 fn prefetch_image(inputs: &PlanInputs, kind: ContainerKind, container: &Container, plan: &mut PodPlan) {
     let _ = may_start_now(inputs, kind, container, plan);
 }
@@ -505,7 +507,7 @@ fn start(
             plan.notes.extend(note_crash_back_off(inputs, container));
             plan.because(Some(name), Cause::Starting, None);
             let actions = vec![Action::StartContainer(Box::new(action))];
-            // A failed init container must not let the next one begin; regular ones stand alone.
+            // If an init container fails, the next one must not start. Regular containers and sidecars are independent.
             let alone = kind != ContainerKind::Init || model::pod::is_sidecar(container);
             plan.stages.push(if alone {
                 Stage::continue_on_failure(actions)
@@ -515,7 +517,7 @@ fn start(
         }
         Err(error) => {
             let message = error.to_string();
-            // What an object lacks is told by the object: nothing has to be tried in between.
+            // An error about an object is not retried: a change of the object wakes the pod.
             let retry_at = (!error.is_about_objects()).then(|| inputs.now.mono.plus(RETRY));
             let event = ApiEvent::warning("Failed", format!("Error: {message}")).for_container(kind, name);
             plan.announce(format!("config {name} {message}"), event);
@@ -571,7 +573,7 @@ fn rendered_start(
     })
 }
 
-/// Whose processes an ephemeral container is to see, if it names one.
+/// The container whose processes an ephemeral container shares, if it names one.
 fn target_of<'a>(
     inputs: &'a PlanInputs,
     container: &Container,
@@ -581,7 +583,8 @@ fn target_of<'a>(
     found.ok_or_else(|| RenderError::TargetMissing { target: target.to_owned() })
 }
 
-/// One more than the newest instance has, and than the newest log on disk: the newest instance may be gone.
+/// One more than the count of the newest instance and the newest log number on disk. The log counts because the newest
+/// instance may be removed.
 fn restart_count(inputs: &PlanInputs, name: &str) -> u32 {
     let newest = inputs.observed.newest(name).map(|c| c.restart_count);
     let log = inputs.entry.ledger.log_numbers.get(name).copied();

@@ -1,7 +1,7 @@
-//! The volumes of a pod: which are set up now, which wait and for what, and what users are told of it.
+//! The volumes of a pod: which are set up now, which wait and for what, and which Events report it.
 //!
-//! Each volume stands alone: one that fails or waits holds up the pod, but not the others, and what was set up is not
-//! set up again. What a volume waits for wakes the pod; nothing looks for it.
+//! A volume that fails or waits delays the pod, but not the pod's other volumes. A volume that was set up is not set up
+//! again. Whatever a volume waits for wakes the pod when it changes; there is no polling.
 
 use model::ApiEvent;
 use model::volume::{VolumeKind, VolumeSetup};
@@ -16,12 +16,12 @@ use crate::volumes::{
 
 const STEP: &str = "set up volumes";
 
-/// What is to be done about volumes.
+/// The actions for the volumes of a pod that is about to start.
 pub(super) struct VolumePlan {
     pub actions: Vec<Action>,
-    /// Afterwards: volumes that are larger behind their claims than here.
+    /// Expansions, to run after `actions`: volumes whose PersistentVolume is larger than the filesystem on this node.
     pub expansions: Vec<Action>,
-    /// When these have succeeded, everything that the pod mounts is there.
+    /// True if everything that the pod mounts is there once these actions have succeeded.
     pub complete: bool,
 }
 
@@ -36,7 +36,7 @@ pub(super) fn inputs_of<'a>(inputs: &PlanInputs<'a>) -> VolumeInputs<'a> {
     }
 }
 
-/// The set-ups that are left and possible, with the reasons noted of those that are not.
+/// The set-ups that are left and possible. Notes the reasons of those that are not possible yet.
 pub(super) fn volume_setups(inputs: &PlanInputs, plan: &mut PodPlan) -> Result<VolumePlan, VolumeError> {
     let ledger = &inputs.entry.ledger;
     let found = volumes::volume_setups(&inputs_of(inputs))?;
@@ -74,7 +74,7 @@ pub(super) fn volume_setups(inputs: &PlanInputs, plan: &mut PodPlan) -> Result<V
         growths.iter().filter_map(of_driver).filter(|name| !of_drivers.contains(name)).collect();
     of_drivers.extend(growing);
     if !of_drivers.is_empty() {
-        // A driver may take its time: that is what users look for then.
+        // A driver may be slow, so `why` names the volumes that wait for one.
         plan.because(None, Cause::PreparingVolumes { volumes: of_drivers }, None);
     }
     if !complete || !actions.is_empty() || !growths.is_empty() {
@@ -83,7 +83,7 @@ pub(super) fn volume_setups(inputs: &PlanInputs, plan: &mut PodPlan) -> Result<V
     Ok(VolumePlan { actions, expansions: growths, complete })
 }
 
-/// It was set up, with what should be in it.
+/// The volume is set up and has its current content.
 fn is_done(inputs: &PlanInputs, setup: &VolumeSetup) -> bool {
     let ledger = &inputs.entry.ledger;
     let current = match &setup.kind {
@@ -95,13 +95,13 @@ fn is_done(inputs: &PlanInputs, setup: &VolumeSetup) -> bool {
     current && ledger.volumes_set_up.contains(&setup.name)
 }
 
-/// Volumes of a pod that runs whose files should be others by now. What can't be had leaves the old files.
+/// Updates for volumes of a running pod whose content changed. If the new content can't be read, the old files stay.
 pub(super) fn content_updates(inputs: &PlanInputs, plan: &mut PodPlan) -> Vec<Action> {
     let found = volumes::content_updates(&inputs_of(inputs), &inputs.entry.ledger.written_file_versions);
     for one in found.not_ready {
         note_held_volume(inputs, one, plan);
     }
-    // Those that are at it are waited for: their end wakes the pod.
+    // Volumes in `volumes_being_updated` are skipped: `VolumeUpdated` wakes the pod.
     let ready = found
         .ready
         .into_iter()
@@ -113,7 +113,7 @@ pub(super) fn content_updates(inputs: &PlanInputs, plan: &mut PodPlan) -> Vec<Ac
     actions
 }
 
-/// Those whose drivers want to be asked again, when the time has come. After a restart of the agent that is now.
+/// Volumes that are due to be published again (requiresRepublish). After a restart of the agent all of them are due.
 fn setups_to_republish(inputs: &PlanInputs, plan: &mut PodPlan) -> Vec<VolumeSetup> {
     if !volumes::may_use_csi_drivers(&inputs.entry.view) {
         return Vec::new();
@@ -139,7 +139,7 @@ fn of_driver(action: &Action) -> Option<String> {
     }
 }
 
-/// Where the pod's claims are; `None`, with the reason noted, while that is not known.
+/// Host paths of the pod's persistent volumes. `None`, with the reason noted, while a path is not known.
 pub(super) fn volume_paths(inputs: &PlanInputs, plan: &mut PodPlan) -> Option<VolumePaths> {
     match volumes::volume_paths(&inputs_of(inputs)) {
         Ok(places) => Some(places),
@@ -150,7 +150,7 @@ pub(super) fn volume_paths(inputs: &PlanInputs, plan: &mut PodPlan) -> Option<Vo
     }
 }
 
-/// The groups that give access to the pod's claims, as far as these are known.
+/// Supplemental groups for the pod's persistent volumes. Empty while not all of the volumes are known.
 pub(super) fn groups(inputs: &PlanInputs) -> Vec<i64> {
     volumes::volume_paths(&inputs_of(inputs)).map(|places| places.groups).unwrap_or_default()
 }
@@ -160,12 +160,12 @@ fn note_held_volume(inputs: &PlanInputs, held: VolumeNotReady, plan: &mut PodPla
         VolumeNotReady::Waiting { cause, .. } => plan.because(None, cause, None),
         VolumeNotReady::SetUpRefused { volume, message } => {
             let message = mount_failure(&volume, &message);
-            // Once it was there, that it is gone again is news.
+            // The key contains the written version, so that a volume that fails again after a success gets a new Event.
             let had = inputs.entry.ledger.written_file_versions.get(&volume);
             plan.announce(format!("{message} {had:?}"), ApiEvent::warning("FailedMount", message.clone()));
             plan.because(None, Cause::StepFailed { step: STEP.into(), message }, None);
         }
-        // Told together with the others.
+        // Its Event is sent together with that of the other volumes.
         VolumeNotReady::ClaimNotUsable { volume, claim, message } => {
             plan.because(None, Cause::WaitingForVolume { volume, claim, message }, None);
         }
@@ -177,7 +177,7 @@ fn note_held_volume(inputs: &PlanInputs, held: VolumeNotReady, plan: &mut PodPla
     }
 }
 
-/// Each volume has a back-off of its own.
+/// Whether the volume is in its back-off. Each volume has its own.
 fn waits_for_retry(inputs: &PlanInputs, setup: &VolumeSetup, plan: &mut PodPlan) -> bool {
     let retry = inputs.entry.ledger.volume_retry.get(&setup.name);
     let Some(retry) = retry.filter(|retry| retry.at > inputs.now.mono) else { return false };
@@ -186,7 +186,7 @@ fn waits_for_retry(inputs: &PlanInputs, setup: &VolumeSetup, plan: &mut PodPlan)
     true
 }
 
-/// What is told of all volumes that are waited for.
+/// The volumes that a pod waits for, for Events about all of them.
 struct VolumeWait {
     unmounted: Vec<String>,
     unattached: Vec<UnattachedVolume>,
@@ -209,7 +209,7 @@ impl VolumeWait {
         )
     }
 
-    /// Told at once, once, and all together.
+    /// Records one FailedMount Event for all volumes with an unusable claim, without waiting.
     fn announce_unprocessed(&self, held: &[VolumeNotReady], plan: &mut PodPlan) {
         let failed = failed_to_process(held);
         if failed.is_empty() {
@@ -221,8 +221,8 @@ impl VolumeWait {
         plan.announce(format!("unprocessed {causes:?}"), ApiEvent::warning("FailedMount", text));
     }
 
-    /// A pod that has waited long, and for a volume that this node has no room for. Not at once: a volume that is on its
-    /// way off the node makes room.
+    /// The pod is rejected only after VOLUME_WAIT_PERIOD at the attach limit, because a volume that is being detached
+    /// may free a slot.
     fn attach_limit_exceeded(&self, inputs: &PlanInputs, held: &[VolumeNotReady]) -> Option<PlanNote> {
         let since = inputs.entry.ledger.waiting_for_volumes_since?;
         if inputs.now.mono.since(since) < VOLUME_WAIT_PERIOD {
@@ -235,7 +235,7 @@ impl VolumeWait {
         Some(PlanNote::NoRoomForVolumes { driver, message })
     }
 
-    /// Told when the patience is over, and then every time that it is over again.
+    /// Records a FailedMount Event each time another VOLUME_WAIT_PERIOD has passed while volumes are missing.
     fn announce_timeout(&self, inputs: &PlanInputs, plan: &mut PodPlan) {
         let Some(since) = inputs.entry.ledger.waiting_for_volumes_since else {
             return plan.wake(inputs.now.mono.plus(VOLUME_WAIT_PERIOD));
@@ -254,7 +254,7 @@ fn unable(text: &str) -> String {
     format!("Unable to attach or mount volumes: {text}")
 }
 
-/// In the order of their names.
+/// Volumes with an unusable claim and the error of each, in the order of their names.
 fn failed_to_process(held: &[VolumeNotReady]) -> Vec<(&str, &str)> {
     let mut failed: Vec<(&str, &str)> = held
         .iter()

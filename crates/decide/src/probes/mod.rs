@@ -1,20 +1,20 @@
-//! When a container is probed, and what its answers mean.
+//! Schedules probes of containers, and derives results from their outcomes.
 //!
 //! ```text
-//!   attend    a reading of the pod: which instance each worker looks after
+//!   update_workers  after an observation: attaches each worker to the newest instance of its container
 //!      |
-//!   (status, lifecycle, plan: see the verdicts)
+//!   (status, lifecycle and plan read the results)
 //!      |
-//!   schedule  what is due now goes out, the rest waits for one timer per pod
+//!   schedule        starts the attempts that are due, and sets one timer per pod for the others
 //!      |
-//!   done      an answer: counted against the thresholds, it may become the verdict
+//!   record_outcome  counts an outcome against the thresholds, which may change the result
 //! ```
 //!
-//! A worker per container and kind of probe; no task and no thread belongs to it. Attempts stand on a grid of the
-//! probe's period whose offset comes from the worker's name: a hundred pods that began together are not asked
-//! together. Off the grid are only first attempts and those that something has asked for.
+//! There is one worker per container and kind of probe. It is plain data, without a task or thread. Attempts are made
+//! at multiples of the probe's period plus an offset that is derived from the worker's name, so that a hundred pods
+//! that start together are not probed together. Only first attempts and requested attempts are made at other times.
 //!
-//! A late answer about an earlier instance is dropped. An answer that never comes is the transport's to bound.
+//! A late outcome about an earlier instance is dropped. The code that runs the probe enforces its timeout.
 
 mod call;
 mod record;
@@ -42,12 +42,12 @@ use crate::status::ProbeReport;
 /// The probes of one pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodProbes {
-    /// Workers are made once in a pod's life.
+    /// Workers are created once in a pod's life.
     workers_made: bool,
     workers: BTreeMap<(String, ProbeKind), Worker>,
-    /// What an earlier agent left on record.
+    /// The record that an earlier agent left.
     restored_record: ProbeRecord,
-    /// What was last put on record.
+    /// The record that was stored last.
     pub stored_record: ProbeRecord,
     /// The pod's one timer, as it is set.
     pub timer: Option<Mono>,
@@ -66,41 +66,41 @@ impl ProbeResult {
     }
 }
 
-/// Looks after one probe of one container, through all its instances.
+/// One probe of one container, through all its instances.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Worker {
-    /// The instance that the rest is about.
+    /// The instance that the other fields are about.
     container: Option<ContainerId>,
     running: bool,
-    /// It ran before this agent did: nobody waits for its first answer.
+    /// The instance ran before this agent started, so its first attempt is not urgent.
     found_running: bool,
     /// No attempt before this.
     earliest_attempt: Mono,
     next: Option<Mono>,
-    /// The next attempt does not stand on the grid.
+    /// The next attempt is not at a time of the schedule.
     off_schedule: bool,
     in_flight: Option<InFlight>,
-    /// Somebody wants another attempt as soon as this one is over.
+    /// Another attempt was requested and follows as soon as this one ends.
     attempt_requested: bool,
-    /// `None`: nothing may be said, because an earlier agent said it.
+    /// `None`: no result yet, and the container predates this agent, so the status keeps what the API server shows.
     result: Option<ProbeResult>,
-    /// The verdict comes from an answer, not from the beginning.
+    /// True once a probe attempt (of this or an earlier agent) produced the result; false for the initial result.
     has_result: bool,
-    /// The last answer, and how often in a row it came.
+    /// The last outcome, and how often in a row it came.
     last_result: Option<bool>,
     result_run: u32,
-    /// Nothing more to ask this instance.
+    /// This instance is not probed any more.
     on_hold: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct InFlight {
-    /// A look before the grid's first time: only a success counts.
+    /// An attempt before the first scheduled time: only a success counts.
     early: bool,
 }
 
 impl PodProbes {
-    /// With what an earlier agent knew of the pod.
+    /// Starts with the record that an earlier agent left of the pod.
     pub fn remember(&mut self, record: ProbeRecord) {
         self.stored_record = record.clone();
         self.restored_record = record;
@@ -126,12 +126,12 @@ impl PodProbes {
             .is_none_or(|w| w.container.as_ref() == Some(id) && w.result == Some(ProbeResult::Success))
     }
 
-    /// The same without regard to the instance.
+    /// Whether the container passed its startup probe, or has none, whichever instance the result is of.
     fn is_started(&self, container: &str) -> bool {
         self.worker(container, ProbeKind::Startup).is_none_or(|w| w.result == Some(ProbeResult::Success))
     }
 
-    /// What a status is to say, by container. Empty until the workers are made.
+    /// Probe results for the pod's status, by container. Empty until the workers are created.
     pub fn reports(&self, pod: &PodView) -> BTreeMap<String, ProbeReport> {
         if !self.workers_made {
             return BTreeMap::new();
@@ -148,7 +148,7 @@ impl PodProbes {
         probed_containers(pod).map(|c| (c.name.clone(), report(c))).collect()
     }
 
-    /// Whether there is anything to look after.
+    /// Whether the pod has no probes to run.
     pub fn is_idle(&self) -> bool {
         self.workers_made && self.workers.is_empty()
     }

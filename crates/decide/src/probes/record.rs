@@ -1,4 +1,5 @@
-//! What has to outlive the agent: verdicts that the runtime can't tell, and that a user would see flip.
+//! The record that outlives the agent: results that the runtime does not know, and whose loss users would see as a
+//! change.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! From answers to verdicts.
+//! Derives probe results from the outcomes of attempts.
 
 use model::pod::PodView;
 use model::probe::{ProbeKind, ProbeOutcome};
@@ -8,15 +8,15 @@ use super::timing::Timing;
 use super::workers::stops_probing;
 use super::{PodProbes, ProbeResult, Worker, probe_of};
 
-/// What came of an answer.
+/// The effect of an outcome.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct ProbeUpdate {
     pub event: Option<ApiEvent>,
-    /// The verdict is another one.
+    /// The result changed.
     pub changed: bool,
 }
 
-/// Takes the answer to an attempt. `None` when nobody waits for it any more.
+/// Records the outcome of an attempt. `None` if the attempt is not in flight any more.
 pub fn record_outcome(
     probes: &mut PodProbes,
     pod: &PodView,
@@ -31,7 +31,7 @@ pub fn record_outcome(
     let timing = Timing::of(probe_of(spec, kind)?);
     let good = is_good(outcome);
     if asked.early && good != Some(true) {
-        // It was asked before its time.
+        // An attempt before the first scheduled time counts only if it succeeds.
         return Some(ProbeUpdate::default());
     }
     let event = event(kind, outcome).map(|event| event.for_container(list, container));
@@ -66,7 +66,7 @@ fn event(kind: ProbeKind, outcome: &ProbeOutcome) -> Option<ApiEvent> {
 }
 
 impl Worker {
-    /// Counts an answer. `true`: it became the verdict, and the verdict was another one.
+    /// Counts an outcome. `true`: the result changed.
     fn count_result(&mut self, kind: ProbeKind, good: bool, timing: &Timing) -> bool {
         if self.last_result == Some(good) {
             self.result_run = self.result_run.saturating_add(1);

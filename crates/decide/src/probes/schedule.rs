@@ -1,4 +1,4 @@
-//! What is due, and when to look again.
+//! Starts the attempts that are due, and computes the next time.
 
 use model::pod::PodView;
 use model::probe::{ProbeCall, ProbeKind};
@@ -7,7 +7,7 @@ use model::{ContainerId, Mono};
 use super::timing::{AttemptSchedule, Timing};
 use super::{InFlight, PodProbes, ProbeResult, Worker, call, probe_of};
 
-/// How often an attempt is made that can't be carried out.
+/// How often an attempt is repeated if it can't be carried out.
 pub const ATTEMPTS: u32 = 3;
 
 /// An attempt that begins now.
@@ -16,12 +16,12 @@ pub struct DueProbe {
     pub container: String,
     pub kind: ProbeKind,
     pub id: ContainerId,
-    /// Or why it can't be made.
+    /// The call, or why it can't be made.
     pub call: Result<ProbeCall, String>,
 }
 
-/// Begins what is due and says when the next is. `news`: something about the pod changed, so whoever is not ready
-/// is asked at once instead of at its next turn.
+/// Starts the attempts that are due and returns the time of the next one. `news`: the pod's status changed, so
+/// containers that are not ready are probed at once instead of at the next scheduled time.
 pub fn schedule(
     probes: &mut PodProbes,
     pod: &PodView,
@@ -62,7 +62,7 @@ pub fn schedule(
 }
 
 impl Worker {
-    /// Until a container has started, only that is asked; afterwards, only the rest.
+    /// Only the startup probe runs until the container has started, and only the other probes run afterwards.
     fn may_ask(&self, kind: ProbeKind, started: bool) -> bool {
         self.running && !self.on_hold && started == (kind != ProbeKind::Startup)
     }
@@ -71,7 +71,8 @@ impl Worker {
         let soonest = self.earliest_attempt.max(now);
         let next = match self.next {
             Some(next) => next,
-            // Somebody waits for the first yes of a container that just started; nobody for a first sign of life.
+            // The first success of a startup or readiness probe is waited for, so it is not delayed. A liveness probe
+            // succeeds initially and can wait.
             None if kind != ProbeKind::Liveness && !self.found_running => {
                 self.off_schedule = true;
                 soonest
@@ -92,7 +93,7 @@ impl Worker {
     fn begin_attempt(&mut self, kind: ProbeKind, grid: &AttemptSchedule, timing: &Timing, now: Mono) {
         let early = self.off_schedule && kind == ProbeKind::Startup;
         self.next = Some(if self.off_schedule && !early {
-            // A turn that follows too closely would say nothing new.
+            // Skips a scheduled time that follows too closely.
             grid.from(now.plus(timing.period / 2))
         } else {
             grid.after(now)

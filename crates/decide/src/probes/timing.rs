@@ -1,4 +1,4 @@
-//! A probe's numbers, and the grid that its attempts stand on.
+//! The settings of a probe, and the schedule of its attempts.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use model::{Mono, PodUid, k8s};
 
 use crate::hash::fnv1a_64;
 
-/// The numbers of a probe, with their defaults.
+/// The settings of a probe, with their defaults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Timing {
     pub delay: Duration,
@@ -33,7 +33,7 @@ impl Timing {
     }
 }
 
-/// Points one period apart, with an offset of its own for every worker.
+/// Times one period apart, with an offset that is specific to the worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct AttemptSchedule {
     offset: u64,
@@ -47,19 +47,19 @@ impl AttemptSchedule {
         Self { offset: mix_hash(fnv1a_64(name.as_bytes())) % period, period }
     }
 
-    /// The first point that is not before `at`.
+    /// The first time that is not before `at`.
     pub fn from(&self, at: Mono) -> Mono {
         let beyond = at.0.saturating_sub(self.offset);
         Mono(self.offset.saturating_add(beyond.div_ceil(self.period).saturating_mul(self.period)))
     }
 
-    /// The first point later than `at`.
+    /// The first time after `at`.
     pub fn after(&self, at: Mono) -> Mono {
         self.from(Mono(at.0.saturating_add(1)))
     }
 }
 
-/// Names that differ in their last letter only would otherwise stay neighbours.
+/// Mixes the hash: names that differ only in the last letter would otherwise get nearly equal offsets.
 fn mix_hash(mut hash: u64) -> u64 {
     for shift in [33, 29, 32] {
         hash = (hash ^ (hash >> shift)).wrapping_mul(0xff51_afd7_ed55_8ccd);

@@ -1,4 +1,4 @@
-//! Which instance each worker looks after, and which workers there are.
+//! Creates and removes probe workers, and attaches each to the newest instance of its container.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::lifecycle::Lifecycle;
 /// An instance that started this long before the agent was judged by an earlier agent.
 const STARTED_BEFORE_AGENT: Duration = Duration::from_secs(10);
 
-/// What workers depend on.
+/// What the probe workers of a pod depend on.
 pub struct ProbeInputs<'a> {
     pub pod: &'a PodView,
     pub observed: Option<&'a ObservedPod>,
@@ -27,8 +27,8 @@ pub struct ProbeInputs<'a> {
     pub now: Now,
 }
 
-/// Makes the workers of a pod that is kept running, ends those that are no longer needed, and shows the others
-/// the instances that were seen.
+/// Creates the workers of a pod that may start, removes those that are no longer needed, and attaches the others to the
+/// observed instances.
 pub fn update_workers(probes: &mut PodProbes, around: &ProbeInputs) {
     if !probes.workers_made {
         probes.workers_made = true;
@@ -49,7 +49,7 @@ pub fn update_workers(probes: &mut PodProbes, around: &ProbeInputs) {
     let Some(observed) = around.observed else { return };
     let PodProbes { workers, restored_record: memory, .. } = probes;
     for ((name, kind), worker) in workers {
-        // One that is only created has no life to ask after yet.
+        // A container in state Created does not run yet and can't be probed.
         let newest = observed.newest(name).filter(|c| c.state != ContainerState::Created);
         if let Some(newest) = newest.filter(|c| worker.container.as_ref() != Some(&c.id)) {
             worker.attach_instance(*kind, newest, around);
@@ -75,8 +75,8 @@ fn phase_is_terminal(status: Option<&k8s::PodStatus>) -> bool {
 }
 
 impl Worker {
-    /// Turns to a new instance. How often readiness answered the same goes on counting; a life depends on the
-    /// other two, and the new one does not answer for the old.
+    /// Attaches the worker to a new instance. The count of equal readiness results goes on. Startup and liveness
+    /// results can kill a container, so a new instance starts with a count of zero.
     fn attach_instance(&mut self, kind: ProbeKind, instance: &ObservedContainer, around: &ProbeInputs) {
         let (last, in_a_row) = match kind {
             ProbeKind::Readiness => (self.last_result, self.result_run),
@@ -93,13 +93,14 @@ impl Worker {
         let Some(timing) = spec.map(Timing::of) else { return };
         self.earliest_attempt = earliest_attempt(instance.started_at, timing.delay, around.now);
         if self.found_running {
-            // An agent that comes up has all its pods before it at once.
+            // After a restart of the agent all containers would be probed at once, so first attempts follow the
+            // schedule.
             let grid = AttemptSchedule::new(&around.pod.uid, &instance.name, kind, timing.period);
             self.earliest_attempt = grid.from(self.earliest_attempt.max(around.now.mono));
         }
     }
 
-    /// The verdict that an instance begins with, or that an earlier agent came to.
+    /// Sets the initial result of an instance, or the one that an earlier agent recorded.
     fn set_initial_result(
         &mut self,
         kind: ProbeKind,
@@ -120,7 +121,7 @@ impl Worker {
         self.on_hold = stops_probing(kind, self.result);
     }
 
-    /// Nothing to ask: answers that are under way are about the past.
+    /// Drops the attempt that is planned or in flight: its outcome would be about the past.
     pub(super) fn clear_attempt(&mut self) {
         self.in_flight = None;
         self.next = None;
@@ -129,7 +130,7 @@ impl Worker {
     }
 }
 
-/// The beginning of an instance's life, as its probes see it.
+/// The initial result of each kind of probe.
 fn initial(kind: ProbeKind) -> ProbeResult {
     match kind {
         ProbeKind::Startup => ProbeResult::Unknown,
@@ -138,7 +139,7 @@ fn initial(kind: ProbeKind) -> ProbeResult {
     }
 }
 
-/// A container that failed its liveness probe is as good as dead, and one starts only once.
+/// A container that failed its liveness probe is about to be killed, and a startup probe is decided once.
 pub(super) fn stops_probing(kind: ProbeKind, verdict: Option<ProbeResult>) -> bool {
     match kind {
         ProbeKind::Startup => matches!(verdict, Some(ProbeResult::Success | ProbeResult::Failure)),
@@ -147,7 +148,8 @@ pub(super) fn stops_probing(kind: ProbeKind, verdict: Option<ProbeResult>) -> bo
     }
 }
 
-/// Counted on the wall clock, as the runtime tells it; a clock that was set back does not make it longer.
+/// The runtime reports start times in wall-clock time. The wait is never longer than `delay`, even if the clock was set
+/// back.
 fn earliest_attempt(started_at: Wall, delay: Duration, now: Now) -> Mono {
     now.mono_at(started_at.plus(delay)).min(now.mono.plus(delay))
 }

@@ -4,7 +4,7 @@ use model::k8s::{PodCondition, PodStatus};
 
 use crate::status::{DISRUPTION_TARGET, Phase, is_owned_condition};
 
-/// `may_run`: containers could still be running, so that a pod which is going must not be called over yet.
+/// `may_run`: containers could still be running, so a terminating pod must not get a terminal phase yet.
 pub fn merge(shown: &PodStatus, new: &PodStatus, may_run: bool) -> PodStatus {
     let phase = |status: &PodStatus| status.phase.as_deref().and_then(Phase::parse);
     let is_over = |status: &PodStatus| phase(status).is_some_and(Phase::is_terminal);
@@ -28,7 +28,8 @@ pub fn merge(shown: &PodStatus, new: &PodStatus, may_run: bool) -> PodStatus {
     merged
 }
 
-/// Those of others as the object shows them, then ours. A disruption is told together with the end that it brought.
+/// Conditions of other writers as the object shows them, then ours. A DisruptionTarget condition is reported together
+/// with the terminal phase that it caused.
 fn conditions(shown: &PodStatus, new: &PodStatus, over_now: bool) -> Vec<PodCondition> {
     let theirs = shown.conditions.iter().flatten().filter(|c| !is_owned_condition(&c.type_));
     let mut list: Vec<PodCondition> = theirs.cloned().collect();

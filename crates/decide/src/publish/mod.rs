@@ -1,4 +1,4 @@
-//! What the API server is told of a pod's status, and when its object may go.
+//! Reports of a pod's status to the API server, and the deletion of its object.
 //!
 //! ```text
 //!   derived status ──merge──> what the object should show ──patch──> only what differs ──> one PATCH
@@ -6,8 +6,8 @@
 //!                      └── what the object shows (watch, last answer) <───┘
 //! ```
 //!
-//! One call per pod at a time. What changes meanwhile goes with the next one; a difference that a call did not remove
-//! (somebody else insists, or the server drops it) is tried again only after a pause.
+//! There is one call per pod at a time. Changes during a call are sent with the next one. If a patch has no effect
+//! (another writer reverts it, or the server drops the field), the same patch is sent again only after ten seconds.
 
 mod merge;
 mod patch;
@@ -23,19 +23,21 @@ pub use patch::{is_only_of, patch};
 
 use crate::status::Phase;
 
-/// The same difference is not sent again sooner.
+/// How long the same patch is not sent again.
 pub const RECONCILE_PAUSE: Duration = Duration::from_secs(10);
 const RETRY_FIRST: Duration = Duration::from_secs(1);
-/// Of a server that is away. It will be back, and then everybody waits for news.
+/// Longest wait while the server is unreachable. It is short, so that statuses are up to date soon after the server is
+/// back.
 const RETRY_AWAY_MAX: Duration = Duration::from_secs(10);
-/// Of a server that says no. It will, until somebody changes something.
+/// Longest wait after a refusal. The server will refuse again until something changes.
 const RETRY_REFUSED_MAX: Duration = Duration::from_secs(300);
 
 /// What is known of a pod's object in the API.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ApiPodObject {
     pub uid: PodUid,
-    /// Its resourceVersion as a number: watch and answers may overtake each other, and the higher one is the newer.
+    /// The resourceVersion as a number. Watch events and answers may overtake each other; the higher version is the
+    /// newer one.
     pub version: Option<u64>,
     pub status: Arc<PodStatus>,
 }
@@ -65,18 +67,18 @@ pub enum ObjectDeletion {
     #[default]
     NotAsked,
     InFlight,
-    /// The object is gone; the watch will say so.
+    /// The object is deleted. The watch will report it.
     Done,
 }
 
-/// Where the report of one pod stands.
+/// The state of the status reports of one pod.
 #[derive(Clone, Debug, Default)]
 pub struct StatusPublication {
     pub api_object: Option<ApiPodObject>,
-    /// Something changed since the last comparison.
+    /// The status or the object changed since the last comparison.
     pub dirty: bool,
     pub in_flight: bool,
-    /// Hash of the last difference that was sent, and when.
+    /// Hash of the last patch that was sent, and when.
     pub last_sent: Option<(u64, Mono)>,
     pub failures: u32,
     pub retry_at: Option<Mono>,
@@ -84,7 +86,8 @@ pub struct StatusPublication {
 }
 
 impl StatusPublication {
-    /// Whether this version of the object was seen already. Comparing versions is cheaper than copying a status.
+    /// Whether this or a newer version of the object was seen already. Comparing versions is cheaper than copying a
+    /// status.
     pub fn has_seen(&self, pod: &Pod) -> bool {
         let version = pod.metadata.resource_version.as_deref().and_then(|v| v.parse().ok());
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
@@ -94,7 +97,7 @@ impl StatusPublication {
         })
     }
 
-    /// The object as it was seen now, by watch or answer.
+    /// Records the object from a watch event or an answer.
     pub fn object_seen(&mut self, seen: ApiPodObject) {
         match &self.api_object {
             Some(known) if seen.is_older_than(known) || *known == seen => {}
@@ -114,7 +117,7 @@ impl StatusPublication {
         }
     }
 
-    /// There is no object to write to. What was sent to it does not count for another one.
+    /// The object is deleted. What was sent to it does not count for a new object.
     pub fn object_gone(&mut self) {
         self.api_object = None;
         self.last_sent = None;
@@ -133,7 +136,7 @@ impl StatusPublication {
     }
 }
 
-/// Doubling waits, and never less than the server asked for.
+/// Doubling waits, and never shorter than the Retry-After of the server.
 pub fn retry_wait(failures: u32, refused: bool, retry_after: Option<Duration>) -> Duration {
     let limit = if refused { RETRY_REFUSED_MAX } else { RETRY_AWAY_MAX };
     let doubled = RETRY_FIRST.saturating_mul(1 << failures.saturating_sub(1).min(16));

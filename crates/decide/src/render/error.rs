@@ -98,7 +98,7 @@ pub enum RenderError {
 }
 
 impl RenderError {
-    /// Whether an object of the cluster is the cause: its change is told, and may be the cure.
+    /// Whether an API object is the cause. Then no retry is needed, because a change of the object wakes the pod.
     pub fn is_about_objects(&self) -> bool {
         matches!(self, RenderError::Object { .. } | RenderError::KeyMissing { .. })
     }

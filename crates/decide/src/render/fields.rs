@@ -41,7 +41,7 @@ pub fn field(
         "status.podIPs" => Ok(pod_ips.join(",")),
         "status.hostIP" => host_ips(ctx).map(|ips| ips[0].clone()),
         "status.hostIPs" => host_ips(ctx).map(|ips| ips.join(",")),
-        // names that the API lets through although nothing stands behind them
+        // fields that pass API validation but are not supported by the kubelet
         "spec.restartPolicy" | "spec.schedulerName" | "status.phase" => {
             Err(RenderError::FieldUnsupported { path: path.to_owned() })
         }

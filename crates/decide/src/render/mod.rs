@@ -60,7 +60,7 @@ impl<'a> RenderContext<'a> {
     }
 }
 
-/// A rendered value and what users should be told about it.
+/// A rendered value and the Events about it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Rendered<T> {
     pub value: T,
@@ -106,7 +106,7 @@ pub struct ContainerInputs<'a> {
     pub sandbox_ips: &'a [String],
     pub image: &'a ResolvedImage,
     pub restart_count: u32,
-    /// Whose processes an ephemeral container sees.
+    /// The container whose processes an ephemeral container shares.
     pub target: Option<&'a ContainerId>,
     pub env: EnvSources<'a>,
     /// Images to mount, by volume name.

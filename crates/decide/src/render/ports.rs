@@ -4,8 +4,8 @@ use model::cri::{PortMapping, Protocol};
 use model::k8s;
 use model::pod::PodView;
 
-/// All ports of regular containers. Those that are not published on the host are told too: the runtime's network
-/// plugins may want to know them.
+/// All ports of regular containers. Ports that are not published on the host are included, because network plugins of
+/// the runtime may use them.
 pub fn mappings(pod: &PodView) -> Vec<PortMapping> {
     pod.containers().iter().flat_map(container_mappings).collect()
 }

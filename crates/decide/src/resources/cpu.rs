@@ -1,4 +1,4 @@
-//! CPU amounts as the kernel's scheduler is told them.
+//! Converts CPU amounts to shares and quotas of the kernel's scheduler.
 
 use model::node::NodeConfig;
 

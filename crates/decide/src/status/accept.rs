@@ -1,4 +1,4 @@
-//! Accepting a status: what changed since the last one, and when.
+//! Compares a derived status with the last one, and sets the times of what changed.
 
 use std::fmt;
 
@@ -10,16 +10,16 @@ use super::conditions::{DISRUPTION_TARGET, RESIZE_IN_PROGRESS, RESIZE_PENDING, f
 use super::state;
 use crate::restart::{container_should_restart, may_restart_all_containers};
 
-/// What becomes of a new status.
+/// The result of checking a new status.
 #[derive(Clone, PartialEq, Debug)]
 pub enum StatusCheck {
     Accepted(Box<k8s::PodStatus>),
-    /// It says nothing new.
+    /// The status equals the last one.
     Unchanged,
     Illegal(IllegalTransition),
 }
 
-/// A container that is over for good must not come back to life in a status.
+/// A container that terminated for good must not be shown in another state again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IllegalTransition {
     pub container: String,
@@ -35,7 +35,7 @@ impl fmt::Display for IllegalTransition {
     }
 }
 
-/// The status to keep and to send, or none when there is nothing to do.
+/// The status to keep and to send. `None` if it is unchanged or illegal.
 pub fn accept(
     pod: &PodView,
     old: Option<&k8s::PodStatus>,
@@ -99,7 +99,7 @@ fn may_revive(pod: &PodView, name: &str, exit_code: i32) -> bool {
     })
 }
 
-/// A condition changed when its status did; resizes also when their reason did.
+/// Sets `lastTransitionTime`. It changes with a condition's status, for resize conditions also with the reason.
 fn stamp_conditions(new: &mut k8s::PodStatus, old: Option<&k8s::PodStatus>, now: Now) {
     let old = old.and_then(|old| old.conditions.as_deref()).unwrap_or_default();
     for condition in new.conditions.iter_mut().flatten().filter(|c| is_ours(&c.type_)) {
@@ -116,7 +116,8 @@ fn is_ours(kind: &str) -> bool {
     is_owned(kind) || kind == DISRUPTION_TARGET
 }
 
-/// The form in which statuses are compared and sent: whole seconds, fixed order, messages within their share.
+/// The form in which statuses are compared and sent: whole seconds, fixed order, messages cut to their share of the
+/// limit.
 fn normalize(pod: &PodView, status: &mut k8s::PodStatus) {
     let ephemeral = pod.spec().ephemeral_containers.as_ref().map_or(0, Vec::len);
     let containers = pod.containers().len() + pod.init_containers().len() + ephemeral;
@@ -176,7 +177,7 @@ fn whole_seconds(time: k8s::Time) -> k8s::Time {
     model::Wall::from_timestamp(time.0).api_time()
 }
 
-/// Compares what this agent is responsible for.
+/// Compares only the fields and conditions that this agent writes.
 fn says_the_same(pod: &PodView, old: &k8s::PodStatus, new: &k8s::PodStatus) -> bool {
     let mut old = old.clone();
     normalize(pod, &mut old);

@@ -16,7 +16,7 @@ pub const CONTAINERS_READY: &str = "ContainersReady";
 pub const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
 pub const RESIZE_PENDING: &str = "PodResizePending";
 pub const READY_TO_START: &str = "PodReadyToStartContainers";
-/// Set by whoever disrupts the pod, this agent among others.
+/// Set by any component that disrupts the pod, including this agent.
 pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
 const OWNED: [&str; 8] = [
@@ -30,7 +30,7 @@ const OWNED: [&str; 8] = [
     ALL_CONTAINERS_RESTARTING,
 ];
 
-/// Whether nobody but this agent writes conditions of that type.
+/// Whether only this agent writes conditions of that type.
 pub fn is_owned(kind: &str) -> bool {
     OWNED.contains(&kind)
 }
@@ -39,7 +39,8 @@ pub fn find<'a>(conditions: &'a [PodCondition], kind: &str) -> Option<&'a PodCon
     conditions.iter().find(|condition| condition.type_ == kind)
 }
 
-/// The whole list: foreign ones first, as the API server has them, then ours. Transition times come with acceptance.
+/// All conditions: those of other writers first, as in the API object, then ours. Transition times are set by
+/// `check_status`.
 pub fn conditions(
     inputs: &StatusInputs<'_>,
     regular: &[ContainerStatus],
@@ -187,7 +188,7 @@ pub fn initialized(
     }
     let message =
         joined([containers_message("unknown", &unknown), containers_message("incomplete", &incomplete)]);
-    // a sidecar that restarts, or an init container that was removed, takes nothing back
+    // the condition stays true if a sidecar restarts or an init container was removed
     if message.is_empty() || any_regular_started(pod, statuses) || was_initialized(old) {
         return condition(INITIALIZED, true, "", "");
     }

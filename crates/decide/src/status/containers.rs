@@ -1,7 +1,8 @@
-//! Container statuses of one list of the spec.
+//! Derives the container statuses of one list of the spec.
 //!
-//! Per container: (A) what a container is before anything happened, or what it was when it is over; (B) a container
-//! that was there and vanished; (C) what the runtime shows; (D) starts that failed.
+//! Per container: `missing` for a container that the runtime does not list (it was never created, has ended, or
+//! vanished), or `seen` for one that it lists. Then `show_failed_start` replaces the state if a start failed, and
+//! `ready::fill` sets readiness.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +22,7 @@ const MESSAGE_VANISHED: &str =
     "The container could not be located when the pod was deleted.  The container used to be Running";
 const MESSAGE_INIT_VANISHED: &str = "Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally";
 
-/// Regular and ephemeral statuses come sorted by name, init ones in the order of the spec.
+/// Regular and ephemeral statuses are sorted by name, init ones are in the order of the spec.
 pub fn container_statuses(inputs: &StatusInputs<'_>, kind: ContainerKind) -> Vec<k8s::ContainerStatus> {
     let list = StatusList {
         inputs,
@@ -61,7 +62,7 @@ struct StatusList<'a> {
     kind: ContainerKind,
     default_reason: Reason,
     restarting_all: bool,
-    /// A regular container was made, so init containers have done their work.
+    /// A regular container was created, so all init containers have completed.
     regular_created: bool,
 }
 
@@ -91,7 +92,7 @@ impl StatusList<'_> {
         list.iter().flatten().find(|status| status.name == name)
     }
 
-    /// Steps A and B.
+    /// The status of a container that the runtime does not list.
     fn missing(
         &self,
         container: &k8s::Container,
@@ -108,11 +109,11 @@ impl StatusList<'_> {
         status.restart_count = old.restart_count;
         status.last_state = old.last_state.clone().or(status.last_state);
         if is_waiting_for(old, REASON_RESTARTING_ALL) {
-            // said until there is something new to say
+            // the state stays until the next instance is created
             status.state = old.state.clone();
         }
         if state::running(old).is_some() && state::last_terminated(&status).is_none() {
-            // an end to point at keeps the pod from looking as if it never ran
+            // a terminated last state shows that the container ran
             let end = state::lost(REASON_STATUS_UNKNOWN, MESSAGE_VANISHED);
             status.last_state = Some(state::terminated_state(end));
             if !self.inputs.pod.is_deleting() {
@@ -122,7 +123,7 @@ impl StatusList<'_> {
         status
     }
 
-    /// Step A: a container that nothing is known of.
+    /// The status of a container that was never created.
     fn initial_status(&self, container: &k8s::Container) -> k8s::ContainerStatus {
         k8s::ContainerStatus {
             name: container.name.clone(),
@@ -167,7 +168,7 @@ impl StatusList<'_> {
         some_unless_empty(container.volume_mounts.iter().flatten().map(status).collect())
     }
 
-    /// Which image is mounted is known once the runtime has made the container, and is told for image volumes only.
+    /// Sets the digests of mounted image volumes. They are known once the runtime has created the container.
     fn set_image_references(&self, status: &mut k8s::ContainerStatus, instance: &ObservedContainer) {
         let volumes = self.inputs.pod.spec().volumes.iter().flatten();
         let images: BTreeSet<&str> =
@@ -182,7 +183,7 @@ impl StatusList<'_> {
         }
     }
 
-    /// Step C.
+    /// The status of a container that the runtime lists.
     fn seen(
         &self,
         container: &k8s::Container,
@@ -194,14 +195,14 @@ impl StatusList<'_> {
         if let Some(old) = old {
             carry_over(&mut status, newest, old);
         }
-        // mounts never change, so what was said stays
+        // mounts of a container never change, so the ones reported before stay
         status.volume_mounts =
             old.and_then(|old| old.volume_mounts.clone()).or_else(|| self.volume_mounts(container));
         if self.inputs.image_volume_digests {
             self.set_image_references(&mut status, newest);
         }
-        // an earlier instance that did not end says less than what is carried over, and so does any where the
-        // end of the newest was already given up
+        // An earlier instance that did not exit has no end to show, so the carried-over last state stays. It also stays
+        // if the newest instance is in state Unknown and was already reported.
         let given_up = newest.state == ContainerState::Unknown
             && old.is_some_and(|old| old.container_id == status.container_id);
         if let Some(before) = before.filter(|c| c.state == ContainerState::Exited && !given_up) {
@@ -217,7 +218,7 @@ impl StatusList<'_> {
         self.inputs.must_restart.get(&newest.name) == Some(&newest.id)
     }
 
-    /// Step D.
+    /// Shows a failed start as the waiting state of the container.
     fn show_failed_start(
         &self,
         container: &k8s::Container,
@@ -228,7 +229,7 @@ impl StatusList<'_> {
             if newest.is_some_and(|c| c.state == ContainerState::Exited && c.exit_code == 0) {
                 return;
             }
-            // when all are restarted, init containers are not behind the pod but before it again
+            // when all containers are restarted, the init containers run again
             let behind = self.regular_created && !self.restarting_all;
             if newest.is_none() && behind && !is_sidecar(container) {
                 if state::waiting(status).is_some() {
@@ -245,7 +246,7 @@ impl StatusList<'_> {
             status.last_state = status.state.take();
         }
         if newest.is_none() {
-            // the instance that ended is gone: only its end is remembered
+            // the instance that exited is no longer listed: only its last state is kept
             let (restart_count, last_state) = (status.restart_count, status.last_state.take());
             *status = k8s::ContainerStatus { restart_count, last_state, ..self.initial_status(container) };
         }

@@ -1,4 +1,4 @@
-//! The last status of a pod, once everything of it is released.
+//! The final status of a pod, once its volumes and cgroup are released.
 
 use model::k8s::{self, ContainerStatus};
 use model::pod::{PodView, is_sidecar};
@@ -7,7 +7,7 @@ use super::conditions::{CONTAINERS_READY, INITIALIZED, READY, find};
 use super::phase::Phase;
 use super::state::{self, MESSAGE_LOST, REASON_STATUS_UNKNOWN};
 
-/// Closes what is still open: containers that may have run count as lost, and the phase becomes terminal.
+/// Marks containers that may have run and have no terminated state as lost, and makes the phase terminal.
 pub fn finish_status(pod: &PodView, mut status: k8s::PodStatus) -> k8s::PodStatus {
     let shown = pod.pod.status.as_ref();
     if had_initialized(pod, &status) || shown.is_some_and(|shown| had_initialized(pod, shown)) {
@@ -24,8 +24,8 @@ pub fn finish_status(pod: &PodView, mut status: k8s::PodStatus) -> k8s::PodStatu
     status
 }
 
-/// The last word changes the phase and no condition. A status derived once more would explain readiness by that phase:
-/// what was said with a phase that is final stays.
+/// Once a terminal phase was reported, Ready, ContainersReady and Initialized keep their last values. Derived again,
+/// they would have the terminal phase as their reason.
 pub fn keep_terminal_conditions(old: Option<&k8s::PodStatus>, mut status: k8s::PodStatus) -> k8s::PodStatus {
     let terminal =
         |s: &&k8s::PodStatus| s.phase.as_deref().and_then(Phase::parse).is_some_and(Phase::is_terminal);
@@ -63,7 +63,7 @@ fn had_initialized(pod: &PodView, status: &k8s::PodStatus) -> bool {
     state::terminated(last).is_some_and(succeeded) || state::last_terminated(last).is_some_and(succeeded)
 }
 
-/// How many init containers were reached: all up to the last that ever started, and the first in any case.
+/// How many init containers were attempted: all up to the last one that ever started, and at least the first.
 fn attempted(init: &[ContainerStatus]) -> usize {
     init.iter().rposition(ever_started).map_or(init.len().min(1), |last| last + 1)
 }

@@ -1,4 +1,4 @@
-//! The status of a pod, derived from what is wanted, what was observed, and what was said before.
+//! The status of a pod, derived from its definition, the observation, and the previous status.
 //!
 //! ```text
 //!   pod, observation, old status, failed starts, probes
@@ -65,7 +65,7 @@ pub struct ProbeReport {
     pub has_readiness_worker: bool,
 }
 
-/// Alpha, off: mounts of image volumes tell which image is behind them.
+/// Alpha, off by default: mounts of image volumes report the digest of the image.
 pub const IMAGE_VOLUME_DIGEST_GATE: &str = "ImageVolumeWithDigest";
 /// Beta, on.
 pub const READY_TO_START_GATE: &str = "PodReadyToStartContainersCondition";
@@ -96,11 +96,11 @@ pub struct StatusInputs<'a> {
     pub recursive_read_only: bool,
     /// Whether containers may choose the signal that they are stopped with.
     pub stop_signals: bool,
-    /// Gate `ImageVolumeWithDigest`: whether mounts of image volumes tell which image is behind them.
+    /// Gate `ImageVolumeWithDigest`: whether mounts of image volumes report the digest of the image.
     pub image_volume_digests: bool,
-    /// Whether the condition `PodReadyToStartContainers` is told.
+    /// Whether the condition `PodReadyToStartContainers` is reported.
     pub ready_to_start: bool,
-    /// Whether what an earlier agent said of `started` and `ready` holds until the first result of a probe.
+    /// Whether `started` and `ready` of an earlier agent stay until the first result of a probe.
     pub keeps_readiness: bool,
     /// Addresses of the node in the order of preference; empty when the status is not for an API server.
     pub host_ips: &'a [String],
@@ -111,7 +111,8 @@ pub struct StatusInputs<'a> {
     /// The spec asks for other resources than these.
     pub resize_pending: bool,
     pub now: Now,
-    /// Containers that started well before this were somebody else's to judge: they keep what was said of them.
+    /// Containers that started well before this were reported by an earlier agent and keep their readiness until the
+    /// first result.
     pub agent_started: Wall,
 }
 

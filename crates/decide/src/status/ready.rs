@@ -7,10 +7,10 @@ use model::{Wall, k8s};
 
 use super::{ProbeReport, StatusInputs, state};
 
-/// A container that was started this long before the agent was judged by an earlier agent.
+/// If a container started this long before the agent, an earlier agent has reported its readiness.
 const STARTED_BEFORE_AGENT: Duration = Duration::from_secs(10);
 
-/// Fills both in. A `started` that is already there was carried over from the same instance.
+/// Sets `started` and `ready`. A `started` that is already set was carried over from the same instance.
 pub fn fill(
     inputs: &StatusInputs<'_>,
     kind: ContainerKind,
@@ -28,7 +28,7 @@ pub fn fill(
     };
 }
 
-/// Probes that are defined are as good as working: their workers come before the container.
+/// If no report exists yet, assume that a worker will exist for each probe of the spec.
 fn report(inputs: &StatusInputs<'_>, container: &k8s::Container, normal_init: bool) -> ProbeReport {
     let expected = ProbeReport {
         has_startup_worker: !normal_init && container.startup_probe.is_some(),
@@ -57,7 +57,7 @@ fn is_ready(
     if ready || probes.readiness.is_some() || !keeps {
         return ready;
     }
-    // what was said before the agent started holds until the first result
+    // readiness reported before the agent started stays until the first result
     container.readiness_probe.is_none() || api_says_ready(inputs)
 }
 

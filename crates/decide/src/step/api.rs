@@ -68,7 +68,7 @@ fn send_status_or_deletion(entry: &mut PodEntry, cx: &mut Context, object: &PodV
     if publication.dirty {
         let merged = publish::merge(&shown.status, status, !entry.lifecycle.is_terminated());
         let patch = publish::patch(&shown.status, &merged);
-        // That the sandbox of a pod that is going went is told with the end of all, which follows at once.
+        // The loss of a terminating pod's sandbox is reported together with the final status, which follows at once.
         let going = matches!(entry.lifecycle, Lifecycle::Terminating(_));
         if let Some(patch) = patch.filter(|patch| !going || !publish::is_only_of(patch, READY_TO_START)) {
             let hash = fnv1a_64(patch.to_string().as_bytes());
@@ -147,7 +147,8 @@ fn outcome<T>(result: &Result<T, ApiFailure>) -> (bool, bool) {
     )
 }
 
-/// Once the server answers again, nobody waits out what was meant for a server that is away.
+/// Records whether the server was reached. Once it answers again, pending retries are made at once, because their
+/// back-off was meant for an unreachable server.
 fn api_reached(state: &mut NodeState, cx: &mut Context, reached: bool, succeeded: bool) {
     if !reached {
         if !state.api_unreachable {
@@ -188,7 +189,7 @@ fn status_patched(
     let publication = &mut entry.publication;
     publication.in_flight = false;
     if publication.api_object.as_ref().is_some_and(|shown| shown.uid != *object) {
-        // Another object has come in its place meanwhile: this says nothing of it.
+        // Another object has replaced it meanwhile, and this answer is not about that one.
         return cx.touch(uid);
     }
     match result {
@@ -197,7 +198,7 @@ fn status_patched(
             publication.object_seen(ApiPodObject::of(&pod));
         }
         Err(failure) if failure.means_gone() => {
-            // The object has gone, or another one has its name: the source will tell.
+            // The object is deleted, or another one has its name: the source will report it.
             publication.succeeded();
             publication.object_gone();
             if !entry.view.source.is_static() {
@@ -283,7 +284,7 @@ pub(super) fn sync_mirror(state: &mut NodeState, cx: &mut Context, full_name: &F
         .filter(|e| e.view.source.is_static() && !e.orphan)
         .collect();
     let wanted = here.iter().find(|e| !e.removed && e.rejection.is_none()).map(|e| e.view.clone());
-    // Who watches the mirror sees the pod's last status before it goes.
+    // Clients that watch the mirror see the pod's last status before the mirror is deleted.
     let over = |e: &&PodEntry| e.lifecycle.is_terminated() && !e.publication.in_flight;
     let seen = state.mirrors.get(full_name).and_then(|mirror| mirror.seen.as_ref());
     let shown = |e: &&PodEntry| seen.is_some_and(|seen| mirror::is_mirror_of(seen, &e.view));
@@ -329,8 +330,8 @@ fn mirror_answered(
     match result {
         Ok(made) => {
             mirror.succeeded();
-            // The watch tells of it too, and of its end. One that is known is at least as new: an answer that is told a
-            // second time must not bring back what has gone since.
+            // The watch reports the mirror and its deletion too. A known mirror is at least as new as this answer, so
+            // it is kept: an answer must not bring back a mirror that was deleted since.
             if let (Some(pod), None) = (made, &mirror.seen) {
                 mirror.seen = Some(PodView::new(pod, Source::Api));
             }

@@ -1,8 +1,7 @@
-//! Readings that contradict what the runtime said before, and are made again before anything follows from them.
+//! Repeats observations that contradict what the runtime reported before, before they are acted on.
 //!
-//! One pod is read by itself, as soon as that counts. Of many pods that wait at the same time each waits a little for the
-//! others, and one complete reading serves them all: a runtime that shows nothing of a hundred pods, or lists a hundred
-//! that it said to have removed, is asked once and not a hundred times.
+//! A single pod is observed by itself, as soon as the observation can confirm. If several pods need a confirmation
+//! within one second, one full relist serves them all.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +14,12 @@ use crate::effect::{LogLevel, TimerKey};
 use crate::observation_guard::{ObservationGuard, shown_ids};
 use crate::state::NodeState;
 
-/// From so many pods on everything is read at once.
+/// From this many pods on, a full relist is made instead of one observation per pod.
 const BATCH_THRESHOLD: usize = 4;
-/// How long the first of many waits for the others.
+/// How long a confirmation waits for others to be batched with it.
 const BATCH_WINDOW: Duration = Duration::from_secs(1);
 
-/// A reading of the pod was not believed: another one is made when it can be.
+/// An observation of the pod has to be confirmed: another one is made as soon as it can confirm.
 pub(super) fn schedule_confirmation(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
     entry.observation_request.wanted = Some(cx.now.mono);
@@ -31,7 +30,7 @@ pub(super) fn schedule_confirmation(state: &mut NodeState, cx: &mut Context, uid
     }
 }
 
-/// The pod has to be read, and that does not hurry.
+/// Requests an observation that is not urgent, so that it can be batched with others.
 pub(super) fn request_batched_observation(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
     entry.observation_request.wanted = Some(cx.now.mono);
@@ -55,10 +54,10 @@ fn set_timer(state: &NodeState, cx: &mut Context) {
 pub(super) fn due(state: &mut NodeState, cx: &mut Context) {
     let now = cx.now.mono;
     let due = state.confirmations.iter().filter(|(_, at)| **at <= now).map(|(uid, _)| uid);
-    // Another reading may have come in between.
+    // Another observation may have come in between.
     let due: Vec<PodUid> = due.filter(|uid| still_waits(state, uid)).cloned().collect();
     state.confirmations.retain(|_, at| *at > now);
-    // Who is not known as a pod yet is not read alone.
+    // A pod that no source has claimed has no entry, so only a full relist can observe it.
     let unknown = due.iter().any(|uid| !state.pods.contains_key(uid));
     if due.len() >= BATCH_THRESHOLD || unknown {
         observe::request_full_observation(state, cx);
@@ -75,8 +74,8 @@ fn still_waits(state: &NodeState, uid: &PodUid) -> bool {
     }
 }
 
-/// What a complete reading shows of a pod that no source has claimed yet (`None`: nothing), against what was known of it.
-/// Gives what is to be kept, if anything is.
+/// Compares a full relist with what was known of a pod that no source has claimed yet. `seen` is `None` if the relist
+/// does not show the pod. Returns the observation to keep, if any.
 pub(super) fn confirm_unclaimed(
     state: &mut NodeState,
     cx: &mut Context,

@@ -1,4 +1,4 @@
-//! Storage drivers that come and go, and the volumes that the node tells to use.
+//! Registration of CSI drivers, and the node's volumesInUse.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use crate::state::NodeState;
 use crate::volumes::csi::{CsiVolumeNeeds, csi_volume_needs};
 use crate::volumes::{VOLUME_WAIT_PERIOD, may_use_csi_drivers};
 
-/// What the pod's volumes of drivers need. Grows with what is read of its claims.
+/// What the pod's CSI volumes need. The result grows as the pod's claims are read.
 pub(super) fn needs_of(state: &NodeState, cx: &Context, uid: &PodUid) -> CsiVolumeNeeds {
     let Some(entry) = state.pods.get(uid).filter(|entry| may_use_csi_drivers(&entry.view)) else {
         return CsiVolumeNeeds::default();
@@ -24,7 +24,8 @@ pub(super) fn needs_of(state: &NodeState, cx: &Context, uid: &PodUid) -> CsiVolu
     csi_volume_needs(&inputs_of(state, &entry.view, cx), late)
 }
 
-/// A pod that may run is to have its volumes. What one that has ended had is on the node until it is let go of.
+/// A pod that may run wants its volumes. A terminating pod keeps those that it has. An ended pod wants none; its
+/// volumes count as in use until they are unmounted.
 pub(super) fn update_needed_volumes(
     state: &mut NodeState,
     cx: &mut Context,
@@ -55,7 +56,7 @@ pub(super) fn registered(state: &mut NodeState, cx: &mut Context, drivers: BTree
     }
 }
 
-/// Tells the volumes of storage drivers something. The Node hears of it when other ones are on the node afterwards.
+/// Passes an input to the state of CSI volumes. Updates volumesInUse if the set of volumes on the node changed.
 pub(super) fn operate(
     state: &mut NodeState,
     cx: &mut Context,
@@ -72,7 +73,7 @@ pub(super) fn operate(
     }
 }
 
-/// A plan that was cancelled while its request was on its way gets nothing more.
+/// A request of a plan that was cancelled in the meantime is answered with `Interrupted`, unless it is a tear-down.
 pub(super) fn requested(
     state: &mut NodeState,
     cx: &mut Context,
@@ -92,18 +93,18 @@ pub(super) fn requested(
     operate(state, cx, |volumes, now| volumes.request(now, request, what));
 }
 
-/// A plan is cancelled: its pod is going.
+/// Cancels the volume operations of a plan.
 pub(super) fn plan_cancelled(state: &mut NodeState, cx: &mut Context, uid: &PodUid, epoch: Epoch) {
     operate(state, cx, |volumes, now| volumes.cancel(now, uid, epoch));
 }
 
-/// Whoever has such a volume may have waited for this.
+/// Touches every pod with a CSI volume: it may have waited for this driver.
 pub(super) fn touch_users(state: &NodeState, cx: &mut Context) {
     let users = state.pods.iter().filter(|(_, entry)| may_use_csi_drivers(&entry.view));
     cx.touched.extend(users.map(|(uid, _)| uid.clone()));
 }
 
-/// The Node says which volumes are used here, once that is known. What drivers there are has to be known for it.
+/// Reports volumesInUse if it changed. The CSIDriver objects have to be known for it.
 pub(super) fn report_volumes_in_use(state: &mut NodeState, cx: &mut Context) {
     let Some(desk) = &mut state.objects else { return };
     let Some(drivers) = desk.storage.drivers() else { return };

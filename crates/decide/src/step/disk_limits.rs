@@ -1,11 +1,12 @@
-//! Measuring pods whose local storage is limited, and evicting those that have outgrown it.
+//! Measures pods whose local storage is limited, and evicts those that exceed the limit.
 //!
 //! ```text
 //!   runs and is limited ──> timer ──> measure ──> measured ──> too much: evicted
 //!                             ^                       │
 //!                             └───────────────────────┘ else again, after PERIOD
 //! ```
-//! Nothing can tell of files that grow, so this asks; pods without a limit are never measured.
+//! There is no notification for growing files, so they are measured periodically. Pods without a limit are never
+//! measured.
 
 use std::time::Duration;
 
@@ -17,12 +18,12 @@ use crate::disk_limits;
 use crate::effect::{Effect, LogLevel, TimerKey};
 use crate::state::NodeState;
 
-/// As often as the kubelet looks.
+/// The interval of the upstream kubelet.
 const PERIOD: Duration = Duration::from_secs(10);
 const GRACE_SECS: i64 = 1;
 const REASON: &str = "Evicted";
 
-/// Begins to watch a pod that has something to measure.
+/// Starts the timer for a pod that has something to measure.
 pub(super) fn start_measuring(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let config = state.config.clone();
     let Some(entry) = state.pods.get_mut(uid) else { return };

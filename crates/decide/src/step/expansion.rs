@@ -1,4 +1,4 @@
-//! How the growth of a volume ended: what is known of its size, and who is told.
+//! Handles the end of a volume expansion: updates the known size and records Events.
 
 use model::csi::Expansion;
 use model::quantity::Quantity;
@@ -40,7 +40,7 @@ pub(super) fn expansion_ended(
     }
 }
 
-/// Tried again, ever later.
+/// Retried with back-off.
 pub(super) fn expansion_failed(
     state: &mut NodeState,
     cx: &mut Context,

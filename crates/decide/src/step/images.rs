@@ -1,4 +1,4 @@
-//! Images: what a container needs, what the desk finds, and who is woken.
+//! Images within a step: requests them, handles the results of inspections and pulls, and touches the pods that waited.
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ fn begin_pull(state: &mut NodeState, cx: &mut Context, image: &str, waiter: Wait
     }
 }
 
-/// Credentials for the image that the pod brings itself.
+/// The pod's own credentials for the image.
 fn own_of(state: &NodeState, uid: &PodUid, image: &str) -> Vec<CredentialCandidate> {
     let (Some(desk), Some(entry)) = (&state.objects, state.pods.get(uid)) else { return Vec::new() };
     pull_secret_candidates(desk, &entry.view, image)
@@ -172,7 +172,7 @@ fn asks_for_access(state: &NodeState, waiter: &Waiter, image: &str, history: &Pu
     image_access(policy, &named, history, &shown) == ImageAccess::MustPull
 }
 
-/// The plugins have said whose credentials they have for an image that is there.
+/// The plugins have answered whose credentials they have for an image that is present.
 pub(super) fn access_checked(
     state: &mut NodeState,
     cx: &mut Context,
@@ -187,7 +187,7 @@ pub(super) fn access_checked(
     }
 }
 
-/// The image is there: the pod uses it if it may, and has to pull it otherwise.
+/// The image is present: the pod uses it if it may, and has to pull it otherwise.
 fn use_or_pull(
     state: &mut NodeState,
     cx: &mut Context,
@@ -210,7 +210,7 @@ fn use_or_pull(
     image_ready(state, cx, &waiter, resolve_image(found));
 }
 
-/// What the look at an image means for who asked for it. Where no pull is allowed, none can be required.
+/// Counts the outcome of an image inspection by pull policy. With policy Never no pull can be required.
 fn count_request(
     state: &mut NodeState,
     policy: PullPolicy,
@@ -226,8 +226,8 @@ fn count_request(
     state.counters.image_requested(policy.word(), present, pull_required);
 }
 
-/// Whether a pod may use an image that is there, or has to pull it first. Pods without an API server have no
-/// credentials of their own to show.
+/// Whether a pod may use an image that is present, or has to pull it first. Without an API server, pods have no
+/// credentials of their own.
 fn may_use(
     state: &mut NodeState,
     cx: &mut Context,
@@ -253,8 +253,8 @@ fn may_use(
     }
 }
 
-/// The runtime does not have it, or the pod may not use what it has: pull, refuse, or go on waiting for the back-off.
-/// To those who may not use an image, it looks as if it weren't there.
+/// The image is absent, or the pod may not use it: pull it, fail, or go on waiting for the back-off. A pod that may not
+/// use an image gets the same messages as if the image were absent.
 fn image_unavailable(state: &mut NodeState, cx: &mut Context, image: &str, waiter: Waiter) {
     let subject = image_use(state, &waiter);
     let Some(entry) = state.pods.get_mut(&waiter.uid) else { return };
@@ -269,7 +269,7 @@ fn image_unavailable(state: &mut NodeState, cx: &mut Context, image: &str, waite
         return image_failed(state, cx, &waiter, Reason::ErrImageNeverPull, text, Some(RETRY));
     }
     if back_off::pull_back_off_until(entry.ledger.pull_back_offs.get(&subject.named), cx.now.wall).is_some() {
-        // Looked because an image had arrived; it was another one.
+        // The inspection was made because some image had arrived, but it was another one.
         entry.ledger.image_states.remove(&waiter.container);
         state.images.pods_without_image.insert(waiter.uid.clone());
         return cx.touch(&waiter.uid);
@@ -328,7 +328,7 @@ fn pull_succeeded(state: &mut NodeState, cx: &mut Context, waiter: &Waiter, pull
     image_ready(state, cx, waiter, resolved);
 }
 
-/// Milliseconds are enough for people.
+/// Rounded to milliseconds, for messages.
 fn rounded(d: Duration) -> String {
     go_duration(Duration::from_millis(d.as_millis() as u64))
 }
@@ -341,7 +341,7 @@ fn pull_failed(state: &mut NodeState, cx: &mut Context, waiter: &Waiter, failure
     subject.start_failed(state, cx, waiter, reason);
     if let Some(entry) = state.pods.get_mut(&waiter.uid) {
         let old = entry.ledger.pull_back_offs.get(&subject.named);
-        // Two of the pod that waited for one pull have seen one failure.
+        // Two containers of the pod may have waited for the same pull: its failure counts once.
         if old.is_none_or(|old| old.failed_at != cx.now.wall) {
             let next = back_off::next_pull_back_off(old, cx.now.wall, reason, message.clone());
             entry.ledger.pull_back_offs.insert(subject.named, next);
@@ -350,7 +350,7 @@ fn pull_failed(state: &mut NodeState, cx: &mut Context, waiter: &Waiter, failure
     image_failed(state, cx, waiter, reason, message, None);
 }
 
-/// The runtime tells two kinds of failure apart by how its text begins.
+/// Two kinds of failure are recognized by the beginning of the runtime's message.
 fn pull_error(named: &str, error: &str) -> (Reason, String) {
     let kinds = [
         (Reason::RegistryUnavailable, "the registry is unavailable"),
@@ -368,7 +368,8 @@ fn image_ready(state: &mut NodeState, cx: &mut Context, waiter: &Waiter, image: 
     if let Some(entry) = state.pods.get_mut(&waiter.uid) {
         let ledger = &mut entry.ledger;
         ledger.image_states.insert(waiter.container.clone(), ImageState::Ready(image));
-        // What a volume lacked was shown by those who mount it; what they lack themselves is found again.
+        // A missing image volume is shown as a failure of the containers that mount it, so their failures are cleared
+        // too. If their own image is missing, the next plan finds that again.
         let mounting = entry.view.all_containers().map(|(_, c)| c).filter(|container| {
             let mut mounts = container.volume_mounts.iter().flatten();
             mounts.any(|mount| volume_of_key(&waiter.container) == Some(&mount.name))
@@ -409,7 +410,8 @@ fn image_failed(
     }
 }
 
-/// An image arrived in the runtime: who has been refused or backs off looks again at once.
+/// An image arrived in the runtime: containers that failed for an image are inspected again at once, unless they always
+/// pull.
 pub(super) fn recheck_missing_images(state: &mut NodeState, cx: &mut Context) {
     for uid in state.images.pods_without_image.clone() {
         let Some(entry) = state.pods.get_mut(&uid) else { continue };
@@ -441,7 +443,7 @@ fn is_image_reason(reason: Reason) -> bool {
     )
 }
 
-/// What an image is for, as the spec has it.
+/// What an image is used for, according to the spec.
 struct ImageUse {
     /// The container's list; `None`: a volume, and so the pod as a whole.
     kind: Option<ContainerKind>,
@@ -457,7 +459,8 @@ impl ImageUse {
         }
     }
 
-    /// A container can't start without its image. What a volume keeps from starting is told by the plan.
+    /// Records the Event of a container that can't start without its image. For an image volume the plan reports the
+    /// failure.
     fn start_failed(&self, state: &NodeState, cx: &mut Context, waiter: &Waiter, reason: Reason) {
         if self.kind.is_some() {
             let event = ApiEvent::warning("Failed", format!("Error: {reason}"));
@@ -492,9 +495,9 @@ fn failure_of<'a>(state: &'a NodeState, uid: &PodUid, container: &str) -> Option
     state.pods.get(uid)?.ledger.start_failures.get(container)
 }
 
-/// Not when the pod goes, nor when its spec names another image by now, or no such container.
+/// False if the pod terminates, or if its spec names another image by now or has no such container.
 fn still_waits(state: &NodeState, waiter: &Waiter, image: &str) -> bool {
-    // The spec may have changed meanwhile: what it names now is what counts.
+    // The spec may have changed meanwhile: only the image that it names now counts.
     let named = image_use(state, waiter).named;
     state.pods.get(&waiter.uid).is_some_and(|e| {
         e.lifecycle.may_start()

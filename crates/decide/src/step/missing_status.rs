@@ -22,10 +22,10 @@ use crate::effect::LogLevel;
 use crate::plan::PodPlan;
 use crate::state::{MissingStatusRetry, NodeState, PodEntry};
 
-/// Begins every key of [`crate::ledger::Ledger::announced`] that is about a missing status.
+/// Prefix of the keys in [`crate::ledger::Ledger::recorded_event_keys`] that are about a missing status.
 const ANNOUNCED: &str = "no status of ";
 
-/// Follows the last reading of the pod: when a missing status is asked for again, and who is told of it.
+/// Updates the retry of missing statuses after an observation of the pod, and logs and records Events about them.
 pub(super) fn update_missing_status_retry(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
     let Some(reading) = entry.observed.as_ref() else { return };
@@ -39,7 +39,7 @@ pub(super) fn update_missing_status_retry(state: &mut NodeState, cx: &mut Contex
     }
     let (read_at, pod) = (reading.at, reading.pod.clone());
     let ids: BTreeSet<String> = pod.missing_status.keys().cloned().collect();
-    // Another sandbox or container is asked for as eagerly as the first.
+    // Another missing sandbox or container starts with the shortest delay again.
     let before = before.filter(|retry| ids.is_subset(&retry.ids));
     entry.status_retry = Some(match before {
         // Nothing was asked since.
@@ -87,7 +87,7 @@ fn name_of(pod: &ObservedPod, id: &str) -> String {
     container.map_or_else(|| format!("sandbox {id}"), |c| format!("container {}", c.name))
 }
 
-/// Asks again when it is time, unless somebody reads the pod already.
+/// Requests the status again when it is due, unless an observation is under way.
 pub(super) fn ask_when_due(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let due = |e: &PodEntry| {
         let observing = e.observation_request.in_flight || e.observation_request.wanted.is_some();
@@ -104,7 +104,7 @@ pub(super) fn missing_status_is_needed(entry: &PodEntry) -> bool {
     entry.lifecycle.may_start() && reading.is_some_and(|reading| reading.pod.lacks_needed_status())
 }
 
-/// Adds to a plan that a status is missing, and when it is asked for again.
+/// Adds to a plan that a status is missing, and when it is requested again.
 pub(super) fn add_to_plan(plan: &mut PodPlan, entry: &PodEntry, observed: &ObservedPod, now: Mono) {
     let at = entry.status_retry.as_ref().map(|retry| retry.at).filter(|at| *at > now);
     for (id, answer) in &observed.missing_status {

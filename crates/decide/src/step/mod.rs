@@ -1,7 +1,8 @@
 //! One event in, effects out.
 //!
 //! Each handler changes the state and marks the pods that it touched; then every touched pod is settled: its lifecycle
-//! moves as far as it may, its status is derived, and, if no plan of it runs and its reading is fresh, it is planned.
+//! advances as far as it may, its status is derived, and, if none of its plans is running and its observation is fresh,
+//! it is planned.
 
 mod api;
 mod certificates;
@@ -138,12 +139,12 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
     cx.effects
 }
 
-/// What a handler works with beside the state.
+/// The context of a handler, beside the state.
 struct Context {
     now: Now,
     effects: Vec<Effect>,
     touched: BTreeSet<PodUid>,
-    /// Names of static pods whose mirrors have to be looked at.
+    /// Names of static pods whose mirrors have to be checked.
     mirrors: BTreeSet<FullName>,
 }
 

@@ -1,4 +1,4 @@
-//! Objects of the cluster: which pods need them, and who is woken when one was read.
+//! API objects: which of them each pod needs, and which pods are touched when one was read.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::render::ServiceView;
 use crate::state::{NodeState, PodEntry};
 use crate::volumes::{TRUST_GATE, persistent};
 
-/// A pod that may run needs what it names. One that is ending keeps what it has until it has ended.
+/// A pod that may run needs the objects that it refers to. A terminating pod keeps its objects until it has ended.
 pub(super) fn request_needed_objects(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let (Some(desk), Some(entry)) = (&mut state.objects, state.pods.get(uid)) else { return };
     let effects = match &entry.lifecycle {
@@ -34,7 +34,7 @@ pub(super) fn request_needed_objects(state: &mut NodeState, cx: &mut Context, ui
     request_needed_storage(state, cx, uid);
 }
 
-/// Who has files of them may have others now.
+/// Updates the ClusterTrustBundles, and touches pods with volumes that contain them.
 pub(super) fn trust_bundles(state: &mut NodeState, cx: &mut Context, bundles: Vec<Arc<ClusterTrustBundle>>) {
     let Some(desk) = &mut state.objects else { return };
     if desk.trust.set(bundles) {
@@ -43,7 +43,7 @@ pub(super) fn trust_bundles(state: &mut NodeState, cx: &mut Context, bundles: Ve
     }
 }
 
-/// What a pod needs of claims grows with what is read of them: a bound claim names a volume.
+/// Requests claims, persistent volumes and attachments. The set grows as they are read: a bound claim names a volume.
 fn request_needed_storage(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     if let (Some(desk), Some(entry)) = (&mut state.objects, state.pods.get(uid))
         && matches!(entry.lifecycle, Lifecycle::Syncing)
@@ -66,8 +66,8 @@ fn request_needed_storage(state: &mut NodeState, cx: &mut Context, uid: &PodUid)
     }
 }
 
-/// A pod that is in the runtime has its volumes mounted, by whichever agent, until they are torn down. That counts only
-/// where a claim is for one pod.
+/// Finds the pods that hold a ReadWriteOncePod claim of this pod. A pod that the runtime lists may have its volumes
+/// mounted by this or an earlier agent until they are torn down.
 fn find_holders(state: &mut NodeState, uid: &PodUid) {
     let (Some(desk), Some(entry)) = (&mut state.objects, state.pods.get(uid)) else { return };
     let wanted: Vec<_> = persistent::claims(&entry.view).map(|claim| claim.key).collect();
@@ -86,14 +86,15 @@ fn find_holders(state: &mut NodeState, uid: &PodUid) {
     }
 }
 
-/// Files beside the pods told of all the objects there are.
+/// Sets the objects that are read from files in standalone mode.
 pub(super) fn set_local_objects(state: &mut NodeState, cx: &mut Context, objects: &LocalObjects) {
     let root_dir = state.config.root_dir.clone();
     let Some(desk) = &mut state.objects else { return };
     cx.touched.extend(desk.set_local_objects(objects, &root_dir));
 }
 
-/// What is set up is the pod's from now on, however that ends.
+/// A claim with a `SetUpVolume` action in this plan counts as held by the pod even if the action fails
+/// (ReadWriteOncePod).
 pub(super) fn hold_claims(state: &mut NodeState, uid: &PodUid, stages: &[Stage]) {
     let (Some(desk), Some(entry)) = (&mut state.objects, state.pods.get(uid)) else { return };
     for action in stages.iter().flat_map(|stage| &stage.actions) {
@@ -117,7 +118,7 @@ pub(super) fn storage_read(state: &mut NodeState, cx: &mut Context, key: &Storag
     let (users, effects) = desk.storage.record_read(key, read, cx.now);
     cx.touched.extend(users);
     effects.into_iter().for_each(|effect| cx.emit(effect));
-    // Nothing tells a node that a volume has become larger.
+    // A node can't watch persistent volumes, so they are read again to notice an expansion.
     let at = cx.now.mono.plus(state.config.sync_frequency);
     for key in desk.storage.settled_csi_objects(key) {
         cx.timer(TimerKey::Storage(key), Some(at));
@@ -129,7 +130,7 @@ pub(super) fn storage_due(state: &mut NodeState, cx: &mut Context, key: &Storage
     effect.into_iter().for_each(|effect| cx.emit(effect));
 }
 
-/// Who needs storage may have waited for its driver.
+/// Updates the CSIDriver objects, and touches pods that may have waited for one.
 pub(super) fn csi_drivers(state: &mut NodeState, cx: &mut Context, drivers: &[Arc<CSIDriver>]) {
     let Some(desk) = &mut state.objects else { return };
     desk.storage.set_drivers(drivers);
@@ -156,7 +157,7 @@ pub(super) fn seen(state: &mut NodeState, cx: &mut Context, key: &ObjectKey, obj
     effect.into_iter().for_each(|effect| cx.emit(effect));
 }
 
-/// Only the first set wakes anybody: variables are made when a container is.
+/// Only the first set wakes pods: service variables are made when a container is created.
 pub(super) fn services(state: &mut NodeState, cx: &mut Context, services: &[Arc<Service>]) {
     let Some(desk) = &mut state.objects else { return };
     if desk.set_services(services.iter().map(|service| ServiceView::of(service)).collect()) {

@@ -1,4 +1,4 @@
-//! Readings of the runtime: when they are asked for, what they change, and what hints mean.
+//! Observations of the runtime: when they are requested, what they change, and how hints are handled.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use crate::event::{Hint, RuntimeCheck};
 use crate::observation_guard::contradictions;
 use crate::state::{NodeState, PodObservation};
 
-/// Hints about ids that no reading has shown yet: enough for a burst, and no more.
+/// Limit for hints about ids that no observation has shown yet. It is large enough for a burst.
 const UNKNOWN_IDS_KEPT: usize = 4096;
 const OBSERVE_RETRY: Duration = Duration::from_secs(1);
-/// How often a runtime that answers well is asked for its status. It tells of its end by itself.
+/// Interval of the status check while the runtime is ready. A failed observation triggers one earlier.
 const RUNTIME_CHECK_QUIET: Duration = Duration::from_secs(30);
 const RUNTIME_CHECK_RETRY_MAX: Duration = Duration::from_secs(5);
 
-/// A reading of this pod that begins from now on is wanted.
+/// Requests an observation of this pod that begins now or later.
 pub(super) fn request_observation(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
     entry.observation_request.wanted = Some(cx.now.mono);
@@ -66,7 +66,7 @@ pub(super) fn observation_done(state: &mut NodeState, cx: &mut Context, observat
     }
 }
 
-/// `false`: it contradicts what the runtime said before, and has to be confirmed.
+/// `false`: the observation contradicts what the runtime reported before, and has to be confirmed.
 fn apply_pod_observation(
     state: &mut NodeState,
     cx: &mut Context,
@@ -77,7 +77,7 @@ fn apply_pod_observation(
     state.pod_in_step = Some(uid.clone());
     let Some(entry) = state.pods.get_mut(uid) else { return true };
     if entry.set_aside.is_some() {
-        // Only kept, for the day that it is not set aside any more.
+        // Nothing is planned for the pod. The observation is kept for when the pod is resumed.
         entry.observed = Some(PodObservation { at, pod });
         entry.observation_request.wanted = None;
         return true;
@@ -85,7 +85,7 @@ fn apply_pod_observation(
     if entry.observation_request.wanted.is_some_and(|wanted| at >= wanted) {
         entry.observation_request.wanted = None;
     }
-    // Readings of one pod and of everything may overtake each other: the one that began later is the truth.
+    // Observations of one pod and full relists may overtake each other. The one that began later counts.
     if entry.observed.as_ref().is_some_and(|known| known.at > at) {
         return true;
     }
@@ -126,8 +126,7 @@ fn apply_pod_observation(
     true
 }
 
-/// Which instance is the newest must not hang on the wall clock, which may have been set back between two: the later
-/// one always has the higher count.
+/// Sorts by restart count, newest first, and not by creation time: the wall clock may have been set back.
 fn sort_by_restart_count(mut pod: Arc<ObservedPod>) -> Arc<ObservedPod> {
     if !pod.containers.is_sorted_by(|a, b| a.restart_count >= b.restart_count) {
         Arc::make_mut(&mut pod).containers.sort_by_key(|c| std::cmp::Reverse(c.restart_count));
@@ -135,7 +134,7 @@ fn sort_by_restart_count(mut pod: Arc<ObservedPod>) -> Arc<ObservedPod> {
     pod
 }
 
-/// Keeps ids to pods, and looks again at a pod of which an id was hinted at before anybody knew it.
+/// Updates the map from ids to pods. Observes the pod again if a hint named one of its ids before the id was known.
 fn index_runtime_ids(
     state: &mut NodeState,
     cx: &mut Context,
@@ -215,7 +214,7 @@ fn apply_full_observation(state: &mut NodeState, cx: &mut Context, at: Mono, see
         pods::wake_name_waiters(state, cx, &pod.full_name);
     }
     if first {
-        // Nobody was planned before.
+        // No pod is planned before the first full relist.
         cx.touched.extend(state.pods.keys().cloned());
         pods::put_running_pods_first(state);
     }
@@ -238,7 +237,7 @@ pub(super) fn observation_failed(state: &mut NodeState, cx: &mut Context, scope:
             let full = &mut state.full_observation;
             full.in_flight = false;
             cx.timer(TimerKey::FullRelist, Some(retry));
-            // Once for as long as the same holds: it is tried again each second.
+            // The same failure is logged once, because the relist is retried each second.
             if full.failure.as_ref() != Some(&message) {
                 cx.log(
                     LogLevel::Warn,
@@ -261,7 +260,7 @@ pub(super) fn observation_failed(state: &mut NodeState, cx: &mut Context, scope:
 
 pub(super) fn handle_hint(state: &mut NodeState, cx: &mut Context, hint: Hint) {
     match hint {
-        // What nobody has claimed yet has no entry that could want a reading.
+        // A pod that no source has claimed has no entry, so only a full relist can observe it.
         Hint::Pod(uid) if state.unclaimed.contains_key(&uid) => request_full_observation(state, cx),
         Hint::Pod(uid) => request_observation(state, cx, &uid),
         Hint::ContainerOrSandbox(id) => match state.pod_by_runtime_id.get(&id).cloned() {
@@ -338,7 +337,7 @@ pub(super) fn runtime_checked(state: &mut NodeState, cx: &mut Context, check: Ru
 fn runtime_changed(state: &mut NodeState, cx: &mut Context, before: &crate::state::RuntimeHealth) {
     let after = state.runtime.clone();
     if before.handlers != after.handlers {
-        // Who was refused for what a handler could not do may be let in now.
+        // Pods with a user namespace that failed because the handler did not support it are retried now.
         for (uid, entry) in state.pods.iter_mut().filter(|(_, e)| e.view.spec().host_users == Some(false)) {
             entry.ledger.pod_retry = None;
             cx.touched.insert(uid.clone());
@@ -361,7 +360,7 @@ fn runtime_changed(state: &mut NodeState, cx: &mut Context, before: &crate::stat
     let back = after.ready && !before.ready;
     for (uid, entry) in &mut state.pods {
         if back {
-            // What failed because nobody answered deserves a try at once.
+            // Steps that failed while the runtime was down are retried at once.
             entry.ledger.pod_retry = None;
             entry.ledger.retry_at.clear();
         }

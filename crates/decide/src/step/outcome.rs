@@ -1,4 +1,4 @@
-//! How actions ended: what the ledger keeps, which Events are recorded, and what is read next.
+//! Handles the results of actions: updates the ledger, records Events, and requests observations.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -55,7 +55,7 @@ pub(super) fn action_done(
     }
 }
 
-/// A hook that was begun is not begun again.
+/// A hook that has begun is not started again.
 fn interrupted(state: &mut NodeState, uid: &PodUid, action: &Action) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
     if let Action::StopContainer { id, pre_stop: Some(_), .. } | Action::PreStop { id, .. } = action {
@@ -141,7 +141,7 @@ fn succeeded(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Act
     }
 }
 
-/// What the runtime has answered is held against what it shows.
+/// Records the runtime's acknowledgement, so that later observations are compared with it.
 fn record_runtime_ack(witness: &mut ObservationGuard, action: &Action, result: &ActionResult, now: Mono) {
     match (action, result) {
         (_, ActionResult::SandboxRunning { id }) => witness.record_started(id.as_str(), now),
@@ -165,7 +165,7 @@ pub(super) fn hook_fell_back(state: &NodeState, cx: &mut Context, uid: &PodUid, 
     cx.record(state, uid, ApiEvent::warning("LifecycleHTTPFallback", text));
 }
 
-/// The details of a failed preStop hook are withheld on purpose: they may hold what the container knows.
+/// The details of a failed preStop hook are withheld on purpose: they may contain secrets of the container.
 fn hook_ended(state: &NodeState, cx: &mut Context, uid: &PodUid, name: &str, result: ActionResult) {
     let ActionResult::HookFailed { message } = result else { return };
     let kind = state
@@ -223,7 +223,7 @@ fn start_failed(
             entry.ledger.forget_images_of(container);
         }
         if matches!(at, StartFailurePoint::Start | StartFailurePoint::PostStart) {
-            // It may have run all the same.
+            // The container may have run all the same.
             entry.ledger.log_numbers.insert(name.to_owned(), start.config.metadata.attempt);
         }
         if let (StartFailurePoint::PostStart, Some(id)) = (at, id) {
@@ -270,7 +270,7 @@ fn failed(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Action
     };
     cx.log(LogLevel::Warn, Some(uid), format!("{} failed: {message}", action.name()));
     if matches!(action, Action::RemoveContainer { .. } | Action::RemoveSandbox { .. }) {
-        // What is dead and can't be removed is the node's trouble, not the pod's.
+        // A dead container that can't be removed is a problem of the node, not of the pod.
         cx.emit(Effect::RecordNodeEvent { event: ApiEvent::warning("ContainerGCFailed", message.clone()) });
         settle::retry_step(state, cx, uid, action.name(), message);
     } else {
@@ -281,7 +281,7 @@ fn failed(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Action
     }
 }
 
-/// Each volume is tried again on its own, ever later.
+/// Each volume is retried with its own back-off.
 pub(super) fn volume_failed(
     state: &mut NodeState,
     cx: &mut Context,
@@ -349,5 +349,5 @@ pub(super) fn mark_excess_dead_containers(state: &mut NodeState, cx: &mut Contex
     }
 }
 
-/// How long an image inspection that failed waits.
+/// The delay before a failed image inspection is retried.
 pub(super) const INSPECT_RETRY: Duration = RETRY;

@@ -1,4 +1,4 @@
-//! What sources want: pods come, change and go. And what nobody wants: orphans.
+//! Additions, changes and removals of pods by sources, and orphans: pods of the runtime that no source wants.
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ pub(super) fn delivered(state: &mut NodeState, cx: &mut Context, source: Source,
     unreadable::replace_unreadable_set(state, cx, source);
     let set = state.sources.entry(source).or_default();
     let mut merged = merge(set, source, pods, cx.now.wall);
-    // Who goes makes room. Then, who was here first has it: after a restart, no newcomer is let in before a pod that
-    // runs already.
+    // Removals first, so that their resources are free. Then additions by creation time, so that after a restart of the
+    // agent older pods are admitted before newer ones.
     merged.changes.sort_by_key(|change| match change {
         Change::Removed(_) => (0, None),
         Change::Added(view) => (1, view.pod.metadata.creation_timestamp.as_ref().map(|at| at.0)),
@@ -111,7 +111,7 @@ fn apply(state: &mut NodeState, cx: &mut Context, change: Change) {
     }
 }
 
-/// Who waits for a class may find it now.
+/// Updates the RuntimeClasses of a source, and touches pods that name a class.
 pub(super) fn runtime_classes_changed(
     state: &mut NodeState,
     cx: &mut Context,
@@ -138,7 +138,7 @@ pub(super) fn runtime_classes_changed(
     changed.iter().for_each(|uid| state.update_node_requests(uid));
 }
 
-/// Another definition, and what follows from it alone. The pod has to be counted again.
+/// Replaces the definition and what is computed from it. The caller has to call `update_node_requests`.
 fn set_view(entry: &mut PodEntry, view: PodView) {
     entry.qos = crate::resources::qos_class(&view);
     entry.requests = Arc::new(pod_requests(&view, Overhead::Included));
@@ -146,7 +146,7 @@ fn set_view(entry: &mut PodEntry, view: PodView) {
     entry.view = view;
 }
 
-/// Notes that the spec asks for other resources than the pod has, and tells of it when that is new.
+/// Records a pending resize, with Events if it is new.
 fn set_pending_resize(state: &mut NodeState, cx: &mut Context, uid: &PodUid, pending: Option<PendingResize>) {
     let declares = state.config.features.get("NodeDeclaredFeatures") == Some(&true);
     let Some(entry) = state.pods.get_mut(uid) else { return };
@@ -174,7 +174,7 @@ fn added(state: &mut NodeState, cx: &mut Context, view: PodView) {
             set_view(entry, runtime_class::with_overhead(view, &state.runtime_classes));
             set_pending_resize(state, cx, &uid, pending);
         } else {
-            // Wanted again while it goes: it comes back as a new pod once it has ended.
+            // The pod was added again while it terminates: it is created as a new pod once it has finished.
             entry.recreate_as = Some(view);
         }
         state.update_node_requests(&uid);
@@ -184,7 +184,7 @@ fn added(state: &mut NodeState, cx: &mut Context, view: PodView) {
     create(state, cx, view, None);
 }
 
-/// What is known of the runtime's part of a pod that comes back.
+/// What is known of the containers of a pod that is created again.
 pub(super) struct PriorObservation {
     pub reading: Option<PodObservation>,
     pub last_mutation: Mono,
@@ -192,7 +192,7 @@ pub(super) struct PriorObservation {
     pub observation_request: ObservationRequest,
 }
 
-/// Makes the entry of a pod that is wanted. `known`: if it had been here already.
+/// Creates the entry of a pod that a source wants. `known`: the last observation, if the pod had an entry before.
 pub(super) fn create(
     state: &mut NodeState,
     cx: &mut Context,
@@ -222,8 +222,8 @@ pub(super) fn create(
         }
         entry.observed = Some(PodObservation { at, pod });
     } else if let Some(at) = state.full_observation.last {
-        // A complete reading did not show it, and nobody but us makes pods here. Nor was there anything when it was
-        // forgotten: a reading that began before that must not count as newer.
+        // The last full relist did not show the pod, and only this agent creates pods here. When the pod was last
+        // forgotten nothing of it was left either, so an observation that began before that must not count as newer.
         let at = state.forgotten_at.get(&uid).map_or(at, |when| at.max(*when));
         let empty = model::observed::ObservedPod::empty(uid.clone(), entry.view.full_name.clone());
         entry.observed = Some(PodObservation { at, pod: Arc::new(empty) });
@@ -233,7 +233,8 @@ pub(super) fn create(
     let runs = entry.observed.as_ref().is_some_and(|r| r.pod.anything_running());
     let verdict = admission_verdict(state, &entry.view);
     let line = state.name_queues.entry(full_name).or_default();
-    // Who ran before this agent came has the name, whichever source spoke first. The others look who has it now.
+    // A pod that runs already has the name, whichever source delivered first. The other pods of that name are planned
+    // again.
     cx.touched.extend(line.iter().cloned());
     if runs {
         line.push_front(uid.clone());
@@ -267,13 +268,13 @@ fn admission_verdict(state: &NodeState, pod: &PodView) -> Result<(), admission::
 
 fn reject(state: &mut NodeState, cx: &mut Context, uid: &PodUid, refusal: admission::AdmissionRejection) {
     if let Some(entry) = state.pods.get_mut(uid) {
-        // Nothing of it was mounted or made, unless an earlier agent let it in.
+        // Nothing was mounted or created for the pod, unless an earlier agent admitted it.
         entry.ledger.volumes_and_cgroup_released = entry.observed.as_ref().is_some_and(|r| r.pod.is_empty());
     }
     reject_admitted(state, cx, uid, refusal);
 }
 
-/// One that was let in: what was made for it goes.
+/// Rejects a pod that was admitted. What was created for it is removed.
 pub(super) fn reject_admitted(
     state: &mut NodeState,
     cx: &mut Context,
@@ -300,7 +301,7 @@ fn updated(state: &mut NodeState, cx: &mut Context, view: PodView) {
         return cx.touch(&uid);
     }
     if entry.recreate_as.is_some() {
-        // What is still going is the pod as it was; the change is to the one that follows it.
+        // The pod that terminates keeps its old definition. The change is to the pod that follows it.
         entry.recreate_as = Some(view);
         return;
     }
@@ -338,7 +339,8 @@ fn removed(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     cx.touch(uid);
 }
 
-/// It fails with this reason, whatever its containers end with. Of several reasons the first stands.
+/// Evicts the pod: it fails with this reason, whatever the exit codes of its containers. Of several reasons the first
+/// stays.
 pub(super) fn evict(
     state: &mut NodeState,
     cx: &mut Context,
@@ -358,7 +360,7 @@ fn deletion_grace(state: &NodeState, uid: &PodUid) -> i64 {
     grace_secs(entry.view.pod.metadata.deletion_grace_period_seconds, entry.view.spec_grace())
 }
 
-/// Asks for the end of a pod. A later request can only make it come sooner.
+/// Terminates a pod. A later request can only shorten the grace period.
 pub(super) fn terminate(
     state: &mut NodeState,
     cx: &mut Context,
@@ -386,13 +388,14 @@ pub(super) fn terminate(
     cx.touch(uid);
 }
 
-/// Runtime pods that nobody wants, once every source has spoken: stopped with the grace they were made with.
+/// Terminates runtime pods that no source wants, once every source has delivered, with the grace period that they were
+/// created with.
 pub(super) fn terminate_orphans(state: &mut NodeState, cx: &mut Context, at: Mono) {
     if !state.sources_ready() {
         return;
     }
     let taken = state.take_unclaimed();
-    // Those that can't be read stay, and with them what is doubted of them.
+    // Pods whose objects can't be decoded stay unclaimed, and so do their pending confirmations.
     state.unclaimed_guards.retain(|uid, _| state.unclaimed.contains_key(uid));
     for (uid, pod) in taken {
         state.pod_in_step = Some(uid.clone());
@@ -429,8 +432,8 @@ pub(super) fn terminate_orphans(state: &mut NodeState, cx: &mut Context, at: Mon
     }
 }
 
-/// In each line for a name those who run already stand before those who came to it sooner: sources that spoke before
-/// the runtime was read could not know.
+/// Moves running pods to the front of each name queue. Pods that were delivered before the first full relist were
+/// queued before it was known which of them run.
 pub(super) fn put_running_pods_first(state: &mut NodeState) {
     let pods = &state.pods;
     let runs = |uid: &PodUid| {
@@ -456,12 +459,12 @@ pub(super) fn name_holder(state: &NodeState, uid: &PodUid) -> Option<String> {
         .or_else(|| unclaimed.map(|p| format!("{}({})", p.full_name, p.uid)))
 }
 
-/// Those who wait for this name may try: who held it without being known to us is gone.
+/// Touches the pods that wait for this name: an unclaimed pod that held it is gone.
 pub(super) fn wake_name_waiters(state: &NodeState, cx: &mut Context, name: &FullName) {
     cx.touched.extend(state.name_queues.get(name).into_iter().flatten().cloned());
 }
 
-/// The entry goes; who waited for its name is looked at.
+/// Removes the entry, and touches the pods that waited for its name.
 pub(super) fn forget(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.remove(uid) else { return };
     state.update_node_requests(uid);
@@ -494,7 +497,7 @@ pub(super) fn forget(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     write_node_cgroups(state, cx);
 }
 
-/// Those who stand behind this pod in the line for its name may try.
+/// Touches the other pods of this name: one of them may run now.
 pub(super) fn release_name(state: &mut NodeState, cx: &mut Context, view: &PodView, leave: bool) {
     let Some(line) = state.name_queues.get_mut(&view.full_name) else { return };
     if leave {
@@ -508,9 +511,9 @@ pub(super) fn release_name(state: &mut NodeState, cx: &mut Context, view: &PodVi
     }
 }
 
-/// The levels above pods, when their numbers changed.
+/// Updates the cgroups above pods when their values changed.
 pub(super) fn write_node_cgroups(state: &mut NodeState, cx: &mut Context) {
-    // Before the runtime has spoken its cgroup driver is not known, and so neither is the spelling.
+    // Before the first answer of the runtime its cgroup driver is not known, and so neither are the cgroup names.
     if !state.config.cgroups_per_qos || !state.runtime.ever_ready {
         return;
     }

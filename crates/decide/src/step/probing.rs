@@ -1,4 +1,4 @@
-//! Probes within a step: workers follow what is seen, calls go out when they are due, answers come in.
+//! Probes within a step: updates workers from observations, starts due attempts, and records outcomes.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::effect::{Effect, TimerKey};
 use crate::probes::{self, ATTEMPTS, DueProbe, ProbeInputs};
 use crate::state::{NodeState, PodEntry};
 
-/// Before the status is derived: it tells what the workers know of the instances that are seen now.
+/// Runs before the status is derived, because the status shows the probe results of the observed instances.
 pub(super) fn update_probe_workers(state: &mut NodeState, cx: &Context, uid: &PodUid) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
     if entry.orphan || entry.rejection.is_some() || entry.probes.is_idle() {
@@ -23,7 +23,8 @@ pub(super) fn update_probe_workers(state: &mut NodeState, cx: &Context, uid: &Po
         entry.probes.remember(record);
     }
     if state.runtime.runtime_name_is_unknown() {
-        // Whose container it was that was ready is told by its id, and ids begin with that name.
+        // The status names containers as `<runtime>://<id>`, so `started` can't be matched before the runtime name is
+        // known.
         return;
     }
     let PodEntry { probes, view, observed, lifecycle, status, .. } = entry;
@@ -55,7 +56,7 @@ pub(super) fn settled(
     start_due_probes(state, cx, uid, news);
 }
 
-/// Puts on record what changed.
+/// Stores the probe record if it changed.
 fn store_probe_record(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
     if entry.orphan || entry.lifecycle.is_terminated() {
@@ -68,7 +69,7 @@ fn store_probe_record(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     }
 }
 
-/// Begins what is due, and sets the pod's timer for the rest.
+/// Starts due attempts, and sets the pod's timer for the others.
 pub(super) fn start_due_probes(state: &mut NodeState, cx: &mut Context, uid: &PodUid, news: bool) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
     if entry.probes.is_idle() && entry.probes.timer.is_none() {

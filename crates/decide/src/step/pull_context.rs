@@ -1,9 +1,9 @@
-//! What the runtime and the credential plugins are told of the pod that a pull is for.
+//! What the runtime and the credential plugins are told about the pod that a pull is for.
 //!
-//! One pull serves several pods, and the runtime is told of one of them. So only pods share a pull that look alike to
-//! whoever is told: the same namespace (runtimes have signature policies per namespace), the same annotations (a
-//! runtime may choose where it unpacks an image by one of them) and, where a plugin takes tokens, the same service
-//! account.
+//! One pull serves several pods, and the pull request names one of them. So pods share a pull only if the runtime and
+//! the plugins would treat them alike: the same namespace (runtimes have signature policies per namespace), the same
+//! annotations (a runtime may choose where it unpacks an image by one of them) and, where a plugin takes tokens, the
+//! same service account.
 
 use std::sync::Arc;
 
@@ -22,7 +22,8 @@ use crate::plan::pull_sandbox_config;
 use crate::sandbox_placement;
 use crate::state::NodeState;
 
-/// The agent's own notes about where a static pod came from. They differ between all pods and mean nothing to a pull.
+/// Prefix of the agent's own annotations about the source of a pod. They differ between all pods and don't affect a
+/// pull.
 const SOURCE_ANNOTATIONS: &str = "kubernetes.io/config.";
 
 /// The pull that a pod needs for an image.
@@ -56,7 +57,7 @@ fn asked_plugins<'a>(state: &'a NodeState, image: &str, has_account: bool) -> Ve
     plugins.iter().filter(|plugin| matches_image(plugin, &repository, has_account)).collect()
 }
 
-/// Whether some plugin may have credentials for the image that belong to the pod's service account.
+/// Whether a plugin may have credentials for the image that belong to the pod's service account.
 pub(super) fn service_account_may_have_credentials(state: &NodeState, uid: &PodUid, image: &str) -> bool {
     let Some(entry) = state.pods.get(uid) else { return false };
     !service_account(&entry.view).is_empty()
@@ -90,7 +91,8 @@ pub(super) fn pulling_pod(state: &NodeState, uid: &PodUid) -> PullingPod {
     }
 }
 
-/// What a pull carries of the pod. Without a sandbox configuration the pod could not run either, which its plan tells.
+/// What the pull request contains about the pod. If the sandbox configuration can't be made, the pod's plan reports
+/// why.
 pub(super) fn pull_context(state: &mut NodeState, cx: &Context, uid: &PodUid) -> PullContext {
     let Some(entry) = state.pods.get(uid) else { return PullContext::default() };
     let view = entry.view.clone();

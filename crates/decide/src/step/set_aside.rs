@@ -1,4 +1,4 @@
-//! What is still done for a pod that is set aside: it is told, and nothing else.
+//! Handling of a pod that is set aside: it is reported, and nothing else is done for it.
 
 use std::sync::Arc;
 
@@ -66,7 +66,7 @@ pub(super) fn report_set_aside(state: &mut NodeState, cx: &mut Context, uid: &Po
     api::publish_status(state, cx, uid);
 }
 
-/// Its definition changed, or nobody wants it any more: from here on it is a pod like any other.
+/// Its definition changed, or its source removed it: from now on it is treated like any other pod.
 pub(super) fn resume_pod(state: &mut NodeState, cx: &mut Context, uid: &PodUid, view: PodView) {
     let Some(entry) = state.pods.get(uid) else { return };
     let known = PriorObservation {

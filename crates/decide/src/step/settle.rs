@@ -52,7 +52,7 @@ pub(super) fn settle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     api::publish_status(state, cx, uid);
 }
 
-/// One move of the lifecycle, if one is due. `false`: it stays where it is (or the pod is gone).
+/// Makes one transition of the lifecycle, if one is due. `false`: the lifecycle is unchanged, or the pod is forgotten.
 fn advance_lifecycle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
     let Some(entry) = state.pods.get_mut(uid) else { return false };
     match &entry.lifecycle {
@@ -94,7 +94,7 @@ fn advance_lifecycle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> b
     }
 }
 
-/// Tells that the pod's time was up, unless somebody was told before this agent came up.
+/// Records the DeadlineExceeded Event, unless the pod's API status shows that an earlier agent has done so.
 fn announce_deadline(state: &NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get(uid) else { return };
     let over = |status: &PodStatus| status.reason.as_deref() == Some(status::DEADLINE_EXCEEDED_REASON);
@@ -104,14 +104,16 @@ fn announce_deadline(state: &NodeState, cx: &mut Context, uid: &PodUid) {
     }
 }
 
-/// A finished pod either comes back, or stays for its record, or is forgotten when nothing of it is left.
+/// A finished pod is created again if a source wants it again, forgotten if no source wants it and nothing of it is
+/// left, and otherwise kept for its status.
 fn finished(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
     let Some(entry) = state.pods.get_mut(uid) else { return false };
     if entry.plan.is_some() {
         return false;
     }
     if entry.recreate_as.is_some() && entry.fresh_observation().is_none() {
-        // What was removed just now would be taken for its past, and an old end for its own.
+        // The last observation may still show containers that were removed since. The new pod would take them for its
+        // own.
         return false;
     }
     if let Some(view) = entry.recreate_as.take() {
@@ -142,13 +144,14 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get(uid) else { return };
     let Some(reading) = entry.observed.as_ref().filter(|_| !entry.orphan) else { return };
     if state.runtime.runtime_name_is_unknown() && !reading.pod.containers.is_empty() {
-        // Ids of containers begin with it. Reported without, each would look like another container.
+        // Container IDs in the status begin with the runtime name. Reported without it, each would look like another
+        // container.
         return;
     }
     if missing_status::missing_status_is_needed(entry)
         && deadline(state, cx, uid).is_none_or(|at| at > cx.now.mono)
     {
-        // What was said of the pod stands until its status can be read.
+        // The last status stays until the statuses of all containers can be read.
         return;
     }
     let qos = entry.qos;
@@ -192,7 +195,7 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     };
     let accepted = match status::check_status(&view, old.as_deref(), derived, cx.now) {
         StatusCheck::Accepted(status) => Arc::from(status),
-        // The API shows just this already.
+        // The API server has this status already.
         StatusCheck::Unchanged if entry.status.is_none() => old.unwrap_or_default(),
         StatusCheck::Unchanged | StatusCheck::Illegal(_) => return,
     };
@@ -203,15 +206,15 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     cx.emit(Effect::StatusChanged { uid: uid.clone(), status: accepted });
 }
 
-/// Whether what runs the pod can mount so.
+/// Whether the runtime handler of the pod supports recursive read-only mounts.
 fn recursive_read_only(state: &NodeState, observed: &ObservedPod) -> bool {
     let handler = observed.newest_sandbox().map_or("", |s| &s.runtime_handler);
     sandbox_placement::handler_features(&state.runtime.handlers, handler)
         .is_some_and(|f| f.recursive_read_only_mounts)
 }
 
-/// The pod as its status judges it: a container that was killed in order to be started again counts as one that is
-/// always restarted until it is back, or the pod would be called over in between.
+/// The pod with the restart policies that its status is derived with. A container that was killed for a restart counts
+/// as `Always` until it runs again. Otherwise the phase could become Succeeded or Failed in between.
 fn view_for_status(entry: &PodEntry) -> PodView {
     let forced = &entry.ledger.must_restart;
     if forced.is_empty() {
@@ -226,8 +229,8 @@ fn view_for_status(entry: &PodEntry) -> PodView {
     entry.view.with_pod(Arc::new(pod))
 }
 
-/// Who was killed to be started again is started in the same sandbox. When that is gone, policies decide what a new one
-/// is made for: a pod for which none is made would be called running for ever.
+/// A container killed for a restart is restarted in the same sandbox. If the sandbox is gone, the entry is dropped and
+/// restart policies decide. Otherwise a pod that gets no new sandbox would stay Running for ever.
 fn abandon_lost_restarts(entry: &mut PodEntry) {
     let lost = |e: &PodEntry| {
         e.fresh_observation()
@@ -238,9 +241,10 @@ fn abandon_lost_restarts(entry: &mut PodEntry) {
     }
 }
 
-/// Those that are back are judged by their own policy again.
+/// Clears `must_restart` for containers that run again, so that their own restart policy counts. Forgets stop requests
+/// of containers that are no longer listed.
 fn clear_completed_restarts(entry: &mut PodEntry) {
-    // An older reading does not show what a plan has just made.
+    // An older observation does not show what a plan has just created.
     let Some(reading) =
         entry.observed.as_ref().filter(|_| entry.plan.is_none() && entry.fresh_observation().is_some())
     else {
@@ -263,11 +267,11 @@ fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         return volumes::update_files_during_plan(state, cx, uid);
     }
     if state.full_observation.last.is_none() {
-        // Who else is here, perhaps under the same name, is not known before everything was read once.
+        // Another pod of the same name may be running. That is not known before the first full relist.
         return set_why(state, cx, uid, vec![why_not_observed(state)]);
     }
     let Some(observed) = entry.fresh_observation().cloned() else {
-        // For a moment, after each of our own deeds: what was said before it says more than that we look.
+        // This lasts a moment after each plan. The previous reasons are more useful than `Observing`, so they stay.
         let of_runtime = |w: &WhySince| matches!(w.why.cause, Cause::RuntimeNotReady { .. });
         if entry.why.is_empty() || !state.runtime.ready || entry.why.iter().any(of_runtime) {
             set_why(state, cx, uid, vec![why_not_observed(state)]);
@@ -278,7 +282,7 @@ fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         return;
     };
     if state.pods_being_swept.contains(uid) {
-        // What an earlier pod of this UID left is being removed.
+        // Leftovers of an earlier pod of this UID are being removed.
         return set_why(
             state,
             cx,
@@ -327,7 +331,7 @@ pub(super) fn plan_inputs<'a>(
     })
 }
 
-/// Why a pod that was not read freshly waits: for a moment, unless there is nobody who could be read.
+/// Why a pod without a fresh observation waits: for the observation, or for the runtime if that is not ready.
 fn why_not_observed(state: &NodeState) -> Why {
     let cause = match &state.runtime {
         runtime if runtime.ready => Cause::Observing,
@@ -336,7 +340,7 @@ fn why_not_observed(state: &NodeState) -> Why {
     Why { container: None, cause, next_attempt: None }
 }
 
-/// Somebody must be reading this pod, or nothing will ever wake it.
+/// Requests an observation of the pod unless one is under way or scheduled. Without one nothing would wake the pod.
 fn ensure_observation(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     if state
         .pods
@@ -387,13 +391,13 @@ fn apply_plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid, made: PodPl
     }
 }
 
-/// When the pod's time is up. No reading will tell of that.
+/// When the pod exceeds activeDeadlineSeconds. No observation shows this, so it needs a timer.
 fn deadline(state: &NodeState, cx: &Context, uid: &PodUid) -> Option<model::Mono> {
     let entry = state.pods.get(uid).filter(|e| e.lifecycle.may_start())?;
     status::deadline(&entry.view, entry.status.as_deref()).map(|at| cx.now.mono_at(at))
 }
 
-/// Keeps what a plan noted. Says whether the pod's status may differ now.
+/// Records a note of a plan. Returns whether the pod's status may differ now.
 fn apply_note(state: &mut NodeState, cx: &mut Context, uid: &PodUid, note: PlanNote) -> bool {
     let Some(entry) = state.pods.get_mut(uid) else { return false };
     match note {
@@ -401,7 +405,7 @@ fn apply_note(state: &mut NodeState, cx: &mut Context, uid: &PodUid, note: PlanN
             if let Some(at) = retry_at {
                 entry.ledger.retry_at.insert(container.clone(), at);
             }
-            // The next try looks at the files anew.
+            // The next attempt reads the files again.
             entry.ledger.env_files.remove(&container);
             entry.ledger.start_failures.insert(container, failure.clone()) != Some(failure)
         }
@@ -411,7 +415,7 @@ fn apply_note(state: &mut NodeState, cx: &mut Context, uid: &PodUid, note: PlanN
         }
         PlanNote::Announce { key, event } => {
             if entry.ledger.recorded_event_keys.len() >= ANNOUNCEMENTS_KEPT {
-                // A pod that crashes for years must not be remembered word by word.
+                // Bounds the memory for a pod that crashes again and again with different messages.
                 entry.ledger.recorded_event_keys.clear();
             }
             if entry.ledger.recorded_event_keys.insert(key) {
@@ -439,7 +443,7 @@ fn apply_note(state: &mut NodeState, cx: &mut Context, uid: &PodUid, note: PlanN
     }
 }
 
-/// A step of the whole pod failed: when it is tried again.
+/// Records that a step of the whole pod failed. Returns when it is retried.
 pub(super) fn pod_step_failed(
     state: &mut NodeState,
     cx: &mut Context,
@@ -463,7 +467,7 @@ pub(super) fn retry_step(
     let Some(entry) = state.pods.get_mut(uid) else { return cx.now.mono };
     let attempts = entry.ledger.pod_retry.as_ref().map_or(0, |r| r.attempts) + 1;
     let wait = match entry.lifecycle {
-        // A pod that should be gone is tried more eagerly than one that should come.
+        // The end of a pod is retried sooner than its start.
         Lifecycle::Syncing => crate::plan::RETRY,
         _ => std::time::Duration::from_secs(1 << attempts.min(4).saturating_sub(1)).min(crate::plan::RETRY),
     };
@@ -480,7 +484,7 @@ fn set_timer(state: &mut NodeState, cx: &mut Context, uid: &PodUid, at: Option<m
     }
 }
 
-/// Replaces the pod's reasons; what already held keeps its time.
+/// Replaces the pod's reasons. A reason that already held keeps its `since`.
 pub(super) fn set_why(state: &mut NodeState, cx: &Context, uid: &PodUid, why: Vec<Why>) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
     let old = std::mem::take(&mut entry.why);

@@ -9,10 +9,11 @@ use crate::effect::{Effect, LogLevel, Sweep, TimerKey};
 use crate::event::PodArtifacts;
 use crate::state::NodeState;
 
-/// The net under the pods' own cleaning.
+/// Interval of the sweep, which removes what the pods' own clean-up left.
 const SWEEP_PERIOD: Duration = Duration::from_secs(300);
 
-/// Once everything was read and every source has spoken, what earlier agents left can be told from what is wanted.
+/// After the first full relist and the first delivery of every source, leftovers of earlier agents can be distinguished
+/// from wanted pods.
 pub(super) fn list_pod_artifacts_once(state: &mut NodeState, cx: &mut Context) {
     if state.sources_ready() && state.full_observation.last.is_some() && !state.swept_once {
         state.swept_once = true;

@@ -1,4 +1,4 @@
-//! Pods whose objects can't be decoded. Each costs itself only.
+//! Pods whose objects can't be decoded. Other pods are not affected.
 //!
 //! What is known of such a pod from an older version of its object goes on. Of one that was never read, nothing is
 //! planned; what runs of it is left alone, and so are its directories: it is wanted, only nobody knows how.
@@ -31,13 +31,13 @@ pub(super) fn unreadable_pods_reported(
     }
 }
 
-/// With a complete set: exactly those that were told just before it can't be read.
+/// With a complete set: replaces the undecodable pods by those that were reported just before it.
 pub(super) fn replace_unreadable_set(state: &mut NodeState, cx: &mut Context, source: Source) {
     let set = state.sources.entry(source).or_default();
     let found = std::mem::take(&mut set.unreadable_in_next_set);
     let mut before = std::mem::take(&mut set.unreadable);
     for pod in found {
-        // Told once, unless there is something new to say about it.
+        // An undecodable pod is reported once, unless its error changes.
         match before.remove(&pod.uid).filter(|old| *old == pod) {
             Some(same) => {
                 let set = state.sources.entry(source).or_default();

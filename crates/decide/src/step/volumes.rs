@@ -1,8 +1,8 @@
-//! Volumes beside a pod's plan: files that have to be replaced while it runs, and what is told of work on volumes.
+//! Volumes outside of a pod's plan: files that are replaced while the plan runs, and Events about work on volumes.
 //!
-//! A plan may run for long (a `postStart` hook), and containers are to see what changed meanwhile. Only files of volumes
-//! that are set up are replaced so; the volumes themselves come and go with plans. What is at it is in
-//! `Ledger::updating`, and the pod's volumes are not taken away before that is empty.
+//! A plan may run for long (a `postStart` hook), and containers are to see changed content meanwhile. Only files of
+//! volumes that are set up are replaced this way; the volumes themselves are set up and torn down by plans. Running
+//! updates are in `Ledger::volumes_being_updated`, and the pod's volumes are not torn down before that is empty.
 
 use model::pod::PodView;
 use model::volume::{MountStage, VolumeKind, VolumeNotice, VolumeSetup};
@@ -25,7 +25,8 @@ pub(super) fn inputs_of<'a>(state: &'a NodeState, pod: &'a PodView, cx: &Context
     }
 }
 
-/// For a pod with a plan that runs. What can't be had leaves the old files, and the next plan says so.
+/// Updates files of a pod whose plan is running. If new content can't be read, the old files stay and the next plan
+/// reports it.
 pub(super) fn update_files_during_plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get(uid).filter(|entry| entry.lifecycle.may_start()) else { return };
     if entry.ledger.written_file_versions.is_empty() {
@@ -41,7 +42,7 @@ pub(super) fn update_files_during_plan(state: &mut NodeState, cx: &mut Context, 
     }
 }
 
-/// It was set up, nobody is at it, and it does not wait after a failure.
+/// The volume is set up, no update of it is running, and it is not in a back-off.
 fn may_update_files(entry: &PodEntry, setup: &VolumeSetup, cx: &Context) -> bool {
     let ledger = &entry.ledger;
     let waits = ledger.volume_retry.get(&setup.name).is_some_and(|retry| retry.at > cx.now.mono);

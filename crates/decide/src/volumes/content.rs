@@ -34,29 +34,30 @@ use crate::render::{ContainerRef, RenderContext, RenderError, fields};
 
 pub use trust_bundle_file::GATE as TRUST_GATE;
 
-/// What content is made from.
+/// What volumes and their contents are derived from.
 #[derive(Clone, Copy)]
 pub struct VolumeInputs<'a> {
     pub config: &'a NodeConfig,
     pub facts: &'a HostFacts,
     pub pod: &'a PodView,
-    /// `None`: the node stands alone.
+    /// `None`: there is no object cache.
     pub cluster: Option<&'a ObjectCache>,
-    /// The node's own object, once it was seen.
+    /// The Node object of this node, once it was read.
     pub node: Option<&'a k8s::Node>,
     pub now: Wall,
 }
 
-/// Modes of files that say nothing about theirs.
+/// Mode of files that don't specify one.
 const DEFAULT_MODE: i32 = 0o644;
-/// Of a file that is somebody's: the group gets its share by the volume's ownership.
+/// Mode of token and certificate files if the pod has a common user or an fsGroup. The fsGroup ownership adds the group
+/// bits.
 const OWNED_MODE: u32 = 0o600;
 
 pub(super) fn is_content(kind: &str) -> bool {
     matches!(kind, "configMap" | "secret" | "downwardAPI" | "projected")
 }
 
-/// The set-up of one volume. `Ok(None)`: its files are those that `known` says.
+/// The set-up of one volume. `Ok(None)`: its files already have the version `known`.
 pub(super) fn setup(
     inputs: &VolumeInputs<'_>,
     volume: &k8s::Volume,
@@ -95,11 +96,11 @@ fn fs_group(pod: &PodView) -> Option<i64> {
     pod.spec().security_context.as_ref().and_then(|context| context.fs_group)
 }
 
-/// One source of a volume, with what it needs at hand.
+/// One source of a volume, with the content that was read for it.
 enum ContentSource<'a> {
     Object {
         key: ObjectKey,
-        /// `None`: it is optional, and not there.
+        /// `None`: the object is optional and does not exist.
         content: Option<&'a ObjectContent>,
         items: &'a [KeyToPath],
         optional: bool,
@@ -108,7 +109,7 @@ enum ContentSource<'a> {
     File {
         path: &'a str,
         bytes: Cow<'a, [u8]>,
-        /// Another one for other bytes.
+        /// Changes whenever the bytes change.
         serial: u64,
         mode: Option<u32>,
         owner: Option<i64>,
@@ -117,7 +118,7 @@ enum ContentSource<'a> {
 }
 
 struct GatheredSources<'a> {
-    /// In the order of the spec, each with its failure if it has one.
+    /// In the order of the spec; `Err` for a source that failed.
     parts: Vec<Result<ContentSource<'a>, String>>,
     waits: Vec<Cause>,
     default_mode: i32,
@@ -282,22 +283,22 @@ impl<'a> Sources<'a> {
     }
 }
 
-/// Whoever all containers run as owns it.
+/// A file owned by the user that all containers run as, if there is one.
 fn owned_file<'a>(pod: &PodView, path: &'a str, bytes: Cow<'a, [u8]>, serial: u64) -> ContentSource<'a> {
     let owner = common_user(pod);
     let owned = owner.is_some() || fs_group(pod).is_some();
     ContentSource::File { path, bytes, serial, mode: owned.then_some(OWNED_MODE), owner }
 }
 
-/// What upstream says when it does not have them: without a cluster, or with the gate off, as by default.
+/// Upstream's message without an API server or with the feature gate off, which is the default.
 const NO_TRUST_BUNDLES: &str = "ClusterTrustBundle projection is not supported in static kubelet mode";
-/// There is nobody who could issue one.
+/// Without an API server nothing can issue tokens.
 const NO_TOKENS: &str = "service account tokens need a cluster, and this node has none";
 const NO_POD_CERTIFICATES: &str = "unimplemented";
-/// In upstream's words.
+/// Upstream's message.
 const NOT_YET_ISSUED: &str = "credential bundle is not issued yet";
 
-/// Only what stays the same for all of the pod's life, and its maps.
+/// The value of a downwardAPI item. Only fields that never change, labels and annotations, and resources are supported.
 fn field_text(inputs: &VolumeInputs<'_>, item: &DownwardAPIVolumeFile) -> Result<String, RenderError> {
     let ctx = RenderContext::new(inputs.config, inputs.facts);
     if let Some(selector) = &item.field_ref {
@@ -318,7 +319,7 @@ fn field_text(inputs: &VolumeInputs<'_>, item: &DownwardAPIVolumeFile) -> Result
     }
 }
 
-/// The user that all containers run as, if they all say so and say the same.
+/// The user that all containers run as, if all specify one and it is the same.
 fn common_user(pod: &PodView) -> Option<i64> {
     let spec = pod.spec();
     let of_pod = spec.security_context.as_ref().and_then(|context| context.run_as_user);
@@ -330,7 +331,7 @@ fn common_user(pod: &PodView) -> Option<i64> {
     users.all(|user| user == Some(first)).then_some(first)
 }
 
-/// The same for the same files.
+/// A hash that is equal for equal files.
 fn version(parts: &[Result<ContentSource<'_>, String>]) -> u64 {
     let mut text = String::new();
     for part in parts {
@@ -350,7 +351,7 @@ fn version(parts: &[Result<ContentSource<'_>, String>]) -> u64 {
     fnv1a_64(text.as_bytes())
 }
 
-/// All files; of two with the same path the later counts. Failures of several sources are told together.
+/// All files; if two have the same path, the later one counts. Failures of several sources are reported together.
 fn files(
     parts: Vec<Result<ContentSource<'_>, String>>,
     default_mode: i32,

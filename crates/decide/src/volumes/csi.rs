@@ -4,7 +4,7 @@
 //!   driver's object known? ──> lifecycle allowed? ──> attached, if it has to be ──> driver registered?
 //!                          ──> secrets, tokens ──> everything that its set-up needs
 //! ```
-//! Whatever is missing wakes the pod when it comes: objects, the Node's list of attached volumes, the registration.
+//! Whatever is missing wakes the pod when it arrives: objects, the Node's list of attached volumes, the registration.
 
 mod attach;
 #[cfg(test)]
@@ -37,7 +37,7 @@ const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 const NOT_IN_USE: &str = "Volume has not been added to the list of VolumesInUse in the node's volume status";
 const NOT_ATTACHED: &str = "Volume not attached according to node status";
 
-/// What a pod's volumes of drivers need to have been read, and which volumes the node is to use.
+/// The objects that a pod's CSI volumes need, and the volumes that the node is to use.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct CsiVolumeNeeds {
     pub named: ReferencedObjects,
@@ -45,8 +45,8 @@ pub struct CsiVolumeNeeds {
     pub volumes: BTreeSet<VolumeId>,
 }
 
-/// As far as it is known: a claim that is not read yet names no driver. `late`: the pod has waited for so long that it is
-/// to be found out whether its volumes will ever be attached.
+/// The needs as far as they are known: a claim that is not read yet names no driver. `late`: the pod has waited longer
+/// than VOLUME_WAIT_PERIOD, so the VolumeAttachment is read to find a permanent error.
 pub fn csi_volume_needs(inputs: &VolumeInputs<'_>, late: bool) -> CsiVolumeNeeds {
     let mut found = CsiVolumeNeeds::default();
     for volume in mounted(inputs.pod) {
@@ -100,13 +100,14 @@ fn key_of(reference: &k8s::SecretReference) -> ObjectKey {
     secret_key(reference.namespace.clone().unwrap_or_default(), reference.name.clone().unwrap_or_default())
 }
 
-/// `None`: the cluster's drivers were not read yet.
+/// `None`: the CSIDriver objects were not read yet.
 fn driver_object<'a>(inputs: &VolumeInputs<'a>, driver: &str) -> Option<Option<&'a CSIDriver>> {
     let drivers = inputs.cluster?.storage.drivers()?;
     Some(drivers.get(driver).map(|driver| &**driver))
 }
 
-/// Whether somebody attaches volumes of this driver. One without an object is attached.
+/// Whether volumes of this driver have to be attached. A driver without a CSIDriver object needs attachment. `None`:
+/// the CSIDriver objects were not read yet.
 pub fn attach_required(inputs: &VolumeInputs<'_>, driver: &str) -> Option<bool> {
     let object = driver_object(inputs, driver)?;
     Some(object.and_then(|driver| driver.spec.attach_required) != Some(false))
@@ -125,14 +126,14 @@ fn is_listed(inputs: &VolumeInputs<'_>, id: &VolumeId, list: fn(&k8s::NodeStatus
     status.is_some_and(|status| list(status).contains(&id.unique_name().as_str()))
 }
 
-/// Where containers find it.
+/// The host path of a CSI volume with a claim.
 pub(super) fn volume_path(inputs: &VolumeInputs<'_>, resolved: &ResolvedVolume<'_>) -> Option<VolumePath> {
     let PersistentSource::Csi(source) = resolved.source else { return None };
     let id = VolumeId { driver: source.driver.clone(), handle: source.volume_handle.clone() };
     let paths = paths(inputs.config, &inputs.pod.uid, &id, resolved.spec_name, resolved.block);
     let read_only = resolved.read_only;
     let spec = driver_object(inputs, &id.driver).flatten().map(|driver| &driver.spec);
-    // What is mounted with a label has it already.
+    // A volume that is mounted with a label does not need relabelling.
     let labelled =
         spec.is_some_and(|spec| selinux_label::mount_label(inputs, resolved, spec) != Ok(String::new()));
     Some(match paths.link {
@@ -144,7 +145,7 @@ pub(super) fn volume_path(inputs: &VolumeInputs<'_>, resolved: &ResolvedVolume<'
     })
 }
 
-/// Where containers find one that stands in the pod's definition.
+/// The host path of an inline CSI volume.
 pub(super) fn inline_volume_path(
     config: &model::node::NodeConfig,
     pod: &model::pod::PodView,
@@ -155,7 +156,7 @@ pub(super) fn inline_volume_path(
     MountSource { path, read_only, managed: !read_only }
 }
 
-/// `resolved`: `None` for a volume that lives and dies with its pod.
+/// `resolved`: `None` for an inline (ephemeral) volume.
 pub(super) fn setup(
     inputs: &VolumeInputs<'_>,
     volume: &k8s::Volume,
@@ -173,7 +174,7 @@ pub(super) fn setup(
     }
 }
 
-/// What its driver needs to know in order to make it larger.
+/// The secrets for NodeExpandVolume.
 pub(super) fn expand_secrets(
     inputs: &VolumeInputs<'_>,
     resolved: &ResolvedVolume<'_>,
@@ -314,7 +315,7 @@ impl CsiSetupRequest<'_> {
         }
     }
 
-    /// What the cluster says of the driver. One without an object has defaults, and serves persistent volumes only.
+    /// The spec of the CSIDriver object. A driver without one has defaults, and supports persistent volumes only.
     fn driver(&self, driver: &str, lifecycle: &str) -> Result<CSIDriverSpec, VolumeNotReady> {
         let failed = |cause: String| {
             let what = "kubernetes.io/csi: mounter.SetupAt failed to check volume lifecycle mode";
@@ -337,7 +338,7 @@ impl CsiSetupRequest<'_> {
         }
     }
 
-    /// What the attachment told, once there is one. The Node tells when that is.
+    /// The metadata of the VolumeAttachment, once the volume is attached. The Node's volumesAttached shows when it is.
     fn attachment(
         &self,
         desk: &ObjectCache,
@@ -347,7 +348,7 @@ impl CsiSetupRequest<'_> {
         if spec.attach_required == Some(false) {
             return Ok(BTreeMap::new());
         }
-        // Whoever attaches must know first that the volume is used here, or could detach it under us.
+        // The volume must be in volumesInUse before we use it; otherwise the controller could detach it.
         if !is_listed(self.inputs, id, used_names) {
             return Err(self.waits(NOT_IN_USE));
         }
@@ -358,7 +359,7 @@ impl CsiSetupRequest<'_> {
         match desk.storage.attachment(&self.inputs.pod.uid, &name) {
             Ok(attachment) => match &attachment.status {
                 Some(status) if status.attached => Ok(status.attachment_metadata.clone().unwrap_or_default()),
-                // Read before the Node was told.
+                // The attachment was read before the Node's status was updated.
                 _ => Err(self.waits(format!("volumeattachment {name:?} was read before it was attached"))),
             },
             Err(StorageLookupError::Refused(message)) => Err(self.refused(MountStage::MountDevice, message)),
@@ -413,7 +414,8 @@ impl CsiSetupRequest<'_> {
         }
     }
 
-    /// What the driver wants to know of the pod. Tokens go where the driver's object says.
+    /// The pod information that the driver asks for. The CSIDriver object decides whether tokens are part of it or of
+    /// the secrets.
     fn pod_attributes(
         &self,
         desk: &ObjectCache,
@@ -485,7 +487,7 @@ impl CsiSetupRequest<'_> {
     }
 }
 
-/// The first counts.
+/// Only the first mode is used.
 fn access_mode(modes: &[String]) -> AccessMode {
     match modes.first().map(String::as_str) {
         Some("ReadOnlyMany") => AccessMode::ReadOnlyMany,

@@ -1,4 +1,4 @@
-//! Volumes of storage drivers that are larger behind their claims than they are on this node.
+//! CSI volumes whose PersistentVolume is larger than the filesystem on this node.
 
 use std::collections::BTreeMap;
 
@@ -12,17 +12,17 @@ use super::{VolumeInputs, csi, mounted};
 use crate::csi::{ExpansionNeed, capacity_of, expansion_need, quantity};
 use crate::ledger::VolumeSize;
 
-/// What a look at the pod's claims shows.
+/// Result of comparing the pod's claims with the known sizes.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct VolumeExpansions {
-    /// Volumes that nothing is known of, with what their claims say.
+    /// Volumes whose size was not known before, with the size from status.capacity.
     pub first_seen: Vec<(String, Quantity)>,
     pub growing: Vec<(VolumeSetup, Expansion)>,
-    /// Those that would grow, but are read only for this pod: its volume's name, and what stands behind it.
+    /// Volumes that would be expanded but are read-only for this pod: the name of the PersistentVolume, and the claim.
     pub read_only: Vec<(String, ClaimObject)>,
 }
 
-/// `online`: the pod has its volumes and does not wait for them.
+/// `online`: the pod's containers may run already.
 pub fn volume_expansions(
     inputs: &VolumeInputs<'_>,
     known: &BTreeMap<String, VolumeSize>,
@@ -52,7 +52,7 @@ pub fn volume_expansions(
     found
 }
 
-/// The size behind the claim, if the volume is smaller here and something may be done about that now.
+/// The size of the PersistentVolume, if the volume is smaller on this node and may be expanded now.
 fn size_to_expand_to(
     resolved: &ResolvedVolume<'_>,
     known: Option<&VolumeSize>,
@@ -72,7 +72,7 @@ fn size_to_expand_to(
     (behind > here && !here.is_zero()).then_some(behind)
 }
 
-/// `None`: something that its set-up needs is not known now.
+/// `None`: an object that its set-up needs is not known now.
 fn expansion(
     inputs: &VolumeInputs<'_>,
     volume: &k8s::Volume,

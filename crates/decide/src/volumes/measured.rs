@@ -1,6 +1,6 @@
-//! The volumes of a pod whose sizes are told: what was made for it, whose files are counted, and what its claims and
-//! servers gave it, of which the filesystem tells, or their storage driver. A path of the host is not the pod's to account
-//! for, claimed or not.
+//! The volumes of a pod whose sizes are reported. There are three ways to measure: volumes made by the agent are
+//! walked, network and local volumes are read with statfs, CSI volumes are asked with NodeGetVolumeStats. Host paths
+//! are not counted for the pod, with or without a claim.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use super::persistent::{self, PersistentSource, ResolvedVolume};
 use super::{VolumeInputs, VolumePath, host_path, kind_name, mounted, volume_path};
 use crate::csi::{inline_handle, paths};
 
-/// A claim that is not known (yet) has no figures.
+/// A volume whose claim is not resolved (yet) is left out.
 pub fn measured(inputs: &VolumeInputs<'_>) -> Vec<MeasuredVolume> {
     let measure = |volume| match persistent::resolve_volume(inputs, volume) {
         Some(resolved) => claimed(inputs, resolved.ok()?),
@@ -22,7 +22,7 @@ pub fn measured(inputs: &VolumeInputs<'_>) -> Vec<MeasuredVolume> {
     inputs.pod.spec().volumes.iter().flatten().filter_map(measure).collect()
 }
 
-/// A volume that stands in the pod's definition.
+/// A volume without a claim.
 fn named(inputs: &VolumeInputs<'_>, volume: &k8s::Volume) -> Option<MeasuredVolume> {
     if let Some(source) = &volume.csi {
         let handle = inline_handle(&inputs.pod.uid, &volume.name);
@@ -42,7 +42,7 @@ fn named(inputs: &VolumeInputs<'_>, volume: &k8s::Volume) -> Option<MeasuredVolu
     Some(MeasuredVolume { name, path, plugin, ephemeral, on_disk, claim: None, of_driver: None })
 }
 
-/// `spec`: its name in paths, and whether it is a device.
+/// `spec`: the volume's name in paths, and whether it is a device.
 fn of_driver(
     inputs: &VolumeInputs<'_>,
     name: &str,
@@ -84,7 +84,7 @@ fn claimed(inputs: &VolumeInputs<'_>, resolved: ResolvedVolume<'_>) -> Option<Me
     })
 }
 
-/// Adds a pod's volumes to what was counted so far, by plugin. `wanted`: the pod is to have them.
+/// Adds a pod's volumes to the counts by plugin. `wanted`: the pod wants its volumes.
 pub fn count_volumes(
     counted: &mut BTreeMap<&'static str, VolumeCount>,
     inputs: &VolumeInputs<'_>,
@@ -99,7 +99,7 @@ pub fn count_volumes(
     }
 }
 
-/// A claim that is not known (yet) may be anything.
+/// `None` for a claim that is not resolved (yet), because its plugin is unknown.
 fn plugin_name(inputs: &VolumeInputs<'_>, volume: &k8s::Volume) -> Option<&'static str> {
     if let Some(resolved) = persistent::resolve_volume(inputs, volume) {
         return match resolved.ok()?.source {
@@ -123,7 +123,7 @@ fn plugin_name(inputs: &VolumeInputs<'_>, volume: &k8s::Volume) -> Option<&'stat
     }
 }
 
-/// By the directory that has the name of the plugin: `…/kubernetes.io~empty-dir/<name>`.
+/// The plugin, from the name of the parent directory: `…/kubernetes.io~empty-dir/<name>`.
 fn plugin_of(path: &str) -> Option<String> {
     Some(path.rsplit('/').nth(1)?.replace('~', "/"))
 }

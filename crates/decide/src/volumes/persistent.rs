@@ -1,11 +1,12 @@
-//! Claims: from a pod's volume to the persistent volume behind it.
+//! Claims: resolves a pod's volume to its persistent volume.
 //!
 //! ```text
 //!   volume ──> claim (of its own for a generic ephemeral one) ──> bound? ──> persistent volume ──> claimed by it?
 //!          ──> Resolved: source, options, mode ──> allowed here, by this pod, now? ──> its set-up
 //! ```
-//! Failures: what is not there yet is waited for (`VolumeNotReady::Waiting`); what a claim lacks is told as the reference tells it
-//! (`Unprocessed`); what a later stage refuses is told with the name of the persistent volume (`Staged`).
+//! Failures: the pod waits for objects that were not read yet (`VolumeNotReady::Waiting`). An unusable claim is
+//! reported with upstream's text (`ClaimNotUsable`). A failure of a later stage is reported with the name of the
+//! persistent volume (`StageFailed`).
 
 use std::collections::BTreeSet;
 
@@ -30,7 +31,7 @@ const ONE_POD: &str = "ReadWriteOncePod";
 const LOCAL: &str = "kubernetes.io~local-volume";
 const NFS: &str = "kubernetes.io~nfs";
 
-/// A claim that a volume of the pod names, or that was made for it.
+/// The claim of a pod's volume: one that the volume names, or the generated one of a generic ephemeral volume.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PodVolumeClaim<'a> {
     pub volume: &'a k8s::Volume,
@@ -38,7 +39,7 @@ pub struct PodVolumeClaim<'a> {
     pub namespace: &'a str,
     pub name: String,
     pub read_only: bool,
-    /// Made for this pod alone.
+    /// The claim is generated for this pod (generic ephemeral volume).
     pub ephemeral: bool,
 }
 
@@ -59,7 +60,7 @@ pub fn claims(pod: &PodView) -> impl Iterator<Item = PodVolumeClaim<'_>> {
     mounted(pod).filter_map(|volume| pod_volume_claim(pod, volume))
 }
 
-/// What has to be read for the pod's volumes, as far as that is known: a volume is known when its claim is.
+/// The objects that have to be read for the pod's volumes, as far as they are known: the claim names the volume.
 pub fn keys(pod: &PodView, desk: &StorageCache) -> BTreeSet<StorageKey> {
     let mut found = BTreeSet::new();
     for claim in claims(pod) {
@@ -73,40 +74,40 @@ pub fn keys(pod: &PodView, desk: &StorageCache) -> BTreeSet<StorageKey> {
     found
 }
 
-/// Where the data is.
+/// The type and source of a persistent volume.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum PersistentSource<'a> {
     HostPath(&'a HostPathVolumeSource),
     Local(&'a LocalVolumeSource),
     Nfs(&'a NFSVolumeSource),
     Csi(&'a CSIPersistentVolumeSource),
-    /// Named as the spec has it.
+    /// An unsupported type, by its field name in the spec.
     Other(&'static str),
 }
 
 /// A claim with the persistent volume that it is bound to.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ResolvedVolume<'a> {
-    /// Of a volume that stands in the pod's definition it has only the volume: there is no claim.
+    /// For a migrated in-tree inline volume there is no claim; only `volume` is set.
     pub claim: PodVolumeClaim<'a>,
-    /// `None`: the volume stands in the pod's definition.
+    /// `None`: the volume is inline in the pod's definition.
     pub claim_object: Option<&'a PersistentVolumeClaim>,
     pub volume: &'a PersistentVolume,
-    /// The persistent volume's name: messages and directories have this one.
+    /// The persistent volume's name, which messages and directories use.
     pub spec_name: &'a str,
     pub source: PersistentSource<'a>,
     pub read_only: bool,
     /// A device instead of a filesystem.
     pub block: bool,
-    /// Sorted, each once.
+    /// Sorted and without duplicates.
     pub mount_options: Vec<String>,
     pub access_modes: &'a [String],
-    /// A group that gives access to it.
+    /// A supplemental group that gives access to the volume.
     pub gid: Option<i64>,
 }
 
 impl ResolvedVolume<'_> {
-    /// Only one pod may use it.
+    /// Whether only one pod may use the volume.
     fn is_read_write_once_pod_volume(&self) -> bool {
         matches!(self.access_modes, [only] if only == ONE_POD)
     }
@@ -123,7 +124,7 @@ impl ResolvedVolume<'_> {
     }
 }
 
-/// What stands behind a volume of the pod: of a claim, or of a volume that a driver took over. `None`: it is another kind.
+/// Resolves a volume with a claim, or a migrated in-tree volume. `None`: it is another kind of volume.
 pub fn resolve_volume<'a>(
     inputs: &VolumeInputs<'a>,
     volume: &'a k8s::Volume,
@@ -134,7 +135,7 @@ pub fn resolve_volume<'a>(
     }
 }
 
-/// A volume that stands in the pod's definition and that a driver took over.
+/// Resolves a migrated in-tree volume of the pod's definition.
 fn inline<'a>(
     inputs: &VolumeInputs<'a>,
     volume: &'a k8s::Volume,
@@ -171,7 +172,8 @@ fn untranslated(message: &str) -> String {
     format!("failed to translate in-tree pv to CSI: {message}")
 }
 
-/// The claim and what is behind it, in the order in which the reference looks. The texts are a contract.
+/// Resolves a claim to its persistent volume, with checks in the order of the upstream kubelet. The texts are a
+/// contract.
 pub fn resolve<'a>(
     inputs: &VolumeInputs<'a>,
     claim: PodVolumeClaim<'a>,
@@ -216,7 +218,7 @@ pub fn resolve<'a>(
     Ok(resolved)
 }
 
-/// What was not read yet is waited for; otherwise what the server said.
+/// `Ok`: the pod waits for an object that was not read yet. `Err`: the server's message.
 fn missing(
     claim: &PodVolumeClaim<'_>,
     kind: &str,
@@ -298,7 +300,7 @@ fn described<'a>(
     }
 }
 
-/// What stands in the old annotation replaces what stands in the spec.
+/// The mount options of the old annotation replace those of the spec.
 fn mount_options(spec: Option<&PersistentVolumeSpec>, annotation: Option<&String>) -> Vec<String> {
     let given: BTreeSet<String> = match annotation {
         Some(text) => text.split(',').filter(|option| !option.is_empty()).map(str::to_owned).collect(),
@@ -356,7 +358,7 @@ fn check_volume_mode(pod: &PodView, resolved: &ResolvedVolume<'_>) -> Result<(),
     Ok(())
 }
 
-/// What is looked at after a claim is resolved and before anything is mounted.
+/// Checks between resolving a claim and mounting it: node affinity, mount options, ReadWriteOncePod.
 pub(super) fn check(inputs: &VolumeInputs<'_>, resolved: &ResolvedVolume<'_>) -> Result<(), VolumeNotReady> {
     let spec = resolved.volume.spec.as_ref();
     let required = spec.and_then(|spec| spec.node_affinity.as_ref()).and_then(|a| a.required.as_ref());
@@ -468,7 +470,7 @@ fn local_kind(
 }
 
 pub(super) fn nfs_source(source: &NFSVolumeSource) -> String {
-    // An address of version 6 would end at its first colon.
+    // An IPv6 address needs brackets, or it would end at its first colon.
     let server = match source.server.contains(':') && !source.server.starts_with('[') {
         true => format!("[{}]", source.server),
         false => source.server.clone(),
@@ -480,7 +482,7 @@ fn below_pod(inputs: &VolumeInputs<'_>, kind: &str, plugin: &str, name: &str) ->
     format!("{}/{kind}/{plugin}/{name}", inputs.config.pod_dir(&inputs.pod.uid))
 }
 
-/// Where containers find it.
+/// The host path of a persistent volume that is not of a CSI driver.
 pub(super) fn volume_path(inputs: &VolumeInputs<'_>, resolved: &ResolvedVolume<'_>) -> Option<VolumePath> {
     let read_only = resolved.read_only;
     let (path, managed) = match resolved.source {

@@ -1,4 +1,4 @@
-//! A node that is told what happens, one event after the other.
+//! A node that gets events one after the other.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,7 +88,7 @@ impl Node {
         self.tell(Event::Observed(Observation { at, scope: Scope::All, pods }))
     }
 
-    /// What there is of one pod, long enough to be believed although the runtime has said otherwise.
+    /// Observes one pod for long enough to be accepted although it contradicts earlier answers of the runtime.
     pub fn see_for_long(&mut self, uid: &str, sandboxes: Vec<ObservedSandbox>) -> Vec<Effect> {
         let effects = self.see(uid, sandboxes.clone(), vec![]);
         assert!(plan(&effects).is_none(), "nothing follows at once");

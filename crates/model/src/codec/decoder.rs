@@ -1,7 +1,7 @@
 //! JSON into Kubernetes types, read as Go reads it.
 //!
-//! The generated types are stricter than the API's own decoder in some places. [`Reader`] stands between `serde_json` and
-//! the types, and gives them what Go would have made of the same bytes:
+//! The generated types are stricter than the API's own decoder in some places. [`LenientDeserializer`] stands between
+//! `serde_json` and the types, and gives them what Go would have made of the same bytes:
 //!
 //! | the JSON | what the type gets |
 //! | --- | --- |
@@ -11,8 +11,8 @@
 //! | a bare number for a quantity | its text |
 //! | a time after the last one that we can hold | the last one that we can hold |
 //!
-//! It also leaves out what nobody needs ([`FieldFilter`]), without decoding it: a field that is skipped can't be wrong, however
-//! deep it is. And it knows where it is, so that an error names the field.
+//! It also skips fields that are not needed ([`FieldFilter`]) without decoding them, so a skipped field can't cause an
+//! error. And it keeps the path of the current field, so that an error names the field.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -35,7 +35,7 @@ pub enum FieldFilter {
     Whole,
     /// These fields, and no other. In a list: of each element.
     Only(&'static [(&'static str, FieldFilter)]),
-    /// All fields; of these, what is said here.
+    /// All fields, with these filters for the named ones.
     Except(&'static [(&'static str, FieldFilter)]),
 }
 
@@ -50,7 +50,7 @@ impl FieldFilter {
     }
 }
 
-/// Who wrote which field is half of many objects, and nothing to us.
+/// managedFields is often half of an object and is never used, so it is not decoded.
 const METADATA: FieldFilter = FieldFilter::Except(&[("managedFields", FieldFilter::Skip)]);
 
 /// What the bytes hold beside the fields.
@@ -312,7 +312,7 @@ struct LenientVisitor<'t, 'de, V> {
     place: DecodeContext<'t, 'de>,
     /// JSON of what a `null` counts as.
     null_json: &'static str,
-    /// Fields that the type can't do without.
+    /// Required fields: if absent they are read as null.
     required_fields: &'static [&'static str],
 }
 

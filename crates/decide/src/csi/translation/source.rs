@@ -1,4 +1,4 @@
-//! What the driver is told instead of each in-tree source.
+//! The CSI source for each in-tree source.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +52,8 @@ fn ebs_handle(id: &str) -> Result<String, String> {
     Ok(path.to_owned())
 }
 
-/// `keeps_empty_mode`: an empty caching mode of a persistent volume is told to the driver, one of a pod's volume is not.
+/// `keeps_empty_mode`: an empty caching mode of a persistent volume is passed to the driver, one of a pod's inline
+/// volume is not.
 pub(super) fn azure_disk(
     disk: &AzureDiskVolumeSource,
     keeps_empty_mode: bool,

@@ -1,9 +1,9 @@
-//! Making a volume larger. What the claim says is read anew each time: others write to it too.
+//! Expands a volume. The claim is read again each time, because other clients write to it too.
 //!
 //! ```text
 //!   lane ──> claim read ──> this node's turn? ──> claim: in progress ──> NodeExpandVolume ──> claim: its new size
 //! ```
-//! Failures: a driver that has refused is told to the claim; everything else begins anew, ever later.
+//! Failures: a refusal of the driver is written to the claim; any other failure is retried with back-off.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(super) struct ExpandVolume {
     request: VolumeRequestId,
     volume: CsiVolume,
     wanted: Expansion,
-    /// The pod is going, and nobody waits for the outcome.
+    /// The pod is terminating, and nothing waits for the outcome.
     cancelled: bool,
     step: Step,
 }
@@ -36,7 +36,7 @@ enum Step {
         due: NodeExpansion,
         claim: Arc<PersistentVolumeClaim>,
     },
-    /// The claim says that the node is at it.
+    /// The claim shows that the node expands the volume.
     Mark {
         due: NodeExpansion,
         can: NodeServiceCapabilities,
@@ -45,11 +45,11 @@ enum Step {
         due: NodeExpansion,
         claim: Arc<PersistentVolumeClaim>,
     },
-    /// The claim says how it failed.
+    /// The claim shows how the expansion failed.
     FailureTold {
         how: Result<ExpandOutcome, String>,
     },
-    /// The claim says its new size.
+    /// The claim shows its new size.
     SizeTold {
         due: NodeExpansion,
     },
@@ -194,7 +194,7 @@ impl CsiVolumes {
                 Err(failure) => Ok(self.expansion_failed(out, expand, &due, &claim, failure.into())),
             },
             Step::FailureTold { how } => {
-                // What can't be told now is told when it fails again.
+                // If the claim can't be patched now, it is patched when the expansion fails again.
                 if let Err(message) = expand.patched(input) {
                     let id = &expand.volume.id;
                     out.warn(format!(

@@ -1,23 +1,23 @@
-//! Volumes of storage drivers on this node: which operations are wanted of each, which one is at work, and what it does
-//! next. Pure: the engine makes the calls and tells how they ended.
+//! Operations on the CSI volumes of this node: which are requested for each volume, which one is running, and its next
+//! step. Pure: the engine makes the calls and reports their results.
 //!
 //! ```text
 //!   set-up:     earlier work has ended ──> [lane: stage, if the node has not ──> publish] ──> fsGroup
 //!   tear-down:  each volume: earlier work has ended ──> [lane: unpublish, record removed] ──> unstage if unused
-//!   unstage:    [lane: somebody uses it? ── no ──> unstage, record removed] ──> failed: again, ever later
-//!   expand:     [lane: claim read ──> driver ──> claim told]
+//!   unstage:    [lane: does a pod use it? ── no ──> unstage, record removed] ──> failed: retry with back-off
+//!   expand:     [lane: claim read ──> driver ──> claim patched]
 //! ```
-//! Each volume has a lane: one operation at a time, so that a call that hangs holds up its own volume and nothing else.
-//! fsGroup is applied outside of it, since that may take as long as there are files, and hang: it is the business of one
-//! pod. What has to be undone is found on disk: a record is written before the driver is asked for anything. A kill at any
-//! point leaves a record, and the next agent finishes by it.
+//! Each volume has a lane: one operation at a time, so that a call that hangs delays only its own volume. fsGroup is
+//! applied outside of the lane: it takes longer the more files there are, may hang, and concerns only one pod. What has
+//! to be undone is found on disk: a record is written before the driver is called. If the agent is killed, the record
+//! is left, and the next agent cleans up from it.
 //!
-//! A pod that is going does not wait for a driver that does not answer: its set-ups are answered at once as interrupted, and
-//! end at their next step. Only a publication that has begun is waited for, by the pod's tear-down, since it may leave
-//! something of the pod behind. The walk that applies fsGroup is cut short.
+//! A terminating pod does not wait for a driver that does not answer: its set-ups are answered at once as interrupted,
+//! and end at their next step. Only a NodePublishVolume that has begun is waited for, by the pod's tear-down, because
+//! it may leave a mount behind. The walk that applies fsGroup is interrupted.
 //!
-//! Failures: a driver that may still be at work keeps its record. A record that can't be read may name any volume: nothing
-//! is unstaged that it might name. An unstaging that failed is tried again from the one queue of timers.
+//! Failures: while a driver may still be working, the record is kept. A record that can't be read may name any volume,
+//! so no volume that it might name is unstaged. A failed unstaging is retried by a timer.
 
 mod expand;
 mod set_up;
@@ -47,7 +47,7 @@ use crate::event::ActionResult;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct VolumeCallId(pub u64);
 
-/// Who has asked for an operation, and waits for its outcome.
+/// The requester of an operation, which waits for its outcome.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct VolumeRequestId {
     pub uid: PodUid,
@@ -58,7 +58,7 @@ pub struct VolumeRequestId {
 pub enum VolumeRequestFrom {
     /// An action of the pod's plan.
     Plan { epoch: Epoch, stage: usize, action: usize },
-    /// The sweep over what is left of pods that nobody knows.
+    /// The sweep over leftovers of unknown pods.
     Sweep,
 }
 
@@ -91,7 +91,7 @@ enum Operation {
     Expand(Box<ExpandVolume>),
 }
 
-/// What an operation is told.
+/// The input of an operation's next step.
 enum Input {
     /// Its turn has come.
     Turn,
@@ -111,7 +111,7 @@ struct Volume {
     unstaging: Option<Retry>,
 }
 
-/// All volumes of storage drivers on this node.
+/// All CSI volumes on this node.
 #[derive(Clone, Debug, Default)]
 pub struct CsiVolumes {
     volumes: BTreeMap<VolumeId, Volume>,
@@ -157,7 +157,7 @@ impl Outputs {
 impl CsiVolumes {
     // ---- inputs -----------------------------------------------------------------------------------------------------
 
-    /// Looks for what an earlier agent has left. Volumes that nobody uses are unstaged.
+    /// Finds the volumes of an earlier agent. Volumes that no pod uses are unstaged.
     pub fn list_records(&mut self, now: Now) -> Vec<Effect> {
         self.run(now, |this, out| {
             let id = this.new_id();
@@ -198,13 +198,13 @@ impl CsiVolumes {
         })
     }
 
-    /// A call that nobody waits for any more is forgotten.
+    /// Forgets a call that no operation waits for any more.
     pub fn call_ended(&mut self, now: Now, call: VolumeCallId, result: VolumeCallResult) -> Vec<Effect> {
         let Some(id) = self.calls.remove(&call) else { return Vec::new() };
         self.run(now, |this, out| this.resume(out, id, Input::Answer(result)))
     }
 
-    /// It is time to try again to unstage a volume that nobody uses.
+    /// Retries the unstaging of a volume that no pod uses.
     pub fn unstage_due(&mut self, now: Now, volume: &VolumeId) -> Vec<Effect> {
         self.run(now, |this, _| this.try_unstage(volume))
     }

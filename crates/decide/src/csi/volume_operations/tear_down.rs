@@ -1,15 +1,16 @@
-//! Taking away everything that drivers have published for a pod.
+//! Removes everything that drivers have published for a pod.
 //!
 //! ```text
-//!   records of the pod read ──> unpublish each volume that nobody is publishing ──┐
+//!   records of the pod read ──> unpublish each volume that is not being published ┐
 //!   publications that have begun ──> have ended ──────────────────────────────────┴─> read again ──> unpublish the others
-//!       ──> unstage what nobody uses ──> done
+//!       ──> unstage volumes that no pod uses ──> done
 //!   one volume: earlier work has ended ──> lane ──> NodeUnpublishVolume ──> record removed ──> [link removed]
 //! ```
-//! The link is what tells that the pod has a device: it goes last. A walk through the volume that hangs ends or not, whatever
-//! its driver is told: it may not go on in what is another pod's, so that the driver is asked after its end only.
+//! The link shows that the pod has a device, so it is removed last. A hanging walk that applies fsGroup can't be
+//! stopped by a call to the driver. It must not go on in a volume that belongs to another pod by then, so the driver is
+//! called only after the walk has ended.
 //!
-//! Failures: it goes on past them. Each of them is told.
+//! Failures: the operation goes on with the other volumes and reports all failures.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -205,7 +206,7 @@ impl Unpublish {
             Ok(record) => record,
         };
         Ok(match (self.step, record) {
-            // Its driver was never asked for anything.
+            // The driver was never called for this volume.
             (Step::Turn, None) => Next::Call(Step::Removal, VolumeCall::Remove { place, record: None }),
             (Step::Turn, Some(_)) => Next::Call(Step::EarlierWork, VolumeCall::WaitForEarlierWork { place }),
             (Step::EarlierWork, Some(record)) => {

@@ -38,7 +38,7 @@ fn at(seconds: u64) -> Now {
     Now { mono: Mono::ZERO.plus(since), wall: START.plus(since) }
 }
 
-/// What is asked and told, in words; and the time of the timer, if it was set.
+/// Requests and Events, in words; and the time of the timer, if it was set.
 fn show(effects: &[Effect]) -> Vec<String> {
     let one = |effect: &Effect| match effect {
         Effect::RequestCertificate { call, wanted, .. } => format!("ask {call} {}", wanted.node_uid),

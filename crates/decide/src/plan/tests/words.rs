@@ -282,7 +282,7 @@ pub fn show_action(action: &Action) -> String {
     }
 }
 
-/// Seconds of the monotonic clock, as short as they can be told.
+/// Seconds of the monotonic clock, in the shortest form.
 pub fn show_time(at: Mono) -> String {
     format!("@{}s", at.as_duration().as_secs_f64())
 }

@@ -15,7 +15,7 @@ const SEARCHES_MAX: usize = 32;
 const SEARCH_LENGTH_MAX: usize = 253;
 const SEARCH_LINE_MAX: usize = 2048;
 
-/// Where a pod's resolver settings start from.
+/// The base of a pod's resolver settings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum DnsBase {
     Cluster,
@@ -70,8 +70,8 @@ fn cluster_config(ctx: &RenderContext<'_>, pod: &PodView, host: DnsConfig) -> Dn
     DnsConfig { servers: ctx.config.cluster_dns.clone(), searches, options: vec!["ndots:5".into()] }
 }
 
-/// The node's own settings. Without a resolver file, lookups go to the pod itself and so to nobody: an empty
-/// configuration would make the runtime take the file that was declined.
+/// The node's own settings. Without a resolvConf the pod gets the loopback address as nameserver. An empty list would
+/// make the runtime use the host's resolv.conf.
 fn host_config(ctx: &RenderContext<'_>, host: DnsConfig) -> DnsConfig {
     if !ctx.config.resolv_conf.is_empty() {
         return host;
@@ -101,7 +101,7 @@ fn append(config: &mut DnsConfig, wanted: &k8s::PodDNSConfig) {
     }
 }
 
-/// Puts an option in the place of the one with its name, or at the end.
+/// Replaces the option of the same name, or appends it.
 fn set_option(options: &mut Vec<String>, option: String) {
     let name_of = |text: &str| text.split(':').next().unwrap_or_default().to_owned();
     match options.iter_mut().find(|present| name_of(present) == name_of(&option)) {
@@ -132,8 +132,8 @@ fn limit_servers(servers: &mut Vec<String>) -> Option<ApiEvent> {
     Some(ApiEvent::warning("DNSConfigForming", message))
 }
 
-/// What is wrong with the host's resolver file, if it holds more than a pod's file may. Pods of the cluster's domain have
-/// three domains of their own before those of the host.
+/// The problem of the host's resolver file, if it exceeds the limits of a pod's file. With a cluster domain, three
+/// search domains are added before those of the host.
 pub(crate) fn resolv_conf_problem(config: &NodeConfig, facts: &HostFacts) -> Option<String> {
     let path = &config.resolv_conf;
     if path.is_empty() {
@@ -160,7 +160,7 @@ pub(crate) fn resolv_conf_problem(config: &NodeConfig, facts: &HostFacts) -> Opt
     })
 }
 
-/// Some resolvers end their process over what they can't hold, so it is cut here.
+/// Some resolvers crash on longer search lists, so they are cut here.
 fn limit_searches(searches: &mut Vec<String>) -> Option<ApiEvent> {
     let before = searches.len();
     searches.truncate(SEARCHES_MAX);

@@ -47,7 +47,7 @@ fn every_delay_up_to_the_maximum() {
     let mut now = 1;
     for (restart, delay) in [10, 20, 40, 80, 160, 300, 300].into_iter().enumerate() {
         let n = restart + 1;
-        // Long enough to confirm that the instance before is gone, however often that was doubted.
+        // Long enough to confirm that the previous instance is gone, whatever the length of the confirmation delay.
         script +=
             &format!("done a\nread a: s0 ready; c#{n} running\n+300s\nread a: s0 ready; c#{n} exit(1)\n");
         now += 300 + delay;

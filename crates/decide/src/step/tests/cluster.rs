@@ -445,7 +445,8 @@ fn a_container_that_is_killed_to_be_started_again_is_never_shown_as_ended() {
     }
 }
 
-/// This node does not resize pods: what a pod has stays what is told and counted, and that is told too.
+/// This node does not resize pods: the allocated resources are still reported and counted, and the pending resize is
+/// reported.
 #[test]
 fn a_resize_that_nobody_applies_does_not_look_done() {
     let text = |generation: u32, cpu: &str| {
@@ -480,7 +481,7 @@ fn a_resize_that_nobody_applies_does_not_look_done() {
     let (allocated, whole) = as_admitted();
     let pending = Some((json!("Infeasible"), json!(2)));
     assert_eq!(told(&script), ((allocated, whole, pending), 100, 100));
-    // told once, and taken back when the spec asks for what the pod has
+    // reported once, and withdrawn when the spec requests the allocated resources again
     assert_eq!(count("ResizeInfeasible", &script.line("api a")), 0);
     script.line(&text(3, "100m"));
     assert_eq!(count("ResizeInfeasible", &script.line("api a")), 0);

@@ -1,4 +1,4 @@
-//! The image desk: what is looked at, what is pulled, who waits, and what users are told.
+//! Image pulls: what is inspected, what is pulled, which containers wait, and which Events are recorded.
 
 use model::node::NodeConfig;
 
@@ -42,7 +42,7 @@ fn policies_and_what_the_runtime_has() {
     }
 }
 
-/// What metrics tell of the desk: policy, whether it was there, whether a pull was needed; and checks of access.
+/// Metrics of image requests: policy, whether the image was present, whether a pull was required; and access checks.
 #[test]
 fn requests_and_checks_are_counted() {
     for (container, answer, request, check_result) in [

@@ -5,7 +5,7 @@ use model::node::NodeConfig;
 use super::check_on;
 use super::script::Script;
 
-/// With the gate under which images are told apart by the handlers that they are for.
+/// With the gate that distinguishes images by their runtime handlers.
 #[track_caller]
 fn check(script: &str) -> Script {
     let features = [("RuntimeClassInImageCriApi".to_owned(), true)].into();

@@ -10,7 +10,7 @@ use crate::set_aside::{REASON, SetAside, definition_hash};
 
 const RUNS: &str = "read all: a = s0 ready; c#0 running";
 
-/// A node whose earlier agents panicked over the pod `a`, and which is told of it and of `b`.
+/// A node whose earlier agents panicked over the pod `a`, and whose source delivers `a` and `b`.
 fn node(unreported: bool) -> Script {
     let mut run = Script::new(NodeConfig::default());
     let definition = definition_hash(&api_pod("a", "run c"));

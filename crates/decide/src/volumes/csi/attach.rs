@@ -1,9 +1,11 @@
-//! Volumes that somebody has to attach to the node, and nodes that take no more of them.
+//! Volumes that have to be attached, and pods that are rejected because the node can't take more volumes.
 //!
 //! ```text
-//!   not attached after a long while ──> the attachment is read ──> its driver has no room here ──> the pod is rejected
+//!   not attached after VOLUME_WAIT_PERIOD ──> read the attachment ──> attach limit reached ──> the pod is rejected
 //! ```
-//! Only drivers that tell how many volumes a node takes have a say in it: whoever places the next pod knows better then.
+//! A pod is rejected only for drivers that report how many volumes a node can take
+//! (nodeAllocatableUpdatePeriodSeconds), because then the scheduler sees the updated limit and places the next pod
+//! elsewhere.
 
 use model::csi::VolumeId;
 
@@ -11,19 +13,19 @@ use super::super::{VolumeInputs, mounted, persistent};
 use super::{PersistentSource, attach_required, attached_names, driver_object, is_listed};
 use crate::csi::{allocatable_update_period, attachment_name};
 
-/// What a driver answers when a node takes no more volumes, as a number of gRPC.
+/// The gRPC code with which a driver reports that the node can't take more volumes.
 const RESOURCE_EXHAUSTED: i32 = 8;
 
 /// A volume of a pod that is not attached yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnattachedVolume {
-    /// The pod's name for it.
+    /// The name of the volume in the pod.
     pub volume: String,
-    /// The driver that has no room for it on this node.
+    /// The driver, if it has reported that the node can't take the volume.
     pub full_driver: Option<String>,
 }
 
-/// As far as it is known, by their names.
+/// The pod's unattached volumes, as far as they are known, sorted by name.
 pub fn unattached(inputs: &VolumeInputs<'_>) -> Vec<UnattachedVolume> {
     let mut found = Vec::new();
     for volume in mounted(inputs.pod) {
@@ -41,7 +43,7 @@ pub fn unattached(inputs: &VolumeInputs<'_>) -> Vec<UnattachedVolume> {
     found
 }
 
-/// Whether the driver tells, now and then, how many volumes the node takes.
+/// Whether the driver has nodeAllocatableUpdatePeriodSeconds.
 pub(super) fn reports_volume_limit(inputs: &VolumeInputs<'_>, driver: &str) -> bool {
     driver_object(inputs, driver).flatten().is_some_and(|driver| allocatable_update_period(driver).is_some())
 }

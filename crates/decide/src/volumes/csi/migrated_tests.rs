@@ -1,4 +1,4 @@
-//! Volumes of kinds that drivers took over, inline and behind claims, up to what their driver is told.
+//! Migrated in-tree volumes, inline and with claims, up to the calls to their driver.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
-//! With which SELinux label a volume is mounted, so that nobody has to label its files one by one.
+//! The SELinux label for the mount option `context=`, which replaces recursive relabelling.
 //!
 //! ```text
-//!   SELinux is on, the driver can mount so, the volume is one pod's (or the gate SELinuxMount is on)
-//!       ──> the labels of all containers that mount it: one, or none, or it can't be
-//!       ──> unless the pod wants its files labelled
+//!   SELinux is on, the driver has seLinuxMount, the volume is ReadWriteOncePod (or the gate SELinuxMount is on)
+//!       ──> the labels of all containers that mount it: one, none, or an error if there are several
+//!       ──> no label if the pod's seLinuxChangePolicy is Recursive
 //! ```
 
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ const GATE: &str = "SELinuxMount";
 const ONE_POD: &str = "ReadWriteOncePod";
 const BY_FILES: &str = "Recursive";
 
-/// Empty: it is mounted without.
+/// The label to mount the volume with. Empty: without a label.
 pub(super) fn mount_label(
     inputs: &VolumeInputs<'_>,
     resolved: &ResolvedVolume<'_>,
@@ -41,7 +41,7 @@ pub(super) fn mount_label(
     Ok(labels.into_iter().next().filter(|_| policy != Some(BY_FILES)).unwrap_or_default())
 }
 
-/// What processes run with that see the volume, where it is said.
+/// SELinux options of the containers that mount the volume.
 fn options<'a>(inputs: &VolumeInputs<'a>, volume: &str) -> impl Iterator<Item = &'a SELinuxOptions> {
     let of_pod = inputs.pod.spec().security_context.as_ref().and_then(|c| c.se_linux_options.as_ref());
     let containers = inputs.pod.all_containers().map(|(_, container)| container);
@@ -53,8 +53,8 @@ fn options<'a>(inputs: &VolumeInputs<'a>, volume: &str) -> impl Iterator<Item = 
     })
 }
 
-/// Files have the user and the level of the process; role and type are the policy's. Without a level the runtime chooses
-/// one that nobody knows beforehand: no label then.
+/// Files get the user and the level of the process; role and type come from the policy. Without a level in the spec the
+/// runtime chooses one that is not known beforehand, so there is no label.
 fn file_label(default: &str, options: &SELinuxOptions) -> String {
     let said = |field: &Option<String>| field.clone().filter(|text| !text.is_empty());
     let mut parts: Vec<String> = default.splitn(4, ':').map(str::to_owned).collect();
@@ -66,7 +66,7 @@ fn file_label(default: &str, options: &SELinuxOptions) -> String {
     parts.join(":")
 }
 
-/// In quotes, as a level may have commas.
+/// The label is quoted, because a level may contain commas.
 pub(super) fn context_option(label: &str) -> String {
     format!("context={label:?}")
 }
