@@ -1,9 +1,9 @@
 //! fsGroup: gives a volume's files to the group, with permissions for it.
 //!
 //! ```text
-//!   the walk that everybody shares ──> directories, when they are left
-//!                                 └──> files of a directory, a batch at a time ──> threads that change them
-//!   ... until it has ended ──> the volume's root, last: an interrupted walk is not taken for a finished one
+//!   walk ──> directories, when they are left
+//!    └─────> files of a directory, in batches ──> threads that change them
+//!   after the walk ──> the volume's root: an interrupted walk does not count as finished
 //! ```
 //! A container may have written the tree, and others may be writing it now. [`crate::walk`] describes how it is walked
 //! with bounded memory and few descriptors; files are changed through descriptors of the files themselves. Files that

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! volumes:  sub-path binds unmounted -> volume-subpaths removed -> per volume: marker, own mount, content removed
-//!           -> persistent ones unmounted; disks of the node are given up apart (`persistent::give_up`)
+//!           -> persistent ones unmounted; `persistent::release_local_volume` then unmounts unused disks
 //! pod_dir:  refuses while anything is mounted below; volumes that still hold something are kept
 //! ```
 
