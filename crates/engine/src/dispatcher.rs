@@ -553,7 +553,7 @@ impl Dispatcher {
         self.call(observe::observe(self.ctx.clone(), scope, known), failed);
     }
 
-    /// A plan as traces call it, in the reference's words.
+    /// The span of a plan, with upstream's name.
     fn plan_span(&self, uid: &PodUid) -> Option<Span> {
         let entry = self.state.pods.get(uid)?;
         let name = match entry.lifecycle {

@@ -80,7 +80,7 @@ fn the_agent_starts_on_a_node_without_any_package() {
     }
 }
 
-/// Whoever builds what ships builds the same thing: with the allocator that the figures were measured with.
+/// Every build of the shipped program is the same: with the allocator with which the figures were measured.
 #[test]
 fn there_is_one_command_that_builds_what_ships() {
     let aliases = read(".cargo/config.toml");

@@ -96,7 +96,7 @@ fn an_unreadable_object_costs_only_itself() {
     for sort in ["ADDED", "MODIFIED"] {
         assert_eq!(pod_event(&line(sort, bad)).ok(), Some(WatchEvent::Unreadable(expect.clone())), "{sort}");
     }
-    // Whoever goes need not be understood any more.
+    // A deleted object need not be decodable.
     assert_eq!(pod_event(&line("DELETED", bad)).ok(), Some(WatchEvent::Deleted(identity)));
     let nameless = r#"{"metadata":[1]}"#;
     let Ok(WatchEvent::Unreadable(found)) = pod_event(&line("ADDED", nameless)) else { panic!("{nameless}") };
