@@ -188,7 +188,7 @@ impl NodeReconciler {
                 return Ok(made);
             }
             Err(ApiError::AlreadyExists { .. }) => {}
-            // An agent that may not create Nodes can still use one that somebody else created.
+            // An agent that may not create Nodes can still use one that exists.
             Err(ApiError::Forbidden { .. }) if !self.deps.setup.get_on_exists_only => {}
             Err(error) => return Err(error),
         }

@@ -3,7 +3,7 @@
 //! machine can run. Never linked into the product.
 //!
 //! ```text
-//!   kubelet ── unix socket ── service (RuntimeService, ImageService) ── World (table) ── FakeRuntime (whoever measures)
+//!   kubelet ── unix socket ── service (RuntimeService, ImageService) ── World (table) ── FakeRuntime (the benchmark)
 //!      ^                                                                  |
 //!      +────────────── GetContainerEvents ────────────────────────────────+
 //! ```

@@ -71,8 +71,8 @@ fn install_signal_handler() -> Result<(), ProfileError> {
     action.sa_sigaction = handler as usize;
     // System calls that the signal interrupts are restarted.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
-    // SAFETY: `action` lives through the call, its handler has the signature that SA_SIGINFO asks for and does only what
-    // a handler may (see `note`), and nobody wants to know the old action.
+    // SAFETY: `action` lives through the call, its handler has the signature that SA_SIGINFO requires and does only
+    // what a handler may (see `note`), and the old action is not requested.
     match unsafe { libc::sigaction(libc::SIGPROF, &action, std::ptr::null_mut()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error().into()),
@@ -84,7 +84,7 @@ fn install_signal_handler() -> Result<(), ProfileError> {
 fn set_timer(period: Duration) -> io::Result<()> {
     let every = libc::timeval { tv_sec: 0, tv_usec: period.subsec_micros().into() };
     let timer = libc::itimerval { it_interval: every, it_value: every };
-    // SAFETY: `timer` lives through the call, and nobody wants to know the old value.
+    // SAFETY: `timer` lives through the call, and the old value is not requested.
     match unsafe { libc::setitimer(libc::ITIMER_PROF, &timer, std::ptr::null_mut()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

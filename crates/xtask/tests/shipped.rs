@@ -34,8 +34,8 @@ ExecStart=
 ExecStart=/usr/bin/kubelet $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS
 ";
 
-/// systemd's own view of a unit: it names a program that it would start and that is not there. So each place gets paths of
-/// its own where nothing is.
+/// systemd's own check of a unit: it reports the program that it would start if that is missing. So each directory gets
+/// its own paths at which nothing exists.
 fn started(files: &[(&str, &str)]) -> String {
     let dir = tempfile::tempdir().unwrap();
     for (path, text) in files {

@@ -121,7 +121,8 @@ impl CertificateRotator {
     }
 
     /// The serving certificate. `template` is None while the node's addresses are not known
-    /// ([`Template::serving`]); `given` are the configured files, which count until there is a pair of our own.
+    /// ([`CertificateTemplate::serving`]); `given` are the configured files, which are used until the first certificate
+    /// is issued.
     pub fn serving(
         api: Api,
         cert_dir: &std::path::Path,

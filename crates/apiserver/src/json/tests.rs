@@ -48,7 +48,7 @@ fn lists_may_be_null() {
     assert_eq!(read(json).expect("a list"), (0, "5".into(), String::new()));
 }
 
-/// Objects that an API server can store, each of which once ended the list or watch that it came in.
+/// Objects that an API server can store, each of which once ended its list or watch.
 #[test]
 fn odd_objects_are_read() {
     let meta = |more: &str| format!(r#"{{"name":"a","namespace":"ns","resourceVersion":"7"{more}}}"#);

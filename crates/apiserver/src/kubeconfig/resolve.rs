@@ -1,4 +1,4 @@
-//! From the file's text to an [`Access`].
+//! Resolves the file's content to a [`super::ResolvedKubeconfig`].
 
 use std::path::{Path, PathBuf};
 

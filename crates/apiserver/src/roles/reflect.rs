@@ -4,7 +4,7 @@
 //! ```text
 //!   list ──> All ──> watch from its version ──> Changed, Gone, ... ──┐
 //!    ^                 ^      closed, broken: from the last version ──┤
-//!    └── 410 ──────────┴──────────────────────────────────────────────┘   failures: told once, growing waits
+//!    └── 410 ──────────┴──────────────────────────────────────────────┘   failures: reported once, back-off
 //! ```
 
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! One pool of connections to one server with one identity.
 //!
 //! ```text
-//! Wire::open(access, pair) -> request ... request -> (replaced) -> gone: idle connections close, watches end
+//! Wire::open(access, pair) -> request ... request -> (replaced) -> idle connections close, watches end
 //! ```
 //!
 //! Over HTTP/2 calls share one connection, which is pinged. A server limits concurrent requests per connection (100 by

@@ -227,7 +227,7 @@ async fn who_may_not_make_a_node_takes_the_one_there_is() {
     let bench = Bench::start(api, setup(), ready);
     soon().await;
     assert_eq!(bench.condition().status, "True");
-    // With the gate KubeletRegistrationGetOnExistsOnly the Node is not read first.
+    // With the gate KubeletRegistrationGetOnExistsOnly a forbidden create does not lead to a read of the Node.
     let api = FakeApi::new();
     api.put_node(Node::default()).await;
     api.fail("create node", Fault::Forbidden, 1).await;

@@ -46,7 +46,7 @@ impl PathWatcher {
         }
     }
 
-    /// What was learned since the last call. Ask for it after [`Watch::arm`] and right before reading.
+    /// What was learned since the last call. Ask for it after [`PathWatcher::renew_watches`] and right before reading.
     pub fn take_hints(&mut self) -> FileHints {
         let mut hints = std::mem::take(&mut self.hints);
         hints.unfinished = self.writing.keys().cloned().collect();

@@ -1,5 +1,5 @@
-//! Known attacks on kubelets, as regression tests. Each is first carried out against the simple way to do the job, where
-//! it works; then against ours.
+//! Known attacks on kubelets, as regression tests. Each is first carried out against a naive implementation, where it
+//! succeeds, and then against ours.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

@@ -33,8 +33,9 @@ impl FilesLayout {
         below(&self.pod(uid)?, path)
     }
 
-    /// The file for termination messages that `path` means, relative to [`Layout::pods`]. `None`: it is not the one that
-    /// the agent makes for this container. Runtimes may tell the path with the links of the root directory resolved.
+    /// The file for termination messages that `path` means, relative to [`FilesLayout::pods`]. `None`: it is not the
+    /// one that the agent creates for this container. Runtimes may report the path with symlinks of the root directory
+    /// resolved.
     pub fn own_termination_log(&self, uid: &PodUid, container: &str, path: &str) -> Option<PathBuf> {
         let uid = single_name("pod uid", uid.as_str()).ok()?;
         let dir = Path::new(uid).join("containers").join(single_name("container", container).ok()?);

@@ -4,7 +4,7 @@
 //! million files in one directory or a hundred thousand nested directories. So the walk
 //! - opens every directory through its parent's descriptor, and never through a symlink;
 //! - never enters a mount point: neither another filesystem nor a bind mount of the same one;
-//! - goes on past what it can't remove and tells of the first such thing;
+//! - continues after what it can't remove, and returns the first such error;
 //! - holds at most [`MAX_DEPTH`] descriptors: deeper directories are moved up and removed from there.
 
 use std::ffi::{CStr, OsStr};

@@ -7,8 +7,8 @@
 //! | `stage first` | a volume that is published and not staged |
 //! | `unstage last` | a volume that is unstaged while a pod has it, or a record of a pod names it |
 //! | `no late publish` | a volume that is published for a pod whose end was asked for |
-//! | `publication first` | a pod whose volumes count as gone, or whose directory goes, while one is being published for it |
-//! | `walk first` | a volume that is unpublished while a thread of the agent goes through it |
+//! | `publication first` | a pod whose volumes count as torn down, or whose directory is removed, while one is being published for it |
+//! | `walk first` | a volume that is unpublished while a thread of the agent walks through it |
 //! | `own mounts first` | a volume that is unpublished while there is something that the agent itself has set up for the pod |
 
 use decide::NodeState;

@@ -280,7 +280,7 @@ impl Mutant {
             Mutant::PublishesForGoingPods
                 if effects.iter().any(|e| matches!(e, Effect::CancelPlan { .. })) =>
             {
-                // They are not told that their pod is going.
+                // The volumes' state does not learn that the pod is being deleted.
                 state.csi_volumes = before;
                 effects.retain(|effect| {
                     !matches!(

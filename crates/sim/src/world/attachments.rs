@@ -1,8 +1,8 @@
 //! A simulated attach/detach controller, and the fields of the Node object that it reads and writes.
 //!
 //! ```text
-//!   a pod wants it ──> attachment made ──> attached ──> listed by the Node
-//!   nobody does, and the Node does not say that it is in use ──> not listed ──> looked at again ──> detached
+//!   a pod needs it ──> attachment created ──> attached ──> listed by the Node
+//!   no pod does, and it is not in volumesInUse ──> not listed ──> checked again ──> detached
 //!   by force, whatever the Node says: neither listed nor attached, at once
 //! ```
 

@@ -1,7 +1,7 @@
 //! Claims and persistent volumes of the simulated cluster, and what the node's CSI driver has mounted of them.
 //!
 //! ```text
-//!   claim: comes ──> its volume is made for it ──> bound ──> vanishes ──> comes again under its name, with another volume
+//!   claim: created ──> its volume is created ──> bound ──> deleted ──> created again with another volume
 //!   volume on the node: record ──> staged ──> published for a pod, for another ──> unpublished ──> unstaged after the last
 //! ```
 //! The driver owns what is mounted. The agent owns records and directories, which outlive it.
@@ -324,7 +324,7 @@ impl World {
     }
 }
 
-/// Conditions are as they were told last.
+/// Merges a patch into an object. Lists are replaced as a whole; a strategic patch of the conditions removes them.
 fn merge(into: &mut Value, patch: &Value) {
     let (Value::Object(into), Value::Object(patch)) = (into, patch) else { return };
     for (key, value) in patch {

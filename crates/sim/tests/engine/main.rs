@@ -1,7 +1,7 @@
-//! The real engine over simulated ports, in paused time: one dispatcher, executors and all their tasks as they ship, with
-//! calls that are slow, refused, fail after their effect, hang or are cut short, and agents that are killed. The seed
-//! decides the world and its faults; in which order tasks that are ready run is tokio's, so this finds what only
-//! concurrency and cancellation can do, and `sim replay` does not apply to it.
+//! The real engine over simulated ports, in paused time: one dispatcher, executors and all their tasks as they ship,
+//! with calls that are slow, refused, fail after their effect, hang or are cancelled, and agents that are killed. The
+//! seed determines the world and its faults, but tokio determines the order of ready tasks. So this finds errors of
+//! concurrency and cancellation, and `sim replay` does not apply to it.
 
 mod cluster;
 mod files;

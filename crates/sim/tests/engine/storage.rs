@@ -1,5 +1,5 @@
-//! The ports of a storage driver: its socket, its calls, and the records on disk. The engine's calls are made as they ship,
-//! and each is held against what drivers may count on.
+//! The ports of a CSI driver: its socket, its calls, and the records on disk. The engine's calls are made as they ship,
+//! and each is compared with what drivers may rely on.
 //!
 //! | promise | broken by |
 //! | --- | --- |
