@@ -28,9 +28,9 @@ impl ProgramPages {
 #[allow(unsafe_code)]
 fn release(range: &Range<usize>) -> io::Result<()> {
     let start = std::ptr::with_exposed_provenance_mut::<libc::c_void>(range.start);
-    // SAFETY: the kernel told this range as a private mapping of the program's file which may not be written to and of
-    // which no page was (see `unwritten`): whoever reads it next reads the same bytes, from the file. The program itself
-    // is mapped for as long as it runs.
+    // SAFETY: the kernel reported this range as a private mapping of the program's file that is not writable and has no
+    // modified page (see `clean_file_mappings`): the next read returns the same bytes, from the file. The program
+    // itself is mapped for as long as it runs.
     match unsafe { libc::madvise(start, range.len(), libc::MADV_DONTNEED) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

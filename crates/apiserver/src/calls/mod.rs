@@ -42,7 +42,7 @@ pub struct ObjectList<T> {
 pub enum Freshness {
     /// From the server's watch cache: cheap, but may be outdated.
     Cached,
-    /// From etcd.
+    /// The current state.
     Latest,
 }
 

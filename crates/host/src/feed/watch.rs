@@ -1,9 +1,9 @@
 //! Watches a path for changes with inotify.
 //!
 //! There are two watches: on the path itself, and on the nearest existing directory above it, which shows when the path
-//! is created, removed or replaced. Both are renewed before every read ([`renew_watches`](PathWatcher::renew_watches) is
-//! idempotent), so a directory that was deleted and created again is watched again. Without inotify (the node's limit
-//! is reached) changes are found only at the feed's period.
+//! is created, removed or replaced. Both are renewed before every read ([`PathWatcher::renew_watches`] is idempotent),
+//! so a directory that was deleted and created again is watched again. Without inotify (the node's limit is reached)
+//! changes are found only at the feed's period.
 //!
 //! A file that is being written is not reported before its writer closed it: `CREATE` and `MODIFY` mark it as
 //! unfinished, `CLOSE_WRITE` (or a rename over it) as changed. If the writer never closes it, we wait for one period.
