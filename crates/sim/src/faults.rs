@@ -40,7 +40,7 @@ pub struct Faults {
     pub api_busy: u64,
     /// The API server reports a conflict (409) although no other object has the name.
     pub api_conflicts: u64,
-    /// How often the runtime goes away. The fields below count in the same way.
+    /// How often the runtime goes away. This field and those up to `reboots` count scheduled faults.
     pub outages: u64,
     pub disk_full: u64,
     pub clock_jumps: u64,

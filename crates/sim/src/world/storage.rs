@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   claim: created ──> its volume is created ──> bound ──> deleted ──> created again with another volume
-//!   volume on the node: record ──> staged ──> published for a pod, for another ──> unpublished ──> unstaged after the last
+//!   volume on the node: record ──> staged ──> published for pods ──> unpublished ──> unstaged after the last
 //! ```
 //! The driver owns what is mounted. The agent owns records and directories, which outlive it.
 
@@ -260,7 +260,7 @@ impl Storage {
     }
 }
 
-/// How a published volume is listed among the pod's: nobody removes the pod's directory while it is there.
+/// The entry of a published volume in the list of the pod's volumes, which keeps the pod's directory from removal.
 pub fn listed(target: &str) -> String {
     format!("mount {target}")
 }
