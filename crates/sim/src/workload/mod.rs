@@ -100,7 +100,7 @@ pub struct Workload {
     pub attaches: bool,
 }
 
-/// How many images there are; those with higher numbers are always present.
+/// How many images there are; those with numbers below [`ALWAYS_PRESENT`] are always present.
 const IMAGES: u64 = 8;
 const ALWAYS_PRESENT: u64 = 4;
 
